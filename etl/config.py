@@ -221,6 +221,11 @@ class EtlConfig(Section):
         description="Folder `edges` of the run of previous_entity_path: edges of files that it had too "
         "are taken from there, and only other files are read.",
     )
+    forget_after: Fixed[Positive | None] = Field(
+        None,
+        description="Days after which an id that no row names any more is left out, counted by --date; "
+        "null: never.",
+    )
     graphstorm_maps: Fixed[bool] = Field(False, description="Also write GraphStorm's raw_id_mappings/.")
     chunk_rows: Neutral[Positive] = Field(
         2_000_000, description="Rows that a task encodes at once: 0.35 GiB of memory + 0.1 GiB per million."

@@ -24,6 +24,7 @@ from etl.config import EtlConfig
 from etl.run import doubts, figures, sources
 from etl.run.check_config import check_config
 from etl.run.figures import Merged
+from etl.run.indexing import index_ids
 from etl.run.outputs import check_outputs, hide_outputs, output_uris, quarantine_uri
 from etl.run.work import Work, kept_work
 from etl.steps import exchange, index, merge
@@ -31,11 +32,14 @@ from etl.steps.bucket_rows import Earlier
 from etl.steps.chunks import Chunk, Encoded, IdCounts
 from etl.steps.count_rows import count_partition
 from etl.steps.encode import encode_ranges, no_ids
-from etl.steps.exchange import Exchange
-from etl.steps.index_previous import as_before, file_previous, num_previous_ids, previous_counts
-from etl.steps.index_shard import IndexPlan, index_shard, rows_name
+from etl.steps.index_previous import (
+    as_before,
+    num_earlier_ids,
+    num_previous_ids,
+)
+from etl.steps.index_shard import rows_name
 from etl.steps.sizes import cut_types
-from etl.steps.task_settings import TaskSettings
+from etl.steps.task_settings import TaskSettings, day_of
 from etl.steps.translate import Translated, TranslatePlan, features_suffix, nothing, translate
 from etl.strings.hashing import HASH_NAME
 from etl.survey import outlook as estimates
@@ -114,7 +118,9 @@ def run(config: Config, client: Client, claim: Claim = NO_CLAIM) -> dict[str, An
             "partitions", dict[str, int], lambda: cut_types(config, settings, counts.smallest, memory_bytes)
         )
         settings = settings.cut(num_partitions)
-        indexed = work.step("index", index.Index, lambda: _index(work, settings, chunks, counts))
+        indexed = work.step(
+            "index", index.Index, lambda: index_ids(work, settings, chunks, counts, plan.earlier)
+        )
         figures.warn_if_crowded(settings, indexed)
         rare = index.rare_relations(settings, counts.relation_counts)
         translated = work.step(
@@ -124,7 +130,7 @@ def run(config: Config, client: Client, claim: Claim = NO_CLAIM) -> dict[str, An
             "merge", Merged, lambda: _merge(work, settings, chunks, translated, indexed, plan.earlier)
         )
         checksums = merged.checksums | indexed.checksums
-        manifest = Manifest(HASH_NAME, config.seed, settings.num_partitions)
+        manifest = Manifest(HASH_NAME, config.seed, settings.num_partitions, num_earlier_ids(settings))
         write_manifest(work.folders.entities, manifest, checksums)
         sources.write_sources(config, settings, plan, files, checksums)
         _write_checksums(settings, merged.num_edges, checksums)
@@ -173,6 +179,7 @@ def _fingerprint(config: Config, found: Sequence[TableFiles]) -> dict[str, Any]:
         "dynamic_relations": config.dynamic_relations,
         "seed": config.seed,
         "hash": HASH_NAME,
+        **({} if etl.forget_after is None else {"day": day_of(config)}),
         "inputs": [*record.describe_inputs(inputs), *(snapshots[key] for key in sorted(snapshots))],
     }
 
@@ -243,55 +250,11 @@ def _encode(
     return encoded, counts
 
 
-def _index(work: Work, settings: TaskSettings, chunks: list[Chunk], counts: IdCounts) -> index.Index:
-    num_previous = previous_counts(settings)
-    known = [number for number, count in enumerate(num_previous) if count]
-    tasks: list[tuple[Any, ...]] = [(settings, settings.partitions[number]) for number in known]
-    filed = work.run_tasks(file_previous, tasks, "read the earlier index")
-    previous = dict(zip(known, filed, strict=True))
-    num_ids, id_bytes = counts.num_ids.copy(), counts.id_bytes.copy()
-    for number, blocks in previous.items():
-        for block in blocks:
-            settings.by_partition(num_ids)[number][:] += block.num_ids
-            settings.by_partition(id_bytes)[number][:] += block.id_bytes
-    shards = index.plan_shards(settings, num_ids, id_bytes)
-    bounds = index.shard_bounds(settings, shards)
-    ids = _exchange(settings, "ids", [f"{chunk.name}.ids" for chunk in chunks], bounds)
-    work.combine([ids], settings.etl)
-    uris = {number: [block.uri for block in blocks] for number, blocks in previous.items()}
-    shared = work.share("index", IndexPlan(settings, shards, ids, uris), len(shards))
-    tasks = [(shared, number) for number in range(len(shards))]
-    indexed = work.run_tasks(index_shard, tasks, "index entities", "shards")
-    work.remove_combined([ids])
-    num_entities = index.count_entities(shards, indexed, num_previous)
-    first = zip(settings.partitions, index.first_ids(settings, num_entities), strict=True)
-    tasks = [
-        (settings, partition, [shard for shard in shards if shard.partition_number == number], first_id)
-        for number, (partition, first_id) in enumerate(first)
-    ]
-    written = work.run_tasks(index.write_partition, tasks, "write the entity index", "partitions")
-    relations = index.static_relations(settings, counts.relation_counts)
-    if settings.dynamic:
-        tasks = [(settings, [chunk.name for chunk in chunks if chunk.num_edges])]
-        (relations,) = work.run_tasks(index.index_relations, tasks, "number relations")
-    checksums = _joined([*written, relations.checksums])
-    return index.Index(shards, indexed, num_previous, num_entities, relations, checksums)
-
-
-def _exchange(settings: TaskSettings, name: str, sources: list[str], bounds: Int64) -> Exchange:
-    folder = settings.folders.work
-    return exchange.plan(folder, name, sources, bounds, exchange.max_opens(settings.etl, folder))
-
-
-def _joined(parts: list[Checksums]) -> Checksums:
-    return {uri: checksum for part in parts for uri, checksum in part.items()}
-
-
 def _translate(
     work: Work, settings: TaskSettings, chunks: list[Chunk], indexed: index.Index, rare: list[int]
 ) -> Translated:
     names = [rows_name(settings, shard) for shard in indexed.shards]
-    rows = _exchange(settings, "rows", names, np.arange(len(chunks) + 1))
+    rows = exchange.planned(settings, "rows", names, np.arange(len(chunks) + 1))
     work.combine([rows], settings.etl)
     partition_numbers = np.array([shard.partition_number for shard in indexed.shards])
     first = np.array(index.first_indices(indexed))
@@ -328,7 +291,7 @@ def _merge(
     )
     suffixes = {"edges": ".edges.i32"} | {side: features_suffix(side) for side in settings.feature_sides}
     edges = [
-        _exchange(
+        exchange.planned(
             settings,
             name,
             [f"{chunk.name}{suffix}" for chunk in chunks if chunk.num_edges],
@@ -353,7 +316,7 @@ def _merge(
         np.array([count for each in written for count in each.num_rows], np.int64),
         np.array([count for each in written for count in each.num_edges], np.int64),
         sum((each.relation_counts for each in written), np.zeros(num_counted, np.int64)),
-        _joined([each.checksums for each in written]),
+        {uri: checksum for each in written for uri, checksum in each.checksums.items()},
         degrees,
     )
 

@@ -2,6 +2,7 @@
 
 from etl.config import EtlConfig, TableConfig
 from etl.steps.index_previous import check_previous
+from etl.steps.task_settings import day_of
 from graphmill import storage
 from graphmill.config import Config
 from graphmill.errors import ConfigError
@@ -27,6 +28,8 @@ def check_config(config: Config) -> None:
         for name in etl.min_entity_count:
             _check_type(config, name, "etl.min_entity_count")
     _check_features(config, etl)
+    if etl.forget_after is not None:
+        day_of(config)
     if etl.previous_entity_path is not None:
         check_previous(config, etl.previous_entity_path)
     if etl.previous_edge_path is not None:

@@ -204,9 +204,21 @@ def _entities(settings: TaskSettings, index: Index, merged: Merged) -> dict[str,
         "num_entities_from_previous": {
             name: sum(counts) for name, counts in _by_type(settings, index.num_previous).items()
         },
+        **_gone(settings, index),
         "train_degree": {name: degrees.summarize(each.degrees) for name, each in counts.items()},
         "degree_histogram": {name: degrees.histogram(each.degrees) for name, each in counts.items()},
         "highest_degrees": {name: [list(pair) for pair in each.highest] for name, each in counts.items()},
+    }
+
+
+def _gone(settings: TaskSettings, index: Index) -> dict[str, Any]:
+    """Count ids that no row names, and those that were left out for it, by type."""
+    if settings.today is None:
+        return {}
+    found = {"num_entities_gone": index.num_gone, "num_entities_forgotten": index.num_forgotten}
+    return {
+        key: {name: sum(each) for name, each in _by_type(settings, counts).items()}
+        for key, counts in found.items()
     }
 
 

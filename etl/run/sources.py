@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from etl.config import EtlConfig, Table, TableConfig
+from etl.config import EntityTableConfig, EtlConfig, Table, TableConfig
 from etl.steps.bucket_rows import Earlier
 from etl.steps.chunks import Encoded
 from etl.steps.task_settings import TaskSettings
@@ -53,6 +53,8 @@ class Plan:
     """Why the run takes no edges from the earlier run that is named."""
     gone: list[SourceFile] = field(default_factory=list)
     """Files of the earlier run that this run does not have."""
+    read_again: frozenset[int] = frozenset()
+    """Numbers of files that are read whether the earlier run had them or not."""
     labels: list[str] = field(default_factory=list)
     """Name of the table of each file, in figures."""
 
@@ -67,8 +69,8 @@ class Plan:
         """Numbers of the files that the earlier run did not have; None without one."""
         if self.earlier is None:
             return None
-        kept = self.kept
-        return [number for number, each in enumerate(self.files) if not (number in kept or each.removes)]
+        others = self.kept | self.read_again
+        return [number for number in range(len(self.files)) if number not in others]
 
 
 def numbered(inputs: Sequence[TableFiles]) -> list[NumberedFile]:
@@ -149,7 +151,8 @@ def plan_files(config: Config, files: Sequence[NumberedFile]) -> Plan:
     Raises:
         ConfigError: there are no edges at `previous_edge_path`.
     """
-    root = config.section(EtlConfig).previous_edge_path
+    etl = config.section(EtlConfig)
+    root = etl.previous_edge_path
     sources, labels = source_files(files), [label for _, label, _, _ in files]
     if root is None:
         return Plan(sources, [], labels=labels)
@@ -158,12 +161,20 @@ def plan_files(config: Config, files: Sequence[NumberedFile]) -> Plan:
     reason = _obstacle(config, root, origins)
     if reason or origins is None:
         return Plan(sources, [], reason=reason, labels=labels)
+    # Of a table that removes, ids may have edges now, which they had not before; and buckets do not tell
+    # which ids a table of entities names.
+    read_again = {
+        number
+        for number, _, table, _ in files
+        if sources[number].removes or (etl.forget_after is not None and isinstance(table, EntityTableConfig))
+    }
     unmatched: dict[str, list[int]] = defaultdict(list)
     for number, each in reversed(list(enumerate(sources))):
-        if not each.removes:  # the ids of its rows may have edges now, which they had not before
+        if number not in read_again:
             unmatched[each.digest].append(number)
     numbers = [unmatched[each.digest].pop() if unmatched[each.digest] else -1 for each in origins.files]
     matched = {number: each for number, each in zip(numbers, origins.files, strict=True) if number >= 0}
+    again = {sources[number].digest for number in read_again}
     return Plan(
         [matched.get(number, each) for number, each in enumerate(sources)],
         [],
@@ -171,8 +182,9 @@ def plan_files(config: Config, files: Sequence[NumberedFile]) -> Plan:
         gone=[
             each
             for number, each in zip(numbers, origins.files, strict=True)
-            if number < 0 and not each.removes
+            if not (number >= 0 or each.removes or each.digest in again)
         ],
+        read_again=frozenset(read_again),
         labels=labels,
     )
 

@@ -42,14 +42,23 @@ class KeptRows:
     """[K] position of the first row of each file in the earlier bucket."""
     past: Int64
     """[K] position past its last row."""
+    renumber: Callable[[Int32], Int32] | None = None
+    """Gives records the indices that their ids have in this run."""
 
     @classmethod
-    def of(cls, rows: AllRows, number_of: Int32, fields: list[str]) -> "KeptRows":
+    def of(
+        cls,
+        rows: AllRows,
+        number_of: Int32,
+        fields: list[str],
+        renumber: Callable[[Int32], Int32] | None = None,
+    ) -> "KeptRows":
         """Choose rows; `number_of` gives the present number of each of the earlier run's files, or -1."""
         number_R = number_of[rows.origins.origin]
         order = np.argsort(number_R, kind="stable")
         order = order[number_R[order] >= 0]
-        return cls(rows, fields, number_R[order], rows.starts[:-1][order], rows.starts[1:][order])
+        starts, stops = rows.starts[:-1][order], rows.starts[1:][order]
+        return cls(rows, fields, number_R[order], starts, stops, renumber)
 
     @property
     def counts(self) -> Int64:
@@ -72,7 +81,7 @@ class KeptRows:
         for number, name in enumerate(self.fields):
             dtype = np.float32 if name == "weight" else np.int32
             columns[number] = self.rows.read(start, stop, name, dtype).view(np.int32)
-        return columns.T
+        return columns.T if self.renumber is None else self.renumber(columns.T)
 
 
 class Rows(NamedTuple):

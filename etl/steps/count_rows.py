@@ -6,14 +6,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from etl.steps.degrees import DegreeCounts, count_degrees
-from etl.steps.index_shard import MAX_SHOWN_CHARS, NUM_HIGHEST
+from etl.steps.index_shard import ROW_GROUP_ROWS, highest_degrees, top_degrees
+from etl.steps.partition_rows import buckets_of, check_below, own_relations
 from etl.steps.task_settings import Partition, TaskSettings
 from etl.strings.native import NOWHERE, add_counts, take
-from graphmill.errors import FormatError
 from graphmill.formats import entity_index
 from graphmill.formats.edge_buckets.all_rows import AllRows, open_all_rows
 from graphmill.storage.as_json import Int32, Int64
-from graphmill.vocab import TRAIN_SPLIT, Bucket, Side
+from graphmill.vocab import TRAIN_SPLIT, Side
 
 _PIECE_ROWS = 1 << 20
 
@@ -34,29 +34,18 @@ def count_partition(settings: TaskSettings, partition: Partition, num_entities: 
     """
     counts = np.zeros(num_entities, np.int64)
     for side in Side:
-        types = [each.entity_type(side) == partition.entity_type for each in settings.relations]
-        if not any(types):
+        is_own = own_relations(settings, partition.entity_type, side)
+        if is_own is not None and not is_own.any():
             continue
-        is_own = None if all(types) else np.array(types, np.int32)
-        for bucket in _buckets(settings, partition, side):
+        for bucket in buckets_of(settings, partition, side):
             columns = [side] if is_own is None else ["rel", side]
             with open_all_rows(settings.folders.splits[TRAIN_SPLIT], bucket, columns) as rows:
                 for at in _indices(rows, side, is_own, edges_only=settings.removes):
-                    _check_below(at, num_entities, side, rows.uri)
+                    check_below(at, num_entities, side, rows.uri)
                     add_counts(at, counts)
     return PartitionDegrees(
         int((counts == 0).sum()), count_degrees(counts), _highest(settings, partition, counts)
     )
-
-
-def _buckets(settings: TaskSettings, partition: Partition, side: Side) -> Iterator[Bucket]:
-    """List the buckets that have ids of the partition on a side; a type with one partition is in all."""
-    slices = range(settings.grid[side is Side.RHS])
-    if settings.num_partitions[partition.entity_type] == len(slices):
-        slices = range(partition.number, partition.number + 1)
-    for own in slices:
-        for other in range(settings.grid[side is Side.LHS]):
-            yield Bucket(own, other) if side is Side.LHS else Bucket(other, own)
 
 
 def _indices(rows: AllRows, side: Side, is_own: Int32 | None, *, edges_only: bool) -> Iterator[Int32]:
@@ -68,35 +57,18 @@ def _indices(rows: AllRows, side: Side, is_own: Int32 | None, *, edges_only: boo
         at = read(start, stop, side, np.int32)
         if is_own is not None:
             rel = read(start, stop, "rel", np.int32)
-            _check_below(rel, len(is_own), "rel", rows.uri)
+            check_below(rel, len(is_own), "rel", rows.uri)
             owned = take(is_own, rel)
             at = np.where(owned == 1, at, np.int32(NOWHERE))
         yield at
 
 
-def _check_below(values: Int32, limit: int, column: str, uri: str) -> None:
-    """Refuse values that a bucket of an earlier run cannot have.
-
-    Raises:
-        FormatError: a value is too large.
-    """
-    if int(values.max(initial=-1)) >= limit:
-        raise FormatError(
-            f"{uri}: {column} holds {values.max()}; expected less than {limit}: the edges of "
-            "etl.previous_edge_path are not those of etl.previous_entity_path"
-        )
-
-
 def _highest(settings: TaskSettings, partition: Partition, counts: Int64) -> list[tuple[int, str]]:
     """Find the ids with most edges."""
-    few = np.argpartition(-counts, NUM_HIGHEST)[:NUM_HIGHEST] if len(counts) > NUM_HIGHEST else None
-    rows = np.sort(few) if few is not None else np.arange(len(counts))
     found: list[tuple[int, str]] = []
     first = 0
-    for ids in entity_index.iter_part(settings.folders.entities, *partition):
-        own = rows[(rows >= first) & (rows < first + len(ids))]
-        found += [(int(counts[row]), ids[int(row) - first].as_py()) for row in own]
+    for ids in entity_index.iter_part(settings.folders.entities, *partition, ROW_GROUP_ROWS):
+        of_batch = highest_degrees(ids, counts[first : first + len(ids)])
+        found = top_degrees([*found, *of_batch])
         first += len(ids)
-        if not len(rows) or first > rows[-1]:
-            break
-    return [pair for pair in found if pair[0] and len(pair[1]) <= MAX_SHOWN_CHARS]
+    return found

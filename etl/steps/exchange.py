@@ -24,6 +24,7 @@ import numpy as np
 from etl.config import EtlConfig
 from etl.steps import spill
 from etl.steps.shared import Shared
+from etl.steps.task_settings import TaskSettings
 from etl.tables.blocks import ranges_within
 from graphmill import storage
 from graphmill.storage.as_json import Int64
@@ -82,6 +83,12 @@ def max_opens(etl: EtlConfig, folder: str) -> int:
     if etl.max_opens != "auto":
         return etl.max_opens
     return MAX_OPENS if storage.replicates(folder) else MAX_LOCAL_OPENS
+
+
+def planned(settings: TaskSettings, name: str, sources: list[str], bounds: Int64) -> Exchange:
+    """Plan an exchange in the work folder, with as many opens as the settings allow."""
+    folder = settings.folders.work
+    return plan(folder, name, sources, bounds, max_opens(settings.etl, folder))
 
 
 def plan(folder: str, name: str, sources: Sequence[str], bounds: Int64, max_opens: int) -> Exchange:

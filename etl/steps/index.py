@@ -16,7 +16,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from etl.steps import spill
+from etl.steps import gone, index_shard, spill
+from etl.steps.bucket_rows import Earlier
 from etl.steps.encode import RELATIONS_SCHEMA, REMOVES
 from etl.steps.index_passes import num_passes
 from etl.steps.index_previous import previous_ids, previous_relations
@@ -27,6 +28,7 @@ from etl.tables.blocks import cut, ranges_within
 from graphmill import storage
 from graphmill.errors import RawTableError
 from graphmill.formats import entity_counts, entity_index
+from graphmill.formats.entity_index import History
 from graphmill.formats.graphstorm import id_maps
 from graphmill.storage import Checksums
 from graphmill.storage.as_json import Int64
@@ -56,12 +58,16 @@ class Index:
     shards: list[Shard]
     indexed: list[IndexedShard]
     num_previous: list[int]
-    """Ids of an earlier index, by partition."""
+    """Ids of an earlier index that are not forgotten, by partition."""
     num_entities: list[int]
     """Entities, by partition."""
     relations: IndexedRelations
     checksums: Checksums
     """Checksums of all files of the index."""
+    num_gone: list[int] = field(default_factory=list)
+    """Ids that no row names, by partition; of a run that forgets ids."""
+    num_forgotten: list[int] = field(default_factory=list)
+    """Ids of the earlier index that are left out, by partition."""
 
 
 def plan_shards(settings: TaskSettings, num_ids: Int64, id_bytes: Int64) -> list[Shard]:
@@ -123,19 +129,25 @@ def _counts_before(groups: Sequence[Group], counts: list[int], ends: Counter[Gro
 
 
 def write_partition(
-    settings: TaskSettings, partition: Partition, shards: list[Shard], first_id: int
+    settings: TaskSettings,
+    partition: Partition,
+    shards: list[Shard],
+    first_id: int,
+    known: History | None = None,
 ) -> Checksums:
     """Write a partition's entity index, its count, and optional files; return the checksums of the files.
 
-    Earlier partitions have `first_id` ids of the same type.
+    Earlier partitions have `first_id` ids of the same type. `known` is the history of the earlier index's
+    ids, in a run that forgets ids.
     """
     place = (settings.folders.entities, *partition)
     checksums: Checksums = {}
     num_entities = 0
-    with entity_index.new_part(*place, checksums) as writer:
+    with entity_index.new_part(*place, checksums, has_history=known is not None) as writer:
         for block in cut(_partition_ids(settings, partition, shards), ROW_GROUP_ROWS):
-            writer.append(pa.concat_arrays(block["id"].chunks))
-            num_entities += block.num_rows
+            start, num_entities = num_entities, num_entities + block.num_rows
+            of_block = None if known is None else gone.history_within(known, start, num_entities)
+            writer.append(pa.concat_arrays(block["id"].chunks), of_block)
     entity_counts.write_count(*place, num_entities, checksums)
     if settings.etl.entity_names:
         names = (name for batch in entity_index.iter_part(*place) for name in batch.to_pylist())
@@ -143,6 +155,24 @@ def write_partition(
     if settings.etl.graphstorm_maps:
         id_maps.write_raw_id_map(*place, first_id, entity_index.iter_part(*place), checksums)
     return checksums
+
+
+def write_partition_with_history(
+    settings: TaskSettings,
+    partition: Partition,
+    shards: list[Shard],
+    num_named: list[int],
+    first_id: int,
+    earlier: Earlier | None,
+) -> tuple[Checksums, int]:
+    """Write a partition in a run that forgets ids; return the checksums, and the number of gone ids.
+
+    The chunks name `num_named` ids of the earlier index in each shard.
+    """
+    named = (index_shard.read_named(settings, *each) for each in zip(shards, num_named, strict=True))
+    known = gone.history_of(settings, partition, named, earlier)
+    checksums = write_partition(settings, partition, shards, first_id, known)
+    return checksums, int((known.gone_since != entity_index.HERE).sum())
 
 
 def _partition_ids(settings: TaskSettings, partition: Partition, shards: list[Shard]) -> Iterator[pa.Table]:

@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from etl.config import EtlConfig
 from etl.steps import spill
+from etl.steps.gone import kept_rows
 from etl.steps.task_settings import Partition, TaskSettings
 from etl.strings import hashing
 from etl.strings.hashing import HASH_NAME
@@ -82,15 +83,26 @@ def num_previous_ids(previous_uri: str | None) -> int:
 
 
 def previous_ids(settings: TaskSettings, partition: Partition) -> Iterator[pa.Array]:
-    """Read the ids of one partition of the earlier index; none if that index lacks the partition."""
+    """Read the ids of one partition of the earlier index that are not forgotten.
+
+    There are none if that index lacks the partition.
+    """
     uri = settings.etl.previous_entity_path
     if uri is None or partition.entity_type not in entity_index.read_manifest(uri).num_partitions:
-        return iter(())
-    return entity_index.iter_part(uri, *partition)
+        return
+    rows = kept_rows(settings, partition)
+    start = 0
+    for ids in entity_index.iter_part(uri, *partition):
+        if rows is None:
+            yield ids
+            continue
+        first, past = np.searchsorted(rows, [start, start + len(ids)])
+        yield ids.take(pa.array(rows[first:past] - start))
+        start += len(ids)
 
 
 def previous_counts(settings: TaskSettings) -> list[int]:
-    """Count the ids of each partition of the earlier index.
+    """Count the ids of each partition of the earlier index, forgotten ones too.
 
     Raises:
         FormatError: a count and the ids are not from the same run.
@@ -98,6 +110,16 @@ def previous_counts(settings: TaskSettings) -> list[int]:
     uri = settings.etl.previous_entity_path
     known = {} if uri is None else entity_index.read_manifest(uri).num_partitions
     return [_count(uri or "", each) if each.entity_type in known else 0 for each in settings.partitions]
+
+
+def num_earlier_ids(settings: TaskSettings) -> dict[str, list[int]] | None:
+    """Count the ids of the earlier index by type and partition; None unless the run forgets ids."""
+    if settings.today is None:
+        return None
+    uri = settings.etl.previous_entity_path
+    known = {} if uri is None else entity_index.read_manifest(uri).num_partitions
+    own = {name: num for name, num in settings.num_partitions.items() if name in known}
+    return entity_counts.read_counts(uri or "", own)
 
 
 def _count(previous_uri: str, partition: Partition) -> int:

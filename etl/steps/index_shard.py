@@ -7,6 +7,8 @@ folder:
     {type}-{partition}-{shard}.arrow      id: string; the shard's new ids, in the order of their indices
     {type}-{partition}-{shard}.rows.i32   a section per chunk; per id: r >= 0, the r-th new id of the shard;
                                           -1, left out; else -2 - index of an id of the earlier index
+    {type}-{partition}-{shard}.named.i32  of a run that forgets ids: indices of the earlier index's ids that
+                                          the chunks name
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -16,6 +18,7 @@ from itertools import chain
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from etl.steps import exchange, spill
 from etl.steps.degrees import DegreeCounts, count_degrees, merge_counts
@@ -26,14 +29,14 @@ from etl.steps.index_previous import SCHEMA as PREVIOUS_SCHEMA
 from etl.steps.shared import Shared
 from etl.steps.task_settings import TaskSettings
 from etl.strings.native import take
-from etl.strings.table import Distinct, distinct
+from etl.strings.table import distinct
 from graphmill import storage
 from graphmill.storage.as_json import Int32, Int64, Range
 
 ROW_GROUP_ROWS = 1 << 20
 LEFT_OUT = -1
 NUM_HIGHEST = 10
-MAX_SHOWN_CHARS = 200  # longer ids are not shown in run.json
+MAX_SHOWN_BYTES = 200  # longer ids are not shown in run.json
 _SHARD_SCHEMA = pa.schema([("id", pa.string())])
 
 
@@ -61,6 +64,8 @@ class IndexedShard:
     """Most train edges of an id, and the id, most first."""
     num_by_slot: Int64
     """[slots of the shard] distinct ids."""
+    num_named: int = 0
+    """Ids of the earlier index that chunks name."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,6 +88,15 @@ def rows_name(settings: TaskSettings, shard: Shard) -> str:
 def new_ids_uri(settings: TaskSettings, shard: Shard) -> str:
     """URI of the file of the shard's new ids."""
     return storage.join(settings.folders.work, f"{_shard_name(settings, shard)}.arrow")
+
+
+def read_named(settings: TaskSettings, shard: Shard, num_named: int) -> Int32:
+    """Read the indices [num_named] of the earlier index's ids that the chunks name."""
+    return spill.read_values(_named_uri(settings, shard), 0, num_named)
+
+
+def _named_uri(settings: TaskSettings, shard: Shard) -> str:
+    return storage.join(settings.folders.work, f"{_shard_name(settings, shard)}.named.i32")
 
 
 def _shard_name(settings: TaskSettings, shard: Shard) -> str:
@@ -111,6 +125,7 @@ def index_shard(shared: Shared[IndexPlan], shard_number: int) -> IndexedShard:
     blocks = (table["id"].combine_chunks() for table in chain(earlier(), chunks()))
     ranges = key_ranges(blocks, shard.num_passes, settings.seed)
     passes: list[IndexedShard] = []
+    named: list[Int32] = []
     row_of: Int32 = np.zeros(0, np.int32)
 
     def new_ids() -> Iterator[pa.RecordBatch]:
@@ -119,7 +134,8 @@ def index_shard(shared: Shared[IndexPlan], shard_number: int) -> IndexedShard:
             old, _ = _within(keys, earlier(), PREVIOUS_SCHEMA, settings.seed)
             ids, inside = _within(keys, chunks(), IDS_SCHEMA, settings.seed)
             num_new = sum(each.num_new for each in passes)
-            counts, new, rows = _order(settings, shard, old, ids, num_new)
+            counts, new, rows, named_old = _order(settings, shard, old, ids, num_new)
+            named.append(named_old)
             row_of = rows if inside is None else _put(rows, inside, row_of)
             passes.append(counts)
             for at in range(0, len(new), ROW_GROUP_ROWS):
@@ -127,6 +143,9 @@ def index_shard(shared: Shared[IndexPlan], shard_number: int) -> IndexedShard:
                 yield pa.record_batch([strings], schema=_SHARD_SCHEMA)
 
     spill.write_batches(new_ids_uri(settings, shard), _SHARD_SCHEMA, new_ids(), settings.etl)
+    if settings.today is not None:
+        with spill.new_file(_named_uri(settings, shard), settings.etl) as stream:
+            stream.write(np.concatenate(named))
     starts = np.cumsum([0, *num_by_chunk], dtype=np.int64)
     rows_uri = storage.join(settings.folders.work, rows_name(settings, shard))
     spill.write_records(rows_uri, starts, row_of, settings.etl)
@@ -155,11 +174,11 @@ def _put(rows: Int32, inside: npt.NDArray[np.bool_], row_of: Int32) -> Int32:
 
 def _order(
     settings: TaskSettings, shard: Shard, old: pa.Table, ids: pa.Table, num_new: int
-) -> tuple[IndexedShard, pa.Array, Int32]:
+) -> tuple[IndexedShard, pa.Array, Int32, Int32]:
     """Sort the ids of one pass; earlier passes have `num_new` new ids.
 
     Returns:
-        the counts of the pass, its new ids, and the row of each of `ids`.
+        the counts of the pass, its new ids, the row of each of `ids`, and the indices of named old ids.
     """
     entity_type, number = settings.partitions[shard.partition_number]
     found, codes = distinct(pa.chunked_array(old["id"].chunks + ids["id"].chunks, pa.string()), settings.seed)
@@ -177,6 +196,7 @@ def _order(
     row_of = np.where(known < 0, LEFT_OUT, -2 - known)
     row_of[is_new] = np.arange(num_new, num_new + int(is_new.sum()))
     indexed = is_new | (known >= 0)
+    named_old = known[is_named & (known >= 0)]
     slots = settings.slots_of(entity_type, found.hashes)
     slots -= number * settings.num_slots[entity_type] + shard.slots.start
     counts = IndexedShard(
@@ -184,10 +204,11 @@ def _order(
         int((indexed & (degrees == 0)).sum()),
         int((~kept & is_named & (known < 0)).sum()),
         count_degrees(degrees[indexed]),
-        _highest(found, np.where(indexed, degrees, 0)),
+        highest_degrees(found.strings, np.where(indexed, degrees, 0)),
         np.bincount(slots, minlength=len(shard.slots)),
+        len(named_old),
     )
-    return counts, found.strings.filter(pa.array(is_new)), take(row_of.astype(np.int32), codes)
+    return counts, found.strings.filter(pa.array(is_new)), take(row_of.astype(np.int32), codes), named_old
 
 
 def sum_counts(parts: Sequence[IndexedShard], num_by_slot: Int64) -> IndexedShard:
@@ -199,15 +220,20 @@ def sum_counts(parts: Sequence[IndexedShard], num_by_slot: Int64) -> IndexedShar
         merge_counts(each.degrees for each in parts),
         top_degrees(pair for each in parts for pair in each.highest),
         num_by_slot,
+        sum(each.num_named for each in parts),
     )
 
 
-def _highest(found: Distinct, degrees: Int64) -> list[tuple[int, str]]:
-    few = np.argpartition(-degrees, NUM_HIGHEST)[:NUM_HIGHEST] if len(degrees) > NUM_HIGHEST else slice(None)
-    rows = np.arange(len(degrees))[few]
-    ids = found.strings.take(pa.array(rows)).to_pylist()
-    pairs = zip(degrees[rows].tolist(), ids, strict=True)
-    return top_degrees(pair for pair in pairs if pair[0] and len(pair[1]) <= MAX_SHOWN_CHARS)
+def highest_degrees(ids: pa.Array, degrees: Int64) -> list[tuple[int, str]]:
+    """Return the `NUM_HIGHEST` ids with most edges, as `top_degrees`; none with long raw ids."""
+    is_shown = pc.less_equal(pc.binary_length(ids), MAX_SHOWN_BYTES).to_numpy(zero_copy_only=False)
+    shown = np.where(is_shown, degrees, 0)
+    least = int(np.partition(shown, -NUM_HIGHEST)[-NUM_HIGHEST]) if len(shown) > NUM_HIGHEST else 0
+    rows = np.flatnonzero(shown >= max(least, 1))  # many, where many have as few edges as the last one
+    table = pa.table({"id": ids.take(pa.array(rows)), "degree": shown[rows]})
+    order = [("degree", "descending"), ("id", "ascending")]
+    table = table.take(pc.select_k_unstable(table, NUM_HIGHEST, order))
+    return list(zip(table["degree"].to_pylist(), table["id"].to_pylist(), strict=True))
 
 
 def top_degrees(pairs: Iterable[tuple[int, str]]) -> list[tuple[int, str]]:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +15,7 @@ import numpy.typing as npt
 from etl.steps import exchange
 from etl.steps.bucket_rows import BucketRows, Earlier, KeptRows, Records
 from etl.steps.exchange import Exchange, Piece
+from etl.steps.gone import Renumbering
 from etl.steps.left_out import find_edges
 from etl.steps.shared import Shared
 from etl.steps.task_settings import TaskSettings
@@ -125,6 +127,7 @@ def merge(shared: Shared[MergePlan], number: int, run: Run) -> MergedRun:
     checksums: Checksums = {}
     removing = frozenset(plan.removing)
     relation_counts = np.zeros(plan.num_relations, np.int64)
+    renumbering = Renumbering(plan.settings)
     # A single bucket may be larger than memory: its chunks are read one by one, on every pass.
     loaded = list(_pieces(plan, number)) if len(run.flat) > 1 else None
 
@@ -134,7 +137,7 @@ def merge(shared: Shared[MergePlan], number: int, run: Run) -> MergedRun:
                 edges, *features = (_values(piece, place) for piece in of_chunk)
                 yield [edges.reshape(-1, len(plan.settings.record_fields)), *features]
 
-        with _kept_rows(plan, run.flat[place]) as kept:
+        with _kept_rows(plan, run.flat[place], renumbering) as kept:
             return _write(plan, run, place, BucketRows(read, kept, removing), checksums)
 
     with ThreadPoolExecutor(_NUM_WRITERS) as pool:
@@ -155,7 +158,7 @@ class _Written:
 
 
 @contextmanager
-def _kept_rows(plan: MergePlan, flat: int) -> Iterator[KeptRows | None]:
+def _kept_rows(plan: MergePlan, flat: int, renumbering: Renumbering) -> Iterator[KeptRows | None]:
     """Open the earlier bucket, if there is one."""
     if plan.earlier is None:
         yield None
@@ -163,7 +166,8 @@ def _kept_rows(plan: MergePlan, flat: int) -> Iterator[KeptRows | None]:
     split, bucket = plan.settings.bucket_at(flat)
     fields = plan.settings.record_fields
     with open_all_rows(storage.join(plan.earlier.edge_root, split), bucket, fields) as rows:
-        yield KeptRows.of(rows, plan.earlier.numbers, fields)
+        renumber = partial(renumbering.apply, bucket=bucket, uri=rows.uri)
+        yield KeptRows.of(rows, plan.earlier.numbers, fields, renumber)
 
 
 def _pieces(plan: MergePlan, number: int) -> Iterator[tuple[Piece, ...]]:

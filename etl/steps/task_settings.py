@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from datetime import date
 from itertools import accumulate
 from typing import Any, NamedTuple, Self
 
@@ -12,6 +13,8 @@ from etl.config import EtlConfig, TableConfig
 from etl.strings.hashing import Hashes, scale
 from graphmill import storage
 from graphmill.config import Config
+from graphmill.errors import ConfigError
+from graphmill.run.dates import ScheduleConfig
 from graphmill.storage.as_json import Int64
 from graphmill.vocab import Bucket, Side
 
@@ -76,6 +79,8 @@ class TaskSettings:
     folders: Folders
     removes: bool = False
     """Whether a table takes out edges of others."""
+    today: int | None = None
+    """Date of a run that forgets ids (etl.forget_after); days since 1970."""
     uncut: tuple[str, ...] = ()
     """Types whose number of partitions is chosen when ids are counted; until then it is 1."""
 
@@ -110,6 +115,7 @@ class TaskSettings:
             seed=config.seed,
             folders=folders,
             removes=any(table.removes for table in etl.tables),
+            today=None if etl.forget_after is None else day_of(config),
             uncut=config.uncut_types,
         )
 
@@ -157,6 +163,14 @@ class TaskSettings:
         """Number the slot of each hash among the slots of all partitions of the type."""
         num_slots = self.num_partitions[entity_type] * self.num_slots[entity_type]
         return scale(hashes, num_slots).astype(np.int64)
+
+    @property
+    def forget_until(self) -> int | None:
+        """Ids that are gone since this day, or longer, are forgotten; None: none are."""
+        after = self.etl.forget_after
+        if after is None or self.today is None or self.etl.previous_entity_path is None:
+            return None
+        return self.today - after
 
     @property
     def feature_sides(self) -> list[Side]:
@@ -217,6 +231,21 @@ class TaskSettings:
             for side, num_slices in zip(Side, self.grid, strict=True)
             for each in self.relations
         )
+
+
+def day_of(config: Config) -> int:
+    """Return the date of the run; days since 1970.
+
+    Raises:
+        ConfigError: the run has no date.
+    """
+    day = config.section(ScheduleConfig).date
+    if day is None:
+        raise ConfigError(
+            "etl.forget_after: expected a date, to count the days that an id is gone, found none; "
+            "give --date YYYY-MM-DD"
+        )
+    return (date.fromisoformat(day) - date(1970, 1, 1)).days
 
 
 def _grid(relations: tuple[Relation, ...], num_partitions: Mapping[str, int]) -> Bucket:

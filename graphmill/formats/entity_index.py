@@ -5,16 +5,20 @@
         {type}/part-{partition:05d}.parquet
             id       string                 raw id, no nulls, no duplicates
             index    int64                  row k of the file has index k
+            gone_since      date32          optional: the first run that found no edge of the id; null: it has
+            previous_index  int64           optional: its row in the earlier index; null: it is new
 
 Source: docs/formats/entity_index.md.
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -30,6 +34,13 @@ MANIFEST = "manifest.json"
 SCHEMA = pa.schema(
     [pa.field("id", pa.string(), nullable=False), pa.field("index", pa.int64(), nullable=False)]
 )
+_GONE_SINCE, _PREVIOUS_INDEX = "gone_since", "previous_index"
+_WITH_HISTORY = SCHEMA.append(pa.field(_GONE_SINCE, pa.date32())).append(
+    pa.field(_PREVIOUS_INDEX, pa.int64())
+)
+
+HERE = np.iinfo(np.int32).max
+"""Day of an id that is not gone."""
 
 _LONG_IDS = 1 << 14  # rows that a batch must have room for: an id that many rows share may be long
 _ACCEPTED = {"id": (pa.string(), pa.large_string()), "index": (pa.int64(), pa.int32())}
@@ -42,6 +53,17 @@ class Manifest:
     hash_name: str
     seed: int
     num_partitions: dict[str, int]
+    num_previous: dict[str, list[int]] | None = None
+    """Rows of each partition of the earlier index, of types that it had; None: the parts have no history."""
+
+
+class History(NamedTuple):
+    """What some ids were in earlier runs: [N] each."""
+
+    gone_since: npt.NDArray[np.int32]
+    """Days since 1970; `HERE`: the id is not gone."""
+    previous_index: npt.NDArray[np.int64]
+    """-1: the id is new."""
 
 
 def part_uri(entity_path: str, entity_type: str, partition: int) -> str:
@@ -57,8 +79,10 @@ class PartWriter:
         self._uri = uri
         self._num_written = 0
 
-    def append(self, ids: pa.Array) -> None:
+    def append(self, ids: pa.Array, history: History | None = None) -> None:
         """Write `ids` (string [N]) as row groups of their own, a million rows each at most.
+
+        A part that was opened with history needs that of the ids.
 
         Raises:
             FormatError: an id is null.
@@ -69,13 +93,23 @@ class PartWriter:
         if len(ids):
             stop = self._num_written + len(ids)
             index = pa.array(np.arange(self._num_written, stop))
-            self._parquet.write_table(pa.Table.from_arrays([ids.cast(pa.string()), index], schema=SCHEMA))
+            columns = [ids.cast(pa.string()), index]
+            if history is not None:
+                gone = pa.array(history.gone_since, mask=history.gone_since == HERE).cast(pa.date32())
+                columns += [gone, pa.array(history.previous_index, mask=history.previous_index < 0)]
+            schema = SCHEMA if history is None else _WITH_HISTORY
+            self._parquet.write_table(pa.Table.from_arrays(columns, schema=schema))
             self._num_written = stop
 
 
 @contextmanager
 def new_part(
-    entity_path: str, entity_type: str, partition: int, checksums: Checksums | None = None
+    entity_path: str,
+    entity_type: str,
+    partition: int,
+    checksums: Checksums | None = None,
+    *,
+    has_history: bool = False,
 ) -> Iterator[PartWriter]:
     """Open a new part, for appending within the block; atomic. Adds its checksum to `checksums`."""
     uri = part_uri(entity_path, entity_type, partition)
@@ -83,11 +117,12 @@ def new_part(
         storage.atomic_output(uri, checksums=checksums) as stream,
         pq.ParquetWriter(
             stream,
-            SCHEMA,
+            _WITH_HISTORY if has_history else SCHEMA,
             compression="zstd",
             # All raw ids differ: pyarrow would build a dictionary and then discard it.
-            use_dictionary=False,
-            column_encoding={"id": "PLAIN", "index": "DELTA_BINARY_PACKED"},
+            use_dictionary=[_GONE_SINCE] if has_history else False,
+            column_encoding={"id": "PLAIN", "index": "DELTA_BINARY_PACKED"}
+            | ({_PREVIOUS_INDEX: "DELTA_BINARY_PACKED"} if has_history else {}),
         ) as parquet,
     ):
         yield PartWriter(parquet, uri)
@@ -127,9 +162,63 @@ def read_part(entity_path: str, entity_type: str, partition: int) -> pa.Array:
     return pa.concat_arrays(batches) if batches else pa.array([], pa.large_string())
 
 
+def read_gone_since(
+    entity_path: str, entity_type: str, partition: int, num_ids: int
+) -> npt.NDArray[np.int32] | None:
+    """The day [num_ids] since which each id of a part is gone, or `HERE`; None: the part has no history.
+
+    Raises:
+        FormatError: the part has another number of ids, or a column of another type.
+    """
+    uri = part_uri(entity_path, entity_type, partition)
+    return _read_history(uri, _GONE_SINCE, pa.date32(), np.full(num_ids, HERE, np.int32))
+
+
+def read_previous_index(
+    entity_path: str, entity_type: str, partition: int, num_ids: int, num_previous: int
+) -> npt.NDArray[np.int64]:
+    """The rows [K] of the earlier index that the first K ids of a part had there; the other ids are new.
+
+    Raises:
+        FormatError: the part has another number of ids, or its column is no such list of rows.
+    """
+    uri = part_uri(entity_path, entity_type, partition)
+    index = _read_history(uri, _PREVIOUS_INDEX, pa.int64(), np.full(num_ids, -1, np.int64))
+    if index is None:
+        raise FormatError(f"{uri}: expected a column {_PREVIOUS_INDEX!r}, as {MANIFEST} says, found none")
+    num_known = int((index >= 0).sum())
+    known: npt.NDArray[np.int64] = index[:num_known]
+    if (index[num_known:] >= 0).any() or (np.diff(known) <= 0).any() or (known >= num_previous).any():
+        raise FormatError(
+            f"{uri}: {_PREVIOUS_INDEX}: expected ascending rows below {num_previous}, and then nulls"
+        )
+    return known
+
+
+def _read_history(
+    uri: str, column: str, kind: pa.DataType, found: npt.NDArray[Any]
+) -> npt.NDArray[Any] | None:
+    """Put the values of a column that are not null into `found`; None if there is no such column."""
+    with open_parquet(uri) as parquet:
+        if parquet.metadata.num_rows != len(found):
+            raise FormatError(f"{uri}: expected {len(found)} ids, found {parquet.metadata.num_rows}")
+        if column not in parquet.schema_arrow.names:
+            return None
+        check_schema(parquet, {column: (kind,)}, uri)
+        start = 0
+        for batch in parquet.iter_batches(columns=[column]):
+            values = batch.column(0).cast(pa.int32() if pa.types.is_date(kind) else kind)
+            rows = start + np.flatnonzero(values.is_valid().to_numpy(zero_copy_only=False))
+            found[rows] = values.drop_null().to_numpy()
+            start += len(batch)
+    return found
+
+
 def write_manifest(entity_path: str, manifest: Manifest, checksums: Checksums | None = None) -> None:
     """Write the manifest, the last file of an index; add its checksum to `checksums`."""
     content = {"format_version": FORMAT_VERSION, **asdict(manifest)}
+    if manifest.num_previous is None:
+        del content["num_previous"]
     storage.write_text(_manifest_uri(entity_path), json.dumps(content, indent=1) + "\n", checksums)
 
 
@@ -159,7 +248,23 @@ def read_manifest(entity_path: str) -> Manifest:
                 f"{uri}: num_partitions: expected a type's name (no dot or slash) and its number of "
                 f"partitions (1 or more), found {entity_type!r}: {num!r}"
             )
-    return Manifest(hash_name, seed, num_partitions)
+    return Manifest(hash_name, seed, num_partitions, _num_previous(content, num_partitions, uri))
+
+
+def _num_previous(
+    content: Mapping[str, Any], num_partitions: Mapping[str, int], uri: str
+) -> dict[str, list[int]] | None:
+    given = content.get("num_previous")
+    if given is None:
+        return None
+    for name, counts in given.items() if isinstance(given, dict) else [("", given)]:
+        is_list = isinstance(counts, list) and len(counts) == num_partitions.get(name)
+        if not (is_list and all(type(count) is int and count >= 0 for count in counts)):
+            raise FormatError(
+                f"{uri}: num_previous: expected the rows of each partition of a type, found {name!r}: "
+                f"{counts!r}"
+            )
+    return dict(given)
 
 
 def _manifest_uri(entity_path: str) -> str:

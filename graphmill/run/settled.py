@@ -7,6 +7,7 @@ from graphmill import storage
 from graphmill.config import Config, defaults
 from graphmill.errors import BadInputError, NotFoundError
 from graphmill.formats import edge_buckets, entity_counts
+from graphmill.formats.edge_buckets.origins import has_added
 from graphmill.vocab import Bucket
 
 _BUCKET_NAME = re.compile(r"edges_(\d+)_(\d+)\.h5")
@@ -23,14 +24,20 @@ def settled(config: Config) -> Config:
     try:
         counts = entity_counts.list_counts(config.entity_path)
         total = sum(map(num_edges, config.edge_paths))
+        has_origins = all(map(has_added, config.edge_paths))
     except (BadInputError, NotFoundError):
         return config
     num_entities = {name: counts[name] for name in config.entities if name in counts}
-    return with_sizes(config, num_entities, total)
+    return with_sizes(config, num_entities, total, has_origins=has_origins)
 
 
-def with_sizes(config: Config, num_entities: Mapping[str, Sequence[int]], num_edges: int) -> Config:
-    """Return the configuration with the values that fit so many entities of each partition, and edges."""
+def with_sizes(
+    config: Config, num_entities: Mapping[str, Sequence[int]], num_edges: int, *, has_origins: bool = True
+) -> Config:
+    """Return the configuration with the values that fit so many entities of each partition, and edges.
+
+    `has_origins` says whether the edges tell which of them an earlier run did not have (`train.replay`).
+    """
     relations = config.relations
     return config.with_chosen(
         defaults.decided(
@@ -40,7 +47,9 @@ def with_sizes(config: Config, num_entities: Mapping[str, Sequence[int]], num_ed
             ends=() if config.dynamic_relations else [(each.lhs, each.rhs) for each in relations],
             all_negs=config.loss_fn == "softmax" and all(each.all_negs for each in relations),
             has_operators=any(each.operator != "none" for each in relations),
-            is_delta=bool(config.init_path) and getattr(config.train, "replay", None) is not None,
+            is_delta=has_origins
+            and bool(config.init_path)
+            and getattr(config.train, "replay", None) is not None,
         )
     )
 

@@ -69,6 +69,7 @@ class Chain(NamedTuple):
                 "previous_entity_path": f"{earlier}/entities",
                 "previous_edge_path": f"{earlier}/edges",
                 "holdout": {"test": 0.05},
+                "forget_after": 2,
             },
             "train": {"replay": 1.0, "resident": "never"},
             "schedule": {"keep": 3},
@@ -169,6 +170,7 @@ def test_the_week_trains_deltas(undisturbed: tuple[Chain, list[int]]) -> None:
         assert train["delta"]["new_ids"]["user"]["num_new"] > 10
         assert train["delta"]["new_ids"]["item"]["num_new"] > 0
         assert train["num_edges"] > 0
+        assert etl["num_entities_gone"]["user"] > etl["num_entities_forgotten"]["user"] / 2 > 5
         num_edges = sum(each for each in (epoch["edges"] for epoch in train["epochs"]))
         assert num_edges < etl["num_edges"]["train"] * len(train["epochs"])
 

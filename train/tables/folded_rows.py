@@ -26,6 +26,7 @@ from graphmill.storage import Checksums
 from graphmill.vocab import TRAIN_SPLIT, Side
 from train.config import TrainConfig
 from train.edges.added import is_delta
+from train.tables.earlier_rows import EarlierRows
 from train.tables.given_rows import Given, content_of, write_content
 
 FOLDER = "folded"
@@ -65,9 +66,17 @@ def first_new(config: Config) -> dict[str, list[int]]:
     earlier = _earlier(config) if names else None
     if earlier is None:
         return {}
-    return entity_counts.read_counts(
+    counts = entity_counts.read_counts(
         earlier.entity_path, {name: config.entities[name].num_partitions for name in names}
     )
+    rows = EarlierRows(config.entity_path)
+    return {
+        name: [
+            len(rows.kept(name, part, count, entity_counts.count_uri(earlier.entity_path, name, part)))
+            for part, count in enumerate(of_type)
+        ]
+        for name, of_type in counts.items()
+    }
 
 
 def make(config: Config, client: Client, claim: Claim = NO_CLAIM) -> None:
@@ -97,7 +106,7 @@ def make(config: Config, client: Client, claim: Claim = NO_CLAIM) -> None:
     }
     with storage.atomic_directory(folder_of(config)) as folder:
         if keys:
-            model = client.submit(_read_model, earlier, pure=False)
+            model = client.submit(_read_model, earlier, config.entity_path, pure=False)
             tasks = [(model, config, key, starts, counts[key[0]][key[1]], folder) for key in keys]
             done = cluster.run_tasks(
                 client, _solve_partition, tasks, description="folding in new ids", unit="partitions"
@@ -153,10 +162,10 @@ def _made_from(config: Config, starts: dict[str, list[int]]) -> dict[str, Any]:
     return {"starts": starts, "seed": config.seed, "inputs": record.describe_inputs(inputs)}
 
 
-def _read_model(earlier: Config) -> Any:
+def _read_model(earlier: Config, entity_path: str) -> Any:
     from train.tables.folding import read_earlier  # imports torch
 
-    return read_earlier(earlier)
+    return read_earlier(earlier, entity_path)
 
 
 def _solve_partition(*arguments: Any) -> Any:

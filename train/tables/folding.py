@@ -24,6 +24,7 @@ from graphmill.trained.inputs import find_inputs
 from graphmill.trained.table import EntityTable, read_tables
 from graphmill.vocab import Bucket, Side
 from train.edges.partitions import PartitionKey, all_buckets, key_of
+from train.tables.earlier_rows import EarlierRows
 from train.tables.given_rows import part_uri, schema
 
 MAX_EDGES = 256
@@ -35,17 +36,25 @@ class Earlier(NamedTuple):
 
     model: FrozenModel
     tables: dict[str, EntityTable]
+    rows: dict[PartitionKey, npt.NDArray[np.int64]]
+    """Row in the earlier run of each first row of a partition; the rows after these are new."""
 
 
-def read_earlier(config: Config) -> Earlier:
-    """Read the model of the earlier run, which has these settings.
+def read_earlier(config: Config, entity_path: str) -> Earlier:
+    """Read the model of the earlier run, which has these settings; `entity_path` has the ids of this run.
 
     Raises:
         FormatError: its checkpoint, entities or edges are damaged, or do not fit each other.
     """
     inputs = find_inputs(config)
     tables = read_tables(config, inputs, solvable_types(config))
-    return Earlier(read_model(config, inputs, tables, Options()), tables)
+    kept = EarlierRows(entity_path).kept
+    rows = {
+        (name, number): kept(name, number, part.num_rows, inputs.checkpoint_path)
+        for name, table in tables.items()
+        for number, part in enumerate(table.parts)
+    }
+    return Earlier(read_model(config, inputs, tables, Options()), tables, rows)
 
 
 def solve_partition(
@@ -138,14 +147,15 @@ def _of_bucket(
                 )
                 rows = np.flatnonzero(own_E)
                 known_E = ends[side.other][rows].astype(np.int64)
-                table = earlier.tables[other[0]]
-                is_known = known_E < table.parts[other[1]].num_rows
+                earlier_row = earlier.rows[other]
+                is_known = known_E < len(earlier_row)
+                known_E[is_known] = earlier_row[known_E[is_known]]
                 yield (
                     NewEdges(
                         ends[side][rows].astype(np.int64) - starts[key[0]][key[1]],
                         edges.rel[rows].astype(np.int64),
                         np.full(len(rows), int(side is Side.RHS), np.int64),
-                        known_E + table.first[other[1]],
+                        known_E + earlier.tables[other[0]].first[other[1]],
                         np.empty((len(rows), 0), np.float32),
                         weight_E[rows],
                     ),

@@ -36,6 +36,7 @@ from graphmill.storage import Checksums
 from train.config import TrainConfig
 from train.model.frozen import Frozen
 from train.tables import projection
+from train.tables.earlier_rows import EarlierRows
 from train.tables.given_rows import Given, content_of, folder_of, part_uri, schema, write_content
 from train.tables.rows_by_id import Found, RowsById
 from train.tables.vector_files import VectorFiles, paths_of
@@ -150,6 +151,7 @@ class _Maker:
         self.config, self.entity_type = config, entity_type
         self.num_partitions = config.entities[entity_type].num_partitions
         self.manifest = entity_index.read_manifest(config.entity_path)
+        self.earlier_rows = EarlierRows(config.entity_path)
         self._check_index()
         self.files = VectorFiles(path)
         self.first = int(config.bias)
@@ -257,7 +259,7 @@ class _Maker:
                 table.append([pa.array(rows), vectors_nW])
 
     def _num_saved(self, partition: int) -> int:
-        """Rows of the partition that the checkpoint at init_path has, which stay as they are there."""
+        """First rows of the partition, from the checkpoint at init_path, which stay as they are there."""
         path = self.config.init_path
         if path is None:
             return 0
@@ -265,7 +267,9 @@ class _Maker:
         if partition >= pbg_checkpoint.num_partitions(path, version).get(self.entity_type, 0):
             return 0
         with pbg_checkpoint.open_embeddings(path, self.entity_type, partition, version) as rows:
-            return rows.shape[0]
+            num_saved = rows.shape[0]
+        uri = pbg_checkpoint.embeddings_uri(path, self.entity_type, partition, version)
+        return len(self.earlier_rows.kept(self.entity_type, partition, num_saved, uri))
 
     def _refuse_twice(self, batch: pa.Table, found: Found, read_at: Numbers) -> None:
         numbers = batch["row"].to_numpy()[found.at]

@@ -22,6 +22,7 @@ from train.tables.run_context import RunContext
 EDGE_BYTES = 16  # 12 where all weights are 1, which files tell only when they are read
 _QUERY_BYTES = 136  # the two queries of an edge, if no other edge has the same, while they are sorted
 _ODDS_BYTES = 2 * 16  # of a row, as a candidate for both sides
+_STILL_ROW_BYTES = 9  # its number, and whether an added edge has it
 _ALIGNED_EDGES = 16  # a column begins at a multiple of 64 bytes
 SHARE = 0.9  # of the free memory that the plan may use; the rest is for uncounted buffers
 WORKER_SHARE = 0.5  # of a worker's memory for all rows, without counting what others leave free
@@ -30,11 +31,12 @@ SPARE_SLOTS = 2  # of a buffer: for a partition that comes, and for one that goe
 
 
 def partition_bytes(context: RunContext, key: PartitionKey) -> int:
-    """Rows and sums of a partition."""
+    """Rows and sums of a partition; in a delta also the sums of rows that stay, and which rows these are."""
     name, partition = key
     dimension = context.config.entity_dimension(name)
     states = dimension if context.config.section(TrainConfig).optimizer == "adagrad" else 1
-    return context.num_rows[name][partition] * 4 * (dimension + states)
+    still = 4 * states + _STILL_ROW_BYTES if context.delta is not None else 0
+    return context.num_rows[name][partition] * (4 * (dimension + states) + still)
 
 
 def rows_bytes(context: RunContext) -> int:

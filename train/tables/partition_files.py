@@ -107,21 +107,22 @@ class PartitionFiles:
         )
 
     def _take_over(self, key: PartitionKey, warm_start: WarmStart) -> tuple[Tensor, Tensor]:
-        """Embeddings and sums: the first rows are those at `init_path`, the others are drawn."""
+        """Embeddings and sums: the first rows are from `init_path`, the others are drawn."""
         saved_RD, saved_sums = self._read(key, warm_start.version, warm_start.path)
-        num_saved, shape = len(saved_RD), self._shape(key)
-        warm_start.check_entities(*key, (num_saved, saved_RD.shape[1]), shape)
-        if num_saved == shape[0]:
+        kept = warm_start.kept_rows(*key, (len(saved_RD), saved_RD.shape[1]), self._shape(key))
+        num_kept, is_all = len(kept), len(kept) == len(saved_RD)
+        if is_all and num_kept == self._shape(key)[0]:
             return saved_RD, saved_sums
         embeddings_ND = self._draw(key)
-        embeddings_ND[:num_saved] = saved_RD
         sums = optimizer.fresh_sums(self.optimizer, embeddings_ND)
-        sums[:num_saved] = saved_sums
+        rows_K = slice(None) if is_all else torch.from_numpy(kept)
+        embeddings_ND[:num_kept] = saved_RD[rows_K]
+        sums[:num_kept] = saved_sums[rows_K]
         delta = self.context.delta
-        if delta is not None and key[0] in delta.first_new:
+        if delta is not None and key[0] in delta.first_new and num_kept < len(embeddings_ND):
             for index, _, rows_ND in self.folded.of(*key):
                 embeddings_ND.numpy()[index] = rows_ND
-            sums[num_saved:] = saved_sums.mean(0)  # as if they had been trained as long as others
+            sums[num_kept:] = saved_sums.mean(0)  # as if they had been trained as long as others
         return embeddings_ND, sums
 
     def _read(self, key: PartitionKey, version: int, path: str) -> tuple[Tensor, Tensor]:

@@ -1,10 +1,11 @@
 """Warm start: the rows of the checkpoint at init_path are the first rows of a new run's tables.
 
 A partition, and the table of dynamic relations, may have grown since: ETL with `previous_entity_path`
-appends. To check that the old rows are the first rows, their raw ids are compared with the entities that the
-checkpoint was trained with, whose path is in its config.json. The checkpoint's author may be unknown, so that
-path is opened only if it lies beside the checkpoint or the configuration names it too; otherwise positions
-are trusted. Entity types and static relations may be added or removed: they are matched by name.
+appends. Rows of ids that ETL has left out since are left out here too (`etl.forget_after`). To check
+that the old rows are the first rows, their raw ids are compared with the entities that the checkpoint was
+trained with, whose path is in its config.json. The checkpoint's author may be unknown, so that path is opened
+only if it lies beside the checkpoint or the configuration names it too; otherwise positions are trusted.
+Entity types and static relations may be added or removed: they are matched by name.
 """
 
 import logging
@@ -12,6 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 from torch import Tensor
 
@@ -24,6 +26,7 @@ from graphmill.vocab import Partition
 from train.model.frozen import Frozen
 from train.model.model import Model
 from train.model.optimizer import Adagrad
+from train.tables.earlier_rows import EarlierRows, Rows
 
 _REMEDY = (
     "run etl with etl.previous_entity_path set to the entities that the checkpoint was trained with, "
@@ -41,6 +44,7 @@ class WarmStart:
         """Raises FormatError where `init_path` holds no checkpoint."""
         self.config = config
         self.entity_path = config.entity_path
+        self.earlier_rows = EarlierRows(config.entity_path)
         self.path = init_path
         self.version = pbg_checkpoint.read_version(init_path)
         # PBG takes initial values, put there by hand, as version 0
@@ -114,25 +118,26 @@ class WarmStart:
             log.info("training: parameters of %s, not needed any more: %s", self.path, ", ".join(gone))
         return renamed
 
-    def check_entities(
+    def kept_rows(
         self, entity_type: str, partition: Partition, saved_shape: tuple[int, int], shape: tuple[int, int]
-    ) -> None:
-        """Check that the saved rows of a partition, of `saved_shape`, are the first of its current rows.
+    ) -> Rows:
+        """Return the saved rows [K] of a partition, of `saved_shape`, that are the first of its current rows.
 
         Raises:
             FormatError: there are more of them, or their dimension or their entities differ.
         """
         uri = pbg_checkpoint.embeddings_uri(self.path, entity_type, partition, self.version)
-        num_saved, num_rows = saved_shape[0], shape[0]
-        if num_saved > num_rows:
+        kept = self.earlier_rows.kept(entity_type, partition, saved_shape[0], uri)
+        if len(kept) > shape[0]:
             count_uri = entity_counts.count_uri(self.entity_path, entity_type, partition)
-            raise FormatError(f"{uri}: {num_saved} rows, more than the {num_rows} of {count_uri}; {_REMEDY}")
+            raise FormatError(f"{uri}: {len(kept)} rows, more than the {shape[0]} of {count_uri}; {_REMEDY}")
         if saved_shape[1] != shape[1]:
             raise FormatError(
                 f"{uri}: embeddings have dimension {saved_shape[1]}, the configuration asks for {shape[1]}; "
                 "set dimension as it was, or start without init_path"
             )
-        self._check_ids(entity_type, partition, num_saved)
+        self._check_ids(entity_type, partition, saved_shape[0], kept)
+        return kept
 
     def _check_relations(self, state: Mapping[str, Tensor], num_relations: int) -> None:
         """Check that the saved dynamic relations are the first of the current ones."""
@@ -187,7 +192,7 @@ class WarmStart:
         )
         return None
 
-    def _check_ids(self, entity_type: str, partition: Partition, num_saved: int) -> None:
+    def _check_ids(self, entity_type: str, partition: Partition, num_saved: int, kept: Rows) -> None:
         former = self.former_entity_path
         if former is None or storage.absolute(former) == storage.absolute(self.entity_path):
             return
@@ -199,7 +204,9 @@ class WarmStart:
         if len(before) != num_saved:
             log.info("training: %s is not of %s; rows are taken by position", uris[0], self.path)
             return
-        now = entity_index.read_part(self.entity_path, entity_type, partition)[:num_saved]
+        if len(kept) < num_saved:
+            before = before.take(pa.array(kept))
+        now = entity_index.read_part(self.entity_path, entity_type, partition)[: len(kept)]
         moved = np.flatnonzero(pc.not_equal(before[: len(now)], now).to_numpy(zero_copy_only=False))
         if len(moved):
             row = int(moved[0])

@@ -69,6 +69,8 @@ def config_for(root: Path, day: int, name: str, shape: Mapping[str, Any], *, del
         {"weight": "w"} if shape.get("weights") else {}
     )
     etl: dict[str, Any] = {"duplicates": "drop" if shape.get("drops") else "keep"}
+    if shape.get("forget"):
+        etl["forget_after"] = shape["forget"]
     if day:
         etl["previous_entity_path"] = str(root / f"out{day - 1}/entities")
     if delta:
@@ -84,7 +86,11 @@ def config_for(root: Path, day: int, name: str, shape: Mapping[str, Any], *, del
         ],
         entities={"user": shape.get("users", 3), "item": shape.get("items", 3), "shop": 1},
         relations=kinds[:1] if dynamic else kinds,
-        top={"input": str(root / "raw"), "dynamic_relations": dynamic},
+        top={
+            "input": str(root / "raw"),
+            "dynamic_relations": dynamic,
+            "schedule": {"date": f"2026-03-{day + 1:02}"},
+        },
         holdout={"test": 0.3} if shape.get("splits") else {},
         chunk_rows=shape.get("chunk_rows", 7),
         merge_bytes=shape.get("merge_bytes", 1 << 28),
@@ -130,6 +136,7 @@ SHAPES = st.fixed_dictionaries(
         "removes": st.booleans(),
         "users": st.sampled_from([1, 3]),
         "items": st.sampled_from([1, 3]),
+        "forget": st.sampled_from([None, 1, 2]),
         "merge_bytes": st.sampled_from([100, 1 << 28]),
     }
 )

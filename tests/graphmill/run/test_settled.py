@@ -4,11 +4,13 @@ import json
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from graphmill import config
 from graphmill.config import Config
 from graphmill.formats import edge_buckets, entity_counts
 from graphmill.formats.edge_buckets import Edges
+from graphmill.formats.edge_buckets.origins import Origins, write_origins
 from graphmill.run.settled import describe, settled
 from graphmill.vocab import Bucket
 
@@ -57,3 +59,19 @@ def test_a_damaged_count_is_left_to_the_stage_that_reads_it(tmp_path: Path) -> N
     write_graph(settings, 1, 10)
     Path(entity_counts.count_uri(settings.entity_path, "user", 0)).write_text("many")
     assert settled(settings) is settings
+
+
+@pytest.mark.parametrize("added", [None, []])
+def test_the_rate_of_a_delta_is_for_runs_that_train_added_edges_only(
+    tmp_path: Path, added: list[int] | None
+) -> None:
+    rates = []
+    for replay in (None, 1.0):
+        folder = tmp_path / str(replay)
+        folder.mkdir()
+        first = {"init_path": str(folder / "before"), "train": {"replay": replay}}
+        settings = settings_of(folder, **first)
+        write_graph(settings, 1, 500)
+        write_origins(settings.edge_paths[0], Origins(settings={}, entities="", files=[], added=added), {})
+        rates.append(settled(settings).lr)
+    assert rates[1] == pytest.approx(rates[0] * (1 if added is None else 0.2))

@@ -1,0 +1,160 @@
+"""Ids that no edge has any more: since when they are gone, and which of them are forgotten.
+
+An id is gone while no row names it, neither of a table of edges (of any split) nor of entities. After
+`etl.forget_after` days it is forgotten: the next run leaves it out, and the ids after it move up. If it comes
+back later, it is new.
+
+Shapes: P ids of a partition of the earlier index, K of them that are not forgotten.
+"""
+
+from collections.abc import Iterable
+
+import numpy as np
+import numpy.typing as npt
+
+from etl.steps.bucket_rows import Earlier, KeptRows
+from etl.steps.partition_rows import buckets_of, check_below, own_relations
+from etl.steps.task_settings import Partition, TaskSettings
+from etl.strings.native import NOWHERE, take
+from graphmill import storage
+from graphmill.errors import FormatError
+from graphmill.formats import entity_counts, entity_index
+from graphmill.formats.edge_buckets.all_rows import open_all_rows
+from graphmill.formats.entity_index import HERE, History
+from graphmill.storage.as_json import Int32, Int64
+from graphmill.vocab import Bucket, Side
+
+Bools = npt.NDArray[np.bool_]
+
+
+def gone_since(settings: TaskSettings, partition: Partition) -> Int32:
+    """Return the day since which each id of the earlier index is gone, or `HERE`: [P]."""
+    uri = settings.etl.previous_entity_path
+    if uri is None or partition.entity_type not in entity_index.read_manifest(uri).num_partitions:
+        return np.zeros(0, np.int32)
+    num_ids = entity_counts.read_count(uri, *partition)
+    found = entity_index.read_gone_since(uri, *partition, num_ids)
+    return np.full(num_ids, HERE, np.int32) if found is None else found
+
+
+def kept_rows(settings: TaskSettings, partition: Partition) -> Int64 | None:
+    """Return the rows [K] of the earlier index that are not forgotten; None: none is forgotten."""
+    if settings.forget_until is None:
+        return None
+    is_forgotten = gone_since(settings, partition) <= settings.forget_until
+    return np.flatnonzero(~is_forgotten) if is_forgotten.any() else None
+
+
+def history_of(
+    settings: TaskSettings, partition: Partition, named: Iterable[Int32], earlier: Earlier | None
+) -> History:
+    """Return the history [K] of the ids that were in the earlier index and are not forgotten.
+
+    `named` are indices, in this run, of ids that its chunks name; `earlier` has the edges that it takes over.
+    """
+    gone_K, row_K = gone_since(settings, partition), kept_rows(settings, partition)
+    if earlier is not None:
+        is_named = _named_by_kept_rows(settings, partition, earlier, len(gone_K))
+    else:
+        is_named = np.zeros(len(gone_K), bool)
+    if row_K is None:
+        row_K = np.arange(len(gone_K))
+    gone_K, is_named = gone_K[row_K], is_named[row_K]
+    for index in named:
+        is_named[index] = True
+    today = settings.today if settings.today is not None else HERE
+    gone_K[~is_named & (gone_K == HERE)] = today
+    gone_K[is_named] = HERE
+    return History(gone_K, row_K)
+
+
+def history_within(known: History, start: int, stop: int) -> History:
+    """Return the history of the ids [start, stop) of a partition; ids after the `known` ones are new."""
+    gone_N, row_N = (each[start:stop] for each in known)
+    num_new = stop - start - len(row_N)
+    return History(
+        np.append(gone_N, np.full(num_new, HERE, np.int32)), np.append(row_N, np.full(num_new, -1, np.int64))
+    )
+
+
+def _named_by_kept_rows(
+    settings: TaskSettings, partition: Partition, earlier: Earlier, num_ids: int
+) -> Bools:
+    """Return a mask [P] of the ids in rows of the earlier buckets whose files this run has too."""
+    is_named = np.zeros(num_ids, bool)
+    for side in Side:
+        is_own = own_relations(settings, partition.entity_type, side)
+        if is_own is not None and not is_own.any():
+            continue
+        columns = ["rel", side]
+        for split in settings.splits:
+            for bucket in buckets_of(settings, partition, side):
+                with open_all_rows(storage.join(earlier.edge_root, split), bucket, columns) as rows:
+                    kept = KeptRows.of(rows, earlier.numbers, columns)
+                    for records in kept.read(0, len(kept.numbers)):
+                        rel, at = np.ascontiguousarray(records.T)
+                        at = at[_are_own(rel, is_own, rows.uri)]
+                        _check_indices(at, num_ids, side, rows.uri)
+                        is_named[at] = True
+    return is_named
+
+
+def _are_own(rel: Int32, is_own: Int32 | None, uri: str) -> Bools | slice:
+    if is_own is None:
+        return slice(None)
+    _check_indices(rel, len(is_own), "rel", uri)
+    found: Bools = is_own[rel] == 1
+    return found
+
+
+def _check_indices(values: Int32, limit: int, column: str, uri: str) -> None:
+    if int(values.min(initial=0)) < 0:
+        raise FormatError(f"{uri}: {column}: expected no number below 0, found {values.min()}")
+    check_below(values, limit, column, uri)
+
+
+class Renumbering:
+    """Gives rows of earlier buckets the indices that their ids have in this run."""
+
+    def __init__(self, settings: TaskSettings) -> None:
+        self._settings = settings
+        self._indices: dict[Partition, Int32 | None] = {}
+
+    def apply(self, records: Int32, bucket: Bucket, uri: str) -> Int32:
+        """Return records [N, W] of rel, lhs, rhs and more, renumbered in place.
+
+        Raises:
+            FormatError: a row names an id that is forgotten, or that is not in the earlier index.
+        """
+        if self._settings.forget_until is None:
+            return records
+        for side, column in ((Side.LHS, 1), (Side.RHS, 2)):
+            for name in {each.entity_type(side): None for each in self._settings.relations}:
+                is_single = self._settings.num_partitions[name] == 1
+                index = self._index_of(Partition(name, 0 if is_single else getattr(bucket, side)))
+                if index is None:
+                    continue
+                is_own = own_relations(self._settings, name, side)
+                rows = _are_own(records[:, 0], is_own, uri)
+                at = np.ascontiguousarray(records[rows, column])
+                _check_indices(at, len(index), side, uri)
+                found = take(index, at)
+                if int(found.min(initial=0)) == NOWHERE:
+                    raise FormatError(
+                        f"{uri}: {side} names row {at[found == NOWHERE][0]} of {name!r}, which is gone, as "
+                        f"{self._settings.etl.previous_entity_path} says: they are not of the same run"
+                    )
+                records[rows, column] = found
+        return records
+
+    def _index_of(self, partition: Partition) -> Int32 | None:
+        """Return the index in this run of each row of the earlier index [P]; None: all are the same."""
+        if partition not in self._indices:
+            uri, row_K = self._settings.etl.previous_entity_path or "", kept_rows(self._settings, partition)
+            if row_K is None:
+                self._indices[partition] = None
+            else:
+                index = np.full(entity_counts.read_count(uri, *partition), NOWHERE, np.int32)
+                index[row_K] = np.arange(len(row_K), dtype=np.int32)
+                self._indices[partition] = index
+        return self._indices[partition]
