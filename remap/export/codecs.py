@@ -17,6 +17,7 @@ Source: docs/how_to/export.md. Shapes: N vectors, D dimension, M codes of a vect
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -193,7 +194,7 @@ class PqCodec:
         """Find the nearest centroids, and the scale that keeps the length."""
         centroids_KD = self.centroids_KD.astype(np.float32)
         codes_NM = np.empty((len(vectors_ND), self.num_codes), np.uint8)
-        for piece, (first, stop) in enumerate(zip(self.bounds, self.bounds[1:], strict=False)):
+        for piece, (first, stop) in enumerate(pairwise(self.bounds)):
             codes_NM[:, piece] = nearest(vectors_ND[:, first:stop], centroids_KD[:, first:stop])
         if not self.has_scale:
             return Encoded(codes_NM)

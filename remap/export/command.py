@@ -14,6 +14,7 @@ from graphmill.cli.options import (
     output_options,
     set_option,
 )
+from graphmill.cli.session import write_report
 from graphmill.config import Config
 from graphmill.display import progress, terminal
 from graphmill.display.readable import number, size
@@ -105,7 +106,10 @@ def _run(settings: Config, wish: job.Wish, to: str, master: str | None) -> dict[
             progress.displayed(),
             cluster.connect(master, options, [job.__name__]) as client,
         ):
-            return job.run(settings, wish, to, client, claim)
+            figures = job.run(settings, wish, to, client, claim)
+        if storage.exists(record_uri := settings.record_uri(settings.checkpoint_path)):
+            write_report(record_uri, settings)
+        return figures
 
 
 def _summary(figures: dict[str, Any]) -> dict[str, str]:

@@ -25,8 +25,8 @@ from distributed import Client
 from graphmill import storage
 from graphmill.cluster import run_tasks
 from graphmill.config import Config
-from graphmill.errors import BadInputError, ConfigError, NotFoundError
-from graphmill.run import record
+from graphmill.errors import BadInputError, ConfigError, NotFoundError, StorageError
+from graphmill.run import exports, record
 from graphmill.run.lock import NO_CLAIM, Claim
 from graphmill.run.output_checks import check_result_folder
 from graphmill.trained.inputs import Inputs
@@ -58,7 +58,7 @@ class Wish:
     Attributes:
         types: entity types; empty: all.
         num_bytes: bytes of a vector with pq; None: a sixteenth of float32.
-        limit: rows of a type for tensorboard-projector.
+        limit: rows of a type for tensorboard-projector, at most.
         is_measured: whether the loss is measured.
     """
 
@@ -144,10 +144,14 @@ def run(config: Config, wish: Wish, to: str, client: Client, claim: Claim = NO_C
     storage.recover(to, keep=folder)
     storage.make_dir(folder)
     try:
-        figures = _run(config, wish, inputs, folder, client, claim)
-        storage.write_marker(folder, made_from)
+        if storage.read_marker(folder) == made_from:  # killed before it got its name
+            figures: dict[str, Any] = storage.read_json(storage.join(folder, RECORD))
+        else:
+            figures = _run(config, wish, inputs, folder, client, claim)
+            storage.write_marker(folder, made_from)
         claim.check()
         storage.replace_directory(folder, to)
+        _note(config, to, figures)
     except (BadInputError, NotFoundError):
         storage.delete(folder)
         raise
@@ -155,6 +159,14 @@ def run(config: Config, wish: Wish, to: str, client: Client, claim: Claim = NO_C
         log.info("export: finished pieces stay in %s; the same command goes on from there", folder)
         raise
     return figures
+
+
+def _note(config: Config, to: str, figures: Mapping[str, Any]) -> None:
+    """Tell the run of the export; a run that cannot be written keeps its report as it is."""
+    try:
+        exports.note(config.record_uri(config.checkpoint_path), to, figures)
+    except StorageError as error:
+        log.warning("export: report.html of the run will not name it: %s", error)
 
 
 def _folder(to: str, made_from: Mapping[str, Any]) -> str:
@@ -215,7 +227,8 @@ def _source(config: Config, wish: Wish, table: EntityTable, folder: str, client:
         prepare,
         has_scale=FORMATS[wish.format].holds_scales,
     )
-    return Source(table, codec, prepare, config, wish.limit, wish.escape_ids)
+    limit = wish.limit if wish.format == "tensorboard-projector" else table.num_entities
+    return Source(table, codec, prepare, config, limit, wish.escape_ids)
 
 
 def _write_model(
@@ -251,7 +264,7 @@ def _sizes(
     sizes = {}
     for name, source in sources.items():
         own = [each for each in found if each["entity_type"] == name]
-        num_rows, codec = source.table.num_entities, source.codec
+        num_rows, codec = min(source.limit, source.table.num_entities), source.codec
         row_bytes = codec.width * codec.dtype.itemsize + (2 if codec.has_scale else 0)
         sizes[name] = {
             "num_rows": num_rows,

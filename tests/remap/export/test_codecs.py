@@ -1,5 +1,7 @@
 """Codecs: what comes back, how far it is from what went in, and that tables alone suffice to decode."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -23,7 +25,7 @@ VECTORS = arrays.arrays(np.float32, st.tuples(st.integers(1, 40), st.integers(1,
 
 def pq_of(vectors: np.ndarray, num_codes: int, *, has_scale: bool = True) -> PqCodec:
     bounds = bounds_of(vectors.shape[1], num_codes)
-    pieces = [k_means(vectors[:, a:b], 0) for a, b in zip(bounds, bounds[1:], strict=False)]
+    pieces = [k_means(vectors[:, a:b], 0) for a, b in pairwise(bounds)]
     return PqCodec(np.concatenate(pieces, 1).astype(np.float16), num_codes, has_scale)
 
 
@@ -60,7 +62,7 @@ def test_pq_takes_the_nearest_centroid(vectors: np.ndarray, data: st.DataObject)
     encoded = codec.encode(vectors)
     found = codec.decode(encoded)
     table = codec.centroids_KD.astype(np.float64)
-    for a, b in zip(codec.bounds, codec.bounds[1:], strict=False):
+    for a, b in pairwise(codec.bounds):
         distances = np.square(vectors[:, None, a:b].astype(float) - table[None, :, a:b]).sum(-1)
         own = np.square(vectors[:, a:b].astype(float) - found[:, a:b]).sum(-1)
         assert (own <= distances.min(1) * 1.001 + 1e-5 * np.square(vectors).max() + 1e-6).all()

@@ -74,6 +74,26 @@ def test_tables(tmp_path: Path, world: World, export: Export, precision: str, fi
     assert abs(loss["mrr_loss"]) < 0.05
 
 
+def test_the_report_names_exports(tmp_path: Path, world: World, export: Export) -> None:
+    for wish in (["--precision", "int8"], ["--precision", "int8", "--no-loss", "--format", "npy"]):
+        assert export(tmp_path / "run", *wish, "--to", tmp_path / wish[-1]) == 0
+    page = (tmp_path / "run/report.html").read_text()
+    loss = json.loads((tmp_path / "int8/_export.json").read_text())["loss"]
+    assert all(str(tmp_path / each) in page for each in ("int8", "npy"))
+    assert f"{loss['mrr_loss']:.4f}" in page
+    assert "--no-loss" in page
+    assert export(tmp_path / "run", "--precision", "int8", "--to", tmp_path / "int8") == 0  # is there
+    assert len(list((tmp_path / "run/exports").iterdir())) == 2
+
+
+def test_a_run_that_cannot_be_written(
+    tmp_path: Path, world: World, client: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "run/exports").write_text("in the way")
+    job.run(world.config, Wish(), str(tmp_path / "out"), client)
+    assert "report.html of the run will not name it" in caplog.text
+
+
 def test_the_loss_is_that_of_evaluate(tmp_path: Path, world: World, export: Export) -> None:
     """Vectors that are much worse: the figures are those of evaluating them as a run of their own."""
     assert export(tmp_path / "run", "--precision", "pq", "--to", tmp_path / "out", "--types", "item") == 0
@@ -150,7 +170,7 @@ def test_projector(tmp_path: Path, world: World, export: Export) -> None:
     config = json.loads((tmp_path / "out/projector_config.json").read_text())["embeddings"]
     assert [each["tensorShape"] for each in config] == [[5, 6], [5, 6]]
     degrees = dict.fromkeys(range(sum(world.counts["item"])), 0)
-    for lhs, rel, rhs in world.edges["train"]:
+    for _, rel, rhs in world.edges["train"]:
         if rel == 0:
             degrees[rhs] += 1
     lines = (tmp_path / "out" / config[1]["metadataPath"]).read_text().splitlines()
