@@ -31,7 +31,7 @@ from remap.export.codecs import (
 )
 
 SAMPLE_ROWS = 64 * NUM_CENTROIDS
-BATCH_BYTES = 64 << 20
+BATCH_BYTES = 32 << 20
 _ROUNDS = 15
 _GROUPS = 8
 

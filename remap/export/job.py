@@ -179,9 +179,11 @@ def _made_from(config: Config, wish: Wish, inputs: Inputs) -> dict[str, Any]:
     uris = [config.entity_path, inputs.checkpoint_path]
     if wish.format == "tensorboard-projector":
         uris += config.edge_paths
+    if _is_measured(wish):
+        uris += loss.input_uris(config)
     found = {
         "export": asdict(wish) | {"layout": _LAYOUT, "checkpoint_version": inputs.version},
-        "inputs": record.describe_inputs(uris),
+        "inputs": record.describe_inputs(dict.fromkeys(uris)),
         **({"evaluate": loss.settings_of(config).result_settings()} if _is_measured(wish) else {}),
     }
     plain: dict[str, Any] = json.loads(json.dumps(found))

@@ -33,6 +33,11 @@ def obstacle(config: Config, folder: str) -> str:
     return job_of("evaluate").check(_settings(config, config.checkpoint_path, None, folder))
 
 
+def input_uris(config: Config) -> list[str]:
+    """What the measurement reads."""
+    return job_of("evaluate").input_uris(config)
+
+
 def measure(
     config: Config,
     inputs: Inputs,

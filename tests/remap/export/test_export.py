@@ -106,6 +106,41 @@ def test_the_loss_is_that_of_evaluate(tmp_path: Path, world: World, export: Expo
     assert {each.name for each in (tmp_path / "out").iterdir() if each.is_dir()} == {"item"}
 
 
+def test_a_preserved_version(tmp_path: Path, world: World, client: Client) -> None:
+    """Vectors of another version than the last, and its loss."""
+    from graphmill import config as configuration
+    from graphmill.formats import pbg_checkpoint
+    from tests.remap.graph import ITERATION
+    from train.evaluation.evaluate import evaluate
+
+    first = evaluate(world.config)["metrics"]["mrr"]
+    path = world.config.checkpoint_path
+    parameters, _, _ = pbg_checkpoint.read_model(path, 1)
+    pbg_checkpoint.commit(path, 1, preserve_epoch=7)
+    for name, counts in world.counts.items():
+        for partition, count in enumerate(counts):
+            rows = np.ones((count, 6), np.float32)
+            pbg_checkpoint.write_embeddings(path, name, partition, 2, rows, None, {}, ITERATION)
+    pbg_checkpoint.write_model(path, 2, parameters, None, world.config.pbg(), ITERATION)
+    pbg_checkpoint.commit(path, 2, preserve_epoch=None)
+    config = configuration.load(str(tmp_path / "run/run.json"), ["remap.checkpoint_version=1"])
+    figures = job.run(config, Wish("int8"), str(tmp_path / "out"), client)
+    assert_close(read(tmp_path / "out", "item"), expected(world, "item"), "int8")
+    assert figures["checkpoint_version"] == 1
+    assert figures["loss"]["exact"]["mrr"] == first
+
+
+def test_other_edges_to_rank_are_another_export(tmp_path: Path, world: World, client: Client) -> None:
+    from graphmill.formats.edge_buckets import bucket_uri
+    from graphmill.vocab import Bucket
+
+    before = job.run(world.config, Wish("int8"), str(tmp_path / "out"), client)["loss"]["num_edges"]
+    test = world.config.split_path("test")
+    other = bucket_uri(world.config.split_path("train"), Bucket(0, 0))
+    Path(bucket_uri(test, Bucket(0, 0))).write_bytes(Path(other).read_bytes())
+    assert job.run(world.config, Wish("int8"), str(tmp_path / "out"), client)["loss"]["num_edges"] != before
+
+
 def test_coarse_codes_lose_and_say_so(tmp_path: Path, client: Client) -> None:
     world = write_world(tmp_path / "run", counts={"user": [900], "item": [1200]})
     job.run(world.config, Wish("pq", num_bytes=3), str(tmp_path / "coarse"), client)
