@@ -8,11 +8,12 @@ An export is no stage, and does not lock the run. So each export has a file of i
 import hashlib
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
 from graphmill import storage
-from graphmill.errors import FormatError
+from graphmill.errors import FormatError, StorageError
 
 FOLDER = "exports"
 
@@ -26,11 +27,10 @@ def note(record_uri: str, to: str, figures: Mapping[str, Any]) -> None:
 
 
 def notes_of(run_uri: str) -> list[dict[str, Any]]:
-    """Read the notes of a run, the oldest first; leaves out what is no note."""
+    """Read the notes of a run, the oldest first; leaves out what is no note: a report never fails for it."""
     found = []
-    for entry in storage.list_dir(storage.join(run_uri, FOLDER)):
-        try:
-            found.append(storage.read_json(entry.uri))
-        except FormatError:
-            continue
+    with suppress(StorageError):  # the folder is a file
+        for entry in storage.list_dir(storage.join(run_uri, FOLDER)):
+            with suppress(FormatError, StorageError):
+                found.append(storage.read_json(entry.uri))
     return sorted(found, key=lambda each: (str(each.get("finished")), str(each.get("to"))))

@@ -39,7 +39,12 @@ from remap.export.formats import FORMATS
     help="float16: half the bytes; int8: a quarter; pq: a sixteenth (product quantisation).",
 )
 @click.option(
-    "--format", "file_format", type=click.Choice(list(FORMATS)), default="parquet", show_default=True
+    "--format",
+    "file_format",
+    type=click.Choice(list(FORMATS)),
+    default="parquet",
+    show_default=True,
+    help="Tables (parquet, npy, arrow), an index of faiss, or text.",
 )
 @click.option("--types", metavar="NAME,...", default="", help="Entity types (default: all).")
 @click.option("--to", required=True, metavar="FOLDER", help="Where the files go; replaced as a whole.")

@@ -87,11 +87,22 @@ def test_the_report_names_exports(tmp_path: Path, world: World, export: Export) 
 
 
 def test_a_run_that_cannot_be_written(
-    tmp_path: Path, world: World, client: Client, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, world: World, export: Export, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "run/exports").write_text("in the way")
-    job.run(world.config, Wish(), str(tmp_path / "out"), client)
+    assert export(tmp_path / "run", "--to", tmp_path / "out") == 0
     assert "report.html of the run will not name it" in caplog.text
+    assert (tmp_path / "run/report.html").exists()
+
+
+@pytest.mark.parametrize("text", ["no JSON", "[]", '{"types": 3, "loss": {"decoded": 1, "mrr_loss": "x"}}'])
+def test_hostile_notes_do_not_spoil_a_report(tmp_path: Path, world: World, export: Export, text: str) -> None:
+    (tmp_path / "run/exports").mkdir()
+    (tmp_path / "run/exports/0.json").write_text(text)
+    assert export(tmp_path / "run", "--to", tmp_path / "<b>out") == 0
+    page = (tmp_path / "run/report.html").read_text()
+    assert "<b>out" not in page
+    assert "Exports" in page
 
 
 def test_the_loss_is_that_of_evaluate(tmp_path: Path, world: World, export: Export) -> None:
