@@ -107,16 +107,30 @@ def test_hostile_notes_do_not_spoil_a_report(tmp_path: Path, world: World, expor
     assert "Exports" in page
 
 
-def test_the_loss_is_that_of_evaluate(tmp_path: Path, world: World, export: Export) -> None:
-    """Vectors that are much worse: the figures are those of evaluating them as a run of their own."""
-    assert export(tmp_path / "run", "--precision", "pq", "--to", tmp_path / "out", "--types", "item") == 0
-    loss = json.loads((tmp_path / "out/_export.json").read_text())["loss"]
+@pytest.mark.parametrize("precision", ["float16", "int8", "pq"])
+def test_the_loss_is_that_of_the_files(tmp_path: Path, world: World, client: Client, precision: Any) -> None:
+    """The vectors that a reader gets, in a checkpoint of their own: `evaluate` says the same of them."""
+    from graphmill.formats import pbg_checkpoint
+    from tests.remap.graph import ITERATION
     from train.evaluation.evaluate import evaluate
 
+    wish = Wish(precision, "npy", ("item",), num_bytes=3 if precision == "pq" else None)
+    loss = job.run(world.config, wish, str(tmp_path / "out"), client)["loss"]
     exact = evaluate(world.config)["metrics"]
     assert {key: exact[key] for key in loss["exact"]} == loss["exact"]
-    assert not (tmp_path / "run/calibration.json").exists()
     assert {each.name for each in (tmp_path / "out").iterdir() if each.is_dir()} == {"item"}
+    assert not (tmp_path / "run/calibration.json").exists()
+    path, first = world.config.checkpoint_path, 0
+    rows = np.stack(list(read(tmp_path / "out", "item").values()))
+    rows -= world.model.parameters["global_embs.emb_item"].numpy()
+    for partition, count in enumerate(world.counts["item"]):
+        own = rows[first : first + count]
+        pbg_checkpoint.write_embeddings(path, "item", partition, 1, own, None, {}, ITERATION)
+        first += count
+    for checksums in Path(path).glob("checksums*"):
+        checksums.unlink()
+    decoded = evaluate(world.config)["metrics"]
+    assert {key: decoded[key] for key in loss["decoded"]} == loss["decoded"]
 
 
 def test_a_preserved_version(tmp_path: Path, world: World, client: Client) -> None:
