@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from distributed import Client
 
+from graphmill import storage
 from remap.export import job
 from remap.export.job import Wish
 from tests import REPOSITORY
@@ -110,3 +111,41 @@ def test_other_wishes_do_not_go_on_with_it(tmp_path: Path, client: Client) -> No
     (leftover / "_work").mkdir(parents=True)
     (leftover / "_work/user-0.json").write_text("{}")
     check_next_run(tmp_path, world, client)
+
+
+@pytest.mark.parametrize("place", ["local", pytest.param("hdfs", marks=pytest.mark.hdfs)])
+def test_goes_on_where_it_was_stopped(
+    tmp_path: Path,
+    client: Client,
+    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
+    place: str,
+) -> None:
+    """Ctrl-C after the pieces: the next run has the same files, with the times of the first."""
+    root = str(tmp_path) if place == "local" else request.getfixturevalue("hdfs_uri")
+    world, wish = write_world(f"{root}/run", counts=COUNTS), Wish("pq", is_measured=False)
+
+    def stop(*_: object) -> int:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(job, "write_relation_parameters", stop)
+        with pytest.raises(KeyboardInterrupt):
+            job.run(world.config, wish, f"{root}/out", client)
+    (work,) = [uri for uri in storage.list_hidden(root) if storage.name(uri).startswith(".out.tmp-")]
+    before = _times(work)
+    assert len([each for each in before if "part-" in each]) == 5
+    job.run(world.config, wish, f"{root}/out", client)
+    after = _times(f"{root}/out")
+    assert {key: after[key] for key in before if "_work" not in key} == {
+        key: value for key, value in before.items() if "_work" not in key
+    }
+    assert storage.list_hidden(root) == []
+
+
+def _times(folder: str) -> dict[str, int]:
+    return {
+        each.uri.removeprefix(folder): each.mtime_ns
+        for each in storage.list_dir(folder, recursive=True)
+        if not each.is_dir
+    }
