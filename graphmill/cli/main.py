@@ -26,6 +26,7 @@ _ELSEWHERE = {
     "train": "train.__main__:train",
     "evaluate": "train.__main__:evaluate",
     "predict": "remap.predict.command:command",
+    "export": "remap.export.command:command",
     "fold-in": "graphmill.cli.fold_in:command",
     "tune": "train.tune.command:command",
     "remap": "remap.command:remap",

@@ -17,11 +17,13 @@ from graphmill.report.page import render
 from graphmill.report.reading import mapping
 from graphmill.report.section_calibration import calibration
 from graphmill.report.section_etl import etl
+from graphmill.report.section_exports import exports
 from graphmill.report.section_overview import overview
 from graphmill.report.section_ranking import ranking
 from graphmill.report.section_settings import settings
 from graphmill.report.section_training import training
 from graphmill.report.section_vectors import vectors
+from graphmill.run.exports import notes_of
 from graphmill.storage.redaction import redacted
 
 NAME = "report.html"
@@ -82,6 +84,8 @@ def page_of(run: Run, labels: Labels | None = None, before: Run | None = None) -
     if "remap" in done and run.entity_types:
         blocks = vectors(run, done["remap"], stages.get("etl", {}), labels, before, stages.get("drift"))
         sections.append(_section("vectors", "Embeddings", blocks, is_asked_for=labels is not None))
+    if notes := notes_of(run.uri):
+        sections.append(_section("exports", "Exports", exports(notes)))
     sections.append(_section("settings", "Settings and versions", settings(record)))
     uri = redacted(run.uri)
     when = f"{record.get('started', 'at an unknown time')} to {record.get('finished', 'now')}"

@@ -20,8 +20,8 @@ from graphmill.run import record
 from graphmill.run.lock import NO_CLAIM, Claim
 from graphmill.run.outlook import GraphSize, Outlook
 from remap.config import DriftConfig, RemapConfig
-from remap.drift.degrees import Counts, degrees_of, places_of
 from remap.drift.moved import Moved, moved_of_part
+from remap.sources.degrees import Counts, degrees_of, places_of
 from remap.sources.earlier import check_length, parts_of, parts_with
 
 Places = tuple[str, str]  # folders of the embeddings of this run and of the run before

@@ -34,7 +34,7 @@ def write_partition(
     Raises:
         FormatError: ids or embeddings have changed since the measurement, or are damaged or not finite.
     """
-    rows = _checked_rows(inputs, part, settings.batch_rows)
+    rows = checked_rows(inputs, part, settings.batch_rows)
     if matrix_DD is not None:
         rows = ((ids, vectors_ND @ matrix_DD) for ids, vectors_ND in rows)
     if not settings.is_standard:
@@ -51,10 +51,14 @@ def write_partition(
     return {uri: part.num_rows}
 
 
-def _checked_rows(
-    inputs: Inputs, part: MeasuredPartition, batch_rows: int
+def checked_rows(
+    inputs: Inputs, part: MeasuredPartition, batch_rows: int, *, doing: str = "remapping"
 ) -> Iterator[tuple[pa.Array, Floats]]:
-    """Read raw ids and vectors of the partition, (string [N], [N, D]), and check them."""
+    """Read raw ids and vectors of the partition, (string [N], [N, D]), and check them.
+
+    Raises:
+        FormatError: ids or vectors are damaged, a vector is not finite, or an id stands there twice.
+    """
     num_read, hashes = 0, [np.empty(0, np.uint64)]
     # Batches of ids and of vectors have the same sizes. If one side is shorter, the count is wrong.
     for ids, vectors_ND in zip(
@@ -66,7 +70,7 @@ def _checked_rows(
         num_read += len(ids)
         hashes.append(hashes_of(ids))
         # A cancelled task ends here.
-        progress.tell(f"remapping {part.entity_type} {part.partition}", num_read, part.num_rows, "rows")
+        progress.tell(f"{doing} {part.entity_type} {part.partition}", num_read, part.num_rows, "rows")
     part.check_num_ids(num_read)
     _check_distinct(inputs, part, batch_rows, np.concatenate(hashes))
 

@@ -1,5 +1,6 @@
 import java.io.PrintStream;
 import java.nio.charset.StandardCharsets;
+import java.util.HexFormat;
 import org.apache.hadoop.conf.Configuration;
 import org.apache.hadoop.fs.Path;
 import org.apache.parquet.HadoopReadOptions;
@@ -12,6 +13,8 @@ import org.apache.parquet.io.ColumnIOFactory;
 import org.apache.parquet.io.MessageColumnIO;
 import org.apache.parquet.io.RecordReader;
 import org.apache.parquet.schema.MessageType;
+import org.apache.parquet.schema.PrimitiveType;
+import org.apache.parquet.schema.PrimitiveType.PrimitiveTypeName;
 
 /** Prints parquet files as parquet-java reads them: the rows of each, read in so many shares. */
 public final class ReadParquet {
@@ -45,7 +48,11 @@ public final class ReadParquet {
     for (int field = 0; field < schema.getFieldCount(); field++) {
       line.append(field == 0 ? "" : "\t");
       if (schema.getType(field).isPrimitive()) {
-        line.append(row.getValueToString(field, 0));
+        PrimitiveType type = schema.getType(field).asPrimitiveType();
+        boolean isText = type.getPrimitiveTypeName() != PrimitiveTypeName.BINARY
+            || type.getLogicalTypeAnnotation() != null;
+        line.append(isText ? row.getValueToString(field, 0)
+            : HexFormat.of().formatHex(row.getBinary(field, 0).getBytes()));
         continue;
       }
       Group list = row.getGroup(field, 0);

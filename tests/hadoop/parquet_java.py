@@ -11,7 +11,7 @@ TIME_LIMIT_S = 600.0
 
 
 def read(paths: Sequence[Path], num_shares: int) -> dict[Path, list[list[str]]]:
-    """The rows of each file as texts, lists as `a,b,c`, read in `num_shares` shares of its bytes.
+    """The rows of each file as texts, lists as `a,b,c`, bytes in hex; read in `num_shares` shares.
 
     Raises: HadoopUnavailableError without jars; RuntimeError with what Java says when it fails.
     """

@@ -1,0 +1,240 @@
+"""Codecs: float32 vectors to fewer bytes, and back.
+
+| precision | bytes of a vector | decoded |
+| --- | --- | --- |
+| float32 | 4 D | itself |
+| float16 | 2 D | itself |
+| int8 | D | value x scale + offset, both of the dimension |
+| pq | M and 2 for a scale, in all D / 4 | scale x the table's numbers that the codes choose |
+
+int8 cuts the range of each dimension into 255 steps, as faiss' QT_8bit does, so an index of faiss can hold
+the same codes. Product quantisation (pq) cuts a vector into M pieces. A piece becomes the number of the
+nearest of 256 centroids. The scale of a row gives the decoded vector the length that the vector had: without
+it decoded vectors are too short.
+
+Source: docs/how_to/export.md. Shapes: N vectors, D dimension, M codes of a vector, K centroids of a piece.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Literal, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from graphmill.checkpoints import Floats
+from graphmill.errors import FormatError
+
+Precision = Literal["float32", "float16", "int8", "pq"]
+PRECISIONS: tuple[Precision, ...] = ("float32", "float16", "int8", "pq")
+
+NUM_CENTROIDS = 256
+SCALE_BYTES = 2
+_STEPS = 255
+_MIDDLE = 128.5  # of the first step, as int8 is from -128 on
+_LARGEST_HALF = 65504.0
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """Encoded vectors: numbers or codes [N, W], and a scale of each row, float16 [N], or None."""
+
+    values_NW: Array
+    scale_N: Array | None = None
+
+
+class Codec(Protocol):
+    """Encodes vectors of one entity type."""
+
+    @property
+    def precision(self) -> Precision:
+        """Its name."""
+
+    @property
+    def width(self) -> int:
+        """Numbers or codes of a vector."""
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Type of the numbers or codes."""
+
+    @property
+    def has_scale(self) -> bool:
+        """Whether each row has a scale."""
+
+    def encode(self, vectors_ND: Floats) -> Encoded:
+        """Encode vectors.
+
+        Raises:
+            FormatError: a number is too large for the codec.
+        """
+
+    def decode(self, encoded: Encoded) -> Floats:
+        """Decode vectors, float32 [N, D]."""
+
+    def tables(self) -> Mapping[str, Array]:
+        """The tables that a reader needs, by name."""
+
+
+@dataclass(frozen=True)
+class FloatCodec:
+    """Stores numbers as float32 or float16."""
+
+    precision: Precision
+    dimension: int
+    has_scale = False
+
+    @property
+    def width(self) -> int:
+        """The dimension."""
+        return self.dimension
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The type of the same name."""
+        return np.dtype(self.precision)
+
+    def encode(self, vectors_ND: Floats) -> Encoded:
+        """Round to the type; refuses numbers that float16 cannot hold."""
+        if self.precision == "float16" and vectors_ND.size and np.abs(vectors_ND).max() > _LARGEST_HALF:
+            raise FormatError(
+                f"--precision float16: expected numbers up to {_LARGEST_HALF:g}, found "
+                f"{np.abs(vectors_ND).max():g}; take --precision float32"
+            )
+        return Encoded(vectors_ND.astype(self.dtype, copy=False))
+
+    def decode(self, encoded: Encoded) -> Floats:
+        """Widen to float32."""
+        return encoded.values_NW.astype(np.float32, copy=False)
+
+    def tables(self) -> Mapping[str, Array]:
+        """None."""
+        return {}
+
+
+@dataclass(frozen=True, eq=False)
+class Int8Codec:
+    """Stores a step of each dimension's range: number = scale x step + offset, both float32 [D]."""
+
+    scale_D: Floats
+    offset_D: Floats
+    precision: Precision = "int8"
+    has_scale = False
+
+    @classmethod
+    def of_range(cls, low_D: Floats, range_D: Floats) -> "Int8Codec":
+        """Cut ranges into steps; a number is decoded as the middle of its step."""
+        scale_D = range_D / np.float32(_STEPS)
+        return cls(scale_D, low_D + scale_D * np.float32(_MIDDLE))
+
+    @property
+    def ranges(self) -> Floats:
+        """Length of each range, [D]."""
+        return self.scale_D * np.float32(_STEPS)
+
+    @property
+    def lows(self) -> Floats:
+        """Begin of each range, [D]."""
+        return self.offset_D - self.scale_D * np.float32(_MIDDLE)
+
+    @property
+    def width(self) -> int:
+        """The dimension."""
+        return len(self.scale_D)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """int8."""
+        return np.dtype(np.int8)
+
+    def encode(self, vectors_ND: Floats) -> Encoded:
+        """Find the step of each number."""
+        divisor_D = np.where(self.scale_D > 0, self.scale_D, np.float32(1))
+        step_ND = np.floor((vectors_ND - self.lows) / divisor_D)
+        return Encoded((np.clip(step_ND, 0, _STEPS) - 128).astype(np.int8))
+
+    def decode(self, encoded: Encoded) -> Floats:
+        """Take the middle of each step."""
+        found: Floats = encoded.values_NW.astype(np.float32) * self.scale_D + self.offset_D
+        return found
+
+    def tables(self) -> Mapping[str, Array]:
+        """`scales`, float32 [2, D]: scale and offset of each dimension."""
+        return {"scales": np.stack([self.scale_D, self.offset_D])}
+
+
+@dataclass(frozen=True, eq=False)
+class PqCodec:
+    """Stores the nearest centroid of each piece; `centroids_KD` holds the pieces side by side (float16)."""
+
+    centroids_KD: Array
+    num_codes: int
+    has_scale: bool = True
+    precision: Precision = "pq"
+
+    @property
+    def width(self) -> int:
+        """Codes of a vector."""
+        return self.num_codes
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """uint8."""
+        return np.dtype(np.uint8)
+
+    @property
+    def bounds(self) -> list[int]:
+        """First dimension of each piece, and D."""
+        return bounds_of(self.centroids_KD.shape[1], self.num_codes)
+
+    def encode(self, vectors_ND: Floats) -> Encoded:
+        """Find the nearest centroids, and the scale that keeps the length."""
+        centroids_KD = self.centroids_KD.astype(np.float32)
+        codes_NM = np.empty((len(vectors_ND), self.num_codes), np.uint8)
+        for piece, (first, stop) in enumerate(pairwise(self.bounds)):
+            codes_NM[:, piece] = nearest(vectors_ND[:, first:stop], centroids_KD[:, first:stop])
+        if not self.has_scale:
+            return Encoded(codes_NM)
+        length_N = np.linalg.norm(self.decode(Encoded(codes_NM)), axis=1)
+        scale_N = np.linalg.norm(vectors_ND, axis=1) / np.where(length_N > 0, length_N, 1)
+        return Encoded(codes_NM, np.minimum(scale_N, _LARGEST_HALF).astype(np.float16))
+
+    def decode(self, encoded: Encoded) -> Floats:
+        """Look the codes up, and scale."""
+        dimension = self.centroids_KD.shape[1]
+        piece_D = piece_of(dimension, self.num_codes)
+        # Row by row of the table's columns: numpy gathers [N, D] at once.
+        found = self.centroids_KD[encoded.values_NW[:, piece_D], np.arange(dimension)].astype(np.float32)
+        return found if encoded.scale_N is None else found * encoded.scale_N.astype(np.float32)[:, None]
+
+    def tables(self) -> Mapping[str, Array]:
+        """`centroids`, float16 [K, D]."""
+        return {"centroids": self.centroids_KD}
+
+
+def num_codes_of(dimension: int, num_bytes: int | None, *, has_scale: bool) -> int:
+    """Number of codes of a vector that has `num_bytes` (default: D / 4, a sixteenth of float32)."""
+    num_bytes = dimension // 4 if num_bytes is None else num_bytes
+    return min(dimension, max(1, num_bytes - (SCALE_BYTES if has_scale else 0)))
+
+
+def piece_of(dimension: int, num_codes: int) -> npt.NDArray[np.int64]:
+    """Number of the piece of each dimension, [D]."""
+    piece_D: npt.NDArray[np.int64] = np.arange(dimension) * num_codes // dimension
+    return piece_D
+
+
+def bounds_of(dimension: int, num_codes: int) -> list[int]:
+    """First dimension of each piece, and D: [M + 1]."""
+    piece_D = piece_of(dimension, num_codes)
+    return [*np.searchsorted(piece_D, np.arange(num_codes)).tolist(), dimension]
+
+
+def nearest(vectors_Nd: Floats, centroids_Kd: Floats) -> npt.NDArray[np.intp]:
+    """Number of the nearest centroid of each vector, [N]; the first of several."""
+    half_K = np.square(centroids_Kd).sum(1) / 2
+    found: npt.NDArray[np.intp] = (half_K - vectors_Nd @ centroids_Kd.T).argmin(1)
+    return found

@@ -1,0 +1,130 @@
+"""`graphmill export`: vectors of a finished run for other systems."""
+
+from typing import Any
+
+import click
+
+from graphmill import cluster, config, storage
+from graphmill.cli import exit_codes
+from graphmill.cli.options import (
+    as_overrides,
+    cluster_options,
+    conf_of,
+    master_option,
+    output_options,
+    set_option,
+)
+from graphmill.cli.session import write_report
+from graphmill.config import Config
+from graphmill.display import progress, terminal
+from graphmill.display.readable import number, size
+from graphmill.run import lock
+from graphmill.storage import hdfs
+from remap.export import job
+from remap.export.codecs import PRECISIONS
+from remap.export.formats import FORMATS
+
+
+@click.command(
+    "export",
+    context_settings=exit_codes.CONTEXT,
+    epilog="Example: graphmill export output/shop --precision int8 --to vectors",
+)
+@click.argument("run")
+@click.option(
+    "--precision",
+    type=click.Choice(PRECISIONS),
+    default="float32",
+    show_default=True,
+    help="float16: half the bytes; int8: a quarter; pq: a sixteenth (product quantisation).",
+)
+@click.option(
+    "--format",
+    "file_format",
+    type=click.Choice(list(FORMATS)),
+    default="parquet",
+    show_default=True,
+    help="Tables (parquet, npy, arrow), an index of faiss, or text.",
+)
+@click.option("--types", metavar="NAME,...", default="", help="Entity types (default: all).")
+@click.option("--to", required=True, metavar="FOLDER", help="Where the files go; replaced as a whole.")
+@click.option(
+    "--pq-bytes",
+    type=click.IntRange(3),
+    help="Bytes of a vector with --precision pq (default: D / 4, a sixteenth of float32).",
+)
+@click.option("--no-loss", is_flag=True, help="Do not measure how much worse the smaller vectors rank.")
+@click.option(
+    "--limit",
+    type=click.IntRange(1),
+    default=10_000,
+    show_default=True,
+    help="Ids of a type for tensorboard-projector, those with most edges first.",
+)
+@click.option("--escape-ids", is_flag=True, help="Write white space in ids as %20, for word2vec.")
+@click.option(
+    "--checkpoint-version", type=click.IntRange(1), help="Version to export (default: the last committed)."
+)
+@set_option
+@master_option
+@cluster_options
+@output_options
+def command(
+    run: str,
+    precision: Any,
+    file_format: str,
+    types: str,
+    to: str,
+    pq_bytes: int | None,
+    no_loss: bool,
+    limit: int,
+    escape_ids: bool,
+    checkpoint_version: int | None,
+    overrides: tuple[str, ...],
+    master: str | None,
+    **chosen: Any,
+) -> None:
+    """Write the vectors of the run RUN in a format that other systems load, and maybe smaller.
+
+    RUN is the output folder of a run, or its run.json. The loss of smaller vectors is measured on the split
+    that `graphmill evaluate` ranks.
+    """
+    if pq_bytes is not None and precision != "pq":
+        raise click.UsageError("--pq-bytes: only with --precision pq")
+    names = tuple(dict.fromkeys(each.strip() for each in types.split(",") if each.strip()))
+    wish = job.Wish(precision, file_format, names, pq_bytes, limit, escape_ids, not no_loss)
+    overrides = (*overrides, *as_overrides(chosen))
+    if checkpoint_version is not None:
+        overrides = (*overrides, f"remap.checkpoint_version={checkpoint_version}")
+    settings = config.load(conf_of(run, None), overrides)
+    figures = _run(settings, wish, storage.absolute(to), master)
+    terminal.show_table("export", _summary(figures))
+    terminal.say(f"vectors: {to}")
+
+
+def _run(settings: Config, wish: job.Wish, to: str, master: str | None) -> dict[str, Any]:
+    options = settings.section(cluster.ClusterConfig)
+    with hdfs.use_driver(options.hdfs_driver):
+        job.check(settings, wish, to)
+        with (
+            lock.held(whole=[to]) as claim,
+            progress.displayed(),
+            cluster.connect(master, options, [job.__name__]) as client,
+        ):
+            figures = job.run(settings, wish, to, client, claim)
+        if storage.exists(record_uri := settings.record_uri(settings.checkpoint_path)):
+            write_report(record_uri, settings)
+        return figures
+
+
+def _summary(figures: dict[str, Any]) -> dict[str, str]:
+    types = figures["types"].values()
+    rows = {"vectors": number(sum(each["num_rows"] for each in types))}
+    for key, label in (("file_bytes", "files"), ("table_bytes", "tables"), ("float32_bytes", "as float32")):
+        rows[label] = size(sum(each[key] for each in types))
+    found = figures.get("loss", {})
+    if "mrr_loss" in found:
+        rows["MRR"] = f"{found['decoded']['mrr']:.4f}, exact vectors {found['exact']['mrr']:.4f}"
+    elif found:
+        rows["loss"] = f"not measured: {found['not_measured']}"
+    return rows

@@ -1,0 +1,18 @@
+"""Arrow IPC: one file for each partition, {type}/part-{partition:05d}.arrow; readers map it into memory."""
+
+import pyarrow as pa
+
+from graphmill import storage
+from remap.export.formats.columns import ID, columns, fields
+from remap.export.source import Source
+
+
+def write(source: Source, partition: int, folder: str) -> list[str]:
+    """Write a partition; return its file."""
+    uri = storage.join(folder, source.entity_type, f"part-{partition:05d}.arrow")
+    schema = pa.schema([ID, *fields(source.codec, as_arrow=True)])
+    with storage.atomic_output(uri, is_large=True) as stream, pa.ipc.new_file(stream, schema) as file:
+        for ids, encoded in source.batches(partition):
+            rows = [ids.cast(pa.string()), *columns(encoded, schema)]
+            file.write_batch(pa.record_batch(rows, schema=schema))
+    return [uri]

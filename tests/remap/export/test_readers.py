@@ -1,0 +1,178 @@
+"""Exports in other systems: pandas, DuckDB, polars, parquet-java (Spark, Hive), gensim, vector stores."""
+
+import json
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from distributed import Client
+
+from remap.export import job
+from remap.export.job import Wish
+from tests import REPOSITORY
+from tests.hadoop import jars, parquet_java
+from tests.remap.export.readers import read
+from tests.remap.predict.world import World, write_world
+
+COUNTS = {"user": [40, 0, 30], "item": [500]}
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return write_world(tmp_path / "run", counts=COUNTS)
+
+
+def exported(tmp_path: Path, world: World, client: Client, precision: Any, file_format: str) -> Path:
+    to = tmp_path / f"{precision}-{file_format}"
+    job.run(world.config, Wish(precision, file_format, is_measured=False), str(to), client)
+    return to
+
+
+def stored(frame: pd.DataFrame) -> tuple[list[str], np.ndarray]:
+    """Ids and numbers or codes of a table in pandas, sorted by id."""
+    frame = frame.sort_values("id")
+    column = "code" if "code" in frame.columns else "embedding"
+    rows = [
+        np.frombuffer(each, np.uint8) if isinstance(each, bytes | bytearray) else each
+        for each in frame[column]
+    ]
+    return frame["id"].tolist(), np.stack([np.asarray(row, np.float64) for row in rows])
+
+
+@pytest.mark.parametrize("precision", ["float32", "float16", "int8", "pq"])
+def test_pandas_duckdb_and_polars_read_the_same(
+    tmp_path: Path, world: World, client: Client, precision: str
+) -> None:
+    folder = exported(tmp_path, world, client, precision, "parquet") / "user"
+    ids, rows = stored(pd.read_parquet(folder))
+    assert ids == [world.name("user", number) for number in range(70)]
+    if precision in ("float32", "float16"):
+        assert np.array_equal(rows, world.vectors["user"].astype(precision))
+    others = []
+    if find_spec("duckdb"):
+        import duckdb
+
+        others.append(duckdb.sql(f"select * from read_parquet('{folder}/part-*.parquet')").df())
+    if find_spec("polars"):
+        import polars
+
+        frame = polars.read_parquet(f"{folder}/part-*.parquet")
+        others.append(pd.DataFrame({name: frame[name].to_list() for name in frame.columns}))
+    for each in others:
+        found_ids, found = stored(each)
+        assert found_ids == ids
+        assert np.array_equal(found, rows)
+
+
+@pytest.mark.slow
+def test_parquet_java_reads_every_row(tmp_path: Path, world: World, client: Client) -> None:
+    if reason := jars.why_not():
+        pytest.skip(f"no parquet-java: {reason}")
+    paths = {
+        precision: exported(tmp_path, world, client, precision, "parquet") / "item/part-00000.parquet"
+        for precision in ("float32", "float16", "int8", "pq")
+    }
+    for num_shares in (1, 4):
+        found = parquet_java.read(list(paths.values()), num_shares)
+        for precision, path in paths.items():
+            rows = found[path]
+            assert [row[0] for row in rows] == [world.name("item", number) for number in range(500)]
+            _, wanted = stored(pd.read_parquet(path))
+            if precision == "pq":
+                numbers = np.array([list(bytes.fromhex(row[1])) for row in rows], np.float32)
+            else:
+                numbers = np.array([row[1].split(",") for row in rows], np.float32)
+            assert np.array_equal(numbers, wanted.astype(np.float32))
+
+
+def test_numpy_maps_and_torch_takes_it(tmp_path: Path, world: World, client: Client) -> None:
+    import torch
+
+    folder = exported(tmp_path, world, client, "float16", "npy")
+    mapped = np.load(folder / "item/part-00000.npy", mmap_mode="c")
+    assert isinstance(mapped, np.memmap)
+    assert mapped.dtype == np.float16
+    assert torch.from_numpy(mapped).shape == (500, 6)
+
+
+def test_word2vec_as_gensim_reads_it(tmp_path: Path, world: World, client: Client) -> None:
+    """The rules of gensim's KeyedVectors.load_word2vec_format, and gensim itself where it is installed."""
+    path = exported(tmp_path, world, client, "float32", "word2vec") / "user/vectors.txt"
+    with path.open("rb") as file:
+        num_rows, dimension = map(int, file.readline().decode().split())
+        for number in range(num_rows):
+            word, *weights = file.readline().decode().rstrip().split(" ")
+            assert word == world.name("user", number)
+            assert len(weights) == dimension
+            assert np.array_equal(np.array(weights, np.float32), world.vectors["user"][number])
+        assert file.read() == b""
+    if find_spec("gensim"):
+        from gensim.models import KeyedVectors
+
+        found = KeyedVectors.load_word2vec_format(str(path))
+        assert np.array_equal(found[world.name("user", 3)], world.vectors["user"][3])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("script", "package"), [("load_lancedb", "lancedb"), ("load_qdrant", "qdrant_client")]
+)
+@pytest.mark.parametrize(
+    ("precision", "file_format", "comparator"),
+    [
+        ("float32", "parquet", "dot"),
+        ("int8", "parquet", "cos"),
+        ("pq", "arrow", "l2"),
+        ("float16", "npy", "dot"),
+    ],
+)
+def test_a_vector_store_finds_the_nearest(
+    tmp_path: Path,
+    client: Client,
+    script: str,
+    package: str,
+    precision: str,
+    file_format: str,
+    comparator: str,
+) -> None:
+    """The examples, with stores that run here; what they find is what the decoded vectors say."""
+    if find_spec(package) is None:
+        pytest.skip(f"no {package}: pip install 'graphmill[stores]'")
+    world = write_world(tmp_path / "run", counts=COUNTS, comparator=comparator)
+    folder = exported(tmp_path, world, client, precision, file_format)
+    decoded = read(folder, "item")
+    ids, rows = list(decoded), np.stack(list(decoded.values())).astype(np.float64)
+    asked = rows[17]
+    scores = {
+        "dot": rows @ asked,
+        "cos": rows @ asked / np.linalg.norm(rows, axis=1),
+        "l2": -np.linalg.norm(rows - asked, axis=1),
+    }[comparator]
+    # The example ranks vectors by the comparator alone.
+    command = [
+        sys.executable,
+        REPOSITORY / f"examples/{script}.py",
+        folder,
+        "item",
+        tmp_path / "store",
+        ids[17],
+    ]
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    found = [line.split("\t")[0] for line in done.stdout.splitlines()]
+    best = np.sort(scores)[::-1][:5]
+    np.testing.assert_allclose(scores[[ids.index(each) for each in found]], best, rtol=1e-4, atol=1e-4)
+    assert len(set(found)) == 5
+
+
+def test_the_reader_of_the_examples(tmp_path: Path, world: World, client: Client) -> None:
+    folder = exported(tmp_path, world, client, "pq", "parquet")
+    command = [sys.executable, str(REPOSITORY / "examples/read_export.py"), str(folder), "user"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=True)
+    assert done.stdout.startswith("user-00000ß\t[")
+    assert json.loads((folder / "_model.json").read_text())["types"]["user"]["num_codes"] == 1
