@@ -27,6 +27,7 @@ _ELSEWHERE = {
     "evaluate": "train.__main__:evaluate",
     "predict": "remap.predict.command:command",
     "fold-in": "graphmill.cli.fold_in:command",
+    "features": "graphmill.cli.features:command",
     "tune": "train.tune.command:command",
     "remap": "remap.command:remap",
     "neighbors": "remap.command:neighbors",
