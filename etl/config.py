@@ -181,7 +181,17 @@ class TableConfig(FilesConfig):
         return self
 
 
-Table = TableConfig | EntityTableConfig
+class WholeTableConfig(FilesConfig):
+    """A table of any rows, which is read with all its columns: see `etl.whole_rows`."""
+
+    names: Fixed[tuple[str, ...]] = Field((), description="Columns to read, in order.")
+
+    def columns(self) -> dict[str, Column]:
+        """Column of each field; fields are numbered, as their names must not be those of edges."""
+        return {f"column {number}": name for number, name in enumerate(self.names)}
+
+
+Table = TableConfig | EntityTableConfig | WholeTableConfig
 
 
 class EtlConfig(Section):

@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from etl.config import Table, TableConfig
+from etl.config import EntityTableConfig, Table, TableConfig
 from etl.steps import spill
 from etl.steps.chunks import NUM_SMALLEST, Chunk, Encoded, IdCounts, RowCounts
 from etl.steps.encode_rows import ChunkIds, ChunkRows, EncodedRows
@@ -54,6 +54,7 @@ def encode_ranges(
     settings = shared.read()
     found, counts = Encoded(), no_ids(settings)
     table, chunk_rows = ranges[0].table, settings.etl.chunk_rows
+    assert isinstance(table, TableConfig | EntityTableConfig)  # a run's tables are of these
     rules, makes_edges = _rules(settings, table), isinstance(table, TableConfig) and not table.removes
     blocks = ((each.number, block) for each in ranges for block in read_blocks(each, chunk_rows, rules))
     for chunk_number, of_chunk in groupby(blocks, key=_chunk_numbers(chunk_rows)):

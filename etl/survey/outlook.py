@@ -83,6 +83,7 @@ def _ids(config: Config, table: Table, first: FileRange | None) -> Iterator[tupl
     if isinstance(table, EntityTableConfig):
         yield table.type, sample["id"]
         return
+    assert isinstance(table, TableConfig)  # a run's tables are of these
     relations = {each.name: each for each in config.relations}
     entry = config.relations[0] if config.dynamic_relations else None
     names = sample.get("relation", [table.relation or ""] * len(sample["lhs"]))

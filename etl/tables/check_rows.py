@@ -128,6 +128,25 @@ def _replaced(kind: pa.DataType, by: dict[pa.DataType, pa.DataType]) -> pa.DataT
     return by.get(kind, kind)
 
 
+def ids_or_null(column: pa.ChunkedArray, field: str, at: BlockPosition) -> pa.Array:
+    """Convert raw ids to strings; what is null or empty becomes null.
+
+    Raises:
+        RawTableError: the column holds neither strings nor integers, or a text is not UTF-8.
+    """
+    if pa.types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    of_bytes = column.type in _OF_BYTES.values()
+    is_null = pa.types.is_null(column.type)
+    if not (of_bytes or is_null or pa.types.is_integer(column.type) or column.type in _OF_BYTES):
+        raise at.error(field, _wrong_type(column, at.columns[field]))
+    try:
+        strings = column.cast(pa.string()).combine_chunks()
+    except pa.ArrowInvalid as error:
+        raise at.error(field, f"not UTF-8: {error}") from None
+    return pc.if_else(pc.equal(strings, ""), None, strings)
+
+
 def _checked(column: pa.ChunkedArray, field: str, at: BlockPosition, rules: Rules) -> pa.ChunkedArray:
     if field == "weight":
         return _weights(column, at)

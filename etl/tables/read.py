@@ -84,6 +84,21 @@ def read_blocks(file_range: FileRange, chunk_rows: int, rules: Rules) -> Iterato
         yield pa.table({}), new_lines
 
 
+def read_whole(file_range: FileRange) -> Iterator[tuple[int, pa.Table]]:
+    """Read a file range block by block, without a check of its rows; yield the first row's number too.
+
+    Raises:
+        RawTableError: the file cannot be read.
+    """
+    file_format = format_of(file_range.uri, file_range.table, file_range.snapshot)
+    first_row, deleted = file_range.first_row, deleted_rows(file_range.deletes)
+    with reading(file_range.uri):
+        rows = (fields_of(file_range, pa.table(batch)) for batch in file_format.read(file_range, None))
+        for block in blocks.cut(rows, blocks.BLOCK_ROWS, blocks.BLOCK_BYTES):
+            yield first_row, _kept(file_range, with_true_types(block), first_row, deleted)[0]
+            first_row += block.num_rows
+
+
 def _kept(
     file_range: FileRange, block: pa.Table, first_row: int, deleted: Int64
 ) -> tuple[pa.Table, Int64 | None]:

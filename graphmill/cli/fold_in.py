@@ -140,7 +140,7 @@ def _run(settings: Config, request: Any, tables: list[Any], to: str, master: str
     chosen = settings.section(cluster.ClusterConfig)
     with hdfs.use_driver(chosen.hdfs_driver):
         named(f"{_JOB}:check")(settings, request, to)
-        read = partial(named(f"{_READER}:write_pieces"), settings, tables, _relations(settings))
+        read = partial(named(f"{_READER}:write_pieces"), settings, tables, relations_of(settings))
         with (
             lock.held(whole=[to]) as claim,
             progress.displayed(),
@@ -150,7 +150,7 @@ def _run(settings: Config, request: Any, tables: list[Any], to: str, master: str
     return found
 
 
-def _relations(settings: Config) -> Any:
+def relations_of(settings: Config) -> Any:
     """Numbers of the run's relations, and those with featurized ends."""
     names = relation_names(settings)
     position = {name: 0 if settings.dynamic_relations else place for place, name in enumerate(names)}

@@ -28,6 +28,7 @@ _ELSEWHERE = {
     "predict": "remap.predict.command:command",
     "export": "remap.export.command:command",
     "fold-in": "graphmill.cli.fold_in:command",
+    "features": "graphmill.cli.features:command",
     "tune": "train.tune.command:command",
     "remap": "remap.command:remap",
     "neighbors": "remap.command:neighbors",

@@ -5,7 +5,7 @@ the caller names.
 """
 
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
@@ -194,6 +194,37 @@ class Run:
         query_QD = self.vector(entity_type, raw_id)[None]
         own = raw_id if among == entity_type else None
         return nearest(self.iter_vectors(among), by_cosine(query_QD), [own], k)[0]
+
+    def features(
+        self,
+        entity_type: str,
+        ids: Iterable[Any],
+        *,
+        components: int | None = None,
+        similar_to: Sequence[str] | None = None,
+        as_columns: bool = False,
+        edges: "Iterable[Edge] | pa.Table | None" = None,
+    ) -> pa.Table:
+        """Vectors for a column of ids, row by row: columns id, vector (list<float32>) and has_vector (bool).
+
+        An id that the run does not know, a null and an empty text have no vector: it is null. Ids may repeat.
+        In memory are the vectors of the ids, and one batch of all others. `graphmill features` does the same
+        for tables that do not fit in memory.
+
+        Args:
+            ids: strings or integers: a list, a column of pandas or numpy, a pyarrow array.
+            components: this many principal components of the type, in the column components.
+            similar_to: cosines with the vectors of these ids, in columns similarity_ID.
+            as_columns: a column for each number: vector_0, vector_1, ..., or component_0, ...
+            edges: edges of unknown ids, as for `fold_in`: such ids get a vector, and its confidence.
+
+        Raises:
+            NotFoundError: the run has no embeddings of the type.
+            BadInputError: wrong ids or options.
+        """
+        from graphmill.library.features import features
+
+        return features(self, entity_type, ids, components, similar_to, as_columns, edges)
 
     def fold_in(self, edges: "Iterable[Edge] | pa.Table") -> "list[FoldedId]":
         """Vectors for the ids of some edges that the run does not know, in the order of their first edges.

@@ -41,6 +41,10 @@ ReadTables = Callable[[str, Client], Sequence[Mapping[str, Any]]]
 log = logging.getLogger("graphmill")
 
 
+class NothingNewError(ConfigError):
+    """The run knows all ids of the tables."""
+
+
 @dataclass(frozen=True)
 class Request:
     """A request to fold ids in.
@@ -79,7 +83,7 @@ def run(
 
     Raises:
         RawTableError: a table cannot be read, or names a relation that the run does not have.
-        ConfigError: no id of the tables is new.
+        NothingNewError: no id of the tables is new.
         FormatError: checkpoint, raw ids or edges are damaged or do not fit each other.
     """
     began_s = time.monotonic()
@@ -121,7 +125,7 @@ def _solve(
     found = _added(run_tasks(client, sort_piece, tasks, description="finding new ids", unit="pieces"))
     new_types = [name for name in tables if found.pop(f"type:{name}", 0)]
     if not new_types:
-        raise ConfigError(
+        raise NothingNewError(
             f"--edges: expected ids that the run does not know, found none in {num_rows:,} rows; the run has "
             "vectors for all of them"
         )

@@ -17,7 +17,7 @@ import tomllib
 from collections import defaultdict
 from itertools import pairwise
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import click
 import pytest
@@ -131,16 +131,18 @@ def test_the_page_of_run_json_names_every_key(folder: Path) -> None:
     assert not {key for key in keys if not re.search(rf"\b{key}\b", page)}
 
 
-@pytest.mark.slow
-def test_the_example_notebook_runs(folder: Path) -> None:
+def execute(notebook: str, folder: Path, **settings: str) -> list[dict[str, Any]]:
+    """Execute a notebook of `examples` in a folder; return its cells."""
     # Through files: Jupyter looks for free ports, and the kernel takes them seconds later.
     program = f"""
 import nbclient, nbformat, traitlets.config
-book = nbformat.read({str(REPOSITORY / "examples" / "explore.ipynb")!r}, 4)
+book = nbformat.read({str(REPOSITORY / "examples" / notebook)!r}, 4)
 by_files = traitlets.config.Config(KernelManager={{"transport": "ipc"}})
 nbclient.NotebookClient(book, timeout=600, startup_timeout=600, config=by_files).execute()
+nbformat.write(book, "executed.ipynb")
 """
-    environment = {**os.environ, "GRAPHMILL_RUN": str(folder / "output")}
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    environment = {**os.environ, "PATH": path, "PYTHONPATH": str(REPOSITORY), **settings}
     done = subprocess.run(
         [sys.executable, "-c", program],
         cwd=folder,
@@ -150,6 +152,40 @@ nbclient.NotebookClient(book, timeout=600, startup_timeout=600, config=by_files)
         check=False,
     )
     assert done.returncode == 0, done.stderr
+    cells: list[dict[str, Any]] = json.loads((folder / "executed.ipynb").read_text())["cells"]
+    return cells
+
+
+@pytest.mark.slow
+def test_the_notebook_of_a_run_runs(folder: Path) -> None:
+    execute("explore.ipynb", folder, GRAPHMILL_RUN=str(folder / "output"))
+
+
+@pytest.mark.slow
+def test_the_notebook_of_debian_runs(tmp_path: Path) -> None:
+    tables = str(REPOSITORY / "demo/debian")
+    for cells in (
+        execute("debian.ipynb", tmp_path, DEBIAN_TABLES=tables, DEBIAN_EPOCHS="1"),
+        json.loads((REPOSITORY / "examples/debian.ipynb").read_text())["cells"],  # as it is stored
+    ):
+        outputs = [each for cell in cells for each in cell.get("outputs", [])]
+        assert sum("image/png" in each.get("data", {}) for each in outputs) == 1
+        told = "".join(outputs[-1]["data"]["text/plain"])
+        accuracy = dict(re.findall(r"^(.*?) +(0\.[0-9]+)$", told, re.M))
+        for known in ("number of edges", "number of edges, maintainer"):
+            assert float(accuracy[f"{known} + vectors"]) > float(accuracy[known])
+
+
+def test_stored_notebooks_are_clean_and_small() -> None:
+    for path in (REPOSITORY / "examples").glob("*.ipynb"):
+        cells = json.loads(path.read_text())["cells"]
+        assert path.stat().st_size < 300_000
+        for cell in cells:
+            for output in cell.get("outputs", []):
+                assert output["output_type"] != "error"
+                assert output.get("name") != "stderr"
+        assert all(cell["outputs"] for cell in cells[-1:] if cell["cell_type"] == "code")
+        assert str(REPOSITORY) not in path.read_text()
 
 
 def parse(words: list[str]) -> None:

@@ -36,7 +36,7 @@ def _read_head(uri: str, table: FilesConfig, chunk_rows: int) -> Head:
     if table.header and not first:
         raise RawTableError(f"{uri}: expected a row of column names, found an empty file; set header: false")
     if not first or (table.header and not text.read().strip()):
-        return Head([], [])
+        return Head(first, [])
     # The reader names columns by number, so that two columns of one name do no harm.
     numbered = [f"f{number}" for number in range(len(first))]
     head_bytes = _first_line_bytes(sample) if table.header else 0

@@ -1,0 +1,209 @@
+"""`graphmill features`: a table with vectors joined in by raw id."""
+
+from functools import partial
+from typing import Any
+
+import click
+from dask.utils import parse_bytes
+
+from graphmill import cluster, config, storage
+from graphmill.cli import exit_codes
+from graphmill.cli.fold_in import relations_of
+from graphmill.cli.options import (
+    as_overrides,
+    cluster_options,
+    conf_of,
+    master_option,
+    output_options,
+    set_option,
+)
+from graphmill.config import Config
+from graphmill.config.stages import named
+from graphmill.display import progress, terminal
+from graphmill.display.readable import number
+from graphmill.fold_in.options import Options
+from graphmill.run import lock
+from graphmill.storage import hdfs
+
+_TABLES, _EDGES, _JOB, _FOLD_IN = "etl.whole_rows", "etl.pieces", "remap.features.job", "remap.fold_in.job"
+_OF_TABLE = ("format", "delimiter", "header")
+
+
+class _Memory(click.ParamType[int]):
+    """A size such as 512MiB."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        least: int = named(f"{_JOB}:LEAST_BYTES")
+        try:
+            size_bytes = value if isinstance(value, int) else int(parse_bytes(value))
+        except ValueError:
+            size_bytes = 0
+        if size_bytes < least:
+            self.fail(f"expected a size of 16MiB or more, such as 512MiB, found {value!r}", param, ctx)
+        return size_bytes
+
+
+@click.command(
+    "features",
+    context_settings=exit_codes.CONTEXT,
+    epilog="Example: graphmill features output/shop orders.parquet --column customer_id --type customer "
+    "--to orders-with-vectors",
+)
+@click.argument("run")
+@click.argument("table", nargs=-1, required=True)
+@click.option(
+    "--column",
+    "columns",
+    multiple=True,
+    required=True,
+    metavar="NAME",
+    help="Column of raw ids; repeatable: several columns get vectors.",
+)
+@click.option(
+    "--type",
+    "types",
+    multiple=True,
+    metavar="TYPE",
+    help="Entity type of the column; one for all columns, or one for each (default: the only type).",
+)
+@click.option(
+    "--to", required=True, metavar="FOLDER", help="Where the parquet files go; replaced as a whole."
+)
+@click.option(
+    "--components", type=click.IntRange(1), help="This many principal components, instead of the vectors."
+)
+@click.option(
+    "--similar-to",
+    metavar="FILE",
+    help="Cosines with the vectors of these ids, instead of the vectors: parquet, CSV, or lines of text.",
+)
+@click.option("--as-columns", is_flag=True, help="A column for each number, instead of one of lists.")
+@click.option("--prefix", default="", metavar="TEXT", help="Beginning of the names of the new columns.")
+@click.option(
+    "--fold-in",
+    multiple=True,
+    metavar="FILE",
+    help="Edges of ids that the run does not know, or a result of `graphmill fold-in`; repeatable.",
+)
+@click.option("--format", type=click.Choice(["auto", "parquet", "csv", "orc", "json"]), help="Of the table.")
+@click.option("--delimiter", metavar="CHARACTER", help="Delimiter of text.")
+@click.option("--header/--no-header", default=None, help="Whether text has a row of column names.")
+@click.option(
+    "--task-memory", type=_Memory(), default="512MiB", show_default=True, help="Memory of a task's rows."
+)
+@click.option(
+    "--checkpoint-version", type=click.IntRange(1), help="Version to use (default: the last committed)."
+)
+@set_option
+@master_option
+@cluster_options
+@output_options
+def command(
+    run: str,
+    table: tuple[str, ...],
+    columns: tuple[str, ...],
+    types: tuple[str, ...],
+    to: str,
+    components: int | None,
+    similar_to: str | None,
+    as_columns: bool,
+    prefix: str,
+    fold_in: tuple[str, ...],
+    task_memory: int,
+    checkpoint_version: int | None,
+    overrides: tuple[str, ...],
+    master: str | None,
+    **chosen: Any,
+) -> None:
+    """Write the table TABLE with vectors of the run RUN, joined in by raw id.
+
+    RUN is the output folder of a run, or its run.json. TABLE is a file, folder or pattern; several make one
+    table. All its rows and columns stay, in their order; `has_vector` says which ids the run knows.
+    """
+    if components is not None and similar_to is not None:
+        raise click.UsageError("--components: cannot be used with --similar-to")
+    given = {key: value for key in _OF_TABLE if (value := chosen.pop(key)) is not None}
+    overrides = (*overrides, *as_overrides(chosen))
+    if checkpoint_version is not None:
+        overrides = (*overrides, f"remap.checkpoint_version={checkpoint_version}")
+    settings = config.load(conf_of(run, None), overrides)
+    request = named("remap.features.request:Request")(
+        _typed(columns, types, list(settings.entities)),
+        components,
+        None if similar_to is None else storage.absolute(similar_to),
+        as_columns,
+        prefix,
+        tuple(map(storage.absolute, fold_in)),
+        task_memory,
+    )
+    paths = [storage.absolute(each) for each in table]
+    figures = _run(settings, request, paths, given, storage.absolute(to), master)
+    terminal.show_table("features", _summary(figures))
+    terminal.say(f"table: {to}")
+
+
+def _typed(columns: tuple[str, ...], types: tuple[str, ...], known: list[str]) -> dict[str, str]:
+    """The type of each column."""
+    if len(set(columns)) < len(columns):
+        raise click.UsageError("--column: a column is named twice")
+    if not types and len(known) > 1:
+        raise click.UsageError(f"--type: missing; the run has {', '.join(known)}")
+    types = types or (known[0],)
+    if len(types) not in (1, len(columns)):
+        raise click.UsageError(
+            f"--type: expected one for all columns or one for each of {len(columns)}, found {len(types)}"
+        )
+    return dict(zip(columns, types * len(columns) if len(types) == 1 else types, strict=True))
+
+
+def _run(
+    settings: Config, request: Any, paths: list[str], given: dict[str, Any], to: str, master: str | None
+) -> dict[str, Any]:
+    options = settings.section(cluster.ClusterConfig)
+    with hdfs.use_driver(options.hdfs_driver):
+        named(f"{_JOB}:check")(settings, request, to)
+        fold_ids_in = _fold_in(settings, request)
+        found = named(f"{_TABLES}:whole_table")(settings, paths, given)
+        table = named(f"{_JOB}:TableToRead")(
+            paths, found.schema, found.pieces, named(f"{_TABLES}:read_rows"), found.made_from
+        )
+        with (
+            lock.held(whole=[to]) as claim,
+            progress.displayed(),
+            cluster.connect(master, options, [_JOB]) as client,
+        ):
+            figures: dict[str, Any] = named(f"{_JOB}:run")(
+                settings, request, table, to, client, claim, fold_ids_in
+            )
+    return figures
+
+
+def _fold_in(settings: Config, request: Any) -> Any:
+    """A function that folds the ids of the request's edges in; None if there are no edges."""
+    edges = [uri for uri in request.fold_in if not named(f"{_JOB}:is_folded")(uri)]
+    if not edges:
+        return None
+    tables = [named(f"{_EDGES}:edge_table")(settings, edges, {})]
+    read = partial(named(f"{_EDGES}:write_pieces"), settings, tables, relations_of(settings))
+    version = settings.section(named("remap.config:RemapConfig")).checkpoint_version
+    asked = named(f"{_FOLD_IN}:Request")({"edges": edges}, edges, Options(), version=version)
+
+    def fold(folder: str, client: Any) -> Any:
+        return named(f"{_FOLD_IN}:run")(settings, asked, read, folder, client)
+
+    return fold
+
+
+def _summary(figures: dict[str, Any]) -> dict[str, str]:
+    rows = {
+        "with a vector": "num_found",
+        "folded in": "num_folded_in",
+        "id not in the run": "num_missing",
+        "no id": "num_without_id",
+    }
+    shown = {"rows": number(figures["num_rows"])}
+    for column, counts in figures["columns"].items():
+        shown |= {f"{column}: {text}": number(counts[key]) for text, key in rows.items() if counts[key]}
+    return shown | {"seconds": f"{figures['seconds']:.1f}"}

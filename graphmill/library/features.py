@@ -1,0 +1,139 @@
+"""Vectors as columns of a table, for notebooks: `Run.features`.
+
+Shapes: Q ids, U distinct ids, N rows of a batch, D dimension.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from graphmill.errors import BadInputError
+from graphmill.library.nearest import Floats
+from graphmill.trained.features import MOST_SIMILAR, Form, Numbers, Similar
+from graphmill.trained.principal import Components, moments_of
+
+if TYPE_CHECKING:
+    from graphmill.library.fold_in import Edge, FoldedId
+
+
+class VectorsByType(Protocol):
+    """What features are made of: a `Run`."""
+
+    def dimension(self, entity_type: str) -> int:
+        """Length of the type's vectors."""
+
+    def iter_vectors(self, entity_type: str) -> Iterator[tuple[pa.Array, Floats]]:
+        """Raw ids and vectors in batches."""
+
+    def find(self, entity_type: str, raw_ids: list[str]) -> dict[str, Floats]:
+        """The vectors of some ids that exist."""
+
+    def fold_in(self, edges: "Iterable[Edge] | pa.Table") -> "list[FoldedId]":
+        """Vectors of new ids."""
+
+
+def features(
+    run: VectorsByType,
+    entity_type: str,
+    ids: Iterable[Any] | pa.Array,
+    components: int | None,
+    similar_to: Sequence[str] | None,
+    as_columns: bool,
+    edges: "Iterable[Edge] | pa.Table | None",
+) -> pa.Table:
+    """Make the table; see `Run.features`."""
+    strings = _strings(ids)
+    encoded = strings.dictionary_encode()
+    names = encoded.dictionary
+    vectors_UD = np.zeros((len(names), run.dimension(entity_type)), np.float32)
+    is_known_U = _find(run, entity_type, names, vectors_UD)
+    confidence_U = np.full(len(names), np.nan, np.float32)
+    if edges is not None and not is_known_U.all():
+        place_of = {name: place for place, name in enumerate(names.to_pylist())}
+        for each in run.fold_in(edges):
+            place = place_of.get(each.id) if each.type == entity_type else None
+            if place is not None and not is_known_U[place]:
+                vectors_UD[place], confidence_U[place] = each.embedding, each.confidence
+    form = _form(run, entity_type, components, similar_to, as_columns, edges is not None)
+    code_Q: Numbers = encoded.indices.fill_null(-1).to_numpy().astype(np.int64)
+    has_vector_U = is_known_U | ~np.isnan(confidence_U)
+    place_Q = np.where((code_Q >= 0) & np.append(has_vector_U, False)[code_Q], code_Q, -1)
+    columns = form.columns(form.values(vectors_UD), place_Q, confidence_U)
+    return pa.table([strings, *columns], schema=pa.schema([("id", pa.string()), *form.fields]))
+
+
+def _strings(ids: Iterable[Any] | pa.Array) -> pa.Array:
+    """Raw ids as strings; what is null, NaN or empty is null.
+
+    Raises:
+        BadInputError: they are neither strings nor integers.
+    """
+    found = ids if isinstance(ids, pa.Array | pa.ChunkedArray) else _array(ids)
+    if isinstance(found, pa.ChunkedArray):
+        found = found.combine_chunks()
+    if pa.types.is_dictionary(found.type):
+        found = found.cast(found.type.value_type)
+    kinds = (pa.types.is_string, pa.types.is_large_string, pa.types.is_integer, pa.types.is_null)
+    if not any(each(found.type) for each in kinds):
+        raise BadInputError(f"ids: expected strings or integers, found {found.type}")
+    strings = found.cast(pa.string())
+    return pc.if_else(pc.equal(strings, ""), None, strings)
+
+
+def _array(ids: Iterable[Any]) -> pa.Array:
+    try:
+        return pa.array(ids if hasattr(ids, "__array__") else list(ids), from_pandas=True)
+    except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+        raise BadInputError(f"ids: expected strings or integers, all of one kind: {error}") from error
+
+
+def _find(run: VectorsByType, entity_type: str, names: pa.Array, vectors_UD: Floats) -> Any:
+    """Fill in the vectors of ids; return which ids the run knows, [U]."""
+    is_known_U = np.zeros(len(names), bool)
+    for ids, vectors_ND in run.iter_vectors(entity_type):
+        at = pc.index_in(names, value_set=ids)
+        here = at.is_valid().to_numpy(zero_copy_only=False)
+        vectors_UD[here] = vectors_ND[at.drop_null().to_numpy()]
+        is_known_U |= here
+        if is_known_U.all():
+            break
+    return is_known_U
+
+
+def _form(
+    run: VectorsByType,
+    entity_type: str,
+    components: int | None,
+    similar_to: Sequence[str] | None,
+    as_columns: bool,
+    tells_confidence: bool,
+) -> Form:
+    if components is not None and similar_to is not None:
+        raise BadInputError("features: expected components or similar_to, found both")
+    dimension = run.dimension(entity_type)
+    made = Components.of(_moments(run, entity_type), components) if components is not None else None
+    similar = _similar(run, entity_type, similar_to) if similar_to is not None else None
+    return Form(dimension, "", made, similar, as_columns, tells_confidence)
+
+
+def _moments(run: VectorsByType, entity_type: str) -> Any:
+    moments = moments_of(vectors_ND for _, vectors_ND in run.iter_vectors(entity_type))
+    if moments is None:
+        raise BadInputError(f"features: expected vectors of {entity_type!r}, found none")
+    return moments
+
+
+def _similar(run: VectorsByType, entity_type: str, ids: Sequence[str]) -> Similar:
+    names = list(dict.fromkeys(ids))
+    if isinstance(ids, str) or not 1 <= len(names) <= MOST_SIMILAR:
+        raise BadInputError(f"similar_to: expected a list of 1 to {MOST_SIMILAR} ids, found {ids!r}"[:200])
+    found = run.find(entity_type, names)
+    if unknown := [name for name in names if name not in found]:
+        shown = ", ".join(map(repr, unknown[:5]))
+        raise BadInputError(
+            f"similar_to: expected ids of {entity_type!r}, found {len(unknown)} others: {shown}"
+        )
+    return Similar(names, np.stack([found[name] for name in names]))

@@ -1,0 +1,1 @@
+"""Tables with vectors joined in by raw id."""

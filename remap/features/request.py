@@ -1,0 +1,109 @@
+"""What a request makes of vectors: principal components, ids to compare with, ids that were folded in."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+from distributed import Client
+
+from graphmill import storage
+from graphmill.cluster import run_tasks
+from graphmill.errors import ConfigError
+from graphmill.formats import remapped
+from graphmill.trained.features import MOST_SIMILAR, Similar
+from graphmill.trained.principal import Components, Moments, moments_of_partition
+from graphmill.trained.table import UNKNOWN, EntityTable
+from remap.features.joined import find_vectors
+from remap.predict import given
+
+_SHOWN = 5
+
+
+@dataclass(frozen=True)
+class Request:
+    """A request to add vectors to a table.
+
+    Attributes:
+        columns: type of the ids in each column of ids.
+        components: number of principal components, instead of the vectors.
+        similar_to: file of ids; cosines with their vectors, instead of the vectors.
+        as_columns: a column for each number.
+        prefix: what the names of all new columns begin with.
+        fold_in: for the record: edges, or folders of `graphmill fold-in`.
+        memory_bytes: memory of a task.
+    """
+
+    columns: Mapping[str, str]
+    components: int | None = None
+    similar_to: str | None = None
+    as_columns: bool = False
+    prefix: str = ""
+    fold_in: Sequence[str] = ()
+    memory_bytes: int = 512 << 20
+
+    def stem(self, column: str) -> str:
+        """What the names of the new columns of a column of ids begin with."""
+        return self.prefix + (f"{column}_" if len(self.columns) > 1 else "")
+
+
+def components_of(request: Request, table: EntityTable, client: Client) -> Components | None:
+    """Compute the principal components of a type, in the order of its partitions."""
+    if request.components is None:
+        return None
+    waiting: dict[int, Moments | None] = {}
+    total: Moments | None = None
+    num_added = 0
+
+    def add(found: tuple[int, Moments | None]) -> None:
+        nonlocal total, num_added
+        waiting[found[0]] = found[1]
+        while num_added in waiting:
+            moments = waiting.pop(num_added)
+            num_added += 1
+            if moments is not None:
+                total = moments if total is None else total.merged(moments)
+
+    tasks = [(table, partition) for partition in range(len(table.parts))]
+    run_tasks(client, moments_of_partition, tasks, description="components", unit="partitions", keep=add)
+    if total is None:
+        raise ConfigError(f"--components: expected vectors of {table.entity_type!r}, found none")
+    return Components.of(total, request.components)
+
+
+def similar_of(request: Request, table: EntityTable, client: Client) -> Similar | None:
+    """Read the ids to compare with, and their vectors."""
+    if request.similar_to is None:
+        return None
+    uri, names = request.similar_to, dict[str, None]()
+    for batch in given.iter_ids(uri):
+        names.update(dict.fromkeys(batch["id"].to_pylist()))
+        if len(names) > MOST_SIMILAR:
+            raise ConfigError(f"--similar-to {uri}: expected {MOST_SIMILAR} ids at most: each is a column")
+    if not names:
+        raise ConfigError(f"--similar-to {uri}: expected ids, found none")
+    ids = list(names)
+    arguments = [(table, pa.array(ids, pa.string()))]
+    numbers, vectors_QD = run_tasks(client, find_vectors, arguments, description="finding the ids")[0]
+    unknown = [name for name, number in zip(ids, numbers.tolist(), strict=True) if number == UNKNOWN]
+    if unknown:
+        shown = ", ".join(map(repr, unknown[:_SHOWN]))
+        raise ConfigError(
+            f"--similar-to {uri}: expected ids of {table.entity_type!r}, found {len(unknown)} others: {shown}"
+        )
+    return Similar(ids, vectors_QD)
+
+
+def folded_parts(folder: str, entity_type: str, dimension: int) -> list[str]:
+    """Files of folded ids of a type.
+
+    Raises:
+        ConfigError: their vectors have another length: they are of another run.
+    """
+    uri = storage.join(folder, entity_type)
+    found = sorted(each.uri for each in storage.list_dir(uri) if remapped.is_part(each.uri))
+    if found and (length := remapped.shape_of(folder, entity_type, 0)[1]) != dimension:
+        raise ConfigError(
+            f"--fold-in {folder}: expected vectors of {entity_type!r} of length {dimension}, found {length}; "
+            "give the result of `graphmill fold-in` with this run"
+        )
+    return found
