@@ -11,6 +11,7 @@
 Shapes: Q ids, U distinct entities among them.
 """
 
+import json
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,7 +25,8 @@ from graphmill.model.best import Answers
 from graphmill.sorted_arrays import distinct
 from graphmill.trained.table import UNKNOWN
 from remap.predict.calibrated import probabilities_of
-from remap.predict.search import Asked, Search
+from remap.predict.list_search import search_lists
+from remap.predict.search import Asked, search_all
 
 Numbers = npt.NDArray[np.int64]
 
@@ -52,20 +54,26 @@ class Chunk:
     group: int = 0
 
 
-def write_answers(asked: Asked, chunk: Chunk, uri: str) -> dict[str, int]:
+def write_answers(asked: Asked, chunk: Chunk, uri: str, done_uri: str | None = None) -> dict[str, int]:
     """Write the answers of a chunk; return their number, and the number of known edges that are left out.
+
+    The same counts go to the file `done_uri`, written last.
 
     Raises:
         FormatError: a vector or a parameter is damaged, not finite, or too large.
     """
     ids, number_Q = _read_chunk(asked, chunk)
     number_U = distinct(number_Q[number_Q != UNKNOWN])
-    search = Search(asked, number_U)
-    for partition in range(len(asked.candidates.parts)):
-        search.visit(partition)
+    if asked.lists is None:
+        answers, num_known = search_all(asked, number_U)
+    else:
+        answers, num_known = search_lists(asked, asked.lists, number_U)
     place_Q = np.searchsorted(number_U, number_Q)
-    num_rows = _write(asked, ids, place_Q, number_Q != UNKNOWN, search.answers(), uri)
-    return {"num_answers": num_rows, "num_known_left_out": search.num_known}
+    num_rows = _write(asked, ids, place_Q, number_Q != UNKNOWN, answers, uri)
+    counts = {"num_answers": num_rows, "num_known_left_out": num_known}
+    if done_uri is not None:
+        storage.write_text(done_uri, json.dumps(counts) + "\n")
+    return counts
 
 
 def _read_chunk(asked: Asked, chunk: Chunk) -> tuple[pa.ChunkedArray, Numbers]:

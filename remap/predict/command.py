@@ -22,6 +22,7 @@ from graphmill.run import lock
 from graphmill.storage import hdfs
 from graphmill.vocab import Side
 from remap.predict import job
+from remap.predict.question import How, Question
 
 LEAST_BYTES = 16 << 20
 
@@ -55,6 +56,20 @@ class _Memory(click.ParamType[int]):
     show_default=True,
     help="rhs answers (id, relation, ?), lhs answers (?, relation, id).",
 )
+@click.option(
+    "--cosine",
+    is_flag=True,
+    help="Answer with the most similar vectors of a type instead; no id finds itself.",
+)
+@click.option(
+    "--type", "id_type", metavar="TYPE", help="With --cosine: type of the ids (default: the only one)."
+)
+@click.option(
+    "--candidates",
+    "candidate_type",
+    metavar="TYPE",
+    help="With --cosine: type of the answers (default: that of the ids).",
+)
 @click.option("--k", type=click.IntRange(1), default=100, show_default=True, help="Answers for an id.")
 @click.option(
     "--ids",
@@ -69,6 +84,24 @@ class _Memory(click.ParamType[int]):
     "--calibrated",
     is_flag=True,
     help="Add the probability of each answer, as `graphmill evaluate` has fitted it; with --exclude-known.",
+)
+@click.option(
+    "--exact/--approximate",
+    "is_exact",
+    default=None,
+    help="Compare all candidates, or those in the nearest of many lists (default: what is faster).",
+)
+@click.option(
+    "--recall",
+    type=click.FloatRange(0, 1, min_open=True),
+    default=0.95,
+    show_default=True,
+    help="Share of the exact answers that approximate ones have at least.",
+)
+@click.option(
+    "--index",
+    metavar="FOLDER",
+    help="Keep the lists of candidates here, for more questions (default: delete them at the end).",
 )
 @click.option(
     "--to", required=True, metavar="FOLDER", help="Where the parquet files go; replaced as a whole."
@@ -87,11 +120,17 @@ def command(
     run: str,
     relation: str | None,
     side: str,
+    cosine: bool,
+    id_type: str | None,
+    candidate_type: str | None,
     k: int,
     ids: str | None,
     pairs: str | None,
     exclude_known: bool,
     calibrated: bool,
+    is_exact: bool | None,
+    recall: float,
+    index: str | None,
     to: str,
     task_memory: int,
     checkpoint_version: int | None,
@@ -109,7 +148,18 @@ def command(
         raise click.UsageError(
             "--calibrated: needs --exclude-known, as the probability is that of an edge that is not known yet"
         )
-    question = job.Question(
+    if cosine and (pairs is not None or relation is not None or exclude_known or calibrated):
+        raise click.UsageError(
+            "--cosine: cannot be used with --relation, --pairs, --exclude-known and --calibrated"
+        )
+    if not cosine and (id_type is not None or candidate_type is not None):
+        raise click.UsageError("--type and --candidates: need --cosine; a relation has its own types")
+    if is_exact is not None and pairs is not None:
+        raise click.UsageError("--exact and --approximate: cannot be used with --pairs")
+    if is_exact and index is not None:
+        raise click.UsageError("--index: cannot be used with --exact")
+    how: How = "auto" if is_exact is None else "exact" if is_exact else "approximate"
+    question = Question(
         relation,
         Side(side),
         k,
@@ -118,6 +168,12 @@ def command(
         exclude_known,
         task_memory,
         calibrated,
+        cosine,
+        id_type,
+        candidate_type,
+        how,
+        recall,
+        None if index is None else storage.absolute(index),
     )
     overrides = (*overrides, *as_overrides(chosen))
     if checkpoint_version is not None:
@@ -128,7 +184,7 @@ def command(
     terminal.say(f"answers: {to}")
 
 
-def _run(settings: Config, question: job.Question, to: str, master: str | None) -> dict[str, Any]:
+def _run(settings: Config, question: Question, to: str, master: str | None) -> dict[str, Any]:
     options = settings.section(cluster.ClusterConfig)
     with hdfs.use_driver(options.hdfs_driver):
         job.check(settings, question, to)
@@ -150,4 +206,9 @@ def _summary(figures: dict[str, Any]) -> dict[str, str]:
         "pairs": "num_pairs",
         "pairs without score": "num_without_score",
     }
-    return {name: number(figures[key]) for name, key in rows.items() if figures.get(key)}
+    found = {name: number(figures[key]) for name, key in rows.items() if figures.get(key)}
+    if figures.get("method") == "approximate":
+        spread = f"{figures['recall']:.4f} ± {2 * figures['recall_error']:.4f}"
+        found["recall"] = f"{spread}, of a sample of {figures['recall_ids']} ids"
+        found["lists compared"] = f"{figures['num_probed']} of {figures['num_lists']}"
+    return found
