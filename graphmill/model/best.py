@@ -100,8 +100,12 @@ class UnorderedBest(Best):
     def _order(self, key: npt.NDArray[np.uint64], candidate: Numbers) -> npt.NDArray[np.intp]:
         order = np.argsort(key)
         ascending = key[order]
-        if (ascending[1:] == ascending[:-1]).any():
-            order = np.lexsort((candidate, key))
+        is_tied = np.zeros(len(key), bool)
+        equal = ascending[1:] == ascending[:-1]
+        is_tied[1:] |= equal
+        is_tied[:-1] |= equal
+        tied = order[is_tied]  # few, which are sorted apart
+        order[is_tied] = tied[np.lexsort((candidate[tied], key[tied]))]
         return order
 
 

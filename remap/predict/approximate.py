@@ -2,6 +2,7 @@
 
 import json
 import logging
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 from importlib.util import find_spec
@@ -57,7 +58,9 @@ def prepare(
         return asked, figures
     index = question.index or storage.join(folder, "index")
     made_from = {**candidates_from, "num_lists": cost.num_lists, "block_rows": asked.sizes.candidate_rows}
+    started_s = time.monotonic()
     lists = make_lists(asked, cost.num_lists, index, made_from, client)
+    log.info("predict: %d lists in %.1f s", lists.num_lists, time.monotonic() - started_s)
     if not figures:
         lists, recall = tuned(asked, lists, _sample(asked, chunks), question.recall, client)
         figures = _figures(question, cost, lists, recall)

@@ -1,6 +1,7 @@
 """Answers for ids: what is asked, who is asked about, and the tasks that answer."""
 
 import logging
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -106,7 +107,9 @@ def answer_ids(
         "comparator": relation.comparator,
     }
     asked, how = approximate.prepare(question, asked, chunks, folder, made_from, client)
+    started_s = time.monotonic()
     files, sums = _write(asked, chunks, folder, client)
+    log.info("predict: %d answers in %.1f s", sums["num_answers"], time.monotonic() - started_s)
     if question.cosine:
         del sums["num_known_left_out"]
     kinds = {
