@@ -1,12 +1,13 @@
 """`graphmill predict`: answers of a finished run by raw id."""
 
+import logging
 from typing import Any
 
 import click
 from dask.utils import parse_bytes
 
 from graphmill import cluster, config, storage
-from graphmill.cli import exit_codes
+from graphmill.cli import exit_codes, session
 from graphmill.cli.options import (
     as_overrides,
     cluster_options,
@@ -18,13 +19,16 @@ from graphmill.cli.options import (
 from graphmill.config import Config
 from graphmill.display import progress, terminal
 from graphmill.display.readable import number
-from graphmill.run import lock
+from graphmill.errors import GraphMillError
+from graphmill.run import lock, predictions
 from graphmill.storage import hdfs
 from graphmill.vocab import Side
 from remap.predict import job
 from remap.predict.question import How, Question
 
 LEAST_BYTES = 16 << 20
+
+log = logging.getLogger("graphmill")
 
 
 class _Memory(click.ParamType[int]):
@@ -182,6 +186,8 @@ def command(
     figures = _run(settings, question, storage.absolute(to), master)
     terminal.show_table("predict", _summary(figures))
     terminal.say(f"answers: {to}")
+    if pairs is None:
+        _tell_run(settings, storage.absolute(to), figures)
 
 
 def _run(settings: Config, question: Question, to: str, master: str | None) -> dict[str, Any]:
@@ -194,6 +200,18 @@ def _run(settings: Config, question: Question, to: str, master: str | None) -> d
             cluster.connect(master, options, [job.__name__]) as client,
         ):
             return job.run(settings, question, to, client, claim)
+
+
+def _tell_run(settings: Config, to: str, figures: dict[str, Any]) -> None:
+    """Add the answers to predictions.json and to the report of the run; an error is only logged."""
+    uri = settings.record_uri(settings.checkpoint_path)
+    try:
+        predictions.add(storage.parent(uri), to, figures)
+    except GraphMillError as error:  # such as that of a run of others
+        log.warning("predict: the run's predictions.json was not written: %s", error)
+        return
+    if storage.exists(storage.join(storage.parent(uri), "report.html")):
+        session.write_report(uri, settings)
 
 
 def _summary(figures: dict[str, Any]) -> dict[str, str]:

@@ -14,11 +14,13 @@ import numpy as np
 import pytest
 from distributed import Client
 
-from graphmill import storage
+from graphmill import report, storage
 from graphmill.errors import FormatError
 from graphmill.formats import pbg_checkpoint
 from graphmill.formats.pbg_checkpoint import Iteration
+from graphmill.library.run import Run
 from graphmill.model.best import UnorderedBest
+from graphmill.run import predictions
 from graphmill.vocab import Side
 from remap.predict import approximate, job, lists, make_lists, work
 from remap.predict.list_search import search_lists
@@ -180,6 +182,12 @@ def test_the_recall_is_as_wanted(
     assert figures["num_probed"] < figures["num_lists"] == 128
     text = capsys.readouterr()
     assert f"{figures['recall']:.4f} ±" in text.out + text.err
+    told = predictions.read(str(tmp_path / "run"))
+    assert [Path(each["to"]).name for each in told] == ["lists", "exact"]
+    assert [each["method"] for each in told] == ["approximate", "exact"]
+    page = Path(report.write(Run(str(tmp_path / "run")))).read_text()
+    assert f"{figures['recall']:.4f} ±" in page
+    assert f"{figures['num_probed']} of 128" in page
 
 
 def test_exact_where_that_is_faster(tmp_path: Path, predict: Predict, caplog: Any) -> None:
