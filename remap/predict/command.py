@@ -156,6 +156,10 @@ def command(
         raise click.UsageError(
             "--cosine: cannot be used with --relation, --pairs, --exclude-known and --calibrated"
         )
+    if cosine and side != Side.RHS:
+        raise click.UsageError(
+            "--cosine: cannot be used with --side lhs: name the types with --type and --candidates"
+        )
     if not cosine and (id_type is not None or candidate_type is not None):
         raise click.UsageError("--type and --candidates: need --cosine; a relation has its own types")
     if is_exact is not None and pairs is not None:
@@ -195,7 +199,7 @@ def _run(settings: Config, question: Question, to: str, master: str | None) -> d
     with hdfs.use_driver(options.hdfs_driver):
         job.check(settings, question, to)
         with (
-            lock.held(whole=[to]) as claim,
+            lock.held(whole=[to, *filter(None, [question.index])]) as claim,
             progress.displayed(),
             cluster.connect(master, options, [job.__name__]) as client,
         ):

@@ -75,6 +75,10 @@ def check(config: Config, question: Question, to: str) -> None:
     if question.pairs is None:
         relation_asked(config, question, inputs)
     if question.index is not None:
+        if storage.contains(to, question.index):
+            raise ConfigError(
+                f"--index: {question.index} lies in the folder of --to, which is replaced as a whole"
+            )
         check_folder(question.index, lists.NAMES, "--index", "which is no list of candidates", below=True)
     if question.how == "approximate":
         check_faiss()

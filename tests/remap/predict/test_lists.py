@@ -3,8 +3,10 @@
 import json
 import os
 import signal
+import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -218,6 +220,8 @@ WRONG = {
     "--type shop: expected one of user, item": ["--cosine", "--type", "shop"],
     "--candidates shop: expected one of": ["--cosine", "--type", "user", "--candidates", "shop"],
     "--cosine: cannot be used with --relation": ["--cosine", "--relation", "likes"],
+    "--cosine: cannot be used with --side lhs": ["--cosine", "--type", "user", "--side", "lhs"],
+    "out/index lies in the folder of --to": ["--relation", "likes", "--index", "{out}/index"],
     "need --cosine": ["--relation", "likes", "--type", "user"],
     "--exact and --approximate: cannot be used with --pairs": ["--pairs", "x.csv", "--exact"],
     "--index: cannot be used with --exact": ["--relation", "likes", "--exact", "--index", "{mine}"],
@@ -234,7 +238,7 @@ def test_wrong_questions(
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine/thesis.tex").write_text("x")
     before = snapshot(tmp_path)
-    arguments = [each.format(mine=tmp_path / "mine") for each in WRONG[message]]
+    arguments = [each.format(mine=tmp_path / "mine", out=tmp_path / "out") for each in WRONG[message]]
     assert predict(tmp_path / "run", *arguments, "--to", tmp_path / "out") == 2
     assert message in " ".join(capsys.readouterr().err.replace("│", " ").split())
     assert snapshot(tmp_path) == before
@@ -319,22 +323,26 @@ def run_until(name: str) -> Callable[..., Any]:
 @pytest.mark.parametrize("moment", ["index/blocks/block-*.h5", "index/part-*.h5", "done/part-*.json"])
 def test_kill_9(tmp_path: Path, moment: str) -> None:
     write_world(tmp_path / "run", counts={"user": [9000], "item": [20_000]})
-    command = [sys.executable, "-m", "graphmill", "predict", str(tmp_path / "run"), "--relation", "likes"]
-    command += ["--k", "20", "--approximate", "--task-memory", "16MiB", "--master", "local[1]", "--to"]
-    environment = os.environ | {"PYTHONPATH": str(REPOSITORY)}
-    for folder in ("expected", "out", "out"):
-        with running([*command, str(tmp_path / folder)], tmp_path / "stderr.txt", env=environment) as process:
-            if folder == "out" and not (tmp_path / ".out.graphmill-work").exists():
-                place = f".out.graphmill-work/{moment}"
-                wait_until(lambda: bool(found_in(tmp_path, place)) or process.poll() is not None)  # noqa: B023
-                assert process.poll() is None, "the command was faster than this test"
-                os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
-                assert not (tmp_path / "out").exists()
-                continue
-            assert process.wait() == 0, (tmp_path / "stderr.txt").read_text()
+    with predicting(tmp_path, "expected") as process:
+        assert process.wait() == 0, (tmp_path / "stderr.txt").read_text()
+    with predicting(tmp_path, "out") as process:
+        place = f".out.graphmill-work/{moment}"
+        wait_until(lambda: bool(found_in(tmp_path, place)) or process.poll() is not None)
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    with predicting(tmp_path, "out") as process:
+        assert process.wait() == 0, (tmp_path / "stderr.txt").read_text()
     assert snapshot(tmp_path / "out") == snapshot(tmp_path / "expected")
-    assert not list(tmp_path.glob(".out*"))
+    assert not list(tmp_path.glob(".out.graphmill-work"))
+
+
+@contextmanager
+def predicting(tmp_path: Path, to: str) -> Iterator[subprocess.Popen[bytes]]:
+    command = [sys.executable, "-m", "graphmill", "predict", str(tmp_path / "run"), "--relation", "likes"]
+    command += ["--k", "20", "--approximate", "--task-memory", "16MiB", "--master", "local[1]"]
+    environment = os.environ | {"PYTHONPATH": str(REPOSITORY)}
+    with running([*command, "--to", str(tmp_path / to)], tmp_path / "stderr.txt", env=environment) as process:
+        yield process
 
 
 def test_what_a_killed_command_left_for_another_question_is_deleted(
