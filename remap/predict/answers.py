@@ -12,7 +12,8 @@ Shapes: Q ids, U distinct entities among them.
 """
 
 import json
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -46,12 +47,30 @@ _ROWS_OF_A_GROUP = 1 << 17
 
 @dataclass(frozen=True)
 class Chunk:
-    """Entities start..stop of the queries' type, or the ids of one row group of a file of found ids."""
+    """Entities start..stop of the queries' type, or the ids of some row groups of a file of found ids."""
 
     start: int
     stop: int
     found_uri: str | None = None
     group: int = 0
+    num_groups: int = 1
+
+    @property
+    def groups(self) -> list[int]:
+        """Row groups of the file."""
+        return list(range(self.group, self.group + self.num_groups))
+
+
+def joined(chunks: Sequence[Chunk], most: int) -> list[Chunk]:
+    """Join chunks that follow each other in the same place, into ones of at most so many queries."""
+    found: list[Chunk] = []
+    for each in chunks:
+        last = found[-1] if found else None
+        if last is None or last.found_uri != each.found_uri or each.stop - last.start > most:
+            found.append(each)
+        else:
+            found[-1] = replace(last, stop=each.stop, num_groups=last.num_groups + each.num_groups)
+    return found
 
 
 def write_answers(asked: Asked, chunk: Chunk, uri: str, done_uri: str | None = None) -> dict[str, int]:
@@ -85,7 +104,7 @@ def _read_chunk(asked: Asked, chunk: Chunk) -> tuple[pa.ChunkedArray, Numbers]:
         batches = [
             columns
             for _, columns in iter_columns(
-                parquet, chunk.found_uri, FOUND.names, chunk.stop - chunk.start, [chunk.group]
+                parquet, chunk.found_uri, FOUND.names, chunk.stop - chunk.start, chunk.groups
             )
         ]
     ids, numbers = zip(*batches, strict=True)

@@ -15,12 +15,13 @@ from graphmill import storage
 from graphmill.formats.parquet import open_parquet
 from graphmill.model.registry import COMPARATORS
 from graphmill.trained.table import UNKNOWN
-from remap.predict.answers import Chunk
+from remap.predict.answers import Chunk, joined
 from remap.predict.choice import Cost
 from remap.predict.lists import Lists, Numbers
 from remap.predict.make_lists import make_lists, num_lists_for
 from remap.predict.question import Question
 from remap.predict.search import Asked
+from remap.predict.sizes import UNLIMITED, sizes_for
 from remap.predict.tuning import Recall, sample_of, tuned
 
 HOW = "how.json"
@@ -35,10 +36,11 @@ def prepare(
     folder: str,
     candidates_from: Mapping[str, Any],
     client: Client,
-) -> tuple[Asked, dict[str, Any]]:
-    """Return the question, with lists of candidates if it is answered approximately, and figures.
+) -> tuple[Asked, list[Chunk], dict[str, Any]]:
+    """Return the question, the tasks' queries, and figures; with lists of candidates, if it is approximate.
 
-    What a killed command has decided stays. `candidates_from` describes the vectors of the candidates.
+    A task then takes as many queries as its memory allows, because each task reads the lists. What a killed
+    command has decided stays. `candidates_from` describes the vectors of the candidates.
 
     Raises:
         ConfigError: faiss is needed and not installed.
@@ -55,7 +57,7 @@ def prepare(
         figures = {"method": "exact"}
         storage.write_text(uri, json.dumps(figures) + "\n")
     if figures.get("method") == "exact":
-        return asked, figures
+        return asked, chunks, figures
     index = question.index or storage.join(folder, "index")
     made_from = {**candidates_from, "num_lists": cost.num_lists, "block_rows": asked.sizes.candidate_rows}
     started_s = time.monotonic()
@@ -66,8 +68,12 @@ def prepare(
         figures = _figures(question, cost, lists, recall)
         storage.write_text(uri, json.dumps(figures) + "\n")
     if figures["method"] == "exact":
-        return asked, figures
-    return replace(asked, lists=replace(lists, num_probed=figures["num_probed"])), figures
+        return asked, chunks, figures
+    most = sizes_for(
+        question.memory_bytes, table.dimension, table.num_entities, asked.num_best, UNLIMITED
+    ).queries
+    lists = replace(lists, num_probed=figures["num_probed"])
+    return replace(asked, lists=lists), joined(chunks, most), figures
 
 
 def _is_exact(question: Question, asked: Asked, cost: Cost) -> bool:

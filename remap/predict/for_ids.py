@@ -106,7 +106,7 @@ def answer_ids(
         "operator": relation.operator,
         "comparator": relation.comparator,
     }
-    asked, how = approximate.prepare(question, asked, chunks, folder, made_from, client)
+    asked, chunks, how = approximate.prepare(question, asked, chunks, folder, made_from, client)
     started_s = time.monotonic()
     files, sums = _write(asked, chunks, folder, client)
     log.info("predict: %d answers in %.1f s", sums["num_answers"], time.monotonic() - started_s)

@@ -24,7 +24,9 @@ from graphmill.library.run import Run
 from graphmill.model.best import UnorderedBest
 from graphmill.run import predictions
 from graphmill.vocab import Side
-from remap.predict import approximate, job, lists, make_lists, work
+from remap.predict import approximate, given, job, lists, make_lists, work
+from remap.predict.answers import Chunk, joined, write_answers
+from remap.predict.for_ids import find_ids
 from remap.predict.list_search import search_lists
 from remap.predict.make_lists import make_lists as make
 from remap.predict.question import Question
@@ -386,3 +388,22 @@ def test_sizes_are_kept_small() -> None:
         rows = make_lists.ROWS_PER_LIST * make_lists.num_lists_for(10**9, 100, memory_bytes)
         assert rows * 8 * 100 <= memory_bytes // 2
     assert make_lists.num_lists_for(10_000_000, 100, 512 << 20) == 4096
+
+
+def test_joined_queries_have_the_same_answers(tmp_path: Path) -> None:
+    world = write_world(tmp_path / "run")
+    what = asked(world.config, Question("likes", k=3))
+    chosen = [world.name("user", number) for number in (15, 3, 8, 0, 2, 7, 11, 4)]
+    (tmp_path / "ids").write_text("\n".join(chosen))
+    (piece,) = given.cut(given.iter_ids(str(tmp_path / "ids")), str(tmp_path / "given"), 100, 1 << 20)
+    find_ids(what.queries, piece, 3)
+    chunks = [Chunk(start, min(start + 3, 8), piece, group) for group, start in enumerate((0, 3, 6))]
+    found = joined([*chunks, Chunk(0, 5), Chunk(5, 10), Chunk(10, 16)], 6)
+    sizes = [each.stop - each.start for each in found]
+    assert sizes == [6, 2, 5, 5, 6]
+    assert joined([Chunk(0, 5), Chunk(5, 10)], 10) == [Chunk(0, 10, num_groups=2)]
+    for number, each in enumerate(found[:2]):
+        write_answers(what, each, str(tmp_path / f"part-{number}.parquet"))
+    best = world.best(0, Side.RHS, 3)
+    expected = {(name, rank): best[name, rank] for name in chosen for rank in (1, 2, 3)}
+    assert_equal(read_answers(tmp_path), expected)
