@@ -50,6 +50,9 @@ class Best:
         if keep is not None:
             kept = keep(new.query, new.candidate)
             new = Answers(new.query[kept], new.score[kept], new.candidate[kept])
+        self._take(new)
+
+    def _take(self, new: Answers) -> None:
         self._new.append(new)
         self._num_new += len(new.query)
         if self._num_new > max(self._num_queries * self._k, _FEWEST):
@@ -60,8 +63,7 @@ class Best:
         if self._new:
             parts = zip(self._held, *self._new, strict=True)
             query, score, candidate = (np.concatenate(part) for part in parts)
-            # Stable: of equal scores, earlier candidates stay first.
-            order = np.argsort(query.astype(np.uint64) << np.uint64(32) | _descending(score), kind="stable")
+            order = self._order(query.astype(np.uint64) << np.uint64(32) | _descending(score), candidate)
             query = query[order]
             first_P = np.searchsorted(query, np.arange(self._num_queries))
             place = np.arange(len(query)) - first_P[query]
@@ -70,6 +72,41 @@ class Best:
             self._held = Answers(query[place < self._k], score[kept], candidate[kept])
             self._new, self._num_new = [], 0
         return self._held
+
+    def _order(self, key: npt.NDArray[np.uint64], candidate: Numbers) -> npt.NDArray[np.intp]:
+        """Sort by query, then score. Stable: of equal scores, earlier candidates stay first."""
+        return np.argsort(key, kind="stable")
+
+
+class UnorderedBest(Best):
+    """The same for candidates that come in any order, and for some of the queries at a time."""
+
+    def add_rows(self, query_P: Numbers, score_PN: Floats, candidate_N: Numbers) -> None:
+        """Take the scores of the queries `query_P` for some candidates; -inf is no answer."""
+        least_P1 = np.maximum(self._least_P1[query_P], np.finfo(np.float32).min)
+        is_found_PN = score_PN >= least_P1  # of equal scores, a smaller number may come later
+        crowded = np.flatnonzero(np.count_nonzero(is_found_PN, axis=1) > self._k)
+        if len(crowded):
+            own = score_PN[crowded]
+            place = own.shape[1] - self._k
+            raised = np.maximum(least_P1[crowded], np.partition(own, place, axis=1)[:, place, None])
+            self._least_P1[query_P[crowded]] = raised
+            is_found_PN[crowded] = own >= raised
+        found = np.flatnonzero(is_found_PN)
+        if len(found):
+            query, column = np.divmod(found, score_PN.shape[1])
+            self._take(Answers(query_P[query], score_PN.reshape(-1)[found], candidate_N[column]))
+
+    def _order(self, key: npt.NDArray[np.uint64], candidate: Numbers) -> npt.NDArray[np.intp]:
+        order = np.argsort(key)
+        ascending = key[order]
+        is_tied = np.zeros(len(key), bool)
+        equal = ascending[1:] == ascending[:-1]
+        is_tied[1:] |= equal
+        is_tied[:-1] |= equal
+        tied = order[is_tied]  # few, which are sorted apart
+        order[is_tied] = tied[np.lexsort((candidate[tied], key[tied]))]
+        return order
 
 
 def _descending(score: Floats) -> npt.NDArray[np.uint64]:

@@ -15,6 +15,7 @@ from graphmill.report.comparison import page_of_runs
 from graphmill.report.labels import Labels
 from graphmill.report.page import render
 from graphmill.report.reading import mapping
+from graphmill.report.section_answers import answers
 from graphmill.report.section_calibration import calibration
 from graphmill.report.section_etl import etl
 from graphmill.report.section_exports import exports
@@ -23,6 +24,7 @@ from graphmill.report.section_ranking import ranking
 from graphmill.report.section_settings import settings
 from graphmill.report.section_training import training
 from graphmill.report.section_vectors import vectors
+from graphmill.run import predictions
 from graphmill.run.exports import notes_of
 from graphmill.storage.redaction import redacted
 
@@ -81,6 +83,8 @@ def page_of(run: Run, labels: Labels | None = None, before: Run | None = None) -
         )
     if probabilities := mapping(done.get("evaluate", {}), "calibration"):
         sections.append(_section("probabilities", "Probabilities of answers", calibration(probabilities)))
+    if written := predictions.read(run.uri):
+        sections.append(_section("answers", "Answers by raw id", answers(written)))
     if "remap" in done and run.entity_types:
         blocks = vectors(run, done["remap"], stages.get("etl", {}), labels, before, stages.get("drift"))
         sections.append(_section("vectors", "Embeddings", blocks, is_asked_for=labels is not None))

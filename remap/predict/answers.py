@@ -11,7 +11,9 @@
 Shapes: Q ids, U distinct entities among them.
 """
 
-from dataclasses import dataclass
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -24,7 +26,8 @@ from graphmill.model.best import Answers
 from graphmill.sorted_arrays import distinct
 from graphmill.trained.table import UNKNOWN
 from remap.predict.calibrated import probabilities_of
-from remap.predict.search import Asked, Search
+from remap.predict.list_search import search_lists
+from remap.predict.search import Asked, search_all
 
 Numbers = npt.NDArray[np.int64]
 
@@ -44,28 +47,52 @@ _ROWS_OF_A_GROUP = 1 << 17
 
 @dataclass(frozen=True)
 class Chunk:
-    """Entities start..stop of the queries' type, or the ids of one row group of a file of found ids."""
+    """Entities start..stop of the queries' type, or the ids of some row groups of a file of found ids."""
 
     start: int
     stop: int
     found_uri: str | None = None
     group: int = 0
+    num_groups: int = 1
+
+    @property
+    def groups(self) -> list[int]:
+        """Row groups of the file."""
+        return list(range(self.group, self.group + self.num_groups))
 
 
-def write_answers(asked: Asked, chunk: Chunk, uri: str) -> dict[str, int]:
+def joined(chunks: Sequence[Chunk], most: int) -> list[Chunk]:
+    """Join chunks that follow each other in the same place, into ones of at most so many queries."""
+    found: list[Chunk] = []
+    for each in chunks:
+        last = found[-1] if found else None
+        if last is None or last.found_uri != each.found_uri or each.stop - last.start > most:
+            found.append(each)
+        else:
+            found[-1] = replace(last, stop=each.stop, num_groups=last.num_groups + each.num_groups)
+    return found
+
+
+def write_answers(asked: Asked, chunk: Chunk, uri: str, done_uri: str | None = None) -> dict[str, int]:
     """Write the answers of a chunk; return their number, and the number of known edges that are left out.
+
+    The same counts go to the file `done_uri`, written last.
 
     Raises:
         FormatError: a vector or a parameter is damaged, not finite, or too large.
     """
     ids, number_Q = _read_chunk(asked, chunk)
     number_U = distinct(number_Q[number_Q != UNKNOWN])
-    search = Search(asked, number_U)
-    for partition in range(len(asked.candidates.parts)):
-        search.visit(partition)
+    if asked.lists is None:
+        answers, num_known = search_all(asked, number_U)
+    else:
+        answers, num_known = search_lists(asked, asked.lists, number_U)
     place_Q = np.searchsorted(number_U, number_Q)
-    num_rows = _write(asked, ids, place_Q, number_Q != UNKNOWN, search.answers(), uri)
-    return {"num_answers": num_rows, "num_known_left_out": search.num_known}
+    num_rows = _write(asked, ids, place_Q, number_Q != UNKNOWN, answers, uri)
+    counts = {"num_answers": num_rows, "num_known_left_out": num_known}
+    if done_uri is not None:
+        storage.write_text(done_uri, json.dumps(counts) + "\n")
+    return counts
 
 
 def _read_chunk(asked: Asked, chunk: Chunk) -> tuple[pa.ChunkedArray, Numbers]:
@@ -77,7 +104,7 @@ def _read_chunk(asked: Asked, chunk: Chunk) -> tuple[pa.ChunkedArray, Numbers]:
         batches = [
             columns
             for _, columns in iter_columns(
-                parquet, chunk.found_uri, FOUND.names, chunk.stop - chunk.start, [chunk.group]
+                parquet, chunk.found_uri, FOUND.names, chunk.stop - chunk.start, chunk.groups
             )
         ]
     ids, numbers = zip(*batches, strict=True)

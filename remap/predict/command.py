@@ -1,12 +1,13 @@
 """`graphmill predict`: answers of a finished run by raw id."""
 
+import logging
 from typing import Any
 
 import click
 from dask.utils import parse_bytes
 
 from graphmill import cluster, config, storage
-from graphmill.cli import exit_codes
+from graphmill.cli import exit_codes, session
 from graphmill.cli.options import (
     as_overrides,
     cluster_options,
@@ -18,12 +19,16 @@ from graphmill.cli.options import (
 from graphmill.config import Config
 from graphmill.display import progress, terminal
 from graphmill.display.readable import number
-from graphmill.run import lock
+from graphmill.errors import GraphMillError
+from graphmill.run import lock, predictions
 from graphmill.storage import hdfs
 from graphmill.vocab import Side
 from remap.predict import job
+from remap.predict.question import How, Question
 
 LEAST_BYTES = 16 << 20
+
+log = logging.getLogger("graphmill")
 
 
 class _Memory(click.ParamType[int]):
@@ -55,6 +60,20 @@ class _Memory(click.ParamType[int]):
     show_default=True,
     help="rhs answers (id, relation, ?), lhs answers (?, relation, id).",
 )
+@click.option(
+    "--cosine",
+    is_flag=True,
+    help="Answer with the most similar vectors of a type instead; no id finds itself.",
+)
+@click.option(
+    "--type", "id_type", metavar="TYPE", help="With --cosine: type of the ids (default: the only one)."
+)
+@click.option(
+    "--candidates",
+    "candidate_type",
+    metavar="TYPE",
+    help="With --cosine: type of the answers (default: that of the ids).",
+)
 @click.option("--k", type=click.IntRange(1), default=100, show_default=True, help="Answers for an id.")
 @click.option(
     "--ids",
@@ -69,6 +88,24 @@ class _Memory(click.ParamType[int]):
     "--calibrated",
     is_flag=True,
     help="Add the probability of each answer, as `graphmill evaluate` has fitted it; with --exclude-known.",
+)
+@click.option(
+    "--exact/--approximate",
+    "is_exact",
+    default=None,
+    help="Compare all candidates, or those in the nearest of many lists (default: what is faster).",
+)
+@click.option(
+    "--recall",
+    type=click.FloatRange(0, 1, min_open=True),
+    default=0.95,
+    show_default=True,
+    help="Share of the exact answers that approximate ones have at least.",
+)
+@click.option(
+    "--index",
+    metavar="FOLDER",
+    help="Keep the lists of candidates here, for more questions (default: delete them at the end).",
 )
 @click.option(
     "--to", required=True, metavar="FOLDER", help="Where the parquet files go; replaced as a whole."
@@ -87,11 +124,17 @@ def command(
     run: str,
     relation: str | None,
     side: str,
+    cosine: bool,
+    id_type: str | None,
+    candidate_type: str | None,
     k: int,
     ids: str | None,
     pairs: str | None,
     exclude_known: bool,
     calibrated: bool,
+    is_exact: bool | None,
+    recall: float,
+    index: str | None,
     to: str,
     task_memory: int,
     checkpoint_version: int | None,
@@ -109,7 +152,22 @@ def command(
         raise click.UsageError(
             "--calibrated: needs --exclude-known, as the probability is that of an edge that is not known yet"
         )
-    question = job.Question(
+    if cosine and (pairs is not None or relation is not None or exclude_known or calibrated):
+        raise click.UsageError(
+            "--cosine: cannot be used with --relation, --pairs, --exclude-known and --calibrated"
+        )
+    if cosine and side != Side.RHS:
+        raise click.UsageError(
+            "--cosine: cannot be used with --side lhs: name the types with --type and --candidates"
+        )
+    if not cosine and (id_type is not None or candidate_type is not None):
+        raise click.UsageError("--type and --candidates: need --cosine; a relation has its own types")
+    if is_exact is not None and pairs is not None:
+        raise click.UsageError("--exact and --approximate: cannot be used with --pairs")
+    if is_exact and index is not None:
+        raise click.UsageError("--index: cannot be used with --exact")
+    how: How = "auto" if is_exact is None else "exact" if is_exact else "approximate"
+    question = Question(
         relation,
         Side(side),
         k,
@@ -118,6 +176,12 @@ def command(
         exclude_known,
         task_memory,
         calibrated,
+        cosine,
+        id_type,
+        candidate_type,
+        how,
+        recall,
+        None if index is None else storage.absolute(index),
     )
     overrides = (*overrides, *as_overrides(chosen))
     if checkpoint_version is not None:
@@ -126,18 +190,32 @@ def command(
     figures = _run(settings, question, storage.absolute(to), master)
     terminal.show_table("predict", _summary(figures))
     terminal.say(f"answers: {to}")
+    if pairs is None:
+        _tell_run(settings, storage.absolute(to), figures)
 
 
-def _run(settings: Config, question: job.Question, to: str, master: str | None) -> dict[str, Any]:
+def _run(settings: Config, question: Question, to: str, master: str | None) -> dict[str, Any]:
     options = settings.section(cluster.ClusterConfig)
     with hdfs.use_driver(options.hdfs_driver):
         job.check(settings, question, to)
         with (
-            lock.held(whole=[to]) as claim,
+            lock.held(whole=[to, *filter(None, [question.index])]) as claim,
             progress.displayed(),
             cluster.connect(master, options, [job.__name__]) as client,
         ):
             return job.run(settings, question, to, client, claim)
+
+
+def _tell_run(settings: Config, to: str, figures: dict[str, Any]) -> None:
+    """Add the answers to predictions.json and to the report of the run; an error is only logged."""
+    uri = settings.record_uri(settings.checkpoint_path)
+    try:
+        predictions.add(storage.parent(uri), to, figures)
+    except GraphMillError as error:  # such as that of a run of others
+        log.warning("predict: the run's predictions.json was not written: %s", error)
+        return
+    if storage.exists(storage.join(storage.parent(uri), "report.html")):
+        session.write_report(uri, settings)
 
 
 def _summary(figures: dict[str, Any]) -> dict[str, str]:
@@ -150,4 +228,9 @@ def _summary(figures: dict[str, Any]) -> dict[str, str]:
         "pairs": "num_pairs",
         "pairs without score": "num_without_score",
     }
-    return {name: number(figures[key]) for name, key in rows.items() if figures.get(key)}
+    found = {name: number(figures[key]) for name, key in rows.items() if figures.get(key)}
+    if figures.get("method") == "approximate":
+        spread = f"{figures['recall']:.4f} ± {2 * figures['recall_error']:.4f}"
+        found["recall"] = f"{spread}, of a sample of {figures['recall_ids']} ids"
+        found["lists compared"] = f"{figures['num_probed']} of {figures['num_lists']}"
+    return found

@@ -8,71 +8,41 @@
 
 import json
 import logging
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from distributed import Client
 
 from graphmill import storage
 from graphmill.cluster import run_tasks
 from graphmill.config import Config
-from graphmill.errors import ConfigError, FormatError
-from graphmill.model import comparators
-from graphmill.model.calibration import NUM_BEST
+from graphmill.errors import BadInputError, ConfigError, FormatError, GraphMillError
 from graphmill.run import record
 from graphmill.run.lock import NO_CLAIM, Claim
-from graphmill.run.output_checks import check_result_folder
+from graphmill.run.output_checks import check_folder, check_result_folder
 from graphmill.trained.inputs import Inputs
-from graphmill.trained.relation import Relation, number_of, read_parameters, relation_names, relation_of
-from graphmill.trained.table import UNKNOWN, EntityTable, read_tables
+from graphmill.trained.relation import number_of, relation_names
+from graphmill.trained.table import EntityTable, read_tables
 from graphmill.vocab import Side
 from remap.config import RemapConfig
 from remap.output.complete import check_complete
-from remap.predict import given
-from remap.predict.answers import FOUND, Chunk, write_answers
+from remap.predict import given, lists, similar, work
 from remap.predict.calibrated import read_calibration
-from remap.predict.known import KnownEdges
+from remap.predict.for_ids import answer_ids, relation_asked
+from remap.predict.make_lists import check_faiss
 from remap.predict.pairs import AskedPairs, write_scores
-from remap.predict.search import Asked
-from remap.predict.sizes import GPU_PRODUCTS, PRODUCTS, sizes_for
+from remap.predict.question import Question
+from remap.predict.sizes import sizes_for
 from remap.sources.inputs import find_inputs
 
 RECORD = "_predict.json"
 _GIVEN = "_given"
 _OURS = rf"part-[0-9]{{5,}}\.parquet|{storage.MARKER}|{RECORD}"
-_PIECE_IDS = 1 << 18
-_SHOWN = 5
 
 log = logging.getLogger("graphmill")
-
-
-@dataclass(frozen=True)
-class Question:
-    """A user's question to a run.
-
-    Attributes:
-        relation: name of the relation; None where the pairs name it, or there is only one.
-        side: side of the answers.
-        ids: file of the ids that are asked about; None: all entities of the other side's type.
-        pairs: file of the pairs to score, instead of ids.
-        exclude_known: leave out edges of the run.
-        calibrated: add the probability of each answer.
-        memory_bytes: memory of a task.
-    """
-
-    relation: str | None = None
-    side: Side = Side.RHS
-    k: int = 100
-    ids: str | None = None
-    pairs: str | None = None
-    exclude_known: bool = False
-    memory_bytes: int = 512 << 20
-    calibrated: bool = False
 
 
 def check(config: Config, question: Question, to: str) -> None:
@@ -86,13 +56,16 @@ def check(config: Config, question: Question, to: str) -> None:
     check_result_folder(to, _OURS, RECORD)
     inputs = find_inputs(config, config.section(RemapConfig))
     names = relation_names(config)
-    if question.relation is not None:
+    if question.cosine:
+        similar.relation_of(config, question)
+    elif question.relation is not None:
         number_of(names, question.relation)
     elif question.pairs is None and len(names) > 1:
         raise ConfigError(f"--relation: missing; the run has {', '.join(names[:10])}")
     if featurized := [name for name in _types(config, question) if config.entities[name].featurized]:
+        option = "--cosine" if question.cosine else "--relation"
         raise ConfigError(
-            f"--relation: {', '.join(featurized)}: a featurized type has no list of all its entities to "
+            f"{option}: {', '.join(featurized)}: a featurized type has no list of all its entities to "
             "choose from"
         )
     for uri in filter(None, (question.ids, question.pairs)):
@@ -100,7 +73,15 @@ def check(config: Config, question: Question, to: str) -> None:
     if question.pairs and question.relation is None and len(names) > 1:
         _check_names_relations(question.pairs)
     if question.pairs is None:
-        _relation(config, question, inputs)
+        relation_asked(config, question, inputs)
+    if question.index is not None:
+        if storage.contains(to, question.index):
+            raise ConfigError(
+                f"--index: {question.index} lies in the folder of --to, which is replaced as a whole"
+            )
+        check_folder(question.index, lists.NAMES, "--index", "which is no list of candidates", below=True)
+    if question.how == "approximate":
+        check_faiss()
     if question.calibrated:
         read_calibration(config, inputs)
 
@@ -116,47 +97,50 @@ def run(
     """
     inputs = find_inputs(config, config.section(RemapConfig))
     tables = _measured(config, inputs, _types(config, question), client)
-    with storage.atomic_directory(to) as folder:
-        answer = _scores if question.pairs else _answers
-        figures, files = answer(config, question, inputs, tables, folder, client)
-        storage.delete(storage.join(folder, _GIVEN))
-        asked = _described(question)
-        figures = asked | {"checkpoint_version": inputs.version, "num_files": len(files)} | figures
-        storage.write_text(storage.join(folder, RECORD), json.dumps(figures, indent=1) + "\n")
-        check_complete(folder, {*files, storage.join(folder, RECORD)})
-        storage.write_marker(folder, {"predict": asked, "inputs": _inputs(config, question)})
-        claim.check()
+    made_from = {"predict": question.described(), "inputs": _inputs(config, question)}
+    if question.pairs:
+        with storage.atomic_directory(to) as folder:
+            figures, files = _scores(config, question, inputs, tables, folder, client)
+            storage.delete(storage.join(folder, _GIVEN))
+            return _complete(question, inputs, folder, figures, files, made_from, claim)
+    sizes = {"memory_bytes": question.memory_bytes, "version": inputs.version, "index": question.index}
+    folder = work.begin(to, made_from | sizes)
+    try:
+        figures, files = answer_ids(config, question, inputs, tables, folder, client)
+        figures = _complete(question, inputs, work.answers_of(folder), figures, files, made_from, claim)
+    except BadInputError:  # running the same again would not help
+        storage.delete(folder)
+        raise
+    except GraphMillError:
+        log.warning("predict: finished files are kept in %s: the same command goes on", folder)
+        raise
+    work.finish(folder, to)
     return figures
 
 
-def asked_of(config: Config, question: Question, inputs: Inputs, tables: Mapping[str, EntityTable]) -> Asked:
-    """Make of a question what every task gets.
-
-    Raises:
-        ConfigError: the memory does not suffice, or the checkpoint lacks a parameter of the relation.
-    """
-    relation, side = _relation(config, question, inputs), question.side
-    queries, candidates = tables[relation.types[side.other]], tables[relation.types[side]]
-    k = max(1, min(question.k, candidates.num_entities))
-    num_gpus = config.num_gpus if comparators.is_dot(config.comparator, config.bias) else 0
-    products = GPU_PRODUCTS if num_gpus else PRODUCTS
-    scale = read_calibration(config, inputs).scale(relation.name, side) if question.calibrated else None
-    num_best = k if scale is None else max(k, NUM_BEST)
-    memory_bytes, num_entities = question.memory_bytes, candidates.num_entities
-    sizes = sizes_for(memory_bytes, candidates.dimension, num_entities, num_best, products)
-    known = KnownEdges.of_run(config, relation, side) if question.exclude_known else None
-    return Asked(relation, side, k, queries, candidates, known, sizes, num_gpus, scale)
-
-
-def _relation(config: Config, question: Question, inputs: Inputs) -> Relation:
-    names = relation_names(config)
-    number = number_of(names, question.relation or names[0])
-    parameters = read_parameters(inputs.open_checkpoint(allow_non_finite=True))
-    return relation_of(config, parameters, names, number, inputs.checkpoint_path)
+def _complete(
+    question: Question,
+    inputs: Inputs,
+    folder: str,
+    figures: dict[str, Any],
+    files: Sequence[str],
+    made_from: dict[str, Any],
+    claim: Claim,
+) -> dict[str, Any]:
+    """Write the record and the marker of a result whose files are written; return all figures."""
+    head = {"checkpoint_version": inputs.version, "num_files": len(files)}
+    figures = question.described() | head | figures
+    storage.write_text(storage.join(folder, RECORD), json.dumps(figures, indent=1) + "\n")
+    check_complete(folder, {*files, storage.join(folder, RECORD)})
+    storage.write_marker(folder, made_from)
+    claim.check()
+    return figures
 
 
 def _types(config: Config, question: Question) -> list[str]:
-    """Types of the relations that are asked about."""
+    """Types of the ids that are asked about and of their answers."""
+    if question.cosine:
+        return list(dict.fromkeys(similar.relation_of(config, question).types.values()))
     relations = config.relations
     if question.relation is not None and not config.dynamic_relations:
         relations = tuple(each for each in relations if each.name == question.relation)
@@ -172,94 +156,6 @@ def _check_names_relations(uri: str) -> None:
 def _measured(config: Config, inputs: Inputs, types: Sequence[str], client: Client) -> dict[str, EntityTable]:
     run = partial(run_tasks, client, description="measuring", unit="partitions")
     return read_tables(config, inputs, types, run)
-
-
-def _answers(
-    config: Config,
-    question: Question,
-    inputs: Inputs,
-    tables: dict[str, EntityTable],
-    folder: str,
-    client: Client,
-) -> tuple[dict[str, Any], list[str]]:
-    """Write the best candidates of all ids; return figures and files."""
-    asked = asked_of(config, question, inputs, tables)
-    relation, queries, candidates, sizes = asked.relation, asked.queries, asked.candidates, asked.sizes
-    if config.num_gpus and not asked.num_gpus:
-        log.info("predict: on the CPU, as scores of %s are no dot products", config.comparator)
-    if question.ids is None:
-        chunks = [
-            Chunk(start, min(start + sizes.queries, queries.num_entities))
-            for start in range(0, max(queries.num_entities, 1), sizes.queries)
-        ]
-        counts: dict[str, Any] = {"num_ids": queries.num_entities}
-    else:
-        chunks, counts = _find(asked, question.ids, folder, client)
-    files = _file_uris(folder, len(chunks))
-    written = run_tasks(
-        client,
-        write_answers,
-        [(asked, chunk, uri) for chunk, uri in zip(chunks, files, strict=True)],
-        description="predicting",
-        unit="files",
-    )
-    sums = {key: sum(each[key] for each in written) for key in ("num_answers", "num_known_left_out")}
-    kinds = {
-        "relation": relation.name,
-        "id_type": queries.entity_type,
-        "candidate_type": candidates.entity_type,
-    }
-    return kinds | counts | {"num_candidates": candidates.num_entities} | sums, files
-
-
-def _find(asked: Asked, ids_uri: str, folder: str, client: Client) -> tuple[list[Chunk], dict[str, Any]]:
-    """Find the entities of the given ids; return pieces for the tasks, and counts.
-
-    Raises:
-        ConfigError: the run knows none of the ids.
-    """
-    pieces = given.cut(given.iter_ids(ids_uri), storage.join(folder, _GIVEN), _PIECE_IDS, 64 << 20)
-    found = run_tasks(
-        client,
-        find_ids,
-        [(asked.queries, uri, asked.sizes.queries) for uri in pieces],
-        description="finding the ids",
-        unit="pieces",
-    )
-    num_ids, num_unknown = (sum(each[key] for each in found) for key in ("num_ids", "num_unknown"))
-    shown = [name for each in found for name in each["unknown"]][:_SHOWN]
-    kind = asked.queries.entity_type
-    if num_unknown == num_ids:
-        like = f", such as {', '.join(map(repr, shown))}" if shown else ""
-        raise ConfigError(f"--ids {ids_uri}: expected ids of {kind!r}, found {num_ids} others{like}")
-    if num_unknown:
-        log.warning(
-            "predict: %d of %d ids are no %s of the run and get no answers: %s%s",
-            num_unknown,
-            num_ids,
-            kind,
-            ", ".join(map(repr, shown)),
-            ", ..." if num_unknown > len(shown) else "",
-        )
-    chunks = [
-        Chunk(start, min(start + asked.sizes.queries, each["num_ids"]), uri, group)
-        for uri, each in zip(pieces, found, strict=True)
-        for group, start in enumerate(range(0, each["num_ids"], asked.sizes.queries))
-    ]
-    return chunks, {"num_ids": num_ids, "num_unknown": num_unknown, "unknown": shown}
-
-
-def find_ids(table: EntityTable, uri: str, group_rows: int) -> dict[str, Any]:
-    """Add to the ids of a file the numbers of their entities; a Dask task.
-
-    Returns counts, and the first unknown ids. A task that runs again finds the same.
-    """
-    ids = given.read_piece(uri)["id"].combine_chunks()
-    numbers = table.find(ids)
-    with storage.atomic_output(uri) as stream:
-        pq.write_table(pa.table([ids, pa.array(numbers)], schema=FOUND), stream, row_group_size=group_rows)
-    unknown = pc.filter(ids, pa.array(numbers == UNKNOWN))
-    return {"num_ids": len(ids), "num_unknown": len(unknown), "unknown": unknown[:_SHOWN].to_pylist()}
 
 
 def _scores(
@@ -280,7 +176,7 @@ def _scores(
     if not pieces:
         raise ConfigError(f"--pairs {given_uri}: expected pairs, found none")
     asked = AskedPairs(config, inputs, question.side, tables, question.relation or names[0])
-    files = _file_uris(folder, len(pieces))
+    files = [storage.join(folder, f"part-{number:05d}.parquet") for number in range(len(pieces))]
     arguments = [(asked, piece, uri) for piece, uri in zip(pieces, files, strict=True)]
     written = run_tasks(client, write_scores, arguments, description="scoring pairs", unit="files")
     sums = {key: sum(each[key] for each in written) for key in ("num_pairs", "num_without_score")}
@@ -301,24 +197,6 @@ def _checked(pairs: pa.Table, names: list[str], uri: str) -> pa.Table:
                     f"{uri}: column 'relation': expected one of {', '.join(names[:10])}, found {name!r}"
                 )
     return pairs
-
-
-def _file_uris(folder: str, count: int) -> list[str]:
-    return [storage.join(folder, f"part-{number:05d}.parquet") for number in range(count)]
-
-
-def _described(question: Question) -> dict[str, Any]:
-    """The settings that the answers depend on."""
-    if question.pairs:
-        return {"pairs": question.pairs, "relation": question.relation, "side": str(question.side)}
-    return {
-        "ids": question.ids or "all",
-        "relation": question.relation,
-        "side": str(question.side),
-        "k": question.k,
-        "exclude_known": question.exclude_known,
-        **({"calibrated": True} if question.calibrated else {}),
-    }
 
 
 def _inputs(config: Config, question: Question) -> list[dict[str, Any]]:

@@ -19,6 +19,8 @@ from graphmill.trained.relation import Relation
 from graphmill.trained.table import EntityTable
 from graphmill.vocab import Side
 from remap.predict.known import KnownEdges, KnownRange
+from remap.predict.lists import Lists
+from remap.predict.similar import OwnIds
 from remap.predict.sizes import HEIGHT, WIDTH, Sizes
 from remap.predict.tiles import tiles
 
@@ -35,6 +37,7 @@ class Asked:
         known: edges that are no answers.
         scale: adds probabilities to the answers.
         num_gpus: 0 searches on the CPU.
+        lists: only candidates of the nearest lists are compared; None: all.
     """
 
     relation: Relation
@@ -42,10 +45,11 @@ class Asked:
     k: int
     queries: EntityTable
     candidates: EntityTable
-    known: KnownEdges | None
+    known: KnownEdges | OwnIds | None
     sizes: Sizes
     num_gpus: int = 0
     scale: Scale | None = None
+    lists: Lists | None = None
 
     @property
     def num_best(self) -> int:
@@ -109,6 +113,14 @@ class Found(Protocol):
 
     def answers(self) -> Answers:
         """All answers, by the positions of the queries."""
+
+
+def search_all(asked: Asked, number_U: Numbers) -> tuple[Answers, int]:
+    """Compare entities, whose numbers [U] ascend, with all candidates: answers, number of known edges."""
+    search = Search(asked, number_U)
+    for partition in range(len(asked.candidates.parts)):
+        search.visit(partition)
+    return search.answers(), search.num_known
 
 
 def _found_on(asked: Asked, queries: list[tuple[slice, Floats]]) -> Found:

@@ -385,3 +385,20 @@ def test_a_command_is_killed_in_its_middle_and_its_folders_are_measured(tmp_path
     ended = measure.run([sys.executable, "-c", TO_BE_SEEN], watch=measure.Watch([tmp_path], lambda: False))
     assert not ended.is_killed
     assert 1 << 20 <= ended.disk_peak_bytes < 2 << 20
+
+
+@pytest.mark.slow
+def test_the_benchmark_of_many_answers_runs_at_a_small_size(tmp_path: Path) -> None:
+    pytest.importorskip("faiss", reason="pip install 'graphmill[neighbors]'")
+    json_path = tmp_path / "figures.json"
+    command = [sys.executable, "-m", "bench", "topk", "--rows", "20000", "--workers", "2"]
+    arguments = ["--work", str(tmp_path / "work"), "--json", str(json_path)]
+    subprocess.run([*command, *arguments], cwd=REPOSITORY, capture_output=True, text=True, check=True)
+    report = json.loads(json_path.read_text())["reports"]["topk"]
+    ours, peer = report["rows"]
+    assert 0 < ours["lists_s"] + ours["answers_s"] < ours["wall_s"]
+    assert 0 < peer["search_s"] < peer["answers_s"] < peer["wall_s"]
+    by_name = {each["ratio"]: each["value"] for each in report["ratios"]}
+    assert by_name["answers of ours that are faiss's too"] > 0.999
+    assert by_name["recall@100 on a sample"] >= 0.95
+    assert by_name["ours / faiss, answers in files"] == pytest.approx(ours["answers_s"] / peer["answers_s"])

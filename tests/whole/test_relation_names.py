@@ -21,7 +21,7 @@ from graphmill.run import record
 from remap import job as remap
 from remap.neighbors import by_relation
 from remap.predict import job as answers
-from remap.predict.job import Question
+from remap.predict.question import Question
 from train import job as train
 from train.evaluation import evaluate, predict
 

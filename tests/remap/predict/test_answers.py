@@ -15,7 +15,7 @@ from graphmill.model.best import Best
 from graphmill.model.operators import OPERATORS
 from graphmill.vocab import Side
 from remap.predict.answers import Chunk, write_answers
-from remap.predict.job import Question
+from remap.predict.question import Question
 from remap.predict.sizes import WIDTH, Sizes, sizes_for
 from tests.remap.predict.world import DIMENSION, World, asked, assert_equal, read_answers, write_world
 

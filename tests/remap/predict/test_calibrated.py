@@ -20,7 +20,7 @@ from graphmill.gpu import device
 from graphmill.model.calibration import NUM_BEST, probabilities, shares
 from graphmill.vocab import Side
 from remap.predict import job as predict_job
-from remap.predict.job import Question
+from remap.predict.question import Question
 from tests.remap.predict.world import World, write_world
 from train.config import EvaluateConfig
 from train.evaluation import calibrate, calibration

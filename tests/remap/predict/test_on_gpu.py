@@ -11,7 +11,7 @@ from graphmill.errors import ConfigError
 from graphmill.gpu import device
 from graphmill.vocab import Side
 from remap.predict.answers import Chunk, write_answers
-from remap.predict.job import Question
+from remap.predict.question import Question
 from remap.predict.sizes import WIDTH, Sizes
 from tests.remap.predict.world import World, asked, assert_equal, read_answers, write_world
 

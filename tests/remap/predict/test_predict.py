@@ -16,7 +16,7 @@ from distributed import Client
 from graphmill import cluster, storage
 from graphmill.vocab import Side
 from remap.predict import job
-from remap.predict.job import Question
+from remap.predict.question import Question
 from tests.remap.graph import snapshot
 from tests.remap.predict.world import World, assert_equal, read_answers, write_world
 from train.evaluation.predict import TrainedGraph

@@ -22,8 +22,8 @@ from graphmill.trained.partition import measure_partition
 from graphmill.trained.table import EntityTable
 from graphmill.vocab import Bucket, Side
 from remap.config import RemapConfig
-from remap.predict import job
-from remap.predict.job import Question
+from remap.predict import for_ids
+from remap.predict.question import Question
 from remap.sources.inputs import find_inputs
 from tests.train.oracle import operate
 from train.model.model import Model
@@ -218,7 +218,7 @@ def tables_of(config: Config) -> tuple[Any, dict[str, EntityTable]]:
 
 def asked(config: Config, question: Question) -> Any:
     inputs, tables = tables_of(config)
-    return job.asked_of(config, question, inputs, tables)
+    return for_ids.asked_of(config, question, inputs, tables)
 
 
 def read_answers(folder: str | Path) -> dict[tuple[str, int], tuple[str, float]]:

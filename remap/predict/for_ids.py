@@ -1,0 +1,189 @@
+"""Answers for ids: what is asked, who is asked about, and the tasks that answer."""
+
+import logging
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from distributed import Client
+
+from graphmill import storage
+from graphmill.cluster import run_tasks
+from graphmill.config import Config
+from graphmill.errors import ConfigError
+from graphmill.model import comparators
+from graphmill.model.calibration import NUM_BEST
+from graphmill.run import record
+from graphmill.trained.inputs import Inputs
+from graphmill.trained.relation import Relation, number_of, read_parameters, relation_names, relation_of
+from graphmill.trained.table import UNKNOWN, EntityTable
+from remap.predict import approximate, given, similar, work
+from remap.predict.answers import FOUND, Chunk, write_answers
+from remap.predict.calibrated import read_calibration
+from remap.predict.known import KnownEdges
+from remap.predict.question import Question
+from remap.predict.search import Asked
+from remap.predict.similar import OwnIds
+from remap.predict.sizes import GPU_PRODUCTS, PRODUCTS, sizes_for
+
+_PIECE_IDS = 1 << 18
+_SHOWN = 5
+
+log = logging.getLogger("graphmill")
+
+
+def asked_of(config: Config, question: Question, inputs: Inputs, tables: Mapping[str, EntityTable]) -> Asked:
+    """Make of a question what every task gets.
+
+    Raises:
+        ConfigError: the memory does not suffice, or the checkpoint lacks a parameter of the relation.
+    """
+    relation, side = relation_asked(config, question, inputs), question.side
+    queries, candidates = tables[relation.types[side.other]], tables[relation.types[side]]
+    k = max(1, min(question.k, candidates.num_entities))
+    num_gpus = config.num_gpus if comparators.is_dot(relation.comparator, relation.bias) else 0
+    products = GPU_PRODUCTS if num_gpus else PRODUCTS
+    scale = read_calibration(config, inputs).scale(relation.name, side) if question.calibrated else None
+    num_best = k if scale is None else max(k, NUM_BEST)
+    memory_bytes, num_entities = question.memory_bytes, candidates.num_entities
+    sizes = sizes_for(memory_bytes, candidates.dimension, num_entities, num_best, products)
+    known: KnownEdges | OwnIds | None = None
+    if question.cosine:
+        known = OwnIds() if queries.entity_type == candidates.entity_type else None
+    elif question.exclude_known:
+        known = KnownEdges.of_run(config, relation, side)
+    return Asked(relation, side, k, queries, candidates, known, sizes, num_gpus, scale)
+
+
+def relation_asked(config: Config, question: Question, inputs: Inputs) -> Relation:
+    """Make the relation that answers.
+
+    Raises:
+        ConfigError: there is none, or the checkpoint lacks a parameter of it.
+    """
+    if question.cosine:
+        return similar.relation_of(config, question)
+    names = relation_names(config)
+    number = number_of(names, question.relation or names[0])
+    parameters = read_parameters(inputs.open_checkpoint(allow_non_finite=True))
+    return relation_of(config, parameters, names, number, inputs.checkpoint_path)
+
+
+def answer_ids(
+    config: Config,
+    question: Question,
+    inputs: Inputs,
+    tables: Mapping[str, EntityTable],
+    folder: str,
+    client: Client,
+) -> tuple[dict[str, Any], list[str]]:
+    """Write the best candidates of all ids into the folder of a result; return figures and files.
+
+    Files that a killed command has finished stay.
+    """
+    asked = asked_of(config, question, inputs, tables)
+    relation, queries, candidates = asked.relation, asked.queries, asked.candidates
+    if config.num_gpus and not asked.num_gpus:
+        log.info("predict: on the CPU, as scores of %s are no dot products", relation.comparator)
+    if question.ids is None:
+        chunks = [
+            Chunk(start, min(start + asked.sizes.queries, queries.num_entities))
+            for start in range(0, max(queries.num_entities, 1), asked.sizes.queries)
+        ]
+        counts: dict[str, Any] = {"num_ids": queries.num_entities}
+    else:
+        chunks, counts = _find(asked, question.ids, folder, client)
+    vectors = record.describe_inputs([config.entity_path, inputs.checkpoint_path])
+    made_from = {
+        "vectors": vectors,
+        "checkpoint_version": inputs.version,
+        "type": candidates.entity_type,
+        "relation": relation.name,
+        "side": str(asked.side),
+        "operator": relation.operator,
+        "comparator": relation.comparator,
+    }
+    asked, chunks, how = approximate.prepare(question, asked, chunks, folder, made_from, client)
+    started_s = time.monotonic()
+    files, sums = _write(asked, chunks, folder, client)
+    log.info("predict: %d answers in %.1f s", sums["num_answers"], time.monotonic() - started_s)
+    if question.cosine:
+        del sums["num_known_left_out"]
+    kinds = {
+        "relation": relation.name,
+        "id_type": queries.entity_type,
+        "candidate_type": candidates.entity_type,
+    }
+    return kinds | counts | {"num_candidates": candidates.num_entities} | sums | how, files
+
+
+def _write(
+    asked: Asked, chunks: list[Chunk], folder: str, client: Client
+) -> tuple[list[str], dict[str, int]]:
+    """Write the answers of all chunks that have none yet; return files and sums."""
+    files = work.files_of(folder, len(chunks))
+    done = [work.done_uri(folder, number) for number in range(len(chunks))]
+    counts = [storage.read_json(each) if storage.exists(each) else None for each in done]
+    arguments = [
+        (asked, chunk, uri, done_uri)
+        for chunk, uri, done_uri, count in zip(chunks, files, done, counts, strict=True)
+        if count is None
+    ]
+    if len(arguments) < len(chunks):
+        log.info("predict: %d of %d files are there already", len(chunks) - len(arguments), len(chunks))
+    written = run_tasks(client, write_answers, arguments, description="predicting", unit="files")
+    every = [*(each for each in counts if each is not None), *written]
+    return files, {key: sum(each[key] for each in every) for key in ("num_answers", "num_known_left_out")}
+
+
+def _find(asked: Asked, ids_uri: str, folder: str, client: Client) -> tuple[list[Chunk], dict[str, Any]]:
+    """Find the entities of the given ids; return pieces for the tasks, and counts.
+
+    Raises:
+        ConfigError: the run knows none of the ids.
+    """
+    pieces = given.cut(given.iter_ids(ids_uri), storage.join(folder, "given"), _PIECE_IDS, 64 << 20)
+    found = run_tasks(
+        client,
+        find_ids,
+        [(asked.queries, uri, asked.sizes.queries) for uri in pieces],
+        description="finding the ids",
+        unit="pieces",
+    )
+    num_ids, num_unknown = (sum(each[key] for each in found) for key in ("num_ids", "num_unknown"))
+    shown = [name for each in found for name in each["unknown"]][:_SHOWN]
+    kind = asked.queries.entity_type
+    if num_unknown == num_ids:
+        like = f", such as {', '.join(map(repr, shown))}" if shown else ""
+        raise ConfigError(f"--ids {ids_uri}: expected ids of {kind!r}, found {num_ids} others{like}")
+    if num_unknown:
+        log.warning(
+            "predict: %d of %d ids are no %s of the run and get no answers: %s%s",
+            num_unknown,
+            num_ids,
+            kind,
+            ", ".join(map(repr, shown)),
+            ", ..." if num_unknown > len(shown) else "",
+        )
+    chunks = [
+        Chunk(start, min(start + asked.sizes.queries, each["num_ids"]), uri, group)
+        for uri, each in zip(pieces, found, strict=True)
+        for group, start in enumerate(range(0, each["num_ids"], asked.sizes.queries))
+    ]
+    return chunks, {"num_ids": num_ids, "num_unknown": num_unknown, "unknown": shown}
+
+
+def find_ids(table: EntityTable, uri: str, group_rows: int) -> dict[str, Any]:
+    """Add to the ids of a file the numbers of their entities; a Dask task.
+
+    Returns counts, and the first unknown ids. A task that runs again finds the same.
+    """
+    ids = given.read_piece(uri)["id"].combine_chunks()
+    numbers = table.find(ids)
+    with storage.atomic_output(uri) as stream:
+        pq.write_table(pa.table([ids, pa.array(numbers)], schema=FOUND), stream, row_group_size=group_rows)
+    unknown = pc.filter(ids, pa.array(numbers == UNKNOWN))
+    return {"num_ids": len(ids), "num_unknown": len(unknown), "unknown": unknown[:_SHOWN].to_pylist()}

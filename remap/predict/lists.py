@@ -1,0 +1,127 @@
+"""Candidates in lists of similar vectors: a query is compared with those of the lists nearest to it.
+
+    made_from.json      what the lists were made from
+    centers.h5          centers [L, D]: the mean of each list, roughly
+    sizes.h5            first [L + 1]: place of the first candidate of each list
+    part-{number}.h5    vectors [N, D], numbers [N]: the candidates of some lists, list by list
+    places-{number}.h5  places [N]: place of each candidate of a block, by its number
+    lists.json          lists of each part and candidates of each block; written last
+
+The place of a candidate counts through all lists. Vectors are prepared for scores.
+
+Shapes: L lists, N candidates, D dimension.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from graphmill import storage
+from graphmill.checkpoints import Floats
+from graphmill.errors import FormatError
+
+Numbers = npt.NDArray[np.int64]
+
+MADE_FROM, LISTS, BLOCKS = "made_from.json", "lists.json", "blocks"
+NAMES = rf"{MADE_FROM}|{LISTS}|centers\.h5|sizes\.h5|(?:part|places|block)-[0-9]{{5,}}\.h5|{BLOCKS}"
+
+
+@dataclass(frozen=True)
+class Lists:
+    """Finished lists; small, because every task receives it.
+
+    Attributes:
+        block_first: number of the first candidate of each block of candidates, and of all.
+        part_first: first list of each part, and the number of lists.
+        num_probed: lists that a query is compared with.
+    """
+
+    folder: str
+    block_first: tuple[int, ...]
+    part_first: tuple[int, ...]
+    num_probed: int = 1
+
+    @property
+    def num_lists(self) -> int:
+        """L."""
+        return self.part_first[-1]
+
+    def centers(self) -> Floats:
+        """The centers, [L, D]."""
+        found: Floats = read(centers_uri(self.folder), "centers")
+        return found
+
+    def first(self) -> Numbers:
+        """Place of the first candidate of each list, and the number of candidates, [L + 1]."""
+        found: Numbers = read(sizes_uri(self.folder), "first")
+        return found
+
+    def windows(self, part: int, rows: int) -> Iterator[tuple[int, Floats, Numbers]]:
+        """Read a part, at most `rows` at a time: the first row, vectors [N, D] and numbers [N]."""
+        with storage.open_hdf5(part_uri(self.folder, part)) as hdf5:
+            vectors, numbers = hdf5["vectors"], hdf5["numbers"]
+            for start in range(0, len(numbers), rows):
+                yield start, vectors[start : start + rows], numbers[start : start + rows]
+
+    def places(self, numbers: Numbers) -> Numbers:
+        """The places of candidates, whose numbers ascend."""
+        bounds = np.searchsorted(numbers, self.block_first).tolist()
+        found = [np.empty(0, np.int64)]
+        for block, (start, stop) in enumerate(pairwise(bounds)):
+            if start < stop:
+                own = numbers[start:stop] - self.block_first[block]
+                found.append(read(places_uri(self.folder, block), "places")[own])
+        return np.concatenate(found)
+
+
+def open_lists(folder: str, made_from: Mapping[str, Any]) -> Lists | None:
+    """Open finished lists; None if there are none that were made from this."""
+    uri, other = storage.join(folder, LISTS), storage.join(folder, MADE_FROM)
+    if not (storage.exists(uri) and storage.exists(other)) or storage.read_json(other) != made_from:
+        return None
+    content = storage.read_json(uri)
+    try:
+        return Lists(folder, tuple(content["block_first"]), tuple(content["part_first"]))
+    except (KeyError, TypeError) as error:
+        raise FormatError(f"{uri}: expected block_first and part_first, found others; delete it") from error
+
+
+def read(uri: str, name: str) -> Any:
+    """Read a whole dataset of a small file.
+
+    Raises:
+        FormatError: the file is damaged.
+    """
+    with storage.open_hdf5(uri) as hdf5:
+        if name not in hdf5:
+            raise FormatError(f"{uri}: expected the dataset {name}, found {', '.join(hdf5)}")
+        return hdf5[name][:]
+
+
+def centers_uri(folder: str) -> str:
+    """The file of the centers."""
+    return storage.join(folder, "centers.h5")
+
+
+def sizes_uri(folder: str) -> str:
+    """The file of the lists' sizes."""
+    return storage.join(folder, "sizes.h5")
+
+
+def part_uri(folder: str, number: int) -> str:
+    """The file of the lists of a part."""
+    return storage.join(folder, f"part-{number:05d}.h5")
+
+
+def places_uri(folder: str, number: int) -> str:
+    """The file of the places of a block of candidates."""
+    return storage.join(folder, f"places-{number:05d}.h5")
+
+
+def block_uri(folder: str, number: int) -> str:
+    """The file of a block of candidates, list by list, until the parts are written."""
+    return storage.join(folder, BLOCKS, f"block-{number:05d}.h5")

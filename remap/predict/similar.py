@@ -1,0 +1,56 @@
+"""Similar ids: the cosine of two vectors as a relation between them, and each id left out of its own answers.
+
+Shapes: K edges.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from graphmill.config import Config
+from graphmill.errors import ConfigError
+from graphmill.trained.relation import Relation
+from graphmill.trained.table import EntityTable
+from graphmill.vocab import Side
+from remap.predict.known import Numbers
+from remap.predict.question import Question
+
+NAME = "cosine"
+
+
+def relation_of(config: Config, question: Question) -> Relation:
+    """Make the relation whose score of two ids is the cosine of their vectors.
+
+    Raises:
+        ConfigError: there is no such type, or the two types have vectors of different lengths.
+    """
+    types = list(config.entities)
+    if question.id_type is None and len(types) > 1:
+        raise ConfigError(f"--type: missing; the run has {', '.join(types[:10])}")
+    own = _known_type("--type", question.id_type or types[0], types)
+    other = _known_type("--candidates", question.candidate_type or own, types)
+    if config.entity_dimension(own) != config.entity_dimension(other):
+        raise ConfigError(
+            f"--candidates {other}: expected vectors as long as those of {own} "
+            f"({config.entity_dimension(own)}), found {config.entity_dimension(other)}"
+        )
+    return Relation(NAME, 0, {Side.LHS: own, Side.RHS: other}, "none", "cos", False, {Side.RHS: []})
+
+
+def _known_type(option: str, name: str, types: list[str]) -> str:
+    if name not in types:
+        raise ConfigError(f"{option} {name}: expected one of {', '.join(types[:10])}")
+    return name
+
+
+@dataclass(frozen=True)
+class OwnIds:
+    """Each id as its own answer, in the form of known edges; both tables are of one type."""
+
+    def read(
+        self, queries: EntityTable, numbers: Numbers, candidates: EntityTable, partition: int
+    ) -> Iterator[tuple[Numbers, Numbers]]:
+        """The queries that are candidates of a partition: query [K], row of the candidate [K]."""
+        start, stop = np.searchsorted(numbers, candidates.first[partition : partition + 2])
+        yield np.arange(start, stop), numbers[start:stop] - candidates.first[partition]

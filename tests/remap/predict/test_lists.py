@@ -1,0 +1,409 @@
+"""Answers of lists: all lists give the exact ones, some give the wanted recall; cosines; kills."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from distributed import Client
+
+from graphmill import report, storage
+from graphmill.errors import FormatError
+from graphmill.formats import pbg_checkpoint
+from graphmill.formats.pbg_checkpoint import Iteration
+from graphmill.library.run import Run
+from graphmill.model.best import UnorderedBest
+from graphmill.run import predictions
+from graphmill.vocab import Side
+from remap.predict import approximate, given, job, lists, make_lists, work
+from remap.predict.answers import Chunk, joined, write_answers
+from remap.predict.for_ids import find_ids
+from remap.predict.list_search import search_lists
+from remap.predict.make_lists import make_lists as make
+from remap.predict.question import Question
+from remap.predict.search import Asked, search_all
+from remap.predict.sizes import WIDTH
+from tests import REPOSITORY
+from tests.processes import running
+from tests.remap.graph import snapshot
+from tests.remap.predict.world import World, asked, assert_equal, read_answers, write_world
+from tests.waiting import found_in, wait_until
+
+pytest.importorskip("faiss", reason="pip install 'graphmill[neighbors]'")
+COUNTS = {"user": [70, 0, 80], "item": [5000, 10, 700]}
+Predict = Callable[..., int]
+
+
+@pytest.fixture
+def predict(graphmill_command: Predict) -> Predict:
+    """`graphmill predict ARGS` on the tests' cluster; its exit code."""
+    return partial(graphmill_command, "predict")
+
+
+def with_lists(what: Asked, folder: Path, client: Client, num_lists: int = 16) -> lists.Lists:
+    return make(what, num_lists, str(folder), {"of": "the test"}, client)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("comparator", ["dot", "cos", "l2", "squared_l2"])
+@pytest.mark.parametrize("exclude_known", [False, True])
+def test_all_lists_give_the_exact_answers(
+    tmp_path: Path, client: Client, comparator: str, exclude_known: bool
+) -> None:
+    world = write_world(tmp_path / "run", counts=COUNTS, operator="affine", comparator=comparator)
+    for side in Side:
+        what = asked(world.config, Question("likes", side, 30, exclude_known=exclude_known))
+        sizes = replace(what.sizes, candidate_rows=WIDTH)  # several blocks, and several parts
+        made = with_lists(replace(what, sizes=sizes), tmp_path / f"{side}", client)
+        number_U = np.arange(what.queries.num_entities)[:200]
+        expected, num_known = search_all(what, number_U)
+        every = replace(made, num_probed=made.num_lists)
+        for known_edges in (what.sizes.known_edges, 3):  # 3: queries are divided, down to exact ones
+            small = replace(what, sizes=replace(sizes, known_edges=known_edges))
+            found, found_known = search_lists(small, every, number_U)
+            assert found_known == num_known
+            np.testing.assert_array_equal(found.query, expected.query)
+            np.testing.assert_allclose(found.score, expected.score, rtol=1e-4, atol=1e-3)
+            assert (found.candidate == expected.candidate).mean() > 0.99  # nearly equal scores may swap
+        few, _ = search_lists(what, replace(made, num_probed=2), number_U)
+        assert not np.array_equal(few.candidate, expected.candidate)
+
+
+def test_lists_hold_every_candidate_once(tmp_path: Path, client: Client) -> None:
+    world = write_world(tmp_path / "run", counts=COUNTS)
+    what = asked(world.config, Question("likes"))
+    what = replace(what, sizes=replace(what.sizes, candidate_rows=WIDTH))
+    made = with_lists(what, tmp_path / "lists", client, 4)  # lists larger than a part
+    assert len(made.part_first) - 1 == 4
+    first_L1, numbers = made.first(), []
+    for part in range(len(made.part_first) - 1):
+        for _, vectors_ND, own in made.windows(part, 700):
+            np.testing.assert_array_equal(vectors_ND, make_lists.prepared(what, own))
+            numbers.append(own)
+    every = np.concatenate(numbers)
+    np.testing.assert_array_equal(np.sort(every), np.arange(5710))
+    np.testing.assert_array_equal(every[made.places(np.arange(5710))], np.arange(5710))
+    assert first_L1[0] == 0
+    assert first_L1[-1] == 5710
+    assert not storage.exists(storage.join(made.folder, lists.BLOCKS))
+
+
+def test_best_of_candidates_in_any_order(rng: np.random.Generator) -> None:
+    score_PN = rng.integers(-9, 9, (6, 700)).astype(np.float32)
+    score_PN[rng.random(score_PN.shape) < 0.1] = -np.inf
+    best = UnorderedBest(6, 25)
+    for columns in np.array_split(rng.permutation(700), 9):
+        for rows in (np.array([0, 2, 3]), np.array([1, 4, 5])):
+            best.add_rows(rows, score_PN[np.ix_(rows, columns)].copy(), columns)
+    found = best.shrink()
+    expected = np.argsort(-score_PN, axis=1, kind="stable")[:, :25]
+    np.testing.assert_array_equal(found.candidate.reshape(6, 25), expected)
+
+
+def cosines(world: World, own: str, other: str, k: int) -> dict[tuple[str, int], tuple[str, float]]:
+    """(id, rank) -> (candidate, cosine), by sorting all cosines."""
+    a, b = (world.vectors[each].astype(np.float64) for each in (own, other))
+    found = a @ b.T / np.linalg.norm(a, axis=1)[:, None] / np.linalg.norm(b, axis=1)
+    if own == other:
+        np.fill_diagonal(found, -np.inf)
+    return {
+        (world.name(own, query), rank): (world.name(other, int(each)), float(row[each]))
+        for query, row in enumerate(found)
+        for rank, each in enumerate(np.argsort(-row, kind="stable")[:k], start=1)
+        if row[each] > -np.inf
+    }
+
+
+@pytest.mark.parametrize("num_partitions", [1, 3])
+@pytest.mark.parametrize("method", ["--exact", "--approximate"])
+def test_cosines(tmp_path: Path, predict: Predict, num_partitions: int, method: str) -> None:
+    world = write_world(tmp_path / "run", num_partitions=num_partitions)
+    out = tmp_path / "out"
+    recall = ["--recall", 1] if method == "--approximate" else []
+    run = [tmp_path / "run", "--cosine", method, *recall, "--to", out]
+    assert predict(*run, "--type", "user", "--k", 1000) == 0
+    assert_equal(read_answers(out), cosines(world, "user", "user", 1000))  # the id itself is left out
+    assert predict(*run, "--type", "user", "--candidates", "item", "--k", 4) == 0
+    assert_equal(read_answers(out), cosines(world, "user", "item", 4))
+    figures = json.loads((out / "_predict.json").read_text())
+    assert (figures["cosine"], figures["candidate_type"]) == (True, "item")
+    assert figures["method"] == method.removeprefix("--")
+    assert "num_known_left_out" not in figures
+    chosen = [world.name("item", number) for number in (7, 2)]
+    (tmp_path / "ids").write_text("\n".join(chosen))
+    assert predict(*run, "--type", "item", "--k", 3, "--ids", tmp_path / "ids") == 0
+    every = cosines(world, "item", "item", 3)
+    assert_equal(
+        read_answers(out), {(each, rank): every[each, rank] for each in chosen for rank in (1, 2, 3)}
+    )
+    assert not list(tmp_path.glob(".out*"))
+
+
+def clustered(world: World, rng: np.random.Generator) -> None:
+    """Give the run vectors in a hundred groups."""
+    means = 3 * rng.standard_normal((100, 6))
+    at = Iteration(1, 0, 1, 0, "edges", 1, 0)
+    for name, counts in world.counts.items():
+        for partition, count in enumerate(counts):
+            rows = means[rng.integers(0, 100, count)] + rng.standard_normal((count, 6))
+            path = world.config.checkpoint_path
+            rows = rows.astype(np.float32)
+            pbg_checkpoint.write_embeddings(path, name, partition, 1, rows, None, {}, at)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("wanted", [0.8, 0.97])
+@pytest.mark.parametrize("comparator", ["dot", "cos", "l2"])
+def test_the_recall_is_as_wanted(
+    tmp_path: Path,
+    predict: Predict,
+    rng: np.random.Generator,
+    wanted: float,
+    comparator: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    world = write_world(tmp_path / "run", counts={"user": [900], "item": [20_000]}, comparator=comparator)
+    clustered(world, rng)
+    ask = [tmp_path / "run", "--relation", "likes", "--k", 10, "--exclude-known", "--to"]
+    assert predict(*ask, tmp_path / "exact", "--exact") == 0
+    assert predict(*ask, tmp_path / "lists", "--approximate", "--recall", wanted) == 0
+    exact, found = read_answers(tmp_path / "exact"), read_answers(tmp_path / "lists")
+    assert exact.keys() == found.keys()
+    pairs = [{(key[0], name) for key, (name, _) in each.items()} for each in (exact, found)]
+    recall = len(pairs[0] & pairs[1]) / len(pairs[0])
+    figures = json.loads((tmp_path / "lists/_predict.json").read_text())
+    assert recall >= wanted
+    assert figures["recall"] == pytest.approx(recall, abs=0.03)
+    assert figures["num_probed"] < figures["num_lists"] == 128
+    text = capsys.readouterr()
+    assert f"{figures['recall']:.4f} ±" in text.out + text.err
+    told = predictions.read(str(tmp_path / "run"))
+    assert [Path(each["to"]).name for each in told] == ["lists", "exact"]
+    assert [each["method"] for each in told] == ["approximate", "exact"]
+    page = Path(report.write(Run(str(tmp_path / "run")))).read_text()
+    assert f"{figures['recall']:.4f} ±" in page
+    assert f"{figures['num_probed']} of 128" in page
+
+
+def test_exact_where_that_is_faster(tmp_path: Path, predict: Predict, caplog: Any) -> None:
+    write_world(tmp_path / "run")
+    ask = [tmp_path / "run", "--relation", "likes", "--to", tmp_path / "out"]
+    caplog.set_level("INFO")
+    assert predict(*ask) == 0
+    assert "exact: approximate answers would take longer" in caplog.text
+    assert json.loads((tmp_path / "out/_predict.json").read_text())["method"] == "exact"
+
+
+def test_an_index_is_used_again(tmp_path: Path, predict: Predict, caplog: Any) -> None:
+    write_world(tmp_path / "run", num_partitions=3)
+    caplog.set_level("INFO")
+    ask = [tmp_path / "run", "--cosine", "--type", "item", "--approximate", "--index", tmp_path / "index"]
+    assert predict(*ask, "--k", 3, "--to", tmp_path / "one") == 0
+    before = snapshot(tmp_path / "index")
+    assert predict(*ask, "--k", 5, "--to", tmp_path / "two") == 0
+    assert "are used again" in caplog.text
+    assert snapshot(tmp_path / "index") == before
+    ask[3] = "user"
+    assert predict(*ask, "--k", 5, "--to", tmp_path / "three") == 0  # lists of something else: made anew
+    assert snapshot(tmp_path / "index") != before
+
+
+WRONG = {
+    "--type: missing; the run has user, item": ["--cosine"],
+    "--type shop: expected one of user, item": ["--cosine", "--type", "shop"],
+    "--candidates shop: expected one of": ["--cosine", "--type", "user", "--candidates", "shop"],
+    "--cosine: cannot be used with --relation": ["--cosine", "--relation", "likes"],
+    "--cosine: cannot be used with --side lhs": ["--cosine", "--type", "user", "--side", "lhs"],
+    "out/index lies in the folder of --to": ["--relation", "likes", "--index", "{out}/index"],
+    "need --cosine": ["--relation", "likes", "--type", "user"],
+    "--exact and --approximate: cannot be used with --pairs": ["--pairs", "x.csv", "--exact"],
+    "--index: cannot be used with --exact": ["--relation", "likes", "--exact", "--index", "{mine}"],
+    "thesis.tex, which is no list of candidates": ["--relation", "likes", "--index", "{mine}"],
+    "'--recall': 1.5 is not in the range": ["--relation", "likes", "--recall", "1.5"],
+}
+
+
+@pytest.mark.parametrize("message", WRONG)
+def test_wrong_questions(
+    tmp_path: Path, predict: Predict, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_world(tmp_path / "run")
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/thesis.tex").write_text("x")
+    before = snapshot(tmp_path)
+    arguments = [each.format(mine=tmp_path / "mine", out=tmp_path / "out") for each in WRONG[message]]
+    assert predict(tmp_path / "run", *arguments, "--to", tmp_path / "out") == 2
+    assert message in " ".join(capsys.readouterr().err.replace("│", " ").split())
+    assert snapshot(tmp_path) == before
+
+
+class Killed(BaseException):
+    """Stands for a kill of the driver: nothing is cleaned up."""
+
+
+@pytest.mark.slow
+def test_a_killed_command_goes_on(tmp_path: Path, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = write_world(tmp_path / "run", counts=COUNTS)
+    question = Question("likes", Side.RHS, 5, exclude_known=True, how="approximate", recall=0.9)
+    expected, to = str(tmp_path / "expected"), str(tmp_path / "out")
+    job.run(world.config, question, expected, client)
+    folder = Path(work.folder_of(to))
+    for where in ("write_centers", "write_block", "write_part", "write_places"):
+        monkeypatch.setattr(make_lists, "run_tasks", run_until(where))
+        with pytest.raises(Killed):
+            job.run(world.config, question, to, client)
+        monkeypatch.undo()
+    made = {path.name: path.stat().st_mtime_ns for path in folder.rglob("*.h5")}
+    assert {"centers.h5", "block-00000.h5", "part-00000.h5"} <= made.keys()
+    monkeypatch.setattr(approximate, "tuned", killed)
+    with pytest.raises(Killed):
+        job.run(world.config, question, to, client)
+    again = {path.name: path.stat().st_mtime_ns for path in folder.rglob("*.h5")}
+    assert {name: again[name] for name in ("centers.h5", "part-00000.h5")} == {
+        name: made[name] for name in ("centers.h5", "part-00000.h5")
+    }
+    monkeypatch.undo()
+    monkeypatch.setattr(work, "finish", killed)
+    with pytest.raises(Killed):
+        job.run(world.config, question, to, client)
+    parts = {path.name: path.stat().st_mtime_ns for path in folder.rglob("part-*.parquet")}
+    monkeypatch.undo()
+    job.run(world.config, question, to, client)
+    assert {path.name: path.stat().st_mtime_ns for path in Path(to).glob("part-*.parquet")} == parts
+    assert snapshot(to) == snapshot(expected)
+    assert not folder.exists()
+    monkeypatch.setattr(
+        storage, "delete", killed_at(str(folder))
+    )  # the result is there, and the rest of the folder
+    with pytest.raises(Killed):
+        job.run(world.config, question, to, client)
+    assert folder.exists()
+    monkeypatch.undo()
+    job.run(world.config, question, to, client)
+    assert snapshot(to) == snapshot(expected)
+    assert not folder.exists()
+
+
+def killed_at(uri: str) -> Callable[[str], None]:
+    """`storage.delete` that ends at this folder."""
+    really = storage.delete
+
+    def delete(each: str) -> None:
+        if each == uri:
+            raise Killed
+        really(each)
+
+    return delete
+
+
+def killed(*_: Any, **__: Any) -> None:
+    raise Killed
+
+
+def run_until(name: str) -> Callable[..., Any]:
+    """`run_tasks` that ends at the tasks of this function."""
+    really = make_lists.run_tasks
+
+    def run(client: Client, function: Callable[..., Any], arguments: Any, **own: Any) -> Any:
+        if function.__name__ == name:
+            raise Killed
+        return really(client, function, arguments, **own)
+
+    return run
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("moment", ["index/blocks/block-*.h5", "index/part-*.h5", "done/part-*.json"])
+def test_kill_9(tmp_path: Path, moment: str) -> None:
+    write_world(tmp_path / "run", counts={"user": [9000], "item": [20_000]})
+    with predicting(tmp_path, "expected") as process:
+        assert process.wait() == 0, (tmp_path / "stderr.txt").read_text()
+    with predicting(tmp_path, "out") as process:
+        place = f".out.graphmill-work/{moment}"
+        wait_until(lambda: bool(found_in(tmp_path, place)) or process.poll() is not None)
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    with predicting(tmp_path, "out") as process:
+        assert process.wait() == 0, (tmp_path / "stderr.txt").read_text()
+    assert snapshot(tmp_path / "out") == snapshot(tmp_path / "expected")
+    assert not list(tmp_path.glob(".out.graphmill-work"))
+
+
+@contextmanager
+def predicting(tmp_path: Path, to: str) -> Iterator[subprocess.Popen[bytes]]:
+    command = [sys.executable, "-m", "graphmill", "predict", str(tmp_path / "run"), "--relation", "likes"]
+    command += ["--k", "20", "--approximate", "--task-memory", "16MiB", "--master", "local[1]"]
+    environment = os.environ | {"PYTHONPATH": str(REPOSITORY)}
+    with running([*command, "--to", str(tmp_path / to)], tmp_path / "stderr.txt", env=environment) as process:
+        yield process
+
+
+def test_what_a_killed_command_left_for_another_question_is_deleted(
+    tmp_path: Path, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = write_world(tmp_path / "run")
+    monkeypatch.setattr(work, "finish", killed)
+    with pytest.raises(Killed):
+        job.run(world.config, Question("likes", k=3), str(tmp_path / "out"), client)
+    monkeypatch.undo()
+    job.run(world.config, Question("likes", k=2), str(tmp_path / "out"), client)
+    assert_equal(read_answers(tmp_path / "out"), world.best(0, Side.RHS, 2))
+
+
+def test_damaged_lists_are_refused(tmp_path: Path, client: Client) -> None:
+    world = write_world(tmp_path / "run")
+    what = asked(world.config, Question("likes"))
+    made = with_lists(what, tmp_path / "lists", client, 4)
+    part = tmp_path / "lists/part-00000.h5"
+    part.write_bytes(part.read_bytes()[:100])
+    with pytest.raises(FormatError, match=r"part-00000\.h5"):
+        search_lists(what, replace(made, num_probed=4), np.arange(3))
+
+
+@pytest.mark.hdfs
+@pytest.mark.slow
+def test_on_hdfs(client: Client, hdfs_uri: str, tmp_path: Path) -> None:
+    world = write_world(f"{hdfs_uri}/run", num_partitions=3)
+    question = Question(cosine=True, id_type="item", k=4, how="approximate", recall=1.0)
+    for _ in range(2):
+        job.check(world.config, question, f"{hdfs_uri}/out")
+        job.run(world.config, question, f"{hdfs_uri}/out", client)
+    with storage.open_input(f"{hdfs_uri}/out/part-00000.parquet") as stream:
+        (tmp_path / "part-00000.parquet").write_bytes(stream.read())
+    assert_equal(read_answers(tmp_path), cosines(world, "item", "item", 4))
+
+
+def test_sizes_are_kept_small() -> None:
+    """The sample of the centers fits in half the memory, whatever the number of candidates."""
+    for memory_bytes in (16 << 20, 512 << 20):
+        rows = make_lists.ROWS_PER_LIST * make_lists.num_lists_for(10**9, 100, memory_bytes)
+        assert rows * 8 * 100 <= memory_bytes // 2
+    assert make_lists.num_lists_for(10_000_000, 100, 512 << 20) == 4096
+
+
+def test_joined_queries_have_the_same_answers(tmp_path: Path) -> None:
+    world = write_world(tmp_path / "run")
+    what = asked(world.config, Question("likes", k=3))
+    chosen = [world.name("user", number) for number in (15, 3, 8, 0, 2, 7, 11, 4)]
+    (tmp_path / "ids").write_text("\n".join(chosen))
+    (piece,) = given.cut(given.iter_ids(str(tmp_path / "ids")), str(tmp_path / "given"), 100, 1 << 20)
+    find_ids(what.queries, piece, 3)
+    chunks = [Chunk(start, min(start + 3, 8), piece, group) for group, start in enumerate((0, 3, 6))]
+    found = joined([*chunks, Chunk(0, 5), Chunk(5, 10), Chunk(10, 16)], 6)
+    sizes = [each.stop - each.start for each in found]
+    assert sizes == [6, 2, 5, 5, 6]
+    assert joined([Chunk(0, 5), Chunk(5, 10)], 10) == [Chunk(0, 10, num_groups=2)]
+    for number, each in enumerate(found[:2]):
+        write_answers(what, each, str(tmp_path / f"part-{number}.parquet"))
+    best = world.best(0, Side.RHS, 3)
+    expected = {(name, rank): best[name, rank] for name in chosen for rank in (1, 2, 3)}
+    assert_equal(read_answers(tmp_path), expected)
