@@ -17,6 +17,7 @@ from graphmill.cli.options import (
     output_options,
     set_option,
 )
+from graphmill.cli.session import tell_run
 from graphmill.config import Config
 from graphmill.config.stages import named
 from graphmill.display import progress, terminal
@@ -140,6 +141,7 @@ def command(
     )
     paths = [storage.absolute(each) for each in table]
     figures = _run(settings, request, paths, given, storage.absolute(to), master)
+    tell_run(settings, "features", storage.absolute(to), figures)
     terminal.show_table("features", _summary(figures))
     terminal.say(f"table: {to}")
 

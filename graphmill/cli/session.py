@@ -1,7 +1,7 @@
 """A run of stages: its locks, run.json, cluster and report."""
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -9,14 +9,14 @@ from typing import Any
 
 from distributed import Client
 
-from graphmill import cluster
+from graphmill import cluster, storage
 from graphmill.config import Config
 from graphmill.config.stages import STAGES
 from graphmill.display import progress
 from graphmill.errors import ConfigError, GraphMillError, LockedError
 from graphmill.monitoring import lineage
 from graphmill.monitoring import server as metrics
-from graphmill.run import lock, record
+from graphmill.run import lock, record, results
 from graphmill.run.job import job_of
 from graphmill.run.output_checks import check_outputs
 from graphmill.run.settled import settled
@@ -98,6 +98,17 @@ def _record_failure(run: record.RunRecord, error: BaseException, num_lost: int) 
     except LockedError:
         return False
     return True
+
+
+def tell_run(settings: Config, command: str, to: str, figures: Mapping[str, Any]) -> None:
+    """Note a result that a command has made of a run, and renew the run's report; an error is only logged."""
+    uri = settings.record_uri(settings.checkpoint_path)
+    try:
+        results.note(uri, command, to, figures)
+    except GraphMillError as error:  # such as that of a run of others
+        log.warning("%s: report.html of the run will not name it: %s", command, error)
+    if storage.exists(storage.join(storage.parent(uri), "report.html")):
+        write_report(uri, settings)
 
 
 def write_report(record_uri: str, settings: Config) -> None:

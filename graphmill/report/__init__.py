@@ -19,13 +19,13 @@ from graphmill.report.section_answers import answers
 from graphmill.report.section_calibration import calibration
 from graphmill.report.section_etl import etl
 from graphmill.report.section_exports import exports
+from graphmill.report.section_features import features
 from graphmill.report.section_overview import overview
 from graphmill.report.section_ranking import ranking
 from graphmill.report.section_settings import settings
 from graphmill.report.section_training import training
 from graphmill.report.section_vectors import vectors
-from graphmill.run import predictions
-from graphmill.run.exports import notes_of
+from graphmill.run.results import notes_of
 from graphmill.storage.redaction import redacted
 
 NAME = "report.html"
@@ -83,13 +83,15 @@ def page_of(run: Run, labels: Labels | None = None, before: Run | None = None) -
         )
     if probabilities := mapping(done.get("evaluate", {}), "calibration"):
         sections.append(_section("probabilities", "Probabilities of answers", calibration(probabilities)))
-    if written := predictions.read(run.uri):
+    if written := notes_of(run.uri, "predict"):
         sections.append(_section("answers", "Answers by raw id", answers(written)))
     if "remap" in done and run.entity_types:
         blocks = vectors(run, done["remap"], stages.get("etl", {}), labels, before, stages.get("drift"))
         sections.append(_section("vectors", "Embeddings", blocks, is_asked_for=labels is not None))
-    if notes := notes_of(run.uri):
+    if notes := notes_of(run.uri, "export"):
         sections.append(_section("exports", "Exports", exports(notes)))
+    if notes := notes_of(run.uri, "features"):
+        sections.append(_section("features", "Tables with vectors", features(notes)))
     sections.append(_section("settings", "Settings and versions", settings(record)))
     uri = redacted(run.uri)
     when = f"{record.get('started', 'at an unknown time')} to {record.get('finished', 'now')}"

@@ -13,7 +13,7 @@ _SIZES = ("file_bytes", "table_bytes", "float32_bytes", "num_rows")
 
 
 def exports(notes: Sequence[Mapping[str, Any]]) -> Iterator[Block]:
-    """A table of the notes that `graphmill.run.exports` keeps."""
+    """A table of the notes that `graphmill.run.results` keeps."""
     rows = [_row(each) for each in notes]
     note = (
         "Size: ids, vectors, and tables that decode them. MRR: of the stage evaluate with decoded vectors. "

@@ -23,8 +23,8 @@ _LEFTOVERS = (
 # Users also put the configuration of a run into its output.
 _OF_OUTPUT = (
     r".+\.ya?ml|"
-    r"report\.html|calibration\.json|predictions\.json|_SUCCESS|exports|entities|edges|quarantine|tune"
-    r"|tensorboard|checkpoint(?:\.adopted|\.stale.*)?|embeddings(?:\.faiss)?"
+    r"report\.html|calibration\.json|_SUCCESS|results|entities|edges|quarantine|tensorboard|tune"
+    r"|checkpoint(?:\.adopted|\.stale.*)?|embeddings(?:\.faiss)?"
 )
 _OF_STAGES = re.compile(
     r"entity_count_.+\.txt|edges_\d+_\d+\.h5|checkpoint_version\.txt|CHECKPOINT_VERSION|graphmill\.json"

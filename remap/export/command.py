@@ -14,7 +14,7 @@ from graphmill.cli.options import (
     output_options,
     set_option,
 )
-from graphmill.cli.session import write_report
+from graphmill.cli.session import tell_run
 from graphmill.config import Config
 from graphmill.display import progress, terminal
 from graphmill.display.readable import number, size
@@ -112,8 +112,7 @@ def _run(settings: Config, wish: job.Wish, to: str, master: str | None) -> dict[
             cluster.connect(master, options, [job.__name__]) as client,
         ):
             figures = job.run(settings, wish, to, client, claim)
-        if storage.exists(record_uri := settings.record_uri(settings.checkpoint_path)):
-            write_report(record_uri, settings)
+        tell_run(settings, "export", to, figures)
         return figures
 
 

@@ -25,8 +25,8 @@ from distributed import Client
 from graphmill import storage
 from graphmill.cluster import run_tasks
 from graphmill.config import Config
-from graphmill.errors import BadInputError, ConfigError, NotFoundError, StorageError
-from graphmill.run import exports, record
+from graphmill.errors import BadInputError, ConfigError, NotFoundError
+from graphmill.run import record
 from graphmill.run.lock import NO_CLAIM, Claim
 from graphmill.run.output_checks import check_result_folder
 from graphmill.trained.inputs import Inputs
@@ -151,7 +151,6 @@ def run(config: Config, wish: Wish, to: str, client: Client, claim: Claim = NO_C
             storage.write_marker(folder, made_from)
         claim.check()
         storage.replace_directory(folder, to)
-        _note(config, to, figures)
     except (BadInputError, NotFoundError):
         storage.delete(folder)
         raise
@@ -159,14 +158,6 @@ def run(config: Config, wish: Wish, to: str, client: Client, claim: Claim = NO_C
         log.info("export: finished pieces stay in %s; the same command goes on from there", folder)
         raise
     return figures
-
-
-def _note(config: Config, to: str, figures: Mapping[str, Any]) -> None:
-    """Tell the run of the export; a run that cannot be written keeps its report as it is."""
-    try:
-        exports.note(config.record_uri(config.checkpoint_path), to, figures)
-    except StorageError as error:
-        log.warning("export: report.html of the run will not name it: %s", error)
 
 
 def _folder(to: str, made_from: Mapping[str, Any]) -> str:

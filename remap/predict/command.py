@@ -1,6 +1,5 @@
 """`graphmill predict`: answers of a finished run by raw id."""
 
-import logging
 from typing import Any
 
 import click
@@ -19,16 +18,13 @@ from graphmill.cli.options import (
 from graphmill.config import Config
 from graphmill.display import progress, terminal
 from graphmill.display.readable import number
-from graphmill.errors import GraphMillError
-from graphmill.run import lock, predictions
+from graphmill.run import lock
 from graphmill.storage import hdfs
 from graphmill.vocab import Side
 from remap.predict import job
 from remap.predict.question import How, Question
 
 LEAST_BYTES = 16 << 20
-
-log = logging.getLogger("graphmill")
 
 
 class _Memory(click.ParamType[int]):
@@ -191,7 +187,7 @@ def command(
     terminal.show_table("predict", _summary(figures))
     terminal.say(f"answers: {to}")
     if pairs is None:
-        _tell_run(settings, storage.absolute(to), figures)
+        session.tell_run(settings, "predict", storage.absolute(to), _told(figures))
 
 
 def _run(settings: Config, question: Question, to: str, master: str | None) -> dict[str, Any]:
@@ -206,16 +202,13 @@ def _run(settings: Config, question: Question, to: str, master: str | None) -> d
             return job.run(settings, question, to, client, claim)
 
 
-def _tell_run(settings: Config, to: str, figures: dict[str, Any]) -> None:
-    """Add the answers to predictions.json and to the report of the run; an error is only logged."""
-    uri = settings.record_uri(settings.checkpoint_path)
-    try:
-        predictions.add(storage.parent(uri), to, figures)
-    except GraphMillError as error:  # such as that of a run of others
-        log.warning("predict: the run's predictions.json was not written: %s", error)
-        return
-    if storage.exists(storage.join(storage.parent(uri), "report.html")):
-        session.write_report(uri, settings)
+_KEPT = ("relation", "id_type", "candidate_type", "k", "num_ids", "num_candidates", "checkpoint_version")
+_OF_METHOD = ("method", "recall", "recall_error", "recall_ids", "num_lists", "num_probed")
+
+
+def _told(figures: dict[str, Any]) -> dict[str, Any]:
+    """Figures for the run's report: of a whole question, not of its ids."""
+    return {key: figures[key] for key in (*_KEPT, *_OF_METHOD) if key in figures}
 
 
 def _summary(figures: dict[str, Any]) -> dict[str, str]:

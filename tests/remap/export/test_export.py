@@ -77,6 +77,7 @@ def test_tables(tmp_path: Path, world: World, export: Export, precision: str, fi
 
 
 def test_the_report_names_exports(tmp_path: Path, world: World, export: Export) -> None:
+    (tmp_path / "run/report.html").touch()
     for wish in (["--precision", "int8"], ["--precision", "int8", "--no-loss", "--format", "npy"]):
         assert export(tmp_path / "run", *wish, "--to", tmp_path / wish[-1]) == 0
     page = (tmp_path / "run/report.html").read_text()
@@ -85,22 +86,28 @@ def test_the_report_names_exports(tmp_path: Path, world: World, export: Export) 
     assert f"{loss['mrr_loss']:.4f}" in page
     assert "--no-loss" in page
     assert export(tmp_path / "run", "--precision", "int8", "--to", tmp_path / "int8") == 0  # is there
-    assert len(list((tmp_path / "run/exports").iterdir())) == 2
+    assert len(list((tmp_path / "run/results").iterdir())) == 2
 
 
 def test_a_run_that_cannot_be_written(
     tmp_path: Path, world: World, export: Export, caplog: pytest.LogCaptureFixture
 ) -> None:
-    (tmp_path / "run/exports").write_text("in the way")
+    (tmp_path / "run/results").write_text("in the way")
     assert export(tmp_path / "run", "--to", tmp_path / "out") == 0
     assert "report.html of the run will not name it" in caplog.text
-    assert (tmp_path / "run/report.html").exists()
 
 
-@pytest.mark.parametrize("text", ["no JSON", "[]", '{"types": 3, "loss": {"decoded": 1, "mrr_loss": "x"}}'])
+HOSTILE = (
+    '{"types": 3, "loss": {"decoded": 1, "mrr_loss": "x"}, "method": "approximate", "columns": {"a": 1}}'
+)
+
+
+@pytest.mark.parametrize("text", ["no JSON", "[]", HOSTILE])
 def test_hostile_notes_do_not_spoil_a_report(tmp_path: Path, world: World, export: Export, text: str) -> None:
-    (tmp_path / "run/exports").mkdir()
-    (tmp_path / "run/exports/0.json").write_text(text)
+    (tmp_path / "run/results").mkdir()
+    for kind in ("export", "predict", "features"):
+        (tmp_path / f"run/results/{kind}-0.json").write_text(text)
+    (tmp_path / "run/report.html").touch()
     assert export(tmp_path / "run", "--to", tmp_path / "<b>out") == 0
     page = (tmp_path / "run/report.html").read_text()
     assert "<b>out" not in page

@@ -22,7 +22,7 @@ from graphmill.formats import pbg_checkpoint
 from graphmill.formats.pbg_checkpoint import Iteration
 from graphmill.library.run import Run
 from graphmill.model.best import UnorderedBest
-from graphmill.run import predictions
+from graphmill.run.results import notes_of
 from graphmill.vocab import Side
 from remap.predict import approximate, given, job, lists, make_lists, work
 from remap.predict.answers import Chunk, joined, write_answers
@@ -186,9 +186,9 @@ def test_the_recall_is_as_wanted(
     assert figures["num_probed"] < figures["num_lists"] == 128
     text = capsys.readouterr()
     assert f"{figures['recall']:.4f} ±" in text.out + text.err
-    told = predictions.read(str(tmp_path / "run"))
-    assert [Path(each["to"]).name for each in told] == ["lists", "exact"]
-    assert [each["method"] for each in told] == ["approximate", "exact"]
+    told = notes_of(str(tmp_path / "run"), "predict")
+    assert [Path(each["to"]).name for each in told] == ["exact", "lists"]
+    assert [each["method"] for each in told] == ["exact", "approximate"]
     page = Path(report.write(Run(str(tmp_path / "run")))).read_text()
     assert f"{figures['recall']:.4f} ±" in page
     assert f"{figures['num_probed']} of 128" in page
