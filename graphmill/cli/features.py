@@ -4,7 +4,6 @@ from functools import partial
 from typing import Any
 
 import click
-from dask.utils import parse_bytes
 
 from graphmill import cluster, config, storage
 from graphmill.cli import exit_codes
@@ -16,6 +15,7 @@ from graphmill.cli.options import (
     master_option,
     output_options,
     set_option,
+    task_memory_option,
 )
 from graphmill.cli.session import tell_run
 from graphmill.config import Config
@@ -28,22 +28,6 @@ from graphmill.storage import hdfs
 
 _TABLES, _EDGES, _JOB, _FOLD_IN = "etl.whole_rows", "etl.pieces", "remap.features.job", "remap.fold_in.job"
 _OF_TABLE = ("format", "delimiter", "header")
-
-
-class _Memory(click.ParamType[int]):
-    """A size such as 512MiB."""
-
-    name = "size"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        least: int = named(f"{_JOB}:LEAST_BYTES")
-        try:
-            size_bytes = value if isinstance(value, int) else int(parse_bytes(value))
-        except ValueError:
-            size_bytes = 0
-        if size_bytes < least:
-            self.fail(f"expected a size of 16MiB or more, such as 512MiB, found {value!r}", param, ctx)
-        return size_bytes
 
 
 @click.command(
@@ -91,9 +75,7 @@ class _Memory(click.ParamType[int]):
 @click.option("--format", type=click.Choice(["auto", "parquet", "csv", "orc", "json"]), help="Of the table.")
 @click.option("--delimiter", metavar="CHARACTER", help="Delimiter of text.")
 @click.option("--header/--no-header", default=None, help="Whether text has a row of column names.")
-@click.option(
-    "--task-memory", type=_Memory(), default="512MiB", show_default=True, help="Memory of a task's rows."
-)
+@task_memory_option
 @click.option(
     "--checkpoint-version", type=click.IntRange(1), help="Version to use (default: the last committed)."
 )

@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 from click.core import ParameterSource
+from dask.utils import parse_bytes
 
 from graphmill import config, storage
 from graphmill.cli import in_a_container
@@ -122,6 +123,29 @@ def set_option(command: Command) -> Command:
         return command(overrides=(*params, *overrides), **others)
 
     return with_overrides
+
+
+LEAST_TASK_BYTES = 16 << 20
+
+
+class _Memory(click.ParamType[int]):
+    """A size such as 512MiB."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        try:
+            size_bytes = value if isinstance(value, int) else int(parse_bytes(value))
+        except ValueError:
+            size_bytes = 0
+        if size_bytes < LEAST_TASK_BYTES:
+            self.fail(f"expected a size of 16MiB or more, such as 512MiB, found {value!r}", param, ctx)
+        return size_bytes
+
+
+task_memory_option = click.option(
+    "--task-memory", type=_Memory(), default="512MiB", show_default=True, help="Memory of a task's blocks."
+)
 
 
 def output_options(command: Command) -> Command:

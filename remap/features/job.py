@@ -40,7 +40,6 @@ from remap.predict import given
 from remap.sources.inputs import find_inputs
 
 RECORD = "_features.json"
-LEAST_BYTES = 16 << 20
 _OURS = rf"part-[0-9]{{5,}}\.parquet|{storage.MARKER}|{RECORD}"
 _COUNTS, _FOLDED = "_counts", "_folded"
 _SHOWN = 5

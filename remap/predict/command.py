@@ -3,7 +3,6 @@
 from typing import Any
 
 import click
-from dask.utils import parse_bytes
 
 from graphmill import cluster, config, storage
 from graphmill.cli import exit_codes, session
@@ -14,6 +13,7 @@ from graphmill.cli.options import (
     master_option,
     output_options,
     set_option,
+    task_memory_option,
 )
 from graphmill.config import Config
 from graphmill.display import progress, terminal
@@ -23,23 +23,6 @@ from graphmill.storage import hdfs
 from graphmill.vocab import Side
 from remap.predict import job
 from remap.predict.question import How, Question
-
-LEAST_BYTES = 16 << 20
-
-
-class _Memory(click.ParamType[int]):
-    """A size such as 512MiB."""
-
-    name = "size"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        try:
-            size_bytes = value if isinstance(value, int) else int(parse_bytes(value))
-        except ValueError:
-            size_bytes = 0
-        if size_bytes < LEAST_BYTES:
-            self.fail(f"expected a size of 16MiB or more, such as 512MiB, found {value!r}", param, ctx)
-        return size_bytes
 
 
 @click.command(
@@ -106,9 +89,7 @@ class _Memory(click.ParamType[int]):
 @click.option(
     "--to", required=True, metavar="FOLDER", help="Where the parquet files go; replaced as a whole."
 )
-@click.option(
-    "--task-memory", type=_Memory(), default="512MiB", show_default=True, help="Memory of a task's blocks."
-)
+@task_memory_option
 @click.option(
     "--checkpoint-version", type=click.IntRange(1), help="Version to ask (default: the last committed)."
 )
