@@ -180,7 +180,7 @@ def test_an_unfinished_run_goes_on_with_the_same_snapshot(
     path = write_delta(tmp_path / "lake")
     config = graph(tmp_path / "out", path)
     with monkeypatch.context() as patched:
-        fail_in("_index", patched)
+        fail_in("index_ids", patched)
         with pytest.raises(StorageError, match="broken"):
             job.run(config, near_client)
     job.run(config, near_client)
@@ -198,7 +198,7 @@ def test_a_journal_that_names_other_files(
     write_mapped_delta(path, {"one.parquet": rows}, {"one.parquet": deletion_vector(path, [1], "u")})
     config = graph(tmp_path / "out", str(path), rhs="ev.item")
     with monkeypatch.context() as patched:
-        fail_in("_index", patched)
+        fail_in("index_ids", patched)
         with pytest.raises(StorageError, match="broken"):
             job.run(config, near_client)
     secret = str(tmp_path / "secret.parquet")
