@@ -58,7 +58,7 @@ class Manifest:
 
 
 class History(NamedTuple):
-    """What some ids were in earlier runs: [N] each."""
+    """Values of some ids in earlier runs: [N] each."""
 
     gone_since: npt.NDArray[np.int32]
     """Days since 1970; `HERE`: the id is not gone."""

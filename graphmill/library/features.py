@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class VectorsByType(Protocol):
-    """What features are made of: a `Run`."""
+    """Source of features: a `Run`."""
 
     def dimension(self, entity_type: str) -> int:
         """Length of the type's vectors."""

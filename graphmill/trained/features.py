@@ -45,7 +45,7 @@ def _unit(vectors_ND: Floats) -> npt.NDArray[np.float64]:
 
 @dataclass(frozen=True, eq=False)
 class Form:
-    """What becomes of the vectors of one type.
+    """Columns that are made of the vectors of one type.
 
     Attributes:
         stem: what the names of the columns begin with.

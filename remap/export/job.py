@@ -53,7 +53,7 @@ log = logging.getLogger("graphmill")
 
 @dataclass(frozen=True)
 class Wish:
-    """What a user wants.
+    """Wishes of a user.
 
     Attributes:
         types: entity types; empty: all.

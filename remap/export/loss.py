@@ -34,7 +34,7 @@ def obstacle(config: Config, folder: str) -> str:
 
 
 def input_uris(config: Config) -> list[str]:
-    """What the measurement reads."""
+    """Inputs of the measurement."""
     return job_of("evaluate").input_uris(config)
 
 

@@ -109,7 +109,7 @@ def _relations(config: Config) -> list[dict[str, str]]:
 
 
 def _formulas(*, is_two_sided: bool) -> dict[str, str]:
-    """How an edge is scored; operator(x, side) takes the parameters of this side of the relation."""
+    """Formula of an edge's score; operator(x, side) takes the parameters of this side of the relation."""
     if is_two_sided:
         return {
             "rhs answers": "compare(operator(lhs, 'lhs'), rhs)",

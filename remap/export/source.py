@@ -1,4 +1,4 @@
-"""What every task of an export gets: the vectors of a type, their codec, and how to write them.
+"""Settings that every task of an export gets: the vectors of a type, their codec, and how to write them.
 
 Shapes: N rows of a batch, D dimension.
 """

@@ -1,4 +1,4 @@
-"""What a request makes of vectors: principal components, ids to compare with, ids that were folded in."""
+"""Columns that a request makes of vectors: principal components, similarities to ids, ids folded in."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
