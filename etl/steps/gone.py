@@ -41,8 +41,8 @@ def kept_rows(settings: TaskSettings, partition: Partition) -> Int64 | None:
     """Return the rows [K] of the earlier index that are not forgotten; None: none is forgotten."""
     if settings.forget_until is None:
         return None
-    is_forgotten = gone_since(settings, partition) <= settings.forget_until
-    return np.flatnonzero(~is_forgotten) if is_forgotten.any() else None
+    is_kept = gone_since(settings, partition) > settings.forget_until
+    return None if is_kept.all() else np.flatnonzero(is_kept)
 
 
 def history_of(
@@ -52,20 +52,17 @@ def history_of(
 
     `named` are indices, in this run, of ids that its chunks name; `earlier` has the edges that it takes over.
     """
-    gone_K, row_K = gone_since(settings, partition), kept_rows(settings, partition)
+    gone_P = gone_since(settings, partition)
+    until = settings.forget_until
+    row_K = np.arange(len(gone_P)) if until is None else np.flatnonzero(gone_P > until)
+    is_named_K, gone_K = np.zeros(len(row_K), bool), gone_P[row_K]
     if earlier is not None:
-        is_named = _named_by_kept_rows(settings, partition, earlier, len(gone_K))
-    else:
-        is_named = np.zeros(len(gone_K), bool)
-    if row_K is None:
-        row_K = np.arange(len(gone_K))
-    gone_K, is_named = gone_K[row_K], is_named[row_K]
+        is_named_K |= _named_by_kept_rows(settings, partition, earlier, len(gone_P))[row_K]
     for index in named:
-        is_named[index] = True
+        is_named_K[index] = True
     today = settings.today if settings.today is not None else HERE
-    gone_K[~is_named & (gone_K == HERE)] = today
-    gone_K[is_named] = HERE
-    return History(gone_K, row_K)
+    gone_K[gone_K == HERE] = today
+    return History(np.where(is_named_K, HERE, gone_K).astype(np.int32), row_K)
 
 
 def history_within(known: History, start: int, stop: int) -> History:

@@ -42,7 +42,7 @@ class Request:
     memory_bytes: int = 512 << 20
 
     def stem(self, column: str) -> str:
-        """What the names of the new columns of a column of ids begin with."""
+        """Beginning of the names of the new columns of a column of ids."""
         return self.prefix + (f"{column}_" if len(self.columns) > 1 else "")
 
 

@@ -15,7 +15,7 @@ from remap.predict.tuning import SAMPLE
 SMALL_PRODUCTS = 2.0
 """Time of a multiplication in a product with a list, in those of a large product."""
 GUESSED_SHARE = 1 / 16
-"""Of the lists, before the number that is looked into is known."""
+"""Share of the lists that are looked into, before it is known."""
 
 
 @dataclass(frozen=True)
@@ -28,17 +28,17 @@ class Cost:
 
     @property
     def exact(self) -> float:
-        """Of comparing all candidates."""
+        """Cost of comparing all candidates."""
         return float(self.num_queries) * self.num_candidates
 
     @property
     def making(self) -> float:
-        """Of making lists, and of tuning."""
+        """Cost of making lists, and of tuning."""
         sample = ROWS_PER_LIST * self.num_lists
         return float(self.num_lists) * (self.num_candidates + ROUNDS * sample) + SAMPLE * self.num_candidates
 
     def approximate(self, share: float = GUESSED_SHARE) -> float:
-        """Of answering with finished lists, where this share of the lists is looked into."""
+        """Cost of answering with finished lists, where this share of the lists is looked into."""
         return self.num_queries * (self.num_lists + SMALL_PRODUCTS * share * self.num_candidates)
 
     @property

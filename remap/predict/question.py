@@ -1,4 +1,4 @@
-"""What a user asks of a trained run."""
+"""Questions of a user to a trained run."""
 
 from dataclasses import dataclass
 from typing import Any, Literal

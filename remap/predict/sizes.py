@@ -16,7 +16,7 @@ PRODUCTS = 1 << 38
 GPU_PRODUCTS = 1 << 47
 """The same on a GPU."""
 UNLIMITED = 1 << 62
-"""As many as memory allows."""
+"""No limit but memory."""
 FEWEST_QUERIES = 8 * HEIGHT  # a task reads all candidates
 MOST_PAIRS = 1 << 20
 _ID_BYTES = 100  # a raw id and its place, roughly
