@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 DEMO_OUTPUT ?= demo-output
 # Two processes: more pays only where there are more than two cores. PARALLEL= runs all tests in one.
-PARALLEL ?= --numprocesses 2 --dist loadgroup
+PARALLEL ?= --numprocesses 2 --dist loadgroup --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
 .PHONY: help install demo test test-fast test-image check format docs reference bench bench-large bench-gpu constraints release clean

@@ -22,7 +22,7 @@ from graphmill.errors import GraphMillError
 
 BUSY_LOAD = 0.7
 NAMES = ("etl", "train", "evaluate", "remap")
-ON_REQUEST = ("gpu", "billion", "exchange", "week", "topk")
+ON_REQUEST = ("gpu", "billion", "exchange", "week", "month", "topk")
 STAGES = ("etl", "train", "evaluate", "remap")
 
 
@@ -39,7 +39,7 @@ STAGES = ("etl", "train", "evaluate", "remap")
 @click.option(
     "--triples",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="train, evaluate, week: a folder with train.txt, valid.txt, test.txt (default: a synthetic graph).",
+    help="train, evaluate, week, month: a folder with train.txt, valid.txt, test.txt (default: made up).",
 )
 @click.option(
     "--peers/--no-peers", default=None, help="Also run the other programs (default: yes; of billion no)."
@@ -95,8 +95,8 @@ def command(
 ) -> None:
     """Measure each stage against the limits of the machine and against other programs, in one run.
 
-    NAMES are etl, train, evaluate, remap (default: these four), gpu, billion, exchange, week, or topk. Keep
-    the machine idle.
+    NAMES are etl, train, evaluate, remap (default: these four), gpu, billion, exchange, week, month, or
+    topk. Keep the machine idle.
     """
     console = Console(width=None if Console().is_terminal else 170)
     found = {"started": datetime.now(UTC).isoformat(timespec="seconds"), "machine": machine()}

@@ -1,12 +1,13 @@
-"""Seven made-up days of a graph of triples: the tables of `python -m bench week`.
+"""Made-up days of a graph of triples: the tables of `python -m bench week` and `month`.
 
     base-000.tsv ...    the first day; one of these files leaves each day, and all edges of ids that go
     new-1.tsv ...       edges of one day each: those of ids that are new then; drift; others
     test_old.tsv        test edges without new, drifted and gone ids
-    test_new.tsv, test_drift.tsv     test edges with new ids, and with drifted ones
-    first.tsv           a few edges, in the place of both on days before the last
+    test_new.tsv, test_drift_1.tsv ...     test edges with new ids, and with those of a wave of drift
+    first.tsv           a few edges, in the place of test_new.tsv on days before the last
 
-Drift: the new edges of an id are those of another id, with the one in the other's place.
+Drift: the new edges of an id are those of another id, with the one in the other's place. Waves of drift
+come one after the other, take as many days each, and have ids of their own.
 """
 
 import random
@@ -17,10 +18,9 @@ from pathlib import Path
 
 Triple = tuple[str, str, str]
 
-NUM_DAYS = 7
 NUM_FILES = 200
 _DRIFTED_EDGES, _DRIFTED_TESTS = 6, 2
-_GONE = 35
+_GONE_PER_DAY = 5
 
 
 @dataclass(frozen=True)
@@ -28,6 +28,7 @@ class Week:
     """The folder of the tables, and the ids whose edges were planted."""
 
     folder: Path
+    num_days: int
     drifted: frozenset[str]
     gone: frozenset[str]
 
@@ -37,28 +38,31 @@ class Week:
         return [*base, *(f"new-{number}.tsv" for number in range(1, day + 1))]
 
 
-def make(source: Path, folder: Path) -> Week:
+def make(source: Path, folder: Path, num_days: int, num_waves: int = 1) -> Week:
     """Cut the graph of a folder with train.txt and test.txt into days."""
     train, test = (_read(source / name) for name in ("train.txt", "test.txt"))
-    return _Maker(train, test).write(folder)
+    return _Maker(train, test, num_days, num_waves).write(folder)
 
 
 class _Maker:
-    def __init__(self, train: Sequence[Triple], test: Sequence[Triple]) -> None:
+    def __init__(
+        self, train: Sequence[Triple], test: Sequence[Triple], num_days: int, num_waves: int
+    ) -> None:
         self.random = random.Random(0)
         self.train, self.test = train, test
+        self.num_days, self.num_waves = num_days, num_waves
         self.of: dict[str, list[int]] = defaultdict(list)
         for number, (lhs, _, rhs) in enumerate(train):
             for name in {lhs, rhs}:
                 self.of[name].append(number)
-        self.days: dict[int, list[Triple]] = {day: [] for day in range(1, NUM_DAYS + 1)}
+        self.days: dict[int, list[Triple]] = {day: [] for day in range(1, num_days + 1)}
         self.left = set(range(len(train)))
         names = sorted(self.of)
         self.random.shuffle(names)
         few = [name for name in names if 5 <= len(self.of[name]) <= 60]
-        num_new = max(1, len(names) // 700) * NUM_DAYS
-        self.day_of = {name: 1 + n * NUM_DAYS // num_new for n, name in enumerate(few[:num_new])}
-        self.gone = [name for name in few[num_new:] if len(self.of[name]) <= 30][:_GONE]
+        num_new = max(1, len(names) // 700) * num_days
+        self.day_of = {name: 1 + n * num_days // num_new for n, name in enumerate(few[:num_new])}
+        self.gone = [name for name in few[num_new:] if len(self.of[name]) <= 30][: _GONE_PER_DAY * num_days]
         known = {*self.day_of, *self.gone}
         rest = [name for name in names if name not in known and len(self.of[name]) >= 10]
         num_drifted = min(len(names) // 10, len(rest) // 2)
@@ -86,12 +90,14 @@ class _Maker:
         self._write(folder / "test_old.tsv", old)
         self._write(folder / "first.tsv", old[:50])
         self._write(folder / "test_new.tsv", [each for each in known if {each[0], each[2]} & {*self.day_of}])
-        self._write(folder / "test_drift.tsv", drift_tests)
-        return Week(folder, frozenset(self.drifted), frozenset(self.gone))
+        for wave, edges in drift_tests.items():
+            self._write(folder / f"test_drift_{wave}.tsv", edges)
+        return Week(folder, self.num_days, frozenset(self.drifted), frozenset(self.gone))
 
-    def _drift(self) -> list[Triple]:
-        """Plant drift into the days; return test edges."""
-        known, tests = {*self.train, *self.test}, list[Triple]()
+    def _drift(self) -> dict[int, list[Triple]]:
+        """Plant drift into the days; return test edges of each wave, from 1."""
+        known, tests = {*self.train, *self.test}, defaultdict[int, list[Triple]](list)
+        length = self.num_days // self.num_waves
         for place, name in enumerate(self.drifted):
             other = self.partners[place % len(self.partners)]
             made: list[Triple] = []
@@ -102,9 +108,10 @@ class _Maker:
                 if is_free and len(made) < _DRIFTED_EDGES + _DRIFTED_TESTS:
                     known.add(edge)
                     made.append(edge)
-            tests += made[:_DRIFTED_TESTS]
+            wave = place % self.num_waves
+            tests[1 + wave] += made[:_DRIFTED_TESTS]
             for turn, edge in enumerate(made[_DRIFTED_TESTS:]):
-                self.days[1 + (turn + place) % NUM_DAYS].append(edge)
+                self.days[1 + wave * length + (turn + place) % length].append(edge)
         return tests
 
     def _new_ids(self) -> None:
@@ -124,7 +131,7 @@ class _Maker:
             for number in self.of[name]:
                 if number in self.left:
                     self.left.remove(number)
-                    found[place % NUM_DAYS].append(self.train[number])
+                    found[place % self.num_days].append(self.train[number])
         return found
 
     def _write(self, path: Path, edges: Iterable[Triple]) -> None:

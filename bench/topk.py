@@ -1,8 +1,11 @@
 """Top-K in bulk: `graphmill predict` for all users of a made-up run, and faiss alone on the same lists.
 
-A vector is the mean of its group and subgroup, and noise; few directions have much spread. faiss's program
-reads the lists that `predict` has made, and compares as many of them; it writes numbers where `predict`
-writes raw ids.
+A vector is the mean of its group and subgroup, and noise; few directions have much spread. A subgroup has
+fewer rows than an answer, and a group more than a list: as in trained vectors, the best of an id lie in many
+subgroups and lists. With subgroups larger than K, few lists hold all answers, and any search looks good.
+
+faiss's program reads the lists that `predict` has made, and compares as many of them. It writes numbers, and
+then again raw ids in parquet, as `predict` does.
 """
 
 import json
@@ -30,7 +33,7 @@ from graphmill.formats.pbg_checkpoint import Iteration
 DIMENSION, K, RECALL = 100, 100, 0.95
 QUERIES_PER_CANDIDATE = 0.1
 PARTITION_ROWS = 1_000_000
-SUBGROUP_ROWS, SUBGROUPS = 250, 20
+SUBGROUP_ROWS, SUBGROUPS = K // 5, 2000
 COMPARED = 1000
 _AT = Iteration(1, 0, 1, 0, "edges", 1, 0)
 
@@ -49,20 +52,23 @@ def run(setting: Setting) -> Report:
         _add(report, whole, _said(whole, "lists"), figures)
         if setting.peers:
             peer, found = _faiss(setting, source, folder, int(figures["num_probed"]))
-            total_s = sum(found[each] for each in ("load_s", "search_s", "write_s"))
+            numbers_s = sum(found[each] for each in ("load_s", "search_s", "write_s"))
+            report.add("faiss alone, same lists", answers_s=numbers_s, search_s=found["search_s"])
             report.add(
-                "faiss alone, same lists",
+                "faiss, and raw ids in parquet",
                 wall_s=peer.wall_s,
                 cpu_s=peer.cpu_s,
-                answers_s=total_s,
+                answers_s=numbers_s + found["ids_s"],
                 search_s=found["search_s"],
                 total_peak_bytes=peer.total_peak_bytes,
             )
+            ours_s = _said(whole, "answers")
             report.ratio("answers of ours that are faiss's too", _agreement(folder, num_items))
-            report.ratio("ours / faiss, answers in files", _said(whole, "answers") / total_s, "<= 1.2")
+            report.ratio("ours / faiss, which writes numbers", ours_s / numbers_s, "<= 1.2")
+            report.ratio("ours / faiss, which writes raw ids too", ours_s / (numbers_s + found["ids_s"]))
     report.ratio(f"recall@{K} on a sample", float(figures["recall"]), f">= {RECALL}")
     report.notes.append(
-        "answers_s of ours: raw ids, ranks and scores in parquet; of faiss: numbers and scores"
+        "answers_s: raw ids, ranks and scores in parquet; of faiss alone: numbers and scores in npy"
     )
     return report
 
@@ -113,7 +119,7 @@ def _faiss(
         "-m",
         "bench.topk_faiss",
         folder / "index",
-        source / "checkpoint",
+        source,
         str(K),
     ]
     environment = {"PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": str(setting.num_workers)}

@@ -6,26 +6,27 @@ the vectors of other ids to those of the first day; and for the last day the sec
 processor time of the whole command, and the edges that were trained.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow.dataset as ds
 
-from bench.made_week import NUM_DAYS, Week, make
+from bench.made_week import Week, make
 from bench.measure import Measured
 from bench.report import Report
 from bench.setting import Setting, stage_figures, write_yaml
 from bench.synthetic import Triples, triples_folder
 
-SPLITS = ("test_old", "test_new", "test_drift")
+NUM_DAYS = 7
+SPLITS = ("test_old", "test_new", "test_drift_1")
 MODELS: Mapping[str, Mapping[str, Any]] = {
     "drawn negatives": {"num_uniform_negs": 1000, "num_epochs": 8},
     "1-vs-all": {"num_epochs": 8},
 }
 WARM_EPOCHS = 3
-REPLAY = 3
+DELTA: Mapping[str, Any] = {"train": {"replay": 3}}
 
 
 def run(setting: Setting) -> Report:
@@ -35,55 +36,68 @@ def run(setting: Setting) -> Report:
         "week", f"Seven days of {source.name}: trained from nothing, from the day before, as deltas"
     )
     with setting.run_folder("week") as folder:
-        week = make(source, folder / "tables")
+        week = make(source, folder / "tables", NUM_DAYS)
         for name, model in MODELS.items():
-            bench = _Model(setting, report, week, folder / name.replace(" ", "-"), dict(model))
-            bench.measure(name)
+            _measure(name, Days(setting, week, folder / name.replace(" ", "-"), model, SPLITS), report)
     report.notes.append(
         "Cosines to the first day are those of ids that were not drifted and did not go; one seed."
     )
     return report
 
 
-class _Model:
+def _measure(name: str, days: "Days", report: Report) -> None:
+    """Run the three ways, and add their rows."""
+    first, _ = days.run("first", 0)
+    whole, cost = days.run("whole", NUM_DAYS)
+    report.add(f"{name}: from nothing", **days.mrrs(whole), **_costs(whole, cost))
+    for way, changes in {
+        "all edges from the day before": {"num_epochs": WARM_EPOCHS},
+        "deltas": DELTA,
+    }.items():
+        last = first
+        for day in range(1, NUM_DAYS + 1):
+            last, cost = days.run(way.split()[0], day, changes, last)
+        cosines = days.cosines(first, last)
+        report.add(
+            f"{name}: {way}",
+            **days.mrrs(last),
+            cosine_p10=float(np.quantile(cosines, 0.1)),
+            cosine_p50=float(np.median(cosines)),
+            **_costs(last, cost),
+        )
+
+
+def _costs(output: Path, cost: Measured) -> dict[str, float]:
+    training = stage_figures(output, "train")
+    return {
+        "etl_s": stage_figures(output, "etl")["seconds"],
+        "train_s": training["seconds"],
+        "command_cpu_s": cost.cpu_s,
+        "trained_edges": training["num_edges"],
+    }
+
+
+class Days:
+    """Runs of the days of a made-up week or month, with one kind of model."""
+
     def __init__(
-        self, setting: Setting, report: Report, week: Week, folder: Path, model: dict[str, Any]
+        self, setting: Setting, week: Week, folder: Path, model: Mapping[str, Any], splits: Sequence[str]
     ) -> None:
-        self.setting, self.report, self.week = setting, report, week
-        self.folder, self.model = folder, model
+        self.setting, self.week, self.folder = setting, week, folder
+        self.model, self.splits = model, splits
 
-    def measure(self, name: str) -> None:
-        """Run the three ways, and add their rows."""
-        first, _ = self._run("first", 0)
-        whole, cost = self._run("whole", NUM_DAYS)
-        self._add(f"{name}: from nothing", whole, cost)
-        ways: dict[str, tuple[dict[str, Any], bool]] = {
-            "all edges from the day before": ({"num_epochs": WARM_EPOCHS}, False),
-            "deltas": ({"train": {"replay": REPLAY}}, True),
-        }
-        for way, (changes, is_delta) in ways.items():
-            last = first
-            for day in range(1, NUM_DAYS + 1):
-                last, cost = self._run(way.split()[0], day, changes, last, is_delta=is_delta)
-            self._add(f"{name}: {way}", last, cost, first)
-
-    def _run(
-        self,
-        name: str,
-        day: int,
-        changes: Mapping[str, Any] | None = None,
-        before: Path | None = None,
-        *,
-        is_delta: bool = False,
+    def run(
+        self, name: str, day: int, changes: Mapping[str, Any] | None = None, before: Path | None = None
     ) -> tuple[Path, Measured]:
+        """Run the pipeline on a day, from the output of the run before."""
         output = self.folder / f"{name}-{day}"
         etl: dict[str, Any] = {"tables": self._tables(day)}
         more: dict[str, Any] = {}
         if before is not None:
             etl["previous_entity_path"] = str(before / "entities")
             more["init_path"] = str(before / "checkpoint")
-        if is_delta and before is not None:
-            etl["previous_edge_path"] = str(before / "edges")
+            if changes == DELTA:
+                etl["previous_edge_path"] = str(before / "edges")
         config = {
             "input": str(self.week.folder),
             "output": str(output),
@@ -99,39 +113,19 @@ class _Model:
         return output, self.setting.pipeline(write_yaml(self.folder / f"{name}-{day}.yaml", config), {})
 
     def _tables(self, day: int) -> list[dict[str, Any]]:
-        is_last = day == NUM_DAYS
-        files = {
-            "train": self.week.paths(day),
-            "test_old": "test_old.tsv",
-            **{split: f"{split}.tsv" if is_last else "first.tsv" for split in SPLITS[1:]},
-        }
+        files = {"train": self.week.paths(day), **{split: f"{split}.tsv" for split in self.splits}}
+        if "test_new" in files and day < self.week.num_days:  # its ids come later
+            files["test_new"] = "first.tsv"
         form = {"format": "csv", "delimiter": "\t", "header": False, "lhs": 0, "relation_column": 1, "rhs": 2}
         return [{"path": path, "split": split, **form} for split, path in files.items()]
 
-    def _add(self, what: str, output: Path, cost: Measured, first: Path | None = None) -> None:
-        training = stage_figures(output, "train")
-        figures: dict[str, Any] = {split: self._mrr(output, split) for split in SPLITS}
-        if first is not None:
-            cosines = self._cosines(first, output)
-            figures |= {
-                "cosine_p10": float(np.quantile(cosines, 0.1)),
-                "cosine_p50": float(np.median(cosines)),
-            }
-        self.report.add(
-            what,
-            **figures,
-            etl_s=stage_figures(output, "etl")["seconds"],
-            train_s=training["seconds"],
-            command_cpu_s=cost.cpu_s,
-            trained_edges=training["num_edges"],
-        )
-
-    def _mrr(self, output: Path, split: str) -> float:
+    def mrrs(self, output: Path) -> dict[str, float]:
+        """Evaluate a run on each split."""
         config_path = self.folder / f"{output.name}.yaml"
-        found = self.setting.evaluate(config_path, split)[1]
-        return float(found["mrr"])
+        return {split: float(self.setting.evaluate(config_path, split)[1]["mrr"]) for split in self.splits}
 
-    def _cosines(self, first: Path, last: Path) -> np.ndarray:
+    def cosines(self, first: Path, last: Path) -> np.ndarray:
+        """Compare the vectors of ids that nothing was planted for."""
         before, after = (_vectors(output) for output in (first, last))
         planted = self.week.drifted | self.week.gone
         same = [name for name in before if name in after and name not in planted]

@@ -74,9 +74,13 @@ def read_rows(
         RawTableError: a file cannot be read, has a column of another type, or ids that are no ids.
     """
     for each in group:
+        fields = list(each.table.columns())  # a block has those that all rows of its file share at its end
         for first_row, block in read_whole(each):
             at = BlockPosition(each.uri, dict(zip(schema.names, schema.names, strict=True)), first_row)
-            columns = [_as(field.type, block[number], field.name, at) for number, field in enumerate(schema)]
+            columns = [
+                _as(wanted.type, block[field], wanted.name, at)
+                for field, wanted in zip(fields, schema, strict=True)
+            ]
             rows = pa.table(columns, schema=schema)
             yield rows, [ids_or_null(rows[name], name, at) for name in id_columns]
 

@@ -1,6 +1,17 @@
 """The suite; laid out as the code is, `whole` for what takes all of it."""
 
+import os
+import sys
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 DATA = Path(__file__).with_name("data")  # files that other systems have written: data/README.md
+
+# Many processes share few cores: each has one thread, as Dask's workers have, and none spins while it waits.
+for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+    os.environ.setdefault(variable, "1")
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
+# Images of containers set it: hundreds of commands, and each run of pytest, would compile all modules again.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False

@@ -27,15 +27,23 @@ hypothesis.settings.load_profile("suite")
 dask.config.set(NO_PROFILER)  # for clusters in this process too
 
 OF_NANNIES = {*dask.config.get("distributed.nanny.pre-spawn-environ"), *cluster.ENVIRONMENT}
+_HADOOP = "hadoop"
+_WITH_HADOOP = {"test_week.py"}  # files whose fixtures take longer than their tests without Hadoop
 AT_START = {name: os.environ.get(name) for name in OF_NANNIES}
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give a file to one process of pytest-xdist, for its fixtures; and all of Hadoop, which starts once."""
+    """Give a file to one process of pytest-xdist, for its fixtures; and all of Hadoop, which starts once.
+
+    What takes longest goes first, so that the processes end at about the same time.
+    """
+    groups = {}
     for item in items:
         on_hadoop = item.get_closest_marker("hdfs") or item.get_closest_marker("yarn")
-        item.add_marker(pytest.mark.xdist_group("hadoop" if on_hadoop else item.location[0]))
+        groups[item] = _HADOOP if on_hadoop or item.path.name in _WITH_HADOOP else item.location[0]
+        item.add_marker(pytest.mark.xdist_group(groups[item]))
+    items.sort(key=lambda item: (groups[item] != _HADOOP, "whole" not in item.path.parts))
 
 
 @pytest.fixture(autouse=True)

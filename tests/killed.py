@@ -28,7 +28,8 @@ from graphmill.storage import fs
 
 # What commands import when they need it.
 OF_COMMANDS = (
-    "torch",
+    "torch.fx.experimental.symbolic_shapes",  # what torch itself imports for the first gradient
+    "openTSNE",
     "graphmill.cli.main",
     "graphmill.report.page",
     "train.run.trainer",

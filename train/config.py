@@ -96,10 +96,11 @@ class TrainConfig(Section):
         description="Give static relations one operator per direction, as dynamic relations have them. PBG "
         "cannot read such a checkpoint.",
     )
-    prefetch: Neutral[bool] = Field(
-        True,
+    prefetch: Neutral[bool | None] = Field(
+        None,
         description="Read the next bucket's partitions and edges, and write the last one's, during training: "
-        "faster, and takes the memory of what is read and written.",
+        "faster, and takes the memory of what is read and written. null: yes, but where memory decides how "
+        "many partitions are in memory, they have that memory: they learn better, and are read less often.",
     )
     memory_partitions: Tunable[int | None] = Field(
         None,
@@ -112,7 +113,8 @@ class TrainConfig(Section):
         0.25,
         ge=0,
         description="Rows of other partitions that are in memory beside a bucket, as further negatives, as a "
-        "share of its own. One worker trains them, from files; with all_negs not beside half of all rows.",
+        "share of its own. One worker trains them, from files, where it holds less than two fifths of all "
+        "rows.",
     )
     tensorboard: Neutral[bool] = Field(
         False, description="Write event files of the curves to {output}/tensorboard, one per epoch."
@@ -190,6 +192,12 @@ class TrainConfig(Section):
         description="Train the edges that etl has added to those of `etl.previous_edge_path`, from init_path "
         "on, and for each of them so many of the other edges, drawn anew in each epoch. Rows without added "
         "edges stay as they are; new ids are folded in. null: train all edges.",
+    )
+    removed_weight: Tunable[float] = Field(
+        30.0,
+        ge=0,
+        description="With replay: weight of edges of `etl.previous_edge_path` that are none any more. Their "
+        "ends move apart until they score like other pairs; 0: vectors remember them.",
     )
     plugins: Tunable[PluginList] = Field(
         NO_PLUGINS,

@@ -25,7 +25,7 @@ from graphmill.vocab import Bucket
 
 _OURS = (
     r"_SUCCESS|checksums\.xxh128|entity_index|raw_id_mappings|entity_count_.+\.txt|entity_names_.+\.json"
-    r"|dynamic_rel_(count\.txt|names\.json)|edges_\d+_\d+\.h5|num_edges\.json|origins\.json"
+    r"|dynamic_rel_(count\.txt|names\.json)|(edges|removed)_\d+_\d+\.h5|num_edges\.json|origins\.json"
 )
 _OF_QUARANTINE = r"_SUCCESS|part-\d+-\d+\.parquet"
 

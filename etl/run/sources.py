@@ -248,6 +248,12 @@ def log_delta(config: Config, plan: Plan) -> None:
             f"etl: {len(plan.kept)} files are in {plan.earlier.edge_root} already, "
             f"{len(plan.added or [])} are read, {len(plan.gone)} are gone"
         )
+        if plan.gone and not plan.kept:
+            log.warning(
+                f"etl: none of the {len(plan.gone)} files that {plan.earlier.edge_root} comes from is there "
+                f"any more, such as {plan.gone[0].uri}: all edges count as new. A file is the same by its "
+                "URI, size, time of change, and the settings of its table"
+            )
     elif plan.reason:
         log.info("etl: reads all files anew, without etl.previous_edge_path: %s", plan.reason)
 

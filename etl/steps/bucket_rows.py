@@ -6,7 +6,7 @@ memory.
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -30,9 +30,16 @@ class Earlier:
     """[files of the earlier run] number of each file in this run; -1: this run does not have it."""
 
 
+class Renumber(Protocol):
+    """Gives records of an earlier bucket the indices that their ids have in this run."""
+
+    def __call__(self, records: Int32, *, drops: bool = False) -> Int32:
+        """Return the records renumbered; with `drops`, without those of ids that are forgotten."""
+
+
 @dataclass(frozen=True, eq=False)
 class KeptRows:
-    """Rows of an earlier bucket whose files this run has too."""
+    """Rows of an earlier bucket whose files this run has too, and edges of files that it does not have."""
 
     rows: AllRows
     fields: list[str]
@@ -42,8 +49,9 @@ class KeptRows:
     """[K] position of the first row of each file in the earlier bucket."""
     past: Int64
     """[K] position past its last row."""
-    renumber: Callable[[Int32], Int32] | None = None
-    """Gives records the indices that their ids have in this run."""
+    gone: Int64
+    """[G, 2] first and past the last edge of each file that this run does not have."""
+    renumber: Renumber | None = None
 
     @classmethod
     def of(
@@ -51,21 +59,22 @@ class KeptRows:
         rows: AllRows,
         number_of: Int32,
         fields: list[str],
-        renumber: Callable[[Int32], Int32] | None = None,
+        renumber: Renumber | None = None,
     ) -> "KeptRows":
         """Choose rows; `number_of` gives the present number of each of the earlier run's files, or -1."""
         number_R = number_of[rows.origins.origin]
         order = np.argsort(number_R, kind="stable")
         order = order[number_R[order] >= 0]
         starts, stops = rows.starts[:-1][order], rows.starts[1:][order]
-        return cls(rows, fields, number_R[order], starts, stops, renumber)
+        ends = np.stack([rows.origins.starts[:-1], rows.origins.starts[1:]], axis=1)
+        return cls(rows, fields, number_R[order], starts, stops, ends[number_R < 0], renumber)
 
     @property
     def counts(self) -> Int64:
         """[K] rows of each file."""
         return self.past - self.first
 
-    def read(self, start: int, stop: int) -> Iterator[Int32]:
+    def read(self, start: int, stop: int) -> Iterator["Rows"]:
         """Read the rows of the chosen files [start, stop), as records of `fields`."""
         if start == stop:
             return
@@ -74,7 +83,18 @@ class KeptRows:
         ends = zip(first[np.append(0, apart + 1)], past[np.append(apart, len(past) - 1)], strict=True)
         for begin, end in ends:
             for at in range(int(begin), int(end), _PIECE_ROWS):
-                yield self._records(at, min(at + _PIECE_ROWS, int(end)))
+                past_piece = min(at + _PIECE_ROWS, int(end))
+                yield Rows(self._records(at, past_piece), [], earlier_row=at)
+
+    def read_gone(self, max_rows: int) -> Iterator[Int32]:
+        """Read at most `max_rows` edges of the files that are gone, of no forgotten ids: records [n, 3]."""
+        for first, past in self.gone.tolist():
+            for at in range(first, min(past, first + max_rows), _PIECE_ROWS):
+                ends = at, min(at + _PIECE_ROWS, past, first + max_rows)
+                names = ("rel", "lhs", "rhs")
+                records = np.stack([self.rows.read_edges(*ends, name, np.int32) for name in names], axis=1)
+                yield records if self.renumber is None else self.renumber(records, drops=True)
+            max_rows -= min(past - first, max_rows)
 
     def _records(self, start: int, stop: int) -> Int32:
         columns = np.empty((len(self.fields), stop - start), np.int32)  # as they are written again
@@ -92,6 +112,8 @@ class Rows(NamedTuple):
     """[m] of each featurized side."""
     removes: bool = False
     """Whether they are no edges, but take out edges; they are not written."""
+    earlier_row: int | None = None
+    """Position of the first of them in the earlier bucket, if they come from there."""
 
 
 @dataclass(eq=False)
@@ -128,13 +150,11 @@ class BucketRows:
             for cut in cuts:
                 if starts[cut] > at:
                     yield Rows(edges[at : starts[cut]], [], removes)
-                for records in self.kept.read(num_read, int(before[cut])):
-                    yield Rows(records, [])
+                yield from self.kept.read(num_read, int(before[cut]))
                 num_read, at = int(before[cut]), int(starts[cut])
             yield Rows(edges[at:], [], removes)
         if self.kept is not None:
-            for records in self.kept.read(num_read, len(self.kept.numbers)):
-                yield Rows(records, [])
+            yield from self.kept.read(num_read, len(self.kept.numbers))
 
     def files(self) -> tuple[Int32, Int64]:
         """Return the numbers of all files whose rows are written, ascending, and the rows of each.

@@ -88,8 +88,8 @@ def _named_by_kept_rows(
             for bucket in buckets_of(settings, partition, side):
                 with open_all_rows(storage.join(earlier.edge_root, split), bucket, columns) as rows:
                     kept = KeptRows.of(rows, earlier.numbers, columns)
-                    for records in kept.read(0, len(kept.numbers)):
-                        rel, at = np.ascontiguousarray(records.T)
+                    for piece in kept.read(0, len(kept.numbers)):
+                        rel, at = np.ascontiguousarray(piece.records.T)
                         at = at[_are_own(rel, is_own, rows.uri)]
                         _check_indices(at, num_ids, side, rows.uri)
                         is_named[at] = True
@@ -117,14 +117,17 @@ class Renumbering:
         self._settings = settings
         self._indices: dict[Partition, Int32 | None] = {}
 
-    def apply(self, records: Int32, bucket: Bucket, uri: str) -> Int32:
+    def apply(self, records: Int32, bucket: Bucket, uri: str, *, drops: bool = False) -> Int32:
         """Return records [N, W] of rel, lhs, rhs and more, renumbered in place.
+
+        With `drops`, rows that name an id which is forgotten are left out.
 
         Raises:
             FormatError: a row names an id that is forgotten, or that is not in the earlier index.
         """
         if self._settings.forget_until is None:
             return records
+        is_kept_N = np.ones(len(records), bool)
         for side, column in ((Side.LHS, 1), (Side.RHS, 2)):
             for name in {each.entity_type(side): None for each in self._settings.relations}:
                 is_single = self._settings.num_partitions[name] == 1
@@ -136,13 +139,15 @@ class Renumbering:
                 at = np.ascontiguousarray(records[rows, column])
                 _check_indices(at, len(index), side, uri)
                 found = take(index, at)
-                if int(found.min(initial=0)) == NOWHERE:
+                if drops:
+                    is_kept_N[rows] &= found != NOWHERE
+                elif int(found.min(initial=0)) == NOWHERE:
                     raise FormatError(
                         f"{uri}: {side} names row {at[found == NOWHERE][0]} of {name!r}, which is gone, as "
                         f"{self._settings.etl.previous_entity_path} says: they are not of the same run"
                     )
                 records[rows, column] = found
-        return records
+        return records[is_kept_N] if drops else records
 
     def _index_of(self, partition: Partition) -> Int32 | None:
         """Return the index in this run of each row of the earlier index [P]; None: all are the same."""

@@ -10,13 +10,13 @@ from dataclasses import dataclass, field
 from functools import partial
 
 import numpy as np
-import numpy.typing as npt
 
 from etl.steps import exchange
 from etl.steps.bucket_rows import BucketRows, Earlier, KeptRows, Records
 from etl.steps.exchange import Exchange, Piece
 from etl.steps.gone import Renumbering
-from etl.steps.left_out import find_edges
+from etl.steps.left_out import Bools, find_edges
+from etl.steps.removed import RemovedEdges, taken_out
 from etl.steps.shared import Shared
 from etl.steps.task_settings import TaskSettings
 from etl.strings.native import add_counts
@@ -28,9 +28,12 @@ from graphmill.formats.edge_buckets import BucketWriter, Edges, bucket_uri
 from graphmill.formats.edge_buckets.all_rows import open_all_rows
 from graphmill.formats.edge_buckets.features import Features
 from graphmill.formats.edge_buckets.origins import BucketOrigins
+from graphmill.formats.edge_buckets.places import REMOVED
 from graphmill.storage import Checksums
 from graphmill.storage.as_json import Int32, Int64
-from graphmill.vocab import Side
+from graphmill.vocab import TRAIN_SPLIT, Bucket, Side
+
+_REMOVED_ROW_BYTES = 128  # of a candidate: its record, its marks, and a sort
 
 # Closing a file on HDFS waits half a second for its datanode: these waits overlap.
 _NUM_WRITERS = 8
@@ -198,6 +201,10 @@ def _write(plan: MergePlan, run: Run, place: int, rows: BucketRows, checksums: C
     num_edges = num_rows if is_edge_N is None else int(is_edge_N.sum())
     relation_counts = np.zeros(plan.num_relations, np.int64)
     split, bucket = settings.bucket_at(run.flat[place])
+    removed = None
+    if rows.kept is not None and split == TRAIN_SPLIT:
+        max_rows = settings.etl.merge_bytes // (_REMOVED_ROW_BYTES * min(len(run.flat), _NUM_WRITERS))
+        removed = RemovedEdges(_candidates(settings, rows, is_edge_N, max_rows), max_rows)
     with edge_buckets.new_bucket(
         settings.folders.splits[split],
         bucket,
@@ -208,19 +215,42 @@ def _write(plan: MergePlan, run: Run, place: int, rows: BucketRows, checksums: C
         checksums=checksums,
     ) as writer:
         start = 0
-        for records, features, removes in rows.read():
+        for records, features, removes, _ in rows.read():
             if removes:
                 continue
             stop = start + len(records)
             is_edge_n = None if is_edge_N is None else is_edge_N[start:stop]
             _append(settings, writer, records, features, is_edge_n, start)
+            if removed is not None:
+                removed.look_at(records if is_edge_n is None else records[is_edge_n])
             if plan.num_relations:
                 # edges that were removed do not count, duplicates do, where nothing is removed
                 counted = records[is_edge_n] if settings.removes else records
                 _count_relations(counted[:, 0].copy(), relation_counts, writer.uri)
             start = stop
         writer.set_origins(_origins(*rows.files(), is_edge_N))
+    if removed is not None:
+        _write_removed(settings.folders.splits[split], bucket, removed.removed(), checksums)
     return _Written(num_rows, num_edges, relation_counts)
+
+
+def _candidates(
+    settings: TaskSettings, rows: BucketRows, is_edge_N: Bools | None, max_rows: int
+) -> Iterator[Int32]:
+    """Yield the edges of the earlier bucket that may be none any more."""
+    if rows.kept is not None:
+        yield from rows.kept.read_gone(max_rows)
+        if settings.removes and is_edge_N is not None:
+            yield from taken_out(rows.read(), rows.kept.rows, is_edge_N)
+
+
+def _write_removed(edge_path: str, bucket: Bucket, removed: Int32, checksums: Checksums) -> None:
+    if len(removed):
+        rel, lhs, rhs = np.ascontiguousarray(removed.T)
+        with edge_buckets.new_bucket(
+            edge_path, bucket, len(removed), checksums=checksums, kind=REMOVED
+        ) as writer:
+            writer.append(Edges(lhs, rel, rhs))
 
 
 def _count_relations(rel: Int32, counts: Int64, uri: str) -> None:
@@ -241,7 +271,7 @@ def _append(
     writer: BucketWriter,
     records: Int32,
     features: list[Int32],
-    is_edge_n: npt.NDArray[np.bool_] | None,
+    is_edge_n: Bools | None,
     start: int,
 ) -> None:
     """Write some rows of a bucket, of which the first is row `start`."""
@@ -254,7 +284,7 @@ def _append(
     )
 
 
-def _origins(numbers: Int32, counts: Int64, is_edge_N: npt.NDArray[np.bool_] | None) -> BucketOrigins:
+def _origins(numbers: Int32, counts: Int64, is_edge_N: Bools | None) -> BucketOrigins:
     """Return where the rows of each file begin, among the edges and among those that were left out."""
     starts = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
     if is_edge_N is None or not len(counts):

@@ -8,6 +8,7 @@ from urllib.parse import unquote
 import pyarrow as pa
 
 from etl.config import Filters
+from etl.tables import nested
 from graphmill import storage
 from graphmill.errors import NotFoundError, RawTableError
 from graphmill.storage import FileStatus
@@ -89,8 +90,10 @@ def path_in_file(
         RawTableError: the table numbers its columns, and the file does not.
     """
     logical, physical = list(schema), list(of_file or ())
-    has_ids = any(_metadata(each, FIELD_ID) for each in physical)
-    if not has_ids and any(_metadata(each, FIELD_ID) and _metadata(each, NAMES) is None for each in logical):
+    is_numbered = has_ids(of_file)
+    if not is_numbered and any(
+        _metadata(each, FIELD_ID) and _metadata(each, NAMES) is None for each in logical
+    ):
         raise RawTableError(
             f"{uri}: expected numbers of columns (field ids) in the file, or names for them in the table's "
             "schema.name-mapping.default, found neither; write the file anew with the table's own writer"
@@ -98,12 +101,44 @@ def path_in_file(
     found: list[str] = []
     for name in path:
         wanted = next(each for each in logical if each.name == name)
-        match = next((each for each in physical if _is_same(wanted, each, has_ids)), None)
+        match = next((each for each in physical if _is_same(wanted, each, is_numbered)), None)
         if match is None:
             return None
         found.append(match.name)
         logical, physical = _below(wanted.type), _below(match.type)
     return tuple(found)
+
+
+def with_names_of(wanted: pa.DataType, found: pa.DataType, *, has_ids: bool) -> pa.DataType:
+    """Return the type `found` with the names that the fields in it have in `wanted`, however deep they lie.
+
+    A field that `wanted` does not have keeps its name, unless another field has it there.
+    """
+    if pa.types.is_struct(wanted) and pa.types.is_struct(found):
+        taken = {each.name for each in wanted}
+        fields = []
+        for field in found:
+            match = next((each for each in wanted if _is_same(each, field, has_ids)), None)
+            if match is not None:
+                kind = with_names_of(match.type, field.type, has_ids=has_ids)
+                fields.append(pa.field(match.name, kind))
+            else:
+                name = field.name
+                while name in taken:
+                    name += "_"
+                fields.append(field.with_name(name))
+            taken.add(fields[-1].name)
+        return pa.struct(fields)
+    below, own = nested.fields_in(wanted), nested.fields_in(found)
+    if len(below) != len(own):
+        return found
+    kinds = [with_names_of(a.type, b.type, has_ids=has_ids) for a, b in zip(below, own, strict=True)]
+    return nested.with_fields(found, [each.with_type(kind) for each, kind in zip(own, kinds, strict=True)])
+
+
+def has_ids(schema: pa.Schema | None) -> bool:
+    """Whether the columns of a file have numbers."""
+    return any(_metadata(each, FIELD_ID) for each in schema or ())
 
 
 def _is_same(wanted: pa.Field, found: pa.Field, has_ids: bool) -> bool:

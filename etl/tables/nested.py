@@ -3,7 +3,7 @@
 A path is the name of a column, and the names of the fields that lead from there to a value.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import pyarrow as pa
 
@@ -53,6 +53,26 @@ def joined(values: Iterable[tuple[Path, pa.DataType]]) -> dict[str, pa.DataType]
         if len(path) > 1:
             below.setdefault(path[0], []).append((path[1:], kind))
     return types | {name: pa.struct(list(joined(each).items())) for name, each in below.items()}
+
+
+def fields_in(kind: pa.DataType) -> list[pa.Field]:
+    """Return the fields of a struct, the element of a list, or key and value of a map; else none."""
+    if pa.types.is_struct(kind):
+        return list(kind)
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return [kind.value_field]
+    return [kind.key_field, kind.item_field] if pa.types.is_map(kind) else []
+
+
+def with_fields(kind: pa.DataType, fields: Sequence[pa.Field]) -> pa.DataType:
+    """Return the type with other `fields_in` it."""
+    if pa.types.is_struct(kind):
+        return pa.struct(fields)
+    if pa.types.is_map(kind):
+        return pa.map_(fields[0].with_nullable(False), fields[1])
+    if fields:
+        return (pa.list_ if pa.types.is_list(kind) else pa.large_list)(*fields)
+    return kind
 
 
 def _fields(kind: pa.DataType | None) -> dict[str, pa.DataType]:

@@ -11,9 +11,9 @@ from itertools import groupby, pairwise
 
 import pyarrow as pa
 
-from etl.config import Column, FilesConfig, Table
+from etl.config import Column, FilesConfig, Table, WholeTableConfig
 from etl.tables import nested
-from etl.tables.data_file import DataFile, missing_file, path_in_file
+from etl.tables.data_file import DataFile, has_ids, missing_file, path_in_file, with_names_of
 from etl.tables.filters import columns_of, expression, filter_field
 from etl.tables.formats import FileRange, Head, TableFormat, format_of
 from etl.tables.formats.base import Cut
@@ -69,6 +69,7 @@ def find_ranges(label: str, table: Table, file: DataFile, chunk_rows: int) -> li
         columns={field: ".".join(path) for field, path in found.items()},
         nested={field: path for field, path in found.items() if len(path) > 1},
         num_columns=len(head.names),
+        renamed=_renamed(table, head, file, found),
         values=values,
         types=nested.joined((found[field], kind) for field, kind in types.items()),
         integer_columns=integers,
@@ -87,6 +88,26 @@ def find_ranges(label: str, table: Table, file: DataFile, chunk_rows: int) -> li
         )
         for number, (first_row, num_rows, cut) in enumerate(_cuts(file, file_format, head, found, chunk_rows))
     ]
+
+
+def _renamed(
+    table: FilesConfig, head: Head, file: DataFile, found: Mapping[str, nested.Path]
+) -> dict[str, pa.DataType]:
+    """Find the names in columns of structs, of a table that is read whole, as its log has them."""
+    if file.schema is None or not isinstance(table, WholeTableConfig):
+        return {}
+    own = table.columns()
+    kinds = {
+        field: (file.schema.field(own[field]).type, head.types[path[0]])
+        for field, path in found.items()
+        if field in own
+    }
+    names = {
+        field: with_names_of(wanted, kind, has_ids=has_ids(head.schema))
+        for field, (wanted, kind) in kinds.items()
+        if kind.num_fields
+    }
+    return {field: kind for field, kind in names.items() if kind != kinds[field][1]}
 
 
 def _cuts(
@@ -157,6 +178,8 @@ def _columns_of_log(
         path: nested.Path | None
         if isinstance(column, int):
             path = (schema.names[column],) if column < len(schema) else None
+        elif isinstance(table, WholeTableConfig):
+            path = (column,) if column in kinds else None
         else:
             path = nested.find(kinds, column)
         if path is None:

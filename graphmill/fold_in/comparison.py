@@ -26,6 +26,7 @@ from torch import Tensor
 
 from graphmill.fold_in.frozen import FrozenModel
 from graphmill.fold_in.new_edges import NewEdges, groups, relation_of_rows, side_of
+from graphmill.fold_in.softplus import softplus
 from graphmill.model import comparators
 from graphmill.model.losses import loss_gradient
 from graphmill.model.plug_ins import MASKED
@@ -33,7 +34,6 @@ from graphmill.trained.relation import Relation
 from graphmill.vocab import Side
 
 _MASKED = torch.tensor(MASKED)
-_LARGEST_GAP = 80.0  # whose exp is a float32
 
 
 class Scored(NamedTuple):
@@ -115,11 +115,11 @@ class Chunk:
 
 def loss_and_gradient(model: FrozenModel, chunk: Chunk, vectors_BD: Tensor) -> tuple[Tensor, Tensor]:
     """Compute the losses of a chunk's edges [E], and their gradients with respect to the vectors [E, D]."""
-    leaf_ED = vectors_BD[chunk.id_E]
+    leaf_ED = vectors_BD.index_select(0, chunk.id_E)
     has_slopes = chunk.is_product and chunk.relation.has_slopes
     if not has_slopes:
         leaf_ED.requires_grad_()
-    loss_E, slope_ED = torch.zeros(len(leaf_ED)), torch.zeros(leaf_ED.shape)
+    loss_E, slope_ED = torch.zeros(len(leaf_ED)), None
     outputs: list[Tensor] = []
     slopes: list[Tensor] = []
     for scored in filter(None, (chunk.as_queries(leaf_ED), chunk.as_answers(leaf_ED))):
@@ -130,7 +130,8 @@ def loss_and_gradient(model: FrozenModel, chunk: Chunk, vectors_BD: Tensor) -> t
             if scored.wrong_XD is not None:
                 own_ED.addmm_(neg_EX, scored.wrong_XD)
             if has_slopes:
-                slope_ED += scored.slopes(own_ED)
+                own_ED = scored.slopes(own_ED)
+                slope_ED = own_ED if slope_ED is None else slope_ED.add_(own_ED)
             else:
                 outputs.append(scored.own_ED)
                 slopes.append(own_ED)
@@ -138,9 +139,8 @@ def loss_and_gradient(model: FrozenModel, chunk: Chunk, vectors_BD: Tensor) -> t
             outputs += [scored.pos_E] if scored.wrong_XD is None else [scored.pos_E, scored.neg_EX]
             slopes += [pos_E] if scored.wrong_XD is None else [pos_E, neg_EX]
     if outputs:
-        (found_ED,) = torch.autograd.grad(outputs, [leaf_ED], slopes)
-        slope_ED += found_ED
-    return loss_E, slope_ED
+        (slope_ED,) = torch.autograd.grad(outputs, [leaf_ED], slopes)
+    return loss_E, torch.zeros_like(leaf_ED) if slope_ED is None else slope_ED
 
 
 def _losses(model: FrozenModel, scored: Scored, weight_E: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -159,14 +159,6 @@ def _losses(model: FrozenModel, scored: Scored, weight_E: Tensor) -> tuple[Tenso
     # A loss of the user's is one sum of all edges, which tells nothing of an id.
     loss_E = found.loss_CP[0] * model.temperature if found.loss_CP.dim() else torch.zeros_like(weight_E)
     return loss_E, found.pos_CP[0], found.neg_CPM[0]
-
-
-def softplus(gap: Tensor) -> tuple[Tensor, Tensor]:
-    """Compute log(1 + exp(gap)) and its slope, faster than by torch's log1p; overwrites the gaps."""
-    exp = gap.clamp_max_(_LARGEST_GAP).exp_()
-    total = exp + 1
-    lost = (total - 1).sub_(exp).div_(total)  # what the rounding of the total has added
-    return torch.log(total).sub_(lost), exp.div_(total)
 
 
 def beaten_shares(chunk: Chunk, vectors_BD: Tensor) -> Tensor:

@@ -21,7 +21,7 @@ from graphmill.fold_in.comparison import beaten_shares, chunks, loss_and_gradien
 from graphmill.fold_in.frozen import FrozenModel
 from graphmill.fold_in.new_edges import Mentions, NewEdges
 from graphmill.fold_in.options import ignores_regularizer
-from graphmill.fold_in.others import OtherQueries, loss_as_others
+from graphmill.fold_in.others import ROWS, OtherQueries, loss_as_others
 from graphmill.model import operators
 from graphmill.model.arrays import halves
 from graphmill.model.losses import n3
@@ -91,8 +91,9 @@ class Objective:
             id_E = chunk.id_E[: chunk.num]
             loss_B.index_add_(0, id_E, loss_E[: chunk.num])
             slope_BD.index_add_(0, id_E, slope_ED[: chunk.num])
-        for start in range(0, len(vectors_BD), self._sizes.rows):
-            block = slice(start, start + self._sizes.rows)
+        rows = min(self._sizes.rows, ROWS)
+        for start in range(0, len(vectors_BD), rows):
+            block = slice(start, start + rows)
             has_edges_B1 = self._has_edges_B1[block]
             if not has_edges_B1.any():
                 continue

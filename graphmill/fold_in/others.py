@@ -14,16 +14,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from graphmill.fold_in.comparison import softplus
 from graphmill.fold_in.edge_sample import RelationEdges
 from graphmill.fold_in.frozen import FrozenModel
 from graphmill.fold_in.new_edges import groups, relation_of_rows
+from graphmill.fold_in.softplus import weighted_softplus
 from graphmill.model import comparators
 from graphmill.model.losses import loss_gradient
 from graphmill.model.registry import COMPARATORS
 from graphmill.trained.relation import Relation
 from graphmill.trained.table import Numbers
 from graphmill.vocab import Side
+
+ROWS = 256
+"""Ids whose scores with all queries, 512 or so, stay in a core's cache."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,19 +59,7 @@ def loss_as_others(model: FrozenModel, queries: OtherQueries, vectors_BD: Tensor
         score_BQ = own_BD.detach() @ queries.query_QD.mT
     else:
         score_BQ = queries.relation.matrix_scores(queries.side, queries.query_QD, own_BD).mT
-    gap_BQ = (score_BQ.detach() - queries.offset_Q).div_(model.temperature)
-    if model.config.loss_fn in ("softmax", "logistic"):
-        loss_BQ, slope_BQ = softplus(gap_BQ)
-    elif model.config.loss_fn == "ranking":
-        loss_BQ, slope_BQ = gap_BQ.clamp_min(0), (gap_BQ > 0).to(gap_BQ.dtype)
-    else:
-        pos_1P = (queries.offset_Q / model.temperature).expand_as(gap_BQ).reshape(1, -1)
-        neg_1P1 = (score_BQ.detach() / model.temperature).reshape(1, -1, 1)
-        weight_1P = torch.ones_like(pos_1P)
-        found = loss_gradient(model.config.loss_fn, model.config.margin, pos_1P, neg_1P1, weight_1P)
-        loss_BQ, slope_BQ = torch.zeros_like(gap_BQ), found.neg_CPM.view_as(gap_BQ)
-    loss_B = (loss_BQ @ queries.weight_Q) * model.temperature
-    slope_BQ = slope_BQ.mul_(queries.weight_Q)
+    loss_B, slope_BQ = _losses(model, queries, score_BQ.detach().contiguous())
     if not is_product:
         return loss_B, torch.autograd.grad(score_BQ, [leaf_BD], slope_BQ)[0]
     slope_BD = slope_BQ @ queries.query_QD
@@ -77,6 +68,23 @@ def loss_as_others(model: FrozenModel, queries: OtherQueries, vectors_BD: Tensor
     if own_BD is not leaf_BD:
         (slope_BD,) = torch.autograd.grad(own_BD, [leaf_BD], slope_BD)
     return loss_B, slope_BD
+
+
+def _losses(model: FrozenModel, queries: OtherQueries, score_BQ: Tensor) -> tuple[Tensor, Tensor]:
+    """Compute the losses [B] of scores, and their slopes [B, Q]; may overwrite the scores."""
+    loss_fn, temperature = model.config.loss_fn, model.temperature
+    if loss_fn in ("softmax", "logistic"):
+        loss_B, slope_BQ = weighted_softplus(score_BQ, queries.offset_Q, queries.weight_Q, temperature)
+        return loss_B * temperature, slope_BQ
+    if loss_fn == "ranking":
+        gap_BQ = (score_BQ - queries.offset_Q).div_(temperature)
+        loss_BQ, slope_BQ = gap_BQ.clamp_min(0), (gap_BQ > 0).to(gap_BQ.dtype)
+    else:
+        pos_1P = (queries.offset_Q / temperature).expand_as(score_BQ).reshape(1, -1)
+        neg_1P1 = (score_BQ / temperature).reshape(1, -1, 1)
+        found = loss_gradient(loss_fn, model.config.margin, pos_1P, neg_1P1, torch.ones_like(pos_1P))
+        loss_BQ, slope_BQ = torch.zeros_like(score_BQ), found.neg_CPM.view_as(score_BQ)
+    return (loss_BQ @ queries.weight_Q) * temperature, slope_BQ.mul_(queries.weight_Q)
 
 
 def other_queries(model: FrozenModel, entity_type: str) -> list[OtherQueries]:

@@ -19,7 +19,12 @@ Keep = Callable[[Numbers, Numbers], npt.NDArray[np.bool_]]  # queries [M], candi
 
 HELD_BYTES = 40
 """Memory for one candidate that is held, sorting included."""
+MOST_UNORDERED = 1 << 32
+"""Candidates of `UnorderedBest`, at most."""
 _FEWEST = 1 << 14
+_HALF = np.uint64(32)
+_NOTHING = np.uint64(0xFFFFFFFFFFFFFFFF)
+_LOWEST = np.finfo(np.float32).min  # -inf is no answer
 
 
 class Answers(NamedTuple):
@@ -63,7 +68,8 @@ class Best:
         if self._new:
             parts = zip(self._held, *self._new, strict=True)
             query, score, candidate = (np.concatenate(part) for part in parts)
-            order = self._order(query.astype(np.uint64) << np.uint64(32) | _descending(score), candidate)
+            key = query.astype(np.uint64) << _HALF | _descending(score)
+            order = np.argsort(key, kind="stable")  # of equal scores, earlier candidates stay first
             query = query[order]
             first_P = np.searchsorted(query, np.arange(self._num_queries))
             place = np.arange(len(query)) - first_P[query]
@@ -73,40 +79,71 @@ class Best:
             self._new, self._num_new = [], 0
         return self._held
 
-    def _order(self, key: npt.NDArray[np.uint64], candidate: Numbers) -> npt.NDArray[np.intp]:
-        """Sort by query, then score. Stable: of equal scores, earlier candidates stay first."""
-        return np.argsort(key, kind="stable")
 
+class UnorderedBest:
+    """The same for candidates that come in any order, and for some of the queries at a time.
 
-class UnorderedBest(Best):
-    """The same for candidates that come in any order, and for some of the queries at a time."""
+    Each query has room for 2 K candidates. One number holds score and candidate, so that the smallest numbers
+    are the best. Where the room ends, a query forgets all but its K smallest.
+    """
+
+    def __init__(self, num_queries: int, k: int) -> None:
+        self._k = k
+        self._held_PM = np.full((num_queries, 2 * k), _NOTHING)
+        self._num_held_P = np.zeros(num_queries, np.int64)
+        self._least_P = np.full(num_queries, _LOWEST)
 
     def add_rows(self, query_P: Numbers, score_PN: Floats, candidate_N: Numbers) -> None:
         """Take the scores of the queries `query_P` for some candidates; -inf is no answer."""
-        least_P1 = np.maximum(self._least_P1[query_P], np.finfo(np.float32).min)
-        is_found_PN = score_PN >= least_P1  # of equal scores, a smaller number may come later
-        crowded = np.flatnonzero(np.count_nonzero(is_found_PN, axis=1) > self._k)
+        least_P = self._least_P[query_P]
+        if score_PN.shape[1] > self._k:
+            self._raise(least_P, score_PN, np.flatnonzero(least_P == _LOWEST))
+        found, bounds = _reaching(score_PN, least_P)  # of equal scores, a smaller number may come later
+        crowded = np.flatnonzero(np.diff(bounds) > self._k)
         if len(crowded):
-            own = score_PN[crowded]
-            place = own.shape[1] - self._k
-            raised = np.maximum(least_P1[crowded], np.partition(own, place, axis=1)[:, place, None])
-            self._least_P1[query_P[crowded]] = raised
-            is_found_PN[crowded] = own >= raised
-        found = np.flatnonzero(is_found_PN)
-        if len(found):
-            query, column = np.divmod(found, score_PN.shape[1])
-            self._take(Answers(query_P[query], score_PN.reshape(-1)[found], candidate_N[column]))
+            self._raise(least_P, score_PN, crowded)
+            found, bounds = _reaching(score_PN, least_P)
+        self._least_P[query_P] = least_P
+        count_P = np.diff(bounds)
+        if count_P.max(initial=0) > self._k:  # many equal scores
+            for columns in np.array_split(np.arange(len(candidate_N)), 2):
+                self.add_rows(query_P, score_PN[:, columns], candidate_N[columns])
+            return
+        self._shrink(query_P[self._num_held_P[query_P] + count_P > 2 * self._k])
+        row = np.repeat(np.arange(len(query_P)), count_P)
+        column = found - row * score_PN.shape[1]
+        first_P = query_P * (2 * self._k) + self._num_held_P[query_P] - bounds[:-1]
+        key = _descending(score_PN.reshape(-1)[found]) << _HALF | candidate_N[column].astype(np.uint64)
+        self._held_PM.reshape(-1)[first_P[row] + np.arange(len(found))] = key
+        self._num_held_P[query_P] += count_P
 
-    def _order(self, key: npt.NDArray[np.uint64], candidate: Numbers) -> npt.NDArray[np.intp]:
-        order = np.argsort(key)
-        ascending = key[order]
-        is_tied = np.zeros(len(key), bool)
-        equal = ascending[1:] == ascending[:-1]
-        is_tied[1:] |= equal
-        is_tied[:-1] |= equal
-        tied = order[is_tied]  # few, which are sorted apart
-        order[is_tied] = tied[np.lexsort((candidate[tied], key[tied]))]
-        return order
+    def _raise(self, least_P: Floats, score_PN: Floats, rows: Numbers) -> None:
+        """Raise what some rows must reach to the K-th best of their scores."""
+        own = np.partition(score_PN[rows], -self._k, axis=1)[:, -self._k]
+        least_P[rows] = np.maximum(least_P[rows], own)
+
+    def _shrink(self, query_P: Numbers) -> None:
+        """Forget all but the best of queries that have more than K."""
+        key_PM = np.partition(self._held_PM[query_P], self._k - 1, axis=1)
+        self._least_P[query_P] = _score(key_PM[:, self._k - 1])
+        key_PM[:, self._k :] = _NOTHING
+        self._held_PM[query_P], self._num_held_P[query_P] = key_PM, self._k
+
+    def answers(self) -> Answers:
+        """All answers."""
+        self._held_PM.sort(axis=1)
+        key_PK = self._held_PM[:, : self._k]
+        is_held_PK = key_PK != _NOTHING
+        query = np.repeat(np.arange(len(key_PK)), np.count_nonzero(is_held_PK, axis=1))
+        key = key_PK[is_held_PK]
+        return Answers(query, _score(key), (key & np.uint64(MOST_UNORDERED - 1)).astype(np.int64))
+
+
+def _reaching(score_PN: Floats, least_P: Floats) -> tuple[Numbers, Numbers]:
+    """Positions of the scores that are not below those of their queries; where each query's begin [P + 1]."""
+    num_queries, num_candidates = score_PN.shape
+    found = np.flatnonzero(score_PN >= least_P[:, None])
+    return found, np.searchsorted(found, np.arange(num_queries + 1) * num_candidates)
 
 
 def _descending(score: Floats) -> npt.NDArray[np.uint64]:
@@ -114,3 +151,10 @@ def _descending(score: Floats) -> npt.NDArray[np.uint64]:
     bits = (score + np.float32(0)).view(np.uint32)  # -0 becomes 0
     ascending = np.where(bits >> np.uint32(31), ~bits, bits | np.uint32(1 << 31))
     return (~ascending).astype(np.uint64)
+
+
+def _score(key: npt.NDArray[np.uint64]) -> Floats:
+    """The scores that `_descending` has put into the upper half of numbers."""
+    ascending = ~(key >> _HALF).astype(np.uint32)
+    bits = np.where(ascending >> np.uint32(31), ascending ^ np.uint32(1 << 31), ~ascending)
+    return bits.view(np.float32)

@@ -1,23 +1,35 @@
 """Places of vectors on a map: t-SNE where openTSNE is installed, else principal components.
 
+    results/map-{dimension}.json    the places of a run's sample, until its vectors change
+
 Both compare vectors by their cosine, as `neighbors` does. t-SNE (van der Maaten and Hinton 2008; openTSNE,
 Poličar et al. 2024) keeps near vectors near, so that groups are apart; distances between groups mean little.
 
 Shapes: N vectors, D dimension.
 """
 
+import json
+import logging
+from contextlib import suppress
+from importlib.util import find_spec
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from graphmill import storage
+from graphmill.errors import GraphMillError
 from graphmill.library.nearest import Floats, unit
+from graphmill.storage.checksums import of_bytes
 
 MIN_NEIGHBORHOOD = 20  # vectors, from which on neighbourhoods mean something
 PERPLEXITY = 30
+ITERATIONS = {"early_exaggeration_iter": 125, "n_iter": 250}  # half of openTSNE's: as good for so few vectors
 FIRST_SPREAD = 1e-4  # the standard deviation that t-SNE starts with
 
 Places = npt.NDArray[np.float64]
+
+log = logging.getLogger("graphmill")
 
 
 class Layout(NamedTuple):
@@ -26,6 +38,28 @@ class Layout(NamedTuple):
     places: Places
     axes: tuple[str, str]
     meaning: str
+
+
+def kept_layout(uri: str, vectors_ND: Floats) -> Layout:
+    """The layout in the file `uri`, if it is one of these vectors; else a new one, which is kept there.
+
+    t-SNE takes seconds, and commands write the report of a run whose vectors are still the same.
+    """
+    method = "t-SNE" if find_spec("openTSNE") else "principal components"
+    of = f"{method} of {vectors_ND.shape}, {of_bytes(vectors_ND.tobytes())}"
+    with suppress(GraphMillError, LookupError, TypeError, ValueError):  # there is none, or one of others
+        kept = storage.read_json(uri)
+        places_N2 = np.array(kept["places"], np.float64)
+        if kept["of"] == of and places_N2.shape == (len(vectors_ND), 2) and np.isfinite(places_N2).all():
+            first, second = map(str, kept["axes"])
+            return Layout(places_N2, (first, second), str(kept["meaning"]))
+    made = layout(vectors_ND)
+    content = {"of": of, "axes": made.axes, "meaning": made.meaning, "places": made.places.tolist()}
+    try:
+        storage.write_text(uri, json.dumps(content) + "\n")
+    except GraphMillError as error:
+        log.debug("report: the places of the map are not kept: %s", error)
+    return made
 
 
 def layout(vectors_ND: Floats) -> Layout:
@@ -58,6 +92,7 @@ def tsne(unit_ND: Floats) -> Places | None:
         neighbors="exact",
         n_jobs=1,
         random_state=0,
+        **ITERATIONS,
     )
     places_N2: Places = np.asarray(method.fit(unit_ND), np.float64)
     return places_N2.round(3)

@@ -5,12 +5,15 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from graphmill import storage
 from graphmill.errors import ConfigError
+from graphmill.library.nearest import Floats
 from graphmill.library.run import Run
 from graphmill.report.blocks import Block, Curves, Note, Series
 from graphmill.report.labels import Labels
-from graphmill.report.layout import Places, layout
+from graphmill.report.layout import Layout, Places, kept_layout
 from graphmill.report.sample import MAX_TYPES, SAMPLE_ROWS, sampled
+from graphmill.run.results import FOLDER
 
 MAX_COLOURS = 10
 REST = "other"
@@ -34,7 +37,7 @@ def _by_type(run: Run, names: list[str], dimension: int) -> Iterator[Block]:
     samples = {name: sampled(run, name, SAMPLE_ROWS // len(shown)) for name in shown}
     if sum(len(ids) for ids, _ in samples.values()) < 3 or dimension < 2:
         return
-    found = layout(np.concatenate([sample_ND for _, sample_ND in samples.values()]))
+    found = _layout(run, np.concatenate([sample_ND for _, sample_ND in samples.values()]))
     groups = [name for name, (ids, _) in samples.items() for _ in ids]
     tips = [f"{name} {each}"[:ID_CHARS] for name, (ids, _) in samples.items() for each in ids]
     said = "Good: groups that mean something to you; point at them to see their ids. Bad: one even cloud."
@@ -55,7 +58,7 @@ def _labelled(run: Run, filled: list[str], labels: Labels) -> Iterator[Block]:
         yield Note(f"No id of {name} in the map has a label in {labels.uri}.", "warning")
     if len(ids) < 3 or sample_ND.shape[1] < 2:
         return
-    found = layout(sample_ND)
+    found = _layout(run, sample_ND)
     groups = [label_of.get(each, NO_LABEL) for each in ids]
     tips = [f"{each}: {label}"[:ID_CHARS] for each, label in zip(ids, groups, strict=True)]
     series = _series(found.places, groups, tips)
@@ -63,6 +66,10 @@ def _labelled(run: Run, filled: list[str], labels: Labels) -> Iterator[Block]:
     note = f"Good: each {column} has a place of its own. Bad: all colours are mixed. {found.meaning}"
     title = f"A map of {len(ids):,} {name} embeddings by {column}"
     yield Curves(f"map-{sample_ND.shape[1]}", title, *found.axes, series, square=True, note=note)
+
+
+def _layout(run: Run, vectors_ND: Floats) -> Layout:
+    return kept_layout(storage.join(run.uri, FOLDER, f"map-{vectors_ND.shape[1]}.json"), vectors_ND)
 
 
 def _series(places: Places, groups: list[str], tips: list[str]) -> list[Series]:

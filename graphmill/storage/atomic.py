@@ -85,22 +85,22 @@ def _written_back(path: str) -> Iterator[None]:
     """Write back the bytes that the block adds to a file, so that the final sync is short."""
     is_done = threading.Event()
 
-    def follow() -> None:
+    def follow(number: int) -> None:
         begun = 0
-        with Path(path).open("rb") as file:
-            while not is_done.wait(WRITE_BACK_S):
-                size = os.fstat(file.fileno()).st_size
-                if size > begun:  # writes back dirty pages but keeps them cached
-                    os.posix_fadvise(file.fileno(), begun, size - begun, os.POSIX_FADV_DONTNEED)
-                begun = size
+        while not is_done.wait(WRITE_BACK_S):
+            size = os.fstat(number).st_size
+            if size > begun:  # writes back dirty pages but keeps them cached
+                os.posix_fadvise(number, begun, size - begun, os.POSIX_FADV_DONTNEED)
+            begun = size
 
-    thread = threading.Thread(target=follow, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        is_done.set()
-        thread.join()
+    with Path(path).open("rb") as file:  # here, where an error is that of the writer
+        thread = threading.Thread(target=follow, args=(file.fileno(),), daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            is_done.set()
+            thread.join()
 
 
 def replace_file(temporary: str, uri: str) -> None:

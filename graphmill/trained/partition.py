@@ -15,7 +15,7 @@ from graphmill.formats import entity_counts, entity_index
 from graphmill.trained.inputs import Inputs
 
 READ_BYTES = 8 << 20
-FEW_ROWS = 64  # unwanted rows that are read for each wanted one, rather than reading twice
+FEW_BYTES = 256 << 10  # of unwanted rows that are read for each wanted one: one more reading takes as long
 
 Numbers = npt.NDArray[np.int64]
 
@@ -136,7 +136,7 @@ def gather_vectors(inputs: Inputs, part: MeasuredPartition, rows: Numbers) -> Fl
         while start < len(rows):  # neighbours are read together
             stop = int(np.searchsorted(rows, rows[start] + most))
             first, last = int(rows[start]), int(rows[stop - 1])
-            if last - first > FEW_ROWS * (stop - start):
+            if (last - first) * 4 * part.dimension > FEW_BYTES * (stop - start):
                 stop, last = start + 1, first
             gathered[start:stop] = stored.read(first, last + 1)[rows[start:stop] - first]
             start = stop

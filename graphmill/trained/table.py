@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from graphmill.checkpoints import Floats
 from graphmill.config import Config
+from graphmill.trained.id_search import IdSearch
 from graphmill.trained.inputs import Inputs
 from graphmill.trained.partition import (
     MeasuredPartition,
@@ -114,11 +114,11 @@ class EntityTable:
     def find(self, ids: pa.Array) -> Numbers:
         """Find the numbers of raw ids (string [Q]); UNKNOWN for an id that the type does not have."""
         numbers = np.full(len(ids), UNKNOWN, np.int64)
+        search = IdSearch(ids)
         for part, first in zip(self.parts, self.first.tolist(), strict=False):
             for batch in iter_ids(self.inputs, part, ID_ROWS):
-                at = pc.index_in(ids, value_set=batch)
-                here = at.is_valid().to_numpy(zero_copy_only=False)
-                numbers[here] = at.drop_null().to_numpy() + first
+                places, rows = search.among(batch)
+                numbers[places] = rows + first
                 first += len(batch)
         return numbers
 

@@ -7,7 +7,7 @@
 Shapes: B ids, E edges, D dimension, K rows.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -20,6 +20,7 @@ from graphmill.fold_in.new_edges import Mentions, NewEdges
 from graphmill.fold_in.solver import OF_JOB, Solver
 from graphmill.formats import remapped
 from graphmill.trained.relation import check_magnitude
+from graphmill.trained.table import Numbers
 from graphmill.vocab import Side
 from remap.fold_in.sorting import NONE, SCHEMA, Sorting, batch_number
 
@@ -27,6 +28,8 @@ COLUMNS = (
     pa.field("confidence", pa.float32(), nullable=False),
     pa.field("num_edges", pa.int32(), nullable=False),
 )
+MOST_FLOATS = 1 << 24
+"""Coordinates of known ends that are in memory at a time, but for copies."""
 _ORDER = [(name, "ascending") for name in ("id", "order", "relation", "is_rhs", "known", "weight")]
 
 
@@ -53,8 +56,7 @@ def solve_group(
     counts = np.bincount(edges.id_E, minlength=len(ids)).astype(np.int32)
     with remapped.new_part(folder, entity_type, group, dimension, more=COLUMNS) as part:
         solver = Solver(model, entity_type)
-        for start in range(0, len(ids), OF_JOB.ids):
-            stop = min(start + OF_JOB.ids, len(ids))
+        for start, stop in _blocks(edges.id_E, len(ids), MOST_FLOATS // dimension):
             of_edges, of_mentions = (
                 slice(*np.searchsorted(column, [start, stop]).tolist())
                 for column in (edges.id_E, mentions.id_K)
@@ -72,6 +74,17 @@ def solve_group(
         "num_without_edges": int((counts == 0).sum()),
         "num_edges": len(edges.id_E),
     }
+
+
+def _blocks(id_E: Numbers, num_ids: int, most_edges: int) -> Iterator[tuple[int, int]]:
+    """Cut ids into blocks of whole tiles, whose known ends are read together: a reading may pass all rows."""
+    start = 0
+    while start < num_ids:
+        first = np.searchsorted(id_E, start)
+        stop = num_ids if first + most_edges >= len(id_E) else int(id_E[first + most_edges])
+        stop = start + max((stop - start) // OF_JOB.ids, 1) * OF_JOB.ids if stop < num_ids else num_ids
+        yield start, min(stop, num_ids)
+        start = stop
 
 
 def _read_batch(uri: str, number: int) -> pa.Table:

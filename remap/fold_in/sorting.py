@@ -86,7 +86,7 @@ def sort_piece(sorting: Sorting, piece_uri: str, entity_type: str | None, uri: s
 def _of_edges(sorting: Sorting, piece: pa.Table, counts: dict[str, int]) -> dict[str, pa.Table]:
     """Rows of the ids that the run does not know, by type."""
     relation_E = piece["relation"].to_numpy()
-    numbers = {side: _find(sorting, piece, relation_E, side) for side in Side}
+    numbers = _find(sorting, piece, relation_E)
     is_new = {side: numbers[side] == UNKNOWN for side in Side}
     counts["num_between_new"] = int((is_new[Side.LHS] & is_new[Side.RHS]).sum())
     counts["num_between_known"] = int((~is_new[Side.LHS] & ~is_new[Side.RHS]).sum())
@@ -103,23 +103,23 @@ def _of_edges(sorting: Sorting, piece: pa.Table, counts: dict[str, int]) -> dict
     return {name: pa.concat_tables(parts) for name, parts in found.items()}
 
 
-def _find(sorting: Sorting, piece: pa.Table, relation_E: Numbers, side: Side) -> Numbers:
-    """Numbers of the ends on a side."""
-    numbers = np.full(len(piece), UNKNOWN, np.int64)
-    ids = piece[side].combine_chunks()
+def _find(sorting: Sorting, piece: pa.Table, relation_E: Numbers) -> dict[Side, Numbers]:
+    """Numbers of the ends on both sides, which one search of a type finds together."""
+    numbers = {side: np.full(len(piece), UNKNOWN, np.int64) for side in Side}
     for name, table in sorting.tables.items():
-        here = np.flatnonzero(_is_of(sorting, relation_E, side, name))
-        if len(here):
-            own = ids.take(pa.array(here)).dictionary_encode()
-            numbers[here] = table.find(own.dictionary)[own.indices.to_numpy()]
+        here = {side: np.flatnonzero(_is_of(sorting, relation_E, side, name)) for side in Side}
+        ids = [piece[side].combine_chunks().take(pa.array(here[side])) for side in Side]
+        found = table.find(pa.concat_arrays(ids)) if any(map(len, ids)) else np.empty(0, np.int64)
+        for side, own in zip(Side, np.split(found, [len(ids[0])]), strict=True):
+            numbers[side][here[side]] = own
     return numbers
 
 
 def _is_of(sorting: Sorting, relation_E: Numbers, side: Side, entity_type: str) -> Numbers:
     """Whether the type of each edge's relation on a side is this one."""
-    distinct, inverse = np.unique(relation_E, return_inverse=True)
-    is_of = np.array([sorting.type_of(each, side) == entity_type for each in distinct.tolist()], bool)
-    found: Numbers = is_of[inverse]
+    relations = range(relation_E.max(initial=NONE) + 1)
+    is_of_R = np.array([sorting.type_of(each, side) == entity_type for each in relations], bool)
+    found: Numbers = is_of_R[relation_E]
     return found
 
 

@@ -8,7 +8,7 @@
         score       float32         the model's score of the edge
         probability float32         with a calibration: see graphmill.model.calibration
 
-Shapes: Q ids, U distinct entities among them.
+Shapes: Q ids, U distinct entities among them, M answers.
 """
 
 import json
@@ -123,7 +123,7 @@ def _write(
     schema, added = SCHEMA, []
     if asked.scale is not None:
         schema, added = SCHEMA.append(PROBABILITY), [probabilities_of(answers, asked.scale)]
-    wanted = distinct(answers.candidate)
+    wanted, place_M = np.unique(answers.candidate, return_inverse=True)  # no search at random places
     names = asked.candidates.names(wanted).cast(pa.large_string()).combine_chunks()
     num_rows = 0
     with (
@@ -145,7 +145,7 @@ def _write(
                 ids[part].take(pa.array(np.repeat(query, count))),
                 pa.repeat(asked.relation.name, len(taken)),
                 pa.array((rank + 1).astype(np.int32)),
-                names.take(pa.array(np.searchsorted(wanted, answers.candidate[taken]))).cast(pa.string()),
+                names.take(pa.array(place_M[taken])).cast(pa.string()),
                 pa.array(answers.score[taken]),
                 *(pa.array(each[taken]) for each in added),
             ]

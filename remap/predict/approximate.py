@@ -13,6 +13,7 @@ from distributed import Client
 
 from graphmill import storage
 from graphmill.formats.parquet import open_parquet
+from graphmill.model.best import MOST_UNORDERED
 from graphmill.model.registry import COMPARATORS
 from graphmill.trained.table import UNKNOWN
 from remap.predict.answers import Chunk, joined
@@ -25,6 +26,8 @@ from remap.predict.sizes import UNLIMITED, sizes_for
 from remap.predict.tuning import Recall, sample_of, tuned
 
 HOW = "how.json"
+TASKS = 4
+"""Tasks at least, where there are as many chunks: workers shall not wait for the last."""
 
 log = logging.getLogger("graphmill")
 
@@ -73,7 +76,7 @@ def prepare(
         question.memory_bytes, table.dimension, table.num_entities, asked.num_best, UNLIMITED
     ).queries
     lists = replace(lists, num_probed=figures["num_probed"])
-    return replace(asked, lists=lists), joined(chunks, most), figures
+    return replace(asked, lists=lists), joined(chunks, min(most, -(-cost.num_queries // TASKS))), figures
 
 
 def _is_exact(question: Question, asked: Asked, cost: Cost) -> bool:
@@ -84,6 +87,9 @@ def _is_exact(question: Question, asked: Asked, cost: Cost) -> bool:
         return True
     if comparator not in COMPARATORS.built_in:
         reason = f"the comparator {comparator} is a plug-in, and lists are for dot, cos, l2 and squared_l2"
+    elif cost.num_candidates > MOST_UNORDERED:
+        reason = f"lists are for {MOST_UNORDERED:,} candidates at most"
+    if reason:
         if question.how == "approximate":
             log.warning("predict: exact in spite of --approximate: %s", reason)
             return True

@@ -72,6 +72,16 @@ def relation_asked(config: Config, question: Question, inputs: Inputs) -> Relati
     return relation_of(config, parameters, names, number, inputs.checkpoint_path)
 
 
+def formula(relation: Relation) -> dict[str, Any]:
+    """Name what the scores of a checkpoint's vectors depend on, beside its parameters."""
+    return {
+        "relation": relation.name,
+        "operator": relation.operator,
+        "comparator": relation.comparator,
+        "bias": relation.bias,
+    }
+
+
 def answer_ids(
     config: Config,
     question: Question,
@@ -101,10 +111,8 @@ def answer_ids(
         "vectors": vectors,
         "checkpoint_version": inputs.version,
         "type": candidates.entity_type,
-        "relation": relation.name,
         "side": str(asked.side),
-        "operator": relation.operator,
-        "comparator": relation.comparator,
+        **formula(relation),
     }
     asked, chunks, how = approximate.prepare(question, asked, chunks, folder, made_from, client)
     started_s = time.monotonic()

@@ -23,6 +23,7 @@ from remap.predict.tiles import tiles
 MOST_QUERIES, MOST_CANDIDATES = 512, 4096  # of a product
 MOST_SCORES = MOST_QUERIES * MOST_CANDIDATES
 _PROBE_BYTES = 32
+WINDOW_BYTES = 32 << 20  # memory of this size is used again; more is asked of the system each time
 
 
 def search_lists(asked: Asked, lists: Lists, number_U: Numbers) -> tuple[Answers, int]:
@@ -49,7 +50,7 @@ def search_lists(asked: Asked, lists: Lists, number_U: Numbers) -> tuple[Answers
         num_known += count
         start += len(own)
     shifted = [each._replace(query=each.query + first) for first, each in found]
-    empty = UnorderedBest(0, 1).shrink()
+    empty = UnorderedBest(0, 1).answers()
     return Answers(*(np.concatenate(columns) for columns in zip(empty, *shifted, strict=True))), num_known
 
 
@@ -104,6 +105,8 @@ class _ListSearch:
         self._asked, self._lists, self._known = asked, lists, known
         self._query_UD = prepared_queries(asked, number_U)
         self._best = UnorderedBest(len(number_U), asked.num_best)
+        small = WINDOW_BYTES // (4 * asked.candidates.dimension)
+        self._window_rows = max(1, min(small, asked.sizes.candidate_rows))
 
     def answers(self) -> Answers:
         """All answers, by the positions of the queries."""
@@ -114,7 +117,7 @@ class _ListSearch:
             if bounds_L1[start_list] == bounds_L1[stop_list]:
                 continue
             base = int(first_L1[start_list])
-            for row, vectors_ND, numbers in lists.windows(part, self._asked.sizes.candidate_rows):
+            for row, vectors_ND, numbers in lists.windows(part, self._window_rows):
                 progress.stop_if_cancelled()
                 start, stop = base + row, base + row + len(numbers)
                 for each in range(start_list, stop_list):
@@ -123,7 +126,7 @@ class _ListSearch:
                     if low < high and len(queries):
                         here = slice(low - start, high - start)
                         self._compare(queries, vectors_ND[here], numbers[here], low)
-        return self._best.shrink()
+        return self._best.answers()
 
     def _compare(self, query_P: Numbers, vectors_ND: Floats, numbers: Numbers, place: int) -> None:
         """Compare queries with candidates of a list, the first of which has this place."""
@@ -145,7 +148,9 @@ def nearest_lists(asked: Asked, lists: Lists, query_UD: Floats) -> Numbers:
     step = max(1, min(MOST_QUERIES, MOST_SCORES // lists.num_lists))
     for start in range(0, len(query_UD), step):
         score_PL = asked.relation.matrix_scores(asked.side, query_UD[start : start + step], centers_LD)
-        found[start : start + step] = np.argpartition(-score_PL, probed - 1, axis=1)[:, :probed]
+        best = UnorderedBest(len(score_PL), probed)
+        best.add_rows(np.arange(len(score_PL)), score_PL, np.arange(len(centers_LD)))
+        found[start : start + step] = best.answers().candidate.reshape(-1, probed)
     return found
 
 

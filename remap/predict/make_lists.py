@@ -19,6 +19,7 @@ from graphmill import storage
 from graphmill.checkpoints import Floats
 from graphmill.cluster import run_tasks
 from graphmill.errors import ConfigError
+from graphmill.run.record import changes
 from graphmill.sorted_arrays import distinct
 from remap.predict import lists
 from remap.predict.lists import Lists, Numbers
@@ -103,11 +104,15 @@ def check_faiss() -> Any:
 
 
 def _begin(folder: str, made_from: Mapping[str, Any]) -> None:
-    """Keep what a killed run has made from the same; delete lists of something else."""
+    """Keep what a killed run has made from the same; delete lists of something else, and say so."""
     uri = storage.join(folder, lists.MADE_FROM)
-    if storage.exists(uri) and storage.read_json(uri) == made_from:
-        storage.sweep(folder)
-        return
+    if storage.exists(uri):
+        differences = changes(storage.read_json(uri), made_from)
+        if not differences:
+            storage.sweep(folder)
+            return
+        some = ", ".join(differences[:3])
+        log.warning("predict: the lists in %s are of something else (%s), and are made anew", folder, some)
     storage.delete(folder)  # the caller has checked that it holds lists alone
     storage.make_dir(folder)
     storage.write_text(uri, json.dumps(made_from) + "\n")

@@ -85,7 +85,9 @@ def write_scores(asked: AskedPairs, piece_uri: str, uri: str) -> dict[str, int]:
 def _scores(asked: AskedPairs, relation: Relation, pairs: pa.Table) -> tuple[Floats, npt.NDArray[np.bool_]]:
     """Scores [E] of one relation's pairs, and which of them both ends are known of."""
     side = asked.side
-    numbers = {each: asked.tables[relation.types[each]].find(pairs[str(each)]) for each in Side}
+    numbers = {
+        each: asked.tables[relation.types[each]].find(pairs[str(each)].combine_chunks()) for each in Side
+    }
     is_known_E = (numbers[Side.LHS] != UNKNOWN) & (numbers[Side.RHS] != UNKNOWN)
     known = {each: numbers[each][is_known_E] for each in Side}
     makes = {side.other: partial(relation.queries, side), side: partial(relation.candidates, side)}

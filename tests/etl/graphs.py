@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 from etl.strings.hashing import hash_strings
 from graphmill.config import Config, from_mapping
 from graphmill.formats import edge_buckets, entity_counts, entity_index
+from graphmill.formats.edge_buckets.places import EDGES, bucket_uri
 from graphmill.vocab import Bucket, Side
 
 
@@ -63,8 +64,11 @@ def write_parquet(path: Path, row_group_rows: int = 1 << 20, **columns: Any) -> 
     return str(path)
 
 
-def read_raw_edges(config: Config, split: str) -> dict[Bucket, list[RawEdge]]:
-    """Every edge of the split, mapped back to raw ids by the entity index, bucket by bucket."""
+def read_raw_edges(config: Config, split: str, kind: str = EDGES) -> dict[Bucket, list[RawEdge]]:
+    """Every edge of the split, mapped back to raw ids by the entity index, bucket by bucket.
+
+    Of `removed` edges, some buckets have no file.
+    """
     grid = Bucket(*(config.num_side_partitions(side) for side in Side))
     ids = {
         name: [
@@ -76,13 +80,15 @@ def read_raw_edges(config: Config, split: str) -> dict[Bucket, list[RawEdge]]:
     if config.dynamic_relations:
         names = entity_counts.read_relation_names(config.entity_path) or []
     buckets = (Bucket(lhs, rhs) for lhs in range(grid.lhs) for rhs in range(grid.rhs))
-    return {bucket: list(_raw_edges(config, split, bucket, names, ids)) for bucket in buckets}
+    return {bucket: list(_raw_edges(config, split, bucket, kind, names, ids)) for bucket in buckets}
 
 
 def _raw_edges(
-    config: Config, split: str, bucket: Bucket, names: list[str], ids: dict[str, list[list[str]]]
+    config: Config, split: str, bucket: Bucket, kind: str, names: list[str], ids: dict[str, list[list[str]]]
 ) -> Any:
-    edges = edge_buckets.read_bucket(config.split_path(split), bucket)
+    if kind != EDGES and not Path(bucket_uri(config.split_path(split), bucket, kind)).exists():
+        return
+    edges = edge_buckets.read_bucket(config.split_path(split), bucket, kind=kind)
     for row, (lhs, rel, rhs) in enumerate(zip(edges.lhs, edges.rel, edges.rhs, strict=True)):
         entry = config.relations[0 if config.dynamic_relations else rel]
         lhs_parts, rhs_parts = ids[entry.lhs], ids[entry.rhs]
@@ -107,6 +113,16 @@ def files_under(folder: Path | str) -> dict[str, bytes]:
     return same_bytes(
         {str(p.relative_to(root)): p.read_bytes() for p in sorted(root.rglob("*")) if p.is_file()}
     )
+
+
+def as_anew(files: Mapping[str, bytes]) -> dict[str, bytes]:
+    """Files of a run with earlier edges, but for what says which of them it has lost."""
+    files = {name: each for name, each in files.items() if "/removed_" not in name}
+    for name in files:
+        if Path(name).name == "checksums.xxh128":
+            lines = files[name].splitlines(keepends=True)
+            files[name] = b"".join(line for line in lines if b"  removed_" not in line)
+    return files
 
 
 def content_under(folder: Path | str) -> dict[str, Any]:

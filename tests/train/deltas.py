@@ -1,7 +1,7 @@
 """Two days of a small graph for the training of a delta: real output of etl, and an earlier checkpoint.
 
-The second day has the files of the first and a file more, whose rows are those of `NEW_EDGES`: a few old ids,
-and new ones. Weights, where the tables have them, number the rows of all files.
+The second day has the files of the first, without `num_gone` of them, and a file more, whose rows are those
+of `new_edges`: a few old ids, and new ones. Weights, where the tables have them, number all files' rows.
 """
 
 from collections.abc import Sequence
@@ -78,6 +78,7 @@ class TwoDays:
         second: Sequence[Edge] | None = None,
         weights: bool = False,
         num_files: int = 3,
+        num_gone: int = 0,
         **settings: Any,
     ) -> None:
         self.root, self.client, self.weights = root, client, weights
@@ -105,6 +106,11 @@ class TwoDays:
             self._write(f"day{number}", self.old[number::num_files], number)
         etl_job.run(self.config("one"), client)
         self._write(ADDED, self.new, num_files)
+        gone, kept = range(num_gone), range(num_gone, num_files)
+        for number in gone:
+            (self.root / f"raw/edges/day{number}.parquet").unlink()
+        left = {*self.new, *(each for n in kept for each in self.old[n::num_files])}
+        self.removed = sorted({each for n in gone for each in self.old[n::num_files]} - left)
         etl_job.run(self.config("two", after="one"), client)
 
     def _write(self, name: str, edges: Sequence[Edge], number: int) -> None:

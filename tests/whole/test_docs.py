@@ -23,6 +23,7 @@ import click
 import pytest
 
 from graphmill.cli.submit import BUNDLED
+from graphmill.cluster.settings import CORES_VARIABLE
 from graphmill.config.stages import named
 from graphmill.display import terminal
 from tests import REPOSITORY
@@ -88,6 +89,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def run_page(page: Path, folder: Path) -> None:
     environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    if page != FIRST:  # whose commands start a worker for each core, as all do
+        environment[CORES_VARIABLE] = "1"
     for block in blocks(page):
         if block.mark.startswith("file: "):
             (folder / block.mark.removeprefix("file: ")).write_text(block.text)
@@ -206,13 +209,13 @@ def parse(words: list[str]) -> None:
             descend(importlib.import_module(GROUPS["graphmill"]).command, rest)
 
 
-def descend(command: click.Command, words: list[str]) -> None:
-    context = command.make_context(command.name, words)
+def descend(command: click.Command, words: list[str], parent: click.Context | None = None) -> None:
+    context = command.make_context(command.name, words, parent)  # a command keeps its first help option
     if isinstance(command, click.Group):
         rest = [*context._protected_args, *context.args]
         _, chosen, rest = command.resolve_command(context, rest)
         assert chosen is not None
-        descend(chosen, rest)
+        descend(chosen, rest, context)
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -4,6 +4,7 @@ import fnmatch
 import json
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -233,7 +234,8 @@ def test_a_wrong_bit_is_refused_and_its_file_named(
     name = data.draw(st.sampled_from([each for each in listed(finished) if fnmatch.fnmatch(each, pattern)]))
     size = (finished / name).stat().st_size
     place, bit = data.draw(st.integers(0, size - 1)), data.draw(st.integers(0, 7))
-    root = copy_of(finished, tmp_path / "run")
+    # a folder of its own: tasks of a run that has failed may still write into theirs
+    root = copy_of(finished, Path(tempfile.mkdtemp(dir=tmp_path)) / "run")
     content = bytearray((root / name).read_bytes())
     content[place] ^= 1 << bit
     (root / name).write_bytes(content)

@@ -78,7 +78,8 @@ class Coordinator(TrainingRun):
         self.blocks = Blocks(config, schedule, num_blocks) if num_blocks else None
         self._own = {} if self.blocks else _own_partitions(config)  # those of the iteration's buckets
         num_units = num_blocks or len(frozenset().union(*self._own.values()))
-        self._promises = self.settings.prefetch and num_units >= UNITS_PER_PROMISE * self.settings.num_workers
+        self._prefetch = self.settings.prefetch is not False
+        self._promises = self._prefetch and num_units >= UNITS_PER_PROMISE * self.settings.num_workers
         self._grants = 0
         self._done: dict[int, Bucket] = {}  # buckets of the iteration that are done, by grant
         self._lacking_since_s: dict[Bucket, float] = {}
@@ -237,7 +238,7 @@ class Coordinator(TrainingRun):
         if task.then is not None:
             added = self._own[task.then] - self._own[bucket]
             then = {"bucket": list(task.then), "partitions": self._sources(added)}
-        elif self.settings.prefetch and (likely := assignment.likely_after(bucket)) is not None:
+        elif self._prefetch and (likely := assignment.likely_after(bucket)) is not None:
             then = {"bucket": list(likely), "partitions": []}
             task.likely = likely
         self.pool.send(

@@ -8,7 +8,7 @@ become batches of queries.
 Shapes: E edges of the bucket's chunk, B edges of a batch.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import starmap
@@ -23,6 +23,7 @@ from graphmill.errors import FormatError
 from graphmill.formats import edge_buckets
 from graphmill.formats.edge_buckets import Edges, NewArray
 from graphmill.formats.edge_buckets.features import Indices, empty_lists
+from graphmill.formats.edge_buckets.places import EDGES
 from graphmill.vocab import Bucket, Side
 from train.config import TrainConfig
 from train.edges.exact_queries import by_sample
@@ -46,7 +47,9 @@ class EdgeTensors:
     # Of each side and type: lists of features, numbered by lhs or rhs; running sums of how often to draw.
     bags: Mapping[tuple[Side, str], Bags] = field(default_factory=dict)
     popularity: Mapping[tuple[Side, str], Tensor] = field(default_factory=dict)
-    added: Tensor | None = None  # of a delta (train/step/delta.py): edges that etl has added; bool
+    # Of a delta (train/step/delta.py), bool: edges that etl has added; edges that are none any more.
+    added: Tensor | None = None
+    removed: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.lhs)
@@ -67,8 +70,8 @@ class EdgeTensors:
 
         lhs, rel, rhs = map(chosen, (self.lhs, self.rel, self.rhs))
         weight = None if self.weight is None else chosen(self.weight)
-        added = None if self.added is None else chosen(self.added)
-        return EdgeTensors(lhs, rel, rhs, weight, self.bags, self.popularity, added)
+        added, removed = (None if each is None else chosen(each) for each in (self.added, self.removed))
+        return EdgeTensors(lhs, rel, rhs, weight, self.bags, self.popularity, added, removed)
 
 
 def read(
@@ -80,6 +83,7 @@ def read(
     num_rel: int,
     device: torch.device,
     new: NewArray = np.empty,
+    kind: str = EDGES,
 ) -> EdgeTensors:
     """Read the edges `rows` = (first, past the last) of a bucket.
 
@@ -92,9 +96,9 @@ def read(
     limits = max(num_rows[Side.LHS]), max(num_rows[Side.RHS]), num_rel
     dtype = np.int32 if max(limits) <= np.iinfo(np.int32).max else np.int64
     edges = edge_buckets.read_bucket(
-        edge_path, bucket, *rows, takes_features=True, index_dtype=dtype, new=new
+        edge_path, bucket, *rows, takes_features=True, index_dtype=dtype, new=new, kind=kind
     )
-    uri = edge_buckets.bucket_uri(edge_path, bucket)
+    uri = edge_buckets.bucket_uri(edge_path, bucket, kind)
     edge_buckets.check_indices(edges, uri, *limits, rows[0])
     relation_E = np.zeros_like(edges.rel) if config.dynamic_relations else edges.rel
     index, bags = {}, {}
@@ -127,6 +131,26 @@ def read(
         rhs,
         None if weight is None else torch.from_numpy(weight).to(device, non_blocking=True),
         {key: each.to(device) for key, each in bags.items()},
+    )
+
+
+def joined(parts: Sequence[EdgeTensors]) -> EdgeTensors:
+    """Join edges of a delta; no side of theirs is featurized."""
+
+    def marks(of: Callable[[EdgeTensors], Tensor | None]) -> Tensor:
+        none = [part.lhs.new_zeros(len(part), dtype=torch.bool) for part in parts]
+        return torch.cat(
+            [each if (own := of(part)) is None else own for part, each in zip(parts, none, strict=True)]
+        )
+
+    weighted = any(part.weight is not None for part in parts)
+    return EdgeTensors(
+        torch.cat([part.lhs for part in parts]),
+        torch.cat([part.rel for part in parts]),
+        torch.cat([part.rhs for part in parts]),
+        torch.cat([part.weights for part in parts]) if weighted else None,
+        added=marks(lambda part: part.added),
+        removed=marks(lambda part: part.removed),
     )
 
 

@@ -1,5 +1,7 @@
 """Decides how a process trains and ranks, by the settings, the sizes and the machine."""
 
+from typing import NamedTuple
+
 import torch
 
 from graphmill.config import Config
@@ -11,6 +13,7 @@ from train.edges.partitions import all_keys, is_shared
 from train.gpu import supported
 from train.plan.plan import Engine, Placement, Plan, all_reduce_of
 from train.tables import memory
+from train.tables.outside_rows import outside_share
 from train.tables.run_context import RunContext
 
 
@@ -24,13 +27,11 @@ def decide(context: RunContext, workers: int = 1, *, blocks_of_all: int = 0) -> 
     reasons: list[str] = []
     ignored: list[str] = []
     engine = engine_of(config, context.device, reasons)
-    placement, slots, blocks = _placement(context, workers, blocks_of_all, reasons, ignored)
+    rows = _rows(context, workers, blocks_of_all, reasons, ignored)
     return Plan(
         device=str(context.device),
         engine=engine,
-        placement=placement,
-        slots=slots,
-        blocks=blocks,
+        **rows._asdict(),
         threads=torch.get_num_threads(),
         hogwild=engine == "compiled" and not _has_batches_for_torch(config),
         workers=workers,
@@ -81,14 +82,25 @@ def _has_batches_for_torch(config: Config) -> bool:
     return queries or any(entity.featurized for entity in config.entities.values())
 
 
-def _placement(
+class Rows(NamedTuple):
+    """The place of rows, and how they move: some attributes of a `Plan`."""
+
+    placement: Placement
+    slots: int = 0
+    blocks: int = 0
+    prefetch: bool = True
+    writes_beside: bool = True
+
+
+def _rows(
     context: RunContext, workers: int, blocks_of_all: int, reasons: list[str], ignored: list[str]
-) -> tuple[Placement, int, int]:
-    """Choose where rows are, the partitions that the device holds of a buffer, and the number of blocks."""
+) -> Rows:
+    """Choose the place of rows."""
     settings = context.config.section(TrainConfig)
+    prefetch = settings.prefetch is not False
     if workers > 1:
         ignored += _ignored_by_workers(context.config, workers, blocks_of_all)
-        return "files", 0, blocks_of_all
+        return Rows("files", blocks=blocks_of_all, prefetch=prefetch)
     is_cuda = context.device.type == "cuda"
     free, total = torch.cuda.mem_get_info(context.device) if is_cuda else (0, 0)
     has_partitions = any(entity.num_partitions > 1 for entity in context.config.entities.values())
@@ -103,7 +115,7 @@ def _placement(
         settings.resident == "always"
         or (is_cuda and settings.resident == "auto" and fits(context, free, total, reasons))
     ):
-        return "device", 0, 1
+        return Rows("device", blocks=1, writes_beside=is_cuda or _has_room_to_copy(context))
     slots = settings.device_partitions
     if slots is None:
         slots = slots_of(context, free, memory.host_free_bytes(), reasons) if is_cuda else 0
@@ -112,13 +124,17 @@ def _placement(
             f"train.device_partitions: {slots}; a bucket needs {needed} partitions on the device"
         )
     if slots:
-        return "buffer", slots, 0
+        return Rows("buffer", slots, prefetch=prefetch)
     if obstacle or not has_partitions:
-        return "files", 0, 0
+        return Rows("files", prefetch=prefetch)
     if is_cuda or settings.resident == "never" or settings.memory_partitions is not None:
-        return "files", 0, blocks_for(context.config, settings.memory_partitions or 2)
-    blocks = blocks_in(context, memory.worker_bytes(), reasons)
-    return ("device", 0, 1) if blocks is None else ("files", 0, blocks)
+        blocks = blocks_for(context.config, settings.memory_partitions or 2)
+        return Rows("files", blocks=blocks, prefetch=prefetch)
+    return rows_in(context, memory.worker_bytes(), reasons)
+
+
+def _has_room_to_copy(context: RunContext) -> bool:
+    return memory.whole_bytes(context, writes_beside=True) <= memory.WORKER_SHARE * memory.worker_bytes()
 
 
 def blocks_of_workers(context: RunContext, workers: int, worker_bytes: int) -> int:
@@ -134,7 +150,9 @@ def blocks_of_workers(context: RunContext, workers: int, worker_bytes: int) -> i
     if is_cuda or settings.resident == "never" or settings.memory_partitions is not None:
         return max(least, blocks_for(config, settings.memory_partitions or 2))
     room = memory.WORKER_SHARE * worker_bytes
-    fitting = (each for each in range(least, most) if memory.blocks_bytes(context, each, 0.0) <= room)
+    fitting = (
+        each for each in range(least, most) if memory.blocks_bytes(context, each, 0.0, prefetch=True) <= room
+    )
     return next(fitting, most)
 
 
@@ -161,23 +179,36 @@ def blocks_for(config: Config, num_partitions: int) -> int:
     return blocks if blocks > 2 else 1
 
 
-def blocks_in(context: RunContext, worker_bytes: int, reasons: list[str]) -> int | None:
-    """Count the blocks of which half of a worker's memory holds two; None if it holds all rows.
+def rows_in(context: RunContext, worker_bytes: int, reasons: list[str]) -> Rows:
+    """Choose what half of a worker's memory holds: all rows, with or without a copy of them, or two blocks.
 
     Adds the sizes to `reasons`.
     """
-    blocks: int | None
-    for blocks in (None, *range(3, _least_partitions(context.config) + 1)):
-        needed = memory.blocks_bytes(context, blocks or 1, context.config.section(TrainConfig).outside_rows)
+    settings = context.config.section(TrainConfig)
+    prefetch, most = settings.prefetch is True, _least_partitions(context.config)
+    choices = [
+        *(Rows("device", blocks=1, writes_beside=beside) for beside in (True, False)),
+        *(Rows("files", blocks=blocks, prefetch=prefetch) for blocks in range(3, most + 1)),
+    ]
+    for rows in choices:
+        if rows.blocks == 1:
+            needed = memory.whole_bytes(context, writes_beside=rows.writes_beside)
+        else:
+            outside = outside_share(context.config, rows.blocks)
+            needed = memory.blocks_bytes(context, rows.blocks, outside, prefetch=prefetch)
         if needed <= memory.WORKER_SHARE * worker_bytes:
             break
     else:
-        blocks = blocks_for(context.config, 2)
-    held = "all rows are" if blocks is None else f"of {blocks} blocks of partitions two are"
+        rows = Rows("files", blocks=blocks_for(context.config, 2), prefetch=prefetch)
+    held = "all rows are" if rows.blocks == 1 else f"of {rows.blocks} blocks of partitions two are"
     reasons.append(
         f"{held} in memory, with edges and steps {_gib(needed)}; the worker has {_gib(worker_bytes)}"
     )
-    return blocks
+    if not rows.writes_beside:
+        reasons.append(
+            "there is no room for a copy of all rows: training waits for the files of each version"
+        )
+    return rows
 
 
 def _least_partitions(config: Config) -> int:

@@ -38,6 +38,8 @@ class Plan:
     Attributes:
         slots: partitions on the device at a time; 0 unless `placement` is buffer.
         blocks: blocks that the partitions of a type are joined to; 0: buckets are trained one by one.
+        prefetch: whether the next bucket's partitions are read during training.
+        writes_beside: whether a copy of all rows is written while the next iteration trains (`device`).
         threads: threads of the process.
         hogwild: whether each thread trains batches of its own; else all threads work on one batch.
         workers: number of workers.
@@ -51,6 +53,8 @@ class Plan:
     placement: Placement
     slots: int
     blocks: int
+    prefetch: bool
+    writes_beside: bool
     threads: int
     hogwild: bool
     workers: int

@@ -7,13 +7,13 @@ The rest of the trainer sees a graph of one partition.
 """
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from graphmill.formats.pbg_checkpoint import Iteration
 from graphmill.vocab import Bucket, Side
+from train.edges import batches
 from train.edges.batches import EdgeTensors
 from train.edges.blocks import Blocks
 from train.edges.partitions import PartitionKey, key_of
@@ -39,14 +39,16 @@ class BlockTrainer(BucketTrainer):
         place = iteration.edge_path_idx, iteration.edge_chunk_idx
         if place in self._kept:
             return self._kept[place]
-        config, schedule = self.config, self.context.schedule
+        schedule = self.context.schedule
         parts = self.blocks.parts(bucket, iteration)
         starts = self.blocks.starts(bucket, iteration, self.files.num_rows)
+        if self.files.delta is not None:  # few of them
+            read = [self._read_part(each, starts, iteration, rows) for each, rows in parts.items()]
+            return self._sorted(batches.joined(read))
         size = sum(stop - start for start, stop in parts.values())
         # room for all edges, so that one bucket is all the memory beside them
         lhs, rel, rhs = (torch.empty(size, dtype=torch.int32, device=self.context.device) for _ in range(3))
         weight: Tensor | None = None
-        added = torch.empty(0 if self.files.delta is None else size, dtype=torch.bool, device=lhs.device)
         done = 0
         for each, rows_of_file in parts.items():
             part = self._read_part(each, starts, iteration, rows_of_file)
@@ -55,17 +57,17 @@ class BlockTrainer(BucketTrainer):
             if part.weight is not None:
                 weight = torch.ones(size, device=self.context.device) if weight is None else weight
                 weight[own] = part.weight
-            if part.added is not None:
-                added[own] = part.added
             done += len(part)
-        edges = EdgeTensors(lhs, rel, rhs, weight)
-        if self.files.delta is not None:
-            edges = replace(edges, added=added)[slice(0, done)]
-        if not config.dynamic_relations and len(config.relations) > 1:
-            edges = edges[torch.sort(edges.rel, stable=True).indices]
-        if schedule.per_epoch == self.blocks.num == 1 and self.files.delta is None:
+        edges = self._sorted(EdgeTensors(lhs, rel, rhs, weight))
+        if schedule.per_epoch == self.blocks.num == 1:
             self._kept[place] = edges
         return edges
+
+    def _sorted(self, edges: EdgeTensors) -> EdgeTensors:
+        """The edges by relation, if relations are static."""
+        if self.config.dynamic_relations or len(self.config.relations) == 1:
+            return edges
+        return edges[torch.sort(edges.rel, stable=True).indices]
 
     def _read_part(
         self,

@@ -3,13 +3,17 @@
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
 import torch
 
+from graphmill import storage
 from graphmill.config import Config
 from graphmill.errors import TrainingError
+from graphmill.formats import edge_buckets
+from graphmill.formats.edge_buckets.places import EDGES, REMOVED
 from graphmill.formats.pbg_checkpoint import Iteration
 from graphmill.vocab import Bucket, Side
 from train.compiled.compiled_step import CompiledStep, library
@@ -33,6 +37,7 @@ from train.model.optimizer import Adagrad
 from train.plan.plan import Engine, Plan
 from train.step.grouped import GroupedStep
 from train.step.plain import PlainStep, StepFigures
+from train.step.removed import RemovedStep
 from train.step.table import Table
 from train.step.threads import Task, Threads
 from train.tables import memory
@@ -93,6 +98,7 @@ class BucketTrainer:
         self.context = context
         self.model = model
         self.step = BatchStep(context.config, model, adagrad, plan.engine, context.device)
+        self.removed = RemovedStep(context.config, model, adagrad)
         self.staging = Staging(memory.staging_bytes(context), context.device)
         self.hogwild = plan.hogwild
         self.part = 0.0, 1.0
@@ -122,7 +128,12 @@ class BucketTrainer:
         begun = time.monotonic()
         delta = self.context.delta
         with nullcontext() if delta is None else delta.still(self.config, edges, bucket, tables):
+            removed = edges[:0]
+            if edges.removed is not None:
+                removed = edges[torch.nonzero(edges.removed)[:, 0]]
+                edges = edges[torch.nonzero(~edges.removed)[:, 0]]
             stats["stats"] = self._step_through(edges, bucket, iteration, tables, report)
+            self._remove(removed, bucket, iteration, tables)
         seconds = time.monotonic() - begun
         if len(held):
             stats["eval_stats_after"] = self._rank(held, bucket, tables, place)
@@ -131,7 +142,7 @@ class BucketTrainer:
     def _step_through(
         self, edges: EdgeTensors, bucket: Bucket, iteration: Iteration, tables: Tables, report: ReportProgress
     ) -> dict[str, Any]:
-        place = (iteration.epoch_idx, iteration.edge_path_idx, iteration.edge_chunk_idx, *bucket)
+        place = _place(iteration, bucket)
 
         def check_and_report(count: int, total: torch.Tensor) -> None:
             if not torch.isfinite(total).all():
@@ -153,6 +164,16 @@ class BucketTrainer:
         means = (total / max(len(edges), 1)).tolist()
         return {"count": len(edges), "metrics": dict(zip(StepFigures._fields, means, strict=True))}
 
+    def _remove(self, removed: EdgeTensors, bucket: Bucket, iteration: Iteration, tables: Tables) -> None:
+        """Move the ends of removed edges apart."""
+        if not len(removed):
+            return
+        generator = seeds.generator(self.config.seed, "removed", *_place(iteration, bucket))
+        self.removed.lr_scale = self._lr_scale(iteration, 1.0)
+        cut = batches.cut(self.removed.config, removed, generator)
+        for batch, sides in with_tables(self.config, cut, bucket, tables):
+            self.removed(batch, sides, generator)
+
     def _lr_scale(self, iteration: Iteration, share: float) -> float:
         """Factor of the learning rates when `share` of a bucket is done."""
         before, after = self.part
@@ -172,7 +193,7 @@ class BucketTrainer:
         With several threads, each thread trains batches of its own. All threads update the same tables
         without locks (Hogwild), as PBG's workers do.
         """
-        place = (iteration.epoch_idx, iteration.edge_path_idx, iteration.edge_chunk_idx, *bucket)
+        place = _place(iteration, bucket)
         generator = seeds.generator(self.config.seed, "bucket", *place)
         num_threads = torch.get_num_threads() if self.hogwild else 1
         generators = [generator]
@@ -220,6 +241,11 @@ class BucketTrainer:
         return held_out.rank(self.config, self.model, pairs, generator)
 
 
+def _place(iteration: Iteration, bucket: Bucket) -> tuple[int, ...]:
+    """Numbers that tell a visit of a bucket from all others, for the generators of random numbers."""
+    return (iteration.epoch_idx, iteration.edge_path_idx, iteration.edge_chunk_idx, *bucket)
+
+
 def num_rows_of(config: Config, bucket: Bucket, tables: Tables) -> dict[Side, list[tuple[int, int]]]:
     """List, for each side, the rows of each relation's table, and how many of them are outside."""
     sides = [by_side(config, number, bucket, tables) for number in range(len(config.relations))]
@@ -239,14 +265,38 @@ def read_trained(
 ) -> EdgeTensors:
     """Read the edges of an iteration to train on, among the rows first..last of a bucket file."""
     edges = read_edges(context, iteration.edge_path, bucket, rows, staging)
-    return edges if context.delta is None else context.delta.chosen(edges, iteration, bucket, rows)
+    if context.delta is None:
+        return edges
+    chosen = context.delta.chosen(edges, iteration, bucket, rows)
+    removed = _read_removed(context, iteration, bucket, rows, staging)
+    return chosen if removed is None else batches.joined([chosen, removed])
+
+
+def _read_removed(
+    context: RunContext, iteration: Iteration, bucket: Bucket, rows: tuple[int, int], staging: Staging
+) -> EdgeTensors | None:
+    """Read the share of the edges that a bucket has lost which goes with the rows first..last of its file."""
+    path = iteration.edge_path
+    num_edges = context.schedule.num_edges[iteration.edge_path_idx, bucket]
+    is_trained = context.config.section(TrainConfig).removed_weight > 0 and num_edges > 0
+    if not is_trained or not storage.exists(edge_buckets.bucket_uri(path, bucket, REMOVED)):
+        return None
+    count = edge_buckets.count_edges(path, bucket, REMOVED)
+    first, last = (count * row // num_edges for row in rows)
+    edges = read_edges(context, path, bucket, (first, last), staging, REMOVED)
+    return replace(edges, removed=torch.ones(len(edges), dtype=torch.bool, device=edges.lhs.device))
 
 
 def read_edges(
-    context: RunContext, path: str, bucket: Bucket, edges: tuple[int, int], staging: Staging
+    context: RunContext,
+    path: str,
+    bucket: Bucket,
+    edges: tuple[int, int],
+    staging: Staging,
+    kind: str = EDGES,
 ) -> EdgeTensors:
     """Read the edges first..last of a bucket file in the folder `path` to the device, and check them."""
     config, device, num_rel = context.config, context.device, context.num_relations
     rows = rows_of(config, context.num_rows, bucket)
     with staging.arrays() as new:
-        return batches.read(config, path, bucket, edges, rows, num_rel, device, new)
+        return batches.read(config, path, bucket, edges, rows, num_rel, device, new, kind)

@@ -14,7 +14,7 @@ REPLACED = {
     "distributed_init_method": "the Dask cluster connects the workers: --master, or the section `cluster`",
     "distributed_tree_init_order": "several workers start from one bucket in any case",
     "hogwild_delay": "threads start together, and share the sums of Adagrad from the first batch on",
-    "background_io": "train.prefetch, which is on",
+    "background_io": "train.prefetch, which is on by default where it takes no memory from partitions",
     "verbose": "--debug shows all messages",
 }
 

@@ -6,10 +6,10 @@
         write every partition, the model, the stats; commit
 
 While a bucket is trained, a thread writes what the last one left and reads what the next one needs
-(`train.prefetch`). Where all rows stay in memory, another thread writes and commits a version while the next
-iteration trains; the end of that iteration waits for it. A kill costs the iteration that it interrupts, and
-the version on its way: the next run starts from the last commit and draws the same numbers, so it ends with
-the same bytes.
+(`train.prefetch`). Where all rows stay in memory, and a copy of them, another thread writes and commits a
+version while the next iteration trains; the end of that iteration waits for it. A kill costs the iteration
+that it interrupts, and the version on its way: the next run starts from the last commit and draws the same
+numbers, so it ends with the same bytes.
 """
 
 from collections.abc import Sequence
@@ -22,7 +22,6 @@ from graphmill.formats.pbg_checkpoint import Iteration
 from graphmill.gpu.device import device_of
 from graphmill.run.lock import NO_CLAIM, Claim
 from graphmill.vocab import Bucket
-from train.config import TrainConfig
 from train.edges.batches import EdgeTensors
 from train.edges.blocks import Blocks
 from train.edges.bucket_order import order_of
@@ -54,7 +53,6 @@ class Trainer(TrainingRun):
             self.bucket = BucketTrainer(self.context, self.model, self.adagrad, self.plan)
         else:
             self.bucket = BlockTrainer(self.context, self.blocks, self.model, self.adagrad, self.plan)
-        self.prefetch = config.section(TrainConfig).prefetch
         self.background, self.committing = Background(), Background("commit")
         # Partitions per type on the device: the order of buckets suits them.
         self.order_slots = order_slots(config, self.plan.slots) if self.plan.slots else None
@@ -66,7 +64,7 @@ class Trainer(TrainingRun):
     def iterate(self, iteration: Iteration) -> None:
         """Train on the buckets one after the other, and begin to write and commit the version."""
         order = self._order(iteration)
-        following = [*order[1:], None] if self.prefetch else [None] * len(order)
+        following = [*order[1:], None] if self.plan.prefetch else [None] * len(order)
         self.metrics.start_iteration(iteration)
         self.store.begin(order, iteration)
         self._num_done, self._num_edges = 0, max(1, self.schedule.num_edges_of(self.version))
@@ -130,7 +128,7 @@ class Trainer(TrainingRun):
         if self.blocks is None:
             return PartitionStore(self.context, self.background)
         if self.plan.placement == "device":
-            return ResidentStore(self.context)
+            return ResidentStore(self.context, writes_beside=self.plan.writes_beside)
         return BlockStore(self.context, self.blocks, self.background)
 
     def _blocks(self) -> Blocks | None:

@@ -3,7 +3,8 @@
     added edges    of files that the earlier run did not have: all of them, in every epoch
     replay         of the other edges `train.replay` for each added one, drawn anew in every epoch: rows that
                    move go on to be answers and negatives of old queries
-    still rows     no added edge of the visit has them: nothing moves them, to the last bit
+    removed edges  the earlier run had them, and this run does not: their ends move apart (step/removed.py)
+    still rows     no added or removed edge of the visit has them: nothing moves them, to the last bit
     new rows       of ids that the earlier run did not have; they are folded in (train/tables/folded_rows.py),
                    and their edges are left out. Against so few other edges they would learn that they are the
                    answer to everything.
@@ -69,7 +70,7 @@ class Delta:
     def still(
         self, config: Config, edges: EdgeTensors, bucket: Bucket, tables: Mapping[PartitionKey, Table]
     ) -> Iterator[None]:
-        """Keep the rows of tables that no added edge touches where they are, within the block.
+        """Keep the rows of tables that no added or removed edge touches where they are, within the block.
 
         `config` is that of the tables. Adagrad does not move a row whose sum of squared gradients is
         infinite; the sums come back at the end. Rows that several workers share in training move as ever.
@@ -110,11 +111,14 @@ class Delta:
 def _touched(
     config: Config, edges: EdgeTensors, bucket: Bucket, tables: Mapping[PartitionKey, Table], table: Table
 ) -> Tensor:
-    """Which rows of a table an added edge has: [N]."""
-    added_E = edges.added if edges.added is not None else edges.lhs.new_ones(len(edges), dtype=torch.bool)
+    """Which rows of a table an added or removed edge has: [N]."""
+    moves_E = edges.lhs.new_zeros(len(edges), dtype=torch.bool)
+    for marked_E in (edges.added, edges.removed):
+        if marked_E is not None:
+            moves_E |= marked_E
     touched_N = torch.zeros(len(table), dtype=torch.bool, device=table.sums.device)
     for number in range(len(config.relations)):
-        own_E = added_E if config.dynamic_relations else added_E & (edges.rel == number)
+        own_E = moves_E if config.dynamic_relations else moves_E & (edges.rel == number)
         for side, each in by_side(config, number, bucket, tables).items():
             if each is table:
                 touched_N[getattr(edges, side)[own_E].long()] = True

@@ -5,33 +5,29 @@ from concurrent.futures import Future
 
 from graphmill.formats.pbg_checkpoint import Iteration
 from graphmill.vocab import Bucket
-from train.config import TrainConfig
 from train.edges.blocks import Blocks
 from train.edges.partitions import PartitionKey, is_shared
 from train.step.table import Table, joined
 from train.tables.background import Background
-from train.tables.outside_rows import OutsideRows
+from train.tables.outside_rows import OutsideRows, outside_share
 from train.tables.partition_store import PartitionStore
 from train.tables.run_context import RunContext
-
-_HALF_IN_MEMORY = 4  # blocks, of which a visit has two
 
 
 class BlockStore(PartitionStore):
     """Holds the partitions of the current visit, and those that the next visit adds; files have the others.
 
     The rows of a type are in one table. A partition that stays is copied from the table of a visit to that of
-    the next; one that leaves keeps its table in memory until its file is written.
+    the next; one that leaves keeps its table in memory until its file is written. Without `train.prefetch`
+    the table of the last visit is gone before partitions come.
     """
 
     def __init__(self, context: RunContext, blocks: Blocks, background: Background) -> None:
         super().__init__(context, background)
         self.blocks = blocks
         types = {name: context.num_rows[name] for name in blocks.types}
-        share = self.config.section(TrainConfig).outside_rows * 2 / max(1, blocks.num - 2)
-        # With queries and half of all rows in memory, more rows of a sample cost more than they teach.
-        num_alike = _HALF_IN_MEMORY if blocks.has_queries else 2
-        self._outside = OutsideRows(self.config.seed, types, share if blocks.num > num_alike else 0)
+        share = outside_share(self.config, blocks.num) * 2 / max(1, blocks.num - 2)
+        self._outside = OutsideRows(self.config.seed, types, share)
 
     def begin(self, order: Sequence[Bucket], iteration: Iteration) -> None:
         """Note the order of an iteration's visits, and read the outside rows that it begins with."""
@@ -66,6 +62,13 @@ class BlockStore(PartitionStore):
             self._tables[key] = self._tables[key].copied()
         own = {name: [key for key in keys if key[0] == name] for name in self.blocks.types}
         return {(name, 0): self._joined(partitions) for name, partitions in own.items()}
+
+    def _make_room(self) -> None:
+        """Free the table of the last visit: partitions that stay are copied from it."""
+        for key, table in self._tables.items():
+            if not is_shared(self.config, key):
+                self._tables[key] = table.copied()
+        super()._make_room()
 
     def _let_go(self, key: PartitionKey, iteration: Iteration) -> None:
         position = self.uses.position

@@ -33,12 +33,12 @@ from graphmill.machine import run_folder
 from graphmill.run import record
 from graphmill.run.lock import NO_CLAIM, Claim
 from graphmill.storage import Checksums
+from graphmill.trained.id_search import IdSearch
 from train.config import TrainConfig
 from train.model.frozen import Frozen
 from train.tables import projection
 from train.tables.earlier_rows import EarlierRows
 from train.tables.given_rows import Given, content_of, folder_of, part_uri, schema, write_content
-from train.tables.rows_by_id import Found, RowsById
 from train.tables.vector_files import VectorFiles, paths_of
 
 SAMPLE = 100_000
@@ -238,7 +238,7 @@ class _Maker:
 
     def _write(self, folder: str, partition: int, divided: Files, checksums: Checksums) -> None:
         """Write the given rows of one partition."""
-        index = RowsById(self.config.entity_path, self.entity_type, partition, self.manifest.seed)
+        index = IdSearch(entity_index.read_part(self.config.entity_path, self.entity_type, partition))
         first_new = self._num_saved(partition)
         read_at = np.full(len(index), -1, np.int64)  # the row of the files that an id was found in
         uri = part_uri(folder, self.entity_type, partition)
@@ -248,11 +248,11 @@ class _Maker:
         ):
             for batch in _larger(divided, partition % len(divided), 4 * self.width):
                 batch = batch.filter(pc.equal(batch["partition"], partition))
-                found = index.find(batch["id"].combine_chunks())
-                self._refuse_twice(batch, found, read_at)
-                self.num_known += len(found.rows)
-                is_new = found.rows >= first_new
-                rows, at = found.rows[is_new], found.at[is_new]
+                rows, at = index.among(batch["id"].combine_chunks())
+                self._refuse_twice(batch, rows, at, read_at)
+                self.num_known += len(rows)
+                is_new = rows >= first_new
+                rows, at = rows[is_new], at[is_new]
                 vectors_nW = _values(batch["vector"], self.width)[at]
                 self.num_taken += len(rows)
                 self.sum_of_squares += float(np.square(vectors_nW, dtype=np.float64).sum())
@@ -271,21 +271,21 @@ class _Maker:
         uri = pbg_checkpoint.embeddings_uri(path, self.entity_type, partition, version)
         return len(self.earlier_rows.kept(self.entity_type, partition, num_saved, uri))
 
-    def _refuse_twice(self, batch: pa.Table, found: Found, read_at: Numbers) -> None:
-        numbers = batch["row"].to_numpy()[found.at]
-        earlier = read_at[found.rows]
-        order = np.argsort(found.rows, kind="stable")
-        again = np.flatnonzero(found.rows[order[1:]] == found.rows[order[:-1]])
+    def _refuse_twice(self, batch: pa.Table, rows: Numbers, at: Numbers, read_at: Numbers) -> None:
+        numbers = batch["row"].to_numpy()[at]
+        earlier = read_at[rows]
+        order = np.argsort(rows, kind="stable")
+        again = np.flatnonzero(rows[order[1:]] == rows[order[:-1]])
         earlier[order[again + 1]] = numbers[order[again]]
         wrong = np.flatnonzero(earlier >= 0)
         if len(wrong):
             first = int(wrong[0])
             raise FormatError(
-                f"{self.files.place(int(numbers[first]))}: id {batch['id'][int(found.at[first])].as_py()!r} "
+                f"{self.files.place(int(numbers[first]))}: id {batch['id'][int(at[first])].as_py()!r} "
                 f"again, after {self.files.place(int(earlier[first]))}; expected an id once; leave one of "
                 "the rows out"
             )
-        read_at[found.rows] = numbers
+        read_at[rows] = numbers
 
 
 def _is_sampled(ids: pa.Array, share: float) -> npt.NDArray[np.bool_]:

@@ -97,20 +97,28 @@ def resident_bytes(context: RunContext) -> int:
     return rows_bytes(context) + edges_bytes(context.config, num_edges) + steps
 
 
-def blocks_bytes(context: RunContext, num_blocks: int, outside_rows: float) -> int:
-    """Memory of a run on blocks of partitions: with one block, of all rows and the copy of a version.
+def whole_bytes(context: RunContext, *, writes_beside: bool) -> int:
+    """Memory of a run whose rows are all in memory: with the copy of a version, or a partition that comes."""
+    largest = max(partition_bytes(context, key) for key in all_keys(context.config))
+    return resident_bytes(context) + (rows_bytes(context) if writes_beside else largest)
 
-    Else, of each type, the two blocks of a visit; as much again for the table of the visit before, until its
-    partitions are written; as much again for partitions that come; outside rows of both, and their sample.
+
+def blocks_bytes(context: RunContext, num_blocks: int, outside: float, *, prefetch: bool) -> int:
+    """Memory of a run on blocks of partitions: of each type, the two blocks of a visit, and outside rows.
+
+    `outside` is their share of a visit's own rows.
+
+    With `prefetch` as much again for the table of the visit before, until its partitions are written; and as
+    much again for partitions that come. Without it, one block is there twice while the next table is made.
+    Outside rows are in the tables, in the sample, and in that of the next iteration.
     """
-    if num_blocks == 1:
-        return resident_bytes(context) + rows_bytes(context)
     config, schedule = context.config, context.schedule
     joined = max(_of_blocks(config, num_blocks).values())
     edges = (2 * joined) ** 2 * max(schedule.num_edges.values()) // (2 * schedule.num_edge_chunks)
     steps = step_bytes(config) + queries_bytes(context)
-    rows = int((6 + 8 * outside_rows) * block_bytes(context, num_blocks)) + shared_bytes(context)
-    return rows + 2 * edges_bytes(config, edges) + steps
+    num_in_memory = 6 + 8 * outside if prefetch else 3 + 6 * outside
+    rows = int(num_in_memory * block_bytes(context, num_blocks)) + shared_bytes(context)
+    return rows + (2 if prefetch else 1) * edges_bytes(config, edges) + steps
 
 
 def block_bytes(context: RunContext, num_blocks: int) -> int:

@@ -1,9 +1,9 @@
 """Rows of other partitions beside those of a visit (train/edges/blocks.py), as further negatives.
 
 A step compares edges with rows that are in memory. A query has edges in few buckets, so it would never meet
-most partitions, and nothing would teach it that their entities are no answers. Therefore some rows of every
-other partition are in memory as well (`train.outside_rows`). Steps draw them as negatives and move them as
-all others, with the sums of their optimizer.
+most partitions, and nothing would teach it that their entities are no answers. Therefore, where few rows are
+in memory, some of every other partition are as well (`train.outside_rows`). Steps draw them as negatives and
+move them as all others, with the sums of their optimizer.
 
     a partition comes     its rows in the sample are put back
     a partition leaves    the sample takes other rows of it, at random
@@ -22,9 +22,19 @@ from typing import Self
 import torch
 from torch import Tensor
 
+from graphmill.config import Config
+from train.config import TrainConfig
 from train.edges import seeds
 from train.edges.partitions import PartitionKey
 from train.step.table import Table
+
+_MOST_ALONE = 5
+"""Blocks, of which a visit has two: with so few, rows of a sample cost more quality than they bring."""
+
+
+def outside_share(config: Config, num_blocks: int) -> float:
+    """Outside rows of a visit, as a share of its own rows."""
+    return config.section(TrainConfig).outside_rows if num_blocks > _MOST_ALONE else 0.0
 
 
 @dataclass(frozen=True, eq=False)

@@ -2,6 +2,7 @@
 
 While a bucket is trained, a thread writes the partitions that have left, then reads those that the next
 bucket adds. So memory holds the current bucket's partitions, and either those that leave or those that come.
+Without `train.prefetch` partitions leave first, then others come.
 Types with one partition stay from their first bucket on.
 
 A partition that has left is in a file of the checkpoint's next version, and is read back from this file in
@@ -87,6 +88,8 @@ class PartitionStore(Store):
         ahead = self.needed(then, iteration) if then is not None else set()
         for key in self._leaving_for(needed, ahead):
             self._let_go(key, iteration)
+        if needed - self._tables.keys() - self._coming.keys():  # nothing was read ahead
+            self._make_room()
         self.uses.advance()
         for key in sorted(needed):
             self._ask_for(key)
@@ -125,6 +128,10 @@ class PartitionStore(Store):
         # only the thread holds the table until it is written
         self._leaving.append(self._background.submit(self._write, key, self._tables.pop(key), iteration))
         self._written.add(key)
+
+    def _make_room(self) -> None:
+        """Free what has left, before anything else is read."""
+        self._settle(wait=True)
 
     def _ask_for(self, key: PartitionKey) -> None:
         if key not in self._tables and key not in self._coming:

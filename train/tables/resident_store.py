@@ -18,13 +18,13 @@ from train.tables.run_context import CPU, RunContext
 class ResidentStore(Store):
     """Holds one table of each type, with all its rows.
 
-    The files of a version are written from a copy of the tables, on the device if it has room for it.
+    With `writes_beside`, the files of a version are written from a copy of the tables, on the device if it
+    has room for it.
     """
 
-    writes_beside = True
-
-    def __init__(self, context: RunContext) -> None:
+    def __init__(self, context: RunContext, *, writes_beside: bool = True) -> None:
         super().__init__(context.on_host())
+        self.writes_beside = writes_beside
         self.device = context.device
         self._rows = {name: _rows_of(context.num_rows[name], name) for name in self.config.entities}
         self._tables: dict[PartitionKey, Table] = {}
@@ -39,12 +39,14 @@ class ResidentStore(Store):
         return self._tables
 
     def write_all(self, iteration: Iteration, background: Background) -> list[Future[None]]:
-        """Copy all tables, and begin to write the copies."""
-        copies = {key: _copied(table, self._copy_device) for key, table in self._tables.items()}
+        """Begin to write all tables, or copies of them."""
+        tables: Mapping[PartitionKey, Table] = self._tables
+        if self.writes_beside:
+            tables = {key: _copied(table, self._copy_device) for key, table in tables.items()}
         files = []
         for rows_of_partitions in self._rows.values():
             for key, rows in rows_of_partitions.items():
-                part = copies[key[0], 0].rows(rows)
+                part = tables[key[0], 0].rows(rows)
                 files.append(background.submit(self.files.write, key, part, self.version + 1, iteration))
                 self.num_written += 1
         return files

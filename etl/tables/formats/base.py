@@ -46,6 +46,8 @@ class FileRange:
     num_columns: int = 0
     nested: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """Column and fields that lead to each of `columns` that is a field in a struct."""
+    renamed: dict[str, ArrowType] = field(default_factory=dict)
+    """Types of fields that hold structs, with the names that the table's log gives what is in them."""
     values: dict[str, str | None] = field(default_factory=dict)
     """Values of fields that the file's path gives."""
     types: dict[str, ArrowType] = field(default_factory=dict)

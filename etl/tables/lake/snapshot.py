@@ -6,6 +6,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from etl.config import Filters
+from etl.tables import nested
 from etl.tables.data_file import DataFile
 from etl.tables.lake.places import Places
 
@@ -40,10 +41,10 @@ def described(snapshot: Snapshot) -> dict[str, Any]:
 
 
 def marked(schema: pa.Schema, mark: Callable[[pa.Field], dict[bytes, bytes]]) -> pa.Schema:
-    """Return the schema with other metadata of its fields, and of those in structs."""
+    """Return the schema with other metadata of its fields, and of those in structs, lists and maps."""
 
     def with_mark(field: pa.Field) -> pa.Field:
-        kind = pa.struct(list(map(with_mark, field.type))) if pa.types.is_struct(field.type) else field.type
-        return pa.field(field.name, kind, metadata=mark(field))
+        below = list(map(with_mark, nested.fields_in(field.type)))
+        return pa.field(field.name, nested.with_fields(field.type, below), metadata=mark(field))
 
     return pa.schema(list(map(with_mark, schema)))

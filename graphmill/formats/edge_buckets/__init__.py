@@ -9,6 +9,8 @@
             origin, ...             optional, the raw files that the rows come from: see origins
         num_edges.json              optional: see counts
         origins.json                optional: see origins
+        removed_{lhs}_{rhs}.h5      optional, of a delta: edges that the earlier run had and this does not;
+                                    lhs, rel, rhs as above, with the indices that the ids have now
 
 Written: contiguous int32 (int64 on request), float32 weights. Read: any integer dtype, contiguous or
 chunked. Source: docs/formats/pbg_v1.md.
@@ -48,6 +50,7 @@ from graphmill.formats.edge_buckets.origins import (
     left_out_name,
     write_bucket_origins,
 )
+from graphmill.formats.edge_buckets.places import EDGES
 from graphmill.formats.edge_buckets.places import bucket_uri as bucket_uri
 from graphmill.storage import Checksums, Manifest
 from graphmill.storage.as_json import Int64
@@ -174,13 +177,15 @@ def new_bucket(
     num_features: Mapping[Side, int] | None = None,
     num_left_out: int | None = None,
     checksums: Checksums | None = None,
+    kind: str = EDGES,
 ) -> Iterator[BucketWriter]:
     """Open a new bucket file of `num_edges` edges, for appending within the block; atomic.
 
     Adds the file's checksum to `checksums`. `num_features` has the featurized sides, each with the total
-    length of its lists. With `num_left_out`, the file also keeps so many rows that are no edges.
+    length of its lists. With `num_left_out`, the file also keeps so many rows that are no edges. `kind` is
+    the beginning of the file's name.
     """
-    uri = bucket_uri(edge_path, bucket)
+    uri = bucket_uri(edge_path, bucket, kind)
     with storage.create_hdf5(uri, checksums) as hdf5:
         hdf5.attrs["format_version"] = FORMAT_VERSION
         dtypes = dict.fromkeys(COLUMNS, index_dtype) | ({WEIGHT: np.float32} if weighted else {})
@@ -216,9 +221,9 @@ def write_bucket(edge_path: str, bucket: Bucket, edges: Edges) -> None:
         writer.append(edges)
 
 
-def count_edges(edge_path: str, bucket: Bucket) -> int:
+def count_edges(edge_path: str, bucket: Bucket, kind: str = EDGES) -> int:
     """Number of edges in the bucket."""
-    with _open_bucket(bucket_uri(edge_path, bucket)) as datasets:
+    with _open_bucket(bucket_uri(edge_path, bucket, kind)) as datasets:
         return len(datasets["lhs"])
 
 
@@ -252,17 +257,18 @@ def read_bucket(
     takes_features: bool = False,
     index_dtype: npt.DTypeLike = np.int64,
     new: NewArray = np.empty,
+    kind: str = EDGES,
 ) -> Edges:
     """The edges [start, stop) of the bucket (weights float32); cut like a Python slice.
 
     Without `takes_features`, lists of features are refused: the caller would take -1 for an index. An index
-    beyond `index_dtype` becomes its largest number. `new` makes the columns.
+    beyond `index_dtype` becomes its largest number. `new` makes the columns. `kind` begins the file's name.
 
     Raises:
         FormatError: the bucket is missing, does not follow docs/formats/pbg_v1.md, has another checksum,
             or has unexpected lists of features.
     """
-    uri = bucket_uri(edge_path, bucket)
+    uri = bucket_uri(edge_path, bucket, kind)
     with _open_bucket(uri, storage.manifest_of(edge_path)) as datasets:
         for side in Side:
             if offsets_name(side) in datasets and not takes_features:

@@ -67,6 +67,12 @@ class AllRows:
         values[inside] = read_rows(self._left_out[column], first, last, dtype)
         return values
 
+    def are_edges(self, start: int, stop: int) -> npt.NDArray[np.bool_]:
+        """Return a mask of the rows at the positions [start, stop): those that were not left out."""
+        is_edge = np.ones(stop - start, bool)
+        is_edge[self._left_out_within(start, stop)[2]] = False
+        return is_edge
+
     def read_edges(self, start: int, stop: int, column: str, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
         """Return one column of the edges [start, stop), without the rows that were left out."""
         return np.asarray(read_rows(self._edges[column], start, stop, dtype))

@@ -1,9 +1,12 @@
-"""Names of bucket files."""
+"""Names of bucket files: those of edges, and those of edges that a delta no longer has (`REMOVED`)."""
 
 from graphmill import storage
 from graphmill.vocab import Bucket
 
+EDGES = "edges"
+REMOVED = "removed"
 
-def bucket_uri(edge_path: str, bucket: Bucket) -> str:
+
+def bucket_uri(edge_path: str, bucket: Bucket, kind: str = EDGES) -> str:
     """The file of `bucket` in the folder `edge_path`."""
-    return storage.join(edge_path, f"edges_{bucket.lhs}_{bucket.rhs}.h5")
+    return storage.join(edge_path, f"{kind}_{bucket.lhs}_{bucket.rhs}.h5")

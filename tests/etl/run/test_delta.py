@@ -21,8 +21,17 @@ from etl.tables.files import find_all
 from graphmill.config import Config
 from graphmill.errors import ConfigError, FormatError
 from graphmill.formats.edge_buckets.origins import added_rows, has_added
+from graphmill.formats.edge_buckets.places import REMOVED
 from graphmill.vocab import Bucket
-from tests.etl.graphs import all_edges, config_of, files_under, read_raw_edges, write_parquet
+from tests.etl.graphs import (
+    RawEdge,
+    all_edges,
+    as_anew,
+    config_of,
+    files_under,
+    read_raw_edges,
+    write_parquet,
+)
 from tests.etl.run.test_lakes import WRITERS, graph, some_rows
 from tests.etl.steps.test_incremental import index_of
 from tests.etl.tables.lakes import catalog_at
@@ -92,7 +101,7 @@ def config_for(root: Path, day: int, name: str, shape: Mapping[str, Any], *, del
             "schedule": {"date": f"2026-03-{day + 1:02}"},
         },
         holdout={"test": 0.3} if shape.get("splits") else {},
-        chunk_rows=shape.get("chunk_rows", 7),
+        chunk_rows=shape.get("chunk_rows", 30),  # several chunks of a file
         merge_bytes=shape.get("merge_bytes", 1 << 28),
         self_loops="drop",
         listed=[{"path": "listed", "type": "user", "id": "l"}] if shape.get("listed") else [],
@@ -120,11 +129,31 @@ def check_day(root: Path, day: int, shape: Mapping[str, Any], client: distribute
         return job.run(config_for(root, 0, "out0", shape, delta=False), client)
     anew = job.run(config_for(root, day, f"anew{day}", shape, delta=False), client)
     found = job.run(config_for(root, day, f"out{day}", shape, delta=True), client)
-    assert files_under(root / f"out{day}") == files_under(root / f"anew{day}")
+    assert as_anew(files_under(root / f"out{day}")) == files_under(root / f"anew{day}")
+    check_removed(root, day, shape)
     assert origins(root / f"out{day}") == origins(root / f"anew{day}")
     assert without(found) == without(anew)
     assert found["delta"] is not None, found["delta_reason"]
     return found
+
+
+def check_removed(root: Path, day: int, shape: Mapping[str, Any]) -> None:
+    """Compare the edges that the day has lost with those of both days by raw id."""
+    before, now = (config_for(root, each, f"out{each}", shape, delta=True) for each in (day - 1, day))
+    ids = {(name, each) for (name, _), part in index_of(now).items() for each in part}
+
+    def is_known(edge: RawEdge) -> bool:
+        return {(edge.lhs_type, edge.lhs), (edge.rhs_type, edge.rhs)} <= ids
+
+    had, has = ({edge._replace(weight=None) for edge in all_edges(each)} for each in (before, now))
+    removed = [edge for part in read_raw_edges(now, "train", REMOVED).values() for edge in part]
+    assert len(removed) == len(set(removed))
+    expected = {edge for edge in had - has if is_known(edge)}
+    if shape.get("merge_bytes", 1 << 28) < 1 << 20:  # not all fit in memory
+        assert set(removed) <= expected
+    else:
+        assert set(removed) == expected
+    assert not list(root.glob(f"out{day}/edges/[!t]*/removed_*"))
 
 
 SHAPES = st.fixed_dictionaries(
@@ -138,6 +167,7 @@ SHAPES = st.fixed_dictionaries(
         "items": st.sampled_from([1, 3]),
         "forget": st.sampled_from([None, 1, 2]),
         "merge_bytes": st.sampled_from([100, 1 << 28]),
+        "chunk_rows": st.just(7),
     }
 )
 
@@ -220,7 +250,7 @@ def test_rows_take_out_equal_edges_of_tables_before(
     near_client: distributed.Client, tmp_path: Path, drops: bool, dynamic: bool
 ) -> None:
     """Edges come back when the rows that took them out go; ids of such rows alone are not indexed."""
-    shape = {"drops": drops, "removes": True, "dynamic": dynamic, "splits": True}
+    shape = {"drops": drops, "removes": True, "dynamic": dynamic, "splits": True, "chunk_rows": 100}
     rng = np.random.default_rng(1)
     first, second = {"a": rows_of(rng, 300), "b": rows_of(rng, 300)}, {"z": rows_of(rng, 100)}
     unknown: File = [(999, "saw", 998, 1.0), (1, "seen" if dynamic else "saw", 997, 1.0)]
@@ -280,6 +310,23 @@ def test_nothing_new(near_client: distributed.Client, tmp_path: Path) -> None:
         write_window(tmp_path, numbers)
         figures = check_day(tmp_path, day, {"dynamic": day < 0}, near_client)
     assert figures["num_chunks"] == 0
+
+
+def test_tables_that_have_moved_are_named(
+    near_client: distributed.Client, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """All edges would be trained as new ones."""
+    write_window(tmp_path, range(2))
+    job.run(config_for(tmp_path, 0, "out0", {}, delta=False), near_client)
+    (tmp_path / "raw").rename(tmp_path / "elsewhere")
+    moved = config_for(tmp_path, 1, "out1", {}, delta=True).model_copy(
+        update={"input": str(tmp_path / "elsewhere")}
+    )
+    figures = job.run(moved, near_client)
+    assert (figures["delta"]["files_kept"], figures["delta"]["files_gone"]) == (0, 3)
+    assert "none of the 3 files" in caplog.text
+    assert f"such as {tmp_path}/raw/first/day0.parquet" in caplog.text
+    assert not list(tmp_path.rglob("removed_*"))
 
 
 def test_a_changed_file_is_read_again(near_client: distributed.Client, tmp_path: Path) -> None:
@@ -385,13 +432,13 @@ def test_a_lake_gets_rows(
     moved = run("moved", "first", delta=True, later=True)
     if filters:
         assert moved["delta"]["files_kept"] > 0 == moved["delta"]["files_added"]
-    assert files_under(tmp_path / "moved") == files_under(tmp_path / "moved-anew")
+    assert as_anew(files_under(tmp_path / "moved")) == files_under(tmp_path / "moved-anew")
     append(kind, tmp_path)
     run("anew", "first", delta=False)
     found = run("out", "first", delta=True)
     assert found["delta"]["files_kept"] == num_files
     assert found["delta"]["files_added"] > 0 == found["delta"]["files_gone"]
-    assert files_under(tmp_path / "out") == files_under(tmp_path / "anew")
+    assert as_anew(files_under(tmp_path / "out")) == files_under(tmp_path / "anew")
 
 
 def files_of_graph(path: str, filters: list[list[Any]]) -> list[DataFile]:

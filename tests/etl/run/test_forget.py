@@ -55,7 +55,7 @@ def test_days(
     near_client: distributed.Client, tmp_path: Path, shape: dict[str, Any], forget_after: int
 ) -> None:
     """A window of two days moves by a day, and one id comes back."""
-    shape = {"weights": True, "splits": True, "forget": forget_after} | shape
+    shape = {"weights": True, "splits": True, "forget": forget_after, "chunk_rows": 20} | shape
     users: list[set[str]] = []
     items: list[set[str]] = []
     write_parquet(tmp_path / "raw/listed/a.parquet", l=["u0", "lonely"])

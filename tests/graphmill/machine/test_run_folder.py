@@ -14,7 +14,7 @@ import pytest
 
 from graphmill.machine import private_folders, run_folder
 from tests.graphmill.cli.test_submit import DASK_SUBMIT, GRAPH, SLEEPER
-from tests.waiting import found_in
+from tests.waiting import found_in, wait_until
 
 pytestmark = pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="needs Linux's /dev/shm")
 
@@ -78,9 +78,14 @@ def test_semaphores_of_others_that_vanish_leave_the_record_whole(
 ) -> None:
     monkeypatch.setattr(run_folder, "path", lambda: tmp_path)
     own = get_context("spawn").Lock()  # kept, with the file that a spawned process opens
-    run_folder.record_semaphores()
+    file = Path(f"/dev/shm/sem.{own._semlock.name.removeprefix('/')}")
+
+    def is_recorded() -> bool:
+        run_folder.record_semaphores()
+        return file in recorded_in(tmp_path)
+
+    wait_until(is_recorded, timeout_s=10)  # on a busy machine it has been missing at first
     before = recorded_in(tmp_path)
-    assert any(str(path) == f"/dev/shm/sem.{own._semlock.name.removeprefix('/')}" for path in before)
     listed = [Path("/dev/shm/sem.mp-gone"), *before]
     monkeypatch.setattr(run_folder, "SHARED_MEMORY", SimpleNamespace(glob=lambda pattern: listed))
     run_folder.record_semaphores()

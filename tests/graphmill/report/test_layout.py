@@ -1,12 +1,14 @@
 """The map: planted groups are apart, with t-SNE and with principal components."""
 
+import json
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from graphmill.library.nearest import Floats
-from graphmill.report.layout import MIN_NEIGHBORHOOD, layout, project
+from graphmill.report.layout import MIN_NEIGHBORHOOD, kept_layout, layout, project
 
 
 def planted(rng: np.random.Generator, num_groups: int, size: int = 40) -> tuple[Floats, np.ndarray]:
@@ -62,3 +64,48 @@ def test_the_map_shows_the_principal_components(rng: np.random.Generator) -> Non
     np.testing.assert_allclose(place.std(axis=0), spread[:2], rtol=0.05)
     np.testing.assert_allclose(share, (81 + 16) / (spread**2).sum(), rtol=0.02)
     assert (place[np.abs(place).argmax(axis=0), [0, 1]] > 0).all()
+
+
+def test_places_are_kept_until_the_vectors_change(tmp_path: Path, rng: np.random.Generator) -> None:
+    vectors_ND, _ = planted(rng, 3, 10)
+    file = tmp_path / "results" / "map-32.json"
+    first = kept_layout(str(file), vectors_ND)
+    assert np.array_equal(first.places, layout(vectors_ND).places)
+    content = json.loads(file.read_text())
+    content["places"][0] = [7, 8]
+    file.write_text(json.dumps(content))
+    kept = kept_layout(str(file), vectors_ND)
+    assert kept.places[0].tolist() == [7, 8]
+    assert (kept.axes, kept.meaning) == (first.axes, first.meaning)
+    moved = kept_layout(str(file), vectors_ND[::-1])
+    assert np.array_equal(moved.places, layout(vectors_ND[::-1]).places)
+    assert np.array_equal(kept_layout(str(file), vectors_ND).places, first.places)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda _: "{",
+        lambda _: "[]",
+        lambda content: json.dumps({**content, "places": content["places"][:-1]}),
+        lambda content: json.dumps({**content, "places": "x"}),
+        lambda content: json.dumps({**content, "places": [[float("nan"), 1]] * len(content["places"])}),
+        lambda content: json.dumps({**content, "axes": ["one"]}),
+        lambda content: json.dumps({"of": content["of"]}),
+    ],
+)
+def test_what_is_no_layout_is_made_anew(tmp_path: Path, rng: np.random.Generator, change) -> None:
+    vectors_ND, _ = planted(rng, 2, 5)
+    file = tmp_path / "map-32.json"
+    first = kept_layout(str(file), vectors_ND)
+    content = json.loads(file.read_text())
+    file.write_text(change(content))
+    assert np.array_equal(kept_layout(str(file), vectors_ND).places, first.places)
+    assert json.loads(file.read_text()) == content
+
+
+def test_a_map_that_cannot_be_kept_is_a_map(tmp_path: Path, rng: np.random.Generator) -> None:
+    vectors_ND, _ = planted(rng, 2, 5)
+    (tmp_path / "results").write_text("a file")
+    kept = kept_layout(str(tmp_path / "results" / "map-32.json"), vectors_ND)
+    assert np.array_equal(kept.places, layout(vectors_ND).places)

@@ -3,11 +3,14 @@
 import os
 import threading
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from graphmill import storage
+from graphmill.errors import StorageError
+from graphmill.storage import fs
 from tests.waiting import wait_until
 
 
@@ -48,3 +51,23 @@ def test_a_large_file_goes_to_the_disk_while_it_is_written(
     assert [path.name for path in tmp_path.iterdir()] == ["a"]
     assert len(started) == 2
     assert not any(thread.is_alive() for thread in started)
+
+
+def test_a_file_that_vanishes_is_an_error_of_its_writer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not of a thread, whose error nobody sees."""
+    opened = fs.open_output
+
+    def open_and_lose(uri: str) -> Any:
+        stream = opened(uri)
+        Path(uri).unlink()
+        return stream
+
+    monkeypatch.setattr(fs, "open_output", open_and_lose)
+    with (
+        pytest.raises(StorageError, match="cannot write: there is no such file"),
+        storage.atomic_output(str(tmp_path / "a"), is_large=True),
+    ):
+        pass
+    assert not list(tmp_path.iterdir())

@@ -1,16 +1,19 @@
-"""Exports in other systems: pandas, DuckDB, polars, parquet-java (Spark, Hive), gensim, vector stores."""
+"""Exports in other systems: pandas, DuckDB, polars, parquet-java (Spark, Hive), gensim, TensorBoard, ..."""
 
 import json
+import re
 import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 import numpy as np
 import pandas as pd
 import pytest
 from distributed import Client
+from gensim.models import KeyedVectors
 
 from remap.export import job
 from remap.export.job import Wish
@@ -100,22 +103,32 @@ def test_numpy_maps_and_torch_takes_it(tmp_path: Path, world: World, client: Cli
     assert torch.from_numpy(mapped).shape == (500, 6)
 
 
-def test_word2vec_as_gensim_reads_it(tmp_path: Path, world: World, client: Client) -> None:
-    """The rules of gensim's KeyedVectors.load_word2vec_format, and gensim itself where it is installed."""
+def test_gensim_reads_word2vec(tmp_path: Path, world: World, client: Client) -> None:
     path = exported(tmp_path, world, client, "float32", "word2vec") / "user/vectors.txt"
-    with path.open("rb") as file:
-        num_rows, dimension = map(int, file.readline().decode().split())
-        for number in range(num_rows):
-            word, *weights = file.readline().decode().rstrip().split(" ")
-            assert word == world.name("user", number)
-            assert len(weights) == dimension
-            assert np.array_equal(np.array(weights, np.float32), world.vectors["user"][number])
-        assert file.read() == b""
-    if find_spec("gensim"):
-        from gensim.models import KeyedVectors
+    found = KeyedVectors.load_word2vec_format(str(path))
+    count = sum(COUNTS["user"])
+    assert found.index_to_key == [world.name("user", number) for number in range(count)]
+    assert np.array_equal(found.vectors, world.vectors["user"][:count])
 
-        found = KeyedVectors.load_word2vec_format(str(path))
-        assert np.array_equal(found[world.name("user", 3)], world.vectors["user"][3])
+
+def test_tensorboard_finds_the_projector_s_files(tmp_path: Path, world: World, client: Client) -> None:
+    folder = exported(tmp_path, world, client, "float32", "tensorboard-projector")
+    command = ["-m", "tensorboard.main", "--logdir", folder, "--port", "0", "--load_fast", "false"]
+    with subprocess.Popen([sys.executable, *command], stderr=subprocess.PIPE, text=True) as board:
+        assert board.stderr is not None
+        try:
+            found = next(filter(None, (re.search(r"http://\S+/", line) for line in board.stderr)))
+            page = f"{found[0]}data/plugin/projector"
+            (user, item) = json.loads(urlopen(f"{page}/info?run=.").read())["embeddings"]
+            content = urlopen(f"{page}/tensor?run=.&name={item['tensorName']}").read()
+            names = urlopen(f"{page}/metadata?run=.&name=item").read().decode().splitlines()[1:]
+        finally:
+            board.kill()
+    assert (user["tensorName"], user["tensorShape"]) == ("user", [70, 6])
+    numbers = np.frombuffer(content, np.float32)
+    place = {world.name("item", number): number for number in range(500)}
+    rows = [place[line.split("\t")[0]] for line in names]
+    assert np.array_equal(numbers.reshape(500, 6), world.vectors["item"][rows])
 
 
 @pytest.mark.slow

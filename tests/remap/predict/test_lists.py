@@ -24,7 +24,7 @@ from graphmill.library.run import Run
 from graphmill.model.best import UnorderedBest
 from graphmill.run.results import notes_of
 from graphmill.vocab import Side
-from remap.predict import approximate, given, job, lists, make_lists, work
+from remap.predict import approximate, given, job, list_search, lists, make_lists, work
 from remap.predict.answers import Chunk, joined, write_answers
 from remap.predict.for_ids import find_ids
 from remap.predict.list_search import search_lists
@@ -97,16 +97,22 @@ def test_lists_hold_every_candidate_once(tmp_path: Path, client: Client) -> None
     assert not storage.exists(storage.join(made.folder, lists.BLOCKS))
 
 
-def test_best_of_candidates_in_any_order(rng: np.random.Generator) -> None:
-    score_PN = rng.integers(-9, 9, (6, 700)).astype(np.float32)
+@pytest.mark.parametrize("distinct_scores", [1, 18, 1000])
+@pytest.mark.parametrize("k", [1, 25, 690])
+def test_best_of_candidates_in_any_order(rng: np.random.Generator, distinct_scores: int, k: int) -> None:
+    score_PN = (rng.integers(0, distinct_scores, (6, 700)) - distinct_scores // 2).astype(np.float32) / 8
     score_PN[rng.random(score_PN.shape) < 0.1] = -np.inf
-    best = UnorderedBest(6, 25)
+    candidate_N = np.sort(rng.choice(1 << 32, 700, replace=False))
+    best = UnorderedBest(6, k)
     for columns in np.array_split(rng.permutation(700), 9):
         for rows in (np.array([0, 2, 3]), np.array([1, 4, 5])):
-            best.add_rows(rows, score_PN[np.ix_(rows, columns)].copy(), columns)
-    found = best.shrink()
-    expected = np.argsort(-score_PN, axis=1, kind="stable")[:, :25]
-    np.testing.assert_array_equal(found.candidate.reshape(6, 25), expected)
+            best.add_rows(rows, score_PN[np.ix_(rows, columns)].copy(), candidate_N[columns])
+    found = best.answers()
+    order = np.argsort(-score_PN, axis=1, kind="stable")[:, :k]
+    query, place = np.nonzero(np.take_along_axis(score_PN, order, axis=1) > -np.inf)
+    np.testing.assert_array_equal(found.query, query)
+    np.testing.assert_array_equal(found.candidate, candidate_N[order[query, place]])
+    np.testing.assert_array_equal(found.score, score_PN[query, order[query, place]])
 
 
 def cosines(world: World, own: str, other: str, k: int) -> dict[tuple[str, int], tuple[str, float]]:
@@ -215,6 +221,26 @@ def test_an_index_is_used_again(tmp_path: Path, predict: Predict, caplog: Any) -
     ask[3] = "user"
     assert predict(*ask, "--k", 5, "--to", tmp_path / "three") == 0  # lists of something else: made anew
     assert snapshot(tmp_path / "index") != before
+    assert """index are of something else (type: "item" -> "user"), and are made anew""" in caplog.text
+
+
+def test_an_index_with_another_bias_is_not_used(tmp_path: Path, predict: Predict) -> None:
+    write_world(tmp_path / "run", comparator="cos")
+    ask = [tmp_path / "run", "--relation", "likes", "--k", 5]
+    lists = ["--approximate", "--recall", 1, "--index", tmp_path / "index"]
+    assert predict(*ask, *lists, "--to", tmp_path / "without") == 0
+    assert predict(*ask, *lists, "--set", "bias=true", "--to", tmp_path / "with") == 0
+    assert predict(*ask, "--exact", "--set", "bias=true", "--to", tmp_path / "exact") == 0
+    assert_equal(read_answers(tmp_path / "with"), read_answers(tmp_path / "exact"))
+
+
+def test_exact_where_candidates_are_too_many_for_lists(
+    tmp_path: Path, predict: Predict, caplog: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_world(tmp_path / "run")
+    monkeypatch.setattr(approximate, "MOST_UNORDERED", 5)
+    assert predict(tmp_path / "run", "--relation", "likes", "--approximate", "--to", tmp_path / "out") == 0
+    assert "exact in spite of --approximate: lists are for 5 candidates at most" in caplog.text
 
 
 WRONG = {
@@ -322,16 +348,16 @@ def run_until(name: str) -> Callable[..., Any]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("moment", ["index/blocks/block-*.h5", "index/part-*.h5", "done/part-*.json"])
-def test_kill_9(tmp_path: Path, moment: str) -> None:
+def test_kill_9(tmp_path: Path) -> None:
     write_world(tmp_path / "run", counts={"user": [9000], "item": [20_000]})
     with predicting(tmp_path, "expected") as process:
         assert process.wait() == 0, (tmp_path / "stderr.txt").read_text()
-    with predicting(tmp_path, "out") as process:
-        place = f".out.graphmill-work/{moment}"
-        wait_until(lambda: bool(found_in(tmp_path, place)) or process.poll() is not None)
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+    for moment in ("index/blocks/block-*.h5", "index/part-*.h5", "done/part-*.json"):  # each goes on
+        with predicting(tmp_path, "out") as process:
+            place = f".out.graphmill-work/{moment}"
+            wait_until(lambda: bool(found_in(tmp_path, place)) or process.poll() is not None)  # noqa: B023
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
     with predicting(tmp_path, "out") as process:
         assert process.wait() == 0, (tmp_path / "stderr.txt").read_text()
     assert snapshot(tmp_path / "out") == snapshot(tmp_path / "expected")
@@ -357,6 +383,35 @@ def test_what_a_killed_command_left_for_another_question_is_deleted(
     monkeypatch.undo()
     job.run(world.config, Question("likes", k=2), str(tmp_path / "out"), client)
     assert_equal(read_answers(tmp_path / "out"), world.best(0, Side.RHS, 2))
+
+
+def test_what_a_killed_command_left_with_another_comparator_is_deleted(
+    tmp_path: Path, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = write_world(tmp_path / "run")
+    question, to = Question("likes", k=3), str(tmp_path / "out")
+    monkeypatch.setattr(work, "finish", killed)
+    with pytest.raises(Killed):
+        job.run(world.config, question, to, client)
+    monkeypatch.undo()
+    other = world.config.model_copy(update={"comparator": "l2"})
+    job.run(other, question, to, client)
+    job.run(other, question, str(tmp_path / "expected"), client)
+    assert_equal(read_answers(tmp_path / "out"), read_answers(tmp_path / "expected"))
+
+
+def test_lists_that_are_read_in_pieces_have_the_same_answers(
+    tmp_path: Path, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = write_world(tmp_path / "run", counts=COUNTS)
+    what = asked(world.config, Question("likes", k=30))
+    made = replace(with_lists(what, tmp_path / "lists", client), num_probed=5)
+    expected, _ = search_lists(what, made, np.arange(50))
+    monkeypatch.setattr(list_search, "WINDOW_BYTES", 4 * what.candidates.dimension * 100)
+    found, _ = search_lists(what, made, np.arange(50))
+    np.testing.assert_array_equal(found.query, expected.query)
+    np.testing.assert_allclose(found.score, expected.score, rtol=1e-5)
+    assert (found.candidate == expected.candidate).mean() > 0.99  # nearly equal scores may swap
 
 
 def test_damaged_lists_are_refused(tmp_path: Path, client: Client) -> None:

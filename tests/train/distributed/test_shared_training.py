@@ -8,7 +8,7 @@ from tests.train.graphs import make_config, mean_reciprocal_rank, write_graph
 from train import job
 from train.distributed import shard_placement
 
-NUM_RELATIONS = 30
+NUM_RELATIONS = 12
 
 
 def planted_cities(rng, num_groups=20, nodes=40, cities=15, degree=12):
@@ -41,7 +41,7 @@ def test_one_type_and_many_relations_in_all_buckets(tmp_path, monkeypatch):
                     for number in range(NUM_RELATIONS)
                 ],
                 dimension=16,
-                num_epochs=16,
+                num_epochs=10,
                 batch_size=200,
                 num_uniform_negs=50,
                 regularization_coef=0.01,

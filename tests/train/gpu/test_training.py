@@ -182,51 +182,6 @@ def test_sizes_decide_what_stays_on_the_device(tmp_path):
     assert 0 < memory.host_free_bytes() < 2**50
 
 
-def test_memory_decides_how_many_partitions_are_joined(tmp_path):
-    config = make_config(
-        tmp_path,
-        entities={"node": {"num_partitions": 16}},
-        dimension=100,
-        batch_size=10,
-        train={"outside_rows": 0.5},
-    )
-    write_graph(config, {"node": 80_000}, random_triples(np.random.default_rng(1), 80_000, 1, 80_000, 1000))
-    context = RunContext(config)
-    reasons: list[str] = []
-    rows = 80_000 * 4 * 101
-    whole = memory.blocks_bytes(context, 1, 0.5)
-    assert 2 * rows < whole < 2.2 * rows
-    assert decide.blocks_in(context, 2 * whole, reasons) is None
-    assert reasons.pop().startswith("all rows are in memory")
-    # 6 + 8 / 2 blocks of three, two, or one of 16 partitions
-    limits = [int(2 * (10 * joined / 16 * rows + 0.1 * rows)) for joined in (3, 2, 1)]
-    assert [decide.blocks_in(context, limit, reasons) for limit in limits] == [6, 8, 16]
-    assert decide.blocks_in(context, rows, reasons) == 16  # it does not fit, and there are no more
-    assert [decide.blocks_for(config, held) for held in (2, 3, 4, 6, 8, 15, 16)] == [16, 16, 8, 6, 4, 3, 1]
-
-
-def test_memory_and_workers_decide_how_many_blocks_there_are(tmp_path):
-    """At least two for each worker, which holds two; more where its memory holds smaller ones."""
-
-    def blocks(workers, worker_bytes, num_partitions=16, **train):
-        parts, train = {"node": {"num_partitions": num_partitions}}, {"resident": "auto"} | train
-        config = make_config(tmp_path, dimension=100, batch_size=10, entities=parts, train=train)
-        write_graph(config, {"node": 80_000}, triples)
-        return decide.blocks_of_workers(RunContext(config), workers, worker_bytes)
-
-    triples = random_triples(np.random.default_rng(1), 80_000, 1, 80_000, 1000)
-    rows = 80_000 * 4 * 101
-    assert [blocks(workers, 100 * rows) for workers in (2, 3, 8)] == [4, 6, 16]
-    limits = [int(2 * (6 * joined / 16 * rows + 0.1 * rows)) for joined in (4, 3, 2, 1)]
-    assert [blocks(2, limit) for limit in limits] == [4, 6, 8, 16]
-    assert blocks(2, rows // 8) == 16  # it does not fit, and there are no more
-    assert blocks(9, 100 * rows) == 0  # no two partitions for each worker: bucket by bucket
-    assert blocks(2, 100 * rows, num_partitions=3) == 0
-    assert blocks(2, 100 * rows, memory_partitions=4) == 8
-    assert blocks(2, 100 * rows, memory_partitions=16) == 4
-    assert blocks(2, 100 * rows, resident="never") == 16
-
-
 def test_a_version_is_copied_on_the_device_if_there_is_room(tmp_path, monkeypatch):
     config = make_config(tmp_path, dimension=100, batch_size=10, global_emb=False)
     write_graph(config, {"node": 20_000}, random_triples(np.random.default_rng(1), 20_000, 1, 20_000, 1000))

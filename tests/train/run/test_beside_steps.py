@@ -11,6 +11,7 @@ from graphmill.formats import pbg_checkpoint
 from tests.train.graphs import make_config, random_triples, write_graph
 from train.run.trainer import Trainer
 from train.step import runtime
+from train.tables import memory
 from train.tables.partition_files import PartitionFiles
 
 TIMEOUT_S = 60
@@ -101,6 +102,24 @@ def test_a_version_holds_the_state_at_the_end_of_its_iteration(tmp_path, gate, o
         assert found[0] == expected[0] == epochs
         assert all(map(torch.equal, found[1], expected[1]))
     assert state(late.config.checkpoint_path)[2] == expected[2]
+
+
+def test_without_room_for_a_copy_training_waits_for_the_files(tmp_path, monkeypatch):
+    beside = Trainer(graph(tmp_path / "beside", IN_MEMORY[0], num_epochs=3))
+    beside.run()
+    room = memory.whole_bytes(beside.context, writes_beside=True) / memory.WORKER_SHARE
+    monkeypatch.setattr(memory, "worker_bytes", lambda: room - 1)
+    after = Trainer(graph(tmp_path / "after", IN_MEMORY[0], num_epochs=3))
+    assert [each.plan.writes_beside for each in (beside, after)] == [True, False]
+    committed = []
+    on_second_iteration(
+        after, lambda: committed.append(pbg_checkpoint.read_version(after.config.checkpoint_path))
+    )
+    after.run()
+    assert committed == [1, 2]
+    expected, found = (state(each.config.checkpoint_path) for each in (beside, after))
+    assert found[0] == expected[0] == 3
+    assert all(map(torch.equal, found[1], expected[1]))
 
 
 @pytest.mark.parametrize("own", IN_MEMORY, ids=["device", "buffer"])

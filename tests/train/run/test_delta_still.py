@@ -1,4 +1,4 @@
-"""Training of a delta: rows without added edges stay as they are, to the last bit, in all kinds of runs."""
+"""Training of a delta: rows without added or removed edges stay, to the last bit, in all kinds of runs."""
 
 import shutil
 
@@ -14,10 +14,11 @@ KERNELS = [each | {"operator": "complex_diagonal"} for each in RELATIONS]
 
 @pytest.fixture(scope="module")
 def days(tmp_path_factory: pytest.TempPathFactory, near_client: distributed.Client) -> dict[int, TwoDays]:
-    """The graph with one partition of each type, and with four."""
+    """The graph with one partition of each type, with four, and with six."""
+    lost = {"num_files": 50, "num_gone": 1}
     return {
-        number: TwoDays(tmp_path_factory.mktemp(f"days{number}"), near_client, partitions=number)
-        for number in (1, 4)
+        number: TwoDays(tmp_path_factory.mktemp(f"days{number}"), near_client, partitions=number, **lost)
+        for number in (1, 4, 6)
     }
 
 
@@ -25,7 +26,7 @@ RUNS = {
     "one partition": (1, {}),
     "resident": (4, {"train": {"resident": "always"}, "global_emb": False, "relations": KERNELS}),
     "by bucket": (4, {"train": {"memory_partitions": 4}}),
-    "blocks": (4, {"train": {"memory_partitions": 2, "outside_rows": 0.5}}),
+    "blocks": (6, {"train": {"memory_partitions": 2, "outside_rows": 0.5}}),
     "adagrad": (4, {"train": {"optimizer": "adagrad"}}),
     "plain": (1, {"train": {"engine": "plain"}}),
     "fused": (1, {"train": {"engine": "fused"}, "global_emb": False, "relations": KERNELS}),
@@ -39,7 +40,7 @@ RUNS = {
 
 
 @pytest.mark.parametrize("name", RUNS)
-def test_rows_without_added_edges_stay(days: dict[int, TwoDays], name: str) -> None:
+def test_rows_without_added_or_removed_edges_stay(days: dict[int, TwoDays], name: str) -> None:
     number, settings = RUNS[name]
     these = days[number]
     train = settings.get("train", {})
@@ -50,7 +51,8 @@ def test_rows_without_added_edges_stay(days: dict[int, TwoDays], name: str) -> N
         shutil.rmtree(config.checkpoint_path, ignore_errors=True)
         figures = job.run(config, these.client)
     assert figures["delta"]["replay"] == 1
-    check_still(first, second, these.new)
+    assert len(these.removed) > 5
+    check_still(first, second, [*these.new, *these.removed])
 
 
 @pytest.mark.slow
@@ -66,4 +68,9 @@ def test_two_workers(
         shutil.rmtree(config.checkpoint_path, ignore_errors=True)
         figures = job.run(config, at)
     assert figures["delta"]["replay"] == replay
-    check_still(first, second, these.new, leave=["city", "user", "item"] if number == 1 else ["city"])
+    check_still(
+        first,
+        second,
+        [*these.new, *these.removed],
+        leave=["city", "user", "item"] if number == 1 else ["city"],
+    )

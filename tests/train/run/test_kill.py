@@ -36,7 +36,7 @@ def with_vectors(config, path, rng):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("placement", "every"), [("files", 7), ("device", 13), ("buffer", 17), ("ensemble", 29), ("vectors", 41)]
+    ("placement", "every"), [("files", 11), ("device", 13), ("buffer", 17), ("ensemble", 43), ("vectors", 41)]
 )
 def test_kill_anywhere_and_run_again(tmp_path, rng, placement, every):
     in_files = placement in ("files", "ensemble", "vectors")

@@ -18,6 +18,7 @@ from graphmill import config as configuration
 from graphmill.errors import ConfigError, FormatError, NotFoundError
 from graphmill.formats import pbg_checkpoint, remapped
 from graphmill.run import dates
+from graphmill.trained import id_search
 from tests.train.graphs import (
     contents,
     embeddings,
@@ -29,7 +30,7 @@ from tests.train.graphs import (
 from tests.train.vectors import raw_ids, write_index, write_vectors
 from train import job
 from train.config import TrainConfig
-from train.tables import given_rows, given_vectors, projection, rows_by_id
+from train.tables import given_rows, given_vectors, projection
 from train.tables.partition_files import PartitionFiles
 from train.tables.run_context import RunContext
 from train.tables.vector_files import VectorFiles
@@ -151,7 +152,7 @@ class TestJoin:
         config, ids = written(tmp_path, tmp_path / "v.parquet")
         vectors = vectors_of(NUM)
         write_vectors(tmp_path / "v.parquet", ids[::-1], vectors[::-1])
-        monkeypatch.setattr(rows_by_id, "hash_strings", lambda ids, seed: np.zeros(len(ids), np.uint64))
+        monkeypatch.setattr(id_search, "hash_strings", lambda ids, seed: np.zeros(len(ids), np.uint64))
         given_vectors.make(config)
         np.testing.assert_allclose(first_rows(config), vectors * config.lr / rms(vectors), rtol=1e-5)
 

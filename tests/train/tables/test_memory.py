@@ -13,21 +13,20 @@ from tests.train.graphs import make_config, write_graph
 from train.tables import memory
 from train.tables.run_context import RunContext
 
-NUM_ROWS, DIMENSION = 1_800_000, 80  # partitions large enough for memory of their own (mmap)
-TABLE_BYTES = NUM_ROWS * DIMENSION * 4
-LIMIT_BYTES = 520 << 20
+NUM_ROWS, DIMENSION = 900_000, 80  # partitions large enough for memory of their own (mmap)
+MORE_BYTES = 64 << 20  # buffers that no plan counts
 
 
-def trained(root, num_partitions, prefetch):
-    """A run in a process that may allocate LIMIT_BYTES."""
+def trained(root, num_partitions, limit_bytes, **train):
+    """Figures of a run on a worker with twice `limit_bytes`: half of its memory is for the plan."""
     config = make_config(
         root,
         entities={"node": {"num_partitions": num_partitions}},
         dimension=DIMENSION,
-        num_epochs=1,
+        num_epochs=2,
         batch_size=200,
         bucket_order="affinity",
-        train={"prefetch": prefetch, "outside_rows": 0.1},
+        train={"resident": "auto", "outside_rows": 0.1, **train},
     )
     rng = np.random.default_rng(1)
     triples = np.stack(
@@ -37,29 +36,41 @@ def trained(root, num_partitions, prefetch):
     assert sum(entity_counts.read_counts(config.entity_path, {"node": num_partitions})["node"]) == NUM_ROWS
     conf = root / "conf.yaml"
     conf.write_text(json.dumps(config.model_dump(mode="json")))
-    return subprocess.run(
-        [sys.executable, "-m", "tests.train.memory_driver", str(conf), str(LIMIT_BYTES)],
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.train.memory_driver", str(conf), str(2 * limit_bytes)],
         cwd=REPOSITORY,
         capture_output=True,
         text=True,
         timeout=600,
         check=False,
     )
+    assert done.returncode == 0, done.stderr[-2000:]
+    figures = json.loads(done.stdout)
+    assert [epoch["edges"] for epoch in figures["epochs"]] == [4000, 4000]
+    return figures
 
 
 @pytest.mark.slow
-def test_table_larger_than_the_memory(tmp_path):
-    assert TABLE_BYTES > LIMIT_BYTES
-    for prefetch in (False, True):
-        done = trained(tmp_path / str(prefetch), 17, prefetch)
-        assert done.returncode == 0, done.stderr[-2000:]
-        (epoch,) = json.loads(done.stdout)["epochs"]
-        assert epoch["edges"] == 4000
-        assert epoch["partitions_read"] > 16
-    # the limit is real: in one piece the table does not fit
-    whole = trained(tmp_path / "whole", 1, False)
-    assert whole.returncode != 0
-    assert "memory" in whole.stderr
+@pytest.mark.parametrize(
+    ("limit_mib", "train", "expected"),
+    [
+        (600, {}, {"blocks": 1, "writes_beside": True}),
+        (330, {}, {"blocks": 1, "writes_beside": False}),
+        (260, {}, {"blocks": 4, "prefetch": False}),
+        (260, {"prefetch": True}, {"blocks": 8, "prefetch": True}),
+    ],
+    ids=["and a copy", "all rows", "blocks", "blocks read ahead"],
+)
+def test_training_takes_the_memory_that_is_planned(tmp_path, limit_mib, train, expected):
+    """A table of 278 MiB with its sums, in 8 partitions."""
+    figures = trained(tmp_path, 8, limit_mib << 20, **train)
+    assert figures["plan"].items() >= expected.items()
+    assert figures["grown_bytes"] <= (limit_mib << 20) + MORE_BYTES
+
+
+@pytest.mark.slow
+def test_without_partitions_a_table_must_fit(tmp_path):
+    assert trained(tmp_path, 1, 260 << 20)["grown_bytes"] > 278 << 20
 
 
 def test_resting_partitions_leave_room_for_rows_that_workers_share(tmp_path):

@@ -1,0 +1,78 @@
+"""Edges of an earlier bucket that this run's bucket does not have: train moves their ends apart again.
+
+They are of files that this run does not have, or a table takes them out (`removes`), and no other row of the
+bucket is equal. At most `max_rows` are looked at, so that they fit in memory.
+
+Shapes: N rows of a bucket, M candidates.
+"""
+
+from collections.abc import Iterable
+
+import numpy as np
+import numpy.typing as npt
+
+from etl.steps.bucket_rows import Rows
+from etl.steps.left_out import Bools, find_edges
+from graphmill.formats.edge_buckets.all_rows import AllRows
+from graphmill.storage.as_json import Int32
+
+# odd, of two hashes: sums of products whose upper bits are a place
+_FACTORS = np.array([[0x9E3779B1, 0x85EBCA6B, 0xC2B2AE35], [0x27D4EB2F, 0x165667B1, 0xD3A2646D]], np.uint32)
+_PLACES_PER_ROW = 16
+_MOST_BITS = 26
+_PIECE_ROWS = 1 << 20
+
+
+class RemovedEdges:
+    """Collects candidates, then looks at all edges of the bucket, then tells which of them it lacks."""
+
+    def __init__(self, candidates: Iterable[Int32], max_rows: int) -> None:
+        """`candidates` are records [n, 3] of relation, lhs, rhs."""
+        found, num = [np.zeros((0, 3), np.int32)], 0
+        for each in candidates:
+            found.append(each[: max_rows - num])
+            if (num := num + len(found[-1])) == max_rows:
+                break
+        self._candidate_M3: Int32 = np.concatenate(found)
+        bits = int(np.clip((_PLACES_PER_ROW * num).bit_length(), 10, _MOST_BITS))
+        self._shift = np.uint32(32 - bits)
+        self._is_named = np.zeros((len(_FACTORS), 1 << bits), bool)
+        for number, is_named in enumerate(self._is_named):
+            is_named[self._places(self._candidate_M3, number)] = True
+        self._equal: list[Int32] = []
+
+    def look_at(self, edges: Int32) -> None:
+        """Note which candidates are among some edges of the bucket, records [n, 3 or more]."""
+        if len(self._candidate_M3):
+            for number, is_named in enumerate(self._is_named):  # the second looks at few
+                edges = edges[np.flatnonzero(is_named[self._places(edges, number)]), :3]
+            self._equal.append(edges)
+            if sum(map(len, self._equal)) > len(self._candidate_M3) + _PIECE_ROWS:  # the same edges again
+                self._equal = [np.unique(np.concatenate(self._equal), axis=0)]
+
+    def removed(self) -> Int32:
+        """Return the distinct candidates, in their order, that no edge was equal to: [K, 3]."""
+        num = len(self._candidate_M3)
+        pieces = [(self._candidate_M3, False), *((each, True) for each in self._equal)]
+        is_removed_M = find_edges(lambda: pieces, num, num, drops=True)
+        return self._candidate_M3[is_removed_M]
+
+    def _places(self, edges: Int32, number: int) -> npt.NDArray[np.uint32]:
+        """Places of edges in a table of marks; equal edges have one place, and others seldom do."""
+        mixed = np.zeros(len(edges), np.uint32)
+        for column, factor in enumerate(_FACTORS[number]):
+            mixed += edges[:, column].view(np.uint32) * factor
+        mixed >>= self._shift
+        return mixed
+
+
+def taken_out(pieces: Iterable[Rows], earlier: AllRows, is_edge_N: Bools) -> Iterable[Int32]:
+    """Yield what was an edge of the earlier bucket and is none; `pieces` are all rows of the bucket."""
+    start = 0
+    for each in pieces:
+        if each.removes:
+            continue
+        num = len(each.records)
+        if (row := each.earlier_row) is not None:
+            yield each.records[earlier.are_edges(row, row + num) & ~is_edge_N[start : start + num], :3]
+        start += num

@@ -1,0 +1,162 @@
+"""Removed edges: their ends move apart until they score like other pairs; other rows stay."""
+
+import distributed
+import numpy as np
+import pytest
+import torch
+
+from graphmill.config import Config
+from graphmill.formats import entity_index
+from graphmill.vocab import Bucket, Side
+from tests.train.deltas import KINDS, RELATIONS, Edge, TwoDays, old_edges
+from tests.train.graphs import mean_reciprocal_rank
+from tests.train.step.test_plain import Scene, settings
+from train import job
+from train.edges.blocks import Blocks
+from train.plan.decide import decide
+from train.run.block_trainer import BlockTrainer
+from train.run.bucket import BucketTrainer
+from train.step.removed import RemovedStep
+from train.tables.run_context import RunContext
+
+NAMES = list(KINDS)
+
+
+def probabilities(scene: Scene) -> dict[Side, torch.Tensor]:
+    """Softmax's probability of each edge among all entities of a side: [B]."""
+    entry, batch = scene.config.relations[scene.relation], scene.batch
+    rows = {side: scene.tables[entry.entity_type(side)].embeddings_ND for side in Side}
+    found = {}
+    for side in Side:
+        others = rows[side.other][batch.index[side.other]]
+        query = scene.model.query(scene.relation, side, others, batch.rel_B)
+        scores = scene.model.matrix_scores(query, rows[side], side)
+        found[side] = scores.softmax(1).gather(1, batch.index[side].unsqueeze(1))[:, 0]
+    return found
+
+
+def removing(loss_fn: str, **more: object) -> tuple[Scene, RemovedStep]:
+    config = settings("complex_diagonal", "dot", loss_fn, dynamic=True, **more)
+    scene = Scene(config, num_edges=2)
+    return scene, RemovedStep(config, scene.model, scene.adagrad)
+
+
+@pytest.mark.parametrize("loss_fn", ["softmax", "logistic", "ranking"])
+def test_removed_edges_become_unlikely_and_other_rows_stay(loss_fn: str) -> None:
+    scene, step = removing(loss_fn, margin=0.1)
+    first = probabilities(scene)
+    before = {name: table.embeddings_ND.clone() for name, table in scene.tables.items()}
+    for seed in range(60):
+        step(scene.batch, scene.side_tables, torch.Generator().manual_seed(seed))
+    for side, now in probabilities(scene).items():
+        assert (now < 0.5 * first[side]).all()
+    ends = {"user": scene.batch.index[Side.LHS], "item": scene.batch.index[Side.RHS]}
+    for name, table in scene.tables.items():
+        moved = (table.embeddings_ND != before[name]).any(dim=1)
+        assert set(torch.nonzero(moved)[:, 0].tolist()) == set(ends[name].tolist())
+
+
+@pytest.mark.parametrize("weight", [0.5, 3.0, 30.0])
+def test_softmax_pushes_by_the_probability(weight: float) -> None:
+    """The gradient of an edge is its weight times its probability among all rows, and at most 1."""
+    relation = {"name": "likes", "lhs": "user", "rhs": "item", "operator": "none"}
+    scene, step = removing("softmax", relations=[relation], train={"removed_weight": weight})
+    scene.batch.index[Side.LHS][:] = torch.tensor([0, 1])  # ends of their own
+    scene.batch.index[Side.RHS][:] = torch.tensor([2, 3])
+    for table in scene.tables.values():
+        table.sums[:] = 1e20  # steps become small, and the sums stay
+    before = {name: table.embeddings_ND.clone() for name, table in scene.tables.items()}
+    expected = probabilities(scene)
+    step(scene.batch, scene.side_tables, torch.Generator().manual_seed(0))
+    user, item = (scene.tables[name].embeddings_ND - before[name] for name in ("user", "item"))
+    pushed = sum((weight * each).clamp_max(1) for each in expected.values()) * scene.batch.weight_B
+    scale = -scene.config.lr / 1e10
+    for edge, (lhs, rhs) in enumerate(zip((0, 1), (2, 3), strict=True)):
+        slope = float(user[lhs] @ before["item"][rhs] / before["item"][rhs].square().sum()) / scale
+        assert slope == pytest.approx(float(pushed[edge]), rel=0.15)
+        slope = float(item[rhs] @ before["user"][lhs] / before["user"][lhs].square().sum()) / scale
+        assert slope == pytest.approx(float(pushed[edge]), rel=0.15)
+
+
+def mrr(config: Config, edges: list[Edge], known: list[Edge]) -> float:
+    """Filtered MRR of edges by raw id."""
+    rows = {
+        name: {
+            each: row
+            for row, each in enumerate(entity_index.read_part(config.entity_path, name, 0).to_pylist())
+        }
+        for name in config.entities
+    }
+
+    def numbers(of: list[Edge]) -> np.ndarray:
+        named = [(KINDS[rel], lhs, rel, rhs) for lhs, rel, rhs in of]
+        return np.array([(rows[a][lhs], NAMES.index(rel), rows[b][rhs]) for (a, b), lhs, rel, rhs in named])
+
+    counts = {name: len(each) for name, each in rows.items()}
+    return mean_reciprocal_rank(config, counts, numbers(known), numbers(edges))
+
+
+@pytest.mark.parametrize(("chunks", "num_blocks"), [(1, None), (3, None), (1, 1), (1, 2), (2, 2)])
+def test_an_epoch_trains_each_removed_edge_once(parted: TwoDays, chunks: int, num_blocks: int | None) -> None:
+    config = parted.second(num_epochs=2, num_edge_chunks=chunks)
+    context = RunContext(config)
+    trained = context, *context.load_model(), decide(context)
+    order = [Bucket(lhs, rhs) for lhs in range(4) for rhs in range(4)]
+    trainer, blocks = BucketTrainer(*trained), None
+    if num_blocks is not None:
+        blocks = Blocks(config, context.schedule, num_blocks)
+        trainer = BlockTrainer(context, blocks, *trained[1:])
+    for epoch in range(2):
+        count = 0
+        for chunk in range(chunks):
+            iteration = context.schedule.iteration(epoch * chunks + chunk)
+            for visit in blocks.order(iteration) if blocks is not None else order:
+                edges = trainer.read(visit, iteration)
+                if edges.removed is not None:  # some buckets have lost none
+                    assert edges.added is not None
+                    assert not (edges.added & edges.removed).any()
+                    count += int(edges.removed.sum())
+        assert count == len(parted.removed) > 20
+
+
+@pytest.fixture(scope="module")
+def parted(tmp_path_factory: pytest.TempPathFactory, near_client: distributed.Client) -> TwoDays:
+    """A graph of four partitions that loses a tenth of its edges on the second day."""
+    root = tmp_path_factory.mktemp("parted")
+    found = TwoDays(root, near_client, partitions=4, num_files=10, num_gone=1, global_emb=False)
+    found.train_first(num_epochs=1)
+    return found
+
+
+@pytest.fixture(scope="module")
+def days(tmp_path_factory: pytest.TempPathFactory, near_client: distributed.Client) -> TwoDays:
+    """A graph that loses a twentieth of its edges on the second day; the first day is learned well."""
+    found = TwoDays(
+        tmp_path_factory.mktemp("removed"),
+        near_client,
+        num_files=20,
+        num_gone=1,
+        first=list(dict.fromkeys(old_edges())),
+        dimension=32,
+        global_emb=False,
+        relations=[each | {"operator": "complex_diagonal"} for each in RELATIONS],
+    )
+    found.train_first(num_epochs=30)
+    return found
+
+
+@pytest.mark.parametrize("all_negs", [False, True])
+def test_a_delta_forgets_edges_that_have_gone(days: TwoDays, all_negs: bool) -> None:
+    """And does not forget the others."""
+    relations = [each | {"operator": "complex_diagonal", "all_negs": all_negs} for each in RELATIONS]
+    kept = sorted(set(days.old) - set(days.removed))
+    ranks = {}
+    for weight in (0.0, 30.0):
+        train = {"removed_weight": weight}
+        config = days.second(f"weight-{weight}-{all_negs}", num_epochs=15, relations=relations, train=train)
+        job.run(config, days.client)
+        ranks[weight] = mrr(config, days.removed, kept), mrr(config, kept, kept)
+    (remembered, others), (forgotten, others_now) = ranks[0.0], ranks[30.0]
+    assert remembered > 0.5
+    assert forgotten < 0.7 * remembered
+    assert others_now > others - 0.05

@@ -1,0 +1,80 @@
+"""A step that moves the ends of removed edges apart, until they score like pairs that were never edges.
+
+The slope of the loss by the score of an edge says how far the edge is from certain: -1 for the least likely
+edge, 0 for a certain one, with softmax and logistic. What is left of it, 1 + slope, pushes a removed edge
+down. With softmax that is its probability p among all rows, as in -log(1 - p) (unlikelihood training,
+arXiv:1908.04319): an edge that is not likely any more stays where it is. `train.removed_weight` multiplies
+it, up to 1, the slope of an added edge that is not known yet. Candidates do not move.
+
+    ranking    the slope is the share of candidates that it scores above by the margin
+
+Shapes: C chunks, P removed edges of a chunk, M candidates.
+"""
+
+import math
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from graphmill.config import Config
+from graphmill.model.registry import LOSS_FUNCTIONS
+from graphmill.vocab import Side
+from train.config import TrainConfig
+from train.edges.negative_sampling import Batch, Block
+from train.model import losses, optimizer
+from train.model.model import Model
+from train.step.plain import PlainStep, Scores, StepFigures
+from train.step.table import Table
+
+NUM_CANDIDATES = 1000
+
+
+class RemovedStep(PlainStep):
+    """Trains on one batch of removed edges after another; nothing where the loss is a plug-in."""
+
+    def __init__(self, config: Config, model: Model, adagrad: optimizer.Adagrad) -> None:
+        settings = config.section(TrainConfig)
+        self.weight = settings.removed_weight if config.loss_fn in LOSS_FUNCTIONS.built_in else 0.0
+        self._scale: dict[Side, float] = {}
+        super().__init__(_config_of(config), model, adagrad)
+
+    def __call__(self, batch: Batch, tables: Mapping[Side, Table], generator: torch.Generator) -> StepFigures:
+        """Draw candidates, and move the rows and parameters that the batch touches."""
+        self._scale = {side: num / NUM_CANDIDATES for side, num in batch.num_entities(tables).items()}
+        return super().__call__(batch, tables, generator)
+
+    def _loss(self, scored: Mapping[Side, Scores], block: Block) -> tuple[Tensor, list[Tensor]]:
+        """Return the slopes of pos_CP and neg_CPM of both sides; the loss is not known, and 0."""
+        slopes = []
+        for side in (Side.LHS, Side.RHS):
+            pos_CP, neg_CPM = (each.detach() for each in scored[side])
+            slopes += [self._slope(pos_CP, neg_CPM, side) * block.weight_CP, torch.zeros_like(neg_CPM)]
+        return block.weight_CP.new_zeros(()), slopes
+
+    def _slope(self, pos_CP: Tensor, neg_CPM: Tensor, side: Side) -> Tensor:
+        num_candidates = neg_CPM.shape[-1]
+        if not num_candidates or not self.weight:
+            return torch.zeros_like(pos_CP)
+        # with softmax, so many candidates stand for all rows of the table
+        offset = math.log(self._scale[side]) if self.config.loss_fn == "softmax" else 0.0
+        found = losses.loss_gradient(
+            self.config.loss_fn, self.config.margin, pos_CP, neg_CPM + offset, torch.ones_like(pos_CP)
+        )
+        most = num_candidates if self.config.loss_fn == "ranking" else 1
+        return (self.weight * (1 + found.pos_CP / most)).clamp_max(1)
+
+
+def _config_of(config: Config) -> Config:
+    """The configuration of the step: drawn candidates, and no cost but that of the edges."""
+    relations = tuple(each.model_copy(update={"all_negs": False}) for each in config.relations)
+    neutral = {"negative_sampler": None, "relation_prediction": 0.0, "negative_power": 0.0}
+    update = {
+        "relations": relations,
+        "num_batch_negs": 0,
+        "num_uniform_negs": NUM_CANDIDATES,
+        "regularization_coef": 0.0,
+    }
+    return config.model_copy(update=update).with_section(
+        config.section(TrainConfig).model_copy(update=neutral)
+    )
