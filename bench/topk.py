@@ -6,10 +6,13 @@ subgroups and lists. With subgroups larger than K, few lists hold all answers, a
 
 faiss's program reads the lists that `predict` has made, and compares as many of them. It writes numbers, and
 then again raw ids in parquet, as `predict` does.
+
+The same lists then answer without the known edges, KNOWN of each user; and l2 answers from nothing.
 """
 
 import json
 import re
+import shutil
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -26,15 +29,18 @@ from bench.setting import Setting
 from graphmill import config as configuration
 from graphmill import storage
 from graphmill.config import Config
-from graphmill.formats import entity_counts, entity_index, pbg_checkpoint
+from graphmill.formats import edge_buckets, entity_counts, entity_index, pbg_checkpoint
+from graphmill.formats.edge_buckets import Edges
 from graphmill.formats.entity_index import Manifest
 from graphmill.formats.pbg_checkpoint import Iteration
+from graphmill.vocab import Bucket
 
 DIMENSION, K, RECALL = 100, 100, 0.95
 QUERIES_PER_CANDIDATE = 0.1
 PARTITION_ROWS = 1_000_000
 SUBGROUP_ROWS, SUBGROUPS = K // 5, 2000
 COMPARED = 1000
+KNOWN = 50
 _AT = Iteration(1, 0, 1, 0, "edges", 1, 0)
 
 
@@ -48,8 +54,8 @@ def run(setting: Setting) -> Report:
     if not (source / "run.json").exists():
         _make(source, num_users, num_items)
     with setting.run_folder("topk") as folder:
-        whole, figures = _predict(setting, source, folder)
-        _add(report, whole, _said(whole, "lists"), figures)
+        whole, figures = _predict(setting, source, folder / "out", folder / "index")
+        _add(report, "ours, from nothing", whole, figures)
         if setting.peers:
             peer, found = _faiss(setting, source, folder, int(figures["num_probed"]))
             numbers_s = sum(found[each] for each in ("load_s", "search_s", "write_s"))
@@ -66,19 +72,26 @@ def run(setting: Setting) -> Report:
             report.ratio("answers of ours that are faiss's too", _agreement(folder, num_items))
             report.ratio("ours / faiss, which writes numbers", ours_s / numbers_s, "<= 1.2")
             report.ratio("ours / faiss, which writes raw ids too", ours_s / (numbers_s + found["ids_s"]))
-    report.ratio(f"recall@{K} on a sample", float(figures["recall"]), f">= {RECALL}")
+        known, found = _predict(setting, source, folder / "new", folder / "index", "--exclude-known")
+        _add(report, f"ours, same lists, without {KNOWN} known edges of each id", known, found)
+        report.ratio("without known edges / with them", _said(known, "answers") / _said(whole, "answers"))
+        shutil.rmtree(folder / "index")
+        l2, l2_figures = _predict(setting, source / "l2", folder / "l2", folder / "index")
+        _add(report, "ours, l2, from nothing", l2, l2_figures)
+    for what, each in (("", figures), (", without known edges", found), (", l2", l2_figures)):
+        report.ratio(f"recall@{K} on a sample{what}", float(each["recall"]), f">= {RECALL}")
     report.notes.append(
         "answers_s: raw ids, ranks and scores in parquet; of faiss alone: numbers and scores in npy"
     )
     return report
 
 
-def _add(report: Report, whole: measure.Measured, lists_s: float, figures: Mapping[str, float]) -> None:
+def _add(report: Report, what: str, whole: measure.Measured, figures: Mapping[str, float]) -> None:
     report.add(
-        "ours, from nothing",
+        what,
         wall_s=whole.wall_s,
         cpu_s=whole.cpu_s,
-        lists_s=lists_s,
+        lists_s=_said(whole, "lists"),
         answers_s=_said(whole, "answers"),
         total_peak_bytes=whole.total_peak_bytes,
         worker_peak_bytes=whole.worker_peak_bytes,
@@ -87,7 +100,9 @@ def _add(report: Report, whole: measure.Measured, lists_s: float, figures: Mappi
     )
 
 
-def _predict(setting: Setting, source: Path, folder: Path) -> tuple[measure.Measured, dict[str, float]]:
+def _predict(
+    setting: Setting, source: Path, out: Path, index: Path, *more: str
+) -> tuple[measure.Measured, dict[str, float]]:
     command: list[str | Path] = [
         sys.executable,
         "-m",
@@ -99,10 +114,10 @@ def _predict(setting: Setting, source: Path, folder: Path) -> tuple[measure.Meas
         "--k",
         str(K),
     ]
-    command += ["--approximate", "--recall", str(RECALL), "--index", folder / "index", "--to", folder / "out"]
-    command += ["--task-memory", "2GiB", "--master", f"local[{setting.num_workers}]"]
+    command += ["--approximate", "--recall", str(RECALL), "--index", index, "--to", out]
+    command += ["--task-memory", "2GiB", "--master", f"local[{setting.num_workers}]", *more]
     measured = measure.run(command, cwd=REPOSITORY, environment={"PYTHONPATH": str(REPOSITORY)})
-    return measured, json.loads((folder / "out/_predict.json").read_text())
+    return measured, json.loads((out / "_predict.json").read_text())
 
 
 def _said(measured: measure.Measured, what: str) -> float:
@@ -138,7 +153,7 @@ def _agreement(folder: Path, num_items: int) -> float:
 
 
 def _make(source: Path, num_users: int, num_items: int) -> None:
-    """Write a run with random vectors in groups: no edges, as nothing here reads them."""
+    """Write a run with random vectors in groups, and random edges; another run.json takes them for l2."""
     counts = {"user": _cut(num_users), "item": _cut(num_items)}
     config = configuration.from_mapping(
         {
@@ -157,8 +172,20 @@ def _make(source: Path, num_users: int, num_items: int) -> None:
     entity_index.write_manifest(config.entity_path, Manifest("blake2b", 0, num_partitions))
     pbg_checkpoint.write_model(config.checkpoint_path, 1, {}, None, config.pbg(), _AT)
     pbg_checkpoint.commit(config.checkpoint_path, 1, preserve_epoch=None)
-    record = {"config": config.model_dump(mode="json"), "stages": {}}
-    storage.write_text(config.record_uri(""), json.dumps(record))
+    _write_edges(config.edge_paths[0], counts["user"], counts["item"])
+    for output, comparator in ((source / "l2", "l2"), (source, "dot")):
+        own = config.model_dump(mode="json") | {"output": str(output), "comparator": comparator}
+        storage.write_text(f"{output}/run.json", json.dumps({"config": own, "stages": {}}))
+
+
+def _write_edges(folder: str, num_users: list[int], num_items: list[int]) -> None:
+    """Write KNOWN edges of each user, to random items of all partitions."""
+    rng = np.random.default_rng(12)
+    for bucket in (Bucket(*each) for each in np.ndindex(len(num_users), len(num_items))):
+        users, items = num_users[bucket.lhs], num_items[bucket.rhs]
+        num_edges = users * KNOWN // len(num_items)
+        lhs, rhs = (rng.integers(0, count, num_edges, np.int32) for count in (users, items))
+        edge_buckets.write_bucket(folder, bucket, Edges(lhs, np.zeros(num_edges, np.int32), rhs))
 
 
 def _cut(num_rows: int) -> list[int]:

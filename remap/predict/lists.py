@@ -7,16 +7,19 @@
     places-{number}.h5  places [N]: place of each candidate of a block, by its number
     lists.json          lists of each part and candidates of each block; written last
 
-The place of a candidate counts through all lists. Vectors are prepared for scores.
+The place of a candidate counts through all lists. Vectors are prepared for scores. All datasets have HDF5's
+checksums (Fletcher32), which it compares whenever it reads them.
 
 Shapes: L lists, N candidates, D dimension.
 """
 
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
+import h5py
 import numpy as np
 import numpy.typing as npt
 
@@ -27,6 +30,8 @@ from graphmill.errors import FormatError
 Numbers = npt.NDArray[np.int64]
 
 MADE_FROM, LISTS, BLOCKS = "made_from.json", "lists.json", "blocks"
+CHUNK_BYTES = 1 << 19
+"""Of a checksum: HDF5 keeps a chunk of this size until the next rows are written."""
 NAMES = rf"{MADE_FROM}|{LISTS}|centers\.h5|sizes\.h5|(?:part|places|block)-[0-9]{{5,}}\.h5|{BLOCKS}"
 
 
@@ -62,7 +67,7 @@ class Lists:
 
     def windows(self, part: int, rows: int) -> Iterator[tuple[int, Floats, Numbers]]:
         """Read a part, at most `rows` at a time: the first row, vectors [N, D] and numbers [N]."""
-        with storage.open_hdf5(part_uri(self.folder, part)) as hdf5:
+        with opened(part_uri(self.folder, part)) as hdf5:
             vectors, numbers = hdf5["vectors"], hdf5["numbers"]
             for start in range(0, len(numbers), rows):
                 yield start, vectors[start : start + rows], numbers[start : start + rows]
@@ -90,16 +95,45 @@ def open_lists(folder: str, made_from: Mapping[str, Any]) -> Lists | None:
         raise FormatError(f"{uri}: expected block_first and part_first, found others; delete it") from error
 
 
+@contextmanager
+def opened(uri: str) -> Iterator[h5py.File]:
+    """Open a file of lists.
+
+    Raises:
+        FormatError: the file is damaged, or the block reads a part that is.
+    """
+    with storage.open_hdf5(uri) as hdf5:
+        try:
+            yield hdf5
+        except (OSError, LookupError, RuntimeError) as error:  # h5py, of damage inside
+            raise FormatError(
+                f"{uri}: the file is damaged: {error}; delete the folder, and the lists are made anew"
+            ) from error
+
+
 def read(uri: str, name: str) -> Any:
     """Read a whole dataset of a small file.
 
     Raises:
         FormatError: the file is damaged.
     """
-    with storage.open_hdf5(uri) as hdf5:
-        if name not in hdf5:
-            raise FormatError(f"{uri}: expected the dataset {name}, found {', '.join(hdf5)}")
+    with opened(uri) as hdf5:
         return hdf5[name][:]
+
+
+def write(hdf5: h5py.File, **arrays: npt.NDArray[Any]) -> None:
+    """Write datasets."""
+    for name, array in arrays.items():
+        new_dataset(hdf5, name, array.shape, array.dtype)[...] = array
+
+
+def new_dataset(hdf5: h5py.File, name: str, shape: tuple[int, ...], dtype: npt.DTypeLike) -> h5py.Dataset:
+    """A new dataset with checksums, one for each chunk of rows."""
+    if not all(shape):
+        return hdf5.create_dataset(name, shape, dtype)  # nothing to compare
+    row_bytes = int(np.prod(shape[1:])) * np.dtype(dtype).itemsize
+    chunk_rows = min(shape[0], max(1, CHUNK_BYTES // row_bytes))
+    return hdf5.create_dataset(name, shape, dtype, chunks=(chunk_rows, *shape[1:]), fletcher32=True)
 
 
 def centers_uri(folder: str) -> str:

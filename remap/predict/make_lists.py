@@ -80,7 +80,7 @@ def make_lists(
         unit="blocks",
     )
     with storage.create_hdf5(lists.sizes_uri(folder)) as hdf5:
-        hdf5["first"] = first_L1
+        lists.write(hdf5, first=first_L1)
     content = {"block_first": first, "part_first": parts}
     storage.write_text(storage.join(folder, lists.LISTS), json.dumps(content) + "\n")
     storage.delete(storage.join(folder, lists.BLOCKS))
@@ -162,7 +162,7 @@ def write_centers(asked: Asked, num_lists: int, folder: str) -> None:
     )
     means.train(sample_ND)
     with storage.create_hdf5(lists.centers_uri(folder)) as hdf5:
-        hdf5["centers"] = np.asarray(means.centroids, np.float32).reshape(num_lists, -1)
+        lists.write(hdf5, centers=np.asarray(means.centroids, np.float32).reshape(num_lists, -1))
 
 
 def write_block(asked: Asked, folder: str, block: int, start: int, stop: int) -> Numbers:
@@ -179,7 +179,7 @@ def write_block(asked: Asked, folder: str, block: int, start: int, stop: int) ->
     order = np.argsort(list_N, kind="stable")
     first_L1 = np.searchsorted(list_N[order], np.arange(len(centers_LD) + 1))
     with storage.create_hdf5(uri) as hdf5:
-        hdf5["vectors"], hdf5["numbers"], hdf5["first"] = vectors_ND[order], order + start, first_L1
+        lists.write(hdf5, vectors=vectors_ND[order], numbers=order + start, first=first_L1)
     return np.diff(first_L1)
 
 
@@ -196,12 +196,12 @@ def write_part(folder: str, part: int, num_blocks: int, first_list: int, last_li
         if last_list - first_list > 1:  # fits in memory; a single list is copied block by block
             vectors_ND, numbers = np.empty((num_rows, dimension), np.float32), np.empty(num_rows, np.int64)
         else:
-            vectors_ND = hdf5.create_dataset("vectors", (num_rows, dimension), np.float32)
-            numbers = hdf5.create_dataset("numbers", (num_rows,), np.int64)
+            vectors_ND = lists.new_dataset(hdf5, "vectors", (num_rows, dimension), np.float32)
+            numbers = lists.new_dataset(hdf5, "numbers", (num_rows,), np.int64)
         for block, own in enumerate(bounds):
             if own[0] == own[-1]:
                 continue
-            with storage.open_hdf5(lists.block_uri(folder, block)) as source:
+            with lists.opened(lists.block_uri(folder, block)) as source:
                 rows = slice(int(own[0]), int(own[-1]))
                 block_ND, block_N = source["vectors"][rows], source["numbers"][rows]
             count = np.diff(own)
@@ -212,11 +212,11 @@ def write_part(folder: str, part: int, num_blocks: int, first_list: int, last_li
             vectors_ND[there], numbers[there] = block_ND, block_N
             written = written + count
         if last_list - first_list > 1:
-            hdf5["vectors"], hdf5["numbers"] = vectors_ND, numbers
+            lists.write(hdf5, vectors=vectors_ND, numbers=numbers)
 
 
 def _bounds(folder: str, block: int, first_list: int, last_list: int) -> Numbers:
-    with storage.open_hdf5(lists.block_uri(folder, block)) as hdf5:
+    with lists.opened(lists.block_uri(folder, block)) as hdf5:
         found: Numbers = hdf5["first"][first_list : last_list + 1]
         return found
 
@@ -226,11 +226,11 @@ def write_places(folder: str, block: int, base_L: Numbers) -> None:
     uri = lists.places_uri(folder, block)
     if storage.exists(uri):
         return
-    with storage.open_hdf5(lists.block_uri(folder, block)) as hdf5:
+    with lists.opened(lists.block_uri(folder, block)) as hdf5:
         numbers, first_L1 = hdf5["numbers"][:], hdf5["first"][:]
     places = np.empty(len(numbers), np.int64)
     places[numbers - numbers.min()] = np.arange(len(numbers)) + np.repeat(
         base_L - first_L1[:-1], np.diff(first_L1)
     )
     with storage.create_hdf5(uri) as hdf5:
-        hdf5["places"] = places
+        lists.write(hdf5, places=places)

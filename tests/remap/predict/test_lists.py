@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 import pytest
 from distributed import Client
@@ -414,13 +416,27 @@ def test_lists_that_are_read_in_pieces_have_the_same_answers(
     assert (found.candidate == expected.candidate).mean() > 0.99  # nearly equal scores may swap
 
 
-def test_damaged_lists_are_refused(tmp_path: Path, client: Client) -> None:
+@pytest.mark.parametrize("damage", ["cut", "changed"])
+@pytest.mark.parametrize(
+    ("name", "dataset"),
+    [("part-00000.h5", "vectors"), ("centers.h5", "centers"), ("places-00000.h5", "places")],
+)
+def test_damaged_lists_are_refused(
+    tmp_path: Path, client: Client, name: str, dataset: str, damage: str
+) -> None:
     world = write_world(tmp_path / "run")
-    what = asked(world.config, Question("likes"))
+    what = asked(world.config, Question("likes", exclude_known=True))
     made = with_lists(what, tmp_path / "lists", client, 4)
-    part = tmp_path / "lists/part-00000.h5"
-    part.write_bytes(part.read_bytes()[:100])
-    with pytest.raises(FormatError, match=r"part-00000\.h5"):
+    path = tmp_path / "lists" / name
+    content = bytearray(path.read_bytes())
+    if damage == "cut":
+        del content[100:]
+    else:
+        with h5py.File(path) as hdf5:
+            chunk = hdf5[dataset].id.get_chunk_info(0)
+        content[chunk.byte_offset + chunk.size // 2] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(FormatError, match=f"{re.escape(name)}.*(damaged|part)"):
         search_lists(what, replace(made, num_probed=4), np.arange(3))
 
 
