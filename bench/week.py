@@ -26,7 +26,7 @@ MODELS: Mapping[str, Mapping[str, Any]] = {
     "1-vs-all": {"num_epochs": 8},
 }
 WARM_EPOCHS = 3
-DELTA: Mapping[str, Any] = {"train": {"replay": 3}}
+DELTA: Mapping[str, Any] = {"train": {"replay": 3}, "num_epochs": 7}
 
 
 def run(setting: Setting) -> Report:

@@ -5,29 +5,18 @@ from typing import Any
 
 import click
 
-from graphmill import cluster, config, storage
+from graphmill import storage
 from graphmill.cli import exit_codes
 from graphmill.cli.fold_in import relations_of
-from graphmill.cli.options import (
-    as_overrides,
-    cluster_options,
-    conf_of,
-    master_option,
-    output_options,
-    set_option,
-    task_memory_option,
-)
-from graphmill.cli.session import tell_run
+from graphmill.cli.options import result_options, task_memory_option
+from graphmill.cli.session import result_session, tell_run
 from graphmill.config import Config
 from graphmill.config.stages import named
-from graphmill.display import progress, terminal
+from graphmill.display import terminal
 from graphmill.display.readable import number
 from graphmill.fold_in.options import Options
-from graphmill.run import lock
-from graphmill.storage import hdfs
 
 _TABLES, _EDGES, _JOB, _FOLD_IN = "etl.whole_rows", "etl.pieces", "remap.features.job", "remap.fold_in.job"
-_OF_TABLE = ("format", "delimiter", "header")
 
 
 @click.command(
@@ -54,9 +43,6 @@ _OF_TABLE = ("format", "delimiter", "header")
     help="Entity type of the column; one for all columns, or one for each (default: the only type).",
 )
 @click.option(
-    "--to", required=True, metavar="FOLDER", help="Where the parquet files go; replaced as a whole."
-)
-@click.option(
     "--components", type=click.IntRange(1), help="This many principal components, instead of the vectors."
 )
 @click.option(
@@ -76,15 +62,9 @@ _OF_TABLE = ("format", "delimiter", "header")
 @click.option("--delimiter", metavar="CHARACTER", help="Delimiter of text.")
 @click.option("--header/--no-header", default=None, help="Whether text has a row of column names.")
 @task_memory_option
-@click.option(
-    "--checkpoint-version", type=click.IntRange(1), help="Version to use (default: the last committed)."
-)
-@set_option
-@master_option
-@cluster_options
-@output_options
+@result_options
 def command(
-    run: str,
+    settings: Config,
     table: tuple[str, ...],
     columns: tuple[str, ...],
     types: tuple[str, ...],
@@ -95,10 +75,8 @@ def command(
     prefix: str,
     fold_in: tuple[str, ...],
     task_memory: int,
-    checkpoint_version: int | None,
-    overrides: tuple[str, ...],
     master: str | None,
-    **chosen: Any,
+    **of_table: Any,
 ) -> None:
     """Write the table TABLE with vectors of the run RUN, joined in by raw id.
 
@@ -107,11 +85,7 @@ def command(
     """
     if components is not None and similar_to is not None:
         raise click.UsageError("--components: cannot be used with --similar-to")
-    given = {key: value for key in _OF_TABLE if (value := chosen.pop(key)) is not None}
-    overrides = (*overrides, *as_overrides(chosen))
-    if checkpoint_version is not None:
-        overrides = (*overrides, f"remap.checkpoint_version={checkpoint_version}")
-    settings = config.load(conf_of(run, None), overrides)
+    given = {key: value for key, value in of_table.items() if value is not None}
     request = named("remap.features.request:Request")(
         _typed(columns, types, list(settings.entities)),
         components,
@@ -122,8 +96,14 @@ def command(
         task_memory,
     )
     paths = [storage.absolute(each) for each in table]
-    figures = _run(settings, request, paths, given, storage.absolute(to), master)
-    tell_run(settings, "features", storage.absolute(to), figures)
+    named(f"{_JOB}:check")(settings, request, to)
+    fold_ids_in = _fold_in(settings, request)
+    found = named(f"{_TABLES}:whole_table")(settings, paths, given)
+    read_rows = named(f"{_TABLES}:read_rows")
+    read = named(f"{_JOB}:TableToRead")(paths, found.schema, found.pieces, read_rows, found.made_from)
+    with result_session(settings, master, _JOB, [to]) as (client, claim):
+        figures = named(f"{_JOB}:run")(settings, request, read, to, client, claim, fold_ids_in)
+    tell_run(settings, "features", to, figures)
     terminal.show_table("features", _summary(figures))
     terminal.say(f"table: {to}")
 
@@ -140,28 +120,6 @@ def _typed(columns: tuple[str, ...], types: tuple[str, ...], known: list[str]) -
             f"--type: expected one for all columns or one for each of {len(columns)}, found {len(types)}"
         )
     return dict(zip(columns, types * len(columns) if len(types) == 1 else types, strict=True))
-
-
-def _run(
-    settings: Config, request: Any, paths: list[str], given: dict[str, Any], to: str, master: str | None
-) -> dict[str, Any]:
-    options = settings.section(cluster.ClusterConfig)
-    with hdfs.use_driver(options.hdfs_driver):
-        named(f"{_JOB}:check")(settings, request, to)
-        fold_ids_in = _fold_in(settings, request)
-        found = named(f"{_TABLES}:whole_table")(settings, paths, given)
-        table = named(f"{_JOB}:TableToRead")(
-            paths, found.schema, found.pieces, named(f"{_TABLES}:read_rows"), found.made_from
-        )
-        with (
-            lock.held(whole=[to]) as claim,
-            progress.displayed(),
-            cluster.connect(master, options, [_JOB]) as client,
-        ):
-            figures: dict[str, Any] = named(f"{_JOB}:run")(
-                settings, request, table, to, client, claim, fold_ids_in
-            )
-    return figures
 
 
 def _fold_in(settings: Config, request: Any) -> Any:

@@ -5,29 +5,20 @@ from typing import Any
 
 import click
 
-from graphmill import cluster, config, storage
+from graphmill import storage
 from graphmill.cli import exit_codes
-from graphmill.cli.options import (
-    as_overrides,
-    cluster_options,
-    conf_of,
-    master_option,
-    output_options,
-    set_option,
-)
+from graphmill.cli.options import result_options
+from graphmill.cli.session import result_session
 from graphmill.config import Config
 from graphmill.config.stages import named
-from graphmill.display import progress, terminal
+from graphmill.display import terminal
 from graphmill.display.readable import number
 from graphmill.fold_in.options import Options
-from graphmill.run import lock
-from graphmill.storage import hdfs
 from graphmill.trained.relation import relation_names
 from graphmill.vocab import Side
 
 _READER, _JOB = "etl.pieces", "remap.fold_in.job"
 _DEFAULTS = Options()
-_OF_TABLES = ("format", "delimiter", "header", "lhs", "rhs", "relation", "relation_column", "weight")
 
 
 class _Column(click.ParamType[str | int]):
@@ -53,9 +44,6 @@ class _Column(click.ParamType[str | int]):
     multiple=True,
     metavar="TYPE=FILE",
     help="More new ids, which may have no edges: a table with the column `id`; repeatable.",
-)
-@click.option(
-    "--to", required=True, metavar="FOLDER", help="Where the parquet files go; replaced as a whole."
 )
 @click.option("--format", type=click.Choice(["auto", "parquet", "csv", "orc", "json"]), help="Of the tables.")
 @click.option("--delimiter", metavar="CHARACTER", help="Delimiter of text.")
@@ -90,15 +78,9 @@ class _Column(click.ParamType[str | int]):
     show_default=True,
     help="Weight of what is likely before an id's edges are seen, against one edge.",
 )
-@click.option(
-    "--checkpoint-version", type=click.IntRange(1), help="Version to use (default: the last committed)."
-)
-@set_option
-@master_option
-@cluster_options
-@output_options
+@result_options
 def command(
-    run: str,
+    settings: Config,
     edges: tuple[str, ...],
     ids: tuple[str, ...],
     to: str,
@@ -107,19 +89,16 @@ def command(
     candidates: int,
     steps: int,
     prior_strength: float,
-    checkpoint_version: int | None,
-    overrides: tuple[str, ...],
     master: str | None,
-    **chosen: Any,
+    **of_tables: Any,
 ) -> None:
     """Write vectors for ids that the run RUN does not know, from their edges with ids that it knows.
 
     RUN is the output folder of a run, or its run.json. Nothing of it changes. The tables are read as the
     run's own; options of columns and formats say otherwise.
     """
-    given = {key: value for key in _OF_TABLES if (value := chosen.pop(key)) is not None}
+    given = {key: value for key, value in of_tables.items() if value is not None}
     given |= {"weight": None} if no_weight else {}
-    settings = config.load(conf_of(run, None), (*overrides, *as_overrides(chosen)))
     make_edges, make_ids = named(f"{_READER}:edge_table"), named(f"{_READER}:id_table")
     tables = [make_edges(settings, edges, given)]
     for each in ids:
@@ -130,24 +109,14 @@ def command(
     options = Options(candidates, _DEFAULTS.num_known_edges, steps, prior_strength)
     described = {"edges": list(edges), "ids": list(ids)}
     uris = [storage.absolute(each) for each in (*edges, *(each.partition("=")[2] for each in ids))]
-    request = named(f"{_JOB}:Request")(described, uris, options, max_edges, checkpoint_version)
-    figures = _run(settings, request, tables, storage.absolute(to), master)
+    version = settings.section(named("remap.config:RemapConfig")).checkpoint_version
+    request = named(f"{_JOB}:Request")(described, uris, options, max_edges, version)
+    named(f"{_JOB}:check")(settings, request, to)
+    read = partial(named(f"{_READER}:write_pieces"), settings, tables, relations_of(settings))
+    with result_session(settings, master, _JOB, [to]) as (client, claim):
+        figures = named(f"{_JOB}:run")(settings, request, read, to, client, claim)
     terminal.show_table("fold-in", _summary(figures))
     terminal.say(f"vectors: {to}")
-
-
-def _run(settings: Config, request: Any, tables: list[Any], to: str, master: str | None) -> dict[str, Any]:
-    chosen = settings.section(cluster.ClusterConfig)
-    with hdfs.use_driver(chosen.hdfs_driver):
-        named(f"{_JOB}:check")(settings, request, to)
-        read = partial(named(f"{_READER}:write_pieces"), settings, tables, relations_of(settings))
-        with (
-            lock.held(whole=[to]) as claim,
-            progress.displayed(),
-            cluster.connect(master, chosen, [_JOB]) as client,
-        ):
-            found: dict[str, Any] = named(f"{_JOB}:run")(settings, request, read, to, client, claim)
-    return found
 
 
 def relations_of(settings: Config) -> Any:

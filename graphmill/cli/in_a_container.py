@@ -17,7 +17,7 @@ from graphmill.display import terminal
 from graphmill.errors import ConfigError
 from graphmill.machine.mounts import is_of_one_machine
 
-_COMMANDS = ("pipeline", "etl", "train", "evaluate", "remap")
+_COMMANDS = ("pipeline", "etl", "train", "evaluate", "remap", "predict", "export", "features", "fold-in")
 
 # Keys whose local paths all processes must reach, and those that are uploaded in place.
 _SUFFIXES = (".py", ".zip", ".egg", ".whl")
@@ -63,7 +63,8 @@ def run_command(conf: str | None, overrides: Sequence[str], options: Mapping[str
     check_paths(settings)
     files = _Files()
     words = ["-m", "graphmill", str(context.command.name), *_output_words()]
-    words += ["--conf", files.place(conf)] if conf else []
+    is_of_run = "run" in options  # a word of its own then
+    words += ["--conf", files.place(conf)] if conf and not is_of_run else []
     words += [f"--set={each}" for each in overrides]
     words += [f"--set={key}={value}" for key, value in _uploaded(settings, files)]
     words += _words_again(context, options)
@@ -161,6 +162,7 @@ def _words_again(context: click.Context, options: Mapping[str, Any]) -> list[str
     for parameter in context.command.params:
         source = context.get_parameter_source(parameter.name or "")
         if parameter.name in options and source is ParameterSource.COMMANDLINE and parameter.name != "master":
+            _check_option(parameter, options[parameter.name])
             words += _option_words(parameter, options[parameter.name])
     words += [f"--master={master}"] if master else []
     for word in (*words, *(files := options.get("files", ()))):
@@ -170,12 +172,23 @@ def _words_again(context: click.Context, options: Mapping[str, Any]) -> list[str
     return [*words, *files]
 
 
+def _check_option(parameter: click.Parameter, value: Any) -> None:
+    """Refuse a local folder, which may be a new one, and a local file."""
+    of_file, of_folder = (word in (parameter.metavar or "") for word in ("FILE", "FOLDER"))
+    for each in value if isinstance(value, tuple) else (value,):
+        place = str(each).rpartition("=")[2]
+        if of_folder or (of_file and Path(place).exists()):
+            _check_path(parameter.opts[0], storage.absolute(place))
+
+
 def _option_words(parameter: click.Parameter, value: Any) -> list[str]:
     if isinstance(value, bool) and isinstance(parameter, click.Option) and parameter.is_flag:
         return [parameter.opts[0] if value else parameter.secondary_opts[0]]
     if isinstance(value, datetime):
         return [parameter.opts[0], f"{value:%Y-%m-%d}"]
     texts = [str(each) for each in value] if isinstance(value, tuple) else [str(value)]
+    if isinstance(parameter, click.Argument):
+        return texts
     if parameter.multiple:
         return [word for text in texts for word in (parameter.opts[0], text)]
     return [parameter.opts[0], *texts]

@@ -265,6 +265,37 @@ def run_options(command: Command) -> Command:
     return conf_option(set_option(master_option(cluster_options(output_options(with_settings)))))
 
 
+def result_options(command: Command) -> Command:
+    """Add the options of a command that makes something of a finished run, which its argument `run` names.
+
+    The command gets the run's `settings`, the URI `to`, and `master`. It opens paths on HDFS with the driver
+    that the configuration names.
+    """
+
+    @click.option("--to", required=True, metavar="FOLDER", help="Where the files go; replaced as a whole.")
+    @click.option(
+        "--checkpoint-version", type=click.IntRange(1), help="Version to read (default: the last committed)."
+    )
+    @functools.wraps(command)
+    def with_settings(
+        run: str, to: str, checkpoint_version: int | None, overrides: tuple[str, ...], **others: Any
+    ) -> Any:
+        chosen = {key: others.pop(key) for key in OF_A_CLUSTER}
+        overrides = (*overrides, *as_overrides(chosen))
+        if checkpoint_version is not None:
+            overrides = (*overrides, f"remap.checkpoint_version={checkpoint_version}")
+        conf = conf_of(run, None)
+        settings = config.load(conf, overrides)
+        section = settings.section(ClusterConfig)
+        with hdfs.use_driver(section.hdfs_driver):
+            if section.deploy == "cluster" and in_a_container.is_deployed(others):
+                words = {"run": run, "to": to, **others}
+                raise SystemExit(in_a_container.run_command(conf, overrides, words))
+            return command(settings=settings, to=storage.absolute(to), **others)
+
+    return set_option(master_option(cluster_options(output_options(with_settings))))
+
+
 def conf_of(run: str | None, conf: str | None) -> str | None:
     """Find the configuration: `run`, the file or the output of a run, with or without run.json; else `conf`.
 

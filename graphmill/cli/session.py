@@ -85,6 +85,24 @@ def session(
             raise
 
 
+@contextmanager
+def result_session(
+    settings: Config, master: str | None, job: str, written: Sequence[str]
+) -> Iterator[tuple[Client, lock.Claim]]:
+    """Lock the folders that a command writes of a finished run, start a cluster and show progress.
+
+    Raises:
+        LockedError: another command writes them.
+    """
+    options = settings.section(cluster.ClusterConfig)
+    with (
+        lock.held(whole=written) as claim,
+        progress.displayed(),
+        cluster.connect(master, options, [job]) as client,
+    ):
+        yield client, claim
+
+
 def _record_failure(run: record.RunRecord, error: BaseException, num_lost: int) -> bool:
     """Write the error to run.json, and tell whether it was written.
 

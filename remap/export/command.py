@@ -4,22 +4,12 @@ from typing import Any
 
 import click
 
-from graphmill import cluster, config, storage
 from graphmill.cli import exit_codes
-from graphmill.cli.options import (
-    as_overrides,
-    cluster_options,
-    conf_of,
-    master_option,
-    output_options,
-    set_option,
-)
-from graphmill.cli.session import tell_run
+from graphmill.cli.options import result_options
+from graphmill.cli.session import result_session, tell_run
 from graphmill.config import Config
-from graphmill.display import progress, terminal
+from graphmill.display import terminal
 from graphmill.display.readable import number, size
-from graphmill.run import lock
-from graphmill.storage import hdfs
 from remap.export import job
 from remap.export.codecs import PRECISIONS
 from remap.export.formats import FORMATS
@@ -47,7 +37,6 @@ from remap.export.formats import FORMATS
     help="Tables (parquet, npy, arrow), an index of faiss, or text.",
 )
 @click.option("--types", metavar="NAME,...", default="", help="Entity types (default: all).")
-@click.option("--to", required=True, metavar="FOLDER", help="Where the files go; replaced as a whole.")
 @click.option(
     "--pq-bytes",
     type=click.IntRange(3),
@@ -62,15 +51,9 @@ from remap.export.formats import FORMATS
     help="Ids of a type for tensorboard-projector, those with most edges first.",
 )
 @click.option("--escape-ids", is_flag=True, help="Write white space in ids as %20, for word2vec.")
-@click.option(
-    "--checkpoint-version", type=click.IntRange(1), help="Version to export (default: the last committed)."
-)
-@set_option
-@master_option
-@cluster_options
-@output_options
+@result_options
 def command(
-    run: str,
+    settings: Config,
     precision: Any,
     file_format: str,
     types: str,
@@ -79,10 +62,7 @@ def command(
     no_loss: bool,
     limit: int,
     escape_ids: bool,
-    checkpoint_version: int | None,
-    overrides: tuple[str, ...],
     master: str | None,
-    **chosen: Any,
 ) -> None:
     """Write the vectors of the run RUN in a format that other systems load, and maybe smaller.
 
@@ -93,27 +73,12 @@ def command(
         raise click.UsageError("--pq-bytes: only with --precision pq")
     names = tuple(dict.fromkeys(each.strip() for each in types.split(",") if each.strip()))
     wish = job.Wish(precision, file_format, names, pq_bytes, limit, escape_ids, not no_loss)
-    overrides = (*overrides, *as_overrides(chosen))
-    if checkpoint_version is not None:
-        overrides = (*overrides, f"remap.checkpoint_version={checkpoint_version}")
-    settings = config.load(conf_of(run, None), overrides)
-    figures = _run(settings, wish, storage.absolute(to), master)
+    job.check(settings, wish, to)
+    with result_session(settings, master, job.__name__, [to]) as (client, claim):
+        figures = job.run(settings, wish, to, client, claim)
+    tell_run(settings, "export", to, figures)
     terminal.show_table("export", _summary(figures))
     terminal.say(f"vectors: {to}")
-
-
-def _run(settings: Config, wish: job.Wish, to: str, master: str | None) -> dict[str, Any]:
-    options = settings.section(cluster.ClusterConfig)
-    with hdfs.use_driver(options.hdfs_driver):
-        job.check(settings, wish, to)
-        with (
-            lock.held(whole=[to]) as claim,
-            progress.displayed(),
-            cluster.connect(master, options, [job.__name__]) as client,
-        ):
-            figures = job.run(settings, wish, to, client, claim)
-        tell_run(settings, "export", to, figures)
-        return figures
 
 
 def _summary(figures: dict[str, Any]) -> dict[str, str]:

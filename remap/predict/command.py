@@ -4,22 +4,12 @@ from typing import Any
 
 import click
 
-from graphmill import cluster, config, storage
+from graphmill import storage
 from graphmill.cli import exit_codes, session
-from graphmill.cli.options import (
-    as_overrides,
-    cluster_options,
-    conf_of,
-    master_option,
-    output_options,
-    set_option,
-    task_memory_option,
-)
+from graphmill.cli.options import result_options, task_memory_option
 from graphmill.config import Config
-from graphmill.display import progress, terminal
+from graphmill.display import terminal
 from graphmill.display.readable import number
-from graphmill.run import lock
-from graphmill.storage import hdfs
 from graphmill.vocab import Side
 from remap.predict import job
 from remap.predict.question import How, Question
@@ -86,19 +76,10 @@ from remap.predict.question import How, Question
     metavar="FOLDER",
     help="Keep the lists of candidates here, for more questions (default: delete them at the end).",
 )
-@click.option(
-    "--to", required=True, metavar="FOLDER", help="Where the parquet files go; replaced as a whole."
-)
 @task_memory_option
-@click.option(
-    "--checkpoint-version", type=click.IntRange(1), help="Version to ask (default: the last committed)."
-)
-@set_option
-@master_option
-@cluster_options
-@output_options
+@result_options
 def command(
-    run: str,
+    settings: Config,
     relation: str | None,
     side: str,
     cosine: bool,
@@ -114,10 +95,7 @@ def command(
     index: str | None,
     to: str,
     task_memory: int,
-    checkpoint_version: int | None,
-    overrides: tuple[str, ...],
     master: str | None,
-    **chosen: Any,
 ) -> None:
     """Write the best answers of the run RUN for ids, or scores of given pairs.
 
@@ -160,27 +138,14 @@ def command(
         recall,
         None if index is None else storage.absolute(index),
     )
-    overrides = (*overrides, *as_overrides(chosen))
-    if checkpoint_version is not None:
-        overrides = (*overrides, f"remap.checkpoint_version={checkpoint_version}")
-    settings = config.load(conf_of(run, None), overrides)
-    figures = _run(settings, question, storage.absolute(to), master)
+    job.check(settings, question, to)
+    written = [to, *filter(None, [question.index])]
+    with session.result_session(settings, master, job.__name__, written) as (client, claim):
+        figures = job.run(settings, question, to, client, claim)
     terminal.show_table("predict", _summary(figures))
     terminal.say(f"answers: {to}")
     if pairs is None:
-        session.tell_run(settings, "predict", storage.absolute(to), _told(figures))
-
-
-def _run(settings: Config, question: Question, to: str, master: str | None) -> dict[str, Any]:
-    options = settings.section(cluster.ClusterConfig)
-    with hdfs.use_driver(options.hdfs_driver):
-        job.check(settings, question, to)
-        with (
-            lock.held(whole=[to, *filter(None, [question.index])]) as claim,
-            progress.displayed(),
-            cluster.connect(master, options, [job.__name__]) as client,
-        ):
-            return job.run(settings, question, to, client, claim)
+        session.tell_run(settings, "predict", to, _told(figures))
 
 
 _KEPT = ("relation", "id_type", "candidate_type", "k", "num_ids", "num_candidates", "checkpoint_version")

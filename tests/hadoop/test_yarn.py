@@ -164,6 +164,20 @@ def test_the_demo_in_containers_ends_well_although_workers_and_its_client_are_ki
     assert re.search(rf"{first[0]} on \S+: exit status 137: ", followed.stderr)
     assert re.search(rf"container_\w+ on \S+ replaces {first[0]} on ", followed.stderr)
     assert rm.is_over(yarn, "demo")
+    # A question about the run has its settings, and so a driver in a container.
+    question = [GRAPHMILL, "predict", f"{root}/out", "--relation", "depends", "--k", "2"]
+    asked = subprocess.run(
+        [*question, "--num-workers", "1", "--to", f"{root}/answers"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert asked.returncode == 0, asked.stderr
+    assert f"answers: {root}/answers" in asked.stdout
+    assert re.search(r"the driver is application_\w+", asked.stderr)
+    assert storage.exists(f"{root}/answers/_SUCCESS")
     for name in ("demo", "demo-driver", "wrong-driver", ".graphmill"):
         rm.wait_until(lambda name=name: left_on_hdfs(yarn, name) == [], f"{name}: its files are deleted")
 

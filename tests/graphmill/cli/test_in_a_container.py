@@ -68,6 +68,41 @@ def test_a_stage_gets_its_files_and_options(deployed: Deployed, tmp_path: Path) 
     assert deployed.settings.yarn_options == {"priority": 5, "debug": True}
 
 
+def test_a_question_about_a_finished_run_gets_its_words(deployed: Deployed, tmp_path: Path) -> None:
+    words = ["features", "c.yaml", "hdfs:///t/*.csv", "hdfs:///u", "--column", "a", "--column", "b"]
+    words += ["--no-header", "--to", "hdfs:///new", "--checkpoint-version", "3", "--num-workers", "9"]
+    (tmp_path / "c.yaml").rename("run.yaml")
+    words[1] = str(tmp_path / "run.yaml")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("graphmill.cli.in_a_container.is_of_one_machine", lambda path: path.startswith("/dev"))
+        assert code_of(graphmill, *words) == 7
+    assert deployed.words[:3] == ["-m", "graphmill", "features"]
+    rest = deployed.words[3:]
+    assert [each for each in rest if not each.startswith("--set=")] == [
+        *(words[1], "hdfs:///t/*.csv", "hdfs:///u", "--column", "a", "--column", "b"),
+        *("--no-header", "--to", "hdfs:///new"),
+    ]
+    assert "--set=remap.checkpoint_version=3" in rest
+    assert deployed.settings.num_workers == 9
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--to", "answers"], "--to: "),
+        (["--to", "hdfs:///to", "--index", "new"], "--index: "),
+        (["--to", "hdfs:///to", "--ids", "ids.txt"], "--ids: "),
+    ],
+)
+def test_local_files_of_a_question_are_refused(
+    deployed: Deployed, tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], message: str
+) -> None:
+    (tmp_path / "ids.txt").write_text("a")
+    assert code_of(graphmill, "predict", "c.yaml", *words) == 2
+    assert message in capsys.readouterr().err
+    assert not deployed.words
+
+
 def test_a_date_and_the_master_are_passed_on(deployed: Deployed) -> None:
     words = ["--master", "yarn", "--deploy-mode", "cluster", "pipeline.py", "--conf", "c.yaml"]
     words += ["--date", "2026-11-20", "--output", "hdfs:///out/{date}"]
