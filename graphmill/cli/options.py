@@ -255,14 +255,24 @@ def run_options(command: Command) -> Command:
         if output is not None:
             overrides = (*overrides, f"output={json.dumps(output, ensure_ascii=False)}")
         conf = conf_of(run, conf)
-        section = config.read_raw(conf, overrides).get("cluster")
-        given = section if isinstance(section, Mapping) else {}
-        with hdfs.use_driver(given.get("hdfs_driver")):
-            if given.get("deploy") == "cluster" and in_a_container.is_deployed(others):
+        with hdfs.use_driver(_cluster_of(conf, overrides).get("hdfs_driver")):
+            if _is_deployed(conf, overrides, others):
                 raise SystemExit(in_a_container.run_command(conf, overrides, others))
             return command(conf=conf, overrides=overrides, **others)
 
     return conf_option(set_option(master_option(cluster_options(output_options(with_settings)))))
+
+
+def _cluster_of(conf: str | None, overrides: tuple[str, ...]) -> Mapping[str, Any]:
+    section = config.read_raw(conf, overrides).get("cluster")
+    return section if isinstance(section, Mapping) else {}
+
+
+def _is_deployed(conf: str | None, overrides: tuple[str, ...], options: Mapping[str, Any]) -> bool:
+    """Whether a command is to run in a container; that a finished run has had one does not matter."""
+    own = None if conf is not None and storage.name(conf) == RECORD else conf
+    deploy = _cluster_of(own, overrides).get("deploy")
+    return deploy == "cluster" and in_a_container.is_deployed(options)
 
 
 def result_options(command: Command) -> Command:
@@ -286,9 +296,8 @@ def result_options(command: Command) -> Command:
             overrides = (*overrides, f"remap.checkpoint_version={checkpoint_version}")
         conf = conf_of(run, None)
         settings = config.load(conf, overrides)
-        section = settings.section(ClusterConfig)
-        with hdfs.use_driver(section.hdfs_driver):
-            if section.deploy == "cluster" and in_a_container.is_deployed(others):
+        with hdfs.use_driver(settings.section(ClusterConfig).hdfs_driver):
+            if _is_deployed(conf, overrides, others):
                 words = {"run": run, "to": to, **others}
                 raise SystemExit(in_a_container.run_command(conf, overrides, words))
             return command(settings=settings, to=storage.absolute(to), **others)

@@ -164,10 +164,9 @@ def test_the_demo_in_containers_ends_well_although_workers_and_its_client_are_ki
     assert re.search(rf"{first[0]} on \S+: exit status 137: ", followed.stderr)
     assert re.search(rf"container_\w+ on \S+ replaces {first[0]} on ", followed.stderr)
     assert rm.is_over(yarn, "demo")
-    # A question about the run has its settings, and so a driver in a container.
-    question = [GRAPHMILL, "predict", f"{root}/out", "--relation", "depends", "--k", "2"]
+    question = [GRAPHMILL, "predict", f"{root}/out", "--relation", "depends", "--k", "2", "--master", "yarn"]
     asked = subprocess.run(
-        [*question, "--num-workers", "1", "--to", f"{root}/answers"],
+        [*question, "--deploy-mode", "cluster", "--num-workers", "1", "--to", f"{root}/answers"],
         env=environment,
         capture_output=True,
         text=True,

@@ -71,8 +71,7 @@ def test_a_stage_gets_its_files_and_options(deployed: Deployed, tmp_path: Path) 
 def test_a_question_about_a_finished_run_gets_its_words(deployed: Deployed, tmp_path: Path) -> None:
     words = ["features", "c.yaml", "hdfs:///t/*.csv", "hdfs:///u", "--column", "a", "--column", "b"]
     words += ["--no-header", "--to", "hdfs:///new", "--checkpoint-version", "3", "--num-workers", "9"]
-    (tmp_path / "c.yaml").rename("run.yaml")
-    words[1] = str(tmp_path / "run.yaml")
+    words[1] = str(tmp_path / "c.yaml")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("graphmill.cli.in_a_container.is_of_one_machine", lambda path: path.startswith("/dev"))
         assert code_of(graphmill, *words) == 7
@@ -84,6 +83,20 @@ def test_a_question_about_a_finished_run_gets_its_words(deployed: Deployed, tmp_
     ]
     assert "--set=remap.checkpoint_version=3" in rest
     assert deployed.settings.num_workers == 9
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["evaluate"], ["predict", "--to", "/dev/shm/to"], ["predict", "--deploy-mode", "client", "--to", "/t"]],
+)
+def test_a_finished_run_does_not_decide_for_the_commands_after_it(
+    deployed: Deployed, tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str]
+) -> None:
+    graph = GRAPH | {"output": str(tmp_path)}
+    (tmp_path / "run.json").write_text(json.dumps({"config": graph, "stages": {}}))
+    assert code_of(graphmill, words[0], str(tmp_path), *words[1:], "--master", "local[1]") in (2, 4)
+    assert "there is no" in capsys.readouterr().err  # the command begins here, and finds no files
+    assert not deployed.words
 
 
 @pytest.mark.parametrize(
