@@ -55,7 +55,7 @@ class KnownEdges:
             rows = numbers[start:stop] - queries.first[own]
             for folder, bucket in product(self.folders, self._buckets(queries, own, candidates, partition)):
                 for ends in self._ends(folder, bucket):
-                    place = positions(rows, ends[0])
+                    place = _places(rows, ends[0])
                     mine = place >= 0
                     yield place[mine] + start, ends[1][mine]
 
@@ -77,6 +77,50 @@ class KnownEdges:
             yield (lhs, rhs) if self.side is Side.RHS else (rhs, lhs)
 
 
+def _places(rows: Numbers, wanted: Numbers) -> Numbers:
+    """The places of wanted rows among distinct ones, -1 for others; in a range without a search."""
+    if rows[-1] - rows[0] >= len(rows):
+        return positions(rows, wanted)
+    place = wanted - rows[0]
+    return np.where((place >= 0) & (place < len(rows)), place, -1)
+
+
+class Codes:
+    """Distinct numbers that come in pieces.
+
+    Pieces wait until they are as many as the numbers before them: so each number is sorted a few times only.
+    """
+
+    def __init__(self) -> None:
+        self._merged = np.empty(0, np.int64)
+        self._waiting: list[Numbers] = []
+        self._num_waiting = 0
+
+    def add(self, piece: Numbers) -> None:
+        """Add numbers, of which some may be there already."""
+        self._waiting.append(piece)
+        self._num_waiting += len(piece)
+        if self._num_waiting > len(self._merged):
+            self.merged()
+
+    def exceed(self, most: int) -> bool:
+        """Tell whether there are more than `most`."""
+        return len(self._merged) + self._num_waiting > most and len(self.merged()) > most
+
+    def merged(self) -> Numbers:
+        """All of them, ascending."""
+        if self._waiting:
+            self._set(distinct(np.concatenate([self._merged, *self._waiting]), overwrite=True))
+        return self._merged
+
+    def cut(self, stop: int) -> None:
+        """Drop those from `stop` on."""
+        self._set(self.merged()[: np.searchsorted(self.merged(), stop)])
+
+    def _set(self, numbers: Numbers) -> None:
+        self._merged, self._waiting, self._num_waiting = numbers, [], 0
+
+
 class KnownRange:
     """The known edges of some queries, of the candidates in rows start..stop of a partition."""
 
@@ -92,16 +136,16 @@ class KnownRange:
 
         At least WIDTH candidates belong to the range.
         """
-        codes, stop = np.empty(0, np.int64), num_rows
+        codes, stop = Codes(), num_rows
         for query, row in parts:
             mine = (row >= start) & (row < stop)
             if not mine.any():
                 continue
-            codes = distinct(np.concatenate([codes, row[mine] * num_queries + query[mine]]))
-            while len(codes) > most and stop - start > WIDTH:
+            codes.add(row[mine] * num_queries + query[mine])
+            while codes.exceed(most) and stop - start > WIDTH:
                 stop = start + max(1, (stop - start) // 2 // WIDTH) * WIDTH
-                codes = codes[: np.searchsorted(codes, stop * num_queries)]
-        return cls(codes, num_queries, start, stop)
+                codes.cut(stop * num_queries)
+        return cls(codes.merged(), num_queries, start, stop)
 
     def within(self, start: int, stop: int) -> tuple[Numbers, Numbers]:
         """Queries, which ascend, and rows of the known edges of the candidates in rows start..stop."""

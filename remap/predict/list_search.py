@@ -14,7 +14,7 @@ import numpy as np
 from graphmill.checkpoints import Floats
 from graphmill.display import progress
 from graphmill.model.best import Answers, UnorderedBest
-from graphmill.sorted_arrays import distinct
+from remap.predict.known import Codes
 from remap.predict.lists import Lists, Numbers
 from remap.predict.search import Asked, search_all
 from remap.predict.sizes import HEIGHT
@@ -74,15 +74,15 @@ class _KnownPlaces:
     @classmethod
     def read(cls, asked: Asked, lists: Lists, number_U: Numbers) -> "_KnownPlaces | None":
         """Read the known edges of queries; None where they do not fit in memory."""
-        codes = np.empty(0, np.int64)
+        codes = Codes()
         for partition in range(len(asked.candidates.parts) if asked.known else 0):
             assert asked.known is not None
             first = asked.candidates.first[partition]
             for query, row in asked.known.read(asked.queries, number_U, asked.candidates, partition):
-                codes = distinct(np.concatenate([codes, (row + first) * len(number_U) + query]))
-                if len(codes) > asked.sizes.known_edges:
+                codes.add((row + first) * len(number_U) + query)
+                if codes.exceed(asked.sizes.known_edges):
                     return None
-        number, query = np.divmod(codes, max(len(number_U), 1))
+        number, query = np.divmod(codes.merged(), max(len(number_U), 1))
         place = lists.places(number)
         order = np.argsort(place, kind="stable")
         return cls(place[order], query[order])
