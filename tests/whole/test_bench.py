@@ -395,12 +395,15 @@ def test_the_benchmark_of_many_answers_runs_at_a_small_size(tmp_path: Path) -> N
     arguments = ["--work", str(tmp_path / "work"), "--json", str(json_path)]
     subprocess.run([*command, *arguments], cwd=REPOSITORY, capture_output=True, text=True, check=True)
     report = json.loads(json_path.read_text())["reports"]["topk"]
-    ours, peer, with_ids = report["rows"]
-    assert 0 < ours["lists_s"] + ours["answers_s"] < ours["wall_s"]
+    ours, peer, with_ids, without_known, l2 = report["rows"]
+    for each in (ours, without_known, l2):
+        assert 0 < each["lists_s"] + each["answers_s"] < each["wall_s"]
+    assert without_known["lists_s"] == 0  # they were there
     assert 0 < peer["search_s"] < peer["answers_s"] < with_ids["answers_s"] < with_ids["wall_s"]
     by_name = {each["ratio"]: each["value"] for each in report["ratios"]}
     assert by_name["answers of ours that are faiss's too"] > 0.999
-    assert by_name["recall@100 on a sample"] >= 0.95
+    for what in ("", ", without known edges", ", l2"):
+        assert by_name[f"recall@100 on a sample{what}"] >= 0.95
     for name, other in (("numbers", peer), ("raw ids too", with_ids)):
         ratio = by_name[f"ours / faiss, which writes {name}"]
         assert ratio == pytest.approx(ours["answers_s"] / other["answers_s"])
