@@ -255,8 +255,9 @@ def run_options(command: Command) -> Command:
         if output is not None:
             overrides = (*overrides, f"output={json.dumps(output, ensure_ascii=False)}")
         conf = conf_of(run, conf)
-        with hdfs.use_driver(_cluster_of(conf, overrides).get("hdfs_driver")):
-            if _is_deployed(conf, overrides, others):
+        section = _cluster_of(conf, overrides)
+        with hdfs.use_driver(section.get("hdfs_driver")):
+            if _is_deployed(section.get("deploy"), conf, overrides, others):
                 raise SystemExit(in_a_container.run_command(conf, overrides, others))
             return command(conf=conf, overrides=overrides, **others)
 
@@ -268,10 +269,12 @@ def _cluster_of(conf: str | None, overrides: tuple[str, ...]) -> Mapping[str, An
     return section if isinstance(section, Mapping) else {}
 
 
-def _is_deployed(conf: str | None, overrides: tuple[str, ...], options: Mapping[str, Any]) -> bool:
-    """Whether a command is to run in a container; that a finished run has had one does not matter."""
-    own = None if conf is not None and storage.name(conf) == RECORD else conf
-    deploy = _cluster_of(own, overrides).get("deploy")
+def _is_deployed(
+    deploy: str | None, conf: str | None, overrides: tuple[str, ...], options: Mapping[str, Any]
+) -> bool:
+    """Whether a command with `deploy` is to run in a container; that of a finished run does not count."""
+    if conf is not None and storage.name(conf) == RECORD:
+        deploy = _cluster_of(None, overrides).get("deploy")
     return deploy == "cluster" and in_a_container.is_deployed(options)
 
 
@@ -296,8 +299,9 @@ def result_options(command: Command) -> Command:
             overrides = (*overrides, f"remap.checkpoint_version={checkpoint_version}")
         conf = conf_of(run, None)
         settings = config.load(conf, overrides)
-        with hdfs.use_driver(settings.section(ClusterConfig).hdfs_driver):
-            if _is_deployed(conf, overrides, others):
+        section = settings.section(ClusterConfig)
+        with hdfs.use_driver(section.hdfs_driver):
+            if _is_deployed(section.deploy, conf, overrides, others):
                 words = {"run": run, "to": to, **others}
                 raise SystemExit(in_a_container.run_command(conf, overrides, words))
             return command(settings=settings, to=storage.absolute(to), **others)

@@ -31,7 +31,7 @@ Numbers = npt.NDArray[np.int64]
 
 MADE_FROM, LISTS, BLOCKS = "made_from.json", "lists.json", "blocks"
 CHUNK_BYTES = 1 << 19
-"""Of a checksum: HDF5 keeps a chunk of this size until the next rows are written."""
+"""Size of a chunk, which has one checksum; HDF5 keeps a chunk in memory while its rows are written."""
 NAMES = rf"{MADE_FROM}|{LISTS}|centers\.h5|sizes\.h5|(?:part|places|block)-[0-9]{{5,}}\.h5|{BLOCKS}"
 
 

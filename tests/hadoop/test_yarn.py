@@ -75,8 +75,13 @@ def demo_cut(uri: str, num_packages: int) -> list[str]:
 
 def follow(driver: str, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
     """Follow a driver's application to its end."""
+    return graphmill(environment, "follow", driver)
+
+
+def graphmill(environment: dict[str, str], *words: str) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end."""
     return subprocess.run(
-        [GRAPHMILL, "follow", driver],
+        [GRAPHMILL, *words],
         env=environment,
         capture_output=True,
         text=True,
@@ -164,15 +169,9 @@ def test_the_demo_in_containers_ends_well_although_workers_and_its_client_are_ki
     assert re.search(rf"{first[0]} on \S+: exit status 137: ", followed.stderr)
     assert re.search(rf"container_\w+ on \S+ replaces {first[0]} on ", followed.stderr)
     assert rm.is_over(yarn, "demo")
-    question = [GRAPHMILL, "predict", f"{root}/out", "--relation", "depends", "--k", "2", "--master", "yarn"]
-    asked = subprocess.run(
-        [*question, "--deploy-mode", "cluster", "--num-workers", "1", "--to", f"{root}/answers"],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
+    question = ["predict", f"{root}/out", "--relation", "depends", "--k", "2", "--to", f"{root}/answers"]
+    deployment = ["--master", "yarn", "--deploy-mode", "cluster", "--num-workers", "1"]
+    asked = graphmill(environment, *question, *deployment)
     assert asked.returncode == 0, asked.stderr
     assert f"answers: {root}/answers" in asked.stdout
     assert re.search(r"the driver is application_\w+", asked.stderr)
