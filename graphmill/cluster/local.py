@@ -14,7 +14,6 @@ from graphmill.cluster import dashboard
 from graphmill.cluster.keys import Keys
 from graphmill.cluster.settings import LOOPBACK, ClusterConfig, num_cores
 from graphmill.errors import ClusterError
-from graphmill.machine import run_folder
 
 # Dask may lose a worker for good if the worker dies during a restart. Tasks would then wait for ever.
 _NO_WORKERS_TIMEOUT = {"distributed.scheduler.no-workers-timeout": "60s"}
@@ -72,7 +71,6 @@ def _cluster_here(settings: ClusterConfig, start: Callable[..., SpecCluster]) ->
     with dask.config.set(_NO_WORKERS_TIMEOUT):
         cluster = start(host=LOOPBACK, local_directory=settings.scratch_path)
         try:
-            run_folder.record_semaphores()
             yield cluster
         finally:
             _close(cluster)

@@ -13,7 +13,6 @@ from distributed.scheduler import NoWorkerError
 
 from graphmill.display import progress
 from graphmill.errors import ClusterError, DiskFullError, StorageError
-from graphmill.machine import run_folder
 
 Result = TypeVar("Result")
 
@@ -186,5 +185,4 @@ class Losses:
             log.warning(text, message.get("worker"), self.num_workers)
         elif message.get("action") == "add-worker" and self._num_missing:
             self._num_missing -= 1
-            run_folder.record_semaphores()  # of the queues of the new worker
             log.info("cluster: the worker %s replaces a lost one", message.get("worker"))

@@ -10,7 +10,6 @@ import fcntl
 import os
 import shutil
 import stat
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -36,12 +35,10 @@ def make_private(path: Path, *, forbidden_mode: int = 0o077) -> None:
         raise PermissionError(f"{path}: expected a folder of this user alone, found another's; delete it")
 
 
-def use_folder(
-    root: str, name: str, token: str, *, before_removal: Callable[[Path], None] | None = None
-) -> str:
+def use_folder(root: str, name: str, token: str) -> str:
     """Make the folder of a job, keep it while this process lives, and return its path.
 
-    Folders of jobs that have ended are removed; `before_removal` is called with each of them first.
+    Folders of jobs that have ended are removed.
 
     Raises:
         StorageError: the folder cannot be made, or the folder above belongs to another user.
@@ -53,7 +50,7 @@ def use_folder(
         _locks[str(path)] = _lock(path)
         for sibling in path.parent.iterdir():
             if sibling != path:
-                _remove_unused(sibling, before_removal)
+                _remove_unused(sibling)
     return str(path)
 
 
@@ -83,13 +80,11 @@ def _lock(path: Path) -> int:
             os.close(descriptor)
 
 
-def _remove_unused(folder: Path, before_removal: Callable[[Path], None] | None) -> None:
+def _remove_unused(folder: Path) -> None:
     with suppress(OSError):
         descriptor = os.open(folder / _ALIVE, os.O_RDWR)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if before_removal:
-                before_removal(folder)
             shutil.rmtree(folder, ignore_errors=True)
         finally:
             os.close(descriptor)
