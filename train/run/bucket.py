@@ -16,7 +16,9 @@ from graphmill.formats import edge_buckets
 from graphmill.formats.edge_buckets.places import EDGES, REMOVED
 from graphmill.formats.pbg_checkpoint import Iteration
 from graphmill.vocab import Bucket, Side
-from train.compiled.compiled_step import CompiledStep, library
+from train.compiled import compiled_step, query_step
+from train.compiled.compiled_step import CompiledStep
+from train.compiled.query_step import CompiledQueryStep
 from train.config import TrainConfig
 from train.edges import batches, seeds
 from train.edges.batches import EdgeTensors
@@ -62,11 +64,14 @@ class BatchStep:
     ) -> None:
         self.plain = PlainStep(config, model, adagrad)
         self.grouped = GroupedStep(config, model, adagrad)
+        may_compile = device == CPU and config.section(TrainConfig).engine != "plain"
+        if may_compile and (found := query_step.library()) is not None:
+            self.grouped = CompiledQueryStep(config, model, adagrad, found)
         capture = capture_on(device)
         self.queries = self.grouped if capture is None else ReplayedStep(self.grouped, capture, device)
         self.candidates = CandidateSampler(config)
         self.edges: PlainStep | CompiledStep = self.plain
-        if engine == "compiled" and (compiled := library()) is not None:
+        if engine == "compiled" and (compiled := compiled_step.library()) is not None:
             self.edges = CompiledStep(config, model, adagrad, compiled)
 
     def set_lr_scale(self, lr_scale: float) -> None:

@@ -14,7 +14,7 @@ tensor follows from the shapes of the batch: a GPU can replay a captured step (t
 Shapes: Q queries, A answers, N rows of the table of answers or K rows of a sample, C candidates, D dimension.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -45,6 +45,14 @@ class Gradients(NamedTuple):
     violators: Tensor  # answers that score below another entity
     query_QD: Tensor
     candidate_ND: Tensor
+
+
+class SoftmaxOfScores(NamedTuple):
+    """The best score, log of the sum of exp(scores), and softmax(scores), of the queries of a step."""
+
+    best_Q: Tensor
+    total_Q: Tensor
+    odds_QN: Tensor
 
 
 class GroupedStep:
@@ -131,7 +139,7 @@ class GroupedStep:
         """Compute scores as a matrix product, and gradients as two more products."""
         dtype = self._operands(query_QD)
         left_QD, right_ND = query_QD.to(dtype), candidate_ND.to(dtype)
-        loss, violators, odds_QN = _cross_entropy(left_QD @ right_ND.T, batch)
+        loss, violators, odds_QN = _cross_entropy(left_QD @ right_ND.T, batch, self._softmax)
         weight_Q1, minus_A1 = batch.weight_Q.unsqueeze(1), -batch.weight_A.unsqueeze(1)
         gradient_QD = (odds_QN @ right_ND).to(query_QD.dtype) * weight_Q1
         gradient_ND = (odds_QN.T @ (query_QD * weight_Q1).to(dtype)).to(query_QD.dtype)
@@ -151,7 +159,7 @@ class GroupedStep:
         left_QD, right_CD = query_QD.to(dtype), candidate_CD.to(dtype)
         score_QC = torch.addmm(batch.log_weight_C.to(dtype), left_QD, right_CD.T)
         _mask_answers(score_QC, batch.candidate_C, batch)
-        best_Q, total_Q, odds_QC = _softmax(score_QC)
+        best_Q, total_Q, odds_QC = self._softmax(score_QC)
         asking_AD = query_QD.index_select(0, batch.query_A)
         own_A = (asking_AD * answer_AD).sum(1)
         best_Q, total_Q = best_Q.to(own_A), total_Q.to(own_A)
@@ -173,7 +181,7 @@ class GroupedStep:
         leaves = query_QD.requires_grad_(), candidate_ND.requires_grad_()
         half = self.model.takes_half(query_QD.device)
         score_QN = self.model.matrix_scores(*leaves, batch.side, half=half)
-        loss, violators, odds_QN = _cross_entropy(score_QN.detach(), batch)
+        loss, violators, odds_QN = _cross_entropy(score_QN.detach(), batch, _softmax)
         gradient_QN = odds_QN * batch.weight_Q.unsqueeze(1)
         place_A = batch.query_A * score_QN.shape[1] + batch.answer_A
         add_rows(gradient_QN.view(-1), place_A, -batch.weight_A.to(gradient_QN.dtype))
@@ -245,37 +253,44 @@ class GroupedStep:
                 rows_K = torch.cat([rows_K, batch.entity_Q])
                 gradient_ND = torch.cat([gradient_ND, gradient_QD])
         elif batch.side.other not in frozen:
-            _update_rows(query_table, batch.entity_Q, gradient_QD, *settings)
+            self._update_rows(query_table, batch.entity_Q, gradient_QD, *settings)
         if batch.side in frozen:
             return
         if rows_K is None:
             optimizer.update_table(answer_table.embeddings_ND, answer_table.sums, gradient_ND, *settings)
         else:
-            _update_rows(answer_table, rows_K, gradient_ND, *settings)
+            self._update_rows(answer_table, rows_K, gradient_ND, *settings)
+
+    def _softmax(self, score_QN: Tensor) -> SoftmaxOfScores:
+        """Compute `_softmax`; the scores are not needed any more."""
+        return _softmax(score_QN)
+
+    def _update_rows(
+        self, table: Table, rows_K: Tensor, gradient_KD: Tensor, lr: Rate, max_norm: float | None
+    ) -> None:
+        """Take one Adagrad step on rows, which may repeat; their gradients add up."""
+        sum_KD = optimizer.sum_at_duplicates(rows_K, gradient_KD)
+        optimizer.update_rows(table.embeddings_ND, table.sums, rows_K, sum_KD, lr, max_norm)
 
 
-def _update_rows(table: Table, rows_K: Tensor, gradient_KD: Tensor, lr: Rate, max_norm: float | None) -> None:
-    sum_KD = optimizer.sum_at_duplicates(rows_K, gradient_KD)
-    optimizer.update_rows(table.embeddings_ND, table.sums, rows_K, sum_KD, lr, max_norm)
-
-
-def _cross_entropy(score_QN: Tensor, batch: QueryBatch) -> tuple[Tensor, Tensor, Tensor]:
+def _cross_entropy(
+    score_QN: Tensor, batch: QueryBatch, softmax: Callable[[Tensor], SoftmaxOfScores]
+) -> tuple[Tensor, Tensor, Tensor]:
     """Return the loss, the number of answers that score below another entity, and softmax(scores) [Q, N]."""
     own_A = score_QN[batch.query_A, batch.answer_A]
-    best_Q, total_Q, odds_QN = _softmax(score_QN)
+    best_Q, total_Q, odds_QN = softmax(score_QN)
     own_A = own_A.to(best_Q)
     loss = ((total_Q[batch.query_A] - own_A) * batch.weight_A).sum()
     is_beaten_A = (own_A < best_Q[batch.query_A]) & (batch.weight_A != 0)
     return loss, torch.count_nonzero(is_beaten_A), odds_QN
 
 
-def _softmax(score_QN: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the best score, log of the sum of exp(scores), and softmax(scores): [Q], [Q], [Q, N]."""
+def _softmax(score_QN: Tensor) -> SoftmaxOfScores:
     wide = torch.promote_types(score_QN.dtype, torch.float32)
     best_Q = score_QN.amax(1).to(wide)
     odds_QN = torch.softmax(score_QN, dim=1)
     # The greatest of the odds is 1 / Z, which never underflows.
-    return best_Q, best_Q - odds_QN.amax(1).to(wide).log(), odds_QN
+    return SoftmaxOfScores(best_Q, best_Q - odds_QN.amax(1).to(wide).log(), odds_QN)
 
 
 def _mask_answers(score_QC: Tensor, candidate_C: Tensor, batch: QueryBatch) -> None:

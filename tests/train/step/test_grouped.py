@@ -1,6 +1,8 @@
 """QueryBatch: the same as their edges one by one, among all entities."""
 
+import sys
 from dataclasses import replace
+from functools import partial
 from itertools import product
 
 import pytest
@@ -13,12 +15,24 @@ from tests.train.graphs import embeddings, make_config, mean_reciprocal_rank, ra
 from tests.train.oracle import adagrad
 from tests.train.step.test_plain import COMPARATORS, COUNTS, OPERATORS, Scene, settings
 from train import job
+from train.compiled import query_step
+from train.compiled.query_step import CompiledQueryStep
 from train.edges import batches
 from train.edges.batches import EdgeTensors
 from train.edges.one_vs_all import QueryBatch
 from train.step import grouped
 from train.step.grouped import GroupedStep
 from train.step.plain import PlainStep
+
+
+@pytest.fixture(params=["torch", "compiled"])
+def engine(request, monkeypatch):
+    """Let the tests' steps be PyTorch's, or have compiled passes."""
+    if request.param == "compiled":
+        library = query_step.library(double=True)
+        if library is None:
+            pytest.skip("no C++ compiler")
+        monkeypatch.setattr(sys.modules[__name__], "GroupedStep", partial(CompiledQueryStep, library=library))
 
 
 def all_negs(operator, comparator, dynamic, **more):
@@ -71,6 +85,7 @@ def check_same_as_step(config, relation=0, elementwise=False, num_edges=25):
     return figures
 
 
+@pytest.mark.usefixtures("engine")
 @pytest.mark.parametrize("side", list(Side))
 @pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
 @pytest.mark.parametrize(("operator", "comparator"), list(product(OPERATORS, COMPARATORS)))
@@ -80,6 +95,7 @@ def test_questions_equal_their_edges(operator, comparator, dynamic, side):
     check_same_as_step(all_negs(operator, comparator, dynamic, **{f"disable_{side}_negs": True}))
 
 
+@pytest.mark.usefixtures("engine")
 @pytest.mark.parametrize("side", list(Side))
 @pytest.mark.parametrize(
     "more",
@@ -97,11 +113,13 @@ def test_questions_with(more, side, elementwise):
     check_same_as_step(config, elementwise=elementwise)
 
 
+@pytest.mark.usefixtures("engine")
 @pytest.mark.parametrize("side", list(Side))
 def test_questions_within_one_type(side):
     check_same_as_step(all_negs("rotation", "dot", False, **{f"disable_{side}_negs": True}), relation=1)
 
 
+@pytest.mark.usefixtures("engine")
 @pytest.mark.parametrize("comparator", ["dot", "l2"])
 def test_scores_a_few_questions_at_a_time(monkeypatch, comparator):
     config = all_negs("diagonal", comparator, False, disable_lhs_negs=True)
@@ -110,6 +128,7 @@ def test_scores_a_few_questions_at_a_time(monkeypatch, comparator):
     assert check_same_as_step(config).violators_rhs == whole.violators_rhs > 0
 
 
+@pytest.mark.usefixtures("engine")
 def test_both_directions_regularise_as_often_as_the_edges():
     """N3 alone gives the same result, whether edges or their queries are counted."""
     for dynamic in (False, True):
@@ -200,6 +219,7 @@ def test_stopping_between_epochs_changes_nothing(tmp_path, rng):
     assert torch.equal(*(embeddings(config, "node", 30) for config in (whole, parts)))
 
 
+@pytest.mark.usefixtures("engine")
 def test_edges_without_weight_move_nothing():
     config = all_negs("complex_diagonal", "dot", True, disable_lhs_negs=True)
     scene = Scene(config, num_edges=25)
@@ -227,6 +247,7 @@ def state_of(scene):
     return rows, scene.model.parameters, scene.adagrad.sums
 
 
+@pytest.mark.usefixtures("engine")
 @pytest.mark.parametrize(
     "more",
     [
@@ -283,6 +304,7 @@ def sampled_loss(scene, queries, tables):
     return total, mass
 
 
+@pytest.mark.usefixtures("engine")
 @pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
 @pytest.mark.parametrize(
     ("drawn", "log_weights"),
@@ -316,6 +338,7 @@ def test_a_sample_by_autograd(monkeypatch, dynamic, drawn, log_weights, side, he
             torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.usefixtures("engine")
 def test_rows_outside_of_the_sample_stay():
     config = all_negs("complex_diagonal", "dot", True, disable_lhs_negs=True)
     scene = Scene(config, num_edges=3)
