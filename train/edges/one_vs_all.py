@@ -32,6 +32,11 @@ from train.model.optimizer import add_rows
 _SPAN_BATCHES = 64  # that are made at once
 
 
+def has_queries(config: PbgConfig) -> bool:
+    """Whether the loss of some relation's edges is one of their queries."""
+    return config.loss_fn == "softmax" and any(relation.all_negs for relation in config.relations)
+
+
 @dataclass(frozen=True, eq=False)
 class QueryBatch:
     """Queries for one side of edges, of one relation; of any relation where relations are dynamic.

@@ -9,6 +9,7 @@ from graphmill.errors import ConfigError
 from graphmill.model import comparators
 from train.compiled import compiled_step
 from train.config import TrainConfig
+from train.edges.one_vs_all import has_queries
 from train.edges.partitions import all_keys, is_shared
 from train.gpu import supported
 from train.plan.plan import Engine, Placement, Plan, all_reduce_of
@@ -78,8 +79,7 @@ def engine_of(config: Config, device: torch.device, reasons: list[str]) -> Engin
 
 def _has_batches_for_torch(config: Config) -> bool:
     """Whether torch trains some batches beside the compiled step; torch uses all cores for each batch."""
-    queries = config.loss_fn == "softmax" and any(relation.all_negs for relation in config.relations)
-    return queries or any(entity.featurized for entity in config.entities.values())
+    return has_queries(config) or any(entity.featurized for entity in config.entities.values())
 
 
 class Rows(NamedTuple):

@@ -24,7 +24,7 @@ from train.edges import batches, seeds
 from train.edges.batches import EdgeTensors
 from train.edges.candidates import CandidateSampler
 from train.edges.negative_sampling import Batch
-from train.edges.one_vs_all import QueryBatch
+from train.edges.one_vs_all import QueryBatch, has_queries
 from train.edges.partitions import PartitionKey, by_side, rows_of
 from train.evaluation import held_out
 from train.gpu.capture import capture_on
@@ -64,7 +64,7 @@ class BatchStep:
     ) -> None:
         self.plain = PlainStep(config, model, adagrad)
         self.grouped = GroupedStep(config, model, adagrad)
-        may_compile = device == CPU and config.section(TrainConfig).engine != "plain"
+        may_compile = config.section(TrainConfig).engine != "plain" and device == CPU and has_queries(config)
         if may_compile and (found := query_step.library()) is not None:
             self.grouped = CompiledQueryStep(config, model, adagrad, found)
         capture = capture_on(device)

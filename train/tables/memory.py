@@ -15,6 +15,7 @@ from graphmill.vocab import Side
 from train.config import TrainConfig, num_compared
 from train.edges.exact_queries import MOST_ELEMENTS
 from train.edges.negative_sampling import Sampling, in_batch_negatives
+from train.edges.one_vs_all import has_queries
 from train.edges.partitions import PartitionKey, all_keys, is_shared, keys_of
 from train.step.grouped import SCORE_BYTES
 from train.tables.run_context import RunContext
@@ -54,9 +55,8 @@ def edges_bytes(config: Config, num_edges: int) -> int:
     """Edges while they are trained on, and their copies while they are sorted and some are held out."""
     is_sorted = not config.dynamic_relations and len(config.relations) > 1
     held_out = 8 + EDGE_BYTES if config.eval_fraction else 0  # an order, and the edges in it
-    asks = config.loss_fn == "softmax" and any(each.all_negs for each in config.relations)
     bytes_each = EDGE_BYTES + held_out + (8 + 4 + EDGE_BYTES if is_sorted else 0)
-    return num_edges * (bytes_each + (_QUERY_BYTES if asks else 0))
+    return num_edges * (bytes_each + (_QUERY_BYTES if has_queries(config) else 0))
 
 
 def queries_bytes(context: RunContext) -> int:

@@ -3,9 +3,9 @@
 // Shapes: Q queries, N scores of a query, K touched rows with repetitions, D dimension.
 
 #include <algorithm>
+#include <exception>
 #include <limits>
 #include <memory>
-#include <system_error>
 #include <thread>
 
 #include "rows.h"
@@ -112,11 +112,9 @@ bool softmax(Number* scores, int64_t count, int64_t width, Real* best, Real* tot
 }
 
 inline Real sum_of_squares(int64_t count, const Real* row) {
-    Vec squares = {};
-    int64_t d = 0;
-    for (; d + LANES <= count; d += LANES) squares += load(row + d) * load(row + d);
-    Real sum = lane_sum(squares);
-    for (; d < count; d++) sum += row[d] * row[d];
+    const int64_t whole = count / LANES * LANES;
+    Real sum = dot(int(whole), row, row);
+    for (int64_t d = whole; d < count; d++) sum += row[d] * row[d];
     return sum;
 }
 
