@@ -8,6 +8,7 @@ candidates is the sum over all entities (importance sampling, doi:10.1109/TNN.20
 Shapes: N rows, C candidates.
 """
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -16,11 +17,28 @@ from torch import Tensor
 from graphmill.config import Config
 from graphmill.vocab import Side
 from train.config import TrainConfig
+from train.edges.negative_sampling import sides_with_negatives
 from train.edges.one_vs_all import QueryBatch
 
 _MEMORY = 0.7  # of a row's mass that stays when the row is drawn again
 _LEAST_MASS = 1e-30  # the shares of all rows may underflow
 _DRAWS_PER_ROW = 1 / 8  # between two times that the odds are computed
+
+
+def all_take_samples(config: Config, num_rows: Mapping[Side, Sequence[tuple[int, int]]]) -> bool:
+    """Whether every relation with queries has a sample of candidates, with tables of these rows.
+
+    A few queries may be compared with all rows nevertheless (train/edges/exact_queries.py).
+    """
+    num = config.section(TrainConfig).candidates
+    asked = [number for number, relation in enumerate(config.relations) if relation.all_negs]
+    sizes = (num_rows[side][number][0] for side in sides_with_negatives(config) for number in asked)
+    return num is not None and all(has_sample(num, size) for size in sizes)
+
+
+def has_sample(num_candidates: int, num_rows: int) -> bool:
+    """Whether a table is large enough for a sample; a smaller one is compared as a whole."""
+    return num_rows >= 2 * num_candidates
 
 
 @dataclass(eq=False)
@@ -60,7 +78,7 @@ class CandidateSampler:
         The range of odds is cut into C parts, and one row is drawn from each. No row has odds above 1 / C,
         so a row comes twice at most.
         """
-        if self.num is None or not batch.takes_sample or num_rows < 2 * self.num:
+        if self.num is None or not batch.takes_sample or not has_sample(self.num, num_rows):
             return batch
         device = batch.answer_A.device
         key = batch.side, self.config.relations[batch.relation].entity_type(batch.side)

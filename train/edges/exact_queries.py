@@ -17,6 +17,7 @@ from torch import Tensor
 from graphmill.config import Config
 from graphmill.vocab import Side
 from train.config import TrainConfig
+from train.edges.candidates import has_sample
 from train.edges.one_vs_all import QueryGroup, QueryPart
 
 MOST_ELEMENTS = 1 << 27  # of a table; a step has a gradient of all its rows
@@ -43,7 +44,7 @@ def _rows_to_compare(
     """Count the rows of a group's table; 0 if it has no sample, or is too large for exact queries."""
     rows, _ = num_rows[group.side][group.relation]
     dimension = config.entity_dimension(config.relations[group.relation].entity_type(group.side))
-    return rows if rows >= 2 * num and rows * dimension <= MOST_ELEMENTS else 0
+    return rows if has_sample(num, rows) and rows * dimension <= MOST_ELEMENTS else 0
 
 
 def exact(groups: Sequence[QueryGroup], num_rows: Sequence[int], num_candidates: int) -> list[Tensor]:

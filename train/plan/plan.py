@@ -41,7 +41,7 @@ class Plan:
         prefetch: whether the next bucket's partitions are read during training.
         writes_beside: whether a copy of all rows is written while the next iteration trains (`device`).
         threads: threads of the process.
-        hogwild: whether each thread trains batches of its own; else all threads work on one batch.
+        hogwild: whether threads train batches of their own; else all threads work on one batch.
         workers: number of workers.
         all_reduce: backend that sums shared parameters over the workers; None: they push to shards.
         reasons: sizes and obstacles that decided.
@@ -65,7 +65,7 @@ class Plan:
     def __str__(self) -> str:
         threads = f"{self.threads} thread{'s' if self.threads > 1 else ''}"
         if self.hogwild and self.threads > 1:
-            threads += ", each on batches of its own"
+            threads += ", on batches of their own"
         rows = {
             "files": "partitions from files" + f", in {self.blocks} blocks" * (self.blocks > 1),
             "buffer": f"{self.slots} partitions on the device at a time",

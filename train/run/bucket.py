@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
+from threading import Lock
 from typing import Any, TypeVar
 
 import torch
@@ -36,10 +37,12 @@ from train.gpu.replayed_step import ReplayedStep
 from train.model import learning_rates
 from train.model.model import Model
 from train.model.optimizer import Adagrad
+from train.plan import decide
 from train.plan.plan import Engine, Plan
 from train.step.grouped import GroupedStep
 from train.step.plain import PlainStep, StepFigures
 from train.step.removed import RemovedStep
+from train.step.runtime import cpu_threads
 from train.step.table import Table
 from train.step.threads import Task, Threads
 from train.tables import memory
@@ -70,6 +73,7 @@ class BatchStep:
         capture = capture_on(device)
         self.queries = self.grouped if capture is None else ReplayedStep(self.grouped, capture, device)
         self.candidates = CandidateSampler(config)
+        self._moves_all_rows = Lock()
         self.edges: PlainStep | CompiledStep = self.plain
         if engine == "compiled" and (compiled := compiled_step.library()) is not None:
             self.edges = CompiledStep(config, model, adagrad, compiled)
@@ -84,7 +88,8 @@ class BatchStep:
         """Update the rows and parameters that the batch touches."""
         if isinstance(batch, QueryBatch):
             batch = self.candidates.draw(batch, len(tables[batch.side]), generator)
-            figures = self.queries(batch, tables)
+            with self._moves_all_rows if batch.candidate_C is None else nullcontext():
+                figures = self.queries(batch, tables)
             self.candidates.learn(batch)
             return figures
         return (self.plain if batch.bags else self.edges)(batch, tables, generator)
@@ -200,7 +205,8 @@ class BucketTrainer:
         """
         place = _place(iteration, bucket)
         generator = seeds.generator(self.config.seed, "bucket", *place)
-        num_threads = torch.get_num_threads() if self.hogwild else 1
+        num_rows = num_rows_of(self.config, bucket, tables)
+        num_threads = decide.batches_at_once(self.config, len(edges), num_rows) if self.hogwild else 1
         generators = [generator]
         if num_threads > 1:
             generators = [seeds.generator(self.config.seed, "thread", *place, n) for n in range(num_threads)]
@@ -226,14 +232,14 @@ class BucketTrainer:
 
         def tasks() -> Iterator[Task]:
             begun = 0
-            num_rows = num_rows_of(self.config, bucket, tables)
             cut = batches.cut_for_training(self.config, edges, generator, num_rows)
             for batch, sides in with_tables(self.config, cut, bucket, tables):
                 self.step.set_lr_scale(self._lr_scale(iteration, begun / len(edges)))
                 begun += len(batch)
                 yield partial(step, batch, sides)
 
-        threads.run(tasks())
+        with cpu_threads(torch.get_num_threads() // num_threads):
+            threads.run(tasks())
         check_and_report(len(edges), total)
         return total
 
