@@ -93,7 +93,7 @@ def _share_batches(config: Config) -> bool:
 def batches_at_once(
     config: Config, num_edges: int, num_rows: Mapping[Side, Sequence[tuple[int, int]]]
 ) -> int:
-    """Count the batches of a bucket that train at the same time; they divide torch's threads among them.
+    """Count the batches of a bucket that train at the same time; those of queries share torch's threads.
 
     A batch does not see what those beside it learn. So of queries there are few, and one where some table is
     too small for a sample.

@@ -238,7 +238,9 @@ class BucketTrainer:
                 begun += len(batch)
                 yield partial(step, batch, sides)
 
-        with cpu_threads(torch.get_num_threads() // num_threads):
+        # Compiled steps on edges do not use torch's threads, but edges are cut with them.
+        sharing = num_threads if has_queries(self.config) else 1
+        with cpu_threads(torch.get_num_threads() // sharing):
             threads.run(tasks())
         check_and_report(len(edges), total)
         return total
