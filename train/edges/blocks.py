@@ -25,7 +25,7 @@ from graphmill.vocab import Bucket, Side
 from train.edges import seeds
 from train.edges.bucket_order import num_passes, ordered_pairs
 from train.edges.partitions import PartitionKey
-from train.edges.schedule import Schedule
+from train.edges.schedule import Schedule, Share
 
 WHOLE = Bucket(0, 0)  # the only visit where there is one block
 
@@ -80,20 +80,18 @@ class Blocks:
             rows[name] += num_rows[name][partition]
         return starts
 
-    def parts(self, visit: Bucket, iteration: Iteration) -> dict[Bucket, tuple[int, int]]:
-        """First row that a visit trains on of each bucket file, and the row after the last."""
+    def shares(self, visit: Bucket, iteration: Iteration) -> dict[Bucket, Share]:
+        """The part that a visit trains on of each bucket file."""
         sides = []
         for side in Side:
             blocks = self._blocks(self.config.num_side_partitions(side), visit, iteration)
             sides.append([(part, block) for part, block in enumerate(blocks) if block in (None, *visit)])
-        parts = {}
+        chunk = self.schedule.share(iteration)
+        shares = {}
         for (lhs, of_lhs), (rhs, of_rhs) in product(*sides):
-            bucket = Bucket(lhs, rhs)
-            start, stop = self.schedule.rows(iteration, bucket)
-            number, visits = self._turn(visit, {of_lhs, of_rhs} - {None})
-            size = stop - start
-            parts[bucket] = start + number * size // visits, start + (number + 1) * size // visits
-        return parts
+            turn, visits = self._turn(visit, {of_lhs, of_rhs} - {None})
+            shares[Bucket(lhs, rhs)] = chunk._replace(part=turn, num_parts=visits)
+        return shares
 
     def _turn(self, visit: Bucket, blocks: set[int | None]) -> tuple[int, int]:
         """Number of a visit among all visits that have edges of these blocks, and how many there are."""

@@ -9,6 +9,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from graphmill.config import Config, PbgConfig
 from graphmill.errors import ConfigError
@@ -17,6 +18,21 @@ from graphmill.formats.pbg_checkpoint import Iteration
 from graphmill.vocab import Bucket, Side
 from train.edges.added import is_delta, trained_share
 from train.edges.partitions import all_buckets
+
+
+class Share(NamedTuple):
+    """The part of a bucket file that a visit trains on: chunk `chunk` of it, and of that part `part`."""
+
+    chunk: int
+    num_chunks: int
+    part: int = 0
+    num_parts: int = 1
+
+    def rows(self, count: int) -> tuple[int, int]:
+        """First row of the part in a file with `count` rows, and the row after the last."""
+        start, stop = _cut(count, self.chunk, self.num_chunks)
+        first, last = _cut(stop - start, self.part, self.num_parts)
+        return start + first, start + last
 
 
 @dataclass(frozen=True)
@@ -53,17 +69,19 @@ class Schedule:
             edge_chunk_idx=chunk,
         )
 
-    def rows(self, iteration: Iteration, bucket: Bucket) -> tuple[int, int]:
-        """First row of the bucket file that the iteration trains on, and the row after the last."""
-        num_edges = self.num_edges[iteration.edge_path_idx, bucket]
-        chunk = iteration.edge_chunk_idx
-        return chunk * num_edges // self.num_edge_chunks, (chunk + 1) * num_edges // self.num_edge_chunks
+    def share(self, iteration: Iteration) -> Share:
+        """The part of each bucket that the iteration trains on."""
+        return Share(iteration.edge_chunk_idx, self.num_edge_chunks)
+
+    def rows(self, iteration: Iteration, bucket: Bucket, share: Share) -> tuple[int, int]:
+        """First row of a share of a bucket's edges, and the row after the last."""
+        return share.rows(self.num_edges[iteration.edge_path_idx, bucket])
 
     def num_edges_of(self, index: int) -> int:
         """Edges that the iteration after checkpoint version `index` trains on; about, of a delta."""
         iteration = self.iteration(index)
-        buckets = [bucket for path, bucket in self.num_edges if path == iteration.edge_path_idx]
-        count = sum(stop - start for start, stop in (self.rows(iteration, bucket) for bucket in buckets))
+        counts = [count for (path, _), count in self.num_edges.items() if path == iteration.edge_path_idx]
+        count = sum(stop - start for start, stop in map(self.share(iteration).rows, counts))
         return round(count * self.shares[iteration.edge_path_idx]) if self.shares else count
 
     def preserved_epoch(self, config: PbgConfig, version: int) -> int | None:
@@ -86,6 +104,11 @@ class Schedule:
                     f"{name}: the checkpoint's version {version} was counted with {key} {theirs}, this run "
                     f"has {ours}; set {name} as it was, or train into another checkpoint_path"
                 )
+
+
+def _cut(count: int, number: int, parts: int) -> tuple[int, int]:
+    """First row of a part of `count` rows that are cut into equal parts, and the row after the last."""
+    return number * count // parts, (number + 1) * count // parts
 
 
 def plan(config: PbgConfig) -> Schedule:

@@ -17,6 +17,7 @@ from train.edges import batches
 from train.edges.batches import EdgeTensors
 from train.edges.blocks import Blocks
 from train.edges.partitions import PartitionKey, key_of
+from train.edges.schedule import Share
 from train.model.model import Model
 from train.model.optimizer import Adagrad
 from train.plan.plan import Plan
@@ -40,18 +41,19 @@ class BlockTrainer(BucketTrainer):
         if place in self._kept:
             return self._kept[place]
         schedule = self.context.schedule
-        parts = self.blocks.parts(bucket, iteration)
+        shares = self.blocks.shares(bucket, iteration)
         starts = self.blocks.starts(bucket, iteration, self.files.num_rows)
         if self.files.delta is not None:  # few of them
-            read = [self._read_part(each, starts, iteration, rows) for each, rows in parts.items()]
+            read = [self._read_part(each, starts, iteration, share) for each, share in shares.items()]
             return self._sorted(batches.joined(read))
-        size = sum(stop - start for start, stop in parts.values())
+        rows = (schedule.rows(iteration, each, share) for each, share in shares.items())
+        size = sum(stop - start for start, stop in rows)
         # room for all edges, so that one bucket is all the memory beside them
         lhs, rel, rhs = (torch.empty(size, dtype=torch.int32, device=self.context.device) for _ in range(3))
         weight: Tensor | None = None
         done = 0
-        for each, rows_of_file in parts.items():
-            part = self._read_part(each, starts, iteration, rows_of_file)
+        for each, share in shares.items():
+            part = self._read_part(each, starts, iteration, share)
             own = slice(done, done + len(part))
             lhs[own], rel[own], rhs[own] = part.lhs, part.rel, part.rhs
             if part.weight is not None:
@@ -74,11 +76,11 @@ class BlockTrainer(BucketTrainer):
         bucket: Bucket,
         starts: Mapping[PartitionKey, int],
         iteration: Iteration,
-        rows_of_file: tuple[int, int],
+        share: Share,
     ) -> EdgeTensors:
-        """Read a bucket's edges; `starts` has the first row of each partition in the tables of the visit."""
+        """Read a share of a bucket's edges; `starts` has each partition's first row in the visit's tables."""
         files = self.files
-        edges = read_trained(files, iteration, bucket, rows_of_file, self.staging)
+        edges = read_trained(files, iteration, bucket, share, self.staging)
         for side, rows_E in ((Side.LHS, edges.lhs), (Side.RHS, edges.rhs)):
             names = [relation.entity_type(side) for relation in files.config.relations]
             keys = [key_of(files.config, name, side, bucket) for name in names]

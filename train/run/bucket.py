@@ -27,6 +27,7 @@ from train.edges.candidates import CandidateSampler
 from train.edges.negative_sampling import Batch
 from train.edges.one_vs_all import QueryBatch, has_queries
 from train.edges.partitions import PartitionKey, by_side, rows_of
+from train.edges.schedule import Share
 from train.evaluation import held_out
 from train.gpu.capture import capture_on
 from train.gpu.copies import read_beside_steps
@@ -121,8 +122,8 @@ class BucketTrainer:
         return read_beside_steps(self.context.device, partial(self._read, bucket, iteration))
 
     def _read(self, bucket: Bucket, iteration: Iteration) -> EdgeTensors:
-        rows = self.context.schedule.rows(iteration, bucket)
-        return read_trained(self.context, iteration, bucket, rows, self.staging)
+        share = self.context.schedule.share(iteration)
+        return read_trained(self.context, iteration, bucket, share, self.staging)
 
     def train(
         self, bucket: Bucket, iteration: Iteration, edges: EdgeTensors, tables: Tables, report: ReportProgress
@@ -274,29 +275,27 @@ def with_tables(
 
 
 def read_trained(
-    context: RunContext, iteration: Iteration, bucket: Bucket, rows: tuple[int, int], staging: Staging
+    context: RunContext, iteration: Iteration, bucket: Bucket, share: Share, staging: Staging
 ) -> EdgeTensors:
-    """Read the edges of an iteration to train on, among the rows first..last of a bucket file."""
+    """Read the edges of an iteration to train on, among a share of a bucket's."""
+    rows = context.schedule.rows(iteration, bucket, share)
     edges = read_edges(context, iteration.edge_path, bucket, rows, staging)
     if context.delta is None:
         return edges
     chosen = context.delta.chosen(edges, iteration, bucket, rows)
-    removed = _read_removed(context, iteration, bucket, rows, staging)
+    removed = _read_removed(context, iteration, bucket, share, staging)
     return chosen if removed is None else batches.joined([chosen, removed])
 
 
 def _read_removed(
-    context: RunContext, iteration: Iteration, bucket: Bucket, rows: tuple[int, int], staging: Staging
+    context: RunContext, iteration: Iteration, bucket: Bucket, share: Share, staging: Staging
 ) -> EdgeTensors | None:
-    """Read the share of the edges that a bucket has lost which goes with the rows first..last of its file."""
-    path = iteration.edge_path
-    num_edges = context.schedule.num_edges[iteration.edge_path_idx, bucket]
-    is_trained = context.config.section(TrainConfig).removed_weight > 0 and num_edges > 0
+    """Read a share of the edges that a bucket has lost; None if it has lost none."""
+    path, is_trained = iteration.edge_path, context.config.section(TrainConfig).removed_weight > 0
     if not is_trained or not storage.exists(edge_buckets.bucket_uri(path, bucket, REMOVED)):
         return None
-    count = edge_buckets.count_edges(path, bucket, REMOVED)
-    first, last = (count * row // num_edges for row in rows)
-    edges = read_edges(context, path, bucket, (first, last), staging, REMOVED)
+    rows = share.rows(edge_buckets.count_edges(path, bucket, REMOVED))
+    edges = read_edges(context, path, bucket, rows, staging, REMOVED)
     return replace(edges, removed=torch.ones(len(edges), dtype=torch.bool, device=edges.lhs.device))
 
 

@@ -116,12 +116,10 @@ def test_the_area_holds_the_largest_bucket(registry, tmp_path):
     config = make_config(tmp_path, entities={"node": {"num_partitions": 2}}, num_edge_chunks=3)
     write_graph(config, {"node": 60}, random_triples(np.random.default_rng(1), 60, 1, 60, 400))
     context = RunContext(config)
+    schedule = context.schedule
     staging = pinned.Staging(memory.staging_bytes(context), CUDA)
-    most = max(
-        stop - start
-        for _, bucket in context.schedule.num_edges
-        for start, stop in [context.schedule.rows(context.schedule.iteration(2), bucket)]
-    )
+    share = schedule.share(schedule.iteration(2))
+    most = max(stop - start for start, stop in map(share.rows, schedule.num_edges.values()))
     with staging.arrays() as new:
         (pages,) = registry.registered.values()
         for dtype in (np.int32, np.int32, np.int32, np.float32):

@@ -5,14 +5,17 @@ import numpy as np
 import pytest
 import torch
 
+from graphmill import storage
 from graphmill.config import Config
-from graphmill.formats import entity_index
+from graphmill.formats import edge_buckets, entity_index
+from graphmill.formats.edge_buckets.places import REMOVED
 from graphmill.vocab import Bucket, Side
-from tests.train.deltas import KINDS, RELATIONS, Edge, TwoDays, old_edges
+from tests.train.deltas import KINDS, RELATIONS, Edge, TwoDays, new_edges, old_edges
 from tests.train.graphs import mean_reciprocal_rank
 from tests.train.step.test_plain import Scene, settings
 from train import job
 from train.edges.blocks import Blocks
+from train.edges.partitions import all_buckets
 from train.plan.decide import decide
 from train.run.block_trainer import BlockTrainer
 from train.run.bucket import BucketTrainer
@@ -96,9 +99,12 @@ def mrr(config: Config, edges: list[Edge], known: list[Edge]) -> float:
     return mean_reciprocal_rank(config, counts, numbers(known), numbers(edges))
 
 
+@pytest.mark.parametrize("name", ["a tenth is gone", "whole buckets are gone"])
 @pytest.mark.parametrize(("chunks", "num_blocks"), [(1, None), (3, None), (1, 1), (1, 2), (2, 2)])
-def test_an_epoch_trains_each_removed_edge_once(parted: TwoDays, chunks: int, num_blocks: int | None) -> None:
-    config = parted.second(num_epochs=2, num_edge_chunks=chunks)
+def test_an_epoch_trains_each_removed_edge_once(
+    parted: dict[str, TwoDays], name: str, chunks: int, num_blocks: int | None
+) -> None:
+    config = parted[name].second(num_epochs=2, num_edge_chunks=chunks)
     context = RunContext(config)
     trained = context, *context.load_model(), decide(context)
     order = [Bucket(lhs, rhs) for lhs in range(4) for rhs in range(4)]
@@ -116,15 +122,24 @@ def test_an_epoch_trains_each_removed_edge_once(parted: TwoDays, chunks: int, nu
                     assert edges.added is not None
                     assert not (edges.added & edges.removed).any()
                     count += int(edges.removed.sum())
-        assert count == len(parted.removed) > 20
+        assert count == len(parted[name].removed) > 20
 
 
 @pytest.fixture(scope="module")
-def parted(tmp_path_factory: pytest.TempPathFactory, near_client: distributed.Client) -> TwoDays:
-    """A graph of four partitions that loses a tenth of its edges on the second day."""
-    root = tmp_path_factory.mktemp("parted")
-    found = TwoDays(root, near_client, partitions=4, num_files=10, num_gone=1, global_emb=False)
-    found.train_first(num_epochs=1)
+def parted(tmp_path_factory: pytest.TempPathFactory, near_client: distributed.Client) -> dict[str, TwoDays]:
+    """Graphs of four partitions that lose edges on the second day."""
+    root, same = tmp_path_factory.mktemp("parted"), {"partitions": 4, "num_files": 10, "global_emb": False}
+    few = {"first": old_edges()[:100], "second": new_edges()[:8]}
+    found = {
+        "a tenth is gone": TwoDays(root / "tenth", near_client, num_gone=1, **same),
+        "whole buckets are gone": TwoDays(root / "whole", near_client, num_gone=9, **few, **same),
+    }
+    for each in found.values():
+        each.train_first(num_epochs=1)
+    config = found["whole buckets are gone"].second()
+    counts = edge_buckets.count_all(config.edge_paths[0], all_buckets(config))
+    lost = edge_buckets.bucket_uri
+    assert any(not n and storage.exists(lost(config.edge_paths[0], b, REMOVED)) for b, n in counts.items())
     return found
 
 
