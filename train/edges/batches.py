@@ -10,6 +10,7 @@ Shapes: E edges of the bucket's chunk, B edges of a batch.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from enum import IntEnum
 from functools import partial
 from itertools import starmap
 
@@ -32,6 +33,15 @@ from train.edges.one_vs_all import QueryBatch, QueryGroup, QueryPart, group_by_q
 from train.model import regularizers
 from train.model.features import Bags, distinct
 
+
+class Role(IntEnum):
+    """What an edge of a delta is for (train/step/delta.py)."""
+
+    REPLAYED = 0
+    ADDED = 1
+    REMOVED = 2
+
+
 SPAN_EDGES = 16_384  # edges of the batches that go together
 NUM_SPANS = 16  # least number of spans of equal length, so that threads end together
 
@@ -47,12 +57,19 @@ class EdgeTensors:
     # Of each side and type: lists of features, numbered by lhs or rhs; running sums of how often to draw.
     bags: Mapping[tuple[Side, str], Bags] = field(default_factory=dict)
     popularity: Mapping[tuple[Side, str], Tensor] = field(default_factory=dict)
-    # Of a delta (train/step/delta.py), bool: edges that etl has added; edges that are none any more.
-    added: Tensor | None = None
-    removed: Tensor | None = None
+    role: Tensor | None = None  # int8, of a delta
 
     def __len__(self) -> int:
         return len(self.lhs)
+
+    def has_role(self, *roles: Role) -> Tensor:
+        """Which edges of a delta have one of these roles: [E]."""
+        assert self.role is not None
+        return torch.stack([self.role == role for role in roles]).any(0)
+
+    def of_role(self, *roles: Role) -> "EdgeTensors":
+        """Select the edges of a delta that have one of these roles."""
+        return self[torch.nonzero(self.has_role(*roles))[:, 0]]
 
     @property
     def index(self) -> dict[Side, Tensor]:
@@ -70,8 +87,8 @@ class EdgeTensors:
 
         lhs, rel, rhs = map(chosen, (self.lhs, self.rel, self.rhs))
         weight = None if self.weight is None else chosen(self.weight)
-        added, removed = (None if each is None else chosen(each) for each in (self.added, self.removed))
-        return EdgeTensors(lhs, rel, rhs, weight, self.bags, self.popularity, added, removed)
+        role = None if self.role is None else chosen(self.role)
+        return EdgeTensors(lhs, rel, rhs, weight, self.bags, self.popularity, role)
 
 
 def read(
@@ -136,21 +153,13 @@ def read(
 
 def joined(parts: Sequence[EdgeTensors]) -> EdgeTensors:
     """Join edges of a delta; no side of theirs is featurized."""
-
-    def marks(of: Callable[[EdgeTensors], Tensor | None]) -> Tensor:
-        none = [part.lhs.new_zeros(len(part), dtype=torch.bool) for part in parts]
-        return torch.cat(
-            [each if (own := of(part)) is None else own for part, each in zip(parts, none, strict=True)]
-        )
-
     weighted = any(part.weight is not None for part in parts)
     return EdgeTensors(
         torch.cat([part.lhs for part in parts]),
         torch.cat([part.rel for part in parts]),
         torch.cat([part.rhs for part in parts]),
         torch.cat([part.weights for part in parts]) if weighted else None,
-        added=marks(lambda part: part.added),
-        removed=marks(lambda part: part.removed),
+        role=torch.cat([part.role for part in parts if part.role is not None]),
     )
 
 
@@ -206,10 +215,10 @@ def split(edges: EdgeTensors, fraction: float, generator: torch.Generator) -> tu
 
     Of a delta, the fraction is one of the added edges: the others are drawn anew in each epoch.
     """
-    if edges.added is not None:
-        added_K = torch.nonzero(edges.added)[:, 0]
+    if edges.role is not None:
+        added_K = torch.nonzero(edges.has_role(Role.ADDED))[:, 0]
         order_K = torch.randperm(len(added_K), generator=generator).to(added_K.device)
-        held_E = torch.zeros_like(edges.added)
+        held_E = torch.zeros_like(edges.role, dtype=torch.bool)
         held_E[added_K[order_K[: int(len(added_K) * fraction)]]] = True
         return edges[torch.nonzero(~held_E)[:, 0]], edges[torch.nonzero(held_E)[:, 0]]
     num_held_out = int(len(edges) * fraction)

@@ -22,7 +22,7 @@ from train.compiled.compiled_step import CompiledStep
 from train.compiled.query_step import CompiledQueryStep
 from train.config import TrainConfig
 from train.edges import batches, seeds
-from train.edges.batches import EdgeTensors
+from train.edges.batches import EdgeTensors, Role
 from train.edges.candidates import CandidateSampler
 from train.edges.negative_sampling import Batch
 from train.edges.one_vs_all import QueryBatch, has_queries
@@ -140,9 +140,8 @@ class BucketTrainer:
         delta = self.context.delta
         with nullcontext() if delta is None else delta.still(self.config, edges, bucket, tables):
             removed = edges[:0]
-            if edges.removed is not None:
-                removed = edges[torch.nonzero(edges.removed)[:, 0]]
-                edges = edges[torch.nonzero(~edges.removed)[:, 0]]
+            if edges.role is not None:
+                removed, edges = edges.of_role(Role.REMOVED), edges.of_role(Role.ADDED, Role.REPLAYED)
             stats["stats"] = self._step_through(edges, bucket, iteration, tables, report)
             self._remove(removed, bucket, iteration, tables)
         seconds = time.monotonic() - begun
@@ -296,7 +295,7 @@ def _read_removed(
         return None
     rows = share.rows(edge_buckets.count_edges(path, bucket, REMOVED))
     edges = read_edges(context, path, bucket, rows, staging, REMOVED)
-    return replace(edges, removed=torch.ones(len(edges), dtype=torch.bool, device=edges.lhs.device))
+    return replace(edges, role=torch.full_like(edges.lhs, Role.REMOVED, dtype=torch.int8))
 
 
 def read_edges(

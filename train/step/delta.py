@@ -26,7 +26,7 @@ from graphmill.formats.pbg_checkpoint import Iteration
 from graphmill.vocab import Bucket, Side
 from train.config import TrainConfig
 from train.edges import seeds
-from train.edges.batches import EdgeTensors
+from train.edges.batches import EdgeTensors, Role
 from train.edges.partitions import PartitionKey, by_side, is_shared
 from train.step.table import Table
 
@@ -64,7 +64,8 @@ class Delta:
         drawn = others[torch.randperm(len(others), generator=generator)[:count]]
         rows_K = torch.cat([torch.nonzero(added_E)[:, 0], drawn]).sort().values
         device = edges.lhs.device
-        return replace(edges[rows_K.to(device)], added=added_E[rows_K].to(device))
+        role_K = added_E[rows_K].to(torch.int8) * Role.ADDED
+        return replace(edges[rows_K.to(device)], role=role_K.to(device))
 
     @contextmanager
     def still(
@@ -112,10 +113,7 @@ def _touched(
     config: Config, edges: EdgeTensors, bucket: Bucket, tables: Mapping[PartitionKey, Table], table: Table
 ) -> Tensor:
     """Which rows of a table an added or removed edge has: [N]."""
-    moves_E = edges.lhs.new_zeros(len(edges), dtype=torch.bool)
-    for marked_E in (edges.added, edges.removed):
-        if marked_E is not None:
-            moves_E |= marked_E
+    moves_E = edges.has_role(Role.ADDED, Role.REMOVED)
     touched_N = torch.zeros(len(table), dtype=torch.bool, device=table.sums.device)
     for number in range(len(config.relations)):
         own_E = moves_E if config.dynamic_relations else moves_E & (edges.rel == number)

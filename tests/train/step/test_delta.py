@@ -14,6 +14,7 @@ from graphmill.vocab import Bucket, Side
 from tests.train.deltas import TwoDays, is_old
 from train import job
 from train.edges import batches
+from train.edges.batches import Role
 from train.edges.blocks import Blocks
 from train.plan.decide import decide
 from train.run.block_trainer import BlockTrainer
@@ -64,8 +65,7 @@ def chosen(config: Config) -> Chosen:
         for bucket in buckets_of(config):
             edges = trainer.read(bucket, iteration)
             weights = edges.weights.long().tolist()
-            assert edges.added is not None
-            assert edges.added.tolist() == [weight > ADDED_FROM for weight in weights]
+            assert edges.has_role(Role.ADDED).tolist() == [weight > ADDED_FROM for weight in weights]
             found[place][bucket] = weights
     return found
 
@@ -123,8 +123,7 @@ def test_edges_are_held_out_among_added_ones(days: dict[int, TwoDays]) -> None:
             kept, out = batches.split(edges, 0.3, torch.Generator().manual_seed(1))
             weights = set(out.weights.long().tolist())
             assert min(weights, default=ADDED_FROM + 1) > ADDED_FROM
-            assert edges.added is not None
-            assert len(weights) == int(int(edges.added.sum()) * 0.3)
+            assert len(weights) == int(int(edges.has_role(Role.ADDED).sum()) * 0.3)
             assert not weights & set(kept.weights.long().tolist())
             assert len(kept) + len(out) == len(edges)
             held.append(weights)
@@ -147,8 +146,7 @@ def test_blocks_choose_the_same_edges_as_buckets(days: dict[int, TwoDays], num: 
         for visit in blocks.order(iteration):
             edges = trainer.read(visit, iteration)
             weights = edges.weights.long().tolist()
-            assert edges.added is not None
-            assert edges.added.tolist() == [weight > ADDED_FROM for weight in weights]
+            assert edges.has_role(Role.ADDED).tolist() == [weight > ADDED_FROM for weight in weights]
             found += weights
         expected = sorted(each for own in alone[epoch, 0].values() for each in own)
         if num == 1:
