@@ -40,8 +40,10 @@ class Role(IntEnum):
     REPLAYED = 0
     ADDED = 1
     REMOVED = 2
+    KNOWN = 3
 
 
+TRAINED = Role.REPLAYED, Role.ADDED
 SPAN_EDGES = 16_384  # edges of the batches that go together
 NUM_SPANS = 16  # least number of spans of equal length, so that threads end together
 
@@ -70,6 +72,11 @@ class EdgeTensors:
     def of_role(self, *roles: Role) -> "EdgeTensors":
         """Select the edges of a delta that have one of these roles."""
         return self[torch.nonzero(self.has_role(*roles))[:, 0]]
+
+    @property
+    def num_trained(self) -> int:
+        """Number of edges whose loss is trained."""
+        return len(self) if self.role is None else int(self.has_role(*TRAINED).sum())
 
     @property
     def index(self) -> dict[Side, Tensor]:
@@ -233,17 +240,25 @@ def cut_for_training(
     edges: EdgeTensors,
     generator: torch.Generator,
     num_rows: Mapping[Side, list[tuple[int, int]]],
+    known: EdgeTensors | None = None,
 ) -> Iterator[Batch | QueryBatch]:
     """Cut edges in random order into batches of at most batch_size; into batches of queries where possible.
 
     `num_rows` lists, for each of config.relations, the rows of its table, and how many of them are outside.
+    `known` are edges that are not trained, and whose ends are no wrong answers to queries of the others.
     """
     power = config.section(TrainConfig).negative_power
     if power and config.num_uniform_negs:
         edges = replace(edges, popularity=_popularity(config, edges, num_rows, power))
     grouped = config.loss_fn == "softmax" and not regularizers.is_plug_in(config)
-    ask = partial(by_sample, config, num_rows=num_rows) if grouped else None
-    return _pieces(config, edges, generator, ask)
+
+    def ask(groups: list[QueryGroup]) -> Iterator[QueryPart]:
+        if known is not None:
+            rel_E = known.rel.long()
+            groups = [group.with_known(known.index, rel_E) for group in groups]
+        return by_sample(config, groups, num_rows)
+
+    return _pieces(config, edges, generator, ask if grouped else None)
 
 
 def cut(config: PbgConfig, edges: EdgeTensors, generator: torch.Generator) -> Iterator[Batch]:

@@ -12,7 +12,11 @@ With `train.candidates`, Z(q) is estimated by the answers of q and by entities t
 and stand for all others (train/edges/candidates.py), but for the queries that need no estimate
 (train/edges/exact_queries.py).
 
-Shapes: E edges, Q queries, A answers, in the order of their queries, C drawn candidates.
+A delta trains some edges (train/step/delta.py). The other answers of their queries, which it does not train
+now, are no wrong answers: Z(q) leaves them out.
+
+Shapes: E edges, Q queries, A answers and O other known answers, in the order of their queries, C drawn
+candidates.
 """
 
 from collections.abc import Iterator, Mapping
@@ -58,10 +62,20 @@ class QueryBatch:
     log_weight_C: Tensor | None = None  # logarithm of the number of rows that each stands for
     mass_C: Tensor | None = None  # zeros, to which a step adds the candidate's share of the softmax
     takes_sample: bool = True  # of candidates, if there is one
+    other_query_O: Tensor | None = None  # position of the query of a known answer that is not trained
+    other_answer_O: Tensor | None = None  # its row
+    other_mask_O: Tensor | None = None  # 1, or 0 where it fills up a batch
 
     def __len__(self) -> int:
         """Number of edges that the batch counts."""
         return self.num_edges
+
+    @property
+    def others(self) -> tuple[Tensor, Tensor, Tensor] | None:
+        """Query, row and mask of known answers that are not trained."""
+        if self.other_query_O is None or self.other_answer_O is None or self.other_mask_O is None:
+            return None
+        return self.other_query_O, self.other_answer_O, self.other_mask_O
 
     def tensors(self) -> dict[str, Tensor]:
         """The tensors by their names."""
@@ -72,8 +86,16 @@ class QueryBatch:
         """Take some of the queries; the answers of others stay, without weight."""
         entity_Q, query_A = self.entity_Q[queries], self.query_A - queries.start
         is_own_A = (query_A >= 0) & (query_A < len(entity_Q))
+        others = {}
+        if self.others is not None:
+            query_O, _, mask_O = self.others
+            query_O = query_O - queries.start
+            is_own_O = (query_O >= 0) & (query_O < len(entity_Q))
+            others["other_query_O"] = query_O.clamp(0, len(entity_Q) - 1)
+            others["other_mask_O"] = mask_O * is_own_O
         return replace(
             self,
+            **others,
             entity_Q=entity_Q,
             rel_Q=None if self.rel_Q is None else self.rel_Q[queries],
             count_Q=self.count_Q[queries],
@@ -95,6 +117,28 @@ class QueryGroup:
     answer_A: Tensor
     weight_A: Tensor
     counted: bool
+    other_count_Q: Tensor | None = None  # known answers of each query that are not trained
+    other_answer_O: Tensor | None = None
+
+    def with_known(self, index: Mapping[Side, Tensor], rel_E: Tensor) -> "QueryGroup":
+        """Add the answers of these queries among known edges of any relation, but for those they have."""
+        entity_E, answer_E = index[self.side.other], index[self.side]
+        if self.rel_Q is None:
+            own = torch.nonzero(rel_E == self.relation)[:, 0]
+            entity_E, answer_E, rel_E = entity_E[own], answer_E[own], rel_E[own]
+        if not len(entity_E) or not len(self.entity_Q):
+            return self
+        width = int(max(entity_E.max(), self.entity_Q.max())) + 1
+        key_E = entity_E if self.rel_Q is None else rel_E * width + entity_E
+        key_Q = self.entity_Q if self.rel_Q is None else self.rel_Q * width + self.entity_Q  # ascending
+        query_E = torch.searchsorted(key_Q, key_E).clamp_max_(len(key_Q) - 1)
+        num_rows = int(max(answer_E.max(), self.answer_A.max())) + 1
+        query_A = torch.repeat_interleave(self.count_Q, output_size=len(self.answer_A))
+        has_E = torch.isin(query_E * num_rows + answer_E, query_A * num_rows + self.answer_A)
+        found = torch.nonzero((key_Q[query_E] == key_E) & ~has_E)[:, 0]
+        query_O, order_O = torch.sort(query_E[found], stable=True)
+        counts_Q = torch.bincount(query_O, minlength=len(key_Q))
+        return replace(self, other_count_Q=counts_Q, other_answer_O=answer_E[found[order_O]])
 
     def sum_weights(self) -> Tensor:
         """Sum up the weights of each query's answers: [Q]."""
@@ -122,45 +166,78 @@ class QueryPart:
         """
         order_Q = torch.randperm(len(self.chosen_Q), generator=generator).to(self.chosen_Q.device)
         order_Q = self.chosen_Q[order_Q]
-        num_missing = self.num_batches(size) * size - len(order_Q)
-        counts = F.pad(self.group.count_Q[order_Q], (0, num_missing)).view(-1, size).sum(1).tolist()
-        first_Q = self.group.count_Q.cumsum(0) - self.group.count_Q
-        spans = range(0, len(counts), _SPAN_BATCHES)
-        return chain.from_iterable(
-            self._cut(
-                order_Q[start * size : (start + _SPAN_BATCHES) * size],
-                first_Q,
-                size,
-                counts[start : start + _SPAN_BATCHES],
-            )
-            for start in spans
-        )
-
-    def _cut(self, own_Q: Tensor, first_Q: Tensor, size: int, num_answers: list[int]) -> Iterator[QueryBatch]:
-        """Cut the queries `own_Q`; `num_answers` are those of each batch."""
         group = self.group
-        count_Q = group.count_Q[own_Q]
-        query_A = torch.repeat_interleave(count_Q, output_size=sum(num_answers))
-        shift_Q = first_Q[own_Q] - (count_Q.cumsum(0) - count_Q)
-        order_A = torch.arange(len(query_A), device=query_A.device) + shift_Q[query_A]
+        answers = _Lists.of(group.count_Q, order_Q, size)
+        others = None if group.other_count_Q is None else _Lists.of(group.other_count_Q, order_Q, size)
+        spans = range(0, len(answers.sizes), _SPAN_BATCHES)
+        return chain.from_iterable(self._cut(order_Q, size, first, answers, others) for first in spans)
+
+    def _cut(
+        self, order_Q: Tensor, size: int, first: int, answers: "_Lists", others: "_Lists | None"
+    ) -> Iterator[QueryBatch]:
+        """Cut the queries of the batches from `first` on."""
+        group, span = self.group, slice(first, first + _SPAN_BATCHES)
+        own_Q = order_Q[first * size : (first + _SPAN_BATCHES) * size]
+        query_A, order_A = answers.entries(own_Q, span)
         answer_A, weight_A = group.answer_A[order_A], group.weight_A[order_A]
         queries = {
             "entity_Q": group.entity_Q[own_Q],
             "rel_Q": None if group.rel_Q is None else group.rel_Q[own_Q],
-            "count_Q": count_Q.to(weight_A),
+            "count_Q": group.count_Q[own_Q].to(weight_A),
             "weight_Q": add_rows(weight_A.new_zeros(len(own_Q)), query_A, weight_A),
         }
-        answers = {"query_A": query_A % size, "answer_A": answer_A, "weight_A": weight_A}
+        columns = {"query_A": query_A % size, "answer_A": answer_A, "weight_A": weight_A}
         sizes_Q = [min(size, len(own_Q) - start) for start in range(0, len(own_Q), size)]
-        for of_Q, of_A in zip(_slices(sizes_Q), _slices(num_answers), strict=True):
+        parts_A, more = _slices(answers.sizes[span]), self._others(own_Q, size, span, others)
+        for of_Q, of_A, known in zip(_slices(sizes_Q), parts_A, more, strict=True):
             yield QueryBatch(
                 group.relation,
                 group.side,
                 of_A.stop - of_A.start if group.counted else 0,
                 **_sliced(queries, of_Q),
-                **_sliced(answers, of_A),
+                **_sliced(columns, of_A),
                 takes_sample=self.takes_sample,
+                **known,
             )
+
+    def _others(self, own_Q: Tensor, size: int, span: slice, lists: "_Lists | None") -> list[dict[str, Any]]:
+        """The other answers of each batch of a span."""
+        if lists is None or self.group.other_answer_O is None:
+            return [{}] * -(-len(own_Q) // size)
+        query_O, order_O = lists.entries(own_Q, span)
+        columns = {
+            "other_query_O": query_O % size,
+            "other_answer_O": self.group.other_answer_O[order_O],
+            "other_mask_O": torch.ones(len(query_O), device=query_O.device),
+        }
+        return [_sliced(columns, of_O) for of_O in _slices(lists.sizes[span])]
+
+
+@dataclass(frozen=True, eq=False)
+class _Lists:
+    """Lists of all queries of a group, one after the other.
+
+    Attributes:
+        sizes: entries of the queries of each batch.
+    """
+
+    count_Q: Tensor
+    first_Q: Tensor
+    sizes: list[int]
+
+    @classmethod
+    def of(cls, count_Q: Tensor, order_Q: Tensor, size: int) -> "_Lists":
+        """Lists of these lengths, in batches of `size` queries of `order_Q`."""
+        num_missing = -len(order_Q) % size
+        sizes = F.pad(count_Q[order_Q], (0, num_missing)).view(-1, size).sum(1).tolist()
+        return cls(count_Q, count_Q.cumsum(0) - count_Q, sizes)
+
+    def entries(self, own_Q: Tensor, span: slice) -> tuple[Tensor, Tensor]:
+        """Find the entries of the queries `own_Q` of a span: positions of their queries, and their places."""
+        count_Q = self.count_Q[own_Q]
+        query_A = torch.repeat_interleave(count_Q, output_size=sum(self.sizes[span]))
+        shift_Q = self.first_Q[own_Q] - (count_Q.cumsum(0) - count_Q)
+        return query_A, torch.arange(len(query_A), device=query_A.device) + shift_Q[query_A]
 
 
 def _slices(sizes: list[int]) -> list[slice]:

@@ -79,10 +79,14 @@ class Schedule:
 
     def num_edges_of(self, index: int) -> int:
         """Edges that the iteration after checkpoint version `index` trains on; about, of a delta."""
+        count = self.num_read(index)
+        return round(count * self.shares[self.iteration(index).edge_path_idx]) if self.shares else count
+
+    def num_read(self, index: int) -> int:
+        """Edges that the iteration after checkpoint version `index` reads."""
         iteration = self.iteration(index)
         counts = [count for (path, _), count in self.num_edges.items() if path == iteration.edge_path_idx]
-        count = sum(stop - start for start, stop in map(self.share(iteration).rows, counts))
-        return round(count * self.shares[iteration.edge_path_idx]) if self.shares else count
+        return sum(stop - start for start, stop in map(self.share(iteration).rows, counts))
 
     def preserved_epoch(self, config: PbgConfig, version: int) -> int | None:
         """The epoch that ends with `version`, if checkpoint_preservation_interval preserves the epoch."""

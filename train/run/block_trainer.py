@@ -43,9 +43,9 @@ class BlockTrainer(BucketTrainer):
         schedule = self.context.schedule
         shares = self.blocks.shares(bucket, iteration)
         starts = self.blocks.starts(bucket, iteration, self.files.num_rows)
-        if self.files.delta is not None:  # few of them
+        if self.files.delta is not None:
             read = [self._read_part(each, starts, iteration, share) for each, share in shares.items()]
-            return self._sorted(batches.joined(read))
+            return self._sorted(batches.joined(self.files.delta.used(read)))
         rows = (schedule.rows(iteration, each, share) for each, share in shares.items())
         size = sum(stop - start for start, stop in rows)
         # room for all edges, so that one bucket is all the memory beside them

@@ -22,7 +22,7 @@ from train.compiled.compiled_step import CompiledStep
 from train.compiled.query_step import CompiledQueryStep
 from train.config import TrainConfig
 from train.edges import batches, seeds
-from train.edges.batches import EdgeTensors, Role
+from train.edges.batches import TRAINED, EdgeTensors, Role
 from train.edges.candidates import CandidateSampler
 from train.edges.negative_sampling import Batch
 from train.edges.one_vs_all import QueryBatch, has_queries
@@ -123,7 +123,8 @@ class BucketTrainer:
 
     def _read(self, bucket: Bucket, iteration: Iteration) -> EdgeTensors:
         share = self.context.schedule.share(iteration)
-        return read_trained(self.context, iteration, bucket, share, self.staging)
+        edges = read_trained(self.context, iteration, bucket, share, self.staging)
+        return edges if self.context.delta is None else self.context.delta.used([edges])[0]
 
     def train(
         self, bucket: Bucket, iteration: Iteration, edges: EdgeTensors, tables: Tables, report: ReportProgress
@@ -139,10 +140,11 @@ class BucketTrainer:
         begun = time.monotonic()
         delta = self.context.delta
         with nullcontext() if delta is None else delta.still(self.config, edges, bucket, tables):
-            removed = edges[:0]
+            removed, known = edges[:0], None
             if edges.role is not None:
-                removed, edges = edges.of_role(Role.REMOVED), edges.of_role(Role.ADDED, Role.REPLAYED)
-            stats["stats"] = self._step_through(edges, bucket, iteration, tables, report)
+                removed, known = edges.of_role(Role.REMOVED), edges.of_role(Role.KNOWN)
+                edges = edges.of_role(*TRAINED)
+            stats["stats"] = self._step_through(edges, known, bucket, iteration, tables, report)
             self._remove(removed, bucket, iteration, tables)
         seconds = time.monotonic() - begun
         if len(held):
@@ -150,7 +152,13 @@ class BucketTrainer:
         return stats | {"seconds": seconds}
 
     def _step_through(
-        self, edges: EdgeTensors, bucket: Bucket, iteration: Iteration, tables: Tables, report: ReportProgress
+        self,
+        edges: EdgeTensors,
+        known: EdgeTensors | None,
+        bucket: Bucket,
+        iteration: Iteration,
+        tables: Tables,
+        report: ReportProgress,
     ) -> dict[str, Any]:
         place = _place(iteration, bucket)
 
@@ -170,7 +178,7 @@ class BucketTrainer:
             pairs = {number: (each[Side.LHS], each[Side.RHS]) for number, each in sides.items()}
             total = self.fused.train(edges, pairs, seed, check_and_report, partial(self._lr_scale, iteration))
         else:
-            total = self._by_batches(edges, bucket, iteration, tables, check_and_report)
+            total = self._by_batches(edges, known, bucket, iteration, tables, check_and_report)
         means = (total / max(len(edges), 1)).tolist()
         return {"count": len(edges), "metrics": dict(zip(StepFigures._fields, means, strict=True))}
 
@@ -193,6 +201,7 @@ class BucketTrainer:
     def _by_batches(
         self,
         edges: EdgeTensors,
+        known: EdgeTensors | None,
         bucket: Bucket,
         iteration: Iteration,
         tables: Tables,
@@ -232,7 +241,7 @@ class BucketTrainer:
 
         def tasks() -> Iterator[Task]:
             begun = 0
-            cut = batches.cut_for_training(self.config, edges, generator, num_rows)
+            cut = batches.cut_for_training(self.config, edges, generator, num_rows, known)
             for batch, sides in with_tables(self.config, cut, bucket, tables):
                 self.step.set_lr_scale(self._lr_scale(iteration, begun / len(edges)))
                 begun += len(batch)

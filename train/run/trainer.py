@@ -148,7 +148,7 @@ class Trainer(TrainingRun):
             self._edges[then] = self._edges_of(then, iteration)
         edges = self.background.result(coming)
         wait_s = self._wait_s - before[0]
-        begun, self._num_done = self._num_done, self._num_done + len(edges)
+        begun, self._num_done = self._num_done, self._num_done + edges.num_trained
         self.bucket.part = begun / self._num_edges, self._num_done / self._num_edges
         stats = self.bucket.train(bucket, iteration, edges, tables, partial(self.metrics.report, bucket))
         return Visit(

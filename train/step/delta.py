@@ -3,6 +3,8 @@
     added edges    of files that the earlier run did not have: all of them, in every epoch
     replay         of the other edges `train.replay` for each added one, drawn anew in every epoch: rows that
                    move go on to be answers and negatives of old queries
+    known edges    other answers of the queries of these (1-vs-all): they are not trained, and are no wrong
+                   answers either. Few of them are replayed, so nothing would hold them where they are.
     removed edges  the earlier run had them, and this run does not: their ends move apart (step/removed.py)
     still rows     no added or removed edge of the visit has them: nothing moves them, to the last bit
     new rows       of ids that the earlier run did not have; they are folded in (train/tables/folded_rows.py),
@@ -26,7 +28,8 @@ from graphmill.formats.pbg_checkpoint import Iteration
 from graphmill.vocab import Bucket, Side
 from train.config import TrainConfig
 from train.edges import seeds
-from train.edges.batches import EdgeTensors, Role
+from train.edges.batches import TRAINED, EdgeTensors, Role
+from train.edges.one_vs_all import has_queries
 from train.edges.partitions import PartitionKey, by_side, is_shared
 from train.step.table import Table
 
@@ -47,6 +50,8 @@ class Delta:
     ) -> EdgeTensors:
         """Choose among `edges`, which are the rows (first, past the last) of a bucket, those to train on.
 
+        Where training asks queries, the others are there too, as known edges.
+
         Raises:
             FormatError: the bucket does not say where its edges come from.
         """
@@ -62,10 +67,26 @@ class Delta:
         place = (iteration.epoch_idx, iteration.edge_path_idx, iteration.edge_chunk_idx, *bucket, first)
         generator = seeds.generator(self.config.seed, "replay", *place)
         drawn = others[torch.randperm(len(others), generator=generator)[:count]]
-        rows_K = torch.cat([torch.nonzero(added_E)[:, 0], drawn]).sort().values
-        device = edges.lhs.device
-        role_K = added_E[rows_K].to(torch.int8) * Role.ADDED
-        return replace(edges[rows_K.to(device)], role=role_K.to(device))
+        role_E = torch.full((len(edges),), Role.KNOWN, dtype=torch.int8)
+        role_E[drawn] = Role.REPLAYED
+        role_E[added_E] = Role.ADDED
+        edges = replace(edges, role=role_E.to(edges.lhs.device))
+        return edges if has_queries(self.config) else edges.of_role(*TRAINED)
+
+    def used(self, parts: Sequence[EdgeTensors]) -> list[EdgeTensors]:
+        """Leave out known edges of other queries than those of the trained edges of all parts of a visit."""
+        if not has_queries(self.config):
+            return list(parts)
+        kept = [~part.has_role(Role.KNOWN) for part in parts]
+        for side in Side:
+            ends = [getattr(part, side).long() for part in parts]
+            num_rows = max((int(end_E.max()) + 1 for end_E in ends if len(end_E)), default=0)
+            is_asked_N = torch.zeros(num_rows, dtype=torch.bool, device=ends[0].device)
+            for part, end_E in zip(parts, ends, strict=True):
+                is_asked_N[end_E[part.has_role(*TRAINED)]] = True
+            for kept_E, end_E in zip(kept, ends, strict=True):
+                kept_E |= is_asked_N[end_E]
+        return [part[torch.nonzero(kept_E)[:, 0]] for part, kept_E in zip(parts, kept, strict=True)]
 
     @contextmanager
     def still(

@@ -158,15 +158,18 @@ class GroupedStep:
         dtype = self._operands(query_QD)
         left_QD, right_CD = query_QD.to(dtype), candidate_CD.to(dtype)
         score_QC = torch.addmm(batch.log_weight_C.to(dtype), left_QD, right_CD.T)
-        _mask_answers(score_QC, batch.candidate_C, batch)
+        _mask_candidates(score_QC, batch.candidate_C, batch.query_A, batch.answer_A, batch.weight_A != 0)
+        if batch.others is not None:
+            _mask_candidates(score_QC, batch.candidate_C, *batch.others)
         best_Q, total_Q, odds_QC = self._softmax(score_QC)
         asking_AD = query_QD.index_select(0, batch.query_A)
         own_A = (asking_AD * answer_AD).sum(1)
         best_Q, total_Q = best_Q.to(own_A), total_Q.to(own_A)
         all_Q, odds_A = _with_answers(total_Q, own_A, batch)
         loss = ((all_Q[batch.query_A] - own_A) * batch.weight_A).sum()
-        best_Q = best_Q.scatter_reduce(0, batch.query_A, own_A, "amax")
-        is_beaten_A = (own_A < best_Q[batch.query_A]) & (batch.weight_A != 0)
+        is_answer_A = batch.weight_A != 0
+        best_Q = best_Q.scatter_reduce(0, batch.query_A, own_A.where(is_answer_A, -torch.inf), "amax")
+        is_beaten_A = (own_A < best_Q[batch.query_A]) & is_answer_A
         weight_Q = batch.weight_Q * (total_Q - all_Q).exp()
         batch.mass_C.add_((weight_Q.to(dtype) @ odds_QC).to(batch.mass_C) * (-batch.log_weight_C).exp())
         gradient_QD = (odds_QC @ right_CD).to(query_QD.dtype) * weight_Q.unsqueeze(1)
@@ -181,7 +184,10 @@ class GroupedStep:
         leaves = query_QD.requires_grad_(), candidate_ND.requires_grad_()
         half = self.model.takes_half(query_QD.device)
         score_QN = self.model.matrix_scores(*leaves, batch.side, half=half)
-        loss, violators, odds_QN = _cross_entropy(score_QN.detach(), batch, _softmax)
+        seen_QN = score_QN.detach()
+        if batch.others is not None:  # autograd needs the scores as they are
+            seen_QN = seen_QN.clone()
+        loss, violators, odds_QN = _cross_entropy(seen_QN, batch, _softmax)
         gradient_QN = odds_QN * batch.weight_Q.unsqueeze(1)
         place_A = batch.query_A * score_QN.shape[1] + batch.answer_A
         add_rows(gradient_QN.view(-1), place_A, -batch.weight_A.to(gradient_QN.dtype))
@@ -276,8 +282,14 @@ class GroupedStep:
 def _cross_entropy(
     score_QN: Tensor, batch: QueryBatch, softmax: Callable[[Tensor], SoftmaxOfScores]
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the loss, the number of answers that score below another entity, and softmax(scores) [Q, N]."""
+    """Return the loss, the number of answers that score below another entity, and softmax(scores) [Q, N].
+
+    May overwrite the scores.
+    """
     own_A = score_QN[batch.query_A, batch.answer_A]
+    if batch.others is not None:
+        query_O, answer_O, mask_O = batch.others
+        add_rows(score_QN.view(-1), query_O * score_QN.shape[1] + answer_O, mask_O.to(score_QN) * _NEVER)
     best_Q, total_Q, odds_QN = softmax(score_QN)
     own_A = own_A.to(best_Q)
     loss = ((total_Q[batch.query_A] - own_A) * batch.weight_A).sum()
@@ -293,14 +305,16 @@ def _softmax(score_QN: Tensor) -> SoftmaxOfScores:
     return SoftmaxOfScores(best_Q, best_Q - odds_QN.amax(1).to(wide).log(), odds_QN)
 
 
-def _mask_answers(score_QC: Tensor, candidate_C: Tensor, batch: QueryBatch) -> None:
-    """Leave the answers of a query out of its candidates, in place."""
+def _mask_candidates(
+    score_QC: Tensor, candidate_C: Tensor, query_A: Tensor, answer_A: Tensor, mask_A: Tensor
+) -> None:
+    """Leave answers of a query out of its candidates, in place; those without a mask stay."""
     num = len(candidate_C)
-    first_A = torch.searchsorted(candidate_C, batch.answer_A)
+    first_A = torch.searchsorted(candidate_C, answer_A)
     for place_A in (first_A, first_A + 1):  # a candidate comes twice at most
         place_A.clamp_max_(num - 1)
-        is_drawn_A = (candidate_C[place_A] == batch.answer_A) & (batch.weight_A != 0)
-        add_rows(score_QC.view(-1), batch.query_A * num + place_A, is_drawn_A.to(score_QC) * _NEVER)
+        is_drawn_A = (candidate_C[place_A] == answer_A) * mask_A
+        add_rows(score_QC.view(-1), query_A * num + place_A, is_drawn_A.to(score_QC) * _NEVER)
 
 
 def _with_answers(total_Q: Tensor, own_A: Tensor, batch: QueryBatch) -> tuple[Tensor, Tensor]:

@@ -90,9 +90,12 @@ def step_bytes(config: Config) -> int:
 
 
 def resident_bytes(context: RunContext) -> int:
-    """The whole graph on a device, with the edges of the largest iteration."""
+    """The whole graph on a device, with the edges of the largest iteration.
+
+    A delta reads all edges too, and may keep most of them, as known answers of its queries.
+    """
     schedule = context.schedule
-    num_edges = max((schedule.num_edges_of(number) for number in range(schedule.per_epoch)), default=0)
+    num_edges = max((schedule.num_read(number) for number in range(schedule.per_epoch)), default=0)
     steps = step_bytes(context.config) + queries_bytes(context)
     return rows_bytes(context) + edges_bytes(context.config, num_edges) + steps
 

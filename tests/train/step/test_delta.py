@@ -11,10 +11,10 @@ import torch
 from graphmill.config import Config
 from graphmill.formats import edge_buckets
 from graphmill.vocab import Bucket, Side
-from tests.train.deltas import TwoDays, is_old
+from tests.train.deltas import RELATIONS, TwoDays, is_old
 from train import job
 from train.edges import batches
-from train.edges.batches import Role
+from train.edges.batches import TRAINED, Role
 from train.edges.blocks import Blocks
 from train.plan.decide import decide
 from train.run.block_trainer import BlockTrainer
@@ -171,3 +171,33 @@ def test_figures_tell_the_trained_edges(days: dict[int, TwoDays], tmp_path: Path
     assert 0 < figures["num_edges"] == sum(expected.values())
     total = np.sum([len(weights_of(config, bucket)) for bucket in buckets_of(config)])
     assert expected[0] < total / 2
+
+
+@pytest.mark.parametrize("num", [None, 1])
+def test_other_answers_of_queries_come_along(days: dict[int, TwoDays], num: int | None) -> None:
+    """With 1-vs-all: every edge of a query that is trained is there, and once."""
+    relations = [each | {"all_negs": each["name"] == "saw"} for each in RELATIONS]
+    config = days[2].second(relations=relations)
+    context = RunContext(config)
+    trained = context, *context.load_model(), decide(context)
+    iteration, visits, trainer = context.schedule.iteration(0), buckets_of(config), BucketTrainer(*trained)
+    if num is not None:
+        blocks = Blocks(config, context.schedule, num)
+        visits, trainer = blocks.order(iteration), BlockTrainer(context, blocks, *trained[1:])
+    number = [each["name"] for each in relations].index("saw")
+    num_known = 0
+    for visit in visits:
+        edges = trainer.read(visit, iteration)
+        own, known = edges.of_role(*TRAINED), edges.of_role(Role.KNOWN)
+        assert edges.num_trained == len(own)
+        all_edges = set(edges.weights.tolist())
+        assert len(all_edges) == len(edges)
+        context.delta, chosen = None, context.delta  # what the files have
+        whole = trainer.read(visit, iteration)
+        context.delta = chosen
+        for entity_E, own_E in ((whole.lhs, own.lhs), (whole.rhs, own.rhs)):
+            asked = own_E[own.rel == number]
+            answers = (whole.rel == number) & torch.isin(entity_E, asked)
+            assert set(whole.weights[answers].tolist()) <= all_edges
+        num_known += int((known.rel == number).sum())
+    assert num_known > 20

@@ -1,6 +1,7 @@
 """QueryBatch: the same as their edges one by one, among all entities."""
 
 import sys
+from collections import defaultdict
 from dataclasses import replace
 from functools import partial
 from itertools import product
@@ -54,12 +55,21 @@ def edge_tensors(scene):
     return EdgeTensors(index[Side.LHS], rel, index[Side.RHS], scene.batch.weight_B)
 
 
-def queries_of(scene):
+def known_of(scene):
+    """Edges that are not trained: some of the queries' own, others, and those of another relation."""
+    drawn = Scene(scene.config, scene.relation, seed=9, num_edges=12)
+    lhs, rel, rhs = map(torch.tensor, zip(*drawn.edges, *scene.edges[:4], strict=True))
+    if scene.batch.rel_B is None:
+        rel[:2] = 1 - scene.relation
+    return EdgeTensors(lhs, rel, rhs, None)
+
+
+def queries_of(scene, known=None):
     generator = torch.Generator().manual_seed(1)
     rows = {
         side: [(len(table), 0)] * len(scene.config.relations) for side, table in scene.side_tables.items()
     }
-    return list(batches.cut_for_training(scene.config, edge_tensors(scene), generator, rows))
+    return list(batches.cut_for_training(scene.config, edge_tensors(scene), generator, rows, known))
 
 
 def check_same_as_step(config, relation=0, elementwise=False, num_edges=25):
@@ -231,10 +241,10 @@ def test_edges_without_weight_move_nothing():
         assert torch.equal(table.embeddings_ND, before[name])
 
 
-def with_candidates(scene, drawn=None, log_weights=None):
+def with_candidates(scene, known=None, drawn=None, log_weights=None):
     """The queries of `queries_of`, with candidates: some rows of their table, by default all."""
     found = []
-    for each in queries_of(scene):
+    for each in queries_of(scene, known):
         rows_C = torch.tensor(drawn or list(range(len(scene.side_tables[each.side]))))
         weight_C = torch.tensor(log_weights or [0.0] * len(rows_C), dtype=torch.float64)
         mass_C = torch.zeros_like(weight_C)
@@ -263,7 +273,8 @@ def state_of(scene):
 )
 @pytest.mark.parametrize("relation", [0, 1], ids=["two types", "one type"])
 @pytest.mark.parametrize("height", [1000, 2], ids=["whole", "in parts"])
-def test_a_sample_of_all_entities_equals_all_entities(monkeypatch, more, relation, height):
+@pytest.mark.parametrize("has_known", [False, True], ids=["all", "delta"])
+def test_a_sample_of_all_entities_equals_all_entities(monkeypatch, more, relation, height, has_known):
     monkeypatch.setitem(grouped.SCORE_BYTES, "cpu", 4 * COUNTS["user"] * height)
     dynamic = more.get("dynamic_relations", False)
     config = all_negs("complex_diagonal", "dot", dynamic, **more)
@@ -271,14 +282,17 @@ def test_a_sample_of_all_entities_equals_all_entities(monkeypatch, more, relatio
     figures = []
     for scene, cut in zip(scenes, (queries_of, with_candidates), strict=True):
         step = GroupedStep(config, scene.model, scene.adagrad)
-        figures.append([step(each, scene.side_tables) for each in cut(scene)])
+        known = known_of(scene) if has_known else None
+        figures.append([step(each, scene.side_tables) for each in cut(scene, known)])
     close = {"rtol": 1e-9, "atol": 1e-9}
     torch.testing.assert_close(figures[1], figures[0], **close)
     torch.testing.assert_close(state_of(scenes[1]), state_of(scenes[0]), **close)
 
 
-def sampled_loss(scene, queries, tables):
+def sampled_loss(scene, queries, tables, known):
     """The loss of each answer among all answers of its query and the weighted candidates, one by one.
+
+    Other known answers are left out.
 
     Returns also each candidate's share of the softmax, by its own weight, summed up over the queries.
     """
@@ -292,8 +306,10 @@ def sampled_loss(scene, queries, tables):
         scores = (query @ candidates.T)[0]
         places = (queries.query_A == number).nonzero()[:, 0]
         answers = queries.answer_A[places].tolist()
+        asked = queries.relation if rel is None else int(rel), entity
+        left_out = {*answers, *known.get((queries.side, *asked), ())}
         others = [
-            (place, row) for place, row in enumerate(queries.candidate_C.tolist()) if row not in answers
+            (place, row) for place, row in enumerate(queries.candidate_C.tolist()) if row not in left_out
         ]
         weighted = [scores[row] + queries.log_weight_C[place] for place, row in others]
         z = torch.stack([*(scores[row] for row in sorted(set(answers))), *weighted]).logsumexp(0)
@@ -313,15 +329,25 @@ def sampled_loss(scene, queries, tables):
 )
 @pytest.mark.parametrize("side", list(Side))
 @pytest.mark.parametrize("height", [1000, 2], ids=["whole", "in parts"])
-def test_a_sample_by_autograd(monkeypatch, dynamic, drawn, log_weights, side, height):
+@pytest.mark.parametrize("has_known", [False, True], ids=["all", "delta"])
+def test_a_sample_by_autograd(monkeypatch, dynamic, drawn, log_weights, side, height, has_known):
     monkeypatch.setitem(grouped.SCORE_BYTES, "cpu", 4 * len(drawn) * height)
     config = all_negs("complex_diagonal", "dot", dynamic, **{f"disable_{side}_negs": True})
     scene, other = (Scene(config, num_edges=25, elementwise=True) for _ in range(2))
-    (queries,) = with_candidates(scene, drawn, log_weights)
+    known = known_of(scene) if has_known else None
+    (queries,) = with_candidates(scene, known, drawn, log_weights)
+    known_answers = defaultdict(set)
+    for lhs, rel, rhs in (
+        [] if known is None else zip(*(c.tolist() for c in (known.lhs, known.rel, known.rhs)), strict=True)
+    ):
+        known_answers[Side.RHS, rel, lhs].add(rhs)
+        known_answers[Side.LHS, rel, rhs].add(lhs)
     embeddings, parameters = other.leaves()
     other.model.parameters.update(parameters)
     entry = config.relations[0]
-    loss, mass = sampled_loss(other, queries, {s: embeddings[entry.entity_type(s)] for s in Side})
+    loss, mass = sampled_loss(
+        other, queries, {s: embeddings[entry.entity_type(s)] for s in Side}, known_answers
+    )
     loss.backward()
     figures = GroupedStep(config, scene.model, scene.adagrad)(queries, scene.side_tables)
     torch.testing.assert_close(figures.loss, loss.detach())
@@ -342,7 +368,7 @@ def test_a_sample_by_autograd(monkeypatch, dynamic, drawn, log_weights, side, he
 def test_rows_outside_of_the_sample_stay():
     config = all_negs("complex_diagonal", "dot", True, disable_lhs_negs=True)
     scene = Scene(config, num_edges=3)
-    (queries,) = with_candidates(scene, [1])
+    (queries,) = with_candidates(scene, drawn=[1])
     before = scene.tables["item"].embeddings_ND.clone()
     GroupedStep(config, scene.model, scene.adagrad)(queries, scene.side_tables)
     moved = (scene.tables["item"].embeddings_ND != before).any(1).nonzero()[:, 0].tolist()
