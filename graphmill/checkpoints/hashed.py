@@ -27,8 +27,7 @@ from graphmill.formats.id_maps import Numbers
 from graphmill.formats.murmur import HASH_NAME, Hashes, hash_strings, scale
 from graphmill.formats.recis import CheckpointReader, hash_slot, slice_of
 from graphmill.formats.recis.layout import ID_SLOT, tensor_name
-from graphmill.machine import run_folder
-from graphmill.storage import Checksums
+from graphmill.storage import Checksums, run_folder
 
 LEFT_OUT = -1
 

@@ -23,8 +23,7 @@ from graphmill.cluster.settings import (
 from graphmill.cluster.workers import Environment, prepare, worker_addresses
 from graphmill.display import progress
 from graphmill.errors import ClusterError, ConfigError
-from graphmill.machine import run_folder
-from graphmill.storage import hdfs
+from graphmill.storage import hdfs, run_folder
 
 Starter = Callable[[str, ClusterConfig, Keys | None], AbstractContextManager[Any]]
 

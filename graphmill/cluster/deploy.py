@@ -21,7 +21,6 @@ import os
 import re
 import shlex
 import tarfile
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -33,8 +32,7 @@ from graphmill.cluster.application import Application, home_uri, shell_words
 from graphmill.cluster.driver_log import Reader
 from graphmill.cluster.settings import DRIVER_VARIABLE, NEVER_MS, ClusterConfig, YarnOptions
 from graphmill.errors import ClusterError, ConfigError, GraphMillError, StorageError
-from graphmill.machine import run_folder
-from graphmill.storage import hadoop_conf
+from graphmill.storage import hadoop_conf, run_folder
 
 JOB = "job"  # the folder of the command's local files, in the container's folder
 
@@ -80,7 +78,7 @@ def run(words: Sequence[str], files: Mapping[str, str], settings: ClusterConfig)
             "cluster.deploy: cluster: this cluster uses Kerberos, and a container has no ticket to ask for "
             "workers; use --deploy-mode client, on a machine that stays up"
         )
-    with tempfile.TemporaryDirectory(dir=run_folder.path()) as folder:
+    with run_folder.temporary() as folder:
         application = _submit(words, files, settings, Path(folder))
         try:
             while application.id is None and not application.ended:
@@ -110,7 +108,7 @@ def follow(application_id: str, settings: ClusterConfig) -> int:
     """
     if not re.fullmatch(r"application_\d+_\d+", application_id):
         raise ConfigError(f"{application_id}: expected the id of an application, as application_17_0001")
-    with tempfile.TemporaryDirectory(dir=run_folder.path()) as folder:
+    with run_folder.temporary() as folder:
         yarn = hadoop.find(settings.yarn_classpath, Path(folder))
         try:
             code = _followed(

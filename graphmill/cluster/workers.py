@@ -9,7 +9,6 @@ import os
 import platform
 import shutil
 import signal
-import tempfile
 import zipfile
 from collections.abc import Iterable
 from contextlib import suppress
@@ -24,6 +23,7 @@ from graphmill.cluster.settings import ENVIRONMENT
 from graphmill.config.stages import STAGES
 from graphmill.display import progress
 from graphmill.errors import ClusterError, ConfigError
+from graphmill.storage import run_folder
 
 PACKAGES = list(dict.fromkeys(["graphmill", *(stage.job.partition(".")[0] for stage in STAGES.values())]))
 # Client, scheduler and workers exchange pickles of these packages.
@@ -93,7 +93,7 @@ def prepare(client: Client, kind: Kind, py_files: Iterable[str]) -> None:
         ClusterError: versions differ, or a library is missing; the message names the worker.
         ConfigError: a worker cannot import one of `py_files`.
     """
-    with tempfile.TemporaryDirectory(prefix="graphmill-upload-") as folder:
+    with run_folder.temporary() as folder:
         before = {} if kind.has_own_workers else _ask(client, kind)
         if any("graphmill" not in found["versions"] for found in before.values()):
             log.info("cluster: workers lack graphmill; uploading it")

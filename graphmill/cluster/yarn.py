@@ -13,7 +13,6 @@ all containers that are missing.
 import logging
 import os
 import re
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -31,8 +30,8 @@ from graphmill.cluster.keys import Keys
 from graphmill.cluster.local import scheduler_here
 from graphmill.cluster.settings import DRIVER_VARIABLE, NEVER_MS, ClusterConfig, YarnOptions
 from graphmill.errors import ClusterError, GraphMillError
-from graphmill.machine import run_folder
 from graphmill.machine.interrupt import interruptible
+from graphmill.storage import run_folder
 
 log = logging.getLogger("graphmill")
 
@@ -205,7 +204,7 @@ def yarn_cluster(master: str, settings: ClusterConfig, keys: Keys | None) -> Ite
     host = get_ip() if DRIVER_VARIABLE in os.environ else settings.host or get_ip()
     with (
         interruptible() as interrupt,
-        tempfile.TemporaryDirectory(dir=run_folder.path()) as folder,
+        run_folder.temporary() as folder,
         scheduler_here(settings, keys, host=host, n_workers=0) as cluster,
     ):
         containers = Containers(settings, keys, cluster, Path(folder), interrupt)

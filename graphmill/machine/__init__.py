@@ -1,1 +1,1 @@
-"""This machine and process: compiled code, private folders, shared tables, identity, interrupts."""
+"""This machine and process: compiled code, shared tables, identity, interrupts."""

@@ -27,8 +27,8 @@ from typing import Any
 
 import numpy.typing as npt
 
-from graphmill.machine.private_folders import make_private
 from graphmill.machine.variants import command, installed_path, variants_here
+from graphmill.storage.private_folders import make_private
 
 TIME_LIMIT_S = 300
 _WORK = ".compile-"

@@ -2,7 +2,6 @@
 
 import io
 import shutil
-import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -12,7 +11,7 @@ import h5py
 import pyarrow as pa
 
 from graphmill.errors import DiskFullError, FormatError
-from graphmill.storage import atomic, fs
+from graphmill.storage import atomic, fs, run_folder
 from graphmill.storage import checksums as hashing
 from graphmill.storage.checksums import Checksums, Manifest
 from graphmill.storage.uri import local_path, name
@@ -27,9 +26,7 @@ def _staged_output(uri: str, checksums: Checksums | None, replication: int | Non
     temporary = atomic.temporary_sibling(uri)
     final_path = local_path(temporary)
     with ExitStack() as stack, atomic.discarded_on_error(temporary):
-        folder = (
-            stack.enter_context(tempfile.TemporaryDirectory(prefix="graphmill-")) if not final_path else ""
-        )
+        folder = "" if final_path else stack.enter_context(run_folder.temporary())
         path = final_path or str(Path(folder, name(uri)))
         with fs.explained("write" if final_path else "stage", uri):
             Path(path).parent.mkdir(parents=True, exist_ok=True)

@@ -18,8 +18,8 @@ from graphmill.checkpoints.finite import first_not_finite
 from graphmill.display import progress
 from graphmill.errors import ClusterError, FormatError, StorageError
 from graphmill.formats.graphstorm import saved_ranks
-from graphmill.machine import private_folders
 from graphmill.run import lock
+from graphmill.storage import private_folders
 from remap.graphstorm import commit
 from remap.graphstorm.commit import Journal, Move
 from remap.graphstorm.discover import STEMS, OutputFile, check_folders, find_outputs

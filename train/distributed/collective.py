@@ -7,7 +7,6 @@ Gloo is encrypted too, with the same keys; NCCL cannot encrypt.
 
 import ctypes
 import os
-import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import timedelta
@@ -22,6 +21,7 @@ from distributed import Security, get_client, get_worker
 from torch import Tensor
 
 from graphmill.errors import ClusterError, ConfigError
+from graphmill.storage import run_folder
 from train.distributed.messages import ReduceGroup
 from train.distributed.scheduler_store import SchedulerStore
 
@@ -112,7 +112,7 @@ def _encrypted(security: Security) -> Iterator[None]:
         "CA_FILE": security.tls_ca_file,
     }
     os.environ[_GLOO] = "TCP_TLS"
-    with tempfile.TemporaryDirectory(prefix="graphmill-keys-") as folder:  # readable only by this user
+    with run_folder.temporary() as folder:  # readable only by this user
         for name, value in keys.items():
             path = Path(folder, name) if "\n" in value else Path(value)
             if "\n" in value:

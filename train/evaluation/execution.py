@@ -1,6 +1,5 @@
 """Runs the tasks of an evaluation: one after the other in this process, or on a cluster."""
 
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from distributed import Client
 from graphmill import cluster, storage
 from graphmill.cluster.workers import described_workers
 from graphmill.display import progress
+from graphmill.storage import run_folder
 
 Result = TypeVar("Result")
 
@@ -53,7 +53,7 @@ class Execution:
     def folder(self) -> Iterator[str]:
         """The work folder, which ends with the block."""
         if self.folder_uri is None:
-            with tempfile.TemporaryDirectory(prefix="graphmill-evaluate-") as path:
+            with run_folder.temporary() as path:
                 yield path
             return
         try:

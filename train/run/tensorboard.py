@@ -11,7 +11,6 @@ by the number of edges trained until then.
 
 import importlib.util
 import shutil
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from typing import Any
 from graphmill import storage
 from graphmill.config import Config
 from graphmill.errors import ConfigError
+from graphmill.storage import run_folder
 
 _EPOCH = ("loss", "reg", "mrr", "seconds", "edges_per_s", "swap_wait_s", "peak_bytes")
 _BUCKET = ("loss", "reg", "mrr", "seconds", "wait_s")
@@ -40,7 +40,7 @@ class Curves:
         """Write an epoch's entry of run.json; `num_edges` were trained before the epoch."""
         from torch.utils.tensorboard import SummaryWriter  # seconds to import
 
-        with tempfile.TemporaryDirectory(prefix="graphmill-") as folder:
+        with run_folder.temporary() as folder:
             with SummaryWriter(folder) as writer:
                 for bucket in epoch["buckets"]:
                     num_edges += bucket["edges"]

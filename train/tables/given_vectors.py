@@ -11,10 +11,7 @@ Shapes: n vectors of a batch, L their length, W elements that a row takes of the
 """
 
 import math
-import shutil
-import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
 from typing import Any
 
 import numpy as np
@@ -29,10 +26,9 @@ from graphmill.errors import ConfigError, FormatError, NotFoundError
 from graphmill.formats import entity_counts, entity_index, pbg_checkpoint
 from graphmill.formats.murmur import HASH_NAME, hash_strings, mix, scale
 from graphmill.formats.parquet.vectors import new_table
-from graphmill.machine import run_folder
 from graphmill.run import record
 from graphmill.run.lock import NO_CLAIM, Claim
-from graphmill.storage import Checksums
+from graphmill.storage import Checksums, run_folder
 from graphmill.trained.id_search import IdSearch
 from train.config import TrainConfig
 from train.model.frozen import Frozen
@@ -164,7 +160,7 @@ class _Maker:
 
     def make(self, folder: str, checksums: Checksums) -> dict[str, Any]:
         """Write all partitions below `folder`; returns what given.json has of the type."""
-        with _scratch() as scratch:
+        with run_folder.temporary() as scratch:
             divided = self._divided(scratch)
             for partition in range(self.num_partitions):
                 self._write(folder, partition, divided, checksums)
@@ -310,17 +306,6 @@ def _larger(divided: Files, number: int, row_bytes: int) -> Iterator[pa.Table]:
 def _values(vectors: pa.ChunkedArray, width: int) -> Floats:
     values: Floats = vectors.combine_chunks().flatten().to_numpy().reshape(-1, width)
     return values
-
-
-@contextmanager
-def _scratch() -> Iterator[str]:
-    """A temporary folder; a later run deletes it if this one is killed."""
-    path = tempfile.mkdtemp(dir=run_folder.path())
-    try:
-        yield path
-    finally:
-        with suppress(OSError):
-            shutil.rmtree(path)
 
 
 def _told(entity_type: str, found: dict[str, Any]) -> str:

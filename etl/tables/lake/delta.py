@@ -10,7 +10,6 @@ Source: https://github.com/delta-io/delta/blob/master/PROTOCOL.md
 """
 
 import re
-import tempfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -29,6 +28,7 @@ from etl.tables.lake.places import Places
 from etl.tables.lake.snapshot import marked
 from graphmill import storage
 from graphmill.errors import RawTableError
+from graphmill.storage import run_folder
 
 _LOG = "_delta_log"
 _SIDECARS = "_sidecars"
@@ -67,7 +67,7 @@ class DeltaSnapshot:
     def _replayed(self) -> tuple[pa.Schema, pa.Table, Mapping[str, Any]]:
         """Return the schema, the files of the version with their statistics, and their deletion vectors."""
         deltalake = imported("deltalake", "delta", f"{self.places.root}: a table of Delta Lake")
-        with tempfile.TemporaryDirectory(prefix="graphmill-") as folder:
+        with run_folder.temporary() as folder:
             copies = [storage.join(folder, _LOG, storage.name(each.uri)) for each in self.log]
             for source, copy in zip(self.log, copies, strict=True):
                 storage.copy_file(source.uri, copy)

@@ -16,7 +16,7 @@ from graphmill.cluster import ClusterConfig
 from graphmill.cluster.keys import new_keys
 from graphmill.config import validated
 from graphmill.errors import ConfigError
-from graphmill.machine import run_folder
+from graphmill.storage import run_folder
 from tests.graphmill.cluster import stranger
 from tests.waiting import wait_until
 

@@ -1,18 +1,19 @@
 """The temporary folder of this process, and the removal of files that killed runs left on this machine.
 
 {TMPDIR}/graphmill-run-{user id}/{token}/       exists as long as its run
-    *.pem                                       keys of the run
+    *                                           keys, files on their way to HDFS, and other passing files
 """
 
 import atexit
 import os
 import tempfile
 import uuid
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 
-from graphmill.machine import private_folders
+from graphmill.storage import private_folders
 
 NAME = "graphmill-run"
 
@@ -26,6 +27,17 @@ def path() -> Path:
         StorageError: the folder cannot be made, or another user has taken its name.
     """
     return _made(tempfile.gettempdir())
+
+
+@contextmanager
+def temporary() -> Iterator[str]:
+    """A folder for the block, whose end deletes it; if this process is killed, a later one does.
+
+    Raises:
+        StorageError: as `path`.
+    """
+    with tempfile.TemporaryDirectory(dir=path(), ignore_cleanup_errors=True) as folder:
+        yield folder
 
 
 @cache

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from graphmill.errors import StorageError
-from graphmill.machine import private_folders
+from graphmill.storage import private_folders
 from tests import REPOSITORY
 
 HOLD = """
 import sys
-from graphmill.machine import private_folders
+from graphmill.storage import private_folders
 print(private_folders.use_folder(sys.argv[1], "test", "theirs"), flush=True)
 sys.stdin.read()
 """

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from graphmill.machine import run_folder
+from graphmill.storage import run_folder
 from tests.graphmill.cli.test_submit import DASK_SUBMIT, GRAPH, SLEEPER
 from tests.waiting import found_in
 
