@@ -7,6 +7,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import distributed
@@ -30,6 +31,7 @@ from tests.etl.run.test_go_on import figures_of, graph_config, stopped_before
 from tests.hadoop.cluster import MiniHdfs, mini_hdfs
 from tests.hadoop.jars import why_not
 from tests.hadoop.yarn import environment_of, wait_until
+from tests.processes import running
 
 pytestmark = [pytest.mark.hdfs, pytest.mark.slow]
 
@@ -86,20 +88,15 @@ def write_edges(uri: str, num_files: int, rows: int) -> None:
             pq.write_table(table, stream)
 
 
-def run(
+def pipeline(
     cluster: MiniHdfs, folder: Path, root: str, log: Path, before: Sequence[str] = ()
-) -> subprocess.Popen[bytes]:
+) -> AbstractContextManager[subprocess.Popen[bytes]]:
     conf = folder / "c.yaml"
     conf.write_text(CONF)
     overrides = ["--set", f"input={root}", "--set", f"output={root}/out"]
-    with log.open("wb") as output:
-        return subprocess.Popen(
-            [*before, DASK_SUBMIT, "--master", "local[2]", "pipeline.py", "--conf", str(conf), *overrides],
-            cwd=REPOSITORY,
-            env=environment_of(cluster),
-            stdout=output,
-            stderr=output,
-        )
+    command = [*before, DASK_SUBMIT, "--master", "local[2]", "pipeline.py", "--conf", str(conf), *overrides]
+    options = {"cwd": REPOSITORY, "env": environment_of(cluster), "stdout": subprocess.DEVNULL}
+    return running(command, log, **options)
 
 
 def test_a_run_survives_a_rolling_restart_of_datanodes_and_a_failover_of_the_namenode(
@@ -110,12 +107,12 @@ def test_a_run_survives_a_rolling_restart_of_datanodes_and_a_failover_of_the_nam
     assert available.uri == "hdfs://graphmill"
     for root in roots.values():
         write_edges(root, 4, 10_000)
-    undisturbed = run(available, tmp_path, roots["local"], tmp_path / "local.log")
-    assert undisturbed.wait(400) == 0, (tmp_path / "local.log").read_text()
+    with pipeline(available, tmp_path, roots["local"], tmp_path / "local.log") as undisturbed:
+        assert undisturbed.wait(400) == 0, (tmp_path / "local.log").read_text()
     log, sign = tmp_path / "hdfs.log", tmp_path / "held"
     held = [sys.executable, "-m", "tests.held", "checkpoint_version.txt", "12", str(sign)]
     trained = f"{roots['hdfs']}/out/checkpoint/checkpoint_version.txt"
-    with run(available, tmp_path, roots["hdfs"], log, held) as disturbed:
+    with pipeline(available, tmp_path, roots["hdfs"], log, held) as disturbed:
         wait_until(lambda: b"etl: starting" in log.read_bytes(), "the etl")
         for has_begun in (lambda: True, lambda: storage.exists(trained)):
             wait_until(has_begun, "the first epoch")
