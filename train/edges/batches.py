@@ -35,7 +35,7 @@ from train.model.features import Bags, distinct
 
 
 class Role(IntEnum):
-    """What an edge of a delta is for (train/step/delta.py)."""
+    """The purpose of an edge of a delta (train/step/delta.py)."""
 
     REPLAYED = 0
     ADDED = 1
@@ -251,11 +251,11 @@ def cut_for_training(
     if power and config.num_uniform_negs:
         edges = replace(edges, popularity=_popularity(config, edges, num_rows, power))
     grouped = config.loss_fn == "softmax" and not regularizers.is_plug_in(config)
+    of_known = None if known is None else (known.index, known.rel.long())  # once for all relations
 
     def ask(groups: list[QueryGroup]) -> Iterator[QueryPart]:
-        if known is not None:
-            rel_E = known.rel.long()
-            groups = [group.with_known(known.index, rel_E) for group in groups]
+        if of_known is not None:
+            groups = [group.with_known(*of_known) for group in groups]
         return by_sample(config, groups, num_rows)
 
     return _pieces(config, edges, generator, ask if grouped else None)
