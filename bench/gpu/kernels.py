@@ -3,84 +3,68 @@
 For tuning: write the fastest tiles into train/gpu/kernels/tiles.py.
 """
 
-from collections import defaultdict
+import re
 from collections.abc import Callable
-from types import ModuleType
-from typing import Any
 
 import torch
+from torch.profiler import ProfilerActivity, profile
 
 from bench.gpu import synthetic, throughput
 from bench.gpu.device import Machine
 from bench.gpu.throughput import Graph
 from bench.report import Report
 from bench.setting import Setting
-from train.config import TrainConfig
-from train.gpu import counter
-from train.gpu.fused_step import Shape
-from train.gpu.reference import Clock, Comparison
+from train.gpu.fused_pass import FusedPass
+from train.gpu.fused_step import Group
+from train.gpu.reference import Comparison
 
-STEPS = 10
+STEPS = 50
+LEAST_S = 1e-6  # per step: less is left out
 TILES = {
     128: ((64, 64, 4, 3), (64, 64, 4, 2), (128, 64, 8, 3), (128, 64, 8, 2), (128, 128, 8, 2)),
     512: ((64, 64, 8, 2), (64, 64, 8, 1), (64, 32, 8, 2), (32, 32, 8, 2), (128, 64, 8, 1)),
 }
 
 
-class Timed:
-    """The functions of a module, timed: each call waits for the device before and after."""
-
-    def __init__(self, module: ModuleType, machine: Machine) -> None:
-        self.seconds: dict[str, float] = defaultdict(float)
-        self._module, self._machine = module, machine
-
-    def __getattr__(self, name: str) -> Callable[..., Any]:
-        function = getattr(self._module, name)
-
-        def timed(*arguments: Any) -> Any:
-            found = []
-            self.seconds[name] += self._machine.once_s(lambda: found.append(function(*arguments)))
-            return found[0]
-
-        return timed
-
-
 def measure(dimension: int, num_negatives: int, setting: Setting, machine: Machine, report: Report) -> None:
     """Measure milliseconds per step of each kernel, then of each tile."""
     graph = Graph(1_000_000, 10_000_000, 0, dimension, num_negatives, 0.0).sized(setting)
-    _functions(graph, machine, report)
+    _launches(graph, machine, report)
     if machine.device.type == "cuda":
         _tiles(graph, machine, report)
 
 
-def _functions(graph: Graph, machine: Machine, report: Report) -> None:
+def _launches(graph: Graph, machine: Machine, report: Report) -> None:
+    """Time what the steps of a pass launch: captured steps on a GPU."""
     config = throughput.configured(graph, deterministic=True, small=machine.is_trial)
     generator = torch.Generator(machine.device).manual_seed(1)
     edges = synthetic.edges(graph.num_nodes, graph.num_edges, machine.device, generator)
     table = throughput.table_of(graph, machine.device, generator)
-    step = throughput.step_of(config, machine.device)
-    timed = Timed(step.kernels, machine)
-    step.kernels = timed  # type: ignore[assignment]
-    step.update_rows = timed.update_rows
-    chunk = config.section(TrainConfig).chunk_edges
-    shape = Shape(0, config.batch_size // chunk, chunk)
-    step.operators.load(0)
-    bits, nodes = counter.half_bits(graph.num_edges), graph.num_nodes
-    for number in range(STEPS + 1):
-        if number == 1:
-            timed.seconds.clear()  # compile time
-        clock = Clock(1, number * shape.num_edges, 0, graph.num_edges, bits, nodes, nodes)
-        step.clock_F.copy_(torch.tensor(clock))
-        step(edges, shape, (table, table))
-    total = sum(timed.seconds.values())
-    for name, seconds in sorted(timed.seconds.items(), key=lambda entry: -entry[1]):
+    fused = FusedPass(throughput.step_of(config, machine.device))
+    steps = 1 if machine.is_trial else STEPS
+    group = Group(0, 0, steps * config.batch_size)
+
+    def run(seed: int) -> None:
+        fused.run(edges, [group], {0: (table, table)}, seed)
+
+    step_s = machine.median_s(run) / steps
+    activity = ProfilerActivity.CPU if machine.is_trial else ProfilerActivity.CUDA
+    with profile(activities=[activity], acc_events=True) as watched:
+        run(0)
+        machine.wait()
+    for event in watched.key_averages():
+        seconds = 1e-6 * (event.self_cpu_time_total if machine.is_trial else event.self_device_time_total)
+        if seconds / steps < LEAST_S:
+            continue
         report.add(
-            name,
+            re.sub(r"<.*|\(.*", "", event.key),
             dimension=graph.dimension,
             negatives=graph.num_negatives,
-            ms_per_step=1e3 * seconds / STEPS,
-            share=seconds / total,
+            launches=event.count / steps,
+            ms_per_step=1e3 * seconds / steps,
+            share=seconds / steps / step_s,
         )
+    report.add("a step", dimension=graph.dimension, negatives=graph.num_negatives, ms_per_step=1e3 * step_s)
 
 
 def _tiles(graph: Graph, machine: Machine, report: Report) -> None:

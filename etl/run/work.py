@@ -20,7 +20,6 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
 from datetime import datetime
-from importlib.metadata import version
 from typing import Any, Self, TypeVar
 
 from distributed import Client
@@ -32,7 +31,7 @@ from etl.steps import exchange, spill
 from etl.steps.exchange import Exchange
 from etl.steps.shared import Shared, Value, share
 from etl.steps.task_settings import Folders
-from graphmill import storage
+from graphmill import __version__, storage
 from graphmill.cluster import run_tasks
 from graphmill.config import Config
 from graphmill.errors import BadInputError, FormatError, LockedError, NotFoundError, StorageError
@@ -276,7 +275,7 @@ def kept_work(client: Client, config: Config, made_from: dict[str, Any], claim: 
     uri, outputs = _work_uri(config), output_uris(config)
     for output in outputs:
         storage.check_moves_folders(output)
-    made_from = made_from | {"outputs": outputs, "version": version("graphmill")}
+    made_from = made_from | {"outputs": outputs, "version": __version__}
     work = _found(client, uri, config, made_from) or _started(client, uri, config, made_from)
     try:
         with closing(work):

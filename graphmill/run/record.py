@@ -21,7 +21,7 @@ from typing import Any
 
 from distributed import Client
 
-from graphmill import storage
+from graphmill import __version__, storage
 from graphmill.config import Config
 from graphmill.display.readable import moment
 from graphmill.errors import ConfigError, FormatError, GraphMillError, LockedError, NotFoundError
@@ -30,7 +30,7 @@ from graphmill.run.lock import NO_CLAIM, Claim
 from graphmill.storage.redaction import redacted
 from graphmill.vocab import RECORD
 
-LIBRARIES = ("graphmill", "dask", "distributed", "h5py", "numpy", "pyarrow", "torch")
+LIBRARIES = ("dask", "distributed", "h5py", "numpy", "pyarrow", "torch")
 
 Observer = Callable[[str, Mapping[str, Any]], None]
 """Gets the name of a stage and its entry whenever that is written; at the end of a run "", and run.json."""
@@ -76,7 +76,7 @@ class RunRecord:
             "command": sys.argv,
             "started": _now(),
             "python": platform.python_version(),
-            "versions": {name: version(name) for name in LIBRARIES},
+            "versions": {"graphmill": __version__} | {name: version(name) for name in LIBRARIES},
             "config": earlier["config"] if self._keeps_config else own,
             "stages": earlier.get("stages", {}),
             "metrics": earlier.get("metrics", {}),

@@ -79,7 +79,7 @@ class FusedPass:
         rates_S2 = self._rates(pieces, lr_scale).to(step.device)
         taken = Counter(group.relation for group, *_ in pieces)
         for relation in taken:
-            step.operators.load(relation)
+            step.operators[relation].load(relation)
         done = 0
         for number, (group, shape, _) in enumerate(pieces):
             step.clock_F.copy_(clock_SF[number])
@@ -89,7 +89,7 @@ class FusedPass:
             if number % REPORT_STEPS == REPORT_STEPS - 1 or number == len(pieces) - 1:
                 report(done, step.sums)
         for relation, count in taken.items():
-            step.operators.write_back(relation, count)
+            step.operators[relation].write_back(relation, count)
         return step.sums
 
     def _rates(self, pieces: list[Piece], lr_scale: Callable[[float], float]) -> Tensor:

@@ -2,11 +2,11 @@
 
     sample edges and candidates from counters                                        (see reference.py)
     for each side: stage; query; query_gradients, candidate_gradients; backward
-    Adagrad on the touched rows and relations
+    Adagrad on the touched rows and relations, in sorted runs
 
 A step never waits for the host. All that differs between the steps of a shape is on the device: the clock and
 the learning rates. So a step can be captured once and replayed, in other buckets and epochs too.
-The updates of relations run on a branch beside those of entities.
+Rows are sorted on a branch beside the scores, and relations move on a branch beside entities.
 
 Shapes: as in reference.py.
 """
@@ -23,8 +23,8 @@ from train.config import TrainConfig
 from train.edges.negative_sampling import in_batch_negatives
 from train.gpu import reference
 from train.gpu.capture import Branch
-from train.gpu.operator_rows import OperatorRows, Operators
-from train.gpu.reference import Clock, Compared, Comparison, Edges, Positive, Sample, Source
+from train.gpu.operator_rows import OperatorRows, operator_rows
+from train.gpu.reference import Clock, Compared, Comparison, Edges, Positive, Runs, Sample, Source
 from train.model.frozen import Frozen
 from train.model.model import Model
 from train.model.optimizer import Adagrad
@@ -55,6 +55,15 @@ class Shape(NamedTuple):
         return self.chunks * self.positives
 
 
+class _Touched(NamedTuple):
+    """Rows of one table that a step touches."""
+
+    table: Table
+    part: slice  # their sides
+    rows_T: Tensor
+    runs: Runs | None  # where gradients of a row are summed
+
+
 class _Compared(NamedTuple):
     """The result of one side, and its positives."""
 
@@ -69,7 +78,8 @@ class FusedStep:
         sums: StepFigures so far, float64 [4].
         clock_F: Clock of the next step.
         rates_2: its learning rates of entities and of relations, float64.
-        operators: the parameters of relations; to be loaded before steps, and written back after them.
+        operators: the parameters of each relation; to be loaded before steps, and written back after them.
+        is_deterministic: whether the gradients of a row are summed, in an order that is always the same.
     """
 
     def __init__(
@@ -85,10 +95,10 @@ class FusedStep:
         self.config, self.model, self.adagrad, self.device = config, model, adagrad, device
         self.dtype = torch.bfloat16 if config.half_precision else dtype
         self.exact = settings.exact_products
-        self.kernels = kernels = _kernels_of(device)
-        self.update_rows = kernels.update_rows if settings.deterministic else kernels.update_rows_fast
+        self.kernels = _kernels_of(device)
+        self.is_deterministic = settings.deterministic
         self.clock_F = torch.zeros(len(Clock._fields), dtype=torch.int64, device=device)
-        self.operators = Operators(config, model, adagrad)
+        self.operators = operator_rows(config, model, adagrad)
         self.branch = Branch(device)
         self.sums = torch.zeros(len(StepFigures._fields), dtype=torch.float64, device=device)
         # StepFigures of loss, cost and violators, each of lhs and of rhs
@@ -105,8 +115,12 @@ class FusedStep:
         sample = self.kernels.sample(edges, self.clock_F, counts)
         parameters = self.operators[shape.relation]
         rows_SCK, like = sample.rows_SCK, tables[0].embeddings_ND
+        with self.branch.forked():
+            touched = self._touched(shape, rows_SCK, tables)
+            related = self._related(shape, parameters, sample)
         gradient_SCKD = like.new_empty(*rows_SCK.shape, like.shape[1])
-        sources = [self._source(side, shape, sample, parameters[side], tables) for side in range(2)]
+        related_SCPD = like.new_empty(2, shape.chunks, shape.positives, like.shape[1], dtype=self.dtype)
+        sources = [self._source(side, shape, sample, parameters, tables) for side in range(2)]
         staged = [
             self.kernels.stage(table.embeddings_ND, rows_CK, shape.positives, self.dtype)
             for table, rows_CK in zip(tables, rows_SCK, strict=True)
@@ -117,21 +131,46 @@ class FusedStep:
             self._compare(side, first, sample, queries[side], staged[side], gradient_SCKD[side])
             for side in range(2)
         ]
-        relations: list[Tensor | None] = []
-        costs: list[Tensor] = []
+        costs = []
         for side, source in enumerate(sources):
             gradient_CKD, positive = gradient_SCKD[1 - side], sides[1 - side].positive
-            relation_CPD, cost_CP = self.kernels.backward(
-                source, sides[side].found.gradient_CPD, positive, self._regularization(side), gradient_CKD
+            related_CPD = None if source.parameters_RD is None else related_SCPD[side]
+            cost_CP = self.kernels.backward(
+                source,
+                sides[side].found.gradient_CPD,
+                positive,
+                self._regularization(side),
+                gradient_CKD,
+                related_CPD,
             )
-            relations.append(relation_CPD)
             costs.append(cost_CP)
+        self.branch.join()
         with self.branch.forked():
             self._add_figures(sides, costs)
-            if shape.relation not in self.frozen.relations:
-                self._update_relations(parameters, relations, sample.rel_CP.flatten())
-        self._update_touched(shape, rows_SCK, tables, gradient_SCKD)
+            if related is not None:
+                self._update_relations(parameters, related, related_SCPD)
+        for each in touched:
+            self._update_touched(each, gradient_SCKD)
         self.branch.join()
+
+    def _touched(self, shape: Shape, rows_SCK: Tensor, tables: Sides) -> list[_Touched]:
+        """List the rows that move."""
+        parts = [slice(0, 2)] if tables[0] is tables[1] else [slice(0, 1), slice(1, 2)]
+        frozen = self.frozen.sides(self.config, shape.relation)
+        touched = []
+        for side, table, part in zip(Side, tables, parts, strict=False):
+            if side not in frozen:
+                rows_T = rows_SCK[part].flatten()
+                runs = self.kernels.runs(rows_T) if self.is_deterministic else None
+                touched.append(_Touched(table, part, rows_T, runs))
+        return touched
+
+    def _related(self, shape: Shape, parameters: OperatorRows, sample: Sample) -> Runs | None:
+        """Sort the rows of relations that move, if any do."""
+        if parameters.values_SRD is None or shape.relation in self.frozen.relations:
+            return None
+        related: Runs = self.kernels.runs(parameters.rows(sample.rel_CP.flatten()))
+        return related
 
     def _source(self, side: int, shape: Shape, sample: Sample, own: OperatorRows, tables: Sides) -> Source:
         """Describe the queries for one side: entities of the other side, and their relations."""
@@ -140,7 +179,7 @@ class FusedStep:
             adjoint=not self.model.two_sided and side == 1,
             table_ND=tables[1 - side].embeddings_ND,
             rows_CP=sample.rows_SCK[1 - side, :, : shape.positives],
-            parameters_RD=own.values_RD,
+            parameters_RD=own.of_queries(side),
             rel_CP=sample.rel_CP,
         )
 
@@ -182,27 +221,24 @@ class FusedStep:
             return 2 * once, once
         return once, once if side else 0.0
 
-    def _update_touched(self, shape: Shape, rows_SCK: Tensor, tables: Sides, gradient_SCKD: Tensor) -> None:
-        """Move every touched row by Adagrad."""
-        parts = [slice(0, 2)] if tables[0] is tables[1] else [slice(0, 1), slice(1, 2)]
-        frozen = self.frozen.sides(self.config, shape.relation)
-        for side, table, part in zip(Side, tables, parts, strict=False):
-            if side not in frozen:
-                rows_T, gradient_TD = rows_SCK[part].flatten(), gradient_SCKD[part].flatten(0, 2)
-                self.update_rows(table.embeddings_ND, table.sums, rows_T, gradient_TD, self.rates_2[0])
+    def _update_touched(self, touched: _Touched, gradient_SCKD: Tensor) -> None:
+        """Move rows of a table by Adagrad."""
+        table, gradient_TD = touched.table, gradient_SCKD[touched.part].flatten(0, 2)
+        arguments = (gradient_TD, self.rates_2[0])
+        if touched.runs is not None:
+            self.kernels.update_rows(table.embeddings_ND, table.sums, touched.runs, *arguments)
+        else:
+            self.kernels.update_rows_fast(table.embeddings_ND, table.sums, touched.rows_T, *arguments)
 
-    def _update_relations(
-        self, parameters: tuple[OperatorRows, OperatorRows], gradients: list[Tensor | None], rel_T: Tensor
-    ) -> None:
-        first, second = gradients
-        if first is None or second is None:  # an operator without parameters
-            return
-        pairs = [(parameters[0], first), (parameters[1], second)]
-        if parameters[0] is parameters[1]:
-            pairs = [(parameters[0], first + second)]
-        for own, gradient_CPD in pairs:
-            gradient_TD = gradient_CPD.flatten(0, 1)
-            self.kernels.update_rows(own.values_RD, own.sums_RD, rel_T, gradient_TD, self.rates_2[1])
+    def _update_relations(self, own: OperatorRows, related: Runs, gradient_SCPD: Tensor) -> None:
+        """Move the parameters of relations, of both sides at once."""
+        assert own.values_SRD is not None
+        assert own.sums_SRD is not None
+        gradient_TD = gradient_SCPD.flatten(0, 2)
+        if len(own.values_SRD) == 1:  # both sides' gradients are for the same parameters
+            gradient_TD = (gradient_SCPD[0] + gradient_SCPD[1]).flatten(0, 1)
+        tables = (own.values_SRD.flatten(0, 1), own.sums_SRD.flatten(0, 1))
+        self.kernels.update_rows(*tables, related, gradient_TD, self.rates_2[1])
 
 
 def _kernels_of(device: torch.device) -> ModuleType:

@@ -8,6 +8,7 @@ One side of a step, for edges in chunks that share their candidates:
     query_gradients       queries, candidates        -> losses, gradients of the queries; stores no score
     candidate_gradients   queries, candidates        -> gradients of the candidates
     backward              gradients of the queries   -> gradients of their rows and of their relation
+    runs                  rows that a step touches, sorted
     update_rows           Adagrad, row-wise or element-wise
 
 Operators are those of graphmill/model, losses and Adagrad those of train/model; the comparator is the dot
@@ -94,6 +95,13 @@ class Compared(NamedTuple):
     saved: tuple[Tensor, ...]  # for candidate_gradients
 
 
+class Runs(NamedTuple):
+    """Touched rows in ascending order: equal ones are side by side."""
+
+    key_T: Tensor  # the rows
+    order_T: Tensor  # their places before
+
+
 class Positive(NamedTuple):
     """The positives of one side, as candidates of its queries."""
 
@@ -173,11 +181,12 @@ def backward(
     positive: Positive,
     regularization: tuple[float, float],
     out_CKD: Tensor,
-) -> tuple[Tensor | None, Tensor]:
+    related_CPD: Tensor | None,
+) -> Tensor:
     """Write the gradients of the rows, which are the first P candidates of their side, to `out_CKD`.
 
-    A row gets them as the entity of its query and as the positive of the other side's. Returns the gradients
-    of each edge's relation [C, P, D], in the dtype of `gradient_CPD`, and the cost of N3 [C, P].
+    A row gets them as the entity of its query and as the positive of the other side's. The gradients of each
+    edge's relation, if it has parameters, go to `related_CPD`. Returns the cost of N3 [C, P].
     `regularization` holds the coefficients of N3 on the row and on the relation.
     """
     rows_CPD, own_CPD = _leaves(source)
@@ -186,23 +195,31 @@ def backward(
     row_gradient_CPD += positive.pull_CP.unsqueeze(-1) * _wide(positive.query_CPD)
     first_CPD = out_CKD[:, : rows_CPD.shape[1]]
     first_CPD.copy_(row_gradient_CPD + first_CPD if positive.is_negative else row_gradient_CPD)
-    if own_CPD is None:
-        return None, cost_CP
+    if own_CPD is None or related_CPD is None:
+        return cost_CP
     own_gradient_CPD, own_cost_CP = _regularised(source.operator, own_CPD, regularization[1])
-    return own_gradient_CPD.to(gradient_CPD.dtype), cost_CP + own_cost_CP
+    related_CPD.copy_(own_gradient_CPD)
+    return cost_CP + own_cost_CP
 
 
-def update_rows(table_ND: Tensor, sums: Tensor, rows_T: Tensor, gradient_TD: Tensor, lr: Tensor) -> None:
+def runs(rows_T: Tensor) -> Runs:
+    """Sort rows; equal ones keep their order."""
+    return Runs(*torch.sort(rows_T, stable=True))
+
+
+def update_rows(table_ND: Tensor, sums: Tensor, touched: Runs, gradient_TD: Tensor, lr: Tensor) -> None:
     """Move rows by one step of Adagrad, in place, after summing the gradients of equal rows.
 
-    The step is row-wise with `sums` [N], element-wise with `sums` [N, D]. `lr` is one number on the device.
+    `gradient_TD` is in the order of the rows before they were sorted. The step is row-wise with `sums` [N],
+    element-wise with `sums` [N, D]. `lr` is one number on the device.
     """
-    gradients = optimizer.sum_duplicates(rows_T.long(), gradient_TD.to(table_ND.dtype))
+    gradient_TD = gradient_TD[touched.order_T].to(table_ND.dtype)
+    gradients = optimizer.sum_duplicates(touched.key_T.long(), gradient_TD)
     optimizer.update_rows(table_ND, sums, *gradients, float(lr))
 
 
 def update_rows_fast(table_ND: Tensor, sums: Tensor, rows_T: Tensor, gradient_TD: Tensor, lr: Tensor) -> None:
-    """Move rows like `update_rows`, but by a step for each occurrence, in any order."""
+    """Move rows like `update_rows`, but by a step for each occurrence, in any order; they need no sorting."""
     for row_1, gradient_1D in zip(torch.split(rows_T.long(), 1), torch.split(gradient_TD, 1), strict=True):
         optimizer.update_rows(table_ND, sums, row_1, gradient_1D, float(lr))
 

@@ -161,7 +161,7 @@ def test_run_json_explains_the_run(folder: Path, client: Client) -> None:
     content = json.loads((folder / "out" / "run.json").read_text())
     assert content["status"] == "done"
     assert content["config"]["dimension"] == 4
-    assert content["versions"].keys() == set(record.LIBRARIES)
+    assert content["versions"].keys() == {"graphmill", *record.LIBRARIES}
     assert content["stages"]["etl"]["rows"] == 7
     assert content["stages"]["etl"]["seconds"] >= 0
 

@@ -4,8 +4,8 @@
     python -m tests.train.gpu.compile_kernels sizes E ...       (passes over so many edges)
 
 They are launched by what launches them in earnest, so that they are compiled for the very arguments that they
-would have. Prints for each: name, matrix instruction, bytes of shared memory, spills in its loop; of passes:
-name, how often it was compiled.
+would have. Prints for each: name, matrix instruction, bytes of shared memory and how many were counted on,
+spills in its loop; of passes: name, how often it was compiled.
 """
 
 import sys
@@ -60,15 +60,13 @@ def launch(fused: FusedStep, shape: Shape) -> None:
 def step(dimension: int, num_negatives: int, loss: str, operands: str) -> None:
     """A step on two chunks, in either mode of the updates."""
     fused = fused_step(dimension, num_negatives, loss, operands)
-    for update_rows in (kernels.update_rows, kernels.update_rows_fast):
-        fused.update_rows = update_rows
+    for fused.is_deterministic in (True, False):
         launch(fused, Shape(0, 2, CHUNK))
 
 
 def passes(sizes: list[int]) -> None:
     """A pass over as many edges, for each of some sizes."""
     fused = fused_step(16, 100, "softmax", "tf32")
-    fused.update_rows = kernels.update_rows
     for size in sizes:
         for _, shape, _ in fused_pass.cut(fused.config, [Group(0, 0, size)]):
             launch(fused, shape)
@@ -87,9 +85,11 @@ def main(words: list[str]) -> None:
         sys.stdout.write(f"# {architecture} {dimension} {num_negatives} {loss} {operands}\n")
         compiler = Compiler(int(architecture))
         step(int(dimension), int(num_negatives), loss, operands)
+        dtype = torch.bfloat16 if operands == "bfloat16" else torch.float32
+        counted = kernels.shared_bytes(int(dimension), dtype, exact=operands == "float32")
         for kernel in dict.fromkeys(launch.kernel for launch in compiler.launches):
             spills = sum(loop.spills for loop in kernel.loops)
-            sys.stdout.write(f"{kernel.name} {kernel.product} {kernel.shared_bytes} {spills}\n")
+            sys.stdout.write(f"{kernel.name} {kernel.product} {kernel.shared_bytes} {counted} {spills}\n")
 
 
 if __name__ == "__main__":

@@ -46,13 +46,10 @@ class Recorder(TorchDispatchMode):
         self._launches: list[Launch] | None = None  # of the capture that is going on
         self.is_inside, self._beside = False, False
         step = fused.step
-        operators = {each for n in range(len(step.config.relations)) for each in step.operators[n]}
-        own = [rows for each in operators for rows in (each.values_RD, each.sums_RD)]
+        own = [rows for each in set(step.operators) for rows in (each.values_SRD, each.sums_SRD)]
         self._state = [each for each in (*tables, *own, step.sums) if each is not None]
         fused.capture, step.branch = self.capture, self  # type: ignore[assignment]
-        update = step.update_rows.__name__
         step.kernels = self  # type: ignore[assignment]
-        step.update_rows = getattr(self, update)
 
     def capture(self, work: Work) -> Work:
         """Record launches; leave the memory as it was."""

@@ -52,7 +52,8 @@ def compiled(*cases: str) -> dict[str, list[tuple[str, str, int]]]:
         if line.startswith("# "):
             found[line[2:]] = []
         else:
-            name, product, _, spills = line.split()
+            name, product, shared_bytes, counted_bytes, spills = line.split()
+            assert int(shared_bytes) <= int(counted_bytes), line  # which decide if a GPU has enough
             found[list(found)[-1]].append((name, product, int(spills)))
     assert found.keys() == set(cases)
     for case, kernels in found.items():
@@ -77,7 +78,7 @@ def test_counted_steps_of_the_benchmark(tmp_path: Path) -> None:
     for report in reports:
         rows = {row["what"]: row for row in report["rows"]}
         assert {rows[name]["product"] for name in SCORES} == {"wgmma"}
-        assert rows["step"]["launches"] <= 26
+        assert rows["step"]["launches"] <= 29
         for ratio in report["ratios"]:
             if ratio["goal"]:
                 assert ratio["value"] >= float(ratio["goal"].removeprefix(">= ")), ratio

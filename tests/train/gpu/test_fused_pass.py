@@ -152,7 +152,7 @@ def test_the_host_sends_a_few_tensors_a_pass() -> None:
     assert counted.count == 3  # clocks, and rates of two tensors
 
 
-def test_updates_of_relations_are_beside_those_of_entities() -> None:
+def test_rows_are_sorted_and_relations_move_beside_the_rest() -> None:
     config = config_of(dynamic=True, same_type=False, operator="complex_diagonal", batch_size=48)
     run = Run(config, captured=True)
     run.bucket(0, 0)
@@ -160,7 +160,9 @@ def test_updates_of_relations_are_beside_those_of_entities() -> None:
     assert run.recorder.captured
     for launches in run.recorder.captured:
         after, beside = chain(launches)
-        assert beside.count("update_rows") == 2  # those of lhs and of rhs
+        assert beside.count("runs") == 3  # types of lhs and of rhs, and relations
+        assert beside.count("update_rows") == 1  # relations of both sides
+        assert after.count("runs") == 0
         assert after.count("update_rows") == 2  # types of lhs and of rhs
 
 

@@ -144,9 +144,9 @@ def test_a_step_is_that_of_the_plain_trainer(
     fused.clock_F.copy_(torch.tensor(clock))
     first, again = in_batch_negatives(config.num_batch_negs, positives)
     sample = reference.sample(edges, fused.clock_F, (2, positives, again, config.num_uniform_negs))
-    fused.operators.load(group.relation)
+    fused.operators[group.relation].load(group.relation)
     fused(edges, shape, (sides[0], sides[1]))
-    fused.operators.write_back(group.relation, 1)
+    fused.operators[group.relation].write_back(group.relation, 1)
 
     plain_model, plain_adagrad, plain_tables = state_of(config, torch.float64)
     step = PlainStep(config, plain_model, plain_adagrad)

@@ -75,18 +75,20 @@ def side_of_a_step(
     results |= {"query gradients": compared.gradient_CPD, "pulls": compared.pull_CP}
     results |= {"negatives' gradients": gradient_CKD[:, first:].clone()}
     positive = Positive(query_CPD, compared.pull_CP, is_negative=not first)
-    related_CPD, cost_CP = module.backward(
-        source, compared.gradient_CPD, positive, (0.03, 0.02), gradient_CKD
+    related_CPD = None if source.parameters_RD is None else torch.full_like(compared.gradient_CPD, torch.nan)
+    cost_CP = module.backward(
+        source, compared.gradient_CPD, positive, (0.03, 0.02), gradient_CKD, related_CPD
     )
     results |= {"candidate gradients": gradient_CKD, "cost": cost_CP}
     rows_T, gradient_TD = problem.rows_CK.flatten(), gradient_CKD.flatten(0, 1)
-    for update in (module.update_rows, module.update_rows_fast):
+    for update, touched in ((module.update_rows, module.runs(rows_T)), (module.update_rows_fast, rows_T)):
         table_ND, sums_N = problem.table_ND.clone(), problem.sums_N.clone()
-        update(table_ND, sums_N, rows_T, gradient_TD, LR)
+        update(table_ND, sums_N, touched, gradient_TD, LR)
         results |= {f"{update.__name__} table": table_ND, f"{update.__name__} sums": sums_N}
     if related_CPD is not None:
         values_RD, sums_RD = problem.parameters_RD.clone(), problem.parameters_RD.square()
-        module.update_rows(values_RD, sums_RD, problem.rel_CP.flatten(), related_CPD.flatten(0, 1), LR)
+        related = module.runs(problem.rel_CP.flatten())
+        module.update_rows(values_RD, sums_RD, related, related_CPD.flatten(0, 1), LR)
         results |= {"related": related_CPD, "parameters": values_RD, "parameter sums": sums_RD}
     return results
 
@@ -143,7 +145,8 @@ def test_rows_that_occur_once_move_alike_in_either_mode(element_wise: bool) -> N
         table_ND, sums = problem.table_ND.to(dtype, copy=True), problem.sums_N.to(dtype, copy=True)
         if element_wise:
             sums = table_ND.square()
-        getattr(module, name)(table_ND, sums, rows_T, gradient_TD.to(dtype), LR)
+        touched = rows_T if name == "update_rows_fast" else module.runs(rows_T)
+        getattr(module, name)(table_ND, sums, touched, gradient_TD.to(dtype), LR)
         moved.append({"table": table_ND, "sums": sums})
     for found in moved[1:]:
         assert_alike(found, moved[0], 1e-6)
@@ -184,7 +187,8 @@ def test_runs_of_any_length_are_summed_whole(
     results = []
     for module, dtype in ((reference, torch.float64), (kernels, torch.float32)):
         own = {"table": table_ND.to(dtype, copy=True), "sums": sums.to(dtype, copy=True)}
-        module.update_rows(own["table"], own["sums"], rows_T, gradient_TD.to(dtype), LR)  # type: ignore[attr-defined]
+        touched = module.runs(rows_T)  # type: ignore[attr-defined]
+        module.update_rows(own["table"], own["sums"], touched, gradient_TD.to(dtype), LR)  # type: ignore[attr-defined]
         results.append(own)
     assert_alike(results[1], results[0], 1e-5)
 
@@ -200,7 +204,8 @@ def test_a_row_in_almost_every_place_is_summed_whole(others: int) -> None:
         table_ND, sums_N = problem.table_ND.to(dtype, copy=True), problem.sums_N.to(dtype, copy=True)
         rows_T = torch.full((num_rows,), 7, dtype=torch.int32, device=DEVICE)
         rows_T[:others] = torch.arange(others, dtype=torch.int32, device=DEVICE) // 2
-        module.update_rows(table_ND, sums_N, rows_T, gradient_TD.to(dtype), LR)  # type: ignore[attr-defined]
+        touched = module.runs(rows_T)  # type: ignore[attr-defined]
+        module.update_rows(table_ND, sums_N, touched, gradient_TD.to(dtype), LR)  # type: ignore[attr-defined]
         results.append({"table": table_ND, "sums": sums_N})
     assert_alike(results[1], results[0], 1e-5)
     assert not torch.equal(results[1]["table"][7].float(), before_D)

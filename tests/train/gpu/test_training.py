@@ -324,7 +324,7 @@ def test_a_gpu_too_small_for_the_kernels_takes_plain_steps(
     tmp_path, monkeypatch, major, kilobytes, dimension, half, known
 ):
     pytest.importorskip("triton")
-    gpu = SimpleNamespace(name="GPU", major=major, shared_memory_per_block_optin=kilobytes << 10)
+    gpu = SimpleNamespace(name="GPU", major=major, minor=0, shared_memory_per_block_optin=kilobytes << 10)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: gpu)
     config = make_config(tmp_path, global_emb=False, dimension=dimension, half_precision=half)
     reasons: list[str] = []

@@ -208,10 +208,10 @@ def backward(
     positive: Positive,
     regularization: tuple[float, float],
     out_CKD: Tensor,
-) -> tuple[Tensor | None, Tensor]:
+    related_CPD: Tensor | None,
+) -> Tensor:
     """See reference.backward."""
     table_ND, rows_CP, parameters_RD = source.table_ND, source.rows_CP, source.parameters_RD
-    related_CPD = None if parameters_RD is None else torch.empty_like(gradient_CPD)
     cost_CP = torch.empty(rows_CP.shape, device=gradient_CPD.device)
     shape = _shape(source.operator, table_ND.shape[1])
     _backward[triton.cdiv(rows_CP.numel(), shape["BR"]),](
@@ -221,4 +221,4 @@ def backward(
         *regularization, _OPERATORS[source.operator], source.adjoint,
         related_CPD is not None, positive.is_negative, W=positive.query_CPD.stride(1), **shape,
     )  # fmt: skip
-    return related_CPD, cost_CP
+    return cost_CP

@@ -11,6 +11,7 @@ import torch
 import triton
 from triton.runtime import driver
 
+HOPPER = 90  # compute capability 9.0
 Kernel = Literal["query_gradients", "candidate_gradients"]
 Operands = Literal["bfloat16", "tf32", "float32"]
 
@@ -50,7 +51,7 @@ TILES: dict[Kernel, dict[Operands, ByWidth]] = {
         "bfloat16": {
             128: (Tile(64, 64, 4, 3),),
             256: (Tile(64, 64, 4, 2), Tile(64, 32, 8, 2)),
-            512: (Tile(64, 64, 8, 2), Tile(64, 32, 8, 2)),
+            512: (Tile(128, 64, 8, 1), Tile(64, 32, 8, 2)),
             1024: (Tile(32, 16, 8, 1),),
         },
         "tf32": _TF32,
@@ -68,7 +69,7 @@ def sizes_of(kernel: Kernel, dimension: int, dtype: torch.dtype, *, exact: bool)
     """The sizes that a kernel is launched with on this GPU, for operands [..., D]."""
     width = width_of(dimension)
     tiles = TILES[kernel][operands_of(dtype, exact=exact)][max(width, 128)]
-    return {"DB": width, **tiles[0 if _is_hopper() else -1]._asdict()}
+    return {"DB": width, **tiles[0 if _architecture() == HOPPER else -1]._asdict()}
 
 
 def shared_bytes(dimension: int, dtype: torch.dtype, *, exact: bool) -> int:
@@ -79,8 +80,11 @@ def shared_bytes(dimension: int, dtype: torch.dtype, *, exact: bool) -> int:
         own, others = (
             (sizes["BP"], sizes["BK"]) if kernel == "query_gradients" else (sizes["BK"], sizes["BP"])
         )
-        rows = own + max(sizes["num_stages"], 2) * others
-        needed.append(rows * sizes["DB"] * dtype.itemsize + 4 * sizes["BP"] * sizes["BK"] + 1024)
+        # Only wgmma on bfloat16 reads a tile and its transpose from one copy.
+        at_once = 1 if dtype.itemsize == 2 and min(own, others) >= 64 else 2
+        rows = own + max(sizes["num_stages"], at_once) * others
+        score = dtype.itemsize * (3 if _architecture() >= 100 else 1)
+        needed.append(rows * sizes["DB"] * dtype.itemsize + score * own * others + 16 * (own + others))
     return max(needed)
 
 
@@ -89,8 +93,8 @@ def width_of(dimension: int) -> int:
     return 1 << max(dimension - 1, 15).bit_length()
 
 
-def _is_hopper() -> bool:
+def _architecture() -> int:
     if triton.knobs.runtime.interpret:
-        return True
+        return HOPPER
     architecture: int = driver.active.get_current_target().arch
-    return architecture == 90
+    return architecture

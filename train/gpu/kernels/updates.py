@@ -4,15 +4,22 @@ Rows are sorted, so gradients of one row are a run of places; a run may be as lo
 of all edges, a graph of one relation). A block of RUN places moves the rows whose runs lie within it. Of the
 runs that it shares with its neighbours it leaves the sums, two at most, and the same kernel adds these up,
 RUN at a time, until one block holds all of them. The order of additions is always the same.
+
+Places of a block come one after the other, each after some trips to memory: a block takes half a microsecond
+to a whole one per place. So the sums that are left, of which there are few, come in shorter blocks.
 """
 
-import torch
+from typing import NamedTuple
+
 import triton
 import triton.language as tl
 from torch import Tensor
 
+from train.gpu.reference import Runs
+
 EPSILON = tl.constexpr(1e-10)
 RUN = 32
+RUN_LEFT = 8  # where sums that were left are added
 
 
 @triton.jit
@@ -79,26 +86,34 @@ def _move(table, sums, own, total, moves, column, inside, rate, ELEMENT: tl.cons
     tl.store(table + at, value, mask=mask)
 
 
-def _tile(dimension: int) -> tuple[int, int]:
-    """Columns and rows of a program: several rows, so that several loads run at a time."""
+class _Tile(NamedTuple):
+    """The size of a program: many small ones, so that many loads run at a time. From `--case kernels`."""
+
+    columns: int
+    rows: int
+    num_warps: int
+
+
+def _tile(dimension: int) -> _Tile:
     width = triton.next_power_of_2(dimension)
-    return width, max(1, 2048 // width)
+    rows = max(1, 512 // width)
+    return _Tile(width, rows, min(4, max(1, rows // 2)))
 
 
-def update_rows(table_ND: Tensor, sums: Tensor, rows_T: Tensor, gradient_TD: Tensor, lr: Tensor) -> None:
+def update_rows(table_ND: Tensor, sums: Tensor, touched: Runs, gradient_TD: Tensor, lr: Tensor) -> None:
     """See reference.update_rows: the same sums in the same order every time."""
     dimension = gradient_TD.shape[1]
-    key_T, order_T = torch.sort(rows_T, stable=True)
-    width, height = _tile(dimension)
+    key_T, order_T = touched
+    tile = _tile(dimension)
     is_ordered = False
     while True:
-        num = len(key_T)
-        blocks = triton.cdiv(num, RUN)
+        num, run = len(key_T), RUN_LEFT if is_ordered else RUN
+        blocks = triton.cdiv(num, run)
         key_left = key_T.new_empty(2 * blocks)
         left = table_ND.new_empty(2 * blocks, dimension)
-        _sum_runs[triton.cdiv(blocks, height),](
-            table_ND, sums, key_T, order_T, gradient_TD, key_left, left, num, lr, RUN, is_ordered,
-            sums.dim() == 2, dimension, width, height,
+        _sum_runs[triton.cdiv(blocks, tile.rows),](
+            table_ND, sums, key_T, order_T, gradient_TD, key_left, left, num, lr, run, is_ordered,
+            sums.dim() == 2, dimension, tile.columns, tile.rows, num_warps=tile.num_warps,
         )  # fmt: skip
         if blocks == 1:
             return
@@ -133,7 +148,8 @@ def _scatter(
 def update_rows_fast(table_ND: Tensor, sums: Tensor, rows_T: Tensor, gradient_TD: Tensor, lr: Tensor) -> None:
     """See reference.update_rows_fast: no sort; the order, and so the rounding, differs every time."""
     num_rows, dimension = gradient_TD.shape
-    width, height = _tile(dimension)
-    _scatter[triton.cdiv(num_rows, height),](
-        table_ND, sums, rows_T, gradient_TD, num_rows, lr, sums.dim() == 2, dimension, width, height
-    )
+    tile = _tile(dimension)
+    _scatter[triton.cdiv(num_rows, tile.rows),](
+        table_ND, sums, rows_T, gradient_TD, num_rows, lr, sums.dim() == 2, dimension, tile.columns,
+        tile.rows, num_warps=tile.num_warps,
+    )  # fmt: skip
