@@ -2,10 +2,12 @@
 
 from typing import TYPE_CHECKING
 
+from graphmill.version import __version__
+
 if TYPE_CHECKING:
     from graphmill.library.run import Run
 
-__version__ = "0.1.0"
+__all__ = ["__version__", "open"]
 
 
 def open(uri: str, *, embedding_path: str | None = None) -> "Run":

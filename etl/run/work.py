@@ -31,7 +31,7 @@ from etl.steps import exchange, spill
 from etl.steps.exchange import Exchange
 from etl.steps.shared import Shared, Value, share
 from etl.steps.task_settings import Folders
-from graphmill import __version__, storage
+from graphmill import storage
 from graphmill.cluster import run_tasks
 from graphmill.config import Config
 from graphmill.errors import BadInputError, FormatError, LockedError, NotFoundError, StorageError
@@ -39,6 +39,7 @@ from graphmill.run import record
 from graphmill.run.lock import Claim
 from graphmill.storage import Checksums
 from graphmill.storage.checksums import of_bytes
+from graphmill.version import __version__
 
 _JOURNAL = "journal.json"
 _COMPARISONS_PER_THREAD = 8

@@ -21,13 +21,14 @@ from typing import Any
 
 from distributed import Client
 
-from graphmill import __version__, storage
+from graphmill import storage
 from graphmill.config import Config
 from graphmill.display.readable import moment
 from graphmill.errors import ConfigError, FormatError, GraphMillError, LockedError, NotFoundError
 from graphmill.run.job import Job
 from graphmill.run.lock import NO_CLAIM, Claim
 from graphmill.storage.redaction import redacted
+from graphmill.version import __version__
 from graphmill.vocab import RECORD
 
 LIBRARIES = ("dask", "distributed", "h5py", "numpy", "pyarrow", "torch")

@@ -2,6 +2,7 @@
 
 import ast
 import hashlib
+import json
 import os
 import re
 import shlex
@@ -20,6 +21,7 @@ import pytest
 import yaml
 from distributed.cli import dask_scheduler, dask_worker
 
+import graphmill
 from etl.config import EtlConfig
 from graphmill.cli import pipeline, submit
 from graphmill.cluster import ClusterConfig
@@ -291,3 +293,25 @@ def test_the_compose_file_s_services() -> None:
         assert (first, second) == ("dask", name)
         command.make_context(name, list(rest))
     assert services["submit"]["environment"]["GRAPHMILL_MASTER"] == "tcp://scheduler:8786"
+
+
+@pytest.mark.slow
+def test_a_checkout_on_the_path_runs_without_being_installed(tmp_path: Path) -> None:
+    libraries = tmp_path / "libraries"  # those of this environment, without what knows of graphmill
+    libraries.mkdir()
+    for each in Path(pytest.__file__).parents[1].iterdir():
+        if "graphmill" not in each.name:
+            (libraries / each.name).symlink_to(each)
+    (tmp_path / "t.csv").write_text("a,b\nx,y\n")
+    tables = ["etl.tables=[{path: t.csv, lhs: a, rhs: b, relation: r}]"]
+    settings = ["dimension=2", "entities={n: {}}", "relations=[{name: r, lhs: n, rhs: n}]", *tables]
+    (tmp_path / "c.yaml").write_text(f"{{input: {tmp_path}, output: out}}")
+    done = subprocess.run(
+        [sys.executable, "-S", "-m", "etl", "--master", "local[1]", "--conf", "c.yaml"]
+        + [f"--set={each}" for each in settings],
+        env={**os.environ, "PYTHONPATH": f"{REPOSITORY}{os.pathsep}{libraries}"},
+        cwd=tmp_path, capture_output=True, text=True, check=False, timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    record = json.loads((tmp_path / "out" / "run.json").read_text())
+    assert record["versions"]["graphmill"] == graphmill.__version__
