@@ -15,6 +15,16 @@ from tests.waiting import wait_until
 # What is removed in the end is not waited for: a killed process's workers notice by themselves.
 DEADLINE_S = 240  # a machine may be busy
 
+# A script for dask-submit. Python sleeps on where a signal comes just before a sleep: sleeps are short.
+SLEEPER = """
+    import os, time
+    from distributed import get_client
+    client = get_client()
+    print("workers", *client.run(os.getpid).values(), flush=True)
+    while True:
+        time.sleep(0.1)
+"""
+
 
 def heed_sigint() -> None:
     """Undo what a child inherits where the suite itself runs in the background: that SIGINT is ignored."""

@@ -29,7 +29,7 @@ from tests.graphmill.cluster.certificates import certificates
 from tests.hadoop import yarn as rm
 from tests.hadoop.cluster import MiniHdfs
 from tests.hadoop.jars import ensure_jars
-from tests.processes import heed_sigint
+from tests.processes import SLEEPER, heed_sigint
 from tests.waiting import found_in
 
 pytestmark = [pytest.mark.yarn, pytest.mark.slow]
@@ -178,15 +178,6 @@ def test_the_demo_in_containers_ends_well_although_workers_and_its_client_are_ki
     assert storage.exists(f"{root}/answers/_SUCCESS")
     for name in ("demo", "demo-driver", "wrong-driver", ".graphmill"):
         rm.wait_until(lambda name=name: left_on_hdfs(yarn, name) == [], f"{name}: its files are deleted")
-
-
-SLEEPER = """
-    import os, time
-    from distributed import get_client
-    client = get_client()
-    print("workers", *client.run(os.getpid).values(), flush=True)
-    time.sleep(600)
-"""
 
 
 def test_every_way_to_end_ends_the_application(yarn: MiniHdfs, tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from graphmill.cli.submit import command
 from graphmill.errors import ConfigError
 from graphmill.formats import pbg_checkpoint
 from graphmill.storage import hdfs
-from tests.processes import heed_sigint
+from tests.processes import SLEEPER, heed_sigint
 from tests.waiting import wait_until
 
 DASK_SUBMIT = str(Path(sys.executable).with_name("dask-submit"))
@@ -34,14 +34,6 @@ SCRIPT = """
     client = get_client()
     print("sum", client.submit(sum, [1, 2, 3]).result(), sys.argv[1:], os.environ.get("GRAPHMILL_CONF"))
     sys.exit(int(sys.argv[1]))
-"""
-
-SLEEPER = """
-    import os, time
-    from distributed import get_client
-    client = get_client()
-    print("workers", *client.run(os.getpid).values(), flush=True)
-    time.sleep(600)
 """
 
 
