@@ -11,7 +11,7 @@ yarn         containers of Hadoop's distributed shell: application, container, h
 
 from graphmill.cluster.connecting import connect
 from graphmill.cluster.settings import ENVIRONMENT, ClusterConfig, TlsConfig, num_cores
-from graphmill.cluster.tasks import Losses, run_task, run_tasks, shown_by_worker
+from graphmill.cluster.tasks import Losses, cleaning_up, run_task, run_tasks, shown_by_worker
 from graphmill.cluster.workers import described_workers, memory_of_workers, worker_addresses
 
 __all__ = [
@@ -19,6 +19,7 @@ __all__ = [
     "ClusterConfig",
     "Losses",
     "TlsConfig",
+    "cleaning_up",
     "connect",
     "described_workers",
     "memory_of_workers",

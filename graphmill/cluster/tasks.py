@@ -77,13 +77,27 @@ def run_tasks(
         return results
     except Exception:
         unfinished = {future.key for future in number_of if not future.done()}
-        client.cancel(list(number_of))
-        with suppress(OSError):  # the cluster and its tasks are gone
+        with cleaning_up(client), suppress(OSError):  # the cluster and its tasks are gone
+            client.cancel(list(number_of))
             while any(client.run(_holds, unfinished, on_error="ignore").values()):
                 time.sleep(_POLL_S)
         raise
     finally:
-        client.cancel(list(number_of))
+        with cleaning_up(client):
+            client.cancel(list(number_of))
+
+
+@contextmanager
+def cleaning_up(client: Client) -> Iterator[None]:
+    """Ask the cluster to free something; nothing is left of it where the client has lost it, and closed.
+
+    Such a client raises errors of several kinds. They would hide the error that the cluster went away.
+    """
+    try:
+        yield
+    except Exception:
+        if client.status != "closed":
+            raise
 
 
 def _may_pass(error: StorageError) -> bool:
@@ -114,8 +128,9 @@ def run_task(client: Client, function: Callable[..., Result], *arguments: Any, d
         progress.end(description)
         return result
     finally:
-        client.cancel([future])
-        client.unsubscribe_topic(progress.TOPIC)
+        with cleaning_up(client):
+            client.cancel([future])
+            client.unsubscribe_topic(progress.TOPIC)
 
 
 def _show_event(event: tuple[Any, dict[str, Any]]) -> None:

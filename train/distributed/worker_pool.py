@@ -167,12 +167,13 @@ class WorkerPool:
 
     def shut_down(self) -> None:
         """Cancel the tasks, each of which notices by itself; free what the workers hold."""
-        self._client.cancel([future for future, _ in self._running.values()])
-        self._client.unsubscribe_topic(self.topic)
-        for task in list(self.tasks.values()):
-            self._forget(task)
-        self._holders.clear()
-        self.shards.close()
+        with cluster.cleaning_up(self._client):
+            self._client.cancel([future for future, _ in self._running.values()])
+            self._client.unsubscribe_topic(self.topic)
+            for task in list(self.tasks.values()):
+                self._forget(task)
+            self._holders.clear()
+            self.shards.close()
 
     def _look(self, *, start_tasks: bool) -> None:
         now = time.monotonic()

@@ -12,7 +12,7 @@ from typing import Any
 
 import dask
 import pytest
-from distributed import Client, LocalCluster
+from distributed import Client, Future, LocalCluster
 
 from graphmill import cluster, storage
 from graphmill.cluster import ClusterConfig, dashboard, tasks
@@ -294,7 +294,9 @@ def rest() -> None:
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
-def test_a_lost_scheduler_is_a_cluster_error() -> None:
+@pytest.mark.parametrize("has_closed", [False, True])
+def test_a_lost_scheduler_is_a_cluster_error(monkeypatch: pytest.MonkeyPatch, has_closed: bool) -> None:
+    """Whether or not the client has given up and closed by then."""
     command = [sys.executable, "-m", "distributed.cli.dask_scheduler", "--port=0", "--no-dashboard"]
     with subprocess.Popen([*command, "--host=127.0.0.1"], stderr=subprocess.PIPE, text=True) as scheduler:
         assert scheduler.stderr is not None
@@ -303,6 +305,14 @@ def test_a_lost_scheduler_is_a_cluster_error() -> None:
         with Client(address, timeout=60) as client, ThreadPoolExecutor(1) as pool:
             assert dashboard.address(client, is_here=True) is None
             client._timeout = 1  # it need not look long for a scheduler that is gone
+            if has_closed:
+                result_of = tasks._result
+
+                def late(future: Future, description: str) -> Any:
+                    wait_until(lambda: client.status == "closed")
+                    return result_of(future, description)
+
+                monkeypatch.setattr(tasks, "_result", late)
             asked = pool.submit(cluster.run_tasks, client, rest, [()], description="resting")
             wait_until(lambda: bool(client.futures))
             scheduler.kill()
