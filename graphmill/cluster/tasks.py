@@ -96,7 +96,7 @@ def cleaning_up(client: Client) -> Iterator[None]:
     try:
         yield
     except Exception:
-        if client.status != "closed":
+        if client.status not in ("closing", "closed"):
             raise
 
 
