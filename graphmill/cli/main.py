@@ -16,6 +16,7 @@ from graphmill.config.plugins import read_plugins
 from graphmill.config.stages import named
 from graphmill.display import terminal
 from graphmill.run import lock
+from graphmill.version import __version__
 
 # Commands that are imported when they are used: `module:object`.
 _ELSEWHERE = {
@@ -51,7 +52,7 @@ class _Group(click.Group):
 
 
 @click.group(cls=_Group, context_settings=exit_codes.CONTEXT)
-@click.version_option(package_name="graphmill")
+@click.version_option(__version__)
 def command() -> None:
     """Turn raw edges with string ids into embeddings under the same ids."""
 

@@ -18,6 +18,7 @@ from graphmill.config import Config
 from graphmill.display import terminal
 from graphmill.run import dates
 from graphmill.storage import hdfs
+from graphmill.version import __version__
 from graphmill.vocab import RECORD
 
 MASTER_VARIABLE = "GRAPHMILL_MASTER"
@@ -164,7 +165,7 @@ def output_options(command: Command) -> Command:
         command = click.option(
             flag, name, is_flag=True, is_eager=True, expose_value=False, callback=choose, help=text
         )(command)
-    return click.version_option(package_name="graphmill")(command)
+    return click.version_option(__version__)(command)
 
 
 def cluster_options(command: Command) -> Command:

@@ -25,6 +25,7 @@ from graphmill.config.stages import STAGES, named
 from graphmill.display import progress, terminal
 from graphmill.errors import ConfigError
 from graphmill.monitoring import server as metrics
+from graphmill.version import __version__
 
 log = logging.getLogger("graphmill")
 
@@ -52,7 +53,7 @@ def _scripts(context: click.Context, parameter: click.Parameter, typed: str) -> 
 @master_option
 @conf_option
 @cluster_options
-@click.version_option(package_name="graphmill")
+@click.version_option(__version__)
 @click.argument("script", shell_complete=_scripts)
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def command(

@@ -11,7 +11,7 @@ yarn         containers of Hadoop's distributed shell: application, container, h
 
 from graphmill.cluster.connecting import connect
 from graphmill.cluster.settings import ENVIRONMENT, ClusterConfig, TlsConfig, num_cores
-from graphmill.cluster.tasks import Losses, cleaning_up, run_task, run_tasks, shown_by_worker
+from graphmill.cluster.tasks import Losses, cleaning_up, listening, run_task, run_tasks, shown_by_worker
 from graphmill.cluster.workers import described_workers, memory_of_workers, worker_addresses
 
 __all__ = [
@@ -22,6 +22,7 @@ __all__ = [
     "cleaning_up",
     "connect",
     "described_workers",
+    "listening",
     "memory_of_workers",
     "num_cores",
     "run_task",

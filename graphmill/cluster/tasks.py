@@ -100,6 +100,17 @@ def cleaning_up(client: Client) -> Iterator[None]:
             raise
 
 
+@contextmanager
+def listening(client: Client, topic: str, handler: Callable[[tuple[Any, Any]], None]) -> Iterator[None]:
+    """Call `handler` with each event of a topic of Dask, (time, message), during the block."""
+    client.subscribe_topic(topic, handler)
+    try:
+        yield
+    finally:
+        with cleaning_up(client):
+            client.unsubscribe_topic(topic)
+
+
 def _may_pass(error: StorageError) -> bool:
     """Tell whether the same task may succeed later."""
     return error.exit_code == StorageError.exit_code and not isinstance(error, DiskFullError)
@@ -121,16 +132,15 @@ def run_task(client: Client, function: Callable[..., Result], *arguments: Any, d
     Raises:
         ClusterError: the task killed several workers, or the cluster went away.
     """
-    client.subscribe_topic(progress.TOPIC, _show_event)
-    future = client.submit(function, *arguments, pure=False)
-    try:
-        result: Result = _result(future, description)
-        progress.end(description)
-        return result
-    finally:
-        with cleaning_up(client):
-            client.cancel([future])
-            client.unsubscribe_topic(progress.TOPIC)
+    with listening(client, progress.TOPIC, _show_event):
+        future = client.submit(function, *arguments, pure=False)
+        try:
+            result: Result = _result(future, description)
+            progress.end(description)
+            return result
+        finally:
+            with cleaning_up(client):
+                client.cancel([future])
 
 
 def _show_event(event: tuple[Any, dict[str, Any]]) -> None:
@@ -151,11 +161,8 @@ def shown_by_worker(client: Client) -> Iterator[None]:
         number = numbers.setdefault(event[1]["worker"], len(numbers) + 1)
         progress.show(replace(tick, description=f"{tick.description}, worker {number}"))
 
-    client.subscribe_topic(progress.TOPIC, show)
-    try:
+    with listening(client, progress.TOPIC, show):
         yield
-    finally:
-        client.unsubscribe_topic(progress.TOPIC)
 
 
 def _result(future: Future, description: str) -> Any:
@@ -185,11 +192,8 @@ class Losses:
     @contextmanager
     def counted(self, client: Client) -> Iterator[None]:
         """Count the workers that leave unexpectedly during the block."""
-        client.subscribe_topic(_SCHEDULER_TOPIC, self._count)
-        try:
+        with listening(client, _SCHEDULER_TOPIC, self._count):
             yield
-        finally:
-            client.unsubscribe_topic(_SCHEDULER_TOPIC)
 
     def _count(self, event: tuple[Any, Any]) -> None:
         message = event[1] if isinstance(event[1], dict) else {}

@@ -24,10 +24,11 @@ from graphmill.config.stages import STAGES
 from graphmill.display import progress
 from graphmill.errors import ClusterError, ConfigError
 from graphmill.storage import run_folder
+from graphmill.version import __version__
 
 PACKAGES = list(dict.fromkeys(["graphmill", *(stage.job.partition(".")[0] for stage in STAGES.values())]))
 # Client, scheduler and workers exchange pickles of these packages.
-MUST_AGREE = ("graphmill", "dask", "distributed")  # and Python
+MUST_AGREE = ("dask", "distributed")  # and graphmill, and Python
 MUST_BE_THERE = ("h5py", "numpy", "pyarrow", "torch", "xxhash")
 
 log = logging.getLogger("graphmill")
@@ -117,7 +118,7 @@ def _ask(client: Client, kind: Kind) -> dict[str, dict[str, Any]]:
 
     def probe() -> dict[str, Any]:  # nested, so pickled by value: workers may lack graphmill
         versions = {"python": ".".join(platform.python_version_tuple()[:2])}
-        for package in ("graphmill", "dask", "distributed", *MUST_BE_THERE):
+        for package in ("graphmill", *MUST_AGREE, *MUST_BE_THERE):
             with suppress(importlib.metadata.PackageNotFoundError):
                 if package != "graphmill" or importlib.util.find_spec(package):
                     versions[package] = importlib.metadata.version(package)
@@ -133,7 +134,7 @@ def _ask(client: Client, kind: Kind) -> dict[str, dict[str, Any]]:
 
 
 def _check_versions(place: str, found: dict[str, str]) -> None:
-    here = {name: importlib.metadata.version(name) for name in MUST_AGREE}
+    here = {"graphmill": __version__} | {name: importlib.metadata.version(name) for name in MUST_AGREE}
     here["python"] = ".".join(platform.python_version_tuple()[:2])
     problems = [
         f"{name} is {found.get(name, 'missing')} there and {version} here"
@@ -158,8 +159,7 @@ def _upload(client: Client, path: Path, kind: Kind) -> None:
 
 def own_package(folder: Path) -> Path:
     """Write this installation to a zip in `folder`, with its version; Python can import from the zip."""
-    version = importlib.metadata.version("graphmill")
-    target = folder / f"graphmill-{version}.zip"
+    target = folder / f"graphmill-{__version__}.zip"
     # Reproducible images have files of 1970, a time that a zip cannot hold.
     with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED, strict_timestamps=False) as archive:
         for package in PACKAGES:
@@ -167,8 +167,8 @@ def own_package(folder: Path) -> Path:
             for path in sorted(root.rglob("*")):
                 if path.is_file() and "__pycache__" not in path.parts:
                     archive.write(path, str(Path(package, path.relative_to(root))))
-        metadata = importlib.metadata.distribution("graphmill").read_text("METADATA") or ""
-        archive.writestr(f"graphmill-{version}.dist-info/METADATA", metadata)
+        metadata = f"Metadata-Version: 2.1\nName: graphmill\nVersion: {__version__}\n"
+        archive.writestr(f"graphmill-{__version__}.dist-info/METADATA", metadata)
     return target
 
 

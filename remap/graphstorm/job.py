@@ -150,7 +150,8 @@ def _write_all(
 
 def _forget_scratch(client: Client, token: str) -> None:
     try:
-        client.run(_remove_scratch, token, on_error="ignore")
+        with cluster.cleaning_up(client):
+            client.run(_remove_scratch, token, on_error="ignore")
     except (OSError, ClusterError, ValueError):  # without a cluster, the next job cleans up
         log.debug("scratch folders could not be removed", exc_info=True)
 

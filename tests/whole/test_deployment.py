@@ -306,12 +306,17 @@ def test_a_checkout_on_the_path_runs_without_being_installed(tmp_path: Path) -> 
     tables = ["etl.tables=[{path: t.csv, lhs: a, rhs: b, relation: r}]"]
     settings = ["dimension=2", "entities={n: {}}", "relations=[{name: r, lhs: n, rhs: n}]", *tables]
     (tmp_path / "c.yaml").write_text(f"{{input: {tmp_path}, output: out}}")
-    done = subprocess.run(
-        [sys.executable, "-S", "-m", "etl", "--master", "local[1]", "--conf", "c.yaml"]
-        + [f"--set={each}" for each in settings],
-        env={**os.environ, "PYTHONPATH": f"{REPOSITORY}{os.pathsep}{libraries}"},
-        cwd=tmp_path, capture_output=True, text=True, check=False, timeout=300,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+
+    def run(*words: str) -> str:
+        done = subprocess.run(
+            [sys.executable, "-S", "-m", *words],
+            env={**os.environ, "PYTHONPATH": f"{REPOSITORY}{os.pathsep}{libraries}"},
+            cwd=tmp_path, capture_output=True, text=True, check=False, timeout=300,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    run("etl", "--master", "local[1]", "--conf", "c.yaml", *[f"--set={each}" for each in settings])
     record = json.loads((tmp_path / "out" / "run.json").read_text())
     assert record["versions"]["graphmill"] == graphmill.__version__
+    assert run("graphmill", "--version").endswith(f" {graphmill.__version__}\n")

@@ -92,11 +92,8 @@ def is_small(config: Config) -> bool:
 @contextmanager
 def _told(client: Client) -> Iterator[None]:
     """Log what an evaluation inside a task tells."""
-    client.subscribe_topic(evaluation.TOPIC, lambda event: log.info(event[1]["text"]))
-    try:
+    with cluster.listening(client, evaluation.TOPIC, lambda event: log.info(event[1]["text"])):
         yield
-    finally:
-        client.unsubscribe_topic(evaluation.TOPIC)
 
 
 def warn_of_unranked(figures: dict[str, Any]) -> None:

@@ -134,14 +134,13 @@ class FusedStep:
         costs = []
         for side, source in enumerate(sources):
             gradient_CKD, positive = gradient_SCKD[1 - side], sides[1 - side].positive
-            related_CPD = None if source.parameters_RD is None else related_SCPD[side]
             cost_CP = self.kernels.backward(
                 source,
                 sides[side].found.gradient_CPD,
                 positive,
                 self._regularization(side),
                 gradient_CKD,
-                related_CPD,
+                related_SCPD[side],
             )
             costs.append(cost_CP)
         self.branch.join()

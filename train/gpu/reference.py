@@ -181,7 +181,7 @@ def backward(
     positive: Positive,
     regularization: tuple[float, float],
     out_CKD: Tensor,
-    related_CPD: Tensor | None,
+    related_CPD: Tensor,
 ) -> Tensor:
     """Write the gradients of the rows, which are the first P candidates of their side, to `out_CKD`.
 
@@ -195,7 +195,7 @@ def backward(
     row_gradient_CPD += positive.pull_CP.unsqueeze(-1) * _wide(positive.query_CPD)
     first_CPD = out_CKD[:, : rows_CPD.shape[1]]
     first_CPD.copy_(row_gradient_CPD + first_CPD if positive.is_negative else row_gradient_CPD)
-    if own_CPD is None or related_CPD is None:
+    if own_CPD is None:
         return cost_CP
     own_gradient_CPD, own_cost_CP = _regularised(source.operator, own_CPD, regularization[1])
     related_CPD.copy_(own_gradient_CPD)

@@ -18,6 +18,7 @@ from typing import Any, Literal
 
 from distributed import Client, get_worker
 
+from graphmill import cluster
 from graphmill.config import Config
 from graphmill.errors import ConfigError
 from train.config import TrainConfig
@@ -105,11 +106,8 @@ def announced(client: Client) -> Iterator[None]:
             seen.add(str(found))
             Plan(**found).log()
 
-    client.subscribe_topic(TOPIC, show)
-    try:
+    with cluster.listening(client, TOPIC, show):
         yield
-    finally:
-        client.unsubscribe_topic(TOPIC)
 
 
 def all_reduce_of(config: Config) -> AllReduce | None:

@@ -315,6 +315,9 @@ def test_a_lost_scheduler_is_a_cluster_error(monkeypatch: pytest.MonkeyPatch, ha
                 monkeypatch.setattr(tasks, "_result", late)
             asked = pool.submit(cluster.run_tasks, client, rest, [()], description="resting")
             wait_until(lambda: bool(client.futures))
-            scheduler.kill()
-            with pytest.raises(ClusterError, match="resting: the cluster went away: Client lost the connec"):
+            with (
+                pytest.raises(ClusterError, match="resting: the cluster went away: Client lost the connec"),
+                cluster.Losses().counted(client),
+            ):
+                scheduler.kill()
                 asked.result()

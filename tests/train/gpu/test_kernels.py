@@ -75,7 +75,7 @@ def side_of_a_step(
     results |= {"query gradients": compared.gradient_CPD, "pulls": compared.pull_CP}
     results |= {"negatives' gradients": gradient_CKD[:, first:].clone()}
     positive = Positive(query_CPD, compared.pull_CP, is_negative=not first)
-    related_CPD = None if source.parameters_RD is None else torch.full_like(compared.gradient_CPD, torch.nan)
+    related_CPD = torch.full_like(compared.gradient_CPD, torch.nan)
     cost_CP = module.backward(
         source, compared.gradient_CPD, positive, (0.03, 0.02), gradient_CKD, related_CPD
     )
@@ -85,7 +85,7 @@ def side_of_a_step(
         table_ND, sums_N = problem.table_ND.clone(), problem.sums_N.clone()
         update(table_ND, sums_N, touched, gradient_TD, LR)
         results |= {f"{update.__name__} table": table_ND, f"{update.__name__} sums": sums_N}
-    if related_CPD is not None:
+    if source.parameters_RD is not None:
         values_RD, sums_RD = problem.parameters_RD.clone(), problem.parameters_RD.square()
         related = module.runs(problem.rel_CP.flatten())
         module.update_rows(values_RD, sums_RD, related, related_CPD.flatten(0, 1), LR)

@@ -208,7 +208,7 @@ def backward(
     positive: Positive,
     regularization: tuple[float, float],
     out_CKD: Tensor,
-    related_CPD: Tensor | None,
+    related_CPD: Tensor,
 ) -> Tensor:
     """See reference.backward."""
     table_ND, rows_CP, parameters_RD = source.table_ND, source.rows_CP, source.parameters_RD
@@ -217,8 +217,8 @@ def backward(
     _backward[triton.cdiv(rows_CP.numel(), shape["BR"]),](
         table_ND, rows_CP, out_CKD.shape[1], table_ND if parameters_RD is None else parameters_RD,
         source.rel_CP, gradient_CPD, positive.query_CPD, positive.pull_CP, out_CKD,
-        out_CKD if related_CPD is None else related_CPD, cost_CP, rows_CP.numel(), rows_CP.shape[1],
+        related_CPD, cost_CP, rows_CP.numel(), rows_CP.shape[1],
         *regularization, _OPERATORS[source.operator], source.adjoint,
-        related_CPD is not None, positive.is_negative, W=positive.query_CPD.stride(1), **shape,
+        parameters_RD is not None, positive.is_negative, W=positive.query_CPD.stride(1), **shape,
     )  # fmt: skip
     return cost_CP
