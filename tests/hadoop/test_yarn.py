@@ -11,6 +11,7 @@ import sys
 import tarfile
 import textwrap
 import venv
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
@@ -205,15 +206,19 @@ def test_every_way_to_end_ends_the_application(yarn: MiniHdfs, tmp_path: Path) -
             start_new_session=True,
             preexec_fn=heed_sigint,
         )
-    workers = []
-    for way, (number, _) in ways.items():
-        if number is not None:
-            stdout = runs[way].stdout
-            assert stdout is not None
-            told = stdout.readline()
-            assert told, (way, runs[way].communicate(timeout=600)[1])
-            workers += [int(word) for word in told.split()[1:]]
-            os.killpg(runs[way].pid, number)
+
+    def end(way: str, number: signal.Signals) -> list[int]:
+        stdout = runs[way].stdout
+        assert stdout is not None
+        told = stdout.readline()
+        assert told, (way, runs[way].communicate(timeout=600)[1])
+        os.killpg(runs[way].pid, number)
+        return [int(word) for word in told.split()[1:]]
+
+    # In the order in which they get workers: there is no room for the workers of all.
+    sleepers = {way: number for way, (number, _) in ways.items() if number is not None}
+    with ThreadPoolExecutor(len(sleepers)) as pool:
+        workers = [pid for pids in pool.map(end, sleepers, sleepers.values()) for pid in pids]
     assert len(workers) == 3
     for way, (_, code) in ways.items():
         _, errors = runs[way].communicate(timeout=600)
