@@ -306,13 +306,13 @@ def test_a_lost_scheduler_is_a_cluster_error(monkeypatch: pytest.MonkeyPatch, ha
             assert dashboard.address(client, is_here=True) is None
             client._timeout = 1  # it need not look long for a scheduler that is gone
             if has_closed:
-                result_of = tasks._result
+                result_of = Future.result
 
-                def late(future: Future, description: str) -> Any:
+                def late(future: Future) -> Any:
                     wait_until(lambda: client.status == "closed")
-                    return result_of(future, description)
+                    return result_of(future)
 
-                monkeypatch.setattr(tasks, "_result", late)
+                monkeypatch.setattr(Future, "result", late)
             asked = pool.submit(cluster.run_tasks, client, rest, [()], description="resting")
             wait_until(lambda: bool(client.futures))
             with (
