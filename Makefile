@@ -36,7 +36,7 @@ test-image: $(INSTALLED) ## build the Dockerfile and run its image, as root, wit
 check: $(INSTALLED) ## style, types, and the layers of the house
 	$(BIN)/ruff format --check --quiet .
 	$(BIN)/ruff check --quiet .
-	$(BIN)/mypy
+	$(BIN)/mypy --num-workers 2
 	$(BIN)/lint-imports
 	$(BIN)/hadolint Dockerfile
 

@@ -29,7 +29,7 @@ from etl.config import EtlConfig
 from etl.run.outputs import output_uris, put, shared_uris
 from etl.steps import exchange, spill
 from etl.steps.exchange import Exchange
-from etl.steps.shared import Shared, Value, share
+from etl.steps.shared import Shared, Value, json_of, share
 from etl.steps.task_settings import Folders
 from graphmill import storage
 from graphmill.cluster import run_tasks
@@ -127,7 +127,7 @@ class Work:
         Raises:
             FormatError: the result that an earlier run left is of another type.
         """
-        adapter: TypeAdapter[Result] = TypeAdapter(kind)
+        adapter: TypeAdapter[Result] = json_of(kind)
         if name in self._steps:
             try:
                 return adapter.validate_json(self._steps[name].result)

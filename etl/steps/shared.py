@@ -5,7 +5,7 @@ file in which it finds the settings, the names of chunks, the shards.
 """
 
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any, Generic, TypeVar
 
 from pydantic import TypeAdapter
@@ -37,13 +37,19 @@ def share(uri: str, value: Value, num_tasks: int) -> Shared[Value]:
 
     A name stands for one value: processes keep what they have read.
     """
-    content = TypeAdapter(type(value)).dump_json(value)
+    content = json_of(type(value)).dump_json(value)
     if num_tasks * len(content) <= MAX_COPIED_BYTES:
         return Shared(type(value), value)
     storage.write_text(uri, content.decode())
     return Shared(type(value), uri=uri)
 
 
+@cache
+def json_of(kind: Any) -> TypeAdapter[Any]:
+    """Return what reads and writes values of a type as JSON: made once, as that takes milliseconds."""
+    return TypeAdapter(kind)
+
+
 @lru_cache(maxsize=4)
 def _read(kind: Any, uri: str) -> Any:
-    return TypeAdapter(kind).validate_json(storage.read_bytes(uri))
+    return json_of(kind).validate_json(storage.read_bytes(uri))

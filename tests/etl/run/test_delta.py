@@ -175,7 +175,7 @@ SHAPES = st.fixed_dictionaries(
 @pytest.mark.slow
 @given(days=DAYS, shape=SHAPES)
 @settings(
-    max_examples=16,
+    max_examples=12,
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )

@@ -28,7 +28,7 @@ from tests.etl.graphs import (
 )
 
 IN_A_WHILE = settings(
-    max_examples=25,
+    max_examples=15,
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from graphmill.library.nearest import Floats
-from graphmill.report.layout import MIN_NEIGHBORHOOD, kept_layout, layout, project
+from graphmill.report.layout import MIN_VECTORS, kept_layout, layout, project
 
 
 def planted(rng: np.random.Generator, num_groups: int, size: int = 40) -> tuple[Floats, np.ndarray]:
@@ -48,7 +48,7 @@ def test_without_the_extra_the_map_is_of_principal_components(
     assert np.array_equal(layout(vectors_ND).places, found.places)
 
 
-@pytest.mark.parametrize("count", [3, MIN_NEIGHBORHOOD - 1, MIN_NEIGHBORHOOD])
+@pytest.mark.parametrize("count", [3, MIN_VECTORS - 1, MIN_VECTORS])
 def test_few_or_equal_vectors_have_a_map(count: int) -> None:
     found = layout(np.ones((count, 4), np.float32))
     assert found.places.shape == (count, 2)
