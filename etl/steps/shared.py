@@ -37,11 +37,12 @@ def share(uri: str, value: Value, num_tasks: int) -> Shared[Value]:
 
     A name stands for one value: processes keep what they have read.
     """
-    content = json_of(type(value)).dump_json(value)
+    kind: Any = type(value)
+    content = json_of(kind).dump_json(value)
     if num_tasks * len(content) <= MAX_COPIED_BYTES:
-        return Shared(type(value), value)
+        return Shared(kind, value)
     storage.write_text(uri, content.decode())
-    return Shared(type(value), uri=uri)
+    return Shared(kind, uri=uri)
 
 
 @cache

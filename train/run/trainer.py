@@ -3,7 +3,7 @@
     for each iteration left (epoch, edge path, chunk):
         for each bucket, in bucket_order:
             swap partitions; read edges; rank the held-out ones; step through the batches; rank again
-        write every partition, the model, the stats; commit
+        write every partition, the model, the stats; commit: a delta's short iterations at most once a minute
 
 While a bucket is trained, a thread writes what the last one left and reads what the next one needs
 (`train.prefetch`). Where all rows stay in memory, and a copy of them, another thread writes and commits a
@@ -12,6 +12,7 @@ that it interrupts, and the version on its way: the next run starts from the las
 numbers, so it ends with the same bytes.
 """
 
+import time
 from collections.abc import Sequence
 from concurrent.futures import Future
 from functools import partial
@@ -38,6 +39,9 @@ from train.tables.partition_store import PartitionStore, Store
 from train.tables.resident_store import ResidentStore
 from train.tables.run_context import ModelState, RunContext
 
+COMMIT_S = 60.0
+"""Seconds between commits of a delta whose rows are all in memory."""
+
 
 class Trainer(TrainingRun):
     """A run of training on one worker."""
@@ -60,6 +64,8 @@ class Trainer(TrainingRun):
         self._edges: dict[Bucket, Future[EdgeTensors]] = {}  # read, or being read
         self._num_done = self._num_edges = 0  # edges of the iteration
         self._pending: Future[None] | None = None  # of the version that is on its way
+        self._lines: list[dict[str, Any]] = []  # of training_stats.json, since the last commit
+        self._committed_s = time.monotonic()
 
     def iterate(self, iteration: Iteration) -> None:
         """Train on the buckets one after the other, and begin to write and commit the version."""
@@ -73,16 +79,10 @@ class Trainer(TrainingRun):
             if self._pending is not None and self._pending.done():
                 self.settle()  # an error ends the run early
         before = self._wait_s, self.store.num_written
-        self.settle()
-        files = self.store.write_all(iteration, self.committing)
-        state, lines = ModelState.copied(self.model, self.adagrad), self.metrics.lines()
         self.version += 1
-        self._pending = self.committing.submit(
-            self._end_version, files, state, lines, self.version, iteration
-        )
-        if not self.store.writes_beside:
-            self.settle()
-        self.store.end_version()
+        self._lines += self.metrics.lines()
+        if self._is_committed():
+            self._begin_commit(iteration)
         self.metrics.end_iteration(
             wait_s=self._wait_s - before[0], partitions_written=self.store.num_written - before[1]
         )
@@ -102,6 +102,30 @@ class Trainer(TrainingRun):
         """The plan and the size of the model."""
         num_parameters = self.context.num_parameters(self.model)
         return {"device": self.plan.device, "plan": self.plan.figures(), "num_parameters": num_parameters}
+
+    def _is_committed(self) -> bool:
+        """Whether the version is committed: each but some of a delta, which can write more than it trains."""
+        return (
+            self.context.delta is None
+            or not self.store.is_in_memory
+            or self.version == self.schedule.num_iterations
+            or self.validation.is_due(self.version)
+            or self.schedule.preserved_epoch(self.config, self.version) is not None
+            or time.monotonic() >= self._committed_s + COMMIT_S
+        )
+
+    def _begin_commit(self, iteration: Iteration) -> None:
+        """Begin to write and commit the version."""
+        self.settle()
+        files = self.store.write_all(iteration, self.committing)
+        state, lines = ModelState.copied(self.model, self.adagrad), self._lines
+        self._lines, self._committed_s = [], time.monotonic()
+        self._pending = self.committing.submit(
+            self._end_version, files, state, lines, self.version, iteration
+        )
+        if not self.store.writes_beside:
+            self.settle()
+        self.store.end_version()
 
     def _end_version(
         self,

@@ -72,7 +72,7 @@ class PlainStep:
             scored = scores(model, block, embeddings)
             violators = [_num_violators(scored[side]) for side in Side]
             loss, score_gradients = self._loss(scored, block)
-            torch.autograd.backward([each for side in Side for each in scored[side]], score_gradients)
+            backward([each for side in Side for each in scored[side]], score_gradients)
             loss += self._predict_relations(model, block, embeddings)
             reg = self._regularise_entities(model, block, embeddings)
             figures.append(StepFigures(loss, reg, *violators))
@@ -94,8 +94,11 @@ class PlainStep:
         steps = zip(*(block.steps() for block in blocks), strict=True)
         return _summed([self.step(batch, blocks, tables) for blocks in steps])
 
-    def _loss(self, scored: Mapping[Side, Scores], block: Block) -> tuple[Tensor, list[Tensor]]:
-        """Return the loss of both sides, and the gradients of pos_CP and neg_CPM; overwrites neg_CPM."""
+    def _loss(self, scored: Mapping[Side, Scores], block: Block) -> tuple[Tensor, list[Tensor | None]]:
+        """Return the loss of both sides, and the gradients of pos_CP and neg_CPM, None for none.
+
+        Overwrites neg_CPM.
+        """
         loss_fn, margin, weight_CP = self.config.loss_fn, self.config.margin, block.weight_CP
         lhs, rhs = (
             losses.loss_gradient(loss_fn, margin, each.pos_CP.detach(), each.neg_CPM.detach(), weight_CP)
@@ -176,6 +179,12 @@ class PlainStep:
             rows_U, gradient_UD = optimizer.sum_duplicates(torch.cat(rows), torch.cat(gradients))
             table = tables[sides[0]]
             optimizer.update_rows(table.embeddings_ND, table.sums, rows_U, gradient_UD, lr, max_norm)
+
+
+def backward(values: Sequence[Tensor], gradients: Sequence[Tensor | None]) -> None:
+    """Carry the gradients of values back to the rows; those without a gradient move nothing."""
+    pairs = [each for each in zip(values, gradients, strict=True) if each[1] is not None]
+    torch.autograd.backward([value for value, _ in pairs], [gradient for _, gradient in pairs])
 
 
 def gather(batch: Batch, block: Block, tables: Mapping[Side, Table]) -> dict[Side, Tensor]:

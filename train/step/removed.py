@@ -44,12 +44,12 @@ class RemovedStep(PlainStep):
         self._scale = {side: num / NUM_CANDIDATES for side, num in batch.num_entities(tables).items()}
         return super().__call__(batch, tables, generator)
 
-    def _loss(self, scored: Mapping[Side, Scores], block: Block) -> tuple[Tensor, list[Tensor]]:
-        """Return the slopes of pos_CP and neg_CPM of both sides; the loss is not known, and 0."""
-        slopes = []
+    def _loss(self, scored: Mapping[Side, Scores], block: Block) -> tuple[Tensor, list[Tensor | None]]:
+        """Return the slopes of pos_CP of both sides; the loss is not known, and 0."""
+        slopes: list[Tensor | None] = []
         for side in (Side.LHS, Side.RHS):
             pos_CP, neg_CPM = (each.detach() for each in scored[side])
-            slopes += [self._slope(pos_CP, neg_CPM, side) * block.weight_CP, torch.zeros_like(neg_CPM)]
+            slopes += [self._slope(pos_CP, neg_CPM, side) * block.weight_CP, None]
         return block.weight_CP.new_zeros(()), slopes
 
     def _slope(self, pos_CP: Tensor, neg_CPM: Tensor, side: Side) -> Tensor:

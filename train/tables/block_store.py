@@ -29,6 +29,11 @@ class BlockStore(PartitionStore):
         share = outside_share(self.config, blocks.num) * 2 / max(1, blocks.num - 2)
         self._outside = OutsideRows(self.config.seed, types, share)
 
+    @property
+    def is_in_memory(self) -> bool:
+        """Never: each iteration begins with outside rows from files."""
+        return False
+
     def begin(self, order: Sequence[Bucket], iteration: Iteration) -> None:
         """Note the order of an iteration's visits, and read the outside rows that it begins with."""
         super().begin(order, iteration)
@@ -50,7 +55,7 @@ class BlockStore(PartitionStore):
         """Write the partitions in memory, and copy those that the iteration never needed."""
         self._outside.take_back()
         for key in sorted(self._tables):
-            self._outside.take(key, self._tables[key], self.version + 1)
+            self._outside.take(key, self._tables[key], self.next_version)
         return super().write_all(iteration, background)
 
     def _given(self, bucket: Bucket, iteration: Iteration) -> Mapping[PartitionKey, Table]:
@@ -73,7 +78,7 @@ class BlockStore(PartitionStore):
     def _let_go(self, key: PartitionKey, iteration: Iteration) -> None:
         position = self.uses.position
         if not self.uses.is_left(key):
-            self._outside.take(key, self._tables[key], self.version + 1)
+            self._outside.take(key, self._tables[key], self.next_version)
         elif self.uses.next_of(key)[0] > position + 1:  # what is needed next leaves only without prefetch
             self._outside.take(key, self._tables[key], self.version, position)
         super()._let_go(key, iteration)

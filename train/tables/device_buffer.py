@@ -86,8 +86,8 @@ class DeviceBuffer(Store):
         self._copies.settle()
         files: list[Future[None]] = []
         for key in sorted(self._host, key=lambda key: (key not in self._on_device, key)):
-            table, version = self._host[key], self.version + 1
-            files.append(background.submit(self.files.write, key, table, version, iteration))
+            write = partial(self.files.write, key, self._host[key], self.next_version, iteration)
+            files.append(background.submit(write))
             self._writing[key] = partial(background.result, files[-1])
         return files
 

@@ -28,7 +28,8 @@ class Store(ABC):
 
     Attributes:
         writes_beside: whether the next iteration may train while the files of a version are written.
-        version: version of the checkpoint that the last iteration has made.
+        version: version of the checkpoint whose files have the rows that are not in memory.
+        next_version: version that the current iteration makes.
         uses: the next use of each partition: the partition that is needed again last leaves first.
         num_read: partitions read or drawn so far, or brought to the device.
         num_written: partitions written so far, or taken from the device.
@@ -38,13 +39,20 @@ class Store(ABC):
 
     def __init__(self, context: RunContext) -> None:
         """The context's device is the one that files are read to."""
-        self.config, self.version = context.config, context.version
+        self.config = context.config
+        self.version = self.next_version = context.version
         self.files = PartitionFiles(context)
         self.num_read = self.num_written = 0
         self.uses = Uses([])
 
+    @property
+    def is_in_memory(self) -> bool:
+        """Whether all rows that were trained are in memory, and none in files of the next version."""
+        return False
+
     def begin(self, order: Sequence[Bucket], iteration: Iteration) -> None:
         """Note the order of an iteration's buckets."""
+        self.next_version += 1
         self.uses = Uses([self.needed(bucket, iteration) for bucket in order])
 
     def needed(self, bucket: Bucket, iteration: Iteration) -> set[PartitionKey]:
@@ -66,7 +74,7 @@ class Store(ABC):
 
     def end_version(self) -> None:
         """Count the version that `write_all` has written, or has begun to write."""
-        self.version += 1
+        self.version = self.next_version
 
 
 class PartitionStore(Store):
@@ -79,6 +87,11 @@ class PartitionStore(Store):
         self._coming: dict[PartitionKey, Future[Table]] = {}
         self._leaving: list[Future[None]] = []
         self._written: set[PartitionKey] = set()  # files of the next version, of the current iteration
+
+    @property
+    def is_in_memory(self) -> bool:
+        """Whether no partition has left."""
+        return not self._written
 
     def enter(
         self, bucket: Bucket, then: Bucket | None, iteration: Iteration
@@ -153,10 +166,10 @@ class PartitionStore(Store):
             self._background.result(future)
 
     def _write(self, key: PartitionKey, table: Table, iteration: Iteration) -> None:
-        self.files.write(key, table, self.version + 1, iteration)
+        self.files.write(key, table, self.next_version, iteration)
         self._written.add(key)
         self.num_written += 1
 
     def _load(self, key: PartitionKey) -> Table:
         self.num_read += 1
-        return self.files.load(key, self.version + (key in self._written))
+        return self.files.load(key, self.next_version if key in self._written else self.version)

@@ -30,6 +30,11 @@ class ResidentStore(Store):
         self._tables: dict[PartitionKey, Table] = {}
         self._copy_device = copy_device(context)
 
+    @property
+    def is_in_memory(self) -> bool:
+        """All rows always are."""
+        return True
+
     def enter(
         self, bucket: Bucket, then: Bucket | None, iteration: Iteration
     ) -> Mapping[PartitionKey, Table]:
@@ -47,7 +52,7 @@ class ResidentStore(Store):
         for rows_of_partitions in self._rows.values():
             for key, rows in rows_of_partitions.items():
                 part = tables[key[0], 0].rows(rows)
-                files.append(background.submit(self.files.write, key, part, self.version + 1, iteration))
+                files.append(background.submit(self.files.write, key, part, self.next_version, iteration))
                 self.num_written += 1
         return files
 

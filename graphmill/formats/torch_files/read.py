@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import torch
 from torch import Tensor
@@ -104,15 +105,19 @@ def load(uri: str) -> Any:
         return file.loaded(file.content)
 
 
-def load_stream(stream: Any, size_bytes: int, where: str) -> Any:
-    """The whole content of an open file.
+def load_bytes(content: npt.NDArray[Any], where: str) -> Any:
+    """The whole content of a file in memory; tensors are copied, and nothing else is.
 
     Raises:
         FormatError: torch.save() has not written it, or it holds more than tensors and plain values, or
             more than its size.
     """
-    check_file(stream, size_bytes, where)
-    return _load_whole(stream, size_bytes, where, ANYTHING)
+    with (
+        pa.BufferReader(pa.py_buffer(content)) as source,
+        io.BufferedReader(source, _BUFFER_BYTES) as stream,
+    ):
+        file = TorchFile(source, stream, where, ANYTHING)
+        return file.loaded(file.content)
 
 
 def described(value: Any) -> str:

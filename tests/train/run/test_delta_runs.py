@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import distributed
+import numpy as np
 import pytest
 
 from etl import job as etl_job
@@ -16,8 +17,10 @@ from graphmill.errors import NotFoundError
 from graphmill.formats import pbg_checkpoint
 from tests import REPOSITORY
 from tests.train.deltas import TwoDays, check_still, state_of
+from tests.train.graphs import contents
 from train import job
 from train.edges.added import why_whole
+from train.run import trainer
 from train.run.ensemble import members_of
 from train.tables import folded_rows
 
@@ -66,11 +69,57 @@ def test_without_replay_nothing_is_said(days: TwoDays, tmp_path: Path) -> None:
     assert {epoch["edges"] for epoch in figures["epochs"]} == {len(days.old) + len(days.new)}
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("ensemble", "every"), [(1, 13), (2, 31)])
-def test_kill_anywhere_and_run_again(
-    days: TwoDays, tmp_path: Path, ensemble: int, every: int, near_client: distributed.Client
+@pytest.fixture(scope="module")
+def whole_days(tmp_path_factory: pytest.TempPathFactory, near_client: distributed.Client) -> TwoDays:
+    """The graph with one partition, which stays in memory, and its first day trained."""
+    found = TwoDays(tmp_path_factory.mktemp("whole-days"), near_client)
+    found.train_first()
+    return found
+
+
+@pytest.mark.parametrize("resident", ["never", "always"])
+def test_short_epochs_share_a_commit(
+    whole_days: TwoDays, monkeypatch: pytest.MonkeyPatch, resident: str
 ) -> None:
+    """The checkpoint is the same, training_stats.json too, whenever epochs are committed."""
+    written, left, rows = {}, {}, {}
+    for seconds in (0.0, 1000.0):
+        monkeypatch.setattr(trainer, "COMMIT_S", seconds)
+        config = whole_days.second(f"{resident}-{seconds:g}", num_epochs=4, train={"resident": resident})
+        epochs = job.run(config, whole_days.client)["epochs"]
+        written[seconds] = [each["partitions_written"] > 0 for each in epochs]
+        left[seconds], rows[seconds] = contents(config.checkpoint_path), state_of(config)
+    assert written == {0.0: [True] * 4, 1000.0: [False] * 3 + [True]}
+    assert left[0.0].keys() == left[1000.0].keys()
+    for name in ("checkpoint_version.txt", "training_stats.json"):
+        assert left[0.0][name] == left[1000.0][name]
+    assert rows[0.0].keys() == rows[1000.0].keys()
+    for key, found in rows[0.0].items():
+        np.testing.assert_equal(found, rows[1000.0][key])
+
+
+def test_epochs_that_are_validated_or_preserved_are_committed(
+    whole_days: TwoDays, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trainer, "COMMIT_S", 1000.0)
+    settings = {"num_epochs": 5, "checkpoint_preservation_interval": 2}
+    figures = job.run(whole_days.second("preserved", **settings), whole_days.client)
+    assert [each["partitions_written"] > 0 for each in figures["epochs"]] == [False, True, False, True, True]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("graph", "ensemble", "every"), [("days", 1, 13), ("days", 2, 31), ("whole_days", 1, 7)]
+)
+def test_kill_anywhere_and_run_again(
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    graph: str,
+    ensemble: int,
+    every: int,
+    near_client: distributed.Client,
+) -> None:
+    days: TwoDays = request.getfixturevalue(graph)
     first = days.config("one", name=f"one-{ensemble}", train={"ensemble": ensemble})
     job.run(first, near_client)
     config = days.second(
