@@ -79,10 +79,11 @@ class Trainer(TrainingRun):
             if self._pending is not None and self._pending.done():
                 self.settle()  # an error ends the run early
         before = self._wait_s, self.store.num_written
-        self.version += 1
         self._lines += self.metrics.lines()
-        if self._is_committed():
-            self._begin_commit(iteration)
+        version = self.version + 1
+        if self._is_committed(version):
+            self._begin_commit(version, iteration)
+        self.version = version
         self.metrics.end_iteration(
             wait_s=self._wait_s - before[0], partitions_written=self.store.num_written - before[1]
         )
@@ -103,26 +104,24 @@ class Trainer(TrainingRun):
         num_parameters = self.context.num_parameters(self.model)
         return {"device": self.plan.device, "plan": self.plan.figures(), "num_parameters": num_parameters}
 
-    def _is_committed(self) -> bool:
-        """Whether the version is committed: each but some of a delta, which can write more than it trains."""
+    def _is_committed(self, version: int) -> bool:
+        """Whether a version is committed: each but some of a delta, which can write more than it trains."""
         return (
             self.context.delta is None
             or not self.store.is_in_memory
-            or self.version == self.schedule.num_iterations
-            or self.validation.is_due(self.version)
-            or self.schedule.preserved_epoch(self.config, self.version) is not None
+            or version == self.schedule.num_iterations
+            or self.validation.is_due(version)
+            or self.schedule.preserved_epoch(self.config, version) is not None
             or time.monotonic() >= self._committed_s + COMMIT_S
         )
 
-    def _begin_commit(self, iteration: Iteration) -> None:
-        """Begin to write and commit the version."""
+    def _begin_commit(self, version: int, iteration: Iteration) -> None:
+        """Begin to write and commit the version that the iteration has made."""
         self.settle()
         files = self.store.write_all(iteration, self.committing)
         state, lines = ModelState.copied(self.model, self.adagrad), self._lines
         self._lines, self._committed_s = [], time.monotonic()
-        self._pending = self.committing.submit(
-            self._end_version, files, state, lines, self.version, iteration
-        )
+        self._pending = self.committing.submit(self._end_version, files, state, lines, version, iteration)
         if not self.store.writes_beside:
             self.settle()
         self.store.end_version()

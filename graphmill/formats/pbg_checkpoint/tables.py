@@ -259,8 +259,9 @@ def _read_optimizer(hdf5: h5py.File, uri: str) -> dict[str, Any] | None:
         raise FormatError(f"{where}: expected bytes of the opaque type V1, found {described(dataset)}")
     from graphmill.formats.torch_files.read import load_bytes
 
-    content = np.empty(len(dataset), _OPAQUE)
-    dataset.id.read(h5py.h5s.ALL, h5py.h5s.ALL, content)  # `dataset[...]` takes ten times as long
+    content = np.empty(len(dataset), np.uint8)
+    # `dataset[...]` takes ten times as long
+    dataset.id.read(h5py.h5s.ALL, h5py.h5s.ALL, content.view(_OPAQUE))
     state = load_bytes(content, where)
     if not isinstance(state, dict):
         raise FormatError(f"{where}: expected a dict, found {type(state).__name__}")

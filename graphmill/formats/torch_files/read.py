@@ -37,9 +37,19 @@ Starts = Mapping[int, int]
 class TorchFile:
     """An open file. The tensors of `content` have shapes only; `rows` and `loaded` read their elements."""
 
-    def __init__(self, source: pa.NativeFile, stream: Any, uri: str, expected: str) -> None:
-        """`stream` is a buffered reader of `source`; nothing is read from it afterwards."""
-        self._source, self._uri = source, uri
+    def __init__(
+        self,
+        source: pa.NativeFile,
+        stream: Any,
+        uri: str,
+        expected: str,
+        memory: npt.NDArray[np.uint8] | None = None,
+    ) -> None:
+        """`stream` is a buffered reader of `source`; nothing is read from it afterwards.
+
+        `memory` has the bytes of `source`, where they are in memory: loaded tensors then share it.
+        """
+        self._source, self._uri, self._memory = source, uri, memory
         self._first_bytes: dict[int, int] = {}
         size_bytes = source.size()
         archive = check_file(stream, size_bytes, uri, expected)
@@ -74,7 +84,11 @@ class TorchFile:
         num_bytes = tensor.numel() * tensor.element_size()
         if not num_bytes:
             return torch.empty(tensor.shape, dtype=tensor.dtype)
-        self._source.seek(self._first_bytes[id(tensor)])
+        first_byte = self._first_bytes[id(tensor)]
+        if self._memory is not None and not first_byte % tensor.element_size():
+            shared = torch.from_numpy(self._memory[first_byte : first_byte + num_bytes])
+            return shared.view(tensor.dtype).reshape(tensor.shape)
+        self._source.seek(first_byte)
         content = self._source.read_buffer(num_bytes)
         if content.size != num_bytes:
             raise FormatError(f"{self._uri}: expected {described(tensor)}, found the end of the file")
@@ -105,8 +119,8 @@ def load(uri: str) -> Any:
         return file.loaded(file.content)
 
 
-def load_bytes(content: npt.NDArray[Any], where: str) -> Any:
-    """The whole content of a file in memory; tensors are copied, and nothing else is.
+def load_bytes(content: npt.NDArray[np.uint8], where: str) -> Any:
+    """The whole content of a file in memory, bytes that may be written to; the tensors share the memory.
 
     Raises:
         FormatError: torch.save() has not written it, or it holds more than tensors and plain values, or
@@ -116,7 +130,7 @@ def load_bytes(content: npt.NDArray[Any], where: str) -> Any:
         pa.BufferReader(pa.py_buffer(content)) as source,
         io.BufferedReader(source, _BUFFER_BYTES) as stream,
     ):
-        file = TorchFile(source, stream, where, ANYTHING)
+        file = TorchFile(source, stream, where, ANYTHING, content)
         return file.loaded(file.content)
 
 
