@@ -176,7 +176,7 @@ class RunMetrics:
     def end_iteration(
         self, *, wait_s: float, partitions_written: int = 0, moved: Mapping[str, int] = NOTHING
     ) -> None:
-        """End an iteration that is committed: its last files took `wait_s` seconds of waiting.
+        """End an iteration: the files of its version, if it has any, took `wait_s` seconds of waiting.
 
         `moved` has what several workers moved for the commit, by the names of the figures of a visit.
         """

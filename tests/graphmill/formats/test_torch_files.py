@@ -1,5 +1,6 @@
 """Tensors in `.pt` files, read by rows: files of torch, and damaged or hostile files."""
 
+import io
 import os
 import pickle
 import zipfile
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from graphmill.errors import FormatError, NotFoundError
+from graphmill.formats.torch_files.read import load_bytes
 from graphmill.formats.torch_files.tensor import open_tensor
 
 
@@ -77,6 +79,26 @@ def test_other_forms_are_read_by_torch(tmp_path: Path, tensor: torch.Tensor) -> 
 def test_the_form_before_zip(tmp_path: Path) -> None:
     torch.save(torch.arange(4), tmp_path / "old.pt", _use_new_zipfile_serialization=False)
     assert read(tmp_path / "old.pt", 1, 3)[2].tolist() == [1, 2]
+
+
+@pytest.mark.parametrize("is_zip", [True, False])
+def test_a_file_in_memory_is_loaded_without_a_copy(is_zip: bool) -> None:
+    """Tensors share its memory; where the older form leaves them unaligned, they are copied."""
+    table = torch.randn(50, 3)
+    written = {"step": 3, "table": table, "part": table[7:9], "odd": torch.ones(3, dtype=torch.int8).bool()}
+    written |= {"double": torch.randn(4, dtype=torch.float64), "none": torch.empty(0), "turned": table.T}
+    for content in (written, {name: each for name, each in written.items() if name != "turned"}):
+        stream = io.BytesIO()
+        torch.save(content, stream, _use_new_zipfile_serialization=is_zip)
+        memory = np.frombuffer(stream.getvalue(), np.uint8).copy()
+        found = load_bytes(memory, "here")
+        assert found.keys() == content.keys()
+        for name, each in content.items():
+            assert each == found[name] if name == "step" else torch.equal(each, found[name])
+    first_byte = found["table"].data_ptr() - memory.ctypes.data
+    assert 0 < first_byte < len(memory) or not is_zip
+    with pytest.raises(FormatError, match=r"here: expected .*, found damage or a part"):
+        load_bytes(memory[:-100].copy(), "here")
 
 
 def test_every_truncation_is_noticed(tmp_path: Path) -> None:
