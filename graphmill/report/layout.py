@@ -70,11 +70,10 @@ def layout(vectors_ND: Floats) -> Layout:
         said = "Vectors with a high cosine are near each other (t-SNE); distances between groups mean little."
         return Layout(places_N2, ("t-SNE 1", "t-SNE 2"), said)
     places_N2, share = project(unit_ND)
-    said = (
-        f"The two directions in which vectors differ most hold {share:.0%} of the differences; "
-        "pip install 'graphmill[map]' gives a map that shows groups better."
-    )
-    return Layout(places_N2, ("first principal component", "second principal component"), said)
+    said = f"The two directions in which vectors differ most hold {share:.0%} of the differences"
+    if not find_spec("openTSNE"):
+        said += "; pip install 'graphmill[map]' gives a map that shows groups better, of many vectors"
+    return Layout(places_N2, ("first principal component", "second principal component"), f"{said}.")
 
 
 def tsne(unit_ND: Floats) -> Places | None:

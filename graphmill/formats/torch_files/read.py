@@ -86,13 +86,13 @@ class TorchFile:
             return torch.empty(tensor.shape, dtype=tensor.dtype)
         first_byte = self._first_bytes[id(tensor)]
         if self._memory is not None and not first_byte % tensor.element_size():
-            shared = torch.from_numpy(self._memory[first_byte : first_byte + num_bytes])
-            return shared.view(tensor.dtype).reshape(tensor.shape)
-        self._source.seek(first_byte)
-        content = self._source.read_buffer(num_bytes)
-        if content.size != num_bytes:
+            content = self._memory[first_byte : first_byte + num_bytes]
+        else:
+            self._source.seek(first_byte)
+            content = np.frombuffer(self._source.read_buffer(num_bytes), np.uint8)
+        if len(content) != num_bytes:
             raise FormatError(f"{self._uri}: expected {described(tensor)}, found the end of the file")
-        writable = np.require(np.frombuffer(content, np.uint8), requirements="W")  # as torch wants it
+        writable = np.require(content, requirements="W")  # as torch wants it
         return torch.from_numpy(writable).view(tensor.dtype).reshape(tensor.shape)
 
 

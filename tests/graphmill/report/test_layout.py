@@ -48,6 +48,13 @@ def test_without_the_extra_the_map_is_of_principal_components(
     assert np.array_equal(layout(vectors_ND).places, found.places)
 
 
+def test_few_vectors_are_no_reason_to_install_what_is_there(rng: np.random.Generator) -> None:
+    pytest.importorskip("openTSNE", reason="needs openTSNE: pip install 'graphmill[map]'")
+    found = layout(planted(rng, 3, MIN_VECTORS // 3 - 1)[0])
+    assert "principal component" in found.axes[0]
+    assert "pip install" not in found.meaning
+
+
 @pytest.mark.parametrize("count", [3, MIN_VECTORS - 1, MIN_VECTORS])
 def test_few_or_equal_vectors_have_a_map(count: int) -> None:
     found = layout(np.ones((count, 4), np.float32))

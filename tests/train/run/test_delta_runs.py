@@ -2,10 +2,12 @@
 
 import json
 import logging
+import shutil
 import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import distributed
 import numpy as np
@@ -98,12 +100,21 @@ def test_short_epochs_share_a_commit(
         np.testing.assert_equal(found, rows[1000.0][key])
 
 
+@pytest.mark.parametrize(
+    ("why", "settings"),
+    [
+        ("preserved", {"checkpoint_preservation_interval": 2}),
+        ("validated", {"train": {"validate_split": "valid", "validate_every": 2}}),
+    ],
+)
 def test_epochs_that_are_validated_or_preserved_are_committed(
-    whole_days: TwoDays, monkeypatch: pytest.MonkeyPatch
+    whole_days: TwoDays, monkeypatch: pytest.MonkeyPatch, why: str, settings: dict[str, Any]
 ) -> None:
     monkeypatch.setattr(trainer, "COMMIT_S", 1000.0)
-    settings = {"num_epochs": 5, "checkpoint_preservation_interval": 2}
-    figures = job.run(whole_days.second("preserved", **settings), whole_days.client)
+    config = whole_days.second(why, num_epochs=5, **settings)
+    train = Path(config.split_path("train"))
+    shutil.copytree(train, train.with_name("valid"), dirs_exist_ok=True)
+    figures = job.run(config, whole_days.client)
     assert [each["partitions_written"] > 0 for each in figures["epochs"]] == [False, True, False, True, True]
 
 
