@@ -62,6 +62,8 @@ def command(
 ) -> None:
     """Run the stage, on the tables of the configuration or on `files`."""
     if form["lhs"] is not None or form["rhs"] is not None:
+        if config.read_raw(conf, overrides).get("edge_paths") == []:
+            overrides = (*overrides, f"edge_paths={json.dumps([*map(_partitioned, files)])}")
         tables = json.dumps(_tables(config.load(conf, overrides), files, **form), ensure_ascii=False)
         overrides = ("etl.entity_names=true", *overrides, f"etl.tables={tables}")  # PBG's import writes names
     run_stage("etl", conf, overrides, master, dry_run=dry_run)
@@ -94,6 +96,12 @@ def _tables(
         {"path": storage.absolute(file), "split": split, **columns, **_text_form(file, lhs, delimiter)}
         for file, split in zip(files, settings.edge_path_splits, strict=True)
     ]
+
+
+def _partitioned(file: str) -> str:
+    """Name the folder of a file's edges as PBG's import does, where `edge_paths` names none."""
+    stem, _, suffix = file.rpartition(".")
+    return f"{stem if stem and '/' not in suffix else file}_partitioned"
 
 
 def _column(text: str) -> int | str:

@@ -7,6 +7,7 @@ as_override     `-p key=value`, whose text the type of the key explains -> the s
 
 import difflib
 import json
+import logging
 import re
 from collections.abc import Mapping, Sequence
 from enum import Enum
@@ -24,9 +25,11 @@ _OLD_KEYS = {
     "partition_order": "bucket_order",
 }
 _OLD_VALUES = {"affine_rhs": "affine", "logit": "logistic", "chained_symmetric_pairs": "affinity"}
-_MODEL = "f2_model"  # the only one there was
+_MODEL = "model"  # a name without effect: PBG's examples have 'fb15k_dynamic' and 'livejournal'
 _TRUE = ("1", "y", "yes", "true", "on")
 _FALSE = ("0", "n", "no", "false", "off")
+
+log = logging.getLogger("graphmill")
 
 
 def with_v1_names(raw: Mapping[str, Any]) -> dict[str, Any]:
@@ -41,10 +44,8 @@ def with_v1_names(raw: Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(filled.get("relations"), Sequence) and not isinstance(filled["relations"], str):
         filled["relations"] = [_snake_keys(relation) for relation in filled["relations"]]
         _replace_all_rhs_negs(filled)
-    if (model := filled.pop("model", None)) not in (_MODEL, None):
-        raise ConfigError(
-            f"model: expected {_MODEL!r}, PyTorch-BigGraph's only one, found {model!r}; leave the key out"
-        )
+    if (label := filled.pop(_MODEL, None)) is not None:
+        log.info("%s: %r has no effect, as in PyTorch-BigGraph; relations have operators", _MODEL, label)
     if filled.pop("num_dynamic_rels", 0):
         filled.setdefault("dynamic_relations", True)
     return filled

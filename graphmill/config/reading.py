@@ -186,6 +186,8 @@ def _absolute(value: str | tuple[str, ...] | None) -> str | tuple[str, ...] | No
 
 def _fill_paths(filled: dict[str, Any]) -> None:
     edge_paths = filled.get("edge_paths")
+    if edge_paths in ([], ()):  # PBG's examples of 2019 leave it to programs and to -p
+        del filled["edge_paths"]
     if isinstance(edge_paths, list | tuple) and edge_paths and isinstance(edge_paths[0], str):
         filled.setdefault("edge_root", storage.parent(edge_paths[0]))
     output = filled.get("output")
@@ -199,6 +201,11 @@ def _fill_paths(filled: dict[str, Any]) -> None:
     if isinstance(filled.get("checkpoint_path"), str):
         beside = storage.parent(filled["checkpoint_path"])
         filled.setdefault("embedding_path", storage.join(beside, "embeddings"))
+    if edge_paths in ([], ()) and "edge_paths" not in filled and filled.get("entity_path"):
+        raise ConfigError(
+            "edge_paths: expected at least one, found none: name the folders of bucket files, as in -p "
+            "edge_paths=FOLDER,FOLDER (`graphmill etl CONFIG FILE...` makes FILE_partitioned of each file)"
+        )
     if "entity_path" not in filled:
         raise ConfigError(
             "output: no root for the run's files; set it (--set output=URI), or set entity_path, edge_paths "

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -278,6 +279,21 @@ def test_files_on_the_command_line_go_to_the_edge_paths_in_their_order(folder: P
     result = run("config.py", "-l", "0", "-r", "2", "--rel-col", "1", *files)
     assert result.exit_code == 0, result.output + str(result.exception)
     assert edges_of(configuration.load("config.py")) == [60, 1, 60]
+
+
+def test_files_without_edge_paths_go_to_the_folders_of_pbg(
+    folder: Path, graphmill_command: Callable[..., int]
+) -> None:
+    """The examples of early 2019 have `edge_paths=[]`: the import makes a folder beside each file."""
+    settings_of("fb15k")
+    without = {**FB15K, "edge_paths": []}
+    Path("config.py").write_text(f"def get_torchbiggraph_config():\n    return {without!r}\n")
+    files = [f"data/FB15k/0-{split}.txt" for split in SPLITS]
+    Path(files[1]).write_text("a\tr\tb\n")
+    assert graphmill_command("etl", "config.py", "-l", 0, "-r", 2, "--rel-col", 1, *files) == 0
+    folders = ",".join(f"data/FB15k/0-{split}_partitioned" for split in SPLITS)
+    found = configuration.load("config.py", [configuration.as_override(f"edge_paths={folders}")])
+    assert edges_of(found) == [60, 1, 60]
 
 
 @pytest.mark.slow

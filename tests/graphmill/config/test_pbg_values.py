@@ -14,6 +14,7 @@ from graphmill.cli.main import command
 from graphmill.config import Config, PbgConfig
 from graphmill.errors import ConfigError
 from tests import DATA, REPOSITORY
+from train.pbg_api import ConfigFileLoader
 from train.run.ignored_keys import REPLACED
 
 KEYS = json.loads((DATA / "pbg_keys.json").read_text())
@@ -229,7 +230,6 @@ def test_dynamic_relations_of_january(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"model": "other"}, "model: expected 'f2_model'.*found 'other'; leave the key out"),
         ({"colour": 1}, "colour: unknown key"),
         (
             {
@@ -244,6 +244,77 @@ def test_dynamic_relations_of_january(tmp_path: Path) -> None:
 def test_what_has_no_counterpart_is_refused_by_name(tmp_path: Path, changes: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         config.load(in_python(tmp_path, {**JANUARY, **changes}))
+
+
+EXAMPLES = {
+    "January, FB15k": {
+        "entityPath": "data/FB15k",
+        "numEpochs": 200,
+        "entities": {"all": {"numPartitions": 1}},
+        "relations": [{"name": "all_edges", "lhs": "all", "rhs": "all", "operator": "translation"}],
+        "edgePaths": [],
+        "model": "fb15k_dynamic",
+        "outdir": "model/fb15k",
+        "dimension": 100,
+        "globalEmb": False,
+        "maxNorm": 1,
+        "margin": 0.2,
+        "metric": "dot",
+        "lr": 0.1,
+        "numUniformNegs": 0,
+        "numBatchNegs": 100,
+    },
+    "January, LiveJournal": {
+        "entityPath": "data/livejournal",
+        "edgePaths": [],
+        "numEpochs": 30,
+        "entities": {"user_id": {"numPartitions": 1}},
+        "relations": [{"name": "follow", "lhs": "user_id", "rhs": "user_id", "operator": "none"}],
+        "model": "livejournal",
+        "outdir": "model/livejournal",
+        "dimension": 1024,
+        "globalEmb": False,
+        "lr": 0.001,
+        "hogwild_delay": 2,
+    },
+    "February, FB15k": {
+        "entity_path": "data/FB15k",
+        "num_epochs": 50,
+        "entities": {"all": {"num_partitions": 1}},
+        "relations": [
+            {
+                "name": "all_edges",
+                "lhs": "all",
+                "rhs": "all",
+                "operator": "complex_diagonal",
+                "all_negs": True,
+            }
+        ],
+        "dynamic_relations": True,
+        "edge_paths": [],
+        "checkpoint_path": "model/fb15k",
+        "dimension": 400,
+        "global_emb": False,
+        "comparator": "dot",
+        "loss_fn": "softmax",
+        "lr": 0.1,
+        "eval_fraction": 0,
+    },
+}
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_the_examples_of_early_releases_load(tmp_path: Path, name: str) -> None:
+    """Their edge paths come from a program or from -p; `model` was a name without effect."""
+    conf = in_python(tmp_path, EXAMPLES[name], "getConf" if "January" in name else "get_torchbiggraph_conf")
+    given = config.as_override("edge_paths=data/FB15k/freebase_mtr100_mte100-train_partitioned")
+    settings = config.load(conf, [given])
+    assert [Path(each).name for each in settings.edge_paths] == ["freebase_mtr100_mte100-train_partitioned"]
+    assert settings.num_epochs == EXAMPLES[name].get("numEpochs", 50)
+    with pytest.raises(ConfigError, match=r"edge_paths: expected at least one, found none: .*-p edge_paths"):
+        config.load(conf)
+    raw = ConfigFileLoader().load_config(conf).to_dict()  # as PBG's example scripts, which fill them in
+    assert (raw["edge_paths"], raw["dimension"]) == ([], settings.dimension)
 
 
 def table_of_keys() -> list[str]:
