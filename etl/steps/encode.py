@@ -37,6 +37,7 @@ from etl.tables.check_rows import BadRows, Rules
 from etl.tables.formats import FileRange
 from etl.tables.read import Block, read_blocks
 from graphmill import storage
+from graphmill.formats.murmur import draw_shares, hash_edges
 from graphmill.storage.as_json import Int32, Int64
 from graphmill.vocab import TRAIN_SPLIT, Side
 
@@ -179,9 +180,8 @@ def _smallest(settings: TaskSettings, rows: EncodedRows) -> dict[str, Hashes]:
 def _draw_splits(settings: TaskSettings, edge_hash_N: Hashes) -> npt.NDArray[np.uint8]:
     """Draw the split of each edge of a train table from the edge's hash alone."""
     holdout = settings.etl.holdout
-    limits = np.cumsum(list(holdout.values())) * 2.0**32
     numbers = np.array([settings.splits.index(name) for name in (*holdout, TRAIN_SPLIT)], np.uint8)
-    return numbers[np.searchsorted(limits, (edge_hash_N >> np.uint64(32)).astype(np.float64), side="right")]
+    return numbers[draw_shares(edge_hash_N, list(holdout.values()))]
 
 
 def read_features(uri: str, side: Side, num_features: int) -> Int32:
@@ -195,9 +195,8 @@ def _features_uri(uri: str, side: Side) -> str:
 
 def _edge_hashes(settings: TaskSettings, rows: EncodedRows) -> Hashes:
     rel_hashes = hashing.hash_strings(pa.array(rows.relations, pa.string()), settings.seed)
-    # Times 3: an edge and its reverse are different edges.
-    ends_N = hashing.mix(_end_hashes(rows, Side.LHS) * np.uint64(3) ^ _end_hashes(rows, Side.RHS))
-    return hashing.mix(ends_N ^ rel_hashes[rows.columns["rel"]])
+    lhs_N, rhs_N = (_end_hashes(rows, side) for side in Side)
+    return hash_edges(lhs_N, rel_hashes[rows.columns["rel"]], rhs_N)
 
 
 def _end_hashes(rows: EncodedRows, side: Side) -> Hashes:

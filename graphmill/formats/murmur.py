@@ -7,6 +7,8 @@ stage etl has the same loop in C++.
 Source: Austin Appleby, MurmurHash2, 64-bit version for 64-bit processors (public domain).
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -69,3 +71,26 @@ def mix(hashes: Hashes) -> Hashes:
     mixed *= np.uint64(0xC4CEB9FE1A85EC53)
     mixed ^= mixed >> np.uint64(33)
     return mixed
+
+
+def hash_numbers(numbers: npt.NDArray[np.integer], seed: int) -> Hashes:
+    """Hash whole numbers, such as rows and numbers of relations, of any shape; 0 <= seed < 2**64."""
+    return mix(numbers.astype(np.uint64) ^ np.uint64(seed))
+
+
+def hash_edges(lhs_N: Hashes, rel_N: Hashes, rhs_N: Hashes) -> Hashes:
+    """Hash edges, from the hashes of their ends and relations [N]: copies of an edge have one hash."""
+    ends_N = mix(lhs_N * np.uint64(3) ^ rhs_N)  # times 3: an edge and its reverse are different edges
+    return mix(ends_N ^ rel_N)
+
+
+def draw_shares(hash_N: Hashes, fractions: Sequence[float]) -> npt.NDArray[np.int64]:
+    """Draw a share for each edge from its hash alone: the number of a fraction, or after these the rest.
+
+    Every split of edges is drawn so: rows that are the same edge are never in two of them.
+    """
+    limits = np.cumsum(fractions) * 2.0**32
+    shares: npt.NDArray[np.int64] = np.searchsorted(
+        limits, (hash_N >> np.uint64(32)).astype(np.float64), side="right"
+    )
+    return shares

@@ -27,6 +27,7 @@ from graphmill.formats.edge_buckets.features import Indices, empty_lists
 from graphmill.formats.edge_buckets.places import EDGES
 from graphmill.vocab import Bucket, Side
 from train.config import TrainConfig
+from train.edges import seeds
 from train.edges.exact_queries import by_sample
 from train.edges.negative_sampling import Batch, popularity
 from train.edges.one_vs_all import QueryBatch, QueryGroup, QueryPart, group_by_query
@@ -60,6 +61,7 @@ class EdgeTensors:
     bags: Mapping[tuple[Side, str], Bags] = field(default_factory=dict)
     popularity: Mapping[tuple[Side, str], Tensor] = field(default_factory=dict)
     role: Tensor | None = None  # int8, of a delta
+    is_held_out: Tensor | None = None  # bool; None: none is
 
     def __len__(self) -> int:
         return len(self.lhs)
@@ -93,13 +95,13 @@ class EdgeTensors:
             return values[rows] if isinstance(rows, slice) else values.index_select(0, rows)
 
         lhs, rel, rhs = map(chosen, (self.lhs, self.rel, self.rhs))
-        weight = None if self.weight is None else chosen(self.weight)
-        role = None if self.role is None else chosen(self.role)
-        return EdgeTensors(lhs, rel, rhs, weight, self.bags, self.popularity, role)
+        optional = (self.weight, self.role, self.is_held_out)
+        weight, role, is_held_out = (None if each is None else chosen(each) for each in optional)
+        return EdgeTensors(lhs, rel, rhs, weight, self.bags, self.popularity, role, is_held_out)
 
 
 def read(
-    config: PbgConfig,
+    config: Config,
     edge_path: str,
     bucket: Bucket,
     rows: tuple[int, int],
@@ -148,25 +150,37 @@ def read(
             )
     weight = _weight(config, edges, relation_E)
     columns = index[Side.LHS], torch.from_numpy(edges.rel), index[Side.RHS]
+    marks = _marked_held_out(config, bucket, columns)
     lhs, rel, rhs = (column.to(device, non_blocking=True) for column in columns)
-    return EdgeTensors(
-        lhs,
-        rel,
-        rhs,
-        None if weight is None else torch.from_numpy(weight).to(device, non_blocking=True),
-        {key: each.to(device) for key, each in bags.items()},
+    weight_E, is_held_out_E = (
+        None if each is None else torch.from_numpy(each).to(device, non_blocking=True)
+        for each in (weight, marks)
     )
+    bags = {key: each.to(device) for key, each in bags.items()}
+    return EdgeTensors(lhs, rel, rhs, weight_E, bags, is_held_out=is_held_out_E)
+
+
+def _marked_held_out(
+    config: Config, bucket: Bucket, columns: tuple[Tensor, Tensor, Tensor]
+) -> npt.NDArray[np.bool_] | None:
+    """Mark the edges that no epoch trains on; None where none is held out."""
+    if not config.eval_fraction:
+        return None
+    seed = seeds.derived(config.seed, "held out", *bucket)
+    return seeds.held_out(tuple(each.numpy() for each in columns), config.eval_fraction, seed)
 
 
 def joined(parts: Sequence[EdgeTensors]) -> EdgeTensors:
     """Join edges of a delta; no side of theirs is featurized."""
     weighted = any(part.weight is not None for part in parts)
+    held_out = [part.is_held_out for part in parts if part.is_held_out is not None]
     return EdgeTensors(
         torch.cat([part.lhs for part in parts]),
         torch.cat([part.rel for part in parts]),
         torch.cat([part.rhs for part in parts]),
         torch.cat([part.weights for part in parts]) if weighted else None,
         role=torch.cat([part.role for part in parts if part.role is not None]),
+        is_held_out=torch.cat(held_out) if held_out else None,
     )
 
 
@@ -217,22 +231,21 @@ def _check_type(
         )
 
 
-def split(edges: EdgeTensors, fraction: float, generator: torch.Generator) -> tuple[EdgeTensors, EdgeTensors]:
-    """Split edges into those to train on and a held-out fraction, which `generator` alone decides.
+def split(edges: EdgeTensors, generator: torch.Generator) -> tuple[EdgeTensors, EdgeTensors]:
+    """Split edges into those to train on and those held out, which come in random order.
 
-    Of a delta, the fraction is one of the added edges: the others are drawn anew in each epoch.
+    Of a delta, added edges are held out. Copies of them that would be replayed are left out.
     """
-    if edges.role is not None:
-        added_K = torch.nonzero(edges.has_role(Role.ADDED))[:, 0]
-        order_K = torch.randperm(len(added_K), generator=generator).to(added_K.device)
-        held_E = torch.zeros_like(edges.role, dtype=torch.bool)
-        held_E[added_K[order_K[: int(len(added_K) * fraction)]]] = True
-        return edges[torch.nonzero(~held_E)[:, 0]], edges[torch.nonzero(held_E)[:, 0]]
-    num_held_out = int(len(edges) * fraction)
-    if not num_held_out:
+    held_E = edges.is_held_out
+    if held_E is None:
         return edges, edges[:0]
-    order_E = torch.randperm(len(edges), generator=generator).to(edges.lhs.device)
-    return edges[order_E[num_held_out:]], edges[order_E[:num_held_out]]
+    kept_E = ~held_E
+    if edges.role is not None:
+        kept_E |= ~edges.has_role(*TRAINED)
+        held_E = held_E & edges.has_role(Role.ADDED)
+    held = torch.nonzero(held_E)[:, 0]
+    held = held[torch.randperm(len(held), generator=generator).to(held.device)]
+    return edges[torch.nonzero(kept_E)[:, 0]], edges[held]
 
 
 def cut_for_training(

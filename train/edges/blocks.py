@@ -111,8 +111,6 @@ class Blocks:
         return self._grouping(num_partitions, *_purpose(iteration), visit.lhs > visit.rhs)
 
     def _grouped(self, num_partitions: int, *purpose: int) -> tuple[int, ...]:
-        if self.config.eval_fraction:
-            purpose = purpose[1:]  # the edges of a visit are those of every epoch: some are held out of it
         places = list(range(num_partitions))
         random.Random(seeds.derived(self.config.seed, "blocks", *purpose)).shuffle(places)
         return tuple(place * self.num // num_partitions for place in places)

@@ -9,8 +9,15 @@ from __future__ import annotations
 import hashlib
 from typing import TYPE_CHECKING
 
+import numpy as np
+import numpy.typing as npt
+
+from graphmill.formats.murmur import draw_shares, hash_edges, hash_numbers
+
 if TYPE_CHECKING:
     import torch
+
+_HASHED_EDGES = 1 << 18  # at a time: their hashes stay in the cache
 
 
 def derived(seed: int, *purpose: str | int) -> int:
@@ -24,3 +31,18 @@ def generator(seed: int, *purpose: str | int) -> torch.Generator:
     import torch  # a client that only coordinates does without it
 
     return torch.Generator().manual_seed(derived(seed, *purpose))
+
+
+def held_out(
+    columns: tuple[npt.NDArray[np.integer], ...], fraction: float, seed: int
+) -> npt.NDArray[np.bool_]:
+    """Draw a fraction of edges to be held out, by their columns lhs, rel, rhs [E] and a seed alone: [E].
+
+    Copies of an edge are held out together, whatever files and chunks they are in.
+    """
+    is_held_E = np.zeros(len(columns[0]), bool)
+    for start in range(0, len(is_held_E) if fraction else 0, _HASHED_EDGES):
+        part = slice(start, start + _HASHED_EDGES)
+        hash_N = hash_edges(*(hash_numbers(column[part], seed) for column in columns))
+        is_held_E[part] = draw_shares(hash_N, [fraction]) == 0
+    return is_held_E

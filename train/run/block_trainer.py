@@ -51,6 +51,7 @@ class BlockTrainer(BucketTrainer):
         # room for all edges, so that one bucket is all the memory beside them
         lhs, rel, rhs = (torch.empty(size, dtype=torch.int32, device=self.context.device) for _ in range(3))
         weight: Tensor | None = None
+        held_out = torch.zeros_like(lhs, dtype=torch.bool) if self.config.eval_fraction else None
         done = 0
         for each, share in shares.items():
             part = self._read_part(each, starts, iteration, share)
@@ -59,8 +60,10 @@ class BlockTrainer(BucketTrainer):
             if part.weight is not None:
                 weight = torch.ones(size, device=self.context.device) if weight is None else weight
                 weight[own] = part.weight
+            if held_out is not None and part.is_held_out is not None:
+                held_out[own] = part.is_held_out
             done += len(part)
-        edges = self._sorted(EdgeTensors(lhs, rel, rhs, weight))
+        edges = self._sorted(EdgeTensors(lhs, rel, rhs, weight, is_held_out=held_out))
         if schedule.per_epoch == self.blocks.num == 1:
             self._kept[place] = edges
         return edges

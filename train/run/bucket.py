@@ -132,8 +132,7 @@ class BucketTrainer:
         """Train on the bucket; returns its entry of training_stats.json, and `seconds` of stepping."""
         self.step.candidates.begin_bucket()
         place = (iteration.edge_path_idx, iteration.edge_chunk_idx, *bucket)
-        generator = seeds.generator(self.config.seed, "held out", *place)  # the same edges in every epoch
-        edges, held = batches.split(edges, self.config.eval_fraction, generator)
+        edges, held = batches.split(edges, seeds.generator(self.config.seed, "held out", *place))
         stats: dict[str, Any] = {}
         if len(held):
             stats["eval_stats_before"] = self._rank(held, bucket, tables, place)

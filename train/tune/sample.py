@@ -16,9 +16,11 @@ from graphmill.config import Config
 from graphmill.errors import ConfigError
 from graphmill.formats import edge_buckets, entity_counts
 from graphmill.formats.edge_buckets import Edges
+from graphmill.formats.murmur import hash_edges, hash_numbers
+from graphmill.sorted_arrays import distinct
 from graphmill.vocab import TRAIN_SPLIT, Bucket, Side
 from train.edges.partitions import PartitionKey, all_buckets, key_of, keys_of
-from train.edges.seeds import derived
+from train.edges.seeds import derived, held_out
 
 Numbers = npt.NDArray[np.int64]
 
@@ -49,6 +51,11 @@ class Graph:
     rhs: Numbers
     weight: npt.NDArray[np.float32] | None
 
+    @property
+    def columns(self) -> tuple[Numbers, Numbers, Numbers]:
+        """lhs, rel, rhs."""
+        return self.lhs, self.rel, self.rhs
+
     def __getitem__(self, rows: npt.NDArray[np.generic]) -> "Graph":
         """Select edges."""
         weight = None if self.weight is None else self.weight[rows]
@@ -68,20 +75,22 @@ def write_sample(
     buckets = _first_buckets(config, most_read)
     numbering = _Numbering(config, buckets)
     graph = _read(config, numbering, config.edge_paths, buckets)
-    if len(graph.rel) < FEW_VALID_EDGES:
-        raise ConfigError(f"{config.edge_paths[0]}: {len(graph.rel)} edges are too few to tune with")
     is_chosen_N = densest(graph.lhs, graph.rhs, numbering.size, most_edges, config.seed)
     graph = graph[is_chosen_N[graph.lhs] & is_chosen_N[graph.rhs]]
+    num_distinct = len(distinct(hash_edges(*(hash_numbers(each, 0) for each in graph.columns))))
+    if num_distinct < FEW_VALID_EDGES:
+        raise ConfigError(f"{config.edge_paths[0]}: {num_distinct} different edges are too few to tune with")
     path = config.split_path(split)
     valid = _read(config, numbering, [path] if storage.is_dir(path) else [], buckets)
     valid = valid[is_chosen_N[valid.lhs] & is_chosen_N[valid.rhs]]
-    draw = np.random.default_rng(derived(config.seed, "tune", "valid"))
+    seed = derived(config.seed, "tune", "valid")
     is_held_out = len(valid.rel) < FEW_VALID_EDGES
     if is_held_out:
-        order = draw.permutation(len(graph.rel))
-        num = min(max(FEW_VALID_EDGES, int(_HELD_OUT * len(order))), _MOST_VALID, len(order) // 2)
-        graph, valid = graph[np.sort(order[num:])], graph[np.sort(order[:num])]
-    valid = valid[np.sort(draw.permutation(len(valid.rel))[:_MOST_VALID])]
+        num = min(max(FEW_VALID_EDGES, int(_HELD_OUT * num_distinct)), _MOST_VALID, num_distinct // 2)
+        is_valid_E = held_out(graph.columns, num / num_distinct, seed)
+        graph, valid = graph[~is_valid_E], graph[is_valid_E]
+    drawn = np.random.default_rng(seed).permutation(len(valid.rel))[:_MOST_VALID]
+    valid = valid[np.sort(drawn)]
     row_N, counts = numbering.rows(is_chosen_N)
     entities = storage.join(target, "entities")
     for name, count in counts.items():

@@ -1,5 +1,8 @@
 """Batches: all edges once, relations apart where they are static, the same edges held out."""
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -7,7 +10,7 @@ from hypothesis import strategies as st
 
 from graphmill.vocab import Side
 from tests.train.graphs import make_config
-from train.edges import batches
+from train.edges import batches, seeds
 from train.edges.batches import EdgeTensors
 
 RELATIONS = [{"name": f"r{i}", "lhs": "node", "rhs": "node"} for i in range(4)]
@@ -79,11 +82,30 @@ def test_batches_are_handed_on_together_fewer_towards_the_end():
     assert {batch.num_steps for batch in alone} == {1}  # each holds a list of all entities
 
 
-@given(count=st.integers(0, 50), fraction=st.floats(0, 1))
-def test_held_out_edges_are_the_rest(count, fraction):
-    edges = numbered([0] * count)
-    kept, held = batches.split(edges, fraction, torch.Generator().manual_seed(7))
-    assert len(held) == int(count * fraction)
-    assert sorted(kept.lhs.tolist() + held.lhs.tolist()) == list(range(count))
-    again, _ = batches.split(edges, fraction, torch.Generator().manual_seed(7))
-    assert torch.equal(kept.lhs, again.lhs)
+@given(
+    edges=st.lists(st.tuples(st.integers(0, 3), st.integers(0, 2), st.integers(0, 3)), max_size=50),
+    fraction=st.floats(0, 1),
+    seed=st.integers(0, 2**63 - 1),
+)
+def test_an_edge_alone_decides_whether_it_is_held_out(edges, fraction, seed):
+    columns = tuple(np.array(edges, np.int64).reshape(-1, 3).T)
+    is_held = seeds.held_out(columns, fraction, seed)
+    for edge, found in zip(edges, is_held.tolist(), strict=True):
+        assert seeds.held_out(tuple(np.array([each]) for each in edge), fraction, seed).item() == found
+    if fraction in (0, 1):
+        assert is_held.tolist() == [bool(fraction)] * len(edges)
+
+
+@pytest.mark.parametrize("fraction", [0.05, 0.3])
+def test_about_the_fraction_is_held_out(fraction):
+    columns = np.divmod(np.arange(10_000), 100)
+    is_held = seeds.held_out((columns[0], np.zeros(10_000, int), columns[1]), fraction, 7)
+    assert abs(is_held.mean() - fraction) < 5 * (fraction * (1 - fraction) / 10_000) ** 0.5
+
+
+@given(held=st.lists(st.booleans(), max_size=50))
+def test_held_out_edges_are_the_rest(held):
+    edges = replace(numbered([0] * len(held)), is_held_out=torch.tensor(held, dtype=torch.bool))
+    kept, rest = batches.split(edges, torch.Generator().manual_seed(7))
+    assert sorted(rest.lhs.tolist()) == [row for row, each in enumerate(held) if each]
+    assert kept.lhs.tolist() == [row for row, each in enumerate(held) if not each]

@@ -10,7 +10,7 @@ from graphmill.errors import FormatError
 from graphmill.formats import edge_buckets
 from graphmill.formats.edge_buckets import Edges
 from graphmill.vocab import Bucket, Side
-from tests.train.graphs import make_config, write_graph
+from tests.train.graphs import make_config, random_triples, write_graph
 from train.edges import batches
 from train.edges.batches import EdgeTensors
 from train.edges.blocks import Blocks
@@ -123,3 +123,34 @@ def test_batches_do_not_depend_on_the_width_of_columns(dynamic):
         for first, second in zip(*columns, strict=True):
             assert first.dtype == second.dtype
             assert torch.equal(first, second)
+
+
+@pytest.mark.parametrize("num_blocks", [1, 3])
+def test_copies_are_held_out_together_in_all_chunks_passes_and_epochs(tmp_path, rng, num_blocks):
+    """Whatever rows a visit numbers its edges by: the weight of an edge tells which edge it is."""
+    relation = {"name": "r", "lhs": "node", "rhs": "node"}
+    config = make_config(
+        tmp_path,
+        entities={"node": {"num_partitions": 4}},
+        relations=[relation],
+        global_emb=False,
+        eval_fraction=0.3,
+        num_edge_chunks=2,
+        train={"resident": "always"} if num_blocks == 1 else {},
+    )
+    edges = random_triples(rng, 40, 1, 40, 150)
+    chosen = rng.permutation(np.concatenate([np.arange(150), np.arange(0, 150, 2)]))
+    write_graph(config, {"node": 40}, edges[chosen], weight=(chosen + 2).astype(np.float32))
+    context = RunContext(config)
+    blocks = Blocks(config, context.schedule, num_blocks)
+    trainer = BlockTrainer(context, blocks, *context.load_model(), decide(context))
+    kept, held = [], []
+    for number in range(4):
+        iteration = context.schedule.iteration(number)
+        for visit in blocks.order(iteration):
+            parts = batches.split(trainer.read(visit, iteration), torch.Generator())
+            for found, part in zip((kept, held), parts, strict=True):
+                found += part.weights.tolist()
+    assert not set(kept) & set(held)
+    assert sorted(kept + held) == sorted(2 * (chosen + 2).tolist())
+    assert 20 < len(set(held)) < 70

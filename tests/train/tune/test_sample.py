@@ -94,7 +94,8 @@ def test_a_small_graph_is_taken_whole(config, tmp_path):
     found = write_sample(config, folder, "valid", 10_000)
     assert found.num_entities == {"a": 60, "b": 30}
     assert found.is_held_out
-    assert (found.num_edges, found.num_valid) == (2500, 500)
+    assert found.num_edges + found.num_valid == 3000
+    assert 400 < found.num_valid < 600  # 500, by the edges' hashes
     assert entity_counts.list_counts(storage.join(folder, "entities")) == {"a": [60], "b": [30]}
     whole = np.concatenate([read(folder, "train"), read(folder, "valid")], axis=1)
     assert len({tuple(each) for each in whole.T.tolist()}) == 3000
@@ -135,8 +136,19 @@ def test_of_a_large_graph_the_first_partitions_are_read(config, tmp_path):
     assert sorted(whole.T.tolist()) == sorted(np.stack([first.lhs, first.rel, first.rhs]).T.tolist())
 
 
+def test_copies_of_an_edge_are_held_out_together(config, tmp_path, rng):
+    edges = triples(rng, 1000)
+    write_graph(config, {"a": 60, "b": 30}, np.concatenate([edges, edges[::2], edges[::3], edges[::3]]))
+    found = write_sample(config, str(tmp_path / "sample"), "valid", 10_000)
+    assert found.is_held_out
+    train, valid = (read(str(tmp_path / "sample"), split).T.tolist() for split in ("train", "valid"))
+    assert len(train) + len(valid) == 2168
+    assert not set(map(tuple, train)) & set(map(tuple, valid))
+    assert 300 < len(set(map(tuple, valid))) < 700
+
+
 def test_few_edges_are_refused(tmp_path, rng):
     config = make_config(tmp_path)
-    write_graph(config, {"node": 30}, random_triples(rng, 30, 1, 30, 100))
-    with pytest.raises(ConfigError, match="100 edges are too few"):
+    write_graph(config, {"node": 30}, np.repeat(random_triples(rng, 30, 1, 30, 100), 8, axis=0))
+    with pytest.raises(ConfigError, match="100 different edges are too few"):
         write_sample(config, str(tmp_path / "sample"), "valid", 1000)
