@@ -246,6 +246,11 @@ class TrainConfig(Section):
         """Read the former value `files`, for which shards do the same by messages."""
         return "shards" if value == "files" else value
 
+    @classmethod
+    def needs_consent(cls, key: str, value: Any) -> bool:
+        """Whether a setting runs code."""
+        return key == "plugins" and value != []
+
     def result_settings(self) -> dict[str, Any]:
         """The settings that change the result; plug-ins by checksum, and not the keys that are not in use."""
         found = super().result_settings() | {"plugins": self.plugins.checksums()}

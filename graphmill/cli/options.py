@@ -256,27 +256,30 @@ def run_options(command: Command) -> Command:
         if output is not None:
             overrides = (*overrides, f"output={json.dumps(output, ensure_ascii=False)}")
         conf = conf_of(run, conf)
-        section = _cluster_of(conf, overrides)
+        section = cluster_of(conf, overrides, others["master"])
         with hdfs.use_driver(section.get("hdfs_driver")):
-            if _is_deployed(section.get("deploy"), conf, overrides, others):
+            if _is_deployed(section, others):
                 raise SystemExit(in_a_container.run_command(conf, overrides, others))
             return command(conf=conf, overrides=overrides, **others)
 
     return conf_option(set_option(master_option(cluster_options(output_options(with_settings)))))
 
 
-def _cluster_of(conf: str | None, overrides: tuple[str, ...]) -> Mapping[str, Any]:
-    section = config.read_raw(conf, overrides).get("cluster")
+def cluster_of(conf: str | None, overrides: Sequence[str], master: str | None) -> Mapping[str, Any]:
+    """Read the section `cluster`, unchecked.
+
+    Raises:
+        ConfigError: a run.json alone names the cluster.
+    """
+    raw, missing = config.read_named(conf, overrides)
+    config.check_cluster(missing, conf, master)
+    section = raw.get(ClusterConfig.key)
     return section if isinstance(section, Mapping) else {}
 
 
-def _is_deployed(
-    deploy: str | None, conf: str | None, overrides: tuple[str, ...], options: Mapping[str, Any]
-) -> bool:
-    """Whether a command with `deploy` is to run in a container; that of a finished run does not count."""
-    if conf is not None and storage.name(conf) == RECORD:
-        deploy = _cluster_of(None, overrides).get("deploy")
-    return deploy == "cluster" and in_a_container.is_deployed(options)
+def _is_deployed(section: Mapping[str, Any], options: Mapping[str, Any]) -> bool:
+    """Whether a command is to run in a container."""
+    return section.get("deploy") == "cluster" and in_a_container.is_deployed(options)
 
 
 def result_options(command: Command) -> Command:
@@ -299,12 +302,12 @@ def result_options(command: Command) -> Command:
         if checkpoint_version is not None:
             overrides = (*overrides, f"remap.checkpoint_version={checkpoint_version}")
         conf = conf_of(run, None)
-        settings = config.load(conf, overrides)
-        section = settings.section(ClusterConfig)
-        with hdfs.use_driver(section.hdfs_driver):
-            if _is_deployed(section.deploy, conf, overrides, others):
+        section = cluster_of(conf, overrides, others["master"])
+        with hdfs.use_driver(section.get("hdfs_driver")):
+            if _is_deployed(section, others):
                 words = {"run": run, "to": to, **others}
                 raise SystemExit(in_a_container.run_command(conf, overrides, words))
+            settings = config.load(conf, overrides)
             return command(settings=settings, to=storage.absolute(to), **others)
 
     return set_option(master_option(cluster_options(output_options(with_settings))))

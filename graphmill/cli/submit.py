@@ -16,6 +16,7 @@ from graphmill.cli.options import (
     CONF_VARIABLE,
     MASTER_VARIABLE,
     as_overrides,
+    cluster_of,
     cluster_options,
     conf_option,
     master_option,
@@ -101,6 +102,7 @@ def _job_first(script: str, arguments: tuple[str, ...]) -> tuple[str, tuple[str,
 def _run_script(
     script: str, arguments: tuple[str, ...], master: str | None, conf: str | None, chosen: dict[str, Any]
 ) -> None:
+    cluster_of(conf, (), master)  # a run.json alone names no cluster
     given = config.load(conf).model_dump()["cluster"] if conf else {}
     options = {"yarn_options": given.get("yarn_options", {}) | chosen.get("yarn_options", {})}
     settings = config.validated(ClusterConfig, given | chosen | options, prefix=("cluster",))

@@ -43,6 +43,12 @@ _FORMS = [form for kind in KINDS for form in kind.forms]
 FORMS = f"{', '.join(_FORMS[:-1])} or {_FORMS[-1]}"
 
 
+def is_of_this_machine(master: object) -> bool:
+    """Whether workers and scheduler of `master` are processes of this machine."""
+    patterns = [kind.pattern for kind in KINDS if kind.has_own_workers]
+    return isinstance(master, str) and any(re.fullmatch(each, master) for each in patterns)
+
+
 def kind_of(master: str) -> Kind:
     """Find the kind of cluster that `master` names.
 

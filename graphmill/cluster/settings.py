@@ -10,7 +10,7 @@ from pydantic import Field, field_validator
 
 from graphmill import storage
 from graphmill.cluster.keys import Keys, new_keys
-from graphmill.cluster.kinds import FORMS
+from graphmill.cluster.kinds import FORMS, is_of_this_machine
 from graphmill.config import Positive, Section, Strings, validated
 from graphmill.errors import ConfigError
 
@@ -55,6 +55,12 @@ OWN_YARN_OPTIONS = {
 }
 
 YarnOptions = dict[str, bool | int | str | Strings]
+
+# All other keys say where code runs, which code, or who may connect.
+_HARMLESS = (
+    *("num_workers", "worker_cores", "worker_memory", "worker_gpus", "driver_memory", "queue", "name"),
+    *("start_timeout_s", "replace_after_s", "connect_timeout_s", "hdfs_driver"),
+)
 
 _MIN_MEMORY_BYTES = 1 << 20
 
@@ -133,6 +139,14 @@ class ClusterConfig(Section):
     hdfs_driver: Literal["native", "libhdfs"] = Field(
         "native", description="HDFS client; libhdfs needs a JVM and libhdfs.so."
     )
+
+    @classmethod
+    def needs_consent(cls, key: str, value: Any) -> bool:
+        """Whether a setting is neither harmless nor empty nor a default."""
+        field = cls.model_fields.get(key)
+        is_default = value in (None, [], {}) or (field is not None and value == field.default)
+        is_local = key == "master" and is_of_this_machine(value)
+        return key not in _HARMLESS and not is_default and not is_local
 
     @field_validator("yarn_options")
     @classmethod

@@ -1,8 +1,9 @@
 """The configuration: YAML or a PBG Python config -> one frozen, typed `Config`."""
 
+from graphmill.config.consent import check_cluster
 from graphmill.config.pbg_values import as_override, bare, from_python
 from graphmill.config.plugins import NO_PLUGINS, PluginList, Plugins
-from graphmill.config.reading import apply_override, from_mapping, load, place_now, read_raw
+from graphmill.config.reading import apply_override, from_mapping, load, place_now, read_named, read_raw
 from graphmill.config.schema import (
     Config,
     Count,
@@ -42,12 +43,14 @@ __all__ = [
     "apply_override",
     "as_override",
     "bare",
+    "check_cluster",
     "check_known",
     "from_mapping",
     "from_python",
     "load",
     "parsed_yaml",
     "place_now",
+    "read_named",
     "read_raw",
     "validated",
 ]

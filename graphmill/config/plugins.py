@@ -6,13 +6,12 @@ to the registries (`graphmill.model.registry`). Results are compared by the chec
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from importlib.util import find_spec
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator, InstanceOf, PlainSerializer, WithJsonSchema
 
 from graphmill import storage
-from graphmill.errors import ConfigError, NotFoundError
+from graphmill.errors import NotFoundError
 from graphmill.model import registry
 from graphmill.model.registry import Source
 
@@ -74,22 +73,6 @@ def _read(given: Any) -> Any:
     return offered(tuple(sources))
 
 
-def check_recorded(raw: Any, folder: str) -> None:
-    """Check the plug-ins that the run.json of the run in `folder` names: a run may come from anybody.
-
-    Raises:
-        ConfigError: a file or a module lies in the run's folder, or is not on this machine.
-    """
-    given = _named_by(raw)
-    for name in given if isinstance(given, list) else ():
-        files = _files_of(name) if isinstance(name, str) else []
-        if any(storage.local_path(file) is None or storage.within(folder, file) for file in files):
-            raise ConfigError(
-                f"train.plugins: {name} is named by the run.json of {folder}, and lies in that folder or on "
-                f"another machine: it is not run unless you name it: --set 'train.plugins=[{name}]'"
-            )
-
-
 def _named_by(raw: Any) -> Any:
     """Look up `train.plugins` in an unchecked mapping."""
     train = raw.get("train") if isinstance(raw, Mapping) else None
@@ -98,17 +81,6 @@ def _named_by(raw: Any) -> Any:
 
 def _is_file(name: str) -> bool:
     return name.endswith(".py") or "/" in name
-
-
-def _files_of(name: str) -> list[str]:
-    """The file, or the files of the package of a module, which is looked up and not imported."""
-    if _is_file(name):
-        return [name]
-    spec = find_spec(name.partition(".")[0])
-    if spec is None:
-        return []
-    own = [spec.origin] if spec.has_location and spec.origin else []
-    return [*own, *(spec.submodule_search_locations or ())]
 
 
 def _text(uri: str) -> str:

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from graphmill import storage
-from graphmill.config import defaults, pbg_values, splits, yaml_text
-from graphmill.config.plugins import check_recorded, plugins_of
+from graphmill.config import consent, defaults, pbg_values, splits, yaml_text
+from graphmill.config.plugins import plugins_of
 from graphmill.config.schema import Config
 from graphmill.config.section import Section, validated
 from graphmill.config.stages import SECTIONS, named
@@ -64,14 +64,20 @@ def read_raw(conf_uri: str | None, overrides: Sequence[str] = ()) -> dict[str, A
     """Read a configuration file with its overrides as a mapping, unchecked.
 
     Raises:
-        ConfigError: the file or an override cannot be parsed.
+        ConfigError: the file or an override cannot be parsed; or plug-ins of a run.json are not named.
     """
+    return read_named(conf_uri, overrides)[0]
+
+
+def read_named(conf_uri: str | None, overrides: Sequence[str] = ()) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Read as `read_raw`; and the settings of a run.json that do not count, since no override names them."""
     raw = _read(conf_uri) if conf_uri else {}
-    if conf_uri and storage.name(conf_uri) == RECORD and not any(map(_sets_plugins, overrides)):
-        check_recorded(raw, storage.parent(conf_uri))
+    taken = consent.take_out(raw) if conf_uri and storage.name(conf_uri) == RECORD else {}
     for override in overrides:
         apply_override(raw, override)
-    return raw
+    missing = consent.unnamed(taken, raw)
+    consent.check_plugins(missing, str(conf_uri))
+    return raw, missing
 
 
 def resolved(conf_uri: str) -> str:
@@ -127,10 +133,6 @@ def _evaluated(settings: Config, conf_uri: str | None) -> Config:
     last = splits.names_of(settings.edge_paths)[-1]
     given = evaluate.model_dump(exclude_unset=True)
     return settings.with_section(type(evaluate).model_validate({**given, "split": last}))
-
-
-def _sets_plugins(override: str) -> bool:
-    return place(override)[:2] == ("train", "plugins")
 
 
 def _has_own_defaults(conf_uri: str, raw: Mapping[str, Any]) -> bool:

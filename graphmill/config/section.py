@@ -48,6 +48,11 @@ class Section(BaseModel):
         }
         return {name: effects[0] for name, effects in found.items() if effects}
 
+    @classmethod
+    def needs_consent(cls, key: str, value: Any) -> bool:
+        """Whether a setting runs code or reaches other machines: not that of a run.json then, unasked."""
+        return False
+
     def result_settings(self) -> dict[str, Any]:
         """The settings that change the result, as JSON types."""
         kept = {name for name, effect in self.effects().items() if effect is not Effect.NEUTRAL}

@@ -4,6 +4,7 @@ The object reads run.json and the embeddings, and writes nothing. Outside the ru
 the caller names.
 """
 
+import json
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
@@ -33,15 +34,17 @@ class Run:
     Args:
         uri: the run's `output`, local or on HDFS; or its run.json.
         embedding_path: the folder of the embeddings, if it is outside the run's folder.
+        plugins: files and modules of plug-ins that may run; those that run.json names do not, by themselves.
 
     Raises:
         NotFoundError: there is neither run.json nor a folder of embeddings.
         FormatError: run.json is not the record of a run.
     """
 
-    def __init__(self, uri: str, embedding_path: str | None = None) -> None:
+    def __init__(self, uri: str, embedding_path: str | None = None, plugins: Sequence[str] = ()) -> None:
         self.uri = storage.parent(uri) if storage.name(uri) == RECORD else uri.rstrip("/")
         self.record = _read_record(storage.join(self.uri, RECORD))
+        self._plugins = [f"train.plugins={json.dumps(list(plugins), ensure_ascii=False)}"] if plugins else []
         self.embedding_path = embedding_path or self._embedding_path()
         if not self.record and not storage.is_dir(self.embedding_path):
             raise NotFoundError(
@@ -239,6 +242,7 @@ class Run:
         Raises:
             NotFoundError: the run has no checkpoint, or no raw ids.
             BadInputError: an edge has an unknown relation, or ids of a featurized type.
+            ConfigError: the run has plug-ins, and none were given to `graphmill.open`.
             FormatError: checkpoint and raw ids are damaged, or do not fit each other.
         """
         return self._fold_in(edges)
@@ -247,7 +251,7 @@ class Run:
     def _fold_in(self) -> "FoldIn":
         from graphmill.library.fold_in import FoldIn  # imports torch
 
-        return FoldIn(config.load(storage.join(self.uri, RECORD)))
+        return FoldIn(config.load(storage.join(self.uri, RECORD), self._plugins))
 
     def size_bytes(self, entity_type: str) -> int:
         """Size of the type's files."""

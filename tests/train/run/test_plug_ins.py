@@ -391,40 +391,6 @@ assert list(model.parameters) == ["rhs_operators.0.shift", "rhs_operators.0.scal
     assert done.returncode == 0, done.stderr
 
 
-def recorded(folder, plugins):
-    """The run.json of a run whose settings name these plug-ins."""
-    relation = {"name": "r", "lhs": "node", "rhs": "node", "operator": "recorded"}
-    settings = {
-        "output": str(folder),
-        "entities": {"node": {"num_partitions": 1}},
-        "relations": [relation],
-        "dimension": 4,
-        "train": {"plugins": plugins},
-    }
-    folder.mkdir(exist_ok=True)
-    (folder / "run.json").write_text(json.dumps({"config": settings}))
-    return str(folder / "run.json")
-
-
-def test_a_run_of_somebody_else_brings_no_code(tmp_path, monkeypatch):
-    """A file or module in the folder of a run, or far away, runs only if the user names it."""
-    own = plug_in_file(tmp_path, "recorded")
-    assert list(configuration.load(recorded(tmp_path / "mine", [own])).plugins) == [own]
-    (tmp_path / "theirs").mkdir()
-    trap = tmp_path / "theirs/trap.py"
-    trap.write_text(f"open({str(tmp_path / 'caught')!r}, 'w')")
-    linked = tmp_path / "linked.py"
-    linked.symlink_to(trap)
-    monkeypatch.syspath_prepend(str(trap.parent))  # as for a user who works in that folder
-    files = str(trap), f"{tmp_path}/x/../theirs/trap.py", str(linked), "hdfs://elsewhere/trap.py"
-    for name in (*files, "trap", "trap.inner"):
-        with pytest.raises(ConfigError, match="is not run unless you name it"):
-            configuration.load(recorded(tmp_path / "theirs", [name]))
-    assert not (tmp_path / "caught").exists()
-    named = configuration.load(recorded(tmp_path / "theirs", [str(trap)]), [f"train.plugins=[{own}]"])
-    assert list(named.plugins) == [own]
-
-
 def test_a_checkpoint_of_somebody_else_brings_no_code(tmp_path, rng):
     config = small(tmp_path, rng, "own_code", num_epochs=1)
     job.train(config)
