@@ -28,6 +28,7 @@ from graphmill.errors import FormatError
 from graphmill.formats.graphstorm import id_maps
 from graphmill.formats.graphstorm.id_maps import MapFile
 from graphmill.machine import scratch
+from remap.graphstorm.unique_ids import Ids, first_repeated
 from remap.strings.distinct import hashes_of, repeated, suspected
 from remap.strings.texts import Texts
 
@@ -215,18 +216,13 @@ class _TableWriter:
         if np.count_nonzero(self._place) == self.plan.num_ids:
             return
         missing = int(np.flatnonzero(self._place == 0)[0])
-        seen = np.zeros(self.plan.num_ids, np.bool_)
-        for part in self.plan.parts:
-            for row, _, new in part.rows():
-                is_first = np.zeros(len(new), np.bool_)
-                is_first[np.unique(new, return_index=True)[1]] = True
-                again = np.flatnonzero(seen[new] | ~is_first)
-                if len(again):
-                    raise FormatError(
-                        f"{part.file.uri}: row {row + int(again[0])}: {part.file.new} {new[again[0]]} comes "
-                        f"again in the map of {self.plan.entity_type!r}; {missing} does not come at all"
-                    )
-                seen[new] = True
+        rows = (Ids(part.file.uri, row, new) for part in self.plan.parts for row, _, new in part.rows())
+        if (found := first_repeated(rows, 0, self.plan.num_ids)) is not None:
+            uri, row, again = found
+            raise FormatError(
+                f"{uri}: row {row}: {self.plan.parts[0].file.new} {again} comes again in the map of "
+                f"{self.plan.entity_type!r}; {missing} does not come at all"
+            )
         raise FormatError(f"{self.plan.parts[0].file.uri}: the map has changed while it was being read")
 
     def _check_distinct(self, name: str) -> None:

@@ -25,6 +25,7 @@ from remap.graphstorm.commit import Journal, Move
 from remap.graphstorm.discover import STEMS, OutputFile, check_folders, find_outputs
 from remap.graphstorm.id_map import MapPlan, forget_tables, open_table, plan_map
 from remap.graphstorm.options import Options
+from remap.graphstorm.unique_ids import check_ranks
 from remap.output import tables
 
 SCRATCH = "graphmill-remap"
@@ -142,6 +143,7 @@ def _write_all(
         if plans:
             maps = [(list(plans.values()), token)] * num_workers
             cluster.run_tasks(client, read_maps, maps, description="reading the maps", unit="workers")
+        check_ranks(client, outputs, {each.entity_type: each.num_ids for each in plans.values()})
         cluster.run_tasks(client, write_table, arguments, description="remapping", unit="files")
     finally:
         _forget_scratch(client, token)

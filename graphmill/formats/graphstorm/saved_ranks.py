@@ -27,6 +27,8 @@ from graphmill.formats.torch_files.tensor import open_tensor
 Array = npt.NDArray[Any]
 Numbers = npt.NDArray[np.int64]
 
+ID_ROWS = 1 << 20
+
 _NUMBERED = re.compile(r"^(?P<stem>.+)-(?P<number>[0-9]{1,9})\.pt$")
 
 
@@ -142,6 +144,20 @@ def iter_rows(
             counted = np.arange(ranked.first_nid + first, ranked.first_nid + last)
             ids = tuple(np.asarray(each.read(first, last).reshape(-1), np.int64) for each in nids)
             yield ids or (counted,), values.read(first, last)
+
+
+def iter_ids(ranked: RankRows) -> Iterator[tuple[int, Numbers]]:
+    """The first row and the ids, int64 [n], of rows of a rank with one file of ids or none.
+
+    Raises:
+        FormatError: the file is damaged.
+    """
+    with ExitStack() as stack:
+        nids = [stack.enter_context(open_tensor(uri)) for uri in ranked.nids_uris]
+        for first in range(0, ranked.num_rows, ID_ROWS):
+            last = min(first + ID_ROWS, ranked.num_rows)
+            ids = nids[0].read(first, last) if nids else np.arange(first, last) + ranked.first_nid
+            yield first, np.asarray(ids.reshape(-1), np.int64)
 
 
 class Hdf5Rows(NamedTuple):

@@ -6,6 +6,7 @@ import pickle
 import re
 import shutil
 import types
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,11 +16,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from graphmill import storage
 from graphmill.errors import LockedError, StorageError
 from graphmill.run import lock
 from remap.graphstorm import commit
+from remap.graphstorm.unique_ids import Ids, first_repeated
 from remap.output import tables
 from tests.remap.saved import Cli, Tree, raw_id, save, snapshot
 
@@ -76,6 +80,10 @@ def make_null(orig: list[Any], new: list[Any]) -> None:
     orig[1] = None
 
 
+def repeat_rank(tree: Tree) -> None:
+    shutil.copy(tree.emb / "user/embed_nids-00000.pt", tree.emb / "user/embed_nids-00002.pt")
+
+
 def truncate(tree: Tree) -> None:
     path = tree.emb / "user/embed-00002.pt"
     path.write_bytes(path.read_bytes()[:-200])
@@ -100,6 +108,15 @@ FAULTS: dict[str, tuple[Callable[[Tree], Any], str]] = {
     "negative id": (
         lambda t: set_id(t, 3, -1),
         r"embed_nids-00001\.pt: row 3: the id is -1; expected 0 to 11",
+    ),
+    "ids of a rank that repeat another's": (
+        repeat_rank,
+        r"embed_nids-00002\.pt: row 0: the id \d+ comes again, after row 0 of .*embed_nids-00000\.pt; "
+        r"expected each id once",
+    ),
+    "an id that comes again in its file": (
+        lambda t: set_id(t, 3, int(torch.load(t.emb / "user/embed_nids-00001.pt")[1])),
+        r"embed_nids-00001\.pt: row 3: the id \d+ comes again, after row 1 of .*embed_nids-00001\.pt",
     ),
     "missing map": (
         lambda t: [each.unlink() for each in (t.maps / "user").iterdir()],
@@ -186,6 +203,41 @@ def test_nothing_is_lost(tree: Tree, cli: Cli, capsys: pytest.CaptureFixture[str
     assert re.search(message, told), told
     assert snapshot(tree.root) == before
     assert not Path("/tmp/graphmill-was-fooled").exists()
+
+
+def test_predictions_of_a_node_twice(tree: Tree, cli: Cli, capsys: pytest.CaptureFixture[str]) -> None:
+    tree.write_map("user", 4)
+    for rank, nids in enumerate(([0, 1], [2, 1])):
+        save(tree.pred / f"user/predict-{rank:05d}.pt", torch.ones(2))
+        save(tree.pred / f"user/predict_nids-{rank:05d}.pt", torch.tensor(nids))
+    before = snapshot(tree.root)
+    assert cli(*tree.prediction_arguments("--pred-ntypes", "user")) == 2
+    told = " ".join(capsys.readouterr().err.split())
+    assert re.search(
+        r"predict_nids-00001\.pt: row 1: the id 1 comes again, after row 1 of .*-00000\.pt", told
+    )
+    assert snapshot(tree.root) == before
+
+
+def test_rows_of_some_ids_alone(tree: Tree, cli: Cli, caplog: pytest.LogCaptureFixture) -> None:
+    tree.write_map("user", 12, 3)
+    expected = tree.write_embeddings("user", [4, 4])
+    tree.write_emb_info(["user"], 2)
+    assert cli(*tree.arguments()) == 0
+    assert tree.embeddings() == expected
+    assert "rows of 8 ids; the map of 'user' has 12, and the others get none" in caplog.text
+
+
+@pytest.mark.parametrize("share", [1, 3, 100])
+@given(ranks=st.lists(st.lists(st.integers(0, 12), max_size=6), min_size=1, max_size=4))
+def test_repeated_ids_are_found(share: int, ranks: list[list[int]]) -> None:
+    batches = [Ids(str(rank), 0, np.array(ids, np.int64)) for rank, ids in enumerate(ranks)]
+    found = [first_repeated(batches, start, min(start + share, 13)) for start in range(0, 13, share)]
+    counts = Counter(nid for ids in ranks for nid in ids)
+    assert any(found) == (max(counts.values(), default=0) > 1)
+    for uri, row, nid in filter(None, found):
+        assert ranks[int(uri)][row] == nid
+        assert counts[nid] > 1
 
 
 def test_a_map_without_its_last_id(tree: Tree, cli: Cli, capsys: pytest.CaptureFixture[str]) -> None:
