@@ -100,6 +100,16 @@ class FilesConfig(Section):
     quoting: Fixed[bool | None] = Field(
         None, description='Whether text has "quoted" fields; null: yes, unless the delimiter is a tab.'
     )
+    max_field_lines: Fixed[Positive] = Field(
+        1000, description="Most lines of a quoted field; a longer one counts as a quote that nothing closes."
+    )
+    comment: Fixed[Annotated[str, Field(min_length=1)] | None] = Field(
+        None, description='Beginning of lines of text and JSON to leave out: `"#"`; null: there are none.'
+    )
+    encoding: Fixed[str] = Field(
+        "utf-8",
+        description="Encoding of text and JSON, as Python names it: utf-8, utf-16, latin-1, cp1252, ...",
+    )
 
     @field_validator("delimiter")
     @classmethod
@@ -107,6 +117,22 @@ class FilesConfig(Section):
         if delimiter is not None and len(delimiter.encode()) != 1:
             raise ValueError(f"expected one character of ASCII, found {delimiter!r}")
         return delimiter
+
+    @field_validator("comment")
+    @classmethod
+    def _in_one_line(cls, comment: str | None) -> str | None:
+        if comment is not None and (comment == '"' or set(comment) & set("\r\n")):
+            raise ValueError(f"expected the beginning of lines, such as #, found {comment!r}")
+        return comment
+
+    @field_validator("encoding")
+    @classmethod
+    def _known(cls, encoding: str) -> str:
+        try:
+            b"\n".decode(encoding, "replace")
+        except (LookupError, ValueError):
+            raise ValueError(f"expected one of Python's codecs for text, found {encoding!r}") from None
+        return encoding
 
     @field_validator("filters")
     @classmethod

@@ -192,7 +192,7 @@ def _sample(
         uri,
         names,
         cut=cut,
-        num_head_rows=head.num_head_rows if cut is None else 0,
+        head_bytes=head.head_bytes if cut is None else 0,
         num_columns=len(head.names),
         types={name: head.types[name] for name in names.values() if name in head.types},
         snapshot=snapshot,
@@ -253,7 +253,7 @@ def _options(path: str, uri: str) -> FilesConfig:
     if suffix not in text.FORMAT.suffixes:
         format_of(uri, options)
         return options
-    lines = read_sample(uri).decode("utf-8-sig", errors="replace").splitlines()[:_SNIFFED_LINES]
+    lines = read_sample(uri, options).decode(errors="replace").splitlines()[:_SNIFFED_LINES]
     lines = [line for line in lines if line.strip()]
     if not lines:
         raise RawTableError(f"{uri}: expected rows, found an empty file")

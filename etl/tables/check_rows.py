@@ -22,9 +22,10 @@ from graphmill.storage.as_json import Int64
 _FIRST_NOT_ASCII = 0x80
 _WITHOUT_VIEWS = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
 UNKNOWN_RELATION = "relation: unknown relation"
-_QUARANTINE = (
+QUARANTINE = (
     "correct the table, or set etl.on_bad_row: quarantine to leave such rows out and write them to a table"
 )
+_OTHER_ENCODING = "; set the table's encoding, if its text has another, such as latin-1"
 Convert = Callable[[pa.ChunkedArray], pa.ChunkedArray]
 _OF_BYTES = {pa.string(): pa.binary(), pa.large_string(): pa.large_binary()}
 
@@ -52,10 +53,14 @@ class BlockPosition:
     """Start of the row count: a byte of a text file, a stripe of an ORC file."""
     unit: str = ""
 
+    def place(self, row: int) -> str:
+        """Name a row of the file by its number."""
+        start = f"counted from {self.unit} {self.start}" if self.start else "from 1, the header not counted"
+        return f"row {row} ({start})"
+
     def error(self, field: str, problem: str, row: int | None = None) -> RawTableError:
         """Return an error about the column of a field, or about the `row`-th row of the block."""
-        start = f"counted from {self.unit} {self.start}" if self.start else "from 1, the header not counted"
-        at = "" if row is None else f"row {self.first_row + row + 1} ({start}), "
+        at = "" if row is None else f"{self.place(self.first_row + row + 1)}, "
         return RawTableError(f"{self.uri}: {at}column {self.columns[field]!r} ({field}): {problem}")
 
 
@@ -96,7 +101,7 @@ def checked(
             return pa.table(columns), bad
         except _BadRowsError as error:
             if not rules.quarantines:
-                detail = f"{error.detail}; {_QUARANTINE}"
+                detail = f"{error.detail}; {QUARANTINE}"
                 raise at.error(error.field, detail, int(row_N[error.rows[0]])) from None
             reason = f"{error.field}: {error.reason}"
             bad.append(BadRows(at, reason, at.first_row + row_N[error.rows] + 1, block.take(error.rows)))
@@ -207,7 +212,9 @@ def _wrong_type(column: pa.ChunkedArray, name: str) -> str:
 def _decoded(column: pa.ChunkedArray, field: str) -> pa.ChunkedArray:
     if column.type == pa.binary() and all(map(_is_ascii, column.chunks)):
         return pa.chunked_array([chunk.view(pa.string()) for chunk in column.chunks], pa.string())
-    return _converted(column, field, lambda some: some.cast(pa.string()), "not UTF-8", "not UTF-8:")
+    return _converted(
+        column, field, lambda some: some.cast(pa.string()), "not UTF-8", "not UTF-8:", _OTHER_ENCODING
+    )
 
 
 def _is_ascii(strings: pa.Array) -> bool:
@@ -293,13 +300,15 @@ def _parsed(column: pa.ChunkedArray) -> pa.ChunkedArray:
     return column.cast(pa.string()).cast(pa.float64())
 
 
-def _converted(column: pa.ChunkedArray, field: str, convert: Convert, reason: str, detail: str) -> Any:
+def _converted(
+    column: pa.ChunkedArray, field: str, convert: Convert, reason: str, detail: str, way_out: str = ""
+) -> Any:
     try:
         return convert(column)
     except pa.ArrowInvalid:
         rows = np.array(_failing(column, convert))
         shown = repr(column[int(rows[0])].as_py()[:40])
-        raise _BadRowsError(field, rows, reason, f"{detail} {shown}") from None
+        raise _BadRowsError(field, rows, reason, f"{detail} {shown}{way_out}") from None
 
 
 def _failing(column: pa.ChunkedArray, convert: Convert, first: int = 0) -> list[int]:

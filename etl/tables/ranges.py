@@ -82,7 +82,7 @@ def find_ranges(label: str, table: Table, file: DataFile, chunk_rows: int) -> li
             whole,
             cut=cut,
             first_row=first_row,
-            num_head_rows=head.num_head_rows if cut is None else 0,
+            head_bytes=head.head_bytes if cut is None else 0,
             num_rows=num_rows,
             num_bytes=0 if number else num_bytes,
         )

@@ -6,53 +6,60 @@ them; or id, for a table of entities.
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
+from typing import NoReturn
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.csv as pacsv
 
 from etl.tables import blocks
-from etl.tables.check_rows import BadRows, BlockPosition, Rules, checked, with_true_types
+from etl.tables.check_rows import QUARANTINE, BadRows, BlockPosition, Rules, checked, with_true_types
 from etl.tables.filters import columns_of, filter_field, rows_that_pass
-from etl.tables.formats import FileRange, format_of, reading
+from etl.tables.formats import BadLine, FileRange, format_of, reading
 from etl.tables.lake.deletes import deleted_rows
+from graphmill.display.readable import shortened
+from graphmill.errors import RawTableError
 from graphmill.storage.as_json import Int64
+
+_SHOWN = 80
 
 Block = tuple[pa.Table, list[BadRows]]
 """The good rows of a block, and its bad rows."""
 
 
 class _Skipped:
-    """Lines of a text file with too few or too many fields, which the reader skips."""
+    """Lines of a text file that are no rows, which the reader skips."""
 
-    def __init__(self, num_head_rows: int) -> None:
-        self._num_head_rows = num_head_rows
-        self._rows: list[int] = []
-        self._texts: list[str] = []
+    def __init__(self) -> None:
+        self._lines: list[BadLine] = []
         self._num_taken = 0
 
-    def skip(self, row: pacsv.InvalidRow) -> str:
-        """Skip a line: pyarrow's `invalid_row_handler`."""
-        # pyarrow counts from 1, the header included.
-        self._rows.append(row.number - self._num_head_rows)
-        self._texts.append(row.text)
-        return "skip"
+    def skip(self, line: BadLine) -> None:
+        """Skip a line: an `OnBadLine`."""
+        self._lines.append(line)
 
     def renumbered(self, bad: BadRows) -> BadRows:
         """Number bad rows as if the reader had counted the skipped lines too."""
-        num_good_before = np.array(self._rows, np.int64) - np.arange(len(self._rows)) - 1
+        skipped = np.array([line.row for line in self._lines], np.int64)
+        num_good_before = skipped - np.arange(len(skipped)) - 1
         rows = bad.rows + np.searchsorted(num_good_before, bad.rows - 1, side="right")
         return replace(bad, rows=rows)
 
     def take_new(self, at: BlockPosition) -> list[BadRows]:
         """Return the lines skipped since the last call."""
-        new = slice(self._num_taken, len(self._rows))
-        self._num_taken = len(self._rows)
-        if not self._rows[new]:
-            return []
-        rows, lines = np.array(self._rows[new], np.int64), pa.table({"text": self._texts[new]})
-        return [BadRows(at, "number of fields", rows, lines)]
+        new = self._lines[self._num_taken :]
+        self._num_taken = len(self._lines)
+        return [
+            BadRows(
+                at,
+                reason,
+                np.array([line.row for line in lines], np.int64),
+                pa.table({"text": [line.text for line in lines]}),
+            )
+            for reason in dict.fromkeys(line.reason for line in new)
+            if (lines := [line for line in new if line.reason == reason])
+        ]
 
 
 def read_blocks(file_range: FileRange, chunk_rows: int, rules: Rules) -> Iterator[Block]:
@@ -69,9 +76,9 @@ def read_blocks(file_range: FileRange, chunk_rows: int, rules: Rules) -> Iterato
     start = 0 if file_range.cut is None or not unit else file_range.cut[0]
     columns = {field: str(column) for field, column in file_range.table.columns().items()}
     at = BlockPosition(file_range.uri, columns, file_range.first_row, start, unit)
-    skipped = _Skipped(file_range.num_head_rows)
+    skipped = _Skipped()
     with reading(file_range.uri):
-        batches = file_format.read(file_range, skipped.skip if rules.quarantines else None)
+        batches = file_format.read(file_range, skipped.skip if rules.quarantines else partial(_refuse, at))
         rows = (fields_of(file_range, pa.table(batch)) for batch in batches)
         block_rows = -(-chunk_rows // -(-chunk_rows // blocks.BLOCK_ROWS))
         deleted = deleted_rows(file_range.deletes)
@@ -92,11 +99,20 @@ def read_whole(file_range: FileRange) -> Iterator[tuple[int, pa.Table]]:
     """
     file_format = format_of(file_range.uri, file_range.table, file_range.snapshot)
     first_row, deleted = file_range.first_row, deleted_rows(file_range.deletes)
+    start = file_range.cut[0] if file_range.cut is not None and file_format.unit else 0
+    at = BlockPosition(file_range.uri, {}, first_row, start, file_format.unit)
     with reading(file_range.uri):
-        rows = (fields_of(file_range, pa.table(batch)) for batch in file_format.read(file_range, None))
+        batches = file_format.read(file_range, partial(_refuse, at))
+        rows = (fields_of(file_range, pa.table(batch)) for batch in batches)
         for block in blocks.cut(rows, blocks.BLOCK_ROWS, blocks.BLOCK_BYTES):
             yield first_row, _kept(file_range, with_true_types(block), first_row, deleted)[0]
             first_row += block.num_rows
+
+
+def _refuse(at: BlockPosition, line: BadLine) -> NoReturn:
+    raise RawTableError(
+        f"{at.uri}: {at.place(line.row)}: {line.detail}: {shortened(line.text, _SHOWN)!r}; {QUARANTINE}"
+    )
 
 
 def _kept(

@@ -2,11 +2,11 @@
 
 from etl.config import FileFormat, FilesConfig
 from etl.tables.formats import json_lines, orc, parquet, text
-from etl.tables.formats.base import FileRange, Head, TableFormat, reading
+from etl.tables.formats.base import BadLine, FileRange, Head, TableFormat, reading
 from etl.tables.formats.lines import CODECS, suffixes_of
 from graphmill.errors import RawTableError
 
-__all__ = ["FORMATS", "FileRange", "Head", "TableFormat", "format_of", "reading"]
+__all__ = ["FORMATS", "BadLine", "FileRange", "Head", "TableFormat", "format_of", "reading"]
 
 FORMATS: dict[FileFormat, TableFormat] = {
     "parquet": parquet.FORMAT,

@@ -7,7 +7,6 @@ from itertools import accumulate, groupby
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.csv as pacsv
 
 from etl.config import FilesConfig, Filters, Table
 from etl.tables.blocks import ranges_within
@@ -16,12 +15,22 @@ from graphmill.errors import RawTableError, StorageError
 from graphmill.storage.as_json import ArrowType
 from graphmill.storage.fs import explained
 
-_NUMBER_OF_FIELDS = (
-    "; correct the line (in CSV, a field with commas needs quotes), or set etl.on_bad_row: quarantine to "
-    "leave such lines out and write them to a table"
-)
 Cut = tuple[int, int] | None
-SkipRow = Callable[[pacsv.InvalidRow], str]
+
+
+@dataclass(frozen=True)
+class BadLine:
+    """A line of text that is no row."""
+
+    row: int
+    """Number of the row that the line should be, from 1 in its range."""
+    reason: str
+    detail: str
+    text: str
+
+
+OnBadLine = Callable[[BadLine], object]
+"""Takes note of a line to leave out, or raises an error."""
 
 
 @dataclass(frozen=True)
@@ -37,8 +46,8 @@ class FileRange:
     """[start, stop) of row groups, stripes or bytes; None: the whole file."""
     first_row: int = 0
     """Rows of the file before the range, if the format counts rows."""
-    num_head_rows: int = 0
-    """Lines of text at the start of the range that are no rows: blank lines, and the column names."""
+    head_bytes: int = 0
+    """Bytes of text, as UTF-8, before the rows of a file that is not cut: the column names."""
     num_rows: int = 0
     """Estimated number of rows."""
     num_bytes: int = 0
@@ -82,8 +91,8 @@ class Head:
     """Columns with their metadata, if the file has such."""
     reader_names: list[str] | None = None
     """Names that the reader gives the columns; None: `names`."""
-    num_head_rows: int = 0
-    """Lines of text at the start of a file that is not cut, which are no rows."""
+    head_bytes: int = 0
+    """Bytes of text, as UTF-8, before the rows of a file that is not cut."""
 
 
 @dataclass(frozen=True)
@@ -96,8 +105,8 @@ class TableFormat:
     """Unit of cuts if rows are counted from the cut: byte or stripe; empty: rows are counted in the file."""
     read_head: Callable[[str, FilesConfig, int], Head]
     """Reads the head of the file at a URI, and cuts the file into ranges of about that many rows."""
-    read: Callable[[FileRange, SkipRow | None], Iterator[pa.RecordBatch]]
-    """Reads a range; the handler gets lines with too few or too many fields, where there may be such."""
+    read: Callable[[FileRange, OnBadLine], Iterator[pa.RecordBatch]]
+    """Reads a range; the handler gets the lines that are no rows, where there may be such."""
     select: Callable[[str, int, pc.Expression], Sequence[tuple[int, int, Cut]]] | None = None
     """Cuts the file again, without parts of which its statistics say that no row fulfils the expression."""
 
@@ -110,8 +119,7 @@ def reading(uri: str) -> Iterator[None]:
     except (pa.ArrowException, OSError) as error:
         if isinstance(error, OSError) and error.errno is not None:  # the disk or the network, not the table
             raise StorageError(f"{uri}: cannot read: {error.strerror}") from error
-        hint = _NUMBER_OF_FIELDS if str(error).startswith("CSV parse error: ") else ""
-        raise RawTableError(f"{uri}: cannot be read as a table: {error}{hint}") from error
+        raise RawTableError(f"{uri}: cannot be read as a table: {error}") from error
     except RuntimeError:
         with explained("read", uri):  # hdfs-native raises errors without a type of their own
             raise

@@ -1,4 +1,4 @@
-"""Files of lines, which text and JSON share: compression, and cuts into ranges of bytes.
+"""Files of lines, which text and JSON share: compression, encodings, and cuts into ranges of bytes.
 
 A line belongs to the range that holds the line's first byte.
 """
@@ -9,7 +9,9 @@ from itertools import pairwise
 
 import pyarrow as pa
 
-from etl.tables.formats.base import Cut, FileRange, reading
+from etl.config import FilesConfig
+from etl.tables.formats.base import Cut, reading
+from etl.tables.formats.encoded import Utf8Stream, has_lines_of_bytes
 from graphmill import storage
 
 CODECS = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2", ".lz4": "lz4"}
@@ -31,29 +33,24 @@ def _split_suffix(name: str) -> tuple[str, str]:
     return (stem, dot + suffix.lower()) if dot else (name, "")
 
 
-def read_sample(uri: str) -> bytes:
-    """Read the beginning of a file, decompressed."""
-    with _open(uri) as stream, reading(uri):
-        sample: bytes = stream.read(SAMPLE_BYTES)
-    return sample
+def read_sample(uri: str, table: FilesConfig) -> bytes:
+    """Read the beginning of a file, decompressed and as UTF-8, to guess by; comments are in it."""
+    with open_text(uri, table) as stream, reading(uri):
+        return stream.read(SAMPLE_BYTES)
 
 
 @contextmanager
-def open_lines(file_range: FileRange) -> Iterator[pa.NativeFile | None]:
-    """Open the lines that begin in a range, decompressed; None: no line begins there."""
-    with _open(file_range.uri) as stream:
-        if file_range.cut is None:
-            yield stream
-            return
-        start, stop = (_line_start(stream, offset) for offset in file_range.cut)
-        yield stream.get_stream(start, stop - start) if stop > start else None
-
-
-@contextmanager
-def _open(uri: str) -> Iterator[pa.NativeFile]:
+def open_text(uri: str, table: FilesConfig, cut: Cut = None) -> Iterator[Utf8Stream]:
+    """Open the lines of a file that begin in a range, decompressed and as UTF-8."""
     codec = suffixes_of(uri)[1]
     with storage.open_input(uri) as stream:
-        yield pa.CompressedInputStream(stream, CODECS[codec]) if codec else stream
+        is_start = cut is None or cut[0] == 0
+        if cut is not None:
+            start, stop = (_line_start(stream, offset) for offset in cut)
+            stream = stream.get_stream(start, stop - start)
+        elif codec and stream.size():
+            stream = pa.CompressedInputStream(stream, CODECS[codec])
+        yield Utf8Stream(stream, uri, table.encoding, is_start=is_start)
 
 
 def _line_start(stream: pa.NativeFile, offset: int) -> int:
@@ -72,7 +69,7 @@ def _line_start(stream: pa.NativeFile, offset: int) -> int:
 
 
 def cut_lines(
-    uri: str, sample: bytes, head_bytes: int, chunk_rows: int, *, cuttable: bool
+    uri: str, table: FilesConfig, sample: bytes, head_bytes: int, chunk_rows: int, *, cuttable: bool
 ) -> list[tuple[int, int, Cut]]:
     """Cut a file of lines whose rows begin at byte `head_bytes`; `sample` is the file's beginning."""
     line_bytes = len(sample) / max(sample.count(b"\n"), 1)
@@ -80,7 +77,7 @@ def cut_lines(
     num_bytes = status.size_bytes if status else 0
     if suffixes_of(uri)[1]:
         return [(0, int(num_bytes * _TYPICAL_COMPRESSION / line_bytes), None)]
-    if not cuttable:
+    if not (cuttable and has_lines_of_bytes(table.encoding)):
         return [(0, int(num_bytes / line_bytes), None)]
     # Nine tenths: where lines get shorter, a range does not end with a small chunk.
     range_bytes = max(int(line_bytes * chunk_rows * 0.9), MIN_RANGE_BYTES)

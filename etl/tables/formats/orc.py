@@ -6,7 +6,7 @@ import pyarrow as pa
 import pyarrow.orc as paorc
 
 from etl.config import FilesConfig
-from etl.tables.formats.base import FileRange, Head, SkipRow, TableFormat, cut_groups, reading
+from etl.tables.formats.base import FileRange, Head, OnBadLine, TableFormat, cut_groups, reading
 from graphmill import storage
 
 
@@ -20,7 +20,7 @@ def _read_head(uri: str, table: FilesConfig, chunk_rows: int) -> Head:
     return Head(schema.names, cuts, dict(zip(schema.names, schema.types, strict=True)))
 
 
-def _read(file_range: FileRange, skip_row: SkipRow | None) -> Iterator[pa.RecordBatch]:
+def _read(file_range: FileRange, on_bad_line: OnBadLine) -> Iterator[pa.RecordBatch]:
     with storage.open_input(file_range.uri) as stream:
         orc = paorc.ORCFile(stream)
         whole_columns = [name for field, name in file_range.columns.items() if field not in file_range.nested]

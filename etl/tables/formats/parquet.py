@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 
 from etl.config import FilesConfig
 from etl.tables import blocks
-from etl.tables.formats.base import Cut, FileRange, Head, SkipRow, TableFormat, cut_groups, reading
+from etl.tables.formats.base import Cut, FileRange, Head, OnBadLine, TableFormat, cut_groups, reading
 from graphmill import storage
 from graphmill.formats.parquet import bounds
 
@@ -45,7 +45,7 @@ def _select(uri: str, chunk_rows: int, wanted: pc.Expression) -> Sequence[tuple[
     return cut_groups(sizes, chunk_rows, {group.id for group in kept})
 
 
-def _read(file_range: FileRange, skip_row: SkipRow | None) -> Iterator[pa.RecordBatch]:
+def _read(file_range: FileRange, on_bad_line: OnBadLine) -> Iterator[pa.RecordBatch]:
     # Names of relations repeat: reading them as a dictionary takes half the time.
     relation = file_range.columns.get("relation")
     with _open(file_range.uri, relation) as parquet:

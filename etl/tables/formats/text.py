@@ -1,87 +1,114 @@
 """Delimited text, as CSV and TSV: cut into ranges of bytes, unless quoted fields may hold newlines."""
 
-import csv
-import io
 from collections.abc import Iterator
 
 import pyarrow as pa
 import pyarrow.csv as pacsv
 
 from etl.config import FilesConfig
-from etl.tables.formats.base import FileRange, Head, SkipRow, TableFormat
-from etl.tables.formats.lines import cut_lines, open_lines, read_sample, suffixes_of
+from etl.tables.formats.base import BadLine, FileRange, Head, OnBadLine, TableFormat, reading
+from etl.tables.formats.lines import cut_lines, open_text, suffixes_of
+from etl.tables.formats.rows import Fault, Rows, Syntax
 from graphmill.errors import RawTableError
 
 _TAB_SUFFIXES = (".tsv", ".tab", ".txt")
 
 
-def _dialect(uri: str, table: FilesConfig) -> tuple[str, bool]:
-    """Return the delimiter, and whether a double quote opens a quoted field.
-
-    In tab-separated triples a double quote is mostly part of a name.
-    """
+def _syntax(uri: str, table: FilesConfig) -> Syntax:
+    """Return the rules of a file; in tab-separated triples a double quote is mostly part of a name."""
     delimiter = table.delimiter or ("\t" if suffixes_of(uri)[0] in _TAB_SUFFIXES else ",")
-    return delimiter, delimiter != "\t" if table.quoting is None else table.quoting
+    has_quotes = delimiter != "\t" if table.quoting is None else table.quoting
+    return Syntax(delimiter, has_quotes, table.comment, table.max_field_lines)
+
+
+def _parsing(syntax: Syntax) -> dict[str, object]:
+    return {"delimiter": syntax.delimiter, "quote_char": '"' if syntax.has_quotes else False}
 
 
 def _read_head(uri: str, table: FilesConfig, chunk_rows: int) -> Head:
-    sample = read_sample(uri)
-    text = io.StringIO(sample.decode("utf-8-sig", errors="replace"))
-    delimiter, has_quotes = _dialect(uri, table)
-    lines = csv.reader(text, delimiter=delimiter, quoting=csv.QUOTE_MINIMAL if has_quotes else csv.QUOTE_NONE)
-    try:
-        num_blank, first = next(((number, line) for number, line in enumerate(lines) if line), (0, []))
-    except csv.Error as error:
-        raise RawTableError(f"{uri}: its first row cannot be read as text: {error}") from error
-    if table.header and not first:
-        raise RawTableError(f"{uri}: expected a row of column names, found an empty file; set header: false")
-    if not first or (table.header and not text.read().strip()):
-        return Head(first, [])
+    syntax = _syntax(uri, table)
+    with open_text(uri, table) as stream, reading(uri):
+        rows = Rows(stream.read, syntax, uri)
+        first, end = rows.first(is_header=table.header)
+        if not first:
+            return Head([], [])
+        head = rows.text[:end] if table.header else b""
+        head_bytes = stream.raw_bytes(head)
+        names = _names(uri, first, syntax, table)
+        if rows.are_over(len(head)):
+            return Head(names, [])
     # The reader names columns by number, so that two columns of one name do no harm.
-    numbered = [f"f{number}" for number in range(len(first))]
-    head_bytes = _first_line_bytes(sample) if table.header else 0
+    numbered = [f"f{number}" for number in range(len(names))]
+    is_cuttable = not syntax.has_quotes and head[-1:] in (b"", b"\n")
     return Head(
-        first if table.header else numbered,
-        cut_lines(uri, sample, head_bytes, chunk_rows, cuttable=not has_quotes and head_bytes >= 0),
+        names if table.header else numbered,
+        cut_lines(uri, table, rows.text, head_bytes, chunk_rows, cuttable=is_cuttable),
         reader_names=numbered,
-        num_head_rows=num_blank + 1 if table.header else 0,
+        head_bytes=len(head),
     )
 
 
-def _first_line_bytes(sample: bytes) -> int:
-    """Bytes up to the end of the first line that is not empty; -1: the sample does not hold its end."""
-    stripped = sample.removeprefix(b"\xef\xbb\xbf").lstrip(b"\r\n")
-    end = sample.find(b"\n", len(sample) - len(stripped))
-    return end + 1 if end >= 0 else -1
+def _names(uri: str, first: bytes, syntax: Syntax, table: FilesConfig) -> list[str]:
+    try:
+        names: list[str] = pacsv.read_csv(
+            pa.BufferReader(first),
+            pacsv.ReadOptions(use_threads=False, block_size=len(first)),
+            pacsv.ParseOptions(**_parsing(syntax)),
+        ).column_names
+    except UnicodeDecodeError as error:
+        if not table.header:
+            return _names(uri, first.decode(errors="replace").encode(), syntax, table)
+        raise RawTableError(
+            f"{uri}: expected column names in {table.encoding}, found {error.object[:40]!r}; set the table's "
+            "encoding, such as latin-1"
+        ) from error
+    return names
 
 
-def _read(file_range: FileRange, skip_row: SkipRow | None) -> Iterator[pa.RecordBatch]:
-    delimiter, has_quotes = _dialect(file_range.uri, file_range.table)
-    columns = file_range.names
-    with open_lines(file_range) as stream:
-        if stream is None:
-            return
-        yield from pacsv.open_csv(
-            stream,
-            pacsv.ReadOptions(
-                use_threads=False,
-                column_names=[f"f{number}" for number in range(file_range.num_columns)],
-                skip_rows_after_names=file_range.num_head_rows,
-            ),
-            pacsv.ParseOptions(
-                delimiter=delimiter,
-                quote_char='"' if has_quotes else False,
-                newlines_in_values=has_quotes,
-                invalid_row_handler=skip_row,
-            ),
-            # Bytes, not strings: pyarrow would report bad UTF-8 without its row.
-            pacsv.ConvertOptions(
-                include_columns=columns,
-                column_types=dict.fromkeys(columns, pa.binary()),
-                null_values=[],
-                strings_can_be_null=False,
-            ),
-        )
+def _read(file_range: FileRange, on_bad_line: OnBadLine) -> Iterator[pa.RecordBatch]:
+    uri, columns = file_range.uri, file_range.names
+    syntax = _syntax(uri, file_range.table)
+    misfits: list[pacsv.InvalidRow] = []
+
+    def note(row: pacsv.InvalidRow) -> str:
+        misfits.append(row)
+        return "skip"
+
+    parsing = pacsv.ParseOptions(**_parsing(syntax), invalid_row_handler=note)
+    # Bytes, not strings: pyarrow would report bad UTF-8 without its row.
+    conversion = pacsv.ConvertOptions(
+        include_columns=columns,
+        column_types=dict.fromkeys(columns, pa.binary()),
+        null_values=[],
+        strings_can_be_null=False,
+    )
+    names = [f"f{number}" for number in range(file_range.num_columns)]
+    num_rows = 0
+    with open_text(uri, file_range.table, file_range.cut) as stream:
+        for block in Rows(stream.read, syntax, uri).blocks(file_range.head_bytes):
+            if isinstance(block, Fault):
+                num_rows += 1
+                on_bad_line(_quotes(num_rows, block))
+                continue
+            reads = pacsv.ReadOptions(use_threads=False, column_names=names, block_size=len(block))
+            table = pacsv.read_csv(pa.BufferReader(block), reads, parsing, conversion)
+            for row in misfits:
+                on_bad_line(_number_of_fields(num_rows + row.number, row))
+            num_rows += table.num_rows + len(misfits)
+            misfits.clear()
+            yield from table.to_batches()
+
+
+def _quotes(number: int, fault: Fault) -> BadLine:
+    text = fault.text.rstrip(b"\r\n").decode(errors="backslashreplace")
+    return BadLine(number, "quotes", f"line {fault.line}: {fault.problem}", text)
+
+
+def _number_of_fields(number: int, row: pacsv.InvalidRow) -> BadLine:
+    detail = f"expected {row.expected_columns} columns, found {row.actual_columns}"
+    return BadLine(
+        number, "number of fields", f"{detail}; in CSV, a field with commas needs quotes", row.text
+    )
 
 
 FORMAT = TableFormat((".csv", ".tsv", ".tab", ".txt"), "byte", _read_head, _read)

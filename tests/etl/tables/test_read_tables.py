@@ -254,8 +254,7 @@ def test_columns_that_are_no_ids(tmp_path: Path) -> None:
         ("t.orc", b"ORC?", "cannot be read as a table"),
         ("t.csv.gz", b"not gzip", "cannot be read as a table"),
         ("t.csv.gz", gzip.compress(text(",") * 1000, mtime=0)[:60], "cannot be read as a table"),
-        ("t.csv", b"a,b\nx,y\nz\n", "Expected 2 columns, got 1"),
-        ("t.csv", b"", "expected a row of column names, found an empty file"),
+        ("t.csv", b"a,b\nx,y\nz\n", "row 2 .*expected 2 columns, found 1"),
         ("t.xlsx", b"", "set the table's format"),
     ],
 )
@@ -264,13 +263,6 @@ def test_files_that_are_no_tables(tmp_path: Path, name: str, content: bytes, mes
     path.write_bytes(content)
     with pytest.raises(RawTableError, match=rf"{name}: .*{message}"):
         rows_of(table_of(path), str(path))
-
-
-@pytest.mark.parametrize("content", [b"", b"\n"])
-def test_an_empty_part_without_header_has_no_rows(tmp_path: Path, content: bytes) -> None:
-    path = tmp_path / "part.tsv"
-    path.write_bytes(content)
-    assert find_ranges("tables[0]", table_of(path, header=False), plain_file(str(path)), 10) == []
 
 
 @pytest.mark.parametrize("content", [b"l,r", b"l,r\n", b"l,r\n\n"])

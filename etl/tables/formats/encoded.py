@@ -1,0 +1,102 @@
+"""Text of any encoding, read as UTF-8 without a byte-order mark."""
+
+import codecs
+
+import pyarrow as pa
+
+from graphmill.errors import RawTableError
+
+# UTF-32 first: its mark in little-endian order begins like that of UTF-16.
+_MARKS = {
+    codecs.BOM_UTF32_LE: "utf-32",
+    codecs.BOM_UTF32_BE: "utf-32",
+    codecs.BOM_UTF16_LE: "utf-16",
+    codecs.BOM_UTF16_BE: "utf-16",
+}
+_MARK_BYTES = 4
+
+
+def is_utf8(encoding: str) -> bool:
+    """Whether a file of this encoding is read as it is."""
+    return codecs.lookup(encoding).name in ("utf-8", "utf-8-sig")
+
+
+def has_lines_of_bytes(encoding: str) -> bool:
+    """Whether the byte of a newline is one wherever it stands: such a file can be cut there."""
+    if is_utf8(encoding):
+        return True
+    characters = bytes(range(256)).decode(encoding, "replace")
+    return len(characters) == 256 and characters[0x0A] == "\n" and characters.count("\n") == 1
+
+
+class Utf8Stream:
+    """A stream of bytes of an encoding as UTF-8.
+
+    Args:
+        is_start: whether the stream begins where the file does, and may have a byte-order mark.
+    """
+
+    def __init__(self, stream: pa.NativeFile, uri: str, encoding: str, *, is_start: bool) -> None:
+        self._stream, self._uri, self._encoding, self._is_start = stream, uri, encoding, is_start
+        self._decoder = None if is_utf8(encoding) else codecs.getincrementaldecoder(encoding)()
+        self._num_bytes = self._mark_bytes = 0
+
+    def read(self, num_bytes: int) -> bytes:
+        """Read some bytes, about `num_bytes`; none at the end.
+
+        Raises:
+            RawTableError: the text is of another encoding.
+        """
+        text = b""
+        while not text:
+            content = self._content(num_bytes)
+            if self._decoder is None:
+                return content
+            text = self._decoded(self._decoder, content)
+            if not content:
+                break
+        return text
+
+    def raw_bytes(self, head: bytes) -> int:
+        """Bytes that the beginning of the text takes in the file, whose characters are bytes or UTF-8."""
+        if self._decoder is None:
+            return self._mark_bytes + len(head)
+        return len(head.decode().encode(self._encoding, "replace"))
+
+    def _content(self, num_bytes: int) -> bytes:
+        content: bytes = self._stream.read(num_bytes)
+        if self._is_start:
+            self._is_start = False
+            while len(content) < _MARK_BYTES and (more := self._stream.read(_MARK_BYTES)):
+                content += more
+            if self._decoder is None:
+                self._refuse_marks(content)
+                marked, content = content, content.removeprefix(codecs.BOM_UTF8)
+                self._mark_bytes = len(marked) - len(content)
+                return content or self._content(num_bytes)
+        return content
+
+    def _refuse_marks(self, content: bytes) -> None:
+        named = next((name for mark, name in _MARKS.items() if content.startswith(mark)), None)
+        if named is None and b"\0" in content[:_MARK_BYTES]:
+            named = "utf-16-le" if content[1:2] == b"\0" else "utf-16-be"
+        if named is not None:
+            raise RawTableError(
+                f"{self._uri}: expected text in {self._encoding}, found the first bytes of {named}; set the "
+                f"table's encoding: {named}"
+            )
+
+    def _decoded(self, decoder: codecs.IncrementalDecoder, content: bytes) -> bytes:
+        is_first = not self._num_bytes
+        self._num_bytes += len(content)
+        try:
+            text = decoder.decode(content, final=not content)
+            return (text.removeprefix("\ufeff") if is_first else text).encode()
+        except UnicodeError as error:
+            at = ""
+            if isinstance(error, UnicodeDecodeError):
+                at = f" at byte {self._num_bytes - len(error.object) + error.start}"
+            raise RawTableError(
+                f"{self._uri}: expected text in {self._encoding}, found other bytes{at}: {error}; correct "
+                "the table's encoding"
+            ) from error

@@ -1,0 +1,145 @@
+"""Text as others write it: encodings, comments, empty parts, quotes that nothing closes, long lines."""
+
+import gzip
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from etl.config import FilesConfig
+from etl.tables.check_rows import Rules
+from etl.tables.data_file import plain_file
+from etl.tables.formats import lines as line_files
+from etl.tables.formats import rows as text_rows
+from etl.tables.ranges import find_ranges
+from etl.tables.read import read_blocks
+from graphmill.config import validated
+from graphmill.errors import ConfigError, RawTableError
+from tests.etl.tables.test_read_tables import rows_of, table_of
+
+COMPRESS: dict[str, Callable[[bytes], bytes]] = {
+    "": bytes,
+    ".gz": gzip.compress,
+    ".zst": lambda content: bytes(pa.compress(content, "zstd", asbytes=True)),
+}
+PAIRS = [("é", "x"), ("ß,;|", "y\n1"), ("ü", "z")]
+UNQUOTED = "l\tr\né\tx\nü\ty\n"
+
+
+def read(path: Path, content: bytes, **settings: Any) -> list[tuple[Any, ...]]:
+    path.write_bytes(content)
+    return rows_of(table_of(path, **settings), str(path))
+
+
+def quarantined(path: Path, content: bytes, **settings: Any) -> tuple[list[Any], list[tuple[Any, ...]]]:
+    """Rows, and row number, reason and text of the bad ones."""
+    path.write_bytes(content)
+    good, bad = [], []
+    for source in find_ranges("t", table_of(path, **settings), plain_file(str(path)), 1000):
+        for block, found in read_blocks(source, 1000, Rules(quarantines=True)):
+            good += [tuple(row.values()) for row in block.to_pylist()]
+            for rows in found:
+                texts = rows.block["text"].to_pylist() if "text" in rows.block.column_names else [None]
+                bad += [(int(row), rows.reason, text) for row, text in zip(rows.rows, texts, strict=True)]
+    return good, bad
+
+
+@pytest.mark.parametrize("compression", COMPRESS)
+@pytest.mark.parametrize(
+    "encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-32", "latin-1", "cp1252", "cp500", "utf-7"]
+)
+@pytest.mark.parametrize("range_bytes", [1, 1 << 20])
+def test_encodings(
+    tmp_path: Path, encoding: str, compression: str, range_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(line_files, "MIN_RANGE_BYTES", range_bytes)
+    monkeypatch.setattr(text_rows, "CHUNK_BYTES", 3 if range_bytes == 1 else 1 << 20)
+    path = tmp_path / f"t.csv{compression}"
+    text = "l,r\n" + "".join(f'"{lhs}","{rhs}"\n' for lhs, rhs in PAIRS)
+    assert read(path, COMPRESS[compression](text.encode(encoding)), encoding=encoding) == PAIRS
+    path = tmp_path / f"t.tsv{compression}"
+    content = COMPRESS[compression](UNQUOTED.encode(encoding))
+    assert read(path, content, encoding=encoding) == [("é", "x"), ("ü", "y")]
+    path = tmp_path / f"t.jsonl{compression}"
+    lines = '{"l": "é", "r": "x"}\n{"l": "ü", "r": "y"}\n'
+    rows = read(path, COMPRESS[compression](lines.encode(encoding)), encoding=encoding, lhs="l", rhs="r")
+    assert rows == [("é", "x"), ("ü", "y")]
+
+
+def test_text_of_one_byte_a_character_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(line_files, "MIN_RANGE_BYTES", 1)
+    path = tmp_path / "t.tsv"
+    lines = "é\tr\n" + "é\tü\n" * 50
+
+    def num_ranges(encoding: str) -> int:
+        path.write_bytes(lines.encode(encoding))
+        table = table_of(path, encoding=encoding)
+        assert rows_of(table, str(path)) == [("é", "ü")] * 50
+        return len(find_ranges("t", table, plain_file(str(path)), 5))
+
+    assert num_ranges("latin-1") == num_ranges("cp1252") > 5
+    assert num_ranges("utf-16") == num_ranges("shift_jisx0213") == num_ranges("cp500") == 1
+
+
+@pytest.mark.parametrize("name", ["t.csv", "t.tsv", "t.jsonl"])
+@pytest.mark.parametrize("header", [True, False])
+@pytest.mark.parametrize(
+    ("encoding", "named"),
+    [("utf-16", "utf-16"), ("utf-32", "utf-32"), ("utf-16-le", "utf-16-le"), ("utf-16-be", "utf-16-be")],
+)
+def test_another_encoding_is_named(
+    tmp_path: Path, name: str, header: bool, encoding: str, named: str
+) -> None:
+    with pytest.raises(RawTableError, match=rf"first bytes of {named}; set the table's encoding: {named}$"):
+        read(tmp_path / name, UNQUOTED.encode(encoding), header=header)
+
+
+@pytest.mark.parametrize(
+    ("encoding", "content", "message"),
+    [
+        ("utf-8", "l\té\na\tb\n".encode("latin-1"), r"column names in utf-8, found b'.*xe9'.* latin-1"),
+        ("utf-8", "l\tr\na\té\n".encode("latin-1"), r"row 1 .*not UTF-8: b'.xe9'; .*encoding, .*latin-1"),
+        ("ascii", "l\tr\na\té\n".encode(), r"expected text in ascii, found other bytes at byte 6: "),
+        ("utf-16", "l\tr\na\té\n".encode("utf-16")[:-1], r"in utf-16, found other bytes at byte 16: "),
+    ],
+)
+def test_text_that_is_not_of_the_encoding(
+    tmp_path: Path, encoding: str, content: bytes, message: str
+) -> None:
+    with pytest.raises(RawTableError, match=message):
+        read(tmp_path / "t.tsv", content, encoding=encoding)
+
+
+@pytest.mark.parametrize("settings", [{"encoding": "rot13"}, {"encoding": "latin-l"}, {"comment": ""},
+                                      {"comment": "#\n"}, {"max_field_lines": 0}])  # fmt: skip
+def test_keys_that_do_not_fit(settings: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=next(iter(settings))):
+        validated(FilesConfig, {"path": "t.csv", **settings})
+
+
+@pytest.mark.parametrize("compression", COMPRESS)
+@pytest.mark.parametrize("range_bytes", [1, 1 << 20])
+@pytest.mark.parametrize("chunk_bytes", [1, 7, 1 << 20])
+def test_comments(
+    tmp_path: Path, compression: str, range_bytes: int, chunk_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(line_files, "MIN_RANGE_BYTES", range_bytes)
+    monkeypatch.setattr(text_rows, "CHUNK_BYTES", chunk_bytes)
+    lines = ["# of SNAP", "# From\tTo", "l\tr", "a\tb", '#"a\tc', " #d\te", "#", "f\t#g"]
+    for end in ("\n", "\r\n"):
+        for header in (True, False):
+            path = tmp_path / f"t.tsv{compression}"
+            content = end.join(lines[: 2 + header] + lines[3:]).encode()
+            rows = read(path, COMPRESS[compression](content), comment="#", header=header)
+            assert rows == [("a", "b"), (" #d", "e"), ("f", "#g")]
+        content = f'l,r{end}#"{end}"a{end}#b","c""{end}#"{end}#d,"{end}//,e{end}'.encode()
+        rows = read(tmp_path / f"t.csv{compression}", COMPRESS[compression](content), comment="#")
+        assert rows == [(f"a{end}#b", f'c"{end}#'), ("//", "e")]
+    content = b'//x\n{"l": "a", "r": "//"}\n// {\n{"l": 1, "r": "c"}\n'
+    path = tmp_path / f"t.jsonl{compression}"
+    monkeypatch.setattr(text_rows, "CHUNK_BYTES", 1 << 20)
+    content = content.replace(b"1", b'"1"')
+    rows = read(path, COMPRESS[compression](content), comment="//", lhs="l", rhs="r")
+    assert rows == [("a", "//"), ("1", "c")]
