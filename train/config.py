@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, Field, PrivateAttr, field_validator
+from pydantic import AfterValidator, Field, PrivateAttr
 
 from graphmill import storage
 from graphmill.config import (
@@ -143,11 +143,8 @@ class TrainConfig(Section):
         "other workers fetch from there, in bytes. null: half of the worker's memory without what a bucket "
         "and shared rows need; 0: they read files.",
     )
-    all_reduce: Neutral[Literal["auto", "shards", "nccl", "gloo"]] = Field(
-        "auto",
-        description="Exchange of relations and unpartitioned types between several workers. shards pushes "
-        "and pulls the rows that change, to and from shards on all workers; nccl and gloo sum up all rows at "
-        "the end of a round; auto: nccl for GPUs in a tournament, else shards.",
+    all_reduce: Neutral[Literal["auto", "shards", "files", "nccl", "gloo"]] = Field(
+        "auto", description="Without effect, for older configurations: workers merge shared rows by shards."
     )
     shared_interval_s: Neutral[float] = Field(
         5.0,
@@ -239,12 +236,6 @@ class TrainConfig(Section):
         found = self.model_copy()
         found._given_at = folder
         return found
-
-    @field_validator("all_reduce", mode="before")
-    @classmethod
-    def _replace_files(cls, value: object) -> object:
-        """Read the former value `files`, for which shards do the same by messages."""
-        return "shards" if value == "files" else value
 
     @classmethod
     def needs_consent(cls, key: str, value: Any) -> bool:

@@ -32,7 +32,7 @@ from train.edges.added import why_whole
 from train.edges.partitions import PartitionKey
 from train.model.frozen import Frozen
 from train.plan import outlook as estimates
-from train.plan.plan import all_reduce_of, announced
+from train.plan.plan import announced
 from train.run import ensemble
 from train.run.claim import check_claim, claim_checkpoint, inputs_of, moved_aside, trained_with
 from train.run.ignored_keys import log_ignored_keys
@@ -65,7 +65,6 @@ def check(config: Config, coming: Collection[str] = ()) -> str:
             f"init_path: {config.init_path} is also checkpoint_path; a new run needs a checkpoint_path of "
             "its own, and one that goes on needs no init_path"
         )
-    all_reduce_of(config)
     _check_negatives(config)
     Frozen.of(config)
     _check_given(config)

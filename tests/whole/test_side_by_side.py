@@ -226,7 +226,7 @@ def test_a_wrong_option_leaves_a_finished_run_as_it_is(
         ("etl", ["etl.tables.0.relation=unknown"]),
         ("etl", ["etl.tables.0.path=none.parquet"]),
         ("train", ["init_path={out}/checkpoint"]),
-        ("train", ["train.all_reduce=gloo"]),
+        ("train", ["train.candidates=1"]),
         ("remap", ["remap.checkpoint_version=9"]),
         ("remap", ["remap.entity_types=[unknown]"]),
         ("pipeline", ["etl.tables.0.relation=unknown"]),

@@ -10,5 +10,4 @@ shared_state          state that all buckets change: relation parameters, types 
 shared_rows           a worker's copy of it; shards: the shards that hold it; shard_placement: where they are
 partition_holder      partitions in a worker's memory, which other workers fetch: a Dask actor
 partition_exchange    a worker's partitions: fetched, read ahead, written behind; actor_calls: the calls
-collective            the all-reduce of a round's shared state; scheduler_store: its meeting point
 """

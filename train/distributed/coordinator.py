@@ -44,7 +44,6 @@ from train.edges.bucket_order import order_of
 from train.edges.partitions import PartitionKey, all_buckets, is_shared, key_of
 from train.edges.schedule import Schedule
 from train.evaluation.job import evaluate
-from train.plan.plan import all_reduce_of
 from train.run.run_metrics import Visit
 from train.run.training_run import TrainingRun
 from train.run.validation import Rank
@@ -84,7 +83,7 @@ class Coordinator(TrainingRun):
         self._done: dict[int, Bucket] = {}  # buckets of the iteration that are done, by grant
         self._lacking_since_s: dict[Bucket, float] = {}
         self._idle: dict[str, WorkerTask] = {}  # tasks that wait for a bucket, the longest first, by name
-        self._publishing = Publishing(pool, all_reduce_of(config))
+        self._publishing = Publishing(pool)
         self._checksums: Checksums = {}  # checksums of the next version's shared files, by name
         self._moved: Counter[str] = Counter()  # for the commit
         self._worker_figures: dict[str, Any] = {}
@@ -220,11 +219,10 @@ class Coordinator(TrainingRun):
             self._write_unsaved()
             return
         self._publishing.go_on(assignment)
-        if self._publishing.may_train(assignment, len(self._idle)):
-            for task in list(self._idle.values()):
-                bucket = task.then or assignment.next_bucket(task.held, task.likely)
-                if bucket is not None:
-                    self._grant(task, bucket, assignment)
+        for task in list(self._idle.values()):
+            bucket = task.then or assignment.next_bucket(task.held, task.likely)
+            if bucket is not None:
+                self._grant(task, bucket, assignment)
 
     def _grant(self, task: WorkerTask, bucket: Bucket, assignment: Assignment) -> None:
         """Have a worker train a bucket, and promise it the next one if no other worker is idle."""
@@ -289,11 +287,6 @@ class Coordinator(TrainingRun):
         """Have other workers train what the lost worker trained, and what only it had."""
         task = loss.task
         bucket = None if task is None else task.bucket
-        if task is not None and self._publishing.is_reducing(task):
-            raise ClusterError(
-                f"training: worker {loss.address} was lost in an all-reduce; run it again: it goes on "
-                f"from version {self.version}. train.all_reduce: shards survives lost workers"
-            )
         if task is not None:
             self._forget_waiting(task)
             self._publishing.forget(task)

@@ -15,7 +15,7 @@
                             the bucket that follows, and the sources of what it adds, or that probably
                             follows, without sources: its edges may be read. In answer to `trained`:
                             drop the last bucket, another worker will train it again
-      publish               push to the shards of the shared state, and before that reduce within `group`
+      publish               push to the shards of the shared state
       write                 write `partitions`, and if `shared` the shared state, to `folder` with all copies
       finished              no bucket is left
 
@@ -25,7 +25,7 @@ Embeddings never travel here: workers fetch them from each other (partition_hold
 import asyncio
 import time
 from concurrent.futures import wait
-from typing import Any, NamedTuple, TypedDict
+from typing import Any, NamedTuple
 
 from distributed import Queue, get_client, get_worker
 
@@ -62,15 +62,6 @@ class SavedFile(NamedTuple):
     version: int
     checksum: str
     is_replicated: bool
-
-
-class ReduceGroup(TypedDict):
-    """The workers that publish together."""
-
-    name: str
-    rank: int
-    size: int
-    leader: int  # the grant of the first member, which pushes the result
 
 
 class WorkerChannel:

@@ -6,7 +6,6 @@ Every worker trains on a copy of its own. The state itself is in shards on all w
                    that others have moved, every few seconds; before and after a bucket too
     tournament     a bucket begins with the state as of the end of the last round, to the last bit. What the
                    buckets of a round have changed waits at the shards for the end of the round
-    all_reduce     the members of a round sum up their changes among themselves; the first pushes the result
 
 Source: the parameter server of PyTorch-BigGraph (arXiv:1903.12287, section 4.2), which sums changes; here
 copies are averaged.
@@ -23,14 +22,11 @@ from zlib import crc32
 
 import torch
 from distributed import get_worker
-from torch import Tensor
 
 from graphmill.display import progress
 from graphmill.formats.pbg_checkpoint import Iteration
 from train.config import TrainConfig
 from train.distributed import shards
-from train.distributed.collective import Collective
-from train.distributed.messages import ReduceGroup
 from train.distributed.shards import Array, Holder, Name, ShardLostError, ShardServer
 from train.distributed.shared_rows import STEPS, SharedRows, parameter_tables
 from train.edges.partitions import PartitionKey, all_keys, is_shared
@@ -98,23 +94,6 @@ class SharedState:
             finally:
                 stop.set()
         exchange.result()
-
-    def reduce(self, collective: Collective, group: ReduceGroup) -> None:
-        """Merge the copies of all members of a group at once; the result is that of pushing one by one."""
-        self._take_steps()
-        parts = [part for part in self.parts.values() if len(part)]
-        seen = [part.table.sums - part.base.sums for part in parts]
-        pulled = [
-            part.table.embeddings_ND * _widened(each, part) for part, each in zip(parts, seen, strict=True)
-        ]
-        totals = collective.sum([*seen, *pulled], group)
-        for number, part in enumerate(parts):
-            total = _widened(totals[number], part)
-            # where no copy has moved, all are equal
-            mean = torch.where(total > 0, totals[len(parts) + number] / total, part.table.embeddings_ND)
-            part.table.embeddings_ND.copy_(mean)
-            part.table.sums.copy_(part.base.sums + totals[number])
-        self._put_steps()
 
     def push(self, grant: int) -> None:
         """After a bucket: push what it has changed; in a tournament, under the number `grant`."""
@@ -250,8 +229,3 @@ class SharedState:
 
     def _call(self, holder: Holder, method: str, *arguments: Any) -> Any:
         return shards.call_from_worker(self._worker, holder, method, *arguments)
-
-
-def _widened(sums: Tensor, part: SharedRows) -> Tensor:
-    """Sums that multiply values: those of a row-wise optimizer get a dimension of one element."""
-    return sums if sums.dim() == part.table.embeddings_ND.dim() else sums.unsqueeze(-1)

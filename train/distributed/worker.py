@@ -27,8 +27,7 @@ from graphmill.gpu.device import device_of
 from graphmill.storage import Checksums
 from graphmill.vocab import Bucket
 from train.config import TrainConfig
-from train.distributed.collective import Collective
-from train.distributed.messages import Message, ReduceGroup, SavedFile, Source, WorkerChannel
+from train.distributed.messages import Message, SavedFile, Source, WorkerChannel
 from train.distributed.partition_exchange import ONE_COPY, PartitionExchange, PartitionLostError
 from train.distributed.partition_holder import PartitionHolder
 from train.distributed.shards import ShardServer
@@ -94,8 +93,6 @@ class Worker:
         self.holder = holder
         self.budget_bytes = _budget_bytes(self.context, num_on_host, self.plan.blocks)
         self._edges: tuple[Visited, Future[EdgeTensors]] | None = None  # of the bucket that follows
-        backend = self.plan.all_reduce
-        self.collective = None if backend is None else Collective(backend, self.context.device)
 
     def run(self, channel: WorkerChannel) -> dict[str, Any]:
         """Train until no bucket is left; returns the plan and the number of parameters."""
@@ -110,8 +107,6 @@ class Worker:
         finally:
             self._ahead.close()
             self.exchange.close()
-        if self.collective is not None:
-            self.collective.close()
         num_parameters = self.context.num_parameters(self.shared.model)
         return {"device": self.plan.device, "plan": self.plan.figures(), "num_parameters": num_parameters}
 
@@ -157,7 +152,7 @@ class Worker:
         if answer["kind"] != "publish":
             self.exchange.drop(own, grant)
             return answer  # this bucket goes to another worker
-        self._publish(answer["group"], grant)
+        self.shared.push(grant)
         return self.channel.ask("published", grant=grant, files=files)
 
     def _joined(
@@ -189,13 +184,6 @@ class Worker:
         if ahead is not None and ahead[0] == (bucket, iteration):
             return self._ahead.result(ahead[1])
         return self.bucket.read(bucket, iteration)
-
-    def _publish(self, group: ReduceGroup | None, grant: int) -> None:
-        """Push what the bucket has changed of the shared state; of a group, its leader does."""
-        if self.collective is not None and group is not None and group["size"] > 1:
-            self.shared.reduce(self.collective, group)
-        if group is None or group["leader"] == grant:
-            self.shared.push(grant)
 
     def _write(self, message: Message) -> Message:
         """Write partitions and the shared state for the commit; returns the coordinator's next message."""

@@ -39,7 +39,6 @@ class WorkerTask:
         held: partitions of its last bucket, each with the grant that brought it here.
         visit: figures of the bucket, once it is trained.
         waits_for: "bucket", "turn" (to publish), or None.
-        leader: the grant that pushes the result of its group.
         writes: partitions that it writes for the commit.
         writes_shared: whether it writes the shared state for the commit.
     """
@@ -54,7 +53,6 @@ class WorkerTask:
     held: dict[PartitionKey, int] = field(default_factory=dict)
     visit: Visit | None = None
     waits_for: Literal["bucket", "turn"] | None = None
-    leader: int = 0
     writes: tuple[PartitionKey, ...] = ()
     writes_shared: bool = False
 

@@ -15,7 +15,7 @@ from train.edges.candidates import all_take_samples
 from train.edges.one_vs_all import has_queries
 from train.edges.partitions import all_keys, is_shared
 from train.gpu import supported
-from train.plan.plan import Engine, Placement, Plan, all_reduce_of
+from train.plan.plan import Engine, Placement, Plan
 from train.tables import memory
 from train.tables.outside_rows import outside_share
 from train.tables.run_context import RunContext
@@ -43,7 +43,6 @@ def decide(context: RunContext, workers: int = 1, *, blocks_of_all: int = 0) -> 
         threads=torch.get_num_threads(),
         hogwild=engine == "compiled" and not _share_batches(config),
         workers=workers,
-        all_reduce=all_reduce_of(config) if workers > 1 else None,
         reasons=tuple(reasons),
         ignored=tuple(ignored),
     )
@@ -190,6 +189,8 @@ def _ignored_by_workers(config: Config, workers: int, blocks: int) -> list[str]:
     settings = config.section(TrainConfig)
     exchange = f"{workers} workers hand partitions on to each other"
     ignored = [f"train.resident: always has no effect: {exchange}"] * (settings.resident == "always")
+    if settings.all_reduce in ("nccl", "gloo"):
+        ignored.append(f"train.all_reduce: {settings.all_reduce} has no effect: shards merge shared rows")
     keys = ("device_partitions",) if blocks else ("device_partitions", "memory_partitions")
     return ignored + [f"train.{key} has no effect: {exchange}" for key in keys if getattr(settings, key)]
 

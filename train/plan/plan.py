@@ -19,13 +19,9 @@ from typing import Any, Literal
 from distributed import Client, get_worker
 
 from graphmill import cluster
-from graphmill.config import Config
-from graphmill.errors import ConfigError
-from train.config import TrainConfig
 
 Engine = Literal["compiled", "plain", "fused"]
 Placement = Literal["files", "buffer", "device"]
-AllReduce = Literal["nccl", "gloo"]
 
 TOPIC = "graphmill-plan"  # of Dask events
 
@@ -44,7 +40,6 @@ class Plan:
         threads: threads of the process.
         hogwild: whether threads train batches of their own; else all threads work on one batch.
         workers: number of workers.
-        all_reduce: backend that sums shared parameters over the workers; None: they push to shards.
         reasons: sizes and obstacles that decided.
         ignored: settings that have no effect, and why.
     """
@@ -59,7 +54,6 @@ class Plan:
     threads: int
     hogwild: bool
     workers: int
-    all_reduce: AllReduce | None
     reasons: tuple[str, ...] = ()
     ignored: tuple[str, ...] = ()
 
@@ -108,23 +102,3 @@ def announced(client: Client) -> Iterator[None]:
 
     with cluster.listening(client, TOPIC, show):
         yield
-
-
-def all_reduce_of(config: Config) -> AllReduce | None:
-    """Choose how several workers sum the changes of shared parameters; None if they push them to shards.
-
-    Raises:
-        ConfigError: train.all_reduce needs rounds.
-    """
-    settings = config.section(TrainConfig)
-    in_rounds = settings.bucket_assignment == "tournament"
-    if settings.all_reduce == "auto":
-        return "nccl" if in_rounds and config.num_gpus else None
-    if settings.all_reduce == "shards":
-        return None
-    if not in_rounds:
-        raise ConfigError(
-            f"train.all_reduce: {settings.all_reduce} sums up at the end of a round; it needs "
-            "train.bucket_assignment: tournament"
-        )
-    return settings.all_reduce

@@ -15,7 +15,7 @@ from distributed import Client, LocalCluster, WorkerPlugin
 
 from graphmill import config as configuration
 from graphmill import storage
-from graphmill.errors import ClusterError, ConfigError, TrainingError
+from graphmill.errors import ClusterError, TrainingError
 from graphmill.formats import pbg_checkpoint
 from tests import REPOSITORY
 from tests.train.graphs import (
@@ -31,7 +31,7 @@ from tests.train.run.test_trainer import COUNTS, mixed, write_mixed
 from tests.train.tables import test_blocks
 from tests.waiting import wait_until
 from train import job
-from train.distributed import collective, coordinator
+from train.distributed import coordinator
 from train.distributed.coordinator import Coordinator
 from train.edges.partitions import all_keys
 
@@ -355,45 +355,3 @@ def test_a_bucket_that_kills_its_workers_ends_the_run(tmp_path, monkeypatch):
         client.register_plugin(Deadly())
         with pytest.raises(ClusterError, match=r"bucket \(1, 2\) took 2 workers down"):
             job.run(config, client)
-
-
-@pytest.mark.slow
-def test_workers_that_reduce_end_where_those_that_push_do(tmp_path, client):
-    """Relations, a type with one partition and global embeddings, summed up by Gloo between two workers."""
-    found = {}
-    for all_reduce in ("shards", "gloo", "gloo again"):
-        settings = {"num_workers": 2, "bucket_assignment": "tournament", "all_reduce": all_reduce.split()[0]}
-        config = mixed(tmp_path / all_reduce, train=settings)
-        write_mixed(config, np.random.default_rng(3), COUNTS)
-        figures = job.run(config, client)
-        taking_part = {each["worker"] for entry in figures["epochs"] for each in entry["buckets"]}
-        # a round that pushes does not wait for a worker that comes late
-        assert len(taking_part) == 2 or all_reduce == "shards"
-        found[all_reduce] = tables(config)
-        assert not storage.fs.list_hidden(config.checkpoint_path)
-    assert same(found["gloo"], found["gloo again"])
-    for name, value in found["shards"].items():
-        torch.testing.assert_close(found["gloo"][name], value, rtol=1e-4, atol=1e-6)
-    # what the workers keep from task to task is gone with the run
-    wait_until(lambda: not any(client.run(lambda dask_worker: len(dask_worker.state.actors)).values()), 300)
-
-
-def test_a_reduction_that_cannot_be_is_refused(tmp_path, client):
-    for settings, expected in (
-        (
-            {"bucket_assignment": "dynamic", "all_reduce": "gloo"},
-            "it needs train.bucket_assignment: tournament",
-        ),
-        ({"bucket_assignment": "tournament", "all_reduce": "nccl"}, "reduces between GPUs|without nccl"),
-    ):
-        config = several_workers(tmp_path, 2, train={"num_workers": 2} | settings)
-        count, train, _ = planted(np.random.default_rng(5))
-        write_graph(config, {"node": count}, train)
-        with pytest.raises(ConfigError, match=expected):
-            job.run(config, client)
-
-
-def test_a_missing_backend_is_refused(monkeypatch):
-    monkeypatch.setattr(torch.distributed, "is_nccl_available", lambda: False)
-    with pytest.raises(ConfigError, match="built without nccl"):
-        collective.check_backend("nccl", torch.device("cpu"))

@@ -87,11 +87,6 @@ def state(copy):
     return table.embeddings_ND.clone(), table.sums.clone(), parameters, sums, dict(copy.adagrad.steps)
 
 
-def test_the_former_name_of_the_exchange_is_read(tmp_path):
-    for former in ("files", "shards"):
-        assert make_config(tmp_path, train={"all_reduce": former}).train.all_reduce == "shards"
-
-
 class Cluster:
     """Two workers with copies, and shards on both."""
 

@@ -1,4 +1,4 @@
-"""Tests that need a GPU: captured steps, copies beside steps, Dask's workers on GPUs, NCCL."""
+"""Tests that need a GPU: captured steps, copies beside steps, Dask's workers on GPUs."""
 
 import numpy as np
 import pytest
@@ -15,7 +15,6 @@ pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="no NVIDIA GPU"),
 ]
-NUM_GPUS = torch.cuda.device_count()
 
 
 def graph(root, **settings):
@@ -77,16 +76,3 @@ def test_training_on_a_worker_of_dask_cuda(tmp_path):
     with connect("cuda", ClusterConfig(scratch_path=str(tmp_path / "scratch"))) as client:
         assert job.run(config, client)["device"] == "cuda:0"
     assert embeddings(config, "node", 100).isfinite().all()
-
-
-@pytest.mark.skipif(NUM_GPUS < 2, reason="NCCL reduces between GPUs, and there are not two")
-def test_workers_on_two_gpus_reduce_by_nccl(tmp_path):
-    pytest.importorskip("dask_cuda", reason="pip install 'graphmill[cuda]'")
-    tables = []
-    with connect("cuda", ClusterConfig(scratch_path=str(tmp_path / "scratch"))) as client:
-        for all_reduce in ("shards", "nccl"):
-            own = {"num_workers": 2, "bucket_assignment": "tournament", "all_reduce": all_reduce}
-            config = graph(tmp_path / all_reduce, train=own)
-            job.run(config, client)
-            tables.append(embeddings(config, "node", 100))
-    torch.testing.assert_close(*tables, rtol=1e-3, atol=1e-5)

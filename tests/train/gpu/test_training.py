@@ -225,6 +225,9 @@ def test_a_setting_without_effect_is_told_with_its_reason(tmp_path, caplog):
     assert [text.split(" has no effect: ")[1] for text in several.ignored] == [
         "2 workers hand partitions on to each other"
     ] * 2
+    for former, is_named in (("shards", False), ("files", False), ("nccl", True), ("gloo", True)):
+        told = decided(tmp_path / former, 2, train={"all_reduce": former}).ignored
+        assert [text.split(":")[1] for text in told] == [f" {former} has no effect"] * is_named
     with caplog.at_level(logging.INFO, "graphmill"):
         several.log()
     assert f"training on cpu with the {several.engine} step" in caplog.text
