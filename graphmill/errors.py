@@ -5,7 +5,8 @@
     |  |- NotFoundError       2   a path does not exist
     |  |- PathError           2   a path is invalid, or a file stands for a folder
     |  '- DiskFullError       1   a disk, a quota or a limit leaves no room
-    |- ClusterError           1   no cluster, or a lost cluster
+    |- ClusterError           1   a lost cluster
+    |  '- NoClusterError     69   no cluster has started or answers: nothing was changed
     |- LockedError          75   another run has the output; trying again later will help
     |- TrainingError          1   training cannot go on (a loss that is not finite, ...)
     |- DriftError             3   vectors have moved farther than the configuration allows
@@ -50,7 +51,13 @@ class PathError(StorageError):
 
 
 class ClusterError(GraphMillError):
-    """The Dask cluster cannot be reached or started, or was lost."""
+    """The Dask cluster was lost, or a worker does not do what it should."""
+
+
+class NoClusterError(ClusterError):
+    """No cluster has started, or none answers; nothing was changed, and trying again later may help."""
+
+    exit_code = 69  # EX_UNAVAILABLE of sysexits.h
 
 
 class LockedError(GraphMillError):

@@ -274,8 +274,6 @@ def kept_work(client: Client, config: Config, made_from: dict[str, Any], claim: 
     is removed: another run may have taken over the outputs.
     """
     uri, outputs = _work_uri(config), output_uris(config)
-    for output in outputs:
-        storage.check_moves_folders(output)
     made_from = made_from | {"outputs": outputs, "version": __version__}
     work = _found(client, uri, config, made_from) or _started(client, uri, config, made_from)
     try:

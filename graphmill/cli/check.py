@@ -12,7 +12,7 @@ from graphmill.display import terminal
 from graphmill.errors import NotFoundError
 from graphmill.run.job import job_of, stages_of
 from graphmill.run.outlook import GraphSize
-from graphmill.run.output_checks import check_outputs
+from graphmill.run.output_checks import check_outputs, check_storage
 from graphmill.run.record import read_record
 from graphmill.run.settled import with_sizes
 from graphmill.vocab import TRAIN_SPLIT
@@ -37,6 +37,7 @@ def show_plan(settings: Config, stages: Sequence[str]) -> None:
     Raises:
         GraphMillError: what the stages themselves would raise before they change anything.
     """
+    check_storage(settings, stages)
     coming = [uri for name in stages for uri in job_of(name).written_uris(settings)]
     for name in stages:
         job_of(name).check(settings, coming)

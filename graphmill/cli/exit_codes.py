@@ -1,7 +1,8 @@
 """The end of a command: exit codes, signals, one readable error.
 
 Exit codes: 0 success, 1 failure (storage, cluster, a defect), 2 bad input (options, configuration, files),
-3 vectors that moved farther than allowed, 75 another run has the output, 130 Ctrl-C, 143 SIGTERM.
+3 vectors that moved farther than allowed, 69 no cluster, 75 another run has the output, 130 Ctrl-C,
+143 SIGTERM.
 """
 
 import gc

@@ -13,6 +13,7 @@ from graphmill.config import Config
 from graphmill.display import terminal
 from graphmill.run import dates
 from graphmill.run.job import job_of, stages_of
+from graphmill.run.output_checks import check_storage
 from graphmill.run.settled import settled
 from graphmill.run.summaries import summary
 
@@ -37,6 +38,7 @@ def command(
     if dry_run:
         show_plan(settings, stages)
         return
+    check_storage(settings, stages)
     first, *others = stages
     coming = [*job_of(first).output_uris(settings), settings.checkpoint_path]
     planned = settled(settings)

@@ -13,7 +13,7 @@ from graphmill import cluster, storage
 from graphmill.config import Config
 from graphmill.config.stages import STAGES
 from graphmill.display import progress
-from graphmill.errors import ConfigError, GraphMillError, LockedError
+from graphmill.errors import ConfigError, GraphMillError, LockedError, NoClusterError
 from graphmill.monitoring import lineage
 from graphmill.monitoring import server as metrics
 from graphmill.run import lock, record, results
@@ -106,10 +106,10 @@ def result_session(
 def _record_failure(run: record.RunRecord, error: BaseException, num_lost: int) -> bool:
     """Write the error to run.json, and tell whether it was written.
 
-    A wrong option does not change the run.json of an earlier run, nor does a run that has lost its lock.
+    A run that has changed nothing leaves the run.json of an earlier run, and writes none for a wrong option
+    or where no cluster has started; nor does a run write one that has lost its lock.
     """
-    is_bad_input = isinstance(error, GraphMillError) and error.exit_code == ConfigError.exit_code
-    if is_bad_input and not run.is_begun and (isinstance(error, ConfigError) or run.has_earlier):
+    if not run.is_begun and (run.has_earlier or isinstance(error, ConfigError | NoClusterError)):
         return False
     try:
         run.finish("failed", f"{type(error).__name__}: {error}", workers_lost=num_lost)

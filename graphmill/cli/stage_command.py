@@ -9,6 +9,7 @@ from graphmill.cli.options import OF_A_RUN, dry_run_option, run_argument, run_op
 from graphmill.cli.session import session
 from graphmill.display import terminal
 from graphmill.run.job import job_of
+from graphmill.run.output_checks import check_storage
 from graphmill.run.settled import settled
 from graphmill.run.summaries import summary
 
@@ -39,6 +40,7 @@ def run_stage(
     if dry_run:
         show_plan(settings, [name])
         return
+    check_storage(settings, [name])
     job_of(name).check(settled(settings))
     with session(settings, master, [name]) as run:
         entry = run(name, resume=False)

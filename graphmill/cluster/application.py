@@ -13,7 +13,7 @@ from pathlib import Path
 
 from graphmill import storage
 from graphmill.cluster import hadoop
-from graphmill.errors import ClusterError, ConfigError, GraphMillError
+from graphmill.errors import ConfigError, GraphMillError, NoClusterError
 
 log = logging.getLogger("graphmill")
 
@@ -103,7 +103,7 @@ class Application:
         """Return the error of an application that does not do what it should; `what` begins its message."""
         if refused := re.search(r"UnrecognizedOptionException: (.*)", self._output()):
             return ConfigError(f"cluster.yarn_options: the client of YARN's distributed shell: {refused[1]}")
-        return ClusterError(f"--master yarn: {what}: {self.diagnosis()}")
+        return NoClusterError(f"--master yarn: {what}: {self.diagnosis()}")
 
     def leave(self) -> None:
         """End the client, but not the application, which is submitted first."""

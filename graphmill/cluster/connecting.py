@@ -22,7 +22,7 @@ from graphmill.cluster.settings import (
 )
 from graphmill.cluster.workers import Environment, prepare, worker_addresses
 from graphmill.display import progress
-from graphmill.errors import ClusterError, ConfigError
+from graphmill.errors import ClusterError, ConfigError, NoClusterError
 from graphmill.storage import hdfs, run_folder
 
 Starter = Callable[[str, ClusterConfig, Keys | None], AbstractContextManager[Any]]
@@ -37,14 +37,14 @@ def connect(master: str | None, settings: ClusterConfig, imports: Sequence[str] 
     A cluster that starts here ends with the block; its workers import the modules `imports` at their start.
 
     Raises:
-        ConfigError: `master` has no known form.
-        ClusterError: the cluster cannot be started or reached.
+        ConfigError: `master` has no known form, or something that it needs is missing.
+        NoClusterError: the cluster cannot be started or reached.
     """
     master = master or settings.master
     kind = kind_of(master)
     with ExitStack() as stack:
         stack.enter_context(hdfs.use_driver(settings.hdfs_driver))
-        try:
+        with _starting(master):
             keys = stack.enter_context(_in_a_file(_keys(master, kind, settings)))
             preload = {"distributed.worker.preload": list(imports)} if kind.has_own_workers else {}
             pages = dashboard.tls(settings.dashboard_address, keys)
@@ -57,13 +57,21 @@ def connect(master: str | None, settings: ClusterConfig, imports: Sequence[str] 
             client = stack.enter_context(
                 Client(cluster, security=security, timeout=settings.connect_timeout_s)
             )
-        except (OSError, TimeoutError, RuntimeError) as error:
-            raise ClusterError(f"--master {master}: the cluster does not answer: {error}") from error
-        prepare(client, kind, settings.py_files)
-        variables = {hdfs.DRIVER_VARIABLE: hdfs.chosen_driver()}
-        client.register_plugin(Environment(variables, ignores_interrupts=kind.has_own_workers))
-        _announce(client, master, keys)
+            prepare(client, kind, settings.py_files)
+            variables = {hdfs.DRIVER_VARIABLE: hdfs.chosen_driver()}
+            client.register_plugin(Environment(variables, ignores_interrupts=kind.has_own_workers))
+            _announce(client, master, keys)
         yield client
+
+
+@contextmanager
+def _starting(master: str) -> Iterator[None]:
+    """Turn the errors of a cluster that does not start into a `NoClusterError`."""
+    try:
+        yield
+    except (ClusterError, OSError, RuntimeError) as error:  # a TimeoutError is an OSError
+        place = "" if isinstance(error, ClusterError) else f"--master {master}: the cluster does not answer: "
+        raise NoClusterError(f"{place}{error}; nothing was changed: try again") from error
 
 
 def starter_of(kind: Kind) -> Starter | None:

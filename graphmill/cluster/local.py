@@ -13,7 +13,7 @@ from distributed import LocalCluster, SpecCluster
 from graphmill.cluster import dashboard
 from graphmill.cluster.keys import Keys
 from graphmill.cluster.settings import LOOPBACK, ClusterConfig, num_cores
-from graphmill.errors import ClusterError
+from graphmill.errors import ConfigError
 
 # Dask may lose a worker for good if the worker dies during a restart. Tasks would then wait for ever.
 _NO_WORKERS_TIMEOUT = {"distributed.scheduler.no-workers-timeout": "60s"}
@@ -37,12 +37,12 @@ def cuda_cluster(master: str, settings: ClusterConfig, keys: Keys | None) -> _Bl
     """Run a scheduler in this process, and one worker per GPU, during the block.
 
     Raises:
-        ClusterError: dask-cuda is not installed.
+        ConfigError: dask-cuda is not installed.
     """
     try:
         from dask_cuda import LocalCUDACluster
     except ImportError as error:
-        raise ClusterError(
+        raise ConfigError(
             f"--master {master}: dask-cuda is not installed; pip install 'graphmill[cuda]'"
         ) from error
     return _cluster_here(settings, partial(LocalCUDACluster, **_connection(settings, keys)))

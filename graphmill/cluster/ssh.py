@@ -15,7 +15,7 @@ import dask
 
 from graphmill.cluster.keys import Keys
 from graphmill.cluster.settings import CORES_VARIABLE, LOOPBACK, ClusterConfig, pre_spawn_environment
-from graphmill.errors import ClusterError, ConfigError
+from graphmill.errors import ConfigError
 
 PREFIX = "ssh://"
 
@@ -27,13 +27,12 @@ def ssh_cluster(master: str, settings: ClusterConfig, keys: Keys | None) -> Iter
     """Run a Dask cluster with `num_workers` workers on each host during the block.
 
     Raises:
-        ConfigError: `master` names no hosts.
-        ClusterError: asyncssh is not installed.
+        ConfigError: `master` names no hosts, or asyncssh is not installed.
     """
     try:
         import asyncssh  # noqa: F401 (our error names the extra to install)
     except ImportError as error:
-        raise ClusterError(f"--master {master}: asyncssh is missing; pip install 'graphmill[ssh]'") from error
+        raise ConfigError(f"--master {master}: asyncssh is missing; pip install 'graphmill[ssh]'") from error
     from distributed import SpecCluster
 
     from graphmill.cluster import ssh_processes

@@ -22,7 +22,7 @@ from graphmill.cluster.kinds import Kind
 from graphmill.cluster.settings import ENVIRONMENT
 from graphmill.config.stages import STAGES
 from graphmill.display import progress
-from graphmill.errors import ClusterError, ConfigError
+from graphmill.errors import ConfigError
 from graphmill.storage import run_folder
 from graphmill.version import __version__
 
@@ -91,8 +91,8 @@ def prepare(client: Client, kind: Kind, py_files: Iterable[str]) -> None:
     """Upload missing packages and `py_files` to the workers, and refuse workers with other versions.
 
     Raises:
-        ClusterError: versions differ, or a library is missing; the message names the worker.
-        ConfigError: a worker cannot import one of `py_files`.
+        ConfigError: versions differ or a library is missing, and the message names the worker; or a worker
+            cannot import one of `py_files`.
     """
     with run_folder.temporary() as folder:
         before = {} if kind.has_own_workers else _ask(client, kind)
@@ -144,7 +144,7 @@ def _check_versions(place: str, found: dict[str, str]) -> None:
     needed = () if place == "the scheduler" else MUST_BE_THERE
     problems += [f"{name} is missing there" for name in needed if name not in found]
     if problems:
-        raise ClusterError(
+        raise ConfigError(
             f"{place}: {'; '.join(problems)}; install the same versions on all machines "
             "(docs/how_to/operations.md: the packed environment)"
         )

@@ -48,9 +48,8 @@ class Job(Protocol):
 
 def stages_of(config: Config) -> list[str]:
     """List the stages of a whole run: without etl where the configuration has buckets in place of tables."""
-    has_buckets = storage.exists(bucket_uri(config.edge_paths[0], Bucket(0, 0)))
     left_out = {name for name, stage in STAGES.items() if stage.is_optional and getattr(config, name) is None}
-    if has_buckets and config.etl is None:
+    if config.etl is None and storage.exists(bucket_uri(config.edge_paths[0], Bucket(0, 0))):
         left_out.add("etl")
     return [name for name in STAGES if name not in left_out]
 

@@ -88,9 +88,13 @@ def held(*folders: str, whole: Iterable[str] = ()) -> Iterator[Claim]:
         whole: Folders that are locked with everything below.
 
     Raises:
+        PathError: a whole folder is on storage that renames none.
         LockedError: another run has a lock, or took over a lock because this run showed no life.
         FormatError: a lock file has other content.
     """
+    whole = list(whole)
+    for uri in whole:
+        storage.check_moves_folders(uri)
     locks = Locks()
     try:
         locks.acquire(list(map(_resolved, folders)), list(map(_resolved, whole)))

@@ -31,6 +31,17 @@ _OF_STAGES = re.compile(
 )
 
 
+def check_storage(config: Config, stages: Sequence[str]) -> None:
+    """Refuse outputs of all `stages` on storage that takes none, without a look at any storage.
+
+    Raises:
+        PathError: there is such an output.
+    """
+    for uri in (config.output, *(uri for name in stages for uri in job_of(name).written_uris(config))):
+        if uri is not None:
+            storage.check_moves_folders(uri)
+
+
 def check_outputs(config: Config, stages: Sequence[str], *, is_chosen: bool = True) -> None:
     """Refuse to write to folders with tables or files of other programs.
 
@@ -100,7 +111,9 @@ def check_result_folder(to: str, names: str, record: str) -> None:
 
     Raises:
         ConfigError: it is a file, or holds other files.
+        PathError: it is on storage that takes no outputs.
     """
+    storage.check_moves_folders(to)
     found = storage.status(to)
     if found and not found.is_dir:
         raise ConfigError(f"--to: expected a folder, or none yet, found the file {to}")

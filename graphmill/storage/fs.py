@@ -63,7 +63,8 @@ def filesystem(uri: str) -> tuple[pafs.FileSystem, str]:
     """The pyarrow file system of `uri`, and the path in it.
 
     Raises:
-        StorageError: the scheme is unknown, or the service does not answer.
+        PathError: the scheme is unknown.
+        StorageError: the service does not answer.
     """
     _check_path(uri)
     path = local_path(uri)
@@ -99,7 +100,7 @@ def _remote(root: str, _hadoop_conf_dir: str | None, _hdfs_driver: str) -> tuple
         file_system, path = pafs.FileSystem.from_uri(root + "/")
         return file_system, path.rstrip("/")
     except pa.ArrowInvalid as error:
-        raise StorageError(f"{root}: no file system is known for the scheme {scheme(root)!r}") from error
+        raise PathError(f"{root}: no file system is known for the scheme {scheme(root)!r}") from error
 
 
 def open_input(uri: str) -> pa.NativeFile:
@@ -276,12 +277,14 @@ def move(source: str, target: str) -> None:
 
 
 def check_moves_folders(uri: str) -> None:
-    """Raise StorageError for an object store, which cannot rename folders."""
+    """Raise PathError for an object store, which cannot rename folders, and for an unknown scheme."""
     if scheme(uri) in _WITHOUT_FOLDERS:
-        raise StorageError(
+        raise PathError(
             f"{uri}: an output folder gets its name by a rename, and {scheme(uri)}:// renames no folders; it "
             "can be read from: put outputs on HDFS or a local disk"
         )
+    if scheme(uri) not in ("file", "hdfs"):
+        filesystem(uri)
 
 
 def copy_permissions(source: str, target: str) -> None:

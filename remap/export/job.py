@@ -139,7 +139,6 @@ def run(config: Config, wish: Wish, to: str, client: Client, claim: Claim = NO_C
         log.info("export: %s is finished, with the same settings and inputs", to)
         found: dict[str, Any] = storage.read_json(storage.join(to, RECORD))
         return found
-    storage.check_moves_folders(to)
     folder = _folder(to, made_from)
     storage.recover(to, keep=folder)
     storage.make_dir(folder)

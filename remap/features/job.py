@@ -134,7 +134,6 @@ def _continued(to: str, digest: str) -> Iterator[str]:
     It stays there after a kill or a fault of the cluster, until another request for `to` begins; after bad
     input it goes.
     """
-    storage.check_moves_folders(to)
     folder = storage.join(storage.parent(to), f".{storage.name(to)}.tmp-{digest}")
     storage.recover(to, keep=folder)
     if storage.exists(folder):

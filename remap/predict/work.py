@@ -29,7 +29,6 @@ def begin(to: str, made_from: Mapping[str, Any]) -> str:
     Raises:
         ConfigError: the folder is not ours.
     """
-    storage.check_moves_folders(to)
     storage.recover(to)
     folder = folder_of(to)
     uri = storage.join(folder, MADE_FROM)

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 
 import click
@@ -23,6 +24,7 @@ import remap.command
 import train.__main__
 from graphmill import config, storage
 from graphmill.cli import exit_codes, pipeline
+from graphmill.errors import StorageError
 from graphmill.machine import processes
 from graphmill.run import lock
 from tests import REPOSITORY
@@ -255,9 +257,30 @@ def test_a_split_that_is_not_there_leaves_a_finished_run_as_it_is(
     assert files_of(tmp_path) == finished
 
 
-def test_a_run_that_fails_by_itself_is_recorded(
-    tmp_path: Path, conf: Path, finished: dict[str, bytes]
+@pytest.mark.parametrize(
+    ("master", "code"), [("tcp://127.0.0.1:1", 69), ("cuda", WRONG), ("ssh://no-such-host.invalid", 69)]
+)
+def test_a_cluster_that_does_not_start_changes_nothing(
+    tmp_path: Path, conf: Path, finished: dict[str, bytes], master: str, code: int
 ) -> None:
-    assert run("etl", conf, "cluster.connect_timeout_s=1", master="tcp://127.0.0.1:1") == 1
+    if master == "cuda" and find_spec("dask_cuda") is not None:
+        pytest.skip("dask-cuda is there")
+    assert run("etl", conf, "cluster.connect_timeout_s=1", master=master) == code
+    assert files_of(tmp_path) == finished
+
+
+def test_a_run_that_fails_by_itself_is_recorded(
+    tmp_path: Path,
+    conf: Path,
+    finished: dict[str, bytes],
+    client: distributed.Client,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(*_: object) -> None:
+        raise StorageError("the disk is gone")
+
+    monkeypatch.setattr("etl.job.run", fail)
+    assert client.scheduler is not None
+    assert run("etl", conf, master=client.scheduler.address) == 1
     record = json.loads((tmp_path / "out" / "run.json").read_text())
-    assert (record["status"], "ClusterError" in record["error"]) == ("failed", True)
+    assert (record["status"], record["error"]) == ("failed", "StorageError: the disk is gone")

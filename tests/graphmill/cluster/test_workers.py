@@ -17,7 +17,7 @@ from distributed import Client
 
 from graphmill import cluster
 from graphmill.cluster import ClusterConfig, workers
-from graphmill.errors import ClusterError, ConfigError
+from graphmill.errors import ConfigError
 
 MODULE = "def answer():\n    return 42\n"
 
@@ -80,7 +80,7 @@ def test_versions_that_differ_are_named_with_the_worker(bare: str, monkeypatch: 
         importlib.metadata, "version", lambda name: "1999.1" if name == "dask" else true_version(name)
     )
     with (
-        pytest.raises(ClusterError, match=rf"tcp://.*: dask is {true_version('dask')} there and 1999.1 here"),
+        pytest.raises(ConfigError, match=rf"tcp://.*: dask is {true_version('dask')} there and 1999.1 here"),
         cluster.connect(bare, ClusterConfig()),
     ):
         pass

@@ -1,6 +1,7 @@
 """Folders that a run may write: without tables, and without files of other programs."""
 
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -8,8 +9,8 @@ import pytest
 
 from graphmill import config, storage
 from graphmill.config import Config
-from graphmill.errors import ConfigError
-from graphmill.run import output_checks
+from graphmill.errors import ConfigError, PathError
+from graphmill.run import lock, output_checks
 from tests.graphmill.cli.test_submit import submit_here
 
 GRAPH: dict[str, Any] = {
@@ -19,6 +20,13 @@ GRAPH: dict[str, Any] = {
 }
 ALL = ("etl", "train", "evaluate", "remap")
 HEX = "0123456789ab"
+STORES = ("s3://bucket/x", "gs://bucket/x", "gopher://host/x")
+NO_PLACE = "put outputs on HDFS|no file system is known"
+CONFIGURATION = (
+    "{input: tables, output: out, dimension: 2, entities: {a: {num_partitions: 1}}, "
+    "relations: [{name: r, lhs: a, rhs: a}], "
+    "etl: {tables: [{path: day.csv, lhs: 0, rhs: 1, relation: r}]}}"
+)
 
 
 def settings(output: str | None, paths: Any = ("tables/day.csv",), **more: Any) -> Config:
@@ -80,6 +88,29 @@ def test_other_folders_over_tables_are_refused(folder: Path, key: str) -> None:
 @pytest.mark.parametrize("path", ["tables", "tables/*.csv", "tables/part=*/*.csv"])
 def test_an_output_beside_or_below_tables_is_accepted(folder: Path, output: str, path: str) -> None:
     output_checks.check_outputs(settings(output, [path]), ALL)
+
+
+@pytest.mark.parametrize("place", STORES)
+@pytest.mark.parametrize("key", ["output", "entity_path", "edge_root", "checkpoint_path", "embedding_path"])
+def test_an_output_that_no_stage_can_write_is_refused(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], key: str, place: str
+) -> None:
+    """Also that of the last stage, before the first one starts; no service is asked."""
+    (folder / "c.yaml").write_text(CONFIGURATION)
+    before = tree(folder)
+    words = ["pipeline.py", "--conf=c.yaml", f"--set={key}={place}"]
+    for more in ([], ["--dry-run"]):
+        assert submit_here(monkeypatch, folder, *words, *more) == 2
+        assert re.search(NO_PLACE, capsys.readouterr().err)
+    assert tree(folder) == before
+
+
+@pytest.mark.parametrize("place", STORES)
+def test_a_result_that_no_command_can_write_is_refused(tmp_path: Path, place: str) -> None:
+    with pytest.raises(PathError, match=NO_PLACE):
+        output_checks.check_result_folder(place, "x", "x")
+    with pytest.raises(PathError, match=NO_PLACE), lock.held(whole=[place]):
+        pass
 
 
 def test_hdfs_by_any_name() -> None:
@@ -189,11 +220,7 @@ def test_a_stage_looks_at_its_own_places_only(folder: Path) -> None:
 def test_refused_commands_write_nothing(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (folder / "c.yaml").write_text(
-        "{input: tables, output: out, dimension: 2, entities: {a: {num_partitions: 1}}, "
-        "relations: [{name: r, lhs: a, rhs: a}], "
-        "etl: {tables: [{path: day.csv, lhs: 0, rhs: 1, relation: r}]}}"
-    )
+    (folder / "c.yaml").write_text(CONFIGURATION)
     (folder / "etc").mkdir()
     (folder / "etc" / "passwd").write_text("root")
     os.utime(folder / "etc", (1, 1))

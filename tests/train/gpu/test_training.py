@@ -10,7 +10,7 @@ import torch
 
 from graphmill.cluster.connecting import connect
 from graphmill.cluster.settings import ClusterConfig
-from graphmill.errors import ClusterError, ConfigError
+from graphmill.errors import ConfigError
 from graphmill.formats import pbg_checkpoint
 from graphmill.gpu.device import device_of
 from tests.train.graphs import (
@@ -348,7 +348,7 @@ def test_several_gpus_are_several_workers(tmp_path, num_gpus, train, wanted):
 @pytest.mark.skipif(find_spec("dask_cuda") is not None, reason="dask-cuda is there")
 def test_a_cluster_of_gpus_needs_dask_cuda():
     with (
-        pytest.raises(ClusterError, match=r"pip install 'graphmill\[cuda\]'"),
+        pytest.raises(ConfigError, match=r"pip install 'graphmill\[cuda\]'"),
         connect("cuda", ClusterConfig()),
     ):
         pass
