@@ -12,6 +12,7 @@ from graphmill import config, storage
 from graphmill.cli import exit_codes
 from graphmill.cli.check import show_plan
 from graphmill.cli.options import (
+    check_options,
     conf_of,
     conf_option,
     dry_run_option,
@@ -232,6 +233,11 @@ def _remap_saved(
 )
 @click.option("--inverse", is_flag=True, help="With --relation: follow it backwards.")
 @click.option(
+    "--with-itself",
+    is_flag=True,
+    help="With --relation: the id too (default: where a training edge of the relation is a loop).",
+)
+@click.option(
     "--approximate/--exact", "is_approximate", default=None, help="Use an index (default: for many)."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -245,12 +251,17 @@ def neighbors(
     entity_type: str | None,
     relation: str | None,
     inverse: bool,
+    with_itself: bool,
     is_approximate: bool | None,
     as_json: bool,
 ) -> None:
     """Print the nearest neighbours of an id. RUN: the output of a run, instead of --conf."""
     from remap.neighbors import by_relation, lookup
 
+    check_options(
+        {"--relation": ("--type", "--approximate", "--exact")},
+        {"--inverse": "--relation", "--with-itself": "--relation"},
+    )
     conf = conf_of(run, conf)
     settings = config.load(conf, overrides) if conf or overrides else None
     folder = embeddings or (settings.embedding_path if settings else None)
@@ -258,7 +269,9 @@ def neighbors(
         raise click.UsageError("RUN or --conf: missing; or --embeddings, where no --relation is asked about")
     folder = storage.absolute(folder)
     if relation and settings:
-        found_type, found = by_relation.along_relation(settings, folder, raw_id, k, relation, inverse)
+        found_type, found = by_relation.along_relation(
+            settings, folder, raw_id, k, relation, inverse, with_itself
+        )
     else:
         found_type, found = lookup.neighbors(folder, raw_id, k, entity_type, is_approximate)
     if as_json:

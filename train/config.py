@@ -268,6 +268,11 @@ class EvaluateConfig(Section):
         "test", description="Split whose edges are ranked: one of edge_paths, or under edge_root."
     )
     filtered: Fixed[bool] = Field(True, description="Leave other known edges out of the ranking of an edge.")
+    leave_out_itself: Fixed[bool] = Field(
+        False,
+        description="Leave an entity out of its own candidates where no training edge of the relation is a "
+        "loop, as `predict` does; false: rank it too, as published figures do.",
+    )
     filter_paths: Fixed[Strings | None] = Field(
         None, description="Folders of known edges; null: edge_paths and all splits under edge_root."
     )

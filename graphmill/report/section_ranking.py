@@ -20,6 +20,8 @@ def ranking(entry: Mapping[str, Any], before: Mapping[str, Any]) -> Iterator[Blo
     metrics = mapping(entry, "metrics")
     yield verdict(entry, before)
     split = f"split {entry.get('split')}, {'filtered' if entry.get('filtered') else 'unfiltered'}"
+    if entry.get("itself") == "left out":
+        split += ", no entity is its own candidate"
     if metrics.get("sampled"):
         split += f", drawn from {number(metrics.get('of_edges'))}"
     shown = [name for name in ("mrr", "hits@1", "hits@10", "mean_rank") if name in metrics]

@@ -63,4 +63,5 @@ def compared(entry: Entry, before: Entry) -> str:
 def same_edges(entry: Entry, before: Entry) -> bool:
     """Whether two evaluations ranked the same split in the same way, as far as run.json tells."""
     counts = (mapping(each, "metrics").get("num_edges") for each in (entry, before))
-    return len(set(counts)) == 1 and all(entry.get(key) == before.get(key) for key in ("split", "filtered"))
+    keys = ("split", "filtered", "itself")
+    return len(set(counts)) == 1 and all(entry.get(key) == before.get(key) for key in keys)

@@ -295,7 +295,8 @@ def _kept(entry: Any) -> dict[str, Any]:
     """Select the keys that a later run compares its metrics with; nothing, without metrics."""
     if not isinstance(entry, dict) or not entry.get("metrics"):
         return {}
-    return {key: entry[key] for key in ("started", "split", "filtered", "metrics") if key in entry}
+    keys = ("started", "split", "filtered", "itself", "metrics")
+    return {key: entry[key] for key in keys if key in entry}
 
 
 def _staleness(

@@ -7,6 +7,7 @@ from graphmill.checkpoints import open_checkpoint
 from graphmill.config import Config
 from graphmill.errors import ConfigError
 from graphmill.library.nearest import Floats, Neighbor, Score, nearest
+from graphmill.trained.loops import loopless
 from graphmill.trained.relation import Relation, number_of, read_parameters, relation_names, relation_of
 from graphmill.vocab import Side
 from remap.neighbors.lookup import find_id
@@ -14,9 +15,11 @@ from remap.neighbors.vector_tables import batches, find_types
 
 
 def along_relation(
-    config: Config, folder: str, raw_id: str, k: int, name: str, inverse: bool
+    config: Config, folder: str, raw_id: str, k: int, name: str, inverse: bool, with_itself: bool = False
 ) -> tuple[str, list[Neighbor]]:
     """Find the `k` entities at the other end of a relation with the best scores for an id; and their type.
+
+    The id itself is among them only `with_itself`, or where a training edge of the relation is a loop.
 
     Raises:
         ConfigError: there is no such relation, or the model has a bias.
@@ -25,9 +28,9 @@ def along_relation(
     relation = _find_relation(config, name)
     side = Side.LHS if inverse else Side.RHS
     tables = find_types(folder)
-    own_type, vector_D = find_id(tables, raw_id, relation.types[side.other])
+    _, vector_D = find_id(tables, raw_id, relation.types[side.other])
     wanted = relation.types[side]
-    leave_out = raw_id if wanted == own_type else None
+    leave_out = None if with_itself or not loopless(config, [relation.number]) else raw_id
     score = _score(relation, side, vector_D)
     return wanted, nearest(batches(tables.get(wanted, [])), score, [leave_out], k)[0]
 

@@ -89,6 +89,7 @@ def write_answers(asked: Asked, chunk: Chunk, uri: str, done_uri: str | None = N
         answers, num_known = search_lists(asked, asked.lists, number_U)
     place_Q = np.searchsorted(number_U, number_Q)
     num_rows = _write(asked, ids, place_Q, number_Q != UNKNOWN, answers, uri)
+    num_known -= len(number_U) if asked.left_out.itself else 0
     counts = {"num_answers": num_rows, "num_known_left_out": num_known}
     if done_uri is not None:
         storage.write_text(done_uri, json.dumps(counts) + "\n")

@@ -6,13 +6,22 @@ import click
 
 from graphmill import storage
 from graphmill.cli import exit_codes, session
-from graphmill.cli.options import result_options, task_memory_option
+from graphmill.cli.options import check_options, result_options, task_memory_option
 from graphmill.config import Config
 from graphmill.display import terminal
 from graphmill.display.readable import number
 from graphmill.vocab import Side
 from remap.predict import job
 from remap.predict.question import How, Question
+
+_OF_ALL_CANDIDATES = ("--k", "--exact", "--approximate", "--recall", "--index")
+_EXCLUDED = {
+    "--pairs": ("--ids", "--exclude-known", "--with-itself", "--calibrated", *_OF_ALL_CANDIDATES),
+    "--cosine": ("--relation", "--side", "--pairs", "--exclude-known", "--with-itself", "--calibrated"),
+    "--calibrated": ("--with-itself",),
+    "--exact": ("--recall", "--index"),
+}
+_NEEDED = {"--calibrated": "--exclude-known", "--type": "--cosine", "--candidates": "--cosine"}
 
 
 @click.command(
@@ -54,6 +63,11 @@ from remap.predict.question import How, Question
 )
 @click.option("--exclude-known", is_flag=True, help="Leave out the edges of all splits of the run.")
 @click.option(
+    "--with-itself",
+    is_flag=True,
+    help="An id may be its own answer (default: only where a training edge of the relation is a loop).",
+)
+@click.option(
     "--calibrated",
     is_flag=True,
     help="Add the probability of each answer, as `graphmill evaluate` has fitted it; with --exclude-known.",
@@ -89,6 +103,7 @@ def command(
     ids: str | None,
     pairs: str | None,
     exclude_known: bool,
+    with_itself: bool,
     calibrated: bool,
     is_exact: bool | None,
     recall: float,
@@ -101,26 +116,7 @@ def command(
 
     RUN is the output folder of a run, or its run.json.
     """
-    if pairs is not None and (ids is not None or exclude_known or calibrated):
-        raise click.UsageError("--pairs: cannot be used with --ids, --exclude-known and --calibrated")
-    if calibrated and not exclude_known:
-        raise click.UsageError(
-            "--calibrated: needs --exclude-known, as the probability is that of an edge that is not known yet"
-        )
-    if cosine and (pairs is not None or relation is not None or exclude_known or calibrated):
-        raise click.UsageError(
-            "--cosine: cannot be used with --relation, --pairs, --exclude-known and --calibrated"
-        )
-    if cosine and side != Side.RHS:
-        raise click.UsageError(
-            "--cosine: cannot be used with --side lhs: name the types with --type and --candidates"
-        )
-    if not cosine and (id_type is not None or candidate_type is not None):
-        raise click.UsageError("--type and --candidates: need --cosine; a relation has its own types")
-    if is_exact is not None and pairs is not None:
-        raise click.UsageError("--exact and --approximate: cannot be used with --pairs")
-    if is_exact and index is not None:
-        raise click.UsageError("--index: cannot be used with --exact")
+    check_options(_EXCLUDED, _NEEDED)
     how: How = "auto" if is_exact is None else "exact" if is_exact else "approximate"
     question = Question(
         relation,
@@ -137,6 +133,7 @@ def command(
         how,
         recall,
         None if index is None else storage.absolute(index),
+        with_itself,
     )
     job.check(settings, question, to)
     written = [to, *filter(None, [question.index])]

@@ -18,15 +18,16 @@ from graphmill.model import comparators
 from graphmill.model.calibration import NUM_BEST
 from graphmill.run import record
 from graphmill.trained.inputs import Inputs
+from graphmill.trained.loops import loopless
 from graphmill.trained.relation import Relation, number_of, read_parameters, relation_names, relation_of
 from graphmill.trained.table import UNKNOWN, EntityTable
+from graphmill.vocab import Side
 from remap.predict import approximate, given, similar, work
 from remap.predict.answers import FOUND, Chunk, write_answers
 from remap.predict.calibrated import read_calibration
-from remap.predict.known import KnownEdges
+from remap.predict.known import KnownEdges, LeftOut
 from remap.predict.question import Question
 from remap.predict.search import Asked
-from remap.predict.similar import OwnIds
 from remap.predict.sizes import GPU_PRODUCTS, PRODUCTS, sizes_for
 
 _PIECE_IDS = 1 << 18
@@ -50,12 +51,17 @@ def asked_of(config: Config, question: Question, inputs: Inputs, tables: Mapping
     num_best = k if scale is None else max(k, NUM_BEST)
     memory_bytes, num_entities = question.memory_bytes, candidates.num_entities
     sizes = sizes_for(memory_bytes, candidates.dimension, num_entities, num_best, products)
-    known: KnownEdges | OwnIds | None = None
+    left_out = LeftOut(
+        KnownEdges.of_run(config, relation, side) if question.exclude_known else None,
+        _is_no_answer_to_itself(config, question, relation),
+    )
+    return Asked(relation, side, k, queries, candidates, left_out, sizes, num_gpus, scale)
+
+
+def _is_no_answer_to_itself(config: Config, question: Question, relation: Relation) -> bool:
     if question.cosine:
-        known = OwnIds() if queries.entity_type == candidates.entity_type else None
-    elif question.exclude_known:
-        known = KnownEdges.of_run(config, relation, side)
-    return Asked(relation, side, k, queries, candidates, known, sizes, num_gpus, scale)
+        return relation.types[Side.LHS] == relation.types[Side.RHS]
+    return not question.with_itself and bool(loopless(config, [relation.number]))
 
 
 def relation_asked(config: Config, question: Question, inputs: Inputs) -> Relation:
@@ -83,19 +89,18 @@ def formula(relation: Relation) -> dict[str, Any]:
 
 
 def answer_ids(
-    config: Config,
-    question: Question,
-    inputs: Inputs,
-    tables: Mapping[str, EntityTable],
-    folder: str,
-    client: Client,
+    config: Config, question: Question, inputs: Inputs, asked: Asked, folder: str, client: Client
 ) -> tuple[dict[str, Any], list[str]]:
     """Write the best candidates of all ids into the folder of a result; return figures and files.
 
     Files that a killed command has finished stay.
     """
-    asked = asked_of(config, question, inputs, tables)
     relation, queries, candidates = asked.relation, asked.queries, asked.candidates
+    if asked.left_out.itself and not question.cosine:
+        log.info(
+            "predict: no id is its own answer, as no training edge of %s is a loop (but with --with-itself)",
+            relation.name,
+        )
     if config.num_gpus and not asked.num_gpus:
         log.info("predict: on the CPU, as scores of %s are no dot products", relation.comparator)
     if question.ids is None:
@@ -124,6 +129,7 @@ def answer_ids(
         "relation": relation.name,
         "id_type": queries.entity_type,
         "candidate_type": candidates.entity_type,
+        "itself_left_out": asked.left_out.itself,
     }
     return kinds | counts | {"num_candidates": candidates.num_entities} | sums | how, files
 

@@ -31,7 +31,7 @@ from remap.config import RemapConfig
 from remap.output.complete import check_complete
 from remap.predict import given, lists, similar, work
 from remap.predict.calibrated import read_calibration
-from remap.predict.for_ids import answer_ids, formula, relation_asked
+from remap.predict.for_ids import answer_ids, asked_of, formula, relation_asked
 from remap.predict.make_lists import check_faiss
 from remap.predict.pairs import AskedPairs, write_scores
 from remap.predict.question import Question
@@ -103,15 +103,17 @@ def run(
             figures, files = _scores(config, question, inputs, tables, folder, client)
             storage.delete(storage.join(folder, _GIVEN))
             return _complete(question, inputs, folder, figures, files, made_from, claim)
+    asked = asked_of(config, question, inputs, tables)
     asked_from = {
         "memory_bytes": question.memory_bytes,
         "version": inputs.version,
         "index": question.index,
-        "scores": formula(relation_asked(config, question, inputs)),
+        "scores": formula(asked.relation),
+        "itself_left_out": asked.left_out.itself,
     }
     folder = work.begin(to, made_from | asked_from)
     try:
-        figures, files = answer_ids(config, question, inputs, tables, folder, client)
+        figures, files = answer_ids(config, question, inputs, asked, folder, client)
         figures = _complete(question, inputs, work.answers_of(folder), figures, files, made_from, claim)
     except BadInputError:  # running the same again would not help
         storage.delete(folder)

@@ -1,4 +1,6 @@
-"""Known edges, which are no answers: read from bucket files, so many at a time as memory allows.
+"""Candidates that are no answers: known edges, from bucket files, and the id that is asked about itself.
+
+As many are held at a time as memory allows.
 
 A bucket is read once for each part of its candidates whose known edges fit in memory together.
 
@@ -75,6 +77,32 @@ class KnownEdges:
             mine = edges.rel == self.relation
             lhs, rhs = edges.lhs[mine].astype(np.int64), edges.rhs[mine].astype(np.int64)
             yield (lhs, rhs) if self.side is Side.RHS else (rhs, lhs)
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """Candidates that are no answers, as edges from queries.
+
+    Attributes:
+        edges: known edges; None: they are answers too.
+        itself: the id that is asked about; both tables are of one type.
+    """
+
+    edges: KnownEdges | None = None
+    itself: bool = False
+
+    def __bool__(self) -> bool:
+        return self.itself or self.edges is not None
+
+    def read(
+        self, queries: EntityTable, numbers: Numbers, candidates: EntityTable, partition: int
+    ) -> Iterator[tuple[Numbers, Numbers]]:
+        """Read what is left out of a partition, some of it twice: query [K], row of the candidate [K]."""
+        if self.itself:
+            start, stop = np.searchsorted(numbers, candidates.first[partition : partition + 2])
+            yield np.arange(start, stop), numbers[start:stop] - candidates.first[partition]
+        if self.edges is not None:
+            yield from self.edges.read(queries, numbers, candidates, partition)
 
 
 def _places(rows: Numbers, wanted: Numbers) -> Numbers:

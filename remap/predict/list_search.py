@@ -75,10 +75,9 @@ class _KnownPlaces:
     def read(cls, asked: Asked, lists: Lists, number_U: Numbers) -> "_KnownPlaces | None":
         """Read the known edges of queries; None where they do not fit in memory."""
         codes = Codes()
-        for partition in range(len(asked.candidates.parts) if asked.known else 0):
-            assert asked.known is not None
+        for partition in range(len(asked.candidates.parts)):
             first = asked.candidates.first[partition]
-            for query, row in asked.known.read(asked.queries, number_U, asked.candidates, partition):
+            for query, row in asked.left_out.read(asked.queries, number_U, asked.candidates, partition):
                 codes.add((row + first) * len(number_U) + query)
                 if codes.exceed(asked.sizes.known_edges):
                     return None

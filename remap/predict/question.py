@@ -18,6 +18,7 @@ class Question:
         ids: file of the ids that are asked about; None: all entities of the other side's type.
         pairs: file of the pairs to score, instead of ids.
         exclude_known: leave out edges of the run.
+        with_itself: an id may be its own answer, though no training edge of the relation is a loop.
         calibrated: add the probability of each answer.
         memory_bytes: memory of a task.
         cosine: the ids with the most similar vectors, instead of a relation's answers.
@@ -42,6 +43,7 @@ class Question:
     how: How = "auto"
     recall: float = 0.95
     index: str | None = None
+    with_itself: bool = False
 
     def described(self) -> dict[str, Any]:
         """The settings that the answers depend on."""
@@ -55,6 +57,7 @@ class Question:
             **kinds,
             "k": self.k,
             "exclude_known": self.exclude_known,
+            **({"with_itself": True} if self.with_itself else {}),
             **({"calibrated": True} if self.calibrated else {}),
             **({"how": self.how} if self.how != "auto" else {}),
             **({"wanted_recall": self.recall} if self.how != "exact" else {}),

@@ -18,9 +18,8 @@ from graphmill.model.calibration import NUM_BEST, Scale
 from graphmill.trained.relation import Relation
 from graphmill.trained.table import EntityTable
 from graphmill.vocab import Side
-from remap.predict.known import KnownEdges, KnownRange
+from remap.predict.known import KnownRange, LeftOut
 from remap.predict.lists import Lists
-from remap.predict.similar import OwnIds
 from remap.predict.sizes import HEIGHT, WIDTH, Sizes
 from remap.predict.tiles import tiles
 
@@ -34,7 +33,7 @@ class Asked:
 
     Attributes:
         side: side of the answers.
-        known: edges that are no answers.
+        left_out: candidates that are no answers.
         scale: adds probabilities to the answers.
         num_gpus: 0 searches on the CPU.
         lists: only candidates of the nearest lists are compared; None: all.
@@ -45,7 +44,7 @@ class Asked:
     k: int
     queries: EntityTable
     candidates: EntityTable
-    known: KnownEdges | OwnIds | None
+    left_out: LeftOut
     sizes: Sizes
     num_gpus: int = 0
     scale: Scale | None = None
@@ -96,9 +95,9 @@ class Search:
 
     def _known(self, partition: int, start: int) -> KnownRange | None:
         asked = self.asked
-        if asked.known is None:
+        if not asked.left_out:
             return None
-        edges = asked.known.read(asked.queries, self.number_U, asked.candidates, partition)
+        edges = asked.left_out.read(asked.queries, self.number_U, asked.candidates, partition)
         num_rows = asked.candidates.parts[partition].num_rows
         found = KnownRange.read(edges, len(self.number_U), start, num_rows, asked.sizes.known_edges)
         self.num_known += len(found.codes)

@@ -1,19 +1,9 @@
-"""Similar ids: the cosine of two vectors as a relation between them, and each id left out of its own answers.
-
-Shapes: K edges.
-"""
-
-from collections.abc import Iterator
-from dataclasses import dataclass
-
-import numpy as np
+"""Similar ids: the cosine of two vectors as a relation between them."""
 
 from graphmill.config import Config
 from graphmill.errors import ConfigError
 from graphmill.trained.relation import Relation
-from graphmill.trained.table import EntityTable
 from graphmill.vocab import Side
-from remap.predict.known import Numbers
 from remap.predict.question import Question
 
 NAME = "cosine"
@@ -42,15 +32,3 @@ def _known_type(option: str, name: str, types: list[str]) -> str:
     if name not in types:
         raise ConfigError(f"{option} {name}: expected one of {', '.join(types[:10])}")
     return name
-
-
-@dataclass(frozen=True)
-class OwnIds:
-    """Each id as its own answer, in the form of known edges; both tables are of one type."""
-
-    def read(
-        self, queries: EntityTable, numbers: Numbers, candidates: EntityTable, partition: int
-    ) -> Iterator[tuple[Numbers, Numbers]]:
-        """The queries that are candidates of a partition: query [K], row of the candidate [K]."""
-        start, stop = np.searchsorted(numbers, candidates.first[partition : partition + 2])
-        yield np.arange(start, stop), numbers[start:stop] - candidates.first[partition]

@@ -1,8 +1,8 @@
 """Calibration in an evaluation: probabilities fitted on one split, and measured on the ranked one.
 
 The queries are those of held-out edges, or of some that are drawn. Their answers are what `graphmill predict`
-gives: the best of all candidates that are no known edges, known in the other splits. The ranked split is not
-used for the fit: there its edges are candidates like others.
+gives: the best of all candidates that are no known edges, known in the other splits; nor the entity itself,
+where the relation has no loops. The ranked split is not used for the fit: there its edges are candidates.
 
 Shapes: Q queries of a side, K answers, P queries and N candidates of a block.
 """
@@ -22,6 +22,7 @@ from graphmill.formats.calibration import Calibration
 from graphmill.model.best import Best
 from graphmill.model.calibration import NUM_BEST, Line
 from graphmill.sorted_arrays import contains, distinct
+from graphmill.trained.loops import loopless
 from graphmill.vocab import Side
 from train.config import EvaluateConfig
 from train.edges import schedule, seeds
@@ -78,7 +79,8 @@ def _answers(config: Config, execution: Execution, graph: Graph, path: str, know
     slots, _ = evaluate.blocks(config, graph)
     edges, extent = evaluate.edges_to_rank(execution, slots, path, MOST_EDGES)
     with execution.folder() as folder:
-        part = Part(folder, slots, graph.version, _HEIGHT, None, execution.sharers)
+        alone = loopless(config, range(graph.num_relations))
+        part = Part(folder, slots, graph.version, _HEIGHT, None, execution.sharers, alone)
         pieces = evaluate.pieces(execution, config, known, ())
         queries, found = evaluate.prepare(execution, part, edges, pieces)
         own = enumerate(evaluate.pieces(execution, config, [path], ()), len(pieces))

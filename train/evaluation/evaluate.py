@@ -23,6 +23,7 @@ from graphmill.config import Config
 from graphmill.errors import FormatError
 from graphmill.model import comparators
 from graphmill.run.settled import num_edges
+from graphmill.trained.loops import loopless
 from graphmill.vocab import Side
 from train.config import EvaluateConfig
 from train.edges import seeds
@@ -81,11 +82,12 @@ def evaluate(
     drawing = _drawing(config, graph)
     known = [each.rstrip("/") for each in filter_paths(config)]
     scanned = pieces(execution, config, known, trained_paths(config))
+    alone = loopless(config, range(graph.num_relations)) if settings.leave_out_itself else ()
     parts = []
     with execution.folder() as folder:
         for first, some in _parts(config, edges, graph, drawing):
             where = storage.join(folder, str(first))
-            part = Part(where, slots, graph.version, height, drawing, execution.sharers)
+            part = Part(where, slots, graph.version, height, drawing, execution.sharers, alone)
             parts.append(_rank(execution, part, some, scanned, (first, len(edges)), with_baselines))
     by_side = {side: concatenated([part.ranks[side] for part in parts]) for side in Side}
     degrees = {side: np.concatenate([part.degrees[side] for part in parts]) for side in Side}
@@ -103,6 +105,7 @@ def evaluate(
         **breakdown,
         "split": settings.split,
         "filtered": settings.filtered,
+        "itself": "left out" if settings.leave_out_itself else "ranked",
         "checkpoint_version": graph.version,
         "edges_per_s": round(len(edges) / seconds, 1),
     }

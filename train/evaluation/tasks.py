@@ -24,7 +24,7 @@ from graphmill.cluster import num_cores
 from graphmill.config import Config
 from graphmill.display import progress
 from graphmill.formats import edge_buckets
-from graphmill.sorted_arrays import distinct
+from graphmill.sorted_arrays import contains, distinct
 from graphmill.storage import file_name
 from graphmill.vocab import Bucket, Partition, Side
 from train.edges.partitions import PartitionKey
@@ -62,6 +62,7 @@ class Part:
         height: queries of a block.
         drawing: which candidates are ranked; None: all.
         sharers: tasks that run at the same time on a machine, and share its cores.
+        loopless: relations, ascending, in whose queries the entity that is asked about does not count.
     """
 
     folder: str
@@ -70,6 +71,7 @@ class Part:
     height: int
     drawing: Drawing | None
     sharers: int
+    loopless: tuple[int, ...] = ()
 
     @property
     def config(self) -> Config:
@@ -88,6 +90,11 @@ class Part:
     def queries(self, side: Side, edges: Triples) -> Queries:
         """The queries of one side of the edges."""
         return Queries(self.slots, side, edges, self.height)
+
+    def asking_others(self, queries: Queries, rows: slice = slice(None)) -> Numbers:
+        """The queries, among `rows`, in which the entity that is asked about does not count: [n]."""
+        first = rows.start or 0
+        return first + np.flatnonzero(contains(np.array(self.loopless, np.int64), queries.rel[rows]))
 
     def vectors(self, side: Side, start: int, stop: int) -> npt.NDArray[np.float32]:
         """The vectors of some queries: [Q, D]."""
@@ -264,13 +271,16 @@ def rank_plainly(part: Part, side: Side, numbers: Sequence[int], trained_paths: 
     edges = part.edges()
     queries = part.queries(side, edges)
     found = [work.load(part.folder, f"known-{side}-{number}", np.int64) for number in numbers]
+    others = part.asking_others(queries)
+    found.append(queries.slots[others, None] * len(queries) + others[:, None])
     slot_K, query_K = np.divmod(distinct(np.concatenate(found).reshape(-1), overwrite=True), len(queries))
     return baselines.rank(queries, edges, np.sort(query_K * part.slots.end + slot_K), trained_paths)
 
 
 def known_cells_of(part: Part, queries: Queries, rows: slice, slices: Sequence[Slice]) -> Numbers:
-    """The known cells of a range of queries, sorted and distinct."""
-    found = [np.empty(0, np.int64)]
+    """The cells of a range of queries that do not count, known or their own, sorted and distinct."""
+    others = part.asking_others(queries, rows)
+    found = [queries.cells(others, queries.slots[others])]
     for side, number, start, stop in slices:
         cells = work.load(part.folder, f"known-{side}-{number}", np.int64, 1, start, stop).reshape(-1)
         slot_K, query_K = np.divmod(cells, len(queries))

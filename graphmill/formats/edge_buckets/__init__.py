@@ -6,7 +6,7 @@
             lhs, rel, rhs           integer [N]: index of the entity in its partition, number of the relation
             weight                  optional, float32 [N]
             lhsd_offsets, ...       optional, of a featurized side: see features
-            origin, ...             optional, the raw files that the rows come from: see origins
+            loops, origin, ...      optional: see loops, origins
         num_edges.json              optional: see counts
         origins.json                optional: see origins
         removed_{lhs}_{rhs}.h5      optional, of a delta: edges that the earlier run had and this does not;
@@ -43,6 +43,7 @@ from graphmill.formats.edge_buckets.features import (
     offsets_name,
     read_features,
 )
+from graphmill.formats.edge_buckets.loops import find_loops, write_loops
 from graphmill.formats.edge_buckets.origins import (
     LEFT_OUT_ROW,
     BucketOrigins,
@@ -58,8 +59,6 @@ from graphmill.vocab import Bucket, Side
 
 COLUMNS = ("lhs", "rel", "rhs")
 WEIGHT = "weight"
-
-_NUM_COUNTING = 16  # threads, which wait for HDFS
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,6 +114,7 @@ class BucketWriter:
     ) -> None:
         self.uri, self._columns, self._features, self._left_out = uri, columns, features, left_out
         self._origins: BucketOrigins | None = None
+        self._loops: set[int] = set()
 
     def append(self, edges: Edges) -> None:
         """Write `edges` after those written so far.
@@ -133,6 +133,7 @@ class BucketWriter:
             if name != WEIGHT:
                 dtype = self._columns.datasets[name].dtype
                 check_fits(values, dtype, name, self.uri, -1 if name in self._features else 0)
+        self._loops |= set(find_loops(edges.lhs, edges.rel, edges.rhs).tolist())
         first_edge = self._columns.num_written
         self._columns.append(columns)
         for side in Side:
@@ -156,12 +157,11 @@ class BucketWriter:
         self._origins = origins
 
     def finish(self, hdf5: h5py.File) -> None:
-        """Check that all announced rows are there, and write the origins."""
-        self._columns.check_full()
-        for each in self._features.values():
-            each.indices.check_full()
-        if self._left_out is not None:
-            self._left_out.check_full()
+        """Check that all announced rows are there, and write what is told of them."""
+        parts = [self._columns, *(each.indices for each in self._features.values()), self._left_out]
+        for each in filter(None, parts):
+            each.check_full()
+        write_loops(hdf5, self._loops)
         if self._origins is not None:
             write_bucket_origins(hdf5, self._origins, has_left_out=self._left_out is not None)
 
@@ -237,7 +237,7 @@ def count_all(edge_path: str, buckets: Sequence[Bucket]) -> dict[Bucket, int]:
     known = {name: count for name, count in known_counts(edge_path).items() if name in present}
     names = {bucket: storage.name(bucket_uri(edge_path, bucket)) for bucket in buckets}
     others = [bucket for bucket, name in names.items() if name not in known]
-    with ThreadPoolExecutor(_NUM_COUNTING) as pool:
+    with ThreadPoolExecutor(16) as pool:  # threads wait for HDFS
         counted = dict(zip(others, pool.map(partial(count_edges, edge_path), others), strict=True))
     return {bucket: counted[bucket] if bucket in counted else known[names[bucket]] for bucket in buckets}
 

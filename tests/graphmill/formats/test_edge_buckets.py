@@ -91,7 +91,7 @@ def test_bytes_do_not_depend_on_the_appends(
 def test_h5py_reads_the_datasets(tmp_path: Path) -> None:
     edge_buckets.write_bucket(str(tmp_path), BUCKET, some_edges(weighted=True))
     with h5py.File(tmp_path / URI) as hdf5:
-        assert set(hdf5) == {"lhs", "rel", "rhs", "weight"}
+        assert set(hdf5) == {"lhs", "rel", "rhs", "weight", "loops"}
         assert hdf5.attrs["format_version"] == 1
         assert hdf5.attrs["format_version"].dtype.kind == "i"
         for column, factor in (("lhs", 1), ("rel", 2), ("rhs", 3)):

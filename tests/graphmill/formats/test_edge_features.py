@@ -26,7 +26,7 @@ def featurized_edges() -> Edges:
 def test_h5py_reads_features(tmp_path: Path) -> None:
     edge_buckets.write_bucket(str(tmp_path), BUCKET, featurized_edges())
     with h5py.File(tmp_path / URI) as hdf5:
-        assert set(hdf5) == {"lhs", "rel", "rhs", "lhsd_offsets", "lhsd_data"}
+        assert set(hdf5) == {"lhs", "rel", "rhs", "loops", "lhsd_offsets", "lhsd_data"}
         assert hdf5["lhs"][:].tolist() == [-1, 5, -1]
         assert hdf5["lhsd_offsets"][:].tolist() == [0, 2, 2, 3]
         assert hdf5["lhsd_data"][:].tolist() == [7, 7, 2]

@@ -1,6 +1,7 @@
 """Neighbours equal a search by hand, the trainer's scores along relations, and nearly those of an index."""
 
 import json
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -15,10 +16,11 @@ from graphmill import config as configuration
 from graphmill.cli import exit_codes
 from graphmill.config import Config
 from graphmill.errors import ConfigError, FormatError, NotFoundError
-from graphmill.formats import entity_counts, pbg_checkpoint, remapped
+from graphmill.formats import edge_buckets, entity_counts, pbg_checkpoint, remapped
+from graphmill.formats.edge_buckets import Edges
 from graphmill.formats.pbg_checkpoint import Iteration
 from graphmill.model.operators import OPERATORS
-from graphmill.vocab import Side
+from graphmill.vocab import Bucket, Side
 from remap import job
 from remap.command import command
 from remap.neighbors import by_relation, lookup, vector_tables
@@ -170,6 +172,19 @@ def test_relations_are_asked_as_the_model_would(
     assert entity_type == "node"
     assert [each.id for each in found] == [f"n{k}" for k in best.indices.tolist()]
     assert [each.similarity for each in found] == pytest.approx(best.values.tolist(), rel=1e-3, abs=1e-4)
+
+
+@pytest.mark.parametrize("has_loop", [False, True])
+def test_an_id_is_its_own_neighbour_where_training_has_a_loop(
+    tmp_path: Path, rows: np.ndarray, has_loop: bool
+) -> None:
+    config, _ = write_model(tmp_path, rows, "none", "cos", dynamic=False)
+    lhs, rel, rhs = np.array([[4, 1, 4 if has_loop else 5], [3, 0, 3]]).T
+    edge_buckets.write_bucket(config.edge_paths[0], Bucket(0, 0), Edges(lhs, rel, rhs))
+    ask = partial(by_relation.along_relation, config, config.embedding_path, "n4", 3, inverse=False)
+    assert (ask("r1")[1][0].id == "n4") == has_loop
+    assert ask("r0")[1][0].id == "n4"
+    assert ask("r1", with_itself=True)[1][0].id == "n4"
 
 
 def test_relations_that_cannot_be_asked(tmp_path: Path, rows: np.ndarray) -> None:

@@ -67,8 +67,11 @@ def test_partitions_give_the_same_answers(tmp_path: Path, side: Side) -> None:
 @pytest.mark.parametrize("side", list(Side))
 @pytest.mark.parametrize("name", ["likes", "follows"])
 @pytest.mark.parametrize("num_partitions", [1, 3])
-def test_known_edges_are_no_answers(tmp_path: Path, side: Side, name: str, num_partitions: int) -> None:
-    world = write_world(tmp_path / "run", num_partitions=num_partitions)
+@pytest.mark.parametrize("loops", [False, True])
+def test_known_edges_are_no_answers(
+    tmp_path: Path, side: Side, name: str, num_partitions: int, loops: bool
+) -> None:
+    world = write_world(tmp_path / "run", num_partitions=num_partitions, loops=loops)
     relation = ["likes", "follows"].index(name)
     edges = {edge for split in world.edges.values() for edge in split if edge[1] == relation}
     known = frozenset((lhs, rhs) if side is Side.RHS else (rhs, lhs) for lhs, _, rhs in edges)
@@ -76,7 +79,25 @@ def test_known_edges_are_no_answers(tmp_path: Path, side: Side, name: str, num_p
     expected = world.best(relation, side, 1000, known)
     found, figures = answers(world, tmp_path / "out", question, SMALL if num_partitions > 1 else None)
     assert_equal(found, expected)
-    assert figures == {"num_answers": len(expected), "num_known_left_out": len(known)}
+    num_known = sum(query != each or world.may_be_itself(relation) for query, each in known)
+    assert figures == {"num_answers": len(expected), "num_known_left_out": num_known}
+
+
+@pytest.mark.parametrize("side", list(Side))
+@pytest.mark.parametrize("num_partitions", [1, 3])
+@pytest.mark.parametrize("loops", [False, True])
+def test_an_id_is_its_own_answer_where_training_has_a_loop(
+    tmp_path: Path, side: Side, num_partitions: int, loops: bool
+) -> None:
+    """Loops of the test split do not count."""
+    world = write_world(tmp_path / "run", num_partitions=num_partitions, loops=loops, operator="none")
+    assert world.may_be_itself(1) == loops
+    sizes = SMALL if num_partitions > 1 else None
+    found, _ = answers(world, tmp_path / "out", Question("follows", side, 5), sizes)
+    assert any(query == candidate for (query, _), (candidate, _) in found.items()) == loops
+    assert_equal(found, world.best(1, side, 5))
+    question = Question("follows", side, 5, with_itself=True)
+    assert_equal(answers(world, tmp_path / "with", question, sizes)[0], world.best(1, side, 5, itself=True))
 
 
 def test_a_type_with_one_partition_beside_types_with_several(tmp_path: Path) -> None:

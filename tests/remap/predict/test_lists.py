@@ -58,12 +58,16 @@ def with_lists(what: Asked, folder: Path, client: Client, num_lists: int = 16) -
 @pytest.mark.slow
 @pytest.mark.parametrize("comparator", ["dot", "cos", "l2", "squared_l2"])
 @pytest.mark.parametrize("exclude_known", [False, True])
+@pytest.mark.parametrize("relation", ["likes", "follows"])
 def test_all_lists_give_the_exact_answers(
-    tmp_path: Path, client: Client, comparator: str, exclude_known: bool
+    tmp_path: Path, client: Client, comparator: str, exclude_known: bool, relation: str
 ) -> None:
-    world = write_world(tmp_path / "run", counts=COUNTS, operator="affine", comparator=comparator)
+    counts = COUNTS if relation == "likes" else {"user": COUNTS["item"], "item": [5]}
+    world = write_world(
+        tmp_path / "run", counts=counts, operator="affine", comparator=comparator, loops=False
+    )
     for side in Side:
-        what = asked(world.config, Question("likes", side, 30, exclude_known=exclude_known))
+        what = asked(world.config, Question(relation, side, 30, exclude_known=exclude_known))
         sizes = replace(what.sizes, candidate_rows=WIDTH)  # several blocks, and several parts
         made = with_lists(replace(what, sizes=sizes), tmp_path / f"{side}", client)
         number_U = np.arange(what.queries.num_entities)[:200]
@@ -250,11 +254,13 @@ WRONG = {
     "--type shop: expected one of user, item": ["--cosine", "--type", "shop"],
     "--candidates shop: expected one of": ["--cosine", "--type", "user", "--candidates", "shop"],
     "--cosine: cannot be used with --relation": ["--cosine", "--relation", "likes"],
-    "--cosine: cannot be used with --side lhs": ["--cosine", "--type", "user", "--side", "lhs"],
+    "--cosine: cannot be used with --side": ["--cosine", "--type", "user", "--side", "lhs"],
     "out/index lies in the folder of --to": ["--relation", "likes", "--index", "{out}/index"],
-    "need --cosine": ["--relation", "likes", "--type", "user"],
-    "--exact and --approximate: cannot be used with --pairs": ["--pairs", "x.csv", "--exact"],
-    "--index: cannot be used with --exact": ["--relation", "likes", "--exact", "--index", "{mine}"],
+    "--type: has no effect without --cosine": ["--relation", "likes", "--type", "user"],
+    "--pairs: cannot be used with --exact": ["--pairs", "x.csv", "--exact"],
+    "--pairs: cannot be used with --k, --recall": ["--pairs", "x.csv", "--recall", "0.5", "--k", "3"],
+    "--exact: cannot be used with --recall": ["--relation", "likes", "--exact", "--recall", "0.5"],
+    "--exact: cannot be used with --index": ["--relation", "likes", "--exact", "--index", "{mine}"],
     "thesis.tex, which is no list of candidates": ["--relation", "likes", "--index", "{mine}"],
     "'--recall': 1.5 is not in the range": ["--relation", "likes", "--recall", "1.5"],
 }

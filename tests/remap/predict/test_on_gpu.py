@@ -48,7 +48,8 @@ def answers(world: World, folder: Path, question: Question, num_gpus: int, sizes
 def test_the_answers_of_the_cpu(
     tmp_path: Path, gpus: list[int], comparator: str, num_partitions: int, side: Side
 ) -> None:
-    world = write_world(tmp_path / "run", comparator=comparator, num_partitions=num_partitions)
+    loops = comparator == "dot"
+    world = write_world(tmp_path / "run", comparator=comparator, num_partitions=num_partitions, loops=loops)
     for k, exclude_known in ((4, False), (1000, True)):
         question = Question("follows", side, k, exclude_known=exclude_known)
         figures, found = answers(world, tmp_path / f"gpu{k}", question, 1, SMALL)

@@ -157,7 +157,7 @@ WRONG = {
     "--relation: missing; the run has likes, follows": [],
     "--relation bought: expected one of likes, follows": ["--relation", "bought"],
     "--pairs: cannot be used with --ids": ["--pairs", "x.csv", "--ids", "y"],
-    "--calibrated: needs --exclude-known": ["--relation", "likes", "--calibrated"],
+    "--calibrated: has no effect without --exclude-known": ["--relation", "likes", "--calibrated"],
     "there is no calibration": ["--relation", "likes", "--calibrated", "--exclude-known"],
     "absent.txt: there is no such file": ["--relation", "likes", "--ids", "absent.txt"],
     "expected ids of 'user', found 2 others, such as 'x', 'y'": ["--relation", "likes", "--ids", "{unknown}"],

@@ -76,11 +76,24 @@ class World:
             ends[own] = vectors.numpy()
         return compared(self.config, ends[side.other], ends[side])
 
+    def may_be_itself(self, relation: int) -> bool:
+        """Whether an id may be its own answer."""
+        lhs, rhs = self.types(relation).values()
+        return lhs != rhs or any(rel == relation and lhs == rhs for lhs, rel, rhs in self.edges["train"])
+
     def best(
-        self, relation: int, side: Side, k: int, known: frozenset[tuple[int, int]] = frozenset()
+        self,
+        relation: int,
+        side: Side,
+        k: int,
+        known: frozenset[tuple[int, int]] = frozenset(),
+        *,
+        itself: bool = False,
     ) -> dict[tuple[str, int], tuple[str, float]]:
         """(id, rank) -> (candidate, score), by sorting all scores."""
         scores, types = self.scores(relation, side), self.types(relation)
+        if not itself and not self.may_be_itself(relation):
+            known |= {(query, query) for query in range(len(scores))}
         found = {}
         for query, row in enumerate(scores):
             order = [each for each in np.argsort(-row, kind="stable") if (query, each) not in known]
@@ -113,9 +126,13 @@ def write_world(
     num_partitions: int = 1,
     counts: Mapping[str, Sequence[int]] | None = None,
     splits: Sequence[str] = ("train", "test"),
+    loops: bool = True,
     **settings: Any,
 ) -> World:
-    """A run with the relations `likes` (user, item) and `follows` (user, user), or three dynamic ones."""
+    """A run with the relations `likes` (user, item) and `follows` (user, user), or three dynamic ones.
+
+    Without `loops`, no training edge is one.
+    """
     counts = counts or COUNTS[num_partitions]
     raw = {
         "output": str(output),
@@ -147,7 +164,9 @@ def write_world(
         entity_counts.write_relation_count(config.entity_path, NUM_DYNAMIC)
         entity_counts.write_relation_names(config.entity_path, ["likes", "sees", "buys"])
     world = World(config, model, counts, vectors, {})
-    world.edges = {split: _write_edges(world, split, rng) for split in splits}
+    world.edges = {
+        split: _write_edges(world, split, rng, loops=loops or split != "train") for split in splits
+    }
     record = {"config": config.model_dump(mode="json"), "stages": {}}
     storage.write_text(config.record_uri(""), json.dumps(record))
     return world
@@ -170,7 +189,7 @@ def _write_type(
     return whole if added is None else whole + added.numpy()
 
 
-def _write_edges(world: World, split: str, rng: np.random.Generator) -> list[Triple]:
+def _write_edges(world: World, split: str, rng: np.random.Generator, *, loops: bool) -> list[Triple]:
     """Random edges, some of them twice."""
     config, counts = world.config, world.counts
     num_relations = NUM_DYNAMIC if config.dynamic_relations else len(config.relations)
@@ -179,7 +198,9 @@ def _write_edges(world: World, split: str, rng: np.random.Generator) -> list[Tri
         lhs, rhs = (sum(counts[name]) for name in world.types(rel).values())
         if not lhs or not rhs:
             continue
-        edges.append((int(rng.integers(0, lhs)), rel, int(rng.integers(0, rhs))))
+        edge = (int(rng.integers(0, lhs)), rel, int(rng.integers(0, rhs)))
+        if loops or edge[0] != edge[2]:
+            edges.append(edge)
     edges += edges[:5]
     grid = {side: config.num_side_partitions(side) for side in Side}
     placed: dict[Bucket, list[Triple]] = {

@@ -134,6 +134,20 @@ def _oracle_metrics(world: World, split: str, *known_edges: Sequence[Edge]) -> l
     return [_means(np.array(each), len(world.splits[split])) for each in ranks]
 
 
+def _missing_loops(world: World) -> list[Edge]:
+    """The loops of all entities, for the relations of which no training edge is a loop."""
+    config = world.config
+    relations = range(NUM_DYNAMIC if config.dynamic_relations else len(config.relations))
+    have_loops = {rel for lhs, rel, rhs in world.splits["train"] if lhs == rhs}
+    entries = {rel: config.relations[0 if config.dynamic_relations else rel] for rel in relations}
+    return [
+        (entity, rel, entity)
+        for rel, entry in entries.items()
+        if entry.lhs == entry.rhs and rel not in have_loops
+        for entity in world.entities(entry.lhs)
+    ]
+
+
 def _means(ranks: np.ndarray, num_edges: int) -> dict[str, float]:
     metrics: dict[str, float] = {"num_edges": num_edges, "of_edges": num_edges, "sampled": False}
     greater, equal = ranks.T
@@ -290,12 +304,13 @@ def test_equals_the_oracle(tmp_path: Path, case: tuple[dict[str, Any], int]) -> 
         return
     _on_disk(world)
     everything = [edge for edges in world.splits.values() for edge in edges]
-    expected = _oracle_metrics(world, "test", everything, [])
-    for filtered, metrics in zip((True, False), expected, strict=True):
-        section = {**raw.get("evaluate", {}), "filtered": filtered}
-        config = world.config.with_section(EvaluateConfig(**section))
-        found = evaluate.evaluate(config)["metrics"]
-        assert found == pytest.approx(metrics, rel=1e-9)
+    expected = _oracle_metrics(world, "test", everything, [], everything + _missing_loops(world))
+    ways = [{"filtered": True}, {"filtered": False}, {"leave_out_itself": True}]
+    for way, metrics in zip(ways, expected, strict=True):
+        config = world.config.with_section(EvaluateConfig(**raw.get("evaluate", {}), **way))
+        found = evaluate.evaluate(config)
+        assert found["metrics"] == pytest.approx(metrics, rel=1e-9)
+        assert found["itself"] == ("left out" if "leave_out_itself" in way else "ranked")
 
 
 def _small(root: Path) -> World:
