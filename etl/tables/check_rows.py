@@ -1,6 +1,7 @@
 """Checks that every row of a block can become an edge or an entity.
 
-id, lhs, rhs -> string, never null or empty; integers become decimal strings, bytes must be UTF-8
+id, lhs, rhs -> string, never null or empty; integers and decimals without a fraction become decimal strings,
+                UUIDs their usual text; bytes must be UTF-8
              -> list of such strings, at least one, where the type is featurized
 relation     -> dictionary of strings, the same rules; static relations must be in the configuration
 weight       -> float32, finite, not negative
@@ -8,7 +9,6 @@ weight       -> float32, finite, not negative
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -27,6 +27,7 @@ QUARANTINE = (
 )
 _OTHER_ENCODING = "; set the table's encoding, if its text has another, such as latin-1"
 Convert = Callable[[pa.ChunkedArray], pa.ChunkedArray]
+_HEX = np.frombuffer(b"".join(b"%02x" % byte for byte in range(256)), np.uint16)
 _OF_BYTES = {pa.string(): pa.binary(), pa.large_string(): pa.large_binary()}
 
 
@@ -137,14 +138,9 @@ def ids_or_null(column: pa.ChunkedArray, field: str, at: BlockPosition) -> pa.Ar
     """Convert raw ids to strings; what is null or empty becomes null.
 
     Raises:
-        RawTableError: the column holds neither strings nor integers, or a text is not UTF-8.
+        RawTableError: the column cannot hold ids, or a text is not UTF-8.
     """
-    if pa.types.is_dictionary(column.type):
-        column = column.cast(column.type.value_type)
-    of_bytes = column.type in _OF_BYTES.values()
-    is_null = pa.types.is_null(column.type)
-    if not (of_bytes or is_null or pa.types.is_integer(column.type) or column.type in _OF_BYTES):
-        raise at.error(field, _wrong_type(column, at.columns[field]))
+    column = _texts(column, field, at)
     try:
         strings = column.cast(pa.string()).combine_chunks()
     except pa.ArrowInvalid as error:
@@ -172,23 +168,57 @@ def _strings(
     column: pa.ChunkedArray, field: str, at: BlockPosition, *, takes_empty: bool = False
 ) -> pa.ChunkedArray:
     """Convert raw ids or relation names to strings."""
-    if pa.types.is_dictionary(column.type):
-        column = column.cast(column.type.value_type)
-    if pa.types.is_null(column.type):
-        column = column.cast(pa.string())
-    of_bytes = column.type in _OF_BYTES.values()
-    if not (of_bytes or pa.types.is_integer(column.type) or column.type in _OF_BYTES):
-        raise at.error(field, _wrong_type(column, at.columns[field]))
+    is_text = not holds_whole_numbers(column.type)
+    column = _texts(column, field, at)
     if column.null_count:
         _refuse(field, column.is_null(), "null", "null; every edge needs both ids and a relation")
-    if pa.types.is_integer(column.type):
-        return column.cast(pa.string())
-    if of_bytes:
+    if not is_text:
+        return column
+    if column.type in _OF_BYTES.values():
         column = _decoded(column, field)
     lengths = pc.binary_length(column)
     if column.length() and not takes_empty and pc.min(lengths).as_py() == 0:
         _refuse(field, pc.equal(lengths, 0), "empty", "empty")
     return column.cast(pa.string())
+
+
+def _texts(column: pa.ChunkedArray, field: str, at: BlockPosition) -> pa.ChunkedArray:
+    """Return raw ids or relation names as strings, or as bytes, which may not be UTF-8."""
+    if pa.types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    kind = column.type
+    if pa.types.is_decimal(kind) and kind.scale < 0:
+        column = column.cast(pa.decimal256(kind.precision - kind.scale, 0))
+    if holds_whole_numbers(kind) or pa.types.is_null(kind):
+        return column.cast(pa.string())
+    if kind == pa.uuid():
+        return pa.chunked_array(map(_uuids, column.chunks), pa.string())
+    if pa.types.is_fixed_size_binary(kind):
+        return column.cast(pa.binary())
+    if kind not in (*_OF_BYTES, *_OF_BYTES.values()):
+        raise at.error(field, _wrong_type(column, at.columns[field]))
+    return column
+
+
+def holds_whole_numbers(kind: pa.DataType) -> bool:
+    """Whether all values of a type are whole numbers: integers, and decimals without a fraction."""
+    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+    return bool(pa.types.is_integer(kind) or (pa.types.is_decimal(kind) and kind.scale <= 0))
+
+
+def _uuids(chunk: pa.Array) -> pa.Array:
+    """Write UUIDs as text: 123e4567-e89b-12d3-a456-426614174000."""
+    num, storage = len(chunk), chunk.storage.fill_null(bytes(16))
+    byte_N16 = np.frombuffer(storage.buffers()[1], np.uint8)[16 * storage.offset :][: 16 * num].reshape(
+        num, 16
+    )
+    digit_N32 = _HEX[byte_N16].view(np.uint8)
+    text_N36 = np.full((num, 36), ord("-"), np.uint8)
+    for start, digits in zip((0, 9, 14, 19, 24), np.split(digit_N32, (8, 12, 16, 20), axis=1), strict=True):
+        text_N36[:, start : start + digits.shape[1]] = digits
+    ends = pa.py_buffer(np.arange(0, 36 * num + 1, 36, dtype=np.int32))
+    texts = pa.StringArray.from_buffers(num, ends, pa.py_buffer(text_N36))
+    return pc.if_else(chunk.is_valid(), texts, None)
 
 
 def _wrong_type(column: pa.ChunkedArray, name: str) -> str:
@@ -198,7 +228,13 @@ def _wrong_type(column: pa.ChunkedArray, name: str) -> str:
     if pa.types.is_struct(column.type):
         fields = " or ".join(f"{name}.{field.name}" for field in column.type)
         return f"{found}; name the field to read: {fields}"
-    if isinstance(first, float | Decimal) and first == first // 1:
+    if pa.types.is_decimal(column.type):
+        digits = max(1, column.type.precision - column.type.scale)
+        return (
+            f"{found}, with places for fractions; write whole numbers as such: in SQL CAST({name} AS "
+            f"DECIMAL({digits}, 0)); or write ids with fractions as strings: CAST({name} AS STRING)"
+        )
+    if isinstance(first, float) and first == first // 1:
         return (
             f"{found}: whole numbers became fractions, in pandas because of an empty cell; write them as "
             f'integers: in pandas df["{name}"].astype("Int64"), in SQL CAST({name} AS BIGINT)'

@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from etl.config import Column, FilesConfig, Table, WholeTableConfig
 from etl.tables import nested
+from etl.tables.check_rows import holds_whole_numbers
 from etl.tables.data_file import DataFile, has_ids, missing_file, path_in_file, with_names_of
 from etl.tables.filters import columns_of, expression, filter_field
 from etl.tables.formats import FileRange, Head, TableFormat, format_of
@@ -58,7 +59,7 @@ def find_ranges(label: str, table: Table, file: DataFile, chunk_rows: int) -> li
     integers = tuple(
         f"{label}.{field}"
         for field, kind in types.items()
-        if field != "weight" and field in table.columns() and pa.types.is_integer(kind)
+        if field != "weight" and field in table.columns() and holds_whole_numbers(kind)
     )
     if pa.types.is_integer(types.get("weight", pa.null())):
         types["weight"] = pa.float64()  # later rows of JSON may have fractions

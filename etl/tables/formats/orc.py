@@ -1,19 +1,35 @@
-"""ORC: cut into stripes."""
+"""ORC: cut into stripes.
+
+Values of `char(n)` are stored with blanks up to n characters, which in SQL are no part of them: they go.
+Source: https://orc.apache.org/specification/ORCv1/
+"""
 
 from collections.abc import Iterator
+from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.orc as paorc
 
 from etl.config import FilesConfig
 from etl.tables.formats.base import FileRange, Head, OnBadLine, TableFormat, cut_groups, reading
 from graphmill import storage
+from graphmill.errors import RawTableError
+
+_OF_TRANSACTIONS = ["operation", "originalTransaction", "bucket", "rowId", "currentTransaction", "row"]
+_LIST, _CHAR = 10, 17
 
 
 def _read_head(uri: str, table: FilesConfig, chunk_rows: int) -> Head:
     with storage.open_input(uri) as stream, reading(uri):
         orc = paorc.ORCFile(stream)
         schema, num_rows, num_stripes = orc.schema, orc.nrows, orc.nstripes
+    if schema.names == _OF_TRANSACTIONS:
+        raise RawTableError(
+            f"{uri}: expected rows, found changes of rows ({', '.join(schema.names)}): this is a file of a "
+            "table of Hive with transactions, and others say which of its rows are deleted; export it in "
+            "Hive: INSERT OVERWRITE TABLE plain SELECT COLUMNS FROM ITS_NAME; plain is an external table"
+        )
     # The file has no row counts per stripe: assume equal stripes.
     each = num_rows // max(num_stripes, 1)
     cuts = [(0, num, cut) for _, num, cut in cut_groups([each] * num_stripes, chunk_rows)]
@@ -23,12 +39,75 @@ def _read_head(uri: str, table: FilesConfig, chunk_rows: int) -> Head:
 def _read(file_range: FileRange, on_bad_line: OnBadLine) -> Iterator[pa.RecordBatch]:
     with storage.open_input(file_range.uri) as stream:
         orc = paorc.ORCFile(stream)
+        padded = _padded(orc.reader.serialized_file_tail())
         whole_columns = [name for field, name in file_range.columns.items() if field not in file_range.nested]
         # ORC takes every dot for a path: a column with a dot in its name can only be read with all others.
         is_dotted = any("." in name for name in whole_columns)
         names = None if is_dotted else file_range.names
         for stripe in range(*(file_range.cut or (0, orc.nstripes))):
-            yield orc.read_stripe(stripe, names)
+            batch = orc.read_stripe(stripe, names)
+            if padded:
+                rows = _stripped(batch.to_struct_array(), padded)
+                batch = pa.RecordBatch.from_struct_array(rows)
+            yield batch
+
+
+def _padded(tail: bytes) -> Any:
+    """Find the values of `char(n)` by the types in a file's tail: True, or by field of a struct or list."""
+    footer = next(value for number, value in _fields(tail) if number == 2)
+    types = [list(_fields(value)) for number, value in _fields(footer) if number == 4]
+
+    def below(number: int) -> Any:
+        kind = next(value for key, value in types[number] if key == 1)
+        packed = next((value for key, value in types[number] if key == 2), b"")
+        names = [""] if kind == _LIST else [value.decode() for key, value in types[number] if key == 3]
+        found = zip(names, map(below, _varints(packed)), strict=False)
+        return {name: each for name, each in found if each} or kind == _CHAR
+
+    return below(0)
+
+
+def _varints(content: bytes) -> Iterator[int]:
+    value = shift = 0
+    for byte in content:
+        value |= (byte & 127) << shift
+        shift += 7
+        if byte < 128:
+            yield value
+            value = shift = 0
+
+
+def _fields(message: bytes) -> Iterator[tuple[int, Any]]:
+    """Yield numbers and values of the fields of a message of protobuf: integers and bytes."""
+    at = 0
+
+    def varint() -> int:
+        nonlocal at
+        start = at
+        while message[at] > 127:
+            at += 1
+        at += 1
+        return next(_varints(message[start:at]))
+
+    while at < len(message):
+        key = varint()
+        value: Any = varint()
+        if key & 7 == 2:
+            at, value = at + value, message[at : at + value]
+        yield key >> 3, value
+
+
+def _stripped(values: pa.Array, padded: Any) -> pa.Array:
+    if padded is True:
+        return pc.ascii_rtrim(values, " ")
+    if pa.types.is_list(values.type):
+        inner = _stripped(values.values, padded[""])
+        return pa.ListArray.from_arrays(values.offsets, inner, mask=values.is_null())
+    columns = [
+        _stripped(values.field(at), padded[field.name]) if field.name in padded else values.field(at)
+        for at, field in enumerate(values.type)
+    ]
+    return pa.StructArray.from_arrays(columns, fields=list(values.type), mask=values.is_null())
 
 
 FORMAT = TableFormat((".orc",), "stripe", _read_head, _read)

@@ -1,7 +1,10 @@
 """Raw tables of every kind, good and bad, as blocks of rows."""
 
 import gzip
+import re
+import uuid
 from collections.abc import Callable
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, get_args
 
@@ -10,9 +13,11 @@ import pyarrow as pa
 import pyarrow.orc as paorc
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from etl.config import FileFormat, TableConfig
-from etl.tables.check_rows import Rules
+from etl.tables.check_rows import BlockPosition, Rules, holds_whole_numbers, ids_or_null
 from etl.tables.data_file import plain_file
 from etl.tables.files import find_files
 from etl.tables.formats import FORMATS
@@ -22,6 +27,7 @@ from graphmill.errors import NotFoundError, RawTableError
 from tests.etl.graphs import config_of, write_parquet
 
 COLUMNS = {"lhs": ["a", "b", "007"], "rel": ["r", "s", "r"], "rhs": ["x", "y", "z"], "w": ["1", "0.5", "2e1"]}
+DECIMALS = (pa.decimal32, pa.decimal64, pa.decimal128, pa.decimal256)
 NAMED = {"lhs": "lhs", "rhs": "rhs", "relation_column": "rel", "weight": "w"}
 
 
@@ -108,6 +114,8 @@ def test_quoting(tmp_path: Path) -> None:
         pa.array(["1", "-2", "3"], pa.large_string()),
         pa.array(["1", "-2", "3"], pa.string_view()),
         pa.array([b"1", b"-2", b"3"], pa.binary()),
+        *(pa.array(map(Decimal, (1, -2, 3)), kind(9, 0)) for kind in DECIMALS),
+        pa.DictionaryArray.from_arrays([0, 1, 2], pa.array(map(Decimal, (1, -2, 3)), pa.decimal128(38, 0))),
     ],
     ids=str,
 )
@@ -115,7 +123,80 @@ def test_types_of_raw_ids(tmp_path: Path, ids: pa.Array) -> None:
     path = write_parquet(tmp_path / "t.parquet", l=ids, r=ids)
     assert rows_of(table_of(path), path) == [("1", "1"), ("-2", "-2"), ("3", "3")]
     integers = find_ranges("tables[4]", table_of(path), plain_file(path), 10)[0].integer_columns
-    assert integers == (("tables[4].lhs", "tables[4].rhs") if pa.types.is_integer(ids.type) else ())
+    assert integers == (("tables[4].lhs", "tables[4].rhs") if holds_whole_numbers(ids.type) else ())
+
+
+@given(st.lists(st.decimals(-(10**38) + 1, 10**38 - 1, places=0), min_size=1))
+def test_whole_decimals_are_written_in_digits(values: list[Decimal]) -> None:
+    column = pa.chunked_array([pa.array(values, pa.decimal128(38, 0))])
+    found = ids_or_null(column, "l", BlockPosition("t", {"l": "l"}, 0))
+    assert found.to_pylist() == [str(int(value)) for value in values]
+    hundreds = pa.chunked_array([pa.array([Decimal(12300), Decimal(-100)], pa.decimal128(7, -2))])
+    assert ids_or_null(hundreds, "l", BlockPosition("t", {"l": "l"}, 0)).to_pylist() == ["12300", "-100"]
+
+
+@given(st.lists(st.uuids() | st.none()), st.integers(0, 5))
+def test_uuids_have_their_usual_text(values: list[uuid.UUID | None], start: int) -> None:
+    column = pa.chunked_array([pa.array([value and value.bytes for value in values], pa.uuid()).slice(start)])
+    found = ids_or_null(column, "l", BlockPosition("t", {"l": "l"}, 0))
+    assert found.to_pylist() == [value and str(value) for value in values[start:]]
+
+
+def test_ids_of_a_fixed_size(tmp_path: Path) -> None:
+    ids = [uuid.UUID(int=number) for number in range(3)]
+    table = pa.table(
+        {
+            "l": pa.array([each.bytes for each in ids], pa.uuid()),
+            "r": pa.array([b"ab1", "é2".encode(), b"a c"], pa.binary(3)),
+        }
+    )
+    for name, settings in (("own", {}), ("plain", {"store_schema": False})):
+        pq.write_table(table, tmp_path / f"{name}.parquet", **settings)
+        rows = rows_of(table_of(tmp_path / f"{name}.parquet"), str(tmp_path / f"{name}.parquet"), 2)
+        assert rows == list(zip(map(str, ids), ["ab1", "é2", "a c"], strict=True))
+    path = write_parquet(tmp_path / "md5.parquet", l=pa.array([b"\xff" * 16], pa.binary(16)), r=["x"])
+    with pytest.raises(RawTableError, match=r"row 1 .*column '0' \(lhs\): not UTF-8"):
+        rows_of(table_of(path), path)
+
+
+def test_decimals_with_places_for_fractions_are_refused(tmp_path: Path) -> None:
+    path = write_parquet(tmp_path / "t.parquet", l=pa.array([Decimal("1.00")], pa.decimal128(38, 2)), r=["x"])
+    with pytest.raises(RawTableError, match=r"decimal128\(38, 2\).*CAST\(l AS DECIMAL\(36, 0\)\)") as error:
+        rows_of(table_of(path, lhs="l"), path)
+    assert "pandas" not in str(error.value)
+    assert "BIGINT" not in str(error.value)
+
+
+def test_a_file_of_hive_with_transactions_is_refused(tmp_path: Path) -> None:
+    rows = [{"u": "a", "i": "x"}, {"u": "b", "i": "y"}]
+    numbers = {name: pa.array([0, 0]) for name in ("originalTransaction", "bucket", "rowId")}
+    changes = {
+        "operation": pa.array([0, 2], pa.int32()),
+        **numbers,
+        "currentTransaction": [1, 2],
+        "row": rows,
+    }
+    paorc.write_table(pa.table(changes), tmp_path / "bucket_00000.orc")
+    table = table_of(tmp_path / "bucket_00000.orc", lhs="row.u", rhs="row.i")
+    with pytest.raises(RawTableError, match=r"bucket_00000\.orc: .*changes of rows .*with transactions"):
+        rows_of(table, str(tmp_path / "bucket_00000.orc"))
+
+
+def test_blanks_that_pad_text_of_orc_are_no_part_of_it(tmp_path: Path) -> None:
+    path = tmp_path / "t.orc"
+    columns = {"l": ["ab   ", "日本   ", None, "abcde"], "r": ["x ", "y", "z", "w"], "n": [1, 2, 3, 4]}
+    inner = [{"c": value, "n": 1} for value in columns["l"]]
+    paorc.write_table(pa.table(columns | {"e": inner}), path, compression="uncompressed")
+    content, text_of = path.read_bytes(), bytes([8, 7, 32, 0])  # the kind string, without a length
+    for number in (2, 0):  # e.c, and l, in the footer: kind char, length 5
+        at = [found.start() for found in re.finditer(re.escape(text_of), content)][number]
+        content = content[:at] + bytes([8, 17, 32, 5]) + content[at + 4 :]
+    path.write_bytes(content)
+    assert rows_of(table_of(path, lhs="n", rhs="r"), str(path))[0] == ("1", "x ")
+    for lhs in ("l", "e.c"):
+        table = table_of(path, lhs=lhs, rhs="n")
+        blocks = read_blocks(find_ranges("t", table, plain_file(str(path)), 9)[0], 9, Rules(quarantines=True))
+        assert [row["lhs"] for good, _ in blocks for row in good.to_pylist()] == ["ab", "日本", "abcde"]
 
 
 @pytest.mark.parametrize(
