@@ -186,7 +186,7 @@ def _fingerprint(config: Config, found: Sequence[TableFiles]) -> dict[str, Any]:
 
 def _plan(work: Work, config: Config, inputs: Sequence[TableFiles]) -> sources.Plan:
     etl = config.section(EtlConfig)
-    doubts.warn_of_missing(inputs)
+    doubts.warn_of_left_out(inputs)
     files = sources.numbered(inputs)
     doubts.warn_of_empty({each.label for each in inputs} - {label for _, label, _, _ in files})
     plan = sources.plan_files(config, files)

@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 from distributed import Client
 
 from etl.config import EntityTableConfig, EtlConfig, FileFormat, Table, TableConfig
+from etl.run.doubts import warn_of_left_out
 from etl.tables.check_rows import Rules
 from etl.tables.files import find_files
 from etl.tables.formats import FileRange
@@ -96,7 +97,8 @@ def write_pieces(
         NotFoundError: a path names no file.
         RawTableError: a file cannot be read, lacks a column, or has a row that is no edge of the relations.
     """
-    found = [find_files(config, table, str(number)) for number, table in enumerate(tables)]
+    found = [find_files(config, table, f"table {number}") for number, table in enumerate(tables)]
+    warn_of_left_out(found)
     files = [(0, each.label, each.table, file) for each in found for file in each.files()]
     _check_constants(tables, relations)
     ranges = ranges_of_files(files, PIECE_ROWS)

@@ -40,13 +40,16 @@ def warn_of_headers(config: Config) -> None:
                 )
 
 
-def warn_of_missing(inputs: Sequence[TableFiles]) -> None:
-    """Warn of paths without files that the run goes on without."""
-    for label, paths in ((each.label, each.missing) for each in inputs):
-        if paths:
-            log.warning(
-                f"etl: {label}: {len(paths)} paths have no files, and are skipped: {', '.join(paths[:10])}"
-            )
+def warn_of_left_out(inputs: Sequence[TableFiles]) -> None:
+    """Warn of paths without files, unfinished files and second names that the run goes on without."""
+    for each in inputs:
+        for paths, reason in (
+            (each.missing, "paths have no files, and are skipped"),
+            (each.unfinished, "files or folders are left out: writers are at work on them"),
+            (each.twice, "links are left out: their files are there under other names"),
+        ):
+            if paths:
+                log.warning(f"etl: {each.label}: {len(paths)} {reason}: {', '.join(paths[:10])}")
 
 
 def warn_of_empty(labels: Collection[str]) -> None:

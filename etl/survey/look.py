@@ -108,12 +108,12 @@ def look_at(paths: Sequence[str]) -> list[Look]:
     """
     found = []
     for path in paths:
-        uri = storage.absolute(path)
+        uri, patterns = storage.split_pattern(path)
         options = validated(FilesConfig, {"path": path})
-        if snapshot := snapshot_at(uri, options):
+        if snapshot := snapshot_at(uri, options, is_pattern=bool(patterns)):
             found.append(_look_at_snapshot(path, options, snapshot))
             continue
-        files = list(files_at(uri))
+        files, _ = files_at(uri, patterns)
         if not files:
             raise NotFoundError(f"{path}: no file there to read rows from")
         splits = [_SPLITS.get(_stem(file.uri).lower()) for file in files]

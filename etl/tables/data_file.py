@@ -63,14 +63,29 @@ def plain_file(uri: str, listed: FileStatus | None = None) -> DataFile:
     """Return a file that no log describes, with the columns that Hive folders (`key=value`) give it.
 
     `listed` is its entry in a listing, if there was one.
+
+    Raises:
+        RawTableError: the name of such a folder is no UTF-8.
     """
     folders = [part.partition("=") for part in uri.split("/")[:-1] if "=" in part]
     values = {
-        unquote(key): None if value == _HIVE_NULL else unquote(value) for key, _, value in folders if key
+        _unquoted(key, uri): None if value == _HIVE_NULL else _unquoted(value, uri)
+        for key, _, value in folders
+        if key
     }
     if listed is None:
         return DataFile(uri, values)
     return DataFile(uri, values, size_bytes=listed.size_bytes, mtime_ns=listed.mtime_ns)
+
+
+def _unquoted(text: str, uri: str) -> str:
+    try:
+        return unquote(text, errors="strict")
+    except UnicodeDecodeError as error:
+        raise RawTableError(
+            f"{storage.parent(uri)}: expected a folder's name in UTF-8, found {text!r}, whose byte "
+            f"{error.object[error.start]:#x} is none; rename the folder"
+        ) from error
 
 
 def missing_file(file: DataFile) -> NotFoundError:

@@ -1,8 +1,7 @@
 """Finds the files that the paths of a table's configuration name."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from fnmatch import fnmatchcase
 from typing import Any
 
 import pyarrow as pa
@@ -31,6 +30,10 @@ class TableFiles:
     snapshots: tuple[Snapshot, ...] = ()
     missing: tuple[str, ...] = ()
     """Paths that name no file and are skipped."""
+    unfinished: tuple[str, ...] = ()
+    """Files and folders of writers at work, which are left out."""
+    twice: tuple[str, ...] = ()
+    """Symbolic links to files that are there under another name, which are left out."""
 
     def describe(self) -> list[dict[str, Any]]:
         """Describe the snapshots for a fingerprint."""
@@ -60,41 +63,65 @@ def find_all(config: Config) -> list[TableFiles]:
 def find_files(config: Config, table: Table, label: str = "") -> TableFiles:
     """Find what the paths of a table name; files of snapshots are listed later.
 
-    In a folder, names that begin with `_` or `.` are skipped, and so are the outputs of this run.
+    In a folder, names that begin with `_` or `.` are skipped, and so are the outputs of this run and what
+    writers have not finished.
 
     Raises:
         NotFoundError: a path names no file.
-        RawTableError: a path lies in a table of Delta Lake, Iceberg or Hudi, or no file passes the filters.
+        RawTableError: a path lies in a table that is more than its files, or no file passes the filters.
     """
-    found: dict[str, DataFile] = {}
+    found: list[DataFile] = []
     snapshots: list[Snapshot] = []
     missing: list[str] = []
+    unfinished: list[str] = []
+    waiting: list[str] = []
     plain_folders: set[str] = set()
-    allowed = [_place(config, path) for path in table.data_path]
+    allowed = [_named(config, path)[0] for path in table.data_path]
     for path in table.path:
-        root = _place(config, path)
-        fixed = _fixed(root)
-        if snapshot := snapshot_at(root, table, allowed, is_pattern=fixed != root):
+        uri, patterns = _named(config, path)
+        root = storage.join(uri, *patterns)
+        if snapshot := snapshot_at(root, table, allowed, is_pattern=bool(patterns)):
             snapshots.append(snapshot)
             continue
-        logs.refuse_around(fixed, plain_folders)
-        files = {each.uri: each for each in files_at(root, _written_below(config, fixed))}
+        files, at_work = files_at(uri, patterns, _written_below(config, uri), plain_folders)
+        found += files
+        unfinished += at_work
         if not files:
             missing.append(root)
-        found |= files
+            waiting += at_work
     if missing and (table.missing_paths == "fail" or not (found or snapshots)):
-        raise _none_there(config, table, missing)
-    plain = [found[uri] for uri in sorted(found)]
+        raise _none_there(config, table, missing, waiting)
+    plain, twice = _each_once(found)
     chosen = chosen_by_path(table.filters, plain)
     if plain and not (chosen or snapshots):
         raise RawTableError(
             f"{plain[0].uri}: by the columns in their paths, none of {len(plain)} files has rows that pass "
             f"{described(table.filters)}; correct the filters of the table"
         )
-    return TableFiles(label, table, tuple(chosen), tuple(snapshots), tuple(missing))
+    left_out = tuple(dict.fromkeys(unfinished))
+    return TableFiles(label, table, tuple(chosen), tuple(snapshots), tuple(missing), left_out, tuple(twice))
 
 
-def _none_there(config: Config, table: Table, missing: Sequence[str]) -> NotFoundError:
+def _each_once(files: Sequence[DataFile]) -> tuple[list[DataFile], list[str]]:
+    """Return files sorted by URI, each once, and the symbolic links that name one of them again."""
+    by_uri = {each.uri: each for each in files}
+    names: dict[str, list[str]] = {}
+    for uri in sorted(by_uri):
+        names.setdefault(storage.resolved(uri), []).append(uri)
+    kept = {
+        min(uris, key=lambda uri: storage.local_path(uri) not in (None, true)) for true, uris in names.items()
+    }
+    return [by_uri[uri] for uri in sorted(kept)], sorted(by_uri.keys() - kept)
+
+
+def _none_there(
+    config: Config, table: Table, missing: Sequence[str], unfinished: Sequence[str]
+) -> NotFoundError:
+    if unfinished:
+        return NotFoundError(
+            f"{missing[0]}: no finished file there to read rows from; writers are at work on "
+            f"{', '.join(unfinished[:10])}: wait for them, or correct the path"
+        )
     if len(table.path) == 1:
         return NotFoundError(
             f"{missing[0]}: no file there to read rows from; relative paths start at input, which is "
@@ -131,27 +158,15 @@ def table_roots(config: Config) -> list[str]:
         return []
     etl = config.section(EtlConfig)
     roots = [
-        _fixed(_place(config, path)) if table.catalog is None else place_in_catalog(table)
+        _named(config, path)[0] if table.catalog is None else place_in_catalog(table)
         for table in (*etl.tables, *etl.entities)
         for path in table.path
     ]
     return list(dict.fromkeys(roots))
 
 
-def _place(config: Config, path: str) -> str:
-    return storage.absolute(storage.join(config.input, path) if config.input else path)
-
-
-def _fixed(uri: str) -> str:
-    folder, patterns = _split(uri)
-    return uri if not patterns or storage.exists(uri) else folder
-
-
-def _split(uri: str) -> tuple[str, list[str]]:
-    """Return the folder that a glob pattern begins with, and its components from the first pattern on."""
-    parts = uri.rstrip("/").split("/")
-    first = next((number for number, part in enumerate(parts) if set(part) & set("*?[")), len(parts))
-    return "/".join(parts[:first]) or "/", parts[first:]
+def _named(config: Config, path: str) -> tuple[str, list[str]]:
+    return storage.split_pattern(path, config.input or "")
 
 
 def _written_below(config: Config, uri: str) -> list[str]:
@@ -164,52 +179,20 @@ def _written_below(config: Config, uri: str) -> list[str]:
     return [place for root in written if root for place in storage.path_below(uri, root)]
 
 
-def files_at(uri: str, skipped: Sequence[str] = ()) -> Iterator[DataFile]:
-    """List a file, the files of a folder, or the files that a pattern matches; but none in `skipped`.
+def files_at(
+    uri: str, patterns: Sequence[str] = (), skipped: Sequence[str] = (), plain: set[str] | None = None
+) -> tuple[list[DataFile], list[str]]:
+    """Return the files that a path names but those in `skipped`, and unfinished ones, which are left out.
+
+    `plain` are folders that are known to have no log; those above the path are added.
 
     Raises:
-        RawTableError: the folder is a table of Delta Lake, Iceberg or Hudi.
+        RawTableError: the path lies in a table that is more than its files, or such a table lies below it.
     """
-    status = storage.status(uri)
-    if status is None:
-        for match in _matches(uri):
-            if not _is_within(match, skipped):
-                yield from files_at(match, skipped)
-    elif status.is_dir:
-        entries = storage.list_dir(uri, recursive=True, hidden=True)
-        logs.refuse_listed(entries)
-        for entry in entries:
-            below = entry.uri[len(uri.rstrip("/")) :]
-            if not (entry.is_dir or _is_note(below) or _is_within(entry.uri, skipped)):
-                yield plain_file(entry.uri, entry)
-    else:
-        yield plain_file(uri, status)
+    logs.refuse_around(uri, set() if plain is None else plain)
+    entries, unfinished = storage.files_at(uri, patterns, logs.list_plain, logs.list_below)
+    return [plain_file(each.uri, each) for each in entries if not _is_within(each.uri, skipped)], unfinished
 
 
 def _is_within(uri: str, places: Sequence[str]) -> bool:
     return any((uri + "/").startswith(place + "/") for place in places)
-
-
-def _is_note(path: str) -> bool:
-    """Whether a path is no table file: `_SUCCESS`, files below `_temporary`, hidden files."""
-    parts = path.split("/")
-    return any(part.startswith(".") or (part.startswith("_") and "=" not in part) for part in parts)
-
-
-def _matches(pattern: str) -> list[str]:
-    """List the files that the glob pattern matches; `*`, `?` and `[...]` match within one component.
-
-    Only patterns that begin with `_` match names that do; no pattern matches hidden names.
-    """
-    folder, patterns = _split(pattern)
-    folders = [folder]
-    found: list[storage.FileStatus] = []
-    for part in patterns:
-        listed = [entry for folder in folders for entry in logs.list_plain(folder)]
-        found = [entry for entry in listed if _is_matched(storage.name(entry.uri), part)]
-        folders = [entry.uri for entry in found if entry.is_dir]
-    return [entry.uri for entry in found]
-
-
-def _is_matched(name: str, part: str) -> bool:
-    return fnmatchcase(name, part) and (part.startswith("_") or not _is_note(name))

@@ -26,6 +26,7 @@ from graphmill.storage.uri import below, check_has_no_nul, is_local, local_path,
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _OF_PATHS = (errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENAMETOOLONG, errno.ELOOP)  # a retry is useless
 _COPY_BYTES = 8 << 20
+_MAX_LINKS = 8
 _MAX_NAME_BYTES = 255  # of local disks, and of HDFS by default
 
 
@@ -217,16 +218,35 @@ def list_dir(uri: str, recursive: bool = False, *, hidden: bool = False) -> list
     """The entries of the folder, sorted by URI; none for a missing folder.
 
     Hidden entries (`.name`) are temporary files, of this program or others. `hidden` includes them.
+    Symbolic links are followed, but not into a folder that holds them.
     """
     file_system, path = filesystem(uri)
     with explained("list", uri):
-        selector = pafs.FileSelector(path, allow_not_found=True, recursive=recursive)
-        found = file_system.get_file_info(selector)
+        if recursive and is_local(uri):
+            found = list(_walk(path))
+        else:
+            selector = pafs.FileSelector(path, allow_not_found=True, recursive=recursive)
+            found = file_system.get_file_info(selector)
     root = path.rstrip("/") + "/"
     entries = [_status(each, below(uri, each.path.removeprefix(root))) for each in found]
     if not hidden:
         entries = [each for each in entries if "/." not in each.uri[len(uri.rstrip("/")) :]]
     return sorted(entries, key=lambda each: each.uri)
+
+
+def _walk(path: str, above: tuple[str, ...] = (), num_links: int = 0) -> Iterator[pafs.FileInfo]:
+    """Yield what lies below a local folder; pyarrow follows a link to a folder above it 40 times."""
+    above = (*above, os.path.realpath(path))
+    for found in _LOCAL.get_file_info(pafs.FileSelector(path, allow_not_found=True)):
+        yield found
+        if found.type == pafs.FileType.Directory:
+            is_link = Path(found.path).is_symlink()
+            if is_link and num_links == _MAX_LINKS:
+                raise OSError(
+                    errno.ELOOP, f"more than {_MAX_LINKS} links, each in the folder of the one before"
+                )
+            if not (is_link and os.path.realpath(found.path) in above):
+                yield from _walk(found.path, above, num_links + is_link)
 
 
 def links_below(uri: str) -> dict[str, str]:

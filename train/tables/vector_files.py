@@ -8,7 +8,6 @@ batch has at most `BATCH_BYTES`.
 """
 
 from collections.abc import Iterator
-from fnmatch import fnmatchcase
 from typing import NamedTuple
 
 import numpy as np
@@ -55,7 +54,8 @@ class VectorFiles:
             NotFoundError: there is no file.
             FormatError: a file is no parquet file, or lacks a column.
         """
-        self.path, self.uris = path, _files_at(path)
+        self.path = path
+        self.uris = [each.uri for each in storage.files_at(*storage.split_pattern(path))[0]]
         if not self.uris:
             raise NotFoundError(f"{path}: no parquet file there to read vectors from (train.init_embeddings)")
         self.num_rows = [_checked_rows(uri) for uri in self.uris]
@@ -121,29 +121,10 @@ class VectorFiles:
 
 def paths_of(path: str) -> list[str]:
     """List what `path` names: itself, or the files and folders that match it as a glob pattern."""
-    if storage.exists(path):
-        return [path]
-    parts = path.rstrip("/").split("/")
-    fixed = next((number for number, part in enumerate(parts) if set(part) & set("*?[")), len(parts))
-    found = ["/".join(parts[:fixed]) or "/"] if fixed < len(parts) else []
-    for part in parts[fixed:]:
-        entries = [entry.uri for folder in found for entry in storage.list_dir(folder)]
-        found = [uri for uri in entries if fnmatchcase(storage.name(uri), part) and not _is_note(uri)]
-    return sorted(found)
-
-
-def _files_at(path: str) -> list[str]:
-    found = []
-    for uri in paths_of(path):
-        entries = storage.list_dir(uri, recursive=True) if storage.is_dir(uri) else []
-        below = {each.uri: each.uri[len(uri.rstrip("/")) :] for each in entries if not each.is_dir}
-        found += [each for each, rest in below.items() if not any(map(_is_note, rest.split("/")))]
-        found += [] if storage.is_dir(uri) else [uri]
-    return sorted(found)
-
-
-def _is_note(uri: str) -> bool:
-    return storage.name(uri).startswith(("_", ".")) or storage.name(uri) == storage.CHECKSUMS
+    uri, patterns = storage.split_pattern(path)
+    if not patterns:
+        return [path] if storage.exists(uri) else []
+    return sorted(entry.uri for entry in storage.matches(uri, patterns)[0])
 
 
 def _checked_rows(uri: str) -> int:

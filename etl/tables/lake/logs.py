@@ -1,66 +1,109 @@
-"""Recognises tables of Delta Lake, Apache Iceberg and Apache Hudi, which are more than their files.
+"""Recognises tables that are more than their files: a log or folder names say which files and rows count.
 
-A log beside the files says which files belong to the table, and which rows have been deleted. Reading all
-files would return deleted rows: they are refused, unless a path names the table itself.
+Reading all files would return deleted, replaced or unfinished rows: they are refused, unless a path names a
+table that we read.
 
-    {table}/_delta_log/                     Delta Lake
-    {table}/metadata/*.metadata.json        Iceberg, with or without a catalog
-    {table}/.hoodie/                        Hudi
+    {table}/_delta_log/                             Delta Lake
+    {table}/metadata/*.metadata.json                Iceberg, with or without a catalog
+    {table}/.hoodie/                                Hudi
+    {table}/schema/schema-0, snapshot/snapshot-1    Paimon
+    {table}/ducklake-{uuid}.parquet                 DuckLake, with a catalog in a database
+    {table}/_spark_metadata/                        sink of Spark's Structured Streaming
+    {table}[/{partition}]/base_0000002/, delta_0000003_0000003[_0000]/, delete_delta_...    Hive, managed
 """
 
 import re
 from collections.abc import Iterable
 from contextlib import suppress
-from typing import Literal
+from dataclasses import dataclass
 
 from graphmill import storage
 from graphmill.errors import RawTableError, StorageError
 
-Log = Literal["Delta Lake", "Iceberg", "Hudi"]
-
 METADATA = re.compile(r"(.*)/metadata/[^/]+\.metadata\.json(\.gz)?")
 
-_LOGS: dict[Log, re.Pattern[str]] = {
-    "Delta Lake": re.compile(r"(.*)/_delta_log(/.*)?"),
-    "Iceberg": METADATA,
-    "Hudi": re.compile(r"(.*)/\.hoodie(/.*)?"),
-}
 _SNAPSHOT = (
     "set the path of the table to {uri}: its newest snapshot is read, or the one that `snapshot` names, and "
     "`filters` choose rows"
 )
 _SPARK = (
-    'write its present rows to plain parquet, and read that: spark.read.format("hudi").load("{uri}")'
-    '.write.parquet("FOLDER")'
+    "write its present rows to plain parquet, and read that: "
+    'spark.read.format("%s").load("{uri}").write.parquet("FOLDER")'
+)
+_HIVE = (
+    "transactions may have been aborted, which only the metastore knows. Write its present rows to plain "
+    "files, in Hive: CREATE EXTERNAL TABLE plain (COLUMNS) STORED AS PARQUET LOCATION 'FOLDER'; INSERT "
+    "OVERWRITE TABLE plain SELECT COLUMNS FROM THE_TABLE"
 )
 
 
-def log_at(uri: str) -> Log | None:
-    """Return the kind of log that a folder itself has."""
-    beside = [storage.status(storage.join(uri, name)) for name in ("_delta_log", ".hoodie")]
-    found = _found([*filter(None, beside), *storage.list_dir(storage.join(uri, "metadata"))])
-    return found[0] if found else None
+@dataclass(frozen=True)
+class _Kind:
+    """A kind of table that is more than its files."""
+
+    name: str
+    sign: re.Pattern[str]
+    """Matches URIs in such a table; group 1 is its folder."""
+    remedy: str
+    beside: str = ""
+    """A name in the table's folder that tells it."""
 
 
-def refuse_listed(listed: Iterable[storage.FileStatus]) -> None:
-    """Refuse a listing of files that contains a table with a log.
+_KINDS = (
+    _Kind("Delta Lake", re.compile(r"(.*)/_delta_log(/.*)?"), _SNAPSHOT, "_delta_log"),
+    _Kind("Iceberg", METADATA, _SNAPSHOT),
+    _Kind("Hudi", re.compile(r"(.*)/\.hoodie(/.*)?"), _SPARK % "hudi", ".hoodie"),
+    _Kind(
+        "Paimon",
+        re.compile(r"(.*)/(schema/schema|snapshot/snapshot)-\d+"),
+        _SPARK % "paimon",
+        "schema/schema-0",
+    ),
+    _Kind(
+        "DuckLake",
+        re.compile(r"(.*)/ducklake-[0-9a-f-]{36}(-delete)?\.parquet"),
+        "write its present rows to plain parquet, in DuckDB: COPY (FROM ITS_NAME) TO 'FOLDER/part-0.parquet'",
+    ),
+    _Kind(
+        "Spark's Structured Streaming",
+        re.compile(r"(.*)/_spark_metadata(/.*)?"),
+        _SPARK % "parquet",
+        "_spark_metadata",
+    ),
+    _Kind(
+        "Hive (managed, with transactions)",
+        re.compile(r"(.*?)/(base_\d{7,}|(delete_)?delta_\d{7,}_\d{7,}(_\d{4,})?)(_v\d+)?(/.*)?"),
+        _HIVE,
+    ),
+)
+
+
+def log_at(uri: str) -> str | None:
+    """Return the kind of table whose log a folder itself has."""
+    found = _table_of(_signs(uri))
+    return found[0].name if found else None
+
+
+def list_below(uri: str) -> list[storage.FileStatus]:
+    """List all files and folders below a folder.
 
     Raises:
-        RawTableError: the listing contains a table with a log.
+        RawTableError: there is a table that is more than its files.
     """
-    if found := _found(listed):
-        raise RawTableError(_refusal(*found))
+    entries = storage.list_dir(uri, recursive=True, hidden=True)
+    _refuse(each.uri for each in entries)
+    return entries
 
 
 def list_plain(uri: str) -> list[storage.FileStatus]:
     """List the entries of a folder.
 
     Raises:
-        RawTableError: the folder is a table with a log.
+        RawTableError: the folder is a table that is more than its files.
     """
     entries = storage.list_dir(uri, hidden=True)
-    refuse_listed(entries)
-    if any(entry.is_dir and storage.name(entry.uri) == "metadata" for entry in entries):
+    _refuse(each.uri for each in entries)
+    if {"metadata", "schema", "snapshot"} & {storage.name(each.uri) for each in entries if each.is_dir}:
         refuse(uri)
     return entries
 
@@ -69,38 +112,47 @@ def refuse(uri: str) -> None:
     """Refuse a folder that has a log itself.
 
     Raises:
-        RawTableError: the folder is a table with a log.
+        RawTableError: the folder is a table that is more than its files.
     """
-    if name := log_at(uri):
-        raise RawTableError(_refusal(name, uri))
+    _refuse(_signs(uri))
 
 
 def refuse_around(uri: str, plain: set[str]) -> None:
     """Refuse files and folders inside a table with a log; add the folders above to those known as `plain`.
 
     Raises:
-        RawTableError: the URI lies in a table with a log.
+        RawTableError: the URI, or what it links to, lies in a table that is more than its files.
     """
-    while (above := storage.parent(uri)) != uri and storage.is_absolute(above):
-        uri = above
-        if uri in plain:
-            return
-        plain.add(uri)
-        with suppress(StorageError):  # a folder further up may not be readable
-            refuse(uri)
+    for inside in dict.fromkeys([uri, storage.resolved(uri)]):
+        _refuse([inside])
+        while (above := storage.parent(inside)) != inside and storage.is_absolute(above):
+            inside = above
+            if inside in plain:
+                break
+            plain.add(inside)
+            with suppress(StorageError):  # a folder further up may not be readable
+                refuse(inside)
 
 
-def _found(listed: Iterable[storage.FileStatus]) -> tuple[Log, str] | None:
-    for entry in listed:
-        for name, log in _LOGS.items():
-            if found := log.fullmatch(entry.uri):
-                return name, found[1]
+def _signs(uri: str) -> list[str]:
+    """List the URIs in a folder that tell its kind."""
+    beside = [storage.join(uri, kind.beside) for kind in _KINDS if kind.beside]
+    metadata = storage.list_dir(storage.join(uri, "metadata"))
+    return [*filter(storage.exists, beside), *(each.uri for each in metadata)]
+
+
+def _table_of(uris: Iterable[str]) -> tuple[_Kind, str] | None:
+    for uri in uris:
+        for kind in _KINDS:
+            if found := kind.sign.fullmatch(uri):
+                return kind, found[1]
     return None
 
 
-def _refusal(name: Log, uri: str) -> str:
-    remedy = (_SPARK if name == "Hudi" else _SNAPSHOT).format(uri=uri)
-    return (
-        f"{uri}: expected plain files, found a table of {name}, whose log says which files and rows count; "
-        f"{remedy}"
-    )
+def _refuse(uris: Iterable[str]) -> None:
+    if found := _table_of(uris):
+        kind, table = found
+        raise RawTableError(
+            f"{table}: expected plain files, found a table of {kind.name}, which is more than its files: its "
+            f"log or its folders say which files and rows count; {kind.remedy.format(uri=table)}"
+        )

@@ -18,9 +18,12 @@ def config(output: str) -> Config:
     return config_of(output, [TABLE], entities={"node": 1}, relations=[("to", "node", "node")])
 
 
+def table_at(*paths: str) -> EntityTableConfig:
+    return EntityTableConfig(path=paths, type="node", id=0)
+
+
 def found(path: str, output: str = "/nowhere") -> list[str]:
-    table = EntityTableConfig(path=(path,), type="node", id=0)
-    return [Path(file.uri).name for file in files.find_files(config(output), table).files()]
+    return [Path(file.uri).name for file in files.find_files(config(output), table_at(path)).files()]
 
 
 def touch(folder: Path, *names: str) -> None:
@@ -78,6 +81,12 @@ LOGS = {
     "Delta Lake": "_delta_log/00000000000000000000.json",
     "Iceberg": "metadata/00000-5c6a.metadata.json",
     "Hudi": ".hoodie/hoodie.properties",
+    "Paimon": "schema/schema-0",
+    "Spark's Structured Streaming": "_spark_metadata/0",
+}
+REMEDIES = {
+    "Delta Lake": "set the path of the table to .*/lake/table:",
+    "Iceberg": "set the path of the table",
 }
 
 
@@ -91,16 +100,126 @@ LOGS = {
 )
 def test_tables_with_a_log_are_refused(tmp_path: Path, name: str, path: str) -> None:
     touch(tmp_path, f"lake/table/{LOGS[name]}", "lake/table/data/x.csv", "lake/table/y.csv")
-    remedy = r"write\.parquet" if name == "Hudi" else "set the path of the table to .*/lake/table:"
+    remedy = REMEDIES.get(name, r"write\.parquet")
     with pytest.raises(RawTableError, match=rf"lake/table: .*a table of {name}, .*{remedy}"):
         found(f"{tmp_path}/{path}")
 
 
+@pytest.mark.parametrize("name", [name for name in LOGS if name not in REMEDIES])
 @pytest.mark.parametrize("path", ["lake/table", "lake/table/"])
-def test_a_table_of_hudi_is_refused(tmp_path: Path, path: str) -> None:
-    touch(tmp_path, "lake/table/.hoodie/hoodie.properties", "lake/table/x.csv")
-    with pytest.raises(RawTableError, match=r"lake/table/?: .*a table of Hudi, .*write\.parquet"):
+def test_a_table_that_no_reader_knows_is_refused(tmp_path: Path, name: str, path: str) -> None:
+    touch(tmp_path, f"lake/table/{LOGS[name]}", "lake/table/x.csv")
+    with pytest.raises(RawTableError, match=rf"lake/table/?: .*a table of {name}, .*write\.parquet"):
         found(f"{tmp_path}/{path}")
+
+
+@pytest.mark.parametrize(
+    "below",
+    [
+        *("base_0000002", "base_0000002_v0000123", "delta_0000001_0000001", "delta_0000001_0000001_0000"),
+        "delete_delta_0000003_0000003_0000",
+    ],
+)
+@pytest.mark.parametrize("partition", ["", "/day=2026-11-01"])
+def test_managed_tables_of_hive_are_refused_by_name(tmp_path: Path, below: str, partition: str) -> None:
+    table = f"{tmp_path}/warehouse/orders"
+    touch(tmp_path, f"warehouse/orders{partition}/{below}/000000_0.csv")
+    paths = [table, table + partition, f"{table}{partition}/*", f"{table}{partition}/{below}"]
+    for path in [*paths, f"{table}{partition}/{below}/*", f"{table}{partition}/{below}/000000_0.csv"]:
+        with pytest.raises(
+            RawTableError, match=rf"{table}{partition}: .*Hive \(managed.*CREATE EXTERNAL TABLE"
+        ):
+            found(path)
+
+
+def test_folders_like_those_of_hive_are_plain(tmp_path: Path) -> None:
+    touch(tmp_path, "base_1/a.csv", "delta_2026/b.csv", "schema/c.csv", "base_0000002x/d.csv")
+    assert found(str(tmp_path)) == ["d.csv", "a.csv", "b.csv", "c.csv"]
+
+
+def test_a_table_of_ducklake_is_refused(tmp_path: Path) -> None:
+    name = "ducklake-019a5c3e-7f11-7a52-8f2e-0a1b2c3d4e5f.parquet"
+    touch(tmp_path, f"main/orders/{name}", "main/orders/x.csv")
+    for path in ("main", "main/orders/*", f"main/orders/{name}"):
+        with pytest.raises(RawTableError, match=r"main/orders: .*a table of DuckLake.*COPY"):
+            found(f"{tmp_path}/{path}")
+
+
+def test_a_link_into_a_table_with_a_log_is_refused(tmp_path: Path) -> None:
+    touch(tmp_path, "lake/table/_delta_log/00000000000000000000.json", "lake/table/day=1/x.csv")
+    (tmp_path / "today").symlink_to(tmp_path / "lake/table/day=1")
+    with pytest.raises(RawTableError, match=r"lake/table: .*a table of Delta Lake"):
+        found(f"{tmp_path}/today")
+
+
+UNFINISHED = ["a.csv._COPYING_", "b.csv.inprogress", "c.csv.inprogress.6f1c", "d.in-progress", "e.csv.tmp"]
+UNFINISHED += ["f.csv~", "g.csv.crdownload", "h.partial", "_temporary", "+tmp", "i.tmp"]
+
+
+def test_files_of_writers_at_work_are_left_out_and_listed(tmp_path: Path) -> None:
+    touch(tmp_path, *UNFINISHED[:8], "_temporary/0/a.csv", "+tmp/b.csv", "i.tmp/c.csv", "x.csv", "k=~/y.csv")
+    every = sorted(UNFINISHED)
+    for path in ("", "*"):
+        listing = files.find_files(config("/nowhere"), table_at(f"{tmp_path}/{path}"))
+        assert [Path(each.uri).name for each in listing.files()] == ["y.csv", "x.csv"]
+        assert sorted(Path(each).name for each in listing.unfinished) == every
+    assert found(f"{tmp_path}/e.csv.tmp") == ["e.csv.tmp"]
+    assert found(f"{tmp_path}/*.tmp") == ["e.csv.tmp", "c.csv"]
+    assert found(f"{tmp_path}/*.csv") == ["x.csv"]
+
+
+def test_only_files_of_writers_at_work(tmp_path: Path) -> None:
+    touch(tmp_path, "part-0._COPYING_")
+    with pytest.raises(NotFoundError, match=r"no finished file there .*part-0._COPYING_"):
+        found(str(tmp_path))
+
+
+def test_a_name_with_brackets_that_exists_is_no_pattern(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    touch(tmp_path, "run1/a.csv", "run[1]/b.csv", "run[1]/day[2]/c.csv", "run1/day2/d.csv", "run[1]/e1.csv")
+    assert found(f"{tmp_path}/run[1]") == ["b.csv", "c.csv", "e1.csv"]
+    assert found(f"{tmp_path}/run[1]/*.csv") == ["b.csv", "e1.csv"]
+    assert found(f"{tmp_path}/run[1]/day[2]/*") == ["c.csv"]
+    assert found(f"{tmp_path}/*/day[2]/*") == ["d.csv", "c.csv"]
+    assert found(f"{tmp_path}/run[1]/e[1].csv") == ["e1.csv"]
+    monkeypatch.chdir(tmp_path / "run[1]")
+    assert found("*.csv") == found("./*.csv") == ["b.csv", "e1.csv"]
+
+
+@pytest.mark.parametrize("root", ["{}", "file://{}"])
+def test_the_input_is_never_a_pattern(tmp_path: Path, root: str) -> None:
+    touch(tmp_path, "run1/a.csv")
+    place = {"input": root.format(f"{tmp_path}/run[1]")}
+    named = config_of(
+        "/nowhere", [TABLE], entities={"node": 1}, relations=[("to", "node", "node")], top=place
+    )
+    with pytest.raises(NotFoundError, match=r"run\[1\]/\*\.csv: no file there"):
+        files.find_files(named, table_at("*.csv"))
+    touch(tmp_path, "run[1]/b.csv")
+    for path in ("*.csv", "b.csv", "[b].csv", "./*.csv"):
+        assert [Path(each.uri).name for each in files.find_files(named, table_at(path)).files()] == ["b.csv"]
+
+
+def test_a_file_counts_once_whatever_links_lead_to_it(tmp_path: Path) -> None:
+    touch(tmp_path, "t/day=1/a.csv", "t/day=2/b.csv", "other/c.csv")
+    links = {"t/loop": "t", "t/day=1/up": "t", "t/a-link.csv": "t/day=1/a.csv", "t/current": "t/day=2"}
+    for link, target in (links | {"t/out": "other", "t/out2": "other"}).items():
+        (tmp_path / link).symlink_to(tmp_path / target)
+    listing = files.find_files(config("/nowhere"), table_at(f"{tmp_path}/t"))
+    assert [Path(each.uri).relative_to(tmp_path) for each in listing.files()] == [
+        Path(each) for each in ("t/day=1/a.csv", "t/day=2/b.csv", "t/out/c.csv")
+    ]
+    assert {Path(each).parent.name for each in listing.twice} == {"t", "current", "out2"}
+    both = files.find_files(config("/nowhere"), table_at(f"{tmp_path}/t/day=1/a.csv", f"{tmp_path}/t/*.csv"))
+    assert [Path(each.uri).name for each in both.files()] == ["a.csv"]
+
+
+@pytest.mark.parametrize("name", ["rel=%E0%A4", "rel=%ff", "%C3=x"])
+def test_a_folder_that_is_no_utf_8_is_refused(tmp_path: Path, name: str) -> None:
+    touch(tmp_path, f"{name}/a.csv")
+    with pytest.raises(RawTableError, match=rf"/{name}: expected a folder's name in UTF-8"):
+        found(str(tmp_path))
 
 
 def test_metadata_folders_of_other_tools_are_allowed(tmp_path: Path) -> None:
