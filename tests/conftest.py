@@ -22,6 +22,7 @@ __all__ = ["client", "graphmill_command", "hdfs", "hdfs_uri", "rng", "yarn"]
 hypothesis.settings.register_profile(
     "suite", max_examples=50, deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
 )
+hypothesis.settings.register_profile("nightly", hypothesis.settings.get_profile("suite"), max_examples=2500)
 hypothesis.settings.load_profile("suite")
 
 dask.config.set(NO_PROFILER)  # for clusters in this process too

@@ -14,6 +14,13 @@ _MARKS = {
     codecs.BOM_UTF16_BE: "utf-16",
 }
 _MARK_BYTES = 4
+# By which of the first bytes are not null:
+_WITHOUT_MARK = {
+    b"\1\0\1\0": "utf-16-le",
+    b"\0\1\0\1": "utf-16-be",
+    b"\1\0\0\0": "utf-32-le",
+    b"\0\0\0\1": "utf-32-be",
+}
 
 
 def is_utf8(encoding: str) -> bool:
@@ -78,8 +85,7 @@ class Utf8Stream:
 
     def _refuse_marks(self, content: bytes) -> None:
         named = next((name for mark, name in _MARKS.items() if content.startswith(mark)), None)
-        if named is None and b"\0" in content[:_MARK_BYTES]:
-            named = "utf-16-le" if content[1:2] == b"\0" else "utf-16-be"
+        named = named or _WITHOUT_MARK.get(bytes(map(bool, content[:_MARK_BYTES])))
         if named is not None:
             raise RawTableError(
                 f"{self._uri}: expected text in {self._encoding}, found the first bytes of {named}; set the "

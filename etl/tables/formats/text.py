@@ -33,7 +33,7 @@ def _read_head(uri: str, table: FilesConfig, chunk_rows: int) -> Head:
         if not first:
             return Head([], [])
         head = rows.text[:end] if table.header else b""
-        head_bytes = stream.raw_bytes(head)
+        head_bytes = stream.raw_bytes(head) if head else 0
         names = _names(uri, first, syntax, table)
         if rows.are_over(len(head)):
             return Head(names, [])

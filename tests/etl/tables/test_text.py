@@ -1,5 +1,6 @@
 """Text as others write it: encodings, comments, empty parts, quotes that nothing closes, long lines."""
 
+import codecs
 import gzip
 from collections.abc import Callable
 from pathlib import Path
@@ -143,3 +144,18 @@ def test_comments(
     content = content.replace(b"1", b'"1"')
     rows = read(path, COMPRESS[compression](content), comment="//", lhs="l", rhs="r")
     assert rows == [("a", "//"), ("1", "c")]
+
+
+@pytest.mark.parametrize("name", ["part.csv", "part.tsv", "part.jsonl"])
+@pytest.mark.parametrize("compression", [*COMPRESS, "no bytes.gz", "no bytes.zst", "no bytes.bz2"])
+@pytest.mark.parametrize("header", [True, False])
+def test_a_part_without_rows(tmp_path: Path, name: str, compression: str, header: bool) -> None:
+    """Hive and Spark write such files for empty partitions, with a header or not."""
+    path = tmp_path / f"{name}{compression.removeprefix('no bytes')}"
+    for content in (b"", b"\n", b"\r\n\r\n", codecs.BOM_UTF8, codecs.BOM_UTF8 + b"\n", b"#\n", b"# x"):
+        compressed = COMPRESS.get(compression, lambda _: b"")(content)
+        assert read(path, compressed, header=header, comment="#") == []
+    if not name.endswith(".jsonl"):
+        content = codecs.BOM_UTF16_LE + "\n".encode("utf-16-le")
+        compressed = COMPRESS.get(compression, lambda _: b"")(content)
+        assert read(path, compressed, header=header, encoding="utf-16") == []
