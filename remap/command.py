@@ -11,8 +11,8 @@ import click
 from graphmill import config, storage
 from graphmill.cli import exit_codes
 from graphmill.cli.check import show_plan
+from graphmill.cli.option_checks import check_options
 from graphmill.cli.options import (
-    check_options,
     conf_of,
     conf_option,
     dry_run_option,

@@ -7,6 +7,7 @@ import click
 
 from graphmill import storage
 from graphmill.cli import exit_codes
+from graphmill.cli.option_checks import NOT_OF_TEXT, check_options
 from graphmill.cli.options import result_options
 from graphmill.cli.session import result_session
 from graphmill.config import Config
@@ -45,9 +46,13 @@ class _Column(click.ParamType[str | int]):
     metavar="TYPE=FILE",
     help="More new ids, which may have no edges: a table with the column `id`; repeatable.",
 )
-@click.option("--format", type=click.Choice(["auto", "parquet", "csv", "orc", "json"]), help="Of the tables.")
-@click.option("--delimiter", metavar="CHARACTER", help="Delimiter of text.")
-@click.option("--header/--no-header", default=None, help="Whether text has a row of column names.")
+@click.option("--format", type=click.Choice(["auto", "parquet", "csv", "orc", "json"]), help="Of --edges.")
+@click.option("--delimiter", metavar="CHARACTER", help="Delimiter of --edges, if they are text.")
+@click.option(
+    "--header/--no-header",
+    default=None,
+    help="Whether --edges, if they are text, have a row of column names.",
+)
 @click.option("--lhs", type=_Column(), help="Column of left-hand sides: name, or number from 0.")
 @click.option("--rhs", type=_Column(), help="Column of right-hand sides.")
 @click.option("--relation", metavar="NAME", help="Relation of every row.")
@@ -97,6 +102,7 @@ def command(
     RUN is the output folder of a run, or its run.json. Nothing of it changes. The tables are read as the
     run's own; options of columns and formats say otherwise.
     """
+    check_options(NOT_OF_TEXT | {"--no-weight": ["--weight"]}, {})
     given = {key: value for key, value in of_tables.items() if value is not None}
     given |= {"weight": None} if no_weight else {}
     make_edges, make_ids = named(f"{_READER}:edge_table"), named(f"{_READER}:id_table")

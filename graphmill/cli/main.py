@@ -10,6 +10,7 @@ from graphmill import checkpoints, config
 from graphmill.checkpoints import convert as conversion
 from graphmill.checkpoints.id_maps import IdMaps, parse_id_maps
 from graphmill.cli import exit_codes
+from graphmill.cli.option_checks import check_options
 from graphmill.cli.options import conf_option, id_map_options, output_options, set_option
 from graphmill.cluster import ClusterConfig, deploy
 from graphmill.config.plugins import read_plugins
@@ -132,6 +133,8 @@ def convert(
     source_uri: str, target_uri: str, target_format: str, plugins: tuple[str, ...], **options: Any
 ) -> None:
     """Write the checkpoint at SOURCE_URI as another format to TARGET_URI."""
+    of_maps = ("--id-map-columns", "--leave-out", "--partitions", "--seed")
+    check_options({}, dict.fromkeys(of_maps, "--id-map") | {"--shards": "--format recis"})
     read_plugins(plugins)
     with lock.held(whole=[target_uri]) as claim:
         options = _with_id_maps(**options)
@@ -210,6 +213,7 @@ def report(
     from graphmill.library.run import Run
     from graphmill.report.labels import Labels
 
+    check_options({}, {"--label-columns": "--labels", "--type": "--labels"})
     runs = [Run(uri) for uri in uris]
     if len(runs) == 1:
         colours = Labels(labels, label_columns, entity_type) if labels else None

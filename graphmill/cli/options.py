@@ -318,37 +318,14 @@ def conf_of(run: str | None, conf: str | None) -> str | None:
 
     Raises:
         click.UsageError: both are given.
+        NotFoundError: RUN is no run.
     """
     if run is None:
         return conf
     context = click.get_current_context()
     if context.get_parameter_source("conf") is ParameterSource.COMMANDLINE:
         raise click.UsageError("--conf: a finished run has its own configuration; give RUN or --conf")
-    return run if storage.name(run) == RECORD or is_configuration(run) else storage.join(run, RECORD)
-
-
-def check_options(excluded: Mapping[str, Sequence[str]], needed: Mapping[str, str]) -> None:
-    """Refuse options of this command line that others would leave without effect.
-
-    Args:
-        excluded: an option, and those that cannot be used with it.
-        needed: an option, and the one without which it has no effect.
-
-    Raises:
-        click.UsageError: such options are given; the message names both.
-    """
-    context = click.get_current_context()
-    given = {
-        (option.secondary_opts if context.params[option.name] is False else option.opts)[0]
-        for option in context.command.params
-        if option.name and context.get_parameter_source(option.name) is ParameterSource.COMMANDLINE
-    }
-    for option, others in excluded.items():
-        if option in given and (found := [each for each in others if each in given]):
-            raise click.UsageError(f"{option}: cannot be used with {', '.join(found)}")
-    for option, other in needed.items():
-        if option in given and other not in given:
-            raise click.UsageError(f"{option}: has no effect without {other}")
+    return run if is_configuration(run) and storage.name(run) != RECORD else config.record_of(run)
 
 
 def is_configuration(word: str) -> bool:

@@ -3,7 +3,16 @@
 from graphmill.config.consent import check_cluster
 from graphmill.config.pbg_values import as_override, bare, from_python
 from graphmill.config.plugins import NO_PLUGINS, PluginList, Plugins
-from graphmill.config.reading import apply_override, from_mapping, load, place_now, read_named, read_raw
+from graphmill.config.reading import (
+    apply_override,
+    from_mapping,
+    load,
+    no_run,
+    place_now,
+    read_named,
+    read_raw,
+    record_of,
+)
 from graphmill.config.schema import (
     Config,
     Count,
@@ -48,9 +57,11 @@ __all__ = [
     "from_mapping",
     "from_python",
     "load",
+    "no_run",
     "parsed_yaml",
     "place_now",
     "read_named",
     "read_raw",
+    "record_of",
     "validated",
 ]

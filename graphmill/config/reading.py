@@ -13,11 +13,12 @@ from graphmill.config.plugins import plugins_of
 from graphmill.config.schema import Config
 from graphmill.config.section import Section, validated
 from graphmill.config.stages import SECTIONS, named
-from graphmill.errors import ConfigError
+from graphmill.errors import ConfigError, NotFoundError
 from graphmill.model.registry import has_registered, running
 from graphmill.vocab import RECORD, TRAIN_SPLIT
 
 _MAX_DEPTH = 50
+_SHOWN = 5
 _EXAMPLE = "graphmill:"
 _WITHOUT_CONF = (
     "--conf: missing; name the configuration, as in --conf FILE.yaml, or an example of the installation, as "
@@ -225,6 +226,29 @@ def _read(conf_uri: str) -> dict[str, Any]:
     if not isinstance(raw, dict) or not all(isinstance(key, str) for key in raw):
         raise ConfigError(f"{conf_uri}: expected a mapping of keys to values, found {type(raw).__name__}")
     return raw
+
+
+def record_of(run: str) -> str:
+    """Find run.json of the run `run`: its output folder, or the file itself.
+
+    Raises:
+        NotFoundError: there is none.
+    """
+    uri = run if storage.name(run) == RECORD else storage.join(run, RECORD)
+    if not storage.exists(uri):
+        raise no_run(run)
+    return uri
+
+
+def no_run(uri: str) -> NotFoundError:
+    """Make the error of a folder, or a file, that is expected to be a run, and is none."""
+    found = "a folder without run.json" if storage.is_dir(uri) else "none"
+    if storage.is_dir(uri):
+        below = [each.uri for each in storage.list_dir(uri) if storage.exists(storage.join(each.uri, RECORD))]
+        found += f", with runs in it: {', '.join(map(storage.name, below[:_SHOWN]))}" if below else ""
+    return NotFoundError(
+        f"{uri}: expected a run, found {found}; give the folder that was the run's `output`, or its run.json"
+    )
 
 
 def place_now(path: Any, output: Any, folder: str) -> str | None:

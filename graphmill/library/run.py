@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from graphmill import config, storage
-from graphmill.config import place_now
+from graphmill.config import no_run, place_now
 from graphmill.errors import BadInputError, FormatError, NotFoundError
 from graphmill.formats import remapped
 from graphmill.library.nearest import Floats, Neighbor, by_cosine, nearest
@@ -47,10 +47,7 @@ class Run:
         self._plugins = [f"train.plugins={json.dumps(list(plugins), ensure_ascii=False)}"] if plugins else []
         self.embedding_path = embedding_path or self._embedding_path()
         if not self.record and not storage.is_dir(self.embedding_path):
-            raise NotFoundError(
-                f"{self.uri}: expected run.json or a folder `embeddings`, found neither; "
-                "give the folder that was the run's `output`"
-            )
+            raise no_run(self.uri)
 
     def __repr__(self) -> str:
         rows = ", ".join(f"{name}: {count:,}" for name, count in self.num_entities.items())

@@ -5,6 +5,7 @@ from typing import Any
 import click
 
 from graphmill.cli import exit_codes
+from graphmill.cli.option_checks import check_options
 from graphmill.cli.options import result_options
 from graphmill.cli.session import result_session, tell_run
 from graphmill.config import Config
@@ -13,6 +14,12 @@ from graphmill.display.readable import number, size
 from remap.export import job
 from remap.export.codecs import PRECISIONS
 from remap.export.formats import FORMATS
+
+_NEEDED = {
+    "--pq-bytes": "--precision pq",
+    "--limit": "--format tensorboard-projector",
+    "--escape-ids": "--format word2vec",
+}
 
 
 @click.command(
@@ -69,8 +76,7 @@ def command(
     RUN is the output folder of a run, or its run.json. The loss of smaller vectors is measured on the split
     that `graphmill evaluate` ranks.
     """
-    if pq_bytes is not None and precision != "pq":
-        raise click.UsageError("--pq-bytes: only with --precision pq")
+    check_options({}, _NEEDED)
     names = tuple(dict.fromkeys(each.strip() for each in types.split(",") if each.strip()))
     wish = job.Wish(precision, file_format, names, pq_bytes, limit, escape_ids, not no_loss)
     job.check(settings, wish, to)

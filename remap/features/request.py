@@ -77,13 +77,16 @@ def similar_of(request: Request, table: EntityTable, client: Client) -> Similar 
     uri, names = request.similar_to, dict[str, None]()
     for batch in given.iter_ids(uri):
         names.update(dict.fromkeys(batch["id"].to_pylist()))
-        if len(names) > MOST_SIMILAR:
-            raise ConfigError(f"--similar-to {uri}: expected {MOST_SIMILAR} ids at most: each is a column")
-    if not names:
-        raise ConfigError(f"--similar-to {uri}: expected ids, found none")
+        if len(names) > MOST_SIMILAR + 1:  # the first may be a header
+            break
     ids = list(names)
     arguments = [(table, pa.array(ids, pa.string()))]
     numbers, vectors_QD = run_tasks(client, find_vectors, arguments, description="finding the ids")[0]
+    if given.may_have_header(uri) and numbers[0] == UNKNOWN:
+        ids, numbers, vectors_QD = ids[1:], numbers[1:], vectors_QD[1:]
+    if not 0 < len(ids) <= MOST_SIMILAR:
+        found = f"at least {len(ids)}" if ids else "none"
+        raise ConfigError(f"--similar-to {uri}: expected 1 to {MOST_SIMILAR} ids, found {found}")
     unknown = [name for name, number in zip(ids, numbers.tolist(), strict=True) if number == UNKNOWN]
     if unknown:
         shown = ", ".join(map(repr, unknown[:_SHOWN]))

@@ -6,7 +6,8 @@ import click
 
 from graphmill import storage
 from graphmill.cli import exit_codes, session
-from graphmill.cli.options import check_options, result_options, task_memory_option
+from graphmill.cli.option_checks import check_options
+from graphmill.cli.options import result_options, task_memory_option
 from graphmill.config import Config
 from graphmill.display import terminal
 from graphmill.display.readable import number

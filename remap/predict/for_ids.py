@@ -160,13 +160,25 @@ def _find(asked: Asked, ids_uri: str, folder: str, client: Client) -> tuple[list
         ConfigError: the run knows none of the ids.
     """
     pieces = given.cut(given.iter_ids(ids_uri), storage.join(folder, "given"), _PIECE_IDS, 64 << 20)
+    may_have_header = given.may_have_header(ids_uri)
     found = run_tasks(
         client,
         find_ids,
-        [(asked.queries, uri, asked.sizes.queries) for uri in pieces],
+        [
+            (asked.queries, uri, asked.sizes.queries, may_have_header and not number)
+            for number, uri in enumerate(pieces)
+        ],
         description="finding the ids",
         unit="pieces",
     )
+    if may_have_header:
+        log.info(
+            "predict: %s: no column is named id: the first column has the ids, and the first line %s",
+            ids_uri,
+            "is its name, as the run knows no such id"
+            if found and found[0]["has_header"]
+            else "is an id too",
+        )
     num_ids, num_unknown = (sum(each[key] for each in found) for key in ("num_ids", "num_unknown"))
     shown = [name for each in found for name in each["unknown"]][:_SHOWN]
     kind = asked.queries.entity_type
@@ -183,21 +195,31 @@ def _find(asked: Asked, ids_uri: str, folder: str, client: Client) -> tuple[list
             ", ..." if num_unknown > len(shown) else "",
         )
     chunks = [
-        Chunk(start, min(start + asked.sizes.queries, each["num_ids"]), uri, group)
-        for uri, each in zip(pieces, found, strict=True)
+        Chunk(start, min(start + asked.sizes.queries, each["num_ids"]), each["uri"], group)
+        for each in found
         for group, start in enumerate(range(0, each["num_ids"], asked.sizes.queries))
     ]
     return chunks, {"num_ids": num_ids, "num_unknown": num_unknown, "unknown": shown}
 
 
-def find_ids(table: EntityTable, uri: str, group_rows: int) -> dict[str, Any]:
-    """Add to the ids of a file the numbers of their entities; a Dask task.
+def find_ids(table: EntityTable, uri: str, group_rows: int, may_have_header: bool = False) -> dict[str, Any]:
+    """Write the ids of a piece with the numbers of their entities; a Dask task.
 
-    Returns counts, and the first unknown ids. A task that runs again finds the same.
+    Returns the new file, counts, and the first unknown ids. A first id that is unknown and may be a header is
+    left out.
     """
     ids = given.read_piece(uri)["id"].combine_chunks()
     numbers = table.find(ids)
-    with storage.atomic_output(uri) as stream:
+    has_header = may_have_header and bool(numbers[0] == UNKNOWN)
+    ids, numbers = ids[int(has_header) :], numbers[int(has_header) :]
+    found_uri = storage.join(storage.parent(uri), f"found-{storage.name(uri)}")
+    with storage.atomic_output(found_uri) as stream:
         pq.write_table(pa.table([ids, pa.array(numbers)], schema=FOUND), stream, row_group_size=group_rows)
     unknown = pc.filter(ids, pa.array(numbers == UNKNOWN))
-    return {"num_ids": len(ids), "num_unknown": len(unknown), "unknown": unknown[:_SHOWN].to_pylist()}
+    return {
+        "uri": found_uri,
+        "has_header": has_header,
+        "num_ids": len(ids),
+        "num_unknown": len(unknown),
+        "unknown": unknown[:_SHOWN].to_pylist(),
+    }

@@ -1,7 +1,8 @@
 """Files of ids and of pairs that the user gives, read in parts and cut into pieces for the tasks.
 
     FILE.parquet, a folder of them      ids: the column `id`, else the first column of strings
-    FILE.csv                            the same, with a header row
+    FILE.csv                            the same, with a header row; without a column `id` the first line is
+                                        read as an id too: who knows the ids tells (`may_have_header`)
     any other name                      ids alone: one on each line
 
 Pairs are the columns `lhs` and `rhs`, and maybe `relation`. Ids may be strings or integers.
@@ -10,6 +11,7 @@ Pairs are the columns `lhs` and `rhs`, and maybe `relation`. Ids may be strings 
 import csv
 import io
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.csv as pacsv
@@ -30,7 +32,7 @@ def check_file(uri: str) -> None:
 
 
 def iter_ids(uri: str) -> Iterator[pa.Table]:
-    """Read ids: tables of one column `id`, string.
+    """Read ids: tables of one column `id`, string. The first may be a header: see `may_have_header`.
 
     Raises:
         FormatError: there is no such column, or a null.
@@ -40,12 +42,22 @@ def iter_ids(uri: str) -> Iterator[pa.Table]:
             yield from _lines(each)
             continue
         fields = _fields(each)
+        if may_have_header(each) and fields.names:
+            names = [str(number) for number in range(len(fields))]
+            for table in _text(each, columns=names[:1], names=names):
+                yield table.rename_columns(["id"])
+            continue
         strings = [field.name for field in fields if _is_string(field.type)]
         column = "id" if "id" in fields.names else next(iter(strings), None)
         if column is None:
             raise FormatError(f"{each}: expected a column of strings, found {', '.join(fields.names)}")
         for table in _columns(each, fields, [column]):
             yield table.rename_columns(["id"])
+
+
+def may_have_header(uri: str) -> bool:
+    """Tell whether the first of the ids may be the name of their column: in CSV without a column `id`."""
+    return uri.endswith(".csv") and "id" not in _fields(uri).names
 
 
 def iter_pairs(uri: str) -> Iterator[pa.Table]:
@@ -120,6 +132,8 @@ def _fields(uri: str) -> pa.Schema:
 
 def _columns(uri: str, fields: pa.Schema, columns: Sequence[str]) -> Iterator[pa.Table]:
     for name in columns:
+        if fields.names.count(name) > 1:
+            raise FormatError(f"{uri}: expected one column {name!r}, found {fields.names.count(name)}")
         kind = fields.field(name).type
         if not (_is_string(kind) or pa.types.is_integer(kind)):
             raise FormatError(f"{uri}: column {name!r}: expected strings or integers, found {kind}")
@@ -134,11 +148,12 @@ def _columns(uri: str, fields: pa.Schema, columns: Sequence[str]) -> Iterator[pa
 
 
 def _lines(uri: str) -> Iterator[pa.Table]:
-    yield from _text(uri, names=["id"], delimiter=_NO_DELIMITER, quote_char=False)
+    no_syntax: dict[str, Any] = {"delimiter": _NO_DELIMITER, "quote_char": False, "newlines_in_values": False}
+    yield from _text(uri, names=["id"], **no_syntax)
 
 
 def _text(
-    uri: str, *, columns: Sequence[str] = ("id",), names: Sequence[str] | None = None, **options: object
+    uri: str, *, columns: Sequence[str] = ("id",), names: Sequence[str] | None = None, **options: Any
 ) -> Iterator[pa.Table]:
     types = dict.fromkeys(columns, pa.string())
     try:
@@ -147,7 +162,7 @@ def _text(
             pacsv.open_csv(
                 stream,
                 pacsv.ReadOptions(use_threads=False, block_size=_READ_BYTES, column_names=names),
-                pacsv.ParseOptions(newlines_in_values=names is None, **options),
+                pacsv.ParseOptions(**{"newlines_in_values": True, **options}),
                 pacsv.ConvertOptions(
                     column_types=types, include_columns=list(columns), strings_can_be_null=False
                 ),

@@ -70,8 +70,8 @@ def check(config: Config, question: Question, to: str) -> None:
         )
     for uri in filter(None, (question.ids, question.pairs)):
         given.check_file(uri)
-    if question.pairs and question.relation is None and len(names) > 1:
-        _check_names_relations(question.pairs)
+    if question.pairs is not None and len(names) > 1:
+        _check_one_names_relations(question.pairs, question.relation)
     if question.pairs is None:
         relation_asked(config, question, inputs)
     if question.index is not None:
@@ -154,10 +154,14 @@ def _types(config: Config, question: Question) -> list[str]:
     return list(dict.fromkeys(each.entity_type(side) for each in relations for side in Side))
 
 
-def _check_names_relations(uri: str) -> None:
+def _check_one_names_relations(uri: str, relation: str | None) -> None:
+    """Refuse pairs whose relations both the option and a column name, or neither."""
     first = next(given.iter_pairs(uri), None)
-    if first is not None and "relation" not in first.column_names:
+    if first is None or ("relation" in first.column_names) == (relation is None):
+        return
+    if relation is None:
         raise ConfigError(f"--relation: missing; {uri} has no column `relation`")
+    raise ConfigError(f"--relation: cannot be used with --pairs {uri}, whose column `relation` names them")
 
 
 def _measured(config: Config, inputs: Inputs, types: Sequence[str], client: Client) -> dict[str, EntityTable]:

@@ -335,7 +335,9 @@ def test_ids_with_white_space(tmp_path: Path, export: Export, raw_id: str, capsy
     [
         (["--types", "user,shop"], "--types: 'shop' is not among the entities: user, item"),
         (["--format", "word2vec", "--precision", "pq"], "holds float32 and float16, not --precision pq"),
-        (["--pq-bytes", "8"], "--pq-bytes: only with --precision pq"),
+        (["--pq-bytes", "8"], "--pq-bytes: has no effect without --precision pq"),
+        (["--limit", "8"], "--limit: has no effect without --format tensorboard-projector"),
+        (["--escape-ids", "--format", "npy"], "--escape-ids: has no effect without --format word2vec"),
         (["--checkpoint-version", "7"], "no complete version 7"),
         (["--precision", "int4"], "int4"),
     ],

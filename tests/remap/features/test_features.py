@@ -319,6 +319,10 @@ WRONG: dict[str, tuple[list[str], str]] = {
         ["--column", "c", "--type", "user", "--components", "2", "--similar-to", "ids"],
         "--components: cannot be used with --similar-to",
     ),
+    "text": (
+        ["--column", "c", "--type", "user", "--format", "parquet", "--no-header"],
+        "--format parquet: cannot be used with --no-header",
+    ),
 }
 
 
@@ -334,6 +338,17 @@ def test_wrong_questions(
     assert not [path for path in tmp_path.iterdir() if "out" in path.name]
 
 
+@pytest.mark.parametrize("header", ["", "name\n"])
+def test_similarity_to_ids_in_csv(tmp_path: Path, world: World, features: Features, header: str) -> None:
+    names = [world.name("user", number) for number in (2, 3)]
+    pq.write_table(pa.table({"c": names}), tmp_path / "t.parquet")
+    (tmp_path / "ids.csv").write_text(header + "\n".join(names))
+    ask = [tmp_path / "run", tmp_path / "t.parquet", "--column", "c", "--type", "user"]
+    assert features(*ask, "--similar-to", tmp_path / "ids.csv", "--to", tmp_path / "out") == 0
+    found = pq.read_table(tmp_path / "out").column_names
+    assert found == ["c", *(f"similarity_{name}" for name in names), "has_vector"]
+
+
 def test_wrong_files(
     tmp_path: Path, world: World, features: Features, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -343,6 +358,10 @@ def test_wrong_files(
     (tmp_path / "ids").write_text("nobody\n")
     assert features(*ask, "--similar-to", tmp_path / "ids") == 2
     assert "expected ids of 'user', found 1 others: 'nobody'" in capsys.readouterr().err
+    for name, text in (("empty", ""), ("header.csv", "name\n")):
+        (tmp_path / name).write_text(text)
+        assert features(*ask, "--similar-to", tmp_path / name) == 2
+        assert "expected 1 to 1000 ids, found none" in capsys.readouterr().err
     pq.write_table(pa.table({"c": ["x"], "more": [1]}), tmp_path / "t/b.parquet")
     assert features(*ask) == 2
     assert "b.parquet: expected 1 columns as in the first file, found 2" in capsys.readouterr().err

@@ -250,6 +250,8 @@ WRONG = {
     "absent.parquet: no file there to read rows from": ["absent.parquet"],
     "expected a column 'rhs' (rhs), found columns ['lhs']": ["{columns}"],
     "row 2 (from 1, the header not counted), column 'lhs' (lhs): null": ["{nulls}"],
+    "--no-weight: cannot be used with --weight": ["{good}", "--no-weight", "--weight", "w"],
+    "--format json: cannot be used with --delimiter": ["{good}", "--format", "json", "--delimiter", ";"],
     "--ids thing=x: expected TYPE=FILE, types: user, item": ["{good}", "--ids", "thing=x"],
     "has no complete version 9; complete versions: 1": ["{good}", "--checkpoint-version", "9"],
     "expected one of relation (the same for every row) and relation_column": [

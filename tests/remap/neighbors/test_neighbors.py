@@ -1,6 +1,7 @@
 """Neighbours equal a search by hand, the trainer's scores along relations, and nearly those of an index."""
 
 import json
+import re
 from functools import partial
 from pathlib import Path
 
@@ -228,6 +229,41 @@ def test_the_command(tmp_path: Path, rows: np.ndarray, cli: Cli, capsys: pytest.
     assert "--conf: missing" in capsys.readouterr().err
     assert cli("neighbors", *conf, "--id", "nobody") == NotFoundError.exit_code
     assert exit_codes.exit_code(lambda: command.main(["neighbors"], standalone_mode=False)) == 2
+
+
+WRONG = {
+    "--inverse: has no effect without --relation": ["--inverse"],
+    "--with-itself: has no effect without --relation": ["--with-itself"],
+    "--relation: cannot be used with --type, --exact": ["--relation", "r1", "--exact", "--type", "node"],
+    "--relation: cannot be used with --approximate": ["--relation", "r1", "--approximate"],
+}
+
+
+@pytest.mark.parametrize("message", WRONG)
+def test_options_without_effect(
+    tmp_path: Path, cli: Cli, capsys: pytest.CaptureFixture[str], message: str
+) -> None:
+    assert cli("neighbors", "--embeddings", tmp_path, "--id", "n7", *WRONG[message]) == 2
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", [["neighbors", "--id", "x"], ["remap"]])
+def test_what_is_no_run(
+    tmp_path: Path, cli: Cli, capsys: pytest.CaptureFixture[str], command: list[str]
+) -> None:
+    """All commands say the same, and `report` too."""
+    (tmp_path / "runs/monday").mkdir(parents=True)
+    for folder, found in (("absent", "none"), ("runs", "a folder without run.json")):
+        text = (
+            f"{tmp_path}/{folder}: expected a run, found {found}; give the folder that was the run's `output`"
+        )
+        assert cli(command[0], tmp_path / folder, *command[1:]) == NotFoundError.exit_code
+        assert text in capsys.readouterr().err
+        with pytest.raises(NotFoundError, match=re.escape(text)):
+            graphmill.open(str(tmp_path / folder))
+    (tmp_path / "runs/monday/run.json").write_text("{}")
+    assert cli(command[0], tmp_path / "runs", *command[1:]) == NotFoundError.exit_code
+    assert "without run.json, with runs in it: monday;" in capsys.readouterr().err
 
 
 def test_an_operator_that_was_not_trained(tmp_path: Path, rows: np.ndarray) -> None:

@@ -473,7 +473,7 @@ def test_joined_queries_have_the_same_answers(tmp_path: Path) -> None:
     chosen = [world.name("user", number) for number in (15, 3, 8, 0, 2, 7, 11, 4)]
     (tmp_path / "ids").write_text("\n".join(chosen))
     (piece,) = given.cut(given.iter_ids(str(tmp_path / "ids")), str(tmp_path / "given"), 100, 1 << 20)
-    find_ids(what.queries, piece, 3)
+    piece = find_ids(what.queries, piece, 3)["uri"]
     chunks = [Chunk(start, min(start + 3, 8), piece, group) for group, start in enumerate((0, 3, 6))]
     found = joined([*chunks, Chunk(0, 5), Chunk(5, 10), Chunk(10, 16)], 6)
     sizes = [each.stop - each.start for each in found]

@@ -92,6 +92,31 @@ def test_given_ids(
     assert "2 of 5 ids are no user of the run" in caplog.text
 
 
+@pytest.mark.parametrize("header", [None, "name", "name,age"])
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig"])
+def test_ids_in_csv_with_and_without_header(
+    tmp_path: Path,
+    world: World,
+    predict: Predict,
+    header: str | None,
+    encoding: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A first line that the run knows as an id is one."""
+    caplog.set_level("INFO")
+    names = [world.name("user", number) for number in (15, 3, 8)]
+    ages = ",7" if header == "name,age" else ""
+    lines = [*([header] if header else []), *(f'"{name}"{ages}' for name in names)]
+    (tmp_path / "ids.csv").write_text("\n".join(lines), encoding=encoding)
+    arguments = ["--relation", "likes", "--k", 1, "--ids", tmp_path / "ids.csv", "--to", tmp_path / "out"]
+    assert predict(tmp_path / "run", *arguments) == 0
+    assert [name for name, _ in read_answers(tmp_path / "out")] == names
+    figures = json.loads((tmp_path / "out/_predict.json").read_text())
+    assert (figures["num_ids"], figures["num_unknown"]) == (3, 0)
+    told = "is its name, as the run knows no such id" if header else "is an id too"
+    assert told in caplog.text
+
+
 def test_an_id_that_comes_twice_is_answered_twice(tmp_path: Path, world: World, predict: Predict) -> None:
     name = world.name("user", 3)
     (tmp_path / "ids").write_text(f"{name}\n{name}\n")
@@ -163,6 +188,11 @@ WRONG = {
     "expected ids of 'user', found 2 others, such as 'x', 'y'": ["--relation", "likes", "--ids", "{unknown}"],
     "--relation: missing; ": ["--pairs", "{plain}"],
     "column 'relation': expected one of likes, follows, found 'eats'": ["--pairs", "{wrong}"],
+    "names.csv, whose column `relation` names them": ["--pairs", "{names}", "--relation", "follows"],
+    "--calibrated: cannot be used with --with-itself": [
+        *("--relation", "follows", "--calibrated", "--exclude-known", "--with-itself")
+    ],
+    "expected one column 'id', found 2": ["--relation", "likes", "--ids", "{twice}"],
     "expected the columns lhs and rhs, found a": ["--pairs", "{columns}", "--relation", "likes"],
     "expected pairs in FILE.parquet or FILE.csv": ["--pairs", "{unknown}", "--relation", "likes"],
     "'--task-memory': expected a size of 16MiB or more": ["--relation", "likes", "--task-memory", "7"],
@@ -181,6 +211,8 @@ def test_wrong_questions(
         "unknown": "x\ny\n",
         "plain.csv": "lhs,rhs\na,b\n",
         "wrong.csv": "lhs,relation,rhs\na,eats,b\n",
+        "names.csv": "lhs,relation,rhs\na,likes,b\n",
+        "twice.csv": "id,id\na,b\n",
         "columns.csv": "a\nb\n",
     }
     for name, text in texts.items():

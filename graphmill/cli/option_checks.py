@@ -1,0 +1,37 @@
+"""Options of a command line that others would leave without effect are refused."""
+
+from collections.abc import Mapping, Sequence
+
+import click
+from click.core import ParameterSource
+
+# Of text alone, so that tables of these formats would leave them without effect.
+NOT_OF_TEXT: dict[str, Sequence[str]] = {
+    f"--format {each}": ("--delimiter", "--header", "--no-header") for each in ("parquet", "orc", "json")
+}
+
+
+def check_options(excluded: Mapping[str, Sequence[str]], needed: Mapping[str, str]) -> None:
+    """Refuse options of this command line that others would leave without effect.
+
+    Args:
+        excluded: an option, and those that cannot be used with it.
+        needed: an option, and the one without which it has no effect; such as `--format word2vec` too.
+
+    Raises:
+        click.UsageError: such options are given; the message names both.
+    """
+    context = click.get_current_context()
+    given: set[str] = set()
+    for each in context.command.params:
+        value = context.params.get(each.name or "")
+        name = (each.secondary_opts if value is False and each.secondary_opts else each.opts)[0]
+        given.add(f"{name} {value}")
+        if context.get_parameter_source(each.name or "") is ParameterSource.COMMANDLINE:
+            given.add(name)
+    for option, others in excluded.items():
+        if option in given and (found := [each for each in others if each in given]):
+            raise click.UsageError(f"{option}: cannot be used with {', '.join(found)}")
+    for option, other in needed.items():
+        if option in given and other not in given:
+            raise click.UsageError(f"{option}: has no effect without {other}")
