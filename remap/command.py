@@ -166,7 +166,7 @@ def remap(
     if _is_idle(given["rank"], given["world_size"]):
         return
     if dry_run:
-        show_plan(settings, ["remap"])
+        show_plan(settings, ["remap"], master)
         return
     is_whole = conf is not None or "checkpoint_path" not in given
     with session(settings, master, ["remap"], keeps_config=not is_whole) as run:

@@ -62,7 +62,7 @@ def evaluate(
     chosen += [f"evaluate.filtered={str(filtered).lower()}"] if filtered is not None else []
     settings = config.load(conf, (*overrides, *chosen))
     if dry_run:
-        show_plan(settings, ["evaluate"])
+        show_plan(settings, ["evaluate"], master)
         return
     with session(settings, master, ["evaluate"]) as run:
         entry = run("evaluate", resume=False)

@@ -7,6 +7,8 @@ import click
 
 from graphmill.cli import exit_codes
 from graphmill.cli.options import date_option, load_for, run_argument, run_options
+from graphmill.cluster import ClusterConfig
+from graphmill.cluster.resources import asked_of_yarn, check_memory
 from graphmill.config import Config
 from graphmill.display import terminal
 from graphmill.errors import NotFoundError
@@ -28,22 +30,24 @@ def command(conf: str | None, overrides: tuple[str, ...], master: str | None, da
     """Check a configuration and its tables, and print what a run would take; start nothing."""
     settings = load_for(day, conf, overrides)
     if settings is not None:
-        show_plan(settings, stages_of(settings))
+        show_plan(settings, stages_of(settings), master)
 
 
-def show_plan(settings: Config, stages: Sequence[str]) -> None:
-    """Check the configuration for `stages`, and show what they take.
+def show_plan(settings: Config, stages: Sequence[str], master: str | None) -> None:
+    """Check the configuration for `stages`, and show what they take on the cluster `master`.
 
     Raises:
         GraphMillError: what the stages themselves would raise before they change anything.
     """
+    options = settings.section(ClusterConfig)
+    check_memory(master, options, stages)
     check_storage(settings, stages)
     coming = [uri for name in stages for uri in job_of(name).written_uris(settings)]
     for name in stages:
         job_of(name).check(settings, coming)
     check_outputs(settings, stages, is_chosen=True)
     size = _finished_size(settings)
-    rows: dict[str, str] = {}
+    rows = dict(asked_of_yarn(master, options))
     for name in stages:
         found = job_of(name).outlook(settings, size)
         rows |= found.rows

@@ -36,7 +36,7 @@ def command(
         return
     stages = stages_of(settings)
     if dry_run:
-        show_plan(settings, stages)
+        show_plan(settings, stages, master)
         return
     check_storage(settings, stages)
     first, *others = stages

@@ -10,6 +10,7 @@ from typing import Any
 from distributed import Client
 
 from graphmill import cluster, storage
+from graphmill.cluster.resources import check_memory
 from graphmill.config import Config
 from graphmill.config.stages import STAGES
 from graphmill.display import progress
@@ -52,9 +53,12 @@ def session(
         keeps_config: Keep the configuration in run.json.
 
     Raises:
-        ConfigError: a folder to write holds tables or files of other programs; nothing has been written.
+        ConfigError: a folder to write holds tables or files of other programs, or workers have too little
+            memory; nothing has been written.
         LockedError: another run works on the same folders.
     """
+    options = settings.section(cluster.ClusterConfig)
+    check_memory(master, options, stages)
     check_outputs(settings, stages, is_chosen=not keeps_config)
     written = [uri for name in stages for uri in job_of(name).written_uris(settings)]
     outputs = [settings.output] if settings.output else []
@@ -64,7 +68,6 @@ def session(
     uri = settings.record_uri(settings.checkpoint_path)
     with lock.held(*outputs, whole=written) as claim, lineage.told(settings, uri) as observer:
         run = record.RunRecord(uri, settings, claim, keeps_config=keeps_config, observer=observer)
-        options = settings.section(cluster.ClusterConfig)
         try:
             with (
                 ThreadPoolExecutor(1) as writer,

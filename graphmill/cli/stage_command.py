@@ -38,7 +38,7 @@ def run_stage(
     """Run the stage `name` alone, or show what it takes."""
     settings = config.load(conf, overrides)
     if dry_run:
-        show_plan(settings, [name])
+        show_plan(settings, [name], master)
         return
     check_storage(settings, [name])
     job_of(name).check(settled(settings))

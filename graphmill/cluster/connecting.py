@@ -13,6 +13,7 @@ from distributed import Client
 from graphmill.cluster import dashboard
 from graphmill.cluster.keys import Keys
 from graphmill.cluster.kinds import Kind, kind_of
+from graphmill.cluster.resources import check_memory
 from graphmill.cluster.settings import (
     ENVIRONMENT,
     NO_PROFILER,
@@ -42,6 +43,7 @@ def connect(master: str | None, settings: ClusterConfig, imports: Sequence[str] 
     """
     master = master or settings.master
     kind = kind_of(master)
+    check_memory(master, settings)
     with ExitStack() as stack:
         stack.enter_context(hdfs.use_driver(settings.hdfs_driver))
         with _starting(master):

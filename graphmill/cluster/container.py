@@ -34,6 +34,7 @@ from graphmill.cluster.settings import (
 from graphmill.errors import ConfigError
 
 DEFAULT_MEMORY = "4GiB"
+MASTER_MIB = 512  # of an application master
 
 _MIB = 1 << 20
 _OVERHEAD_SHARE = 0.10  # memory that Dask does not count; the share is Spark's

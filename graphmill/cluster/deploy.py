@@ -39,7 +39,6 @@ JOB = "job"  # the folder of the command's local files, in the container's folde
 _LOGS = ".graphmill"
 _ARCHIVE = "job.tar"
 _CONF = "hadoop-conf"
-_MASTER_MIB = 512
 _POLL_S = 1.0
 _QUIET_S = 30.0
 _END_TIMEOUT_S = 30.0
@@ -182,7 +181,7 @@ def _submit(
         "num_containers": 1,
         "container_memory": container.mib("driver_memory", settings.driver_memory),
         "container_vcores": 1,
-        "master_memory": _MASTER_MIB,
+        "master_memory": container.MASTER_MIB,
         "master_vcores": 1,
         "shell_script": str(script_path),
         "timeout": NEVER_MS,

@@ -27,10 +27,16 @@ log = logging.getLogger("graphmill")
 
 def local_cluster(master: str, settings: ClusterConfig, keys: Keys | None) -> _Block:
     """Run a scheduler in this process, and N workers with one thread each, during the block."""
-    asked = master.removeprefix("local").strip("[]")
-    num_workers = num_cores() if asked in ("", "*") else int(asked)
-    options = {"n_workers": num_workers, "threads_per_worker": 1, "memory_limit": settings.worker_memory}
+    options: dict[str, Any] = {"n_workers": num_workers_of(master), "threads_per_worker": 1}
+    if settings.worker_memory != "auto":  # given to Dask, `auto` would be the share of a core
+        options["memory_limit"] = settings.worker_memory
     return _cluster_here(settings, partial(scheduler_here, settings, keys, **options))
+
+
+def num_workers_of(master: str) -> int:
+    """Return the number of workers of `local`, `local[N]` or `local[*]`."""
+    asked = master.removeprefix("local").strip("[]")
+    return num_cores() if asked in ("", "*") else int(asked)
 
 
 def cuda_cluster(master: str, settings: ClusterConfig, keys: Keys | None) -> _Block:

@@ -37,7 +37,6 @@ log = logging.getLogger("graphmill")
 
 _POLL_S = 0.5
 _END_TIMEOUT_S = 20
-_MASTER_MIB = 512
 _MAX_IN_VAIN = 3
 _MAX_RETRIES = 10
 _RETRIES_WITHIN_MS = 600_000
@@ -123,7 +122,7 @@ class Containers:
             "num_containers": num_containers,
             "container_memory": container.memory_mib(settings)[1],
             "container_vcores": settings.worker_cores,
-            "master_memory": _MASTER_MIB,
+            "master_memory": container.MASTER_MIB,
             "master_vcores": 1,
             "shell_script": str(script_path),
             "timeout": NEVER_MS,

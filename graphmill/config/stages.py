@@ -30,6 +30,8 @@ class Stage:
     """Whether a run has the stage only if the configuration has its section."""
     shared: str = ""
     """Function that lists the folders that the stage writes and that may hold files of others."""
+    least_mib: int = 256
+    """Memory that a worker needs before it has any data: an idle one takes 170, with PyTorch 580."""
 
 
 STAGES = {
@@ -52,12 +54,14 @@ STAGES = {
             summary="graphmill.run.summaries:train",
             command="train.__main__:command",
             keeps_work=True,
+            least_mib=768,
         ),
         Stage(
             "evaluate",
             settings="train.config:EvaluateConfig",
             job="train.evaluation.job",
             summary="graphmill.run.summaries:evaluate",
+            least_mib=768,
         ),
         Stage(
             "remap",

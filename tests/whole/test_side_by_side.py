@@ -258,14 +258,22 @@ def test_a_split_that_is_not_there_leaves_a_finished_run_as_it_is(
 
 
 @pytest.mark.parametrize(
-    ("master", "code"), [("tcp://127.0.0.1:1", 69), ("cuda", WRONG), ("ssh://no-such-host.invalid", 69)]
+    ("master", "setting", "code"),
+    [
+        ("tcp://127.0.0.1:1", "cluster.connect_timeout_s=1", 69),
+        ("ssh://no-such-host.invalid", "cluster.connect_timeout_s=1", 69),
+        ("cuda", "cluster.tls=off", WRONG),
+        ("local[1]", "cluster.worker_memory=10MiB", WRONG),
+        ("local[1]", "cluster.worker_memory=255MiB", WRONG),
+        ("yarn", "cluster.worker_memory=100MiB", WRONG),
+    ],
 )
 def test_a_cluster_that_does_not_start_changes_nothing(
-    tmp_path: Path, conf: Path, finished: dict[str, bytes], master: str, code: int
+    tmp_path: Path, conf: Path, finished: dict[str, bytes], master: str, setting: str, code: int
 ) -> None:
     if master == "cuda" and find_spec("dask_cuda") is not None:
         pytest.skip("dask-cuda is there")
-    assert run("etl", conf, "cluster.connect_timeout_s=1", master=master) == code
+    assert run("etl", conf, setting, master=master) == code
     assert files_of(tmp_path) == finished
 
 

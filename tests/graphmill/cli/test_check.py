@@ -45,6 +45,21 @@ def test_the_plan_of_a_date(conf: Path) -> None:
     assert sorted(conf.parent.rglob("*")) == before
 
 
+def test_workers_with_too_little_memory_have_no_plan(conf: Path) -> None:
+    told = str(check(conf, *DAY, "--master", "local[1]", "--worker-memory", "500MiB").exception)
+    assert told.startswith("cluster.worker_memory: expected at least 768MiB for train, found 500MiB")
+
+
+def test_the_plan_says_what_yarn_is_asked_for(conf: Path) -> None:
+    words = ("--master", "yarn", "--num-workers", "16", "--worker-memory", "8GiB", "--worker-cores", "2")
+    found = check(conf, *DAY, *words, "--queue", "batch")
+    assert found.exit_code == 0, (found.output, found.exception)
+    assert "16 of 9,011 MiB, cores: 2" in found.output
+    assert "batch" in found.output
+    assert "driver" not in found.output
+    assert "YARN" not in check(conf, *DAY).output
+
+
 def test_a_date_without_a_table_names_the_file(conf: Path) -> None:
     assert "day=2026-11-21.csv: no file there" in str(check(conf, "--date", "2026-11-21").exception)
 

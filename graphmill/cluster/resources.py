@@ -1,0 +1,70 @@
+"""Memory and cores that a kind of cluster gives to its workers, and the least memory that they need."""
+
+from collections.abc import Iterator, Sequence
+
+from dask.utils import parse_bytes
+from distributed import system
+
+from graphmill.cluster.container import MASTER_MIB, memory_mib, mib
+from graphmill.cluster.kinds import kind_of
+from graphmill.cluster.local import num_workers_of
+from graphmill.cluster.settings import ClusterConfig
+from graphmill.config.stages import STAGES
+from graphmill.display.readable import number
+from graphmill.errors import ConfigError
+
+_LEAST_MIB = 256  # an idle worker takes 130 before it imports a stage; Dask gives it no task beyond 80 %
+
+
+def memory_of(master: str, settings: ClusterConfig) -> int | None:
+    """Return the memory of a worker in bytes; None where it has no limit, or others decide."""
+    kind = kind_of(master)
+    form = kind.forms[0]
+    if kind.starter is None or form == "cuda":
+        return None
+    if form == "yarn":
+        return memory_mib(settings)[0] << 20
+    if settings.worker_memory != "auto":
+        return int(parse_bytes(settings.worker_memory)) or None
+    return int(system.MEMORY_LIMIT) // num_workers_of(master) if form == "local" else None
+
+
+def check_memory(master: str | None, settings: ClusterConfig, stages: Sequence[str] = ()) -> None:
+    """Refuse workers that have less memory than they need to run `stages`.
+
+    Raises:
+        ConfigError: the memory is too small; the message names the least.
+    """
+    master = master or settings.master
+    num_bytes = memory_of(master, settings)
+    name = max(stages, key=lambda name: STAGES[name].least_mib, default="")
+    least = STAGES[name].least_mib if name else _LEAST_MIB
+    if num_bytes is None or num_bytes >= least << 20:
+        return
+    needs = f"at least {least}MiB{name and f' for {name}'}, found {num_bytes >> 20}MiB"
+    if settings.worker_memory == "auto":
+        raise ConfigError(
+            f"--master {master}: expected {needs} for each worker, an equal share; start fewer workers"
+        )
+    raise ConfigError(f"cluster.worker_memory: expected {needs}; an idle worker takes most of that")
+
+
+def asked_of_yarn(master: str | None, settings: ClusterConfig) -> Iterator[tuple[str, str]]:
+    """Yield what a run asks YARN for, label and text; nothing for other kinds of cluster."""
+    if kind_of(master or settings.master).forms[0] != "yarn":
+        return
+    worker, container = memory_mib(settings)
+    gpus = f", {settings.worker_gpus} GPUs" if settings.worker_gpus else ""
+    yield "YARN, queue", settings.queue or "YARN's default"
+    yield (
+        "YARN, containers",
+        f"{number(settings.num_workers)} of {number(container)} MiB, cores: {settings.worker_cores}{gpus}",
+    )
+    yield "YARN, memory of a worker", f"{number(worker)} MiB"
+    masters = [("application master", MASTER_MIB)]
+    if settings.deploy == "cluster":
+        masters += [
+            ("driver", mib("driver_memory", settings.driver_memory)),
+            ("its application master", MASTER_MIB),
+        ]
+    yield from ((f"YARN, {name}", f"{number(size)} MiB, cores: 1") for name, size in masters)
