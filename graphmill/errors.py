@@ -7,6 +7,7 @@
     |  '- DiskFullError       1   a disk, a quota or a limit leaves no room
     |- ClusterError           1   a lost cluster
     |  '- NoClusterError     69   no cluster has started or answers: nothing was changed
+    |- ShortageError          1   memory, address space or threads do not suffice
     |- LockedError          75   another run has the output; trying again later will help
     |- TrainingError          1   training cannot go on (a loss that is not finite, ...)
     |- DriftError             3   vectors have moved farther than the configuration allows
@@ -58,6 +59,10 @@ class NoClusterError(ClusterError):
     """No cluster has started, or none answers; nothing was changed, and trying again later may help."""
 
     exit_code = 69  # EX_UNAVAILABLE of sysexits.h
+
+
+class ShortageError(GraphMillError):
+    """Memory, address space or threads of a machine do not suffice."""
 
 
 class LockedError(GraphMillError):

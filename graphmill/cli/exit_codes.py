@@ -15,7 +15,8 @@ from typing import Any, NoReturn
 import click
 
 from graphmill.display import terminal
-from graphmill.errors import GraphMillError
+from graphmill.errors import GraphMillError, ShortageError
+from graphmill.machine import shortage
 
 CONTEXT = {"help_option_names": ["-h", "--help"]}  # of every command
 
@@ -52,6 +53,10 @@ def exit_code(action: Callable[[], Any]) -> int:
         terminal.show_error(str(error.code))  # the message of a script's sys.exit
         return 1
     except Exception as error:
+        if what_helps := shortage.remedy(error):
+            reason = f"too little memory: {type(error).__name__}: {error}; {what_helps}"
+            terminal.show_error(ShortageError(reason).with_traceback(error.__traceback__))
+            return ShortageError.exit_code
         terminal.show_error(error, defect=not isinstance(error, GraphMillError | OSError))
         return error.exit_code if isinstance(error, GraphMillError) else 1
     return 0

@@ -9,10 +9,11 @@ from typing import Any, TypeVar
 
 from distributed import Client, Future, KilledWorker, as_completed
 from distributed.client import FutureCancelledError
-from distributed.scheduler import NoWorkerError
+from distributed.scheduler import NoValidWorkerError, NoWorkerError
 
 from graphmill.display import progress
 from graphmill.errors import ClusterError, DiskFullError, StorageError
+from graphmill.machine import shortage
 
 Result = TypeVar("Result")
 
@@ -20,7 +21,6 @@ RETRY_DELAYS_S = (1.0, 4.0, 15.0)
 """Delays before a task with a StorageError runs again."""
 _POLL_S = 0.05
 _SCHEDULER_TOPIC = "all"
-_OUT_OF_MEMORY = "a worker that exceeds its memory limit is killed: see cluster.worker_memory"
 
 log = logging.getLogger("graphmill")
 
@@ -171,12 +171,18 @@ def _result(future: Future, description: str) -> Any:
     except KilledWorker as error:
         raise ClusterError(
             f"{description}: the task's worker died {error.allowed_failures + 1} times, the last on "
-            f"{error.last_worker.address if error.last_worker else 'an unknown address'}; {_OUT_OF_MEMORY}"
+            f"{error.last_worker.address if error.last_worker else 'an unknown address'}; "
+            f"{shortage.of_killed_workers()}"
         ) from error
     except NoWorkerError as error:
         raise ClusterError(
             f"{description}: all workers died, and none has come back within {error.timeout:g} s; "
-            f"{_OUT_OF_MEMORY}; start again: finished work is kept"
+            f"{shortage.of_killed_workers()}; start again: finished work is kept"
+        ) from error
+    except NoValidWorkerError as error:
+        raise ClusterError(
+            f"{description}: no worker has taken a task for {error.timeout:g} s, as none does while 80 % "
+            "of its memory is full; raise cluster.worker_memory, and start again: finished work is kept"
         ) from error
     except FutureCancelledError as error:  # only a lost cluster cancels a task that this process waits for
         raise ClusterError(f"{description}: the cluster went away: {error.msg or error.reason}") from error

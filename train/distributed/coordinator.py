@@ -29,6 +29,7 @@ from graphmill.config import Config
 from graphmill.errors import ClusterError
 from graphmill.formats import pbg_checkpoint
 from graphmill.formats.pbg_checkpoint import Iteration
+from graphmill.machine import shortage
 from graphmill.run.lock import NO_CLAIM, Claim
 from graphmill.storage import Checksums
 from graphmill.vocab import Bucket, Side
@@ -308,7 +309,7 @@ class Coordinator(TrainingRun):
         if self.losses[bucket] > MAX_LOSSES:
             raise ClusterError(
                 f"training: bucket {bucket} took {self.losses[bucket]} workers down with it, the last on "
-                f"{address}; a worker that exceeds its memory limit is killed: see cluster.worker_memory"
+                f"{address}; {shortage.of_killed_workers()}"
             )
 
     def _note_lacking(self, bucket: Bucket) -> None:

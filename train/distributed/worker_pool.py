@@ -12,6 +12,7 @@ from distributed import Client, Future, Queue
 from graphmill import cluster
 from graphmill.config import Config
 from graphmill.errors import ClusterError
+from graphmill.machine import shortage
 from graphmill.vocab import Bucket
 from train.config import TrainConfig
 from train.distributed.messages import Message
@@ -232,8 +233,7 @@ class WorkerPool:
             self._running[name] = future, to_task
         if not self.tasks and time.monotonic() - self._worker_seen_s > NO_WORKER_S:
             raise ClusterError(
-                f"training: no worker has been there for {NO_WORKER_S:.0f} s; a worker that exceeds its "
-                "memory limit is killed: see cluster.worker_memory"
+                f"training: no worker has been there for {NO_WORKER_S:.0f} s; {shortage.of_killed_workers()}"
             )
 
 

@@ -1,10 +1,13 @@
 """Exit codes of commands: every kind of wrong input gives 2."""
 
+import errno
+import resource
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import click
+import pyarrow as pa
 import pytest
 
 from graphmill import config, storage
@@ -13,6 +16,7 @@ from graphmill.cli import exit_codes
 from graphmill.errors import ConfigError, FormatError, PathError
 from graphmill.formats import entity_counts, entity_index, pbg_checkpoint
 from graphmill.formats.recis.safetensors import SafetensorsFile
+from graphmill.machine import shortage
 from graphmill.run import lock, record
 from graphmill.run.dates import retire
 from remap.graphstorm.commit import read_journal
@@ -32,6 +36,44 @@ def test_the_end_of_a_stream_is_not_ctrl_c(capsys: pytest.CaptureFixture[str]) -
     assert "a file was cut short" in capsys.readouterr().err
     assert exit_codes.exit_code(lambda: command.main(["--interrupted"], standalone_mode=False)) == 130
     assert "stopped by Ctrl-C" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError(),
+        pa.ArrowMemoryError("malloc of size 9 failed"),
+        OSError(errno.ENOMEM, "Cannot allocate memory"),
+        ImportError("libtorch_cpu.so: failed to map segment from shared object"),
+        RuntimeError("can't start new thread"),
+        RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes"),
+        RuntimeError("CUDA out of memory. Tried to allocate 9 GiB"),
+    ],
+)
+@pytest.mark.parametrize(("limit", "help_"), [(-1, "more memory"), (10**10, "`ulimit -v` leaves 10 GB")])
+def test_too_little_memory_is_no_defect(
+    error: Exception,
+    limit: int,
+    help_: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def fail() -> None:
+        raise error
+
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (limit, -1))
+    assert exit_codes.exit_code(fail) == 1
+    told = capsys.readouterr().err
+    assert "error: too little memory: " in told
+    assert help_ in told
+    assert "defect" not in told
+
+
+@pytest.mark.parametrize(
+    "error", [ValueError("out of memory"), ImportError("no module named x"), OSError(5, "x")]
+)
+def test_other_errors_are_not_taken_for_too_little_memory(error: Exception) -> None:
+    assert shortage.remedy(error) is None
 
 
 @pytest.mark.parametrize("uri", ["hdfs://shop/x", "hdfs:///x"])

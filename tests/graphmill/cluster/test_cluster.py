@@ -288,6 +288,21 @@ def test_tasks_do_not_wait_for_ever_where_all_workers_are_lost() -> None:
         cluster.run_tasks(client, square, [(1,), (2,)], description="counting")
 
 
+def test_tasks_do_not_wait_for_ever_where_the_memory_of_all_workers_is_full() -> None:
+    memory = {f"distributed.worker.memory.{key}": False for key in ("target", "spill", "terminate")}
+    with (
+        dask.config.set({"distributed.scheduler.no-workers-timeout": "0.1s"}),
+        dask.config.set(memory | {"distributed.worker.memory.pause": 1e-6}),
+        LocalCluster(n_workers=1, processes=False, dashboard_address=":0") as full,
+        Client(full) as client,
+    ):
+        wait_until(lambda: not full.scheduler.running)
+        with pytest.raises(
+            ClusterError, match=r"no worker has taken a task for 0\.1 s.*cluster.worker_memory"
+        ):
+            cluster.run_tasks(client, square, [(1,)], description="counting")
+
+
 def rest() -> None:
     time.sleep(60)
 
