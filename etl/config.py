@@ -249,6 +249,11 @@ class EtlConfig(Section):
     max_bad_fraction: Fixed[Fraction] = Field(
         0.01, description="Largest fraction of bad rows; with more the run fails."
     )
+    compare_files: Neutral[Literal["time", "content"]] = Field(
+        "time",
+        description="How a plain file is known to be that of the last run. time: by its URI, size and time "
+        "of change; content: by its URI, size and checksum, for which the driver reads all files.",
+    )
     previous_entity_path: Neutral[str | None] = Field(
         None, description="Entity index of an earlier run: its ids keep their indices, new ids follow."
     )

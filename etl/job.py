@@ -69,6 +69,7 @@ _MAX_LOOKS = 64
 
 # Neutral settings that cut the work into tasks: unfinished work cannot continue with other values.
 _CUTTING = {name for name, effect in EtlConfig.effects().items() if effect is Effect.NEUTRAL} - {
+    "compare_files",
     "work_path",
     "work_replication",
 }
@@ -162,8 +163,9 @@ def fingerprint(config: Config) -> dict[str, Any]:
 
 def _fingerprint(config: Config, found: Sequence[TableFiles]) -> dict[str, Any]:
     etl = config.section(EtlConfig)
-    inputs = sorted({file.uri for of_table in found for file in of_table.plain})
+    plain = {file.uri: file for of_table in found for file in of_table.plain}
     snapshots = {json.dumps(each): each for of_table in found for each in of_table.describe()}
+    inputs = []
     if etl.previous_entity_path is not None:
         inputs.append(storage.absolute(etl.previous_entity_path))
     if etl.previous_edge_path is not None:
@@ -180,7 +182,12 @@ def _fingerprint(config: Config, found: Sequence[TableFiles]) -> dict[str, Any]:
         "seed": config.seed,
         "hash": HASH_NAME,
         **({} if etl.forget_after is None else {"day": day_of(config)}),
-        "inputs": [*record.describe_inputs(inputs), *(snapshots[key] for key in sorted(snapshots))],
+        **({} if etl.compare_files == "time" else {"compare_files": etl.compare_files}),
+        "inputs": [
+            *({"uri": uri, "files": {"": list(plain[uri].state())}} for uri in sorted(plain)),
+            *record.describe_inputs(inputs),
+            *(snapshots[key] for key in sorted(snapshots)),
+        ],
     }
 
 

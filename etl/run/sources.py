@@ -1,8 +1,8 @@
 """The raw files of a run, and which of them an earlier run has turned into edges already.
 
-A file is the same if its name, size and time, its deletes, and all settings of its table are the same that
-decide which rows it gives. Edges of such files come from the earlier buckets, unless a setting of the whole
-run has changed, or edges are left out by counts of all edges.
+A file is the same if its name, size and time of change (or checksum), its deletes, and all settings of its
+table are the same that decide which rows it gives. Edges of such files come from the earlier buckets, unless
+a setting of the whole run has changed, or edges are left out by counts of all edges.
 """
 
 import json
@@ -91,11 +91,11 @@ def source_files(files: Sequence[NumberedFile]) -> list[SourceFile]:
 
 
 def _described(table: Table, file: DataFile, settings: Mapping[str, Any]) -> SourceFile:
-    size_bytes = file.num_bytes()
+    size_bytes, state = file.state()
     content = {
         "uri": file.uri,
         "size_bytes": size_bytes,
-        "mtime_ns": file.mtime_ns,
+        "mtime_ns": state,
         "table": [type(table).__name__, settings],
         "values": dict(file.values),
         "filters": file.filters,
@@ -252,7 +252,7 @@ def log_delta(config: Config, plan: Plan) -> None:
             log.warning(
                 f"etl: none of the {len(plan.gone)} files that {plan.earlier.edge_root} comes from is there "
                 f"any more, such as {plan.gone[0].uri}: all edges count as new. A file is the same by its "
-                "URI, size, time of change, and the settings of its table"
+                "URI, size, time of change (or checksum: etl.compare_files), and the settings of its table"
             )
     elif plan.reason:
         log.info("etl: reads all files anew, without etl.previous_edge_path: %s", plan.reason)

@@ -50,6 +50,12 @@ class DataFile:
     """Size, if a log or a listing says it."""
     mtime_ns: int | None = None
     """When a plain file was last written, in nanoseconds since 1970."""
+    checksum: str = ""
+    """Of the content of a plain file, if `etl.compare_files` asks for it."""
+
+    def state(self) -> tuple[int, int | str | None]:
+        """Return what tells a plain file from another one of that name: its size, its checksum or time."""
+        return self.num_bytes(), self.checksum or self.mtime_ns
 
     def num_bytes(self) -> int:
         """Return the size of the file; 0, if it is not there."""

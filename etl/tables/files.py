@@ -1,6 +1,7 @@
 """Finds the files that the paths of a table's configuration name."""
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,6 +17,9 @@ from etl.tables.lake.snapshot import described as described_snapshot
 from graphmill import storage
 from graphmill.config import Config
 from graphmill.errors import NotFoundError, RawTableError
+from graphmill.storage import checksums
+
+_READERS = 8
 
 
 @dataclass(frozen=True)
@@ -54,9 +58,20 @@ class TableFiles:
 def find_all(config: Config) -> list[TableFiles]:
     """Find what the paths of all tables name: those of edges, then those of entities; see `find_files`."""
     etl = config.section(EtlConfig)
-    return [
+    found = [
         *(find_files(config, table, f"tables[{number}]") for number, table in enumerate(etl.tables)),
         *(find_files(config, table, f"entities[{number}]") for number, table in enumerate(etl.entities)),
+    ]
+    return _with_checksums(found) if etl.compare_files == "content" else found
+
+
+def _with_checksums(found: Sequence[TableFiles]) -> list[TableFiles]:
+    uris = list({file.uri: None for each in found for file in each.plain})
+    with ThreadPoolExecutor(_READERS) as pool:
+        of_uri = dict(zip(uris, pool.map(checksums.of_file, uris), strict=True))
+    return [
+        replace(each, plain=tuple(replace(file, checksum=of_uri[file.uri]) for file in each.plain))
+        for each in found
     ]
 
 

@@ -156,7 +156,9 @@ def run_stage(
     if resume:
         stale = _staleness(config, record.stage(name), outputs, fingerprint)
         if not stale:
-            log.info("%s: skipped, unchanged since %s", name, _since(record.stage(name)))
+            log.info(
+                "%s: skipped, unchanged since %s%s", name, _since(record.stage(name)), _compared(fingerprint)
+            )
             return record.stage(name) | {"skipped": f"unchanged since {_since(record.stage(name))}"}
         log.info("%s: %s", name, stale)
     if nothing := job.check(config):
@@ -273,6 +275,15 @@ def _finished_s(entry: Mapping[str, Any]) -> float | None:
         return datetime.fromisoformat(entry["started"]).timestamp() + float(entry["seconds"])
     except (KeyError, TypeError, ValueError):  # run.json of another release, or changed by hand
         return None
+
+
+def _compared(fingerprint: Mapping[str, Any]) -> str:
+    """Say by what input files are known to be the same; empty without such files."""
+    states = [state for each in fingerprint.get("inputs", ()) for state in each.get("files", {}).values()]
+    if not states:
+        return ""
+    by_content = all(isinstance(state[1], str) for state in states)
+    return f"; input files by size and {'checksum' if by_content else 'time of change'}"
 
 
 def _since(entry: Mapping[str, Any]) -> str:

@@ -17,7 +17,6 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import lru_cache
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -53,11 +52,11 @@ def of_bytes(content: bytes) -> str:
     return xxhash.xxh3_128_hexdigest(content)
 
 
-def of_file(path: str) -> str:
-    """The checksum of a local file."""
+def of_file(uri: str) -> str:
+    """The checksum of a file."""
     found, block = xxhash.xxh3_128(), memoryview(bytearray(_BLOCK_BYTES))
-    with fs.explained("read", path), Path(path).open("rb", buffering=0) as file:
-        while size := file.readinto(block):
+    with fs.open_input(uri) as stream, fs.explained("read", uri):
+        while size := stream.readinto(block):
             found.update(block[:size])
     return found.hexdigest()
 

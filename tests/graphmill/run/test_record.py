@@ -95,7 +95,7 @@ def test_a_finished_stage_is_skipped_until_something_changes(
     assert run(stage, folder, client) == first | {"skipped": skipped}
     assert json.loads((folder / "out" / "run.json").read_text())["stages"]["etl"] == first
     assert re.fullmatch(r"unchanged since (\d{4}-\d\d-\d\d )?\d\d:\d\d", skipped)
-    assert f"etl: skipped, {skipped}" in caplog.text
+    assert f"etl: skipped, {skipped}; input files by size and time of change" in caplog.text
     assert stage.runs == 1
     run(stage, folder, client, dimension=5)
     assert stage.runs == 2

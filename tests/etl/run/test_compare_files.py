@@ -1,0 +1,70 @@
+"""What `etl.compare_files` takes for the same file: its size and time of change, or its size and content."""
+
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from etl import job
+from etl.run import sources
+from etl.tables.files import find_all
+from graphmill import storage
+from graphmill.storage import checksums
+from tests.etl.graphs import config_of
+
+TABLE = {"lhs": 0, "rhs": 1, "relation": "to", "header": False}
+
+
+def described(folder: Path, compare_files: str) -> tuple[Any, list[str]]:
+    """What decides whether the stage runs again, and whether a later run reads a file again."""
+    config = config_of(
+        folder / "out",
+        [TABLE | {"path": f"{folder}/t"}],
+        entities={"n": 1},
+        relations=[("to", "n", "n")],
+        compare_files=compare_files,
+    )
+    files = sources.source_files(sources.numbered(find_all(config)))
+    return job.fingerprint(config)["inputs"], [each.digest for each in files]
+
+
+@given(st.binary(min_size=1, max_size=99), st.binary(min_size=1, max_size=99), st.booleans())
+@settings(max_examples=40, deadline=None)
+def test_a_file_is_the_same_by_time_or_by_content(first: bytes, second: bytes, is_later: bool) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        folder, path = Path(name), Path(name, "t", "a.csv")
+        path.parent.mkdir()
+        found = []
+        for number, content in enumerate((first, second)):
+            path.write_bytes(content)
+            os.utime(path, ns=(10**18, 10**18 + number * is_later))
+            found.append({kind: described(folder, kind) for kind in ("time", "content")})
+        before, after = found
+        assert (before["content"] == after["content"]) == (first == second)
+        assert (before["time"] == after["time"]) == (len(first) == len(second) and not is_later)
+
+
+@pytest.mark.parametrize("size", [0, 1, (1 << 20) - 1, 1 << 20, 5_000_001])
+def test_checksums_of_files_are_those_of_their_bytes(tmp_path: Path, size: int) -> None:
+    content = os.urandom(size)
+    (tmp_path / "x").write_bytes(content)
+    assert checksums.of_file(str(tmp_path / "x")) == checksums.of_bytes(content)
+    assert checksums.of_file(f"file://{tmp_path}/x") == checksums.of_bytes(content)
+
+
+def test_a_file_that_is_named_with_an_underscore_is_compared_too(tmp_path: Path) -> None:
+    (tmp_path / "t").mkdir()
+    path = tmp_path / "t" / "_a.csv"
+    states = []
+    for content in ("a,b\n", "a,bc\n"):
+        path.write_text(content)
+        config = config_of(
+            tmp_path / "out", [TABLE | {"path": str(path)}], entities={"n": 1}, relations=[("to", "n", "n")]
+        )
+        states.append(job.fingerprint(config)["inputs"])
+    assert states[0] != states[1]
+    assert storage.name(states[0][0]["uri"]) == "_a.csv"
