@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 
 from etl.config import EntityTableConfig, EtlConfig, Table, TableConfig
-from etl.survey.look import read_sample_of
+from etl.survey.sample import read_sample_of
 from etl.tables.data_file import DataFile
 from etl.tables.files import find_files
 from etl.tables.formats import FileRange

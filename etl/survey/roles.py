@@ -1,210 +1,256 @@
-"""Guesses the graph in tables: which columns are ends of edges, relations, weights, and ids of entities."""
+"""Guesses the graph in tables: columns are scored as ends of edges, and the best pair wins.
 
-import re
-from collections.abc import Sequence
+A pair of names that belong together (source and target) weighs more than all else.
+"""
+
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 
+import pyarrow as pa
 import pyarrow.compute as pc
 
+from etl.config import Filters
+from etl.survey.graph import Edges, Entities, Graph
 from etl.survey.look import Column, Look
+from etl.survey.names import relation_names, shares_values, type_names
+from etl.survey.typed import typed_ends
+from etl.survey.words import CLOCK, LHS, PAIRS, RELATION, RHS, TEXT, TIME, WEIGHT, names_id
 from graphmill.errors import RawTableError
 
-# Names of columns, in lower case, without signs and without a final `id`.
-_LHS = {"source", "src", "from", "head", "h", "subject", "subj", "s", "lhs", "u", "start", "left", "in"}
-_RHS = {"target", "dst", "dest", "destination", "to", "tail", "t", "object", "obj", "o", "rhs", "v", "end"}
-_RHS |= {"right", "out"}
-_RELATION = {"relation", "rel", "relationship", "predicate", "p", "r", "edgetype", "reltype", "type", "label"}
-_RELATION |= {"edge", "property", "interaction", "kind"}
-_WEIGHT = {"weight", "w", "score", "rating", "count", "strength", "confidence", "value", "stars", "amount"}
-_TIME = {"timestamp", "time", "date", "ts", "year", "datetime", "createdat", "updatedat", "day", "month"}
-_SHARED = 0.1  # of a column's values, for two columns to be of one entity type
+_PAIR, _SURE, _NO_END = 6.0, 1.0, -9.0
+_LONG, _FEW_ROWS, _MOST_ENDS = 64, 1000, 8
+_NUMBERS = ("integer", "whole", "number")
 
 
 @dataclass(frozen=True)
-class Edges:
-    """A table of edges."""
+class Asked:
+    """Columns that the user names: by name, or number from 0."""
 
-    look: Look
-    lhs: Column
-    rhs: Column
-    relation: Column | None
-    weight: Column | None
-    relation_name: str
-    """Name for all rows, where no column has relations."""
-    lhs_type: str = ""
-    rhs_type: str = ""
+    lhs: str | None = None
+    rhs: str | None = None
+    relation: str | None = None
 
 
-@dataclass(frozen=True)
-class Entities:
-    """A table of entities."""
-
-    look: Look
-    id: Column
-    type: str = ""
-
-
-@dataclass(frozen=True)
-class Graph:
-    """The graph that the tables are taken for."""
-
-    edges: tuple[Edges, ...]
-    entities: tuple[Entities, ...]
-
-    @property
-    def types(self) -> list[str]:
-        """Names of the entity types."""
-        named = [name for each in self.edges for name in (each.lhs_type, each.rhs_type)]
-        return list(dict.fromkeys([*named, *(each.type for each in self.entities)]))
-
-
-def guess(looks: Sequence[Look]) -> Graph:
+def guess(looks: Sequence[Look], asked: Asked = Asked()) -> Graph:
     """Guess the graph.
 
     Raises:
-        RawTableError: a table has no two columns of ids, or no table holds edges.
+        RawTableError: a table has no two columns of ids, or none that `asked` names; or no table holds edges.
     """
-    about = [look for look in looks if len(looks) > 1 and _is_about_entities(look)]
-    edges = [_edges(look) for look in looks if look not in about]
+    about = [look for look in looks if len(looks) > 1 and asked == Asked() and _is_about_entities(look)]
+    edges = [_edges(look, asked) for look in looks if look not in about]
     if not edges:
         raise RawTableError(f"{looks[0].path}: expected a table of edges, found tables of entities only")
-    edges = [
-        replace(each, relation_name=name) for each, name in zip(edges, _relation_names(edges), strict=True)
-    ]
-    entities = [Entities(look, _candidates(look)[0]) for look in about]
-    types = _types([end for each in edges for end in (each.lhs, each.rhs)] + [each.id for each in entities])
-    named = [
-        replace(each, lhs_type=types[2 * at], rhs_type=types[2 * at + 1]) for at, each in enumerate(edges)
-    ]
-    known = {name for each in named for name in (each.lhs_type, each.rhs_type)}
-    typed = [replace(each, type=types[2 * len(edges) + at]) for at, each in enumerate(entities)]
-    return Graph(tuple(named), tuple(each for each in typed if each.type in known))
+    ids = [_ranked(look)[0] for look in about]
+    types = iter(type_names([end for each in edges for end in (each.lhs, each.rhs)] + ids))
+    names = relation_names([each.look for each in edges])
+    named = tuple(
+        replace(each, relation_name=name, lhs_type=next(types), rhs_type=next(types))
+        for each, name in zip(edges, names, strict=True)
+    )
+    known = Graph(named, ()).types
+    entities = [Entities(look, column, next(types)) for look, column in zip(about, ids, strict=True)]
+    return Graph(named, tuple(each for each in entities if each.type in known))
 
 
-def plain(name: str | int) -> str:
-    """A column's name in lower case, without signs and without a final `id`; "" without a name."""
-    if isinstance(name, int):
-        return ""
-    words = re.sub(r"[^a-z0-9]", "", name.lower())
-    return re.sub(r"(?<=.)(ids?|key|uuid|guid)$", "", words) or words
+def _is_row_number(column: Column) -> bool:
+    """Whether the values count the rows, as the index of pandas and the row names of R do."""
+    if column.kind != "integer" or not column.is_key or column.values.null_count:
+        return False
+    numbers = column.values.combine_chunks().cast(pa.float64())
+    is_run = pc.all(pc.equal(pc.pairwise_diff(numbers)[1:], 1)).as_py()
+    return bool(is_run and numbers[0].as_py() in (0, 1))
 
 
-def _is_named_id(column: Column) -> bool:
-    return isinstance(column.name, str) and bool(re.search(r"(?i)(id|key|uuid|guid)s?$", column.name))
+def _end_score(column: Column) -> float:
+    """Score a column as an end of edges, by its name and values."""
+    words = {*column.words}
+    is_named = names_id(str(column.name))
+    if column.kind not in ("text", "integer") or column.is_of_path:
+        return _NO_END
+    if _is_row_number(column) and column.words[:1] in ((), ("unnamed",), ("index",), ("id",), ("rownames",)):
+        return _NO_END
+    score = 3.0 if column.kind == "text" else 2.5
+    score += 2.0 * (is_named or bool(words & (LHS | RHS)))
+    score -= 6.0 * (bool(words & TIME) and not is_named) + 4.0 * (bool(words & WEIGHT) and not is_named)
+    score -= 1.5 * (bool(words & (RELATION | TEXT)) and not is_named)
+    score -= 2.0 * column.is_key + 2.0 * (len(column.distinct) == 1)
+    is_long = column.kind == "text" and pc.mean(pc.utf8_length(column.distinct)).as_py() > _LONG
+    return score - 1.5 * is_long
 
 
-def _candidates(look: Look) -> list[Column]:
-    """Columns that may hold ids, or relations, in order; those of paths are relations at most."""
-    return [
-        column
-        for column in look.columns
-        if column.kind == "id"
-        and plain(column.name) not in _TIME
-        and (not column.is_of_path or plain(column.name) in _RELATION)
-    ]
+def _ranked(look: Look) -> list[Column]:
+    """Return the columns that may be ends, the best first."""
+    scores = [(_end_score(column) - 0.01 * at, column) for at, column in enumerate(look.columns)]
+    return [column for score, column in sorted(scores, key=lambda each: -each[0]) if score > _NO_END + 4]
 
 
 def _is_about_entities(look: Look) -> bool:
     """Whether each row is about one entity: the first column is a key, and no other column is named an id."""
-    found = _candidates(look)
-    if len(look.columns) < 3 or not found or {plain(each.name) for each in found} & (_LHS | _RHS):
+    able = [column for column in look.columns if column.kind in ("text", "integer") and not column.is_of_path]
+    if len(look.columns) < 3 or not able or any({*column.words} & (LHS | RHS) for column in able):
         return False
-    first, *others = found
-    is_key = len(first.distinct) == first.num_values > 1
-    return is_key and not any(map(_is_named_id, others))
+    return able[0].is_key and not any(names_id(str(column.name)) for column in able[1:])
 
 
-def _edges(look: Look) -> Edges:
-    found = _candidates(look)
-    relation = _relation(look, found)
-    ends = [column for column in found if column is not relation]
-    lhs = next((column for column in ends if plain(column.name) in _LHS), None)
-    rhs = next((column for column in ends if plain(column.name) in _RHS and column is not lhs), None)
-    rest = [column for column in ends if column not in (lhs, rhs)]
-    missing = (lhs is None) + (rhs is None)
-    chosen = iter(_best(rest, missing))
-    lhs = lhs or next(chosen, None)
-    rhs = rhs or next(chosen, None)
-    if lhs is None or rhs is None:
-        columns = ", ".join(f"{column.name} ({column.type})" for column in look.columns)
-        raise RawTableError(f"{look.path}: expected two columns of ids, found the columns {columns}")
-    weights = (c for c in look.columns if plain(c.name) in _WEIGHT and c not in (lhs, rhs, relation))
-    weight = next((column for column in weights if column.kind == "number" or column.is_integer), None)
-    return Edges(look, lhs, rhs, relation, weight, "")
+def _pair_score(one: Column, other: Column) -> float:
+    """Score how well two columns belong together: by their names, and the values that they share."""
+    if differing := _differing(one, other):
+        x, y = differing
+        is_counted = x.rstrip("0123456789") == y.rstrip("0123456789")  # node1, node2
+        if is_counted or differing in PAIRS or (y, x) in PAIRS:
+            return _PAIR
+    return 1.0 * (one.kind == other.kind == "text" and shares_values(one, other, smaller=True))
 
 
-def _relation(look: Look, found: Sequence[Column]) -> Column | None:
-    """Choose the column of relations: by its name, or the one with few values among three without names."""
-    if len(found) < 3:
+def _differing(one: Column, other: Column) -> tuple[str, str] | None:
+    """Return the only words in which two names differ."""
+    if len(one.words) != len(other.words):
         return None
-    named = [column for column in found if plain(column.name) in _RELATION]
-    few = min(named, key=lambda column: len(column.distinct), default=None)
-    if few is not None:
-        return few
-    if len(found) == 3 and not any(plain(column.name) for column in found):
-        fewest = min(found, key=lambda column: len(column.distinct))
-        if all(2 * len(fewest.distinct) <= len(c.distinct) for c in found if c is not fewest):
-            return fewest
-        return found[1] if look.num_rows < 1000 else None
-    return None
+    differing = [(x, y) for x, y in zip(one.words, other.words, strict=True) if x != y]
+    return differing[0] if len(differing) == 1 else None
 
 
-def _best(columns: Sequence[Column], number: int) -> list[Column]:
-    """Choose the columns that are ends of edges, in their order: named as ids first, keys of rows last."""
-
-    def rank(column: Column) -> tuple[bool, bool, bool]:
-        is_key = len(column.distinct) == column.num_values > 1
-        return (plain(column.name) in _WEIGHT, is_key and len(columns) > number, not _is_named_id(column))
-
-    chosen = sorted(columns, key=rank)[:number]
-    return [column for column in columns if column in chosen]
-
-
-def name_of(text: str) -> str:
-    """Make a name of a type or a relation: words joined by `_`."""
-    return re.sub(r"[^\w-]+", "_", text).strip("_") or "edge"
-
-
-def _relation_names(edges: Sequence[Edges]) -> list[str]:
-    stems = [name_of(each.look.path.rstrip("/").split("/")[-1].partition(".")[0]) for each in edges]
-    if len(edges) > 1 and all(each.look.split for each in edges):
-        return ["edge"] * len(edges)
-    return [stem if stems.count(stem) == 1 else f"{stem}_{at}" for at, stem in enumerate(stems)]
-
-
-def _types(ends: Sequence[Column]) -> list[str]:
-    """Name the entity type of each column; columns of one name or with common values are of one type."""
-    group = list(range(len(ends)))
-    for a, b in combinations(range(len(ends)), 2):
-        if group[a] != group[b] and _is_one_type(ends[a], ends[b]):
-            group = [group[a] if each == group[b] else each for each in group]
-    names: dict[int, str] = {}
-    for each in dict.fromkeys(group):
-        names[each] = _free(_type_name([ends[at] for at in range(len(ends)) if group[at] == each]), names)
-    return [names[each] for each in group]
+def _edges(look: Look, asked: Asked) -> Edges:
+    lhs, rhs, relation = (_named(look, name) for name in (asked.lhs, asked.rhs, asked.relation))
+    candidates = [column for column in _ranked(look) if column not in (lhs, rhs, relation)]
+    if relation is None:
+        relation = _relation(look, [*filter(None, (lhs, rhs)), *candidates])
+    ends, doubt = _first_two([column for column in candidates if column is not relation][:_MOST_ENDS], look)
+    pairs = sorted(_pairs(look, lhs, rhs, ends), key=lambda pair: -pair[0])
+    if not pairs:
+        raise _without_pair(look)
+    score, lhs, rhs = pairs[0]
+    if filters := _rows_with_ends(look, lhs, rhs):
+        kept = _only(look, filters)
+        own = replace(asked, lhs=str(lhs.name), rhs=str(rhs.name))
+        return replace(_edges(kept, own), filters=filters)
+    doubts = [*look.doubts, *filter(None, [doubt])]
+    if len(pairs) > 1 and score - pairs[1][0] < _SURE and None in (asked.lhs, asked.rhs):
+        doubts.append(f"the ends: the next best are {pairs[1][1].name} -> {pairs[1][2].name}")
+    rest = [column for column in look.columns if column not in (lhs, rhs, relation)]
+    weight, doubt = _weight(rest, relation)
+    typed, of_types = typed_ends(lhs, rhs, relation, rest)
+    time = next((column for column in rest if _is_time(column)), None)
+    doubts += filter(None, (doubt, of_types))
+    return Edges(look, lhs, rhs, relation, weight, time, tuple(doubts), typed=typed)
 
 
-def _is_one_type(one: Column, other: Column) -> bool:
-    names = plain(one.name), plain(other.name)
-    are_words = all(name and name not in _LHS | _RHS for name in names)
-    if are_words and names[0] == names[1]:
-        return True
-    if are_words and one.is_integer and other.is_integer:
-        return False  # numbers of different things are alike
-    common = pc.sum(pc.is_in(one.distinct, other.distinct)).as_py() or 0
-    sizes = sorted((len(one.distinct), len(other.distinct)))
-    return bool(common > _SHARED * sizes[are_words])  # a few sections have names of packages
+def _first_two(ends: list[Column], look: Look) -> tuple[list[Column], str]:
+    """Choose the first two of columns without names, keys of rows aside; and what to doubt."""
+    if len(ends) < 3 or any(column.words for column in ends):
+        return ends, ""
+    ordered = sorted(ends, key=lambda column: (column.is_key, look.columns.index(column)))
+    others = [str(column.name) for column in ordered[2:] if column.kind == "text" and not column.is_key]
+    return ordered[:2], f"the ends: there are ids in column {', '.join(others)} too" if others else ""
 
 
-def _type_name(columns: Sequence[Column]) -> str:
-    """Name a type as its columns are named, if they agree."""
-    names = [column.name for column in columns if isinstance(column.name, str)]
-    telling = [name for name in names if plain(name) not in _LHS | _RHS] or names
-    words = {name_of(re.sub(r"(?i)(?<=.)[ _.-]?(ids?|key|uuid|guid)$", "", name)).lower() for name in telling}
-    return words.pop() if len(words) == 1 else "entity"
+def _weight(rest: Sequence[Column], relation: Column | None) -> tuple[Column | None, str]:
+    """Choose the column of weights, by its name or as the last one without names; and what to doubt."""
+    able = [column for column in rest if column.kind in _NUMBERS and not _is_time(column)]
+    named = next((column for column in able if {*column.words} & WEIGHT), None)
+    if named or not able or able[-1].words:
+        return named, ""
+    doubt = f"column {able[-1].name}: weights; if it has relations: --relation {able[-1].name}"
+    return able[-1], "" if relation or able[-1].kind == "number" else doubt
 
 
-def _free(name: str, names: dict[int, str]) -> str:
-    taken = set(names.values())
-    return next(each for each in (name, *(f"{name}_{n}" for n in range(2, 10**6))) if each not in taken)
+def _is_time(column: Column) -> bool:
+    is_named = column.kind in _NUMBERS and bool({*column.words} & CLOCK) and not {*column.words} & {"delay"}
+    return (column.kind == "time" or is_named) and len(column.distinct) > 1 and not column.is_of_path
+
+
+def _pairs(
+    look: Look, lhs: Column | None, rhs: Column | None, ends: Sequence[Column]
+) -> Iterator[tuple[float, Column, Column]]:
+    """Yield the pairs of columns that may be the two ends, with their scores."""
+    given = [column for column in (lhs, rhs) if column]
+    for pair in combinations([*given, *ends], 2):
+        points = sum(_end_score(column) for column in pair if column not in given)
+        if any(column not in pair for column in given) or (points <= 0 and len(given) < 2):
+            continue
+        first, second = sorted(pair, key=look.columns.index)
+        is_turned = _is_turned(first, second) if not given else first is rhs or second is lhs
+        yield points + _pair_score(*pair), *((second, first) if is_turned else (first, second))
+
+
+def _is_turned(first: Column, second: Column) -> bool:
+    """Whether names say that the first column is the right-hand side."""
+    if differing := _differing(first, second):
+        return differing not in PAIRS and (differing[1], differing[0]) in PAIRS
+    return bool({*first.words} & (RHS - LHS)) and not {*second.words} & RHS
+
+
+def _named(look: Look, name: str | None) -> Column | None:
+    """Find the column that the user names."""
+    if name is None:
+        return None
+    at = int(name) if name.isdecimal() and int(name) < len(look.columns) else None
+    column = next((each for each in look.columns if str(each.name) == name), None)
+    if column is None and at is None:
+        known = ", ".join(str(each.name) for each in look.columns)
+        raise RawTableError(f"{look.path}: expected a column {name!r}, found the columns {known}")
+    return column or look.columns[at or 0]
+
+
+def _without_pair(look: Look) -> RawTableError:
+    columns = ", ".join(f"{column.name} ({column.type})" for column in look.columns)
+    whole = next((column for column in look.columns if column.kind == "whole"), None)
+    way_out = "name them with --lhs and --rhs"
+    if len(look.columns) == 1:
+        way_out = "if a character divides its fields, write the configuration by hand, with its delimiter"
+    elif whole is not None:
+        way_out = (
+            f"{whole.name} has whole numbers as fractions ({whole.distinct[0]}), in pandas because of an "
+            f'empty cell; write them as integers: df["{whole.name}"].astype("Int64"); or {way_out}'
+        )
+    return RawTableError(f"{look.path}: expected two columns of ids, found the columns {columns}; {way_out}")
+
+
+def _relation(look: Look, candidates: Sequence[Column]) -> Column | None:
+    """Choose the column of relations: by its name, or the one with few values among three without names."""
+    able = [*candidates, *(column for column in look.columns if column.is_of_path and len(column.distinct))]
+    named = [
+        column
+        for column in able
+        if {*column.words} & RELATION and {*column.words} <= RELATION | TEXT | {"id", "edge", "display"}
+    ]
+    if named and len(able) > 2:
+        return min(named, key=lambda each: (len(each.distinct) == 1, each.is_key, len(each.distinct)))
+    ordered = sorted((column for column in candidates if not column.is_key), key=look.columns.index)
+    if len(ordered) != 3 or any(column.words for column in ordered):
+        return None
+    fewest = min(ordered, key=lambda column: len(column.distinct))
+    if fewest is ordered[2] and fewest.kind == "integer":
+        return None  # weights
+    if all(2 * len(fewest.distinct) <= len(column.distinct) for column in ordered if column is not fewest):
+        return fewest
+    return ordered[1] if look.num_rows < _FEW_ROWS and ordered[1].kind == "text" else None
+
+
+def _rows_with_ends(look: Look, lhs: Column, rhs: Column) -> Filters:
+    """Find a condition for the rows that have both ends, where others have none: APOC writes nodes so."""
+    has_ends = pc.and_(pc.is_valid(lhs.values), pc.is_valid(rhs.values))
+    if pc.all(has_ends).as_py() or not pc.any(has_ends).as_py():
+        return ()
+    for column in look.columns:
+        if column in (lhs, rhs) or column.is_of_path or not 1 < len(column.distinct) <= 10:
+            continue
+        inside = pc.unique(column.values.filter(has_ends))
+        outside = pc.unique(column.values.filter(pc.invert(has_ends)))
+        if len(inside) == 1 and inside[0].is_valid and not pc.any(pc.is_in(inside, outside)).as_py():
+            return (((str(column.name), "==", inside[0].as_py()),),)
+    return ()
+
+
+def _only(look: Look, filters: Filters) -> Look:
+    """Return the rows of a look that fulfil the one condition."""
+    name, _, value = filters[0][0]
+    mask = pc.equal(next(each for each in look.columns if str(each.name) == name).values, value)
+    mask = pc.fill_null(mask, False)
+    columns = [
+        column if column.is_of_path else replace(column, values=column.values.filter(mask))
+        for column in look.columns
+    ]
+    return replace(look, columns=tuple(columns), num_rows=pc.sum(mask).as_py())

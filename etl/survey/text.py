@@ -3,17 +3,36 @@
 import json
 from collections.abc import Iterator
 
-from etl.survey.look import SAMPLE_ROWS, Look
-from etl.survey.roles import Edges, Graph
+import pyarrow.compute as pc
+
+from etl.survey.graph import Edges, Graph
+from etl.survey.look import Look
+from etl.survey.sample import SAMPLE_ROWS
+from graphmill.config import Config
 
 HOLDOUT = 0.05
+_SHOWN = {
+    "dimension": "length of each vector",
+    "num_epochs": "times that each edge is trained on",
+    "batch_size": "edges or queries of a step",
+    "lr": "learning rate",
+}
 
 
 def configuration(graph: Graph, output: str, command: str) -> str:
     """YAML of a run over `graph` that writes to the folder `output`; `command` made the text."""
-    return "\n".join(
-        [*_head(output, command), *_entities(graph), *_relations(graph), *_etl(graph), *_train(), ""]
-    )
+    return "\n".join([*_head(output, command), *_entities(graph), *_relations(graph), *_etl(graph), ""])
+
+
+def left_out(settings: Config, num_edges: int) -> str:
+    """Comments with the values that a run takes for keys that the configuration leaves out."""
+    lines = [
+        "",
+        "# Keys that are left out get values that fit the size of the graph, as the log says. Some of them,",
+        f"# for about {num_edges:,} edges to train on:",
+        *(f"# {key}: {getattr(settings, key)!s:<12} # {text}" for key, text in _SHOWN.items()),
+    ]
+    return "\n".join([*lines, ""])
 
 
 def _head(output: str, command: str) -> list[str]:
@@ -37,8 +56,9 @@ def _entities(graph: Graph) -> Iterator[str]:
 
 
 def _relations(graph: Graph) -> Iterator[str]:
-    ends = {(each.lhs_type, each.rhs_type) for each in graph.edges}
-    columns = [each for each in graph.edges if each.relation]
+    entries = list(dict.fromkeys(entry for each in graph.edges for entry in each.entries()))
+    ends = {(lhs, rhs) for _, lhs, rhs in entries}
+    columns = any(each.relation for each in graph.edges)
     yield ""
     if columns and len(ends) == 1:
         yield "# The relations are numbered as the tables name them; one entry stands for all."
@@ -46,31 +66,25 @@ def _relations(graph: Graph) -> Iterator[str]:
         entries = [("all", *next(iter(ends)))]
     elif columns:
         yield f"# The relations in the first {SAMPLE_ROWS:,} rows of each table; add those that are missing."
-        entries = [(name, each.lhs_type, each.rhs_type) for each in graph.edges for name in _names(each)]
-    else:
-        entries = [(each.relation_name, each.lhs_type, each.rhs_type) for each in graph.edges]
-    entries = list(dict.fromkeys(entries))
     operator = "complex_diagonal" if columns or len(entries) > 1 or entries[0][1] == entries[0][2] else "none"
     yield "relations:"
     for name, lhs, rhs in entries:
         yield f"  - {{name: {_quoted(name)}, lhs: {_quoted(lhs)}, rhs: {_quoted(rhs)}, operator: {operator}}}"
 
 
-def _names(edges: Edges) -> list[str]:
-    return sorted(edges.relation.distinct.to_pylist()) if edges.relation else [edges.relation_name]
-
-
 def _etl(graph: Graph) -> Iterator[str]:
     yield from ("", "etl:", "  tables:")
     for each in graph.edges:
         yield from _comment(each.look)
-        yield from _table(each)
+        yield f"    # {each.told()}"
+        for fields in _tables(each):
+            yield from _item(fields)
+        yield from _notes(each)
     if graph.entities:
         yield "  entities:  # tables of entities: all their ids get vectors"
         for entities in graph.entities:
             yield from _comment(entities.look)
-            fields = {"path": entities.look.path, **_reading(entities.look)}
-            yield from _item(fields | {"type": entities.type, "id": entities.id.name})
+            yield from _item(_files(entities.look) | {"type": entities.type, "id": entities.id.name})
     yield "  on_bad_row: quarantine  # bad rows go to the folder `quarantine`; fail: they stop the run"
     yield "  max_bad_fraction: 0.05  # with more bad rows the run stops"
     if all(each.look.split in (None, "train") for each in graph.edges):
@@ -83,16 +97,20 @@ def _comment(look: Look) -> Iterator[str]:
     yield f"    # {look.path}, {rows}: {'; '.join(columns)}"
 
 
-def _table(edges: Edges) -> Iterator[str]:
-    fields: dict[str, object] = {"path": edges.look.path, **_reading(edges.look)}
-    fields |= {"lhs": edges.lhs.name, "rhs": edges.rhs.name}
-    if edges.relation:
-        fields["relation_column"] = edges.relation.name
-    else:
-        fields["relation"] = edges.relation_name
+def _tables(edges: Edges) -> Iterator[dict[str, object]]:
+    """Yield the entries of `etl.tables` of a table: several, where the types of rows take filters."""
+    fields = _files(edges.look) | {"lhs": edges.lhs.name, "rhs": edges.rhs.name}
     if edges.look.split not in (None, "train"):
         fields["split"] = edges.look.split
-    yield from _item(fields)
+    conditions = [list(condition) for every in edges.filters for condition in every]
+    for name, rows in edges.by_filters():
+        filters = [*conditions, *map(list, rows)]
+        relation = {"relation_column": edges.relation.name} if name is None and edges.relation else None
+        yield fields | (relation or {"relation": name}) | ({"filters": filters} if filters else {})
+
+
+def _notes(edges: Edges) -> Iterator[str]:
+    """Comment on keys that a table may have besides."""
     if edges.weight:
         yield f"      # weight: {_quoted(edges.weight.name)}  # weights of the edges' losses"
     for column in edges.look.columns:
@@ -100,11 +118,37 @@ def _table(edges: Edges) -> Iterator[str]:
             condition = json.dumps([column.name, "==", column.distinct[0].as_py()], ensure_ascii=False)
             yield f"      # filters: [{condition}]  # rows to read; other files are not opened"
             break
+    if edges.time and edges.look.split is None:
+        yield from _by_time(edges)
 
 
-def _reading(look: Look) -> dict[str, object]:
-    """Keys that say how to read the files, where they are not the defaults."""
-    return look.options.model_dump(mode="json", exclude_defaults=True, exclude={"path"})
+def _by_time(edges: Edges) -> Iterator[str]:
+    """Comment on a split by time, in place of a random one."""
+    assert edges.time is not None
+    values = pc.drop_null(edges.time.values)
+    is_number = edges.time.kind != "time"
+    ordered = sorted(values.to_pylist(), key=float if is_number else str)
+    border: object = ordered[int((1 - HOLDOUT) * len(ordered))]
+    border = int(float(str(border))) if is_number else border
+    first = next(iter(_tables(edges)))
+    before, after = (
+        first | {"filters": [*_listed(first.get("filters")), [edges.time.name, sign, border]]}
+        for sign in ("<", ">=")
+    )
+    yield f"    # {edges.time.name} looks like time. To test on later edges, write in place of the entry above and"
+    yield "    # of `holdout`, which flatters:"
+    for line in [*_item(before), *_item(after | {"split": "test"})]:
+        yield f"    # {line.removeprefix('    ')}"
+
+
+def _listed(filters: object) -> list[object]:
+    return filters if isinstance(filters, list) else []
+
+
+def _files(look: Look) -> dict[str, object]:
+    """Keys that say which files to read, and how, where that is not the default."""
+    reading = look.options.model_dump(mode="json", exclude_defaults=True, exclude={"path"})
+    return {"path": look.path, **reading}
 
 
 def _item(fields: dict[str, object]) -> Iterator[str]:
@@ -112,16 +156,6 @@ def _item(fields: dict[str, object]) -> Iterator[str]:
     for key, value in fields.items():
         yield f"{start}{key}: {_quoted(value)}"
         start = "      "
-
-
-def _train() -> list[str]:
-    return [
-        "",
-        "# Keys that are left out get values that fit the size of the graph, as the log says. Some of them:",
-        "# dimension: 200        # length of each vector",
-        "# num_epochs: 16        # times that each edge is trained on",
-        "# lr: 0.1               # learning rate",
-    ]
 
 
 def _quoted(value: object) -> str:

@@ -17,6 +17,7 @@ from etl.tables import blocks
 from etl.tables.check_rows import QUARANTINE, BadRows, BlockPosition, Rules, checked, with_true_types
 from etl.tables.filters import columns_of, filter_field, rows_that_pass
 from etl.tables.formats import BadLine, FileRange, format_of, reading
+from etl.tables.formats.base import OnBadLine
 from etl.tables.lake.deletes import deleted_rows
 from graphmill.display.readable import shortened
 from graphmill.errors import RawTableError
@@ -91,8 +92,10 @@ def read_blocks(file_range: FileRange, chunk_rows: int, rules: Rules) -> Iterato
         yield pa.table({}), new_lines
 
 
-def read_whole(file_range: FileRange) -> Iterator[tuple[int, pa.Table]]:
+def read_whole(file_range: FileRange, on_bad_line: OnBadLine | None = None) -> Iterator[tuple[int, pa.Table]]:
     """Read a file range block by block, without a check of its rows; yield the first row's number too.
+
+    `on_bad_line` takes lines that are no rows; None: they are errors.
 
     Raises:
         RawTableError: the file cannot be read.
@@ -102,7 +105,7 @@ def read_whole(file_range: FileRange) -> Iterator[tuple[int, pa.Table]]:
     start = file_range.cut[0] if file_range.cut is not None and file_format.unit else 0
     at = BlockPosition(file_range.uri, {}, first_row, start, file_format.unit)
     with reading(file_range.uri):
-        batches = file_format.read(file_range, partial(_refuse, at))
+        batches = file_format.read(file_range, on_bad_line or partial(_refuse, at))
         rows = (fields_of(file_range, pa.table(batch)) for batch in batches)
         for block in blocks.cut(rows, blocks.BLOCK_ROWS, blocks.BLOCK_BYTES):
             yield first_row, _kept(file_range, with_true_types(block), first_row, deleted)[0]

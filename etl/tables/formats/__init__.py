@@ -6,7 +6,16 @@ from etl.tables.formats.base import BadLine, FileRange, Head, TableFormat, readi
 from etl.tables.formats.lines import CODECS, suffixes_of
 from graphmill.errors import RawTableError
 
-__all__ = ["FORMATS", "BadLine", "FileRange", "Head", "TableFormat", "format_of", "reading"]
+__all__ = [
+    "FORMATS",
+    "BadLine",
+    "FileRange",
+    "Head",
+    "TableFormat",
+    "format_by_suffix",
+    "format_of",
+    "reading",
+]
 
 FORMATS: dict[FileFormat, TableFormat] = {
     "parquet": parquet.FORMAT,
@@ -14,7 +23,7 @@ FORMATS: dict[FileFormat, TableFormat] = {
     "csv": text.FORMAT,
     "json": json_lines.FORMAT,
 }
-_BY_SUFFIX = {suffix: each for each in FORMATS.values() for suffix in each.suffixes}
+_BY_SUFFIX = {suffix: name for name, each in FORMATS.items() for suffix in each.suffixes}
 
 
 def format_of(uri: str, table: FilesConfig, snapshot: str = "") -> TableFormat:
@@ -25,12 +34,15 @@ def format_of(uri: str, table: FilesConfig, snapshot: str = "") -> TableFormat:
     """
     if snapshot or table.format == "delta" or table.format == "iceberg":
         return parquet.FORMAT
-    if table.format != "auto":
-        return FORMATS[table.format]
-    suffix, _ = suffixes_of(uri)
-    if suffix not in _BY_SUFFIX:
+    name = table.format if table.format != "auto" else format_by_suffix(uri)
+    if name is None:
         raise RawTableError(
             f"{uri}: no format has this suffix (known: {', '.join(_BY_SUFFIX)}, text and JSON also "
             f"with {', '.join(CODECS)}); set the table's format: {', '.join(FORMATS)}"
         )
-    return _BY_SUFFIX[suffix]
+    return FORMATS[name]
+
+
+def format_by_suffix(uri: str) -> FileFormat | None:
+    """Return the name of the format that a file's suffix stands for; None: no format has it."""
+    return _BY_SUFFIX.get(suffixes_of(uri)[0])

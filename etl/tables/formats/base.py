@@ -27,6 +27,8 @@ class BadLine:
     reason: str
     detail: str
     text: str
+    num_fields: int = 0
+    """Number of its fields, if that is what is wrong."""
 
 
 OnBadLine = Callable[[BadLine], object]

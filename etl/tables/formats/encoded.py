@@ -4,6 +4,7 @@ import codecs
 
 import pyarrow as pa
 
+from etl.tables.formats.sniffed import refuse_binary
 from graphmill.errors import RawTableError
 
 # UTF-32 first: its mark in little-endian order begins like that of UTF-16.
@@ -76,6 +77,7 @@ class Utf8Stream:
             self._is_start = False
             while len(content) < _MARK_BYTES and (more := self._stream.read(_MARK_BYTES)):
                 content += more
+            refuse_binary(self._uri, content)
             if self._decoder is None:
                 self._refuse_marks(content)
                 marked, content = content, content.removeprefix(codecs.BOM_UTF8)

@@ -33,24 +33,30 @@ def _split_suffix(name: str) -> tuple[str, str]:
     return (stem, dot + suffix.lower()) if dot else (name, "")
 
 
-def read_sample(uri: str, table: FilesConfig) -> bytes:
-    """Read the beginning of a file, decompressed and as UTF-8, to guess by; comments are in it."""
-    with open_text(uri, table) as stream, reading(uri):
-        return stream.read(SAMPLE_BYTES)
+def first_bytes(uri: str) -> bytes:
+    """Read the beginning of a file, decompressed, as it is."""
+    with _open(uri, None) as stream, reading(uri):
+        content: bytes = stream.read(SAMPLE_BYTES)
+    return content
 
 
 @contextmanager
 def open_text(uri: str, table: FilesConfig, cut: Cut = None) -> Iterator[Utf8Stream]:
     """Open the lines of a file that begin in a range, decompressed and as UTF-8."""
+    with _open(uri, cut) as stream:
+        yield Utf8Stream(stream, uri, table.encoding, is_start=cut is None or cut[0] == 0)
+
+
+@contextmanager
+def _open(uri: str, cut: Cut) -> Iterator[pa.NativeFile]:
     codec = suffixes_of(uri)[1]
     with storage.open_input(uri) as stream:
-        is_start = cut is None or cut[0] == 0
         if cut is not None:
             start, stop = (_line_start(stream, offset) for offset in cut)
             stream = stream.get_stream(start, stop - start)
         elif codec and stream.size():
             stream = pa.CompressedInputStream(stream, CODECS[codec])
-        yield Utf8Stream(stream, uri, table.encoding, is_start=is_start)
+        yield stream
 
 
 def _line_start(stream: pa.NativeFile, offset: int) -> int:

@@ -107,7 +107,11 @@ def _quotes(number: int, fault: Fault) -> BadLine:
 def _number_of_fields(number: int, row: pacsv.InvalidRow) -> BadLine:
     detail = f"expected {row.expected_columns} columns, found {row.actual_columns}"
     return BadLine(
-        number, "number of fields", f"{detail}; in CSV, a field with commas needs quotes", row.text
+        number,
+        "number of fields",
+        f"{detail}; in CSV, a field with commas needs quotes",
+        row.text,
+        num_fields=row.actual_columns,
     )
 
 

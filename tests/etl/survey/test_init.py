@@ -33,7 +33,7 @@ def written(*tables: Path | str, options: tuple[str, ...] = ()) -> dict[str, Any
     """The configuration for the tables, parsed."""
     result = CliRunner().invoke(command, [*map(str, tables), *options], catch_exceptions=False)
     assert result.exit_code == 0, result.output
-    content = yaml_text.parsed(result.output, "init")
+    content = yaml_text.parsed(result.stdout, "init")
     config.from_mapping(defaults.applied(content)[0])
     return dict(content)
 
@@ -210,7 +210,7 @@ def write_iceberg(folder: Path) -> Path:
 def test_tables_as_sites_keep_them(tmp_path: Path, write_shop: Callable[[Path], Path]) -> None:
     path = write_shop(tmp_path)
     result = CliRunner().invoke(command, [str(path)], catch_exceptions=False)
-    found = yaml_text.parsed(result.output, "init")
+    found = yaml_text.parsed(result.stdout, "init")
     assert found["entities"] == {"user": {}, "sku": {}}
     (table,) = found["etl"]["tables"]
     assert table == {"path": str(path), "lhs": "user_id", "rhs": "sku", "relation_column": "relation"}
@@ -221,7 +221,7 @@ def test_tables_as_sites_keep_them(tmp_path: Path, write_shop: Callable[[Path], 
         "user": "about 90",
         "sku": "about 70",
     }
-    with_filter = re.sub("# filters", "filters", result.output)
+    with_filter = re.sub("# filters", "filters", result.stdout)
     assert ("filters" in yaml_text.parsed(with_filter, "init")["etl"]["tables"][0]) == (
         write_shop is not write_iceberg
     )

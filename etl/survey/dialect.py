@@ -1,0 +1,245 @@
+"""Finds how the files of a table are written: format, encoding, comments, delimiter, quotes, header.
+
+Each way that may be is tried by the stage's own reader, on the first rows of a file.
+"""
+
+import codecs
+import math
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from etl.config import FilesConfig, WholeTableConfig
+from etl.survey.sample import first_rows
+from etl.survey.words import is_known
+from etl.tables.data_file import DataFile
+from etl.tables.formats import BadLine, format_by_suffix, format_of
+from etl.tables.formats.lines import first_bytes, suffixes_of
+from etl.tables.formats.sniffed import format_by_bytes, refuse_binary
+from etl.tables.ranges import find_ranges
+from graphmill.config import validated
+from graphmill.errors import RawTableError
+
+_DELIMITERS = ("\t", ",", ";", "|", " ")
+_COMMENTS = ("#", "%", "//")
+_TRIED_ROWS = 10_000
+_NUMBER = r"^[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?$"
+_SURE, _OFTEN = 3.0, 0.02
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """How the files of a table are read."""
+
+    options: FilesConfig
+    hints: tuple[str, ...] = ()
+    """Names of the columns in a comment above the rows."""
+    doubts: tuple[str, ...] = ()
+    """Sentences about what may be otherwise."""
+
+
+def dialect_of(path: str, file: DataFile) -> Dialect:
+    """Find out how to read a file of the table at `path`.
+
+    Raises:
+        RawTableError: the file is empty, or cannot be read.
+    """
+    content = first_bytes(file.uri)
+    given: dict[str, Any] = {"path": path}
+    kind = format_by_bytes(content) or format_by_suffix(file.uri)
+    if kind is None:
+        kind = "json" if content.lstrip().startswith(b"{") else "csv"
+    if kind != format_by_suffix(file.uri):
+        given["format"] = kind
+    if kind in ("parquet", "orc"):
+        return Dialect(validated(FilesConfig, given))
+    refuse_binary(file.uri, content)
+    encoding = _encoding(content)
+    if encoding != "utf-8":
+        given["encoding"] = encoding
+    doubts = [f"encoding {encoding}: the bytes fit others too"] if encoding in ("cp1252", "latin-1") else []
+    if kind == "json":
+        return Dialect(validated(FilesConfig, given), doubts=tuple(doubts))
+    lines = content.decode(encoding, errors="replace").removeprefix("\ufeff").splitlines()[:_TRIED_ROWS]
+    return _of_text(given, file, [line for line in lines if line.strip()], doubts)
+
+
+def _encoding(content: bytes) -> str:
+    """Return the encoding of text by its first bytes."""
+    if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return "utf-16"
+    if content[1:4:2] == b"\0\0":
+        return "utf-16-le"
+    if content[0:4:2] == b"\0\0":
+        return "utf-16-be"
+    for encoding in ("utf-8", "cp1252"):
+        try:
+            codecs.getincrementaldecoder(encoding)().decode(content)  # a character may be cut off
+            return encoding
+        except UnicodeDecodeError:
+            pass
+    return "latin-1"
+
+
+@dataclass(frozen=True)
+class _Trial:
+    given: dict[str, Any]
+    rows: pa.Table
+    """The first rows, the first line included."""
+    lengths: Counter[int]
+    """Number of lines by number of fields."""
+
+    @property
+    def width(self) -> int:
+        return self.lengths.most_common(1)[0][0]
+
+    @property
+    def evenness(self) -> float:
+        """Share of the lines that have the most frequent number of fields; 0 where that is one."""
+        return self.lengths[self.width] / self.lengths.total() if self.width > 1 else 0.0
+
+
+def _of_text(given: dict[str, Any], file: DataFile, lines: Sequence[str], doubts: list[str]) -> Dialect:
+    if not lines:
+        raise RawTableError(f"{file.uri}: expected rows, found an empty file")
+    comment, above = _comment(lines)
+    first = lines[len(above)]
+    default = "\t" if suffixes_of(file.uri)[0] in (".tsv", ".tab", ".txt") else ","
+    trials = []
+    for delimiter in _DELIMITERS:
+        if delimiter == default or delimiter in first:
+            tried = given | ({} if delimiter == default else {"delimiter": delimiter})
+            trials += filter(None, [_tried(tried | ({"comment": comment} if comment else {}), file)])
+    best = max(trials, key=lambda trial: _rank(trial, default), default=None)
+    if best is None:
+        raise RawTableError(f"{file.uri}: cannot be read as text, whatever divides its fields")
+    if best.given.get("delimiter", default) == "\t" and _is_quoted(best.rows):
+        best = _tried(best.given | {"quoting": True}, file) or best
+    width, names = best.width, best.rows.slice(0, 1).to_pylist()[0]
+    if best.rows.num_columns == width - 1:
+        raise RawTableError(
+            f"{file.uri}: expected a name for each of {width} columns, found {width - 1}: R's "
+            "write.table writes row names without one; write the table with row.names = FALSE"
+        )
+    score = _header_score(best.rows)
+    if abs(score) < _SURE:
+        doubts.append(f"the first row {'names the columns' if score > 0 else 'is an edge'}; see `header`")
+    words = re.split(r"\s+|,", above[-1].removeprefix(comment or "").strip()) if above else []
+    hints = words if score <= 0 and len(words) == len(names) else []
+    found = best.given | ({} if score > 0 else {"header": False})
+    return Dialect(validated(FilesConfig, found), tuple(hints), tuple(doubts))
+
+
+def _comment(lines: Sequence[str]) -> tuple[str | None, list[str]]:
+    """Find the beginning of comments, which stand above the rows, and the lines that begin so."""
+    for mark in _COMMENTS:
+        num = next((at for at, line in enumerate(lines) if not line.startswith(mark)), 0)
+        others = [line for line in lines[num:] if line.startswith(mark)]
+        is_header = num == 1 and any(
+            lines[0].count(each) == lines[1].count(each) > 0 for each in _DELIMITERS if each != " "
+        )
+        if num and not others and not is_header:
+            return mark, list(lines[:num])
+    return None, []
+
+
+def _tried(given: dict[str, Any], file: DataFile) -> _Trial | None:
+    """Read the first rows one way; None: that is not how they are written."""
+    options = validated(FilesConfig, given | {"header": False})
+    lengths: Counter[int] = Counter()
+
+    def count(line: BadLine) -> None:
+        lengths[line.num_fields] += 1
+
+    try:
+        head = format_of(file.uri, options).read_head(file.uri, options, _TRIED_ROWS)
+        table = WholeTableConfig(**dict(options) | {"names": tuple(head.names)})
+        ranges = find_ranges("", table, file, _TRIED_ROWS)
+        rows = first_rows(ranges[0], count, _TRIED_ROWS).rename_columns(head.names)
+    except RawTableError:
+        if given.get("quoting") is None and given.get("delimiter") != "\t":
+            return _tried(given | {"quoting": False}, file)
+        return None
+    lengths[rows.num_columns] += rows.num_rows
+    return _Trial(given, rows, lengths) if rows.num_rows else None
+
+
+def _rank(trial: _Trial, default: str) -> tuple[float, bool, bool, bool, int, bool]:
+    """Rank a trial: by its rows, then by its fields, then by the delimiters that are usual."""
+    delimiter = trial.given.get("delimiter", default)
+    is_default = delimiter == default
+    evenness = round(trial.evenness, 2)
+    if delimiter == " " and default == "," and not _are_codes(trial.rows):
+        evenness = 0.0
+    is_tab = is_default and default == "\t"
+    return evenness, _are_balanced(trial.rows), delimiter != " ", is_tab, trial.width, is_default
+
+
+def _are_balanced(rows: pa.Table) -> bool:
+    """Whether brackets that open in a field close in it."""
+    fields = [each or "" for row in rows.slice(0, 100).to_pylist() for each in row.values()]
+    return all(each.count(a) == each.count(b) for each in fields for a, b in ("[]", "{}"))
+
+
+def _are_codes(rows: pa.Table) -> bool:
+    """Whether fields are no words of a sentence: most of each column have more than letters in them."""
+    words = r"^[\pL'.,-]*$"
+    return all(
+        (pc.mean(pc.match_substring_regex(column, words)).as_py() or 0) < 0.5 for column in rows.columns
+    )
+
+
+def _is_quoted(rows: pa.Table) -> bool:
+    """Whether quotes stand around all fields of a column, as R's write.table writes text."""
+    columns = [pc.drop_null(column) for column in rows.columns]
+    return any(
+        len(column) > 1 and pc.all(pc.match_substring_regex(column, r'^".*"$')).as_py() for column in columns
+    )
+
+
+def _header_score(rows: pa.Table) -> float:
+    """Weigh whether the first row names the columns: positive, if it differs from what stands below it."""
+    first, below = rows.slice(0, 1), rows.slice(1)
+    names = [column[0].as_py() for column in first.columns]
+    known = [name for name in names if name]
+    score = -4.0 * (len(set(known)) < len(known))
+    for number, name in enumerate(names):
+        score += _cell_score(name, pc.drop_null(below.column(number)).to_pylist())
+    return score
+
+
+def _cell_score(name: str | None, below: list[str]) -> float:
+    numbers = [each for each in below if re.match(_NUMBER, each)]
+    if name is None:
+        return 8.0 if below[:2] in (["0", "1"], ["1", "2"]) else 0.0  # the index of pandas, row names of R
+    if re.match(_NUMBER, name):
+        return -3.0
+    is_name = is_known(name)
+    if len(name) > 64 or not below:
+        return 3.0 * is_name - 2.0 * (len(name) > 64)
+    if len(numbers) == len(below):
+        return 5.0
+    shapes = [_shape(each) for each in below]
+    again = below.count(name) / len(below)
+    score = -3.0 * (1 + (again > _OFTEN)) if again else _surprise(below)
+    if not again and _shape(name) not in shapes:
+        score += _surprise(shapes)
+    if re.search(r"[^\w .:~()\[\]#@-]", name) and _shape(name) in shapes:
+        score -= 3.0
+    return min(score, 2.0) + 3.0 * is_name
+
+
+def _surprise(values: list[str]) -> float:
+    """Bits that say how rarely a further value would be a new one, by how many occur once."""
+    once = sum(count == 1 for count in Counter(values).values())
+    return -math.log2(min((once + 1) / len(values), 1.0))
+
+
+def _shape(text: str) -> str:
+    """Outline of a text: letters are `a`, digits `0`, each run of them one character."""
+    return re.sub(r"[^\W\d_]+", "a", re.sub(r"\d+", "0", text))

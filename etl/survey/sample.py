@@ -1,0 +1,47 @@
+"""The first rows of a table, as the stage itself reads them."""
+
+from functools import reduce
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from etl.tables.formats import FileRange
+from etl.tables.formats.base import OnBadLine
+from etl.tables.read import read_whole
+
+SAMPLE_ROWS = 100_000
+
+
+def read_sample_of(file_range: FileRange) -> dict[str, list[str]]:
+    """Read the first rows of a range: values of each field of an edge or entity, without the empty rows."""
+    rows = first_rows(file_range).select([*file_range.table.columns()])
+    whole = rows.filter(reduce(pc.and_, [pc.is_valid(column) for column in rows.columns]))
+    return {name: whole[name].to_pylist() for name in whole.column_names}
+
+
+def first_rows(
+    file_range: FileRange, on_bad_line: OnBadLine = lambda line: None, limit: int = SAMPLE_ROWS
+) -> pa.Table:
+    """Read the first rows of a range as strings, by field; `on_bad_line` takes lines that are no rows."""
+    blocks: list[pa.Table] = []
+    num_rows = 0
+    for _, block in read_whole(file_range, on_bad_line):
+        blocks.append(pa.table({name: as_strings(block[name]) for name in block.column_names}))
+        num_rows += block.num_rows
+        if num_rows >= limit:
+            break
+    if not blocks:
+        return pa.table({field: pa.array([], pa.string()) for field in file_range.table.columns()})
+    return pa.concat_tables(blocks).slice(0, limit)
+
+
+def as_strings(values: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return values as strings, empty ones as null; lists and structs are all null."""
+    kind = values.type.value_type if pa.types.is_dictionary(values.type) else values.type
+    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+        texts = [None if each is None else each.decode(errors="replace") for each in values.to_pylist()]
+        values = pa.chunked_array([pa.array(texts, pa.string())])
+    elif pa.types.is_nested(kind):
+        return pa.chunked_array([pa.nulls(len(values), pa.string())])
+    strings = values.cast(kind if values.type != kind else values.type).cast(pa.string())
+    return pc.if_else(pc.equal(strings, ""), pa.scalar(None, pa.string()), strings)

@@ -1,0 +1,28 @@
+"""Recognises formats and compression by the first bytes of a file."""
+
+from etl.config import FileFormat
+from graphmill.errors import RawTableError
+
+_FORMATS: dict[bytes, FileFormat] = {b"PAR1": "parquet", b"ORC": "orc"}
+_SUFFIXES = {b"\x1f\x8b": ".gz", b"\x28\xb5\x2f\xfd": ".zst", b"BZh": ".bz2", b"\x04\x22\x4d\x18": ".lz4"}
+
+
+def format_by_bytes(content: bytes) -> FileFormat | None:
+    """Return the format that has these first bytes; None: text, or another one."""
+    return next((name for magic, name in _FORMATS.items() if content.startswith(magic)), None)
+
+
+def refuse_binary(uri: str, content: bytes) -> None:
+    """Refuse a file that is to be read as text, and has the first bytes of another format.
+
+    Raises:
+        RawTableError: it is parquet or ORC, or compressed.
+    """
+    if kind := format_by_bytes(content):
+        raise RawTableError(
+            f"{uri}: expected text, found the first bytes of {kind}; set the table's format: {kind}"
+        )
+    if suffix := next((name for magic, name in _SUFFIXES.items() if content.startswith(magic)), None):
+        raise RawTableError(
+            f"{uri}: expected text, found compressed bytes; give the file a name that ends with {suffix}"
+        )

@@ -1,0 +1,371 @@
+"""`graphmill init` on tables as other systems write them: the stage, run as it says, reads their edges."""
+
+import csv
+import json
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from click.testing import CliRunner
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from etl.config import EtlConfig, TableConfig
+from etl.init import command
+from etl.survey.dialect import dialect_of
+from etl.survey.outlook import outlook
+from etl.tables.check_rows import Rules
+from etl.tables.data_file import plain_file
+from etl.tables.files import find_files
+from etl.tables.ranges import find_ranges
+from etl.tables.read import read_blocks
+from graphmill.config import Config, defaults, from_mapping, yaml_text
+from graphmill.errors import GraphMillError, RawTableError
+from graphmill.run.settled import with_sizes
+
+Edge = tuple[str, str, str]
+
+
+def text_of(*tables: Path, options: Sequence[str] = ()) -> tuple[str, str]:
+    """What `init` writes, and what it tells."""
+    result = CliRunner().invoke(command, [*map(str, tables), *options], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.stdout, result.stderr
+
+
+def settings_of(text: str) -> Config:
+    filled, chosen = defaults.applied(yaml_text.parsed(text, "init"))
+    return from_mapping(filled).with_chosen(chosen)
+
+
+def edges_read(settings: Config) -> Counter[Edge]:
+    """The edges that etl reads: lhs, relation, rhs; none of its rows is bad."""
+    edges: Counter[Edge] = Counter()
+    names = None if settings.dynamic_relations else tuple(each.name for each in settings.relations)
+    for table in settings.section(EtlConfig).tables:
+        for file in find_files(settings, table).files():
+            for file_range in find_ranges("", table, file, 1000):
+                for rows, bad in read_blocks(file_range, 1000, Rules(relations=names, quarantines=True)):
+                    assert not bad
+                    edges.update(_edges(table, rows.to_pydict()))
+    return edges
+
+
+def _edges(table: TableConfig, rows: dict[str, list[str]]) -> Iterable[Edge]:
+    names = rows.get("relation", [table.relation or ""] * len(rows["lhs"]))
+    return zip(rows["lhs"], names, rows["rhs"], strict=True)
+
+
+def check(path: Path, expected: Iterable[Edge], *options: str) -> tuple[str, str]:
+    text, told = text_of(path, options=options)
+    assert edges_read(settings_of(text)) == Counter(expected)
+    return text, told
+
+
+def pairs(rng: np.random.Generator, num: int = 300, most: int = 40) -> list[tuple[str, str]]:
+    return [(f"a{a}", f"b{b}") for a, b in rng.integers(0, most, (num, 2)).tolist()]
+
+
+def test_the_index_of_pandas_is_no_column_of_ids(tmp_path: Path, rng: np.random.Generator) -> None:
+    rows = pairs(rng)
+    frame = pd.DataFrame(rows, columns=["user", "film"])
+    frame.to_csv(tmp_path / "seen.csv")
+    check(tmp_path / "seen.csv", [(a, "seen", b) for a, b in rows])
+    pd.DataFrame(rng.integers(0, 9, (50, 2))).to_csv(tmp_path / "plain.csv")  # columns are called 0 and 1
+    found = pd.read_csv(tmp_path / "plain.csv", dtype=str)
+    check(tmp_path / "plain.csv", [(a, "plain", b) for a, b in zip(found["0"], found["1"], strict=True)])
+    frame.to_parquet(tmp_path / "seen.parquet")
+    frame.reset_index().to_parquet(tmp_path / "numbered.parquet")
+    check(tmp_path / "numbered.parquet", [(a, "numbered", b) for a, b in rows])
+
+
+def test_quotes_and_row_names_of_r(tmp_path: Path, rng: np.random.Generator) -> None:
+    """write.table(sep="\\t") and write.csv quote text; row names have no name, or an empty one."""
+    rows = pairs(rng)
+    expected = [(a, "links", b) for a, b in rows]
+    path = tmp_path / "links.tsv"
+    lines = ['"from"\t"to"\t"n"', *(f'"{a}"\t"{b}"\t{at % 3}' for at, (a, b) in enumerate(rows))]
+    path.write_text("\n".join(lines) + "\n")
+    assert "quoting: true" in check(path, expected)[0]
+    with_names = ['"","from","to"', *(f'"{at}","{a}","{b}"' for at, (a, b) in enumerate(rows, start=1))]
+    (tmp_path / "links.csv").write_text("\n".join(with_names) + "\n")
+    check(tmp_path / "links.csv", expected)
+    path.write_text(
+        "\n".join(['"from"\t"to"', *(f'"{n}"\t"{a}"\t"{b}"' for n, (a, b) in enumerate(rows, 1))])
+    )
+    with pytest.raises(RawTableError, match=r"a name for each of 3 columns, found 2 .* row\.names = FALSE"):
+        text_of(path)
+
+
+SNAP = """# Directed graph (each unordered pair of nodes is saved once): Wiki-Vote.txt
+# Wikipedia voting on promotion to administratorship (till January 2008).
+# Nodes: 7115 Edges: 103689
+# FromNodeId\tToNodeId
+"""
+
+
+def test_comments_of_snap_and_konect(tmp_path: Path, rng: np.random.Generator) -> None:
+    rows = rng.integers(0, 60, (400, 2)).astype(str).tolist()
+    path = tmp_path / "wiki.txt"
+    path.write_text(SNAP + "".join(f"{a}\t{b}\n" for a, b in rows))
+    assert 'comment: "#"' in check(path, [(a, "wiki", b) for a, b in rows])[0]
+    path = tmp_path / "out.txt"
+    path.write_text("% asym positive\n% 400 60 60\n" + "".join(f"{a} {b}\n" for a, b in rows))
+    check(path, [(a, "out", b) for a, b in rows])
+
+
+def test_ids_that_begin_like_comments_are_ids(tmp_path: Path) -> None:
+    rows = [(f"#tag{at % 7}" if at % 3 else f"u{at % 5}", f"#t{at % 11}") for at in range(90)]
+    path = tmp_path / "tags.tsv"
+    path.write_text("".join(f"{a}\t{b}\n" for a, b in [("#tag1", "#t1"), *rows]))
+    check(path, [(a, "tags", b) for a, b in [("#tag1", "#t1"), *rows]])
+
+
+def test_headers_of_neptune_neo4j_and_kgtk(tmp_path: Path, rng: np.random.Generator) -> None:
+    triples = [(a, f"R{at % 3}", b) for at, (a, b) in enumerate(pairs(rng))]
+    numbered = [(f"e{at}", *triple) for at, triple in enumerate(triples)]
+    forms = {
+        "neptune.csv": ("~id,~from,~to,~label,weight:Double", lambda e, a, r, b: f"{e},{a},{b},{r},0.5"),
+        "neo4j.csv": (":START_ID,:END_ID,:TYPE", lambda e, a, r, b: f"{a},{b},{r}"),
+        "kgtk.tsv": ("id\tnode1\tlabel\tnode2", lambda e, a, r, b: f"{e}\t{a}\t{r}\t{b}"),
+    }
+    for name, (header, line) in forms.items():
+        path = tmp_path / name
+        path.write_text("\n".join([header, *(line(*row) for row in numbered)]) + "\n")
+        assert ": sure" in check(path, triples)[1], name
+
+
+def test_conceptnet(tmp_path: Path, rng: np.random.Generator) -> None:
+    triples = [
+        (f"/c/en/{a}", f"/r/{'Synonym' if at % 3 else 'IsA'}", f"/c/de/{b}/n")
+        for at, (a, b) in enumerate(pairs(rng))
+    ]
+    path = tmp_path / "assertions.csv"
+    with path.open("w") as file:
+        for at, (a, r, b) in enumerate(triples):
+            data = json.dumps(
+                {"dataset": "/d/wiktionary", "sources": [{"contributor": f"/s/{at}"}], "weight": 1.0}
+            )
+            file.write(f"/a/[{r}/,{a}/,{b}/,{at}]\t{r}\t{a}\t{b}\t{data}\n")
+    check(path, triples)
+
+
+def test_json_of_apoc(tmp_path: Path, rng: np.random.Generator) -> None:
+    triples = [
+        (str(a), "KNOWS" if a % 3 else "LIKES", str(b)) for a, b in rng.integers(0, 30, (200, 2)).tolist()
+    ]
+    nodes = [
+        {"type": "node", "id": str(n), "labels": ["User"], "properties": {"name": f"n{n}"}} for n in range(30)
+    ]
+    relationships = [
+        {
+            "id": str(at),
+            "type": "relationship",
+            "label": r,
+            "properties": {"since": 1993},
+            "start": {"id": a, "labels": ["User"]},
+            "end": {"id": b, "labels": ["User"]},
+        }
+        for at, (a, r, b) in enumerate(triples)
+    ]
+    path = tmp_path / "all.json"
+    path.write_text("".join(json.dumps(each) + "\n" for each in [*nodes, *relationships]))
+    text, told = check(path, triples)
+    assert 'filters: [["type", "==", "relationship"]]' in text
+    assert "start.id -> end.id, relations: label" in told
+
+
+def test_whole_weights_of_an_edge_list_are_no_relations(tmp_path: Path, rng: np.random.Generator) -> None:
+    rows = rng.integers(0, [90, 90, 5], (400, 3)).astype(str).tolist()
+    path = tmp_path / "edges.txt"
+    path.write_text("".join(f"{a} {b} {w}\n" for a, b, w in rows))
+    text, told = check(path, [(a, "edges", b) for a, b, _ in rows])
+    assert "# weight: 2" in text
+    assert "not sure of column 2: weights; if it has relations: --relation 2" in told
+    check(path, [(a, w, b) for a, b, w in rows], "--relation", "2")
+
+
+@pytest.mark.parametrize("is_told", [True, False])
+def test_types_beside_the_ends(tmp_path: Path, rng: np.random.Generator, is_told: bool) -> None:
+    """Numbers of genes and of drugs are alike: without their types they would be one entity."""
+    kinds = [("gene", "binds", "gene"), ("drug", "treats" if is_told else "binds", "gene")]
+    ids = rng.integers(0, 30, (300, 2)).tolist()
+    rows = [(a, kinds[at % 2][0], kinds[at % 2][1], b, "gene") for at, (a, b) in enumerate(ids)]
+    path = tmp_path / "primekg.csv"
+    with path.open("w", newline="") as file:
+        csv.writer(file).writerows([("x_id", "x_type", "relation", "y_id", "y_type"), *rows])
+    name = "{r}" if is_told else "{lt}-{r}-{rt}"
+    edges = [(str(a), name.format(lt=lt, r=r, rt=rt), str(b)) for a, lt, r, b, rt in rows]
+    text, told = check(path, edges)
+    settings = settings_of(text)
+    types = {each.name: (each.lhs, each.rhs) for each in settings.relations}
+    assert set(types.values()) == {("gene", "gene"), ("drug", "gene")}
+    assert "not sure of x_type, y_type: types of ids" in told
+
+
+def test_types_that_ids_do_without_are_told(tmp_path: Path, rng: np.random.Generator) -> None:
+    rows = [(f"g{a}", "gene", f"d{b}", "disease") for a, b in rng.integers(0, 30, (300, 2)).tolist()]
+    path = tmp_path / "links.csv"
+    pd.DataFrame(rows, columns=["source", "source_type", "target", "target_type"]).to_csv(path, index=False)
+    assert (
+        "source_type, target_type: types of ids, which are left out"
+        in check(path, [(a, "links", b) for a, _, b, _ in rows])[1]
+    )
+
+
+def test_flights_go_from_origin_to_destination(tmp_path: Path, rng: np.random.Generator) -> None:
+    """The columns of nycflights13, of which pandas has made fractions where flights did not start."""
+    airports = ["EWR", "JFK", "LGA", "IAH", "MIA", "BQN", "ATL", "ORD"]
+    num = 300
+    ends = rng.integers(0, len(airports), (num, 2)).tolist()
+    minutes = rng.integers(0, 1400, (num, 6)).tolist()
+    frame = pd.DataFrame(
+        {
+            "year": 2013,
+            "month": rng.integers(1, 13, num),
+            "day": rng.integers(1, 28, num),
+            "dep_time": [float(m[0]) if at % 50 else None for at, m in enumerate(minutes)],
+            "sched_dep_time": [m[1] for m in minutes],
+            "dep_delay": [float(m[2]) for m in minutes],
+            "arr_time": [float(m[3]) for m in minutes],
+            "sched_arr_time": [m[4] for m in minutes],
+            "carrier": [["UA", "AA", "B6"][a % 3] for a, _ in ends],
+            "flight": [m[5] for m in minutes],
+            "tailnum": [f"N{m[5] % 200}UA" for m in minutes],
+            "origin": [airports[a] for a, _ in ends],
+            "dest": [airports[b] for _, b in ends],
+            "air_time": [float(m[0]) for m in minutes],
+            "distance": [m[0] for m in minutes],
+            "hour": [m[1] // 60 for m in minutes],
+            "minute": [m[1] % 60 for m in minutes],
+            "time_hour": [f"2013-01-{1 + at % 28:02d}T10:00:00Z" for at in range(num)],
+        }
+    )
+    frame.to_csv(tmp_path / "flights.csv", index=False)
+    expected = [(airports[a], "flights", airports[b]) for a, b in ends]
+    _, told = check(tmp_path / "flights.csv", expected)
+    assert "origin -> dest, one relation: sure" in told
+    by_hand = ("--lhs", "tailnum", "--rhs", "11", "--relation", "carrier")
+    others = zip(frame["tailnum"], frame["carrier"], frame["origin"], strict=True)
+    assert "--lhs tailnum" in check(tmp_path / "flights.csv", others, *by_hand)[0]
+    with pytest.raises(RawTableError, match="expected a column 'source', found the columns year, month"):
+        text_of(tmp_path / "flights.csv", options=["--lhs", "source"])
+
+
+def test_a_split_by_time_is_written_as_a_comment(tmp_path: Path, rng: np.random.Generator) -> None:
+    rows = pairs(rng)
+    frame = pd.DataFrame(rows, columns=["user", "film"])
+    for name, times in {
+        "timestamp": np.arange(300) + 1_700_000_000,
+        "day": pd.date_range("2026-01-01", periods=300),
+    }.items():
+        path = tmp_path / f"{name}.csv"
+        frame.assign(**{name: times}).to_csv(path, index=False)
+        text, _ = text_of(path)
+        head, tables, tail = re.split(
+            r"    # \w+ looks like time.*\n.*flatters:\n|  on_bad_row", text
+        )
+        head = head[: head.index("    - path")]
+        text = head + re.sub("(?m)^    # ", "    ", tables) + "  on_bad_row" + re.sub(" *holdout.*", "", tail)
+        settings = settings_of(text)
+        train, test = settings.section(EtlConfig).tables
+        assert (train.split, test.split) == ("train", "test")
+        assert edges_read(settings) == Counter((a, name, b) for a, b in rows)
+        assert test.filters[0][0][2] == (1_700_000_285 if name == "timestamp" else "2026-10-13")
+
+
+def test_ids_that_became_fractions_are_named_with_the_way_out(tmp_path: Path) -> None:
+    frame = pd.DataFrame({"user_id": [1, 2, None, 2] * 20, "film": ["x", "y", "z", "y"] * 20})
+    for path in (tmp_path / "seen.csv", tmp_path / "seen.parquet"):
+        (frame.to_csv if path.suffix == ".csv" else frame.to_parquet)(path, index=False)
+        with pytest.raises(RawTableError, match=r'user_id has whole numbers as fractions.*astype\("Int64"\)'):
+            text_of(path)
+
+
+def test_one_column_stays_one_column(tmp_path: Path) -> None:
+    path = tmp_path / "names.csv"
+    path.write_text("full name\n" + "Ada Lovelace\nAlan Turing\nGrace Hopper\n" * 20)
+    with pytest.raises(RawTableError, match=r"expected two columns of ids.* by hand, with its delimiter"):
+        text_of(path)
+
+
+def test_a_file_of_another_format_is_known_by_its_bytes(tmp_path: Path, rng: np.random.Generator) -> None:
+    rows = pairs(rng)
+    path = tmp_path / "links.csv"
+    pd.DataFrame(rows, columns=["source", "target"]).to_parquet(path)
+    assert "format: parquet" in check(path, [(a, "links", b) for a, b in rows])[0]
+    table = TableConfig(path=(str(path),), lhs="source", rhs="target", relation="r")
+    with pytest.raises(RawTableError, match=r"links\.csv: .* first bytes of parquet; set .*format: parquet"):
+        find_ranges("", table, plain_file(str(path)), 1000)
+    path = tmp_path / "links.edges"  # no format has this suffix
+    path.write_text("".join(f"{a} {b}\n" for a, b in rows))
+    assert "format: csv" in check(path, [(a, "links", b) for a, b in rows])[0]
+
+
+def test_one_odd_cell_does_not_overturn_a_header(tmp_path: Path, rng: np.random.Generator) -> None:
+    rows = pairs(rng)
+    path = tmp_path / "links.csv"
+    for header in (
+        "source,target",
+        "Käufer (neu)/alt,Ware",
+        "source,a very: long / name? of a column, they say!",
+    ):
+        lines = [header.replace(", they", " they"), *(f"{a},{b}" for a, b in rows)]
+        path.write_text("\n".join([*lines, f"{header.split(',')[0]},b1"]) + "\n")
+        expected = [*((a, "links", b) for a, b in rows), (header.split(",")[0], "links", "b1")]
+        if "ä" not in header:
+            check(path, expected)
+    numbers = rng.integers(0, 50, (300, 2)).astype(str).tolist()
+    path.write_text("\n".join(["u,v", *(f"{a},{b}" for a, b in numbers), "u,3"]) + "\n")
+    check(path, [*((a, "links", b) for a, b in numbers), ("u", "links", "3")])
+
+
+IDS = st.text("fgjkl", min_size=1, max_size=3)
+
+
+@settings(max_examples=40)
+@given(st.lists(st.tuples(IDS, IDS), min_size=30, max_size=60), st.sampled_from("\t,;|"), st.booleans())
+def test_what_the_dialect_says_is_what_etl_reads(
+    tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[str, str]], delimiter: str, has_header: bool
+) -> None:
+    """Rows are never lost: a first row that occurs again is none of names."""
+    rows = [*rows, rows[0]]
+    path = tmp_path_factory.mktemp("dialect") / "t.txt"
+    lines = [("source_id", "target_id")] * has_header + rows
+    with path.open("w", newline="") as file:
+        csv.writer(file, delimiter=delimiter, lineterminator="\n").writerows(lines)
+    options = dialect_of(str(path), plain_file(str(path))).options
+    assert (options.delimiter or "\t") == delimiter
+    columns = {"lhs": "source_id", "rhs": "target_id"} if has_header else {"lhs": 0, "rhs": 1}
+    assert options.header == has_header
+    table = TableConfig(**dict(options) | columns | {"relation": "r"})
+    (file_range,) = find_ranges("", table, plain_file(str(path)), 1000)
+    read = [
+        edge for good, _ in read_blocks(file_range, 1000, Rules()) for edge in _edges(table, good.to_pydict())
+    ]
+    assert read == [(a, "r", b) for a, b in rows]
+
+
+def test_comments_show_the_values_that_run(tmp_path: Path, rng: np.random.Generator) -> None:
+    path = tmp_path / "ratings.csv"
+    pd.DataFrame(pairs(rng, 3000), columns=["user", "film"]).to_csv(path, index=False)
+    text, _ = text_of(path)
+    settings = settings_of(text)
+    size = outlook(settings).size
+    assert size is not None
+    counts = {name: (count,) for name, count in size.num_entities.items()}
+    ran = with_sizes(settings, counts, size.num_edges["train"])
+    shown: dict[str, Any] = {key: float(value) for key, value in re.findall(r"# (\w+): ([\d.]+) +#", text)}
+    assert shown == {key: getattr(ran, key) for key in ("dimension", "num_epochs", "batch_size", "lr")}
+
+
+def test_columns_that_are_not_there_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text("a,b\nx,y\n")
+    with pytest.raises(GraphMillError, match="expected a column 'c'"):
+        text_of(path, options=["--relation", "c"])
