@@ -110,7 +110,7 @@ def _of_text(given: dict[str, Any], file: DataFile, lines: Sequence[str], doubts
     comment, above = _comment(lines)
     first = lines[len(above)]
     default = "\t" if suffixes_of(file.uri)[0] in (".tsv", ".tab", ".txt") else ","
-    trials = []
+    trials: list[_Trial] = []
     for delimiter in _DELIMITERS:
         if delimiter == default or delimiter in first:
             tried = given | ({} if delimiter == default else {"delimiter": delimiter})
@@ -156,17 +156,19 @@ def _tried(given: dict[str, Any], file: DataFile) -> _Trial | None:
     def count(line: BadLine) -> None:
         lengths[line.num_fields] += 1
 
+    rows = pa.table({})
     try:
         head = format_of(file.uri, options).read_head(file.uri, options, _TRIED_ROWS)
         table = WholeTableConfig(**dict(options) | {"names": tuple(head.names)})
-        ranges = find_ranges("", table, file, _TRIED_ROWS)
-        rows = first_rows(ranges[0], count, _TRIED_ROWS).rename_columns(head.names)
+        for file_range in find_ranges("", table, file, _TRIED_ROWS)[:1]:
+            rows = first_rows(file_range, count, _TRIED_ROWS).rename_columns(head.names)
     except RawTableError:
-        if given.get("quoting") is None and given.get("delimiter") != "\t":
-            return _tried(given | {"quoting": False}, file)
-        return None
+        pass
+    if not rows.num_rows:
+        has_quotes = given.get("quoting") is None and given.get("delimiter") != "\t"
+        return _tried(given | {"quoting": False}, file) if has_quotes else None
     lengths[rows.num_columns] += rows.num_rows
-    return _Trial(given, rows, lengths) if rows.num_rows else None
+    return _Trial(given, rows, lengths)
 
 
 def _rank(trial: _Trial, default: str) -> tuple[float, bool, bool, bool, int, bool]:

@@ -105,8 +105,10 @@ def _tables(edges: Edges) -> Iterator[dict[str, object]]:
     conditions = [list(condition) for every in edges.filters for condition in every]
     for name, rows in edges.by_filters():
         filters = [*conditions, *map(list, rows)]
-        relation = {"relation_column": edges.relation.name} if name is None and edges.relation else None
-        yield fields | (relation or {"relation": name}) | ({"filters": filters} if filters else {})
+        fields |= {"relation": name} if name is not None else {}
+        if name is None and edges.relation is not None:
+            fields["relation_column"] = edges.relation.name
+        yield fields | ({"filters": filters} if filters else {})
 
 
 def _notes(edges: Edges) -> Iterator[str]:

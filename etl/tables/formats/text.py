@@ -106,10 +106,12 @@ def _quotes(number: int, fault: Fault) -> BadLine:
 
 def _number_of_fields(number: int, row: pacsv.InvalidRow) -> BadLine:
     detail = f"expected {row.expected_columns} columns, found {row.actual_columns}"
+    is_one_more = row.actual_columns == row.expected_columns + 1
+    of_r = "; R's write.table needs row.names = FALSE" if is_one_more else ""
     return BadLine(
         number,
         "number of fields",
-        f"{detail}; in CSV, a field with commas needs quotes",
+        f"{detail}; in CSV, a field with commas needs quotes{of_r}",
         row.text,
         num_fields=row.actual_columns,
     )

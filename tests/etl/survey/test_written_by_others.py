@@ -98,7 +98,7 @@ def test_quotes_and_row_names_of_r(tmp_path: Path, rng: np.random.Generator) -> 
     path.write_text(
         "\n".join(['"from"\t"to"', *(f'"{n}"\t"{a}"\t"{b}"' for n, (a, b) in enumerate(rows, 1))])
     )
-    with pytest.raises(RawTableError, match=r"a name for each of 3 columns, found 2 .* row\.names = FALSE"):
+    with pytest.raises(RawTableError, match=r"a name for each of 3 columns, found 2: .* row\.names = FALSE"):
         text_of(path)
 
 
