@@ -267,9 +267,7 @@ def test_a_split_by_time_is_written_as_a_comment(tmp_path: Path, rng: np.random.
         path = tmp_path / f"{name}.csv"
         frame.assign(**{name: times}).to_csv(path, index=False)
         text, _ = text_of(path)
-        head, tables, tail = re.split(
-            r"    # \w+ looks like time.*\n.*flatters:\n|  on_bad_row", text
-        )
+        head, tables, tail = re.split(r"    # \w+ looks like time.*\n.*flatters:\n|  on_bad_row", text)
         head = head[: head.index("    - path")]
         text = head + re.sub("(?m)^    # ", "    ", tables) + "  on_bad_row" + re.sub(" *holdout.*", "", tail)
         settings = settings_of(text)
