@@ -14,6 +14,7 @@ from etl.survey.dialect import Dialect, dialect_of
 from etl.survey.sample import SAMPLE_ROWS, first_rows
 from etl.survey.words import words_of
 from etl.tables import nested
+from etl.tables.check_rows import holds_whole_numbers
 from etl.tables.data_file import DataFile
 from etl.tables.files import files_at
 from etl.tables.formats import Head, format_of
@@ -78,7 +79,7 @@ class Column:
             return "other"
         if pa.types.is_temporal(self.type):
             return "time"
-        if pa.types.is_integer(self.type):
+        if holds_whole_numbers(self.type):
             return "integer"
         found = next(
             (kind for kind, pattern in _PATTERNS.items() if _all_match(pattern, self.distinct)), None

@@ -5,9 +5,11 @@ from functools import reduce
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from etl.tables.check_rows import BlockPosition, ids_or_null
 from etl.tables.formats import FileRange
 from etl.tables.formats.base import OnBadLine
 from etl.tables.read import read_whole
+from graphmill.errors import RawTableError
 
 SAMPLE_ROWS = 100_000
 
@@ -36,12 +38,18 @@ def first_rows(
 
 
 def as_strings(values: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return values as strings, empty ones as null; lists and structs are all null."""
-    kind = values.type.value_type if pa.types.is_dictionary(values.type) else values.type
+    """Return values as the ids that the stage makes of them, null if empty; of what is no id, as text.
+
+    Lists and structs are all null.
+    """
+    try:
+        return pa.chunked_array([ids_or_null(values, "", BlockPosition("", {"": ""}, 0))])
+    except RawTableError:  # no ids
+        kind = values.type
     if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
         texts = [None if each is None else each.decode(errors="replace") for each in values.to_pylist()]
-        values = pa.chunked_array([pa.array(texts, pa.string())])
-    elif pa.types.is_nested(kind):
+        return pa.chunked_array([pa.array(texts, pa.string())])
+    try:
+        return values.cast(pa.string())
+    except (pa.ArrowNotImplementedError, pa.ArrowInvalid):
         return pa.chunked_array([pa.nulls(len(values), pa.string())])
-    strings = values.cast(kind if values.type != kind else values.type).cast(pa.string())
-    return pc.if_else(pc.equal(strings, ""), pa.scalar(None, pa.string()), strings)

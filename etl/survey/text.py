@@ -137,8 +137,8 @@ def _by_time(edges: Edges) -> Iterator[str]:
         first | {"filters": [*_listed(first.get("filters")), [edges.time.name, sign, border]]}
         for sign in ("<", ">=")
     )
-    yield f"    # {edges.time.name} looks like time. To test on later edges, write in place of the entry above and"
-    yield "    # of `holdout`, which flatters:"
+    yield f"    # {edges.time.name} looks like time. To test on later edges, write in place of this entry,"
+    yield "    # and of `holdout`, which flatters:"
     for line in [*_item(before), *_item(after | {"split": "test"})]:
         yield f"    # {line.removeprefix('    ')}"
 

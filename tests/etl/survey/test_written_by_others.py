@@ -3,6 +3,7 @@
 import csv
 import json
 import re
+import uuid
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -10,6 +11,8 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 from hypothesis import given, settings
@@ -283,6 +286,18 @@ def test_ids_that_became_fractions_are_named_with_the_way_out(tmp_path: Path) ->
         (frame.to_csv if path.suffix == ".csv" else frame.to_parquet)(path, index=False)
         with pytest.raises(RawTableError, match=r'user_id has whole numbers as fractions.*astype\("Int64"\)'):
             text_of(path)
+
+
+def test_decimals_and_uuids_are_ids(tmp_path: Path, rng: np.random.Generator) -> None:
+    """A NUMBER of Oracle is a decimal without a fraction."""
+    rows = rng.integers(0, 30, (200, 2)).tolist()
+    users = pa.array([a for a, _ in rows]).cast(pa.decimal128(38, 0))
+    films = [uuid.UUID(int=b) for _, b in rows]
+    table = pa.table({"user": users, "film": pa.array([each.bytes for each in films], pa.uuid())})
+    pq.write_table(table, tmp_path / "seen.parquet")
+    check(
+        tmp_path / "seen.parquet", [(str(a), "seen", str(b)) for (a, _), b in zip(rows, films, strict=True)]
+    )
 
 
 def test_one_column_stays_one_column(tmp_path: Path) -> None:
