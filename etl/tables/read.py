@@ -18,7 +18,7 @@ from etl.tables.check_rows import QUARANTINE, BadRows, BlockPosition, Rules, che
 from etl.tables.filters import columns_of, filter_field, rows_that_pass
 from etl.tables.formats import BadLine, FileRange, format_of, reading
 from etl.tables.formats.base import OnBadLine
-from etl.tables.lake.deletes import deleted_rows
+from etl.tables.lake.deletes import DeletedRows
 from graphmill.display.readable import shortened
 from graphmill.errors import RawTableError
 from graphmill.storage.as_json import Int64
@@ -82,7 +82,7 @@ def read_blocks(file_range: FileRange, chunk_rows: int, rules: Rules) -> Iterato
         batches = file_format.read(file_range, skipped.skip if rules.quarantines else partial(_refuse, at))
         rows = (fields_of(file_range, pa.table(batch)) for batch in batches)
         block_rows = -(-chunk_rows // -(-chunk_rows // blocks.BLOCK_ROWS))
-        deleted = deleted_rows(file_range.deletes)
+        deleted = DeletedRows(file_range.deletes)
         for block in blocks.cut(rows, block_rows, blocks.BLOCK_BYTES):
             kept, row_N = _kept(file_range, with_true_types(block), at.first_row, deleted)
             good, bad = checked(kept, at, rules, row_N)
@@ -101,7 +101,7 @@ def read_whole(file_range: FileRange, on_bad_line: OnBadLine | None = None) -> I
         RawTableError: the file cannot be read.
     """
     file_format = format_of(file_range.uri, file_range.table, file_range.snapshot)
-    first_row, deleted = file_range.first_row, deleted_rows(file_range.deletes)
+    first_row, deleted = file_range.first_row, DeletedRows(file_range.deletes)
     start = file_range.cut[0] if file_range.cut is not None and file_format.unit else 0
     at = BlockPosition(file_range.uri, {}, first_row, start, file_format.unit)
     with reading(file_range.uri):
@@ -119,18 +119,16 @@ def _refuse(at: BlockPosition, line: BadLine) -> NoReturn:
 
 
 def _kept(
-    file_range: FileRange, block: pa.Table, first_row: int, deleted: Int64
+    file_range: FileRange, block: pa.Table, first_row: int, deleted: DeletedRows
 ) -> tuple[pa.Table, Int64 | None]:
     """Return the rows that pass and are not deleted, and their numbers in the block; None: all."""
     fields = {column: filter_field(column) for column in columns_of(file_range.filters)}
-    mask_N = np.ones(block.num_rows, bool)
+    mask_N = deleted.mask(first_row, block.num_rows)
     if file_range.filters:
         columns = {column: block[field] for column, field in fields.items()}
         passes = rows_that_pass(file_range.filters, columns)
-        mask_N = passes.to_numpy().astype(bool)
+        mask_N &= passes.to_numpy().astype(bool)
         block = block.drop_columns(list(fields.values()))
-    start, stop = np.searchsorted(deleted, [first_row, first_row + block.num_rows])
-    mask_N[deleted[start:stop] - first_row] = False
     if mask_N.all():
         return block, None
     return block.filter(pa.array(mask_N)), np.flatnonzero(mask_N)

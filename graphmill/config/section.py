@@ -4,6 +4,7 @@ Each key states its effect on the result of a run.
 """
 
 import difflib
+import reprlib
 from collections.abc import Sequence
 from enum import Enum
 from functools import cache
@@ -61,6 +62,9 @@ class Section(BaseModel):
 
 AnySection = TypeVar("AnySection", bound=Section)
 
+_SHORT = reprlib.Repr()
+_SHORT.maxstring = _SHORT.maxother = 500
+
 # Types of problems: a key, and a value that is none of the choices or that a check of its own refuses.
 _UNKNOWN = ("extra_forbidden", "literal_error", "value_error")
 
@@ -113,7 +117,7 @@ def _explain(model: type[Section], problem: Any, prefix: tuple[str, ...]) -> str
         case "value_error":
             text = str(problem["ctx"]["error"])
             return f"{path}: {text}" if path else text
-    found = f"found {problem['input']!r} ({type(problem['input']).__name__})"
+    found = f"found {_SHORT.repr(problem['input'])} ({type(problem['input']).__name__})"
     return f"{path}: {problem['msg'][0].lower()}{problem['msg'][1:]}; {found}"
 
 

@@ -1,4 +1,8 @@
-"""Parses YAML safely, refuses a key that occurs twice, and finds the lines of keys."""
+"""Parses YAML safely, refuses a key that occurs twice, and finds the lines of keys.
+
+A text means no more than its own length: aliases, which a few hundred bytes can nest to billions of values,
+stand for at most `_MAX_REPEATED` of them, and never for what holds them.
+"""
 
 import re
 from typing import Any
@@ -9,10 +13,25 @@ from graphmill.errors import ConfigError
 
 _INTEGER = "tag:yaml.org,2002:int"
 _MAX_INTEGER_BITS = 128
+_MAX_REPEATED = 10_000
 
 
 class _Yaml(yaml.SafeLoader):
     """Safe YAML in which 1e-3 is a number, as YAML 1.2 has it (PyYAML asks for a dot)."""
+
+    def get_single_node(self) -> yaml.Node | None:
+        """Parse the text to nodes, and count what its aliases repeat."""
+        root: yaml.Node | None = super().get_single_node()
+        if root is not None:
+            sizes: dict[yaml.Node, int] = {}
+            repeated = _num_nodes(root, sizes) - len(sizes)
+            if repeated > _MAX_REPEATED:
+                raise yaml.MarkedYAMLError(
+                    problem=f"expected aliases (*name) that repeat at most {_MAX_REPEATED:,} keys and "
+                    f"values, found {repeated:,}",
+                    problem_mark=root.start_mark,
+                )
+        return root
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
         """Build a mapping; PyYAML alone lets the last of equal keys win in silence."""
@@ -40,6 +59,21 @@ class _Yaml(yaml.SafeLoader):
                 problem_mark=node.start_mark,
             )
         return number
+
+
+def _num_nodes(node: yaml.Node, sizes: dict[yaml.Node, int]) -> int:
+    """Count the nodes below a node and itself, those of an alias each time; `sizes` keeps what is known."""
+    if node not in sizes:
+        sizes[node] = 0  # while it is counted
+        items = [each for pair in node.value for each in pair] if isinstance(node, yaml.MappingNode) else ()
+        if isinstance(node, yaml.SequenceNode):
+            items = node.value
+        sizes[node] = 1 + sum(_num_nodes(each, sizes) for each in items)
+    if not sizes[node]:
+        raise yaml.MarkedYAMLError(
+            problem="expected no alias inside of what it stands for", problem_mark=node.start_mark
+        )
+    return sizes[node]
 
 
 _Yaml.add_constructor(_INTEGER, _Yaml.construct_integer)

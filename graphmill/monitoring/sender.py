@@ -5,7 +5,7 @@ end of a run waits a few seconds for its last events.
 
     OPENLINEAGE_URL        https://host:port; events are posted to its path, or to api/v1/lineage
     OPENLINEAGE_ENDPOINT   another path
-    OPENLINEAGE_API_KEY    bearer token
+    OPENLINEAGE_API_KEY    bearer token, for that server alone: a redirect is an error
     OPENLINEAGE_DISABLED   true: no events
 """
 
@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from http.client import HTTPException
 from urllib.parse import urljoin
 
-from graphmill.storage.redaction import redacted
+from graphmill.storage.redaction import redacted, user_info
 
 TIMEOUT_S = 5.0
 
@@ -33,8 +33,18 @@ def sender_of(environment: Mapping[str, str]) -> "Sender | None":
     if not url.startswith(("http://", "https://")):
         log.warning("OPENLINEAGE_URL: expected http://... or https://..., found %s: no events", redacted(url))
         return None
+    if user_info(*url.split("://", 1)):
+        log.warning("OPENLINEAGE_URL: a token goes to OPENLINEAGE_API_KEY, found one in the URL: no events")
+        return None
     endpoint = environment.get("OPENLINEAGE_ENDPOINT") or "api/v1/lineage"
     return Sender(urljoin(url, endpoint), environment.get("OPENLINEAGE_API_KEY"))
+
+
+class _Refused(urllib.request.HTTPRedirectHandler):
+    """Takes an answer that names another place for an error: events and token are not meant for that."""
+
+    def redirect_request(self, *_: object) -> None:
+        """Return no further request."""
 
 
 class Sender:
@@ -64,10 +74,11 @@ class Sender:
         self._events.put(event)
 
     def _deliver(self) -> None:
+        opener = urllib.request.build_opener(_Refused)
         try:
             while (event := self._events.get()) is not None:
                 request = urllib.request.Request(self.url, event.encode(), self._headers)
-                urllib.request.urlopen(request, timeout=TIMEOUT_S).close()
+                opener.open(request, timeout=TIMEOUT_S).close()
         except (OSError, HTTPException, ValueError) as error:
             self._warn(str(error) or type(error).__name__)
 

@@ -28,6 +28,7 @@ from graphmill.storage.checksums import (
 )
 from graphmill.storage.checksums import read_bytes as read_compared
 from graphmill.storage.fs import (
+    MAX_TEXT_BYTES,
     FileStatus,
     check_moves_folders,
     copy_file,

@@ -9,6 +9,7 @@ import os
 import re
 import shutil
 import stat
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import lru_cache
@@ -21,12 +22,22 @@ import pyarrow.fs as pafs
 
 from graphmill.errors import DiskFullError, FormatError, NotFoundError, PathError, StorageError
 from graphmill.storage import hadoop_conf, hdfs, hdfs_writer
-from graphmill.storage.uri import below, check_has_no_nul, is_local, local_path, name, scheme, split
+from graphmill.storage.uri import (
+    below,
+    check_has_no_nul,
+    check_user_info,
+    is_local,
+    local_path,
+    name,
+    scheme,
+    split,
+)
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _OF_PATHS = (errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENAMETOOLONG, errno.ELOOP)  # a retry is useless
 _COPY_BYTES = 8 << 20
 _MAX_LINKS = 8
+MAX_TEXT_BYTES = 256 << 20  # of a text or a JSON file: a sparse file of any size takes no room on a disk
 _MAX_NAME_BYTES = 255  # of local disks, and of HDFS by default
 
 
@@ -71,6 +82,7 @@ def filesystem(uri: str) -> tuple[pafs.FileSystem, str]:
     path = local_path(uri)
     if path is not None:
         return _LOCAL, path
+    check_user_info(uri)
     root, path_below = split(uri)
     with explained("connect", uri):
         file_system, bucket = _remote(root, os.environ.get(hadoop_conf.VARIABLE), hdfs.chosen_driver())
@@ -168,9 +180,15 @@ def replicate(uri: str) -> None:
             hdfs.replicate(file_system, path)
 
 
-def read_bytes(uri: str) -> bytes:
-    """The whole file."""
+def read_bytes(uri: str, max_bytes: int = sys.maxsize) -> bytes:
+    """The whole file.
+
+    Raises:
+        FormatError: the file has more than `max_bytes`.
+    """
     with open_input(uri) as stream, explained("read", uri):
+        if (size := stream.size()) > max_bytes:
+            raise FormatError(f"{uri}: expected at most {max_bytes:,} bytes of text, found {size:,}")
         content: bytes = stream.readall()
         return content
 
@@ -179,10 +197,10 @@ def read_text(uri: str) -> str:
     """The whole file, as UTF-8.
 
     Raises:
-        FormatError: the file is not UTF-8.
+        FormatError: the file is not UTF-8, or has more than `MAX_TEXT_BYTES`.
     """
     try:
-        return read_bytes(uri).decode()
+        return read_bytes(uri, MAX_TEXT_BYTES).decode()
     except UnicodeDecodeError as error:
         raise FormatError(
             f"{uri}: expected UTF-8 text, found byte {error.object[error.start]:#x} at offset {error.start}"

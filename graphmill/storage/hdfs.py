@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import pyarrow as pa
 import pyarrow.fs as pafs
 
-from graphmill.errors import ConfigError
+from graphmill.errors import ConfigError, PathError
 from graphmill.storage import hadoop_conf
 from graphmill.storage.hdfs_writer import Cluster, open_new, patiently, within
 
@@ -49,21 +49,23 @@ def connect(uri: str) -> pafs.FileSystem:
 
     Raises:
         ConfigError: the driver is unknown, or no namenode is known for the URI.
+        PathError: the URI names no host and port.
         OSError: the namenode does not answer in time.
     """
     driver = chosen_driver()
     if driver not in DRIVERS:
         raise ConfigError(f"{DRIVER_VARIABLE}: expected one of {', '.join(DRIVERS)}, found {driver!r}")
-    authority = urlsplit(uri)
+    try:
+        host, port = urlsplit(uri).hostname, urlsplit(uri).port
+    except ValueError as error:
+        raise PathError(f"{uri}: expected hdfs://HOST:PORT/..., with a port up to 65535: {error}") from error
     if driver == "libhdfs":
-        return pafs.HadoopFileSystem(authority.hostname or "default", authority.port or 0)
+        return pafs.HadoopFileSystem(host or "default", port or 0)
     from hdfs_native.fsspec import HdfsFileSystem
 
     try:
         # No instance cache: a client must not outlive the test or process that it was made for.
-        native = HdfsFileSystem(
-            authority.hostname, authority.port, skip_instance_cache=True, **hadoop_conf.client_defaults()
-        )
+        native = HdfsFileSystem(host, port, skip_instance_cache=True, **hadoop_conf.client_defaults())
     except RuntimeError as error:  # wrong configuration: no namenode has been asked yet
         raise ConfigError(_unknown(uri, str(error))) from error
     # fsspec's own function cuts a path at `?` or `#`, and so names another file.

@@ -11,7 +11,7 @@ _NAMES: dict[type, str] = {dict: "object", list: "list"}
 
 def read_json(uri: str, kind: type = dict) -> Any:
     """The content of the JSON file at `uri`; raises like `json_in`, and NotFoundError."""
-    return json_in(fs.read_bytes(uri), uri, kind)
+    return json_in(fs.read_bytes(uri, fs.MAX_TEXT_BYTES), uri, kind)
 
 
 def json_in(text: str | bytes, where: str, kind: type = dict) -> Any:

@@ -1,19 +1,23 @@
 """Redaction of secrets in URIs, for logs and records.
 
 s3://KEY:SECRET@bucket/x?secret_key=SECRET      ->  s3://***@bucket/x?secret_key=***
-https://host/x?X-Amz-Signature=SECRET&sig=SECRET -> https://host/x?X-Amz-Signature=***&sig=***
+https://TOKEN@host/x                             ->  https://***@host/x
+https://host/x?X-Amz-Signature=SECRET&sig=SECRET -> https://TOKEN@host/x                             ->  https://***@host/x
+https://host/x?X-Amz-Signature=***&sig=***
 """
 
+import json
 import re
 
 # A backslash may be the start of \" or \n in JSON, which end a secret and must stay whole.
 _ESCAPED = r"\\[^@&\s\"',nrt]"
-# A secret may hold slashes. What follows a port is a path; object stores have no ports.
-_OBJECT_STORES = r"(?:s3[an]?|gcs?|gs|abfss?|wasbs?)://"
-_WITHOUT_PORT = r"[a-z][a-z0-9+.-]*://(?![^/@\s\"']*:\d{1,5}/)"
-_USER_INFO = re.compile(
-    rf"(\b(?:{_OBJECT_STORES}|{_WITHOUT_PORT}))[^/@\s\"']*:(?:[^@\s\"'\\]|{_ESCAPED})*@", re.IGNORECASE
-)
+_REST = re.compile(rf"(?<=://)(?:[^\s\"'\\]|{_ESCAPED})*")
+_SCHEME_END = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*$")
+_MAX_SCHEME = 40
+_OBJECT_STORES = ("s3", "s3a", "s3n", "gc", "gcs", "gs", "abfs", "abfss", "wasb", "wasbs")  # without ports
+# What stands before the @ of these is the name of a user, or of a container.
+_WITH_NAMES = ("ssh", "hdfs", "viewfs", "abfs", "abfss", "wasb", "wasbs")
+_HOST = re.compile(r"(?:\[[^\]@]*\]|[^:@\[]*)(?::\d{0,5})?")
 _NAMES = r"secret|token|password|passwd|passphrase|pwd|key|credential|signature"
 _VALUE = rf"(?:[^&\s\"',\\]|{_ESCAPED})+"
 _QUERY = re.compile(rf"([?&;](?:[\w.-]*(?:{_NAMES})[\w.-]*|sig)=){_VALUE}", re.IGNORECASE)
@@ -21,10 +25,46 @@ _BARE = re.compile(
     rf"((?<![\w.-])(?:credentials?|secret(?:_?key)?|password|passwd|sig|signature|account_?key)=){_VALUE}",
     re.IGNORECASE,
 )
+_odd: set[str] = set()  # secrets with spaces or quotes, of which a text does not show where they end
+
+
+def user_info(scheme: str, rest: str) -> str:
+    """Name and password, or the token, in a URI's `rest` behind `scheme://`; "" if there are none.
+
+    A password may hold / and @, which should be quoted: the last @ ends it. What follows a port is a path.
+    """
+    authority = rest.partition("/")[0]
+    name, at, _ = authority.partition("@")
+    is_host = not at and scheme.lower() not in _OBJECT_STORES and _HOST.fullmatch(authority)
+    if ":" in name and not is_host:
+        return rest.rpartition("@")[0]
+    return name if at else ""
+
+
+def secret_of(scheme: str, rest: str) -> str:
+    """The part of `user_info` that is secret: all of it, or nothing."""
+    info = user_info(scheme, rest)
+    return info if ":" in info or scheme.lower() not in _WITH_NAMES else ""
+
+
+def remember(scheme: str, rest: str) -> None:
+    """Keep in mind the secret of a URI that a text cannot show whole."""
+    if "@" in rest and re.search(r"[\s\"'\\]", secret := secret_of(scheme, rest)):
+        _odd.update((secret, json.dumps(secret)[1:-1], repr(secret)[1:-1]))
 
 
 def redacted(text: str) -> str:
     """`text` with its secrets replaced by `***`."""
-    for pattern, clean in ((_USER_INFO, r"\1***@"), (_QUERY, r"\1***"), (_BARE, r"\1***")):
-        text = pattern.sub(clean, text)
+    for secret in sorted(_odd, key=len, reverse=True):
+        text = text.replace(secret, "***")
+    text = _REST.sub(_without_secret, text)
+    for pattern in (_QUERY, _BARE):
+        text = pattern.sub(r"\1***", text)
     return text
+
+
+def _without_secret(found: re.Match[str]) -> str:
+    end = found.start() - len("://")
+    scheme = _SCHEME_END.search(found.string[max(end - _MAX_SCHEME, 0) : end])
+    secret = secret_of(scheme[0], found[0]) if scheme else ""
+    return found[0].replace(secret, "***", 1) if secret else found[0]

@@ -6,9 +6,11 @@ import re
 from urllib.parse import unquote
 
 from graphmill.errors import PathError
+from graphmill.storage.redaction import redacted, remember, user_info
 
 _SCHEME = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]*://")
 _ROOT = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)(://[^/]*)")
+_WITHOUT_PASSWORDS = ("hdfs", "viewfs")
 _LOOKS_QUOTED = re.compile(r"%(?=[0-9A-Fa-f]{2})")
 
 
@@ -23,7 +25,10 @@ def split(uri: str) -> tuple[str, str]:
     A path has no query and no fragment: `?` and `#` are parts of names.
     """
     root = _ROOT.match(uri)
-    return (root[1].lower() + root[2], uri[root.end() :]) if root else ("", uri)
+    if root is None:
+        return "", uri
+    remember(root[1], uri[len(root[1]) + len("://") :])
+    return root[1].lower() + root[2], uri[root.end() :]
 
 
 def is_local(uri: str) -> bool:
@@ -77,6 +82,22 @@ def path_below(folder: str, uri: str) -> list[str]:
     if not contains(folder, uri) or above == inside:
         return []
     return [below(folder, inside.removeprefix(above.rstrip("/") + "/"))]
+
+
+def check_user_info(uri: str) -> None:
+    """Raise PathError for a password that a URI cannot hold."""
+    kind, separator, rest = uri.partition("://")
+    info = user_info(kind, rest) if separator else ""
+    if ":" in info and scheme(uri) in _WITHOUT_PASSWORDS:
+        raise PathError(
+            f"{redacted(uri)}: expected {scheme(uri)}://HOST:PORT/..., found a password before the host; "
+            "HDFS takes none: tickets come from kinit"
+        )
+    if re.search(r"[/@\s\"'\\]", info):
+        raise PathError(
+            f"{redacted(uri)}: expected a name and a password with / @ \\ spaces and quotes written as %2F "
+            "%40 %5C %20 %22 %27, found one of them as it is"
+        )
 
 
 def check_has_no_nul(uri: str) -> None:

@@ -10,9 +10,12 @@ https://github.com/delta-io/delta/blob/master/PROTOCOL.md#deletion-vector-format
 
 import struct
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
@@ -23,61 +26,81 @@ from etl.tables.lake.packages import imported
 from graphmill import storage
 from graphmill.errors import FormatError
 from graphmill.formats.parquet import bounds
-from graphmill.storage.as_json import Int64
 
 _MAGIC = 1681511377
 _MAX_BYTES = 1 << 30
 
 
-def deleted_rows(deletes: Iterable[Deletes]) -> Int64:
-    """Return the positions of all deleted rows of a data file, ascending, each once.
+class DeletedRows:
+    """Positions of the deleted rows of a data file, as a bitmap: a few bytes of a log may mean billions."""
 
-    Raises:
-        FormatError: a file of positions is damaged.
-        NotFoundError: such a file is missing.
-    """
-    found = [np.zeros(0, np.int64), *map(_read, deletes)]
-    return np.unique(np.concatenate(found))
+    def __init__(self, deletes: Iterable[Deletes]) -> None:
+        """Read the positions.
+
+        Raises:
+            FormatError: a file of positions is damaged.
+            NotFoundError: such a file is missing.
+        """
+        self._bitmaps = [bitmap for each in deletes for bitmap in _read(each)]
+
+    def mask(self, first_row: int, num_rows: int) -> npt.NDArray[np.bool_]:
+        """Which of `num_rows` rows from `first_row` on are kept, bool [num_rows]."""
+        mask_N = np.ones(num_rows, bool)
+        for bitmap in self._bitmaps:
+            here = bitmap & type(bitmap)(range(first_row, first_row + num_rows))
+            mask_N[np.fromiter(here, np.int64, len(here)) - first_row] = False
+        return mask_N
 
 
-def _read(deletes: Deletes) -> Int64:
+def _read(deletes: Deletes) -> Iterator[Any]:
+    """Yield bitmaps of positions, which are pyroaring's."""
     if deletes.kind == "positions":
-        return _positions(deletes)
-    if deletes.kind == "puffin":
-        return _puffin(deletes)
-    if deletes.kind == "delta inline":
-        return _bitmap(decoded(deletes.place)[: deletes.num_bytes], "a deletion vector in the log")
-    return _bitmap(_vector(deletes), deletes.place)
+        yield from _positions(deletes)
+    elif deletes.kind == "puffin":
+        yield from (_bitmap(_vector(each), deletes.place) for each in _puffin(deletes))
+    elif deletes.kind == "delta inline":
+        yield _bitmap(decoded(deletes.place)[: deletes.num_bytes], "a deletion vector in the log")
+    else:
+        yield _bitmap(_vector(deletes), deletes.place)
 
 
-def _positions(deletes: Deletes) -> Int64:
-    found = [np.zeros(0, np.int64)]
+def _positions(deletes: Deletes) -> Iterator[Any]:
+    pyroaring = imported("pyroaring", "iceberg", f"{deletes.place}: a file of deletes of Iceberg")
+    found = pyroaring.BitMap64()
     names = ["file_path", "pos"]
     with storage.open_input(deletes.place) as stream:
         parquet = pq.ParquetFile(stream)
         rows = bounds.batch_rows(parquet, deletes.place, names, BLOCK_ROWS)
         for batch in parquet.iter_batches(rows, columns=names, use_threads=False):
-            found.append(batch["pos"].filter(pc.equal(batch["file_path"], deletes.of_file)).to_numpy())
-    return np.concatenate(found)
+            own = batch["pos"].filter(pc.equal(batch["file_path"], deletes.of_file)).drop_null().to_numpy()
+            if len(own) and own.min() < 0:
+                raise FormatError(f"{deletes.place}: expected positions from 0 on, found {own.min()}")
+            found |= pyroaring.BitMap64(own.astype(np.uint64))
+    yield found
 
 
-def _puffin(deletes: Deletes) -> Int64:
-    imported("pyiceberg.table.deletion_vector", "iceberg", f"{deletes.place}: a file of deletes of Iceberg")
-    from pyiceberg.table.deletion_vector import deletion_vectors_from_puffin_file
+def _puffin(deletes: Deletes) -> list[Deletes]:
+    """Find the vectors of a data file in a file of Puffin, which have the form of Delta's."""
+    imported("pyiceberg.table.puffin", "iceberg", f"{deletes.place}: a file of deletes of Iceberg")
     from pyiceberg.table.puffin import PuffinFile
 
     try:
-        vectors = deletion_vectors_from_puffin_file(PuffinFile(storage.read_bytes(deletes.place)))
-    except (ValueError, KeyError, IndexError) as error:
+        blobs = PuffinFile(storage.read_bytes(deletes.place, _MAX_BYTES)).footer.blobs
+    except (ValueError, IndexError) as error:
         raise FormatError(f"{deletes.place}: expected deletion vectors in Puffin: {error}") from error
-    own = [each.to_vector().to_numpy() for each in vectors if each.referenced_data_file == deletes.of_file]
-    return np.concatenate([np.zeros(0, np.int64), *own]).astype(np.int64)
+    own = [each for each in blobs if each.properties.get("referenced-data-file") == deletes.of_file]
+    if any(each.type != "deletion-vector-v1" or each.compression_codec for each in own):
+        raise FormatError(f"{deletes.place}: expected deletion vectors without compression in Puffin")
+    return [replace(deletes, offset=each.offset, num_bytes=each.length - 8) for each in own]
 
 
 def _vector(deletes: Deletes) -> bytes:
     """Read a vector: its size, its bytes, and their checksum."""
     if not 0 < deletes.num_bytes <= _MAX_BYTES or deletes.offset < 0:
-        raise FormatError(f"{deletes.place}: expected at most {_MAX_BYTES} bytes, found {deletes.num_bytes}")
+        raise FormatError(
+            f"{deletes.place}: expected a deletion vector of 1 to {_MAX_BYTES:,} bytes from byte 0 on, found "
+            f"{deletes.num_bytes:,} bytes from byte {deletes.offset}"
+        )
     with storage.open_input(deletes.place) as stream:
         content: bytes = stream.read_at(deletes.num_bytes + 8, deletes.offset)
     body = content[4:-4]
@@ -87,12 +110,11 @@ def _vector(deletes: Deletes) -> bytes:
     return body
 
 
-def _bitmap(body: bytes, where: str) -> Int64:
+def _bitmap(body: bytes, where: str) -> Any:
     pyroaring = imported("pyroaring", "delta", f"{where}: a deletion vector of Delta Lake")
     if len(body) < 4 or struct.unpack("<I", body[:4])[0] != _MAGIC:
         raise FormatError(f"{where}: expected a deletion vector, found other bytes")
     try:
-        bitmap = pyroaring.BitMap64.deserialize(body[4:])
+        return pyroaring.BitMap64.deserialize(body[4:])
     except (ValueError, TypeError) as error:
         raise FormatError(f"{where}: expected a Roaring bitmap: {error}") from error
-    return np.fromiter(bitmap, np.int64, len(bitmap))

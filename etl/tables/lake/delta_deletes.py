@@ -104,16 +104,26 @@ def _actions(uri: str, field: pa.Field) -> Iterator[dict[str, Any]]:
 
 
 def _deletes(vector: dict[str, Any], places: Places) -> Deletes:
-    kind, text = vector["storageType"], vector["pathOrInlineDv"]
+    kind, text = vector["storageType"], vector["pathOrInlineDv"] or ""
+    offset, num_bytes = vector["offset"] or 0, vector["sizeInBytes"] or 0
+    if num_bytes <= 0 or offset < 0 or not text:
+        raise FormatError(
+            f"{places.root}: expected a deletion vector with a text, a size and an offset from 0 on, found "
+            f"{text[:40]!r}, {num_bytes} and {offset}"
+        )
     if kind == "i":
-        return Deletes("delta inline", text, num_bytes=vector["sizeInBytes"])
+        return Deletes("delta inline", text, num_bytes=num_bytes)
     if kind == "u":
         prefix, encoded = text[:-_UUID_CHARACTERS], text[-_UUID_CHARACTERS:]
+        if len(encoded) < _UUID_CHARACTERS:
+            raise FormatError(
+                f"{places.root}: expected the {_UUID_CHARACTERS} characters of a deletion vector's UUID, "
+                f"found {encoded!r}"
+            )
         name = f"deletion_vector_{uuid.UUID(bytes=decoded(encoded))}.bin"
         path = f"{prefix}/{name}" if re.fullmatch(r"\w+", prefix) else name
     elif kind == "p":
         path = unquote(text)
     else:
         raise FormatError(f"{places.root}: expected a deletion vector of kind u, i or p, found {kind!r}")
-    place = places.uri_of(path)
-    return Deletes("delta", place, offset=vector["offset"] or 0, num_bytes=vector["sizeInBytes"])
+    return Deletes("delta", places.uri_of(path), offset=offset, num_bytes=num_bytes)

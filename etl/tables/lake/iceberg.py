@@ -24,9 +24,10 @@ from etl.tables.lake.packages import imported
 from etl.tables.lake.places import Places, plain_uri
 from etl.tables.lake.snapshot import marked
 from graphmill import storage
-from graphmill.errors import GraphMillError, RawTableError, StorageError
+from graphmill.errors import FormatError, GraphMillError, RawTableError, StorageError
 
 _NUMBER = re.compile(r"v?(\d+)(?:-[^/]*)?(?:\.gz)?\.metadata\.json(?:\.gz)?")
+_GZIP = b"\x1f\x8b"
 _OF_SERVICES = ("ServerError", "ServiceUnavailableError", "OperationalError")  # a retry may help
 _COMPACT = "compact the table first (Spark: CALL catalog.system.rewrite_data_files(table => 'NAME'))"
 _STORAGE = "etl.tables.lake.iceberg_storage.StorageIO"
@@ -187,12 +188,10 @@ def at_metadata(uri: str, snapshot: int | str | None, allowed: Iterable[str]) ->
     """
     root = storage.parent(storage.parent(uri))
     imported("pyiceberg.table", "iceberg", f"{root}: a table of Iceberg")
-    from pyiceberg.serializers import FromInputFile
-
-    from etl.tables.lake.iceberg_storage import StorageIO
+    from pyiceberg.table.metadata import TableMetadataUtil
 
     with _explained(uri):
-        metadata = FromInputFile.table_metadata(StorageIO().new_input(uri))
+        metadata = TableMetadataUtil.parse_raw(_text_of(uri))
     return _opened(metadata, root, snapshot, allowed)
 
 
@@ -224,6 +223,18 @@ def in_catalog(
 def _opened(metadata: Any, root: str, snapshot: int | str | None, allowed: Iterable[str]) -> IcebergSnapshot:
     places = Places(root, metadata.location, tuple(allowed))
     return IcebergSnapshot(metadata, places, snapshot)
+
+
+def _text_of(uri: str) -> str:
+    """Read a text, which may be compressed by gzip: a megabyte may hold a gigabyte."""
+    with storage.open_input(uri) as stream:
+        content = stream.read(storage.MAX_TEXT_BYTES + 1)
+    if content.startswith(_GZIP):
+        with pa.CompressedInputStream(pa.BufferReader(content), "gzip") as stream:
+            content = stream.read(storage.MAX_TEXT_BYTES + 1)
+    if len(content) > storage.MAX_TEXT_BYTES:
+        raise FormatError(f"{uri}: expected at most {storage.MAX_TEXT_BYTES:,} bytes of text, found more")
+    return str(content, "utf-8")
 
 
 def _chosen(metadata: Any, snapshot: int | str | None, root: str) -> Any:

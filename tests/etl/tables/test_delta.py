@@ -280,6 +280,38 @@ def test_a_damaged_deletion_vector(tmp_path: Path) -> None:
         rows_of(tmp_path, rhs="ev.item")
 
 
+@pytest.mark.parametrize(
+    ("vector", "message"),
+    [
+        (
+            {"storageType": "u", "pathOrInlineDv": "ab"},
+            "20 characters of a deletion vector's UUID, found 'ab'",
+        ),
+        ({"storageType": "u", "pathOrInlineDv": "ä" * 20}, "expected Z85"),
+        ({"storageType": "i", "pathOrInlineDv": "ab"}, "found other bytes"),
+        ({"storageType": "i", "pathOrInlineDv": ""}, "with a text, a size and an offset"),
+        ({"offset": -1}, "an offset from 0 on, found .* and -1"),
+        ({"sizeInBytes": -1}, "a size and an offset"),
+        ({"sizeInBytes": 0}, "a size and an offset"),
+        ({"sizeInBytes": 2_000_000_000}, "1 to 1,073,741,824 bytes"),
+        ({"offset": 1 << 30}, "is damaged"),
+    ],
+)
+def test_a_deletion_vector_that_makes_no_sense(tmp_path: Path, vector: dict[str, Any], message: str) -> None:
+    whole = deletion_vector(tmp_path, [0], "u") | vector
+    write_mapped_delta(tmp_path, FILES, {"one.parquet": whole})
+    with pytest.raises(FormatError, match=message):
+        rows_of(tmp_path, rhs="ev.item")
+
+
+@pytest.mark.parametrize("kind", ["i", "u"])
+def test_a_few_bytes_that_delete_billions_of_rows(tmp_path: Path, kind: str) -> None:
+    """A vector is never expanded: 2^33 positions in 2 MB would be 64 GiB."""
+    vector = deletion_vector(tmp_path, range(2, 1 << 33), kind)
+    write_mapped_delta(tmp_path, FILES, {"one.parquet": vector})
+    assert [row[0] for row in rows_of(tmp_path, rhs="ev.item")] == list("abfg")
+
+
 @given(st.binary(max_size=40))
 def test_z85_gives_the_bytes_back(content: bytes) -> None:
     assert decoded(z85(content))[: len(content)] == content

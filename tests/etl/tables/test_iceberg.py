@@ -1,6 +1,7 @@
 """Tables of Iceberg: written by pyiceberg, with deletes of other writers; read back by pyiceberg."""
 
 import datetime
+import gzip
 import json
 import shutil
 import struct
@@ -27,6 +28,7 @@ from pyiceberg.typedef import Record
 from pyiceberg.types import IntegerType, StringType
 from pyroaring import BitMap64
 
+from graphmill import storage
 from graphmill.errors import FormatError, NotFoundError, RawTableError
 from tests.etl.tables.lakes import (
     TYPED,
@@ -310,6 +312,19 @@ def test_deletes_by_equality_are_refused(catalog: SqlCatalog) -> None:
         found_in(changed).files()
     with pytest.raises(RawTableError, match=r"equality deletes"):
         found_in(changed, filters=[["u", "==", "a"]]).files()
+
+
+def test_metadata_in_gzip(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By its bytes: both names that writers have used; and a small file that unpacks to a large one."""
+    expected = rows_of(root_of(table))
+    (*_, newest) = sorted((root_of(table) / "metadata").glob("*.metadata.json"))
+    for name in ("00099-a.gz.metadata.json", "00100-a.metadata.json.gz"):
+        (newest.parent / name).write_bytes(gzip.compress(newest.read_bytes()))
+        assert rows_of(root_of(table)) == rows_of(newest.parent / name) == expected
+    monkeypatch.setattr(storage, "MAX_TEXT_BYTES", 10 << 10)
+    (newest.parent / "00101-a.gz.metadata.json").write_bytes(gzip.compress(b" " * (11 << 10)))
+    with pytest.raises(FormatError, match="expected at most 10,240 bytes of text, found more"):
+        rows_of(root_of(table))
 
 
 def test_a_table_that_was_moved(tmp_path: Path, table: Table) -> None:

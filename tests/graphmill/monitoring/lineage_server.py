@@ -32,13 +32,22 @@ class Collected:
 
 
 @contextmanager
-def lineage_server() -> Iterator[Collected]:
+def lineage_server(moved_to: str | None = None) -> Iterator[Collected]:
+    """Collect posts; with `moved_to`, answer that they belong there."""
+
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["Content-Length"]))
             collected.posts.append((self.path, self.headers["Authorization"]))
             collected.events.append(json.loads(body))
-            self.send_response(201)
+            self.send_response(302 if moved_to else 201)
+            if moved_to:
+                self.send_header("Location", moved_to)
+            self.end_headers()
+
+        def do_GET(self) -> None:
+            collected.posts.append((self.path, self.headers["Authorization"]))
+            self.send_response(200)
             self.end_headers()
 
         def log_message(self, *arguments: Any) -> None:

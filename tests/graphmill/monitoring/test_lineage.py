@@ -86,6 +86,32 @@ def test_a_server_that_does_not_answer_costs_one_warning(
     assert "the run goes on without events" in warning.message
 
 
+def test_a_token_goes_to_no_other_host(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with lineage_server() as other, lineage_server(f"{other.url}/api/v1/lineage") as named:
+        monkeypatch.setenv("OPENLINEAGE_URL", named.url)
+        monkeypatch.setenv("OPENLINEAGE_API_KEY", "word")
+        with told(make_config(tmp_path), "run.json") as observer:
+            assert observer is not None
+            observer("train", {"status": "running"})
+    assert named.posts == [("/api/v1/lineage", "Bearer word")]
+    assert not other.posts
+    (warning,) = caplog.records
+    assert "302" in warning.message
+
+
+@pytest.mark.parametrize("url", ["https://word@host", "https://me:word@host", "http://me:wo/rd@host"])
+def test_a_token_in_the_url_is_refused_unseen(
+    tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("OPENLINEAGE_URL", url)
+    with told(make_config(tmp_path), "run.json") as observer:
+        assert observer is None
+    assert "a token goes to OPENLINEAGE_API_KEY" in caplog.text
+    assert "word" not in caplog.text
+
+
 def test_a_broken_stage_entry_ends_no_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -1,12 +1,15 @@
 """Secrets in URIs stay out of run.json, the log and error messages."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from graphmill import storage
+from graphmill.errors import PathError, StorageError
 from graphmill.storage.redaction import redacted
 from tests.graphmill.cli.test_submit import GRAPH, submit
 
@@ -35,6 +38,14 @@ SECRET = "wJalrXUtnFEMI"
         ("hdfs://namenode:8020/mail/me@example", "hdfs://namenode:8020/mail/me@example"),
         ("tcp://a:1/x and tcp://b:2/y@z", "tcp://a:1/x and tcp://b:2/y@z"),
         ("hdfs://nameservice:8020/a@b:c", "hdfs://nameservice:8020/a@b:c"),
+        ("hdfs://user:pa/ss@w:rd@host/x", "hdfs://***@host/x"),
+        (f"https://{SECRET}@host/x/y@z", "https://***@host/x/y@z"),
+        (f"clone https://me:p@{SECRET}/w@host", "clone https://***@host"),
+        (
+            "abfss://container@account/x and hdfs://me@host/x",
+            "abfss://container@account/x and hdfs://me@host/x",
+        ),
+        ("tcp://[::1]:8786/a@b", "tcp://[::1]:8786/a@b"),
         ("ssh://me@h1:22,you@h2", "ssh://me@h1:22,you@h2"),
         ("tcp://10.0.0.1:8786", "tcp://10.0.0.1:8786"),
         ("mail me@example.org: it costs 1:2", "mail me@example.org: it costs 1:2"),
@@ -68,6 +79,43 @@ def test_any_secret_in_a_query_is_redacted(secret: str, name: str, after: str) -
 def test_any_secret_before_a_host_is_redacted(secret: str, scheme: str, in_json: bool) -> None:
     text = f"{scheme}://AKIA:{secret}@bucket/x: denied"
     assert redacted(json.dumps(text) if in_json else text).strip('"') == f"{scheme}://***@bucket/x: denied"
+
+
+@given(st.text("ab :/@\"'\\é", min_size=1).map(lambda text: f"me:zQ{text}1"), st.booleans())
+def test_a_secret_of_any_characters_is_redacted_once_its_uri_is_known(info: str, in_json: bool) -> None:
+    """Where a URI ends, its text alone does not say; the first function that takes it as a URI does."""
+    whole = f"https://{info}@host/x"
+    assert not storage.is_local(whole)
+    text = f"cannot open {whole}: denied"
+    clean = redacted(json.dumps(text) if in_json else text)
+    assert "zQ" not in clean
+    assert clean.strip('"') == "cannot open https://***@host/x: denied"
+    with pytest.raises((PathError, StorageError)) as caught:
+        storage.exists(whole)
+    assert "zQ" not in redacted(str(caught.value))
+
+
+@pytest.mark.parametrize(
+    ("uri", "message"),
+    [
+        ("hdfs://user:pa/ss@w:rd@host/", r"hdfs://\*\*\*@host/: .* found a password before the host"),
+        ("hdfs://user:pass@host/x", "HDFS takes none"),
+        ("hdfs://user:pa ss@host/x", "HDFS takes none"),
+        ("s3://key:pa/ss@bucket/x", "written as %2F"),
+        ("hdfs://host:99999/x", r"HOST:PORT/..., with a port up to 65535"),
+        ("hdfs://host:x/y", "with a port up to 65535"),
+        ("hdfs://[x/y", "HOST:PORT"),
+    ],
+)
+def test_a_uri_that_cannot_be_one(uri: str, message: str) -> None:
+    with pytest.raises(PathError, match=message) as caught:
+        storage.exists(uri)
+    assert not re.search("pa/ss|pass@|pa ss|w:rd", str(caught.value))
+
+
+def test_redacting_takes_time_by_length_alone() -> None:
+    for text in ("a-" * 500_000, "s3://" * 200_000, "s3://:" * 200_000, "s3://a:" + "b" * 1_000_000):
+        assert redacted(text) == text
 
 
 @given(st.text())

@@ -1,0 +1,91 @@
+"""Small texts that mean much: aliases of YAML, deep and long JSON, sparse files, entities of XML."""
+
+import itertools
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from graphmill import storage
+from graphmill.cli import exit_codes, main
+from graphmill.config import load, parsed_yaml
+from graphmill.config.yaml_text import lines
+from graphmill.errors import ConfigError, FormatError
+from graphmill.storage import hadoop_conf
+
+
+def nested_aliases(depth: int, width: int) -> str:
+    """A list that stands for width**depth words."""
+    names = [f"a{number}" for number in range(depth + 1)]
+    rows = [f"{names[0]}: &{names[0]} word"]
+    for below, name in itertools.pairwise(names):
+        rows.append(f"{name}: &{name} [{', '.join([f'*{below}'] * width)}]")
+    return "\n".join(rows)
+
+
+@given(st.integers(1, 12), st.integers(1, 9))
+def test_aliases_mean_little_or_are_refused(depth: int, width: int) -> None:
+    text = nested_aliases(depth, width)
+    repeated = sum(width**each for each in range(1, depth + 1)) * 2  # lists and words
+    if repeated > 60_000:
+        with pytest.raises(ConfigError, match=r"aliases \(\*name\) that repeat at most 10,000"):
+            parsed_yaml(text, "here")
+    elif repeated < 5_000:
+        assert len(json.dumps(parsed_yaml(text, "here"))) >= width**depth
+
+
+@pytest.mark.parametrize(
+    "text", ["a: &a [*a]", "a: &a {b: *a}", "&a [&b [*a], *b]", "a: &a {<<: *a}", nested_aliases(9, 9)]
+)
+def test_a_command_ends_at_once(tmp_path: Path, text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "c.yaml"
+    path.write_text(text)
+    assert exit_codes.exit_code(lambda: main.command.main(["check", str(path)], standalone_mode=False)) == 2
+    assert "cannot be parsed as YAML" in capsys.readouterr().err
+    with pytest.raises(ConfigError, match="cannot be parsed as YAML"):
+        load(None, [f"a={text}"])
+
+
+def test_aliases_of_a_usual_size_still_mean_what_they_say() -> None:
+    text = "x: &x {operator: none, weight: 2}\nrelations: [{<<: *x, name: a}, {<<: *x, name: b}, *x]"
+    shared = {"operator": "none", "weight": 2}
+    relations = [shared | {"name": "a"}, shared | {"name": "b"}, shared]
+    assert parsed_yaml(text, "here") == {"x": shared, "relations": relations}
+    assert lines(text)["relations", "1", "name"] == 2
+
+
+def test_a_message_shows_the_beginning_of_a_long_value() -> None:
+    with pytest.raises(ConfigError, match="dimension") as caught:
+        load(None, ["output=x", "entities={a: {}}", "relations=[]", f"dimension={'x' * 100_000}"])
+    assert len(str(caught.value)) < 10_000
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, "9" * 100_000, '{"a":' * 100_000])
+def test_deep_and_long_json(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "x.json"
+    path.write_text(text)
+    with pytest.raises(FormatError, match=r"x\.json: expected a JSON object"):
+        storage.read_json(str(path))
+
+
+def test_a_sparse_file_is_no_text(tmp_path: Path) -> None:
+    path = tmp_path / "run.json"
+    with path.open("wb") as file:
+        file.truncate(1 << 40)
+    for read in (storage.read_json, storage.read_text, load):
+        with pytest.raises(FormatError, match=r"run\.json: expected at most .* bytes of text, found 1,099"):
+            read(str(path))
+
+
+def test_entities_of_xml(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = [f"a{number}" for number in range(10)]
+    entities = ['<!ENTITY a0 "words">']
+    for below, name in itertools.pairwise(names):
+        entities.append(f'<!ENTITY {name} "{f"&{below};" * 20}">')
+    text = f"<!DOCTYPE x [{''.join(entities)}]><configuration>&a9;</configuration>"
+    (tmp_path / "core-site.xml").write_text(text)
+    monkeypatch.setenv(hadoop_conf.VARIABLE, str(tmp_path))
+    with pytest.raises(ConfigError, match=r"core-site\.xml: expected Hadoop's XML"):
+        hadoop_conf.default_fs()
