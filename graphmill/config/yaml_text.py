@@ -111,12 +111,8 @@ def lines(text: str) -> dict[Place, int]:
         yaml.YAMLError: the text is not YAML.
     """
     found: dict[Place, int] = {}
-    visited: set[yaml.Node] = set()  # an alias stands for a node that has its lines already
 
     def visit(node: yaml.Node, place: Place) -> None:
-        if node in visited:
-            return
-        visited.add(node)
         if isinstance(node, yaml.MappingNode):
             children = [(key.value, key, value) for key, value in node.value]
         elif isinstance(node, yaml.SequenceNode):
