@@ -2,6 +2,7 @@
 
 embeddings/                             replaced as a whole, once every row is written and counted
     {type}/part-{partition:05d}.parquet
+    _checksums.xxh128                   checksums of the files
 """
 
 from collections.abc import Collection
@@ -20,17 +21,20 @@ from graphmill.run.lock import NO_CLAIM, Claim
 from graphmill.run.outlook import GraphSize, Outlook
 from graphmill.run.output_checks import check_folder
 from graphmill.run.trained_with import changes_in_errors
+from graphmill.storage import Checksums
 from graphmill.trained.partition import MeasuredPartition, check_partitions, measure_partition
 from remap.config import RemapConfig
 from remap.output.align import Alignment
-from remap.output.complete import check_complete
+from remap.output.complete import complete
 from remap.output.partition import write_partition
 from remap.output.relation_parameters import RELATIONS, write_relation_parameters
 from remap.sources.earlier import parts_of
 from remap.sources.id_map import Sources, check_maps, open_sources
 from remap.sources.inputs import find_inputs, select_types
 
-_OURS = rf"part-[0-9]{{5,}}(?:_[0-9]{{5,}})?\.(?:parquet|csv)|{storage.MARKER}|{RELATIONS}"
+_OURS = (
+    rf"part-[0-9]{{5,}}(?:_[0-9]{{5,}})?\.(?:parquet|csv)|{storage.MARKER}|{storage.PUBLISHED}|{RELATIONS}"
+)
 
 
 def check(config: Config, coming: Collection[str] = ()) -> str:
@@ -113,24 +117,23 @@ def _run(
     matrices = {} if alignment is None else alignment.matrices
     with storage.atomic_directory(config.embedding_path) as folder:
         arguments = [(inputs, part, folder, settings, matrices.get(part.dimension)) for part in parts]
-        files: list[dict[str, int]] = run_tasks(
+        files: list[tuple[dict[str, int], Checksums]] = run_tasks(
             client, write_partition, arguments, description="remapping", unit="partitions"
         )
-        written = {uri: num_rows for each in files for uri, num_rows in each.items()}
+        checksums = {uri: checksum for _, each in files for uri, checksum in each.items()}
         if settings.relations:
             uri = storage.join(folder, RELATIONS)
-            written[uri] = 0
-            num_parameters = write_relation_parameters(config, inputs, uri)
-        check_complete(folder, set(written))
+            num_parameters = write_relation_parameters(config, inputs, uri, checksums)
+        complete(folder, checksums)
         claim.check()
     num_rows = dict.fromkeys(num_partitions, 0)
-    for part, each in zip(parts, files, strict=True):
-        num_rows[part.entity_type] += sum(each.values())
+    for part, (counts, _) in zip(parts, files, strict=True):
+        num_rows[part.entity_type] += sum(counts.values())
     return {
         "checkpoint_version": inputs.version,
         "raw_ids_from": inputs.id_source,
-        "num_rows": sum(written.values()),
-        "num_files": len(written),
+        "num_rows": sum(num_rows.values()),
+        "num_files": len(checksums),
         **({"num_relation_parameters": num_parameters} if settings.relations else {}),
         **({"aligned": alignment.figures} if alignment is not None else {}),
         "types": {

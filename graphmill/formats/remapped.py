@@ -5,6 +5,7 @@
             id          string
             type        dictionary<string>
             embedding   fixed_size_list<float32>[D]
+        _checksums.xxh128                       compared by whoever reads a part
 
 Source: docs/formats/embeddings.md.
 """
@@ -23,6 +24,7 @@ from graphmill import storage
 from graphmill.errors import FormatError
 from graphmill.formats.parquet import bounds, check_schema, iter_columns, open_parquet
 from graphmill.formats.parquet.vectors import Table, new_table
+from graphmill.storage import Checksums
 
 Compression = Literal["none", "zstd"]
 Floats = npt.NDArray[np.float32]
@@ -99,14 +101,15 @@ def new_part(
     dimension: int,
     compression: Compression = "none",
     more: Sequence[pa.Field] = (),
+    checksums: Checksums | None = None,
 ) -> Iterator[PartWriter]:
     """Open a new part, for appending within the block, maybe with `more` columns; atomic.
 
-    Memory: one append.
+    Adds its checksum to `checksums`. Memory: one append.
     """
     uri = part_uri(embedding_path, entity_type, partition)
     with (
-        storage.atomic_output(uri, is_large=True) as stream,
+        storage.atomic_output(uri, is_large=True, checksums=checksums) as stream,
         new_table(
             stream,
             schema(dimension, more),
@@ -136,10 +139,10 @@ def read_part(embedding_path: str, entity_type: str, partition: int) -> pa.Table
 
     Raises:
         NotFoundError: there is no such part.
-        FormatError: it does not follow docs/formats/embeddings.md.
+        FormatError: it does not follow docs/formats/embeddings.md, or has another checksum.
     """
     uri = part_uri(embedding_path, entity_type, partition)
-    with open_parquet(uri) as parquet:
+    with open_parquet(uri, storage.manifest_of_table(uri)) as parquet:
         bounds.check_whole(parquet, uri)
         return parquet.read(columns=schema(_dimension(parquet, uri)).names)
 
@@ -165,10 +168,10 @@ def iter_part(
 
     Raises:
         NotFoundError: there is no such part.
-        FormatError: it does not follow docs/formats/embeddings.md.
+        FormatError: it does not follow docs/formats/embeddings.md, or has another checksum.
     """
     uri = part_uri(embedding_path, entity_type, partition)
-    with open_parquet(uri) as parquet:
+    with open_parquet(uri, storage.manifest_of_table(uri)) as parquet:
         dimension = _dimension(parquet, uri)
         for _, (ids, embeddings) in iter_columns(parquet, uri, ["id", "embedding"], batch_rows):
             values = embeddings.flatten()

@@ -20,10 +20,13 @@ from graphmill.storage.atomic import (
 )
 from graphmill.storage.checksums import (
     CHECKSUMS,
+    PUBLISHED,
     Checksums,
     Manifest,
     manifest_of,
+    manifest_of_table,
     open_compared,
+    published_manifest,
     read_checksums,
 )
 from graphmill.storage.checksums import read_bytes as read_compared

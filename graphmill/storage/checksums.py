@@ -3,6 +3,7 @@
     entities/checksums.xxh128           of every file of the folder
     edges/train/checksums.xxh128
     checkpoint/checksums.v3.xxh128      of every file of version 3
+    embeddings/_checksums.xxh128        of every table; Spark and others skip names that begin with _
 
 One line per file, sorted by path: XXH3 of 128 bits in hexadecimal, two spaces, path below the manifest's
 folder. `xxhsum -c checksums.xxh128` compares them too. A file without a line is not compared.
@@ -27,6 +28,7 @@ from graphmill.storage import fs
 from graphmill.storage.uri import join, local_path, name, parent
 
 CHECKSUMS = "checksums.xxh128"
+PUBLISHED = "_checksums.xxh128"
 
 _BLOCK_BYTES = 1 << 20
 _LINE = re.compile(r"(?P<escaped>\\?)(?P<checksum>[0-9a-f]{32})  (?P<path>.+)\n")
@@ -45,6 +47,17 @@ class Manifest(NamedTuple):
 def manifest_of(folder: str) -> Manifest:
     """The manifest of a folder that a stage writes as a whole."""
     return Manifest(join(folder, CHECKSUMS))
+
+
+def published_manifest(folder: str) -> Manifest:
+    """The manifest of a folder of tables that other programs read too."""
+    return Manifest(join(folder, PUBLISHED), "write the folder again")
+
+
+def manifest_of_table(uri: str) -> Manifest | None:
+    """The manifest beside a published table or above its folder; None for tables of others."""
+    manifests = map(published_manifest, (parent(uri), parent(parent(uri))))
+    return next((each for each in manifests if fs.exists(each.uri)), None)
 
 
 def of_bytes(content: bytes) -> str:

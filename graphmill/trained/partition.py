@@ -126,12 +126,16 @@ def iter_vectors(inputs: Inputs, part: MeasuredPartition, batch_rows: int) -> It
 
 
 def gather_vectors(inputs: Inputs, part: MeasuredPartition, rows: Numbers) -> Floats:
-    """Read the vectors of some rows, which ascend, float32 [n, D]; as `iter_vectors`, without checksum."""
+    """Read the vectors of some rows, which ascend, float32 [n, D], as `iter_vectors`.
+
+    A local file is compared with its checksum, once in a process. HDFS compares what it reads itself.
+    """
     checkpoint = inputs.open_checkpoint(allow_non_finite=True)
     global_D = _global_embedding(inputs, part, checkpoint)
     gathered = np.empty((len(rows), part.dimension), np.float32)
     most = max(1, READ_BYTES // (4 * part.dimension))
-    with checkpoint.open_rows(part.entity_type, part.partition) as stored:
+    is_local = storage.is_local(part.embeddings_uri)
+    with checkpoint.open_rows(part.entity_type, part.partition, whole=is_local) as stored:
         start = 0
         while start < len(rows):  # neighbours are read together
             stop = int(np.searchsorted(rows, rows[start] + most))

@@ -6,6 +6,7 @@
     _model.json                 how to decode and to score; see `model`
     _relations.parquet          parameters of the relations' operators
     _export.json                what was asked, sizes, and the loss
+    _checksums.xxh128           checksums of the files
     _SUCCESS
 
 .{to}.tmp-{digest}/             the folder until then; the next run with the same settings goes on with it
@@ -29,6 +30,8 @@ from graphmill.errors import BadInputError, ConfigError, NotFoundError
 from graphmill.run import record
 from graphmill.run.lock import NO_CLAIM, Claim
 from graphmill.run.output_checks import check_result_folder
+from graphmill.storage import Checksums
+from graphmill.storage.checksums import of_bytes
 from graphmill.trained.inputs import Inputs
 from graphmill.trained.table import EntityTable, read_tables
 from graphmill.vocab import Side
@@ -40,12 +43,12 @@ from remap.export.formats import FORMATS
 from remap.export.formats.faiss_index import import_faiss
 from remap.export.pieces import CODEC_FILES, WORK
 from remap.export.source import Source
-from remap.output.complete import check_complete
+from remap.output.complete import complete
 from remap.output.relation_parameters import RELATIONS, write_relation_parameters
 from remap.sources.inputs import find_inputs
 
 RECORD, MODEL = "_export.json", "_model.json"
-_LAYOUT = 1  # of files and codecs: a folder of another one is made anew
+_LAYOUT = 2  # of files and codecs: a folder of another one is made anew
 _SCALE_FREE = ("none", "diagonal", "linear", "complex_diagonal", "rotation")
 
 log = logging.getLogger("graphmill")
@@ -81,7 +84,12 @@ def check(config: Config, wish: Wish, to: str) -> None:
     """
     kind = FORMATS[wish.format]
     names = "|".join(
-        [kind.names, *kind.others, *CODEC_FILES, *map(str, (MODEL, RECORD, RELATIONS, storage.MARKER))]
+        [
+            kind.names,
+            *kind.others,
+            *CODEC_FILES,
+            *map(str, (MODEL, RECORD, RELATIONS, storage.MARKER, storage.PUBLISHED)),
+        ]
     )
     _check_folder(to, names)
     for name in wish.types:
@@ -188,11 +196,12 @@ def _run(
     tables = read_tables(config, inputs, types, measuring)
     sources = {name: _source(config, wish, table, folder, client) for name, table in tables.items()}
     found = pieces.write(client, FORMATS[wish.format], list(sources.values()), folder)
-    files = [uri for each in found for uri in each["files"]]
-    files += FORMATS[wish.format].finish(folder, list(sources.values()))
+    checksums = {uri: checksum for each in found for uri, checksum in each["files"].items()}
+    checksums |= FORMATS[wish.format].finish(folder, list(sources.values()))
     of_codecs = {name: pieces.table_uris(folder, name, source.codec) for name, source in sources.items()}
-    files += [uri for each in of_codecs.values() for uri in each.values()]
-    files += _write_model(config, wish, inputs, list(sources.values()), of_codecs, folder)
+    of_tables = [uri for each in of_codecs.values() for uri in each.values()]
+    checksums |= {uri: of_bytes(storage.read_bytes(uri)) for uri in of_tables}
+    _write_model(config, wish, inputs, list(sources.values()), of_codecs, folder, checksums)
     figures = {
         "precision": wish.precision,
         "format": wish.format,
@@ -203,7 +212,7 @@ def _run(
         figures["loss"] = _loss(config, wish, inputs, tables, sources, folder, client, claim)
     storage.write_text(storage.join(folder, RECORD), json.dumps(figures, indent=1) + "\n")
     storage.delete(storage.join(folder, WORK))
-    check_complete(folder, {*files, storage.join(folder, RECORD)})
+    complete(folder, checksums, RECORD)
     return figures
 
 
@@ -230,10 +239,11 @@ def _write_model(
     sources: Sequence[Source],
     of_codecs: Mapping[str, Mapping[str, str]],
     folder: str,
-) -> list[str]:
-    """Write the description of the model, and the parameters of its relations; return the files."""
+    checksums: Checksums,
+) -> None:
+    """Write the description of the model, and the parameters of its relations."""
     uris = [storage.join(folder, name) for name in (RELATIONS, MODEL)]
-    write_relation_parameters(config, inputs, uris[0])
+    write_relation_parameters(config, inputs, uris[0], checksums)
     read = inputs.open_checkpoint(allow_non_finite=True).read_model()
     is_two_sided = config.dynamic_relations or any(
         f"{Side.LHS}_operators" in key for key in (read.parameters if read else ())
@@ -243,8 +253,7 @@ def _write_model(
         for name, each in of_codecs.items()
     }
     content = model.described(config, sources, tables, wish.format, inputs.version, is_two_sided=is_two_sided)
-    storage.write_text(uris[1], json.dumps(content, indent=1, ensure_ascii=False) + "\n")
-    return uris
+    storage.write_text(uris[1], json.dumps(content, indent=1, ensure_ascii=False) + "\n", checksums)
 
 
 def _sizes(

@@ -1,6 +1,6 @@
 """Pieces of an export and their notes: what a killed export has finished is not done again.
 
-{folder}/_work/{type}-{partition}.json      files and bytes of a finished piece
+{folder}/_work/{type}-{partition}.json      checksums and bytes of the files of a finished piece
 {folder}/{type}/_scales.npy, _centroids.npy the tables of a fitted codec
 """
 
@@ -43,7 +43,11 @@ def write_piece(kind: Format, source: Source, partition: int, folder: str) -> di
         noted: dict[str, Any] = storage.read_json(note_uri)
         return noted
     files = kind.write(source, partition, folder)
-    note = {"entity_type": source.entity_type, "files": files, "bytes": sum(map(size_of, files))}
+    note: dict[str, Any] = {
+        "entity_type": source.entity_type,
+        "files": files,
+        "bytes": sum(map(size_of, files)),
+    }
     storage.write_text(note_uri, json.dumps(note) + "\n")
     return note
 

@@ -3,6 +3,7 @@
 {to}/                           takes its place as a whole, once every file is written
     part-{number:05d}.parquet   the rows of one piece of the table, in their order, with more columns
     _features.json              what was asked, and figures
+    _checksums.xxh128           checksums of the files
     _SUCCESS
 
 A run that was killed goes on with the files that it has finished: its unfinished folder has a name made from
@@ -28,6 +29,7 @@ from graphmill.errors import BadInputError, ConfigError
 from graphmill.run import record
 from graphmill.run.lock import NO_CLAIM, Claim
 from graphmill.run.output_checks import check_result_folder
+from graphmill.storage import Checksums
 from graphmill.trained.features import Form
 from graphmill.trained.inputs import Inputs
 from graphmill.trained.table import read_tables
@@ -35,12 +37,13 @@ from remap.config import RemapConfig
 from remap.features.joined import IdColumn, Joining, ReadRows, write_part
 from remap.features.request import Request, components_of, folded_parts, similar_of
 from remap.fold_in import job as fold_in
-from remap.output.complete import check_complete
+from remap.output.complete import complete
 from remap.predict import given
 from remap.sources.inputs import find_inputs
 
 RECORD = "_features.json"
-_OURS = rf"part-[0-9]{{5,}}\.parquet|{storage.MARKER}|{RECORD}"
+_OURS = rf"part-[0-9]{{5,}}\.parquet|{storage.MARKER}|{storage.PUBLISHED}|{RECORD}"
+_LAYOUT = 2  # of unfinished files: a folder of another one is not continued
 _COUNTS, _FOLDED = "_counts", "_folded"
 _SHOWN = 5
 
@@ -111,16 +114,18 @@ def run(
         "features": asked | {"memory_bytes": request.memory_bytes},
         "inputs": [*record.describe_inputs(uris), {"table": table.made_from}],
     }
-    digest = hashlib.sha256(json.dumps([made_from, inputs.version], sort_keys=True).encode()).hexdigest()
+    digest = hashlib.sha256(
+        json.dumps([made_from, inputs.version, _LAYOUT], sort_keys=True).encode()
+    ).hexdigest()
     with _continued(to, digest[:12]) as folder:
         joining = _joining(config, request, inputs, table, folder, client, fold_ids_in)
-        counts, files = _write(joining, table, folder, client)
+        counts, checksums = _write(joining, table, folder, client)
         for each in (_COUNTS, _FOLDED):
             storage.delete(storage.join(folder, each))
-        figures = asked | {"checkpoint_version": inputs.version, "num_files": len(files)} | counts
+        figures = asked | {"checkpoint_version": inputs.version, "num_files": len(checksums)} | counts
         figures |= _told(joining) | {"seconds": round(time.monotonic() - began_s, 3)}
         storage.write_text(storage.join(folder, RECORD), json.dumps(figures, indent=1) + "\n")
-        check_complete(folder, {*files, storage.join(folder, RECORD)})
+        complete(folder, checksums, RECORD)
         storage.write_marker(folder, made_from)
         claim.check()
         storage.replace_directory(folder, to)
@@ -220,8 +225,8 @@ def is_folded(uri: str) -> bool:
 
 def _write(
     joining: Joining, table: TableToRead, folder: str, client: Client
-) -> tuple[dict[str, Any], list[str]]:
-    """Write all files; return counts and files."""
+) -> tuple[dict[str, Any], Checksums]:
+    """Write all files; return counts, and the checksums of the files."""
     pieces = list(table.pieces) or [()]
     numbers = range(len(pieces))
     files = [storage.join(folder, f"part-{number:05d}.parquet") for number in numbers]
@@ -239,7 +244,8 @@ def _write(
     }
     for name, each in columns.items():
         _check_found(name, each)
-    return {"num_rows": sum(each["num_rows"] for each in written), "columns": columns}, files
+    checksums = {uri: str(each["checksum"]) for uri, each in zip(files, written, strict=True)}
+    return {"num_rows": sum(each["num_rows"] for each in written), "columns": columns}, checksums
 
 
 def _added(parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

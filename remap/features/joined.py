@@ -21,6 +21,7 @@ from graphmill.checkpoints import Floats
 from graphmill.display import progress
 from graphmill.formats.parquet import iter_columns, open_parquet
 from graphmill.sorted_arrays import distinct
+from graphmill.storage import Checksums
 from graphmill.trained.features import Form, Numbers
 from graphmill.trained.relation import check_magnitude
 from graphmill.trained.table import UNKNOWN, EntityTable
@@ -69,7 +70,7 @@ class Joining:
 
 
 def write_part(joining: Joining, read: ReadRows, group: Any, uri: str, counts_uri: str) -> dict[str, Any]:
-    """Write the file of one piece, unless an earlier run has; return counts by column.
+    """Write the file of one piece, unless an earlier run has; return counts by column, and its checksum.
 
     Raises:
         RawTableError: the table cannot be read.
@@ -80,9 +81,11 @@ def write_part(joining: Joining, read: ReadRows, group: Any, uri: str, counts_ur
         return found
     counts: dict[str, Any] = {"num_rows": 0, "columns": [_no_counts() for _ in joining.columns]}
     names = joining.schema.names
-    options = {"compression": "zstd", "use_dictionary": names, "write_statistics": names}
+    options: dict[str, Any] = {"compression": "zstd", "use_dictionary": names, "write_statistics": names}
+    options["write_page_checksum"] = True
+    checksums: Checksums = {}
     with (
-        storage.atomic_output(uri, is_large=True) as stream,
+        storage.atomic_output(uri, is_large=True, checksums=checksums) as stream,
         pq.ParquetWriter(stream, joining.result, **options) as parquet,
     ):
         blocks = read(joining.schema, [each.name for each in joining.columns], group)
@@ -98,6 +101,7 @@ def write_part(joining: Joining, read: ReadRows, group: Any, uri: str, counts_ur
                 ]
                 parquet.write_table(pa.table([*part.columns, *more], schema=joining.result))
             counts["num_rows"] += len(rows)
+    counts["checksum"] = checksums[uri]
     storage.write_text(counts_uri, json.dumps(counts))
     return counts
 
@@ -190,7 +194,7 @@ def _folded(column: IdColumn, names: pa.Array, code_M: Numbers) -> Iterator[tupl
     """Find ids among the folded ones: their places in `code_M`, vectors and confidences."""
     wanted = names.take(pa.array(code_M))
     for uri in column.folded:
-        with open_parquet(uri) as parquet:
+        with open_parquet(uri, storage.manifest_of_table(uri)) as parquet:
             columns = ["id", "embedding", "confidence"]
             for _, (ids, vectors, confidence) in iter_columns(parquet, uri, columns, _FOLDED_ROWS):
                 at = pc.index_in(wanted, value_set=ids)

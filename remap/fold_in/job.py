@@ -3,6 +3,7 @@
 {to}/                           replaced as a whole, once every file is written
     {type}/part-00000.parquet   id, type, embedding, confidence, num_edges
     _fold_in.json               what was asked, and figures
+    _checksums.xxh128           checksums of the files
     _SUCCESS
 """
 
@@ -21,19 +22,19 @@ from graphmill.cluster import run_tasks
 from graphmill.config import Config
 from graphmill.errors import ConfigError
 from graphmill.fold_in.options import Options, ignores_regularizer, solvable_types
-from graphmill.formats import remapped
 from graphmill.run import record
 from graphmill.run.lock import NO_CLAIM, Claim
 from graphmill.run.output_checks import check_result_folder
+from graphmill.storage import Checksums
 from graphmill.trained.inputs import Inputs, find_inputs
 from graphmill.trained.table import read_tables
 from remap.fold_in.sorting import Sorting, sort_piece
-from remap.output.complete import check_complete
+from remap.output.complete import complete
 
 RECORD = "_fold_in.json"
 GROUP_ROWS = 1 << 17
 _WORK = "_work"
-_OURS = rf"part-[0-9]{{5,}}\.parquet|{storage.MARKER}|{RECORD}"
+_OURS = rf"part-[0-9]{{5,}}\.parquet|{storage.MARKER}|{storage.PUBLISHED}|{RECORD}"
 
 ReadTables = Callable[[str, Client], Sequence[Mapping[str, Any]]]
 """Writes the tables as pieces into a folder, as etl/pieces.py does, and describes them."""
@@ -93,13 +94,13 @@ def run(
     with storage.atomic_directory(to) as folder:
         work = storage.join(folder, _WORK)
         pieces = read(work, client)
-        counts, files = _solve(config, request, inputs, pieces, work, folder, client)
+        counts, checksums = _solve(config, request, inputs, pieces, work, folder, client)
         storage.delete(work)
         asked = {**request.described, **asdict(request.options), "max_edges": request.max_edges}
-        figures = asked | {"checkpoint_version": inputs.version, "num_files": len(files)} | counts
+        figures = asked | {"checkpoint_version": inputs.version, "num_files": len(checksums)} | counts
         figures["seconds"] = round(time.monotonic() - began_s, 3)
         storage.write_text(storage.join(folder, RECORD), json.dumps(figures, indent=1) + "\n")
-        check_complete(folder, {*files, storage.join(folder, RECORD)})
+        complete(folder, checksums, RECORD)
         uris = [config.entity_path, config.checkpoint_path, *request.uris]
         storage.write_marker(folder, {"fold_in": asked, "inputs": record.describe_inputs(uris)})
         claim.check()
@@ -114,8 +115,8 @@ def _solve(
     work: str,
     folder: str,
     client: Client,
-) -> tuple[dict[str, int], list[str]]:
-    """Sort the pieces, and solve their ids; return counts, and the files of vectors."""
+) -> tuple[dict[str, int], Checksums]:
+    """Sort the pieces, and solve their ids; return counts, and the checksums of the files of vectors."""
     measure = partial(run_tasks, client, description="measuring", unit="partitions")
     tables = read_tables(config, inputs, solvable_types(config), measure)
     num_rows = sum(each["num_rows"] for each in pieces)
@@ -132,9 +133,11 @@ def _solve(
     model = client.submit(_read_model, config, inputs, tables, request.options, pure=False)
     groups = [(name, group) for name in new_types for group in range(sorting.num_groups)]
     solving = [(model, sorting, uris, *each, request.max_edges, folder) for each in groups]
-    solved = _added(run_tasks(client, _solve_group, solving, description="solving", unit="groups"))
+    written = run_tasks(client, _solve_group, solving, description="solving", unit="groups")
+    solved = _added([counts for counts, _ in written])
     solved["num_over_limit"] = found["num_usable"] - solved["num_edges"]
-    return {"num_rows": num_rows} | found | solved, [remapped.part_uri(folder, *each) for each in groups]
+    checksums = {uri: checksum for _, each in written for uri, checksum in each.items()}
+    return {"num_rows": num_rows} | found | solved, checksums
 
 
 def _read_model(*arguments: Any) -> Any:
@@ -143,7 +146,7 @@ def _read_model(*arguments: Any) -> Any:
     return read_model(*arguments)
 
 
-def _solve_group(*arguments: Any) -> dict[str, int]:
+def _solve_group(*arguments: Any) -> tuple[dict[str, int], Checksums]:
     from remap.fold_in.solving import solve_group
 
     return solve_group(*arguments)

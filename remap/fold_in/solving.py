@@ -19,6 +19,7 @@ from graphmill.fold_in.frozen import FrozenModel
 from graphmill.fold_in.new_edges import Mentions, NewEdges
 from graphmill.fold_in.solver import OF_JOB, Solver
 from graphmill.formats import remapped
+from graphmill.storage import Checksums
 from graphmill.trained.relation import check_magnitude
 from graphmill.trained.table import Numbers
 from graphmill.vocab import Side
@@ -41,8 +42,8 @@ def solve_group(
     group: int,
     max_edges: int,
     folder: str,
-) -> dict[str, int]:
-    """Write the vectors of one group; return counts of ids, of ids without edges, and of edges.
+) -> tuple[dict[str, int], Checksums]:
+    """Write the vectors of one group; return counts of ids, of ids without edges, of edges, and checksums.
 
     Raises:
         FormatError: a vector of the run is damaged, or too large.
@@ -54,7 +55,9 @@ def solve_group(
     edges, mentions = _split(sorting, rows, id_K, max_edges)
     dimension = model.config.entity_dimension(entity_type)
     counts = np.bincount(edges.id_E, minlength=len(ids)).astype(np.int32)
-    with remapped.new_part(folder, entity_type, group, dimension, more=COLUMNS) as part:
+    checksums: Checksums = {}
+    new_part = remapped.new_part(folder, entity_type, group, dimension, more=COLUMNS, checksums=checksums)
+    with new_part as part:
         solver = Solver(model, entity_type)
         for start, stop in _blocks(edges.id_E, len(ids), MOST_FLOATS // dimension):
             of_edges, of_mentions = (
@@ -73,7 +76,7 @@ def solve_group(
         "num_ids": len(ids),
         "num_without_edges": int((counts == 0).sum()),
         "num_edges": len(edges.id_E),
-    }
+    }, checksums
 
 
 def _blocks(id_E: Numbers, num_ids: int, most_edges: int) -> Iterator[tuple[int, int]]:

@@ -28,9 +28,10 @@ def find_id(tables: dict[str, list[VectorTable]], raw_id: str, entity_type: str 
         for table in tables[name]:
             if not any(pc.index(ids, raw_id).as_py() >= 0 for ids in table.iter_ids()):
                 continue
-            for ids, rows_ND in table.batches():
+            for ids, rows_ND in table.batches():  # to the end, where its checksum is compared
                 if (row := pc.index(ids, raw_id).as_py()) >= 0:
-                    return name, rows_ND[row].copy()
+                    vector_D = rows_ND[row].copy()
+            return name, vector_D
     raise NotFoundError(f"--id {raw_id}: there is no such id among {', '.join(searched)}")
 
 

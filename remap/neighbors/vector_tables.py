@@ -32,9 +32,9 @@ class VectorTable:
         """Read ids (string [N]) and vectors [N, D].
 
         Raises:
-            FormatError: the vectors differ in length, or there are nulls.
+            FormatError: the file is damaged, the vectors differ in length, or there are nulls.
         """
-        with open_parquet(self.uri) as parquet:
+        with open_parquet(self.uri, storage.manifest_of_table(self.uri)) as parquet:
             for _, (ids, lists) in iter_columns(parquet, self.uri, [self.ids, self.vectors], BATCH_ROWS):
                 if not len(ids):
                     continue

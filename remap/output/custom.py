@@ -16,6 +16,7 @@ from graphmill.errors import FormatError
 from graphmill.formats.parquet import bounds, open_parquet
 from graphmill.formats.parquet.vectors import Table
 from graphmill.formats.remapped import Floats
+from graphmill.storage import Checksums
 from graphmill.trained.partition import MeasuredPartition
 from remap.config import RemapConfig
 from remap.output.tables import TableOptions, count_rows, open_table, values_type
@@ -25,8 +26,8 @@ Rows = tuple[pa.Array, Floats]
 
 def write_custom(
     batches: Iterator[Rows], part: MeasuredPartition, embedding_path: str, settings: RemapConfig
-) -> dict[str, int]:
-    """Write the files of one partition; return the rows of each file, counted after writing."""
+) -> tuple[dict[str, int], Checksums]:
+    """Write the files of one partition; return the rows of each, counted after writing, and its checksum."""
     options = TableOptions(
         settings.output_format,
         settings.output_delimiter,
@@ -39,16 +40,17 @@ def write_custom(
     if settings.ids_path:
         batches = _selected(batches, read_ids(settings.ids_path))
     written: dict[str, int] = {}
+    checksums: Checksums = {}
     for number, rows in enumerate(split_into_files(batches, settings.rows_per_file)):
         suffix = f"_{number:05d}" if settings.rows_per_file else ""
         name = f"part-{part.partition:05d}{suffix}.{settings.output_format}"
         uri = storage.join(embedding_path, part.entity_type, name)
-        with open_table(uri, schema, options) as table:
+        with open_table(uri, schema, options, checksums) as table:
             written[uri] = _write(table, rows, part.entity_type)
         counted = count_rows(uri, options)
         if counted != written[uri]:
             raise FormatError(f"{uri}: expected {written[uri]} rows as written, found {counted}")
-    return written
+    return written, checksums
 
 
 def _write(table: Table, rows: Iterator[Rows], entity_type: str) -> int:
@@ -98,7 +100,7 @@ def read_ids(uri: str) -> pa.Array:
 @lru_cache(maxsize=1)
 def _read_ids(uri: str, _status: storage.FileStatus | None) -> pa.Array:
     """Read the ids; the status is a key of the cache because the file may change between two runs."""
-    with open_parquet(uri) as parquet:
+    with open_parquet(uri, storage.manifest_of_table(uri)) as parquet:
         bounds.check_whole(parquet, uri)
         table = parquet.read()
     for column in table.columns:

@@ -13,6 +13,7 @@ from graphmill.checkpoints.finite import first_not_finite
 from graphmill.display import progress
 from graphmill.errors import FormatError
 from graphmill.formats import remapped
+from graphmill.storage import Checksums
 from graphmill.trained.inputs import Inputs
 from graphmill.trained.partition import MeasuredPartition, iter_ids, iter_vectors
 from remap.config import RemapConfig
@@ -26,8 +27,8 @@ def write_partition(
     embedding_path: str,
     settings: RemapConfig,
     matrix_DD: Floats | None = None,
-) -> dict[str, int]:
-    """Write one partition's files and count their rows; return the rows of each file.
+) -> tuple[dict[str, int], Checksums]:
+    """Write one partition's files and count their rows; return the rows and the checksum of each file.
 
     With `matrix_DD`, vectors are multiplied by it: a vector x becomes x matrix_DD.
 
@@ -39,16 +40,14 @@ def write_partition(
         rows = ((ids, vectors_ND @ matrix_DD) for ids, vectors_ND in rows)
     if not settings.is_standard:
         return write_custom(rows, part, embedding_path, settings)
-    with remapped.new_part(
-        embedding_path, part.entity_type, part.partition, part.dimension, settings.compression
-    ) as writer:
+    place, checksums = (embedding_path, part.entity_type, part.partition), Checksums()
+    with remapped.new_part(*place, part.dimension, settings.compression, checksums=checksums) as writer:
         for ids, vectors_ND in rows:
             writer.append(ids, vectors_ND)
-    written = remapped.shape_of(embedding_path, part.entity_type, part.partition)
-    uri = remapped.part_uri(embedding_path, part.entity_type, part.partition)
+    written, uri = remapped.shape_of(*place), remapped.part_uri(*place)
     if written != (part.num_rows, part.dimension):
         raise FormatError(f"{uri}: expected {(part.num_rows, part.dimension)} as written, found {written}")
-    return {uri: part.num_rows}
+    return {uri: part.num_rows}, checksums
 
 
 def checked_rows(

@@ -21,6 +21,7 @@ from graphmill.config import Config, RelationConfig
 from graphmill.errors import ConfigError
 from graphmill.formats import entity_counts
 from graphmill.model.parameters import parse_operator_key
+from graphmill.storage import Checksums
 from graphmill.trained.inputs import Inputs
 
 RELATIONS = "_relations.parquet"
@@ -33,8 +34,8 @@ _SCHEMA = pa.schema(
 )
 
 
-def write_relation_parameters(config: Config, inputs: Inputs, uri: str) -> int:
-    """Write the table; return its rows: one for each parameter of each relation.
+def write_relation_parameters(config: Config, inputs: Inputs, uri: str, checksums: Checksums) -> int:
+    """Write the table, and add its checksum; return its rows: one for each parameter of each relation.
 
     Raises:
         ConfigError: the checkpoint holds no relations, or others than the configuration.
@@ -67,8 +68,8 @@ def write_relation_parameters(config: Config, inputs: Inputs, uri: str) -> int:
                     "values": np.asarray(array, np.float32).reshape(-1),
                 }
             )
-    with storage.atomic_output(uri) as stream:
-        pq.write_table(pa.Table.from_pylist(rows, _SCHEMA), stream)
+    with storage.atomic_output(uri, checksums=checksums) as stream:
+        pq.write_table(pa.Table.from_pylist(rows, _SCHEMA), stream, write_page_checksum=True)
     return len(rows)
 
 

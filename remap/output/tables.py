@@ -18,6 +18,7 @@ import pyarrow.csv as pacsv
 from graphmill import storage
 from graphmill.formats.parquet import open_parquet
 from graphmill.formats.parquet.vectors import Column, Table, as_arrow, new_table
+from graphmill.storage import Checksums
 
 Codec = Literal["none", "snappy", "lz4", "zstd"]
 
@@ -48,9 +49,11 @@ def values_type(dtype: str, shape: Sequence[int], options: TableOptions) -> pa.D
 
 
 @contextmanager
-def open_table(uri: str, schema: pa.Schema, options: TableOptions) -> Iterator[Table]:
-    """Open a new table for writing within the block; atomic."""
-    with storage.atomic_output(uri, is_large=True) as stream:
+def open_table(
+    uri: str, schema: pa.Schema, options: TableOptions, checksums: Checksums | None = None
+) -> Iterator[Table]:
+    """Open a new table for writing within the block; atomic. Adds its checksum to `checksums`."""
+    with storage.atomic_output(uri, is_large=True, checksums=checksums) as stream:
         if options.output_format == "csv":
             yield _Csv(stream, schema, options.output_delimiter)
             return

@@ -14,6 +14,7 @@ Shapes: Q ids, U distinct entities among them, M answers.
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +25,7 @@ from graphmill import storage
 from graphmill.formats.parquet import iter_columns, open_parquet
 from graphmill.model.best import Answers
 from graphmill.sorted_arrays import distinct
+from graphmill.storage import Checksums
 from graphmill.trained.table import UNKNOWN
 from remap.predict.calibrated import probabilities_of
 from remap.predict.list_search import search_lists
@@ -73,10 +75,11 @@ def joined(chunks: Sequence[Chunk], most: int) -> list[Chunk]:
     return found
 
 
-def write_answers(asked: Asked, chunk: Chunk, uri: str, done_uri: str | None = None) -> dict[str, int]:
-    """Write the answers of a chunk; return their number, and the number of known edges that are left out.
+def write_answers(asked: Asked, chunk: Chunk, uri: str, done_uri: str | None = None) -> dict[str, Any]:
+    """Write the answers of a chunk; return their number, the number of known edges that are left out, and the
+    file's checksum.
 
-    The same counts go to the file `done_uri`, written last.
+    The same go to the file `done_uri`, written last.
 
     Raises:
         FormatError: a vector or a parameter is damaged, not finite, or too large.
@@ -88,9 +91,9 @@ def write_answers(asked: Asked, chunk: Chunk, uri: str, done_uri: str | None = N
     else:
         answers, num_known = search_lists(asked, asked.lists, number_U)
     place_Q = np.searchsorted(number_U, number_Q)
-    num_rows = _write(asked, ids, place_Q, number_Q != UNKNOWN, answers, uri)
+    num_rows, checksum = _write(asked, ids, place_Q, number_Q != UNKNOWN, answers, uri)
     num_known -= len(number_U) if asked.left_out.itself else 0
-    counts = {"num_answers": num_rows, "num_known_left_out": num_known}
+    counts = {"num_answers": num_rows, "num_known_left_out": num_known, "checksum": checksum}
     if done_uri is not None:
         storage.write_text(done_uri, json.dumps(counts) + "\n")
     return counts
@@ -119,19 +122,19 @@ def _write(
     is_known_Q: npt.NDArray[np.bool_],
     answers: Answers,
     uri: str,
-) -> int:
-    """Write the best answers of each id, in the order of the ids; return their number."""
+) -> tuple[int, str]:
+    """Write the best answers of each id, in the order of the ids; return their number, and the checksum."""
     schema, added = SCHEMA, []
     if asked.scale is not None:
         schema, added = SCHEMA.append(PROBABILITY), [probabilities_of(answers, asked.scale)]
     wanted, place_M = np.unique(answers.candidate, return_inverse=True)  # no search at random places
     names = asked.candidates.names(wanted).cast(pa.large_string()).combine_chunks()
     num_rows = 0
+    checksums: Checksums = {}
+    options: dict[str, Any] = {"compression": "zstd", "use_dictionary": ["id", "relation", "candidate"]}
     with (
-        storage.atomic_output(uri, is_large=True) as stream,
-        pq.ParquetWriter(
-            stream, schema, compression="zstd", use_dictionary=["id", "relation", "candidate"]
-        ) as parquet,
+        storage.atomic_output(uri, is_large=True, checksums=checksums) as stream,
+        pq.ParquetWriter(stream, schema, write_page_checksum=True, **options) as parquet,
     ):
         step = max(1, _ROWS_OF_A_GROUP // asked.k)
         for start in range(0, len(ids), step):
@@ -152,4 +155,4 @@ def _write(
             ]
             parquet.write_table(pa.table(columns, schema=schema), max(len(taken), 1))
             num_rows += len(taken)
-    return num_rows
+    return num_rows, checksums[uri]

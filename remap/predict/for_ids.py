@@ -17,6 +17,7 @@ from graphmill.errors import ConfigError
 from graphmill.model import comparators
 from graphmill.model.calibration import NUM_BEST
 from graphmill.run import record
+from graphmill.storage import Checksums
 from graphmill.trained.inputs import Inputs
 from graphmill.trained.loops import loopless
 from graphmill.trained.relation import Relation, number_of, read_parameters, relation_names, relation_of
@@ -90,8 +91,8 @@ def formula(relation: Relation) -> dict[str, Any]:
 
 def answer_ids(
     config: Config, question: Question, inputs: Inputs, asked: Asked, folder: str, client: Client
-) -> tuple[dict[str, Any], list[str]]:
-    """Write the best candidates of all ids into the folder of a result; return figures and files.
+) -> tuple[dict[str, Any], Checksums]:
+    """Write the best candidates of all ids into the folder of a result; return figures and checksums.
 
     Files that a killed command has finished stay.
     """
@@ -121,7 +122,7 @@ def answer_ids(
     }
     asked, chunks, how = approximate.prepare(question, asked, chunks, folder, made_from, client)
     started_s = time.monotonic()
-    files, sums = _write(asked, chunks, folder, client)
+    checksums, sums = _write(asked, chunks, folder, client)
     log.info("predict: %d answers in %.1f s", sums["num_answers"], time.monotonic() - started_s)
     if question.cosine:
         del sums["num_known_left_out"]
@@ -131,13 +132,13 @@ def answer_ids(
         "candidate_type": candidates.entity_type,
         "itself_left_out": asked.left_out.itself,
     }
-    return kinds | counts | {"num_candidates": candidates.num_entities} | sums | how, files
+    return kinds | counts | {"num_candidates": candidates.num_entities} | sums | how, checksums
 
 
 def _write(
     asked: Asked, chunks: list[Chunk], folder: str, client: Client
-) -> tuple[list[str], dict[str, int]]:
-    """Write the answers of all chunks that have none yet; return files and sums."""
+) -> tuple[Checksums, dict[str, int]]:
+    """Write the answers of all chunks that have none yet; return checksums and sums."""
     files = work.files_of(folder, len(chunks))
     done = [work.done_uri(folder, number) for number in range(len(chunks))]
     counts = [storage.read_json(each) if storage.exists(each) else None for each in done]
@@ -149,8 +150,10 @@ def _write(
     if len(arguments) < len(chunks):
         log.info("predict: %d of %d files are there already", len(chunks) - len(arguments), len(chunks))
     written = run_tasks(client, write_answers, arguments, description="predicting", unit="files")
-    every = [*(each for each in counts if each is not None), *written]
-    return files, {key: sum(each[key] for each in every) for key in ("num_answers", "num_known_left_out")}
+    added = iter(written)
+    every = [next(added) if count is None else count for count in counts]
+    checksums = {uri: each["checksum"] for uri, each in zip(files, every, strict=True)}
+    return checksums, {key: sum(each[key] for each in every) for key in ("num_answers", "num_known_left_out")}
 
 
 def _find(asked: Asked, ids_uri: str, folder: str, client: Client) -> tuple[list[Chunk], dict[str, Any]]:

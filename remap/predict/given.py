@@ -142,7 +142,7 @@ def _columns(uri: str, fields: pa.Schema, columns: Sequence[str]) -> Iterator[pa
         for batch in _text(uri, columns=columns):
             yield batch.select(columns)
         return
-    with open_parquet(uri) as parquet:
+    with open_parquet(uri, storage.manifest_of_table(uri)) as parquet:
         for _, arrays in iter_columns(parquet, uri, columns, READ_ROWS):
             yield pa.table([array.cast(pa.string()) for array in arrays], schema=as_strings)
 

@@ -3,6 +3,7 @@
 {to}/                           replaced as a whole, once every file is written
     part-{number:05d}.parquet   answers or scores, one file per task
     _predict.json               what was asked, and figures
+    _checksums.xxh128           checksums of the files
     _SUCCESS
 """
 
@@ -23,12 +24,13 @@ from graphmill.errors import BadInputError, ConfigError, FormatError, GraphMillE
 from graphmill.run import record
 from graphmill.run.lock import NO_CLAIM, Claim
 from graphmill.run.output_checks import check_folder, check_result_folder
+from graphmill.storage import Checksums
 from graphmill.trained.inputs import Inputs
 from graphmill.trained.relation import number_of, relation_names
 from graphmill.trained.table import EntityTable, read_tables
 from graphmill.vocab import Side
 from remap.config import RemapConfig
-from remap.output.complete import check_complete
+from remap.output.complete import complete
 from remap.predict import given, lists, similar, work
 from remap.predict.calibrated import read_calibration
 from remap.predict.for_ids import answer_ids, asked_of, formula, relation_asked
@@ -40,7 +42,7 @@ from remap.sources.inputs import find_inputs
 
 RECORD = "_predict.json"
 _GIVEN = "_given"
-_OURS = rf"part-[0-9]{{5,}}\.parquet|{storage.MARKER}|{RECORD}"
+_OURS = rf"part-[0-9]{{5,}}\.parquet|{storage.MARKER}|{storage.PUBLISHED}|{RECORD}"
 
 log = logging.getLogger("graphmill")
 
@@ -100,11 +102,12 @@ def run(
     made_from = {"predict": question.described(), "inputs": _inputs(config, question)}
     if question.pairs:
         with storage.atomic_directory(to) as folder:
-            figures, files = _scores(config, question, inputs, tables, folder, client)
+            figures, checksums = _scores(config, question, inputs, tables, folder, client)
             storage.delete(storage.join(folder, _GIVEN))
-            return _complete(question, inputs, folder, figures, files, made_from, claim)
+            return _complete(question, inputs, folder, figures, checksums, made_from, claim)
     asked = asked_of(config, question, inputs, tables)
     asked_from = {
+        "layout": 2,  # of unfinished files: those of another one are not continued
         "memory_bytes": question.memory_bytes,
         "version": inputs.version,
         "index": question.index,
@@ -113,8 +116,8 @@ def run(
     }
     folder = work.begin(to, made_from | asked_from)
     try:
-        figures, files = answer_ids(config, question, inputs, asked, folder, client)
-        figures = _complete(question, inputs, work.answers_of(folder), figures, files, made_from, claim)
+        figures, checksums = answer_ids(config, question, inputs, asked, folder, client)
+        figures = _complete(question, inputs, work.answers_of(folder), figures, checksums, made_from, claim)
     except BadInputError:  # running the same again would not help
         storage.delete(folder)
         raise
@@ -130,15 +133,15 @@ def _complete(
     inputs: Inputs,
     folder: str,
     figures: dict[str, Any],
-    files: Sequence[str],
+    checksums: Checksums,
     made_from: dict[str, Any],
     claim: Claim,
 ) -> dict[str, Any]:
     """Write the record and the marker of a result whose files are written; return all figures."""
-    head = {"checkpoint_version": inputs.version, "num_files": len(files)}
+    head = {"checkpoint_version": inputs.version, "num_files": len(checksums)}
     figures = question.described() | head | figures
     storage.write_text(storage.join(folder, RECORD), json.dumps(figures, indent=1) + "\n")
-    check_complete(folder, {*files, storage.join(folder, RECORD)})
+    complete(folder, checksums, RECORD)
     storage.write_marker(folder, made_from)
     claim.check()
     return figures
@@ -176,8 +179,8 @@ def _scores(
     tables: dict[str, EntityTable],
     folder: str,
     client: Client,
-) -> tuple[dict[str, Any], list[str]]:
-    """Write the scores of all pairs; return figures and files."""
+) -> tuple[dict[str, Any], Checksums]:
+    """Write the scores of all pairs; return figures and checksums."""
     given_uri = question.pairs or ""
     names = relation_names(config)
     dimension = max(table.dimension for table in tables.values())
@@ -190,14 +193,14 @@ def _scores(
     files = [storage.join(folder, f"part-{number:05d}.parquet") for number in range(len(pieces))]
     arguments = [(asked, piece, uri) for piece, uri in zip(pieces, files, strict=True)]
     written = run_tasks(client, write_scores, arguments, description="scoring pairs", unit="files")
-    sums = {key: sum(each[key] for each in written) for key in ("num_pairs", "num_without_score")}
+    sums = {key: sum(each[key] for each, _ in written) for key in ("num_pairs", "num_without_score")}
     if sums["num_without_score"]:
         log.warning(
             "predict: %d of %d pairs have no score: the run does not know an id of theirs",
             sums["num_without_score"],
             sums["num_pairs"],
         )
-    return sums, files
+    return sums, {uri: checksum for _, each in written for uri, checksum in each.items()}
 
 
 def _checked(pairs: pa.Table, names: list[str], uri: str) -> pa.Table:

@@ -21,6 +21,7 @@ from graphmill import storage
 from graphmill.checkpoints import Floats
 from graphmill.config import Config
 from graphmill.display import progress
+from graphmill.storage import Checksums
 from graphmill.trained.inputs import Inputs
 from graphmill.trained.relation import Relation, read_parameters, relation_names, relation_of
 from graphmill.trained.table import UNKNOWN, EntityTable
@@ -56,8 +57,9 @@ class AskedPairs:
     relation: str | None
 
 
-def write_scores(asked: AskedPairs, piece_uri: str, uri: str) -> dict[str, int]:
-    """Write the scores of one piece of the pairs; return the numbers of pairs and of those without score.
+def write_scores(asked: AskedPairs, piece_uri: str, uri: str) -> tuple[dict[str, int], Checksums]:
+    """Write the scores of one piece of the pairs; return the numbers of pairs and of those without score, and
+    checksums.
 
     Raises:
         FormatError: a vector or a parameter is damaged, not finite, or too large.
@@ -76,10 +78,12 @@ def write_scores(asked: AskedPairs, piece_uri: str, uri: str) -> dict[str, int]:
         score_E[mine], is_known_E[mine] = _scores(asked, relation, pairs.take(pa.array(mine)))
         progress.stop_if_cancelled()
     scores = pa.array(score_E, mask=~is_known_E)
-    with storage.atomic_output(uri, is_large=True) as stream:
+    checksums: Checksums = {}
+    with storage.atomic_output(uri, is_large=True, checksums=checksums) as stream:
         columns = [*(pairs[name] for name in SCHEMA.names[:3]), scores]
-        pq.write_table(pa.table(columns, schema=SCHEMA), stream, compression="zstd")
-    return {"num_pairs": len(pairs), "num_without_score": int((~is_known_E).sum())}
+        table = pa.table(columns, schema=SCHEMA)
+        pq.write_table(table, stream, compression="zstd", write_page_checksum=True)
+    return {"num_pairs": len(pairs), "num_without_score": int((~is_known_E).sum())}, checksums
 
 
 def _scores(asked: AskedPairs, relation: Relation, pairs: pa.Table) -> tuple[Floats, npt.NDArray[np.bool_]]:

@@ -48,7 +48,7 @@ def test_hashed_ids_become_raw_ids_in_one_command(tmp_path: Path, cli: Cli) -> N
     vectors = {int(each): [int(each % 10007) + n / 16 for n in range(3)] for each in IDS}
     assert _read(out, "user") == {f"u{n}": vectors[int(each)] for n, each in enumerate(IDS)}
     assert _read(out, "item") == {str(each): vector for each, vector in vectors.items()}
-    assert {each.name for each in out.iterdir()} == {"user", "item", "_SUCCESS"}
+    assert {each.name for each in out.iterdir()} == {"user", "item", "_checksums.xxh128", "_SUCCESS"}
     assert not [each.name for each in out.parent.iterdir() if "by_raw_id" in each.name]
     stage = json.loads((out.parent / "run.json").read_text())["stages"]["remap"]
     assert "table 'query': there is no --id-map of it" in json.dumps(stage)

@@ -79,7 +79,7 @@ class VectorFiles:
             FormatError: an id or a number is null, a number is not finite, or lengths differ.
         """
         for number, uri in enumerate(self.uris):
-            with open_parquet(uri) as parquet:
+            with open_parquet(uri, storage.manifest_of_table(uri)) as parquet:
                 yield from self._batches_of(number, uri, parquet)
 
     def place(self, number: int) -> str:

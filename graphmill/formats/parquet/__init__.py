@@ -17,7 +17,7 @@ from graphmill.storage import Manifest
 def open_parquet(uri: str, manifest: Manifest | None = None) -> Iterator[pq.ParquetFile]:
     """Open the parquet file at `uri`; damage that a read in the block meets becomes a `FormatError`.
 
-    With the `manifest` of its checksum, the whole file is read.
+    With the `manifest` of its checksum, the whole file is read. Pages that have checksums are compared.
 
     Raises:
         NotFoundError: there is no such file.
@@ -26,7 +26,7 @@ def open_parquet(uri: str, manifest: Manifest | None = None) -> Iterator[pq.Parq
     with storage.open_compared(uri, manifest) as source:
         try:
             # pre_buffer would keep all row groups that are read until the file is closed
-            with pq.ParquetFile(source, pre_buffer=False) as parquet:
+            with pq.ParquetFile(source, pre_buffer=False, page_checksum_verification=True) as parquet:
                 yield parquet
         except (pa.ArrowException, OSError, UnicodeDecodeError) as error:  # pyarrow raises all for damage
             raise FormatError(f"{uri}: expected a parquet file, found damage or a part: {error}") from error

@@ -2,8 +2,9 @@
 
 pyarrow computes repetition and definition levels for every number of a list, which takes several times as
 long as writing the number. The levels are the same on every page, if all vectors have one length and no
-nulls. So this module builds the pages of vectors: header, levels and the bytes of the array (PLAIN, not
-compressed). pyarrow writes all other columns. The last footer is pyarrow's, with the column of vectors added:
+nulls. So this module builds the pages of vectors: header with a CRC32, levels and the bytes of the array
+(PLAIN, not compressed). pyarrow writes all other columns. The last footer is pyarrow's, with the column of
+vectors added:
 
     PAR1  { the other columns, pages of vectors: a row group }...  footer of the others alone  footer  PAR1
 
@@ -15,6 +16,7 @@ ParquetMetadataConverter (filterFileMetaDataByMidpoint).
 """
 
 import io
+import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
@@ -61,6 +63,7 @@ def new_table(stream: pa.NativeFile, schema: pa.Schema, *, is_plain: bool, **opt
     With `is_plain`, lists are PLAIN and not compressed. `options` are pyarrow's, for the columns that pyarrow
     writes.
     """
+    options["write_page_checksum"] = True
     place = next((place for place, kind in enumerate(schema.types) if _is_plain(kind)), None)
     if place is None or not is_plain:
         with pq.ParquetWriter(stream, schema, write_batch_size=_WRITE_BATCH, **options) as parquet:
@@ -141,7 +144,9 @@ class _VectorTable:
         page_rows = max(1, PAGE_BYTES // vectors_ND[0].nbytes)
         for first in range(0, num_rows, page_rows):
             page = vectors_ND[first : first + page_rows]
-            self._stream.write(_before_values(len(page), width, page.nbytes, self._leaf.max_definition_level))
+            levels, crc = _levels(len(page), width, self._leaf.max_definition_level)
+            crc = zlib.crc32(page.data, crc)
+            self._stream.write(_header(page.size, len(levels) + page.nbytes, crc) + levels)
             self._stream.write(page)
         self._chunks.append(self._chunk(first_byte, vectors_ND.size))
 
@@ -174,26 +179,31 @@ class _VectorTable:
 
 
 @lru_cache(maxsize=16)
-def _before_values(num_rows: int, width: int, num_bytes: int, def_level: int) -> bytes:
-    """A page's header and levels: each row begins a list, and no number is null."""
+def _levels(num_rows: int, width: int, def_level: int) -> tuple[bytes, int]:
+    """A page's levels and their CRC32: each row begins a list, and no number is null."""
     others = varint((width - 1) << 1) + b"\1" if width > 1 else b""  # a run: twice its length, then its value
     repetition = (b"\2\0" + others) * num_rows
     definition = varint(num_rows * width << 1) + bytes([def_level])
     levels = b"".join(len(each).to_bytes(4, "little") + each for each in (repetition, definition))
+    return levels, zlib.crc32(levels)
+
+
+def _header(num_values: int, num_bytes: int, crc: int) -> bytes:
+    """A PageHeader; parquet has signed integers alone."""
     data_page = {
-        1: (Kind.I32, num_rows * width),
+        1: (Kind.I32, num_values),
         2: (Kind.I32, _PLAIN),
         3: (Kind.I32, _RLE),  # definition levels
         4: (Kind.I32, _RLE),  # repetition levels
     }
-    num_bytes += len(levels)
     header = {
         1: (Kind.I32, _DATA_PAGE),
         2: (Kind.I32, num_bytes),  # before compression
         3: (Kind.I32, num_bytes),
+        4: (Kind.I32, crc - (crc >> 31 << 32)),
         5: (Kind.STRUCT, data_page),
     }
-    return encode(header) + levels
+    return encode(header)
 
 
 def _thrift_of(metadata: pq.FileMetaData) -> Struct:

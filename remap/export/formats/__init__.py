@@ -4,12 +4,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 
+from graphmill.storage import Checksums
 from remap.export.codecs import PRECISIONS, Precision
 from remap.export.source import Source
 
 _TEXT: tuple[Precision, ...] = ("float32", "float16")
 
-Write = Callable[[Source, int, str], list[str]]
+Write = Callable[[Source, int, str], Checksums]
 
 
 @dataclass(frozen=True)
@@ -17,7 +18,7 @@ class Format:
     """One format.
 
     Attributes:
-        module: module with `write(source, partition, folder)`, which returns the files that it wrote.
+        module: module with `write(source, partition, folder)`, which returns checksums of its files.
         names: pattern of the names of its files.
         is_whole: whether a type is one piece, not one for each partition.
         precisions: what it can hold.
@@ -38,11 +39,11 @@ class Format:
         found: Write = import_module(f"{__name__}.{self.module}").write
         return found
 
-    def finish(self, folder: str, sources: Sequence[Source]) -> list[str]:
-        """Write the files for all types together; return them."""
+    def finish(self, folder: str, sources: Sequence[Source]) -> Checksums:
+        """Write the files for all types together; return their checksums."""
         if not self.others:
-            return []
-        found: list[str] = import_module(f"{__name__}.{self.module}").finish(folder, sources)
+            return {}
+        found: Checksums = import_module(f"{__name__}.{self.module}").finish(folder, sources)
         return found
 
 

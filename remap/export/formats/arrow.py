@@ -3,16 +3,21 @@
 import pyarrow as pa
 
 from graphmill import storage
+from graphmill.storage import Checksums
 from remap.export.formats.columns import ID, columns, fields
 from remap.export.source import Source
 
 
-def write(source: Source, partition: int, folder: str) -> list[str]:
-    """Write a partition; return its file."""
+def write(source: Source, partition: int, folder: str) -> Checksums:
+    """Write a partition; return the checksum of its file."""
+    checksums: Checksums = {}
     uri = storage.join(folder, source.entity_type, f"part-{partition:05d}.arrow")
     schema = pa.schema([ID, *fields(source.codec, as_arrow=True)])
-    with storage.atomic_output(uri, is_large=True) as stream, pa.ipc.new_file(stream, schema) as file:
+    with (
+        storage.atomic_output(uri, is_large=True, checksums=checksums) as stream,
+        pa.ipc.new_file(stream, schema) as file,
+    ):
         for ids, encoded in source.batches(partition):
             rows = [ids.cast(pa.string()), *columns(encoded, schema)]
             file.write_batch(pa.record_batch(rows, schema=schema))
-    return [uri]
+    return checksums

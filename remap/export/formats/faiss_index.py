@@ -17,30 +17,32 @@ import pyarrow.parquet as pq
 
 from graphmill import storage
 from graphmill.errors import ConfigError
+from graphmill.storage import Checksums
 from remap.export.codecs import Array, Codec, Encoded, Int8Codec, PqCodec, piece_of
 from remap.export.formats.npy import IDS
 from remap.export.source import Source
 
 
-def write(source: Source, _: int, folder: str) -> list[str]:
-    """Write the index of a type; return its files."""
+def write(source: Source, _: int, folder: str) -> Checksums:
+    """Write the index of a type; return the checksums of its files."""
+    checksums: Checksums = {}
     faiss = import_faiss()
     stem = storage.join(folder, source.entity_type)
     uri, ids_uri = storage.join(stem, "vectors.faiss"), storage.join(stem, "ids.parquet")
     metric = faiss.METRIC_INNER_PRODUCT if source.config.comparator in ("dot", "cos") else faiss.METRIC_L2
     index, codes = _new_index(faiss, source.codec, metric)
     with (
-        storage.atomic_output(ids_uri, is_large=True) as stream,
-        pq.ParquetWriter(stream, IDS, compression="zstd") as table,
+        storage.atomic_output(ids_uri, is_large=True, checksums=checksums) as stream,
+        pq.ParquetWriter(stream, IDS, compression="zstd", write_page_checksum=True) as table,
     ):
         for ids, encoded in source.all_batches():
             table.write_table(pa.table([ids.cast(pa.string())], schema=IDS))
             codes.add_sa_codes(_bytes_of(source.codec, encoded))
     if index is not codes:
         index.ntotal = codes.ntotal
-    with storage.atomic_output(uri, is_large=True) as stream:
+    with storage.atomic_output(uri, is_large=True, checksums=checksums) as stream:
         faiss.write_index(index, faiss.PyCallbackIOWriter(stream.write))
-    return [uri, ids_uri]
+    return checksums
 
 
 def import_faiss() -> Any:

@@ -13,14 +13,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from graphmill import storage
+from graphmill.storage import Checksums
 from remap.export.formats.columns import ID
 from remap.export.source import Source
 
 IDS = pa.schema([ID])
 
 
-def write(source: Source, partition: int, folder: str) -> list[str]:
-    """Write a partition; return its files."""
+def write(source: Source, partition: int, folder: str) -> Checksums:
+    """Write a partition; return the checksums of its files."""
+    checksums: Checksums = {}
     stem = storage.join(folder, source.entity_type, f"part-{partition:05d}")
     num_rows, codec = source.table.parts[partition].num_rows, source.codec
     arrays: dict[str, tuple[np.dtype[Any], tuple[int, ...]]] = {
@@ -30,14 +32,19 @@ def write(source: Source, partition: int, folder: str) -> list[str]:
         arrays[f"{stem}.scale.npy"] = np.dtype(np.float16), (num_rows,)
     ids_uri = f"{stem}.ids.parquet"
     with ExitStack() as stack:
-        streams = [stack.enter_context(storage.atomic_output(uri, is_large=True)) for uri in arrays]
+        streams = [
+            stack.enter_context(storage.atomic_output(uri, is_large=True, checksums=checksums))
+            for uri in arrays
+        ]
         for stream, (dtype, shape) in zip(streams, arrays.values(), strict=True):
             header = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
             np.lib.format.write_array_header_1_0(stream, header)
-        ids_file = stack.enter_context(storage.atomic_output(ids_uri, is_large=True))
-        ids_table = stack.enter_context(pq.ParquetWriter(ids_file, IDS, compression="zstd"))
+        ids_file = stack.enter_context(storage.atomic_output(ids_uri, is_large=True, checksums=checksums))
+        ids_table = stack.enter_context(
+            pq.ParquetWriter(ids_file, IDS, compression="zstd", write_page_checksum=True)
+        )
         for ids, encoded in source.batches(partition):
             ids_table.write_table(pa.table([ids.cast(pa.string())], schema=IDS))
             for stream, values in zip(streams, (encoded.values_NW, encoded.scale_N), strict=False):
                 stream.write(np.ascontiguousarray(values))
-    return [*arrays, ids_uri]
+    return checksums

@@ -9,21 +9,23 @@ import pyarrow as pa
 
 from graphmill import storage
 from graphmill.formats.parquet.vectors import new_table
+from graphmill.storage import Checksums
 from remap.export.formats.columns import ID, columns, fields
 from remap.export.source import Source
 
 _LIST = "embedding.list.element"
 
 
-def write(source: Source, partition: int, folder: str) -> list[str]:
-    """Write a partition; return its file."""
+def write(source: Source, partition: int, folder: str) -> Checksums:
+    """Write a partition; return the checksum of its file."""
+    checksums: Checksums = {}
     uri = storage.join(folder, source.entity_type, f"part-{partition:05d}.parquet")
     codec = source.codec
     schema = pa.schema([ID, *fields(codec, as_arrow=False)])
     small = {"float16": [_LIST], "int8": [_LIST], "pq": ["scale"]}.get(codec.precision, [])
     is_plain = codec.precision == "float32"
     with (
-        storage.atomic_output(uri, is_large=True) as stream,
+        storage.atomic_output(uri, is_large=True, checksums=checksums) as stream,
         new_table(
             stream,
             schema,
@@ -36,7 +38,7 @@ def write(source: Source, partition: int, folder: str) -> list[str]:
         for ids, encoded in source.batches(partition):
             values = encoded.values_NW if is_plain else None
             table.append([ids.cast(pa.string()), *([values] if is_plain else columns(encoded, schema))])
-    return [uri]
+    return checksums
 
 
 def _leaves(schema: pa.Schema) -> list[str]:

@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from graphmill import storage
+from graphmill.storage import Checksums
 from remap.export.formats.word2vec import as_lines
 from remap.export.source import Source
 from remap.sources.degrees import degrees_of, places_of
@@ -27,22 +28,23 @@ _BLOCK = 1 << 12
 Numbers = npt.NDArray[np.int64]
 
 
-def write(source: Source, _: int, folder: str) -> list[str]:
-    """Write a type; return its files."""
+def write(source: Source, _: int, folder: str) -> Checksums:
+    """Write a type; return the checksums of its files."""
+    checksums: Checksums = {}
     stem = storage.join(folder, source.entity_type)
     degree_N = degrees(source)
     chosen = np.argsort(-degree_N, kind="stable")[: source.limit]
     vectors_uri, labels_uri = storage.join(stem, "vectors.tsv"), storage.join(stem, "metadata.tsv")
-    with storage.atomic_output(vectors_uri) as stream:
+    with storage.atomic_output(vectors_uri, checksums=checksums) as stream:
         for start in range(0, len(chosen), _BLOCK):
             vectors_ND = source.prepare(source.table.gather(chosen[start : start + _BLOCK]))
             for line in as_lines(source.codec.encode(vectors_ND).values_NW, "\t"):
                 stream.write(f"{line}\n".encode())
-    with storage.atomic_output(labels_uri) as stream:
+    with storage.atomic_output(labels_uri, checksums=checksums) as stream:
         stream.write(b"id\tedges\n")
         for name, degree in zip(_names(source, chosen), degree_N[chosen].tolist(), strict=True):
             stream.write(f"{name.translate(_BREAKS)}\t{degree}\n".encode())
-    return [vectors_uri, labels_uri]
+    return checksums
 
 
 def degrees(source: Source) -> Numbers:
@@ -67,8 +69,8 @@ def _names(source: Source, numbers: Numbers) -> Iterator[str]:
     return (names[place] for place in back.tolist())
 
 
-def finish(folder: str, sources: Sequence[Source]) -> list[str]:
-    """Write both lists of the types."""
+def finish(folder: str, sources: Sequence[Source]) -> Checksums:
+    """Write both lists of the types; return their checksums."""
     listed = [
         {
             "tensorName": each.entity_type,
@@ -85,6 +87,8 @@ def finish(folder: str, sources: Sequence[Source]) -> list[str]:
         for each in quoted
     )
     uris = [storage.join(folder, f"projector_config.{ending}") for ending in ("json", "pbtxt")]
-    storage.write_text(uris[0], json.dumps({"embeddings": listed}, indent=1, ensure_ascii=False) + "\n")
-    storage.write_text(uris[1], text)
-    return uris
+    checksums: Checksums = {}
+    listed_json = json.dumps({"embeddings": listed}, indent=1, ensure_ascii=False) + "\n"
+    storage.write_text(uris[0], listed_json, checksums)
+    storage.write_text(uris[1], text, checksums)
+    return checksums

@@ -13,6 +13,7 @@ from urllib.parse import quote
 
 from graphmill import storage
 from graphmill.errors import ConfigError
+from graphmill.storage import Checksums
 from remap.export.codecs import Array
 from remap.export.source import Source
 
@@ -20,20 +21,21 @@ _SPACE = re.compile(r"[\s\x00-\x1f\x7f]")
 _ESCAPED = re.compile(r"[\s\x00-\x1f\x7f%]")
 
 
-def write(source: Source, _: int, folder: str) -> list[str]:
-    """Write a type; return its file.
+def write(source: Source, _: int, folder: str) -> Checksums:
+    """Write a type; return the checksum of its file.
 
     Raises:
         ConfigError: an id is empty or has white space, and is not to be escaped.
     """
+    checksums: Checksums = {}
     uri = storage.join(folder, source.entity_type, "vectors.txt")
-    with storage.atomic_output(uri, is_large=True) as stream:
+    with storage.atomic_output(uri, is_large=True, checksums=checksums) as stream:
         stream.write(f"{source.table.num_entities} {source.table.dimension}\n".encode())
         for ids, encoded in source.all_batches():
             words = (_word(each, source) for each in ids.to_pylist())
             for word, numbers in zip(words, as_lines(encoded.values_NW, " "), strict=True):
                 stream.write(f"{word} {numbers}\n".encode())
-    return [uri]
+    return checksums
 
 
 def as_lines(values_ND: Array, separator: str) -> Iterator[str]:

@@ -106,6 +106,7 @@ def test_like_a_left_join(
         *(f"part-{number:05d}.parquet" for number in range(figures(tmp_path / "out")["num_files"])),
         "_features.json",
         "_SUCCESS",
+        "_checksums.xxh128",
     }
     before = snapshot(tmp_path / "out")
     assert features(*ask, "--to", tmp_path / "out") == 0  # replaces the first, with the same bytes

@@ -104,6 +104,7 @@ def test_new_ids_get_vectors(
         "item",
         "_fold_in.json",
         "_SUCCESS",
+        "_checksums.xxh128",
     }
     assert "edges between new ids, ignored" in capsys.readouterr().out
     assert [

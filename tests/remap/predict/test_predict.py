@@ -41,7 +41,7 @@ def test_all_ids(tmp_path: Path, world: World, predict: Predict) -> None:
     known = frozenset((lhs, rhs) for each in world.edges.values() for lhs, rel, rhs in each if rel == 0)
     assert_equal(read_answers(tmp_path / "out"), world.best(0, Side.RHS, 4, known))
     names = {path.name for path in (tmp_path / "out").iterdir()}
-    assert names == {"part-00000.parquet", "_predict.json", "_SUCCESS"}
+    assert names == {"part-00000.parquet", "_predict.json", "_checksums.xxh128", "_SUCCESS"}
     figures = json.loads((tmp_path / "out/_predict.json").read_text())
     assert figures["num_answers"] == 16 * 4
     assert figures["checkpoint_version"] == 1

@@ -1,0 +1,152 @@
+"""Published tables: a wrong byte, or 16 more, in any of them is refused by every reader, by name."""
+
+import shutil
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import graphmill
+from graphmill import storage
+from graphmill.errors import FormatError
+from graphmill.formats import remapped
+from graphmill.formats.pbg_checkpoint.files import manifest_of
+from graphmill.storage.checksums import of_file
+from graphmill.trained.inputs import find_inputs
+from graphmill.trained.table import read_tables
+from remap.drift.moved import moved_of_part
+from remap.neighbors import lookup
+from remap.output.complete import complete
+from remap.output.custom import read_ids
+from remap.predict import given as given_files
+from remap.sources import earlier
+from tests.remap.predict.world import write_world
+from train.tables.vector_files import VectorFiles
+
+NUM_PARTS, ROWS, DIMENSION = 2, 40, 4
+
+
+@pytest.fixture(scope="module", params=["none", "zstd"])
+def embeddings(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("run") / "embeddings"
+    rng, checksums = np.random.default_rng(0), storage.Checksums()
+    for part in range(NUM_PARTS):
+        place = str(folder), "node", part, DIMENSION
+        with remapped.new_part(*place, request.param, checksums=checksums) as writer:
+            ids = pa.array([f"n{part * ROWS + row}" for row in range(ROWS)])
+            writer.append(ids, rng.standard_normal((ROWS, DIMENSION), np.float32))
+    complete(str(folder), checksums)
+    storage.write_marker(str(folder), {})
+    return folder
+
+
+def _read_all(batches: Iterator[Any]) -> None:
+    for _ in batches:
+        pass
+
+
+def _moved(folder: str, now: str, before: str) -> None:
+    for part in range(NUM_PARTS):
+        moved_of_part((now or folder, before or folder), "node", part, [part], np.zeros(ROWS, np.int64), 1)
+
+
+def _ids_of(folder: str) -> None:
+    for part in range(NUM_PARTS):
+        read_ids(remapped.part_uri(folder, "node", part))
+
+
+READERS: dict[str, Callable[[str], Any]] = {
+    "neighbors": lambda folder: lookup.neighbors(folder, "n7", 5, None, None),
+    "library, table": lambda folder: graphmill.open(storage.parent(folder)).embeddings("node"),
+    "library, vectors": lambda folder: graphmill.open(storage.parent(folder)).vectors("node"),
+    "first vectors": lambda folder: _read_all(VectorFiles(folder).batches()),
+    "first vectors of a type": lambda folder: _read_all(VectorFiles(f"{folder}/node").batches()),
+    "drift": lambda folder: _moved(folder, "", ""),
+    "selected ids": _ids_of,
+    "asked ids": lambda folder: _read_all(given_files.iter_ids(f"{folder}/node")),
+}
+
+
+@pytest.mark.parametrize("reader", READERS)
+@settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_damage_is_refused_and_the_file_named(
+    embeddings: Path, tmp_path: Path, reader: str, data: st.DataObject
+) -> None:
+    folder = tmp_path / "embeddings"
+    shutil.rmtree(folder, ignore_errors=True)
+    shutil.copytree(embeddings, folder)
+    READERS[reader](str(folder))
+    path = Path(remapped.part_uri(str(folder), "node", data.draw(st.integers(0, NUM_PARTS - 1))))
+    content = path.read_bytes()
+    place = data.draw(st.integers(0, len(content) - 1))
+    if data.draw(st.booleans()):
+        content = content[:place] + bytes(16) + content[place:]
+    else:
+        content = (
+            content[:place] + bytes([content[place] ^ data.draw(st.integers(1, 255))]) + content[place + 1 :]
+        )
+    path.write_bytes(content)
+    with pytest.raises(FormatError, match=path.name):
+        READERS[reader](str(folder))
+
+
+def test_tables_without_a_manifest_are_read(embeddings: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "embeddings"
+    shutil.copytree(embeddings, folder)
+    (folder / storage.PUBLISHED).unlink()
+    for read in READERS.values():
+        read(str(folder))
+
+
+def test_other_programs_see_tables_alone(embeddings: Path) -> None:
+    """Names that begin with _ are none to them."""
+    pyarrow_dataset = pytest.importorskip("pyarrow.dataset")
+    assert pyarrow_dataset.dataset(embeddings).count_rows() == NUM_PARTS * ROWS
+
+
+def test_pages_have_checksums_for_other_readers(embeddings: Path, tmp_path: Path) -> None:
+    path = tmp_path / "part.parquet"
+    shutil.copy(embeddings / "node/part-00000.parquet", path)
+    read = partial(pq.read_table, path, page_checksum_verification=True)
+    assert len(read()) == ROWS
+    content = bytearray(path.read_bytes())
+    chunk = pq.read_metadata(path).row_group(0).column(2)
+    content[chunk.data_page_offset + chunk.total_compressed_size - 3] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(OSError, match="CRC"):
+        read()
+
+
+def test_a_file_that_is_not_ours_is_no_part_of_a_folder(tmp_path: Path) -> None:
+    checksums: storage.Checksums = {}
+    storage.write_text(str(tmp_path / "a"), "", checksums)
+    complete(str(tmp_path), checksums)
+    complete(str(tmp_path), checksums)  # after a kill
+    assert storage.read_checksums(storage.published_manifest(str(tmp_path)).uri).keys() == {"a"}
+    assert earlier.parts_of(str(tmp_path), "node") == []
+
+
+def test_rows_of_a_damaged_checkpoint_are_not_gathered(tmp_path: Path) -> None:
+    """Features, fold-in and queries read some rows alone."""
+    world = write_world(tmp_path / "run")
+    path = world.config.checkpoint_path
+    files = [each.uri for each in storage.list_dir(path) if each.uri.endswith((".v1.h5", "config.json"))]
+    manifest_uri = manifest_of(path, 1).uri
+    storage.write_checksums(manifest_uri, {uri: of_file(uri) for uri in files})
+    inputs = find_inputs(world.config, None)
+    table = read_tables(world.config, inputs, ["user"])["user"]
+    table.gather(np.arange(2))
+    embeddings = Path(table.parts[0].embeddings_uri)
+    with h5py.File(embeddings, "r+") as file:
+        file["embeddings"][1, 0] += 1
+    with pytest.raises(FormatError, match=embeddings.name):
+        table.gather(np.arange(2))
