@@ -1,18 +1,22 @@
-"""JSON, one object per line: cut into ranges of bytes."""
+"""JSON, one object per line: cut into ranges of bytes.
 
-from collections.abc import Iterator
+Only the columns that are asked for are read; of the others no type matters. pyarrow reads what has the types
+of the file's first rows. Blocks that it refuses, or that have not one row per line, are read line by line.
+"""
+
+from collections.abc import Collection, Iterator
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.json as pajson
 
-from etl.config import FilesConfig
-from etl.tables.formats.base import FileRange, Head, OnBadLine, TableFormat, reading
+from etl.config import FilesConfig, WholeTableConfig
+from etl.tables.formats.base import BadLine, FileRange, Head, OnBadLine, TableFormat, reading
+from etl.tables.formats.json_values import NoRowError, parsed, row_of, types_of
 from etl.tables.formats.lines import cut_lines, open_text
 from etl.tables.formats.rows import Fault, Rows, Syntax
-
-
-def _reads(text: bytes) -> pajson.ReadOptions:
-    return pajson.ReadOptions(use_threads=False, block_size=len(text))
+from etl.tables.nested import Path
+from graphmill.errors import RawTableError
 
 
 def _read_head(uri: str, table: FilesConfig, chunk_rows: int) -> Head:
@@ -21,10 +25,26 @@ def _read_head(uri: str, table: FilesConfig, chunk_rows: int) -> Head:
         if not rows.first(is_header=True)[0]:
             return Head([], [])
         cuts = cut_lines(uri, table, rows.text, 0, chunk_rows, cuttable=True)
-        lines = next(each for each in rows.blocks() if not isinstance(each, Fault))
-        schema = pajson.read_json(pa.BufferReader(lines), _reads(lines)).schema
-    types = {name: _type_to_read(kind) for name, kind in zip(schema.names, schema.types, strict=True)}
-    return Head(schema.names, cuts, types)
+        types = next(
+            _types(uri, each) for each in rows.blocks() if not isinstance(each, Fault) and each.strip()
+        )
+    return Head([*types], cuts, types)
+
+
+def _types(uri: str, block: bytes) -> dict[str, pa.DataType]:
+    try:
+        schema = pajson.read_json(pa.BufferReader(block), _reads(block)).schema
+        return {name: _type_to_read(kind) for name, kind in zip(schema.names, schema.types, strict=True)}
+    except pa.ArrowInvalid:
+        objects: list[dict[str, Any]] = []
+        for line in _lines(block):
+            try:
+                objects.append(parsed(line))
+            except NoRowError as error:
+                problem = error
+        if not objects:
+            raise RawTableError(f"{uri}: row 1: {problem}") from problem
+        return types_of(objects)
 
 
 def _type_to_read(found: pa.DataType) -> pa.DataType:
@@ -33,17 +53,80 @@ def _type_to_read(found: pa.DataType) -> pa.DataType:
         return pa.list_(_type_to_read(found.value_type))
     if pa.types.is_struct(found):
         return pa.struct([(field.name, _type_to_read(field.type)) for field in found])
-    return found if pa.types.is_integer(found) or pa.types.is_floating(found) else pa.string()
+    is_plain = pa.types.is_integer(found) or pa.types.is_floating(found) or pa.types.is_boolean(found)
+    return found if is_plain else pa.string()
+
+
+def _reads(block: bytes) -> pajson.ReadOptions:
+    return pajson.ReadOptions(use_threads=False, block_size=len(block))
+
+
+def _lines(block: bytes) -> list[bytes]:
+    return [line for line in block.splitlines() if line.strip()]
 
 
 def _read(file_range: FileRange, on_bad_line: OnBadLine) -> Iterator[pa.RecordBatch]:
+    uri, table = file_range.uri, file_range.table
+    takes_others = not isinstance(table, WholeTableConfig)
+    fields = {file_range.nested.get(name, (column,)): name for name, column in file_range.columns.items()}
+    ids = {
+        path for path, name in fields.items() if takes_others and name != "weight" and name in table.columns()
+    }
+    schema, exact = (_schema(file_range.types, ids, number) for number in (pa.string(), pa.int64()))
     parsing = pajson.ParseOptions(
-        explicit_schema=pa.schema(file_range.types), unexpected_field_behavior="ignore"
+        explicit_schema=exact, unexpected_field_behavior="ignore" if takes_others else "error"
     )
-    with open_text(file_range.uri, file_range.table, file_range.cut) as stream:
-        for block in Rows(stream.read, Syntax(comment=file_range.table.comment), file_range.uri).blocks():
-            if not isinstance(block, Fault) and block.strip():
-                yield from pajson.read_json(pa.BufferReader(block), _reads(block), parsing).to_batches()
+    num_rows = 0
+    with open_text(uri, table, file_range.cut) as stream:
+        for block in Rows(stream.read, Syntax(comment=table.comment), uri).blocks():
+            if isinstance(block, Fault) or not block.strip():
+                continue
+            rows = _parsed(block, parsing)
+            if rows is None:
+                objects = []
+                for number, line in enumerate(_lines(block), num_rows + 1):
+                    try:
+                        objects.append(row_of(parsed(line), schema, ids, takes_others=takes_others))
+                    except NoRowError as error:
+                        on_bad_line(_bad_line(number, line, error, fields))
+                num_rows = number
+                rows = pa.Table.from_pylist(objects, schema)
+            else:
+                num_rows += rows.num_rows
+            yield from rows.cast(schema).to_batches()
+
+
+def _schema(types: dict[str, pa.DataType], ids: Collection[Path], number: pa.DataType) -> pa.Schema:
+    """Return the columns to read, with another type for raw ids that are numbers in the file's first rows."""
+    return pa.schema([(name, _type(kind, (name,), ids, number)) for name, kind in types.items()])
+
+
+def _type(kind: pa.DataType, path: Path, ids: Collection[Path], number: pa.DataType) -> pa.DataType:
+    if pa.types.is_struct(kind):
+        return pa.struct([(each.name, _type(each.type, (*path, each.name), ids, number)) for each in kind])
+    if pa.types.is_list(kind):
+        return pa.list_(_type(kind.value_type, path, ids, number))
+    if path not in ids:
+        return kind
+    return number if pa.types.is_integer(kind) or pa.types.is_floating(kind) else pa.string()
+
+
+def _parsed(block: bytes, parsing: pajson.ParseOptions) -> pa.Table | None:
+    """Read the rows of a block; None: it has values of other types, or not one object per line."""
+    try:
+        rows = pajson.read_json(pa.BufferReader(block), _reads(block), parsing)
+    except pa.ArrowInvalid:
+        return None
+    is_sound = rows.num_rows == block.count(b"\n") or rows.num_rows == len(_lines(block))
+    return rows if is_sound else None
+
+
+def _bad_line(number: int, line: bytes, error: NoRowError, fields: dict[Path, str]) -> BadLine:
+    text = line.decode(errors="backslashreplace")
+    if not error.path:
+        return BadLine(number, "JSON", str(error), text)
+    field, column = fields.get(error.path, "table"), ".".join(error.path)
+    return BadLine(number, f"{field}: type", f"column {column!r} ({field}): {error}", text)
 
 
 FORMAT = TableFormat((".json", ".jsonl", ".ndjson"), "byte", _read_head, _read)

@@ -42,7 +42,11 @@ def quarantined(path: Path, content: bytes, **settings: Any) -> tuple[list[Any],
         for block, found in read_blocks(source, 1000, Rules(quarantines=True)):
             good += [tuple(row.values()) for row in block.to_pylist()]
             for rows in found:
-                texts = rows.block["text"].to_pylist() if "text" in rows.block.column_names else [None]
+                texts = (
+                    rows.block["text"].to_pylist()
+                    if "text" in rows.block.column_names
+                    else [None] * len(rows.rows)
+                )
                 bad += [(int(row), rows.reason, text) for row, text in zip(rows.rows, texts, strict=True)]
     return good, bad
 

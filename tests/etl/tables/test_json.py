@@ -1,0 +1,155 @@
+"""JSON lines as they come: columns that nobody asks for, ids of several types, lines that are no rows."""
+
+import json
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from etl.tables.data_file import plain_file
+from etl.tables.formats import lines as line_files
+from etl.tables.formats import rows as text_rows
+from etl.tables.ranges import find_ranges
+from graphmill.errors import RawTableError
+from tests.etl.tables.test_ranges import rows_of_ranges
+from tests.etl.tables.test_read_tables import table_of
+from tests.etl.tables.test_text import quarantined, read
+
+ENDS = {"lhs": "l", "rhs": "r"}
+HUGE = 123456789012345678901234567890
+
+
+def lines_of(*rows: Any) -> bytes:
+    return "".join(json.dumps(row) + "\n" for row in rows).encode()
+
+
+@pytest.mark.parametrize("others", [[1, "s"], [None, True, 1.5], [[1], {"a": 1}, {"a": [{"b": "c"}]}, "x"]])
+def test_columns_that_nobody_asks_for(
+    tmp_path: Path, others: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [{"z": other, "l": f"a{n}", "r": f"b{n}"} for n, other in enumerate(others * 50)]
+    expected = [(row["l"], row["r"]) for row in rows]
+    for chunk_bytes in (1 << 20, 100):
+        monkeypatch.setattr(text_rows, "CHUNK_BYTES", chunk_bytes)
+        assert read(tmp_path / "t.jsonl", lines_of(*rows), **ENDS) == expected
+    nested = [{"e": {"l": row["l"], "z": row["z"], "r": row["r"]}} for row in rows]
+    assert read(tmp_path / "t.jsonl", lines_of(*nested), lhs="e.l", rhs="e.r") == expected
+
+
+@pytest.mark.parametrize("chunk_bytes", [1, 1 << 20])
+@pytest.mark.parametrize("is_first", [True, False])
+def test_ids_of_several_types(
+    tmp_path: Path, chunk_bytes: int, is_first: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(text_rows, "CHUNK_BYTES", chunk_bytes)
+    ids = ["007", 7, "x", -(2**63), 2**63, HUGE, -HUGE, "é\n"][:: 1 if is_first else -1]
+    rows = [{"l": one, "r": ids[-1]} for one in ids]
+    assert read(tmp_path / "t.jsonl", lines_of(*rows), **ENDS) == [(str(one), str(ids[-1])) for one in ids]
+    nested = [{"e": {"l": one, "z": [one]}, "r": "y"} for one in ids]
+    found = read(tmp_path / "t.jsonl", lines_of(*nested), lhs="e.l", rhs="r")
+    assert found == [(str(one), "y") for one in ids]
+    assert read(tmp_path / "t.jsonl", b'{"l": -0, "r": 1}\n{"l": "a", "r": 1}\n', **ENDS) == [
+        ("0", "1"),
+        ("a", "1"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("line", "reason", "message"),
+    [
+        ('{"l": 1.0, "r": 2}', "lhs: type", r"'l' \(lhs\): expected a text or a whole number, found 1\.0"),
+        ('{"l": 1e3, "r": 2}', "lhs: type", "found 1e3"),
+        ('{"l": "a", "r": true}', "rhs: type", r"'r' \(rhs\): .*found true"),
+        ('{"l": "a", "r": ["b"]}', "rhs: type", "found .*b"),
+        ('{"l": "a", "r": {"b": 1}}', "rhs: type", "found .*b"),
+        ('{"l": "a", "l": "b", "r": "c"}', "lhs: type", "has the name twice"),
+        ('{"l": "\\ud800", "r": "c"}', "lhs: type", "half a character"),
+        ('{"l": "a", "r": "b"} {"l": "a", "r": "b"}', "JSON", "one JSON object in a line"),
+        ('{"l": "a", "r": "b"', "JSON", "one JSON object in a line"),
+        ('[{"l": "a", "r": "b"}]', "JSON", "one JSON object in a line"),
+        ("[" * 100_000, "JSON", "one JSON object in a line"),
+    ],
+)
+def test_lines_that_are_no_rows(tmp_path: Path, line: str, reason: str, message: str) -> None:
+    path = tmp_path / "t.jsonl"
+    for before, after in ([{"l": "a", "r": 1}], [{"l": 1, "r": 2}]), ([{"l": 1, "r": 1}], []):
+        content = lines_of(*before) + line.encode() + b"\n" + lines_of(*after)
+        with pytest.raises(RawTableError, match=rf"t\.jsonl: row 2 .*{message}.*etl\.on_bad_row"):
+            read(path, content, **ENDS)
+        rows, bad = quarantined(path, content, **ENDS)
+        assert rows == [(str(row["l"]), str(row["r"])) for row in before + after]
+        assert bad == [(2, reason, line)]
+
+
+@pytest.mark.parametrize("value", ["null", '""'])
+def test_null_and_empty_ids(tmp_path: Path, value: str) -> None:
+    content = f'{{"l": 1, "r": "b"}}\n{{"l": {value}, "r": 5}}\n{{"r": 6}}\n'.encode()
+    rows, bad = quarantined(tmp_path / "t.jsonl", content, **ENDS)
+    assert rows == [("1", "b")]
+    assert sorted(row for row, *_ in bad) == [2, 3]
+
+
+def test_an_array_is_no_lines(tmp_path: Path) -> None:
+    with pytest.raises(RawTableError, match=r"t\.json: row 1: expected one JSON object in a line"):
+        read(tmp_path / "t.json", b'[\n{"l": "a", "r": "b"},\n{"l": "a", "r": "b"}\n]\n'[:2], **ENDS)
+    with pytest.raises(RawTableError, match=r"t\.json: row 1: expected one JSON object in a line"):
+        read(tmp_path / "t.json", json.dumps([{"l": "a", "r": "b"}], indent=1).encode(), **ENDS)
+
+
+def test_long_lines(tmp_path: Path) -> None:
+    rows = [{"z": "z" * (3 << 20), "l": "a", "r": "b"}, {"l": "c", "r": "d"}]
+    assert read(tmp_path / "t.jsonl", lines_of(*rows), **ENDS) == [("a", "b"), ("c", "d")]
+    assert read(tmp_path / "t.jsonl", lines_of(*rows[::-1]), **ENDS) == [("c", "d"), ("a", "b")]
+
+
+def test_weights_and_filters_of_several_types(tmp_path: Path) -> None:
+    rows = [
+        {"l": 1, "r": "a", "w": 1, "k": "u"},
+        {"l": "b", "r": 2, "w": 0.5, "k": True},
+        {"l": 1, "r": 1, "w": "2", "k": 3},
+    ]
+    path = tmp_path / "t.jsonl"
+    assert read(path, lines_of(*rows), **ENDS, weight="w") == [
+        ("1", "a", 1.0),
+        ("b", "2", 0.5),
+        ("1", "1", 2.0),
+    ]
+    for chosen, expected in (("u", ["1"]), ("true", ["b"]), ("3", ["1"])):
+        file = replace(plain_file(str(path)), filters=((("k", "==", chosen),),))
+        assert [
+            lhs for lhs, _ in rows_of_ranges(find_ranges("t", table_of(path, **ENDS), file, 10))
+        ] == expected
+
+
+IDS = st.integers() | st.text('ab"\\\n\r€', min_size=1, max_size=5)
+SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text("a", max_size=3)
+OTHERS = st.recursive(
+    SCALARS,
+    lambda kind: st.lists(kind, max_size=3) | st.dictionaries(st.sampled_from("ab"), kind),
+    max_leaves=4,
+)
+
+
+@given(
+    rows=st.lists(st.tuples(IDS, IDS, OTHERS, st.booleans()), max_size=20),
+    range_bytes=st.integers(1, 200),
+    chunk_bytes=st.integers(1, 200) | st.just(1 << 20),
+    end=st.sampled_from(["\n", "\r\n", "\n\n"]),
+)
+@settings(max_examples=2 * settings().max_examples)
+def test_any_rows(
+    tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[Any, Any, Any, bool]], range_bytes: int,
+    chunk_bytes: int, end: str,
+) -> None:  # fmt: skip
+    path = tmp_path_factory.getbasetemp() / "any.jsonl"
+    lines = [json.dumps({"l": lhs, "r": rhs} | ({"z": z} if has_z else {})) for lhs, rhs, z, has_z in rows]
+    path.write_text("".join(line + end for line in lines), newline="")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(text_rows, "CHUNK_BYTES", chunk_bytes)
+        patch.setattr(line_files, "MIN_RANGE_BYTES", range_bytes)
+        found = rows_of_ranges(find_ranges("t", table_of(path, **ENDS), plain_file(str(path)), 1))
+    assert Counter(found) == Counter((str(lhs), str(rhs)) for lhs, rhs, *_ in rows)
