@@ -152,7 +152,10 @@ def remap(
     logging_level: str | None,
     **flags: Any,
 ) -> None:
-    """Remap a trained run (RUN, its output; or --conf), or GraphStorm's outputs (GraphStorm's flags)."""
+    """Write vectors by raw id: of a run, or GraphStorm's.
+
+    Of a trained run (RUN, its output; or --conf), or of GraphStorm's outputs (GraphStorm's flags).
+    """
     if logging_level is not None:
         logging.getLogger("graphmill").setLevel(logging_level.upper())
     given = {name: value for name, value in flags.items() if value not in (None, ())}

@@ -54,7 +54,7 @@ def evaluate(
     filtered: bool | None,
     as_json: bool,
 ) -> None:
-    """Rank every edge of a split against all entities, both sides.
+    """Rank the edges of a split against all entities.
 
     RUN: the output of a run, whose settings count then; or CONFIG, a file as for --conf.
     """
@@ -96,7 +96,10 @@ def predict(
     entity_type: str | None,
     folder: str,
 ) -> None:
-    """Score edges, or find neighbours or labels of nodes, as GraphStorm saves predictions."""
+    """Write predictions as GraphStorm saves them.
+
+    Scores of edges, or neighbours or labels of nodes.
+    """
     if [split, k, labels].count(None) != 2:
         raise click.UsageError("--split, --neighbors, --labels: expected one of them")
     settings = settled(config.load(conf, overrides))

@@ -27,7 +27,10 @@ from graphmill.vocab import TRAIN_SPLIT
 @run_argument
 @run_options
 def command(conf: str | None, overrides: tuple[str, ...], master: str | None, day: datetime | None) -> None:
-    """Check a configuration and its tables, and print what a run would take; start nothing."""
+    """Check a configuration; print what a run would take.
+
+    The tables are looked at, and nothing is started.
+    """
     settings = load_for(day, conf, overrides)
     if settings is not None:
         show_plan(settings, stages_of(settings), master)

@@ -79,7 +79,7 @@ def command(
     master: str | None,
     **of_table: Any,
 ) -> None:
-    """Write the table TABLE with vectors of the run RUN, joined in by raw id.
+    """Write a table with the vectors of its ids joined in.
 
     RUN is the output folder of a run, or its run.json. TABLE is a file, folder or pattern; several make one
     table. All its rows and columns stay, in their order; `has_vector` says which ids the run knows.

@@ -97,7 +97,7 @@ def command(
     master: str | None,
     **of_tables: Any,
 ) -> None:
-    """Write vectors for ids that the run RUN does not know, from their edges with ids that it knows.
+    """Write vectors for new ids, from their edges with known ids.
 
     RUN is the output folder of a run, or its run.json. Nothing of it changes. The tables are read as the
     run's own; options of columns and formats say otherwise.

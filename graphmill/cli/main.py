@@ -63,9 +63,9 @@ def command() -> None:
 @conf_option
 @set_option
 def follow(application: str, conf: str | None, overrides: tuple[str, ...]) -> None:
-    """Show the output of a driver that runs in a YARN container, and end with its exit code.
+    """Show the output of a driver in a YARN container.
 
-    APPLICATION is what a command with --deploy-mode cluster has named. --conf and --set are needed only for
+    The command ends with the driver's exit code. APPLICATION is what a command with --deploy-mode cluster has named. --conf and --set are needed only for
     cluster.yarn_classpath.
     """
     raw = config.read_raw(conf, overrides).get("cluster", {})
@@ -132,7 +132,10 @@ def _with_id_maps(
 def convert(
     source_uri: str, target_uri: str, target_format: str, plugins: tuple[str, ...], **options: Any
 ) -> None:
-    """Write the checkpoint at SOURCE_URI as another format to TARGET_URI."""
+    """Write a checkpoint in another format.
+
+    Reads SOURCE_URI, and writes TARGET_URI.
+    """
     of_maps = ("--id-map-columns", "--leave-out", "--partitions", "--seed")
     check_options({}, dict.fromkeys(of_maps, "--id-map") | {"--shards": "--format recis"})
     read_plugins(plugins)
@@ -166,9 +169,10 @@ def convert_input(
     target_format: str,
     index_base: Literal["auto", 0, 1],
 ) -> None:
-    """Convert PBG's input (entity counts, bucket files) from its legacy format to version 1, or back.
+    """Convert PBG's input from its legacy format, or to it.
 
-    Writes TARGET_URI/entities and TARGET_URI/edges/NAME, with the NAME of each edge path.
+    Reads entity counts and bucket files. Writes TARGET_URI/entities and TARGET_URI/edges/NAME, with the NAME
+    of each edge path.
     """
     from graphmill.checkpoints import import_legacy
 
@@ -208,7 +212,10 @@ def report(
     entity_type: str | None,
     before: str | None,
 ) -> None:
-    """Write report.html beside the run.json at URI, or a comparison of several runs."""
+    """Write report.html of a run, or a comparison of runs.
+
+    URI is the output of a run, or its run.json.
+    """
     from graphmill import report as reports  # takes a second to import
     from graphmill.library.run import Run
     from graphmill.report.labels import Labels
@@ -235,7 +242,7 @@ def report(
     help="JSON schema, or a page that describes every key.",
 )
 def schema(kind: str) -> None:
-    """Print the JSON schema of a configuration; editors check and complete with it."""
+    """Print the JSON schema of a configuration, for editors."""
     from graphmill.config import reference  # imports the classes of all stages
 
     page = json.dumps(reference.json_schema(), indent=1) + "\n" if kind == "json" else reference.markdown()

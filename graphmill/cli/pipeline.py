@@ -30,7 +30,10 @@ from graphmill.run.summaries import summary
 def command(
     conf: str | None, overrides: tuple[str, ...], master: str | None, dry_run: bool, day: datetime | None
 ) -> None:
-    """Run all stages; skip those that finished with the same settings and inputs."""
+    """Run all stages, but those that are finished.
+
+    A stage is finished if it ended with the same settings and inputs.
+    """
     settings = load_for(day, conf, overrides)
     if settings is None:
         return

@@ -71,7 +71,7 @@ def command(
     escape_ids: bool,
     master: str | None,
 ) -> None:
-    """Write the vectors of the run RUN in a format that other systems load, and maybe smaller.
+    """Write the vectors for other systems, and maybe smaller.
 
     RUN is the output folder of a run, or its run.json. The loss of smaller vectors is measured on the split
     that `graphmill evaluate` ranks.

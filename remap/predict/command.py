@@ -113,7 +113,7 @@ def command(
     task_memory: int,
     master: str | None,
 ) -> None:
-    """Write the best answers of the run RUN for ids, or scores of given pairs.
+    """Write the best answers for ids, or scores of given pairs.
 
     RUN is the output folder of a run, or its run.json.
     """

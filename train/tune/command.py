@@ -58,9 +58,9 @@ def command(
     most: int,
     target: str,
 ) -> None:
-    """Try rates, regularization, dimension, negatives and batches; write the best configuration.
+    """Try settings of training; write the best configuration.
 
-    Short trainings on the densest part of the graph, judged by the filtered MRR of validation edges. The
+    Tried are rates, regularization, dimension, negatives and batches: short trainings on the densest part of the graph, judged by the filtered MRR of validation edges. The
     tables are read first, if that is not done; this time is not counted. The run's own results stay as they
     are: all files are in the folder `tune` of its output. A search that was stopped goes on.
     """
