@@ -11,7 +11,7 @@ from graphmill import cluster, config, storage
 from graphmill.cli import exit_codes
 from graphmill.cli.check import show_plan
 from graphmill.cli.options import dry_run_option, run_argument, run_options
-from graphmill.cli.session import session
+from graphmill.cli.session import session, tell_verdict
 from graphmill.cli.stage_command import stage_command
 from graphmill.display import progress
 from graphmill.run import lock
@@ -71,6 +71,7 @@ def evaluate(
         click.echo(json.dumps(entry["metrics"] | intervals))
     else:
         Console().print(_table(entry["metrics"], entry.get("intervals", {})))
+        tell_verdict(run.record)
 
 
 @command.command()

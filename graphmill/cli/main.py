@@ -65,8 +65,8 @@ def command() -> None:
 def follow(application: str, conf: str | None, overrides: tuple[str, ...]) -> None:
     """Show the output of a driver in a YARN container.
 
-    The command ends with the driver's exit code. APPLICATION is what a command with --deploy-mode cluster has named. --conf and --set are needed only for
-    cluster.yarn_classpath.
+    The command ends with the driver's exit code. APPLICATION is what a command with --deploy-mode cluster has
+    named. --conf and --set are needed only for cluster.yarn_classpath.
     """
     raw = config.read_raw(conf, overrides).get("cluster", {})
     sys.exit(deploy.follow(application, config.validated(ClusterConfig, raw, prefix=("cluster",))))

@@ -8,7 +8,7 @@ from graphmill import config, storage
 from graphmill.cli import exit_codes
 from graphmill.cli.check import show_plan
 from graphmill.cli.options import date_option, dry_run_option, load_for, run_argument, run_options
-from graphmill.cli.session import session
+from graphmill.cli.session import session, tell_verdict
 from graphmill.config import Config
 from graphmill.display import terminal
 from graphmill.run import dates
@@ -59,6 +59,7 @@ def command(
         run.record.claim.check()
         _finish(settings, conf, overrides)
     terminal.show_table("pipeline", summary(entries))
+    tell_verdict(run.record)
     terminal.say(f"embeddings: {settings.embedding_path}")
 
 

@@ -13,7 +13,7 @@ from graphmill import cluster, storage
 from graphmill.cluster.resources import check_memory
 from graphmill.config import Config
 from graphmill.config.stages import STAGES
-from graphmill.display import progress
+from graphmill.display import progress, terminal
 from graphmill.errors import ConfigError, GraphMillError, LockedError, NoClusterError
 from graphmill.monitoring import lineage
 from graphmill.monitoring import server as metrics
@@ -130,6 +130,15 @@ def tell_run(settings: Config, command: str, to: str, figures: Mapping[str, Any]
         log.warning("%s: report.html of the run will not name it: %s", command, error)
     if storage.exists(storage.join(storage.parent(uri), "report.html")):
         write_report(uri, settings)
+
+
+def tell_verdict(run: record.RunRecord) -> None:
+    """Say in one line whether the ranking of the run is good, as report.html does."""
+    from graphmill.report.verdict import verdict  # takes a second to import; the report has done so already
+
+    evaluated = run.stage("evaluate")
+    if evaluated.get("status") == "done":
+        terminal.say(verdict(evaluated, run.content["before"] or {}).text)
 
 
 def write_report(record_uri: str, settings: Config) -> None:

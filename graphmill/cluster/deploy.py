@@ -16,6 +16,7 @@ The driver submits the applications of the workers itself: nodes need the client
 their node manager. A Kerberos cluster takes applications only from who has a ticket, which no container has.
 """
 
+import json
 import logging
 import os
 import re
@@ -84,14 +85,15 @@ def run(words: Sequence[str], files: Mapping[str, str], settings: ClusterConfig)
                 time.sleep(_POLL_S)
             if application.id is None:
                 raise application.failure("the driver did not start")
-            _announce(application.id)
+            text = "yarn: the driver is %s; it goes on without this command: %s"
+            log.info(text, application.id, follow_command(application.id, settings))
             code = _followed(application.id, lambda: application.ended, application.diagnosis)
         except (ClusterError, ConfigError):
             application.end(_END_TIMEOUT_S)
             raise
         except BaseException:
             application.leave()
-            log.warning("%s", _goes_on(application.id))
+            log.warning("%s", _goes_on(application.id, settings))
             raise
         application.end(_END_TIMEOUT_S)
         _forget_log(application.id)
@@ -117,7 +119,7 @@ def follow(application_id: str, settings: ClusterConfig) -> int:
                 patience_s=_QUIET_S,
             )
         except (KeyboardInterrupt, SystemExit):
-            log.warning("%s", _goes_on(application_id))
+            log.warning("%s", _goes_on(application_id, settings))
             raise
     _forget_log(application_id)
     return code
@@ -205,15 +207,17 @@ def _log_uri(application_id: str) -> str:
     return storage.join(home_uri(), _LOGS, application_id)
 
 
-def _announce(application_id: str) -> None:
-    text = "yarn: the driver is %s; it goes on without this command: graphmill follow %s"
-    log.info(text, application_id, application_id)
+def follow_command(application_id: str, settings: ClusterConfig) -> str:
+    """Return the command that shows the output of a driver from another shell."""
+    path = settings.yarn_classpath
+    options = ["--set", f"cluster.yarn_classpath={json.dumps(path)}"] if path else []
+    return shlex.join(["graphmill", "follow", application_id, *options])
 
 
-def _goes_on(application_id: str | None) -> str:
+def _goes_on(application_id: str | None, settings: ClusterConfig) -> str:
     if application_id is None:
         return "yarn: whether the application was submitted is unknown: yarn application -list"
     return (
-        f"yarn: {application_id} goes on without this command; see it by "
-        f"`graphmill follow {application_id}`, end it by `yarn application -kill {application_id}`"
+        f"yarn: {application_id} goes on without this command; see it by `"
+        f"{follow_command(application_id, settings)}`, end it by `yarn application -kill {application_id}`"
     )

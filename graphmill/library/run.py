@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from graphmill import config, storage
 from graphmill.config import no_run, place_now
-from graphmill.errors import BadInputError, FormatError, NotFoundError
+from graphmill.errors import BadInputError, ConfigError, FormatError, NotFoundError
 from graphmill.formats import remapped
 from graphmill.library.nearest import Floats, Neighbor, by_cosine, nearest
 from graphmill.vocab import RECORD
@@ -110,7 +110,8 @@ class Run:
     def embeddings(self, entity_type: str) -> pa.Table:
         """All embeddings of a type: columns id (string), type, embedding (fixed_size_list<float>[D]).
 
-        `.to_pandas()` makes a pandas table. `lazy_embeddings` reads types that do not fit in memory.
+        `.to_pandas()` makes a pandas table; pandas comes with `pip install 'graphmill[notebook]'`.
+        `lazy_embeddings` reads types that do not fit in memory.
         """
         parts = self._parts_of(entity_type)
         return pa.concat_tables(
@@ -118,9 +119,15 @@ class Run:
         ).unify_dictionaries()
 
     def lazy_embeddings(self, entity_type: str) -> "dd.DataFrame":
-        """All embeddings as a Dask table, one partition per file; needs pip install 'graphmill[notebook]'."""
-        import dask.dataframe as dd
+        """All embeddings as a Dask table, one partition per file.
 
+        Raises:
+            ConfigError: pandas is not installed.
+        """
+        try:
+            import dask.dataframe as dd
+        except ImportError as error:
+            raise ConfigError("lazy_embeddings: needs pandas; pip install 'graphmill[notebook]'") from error
         meta = _to_pandas(remapped.schema(self.dimension(entity_type)).empty_table())
         read = partial(_read_pandas, self.embedding_path, entity_type)
         return dd.from_map(read, self._parts_of(entity_type), meta=meta)

@@ -42,6 +42,7 @@ def write(run: Run, labels: Labels | None = None, before: Run | None = None) -> 
         before: a run with earlier embeddings, to tell how far vectors have moved.
     """
     uri = storage.join(run.uri, NAME)
+    log.info("report: drawing the charts, and the map of the vectors")
     storage.write_text(uri, render(page_of(run, labels, before)))
     return uri
 

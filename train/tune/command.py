@@ -60,9 +60,10 @@ def command(
 ) -> None:
     """Try settings of training; write the best configuration.
 
-    Tried are rates, regularization, dimension, negatives and batches: short trainings on the densest part of the graph, judged by the filtered MRR of validation edges. The
-    tables are read first, if that is not done; this time is not counted. The run's own results stay as they
-    are: all files are in the folder `tune` of its output. A search that was stopped goes on.
+    Tried are rates, regularization, dimension, negatives and batches, in short trainings on the densest part
+    of the graph, judged by the filtered MRR of validation edges. The tables are read first, if that is not
+    done; this time is not counted. The run's own results stay as they are: all files are in the folder `tune`
+    of its output. A search that was stopped goes on.
     """
     if storage.exists(target):
         raise ConfigError(f"{target}: there is a file of that name; remove it, or choose another --to")

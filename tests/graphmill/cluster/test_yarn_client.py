@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 import socket
 import subprocess
 from pathlib import Path
@@ -9,7 +10,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from graphmill.cluster import ClusterConfig, container, hadoop
+from graphmill import config
+from graphmill.cluster import ClusterConfig, container, deploy, hadoop
 from graphmill.cluster.application import shell_words
 from graphmill.config import validated
 from graphmill.errors import ClusterError, ConfigError
@@ -97,6 +99,15 @@ def test_no_memory_size(asked: str) -> None:
 def test_a_container_has_a_limit() -> None:
     with pytest.raises(ConfigError, match=r"cluster\.worker_memory: expected at least 1 MiB"):
         container.memory_mib(ClusterConfig(worker_memory="0"))
+
+
+@pytest.mark.parametrize("path", [None, "/opt/hadoop/*:/opt/hadoop/lib/*", "/a folder/it's"])
+def test_the_command_that_follows_a_driver_has_the_class_path(path: str | None) -> None:
+    """It may come from --set, and is needed again then."""
+    said = deploy.follow_command("application_17_0001", ClusterConfig(yarn_classpath=path))
+    graphmill, follow, application, *options = shlex.split(said)
+    assert (graphmill, follow, application) == ("graphmill", "follow", "application_17_0001")
+    assert config.read_raw(None, options[1::2]).get("cluster", {}).get("yarn_classpath") == path
 
 
 def run_script(settings: ClusterConfig, port: int, folder: Path) -> subprocess.Popen[str]:

@@ -1,6 +1,7 @@
 """`graphmill.open`: a run as an object."""
 
 import json
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -8,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 import graphmill
-from graphmill.errors import BadInputError, FormatError, NotFoundError
+from graphmill.errors import BadInputError, ConfigError, FormatError, NotFoundError
 from graphmill.formats import remapped
 from graphmill.library.run import Run
 
@@ -88,6 +89,12 @@ def test_a_lazy_table_has_one_partition_per_file(output: Path, vectors: np.ndarr
     assert set(lengths.compute()) == {DIMENSION}
 
 
+def test_a_lazy_table_without_pandas_names_the_extra(output: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "dask.dataframe", None)
+    with pytest.raises(ConfigError, match=r"pandas; pip install 'graphmill\[notebook\]'"):
+        graphmill.open(str(output)).lazy_embeddings("user")
+
+
 def test_neighbors_equal_a_comparison_of_all_vectors(output: Path, vectors: np.ndarray) -> None:
     run = graphmill.open(str(output))
     unit_ND = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
@@ -114,7 +121,7 @@ def test_missing_types_and_ids_are_refused(output: Path, tmp_path: Path) -> None
         run.neighbors("user", "u700")
     with pytest.raises(BadInputError, match="length 8, item of 4"):
         run.neighbors("user", "u1", among="item")
-    with pytest.raises(NotFoundError, match=r"expected run\.json or a folder"):
+    with pytest.raises(NotFoundError, match="expected a run, found none"):
         graphmill.open(str(tmp_path / "nowhere"))
 
 

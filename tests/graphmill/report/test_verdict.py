@@ -1,11 +1,17 @@
 """The sentence that says whether a ranking is good."""
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from graphmill import storage
+from graphmill.cli import session
 from graphmill.report.section_training import loss_note
 from graphmill.report.verdict import verdict
+from graphmill.run import record
+from tests.train.graphs import make_config
 
 
 def entry(mrr: float, num_edges: int = 88, **more: Any) -> dict[str, Any]:
@@ -51,6 +57,19 @@ def test_a_run_json_without_baselines_gets_no_judgement() -> None:
 )
 def test_the_verdict_compares_with_the_run_before(before: dict[str, Any], text: str) -> None:
     assert verdict(entry(0.4, **SIMPLE), before).text.endswith(f". {text}")
+
+
+@pytest.mark.parametrize("status", ["done", "left out"])
+def test_commands_say_the_verdict_in_a_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], status: str
+) -> None:
+    content = {"stages": {"evaluate": entry(0.1, status=status, **SIMPLE)}, "before": entry(0.5)}
+    storage.write_text(uri := f"{tmp_path}/run.json", json.dumps(content))
+    session.tell_verdict(record.RunRecord(uri, make_config(tmp_path)))
+    said = capsys.readouterr().out
+    assert said == (
+        f"{verdict(content['stages']['evaluate'], entry(0.5)).text}\n" if status == "done" else ""
+    )
 
 
 @pytest.mark.parametrize(
