@@ -1,1 +1,1 @@
-"""The model's arithmetic: operators, comparators, losses, optimizer, learning rates, features."""
+"""Parts of a model for training alone: masks, losses of its own, optimizer, learning rates, features."""

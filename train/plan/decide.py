@@ -43,6 +43,7 @@ def decide(context: RunContext, workers: int = 1, *, blocks_of_all: int = 0) -> 
         threads=torch.get_num_threads(),
         hogwild=engine == "compiled" and not _share_batches(config),
         workers=workers,
+        num_partitions=max((each.num_partitions for each in config.entities.values()), default=1),
         reasons=tuple(reasons),
         ignored=tuple(ignored),
     )

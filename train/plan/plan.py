@@ -3,7 +3,8 @@
     engine      compiled   C++ on a CPU                                        train/compiled
                 plain      torch, on any device                                train/step
                 fused      kernels on a GPU, or their reference on a CPU       train/gpu
-    placement   files      the rows of two blocks of partitions are in memory, or of one bucket
+    placement   files      the rows of two blocks of partitions are in memory, or of one bucket, or all rows
+                           of a graph without partitions
                 buffer     all rows are in the host's memory, `slots` partitions of them on the device
                 device     the whole graph is on the device: on a GPU, or in the host's memory
 
@@ -40,6 +41,7 @@ class Plan:
         threads: threads of the process.
         hogwild: whether threads train batches of their own; else all threads work on one batch.
         workers: number of workers.
+        num_partitions: of the type that has most; the rows of one partition stay in memory.
         reasons: sizes and obstacles that decided.
         ignored: settings that have no effect, and why.
     """
@@ -54,6 +56,7 @@ class Plan:
     threads: int
     hogwild: bool
     workers: int
+    num_partitions: int
     reasons: tuple[str, ...] = ()
     ignored: tuple[str, ...] = ()
 
@@ -62,7 +65,9 @@ class Plan:
         if self.hogwild and self.threads > 1:
             threads += ", on batches of their own"
         rows = {
-            "files": "partitions from files" + f", in {self.blocks} blocks" * (self.blocks > 1),
+            "files": "partitions from files" + f", in {self.blocks} blocks" * (self.blocks > 1)
+            if self.num_partitions > 1
+            else "all rows in memory",
             "buffer": f"{self.slots} partitions on the device at a time",
             "device": "the whole graph " + ("in memory" if self.device == "cpu" else "on the device"),
         }
