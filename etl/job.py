@@ -111,6 +111,7 @@ def run(config: Config, client: Client, claim: Claim = NO_CLAIM) -> dict[str, An
         encoded, counts = work.step(
             "encode", tuple[list[Encoded], IdCounts], lambda: _encode(work, config, settings, plan, claim)
         )
+        doubts.warn_of_null_words(encoded)
         files = sources.with_counts(plan, encoded)
         chunks = [chunk for of_range in encoded for chunk in of_range.chunks]
         _check_places(inputs, settings, ranges, chunks)

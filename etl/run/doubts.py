@@ -2,10 +2,11 @@
 
 import logging
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from etl.config import EtlConfig
+from etl.steps.chunks import Encoded
 from etl.tables.files import TableFiles, find_files
 from etl.tables.formats import format_of
 from graphmill.config import Config
@@ -57,6 +58,20 @@ def warn_of_empty(labels: Collection[str]) -> None:
     for label in sorted(labels):
         log.warning(
             f"etl: {label}: the snapshot has no rows that may pass the filters; the table adds nothing"
+        )
+
+
+def warn_of_null_words(encoded: Iterable[Encoded]) -> None:
+    """Warn of ids that are what other systems write for null: they join all rows that lack one."""
+    by_type: dict[str, set[str]] = {}
+    for each in encoded:
+        for entity_type, words in each.null_words.items():
+            by_type.setdefault(entity_type, set()).update(words)
+    for entity_type, found in sorted(by_type.items()):
+        shown = ", ".join(map(repr, sorted(found)))
+        log.warning(
+            f"etl: entities.{entity_type}: ids that other systems write for null: {shown}; if they stand for "
+            "nothing, leave their rows out: filters: [[COLUMN, not in, [WORD]]]"
         )
 
 

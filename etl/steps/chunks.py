@@ -74,3 +74,5 @@ class Encoded:
     chunks: list[Chunk] = field(default_factory=list)
     files: dict[int, RowCounts] = field(default_factory=dict)
     """By number of the file."""
+    null_words: dict[str, list[str]] = field(default_factory=dict)
+    """Ids of each type that other systems write for null."""

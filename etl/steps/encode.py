@@ -22,6 +22,7 @@ from itertools import groupby
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from etl.config import EntityTableConfig, Table, TableConfig
 from etl.steps import spill
@@ -33,7 +34,7 @@ from etl.strings import hashing
 from etl.strings.hashing import Hashes
 from etl.strings.native import count, take
 from etl.tables import quarantine
-from etl.tables.check_rows import BadRows, Rules
+from etl.tables.check_rows import NULL_WORDS, BadRows, Rules
 from etl.tables.formats import FileRange
 from etl.tables.read import Block, read_blocks
 from graphmill import storage
@@ -73,11 +74,20 @@ def encode_ranges(
             quarantine.write_file(settings.folders.quarantine, number, chunk_number, all_bad)
         if any(num_kept.values()):
             name = f"{number:06d}-{chunk_number:06d}"
-            chunk, of_chunk_ids = _write_chunk(settings, table, rows.finish(), name)
+            encoded = rows.finish()
+            chunk, of_chunk_ids = _write_chunk(settings, table, encoded, name)
+            _add_null_words(found.null_words, settings, encoded)
             files = tuple((file, kept) for file, kept in num_kept.items() if kept)
             found.chunks.append(replace(chunk, files=files if chunk.num_edges else ()))
             counts += of_chunk_ids
     return found, counts
+
+
+def _add_null_words(found: dict[str, list[str]], settings: TaskSettings, rows: EncodedRows) -> None:
+    for entity_type, ids in zip(settings.entity_types, rows.ids, strict=True):
+        words = ids.strings.filter(pc.is_in(ids.strings, NULL_WORDS.cast(ids.strings.type))).to_pylist()
+        if words:
+            found[entity_type] = sorted({*found.get(entity_type, ()), *words})
 
 
 def _count(

@@ -26,6 +26,29 @@ QUARANTINE = (
     "correct the table, or set etl.on_bad_row: quarantine to leave such rows out and write them to a table"
 )
 _OTHER_ENCODING = "; set the table's encoding, if its text has another, such as latin-1"
+NULL_WORDS = pa.array(
+    [
+        *(
+            r"\N",
+            "NULL",
+            "Null",
+            "null",
+            "None",
+            "nil",
+            "NaN",
+            "nan",
+            "NaT",
+            "NA",
+            "<NA>",
+            "N/A",
+            "n/a",
+            "#N/A",
+        ),
+        *("(null)", "<null>", "undefined", "-", "?", "__HIVE_DEFAULT_PARTITION__"),
+        "00000000-0000-0000-0000-000000000000",
+    ]
+)
+"""Texts that other systems write for null, and that may be ids all the same."""
 Convert = Callable[[pa.ChunkedArray], pa.ChunkedArray]
 _HEX = np.frombuffer(b"".join(b"%02x" % byte for byte in range(256)), np.uint16)
 _OF_BYTES = {pa.string(): pa.binary(), pa.large_string(): pa.large_binary()}
@@ -192,7 +215,7 @@ def _texts(column: pa.ChunkedArray, field: str, at: BlockPosition) -> pa.Chunked
     if holds_whole_numbers(kind) or pa.types.is_null(kind):
         return column.cast(pa.string())
     if kind == pa.uuid():
-        return pa.chunked_array(map(_uuids, column.chunks), pa.string())
+        return uuid_texts(column)
     if pa.types.is_fixed_size_binary(kind):
         return column.cast(pa.binary())
     if kind not in (*_OF_BYTES, *_OF_BYTES.values()):
@@ -206,8 +229,12 @@ def holds_whole_numbers(kind: pa.DataType) -> bool:
     return bool(pa.types.is_integer(kind) or (pa.types.is_decimal(kind) and kind.scale <= 0))
 
 
-def _uuids(chunk: pa.Array) -> pa.Array:
+def uuid_texts(column: pa.ChunkedArray) -> pa.ChunkedArray:
     """Write UUIDs as text: 123e4567-e89b-12d3-a456-426614174000."""
+    return pa.chunked_array(map(_uuid_texts, column.chunks), pa.string())
+
+
+def _uuid_texts(chunk: pa.Array) -> pa.Array:
     num, storage = len(chunk), chunk.storage.fill_null(bytes(16))
     byte_N16 = np.frombuffer(storage.buffers()[1], np.uint8)[16 * storage.offset :][: 16 * num].reshape(
         num, 16

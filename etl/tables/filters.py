@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from etl.config import Filters, Scalar
+from etl.tables.check_rows import uuid_texts
 from graphmill.errors import RawTableError
 
 _COMPARE = {
@@ -26,6 +27,7 @@ _COMPARE = {
     ">": pc.greater,
     ">=": pc.greater_equal,
 }
+_NEGATED = ("!=", "not in")
 _TYPES = {bool: pa.bool_(), int: pa.int64(), float: pa.float64(), str: pa.string()}
 
 
@@ -103,8 +105,10 @@ def expression(filters: Filters, types: Mapping[str, pa.DataType]) -> pc.Express
 
     def judge(column: str, operator: str, value: Any) -> Any:
         kind = types.get(column)
-        if kind is None or pa.types.is_dictionary(kind) or _is_parsed(kind, value):
+        if kind is None or _is_decoded(kind) or _is_parsed(kind, value):
             return pc.scalar(True)
+        if pa.types.is_floating(kind) and operator in _NEGATED and value is not None:
+            return pc.scalar(True)  # statistics leave NaN out, which passes
         return _holds(column, pc.field(column), kind, operator, value)
 
     return _any_of(filters, judge)
@@ -152,8 +156,10 @@ def _compared(column: str, values: Any, kind: pa.DataType, operator: str, value:
     by_type = {type(each): [other for other in listed if type(other) is type(each)] for each in listed}
     for some in by_type.values():
         parsed, other = _parsed(column, values, kind, some[0])
-        wanted = [_converted(each, other).as_py() for each in some]
-        found.append(pc.is_in(parsed, value_set=pa.array(wanted, _set_type(other, some))))
+        wanted, set_type = [_converted(each, other).as_py() for each in some], _set_type(other, some)
+        if pa.types.is_floating(set_type) and 0 in wanted:
+            wanted += [0.0, -0.0]  # equal, but not to is_in
+        found.append(pc.is_in(parsed, value_set=pa.array(wanted, set_type)))
     is_listed = reduce(pc.or_kleene, found)
     return is_listed if operator == "in" else pc.and_kleene(pc.is_valid(values), pc.invert(is_listed))
 
@@ -163,8 +169,10 @@ def _possible(column: str, low: Any, high: Any, operator: str, value: Any) -> An
     if isinstance(value, tuple) and operator == "in":
         found = [_possible(column, low, high, "==", each) for each in value]
         return None if any(each is None for each in found) else reduce(pc.or_kleene, found)
-    if operator in ("!=", "not in") or value is None or _is_parsed(low.type, value):
+    if operator in _NEGATED or value is None or _is_decoded(low.type) or _is_parsed(low.type, value):
         return None
+    if pa.types.is_floating(low.type):  # some writers count NaN as the largest value
+        low, high = (pc.if_else(pc.is_nan(bound), None, bound) for bound in (low, high))
     with _comparing(column, low.type, value):
         scalar = _converted(value, low.type)
         if operator in ("==", "="):
@@ -183,10 +191,19 @@ def _decoded(column: pa.ChunkedArray) -> pa.ChunkedArray:
     """Return text as strings, whatever type a reader gave it; text that is not UTF-8 as bytes."""
     kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
     plain = column.cast(kind)
+    if kind == pa.uuid():
+        return uuid_texts(plain)
+    if pa.types.is_fixed_size_binary(kind):
+        plain = plain.cast(pa.binary())
     try:
-        return plain.cast(pa.string()) if _is_text(kind) else plain
+        return plain.cast(pa.string()) if _is_text(plain.type) else plain
     except pa.ArrowInvalid:
         return plain
+
+
+def _is_decoded(kind: pa.DataType) -> bool:
+    """Whether values of a type are compared as another type: statistics are not of that."""
+    return bool(pa.types.is_dictionary(kind) or pa.types.is_fixed_size_binary(kind) or kind == pa.uuid())
 
 
 def _parsed(column: str, values: Any, kind: pa.DataType, value: Scalar) -> tuple[Any, pa.DataType]:

@@ -14,6 +14,8 @@ from etl.tables.formats.base import Cut, FileRange, Head, OnBadLine, TableFormat
 from graphmill import storage
 from graphmill.formats.parquet import bounds
 
+_UNIT = "us"  # int96, the time of Hive and Impala, holds years that nanoseconds do not reach: 9999-12-31
+
 
 @contextmanager
 def _open(uri: str, dictionary_column: str | None = None) -> Iterator[pq.ParquetFile]:
@@ -21,7 +23,7 @@ def _open(uri: str, dictionary_column: str | None = None) -> Iterator[pq.Parquet
     with (
         storage.open_input(uri) as stream,
         reading(uri),
-        pq.ParquetFile(stream, read_dictionary=columns) as parquet,
+        pq.ParquetFile(stream, read_dictionary=columns, coerce_int96_timestamp_unit=_UNIT) as parquet,
     ):
         yield parquet
 
@@ -36,7 +38,8 @@ def _read_head(uri: str, table: FilesConfig, chunk_rows: int) -> Head:
 
 def _select(uri: str, chunk_rows: int, wanted: pc.Expression) -> Sequence[tuple[int, int, Cut]]:
     with storage.open_input(uri) as stream, reading(uri):
-        fragment = ds.ParquetFileFormat().make_fragment(stream)
+        options = ds.ParquetReadOptions(coerce_int96_timestamp_unit=_UNIT)
+        fragment = ds.ParquetFileFormat(options).make_fragment(stream)
         sizes = [group.num_rows for group in fragment.row_groups]
         try:
             kept = fragment.subset(wanted, schema=fragment.physical_schema).row_groups

@@ -1,5 +1,6 @@
 """Warnings of tables and settings that cannot be meant; and none of those that can."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -50,3 +51,11 @@ def test_ids_that_occur_once(client: Client, caplog: pytest.LogCaptureFixture, t
     rows = [(f"order-{number}", f"i{number % 30}") for number in range(150)]
     (found,) = warnings_of(client, caplog, tmp_path, rows)
     assert "entities.user: each of 150 ids has one edge only" in found
+
+
+def test_ids_that_other_systems_write_for_null(
+    client: Client, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    rows = [(f"u{number % 50}", f"i{number % 30}") for number in range(150)]
+    (found,) = warnings_of(client, caplog, tmp_path, [*rows, (r"\N", "i1"), ("NULL", "i2"), (r"\N", "i2")])
+    assert re.search(r"entities\.user: ids that .* null: 'NULL', '.*N'; .* not in", found)

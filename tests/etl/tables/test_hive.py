@@ -2,6 +2,8 @@
 
 import datetime
 import itertools
+import tempfile
+import uuid
 from collections.abc import Iterator
 from contextlib import suppress
 from operator import eq, ge, gt, le, lt, ne
@@ -15,7 +17,7 @@ import pyarrow.json as pajson
 import pyarrow.orc as paorc
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from etl.config import Filters, TableConfig
@@ -332,6 +334,67 @@ def test_any_value_and_any_column_are_compared_or_refused(
     kept = {row for row, is_kept in enumerate(passes) if is_kept}
     assert kept <= set(pruned)
     assert kept <= {row for row, of_row in enumerate(left) if of_row is not None}
+
+
+FLOATS = st.lists(st.sampled_from([float("nan"), 1.0, 2.0, -0.0, None]), min_size=1, max_size=6)
+
+
+@given(
+    FLOATS,
+    FLOATS,
+    st.sampled_from(["==", "!=", "<", "<=", ">", ">=", "in", "not in"]),
+    st.sampled_from([0, 1.0]),
+)
+@settings(max_examples=60, deadline=None)
+def test_rows_with_nan_pass_whatever_the_statistics_say(
+    first: list[float | None], second: list[float | None], operator: str, value: float
+) -> None:
+    """Statistics of parquet leave NaN out."""
+    values = [*first, *second]
+    names = [f"{number:02d}" for number in range(len(values))]
+    table = pa.table({"u": names, "i": ["x"] * len(values), "w": pa.array(values, pa.float64())})
+    filters = [["w", operator, [value] if operator.endswith("in") else value]]
+    with tempfile.TemporaryDirectory() as folder:
+        pq.write_table(table, f"{folder}/t.parquet", row_group_size=len(first))
+        found = [row[0] for row in rows_of(f"{folder}/t.parquet", filters=filters)]
+    compare = {"in": eq, "not in": ne}.get(operator) or _OPERATORS[operator]
+    assert found == [
+        name for name, one in zip(names, values, strict=True) if one is not None and compare(one, value)
+    ]
+
+
+def test_bounds_that_are_nan_leave_no_file_out() -> None:
+    low, high = (pa.chunked_array([pa.array([value, value])]) for value in (1.0, float("nan")))
+    for operator in ("==", ">", ">=", "<", "in"):
+        filters: Filters = ((("w", operator, (7,) if operator == "in" else 7),),)
+        assert None not in left_for_rows(filters, {}, {"w": (low, high)}, 2)
+
+
+def test_times_of_hive_reach_beyond_nanoseconds(tmp_path: Path) -> None:
+    times = [datetime.datetime(9999, 12, 31), datetime.datetime(2026, 1, 1), datetime.datetime(1, 1, 1)]
+    table = pa.table({"u": list("abc"), "i": ["x"] * 3, "t": pa.array(times, pa.timestamp("us"))})
+    pq.write_table(table, tmp_path / "t.parquet", use_deprecated_int96_timestamps=True, row_group_size=1)
+    for operator, names in ((">", "a"), ("<=", "bc"), ("==", "")):
+        rows = rows_of(tmp_path / "t.parquet", filters=[["t", operator, "2026-11-01"]])
+        assert [row[0] for row in rows] == list(names)
+
+
+def test_conditions_on_uuids_and_bytes_of_a_fixed_size(tmp_path: Path) -> None:
+    ids = [uuid.UUID(int=number) for number in range(4)]
+    columns = {
+        "k": pa.array([each.bytes for each in ids], pa.uuid()),
+        "b": pa.array([b"a", b"b"] * 2, pa.binary(1)),
+    }
+    pq.write_table(
+        pa.table({"u": list("wxyz"), "i": ["x"] * 4} | columns), tmp_path / "t.parquet", row_group_size=2
+    )
+    for condition, names in (
+        (["k", "==", str(ids[1])], "x"),
+        (["k", "in", [str(ids[0]), str(ids[3])]], "wz"),
+        (["k", "!=", None], "wxyz"),
+        (["b", "!=", "a"], "xz"),
+    ):
+        assert [row[0] for row in rows_of(tmp_path / "t.parquet", filters=[condition])] == list(names)
 
 
 def test_days_that_are_missing(tmp_path: Path) -> None:
