@@ -9,8 +9,10 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from graphmill.model import comparators
+from graphmill.model.best import Best
 
 Floats = npt.NDArray[np.float32]
 Score = Callable[[Floats], Floats]  # vectors [N, D] -> their scores for each query [N, Q]
@@ -36,12 +38,23 @@ def nearest(
         leave_out: for each query, the id that is not its own neighbour.
         k: K, at most.
     """
-    best: list[list[Neighbor]] = [[] for _ in leave_out]
+    best, names, first = Best(len(leave_out), k), dict[int, str](), 0
     for ids, vectors_ND in parts:
-        score_NQ = score(vectors_ND)
+        score_QN = np.array(score(vectors_ND).T, np.float32, order="C")
+        score_QN[~np.isfinite(score_QN)] = -np.inf  # NaN has no place in an order
         for query, own in enumerate(leave_out):
-            best[query] = _merged(best[query], ids, score_NQ[:, query], own, k)
-    return best
+            if own is not None:
+                score_QN[query, pc.equal(ids, own).to_numpy(zero_copy_only=False)] = -np.inf
+        best.add(score_QN, first)
+        held = np.unique(best.shrink().candidate)
+        new = held[held >= first]
+        names = {number: names[number] for number in held[held < first].tolist()}
+        names |= zip(new.tolist(), ids.take(pa.array(new - first)).to_pylist(), strict=True)
+        first += len(ids)
+    found: list[list[Neighbor]] = [[] for _ in leave_out]
+    for query, value, number in zip(*best.shrink(), strict=True):
+        found[query].append(Neighbor(names[int(number)], float(value)))
+    return found
 
 
 def by_cosine(queries_QD: Floats) -> Score:
@@ -53,16 +66,3 @@ def by_cosine(queries_QD: Floats) -> Score:
 def unit(vectors_ND: Floats) -> Floats:
     """The vectors scaled to length 1; zero vectors stay."""
     return comparators.prepare("cos", False, vectors_ND)
-
-
-def _merged(
-    best: list[Neighbor], ids: pa.Array, score_N: Floats, leave_out: str | None, k: int
-) -> list[Neighbor]:
-    """The `k` best of the neighbours so far and of a part's rows."""
-    few = min(k + 1, len(score_N))  # one more, for the id that is left out
-    rows = np.sort(np.argpartition(-score_N, few - 1)[:few]) if few else np.empty(0, np.int64)
-    rows = rows[np.isfinite(score_N[rows])]  # NaN has no place in an order
-    names = ids.take(pa.array(rows)).to_pylist()
-    found = zip(names, score_N[rows].tolist(), strict=True)
-    candidates = best + [Neighbor(name, score) for name, score in found if name != leave_out]
-    return sorted(candidates, key=lambda each: -each.similarity)[:k]

@@ -121,7 +121,7 @@ def test_missing_types_and_ids_are_refused(output: Path, tmp_path: Path) -> None
         run.neighbors("user", "u700")
     with pytest.raises(BadInputError, match="length 8, item of 4"):
         run.neighbors("user", "u1", among="item")
-    with pytest.raises(NotFoundError, match="expected a run, found none"):
+    with pytest.raises(NotFoundError, match=r"nowhere: expected a run, found none"):
         graphmill.open(str(tmp_path / "nowhere"))
 
 
