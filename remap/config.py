@@ -25,7 +25,7 @@ class RemapConfig(Section):
     )
     ids_path: Fixed[str | None] = Field(
         None,
-        description="Parquet file whose first column of strings has the raw ids to remap; null: all.",
+        description="File of the raw ids to remap: parquet, CSV, or lines, as for `predict`; null: all.",
     )
     output_format: Fixed[Literal["parquet", "csv"]] = Field(
         "parquet", description="Format of the files; csv writes vectors as a;b;c."

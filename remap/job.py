@@ -121,6 +121,9 @@ def _run(
             client, write_partition, arguments, description="remapping", unit="partitions"
         )
         checksums = {uri: checksum for _, each in files for uri, checksum in each.items()}
+        num_written = sum(num for counts, _ in files for num in counts.values())
+        if settings.ids_path is not None and not num_written:
+            raise ConfigError(f"remap.ids_path: {settings.ids_path}: expected ids of the run, found none")
         if settings.relations:
             uri = storage.join(folder, RELATIONS)
             num_parameters = write_relation_parameters(config, inputs, uri, checksums)

@@ -38,7 +38,7 @@ from remap.features.joined import IdColumn, Joining, ReadRows, write_part
 from remap.features.request import Request, components_of, folded_parts, similar_of
 from remap.fold_in import job as fold_in
 from remap.output.complete import complete
-from remap.predict import given
+from remap.sources import given
 from remap.sources.inputs import find_inputs
 
 RECORD = "_features.json"

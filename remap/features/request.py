@@ -14,7 +14,7 @@ from graphmill.trained.features import MOST_SIMILAR, Similar
 from graphmill.trained.principal import Components, Moments, moments_of_partition
 from graphmill.trained.table import UNKNOWN, EntityTable
 from remap.features.joined import find_vectors
-from remap.predict import given
+from remap.sources import given
 
 _SHOWN = 5
 

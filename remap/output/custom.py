@@ -4,6 +4,7 @@ embeddings/{type}/part-{partition:05d}.parquet              or, with rows_per_fi
 embeddings/{type}/part-{partition:05d}_{number:05d}.parquet
 """
 
+import json
 from collections.abc import Iterator
 from functools import lru_cache
 
@@ -13,13 +14,14 @@ import pyarrow.compute as pc
 
 from graphmill import storage
 from graphmill.errors import FormatError
-from graphmill.formats.parquet import bounds, open_parquet
 from graphmill.formats.parquet.vectors import Table
 from graphmill.formats.remapped import Floats
+from graphmill.run import record
 from graphmill.storage import Checksums
 from graphmill.trained.partition import MeasuredPartition
 from remap.config import RemapConfig
 from remap.output.tables import TableOptions, count_rows, open_table, values_type
+from remap.sources import given
 
 Rows = tuple[pa.Array, Floats]
 
@@ -88,22 +90,17 @@ def split_into_files(batches: Iterator[Rows], rows_per_file: int | None) -> Iter
 
 
 def read_ids(uri: str) -> pa.Array:
-    """Read the raw ids from the file's first column of strings.
+    """Read the raw ids of a file or folder of ids.
 
     Raises:
         NotFoundError: there is no such file.
         FormatError: there is no such column.
     """
-    return _read_ids(uri, storage.status(uri))
+    return _read_ids(uri, json.dumps(record.describe_inputs([uri])))
 
 
 @lru_cache(maxsize=1)
-def _read_ids(uri: str, _status: storage.FileStatus | None) -> pa.Array:
-    """Read the ids; the status is a key of the cache because the file may change between two runs."""
-    with open_parquet(uri, storage.manifest_of_table(uri)) as parquet:
-        bounds.check_whole(parquet, uri)
-        table = parquet.read()
-    for column in table.columns:
-        if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
-            return column.cast(pa.string()).combine_chunks()
-    raise FormatError(f"{uri}: expected a column of strings, found {table.schema.names}")
+def _read_ids(uri: str, _files: str) -> pa.Array:
+    """Read the ids; the files are a key of the cache because they may change between two runs."""
+    found = [batch["id"].combine_chunks() for batch in given.iter_ids(uri)]
+    return pa.chunked_array(found, pa.string()).combine_chunks()

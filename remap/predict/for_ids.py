@@ -23,13 +23,14 @@ from graphmill.trained.loops import loopless
 from graphmill.trained.relation import Relation, number_of, read_parameters, relation_names, relation_of
 from graphmill.trained.table import UNKNOWN, EntityTable
 from graphmill.vocab import Side
-from remap.predict import approximate, given, similar, work
+from remap.predict import approximate, similar, work
 from remap.predict.answers import FOUND, Chunk, write_answers
 from remap.predict.calibrated import read_calibration
 from remap.predict.known import KnownEdges, LeftOut
 from remap.predict.question import Question
 from remap.predict.search import Asked
 from remap.predict.sizes import GPU_PRODUCTS, PRODUCTS, sizes_for
+from remap.sources import given
 
 _PIECE_IDS = 1 << 18
 _SHOWN = 5

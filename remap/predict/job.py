@@ -31,13 +31,14 @@ from graphmill.trained.table import EntityTable, read_tables
 from graphmill.vocab import Side
 from remap.config import RemapConfig
 from remap.output.complete import complete
-from remap.predict import given, lists, similar, work
+from remap.predict import lists, similar, work
 from remap.predict.calibrated import read_calibration
 from remap.predict.for_ids import answer_ids, asked_of, formula, relation_asked
 from remap.predict.make_lists import check_faiss
 from remap.predict.pairs import AskedPairs, write_scores
 from remap.predict.question import Question
 from remap.predict.sizes import sizes_for
+from remap.sources import given
 from remap.sources.inputs import find_inputs
 
 RECORD = "_predict.json"

@@ -26,9 +26,9 @@ from graphmill.trained.inputs import Inputs
 from graphmill.trained.relation import Relation, read_parameters, relation_names, relation_of
 from graphmill.trained.table import UNKNOWN, EntityTable
 from graphmill.vocab import Side
-from remap.predict.given import read_piece
 from remap.predict.sizes import HEIGHT
 from remap.predict.tiles import tiles
+from remap.sources.given import read_piece
 
 SCHEMA = pa.schema(
     [

@@ -18,7 +18,7 @@ from graphmill.storage.as_json import Int64
 from graphmill.vocab import Bucket
 
 LOOPS = "loops"
-_READ_EDGES = 1 << 20
+READ_EDGES = 1 << 20
 
 
 def find_loops(lhs_E: Indices, rel_E: Indices, rhs_E: Indices) -> Int64:
@@ -46,7 +46,7 @@ def read_loops(edge_path: str, bucket: Bucket) -> set[int]:
     found: set[int] = set()
     with open_checked(uri, storage.manifest_of(edge_path)) as hdf5:
         columns = [checked_dataset(hdf5, name, "iu", uri) for name in ("lhs", "rel", "rhs")]
-        for start in range(0, min(map(len, columns)), _READ_EDGES):
-            stop = min(start + _READ_EDGES, *map(len, columns))
+        for start in range(0, min(map(len, columns)), READ_EDGES):
+            stop = min(start + READ_EDGES, *map(len, columns))
             found |= set(find_loops(*(read_rows(each, start, stop, np.int64) for each in columns)).tolist())
     return found

@@ -39,7 +39,7 @@ def test_loops_are_written_in_any_pieces_and_found_without(tmp_path_factory, edg
 
 
 def test_edges_are_read_some_at_a_time(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(edge_loops, "_READ_EDGES", 3)
+    monkeypatch.setattr(edge_loops, "READ_EDGES", 3)
     rel = np.arange(10)
     edge_buckets.write_bucket(str(tmp_path), BUCKET, Edges(rel // 2, rel, np.where(rel < 9, rel // 3, 4)))
     forget_loops(tmp_path, BUCKET)

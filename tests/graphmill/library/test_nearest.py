@@ -1,5 +1,7 @@
 """The nearest rows are those of a stable sort of all scores, however the rows are cut into parts."""
 
+import itertools
+
 import numpy as np
 import pyarrow as pa
 from hypothesis import given
@@ -24,7 +26,7 @@ def test_equal_rows_stand_in_their_order(rows, cuts, k, own) -> None:
     bounds = [0, *sorted(min(cut, len(rows)) for cut in cuts), len(rows)]
     parts = [
         (pa.array(names[start:stop], pa.string()), score_NQ[start:stop])
-        for start, stop in zip(bounds, bounds[1:], strict=False)
+        for start, stop in itertools.pairwise(bounds)
     ]
     found = nearest(iter(parts), lambda vectors_ND: vectors_ND, leave_out, k)
     for query, neighbors in enumerate(found):

@@ -103,6 +103,15 @@ def test_some_ids_alone(client: Client, output: str, tmp_path: Path) -> None:
     expected = {key: row for key, row in graph.expected_rows().items() if key[1] in wanted}
     assert graph.read_rows(config.embedding_path) == expected
     assert job.fingerprint(config) != job.fingerprint(graph.configured(output))
+    pq.write_table(pa.table({"name": ["x"] * 4, "id": wanted}), tmp_path / "named.parquet")
+    (tmp_path / "lines.txt").write_text("\n".join(wanted))
+    (tmp_path / "without-header.csv").write_text("\n".join(wanted))
+    for name in ("named.parquet", "lines.txt", "without-header.csv"):
+        assert job.run(graph.configured(output, ids_path=str(tmp_path / name)), client)["num_rows"] == 3
+    (tmp_path / "others.txt").write_text("nobody")
+    with pytest.raises(ConfigError, match=r"others\.txt: expected ids of the run, found none"):
+        job.run(graph.configured(output, ids_path=str(tmp_path / "others.txt")), client)
+    assert graph.read_rows(config.embedding_path) == expected  # the old tables stay
     pq.write_table(pa.table({"n": range(4)}), tmp_path / "numbers.parquet")
     with pytest.raises(FormatError, match="expected a column of strings"):
         job.run(graph.configured(output, ids_path=str(tmp_path / "numbers.parquet")), client)

@@ -26,7 +26,7 @@ from graphmill.library.run import Run
 from graphmill.model.best import UnorderedBest
 from graphmill.run.results import notes_of
 from graphmill.vocab import Side
-from remap.predict import approximate, given, job, list_search, lists, make_lists, work
+from remap.predict import approximate, job, list_search, lists, make_lists, work
 from remap.predict.answers import Chunk, joined, write_answers
 from remap.predict.for_ids import find_ids
 from remap.predict.list_search import search_lists
@@ -34,6 +34,7 @@ from remap.predict.make_lists import make_lists as make
 from remap.predict.question import Question
 from remap.predict.search import Asked, search_all
 from remap.predict.sizes import WIDTH
+from remap.sources import given
 from tests import REPOSITORY
 from tests.processes import running
 from tests.remap.graph import snapshot
