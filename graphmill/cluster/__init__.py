@@ -2,6 +2,7 @@
 
 kinds        the table of `--master` forms; local, yarn, ssh: how each kind starts
 settings     the section `cluster`, the environment of workers
+resources    memory of workers: the least that they need, and what YARN is asked for
 connecting   connect(...): a client of the cluster
 keys         TLS keys of one run, or from files
 workers      checks and preparation of workers: the package, versions, environment

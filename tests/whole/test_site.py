@@ -69,6 +69,15 @@ def test_the_page_of_python_describes_the_public_names(site: Path) -> None:
         "train.pbg_api.do_eval",
     ):
         assert f'id="{name}"' in shown
+    titles = re.findall(r"doc-class-name\">([^<]*)<", shown)
+    assert {"Run", "Neighbor", "FoldedId", "Checkpoint"} <= {*titles}  # users import none of them by its path
+
+
+@pytest.mark.parametrize("page", ["index.md", "tutorial/quickstart.md"])
+def test_what_stands_in_a_block_of_a_first_page_fits_a_telephone(page: str) -> None:
+    """Diagrams that are cut say less than none; commands may be scrolled."""
+    drawn = re.findall(r"^```\n(.*?)^```$", (REPOSITORY / "docs" / page).read_text(), re.S | re.M)
+    assert [line for text in drawn for line in text.splitlines() if len(line) > 46 and "  |" in text] == []
 
 
 @pytest.mark.parametrize("name", ["figures", "large"])
