@@ -49,7 +49,8 @@ class RemapConfig(Section):
         False, description="Write NaN and infinite values; false: such a value stops the run."
     )
     checkpoint_version: Fixed[Positive | None] = Field(
-        None, description="Committed version of the checkpoint to remap; null: the latest."
+        None,
+        description="Committed version of the checkpoint to read; null: the one that training ended with.",
     )
 
     align_to: Neutral[str | None] = Field(

@@ -22,6 +22,7 @@ from graphmill.run.outlook import GraphSize, Outlook
 from graphmill.run.output_checks import check_folder
 from graphmill.run.trained_with import changes_in_errors
 from graphmill.storage import Checksums
+from graphmill.trained.inputs import VECTORS, vectors_digest
 from graphmill.trained.partition import MeasuredPartition, check_partitions, measure_partition
 from remap.config import RemapConfig
 from remap.output.align import Alignment
@@ -168,6 +169,7 @@ def fingerprint(config: Config) -> dict[str, Any]:
             entity_type: {"num_partitions": num, "dimension": config.entity_dimension(entity_type)}
             for entity_type, num in num_partitions.items()
         },
+        VECTORS: vectors_digest(config.checkpoint_path, settings.checkpoint_version),
         "inputs": record.describe_inputs(input_uris(config)),
     }
 

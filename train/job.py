@@ -34,7 +34,7 @@ from train.model.frozen import Frozen
 from train.plan import outlook as estimates
 from train.plan.plan import announced
 from train.run import ensemble
-from train.run.claim import check_claim, claim_checkpoint, inputs_of, moved_aside, trained_with
+from train.run.claim import check_claim, claim_checkpoint, end_training, inputs_of, moved_aside, trained_with
 from train.run.ignored_keys import log_ignored_keys
 from train.tables import folded_rows, given_vectors
 from train.tables.legacy_inputs import import_legacy_inputs
@@ -145,6 +145,8 @@ def run(config: Config, client: Client, claim: Claim = NO_CLAIM) -> dict[str, An
             _give_rows(config, client, claim.of(config.checkpoint_path))
             folded_rows.make(config, client, claim)
             figures = _train_one(config, client, claim, claim.of(config.checkpoint_path))
+    claim.check()
+    end_training(config.checkpoint_path)
     if changes and not figures["num_edges"]:
         log.warning("training: nothing was left to train: raise num_epochs, the total, to go on")
     if given := given_vectors.finish(config, claim):

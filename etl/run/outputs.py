@@ -9,8 +9,13 @@
 A folder that holds nothing else is replaced as a whole, by a rename. Elsewhere the files of the last run are
 deleted, and the new files are renamed one by one, the manifest first: after a kill it names all files of
 ours, and files of the last run have other checksums.
+
+Raw ids that a checkpoint was trained with are no part of what is replaced: without them its vectors are lost.
+
+    entities.stale-1/               beside checkpoint.stale-1, as train calls the checkpoint then
 """
 
+import logging
 import re
 from collections.abc import Iterable
 from itertools import combinations
@@ -20,7 +25,9 @@ from graphmill import storage
 from graphmill.config import Config
 from graphmill.errors import ConfigError
 from graphmill.formats.edge_buckets import bucket_uri
+from graphmill.run.inputs import content_of
 from graphmill.run.output_checks import check_folder, tables_in
+from graphmill.run.trained_with import entities_of
 from graphmill.vocab import Bucket
 
 _OURS = (
@@ -28,6 +35,8 @@ _OURS = (
     r"|dynamic_rel_(count\.txt|names\.json)|(edges|removed)_\d+_\d+\.h5|num_edges\.json|origins\.json"
 )
 _OF_QUARANTINE = r"_SUCCESS|part-\d+-\d+\.parquet"
+
+log = logging.getLogger("graphmill")
 
 
 def output_uris(config: Config) -> list[str]:
@@ -131,6 +140,28 @@ def _is_ours(uri: str, path: str) -> bool:
     first, *others = path.split("/")
     leads_elsewhere = not {"", ".", ".."}.isdisjoint(others)
     return bool(re.fullmatch(_OURS, first)) and not leads_elsewhere and storage.within(uri, f"{uri}/{path}")
+
+
+def keep_trained_ids(config: Config, folder: str) -> None:
+    """Keep the entities beside their folder, if a checkpoint needs them and `folder` has others.
+
+    A kill leaves them where they were, or kept.
+    """
+    uri = storage.absolute(config.entity_path)
+    now = content_of(uri)
+    checkpoints = [config.checkpoint_path, *storage.moved_aside(config.checkpoint_path)]
+    is_needed = now is not None and now in map(entities_of, checkpoints)
+    known = [content_of(each) for each in (folder, *storage.moved_aside(uri))]
+    if not is_needed or now in known:
+        return
+    if _holds_only_ours(uri):
+        kept = storage.move_aside(uri)
+    else:
+        kept = storage.name_aside(uri)
+        with storage.atomic_directory(kept) as temporary:
+            for path in (*files_of_last_run(uri), storage.CHECKSUMS):
+                storage.copy_file(storage.join(uri, path), storage.join(temporary, path))
+    log.info("etl: the ids of %s stay in %s: the checkpoint needs them", config.checkpoint_path, kept)
 
 
 def put(folder: str, uri: str) -> None:

@@ -29,6 +29,7 @@ from graphmill.errors import ConfigError
 from graphmill.formats import entity_index
 from graphmill.formats.edge_buckets.origins import ORIGINS, Origins, SourceFile, read_origins, write_origins
 from graphmill.run import record
+from graphmill.run.inputs import content_of
 from graphmill.storage import Checksums
 from graphmill.storage.checksums import of_bytes
 from graphmill.vocab import TRAIN_SPLIT
@@ -135,16 +136,6 @@ def run_settings(config: Config) -> dict[str, Any]:
     return as_json
 
 
-def entities_digest(checksums: Mapping[str, str]) -> str:
-    """Digest the entity index and the numbers of relations, given the checksums of all files by path."""
-    ours = {
-        path: checksum
-        for path, checksum in checksums.items()
-        if path.startswith((f"{entity_index.FOLDER}/", "dynamic_rel"))
-    }
-    return of_bytes(json.dumps(ours, sort_keys=True).encode())
-
-
 def plan_files(config: Config, files: Sequence[NumberedFile]) -> Plan:
     """Describe the files, and find those that the earlier run had; the plan has no ranges yet.
 
@@ -209,7 +200,7 @@ def _obstacle(config: Config, root: str, origins: Origins | None) -> str:
     if others:
         return f"{root}: {others[0]} and {TRAIN_SPLIT} are of different runs"
     previous = etl.previous_entity_path or ""
-    if entities_digest(storage.read_checksums(storage.manifest_of(previous).uri)) != origins.entities:
+    if content_of(previous) != origins.entities:
         return f"{root} and {previous} are of different runs"
     return ""
 
@@ -268,7 +259,7 @@ def write_sources(
     }
     origins = Origins(
         settings=run_settings(config),
-        entities=entities_digest(of_entities),
+        entities=entity_index.digest_of(of_entities),
         files=files,
         added=plan.added,
     )

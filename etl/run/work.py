@@ -26,7 +26,7 @@ from distributed import Client
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
 from etl.config import EtlConfig
-from etl.run.outputs import output_uris, put, shared_uris
+from etl.run.outputs import keep_trained_ids, output_uris, put, shared_uris
 from etl.steps import exchange, spill
 from etl.steps.exchange import Exchange
 from etl.steps.shared import Shared, Value, json_of, share
@@ -281,7 +281,8 @@ def kept_work(client: Client, config: Config, made_from: dict[str, Any], claim: 
             yield work
             work.wait()
         shared = shared_uris(config)
-        for output, folder in reversed(work.outputs.items()):
+        keep_trained_ids(config, work.folders.entities)
+        for output, folder in work.outputs.items():  # the ids first: without theirs, no checkpoint is asked
             (put if output in shared else storage.replace_directory)(folder, output)
     except (BadInputError, NotFoundError):
         with suppress(StorageError, LockedError):  # the first error is the one to report

@@ -202,8 +202,8 @@ def _fill_paths(filled: dict[str, Any]) -> None:
     if isinstance(filled.get("edge_root"), str):
         filled.setdefault("edge_paths", [storage.join(filled["edge_root"], TRAIN_SPLIT)])
     if isinstance(filled.get("checkpoint_path"), str):
-        beside = storage.parent(filled["checkpoint_path"])
-        filled.setdefault("embedding_path", storage.join(beside, "embeddings"))
+        inside = storage.join(filled["checkpoint_path"], _DEFAULT_FOLDERS["embedding_path"])
+        filled.setdefault("embedding_path", inside)  # other checkpoints may lie beside this one
     if edge_paths in ([], ()) and "edge_paths" not in filled and filled.get("entity_path"):
         raise ConfigError(
             "edge_paths: expected at least one, found none: name the folders of bucket files, as in -p "

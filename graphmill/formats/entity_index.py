@@ -27,6 +27,7 @@ from graphmill import storage
 from graphmill.errors import FormatError
 from graphmill.formats.parquet import bounds, check_schema, iter_columns, open_parquet
 from graphmill.storage import Checksums
+from graphmill.storage.checksums import of_bytes
 
 FORMAT_VERSION = 1
 FOLDER = "entity_index"
@@ -126,6 +127,14 @@ def new_part(
         ) as parquet,
     ):
         yield PartWriter(parquet, uri)
+
+
+def digest_of(checksums: Mapping[str, str]) -> str:
+    """Digest a folder, given the checksums of its files by path: raw ids and relations, where it has them."""
+    has_index = any(path.startswith(f"{FOLDER}/") for path in checksums)
+    beginnings = (f"{FOLDER}/", "dynamic_rel") if has_index else ("",)
+    ours = {path: each for path, each in checksums.items() if path.startswith(beginnings)}
+    return of_bytes(json.dumps(ours, sort_keys=True).encode())
 
 
 def count_part(entity_path: str, entity_type: str, partition: int) -> int:

@@ -19,7 +19,7 @@ from graphmill.fold_in.options import Options, solvable_types
 from graphmill.fold_in.solver import OF_CALL, Solver
 from graphmill.formats import murmur
 from graphmill.library.nearest import Floats
-from graphmill.trained.inputs import find_inputs
+from graphmill.trained.inputs import find_inputs, find_model
 from graphmill.trained.partition import iter_ids, iter_vectors
 from graphmill.trained.table import ID_ROWS, UNKNOWN, EntityTable, Numbers, read_tables
 from graphmill.vocab import Side
@@ -72,12 +72,15 @@ class FoldIn:
 
     Raises:
         NotFoundError: the run has no checkpoint, or no raw ids.
-        ConfigError: all types of the run are featurized.
-        FormatError: checkpoint and raw ids are damaged, or do not fit each other.
+        ConfigError: all types of the run are featurized, or its training has not ended.
+        FormatError: checkpoint, raw ids or published vectors are damaged, or do not fit each other.
+        LockedError: the run trains now.
     """
 
-    def __init__(self, config: Config, options: Options | None = None) -> None:
-        inputs = find_inputs(config)
+    def __init__(self, config: Config, embedding_path: str, options: Options | None = None) -> None:
+        version = getattr(config.remap, "checkpoint_version", None)
+        find_model(config, version, embedding_path)  # its vectors are used beside the published ones
+        inputs = find_inputs(config, version)
         tables = read_tables(config, inputs, solvable_types(config))
         self._model: FrozenModel = read_model(config, inputs, tables, options or Options())
         self._entities = {name: _Entities(table, config.seed) for name, table in tables.items()}

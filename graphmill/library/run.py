@@ -255,7 +255,8 @@ class Run:
     def _fold_in(self) -> "FoldIn":
         from graphmill.library.fold_in import FoldIn  # imports torch
 
-        return FoldIn(config.load(storage.join(self.uri, RECORD), self._plugins))
+        settings = config.load(storage.join(self.uri, RECORD), self._plugins)
+        return FoldIn(settings, self.embedding_path)
 
     def size_bytes(self, entity_type: str) -> int:
         """Size of the type's files."""

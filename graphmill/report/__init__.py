@@ -25,6 +25,7 @@ from graphmill.report.section_ranking import ranking
 from graphmill.report.section_settings import settings
 from graphmill.report.section_training import training
 from graphmill.report.section_vectors import vectors
+from graphmill.run.record import run_of
 from graphmill.run.results import notes_of
 from graphmill.storage.redaction import redacted
 
@@ -55,7 +56,7 @@ def write_at(record_uri: str, embedding_path: str | None, init_path: str | None 
     before = None
     if init_path is not None:
         with suppress(GraphMillError):
-            before = Run(storage.parent(init_path))
+            before = Run(run_of(init_path))
     return write(Run(record_uri, embedding_path), before=before)
 
 

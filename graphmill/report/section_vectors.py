@@ -11,7 +11,7 @@ import numpy as np
 from graphmill.display.readable import duration, number, size
 from graphmill.library.nearest import by_cosine, nearest
 from graphmill.library.run import Run
-from graphmill.report.blocks import Block, Table, Tile, Tiles
+from graphmill.report.blocks import Block, Note, Table, Tile, Tiles
 from graphmill.report.drift import drift, measured
 from graphmill.report.labels import Labels
 from graphmill.report.map import maps
@@ -37,6 +37,9 @@ def vectors(
     version = Tile("checkpoint", f"version {entry.get('checkpoint_version', '-')}")
     time = Tile("time", duration(entry.get("seconds")))
     yield Tiles([embeddings, Tile("size", size(sum(sizes.values()))), version, time])
+    if _are_of_earlier_model(entry, mapping(run.stages, "train")):
+        text = "These are vectors of an earlier model: training has begun since, and remap has not run."
+        yield Note(text, "warning")
     yield from maps(run, labels)
     yield from _neighbors(run, mapping(etl, "highest_degrees"))
     if drifted and "types" in drifted:
@@ -49,6 +52,12 @@ def vectors(
     ]
     note = "Good: as many rows as you know entities. A type that is missing here has no train edge."
     yield Table("Types", ["type", "rows", "dimension", "size"], rows, note=note)
+
+
+def _are_of_earlier_model(entry: Mapping[str, Any], train: Mapping[str, Any]) -> bool:
+    """Whether run.json says that the checkpoint has changed since the embeddings were written."""
+    is_open = train.get("status") in ("running", "failed")
+    return is_open or str(train.get("finished", "")) > str(entry.get("finished", "~"))
 
 
 def _neighbors(run: Run, highest: Mapping[str, Any]) -> Iterator[Block]:

@@ -23,7 +23,7 @@ _LEFTOVERS = (
 # Users also put the configuration of a run into its output.
 _OF_OUTPUT = (
     r".+\.ya?ml|"
-    r"report\.html|calibration\.json|_SUCCESS|results|entities|edges|quarantine|tensorboard|tune"
+    r"report\.html|calibration\.json|_SUCCESS|results|entities(?:\.stale.*)?|edges|quarantine|tensorboard|tune"
     r"|checkpoint(?:\.adopted|\.stale.*)?|embeddings(?:\.faiss)?"
 )
 _OF_STAGES = re.compile(

@@ -5,11 +5,9 @@ inputs. run.json keeps the same fingerprint beside the stage's figures. A stage 
 the present fingerprint; `changes` lists the differences.
 """
 
-import hashlib
 import json
 import logging
 import platform
-import re
 import sys
 import time
 import traceback
@@ -22,9 +20,10 @@ from typing import Any
 from distributed import Client
 
 from graphmill import storage
-from graphmill.config import Config
+from graphmill.config import Config, place_now
 from graphmill.display.readable import moment
 from graphmill.errors import ConfigError, FormatError, GraphMillError, LockedError, NotFoundError
+from graphmill.run.inputs import describe
 from graphmill.run.job import Job
 from graphmill.run.lock import NO_CLAIM, Claim
 from graphmill.storage.redaction import redacted
@@ -37,7 +36,6 @@ Observer = Callable[[str, Mapping[str, Any]], None]
 """Gets the name of a stage and its entry whenever that is written; at the end of a run "", and run.json."""
 
 _ABSENT = object()
-_OF_GRAPH = re.compile(r"(entity_count|entity_names|dynamic_rel|edges)_")
 
 log = logging.getLogger("graphmill")
 
@@ -141,6 +139,17 @@ def read_record(uri: str) -> dict[str, Any] | None:
     return content
 
 
+def run_of(checkpoint_path: str) -> str:
+    """Return the folder of a checkpoint's run: the one above, if its run.json says so, or its own."""
+    above = storage.parent(checkpoint_path)
+    with suppress(GraphMillError):  # the run may be anybody's
+        config = (read_record(storage.join(above, RECORD)) or {}).get("config")
+        if isinstance(config, dict):
+            there = place_now(config.get("checkpoint_path"), config.get("output"), above)
+            return above if there == checkpoint_path.rstrip("/") else checkpoint_path
+    return checkpoint_path
+
+
 def run_stage(
     name: str, job: Job, config: Config, client: Client, record: RunRecord, *, resume: bool
 ) -> dict[str, Any]:
@@ -203,10 +212,10 @@ def is_finished(name: str, job: Job, config: Config) -> bool:
 def describe_inputs(uris: Iterable[str]) -> list[dict[str, Any]]:
     """Describe the inputs at `uris` for a fingerprint, as JSON types.
 
-    The marker describes a folder that a stage finished, so that a copy on other storage is the same input.
-    Sizes and modification times describe other files.
+    Marker and checksums describe a folder that a stage finished, so that a copy on other storage is the same
+    input. Sizes and modification times describe other files.
     """
-    return [_describe(uri) for uri in uris]
+    return [describe(uri) for uri in uris]
 
 
 def changes(before: Any, after: Any, path: str = "") -> list[str]:
@@ -243,7 +252,7 @@ def differences(
             found += [f"{now['uri']}{name} is another file" for name in others]
         elif "snapshot" in now and was != now:
             found.append(f"{now['uri']}: {was.get('snapshot', 'plain files')} -> {now['snapshot']}")
-        elif was != now:
+        elif any(was[key] != now[key] for key in was.keys() & now.keys()):  # earlier releases had fewer
             found.append(_age(config, now["name"], made_s))
     return found
 
@@ -296,7 +305,7 @@ def _evaluated_before(config: Config) -> dict[str, Any]:
     if config.init_path is None:
         return {}
     with suppress(GraphMillError):
-        found = read_record(storage.join(storage.parent(config.init_path), RECORD)) or {}
+        found = read_record(storage.join(run_of(config.init_path), RECORD)) or {}
         stages = found.get("stages")
         return _kept(stages.get("evaluate") if isinstance(stages, dict) else None)
     return {}
@@ -322,27 +331,10 @@ def _staleness(
         more = f" (and {len(found) - 5} more)" if len(found) > 5 else ""
         return "running again, since this changed: " + "; ".join(found[:5]) + more
     for uri in outputs:
-        if storage.read_marker(uri) != fingerprint:
+        marker = storage.read_marker(uri)
+        if marker is None or differences(config, marker, fingerprint, None):
             return f"running again, since {uri} is not what the last run finished"
     return ""
-
-
-def _describe(uri: str) -> dict[str, Any]:
-    marker = storage.read_marker(uri)
-    if marker is not None:
-        digest = hashlib.sha256(json.dumps(marker, sort_keys=True).encode()).hexdigest()
-        return {"name": storage.name(uri), "made_from": digest[:16]}
-    found = storage.status(uri)
-    entries = [found] if found and not found.is_dir else _entries(uri)
-    files = [each for each in entries if not each.is_dir and not storage.name(each.uri).startswith("_")]
-    sizes = {each.uri.removeprefix(uri): [each.size_bytes, each.mtime_ns] for each in files}
-    return {"uri": uri, "files": sizes}
-
-
-def _entries(uri: str) -> list[storage.FileStatus]:
-    """List what is below a folder; of a folder of PBG's input only that: a checkpoint may lie there too."""
-    of_graph = [each for each in storage.list_dir(uri) if _OF_GRAPH.match(storage.name(each.uri))]
-    return of_graph or storage.list_dir(uri, recursive=True)
 
 
 def _brief(value: Any) -> str:

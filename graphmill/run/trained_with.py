@@ -1,7 +1,7 @@
 """The settings and inputs that a checkpoint was trained with, and what has changed since.
 
 checkpoint_path/config.json       settings, as PBG writes them
-checkpoint_path/graphmill.json    inputs (train/run/claim.py)
+checkpoint_path/graphmill.json    inputs, the entities first; the version that ended (train/run/claim.py)
 """
 
 from collections.abc import Iterator, Mapping
@@ -14,6 +14,7 @@ from graphmill.config.stages import SECTIONS
 from graphmill.errors import ConfigError, FormatError, GraphMillError, NotFoundError
 from graphmill.formats import pbg_checkpoint
 from graphmill.run import record
+from graphmill.run.inputs import content_of
 
 FILE = "graphmill.json"
 
@@ -55,6 +56,42 @@ def saved_settings(checkpoint_path: str) -> dict[str, Any]:
         return from_mapping({key: saved[key] for key in saved if key not in SECTIONS}).pbg()
     except (NotFoundError, FormatError, ConfigError):  # such as keys of another release: PBG does not look
         return {}
+
+
+def check_entities(checkpoint_path: str, entity_path: str) -> None:
+    """Refuse raw ids that are not those of the training: they would get vectors of others.
+
+    A checkpoint that others wrote does not say its ids, and a folder without checksums has no digest.
+
+    Raises:
+        FormatError: the ids or the relations have changed since the training.
+    """
+    then, now = entities_of(checkpoint_path), content_of(entity_path)
+    if None in (then, now) or then == now:
+        return
+    kept = [each for each in storage.moved_aside(entity_path) if content_of(each) == then]
+    remedy = f"set entity_path to {kept[-1]}, which has the ids of the training" if kept else "restore them"
+    raise FormatError(
+        f"{checkpoint_path} was trained with other ids or relations than {entity_path} has now: they would "
+        f"get vectors of others. Train again, or {remedy}"
+    )
+
+
+def entities_of(checkpoint_path: str) -> str | None:
+    """The digest of the raw ids that a checkpoint, or the one that it is preserved in, was trained with."""
+    uris = (storage.join(each, FILE) for each in (checkpoint_path, storage.parent(checkpoint_path)))
+    uri = next(filter(storage.exists, uris), None)
+    inputs = [] if uri is None else storage.read_json(uri).get("inputs")
+    entities = inputs[0] if isinstance(inputs, list) and inputs else None
+    return entities.get("content") if isinstance(entities, dict) else None
+
+
+def is_ended(checkpoint_path: str, version: int) -> bool:
+    """Whether training has ended with this version; so has that of a preserved epoch, and of others."""
+    uri = storage.join(checkpoint_path, FILE)
+    if not storage.exists(uri) or storage.read_marker(checkpoint_path) is not None:
+        return True
+    return bool(storage.read_json(uri).get("ended") == version)
 
 
 def _shaping(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from graphmill.storage.atomic import (
     is_moved_aside,
     move_aside,
     moved_aside,
+    name_aside,
     read_marker,
     recover,
     replace_directory,

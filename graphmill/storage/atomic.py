@@ -188,10 +188,15 @@ def is_moved_aside(uri: str) -> bool:
 def move_aside(uri: str) -> str:
     """Rename the folder to `{uri}.stale-N`, and return that name. Only the user deletes the folder."""
     fs.check_moves_folders(uri)
-    last = (moved_aside(uri) or [".stale-0"])[-1]
-    target = f"{uri.rstrip('/')}.stale-{int(last.rpartition('-')[2]) + 1}"
+    target = name_aside(uri)
     fs.move(uri, target)
     return target
+
+
+def name_aside(uri: str) -> str:
+    """Return the next unused name `{uri}.stale-N`."""
+    last = (moved_aside(uri) or [".stale-0"])[-1]
+    return f"{uri.rstrip('/')}.stale-{int(last.rpartition('-')[2]) + 1}"
 
 
 def sweep(directory: str) -> None:

@@ -101,6 +101,7 @@ def iter_ids(inputs: Inputs, part: MeasuredPartition, batch_rows: int) -> Iterat
 
     A JSON list of PyTorch-BigGraph is in memory as a whole: JSON has no parts.
     """
+    inputs.check_unchanged()
     if inputs.id_source == "entity_index":
         yield from entity_index.iter_part(inputs.entity_path, part.entity_type, part.partition, batch_rows)
         return

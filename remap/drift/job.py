@@ -134,7 +134,7 @@ def _before(config: Config) -> str | None:
     settings = config.section(DriftConfig)
     if settings.before is not None or config.init_path is None:
         return settings.before
-    return storage.join(storage.parent(config.init_path), "embeddings")
+    return storage.join(record.run_of(config.init_path), "embeddings")
 
 
 def _num_rows(embedding_path: str, entity_type: str, parts: list[int]) -> int:

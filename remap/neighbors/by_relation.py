@@ -7,9 +7,11 @@ from graphmill.checkpoints import open_checkpoint
 from graphmill.config import Config
 from graphmill.errors import ConfigError
 from graphmill.library.nearest import Floats, Neighbor, Score, nearest
+from graphmill.trained.inputs import find_model
 from graphmill.trained.loops import loopless
 from graphmill.trained.relation import Relation, number_of, read_parameters, relation_names, relation_of
 from graphmill.vocab import Side
+from remap.config import RemapConfig
 from remap.neighbors.lookup import find_id
 from remap.neighbors.vector_tables import batches, find_types
 
@@ -22,10 +24,11 @@ def along_relation(
     The id itself is among them only `with_itself`, or where a training edge of the relation is a loop.
 
     Raises:
-        ConfigError: there is no such relation, or the model has a bias.
-        NotFoundError: the type at this end has no such id.
+        ConfigError: there is no such relation, the model has a bias, or its training has not ended.
+        NotFoundError: the type at this end has no such id, or there is no checkpoint.
+        FormatError: the vectors of `folder`, the ids or the parameters are not of one model.
     """
-    relation = _find_relation(config, name)
+    relation = _find_relation(config, folder, name)
     side = Side.LHS if inverse else Side.RHS
     tables = find_types(folder)
     _, vector_D = find_id(tables, raw_id, relation.types[side.other])
@@ -35,13 +38,14 @@ def along_relation(
     return wanted, nearest(batches(tables.get(wanted, [])), score, [leave_out], k)[0]
 
 
-def _find_relation(config: Config, name: str) -> Relation:
+def _find_relation(config: Config, folder: str, name: str) -> Relation:
     if config.bias:
         raise ConfigError("--relation: a model with bias cannot be asked")
     names = relation_names(config)
     number = number_of(names, name)
-    parameters = read_parameters(open_checkpoint(config.checkpoint_path, allow_non_finite=True))
-    return relation_of(config, parameters, names, number, config.checkpoint_path)
+    path, version = find_model(config, config.section(RemapConfig).checkpoint_version, folder)
+    checkpoint = open_checkpoint(path, version=version or None, allow_non_finite=True)
+    return relation_of(config, read_parameters(checkpoint), names, number, path)
 
 
 def _score(relation: Relation, side: Side, vector_D: Floats) -> Score:

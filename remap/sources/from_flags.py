@@ -10,6 +10,7 @@ from graphmill.checkpoints.id_join import MOST_FILES
 from graphmill.checkpoints.id_maps import IdMaps, parse_id_maps
 from graphmill.config import Config
 from graphmill.errors import ConfigError
+from graphmill.run.record import run_of
 
 _SETTINGS = {
     "checkpoint_path": "checkpoint_path",
@@ -94,7 +95,7 @@ def _from_checkpoint(given: dict[str, Any], overrides: Sequence[str]) -> Config:
         else {key: value for key, value in (checkpoint.config or {}).items() if key in _MODEL_KEYS}
     )
     first = next(iter(num_partitions))
-    embeddings = storage.absolute(given.get("output_dir", storage.join(storage.parent(path), "embeddings")))
+    embeddings = storage.absolute(given.get("output_dir", storage.join(run_of(path), "embeddings")))
     settings: dict[str, Any] = {
         # A configuration needs a relation, which a converted checkpoint may lack; remap uses none.
         "relations": [{"name": "unknown", "lhs": first, "rhs": first}],

@@ -19,7 +19,7 @@ from graphmill.run.lock import NO_CLAIM, Claim
 from graphmill.run.outlook import GraphSize, Outlook
 from graphmill.run.record import describe_inputs
 from graphmill.run.settled import num_edges
-from graphmill.run.trained_with import changes_in_errors
+from graphmill.run.trained_with import changes_in_errors, check_entities
 from train.config import EvaluateConfig
 from train.evaluation import evaluate as evaluation
 from train.evaluation.calibrate import calibrate
@@ -135,6 +135,7 @@ def check(config: Config, coming: Collection[str] = ()) -> str:
         return "evaluate.enabled is false"
     if config.checkpoint_path not in coming and pbg_checkpoint.read_version(config.checkpoint_path):
         check_same_model(config)
+        check_entities(config.checkpoint_path, config.entity_path)
     path = config.split_path(settings.split)
     named = [("evaluate.filter_paths", each) for each in settings.filter_paths or ()]
     named += [("evaluate.split", path)] if "split" in settings.model_fields_set else []
@@ -143,7 +144,7 @@ def check(config: Config, coming: Collection[str] = ()) -> str:
     for key, each in named:
         if storage.absolute(each) not in coming:
             check_folder(config, key, each)
-    return obstacle_to_ranking(config, path)
+    return "" if storage.absolute(path) in coming else obstacle_to_ranking(config, path)
 
 
 def outlook(config: Config, size: GraphSize | None) -> Outlook:

@@ -5,13 +5,14 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from graphmill import storage
 from graphmill.config import Config
 from graphmill.errors import ConfigError, NotFoundError
 from graphmill.formats import pbg_checkpoint
 from graphmill.run import lock
 from train import job
 from train.pbg_api.settings import settings_of
-from train.run.claim import claim_checkpoint
+from train.run.claim import claim_checkpoint, end_training
 from train.run.ignored_keys import log_ignored_keys
 
 _POLL_S = 1.0
@@ -57,8 +58,10 @@ def train(
     job.check(settings)
     log_ignored_keys(settings)
     with lock.held(whole=[settings.checkpoint_path]) as claim:
+        storage.delete_marker(settings.checkpoint_path)
         claim_checkpoint(settings)
         job.train(settings, claim)
+        end_training(settings.checkpoint_path)
 
 
 def run_partition_server(

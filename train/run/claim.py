@@ -3,6 +3,7 @@
     checkpoint_path/graphmill.json
       settings, train, inputs     settings of the training that change the result, and inputs
       num_edge_paths              number of inputs, after the entities, that are edges to train on
+      ended                       version that training has ended with, if it has
       history                     [{from_version, settings, train}]: settings from each version on
 
 If the configuration differs, `train.on_change` decides: restart, resume or refuse. A checkpoint of other
@@ -17,9 +18,12 @@ from typing import Any, NamedTuple
 
 from graphmill import storage
 from graphmill.config import Config, Effect, PbgConfig, RelationConfig, Section
-from graphmill.errors import ConfigError
+from graphmill.config.defaults import AUTO
+from graphmill.errors import ConfigError, FormatError
 from graphmill.formats import pbg_checkpoint
+from graphmill.formats.edge_buckets.origins import read_origins
 from graphmill.run import record
+from graphmill.run.inputs import content_of
 from graphmill.run.trained_with import FILE, saved_settings, trained_s
 from train.config import TrainConfig
 from train.run import validation
@@ -72,8 +76,10 @@ def claim_checkpoint(config: Config) -> list[str]:
 
     Raises:
         ConfigError: training cannot resume the checkpoint, and `train.on_change` forbids to start anew.
+        FormatError: edges belong to other entities.
     """
     path = config.checkpoint_path
+    _check_edges(config)
     ours = trained_with(config)
     version = pbg_checkpoint.read_version(path)
     if version:
@@ -86,7 +92,7 @@ def claim_checkpoint(config: Config) -> list[str]:
                 log.info("training: from version %d on, this changes: %s", version, "; ".join(changes))
                 validation.reopen(config)
             if changes or not former.is_ours:
-                _write(config, ours, _history(former), version)
+                _write(config, ours, former.content, version)
             return changes
         _start_anew(path, f"was trained with something else: {'; '.join(changes)}")
     elif late := [each for each in pbg_checkpoint.versions_of(path) if each > 1]:
@@ -94,8 +100,25 @@ def claim_checkpoint(config: Config) -> list[str]:
         _start_anew(path, f"holds version {max(late)}, and no checkpoint_version.txt")
     # A run that was killed before its first commit may have had another configuration.
     storage.delete(storage.join(path, pbg_checkpoint.STATS_FILE))
-    _write(config, ours, [], 0)
+    _write(config, ours, {"history": []}, 0)
     return []
+
+
+def end_training(checkpoint_path: str) -> None:
+    """Record that training has ended with the committed version, which readers may take from now on."""
+    uri = storage.join(checkpoint_path, FILE)
+    _save(checkpoint_path, storage.read_json(uri) | {"ended": pbg_checkpoint.read_version(checkpoint_path)})
+
+
+def _check_edges(config: Config) -> None:
+    """Refuse edges of other ids than the entities: etl was stopped between them, or runs were mixed."""
+    now = content_of(config.entity_path)
+    for path in config.edge_paths:
+        origins = read_origins(path)
+        if origins and now and origins.entities != now:
+            raise FormatError(
+                f"{path} has edges of other ids than those in {config.entity_path}; run etl again"
+            )
 
 
 def moved_aside(checkpoint_path: str) -> list[str]:
@@ -137,17 +160,29 @@ def _changes(config: Config, former: Former, ours: Mapping[str, Any]) -> tuple[l
     now = dict(ours) if former.is_ours else {"settings": _known_to_pbg(ours["settings"])} | joins
     made_s = trained_s(config.checkpoint_path)
     changes = record.differences(config, before, now, made_s) if former.is_ours or before or joins else []
-    if not changes:
+    longer = _more_epochs(config)
+    if not (changes or longer):
         return [], True
     num_edge_paths = former.content.get("num_edge_paths", len(config.edge_paths))
     then, ours_now = _what(before, num_edge_paths), _what(now, len(config.edge_paths))
-    lasting = record.differences(config, then, ours_now, made_s)
+    lasting = [*record.differences(config, then, ours_now, made_s), *longer]
+    changes += longer
     on_change = config.section(TrainConfig).on_change
     if not former.is_ours and "on_change" not in config.section(TrainConfig).model_fields_set:
         on_change = "resume"
     if on_change == "refuse" or (on_change == "resume" and lasting):
         raise ConfigError(_refusal(config.checkpoint_path, on_change, lasting or changes))
     return changes, on_change == "resume"
+
+
+def _more_epochs(config: Config) -> list[str]:
+    """Tell of epochs beyond num_epochs that the checkpoint has been trained: none takes these back."""
+    path = config.checkpoint_path
+    last = pbg_checkpoint.read_model_iteration(path, pbg_checkpoint.read_version(path))
+    is_open = config.chosen.get("num_epochs") == AUTO  # the data decide, later
+    if is_open or last is None or last.epoch_idx < config.num_epochs:
+        return []
+    return [f"num_epochs: {last.epoch_idx + 1} -> {config.num_epochs}"]
 
 
 def _refusal(path: str, on_change: str, changes: list[str]) -> str:
@@ -184,16 +219,22 @@ def _start_anew(path: str, reason: str) -> None:
     log.info("training: it is moved to %s; starting anew", pbg_checkpoint.move_aside(path))
 
 
-def _history(former: Former) -> list[dict[str, Any]]:
+def _history(former: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the history of the checkpoint's settings; a checkpoint without one has never changed."""
-    parts = {part: former.content[part] for part in ("settings", "train") if part in former.content}
-    return list(former.content.get("history", [{"from_version": 0} | parts]))
+    parts = {part: former[part] for part in ("settings", "train") if part in former}
+    return list(former.get("history", [{"from_version": 0} | parts]))
 
 
-def _write(config: Config, ours: dict[str, Any], history: list[dict[str, Any]], version: int) -> None:
+def _write(config: Config, ours: dict[str, Any], former: Mapping[str, Any], version: int) -> None:
     # Entries from `version` on are of versions that no longer exist.
-    entries = [entry for entry in history if entry["from_version"] < version]
+    entries = [entry for entry in _history(former) if entry["from_version"] < version]
     entries.append({"from_version": version, "settings": ours["settings"], "train": ours["train"]})
-    content = ours | {"num_edge_paths": len(config.edge_paths), "history": entries}
+    kept = {key: former[key] for key in ("ended",) if key in former}
+    _save(
+        config.checkpoint_path, ours | kept | {"num_edge_paths": len(config.edge_paths), "history": entries}
+    )
+
+
+def _save(checkpoint_path: str, content: Mapping[str, Any]) -> None:
     text = json.dumps(content, indent=1, sort_keys=True)
-    storage.write_text(storage.join(config.checkpoint_path, FILE), text + "\n")
+    storage.write_text(storage.join(checkpoint_path, FILE), text + "\n")

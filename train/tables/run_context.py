@@ -16,6 +16,7 @@ from graphmill.formats import entity_counts, pbg_checkpoint
 from graphmill.formats.pbg_checkpoint import Iteration
 from graphmill.formats.torch_files.read import mapped
 from graphmill.run.lock import NO_CLAIM, Claim
+from graphmill.run.trained_with import check_entities
 from graphmill.storage import Checksums
 from train.config import TrainConfig
 from train.edges import seeds
@@ -103,7 +104,9 @@ class RunContext:
 
         Raises:
             NotFoundError: there is no checkpoint; the message names the `purpose`.
+            FormatError: the entities are not those of its training.
         """
+        check_entities(config.checkpoint_path, config.entity_path)
         version = version or pbg_checkpoint.read_version(config.checkpoint_path)
         if not version:
             raise NotFoundError(f"{config.checkpoint_path}: there is no checkpoint to {purpose}; train first")

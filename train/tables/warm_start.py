@@ -5,6 +5,7 @@ appends. Rows of ids that ETL has left out since are left out here too (`etl.for
 that the old rows are the first rows, their raw ids are compared with the entities that the checkpoint was
 trained with, whose path is in its config.json. The checkpoint's author may be unknown, so that path is opened
 only if it lies beside the checkpoint or the configuration names it too; otherwise positions are trusted.
+A folder that has other ids by now is not compared; in the place of the run's own entities it is refused.
 Entity types and static relations may be added or removed: they are matched by name.
 """
 
@@ -22,6 +23,8 @@ from graphmill.config import Config
 from graphmill.errors import FormatError, GraphMillError, NotFoundError
 from graphmill.formats import entity_counts, entity_index, pbg_checkpoint
 from graphmill.model.parameters import in_order, operator_key, parse_global_key, parse_operator_key
+from graphmill.run.inputs import content_of
+from graphmill.run.trained_with import entities_of
 from graphmill.vocab import Partition
 from train.model.frozen import Frozen
 from train.model.model import Model
@@ -41,7 +44,7 @@ class WarmStart:
     """The checkpoint that a new run takes its first rows and parameters from."""
 
     def __init__(self, config: Config, init_path: str) -> None:
-        """Raises FormatError where `init_path` holds no checkpoint."""
+        """Raises FormatError where `init_path` holds no checkpoint, or its ids have been replaced."""
         self.config = config
         self.entity_path = config.entity_path
         self.earlier_rows = EarlierRows(config.entity_path)
@@ -173,8 +176,13 @@ class WarmStart:
 
     def _find_former_entities(self) -> str | None:
         """The path of the entities that the checkpoint was trained with, if it may be opened and exists."""
-        former = self.former.get("entity_path")
+        former, then = self.former.get("entity_path"), entities_of(self.path)
         set_here = [self.entity_path, getattr(self.config.etl, "previous_entity_path", None)]
+        for path in filter(None, set_here if then else ()):
+            if content_of(path) == then:
+                return str(path)
+        if then and former == self.entity_path and content_of(former):
+            raise FormatError(f"{former} has other ids than {self.path} was trained with; {_REMEDY}")
         roots = [storage.parent(self.path), *(each for each in set_here if isinstance(each, str))]
         reason = "they cannot be read"
         try:
@@ -184,7 +192,9 @@ class WarmStart:
                     "their raw ids compared"
                 )
             elif isinstance(former, str) and storage.exists(former):
-                return former
+                if then is None or content_of(former) in (None, then):
+                    return former
+                reason = "these have other ids now"
         except GraphMillError as error:  # storage may be down, and the run goes on without the check
             reason = str(error)
         log.info(

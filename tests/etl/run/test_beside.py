@@ -21,9 +21,9 @@ from etl.__main__ import command
 from graphmill import config as configuration
 from graphmill import storage
 from graphmill.config import Config
-from graphmill.errors import ConfigError
-from graphmill.formats import edge_buckets
-from graphmill.run import output_checks
+from graphmill.errors import ConfigError, FormatError
+from graphmill.formats import edge_buckets, entity_index
+from graphmill.run import output_checks, record, trained_with
 from graphmill.storage import checksums
 from graphmill.vocab import Bucket
 from tests import REPOSITORY
@@ -246,6 +246,28 @@ def test_files_put_among_ours_later_stay(near_client: distributed.Client, folder
     Path(config.entity_path, name).write_text("mine")
     job.run(config, near_client)
     assert Path(config.entity_path, name).read_text() == "mine"
+
+
+@pytest.mark.parametrize("layout", ["fb15k", "livejournal"])
+def test_ids_that_a_checkpoint_needs_stay(
+    near_client: distributed.Client, own: dict[str, bytes], layout: str
+) -> None:
+    """Beside their folder, whether it holds files of others or not; once, however often etl runs."""
+    config = settings_of(layout)
+    job.run(config, near_client)
+    trained = {"inputs": record.describe_inputs([config.entity_path])}
+    storage.write_text(f"{config.checkpoint_path}/{trained_with.FILE}", json.dumps(trained))
+    ids = entity_index.read_part(config.entity_path, "all", 0)
+    for number in (0, 1, 1, 2):
+        job.run(settings_of(layout, number), near_client)
+    (kept,) = storage.moved_aside(config.entity_path)
+    assert entity_index.read_part(kept, "all", 0).equals(ids)
+    assert not entity_index.read_part(config.entity_path, "all", 0).equals(ids)
+    assert not Path(kept, "fb15k.tgz").exists()  # of the user, who finds it where it was
+    trained_with.check_entities(config.checkpoint_path, kept)
+    with pytest.raises(FormatError, match=f"set entity_path to {kept}"):
+        trained_with.check_entities(config.checkpoint_path, config.entity_path)
+    assert written(own)
 
 
 def test_a_folder_of_tables_among_the_outputs_is_refused(folder: Path) -> None:

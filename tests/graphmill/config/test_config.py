@@ -57,6 +57,7 @@ def test_pbg_paths_are_enough_without_an_output() -> None:
     settings = config.from_mapping({k: v for k, v in raw(**changes).items() if k != "output"})
     assert settings.split_path("test") == "d/edges/test"
     assert settings.record_uri(settings.checkpoint_path) == "d/model/run.json"
+    assert settings.embedding_path == "d/model/embeddings"  # another model beside it has its own
 
 
 def test_camel_case_keys_of_old_pbg_configs() -> None:

@@ -20,6 +20,7 @@ from graphmill.report.blocks import Bars, Curves, Note, Table
 from graphmill.report.drift import cosines, drift
 from graphmill.report.labels import Labels
 from graphmill.report.map import MAX_COLOURS, maps
+from graphmill.report.section_vectors import vectors as blocks_of
 
 IDS = [f"{number:03d}" for number in range(60)]
 DONE = {"status": "done", "stages": {"remap": {"status": "done"}}}
@@ -60,6 +61,21 @@ def label_file(folder: Path, kind: str, num_labels: int) -> str:
         ]
         path.write_text("\n".join(rows) + "\n")
     return str(path)
+
+
+@pytest.mark.parametrize(
+    ("train", "is_told"),
+    [
+        ({"status": "failed"}, True),
+        ({"status": "done", "finished": "2026-01-03"}, True),
+        ({"status": "done", "finished": "2026-01-01"}, False),
+        ({}, False),
+    ],
+)
+def test_vectors_of_an_earlier_model_are_told(run: Run, train: dict[str, str], is_told: bool) -> None:
+    run.record["stages"]["train"] = train
+    blocks = blocks_of(run, {"finished": "2026-01-02"}, {})
+    assert any(isinstance(each, Note) and "of an earlier model" in each.text for each in blocks) == is_told
 
 
 @pytest.mark.parametrize("kind", ["parquet", "csv"])
@@ -158,7 +174,10 @@ def test_a_report_after_a_run_finds_the_run_that_training_started_from(
     tmp_path: Path, run: Run, vectors_ND: Floats
 ) -> None:
     (tmp_path / "before").mkdir()
-    run_with(tmp_path / "before", vectors_ND)
+    before = tmp_path / "before"
+    run_with(before, vectors_ND)
+    places = {"config": {"output": str(before), "checkpoint_path": f"{before}/checkpoint"}}
+    (before / "run.json").write_text(json.dumps(DONE | places))
     record_uri = str(tmp_path / "run" / "run.json")
     page = Path(report.write_at(record_uri, None, str(tmp_path / "before" / "checkpoint")))
     assert "chart-vectors-drift" in page.read_text()

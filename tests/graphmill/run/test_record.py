@@ -202,6 +202,36 @@ def test_the_run_before_is_the_one_that_training_started_from(tmp_path: Path) ->
     assert evaluated(wednesday, 0.6)["before"] == {}  # a damaged file of another run stops nothing
 
 
+@pytest.mark.parametrize("moved", [False, True])
+def test_the_run_of_a_checkpoint(tmp_path: Path, moved: bool) -> None:
+    """Folders of two checkpoints without a run are their own; that of a run's checkpoint is the run's."""
+    config = settings_at(tmp_path / "run")
+    checkpoint = Path(config.checkpoint_path)
+    assert record.run_of(str(checkpoint)) == str(checkpoint)
+    content = {"config": config.model_dump(mode="json"), "stages": {}}
+    storage.write_text(config.record_uri(""), json.dumps(content))
+    if moved:
+        checkpoint = Path(config.record_uri("")).parent.rename(tmp_path / "there") / "checkpoint"
+    assert record.run_of(f"{checkpoint}") == str(checkpoint.parent)
+    assert record.run_of(f"{checkpoint}.stale-1") == f"{checkpoint}.stale-1"
+    storage.write_text(str(checkpoint.parent / "run.json"), "{")
+    assert record.run_of(str(checkpoint)) == str(checkpoint)
+
+
+def test_a_folder_of_other_content_is_another_input(tmp_path: Path) -> None:
+    """The same tables and settings, say, and another file: what made it does not tell."""
+    folder = str(tmp_path / "entities")
+    storage.write_marker(folder, {})
+    made = {}
+    for checksum in ("0" * 32, "1" * 32):
+        storage.write_checksums(f"{folder}/checksums.xxh128", {"entity_index/manifest.json": checksum})
+        made[checksum] = {"inputs": record.describe_inputs([folder])}
+    config = settings_at(tmp_path)
+    assert len(record.differences(config, *made.values(), None)) == 1
+    earlier = {"inputs": [{key: made["1" * 32]["inputs"][0][key] for key in ("name", "made_from")}]}
+    assert record.differences(config, earlier, made["0" * 32], None) == []
+
+
 def test_a_damaged_run_json_is_not_overwritten(folder: Path) -> None:
     (folder / "out").mkdir()
     (folder / "out" / "run.json").write_text('{"stages": ')

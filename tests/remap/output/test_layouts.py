@@ -203,7 +203,9 @@ def test_no_setting_of_a_foreign_checkpoint_is_taken(output: str, cli: Cli, tmp_
 
 def test_a_checkpoint_alone_leaves_the_configuration_of_its_run(output: str, cli: Cli) -> None:
     """Dates and notebooks read it from run.json; the checkpoint knows a part of it only."""
-    before = {"status": "done", "config": {"seed": 5, "schedule": {"previous_date": "2026-11-19"}}}
+    places = {"output": output, "checkpoint_path": f"{output}/checkpoint"}
+    config = {"seed": 5, "schedule": {"previous_date": "2026-11-19"}} | places
+    before = {"status": "done", "config": config}
     Path(output, "run.json").write_text(json.dumps(before | {"stages": {"etl": {"status": "done"}}}))
     flags = ["--checkpoint-path", f"{output}/checkpoint", "--entity-path", f"{output}/entities"]
     assert cli(*flags) == 0
@@ -222,7 +224,19 @@ def test_rank_0_does_the_work_of_all(output: str, cli: Cli) -> None:
     assert cli(*flags, "--rank", 2, "--world-size", 2) == ConfigError.exit_code
     assert graph.snapshot(output) == before
     assert cli(*flags, "--rank", 0, "--world-size", 2) == 0
-    assert graph.read_rows(f"{output}/embeddings") == graph.expected_rows()
+    assert graph.read_rows(f"{output}/checkpoint/embeddings") == graph.expected_rows()
+
+
+def test_a_checkpoint_without_a_run_has_embeddings_of_its_own(output: str, cli: Cli) -> None:
+    """Two models below one folder, as in PBG's examples, do not replace each other's vectors."""
+    Path(output, "checkpoint").rename(Path(output, "A"))
+    graph.write_checkpoint(output, version=2)
+    Path(output, "checkpoint").rename(Path(output, "B"))
+    for name in ("A", "B"):
+        assert cli("--checkpoint-path", f"{output}/{name}", "--entity-path", f"{output}/entities") == 0
+    for version, name in enumerate(("A", "B"), start=1):
+        assert graph.read_rows(f"{output}/{name}/embeddings") == graph.expected_rows(version=version)
+    assert not Path(output, "run.json").exists()
 
 
 def test_flags_over_a_configuration(output: str, cli: Cli, tmp_path: Path) -> None:
@@ -287,7 +301,7 @@ def test_a_converted_checkpoint_that_knows_no_relations(
     convert.convert(f"{output}/checkpoint", saved, "graphstorm")
     convert.convert(saved, target, target_format, entity_path=entities)
     assert cli("--checkpoint-path", target, "--entity-path", entities) == 0
-    assert graph.read_rows(tmp_path / "embeddings") == graph.expected_rows()
+    assert graph.read_rows(f"{target}/embeddings") == graph.expected_rows()
 
 
 @pytest.mark.slow

@@ -123,6 +123,36 @@ def test_fixed_settings_never_resume(config, tmp_path, settings):
     assert stale(tmp_path, 1).is_dir()
 
 
+@pytest.mark.parametrize("on_change", ["resume", "refuse"])
+def test_fewer_epochs_than_trained_are_refused(config, tmp_path, on_change):
+    trained(changed(config, num_epochs=3))
+    before = contents(tmp_path)
+    for claim in (job.claim_checkpoint, job.check):
+        with pytest.raises(
+            ConfigError, match=rf"train\.on_change: {on_change}: .*: num_epochs: 3 -> 2\. Set"
+        ):
+            claim(changed(config, on_change, num_epochs=2))
+    assert contents(tmp_path) == before
+
+
+def test_fewer_epochs_than_trained_start_anew(config, client, tmp_path):
+    """Else run.json would say 2, and the vectors would have 3."""
+    job.run(changed(config, num_epochs=3), client)
+    figures = job.run(changed(config, num_epochs=2), client)
+    assert (figures["first_version"], figures["num_epochs"]) == (0, 2)
+    assert stale(tmp_path, 1).is_dir()
+    assert job.run(changed(config, num_epochs=2), client)["first_version"] == 2
+
+
+def test_only_the_end_of_training_is_an_end(config, client):
+    job.run(config, client)
+    assert record_of(config)["ended"] == 1
+    assert job.claim_checkpoint(changed(config, "resume", lr=0.2, num_epochs=2)) != []
+    assert record_of(config)["ended"] == 1  # version 1 is there, until another is committed
+    job.claim_checkpoint(changed(config, "restart", lr=0.3))
+    assert "ended" not in record_of(config)
+
+
 def test_other_inputs_never_resume(config, tmp_path, rng):
     trained(config)
     write_graph(config, {"node": 20}, random_triples(rng, 20, 1, 20, 61))

@@ -77,7 +77,7 @@ def test_a_delta_moves_few_and_folds_in_the_new(days: Days) -> None:
     moved = ends_of([edge for edge in NEXT if edge[0] != "x0" and edge[2] != "y0"], known=False)
     for key in after.keys() - new:
         assert (before[key][0].tobytes() == after[key][0].tobytes()) == (key not in moved), key
-    expected = {(each.type, each.id): each for each in FoldIn(days.third)(NEXT)}
+    expected = {(each.type, each.id): each for each in FoldIn(days.third, days.third.embedding_path)(NEXT)}
     for key in new:
         found = after[key][0] + global_of(days.third, key[0])
         assert found == pytest.approx(expected[key].embedding, abs=1e-2), key

@@ -65,7 +65,7 @@ def test_rows_are_those_of_a_fold_in(
     figures = job.run(second, near_client)
     assert not Path(second.checkpoint_path, "folded").exists()
     solvable = [edge for edge in days.new if edge[1] in KINDS]
-    expected = {(each.type, each.id): each for each in FoldIn(first)(solvable)}
+    expected = {(each.type, each.id): each for each in FoldIn(first, first.embedding_path)(solvable)}
     counts = new_ids(second, days.new)
     before, after = state_of(first), state_of(second)
     assert after.keys() - before.keys() == counts.keys()

@@ -1,0 +1,39 @@
+"""Descriptions of the files and folders that a stage reads, for fingerprints."""
+
+import hashlib
+import json
+import re
+from typing import Any
+
+from graphmill import storage
+from graphmill.formats import entity_index, pbg_checkpoint
+
+_OF_GRAPH = re.compile(r"(entity_count|entity_names|dynamic_rel|edges)_")
+
+
+def content_of(uri: str) -> str | None:
+    """Digest what a folder holds, by its checksums: a checkpoint's version, raw ids, or all; None without."""
+    if version := pbg_checkpoint.read_version(uri):
+        return pbg_checkpoint.version_checksum(uri, version)
+    found = storage.read_checksums(storage.manifest_of(uri).uri)
+    return entity_index.digest_of(found) if found else None
+
+
+def describe(uri: str) -> dict[str, Any]:
+    """Describe an input, as JSON types; see `graphmill.run.record.describe_inputs`."""
+    found, marker = storage.status(uri), storage.read_marker(uri)
+    content = content_of(uri) if found and found.is_dir else None
+    described = {} if content is None else {"content": content}
+    if marker is not None:
+        digest = hashlib.sha256(json.dumps(marker, sort_keys=True).encode()).hexdigest()
+        return {"name": storage.name(uri), "made_from": digest[:16], **described}
+    entries = [found] if found and not found.is_dir else _entries(uri)
+    files = [each for each in entries if not each.is_dir and not storage.name(each.uri).startswith("_")]
+    sizes = {each.uri.removeprefix(uri): [each.size_bytes, each.mtime_ns] for each in files}
+    return {"uri": uri, "files": sizes, **described}
+
+
+def _entries(uri: str) -> list[storage.FileStatus]:
+    """List what is below a folder; of a folder of PBG's input only that: a checkpoint may lie there too."""
+    of_graph = [each for each in storage.list_dir(uri) if _OF_GRAPH.match(storage.name(each.uri))]
+    return of_graph or storage.list_dir(uri, recursive=True)

@@ -1,0 +1,232 @@
+"""Ids, vectors, parameters and published embeddings are of one model: others are refused, not joined."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import graphmill
+from graphmill import storage
+from graphmill.config import Config, from_mapping
+from graphmill.errors import ConfigError, FormatError, LockedError
+from graphmill.formats import entity_index, pbg_checkpoint
+from graphmill.run import lock
+from graphmill.trained.inputs import find_inputs
+from train import job as train_job
+from train.run.claim import claim_checkpoint
+from train.run.training_run import TrainingRun
+from train.tables.warm_start import WarmStart
+
+Command = Callable[..., int]
+
+NUM_IDS = 30
+
+
+def write_tables(folder: Path, swapped: str = "") -> None:
+    """A ring of ids; with `swapped`, that id in the place of n7."""
+    names = [swapped if swapped and n == 7 else f"n{n}" for n in range(NUM_IDS)]
+    rows = [(names[n], names[(n + step) % NUM_IDS]) for n in range(NUM_IDS) for step in (1, 2, 3)]
+    folder.mkdir(parents=True, exist_ok=True)
+    for split, own in (("train", rows[:-10]), ("test", rows[-10:])):
+        columns = {"l": [lhs for lhs, _ in own], "r": ["next"] * len(own), "t": [rhs for _, rhs in own]}
+        pq.write_table(pa.table(columns), folder / f"{split}.parquet")
+
+
+def settings(root: Path, **changes: Any) -> dict[str, Any]:
+    tables = [
+        {"path": str(root / "raw" / f"{split}.parquet"), "lhs": "l", "relation_column": "r", "rhs": "t"}
+        | {"split": split}
+        for split in ("train", "test")
+    ]
+    return {
+        "output": str(root / "run"),
+        "entities": {"node": {"num_partitions": 1}},
+        "relations": [{"name": "any", "lhs": "node", "rhs": "node", "operator": "diagonal"}],
+        "dynamic_relations": True,
+        "global_emb": False,
+        "dimension": 4,
+        "comparator": "dot",
+        "num_epochs": 2,
+        "batch_size": 50,
+        "num_batch_negs": 10,
+        "num_uniform_negs": 10,
+        "workers": 1,
+        "etl": {"tables": tables},
+    } | changes
+
+
+def conf(root: Path, **changes: Any) -> str:
+    path = root / "run.yaml"
+    path.write_text(json.dumps(settings(root, **changes)))
+    return str(path)
+
+
+def config_of(root: Path) -> Config:
+    return from_mapping(settings(root))
+
+
+@pytest.fixture(scope="module")
+def first(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Keeps the first finished run, which the tests copy."""
+    return {}
+
+
+@pytest.fixture
+def root(first: dict[str, Path], tmp_path_factory: Any, graphmill_command: Command) -> Path:
+    """A finished run in `run`, its tables in `raw`."""
+    if not first:
+        made = tmp_path_factory.mktemp("made") / "root"
+        write_tables(made / "raw")
+        assert graphmill_command("pipeline", "--conf", conf(made)) == 0
+        first["kept"] = made.parent / "kept"
+        first["made"] = made
+        shutil.copytree(made, first["kept"])
+    shutil.rmtree(first["made"])
+    shutil.copytree(first["kept"], first["made"])  # in its old place, as paths are absolute
+    return first["made"]
+
+
+def ask(command: Command, root: Path) -> dict[str, int]:
+    """Exit codes of commands that join vectors with ids, from the run alone."""
+    run = root / "run"
+    return {
+        "remap": command("remap", run),
+        "predict": command("predict", run, "--relation", "next", "--to", root / "answers"),
+        "export": command("export", run, "--to", root / "export"),
+        "neighbors": command("neighbors", run, "--id", "n1", "--relation", "next"),
+    }
+
+
+def told(capsys: pytest.CaptureFixture[str]) -> str:
+    return " ".join(capsys.readouterr().err.split())
+
+
+def published(root: Path) -> bytes:
+    return (root / "run/embeddings/node/part-00000.parquet").read_bytes()
+
+
+def test_ids_of_other_tables_get_no_vectors(
+    root: Path, graphmill_command: Command, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As many ids as before, one of them another: only the content tells. The old ids stay beside."""
+    before, ids = published(root), entity_index.read_part(str(root / "run/entities"), "node", 0)
+    write_tables(root / "raw", "stranger")
+    assert graphmill_command("etl", "--conf", conf(root)) == 0
+    assert set(ask(graphmill_command, root).values()) == {2}
+    assert graphmill_command("evaluate", root / "run") == 2
+    kept = root / "run/entities.stale-1"
+    said = told(capsys)
+    assert said.count("was trained with other ids or relations than") == 5
+    assert f"Train again, or set entity_path to {kept}" in said
+    assert published(root) == before
+    with pytest.raises(FormatError, match="other ids"):
+        graphmill.open(str(root / "run")).fold_in([("new", "next", "n1")])
+    with pytest.raises(FormatError, match=r"run etl with etl\.previous_entity_path"):
+        WarmStart(config_of(root), f"{root}/run/checkpoint")  # with these ids in the place of others
+    assert entity_index.read_part(str(kept), "node", 0).equals(ids)
+    old = ("--set", f"entity_path={kept}", "--set", f"embedding_path={root}/old")
+    assert graphmill_command("remap", root / "run", *old) == 0
+    assert (root / "old/node/part-00000.parquet").read_bytes() == before
+    # trained anew, checkpoint and ids stay together
+    assert graphmill_command("etl", "--conf", conf(root)) == 0
+    assert graphmill_command("train", "--conf", conf(root)) == 0
+    assert set(ask(graphmill_command, root).values()) == {0}
+    assert published(root) != before
+    assert {each.name for each in (root / "run").glob("*.stale-*")} == {
+        "checkpoint.stale-1",
+        "entities.stale-1",
+    }
+    stale = {"checkpoint_path": f"{root}/run/checkpoint.stale-1", "entity_path": str(kept)}
+    inputs = find_inputs(from_mapping(settings(root, **stale)))
+    assert inputs.version == 2  # a finished model, as before
+
+
+def test_the_same_ids_from_other_files_are_the_same(root: Path, graphmill_command: Command) -> None:
+    write_tables(root / "raw")  # another time of change
+    before = graphmill_command("etl", "--conf", conf(root))
+    assert (before, *ask(graphmill_command, root).values()) == (0, 0, 0, 0, 0)
+    assert not list((root / "run").glob("*.stale-*"))
+
+
+def kill_in_training(root: Path, monkeypatch: pytest.MonkeyPatch, **changes: Any) -> None:
+    """Train anew with another seed, up to an error after the first epoch."""
+    config = from_mapping(settings(root, seed=5, **changes))
+    commit = TrainingRun.commit
+
+    def fail(run: TrainingRun, version: int, *rest: Any) -> None:
+        commit(run, version, *rest)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(TrainingRun, "commit", fail)
+        storage.delete_marker(config.checkpoint_path)  # as run_stage does
+        claim_checkpoint(config)
+        with pytest.raises(KeyboardInterrupt):
+            train_job.train(config)
+    assert pbg_checkpoint.read_version(config.checkpoint_path) == 1
+
+
+def test_an_unfinished_model_answers_only_by_name(
+    root: Path,
+    graphmill_command: Command,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    kill_in_training(root, monkeypatch)
+    assert set(ask(graphmill_command, root).values()) == {2}
+    assert told(capsys).count("training has not ended: version 1 is an unfinished model") == 4
+    with pytest.raises(ConfigError, match="has not ended"):
+        graphmill.open(str(root / "run")).fold_in([("new", "next", "n1")])
+    named = ("--set", "remap.checkpoint_version=1")
+    # the embeddings are those of the finished model, and no parameters of another one are asked about them
+    assert graphmill_command("neighbors", root / "run", "--id", "n1", "--relation", "next", *named) == 2
+    assert "has the vectors of another model than version 1" in told(capsys)
+    assert graphmill_command("remap", root / "run", *named) == 0
+    assert graphmill_command("neighbors", root / "run", "--id", "n1", "--relation", "next", *named) == 0
+
+
+def test_a_run_that_trains_now_answers_later(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = config_of(root)
+    monkeypatch.setattr(lock, "holder", lambda *_, **__: "process 7 on another host")
+    assert find_inputs(config).version == 2  # a finished version answers at any time
+    for make in (lambda: kill_in_training(root, monkeypatch), lambda: shutil.rmtree(config.checkpoint_path)):
+        make()
+        with pytest.raises(LockedError, match="process 7 on another host trains; try again later"):
+            find_inputs(config)
+
+
+def test_what_is_replaced_meanwhile_is_not_mixed(root: Path) -> None:
+    config = config_of(root)
+    inputs = find_inputs(config)
+    uri = Path(config.checkpoint_path, "checksums.v2.xxh128")
+    uri.write_text(uri.read_text().replace("a", "b"))
+    with pytest.raises(LockedError, match="another run has replaced vectors or ids"):
+        inputs.open_checkpoint(allow_non_finite=True)
+
+
+def test_edges_of_other_ids_are_not_trained(root: Path, graphmill_command: Command) -> None:
+    """As a kill leaves them that comes while etl's folders take their places."""
+    shutil.copytree(root / "run/edges", root / "edges")
+    write_tables(root / "raw", "stranger")
+    assert graphmill_command("etl", "--conf", conf(root)) == 0
+    shutil.rmtree(root / "run/edges")
+    (root / "edges").rename(root / "run/edges")
+    before = storage.read_bytes(f"{root}/run/checkpoint/graphmill.json")
+    with pytest.raises(FormatError, match=r"edges of other ids than those in .*; run etl again"):
+        claim_checkpoint(config_of(root))
+    assert storage.read_bytes(f"{root}/run/checkpoint/graphmill.json") == before
+
+
+def test_another_number_of_partitions_is_no_end(root: Path, graphmill_command: Command) -> None:
+    """The buckets of the run before are no longer those of the configuration; etl writes others first."""
+    changed = conf(root, entities={"node": {"num_partitions": 2}})
+    assert graphmill_command("pipeline", "--conf", changed) == 0
+    assert {each.name for each in (root / "run/embeddings/node").iterdir()} == {
+        "part-00000.parquet",
+        "part-00001.parquet",
+    }
