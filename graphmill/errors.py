@@ -19,8 +19,29 @@
 A message names what was expected, what was found, the place, and the remedy.
 """
 
-from collections.abc import Mapping
+import difflib
+from collections.abc import Iterable, Mapping
 from typing import Any
+
+_ALIKE = 0.75  # of difflib: "version" and "dimension" have 0.625
+_MAX_SHOWN = 20
+
+
+def closest(word: str, known: Iterable[str]) -> str | None:
+    """The known word that somebody who wrote `word` may have meant, if there is one."""
+    lower = {each.lower(): each for each in reversed(list(known))}
+    close = difflib.get_close_matches(word.lower(), lower, n=1, cutoff=_ALIKE)
+    return lower[close[0]] if close else None
+
+
+def suggestion(word: str, known: Iterable[str], others: str = "there are") -> str:
+    """The end of a message about an unknown word: the one that was meant, or all that there are."""
+    known = list(known)
+    close = closest(word, known)
+    more = ", ..." if len(known) > _MAX_SHOWN else ""
+    return (
+        f"did you mean {close!r}?" if close else f"{others} {', '.join(known[:_MAX_SHOWN]) or 'none'}{more}"
+    )
 
 
 class GraphMillError(Exception):

@@ -51,6 +51,16 @@ class _Group(click.Group):
             return found
         return super().get_command(ctx, cmd_name)
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command; an error suggests names of `_ELSEWHERE`, too, which click does not see."""
+        try:
+            return super().resolve_command(ctx, args)
+        except click.exceptions.NoSuchCommand as error:
+            known = self.list_commands(ctx)
+            raise click.exceptions.NoSuchCommand(args[0], possibilities=known, ctx=ctx) from error
+
 
 @click.group(cls=_Group, context_settings=exit_codes.CONTEXT)
 @click.version_option(__version__)

@@ -24,7 +24,7 @@ from graphmill.cli.options import (
 from graphmill.cluster import ClusterConfig, deploy
 from graphmill.config.stages import STAGES, named
 from graphmill.display import progress, terminal
-from graphmill.errors import ConfigError
+from graphmill.errors import ConfigError, suggestion
 from graphmill.monitoring import server as metrics
 from graphmill.version import __version__
 
@@ -85,7 +85,7 @@ def command(
         _run_script(script, arguments, master, conf, chosen)
     else:
         raise ConfigError(
-            f"{script}: there is no such file, and no bundled job of that name: {', '.join(BUNDLED)}"
+            f"{script}: there is no such file, and no bundled job of that name; {suggestion(script, BUNDLED)}"
         )
 
 

@@ -5,7 +5,6 @@ from_python     the same, and values of Python: members of enums, INSIDE_OUT, 0 
 as_override     `-p key=value`, whose text the type of the key explains -> the same for --set
 """
 
-import difflib
 import json
 import logging
 import re
@@ -16,7 +15,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from graphmill.config.schema import PbgConfig
 from graphmill.config.section import Section
-from graphmill.errors import ConfigError
+from graphmill.errors import ConfigError, closest
 
 _OLD_KEYS = {
     "outdir": "checkpoint_path",
@@ -76,8 +75,8 @@ def as_override(given: str) -> str:
         keys, kind = _found(path.strip().split("."))
         value = _from_text(kind, text)
     except KeyError as error:
-        close = difflib.get_close_matches(str(error.args[0]), PbgConfig.model_fields, n=1)
-        hint = f"did you mean {close[0]!r}?" if close else "use --set for keys of GraphMill"
+        close = closest(str(error.args[0]), PbgConfig.model_fields)
+        hint = f"did you mean {close!r}?" if close else "use --set for keys of GraphMill"
         raise ConfigError(f"-p {given}: PyTorch-BigGraph has no such key; {hint}") from error
     except ValueError as error:
         raise ConfigError(f"-p {given}: {error}") from error

@@ -13,7 +13,7 @@ from graphmill.config.plugins import plugins_of
 from graphmill.config.schema import Config
 from graphmill.config.section import Section, validated
 from graphmill.config.stages import SECTIONS, named
-from graphmill.errors import ConfigError, NotFoundError
+from graphmill.errors import ConfigError, NotFoundError, suggestion
 from graphmill.model.registry import has_registered, running
 from graphmill.vocab import RECORD, TRAIN_SPLIT
 
@@ -94,7 +94,7 @@ def resolved(conf_uri: str) -> str:
     name = conf_uri.removeprefix(_EXAMPLE)
     known = sorted(path.name for path in folder.glob("*.yaml"))
     if name not in known:
-        raise ConfigError(f"{conf_uri}: there is no such example; there are {', '.join(known)}")
+        raise ConfigError(f"{conf_uri}: there is no such example; {suggestion(name, known)}")
     return str(folder / name)
 
 

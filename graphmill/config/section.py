@@ -3,7 +3,6 @@
 Each key states its effect on the result of a run.
 """
 
-import difflib
 import reprlib
 from collections.abc import Sequence
 from enum import Enum
@@ -12,7 +11,7 @@ from typing import Annotated, Any, ClassVar, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from graphmill.errors import ConfigError
+from graphmill.errors import ConfigError, suggestion
 
 AnyType = TypeVar("AnyType")
 
@@ -127,8 +126,8 @@ def _closest(model: type[Section], location: tuple[int | str, ...]) -> str:
     for part in parents:  # a number is a position in a list, another name a key of a mapping
         if isinstance(part, str) and part in model.model_fields:
             model = section_in(model.model_fields[part].annotation) or model
-    known = difflib.get_close_matches(str(key), model.model_fields, n=1)
-    return f"; did you mean {known[0]!r}?" if known else f"; known keys: {', '.join(model.model_fields)}"
+    known = model.model_fields
+    return f"; {suggestion(str(key), known, 'known keys:')}"
 
 
 def section_in(annotation: Any) -> type[Section] | None:

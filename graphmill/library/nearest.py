@@ -11,11 +11,35 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from graphmill.errors import closest
 from graphmill.model import comparators
 from graphmill.model.best import Best
 
 Floats = npt.NDArray[np.float32]
 Score = Callable[[Floats], Floats]  # vectors [N, D] -> their scores for each query [N, Q]
+
+
+_MAX_CLOSE = 10_000
+
+
+def close_id(raw_id: str, batches: Iterable[pa.Array]) -> str:
+    """The end of a message about an unknown id: "; did you mean ...?", or "".
+
+    Compares at most `_MAX_CLOSE` ids that share the beginning, the end or both with the id, of those in
+    `batches` (string [N]).
+    """
+    size = len(raw_id)
+    found: list[str] = []
+    for ids in batches:
+        near = ids.filter(pc.less_equal(pc.abs(pc.subtract(pc.utf8_length(ids), size)), 2))
+        begins = [pc.starts_with(near, raw_id[:n], ignore_case=True) for n in (size // 3, size * 2 // 3)]
+        ends = [pc.ends_with(near, raw_id[size - n :], ignore_case=True) for n in (size // 3, size * 2 // 3)]
+        is_close = pc.or_(pc.or_(begins[1], ends[1]), pc.and_(begins[0], ends[0]))
+        found += near.filter(is_close).slice(0, _MAX_CLOSE - len(found)).to_pylist()
+        if len(found) >= _MAX_CLOSE:
+            break
+    close = closest(raw_id, found)
+    return f"; did you mean {close!r}?" if close else ""
 
 
 class Neighbor(NamedTuple):

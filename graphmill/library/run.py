@@ -16,9 +16,9 @@ import pyarrow.compute as pc
 
 from graphmill import config, storage
 from graphmill.config import no_run, place_now
-from graphmill.errors import BadInputError, ConfigError, FormatError, NotFoundError
+from graphmill.errors import BadInputError, ConfigError, FormatError, NotFoundError, suggestion
 from graphmill.formats import remapped
-from graphmill.library.nearest import Floats, Neighbor, by_cosine, nearest
+from graphmill.library.nearest import Floats, Neighbor, by_cosine, close_id, nearest
 from graphmill.vocab import RECORD
 
 if TYPE_CHECKING:
@@ -166,8 +166,10 @@ class Run:
         """
         found = self.find(entity_type, [raw_id])
         if raw_id not in found:
+            close = close_id(raw_id, (ids for ids, _ in self.iter_vectors(entity_type)))
             raise NotFoundError(
-                f"{raw_id!r}: there is no {entity_type} of that id among {self.num_entities[entity_type]:,}"
+                f"{raw_id!r}: there is no {entity_type} of that id among "
+                f"{self.num_entities[entity_type]:,}{close}"
             )
         return found[raw_id]
 
@@ -266,9 +268,9 @@ class Run:
 
     def _parts_of(self, entity_type: str) -> range:
         if entity_type not in self._num_parts:
-            known = ", ".join(self._num_parts) or "none"
             raise NotFoundError(
-                f"{self.embedding_path}: there are no embeddings of the type {entity_type!r}; types: {known}"
+                f"{self.embedding_path}: there are no embeddings of the type {entity_type!r}; "
+                f"{suggestion(entity_type, self._num_parts, 'types:')}"
             )
         return range(self._num_parts[entity_type])
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from graphmill.checkpoints import Checkpoint, Floats
 from graphmill.config import NO_PLUGINS, Config, Plugins
-from graphmill.errors import ConfigError, FormatError
+from graphmill.errors import ConfigError, FormatError, suggestion
 from graphmill.formats import entity_counts
 from graphmill.model import comparators, operators
 from graphmill.model.arrays import Array
@@ -135,8 +135,7 @@ def number_of(names: list[str], name: str) -> int:
         ConfigError: there is no such relation.
     """
     if name not in names:
-        some = ", ".join(names[:10]) + (", ..." if len(names) > 10 else "")
-        raise ConfigError(f"--relation {name}: expected one of {some}")
+        raise ConfigError(f"--relation {name}: {suggestion(name, names, 'expected one of')}")
     return names.index(name)
 
 

@@ -7,8 +7,8 @@ Shapes: D dimension.
 
 import pyarrow.compute as pc
 
-from graphmill.errors import NotFoundError
-from graphmill.library.nearest import Floats, Neighbor, by_cosine, nearest
+from graphmill.errors import NotFoundError, suggestion
+from graphmill.library.nearest import Floats, Neighbor, by_cosine, close_id, nearest
 from remap.neighbors import faiss_index
 from remap.neighbors.vector_tables import VectorTable, batches, find_types
 
@@ -22,7 +22,7 @@ def find_id(tables: dict[str, list[VectorTable]], raw_id: str, entity_type: str 
         NotFoundError: there is no such type, or no such id.
     """
     if entity_type is not None and entity_type not in tables:
-        raise NotFoundError(f"--type {entity_type}: expected one of {', '.join(tables)}")
+        raise NotFoundError(f"--type {entity_type}: {suggestion(entity_type, tables, 'expected one of')}")
     searched = [entity_type] if entity_type else list(tables)
     for name in searched:
         for table in tables[name]:
@@ -32,7 +32,8 @@ def find_id(tables: dict[str, list[VectorTable]], raw_id: str, entity_type: str 
                 if (row := pc.index(ids, raw_id).as_py()) >= 0:
                     vector_D = rows_ND[row].copy()
             return name, vector_D
-    raise NotFoundError(f"--id {raw_id}: there is no such id among {', '.join(searched)}")
+    close = close_id(raw_id, (ids for name in searched for table in tables[name] for ids in table.iter_ids()))
+    raise NotFoundError(f"--id {raw_id}: there is no such id among {', '.join(searched)}{close}")
 
 
 def neighbors(

@@ -1,7 +1,7 @@
 """Similar ids: the cosine of two vectors as a relation between them."""
 
 from graphmill.config import Config
-from graphmill.errors import ConfigError
+from graphmill.errors import ConfigError, suggestion
 from graphmill.trained.relation import Relation
 from graphmill.vocab import Side
 from remap.predict.question import Question
@@ -30,5 +30,5 @@ def relation_of(config: Config, question: Question) -> Relation:
 
 def _known_type(option: str, name: str, types: list[str]) -> str:
     if name not in types:
-        raise ConfigError(f"{option} {name}: expected one of {', '.join(types[:10])}")
+        raise ConfigError(f"{option} {name}: {suggestion(name, types, 'expected one of')}")
     return name

@@ -28,7 +28,7 @@ from torch import Tensor
 
 from graphmill import storage
 from graphmill.config import Config
-from graphmill.errors import ConfigError, NotFoundError
+from graphmill.errors import ConfigError, NotFoundError, suggestion
 from graphmill.formats import entity_index
 from graphmill.formats.graphstorm import saved_predictions
 from graphmill.formats.graphstorm.saved_predictions import EDGE_STEMS, NODE_STEMS, EdgeType, ResultInfo
@@ -74,7 +74,9 @@ class TrainedGraph:
             ConfigError: there is no such type.
         """
         if entity_type not in self.config.entities:
-            raise ConfigError(f"--type {entity_type}: expected one of {', '.join(self.config.entities)}")
+            raise ConfigError(
+                f"--type {entity_type}: {suggestion(entity_type, self.config.entities, 'expected one of')}"
+            )
         first = self.slots.first[entity_type].tolist()
         return [np.arange(start, stop) for start, stop in itertools.pairwise(first)]
 

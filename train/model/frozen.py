@@ -6,13 +6,12 @@
 No import of torch: commands check the names before anything starts.
 """
 
-import difflib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Self
 
 from graphmill.config import Config
-from graphmill.errors import ConfigError
+from graphmill.errors import ConfigError, suggestion
 from graphmill.model.parameters import parse_global_key, parse_operator_key
 from graphmill.vocab import Side
 from train.config import TrainConfig
@@ -41,8 +40,7 @@ class Frozen:
         known = [*config.entities, *(relation.name for relation in config.relations)]
         for number, name in enumerate(given):
             if name not in known:
-                close = difflib.get_close_matches(name, known, n=1)
-                hint = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(known[:20])}"
+                hint = suggestion(name, known)
                 raise ConfigError(f"train.freeze[{number}]: no entity type or relation {name!r}; {hint}")
         relations = [number for number, each in enumerate(config.relations) if each.name in given]
         found = cls(frozenset(given) & config.entities.keys(), frozenset(relations))
