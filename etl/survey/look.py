@@ -14,7 +14,6 @@ from etl.survey.dialect import Dialect, dialect_of
 from etl.survey.sample import SAMPLE_ROWS, first_rows
 from etl.survey.words import words_of
 from etl.tables import nested
-from etl.tables.check_rows import holds_whole_numbers
 from etl.tables.data_file import DataFile
 from etl.tables.files import files_at
 from etl.tables.formats import Head, format_of
@@ -23,6 +22,7 @@ from etl.tables.ranges import find_ranges
 from graphmill import storage
 from graphmill.config import validated
 from graphmill.errors import NotFoundError, RawTableError
+from graphmill.formats.raw_ids import holds_whole_numbers
 
 Kind = Literal["text", "integer", "whole", "number", "time", "other"]
 """`whole`: fractions whose values are whole numbers."""

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from graphmill.errors import RawTableError
+from graphmill.formats.raw_ids import holds_whole_numbers, may_be_ids, texts_of
 from graphmill.storage.as_json import Int64
 
 _FIRST_NOT_ASCII = 0x80
@@ -50,7 +51,6 @@ NULL_WORDS = pa.array(
 )
 """Texts that other systems write for null, and that may be ids all the same."""
 Convert = Callable[[pa.ChunkedArray], pa.ChunkedArray]
-_HEX = np.frombuffer(b"".join(b"%02x" % byte for byte in range(256)), np.uint16)
 _OF_BYTES = {pa.string(): pa.binary(), pa.large_string(): pa.large_binary()}
 
 
@@ -207,45 +207,9 @@ def _strings(
 
 def _texts(column: pa.ChunkedArray, field: str, at: BlockPosition) -> pa.ChunkedArray:
     """Return raw ids or relation names as strings, or as bytes, which may not be UTF-8."""
-    if pa.types.is_dictionary(column.type):
-        column = column.cast(column.type.value_type)
-    kind = column.type
-    if pa.types.is_decimal(kind) and kind.scale < 0:
-        column = column.cast(pa.decimal256(kind.precision - kind.scale, 0))
-    if holds_whole_numbers(kind) or pa.types.is_null(kind):
-        return column.cast(pa.string())
-    if kind == pa.uuid():
-        return uuid_texts(column)
-    if pa.types.is_fixed_size_binary(kind):
-        return column.cast(pa.binary())
-    if kind not in (*_OF_BYTES, *_OF_BYTES.values()):
+    if not may_be_ids(column.type):
         raise at.error(field, _wrong_type(column, at.columns[field]))
-    return column
-
-
-def holds_whole_numbers(kind: pa.DataType) -> bool:
-    """Whether all values of a type are whole numbers: integers, and decimals without a fraction."""
-    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
-    return bool(pa.types.is_integer(kind) or (pa.types.is_decimal(kind) and kind.scale <= 0))
-
-
-def uuid_texts(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Write UUIDs as text: 123e4567-e89b-12d3-a456-426614174000."""
-    return pa.chunked_array(map(_uuid_texts, column.chunks), pa.string())
-
-
-def _uuid_texts(chunk: pa.Array) -> pa.Array:
-    num, storage = len(chunk), chunk.storage.fill_null(bytes(16))
-    byte_N16 = np.frombuffer(storage.buffers()[1], np.uint8)[16 * storage.offset :][: 16 * num].reshape(
-        num, 16
-    )
-    digit_N32 = _HEX[byte_N16].view(np.uint8)
-    text_N36 = np.full((num, 36), ord("-"), np.uint8)
-    for start, digits in zip((0, 9, 14, 19, 24), np.split(digit_N32, (8, 12, 16, 20), axis=1), strict=True):
-        text_N36[:, start : start + digits.shape[1]] = digits
-    ends = pa.py_buffer(np.arange(0, 36 * num + 1, 36, dtype=np.int32))
-    texts = pa.StringArray.from_buffers(num, ends, pa.py_buffer(text_N36))
-    return pc.if_else(chunk.is_valid(), texts, None)
+    return texts_of(column)
 
 
 def _wrong_type(column: pa.ChunkedArray, name: str) -> str:

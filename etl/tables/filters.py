@@ -15,8 +15,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from etl.config import Filters, Scalar
-from etl.tables.check_rows import uuid_texts
 from graphmill.errors import RawTableError
+from graphmill.formats.raw_ids import texts_of
 
 _COMPARE = {
     "==": pc.equal,
@@ -190,11 +190,7 @@ def _set_type(kind: pa.DataType, values: Sequence[Scalar]) -> pa.DataType:
 def _decoded(column: pa.ChunkedArray) -> pa.ChunkedArray:
     """Return text as strings, whatever type a reader gave it; text that is not UTF-8 as bytes."""
     kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
-    plain = column.cast(kind)
-    if kind == pa.uuid():
-        return uuid_texts(plain)
-    if pa.types.is_fixed_size_binary(kind):
-        plain = plain.cast(pa.binary())
+    plain = texts_of(column) if _is_decoded(kind) else column.cast(kind)
     try:
         return plain.cast(pa.string()) if _is_text(plain.type) else plain
     except pa.ArrowInvalid:

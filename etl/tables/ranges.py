@@ -13,12 +13,12 @@ import pyarrow as pa
 
 from etl.config import Column, FilesConfig, Table, WholeTableConfig
 from etl.tables import nested
-from etl.tables.check_rows import holds_whole_numbers
 from etl.tables.data_file import DataFile, has_ids, missing_file, path_in_file, with_names_of
 from etl.tables.filters import columns_of, expression, filter_field
 from etl.tables.formats import FileRange, Head, TableFormat, format_of
 from etl.tables.formats.base import Cut
 from graphmill.errors import NotFoundError, RawTableError
+from graphmill.formats.raw_ids import holds_whole_numbers
 
 MIN_BALANCED_BYTES = 16 << 20
 MAX_GROUP_BYTES = 64 << 20

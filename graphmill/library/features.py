@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from graphmill.errors import BadInputError
+from graphmill.formats.raw_ids import may_be_ids, strings_of
 from graphmill.library.nearest import Floats
 from graphmill.trained.features import MOST_SIMILAR, Form, Numbers, Similar
 from graphmill.trained.principal import Components, moments_of
@@ -72,14 +73,12 @@ def _strings(ids: Iterable[Any] | pa.Array) -> pa.Array:
         BadInputError: they are neither strings nor integers.
     """
     found = ids if isinstance(ids, pa.Array | pa.ChunkedArray) else _array(ids)
-    if isinstance(found, pa.ChunkedArray):
-        found = found.combine_chunks()
-    if pa.types.is_dictionary(found.type):
-        found = found.cast(found.type.value_type)
-    kinds = (pa.types.is_string, pa.types.is_large_string, pa.types.is_integer, pa.types.is_null)
-    if not any(each(found.type) for each in kinds):
+    if not may_be_ids(found.type):
         raise BadInputError(f"ids: expected strings or integers, found {found.type}")
-    strings = found.cast(pa.string())
+    try:
+        strings = strings_of(found)
+    except pa.ArrowInvalid as error:
+        raise BadInputError(f"ids: expected UTF-8: {error}") from error
     return pc.if_else(pc.equal(strings, ""), None, strings)
 
 

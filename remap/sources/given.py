@@ -5,7 +5,7 @@
                                         read as an id too: who knows the ids tells (`may_have_header`)
     any other name                      ids alone: one on each line
 
-Pairs are the columns `lhs` and `rhs`, and maybe `relation`. Ids may be strings or integers.
+Pairs are the columns `lhs` and `rhs`, and maybe `relation`. Ids are of the types that etl takes.
 """
 
 import csv
@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 from graphmill import storage
 from graphmill.errors import FormatError, NotFoundError
 from graphmill.formats.parquet import iter_columns, open_parquet
+from graphmill.formats.raw_ids import may_be_ids, strings_of
 
 READ_ROWS = 1 << 16
 _READ_BYTES = 4 << 20
@@ -135,7 +136,7 @@ def _columns(uri: str, fields: pa.Schema, columns: Sequence[str]) -> Iterator[pa
         if fields.names.count(name) > 1:
             raise FormatError(f"{uri}: expected one column {name!r}, found {fields.names.count(name)}")
         kind = fields.field(name).type
-        if not (_is_string(kind) or pa.types.is_integer(kind)):
+        if not may_be_ids(kind) or pa.types.is_null(kind):
             raise FormatError(f"{uri}: column {name!r}: expected strings or integers, found {kind}")
     as_strings = pa.schema([(name, pa.string()) for name in columns])
     if uri.endswith(".csv"):
@@ -144,7 +145,14 @@ def _columns(uri: str, fields: pa.Schema, columns: Sequence[str]) -> Iterator[pa
         return
     with open_parquet(uri, storage.manifest_of_table(uri)) as parquet:
         for _, arrays in iter_columns(parquet, uri, columns, READ_ROWS):
-            yield pa.table([array.cast(pa.string()) for array in arrays], schema=as_strings)
+            yield pa.table([_strings(uri, array) for array in arrays], schema=as_strings)
+
+
+def _strings(uri: str, ids: pa.Array) -> pa.Array:
+    try:
+        return strings_of(ids)
+    except pa.ArrowInvalid as error:
+        raise FormatError(f"{uri}: expected ids in UTF-8: {error}") from error
 
 
 def _lines(uri: str) -> Iterator[pa.Table]:

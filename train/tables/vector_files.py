@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 from graphmill import storage
 from graphmill.errors import FormatError, NotFoundError
 from graphmill.formats.parquet import bounds, open_parquet
+from graphmill.formats.raw_ids import may_be_ids, strings_of
 
 ID, VALUES = "id", "embedding"
 BATCH_BYTES = 32 << 20
@@ -95,7 +96,7 @@ class VectorFiles:
             if len(batch):
                 ids, lists = batch.column(ID), batch.column(VALUES)
                 _refuse(uri, first, pc.is_null(ids), f"column {ID!r}: expected a raw id, found null")
-                yield Batch(number, first, _as_strings(ids), self._checked(uri, first, lists))
+                yield Batch(number, first, strings_of(ids), self._checked(uri, first, lists))
             first += len(batch)
 
     def _checked(self, uri: str, first: int, lists: pa.Array) -> Floats:
@@ -133,7 +134,7 @@ def _checked_rows(uri: str) -> int:
         bounds.check_rows(parquet, uri)
         schema = parquet.schema_arrow
         for name, is_accepted, wanted in (
-            (ID, _is_id, "string or integer"),
+            (ID, may_be_ids, "string or integer"),
             (VALUES, _is_vector, "a list of floats"),
         ):
             kind = schema.field(name).type if name in schema.names else None
@@ -144,11 +145,6 @@ def _checked_rows(uri: str) -> int:
                 )
         num_rows: int = parquet.metadata.num_rows
         return num_rows
-
-
-def _is_id(kind: pa.DataType) -> bool:
-    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_integer(kind))
 
 
 def _is_vector(kind: pa.DataType) -> bool:
@@ -166,12 +162,6 @@ def _row_bytes(parquet: pq.ParquetFile) -> int:
             if column.path_in_schema.split(".")[0] == VALUES:
                 num_values += column.num_values
     return 4 * int(num_values) // max(num_rows, 1)
-
-
-def _as_strings(ids: pa.Array) -> pa.Array:
-    ids = ids.dictionary_decode() if pa.types.is_dictionary(ids.type) else ids
-    ids.validate(full=True)  # by default Arrow accepts any bytes as UTF-8
-    return ids.cast(pa.string())
 
 
 def _refuse(uri: str, first: int, is_wrong: pa.Array | npt.NDArray[np.bool_], problem: str) -> None:

@@ -10,8 +10,10 @@ import pytest
 from etl import job
 from etl.config import EtlConfig
 from etl.steps import spill
+from etl.tables.files import TableFiles, find_all
 from graphmill import storage
 from graphmill.errors import NotFoundError, RawTableError
+from graphmill.storage import checksums
 from tests.etl.graphs import config_of, files_under, read_raw_edges, same_bytes, write_parquet
 from tests.hadoop.cluster import MiniHdfs
 
@@ -68,6 +70,38 @@ def test_the_same_bytes_as_on_local_disk(
     on_hdfs = files_at(f"{hdfs_uri}/out")
     assert on_hdfs == files_under(tmp_path / "out")
     assert len(on_hdfs) == 2 * 4 + 3 * 4 + 1 + 1 + 3 + 2  # the last: names of relations, checksums, counts
+
+
+def test_names_on_hdfs(hdfs_uri: str, tmp_path: Path) -> None:
+    """A file that is being copied is left out, a name with brackets is no pattern, content is compared."""
+    for name in (
+        "run[1]/000000_0",
+        "run[1]/000001_0._COPYING_",
+        "run1/000000_0",
+        "orders/delta_0000001_0000001/x",
+    ):
+        with storage.atomic_output(f"{hdfs_uri}/{name}") as stream:
+            stream.write(b"a,b\n")
+    table = {"path": "*", "lhs": 0, "rhs": 1, "relation": "to", "header": False, "format": "csv"}
+
+    def found(**top: str) -> TableFiles:
+        config = config_of(
+            tmp_path / "out",
+            [table | {"path": top.pop("path", "*")}],
+            entities={"n": 1},
+            relations=[("to", "n", "n")],
+            top=top,
+            compare_files="content",
+        )
+        return find_all(config)[0]
+
+    listing = found(input=f"{hdfs_uri}/run[1]")
+    assert [each.uri for each in listing.files()] == [f"{hdfs_uri}/run[1]/000000_0"]
+    assert listing.files()[0].checksum == checksums.of_bytes(b"a,b\n")
+    assert listing.unfinished == (f"{hdfs_uri}/run[1]/000001_0._COPYING_",)
+    assert found(path=f"{hdfs_uri}/run[1]").files() == listing.files()
+    with pytest.raises(RawTableError, match=r"orders: .*a table of Hive"):
+        found(path=f"{hdfs_uri}/orders")
 
 
 def test_beside_files_of_the_user(hdfs_client: distributed.Client, hdfs_uri: str) -> None:

@@ -1,0 +1,69 @@
+"""Raw ids of users' tables as text: one rule for all stages and commands.
+
+text, also as a dictionary or a view     unchanged
+integers, decimals without a fraction    their digits
+UUIDs                                    123e4567-e89b-12d3-a456-426614174000
+bytes, also of a fixed size              the UTF-8 that they are
+"""
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+_HEX = np.frombuffer(b"".join(b"%02x" % byte for byte in range(256)), np.uint16)
+_TEXTS = (pa.string(), pa.large_string(), pa.string_view())
+_BYTES = (pa.binary(), pa.large_binary(), pa.binary_view())
+
+
+def may_be_ids(kind: pa.DataType) -> bool:
+    """Whether values of a type can be raw ids."""
+    kind = _plain(kind)
+    is_other = kind in (*_TEXTS, *_BYTES, pa.null(), pa.uuid()) or pa.types.is_fixed_size_binary(kind)
+    return is_other or holds_whole_numbers(kind)
+
+
+def holds_whole_numbers(kind: pa.DataType) -> bool:
+    """Whether all values of a type are whole numbers: integers, and decimals without a fraction."""
+    kind = _plain(kind)
+    return bool(pa.types.is_integer(kind) or (pa.types.is_decimal(kind) and kind.scale <= 0))
+
+
+def texts_of(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return raw ids, of a type that `may_be_ids`, as text; bytes stay bytes, which may not be UTF-8."""
+    column = column.cast(_plain(column.type))
+    kind = column.type
+    if pa.types.is_decimal(kind) and kind.scale < 0:
+        column = column.cast(pa.decimal256(kind.precision - kind.scale, 0))
+    if holds_whole_numbers(kind) or pa.types.is_null(kind):
+        return column.cast(pa.string())
+    if kind == pa.uuid():
+        return pa.chunked_array(map(_uuid_texts, column.chunks), pa.string())
+    return column.cast(pa.binary()) if pa.types.is_fixed_size_binary(kind) else column
+
+
+def strings_of(ids: pa.Array | pa.ChunkedArray) -> pa.Array:
+    """Return raw ids, of a type that `may_be_ids`, as strings.
+
+    Raises:
+        pa.ArrowInvalid: an id is no UTF-8.
+    """
+    column = ids if isinstance(ids, pa.ChunkedArray) else pa.chunked_array([ids])
+    column.validate(full=True)  # by default Arrow accepts any bytes as UTF-8
+    return texts_of(column).cast(pa.string()).combine_chunks()
+
+
+def _plain(kind: pa.DataType) -> pa.DataType:
+    return kind.value_type if pa.types.is_dictionary(kind) else kind
+
+
+def _uuid_texts(chunk: pa.Array) -> pa.Array:
+    num, storage = len(chunk), chunk.storage.fill_null(bytes(16))
+    all_bytes = np.frombuffer(storage.buffers()[1], np.uint8)
+    byte_N16 = all_bytes[16 * storage.offset :][: 16 * num].reshape(num, 16)
+    digit_N32 = _HEX[byte_N16].view(np.uint8)
+    text_N36 = np.full((num, 36), ord("-"), np.uint8)
+    for start, digits in zip((0, 9, 14, 19, 24), np.split(digit_N32, (8, 12, 16, 20), axis=1), strict=True):
+        text_N36[:, start : start + digits.shape[1]] = digits
+    ends = pa.py_buffer(np.arange(0, 36 * num + 1, 36, dtype=np.int32))
+    texts = pa.StringArray.from_buffers(num, ends, pa.py_buffer(text_N36))
+    return pc.if_else(chunk.is_valid(), texts, None)
