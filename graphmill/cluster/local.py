@@ -10,6 +10,7 @@ from typing import Any
 import dask
 from distributed import LocalCluster, SpecCluster
 
+from graphmill import storage
 from graphmill.cluster import dashboard
 from graphmill.cluster.keys import Keys
 from graphmill.cluster.settings import LOOPBACK, ClusterConfig, num_cores
@@ -74,6 +75,8 @@ def _connection(settings: ClusterConfig, keys: Keys | None) -> dict[str, Any]:
 
 @contextmanager
 def _cluster_here(settings: ClusterConfig, start: Callable[..., SpecCluster]) -> Iterator[SpecCluster]:
+    if settings.scratch_path is not None:
+        storage.make_dir(settings.scratch_path)
     with dask.config.set(_NO_WORKERS_TIMEOUT):
         cluster = start(host=LOOPBACK, local_directory=settings.scratch_path)
         try:

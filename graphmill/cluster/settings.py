@@ -2,6 +2,7 @@
 
 import os
 import re
+import ssl
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
@@ -76,12 +77,20 @@ class TlsConfig(Section):
         """Return the keys for Dask's processes.
 
         Raises:
-            ConfigError: a file is missing.
+            ConfigError: a file is missing, or is no PEM file.
         """
         for key in type(self).model_fields:
             if not storage.exists(getattr(self, key)):
                 raise ConfigError(f"cluster.tls.{key}: {getattr(self, key)}: there is no such file")
-        return Keys(self.ca_file, self.cert_file, self.key_file)
+        keys = Keys(self.ca_file, self.cert_file, self.key_file)
+        try:
+            keys.security().get_connection_args("client")
+        except ssl.SSLError as error:
+            places = ", ".join(dict.fromkeys((self.ca_file, self.cert_file, self.key_file)))
+            raise ConfigError(
+                f"cluster.tls: expected certificates and a key in PEM: {places}: {error}"
+            ) from error
+        return keys
 
 
 class ClusterConfig(Section):

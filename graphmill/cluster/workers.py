@@ -100,7 +100,15 @@ def prepare(client: Client, kind: Kind, py_files: Iterable[str]) -> None:
             log.info("cluster: workers lack graphmill; uploading it")
             _upload(client, own_package(Path(folder)), kind)
         for file in py_files:
-            _upload(client, _importable(file, Path(folder)), kind)
+            path = _importable(file, Path(folder))
+            try:
+                _upload(client, path, kind)
+            except OSError:  # the cluster is lost
+                raise
+            except Exception as error:  # of the user's own code
+                raise ConfigError(
+                    f"--py-files {file}: a worker cannot import it: {type(error).__name__}: {error}"
+                ) from error
     if kind.has_own_workers:  # processes of this installation
         return
     answers = _ask(client, kind)

@@ -42,6 +42,16 @@ def test_a_local_cluster_speaks_tls_and_lets_no_stranger_in(tmp_path: Path) -> N
             pass
 
 
+def test_keys_that_are_none_are_refused(tmp_path: Path) -> None:
+    good = settings(tmp_path)
+    (tmp_path / "junk.pem").write_text("junk")
+    assert isinstance(good.tls, TlsConfig)
+    for key in TlsConfig.model_fields:
+        bad = good.tls.model_copy(update={key: str(tmp_path / "junk.pem")})
+        with pytest.raises(ConfigError, match=r"cluster\.tls: expected certificates .*junk\.pem"):
+            bad.keys()
+
+
 def test_a_running_cluster_is_joined_by_tls(tmp_path: Path) -> None:
     own = settings(tmp_path)
     assert own.tls is not None

@@ -17,7 +17,7 @@ from distributed import Client
 
 from graphmill import cluster
 from graphmill.cluster import ClusterConfig, workers
-from graphmill.errors import ConfigError
+from graphmill.errors import ConfigError, StorageError
 
 MODULE = "def answer():\n    return 42\n"
 
@@ -102,6 +102,22 @@ def test_a_file_that_cannot_be_imported(tmp_path: Path) -> None:
         cluster.connect("local[1]", ClusterConfig(py_files=(str(tmp_path / "x.txt"),))),
     ):
         pass
+    (tmp_path / "lacking.py").write_text("import there_is_no_such_module")
+    with (
+        pytest.raises(
+            ConfigError, match=r"--py-files .*lacking\.py: a worker cannot import it: ModuleNotFound"
+        ),
+        cluster.connect("local[1]", ClusterConfig(py_files=(str(tmp_path / "lacking.py"),))),
+    ):
+        pass
+
+
+@pytest.mark.parametrize("path", ["/proc/none", "file"])
+def test_a_scratch_folder_that_cannot_be_one(tmp_path: Path, path: str) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StorageError, match="cannot make the folder") as refused:
+        cluster.connect("local[1]", ClusterConfig(scratch_path=str(tmp_path / path))).__enter__()
+    assert refused.value.exit_code == 2
 
 
 @pytest.mark.slow
