@@ -25,7 +25,7 @@ from etl.tables.ranges import find_ranges
 from graphmill.config import validated
 from graphmill.errors import RawTableError
 
-_DELIMITERS = ("\t", ",", ";", "|", " ")
+_DELIMITERS = ("\t", ",", ";", "|", " ", ":")  # MovieLens has `::`
 _COMMENTS = ("#", "%", "//")
 _TRIED_ROWS = 10_000
 _NUMBER = r"^[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?$"
@@ -108,23 +108,24 @@ def _of_text(given: dict[str, Any], file: DataFile, lines: Sequence[str], doubts
     if not lines:
         raise RawTableError(f"{file.uri}: expected rows, found an empty file")
     comment, above = _comment(lines)
-    first = lines[len(above)]
-    default = "\t" if suffixes_of(file.uri)[0] in (".tsv", ".tab", ".txt") else ","
+    first = "".join(lines[len(above) :][:2])
+    suffix = suffixes_of(file.uri)[0]
+    default = "\t" if suffix in (".tsv", ".tab", ".txt") else ","
     trials: list[_Trial] = []
     for delimiter in _DELIMITERS:
-        if delimiter == default or delimiter in first:
+        if delimiter == default or (delimiter in first and (delimiter != ":" or first.count("::") > 3)):
             tried = given | ({} if delimiter == default else {"delimiter": delimiter})
             trials += filter(None, [_tried(tried | ({"comment": comment} if comment else {}), file)])
-    best = max(trials, key=lambda trial: _rank(trial, default), default=None)
+    best = max(trials, key=lambda trial: _rank(trial, suffix, default), default=None)
     if best is None:
         raise RawTableError(f"{file.uri}: cannot be read as text, whatever divides its fields")
     if best.given.get("delimiter", default) == "\t" and _is_quoted(best.rows):
         best = _tried(best.given | {"quoting": True}, file) or best
     width, names = best.width, best.rows.slice(0, 1).to_pylist()[0]
-    if best.rows.num_columns == width - 1:
+    if best.rows.num_columns != width:
         raise RawTableError(
-            f"{file.uri}: expected a name for each of {width} columns, found {width - 1}: R's "
-            "write.table writes row names without one; write the table with row.names = FALSE"
+            f"{file.uri}: expected {width} fields in its first row, as in the others, found "
+            f"{best.rows.num_columns}: R's write.table needs row.names = FALSE; remove a count of rows"
         )
     score = _header_score(best.rows)
     if abs(score) < _SURE:
@@ -171,15 +172,22 @@ def _tried(given: dict[str, Any], file: DataFile) -> _Trial | None:
     return _Trial(given, rows, lengths)
 
 
-def _rank(trial: _Trial, default: str) -> tuple[float, bool, bool, bool, int, bool]:
+def _rank(trial: _Trial, suffix: str, default: str) -> tuple[float, bool, int, bool, int, bool]:
     """Rank a trial: by its rows, then by its fields, then by the delimiters that are usual."""
     delimiter = trial.given.get("delimiter", default)
     is_default = delimiter == default
     evenness = round(trial.evenness, 2)
-    if delimiter == " " and default == "," and not _are_codes(trial.rows):
+    if delimiter == " " and suffix == ".csv" and not _are_codes(trial.rows):
         evenness = 0.0
-    is_tab = is_default and default == "\t"
-    return evenness, _are_balanced(trial.rows), delimiter != " ", is_tab, trial.width, is_default
+    rarity = {" ": -1, ":": -2}.get(delimiter, 0)
+    return (
+        evenness,
+        _are_balanced(trial.rows),
+        rarity,
+        is_default and default == "\t",
+        trial.width,
+        is_default,
+    )
 
 
 def _are_balanced(rows: pa.Table) -> bool:

@@ -33,12 +33,12 @@ _PATTERNS: dict[Kind, str] = {
     "integer": r"^\d+$",
     "whole": r"^\d+(\.0*)?$",
     "number": r"^\s*[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?\s*$",
-    "time": r"^(\d{4}-\d\d-\d\d|\d\d?[/.]\d\d?[/.]\d{4})\b",
+    "time": r"^(\d{4}-\d\d-\d\d|\d\d?[/.]\d\d?[/.]\d{4})([T ].*)?$",
 }
 _MAX_FILES = 20
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Column:
     """A column of a table, by a sample of its values."""
 

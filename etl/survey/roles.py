@@ -21,6 +21,7 @@ from graphmill.errors import RawTableError
 _PAIR, _SURE, _NO_END = 6.0, 1.0, -9.0
 _LONG, _FEW_ROWS, _MOST_ENDS = 64, 1000, 8
 _NUMBERS = ("integer", "whole", "number")
+_CLOCKS = (5e8, 5e11)  # seconds and milliseconds since 1970, of this time
 
 
 @dataclass(frozen=True)
@@ -141,8 +142,9 @@ def _first_two(ends: list[Column], look: Look) -> tuple[list[Column], str]:
     """Choose the first two of columns without names, keys of rows aside; and what to doubt."""
     if len(ends) < 3 or any(column.words for column in ends):
         return ends, ""
-    ordered = sorted(ends, key=lambda column: (column.is_key, look.columns.index(column)))
-    others = [str(column.name) for column in ordered[2:] if column.kind == "text" and not column.is_key]
+    is_other = {column: column.is_key or len(column.distinct) == 1 for column in ends}
+    ordered = sorted(ends, key=lambda column: (is_other[column], look.columns.index(column)))
+    others = [str(column.name) for column in ordered[2:] if column.kind == "text" and not is_other[column]]
     return ordered[:2], f"the ends: there are ids in column {', '.join(others)} too" if others else ""
 
 
@@ -157,8 +159,12 @@ def _weight(rest: Sequence[Column], relation: Column | None) -> tuple[Column | N
 
 
 def _is_time(column: Column) -> bool:
-    is_named = column.kind in _NUMBERS and bool({*column.words} & CLOCK) and not {*column.words} & {"delay"}
-    return (column.kind == "time" or is_named) and len(column.distinct) > 1 and not column.is_of_path
+    if column.is_of_path or len(column.distinct) < 2 or column.kind not in ("time", *_NUMBERS):
+        return False
+    if column.kind == "time" or column.words:
+        return column.kind == "time" or bool({*column.words} & CLOCK - {"delay"})
+    ends = pc.min_max(column.distinct.cast(pa.float64())).as_py()
+    return any(low <= ends["min"] and ends["max"] < 10 * low for low in _CLOCKS)
 
 
 def _pairs(
@@ -218,7 +224,8 @@ def _relation(look: Look, candidates: Sequence[Column]) -> Column | None:
     ]
     if named and len(able) > 2:
         return min(named, key=lambda each: (len(each.distinct) == 1, each.is_key, len(each.distinct)))
-    ordered = sorted((column for column in candidates if not column.is_key), key=look.columns.index)
+    several = [column for column in candidates if not column.is_key and len(column.distinct) > 1]
+    ordered = sorted(several, key=look.columns.index)
     if len(ordered) != 3 or any(column.words for column in ordered):
         return None
     fewest = min(ordered, key=lambda column: len(column.distinct))

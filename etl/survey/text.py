@@ -30,7 +30,7 @@ def left_out(settings: Config, num_edges: int) -> str:
         "",
         "# Keys that are left out get values that fit the size of the graph, as the log says. Some of them,",
         f"# for about {num_edges:,} edges to train on:",
-        *(f"# {key}: {getattr(settings, key)!s:<12} # {text}" for key, text in _SHOWN.items()),
+        *(f"# {f'{key}: {getattr(settings, key)}':<18}  # {text}" for key, text in _SHOWN.items()),
     ]
     return "\n".join([*lines, ""])
 

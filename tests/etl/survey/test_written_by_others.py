@@ -101,7 +101,9 @@ def test_quotes_and_row_names_of_r(tmp_path: Path, rng: np.random.Generator) -> 
     path.write_text(
         "\n".join(['"from"\t"to"', *(f'"{n}"\t"{a}"\t"{b}"' for n, (a, b) in enumerate(rows, 1))])
     )
-    with pytest.raises(RawTableError, match=r"a name for each of 3 columns, found 2: .* row\.names = FALSE"):
+    with pytest.raises(
+        RawTableError, match=r"expected 3 fields in its first row.*found 2.*row\.names = FALSE"
+    ):
         text_of(path)
 
 
@@ -382,3 +384,47 @@ def test_columns_that_are_not_there_are_refused(tmp_path: Path) -> None:
     path.write_text("a,b\nx,y\n")
     with pytest.raises(GraphMillError, match="expected a column 'c'"):
         text_of(path, options=["--relation", "c"])
+
+
+LINES = {  # as the sites of these graphs have them: lhs, relation and rhs are columns of a line
+    "ratings.dat": ("{a}::{b}::{r}::97830{n:04}\n", "{a} {file} {b}"),
+    "u.data": ("{a}\t{b}\t{r}\t88125{n:04}\n", "{a} {file} {b}"),
+    "gowalla.txt": ("{a}\t2010-10-19T23:55:{r:02}Z\t30.{n}\t-97.{n}\t{b}\n", "{a} {file} {b}"),
+    "triples.nt": (
+        "<http://x/{a}> <http://p/{r}> <http://y/{b}> .\n",
+        "<http://x/{a}> <http://p/{r}> <http://y/{b}>",
+    ),
+    "hetionet.sif": ("Gene::{a}\tG{r}\tDisease::{b}\n", "Gene::{a} G{r} Disease::{b}"),
+    "events.jsonl": (
+        '{{"user": {{"id": {a}}}, "item": "i{b}", "tags": ["x"], "n": {n}.5}}\n',
+        "{a} {file} i{b}",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LINES)
+def test_lines_of_known_graphs(tmp_path: Path, rng: np.random.Generator, name: str) -> None:
+    line, edge = LINES[name]
+    numbers = rng.integers(0, [60, 90, 5], (300, 3)).tolist()
+    path = tmp_path / name
+    path.write_text("".join(line.format(a=a, b=b, r=r, n=n) for n, (a, b, r) in enumerate(numbers)))
+    words = [edge.format(a=a, b=b, r=r, file=path.stem).split() for a, b, r in numbers]
+    check(path, [(lhs, relation, rhs) for lhs, relation, rhs in words])
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-8-sig", "cp1252"])
+def test_the_encoding_is_found(tmp_path: Path, rng: np.random.Generator, encoding: str) -> None:
+    rows = [(a, f"ä{b}") for a, b in pairs(rng)]
+    path = tmp_path / "links.csv"
+    path.write_text("source,target\n" + "".join(f"{a},{b}\n" for a, b in rows), encoding=encoding)
+    _, told = check(path, [(a, "links", b) for a, b in rows])
+    assert ("not sure of encoding" in told) == (encoding == "cp1252")
+
+
+def test_a_count_above_the_rows_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "train2id.txt"  # of OpenKE
+    path.write_text("40\n" + "1 2 0\n3 4 1\n" * 20)
+    with pytest.raises(
+        RawTableError, match=r"expected 3 fields in its first row.*found 1.*remove a count of rows"
+    ):
+        text_of(path)
