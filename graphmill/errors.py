@@ -9,7 +9,8 @@
     |  '- NoClusterError     69   no cluster has started or answers: nothing was changed
     |- ShortageError          1   memory, address space or threads do not suffice
     |- LockedError          75   another run has the output; trying again later will help
-    |- TrainingError          1   training cannot go on (a loss that is not finite, ...)
+    |- TrainingError          1   training cannot go on
+    |  '- DivergenceError     2   a loss or a row is not finite; running it again will not help
     |- DriftError             3   vectors have moved farther than the configuration allows
     '- BadInputError          2   the input is wrong; running it again will not help
        |- ConfigError         2   the configuration
@@ -94,6 +95,12 @@ class LockedError(GraphMillError):
 
 class TrainingError(GraphMillError):
     """Training cannot go on."""
+
+
+class DivergenceError(TrainingError):
+    """A loss or a row that is not finite: the settings are wrong, and running it again will not help."""
+
+    exit_code = 2
 
 
 class DriftError(GraphMillError):

@@ -42,6 +42,11 @@ class Batch:
     def __len__(self) -> int:
         return len(self.weight_B)
 
+    @property
+    def num_edges(self) -> float:
+        """Number of edges of the batch."""
+        return len(self)
+
     def num_entities(self, tables: Mapping[Side, Sized]) -> dict[Side, int]:
         """Count the entities to draw negatives from, for each side: rows of its table, or bags."""
         return {side: len(self.bags.get(side, table)) for side, table in tables.items()}

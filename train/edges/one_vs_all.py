@@ -50,7 +50,7 @@ class QueryBatch:
 
     relation: int
     side: Side  # side of the answers
-    num_edges: int  # that the batch counts: an edge has a query on each side, and counts on one side
+    num_edges: float  # an edge has a query on each side, and counts half on each; one side counts whole
     entity_Q: Tensor  # rows of the partition on the other side
     rel_Q: Tensor | None  # with dynamic relations
     count_Q: Tensor  # number of answers; a float, like all counts here
@@ -65,10 +65,6 @@ class QueryBatch:
     other_query_O: Tensor | None = None  # position of the query of a known answer that is not trained
     other_answer_O: Tensor | None = None  # its row
     other_mask_O: Tensor | None = None  # 1, or 0 where it fills up a batch
-
-    def __len__(self) -> int:
-        """Number of edges that the batch counts."""
-        return self.num_edges
 
     @property
     def others(self) -> tuple[Tensor, Tensor, Tensor] | None:
@@ -116,7 +112,7 @@ class QueryGroup:
     count_Q: Tensor
     answer_A: Tensor
     weight_A: Tensor
-    counted: bool
+    share: float  # of an edge that counts on this side
     other_count_Q: Tensor | None = None  # known answers of each query that are not trained
     other_answer_O: Tensor | None = None
 
@@ -193,7 +189,7 @@ class QueryPart:
             yield QueryBatch(
                 group.relation,
                 group.side,
-                of_A.stop - of_A.start if group.counted else 0,
+                group.share * (of_A.stop - of_A.start),
                 **_sliced(queries, of_Q),
                 **_sliced(columns, of_A),
                 takes_sample=self.takes_sample,
@@ -254,7 +250,8 @@ def group_by_query(
 ) -> list[QueryGroup]:
     """Group edges by their query, into one group per side."""
     groups: list[QueryGroup] = []
-    for side in sides_with_negatives(config):
+    sides = sides_with_negatives(config)
+    for side in sides:
         entity_E = index[side.other]
         width = int(entity_E.max()) + 1 if len(entity_E) else 1
         key_E = entity_E if rel_E is None else rel_E * width + entity_E
@@ -269,7 +266,7 @@ def group_by_query(
                 count_Q,
                 index[side][order_E],
                 weight_E[order_E],
-                counted=not groups,
+                share=1 / len(sides),
             )
         )
     return groups

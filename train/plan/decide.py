@@ -1,6 +1,6 @@
 """Decides how a process trains and ranks, by the settings, the sizes and the machine."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import torch
@@ -46,7 +46,19 @@ def decide(context: RunContext, workers: int = 1, *, blocks_of_all: int = 0) -> 
         num_partitions=max((each.num_partitions for each in config.entities.values()), default=1),
         reasons=tuple(reasons),
         ignored=tuple(ignored),
+        varying=tuple(_varying(config, workers, is_gpu=context.device.type == "cuda")),
     )
+
+
+def _varying(config: Config, workers: int, *, is_gpu: bool) -> Iterator[str]:
+    """List the settings by which a result depends on timing, each with the value that repeats."""
+    settings = config.section(TrainConfig)
+    if workers > 1 and settings.bucket_assignment == "dynamic":
+        yield "train.bucket_assignment: dynamic (tournament repeats, and so does train.num_workers: 1)"
+    if is_gpu and not settings.deterministic:
+        yield "train.deterministic: false"
+    if not is_gpu and torch.get_num_threads() > 1:
+        yield f"{torch.get_num_threads()} threads (workers: 1 repeats)"
 
 
 def can_rank(config: Config, device: torch.device) -> bool:

@@ -44,6 +44,7 @@ class Plan:
         num_partitions: of the type that has most; the rows of one partition stay in memory.
         reasons: sizes and obstacles that decided.
         ignored: settings that have no effect, and why.
+        varying: settings by which the same seed gives other bytes in the next run; none: it gives the same.
     """
 
     device: str
@@ -59,6 +60,7 @@ class Plan:
     num_partitions: int
     reasons: tuple[str, ...] = ()
     ignored: tuple[str, ...] = ()
+    varying: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         threads = f"{self.threads} thread{'s' if self.threads > 1 else ''}"
@@ -77,6 +79,10 @@ class Plan:
     def log(self) -> None:
         """Log the plan, its reasons, and the settings that have no effect."""
         log.info("training %s", self)
+        if self.varying:
+            log.info("training: another run with this seed gives other bytes, by %s", ", ".join(self.varying))
+        else:
+            log.info("training: another run with this seed and this plan gives the same bytes")
         for reason in self.reasons:
             log.info("training: %s", reason)
         for setting in self.ignored:
@@ -91,7 +97,7 @@ class Plan:
 
     def figures(self) -> dict[str, Any]:
         """The plan as JSON types, for run.json."""
-        return asdict(self) | {"reasons": list(self.reasons), "ignored": list(self.ignored)}
+        return asdict(self) | {name: list(getattr(self, name)) for name in ("reasons", "ignored", "varying")}
 
 
 @contextmanager

@@ -12,7 +12,7 @@ import torch
 
 from graphmill import storage
 from graphmill.config import Config
-from graphmill.errors import TrainingError
+from graphmill.errors import DivergenceError
 from graphmill.formats import edge_buckets
 from graphmill.formats.edge_buckets.places import EDGES, REMOVED
 from graphmill.formats.pbg_checkpoint import Iteration
@@ -163,7 +163,7 @@ class BucketTrainer:
 
         def check_and_report(count: int, total: torch.Tensor) -> None:
             if not torch.isfinite(total).all():
-                raise TrainingError(
+                raise DivergenceError(
                     f"the loss is not finite: epoch {iteration.epoch_idx + 1}, {iteration.edge_path}, bucket "
                     f"{bucket}, within the first {count} edges; lower lr (now {self.config.lr}) or "
                     "relation_lr, or init_scale, or set max_norm"
@@ -220,30 +220,33 @@ class BucketTrainer:
             generators = [seeds.generator(self.config.seed, "thread", *place, n) for n in range(num_threads)]
         total = torch.zeros(len(StepFigures._fields), dtype=torch.float64, device=self.context.device)
         check_edges = CHECK_BATCHES * self.config.batch_size
-        checked = -check_edges
+        done, checked = 0.0, float(-check_edges)
 
-        def report_sometimes(done: int) -> None:
+        def report_sometimes(_: int) -> None:
             nonlocal checked
             if done - checked >= check_edges:
-                checked = done
-                check_and_report(done, total)
+                with threads.lock:  # edges, and the loss of the same edges
+                    checked, so_far = done, total.clone()
+                check_and_report(int(checked), so_far)
 
         threads = Threads(num_threads, report_sometimes)
 
         def step(batch: Batch | QueryBatch, sides: Mapping[Side, Table]) -> int:
+            nonlocal done
             own = generators.pop()
             figures = torch.stack([each.double() for each in self.step(batch, sides, own)])
             generators.append(own)
             with threads.lock:
                 total.add_(figures)
-            return len(batch)
+                done += batch.num_edges
+            return 1
 
         def tasks() -> Iterator[Task]:
-            begun = 0
+            begun = 0.0
             cut = batches.cut_for_training(self.config, edges, generator, num_rows, known)
             for batch, sides in with_tables(self.config, cut, bucket, tables):
                 self.step.set_lr_scale(self._lr_scale(iteration, begun / len(edges)))
-                begun += len(batch)
+                begun += batch.num_edges
                 yield partial(step, batch, sides)
 
         # Compiled steps on edges do not use torch's threads, but edges are cut with them.

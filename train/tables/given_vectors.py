@@ -10,6 +10,7 @@ numbers to project vectors of length L; the disk takes W numbers for each vector
 Shapes: n vectors of a batch, L their length, W elements that a row takes of them, N rows of a partition.
 """
 
+import logging
 import math
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -40,6 +41,8 @@ from train.tables.vector_files import VectorFiles, paths_of
 SAMPLE = 100_000
 """Vectors, about, that a projection is fitted on, of more: those whose ids have the smallest hashes."""
 WRITE_BYTES = 32 << 20
+
+log = logging.getLogger("graphmill")
 
 Floats = npt.NDArray[np.float32]
 Numbers = npt.NDArray[np.int64]
@@ -82,7 +85,7 @@ def make(config: Config, claim: Claim = NO_CLAIM) -> None:
     Raises:
         FormatError: a file has a wrong column or row, or an id of the graph twice; or the entity index is
             another.
-        ConfigError: vectors of a frozen type are shorter than its rows.
+        ConfigError: no id of a frozen type has a vector, or its vectors are shorter than its rows.
     """
     types: dict[str, Any] = {}
     checksums: Checksums = {}
@@ -164,6 +167,7 @@ class _Maker:
             divided = self._divided(scratch)
             for partition in range(self.num_partitions):
                 self._write(folder, partition, divided, checksums)
+        self._check_known()
         num_elements = self.num_taken * self.width
         mean = math.sqrt(self.sum_of_squares / num_elements) if num_elements else 0.0
         factor = _scale(self.config) / mean if mean else 1.0
@@ -202,6 +206,27 @@ class _Maker:
                 f"train.init_embeddings.{self.entity_type}: vectors of length {self.files.length} are "
                 f"shorter than the rows ({room}), and train.freeze would keep what is drawn for the rest; "
                 f"set dimension to {self.files.length + self.first}, or do not freeze {self.entity_type!r}"
+            )
+
+    def _check_known(self) -> None:
+        num_vectors, num_ids = sum(self.files.num_rows), self._num_ids()
+        is_frozen = self.entity_type in Frozen.of(self.config).types
+        key = f"train.init_embeddings.{self.entity_type}"
+        if num_ids and not self.num_known and (num_vectors or is_frozen):
+            message = (
+                f"{key}: expected vectors of the {num_ids:,} ids of the graph, found none of them among "
+                f"{num_vectors:,}; ids are compared as text: is this file of another type, or are its ids "
+                "written in another way?"
+            )
+            if is_frozen:
+                raise ConfigError(f"{message} train.freeze would keep random rows")
+            log.warning(message)
+        elif is_frozen and (num_drawn := num_ids - self.num_known):
+            log.warning(
+                "%s: %d of %d ids have no vector and keep a random one, as train.freeze says",
+                key,
+                num_drawn,
+                num_ids,
             )
 
     def _fitted(self) -> projection.Projection:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from graphmill.checkpoints.finite import check_finite, first_not_finite
-from graphmill.errors import FormatError, TrainingError
+from graphmill.errors import DivergenceError, FormatError
 from graphmill.formats import pbg_checkpoint
 from graphmill.formats.pbg_checkpoint import Iteration
 from graphmill.vocab import Partition
@@ -83,13 +83,13 @@ class PartitionFiles:
         `replication` is the number of copies on HDFS (None: its default).
 
         Raises:
-            TrainingError: training has made a row infinite.
+            DivergenceError: training has made a row infinite.
             LockedError: the checkpoint is another run's by now.
         """
         table = on_device(table, CPU)
         rows = table.embeddings_ND.numpy()
         if first_not_finite(rows) is not None:
-            raise TrainingError(
+            raise DivergenceError(
                 f"embeddings of {key[0]!r}, partition {key[1]}: not finite after training on epoch "
                 f"{iteration.epoch_idx + 1}; lower lr (now {self.config.lr}), or set max_norm"
             )

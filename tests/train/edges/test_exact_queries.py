@@ -24,7 +24,7 @@ def group(counts, side=Side.RHS, weight=1.0):
     count_Q = torch.tensor(counts, dtype=torch.long)
     answer_A = torch.arange(int(count_Q.sum()))
     weight_A = torch.full((len(answer_A),), weight)
-    return QueryGroup(0, side, torch.arange(len(counts)), None, count_Q, answer_A, weight_A, True)
+    return QueryGroup(0, side, torch.arange(len(counts)), None, count_Q, answer_A, weight_A, 1.0)
 
 
 @given(
@@ -97,7 +97,7 @@ def test_the_query_with_many_answers_is_exact(candidates, num_rows, num_exact):
     )
     ends = zip(edges.lhs.tolist(), edges.rhs.tolist(), strict=True)
     assert asked == sorted(each for lhs, rhs in ends for each in ((Side.LHS, rhs, lhs), (Side.RHS, lhs, rhs)))
-    assert sum(map(len, found)) == len(edges)
+    assert sum(batch.num_edges for batch in found) == len(edges)
 
 
 def test_the_same_seed_cuts_the_same():

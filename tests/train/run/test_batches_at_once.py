@@ -11,6 +11,8 @@ from graphmill.vocab import Side
 from tests.train.graphs import make_config, mean_reciprocal_rank, write_graph
 from train import job
 from train.plan import decide
+from train.run import bucket
+from train.run.run_metrics import RunMetrics
 from train.step.grouped import GroupedStep
 from train.step.runtime import cpu_threads
 
@@ -89,3 +91,21 @@ def test_threads_train_as_well_as_one(tmp_path, rng, monkeypatch, candidates):
         assert threads == {1}
     else:
         assert threads == {1, 3}
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_the_live_loss_is_that_of_the_edges_beside_it(tmp_path, rng, monkeypatch, workers):
+    """In the middle of an epoch too: queries of both sides count the edges of their loss."""
+    triples = np.stack([rng.integers(0, 200, 4000), np.zeros(4000, int), rng.integers(0, 20, 4000)], axis=1)
+    config = make_config(tmp_path, num_epochs=1, workers=workers, lr=1e-12, **settings())
+    write_graph(config, {"node": 200}, triples)
+    told = []
+    report = RunMetrics.report
+    monkeypatch.setattr(bucket, "CHECK_BATCHES", 1)
+    monkeypatch.setattr(
+        RunMetrics, "report", lambda self, *said: told.append(said[1:]) or report(self, *said)
+    )
+    loss = job.train(config)["loss"]
+    assert told[-1][0] == 4000
+    assert len(told) > 2
+    assert [total / num_edges for num_edges, total in told] == pytest.approx([loss] * len(told), rel=0.2)

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from graphmill import config as configuration
-from graphmill.errors import ConfigError, FormatError, NotFoundError, TrainingError
+from graphmill.errors import ConfigError, DivergenceError, FormatError, NotFoundError, TrainingError
 from graphmill.formats import edge_buckets, entity_counts, pbg_checkpoint
 from graphmill.formats.edge_buckets import Edges
 from graphmill.vocab import Bucket
@@ -222,7 +222,8 @@ class TestRefusals:
         wild = configuration.from_mapping(
             config.model_dump() | {"lr": 1e30, "comparator": "squared_l2", "loss_fn": "ranking"}
         )
-        self.refuse(wild, TrainingError, "not finite", "lower lr")
+        self.refuse(wild, DivergenceError, "not finite", "lower lr")
+        assert DivergenceError.exit_code == 2  # it would end so again
         assert pbg_checkpoint.read_version(config.checkpoint_path) == 0
 
     def test_empty_version_file(self, config, tmp_path):

@@ -80,7 +80,7 @@ def check_same_as_step(config, relation=0, elementwise=False, num_edges=25):
     )
     (queries,) = queries_of(scenes[1])
     assert isinstance(queries, QueryBatch)
-    assert len(queries) == num_edges
+    assert queries.num_edges == num_edges
     figures = GroupedStep(config, scenes[1].model, scenes[1].adagrad)(queries, scenes[1].side_tables)
     close = {"rtol": 1e-9, "atol": 1e-9}
     torch.testing.assert_close(figures.loss, expected.loss, **close)
@@ -171,7 +171,7 @@ def test_every_edge_is_asked_about_on_both_sides(dynamic):
             asked[queries.side].append((ends[0], rel, ends[1], weight))
     edges = sorted((*edge, w) for edge, w in zip(scene.edges, scene.batch.weight_B.tolist(), strict=True))
     assert sorted(asked[Side.LHS]) == sorted(asked[Side.RHS]) == edges
-    assert sum(map(len, found)) == 40
+    assert sum(queries.num_edges for queries in found) == 40
 
 
 @pytest.mark.parametrize("has_products", [True, False])

@@ -2,8 +2,10 @@
 
 import logging
 import os
+import re
 import shutil
 import tempfile
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -456,6 +458,22 @@ class TestFrozen:
             job.run(config, client)
         assert np.array_equal(embeddings(config, "node", NUM).numpy(), before)
         assert "stay as they are drawn" not in caplog.text
+
+    def test_vectors_of_other_ids_are_refused(self, tmp_path, caplog):
+        """Nothing but random rows would be frozen."""
+        for frozen in ([], ["node"]):
+            config, ids = two_types(tmp_path, 2, train={"freeze": frozen})
+            write_vectors(tmp_path / "v.parquet", [f"x{name}" for name in ids], vectors_of(NUM))
+            said = rf"expected vectors of the {NUM} ids .*none of them among {NUM}"
+            with pytest.raises(ConfigError, match=said) if frozen else nullcontext():
+                given_vectors.make(config)
+            assert re.search(said, caplog.text)
+
+    def test_rows_that_stay_random_are_told(self, tmp_path, caplog):
+        config, ids = two_types(tmp_path, 2, train={"freeze": ["node"]})
+        write_vectors(tmp_path / "v.parquet", ids[:1], vectors_of(1))
+        given_vectors.make(config)
+        assert f"{NUM - 1} of {NUM} ids have no vector and keep a random one" in caplog.text
 
     def test_shorter_vectors_are_refused(self, tmp_path):
         config, ids = two_types(tmp_path, train={"freeze": ["node"]})
