@@ -180,7 +180,8 @@ def read_gone_since(
         FormatError: the part has another number of ids, or a column of another type.
     """
     uri = part_uri(entity_path, entity_type, partition)
-    return _read_history(uri, _GONE_SINCE, pa.date32(), np.full(num_ids, HERE, np.int32))
+    manifest = storage.manifest_of(entity_path)
+    return _read_history(uri, manifest, _GONE_SINCE, pa.date32(), np.full(num_ids, HERE, np.int32))
 
 
 def read_previous_index(
@@ -192,7 +193,8 @@ def read_previous_index(
         FormatError: the part has another number of ids, or its column is no such list of rows.
     """
     uri = part_uri(entity_path, entity_type, partition)
-    index = _read_history(uri, _PREVIOUS_INDEX, pa.int64(), np.full(num_ids, -1, np.int64))
+    manifest = storage.manifest_of(entity_path)
+    index = _read_history(uri, manifest, _PREVIOUS_INDEX, pa.int64(), np.full(num_ids, -1, np.int64))
     if index is None:
         raise FormatError(f"{uri}: expected a column {_PREVIOUS_INDEX!r}, as {MANIFEST} says, found none")
     num_known = int((index >= 0).sum())
@@ -205,10 +207,10 @@ def read_previous_index(
 
 
 def _read_history(
-    uri: str, column: str, kind: pa.DataType, found: npt.NDArray[Any]
+    uri: str, manifest: storage.Manifest, column: str, kind: pa.DataType, found: npt.NDArray[Any]
 ) -> npt.NDArray[Any] | None:
     """Put the values of a column that are not null into `found`; None if there is no such column."""
-    with open_parquet(uri) as parquet:
+    with open_parquet(uri, manifest) as parquet:
         if parquet.metadata.num_rows != len(found):
             raise FormatError(f"{uri}: expected {len(found)} ids, found {parquet.metadata.num_rows}")
         if column not in parquet.schema_arrow.names:

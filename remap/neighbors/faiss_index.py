@@ -1,7 +1,7 @@
 """An approximate index of faiss, made once and kept beside the tables.
 
     {folder}.faiss/{type}.index     inverted lists of vectors, one byte per coordinate
-    {folder}.faiss/{type}.json      the tables that the index was made from
+    {folder}.faiss/{type}.json      the tables that the index was made from, and its checksum
 
 Shapes: D dimension, N vectors of a batch, K neighbours.
 """
@@ -17,6 +17,7 @@ from graphmill import storage
 from graphmill.errors import ConfigError
 from graphmill.library.nearest import Floats, Neighbor, unit
 from graphmill.run import record
+from graphmill.storage.checksums import of_bytes
 from remap.neighbors.vector_tables import VectorTable, batches
 
 LISTS_SEARCHED = 64
@@ -40,15 +41,17 @@ def open_index(folder: str, entity_type: str, tables: Sequence[VectorTable]) -> 
         ) from error
     stem = storage.join(folder.rstrip("/") + ".faiss", entity_type)
     made_from = {"vectors": record.describe_inputs([table.uri for table in tables])}
-    if storage.exists(f"{stem}.json") and storage.read_json(f"{stem}.json") == made_from:
-        stored = np.frombuffer(storage.read_bytes(f"{stem}.index"), np.uint8)
-        return faiss.deserialize_index(stored)
+    if storage.exists(f"{stem}.json"):
+        stored = storage.read_bytes(f"{stem}.index")
+        if storage.read_json(f"{stem}.json") == made_from | {"checksum": of_bytes(stored)}:
+            return faiss.deserialize_index(np.frombuffer(stored, np.uint8))
     log.info("neighbors: making an index of %s", entity_type)
     storage.delete(f"{stem}.json")
     index = _make_index(faiss, tables)
+    stored = faiss.serialize_index(index).tobytes()
     with storage.atomic_output(f"{stem}.index") as stream:
-        stream.write(faiss.serialize_index(index).tobytes())
-    storage.write_text(f"{stem}.json", json.dumps(made_from) + "\n")
+        stream.write(stored)
+    storage.write_text(f"{stem}.json", json.dumps(made_from | {"checksum": of_bytes(stored)}) + "\n")
     return index
 
 

@@ -113,7 +113,7 @@ def write_raw_id_map(
     """
     uri = storage.join(root, FOLDER, entity_type, f"part-{partition:05d}.parquet")
     output = storage.atomic_output(uri, checksums=checksums)
-    with output as stream, pq.ParquetWriter(stream, SCHEMA) as parquet:
+    with output as stream, pq.ParquetWriter(stream, SCHEMA, write_page_checksum=True) as parquet:
         for ids in batches:
             new = pa.array(np.arange(first_id, first_id + len(ids)))
             parquet.write_table(pa.Table.from_arrays([ids, new], schema=SCHEMA))

@@ -111,6 +111,10 @@ def test_by_an_index_that_is_kept(
     made = index.stat().st_mtime_ns
     again = lookup.neighbors(str(tmp_path / "embeddings"), "n9", 10, None, None)[1]
     assert (again, index.stat().st_mtime_ns) == (found, made)
+    content = index.read_bytes()
+    index.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))  # a damaged index is made again
+    assert lookup.neighbors(str(tmp_path / "embeddings"), "n9", 10, None, None)[1] == found
+    assert index.read_bytes() == content
     write_ours(tmp_path / "embeddings", rows[::-1].copy())
     lookup.neighbors(str(tmp_path / "embeddings"), "n9", 10, None, None)
     assert index.stat().st_mtime_ns > made

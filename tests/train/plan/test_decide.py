@@ -1,9 +1,13 @@
 """Partitions and blocks that the memory of workers holds; of devices: tests/train/gpu/test_training.py."""
 
+import logging
+
 import numpy as np
+import pytest
 
 from tests.train.graphs import make_config, random_triples, write_graph
 from train.plan import decide
+from train.step.runtime import cpu_threads
 from train.tables import memory
 from train.tables.run_context import RunContext
 
@@ -61,3 +65,24 @@ def test_memory_and_workers_decide_how_many_blocks_there_are(tmp_path):
     assert blocks(2, 100 * rows, memory_partitions=4) == 8
     assert blocks(2, 100 * rows, memory_partitions=16) == 4
     assert blocks(2, 100 * rows, resident="never") == 16
+
+
+@pytest.mark.parametrize(
+    ("train", "workers", "threads", "varying"),
+    [
+        ({}, 1, 1, []),
+        ({}, 1, 2, ["2 threads"]),
+        ({}, 2, 1, ["train.bucket_assignment: dynamic"]),
+        ({"bucket_assignment": "tournament"}, 2, 1, []),
+        ({}, 2, 3, ["train.bucket_assignment: dynamic", "3 threads"]),
+    ],
+)
+def test_a_plan_says_whether_it_repeats(tmp_path, caplog, train, workers, threads, varying):
+    config = make_config(tmp_path, entities={"node": {"num_partitions": 4}}, train=train)
+    write_graph(config, {"node": 40}, random_triples(np.random.default_rng(1), 40, 1, 40, 100))
+    with cpu_threads(threads), caplog.at_level(logging.INFO, "graphmill"):
+        plan = decide.decide(RunContext(config), workers)
+        plan.log()
+    assert [found.split(" (")[0] for found in plan.varying] == varying
+    assert ("gives the same bytes" in caplog.text) == (not varying)
+    assert all(each in caplog.text for each in varying)
