@@ -103,6 +103,9 @@ class FilesConfig(Section):
     max_field_lines: Fixed[Positive] = Field(
         1000, description="Most lines of a quoted field; a longer one counts as a quote that nothing closes."
     )
+    null_values: Fixed[Annotated[tuple[str, ...], Field(strict=False)]] = Field(
+        (), description='Fields of text that stand for null, if they have no quotes: `["\\N", "NULL"]`.'
+    )
     comment: Fixed[Annotated[str, Field(min_length=1)] | None] = Field(
         None, description='Beginning of lines of text and JSON to leave out: `"#"`; null: there are none.'
     )

@@ -71,7 +71,7 @@ def warn_of_null_words(encoded: Iterable[Encoded]) -> None:
         shown = ", ".join(map(repr, sorted(found)))
         log.warning(
             f"etl: entities.{entity_type}: ids that other systems write for null: {shown}; if they stand for "
-            "nothing, leave their rows out: filters: [[COLUMN, not in, [WORD]]]"
+            "nothing, leave their rows out: filters: [[COLUMN, not in, [WORD]]]; in text, null_values: [WORD]"
         )
 
 

@@ -4,7 +4,9 @@ Only the columns that are asked for are read; of the others no type matters. pya
 of the file's first rows. Blocks that it refuses, or that have not one row per line, are read line by line.
 """
 
+import re
 from collections.abc import Collection, Iterator
+from contextlib import suppress
 from typing import Any
 
 import pyarrow as pa
@@ -17,6 +19,8 @@ from etl.tables.formats.lines import cut_lines, open_text
 from etl.tables.formats.rows import Fault, Rows, Syntax
 from etl.tables.nested import Path
 from graphmill.errors import RawTableError
+
+_LONG_NUMBER = re.compile(rb"\d{19}")
 
 
 def _read_head(uri: str, table: FilesConfig, chunk_rows: int) -> Head:
@@ -32,19 +36,20 @@ def _read_head(uri: str, table: FilesConfig, chunk_rows: int) -> Head:
 
 
 def _types(uri: str, block: bytes) -> dict[str, pa.DataType]:
-    try:
+    with suppress(pa.ArrowInvalid):
         schema = pajson.read_json(pa.BufferReader(block), _reads(block)).schema
-        return {name: _type_to_read(kind) for name, kind in zip(schema.names, schema.types, strict=True)}
-    except pa.ArrowInvalid:
-        objects: list[dict[str, Any]] = []
-        for line in _lines(block):
-            try:
-                objects.append(parsed(line))
-            except NoRowError as error:
-                problem = error
-        if not objects:
-            raise RawTableError(f"{uri}: row 1: {problem}") from problem
-        return types_of(objects)
+        # pyarrow takes whole numbers beyond 64 bits for fractions.
+        if not (any("double" in str(kind) for kind in schema.types) and _LONG_NUMBER.search(block)):
+            return {name: _type_to_read(kind) for name, kind in zip(schema.names, schema.types, strict=True)}
+    objects: list[dict[str, Any]] = []
+    for line in _lines(block):
+        try:
+            objects.append(parsed(line))
+        except NoRowError as error:
+            problem = error
+    if not objects:
+        raise RawTableError(f"{uri}: row 1: {problem}") from problem
+    return types_of(objects)
 
 
 def _type_to_read(found: pa.DataType) -> pa.DataType:

@@ -14,6 +14,7 @@ from etl.tables.nested import Path
 from graphmill.display.readable import shortened
 
 _SHOWN = 40
+_DIGITS = 19  # numbers with fewer fit 64 bits
 
 
 class NoRowError(Exception):
@@ -83,8 +84,12 @@ def _type(values: Sequence[Any]) -> pa.DataType:
     if kinds == {bool}:
         return pa.bool_()
     if kinds == {_Whole}:
-        return pa.int64()
+        return pa.int64() if all(len(each) < _DIGITS or _fits(each) for each in values) else pa.string()
     return pa.float64() if kinds and kinds <= {_Whole, _Fraction} else pa.string()
+
+
+def _fits(number: str) -> bool:
+    return len(number) <= _DIGITS + 1 and -(1 << 63) <= int(number) < 1 << 63
 
 
 def row_of(

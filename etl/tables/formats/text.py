@@ -79,8 +79,9 @@ def _read(file_range: FileRange, on_bad_line: OnBadLine) -> Iterator[pa.RecordBa
     conversion = pacsv.ConvertOptions(
         include_columns=columns,
         column_types=dict.fromkeys(columns, pa.binary()),
-        null_values=[],
-        strings_can_be_null=False,
+        null_values=list(file_range.table.null_values),
+        strings_can_be_null=bool(file_range.table.null_values),
+        quoted_strings_can_be_null=False,
     )
     names = [f"f{number}" for number in range(file_range.num_columns)]
     num_rows = 0

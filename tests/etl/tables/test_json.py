@@ -6,11 +6,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from etl.tables.data_file import plain_file
+from etl.tables.formats import FORMATS
 from etl.tables.formats import lines as line_files
 from etl.tables.formats import rows as text_rows
 from etl.tables.ranges import find_ranges
@@ -56,6 +58,24 @@ def test_ids_of_several_types(
         ("0", "1"),
         ("a", "1"),
     ]
+
+
+def test_types_that_the_first_rows_tell(tmp_path: Path) -> None:
+    path = tmp_path / "t.jsonl"
+    row = {
+        "i": 2**63 - 1,
+        "h": 2**63,
+        "f": 0.5,
+        "s": {"b": True, "n": None, "l": [2**70, 1]},
+        "t": "2026-01-01",
+    }
+    for others in ({}, {"x": 1}):
+        path.write_bytes(lines_of(row, row | others, {"x": "y"}))
+        types = FORMATS["json"].read_head(str(path), table_of(path), 10).types
+        text = pa.string()
+        nested = pa.struct([("b", pa.bool_()), ("n", text), ("l", pa.list_(text))])
+        kinds = {"i": pa.int64(), "h": text, "f": pa.float64(), "s": nested, "t": text, "x": text}
+        assert types == kinds
 
 
 @pytest.mark.parametrize(

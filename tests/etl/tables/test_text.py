@@ -163,3 +163,17 @@ def test_a_part_without_rows(tmp_path: Path, name: str, compression: str, header
         content = codecs.BOM_UTF16_LE + "\n".encode("utf-16-le")
         compressed = COMPRESS.get(compression, lambda _: b"")(content)
         assert read(path, compressed, header=header, encoding="utf-16") == []
+
+
+@pytest.mark.parametrize("name", ["t.csv", "t.tsv"])
+def test_fields_that_stand_for_null(tmp_path: Path, name: str) -> None:
+    sep = "," if name == "t.csv" else "\t"
+    content = "l,r,w\n\\N,a,1\nb,NULL,1\nc,null,1\nd,nan,\\N\né,\\\\N,1\n".replace(",", sep).encode()
+    rows, bad = quarantined(tmp_path / name, content, weight="w", null_values=["\\N", "NULL"])
+    assert rows == [("c", "null", 1.0), ("é", "\\\\N", 1.0)]
+    assert sorted(each[:2] for each in bad) == [(1, "lhs: null"), (2, "rhs: null"), (4, "weight: null")]
+    assert len(read(tmp_path / name, content)) == 5
+    if name == "t.csv":
+        quoted = b'l,r\n"NULL",a\nNULL,b\n'
+        rows, bad = quarantined(tmp_path / name, quoted, null_values=["NULL"])
+        assert (rows, bad[0][:2]) == ([("NULL", "a")], (2, "lhs: null"))
