@@ -13,6 +13,7 @@ from typing import Literal
 import numpy as np
 
 from graphmill.errors import RawTableError
+from graphmill.storage.as_json import Int64
 
 ROW_BYTES = 16 << 20
 CHUNK_BYTES = 1 << 20
@@ -62,6 +63,8 @@ class Rows:
         self._line = 1
         self._is_end = np.zeros(256, bool)  # of a field
         self._is_end[list(f"{syntax.delimiter}\r\n".encode())] = True
+        self._is_beside_quote = self._is_end.copy()  # outside a field, or in one and doubled
+        self._is_beside_quote[_QUOTE] = True
         self._delimiter = syntax.delimiter.encode()
         delimiter = re.escape(self._delimiter)
         plain = rb"[^%b\r\n]*+" % delimiter
@@ -155,7 +158,7 @@ class Rows:
             row, problem = self._row.match(text, start), ""
             if self._comment and text.startswith(self._comment, start):
                 kind = "comment"
-            elif row is None or text.count(b"\n", start, row.end()) > self._syntax.max_field_lines:
+            elif row is None or text.count(b"\n", start, row.end()) >= self._syntax.max_field_lines:
                 problem = self._problem(start)
                 kind = "fault" if problem else "row"
             if kind != "row":
@@ -198,29 +201,42 @@ class Rows:
         if comment and (text.startswith(comment) or any(end + comment in text for end in (b"\n", b"\r"))):
             return None
         if not self._syntax.has_quotes or b'"' not in text:
-            return _last_line_end(text, len(text))
+            return _last_line_end(text)
         byte_N = np.frombuffer(text, np.uint8)
         quotes = np.flatnonzero(byte_N == _QUOTE)
         opens, closes = quotes[0::2], quotes[1::2]
-        # A doubled quote closes and opens: what it parts is one field.
-        is_new = np.append(True, opens[1:] != closes[: len(opens) - 1] + 1)
-        starts = opens[is_new]
-        ends = np.append(closes, len(text))[: len(opens)][np.append(is_new[1:], True)]
-        before, after = byte_N[starts - 1], byte_N[np.minimum(ends + 1, len(text) - 1)]
-        if not (self._is_end[before] | (starts == 0)).all():
+        before = byte_N.take(opens - 1, mode="wrap")
+        before[0] = before[0] if opens[0] else _QUOTE
+        after = byte_N.take(closes + 1, mode="clip")
+        if not (self._is_beside_quote.take(before).all() and self._is_beside_quote.take(after).all()):
             return None
-        if not (self._is_end[after] | (ends >= len(text) - 1)).all():
+        if self._has_long_field(opens, closes):
             return None
+        return self._last_outside(quotes, b"\n", len(text)) or self._last_outside(
+            quotes, b"\r", len(text) - 1
+        )
+
+    def _has_long_field(self, opens: Int64, closes: Int64) -> bool:
+        ends = np.append(closes, len(self.text))[: len(opens)]
+        is_new = np.append(
+            True, opens[1:] != ends[:-1] + 1
+        )  # a doubled quote closes and opens within a field
+        if not is_new.all():
+            opens, ends = opens[is_new], ends[np.append(is_new[1:], True)]
         limit = self._syntax.max_field_lines
-        for at in np.flatnonzero(ends - starts >= limit):
-            if text.count(b"\n", int(starts[at]), int(ends[at])) >= limit:
-                return None
-        end = _last_line_end(text, len(text))
-        while end and (num_before := int(np.searchsorted(quotes, end - 1))) % 2:  # the line end is in a field
-            end = _last_line_end(text, int(quotes[num_before - 1]))
-        return end
+        long = np.flatnonzero(ends - opens >= limit)
+        return any(self.text.count(b"\n", int(opens[at]), int(ends[at])) >= limit for at in long)
+
+    def _last_outside(self, quotes: Int64, sign: bytes, stop: int) -> int:
+        """End of the last such sign before `stop` that is in no quoted field; 0: there is none."""
+        while (at := self.text.rfind(sign, 0, stop)) >= 0:
+            num_before = int(np.searchsorted(quotes, at))
+            if num_before % 2 == 0:
+                return at + 1
+            stop = int(quotes[num_before - 1])
+        return 0
 
 
-def _last_line_end(text: bytes, stop: int) -> int:
-    """End of the last line that ends before `stop`; a `\\r` that a newline may follow ends none; 0: none."""
-    return text.rfind(b"\n", 0, stop) + 1 or text.rfind(b"\r", 0, max(stop - 1, 0)) + 1
+def _last_line_end(text: bytes) -> int:
+    """End of the last line that ends in the text; a `\\r` that a newline may follow ends none; 0: none."""
+    return text.rfind(b"\n") + 1 or text.rfind(b"\r", 0, len(text) - 1) + 1
