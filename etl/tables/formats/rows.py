@@ -17,7 +17,7 @@ from graphmill.storage.as_json import Int64
 
 ROW_BYTES = 16 << 20
 CHUNK_BYTES = 1 << 20
-_QUOTE = ord('"')
+_QUOTE, _NEWLINE = b'"\n'
 _LINE = re.compile(rb"[^\r\n]*+(?:\r\n?|\n)")
 _Kind = Literal["row", "comment", "fault"]
 
@@ -129,7 +129,7 @@ class Rows:
 
     def _drop(self, num_bytes: int) -> None:
         if self._syntax.has_quotes:
-            self._line += self.text.count(b"\n", 0, num_bytes)
+            self._line += np.count_nonzero(np.frombuffer(self.text, np.uint8)[:num_bytes] == _NEWLINE)
         self.text = self.text[num_bytes:]
 
     def _row_by_row(self) -> Generator[bytes | Fault, None, int]:
@@ -224,7 +224,8 @@ class Rows:
         if not is_new.all():
             opens, ends = opens[is_new], ends[np.append(is_new[1:], True)]
         limit = self._syntax.max_field_lines
-        long = np.flatnonzero(ends - opens >= limit)
+        is_large = ends - opens >= limit
+        long = np.flatnonzero(is_large) if is_large.any() else ()
         return any(self.text.count(b"\n", int(opens[at]), int(ends[at])) >= limit for at in long)
 
     def _last_outside(self, quotes: Int64, sign: bytes, stop: int) -> int:
