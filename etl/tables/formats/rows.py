@@ -129,7 +129,8 @@ class Rows:
 
     def _drop(self, num_bytes: int) -> None:
         if self._syntax.has_quotes:
-            self._line += np.count_nonzero(np.frombuffer(self.text, np.uint8)[:num_bytes] == _NEWLINE)
+            is_newline = np.frombuffer(self.text, np.uint8)[:num_bytes] == _NEWLINE
+            self._line += int(np.count_nonzero(is_newline))
         self.text = self.text[num_bytes:]
 
     def _row_by_row(self) -> Generator[bytes | Fault, None, int]:
