@@ -6,7 +6,7 @@ from etl.steps.task_settings import day_of
 from graphmill import storage
 from graphmill.config import Config
 from graphmill.errors import ConfigError
-from graphmill.vocab import Side
+from graphmill.vocab import TRAIN_SPLIT, Side
 
 
 def check_config(config: Config) -> None:
@@ -49,6 +49,10 @@ def _check_previous_edges(config: Config, etl: EtlConfig, root: str) -> None:
                 f"etl.previous_edge_path: {root} is where this run's edges go; give it an `output` of its "
                 "own, and keep the earlier one"
             )
+    if not storage.list_dir(trained := storage.join(root, TRAIN_SPLIT)):
+        raise ConfigError(
+            f"etl.previous_edge_path: expected the folder `edges` of an earlier run, nothing is in {trained}"
+        )
 
 
 def _check_type(config: Config, name: str, key: str) -> None:

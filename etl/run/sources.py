@@ -25,7 +25,6 @@ from etl.tables.formats import FileRange
 from etl.tables.ranges import NumberedFile
 from graphmill import storage
 from graphmill.config import Config
-from graphmill.errors import ConfigError
 from graphmill.formats import entity_index
 from graphmill.formats.edge_buckets.origins import ORIGINS, Origins, SourceFile, read_origins, write_origins
 from graphmill.run import record
@@ -137,11 +136,7 @@ def run_settings(config: Config) -> dict[str, Any]:
 
 
 def plan_files(config: Config, files: Sequence[NumberedFile]) -> Plan:
-    """Describe the files, and find those that the earlier run had; the plan has no ranges yet.
-
-    Raises:
-        ConfigError: there are no edges at `previous_edge_path`.
-    """
+    """Describe the files, and find those that the earlier run had; the plan has no ranges yet."""
     etl = config.section(EtlConfig)
     root = etl.previous_edge_path
     sources, labels = source_files(files), [label for _, label, _, _ in files]
@@ -184,11 +179,6 @@ def _obstacle(config: Config, root: str, origins: Origins | None) -> str:
     """Say why the edges of an earlier run cannot be taken over; empty: they can."""
     etl = config.section(EtlConfig)
     if origins is None:
-        if not storage.list_dir(storage.join(root, TRAIN_SPLIT)):
-            raise ConfigError(
-                f"etl.previous_edge_path: expected the folder `edges` of an earlier run, found nothing in "
-                f"{storage.join(root, TRAIN_SPLIT)}"
-            )
         return f"{root} has no {ORIGINS}: an older version has written it"
     if featurized := [name for name, entity in config.entities.items() if entity.featurized]:
         return f"entities.{featurized[0]} is featurized"

@@ -34,7 +34,14 @@ from graphmill.storage.uri import (
 )
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-_OF_PATHS = (errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENAMETOOLONG, errno.ELOOP)  # a retry is useless
+_OF_PATHS = (
+    errno.ENOTDIR,
+    errno.EISDIR,
+    errno.EEXIST,
+    errno.ENAMETOOLONG,
+    errno.ELOOP,
+    errno.EROFS,
+)  # for good
 _COPY_BYTES = 8 << 20
 _MAX_LINKS = 8
 MAX_TEXT_BYTES = 256 << 20  # of a text or a JSON file: a sparse file of any size takes no room on a disk

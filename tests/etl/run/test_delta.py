@@ -406,7 +406,7 @@ def test_what_the_key_needs(near_client: distributed.Client, tmp_path: Path) -> 
     ):
         config = config_for(tmp_path, 1, "out1", {}, delta=True)
         with pytest.raises(ConfigError, match=message):
-            job.run(changed(config, etl), near_client)
+            job.check(changed(config, etl))
 
 
 @pytest.mark.parametrize("kind", ["delta", "iceberg"])

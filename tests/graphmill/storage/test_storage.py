@@ -1,5 +1,6 @@
 """Storage on local disks and on a real HDFS: the same behaviour, and nothing half-written."""
 
+import errno
 import os
 import resource
 import signal
@@ -20,7 +21,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from graphmill import storage
-from graphmill.errors import ConfigError, FormatError, NotFoundError, StorageError
+from graphmill.errors import ConfigError, FormatError, NotFoundError, PathError, StorageError
 from graphmill.storage import atomic, fs, hdfs
 from tests import REPOSITORY
 from tests.processes import DEADLINE_S
@@ -435,6 +436,12 @@ def test_a_staged_file_is_readable_by_raw_h5py(tmp_path: Path) -> None:
 
 
 # ---- services
+
+
+def test_a_read_only_disk_is_no_reason_to_try_again() -> None:
+    with pytest.raises(PathError, match="x: cannot write: Read-only") as refused, fs.explained("write", "x"):
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+    assert refused.value.exit_code == 2
 
 
 def test_an_unknown_scheme_is_refused() -> None:
