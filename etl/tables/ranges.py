@@ -17,6 +17,7 @@ from etl.tables.data_file import DataFile, has_ids, missing_file, path_in_file, 
 from etl.tables.filters import columns_of, expression, filter_field
 from etl.tables.formats import FileRange, Head, TableFormat, format_of
 from etl.tables.formats.base import Cut
+from etl.tables.lake.logs import refuse_marked
 from graphmill.errors import NotFoundError, RawTableError
 from graphmill.formats.raw_ids import holds_whole_numbers
 
@@ -42,7 +43,7 @@ def find_ranges(label: str, table: Table, file: DataFile, chunk_rows: int) -> li
     """Find the columns of a file, and cut the file into ranges; `label` names the table in figures.
 
     Raises:
-        RawTableError: the file cannot be read, or lacks a column.
+        RawTableError: the file cannot be read, lacks a column, or is of a table that is more than its files.
         NotFoundError: the file is not there.
     """
     file_format = format_of(file.uri, table, file.snapshot)
@@ -50,6 +51,8 @@ def find_ranges(label: str, table: Table, file: DataFile, chunk_rows: int) -> li
         head = file_format.read_head(file.uri, table, chunk_rows)
     except NotFoundError as error:
         raise (missing_file(file) if file.snapshot else error) from error
+    if head.schema is not None and not file.snapshot:
+        refuse_marked(file.uri, head.schema.metadata)
     if not head.cuts:
         return []
     found, values = _columns(table, head, file)

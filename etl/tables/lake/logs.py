@@ -13,7 +13,7 @@ table that we read.
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -76,6 +76,28 @@ _KINDS = (
         _HIVE,
     ),
 )
+
+_MARKS = {
+    b"iceberg.schema": "Iceberg",
+    b"hoodie_min_record_key": "Hudi",
+    b"org.apache.hudi.bloomfilter": "Hudi",
+}
+"""Keys in the footers of parquet files that only writers of such tables write."""
+
+
+def refuse_marked(uri: str, footer: Mapping[bytes, bytes] | None) -> None:
+    """Refuse a file whose footer says that it is of such a table, of which the path shows nothing.
+
+    Raises:
+        RawTableError: the footer says so.
+    """
+    mark = next((mark for mark in _MARKS if mark in (footer or {})), None)
+    if mark is not None:
+        kind = next(each for each in _KINDS if each.name == _MARKS[mark])
+        raise RawTableError(
+            f"{uri}: expected a plain file, found one of a table of {kind.name} ({mark.decode()} in its "
+            f"footer), whose log says which files and rows count; {kind.remedy.format(uri='ITS_FOLDER')}"
+        )
 
 
 def log_at(uri: str) -> str | None:

@@ -3,6 +3,8 @@
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from etl.config import EntityTableConfig
@@ -10,6 +12,7 @@ from etl.tables import files
 from graphmill.config import Config
 from graphmill.errors import NotFoundError, RawTableError
 from tests.etl.graphs import config_of
+from tests.etl.tables.lakes import rows_of
 
 TABLE: Any = {"path": "t.csv", "lhs": 0, "rhs": 1, "relation": "to"}
 
@@ -143,6 +146,14 @@ def test_a_table_of_ducklake_is_refused(tmp_path: Path) -> None:
     for path in ("main", "main/orders/*", f"main/orders/{name}"):
         with pytest.raises(RawTableError, match=r"main/orders: .*a table of DuckLake.*COPY"):
             found(f"{tmp_path}/{path}")
+
+
+@pytest.mark.parametrize(("mark", "name"), [("iceberg.schema", "Iceberg"), ("hoodie_min_record_key", "Hudi")])
+def test_a_file_that_was_taken_out_of_its_table_is_refused(tmp_path: Path, mark: str, name: str) -> None:
+    table = pa.table({"u": ["a"], "i": ["x"]}).replace_schema_metadata({mark: "{}"})
+    pq.write_table(table, tmp_path / "t.parquet")
+    with pytest.raises(RawTableError, match=rf"t\.parquet: .*of a table of {name} \({mark} in its footer\)"):
+        rows_of(tmp_path / "t.parquet")
 
 
 def test_a_link_into_a_table_with_a_log_is_refused(tmp_path: Path) -> None:
