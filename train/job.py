@@ -45,7 +45,7 @@ _CHECKPOINT_FILES = (
     r"|METADATA_\d+\.pt.*"
 )
 # Other files that may be there before the first version; without `output` the run's record is one.
-_OTHER_FILES = r"config\.json|training_stats\.json|tensorboard|run\.json|report\.html"
+_OTHER_FILES = r"config\.json|training_stats\.json|tensorboard|run\.json|report\.html|tune"
 
 LINEAR_OPERATORS = ("diagonal", "complex_diagonal")  # scores are linear in their parameters
 LOSS_NOISE = 0.05

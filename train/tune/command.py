@@ -92,7 +92,7 @@ def command(
 
 def _own(settings: Config) -> tuple[Config, str]:
     """Choose the folder of the search, and the first stage that it has to run; reuse finished edges."""
-    folder = storage.join(settings.output or storage.parent(settings.checkpoint_path), _FOLDER)
+    folder = storage.join(settings.output or settings.checkpoint_path, _FOLDER)
     places: dict[str, Any] = {"output": folder, "checkpoint_path": storage.join(folder, "checkpoint")}
     needs_etl = settings.etl is not None and not is_finished("etl", job_of("etl"), settings)
     if needs_etl:
