@@ -287,10 +287,8 @@ class EvaluateConfig(Section):
     sample: Fixed[Positive | None] = Field(
         None, description="Edges to rank, drawn from the split; null: as many as evaluate.budget allows."
     )
-    candidates: Fixed[Positive | None] = Field(
-        None,
-        description="Entities of a type that each edge is ranked among, drawn at random; metrics are then "
-        "estimates for all entities. null: all.",
+    candidates: Neutral[Positive | None] = Field(
+        None, description="Without effect, for older configurations: edges are ranked among all entities."
     )
     budget: Fixed[Share | Literal["unlimited"]] = Field(
         0.1,

@@ -80,7 +80,7 @@ def _answers(config: Config, execution: Execution, graph: Graph, path: str, know
     edges, extent = evaluate.edges_to_rank(execution, slots, path, MOST_EDGES)
     with execution.folder() as folder:
         alone = loopless(config, range(graph.num_relations))
-        part = Part(folder, slots, graph.version, _HEIGHT, None, execution.sharers, alone)
+        part = Part(folder, slots, graph.version, _HEIGHT, execution.sharers, alone)
         pieces = evaluate.pieces(execution, config, known, ())
         queries, found = evaluate.prepare(execution, part, edges, pieces)
         own = enumerate(evaluate.pieces(execution, config, [path], ()), len(pieces))

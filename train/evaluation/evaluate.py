@@ -30,9 +30,8 @@ from train.edges import seeds
 from train.edges.partitions import PartitionKey, all_buckets
 from train.evaluation import baselines, estimates, metrics, tasks, work
 from train.evaluation.baselines import Baselines
-from train.evaluation.drawing import QUERIES, Drawing, drawn_rows
 from train.evaluation.execution import COUNTING, Execution
-from train.evaluation.extent import Extent, extent_of, told
+from train.evaluation.extent import Extent, drawn_rows, extent_of, told
 from train.evaluation.inputs import check_folder, check_same_model, filter_paths
 from train.evaluation.known import Endpoints, Piece
 from train.evaluation.metrics import Ranks, concatenated
@@ -77,23 +76,24 @@ def evaluate(
     check_folder(config, "evaluate.split", path)
     slots, height = blocks(config, graph)
     edges, extent = edges_to_rank(execution, slots, path)
+    if settings.candidates is not None:
+        tell("evaluate: evaluate.candidates has no effect: edges are ranked among all entities")
     if extent.is_sampled:
         tell(told(extent, settings.split))
-    drawing = _drawing(config, graph)
     known = [each.rstrip("/") for each in filter_paths(config)]
     scanned = pieces(execution, config, known, trained_paths(config))
     alone = loopless(config, range(graph.num_relations)) if settings.leave_out_itself else ()
     parts = []
     with execution.folder() as folder:
-        for first, some in _parts(config, edges, graph, drawing):
+        for first, some in _parts(config, edges, graph):
             where = storage.join(folder, str(first))
-            part = Part(where, slots, graph.version, height, drawing, execution.sharers, alone)
+            part = Part(where, slots, graph.version, height, execution.sharers, alone)
             parts.append(_rank(execution, part, some, scanned, (first, len(edges)), with_baselines))
     by_side = {side: concatenated([part.ranks[side] for part in parts]) for side in Side}
     degrees = {side: np.concatenate([part.degrees[side] for part in parts]) for side in Side}
     plain = [part.plain for part in parts if part.plain]
-    is_estimated = extent.is_sampled or drawing is not None
-    intervals = estimates.intervals(by_side, len(edges) / extent.of_edges) if is_estimated else {}
+    share = len(edges) / extent.of_edges
+    intervals = estimates.intervals(by_side, share) if extent.is_sampled else {}
     simple = baselines.reciprocal_ranks(plain)
     breakdown = metrics.break_down(by_side, edges, degrees, graph.relation_names, simple)
     seconds = time.monotonic() - started
@@ -128,18 +128,10 @@ def blocks(config: Config, graph: Graph) -> tuple[Slots, int]:
     """The slots of all entities, and the height of a block of queries."""
     settings = config.section(EvaluateConfig)
     is_dot = comparators.is_dot(config.comparator, config.bias)
-    fused = config.num_gpus > 0 and settings.candidates is None and is_dot
+    fused = config.num_gpus > 0 and is_dot
     block_bytes = settings.block_bytes or default_block_bytes(config, fused=fused)
     height, width = block_sizes(block_bytes, [count for rows in graph.num_rows.values() for count in rows])
-    height = height if settings.candidates is None else QUERIES
     return Slots(config, graph.num_rows, graph.num_relations, width), height
-
-
-def _drawing(config: Config, graph: Graph) -> Drawing | None:
-    """The draw of candidates, if not all are ranked."""
-    num = config.section(EvaluateConfig).candidates
-    is_all = num is None or num >= max(map(sum, graph.num_rows.values()))
-    return None if num is None or is_all else Drawing(config.seed, num, graph.num_rows)
 
 
 def edges_to_rank(
@@ -203,15 +195,12 @@ def grouped(items: Sequence[Item], num_groups: int) -> list[Sequence[Item]]:
     return [items[start : start + size] for start in range(0, len(items), size)]
 
 
-def _parts(
-    config: Config, edges: Triples, graph: Graph, drawing: Drawing | None
-) -> Iterator[tuple[int, Triples]]:
+def _parts(config: Config, edges: Triples, graph: Graph) -> Iterator[tuple[int, Triples]]:
     """The edges, as many at a time as `query_bytes` allows, and the number of the first."""
     dimension = max(config.entity_dimension(entity_type) for entity_type in config.entities)
     num_partitions = max(map(len, graph.num_rows.values()))
     edge_bytes = max(2 * 4 * dimension, _COUNT_BYTES * num_partitions)
     step = max(1, config.section(EvaluateConfig).query_bytes // edge_bytes)
-    step = step if drawing is None else len(edges)  # draws do not depend on the memory
     for start in range(0, len(edges), step):
         yield start, edges.part(start, start + step)
 
@@ -239,18 +228,10 @@ def _rank(
 ) -> Ranked:
     """Rank edges that fit in memory; `place`: the number of the first one, and of all."""
     queries, found = prepare(execution, part, edges, pieces)
-    num_rows = 2 if part.drawing is None else 4
-    totals = {side: np.zeros((num_rows, len(edges)), np.int64) for side in Side}
+    totals = {side: np.zeros((2, len(edges)), np.int64) for side in Side}
     for side, first, counts in _count(execution, part, queries, found, place):
         totals[side][:, first : first + counts.shape[1]] += counts
-    ranks = {}
-    for side, total in totals.items():
-        position_E = np.argsort(queries[side].order)
-        greater, equal = total[:2, position_E]
-        ranks[side] = Ranks(greater, equal)
-        if part.drawing is not None:
-            drawn, there = total[2:, position_E]
-            ranks[side] = Ranks(greater, equal, drawn, there, queries[side].block_of_edges()[position_E])
+    ranks = {side: Ranks(*total[:, np.argsort(queries[side].order)]) for side, total in totals.items()}
     plain = {}
     if with_baselines:
         asked = [(part, side, [each.number for each in found], trained_paths(part.config)) for side in Side]

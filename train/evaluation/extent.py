@@ -9,18 +9,19 @@ sides, and each score costs a product forward and two backward. So training, in 
 and a ranking may take `evaluate.budget` of it. ALWAYS scores are minutes, and always allowed.
 """
 
-import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+
+import numpy as np
 
 from graphmill.config import Config
 from graphmill.display.readable import number
 from graphmill.vocab import Side
 from train.config import EvaluateConfig, num_compared
+from train.evaluation.queries import Numbers
 
 ALWAYS = 10**13
 """Products of two numbers that are always allowed: 10^11 scores of 100 dimensions."""
-FEW = 1000
 
 
 @dataclass(frozen=True)
@@ -59,9 +60,7 @@ def extent_of(config: Config, of_edges: int, num_entities: Mapping[str, int], nu
 
 def scores_per_edge(config: Config, num_entities: Mapping[str, int]) -> int:
     """Scores of both sides of an edge, for the relation with most candidates."""
-    limit = config.section(EvaluateConfig).candidates or math.inf
-    counts = {name: int(min(count, limit)) for name, count in num_entities.items()}
-    return max(sum(counts[each.entity_type(side)] for side in Side) for each in config.relations)
+    return max(sum(num_entities[each.entity_type(side)] for side in Side) for each in config.relations)
 
 
 def training_scores(config: Config, num_entities: Mapping[str, int], num_trained: int) -> float:
@@ -74,7 +73,17 @@ def told(extent: Extent, split: str) -> str:
     """Say how many edges are ranked, why, and how to rank others."""
     num, total = f"{extent.num_edges:,}", f"{extent.of_edges:,}"
     text = f"evaluate: ranking {num} of {total} edges of {split}, drawn at random: {extent.reason}"
-    if extent.num_edges < FEW and not extent.is_asked_for:
-        text += "; for more edges, rank them among some candidates (evaluate.candidates)"
     key = "evaluate.sample: null" if extent.is_asked_for else "evaluate.budget: unlimited"
     return f"{text}; {key} ranks all"
+
+
+def drawn_rows(seed: int, counts: Sequence[int], num_drawn: int) -> list[Numbers]:
+    """Draw rows of files with so many rows each, without replacement; the rows of each file, ascending."""
+    ends = np.cumsum([0, *counts])
+    total = int(ends[-1])
+    generator = np.random.default_rng(seed)
+    drawn = np.sort(generator.choice(total, min(num_drawn, total), replace=False, shuffle=False))
+    places = np.searchsorted(drawn, ends).tolist()
+    return [
+        drawn[first:last] - end for first, last, end in zip(places, places[1:], ends.tolist(), strict=False)
+    ]

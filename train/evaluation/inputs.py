@@ -71,7 +71,7 @@ def known_paths(config: Config) -> list[str]:
 def calibration_path(config: Config) -> str | None:
     """Folder of the edges that calibrate probabilities; None where there is none to use."""
     settings = config.section(EvaluateConfig)
-    if settings.calibrate is None or settings.candidates is not None:
+    if settings.calibrate is None:
         return None  # answers are compared with all candidates
     path = config.split_path(settings.calibrate).rstrip("/")
     used = [each.rstrip("/") for each in (*config.edge_paths, config.split_path(settings.split))]

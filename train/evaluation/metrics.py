@@ -7,7 +7,7 @@ Shapes: E edges.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -27,50 +27,31 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class Ranks:
-    """Counts per edge: other candidates that score higher, and those that score the same.
-
-    Attributes:
-        drawn, there: of edges that are ranked among drawn candidates, how many were drawn, and how many there
-            are to draw from; None where all are ranked. Ranks are then estimates, see `estimates`.
-        cluster: edges with the same number are ranked among the same drawn candidates.
-    """
+    """Counts per edge: other candidates that score higher, and those that score the same."""
 
     greater: Numbers
     equal: Numbers
-    drawn: Numbers | None = None
-    there: Numbers | None = None
-    cluster: Numbers | None = None
 
     @property
     def middle(self) -> Floats:
         """Ranks where half of the equal candidates come first: [E]."""
-        return self._ranks(self.greater + self.equal / 2)
+        ranks: Floats = 1.0 + self.greater + self.equal / 2
+        return ranks
 
     def metrics(self) -> dict[str, float]:
         """Means over all ranks. Half of the equal candidates come first; with `_pessimistic` all of them."""
         figures = {}
-        for suffix, ranks in (("", self.middle), (PESSIMISTIC, self._ranks(self.greater + self.equal))):
+        for suffix, ranks in (("", self.middle), (PESSIMISTIC, 1.0 + self.greater + self.equal)):
             figures[f"mrr{suffix}"] = float((1 / ranks).mean())
             figures[f"mean_rank{suffix}"] = float(ranks.mean())
             figures |= {f"hits@{k}{suffix}": float((ranks <= k).mean()) for k in HITS}
         return figures
 
-    def _ranks(self, before: npt.NDArray[Any]) -> Floats:
-        """Ranks of edges with so many better candidates among those that were counted."""
-        if self.drawn is None or self.there is None:
-            ranks: Floats = 1.0 + before
-            return ranks
-        estimated = 1.0 + before * (self.there / np.maximum(self.drawn, 1))
-        return np.where(self.drawn > 0, estimated, 1.0 + self.there / 2)
-
 
 def concatenated(parts: Sequence[Ranks]) -> Ranks:
     """The ranks of all parts."""
 
-    columns = {field.name: [getattr(part, field.name) for part in parts] for field in fields(Ranks)}
-    is_there = {name: found[0] is not None for name, found in columns.items()}
-    joined: dict[str, Any] = {name: np.concatenate(columns[name]) for name in columns if is_there[name]}
-    return Ranks(**joined)
+    return Ranks(*(np.concatenate([getattr(part, name) for part in parts]) for name in ("greater", "equal")))
 
 
 def break_down(

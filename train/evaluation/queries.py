@@ -214,11 +214,6 @@ class Queries:
         counts = self.slots_of_types.counts
         return sum((group.stop - group.start) * sum(counts[group.entity_type]) for group in self.groups)
 
-    def block_of_edges(self) -> Numbers:
-        """The block of each edge's query, in the order of the queries: [E]."""
-        found: Numbers = self._block[self.of_edge]
-        return found
-
     def cells(self, query: Numbers, slot: Numbers) -> Numbers:
         """The cells of pairs of a query and a candidate."""
         width = self.slots_of_types.width

@@ -1,4 +1,4 @@
-"""Exact ranking of edges against all entities of a type, or against some that are drawn.
+"""Exact ranking of edges against all entities of a type.
 
 `prepare` makes the queries of one side and scores its edges; `Counting` counts, for a range of queries and
 the candidates of one partition, those that score higher or the same (see `comparison`). Counts of partitions
@@ -22,7 +22,6 @@ from graphmill.gpu.device import copied
 from graphmill.sorted_arrays import distinct, positions
 from graphmill.vocab import Partition, Side
 from train.evaluation.comparison import Edges, Factors
-from train.evaluation.drawing import Drawing
 from train.evaluation.metrics import Ranks
 from train.evaluation.queries import Group, Numbers, Queries, Slots, Triples
 from train.evaluation.ranker import Ranker, Report, chunks, prepare
@@ -58,8 +57,6 @@ class Counting:
         vectors_QD: Tensor,
         own_E: Tensor,
         known: Numbers,
-        *,
-        drawn: bool,
     ) -> None:
         """`vectors_QD` and `own_E` are those of the range; `known` has cells that do not count, sorted."""
         self.ranker, self.queries, self.rows, self.known = ranker, queries, rows, known
@@ -68,46 +65,26 @@ class Counting:
         self._vectors_QD, self._own_E = vectors_QD, own_E.to(ranker.device)
         self._row_E = torch.from_numpy(queries.row[queries.of_edge[self.edges]]).to(ranker.device)
         self._candidates = queries.candidates[self.edges]
-        self._counts = torch.zeros(4 if drawn else 2, last - first, dtype=torch.int64, device=ranker.device)
+        self._counts = torch.zeros(2, last - first, dtype=torch.int64, device=ranker.device)
         self._factors: dict[int, Factors] = {}
         self._query_ED: dict[int, Tensor] = {}
 
     def counts(self) -> Numbers:
-        """Numbers of other candidates that score higher, and of those that score the same: [2, E].
-
-        Two more of drawn candidates: those that are drawn and count, and those that are there and count.
-        """
+        """Numbers of other candidates that score higher, and of those that score the same: [2, E]."""
         found: Numbers = self._counts.cpu().numpy()
         return found
 
-    def add(
-        self,
-        entity_type: str,
-        partition: Partition,
-        table_ND: Tensor,
-        drawing: Drawing | None,
-        report: Report,
-    ) -> None:
-        """Count the candidates of a partition, or those that are drawn for each block of queries.
-
-        `report` gets the number of scores so far.
-        """
-        if drawing is not None:
-            tasks = (
-                partial(self._count_drawn, group, block, partition, table_ND, drawing)
-                for group in self._groups(entity_type)
-                for block in self._blocks(group)
-            )
-        else:
-            slots = self.queries.slots_of_types
-            first_block = int(slots.first[entity_type][partition]) // slots.width
-            numbered = enumerate(torch.split(table_ND, slots.width), first_block) if len(table_ND) else ()
-            tasks = (
-                partial(self._count_span, group, blocks, rows_ND, number)
-                for number, rows_ND in numbered
-                for group in self._groups(entity_type)
-                for blocks in self._spans(group)
-            )
+    def add(self, entity_type: str, partition: Partition, table_ND: Tensor, report: Report) -> None:
+        """Count the candidates of a partition; `report` gets the number of scores so far."""
+        slots = self.queries.slots_of_types
+        first_block = int(slots.first[entity_type][partition]) // slots.width
+        numbered = enumerate(torch.split(table_ND, slots.width), first_block) if len(table_ND) else ()
+        tasks = (
+            partial(self._count_span, group, blocks, rows_ND, number)
+            for number, rows_ND in numbered
+            for group in self._groups(entity_type)
+            for blocks in self._spans(group)
+        )
         self.ranker.run(tasks, report)
 
     def _groups(self, entity_type: str) -> list[Group]:
@@ -148,29 +125,6 @@ class Counting:
                 self._compare(group, block, candidates, slot_N)
         return sum(each.num_queries for each in blocks) * len(rows_ND)
 
-    def _count_drawn(
-        self, group: Group, block: _Block, partition: Partition, table_ND: Tensor, drawing: Drawing
-    ) -> int:
-        """Count for a block of queries against the candidates drawn for it; the number of scores."""
-        slots, ranker = self.queries.slots_of_types, self.ranker
-        first = int(slots.first[group.entity_type][partition])
-        drawn = drawing.rows(self.queries.side, group.entity_type, block.number, partition)
-        for part in chunks(slice(0, len(drawn)), slots.width):
-            rows_ND = table_ND[torch.from_numpy(drawn[part])].to(ranker.device)
-            candidate_ND = ranker.candidates(self.queries, group, rows_ND)
-            self._compare(group, block, ranker.comparison.candidates(candidate_ND), first + drawn[part])
-        for row, slot_N in ((2, first + drawn), (3, first + np.arange(len(table_ND)))):
-            self._counts[row, block.edges] += torch.from_numpy(self._num_rivals(block, slot_N)).to(
-                ranker.device
-            )
-        return block.num_queries * len(drawn)
-
-    def _num_rivals(self, block: _Block, slot_N: Numbers) -> Numbers:
-        """Candidates that count, for each edge of a block."""
-        num_edges = block.edges.stop - block.edges.start
-        left_out = self._left_out(block, slot_N)[0] if len(slot_N) else np.empty(0, np.int64)
-        return len(slot_N) - np.bincount(left_out, minlength=num_edges)
-
     def _compare(self, group: Group, block: _Block, candidates: Factors, slot_N: Numbers) -> None:
         """Count for a block of queries against candidates, whose slots are sorted."""
         device, edges = self.ranker.device, block.edges
@@ -180,7 +134,7 @@ class Counting:
         queries = self._factors_of(group, block)
         counts = self.ranker.comparison.count(of_block, queries, candidates, self.queries.side)
         with self.ranker.lock:
-            self._counts[:2, edges] += counts
+            self._counts[:, edges] += counts
 
     def _known_pairs(self, block: _Block, slot_N: Numbers) -> tuple[Numbers, Numbers]:
         """Rows and columns of a block's known cells among candidates."""
@@ -248,8 +202,8 @@ def rank(
         query_K = queries.find(known.rel, known.slots(side.other))
         cells = distinct(queries.cells(query_K, known.slots(side))[query_K >= 0])
         every = slice(0, len(queries))
-        counting = Counting(ranker, queries, every, vectors_QD, own_E, cells, drawn=False)
+        counting = Counting(ranker, queries, every, vectors_QD, own_E, cells)
         for (name, part), table_ND in tables.items():
-            counting.add(name, part, table_ND, None, lambda done: None)
+            counting.add(name, part, table_ND, lambda done: None)
         ranks[side] = Ranks(*counting.counts()[:, np.argsort(queries.order)])
     return ranks

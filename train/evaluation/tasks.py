@@ -30,7 +30,6 @@ from graphmill.vocab import Bucket, Partition, Side
 from train.edges.partitions import PartitionKey
 from train.evaluation import baselines, known, work
 from train.evaluation.baselines import Baselines
-from train.evaluation.drawing import Drawing
 from train.evaluation.known import Piece
 from train.evaluation.queries import READ_EDGES, Numbers, Queries, Slots, Triples
 
@@ -60,7 +59,6 @@ class Part:
         slots: slots of all entities.
         version: version of the checkpoint.
         height: queries of a block.
-        drawing: which candidates are ranked; None: all.
         sharers: tasks that run at the same time on a machine, and share its cores.
         loopless: relations, ascending, in whose queries the entity that is asked about does not count.
     """
@@ -69,7 +67,6 @@ class Part:
     slots: Slots
     version: int
     height: int
-    drawing: Drawing | None
     sharers: int
     loopless: tuple[int, ...] = ()
 
@@ -139,9 +136,9 @@ class Share(NamedTuple):
 
 
 class Counted(NamedTuple):
-    """Counts of the edges of one side from `start` on, in the order of their queries: [2 or 4, C].
+    """Counts of the edges of one side from `start` on, in the order of their queries: [2, C].
 
-    Candidates that score higher, that score the same; of drawn ones also: all that are drawn, all there are.
+    Candidates that score higher, and that score the same.
     """
 
     side: Side
@@ -252,7 +249,6 @@ def count(
             vectors_QD,
             from_numpy(own_E),
             known_cells,
-            drawn=part.drawing is not None,
         )
 
         def report(done: int, before: int = num_done) -> None:
@@ -260,7 +256,7 @@ def count(
             progress.tell("evaluate", share.first + share.size * of_all, share.total, "edges")
 
         with cpu_threads(1):
-            counting.add(*key, table, part.drawing, report)
+            counting.add(*key, table, report)
         counted.append(Counted(side, first, counting.counts().astype(np.int32)))
         num_done += stop - start
     return counted
@@ -330,5 +326,5 @@ def ranker_of(part: Part) -> Ranker:
 
     context = _context(part.config, part.version, part.num_rows())
     num_threads = max(1, (part.config.workers or num_cores()) // part.sharers)
-    fused = part.drawing is None and can_rank(part.config, context.device)
+    fused = can_rank(part.config, context.device)
     return Ranker(context.load_trained_model(), context.device, num_threads=num_threads, fused=fused)

@@ -205,7 +205,6 @@ def test_there_may_be_nothing_to_calibrate_with(tmp_path: Path) -> None:
         {"split": "valid"},  # ranked itself
         {"calibrate": "train"},  # trained on
         {"calibrate": "nowhere"},
-        {"candidates": 5},
     ]
     for chosen in choices:
         config = world.config.with_section(EvaluateConfig(**chosen))
