@@ -19,8 +19,10 @@ from etl.survey.sample import first_rows
 from etl.survey.words import is_known
 from etl.tables.data_file import DataFile
 from etl.tables.formats import BadLine, format_by_suffix, format_of
+from etl.tables.formats.encoded import encoding_by_bytes
 from etl.tables.formats.lines import first_bytes, suffixes_of
 from etl.tables.formats.sniffed import format_by_bytes, refuse_binary
+from etl.tables.formats.text import default_delimiter
 from etl.tables.ranges import find_ranges
 from graphmill.config import validated
 from graphmill.errors import RawTableError
@@ -37,8 +39,6 @@ class Dialect:
     """How the files of a table are read."""
 
     options: FilesConfig
-    hints: tuple[str, ...] = ()
-    """Names of the columns in a comment above the rows."""
     doubts: tuple[str, ...] = ()
     """Sentences about what may be otherwise."""
 
@@ -64,19 +64,15 @@ def dialect_of(path: str, file: DataFile) -> Dialect:
         given["encoding"] = encoding
     doubts = [f"encoding {encoding}: the bytes fit others too"] if encoding in ("cp1252", "latin-1") else []
     if kind == "json":
-        return Dialect(validated(FilesConfig, given), doubts=tuple(doubts))
+        return Dialect(validated(FilesConfig, given), tuple(doubts))
     lines = content.decode(encoding, errors="replace").removeprefix("\ufeff").splitlines()[:_TRIED_ROWS]
     return _of_text(given, file, [line for line in lines if line.strip()], doubts)
 
 
 def _encoding(content: bytes) -> str:
     """Return the encoding of text by its first bytes."""
-    if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        return "utf-16"
-    if content[1:4:2] == b"\0\0":
-        return "utf-16-le"
-    if content[0:4:2] == b"\0\0":
-        return "utf-16-be"
+    if named := encoding_by_bytes(content):
+        return named
     for encoding in ("utf-8", "cp1252"):
         try:
             codecs.getincrementaldecoder(encoding)().decode(content)  # a character may be cut off
@@ -107,10 +103,9 @@ class _Trial:
 def _of_text(given: dict[str, Any], file: DataFile, lines: Sequence[str], doubts: list[str]) -> Dialect:
     if not lines:
         raise RawTableError(f"{file.uri}: expected rows, found an empty file")
-    comment, above = _comment(lines)
-    first = "".join(lines[len(above) :][:2])
-    suffix = suffixes_of(file.uri)[0]
-    default = "\t" if suffix in (".tsv", ".tab", ".txt") else ","
+    comment, num_comments = _comment(lines)
+    first = "".join(lines[num_comments:][:2])
+    suffix, default = suffixes_of(file.uri)[0], default_delimiter(file.uri)
     trials: list[_Trial] = []
     for delimiter in _DELIMITERS:
         if delimiter == default or (delimiter in first and (delimiter != ":" or first.count("::") > 3)):
@@ -121,23 +116,20 @@ def _of_text(given: dict[str, Any], file: DataFile, lines: Sequence[str], doubts
         raise RawTableError(f"{file.uri}: cannot be read as text, whatever divides its fields")
     if best.given.get("delimiter", default) == "\t" and _is_quoted(best.rows):
         best = _tried(best.given | {"quoting": True}, file) or best
-    width, names = best.width, best.rows.slice(0, 1).to_pylist()[0]
-    if best.rows.num_columns != width:
+    if best.rows.num_columns != best.width:
         raise RawTableError(
-            f"{file.uri}: expected {width} fields in its first row, as in the others, found "
+            f"{file.uri}: expected {best.width} fields in its first row, as in the others, found "
             f"{best.rows.num_columns}: R's write.table needs row.names = FALSE; remove a count of rows"
         )
     score = _header_score(best.rows)
     if abs(score) < _SURE:
         doubts.append(f"the first row {'names the columns' if score > 0 else 'is an edge'}; see `header`")
-    words = re.split(r"\s+|,", above[-1].removeprefix(comment or "").strip()) if above else []
-    hints = words if score <= 0 and len(words) == len(names) else []
     found = best.given | ({} if score > 0 else {"header": False})
-    return Dialect(validated(FilesConfig, found), tuple(hints), tuple(doubts))
+    return Dialect(validated(FilesConfig, found), tuple(doubts))
 
 
-def _comment(lines: Sequence[str]) -> tuple[str | None, list[str]]:
-    """Find the beginning of comments, which stand above the rows, and the lines that begin so."""
+def _comment(lines: Sequence[str]) -> tuple[str | None, int]:
+    """Find the beginning of comments, which stand above the rows, and the number of such lines."""
     for mark in _COMMENTS:
         num = next((at for at, line in enumerate(lines) if not line.startswith(mark)), 0)
         others = [line for line in lines[num:] if line.startswith(mark)]
@@ -145,8 +137,8 @@ def _comment(lines: Sequence[str]) -> tuple[str | None, list[str]]:
             lines[0].count(each) == lines[1].count(each) > 0 for each in _DELIMITERS if each != " "
         )
         if num and not others and not is_header:
-            return mark, list(lines[:num])
-    return None, []
+            return mark, num
+    return None, 0
 
 
 def _tried(given: dict[str, Any], file: DataFile) -> _Trial | None:

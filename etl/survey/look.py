@@ -49,8 +49,6 @@ class Column:
     type: pa.DataType
     is_of_path: bool = False
     """Whether all rows of a file have one value, which the file's path or the table's log gives."""
-    hint: str = ""
-    """Name in a comment above the rows."""
 
     @cached_property
     def distinct(self) -> pa.Array:
@@ -69,8 +67,8 @@ class Column:
 
     @cached_property
     def words(self) -> tuple[str, ...]:
-        """Words of the name, or of the hint."""
-        return words_of(self.name if isinstance(self.name, str) else self.hint)
+        """Words of the name; none, if that is a number."""
+        return words_of(self.name) if isinstance(self.name, str) else ()
 
     @cached_property
     def kind(self) -> Kind:
@@ -160,7 +158,6 @@ def _look_at(
     if not ranges:
         return None
     rows = first_rows(ranges[0])
-    hints = [*dialect.hints, *[""] * len(names)]
     columns = []
     for at, name in enumerate(names):
         field = f"column {at}"
@@ -169,7 +166,7 @@ def _look_at(
             columns.append(Column(name, pa.chunked_array([values]), pa.string(), is_of_path=True))
         else:
             own = name if dialect.options.header else at
-            columns.append(Column(own, rows[field], types[name], hint=hints[at]))
+            columns.append(Column(own, rows[field], types[name]))
     is_whole = len(files) == 1 and len(ranges) == 1 and rows.num_rows < SAMPLE_ROWS
     return Look(path, dialect.options, split, tuple(columns), rows.num_rows, is_whole, dialect.doubts)
 

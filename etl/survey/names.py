@@ -39,8 +39,6 @@ def type_names(ends: Sequence[Column]) -> list[str]:
 
 def telling(column: Column) -> tuple[str, ...]:
     """Return the words of a name that tell an entity type: neither a side nor an id."""
-    if not isinstance(column.name, str):
-        return ()
     words = [re.sub(r"(?<=[a-z])\d+$", "", word) for word in column.words]
     words = [re.sub(r"(?<=..)(id|key|uuid|guid)s?$", "", word) for word in words]
     return tuple(word for word in words if word not in LHS | RHS | ID | {"node", "vertex"})

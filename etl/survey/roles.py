@@ -39,7 +39,8 @@ def guess(looks: Sequence[Look], asked: Asked = Asked()) -> Graph:
     Raises:
         RawTableError: a table has no two columns of ids, or none that `asked` names; or no table holds edges.
     """
-    about = [look for look in looks if len(looks) > 1 and asked == Asked() and _is_about_entities(look)]
+    several = looks if len(looks) > 1 else ()
+    about = [look for look in several if _is_about_entities(look) and not _has_asked(look, asked)]
     edges = [_edges(look, asked) for look in looks if look not in about]
     if not edges:
         raise RawTableError(f"{looks[0].path}: expected a table of edges, found tables of entities only")
@@ -93,6 +94,12 @@ def _is_about_entities(look: Look) -> bool:
     if len(look.columns) < 3 or not able or any({*column.words} & (LHS | RHS) for column in able):
         return False
     return able[0].is_key and not any(names_id(str(column.name)) for column in able[1:])
+
+
+def _has_asked(look: Look, asked: Asked) -> bool:
+    """Whether a table has both columns that the user names, so that it is one of edges."""
+    names = {str(column.name) for column in look.columns}
+    return asked.lhs in names and asked.rhs in names
 
 
 def _pair_score(one: Column, other: Column) -> float:

@@ -37,6 +37,12 @@ def has_lines_of_bytes(encoding: str) -> bool:
     return len(characters) == 256 and characters[0x0A] == "\n" and characters.count("\n") == 1
 
 
+def encoding_by_bytes(content: bytes) -> str | None:
+    """Return the encoding that the first bytes of a text tell; None: UTF-8, or one of single bytes."""
+    named = next((name for mark, name in _MARKS.items() if content.startswith(mark)), None)
+    return named or _WITHOUT_MARK.get(bytes(map(bool, content[:_MARK_BYTES])))
+
+
 class Utf8Stream:
     """A stream of bytes of an encoding as UTF-8.
 
@@ -86,9 +92,7 @@ class Utf8Stream:
         return content
 
     def _refuse_marks(self, content: bytes) -> None:
-        named = next((name for mark, name in _MARKS.items() if content.startswith(mark)), None)
-        named = named or _WITHOUT_MARK.get(bytes(map(bool, content[:_MARK_BYTES])))
-        if named is not None:
+        if named := encoding_by_bytes(content):
             raise RawTableError(
                 f"{self._uri}: expected text in {self._encoding}, found the first bytes of {named}; set the "
                 f"table's encoding: {named}"

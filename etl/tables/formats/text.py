@@ -14,9 +14,14 @@ from graphmill.errors import RawTableError
 _TAB_SUFFIXES = (".tsv", ".tab", ".txt")
 
 
+def default_delimiter(uri: str) -> str:
+    """Return the delimiter that a file's suffix stands for."""
+    return "\t" if suffixes_of(uri)[0] in _TAB_SUFFIXES else ","
+
+
 def _syntax(uri: str, table: FilesConfig) -> Syntax:
     """Return the rules of a file; in tab-separated triples a double quote is mostly part of a name."""
-    delimiter = table.delimiter or ("\t" if suffixes_of(uri)[0] in _TAB_SUFFIXES else ",")
+    delimiter = table.delimiter or default_delimiter(uri)
     has_quotes = delimiter != "\t" if table.quoting is None else table.quoting
     return Syntax(delimiter, has_quotes, table.comment, table.max_field_lines)
 

@@ -428,3 +428,16 @@ def test_a_count_above_the_rows_is_refused(tmp_path: Path) -> None:
         RawTableError, match=r"expected 3 fields in its first row.*found 1.*remove a count of rows"
     ):
         text_of(path)
+
+
+def test_named_columns_beside_a_table_of_entities(tmp_path: Path, rng: np.random.Generator) -> None:
+    rows = pairs(rng)
+    pd.DataFrame(rows, columns=["film_id", "user_id"]).to_csv(tmp_path / "seen.csv", index=False)
+    films = pd.DataFrame({"film_id": [f"a{n}" for n in range(40)], "title": "T", "year": 1999})
+    films.to_csv(tmp_path / "films.csv", index=False)
+    text, _ = text_of(
+        tmp_path / "films.csv", tmp_path / "seen.csv", options=["--lhs", "user_id", "--rhs", "film_id"]
+    )
+    settings = settings_of(text)
+    assert edges_read(settings) == Counter((user, "seen", film) for film, user in rows)
+    assert [each.type for each in settings.section(EtlConfig).entities] == ["film"]
