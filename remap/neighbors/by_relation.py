@@ -32,6 +32,8 @@ def along_relation(
     side = Side.LHS if inverse else Side.RHS
     tables = find_types(folder)
     _, vector_D = find_id(tables, raw_id, relation.types[side.other])
+    if len(vector_D) != (dimension := config.entity_dimension(relation.types[side.other])):
+        raise ConfigError(f"{folder}: expected vectors of length {dimension}, found {len(vector_D)}")
     wanted = relation.types[side]
     leave_out = None if with_itself or not loopless(config, [relation.number]) else raw_id
     score = _score(relation, side, vector_D)

@@ -235,6 +235,13 @@ def test_the_command(tmp_path: Path, rows: np.ndarray, cli: Cli, capsys: pytest.
     assert exit_codes.exit_code(lambda: command.main(["neighbors"], standalone_mode=False)) == 2
 
 
+def test_vectors_of_another_run(tmp_path: Path, rows: np.ndarray) -> None:
+    config, _ = write_model(tmp_path, rows, "none", "dot", dynamic=False)
+    write_ours(tmp_path / "other", rows[:, :4])
+    with pytest.raises(ConfigError, match="other: expected vectors of length 6, found 4"):
+        by_relation.along_relation(config, str(tmp_path / "other"), "n4", 3, "r1", False)
+
+
 WRONG = {
     "--inverse: has no effect without --relation": ["--inverse"],
     "--with-itself: has no effect without --relation": ["--with-itself"],
