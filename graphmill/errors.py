@@ -3,6 +3,7 @@
     GraphMillError            1   a failure that the user did not cause
     |- StorageError           1   a path cannot be read or written
     |  |- NotFoundError       2   a path does not exist
+    |  |- AccessError         2   a permission is missing
     |  |- PathError           2   a path is invalid, or a file stands for a folder
     |  '- DiskFullError       1   a disk, a quota or a limit leaves no room
     |- ClusterError           1   a lost cluster
@@ -65,6 +66,12 @@ class NotFoundError(StorageError):
 
 class DiskFullError(StorageError):
     """A disk, a quota or a limit of file sizes leaves no room; a retry alone does not help."""
+
+
+class AccessError(StorageError):
+    """A permission on a file or a folder is missing; running it again will not help."""
+
+    exit_code = 2
 
 
 class PathError(StorageError):

@@ -5,29 +5,56 @@ Exit codes: 0 success, 1 failure (storage, cluster, a defect), 2 bad input (opti
 143 SIGTERM.
 """
 
+import codecs
 import gc
+import io
+import os
+import re
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import FrameType
 from typing import Any, NoReturn
 
 import click
 
 from graphmill.display import terminal
-from graphmill.errors import GraphMillError, ShortageError
+from graphmill.errors import BadInputError, GraphMillError, ShortageError
 from graphmill.machine import shortage
 
 CONTEXT = {"help_option_names": ["-h", "--help"]}  # of every command
+
+
+_UNDECODED = re.compile("[\udc80-\udcff]")  # bytes that are no text in the locale's encoding
 
 
 def main(command: click.Command, arguments: list[str] | None = None) -> NoReturn:
     """Run a command and end the process with its exit code."""
     terminal.start_logging()
     signal.signal(signal.SIGTERM, _terminate)
-    code = exit_code(lambda: command.main(arguments, standalone_mode=False))
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and not _is_unicode(stream.encoding):
+            stream.reconfigure(encoding="utf-8")
+    words = sys.argv[1:] if arguments is None else arguments
+    code = exit_code(lambda: command.main(decoded(words), standalone_mode=False))
     gc.freeze()  # Python would search all imported modules for garbage before it exits: half a second
     sys.exit(code)
+
+
+def decoded(words: Iterable[str]) -> list[str]:
+    """Return the words of a command line as UTF-8, which ids are in, whatever encoding the locale has.
+
+    Raises:
+        BadInputError: a word is not UTF-8.
+    """
+    try:
+        return [os.fsencode(word).decode() if _UNDECODED.search(word) else word for word in words]
+    except UnicodeDecodeError as error:
+        raise BadInputError(f"an argument: expected UTF-8, found {error.object!r}") from error
+
+
+def _is_unicode(encoding: str) -> bool:
+    return codecs.lookup(encoding).name.startswith("utf")
 
 
 def exit_code(action: Callable[[], Any]) -> int:

@@ -19,6 +19,7 @@ from graphmill.vocab import RECORD, TRAIN_SPLIT
 
 _MAX_DEPTH = 50
 _SHOWN = 5
+_MAX_SHOWN = 200  # characters of an override
 _EXAMPLE = "graphmill:"
 _WITHOUT_CONF = (
     "--conf: missing; name the configuration, as in --conf FILE.yaml, or an example of the installation, as "
@@ -144,18 +145,20 @@ def _has_own_defaults(conf_uri: str, raw: Mapping[str, Any]) -> bool:
 
 
 def _with_lines(message: str, conf_uri: str | None, overrides: Sequence[str]) -> str:
-    """Put the file and the line of its key before each line of a message that begins with a key."""
-    if conf_uri is None or conf_uri.endswith(".py"):
-        return message
-    lines = yaml_text.lines(storage.read_text(resolved(conf_uri)))
-    overridden = list(map(place, overrides))
+    """Say before each line of a message that begins with a key where its value comes from."""
+    has_lines = conf_uri is not None and not conf_uri.endswith(".py")
+    lines = yaml_text.lines(storage.read_text(resolved(str(conf_uri)))) if has_lines else {}
+    root = ("config",) if conf_uri is not None and storage.name(conf_uri) == RECORD else ()
+    overridden = {place(each): each[:_MAX_SHOWN] for each in overrides}  # the last of equal keys counts
 
     def located(text: str) -> str:
         path, _, problem = text.partition(": ")
-        place = _place(path)
-        if any(place[: len(each)] == each for each in overridden):
-            return text
-        line = lines.get(place) or (lines.get(place[:-1]) if problem.startswith("missing") else None)
+        keys = _place(path)
+        for length in range(len(keys), 0, -1):
+            if override := overridden.get(keys[:length]):
+                return f"--set {override}: {text}"
+        there = (*root, *keys)
+        line = lines.get(there) or (lines.get(there[:-1]) if problem.startswith("missing") else None)
         return f"{conf_uri}:{line}: {text}" if line else text
 
     return "\n".join(map(located, message.splitlines()))

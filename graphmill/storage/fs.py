@@ -20,8 +20,8 @@ from typing import NamedTuple
 import pyarrow as pa
 import pyarrow.fs as pafs
 
-from graphmill.errors import DiskFullError, FormatError, NotFoundError, PathError, StorageError
-from graphmill.storage import hadoop_conf, hdfs, hdfs_writer
+from graphmill.errors import AccessError, DiskFullError, FormatError, NotFoundError, PathError, StorageError
+from graphmill.storage import hadoop_conf, hdfs, hdfs_writer, permissions
 from graphmill.storage.uri import (
     below,
     check_has_no_nul,
@@ -42,6 +42,7 @@ _OF_PATHS = (
     errno.ELOOP,
     errno.EROFS,
 )  # for good
+_DENIED_BY_HDFS = "Permission denied: user="
 _COPY_BYTES = 8 << 20
 _MAX_LINKS = 8
 MAX_TEXT_BYTES = 256 << 20  # of a text or a JSON file: a sparse file of any size takes no room on a disk
@@ -65,10 +66,13 @@ def explained(action: str, uri: str) -> Iterator[None]:
     except FileNotFoundError as error:
         raise NotFoundError(f"{uri}: cannot {action}: there is no such file or folder") from error
     except OSError as error:
+        if error.errno in (errno.EACCES, errno.EPERM):
+            raise AccessError(permissions.missing(action, uri)) from error
         # HDF5's reason has several lines. A namenode's reason is the text before its stack trace.
         reason = " ".join(re.split(r"\n\s*at ", str(error.strerror or error))[0].split())
         kind = DiskFullError if error.errno in _NO_ROOM else StorageError
         kind = PathError if error.errno in _OF_PATHS else kind
+        kind = AccessError if _DENIED_BY_HDFS in reason else kind
         raise kind(f"{uri}: cannot {action}: {reason}") from error
     except EOFError as error:
         raise StorageError(f"{uri}: cannot {action}: it ends too early: {error}") from error
@@ -98,6 +102,12 @@ def filesystem(uri: str) -> tuple[pafs.FileSystem, str]:
 
 def _check_path(uri: str) -> None:
     check_has_no_nul(uri)
+    try:
+        (os.fsencode(uri) if is_local(uri) else uri.encode()).decode()
+    except UnicodeError as error:
+        raise PathError(
+            f"{uri!a}: expected a path in UTF-8, and a locale that has it: set LC_ALL=C.UTF-8 or PYTHONUTF8=1"
+        ) from error
     if len(uri) > _MAX_NAME_BYTES and scheme(uri) in ("file", "hdfs"):
         longest = max(uri.split("/"), key=len)
         if (size := len(longest.encode(errors="replace"))) > _MAX_NAME_BYTES:

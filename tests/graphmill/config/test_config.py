@@ -224,7 +224,7 @@ def test_an_error_names_the_line_in_the_file(tmp_path: Path) -> None:
         config.load(str(conf), ["relations[0].operater=none"])
     assert str(caught.value).splitlines() == [
         f"{conf}:6: entities.item.num_partition: unknown key; did you mean 'num_partitions'?",
-        "relations[0].operater: unknown key; did you mean 'operator'?",
+        "--set relations[0].operater=none: relations[0].operater: unknown key; did you mean 'operator'?",
         f"{conf}:9: relations[1].lhs: missing, it has no default",
         f"{conf}:10: relations[1].lhss: unknown key; did you mean 'lhs'?",
     ]
