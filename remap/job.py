@@ -17,12 +17,13 @@ from graphmill.display import readable
 from graphmill.errors import ConfigError
 from graphmill.formats.id_maps import INTEGERS
 from graphmill.run import record
+from graphmill.run.inputs import VECTORS
 from graphmill.run.lock import NO_CLAIM, Claim
 from graphmill.run.outlook import GraphSize, Outlook
 from graphmill.run.output_checks import check_folder
 from graphmill.run.trained_with import changes_in_errors
 from graphmill.storage import Checksums
-from graphmill.trained.inputs import VECTORS, vectors_digest
+from graphmill.trained.inputs import vectors_digest
 from graphmill.trained.partition import MeasuredPartition, check_partitions, measure_partition
 from remap.config import RemapConfig
 from remap.output.align import Alignment

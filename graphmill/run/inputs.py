@@ -8,6 +8,9 @@ from typing import Any
 from graphmill import storage
 from graphmill.formats import entity_index, pbg_checkpoint
 
+VECTORS = "vectors"
+"""Key of the fingerprint of published embeddings: the digest of the version that has their vectors."""
+
 _OF_GRAPH = re.compile(r"(entity_count|entity_names|dynamic_rel|edges)_")
 
 

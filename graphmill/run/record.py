@@ -23,7 +23,7 @@ from graphmill import storage
 from graphmill.config import Config, place_now
 from graphmill.display.readable import moment
 from graphmill.errors import ConfigError, FormatError, GraphMillError, LockedError, NotFoundError
-from graphmill.run.inputs import describe
+from graphmill.run.inputs import VECTORS, describe
 from graphmill.run.job import Job
 from graphmill.run.lock import NO_CLAIM, Claim
 from graphmill.storage.redaction import redacted
@@ -241,7 +241,8 @@ def differences(
     A finished folder of `config` is newer or older than the result, which was made at `made_s`, in seconds
     since 1970.
     """
-    found = changes({**before, "inputs": []}, {**after, "inputs": []})
+    told: dict[str, Any] = {"inputs": [], VECTORS: None}
+    found = changes({**before, **told}, {**after, **told})
     before_inputs, after_inputs = before.get("inputs", []), after.get("inputs", [])
     if places(before_inputs) != places(after_inputs):
         return [*found, *changes(before_inputs, after_inputs, "inputs")]
@@ -254,6 +255,9 @@ def differences(
             found.append(f"{now['uri']}: {was.get('snapshot', 'plain files')} -> {now['snapshot']}")
         elif any(was[key] != now[key] for key in was.keys() & now.keys()):  # earlier releases had fewer
             found.append(_age(config, now["name"], made_s))
+    vectors = before.get(VECTORS), after.get(VECTORS)
+    if not found and None not in vectors and vectors[0] != vectors[1]:
+        found.append("the checkpoint has other vectors")
     return found
 
 

@@ -19,13 +19,10 @@ from graphmill.config import Config
 from graphmill.errors import BadInputError, ConfigError, FormatError, LockedError, NotFoundError
 from graphmill.formats import entity_counts, entity_index, pbg_checkpoint
 from graphmill.run import lock
-from graphmill.run.inputs import content_of
+from graphmill.run.inputs import VECTORS, content_of
 from graphmill.run.trained_with import FILE, check_entities, is_ended
 
 IdSource = Literal["entity_index", "entity_names"]  # the files that hold the raw ids
-
-VECTORS = "vectors"
-"""Key of the marker of published embeddings: the digest of the version that has their vectors."""
 
 _PRESERVED = re.compile(r"^epoch_[0-9]+$")
 

@@ -228,7 +228,7 @@ def test_a_configuration_with_buckets_and_no_tables_runs_the_other_stages(tmp_pa
     done = graphmill("pipeline", "--master", "local[1]", "--set", "evaluate.split=edges")
     assert done.returncode == 0, done.stderr
     names = json.loads((folder / "entities" / "entity_names_concept_0.json").read_text())
-    table = pq.read_table(folder / "embeddings" / "concept")
+    table = pq.read_table(folder / "checkpoint" / "embeddings" / "concept")
     assert table["id"].to_pylist() == names
     assert before.items() <= files(str(folder)).items()
     assert run_json(folder / "checkpoint")["stages"].keys() == {"train", "evaluate", "remap"}
