@@ -75,19 +75,17 @@ def write_sample(
     buckets = _first_buckets(config, most_read)
     numbering = _Numbering(config, buckets)
     graph = _read(config, numbering, config.edge_paths, buckets)
+    if len(graph.rel) < FEW_VALID_EDGES:
+        raise ConfigError(f"{config.edge_paths[0]}: {len(graph.rel)} edges are too few to tune with")
     is_chosen_N = densest(graph.lhs, graph.rhs, numbering.size, most_edges, config.seed)
     graph = graph[is_chosen_N[graph.lhs] & is_chosen_N[graph.rhs]]
-    num_distinct = len(distinct(hash_edges(*(hash_numbers(each, 0) for each in graph.columns))))
-    if num_distinct < FEW_VALID_EDGES:
-        raise ConfigError(f"{config.edge_paths[0]}: {num_distinct} different edges are too few to tune with")
     path = config.split_path(split)
     valid = _read(config, numbering, [path] if storage.is_dir(path) else [], buckets)
     valid = valid[is_chosen_N[valid.lhs] & is_chosen_N[valid.rhs]]
     seed = derived(config.seed, "tune", "valid")
     is_held_out = len(valid.rel) < FEW_VALID_EDGES
     if is_held_out:
-        num = min(max(FEW_VALID_EDGES, int(_HELD_OUT * num_distinct)), _MOST_VALID, num_distinct // 2)
-        is_valid_E = held_out(graph.columns, num / num_distinct, seed)
+        is_valid_E = _drawn_for_validation(config, graph, seed)
         graph, valid = graph[~is_valid_E], graph[is_valid_E]
     drawn = np.random.default_rng(seed).permutation(len(valid.rel))[:_MOST_VALID]
     valid = valid[np.sort(drawn)]
@@ -101,6 +99,16 @@ def write_sample(
         rows = Edges(row_N[edges.lhs], edges.rel, row_N[edges.rhs], edges.weight)
         edge_buckets.write_bucket(storage.join(target, "edges", name), Bucket(0, 0), rows)
     return Sample(counts, len(graph.rel), len(valid.rel), is_held_out)
+
+
+def _drawn_for_validation(config: Config, graph: Graph, seed: int) -> npt.NDArray[np.bool_]:
+    """Draw edges to be held out: some different ones, with all their copies. [E]"""
+    num_distinct = len(distinct(hash_edges(*(hash_numbers(each, 0) for each in graph.columns))))
+    num = min(max(FEW_VALID_EDGES, int(_HELD_OUT * num_distinct)), _MOST_VALID, num_distinct // 2)
+    is_valid_E = held_out(graph.columns, num / max(num_distinct, 1), seed)
+    if is_valid_E.all() or not is_valid_E.any():
+        raise ConfigError(f"{config.edge_paths[0]}: {num_distinct} different edges are too few to tune with")
+    return is_valid_E
 
 
 def densest(

@@ -149,6 +149,9 @@ def test_copies_of_an_edge_are_held_out_together(config, tmp_path, rng):
 
 def test_few_edges_are_refused(tmp_path, rng):
     config = make_config(tmp_path)
-    write_graph(config, {"node": 30}, np.repeat(random_triples(rng, 30, 1, 30, 100), 8, axis=0))
-    with pytest.raises(ConfigError, match="100 different edges are too few"):
+    write_graph(config, {"node": 30}, random_triples(rng, 30, 1, 30, 100))
+    with pytest.raises(ConfigError, match="100 edges are too few"):
+        write_sample(config, str(tmp_path / "sample"), "valid", 1000)
+    write_graph(config, {"node": 30}, np.repeat(random_triples(rng, 30, 1, 30, 1), 800, axis=0))
+    with pytest.raises(ConfigError, match="1 different edges are too few"):
         write_sample(config, str(tmp_path / "sample"), "valid", 1000)
