@@ -117,8 +117,8 @@ class FilesConfig(Section):
     @field_validator("delimiter")
     @classmethod
     def _one_byte(cls, delimiter: str | None) -> str | None:
-        if delimiter is not None and len(delimiter.encode()) != 1:
-            raise ValueError(f"expected one character of ASCII, found {delimiter!r}")
+        if delimiter is not None and (len(delimiter.encode()) != 1 or delimiter in '"\r\n'):
+            raise ValueError(f"expected one character of ASCII, no quote or line end, found {delimiter!r}")
         return delimiter
 
     @field_validator("comment")

@@ -31,6 +31,7 @@ SHAPE: Any = {"entities": {"node": 2}, "relations": [("to", "node", "node")]}
             r"etl\.tables\[0\]\.format: .*'parquet', 'csv', 'orc', 'json', 'delta' or 'iceberg'",
         ),
         ({"delimiter": "||"}, r"etl\.tables\[0\]\.delimiter: expected one character"),
+        ({"delimiter": '"'}, r"etl\.tables\[0\]\.delimiter: expected one character .*no quote"),
         ({"relation": None}, r"etl\.tables\[0\]: expected one of relation .* found neither"),
         ({"relation_column": "r"}, r"etl\.tables\[0\]: expected one of relation .* found both"),
         ({"rhs": "l"}, r"etl\.tables\[0\]: column 'l' is named twice"),

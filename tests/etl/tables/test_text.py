@@ -177,3 +177,16 @@ def test_fields_that_stand_for_null(tmp_path: Path, name: str) -> None:
         quoted = b'l,r\n"NULL",a\nNULL,b\n'
         rows, bad = quarantined(tmp_path / name, quoted, null_values=["NULL"])
         assert (rows, bad[0][:2]) == ([("NULL", "a")], (2, "lhs: null"))
+
+
+def test_characters_that_mean_nothing(tmp_path: Path) -> None:
+    """Null bytes, blanks around fields, backslashes and control characters are text."""
+    rows = [
+        ("a\0b", " c "),
+        ("\t", "\\,".replace(",", "")),
+        ("\x1a", "\u2028\x85\x0b\x0c"),
+        ("\ufeff", "NaN"),
+    ]
+    for name, sep in (("t.csv", ","), ("t.tsv", ";")):
+        content = f"l{sep}r\n" + "".join(f"{lhs}{sep}{rhs}\n" for lhs, rhs in rows)
+        assert read(tmp_path / name, content.encode(), delimiter=sep) == rows
