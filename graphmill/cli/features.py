@@ -61,6 +61,7 @@ _TABLES, _EDGES, _JOB, _FOLD_IN = "etl.whole_rows", "etl.pieces", "remap.feature
 )
 @click.option("--format", type=click.Choice(["auto", "parquet", "csv", "orc", "json"]), help="Of the table.")
 @click.option("--delimiter", metavar="CHARACTER", help="Delimiter of text.")
+@click.option("--encoding", metavar="NAME", help="Encoding of text and JSON, as Python names it.")
 @click.option("--header/--no-header", default=None, help="Whether text has a row of column names.")
 @task_memory_option
 @result_options

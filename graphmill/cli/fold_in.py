@@ -48,6 +48,7 @@ class _Column(click.ParamType[str | int]):
 )
 @click.option("--format", type=click.Choice(["auto", "parquet", "csv", "orc", "json"]), help="Of --edges.")
 @click.option("--delimiter", metavar="CHARACTER", help="Delimiter of --edges, if they are text.")
+@click.option("--encoding", metavar="NAME", help="Encoding of --edges, text or JSON, as Python names it.")
 @click.option(
     "--header/--no-header",
     default=None,

@@ -5,9 +5,10 @@ from collections.abc import Mapping, Sequence
 import click
 from click.core import ParameterSource
 
-# Of text alone, so that tables of these formats would leave them without effect.
-NOT_OF_TEXT: dict[str, Sequence[str]] = {
-    f"--format {each}": ("--delimiter", "--header", "--no-header") for each in ("parquet", "orc", "json")
+# Of text alone, or of text and JSON: tables of these formats would leave them without effect.
+_OF_TEXT = ("--delimiter", "--header", "--no-header")
+NOT_OF_TEXT: dict[str, Sequence[str]] = {"--format json": _OF_TEXT} | {
+    f"--format {each}": (*_OF_TEXT, "--encoding") for each in ("parquet", "orc")
 }
 
 

@@ -369,6 +369,12 @@ def test_wrong_files(
     pq.write_table(pa.table({"c": [b"\xff"]}), tmp_path / "t/b.parquet")
     assert features(*ask) == 2
     assert "column 'c' (c): expected string, as in the first file" in capsys.readouterr().err
+    known = world.name("user", 1)
+    (tmp_path / "é.csv").write_bytes(f"c\né\n{known}\n".encode("latin-1"))
+    latin = [ask[0], tmp_path / "é.csv", *ask[2:-1], tmp_path / "latin"]
+    assert features(*latin) == 2
+    assert features(*latin, "--encoding", "latin-1") == 0
+    assert read(tmp_path / "latin")["c"].to_pylist() == ["é", known]
     (tmp_path / "out").mkdir()
     (tmp_path / "out/mine.txt").write_text("")
     assert features(*ask) == 2
