@@ -3,11 +3,16 @@
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from etl.config import EntityTableConfig, EtlConfig, Table, TableConfig
-from etl.survey.sample import read_sample_of
+from etl.survey.sample import first_rows, read_sample_of
 from etl.tables.data_file import DataFile
 from etl.tables.files import find_files
+from etl.tables.filters import columns_of, filter_field, rows_that_pass
 from etl.tables.formats import FileRange
 from etl.tables.ranges import find_ranges
 from graphmill.config import Config
@@ -72,7 +77,16 @@ def _count(table: Table, files: list[DataFile]) -> tuple[int, FileRange | None]:
     num_rows = sum(each.num_rows for ranges in heads for each in ranges)
     sizes = [file.num_bytes() for file in files]
     share = sum(sizes[:_MAX_HEADS]) / max(sum(sizes), 1)
-    return round(num_rows / share) if share else 0, next((each for ranges in heads for each in ranges), None)
+    first = next((each for ranges in heads for each in ranges), None)
+    passing = _passing(first) if first and first.filters else 1.0
+    return round(num_rows * passing / share) if share else 0, first
+
+
+def _passing(first: FileRange) -> float:
+    """Share of the first rows of a range that its filters let pass."""
+    rows = first_rows(replace(first, filters=()))
+    columns = {column: rows[filter_field(column)] for column in columns_of(first.filters)}
+    return float(pc.mean(rows_that_pass(first.filters, columns).cast(pa.int8())).as_py() or 0)
 
 
 def _ids(config: Config, table: Table, first: FileRange | None) -> Iterator[tuple[str, list[str]]]:

@@ -134,8 +134,9 @@ def _edges(look: Look, asked: Asked) -> Edges:
         kept = _only(look, filters)
         own = replace(asked, lhs=str(lhs.name), rhs=str(rhs.name))
         return replace(_edges(kept, own), filters=filters)
-    doubts = [*look.doubts, *filter(None, [doubt])]
-    if len(pairs) > 1 and score - pairs[1][0] < _SURE and None in (asked.lhs, asked.rhs):
+    is_asked = None not in (asked.lhs, asked.rhs)
+    doubts = [*look.doubts, *filter(None, [doubt if not is_asked else ""])]
+    if len(pairs) > 1 and score - pairs[1][0] < _SURE and not is_asked:
         doubts.append(f"the ends: the next best are {pairs[1][1].name} -> {pairs[1][2].name}")
     rest = [column for column in look.columns if column not in (lhs, rhs, relation)]
     weight, doubt = _weight(rest, relation)

@@ -211,6 +211,8 @@ def test_types_beside_the_ends(tmp_path: Path, rng: np.random.Generator, is_told
     types = {each.name: (each.lhs, each.rhs) for each in settings.relations}
     assert set(types.values()) == {("gene", "gene"), ("drug", "gene")}
     assert "not sure of x_type, y_type: types of ids" in told
+    (num_edges,) = re.findall(r"# for about (\d+) edges", text)
+    assert 270 <= int(num_edges) <= 300  # each row counts once, whatever number of entries reads it
 
 
 def test_types_that_ids_do_without_are_told(tmp_path: Path, rng: np.random.Generator) -> None:
