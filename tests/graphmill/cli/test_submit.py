@@ -96,7 +96,7 @@ def test_bundled_jobs_are_found_from_any_folder(tmp_path: Path) -> None:
 
 def test_an_unknown_script_is_refused(tmp_path: Path) -> None:
     done = submit("elt.py", cwd=tmp_path)
-    assert "no bundled job of that name: etl.py, train.py, remap.py, pipeline.py" in done.stderr
+    assert "no bundled job of that name; did you mean 'etl.py'?" in done.stderr
     assert done.returncode == 2
 
 
