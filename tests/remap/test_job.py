@@ -37,6 +37,7 @@ def test_every_entity_under_its_raw_id(client: Client, output: str, as_pbg: bool
     figures = job.run(config, client)
     assert graph.read_rows(config.embedding_path) == graph.expected_rows(version=3)
     assert sorted(graph.snapshot(config.embedding_path)) == [
+        "_checksums.xxh128",
         "item/part-00000.parquet",
         *(f"user/part-{partition:05d}.parquet" for partition in range(3)),
     ]
@@ -361,6 +362,6 @@ def test_on_hdfs_the_same_bytes(client: Client, tmp_path: Path, hdfs_uri: str) -
     found = {
         each.uri.removeprefix(remote.embedding_path + "/"): storage.read_bytes(each.uri) for each in entries
     }
-    assert len(expected) == sum(len(each) for each in COUNTS.values())
+    assert len(expected) == sum(len(each) for each in COUNTS.values()) + 1  # and their checksums
     assert found == expected
     assert remapped.shape_of(remote.embedding_path, "user", 2) == (7, 4)
