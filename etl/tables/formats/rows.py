@@ -92,9 +92,9 @@ class Rows:
 
     def are_over(self, start: int) -> bool:
         """Whether there are only blank lines from `start` on."""
-        while not self.is_whole and not self.text[start:].strip():
+        while not self.is_whole and not self.text[start:].strip(b"\r\n"):
             self._fill()
-        return not self.text[start:].strip()
+        return not self.text[start:].strip(b"\r\n")
 
     def blocks(self, skipped_bytes: int = 0) -> Iterator[bytes | Fault]:
         """Yield the rows that begin after the first bytes in blocks, without comments; and faulty rows.

@@ -190,3 +190,4 @@ def test_characters_that_mean_nothing(tmp_path: Path) -> None:
     for name, sep in (("t.csv", ","), ("t.tsv", ";")):
         content = f"l{sep}r\n" + "".join(f"{lhs}{sep}{rhs}\n" for lhs, rhs in rows)
         assert read(tmp_path / name, content.encode(), delimiter=sep) == rows
+    assert read(tmp_path / "t.tsv", b" \t ", header=False) == [(" ", " ")]
