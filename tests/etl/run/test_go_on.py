@@ -133,7 +133,7 @@ def test_continues_after_an_error(
     with failing_renames(range(rename, rename + 1)), pytest.raises(StorageError, match="no rename today"):
         job.run(graph_config(tmp_path), near_client)
     done = finished_steps(tmp_path)
-    is_uncommitted = not (tmp_path / "out/quarantine").exists()
+    is_uncommitted = not (tmp_path / "out/entities").exists()
     figures, num_tasks = figures_of(graph_config(tmp_path), near_client)
     assert (output(tmp_path), figures) == undisturbed
     assert hidden(tmp_path) == []
