@@ -210,11 +210,7 @@ def _plan(work: Work, config: Config, inputs: Sequence[TableFiles]) -> sources.P
 def _check_places(
     inputs: Sequence[TableFiles], settings: TaskSettings, ranges: list[FileRange], chunks: list[Chunk]
 ) -> None:
-    """Refuse an earlier run's journal that names files outside this run.
-
-    Raises:
-        FormatError: the journal names a file outside this run.
-    """
+    """Refuse an earlier run's journal that names files outside this run."""
     plain = {file.uri for of_table in inputs for file in of_table.plain}
     of_logs = [snapshot.places for of_table in inputs for snapshot in of_table.snapshots]
     named = {file_range.uri for file_range in ranges}

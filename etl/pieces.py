@@ -49,11 +49,7 @@ class Relations:
 
 
 def edge_table(config: Config, paths: Sequence[str], given: Mapping[str, Any]) -> TableConfig:
-    """Describe a table of new edges: like the run's own tables, but for the options that are `given`.
-
-    Raises:
-        ConfigError: the run's tables differ, so that nothing says what this table is like; or a wrong option.
-    """
+    """Describe a table of new edges: like the run's own tables, but for the options that are `given`."""
     tables = config.section(EtlConfig).tables if config.etl else ()
     kinds = [each.model_dump(exclude=_OF_RUN) for each in tables]
     for kind in kinds:
@@ -79,11 +75,7 @@ def edge_table(config: Config, paths: Sequence[str], given: Mapping[str, Any]) -
 
 
 def id_table(paths: Sequence[str], entity_type: str, given: Mapping[str, Any]) -> EntityTableConfig:
-    """Describe a table of ids of one type.
-
-    Raises:
-        ConfigError: a wrong option.
-    """
+    """Describe a table of ids of one type."""
     content = {"id": "id", "type": entity_type, "path": [storage.absolute(path) for path in paths]}
     return validated(EntityTableConfig, content | dict(given), prefix=("--ids",))
 

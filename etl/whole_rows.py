@@ -47,13 +47,7 @@ class WholeTable:
 
 
 def whole_table(config: Config, paths: Sequence[str], given: Mapping[str, Any]) -> WholeTable:
-    """Find the columns and the pieces of a table; `given` are keys of `FilesConfig`.
-
-    Raises:
-        ConfigError: a wrong option.
-        NotFoundError: a path names no file.
-        RawTableError: a file cannot be read, or has other columns than the first.
-    """
+    """Find the columns and the pieces of a table; `given` are keys of `FilesConfig`."""
     content = {**given, "path": [storage.absolute(path) for path in paths]}
     named: WholeTableConfig = validated(WholeTableConfig, content, prefix=("TABLE",))
     found = find_files(config, named, "table")

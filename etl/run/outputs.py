@@ -109,11 +109,7 @@ def _check_splits(config: Config) -> None:
 
 
 def _check_names(uri: str) -> None:
-    """Refuse a folder with a file of others that has one of our names.
-
-    Raises:
-        ConfigError: there is such a file.
-    """
+    """Refuse a folder with a file of others that has one of our names."""
     ours = files_of_last_run(uri)
     beginnings = {path.partition("/")[0] for path in ours}
     if ours:

@@ -121,9 +121,6 @@ class Renumbering:
         """Return records [N, W] of rel, lhs, rhs and more, renumbered in place.
 
         With `drops`, rows that name an id which is forgotten are left out.
-
-        Raises:
-            FormatError: a row names an id that is forgotten, or that is not in the earlier index.
         """
         if self._settings.forget_until is None:
             return records

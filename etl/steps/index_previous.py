@@ -168,11 +168,7 @@ def file_previous(settings: TaskSettings, partition: Partition) -> list[Previous
 
 
 def previous_relations(settings: TaskSettings) -> list[str]:
-    """Read the dynamic relations of the earlier run, in the order of their numbers.
-
-    Raises:
-        ConfigError: the earlier run did not write their names.
-    """
+    """Read the dynamic relations of the earlier run, in the order of their numbers."""
     uri = settings.etl.previous_entity_path
     if uri is None:
         return []

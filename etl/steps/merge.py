@@ -254,11 +254,7 @@ def _write_removed(edge_path: str, bucket: Bucket, removed: Int32, checksums: Ch
 
 
 def _count_relations(rel: Int32, counts: Int64, uri: str) -> None:
-    """Count the rows of each relation.
-
-    Raises:
-        FormatError: an earlier bucket has a relation that there is not.
-    """
+    """Count the rows of each relation."""
     if int(rel.max(initial=-1)) >= len(counts):
         raise FormatError(
             f"{uri}: expected relations below {len(counts)}, found {rel.max()} in an earlier bucket"

@@ -27,11 +27,7 @@ def buckets_of(settings: TaskSettings, partition: Partition, side: Side) -> Iter
 
 
 def check_below(values: Int32, limit: int, column: str, uri: str) -> None:
-    """Refuse values that a bucket of an earlier run cannot have.
-
-    Raises:
-        FormatError: a value is too large.
-    """
+    """Refuse values that a bucket of an earlier run cannot have."""
     if int(values.max(initial=-1)) >= limit:
         raise FormatError(
             f"{uri}: {column} holds {values.max()}; expected less than {limit}: the edges of "

@@ -136,11 +136,7 @@ def _codec(uri: str, etl: EtlConfig) -> str | None:
 
 @contextmanager
 def _reading(uri: str) -> Iterator[pa.NativeFile]:
-    """Open an intermediate file.
-
-    Raises:
-        StorageError: the file is gone or damaged, or cannot be read.
-    """
+    """Open an intermediate file."""
     try:
         with storage.open_input(uri) as stream, explained("read", uri):
             yield stream

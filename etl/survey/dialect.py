@@ -44,11 +44,7 @@ class Dialect:
 
 
 def dialect_of(path: str, file: DataFile) -> Dialect:
-    """Find out how to read a file of the table at `path`.
-
-    Raises:
-        RawTableError: the file is empty, or cannot be read.
-    """
+    """Find out how to read a file of the table at `path`."""
     content = first_bytes(file.uri)
     given: dict[str, Any] = {"path": path}
     kind = format_by_bytes(content) or format_by_suffix(file.uri)

@@ -69,9 +69,6 @@ def plain_file(uri: str, listed: FileStatus | None = None) -> DataFile:
     """Return a file that no log describes, with the columns that Hive folders (`key=value`) give it.
 
     `listed` is its entry in a listing, if there was one.
-
-    Raises:
-        RawTableError: the name of such a folder is no UTF-8.
     """
     folders = [part.partition("=") for part in uri.split("/")[:-1] if "=" in part]
     values = {
@@ -105,11 +102,7 @@ def missing_file(file: DataFile) -> NotFoundError:
 def path_in_file(
     path: Iterable[str], schema: pa.Schema, of_file: pa.Schema | None, uri: str
 ) -> tuple[str, ...] | None:
-    """Return the path in a file of a column of its table, or of a field in a struct; None: it lacks it.
-
-    Raises:
-        RawTableError: the table numbers its columns, and the file does not.
-    """
+    """Return the path in a file of a column of its table, or of a field in a struct; None: it lacks it."""
     logical, physical = list(schema), list(of_file or ())
     is_numbered = has_ids(of_file)
     if not is_numbered and any(

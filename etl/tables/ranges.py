@@ -136,9 +136,6 @@ def _columns(
 
     Columns that only filters name are fields too. A column may be a field in a struct; a column that really
     has the dotted name comes first.
-
-    Raises:
-        RawTableError: there is no such column, or it cannot be told from another.
     """
     if file.schema is not None:
         return _columns_of_log(table, head, file, file.schema)

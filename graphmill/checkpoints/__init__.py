@@ -108,11 +108,7 @@ def open_checkpoint(uri: str, **options: Unpack[Options]) -> Checkpoint:
 
 
 def module_of(format_name: str) -> Any:
-    """Import the module of a format, which has `write(source, target_uri, shard_num=1)`.
-
-    Raises:
-        FormatError: there is no such format.
-    """
+    """Import the module of a format, which has `write(source, target_uri, shard_num=1)`."""
     if format_name not in _TABLE:
         raise FormatError(f"expected a format of {', '.join(FORMATS)}, found {format_name!r}")
     return import_module(f"graphmill.checkpoints.{_TABLE[format_name].module}")

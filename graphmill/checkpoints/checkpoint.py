@@ -94,11 +94,7 @@ class Checkpoint(ABC):
 
     @contextmanager
     def open_whole(self, entity_type: str, partition: Partition) -> Iterator[Rows]:
-        """Open the embeddings of one partition; the block must read all rows.
-
-        Raises:
-            FormatError: the file is damaged, or a row is not finite.
-        """
+        """Open the embeddings of one partition; the block must read all rows."""
         with self.open_rows(entity_type, partition, whole=True) as rows:
             yield rows if self.allow_non_finite else _FiniteRows(rows, self._place(entity_type, partition))
 

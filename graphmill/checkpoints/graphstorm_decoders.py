@@ -49,11 +49,7 @@ class NoDecoderError(Exception):
 def decoder_of(
     config: Mapping[str, Any], parameters: Mapping[str, "Tensor"], dimensions: Mapping[str, int]
 ) -> Decoder:
-    """The decoder of a PBG configuration, with edge types in GraphStorm's order: sorted.
-
-    Raises:
-        NoDecoderError: there is none.
-    """
+    """The decoder of a PBG configuration, with edge types in GraphStorm's order: sorted."""
     relations = config.get("relations", [])
     numbers = {_edge_type(each): number for number, each in enumerate(relations)}
     comparator = config.get("comparator", "cos") + (" and bias" if config.get("bias") else "")
@@ -109,11 +105,7 @@ def relations_of(decoder: Decoder) -> tuple[list[dict[str, Any]], dict[str, "Ten
 
 
 def comparator_of(decoder_name: str, settings: Mapping[str, Any], where: str) -> str:
-    """The comparator that compares as the decoder does.
-
-    Raises:
-        FormatError: there is none.
-    """
+    """The comparator that compares as the decoder does."""
     if decoder_name not in _COMPARATORS:
         raise FormatError(
             f"{where}: the decoder {decoder_name!r} has no operator here; expected {', '.join(_COMPARATORS)}"

@@ -125,9 +125,6 @@ def raw_ids_of(
 
     Rows count over all batches of `ids`. Batches come in any order; ids that cannot be translated are left
     out, and counted in `misses`.
-
-    Raises:
-        FormatError: the table has an id twice, or the map is not one.
     """
     num = num_files(24 * num_ids + (0 if id_map.is_integers else id_map.estimate_bytes()))
     rows = _numbered(Files(folder, "rows", num, _ROWS), ids, _by_id)
@@ -164,11 +161,7 @@ def _join_by_id(pairs: pa.Table, wanted: Numbers, row: Numbers, misses: Misses) 
 def ids_of(
     raw_ids: Iterable[pa.Array], num_rows: int, id_map: IdMap, folder: str, misses: Misses, where: str
 ) -> Iterator[tuple[Numbers, Numbers]]:
-    """Translate the raw ids of rows, the inverse of `raw_ids_of`: batches of int64 ids [n] and rows [n].
-
-    Raises:
-        FormatError: a raw id has two int64 ids, or the map is not one.
-    """
+    """Translate the raw ids of rows, the inverse of `raw_ids_of`: batches of int64 ids [n] and rows [n]."""
     num = num_files(24 * num_rows + (40 * num_rows if id_map.is_integers else id_map.estimate_bytes()))
     names = _numbered(Files(folder, "names", num, _NAMES), raw_ids, _by_raw_id)
     pairs = Files(folder, "map", num, _PAIRS)

@@ -67,11 +67,7 @@ class OrderedTable:
 
     @contextmanager
     def open(self) -> Iterator[Rows]:
-        """Open the rows, for reading within the block.
-
-        Raises:
-            FormatError: an id is not one of 0 to N - 1; or, during reading, an id is missing or occurs twice.
-        """
+        """Open the rows, for reading within the block."""
         if self._copy is not None:
             yield self._copy
             return

@@ -44,11 +44,7 @@ def parse_names(dense_names: Iterable[str]) -> tuple[dict[str, str], dict[str, s
 
 
 def check_table_names(entity_types: Iterable[str]) -> None:
-    """Refuse the name of a table that RecIS would take apart.
-
-    Raises:
-        FormatError: a name has a character that RecIS puts between names.
-    """
+    """Refuse the name of a table that RecIS would take apart."""
     for name in entity_types:
         if set("@^") & set(name):
             raise FormatError(

@@ -32,12 +32,7 @@ _OF_RANKS = r"io_state_.*"  # positions in the data, one file for each rank that
 def reshard(
     reader: CheckpointReader, target_uri: str, shard_num: int, *, allow_non_finite: bool
 ) -> list[str]:
-    """Write the checkpoint in `shard_num` shards; return the files that are not kept.
-
-    Raises:
-        FormatError: a table's blocks do not fit together, or hold an id of another slice, or a number is not
-            finite.
-    """
+    """Write the checkpoint in `shard_num` shards; return the files that are not kept."""
     names = _new_names(reader)
     for shard in range(shard_num):
         with ExitStack() as stack:

@@ -42,10 +42,6 @@ def write(
     """Write `source` in `shard_num` shards, and return the lost content.
 
     With `id_maps`, the ids of the tables are those of the raw ids in `entity_path`; else 0 to N - 1.
-
-    Raises:
-        ConfigError: there is no `entity_path` for the maps, or a type has no map.
-        FormatError: the source is damaged, or ids cannot be translated.
     """
     check_table_names(source.counts)
     keyed = None if id_maps is None else _keyed(source, id_maps, entity_path, shard_num)

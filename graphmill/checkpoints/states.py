@@ -53,11 +53,7 @@ def sums_of(state: Mapping[str, Any] | None) -> dict[Any, Any]:
 
 
 def check_sums(state: Mapping[str, Any] | None, parameters: Mapping[str, "Tensor"], where: str) -> None:
-    """Check that an optimizer's sums have the shapes of the parameters, by their numbers.
-
-    Raises:
-        FormatError: a sum has another shape.
-    """
+    """Check that an optimizer's sums have the shapes of the parameters, by their numbers."""
     sums = sums_of(state)
     for number, (key, value) in enumerate(parameters.items()):
         shape = getattr(sums.get(number), "shape", value.shape)
@@ -69,11 +65,7 @@ def check_sums(state: Mapping[str, Any] | None, parameters: Mapping[str, "Tensor
 
 
 def check_finite_sums(state: Mapping[str, Any] | None, parameters: Sequence[str | None], where: str) -> None:
-    """Refuse an optimizer's state_dict() with NaN or infinity; `parameters` has their names by number.
-
-    Raises:
-        FormatError: a sum is not finite.
-    """
+    """Refuse an optimizer's state_dict() with NaN or infinity; `parameters` has their names by number."""
     import torch
 
     for number, sums in sums_of(state).items():
@@ -85,11 +77,7 @@ def check_finite_sums(state: Mapping[str, Any] | None, parameters: Sequence[str 
 
 
 def without_sums(state: Mapping[str, Any]) -> dict[str, Any]:
-    """A state_dict() as JSON types, without the tensors named `sum`.
-
-    Raises:
-        FormatError: it holds another tensor of more than one number.
-    """
+    """A state_dict() as JSON types, without the tensors named `sum`."""
     plain = {
         str(number): {name: _plain(value, name) for name, value in each.items() if name != "sum"}
         for number, each in state.get("state", {}).items()
@@ -128,11 +116,7 @@ def _restored(value: Any) -> Any:
 
 
 def check_complete(num_partitions: Mapping[str, int], config: Mapping[str, Any] | None, where: str) -> None:
-    """Check that every entity type of a relation has embeddings, in all partitions.
-
-    Raises:
-        FormatError: a partition is missing.
-    """
+    """Check that every entity type of a relation has embeddings, in all partitions."""
     for name, wanted in declared_partitions(config).items():
         if num_partitions.get(name, 0) < wanted:
             raise FormatError(

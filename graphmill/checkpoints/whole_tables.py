@@ -43,11 +43,7 @@ class WholeTablesCheckpoint(Checkpoint):
 
     @cached_property
     def counts(self) -> Mapping[str, Sequence[int]]:
-        """Rows of each partition of each entity type.
-
-        Raises:
-            FormatError: the partitions of a type have more or fewer rows than its table.
-        """
+        """Rows of each partition of each entity type."""
         totals = {name: table.shape[0] for name, table in self._tables.items()}
         counts = self._recorded_counts
         if self._entity_path is not None:

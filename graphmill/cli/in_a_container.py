@@ -51,11 +51,7 @@ def is_deployed(options: Mapping[str, Any]) -> bool:
 
 
 def run_command(conf: str | None, overrides: Sequence[str], options: Mapping[str, Any]) -> int:
-    """Run the command of this context in a container, and return its exit code.
-
-    Raises:
-        ConfigError: `--master` is not yarn, or the containers cannot reach a path.
-    """
+    """Run the command of this context in a container, and return its exit code."""
     context = click.get_current_context()
     settings = config.load(conf, overrides)
     cluster = settings.section(ClusterConfig)
@@ -152,11 +148,7 @@ def _output_words() -> list[str]:
 
 
 def _words_again(context: click.Context, options: Mapping[str, Any]) -> list[str]:
-    """Return the options and files that only this command has, as words of a command line.
-
-    Raises:
-        ConfigError: a word names a local file or folder.
-    """
+    """Return the options and files that only this command has, as words of a command line."""
     words: list[str] = []
     master = options.get("master")
     for parameter in context.command.params:

@@ -266,11 +266,7 @@ def run_options(command: Command) -> Command:
 
 
 def cluster_of(conf: str | None, overrides: Sequence[str], master: str | None) -> Mapping[str, Any]:
-    """Read the section `cluster`, unchecked.
-
-    Raises:
-        ConfigError: a run.json alone names the cluster.
-    """
+    """Read the section `cluster`, unchecked."""
     raw, missing = config.read_named(conf, overrides)
     config.check_cluster(missing, conf, master)
     section = raw.get(ClusterConfig.key)

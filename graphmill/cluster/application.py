@@ -112,11 +112,7 @@ class Application:
         self._client.wait()
 
     def end(self, wait_s: float) -> None:
-        """Kill the application, unless it ends by itself within `wait_s`.
-
-        Raises:
-            ClusterError: YARN did not kill the application.
-        """
+        """Kill the application, unless it ends by itself within `wait_s`."""
         try:
             self._client.wait(wait_s)
         except subprocess.TimeoutExpired:

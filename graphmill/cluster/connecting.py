@@ -86,11 +86,7 @@ def starter_of(kind: Kind) -> Starter | None:
 
 
 def _keys(master: str, kind: Kind, settings: ClusterConfig) -> Keys | None:
-    """Choose the keys of the cluster; None without TLS, or if Dask's own configuration names the keys.
-
-    Raises:
-        ConfigError: the cluster runs already with TLS, and no setting names its keys.
-    """
+    """Choose the keys of the cluster; None without TLS, or if Dask's own configuration names the keys."""
     if kind.starter or isinstance(settings.tls, TlsConfig):
         if settings.tls == "off":
             log.warning("cluster.tls: off: whoever reaches the ports of this run can run code as you")

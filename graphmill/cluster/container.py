@@ -106,22 +106,14 @@ python="$environment/bin/python"
 
 
 def memory_mib(settings: ClusterConfig) -> tuple[int, int]:
-    """Return the memory of a worker, and of its container, in MiB.
-
-    Raises:
-        ConfigError: `worker_memory` is 0: YARN has no containers without a limit.
-    """
+    """Return the memory of a worker, and of its container, in MiB."""
     asked = DEFAULT_MEMORY if settings.worker_memory == "auto" else settings.worker_memory
     worker = mib("worker_memory", asked)
     return worker, worker + max(_OVERHEAD_MIN_MIB, int(worker * _OVERHEAD_SHARE))
 
 
 def mib(key: str, asked: str) -> int:
-    """Return the memory that the setting `key` asks for, in MiB.
-
-    Raises:
-        ConfigError: the setting is 0.
-    """
+    """Return the memory that the setting `key` asks for, in MiB."""
     size = int(parse_bytes(asked)) // _MIB
     if size < 1:
         raise ConfigError(f"cluster.{key}: expected at least 1 MiB, found {asked!r}")
@@ -133,9 +125,6 @@ def localized_files(settings: ClusterConfig, folder: Path, keys: Keys | None) ->
 
     An archive on HDFS is copied to `folder`, and keys of this run are written there: only this user may be
     able to read the folder.
-
-    Raises:
-        NotFoundError: there is no such archive.
     """
     sites = (Path(os.environ["HADOOP_CONF_DIR"], name) for name in _SITE_FILES)
     files = [str(path) for path in sites if path.is_file()]

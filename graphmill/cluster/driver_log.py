@@ -43,11 +43,7 @@ class Writer:
             self._part[stream] += text
 
     def flush(self) -> None:
-        """Write what is new.
-
-        Raises:
-            StorageError: a file cannot be written; the next call writes the same again.
-        """
+        """Write what is new."""
         for stream in STREAMS:
             while self._flush_part(stream):
                 pass

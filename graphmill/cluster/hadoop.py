@@ -50,32 +50,20 @@ class YarnClient:
         return [*self.prefix, *start, "-jar", self.shell_jar_path, *arguments]
 
     def is_over(self, application_id: str) -> bool:
-        """Tell whether the application has ended.
-
-        Raises:
-            ClusterError: YARN does not answer, or does not know the application.
-        """
+        """Tell whether the application has ended."""
         output = _output([*self._command("application", "-status"), application_id], f"{application_id}:")
         state = re.search(r"^\s*State : (\w+)", output, re.MULTILINE)
         return state is not None and state[1] in ("FINISHED", "FAILED", "KILLED")
 
     def master_logs(self, application_id: str) -> str:
-        """Return the logs of all attempts of the application master.
-
-        Raises:
-            ClusterError: YARN does not have them, or does not give them.
-        """
+        """Return the logs of all attempts of the application master."""
         start = [LOGS_CLI] if self.by_java else ["logs"]
         options = ["-applicationId", application_id, "-am", "ALL", "-log_files", "AppMaster.stderr"]
         command = [*self.prefix, *start, *options]
         return _output(command, f"yarn logs: {application_id}:", timeout_s=_LOGS_TIMEOUT_S)
 
     def kill(self, application_id: str) -> None:
-        """Kill the application if it still runs.
-
-        Raises:
-            ClusterError: YARN did not kill the application.
-        """
+        """Kill the application if it still runs."""
         command = [*self._command("application", "-kill"), application_id]
         _output(command, f"{application_id} may still be running: `yarn application -kill`")
 
@@ -96,12 +84,7 @@ def application_of(container: str) -> tuple[str, int]:
 
 
 def find(classpath: str | None, folder: Path) -> YarnClient:
-    """Find the YARN client of this machine, and write its configuration to `folder`.
-
-    Raises:
-        ConfigError: there is no client, or HADOOP_CONF_DIR is not set.
-        ClusterError: the client does not work; the message quotes the client.
-    """
+    """Find the YARN client of this machine, and write its configuration to `folder`."""
     conf_dir = os.environ.get(CONF_VARIABLE)
     if not conf_dir or not Path(conf_dir, "yarn-site.xml").is_file():
         raise ConfigError(

@@ -41,11 +41,7 @@ def num_workers_of(master: str) -> int:
 
 
 def cuda_cluster(master: str, settings: ClusterConfig, keys: Keys | None) -> _Block:
-    """Run a scheduler in this process, and one worker per GPU, during the block.
-
-    Raises:
-        ConfigError: dask-cuda is not installed.
-    """
+    """Run a scheduler in this process, and one worker per GPU, during the block."""
     try:
         from dask_cuda import LocalCUDACluster
     except ImportError as error:

@@ -24,11 +24,7 @@ _HOST = re.compile(r"(?:(?P<username>[\w.-]+)@)?(?P<host>[\w.-]+)(?::(?P<port>\d
 
 @contextmanager
 def ssh_cluster(master: str, settings: ClusterConfig, keys: Keys | None) -> Iterator[Any]:
-    """Run a Dask cluster with `num_workers` workers on each host during the block.
-
-    Raises:
-        ConfigError: `master` names no hosts, or asyncssh is not installed.
-    """
+    """Run a Dask cluster with `num_workers` workers on each host during the block."""
     try:
         import asyncssh  # noqa: F401 (our error names the extra to install)
     except ImportError as error:
@@ -69,11 +65,7 @@ def ssh_cluster(master: str, settings: ClusterConfig, keys: Keys | None) -> Iter
 
 
 def parse(master: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield each host, with its options for asyncssh.
-
-    Raises:
-        ConfigError: `master` names no hosts.
-    """
+    """Yield each host, with its options for asyncssh."""
     for text in master.removeprefix(PREFIX).split(","):
         found = _HOST.fullmatch(text)
         if found is None:

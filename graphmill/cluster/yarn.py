@@ -68,11 +68,7 @@ class Containers:
         self._keeper = threading.Thread(target=self._keep, daemon=True, name="yarn-containers")
 
     def start(self) -> None:
-        """Submit the first application, and wait for its workers.
-
-        Raises:
-            ClusterError: no worker has started in time; the message quotes YARN.
-        """
+        """Submit the first application, and wait for its workers."""
         wanted, timeout_s = self.settings.num_workers, self.settings.start_timeout_s
         application = self._submit(wanted)
         deadline = time.monotonic() + timeout_s
@@ -193,12 +189,7 @@ class Containers:
 
 @contextmanager
 def yarn_cluster(master: str, settings: ClusterConfig, keys: Keys | None) -> Iterator[Any]:
-    """Run a scheduler in this process, and workers in YARN containers, during the block.
-
-    Raises:
-        ConfigError: this machine has no YARN client, or a setting is wrong.
-        ClusterError: no worker has started in time.
-    """
+    """Run a scheduler in this process, and workers in YARN containers, during the block."""
     # In a container, cluster.host would be that of the machine that has submitted the driver.
     host = get_ip() if DRIVER_VARIABLE in os.environ else settings.host or get_ip()
     with (

@@ -32,11 +32,7 @@ log = logging.getLogger("graphmill")
 
 
 def with_v1_names(raw: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a configuration with the names of PBG's version 1 in place of older ones.
-
-    Raises:
-        ConfigError: a key of January 2019 has no counterpart.
-    """
+    """Return a configuration with the names of PBG's version 1 in place of older ones."""
     filled = {_v1_name(key): value for key, value in raw.items()}
     if isinstance(filled.get("entities"), Mapping):
         filled["entities"] = {name: _snake_keys(entity) for name, entity in filled["entities"].items()}
@@ -94,11 +90,7 @@ def bare(kind: Any) -> Any:
 
 
 def _found(path: Sequence[str]) -> tuple[list[str], Any]:
-    """Return the keys of version 1 along a path of PBG's configuration, and the type of the last.
-
-    Raises:
-        KeyError: there is no such key.
-    """
+    """Return the keys of version 1 along a path of PBG's configuration, and the type of the last."""
     keys: list[str] = []
     kind: Any = PbgConfig
     for key in path:

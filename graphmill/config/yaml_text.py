@@ -130,10 +130,6 @@ def lines(text: str) -> dict[Place, int]:
 
 
 def compose(text: str) -> yaml.Node | None:
-    """Parse YAML to nodes, which know their places in the text.
-
-    Raises:
-        yaml.YAMLError: the text is not YAML.
-    """
+    """Parse YAML to nodes, which know their places in the text."""
     found: yaml.Node | None = yaml.compose(text, _Yaml)
     return found

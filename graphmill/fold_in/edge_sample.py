@@ -51,11 +51,7 @@ EdgeSample = Mapping[tuple[str, str], RelationEdges]
 
 
 def sample_edges(config: Config, tables: Mapping[str, EntityTable], num_relations: int) -> EdgeSample:
-    """Read the beginnings of a few buckets, evenly spaced; the sample is empty if the edges are gone.
-
-    Raises:
-        FormatError: a bucket is damaged, or has edges of other entities or relations.
-    """
+    """Read the beginnings of a few buckets, evenly spaced; the sample is empty if the edges are gone."""
     edge_path, buckets = config.split_path(TRAIN_SPLIT), _some_buckets(config)
     missing = [uri for each in buckets if not storage.exists(uri := edge_buckets.bucket_uri(edge_path, each))]
     if missing:

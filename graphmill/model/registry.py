@@ -110,11 +110,7 @@ class Registry:
         return self.registry.get(name)
 
     def get_class(self, name: str) -> type:
-        """Look up a plug-in.
-
-        Raises:
-            ConfigError: the name is unknown.
-        """
+        """Look up a plug-in."""
         found = self.find(name)
         if found is None:
             raise ConfigError(self.unknown(name))

@@ -66,11 +66,7 @@ def write_comparison(runs: Sequence[Run], uri: str) -> None:
 
 
 def page_of(run: Run, labels: Labels | None = None, before: Run | None = None) -> Page:
-    """Make the page of a run; a section about a stage needs the stage to be done.
-
-    Raises:
-        GraphMillError: the labels cannot be read.
-    """
+    """Make the page of a run; a section about a stage needs the stage to be done."""
     record = run.record
     stages = {name: mapping(run.stages, name) for name in run.stages}
     done = {name: entry for name, entry in stages.items() if entry.get("status") == "done"}

@@ -56,12 +56,7 @@ def last_of(uri: str) -> Link | None:
 
 
 def read(uri: str) -> Link | None:
-    """Read a lock file, if there is one.
-
-    Raises:
-        FormatError: the file holds something else.
-        StorageError: the file cannot be read.
-    """
+    """Read a lock file, if there is one."""
     for wait_s in (_SETTLE_S, 0.0):
         found = storage.status(uri)
         if found is None or found.is_dir:

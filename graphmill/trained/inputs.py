@@ -41,11 +41,7 @@ class Inputs:
     """Digests of the version and of the raw ids when they were found; None: files of this process."""
 
     def check_unchanged(self) -> None:
-        """Refuse files that another run has replaced since they were found.
-
-        Raises:
-            LockedError: vectors or raw ids are others.
-        """
+        """Refuse files that another run has replaced since they were found."""
         if self.digests not in (None, _digests(self.checkpoint_path, self.version, self.entity_path)):
             raise LockedError(
                 f"{self.checkpoint_path}, {self.entity_path}: another run has replaced vectors or ids while "

@@ -52,11 +52,7 @@ def fit(
     *,
     has_scale: bool,
 ) -> Codec:
-    """Fit the codec of a type.
-
-    Raises:
-        FormatError: the vectors are damaged, or too large to be encoded.
-    """
+    """Fit the codec of a type."""
     if precision == "int8":
         return _fit_ranges(client, table, prepare)
     if precision == "pq":

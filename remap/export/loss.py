@@ -47,11 +47,7 @@ def measure(
     client: Client,
     claim: Claim = NO_CLAIM,
 ) -> dict[str, Any]:
-    """Rank with the vectors of the run and with decoded ones; return the metrics of both.
-
-    Raises:
-        FormatError: the checkpoint or edges are damaged.
-    """
+    """Rank with the vectors of the run and with decoded ones; return the metrics of both."""
     storage.delete(folder)
     decoded_path = storage.join(folder, "checkpoint")
     write_decoded(config, inputs, tables, sources, decoded_path, client)

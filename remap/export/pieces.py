@@ -86,11 +86,7 @@ def write_array(uri: str, array: Array) -> None:
 
 
 def read_array(uri: str) -> Array:
-    """Read a file of numpy.
-
-    Raises:
-        FormatError: it is damaged.
-    """
+    """Read a file of numpy."""
     try:
         return np.lib.format.read_array(io.BytesIO(storage.read_bytes(uri)), allow_pickle=False)
     except ValueError as error:

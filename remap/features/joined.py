@@ -70,12 +70,7 @@ class Joining:
 
 
 def write_part(joining: Joining, read: ReadRows, group: Any, uri: str, counts_uri: str) -> dict[str, Any]:
-    """Write the file of one piece, unless an earlier run has; return counts by column, and its checksum.
-
-    Raises:
-        RawTableError: the table cannot be read.
-        FormatError: a vector is damaged, not finite, or too large.
-    """
+    """Write the file of one piece, unless an earlier run has; return counts by column, and its checksum."""
     if storage.exists(counts_uri):  # written last
         found: dict[str, Any] = storage.read_json(counts_uri)
         return found
@@ -107,11 +102,7 @@ def write_part(joining: Joining, read: ReadRows, group: Any, uri: str, counts_ur
 
 
 def find_vectors(table: EntityTable, ids: pa.Array) -> tuple[Numbers, Floats]:
-    """Find numbers and vectors of a few ids (string [Q]); a Dask task.
-
-    Raises:
-        FormatError: a vector is damaged, not finite, or too large.
-    """
+    """Find numbers and vectors of a few ids (string [Q]); a Dask task."""
     numbers = table.find(ids)
     vectors_QD = table.gather(numbers)
     check_magnitude(vectors_QD, f"{table.inputs.checkpoint_path}: {table.entity_type!r}")

@@ -97,11 +97,7 @@ def similar_of(request: Request, table: EntityTable, client: Client) -> Similar 
 
 
 def folded_parts(folder: str, entity_type: str, dimension: int) -> list[str]:
-    """Files of folded ids of a type.
-
-    Raises:
-        ConfigError: their vectors have another length: they are of another run.
-    """
+    """Files of folded ids of a type."""
     uri = storage.join(folder, entity_type)
     found = sorted(each.uri for each in storage.list_dir(uri) if remapped.is_part(each.uri))
     if found and (length := remapped.shape_of(folder, entity_type, 0)[1]) != dimension:

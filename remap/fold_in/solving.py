@@ -43,11 +43,7 @@ def solve_group(
     max_edges: int,
     folder: str,
 ) -> tuple[dict[str, int], Checksums]:
-    """Write the vectors of one group; return counts of ids, of ids without edges, of edges, and checksums.
-
-    Raises:
-        FormatError: a vector of the run is damaged, or too large.
-    """
+    """Write the vectors of one group; return counts of ids, of ids without edges, of edges, and checksums."""
     number = batch_number(sorting, entity_type, group)
     rows = pa.concat_tables(_read_batch(uri, number) for uri in sorted_uris).sort_by(_ORDER).combine_chunks()
     encoded = rows["id"].combine_chunks().dictionary_encode()  # in order: ids are sorted

@@ -65,11 +65,7 @@ _JOURNAL = TypeAdapter(Journal)
 
 
 def describe_inputs(uris: Iterable[str]) -> list[Input]:
-    """Record the sizes and times of the inputs, before a task reads them.
-
-    Raises:
-        NotFoundError: an input is gone.
-    """
+    """Record the sizes and times of the inputs, before a task reads them."""
     inputs = []
     for uri in uris:
         if (status := storage.status(uri)) is None:
@@ -101,11 +97,7 @@ def discarded_on_error(roots: Sequence[str]) -> Iterator[None]:
 
 
 def read_journal(root: str) -> Journal | None:
-    """Read the journal of an interrupted job; None without a journal.
-
-    Raises:
-        FormatError: the journal is damaged or of another version.
-    """
+    """Read the journal of an interrupted job; None without a journal."""
     uri = work_uri(root, JOURNAL)
     if not storage.exists(uri):
         return None
@@ -123,9 +115,6 @@ def check_places(journal: Journal, named: Sequence[str]) -> None:
     """Refuse a journal with places outside the folders `named` by the command: anybody can write a journal.
 
     A folder beside them that holds the same journal belongs to the job too.
-
-    Raises:
-        FormatError: a place is outside.
     """
     beside = [
         root for root in journal.roots if any(storage.within(storage.parent(each), root) for each in named)
@@ -152,10 +141,6 @@ def finish(journal: Journal, count_rows: CountRows, claim: Claim = NO_CLAIM) -> 
     """Do or repeat the work of the journal; return whether all inputs were unchanged.
 
     An input that has changed since the job read it is kept.
-
-    Raises:
-        StorageError: a table is missing or lacks rows; no input has been deleted.
-        LockedError: another job has taken over.
     """
     claim.check()
     for root in journal.roots:

@@ -47,23 +47,14 @@ class OutputFile:
 
 
 def check_folders(options: Options) -> None:
-    """Refuse missing folders, before the job creates anything in them.
-
-    Raises:
-        NotFoundError: a folder is missing.
-    """
+    """Refuse missing folders, before the job creates anything in them."""
     for flag, uri in (("--node-emb-dir", options.node_emb_dir), ("--prediction-dir", options.prediction_dir)):
         if uri is not None and not storage.is_dir(uri):
             raise NotFoundError(f"{flag} {uri}: there is no such folder")
 
 
 def find_outputs(options: Options) -> tuple[list[OutputFile], list[str]]:
-    """Find all output tables, and all input files, including input files without rows.
-
-    Raises:
-        NotFoundError: a file is missing.
-        FormatError: a file does not follow its format page, or does not fit the files beside it.
-    """
+    """Find all output tables, and all input files, including input files without rows."""
     found: list[OutputFile] = []
     if options.node_emb_dir is not None:
         found += _embeddings(options, options.node_emb_dir)

@@ -72,12 +72,7 @@ class MapPlan:
 
 
 def plan_map(mapping_path: str, entity_type: str, folder: str) -> MapPlan:
-    """Plan the parts of the map of a type, from the footers of the files alone.
-
-    Raises:
-        NotFoundError: there is no map of the type.
-        FormatError: a file is not one of a map.
-    """
+    """Plan the parts of the map of a type, from the footers of the files alone."""
     files = id_maps.list_raw_id_map(mapping_path, entity_type)
     parts: list[MapPart] = []
     for file in files:
@@ -111,11 +106,7 @@ class IdTable:
         return pa.int64() if self.plan.is_integer else pa.string()
 
     def take(self, nids: Numbers, where: str, first_row: int) -> pa.ChunkedArray:
-        """Look up the raw ids of integer ids [n]; errors name `where`, and count rows from `first_row`.
-
-        Raises:
-            FormatError: an id is not in the map.
-        """
+        """Look up the raw ids of integer ids [n]; errors name `where`, and count rows from `first_row`."""
         if (row := _first_outside(nids, self.plan.num_ids)) is not None:
             raise FormatError(
                 f"{where}: row {first_row + row}: the id is {nids[row]}; expected 0 to "

@@ -52,9 +52,6 @@ def check_ranks(client: Client, outputs: Sequence[OutputFile], num_ids: dict[str
 
     Pairs of ids may come again: a graph may have several edges between two nodes. GraphStorm may save some
     of the ids alone, so missing ones are a warning. `num_ids` are those of each type's map.
-
-    Raises:
-        FormatError: an id comes again.
     """
     ranks: dict[tuple[str, str, str], dict[str, RankRows]] = {}
     for output in outputs:
@@ -80,11 +77,7 @@ def check_ranks(client: Client, outputs: Sequence[OutputFile], num_ids: dict[str
 
 
 def check_share(ranks: Sequence[RankRows], start: int, stop: int) -> None:
-    """Refuse an id among start..stop that comes again in the files of these ranks; a Dask task.
-
-    Raises:
-        FormatError: an id comes again.
-    """
+    """Refuse an id among start..stop that comes again in the files of these ranks; a Dask task."""
     seen, num_inside = np.zeros(stop - start, np.bool_), 0
     for _, _, ids in _ids_of(ranks):
         own = ids[(ids >= start) & (ids < stop)] - start

@@ -27,11 +27,7 @@ log = logging.getLogger("graphmill")
 
 
 def open_index(folder: str, entity_type: str, tables: Sequence[VectorTable]) -> Any:
-    """Read the index of a type's tables, or make the index if the tables have changed since.
-
-    Raises:
-        ConfigError: faiss is not installed.
-    """
+    """Read the index of a type's tables, or make the index if the tables have changed since."""
     try:
         import faiss
     except ImportError as error:

@@ -16,11 +16,7 @@ EXACT_ROWS = 5_000_000
 
 
 def find_id(tables: dict[str, list[VectorTable]], raw_id: str, entity_type: str | None) -> tuple[str, Floats]:
-    """Find the type and the vector [D] of an id, in `entity_type` or in the first type that has the id.
-
-    Raises:
-        NotFoundError: there is no such type, or no such id.
-    """
+    """Find the type and the vector [D] of an id, in `entity_type` or in the first type that has the id."""
     if entity_type is not None and entity_type not in tables:
         raise NotFoundError(f"--type {entity_type}: {suggestion(entity_type, tables, 'expected one of')}")
     searched = [entity_type] if entity_type else list(tables)

@@ -29,11 +29,7 @@ class VectorTable:
     num_rows: int
 
     def batches(self) -> Iterator[tuple[pa.Array, Floats]]:
-        """Read ids (string [N]) and vectors [N, D].
-
-        Raises:
-            FormatError: the file is damaged, the vectors differ in length, or there are nulls.
-        """
+        """Read ids (string [N]) and vectors [N, D]."""
         with open_parquet(self.uri, storage.manifest_of_table(self.uri)) as parquet:
             for _, (ids, lists) in iter_columns(parquet, self.uri, [self.ids, self.vectors], BATCH_ROWS):
                 if not len(ids):
@@ -58,12 +54,7 @@ def batches(tables: Iterable[VectorTable]) -> Iterator[tuple[pa.Array, Floats]]:
 
 
 def find_types(folder: str) -> dict[str, list[VectorTable]]:
-    """Find the tables of each type, in the order of their names.
-
-    Raises:
-        NotFoundError: there are none.
-        FormatError: a file has no column of ids, or of vectors, or several.
-    """
+    """Find the tables of each type, in the order of their names."""
     found = {
         storage.name(entry.uri): [
             _open(each.uri) for each in storage.list_dir(entry.uri) if each.uri.endswith(".parquet")

@@ -90,12 +90,7 @@ def split_into_files(batches: Iterator[Rows], rows_per_file: int | None) -> Iter
 
 
 def read_ids(uri: str) -> pa.Array:
-    """Read the raw ids of a file or folder of ids.
-
-    Raises:
-        NotFoundError: there is no such file.
-        FormatError: there is no such column.
-    """
+    """Read the raw ids of a file or folder of ids."""
     return _read_ids(uri, json.dumps(record.describe_inputs([uri])))
 
 

@@ -80,9 +80,6 @@ def write_answers(asked: Asked, chunk: Chunk, uri: str, done_uri: str | None = N
     file's checksum.
 
     The same go to the file `done_uri`, written last.
-
-    Raises:
-        FormatError: a vector or a parameter is damaged, not finite, or too large.
     """
     ids, number_Q = _read_chunk(asked, chunk)
     number_U = distinct(number_Q[number_Q != UNKNOWN])

@@ -44,10 +44,6 @@ def prepare(
 
     A task then takes as many queries as its memory allows, because each task reads the lists. What a killed
     command has decided stays. `candidates_from` describes the vectors of the candidates.
-
-    Raises:
-        ConfigError: faiss is needed and not installed.
-        FormatError: vectors are damaged, not finite, or too large.
     """
     uri, table = storage.join(folder, HOW), asked.candidates
     cost = Cost(

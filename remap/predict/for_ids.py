@@ -39,11 +39,7 @@ log = logging.getLogger("graphmill")
 
 
 def asked_of(config: Config, question: Question, inputs: Inputs, tables: Mapping[str, EntityTable]) -> Asked:
-    """Make of a question what every task gets.
-
-    Raises:
-        ConfigError: the memory does not suffice, or the checkpoint lacks a parameter of the relation.
-    """
+    """Make of a question what every task gets."""
     relation, side = relation_asked(config, question, inputs), question.side
     queries, candidates = tables[relation.types[side.other]], tables[relation.types[side]]
     k = max(1, min(question.k, candidates.num_entities))
@@ -67,11 +63,7 @@ def _is_no_answer_to_itself(config: Config, question: Question, relation: Relati
 
 
 def relation_asked(config: Config, question: Question, inputs: Inputs) -> Relation:
-    """Make the relation that answers.
-
-    Raises:
-        ConfigError: there is none, or the checkpoint lacks a parameter of it.
-    """
+    """Make the relation that answers."""
     if question.cosine:
         return similar.relation_of(config, question)
     names = relation_names(config)
@@ -158,11 +150,7 @@ def _write(
 
 
 def _find(asked: Asked, ids_uri: str, folder: str, client: Client) -> tuple[list[Chunk], dict[str, Any]]:
-    """Find the entities of the given ids; return pieces for the tasks, and counts.
-
-    Raises:
-        ConfigError: the run knows none of the ids.
-    """
+    """Find the entities of the given ids; return pieces for the tasks, and counts."""
     pieces = given.cut(given.iter_ids(ids_uri), storage.join(folder, "given"), _PIECE_IDS, 64 << 20)
     may_have_header = given.may_have_header(ids_uri)
     found = run_tasks(

@@ -97,11 +97,7 @@ def open_lists(folder: str, made_from: Mapping[str, Any]) -> Lists | None:
 
 @contextmanager
 def opened(uri: str) -> Iterator[h5py.File]:
-    """Open a file of lists.
-
-    Raises:
-        FormatError: the file is damaged, or the block reads a part that is.
-    """
+    """Open a file of lists."""
     with storage.open_hdf5(uri) as hdf5:
         try:
             yield hdf5
@@ -112,11 +108,7 @@ def opened(uri: str) -> Iterator[h5py.File]:
 
 
 def read(uri: str, name: str) -> Any:
-    """Read a whole dataset of a small file.
-
-    Raises:
-        FormatError: the file is damaged.
-    """
+    """Read a whole dataset of a small file."""
     with opened(uri) as hdf5:
         return hdf5[name][:]
 

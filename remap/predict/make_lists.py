@@ -44,12 +44,7 @@ def num_lists_for(num_candidates: int, dimension: int, memory_bytes: int) -> int
 def make_lists(
     asked: Asked, num_lists: int, folder: str, made_from: Mapping[str, Any], client: Client
 ) -> Lists:
-    """Return the lists in a folder, made anew or completed unless they are finished.
-
-    Raises:
-        ConfigError: faiss is not installed.
-        FormatError: a vector is not finite, or too large.
-    """
+    """Return the lists in a folder, made anew or completed unless they are finished."""
     found = lists.open_lists(folder, made_from)
     if found is not None:
         log.info("predict: the lists in %s are used again", folder)
@@ -88,11 +83,7 @@ def make_lists(
 
 
 def check_faiss() -> Any:
-    """Import faiss.
-
-    Raises:
-        ConfigError: it is not installed.
-    """
+    """Import faiss."""
     try:
         import faiss
     except ImportError as error:

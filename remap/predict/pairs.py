@@ -60,9 +60,6 @@ class AskedPairs:
 def write_scores(asked: AskedPairs, piece_uri: str, uri: str) -> tuple[dict[str, int], Checksums]:
     """Write the scores of one piece of the pairs; return the numbers of pairs and of those without score, and
     checksums.
-
-    Raises:
-        FormatError: a vector or a parameter is damaged, not finite, or too large.
     """
     pairs = read_piece(piece_uri)
     if "relation" not in pairs.column_names:

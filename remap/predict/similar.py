@@ -10,11 +10,7 @@ NAME = "cosine"
 
 
 def relation_of(config: Config, question: Question) -> Relation:
-    """Make the relation whose score of two ids is the cosine of their vectors.
-
-    Raises:
-        ConfigError: there is no such type, or the two types have vectors of different lengths.
-    """
+    """Make the relation whose score of two ids is the cosine of their vectors."""
     types = list(config.entities)
     if question.id_type is None and len(types) > 1:
         raise ConfigError(f"--type: missing; the run has {', '.join(types[:10])}")

@@ -14,9 +14,6 @@ def tiles(
     """Cut vectors into tiles [size, D], padded with zeros, and make queries or candidates of each.
 
     Yields the first row of each tile, and the tile. With `step`, a tile has fewer rows than its size.
-
-    Raises:
-        FormatError: a number is not finite, or too large; `where` names the vectors.
     """
     step = step or size
     for start in range(0, len(vectors), step):

@@ -24,11 +24,7 @@ def folder_of(to: str) -> str:
 
 
 def begin(to: str, made_from: Mapping[str, Any]) -> str:
-    """Return the folder, with what a killed command has left there if it was asked the same.
-
-    Raises:
-        ConfigError: the folder is not ours.
-    """
+    """Return the folder, with what a killed command has left there if it was asked the same."""
     storage.recover(to)
     folder = folder_of(to)
     uri = storage.join(folder, MADE_FROM)

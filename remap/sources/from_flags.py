@@ -66,11 +66,7 @@ def _yaml(name: str, value: Any) -> str:
 
 
 def _cut_tables(checkpoint: Checkpoint, given: dict[str, Any]) -> dict[str, int]:
-    """The same number of partitions for every table with a map of ids, by the largest one.
-
-    Raises:
-        ConfigError: there is no such table.
-    """
+    """The same number of partitions for every table with a map of ids, by the largest one."""
     maps = parse_id_maps(given["id_maps"])
     IdMaps(maps).check_types(list(checkpoint.counts), checkpoint.uri)
     sizes = [sum(checkpoint.counts[name]) * 4 * checkpoint.dimensions[name] for name in maps]

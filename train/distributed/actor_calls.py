@@ -14,12 +14,7 @@ CONNECT_S = 5.0  # Dask knocks at a lost worker's door for 30 s, and others woul
 
 
 def call(worker: Worker, address: str, actor: str, method: str, *arguments: Any) -> Any:
-    """The result of a method of the actor with the key `actor`; any thread but the event loop's may call.
-
-    Raises:
-        OSError: the actor's worker is gone, or does not answer the door for CONNECT_S seconds.
-        KeyError: the worker has no such actor.
-    """
+    """The result of a method of the actor with the key `actor`; any thread but the event loop's may call."""
 
     async def ask() -> Any:
         serialized = [to_serialize(each) for each in arguments]

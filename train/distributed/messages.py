@@ -81,11 +81,7 @@ class WorkerChannel:
         self._worker.log_event(self.topic, {"kind": kind, "task": self._task, **content})
 
     def ask(self, kind: str, **content: Any) -> Message:
-        """Send a message to the coordinator, and wait for its answer.
-
-        Raises:
-            CancelledError: the task has been cancelled.
-        """
+        """Send a message to the coordinator, and wait for its answer."""
         self.send(kind, **content)
         # Waiting here, not with a timeout at the scheduler, which would log each timeout as an error.
         answer = asyncio.run_coroutine_threadsafe(self._answer(), self._client.loop.asyncio_loop)
@@ -101,11 +97,7 @@ class WorkerChannel:
         return answer
 
     def report_progress(self, num_edges: int, loss: float) -> None:
-        """Send the bucket's progress, at most twice per second, and less often with many workers.
-
-        Raises:
-            CancelledError: the task has been cancelled.
-        """
+        """Send the bucket's progress, at most twice per second, and less often with many workers."""
         progress.stop_if_cancelled()
         now = time.monotonic()
         if now - self._progress_sent_s >= self._progress_s:

@@ -67,11 +67,7 @@ class PartitionExchange:
         self._writing: dict[Entry, Future[None]] = {}
 
     def take(self, sources: Mapping[PartitionKey, Source]) -> dict[PartitionKey, Table]:
-        """The tables of a bucket, which nobody else gets until they are put back.
-
-        Raises:
-            PartitionLostError: one of them is nowhere; the others are as they were.
-        """
+        """The tables of a bucket, which nobody else gets until they are put back."""
         entries = {(key, source.revision): source for key, source in sources.items()}
         coming, self._coming, self._wanted = self._coming, {}, set()
         for entry in coming.keys() - entries.keys():
@@ -145,9 +141,6 @@ class PartitionExchange:
         """Write revisions of partitions, from memory or from where they are; returns the new files.
 
         A file of a temporary folder is as good as another where storage makes no copies.
-
-        Raises:
-            PartitionLostError: one of them is nowhere.
         """
         saved = []
         for key, source in sorted(sources.items()):

@@ -127,11 +127,7 @@ def batches(
 
 
 def call_from_worker(worker: Worker, holder: Holder, method: str, *arguments: Any) -> Any:
-    """Call a method of a ShardServer about the holder's shard, from another worker.
-
-    Raises:
-        ShardLostError: its worker is lost, or it does not hold the shard.
-    """
+    """Call a method of a ShardServer about the holder's shard, from another worker."""
     try:
         return actor_calls.call(worker, holder.address, holder.server, method, holder.number, *arguments)
     except (OSError, KeyError) as error:
@@ -139,11 +135,7 @@ def call_from_worker(worker: Worker, holder: Holder, method: str, *arguments: An
 
 
 def call(actor: Any, method: str, *arguments: Any, timeout_s: float = CALL_S) -> Any:
-    """Call a method of a ShardServer, from the client.
-
-    Raises:
-        ShardLostError: its worker is lost, or it does not hold the shard.
-    """
+    """Call a method of a ShardServer, from the client."""
     try:
         return getattr(actor, method)(*arguments).result(timeout=timeout_s)
     except (OSError, RuntimeError) as error:  # a timeout is an OSError; Dask raises both for a lost actor

@@ -162,11 +162,7 @@ class SharedState:
         return [(first + number) % num for number in range(num)]
 
     def _patiently(self, shard: int, exchange: Exchange, **arguments: Any) -> None:
-        """Exchange with a shard; if it is lost, wait until another worker holds it.
-
-        Raises:
-            CancelledError: the task has been cancelled.
-        """
+        """Exchange with a shard; if it is lost, wait until another worker holds it."""
         while True:
             with suppress(ShardLostError):
                 return exchange(shard, **arguments)

@@ -142,12 +142,7 @@ class WorkerPool:
             return None
 
     def poll(self, *, start_tasks: bool) -> list[Loss]:
-        """Return the workers that were lost; with `start_tasks`, give each free worker a task.
-
-        Raises:
-            ClusterError: the cluster has had no worker for NO_WORKER_S, or went away.
-            Exception: a task has raised it.
-        """
+        """Return the workers that were lost; with `start_tasks`, give each free worker a task."""
         self._look(start_tasks=start_tasks)
         lost, self._lost = self._lost, []
         return lost

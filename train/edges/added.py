@@ -43,11 +43,7 @@ def why_whole(config: PbgConfig) -> str | None:
 
 
 def trained_share(config: Config, path: str, num_edges: int) -> float:
-    """Share of the edges of a folder, of `num_edges`, that an epoch of a delta trains; about.
-
-    Raises:
-        FormatError: a bucket is missing or damaged, or does not say where its edges come from.
-    """
+    """Share of the edges of a folder, of `num_edges`, that an epoch of a delta trains; about."""
     with ThreadPoolExecutor(_NUM_READING) as pool:
         counts = pool.map(partial(_num_added, path), all_buckets(config))
         num_added = sum(counts)

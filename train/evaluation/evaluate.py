@@ -137,11 +137,7 @@ def blocks(config: Config, graph: Graph) -> tuple[Slots, int]:
 def edges_to_rank(
     execution: Execution, slots: Slots, path: str, most: int | None = None
 ) -> tuple[Triples, Extent]:
-    """The edges of a split, or a sample of them; at most `most`, and then a quarter of a larger sample.
-
-    Raises:
-        FormatError: there are none.
-    """
+    """The edges of a split, or a sample of them; at most `most`, and then a quarter of a larger sample."""
     config = slots.config
     groups = grouped(all_buckets(config), _FEW_BUCKETS)
     counts = execution.run(tasks.count_edges, [(path, each) for each in groups], "evaluate: counting edges")

@@ -35,11 +35,7 @@ def obstacle_to_ranking(config: Config, path: str) -> str:
 
 
 def check_same_model(config: Config) -> None:
-    """Refuse a checkpoint of another model: its parameters would give other scores.
-
-    Raises:
-        ConfigError: the checkpoint was trained with another model.
-    """
+    """Refuse a checkpoint of another model: its parameters would give other scores."""
     try:
         saved = score_settings(pbg_checkpoint.read_config(config.checkpoint_path))
     except NotFoundError:

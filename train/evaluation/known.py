@@ -88,11 +88,7 @@ class Endpoints:
 
 
 def scan(slots: Slots, edges: Triples, queries: Mapping[Side, Queries], pieces: Iterable[Piece]) -> Found:
-    """Read pieces of bucket files, and find what concerns the ranked `edges`.
-
-    Raises:
-        FormatError: a file is damaged, or an edge has a relation or an entity that does not exist.
-    """
+    """Read pieces of bucket files, and find what concerns the ranked `edges`."""
     endpoints = Endpoints(slots, edges)
     degrees = np.zeros(len(endpoints), np.int64)
     cells: dict[Side, list[Numbers]] = {side: [np.empty(0, np.int64)] for side in Side}

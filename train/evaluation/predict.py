@@ -274,11 +274,7 @@ def _new_folder(output: str, claim: Claim) -> Iterator[str]:
 
 
 def read_labels(uri: str, columns: Sequence[str]) -> tuple[pa.Array, list[str]]:
-    """Raw ids and labels of a table in parquet or CSV, without rows that lack one of them.
-
-    Raises:
-        ConfigError: a column is missing, or an id is there twice.
-    """
+    """Raw ids and labels of a table in parquet or CSV, without rows that lack one of them."""
     with storage.open_input(uri) as stream:
         if uri.endswith(".parquet"):
             parquet = pq.ParquetFile(stream)

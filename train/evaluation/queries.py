@@ -103,11 +103,7 @@ class Slots:
     def read_checked(
         self, path: str, bucket: Bucket, start: int = 0, stop: int | None = None
     ) -> Iterator[edge_buckets.Edges]:
-        """Edges start..stop of a bucket file as they are there, at most READ_EDGES at a time.
-
-        Raises:
-            FormatError: the file is damaged, or an edge has a relation or an entity that does not exist.
-        """
+        """Edges start..stop of a bucket file as they are there, at most READ_EDGES at a time."""
         uri = edge_buckets.bucket_uri(path, bucket)
         limits = {side: self.places(side, getattr(bucket, side.value))[1] for side in Side}
         stop = edge_buckets.count_edges(path, bucket) if stop is None else stop

@@ -71,11 +71,7 @@ class Ranker:
 
 
 def prepare(ranker: Ranker, queries: Queries, take: Take) -> tuple[Tensor, Tensor]:
-    """Queries [Q, D], and the scores of the edges themselves [E] float64, in the order of the queries.
-
-    Raises:
-        FormatError: an edge's score is not finite.
-    """
+    """Queries [Q, D], and the scores of the edges themselves [E] float64, in the order of the queries."""
     slots, side = queries.slots_of_types, queries.side
     vectors_QD = gather(slots, take, side.other, queries.rel, queries.slots)
     _make_queries(ranker, queries, vectors_QD)

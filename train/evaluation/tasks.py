@@ -147,12 +147,7 @@ class Counted(NamedTuple):
 
 
 def look(config: Config, version: int | None) -> Graph:
-    """Read what an evaluation has to know of the graph.
-
-    Raises:
-        NotFoundError: there is no checkpoint.
-        ConfigError: num_gpus asks for a GPU and there is none.
-    """
+    """Read what an evaluation has to know of the graph."""
     context = _context(config, version)
     rows = {name: list(counts) for name, counts in context.num_rows.items()}
     return Graph(context.version, rows, context.num_relations, context.relation_names())
@@ -198,11 +193,7 @@ def take_rows(part: Part, key: PartitionKey) -> None:
 
 
 def make_queries(part: Part, side: Side) -> None:
-    """Write the queries of one side, and the edges' own scores.
-
-    Raises:
-        FormatError: an edge's score is not finite.
-    """
+    """Write the queries of one side, and the edges' own scores."""
     from torch import from_numpy
 
     from train.evaluation import ranker

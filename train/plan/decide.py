@@ -67,11 +67,7 @@ def can_rank(config: Config, device: torch.device) -> bool:
 
 
 def engine_of(config: Config, device: torch.device, reasons: list[str]) -> Engine:
-    """Choose the engine of the steps; adds to `reasons` the obstacles to a faster engine.
-
-    Raises:
-        ConfigError: train.engine is `fused`, and the kernels cannot train the configuration on this device.
-    """
+    """Choose the engine of the steps; adds to `reasons` the obstacles to a faster engine."""
     choice = config.section(TrainConfig).engine
     if choice == "plain":
         return "plain"

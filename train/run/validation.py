@@ -37,11 +37,7 @@ def reopen(config: Config) -> None:
 
 
 def check_split(config: Config, coming: Collection[str] = ()) -> None:
-    """Check that there are edges to validate on; other stages will write the folders `coming`.
-
-    Raises:
-        ConfigError: there are none.
-    """
+    """Check that there are edges to validate on; other stages will write the folders `coming`."""
     split = config.section(TrainConfig).validate_split
     if split is None or storage.absolute(path := config.split_path(split)) in coming:
         return

@@ -41,11 +41,7 @@ class Earlier(NamedTuple):
 
 
 def read_earlier(config: Config, entity_path: str) -> Earlier:
-    """Read the model of the earlier run, which has these settings; `entity_path` has the ids of this run.
-
-    Raises:
-        FormatError: its checkpoint, entities or edges are damaged, or do not fit each other.
-    """
+    """Read the model of the earlier run, which has these settings; `entity_path` has the ids of this run."""
     inputs = find_inputs(config)
     tables = read_tables(config, inputs, solvable_types(config))
     kept = EarlierRows(entity_path).kept

@@ -41,9 +41,6 @@ def fitted(batches: Iterable[Floats], length: int, num_components: int) -> Proje
     """Fit a projection on batches of vectors [n, length]; the sums have float64.
 
     Rounding to float32 hides the last bits of the sums, which depend on the number of threads.
-
-    Raises:
-        FormatError: the vectors are longer than `MOST_LENGTH`.
     """
     if length > MOST_LENGTH:
         raise FormatError(

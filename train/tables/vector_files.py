@@ -64,21 +64,13 @@ class VectorFiles:
 
     @property
     def length(self) -> int:
-        """Length of the vectors, L; 0 where there is none.
-
-        Raises:
-            FormatError: the first vector is null or not finite.
-        """
+        """Length of the vectors, L; 0 where there is none."""
         if self._length is None:
             next(self.batches(), None)
         return self._length or 0
 
     def batches(self) -> Iterator[Batch]:
-        """Read all rows, file by file.
-
-        Raises:
-            FormatError: an id or a number is null, a number is not finite, or lengths differ.
-        """
+        """Read all rows, file by file."""
         for number, uri in enumerate(self.uris):
             with open_parquet(uri, storage.manifest_of_table(uri)) as parquet:
                 yield from self._batches_of(number, uri, parquet)

@@ -61,11 +61,7 @@ class WarmStart:
         self._num_partitions = pbg_checkpoint.num_partitions(init_path, self.version)
 
     def has_type(self, entity_type: str) -> bool:
-        """Whether the checkpoint has embeddings of the type; a type without them is new.
-
-        Raises:
-            FormatError: the checkpoint has another number of partitions of the type.
-        """
+        """Whether the checkpoint has embeddings of the type; a type without them is new."""
         former = self._num_partitions.get(entity_type)
         current = self.config.entities[entity_type].num_partitions
         if former is None:
@@ -78,11 +74,7 @@ class WarmStart:
         return former is not None
 
     def load_model(self, model: Model, lr: float) -> Adagrad:
-        """Load the checkpoint's parameters into `model`, by name; return their optimizer.
-
-        Raises:
-            FormatError: a parameter has another shape, or dynamic relations have moved.
-        """
+        """Load the checkpoint's parameters into `model`, by name; return their optimizer."""
         uri = pbg_checkpoint.model_uri(self.path, self.version)
         state, optimizer_state, _ = pbg_checkpoint.read_model(self.path, self.version)
         grown = model.num_relations is not None

@@ -68,9 +68,6 @@ def write_sample(
     """Write the tuner's graph into the folder `target`: entities, edges/train, edges/valid.
 
     Of a graph with more than `most_read` edges, the buckets of the first partitions are read.
-
-    Raises:
-        ConfigError: there are too few edges.
     """
     buckets = _first_buckets(config, most_read)
     numbering = _Numbering(config, buckets)

@@ -72,11 +72,7 @@ class Tuner:
         return storage.join(self._folder, FILE)
 
     def run(self) -> Found:
-        """Search until the time is spent.
-
-        Raises:
-            ConfigError: there are too few edges, or the time does not suffice for two trials.
-        """
+        """Search until the time is spent."""
         self._made_from = self._fingerprint()
         self._read()
         graph = self._graph()

@@ -55,11 +55,7 @@ _DECODER = json.JSONDecoder(
 
 
 def parsed(line: bytes) -> dict[str, Any]:
-    """Parse a line; numbers keep their text.
-
-    Raises:
-        NoRowError: the line is no object.
-    """
+    """Parse a line; numbers keep their text."""
     try:
         value = _DECODER.decode(line.decode())
     except (ValueError, RecursionError) as error:
@@ -95,11 +91,7 @@ def _fits(number: str) -> bool:
 def row_of(
     value: Any, fields: Iterable[pa.Field], ids: Collection[Path], *, takes_others: bool, path: Path = ()
 ) -> dict[str, Any]:
-    """Return the values of an object for columns with these types; `ids` are those with raw ids.
-
-    Raises:
-        NoRowError: a value is of another type, or the object has other names where it may not.
-    """
+    """Return the values of an object for columns with these types; `ids` are those with raw ids."""
     if not isinstance(value, dict):
         raise _unlike("an object", value, path)
     row = {}

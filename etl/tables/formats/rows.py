@@ -74,11 +74,7 @@ class Rows:
         self._row = re.compile(rb"(?:%b%b)*+%b(?:\r\n?|\n)" % (field, delimiter, field))
 
     def first(self, *, is_header: bool) -> tuple[bytes, int]:
-        """Read up to the first row that is not blank; return it and the bytes up to its end; `b""`: none.
-
-        Raises:
-            RawTableError: a header breaks the rules of quotes, or a line is longer than `ROW_BYTES`.
-        """
+        """Read up to the first row that is not blank; return it and the bytes up to its end; `b""`: none."""
         while True:
             for kind, start, end, problem in self._scan():
                 if kind == "row" and (row := self.text[start:end].strip(b"\r\n")):
@@ -97,11 +93,7 @@ class Rows:
         return not self.text[start:].strip(b"\r\n")
 
     def blocks(self, skipped_bytes: int = 0) -> Iterator[bytes | Fault]:
-        """Yield the rows that begin after the first bytes in blocks, without comments; and faulty rows.
-
-        Raises:
-            RawTableError: a line is longer than `ROW_BYTES`.
-        """
+        """Yield the rows that begin after the first bytes in blocks, without comments; and faulty rows."""
         while len(self.text) < skipped_bytes and not self.is_whole:
             self._fill()
         self._drop(skipped_bytes)

@@ -135,11 +135,7 @@ class DeltaSnapshot:
 
 
 def at_folder(uri: str, version: int | str | None, allowed: Iterable[str]) -> DeltaSnapshot:
-    """Return a version of the table at `uri`; None: the newest.
-
-    Raises:
-        RawTableError: there is no such version, or the log lacks it.
-    """
+    """Return a version of the table at `uri`; None: the newest."""
     if isinstance(version, str) and not version.isdecimal():
         raise RawTableError(f"{uri}: expected a number as snapshot of Delta Lake, found {version!r}")
     entries = storage.list_dir(storage.join(uri, _LOG))

@@ -43,10 +43,6 @@ def deletion_vectors(
     """Return the deletion vector of each file that has one, by its path; `log` is in order.
 
     `paths` are those of all files of the table.
-
-    Raises:
-        FormatError: a deletion vector is of an unknown kind, or outside the table's folder; or the log does
-            not name a file.
     """
     newest: dict[str, Any] = {}
     for uri in log:
@@ -61,11 +57,7 @@ def deletion_vectors(
 
 
 def decoded(text: str) -> bytes:
-    """Return the bytes that a text in Z85 means.
-
-    Raises:
-        FormatError: the text is no Z85.
-    """
+    """Return the bytes that a text in Z85 means."""
     try:
         return base64.b85decode(text.translate(_AS_B85))
     except ValueError as error:

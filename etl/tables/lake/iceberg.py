@@ -161,11 +161,7 @@ class IcebergSnapshot:
 
 
 def at_folder(uri: str, snapshot: int | str | None, allowed: Iterable[str]) -> IcebergSnapshot:
-    """Return a snapshot of the table at `uri`, by the newest state in its folder.
-
-    Raises:
-        RawTableError: there is no such snapshot, or two states have the highest number.
-    """
+    """Return a snapshot of the table at `uri`, by the newest state in its folder."""
     numbers: dict[int, list[str]] = {}
     for entry in storage.list_dir(storage.join(uri, "metadata")):
         if METADATA.fullmatch(entry.uri) and (found := _NUMBER.fullmatch(storage.name(entry.uri))):
@@ -181,11 +177,7 @@ def at_folder(uri: str, snapshot: int | str | None, allowed: Iterable[str]) -> I
 
 
 def at_metadata(uri: str, snapshot: int | str | None, allowed: Iterable[str]) -> IcebergSnapshot:
-    """Return a snapshot of the table that a metadata.json describes.
-
-    Raises:
-        RawTableError: there is no such snapshot, or the file is something else.
-    """
+    """Return a snapshot of the table that a metadata.json describes."""
     root = storage.parent(storage.parent(uri))
     imported("pyiceberg.table", "iceberg", f"{root}: a table of Iceberg")
     from pyiceberg.table.metadata import TableMetadataUtil
@@ -198,11 +190,7 @@ def at_metadata(uri: str, snapshot: int | str | None, allowed: Iterable[str]) ->
 def in_catalog(
     catalog: str, table: str, snapshot: int | str | None, allowed: Iterable[str]
 ) -> IcebergSnapshot:
-    """Return a snapshot of a table of a catalog, which the configuration of pyiceberg names.
-
-    Raises:
-        RawTableError: the catalog has no such table, does not answer, or is not configured.
-    """
+    """Return a snapshot of a table of a catalog, which the configuration of pyiceberg names."""
     where = f"catalog {catalog}, table {table}"
     loading = imported("pyiceberg.catalog", "iceberg", where)
     from pyiceberg.utils.config import Config

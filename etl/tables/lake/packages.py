@@ -7,11 +7,7 @@ from graphmill.errors import RawTableError
 
 
 def imported(module: str, extra: str, what: str) -> Any:
-    """Import a module of an optional package.
-
-    Raises:
-        RawTableError: the package is not installed.
-    """
+    """Import a module of an optional package."""
     try:
         return import_module(module)
     except ImportError as error:

@@ -26,11 +26,7 @@ class Places:
     """Further folders that the user allows."""
 
     def uri_of(self, path: str) -> str:
-        """Return the URI of a file that the log names.
-
-        Raises:
-            FormatError: the file lies outside the table's folder.
-        """
+        """Return the URI of a file that the log names."""
         uri, recorded = plain_uri(path), plain_uri(self.recorded).rstrip("/") + "/"
         if self.recorded and uri.startswith(recorded):
             uri = storage.join(self.root, uri.removeprefix(recorded).lstrip("/"))

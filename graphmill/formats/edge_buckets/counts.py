@@ -30,11 +30,7 @@ def write_counts(edge_path: str, counts: Mapping[str, int], checksums: Checksums
 
 
 def known_counts(edge_path: str) -> dict[str, int]:
-    """Read the edges of the bucket files whose counts can be believed, by file name.
-
-    Raises:
-        FormatError: the file of counts is damaged.
-    """
+    """Read the edges of the bucket files whose counts can be believed, by file name."""
     manifest = storage.manifest_of(edge_path)
     checksums = storage.read_checksums(manifest.uri)
     if COUNTS not in checksums:

@@ -149,11 +149,7 @@ def added_rows(edge_path: str, bucket: Bucket) -> Int64:
 
 
 def read_bucket_origins(hdf5: h5py.File, uri: str) -> BucketOrigins | None:
-    """Read the origins of an open bucket; None if it says none.
-
-    Raises:
-        FormatError: they do not fit the edges.
-    """
+    """Read the origins of an open bucket; None if it says none."""
     if ORIGIN not in hdf5:
         return None
     origin = _all(hdf5, ORIGIN, np.int32, uri)

@@ -189,12 +189,7 @@ def open_values(ranked: RankRows) -> Iterator[TensorRows | Hdf5Rows]:
 
 
 def measure_hdf5(uri: str, entity_type: str) -> RankRows:
-    """The rows of a type in an HDF5 file, by their shape.
-
-    Raises:
-        NotFoundError: there is no such file.
-        FormatError: the file is damaged, or has no such dataset of numbers.
-    """
+    """The rows of a type in an HDF5 file, by their shape."""
     with open_checked(uri, versioned=False) as hdf5:
         dataset = find_dataset(hdf5, entity_type, uri)
         if dataset is None or dataset.dtype.kind not in "iuf" or dataset.ndim not in (1, 2):
@@ -223,12 +218,7 @@ def checked_name(name: Any, where: str) -> str:
 
 
 def read_info(uri: str, formats: Sequence[str] = ("pytorch",)) -> tuple[dict[str, Any], int | None]:
-    """The JSON object in a file, and its `world_size`: the number of ranks that wrote, or None.
-
-    Raises:
-        NotFoundError: there is no such file.
-        FormatError: the file is no JSON object, or its format is none of `formats`.
-    """
+    """The JSON object in a file, and its `world_size`: the number of ranks that wrote, or None."""
     content: dict[str, Any] = storage.read_json(uri)
     kind, world_size = content.get("format", "pytorch"), content.get("world_size")
     if kind not in formats:

@@ -74,11 +74,7 @@ def _zigzag(number: int) -> bytes:
 
 
 def read(stream: BinaryIO) -> Struct:
-    """Read the struct at the stream's position.
-
-    Raises:
-        LookupError, ValueError, ArithmeticError, RecursionError: the bytes are cut off, or are no struct.
-    """
+    """Read the struct at the stream's position."""
     found: Struct = {}
     number = 0
     while head := stream.read(1)[0]:

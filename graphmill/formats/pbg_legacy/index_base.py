@@ -94,11 +94,7 @@ def _wanted(
 
 
 def of_buckets(buckets: Set[tuple[int, int]], index_base: IndexBase, where: str) -> int:
-    """Number of the first bucket on each side, and of the first entity and relation in the edge files.
-
-    Raises:
-        FormatError: neither the first bucket by 0 nor the one by 1 is there.
-    """
+    """Number of the first bucket on each side, and of the first entity and relation in the edge files."""
     if index_base != "auto":
         return index_base
     if (0, 0) in buckets:

@@ -45,11 +45,7 @@ def _camel(key: str) -> str:
 
 
 def v1_config(config: Mapping[str, Any]) -> dict[str, Any]:
-    """A legacy configuration, or a part of one, with the keys and values of PBG v1.
-
-    Raises:
-        ConfigError: a key or a value has no counterpart.
-    """
+    """A legacy configuration, or a part of one, with the keys and values of PBG v1."""
     found = from_python(config)
     check_known(PbgConfig, found)
     return found

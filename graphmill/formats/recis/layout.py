@@ -203,12 +203,7 @@ def newest(path: str) -> str:
 
 
 def read_index(path: str) -> Index:
-    """Read the index of the checkpoint in the folder `path`.
-
-    Raises:
-        NotFoundError: there is no `index`: no checkpoint, or an unfinished save.
-        FormatError: a file does not follow the format.
-    """
+    """Read the index of the checkpoint in the folder `path`."""
     uri = storage.join(path, INDEX)
     content = storage.read_json(uri)
     for key in ("block_index", "file_index"):
@@ -234,12 +229,7 @@ def write_index(path: str, index: Index) -> None:
 
 
 def read_note(uri: str) -> Index:
-    """Read the note of one shard.
-
-    Raises:
-        NotFoundError: the shard has not finished, or another shard has joined all notes.
-        FormatError: the file is no such note.
-    """
+    """Read the note of one shard."""
     content = storage.read_json(uri)
     if content.keys() != vars(Index()).keys():
         raise FormatError(f"{uri}: expected the content that a shard has written, found {sorted(content)}")

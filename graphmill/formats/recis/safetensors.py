@@ -164,11 +164,7 @@ def write(uri: str, tensors: Sequence[NewTensor]) -> None:
 
 
 def dtype_of(array: Any) -> torch.dtype:
-    """torch's dtype of a numpy array or a torch tensor.
-
-    Raises:
-        FormatError: safetensors has no such dtype.
-    """
+    """torch's dtype of a numpy array or a torch tensor."""
     dtype = array.dtype
     found = dtype if isinstance(dtype, torch.dtype) else _OF_NUMPY.get(np.dtype(dtype))
     if found not in NAMES:

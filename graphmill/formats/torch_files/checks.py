@@ -29,10 +29,6 @@ def check_file(stream: Any, size_bytes: int, where: str, expected: str = ANYTHIN
     """Refuse a file that torch would unpack to more than its size; the zip, or None for the older form.
 
     `expected` is for messages.
-
-    Raises:
-        FormatError: the zip is damaged, a record is packed, records overlap, or a pickle creates values
-            from a length.
     """
     archive = None
     is_zip = is_archive(stream)
@@ -61,11 +57,7 @@ def _check_pickle(pickled: Any, where: str) -> None:
 
 
 def check_content(content: Any, size_bytes: int, where: str, device: str = "cpu") -> None:
-    """Refuse values that are more than a file of `size_bytes` can hold.
-
-    Raises:
-        FormatError: a tensor has no elements (meta) or repeats them, or values hold each other.
-    """
+    """Refuse values that are more than a file of `size_bytes` can hold."""
     stored: dict[int, int] = {}
     num_left = max(_MIN_VALUES, size_bytes)
     left = [(content, 0)]

@@ -22,11 +22,7 @@ _ESCAPED = re.compile(r"[\s\x00-\x1f\x7f%]")
 
 
 def write(source: Source, _: int, folder: str) -> Checksums:
-    """Write a type; return the checksum of its file.
-
-    Raises:
-        ConfigError: an id is empty or has white space, and is not to be escaped.
-    """
+    """Write a type; return the checksum of its file."""
     checksums: Checksums = {}
     uri = storage.join(folder, source.entity_type, "vectors.txt")
     with storage.atomic_output(uri, is_large=True, checksums=checksums) as stream:
