@@ -106,9 +106,9 @@ class GivenRows:
         where = slice(given.first, given.first + given.width)
         with open_parquet(uri, storage.manifest_of(self.folder)) as parquet:
             check_schema(parquet, {each.name: (each.type,) for each in schema(given.width)}, uri)
-            batch_rows = max(1, _READ_BYTES // (4 * given.width))
+            batch_rows = max(1, _READ_BYTES // max(1, 4 * given.width))  # files without rows have no width
             for _, (index, rows) in iter_columns(parquet, uri, [INDEX, VALUES], batch_rows):
-                rows_nW = rows.flatten().to_numpy().reshape(-1, given.width)
+                rows_nW = rows.flatten().to_numpy().reshape(len(index), given.width)
                 yield index.to_numpy(), where, rows_nW * np.float32(given.factor)
 
     @cached_property

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from graphmill import config as configuration
@@ -111,6 +111,9 @@ class TestJoin:
         has_bias=st.booleans(),
         seed=st.integers(0, 2**32 - 1),
     )
+    @example(
+        num_partitions=1, length=1, is_integer=False, list_type=LISTS[0], has_bias=False, seed=7075
+    )  # no rows
     def test_rows_are_those_of_a_dictionary(
         self, num_partitions, length, is_integer, list_type, has_bias, seed
     ):
