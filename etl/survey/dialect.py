@@ -36,7 +36,7 @@ _SURE, _OFTEN = 3.0, 0.02
 
 @dataclass(frozen=True)
 class Dialect:
-    """How the files of a table are read."""
+    """Rules by which the files of a table are read."""
 
     options: FilesConfig
     doubts: tuple[str, ...] = ()

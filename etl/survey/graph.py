@@ -10,7 +10,7 @@ from etl.survey.names import name_of
 
 
 class TypedRow(NamedTuple):
-    """What rows of one kind have in common."""
+    """Ends, types and relation that rows of one kind share."""
 
     lhs: str
     rhs: str
@@ -43,7 +43,7 @@ class Edges:
     weight: Column | None = None
     time: Column | None = None
     doubts: tuple[str, ...] = ()
-    """What may be otherwise; none: the guess is sure."""
+    """Names what may be otherwise; none: the guess is sure."""
     filters: Filters = ()
     """Rows that are edges."""
     typed: TypedEnds | None = None

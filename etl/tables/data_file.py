@@ -51,7 +51,7 @@ class DataFile:
     mtime_ns: int | None = None
     """When a plain file was last written, in nanoseconds since 1970."""
     checksum: str = ""
-    """Of the content of a plain file, if `etl.compare_files` asks for it."""
+    """Checksum of the content of a plain file, if `etl.compare_files` asks for it."""
 
     def state(self) -> tuple[int, int | str | None]:
         """Return what tells a plain file from another one of that name: its size, its checksum or time."""

@@ -1,4 +1,4 @@
-"""What the paths that users write name: a file, a folder, or what a glob pattern matches.
+"""Resolves the paths that users write: to a file, a folder, or the matches of a glob pattern.
 
 `*`, `?` and `[...]` match within one part of a path. A name that exists is no pattern: `run[1]` is the folder
 of that name, and never `run1`.
