@@ -195,7 +195,7 @@ def test_killed_on_hdfs(
             stream.write(path.read_bytes())
     chain, draw = Chain(hdfs_uri, tmp_path), random.Random(5)
     # some local files are renamed, and on HDFS are not
-    kills = {day: draw.randrange(number // 2) for day, number in zip(DAYS, renamings, strict=True)}
+    kills = {day: draw.randrange(2 * number // 5) for day, number in zip(DAYS, renamings, strict=True)}
     chain.run({day: kills[day] for day in DAYS[1::2]})
     check_same(chain, once)
 
