@@ -171,7 +171,8 @@ def test_the_demo_in_containers_ends_well_although_workers_and_its_client_are_ki
     assert re.search(rf"container_\w+ on \S+ replaces {first[0]} on ", followed.stderr)
     assert rm.is_over(yarn, "demo")
     question = ["predict", f"{root}/out", "--relation", "depends", "--k", "2", "--to", f"{root}/answers"]
-    deployment = ["--master", "yarn", "--deploy-mode", "cluster", "--num-workers", "1"]
+    # a run.json brings no options of a cluster
+    deployment = ["--master", "yarn", "--num-workers", "1", *deployed]
     asked = graphmill(environment, *question, *deployment)
     assert asked.returncode == 0, asked.stderr
     assert f"answers: {root}/answers" in asked.stdout
@@ -243,8 +244,8 @@ def test_missing_workers_end_the_run_with_yarn_s_reason(yarn: MiniHdfs, tmp_path
     """The message quotes YARN, whether time is up or the application has ended by itself."""
     (tmp_path / "never.py").write_text("print('never')")
     cases: dict[str, tuple[int, list[str], int, str]] = {
-        "late": (20, ["--python", "/nonexistent/python"], 1, "no worker came within 20 s"),
-        "refused": (600, ["--queue", "no-such-queue"], 1, "no-such-queue"),
+        "late": (20, ["--python", "/nonexistent/python"], 69, "no worker came within 20 s"),
+        "refused": (600, ["--queue", "no-such-queue"], 69, "no-such-queue"),
         "unknown": (600, ["--yarn-option", "colour=red"], 2, "Unrecognized option: -colour"),
     }
     runs = {}

@@ -339,8 +339,8 @@ def test_the_same_seed_gives_the_same_bytes_whatever_the_workers_and_wherever_co
     if shutil.which("g++") and platform.machine() == "x86_64":
         assert not list((tmp_path / "cache").rglob("*.so"))
         there, here = (
-            str(run_json(folder)["stages"]["train"]["plan"]["reasons"])
-            for folder in (tmp_path / "out", whole)
+            re.sub(r"[\d.]+ GiB'", "M'", str(run_json(folder)["stages"]["train"]["plan"]["reasons"]))
+            for folder in (tmp_path / "out", whole)  # one worker has twice the memory of two
         )
         assert "of the installation" in there
         assert here == there.replace("of the installation", "compiled on this machine")

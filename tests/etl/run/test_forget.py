@@ -14,6 +14,7 @@ import pytest
 from etl import job
 from etl.steps.gone import Renumbering
 from etl.steps.task_settings import Folders, TaskSettings
+from graphmill import storage
 from graphmill.config import Config
 from graphmill.errors import ConfigError, FormatError
 from graphmill.formats import entity_index
@@ -152,6 +153,7 @@ def test_rows_of_forgotten_ids_are_refused(near_client: distributed.Client, tmp_
     gone = table.schema.get_field_index("gone_since")
     column = pa.array([None, FIRST], pa.date32())
     pq.write_table(table.set_column(gone, table.schema.field(gone), column), part)
+    (tmp_path / "out0/entities" / storage.CHECKSUMS).unlink()  # as if etl had written the wrong column
     later = small(tmp_path, 1, forget_after=1, previous_entity_path=str(tmp_path / "out0/entities"))
     renumbering = Renumbering(TaskSettings.of(later, Folders("", "", {}), 10))
     kept, forgotten = np.zeros((1, 3), np.int32), np.array([[0, 0, 1]], np.int32)

@@ -89,7 +89,7 @@ def test_settings_that_do_not_fit(settings: dict[str, Any], message: str) -> Non
             {},
             {"l": [Decimal("0.5"), None]},
             RawTableError,
-            r"'l' \(lhs\): .* first Decimal\('0\.5'\); .*CAST\(l AS STRING\)",
+            r"'l' \(lhs\): .* first Decimal\('0\.5'\), .*CAST\(l AS STRING\)",
         ),
         (
             {},
