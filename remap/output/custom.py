@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 
 from graphmill import storage
 from graphmill.errors import FormatError
+from graphmill.formats.parquet import bounds, open_parquet
 from graphmill.formats.parquet.vectors import Table
 from graphmill.formats.remapped import Floats
 from graphmill.run import record
@@ -97,5 +98,9 @@ def read_ids(uri: str) -> pa.Array:
 @lru_cache(maxsize=1)
 def _read_ids(uri: str, _files: str) -> pa.Array:
     """Read the ids; the files are a key of the cache because they may change between two runs."""
+    for file in given.files(uri):
+        if file.endswith(".parquet"):
+            with open_parquet(file) as parquet:
+                bounds.check_whole(parquet, file)  # all ids are kept
     found = [batch["id"].combine_chunks() for batch in given.iter_ids(uri)]
     return pa.chunked_array(found, pa.string()).combine_chunks()

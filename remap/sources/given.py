@@ -29,7 +29,7 @@ _NO_DELIMITER = "\x1f"
 
 def check_file(uri: str) -> None:
     """Refuse a file that is not there, or a folder without parquet files."""
-    _files(uri)
+    files(uri)
 
 
 def iter_ids(uri: str) -> Iterator[pa.Table]:
@@ -38,7 +38,7 @@ def iter_ids(uri: str) -> Iterator[pa.Table]:
     Raises:
         FormatError: there is no such column, or a null.
     """
-    for each in _files(uri):
+    for each in files(uri):
         if not each.endswith((".parquet", ".csv")):
             yield from _lines(each)
             continue
@@ -68,7 +68,7 @@ def iter_pairs(uri: str) -> Iterator[pa.Table]:
         FormatError: a column is missing, or there is a null.
     """
     expected: list[str] = []
-    for each in _files(uri):
+    for each in files(uri):
         if not each.endswith((".parquet", ".csv")):
             raise FormatError(f"{each}: expected pairs in FILE.parquet or FILE.csv")
         fields = _fields(each)
@@ -111,7 +111,8 @@ def read_piece(uri: str) -> pa.Table:
         return parquet.read()
 
 
-def _files(uri: str) -> list[str]:
+def files(uri: str) -> list[str]:
+    """List the files that a path of the user names; of a folder, its parquet files."""
     if storage.is_dir(uri):
         found = [entry.uri for entry in storage.list_dir(uri) if entry.uri.endswith(".parquet")]
         if not found:

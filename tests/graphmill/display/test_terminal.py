@@ -93,8 +93,8 @@ def test_a_terminal_gets_bars_and_the_dashboard(conf: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "expected", "trace"),
     [
-        ([], r"^error: dimension: ", False),
-        (["--debug"], r"^error: dimension: ", True),
+        ([], r"^error: --set dimension=none: dimension: ", False),
+        (["--debug"], r"^error: --set dimension=none: dimension: ", True),
         (["--json-logs"], r'^\{.*"level": "error".*"type": "ConfigError"\}$', False),
     ],
 )

@@ -328,7 +328,6 @@ def test_the_configuration_of_january_is_converted_to_keys_of_today(tmp_path: Pa
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"model": "my_model"}, "model: expected 'f2_model'.*found 'my_model'"),
         ({"shoeSize": 4}, "shoe_size: unknown key"),
         ({"metric": "manhattan"}, "comparator: .*'manhattan'"),
         ({"entities": {"user": {"numPartitions": 1, "colour": 3}}}, "entities.user.colour: unknown key"),

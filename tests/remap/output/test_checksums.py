@@ -26,8 +26,8 @@ from remap.drift.moved import moved_of_part
 from remap.neighbors import lookup
 from remap.output.complete import complete
 from remap.output.custom import read_ids
-from remap.predict import given as given_files
 from remap.sources import earlier
+from remap.sources import given as given_files
 from tests.remap.predict.world import write_world
 from train.tables.vector_files import VectorFiles
 
