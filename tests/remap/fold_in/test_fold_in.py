@@ -331,7 +331,7 @@ def test_an_error_in_the_end_leaves_the_earlier_result(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(job, "check_complete", killed)
+        patch.setattr(job, "complete", killed)
         fold_in(*ask)
     assert snapshot(tmp_path / "out") == before
     assert fold_in(*ask) == 0
