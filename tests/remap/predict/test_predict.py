@@ -312,7 +312,7 @@ def test_one_worker_and_two_write_the_same(tmp_path: Path, client: Client) -> No
     with cluster.connect("local[1]", cluster.ClusterConfig()) as alone:
         job.run(world.config, question, str(tmp_path / "one"), alone)
     found = snapshot(tmp_path / "two")
-    assert len(found) == 3 + 2
+    assert len(found) == 3 + 3
     assert found == snapshot(tmp_path / "one")
 
 

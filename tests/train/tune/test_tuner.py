@@ -73,7 +73,7 @@ def test_a_better_configuration_is_written_from_a_finished_etl(conf):
     CliRunner().invoke(stage_command("etl"), words, catch_exceptions=False)
     out = conf.parent / "out"
     before = contents(out)
-    result = tune(conf, "--minutes", "9", "--candidates", "3", "--set", "seed=1", "--set", "lr=0.002")
+    result = tune(conf, "--minutes", "9", "--candidates", "3", "--set", "seed=1", "--set", "lr=0.00002")
     assert result.exit_code == 0, result.output
     assert "next: graphmill pipeline --conf" in result.output
     assert "--set seed=1" in result.output
