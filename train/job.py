@@ -146,7 +146,8 @@ def run(config: Config, client: Client, claim: Claim = NO_CLAIM) -> dict[str, An
             folded_rows.make(config, client, claim)
             figures = _train_one(config, client, claim, claim.of(config.checkpoint_path))
     claim.check()
-    end_training(config.checkpoint_path)
+    for path in dict.fromkeys(each.checkpoint_path for each in (*ensemble.members_of(config), config)):
+        end_training(path)
     if changes and not figures["num_edges"]:
         log.warning("training: nothing was left to train: raise num_epochs, the total, to go on")
     if given := given_vectors.finish(config, claim):

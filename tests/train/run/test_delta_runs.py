@@ -148,7 +148,7 @@ def test_kill_anywhere_and_run_again(
     )
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
-    assert report["status"] == 0
+    assert report["status"] == 0, done.stderr
     assert len(report["points"]) > 5
     for number, (killed_by, finished, differing) in enumerate(report["points"]):
         assert killed_by == signal.SIGKILL, number
