@@ -12,10 +12,8 @@ def complete(folder: str, checksums: Checksums, record: str | None = None) -> No
     Raises:
         StorageError: a file is missing, or another one is there.
     """
-    manifest_uri, expected = (
-        storage.published_manifest(folder).uri,
-        {*checksums, *([storage.join(folder, record)] if record else [])},
-    )
+    manifest_uri = storage.published_manifest(folder).uri
+    expected = {*checksums, *([storage.join(folder, record)] if record else [])}
     storage.delete(manifest_uri)  # of a command that was killed here
     for each in {storage.parent(uri) for uri in expected}:
         storage.sweep(each)

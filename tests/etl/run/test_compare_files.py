@@ -1,4 +1,4 @@
-"""What `etl.compare_files` takes for the same file: its size and time of change, or its size and content."""
+"""Files count as the same by size and time of change, or by size and content: `etl.compare_files`."""
 
 import os
 import tempfile
@@ -20,7 +20,7 @@ TABLE = {"lhs": 0, "rhs": 1, "relation": "to", "header": False}
 
 
 def described(folder: Path, compare_files: str) -> tuple[Any, list[str]]:
-    """What decides whether the stage runs again, and whether a later run reads a file again."""
+    """Say whether the stage runs again, and whether a later run reads a file again."""
     config = config_of(
         folder / "out",
         [TABLE | {"path": f"{folder}/t"}],

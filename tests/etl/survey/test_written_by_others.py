@@ -35,7 +35,7 @@ Edge = tuple[str, str, str]
 
 
 def text_of(*tables: Path, options: Sequence[str] = ()) -> tuple[str, str]:
-    """What `init` writes, and what it tells."""
+    """Run `init`; return what it writes, and what it tells."""
     result = CliRunner().invoke(command, [*map(str, tables), *options], catch_exceptions=False)
     assert result.exit_code == 0, result.output
     return result.stdout, result.stderr

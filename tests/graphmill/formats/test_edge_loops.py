@@ -51,7 +51,7 @@ def test_lists_of_features_are_no_loops() -> None:
 
 
 def test_equal_rows_of_other_types_and_partitions_are_no_loops(tmp_path, caplog) -> None:
-    """Of `one`, with one partition, edges are in all buckets; of `many` only the diagonal has loops."""
+    """Edges of `one`, with one partition, are in all buckets; of `many` only the diagonal has loops."""
     names = {"one": 1, "many": 3}
     relations = [{"name": f"{a}-{b}", "lhs": a, "rhs": b} for a in names for b in names]
     entities = {name: {"num_partitions": num} for name, num in names.items()}

@@ -203,7 +203,7 @@ def test_the_run_before_is_the_one_that_training_started_from(tmp_path: Path) ->
 
 
 def test_other_vectors_are_told_in_words(tmp_path: Path) -> None:
-    """Of a chosen version, say, whose checkpoint is as before."""
+    """Takes a chosen version, say, whose checkpoint is as before."""
     config, one, two = settings_at(tmp_path), {"vectors": "0a"}, {"vectors": "0b"}
     assert record.differences(config, one, two, None) == ["the checkpoint has other vectors"]
     assert record.differences(config, {}, two, None) == []  # an earlier release did not record it
