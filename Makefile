@@ -2,6 +2,10 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
+# Arguments for pip; an index of PyTorch without CUDA saves 3 GB: PIP_ARGS="--extra-index-url URL".
+PIP_ARGS ?=
+# Python compiles the modules that are imported, pip would compile all.
+PIP := $(BIN)/pip install --quiet --disable-pip-version-check --no-compile --constraint constraints.txt $(PIP_ARGS)
 INSTALLED := $(VENV)/.installed
 DEMO_OUTPUT ?= demo-output
 # Two processes: more pays only where there are more than two cores. PARALLEL= runs all tests in one.
@@ -16,7 +20,7 @@ help: ## list the targets
 $(INSTALLED): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.12")'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	$(PIP) --editable '.[dev]'
 	touch $@
 
 install: $(INSTALLED) ## install everything into .venv
@@ -55,17 +59,17 @@ reference: $(INSTALLED) ## write the pages that are made from code and figures, 
 	$(BIN)/python -m bench.page docs/benchmarks/large.json > docs/benchmarks/large.md
 
 bench: $(INSTALLED) ## speed against PyTorch-BigGraph, DuckDB and the machine's own limits
-	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,bench]'
+	$(PIP) --editable '.[dev,bench]'
 	$(BIN)/python -m bench --json docs/benchmarks/figures.json
 	$(BIN)/python -m bench.page docs/benchmarks/figures.json > docs/benchmarks/figures.md
 
 bench-large: $(INSTALLED) ## a billion edges, in 40 minutes and 70 GB of disk; partitions of several workers
-	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,bench]'
+	$(PIP) --editable '.[dev,bench]'
 	$(BIN)/python -m bench billion exchange --json docs/benchmarks/large.json
 	$(BIN)/python -m bench.page docs/benchmarks/large.json > docs/benchmarks/large.md
 
 bench-gpu: $(INSTALLED) ## training on a GPU, against its own limits; goes on where it stopped; TRIPLES=folder of FB15k-237
-	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,bench]'
+	$(PIP) --editable '.[dev,bench]'
 	$(BIN)/python -m bench gpu --add --json docs/benchmarks/gpu.json $(if $(TRIPLES),--triples $(TRIPLES)) $(if $(AGAIN),--again)
 
 constraints: ## pin the newest versions that fit pyproject.toml
