@@ -2,7 +2,7 @@
 
 import logging
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import dask
 import distributed
@@ -11,12 +11,15 @@ import numpy as np
 import pytest
 
 from graphmill import cluster
-from graphmill.cli import exit_codes, main
+from graphmill.cli import main
 from graphmill.cluster.settings import NO_PROFILER
 from graphmill.display import terminal
+from tests.commands import Command, on_cluster
+from tests.finished import finished_run, once, triples
+from tests.forked import Forks
 from tests.hadoop.fixture import hdfs, hdfs_uri, yarn
 
-__all__ = ["client", "graphmill_command", "hdfs", "hdfs_uri", "rng", "yarn"]
+__all__ = ["finished_run", "hdfs", "hdfs_uri", "once", "triples", "yarn"]
 
 # The first example of a test may compile, start or import something; slow machines run the suite too.
 hypothesis.settings.register_profile(
@@ -83,21 +86,24 @@ def client() -> Iterator[distributed.Client]:
         yield connected
 
 
+@pytest.fixture(scope="session")
+def near_client() -> Iterator[distributed.Client]:
+    """A Dask cluster in this very process: quick to ask, and open to monkeypatching."""
+    with distributed.Client(processes=False, threads_per_worker=1, dashboard_address=None) as client:
+        yield client
+
+
+@pytest.fixture(scope="session")
+def forked() -> Iterator[Forks]:
+    """`forked("graphmill", ...)`: a command in a process of its own, which may be killed."""
+    with Forks() as forks:
+        yield forks
+
+
 @pytest.fixture
-def graphmill_command(client: distributed.Client, monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
-    """`graphmill ARGS` in this process, on the tests' cluster; its exit code."""
-
-    class Connected:
-        def __init__(self, *_: object) -> None: ...
-        def __enter__(self) -> distributed.Client:
-            return client
-
-        def __exit__(self, *_: object) -> None: ...
-
-    monkeypatch.setattr(cluster, "connect", Connected)
-    return lambda *args: exit_codes.exit_code(
-        lambda: main.command.main([str(each) for each in args], standalone_mode=False)
-    )
+def graphmill_command(near_client: distributed.Client, monkeypatch: pytest.MonkeyPatch) -> Command:
+    """`graphmill ARGS` in this process, workers too; its exit code."""
+    return on_cluster(near_client, monkeypatch, main.command)
 
 
 @pytest.fixture

@@ -1,8 +1,7 @@
 """Small trees of maps, embeddings and predictions in GraphStorm's formats, with their content."""
 
-import contextlib
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,27 +11,17 @@ import pyarrow.parquet as pq
 import torch
 from distributed import Client
 
-from graphmill import cluster
-from graphmill.cli import exit_codes
 from remap.command import command
+from tests.commands import Command as Cli
+from tests.commands import on_cluster
 from tests.remap.graph import snapshot
-
-Cli = Callable[..., int]
 
 __all__ = ["Cli", "cli_on", "save", "snapshot"]
 
 
 def cli_on(client: Client, monkeypatch: Any) -> Cli:
     """The command, in this process and on this cluster; returns its exit code."""
-
-    @contextlib.contextmanager
-    def connect(*_: Any) -> Iterator[Client]:
-        yield client
-
-    monkeypatch.setattr(cluster, "connect", connect)
-    return lambda *args: exit_codes.exit_code(
-        lambda: command.main([str(arg) for arg in args], standalone_mode=False)
-    )
+    return on_cluster(client, monkeypatch, command)
 
 
 def save(path: Path, rows: Any) -> None:

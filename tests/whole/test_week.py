@@ -3,8 +3,6 @@
 import json
 import random
 import signal
-import subprocess
-import sys
 from collections.abc import Mapping
 from datetime import date, timedelta
 from pathlib import Path
@@ -18,8 +16,8 @@ import yaml
 from pyarrow.fs import FileSelector, FileType
 
 from graphmill import storage
-from tests import REPOSITORY
 from tests.etl.graphs import same_bytes
+from tests.forked import Forks, Kill
 from tests.hadoop.cluster import MiniHdfs
 
 pytestmark = pytest.mark.slow
@@ -27,7 +25,6 @@ pytestmark = pytest.mark.slow
 FIRST = date(2026, 11, 16)
 DAYS = [str(FIRST + timedelta(number)) for number in range(7)]
 WINDOW = 3  # days, of which the week's first has only its own
-NEVER = -1
 RESULTS = ("entities", "edges", "embeddings")
 
 
@@ -84,32 +81,21 @@ class Chain(NamedTuple):
         on_disk = self.notes.parent / "raw"
         return str(on_disk) if "://" not in self.root else f"{self.root}/raw"
 
-    def run(self, kills: Mapping[str, int]) -> list[int]:
+    def run(self, forked: Forks, kills: Mapping[str, int]) -> list[int]:
         """Run the week; days of `kills` are killed at the renaming of that number, and run again.
 
         Returns:
             the number of renamings of each day's last run.
         """
-        conf = str(self.conf())
-        runs: list[tuple[int, list[str]]] = []
+        conf, renamings = self.conf(), []
         for day in DAYS:
-            command = ["pipeline", "--conf", conf, "--date", day]
-            runs += [(kills[day], command)] if day in kills else []
-            runs.append((NEVER, command))
-        done = subprocess.run(
-            [sys.executable, "-m", "tests.killed"],
-            cwd=REPOSITORY,
-            input=json.dumps(runs),
-            capture_output=True,
-            text=True,
-            timeout=600,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
-        renamings = []
-        for (number, command), (code, count, stderr) in zip(runs, json.loads(done.stdout), strict=True):
-            assert code == (0 if number == NEVER else -signal.SIGKILL), (command, number, stderr)
-            renamings += [count] if number == NEVER else []
+            command = ("graphmill", "pipeline", "--conf", conf, "--date", day)
+            if day in kills:
+                killed = forked(*command, kill=Kill(kills[day]))
+                assert killed.code == -signal.SIGKILL, (day, kills[day], killed.stderr)
+            done = forked(*command)
+            assert done.code == 0, done.stderr
+            renamings.append(done.renamings)
         return renamings
 
     def results(self, day: str) -> dict[str, bytes]:
@@ -150,13 +136,13 @@ def write_days(raw: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Chain, list[int]]:
+def undisturbed(forked: Forks, tmp_path_factory: pytest.TempPathFactory) -> tuple[Chain, list[int]]:
     """The week without kills, and the number of renamings of each of its days."""
     folder = tmp_path_factory.mktemp("week")
     write_days(folder / "raw")
     (folder / "once").mkdir()
     chain = Chain(str(folder / "once"), folder / "once")
-    return chain, chain.run({})
+    return chain, chain.run(forked, {})
 
 
 def test_the_week_trains_deltas(undisturbed: tuple[Chain, list[int]]) -> None:
@@ -175,18 +161,18 @@ def test_the_week_trains_deltas(undisturbed: tuple[Chain, list[int]]) -> None:
         assert num_edges < etl["num_edges"]["train"] * len(train["epochs"])
 
 
-def test_killed_every_day_and_run_again(undisturbed: tuple[Chain, list[int]], tmp_path: Path) -> None:
+def test_killed_every_day_and_run_again(forked: Forks, undisturbed: tuple[Chain, list[int]]) -> None:
     once, renamings = undisturbed
     folder = once.notes.parent / "killed"
     folder.mkdir()
     chain, draw = Chain(str(folder), folder), random.Random(4)
-    chain.run({day: draw.randrange(number) for day, number in zip(DAYS, renamings, strict=True)})
+    chain.run(forked, {day: draw.randrange(number) for day, number in zip(DAYS, renamings, strict=True)})
     check_same(chain, once)
 
 
 @pytest.mark.hdfs
 def test_killed_on_hdfs(
-    undisturbed: tuple[Chain, list[int]], hdfs: MiniHdfs, hdfs_uri: str, tmp_path: Path
+    forked: Forks, undisturbed: tuple[Chain, list[int]], hdfs: MiniHdfs, hdfs_uri: str, tmp_path: Path
 ) -> None:
     once, renamings = undisturbed
     raw = once.notes.parent / "raw"
@@ -196,7 +182,7 @@ def test_killed_on_hdfs(
     chain, draw = Chain(hdfs_uri, tmp_path), random.Random(5)
     # some local files are renamed, and on HDFS are not
     kills = {day: draw.randrange(2 * number // 5) for day, number in zip(DAYS, renamings, strict=True)}
-    chain.run({day: kills[day] for day in DAYS[1::2]})
+    chain.run(forked, {day: kills[day] for day in DAYS[1::2]})
     check_same(chain, once)
 
 

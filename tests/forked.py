@@ -1,0 +1,205 @@
+"""Commands in processes of their own that import nothing: forks of a process that has imported all.
+
+The fixture `forked` is a `Forks`; `python -m tests.forked` is the process that forks. The Dask workers of a
+fork are threads of it. A fork may die like a machine without power, at one of its renamings.
+"""
+
+import importlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from fnmatch import fnmatch
+from itertools import count
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import distributed
+
+from graphmill import cluster, storage
+from graphmill.storage import fs
+from tests import REPOSITORY
+
+# What commands import when they need it.
+OF_COMMANDS = (
+    "torch.fx.experimental.symbolic_shapes",  # what torch itself imports for the first gradient
+    "openTSNE",
+    "graphmill.cli.main",
+    "graphmill.cli.submit",
+    "graphmill.report.page",
+    "train.run.trainer",
+    "train.tables.folding",
+    "train.evaluation.evaluate",
+    "etl.job",
+    "remap.job",
+)
+
+
+class Kill(NamedTuple):
+    """An end at a renaming: of those to a name that fits the pattern, that of this number, from 0 on."""
+
+    number: int
+    pattern: str = "*"
+    is_after: bool = False
+    """Whether the file has its new name when the process ends."""
+
+
+class Ended(NamedTuple):
+    """What is left of a process: its exit code, negative if a signal ended it, and what it wrote."""
+
+    code: int
+    renamings: int
+    stdout: str
+    stderr: str
+
+
+class Fork:
+    """A running process, the first of a process group of its own."""
+
+    def __init__(self, forks: "Forks", pid: int, folder: Path) -> None:
+        self.pid, self._forks, self._folder = pid, forks, folder
+
+    def wait(self) -> Ended:
+        """Wait until the process has ended; to be called once."""
+        code = self._forks.ask(["wait", self.pid])
+        return Ended(code, self.written("renamings").stat().st_size, *(self.read(each) for each in OUTPUTS))
+
+    def written(self, name: str) -> Path:
+        return self._folder / name
+
+    def read(self, name: str) -> str:
+        return self.written(name).read_text()
+
+    def send(self, number: signal.Signals) -> None:
+        """Send a signal to the whole group."""
+        os.killpg(self.pid, number)
+
+
+OUTPUTS = ("stdout", "stderr")
+ENTRIES = {
+    "graphmill": "graphmill.cli.entry:graphmill",
+    "dask-submit": "graphmill.cli.entry:dask_submit",
+}
+
+
+class Forks:
+    """Starts processes; the one that forks ends with the `with` block."""
+
+    def __enter__(self) -> "Forks":
+        self._folder = tempfile.TemporaryDirectory()
+        self._numbers = count()
+        command = [sys.executable, "-m", "tests.forked"]
+        self._process = subprocess.Popen(
+            command, cwd=REPOSITORY, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.communicate()
+        self._folder.cleanup()
+
+    def ask(self, question: list[Any]) -> int:
+        """Have the process that forks start a process, or wait for one; its answer."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps(question) + "\n")
+        self._process.stdin.flush()
+        return int(self._process.stdout.readline())
+
+    def start(
+        self, *words: object, kill: Kill | None = None, cwd: Path | None = None, **variables: str
+    ) -> Fork:
+        """Start a command.
+
+        Args:
+            words: `graphmill` or `dask-submit`, or `module:function`, and what `sys.argv` has after it.
+            kill: When the process is to die.
+            cwd: Working directory; default this process's.
+            variables: Added to the environment, which is this process's.
+        """
+        folder = Path(self._folder.name, str(next(self._numbers)))
+        folder.mkdir()
+        arguments = [str(each) for each in words]
+        where = [str(folder), str(cwd or Path.cwd()), {**os.environ, **variables}]
+        return Fork(self, self.ask(["start", arguments, kill, *where]), folder)
+
+    def __call__(self, *words: object, **options: Any) -> Ended:
+        """Run a command to its end; see `start`."""
+        return self.start(*words, **options).wait()
+
+
+def kill_at(kill: Kill, renamings: Path) -> None:
+    """Have this process count its renamings in a file, and end at one of them."""
+    really_move, lock, numbers = fs.move, threading.Lock(), count()
+
+    def move(source: str, target: str) -> None:
+        with lock, renamings.open("ab", buffering=0) as stream:
+            is_it = fnmatch(storage.name(target), kill.pattern) and next(numbers) == kill.number
+            if is_it and not kill.is_after:
+                os.kill(os.getpid(), signal.SIGKILL)
+            stream.write(b".")
+        really_move(source, target)
+        if is_it:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    storage.move = fs.move = move
+
+
+def start(
+    words: list[str], kill: list[Any] | None, folder: str, cwd: str, environment: dict[str, str]
+) -> int:
+    """Fork; the id of the new process."""
+    for name in (*OUTPUTS, "renamings"):
+        Path(folder, name).touch()
+    if child := os.fork():
+        return child
+    code: Any = 1
+    try:
+        os.setsid()
+        for descriptor, path in enumerate(("/dev/null", f"{folder}/stdout", f"{folder}/stderr")):
+            os.dup2(os.open(path, os.O_RDWR), descriptor)
+        os.chdir(cwd)
+        os.environ.clear()
+        os.environ.update(environment)
+        kill_at(Kill(*kill) if kill else Kill(-1), Path(folder, "renamings"))
+        cluster.connect = connect
+        sys.argv = words
+        module, _, function = ENTRIES.get(words[0], words[0]).partition(":")
+        getattr(importlib.import_module(module), function)()
+        code = 0
+    except SystemExit as end:
+        code = end.code
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        os._exit(code if isinstance(code, int) else bool(code))
+
+
+@contextmanager
+def connect(*_: Any) -> Iterator[distributed.Client]:
+    """A cluster whose workers are threads of this process."""
+    with distributed.Client(processes=False, threads_per_worker=1, dashboard_address=None) as client:
+        yield client
+
+
+def main() -> None:
+    """Answer the questions that stdin brings."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # ignored where the suite itself runs in the background
+    for name in OF_COMMANDS:
+        importlib.import_module(name)
+    for line in sys.stdin:
+        action, *rest = json.loads(line)
+        answer = start(*rest) if action == "start" else os.waitstatus_to_exitcode(os.waitpid(rest[0], 0)[1])
+        print(answer, flush=True)  # noqa: T201
+
+
+if __name__ == "__main__":
+    main()
