@@ -240,9 +240,6 @@ def _remap_saved(
     is_flag=True,
     help="With --relation: the id too (default: where a training edge of the relation is a loop).",
 )
-@click.option(
-    "--approximate/--exact", "is_approximate", default=None, help="Use an index (default: for many)."
-)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def neighbors(
     run: str | None,
@@ -255,14 +252,13 @@ def neighbors(
     relation: str | None,
     inverse: bool,
     with_itself: bool,
-    is_approximate: bool | None,
     as_json: bool,
 ) -> None:
     """Print the nearest neighbours of an id. RUN: the output of a run, instead of --conf."""
     from remap.neighbors import by_relation, lookup
 
     check_options(
-        {"--relation": ("--type", "--approximate", "--exact")},
+        {"--relation": ("--type",)},
         {"--inverse": "--relation", "--with-itself": "--relation"},
     )
     conf = conf_of(run, conf)
@@ -276,7 +272,7 @@ def neighbors(
             settings, folder, raw_id, k, relation, inverse, with_itself
         )
     else:
-        found_type, found = lookup.neighbors(folder, raw_id, k, entity_type, is_approximate)
+        found_type, found = lookup.neighbors(folder, raw_id, k, entity_type)
     if as_json:
         click.echo(json.dumps({"type": found_type, "neighbors": [each._asdict() for each in found]}))
     else:

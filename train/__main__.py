@@ -1,4 +1,4 @@
-"""`python -m train`, `python -m train evaluate` and `python -m train predict`."""
+"""`python -m train` and `python -m train evaluate`."""
 
 import json
 from typing import Any
@@ -7,15 +7,12 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from graphmill import cluster, config, storage
+from graphmill import config
 from graphmill.cli import exit_codes
 from graphmill.cli.check import show_plan
 from graphmill.cli.options import dry_run_option, run_argument, run_options
 from graphmill.cli.session import session, tell_verdict
 from graphmill.cli.stage_command import stage_command
-from graphmill.display import progress
-from graphmill.run import lock
-from graphmill.run.settled import settled
 
 
 class _TrainByDefault(click.Group):
@@ -72,57 +69,6 @@ def evaluate(
     else:
         Console().print(_table(entry["metrics"], entry.get("intervals", {})))
         tell_verdict(run.record)
-
-
-@command.command()
-@run_options
-@click.option("--split", metavar="NAME", help="Score the edges of this split.")
-@click.option("--neighbors", "k", type=click.IntRange(1), help="Find so many nearest nodes of each node.")
-@click.option("--labels", metavar="FILE", help="Learn these labels (parquet or CSV), and label all nodes.")
-@click.option("--label-columns", nargs=2, default=("id", "label"), help="Columns of raw ids and of labels.")
-@click.option(
-    "--type", "entity_type", metavar="TYPE", help="Of --neighbors and --labels (default: the first)."
-)
-@click.option(
-    "--output-dir", "folder", required=True, metavar="FOLDER", help="Where predictions go; replaced."
-)
-def predict(
-    conf: str | None,
-    overrides: tuple[str, ...],
-    master: str | None,
-    split: str | None,
-    k: int | None,
-    labels: str | None,
-    label_columns: tuple[str, str],
-    entity_type: str | None,
-    folder: str,
-) -> None:
-    """Write predictions as GraphStorm saves them.
-
-    Scores of edges, or neighbours or labels of nodes.
-    """
-    if [split, k, labels].count(None) != 2:
-        raise click.UsageError("--split, --neighbors, --labels: expected one of them")
-    settings = settled(config.load(conf, overrides))
-    target, kind = storage.absolute(folder), entity_type or next(iter(settings.entities))
-    choice: tuple[Any, ...] = ("predict_edges", split)
-    if k is not None:
-        choice = ("predict_neighbors", kind, k)
-    elif labels is not None:
-        choice = ("predict_labels", kind, storage.absolute(labels), label_columns)
-    options = settings.section(cluster.ClusterConfig)
-    with lock.held(whole=[target]) as claim, progress.displayed(), cluster.connect(master, options) as client:
-        name, *chosen = choice
-        arguments = (settings, *chosen, target, claim)
-        figures = cluster.run_task(client, _predict, name, arguments, description="predict")
-    click.echo(json.dumps(figures))
-
-
-def _predict(name: str, arguments: tuple[Any, ...]) -> dict[str, Any]:
-    from train.evaluation import predict as predictions  # imports torch: only workers need it
-
-    figures: dict[str, Any] = getattr(predictions, name)(*arguments)
-    return figures
 
 
 def _table(metrics: dict[str, Any], intervals: dict[str, Any]) -> Table:

@@ -1,6 +1,6 @@
 """`python -m remap neighbors`: the nearest neighbours of an id, by the cosine of their vectors.
 
-Up to `EXACT_ROWS` vectors, the search compares all, one batch at a time. More vectors need an index of faiss.
+The search compares all vectors of the type, one batch at a time.
 
 Shapes: D dimension.
 """
@@ -9,10 +9,7 @@ import pyarrow.compute as pc
 
 from graphmill.errors import NotFoundError, suggestion
 from graphmill.library.nearest import Floats, Neighbor, by_cosine, close_id, nearest
-from remap.neighbors import faiss_index
 from remap.neighbors.vector_tables import VectorTable, batches, find_types
-
-EXACT_ROWS = 5_000_000
 
 
 def find_id(tables: dict[str, list[VectorTable]], raw_id: str, entity_type: str | None) -> tuple[str, Floats]:
@@ -32,24 +29,12 @@ def find_id(tables: dict[str, list[VectorTable]], raw_id: str, entity_type: str 
     raise NotFoundError(f"--id {raw_id}: there is no such id among {', '.join(searched)}{close}")
 
 
-def neighbors(
-    folder: str, raw_id: str, k: int, entity_type: str | None, is_approximate: bool | None
-) -> tuple[str, list[Neighbor]]:
+def neighbors(folder: str, raw_id: str, k: int, entity_type: str | None = None) -> tuple[str, list[Neighbor]]:
     """Find the type of an id, and the `k` nearest of that type.
-
-    With `is_approximate` None, an index serves types of more than `EXACT_ROWS` vectors.
 
     Raises:
         NotFoundError: there are no tables, or no such id.
-        ConfigError: an index is needed, and faiss is not installed.
     """
     tables = find_types(folder)
     entity_type, vector_D = find_id(tables, raw_id, entity_type)
-    searched = tables[entity_type]
-    if is_approximate is None:
-        is_approximate = sum(table.num_rows for table in searched) > EXACT_ROWS
-    if not is_approximate:
-        return entity_type, nearest(batches(searched), by_cosine(vector_D[None]), [raw_id], k)[0]
-    index = faiss_index.open_index(folder, entity_type, searched)
-    best = faiss_index.search(index, searched, vector_D, k + 1)
-    return entity_type, [each for each in best if each.id != raw_id][:k]
+    return entity_type, nearest(batches(tables[entity_type]), by_cosine(vector_D[None]), [raw_id], k)[0]

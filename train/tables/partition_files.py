@@ -6,7 +6,6 @@ Rows that `init_path` lacks are drawn too. Rows of `train.init_embeddings` take 
 Shapes: R rows in the checkpoint of `init_path`, N rows of the partition, D dimension.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,6 @@ from graphmill.checkpoints.finite import check_finite, first_not_finite
 from graphmill.errors import DivergenceError, FormatError
 from graphmill.formats import pbg_checkpoint
 from graphmill.formats.pbg_checkpoint import Iteration
-from graphmill.vocab import Partition
 from train.config import TrainConfig
 from train.edges import seeds
 from train.edges.partitions import PartitionKey
@@ -161,21 +159,6 @@ class PartitionFiles:
                 f"{uri}: embeddings have shape {tuple(embeddings_ND.shape)}; entity_count and dimension ask "
                 f"for {shape}: the checkpoint belongs to other entities or another configuration; {advice}"
             )
-
-
-def load_embeddings_of(context: RunContext) -> Callable[[str, Partition], Tensor]:
-    """A function that loads the embeddings [N, D] of a partition to the host, and holds one partition."""
-    files = PartitionFiles(context)
-    held: dict[PartitionKey, Tensor] = {}
-
-    def load(entity_type: str, partition: Partition) -> Tensor:
-        key = entity_type, partition
-        if key not in held:
-            held.clear()  # before the next partition takes its memory
-            held[key] = files.load_embeddings(key, context.version)
-        return held[key]
-
-    return load
 
 
 def _read_finite(path: str, key: PartitionKey, version: int) -> tuple[Tensor, dict[str, Any] | None]:

@@ -52,23 +52,23 @@ def rows(rng: np.random.Generator) -> np.ndarray:
 
 def test_exact(tmp_path: Path, rows: np.ndarray) -> None:
     write_ours(tmp_path, rows)
-    entity_type, found = lookup.neighbors(str(tmp_path), "n7", 5, None, None)
+    entity_type, found = lookup.neighbors(str(tmp_path), "n7", 5)
     assert entity_type == "node"
     expected = cosines(rows, 7)[:5]
     assert [each.id for each in found] == [name for name, _ in expected]
     assert [each.similarity for each in found] == pytest.approx([value for _, value in expected], abs=1e-6)
-    assert len(lookup.neighbors(str(tmp_path), "n7", 500, None, None)[1]) == 49
+    assert len(lookup.neighbors(str(tmp_path), "n7", 500)[1]) == 49
 
 
 def test_vectors_that_are_no_numbers(tmp_path: Path, rows: np.ndarray) -> None:
     expected = [name for name, _ in cosines(rows, 7) if name not in ("n3", "n30")]
     rows[[3, 30], 2] = np.nan
     write_ours(tmp_path / "embeddings", rows)
-    found = lookup.neighbors(str(tmp_path / "embeddings"), "n7", 50, None, None)[1]
+    found = lookup.neighbors(str(tmp_path / "embeddings"), "n7", 50)[1]
     assert [each.id for each in found] == expected
     found = graphmill.open(str(tmp_path)).neighbors("node", "n7", 50)
     assert [each.id for each in found] == expected
-    assert lookup.neighbors(str(tmp_path / "embeddings"), "n3", 50, None, None)[1] == []
+    assert lookup.neighbors(str(tmp_path / "embeddings"), "n3", 50)[1] == []
 
 
 def test_tables_of_other_names_and_integer_ids(tmp_path: Path, rows: np.ndarray) -> None:
@@ -77,7 +77,7 @@ def test_tables_of_other_names_and_integer_ids(tmp_path: Path, rows: np.ndarray)
     pq.write_table(
         pa.table({"emb": lists, "nid": np.arange(50)}), tmp_path / "user/embed-00000_00000.parquet"
     )
-    entity_type, found = lookup.neighbors(str(tmp_path), "7", 3, None, None)
+    entity_type, found = lookup.neighbors(str(tmp_path), "7", 3)
     assert entity_type == "user"
     assert [f"n{each.id}" for each in found] == [name for name, _ in cosines(rows, 7)[:3]]
 
@@ -90,42 +90,9 @@ def test_tables_of_ours_in_another_shape(client: Client, tmp_path: Path, names: 
     config = graph.configured(output, vectors="list", column_names=names, rows_per_file=2)
     job.run(config, client)
     mine = graph.raw_id("user", 2, 3)
-    entity_type, found = lookup.neighbors(config.embedding_path, mine, 20, None, None)
+    entity_type, found = lookup.neighbors(config.embedding_path, mine, 20)
     assert entity_type == "user"
     assert {each.id for each in found} == {i for t, i in graph.expected_rows() if t == "user"} - {mine}
-
-
-def test_by_an_index_that_is_kept(
-    tmp_path: Path, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pytest.importorskip("faiss")
-    rows = rng.standard_normal((5000, 16), np.float32)
-    write_ours(tmp_path / "embeddings", rows)
-    monkeypatch.setattr(lookup, "EXACT_ROWS", 1000)
-    found = lookup.neighbors(str(tmp_path / "embeddings"), "n9", 10, None, None)[1]
-    expected = dict(cosines(rows, 9)[:20])
-    assert sum(each.id in expected for each in found) >= 9
-    assert "n9" not in [each.id for each in found]
-    assert found[0].similarity == pytest.approx(cosines(rows, 9)[0][1], abs=0.02)
-    index = tmp_path / "embeddings.faiss/node.index"
-    made = index.stat().st_mtime_ns
-    again = lookup.neighbors(str(tmp_path / "embeddings"), "n9", 10, None, None)[1]
-    assert (again, index.stat().st_mtime_ns) == (found, made)
-    content = index.read_bytes()
-    index.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))  # a damaged index is made again
-    assert lookup.neighbors(str(tmp_path / "embeddings"), "n9", 10, None, None)[1] == found
-    assert index.read_bytes() == content
-    write_ours(tmp_path / "embeddings", rows[::-1].copy())
-    lookup.neighbors(str(tmp_path / "embeddings"), "n9", 10, None, None)
-    assert index.stat().st_mtime_ns > made
-    assert [each.id for each in lookup.neighbors(str(tmp_path / "embeddings"), "n9", 3, None, False)[1]]
-
-
-def test_without_faiss(tmp_path: Path, rows: np.ndarray, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_ours(tmp_path, rows)
-    monkeypatch.setitem(__import__("sys").modules, "faiss", None)
-    with pytest.raises(ConfigError, match=r"pip install 'graphmill\[neighbors\]'"):
-        lookup.neighbors(str(tmp_path), "n7", 5, None, True)
 
 
 def write_model(
@@ -203,12 +170,12 @@ def test_relations_that_cannot_be_asked(tmp_path: Path, rows: np.ndarray) -> Non
 
 def test_what_is_not_there(tmp_path: Path, rows: np.ndarray) -> None:
     with pytest.raises(NotFoundError, match="expected a folder with tables of vectors"):
-        lookup.neighbors(str(tmp_path), "n7", 5, None, None)
+        lookup.neighbors(str(tmp_path), "n7", 5)
     write_ours(tmp_path, rows)
     with pytest.raises(NotFoundError, match="--id nobody: there is no such id among node"):
-        lookup.neighbors(str(tmp_path), "nobody", 5, None, None)
+        lookup.neighbors(str(tmp_path), "nobody", 5)
     with pytest.raises(NotFoundError, match="--type item: expected one of node"):
-        lookup.neighbors(str(tmp_path), "n7", 5, "item", None)
+        lookup.neighbors(str(tmp_path), "n7", 5, "item")
     (tmp_path / "odd").mkdir()
     pq.write_table(pa.table({"a": ["x"], "b": ["y"]}), tmp_path / "odd/x.parquet")
     with pytest.raises(FormatError, match="expected one column of ids and one of lists of floats"):
@@ -217,7 +184,7 @@ def test_what_is_not_there(tmp_path: Path, rows: np.ndarray) -> None:
         table = pa.table({"nid": ["x", "y"], "emb": pa.array(ragged)})
         pq.write_table(table, tmp_path / "odd/x.parquet")
         with pytest.raises(FormatError, match="expected vectors of one length"):
-            lookup.neighbors(str(tmp_path), "x", 5, "odd", None)
+            lookup.neighbors(str(tmp_path), "x", 5, "odd")
 
 
 def test_the_command(tmp_path: Path, rows: np.ndarray, cli: Cli, capsys: pytest.CaptureFixture[str]) -> None:
@@ -245,8 +212,7 @@ def test_vectors_of_another_run(tmp_path: Path, rows: np.ndarray) -> None:
 WRONG = {
     "--inverse: has no effect without --relation": ["--inverse"],
     "--with-itself: has no effect without --relation": ["--with-itself"],
-    "--relation: cannot be used with --type, --exact": ["--relation", "r1", "--exact", "--type", "node"],
-    "--relation: cannot be used with --approximate": ["--relation", "r1", "--approximate"],
+    "--relation: cannot be used with --type": ["--relation", "r1", "--type", "node"],
 }
 
 
