@@ -7,13 +7,14 @@ import signal
 import subprocess
 import sys
 import textwrap
+from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
 import pytest
 
 from graphmill.cli import exit_codes
-from graphmill.cli.options import CONF_VARIABLE
+from graphmill.cli.options import CONF_VARIABLE, MASTER_VARIABLE
 from graphmill.cli.submit import command
 from graphmill.errors import ConfigError
 from graphmill.formats import pbg_checkpoint
@@ -44,10 +45,12 @@ def submit(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
 
 
 def submit_here(monkeypatch: pytest.MonkeyPatch, cwd: Path, *arguments: str) -> int:
-    """Exit code of the command, run in this process: that of a wrong option comes without a cluster."""
+    """Exit code of the command, run in this process; a test that needs a cluster has `graphmill_command`."""
     monkeypatch.chdir(cwd)
-    monkeypatch.setattr(sys, "argv", ["dask-submit"])
-    monkeypatch.setenv("GRAPHMILL_MASTER", "local[1]")
+    for name, value in (("argv", ["dask-submit"]), ("path", [*sys.path])):
+        monkeypatch.setattr(sys, name, value)
+    for variable, default in ((MASTER_VARIABLE, "local[1]"), (CONF_VARIABLE, "")):  # it sets them
+        monkeypatch.setenv(variable, os.environ.get(variable, default))
     return exit_codes.exit_code(lambda: command.main(list(arguments), standalone_mode=False))
 
 
@@ -62,48 +65,53 @@ def test_a_script_gets_its_arguments_the_cluster_and_its_exit_code(tmp_path: Pat
 
 
 def test_the_environment_names_a_script_s_cluster_too(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "mine.py").write_text("print('ran')")
-    monkeypatch.setenv("GRAPHMILL_MASTER", "spark://x")
-    done = submit("mine.py", cwd=tmp_path)
-    assert "--master spark://x: expected local" in done.stderr
-    assert (done.returncode, done.stdout) == (2, "")
+    monkeypatch.setenv(MASTER_VARIABLE, "spark://x")
+    assert submit_here(monkeypatch, tmp_path, "mine.py") == 2
+    told = capsys.readouterr()
+    assert "--master spark://x: expected local" in told.err
+    assert told.out == ""
     (tmp_path / "c.yaml").write_text(GRAPH + "cluster: {master: 'spark://y'}}")
-    monkeypatch.delenv("GRAPHMILL_MASTER")
-    monkeypatch.setenv("GRAPHMILL_CONF", "c.yaml")
-    assert "--master spark://y: expected local" in submit("mine.py", cwd=tmp_path).stderr
+    monkeypatch.setenv(MASTER_VARIABLE, "")
+    monkeypatch.setenv(CONF_VARIABLE, "c.yaml")
+    assert submit_here(monkeypatch, tmp_path, "mine.py") == 2
+    assert "--master spark://y: expected local" in capsys.readouterr().err
 
 
-@pytest.mark.slow
-def test_a_bundled_job_goes_before_a_file_that_is_not_named_as_one(tmp_path: Path) -> None:
+@pytest.mark.usefixtures("graphmill_command")
+def test_a_bundled_job_goes_before_a_file_that_is_not_named_as_one(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     (tmp_path / "etl.py").write_text("print('my own etl')")
-    done = submit("--master", "local[1]", "etl.py", "--help", cwd=tmp_path)
-    assert "Usage: etl.py" in done.stdout
-    assert "the file etl.py here is meant by ./etl.py" in done.stderr
-    done = submit("--master", "local[1]", "./etl.py", cwd=tmp_path)
-    assert (done.stdout, done.returncode) == ("my own etl\n", 0)
-    assert "bundled" not in done.stderr
+    assert submit_here(monkeypatch, tmp_path, "etl.py", "--help") == 0
+    assert "Usage: etl.py" in capsys.readouterr().out
+    assert "the file etl.py here is meant by ./etl.py" in caplog.text
+    caplog.clear()
+    assert submit_here(monkeypatch, tmp_path, "./etl.py") == 0
+    assert capsys.readouterr().out == "my own etl\n"
+    assert "bundled" not in caplog.text
 
 
-@pytest.mark.slow
-def test_bundled_jobs_are_found_from_any_folder(tmp_path: Path) -> None:
+def test_bundled_jobs_are_found_from_any_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     for job in ("etl.py", "train.py", "remap.py", "pipeline.py"):
-        done = submit(job, "--help", cwd=tmp_path)
-        assert f"Usage: {job}" in done.stdout
-        assert done.returncode == 0
+        assert submit_here(monkeypatch, tmp_path, job, "--help") == 0
+        assert f"Usage: {job}" in capsys.readouterr().out
 
 
-def test_an_unknown_script_is_refused(tmp_path: Path) -> None:
-    done = submit("elt.py", cwd=tmp_path)
-    assert "no bundled job of that name; did you mean 'etl.py'?" in done.stderr
-    assert done.returncode == 2
+NO_CLUSTER = ["--master", "spark://x", "etl.py", "--conf", "c.yaml"]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        (["elt.py"], "no bundled job of that name; did you mean 'etl.py'?"),
         (["etl.py", "--conf", "none.yaml"], "none.yaml"),
         (["etl.py", "--conf", "c.yaml", "--set", "dimension=x"], "dimension"),
         (["etl.py", "--colour"], "No such option"),
@@ -112,34 +120,45 @@ def test_an_unknown_script_is_refused(tmp_path: Path) -> None:
         (["--quiet", "--set", "dimension=x", "etl.py", "--conf", "c.yaml"], "dimension"),
         (["pipeline.py", "--conf", "c.yaml", "--set", "remap.colour=red"], "remap.colour: unknown key"),
         (["--master", "local[1]", "--py-files", "𠮷.py", "etl.py", "--conf", "c.yaml"], "𠮷.py: cannot open"),
-        (["--master", "spark://x", "etl.py", "--conf", "c.yaml"], "--master spark://x: expected local"),
+        (NO_CLUSTER, "--master spark://x: expected local"),
     ],
 )
 def test_bad_input_exits_with_2_and_one_clear_message(
-    tmp_path: Path, arguments: list[str], message: str
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+    message: str,
 ) -> None:
     (tmp_path / "c.yaml").write_text(GRAPH + "etl: {tables: [{path: ./x.csv, lhs: 0, rhs: 1, relation: r}]}}")
     (tmp_path / "x.csv").write_text("a,b\n1,2\n")
-    done = submit(*arguments, cwd=tmp_path)
-    assert message in done.stderr
-    assert "Traceback" not in done.stderr
-    assert done.returncode == 2
+    told = [(submit_here(monkeypatch, tmp_path, *arguments), capsys.readouterr().err)]
+    if arguments == NO_CLUSTER:  # as a process too
+        done = submit(*arguments, cwd=tmp_path)
+        told.append((done.returncode, done.stderr))
+    for code, error in told:
+        assert message in error
+        assert "Traceback" not in error
+        assert code == 2
 
 
-@pytest.mark.slow
-def test_a_defect_exits_with_1_and_a_traceback(tmp_path: Path) -> None:
-    (tmp_path / "bad.py").write_text("1 / 0")
-    done = submit("--master", "local[1]", "bad.py", cwd=tmp_path)
-    assert "ZeroDivisionError" in done.stderr
-    assert done.returncode == 1
-
-
-@pytest.mark.slow
-def test_the_message_of_sys_exit_is_shown(tmp_path: Path) -> None:
-    (tmp_path / "mine.py").write_text("import sys; sys.exit('no [input]: give a folder')")
-    done = submit("--master", "local[1]", "mine.py", cwd=tmp_path)
-    assert "no [input]: give a folder" in done.stderr
-    assert done.returncode == 1
+@pytest.mark.usefixtures("graphmill_command")
+@pytest.mark.parametrize(
+    ("script", "message"),
+    [("1 / 0", "ZeroDivisionError"), ("import sys; sys.exit('no [input]: give a folder')", "no [input]: give")],
+)
+def test_a_script_that_fails_exits_with_1(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    script: str,
+    message: str,
+) -> None:
+    (tmp_path / "bad.py").write_text(script)
+    assert submit_here(monkeypatch, tmp_path, "bad.py") == 1
+    told = capsys.readouterr().err
+    assert message in told
+    assert ("Traceback" in told) == ("ZeroDivision" in told)
 
 
 def alive(pid: int) -> bool:
@@ -235,14 +254,17 @@ def test_the_driver_of_the_configuration_opens_the_first_path_on_hdfs(
     assert hdfs.DRIVER_VARIABLE not in os.environ
 
 
-@pytest.mark.slow
-def test_a_failed_run_says_so_in_run_json(tmp_path: Path) -> None:
-    (tmp_path / "c.yaml").write_text(
-        GRAPH + "etl: {tables: [{path: missing.csv, lhs: 0, rhs: 1, relation: r}]}}"
-    )
-    done = submit("--master", "local[1]", "etl.py", "--conf", "c.yaml", cwd=tmp_path)
-    assert done.returncode == 2
-    assert "missing.csv" in done.stderr
+def test_a_failed_run_says_so_in_run_json(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    graphmill_command: Callable[..., int],
+) -> None:
+    table = "etl: {tables: [{path: missing.csv, lhs: 0, rhs: 1, relation: r}]}}"
+    (tmp_path / "c.yaml").write_text(GRAPH + table)
+    monkeypatch.chdir(tmp_path)
+    assert graphmill_command("etl", "--conf", "c.yaml") == 2
+    assert "missing.csv" in capsys.readouterr().err
     content = json.loads((tmp_path / "o" / "run.json").read_text())
     assert content["status"] == "failed"
     assert "missing.csv" in content["error"]
