@@ -1,5 +1,7 @@
 """Small graphs for the tests: written as raw tables, read back from the stage's output as raw edges."""
 
+import pickle
+import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -9,7 +11,10 @@ import h5py
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from etl import job
 from etl.strings.hashing import hash_strings
+from graphmill import cluster
+from graphmill.cluster import ClusterConfig
 from graphmill.config import Config, from_mapping
 from graphmill.formats import edge_buckets, entity_counts, entity_index
 from graphmill.formats.edge_buckets.places import EDGES, bucket_uri
@@ -55,6 +60,18 @@ def config_of(
             **(top or {}),
         }
     )
+
+
+def saved(config: Config, path: Path) -> tuple[str, Path]:
+    """The words with which `forked` runs the stage; `path` gets the configuration."""
+    path.write_bytes(pickle.dumps(config))
+    return "tests.etl.graphs:run_saved", path
+
+
+def run_saved() -> None:
+    """Run the stage in a process of its own."""
+    with cluster.connect(None, ClusterConfig()) as client:
+        job.run(pickle.loads(Path(sys.argv[1]).read_bytes()), client)
 
 
 def write_parquet(path: Path, row_group_rows: int = 1 << 20, **columns: Any) -> str:

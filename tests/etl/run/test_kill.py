@@ -4,10 +4,10 @@ import json
 import logging
 import os
 import signal
-import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from shutil import copytree
 from typing import Any
 
 import distributed
@@ -19,8 +19,9 @@ import yaml
 from etl import job
 from graphmill.config import Config
 from tests import REPOSITORY
-from tests.etl.graphs import config_of, files_under, write_parquet
+from tests.etl.graphs import config_of, files_under, saved, write_parquet
 from tests.etl.run.test_go_on import figures_of, finished_steps
+from tests.forked import Forks, Kill
 from tests.held import hold
 from tests.processes import DEADLINE_S, running
 from tests.waiting import wait_until
@@ -29,34 +30,15 @@ pytestmark = pytest.mark.slow
 
 DASK_SUBMIT = str(Path(sys.executable).with_name("dask-submit"))
 
-# Runs the stage in one process, and ends it like a power cut at the given renaming of a file or folder.
-KILLED_AT_A_RENAME = """
-import os, signal, sys
-from pathlib import Path
-import distributed
-from etl import job
-from graphmill import storage
-from graphmill.storage import fs
-from tests.etl.run.test_kill import graph_config
-really_move, left = fs.move, [int(sys.argv[2])]
-def move(source, target):
-    left[0] -= 1
-    if left[0] == 0:
-        os.kill(os.getpid(), signal.SIGKILL)
-    really_move(source, target)
-if __name__ == "__main__":
-    storage.move = fs.move = move
-    with distributed.Client(processes=False, threads_per_worker=1, dashboard_address=":0") as client:
-        job.run(graph_config(Path(sys.argv[1]), 1), client)
-"""
-
 # Runs the stage on two worker processes, one of which stops where it is to be killed.
 ON_TWO_WORKERS = """
 import sys
 from pathlib import Path
+from shutil import copytree
 import distributed
 from etl import job
 from tests.etl.run.test_kill import graph_config
+from tests.forked import Forks, Kill
 from tests.held import hold
 if __name__ == "__main__":
     with distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0") as cluster:
@@ -82,6 +64,17 @@ def graph_config(root: Path, number: int, num_edges: int = 2_000) -> Config:
     )
 
 
+@pytest.fixture(scope="module")
+def old_run(near_client: distributed.Client, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The output of graph 0, marked as finished, and the table of graph 1, which takes its place."""
+    root = tmp_path_factory.mktemp("old")
+    job.run(graph_config(root, 0), near_client)
+    graph_config(root, 1)
+    for folder in ("entities", "edges/train", "edges/test"):
+        (root / "out" / folder / "_SUCCESS").write_text("{}")
+    return root
+
+
 def folders(root: Path) -> dict[str, dict[str, bytes]]:
     """Content of each output folder that is there under its name."""
     named = [root / "out" / name for name in ("entities", "edges/train", "edges/test")]
@@ -90,11 +83,6 @@ def folders(root: Path) -> dict[str, dict[str, bytes]]:
 
 def hidden(root: Path) -> list[Path]:
     return list((root / "out").rglob(".*"))
-
-
-def mark(root: Path) -> None:
-    for folder in ("entities", "edges/train", "edges/test"):
-        (root / "out" / folder / "_SUCCESS").write_text("{}")
 
 
 @pytest.fixture(scope="module")
@@ -110,16 +98,18 @@ def new_output(near_client: distributed.Client, tmp_path_factory: pytest.TempPat
 # checksums; 3 x 2 commits.
 @pytest.mark.parametrize("rename", [1, 2, 9, 11, 14, 20, 21, 24, 34, *range(35, 49)])
 def test_killed_at_a_rename(
-    near_client: distributed.Client, tmp_path: Path, rename: int, new_output: dict[str, Any]
+    near_client: distributed.Client,
+    forked: Forks,
+    tmp_path: Path,
+    rename: int,
+    old_run: Path,
+    new_output: dict[str, Any],
 ) -> None:
-    job.run(graph_config(tmp_path, 0), near_client)
-    mark(tmp_path)
+    copytree(old_run, tmp_path, dirs_exist_ok=True)
     old_output = folders(tmp_path)
-    command = [sys.executable, "-c", KILLED_AT_A_RENAME, str(tmp_path), str(rename)]
-    killed = subprocess.run(
-        command, cwd=REPOSITORY, capture_output=True, text=True, timeout=DEADLINE_S, check=False
-    )
-    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    words = saved(graph_config(tmp_path, 1), tmp_path / "saved")
+    killed = forked(*words, kill=Kill(rename - 1))
+    assert killed.code == -signal.SIGKILL, killed.stderr
     left = folders(tmp_path)
     assert hidden(tmp_path)
     done = finished_steps(tmp_path)
@@ -139,22 +129,33 @@ def without_marker(files: dict[str, bytes]) -> dict[str, bytes]:
     return {name: content for name, content in files.items() if name != "_SUCCESS"}
 
 
-@pytest.mark.parametrize("file", ["*.codes.arrow", "*.edges.i32", "edges_*.h5"])
-def test_killed_with_its_workers(
-    near_client: distributed.Client, tmp_path: Path, file: str, new_output: dict[str, Any]
+@pytest.mark.parametrize(
+    ("file", "workers"), [("*.codes.arrow", 1), ("*.edges.i32", 1), ("edges_*.h5", 2), ("edges_*.h5", 1)]
+)
+def test_killed_where_a_file_has_got_its_name(
+    near_client: distributed.Client,
+    forked: Forks,
+    tmp_path: Path,
+    file: str,
+    workers: int,
+    old_run: Path,
+    new_output: dict[str, Any],
 ) -> None:
-    job.run(graph_config(tmp_path, 0), near_client)
+    copytree(old_run, tmp_path, dirs_exist_ok=True)
     old_output = folders(tmp_path)
-    graph_config(tmp_path, 1)
-    sign = tmp_path / "held"
-    command = [sys.executable, "-c", ON_TWO_WORKERS, tmp_path, file, sign]
-    with running(command, tmp_path / "stderr.txt", cwd=REPOSITORY) as process:
-        wait_until(sign.exists, DEADLINE_S)
-        os.killpg(process.pid, signal.SIGKILL)
-        assert process.wait() == -signal.SIGKILL
+    config, sign = graph_config(tmp_path, 1), tmp_path / "held"
+    if workers == 1:
+        ended = forked(*saved(config, tmp_path / "saved"), kill=Kill(0, file, is_after=True))
+        assert ended.code == -signal.SIGKILL, ended.stderr
+    else:
+        command = [sys.executable, "-c", ON_TWO_WORKERS, tmp_path, file, sign]
+        with running(command, tmp_path / "stderr.txt", cwd=REPOSITORY) as process:
+            wait_until(sign.exists, DEADLINE_S)
+            os.killpg(process.pid, signal.SIGKILL)
+            assert process.wait() == -signal.SIGKILL
     assert folders(tmp_path) == old_output
     assert hidden(tmp_path)
-    job.run(graph_config(tmp_path, 1), near_client)
+    job.run(config, near_client)
     assert folders(tmp_path) == new_output
     assert not hidden(tmp_path)
 
@@ -187,8 +188,7 @@ def folders_without_markers(root: Path) -> dict[str, dict[str, bytes]]:
     return {name: without_marker(files) for name, files in folders(root).items()}
 
 
-@pytest.mark.parametrize("file", ["*.codes.arrow", "edges_*.h5"])
-def test_one_of_two_workers_killed(tmp_path: Path, file: str, new_output: dict[str, Any]) -> None:
+def test_one_of_two_workers_killed(tmp_path: Path, new_output: dict[str, Any]) -> None:
     config = graph_config(tmp_path, 1)
     with (
         distributed.LocalCluster(
@@ -197,7 +197,7 @@ def test_one_of_two_workers_killed(tmp_path: Path, file: str, new_output: dict[s
         distributed.Client(cluster) as client,
     ):
         sign = tmp_path / "held"
-        client.run(hold, file, 1, str(sign))
+        client.run(hold, "edges_*.h5", 1, str(sign))
 
         def kill() -> None:
             wait_until(sign.exists, DEADLINE_S)

@@ -19,6 +19,7 @@ from graphmill.cli.submit import command
 from graphmill.errors import ConfigError
 from graphmill.formats import pbg_checkpoint
 from graphmill.storage import hdfs
+from tests.forked import Forks
 from tests.processes import SLEEPER, heed_sigint
 from tests.waiting import wait_until
 
@@ -196,27 +197,20 @@ def test_a_signal_ends_everything_that_was_started(tmp_path: Path, number: signa
 
 
 @pytest.mark.slow
-def test_ctrl_c_says_how_to_go_on_and_that_is_true(tmp_path: Path) -> None:
+def test_ctrl_c_says_how_to_go_on_and_that_is_true(tmp_path: Path, forked: Forks) -> None:
     (tmp_path / "t.csv").write_text("x,y\n" + "".join(f"{n},{n + 1}\n" for n in range(500)))
     (tmp_path / "c.yaml").write_text(GRAPH + "etl: {tables: [{path: t.csv, lhs: 0, rhs: 1, relation: r}]}}")
-    words = ["--master", "local[1]", "pipeline.py", "--conf", "c.yaml", "--set", f"input={tmp_path}"]
-    more = ["--set", "num_epochs=100000", "--set", "evaluate.split=train"]
-    process = subprocess.Popen(
-        [DASK_SUBMIT, *words, *more],
-        cwd=tmp_path,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-        preexec_fn=heed_sigint,
-    )
+    words = ["dask-submit", "pipeline.py", "--conf", "c.yaml", "--set", f"input={tmp_path}"]
+    words += ["--set", "evaluate.split=train"]
+    process = forked.start(*words, "--set", "num_epochs=100000", cwd=tmp_path)
     wait_until(lambda: pbg_checkpoint.read_version(str(tmp_path / "o/checkpoint")) > 1)
-    os.killpg(process.pid, signal.SIGINT)
-    _, said = process.communicate(timeout=60)
-    assert process.returncode == 130
-    assert said.splitlines()[-1] == "error: stopped by Ctrl-C; run the same command to go on"
+    process.send(signal.SIGINT)
+    ended = process.wait()
+    assert ended.code == 130
+    assert ended.stderr.splitlines()[-1] == "error: stopped by Ctrl-C; run the same command to go on"
     version = pbg_checkpoint.read_version(str(tmp_path / "o/checkpoint"))
-    done = submit(*words, "--set", f"num_epochs={version + 1}", "--set", "evaluate.split=train", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    done = forked(*words, "--set", f"num_epochs={version + 1}", cwd=tmp_path)
+    assert done.code == 0, done.stderr
     assert "etl: skipped, unchanged since" in done.stderr
     assert f"resuming version {version} " in done.stderr
 
