@@ -192,7 +192,7 @@ def connect(*_: Any) -> Iterator[distributed.Client]:
 
 def main() -> None:
     """Answer the questions that stdin brings."""
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where the suite itself runs in the background
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where the suite is in the background
     for name in OF_COMMANDS:
         importlib.import_module(name)
     for line in sys.stdin:

@@ -1,11 +1,7 @@
 """Bucket files in `edge_paths`, where PBG's configurations have them, among the user's own files."""
 
 import json
-import os
 import signal
-import subprocess
-import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +9,6 @@ import distributed
 import numpy as np
 import pyarrow as pa
 import pytest
-from click.testing import CliRunner
 from deltalake import write_deltalake
 
 from etl import job
@@ -26,9 +21,9 @@ from graphmill.formats import edge_buckets, entity_index
 from graphmill.run import output_checks, record, trained_with
 from graphmill.storage import checksums
 from graphmill.vocab import Bucket
-from tests import REPOSITORY
-from tests.etl.graphs import files_under
-from tests.processes import DEADLINE_S
+from tests.commands import Command, on_cluster
+from tests.etl.graphs import files_under, saved
+from tests.forked import Forks, Kill
 
 SPLITS = ("train", "valid", "test")
 # PBG's example for FB15k: the tables lie in entity_path, and so do the edge paths.
@@ -51,27 +46,6 @@ LIVEJOURNAL = {
 # PBG's example of an export from SQL: one folder for all.
 FROM_SQL = {**FB15K, "entity_path": "data/all", "edge_paths": ["data/all"]}
 LAYOUTS = {"fb15k": FB15K, "livejournal": LIVEJOURNAL, "sql": FROM_SQL}
-
-# Runs the stage in one process, and ends it like a power cut at the given renaming, counted from the first
-# into a folder of the user.
-KILLED = """
-import os, signal, sys
-import distributed
-from etl import job
-from graphmill import storage
-from graphmill.storage import fs
-from tests.etl.run.test_beside import settings_of
-really_move, left = fs.move, [int(sys.argv[2])]
-def move(source, target):
-    left[0] -= "/." not in target
-    if left[0] == 0:
-        os.kill(os.getpid(), signal.SIGKILL)
-    really_move(source, target)
-if __name__ == "__main__":
-    storage.move = fs.move = move
-    with distributed.Client(processes=False, threads_per_worker=1, dashboard_address=":0") as client:
-        job.run(settings_of(sys.argv[1], 1), client)
-"""
 
 
 def settings_of(layout: str, number: int = 0, **more: Any) -> Config:
@@ -135,7 +109,7 @@ def edges_of(config: Config) -> list[int]:
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_files_go_where_the_configuration_names_them_and_none_of_the_user_changes(
+def test_files_and_their_checksums_go_where_the_configuration_names_them_and_none_of_the_user_changes(
     near_client: distributed.Client, own: dict[str, bytes], layout: str
 ) -> None:
     config = settings_of(layout, 0)
@@ -144,6 +118,9 @@ def test_files_go_where_the_configuration_names_them_and_none_of_the_user_change
         job.run(config, near_client)
         first = written(own)
     assert edges_of(config) == [60] * len(config.edge_paths)
+    for uri in {config.entity_path, *config.edge_paths}:
+        for path, checksum in storage.read_checksums(storage.manifest_of(uri).uri).items():
+            assert checksums.of_file(f"{uri}/{path}") == checksum
     names = {str(Path(path).relative_to(Path.cwd() / "data")) for path in config.edge_paths}
     assert {str(Path(name).parent) for name in first if name.endswith(".h5")} == names
     other = settings_of(layout, 1, entities={"all": {"num_partitions": 2}})  # more files, then fewer again
@@ -154,31 +131,29 @@ def test_files_go_where_the_configuration_names_them_and_none_of_the_user_change
     assert not [name for name in first if name.rpartition("/")[2].startswith(".")]
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_checksums_name_all_files(
-    near_client: distributed.Client, own: dict[str, bytes], layout: str
-) -> None:
-    config = settings_of(layout)
-    job.run(config, near_client)
-    for uri in {config.entity_path, *config.edge_paths}:
-        for path, checksum in storage.read_checksums(storage.manifest_of(uri).uri).items():
-            assert checksums.of_file(f"{uri}/{path}") == checksum
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize(("layout", "rename"), [("fb15k", 2), ("fb15k", 5), ("sql", 1), ("sql", 4)])
+@pytest.mark.parametrize(
+    ("layout", "kill", "number"),  # after the kill the same settings, or others
+    [
+        ("fb15k", Kill(1, "dynamic_rel_count.txt"), 0),  # the first is the one to be moved
+        ("fb15k", Kill(1, "part-00000.parquet"), 1),
+        ("sql", Kill(2, "checksums.xxh128"), 1),
+        ("sql", Kill(1, "edges_0_0.h5"), 0),
+    ],
+)
 def test_killed_while_files_take_their_places(
-    near_client: distributed.Client, own: dict[str, bytes], layout: str, rename: int
+    near_client: distributed.Client,
+    forked: Forks,
+    own: dict[str, bytes],
+    tmp_path: Path,
+    layout: str,
+    kill: Kill,
+    number: int,
 ) -> None:
     job.run(settings_of(layout, 0), near_client)
-    command = [sys.executable, "-c", KILLED, layout, str(rename)]
-    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
-    killed = subprocess.run(
-        command, capture_output=True, text=True, timeout=DEADLINE_S, check=False, env=environment
-    )
-    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    killed = forked(*saved(settings_of(layout, 1), tmp_path / "saved"), kill=kill)
+    assert killed.code == -signal.SIGKILL, killed.stderr
     written(own)
-    number = rename % 2  # with the same settings, or with others
     job.run(settings_of(layout, number), near_client)
     after_kill = written(own)
     job.run(settings_of(layout, 1 - number), near_client)
@@ -289,42 +264,38 @@ def test_two_splits_in_one_folder_are_refused(folder: Path) -> None:
         output_checks.check_outputs(config, ["etl"])
 
 
-def run(*arguments: str) -> Any:
-    return CliRunner(env={"GRAPHMILL_MASTER": "local[1]"}).invoke(command, arguments)
+@pytest.fixture
+def run(near_client: distributed.Client, monkeypatch: pytest.MonkeyPatch) -> Command:
+    """The command `etl` in this process."""
+    return on_cluster(near_client, monkeypatch, command)
 
 
-@pytest.mark.slow
-def test_files_on_the_command_line_go_to_the_edge_paths_in_their_order(folder: Path) -> None:
+def test_files_on_the_command_line_go_to_the_edge_paths_in_their_order(folder: Path, run: Command) -> None:
     settings_of("fb15k")
     files = [f"data/FB15k/0-{split}.txt" for split in SPLITS]
     Path(files[1]).write_text("a\tr\tb\n")
-    result = run("config.py", "-l", "0", "-r", "2", "--rel-col", "1", *files)
-    assert result.exit_code == 0, result.output + str(result.exception)
+    assert run("config.py", "-l", "0", "-r", "2", "--rel-col", "1", *files) == 0
     assert edges_of(configuration.load("config.py")) == [60, 1, 60]
 
 
-def test_files_without_edge_paths_go_to_the_folders_of_pbg(
-    folder: Path, graphmill_command: Callable[..., int]
-) -> None:
+def test_files_without_edge_paths_go_to_the_folders_of_pbg(folder: Path, run: Command) -> None:
     """The examples of early 2019 have `edge_paths=[]`: the import makes a folder beside each file."""
     settings_of("fb15k")
     without = {**FB15K, "edge_paths": []}
     Path("config.py").write_text(f"def get_torchbiggraph_config():\n    return {without!r}\n")
     files = [f"data/FB15k/0-{split}.txt" for split in SPLITS]
     Path(files[1]).write_text("a\tr\tb\n")
-    assert graphmill_command("etl", "config.py", "-l", 0, "-r", 2, "--rel-col", 1, *files) == 0
+    assert run("config.py", "-l", 0, "-r", 2, "--rel-col", 1, *files) == 0
     folders = ",".join(f"data/FB15k/0-{split}_partitioned" for split in SPLITS)
     found = configuration.load("config.py", [configuration.as_override(f"edge_paths={folders}")])
     assert edges_of(found) == [60, 1, 60]
 
 
-@pytest.mark.slow
-def test_a_table_with_a_log_on_the_command_line(folder: Path) -> None:
+def test_a_table_with_a_log_on_the_command_line(folder: Path, run: Command) -> None:
     settings_of("fb15k")
     write_deltalake("lake", pa.table({"l": ["a", "b"], "r": ["r", "r"], "t": ["x", "y"]}))
     files = [f"data/FB15k/0-{split}.txt" for split in SPLITS[1:]]
-    result = run("config.py", "-l", "0", "-r", "2", "--rel-col", "1", "lake", *files)
-    assert result.exit_code == 0, result.output + str(result.exception)
+    assert run("config.py", "-l", "0", "-r", "2", "--rel-col", "1", "lake", *files) == 0
     assert edges_of(configuration.load("config.py")) == [2, 60, 60]
 
 
@@ -341,9 +312,8 @@ def test_a_table_with_a_log_on_the_command_line(folder: Path) -> None:
     ],
 )
 def test_wrong_files_on_the_command_line_are_refused(
-    folder: Path, arguments: list[str], message: str
+    folder: Path, run: Command, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
 ) -> None:
     settings_of("fb15k")
-    result = run("config.py", *arguments)
-    assert result.exit_code == 2
-    assert message in result.output
+    assert run("config.py", *arguments) == 2
+    assert message in capsys.readouterr().err

@@ -19,6 +19,7 @@ from tests.hadoop.cluster import MiniHdfs
 
 SHAPE = {"drops": True, "weights": True, "splits": True, "chunk_rows": 40}
 
+
 @pytest.fixture(scope="module")
 def first_day(near_client: distributed.Client, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Output of the first day, and of the second read anew; the tables are the second day's."""

@@ -146,7 +146,10 @@ def test_bad_input_exits_with_2_and_one_clear_message(
 @pytest.mark.usefixtures("graphmill_command")
 @pytest.mark.parametrize(
     ("script", "message"),
-    [("1 / 0", "ZeroDivisionError"), ("import sys; sys.exit('no [input]: give a folder')", "no [input]: give")],
+    [
+        ("1 / 0", "ZeroDivisionError"),
+        ("import sys; sys.exit('no [input]: give a folder')", "no [input]: give"),
+    ],
 )
 def test_a_script_that_fails_exits_with_1(
     tmp_path: Path,
