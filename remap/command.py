@@ -174,6 +174,7 @@ def remap(
     is_whole = conf is not None or "checkpoint_path" not in given
     with session(settings, master, ["remap"], keeps_config=not is_whole) as run:
         run("remap", resume=False)
+    run.report()
 
 
 def _is_idle(rank: int, world_size: int, with_shared_fs: bool = True) -> bool:

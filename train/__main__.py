@@ -69,6 +69,7 @@ def evaluate(
     else:
         Console().print(_table(entry["metrics"], entry.get("intervals", {})))
         tell_verdict(run.record)
+    run.report()
 
 
 def _table(metrics: dict[str, Any], intervals: dict[str, Any]) -> Table:

@@ -123,10 +123,20 @@ class Checkpoint(ABC):
             return None
         states.check_sums(model.optimizer_state, model.parameters, self.uri)
         if not self.allow_non_finite:
-            for key, value in model.parameters.items():
-                check_finite(value.numpy(), f"{self.uri}: parameter {key!r}")
+            self._check_finite({key: value.numpy() for key, value in model.parameters.items()})
             states.check_finite_sums(model.optimizer_state, list(model.parameters), self.uri)
         return model
+
+    def read_parameters(self) -> dict[str, Floats] | None:
+        """The parameters of `read_model`; of formats that need no torch for them, without torch.
+
+        Raises:
+            FormatError: a number is not finite.
+        """
+        parameters = self._read_parameters()
+        if not self.allow_non_finite:
+            self._check_finite(parameters or {})
+        return parameters
 
     @property
     def model_uri(self) -> str:
@@ -139,9 +149,7 @@ class Checkpoint(ABC):
 
     def global_embedding(self, entity_type: str) -> Floats | None:
         """The vector [D] that the model adds to all embeddings of a type, if there is one."""
-        model = self.read_model()
-        found = model.parameters.get(global_key(entity_type)) if model else None
-        return None if found is None else np.asarray(found.numpy())
+        return (self.read_parameters() or {}).get(global_key(entity_type))
 
     def _read_optimizer_state(self, entity_type: str, partition: Partition) -> dict[str, Any] | None:
         """The state of the files, before `read_optimizer_state` checks it."""
@@ -150,6 +158,15 @@ class Checkpoint(ABC):
     def _read_model(self) -> ModelState | None:
         """The model of the files, before `read_model` checks it."""
         return None
+
+    def _read_parameters(self) -> dict[str, Floats] | None:
+        """The parameters of the files, before `read_parameters` checks them."""
+        model = self._read_model()
+        return {key: value.numpy() for key, value in model.parameters.items()} if model else None
+
+    def _check_finite(self, parameters: Mapping[str, Floats]) -> None:
+        for key, value in parameters.items():
+            check_finite(value, f"{self.uri}: parameter {key!r}")
 
     @property
     def config(self) -> dict[str, Any] | None:

@@ -9,6 +9,7 @@ from graphmill.checkpoints.checkpoint import Checkpoint, Floats, ModelState, Par
 from graphmill.errors import FormatError, NotFoundError
 from graphmill.formats import pbg_checkpoint
 from graphmill.formats.pbg_checkpoint import Iteration
+from graphmill.model.parameters import global_key
 from graphmill.vocab import Partition
 
 
@@ -42,6 +43,13 @@ class PbgCheckpoint(PartitionFilesCheckpoint):
         # HDF5 sorts parameters by name.
         return ModelState({key: parameters[key] for key in self._in_order(parameters)}, optimizer_state)
 
+    def _read_parameters(self) -> dict[str, Floats] | None:
+        try:
+            parameters = pbg_checkpoint.read_parameters(self.uri, self.version)
+        except NotFoundError:
+            return None
+        return {key: parameters[key] for key in self._in_order(parameters)}
+
     @property
     def model_uri(self) -> str:
         """URI of the version's model file."""
@@ -53,7 +61,7 @@ class PbgCheckpoint(PartitionFilesCheckpoint):
 
     def global_embedding(self, entity_type: str) -> Floats | None:
         """The vector in the version's model file, read without torch."""
-        return pbg_checkpoint.read_global_embedding(self.uri, entity_type, self.version)
+        return pbg_checkpoint.read_parameters(self.uri, self.version).get(global_key(entity_type))
 
     @cached_property
     def config(self) -> dict[str, Any] | None:

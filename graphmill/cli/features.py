@@ -104,9 +104,9 @@ def command(
     read = named(f"{_JOB}:TableToRead")(paths, found.schema, found.pieces, read_rows, found.made_from)
     with result_session(settings, master, _JOB, [to]) as (client, claim):
         figures = named(f"{_JOB}:run")(settings, request, read, to, client, claim, fold_ids_in)
-    tell_run(settings, "features", to, figures)
     terminal.show_table("features", _summary(figures))
     terminal.say(f"table: {to}")
+    tell_run(settings, "features", to, figures)
 
 
 def _typed(columns: tuple[str, ...], types: tuple[str, ...], known: list[str]) -> dict[str, str]:

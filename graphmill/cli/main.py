@@ -226,7 +226,7 @@ def report(
 
     URI is the output of a run, or its run.json.
     """
-    from graphmill import report as reports  # takes a second to import
+    from graphmill import report as reports
     from graphmill.library.run import Run
     from graphmill.report.labels import Labels
 

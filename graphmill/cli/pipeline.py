@@ -61,6 +61,7 @@ def command(
     terminal.show_table("pipeline", summary(entries))
     tell_verdict(run.record)
     terminal.say(f"embeddings: {settings.embedding_path}")
+    run.report()
 
 
 def _finish(settings: Config, conf: str | None, overrides: tuple[str, ...]) -> None:

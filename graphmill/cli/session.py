@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -21,6 +20,7 @@ from graphmill.run import lock, record, results
 from graphmill.run.job import job_of
 from graphmill.run.output_checks import check_outputs
 from graphmill.run.settled import settled
+from graphmill.storage.redaction import redacted
 
 log = logging.getLogger("graphmill")
 
@@ -38,6 +38,10 @@ class Session:
         settings = settled(self.settings)
         self.record.use(settings)
         return record.run_stage(name, job_of(name), settings, self.client, self.record, resume=resume)
+
+    def report(self) -> None:
+        """Write report.html: the last thing that a command does, when users have its result."""
+        write_report(self.record.uri, self.settings)
 
 
 @contextmanager
@@ -70,7 +74,6 @@ def session(
         run = record.RunRecord(uri, settings, claim, keeps_config=keeps_config, observer=observer)
         try:
             with (
-                ThreadPoolExecutor(1) as writer,
                 progress.displayed(),
                 metrics.served(options, run, losses),
                 cluster.connect(master, options, [STAGES[stages[0]].job]) as client,
@@ -78,7 +81,6 @@ def session(
             ):
                 yield Session(settings, client, run)
                 run.finish("done", workers_lost=losses.num_workers)
-                writer.submit(write_report, run.uri, settings)  # while the cluster closes
         except BaseException as error:
             if isinstance(error, KeyboardInterrupt) and any(STAGES[name].keeps_work for name in stages):
                 error.add_note("run the same command to go on")
@@ -122,19 +124,19 @@ def _record_failure(run: record.RunRecord, error: BaseException, num_lost: int) 
 
 
 def tell_run(settings: Config, command: str, to: str, figures: Mapping[str, Any]) -> None:
-    """Note a result that a command has made of a run, and renew the run's report; an error is only logged."""
+    """Note a result that a command has made of a run, for the run's next report; an error is only logged."""
     uri = settings.record_uri(settings.checkpoint_path)
     try:
         results.note(uri, command, to, figures)
     except GraphMillError as error:  # such as that of a run of others
         log.warning("%s: report.html of the run will not name it: %s", command, error)
-    if storage.exists(storage.join(storage.parent(uri), "report.html")):
-        write_report(uri, settings)
+    else:
+        log.info("report: `graphmill report %s` shows this result too", redacted(storage.parent(uri)))
 
 
 def tell_verdict(run: record.RunRecord) -> None:
     """Say in one line whether the ranking of the run is good, as report.html does."""
-    from graphmill.report.verdict import verdict  # takes a second to import; the report has done so already
+    from graphmill.report.verdict import verdict  # whose package most commands do without
 
     evaluated = run.stage("evaluate")
     if evaluated.get("status") == "done":
@@ -144,7 +146,7 @@ def tell_verdict(run: record.RunRecord) -> None:
 def write_report(record_uri: str, settings: Config) -> None:
     """Write report.html beside run.json; an error is only logged."""
     try:
-        from graphmill import report  # takes a second to import
+        from graphmill import report  # which most commands do without
 
         log.info("report: %s", report.write_at(record_uri, settings.embedding_path, settings.init_path))
     except Exception as error:

@@ -45,3 +45,4 @@ def run_stage(
     with session(settings, master, [name]) as run:
         entry = run(name, resume=False)
     terminal.show_table(name, summary({name: entry}))
+    run.report()

@@ -24,6 +24,7 @@ from graphmill.errors import ClusterError
 TOPIC = "graphmill-progress"
 WORKER_INTERVAL_S = 0.5
 LINE_INTERVAL_S = 10.0
+SHORT_S = 1.0  # work that ends sooner has no line
 MIN_BAR = 20  # characters
 MIN_LABEL = 12
 
@@ -280,23 +281,28 @@ def _folded(finished: list[str], width: int) -> str:
 
 
 class _Lines:
-    """Log lines, one per description every ten seconds, and one at its end."""
+    """Log lines, one per description every ten seconds, and one at its end, unless it has ended at once."""
 
     def __init__(self) -> None:
         self._clock = Clock()
+        self._latest = time.monotonic()
+        self._begun: dict[str, float] = {}
         self._shown: dict[str, float] = {}
 
     def show(self, tick: Tick) -> None:
         rate, left = self._clock.rate_and_time_left(tick)
         parts = f"{_short(tick.done)} of {_short(tick.total)} {tick.unit}"
         texts = [parts, *rate, *left, *_texts(tick.fields)]
-        now = time.monotonic()
-        if not tick.finished and now - self._shown.setdefault(tick.description, now) < LINE_INTERVAL_S:
+        now, name = time.monotonic(), tick.description
+        self._begun.setdefault(name, self._latest if tick.done else now)  # or since the tick of other work
+        self._latest = now
+        since = self._begun.pop(name) if tick.finished else self._shown.setdefault(name, now)
+        if now - since < (SHORT_S if tick.finished else LINE_INTERVAL_S):
             return
-        self._shown[tick.description] = now
-        fields = {name: getattr(tick, name) for name in ("description", "done", "total", "unit")}
+        self._shown[name] = now
+        fields = {key: getattr(tick, key) for key in ("description", "done", "total", "unit")}
         extra = {terminal.FIELDS: fields | tick.fields}
-        log.info("%s: %s", tick.description, ", ".join(texts), extra=extra)
+        log.info("%s: %s", name, ", ".join(texts), extra=extra)
 
 
 def _texts(fields: Mapping[str, str | float]) -> list[str]:

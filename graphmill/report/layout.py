@@ -23,7 +23,7 @@ from graphmill.library.nearest import Floats, unit
 from graphmill.storage.checksums import of_bytes
 
 PERPLEXITY = 30
-MIN_VECTORS = 3 * PERPLEXITY + 1  # of t-SNE, which compares each with 3 * PERPLEXITY others
+MIN_VECTORS = 1000  # of t-SNE, whose import takes longer than all else of the report of a small run
 THETA = 0.8  # Barnes and Hut's: a quarter faster than openTSNE's .5, and the groups are the same
 ITERATIONS = {"early_exaggeration_iter": 125, "n_iter": 250}  # half of openTSNE's: as good for so few vectors
 FIRST_SPREAD = 1e-4  # the standard deviation that t-SNE starts with

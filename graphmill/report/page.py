@@ -14,7 +14,6 @@ from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
 from graphmill.report.blocks import Chart, Page, has_content
-from graphmill.report.charts import to_json
 
 log = logging.getLogger("graphmill")
 
@@ -57,6 +56,8 @@ def _with_content(page: Page) -> tuple[Page, list[str]]:
 
 def _drawn(chart: Chart, target: str) -> str:
     """The chart; nothing if its numbers cannot be drawn: run.json may hold anything."""
+    from graphmill.report.charts import to_json  # imports Bokeh, which takes as long as the rest of a report
+
     try:
         return to_json(chart, target)
     except Exception as error:

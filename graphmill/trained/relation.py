@@ -141,8 +141,7 @@ def number_of(names: list[str], name: str) -> int:
 
 def read_parameters(checkpoint: Checkpoint) -> Parameters:
     """Read the parameters of all relations by their keys."""
-    model = checkpoint.read_model()
-    return {key: value.numpy() for key, value in (model.parameters if model else {}).items()}
+    return checkpoint.read_parameters() or {}
 
 
 def relation_of(

@@ -82,9 +82,9 @@ def command(
     job.check(settings, wish, to)
     with result_session(settings, master, job.__name__, [to]) as (client, claim):
         figures = job.run(settings, wish, to, client, claim)
-    tell_run(settings, "export", to, figures)
     terminal.show_table("export", _summary(figures))
     terminal.say(f"vectors: {to}")
+    tell_run(settings, "export", to, figures)
 
 
 def _summary(figures: dict[str, Any]) -> dict[str, str]:

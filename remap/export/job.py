@@ -244,10 +244,8 @@ def _write_model(
     """Write the description of the model, and the parameters of its relations."""
     uris = [storage.join(folder, name) for name in (RELATIONS, MODEL)]
     write_relation_parameters(config, inputs, uris[0], checksums)
-    read = inputs.open_checkpoint(allow_non_finite=True).read_model()
-    is_two_sided = config.dynamic_relations or any(
-        f"{Side.LHS}_operators" in key for key in (read.parameters if read else ())
-    )
+    parameters = inputs.open_checkpoint(allow_non_finite=True).read_parameters() or {}
+    is_two_sided = config.dynamic_relations or any(f"{Side.LHS}_operators" in key for key in parameters)
     tables = {
         name: {key: f"{name}/{storage.name(uri)}" for key, uri in each.items()}
         for name, each in of_codecs.items()

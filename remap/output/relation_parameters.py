@@ -41,17 +41,17 @@ def write_relation_parameters(config: Config, inputs: Inputs, uri: str, checksum
         ConfigError: the checkpoint holds no relations, or others than the configuration.
         FormatError: a parameter is not finite.
     """
-    model = inputs.open_checkpoint(allow_non_finite=inputs.allow_non_finite).read_model()
-    if model is None:
+    parameters = inputs.open_checkpoint(allow_non_finite=inputs.allow_non_finite).read_parameters()
+    if parameters is None:
         raise ConfigError(f"remap.relations: {inputs.checkpoint_path} holds no relations; set it to false")
     names = entity_counts.read_relation_names(config.entity_path) if config.dynamic_relations else None
     rows: list[dict[str, Any]] = []
-    for key, value in model.parameters.items():
+    for key, value in parameters.items():
         operator_key = parse_operator_key(key)
         if operator_key is None:
             continue
         relation = _relation(config, operator_key.relation, f"{inputs.checkpoint_path}: {key}")
-        arrays = value.numpy() if config.dynamic_relations else value.numpy()[None]
+        arrays = value if config.dynamic_relations else value[None]
         for row, array in enumerate(arrays):
             name = relation.name
             if config.dynamic_relations:

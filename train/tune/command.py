@@ -88,6 +88,7 @@ def command(
     words = [word for each in kept for word in ("--set", each)]
     terminal.say(f"{target}: {described(changes)}")
     terminal.say(f"next: {shlex.join(['graphmill', 'pipeline', '--conf', target, *words])}")
+    run.report()
 
 
 def _own(settings: Config) -> tuple[Config, str]:

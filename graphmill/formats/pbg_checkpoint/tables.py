@@ -40,7 +40,7 @@ from graphmill.formats._hdf5 import (
     write_rows,
 )
 from graphmill.formats.pbg_checkpoint.files import MODEL, embeddings_uri, manifest_of, model_uri
-from graphmill.model.parameters import global_key, parse_global_key, parse_operator_key
+from graphmill.model.parameters import parse_global_key, parse_operator_key
 from graphmill.storage import Checksums
 from graphmill.vocab import Partition
 
@@ -188,19 +188,15 @@ def read_model(
         FormatError: the file does not follow the format, or has another checksum.
     """
     uri = model_uri(checkpoint_path, version)
+    import torch
+
     with open_checked(uri, manifest_of(checkpoint_path, version)) as hdf5:
-        return _read_parameters(hdf5, uri), _read_optimizer(hdf5, uri), _read_iteration(hdf5, uri)
+        parameters = {key: torch.from_numpy(each) for key, each in _read_parameters(hdf5, uri).items()}
+        return parameters, _read_optimizer(hdf5, uri), _read_iteration(hdf5, uri)
 
 
-def read_model_iteration(checkpoint_path: str, version: int) -> Iteration | None:
-    """The iteration that the version ends, or None where its model file does not say."""
-    uri = model_uri(checkpoint_path, version)
-    with open_checked(uri) as hdf5:
-        return _read_iteration(hdf5, uri)
-
-
-def read_global_embedding(checkpoint_path: str, entity_type: str, version: int) -> Floats | None:
-    """The vector [D] float32 that is added to every embedding of a type, or None; read without torch.
+def read_parameters(checkpoint_path: str, version: int) -> dict[str, Floats]:
+    """The parameters by `state_dict_key`, float32; read without torch.
 
     Raises:
         NotFoundError: the version has no model file.
@@ -208,10 +204,14 @@ def read_global_embedding(checkpoint_path: str, entity_type: str, version: int) 
     """
     uri = model_uri(checkpoint_path, version)
     with open_checked(uri, manifest_of(checkpoint_path, version)) as hdf5:
-        name = _place(global_key(entity_type), uri)
-        if find_dataset(hdf5, name, uri) is None:
-            return None
-        return np.asarray(checked_dataset(hdf5, name, "f", uri)[...], np.float32)
+        return _read_parameters(hdf5, uri)
+
+
+def read_model_iteration(checkpoint_path: str, version: int) -> Iteration | None:
+    """The iteration that the version ends, or None where its model file does not say."""
+    uri = model_uri(checkpoint_path, version)
+    with open_checked(uri) as hdf5:
+        return _read_iteration(hdf5, uri)
 
 
 def _write_attributes(hdf5: h5py.File, config: Mapping[str, Any], iteration: Iteration | None) -> None:
@@ -266,11 +266,9 @@ def _read_optimizer(hdf5: h5py.File, uri: str) -> dict[str, Any] | None:
     return state
 
 
-def _read_parameters(hdf5: h5py.File, uri: str) -> dict[str, Tensor]:
+def _read_parameters(hdf5: h5py.File, uri: str) -> dict[str, Floats]:
     """The parameters, float32, by state_dict_key; none without the group."""
-    import torch
-
-    state: dict[str, Tensor] = {}
+    state: dict[str, Floats] = {}
 
     def visit(name: str, _: h5py.HLObject) -> None:
         dataset = find_dataset(hdf5, f"{MODEL}/{name}", uri)
@@ -282,7 +280,7 @@ def _read_parameters(hdf5: h5py.File, uri: str) -> dict[str, Tensor]:
                 f"{uri}: dataset {dataset.name!r}: expected floats with an attribute {_KEY!r}, "
                 f"found {described(dataset)} and {key}"
             )
-        state[key] = torch.from_numpy(np.asarray(dataset[...], np.float32))
+        state[key] = np.asarray(dataset[...], np.float32)
 
     if isinstance(hdf5.get(MODEL, getlink=True), h5py.HardLink):
         hdf5[MODEL].visititems(visit)  # follows no link that leads out of the file

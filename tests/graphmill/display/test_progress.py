@@ -7,7 +7,7 @@ import time
 import pytest
 from rich.console import Console
 
-from graphmill.display.progress import MIN_BAR, Bars, Clock, Tick, end, shown_by
+from graphmill.display.progress import MIN_BAR, Bars, Clock, Tick, displayed, end, show, shown_by
 
 TICKS = [
     Tick("remapping a type of entities with a long name 17", 3e5, 1e6, "rows"),
@@ -88,3 +88,21 @@ def test_work_that_begins_again_has_a_rate_of_its_own(monkeypatch: pytest.Monkey
         monkeypatch.setattr(time, "monotonic", lambda now=now: now)
         rates.append(clock.rate(Tick("training, worker 1", done, 1000, "edges")))
     assert rates == [0, 10, 0, 100]
+
+
+def test_lines_of_a_log_leave_out_work_that_ends_at_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A step of half a second; one of 25; two of one tick each, after half a second and after three."""
+    work = [("short", 0, 0), ("short", 2, 0.5), ("long", 0, 0.5), ("long", 1, 15), ("long", 2, 25.5)]
+    work += [("at once", 2, 26), ("late", 2, 29)]
+    caplog.set_level("INFO", logger="graphmill")
+    with displayed():
+        for name, done, now in work:
+            monkeypatch.setattr(time, "monotonic", lambda now=now: now)
+            show(Tick(name, done, 2, "tasks"))
+    assert caplog.messages == [
+        "long: 1 of 2 tasks, 0.069 tasks/s, 14 s left",
+        "long: 2 of 2 tasks, 0.08 tasks/s",
+        "late: 2 of 2 tasks",
+    ]

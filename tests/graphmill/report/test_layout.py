@@ -28,7 +28,7 @@ def silhouette(places_N2: np.ndarray, group_N: np.ndarray) -> float:
 @pytest.mark.slow
 def test_groups_are_apart_on_the_map(rng: np.random.Generator) -> None:
     pytest.importorskip("openTSNE", reason="needs openTSNE: pip install 'graphmill[map]'")
-    vectors_ND, group_N = planted(rng, 6, 30)
+    vectors_ND, group_N = planted(rng, 6, 170)
     found = layout(vectors_ND)
     assert found.axes == ("t-SNE 1", "t-SNE 2")
     assert silhouette(found.places, group_N) > 0.6

@@ -10,6 +10,7 @@ import torch
 from graphmill import config as configuration
 from graphmill.errors import FormatError
 from graphmill.formats import entity_index, pbg_checkpoint
+from graphmill.model.parameters import global_key
 from tests.train.graphs import make_config, random_triples, write_graph
 from train import job
 from train.run import graphstorm_output
@@ -55,9 +56,8 @@ def global_rows(config, entity_type):
         pbg_checkpoint.read_embeddings(config.checkpoint_path, entity_type, part, version)[0]
         for part in range(config.entities[entity_type].num_partitions)
     ]
-    return np.concatenate(rows) + pbg_checkpoint.read_global_embedding(
-        config.checkpoint_path, entity_type, version
-    )
+    parameters = pbg_checkpoint.read_parameters(config.checkpoint_path, version)
+    return np.concatenate(rows) + parameters[global_key(entity_type)]
 
 
 def test_embeddings_and_model_after_training(config, client, tmp_path):
