@@ -186,7 +186,7 @@ def start(
 @contextmanager
 def connect(*_: Any) -> Iterator[distributed.Client]:
     """A cluster whose workers are threads of this process."""
-    with distributed.Client(processes=False, threads_per_worker=1, dashboard_address=None) as client:
+    with distributed.Client(processes=False, threads_per_worker=1, dashboard_address=":0") as client:
         yield client
 
 

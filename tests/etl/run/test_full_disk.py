@@ -50,7 +50,7 @@ def test_a_full_disk(
         ended = forked("tests.etl.run.test_full_disk:run_with_limit", path, limit)
         assert ended.code == 1
         error = ended.stderr.strip().splitlines()[-1]
-        assert "StorageError" in error, ended.stderr
+        assert "DiskFullError" in error, ended.stderr
         assert "File too large" in error
         assert any(name in error for name in names)
         assert folders(tmp_path) == before
