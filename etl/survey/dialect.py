@@ -19,13 +19,13 @@ from etl.survey.sample import first_rows
 from etl.survey.words import is_known
 from etl.tables.data_file import DataFile
 from etl.tables.formats import BadLine, format_by_suffix, format_of
-from etl.tables.formats.encoded import encoding_by_bytes
-from etl.tables.formats.lines import first_bytes, suffixes_of
-from etl.tables.formats.sniffed import format_by_bytes, refuse_binary
 from etl.tables.formats.text import default_delimiter
 from etl.tables.ranges import find_ranges
 from graphmill.config import validated
 from graphmill.errors import RawTableError
+from graphmill.formats.raw_tables.encoded import encoding_by_bytes
+from graphmill.formats.raw_tables.opened import first_bytes, suffixes_of
+from graphmill.formats.raw_tables.sniffed import format_by_bytes, refuse_binary
 
 _DELIMITERS = ("\t", ",", ";", "|", " ", ":")  # MovieLens has `::`
 _COMMENTS = ("#", "%", "//")

@@ -16,10 +16,10 @@ from etl.tables import nested
 from etl.tables.data_file import DataFile, has_ids, missing_file, path_in_file, with_names_of
 from etl.tables.filters import columns_of, expression, filter_field
 from etl.tables.formats import FileRange, Head, TableFormat, format_of
-from etl.tables.formats.base import Cut
 from etl.tables.lake.logs import refuse_marked
 from graphmill.errors import NotFoundError, RawTableError
 from graphmill.formats.raw_ids import holds_whole_numbers
+from graphmill.formats.raw_tables.opened import Cut
 
 MIN_BALANCED_BYTES = 16 << 20
 MAX_GROUP_BYTES = 64 << 20

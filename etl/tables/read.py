@@ -16,11 +16,12 @@ import pyarrow.compute as pc
 from etl.tables import blocks
 from etl.tables.check_rows import QUARANTINE, BadRows, BlockPosition, Rules, checked, with_true_types
 from etl.tables.filters import columns_of, filter_field, rows_that_pass
-from etl.tables.formats import BadLine, FileRange, format_of, reading
+from etl.tables.formats import BadLine, FileRange, format_of
 from etl.tables.formats.base import OnBadLine
 from etl.tables.lake.deletes import DeletedRows
 from graphmill.display.readable import shortened
 from graphmill.errors import RawTableError
+from graphmill.formats.raw_tables import reading
 from graphmill.storage.as_json import Int64
 
 _SHOWN = 80

@@ -5,12 +5,10 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.csv as pacsv
-import pyarrow.parquet as pq
 
-from graphmill import storage
-from graphmill.errors import ConfigError, FormatError
-from graphmill.formats.parquet import bounds
+from graphmill.errors import ConfigError
+from graphmill.formats.parquet import bounds, open_parquet
+from graphmill.formats.raw_tables.columns import column_names, iter_strings
 
 
 @dataclass(frozen=True)
@@ -29,36 +27,29 @@ class Labels:
 
         Raises:
             ConfigError: the file has no such column.
-            FormatError: the file is damaged.
+            BadInputError: the file is damaged.
         """
         wanted, found = pa.array(raw_ids, pa.string()), dict[str, str]()
-        try:
-            for batch in self._batches():
-                table = pa.Table.from_batches([batch]).rename_columns(["id", "label"])
-                texts = pa.table({name: table[name].cast(pa.string()) for name in ("id", "label")})
-                texts = texts.filter(pc.is_in(texts["id"], wanted)).drop_null()
-                for raw_id, label in zip(texts["id"].to_pylist(), texts["label"].to_pylist(), strict=True):
-                    found.setdefault(raw_id, label)
-        except (pa.ArrowException, OSError) as error:
-            raise FormatError(f"{self.uri}: expected columns of ids and labels: {error}") from error
+        for columns in self._batches():
+            texts = pa.table([each.cast(pa.string()) for each in columns], ["id", "label"])
+            texts = texts.filter(pc.is_in(texts["id"], wanted)).drop_null()
+            for raw_id, label in zip(texts["id"].to_pylist(), texts["label"].to_pylist(), strict=True):
+                found.setdefault(raw_id, label)
         return found
 
-    def _batches(self) -> Iterator[pa.RecordBatch]:
-        """Batches of the two columns."""
-        names = list(self.columns)
-        with storage.open_input(self.uri) as stream:
-            if self.uri.endswith(".parquet"):
-                parquet = pq.ParquetFile(stream)
+    def _batches(self) -> Iterator[list[pa.Array]]:
+        """Batches of the two columns; an empty field of CSV is no label."""
+        if self.uri.endswith(".parquet"):
+            with open_parquet(self.uri) as parquet:
                 bounds.check_whole(parquet, self.uri)
                 self._check(parquet.schema_arrow.names)
-                yield from (each.select(names) for each in parquet.iter_batches(columns=names))
-            else:  # as text: the id 007 is not the number 7, and an empty cell is no label
-                as_text = pacsv.ConvertOptions(
-                    column_types=dict.fromkeys(names, pa.string()), null_values=[""], strings_can_be_null=True
-                )
-                parts = pacsv.open_csv(stream, convert_options=as_text)
-                self._check(parts.schema.names)
-                yield from (each.select(names) for each in parts)
+                for batch in parquet.iter_batches(columns=list(self.columns)):
+                    yield [batch.column(name) for name in self.columns]
+            return
+        names = column_names(self.uri)
+        self._check(names)
+        for ids, labels in iter_strings(self.uri, [names.index(name) for name in self.columns]):
+            yield [ids, pc.if_else(pc.equal(labels, ""), None, labels)]
 
     def _check(self, names: list[str]) -> None:
         for column in self.columns:

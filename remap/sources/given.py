@@ -8,23 +8,18 @@
 Pairs are the columns `lhs` and `rhs`, and maybe `relation`. Ids are of the types that etl takes.
 """
 
-import csv
-import io
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
 
 import pyarrow as pa
-import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
 from graphmill import storage
 from graphmill.errors import FormatError, NotFoundError
 from graphmill.formats.parquet import iter_columns, open_parquet
 from graphmill.formats.raw_ids import may_be_ids, strings_of
+from graphmill.formats.raw_tables.columns import LINES, column_names, iter_strings
 
 READ_ROWS = 1 << 16
-_READ_BYTES = 4 << 20
-_NO_DELIMITER = "\x1f"
 
 
 def check_file(uri: str) -> None:
@@ -36,17 +31,17 @@ def iter_ids(uri: str) -> Iterator[pa.Table]:
     """Read ids: tables of one column `id`, string. The first may be a header: see `may_have_header`.
 
     Raises:
-        FormatError: there is no such column, or a null.
+        BadInputError: there is no such column, or a null, or text that cannot be read.
     """
     for each in files(uri):
         if not each.endswith((".parquet", ".csv")):
-            yield from _lines(each)
+            for lines in iter_strings(each, [0], LINES, has_header=False):
+                yield pa.table(lines, ["id"])
             continue
         fields = _fields(each)
         if may_have_header(each) and fields.names:
-            names = [str(number) for number in range(len(fields))]
-            for table in _text(each, columns=names[:1], names=names):
-                yield table.rename_columns(["id"])
+            for firsts in iter_strings(each, [0], has_header=False):
+                yield pa.table(firsts, ["id"])
             continue
         strings = [field.name for field in fields if _is_string(field.type)]
         column = "id" if "id" in fields.names else next(iter(strings), None)
@@ -65,7 +60,7 @@ def iter_pairs(uri: str) -> Iterator[pa.Table]:
     """Read pairs: tables of the columns lhs, rhs and, where the file has it, relation; all are strings.
 
     Raises:
-        FormatError: a column is missing, or there is a null.
+        BadInputError: a column is missing, or there is a null, or text that cannot be read.
     """
     expected: list[str] = []
     for each in files(uri):
@@ -127,9 +122,7 @@ def _fields(uri: str) -> pa.Schema:
     if uri.endswith(".parquet"):
         with open_parquet(uri) as parquet:
             return parquet.schema_arrow
-    with storage.open_input(uri) as stream:
-        text = io.TextIOWrapper(stream, encoding="utf-8-sig", errors="replace", newline="")
-        return pa.schema([(name, pa.string()) for name in next(csv.reader(text), [])])
+    return pa.schema([(name, pa.string()) for name in column_names(uri)])
 
 
 def _columns(uri: str, fields: pa.Schema, columns: Sequence[str]) -> Iterator[pa.Table]:
@@ -141,8 +134,8 @@ def _columns(uri: str, fields: pa.Schema, columns: Sequence[str]) -> Iterator[pa
             raise FormatError(f"{uri}: column {name!r}: expected strings or integers, found {kind}")
     as_strings = pa.schema([(name, pa.string()) for name in columns])
     if uri.endswith(".csv"):
-        for batch in _text(uri, columns=columns):
-            yield batch.select(columns)
+        for texts in iter_strings(uri, [fields.names.index(name) for name in columns]):
+            yield pa.table(texts, schema=as_strings)
         return
     with open_parquet(uri, storage.manifest_of_table(uri)) as parquet:
         for _, arrays in iter_columns(parquet, uri, columns, READ_ROWS):
@@ -154,35 +147,6 @@ def _strings(uri: str, ids: pa.Array) -> pa.Array:
         return strings_of(ids)
     except pa.ArrowInvalid as error:
         raise FormatError(f"{uri}: expected ids in UTF-8: {error}") from error
-
-
-def _lines(uri: str) -> Iterator[pa.Table]:
-    no_syntax: dict[str, Any] = {"delimiter": _NO_DELIMITER, "quote_char": False, "newlines_in_values": False}
-    yield from _text(uri, names=["id"], **no_syntax)
-
-
-def _text(
-    uri: str, *, columns: Sequence[str] = ("id",), names: Sequence[str] | None = None, **options: Any
-) -> Iterator[pa.Table]:
-    types = dict.fromkeys(columns, pa.string())
-    try:
-        with (
-            storage.open_input(uri) as stream,
-            pacsv.open_csv(
-                stream,
-                pacsv.ReadOptions(use_threads=False, block_size=_READ_BYTES, column_names=names),
-                pacsv.ParseOptions(**{"newlines_in_values": True, **options}),
-                pacsv.ConvertOptions(
-                    column_types=types, include_columns=list(columns), strings_can_be_null=False
-                ),
-            ) as reader,
-        ):
-            for batch in reader:
-                yield pa.Table.from_batches([batch])
-    except pa.ArrowInvalid as error:
-        if "Empty CSV" in str(error):
-            return
-        raise FormatError(f"{uri}: expected lines of text, found {error}") from error
 
 
 def _is_string(kind: pa.DataType) -> bool:

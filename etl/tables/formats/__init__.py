@@ -2,9 +2,9 @@
 
 from etl.config import FileFormat, FilesConfig
 from etl.tables.formats import json_lines, orc, parquet, text
-from etl.tables.formats.base import BadLine, FileRange, Head, TableFormat, reading
-from etl.tables.formats.lines import CODECS, suffixes_of
+from etl.tables.formats.base import BadLine, FileRange, Head, TableFormat
 from graphmill.errors import RawTableError
+from graphmill.formats.raw_tables.opened import CODECS, suffixes_of
 
 __all__ = [
     "FORMATS",
@@ -14,7 +14,6 @@ __all__ = [
     "TableFormat",
     "format_by_suffix",
     "format_of",
-    "reading",
 ]
 
 FORMATS: dict[FileFormat, TableFormat] = {

@@ -1,7 +1,6 @@
 """Interface of a table format, and the file ranges that tasks read."""
 
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import accumulate, groupby
 
@@ -11,11 +10,8 @@ import pyarrow.compute as pc
 from etl.config import FilesConfig, Filters, Table
 from etl.tables.blocks import ranges_within
 from etl.tables.data_file import Deletes
-from graphmill.errors import RawTableError, StorageError
+from graphmill.formats.raw_tables.opened import Cut
 from graphmill.storage.as_json import ArrowType
-from graphmill.storage.fs import explained
-
-Cut = tuple[int, int] | None
 
 
 @dataclass(frozen=True)
@@ -111,20 +107,6 @@ class TableFormat:
     """Reads a range; the handler gets the lines that are no rows, where there may be such."""
     select: Callable[[str, int, pc.Expression], Sequence[tuple[int, int, Cut]]] | None = None
     """Cuts the file again, without parts of which its statistics say that no row fulfils the expression."""
-
-
-@contextmanager
-def reading(uri: str) -> Iterator[None]:
-    """Turn pyarrow's errors about a raw table into a `RawTableError`."""
-    try:
-        yield
-    except (pa.ArrowException, OSError) as error:
-        if isinstance(error, OSError) and error.errno is not None:  # the disk or the network, not the table
-            raise StorageError(f"{uri}: cannot read: {error.strerror}") from error
-        raise RawTableError(f"{uri}: cannot be read as a table: {error}") from error
-    except RuntimeError:
-        with explained("read", uri):  # hdfs-native raises errors without a type of their own
-            raise
 
 
 def cut_groups(

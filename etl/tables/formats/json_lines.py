@@ -13,18 +13,20 @@ import pyarrow as pa
 import pyarrow.json as pajson
 
 from etl.config import FilesConfig, WholeTableConfig
-from etl.tables.formats.base import BadLine, FileRange, Head, OnBadLine, TableFormat, reading
+from etl.tables.formats.base import BadLine, FileRange, Head, OnBadLine, TableFormat
 from etl.tables.formats.json_values import NoRowError, parsed, row_of, types_of
-from etl.tables.formats.lines import cut_lines, open_text
-from etl.tables.formats.rows import Fault, Rows, Syntax
+from etl.tables.formats.lines import cut_lines
 from etl.tables.nested import Path
 from graphmill.errors import RawTableError
+from graphmill.formats.raw_tables import reading
+from graphmill.formats.raw_tables.opened import open_text
+from graphmill.formats.raw_tables.rows import Fault, Rows, Syntax
 
 _LONG_NUMBER = re.compile(rb"\d{19}")
 
 
 def _read_head(uri: str, table: FilesConfig, chunk_rows: int) -> Head:
-    with open_text(uri, table) as stream, reading(uri):
+    with open_text(uri, table.encoding) as stream, reading(uri):
         rows = Rows(stream.read, Syntax(comment=table.comment), uri)
         if not rows.first(is_header=True)[0]:
             return Head([], [])
@@ -82,7 +84,7 @@ def _read(file_range: FileRange, on_bad_line: OnBadLine) -> Iterator[pa.RecordBa
         explicit_schema=exact, unexpected_field_behavior="ignore" if takes_others else "error"
     )
     num_rows = 0
-    with open_text(uri, table, file_range.cut) as stream:
+    with open_text(uri, table.encoding, file_range.cut) as stream:
         for block in Rows(stream.read, Syntax(comment=table.comment), uri).blocks():
             if isinstance(block, Fault) or not block.strip():
                 continue

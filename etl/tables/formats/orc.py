@@ -12,9 +12,10 @@ import pyarrow.compute as pc
 import pyarrow.orc as paorc
 
 from etl.config import FilesConfig
-from etl.tables.formats.base import FileRange, Head, OnBadLine, TableFormat, cut_groups, reading
+from etl.tables.formats.base import FileRange, Head, OnBadLine, TableFormat, cut_groups
 from graphmill import storage
 from graphmill.errors import RawTableError
+from graphmill.formats.raw_tables import reading
 
 _OF_TRANSACTIONS = ["operation", "originalTransaction", "bucket", "rowId", "currentTransaction", "row"]
 _LIST, _CHAR = 10, 17

@@ -10,9 +10,11 @@ import pyarrow.parquet as pq
 
 from etl.config import FilesConfig
 from etl.tables import blocks
-from etl.tables.formats.base import Cut, FileRange, Head, OnBadLine, TableFormat, cut_groups, reading
+from etl.tables.formats.base import FileRange, Head, OnBadLine, TableFormat, cut_groups
 from graphmill import storage
 from graphmill.formats.parquet import bounds
+from graphmill.formats.raw_tables import reading
+from graphmill.formats.raw_tables.opened import Cut
 
 _UNIT = "us"  # int96, the time of Hive and Impala, holds years that nanoseconds do not reach: 9999-12-31
 

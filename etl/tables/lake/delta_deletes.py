@@ -16,10 +16,10 @@ import pyarrow.json as pajson
 import pyarrow.parquet as pq
 
 from etl.tables.data_file import Deletes
-from etl.tables.formats.base import reading
 from etl.tables.lake.places import Places
 from graphmill import storage
 from graphmill.errors import FormatError
+from graphmill.formats.raw_tables import reading
 
 _VECTOR = pa.struct(
     [

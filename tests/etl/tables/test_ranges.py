@@ -123,7 +123,7 @@ def test_json_that_has_no_edges(tmp_path: Path, content: str, message: str) -> N
 def test_json_whose_weights_are_no_integers_further_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("etl.tables.formats.rows.CHUNK_BYTES", 200)
+    monkeypatch.setattr("graphmill.formats.raw_tables.rows.CHUNK_BYTES", 200)
     weights = [*range(20), 0.5]
     lines = [json.dumps({"lhs": "a", "rhs": "b", "w": weight}) for weight in weights]
     (tmp_path / "t.jsonl").write_text("\n".join(lines))

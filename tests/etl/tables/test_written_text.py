@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 from etl.tables.data_file import plain_file
 from etl.tables.formats import lines as line_files
-from etl.tables.formats import rows as text_rows
-from etl.tables.formats.rows import Fault, Syntax
 from etl.tables.ranges import balanced, find_ranges
 from graphmill.errors import RawTableError
+from graphmill.formats.raw_tables import rows as text_rows
+from graphmill.formats.raw_tables.rows import Fault, Syntax
 from tests.etl.tables.test_ranges import rows_of_ranges
 from tests.etl.tables.test_read_tables import table_of
 from tests.etl.tables.test_text import quarantined, read

@@ -1,13 +1,15 @@
 """Recognises formats and compression by the first bytes of a file."""
 
-from etl.config import FileFormat
+from typing import Literal
+
 from graphmill.errors import RawTableError
 
-_FORMATS: dict[bytes, FileFormat] = {b"PAR1": "parquet", b"ORC": "orc"}
+BinaryFormat = Literal["parquet", "orc"]
+_FORMATS: dict[bytes, BinaryFormat] = {b"PAR1": "parquet", b"ORC": "orc"}
 _SUFFIXES = {b"\x1f\x8b": ".gz", b"\x28\xb5\x2f\xfd": ".zst", b"BZh": ".bz2", b"\x04\x22\x4d\x18": ".lz4"}
 
 
-def format_by_bytes(content: bytes) -> FileFormat | None:
+def format_by_bytes(content: bytes) -> BinaryFormat | None:
     """Return the format that has these first bytes; None: text, or another one."""
     return next((name for magic, name in _FORMATS.items() if content.startswith(magic)), None)
 

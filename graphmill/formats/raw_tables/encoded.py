@@ -4,8 +4,8 @@ import codecs
 
 import pyarrow as pa
 
-from etl.tables.formats.sniffed import refuse_binary
 from graphmill.errors import RawTableError
+from graphmill.formats.raw_tables.sniffed import refuse_binary
 
 # UTF-32 first: its mark in little-endian order begins like that of UTF-16.
 _MARKS = {
