@@ -31,8 +31,8 @@ class Labels:
         """
         wanted, found = pa.array(raw_ids, pa.string()), dict[str, str]()
         for columns in self._batches():
-            texts = pa.table([each.cast(pa.string()) for each in columns], ["id", "label"])
-            texts = texts.filter(pc.is_in(texts["id"], wanted)).drop_null()
+            table = pa.table(columns, ["id", "label"])
+            texts = table.filter(pc.is_in(table["id"], wanted)).drop_null()
             for raw_id, label in zip(texts["id"].to_pylist(), texts["label"].to_pylist(), strict=True):
                 found.setdefault(raw_id, label)
         return found
@@ -44,7 +44,7 @@ class Labels:
                 bounds.check_whole(parquet, self.uri)
                 self._check(parquet.schema_arrow.names)
                 for batch in parquet.iter_batches(columns=list(self.columns)):
-                    yield [batch.column(name) for name in self.columns]
+                    yield [batch.column(name).cast(pa.string()) for name in self.columns]
             return
         names = column_names(self.uri)
         self._check(names)
