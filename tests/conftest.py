@@ -18,6 +18,7 @@ from tests.commands import Command, on_cluster
 from tests.finished import finished_run, once, triples
 from tests.forked import Forks
 from tests.hadoop.fixture import hdfs, hdfs_uri, yarn
+from tests.workers import cluster_of
 
 __all__ = ["finished_run", "hdfs", "hdfs_uri", "once", "triples", "yarn"]
 
@@ -79,10 +80,7 @@ def environment_as_at_start() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def client() -> Iterator[distributed.Client]:
     """A Dask cluster as the commands start it: two worker processes of one thread."""
-    with (
-        distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0") as cluster,
-        distributed.Client(cluster) as connected,
-    ):
+    with cluster_of(2) as cluster, distributed.Client(cluster) as connected:
         yield connected
 
 

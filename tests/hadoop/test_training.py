@@ -11,8 +11,9 @@ import pytest
 
 from tests.hadoop.cluster import MiniHdfs
 from tests.hadoop.test_new_files import conf
-from tests.train.distributed.test_distributed import several_workers, workers
+from tests.train.distributed.test_distributed import several_workers
 from tests.train.graphs import random_triples, write_graph
+from tests.workers import workers
 from train import job
 
 

@@ -1,6 +1,8 @@
 """Small graphs as the trainer's input, and how well a checkpoint ranks them."""
 
 from collections import defaultdict
+from itertools import product
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -35,6 +37,11 @@ def make_config(root, **settings) -> Config:
         | settings
         | {"train": {"resident": "never", **settings.get("train", {})}}  # else no small graph has partitions
     )
+
+
+def changed(config: Config, **settings) -> Config:
+    """The configuration with other settings."""
+    return from_mapping(config.model_dump() | settings)
 
 
 def write_graph(config: Config, counts, triples, weight=None, path=None) -> None:
@@ -78,7 +85,7 @@ def embeddings(config: Config, entity_type: str, count: int) -> torch.Tensor:
 
 
 def mean_reciprocal_rank(config: Config, counts, known, queries) -> float:
-    """Filtered MRR over both sides, one edge at a time; ties count half."""
+    """Filtered MRR over both sides; ties count half."""
     version = pbg_checkpoint.read_version(config.checkpoint_path)
     state, _, _ = pbg_checkpoint.read_model(config.checkpoint_path, version)
     model = Model(config, int(known[:, 1].max()) + 1 if config.dynamic_relations else None)
@@ -89,20 +96,16 @@ def mean_reciprocal_rank(config: Config, counts, known, queries) -> float:
         positives[Side.LHS, rel, rhs].add(lhs)
         positives[Side.RHS, rel, lhs].add(rhs)
     total = 0.0
-    for lhs, rel, rhs in queries.tolist():
+    for rel, side in product(np.unique(queries[:, 1]).tolist(), Side):
+        asked = queries[queries[:, 1] == rel]
+        own_Q, other_Q = (asked[:, column] for column in ((0, 2) if side is Side.LHS else (2, 0)))
         relation = 0 if config.dynamic_relations else rel
-        rel_1 = torch.tensor([rel]) if config.dynamic_relations else None
-        for side in Side:
-            entry = config.relations[relation]
-            own, other = (lhs, rhs) if side is Side.LHS else (rhs, lhs)
-            query_1D = model.query(
-                relation, side, tables[entry.entity_type(side.other)][other].unsqueeze(0), rel_1
-            )
-            scores = model.matrix_scores(
-                query_1D, model.candidates(relation, side, tables[entry.entity_type(side)])
-            )[0]
-            others = [x for x in positives[side, rel, other] if x != own]
-            scores[others] = -np.inf
+        entry = config.relations[relation]
+        rel_Q = torch.full((len(asked),), rel) if config.dynamic_relations else None
+        query_QD = model.query(relation, side, tables[entry.entity_type(side.other)][other_Q], rel_Q)
+        candidates = model.candidates(relation, side, tables[entry.entity_type(side)])
+        for own, other, scores in zip(own_Q, other_Q, model.matrix_scores(query_QD, candidates), strict=True):
+            scores[[x for x in positives[side, rel, other] if x != own]] = -np.inf
             better, equal = int((scores > scores[own]).sum()), int((scores == scores[own]).sum())
             total += 1 / (better + (equal + 1) / 2)
     return total / (2 * len(queries))
@@ -129,7 +132,5 @@ def assert_checksums(checkpoint_path: str) -> None:
 
 def contents(folder) -> dict[str, bytes]:
     """All files under a folder, hidden ones included."""
-    path = storage.local_path(str(folder))
-    from pathlib import Path
-
-    return {str(f.relative_to(path)): f.read_bytes() for f in sorted(Path(path).rglob("*")) if f.is_file()}
+    path = Path(storage.local_path(str(folder)))
+    return {str(f.relative_to(path)): f.read_bytes() for f in sorted(path.rglob("*")) if f.is_file()}

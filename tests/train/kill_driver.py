@@ -1,27 +1,24 @@
-"""Trains in child processes that are killed: `python -m tests.train.kill_driver CONF EVERY STEP_S`.
+"""Training in child processes that are killed, and what the next runs make of it.
 
-Prints, as JSON, for every kill point what the next run made of it. A kill point is one of the events that
-change anything outside the process or come between: a rename (before it, after it), a deletion, a step.
-
-`order` has a letter for every event of a whole run: s for a step, c for an event in the thread that commits.
+A kill point is one of the events that change anything outside the process or come between: a rename (before
+it, after it), a deletion, a step.
 """
 
-import json
 import os
 import shutil
 import signal
-import sys
 import threading
 import time
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import distributed
 
-from graphmill import config as configuration
 from graphmill import storage
 from graphmill.formats import pbg_checkpoint
 from graphmill.storage import fs
 from tests.train.graphs import contents
+from tests.workers import forking
 from train import job
 from train.edges.added import is_delta
 from train.edges.partitions import all_keys
@@ -56,7 +53,7 @@ def count_events(on_event, step_s):
     BatchStep.__call__ = watched_step
 
 
-def in_child(config, kill_at=None) -> tuple[int, str]:
+def in_child(config, step_s, kill_at=None) -> tuple[int, str]:
     """Train in a forked child, killed at event number `kill_at`; its wait status and events."""
     reader, writer = os.pipe()
     child = os.fork()
@@ -76,7 +73,7 @@ def in_child(config, kill_at=None) -> tuple[int, str]:
             seen += 1
             os.write(writer, kind.encode())
 
-    count_events(on_event, float(sys.argv[3]))
+    count_events(on_event, step_s)
     if is_delta(config):  # folds in by tasks
         with distributed.Client(processes=False, threads_per_worker=1, dashboard_address=":0") as client:
             job.run(config, client)
@@ -103,21 +100,28 @@ def join(config) -> None:
     job.join_model(config, version, {uri: each for found in written for uri, each in found.items()})
 
 
-def main() -> None:
-    config = configuration.load(sys.argv[1])
-    every = int(sys.argv[2])
-    status, order = in_child(config)
+def kill_anywhere(config, every, step_s=0.0) -> str:
+    """Kill training at one event of so many, and run it again: the bytes are those of an undisturbed run.
+
+    Returns a letter for every event of a whole run: s for a step, c for one in the thread that commits.
+    """
+    with ProcessPoolExecutor(1, forking()) as pool:
+        return pool.submit(_kill_anywhere, config, every, step_s).result(600)
+
+
+def _kill_anywhere(config, every, step_s) -> str:
+    status, order = in_child(config, step_s)
+    assert status == 0
     whole = contents(config.checkpoint_path)
-    report = {"order": order, "status": status, "points": []}
-    for point in range(0, len(order), every):
+    points = range(0, len(order), every)
+    assert len(points) > 5
+    for point in points:
         shutil.rmtree(Path(config.checkpoint_path))
-        killed, _ = in_child(config, point)
-        finished, _ = in_child(config)
+        killed, _ = in_child(config, step_s, point)
+        assert os.WTERMSIG(killed) == signal.SIGKILL, point
+        assert in_child(config, step_s)[0] == 0, point
         after = contents(config.checkpoint_path)
-        differing = sorted(name for name in whole.keys() | after.keys() if whole.get(name) != after.get(name))
-        report["points"].append([os.WTERMSIG(killed), finished, differing])
-    sys.stdout.write(json.dumps(report))
-
-
-if __name__ == "__main__":
-    main()
+        assert [name for name in whole.keys() | after.keys() if whole.get(name) != after.get(name)] == [], (
+            point
+        )
+    return order

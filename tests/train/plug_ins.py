@@ -1,7 +1,4 @@
-"""Each built-in operator, comparator, loss and regularizer, and a sampler, written again as plug-ins.
-
-A user of PyTorch-BigGraph would write them so.
-"""
+"""Each built-in operator, comparator, loss and regularizer, and a sampler, written again as plug-ins."""
 
 import math
 
@@ -35,163 +32,70 @@ def modulus(x):
     return (real**2 + imag**2).sqrt()
 
 
-@OPERATORS.register_as("my_none")
-class Identity(AbstractOperator):
-    def forward(self, embeddings):
-        return embeddings
+def operator(name, initial, forward, **more):
+    """Register an operator of both kinds, whose `forward(embeddings, *parameters)` takes one row or many.
+
+    `initial(dim)` gives its parameters by name; of all relations they are in the plural.
+    """
+
+    def static(self, dim):
+        AbstractOperator.__init__(self, dim)
+        for key, value in initial(dim).items():
+            setattr(self, key, nn.Parameter(value))
+
+    def dynamic(self, dim, num_operations):
+        AbstractDynamicOperator.__init__(self, dim, num_operations)
+        for key, value in initial(dim).items():
+            rows = value.expand(num_operations, *value.shape).clone()
+            setattr(self, key if key in ("real", "imag") else f"{key}s", nn.Parameter(rows))
+
+    def rows_of(self, operator_idxs):
+        return [each if operator_idxs is None else each[operator_idxs] for each in self.parameters()]
+
+    methods = {
+        "forward": lambda self, embeddings, operator_idxs=None: forward(
+            embeddings, *rows_of(self, operator_idxs)
+        ),
+        **({"prepare_embs_for_reg": lambda self, embs: modulus(embs)} if more else {}),
+    }
+    if more:
+        cost = more["cost"]
+        methods["get_operator_params_for_reg"] = lambda self, operator_idxs=None: cost(
+            *rows_of(self, operator_idxs)
+        )
+    for registry, base, begin in (
+        (OPERATORS, AbstractOperator, static),
+        (DYNAMIC_OPERATORS, AbstractDynamicOperator, dynamic),
+    ):
+        registry.register_as(name)(type(name, (base,), {"__init__": begin, **methods}))
+    return OPERATORS.registry[name]
 
 
-@OPERATORS.register_as("my_diagonal")
-class Diagonal(AbstractOperator):
-    def __init__(self, dim):
-        super().__init__(dim)
-        self.diagonal = nn.Parameter(torch.ones(dim))
-
-    def forward(self, embeddings):
-        return self.diagonal * embeddings
+def matrix_product(embeddings, matrix):
+    return torch.matmul(matrix, embeddings.unsqueeze(-1)).squeeze(-1)
 
 
-@OPERATORS.register_as("my_translation")
-class Translation(AbstractOperator):
-    def __init__(self, dim):
-        super().__init__(dim)
-        self.translation = nn.Parameter(torch.zeros(dim))
-
-    def forward(self, embeddings):
-        return embeddings + self.translation
-
-
-@OPERATORS.register_as("my_linear")
-class Linear(AbstractOperator):
-    def __init__(self, dim):
-        super().__init__(dim)
-        self.linear_transformation = nn.Parameter(torch.eye(dim))
-
-    def forward(self, embeddings):
-        return torch.matmul(self.linear_transformation, embeddings.unsqueeze(-1)).squeeze(-1)
-
-
-@OPERATORS.register_as("my_affine")
-class Affine(Linear):
-    def __init__(self, dim):
-        super().__init__(dim)
-        self.translation = nn.Parameter(torch.zeros(dim))
-
-    def forward(self, embeddings):
-        return super().forward(embeddings) + self.translation
-
-
-@OPERATORS.register_as("my_complex_diagonal")
-class ComplexDiagonal(AbstractOperator):
-    def __init__(self, dim):
-        super().__init__(dim)
-        self.real = nn.Parameter(torch.ones(dim // 2))
-        self.imag = nn.Parameter(torch.zeros(dim // 2))
-
-    def forward(self, embeddings):
-        return complex_product(embeddings, self.real, self.imag)
-
-    def get_operator_params_for_reg(self):
-        return (self.real**2 + self.imag**2).sqrt()
-
-    def prepare_embs_for_reg(self, embs):
-        return modulus(embs)
-
-
-@OPERATORS.register_as("my_rotation")
-class Rotation(AbstractOperator):
-    def __init__(self, dim):
-        super().__init__(dim)
-        self.angle = nn.Parameter(2 * math.pi * torch.rand(dim // 2))
-
-    def forward(self, embeddings):
-        return complex_product(embeddings, self.angle.cos(), self.angle.sin())
-
-    def get_operator_params_for_reg(self):
-        return None
-
-    def prepare_embs_for_reg(self, embs):
-        return modulus(embs)
-
-
-@DYNAMIC_OPERATORS.register_as("my_none")
-class DynamicNone(AbstractDynamicOperator):
-    def forward(self, embeddings, operator_idxs):
-        return embeddings
-
-
-@DYNAMIC_OPERATORS.register_as("my_diagonal")
-class DynamicDiagonal(AbstractDynamicOperator):
-    def __init__(self, dim, num_operations):
-        super().__init__(dim, num_operations)
-        self.diagonals = nn.Parameter(torch.ones(num_operations, dim))
-
-    def forward(self, embeddings, operator_idxs):
-        return self.diagonals[operator_idxs] * embeddings
-
-
-@DYNAMIC_OPERATORS.register_as("my_translation")
-class DynamicTranslation(AbstractDynamicOperator):
-    def __init__(self, dim, num_operations):
-        super().__init__(dim, num_operations)
-        self.translations = nn.Parameter(torch.zeros(num_operations, dim))
-
-    def forward(self, embeddings, operator_idxs):
-        return embeddings + self.translations[operator_idxs]
-
-
-@DYNAMIC_OPERATORS.register_as("my_linear")
-class DynamicLinear(AbstractDynamicOperator):
-    def __init__(self, dim, num_operations):
-        super().__init__(dim, num_operations)
-        self.linear_transformations = nn.Parameter(torch.eye(dim).repeat(num_operations, 1, 1))
-
-    def forward(self, embeddings, operator_idxs):
-        return torch.matmul(self.linear_transformations[operator_idxs], embeddings.unsqueeze(-1)).squeeze(-1)
-
-
-@DYNAMIC_OPERATORS.register_as("my_affine")
-class DynamicAffine(DynamicLinear):
-    def __init__(self, dim, num_operations):
-        super().__init__(dim, num_operations)
-        self.translations = nn.Parameter(torch.zeros(num_operations, dim))
-
-    def forward(self, embeddings, operator_idxs):
-        return super().forward(embeddings, operator_idxs) + self.translations[operator_idxs]
-
-
-@DYNAMIC_OPERATORS.register_as("my_complex_diagonal")
-class DynamicComplexDiagonal(AbstractDynamicOperator):
-    def __init__(self, dim, num_operations):
-        super().__init__(dim, num_operations)
-        self.real = nn.Parameter(torch.ones(num_operations, dim // 2))
-        self.imag = nn.Parameter(torch.zeros(num_operations, dim // 2))
-
-    def forward(self, embeddings, operator_idxs):
-        return complex_product(embeddings, self.real[operator_idxs], self.imag[operator_idxs])
-
-    def get_operator_params_for_reg(self, operator_idxs):
-        return (self.real[operator_idxs] ** 2 + self.imag[operator_idxs] ** 2).sqrt()
-
-    def prepare_embs_for_reg(self, embs):
-        return modulus(embs)
-
-
-@DYNAMIC_OPERATORS.register_as("my_rotation")
-class DynamicRotation(AbstractDynamicOperator):
-    def __init__(self, dim, num_operations):
-        super().__init__(dim, num_operations)
-        self.angles = nn.Parameter(2 * math.pi * torch.rand(num_operations, dim // 2))
-
-    def forward(self, embeddings, operator_idxs):
-        angle = self.angles[operator_idxs]
-        return complex_product(embeddings, angle.cos(), angle.sin())
-
-    def get_operator_params_for_reg(self, operator_idxs):
-        return None
-
-    def prepare_embs_for_reg(self, embs):
-        return modulus(embs)
+operator("my_none", lambda dim: {}, lambda x: x)
+Diagonal = operator("my_diagonal", lambda dim: {"diagonal": torch.ones(dim)}, torch.mul)
+operator("my_translation", lambda dim: {"translation": torch.zeros(dim)}, torch.add)
+operator("my_linear", lambda dim: {"linear_transformation": torch.eye(dim)}, matrix_product)
+operator(
+    "my_affine",
+    lambda dim: {"linear_transformation": torch.eye(dim), "translation": torch.zeros(dim)},
+    lambda x, matrix, shift: matrix_product(x, matrix) + shift,
+)
+operator(
+    "my_complex_diagonal",
+    lambda dim: {"real": torch.ones(dim // 2), "imag": torch.zeros(dim // 2)},
+    complex_product,
+    cost=lambda real, imag: (real**2 + imag**2).sqrt(),
+)
+operator(
+    "my_rotation",
+    lambda dim: {"angle": 2 * math.pi * torch.rand(dim // 2)},
+    lambda x, angle: complex_product(x, angle.cos(), angle.sin()),
+    cost=lambda angle: None,
+)
 
 
 @COMPARATORS.register_as("my_dot")

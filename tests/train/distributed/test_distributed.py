@@ -3,21 +3,18 @@
 import json
 import os
 import signal
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 
 import numpy as np
 import pytest
 import torch
-from distributed import Client, LocalCluster, WorkerPlugin
+from distributed import WorkerPlugin
 
 from graphmill import config as configuration
 from graphmill import storage
 from graphmill.errors import ClusterError, TrainingError
 from graphmill.formats import pbg_checkpoint
-from tests import REPOSITORY
 from tests.train.graphs import (
     assert_checksums,
     contents,
@@ -30,22 +27,11 @@ from tests.train.run.test_quality import planted
 from tests.train.run.test_trainer import COUNTS, mixed, write_mixed
 from tests.train.tables import test_blocks
 from tests.waiting import wait_until
+from tests.workers import forking, workers
 from train import job
 from train.distributed import coordinator
 from train.distributed.coordinator import Coordinator
 from train.edges.partitions import all_keys
-
-
-@contextmanager
-def workers(num):
-    """A cluster of its own, which may be killed; its end is not what is tested."""
-    cluster = LocalCluster(n_workers=num, threads_per_worker=1, dashboard_address=":0")
-    try:
-        with Client(cluster) as client:
-            yield client
-    finally:
-        with suppress(TimeoutError):  # a nanny that is starting a worker anew outlasts Dask's patience
-            cluster.close()
 
 
 def several_workers(root, num_workers, assignment="dynamic", **settings):
@@ -144,25 +130,18 @@ def test_blocks_of_several_workers_keep_every_row(tmp_path, client, assignment):
 
 
 @pytest.mark.slow
-def test_several_workers_are_as_good_as_one(tmp_path):
+def test_several_workers_are_as_good_as_one(tmp_path, client):
     """Four partitions on one worker and on two: the MRR of 600 held-out edges is within .01."""
     count, *parts = planted(np.random.default_rng(5), num_groups=20, size=30, degree=10)
     known = np.concatenate(parts)
     test, train = known[:600], known[600:]
     found = {}
-    with workers(2) as client:
-        for num, assignment in ((1, "dynamic"), (2, "dynamic"), (2, "tournament")):
-            config = several_workers(
-                tmp_path / f"{num}{assignment}",
-                num,
-                assignment,
-                dimension=32,
-                num_epochs=6,
-                regularization_coef=0.01,
-            )
-            write_graph(config, {"node": count}, train)
-            job.run(config, client)
-            found[num, assignment] = mean_reciprocal_rank(config, {"node": count}, known, test)
+    settings = {"dimension": 32, "num_epochs": 6, "regularization_coef": 0.01}
+    for num, assignment in ((1, "dynamic"), (2, "dynamic"), (2, "tournament")):
+        config = several_workers(tmp_path / f"{num}{assignment}", num, assignment, **settings)
+        write_graph(config, {"node": count}, train)
+        job.run(config, client)
+        found[num, assignment] = mean_reciprocal_rank(config, {"node": count}, known, test)
     alone = found.pop((1, "dynamic"))
     assert alone > 0.1
     assert min(found.values()) > alone - 0.01, (alone, found)
@@ -227,8 +206,15 @@ def test_worker_that_dies_costs_a_bucket(tmp_path, caplog):
     assert min(mrr) > 0.65 * mrr[0], mrr  # in a dynamic order each run differs, also one that nobody disturbs
 
 
+def train_apart(config):
+    """Train on two workers, in a process group of its own."""
+    os.setsid()
+    with workers(2) as client:
+        job.run(config, client)
+
+
 @pytest.mark.slow
-def test_everything_is_killed_and_resumes(tmp_path):
+def test_everything_is_killed_and_resumes(tmp_path, client):
     """SIGKILL to client, scheduler and workers in mid-epoch: the next run ends with the same bytes."""
     count, train, _ = planted(np.random.default_rng(5))
     # of many epochs: however late this process looks, some are left
@@ -236,28 +222,22 @@ def test_everything_is_killed_and_resumes(tmp_path):
     for config in configs:
         write_graph(config, {"node": count}, train)
     checkpoint = configs[0].checkpoint_path
-    conf = tmp_path / "conf.yaml"
-    conf.write_text(json.dumps(configs[0].model_dump(mode="json")))
-    child = subprocess.Popen(
-        [sys.executable, "-m", "tests.train.distributed.driver", str(conf), "2"],
-        cwd=REPOSITORY,
-        start_new_session=True,
-    )
+    child = forking().Process(target=train_apart, args=(configs[0],))
+    child.start()
 
     def is_in_mid_epoch():
-        assert child.poll() is None
+        assert child.is_alive()
         return pbg_checkpoint.read_version(checkpoint) >= 2 and storage.fs.list_hidden(checkpoint)
 
     try:
         wait_until(is_in_mid_epoch, 600)
     finally:
         os.killpg(child.pid, signal.SIGKILL)
-        child.wait()
+        child.join()
     version = pbg_checkpoint.read_version(checkpoint)
     configs = [config.model_copy(update={"num_epochs": version + 2}) for config in configs]
-    with workers(2) as client:
-        assert job.run(configs[0], client)["first_version"] == version
-        job.run(configs[1], client)
+    assert job.run(configs[0], client)["first_version"] == version
+    job.run(configs[1], client)
     assert same(*map(tables, configs))
     assert not storage.fs.list_hidden(checkpoint)
 

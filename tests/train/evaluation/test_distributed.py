@@ -3,7 +3,7 @@
 import logging
 import os
 import signal
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -18,6 +18,7 @@ from graphmill import storage
 from graphmill.config import Config
 from graphmill.formats import edge_buckets, entity_counts, pbg_checkpoint
 from graphmill.formats.edge_buckets import Edges
+from tests.workers import workers
 from train.config import EvaluateConfig
 from train.edges.partitions import all_buckets
 from train.evaluation import evaluate, job
@@ -116,22 +117,13 @@ class Dying(Execution):
         return super().run(function, arguments, description)
 
 
-@pytest.fixture
-def mortal() -> Iterator[distributed.Client]:
-    """A cluster of its own."""
-    with (
-        distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0") as cluster,
-        distributed.Client(cluster) as connected,
-    ):
-        yield connected
-
-
 @pytest.mark.slow
-def test_a_lost_worker_changes_nothing(tmp_path: Path, mortal: distributed.Client) -> None:
+def test_a_lost_worker_changes_nothing(tmp_path: Path) -> None:
     config = graph(tmp_path, 4, rows=2000)
     alone = evaluate.evaluate(config)
-    on = Execution.on(mortal, str(tmp_path / "work"))
-    found = evaluate.evaluate(config, Dying(on.client, on.num_workers, on.sharers, on.folder_uri))
+    with workers(2) as mortal:
+        on = Execution.on(mortal, str(tmp_path / "work"))
+        found = evaluate.evaluate(config, Dying(on.client, on.num_workers, on.sharers, on.folder_uri))
     assert without_speed(found) == without_speed(alone)
     assert (tmp_path / "work-died").exists()
 

@@ -1,5 +1,6 @@
 """Ranking, held against an oracle that knows neither blocks nor matrix products, and against PBG."""
 
+import functools
 import itertools
 import subprocess
 import sys
@@ -118,15 +119,16 @@ def _oracle_score(world: World, edge: Edge, corrupted: Side) -> float:
 def _oracle_metrics(world: World, split: str, *known_edges: Sequence[Edge]) -> list[dict[str, float]]:
     """The metrics with each of several sets of known edges."""
     ranks: list[list[tuple[int, int]]] = [[] for _ in known_edges]
+    score_of = functools.cache(functools.partial(_oracle_score, world))  # edges share their rivals
     sets = [set(known) for known in known_edges]
     for edge, side in itertools.product(world.splits[split], Side):
         own = edge[0] if side is Side.LHS else edge[2]
-        score = _oracle_score(world, edge, side)
+        score = score_of(edge, side)
         rivals = []
         for other in world.entities(own[0]):
             rival = (other, *edge[1:]) if side is Side.LHS else (*edge[:2], other)
             if other != own:
-                rivals.append((rival, _oracle_score(world, rival, side) - score))
+                rivals.append((rival, score_of(rival, side) - score))
         equal = {rival for rival, ahead in rivals if abs(ahead) < TIE * max(1, abs(score))}
         greater = {rival for rival, ahead in rivals if ahead > 0} - equal
         for known, own_ranks in zip(sets, ranks, strict=True):

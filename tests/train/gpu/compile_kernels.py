@@ -1,7 +1,8 @@
 """Compiles all kernels that a step launches, on any machine; runs none of them.
 
-    python -m tests.train.gpu.compile_kernels ARCHITECTURE D N LOSS float32|tf32|bfloat16 ...
-    python -m tests.train.gpu.compile_kernels sizes E ...       (passes over so many edges)
+    python -m tests.train.gpu.compile_kernels [ARCHITECTURE D N LOSS float32|tf32|bfloat16] ... [sizes E ...]
+
+With `sizes`, also passes over so many edges.
 
 They are launched by what launches them in earnest, so that they are compiled for the very arguments that they
 would have. Prints for each: name, matrix instruction, bytes of shared memory and how many were counted on,
@@ -23,6 +24,7 @@ from train.model.optimizer import Adagrad
 from train.step.table import Table
 
 CHUNK = 1024
+SCORES = ("query_gradients", "candidate_gradients")
 
 
 def fused_step(dimension: int, num_negatives: int, loss: str, operands: str) -> FusedStep:
@@ -73,14 +75,13 @@ def passes(sizes: list[int]) -> None:
 
 
 def main(words: list[str]) -> None:
-    if words[0] == "sizes":
-        compiler = Compiler()
-        passes([int(each) for each in words[1:]])
-        names = Counter(kernel.name for kernel in {launch.kernel for launch in compiler.launches})
-        for name, count in names.items():
-            sys.stdout.write(f"{name} {count}\n")
-        return
     while words:
+        if words[0] == "sizes":
+            compiler = Compiler()
+            passes([int(each) for each in words[1:]])
+            names = Counter(kernel.name for kernel in {launch.kernel for launch in compiler.launches})
+            sys.stdout.write("# sizes\n" + "".join(f"{name} {count}\n" for name, count in names.items()))
+            return
         architecture, dimension, num_negatives, loss, operands, *words = words
         sys.stdout.write(f"# {architecture} {dimension} {num_negatives} {loss} {operands}\n")
         compiler = Compiler(int(architecture))
@@ -88,8 +89,10 @@ def main(words: list[str]) -> None:
         dtype = torch.bfloat16 if operands == "bfloat16" else torch.float32
         counted = kernels.shared_bytes(int(dimension), dtype, exact=operands == "float32")
         for kernel in dict.fromkeys(launch.kernel for launch in compiler.launches):
-            spills = sum(loop.spills for loop in kernel.loops)
-            sys.stdout.write(f"{kernel.name} {kernel.product} {kernel.shared_bytes} {counted} {spills}\n")
+            # machine code is slow to read: of kernels without a stack it has no spills to tell
+            spills = sum(loop.spills for loop in kernel.loops) if kernel.stack_bytes else 0
+            product = kernel.product if kernel.name in SCORES else "-"
+            sys.stdout.write(f"{kernel.name} {product} {kernel.shared_bytes} {counted} {spills}\n")
 
 
 if __name__ == "__main__":

@@ -37,36 +37,28 @@ def run_apart(*words: str) -> str:
     return run.stdout
 
 
-def told(*words: str) -> list[str]:
-    """Return the output of compile_kernels."""
-    return run_apart("tests.train.gpu.compile_kernels", *words).splitlines()
+CASES = (
+    "80 400 1000 softmax bfloat16",
+    "100 100 1000 softmax bfloat16",
+    "90 400 1000 logistic bfloat16",
+    "90 400 1000 ranking bfloat16",
+    "90 1000 1000 softmax tf32",
+    "90 100 1000 softmax float32",
+)
+SIZES = "sizes 2003 2101 2205 2307 2409 93 205"
 
 
-def compiled(*cases: str) -> dict[str, list[tuple[str, str, int]]]:
-    """List the kernels of each case: name, matrix instruction, spills in loops.
-
-    A kernel that takes more shared memory than the architecture has does not compile.
-    """
-    found: dict[str, list[tuple[str, str, int]]] = {}
-    for line in told(*[word for case in cases for word in case.split()]):
+@pytest.fixture(scope="module")
+def told() -> dict[str, list[list[str]]]:
+    """What compile_kernels prints of each case, in words."""
+    found: dict[str, list[list[str]]] = {}
+    for line in run_apart("tests.train.gpu.compile_kernels", *" ".join((*CASES, SIZES)).split()).splitlines():
         if line.startswith("# "):
             found[line[2:]] = []
         else:
-            name, product, shared_bytes, counted_bytes, spills = line.split()
-            assert int(shared_bytes) <= int(counted_bytes), line  # which decide if a GPU has enough
-            found[list(found)[-1]].append((name, product, int(spills)))
-    assert found.keys() == set(cases)
-    for case, kernels in found.items():
-        assert {name for name, *_ in kernels} == STEP
-        dimension = int(case.split()[1])
-        for name, _, spills in kernels:
-            assert spills <= (MOST_SPILLS[dimension] if name in SCORES else 0), (case, name)
+            found[list(found)[-1]].append(line.split())
+    assert found.keys() == {*CASES, "sizes"}
     return found
-
-
-def products(kernels: list[tuple[str, str, int]]) -> set[str]:
-    """Matrix instructions of the score kernels: `mixed` where a kernel has several."""
-    return {product for name, product, _ in kernels if name in SCORES}
 
 
 @pytest.mark.slow
@@ -85,27 +77,24 @@ def test_counted_steps_of_the_benchmark(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_gpus_before_and_after_hopper() -> None:
-    before, after = compiled("80 400 1000 softmax bfloat16", "100 100 1000 softmax bfloat16").values()
-    assert products(before) == {"mma.sync"}
-    assert products(after) == {"tcgen05"}
-
-
-@pytest.mark.slow
-def test_what_is_left_of_many_groups_compiles_nothing_anew() -> None:
-    sizes = (str(size) for size in (2003, 2101, 2205, 2307, 2409, 93, 205))
-    counts = {name: int(count) for name, count in (line.split() for line in told("sizes", *sizes))}
+def test_what_is_left_of_many_groups_compiles_nothing_anew(told: dict[str, list[list[str]]]) -> None:
+    counts = {name: int(count) for name, count in told["sizes"]}
     assert max(counts[name] for name in SCORES) <= 3
     assert counts["sample"] <= 2  # by the alignment of the rows of rhs
 
 
 @pytest.mark.slow
-def test_all_losses_widths_and_operands() -> None:
-    logistic, ranking, wide, exact = compiled(
-        *[f"90 400 1000 {loss} bfloat16" for loss in ("logistic", "ranking")],
-        "90 1000 1000 softmax tf32",
-        "90 100 1000 softmax float32",
-    ).values()
-    assert products(logistic) == products(ranking) == {"wgmma"}
-    assert products(wide) <= {"wgmma", "mma.sync"}
-    assert products(exact) == {"none"}  # no matrix unit multiplies float32
+@pytest.mark.parametrize(
+    ("case", "products"),
+    list(zip(CASES, ("mma.sync", "tcgen05", "wgmma", "wgmma", "wgmma mma.sync", "none"), strict=True)),
+)
+def test_all_gpus_losses_widths_and_operands(
+    told: dict[str, list[list[str]]], case: str, products: str
+) -> None:
+    """A kernel that takes more shared memory than the architecture has does not compile."""
+    most_spills = MOST_SPILLS[int(case.split()[1])]
+    assert {name for name, *_ in told[case]} == STEP
+    for name, product, shared_bytes, counted_bytes, spills in told[case]:
+        assert int(shared_bytes) <= int(counted_bytes)  # which decide if a GPU has enough
+        assert int(spills) <= (most_spills if name in SCORES else 0), name
+        assert name not in SCORES or product in products.split()  # no matrix unit multiplies float32

@@ -52,19 +52,20 @@ def registry(monkeypatch):
     return own
 
 
-@pytest.mark.parametrize("num_bytes", [0, 1, 4095, 4096, 4097, 100_000])
-def test_memory_takes_whole_pages_and_is_given_back(registry, num_bytes):
-    memory_1 = pinned.pinned(num_bytes)
-    memory_2 = pinned.pinned(num_bytes)
-    assert memory_1.dtype == torch.uint8
-    assert len(memory_1) == len(memory_2) == num_bytes
-    pages = sum(map(len, registry.registered.values()))
-    assert pages == 2 * max(1, -(-num_bytes // mmap.PAGESIZE))
-    part = memory_1[num_bytes // 2 :]
-    del memory_1, memory_2
+def test_memory_takes_whole_pages_and_is_given_back(registry):
+    held, parts = [], []
+    for number, num_bytes in enumerate((0, 1, 4095, 4096, 4097, 100_000), start=1):
+        held += [pinned.pinned(num_bytes) for _ in range(2)]
+        assert held[-1].dtype == torch.uint8
+        assert len(held[-1]) == len(held[-2]) == num_bytes
+        assert len(registry.registered) == 2 * number
+        for pages in list(registry.registered.values())[-2:]:
+            assert len(pages) == max(1, -(-num_bytes // mmap.PAGESIZE))
+        parts.append(held[-1][num_bytes // 2 :])
+    held.clear()
     gc.collect()
-    assert len(registry.registered) == 1  # while a part of it is in use
-    del part
+    assert len(registry.registered) == len(parts)  # while a part of it is in use
+    parts.clear()
     gc.collect()
     assert not registry.registered
 

@@ -62,8 +62,6 @@ def two_types(root, *, dynamic: bool, num_partitions: int = 1, **settings):
     ("dynamic", "num_partitions", "resident", "own"),
     [
         (False, 1, "never", {}),
-        (True, 1, "never", {}),
-        (False, 2, "always", {}),
         (True, 2, "always", {"optimizer": "adagrad", "lr_schedule": "linear"}),
         (False, 2, "never", {"optimizer": "adagrad", "deterministic": False}),
     ],

@@ -1,11 +1,7 @@
 """Whole runs of a delta: those that are none, kills, ensembles, and what another run finds."""
 
-import json
 import logging
 import shutil
-import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +13,9 @@ from etl import job as etl_job
 from graphmill import storage
 from graphmill.errors import NotFoundError
 from graphmill.formats import pbg_checkpoint
-from tests import REPOSITORY
 from tests.train.deltas import TwoDays, check_still, state_of
 from tests.train.graphs import contents
+from tests.train.kill_driver import kill_anywhere
 from train import job
 from train.edges.added import why_whole
 from train.run import trainer
@@ -123,12 +119,7 @@ def test_epochs_that_are_validated_or_preserved_are_committed(
     ("graph", "ensemble", "every"), [("days", 1, 13), ("days", 2, 31), ("whole_days", 1, 7)]
 )
 def test_kill_anywhere_and_run_again(
-    request: pytest.FixtureRequest,
-    tmp_path: Path,
-    graph: str,
-    ensemble: int,
-    every: int,
-    near_client: distributed.Client,
+    request: pytest.FixtureRequest, graph: str, ensemble: int, every: int, near_client: distributed.Client
 ) -> None:
     days: TwoDays = request.getfixturevalue(graph)
     first = days.config("one", name=f"one-{ensemble}", train={"ensemble": ensemble})
@@ -136,24 +127,7 @@ def test_kill_anywhere_and_run_again(
     config = days.second(
         f"killed-{ensemble}", batch_size=20, num_batch_negs=10, train={"ensemble": ensemble}
     ).model_copy(update={"init_path": first.checkpoint_path})
-    conf = tmp_path / "conf.yaml"
-    conf.write_text(json.dumps(config.model_dump(mode="json")))
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.train.kill_driver", str(conf), str(every), "0"],
-        cwd=REPOSITORY,
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    report = json.loads(done.stdout)
-    assert report["status"] == 0, done.stderr
-    assert len(report["points"]) > 5
-    for number, (killed_by, finished, differing) in enumerate(report["points"]):
-        assert killed_by == signal.SIGKILL, number
-        assert finished == 0, (number, done.stderr)
-        assert differing == [], number
+    kill_anywhere(config, every)
     check_still(first, config, days.new)
     for each in {config.checkpoint_path, *(member.checkpoint_path for member in members_of(config))}:
         assert not storage.exists(storage.join(each, folded_rows.FOLDER))

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 import torch
 from click.testing import CliRunner
-from distributed import Client, LocalCluster
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -23,6 +22,7 @@ from graphmill.model.operators import OPERATORS
 from graphmill.vocab import Side
 from tests.train.graphs import (
     assert_checksums,
+    changed,
     contents,
     embeddings,
     make_config,
@@ -36,10 +36,6 @@ from train.run import ensemble, joined
 from train.run.ensemble import members_of
 
 NUM_NODES = 41
-
-
-def changed(config, **settings):
-    return configuration.from_mapping(config.model_dump() | settings)
 
 
 def with_train(config, **settings):
@@ -191,15 +187,11 @@ def test_what_a_kill_leaves_is_trained_and_joined_to_the_same_bytes(config, clie
         assert contents(config.checkpoint_path) == whole
 
 
-def test_one_worker_trains_the_members_one_after_the_other(config, client):
+def test_one_worker_trains_the_members_one_after_the_other(config, client, near_client):
     job.run(config, client)
     whole = contents(config.checkpoint_path)
     shutil.rmtree(config.checkpoint_path)
-    with (
-        LocalCluster(n_workers=1, threads_per_worker=1, processes=False, dashboard_address=None) as cluster,
-        Client(cluster) as alone,
-    ):
-        job.run(config, alone)
+    job.run(config, near_client)
     assert contents(config.checkpoint_path) == whole
 
 

@@ -7,11 +7,10 @@ import pyarrow as pa
 import pytest
 import torch
 
-from graphmill import config as configuration
 from graphmill.errors import FormatError
 from graphmill.formats import entity_index, pbg_checkpoint
 from graphmill.model.parameters import global_key
-from tests.train.graphs import make_config, random_triples, write_graph
+from tests.train.graphs import changed, make_config, random_triples, write_graph
 from train import job
 from train.run import graphstorm_output
 
@@ -39,10 +38,6 @@ def config(tmp_path, rng):
             with entity_index.new_part(config.entity_path, name, part) as writer:
                 writer.append(pa.array(ids))
     return config
-
-
-def changed(config, **settings):
-    return configuration.from_mapping(config.model_dump() | settings)
 
 
 def load(path):

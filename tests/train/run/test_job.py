@@ -9,11 +9,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
-from distributed import Client, LocalCluster
 
-from graphmill import config as configuration
+from graphmill.errors import ConfigError
 from graphmill.formats import pbg_checkpoint
-from tests.train.graphs import embeddings, make_config, random_triples, write_graph
+from tests.train.graphs import changed, embeddings, make_config, random_triples, write_graph
+from tests.workers import workers
 from train import job
 
 
@@ -22,10 +22,6 @@ def config(tmp_path, rng):
     config = make_config(tmp_path, num_epochs=1)
     write_graph(config, {"node": 20}, random_triples(rng, 20, 1, 20, 60))
     return config
-
-
-def changed(config, **settings):
-    return configuration.from_mapping(config.model_dump() | settings)
 
 
 def test_run_trains_in_a_dask_task(config, client):
@@ -53,11 +49,7 @@ def test_worker_that_dies_is_replaced_and_resumes(tmp_path, rng):
         write_graph(config, {"node": 200}, triples)
     job.claim_checkpoint(undisturbed)
     job.train(undisturbed)
-    with (
-        LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address=":0") as cluster,
-        Client(cluster) as client,
-        ThreadPoolExecutor(1) as pool,
-    ):
+    with workers(1) as client, ThreadPoolExecutor(1) as pool:
         (pid,) = client.run(os.getpid).values()
         figures = pool.submit(job.run, disturbed, client)
         while pbg_checkpoint.read_version(disturbed.checkpoint_path) < 3:
@@ -100,8 +92,6 @@ def test_fingerprint_holds_what_changes_the_result(config, settings, same):
 
 
 def test_unknown_setting_is_refused(config):
-    from graphmill.errors import ConfigError
-
     with pytest.raises(ConfigError, match=r"train\.relation_int: unknown key; did you mean 'relation_init'"):
         job.fingerprint(changed(config, train={"relation_int": "random"}))
 

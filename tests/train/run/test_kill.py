@@ -1,15 +1,11 @@
 """Kill -9 at any moment of training: the next run ends with the same bytes as one that nobody disturbed."""
 
-import json
 import re
-import signal
-import subprocess
-import sys
 
 import pytest
 
-from graphmill.config import from_mapping
-from tests import REPOSITORY
+from tests.train.graphs import changed
+from tests.train.kill_driver import kill_anywhere
 from tests.train.run.test_trainer import COUNTS, RELATIONS, mixed, write_mixed
 from tests.train.vectors import raw_ids, write_index, write_vectors
 
@@ -31,7 +27,7 @@ def with_vectors(config, path, rng):
     write_index(config, {"user": ids})
     write_vectors(path, ids[::2], rng.normal(size=(len(ids[::2]), 2 * config.dimension)))
     train = config.model_dump()["train"] | {"init_embeddings": {"user": str(path)}}
-    return from_mapping(config.model_dump() | {"train": train})
+    return changed(config, train=train)
 
 
 @pytest.mark.slow
@@ -53,27 +49,11 @@ def test_kill_anywhere_and_run_again(tmp_path, rng, placement, every):
     write_mixed(config, rng)
     if placement == "vectors":
         config = with_vectors(config, tmp_path / "vectors.parquet", rng)
-    conf = tmp_path / "conf.yaml"
-    conf.write_text(json.dumps(config.model_dump(mode="json")))
-    step_s = 0 if in_files else 0.005  # for files that are written beside the steps
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.train.kill_driver", str(conf), str(every), str(step_s)],
-        cwd=REPOSITORY,
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    report = json.loads(done.stdout)
-    assert report["status"] == 0
+    order = kill_anywhere(
+        config, every, 0 if in_files else 0.005
+    )  # for files that are written beside the steps
     # two epochs of nine buckets, each with several steps and renames: a sample of all the moments
-    assert len(report["order"]) > 80
-    assert len(report["points"]) > 5
+    assert len(order) > 80
     # two versions of each model: where all rows stay in memory, steps come between the files of the first
-    runs = re.findall("c+", report["order"].replace(".", ""))
+    runs = re.findall("c+", order.replace(".", ""))
     assert (len(runs) > 2 * config.ensemble) == (not in_files)
-    for number, (killed_by, finished, differing) in enumerate(report["points"]):
-        assert killed_by == signal.SIGKILL, number
-        assert finished == 0, (number, done.stderr)
-        assert differing == [], number

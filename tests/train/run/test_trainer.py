@@ -16,7 +16,7 @@ from graphmill.formats import edge_buckets, entity_counts, pbg_checkpoint
 from graphmill.formats.edge_buckets import Edges
 from graphmill.vocab import Bucket
 from tests import DATA
-from tests.train.graphs import contents, embeddings, make_config, random_triples, write_graph
+from tests.train.graphs import changed, contents, embeddings, make_config, random_triples, write_graph
 from train import job
 from train.run import run_metrics
 from train.run.tensorboard import Curves
@@ -99,7 +99,7 @@ def test_stopping_between_epochs_changes_nothing(tmp_path, rng, chunks):
         write_mixed(config, np.random.default_rng(3))
     job.train(whole)
     for epochs in (1, 2, 3):
-        job.train(configuration.from_mapping(parts.model_dump() | {"num_epochs": epochs}))
+        job.train(changed(parts, num_epochs=epochs))
     ended = [pbg_checkpoint.read_version(config.checkpoint_path) for config in (whole, parts)]
     assert ended == [3 * (chunks or 1)] * 2
     for name, count in COUNTS.items():
@@ -219,9 +219,7 @@ class TestRefusals:
         self.refuse(config, FormatError, "rel[0] is 3")
 
     def test_loss_that_is_not_finite(self, config):
-        wild = configuration.from_mapping(
-            config.model_dump() | {"lr": 1e30, "comparator": "squared_l2", "loss_fn": "ranking"}
-        )
+        wild = changed(config, lr=1e30, comparator="squared_l2", loss_fn="ranking")
         self.refuse(wild, DivergenceError, "not finite", "lower lr")
         assert DivergenceError.exit_code == 2  # it would end so again
         assert pbg_checkpoint.read_version(config.checkpoint_path) == 0
@@ -234,22 +232,22 @@ class TestRefusals:
     def test_checkpoint_of_other_entities(self, config):
         job.train(config)
         entity_counts.write_count(config.entity_path, "city", 0, 6)
-        more = configuration.from_mapping(config.model_dump() | {"num_epochs": 3})
+        more = changed(config, num_epochs=3)
         self.refuse(more, FormatError, "embeddings_city_0", "(5, 8)", "(6, 8)")
 
     def test_checkpoint_counted_in_other_chunks(self, config):
         job.train(config)
-        more = configuration.from_mapping(config.model_dump() | {"num_edge_chunks": 3})
+        more = changed(config, num_edge_chunks=3)
         self.refuse(more, ConfigError, "num_edge_chunks", "version 2")
 
     def test_init_path_without_a_checkpoint(self, config, tmp_path):
-        lost = configuration.from_mapping(config.model_dump() | {"init_path": str(tmp_path / "nowhere")})
+        lost = changed(config, init_path=str(tmp_path / "nowhere"))
         self.refuse(lost, FormatError, "nowhere", "init_path")
 
     def test_gpu_that_is_not_there(self, config):
         if torch.cuda.is_available():
             pytest.skip("there is one")
-        asking = configuration.from_mapping(config.model_dump() | {"num_gpus": 1})
+        asking = changed(config, num_gpus=1)
         self.refuse(asking, ConfigError, "num_gpus")
 
 
@@ -405,7 +403,7 @@ def test_an_error_of_a_write_that_ends_between_two_looks_comes_out(tmp_path, rng
 def test_figures_have_every_epoch_and_bucket(tmp_path, rng):
     config = mixed(tmp_path, num_epochs=3, num_edge_chunks=2, eval_fraction=0.1)
     write_mixed(config, rng)
-    shorter = configuration.from_mapping(config.model_dump() | {"num_epochs": 1})
+    shorter = changed(config, num_epochs=1)
     job.train(shorter)
     figures = json.loads(json.dumps(job.train(config)))
     first, *later = figures["epochs"]
@@ -443,7 +441,7 @@ def test_curves_are_those_of_the_figures(tmp_path, rng):
     config = mixed(tmp_path, num_epochs=1, eval_fraction=0.1, train={"tensorboard": True})
     write_mixed(config, rng)
     job.train(config)
-    figures = job.train(configuration.from_mapping(config.model_dump() | {"num_epochs": 3}))
+    figures = job.train(changed(config, num_epochs=3))
     found = EventAccumulator(str(tmp_path / "tensorboard"))
     found.Reload()
     for name in ("loss", "mrr"):

@@ -5,11 +5,11 @@ import shutil
 
 import pytest
 
-from graphmill import config as configuration
 from graphmill.errors import ConfigError, FormatError
 from graphmill.formats import pbg_checkpoint
 from tests.train.graphs import (
     assert_checksums,
+    changed,
     contents,
     embeddings,
     make_config,
@@ -20,10 +20,6 @@ from train import job
 from train.evaluation import evaluate
 from train.run.trainer import Trainer
 from train.run.validation import Validation
-
-
-def changed(config, **settings):
-    return configuration.from_mapping(config.model_dump() | settings)
 
 
 @pytest.fixture

@@ -4,15 +4,21 @@ import sys
 from collections import defaultdict
 from dataclasses import replace
 from functools import partial
-from itertools import product
 
 import pytest
 import torch
 
-from graphmill.config import from_mapping
 from graphmill.machine.variants import LIMIT_VARIABLE, has_bfloat16_products
 from graphmill.vocab import Side
-from tests.train.graphs import embeddings, make_config, mean_reciprocal_rank, random_triples, write_graph
+from tests.pairs import pairs
+from tests.train.graphs import (
+    changed,
+    embeddings,
+    make_config,
+    mean_reciprocal_rank,
+    random_triples,
+    write_graph,
+)
 from tests.train.oracle import adagrad
 from tests.train.step.test_plain import COMPARATORS, COUNTS, OPERATORS, Scene, settings
 from train import job
@@ -25,8 +31,10 @@ from train.step import grouped
 from train.step.grouped import GroupedStep
 from train.step.plain import PlainStep
 
+ENGINES = ["torch", "compiled"]
 
-@pytest.fixture(params=["torch", "compiled"])
+
+@pytest.fixture(params=ENGINES)
 def engine(request, monkeypatch):
     """Let the tests' steps be PyTorch's, or have compiled passes."""
     if request.param == "compiled":
@@ -95,30 +103,33 @@ def check_same_as_step(config, relation=0, elementwise=False, num_edges=25):
     return figures
 
 
-@pytest.mark.usefixtures("engine")
-@pytest.mark.parametrize("side", list(Side))
-@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
-@pytest.mark.parametrize(("operator", "comparator"), list(product(OPERATORS, COMPARATORS)))
-def test_questions_equal_their_edges(operator, comparator, dynamic, side):
+@pytest.mark.parametrize(
+    ("operator", "comparator", "dynamic", "side", "engine"),
+    pairs(list(OPERATORS), COMPARATORS, [False, True], list(Side), ENGINES),
+    indirect=["engine"],
+)
+def test_questions_equal_their_edges(operator, comparator, dynamic, side, engine):
     if (comparator, dynamic, side) == ("dot", False, Side.LHS) and operator in ("translation", "affine"):
-        pytest.skip("a translation of all candidates moves no odds: see all_negs")
+        dynamic = True  # else a translation of all candidates moves no odds: see all_negs
     check_same_as_step(all_negs(operator, comparator, dynamic, **{f"disable_{side}_negs": True}))
 
 
-@pytest.mark.usefixtures("engine")
-@pytest.mark.parametrize("side", list(Side))
 @pytest.mark.parametrize(
-    "more",
-    [
-        {"regularization_coef": 0.03},
-        {"bias": True, "global_emb": False},
-        {"max_norm": 0.5},
-        {"train": {"reciprocal_relations": True}},
-    ],
-    ids=lambda more: next(iter(more)),
+    ("more", "side", "elementwise", "engine"),
+    pairs(
+        [
+            {"regularization_coef": 0.03},
+            {"bias": True, "global_emb": False},
+            {"max_norm": 0.5},
+            {"train": {"reciprocal_relations": True}},
+        ],
+        list(Side),
+        [False, True],
+        ENGINES,
+    ),
+    indirect=["engine"],
 )
-@pytest.mark.parametrize("elementwise", [False, True], ids=["by row", "by element"])
-def test_questions_with(more, side, elementwise):
+def test_questions_with(more, side, elementwise, engine):
     config = all_negs("complex_diagonal", "dot", False, **more, **{f"disable_{side}_negs": True})
     check_same_as_step(config, elementwise=elementwise)
 
@@ -225,7 +236,7 @@ def test_stopping_between_epochs_changes_nothing(tmp_path, rng):
         write_graph(config, {"node": 30}, triples)
     job.train(whole)
     for epochs in (1, 3):
-        job.train(from_mapping(parts.model_dump() | {"num_epochs": epochs}))
+        job.train(changed(parts, num_epochs=epochs))
     assert torch.equal(*(embeddings(config, "node", 30) for config in (whole, parts)))
 
 
@@ -257,24 +268,26 @@ def state_of(scene):
     return rows, scene.model.parameters, scene.adagrad.sums
 
 
-@pytest.mark.usefixtures("engine")
 @pytest.mark.parametrize(
-    "more",
-    [
-        {},
-        {"regularization_coef": 0.03},
-        {"max_norm": 0.5},
-        {"disable_lhs_negs": True},
-        {"train": {"reciprocal_relations": True}},
-        {"train": {"freeze": ["item"]}},
-        {"train": {"relation_prediction": 0.5}, "dynamic_relations": True, "global_emb": False},
-    ],
-    ids=str,
+    ("more", "relation", "height", "has_known", "engine"),
+    pairs(
+        [
+            {},
+            {"regularization_coef": 0.03},
+            {"max_norm": 0.5},
+            {"disable_lhs_negs": True},
+            {"train": {"reciprocal_relations": True}},
+            {"train": {"freeze": ["item"]}},
+            {"train": {"relation_prediction": 0.5}, "dynamic_relations": True, "global_emb": False},
+        ],
+        [0, 1],  # two types, one type
+        [1000, 2],  # whole, in parts
+        [False, True],  # all, delta
+        ENGINES,
+    ),
+    indirect=["engine"],
 )
-@pytest.mark.parametrize("relation", [0, 1], ids=["two types", "one type"])
-@pytest.mark.parametrize("height", [1000, 2], ids=["whole", "in parts"])
-@pytest.mark.parametrize("has_known", [False, True], ids=["all", "delta"])
-def test_a_sample_of_all_entities_equals_all_entities(monkeypatch, more, relation, height, has_known):
+def test_a_sample_of_all_entities_equals_all_entities(monkeypatch, more, relation, height, has_known, engine):
     monkeypatch.setitem(grouped.SCORE_BYTES, "cpu", 4 * COUNTS["user"] * height)
     dynamic = more.get("dynamic_relations", False)
     config = all_negs("complex_diagonal", "dot", dynamic, **more)
@@ -320,17 +333,20 @@ def sampled_loss(scene, queries, tables, known):
     return total, mass
 
 
-@pytest.mark.usefixtures("engine")
-@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
 @pytest.mark.parametrize(
-    ("drawn", "log_weights"),
-    [([0, 3, 6], None), ([2], [1.5]), ([1, 1, 4, 6, 6], [0.5, 0.5, 2, -1, -1])],
-    ids=["some", "one", "weighted"],
+    ("dynamic", "sample", "side", "height", "has_known", "engine"),
+    pairs(
+        [False, True],
+        [([0, 3, 6], None), ([2], [1.5]), ([1, 1, 4, 6, 6], [0.5, 0.5, 2, -1, -1])],  # rows, log weights
+        list(Side),
+        [1000, 2],  # whole, in parts
+        [False, True],  # all, delta
+        ENGINES,
+    ),
+    indirect=["engine"],
 )
-@pytest.mark.parametrize("side", list(Side))
-@pytest.mark.parametrize("height", [1000, 2], ids=["whole", "in parts"])
-@pytest.mark.parametrize("has_known", [False, True], ids=["all", "delta"])
-def test_a_sample_by_autograd(monkeypatch, dynamic, drawn, log_weights, side, height, has_known):
+def test_a_sample_by_autograd(monkeypatch, dynamic, sample, side, height, has_known, engine):
+    drawn, log_weights = sample
     monkeypatch.setitem(grouped.SCORE_BYTES, "cpu", 4 * len(drawn) * height)
     config = all_negs("complex_diagonal", "dot", dynamic, **{f"disable_{side}_negs": True})
     scene, other = (Scene(config, num_edges=25, elementwise=True) for _ in range(2))

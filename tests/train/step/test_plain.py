@@ -1,7 +1,5 @@
 """A gradient step against the oracle: every operator x comparator x loss, static and dynamic."""
 
-from itertools import product
-
 import pytest
 import torch
 
@@ -9,6 +7,7 @@ from graphmill.config import from_mapping
 from graphmill.model.operators import OPERATORS, parameter_names
 from graphmill.model.parameters import global_key
 from graphmill.vocab import Side
+from tests.pairs import pairs
 from tests.train.oracle import Oracle, adagrad, row_adagrad
 from train.edges.negative_sampling import Batch, Sampling
 from train.model import optimizer
@@ -159,11 +158,9 @@ def check_step(scene):
             torch.testing.assert_close(scene.adagrad.sums[key], expected.state[value]["sum"], **close)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
 @pytest.mark.parametrize(
-    ("operator", "comparator", "loss_fn"),
-    list(product(OPERATORS, COMPARATORS, LOSSES)),
+    ("operator", "comparator", "loss_fn", "dynamic"),
+    pairs(list(OPERATORS), COMPARATORS, LOSSES, [False, True]),
 )
 def test_step_equals_oracle(operator, comparator, loss_fn, dynamic):
     check_step(Scene(settings(operator, comparator, loss_fn, dynamic)))
@@ -209,21 +206,14 @@ def test_biased_step(comparator):
     check_step(Scene(settings("diagonal", comparator, "ranking", False, bias=True, global_emb=False)))
 
 
-@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
-@pytest.mark.parametrize("loss_fn", LOSSES)
 @pytest.mark.parametrize(
-    "negatives",
-    [
-        {"num_batch_negs": 0, "num_uniform_negs": 4},
-        {"num_batch_negs": 6, "num_uniform_negs": 0},
-        {"num_batch_negs": 100, "num_uniform_negs": 2},
-        {"num_batch_negs": 1, "num_uniform_negs": 2},
-        {"num_batch_negs": 2, "num_uniform_negs": 5},
-    ],
-    ids=lambda negatives: "-".join(str(n) for n in negatives.values()),
+    ("negatives", "loss_fn", "dynamic"),
+    pairs([(0, 4), (6, 0), (100, 2), (1, 2), (2, 5)], LOSSES, [False, True]),
 )
 def test_numbers_of_negatives(negatives, loss_fn, dynamic):
-    check_step(Scene(settings("complex_diagonal", "dot", loss_fn, dynamic, **negatives)))
+    """Of the batch, and drawn."""
+    more = dict(zip(("num_batch_negs", "num_uniform_negs"), negatives, strict=True))
+    check_step(Scene(settings("complex_diagonal", "dot", loss_fn, dynamic, **more)))
 
 
 @pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])

@@ -22,6 +22,7 @@ from graphmill.formats import pbg_checkpoint, remapped
 from graphmill.run import dates
 from graphmill.trained import id_search
 from tests.train.graphs import (
+    changed,
     contents,
     embeddings,
     make_config,
@@ -90,7 +91,7 @@ def first_rows(config, num=NUM):
 
 def drawn(config, num=NUM):
     train = config.model_dump()["train"] | {"init_embeddings": {}}
-    return first_rows(configuration.from_mapping(config.model_dump() | {"train": train}), num)
+    return first_rows(changed(config, train=train), num)
 
 
 def rms(vectors):
@@ -372,7 +373,7 @@ class TestRun:
             write_vectors(tmp_path / "v.parquet", ids, vectors_of(NUM))
             given_vectors.make(config)
             for num_epochs in (1, 2) if name == "parts" else (2,):
-                job.train(configuration.from_mapping(config.model_dump() | {"num_epochs": num_epochs}))
+                job.train(changed(config, num_epochs=num_epochs))
                 if num_epochs == 1:
                     shutil.rmtree(given_rows.folder_of(config))
                     assert not given_vectors.is_needed(config, [config])

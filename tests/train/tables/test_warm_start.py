@@ -11,10 +11,9 @@ import pyarrow as pa
 import pytest
 import torch
 
-from graphmill import config as configuration
 from graphmill.errors import ConfigError, FormatError
 from graphmill.formats import entity_counts, entity_index, pbg_checkpoint
-from tests.train.graphs import embeddings, make_config, random_triples, write_graph
+from tests.train.graphs import changed, embeddings, make_config, random_triples, write_graph
 from train import job
 from train.run.trainer import Trainer
 
@@ -37,10 +36,6 @@ def day(root, counts, num_edges=200, **more):
     rhs = rng.integers(np.array([counts["user"], counts["city"]])[rel])
     write_graph(config, counts, np.stack([lhs, rel, rhs], axis=1))
     return config
-
-
-def changed(config, **settings):
-    return configuration.from_mapping(config.model_dump() | settings)
 
 
 def tables(config):
