@@ -27,7 +27,7 @@ from graphmill.errors import NotFoundError, StorageError
 from graphmill.storage import Checksums
 from graphmill.storage.as_json import Int32, Int64
 from graphmill.storage.checksums import HashedInput, HashedOutput
-from graphmill.storage.fs import explained
+from graphmill.storage.filesystems import explained
 
 _BLOCK_BYTES = 1 << 20
 _AGAIN = "run again: the steps that need the file are repeated"

@@ -14,7 +14,7 @@ from typing import Any, BinaryIO
 import numpy as np
 import numpy.typing as npt
 
-from graphmill.storage.fs import explained
+from graphmill.storage.filesystems import explained
 
 
 def make_together(folder: str, names: Sequence[str], make: Callable[[str], None]) -> None:

@@ -31,6 +31,7 @@ from graphmill.storage.checksums import (
     read_checksums,
 )
 from graphmill.storage.checksums import read_bytes as read_compared
+from graphmill.storage.filesystems import filesystem
 from graphmill.storage.fs import (
     MAX_TEXT_BYTES,
     FileStatus,
@@ -39,7 +40,6 @@ from graphmill.storage.fs import (
     delete,
     delete_file,
     exists,
-    filesystem,
     is_dir,
     links_below,
     list_dir,

@@ -28,6 +28,7 @@ from graphmill.errors import FormatError, NotFoundError, StorageError
 from graphmill.storage import checksums as hashing
 from graphmill.storage import fs
 from graphmill.storage.checksums import Checksums
+from graphmill.storage.filesystems import explained
 from graphmill.storage.json_files import json_in
 from graphmill.storage.uri import join, local_path, name, parent
 
@@ -66,7 +67,7 @@ def atomic_output(
     temporary = temporary_sibling(uri)
     path = local_path(temporary)
     with discarded_on_error(temporary):
-        with fs.explained("write", uri), fs.open_output(temporary) as stream, ExitStack() as stack:
+        with explained("write", uri), fs.open_output(temporary) as stream, ExitStack() as stack:
             if is_large and path is not None:
                 stack.enter_context(_written_back(path))
             if checksums is None or path is not None:
@@ -127,7 +128,7 @@ def create_text(uri: str, text: str) -> bool:
     """Write a small UTF-8 file unless it exists; return whether it was written. Of many writers one wins."""
     temporary = temporary_sibling(uri)
     with discarded_on_error(temporary):
-        with fs.explained("write", uri), fs.open_output(temporary) as stream:
+        with explained("write", uri), fs.open_output(temporary) as stream:
             stream.write(text.encode())
         _sync_local(temporary)
         created = fs.move_new(temporary, uri)
@@ -238,5 +239,5 @@ def _sync_local(uri: str) -> None:
     """Sync a local file before its rename: no crash leaves a part under the final name."""
     if (path := local_path(uri)) is None:
         return
-    with fs.explained("sync", uri), Path(path).open("rb") as file:
+    with explained("sync", uri), Path(path).open("rb") as file:
         os.fsync(file.fileno())

@@ -25,6 +25,7 @@ import xxhash
 
 from graphmill.errors import FormatError, StorageError
 from graphmill.storage import fs
+from graphmill.storage.filesystems import explained
 from graphmill.storage.uri import join, local_path, name, parent
 
 CHECKSUMS = "checksums.xxh128"
@@ -68,7 +69,7 @@ def of_bytes(content: bytes) -> str:
 def of_file(uri: str) -> str:
     """The checksum of a file."""
     found, block = xxhash.xxh3_128(), memoryview(bytearray(_BLOCK_BYTES))
-    with fs.open_input(uri) as stream, fs.explained("read", uri):
+    with fs.open_input(uri) as stream, explained("read", uri):
         while size := stream.readinto(block):
             found.update(block[:size])
     return found.hexdigest()
@@ -216,7 +217,7 @@ class HashedInput(io.RawIOBase):
 
     def checksum(self, uri: str) -> str:
         """The checksum of the whole file; reads the rest of the file."""
-        with fs.explained("read", uri):
+        with explained("read", uri):
             self._stream.seek(self._num_hashed)
             while block := self._stream.read(_BLOCK_BYTES):
                 self._add(block)

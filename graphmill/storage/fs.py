@@ -1,18 +1,15 @@
-"""File systems: the only module that opens files.
+"""Files: the only module that opens them.
 
-Every function takes a URI (see `uri`). An error of a file system becomes a `StorageError`, or a
-`NotFoundError` for a path that does not exist, with the URI in the message.
+Every function takes a URI (see `uri`); errors are those of `filesystems`.
 """
 
 import errno
 import os
-import re
 import shutil
 import stat
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from functools import lru_cache
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
@@ -20,33 +17,15 @@ from typing import NamedTuple
 import pyarrow as pa
 import pyarrow.fs as pafs
 
-from graphmill.errors import AccessError, DiskFullError, FormatError, NotFoundError, PathError, StorageError
-from graphmill.storage import hadoop_conf, hdfs, hdfs_writer, permissions
-from graphmill.storage.uri import (
-    below,
-    check_has_no_nul,
-    check_user_info,
-    is_local,
-    local_path,
-    name,
-    scheme,
-    split,
-)
+from graphmill.errors import FormatError, NotFoundError, PathError
+from graphmill.storage import hdfs
+from graphmill.storage.filesystems import LOCAL, explained, filesystem
+from graphmill.storage.uri import below, is_local, local_path, name, scheme
 
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-_OF_PATHS = (
-    errno.ENOTDIR,
-    errno.EISDIR,
-    errno.EEXIST,
-    errno.ENAMETOOLONG,
-    errno.ELOOP,
-    errno.EROFS,
-)  # for good
-_DENIED_BY_HDFS = "Permission denied: user="
 _COPY_BYTES = 8 << 20
 _MAX_LINKS = 8
 MAX_TEXT_BYTES = 256 << 20  # of a text or a JSON file: a sparse file of any size takes no room on a disk
-_MAX_NAME_BYTES = 255  # of local disks, and of HDFS by default
+_WITHOUT_FOLDERS = ("s3", "gs", "gcs")
 
 
 class FileStatus(NamedTuple):
@@ -56,81 +35,6 @@ class FileStatus(NamedTuple):
     is_dir: bool
     size_bytes: int
     mtime_ns: int
-
-
-@contextmanager
-def explained(action: str, uri: str) -> Iterator[None]:
-    """Turn an error of a file system into a `StorageError` with the action and the URI."""
-    try:
-        yield
-    except FileNotFoundError as error:
-        raise NotFoundError(f"{uri}: cannot {action}: there is no such file or folder") from error
-    except OSError as error:
-        if error.errno in (errno.EACCES, errno.EPERM):
-            raise AccessError(permissions.missing(action, uri)) from error
-        # HDF5's reason has several lines. A namenode's reason is the text before its stack trace.
-        reason = " ".join(re.split(r"\n\s*at ", str(error.strerror or error))[0].split())
-        kind = DiskFullError if error.errno in _NO_ROOM else StorageError
-        kind = PathError if error.errno in _OF_PATHS else kind
-        kind = AccessError if _DENIED_BY_HDFS in reason else kind
-        raise kind(f"{uri}: cannot {action}: {reason}") from error
-    except EOFError as error:
-        raise StorageError(f"{uri}: cannot {action}: it ends too early: {error}") from error
-    except RuntimeError as error:
-        if type(error) is not RuntimeError or not hdfs_writer.is_own_error(error):
-            raise
-        raise StorageError(f"{uri}: cannot {action}: {hdfs.reason_of(error)}") from error
-
-
-def filesystem(uri: str) -> tuple[pafs.FileSystem, str]:
-    """The pyarrow file system of `uri`, and the path in it.
-
-    Raises:
-        PathError: the scheme is unknown.
-        StorageError: the service does not answer.
-    """
-    _check_path(uri)
-    path = local_path(uri)
-    if path is not None:
-        return _LOCAL, path
-    check_user_info(uri)
-    root, path_below = split(uri)
-    with explained("connect", uri):
-        file_system, bucket = _remote(root, os.environ.get(hadoop_conf.VARIABLE), hdfs.chosen_driver())
-        return file_system, bucket + path_below or "/"
-
-
-def _check_path(uri: str) -> None:
-    check_has_no_nul(uri)
-    try:
-        (os.fsencode(uri) if is_local(uri) else uri.encode()).decode()
-    except UnicodeError as error:
-        raise PathError(
-            f"{uri!a}: expected a path in UTF-8, and a locale that has it: set LC_ALL=C.UTF-8 or PYTHONUTF8=1"
-        ) from error
-    if len(uri) > _MAX_NAME_BYTES and scheme(uri) in ("file", "hdfs"):
-        longest = max(uri.split("/"), key=len)
-        if (size := len(longest.encode(errors="replace"))) > _MAX_NAME_BYTES:
-            raise PathError(
-                f"{uri}: expected names of at most {_MAX_NAME_BYTES} bytes between its slashes, found "
-                f"{size}; choose a shorter one"
-            )
-
-
-_LOCAL = pafs.LocalFileSystem(use_mmap=False)
-_WITHOUT_FOLDERS = ("s3", "gs", "gcs")
-
-
-@lru_cache(maxsize=16)
-def _remote(root: str, _hadoop_conf_dir: str | None, _hdfs_driver: str) -> tuple[pafs.FileSystem, str]:
-    """The file system, and the start of its paths: the path of s3://bucket/x is bucket/x."""
-    if scheme(root) == "hdfs":
-        return hdfs.connect(root), ""
-    try:
-        file_system, path = pafs.FileSystem.from_uri(root + "/")
-        return file_system, path.rstrip("/")
-    except pa.ArrowInvalid as error:
-        raise PathError(f"{root}: no file system is known for the scheme {scheme(root)!r}") from error
 
 
 def open_input(uri: str) -> pa.NativeFile:
@@ -272,7 +176,7 @@ def list_dir(uri: str, recursive: bool = False, *, hidden: bool = False) -> list
 def _walk(path: str, above: tuple[str, ...] = (), num_links: int = 0) -> Iterator[pafs.FileInfo]:
     """Yield what lies below a local folder; pyarrow follows a link to a folder above it 40 times."""
     above = (*above, os.path.realpath(path))
-    for found in _LOCAL.get_file_info(pafs.FileSelector(path, allow_not_found=True)):
+    for found in LOCAL.get_file_info(pafs.FileSelector(path, allow_not_found=True)):
         yield found
         if found.type == pafs.FileType.Directory:
             is_link = Path(found.path).is_symlink()

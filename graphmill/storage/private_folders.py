@@ -13,7 +13,7 @@ import stat
 from contextlib import suppress
 from pathlib import Path
 
-from graphmill.storage.fs import explained
+from graphmill.storage.filesystems import explained
 
 _PRIVATE = 0o700
 _ALIVE = ".alive"

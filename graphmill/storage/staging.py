@@ -14,6 +14,7 @@ from graphmill.errors import DiskFullError, FormatError
 from graphmill.storage import atomic, fs, run_folder
 from graphmill.storage import checksums as hashing
 from graphmill.storage.checksums import Checksums, Manifest
+from graphmill.storage.filesystems import explained
 from graphmill.storage.uri import local_path, name
 
 COPY_BYTES = 8 << 20
@@ -28,13 +29,13 @@ def _staged_output(uri: str, checksums: Checksums | None, replication: int | Non
     with ExitStack() as stack, atomic.discarded_on_error(temporary):
         folder = "" if final_path else stack.enter_context(run_folder.temporary())
         path = final_path or str(Path(folder, name(uri)))
-        with fs.explained("write" if final_path else "stage", uri):
+        with explained("write" if final_path else "stage", uri):
             Path(path).parent.mkdir(parents=True, exist_ok=True)
             yield path
         if checksums is not None:  # HDF5 writes in any order; reading the page cache again is fast
             checksums[uri] = hashing.of_file(path)
         if not final_path:
-            with fs.explained("upload", uri), Path(path).open("rb") as source:  # noqa: SIM117
+            with explained("upload", uri), Path(path).open("rb") as source:  # noqa: SIM117
                 with fs.open_output(temporary, replication=replication) as target:
                     shutil.copyfileobj(source, target, COPY_BYTES)
         atomic.replace_file(temporary, uri)

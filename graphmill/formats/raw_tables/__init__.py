@@ -6,7 +6,7 @@ from contextlib import contextmanager
 import pyarrow as pa
 
 from graphmill.errors import RawTableError, StorageError
-from graphmill.storage.fs import explained
+from graphmill.storage.filesystems import explained
 
 
 @contextmanager

@@ -23,6 +23,7 @@ from hypothesis import strategies as st
 from graphmill import storage
 from graphmill.errors import ConfigError, FormatError, NotFoundError, PathError, StorageError
 from graphmill.storage import atomic, fs, hdfs
+from graphmill.storage.filesystems import explained
 from tests import REPOSITORY
 from tests.processes import DEADLINE_S
 
@@ -228,7 +229,7 @@ def test_a_concurrent_delete_is_no_error(root: str, monkeypatch: pytest.MonkeyPa
     def seen_and_then_gone(uri: str) -> storage.FileStatus | None:
         found = status(uri)
         if found is not None:
-            file_system, path = fs.filesystem(uri)
+            file_system, path = storage.filesystem(uri)
             (file_system.delete_dir if found.is_dir else file_system.delete_file)(path)
         return found
 
@@ -439,7 +440,10 @@ def test_a_staged_file_is_readable_by_raw_h5py(tmp_path: Path) -> None:
 
 
 def test_a_read_only_disk_is_no_reason_to_try_again() -> None:
-    with pytest.raises(PathError, match="x: cannot write: Read-only") as refused, fs.explained("write", "x"):
+    with (
+        pytest.raises(PathError, match="x: cannot write: Read-only") as refused,
+        explained("write", "x"),
+    ):
         raise OSError(errno.EROFS, os.strerror(errno.EROFS))
     assert refused.value.exit_code == 2
 
