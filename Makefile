@@ -12,7 +12,7 @@ DEMO_OUTPUT ?= demo-output
 PARALLEL ?= --numprocesses 2 --dist loadgroup --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-fast test-image check format docs reference bench bench-large bench-gpu constraints release clean
+.PHONY: help install demo test test-fast test-image test-hadoop check format docs reference bench bench-large bench-gpu constraints release clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -36,6 +36,9 @@ test-fast: $(INSTALLED) ## the quick tests, without servers; under three minutes
 
 test-image: $(INSTALLED) ## build the Dockerfile and run its image, as root, with debootstrap and buildah; minutes
 	$(BIN)/pytest -m image tests/whole/test_image.py
+
+test-hadoop: $(INSTALLED) ## all of HDFS and YARN, with failover and Kerberos, which `test` tries once; minutes
+	$(BIN)/pytest -m "hdfs or yarn"
 
 check: $(INSTALLED) ## style, types, and the layers of the house
 	$(BIN)/ruff format --check --quiet .

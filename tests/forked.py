@@ -21,8 +21,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import distributed
+import psutil
 
 from graphmill import cluster, storage
+from graphmill.cli import session
 from graphmill.storage import fs
 from tests import REPOSITORY
 
@@ -41,8 +43,11 @@ OF_COMMANDS = (
 )
 
 
+cluster_connect = cluster.connect
+
+
 class Kill(NamedTuple):
-    """An end at a renaming: of those to a name that fits the pattern, that of this number, from 0 on."""
+    """An end at a renaming: of those to a path whose end fits the pattern, that of this number, from 0 on."""
 
     number: int
     pattern: str = "*"
@@ -76,6 +81,9 @@ class Fork:
     def read(self, name: str) -> str:
         return self.written(name).read_text()
 
+    def is_running(self) -> bool:
+        return psutil.Process(self.pid).status() != psutil.STATUS_ZOMBIE
+
     def send(self, number: signal.Signals) -> None:
         """Send a signal to the whole group."""
         os.killpg(self.pid, number)
@@ -85,6 +93,7 @@ OUTPUTS = ("stdout", "stderr")
 ENTRIES = {
     "graphmill": "graphmill.cli.entry:graphmill",
     "dask-submit": "graphmill.cli.entry:dask_submit",
+    "python": "tests.forked:python",
 }
 
 
@@ -113,21 +122,27 @@ class Forks:
         return int(self._process.stdout.readline())
 
     def start(
-        self, *words: object, kill: Kill | None = None, cwd: Path | None = None, **variables: str
+        self,
+        *words: object,
+        kill: Kill | None = None,
+        cwd: Path | None = None,
+        has_report: bool = True,
+        **variables: str,
     ) -> Fork:
         """Start a command.
 
         Args:
-            words: `graphmill` or `dask-submit`, or `module:function`, and what `sys.argv` has after it.
+            words: `graphmill`, `dask-submit`, `python -c TEXT` or `module:function`, with their arguments.
             kill: When the process is to die.
             cwd: Working directory; default this process's.
+            has_report: Write report.html, which takes as long as two stages.
             variables: Added to the environment, which is this process's.
         """
         folder = Path(self._folder.name, str(next(self._numbers)))
         folder.mkdir()
         arguments = [str(each) for each in words]
         where = [str(folder), str(cwd or Path.cwd()), {**os.environ, **variables}]
-        return Fork(self, self.ask(["start", arguments, kill, *where]), folder)
+        return Fork(self, self.ask(["start", arguments, kill, has_report, *where]), folder)
 
     def __call__(self, *words: object, **options: Any) -> Ended:
         """Run a command to its end; see `start`."""
@@ -140,7 +155,7 @@ def kill_at(kill: Kill, renamings: Path) -> None:
 
     def move(source: str, target: str) -> None:
         with lock, renamings.open("ab", buffering=0) as stream:
-            is_it = fnmatch(storage.name(target), kill.pattern) and next(numbers) == kill.number
+            is_it = fnmatch(target, f"*/{kill.pattern}") and next(numbers) == kill.number
             if is_it and not kill.is_after:
                 os.kill(os.getpid(), signal.SIGKILL)
             stream.write(b".")
@@ -152,7 +167,12 @@ def kill_at(kill: Kill, renamings: Path) -> None:
 
 
 def start(
-    words: list[str], kill: list[Any] | None, folder: str, cwd: str, environment: dict[str, str]
+    words: list[str],
+    kill: list[Any] | None,
+    has_report: bool,
+    folder: str,
+    cwd: str,
+    environment: dict[str, str],
 ) -> int:
     """Fork; the id of the new process."""
     for name in (*OUTPUTS, "renamings"):
@@ -167,8 +187,11 @@ def start(
         os.chdir(cwd)
         os.environ.clear()
         os.environ.update(environment)
+        tempfile.tempdir = None  # TMPDIR may be another
         kill_at(Kill(*kill) if kill else Kill(-1), Path(folder, "renamings"))
         cluster.connect = connect
+        if not has_report:
+            session.write_report = lambda *_: None
         sys.argv = words
         module, _, function = ENTRIES.get(words[0], words[0]).partition(":")
         getattr(importlib.import_module(module), function)()
@@ -183,11 +206,23 @@ def start(
         os._exit(code if isinstance(code, int) else bool(code))
 
 
+def python() -> None:
+    """Run `python -c TEXT ...`."""
+    text = sys.argv[2]
+    sys.path.insert(0, "")
+    sys.argv[:3] = ["-c"]
+    exec(text, {"__name__": "__main__"})
+
+
 @contextmanager
-def connect(*_: Any) -> Iterator[distributed.Client]:
-    """A cluster whose workers are threads of this process."""
-    with distributed.Client(processes=False, threads_per_worker=1, dashboard_address=":0") as client:
-        yield client
+def connect(master: str | None, *others: Any) -> Iterator[distributed.Client]:
+    """A cluster whose workers are threads of this process, for all that is not to be elsewhere."""
+    if master and not master.startswith("local"):
+        with cluster_connect(master, *others) as client:
+            yield client
+    else:
+        with distributed.Client(processes=False, threads_per_worker=1, dashboard_address=":0") as client:
+            yield client
 
 
 def main() -> None:

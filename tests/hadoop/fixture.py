@@ -1,4 +1,4 @@
-"""Pytest fixtures: one real HDFS for the session, a fresh folder in it for each test."""
+"""Pytest fixtures: one real Hadoop for the session, a fresh folder of its HDFS for each test."""
 
 import itertools
 import re
@@ -16,14 +16,14 @@ _folder_numbers = itertools.count()
 
 
 @pytest.fixture(scope="session")
-def hdfs() -> Iterator[MiniHdfs]:
-    """A running HDFS, named by HADOOP_CONF_DIR while the session lasts."""
+def yarn() -> Iterator[MiniHdfs]:
+    """A running HDFS, and a YARN of two nodes; HADOOP_CONF_DIR names them while the session lasts."""
     if reason := why_not():
-        pytest.skip(f"no HDFS: {reason}")
+        pytest.skip(f"no Hadoop: {reason}")
     # Not pytest's own temporary folder: that one is kept for three sessions, with every block in it.
     with (
-        tempfile.TemporaryDirectory(prefix="graphmill-hdfs-", ignore_cleanup_errors=True) as base,
-        mini_hdfs(Path(base)) as cluster,
+        tempfile.TemporaryDirectory(prefix="graphmill-hadoop-", ignore_cleanup_errors=True) as base,
+        mini_hdfs(Path(base), settings={"mini.nodemanagers": "2"}) as cluster,
         pytest.MonkeyPatch.context() as environment,
     ):
         environment.setenv("HADOOP_CONF_DIR", str(cluster.conf_dir))
@@ -31,15 +31,9 @@ def hdfs() -> Iterator[MiniHdfs]:
 
 
 @pytest.fixture(scope="session")
-def yarn() -> Iterator[MiniHdfs]:
-    """A running YARN of two nodes, with an HDFS of its own; its configuration is in `conf_dir`."""
-    if reason := why_not():
-        pytest.skip(f"no YARN: {reason}")
-    with (
-        tempfile.TemporaryDirectory(prefix="graphmill-yarn-", ignore_cleanup_errors=True) as base,
-        mini_hdfs(Path(base), settings={"mini.nodemanagers": "2"}) as cluster,
-    ):
-        yield cluster
+def hdfs(yarn: MiniHdfs) -> MiniHdfs:
+    """The running HDFS."""
+    return yarn
 
 
 @pytest.fixture

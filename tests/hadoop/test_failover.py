@@ -99,6 +99,7 @@ def pipeline(
     return running(command, log, **options)
 
 
+@pytest.mark.hadoop_full
 def test_a_run_survives_a_rolling_restart_of_datanodes_and_a_failover_of_the_namenode(
     available: MiniHdfs, tmp_path: Path
 ) -> None:
@@ -154,6 +155,7 @@ def test_a_datanode_stopped_while_a_file_is_written_loses_nothing(
         assert storage.read_bytes(f"{available.uri}/slowly/{number}") == b"".join(blocks)
 
 
+@pytest.mark.hadoop_full
 def test_a_run_survives_the_loss_of_a_datanode_with_work_files(available: MiniHdfs, tmp_path: Path) -> None:
     """The run that comes next goes on from the other copies, or does anew what had only one."""
     with distributed.Client(processes=False, threads_per_worker=4, dashboard_address=":0") as client:
@@ -186,6 +188,7 @@ def test_a_run_survives_the_loss_of_a_datanode_with_work_files(available: MiniHd
         find_ranges("tables[0]", raw, plain_file(f"{available.uri}/t.parquet"), 100)
 
 
+@pytest.mark.hadoop_full
 def test_a_datanode_stopped_while_bucket_files_are_written_loses_nothing(
     available: MiniHdfs, monkeypatch: pytest.MonkeyPatch
 ) -> None:

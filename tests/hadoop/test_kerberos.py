@@ -77,12 +77,14 @@ def test_a_keytab_lets_in_and_so_does_its_ticket(secured: MiniHdfs) -> None:
     assert by_ticket.stdout == "secret of somebody 18\n", by_ticket.stderr
 
 
+@pytest.mark.hadoop_full
 def test_without_a_ticket_the_error_names_kerberos(secured: MiniHdfs) -> None:
     refused = attempt(secured, f"{secured.uri}/c")
     assert refused.returncode == 1
     assert re.search(r"StorageError: .*(?i:kerberos|gss|credential|ticket)", refused.stderr), refused.stderr
 
 
+@pytest.mark.hadoop_full
 def test_the_ticket_names_the_user_not_the_environment(secured: MiniHdfs) -> None:
     """HADOOP_USER_NAME is no password: what only the superuser may do stays refused."""
     base = secured.conf_dir.parent

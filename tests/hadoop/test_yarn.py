@@ -11,8 +11,7 @@ import sys
 import tarfile
 import textwrap
 import venv
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -25,23 +24,23 @@ import pytest
 
 from graphmill import cluster, storage
 from tests import REPOSITORY
+from tests.forked import Fork, Forks
 from tests.graphmill.cluster import stranger
 from tests.graphmill.cluster.certificates import certificates
 from tests.hadoop import yarn as rm
 from tests.hadoop.cluster import MiniHdfs
 from tests.hadoop.jars import ensure_jars
-from tests.processes import SLEEPER, heed_sigint
+from tests.processes import SLEEPER
 from tests.waiting import found_in
 
 pytestmark = [pytest.mark.yarn, pytest.mark.slow]
 
-DASK_SUBMIT, GRAPHMILL = (str(Path(sys.executable).with_name(name)) for name in ("dask-submit", "graphmill"))
 SMALL = ["--worker-memory", "1GiB"]
 
 
 def arguments(name: str, *more: str, num_workers: int = 1) -> list[str]:
     return [
-        *(DASK_SUBMIT, "--master", "yarn", "--name", name, "--num-workers", str(num_workers)),
+        *("dask-submit", "--master", "yarn", "--name", name, "--num-workers", str(num_workers)),
         *(*SMALL, *more),
     ]
 
@@ -74,29 +73,12 @@ def demo_cut(uri: str, num_packages: int) -> list[str]:
     return list(packages.to_pylist())
 
 
-def follow(driver: str, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
-    """Follow a driver's application to its end."""
-    return graphmill(environment, "follow", driver)
-
-
-def graphmill(environment: dict[str, str], *words: str) -> subprocess.CompletedProcess[str]:
-    """Run a command to its end."""
-    return subprocess.run(
-        [GRAPHMILL, *words],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=800,
-        check=False,
-    )
-
-
 def test_the_demo_in_containers_ends_well_although_workers_and_its_client_are_killed(
-    yarn: MiniHdfs, tmp_path: Path
+    yarn: MiniHdfs, tmp_path: Path, forked: Forks
 ) -> None:
     """--deploy-mode cluster: the driver has a container too, and needs its client only to be followed."""
     home = yarn_command(tmp_path, yarn)
-    environment = rm.environment_of(yarn, HADOOP_HOME=str(home), TMPDIR=str(tmp_path))
+    environment = {"HADOOP_HOME": str(home), "TMPDIR": str(tmp_path)}
     root = f"{yarn.uri}/demo"
     packages = demo_cut(f"{root}/in", 3000)
     settings = {
@@ -119,45 +101,34 @@ def test_the_demo_in_containers_ends_well_although_workers_and_its_client_are_ki
     command = arguments("demo", *deployed, num_workers=2)
     command += ["pipeline.py", "--conf", str(REPOSITORY / "conf" / "demo.yaml"), *overrides]
     wrong = [*command, "--set", f"input={root}/nowhere", "--output", f"{root}/wrong"]
-    refused = subprocess.Popen(
-        [*wrong, "--name", "wrong"],
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    with (
-        (tmp_path / "log").open("w") as log,
-        subprocess.Popen(command, env=environment, stdout=log, stderr=log) as run,
-    ):
-        output, errors = refused.communicate(timeout=600)  # the driver of the demo begins meanwhile
-        assert (refused.returncode, output) == (2, "")
-        assert f"{root}/nowhere" in errors.partition("error: ")[2]
-        trained = f"{root}/out/checkpoint/checkpoint_version.txt"
-        rm.wait_until(lambda: storage.exists(trained) or run.poll() is not None, "the first epoch")
-        run.kill()
-        assert run.wait(300) == -signal.SIGKILL, (tmp_path / "log").read_text()
-        first = sorted(rm.containers("demo"))
-        assert len(first) == 2, (tmp_path / "log").read_text()
-        for container in first:  # one of them is training
-            for pid in rm.processes(container):
-                with suppress(ProcessLookupError):  # it ended with its parent
-                    os.kill(pid, signal.SIGKILL)
-    (driver,) = re.findall(r"the driver is (application_\w+)", (tmp_path / "log").read_text())
-    with subprocess.Popen(
-        [GRAPHMILL, "follow", driver], env=environment, stderr=subprocess.PIPE, preexec_fn=heed_sigint
-    ) as first_try:
-        assert first_try.stderr is not None
-        assert first_try.stderr.readline()  # it shows the log from its beginning
-        first_try.send_signal(signal.SIGINT)
-        errors = first_try.communicate(timeout=300)[1].decode()
-        assert first_try.returncode == 130
-        assert f"{driver} goes on without this command" in errors
-    followed = follow(driver, environment)
-    assert followed.returncode == 0, followed.stderr
+    refused = forked.start(*wrong, "--name", "wrong", **environment)
+    run = forked.start(*command, **environment)
+    told = refused.wait()  # the driver of the demo begins meanwhile
+    assert (told.code, told.stdout) == (2, "")
+    assert f"{root}/nowhere" in told.stderr.partition("error: ")[2]
+    trained = f"{root}/out/checkpoint/checkpoint_version.txt"
+    rm.wait_until(lambda: storage.exists(trained) or not run.is_running(), "the first epoch")
+    run.send(signal.SIGKILL)
+    left = run.wait()
+    assert left.code == -signal.SIGKILL, left.stderr
+    first = sorted(rm.containers("demo"))
+    assert len(first) == 2, left.stderr
+    for container in first:  # one of them is training
+        for pid in rm.processes(container):
+            with suppress(ProcessLookupError):  # it ended with its parent
+                os.kill(pid, signal.SIGKILL)
+    (driver,) = re.findall(r"the driver is (application_\w+)", left.stderr)
+    first_try = forked.start("graphmill", "follow", driver, **environment)
+    rm.wait_until(lambda: first_try.read("stderr"), "the log from its beginning")
+    first_try.send(signal.SIGINT)
+    ended = first_try.wait()
+    assert ended.code == 130
+    assert f"{driver} goes on without this command" in ended.stderr
+    followed = forked("graphmill", "follow", driver, **environment)
+    assert followed.code == 0, followed.stderr
     assert f"embeddings: {root}/out/embeddings" in followed.stdout
-    again = follow(driver, environment)
-    assert again.returncode == 1
+    again = forked("graphmill", "follow", driver, **environment)
+    assert again.code == 1
     assert f"{driver}: the driver has ended without an exit code, unless another command" in again.stderr
     record = json.loads(storage.read_text(f"{root}/out/run.json"))
     assert record["status"] == "done"
@@ -173,8 +144,8 @@ def test_the_demo_in_containers_ends_well_although_workers_and_its_client_are_ki
     question = ["predict", f"{root}/out", "--relation", "depends", "--k", "2", "--to", f"{root}/answers"]
     # a run.json brings no options of a cluster
     deployment = ["--master", "yarn", "--num-workers", "1", *deployed]
-    asked = graphmill(environment, *question, *deployment)
-    assert asked.returncode == 0, asked.stderr
+    asked = forked("graphmill", *question, *deployment, **environment)
+    assert asked.code == 0, asked.stderr
     assert f"answers: {root}/answers" in asked.stdout
     assert re.search(r"the driver is application_\w+", asked.stderr)
     assert storage.exists(f"{root}/answers/_SUCCESS")
@@ -182,7 +153,7 @@ def test_the_demo_in_containers_ends_well_although_workers_and_its_client_are_ki
         rm.wait_until(lambda name=name: left_on_hdfs(yarn, name) == [], f"{name}: its files are deleted")
 
 
-def test_every_way_to_end_ends_the_application(yarn: MiniHdfs, tmp_path: Path) -> None:
+def test_every_way_to_end_ends_the_application(yarn: MiniHdfs, tmp_path: Path, forked: Forks) -> None:
     (tmp_path / "sleeper.py").write_text(textwrap.dedent(SLEEPER))
     (tmp_path / "failing.py").write_text("raise SystemExit(7)")
     conf = conf_of(tmp_path)
@@ -193,39 +164,29 @@ def test_every_way_to_end_ends_the_application(yarn: MiniHdfs, tmp_path: Path) -
         "failing": (None, 7),
         "deployed": (None, 7),  # the same, in a container
     }
-    runs = {}
+    runs: dict[str, Fork] = {}
     for way, (number, _) in ways.items():
         script = "sleeper.py" if number else "failing.py"
         mode = ["--deploy-mode", "cluster", "--driver-memory", "1GiB"] if way == "deployed" else []
-        runs[way] = subprocess.Popen(
-            arguments(way, *mode, "--conf", conf, script),
-            cwd=tmp_path,
-            env=rm.environment_of(yarn, TMPDIR=str(tmp_path)),  # a killed one leaves its folder
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-            preexec_fn=heed_sigint,
-        )
+        words = arguments(way, *mode, "--conf", conf, script)
+        runs[way] = forked.start(*words, cwd=tmp_path, TMPDIR=str(tmp_path))  # a killed one leaves its folder
+    waiting = {way: number for way, (number, _) in ways.items() if number is not None}
+    workers: list[int] = []
 
-    def end(way: str, number: signal.Signals) -> list[int]:
-        stdout = runs[way].stdout
-        assert stdout is not None
-        told = stdout.readline()
-        assert told, (way, runs[way].communicate(timeout=600)[1])
-        os.killpg(runs[way].pid, number)
-        return [int(word) for word in told.split()[1:]]
+    def all_have_their_signal() -> bool:
+        """In the order in which they get workers: there is no room for the workers of all."""
+        for way in [each for each in waiting if "\n" in runs[each].read("stdout")]:
+            workers.extend(map(int, runs[way].read("stdout").split()[1:]))
+            runs[way].send(waiting.pop(way))
+        return not waiting
 
-    # In the order in which they get workers: there is no room for the workers of all.
-    sleepers = {way: number for way, (number, _) in ways.items() if number is not None}
-    with ThreadPoolExecutor(len(sleepers)) as pool:
-        workers = [pid for pids in pool.map(end, sleepers, sleepers.values()) for pid in pids]
+    rm.wait_until(all_have_their_signal, "workers of all")
     assert len(workers) == 3
     for way, (_, code) in ways.items():
-        _, errors = runs[way].communicate(timeout=600)
-        assert runs[way].returncode == code, errors
+        ended = runs[way].wait()
+        assert ended.code == code, ended.stderr
         if way not in ("sigkill", "deployed"):  # nobody was left to see to those: they end by themselves
-            assert rm.is_over(yarn, way), errors
+            assert rm.is_over(yarn, way), ended.stderr
             assert left_on_hdfs(yarn, way) == []
     for way in ("sigkill", "deployed"):
         rm.wait_until(lambda way=way: rm.is_over(yarn, way), "the application without its command")
@@ -240,11 +201,13 @@ def left_on_hdfs(cluster: MiniHdfs, name: str) -> list[str]:
     return [each.uri for each in storage.list_dir(f"{cluster.uri}/user/{user}/{name}")]
 
 
-def test_missing_workers_end_the_run_with_yarn_s_reason(yarn: MiniHdfs, tmp_path: Path) -> None:
+def test_missing_workers_end_the_run_with_yarn_s_reason(
+    yarn: MiniHdfs, tmp_path: Path, forked: Forks
+) -> None:
     """The message quotes YARN, whether time is up or the application has ended by itself."""
     (tmp_path / "never.py").write_text("print('never')")
     cases: dict[str, tuple[int, list[str], int, str]] = {
-        "late": (20, ["--python", "/nonexistent/python"], 69, "no worker came within 20 s"),
+        "late": (10, ["--python", "/nonexistent/python"], 69, "no worker came within 10 s"),
         "refused": (600, ["--queue", "no-such-queue"], 69, "no-such-queue"),
         "unknown": (600, ["--yarn-option", "colour=red"], 2, "Unrecognized option: -colour"),
     }
@@ -252,42 +215,25 @@ def test_missing_workers_end_the_run_with_yarn_s_reason(yarn: MiniHdfs, tmp_path
     for name, (timeout_s, options, *_) in cases.items():
         (tmp_path / name).mkdir()
         conf = conf_of(tmp_path / name, start_timeout_s=timeout_s)
-        command = arguments(name, *options, "--conf", conf, "never.py")
-        runs[name] = subprocess.Popen(
-            command,
-            cwd=tmp_path,
-            env=rm.environment_of(yarn),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        runs[name] = forked.start(*arguments(name, *options, "--conf", conf, "never.py"), cwd=tmp_path)
     for name, (*_, code, message) in cases.items():
-        output, errors = runs[name].communicate(timeout=600)
-        assert (runs[name].returncode, output) == (code, "")
-        assert code == 2 or "error: --master yarn: no worker came" in errors
-        assert message in errors
+        ended = runs[name].wait()
+        assert (ended.code, ended.stdout) == (code, "")
+        assert code == 2 or "error: --master yarn: no worker came" in ended.stderr
+        assert message in ended.stderr
     assert rm.is_over(yarn, "late")
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
-def test_other_users_are_kept_out(yarn: MiniHdfs, tmp_path: Path) -> None:
+def test_other_users_are_kept_out(yarn: MiniHdfs, tmp_path: Path, forked: Forks) -> None:
     """By default: the keys are for this user alone, on HDFS, on the nodes and here; others get nowhere."""
     stranger.open_to_all(tmp_path)
     (tmp_path / "sleeper.py").write_text(textwrap.dedent(SLEEPER))
-    with (
-        subprocess.Popen(
-            arguments("private", "--conf", conf_of(tmp_path), "sleeper.py"),
-            cwd=tmp_path,
-            env=rm.environment_of(yarn, TMPDIR=str(tmp_path)),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        ) as run,
-        ExitStack() as stack,
-    ):
-        stack.callback(run.terminate)
-        assert run.stdout is not None
-        assert run.stdout.readline().startswith("workers "), run.communicate(timeout=600)[1]
+    words = arguments("private", "--conf", conf_of(tmp_path), "sleeper.py")
+    run = forked.start(*words, cwd=tmp_path, TMPDIR=str(tmp_path))
+    try:
+        rm.wait_until(lambda: run.read("stdout") or not run.is_running(), "a worker")
+        assert run.read("stdout").startswith("workers "), run.read("stderr")
         uploaded = [status.uri for status in files_on_hdfs(yarn, "private")]
         assert [uri for uri in uploaded if storage.name(uri) == "keys.pem"]
         for uri in uploaded:
@@ -303,8 +249,10 @@ def test_other_users_are_kept_out(yarn: MiniHdfs, tmp_path: Path) -> None:
         every = [*stranger.tree(run.pid), *pids]
         assert {ip for ip, _ in stranger.listening(every)} == {"127.0.0.1"}
         assert stranger.attempts(tmp_path, every) == []
-        run.terminate()
-        assert run.wait(600) == 143
+    finally:
+        run.send(signal.SIGTERM)
+        ended = run.wait()
+    assert ended.code == 143, ended.stderr
     assert left_on_hdfs(yarn, "private") == []
     assert not found_in(tmp_path, "**/keys.pem")
 
@@ -365,6 +313,7 @@ def test_a_packed_environment_and_the_command_yarn(yarn: MiniHdfs, tmp_path: Pat
             *("--yarn-option", "debug", "about.py"),
             num_workers=2,
         ),
+        executable=Path(sys.executable).with_name("dask-submit"),
         cwd=tmp_path,
         env=rm.environment_of(
             yarn, HADOOP_HOME=str(home), GRAPHMILL_HDFS_TIMEOUT_S="17", HADOOP_USER_NAME="alice"

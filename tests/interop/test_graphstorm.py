@@ -42,8 +42,8 @@ def python() -> Path:
 
 
 @pytest.fixture
-def cli(client: distributed.Client, monkeypatch: pytest.MonkeyPatch) -> Cli:
-    return cli_on(client, monkeypatch)
+def cli(near_client: distributed.Client, monkeypatch: pytest.MonkeyPatch) -> Cli:
+    return cli_on(near_client, monkeypatch)
 
 
 def call(python: Path, action: str, **arguments: Any) -> Any:
@@ -259,7 +259,7 @@ def test_rotations_reach_rotate_with_the_same_angles(restored: dict[str, Restore
 
 
 def test_a_user_of_graphstorm_moves_here_and_back(
-    python: Path, tmp_path: Path, client: distributed.Client
+    python: Path, tmp_path: Path, near_client: distributed.Client
 ) -> None:
     """From gconstruct's edges to raw-id parquet; back as gconstruct's features, and as a saved model."""
     rng = np.random.default_rng(0)
@@ -270,7 +270,7 @@ def test_a_user_of_graphstorm_moves_here_and_back(
         pq.write_table(pa.table(columns), tmp_path / f"{name}.parquet")
     config = configuration.from_mapping(moved_here(tmp_path))
     for stage in (etl_job, train_job, remap_job):
-        stage.run(config, client)
+        stage.run(config, near_client)
     vectors = {}
     for name in ("user", "item"):
         found = pq.read_table(tmp_path / f"run/embeddings/{name}").to_pydict()

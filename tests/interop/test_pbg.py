@@ -56,7 +56,9 @@ STATIC = {
 ENSEMBLE = {**STATIC, "train": {"ensemble": 2}}
 
 
-def _graph(raw: Mapping[str, Any], root: Path, client: distributed.Client, num_partitions: int = 1) -> Config:
+def _graph(
+    raw: Mapping[str, Any], root: Path, near_client: distributed.Client, num_partitions: int = 1
+) -> Config:
     """Raw triples of a graph that can be learned, through our ETL: neighbours on a ring are linked."""
     rng = np.random.default_rng(0)
     lhs = rng.integers(0, 120, 1500)
@@ -76,7 +78,7 @@ def _graph(raw: Mapping[str, Any], root: Path, client: distributed.Client, num_p
             "evaluate": {"split": "train", "filtered": False},
         }
     )
-    etl_job.run(config, client)
+    etl_job.run(config, near_client)
     return config
 
 
@@ -98,9 +100,9 @@ def _same_figures(config: Config, theirs: Mapping[str, float]) -> dict[str, floa
 
 @pytest.mark.parametrize("raw", [DYNAMIC, STATIC], ids=["dynamic", "static"])
 def test_pbg_trains_on_our_buckets_and_both_measure_the_same(
-    tmp_path: Path, client: distributed.Client, any_python: Path, raw: dict[str, Any]
+    tmp_path: Path, near_client: distributed.Client, any_python: Path, raw: dict[str, Any]
 ) -> None:
-    config = _graph(raw, tmp_path / "run", client)
+    config = _graph(raw, tmp_path / "run", near_client)
     theirs = Pbg(any_python, tmp_path / "pbg")
     theirs.train(config.pbg())
     assert pbg_checkpoint.read_version(config.checkpoint_path) == 2
@@ -110,27 +112,27 @@ def test_pbg_trains_on_our_buckets_and_both_measure_the_same(
 
 @pytest.mark.parametrize("raw", [DYNAMIC, STATIC, ENSEMBLE], ids=["dynamic", "static", "ensemble"])
 def test_both_measure_our_checkpoint_the_same(
-    tmp_path: Path, client: distributed.Client, any_python: Path, raw: dict[str, Any]
+    tmp_path: Path, near_client: distributed.Client, any_python: Path, raw: dict[str, Any]
 ) -> None:
-    config = _graph(raw, tmp_path / "run", client)
-    train_job.run(config, client)
+    config = _graph(raw, tmp_path / "run", near_client)
+    train_job.run(config, near_client)
     found = _same_figures(config, Pbg(any_python, tmp_path / "pbg").evaluate(_all_negs(config)))
     assert found["mrr"] > 2 * 0.045
 
 
 @pytest.mark.parametrize("raw", [DYNAMIC, STATIC], ids=["dynamic", "static"])
 def test_pbg_and_graphmill_resume_each_other_s_training(
-    tmp_path: Path, client: distributed.Client, any_python: Path, raw: dict[str, Any]
+    tmp_path: Path, near_client: distributed.Client, any_python: Path, raw: dict[str, Any]
 ) -> None:
     """Two partitions: ours trains 2 epochs, PBG 2 more, ours the last 2; optimizer states included."""
-    config = _graph(raw, tmp_path / "run", client, num_partitions=2)
+    config = _graph(raw, tmp_path / "run", near_client, num_partitions=2)
     mrr, sums = [], []
     for num_epochs in (2, 4, 6):
         config = config.model_copy(update={"num_epochs": num_epochs})
         if num_epochs == 4:
             Pbg(any_python, tmp_path / "pbg").train(config.pbg())
         else:
-            train_job.run(config, client)
+            train_job.run(config, near_client)
         assert pbg_checkpoint.read_version(config.checkpoint_path) == num_epochs
         _, state = pbg_checkpoint.read_embeddings(config.checkpoint_path, "user", 1, num_epochs)
         assert state is not None
@@ -154,11 +156,11 @@ def _vectors_of(config: Config, path: str) -> dict[tuple[str, int], bytes]:
 
 
 def test_epochs_that_pbg_has_preserved_stay_readable(
-    tmp_path: Path, client: distributed.Client, any_python: Path
+    tmp_path: Path, near_client: distributed.Client, any_python: Path
 ) -> None:
     """PBG preserves an epoch by absolute symbolic links to the files of its version."""
     raw = {**DYNAMIC, "num_epochs": 3, "checkpoint_preservation_interval": 1}
-    config = _graph(raw, tmp_path / "run", client, num_partitions=2)
+    config = _graph(raw, tmp_path / "run", near_client, num_partitions=2)
     Pbg(any_python, tmp_path / "pbg").train(config.pbg())
     epochs = [pbg_checkpoint.epoch_path(config.checkpoint_path, epoch) for epoch in (1, 2, 3)]
     assert all(link.is_symlink() for epoch in epochs for link in Path(epoch).glob("*.h5"))
@@ -167,12 +169,12 @@ def test_epochs_that_pbg_has_preserved_stay_readable(
 
     for num_epochs in (3, 5):  # nothing to train; two more epochs
         config = config.model_copy(update={"num_epochs": num_epochs})
-        figures = train_job.run(config, client)
+        figures = train_job.run(config, near_client)
         assert (figures["first_version"], figures["version"]) == (3, num_epochs)
         assert [_vectors_of(config, epoch) for epoch in epochs] == before
 
     wider = config.model_copy(update={"dimension": 12})  # not resumed: what is there is moved aside
-    assert train_job.run(wider, client)["first_version"] == 0
+    assert train_job.run(wider, near_client)["first_version"] == 0
     aside = f"{config.checkpoint_path}.stale-1"
     assert [_vectors_of(config, f"{aside}/epoch_{epoch}") for epoch in (1, 2, 3)] == before
     assert len(_vectors_of(wider, epochs[0])) == len(before[0])

@@ -79,7 +79,7 @@ class OwnSoftmax(AbstractLossFunction):
 
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_both_go_on_with_each_other_s_training(
-    tmp_path: Path, client: distributed.Client, python: Path, dynamic: bool
+    tmp_path: Path, near_client: distributed.Client, python: Path, dynamic: bool
 ) -> None:
     """Ours trains an epoch, PBG the second, ours the third; optimizer states included."""
     file = tmp_path / "plug_ins.py"
@@ -95,7 +95,7 @@ def test_both_go_on_with_each_other_s_training(
         "loss_fn": "own_softmax",
         "train": {"plugins": [str(file)], "on_change": "resume"},
     }
-    config = _graph(raw, tmp_path / "run", client)
+    config = _graph(raw, tmp_path / "run", near_client)
     theirs = Pbg(python, tmp_path / "pbg", THEIR_IMPORTS + CODE)
     sums = []
     for epochs in (1, 2, 3):
@@ -103,7 +103,7 @@ def test_both_go_on_with_each_other_s_training(
         if epochs == 2:
             theirs.train(config.pbg())
         else:
-            train_job.run(config, client)
+            train_job.run(config, near_client)
         version = pbg_checkpoint.read_version(config.checkpoint_path)
         assert version == epochs
         state, optimizer, _ = pbg_checkpoint.read_model(config.checkpoint_path, version)

@@ -9,13 +9,12 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
-from click.testing import CliRunner
 
-from etl.__main__ import command as etl_command
 from graphmill import config as configuration
 from graphmill.formats import edge_buckets
 from graphmill.vocab import Bucket
 from remap import job as remap_job
+from tests.commands import Command
 from tests.etl.graphs import files_under
 from tests.interop.pbg import Pbg
 from train import job as train_job
@@ -57,14 +56,14 @@ EXAMPLES = pytest.mark.parametrize("example", list(COLUMNS), indirect=True)
 
 
 @EXAMPLES
-def test_an_example_runs_as_it_is(example: Any, client: distributed.Client) -> None:
+def test_an_example_runs_as_it_is(
+    example: Any, near_client: distributed.Client, graphmill_command: Command
+) -> None:
     columns, files = example
     own = files_under(".")
-    runner = CliRunner(env={"GRAPHMILL_MASTER": "local[1]"})
-    result = runner.invoke(etl_command, ["config.py", *columns, *files])
-    assert result.exit_code == 0, result.output
+    assert graphmill_command("etl", "config.py", *columns, *files) == 0
     config = configuration.load("config.py", SMALL)
-    train_job.run(config, client)
+    train_job.run(config, near_client)
     assert evaluate.evaluate(config)["metrics"]["num_edges"] == 150
     now = files_under(".")
     assert {name: now[name] for name in own} == own
@@ -74,7 +73,7 @@ def test_an_example_runs_as_it_is(example: Any, client: distributed.Client) -> N
 
 @EXAMPLES
 def test_we_train_on_what_pbg_has_imported_for_its_example(
-    example: Any, python: Path, tmp_path: Path, client: distributed.Client
+    example: Any, python: Path, tmp_path: Path, near_client: distributed.Client
 ) -> None:
     columns, files = example
     theirs = Pbg(python, tmp_path / "pbg")
@@ -85,10 +84,12 @@ def test_we_train_on_what_pbg_has_imported_for_its_example(
         config = configuration.load(
             "config.py", [*SMALL, f"checkpoint_path={entity_path}/model", f"num_epochs={num_epochs}"]
         )
-        assert train_job.run(config, client)["first_version"] == (num_epochs - 2) * 2 * len(config.edge_paths)
+        assert train_job.run(config, near_client)["first_version"] == (num_epochs - 2) * 2 * len(
+            config.edge_paths
+        )
         Path(entity_path, "notes.txt").write_text(str(num_epochs))
     assert evaluate.evaluate(config)["metrics"]["num_edges"] == 150
-    remap_job.run(config, client)
+    remap_job.run(config, near_client)
     (entity_type,) = config.entities
     ids = pq.read_table(f"{config.embedding_path}/{entity_type}")["id"].to_pylist()
     assert sorted(ids) == sorted(f"/m/0{number}" for number in range(40))
@@ -98,19 +99,17 @@ def test_we_train_on_what_pbg_has_imported_for_its_example(
 
 @EXAMPLES
 def test_pbg_exports_what_we_have_imported_and_trained(
-    example: Any, python: Path, tmp_path: Path, client: distributed.Client
+    example: Any, python: Path, tmp_path: Path, near_client: distributed.Client, graphmill_command: Command
 ) -> None:
     """The vectors and parameters are those of remap; names of relations need no `dynamic_relations`."""
     columns, files = example
-    runner = CliRunner(env={"GRAPHMILL_MASTER": "local[1]"})
-    result = runner.invoke(etl_command, ["config.py", *columns, *files])
-    assert result.exit_code == 0, result.output
+    assert graphmill_command("etl", "config.py", *columns, *files) == 0
     operator = "complex_diagonal" if "--rel-col" in columns else "diagonal"
     config = configuration.load(
         "config.py", [*SMALL, f"relations.0.operator={operator}", "remap.relations=true", "lr=0.1"]
     )
-    train_job.run(config, client)
-    remap_job.run(config, client)
+    train_job.run(config, near_client)
+    remap_job.run(config, near_client)
     theirs = Pbg(python, tmp_path / "pbg")
     outputs = ["--entities-output", "entities.tsv", "--relation-types-output", "relations.tsv"]
     theirs.call("torchbiggraph.converters.export_to_tsv", str(theirs.written(config.pbg())), *outputs)

@@ -12,6 +12,7 @@ import torch
 
 import graphmill
 from tests import REPOSITORY
+from tests.forked import Forks
 from tests.graphmill.formats.recis_rules import RecisReader
 from tests.whole.test_docs import run_page
 
@@ -24,9 +25,9 @@ def _by_raw_id(folder: Path, name: str) -> dict[str, list[float]]:
 
 
 @pytest.mark.slow
-def test_a_user_of_recis_gets_vectors_and_returns(tmp_path: Path) -> None:
+def test_a_user_of_recis_gets_vectors_and_returns(tmp_path: Path, forked: Forks) -> None:
     """From hashed ids to parquet by raw id; trained further with a new id; and back into RecIS' tables."""
-    run_page(PAGE, tmp_path)
+    run_page(PAGE, tmp_path, forked)
     hashes = pq.read_table(tmp_path / "all-customers.parquet")
     id_of = dict(zip(hashes["name"].to_pylist(), hashes["hash"].to_pylist(), strict=True))
     products = [9001, 9002, -9003, 9004]

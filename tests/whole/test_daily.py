@@ -2,8 +2,7 @@
 
 import json
 import signal
-import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +13,11 @@ import yaml
 
 from graphmill.run import lock
 from remap.drift.moved import DRIFT_RATIO
+from tests.forked import Fork, Forks
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.slow
 
-DASK_SUBMIT = str(Path(sys.executable).with_name("dask-submit"))
 DAYS = ["2026-11-18", "2026-11-19", "2026-11-20"]
 
 
@@ -53,18 +52,18 @@ def write_conf(folder: Path) -> None:
         },
         "evaluate": {"split": "test"},
         "schedule": {"keep": 2},
-        "cluster": {"master": "local[1]"},
     }
     (folder / "daily.yaml").write_text(yaml.safe_dump(settings))
 
 
-def start(folder: Path, day: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [DASK_SUBMIT, "pipeline.py", "--conf", "daily.yaml", "--date", day],
-        cwd=folder,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
+Start = Callable[[str], Fork]
+
+
+@pytest.fixture
+def start(tmp_path: Path, forked: Forks) -> Start:
+    """Start the pipeline of a day."""
+    return lambda day: forked.start(
+        *("graphmill", "pipeline", "--conf", "daily.yaml", "--date", day), cwd=tmp_path
     )
 
 
@@ -73,36 +72,37 @@ def record(folder: Path, day: str) -> dict[str, Any]:
     return content
 
 
-def test_dates_one_after_another(tmp_path: Path) -> None:
+def test_dates_one_after_another(tmp_path: Path, start: Start) -> None:
     write_conf(tmp_path)
     for day, num_ids in zip(DAYS, (40, 50, 60), strict=True):
         write_day(tmp_path, day, num_ids)
     out = tmp_path / "out"
 
-    first = start(tmp_path, DAYS[0])
-    assert (first.communicate()[1], first.returncode)[1] == 0
+    first = start(DAYS[0]).wait()
+    assert first.code == 0, first.stderr
     assert json.loads((out / DAYS[0] / "_SUCCESS").read_text()) == {
         "date": DAYS[0],
         "previous_date": None,
     }
 
     # Two schedulers that start the same date: one runs it, the other is told to come back later.
-    rivals = {process.pid: process for process in (start(tmp_path, DAYS[1]) for _ in range(2))}
+    rivals = {process.pid: process for process in (start(DAYS[1]) for _ in range(2))}
     held = out / DAYS[1] / lock.NAME
     wait_until(held.exists, 300)
     owner = rivals.pop(json.loads(held.read_text())["pid"])
-    owner.send_signal(signal.SIGSTOP)  # until the others are told, however long that takes
-    (other,) = rivals.values()
-    assert "has it since" in other.communicate()[1]
-    assert other.returncode == 75
+    owner.send(signal.SIGSTOP)  # until the others are told, however long that takes
+    (rival,) = rivals.values()
+    other = rival.wait()
+    assert "has it since" in other.stderr
+    assert other.code == 75
     # Meanwhile the next date is told so too: it would go on from this one.
-    early = start(tmp_path, DAYS[2])
-    assert f"and {DAYS[2]} would continue from it" in early.communicate()[1]
-    assert early.returncode == 75
+    early = start(DAYS[2]).wait()
+    assert f"and {DAYS[2]} would continue from it" in early.stderr
+    assert early.code == 75
     assert not (out / DAYS[2]).exists()
-    owner.send_signal(signal.SIGCONT)
-    errors = owner.communicate()[1]
-    assert owner.returncode == 0, errors
+    owner.send(signal.SIGCONT)
+    ended = owner.wait()
+    assert ended.code == 0, ended.stderr
     second = record(tmp_path, DAYS[1])
     assert second["config"]["schedule"]["previous_date"] == DAYS[0]
     assert second["stages"]["etl"]["num_entities_from_previous"] == {"user": 40}
@@ -114,39 +114,38 @@ def test_dates_one_after_another(tmp_path: Path) -> None:
 
     # Once more: nothing is done again.
     written = {path: path.stat().st_mtime_ns for path in (out / DAYS[1]).glob("e*/**/*.parquet")}
-    again = start(tmp_path, DAYS[1])
-    assert "train: skipped, unchanged since" in again.communicate()[1]
-    assert again.returncode == 0
+    again = start(DAYS[1]).wait()
+    assert "train: skipped, unchanged since" in again.stderr
+    assert again.code == 0
     assert {path: path.stat().st_mtime_ns for path in written} == written
     assert written
 
     # The third date makes the first one superfluous, and only that one.
-    third = start(tmp_path, DAYS[2])
-    assert "is retired" in third.communicate()[1]
-    assert third.returncode == 0
+    third = start(DAYS[2]).wait()
+    assert "is retired" in third.stderr
+    assert third.code == 0
     assert sorted(path.name for path in out.iterdir()) == DAYS[1:]
 
     # The second was made from what is gone by now; asked for again it stays as it is.
-    last = start(tmp_path, DAYS[1])
-    assert "nothing to do" in last.communicate()[0]
-    assert last.returncode == 0
+    last = start(DAYS[1]).wait()
+    assert "nothing to do" in last.stdout
+    assert last.code == 0
     assert {path: path.stat().st_mtime_ns for path in written} == written
 
 
-def test_a_date_that_failed_is_run_again(tmp_path: Path) -> None:
+def test_a_date_that_failed_is_run_again(tmp_path: Path, start: Start) -> None:
     write_conf(tmp_path)
-    failed = start(tmp_path, DAYS[0])  # its input has not come
-    assert "day=2026-11-18" in failed.communicate()[1]
-    assert failed.returncode == 2
+    failed = start(DAYS[0]).wait()  # its input has not come
+    assert "day=2026-11-18" in failed.stderr
+    assert failed.code == 2
     assert not (tmp_path / "out" / DAYS[0] / "_SUCCESS").exists()
     write_day(tmp_path, DAYS[0], 30)
-    done = start(tmp_path, DAYS[0])
-    errors = done.communicate()[1]
-    assert done.returncode == 0, errors
+    done = start(DAYS[0]).wait()
+    assert done.code == 0, done.stderr
     assert (tmp_path / "out" / DAYS[0] / "_SUCCESS").exists()
 
 
-def test_vectors_that_moved_too_far_end_the_run_with_a_code_of_its_own(tmp_path: Path) -> None:
+def test_vectors_that_moved_too_far_end_the_run_with_a_code_of_its_own(tmp_path: Path, start: Start) -> None:
     """The first day has nothing to compare with; the second may move little, and is accepted when asked."""
     write_conf(tmp_path)
     conf = yaml.safe_load((tmp_path / "daily.yaml").read_text())
@@ -154,13 +153,13 @@ def test_vectors_that_moved_too_far_end_the_run_with_a_code_of_its_own(tmp_path:
     (tmp_path / "daily.yaml").write_text(yaml.safe_dump(conf))
     for day, num_ids in zip(DAYS, (40, 50, 60), strict=True):
         write_day(tmp_path, day, num_ids)
-    first = start(tmp_path, DAYS[0])
-    assert "drift: left out: there is no run before" in first.communicate()[1]
-    assert first.returncode == 0
+    first = start(DAYS[0]).wait()
+    assert "drift: left out: there is no run before" in first.stderr
+    assert first.code == 0
 
-    second = start(tmp_path, DAYS[1])
-    assert "a tenth of the ids has moved by more than drift.max_p10 = 0" in second.communicate()[1]
-    assert second.returncode == 3
+    second = start(DAYS[1]).wait()
+    assert "a tenth of the ids has moved by more than drift.max_p10 = 0" in second.stderr
+    assert second.code == 3
     assert not (tmp_path / "out" / DAYS[1] / "_SUCCESS").exists()
     assert (tmp_path / "out" / DAYS[1] / "embeddings" / "_SUCCESS").exists()
     stage = record(tmp_path, DAYS[1])["stages"]["drift"]
@@ -175,9 +174,8 @@ def test_vectors_that_moved_too_far_end_the_run_with_a_code_of_its_own(tmp_path:
 
     conf["drift"]["max_p10"] = 2.0
     (tmp_path / "daily.yaml").write_text(yaml.safe_dump(conf))
-    accepted = start(tmp_path, DAYS[1])
-    errors = accepted.communicate()[1]
-    assert accepted.returncode == 0, errors
-    assert "remap: skipped, unchanged since" in errors
-    assert "drift: skipped" in start(tmp_path, DAYS[1]).communicate()[1]
+    accepted = start(DAYS[1]).wait()
+    assert accepted.code == 0, accepted.stderr
+    assert "remap: skipped, unchanged since" in accepted.stderr
+    assert "drift: skipped" in start(DAYS[1]).wait().stderr
     assert (tmp_path / "out" / DAYS[1] / "_SUCCESS").exists()

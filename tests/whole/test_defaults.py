@@ -1,8 +1,6 @@
 """A configuration of the fewest keys, as a new user writes it: what it learns, and that it runs once."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +8,7 @@ import pytest
 
 import graphmill
 from graphmill.formats import pbg_checkpoint
+from tests.forked import Forks
 from tests.whole.ratings import genre_of, write_ratings
 
 NUM_NEIGHBOURS = 10
@@ -26,12 +25,10 @@ etl:
 """
 
 
-def pipeline(folder: Path) -> str:
+def pipeline(folder: Path, forked: Forks) -> str:
     """Run the pipeline in the folder; return its log."""
-    dask_submit = Path(sys.executable).with_name("dask-submit")
-    command = [dask_submit, "--master", "local[1]", "pipeline.py", "--conf", "ratings.yaml"]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=900, check=False)
-    assert done.returncode == 0, done.stderr
+    done = forked("graphmill", "pipeline", "--conf", "ratings.yaml", cwd=folder, has_report=False)
+    assert done.code == 0, done.stderr
     return done.stderr
 
 
@@ -47,10 +44,10 @@ def share_of_genre(folder: Path) -> float:
 
 
 @pytest.mark.slow
-def test_the_nearest_movies_share_their_genre(tmp_path: Path) -> None:
+def test_the_nearest_movies_share_their_genre(tmp_path: Path, forked: Forks) -> None:
     write_ratings(tmp_path / "ratings.csv", 12_000)
     (tmp_path / "ratings.yaml").write_text(CONFIGURATION)
-    log = pipeline(tmp_path)
+    log = pipeline(tmp_path, forked)
     assert share_of_genre(tmp_path) >= 0.97
     assert log.count("keys that the configuration leaves out") == 1
     record = json.loads((tmp_path / "out" / "run.json").read_text())
@@ -58,4 +55,4 @@ def test_the_nearest_movies_share_their_genre(tmp_path: Path) -> None:
     for settings in (record["config"], written):
         assert (settings["num_epochs"], settings["batch_size"], settings["dimension"]) == (8, 16, 200)
         assert settings["entities"]["user"]["num_partitions"] == 1
-    assert "train: skipped, unchanged since" in pipeline(tmp_path)
+    assert "train: skipped, unchanged since" in pipeline(tmp_path, forked)

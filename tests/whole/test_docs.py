@@ -23,10 +23,10 @@ import click
 import pytest
 
 from graphmill.cli.submit import BUNDLED
-from graphmill.cluster.settings import CORES_VARIABLE
 from graphmill.config.stages import named
 from graphmill.display import terminal
 from tests import REPOSITORY
+from tests.forked import Forks
 
 PAGES = sorted([*(REPOSITORY / "docs").rglob("*.md"), *REPOSITORY.glob("*.md")])
 FIRST = REPOSITORY / "docs/tutorial/quickstart.md"
@@ -80,40 +80,44 @@ COMMANDS = [
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory: pytest.TempPathFactory, forked: Forks) -> Path:
     """Where the pages are run; what the quickstart makes is there for all others."""
     made = tmp_path_factory.mktemp("newcomer")
-    run_page(FIRST, made)
+    run_page(FIRST, made, forked)
     return made
 
 
-def run_page(page: Path, folder: Path) -> None:
-    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
-    if page != FIRST:  # whose commands start a worker for each core, as all do
-        environment[CORES_VARIABLE] = "1"
+def run_page(page: Path, folder: Path, forked: Forks) -> None:
     for block in blocks(page):
         if block.mark.startswith("file: "):
             (folder / block.mark.removeprefix("file: ")).write_text(block.text)
         elif block.mark == "run":
-            lines = [["bash", "-c", each] for each in block.commands()]
-            for line in lines if block.language == "console" else [[sys.executable, "-c", block.text]]:
-                done = subprocess.run(
-                    line,
-                    cwd=folder,
-                    env=environment,
-                    capture_output=True,
-                    text=True,
-                    timeout=600,
-                    check=False,
-                )
-                assert done.returncode == 0, f"{page.name}: {line[-1]}\n{done.stdout}\n{done.stderr}"
+            texts = block.commands() if block.language == "console" else [block.text]
+            for text in texts:
+                words = shlex.split(text) if block.language == "console" else ["python", "-c", text]
+                if page != FIRST and words[0] in ("graphmill", "python"):
+                    code, _, *output = forked(*words, cwd=folder, has_report=False)
+                else:  # as a newcomer types them
+                    real = {"python": sys.executable}.get(words[0], words[0])
+                    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+                    done = subprocess.run(
+                        [real, *words[1:]],
+                        cwd=folder,
+                        env={**os.environ, "PATH": path},
+                        capture_output=True,
+                        text=True,
+                        timeout=600,
+                        check=False,
+                    )
+                    code, output = done.returncode, [done.stdout, done.stderr]
+                assert code == 0, f"{page.name}: {text}\n{output}"
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("page", RUN_PAGES, ids=lambda page: page.name)
-def test_the_commands_of_a_page_run(folder: Path, page: Path) -> None:
+def test_the_commands_of_a_page_run(folder: Path, page: Path, forked: Forks) -> None:
     if page != FIRST:  # which the fixture has run
-        run_page(page, folder)
+        run_page(page, folder, forked)
 
 
 @pytest.mark.slow

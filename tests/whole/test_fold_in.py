@@ -1,7 +1,5 @@
 """Ids folded into a trained graph, as a user does it: they take the places that training would give them."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -14,12 +12,13 @@ from graphmill.config import load
 from graphmill.trained.relation import read_parameters, relation_names, relation_of
 from graphmill.vocab import Side
 from tests import REPOSITORY
+from tests.commands import Command
+from tests.forked import Forks
 
 pytestmark = pytest.mark.slow
 
 NUM_ENTITIES = 300
 NEW = {f"n{number:03}" for number in range(0, NUM_ENTITIES, 20)}
-GRAPHMILL = str(Path(sys.executable).with_name("graphmill"))
 Triple = tuple[str, str, str]
 
 
@@ -35,18 +34,17 @@ def write(path: Path, rows: list[Triple]) -> None:
 
 
 @pytest.fixture(scope="module")
-def graph(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Triple], list[Triple]]:
+def graph(tmp_path_factory: pytest.TempPathFactory, forked: Forks) -> tuple[Path, list[Triple], list[Triple]]:
     """The output of a run without the ids of NEW, its edges, and the edges of these ids."""
     folder = tmp_path_factory.mktemp("ring")
     edges = ring(np.random.default_rng(7), 8000)
     old = [each for each in edges if not NEW & set(each)]
     for split, rows in (("train", old), ("valid", old[:50]), ("test", old[50:100])):
         write(folder / f"{split}.txt", rows)
-    settings = [f"input={folder}", f"output={folder / 'out'}", "dimension=32", "workers=1"]
-    options = [word for each in settings for word in ("--set", each)]
-    conf = str(REPOSITORY / "conf/triples.yaml")
-    command = [GRAPHMILL, "pipeline", "--conf", conf, *options, "--master", "local[1]"]
-    subprocess.run(command, check=True, capture_output=True)
+    settings = (f"input={folder}", f"output={folder / 'out'}", "dimension=32", "workers=1")
+    conf = ("--conf", REPOSITORY / "conf/triples.yaml", *(f"--set={each}" for each in settings))
+    done = forked("graphmill", "pipeline", *conf, has_report=False)
+    assert done.code == 0, done.stderr
     return folder / "out", old, [each for each in edges if len(NEW & set(each)) == 1]
 
 
@@ -67,15 +65,15 @@ def mean_reciprocal_rank(output: Path, vectors: dict[str, np.ndarray], edges: li
 
 
 def test_new_ids_find_their_other_edges(
-    tmp_path: Path, graph: tuple[Path, list[Triple], list[Triple]]
+    tmp_path: Path, graph: tuple[Path, list[Triple], list[Triple]], graphmill_command: Command
 ) -> None:
     output, _, edges = graph
     given: list[Triple] = []
     for new in sorted(NEW):
         given += [each for each in edges if new in each][:8]
     write(tmp_path / "new.txt", given)
-    command = [GRAPHMILL, "fold-in", str(output), "--edges", str(tmp_path / "new.txt")]
-    subprocess.run([*command, "--to", str(tmp_path / "new"), "--master", "local[1]"], check=True)
+    words = ("fold-in", output, "--edges", tmp_path / "new.txt", "--to", tmp_path / "new")
+    assert graphmill_command(*words) == 0
     table = pq.read_table(tmp_path / "new/entity/part-00000.parquet").to_pydict()
     assert set(table["id"]) == NEW
     run = graphmill.open(str(output))

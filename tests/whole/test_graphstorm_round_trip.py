@@ -1,29 +1,29 @@
 """Through GraphStorm's files and back: what the trainer saves for its tools is remapped as by ourselves."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
+import distributed
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from tests import REPOSITORY
-from tests.whole.test_pipeline import DASK_SUBMIT
+from tests.commands import Command, on_cluster
+from train.__main__ import command as train_command
 
 pytestmark = pytest.mark.slow
 
 
-def run(*command: object) -> str:
-    done = subprocess.run(
-        [str(each) for each in command], cwd=REPOSITORY, capture_output=True, text=True, timeout=600
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+def test_embeddings_and_predictions(
+    tmp_path: Path,
+    near_client: distributed.Client,
+    graphmill_command: Command,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    def run(*words: object) -> None:
+        assert graphmill_command(*words) == 0
 
-
-def test_embeddings_and_predictions(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     rows = [f"u{u}\tlikes_it\ti{i}\n" for u, i in zip(*rng.integers(0, 40, (2, 600)), strict=True)]
     rows += [f"i{i}\tis_like\ti{j}\n" for i, j in zip(*rng.integers(0, 40, (2, 300)), strict=True)]
@@ -50,10 +50,10 @@ def test_embeddings_and_predictions(tmp_path: Path) -> None:
         "train": {"save_embed_path": str(tmp_path / "emb")},
     }
     (tmp_path / "conf.yaml").write_text(json.dumps(settings))
-    conf = ["--conf", tmp_path / "conf.yaml", "--master", "local[2]"]
-    run(DASK_SUBMIT, "pipeline.py", *conf[:2])
-    maps = ["--node-id-mapping", tmp_path / "run/entities/raw_id_mappings", "--master", "local[2]"]
-    run(sys.executable, "-m", "remap", *maps, "--node-emb-dir", tmp_path / "emb")
+    conf = ["--conf", tmp_path / "conf.yaml"]
+    run("pipeline", *conf)
+    maps = ["--node-id-mapping", tmp_path / "run/entities/raw_id_mappings"]
+    run("remap", *maps, "--node-emb-dir", tmp_path / "emb")
     ours, theirs = {}, {}
     for path in (tmp_path / "run/embeddings").rglob("part-*.parquet"):
         found = pq.read_table(path).to_pydict()
@@ -65,9 +65,11 @@ def test_embeddings_and_predictions(tmp_path: Path) -> None:
     assert len(ours) == 80
 
     pred = tmp_path / "pred"
-    printed = run(sys.executable, "-m", "train", "predict", *conf, "--split", "test", "--output-dir", pred)
-    num_edges = json.loads(printed.splitlines()[-1])["num_edges"]
-    run(sys.executable, "-m", "remap", *maps, "--prediction-dir", pred)
+    capfd.readouterr()
+    train = on_cluster(near_client, monkeypatch, train_command)
+    assert train("predict", *conf, "--split", "test", "--output-dir", pred) == 0
+    num_edges = json.loads(capfd.readouterr().out.splitlines()[-1])["num_edges"]
+    run("remap", *maps, "--prediction-dir", pred)
     found_edges = set()
     for folder in ("user_likes_it_item", "item_is_like_item"):
         for path in (pred / folder).glob("pred.predict-*.parquet"):

@@ -57,10 +57,10 @@ def config_of(root: Path, name: str, edges: str, *, previous: str | None = None,
     )
 
 
-def run(config: Config, client: distributed.Client) -> None:
-    etl.job.run(config, client)
-    train.job.run(config, client)
-    remap.job.run(config, client)
+def run(config: Config, near_client: distributed.Client) -> None:
+    etl.job.run(config, near_client)
+    train.job.run(config, near_client)
+    remap.job.run(config, near_client)
 
 
 def places(config: Config) -> dict[str, tuple[int, int]]:
@@ -81,10 +81,10 @@ def vectors(config: Config) -> dict[str, np.ndarray]:
 
 
 @pytest.fixture(scope="module")
-def day1(tmp_path_factory: pytest.TempPathFactory, client: distributed.Client) -> Config:
+def day1(tmp_path_factory: pytest.TempPathFactory, near_client: distributed.Client) -> Config:
     root = tmp_path_factory.mktemp("days")
     config = config_of(root, "day1", write_edges(root / "day1.parquet", 60))
-    run(config, client)
+    run(config, near_client)
     return config
 
 
@@ -96,9 +96,9 @@ def next_day(
     return config_of(root, name, edges, **{"init_path": day1.checkpoint_path} | settings)
 
 
-def test_day_2_goes_on_where_day_1_ended(day1: Config, client: distributed.Client) -> None:
+def test_day_2_goes_on_where_day_1_ended(day1: Config, near_client: distributed.Client) -> None:
     day2 = next_day(day1, "day2", previous=day1.entity_path, lr=1e-9, num_epochs=1)
-    run(day2, client)
+    run(day2, near_client)
     before, after = places(day1), places(day2)
     assert len(before) == 60
     assert {raw_id: after[raw_id] for raw_id in before} == before
@@ -122,23 +122,25 @@ def test_day_2_goes_on_where_day_1_ended(day1: Config, client: distributed.Clien
         np.testing.assert_allclose(state2[key][:2], value, atol=1e-6)
 
 
-def test_day_2_learns(day1: Config, client: distributed.Client) -> None:
+def test_day_2_learns(day1: Config, near_client: distributed.Client) -> None:
     """The first epoch after a warm start has a lower loss than that of a fresh start."""
     losses = []
     for name, settings in (("warm", {}), ("cold", {"init_path": None})):
         config = next_day(day1, name, **{"previous": day1.entity_path, "num_epochs": 1} | settings)
-        etl.job.run(config, client)
-        losses.append(train.job.run(config, client)["loss"])
+        etl.job.run(config, near_client)
+        losses.append(train.job.run(config, near_client)["loss"])
     assert losses[0] < 0.95 * losses[1]
 
 
-def test_init_path_with_another_entity_index_is_refused(day1: Config, client: distributed.Client) -> None:
+def test_init_path_with_another_entity_index_is_refused(
+    day1: Config, near_client: distributed.Client
+) -> None:
     """Without previous_entity_path ids move: to start from day 1 would give them each other's vectors."""
     for name, late_relations, told in (
         ("same", (), r"raw id .*: entities have moved; .*previous_entity_path"),
         ("more", ("a",), r"relation 0 was 'm', and is 'a' .*previous_entity_path"),
     ):
         anew = next_day(day1, name, late_relations)
-        etl.job.run(anew, client)
+        etl.job.run(anew, near_client)
         with pytest.raises(FormatError, match=told):
-            train.job.run(anew, client)
+            train.job.run(anew, near_client)

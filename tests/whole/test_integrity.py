@@ -5,7 +5,7 @@ import json
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -29,18 +29,12 @@ from graphmill.config import Config
 from graphmill.errors import FormatError
 from graphmill.formats import entity_index, pbg_checkpoint
 from remap import job as remap_job
+from tests.finished import copy_of
 from tests.remap.graph import snapshot
 from train import job as train_job
 from train.evaluation import job as evaluate_job
 
 NUM_EDGES = 300
-
-
-@pytest.fixture(scope="module")
-def near_client() -> Iterator[distributed.Client]:
-    """Tasks in this process: quick to start and to ask."""
-    with distributed.Client(processes=False, threads_per_worker=1, dashboard_address=":0") as client:
-        yield client
 
 
 def configured(root: Path, **changes: Any) -> Config:
@@ -78,12 +72,6 @@ def finished(near_client: distributed.Client, tmp_path_factory: pytest.TempPathF
         storage.write_marker(folder, etl_job.fingerprint(config))
     train_job.run(config, near_client)
     remap_job.run(config, near_client)
-    return root
-
-
-def copy_of(finished: Path, root: Path) -> Path:
-    shutil.rmtree(root, ignore_errors=True)
-    shutil.copytree(finished, root, symlinks=True)
     return root
 
 

@@ -9,12 +9,9 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from graphmill.cli import pipeline
-from tests import REPOSITORY
+from tests.commands import Command
+from tests.finished import of_triples
 from tests.graphmill.monitoring.lineage_server import check_event, lineage_server
-from tests.whole.test_pipeline import SMALL, triples
-
-__all__ = ["triples"]
 
 STAGES = ("etl", "train", "evaluate", "remap")
 
@@ -46,15 +43,12 @@ class Prometheus:
 
 @pytest.mark.slow
 def test_a_run_is_scraped_and_tells_of_its_lineage(
-    triples: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    triples: Path, tmp_path: Path, graphmill_command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    words = ["--master", "local[1]", "--conf", str(REPOSITORY / "conf" / "triples.yaml")]
-    for each in (f"input={triples}", f"output={tmp_path}/out", *SMALL):
-        words += ["--set", each]
     with lineage_server() as collected, Prometheus() as prometheus:
         monkeypatch.setenv("OPENLINEAGE_URL", collected.url)
         port = ["--metrics-port", str(prometheus.port), "--name", "shop"]
-        pipeline.command.main([*words, *port], standalone_mode=False)
+        assert graphmill_command("pipeline", *of_triples(triples, tmp_path / "out"), *port) == 0
 
     seen = prometheus.seen
     assert {stage for name, *labels in seen if name == "graphmill_stage_status" for stage in labels} >= {

@@ -57,7 +57,7 @@ def settings(tmp_path: Path, dynamic: bool) -> Config:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
-def test_any_name_goes_everywhere(tmp_path: Path, client: distributed.Client, dynamic: bool) -> None:
+def test_any_name_goes_everywhere(tmp_path: Path, near_client: distributed.Client, dynamic: bool) -> None:
     rng = np.random.default_rng(0)
     edges = [
         (f"/m/0{a}", NAMES[a % len(NAMES)], f"/m/0{b}") for a, b in rng.integers(0, 30, (300, 2)).tolist()
@@ -66,7 +66,7 @@ def test_any_name_goes_everywhere(tmp_path: Path, client: distributed.Client, dy
     config = settings(tmp_path, dynamic)
     run = record.RunRecord(f"{config.output}/run.json", config)
     for name, job in (("etl", etl), ("train", train), ("remap", remap)):
-        record.run_stage(name, job, config, client, run, resume=False)
+        record.run_stage(name, job, config, near_client, run, resume=False)
     figures = evaluate.evaluate(config)
     assert {each["relation"] for each in figures["metrics_by_relation"]} == set(NAMES)
 
@@ -76,7 +76,7 @@ def test_any_name_goes_everywhere(tmp_path: Path, client: distributed.Client, dy
         _, found = by_relation.along_relation(config, config.embedding_path, "/m/07", 3, name, False)
         assert len(found) == 3
     question = Question(relation=NAMES[0], k=2, exclude_known=True)
-    answers.run(config, question, str(tmp_path / "answers"), client)
+    answers.run(config, question, str(tmp_path / "answers"), near_client)
     assert set(pq.read_table(tmp_path / "answers")["relation"].to_pylist()) == {NAMES[0]}
 
     predict.predict_edges(config, "test", str(tmp_path / "scores"))

@@ -7,8 +7,6 @@ import json
 import os
 import re
 import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
@@ -27,12 +25,12 @@ from graphmill.cli import exit_codes, pipeline
 from graphmill.errors import StorageError
 from graphmill.machine import processes
 from graphmill.run import lock
-from tests import REPOSITORY
+from tests.commands import Command, on_cluster
 from tests.etl.run.test_kill import graph_config
+from tests.forked import Fork, Forks
 from tests.train.graphs import make_config, random_triples, write_graph
 from tests.waiting import found_in, wait_until
 
-DASK_SUBMIT = str(Path(sys.executable).with_name("dask-submit"))
 COMMANDS: dict[str, click.Command] = {
     "etl": etl.__main__.command,
     "train": train.__main__.command,
@@ -106,25 +104,18 @@ def test_only_one_run_writes_a_converted_checkpoint(tmp_path: Path) -> None:
     assert code() == WRONG
 
 
-def stopped(name: str, conf: Path, evidence: Callable[[], bool]) -> subprocess.Popen[str]:
-    """A command, all of whose processes are stopped as soon as there is `evidence`."""
-    process = subprocess.Popen(
-        [DASK_SUBMIT, "--master", "local[1]", f"{name}.py", "--conf", str(conf)],
-        cwd=REPOSITORY,
-        start_new_session=True,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+def stopped(forked: Forks, name: str, conf: Path, evidence: Callable[[], bool]) -> Fork:
+    """A command that is stopped as soon as there is `evidence`."""
+    process = forked.start("graphmill", name, "--conf", conf)
+    main = psutil.Process(process.pid)
 
     def has_come() -> bool:
-        assert process.poll() is None, process.communicate()[1]
+        assert main.status() != psutil.STATUS_ZOMBIE, process.wait().stderr
         return evidence()
 
     wait_until(has_come, 300)
-    os.killpg(process.pid, signal.SIGSTOP)
-    main = psutil.Process(process.pid)
-    standing = (psutil.STATUS_STOPPED, psutil.STATUS_ZOMBIE)
-    wait_until(lambda: all(each.status() in standing for each in (main, *main.children(recursive=True))))
+    process.send(signal.SIGSTOP)
+    wait_until(lambda: main.status() == psutil.STATUS_STOPPED)
     return process
 
 
@@ -136,7 +127,7 @@ def files_of(folder: Path) -> dict[str, bytes]:
 
 
 def overtaken(
-    process: subprocess.Popen[str], output: Path, monkeypatch: pytest.MonkeyPatch, *whole: Path
+    process: Fork, output: Path, monkeypatch: pytest.MonkeyPatch, *whole: Path
 ) -> tuple[str, dict[str, bytes], dict[str, bytes]]:
     """What a stopped command says when it goes on and another has its locks; the files before and after."""
     monkeypatch.setattr(processes, "machine", lambda: "another machine, which sees no processes of this one")
@@ -145,18 +136,20 @@ def overtaken(
         os.utime(path, (0, 0))
     with lock.held(str(output), whole=list(map(str, whole))):
         before = files_of(output)
-        os.killpg(process.pid, signal.SIGCONT)
-        message = process.communicate(timeout=600)[1]
-        assert process.returncode == LOCKED, message
-        return message, before, files_of(output)
+        process.send(signal.SIGCONT)
+        ended = process.wait()
+        assert ended.code == LOCKED, ended.stderr
+        return ended.stderr, before, files_of(output)
 
 
 @pytest.mark.slow
-def test_an_etl_that_was_overtaken_commits_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_etl_that_was_overtaken_commits_nothing(
+    tmp_path: Path, forked: Forks, monkeypatch: pytest.MonkeyPatch
+) -> None:
     out, conf = tmp_path / "out", tmp_path / "conf.json"
     settings = graph_config(tmp_path, 0, 20_000)  # in many tasks: the first of them is long before the last
     conf.write_text(json.dumps({"defaults": "pbg"} | settings.model_dump(mode="json", exclude_unset=True)))
-    process = stopped("etl", conf, lambda: found_in(out, "**/*.codes.arrow") != [])
+    process = stopped(forked, "etl", conf, lambda: found_in(out, "**/*.codes.arrow") != [])
     message, before, after = overtaken(process, out, monkeypatch, out / "entities")
     assert "lost, as this run showed no life" in message
     assert after == before
@@ -169,7 +162,7 @@ def test_an_etl_that_was_overtaken_commits_nothing(tmp_path: Path, monkeypatch: 
 
 @pytest.mark.slow
 def test_a_training_that_was_overtaken_commits_nothing(
-    tmp_path: Path, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, rng: np.random.Generator, forked: Forks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = make_config(tmp_path / "out", num_epochs=1, batch_size=10)
     write_graph(settings, {"node": 2000}, random_triples(rng, 2000, 1, 2000, 200_000))
@@ -177,7 +170,7 @@ def test_a_training_that_was_overtaken_commits_nothing(
     conf.write_text(json.dumps({"defaults": "pbg"} | settings.model_dump(mode="json", exclude_unset=True)))
     checkpoint = tmp_path / "out" / "checkpoint"
     # written when the worker begins; the one bucket then takes seconds
-    process = stopped("train", conf, (checkpoint / "config.json").exists)
+    process = stopped(forked, "train", conf, (checkpoint / "config.json").exists)
     message, before, after = overtaken(process, tmp_path / "out", monkeypatch, checkpoint)
     assert "lost, as this run showed no life" in message
     assert after == before
@@ -238,22 +231,21 @@ def test_what_a_stage_refuses_leaves_a_finished_run_as_it_is(
     tmp_path: Path,
     conf: Path,
     finished: dict[str, bytes],
-    client: distributed.Client,
+    near_client: distributed.Client,
+    monkeypatch: pytest.MonkeyPatch,
     name: str,
     settings: list[str],
 ) -> None:
     chosen = [each.replace("{out}", str(tmp_path / "out")) for each in settings]
-    assert client.scheduler is not None
-    assert run(name, conf, *chosen, master=client.scheduler.address) == WRONG
+    sets = [f"--set={each}" for each in chosen]
+    assert on_cluster(near_client, monkeypatch, COMMANDS[name])("--conf", conf, *sets) == WRONG
     assert files_of(tmp_path) == finished
 
 
 def test_a_split_that_is_not_there_leaves_a_finished_run_as_it_is(
-    tmp_path: Path, conf: Path, finished: dict[str, bytes], client: distributed.Client
+    tmp_path: Path, conf: Path, finished: dict[str, bytes], graphmill_command: Command
 ) -> None:
-    assert client.scheduler is not None
-    words = ["evaluate", "--conf", str(conf), "--master", client.scheduler.address, "--split", "tset"]
-    assert exit_codes.exit_code(lambda: train.__main__.command.main(words, standalone_mode=False)) == WRONG
+    assert graphmill_command("evaluate", "--conf", conf, "--split", "tset") == WRONG
     assert files_of(tmp_path) == finished
 
 
@@ -281,14 +273,13 @@ def test_a_run_that_fails_by_itself_is_recorded(
     tmp_path: Path,
     conf: Path,
     finished: dict[str, bytes],
-    client: distributed.Client,
+    graphmill_command: Command,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def fail(*_: object) -> None:
         raise StorageError("the disk is gone")
 
     monkeypatch.setattr("etl.job.run", fail)
-    assert client.scheduler is not None
-    assert run("etl", conf, master=client.scheduler.address) == 1
+    assert graphmill_command("etl", "--conf", conf) == 1
     record = json.loads((tmp_path / "out" / "run.json").read_text())
     assert (record["status"], record["error"]) == ("failed", "StorageError: the disk is gone")

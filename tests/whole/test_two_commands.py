@@ -4,8 +4,6 @@ import csv
 import json
 import random
 import re
-import subprocess
-import sys
 from itertools import product
 from pathlib import Path
 
@@ -14,8 +12,7 @@ from click.testing import CliRunner, Result
 
 from graphmill.cli.main import command
 from graphmill.config import yaml_text
-
-GRAPHMILL = str(Path(sys.executable).with_name("graphmill"))
+from tests.forked import Forks
 
 
 def invoke(*arguments: str | Path) -> Result:
@@ -36,16 +33,13 @@ def write_ratings(path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory: pytest.TempPathFactory, forked: Forks) -> Path:
     """A folder in which a stranger has run the two commands."""
     folder = tmp_path_factory.mktemp("stranger")
     write_ratings(folder / "ratings.csv")
-    for words in (
-        ["init", "ratings.csv", "--to", "ratings.yaml"],
-        ["pipeline", "--conf", "ratings.yaml", "--master", "local[1]"],
-    ):
-        done = subprocess.run([GRAPHMILL, *words], cwd=folder, capture_output=True, text=True, timeout=600)
-        assert done.returncode == 0, done.stderr
+    for words in (["init", "ratings.csv", "--to", "ratings.yaml"], ["pipeline", "--conf", "ratings.yaml"]):
+        done = forked("graphmill", *words, cwd=folder)
+        assert done.code == 0, done.stderr
     return folder
 
 
