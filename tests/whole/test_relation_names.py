@@ -11,7 +11,7 @@ import pytest
 
 from etl import job as etl
 from graphmill import config as configuration
-from graphmill import report, storage
+from graphmill import report
 from graphmill.checkpoints import open_checkpoint
 from graphmill.checkpoints.convert import convert
 from graphmill.config import Config
@@ -23,7 +23,7 @@ from remap.neighbors import by_relation
 from remap.predict import job as answers
 from remap.predict.question import Question
 from train import job as train
-from train.evaluation import evaluate, predict
+from train.evaluation import evaluate
 
 NAMES = (
     "/people/person/nationality",
@@ -79,19 +79,13 @@ def test_any_name_goes_everywhere(tmp_path: Path, near_client: distributed.Clien
     answers.run(config, question, str(tmp_path / "answers"), near_client)
     assert set(pq.read_table(tmp_path / "answers")["relation"].to_pylist()) == {NAMES[0]}
 
-    predict.predict_edges(config, "test", str(tmp_path / "scores"))
-    info = json.loads((tmp_path / "scores/result_info.json").read_text())
-    folders = {"_".join(each) for each in info["etypes"]}
-    assert {path.name for path in (tmp_path / "scores").iterdir() if path.is_dir()} == folders
-    assert {storage.file_name(name) for name in NAMES} == {each[1] for each in info["etypes"]}
-
     for kind in ("recis", "graphstorm", "pbg-legacy", "pbg"):
         convert(config.checkpoint_path, str(tmp_path / kind), kind, entity_path=config.entity_path)
         assert open_checkpoint(str(tmp_path / kind)).format == kind
     page = Path(report.write(Run(config.output))).read_text()
     assert "prop/direct/P31" in page
     assert {path.name for path in tmp_path.iterdir()} == {
-        *("graph.tsv", "conf.yaml", "run", "answers", "scores", "recis", "graphstorm", "pbg-legacy", "pbg")
+        *("graph.tsv", "conf.yaml", "run", "answers", "recis", "graphstorm", "pbg-legacy", "pbg")
     }
 
 
