@@ -22,7 +22,7 @@ from graphmill.errors import GraphMillError
 
 BUSY_LOAD = 0.7
 NAMES = ("etl", "train", "evaluate", "remap")
-ON_REQUEST = ("gpu", "billion", "exchange", "week", "month", "topk")
+ON_REQUEST = ("start", "gpu", "billion", "exchange", "week", "month", "topk")
 STAGES = ("etl", "train", "evaluate", "remap")
 
 
@@ -33,7 +33,7 @@ STAGES = ("etl", "train", "evaluate", "remap")
     "--edges",
     "rows",
     type=click.IntRange(1000),
-    help="Edges of the tables of etl and billion, embeddings of remap, candidates of topk.",
+    help="Edges of the tables of etl, start and billion, embeddings of remap, candidates of topk.",
 )
 @click.option("--large", is_flag=True, help="etl: also a table with five times the rows (50 M).")
 @click.option(
@@ -95,8 +95,8 @@ def command(
 ) -> None:
     """Measure each stage against the limits of the machine and against other programs, in one run.
 
-    NAMES are etl, train, evaluate, remap (default: these four), gpu, billion, exchange, week, month, or
-    topk. Keep the machine idle.
+    NAMES are etl, train, evaluate, remap (default: these four), start, gpu, billion, exchange, week, month,
+    or topk. Keep the machine idle.
     """
     console = Console(width=None if Console().is_terminal else 170)
     found = {"started": datetime.now(UTC).isoformat(timespec="seconds"), "machine": machine()}
