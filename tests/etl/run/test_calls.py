@@ -19,7 +19,6 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from etl import job
 from etl.config import EtlConfig
 from etl.steps import exchange, index, merge
 from etl.steps.chunks import Chunk
@@ -35,8 +34,8 @@ from etl.tables.formats import FileRange
 from etl.tables.ranges import grouped
 from graphmill import config as configuration
 from graphmill import storage
-from graphmill.display import progress
 from tests.etl.graphs import config_of, write_parquet
+from tests.etl.run.test_go_on import figures_of
 from tests.hadoop.cluster import MiniHdfs
 
 READ = 2  # getFileInfo, getBlockLocations
@@ -109,16 +108,6 @@ def task_bytes(function: Any, *args: Any) -> int:
     return len(pickle.dumps((function, args)))
 
 
-class Tasks:
-    """A display that remembers the number of tasks of each kind."""
-
-    def __init__(self) -> None:
-        self.num_tasks: dict[str, int] = {}
-
-    def show(self, tick: progress.Tick) -> None:
-        self.num_tasks[tick.description.removeprefix("etl: ")] = int(tick.total)
-
-
 def namenode_calls(hdfs: MiniHdfs) -> Counter[str]:
     """All calls of clients since HDFS began, by name."""
     counts = Counter[str]()
@@ -157,16 +146,14 @@ def test_small_runs_take_no_more_calls_than_planned(
                 merge_bytes=1_000,
             )
             client.num_bytes = Counter()
-            tasks = Tasks()
             before = namenode_calls(hdfs)
-            with progress.shown_by(tasks):
-                figures = job.run(config, client)
+            figures, num_tasks = figures_of(config, client)
             calls = sum((namenode_calls(hdfs) - before).values())
             size = Size(
                 inputs=8,
                 chunks=figures["num_chunks"],
-                shards=tasks.num_tasks["index entities"],
-                runs=tasks.num_tasks["write buckets"],
+                shards=int(num_tasks["etl: index entities"]),
+                runs=int(num_tasks["etl: write buckets"]),
                 partitions=4,
                 buckets=16,
                 max_opens=max_opens,

@@ -18,15 +18,17 @@ from pydantic import TypeAdapter
 
 from etl import job
 from etl.config import EtlConfig
+from etl.run.work import Step
 from etl.tables.files import find_all
 from etl.tables.formats import FileRange
 from etl.tables.ranges import ranges_of_files
 from graphmill import storage
 from graphmill.config import Config
-from graphmill.errors import FormatError, StorageError
+from graphmill.errors import FormatError
 from graphmill.run import record
 from graphmill.run.job import job_of
 from tests.etl.graphs import all_edges, config_of, content_under, files_under
+from tests.etl.run.test_go_on import stopped_before
 from tests.etl.tables.lakes import catalog_at, deletion_vector, write_mapped_delta
 from tests.hadoop.cluster import MiniHdfs
 
@@ -167,22 +169,12 @@ def test_a_plan_survives_as_json(tmp_path: Path) -> None:
     assert adapter.validate_json(adapter.dump_json(ranges)) == ranges
 
 
-def fail_in(step: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*arguments: Any) -> Any:
-        raise StorageError("broken")
-
-    monkeypatch.setattr(job, step, fail)
-
-
 def test_an_unfinished_run_goes_on_with_the_same_snapshot(
-    near_client: distributed.Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    near_client: distributed.Client, tmp_path: Path
 ) -> None:
     path = write_delta(tmp_path / "lake")
     config = graph(tmp_path / "out", path)
-    with monkeypatch.context() as patched:
-        fail_in("index_ids", patched)
-        with pytest.raises(StorageError, match="broken"):
-            job.run(config, near_client)
+    stopped_before("index", near_client, config)
     job.run(config, near_client)
     job.run(graph(tmp_path / "again", path), near_client)
     assert files_under(tmp_path / "out") == files_under(tmp_path / "again")
@@ -190,25 +182,20 @@ def test_an_unfinished_run_goes_on_with_the_same_snapshot(
 
 @pytest.mark.parametrize("field", ["uri", "place"])
 def test_a_journal_that_names_other_files(
-    near_client: distributed.Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, field: str
+    near_client: distributed.Client, tmp_path: Path, field: str
 ) -> None:
     rows = pa.table({"c1": list("abcde"), "c2": [{"c3": "x"}] * 5, "c4": range(5)})
     path = tmp_path / "lake"
     path.mkdir()
     write_mapped_delta(path, {"one.parquet": rows}, {"one.parquet": deletion_vector(path, [1], "u")})
     config = graph(tmp_path / "out", str(path), rhs="ev.item")
-    with monkeypatch.context() as patched:
-        fail_in("index_ids", patched)
-        with pytest.raises(StorageError, match="broken"):
-            job.run(config, near_client)
+    stopped_before("index", near_client, config)
     secret = str(tmp_path / "secret.parquet")
     (journal,) = tmp_path.glob("out/.etl-work-*/files-*/plan.json")
     step = json.loads(journal.read_text())
     plan = json.loads(step["result"])
     ranges = plan["ranges"]
     (ranges[0] if field == "uri" else ranges[0]["deletes"][0])[field] = secret
-    from etl.run.work import Step
-
     changed = Step.model_validate(step | {"result": json.dumps(plan)}).sealed()
     journal.write_text(changed.model_dump_json())
     with pytest.raises(FormatError, match=rf"names {secret}, which is none of this run's files"):

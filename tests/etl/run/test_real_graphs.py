@@ -15,7 +15,7 @@ from tests.etl.graphs import RawEdge, all_edges, check_entities, config_of
 DEBIAN = REPOSITORY / "demo" / "debian"
 
 
-def test_umls(client: distributed.Client, tmp_path: Path) -> None:
+def test_umls(near_client: distributed.Client, tmp_path: Path) -> None:
     """Tables without a header, one per split, whose relations are in a column."""
     rows = [line.split("\t") for line in (DATA / "pbg_v1_dyn" / "raw.tsv").read_text().splitlines()]
     splits = {"train": rows[:4000], "valid": rows[4000:4500], "test": rows[4500:]}
@@ -29,7 +29,7 @@ def test_umls(client: distributed.Client, tmp_path: Path) -> None:
         relations=[("all", "all", "all")],
         top={"input": str(tmp_path), "dynamic_relations": True},
     )
-    figures = job.run(config, client)
+    figures = job.run(config, near_client)
     assert figures["num_edges"] == {"train": 4000, "valid": 500, "test": 716}
     assert sum(figures["num_entities"]["all"]) == 135
     assert figures["num_relations"] == 46
@@ -44,7 +44,7 @@ def test_umls(client: distributed.Client, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_debian(client: distributed.Client, tmp_path: Path) -> None:
+def test_debian(near_client: distributed.Client, tmp_path: Path) -> None:
     between = [(name, "package", "package") for name in ("depends", "recommends", "suggests", "conflicts")]
     one_each = {"maintained_by": "maintainer", "in_section": "section"}
     config = config_of(
@@ -66,7 +66,7 @@ def test_debian(client: distributed.Client, tmp_path: Path) -> None:
         top={"input": str(DEBIAN)},
         holdout={"valid": 0.02, "test": 0.02},
     )
-    figures = job.run(config, client)
+    figures = job.run(config, near_client)
     table = pq.read_table(DEBIAN / "package_relations.parquet").to_pylist()
     expected = Counter(RawEdge("package", r["source"], r["relation"], "package", r["target"]) for r in table)
     for name, column in one_each.items():

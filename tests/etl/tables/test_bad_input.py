@@ -107,7 +107,7 @@ def test_settings_that_do_not_fit(settings: dict[str, Any], message: str) -> Non
     ],
 )
 def test_tables_that_cannot_become_a_graph(
-    client: distributed.Client,
+    near_client: distributed.Client,
     tmp_path: Path,
     table: dict[str, Any],
     columns: dict[str, Any],
@@ -119,7 +119,7 @@ def test_tables_that_cannot_become_a_graph(
     write_parquet(tmp_path / "t.parquet", 1, **({"l": ["a", "b"], "t": ["c", "d"]} | columns))
     config = config_of(tmp_path / "out", [TABLE | table], top={"input": str(tmp_path)}, **SHAPE)
     with pytest.raises(error, match=message):
-        job.run(config, client)
+        job.run(config, near_client)
     assert files_under(tmp_path) == {"t.parquet": (tmp_path / "t.parquet").read_bytes()}
 
 

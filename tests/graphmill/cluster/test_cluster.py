@@ -213,11 +213,9 @@ def test_the_environment_reaches_every_worker(monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.slow
-def test_workers_have_no_profiler() -> None:
+def test_workers_have_no_profiler(local_run: Client) -> None:
     """It may stop a worker forever (Python 3.11)."""
-    key = "distributed.worker.profile.enabled"
-    with dask.config.set({key: True}), cluster.connect("local[1]", ClusterConfig()) as client:
-        assert client.submit(dask.config.get, key).result() is False
+    assert local_run.submit(dask.config.get, "distributed.worker.profile.enabled").result() is False
 
 
 def test_the_variable_of_the_hdfs_driver_goes_before_the_setting(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -228,17 +226,17 @@ def test_the_variable_of_the_hdfs_driver_goes_before_the_setting(monkeypatch: py
 
 
 def works() -> None:
-    progress.tell("training", 1, 4, "edges", epoch="2/3", bucket="0,1")
-    time.sleep(60)
+    while True:  # until it is cancelled
+        progress.tell("training", 1, 4, "edges", epoch="2/3", bucket="0,1")
+        time.sleep(0.05)
 
 
 @pytest.mark.slow
-def test_the_dashboard_says_what_a_worker_works_on() -> None:
-    with cluster.connect("local[1]", ClusterConfig()) as client:
-        assert metric_of(client) == ""
-        task = client.submit(works)
-        wait_until(lambda: metric_of(client) == "training, epoch 2/3, bucket 0,1, done 25 %")
-        client.cancel([task])
+def test_the_dashboard_says_what_a_worker_works_on(local_run: Client) -> None:
+    assert metric_of(local_run) == ""
+    task = local_run.submit(works)
+    wait_until(lambda: metric_of(local_run) == "training, epoch 2/3, bucket 0,1, done 25 %")
+    local_run.cancel([task])
 
 
 def metric_of(client: Client) -> Any:

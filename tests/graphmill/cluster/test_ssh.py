@@ -74,20 +74,6 @@ def environment(name: str) -> str | None:
     return os.environ.get(name)
 
 
-@pytest.mark.slow
-def test_workers_come_by_ssh(ssh_host: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HADOOP_CONF_DIR", "/etc/hadoop/of-this-test")
-    with cluster.connect(f"ssh://{ssh_host}", ClusterConfig(num_workers=2)) as client:
-        assert len(cluster.worker_addresses(client)) == 2
-        pids = client.run(os.getpid).values()
-        assert os.getpid() not in pids
-        for variable, value in cluster.ENVIRONMENT.items():
-            assert client.submit(environment, variable).result() == value
-        assert client.submit(environment, "HADOOP_CONF_DIR").result() == "/etc/hadoop/of-this-test"
-    wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids))
-    wait_until(lambda: not found_in(remote_tmp(tmp_path), "**/*.pem"))
-
-
 # A worker logs its address, then this line, then joins the cluster.
 SLOW_TO_JOIN = (
     "import logging, time; dask_setup = lambda worker: logging.getLogger('distributed.worker').addFilter("
@@ -96,12 +82,22 @@ SLOW_TO_JOIN = (
 
 
 @pytest.mark.slow
-def test_workers_that_join_late_are_waited_for(ssh_host: str) -> None:
+def test_workers_come_by_ssh_and_are_waited_for(
+    ssh_host: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HADOOP_CONF_DIR", "/etc/hadoop/of-this-test")
     with (
         dask.config.set({"distributed.worker.preload": [SLOW_TO_JOIN]}),
         cluster.connect(f"ssh://{ssh_host}", ClusterConfig(num_workers=2)) as client,
     ):
         assert len(cluster.worker_addresses(client)) == 2
+        pids = client.run(os.getpid).values()
+        assert os.getpid() not in pids
+        for variable, value in cluster.ENVIRONMENT.items():
+            assert client.submit(environment, variable).result() == value
+        assert client.submit(environment, "HADOOP_CONF_DIR").result() == "/etc/hadoop/of-this-test"
+    wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids))
+    wait_until(lambda: not found_in(remote_tmp(tmp_path), "**/*.pem"))
 
 
 # Ends with its standard input.

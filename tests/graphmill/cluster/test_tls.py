@@ -81,11 +81,17 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
         pass
 
 
-def test_the_dashboard_is_on_loopback() -> None:
-    with cluster.connect("local[1]", ClusterConfig()) as client:
-        assert isinstance(client, Client)
-        server = client.cluster.scheduler.http_server
-        assert {socket.getsockname()[0] for socket in server._sockets.values()} == {"127.0.0.1"}
+@pytest.mark.slow
+def test_the_dashboard_is_on_loopback_and_made_when_somebody_looks(local_run: Client) -> None:
+    server = local_run.cluster.scheduler.http_server
+    assert {socket.getsockname()[0] for socket in server._sockets.values()} == {"127.0.0.1"}
+    applications = local_run.cluster.scheduler.http_application.applications
+    assert not any("/status" in getattr(each, "app_paths", ()) for each in applications)
+    link = local_run.dashboard_link
+    for url in (link, link, link.replace("/status", "/")):
+        with urlopen(url, timeout=300) as answer:
+            assert (answer.status, answer.url) == (200, link)
+            assert b"Dask" in answer.read()
 
 
 def test_the_address_of_the_dashboard_can_be_reached() -> None:
@@ -111,19 +117,6 @@ def test_a_dashboard_behind_a_proxy_has_the_address_that_the_user_configured() -
         Client(here) as client,
     ):
         assert re.fullmatch(r"/user/me/proxy/\d+/status", dashboard.address(client, is_here=True) or "")
-
-
-@pytest.mark.slow
-def test_the_dashboard_is_made_when_somebody_looks() -> None:
-    with cluster.connect("local[1]", ClusterConfig()) as client:
-        applications = client.cluster.scheduler.http_application.applications
-        assert not any("/status" in getattr(each, "app_paths", ()) for each in applications)
-        for _ in range(2):
-            with urlopen(client.dashboard_link, timeout=300) as answer:
-                assert (answer.status, answer.url) == (200, client.dashboard_link)
-                assert b"Dask" in answer.read()
-        with urlopen(client.dashboard_link.replace("/status", "/"), timeout=300) as answer:
-            assert answer.url == client.dashboard_link
 
 
 @pytest.mark.slow

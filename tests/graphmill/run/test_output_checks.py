@@ -90,8 +90,13 @@ def test_an_output_beside_or_below_tables_is_accepted(folder: Path, output: str,
     output_checks.check_outputs(settings(output, [path]), ALL)
 
 
-@pytest.mark.parametrize("place", STORES)
-@pytest.mark.parametrize("key", ["output", "entity_path", "edge_root", "checkpoint_path", "embedding_path"])
+@pytest.mark.parametrize(
+    ("key", "place"),
+    [
+        *zip(("output", "entity_path", "edge_root"), STORES, strict=True),
+        *(("checkpoint_path", STORES[0]), ("embedding_path", STORES[1])),
+    ],
+)
 def test_an_output_that_no_stage_can_write_is_refused(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], key: str, place: str
 ) -> None:

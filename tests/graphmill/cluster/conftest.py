@@ -1,0 +1,20 @@
+"""A cluster as a command starts it, for all tests that only look at it."""
+
+from collections.abc import Iterator
+
+import dask
+import pytest
+from distributed import Client
+
+from graphmill import cluster
+from graphmill.cluster import ClusterConfig
+
+
+@pytest.fixture(scope="package")
+def local_run() -> Iterator[Client]:
+    """A worker process, whose profiler a configuration of Dask has turned on."""
+    with (
+        dask.config.set({"distributed.worker.profile.enabled": True}),
+        cluster.connect("local[1]", ClusterConfig()) as client,
+    ):
+        yield client
