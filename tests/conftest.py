@@ -24,7 +24,13 @@ __all__ = ["finished_run", "hdfs", "hdfs_uri", "once", "triples", "yarn"]
 
 # The first example of a test may compile, start or import something; slow machines run the suite too.
 hypothesis.settings.register_profile(
-    "suite", max_examples=50, deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+    "suite",
+    max_examples=50,
+    deadline=None,
+    suppress_health_check=[
+        hypothesis.HealthCheck.too_slow,
+        hypothesis.HealthCheck.function_scoped_fixture,  # examples that share a folder overwrite its files
+    ],
 )
 hypothesis.settings.register_profile("nightly", hypothesis.settings.get_profile("suite"), max_examples=2500)
 hypothesis.settings.load_profile("suite")

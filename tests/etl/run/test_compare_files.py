@@ -33,7 +33,7 @@ def described(folder: Path, compare_files: str) -> tuple[Any, list[str]]:
 
 
 @given(st.binary(min_size=1, max_size=99), st.binary(min_size=1, max_size=99), st.booleans())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_a_file_is_the_same_by_time_or_by_content(first: bytes, second: bytes, is_later: bool) -> None:
     with tempfile.TemporaryDirectory() as name:
         folder, path = Path(name), Path(name, "t", "a.csv")

@@ -8,7 +8,7 @@ import distributed
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from etl import job
@@ -77,11 +77,7 @@ def raw_edges(config: Config, num_partitions: int) -> Counter[Any]:
 
 @pytest.mark.slow
 @given(rows=ROWS, num_partitions=st.integers(1, 3), tight=st.booleans())
-@settings(
-    max_examples=8,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)
+@settings(max_examples=8)
 def test_lists_come_back(
     near_client: distributed.Client, tmp_path: Path, rows: Rows, num_partitions: int, tight: bool
 ) -> None:

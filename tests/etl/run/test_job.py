@@ -9,7 +9,7 @@ import distributed
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from etl import job
@@ -27,11 +27,7 @@ from tests.etl.graphs import (
     write_parquet,
 )
 
-IN_A_WHILE = settings(
-    max_examples=15,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)
+IN_A_WHILE = settings(max_examples=8)
 RELATIONS = [
     ("follows", "user", "user"),
     ("bought", "user", "item"),

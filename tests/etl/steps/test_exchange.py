@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from etl.config import EtlConfig
@@ -44,7 +44,7 @@ def read(planned: Exchange) -> list[list[tuple[list[int], list[int]]]]:
 
 
 @given(LENGTHS, CUTS, st.integers(1, 70), st.integers(1, 300))
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(max_examples=60)
 def test_combined_files_change_nothing(
     tmp_path: Path, lengths: list[list[int]], cuts: set[int], max_opens: int, merge_bytes: int
 ) -> None:

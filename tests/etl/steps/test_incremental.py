@@ -8,7 +8,7 @@ import distributed
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from etl import job
@@ -52,11 +52,7 @@ def index_of(config: Config) -> dict[tuple[str, int], list[str]]:
     days=st.lists(st.lists(st.tuples(IDS, IDS), min_size=1, max_size=12), min_size=2, max_size=4),
     tight=st.booleans(),
 )
-@settings(
-    max_examples=6,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)
+@settings(max_examples=6)
 def test_each_day_keeps_old_ids_and_adds_new_ids(
     near_client: distributed.Client, tmp_path: Path, days: list[Pairs], tight: bool
 ) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import distributed
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from etl import job
@@ -18,7 +18,7 @@ ROWS = st.lists(st.tuples(NAMES, NAMES), min_size=1, max_size=40)
 
 @pytest.mark.slow
 @given(rows=ROWS, order=st.randoms(use_true_random=False), cut=st.integers(0, 40))
-@settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(max_examples=8)
 def test_rows_in_another_order(
     near_client: distributed.Client, tmp_path: Path, rows: list[tuple[str, str]], order: Any, cut: int
 ) -> None:

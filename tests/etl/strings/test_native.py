@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from etl.strings import native
@@ -16,7 +16,6 @@ def compiled(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.parametrize("dtype", [np.int32, np.uint64])
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(places=st.lists(st.integers(-1, 6), max_size=30))
 def test_values_are_taken(dtype: type[np.generic], places: list[int]) -> None:
     values = np.arange(7).astype(dtype) * dtype(3)
@@ -25,13 +24,11 @@ def test_values_are_taken(dtype: type[np.generic], places: list[int]) -> None:
     assert found.tolist() == values[np.array(places, int)].tolist()
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(places=st.lists(st.integers(0, 6), max_size=30))
 def test_places_are_counted(places: list[int]) -> None:
     assert count(np.array(places, np.int32), 8).tolist() == [places.count(n) for n in range(8)]
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(
     groups=st.lists(st.integers(NOWHERE, 4), max_size=30),
     heads=st.none() | st.lists(st.integers(0, 4), max_size=10).map(sorted),

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from etl.strings import hashing, native
@@ -14,8 +14,6 @@ from etl.strings.table import Distinct, distinct, new_table
 
 # Which bits the hash has.
 MASKS = {"all": (1 << 64) - 1, "the uppermost": 3 << 62, "the lowest": 7, "none": 0}
-
-same_patch = settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 
 
 @pytest.fixture(params=["compiled", "plain"], autouse=True)
@@ -40,7 +38,6 @@ def check(found: Distinct, code_N: Any, texts: list[str], seed: int) -> None:
     assert keys == sorted(set(keys))
 
 
-@same_patch
 @given(texts=st.lists(st.text("ab€\0", max_size=20), max_size=30), cut=st.integers(0, 30))
 def test_whatever_the_hash(weak_hash: None, texts: list[str], cut: int) -> None:
     column = pa.chunked_array([texts[:cut], texts[cut:]], pa.string())
@@ -59,7 +56,6 @@ def test_many_strings(num_distinct: int, rng: np.random.Generator) -> None:
     assert (np.diff(found.hashes.astype(object)) > 0).all()
 
 
-@same_patch
 @given(
     rows=st.lists(st.tuples(st.text("ab", max_size=3), st.integers(0, 2)), max_size=40),
     cut=st.integers(0, 40),

@@ -7,7 +7,7 @@ from typing import Any
 import distributed
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from etl import job
@@ -38,11 +38,7 @@ def edge_of(row: tuple[str, str, str]) -> RawEdge:
     duplicates=st.sampled_from(["keep", "drop"]),
     merge_bytes=st.sampled_from([1, 100, 1 << 20]),
 )
-@settings(
-    max_examples=12,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)
+@settings(max_examples=12)
 def test_filters(
     near_client: distributed.Client,
     tmp_path: Path,

@@ -345,7 +345,7 @@ FLOATS = st.lists(st.sampled_from([float("nan"), 1.0, 2.0, -0.0, None]), min_siz
     st.sampled_from(["==", "!=", "<", "<=", ">", ">=", "in", "not in"]),
     st.sampled_from([0, 1.0]),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_rows_with_nan_pass_whatever_the_statistics_say(
     first: list[float | None], second: list[float | None], operator: str, value: float
 ) -> None:

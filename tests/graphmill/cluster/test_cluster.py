@@ -266,15 +266,6 @@ def test_an_unknown_master(master: str) -> None:
         pass
 
 
-def test_log_lines_where_there_is_no_terminal(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level("INFO", "graphmill")
-    with progress.displayed():
-        for done in range(0, 101, 10):
-            progress.tell("reading", done, 100, "rows", file="x")
-    assert caplog.messages[-1].startswith("reading: 100 of 100 rows")
-    assert caplog.messages[-1].endswith("file x")
-
-
 @pytest.mark.slow
 def test_tasks_do_not_wait_for_ever_where_all_workers_are_lost() -> None:
     with (

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from graphmill.cluster import driver_log
@@ -12,7 +12,7 @@ from graphmill.errors import StorageError
 pieces = st.lists(st.tuples(st.sampled_from(driver_log.STREAMS), st.binary(max_size=30), st.booleans()))
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=30)
 @given(attempts=st.lists(pieces, min_size=1, max_size=2))
 def test_each_byte_is_shown_once(
     attempts: list[list[tuple[str, bytes, bool]]],

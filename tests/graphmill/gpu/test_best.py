@@ -12,7 +12,7 @@ from graphmill.gpu.reference import TILE
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(data=st.data())
 def test_best(data: st.DataObject) -> None:
     rng = np.random.default_rng(data.draw(st.integers(0, 1000)))

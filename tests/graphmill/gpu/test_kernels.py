@@ -14,7 +14,7 @@ pytest.importorskip("triton", reason="triton comes with torch's builds for CUDA"
 from graphmill.gpu import kernels
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-FEW = settings(max_examples=4, deadline=None)
+FEW = settings(max_examples=4)
 SHAPES = {
     "dimension": st.integers(1, 140),
     "num_queries": st.integers(1, 150),
