@@ -1,6 +1,7 @@
 """Commands in processes of their own, to be killed."""
 
 import os
+import resource
 import signal
 import subprocess
 from collections.abc import Iterator, Sequence
@@ -61,3 +62,14 @@ def _members(group: int) -> Iterator[psutil.Process]:
         with suppress(ProcessLookupError):
             if os.getpgid(each.pid) == group:
                 yield each
+
+
+@contextmanager
+def full_disk(num_bytes: int) -> Iterator[None]:
+    """No file that this process writes becomes longer, as on a full disk."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

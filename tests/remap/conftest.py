@@ -10,9 +10,9 @@ from tests.remap.saved import Cli, Tree, cli_on
 
 
 @pytest.fixture
-def cli(client: Client, monkeypatch: pytest.MonkeyPatch) -> Cli:
+def cli(near_client: Client, monkeypatch: pytest.MonkeyPatch) -> Cli:
     """`python -m remap ARGS` on the tests' cluster; its exit code."""
-    return cli_on(client, monkeypatch)
+    return cli_on(near_client, monkeypatch)
 
 
 @pytest.fixture

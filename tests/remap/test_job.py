@@ -15,10 +15,11 @@ from hypothesis import strategies as st
 from graphmill import config as configuration
 from graphmill import storage
 from graphmill.config import Config, from_mapping
-from graphmill.errors import ConfigError, FormatError, GraphMillError, NotFoundError
-from graphmill.formats import entity_counts, entity_index, pbg_checkpoint, remapped
+from graphmill.errors import ConfigError, FormatError, GraphMillError, NotFoundError, StorageError
+from graphmill.formats import entity_counts, entity_index, pbg_checkpoint
 from remap import job
 from tests import DATA
+from tests.processes import full_disk
 from tests.remap import graph
 from tests.remap.graph import COUNTS
 
@@ -30,11 +31,13 @@ def output(tmp_path: Path) -> str:
 
 @pytest.mark.parametrize("as_pbg", [False, True])
 @pytest.mark.parametrize("compression", ["none", "zstd"])
-def test_every_entity_under_its_raw_id(client: Client, output: str, as_pbg: bool, compression: str) -> None:
+def test_every_entity_under_its_raw_id(
+    near_client: Client, output: str, as_pbg: bool, compression: str
+) -> None:
     graph.write_entities(output, as_pbg=as_pbg)
     graph.write_checkpoint(output, version=3)
     config = graph.configured(output, batch_rows=2, compression=compression)
-    figures = job.run(config, client)
+    figures = job.run(config, near_client)
     assert graph.read_rows(config.embedding_path) == graph.expected_rows(version=3)
     assert sorted(graph.snapshot(config.embedding_path)) == [
         "_checksums.xxh128",
@@ -63,73 +66,73 @@ def test_every_entity_under_its_raw_id(client: Client, output: str, as_pbg: bool
     batch_rows=st.integers(1, 50),
 )
 def test_any_sizes_and_batches(
-    client: Client, tmp_path_factory: pytest.TempPathFactory, user: list[int], item: int, batch_rows: int
+    near_client: Client, tmp_path_factory: pytest.TempPathFactory, user: list[int], item: int, batch_rows: int
 ) -> None:
     output = str(tmp_path_factory.mktemp("sizes"))
     counts = {"user": user, "item": [item]}
     graph.write_entities(output, counts)
     graph.write_checkpoint(output, counts)
     config = graph.configured(output, counts, batch_rows=batch_rows)
-    job.run(config, client)
+    job.run(config, near_client)
     assert graph.read_rows(config.embedding_path) == graph.expected_rows(counts)
 
 
-def test_selected_types_only(client: Client, output: str) -> None:
+def test_selected_types_only(near_client: Client, output: str) -> None:
     graph.write_entities(output)
     graph.write_checkpoint(output)
     config = graph.configured(output, entity_types=["item"])
-    assert job.run(config, client)["num_rows"] == 3
+    assert job.run(config, near_client)["num_rows"] == 3
     assert {key for key, _ in graph.read_rows(config.embedding_path)} == {"item"}
 
 
-def test_new_output_replaces_the_old(client: Client, output: str) -> None:
+def test_new_output_replaces_the_old(near_client: Client, output: str) -> None:
     graph.write_entities(output)
     graph.write_checkpoint(output)
     config = graph.configured(output)
-    job.run(config, client)
+    job.run(config, near_client)
     storage.write_marker(config.embedding_path, {})
     graph.write_checkpoint(output, version=2)
-    job.run(config, client)
+    job.run(config, near_client)
     assert graph.read_rows(config.embedding_path) == graph.expected_rows(version=2)
     assert [path.name for path in Path(output).iterdir() if path.name.startswith(".")] == []
 
 
-def test_preserved_version(client: Client, output: str) -> None:
+def test_preserved_version(near_client: Client, output: str) -> None:
     graph.write_entities(output)
     graph.write_checkpoint(output, version=1, preserve_epoch=0)
     graph.write_checkpoint(output, version=2)
     config = graph.configured(output, checkpoint_version=1)
-    assert job.run(config, client)["checkpoint_version"] == 1
+    assert job.run(config, near_client)["checkpoint_version"] == 1
     assert graph.read_rows(config.embedding_path) == graph.expected_rows(version=1)
 
 
-def test_global_embedding_is_added_to_its_type(client: Client, output: str) -> None:
+def test_global_embedding_is_added_to_its_type(near_client: Client, output: str) -> None:
     global_D = torch.tensor([1.0, -2.0, 0.5, 0.0])
     graph.write_entities(output)
     graph.write_checkpoint(output, state={"global_embs.emb_user": global_D})
     config = graph.configured(output, batch_rows=2)
-    job.run(config, client)
+    job.run(config, near_client)
     for (entity_type, raw_id), vector in graph.read_rows(config.embedding_path).items():
         bare = np.array(graph.expected_rows()[entity_type, raw_id], np.float32)
         expected = bare + global_D.numpy() if entity_type == "user" else bare
         np.testing.assert_array_equal(np.array(vector, np.float32), expected)
 
 
-def test_global_embedding_of_another_dimension(client: Client, output: str) -> None:
+def test_global_embedding_of_another_dimension(near_client: Client, output: str) -> None:
     graph.write_entities(output)
     graph.write_checkpoint(output, state={"global_embs.emb_user": torch.ones(5)})
     with pytest.raises(FormatError, match=r"model\.v1\.h5: global embedding of 'user': expected dimension 4"):
-        job.run(graph.configured(output), client)
+        job.run(graph.configured(output), near_client)
 
 
-def test_same_bytes_again(client: Client, tmp_path: Path) -> None:
+def test_same_bytes_again(near_client: Client, tmp_path: Path) -> None:
     snapshots = []
     for name in ("one", "two"):
         output = str(tmp_path / name)
         graph.write_entities(output)
         graph.write_checkpoint(output)
         config = graph.configured(output, batch_rows=3)
-        job.run(config, client)
+        job.run(config, near_client)
         snapshots.append(graph.snapshot(config.embedding_path))
     assert snapshots[0] == snapshots[1]
 
@@ -198,7 +201,7 @@ def _foreign_file(config: Config) -> None:
     Path(config.embedding_path, "item", "thesis.tex").write_text("years of work")
 
 
-def test_a_changed_dimension_is_told(client: Client, output: str) -> None:
+def test_a_changed_dimension_is_told(near_client: Client, output: str) -> None:
     graph.write_entities(output)
     graph.write_checkpoint(output)
     config = graph.configured(output)
@@ -207,7 +210,7 @@ def test_a_changed_dimension_is_told(client: Client, output: str) -> None:
     with pytest.raises(
         FormatError, match=r"expected dimension 6 .*found 4\nchanged since .*: dimension: 4 -> 6; "
     ):
-        job.run(wide, client)
+        job.run(wide, near_client)
 
 
 @pytest.mark.parametrize(
@@ -230,7 +233,7 @@ def test_a_changed_dimension_is_told(client: Client, output: str) -> None:
     ],
 )  # fmt: skip
 def test_what_does_not_fit_changes_nothing(
-    client: Client,
+    near_client: Client,
     output: str,
     damage: Callable[[Config], None],
     error: type[GraphMillError],
@@ -239,18 +242,18 @@ def test_what_does_not_fit_changes_nothing(
     graph.write_entities(output)
     graph.write_checkpoint(output)
     config = graph.configured(output, batch_rows=2)
-    job.run(config, client)
+    job.run(config, near_client)
     graph.write_checkpoint(output, version=2)
     damage(config)
     before = graph.snapshot(config.embedding_path)
     with pytest.raises(error, match=message) as raised:
-        job.run(config, client)
+        job.run(config, near_client)
     assert raised.value.exit_code == 2
     assert graph.snapshot(config.embedding_path) == before
 
 
 @pytest.mark.parametrize("as_pbg", [False, True])
-def test_a_raw_id_that_comes_twice(client: Client, output: str, as_pbg: bool) -> None:
+def test_a_raw_id_that_comes_twice(near_client: Client, output: str, as_pbg: bool) -> None:
     """The duplicates are in different batches, each of which is valid."""
     graph.write_entities(output, as_pbg=as_pbg)
     graph.write_checkpoint(output)
@@ -265,22 +268,22 @@ def test_a_raw_id_that_comes_twice(client: Client, output: str, as_pbg: bool) ->
     place = r"user_0\.json" if as_pbg else r"user/part-00000\.parquet"
     told = rf"{place}: raw id '{ids[0]}' stands in row 0 and in row {len(ids) - 1}; expected each once"
     with pytest.raises(FormatError, match=told):
-        job.run(config, client)
+        job.run(config, near_client)
     assert not storage.exists(config.embedding_path)
 
 
-def test_names_of_pbg_that_are_too_few(client: Client, output: str) -> None:
+def test_names_of_pbg_that_are_too_few(near_client: Client, output: str) -> None:
     graph.write_entities(output, as_pbg=True)
     graph.write_checkpoint(output)
     config = graph.configured(output)
     entity_counts.write_entity_names(config.entity_path, "user", 2, ["a", "b"])
     message = r"entity_names_user_2\.json has 2 raw ids, but .*embeddings_user_2\.v1\.h5 has 7 rows"
     with pytest.raises(FormatError, match=message):
-        job.run(config, client)
+        job.run(config, near_client)
     assert not storage.exists(config.embedding_path)
     storage.delete(entity_counts.names_uri(config.entity_path, "user", 2))
     with pytest.raises(NotFoundError, match=r"entity_names_user_2\.json"):
-        job.run(config, client)
+        job.run(config, near_client)
     assert not storage.exists(config.embedding_path)
 
 
@@ -296,16 +299,16 @@ def test_names_of_pbg_that_are_too_few(client: Client, output: str) -> None:
     ],
 )  # fmt: skip
 def test_settings_that_are_wrong(
-    client: Client, output: str, section: dict[str, object], message: str
+    near_client: Client, output: str, section: dict[str, object], message: str
 ) -> None:
     graph.write_entities(output)
     graph.write_checkpoint(output)
     with pytest.raises(ConfigError, match=message):
-        job.run(graph.configured(output, **section), client)
+        job.run(graph.configured(output, **section), near_client)
     assert not storage.exists(graph.configured(output).embedding_path)
 
 
-def test_half_a_version_is_not_remapped(client: Client, output: str) -> None:
+def test_half_a_version_is_not_remapped(near_client: Client, output: str) -> None:
     graph.write_entities(output)
     graph.write_checkpoint(output)
     config = graph.configured(output, checkpoint_version=2)
@@ -313,7 +316,7 @@ def test_half_a_version_is_not_remapped(client: Client, output: str) -> None:
     path = config.checkpoint_path
     pbg_checkpoint.write_embeddings(path, "user", 0, 2, rows, None, {}, graph.ITERATION)
     with pytest.raises(ConfigError, match="no complete version 2"):
-        job.run(config, client)
+        job.run(config, near_client)
 
 
 def test_fingerprint_tells_what_matters(output: str) -> None:
@@ -330,7 +333,7 @@ def test_fingerprint_tells_what_matters(output: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["pbg_v1_dyn", "pbg_v1_static"])
-def test_what_pbg_exports(client: Client, tmp_path: Path, name: str) -> None:
+def test_what_pbg_exports(near_client: Client, tmp_path: Path, name: str) -> None:
     golden = DATA / name
     trained = json.loads((golden / "checkpoint" / "config.json").read_text())
     places = {
@@ -338,7 +341,7 @@ def test_what_pbg_exports(client: Client, tmp_path: Path, name: str) -> None:
         for key, folder in (("entity_path", "entities"), ("checkpoint_path", "checkpoint"))
     }
     raw = trained | places | {"embedding_path": str(tmp_path / "embeddings")}
-    figures = job.run(configuration.from_mapping(raw), client)
+    figures = job.run(configuration.from_mapping(raw), near_client)
     assert figures["raw_ids_from"] == "entity_names"
     found = {raw_id: vector for (_, raw_id), vector in graph.read_rows(tmp_path / "embeddings").items()}
     lines = (golden / "entities.tsv").read_text().splitlines()
@@ -348,20 +351,17 @@ def test_what_pbg_exports(client: Client, tmp_path: Path, name: str) -> None:
     assert len(exported) == 135
 
 
-@pytest.mark.slow
-@pytest.mark.hdfs
-def test_on_hdfs_the_same_bytes(client: Client, tmp_path: Path, hdfs_uri: str) -> None:
-    local, remote = graph.configured(str(tmp_path)), graph.configured(hdfs_uri)
-    for config, output in ((local, str(tmp_path)), (remote, hdfs_uri)):
-        graph.write_entities(output)
-        graph.write_checkpoint(output)
-        job.run(config, client)
-        job.run(config, client)  # replaces what the first run wrote
-    expected = graph.snapshot(local.embedding_path)
-    entries = [each for each in storage.list_dir(remote.embedding_path, recursive=True) if not each.is_dir]
-    found = {
-        each.uri.removeprefix(remote.embedding_path + "/"): storage.read_bytes(each.uri) for each in entries
-    }
-    assert len(expected) == sum(len(each) for each in COUNTS.values()) + 1  # and their checksums
-    assert found == expected
-    assert remapped.shape_of(remote.embedding_path, "user", 2) == (7, 4)
+def test_a_full_disk_leaves_the_earlier_tables(near_client: Client, output: str) -> None:
+    counts = {"user": [2000] * 2, "item": [3]}
+    config = graph.configured(output, counts, batch_rows=20)
+    graph.write_entities(output, counts)
+    graph.write_checkpoint(output, counts)
+    job.run(config, near_client)
+    before = graph.snapshot(config.embedding_path)
+    graph.write_checkpoint(output, counts, version=2)
+    with full_disk(60_000), pytest.raises(StorageError, match=r"/part-.*: cannot write: .*File too large"):
+        job.run(config, near_client)
+    assert graph.snapshot(config.embedding_path) == before
+    job.run(config, near_client)
+    assert graph.read_rows(config.embedding_path) == graph.expected_rows(counts, version=2)
+    assert [path.name for path in Path(output).iterdir() if path.name.startswith(".")] == []

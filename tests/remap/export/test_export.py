@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from distributed import Client
 
-from graphmill import cluster, report, storage
+from graphmill import report, storage
 from graphmill.library.run import Run
 from remap.export import job
 from remap.export.job import Wish
@@ -116,14 +116,16 @@ def test_hostile_notes_do_not_spoil_a_report(tmp_path: Path, world: World, expor
 
 
 @pytest.mark.parametrize("precision", ["float16", "int8", "pq"])
-def test_the_loss_is_that_of_the_files(tmp_path: Path, world: World, client: Client, precision: Any) -> None:
+def test_the_loss_is_that_of_the_files(
+    tmp_path: Path, world: World, near_client: Client, precision: Any
+) -> None:
     """The vectors that a reader gets, in a checkpoint of their own: `evaluate` says the same of them."""
     from graphmill.formats import pbg_checkpoint
     from tests.remap.graph import ITERATION
     from train.evaluation.evaluate import evaluate
 
     wish = Wish(precision, "npy", ("item",), num_bytes=3 if precision == "pq" else None)
-    loss = job.run(world.config, wish, str(tmp_path / "out"), client)["loss"]
+    loss = job.run(world.config, wish, str(tmp_path / "out"), near_client)["loss"]
     exact = evaluate(world.config)["metrics"]
     assert {key: exact[key] for key in loss["exact"]} == loss["exact"]
     assert {each.name for each in (tmp_path / "out").iterdir() if each.is_dir()} == {"item"}
@@ -141,7 +143,7 @@ def test_the_loss_is_that_of_the_files(tmp_path: Path, world: World, client: Cli
     assert {key: decoded[key] for key in loss["decoded"]} == loss["decoded"]
 
 
-def test_a_preserved_version(tmp_path: Path, world: World, client: Client) -> None:
+def test_a_preserved_version(tmp_path: Path, world: World, near_client: Client) -> None:
     """Vectors of another version than the last, and its loss."""
     from graphmill import config as configuration
     from graphmill.formats import pbg_checkpoint
@@ -159,27 +161,29 @@ def test_a_preserved_version(tmp_path: Path, world: World, client: Client) -> No
     pbg_checkpoint.write_model(path, 2, parameters, None, world.config.pbg(), ITERATION)
     pbg_checkpoint.commit(path, 2, preserve_epoch=None)
     config = configuration.load(str(tmp_path / "run/run.json"), ["remap.checkpoint_version=1"])
-    figures = job.run(config, Wish("int8"), str(tmp_path / "out"), client)
+    figures = job.run(config, Wish("int8"), str(tmp_path / "out"), near_client)
     assert_close(read(tmp_path / "out", "item"), expected(world, "item"), "int8")
     assert figures["checkpoint_version"] == 1
     assert figures["loss"]["exact"]["mrr"] == first
 
 
-def test_other_edges_to_rank_are_another_export(tmp_path: Path, world: World, client: Client) -> None:
+def test_other_edges_to_rank_are_another_export(tmp_path: Path, world: World, near_client: Client) -> None:
     from graphmill.formats.edge_buckets import bucket_uri
     from graphmill.vocab import Bucket
 
-    before = job.run(world.config, Wish("int8"), str(tmp_path / "out"), client)["loss"]["num_edges"]
+    before = job.run(world.config, Wish("int8"), str(tmp_path / "out"), near_client)["loss"]["num_edges"]
     test = world.config.split_path("test")
     other = bucket_uri(world.config.split_path("train"), Bucket(0, 0))
     Path(bucket_uri(test, Bucket(0, 0))).write_bytes(Path(other).read_bytes())
-    assert job.run(world.config, Wish("int8"), str(tmp_path / "out"), client)["loss"]["num_edges"] != before
+    assert (
+        job.run(world.config, Wish("int8"), str(tmp_path / "out"), near_client)["loss"]["num_edges"] != before
+    )
 
 
-def test_coarse_codes_lose_and_say_so(tmp_path: Path, client: Client) -> None:
+def test_coarse_codes_lose_and_say_so(tmp_path: Path, near_client: Client) -> None:
     world = write_world(tmp_path / "run", counts={"user": [900], "item": [1200]})
-    job.run(world.config, Wish("pq", num_bytes=3), str(tmp_path / "coarse"), client)
-    job.run(world.config, Wish("int8"), str(tmp_path / "int8"), client)
+    job.run(world.config, Wish("pq", num_bytes=3), str(tmp_path / "coarse"), near_client)
+    job.run(world.config, Wish("int8"), str(tmp_path / "int8"), near_client)
     coarse, fine = (json.loads((tmp_path / each / "_export.json").read_text()) for each in ("coarse", "int8"))
     assert coarse["loss"]["exact"] == fine["loss"]["exact"]
     assert abs(fine["loss"]["mrr_loss"]) < 0.01
@@ -215,10 +219,10 @@ def test_faiss(tmp_path: Path, export: Export, precision: str, comparator: str) 
     assert near.shape == (1, 30)
 
 
-def test_faiss_decodes_as_the_codec_does(tmp_path: Path, client: Client) -> None:
+def test_faiss_decodes_as_the_codec_does(tmp_path: Path, near_client: Client) -> None:
     """Pieces of unequal length (D = 6, 4 codes): the index pads them, and gives back what was measured."""
     world = write_world(tmp_path / "run", counts={"user": [20], "item": [700]})
-    job.run(world.config, Wish("pq", "faiss", num_bytes=4), str(tmp_path / "out"), client)
+    job.run(world.config, Wish("pq", "faiss", num_bytes=4), str(tmp_path / "out"), near_client)
     index = faiss.read_index(str(tmp_path / "out/item/vectors.faiss"))
     table = np.load(tmp_path / "out/item/_centroids.npy").astype(np.float32)
     rows = index.reconstruct_n(0, 700)
@@ -267,11 +271,11 @@ def test_projector(tmp_path: Path, world: World, export: Export) -> None:
 )
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_the_formulas_of_the_model_score(
-    tmp_path: Path, client: Client, operator: str, comparator: str, dynamic: bool
+    tmp_path: Path, near_client: Client, operator: str, comparator: str, dynamic: bool
 ) -> None:
     """`_model.json` and `_relations.parquet` suffice to score an edge as the model does."""
     world = write_world(tmp_path / "run", operator=operator, comparator=comparator, dynamic=dynamic)
-    job.run(world.config, Wish(), str(tmp_path / "out"), client)
+    job.run(world.config, Wish(), str(tmp_path / "out"), near_client)
     model = json.loads((tmp_path / "out/_model.json").read_text())
     vectors = {name: read(tmp_path / "out", name) for name in ("user", "item")}
     relation = model["relations"][0]
@@ -331,51 +335,10 @@ def test_ids_with_white_space(tmp_path: Path, export: Export, raw_id: str, capsy
     assert next(iter(read(tmp_path / "tables", "user"))) == raw_id
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--types", "user,shop"], "--types: 'shop' is not among the entities: user, item"),
-        (["--format", "word2vec", "--precision", "pq"], "holds float32 and float16, not --precision pq"),
-        (["--pq-bytes", "8"], "--pq-bytes: has no effect without --precision pq"),
-        (["--limit", "8"], "--limit: has no effect without --format tensorboard-projector"),
-        (["--escape-ids", "--format", "npy"], "--escape-ids: has no effect without --format word2vec"),
-        (["--checkpoint-version", "7"], "no complete version 7"),
-        (["--precision", "int4"], "int4"),
-    ],
-)
-def test_wrong_wishes(
-    tmp_path: Path, world: World, export: Export, arguments: list[str], message: str, capsys: Any
-) -> None:
-    assert export(tmp_path / "run", *arguments, "--to", tmp_path / "out") == 2
-    assert message in capsys.readouterr().err
-    assert [each.name for each in tmp_path.iterdir()] == ["run"]
-
-
-def test_other_files_are_not_replaced(tmp_path: Path, world: World, export: Export, capsys: Any) -> None:
-    (tmp_path / "out").mkdir()
-    (tmp_path / "out/thesis.txt").write_text("mine")
-    assert export(tmp_path / "run", "--to", tmp_path / "out") == 2
-    assert "thesis.txt" in capsys.readouterr().err
-    assert snapshot(tmp_path / "out") == {"thesis.txt": b"mine"}
-
-
 def test_cos_with_lengths_that_matter(tmp_path: Path, export: Export, capsys: Any) -> None:
     write_world(tmp_path / "run", comparator="cos", operator="translation")
     assert export(tmp_path / "run", "--format", "faiss", "--to", tmp_path / "out") == 2
     assert "the operator translation needs their lengths" in capsys.readouterr().err
-
-
-def test_a_damaged_part_ends_with_one_error(
-    tmp_path: Path, world: World, export: Export, capsys: Any
-) -> None:
-    assert export(tmp_path / "run", "--to", tmp_path / "out") == 0
-    before = snapshot(tmp_path / "out")
-    part = tmp_path / "run/entities/entity_index/item/part-00000.parquet"
-    part.write_bytes(part.read_bytes()[:-5] + b"wrong")
-    assert export(tmp_path / "run", "--format", "npy", "--to", tmp_path / "out") == 2
-    assert "part-00000.parquet" in capsys.readouterr().err
-    assert snapshot(tmp_path / "out") == before
-    assert [each.name for each in tmp_path.iterdir() if "tmp-" in each.name] == []
 
 
 def test_no_loss_where_there_is_nothing_to_rank(tmp_path: Path, export: Export) -> None:
@@ -388,39 +351,62 @@ def test_no_loss_where_there_is_nothing_to_rank(tmp_path: Path, export: Export) 
     assert loss == {"not_measured": "--no-loss"}
 
 
-def test_a_finished_export_is_not_made_again(tmp_path: Path, world: World, client: Client) -> None:
+def test_a_finished_export_is_not_made_again(tmp_path: Path, world: World, near_client: Client) -> None:
     to, wish = tmp_path / "out", Wish("int8")
-    first = job.run(world.config, wish, str(to), client)
+    first = job.run(world.config, wish, str(to), near_client)
     stamp = (to / "_export.json").stat().st_mtime_ns
-    assert job.run(world.config, wish, str(to), client) == first
+    assert job.run(world.config, wish, str(to), near_client) == first
     assert (to / "_export.json").stat().st_mtime_ns == stamp
-    job.run(world.config, Wish("pq", "npy"), str(to), client)  # replaces the other
+    job.run(world.config, Wish("pq", "npy"), str(to), near_client)  # replaces the other
     assert sorted(path.name for path in (to / "item").iterdir())[0] == "_centroids.npy"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("wish", [Wish("int8"), Wish("pq", "arrow"), Wish("float16", "word2vec")])
-def test_one_worker_and_two_write_the_same(tmp_path: Path, client: Client, wish: Wish) -> None:
+def test_one_worker_and_two_write_the_same(tmp_path: Path, near_client: Client, wish: Wish) -> None:
     world = write_world(tmp_path / "run", counts={"user": [1000, 1400], "item": [30]})
-    job.run(world.config, wish, str(tmp_path / "two"), client)
-    with cluster.connect("local[1]", cluster.ClusterConfig()) as alone:
+    job.run(world.config, wish, str(tmp_path / "two"), near_client)
+    with Client(processes=False, n_workers=1, threads_per_worker=1, dashboard_address=":0") as alone:
         job.run(world.config, wish, str(tmp_path / "one"), alone)
     assert snapshot(tmp_path / "two") == snapshot(tmp_path / "one")
 
 
+def test_pieces_of_another_wish_are_not_gone_on_with(
+    tmp_path: Path, world: World, near_client: Client
+) -> None:
+    (tmp_path / ".out.tmp-0123456789ab/_work").mkdir(parents=True)
+    (tmp_path / ".out.tmp-0123456789ab/_work/user-0.json").write_text("{}")
+    for name in ("out", "fresh"):
+        job.run(world.config, Wish("int8"), str(tmp_path / name), near_client)
+    assert snapshot(tmp_path / "out") == snapshot(tmp_path / "fresh")
+    assert not list(tmp_path.glob(".out*"))
+
+
 @pytest.mark.hdfs
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "file_format", ["parquet", "npy", "arrow", "faiss", "word2vec", "tensorboard-projector"]
-)
-def test_on_hdfs_the_same_bytes(tmp_path: Path, client: Client, hdfs_uri: str, file_format: str) -> None:
-    precision = "float16" if file_format in ("word2vec", "tensorboard-projector") else "int8"
-    wish, found = Wish(precision, file_format), {}
-    for root in (str(tmp_path), hdfs_uri):
-        world = write_world(f"{root}/run", num_partitions=3)
-        job.check(world.config, wish, f"{root}/out")
-        job.run(world.config, wish, f"{root}/out", client)
-        files = [each.uri for each in storage.list_dir(f"{root}/out", recursive=True) if not each.is_dir]
-        found[root] = {uri.removeprefix(root): storage.read_bytes(uri) for uri in files}
-        found[root].pop("/out/_SUCCESS")  # names the inputs
-    assert found[str(tmp_path)] == found[hdfs_uri]
+def test_goes_on_where_it_was_stopped(
+    near_client: Client, monkeypatch: pytest.MonkeyPatch, hdfs_uri: str
+) -> None:
+    """Ctrl-C after the pieces: the next run has the same files, with the times of the first."""
+    world, wish = write_world(f"{hdfs_uri}/run", num_partitions=3), Wish("pq", is_measured=False)
+
+    def stop(*_: object) -> int:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(job, "write_relation_parameters", stop)
+        with pytest.raises(KeyboardInterrupt):
+            job.run(world.config, wish, f"{hdfs_uri}/out", near_client)
+    (work,) = [uri for uri in storage.list_hidden(hdfs_uri) if storage.name(uri).startswith(".out.tmp-")]
+    before = _times(work)
+    assert len([each for each in before if "part-" in each]) == 6
+    job.run(world.config, wish, f"{hdfs_uri}/out", near_client)
+    after = _times(f"{hdfs_uri}/out")
+    assert {each: time for each, time in before.items() if "_work" not in each}.items() <= after.items()
+    assert storage.list_hidden(hdfs_uri) == []
+
+
+def _times(folder: str) -> dict[str, int]:
+    return {
+        each.uri.removeprefix(folder): each.mtime_ns
+        for each in storage.list_dir(folder, recursive=True)
+        if not each.is_dir
+    }

@@ -30,9 +30,9 @@ def world(tmp_path: Path) -> World:
     return write_world(tmp_path / "run", counts=COUNTS)
 
 
-def exported(tmp_path: Path, world: World, client: Client, precision: Any, file_format: str) -> Path:
+def exported(tmp_path: Path, world: World, near_client: Client, precision: Any, file_format: str) -> Path:
     to = tmp_path / f"{precision}-{file_format}"
-    job.run(world.config, Wish(precision, file_format, is_measured=False), str(to), client)
+    job.run(world.config, Wish(precision, file_format, is_measured=False), str(to), near_client)
     return to
 
 
@@ -49,9 +49,9 @@ def stored(frame: pd.DataFrame) -> tuple[list[str], np.ndarray]:
 
 @pytest.mark.parametrize("precision", ["float32", "float16", "int8", "pq"])
 def test_pandas_duckdb_and_polars_read_the_same(
-    tmp_path: Path, world: World, client: Client, precision: str
+    tmp_path: Path, world: World, near_client: Client, precision: str
 ) -> None:
-    folder = exported(tmp_path, world, client, precision, "parquet") / "user"
+    folder = exported(tmp_path, world, near_client, precision, "parquet") / "user"
     ids, rows = stored(pd.read_parquet(folder))
     assert ids == [world.name("user", number) for number in range(70)]
     if precision in ("float32", "float16"):
@@ -73,11 +73,11 @@ def test_pandas_duckdb_and_polars_read_the_same(
 
 
 @pytest.mark.slow
-def test_parquet_java_reads_every_row(tmp_path: Path, world: World, client: Client) -> None:
+def test_parquet_java_reads_every_row(tmp_path: Path, world: World, near_client: Client) -> None:
     if reason := jars.why_not():
         pytest.skip(f"no parquet-java: {reason}")
     paths = {
-        precision: exported(tmp_path, world, client, precision, "parquet") / "item/part-00000.parquet"
+        precision: exported(tmp_path, world, near_client, precision, "parquet") / "item/part-00000.parquet"
         for precision in ("float32", "float16", "int8", "pq")
     }
     for num_shares in (1, 4):
@@ -93,26 +93,26 @@ def test_parquet_java_reads_every_row(tmp_path: Path, world: World, client: Clie
             assert np.array_equal(numbers, wanted.astype(np.float32))
 
 
-def test_numpy_maps_and_torch_takes_it(tmp_path: Path, world: World, client: Client) -> None:
+def test_numpy_maps_and_torch_takes_it(tmp_path: Path, world: World, near_client: Client) -> None:
     import torch
 
-    folder = exported(tmp_path, world, client, "float16", "npy")
+    folder = exported(tmp_path, world, near_client, "float16", "npy")
     mapped = np.load(folder / "item/part-00000.npy", mmap_mode="c")
     assert isinstance(mapped, np.memmap)
     assert mapped.dtype == np.float16
     assert torch.from_numpy(mapped).shape == (500, 6)
 
 
-def test_gensim_reads_word2vec(tmp_path: Path, world: World, client: Client) -> None:
-    path = exported(tmp_path, world, client, "float32", "word2vec") / "user/vectors.txt"
+def test_gensim_reads_word2vec(tmp_path: Path, world: World, near_client: Client) -> None:
+    path = exported(tmp_path, world, near_client, "float32", "word2vec") / "user/vectors.txt"
     found = KeyedVectors.load_word2vec_format(str(path))
     count = sum(COUNTS["user"])
     assert found.index_to_key == [world.name("user", number) for number in range(count)]
     assert np.array_equal(found.vectors, world.vectors["user"][:count])
 
 
-def test_tensorboard_finds_the_projector_s_files(tmp_path: Path, world: World, client: Client) -> None:
-    folder = exported(tmp_path, world, client, "float32", "tensorboard-projector")
+def test_tensorboard_finds_the_projector_s_files(tmp_path: Path, world: World, near_client: Client) -> None:
+    folder = exported(tmp_path, world, near_client, "float32", "tensorboard-projector")
     command = ["-m", "tensorboard.main", "--logdir", folder, "--port", "0", "--load_fast", "false"]
     with subprocess.Popen([sys.executable, *command], stderr=subprocess.PIPE, text=True) as board:
         assert board.stderr is not None
@@ -146,7 +146,7 @@ def test_tensorboard_finds_the_projector_s_files(tmp_path: Path, world: World, c
 )
 def test_a_vector_store_finds_the_nearest(
     tmp_path: Path,
-    client: Client,
+    near_client: Client,
     script: str,
     package: str,
     precision: str,
@@ -157,7 +157,7 @@ def test_a_vector_store_finds_the_nearest(
     if find_spec(package) is None:
         pytest.skip(f"no {package}: pip install 'graphmill[stores]'")
     world = write_world(tmp_path / "run", counts=COUNTS, comparator=comparator)
-    folder = exported(tmp_path, world, client, precision, file_format)
+    folder = exported(tmp_path, world, near_client, precision, file_format)
     decoded = read(folder, "item")
     ids, rows = list(decoded), np.stack(list(decoded.values())).astype(np.float64)
     asked = rows[17]
@@ -183,8 +183,8 @@ def test_a_vector_store_finds_the_nearest(
     assert len(set(found)) == 5
 
 
-def test_the_reader_of_the_examples(tmp_path: Path, world: World, client: Client) -> None:
-    folder = exported(tmp_path, world, client, "pq", "parquet")
+def test_the_reader_of_the_examples(tmp_path: Path, world: World, near_client: Client) -> None:
+    folder = exported(tmp_path, world, near_client, "pq", "parquet")
     command = [sys.executable, str(REPOSITORY / "examples/read_export.py"), str(folder), "user"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=True)
     assert done.stdout.startswith("user-00000ß\t[")

@@ -16,7 +16,6 @@ import pytest
 from distributed import Client
 
 from etl import whole_rows
-from graphmill import storage
 from graphmill.errors import ClusterError
 from graphmill.formats import remapped
 from remap.features import job
@@ -151,14 +150,14 @@ def test_forms_of_tables(
 
 @pytest.mark.parametrize("components", [None, 3])
 def test_rows_do_not_depend_on_the_memory(
-    tmp_path: Path, world: World, client: Client, rng: np.random.Generator, components: int | None
+    tmp_path: Path, world: World, near_client: Client, rng: np.random.Generator, components: int | None
 ) -> None:
     path = tmp_path / "orders.parquet"
     pq.write_table(orders(world, rng, 500), path, row_group_size=100)
     table = table_to_read(world, path)
     for name, memory_bytes in (("large", 1 << 28), ("small", 1)):
         request = Request({"customer": "user"}, components, memory_bytes=memory_bytes)
-        job.run(world.config, request, table, str(tmp_path / name), client)
+        job.run(world.config, request, table, str(tmp_path / name), near_client)
     assert read(tmp_path / "large").equals(read(tmp_path / "small"))
     assert pq.ParquetFile(tmp_path / "small/part-00000.parquet").num_row_groups >= 100
 
@@ -302,43 +301,6 @@ def test_columns_that_folders_name(tmp_path: Path, world: World, features: Featu
     assert read(tmp_path / "out")["day"].to_pylist() == ["01", "02"]
 
 
-WRONG: dict[str, tuple[list[str], str]] = {
-    "type": (["--column", "c", "--type", "shop"], "--type: expected one of user, item, found 'shop'"),
-    "column": (["--column", "x", "--type", "user"], "--column: expected one of c, vector, n, found 'x'"),
-    "no type": (["--column", "c"], "--type: missing; the run has user, item"),
-    "components": (
-        ["--column", "c", "--type", "user", "--components", "7"],
-        "--components: expected 6 at most, the length of the vectors of 'user', found 7",
-    ),
-    "twice": (["--column", "c", "--type", "user"], "two columns named 'vector'"),
-    "others": (["--column", "c", "--type", "item", "--prefix", "g_"], "found none of them in 1 rows"),
-    "floats": (
-        ["--column", "n", "--type", "user", "--prefix", "g_"],
-        "expected strings or integers, found double",
-    ),
-    "both": (
-        ["--column", "c", "--type", "user", "--components", "2", "--similar-to", "ids"],
-        "--components: cannot be used with --similar-to",
-    ),
-    "text": (
-        ["--column", "c", "--type", "user", "--format", "parquet", "--no-header"],
-        "--format parquet: cannot be used with --no-header",
-    ),
-}
-
-
-@pytest.mark.parametrize("case", WRONG)
-def test_wrong_questions(
-    tmp_path: Path, world: World, features: Features, case: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    table = pa.table({"c": [world.name("user", 1)], "vector": [1], "n": [1.5]})
-    pq.write_table(table, tmp_path / "t.parquet")
-    options, message = WRONG[case]
-    assert features(tmp_path / "run", tmp_path / "t.parquet", *options, "--to", tmp_path / "out") == 2
-    assert message in capsys.readouterr().err
-    assert not [path for path in tmp_path.iterdir() if "out" in path.name]
-
-
 @pytest.mark.parametrize("header", ["", "name\n"])
 def test_similarity_to_ids_in_csv(tmp_path: Path, world: World, features: Features, header: str) -> None:
     names = [world.name("user", number) for number in (2, 3)]
@@ -375,14 +337,10 @@ def test_wrong_files(
     assert features(*latin) == 2
     assert features(*latin, "--encoding", "latin-1") == 0
     assert read(tmp_path / "latin")["c"].to_pylist() == ["é", known]
-    (tmp_path / "out").mkdir()
-    (tmp_path / "out/mine.txt").write_text("")
-    assert features(*ask) == 2
-    assert (tmp_path / "out/mine.txt").exists()
 
 
 def test_it_goes_on_with_what_is_finished(
-    tmp_path: Path, world: World, client: Client, rng: np.random.Generator
+    tmp_path: Path, world: World, near_client: Client, rng: np.random.Generator
 ) -> None:
     given = write("parquet", orders(world, rng), tmp_path / "orders")
     table = table_to_read(world, given)
@@ -391,11 +349,11 @@ def test_it_goes_on_with_what_is_finished(
     out = str(tmp_path / "out")
     broken = table_to_read(world, given, _broken)
     with pytest.raises(ClusterError, match="gone"):
-        job.run(world.config, request, broken, out, client)
+        job.run(world.config, request, broken, out, near_client)
     (left,) = tmp_path.glob(".out.tmp-*")
     first = left / "part-00000.parquet"
     finished = first.stat().st_mtime_ns, first.stat().st_ino
-    job.run(world.config, request, table, out, client)
+    job.run(world.config, request, table, out, near_client)
     assert ((stat := (tmp_path / "out" / first.name).stat()).st_mtime_ns, stat.st_ino) == finished
     assert read(out)["order"].to_pylist() == list(range(200))
     assert not list(tmp_path.glob(".out.tmp-*"))
@@ -408,23 +366,3 @@ def _broken(schema: pa.Schema, columns: Sequence[str], group: Any) -> Any:
         wait_until(lambda: bool(list(folder.glob(".out.tmp-*/_counts/00000.json"))))
         raise ClusterError("gone")
     yield from whole_rows.read_rows(schema, columns, group)
-
-
-@pytest.mark.hdfs
-@pytest.mark.slow
-def test_on_hdfs(features: Features, hdfs_uri: str, rng: np.random.Generator) -> None:
-    world = write_world(f"{hdfs_uri}/run", num_partitions=3)
-    table = orders(world, rng)
-    for number, part in enumerate((table[:90], table[90:])):
-        with storage.atomic_output(f"{hdfs_uri}/orders/t{number}.parquet") as stream:
-            pq.write_table(part, stream)
-    ask = [f"{hdfs_uri}/run", f"{hdfs_uri}/orders", "--column", "customer", "--type", "user"]
-    for _ in range(2):  # the second time it replaces the first
-        assert features(*ask, "--to", f"{hdfs_uri}/out") == 0
-    parts = [each.uri for each in storage.list_dir(f"{hdfs_uri}/out") if each.uri.endswith(".parquet")]
-    tables = []
-    for uri in sorted(parts):
-        with storage.open_input(uri) as stream:
-            tables.append(pq.read_table(stream))
-    assert pa.concat_tables(tables)["vector"].to_pylist() == expected(world, table["customer"].to_pylist())
-    assert not [each for each in storage.list_hidden(hdfs_uri) if ".out.tmp" in each]

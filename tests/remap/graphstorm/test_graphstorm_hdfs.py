@@ -1,21 +1,13 @@
 """Remapping what lies on HDFS: the same tables as on local disks, and the inputs deleted there."""
 
-from pathlib import Path
-
 import pyarrow.parquet as pq
 import pytest
 
 from graphmill import storage
+from tests.remap.graph import upload
 from tests.remap.saved import Cli, Tree, save
 
 pytestmark = pytest.mark.hdfs
-
-
-def upload(folder: Path, uri: str) -> None:
-    for path in folder.rglob("*"):
-        if path.is_file():
-            with storage.open_output(storage.join(uri, str(path.relative_to(folder)))) as stream:
-                stream.write(path.read_bytes())
 
 
 @pytest.mark.slow

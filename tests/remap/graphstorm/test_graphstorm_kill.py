@@ -2,152 +2,117 @@
 
 import os
 import re
-import resource
 import signal
-import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
+from distributed import Client
 
-from remap.graphstorm import commit
+from remap.graphstorm import commit, job
 from tests import REPOSITORY
-from tests.processes import DEADLINE_S, running
-from tests.remap.saved import Cli, Tree, snapshot
-from tests.waiting import found_in, wait_until
+from tests.forked import Forks, Kill
+from tests.processes import DEADLINE_S, full_disk, running
+from tests.remap.saved import Cli, Tree, cli_on, snapshot
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.slow
 
-# What happens to the worker that writes the third table: killed, the first time or every time; or it waits.
-DIE_WRITING = """
-import os, signal, sys, time
-from pathlib import Path
-from graphmill.cli import exit_codes
-from remap.graphstorm import job
+really_write_table = job.write_table
 
-real_write = job.write_table
 
-def write_table(output, *args):
-    if output.path.endswith("_00002"):
-        with open(os.environ["DIARY"], "a") as diary:
-            diary.write("x")
-        while os.environ["DIE"] == "later":
-            time.sleep(0.1)
-        if os.environ["DIE"] == "always" or len(Path(os.environ["DIARY"]).read_text()) == 1:
-            os.kill(os.getpid(), signal.SIGKILL)
-    return real_write(output, *args)
-
-if __name__ == "__main__":
-    import remap.__main__
-    import die  # the workers find the function by its name
-    job.write_table = die.write_table
-    exit_codes.main(remap.__main__.command)
-"""
+def write_or_die(output: Any, *arguments: Any) -> int:
+    """Write a table; before the third one a worker dies, once for each byte of the file `deaths`."""
+    deaths = Path(output.root).parent / "deaths"
+    if output.path.endswith("_00002") and (left := deaths.read_bytes()):
+        deaths.write_bytes(left[1:])
+        os.kill(os.getpid(), signal.SIGKILL)
+    return really_write_table(output, *arguments)
 
 
 @pytest.fixture
 def expected(tree: Tree) -> dict[str, list[float]]:
     """Embeddings to be remapped into many tables; what they should be."""
-    tree.write_map("user", 400)
+    tree.write_map("user", 100)
     tree.write_emb_info(["user"], 2)
-    return tree.write_embeddings("user", [200, 200])
+    return tree.write_embeddings("user", [50, 50])
 
 
-@contextmanager
-def remapping(tree: Tree, *command: Any, **options: Any) -> Iterator[subprocess.Popen[bytes]]:
-    arguments = [sys.executable, *(command or ("-m", "remap")), "--master", "local[2]"]
-    arguments += tree.arguments("--output-chunk-size", 10)
-    environment = os.environ | {"PYTHONPATH": f"{tree.root}:{REPOSITORY}"} | options.pop("variables", {})
-    with running(arguments, tree.root / "stderr.txt", env=environment, **options) as process:
-        yield process
-
-
-@contextmanager
-def remapping_at_length(tree: Tree) -> Iterator[subprocess.Popen[bytes]]:
-    """A command one of whose workers is at its third table, and stays there."""
-    (tree.root / "die.py").write_text(DIE_WRITING)
-    variables = {"DIE": "later", "DIARY": str(tree.root / "diary")}
-    with remapping(tree, tree.root / "die.py", variables=variables) as process:
-        wait_until(lambda: (tree.root / "diary").exists() and len(written(tree)) >= 2, DEADLINE_S)
-        assert process.poll() is None
-        yield process
-
-
-def messages(tree: Tree) -> str:
-    return (tree.root / "stderr.txt").read_text()
-
-
-def written(tree: Tree) -> list[Path]:
-    return found_in(tree.emb / commit.WORK / "files", "**/embed-*.parquet")
+def words(tree: Tree) -> list[Any]:
+    return tree.arguments("--output-chunk-size", 10)
 
 
 def check_next_run(tree: Tree, cli: Cli, expected: dict[str, list[float]]) -> None:
-    assert cli(*tree.arguments("--output-chunk-size", 10)) == 0
+    assert cli(*words(tree)) == 0
     assert tree.embeddings() == expected
     assert tree.inputs() == {}
     assert not (tree.emb / commit.WORK).exists()
 
 
-def test_killed_while_writing(tree: Tree, cli: Cli, expected: dict[str, list[float]]) -> None:
+@pytest.mark.parametrize("number", [0, 2, 9])
+def test_killed_while_writing(
+    tree: Tree, cli: Cli, expected: dict[str, list[float]], forked: Forks, number: int
+) -> None:
     before = tree.inputs()
-    with remapping_at_length(tree) as process:
-        process.kill()
-        process.wait()
+    kill = Kill(number, "embed-*.parquet", is_after=True)
+    ended = forked("graphmill", "remap", *words(tree), kill=kill)
+    assert ended.code == -signal.SIGKILL, ended.stderr
     assert tree.inputs() == before
     assert tree.embeddings() == {}
     check_next_run(tree, cli, expected)
 
 
-def test_terminated_while_writing(tree: Tree, cli: Cli, expected: dict[str, list[float]]) -> None:
+def test_terminated_while_writing(
+    tree: Tree, cli: Cli, expected: dict[str, list[float]], tmp_path: Path
+) -> None:
+    """One of its workers is at its third table, and stays there; nothing of the command is left behind."""
     before = tree.inputs()
-    with remapping_at_length(tree) as process:
+    (tmp_path / "tmp").mkdir()
+    command = [sys.executable, "-m", "tests.held", "embed-*.parquet", 3, tmp_path / "held", "remap"]
+    variables = {"PYTHONPATH": str(REPOSITORY), "TMPDIR": str(tmp_path / "tmp")}
+    stderr = tmp_path / "stderr.txt"
+    with running(
+        [*command, *words(tree), "--master", "local[1]"], stderr, env=os.environ | variables
+    ) as process:
+        wait_until((tmp_path / "held").exists, DEADLINE_S)
         process.send_signal(signal.SIGTERM)
-        assert process.wait(DEADLINE_S) == 128 + signal.SIGTERM, messages(tree)
+        assert process.wait(DEADLINE_S) == 128 + signal.SIGTERM, stderr.read_text()
+    assert list((tmp_path / "tmp").rglob("graphmill-remap-*/*")) == []
     assert tree.inputs() == before
     assert tree.embeddings() == {}
     check_next_run(tree, cli, expected)
 
 
-@pytest.mark.parametrize("die", ["once", "always"])
-def test_a_killed_worker(tree: Tree, cli: Cli, expected: dict[str, list[float]], die: str) -> None:
-    (tree.root / "die.py").write_text(DIE_WRITING)
-    before = tree.inputs()
-    variables = {"DIE": die, "DIARY": str(tree.root / "diary")}
-    with remapping(tree, tree.root / "die.py", variables=variables) as process:
-        code = process.wait(DEADLINE_S)
-    if die == "once":
-        assert code == 0, messages(tree)
-        assert tree.embeddings() == expected
-        assert tree.inputs() == {}
-        return
-    assert code == 1
-    # One that dies while it is started anew is lost to Dask for good.
-    died = r"^error: remapping: (the task's worker died \d times|all workers died)"
-    assert re.search(died, messages(tree), re.MULTILINE)
-    assert tree.inputs() == before
-    assert tree.tables() == []
+@pytest.mark.parametrize("num_deaths", [1, 100])
+def test_a_killed_worker(
+    tree: Tree,
+    client: Client,
+    monkeypatch: pytest.MonkeyPatch,
+    expected: dict[str, list[float]],
+    num_deaths: int,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    cli, before = cli_on(client, monkeypatch), tree.inputs()
+    monkeypatch.setattr(job, "write_table", write_or_die)
+    (tree.root / "deaths").write_bytes(bytes(num_deaths))
+    if num_deaths > 1:
+        assert cli(*words(tree)) == 1
+        # One that dies while it is started anew is lost to Dask for good.
+        died = r"^error: remapping: (the task's worker died \d times|all workers died)"
+        assert re.search(died, capsys.readouterr().err, re.MULTILINE)
+        assert tree.inputs() == before
+        assert tree.tables() == []
+        (tree.root / "deaths").write_bytes(b"")
     check_next_run(tree, cli, expected)
 
 
-def test_disk_full(tree: Tree, cli: Cli, expected: dict[str, list[float]]) -> None:
+def test_disk_full(
+    tree: Tree, cli: Cli, expected: dict[str, list[float]], capsys: pytest.CaptureFixture[str]
+) -> None:
     before = snapshot(tree.emb)
-    # Less than one table takes, more than the journal of progress that goes to stderr.
-    with remapping(tree, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (900, 900))) as process:
-        assert process.wait(DEADLINE_S) == 1
+    with full_disk(900):  # less than one table takes
+        assert cli(*words(tree)) == 1
+    assert "File too large" in capsys.readouterr().err
     assert snapshot(tree.emb) == before
     check_next_run(tree, cli, expected)
-
-
-def test_no_process_and_no_scratch_is_left(
-    tree: Tree, expected: dict[str, list[float]], tmp_path: Path
-) -> None:
-    (tmp_path / "tmp").mkdir()
-    with remapping(tree, variables={"TMPDIR": str(tmp_path / "tmp")}) as process:
-        assert process.wait(DEADLINE_S) == 0, messages(tree)
-    left = list((tmp_path / "tmp").rglob("graphmill-remap-*/*"))
-    assert left == []
-    assert not psutil.pid_exists(process.pid)

@@ -83,12 +83,12 @@ def test_tables_of_other_names_and_integer_ids(tmp_path: Path, rows: np.ndarray)
 
 
 @pytest.mark.parametrize("names", [{}, {"id": "nid", "type": "kind", "embedding": "emb"}])
-def test_tables_of_ours_in_another_shape(client: Client, tmp_path: Path, names: dict[str, str]) -> None:
+def test_tables_of_ours_in_another_shape(near_client: Client, tmp_path: Path, names: dict[str, str]) -> None:
     output = str(tmp_path)
     graph.write_entities(output)
     graph.write_checkpoint(output)
     config = graph.configured(output, vectors="list", column_names=names, rows_per_file=2)
-    job.run(config, client)
+    job.run(config, near_client)
     mine = graph.raw_id("user", 2, 3)
     entity_type, found = lookup.neighbors(config.embedding_path, mine, 20)
     assert entity_type == "user"
@@ -207,21 +207,6 @@ def test_vectors_of_another_run(tmp_path: Path, rows: np.ndarray) -> None:
     write_ours(tmp_path / "other", rows[:, :4])
     with pytest.raises(ConfigError, match="other: expected vectors of length 6, found 4"):
         by_relation.along_relation(config, str(tmp_path / "other"), "n4", 3, "r1", False)
-
-
-WRONG = {
-    "--inverse: has no effect without --relation": ["--inverse"],
-    "--with-itself: has no effect without --relation": ["--with-itself"],
-    "--relation: cannot be used with --type": ["--relation", "r1", "--type", "node"],
-}
-
-
-@pytest.mark.parametrize("message", WRONG)
-def test_options_without_effect(
-    tmp_path: Path, cli: Cli, capsys: pytest.CaptureFixture[str], message: str
-) -> None:
-    assert cli("neighbors", "--embeddings", tmp_path, "--id", "n7", *WRONG[message]) == 2
-    assert message in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("command", [["neighbors", "--id", "x"], ["remap"]])

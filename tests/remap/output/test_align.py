@@ -60,7 +60,7 @@ def write_earlier(folder: Path, turn, num_parts=2) -> str:
 
 
 @pytest.mark.parametrize("num_parts", [1, 2, 3])
-def test_embeddings_are_in_the_space_of_the_earlier_run(tmp_path, client, num_parts):
+def test_embeddings_are_in_the_space_of_the_earlier_run(tmp_path, near_client, num_parts):
     turn = orthogonal(np.random.default_rng(3), DIMENSION)
     earlier = write_earlier(tmp_path / "earlier", turn, num_parts)
     output = str(tmp_path / "run")
@@ -68,7 +68,7 @@ def test_embeddings_are_in_the_space_of_the_earlier_run(tmp_path, client, num_pa
     graph.write_entities(output, COUNTS)
     graph.write_checkpoint(output, COUNTS)
     assert remap.job.check(config) == ""
-    figures = json.loads(json.dumps(remap.job.run(config, client)))
+    figures = json.loads(json.dumps(remap.job.run(config, near_client)))
     found = figures["aligned"][f"length_{DIMENSION}"]
     assert found["num_ids"] == 27
     assert found["mean_cosine"] == pytest.approx(1, abs=1e-5)
@@ -80,7 +80,7 @@ def test_embeddings_are_in_the_space_of_the_earlier_run(tmp_path, client, num_pa
             np.testing.assert_allclose(vectors, graph.vectors(name, part, count, 1) @ turn, atol=1e-5)
 
 
-def test_what_cannot_be_aligned_is_refused(tmp_path, client):
+def test_what_cannot_be_aligned_is_refused(tmp_path, near_client):
     output = str(tmp_path / "run")
     graph.write_entities(output, COUNTS)
     graph.write_checkpoint(output, COUNTS)
@@ -99,5 +99,5 @@ def test_what_cannot_be_aligned_is_refused(tmp_path, client):
         config = graph.configured(output, COUNTS, align_to=str(tmp_path / name))
         message = "vectors of length 4 now, of 8" if name == "long" else "expected 4 ids, .* found 1"
         with pytest.raises(BadInputError, match=message):
-            remap.job.run(config, client)
+            remap.job.run(config, near_client)
         assert not storage.exists(config.embedding_path)

@@ -39,10 +39,10 @@ def files(config: Config) -> list[str]:
     return sorted(name for name in graph.snapshot(config.embedding_path) if not name.startswith("_"))
 
 
-def test_lists_other_names_and_cut_files(client: Client, output: str) -> None:
+def test_lists_other_names_and_cut_files(near_client: Client, output: str) -> None:
     names = {"id": "nid", "embedding": "emb"}
     config = graph.configured(output, vectors="list", column_names=names, rows_per_file=3, batch_rows=2)
-    figures = job.run(config, client)
+    figures = job.run(config, near_client)
     assert files(config) == [
         "item/part-00000_00000.parquet",
         *(f"user/part-00000_{number:05d}.parquet" for number in range(2)),
@@ -58,12 +58,12 @@ def test_lists_other_names_and_cut_files(client: Client, output: str) -> None:
         for row in table.to_pylist():
             found[row["type"], row["nid"]] = row["emb"]
     assert found == graph.expected_rows()
-    job.run(config, client)  # replaces its own
+    job.run(config, near_client)  # replaces its own
 
 
-def test_csv(client: Client, output: str) -> None:
+def test_csv(near_client: Client, output: str) -> None:
     config = graph.configured(output, output_format="csv", output_delimiter="\t")
-    job.run(config, client)
+    job.run(config, near_client)
     found = {}
     for name in files(config):
         with Path(config.embedding_path, name).open(newline="") as stream:
@@ -95,11 +95,11 @@ def test_csv_is_counted_whatever_its_bytes_are(tmp_path: Path) -> None:
         tables.count_rows(str(tmp_path / "empty.csv"), options)
 
 
-def test_some_ids_alone(client: Client, output: str, tmp_path: Path) -> None:
+def test_some_ids_alone(near_client: Client, output: str, tmp_path: Path) -> None:
     wanted = [graph.raw_id("user", 2, 5), graph.raw_id("item", 0, 1), "nobody", graph.raw_id("user", 0, 0)]
     pq.write_table(pa.table({"n": range(4), "who": wanted}), tmp_path / "ids.parquet")
     config = graph.configured(output, ids_path=str(tmp_path / "ids.parquet"), batch_rows=2)
-    assert job.run(config, client)["num_rows"] == 3
+    assert job.run(config, near_client)["num_rows"] == 3
     expected = {key: row for key, row in graph.expected_rows().items() if key[1] in wanted}
     assert graph.read_rows(config.embedding_path) == expected
     assert job.fingerprint(config) != job.fingerprint(graph.configured(output))
@@ -107,23 +107,23 @@ def test_some_ids_alone(client: Client, output: str, tmp_path: Path) -> None:
     (tmp_path / "lines.txt").write_text("\n".join(wanted))
     (tmp_path / "without-header.csv").write_text("\n".join(wanted))
     for name in ("named.parquet", "lines.txt", "without-header.csv"):
-        assert job.run(graph.configured(output, ids_path=str(tmp_path / name)), client)["num_rows"] == 3
+        assert job.run(graph.configured(output, ids_path=str(tmp_path / name)), near_client)["num_rows"] == 3
     (tmp_path / "others.txt").write_text("nobody")
     with pytest.raises(ConfigError, match=r"others\.txt: expected ids of the run, found none"):
-        job.run(graph.configured(output, ids_path=str(tmp_path / "others.txt")), client)
+        job.run(graph.configured(output, ids_path=str(tmp_path / "others.txt")), near_client)
     assert graph.read_rows(config.embedding_path) == expected  # the old tables stay
     pq.write_table(pa.table({"n": range(4)}), tmp_path / "numbers.parquet")
     with pytest.raises(FormatError, match="expected a column of strings"):
-        job.run(graph.configured(output, ids_path=str(tmp_path / "numbers.parquet")), client)
+        job.run(graph.configured(output, ids_path=str(tmp_path / "numbers.parquet")), near_client)
 
 
-def test_ids_that_were_written_anew(client: Client, output: str, tmp_path: Path) -> None:
+def test_ids_that_were_written_anew(near_client: Client, output: str, tmp_path: Path) -> None:
     """Workers of a running cluster outlive a run: each run has the ids that are there."""
     config = graph.configured(output, ids_path=str(tmp_path / "ids.parquet"))
     for num_wanted in (1, 3, 2):
         wanted = [graph.raw_id("user", 2, row) for row in range(num_wanted)]
         pq.write_table(pa.table({"who": wanted}), tmp_path / "ids.parquet")
-        assert job.run(config, client)["num_rows"] == num_wanted
+        assert job.run(config, near_client)["num_rows"] == num_wanted
 
 
 @given(sizes=st.lists(st.integers(1, 9), max_size=8), rows_per_file=st.integers(1, 10))
@@ -144,13 +144,13 @@ def test_any_batches_into_files_of_one_size(sizes: list[int], rows_per_file: int
     assert [value for each in cut for _, rows in each for value in rows[:, 0]] == list(range(total))
 
 
-def test_relations_beside(client: Client, output: str) -> None:
+def test_relations_beside(near_client: Client, output: str) -> None:
     diagonal = torch.tensor([1.0, 2.0, 3.0, 4.0])
     graph.write_checkpoint(output, version=2, state={"rhs_operators.0.diagonal": diagonal})
     raw = graph.configured(output, relations=True).model_dump()
     raw["relations"] = [{"name": "likes", "lhs": "user", "rhs": "item", "operator": "diagonal"}]
     config = configuration.from_mapping(raw)
-    assert job.run(config, client)["num_relation_parameters"] == 1
+    assert job.run(config, near_client)["num_relation_parameters"] == 1
     (row,) = pq.read_table(Path(config.embedding_path, "_relations.parquet")).to_pylist()
     assert row == {
         "relation": "likes",
@@ -274,7 +274,7 @@ def test_flags_that_do_not_go_together(output: str, cli: Cli, capsys: pytest.Cap
     assert "cannot be used with GraphStorm's flags" in capsys.readouterr().err
 
 
-def test_a_checkpoint_of_another_format(client: Client, output: str, tmp_path: Path) -> None:
+def test_a_checkpoint_of_another_format(near_client: Client, output: str, tmp_path: Path) -> None:
     """GraphStorm's embeddings under our raw ids: integer ids count through all partitions."""
     folder = str(tmp_path / "emb")
     for entity_type, counts in COUNTS.items():
@@ -285,11 +285,11 @@ def test_a_checkpoint_of_another_format(client: Client, output: str, tmp_path: P
     saved_embeddings.write_emb_info(folder, EmbInfo(tuple(COUNTS), 2, {}))
     raw = graph.configured(output).model_dump() | {"checkpoint_path": folder}
     config = configuration.from_mapping(raw)
-    assert job.run(config, client)["num_rows"] == 15
+    assert job.run(config, near_client)["num_rows"] == 15
     assert graph.read_rows(config.embedding_path) == graph.expected_rows()
     wrong = configuration.from_mapping(raw | {"remap": {"checkpoint_version": 3}})
     with pytest.raises(ConfigError, match="of the format graphstorm: it has one version"):
-        job.run(wrong, client)
+        job.run(wrong, near_client)
 
 
 @pytest.mark.parametrize("target_format", ["pbg", "pbg-legacy"])
@@ -307,7 +307,7 @@ def test_a_converted_checkpoint_that_knows_no_relations(
 @pytest.mark.slow
 @pytest.mark.parametrize("target_format", ["pbg-legacy", "recis", "graphstorm"])
 def test_whatever_convert_writes_is_remapped(
-    client: Client, output: str, tmp_path: Path, target_format: str
+    near_client: Client, output: str, tmp_path: Path, target_format: str
 ) -> None:
     """The type's global embedding is added where the format has a place for it."""
     state = {"global_embs.emb_user": torch.tensor([1.0, -2.0, 0.5, 0.0])}
@@ -316,7 +316,7 @@ def test_whatever_convert_writes_is_remapped(
     target = str(tmp_path / "converted")
     convert.convert(config.checkpoint_path, target, target_format, entity_path=config.entity_path)
     other = configuration.from_mapping(config.model_dump() | {"checkpoint_path": target})
-    assert job.run(other, client)["num_rows"] == 15
+    assert job.run(other, near_client)["num_rows"] == 15
     found = graph.read_rows(config.embedding_path)
     has_global = target_format != "graphstorm"
     for (entity_type, raw_id), vector in found.items():

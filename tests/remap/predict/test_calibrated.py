@@ -125,11 +125,11 @@ def question(tmp_path: Path, k: int = 4, side: Side = Side.RHS) -> Question:
 
 
 @pytest.mark.parametrize("side", list(Side))
-def test_answers_have_their_probabilities(tmp_path: Path, client: Client, side: Side) -> None:
+def test_answers_have_their_probabilities(tmp_path: Path, near_client: Client, side: Side) -> None:
     world = write_world(tmp_path / "run", splits=SPLITS, num_partitions=3)
-    figures = evaluate_job.run(world.config, client)
+    figures = evaluate_job.run(world.config, near_client)
     assert figures["calibration"]["fitted_on"] == "valid"
-    several = Execution(client, num_workers=2, folder_uri=str(tmp_path / "work"))
+    several = Execution(near_client, num_workers=2, folder_uri=str(tmp_path / "work"))
     assert calibrate.calibrate(world.config, several) == calibrate.calibrate(world.config, Execution())
     content = files.read(f"{world.config.output}/calibration.json", 1, None)
     temperature, line = content.scale("likes", side)
@@ -137,7 +137,7 @@ def test_answers_have_their_probabilities(tmp_path: Path, client: Client, side: 
         to = str(tmp_path / f"out-{k}")
         asked = question(tmp_path, k, side)
         predict_job.check(world.config, asked, to)
-        predict_job.run(world.config, asked, to, client)
+        predict_job.run(world.config, asked, to, near_client)
         table = pq.read_table(to).to_pydict()
         scores, kind = world.scores(0, side), world.types(0)[side.other]
         expected = []
@@ -149,12 +149,12 @@ def test_answers_have_their_probabilities(tmp_path: Path, client: Client, side: 
     assert json.loads((tmp_path / "out-4/_predict.json").read_text())["calibrated"] is True
 
 
-def test_a_calibration_of_another_checkpoint_is_refused(tmp_path: Path, client: Client) -> None:
+def test_a_calibration_of_another_checkpoint_is_refused(tmp_path: Path, near_client: Client) -> None:
     world = write_world(tmp_path / "run", splits=SPLITS)
     config, to = world.config, str(tmp_path / "out")
     with pytest.raises(NotFoundError, match="there is no calibration; run `graphmill evaluate`"):
         predict_job.check(config, question(tmp_path), to)
-    evaluate_job.run(config, client)
+    evaluate_job.run(config, near_client)
     predict_job.check(config, question(tmp_path), to)
     again(config)
     with pytest.raises(FormatError, match=r"version 2, found that of the version 1; run"):

@@ -1,13 +1,8 @@
 """Answers of lists: all lists give the exact ones, some give the wanted recall; cosines; kills."""
 
 import json
-import os
 import re
-import signal
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -35,11 +30,8 @@ from remap.predict.question import Question
 from remap.predict.search import Asked, search_all
 from remap.predict.sizes import WIDTH
 from remap.sources import given
-from tests import REPOSITORY
-from tests.processes import running
 from tests.remap.graph import snapshot
 from tests.remap.predict.world import World, asked, assert_equal, read_answers, write_world
-from tests.waiting import found_in, wait_until
 
 pytest.importorskip("faiss", reason="pip install 'graphmill[neighbors]'")
 COUNTS = {"user": [70, 0, 80], "item": [5000, 10, 700]}
@@ -52,8 +44,8 @@ def predict(graphmill_command: Predict) -> Predict:
     return partial(graphmill_command, "predict")
 
 
-def with_lists(what: Asked, folder: Path, client: Client, num_lists: int = 16) -> lists.Lists:
-    return make(what, num_lists, str(folder), {"of": "the test"}, client)
+def with_lists(what: Asked, folder: Path, near_client: Client, num_lists: int = 16) -> lists.Lists:
+    return make(what, num_lists, str(folder), {"of": "the test"}, near_client)
 
 
 @pytest.mark.slow
@@ -61,7 +53,7 @@ def with_lists(what: Asked, folder: Path, client: Client, num_lists: int = 16) -
 @pytest.mark.parametrize("exclude_known", [False, True])
 @pytest.mark.parametrize("relation", ["likes", "follows"])
 def test_all_lists_give_the_exact_answers(
-    tmp_path: Path, client: Client, comparator: str, exclude_known: bool, relation: str
+    tmp_path: Path, near_client: Client, comparator: str, exclude_known: bool, relation: str
 ) -> None:
     counts = COUNTS if relation == "likes" else {"user": COUNTS["item"], "item": [5]}
     world = write_world(
@@ -70,7 +62,7 @@ def test_all_lists_give_the_exact_answers(
     for side in Side:
         what = asked(world.config, Question(relation, side, 30, exclude_known=exclude_known))
         sizes = replace(what.sizes, candidate_rows=WIDTH)  # several blocks, and several parts
-        made = with_lists(replace(what, sizes=sizes), tmp_path / f"{side}", client)
+        made = with_lists(replace(what, sizes=sizes), tmp_path / f"{side}", near_client)
         number_U = np.arange(what.queries.num_entities)[:200]
         expected, num_known = search_all(what, number_U)
         every = replace(made, num_probed=made.num_lists)
@@ -85,11 +77,11 @@ def test_all_lists_give_the_exact_answers(
         assert not np.array_equal(few.candidate, expected.candidate)
 
 
-def test_lists_hold_every_candidate_once(tmp_path: Path, client: Client) -> None:
+def test_lists_hold_every_candidate_once(tmp_path: Path, near_client: Client) -> None:
     world = write_world(tmp_path / "run", counts=COUNTS)
     what = asked(world.config, Question("likes"))
     what = replace(what, sizes=replace(what.sizes, candidate_rows=WIDTH))
-    made = with_lists(what, tmp_path / "lists", client, 4)  # lists larger than a part
+    made = with_lists(what, tmp_path / "lists", near_client, 4)  # lists larger than a part
     assert len(made.part_first) - 1 == 4
     first_L1, numbers = made.first(), []
     for part in range(len(made.part_first) - 1):
@@ -250,58 +242,29 @@ def test_exact_where_candidates_are_too_many_for_lists(
     assert "exact in spite of --approximate: lists are for 5 candidates at most" in caplog.text
 
 
-WRONG = {
-    "--type: missing; the run has user, item": ["--cosine"],
-    "--type shop: expected one of user, item": ["--cosine", "--type", "shop"],
-    "--candidates shop: expected one of": ["--cosine", "--type", "user", "--candidates", "shop"],
-    "--cosine: cannot be used with --relation": ["--cosine", "--relation", "likes"],
-    "--cosine: cannot be used with --side": ["--cosine", "--type", "user", "--side", "lhs"],
-    "out/index lies in the folder of --to": ["--relation", "likes", "--index", "{out}/index"],
-    "--type: has no effect without --cosine": ["--relation", "likes", "--type", "user"],
-    "--pairs: cannot be used with --exact": ["--pairs", "x.csv", "--exact"],
-    "--pairs: cannot be used with --k, --recall": ["--pairs", "x.csv", "--recall", "0.5", "--k", "3"],
-    "--exact: cannot be used with --recall": ["--relation", "likes", "--exact", "--recall", "0.5"],
-    "--exact: cannot be used with --index": ["--relation", "likes", "--exact", "--index", "{mine}"],
-    "thesis.tex, which is no list of candidates": ["--relation", "likes", "--index", "{mine}"],
-    "'--recall': 1.5 is not in the range": ["--relation", "likes", "--recall", "1.5"],
-}
-
-
-@pytest.mark.parametrize("message", WRONG)
-def test_wrong_questions(
-    tmp_path: Path, predict: Predict, message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    write_world(tmp_path / "run")
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine/thesis.tex").write_text("x")
-    before = snapshot(tmp_path)
-    arguments = [each.format(mine=tmp_path / "mine", out=tmp_path / "out") for each in WRONG[message]]
-    assert predict(tmp_path / "run", *arguments, "--to", tmp_path / "out") == 2
-    assert message in " ".join(capsys.readouterr().err.replace("│", " ").split())
-    assert snapshot(tmp_path) == before
-
-
 class Killed(BaseException):
     """Stands for a kill of the driver: nothing is cleaned up."""
 
 
 @pytest.mark.slow
-def test_a_killed_command_goes_on(tmp_path: Path, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_killed_command_goes_on(
+    tmp_path: Path, near_client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
     world = write_world(tmp_path / "run", counts=COUNTS)
     question = Question("likes", Side.RHS, 5, exclude_known=True, how="approximate", recall=0.9)
     expected, to = str(tmp_path / "expected"), str(tmp_path / "out")
-    job.run(world.config, question, expected, client)
+    job.run(world.config, question, expected, near_client)
     folder = Path(work.folder_of(to))
     for where in ("write_centers", "write_block", "write_part", "write_places"):
         monkeypatch.setattr(make_lists, "run_tasks", run_until(where))
         with pytest.raises(Killed):
-            job.run(world.config, question, to, client)
+            job.run(world.config, question, to, near_client)
         monkeypatch.undo()
     made = {path.name: path.stat().st_mtime_ns for path in folder.rglob("*.h5")}
     assert {"centers.h5", "block-00000.h5", "part-00000.h5"} <= made.keys()
     monkeypatch.setattr(approximate, "tuned", killed)
     with pytest.raises(Killed):
-        job.run(world.config, question, to, client)
+        job.run(world.config, question, to, near_client)
     again = {path.name: path.stat().st_mtime_ns for path in folder.rglob("*.h5")}
     assert {name: again[name] for name in ("centers.h5", "part-00000.h5")} == {
         name: made[name] for name in ("centers.h5", "part-00000.h5")
@@ -309,10 +272,10 @@ def test_a_killed_command_goes_on(tmp_path: Path, client: Client, monkeypatch: p
     monkeypatch.undo()
     monkeypatch.setattr(work, "finish", killed)
     with pytest.raises(Killed):
-        job.run(world.config, question, to, client)
+        job.run(world.config, question, to, near_client)
     parts = {path.name: path.stat().st_mtime_ns for path in folder.rglob("part-*.parquet")}
     monkeypatch.undo()
-    job.run(world.config, question, to, client)
+    job.run(world.config, question, to, near_client)
     assert {path.name: path.stat().st_mtime_ns for path in Path(to).glob("part-*.parquet")} == parts
     assert snapshot(to) == snapshot(expected)
     assert not folder.exists()
@@ -320,10 +283,10 @@ def test_a_killed_command_goes_on(tmp_path: Path, client: Client, monkeypatch: p
         storage, "delete", killed_at(str(folder))
     )  # the result is there, and the rest of the folder
     with pytest.raises(Killed):
-        job.run(world.config, question, to, client)
+        job.run(world.config, question, to, near_client)
     assert folder.exists()
     monkeypatch.undo()
-    job.run(world.config, question, to, client)
+    job.run(world.config, question, to, near_client)
     assert snapshot(to) == snapshot(expected)
     assert not folder.exists()
 
@@ -348,73 +311,47 @@ def run_until(name: str) -> Callable[..., Any]:
     """`run_tasks` that ends at the tasks of this function."""
     really = make_lists.run_tasks
 
-    def run(client: Client, function: Callable[..., Any], arguments: Any, **own: Any) -> Any:
+    def run(near_client: Client, function: Callable[..., Any], arguments: Any, **own: Any) -> Any:
         if function.__name__ == name:
             raise Killed
-        return really(client, function, arguments, **own)
+        return really(near_client, function, arguments, **own)
 
     return run
 
 
-@pytest.mark.slow
-def test_kill_9(tmp_path: Path) -> None:
-    write_world(tmp_path / "run", counts={"user": [9000], "item": [20_000]})
-    with predicting(tmp_path, "expected") as process:
-        assert process.wait() == 0, (tmp_path / "stderr.txt").read_text()
-    for moment in ("index/blocks/block-*.h5", "index/part-*.h5", "done/part-*.json"):  # each goes on
-        with predicting(tmp_path, "out") as process:
-            place = f".out.graphmill-work/{moment}"
-            wait_until(lambda: bool(found_in(tmp_path, place)) or process.poll() is not None)  # noqa: B023
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-    with predicting(tmp_path, "out") as process:
-        assert process.wait() == 0, (tmp_path / "stderr.txt").read_text()
-    assert snapshot(tmp_path / "out") == snapshot(tmp_path / "expected")
-    assert not list(tmp_path.glob(".out.graphmill-work"))
-
-
-@contextmanager
-def predicting(tmp_path: Path, to: str) -> Iterator[subprocess.Popen[bytes]]:
-    command = [sys.executable, "-m", "graphmill", "predict", str(tmp_path / "run"), "--relation", "likes"]
-    command += ["--k", "20", "--approximate", "--task-memory", "16MiB", "--master", "local[1]"]
-    environment = os.environ | {"PYTHONPATH": str(REPOSITORY)}
-    with running([*command, "--to", str(tmp_path / to)], tmp_path / "stderr.txt", env=environment) as process:
-        yield process
-
-
 def test_what_a_killed_command_left_for_another_question_is_deleted(
-    tmp_path: Path, client: Client, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, near_client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = write_world(tmp_path / "run")
     monkeypatch.setattr(work, "finish", killed)
     with pytest.raises(Killed):
-        job.run(world.config, Question("likes", k=3), str(tmp_path / "out"), client)
+        job.run(world.config, Question("likes", k=3), str(tmp_path / "out"), near_client)
     monkeypatch.undo()
-    job.run(world.config, Question("likes", k=2), str(tmp_path / "out"), client)
+    job.run(world.config, Question("likes", k=2), str(tmp_path / "out"), near_client)
     assert_equal(read_answers(tmp_path / "out"), world.best(0, Side.RHS, 2))
 
 
 def test_what_a_killed_command_left_with_another_comparator_is_deleted(
-    tmp_path: Path, client: Client, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, near_client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = write_world(tmp_path / "run")
     question, to = Question("likes", k=3), str(tmp_path / "out")
     monkeypatch.setattr(work, "finish", killed)
     with pytest.raises(Killed):
-        job.run(world.config, question, to, client)
+        job.run(world.config, question, to, near_client)
     monkeypatch.undo()
     other = world.config.model_copy(update={"comparator": "l2"})
-    job.run(other, question, to, client)
-    job.run(other, question, str(tmp_path / "expected"), client)
+    job.run(other, question, to, near_client)
+    job.run(other, question, str(tmp_path / "expected"), near_client)
     assert_equal(read_answers(tmp_path / "out"), read_answers(tmp_path / "expected"))
 
 
 def test_lists_that_are_read_in_pieces_have_the_same_answers(
-    tmp_path: Path, client: Client, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, near_client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = write_world(tmp_path / "run", counts=COUNTS)
     what = asked(world.config, Question("likes", k=30))
-    made = replace(with_lists(what, tmp_path / "lists", client), num_probed=5)
+    made = replace(with_lists(what, tmp_path / "lists", near_client), num_probed=5)
     expected, _ = search_lists(what, made, np.arange(50))
     monkeypatch.setattr(list_search, "WINDOW_BYTES", 4 * what.candidates.dimension * 100)
     found, _ = search_lists(what, made, np.arange(50))
@@ -429,11 +366,11 @@ def test_lists_that_are_read_in_pieces_have_the_same_answers(
     [("part-00000.h5", "vectors"), ("centers.h5", "centers"), ("places-00000.h5", "places")],
 )
 def test_damaged_lists_are_refused(
-    tmp_path: Path, client: Client, name: str, dataset: str, damage: str
+    tmp_path: Path, near_client: Client, name: str, dataset: str, damage: str
 ) -> None:
     world = write_world(tmp_path / "run")
     what = asked(world.config, Question("likes", exclude_known=True))
-    made = with_lists(what, tmp_path / "lists", client, 4)
+    made = with_lists(what, tmp_path / "lists", near_client, 4)
     path = tmp_path / "lists" / name
     content = bytearray(path.read_bytes())
     if damage == "cut":
@@ -445,19 +382,6 @@ def test_damaged_lists_are_refused(
     path.write_bytes(content)
     with pytest.raises(FormatError, match=f"{re.escape(name)}.*(damaged|part)"):
         search_lists(what, replace(made, num_probed=4), np.arange(3))
-
-
-@pytest.mark.hdfs
-@pytest.mark.slow
-def test_on_hdfs(client: Client, hdfs_uri: str, tmp_path: Path) -> None:
-    world = write_world(f"{hdfs_uri}/run", num_partitions=3)
-    question = Question(cosine=True, id_type="item", k=4, how="approximate", recall=1.0)
-    for _ in range(2):
-        job.check(world.config, question, f"{hdfs_uri}/out")
-        job.run(world.config, question, f"{hdfs_uri}/out", client)
-    with storage.open_input(f"{hdfs_uri}/out/part-00000.parquet") as stream:
-        (tmp_path / "part-00000.parquet").write_bytes(stream.read())
-    assert_equal(read_answers(tmp_path), cosines(world, "item", "item", 4))
 
 
 def test_sizes_are_kept_small() -> None:

@@ -5,14 +5,13 @@ import shutil
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from distributed import Client
 
-from graphmill import cluster, storage
+from graphmill import storage
 from graphmill.vocab import Side
 from remap.predict import job
 from remap.predict.question import Question
@@ -160,55 +159,6 @@ def test_pairs_of_one_relation_in_csv(tmp_path: Path, world: World, predict: Pre
     assert table["score"] == [pytest.approx(world.scores(0, Side.RHS)[12, 29], abs=1e-4), None]
 
 
-WRONG = {
-    "--relation: missing; the run has likes, follows": [],
-    "--relation bought: expected one of likes, follows": ["--relation", "bought"],
-    "--pairs: cannot be used with --ids": ["--pairs", "x.csv", "--ids", "y"],
-    "--calibrated: has no effect without --exclude-known": ["--relation", "likes", "--calibrated"],
-    "there is no calibration": ["--relation", "likes", "--calibrated", "--exclude-known"],
-    "absent.txt: there is no such file": ["--relation", "likes", "--ids", "absent.txt"],
-    "expected ids of 'user', found 2 others, such as 'x', 'y'": ["--relation", "likes", "--ids", "{unknown}"],
-    "--relation: missing; ": ["--pairs", "{plain}"],
-    "column 'relation': expected one of likes, follows, found 'eats'": ["--pairs", "{wrong}"],
-    "names.csv, whose column `relation` names them": ["--pairs", "{names}", "--relation", "follows"],
-    "--calibrated: cannot be used with --with-itself": [
-        *("--relation", "follows", "--calibrated", "--exclude-known", "--with-itself")
-    ],
-    "expected one column 'id', found 2": ["--relation", "likes", "--ids", "{twice}"],
-    "expected the columns lhs and rhs, found a": ["--pairs", "{columns}", "--relation", "likes"],
-    "expected pairs in FILE.parquet or FILE.csv": ["--pairs", "{unknown}", "--relation", "likes"],
-    "'--task-memory': expected a size of 16MiB or more": ["--relation", "likes", "--task-memory", "7"],
-    "has no complete version 9; complete versions: 1": ["--relation", "likes", "--checkpoint-version", "9"],
-    "row 1: column 'name': expected no nulls": ["--relation", "likes", "--ids", "{nulls}"],
-    "column 'id': expected strings or integers, found double": ["--relation", "likes", "--ids", "{floats}"],
-    "'xhs' is not one of": ["--relation", "likes", "--side", "xhs"],
-}
-
-
-@pytest.mark.parametrize("message", WRONG)
-def test_wrong_questions(
-    tmp_path: Path, world: World, predict: Predict, message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    texts = {
-        "unknown": "x\ny\n",
-        "plain.csv": "lhs,rhs\na,b\n",
-        "wrong.csv": "lhs,relation,rhs\na,eats,b\n",
-        "names.csv": "lhs,relation,rhs\na,likes,b\n",
-        "twice.csv": "id,id\na,b\n",
-        "columns.csv": "a\nb\n",
-    }
-    for name, text in texts.items():
-        (tmp_path / name).write_text(text)
-    pq.write_table(pa.table({"name": ["a", None]}), tmp_path / "nulls.parquet")
-    pq.write_table(pa.table({"id": [1.0, 2.0]}), tmp_path / "floats.parquet")
-    places = {path.stem: path for path in tmp_path.iterdir()}
-    arguments = [each.format(**places) for each in WRONG[message]]
-    before = snapshot(tmp_path)
-    assert predict(tmp_path / "run", *arguments, "--to", tmp_path / "out") == 2
-    assert message in " ".join(capsys.readouterr().err.replace("│", " ").split())
-    assert snapshot(tmp_path) == before
-
-
 def test_more_answers_than_candidates(tmp_path: Path, world: World, predict: Predict) -> None:
     arguments = ["--relation", "likes", "--side", "lhs", "--k", 10**6, "--to", tmp_path / "out"]
     assert predict(tmp_path / "run", *arguments) == 0
@@ -220,25 +170,6 @@ def test_a_run_that_has_moved(tmp_path: Path, world: World, predict: Predict) ->
     arguments = ["--relation", "likes", "--k", 2, "--exclude-known", "--to", tmp_path / "elsewhere/answers"]
     assert predict(tmp_path / "elsewhere", *arguments) == 0
     assert len(read_answers(tmp_path / "elsewhere/answers")) == 32
-
-
-def test_folders_of_others_are_not_replaced(
-    tmp_path: Path, world: World, predict: Predict, capsys: pytest.CaptureFixture[str]
-) -> None:
-    ask = [tmp_path / "run", "--relation", "likes", "--to"]
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine/thesis.tex").write_text("x")
-    assert predict(*ask, tmp_path / "mine") == 2
-    assert "thesis.tex, and is replaced as a whole" in capsys.readouterr().err
-    (tmp_path / "table").mkdir()
-    (tmp_path / "table/part-00000.parquet").write_text("x")
-    assert predict(*ask, tmp_path / "table") == 2
-    assert "holds files, and no _predict.json" in capsys.readouterr().err
-    assert predict(*ask, tmp_path / "run") == 2
-    assert predict(*ask, tmp_path / "run/run.json") == 2
-    assert "expected a folder, or none yet, found the file" in capsys.readouterr().err
-    assert (tmp_path / "table/part-00000.parquet").read_text() == "x"
-    assert (tmp_path / "mine/thesis.tex").exists()
 
 
 def test_what_is_no_run(
@@ -275,41 +206,13 @@ def test_featurized_types_are_refused(
     assert predict(tmp_path / "run", "--relation", "follows", "--k", 1, "--to", tmp_path / "out") == 0
 
 
-def test_an_error_in_a_task_leaves_the_earlier_answer(tmp_path: Path, world: World, predict: Predict) -> None:
-    ask: list[Any] = [tmp_path / "run", "--relation", "likes", "--k", 2, "--to", tmp_path / "out"]
-    assert predict(*ask) == 0
-    before = snapshot(tmp_path / "out")
-    part = tmp_path / "run/entities/entity_index/item/part-00000.parquet"
-    part.write_bytes(part.read_bytes()[:-5] + b"wrong")
-    assert predict(*ask) == 2
-    assert snapshot(tmp_path / "out") == before
-    assert not [path for path in tmp_path.iterdir() if "tmp-" in path.name]
-
-
 @pytest.mark.slow
-def test_one_worker_and_two_write_the_same(tmp_path: Path, client: Client) -> None:
+def test_one_worker_and_two_write_the_same(tmp_path: Path, near_client: Client) -> None:
     world = write_world(tmp_path / "run", counts={"user": [1000, 1400], "item": [30]})
     question = Question("likes", Side.RHS, 30, exclude_known=True, memory_bytes=16 << 20)
-    job.run(world.config, question, str(tmp_path / "two"), client)
-    with cluster.connect("local[1]", cluster.ClusterConfig()) as alone:
+    job.run(world.config, question, str(tmp_path / "two"), near_client)
+    with Client(processes=False, n_workers=1, threads_per_worker=1, dashboard_address=":0") as alone:
         job.run(world.config, question, str(tmp_path / "one"), alone)
     found = snapshot(tmp_path / "two")
     assert len(found) == 3 + 3
     assert found == snapshot(tmp_path / "one")
-
-
-@pytest.mark.hdfs
-@pytest.mark.slow
-def test_on_hdfs(tmp_path: Path, client: Client, hdfs_uri: str) -> None:
-    world = write_world(f"{hdfs_uri}/run", num_partitions=3)
-    chosen = [world.name("user", 9), world.name("user", 0)]
-    storage.write_text(f"{hdfs_uri}/ids", "\n".join(chosen))
-    question = Question("likes", Side.RHS, 4, ids=f"{hdfs_uri}/ids", exclude_known=True)
-    for _ in range(2):  # the second time it replaces the first
-        job.check(world.config, question, f"{hdfs_uri}/out")
-        job.run(world.config, question, f"{hdfs_uri}/out", client)
-    with storage.open_input(f"{hdfs_uri}/out/part-00000.parquet") as stream:
-        (tmp_path / "part-00000.parquet").write_bytes(stream.read())
-    known = frozenset((lhs, rhs) for each in world.edges.values() for lhs, rel, rhs in each if rel == 0)
-    best = world.best(0, Side.RHS, 4, known)
-    assert_equal(read_answers(tmp_path), {(name, k): best[name, k] for name in chosen for k in (1, 2, 3, 4)})
