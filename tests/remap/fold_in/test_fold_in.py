@@ -113,7 +113,7 @@ def test_new_ids_get_vectors(
             "user", "new-3", 2
         )
     ]
-    assert lookup.neighbors(str(tmp_path / "out"), "new-3", 5, None, None)[0] == "user"
+    assert lookup.neighbors(str(tmp_path / "out"), "new-3", 5, None)[0] == "user"
     ids, vectors = next(remapped.iter_part(str(tmp_path / "out"), "user", 0))  # as embeddings are read
     assert vectors.shape == (len(ids), 16)
     assert ids.to_pylist() == sorted(ids.to_pylist())
