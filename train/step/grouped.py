@@ -96,11 +96,12 @@ class GroupedStep:
         query_QD = local.query(batch.relation, batch.side, entity_QD, batch.rel_Q)
         candidate_ND = local.candidates(batch.relation, batch.side, rows_ND)
         found = self._compare(query_QD.detach(), candidate_ND.detach(), batch)
-        query_QD.backward(found.query_QD)  # type: ignore[no-untyped-call]
-        if candidate_ND is rows_ND:  # autograd would copy the gradient
-            rows_ND.grad = found.candidate_ND
-        else:
-            candidate_ND.backward(found.candidate_ND)  # type: ignore[no-untyped-call]
+        ends = (query_QD, entity_QD, found.query_QD), (candidate_ND, rows_ND, found.candidate_ND)
+        for made, leaf, gradient in ends:
+            if made is leaf:  # autograd would copy the gradient, and import modules for .4 s
+                leaf.grad = gradient
+            else:
+                made.backward(gradient)  # type: ignore[no-untyped-call]
         loss = sum(self._predict_relations(own, local, entity_QD, rows_ND), start=found.loss)
         reg = self._regularise(own, local, entity_QD, rows_ND)
         self._update(batch, tables, rows_K, gradient_of(rows_ND), gradient_of(entity_QD), lr_scale)

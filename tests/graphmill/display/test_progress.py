@@ -100,9 +100,9 @@ def test_lines_of_a_log_leave_out_work_that_ends_at_once(
     with displayed():
         for name, done, now in work:
             monkeypatch.setattr(time, "monotonic", lambda now=now: now)
-            show(Tick(name, done, 2, "tasks"))
+            show(Tick(name, done, 2, "tasks", {"file": "x"}))
     assert caplog.messages == [
-        "long: 1 of 2 tasks, 0.069 tasks/s, 14 s left",
-        "long: 2 of 2 tasks, 0.08 tasks/s",
-        "late: 2 of 2 tasks",
+        "long: 1 of 2 tasks, 0.069 tasks/s, 14 s left, file x",
+        "long: 2 of 2 tasks, 0.08 tasks/s, file x",
+        "late: 2 of 2 tasks, file x",
     ]
