@@ -1,9 +1,6 @@
 """Bucket files: reader(writer(x)) = x, raw h5py, files of PBG, and damaged files."""
 
 import itertools
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,12 +12,13 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from graphmill import storage
-from graphmill.errors import FormatError
+from graphmill.errors import FormatError, StorageError
 from graphmill.formats import edge_buckets
 from graphmill.formats.edge_buckets import Edges
 from graphmill.vocab import Bucket
-from tests import DATA, REPOSITORY
+from tests import DATA
 from tests.graphmill.formats.foreign_buckets import BUCKET, URI, foreign, replaced
+from tests.processes import full_disk
 
 
 @st.composite
@@ -267,36 +265,12 @@ def _rows(edges: Edges, start: int, stop: int) -> Edges:
     return Edges(edges.lhs[start:stop], edges.rel[start:stop], edges.rhs[start:stop], weight)
 
 
-DISK_FULL = """
-import resource, sys
-import numpy as np
-from graphmill.errors import StorageError
-from graphmill.formats.edge_buckets import Edges, write_bucket
-from graphmill.vocab import Bucket, Side
-
-resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
-rows = np.arange(100_000)
-try:
-    write_bucket(sys.argv[1], Bucket(1, 2), Edges(rows, rows, rows))
-except StorageError as error:
-    print(error)
-"""
-
-
 def test_disk_full(tmp_path: Path) -> None:
     edge_buckets.write_bucket(str(tmp_path), BUCKET, some_edges())
     before = (tmp_path / URI).read_bytes()
-    # In a process of its own, for no process gets rid of the limit.
-    done = subprocess.run(
-        [sys.executable, "-c", DISK_FULL, str(tmp_path)],
-        env=os.environ | {"PYTHONPATH": str(REPOSITORY)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "edges_1_2.h5: cannot write: " in done.stdout
-    assert "File too large" in done.stdout
+    message = r"edges_1_2\.h5: cannot write: .*File too large"
+    with full_disk(100_000), pytest.raises(StorageError, match=message):
+        edge_buckets.write_bucket(str(tmp_path), BUCKET, some_edges(100_000))
     assert [path.name for path in tmp_path.iterdir()] == [URI]
     assert (tmp_path / URI).read_bytes() == before
 

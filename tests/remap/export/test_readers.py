@@ -2,8 +2,10 @@
 
 import json
 import re
+import runpy
 import subprocess
 import sys
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -28,6 +30,21 @@ COUNTS = {"user": [40, 0, 30], "item": [500]}
 @pytest.fixture
 def world(tmp_path: Path) -> World:
     return write_world(tmp_path / "run", counts=COUNTS)
+
+
+@pytest.fixture
+def example(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., list[str]]:
+    """Run an example; the lines that it prints."""
+
+    def run(script: str, *arguments: object) -> list[str]:
+        path = REPOSITORY / f"examples/{script}.py"
+        monkeypatch.syspath_prepend(path.parent)
+        monkeypatch.setattr(sys, "argv", [str(each) for each in (path, *arguments)])
+        capsys.readouterr()
+        runpy.run_path(str(path), run_name="__main__")
+        return capsys.readouterr().out.splitlines()
+
+    return run
 
 
 def exported(tmp_path: Path, world: World, near_client: Client, precision: Any, file_format: str) -> Path:
@@ -147,6 +164,7 @@ def test_tensorboard_finds_the_projector_s_files(tmp_path: Path, world: World, n
 def test_a_vector_store_finds_the_nearest(
     tmp_path: Path,
     near_client: Client,
+    example: Callable[..., list[str]],
     script: str,
     package: str,
     precision: str,
@@ -167,25 +185,16 @@ def test_a_vector_store_finds_the_nearest(
         "l2": -np.linalg.norm(rows - asked, axis=1),
     }[comparator]
     # The example ranks vectors by the comparator alone.
-    command = [
-        sys.executable,
-        REPOSITORY / f"examples/{script}.py",
-        folder,
-        "item",
-        tmp_path / "store",
-        ids[17],
-    ]
-    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=300, check=False)
-    assert done.returncode == 0, done.stderr
-    found = [line.split("\t")[0] for line in done.stdout.splitlines()]
+    lines = example(script, folder, "item", tmp_path / "store", ids[17])
+    found = [line.split("\t")[0] for line in lines]
     best = np.sort(scores)[::-1][:5]
     np.testing.assert_allclose(scores[[ids.index(each) for each in found]], best, rtol=1e-4, atol=1e-4)
     assert len(set(found)) == 5
 
 
-def test_the_reader_of_the_examples(tmp_path: Path, world: World, near_client: Client) -> None:
+def test_the_reader_of_the_examples(
+    tmp_path: Path, world: World, near_client: Client, example: Callable[..., list[str]]
+) -> None:
     folder = exported(tmp_path, world, near_client, "pq", "parquet")
-    command = [sys.executable, str(REPOSITORY / "examples/read_export.py"), str(folder), "user"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=True)
-    assert done.stdout.startswith("user-00000ß\t[")
+    assert example("read_export", folder, "user")[0].startswith("user-00000ß\t[")
     assert json.loads((folder / "_model.json").read_text())["types"]["user"]["num_codes"] == 1
