@@ -13,8 +13,6 @@ import sys
 import tempfile
 import threading
 import traceback
-from collections.abc import Iterator
-from contextlib import contextmanager
 from fnmatch import fnmatch
 from itertools import count
 from pathlib import Path
@@ -215,14 +213,11 @@ def python() -> None:
 
 
 @contextmanager
-def connect(master: str | None, *others: Any) -> Iterator[distributed.Client]:
-    """A cluster whose workers are threads of this process, for all that is not to be elsewhere."""
-    if master and not master.startswith("local"):
-        with cluster_connect(master, *others) as client:
-            yield client
-    else:
-        with distributed.Client(processes=False, threads_per_worker=1, dashboard_address=":0") as client:
-            yield client
+def connect(master: str | None, *others: Any, **_: Any) -> Iterator[distributed.Client]:
+    """The cluster of the product, but threads of this process in place of processes of this machine."""
+    is_here = master is None or master.startswith("local")
+    with cluster_connect("local" if is_here else master, *others, is_small=is_here) as client:
+        yield client
 
 
 def main() -> None:

@@ -12,7 +12,7 @@ from graphmill.cluster.resources import asked_of_yarn, check_memory
 from graphmill.config import Config
 from graphmill.display import terminal
 from graphmill.errors import NotFoundError
-from graphmill.run.job import job_of, stages_of
+from graphmill.run.job import are_small_stages, job_of, stages_of
 from graphmill.run.outlook import GraphSize
 from graphmill.run.output_checks import check_outputs, check_storage
 from graphmill.run.record import read_record
@@ -43,8 +43,8 @@ def show_plan(settings: Config, stages: Sequence[str], master: str | None) -> No
         GraphMillError: what the stages themselves would raise before they change anything.
     """
     options = settings.section(ClusterConfig)
-    check_memory(master, options, stages)
     check_storage(settings, stages)
+    check_memory(master, options, stages, is_small=are_small_stages(settings, stages))
     coming = [uri for name in stages for uri in job_of(name).written_uris(settings)]
     for name in stages:
         job_of(name).check(settings, coming)

@@ -1,7 +1,7 @@
 """A run of stages: its locks, run.json, cluster and report."""
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +17,8 @@ from graphmill.errors import ConfigError, GraphMillError, LockedError, NoCluster
 from graphmill.monitoring import lineage
 from graphmill.monitoring import server as metrics
 from graphmill.run import lock, record, results
-from graphmill.run.job import job_of
+from graphmill.run.inputs import are_small
+from graphmill.run.job import are_small_stages, job_of
 from graphmill.run.output_checks import check_outputs
 from graphmill.run.settled import settled
 from graphmill.storage.redaction import redacted
@@ -62,7 +63,8 @@ def session(
         LockedError: another run works on the same folders.
     """
     options = settings.section(cluster.ClusterConfig)
-    check_memory(master, options, stages)
+    is_small = are_small_stages(settings, stages)
+    check_memory(master, options, stages, is_small=is_small)
     check_outputs(settings, stages, is_chosen=not keeps_config)
     written = [uri for name in stages for uri in job_of(name).written_uris(settings)]
     outputs = [settings.output] if settings.output else []
@@ -76,7 +78,7 @@ def session(
             with (
                 progress.displayed(),
                 metrics.served(options, run, losses),
-                cluster.connect(master, options, [STAGES[stages[0]].job]) as client,
+                cluster.connect(master, options, [STAGES[stages[0]].job], is_small=is_small) as client,
                 losses.counted(client),
             ):
                 yield Session(settings, client, run)
@@ -92,18 +94,21 @@ def session(
 
 @contextmanager
 def result_session(
-    settings: Config, master: str | None, job: str, written: Sequence[str]
+    settings: Config, master: str | None, job: str, written: Sequence[str], read: Iterable[str] = ()
 ) -> Iterator[tuple[Client, lock.Claim]]:
     """Lock the folders that a command writes of a finished run, start a cluster and show progress.
+
+    The files and folders `read` are of the user, beside those of the run.
 
     Raises:
         LockedError: another command writes them.
     """
     options = settings.section(cluster.ClusterConfig)
+    of_run = [settings.entity_path, settings.checkpoint_path, *settings.edge_paths]
     with (
         lock.held(whole=written) as claim,
         progress.displayed(),
-        cluster.connect(master, options, [job]) as client,
+        cluster.connect(master, options, [job], is_small=are_small([*of_run, *read])) as client,
     ):
         yield client, claim
 

@@ -13,6 +13,7 @@ from distributed import Client
 from graphmill.cluster import dashboard
 from graphmill.cluster.keys import Keys
 from graphmill.cluster.kinds import Kind, kind_of
+from graphmill.cluster.local import place_of
 from graphmill.cluster.resources import check_memory
 from graphmill.cluster.settings import (
     ENVIRONMENT,
@@ -32,23 +33,27 @@ log = logging.getLogger("graphmill")
 
 
 @contextmanager
-def connect(master: str | None, settings: ClusterConfig, imports: Sequence[str] = ()) -> Iterator[Client]:
+def connect(
+    master: str | None, settings: ClusterConfig, imports: Sequence[str] = (), *, is_small: bool = False
+) -> Iterator[Client]:
     """Yield a client of the cluster that `master` (default `settings.master`) names.
 
     A cluster that starts here ends with the block; its workers import the modules `imports` at their start.
+    `local` runs work that `is_small` in this process.
 
     Raises:
         ConfigError: `master` has no known form, or something that it needs is missing.
         NoClusterError: the cluster cannot be started or reached.
     """
-    master = master or settings.master
+    master = place_of(master or settings.master, settings, is_small=is_small)
     kind = kind_of(master)
     check_memory(master, settings)
     with ExitStack() as stack:
         stack.enter_context(hdfs.use_driver(settings.hdfs_driver))
         with _starting(master):
             keys = stack.enter_context(_in_a_file(_keys(master, kind, settings)))
-            preload = {"distributed.worker.preload": list(imports)} if kind.has_own_workers else {}
+            has_own_processes = kind.has_own_workers and not kind.is_this_process
+            preload = {"distributed.worker.preload": list(imports)} if has_own_processes else {}
             pages = dashboard.tls(settings.dashboard_address, keys)
             stack.enter_context(
                 dask.config.set(pre_spawn_environment(ENVIRONMENT) | NO_PROFILER | preload | pages)
@@ -60,8 +65,9 @@ def connect(master: str | None, settings: ClusterConfig, imports: Sequence[str] 
                 Client(cluster, security=security, timeout=settings.connect_timeout_s)
             )
             prepare(client, kind, settings.py_files)
-            variables = {hdfs.DRIVER_VARIABLE: hdfs.chosen_driver()}
-            client.register_plugin(Environment(variables, ignores_interrupts=kind.has_own_workers))
+            if not kind.is_this_process:
+                variables = {hdfs.DRIVER_VARIABLE: hdfs.chosen_driver()}
+                client.register_plugin(Environment(variables, ignores_interrupts=has_own_processes))
             _announce(client, master, keys)
         yield client
 
@@ -87,6 +93,8 @@ def starter_of(kind: Kind) -> Starter | None:
 
 def _keys(master: str, kind: Kind, settings: ClusterConfig) -> Keys | None:
     """Choose the keys of the cluster; None without TLS, or if Dask's own configuration names the keys."""
+    if kind.is_this_process:
+        return None
     if kind.starter or isinstance(settings.tls, TlsConfig):
         if settings.tls == "off":
             log.warning("cluster.tls: off: whoever reaches the ports of this run can run code as you")
@@ -116,7 +124,9 @@ def _in_a_file(keys: Keys | None) -> Iterator[Keys | None]:
 
 
 def _announce(client: Client, master: str, keys: Keys | None) -> None:
-    log.info("cluster: %s, %d workers", master, len(worker_addresses(client)))
-    place = dashboard.described(client, kind_of(master), keys)
+    kind = kind_of(master)
+    workers = "in this process" if kind.is_this_process else f"{len(worker_addresses(client))} workers"
+    log.info("cluster: %s, %s", master, workers)
+    place = dashboard.described(client, kind, keys)
     if place and not progress.footer(f"dashboard: {place}"):
         log.info("dashboard: %s", place)

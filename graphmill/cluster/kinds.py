@@ -20,7 +20,8 @@ class Kind:
         starter: Module in this package and name of the context manager, imported when a run needs it. None:
             the cluster runs already, and keeps running afterwards.
         has_own_scheduler: The scheduler runs in this process.
-        has_own_workers: The workers are processes of this machine and this installation.
+        has_own_workers: The workers are of this machine and this installation.
+        is_this_process: The workers are threads of this process.
     """
 
     forms: tuple[str, ...]
@@ -28,11 +29,13 @@ class Kind:
     starter: str | None
     has_own_scheduler: bool = False
     has_own_workers: bool = False
+    is_this_process: bool = False
 
 
 _LOCAL = {"has_own_scheduler": True, "has_own_workers": True}
 KINDS = (
-    Kind(("local", "local[N]", "local[*]"), r"local(\[(\d*[1-9]\d*|\*)\])?", "local:local_cluster", **_LOCAL),
+    Kind(("local",), "local", "local:cluster_in_this_process", **_LOCAL, is_this_process=True),
+    Kind(("local[N]", "local[*]"), r"local\[(\d*[1-9]\d*|\*)\]", "local:local_cluster", **_LOCAL),
     Kind(("cuda",), "cuda", "local:cuda_cluster", **_LOCAL),
     Kind(("yarn",), "yarn", "yarn:yarn_cluster", has_own_scheduler=True),
     Kind(("ssh://HOST,HOST",), "ssh://.*", "ssh:ssh_cluster"),
@@ -44,7 +47,7 @@ FORMS = f"{', '.join(_FORMS[:-1])} or {_FORMS[-1]}"
 
 
 def is_of_this_machine(master: object) -> bool:
-    """Whether workers and scheduler of `master` are processes of this machine."""
+    """Whether workers and scheduler of `master` are of this machine."""
     patterns = [kind.pattern for kind in KINDS if kind.has_own_workers]
     return isinstance(master, str) and any(re.fullmatch(each, master) for each in patterns)
 

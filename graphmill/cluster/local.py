@@ -1,7 +1,11 @@
-"""`--master local[N]` and `--master cuda`: worker processes on this machine."""
+"""Workers on this machine: `--master local`, `local[N]` and `cuda`.
+
+`local` runs small work in this process: worker processes take longer to import what they need.
+"""
 
 import logging
 import multiprocessing
+import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
@@ -18,12 +22,47 @@ from graphmill.errors import ConfigError
 
 # Dask may lose a worker for good if the worker dies during a restart. Tasks would then wait for ever.
 _NO_WORKERS_TIMEOUT = {"distributed.scheduler.no-workers-timeout": "60s"}
+# Dask compares the memory of the whole process with each worker's limit.
+_NO_LIMITS = dict.fromkeys(
+    (f"distributed.worker.memory.{name}" for name in ("target", "spill", "pause", "terminate")), False
+)
 _CLOSE_TIMEOUT_S = 20.0
 _WORKER_PROCESS = "Dask Worker process (from Nanny)"
 
 _Block = AbstractContextManager[SpecCluster]
 
 log = logging.getLogger("graphmill")
+
+
+def place_of(master: str, settings: ClusterConfig, *, is_small: bool) -> str:
+    """Return `local[*]` in place of `local`, unless this process can run the work.
+
+    Only processes have a limit of their memory, and modules of their own.
+    """
+    fits = is_small and settings.worker_memory == "auto" and not settings.py_files
+    return "local[*]" if master == "local" and not fits else master
+
+
+@contextmanager
+def cluster_in_this_process(master: str, settings: ClusterConfig, keys: Keys | None) -> Iterator[SpecCluster]:
+    """Run a scheduler and a worker per core, threads of this process, during the block."""
+    options = {"n_workers": num_cores(), "threads_per_worker": 1, "processes": False}
+    start = partial(scheduler_here, settings, keys, **options, protocol="inproc://", host=None)
+    with _environment_of_workers(), dask.config.set(_NO_LIMITS), _cluster_here(settings, start) as cluster:
+        yield cluster
+
+
+@contextmanager
+def _environment_of_workers() -> Iterator[None]:
+    """Set the variables of worker processes for the libraries that tasks import, as Dask's nannies do."""
+    variables = dask.config.get("distributed.nanny.pre-spawn-environ")
+    missing = {key: str(each) for key, each in variables.items() if key not in os.environ}
+    os.environ.update(missing)
+    try:
+        yield
+    finally:
+        for key in missing:
+            os.environ.pop(key, None)
 
 
 def local_cluster(master: str, settings: ClusterConfig, keys: Keys | None) -> _Block:
@@ -35,9 +74,9 @@ def local_cluster(master: str, settings: ClusterConfig, keys: Keys | None) -> _B
 
 
 def num_workers_of(master: str) -> int:
-    """Return the number of workers of `local`, `local[N]` or `local[*]`."""
+    """Return the number of workers of `local[N]` or `local[*]`."""
     asked = master.removeprefix("local").strip("[]")
-    return num_cores() if asked in ("", "*") else int(asked)
+    return num_cores() if asked == "*" else int(asked)
 
 
 def cuda_cluster(master: str, settings: ClusterConfig, keys: Keys | None) -> _Block:
@@ -54,10 +93,9 @@ def cuda_cluster(master: str, settings: ClusterConfig, keys: Keys | None) -> _Bl
 def scheduler_here(settings: ClusterConfig, keys: Keys | None, **options: Any) -> LocalCluster:
     """Start a scheduler in this process, with the workers that `options` ask for."""
     cluster = LocalCluster(
-        **_connection(settings, keys),
         scheduler_kwargs={"dashboard": False},
         silence_logs=logging.CRITICAL,
-        **options,
+        **(_connection(settings, keys) | options),
     )
     dashboard.offer(cluster.scheduler)
     return cluster
@@ -66,7 +104,7 @@ def scheduler_here(settings: ClusterConfig, keys: Keys | None, **options: Any) -
 def _connection(settings: ClusterConfig, keys: Keys | None) -> dict[str, Any]:
     security = keys and keys.security()
     protocol, address = settings.protocol, settings.dashboard_address
-    return {"protocol": protocol, "security": security, "dashboard_address": address}
+    return {"protocol": protocol, "host": LOOPBACK, "security": security, "dashboard_address": address}
 
 
 @contextmanager
@@ -74,7 +112,7 @@ def _cluster_here(settings: ClusterConfig, start: Callable[..., SpecCluster]) ->
     if settings.scratch_path is not None:
         storage.make_dir(settings.scratch_path)
     with dask.config.set(_NO_WORKERS_TIMEOUT):
-        cluster = start(host=LOOPBACK, local_directory=settings.scratch_path)
+        cluster = start(local_directory=settings.scratch_path)
         try:
             yield cluster
         finally:

@@ -7,7 +7,7 @@ from distributed import system
 
 from graphmill.cluster.container import MASTER_MIB, memory_mib, mib
 from graphmill.cluster.kinds import kind_of
-from graphmill.cluster.local import num_workers_of
+from graphmill.cluster.local import num_workers_of, place_of
 from graphmill.cluster.settings import ClusterConfig
 from graphmill.config.stages import STAGES
 from graphmill.display.readable import number
@@ -26,16 +26,18 @@ def memory_of(master: str, settings: ClusterConfig) -> int | None:
         return memory_mib(settings)[0] << 20
     if settings.worker_memory != "auto":
         return int(parse_bytes(settings.worker_memory)) or None
-    return int(system.MEMORY_LIMIT) // num_workers_of(master) if form == "local" else None
+    return int(system.MEMORY_LIMIT) // num_workers_of(master) if form == "local[N]" else None
 
 
-def check_memory(master: str | None, settings: ClusterConfig, stages: Sequence[str] = ()) -> None:
-    """Refuse workers that have less memory than they need to run `stages`.
+def check_memory(
+    master: str | None, settings: ClusterConfig, stages: Sequence[str] = (), *, is_small: bool = False
+) -> None:
+    """Refuse workers that have less memory than they need to run `stages`; see `connecting.connect`.
 
     Raises:
         ConfigError: the memory is too small; the message names the least.
     """
-    master = master or settings.master
+    master = place_of(master or settings.master, settings, is_small=is_small)
     num_bytes = memory_of(master, settings)
     name = max(stages, key=lambda name: STAGES[name].least_mib, default="")
     least = STAGES[name].least_mib if name else _LEAST_MIB

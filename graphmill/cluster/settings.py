@@ -98,7 +98,11 @@ class ClusterConfig(Section):
 
     key = "cluster"
 
-    master: str = Field("local[*]", description=f"Cluster: {FORMS}.")
+    master: str = Field(
+        "local",
+        description=f"Cluster: {FORMS}. local: small work in this process, otherwise as local[*], a process "
+        "for each core.",
+    )
     num_workers: Positive = Field(2, description="YARN containers, or workers per ssh host.")
     worker_cores: Positive = Field(1, description="Cores of a worker, and tasks that it runs at a time.")
     worker_memory: str = Field(

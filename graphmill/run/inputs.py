@@ -3,6 +3,7 @@
 import hashlib
 import json
 import re
+from collections.abc import Iterable
 from typing import Any
 
 from graphmill import storage
@@ -10,6 +11,10 @@ from graphmill.formats import entity_index, pbg_checkpoint
 
 VECTORS = "vectors"
 """Key of the fingerprint of published embeddings: the digest of the version that has their vectors."""
+
+SMALL_BYTES = 64 << 20
+"""Bytes of inputs up to which `--master local` starts no processes; see `are_small`."""
+_SMALL_FILES = 1000
 
 _OF_GRAPH = re.compile(r"(entity_count|entity_names|dynamic_rel|edges)_")
 
@@ -34,6 +39,20 @@ def describe(uri: str) -> dict[str, Any]:
     files = [each for each in entries if not each.is_dir and not storage.name(each.uri).startswith("_")]
     sizes = {each.uri.removeprefix(uri): [each.size_bytes, each.mtime_ns] for each in files}
     return {"uri": uri, "files": sizes, **described}
+
+
+def are_small(uris: Iterable[str]) -> bool:
+    """Tell whether the files and folders, as far as they are there, are quicker read than processes start."""
+    waiting = [found for found in map(storage.status, dict.fromkeys(uris)) if found]
+    num_bytes = num_seen = 0
+    while waiting and num_bytes <= SMALL_BYTES and num_seen <= _SMALL_FILES:
+        entry = waiting.pop()
+        num_seen += 1
+        if entry.is_dir:
+            waiting += storage.list_dir(entry.uri)
+        else:
+            num_bytes += entry.size_bytes
+    return num_bytes <= SMALL_BYTES and num_seen <= _SMALL_FILES
 
 
 def _entries(uri: str) -> list[storage.FileStatus]:

@@ -1,6 +1,6 @@
 """The interface between a run and its stages."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from importlib import import_module
 from typing import Any, Protocol, cast
 
@@ -10,6 +10,7 @@ from graphmill import storage
 from graphmill.config import Config
 from graphmill.config.stages import STAGES
 from graphmill.formats.edge_buckets import bucket_uri
+from graphmill.run.inputs import are_small
 from graphmill.run.lock import NO_CLAIM, Claim
 from graphmill.run.outlook import GraphSize, Outlook
 from graphmill.vocab import Bucket
@@ -52,6 +53,12 @@ def stages_of(config: Config) -> list[str]:
     if config.etl is None and storage.exists(bucket_uri(config.edge_paths[0], Bucket(0, 0))):
         left_out.add("etl")
     return [name for name in STAGES if name not in left_out]
+
+
+def are_small_stages(config: Config, stages: Iterable[str]) -> bool:
+    """Tell whether each of the stages reads little, and processes do not share the training."""
+    num_trainers = max(getattr(config.train, "num_workers", 1), config.num_gpus)  # a key of another package
+    return num_trainers < 2 and all(are_small(job_of(name).input_uris(config)) for name in stages)
 
 
 def job_of(stage: str) -> Job:

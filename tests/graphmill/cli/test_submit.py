@@ -210,6 +210,8 @@ def test_ctrl_c_says_how_to_go_on_and_that_is_true(tmp_path: Path, forked: Forks
     process.send(signal.SIGINT)
     ended = process.wait()
     assert ended.code == 130
+    assert "cluster: local, in this process" in ended.stderr
+    assert "Traceback" not in ended.stderr
     assert ended.stderr.splitlines()[-1] == "error: stopped by Ctrl-C; run the same command to go on"
     version = pbg_checkpoint.read_version(str(tmp_path / "o/checkpoint"))
     done = forked(*words, "--set", f"num_epochs={version + 1}", cwd=tmp_path)

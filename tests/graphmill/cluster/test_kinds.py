@@ -1,11 +1,14 @@
 """Table of cluster kinds: forms of --master."""
 
 import re
+from typing import Any
 
 import pytest
 
+from graphmill.cluster import ClusterConfig
 from graphmill.cluster.connecting import starter_of
 from graphmill.cluster.kinds import FORMS, KINDS, kind_of
+from graphmill.cluster.local import place_of
 from graphmill.errors import ConfigError
 from tests import REPOSITORY
 
@@ -23,6 +26,23 @@ def test_every_kind_is_named_and_can_be_started() -> None:
 def test_another_form_is_refused_with_all_forms(master: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(f"--master {master}: expected {FORMS}")):
         kind_of(master)
+
+
+@pytest.mark.parametrize(
+    ("master", "is_small", "settings", "expected"),
+    [
+        ("local", True, {}, "local"),
+        ("local", False, {}, "local[*]"),
+        ("local", True, {"worker_memory": "1GiB"}, "local[*]"),
+        ("local", True, {"py_files": ["own.py"]}, "local[*]"),
+        ("local[3]", True, {}, "local[3]"),
+        ("yarn", True, {}, "yarn"),
+    ],
+)
+def test_small_work_that_needs_no_processes_is_done_here(
+    master: str, is_small: bool, settings: dict[str, Any], expected: str
+) -> None:
+    assert place_of(master, ClusterConfig(**settings), is_small=is_small) == expected
 
 
 def test_the_page_names_every_kind() -> None:
