@@ -60,7 +60,7 @@ master_option = click.option(
     "--master",
     envvar=MASTER_VARIABLE,
     metavar="MASTER",
-    help=f"Dask cluster: {FORMS} (default: cluster.master, local[*]).",
+    help=f"Dask cluster: {FORMS} (default: cluster.master, local).",
 )
 conf_option = click.option(
     "--conf",
