@@ -19,7 +19,7 @@ def on_cluster(
     """The command, in this process and on this cluster; it takes its words and returns its exit code."""
 
     @contextmanager
-    def connect(*_: object) -> Iterator[distributed.Client]:
+    def connect(*_: object, **__: object) -> Iterator[distributed.Client]:
         yield client
 
     monkeypatch.setattr(cluster, "connect", connect)

@@ -23,6 +23,7 @@ import psutil
 
 from graphmill import cluster, storage
 from graphmill.cli import session
+from graphmill.cluster.settings import CORES_VARIABLE
 from graphmill.storage import fs
 from tests import REPOSITORY
 
@@ -186,6 +187,8 @@ def start(
         os.environ.clear()
         os.environ.update(environment)
         tempfile.tempdir = None  # TMPDIR may be another
+        if kill:
+            os.environ.setdefault(CORES_VARIABLE, "1")  # one worker, so that renamings have an order
         kill_at(Kill(*kill) if kill else Kill(-1), Path(folder, "renamings"))
         cluster.connect = connect
         if not has_report:

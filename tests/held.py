@@ -43,8 +43,8 @@ def main() -> None:
     really_connect = cluster.connect
 
     @contextmanager
-    def connect(*args: Any) -> Iterator[Client]:
-        with really_connect(*args) as client:
+    def connect(*args: Any, **options: Any) -> Iterator[Client]:
+        with really_connect(*args, **options) as client:
             client.run(hold, pattern, int(number), sign)
             yield client
 

@@ -70,7 +70,7 @@ def saved(config: Config, path: Path) -> tuple[str, Path]:
 
 def run_saved() -> None:
     """Run the stage in a process of its own."""
-    with cluster.connect(None, ClusterConfig()) as client:
+    with cluster.connect(None, ClusterConfig(), is_small=True) as client:
         job.run(pickle.loads(Path(sys.argv[1]).read_bytes()), client)
 
 

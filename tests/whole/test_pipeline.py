@@ -26,6 +26,7 @@ from tests.hadoop.cluster import MiniHdfs
 
 pytestmark = pytest.mark.slow
 
+GRAPHMILL = str(Path(sys.executable).with_name("graphmill"))
 METRICS = ("mrr", "mean_rank", "hits@1", "hits@3", "hits@10", "hits@50")
 UNLIKE = ("run.json", "report.html", "_SUCCESS")
 
@@ -256,7 +257,7 @@ def installation(folder: Path) -> Path:
 def test_the_same_seed_gives_the_same_bytes_whatever_the_workers_and_wherever_code_was_compiled(
     finished_run: Path, triples: Path, tmp_path: Path
 ) -> None:
-    """`finished_run` had one worker, a thread, and a compiler; an installed wheel needs none."""
+    """`finished_run` was made in one process, with a compiler; an installed wheel needs none."""
     home = installation(tmp_path)
     (tmp_path / "cache").mkdir()
     command = [home / "bin/dask-submit", "--master", "local[2]", "pipeline.py"]
@@ -279,6 +280,18 @@ def test_the_same_seed_gives_the_same_bytes_whatever_the_workers_and_wherever_co
         )
         assert "of the installation" in there
         assert here == there.replace("of the installation", "compiled on this machine")
+
+
+@pytest.mark.parametrize("command", ["predict --relation r0", "export --precision pq"])
+def test_this_process_gives_the_bytes_of_worker_processes(
+    command: str, finished_run: Path, tmp_path: Path, forked: Forks
+) -> None:
+    words = [*command.split(), copy_of(finished_run, tmp_path / "run"), "--to"]
+    done = forked("graphmill", *words, tmp_path / "here")
+    assert "cluster: local, in this process" in done.stderr, done.stderr
+    elsewhere = [GRAPHMILL, *words, tmp_path / "there", "--master", "local[2]"]
+    subprocess.run(elsewhere, timeout=600, check=True)
+    assert same_bytes(files(str(tmp_path / "here"))) == same_bytes(files(str(tmp_path / "there")))
 
 
 @pytest.mark.hdfs
