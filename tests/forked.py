@@ -13,6 +13,8 @@ import sys
 import tempfile
 import threading
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from fnmatch import fnmatch
 from itertools import count
 from pathlib import Path
