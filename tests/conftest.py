@@ -39,7 +39,6 @@ dask.config.set(NO_PROFILER)  # for clusters in this process too
 
 OF_NANNIES = {*dask.config.get("distributed.nanny.pre-spawn-environ"), *cluster.ENVIRONMENT}
 _HADOOP = "hadoop"
-_WITH_HADOOP = {"test_week.py"}  # files whose fixtures take longer than their tests without Hadoop
 AT_START = {name: os.environ.get(name) for name in OF_NANNIES}
 
 
@@ -52,9 +51,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     groups = {}
     for item in items:
         on_hadoop = item.get_closest_marker("hdfs") or item.get_closest_marker("yarn")
-        groups[item] = _HADOOP if on_hadoop or item.path.name in _WITH_HADOOP else item.location[0]
+        groups[item] = _HADOOP if on_hadoop else item.location[0]
         item.add_marker(pytest.mark.xdist_group(groups[item]))
-    items.sort(key=lambda item: (groups[item] != _HADOOP, "whole" not in item.path.parts))
+    slow = {groups[item] for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: (groups[item] != _HADOOP, groups[item] not in slow))
 
 
 @pytest.fixture(autouse=True)

@@ -38,17 +38,12 @@ def read_parquet(folder: Path) -> pa.Table:
     return pa.concat_tables([pq.read_table(path) for path in sorted(folder.iterdir())])
 
 
-def test_edge_tables_are_the_same_each_time(tmp_path: Path) -> None:
-    first, second = (parquet_edges(tmp_path / name, SMALL) for name in "ab")
-    for path in first.iterdir():
+def test_edge_tables_have_the_promised_shape_each_time(tmp_path: Path) -> None:
+    folder, second = (parquet_edges(tmp_path / name, SMALL) for name in "ab")
+    for path in folder.iterdir():
         assert path.read_bytes() == (second / path.name).read_bytes()
-    other = parquet_edges(tmp_path, Edges(SMALL.num_rows, SMALL.num_ids, seed=1))
-    assert read_parquet(other) != read_parquet(first)
-
-
-def test_edge_tables_have_the_promised_shape(tmp_path: Path) -> None:
-    folder = parquet_edges(tmp_path, SMALL)
     table = read_parquet(folder)
+    assert read_parquet(parquet_edges(tmp_path, Edges(SMALL.num_rows, SMALL.num_ids, seed=1))) != table
     assert len(list(folder.iterdir())) == NUM_FILES
     assert table.num_rows == SMALL.num_rows
     types = {name: (lhs, rhs) for name, lhs, rhs in SMALL.relations()}
@@ -61,11 +56,6 @@ def test_edge_tables_have_the_promised_shape(tmp_path: Path) -> None:
     assert 0.9 * SMALL.num_ids < len(ids.unique()) <= SMALL.num_ids
     most = pc.value_counts(ids.combine_chunks()).field("counts")
     assert pc.max(most).as_py() > 20 * pc.mean(most).as_py()  # few ids take many of the edges
-
-
-def test_all_ids_of_a_type_are_distinct() -> None:
-    ids = Edges(0, 300_000, num_types=1).ids("user")
-    assert len(ids) == len(ids.unique()) == 300_000
 
 
 def test_the_text_file_has_the_rows_of_the_parquet_files(tmp_path: Path) -> None:
@@ -118,16 +108,11 @@ def test_cpu_seconds_of_a_busy_process_and_of_its_child() -> None:
     assert 0 < idle.cpu_s < idle.wall_s - 0.4  # which slept for 0.5 of them
 
 
-def test_memory_of_a_process_that_allocates() -> None:
-    found = measured(f"held = b'x' * {ALLOCATED_BYTES}\n{TO_BE_SEEN}")
+def test_a_peak_between_two_samples_is_seen() -> None:
+    found = measured(f"held = b'x' * {ALLOCATED_BYTES}\ndel held\n{TO_BE_SEEN}")
     assert ALLOCATED_BYTES < found.main_peak_bytes < 1.3 * ALLOCATED_BYTES
     assert found.worker_peak_bytes == 0
     assert found.total_peak_bytes >= found.main_peak_bytes
-
-
-def test_a_peak_between_two_samples_is_seen() -> None:
-    found = measured(f"held = b'x' * {ALLOCATED_BYTES}\ndel held\n{TO_BE_SEEN}")
-    assert found.main_peak_bytes > ALLOCATED_BYTES
 
 
 @pytest.mark.slow
@@ -162,16 +147,6 @@ def test_processes_that_a_command_leaves_end_with_it() -> None:
     assert not psutil.pid_exists(left) or psutil.Process(left).status() == psutil.STATUS_ZOMBIE
 
 
-def test_rows_of_a_report_may_differ_in_their_columns() -> None:
-    report = Report("name", "title")
-    report.add("ours", wall_s=1.5, rows=10)
-    report.add("theirs", wall_s=3.0, peak_bytes=1 << 20)
-    report.ratio("ours / theirs", 2.0, ">= 1")
-    stored = json.loads(json.dumps(report.as_json()))
-    assert stored["rows"][1] == {"what": "theirs", "wall_s": 3.0, "peak_bytes": 1 << 20}
-    assert stored["ratios"] == [{"ratio": "ours / theirs", "value": 2.0, "goal": ">= 1"}]
-
-
 def test_duckdb_imports_exactly_the_table(tmp_path: Path) -> None:
     pytest.importorskip("duckdb", reason="pip install 'graphmill[bench]'")
     source, output, num_partitions = parquet_edges(tmp_path, SMALL), tmp_path / "imported", 2
@@ -201,7 +176,7 @@ def test_duckdb_imports_exactly_the_table(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_the_etl_benchmark_end_to_end(tmp_path: Path) -> None:
     json_path = tmp_path / "figures.json"
-    command = [sys.executable, "-m", "bench", "etl", "--rows", "20000", "--no-peers", "--workers", "2"]
+    command = [sys.executable, "-m", "bench", "etl", "--rows", "20000", "--no-peers", "--workers", "1"]
     arguments = ["--work", str(tmp_path / "work"), "--json", str(json_path)]
     done = subprocess.run([*command, *arguments], cwd=REPOSITORY, capture_output=True, text=True, check=True)
     report = json.loads(json_path.read_text())["reports"]["etl"]
@@ -350,27 +325,6 @@ def test_a_plan_counts_moves_of_partitions_and_bytes() -> None:
     assert found["work and output at the end of merge"] == "24.0 B/edge, 24 MB"
 
 
-@pytest.mark.slow
-def test_the_benchmark_of_a_billion_edges_runs_all_stages_at_a_small_size(tmp_path: Path) -> None:
-    json_path = tmp_path / "figures.json"
-    command = [sys.executable, "-m", "bench", "billion", "--edges", "60000", "--workers", "2"]
-    arguments = ["--work", str(tmp_path / "work"), "--json", str(json_path)]
-    subprocess.run([*command, *arguments], cwd=REPOSITORY, capture_output=True, text=True, check=True)
-    report = json.loads(json_path.read_text())["reports"]["billion"]
-    stages = ["etl", "train", "evaluate", "remap"]
-    assert [row["what"] for row in report["rows"]] == stages
-    for row in report["rows"]:
-        assert row["total_peak_bytes"] > row["worker_peak_bytes"] > 50 << 20
-        assert row["disk_peak_bytes"] > 60_000 * 12
-        assert 0 < row["stage_s"] < row["wall_s"]
-        assert row["share_of_floor"] == pytest.approx(row["floor_s"] / row["stage_s"])
-    by_name = {each["ratio"].split(" / ")[0]: each["value"] for each in report["ratios"]}
-    assert 0 < by_name["memory of all processes"] < 1
-    seconds = sum(row["wall_s"] for row in report["rows"])
-    assert by_name["seconds of all commands"] == pytest.approx(seconds / (2400 * 60_000 / 1e9))
-    assert not list((tmp_path / "work" / "runs").iterdir())
-
-
 def test_a_command_is_killed_in_its_middle_and_its_folders_are_measured(tmp_path: Path) -> None:
     written, program = tmp_path / "written", tmp_path / "program.py"
     program.write_text(
@@ -385,25 +339,3 @@ def test_a_command_is_killed_in_its_middle_and_its_folders_are_measured(tmp_path
     ended = measure.run([sys.executable, "-c", TO_BE_SEEN], watch=measure.Watch([tmp_path], lambda: False))
     assert not ended.is_killed
     assert 1 << 20 <= ended.disk_peak_bytes < 2 << 20
-
-
-@pytest.mark.slow
-def test_the_benchmark_of_many_answers_runs_at_a_small_size(tmp_path: Path) -> None:
-    pytest.importorskip("faiss", reason="pip install 'graphmill[neighbors]'")
-    json_path = tmp_path / "figures.json"
-    command = [sys.executable, "-m", "bench", "topk", "--rows", "20000", "--workers", "2"]
-    arguments = ["--work", str(tmp_path / "work"), "--json", str(json_path)]
-    subprocess.run([*command, *arguments], cwd=REPOSITORY, capture_output=True, text=True, check=True)
-    report = json.loads(json_path.read_text())["reports"]["topk"]
-    ours, peer, with_ids, without_known, l2 = report["rows"]
-    for each in (ours, without_known, l2):
-        assert 0 < each["lists_s"] + each["answers_s"] < each["wall_s"]
-    assert without_known["lists_s"] == 0  # they were there
-    assert 0 < peer["search_s"] < peer["answers_s"] < with_ids["answers_s"] < with_ids["wall_s"]
-    by_name = {each["ratio"]: each["value"] for each in report["ratios"]}
-    assert by_name["answers of ours that are faiss's too"] > 0.999
-    for what in ("", ", without known edges", ", l2"):
-        assert by_name[f"recall@100 on a sample{what}"] >= 0.95
-    for name, other in (("numbers", peer), ("raw ids too", with_ids)):
-        ratio = by_name[f"ours / faiss, which writes {name}"]
-        assert ratio == pytest.approx(ours["answers_s"] / other["answers_s"])

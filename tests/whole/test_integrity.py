@@ -334,8 +334,9 @@ def spoil(root: Path, partition: int, row: int, value: float = NAN) -> str:
     return str(entity_index.read_part(str(root / "entities"), "node", partition)[row].as_py())
 
 
-@pytest.mark.parametrize("value", [NAN, float("inf"), float("-inf")])
-@pytest.mark.parametrize("changes", [{}, {"output_format": "csv"}])
+@pytest.mark.parametrize(
+    ("value", "changes"), [(NAN, {}), (float("inf"), {"output_format": "csv"}), (float("-inf"), {})]
+)
 def test_a_vector_that_is_not_finite_is_named(
     finished: Path, near_client: distributed.Client, tmp_path: Path, value: float, changes: dict[str, Any]
 ) -> None:
@@ -349,8 +350,10 @@ def test_a_vector_that_is_not_finite_is_named(
     remap_job.run(configured(root, remap=changes | {"allow_non_finite": True}), near_client)
 
 
-@pytest.mark.parametrize("source", ["pbg", "pbg-legacy", "recis", "graphstorm"])
-@pytest.mark.parametrize("target", ["pbg", "graphstorm"])
+@pytest.mark.parametrize(
+    ("source", "target"),
+    [("pbg", "graphstorm"), ("pbg-legacy", "pbg"), ("recis", "graphstorm"), ("graphstorm", "pbg")],
+)
 def test_convert_names_partition_and_row(finished: Path, tmp_path: Path, source: Any, target: Any) -> None:
     root = copy_of(finished, tmp_path / "run")
     spoil(root, 1, 3)

@@ -17,6 +17,7 @@ from pyarrow.fs import FileSelector, FileType
 
 from graphmill import storage
 from tests.etl.graphs import same_bytes
+from tests.finished import Once
 from tests.forked import Forks, Kill
 from tests.hadoop.cluster import MiniHdfs
 
@@ -136,13 +137,17 @@ def write_days(raw: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def undisturbed(forked: Forks, tmp_path_factory: pytest.TempPathFactory) -> tuple[Chain, list[int]]:
+def undisturbed(forked: Forks, once: Once) -> tuple[Chain, list[int]]:
     """The week without kills, and the number of renamings of each of its days."""
-    folder = tmp_path_factory.mktemp("week")
-    write_days(folder / "raw")
-    (folder / "once").mkdir()
-    chain = Chain(str(folder / "once"), folder / "once")
-    return chain, chain.run(forked, {})
+
+    def make(folder: Path) -> None:
+        write_days(folder / "raw")
+        (folder / "once").mkdir()
+        renamings = Chain(str(folder / "once"), folder / "once").run(forked, {})
+        (folder / "renamings.json").write_text(json.dumps(renamings))
+
+    folder = once("week", make)
+    return Chain(str(folder / "once"), folder / "once"), json.loads((folder / "renamings.json").read_text())
 
 
 def test_the_week_trains_deltas(undisturbed: tuple[Chain, list[int]]) -> None:
