@@ -330,7 +330,7 @@ def test_spread(num_rows: int, count: int, seed: int) -> None:
 def test_plug_ins_solve_as_built_ins(
     tmp_path: Path, kind: str, operator: str, rng: np.random.Generator
 ) -> None:
-    assert plug_ins.Identity  # the import registers the built-ins, written again
+    assert plug_ins.Diagonal  # the import registers the built-ins, written again
     world = write_world(tmp_path, operator=operator, comparator="l2", loss_fn="softmax", **KINDS[kind])
     raw = world.config.model_dump(mode="json")
     raw["comparator"] = "my_l2"

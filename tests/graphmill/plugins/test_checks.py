@@ -6,6 +6,8 @@ from torch import nn
 
 from graphmill.errors import ConfigError
 from graphmill.plugins import (
+    DYNAMIC_OPERATORS,
+    OPERATORS,
     AbstractComparator,
     AbstractDynamicOperator,
     AbstractLossFunction,
@@ -17,23 +19,17 @@ from graphmill.plugins import (
 from tests.train import plug_ins as written
 from train.model.losses import loss_gradient
 
-OPERATORS = {
-    "none": (written.Identity, written.DynamicNone),
-    "diagonal": (written.Diagonal, written.DynamicDiagonal),
-    "translation": (written.Translation, written.DynamicTranslation),
-    "linear": (written.Linear, written.DynamicLinear),
-    "affine": (written.Affine, written.DynamicAffine),
-    "complex_diagonal": (written.ComplexDiagonal, written.DynamicComplexDiagonal),
-    "rotation": (written.Rotation, written.DynamicRotation),
-}
+NAMES = ("none", "diagonal", "translation", "linear", "affine", "complex_diagonal", "rotation")
+STATIC, DYNAMIC = (
+    {name: each.registry[f"my_{name}"] for name in NAMES} for each in (OPERATORS, DYNAMIC_OPERATORS)
+)
 
 
-@pytest.mark.parametrize("name", OPERATORS)
+@pytest.mark.parametrize("name", NAMES)
 def test_operators_written_again(name):
-    static, dynamic = OPERATORS[name]
-    check(static, name)
-    check(dynamic, name)
-    check(dynamic, static)
+    check(STATIC[name], name)
+    check(DYNAMIC[name], name)
+    check(DYNAMIC[name], STATIC[name])
 
 
 @pytest.mark.parametrize(
@@ -94,6 +90,9 @@ class Unused(written.Diagonal):
         super().__init__(dim)
         self.more = nn.Parameter(torch.ones(dim))
 
+    def forward(self, embeddings):
+        return self.diagonal * embeddings
+
 
 class Nested(AbstractOperator):
     def __init__(self, dim):
@@ -123,7 +122,7 @@ class Shared(AbstractDynamicOperator):
         return embeddings * self.all_alike
 
 
-class NextRow(written.DynamicDiagonal):
+class NextRow(DYNAMIC["diagonal"]):
     def forward(self, embeddings, operator_idxs):
         return self.diagonals[(operator_idxs + 1) % self.num_operations] * embeddings
 
@@ -226,9 +225,9 @@ def test_what_is_wrong_is_told(class_, messages):
 
 
 def test_another_reference_is_told():
-    with pytest.raises(ConfigError, match="Diagonal: expected the numbers of the operator translation"):
+    with pytest.raises(ConfigError, match="my_diagonal: expected the numbers of the operator translation"):
         check(written.Diagonal, "translation")
-    with pytest.raises(ConfigError, match="expected the numbers of relation 0 of Translation"):
-        check(written.DynamicDiagonal, written.Translation)
+    with pytest.raises(ConfigError, match="expected the numbers of relation 0 of my_translation"):
+        check(DYNAMIC["diagonal"], STATIC["translation"])
     with pytest.raises(ConfigError, match="expected the numbers of the comparator cos"):
         check(written.Dot, "cos")
