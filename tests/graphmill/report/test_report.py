@@ -4,8 +4,6 @@ import copy
 import json
 import math
 import re
-import subprocess
-import sys
 from contextlib import suppress
 from html.parser import HTMLParser
 from pathlib import Path
@@ -24,6 +22,7 @@ from graphmill.formats import remapped
 from graphmill.report.blocks import Bars, Chart, Curves, Table
 from graphmill.report.charts import COLOURS, REST, to_json
 from graphmill.report.page import render
+from tests.forked import Forks
 from tests.graphmill.report.browser import show, show_probed
 from tests.graphmill.report.runs import CHARTS, HOSTILE, record, write_run
 
@@ -107,12 +106,12 @@ def test_the_page_is_one_small_file_that_loads_no_other(page: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_same_run_gives_the_same_bytes(folder: Path) -> None:
+def test_the_same_run_gives_the_same_bytes(folder: Path, forked: Forks) -> None:
     run = graphmill.open(str(folder))
     first = render(report.page_of(run))
     assert render(report.page_of(graphmill.open(str(folder)))) == first
-    program = "import graphmill, sys; from graphmill import report; report.write(graphmill.open(sys.argv[1]))"
-    subprocess.run([sys.executable, "-c", program, str(folder)], check=True)
+    done = forked("graphmill", "report", folder)
+    assert done.code == 0, done.stderr
     assert (folder / "report.html").read_text() == first
 
 
@@ -123,8 +122,7 @@ def test_a_browser_draws_every_chart_without_messages(page: Path) -> None:
     assert "owned" not in re.search(r"<title>(.*?)</title>", shown.dom, re.S)[1]  # type: ignore[index]
 
 
-@pytest.mark.parametrize("scheme", [0, 1], ids=["dark", "light"])
-@pytest.mark.parametrize("width", [400, 1280])
+@pytest.mark.parametrize(("scheme", "width"), [(0, 400), (1, 1280)], ids=["dark", "light"])
 def test_every_chart_is_drawn_within_the_width(page: Path, scheme: int, width: int) -> None:
     shown = show_probed(page, f"--blink-settings=preferredColorScheme={scheme}", f"--window-size={width},800")
     assert shown.probe == {"drawn": EXPECTED, "overflows": False, "scrolls": []}

@@ -25,6 +25,7 @@ from graphmill.vocab import Bucket, Side
 from remap import job
 from remap.command import command
 from remap.neighbors import by_relation, lookup, vector_tables
+from tests.pairs import pairs
 from tests.remap import graph
 from tests.remap.saved import Cli
 from train.model.model import Model
@@ -124,10 +125,10 @@ def write_model(
     return config, model
 
 
-@pytest.mark.parametrize("comparator", ["dot", "cos", "l2", "squared_l2"])
-@pytest.mark.parametrize("operator", OPERATORS)
-@pytest.mark.parametrize("dynamic", [False, True])
-@pytest.mark.parametrize("side", list(Side))
+@pytest.mark.parametrize(
+    ("comparator", "operator", "dynamic", "side"),
+    pairs(["dot", "cos", "l2", "squared_l2"], [*OPERATORS], [False, True], list(Side)),
+)
 def test_relations_are_asked_as_the_model_would(
     tmp_path: Path, rows: np.ndarray, operator: str, comparator: str, dynamic: bool, side: Side
 ) -> None:

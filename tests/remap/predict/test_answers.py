@@ -17,6 +17,7 @@ from graphmill.vocab import Side
 from remap.predict.answers import Chunk, write_answers
 from remap.predict.question import Question
 from remap.predict.sizes import WIDTH, Sizes, sizes_for
+from tests.pairs import pairs
 from tests.remap.predict.world import DIMENSION, World, asked, assert_equal, read_answers, write_world
 
 SMALL = Sizes(queries=3, candidate_rows=WIDTH, known_edges=4, pairs=5)
@@ -65,10 +66,10 @@ def test_partitions_give_the_same_answers(tmp_path: Path, side: Side) -> None:
     assert_equal(*found)
 
 
-@pytest.mark.parametrize("side", list(Side))
-@pytest.mark.parametrize("name", ["likes", "follows"])
-@pytest.mark.parametrize("num_partitions", [1, 3])
-@pytest.mark.parametrize("loops", [False, True])
+@pytest.mark.parametrize(
+    ("side", "name", "num_partitions", "loops"),
+    pairs(list(Side), ["likes", "follows"], [1, 3], [False, True]),
+)
 def test_known_edges_are_no_answers(
     tmp_path: Path, side: Side, name: str, num_partitions: int, loops: bool
 ) -> None:
@@ -84,9 +85,7 @@ def test_known_edges_are_no_answers(
     assert figures == {"num_answers": len(expected), "num_known_left_out": num_known}
 
 
-@pytest.mark.parametrize("side", list(Side))
-@pytest.mark.parametrize("num_partitions", [1, 3])
-@pytest.mark.parametrize("loops", [False, True])
+@pytest.mark.parametrize(("side", "num_partitions", "loops"), pairs(list(Side), [1, 3], [False, True]))
 def test_an_id_is_its_own_answer_where_training_has_a_loop(
     tmp_path: Path, side: Side, num_partitions: int, loops: bool
 ) -> None:

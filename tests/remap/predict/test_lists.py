@@ -30,6 +30,7 @@ from remap.predict.question import Question
 from remap.predict.search import Asked, search_all
 from remap.predict.sizes import WIDTH
 from remap.sources import given
+from tests.pairs import pairs
 from tests.remap.graph import snapshot
 from tests.remap.predict.world import World, asked, assert_equal, read_answers, write_world
 
@@ -49,9 +50,10 @@ def with_lists(what: Asked, folder: Path, near_client: Client, num_lists: int = 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("comparator", ["dot", "cos", "l2", "squared_l2"])
-@pytest.mark.parametrize("exclude_known", [False, True])
-@pytest.mark.parametrize("relation", ["likes", "follows"])
+@pytest.mark.parametrize(
+    ("comparator", "exclude_known", "relation"),
+    pairs(["dot", "cos", "l2", "squared_l2"], [False, True], ["likes", "follows"]),
+)
 def test_all_lists_give_the_exact_answers(
     tmp_path: Path, near_client: Client, comparator: str, exclude_known: bool, relation: str
 ) -> None:
@@ -63,7 +65,7 @@ def test_all_lists_give_the_exact_answers(
         what = asked(world.config, Question(relation, side, 30, exclude_known=exclude_known))
         sizes = replace(what.sizes, candidate_rows=WIDTH)  # several blocks, and several parts
         made = with_lists(replace(what, sizes=sizes), tmp_path / f"{side}", near_client)
-        number_U = np.arange(what.queries.num_entities)[:200]
+        number_U = np.arange(what.queries.num_entities)[:50]
         expected, num_known = search_all(what, number_U)
         every = replace(made, num_probed=made.num_lists)
         for known_edges in (what.sizes.known_edges, 3):  # 3: queries are divided, down to exact ones

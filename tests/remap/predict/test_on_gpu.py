@@ -13,6 +13,7 @@ from graphmill.vocab import Side
 from remap.predict.answers import Chunk, write_answers
 from remap.predict.question import Question
 from remap.predict.sizes import WIDTH, Sizes
+from tests.pairs import pairs
 from tests.remap.predict.world import World, asked, assert_equal, read_answers, write_world
 
 SMALL = Sizes(queries=50, candidate_rows=WIDTH, known_edges=4, pairs=5)
@@ -43,9 +44,7 @@ def answers(world: World, folder: Path, question: Question, num_gpus: int, sizes
     return figures, read_answers(folder)
 
 
-@pytest.mark.parametrize("comparator", ["dot", "cos"])
-@pytest.mark.parametrize("num_partitions", [1, 3])
-@pytest.mark.parametrize("side", list(Side))
+@pytest.mark.parametrize(("comparator", "num_partitions", "side"), pairs(["dot", "cos"], [1, 3], list(Side)))
 def test_the_answers_of_the_cpu(
     tmp_path: Path, gpus: list[int], comparator: str, num_partitions: int, side: Side
 ) -> None:
