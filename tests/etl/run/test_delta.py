@@ -94,7 +94,7 @@ def config_for(root: Path, day: int, name: str, shape: Mapping[str, Any], *, del
             *([{"path": "gone", "removes": True} | columns] if shape.get("removes") else []),
             {"path": "second", "split": "extra" if shape.get("splits") else "train"} | columns,
         ],
-        entities={"user": shape.get("users", 3), "item": shape.get("items", 3), "shop": 1},
+        entities={"user": shape.get("users", 2), "item": shape.get("items", 3), "shop": 1},
         relations=kinds[:1] if dynamic else kinds,
         top={
             "input": str(root / "raw"),
@@ -164,7 +164,7 @@ SHAPES = st.fixed_dictionaries(
         "dynamic": st.booleans(),
         "splits": st.booleans(),
         "removes": st.booleans(),
-        "users": st.sampled_from([1, 3]),
+        "users": st.sampled_from([1, 2]),
         "items": st.sampled_from([1, 3]),
         "forget": st.sampled_from([None, 1, 2]),
         "merge_bytes": st.sampled_from([100, 1 << 28]),

@@ -97,7 +97,7 @@ def test_lists_come_back(
 def test_the_same_bytes_whatever_the_cut(
     near_client: distributed.Client, tmp_path: Path, rng: np.random.Generator
 ) -> None:
-    rows = [([f"f{n}" for n in rng.integers(0, 50, n % 5)], f"i{n % 70}") for n in range(400)]
+    rows = [([f"f{n}" for n in rng.integers(0, 50, n % 5)], f"i{n % 70}") for n in range(150)]
     made = []
     for memory in (
         {},
