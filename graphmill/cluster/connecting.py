@@ -52,8 +52,7 @@ def connect(
         stack.enter_context(hdfs.use_driver(settings.hdfs_driver))
         with _starting(master):
             keys = stack.enter_context(_in_a_file(_keys(master, kind, settings)))
-            has_own_processes = kind.has_own_workers and not kind.is_this_process
-            preload = {"distributed.worker.preload": list(imports)} if has_own_processes else {}
+            preload = {"distributed.worker.preload": list(imports)} if kind.has_own_workers else {}
             pages = dashboard.tls(settings.dashboard_address, keys)
             stack.enter_context(
                 dask.config.set(pre_spawn_environment(ENVIRONMENT) | NO_PROFILER | preload | pages)
@@ -67,7 +66,7 @@ def connect(
             prepare(client, kind, settings.py_files)
             if not kind.is_this_process:
                 variables = {hdfs.DRIVER_VARIABLE: hdfs.chosen_driver()}
-                client.register_plugin(Environment(variables, ignores_interrupts=has_own_processes))
+                client.register_plugin(Environment(variables))
             _announce(client, master, keys)
         yield client
 

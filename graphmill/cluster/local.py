@@ -7,7 +7,7 @@ import logging
 import multiprocessing
 import os
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
 from typing import Any
 
@@ -19,6 +19,7 @@ from graphmill.cluster import dashboard
 from graphmill.cluster.keys import Keys
 from graphmill.cluster.settings import LOOPBACK, ClusterConfig, num_cores
 from graphmill.errors import ConfigError
+from graphmill.machine import interrupt
 
 # Dask may lose a worker for good if the worker dies during a restart. Tasks would then wait for ever.
 _NO_WORKERS_TIMEOUT = {"distributed.scheduler.no-workers-timeout": "60s"}
@@ -111,12 +112,11 @@ def _connection(settings: ClusterConfig, keys: Keys | None) -> dict[str, Any]:
 def _cluster_here(settings: ClusterConfig, start: Callable[..., SpecCluster]) -> Iterator[SpecCluster]:
     if settings.scratch_path is not None:
         storage.make_dir(settings.scratch_path)
-    with dask.config.set(_NO_WORKERS_TIMEOUT):
-        cluster = start(local_directory=settings.scratch_path)
-        try:
-            yield cluster
-        finally:
-            _close(cluster)
+    with dask.config.set(_NO_WORKERS_TIMEOUT), ExitStack() as stack:
+        with interrupt.deferred():  # of half a cluster, Dask closes nothing
+            cluster = start(local_directory=settings.scratch_path)
+            stack.callback(_close, cluster)
+        yield cluster
 
 
 def _close(cluster: SpecCluster) -> None:

@@ -8,7 +8,6 @@ import logging
 import os
 import platform
 import shutil
-import signal
 import zipfile
 from collections.abc import Iterable
 from contextlib import suppress
@@ -35,17 +34,12 @@ log = logging.getLogger("graphmill")
 
 
 class Environment(WorkerPlugin):  # type: ignore[misc]  # distributed is untyped here
-    """Prepares every worker, including those that join later: environment variables, signals.
-
-    A terminal sends Ctrl-C to the workers on its machine too. Workers ignore Ctrl-C, since the command ends
-    them in order; otherwise their nannies would restart them while the command closes them.
-    """
+    """Prepares every worker, including those that join later."""
 
     name = "graphmill-environment"
 
-    def __init__(self, variables: dict[str, str], *, ignores_interrupts: bool) -> None:
+    def __init__(self, variables: dict[str, str]) -> None:
         self.variables = variables
-        self.ignores_interrupts = ignores_interrupts
 
     def setup(self, worker: Any) -> None:
         """Called by Dask on each worker."""
@@ -53,8 +47,6 @@ class Environment(WorkerPlugin):  # type: ignore[misc]  # distributed is untyped
         worker.metrics["working on"] = progress.worked_on  # the dashboard's page "Workers"
         # In time: the first task of a worker loads OpenMP.
         os.environ.setdefault("OMP_WAIT_POLICY", ENVIRONMENT["OMP_WAIT_POLICY"])
-        if self.ignores_interrupts:
-            signal.signal(signal.SIGINT, signal.SIG_IGN)
 
     def teardown(self, worker: Any) -> None:
         """Called by Dask before a worker ends, which then takes half a second less."""

@@ -1,5 +1,6 @@
-"""Errors that other threads raise in the main thread, such as a lost lock or a lost cluster."""
+"""Errors that other threads raise in the main thread, such as a lost lock or cluster; a Ctrl-C that waits."""
 
+import multiprocessing.resource_tracker
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -7,6 +8,8 @@ from contextlib import contextmanager
 from types import FrameType
 
 from graphmill.errors import GraphMillError
+
+_OF_USERS = (signal.SIGINT, signal.SIGTERM)
 
 _pending: list[GraphMillError] = []
 
@@ -26,6 +29,29 @@ def interruptible() -> Iterator[Callable[[GraphMillError], None]]:
         yield _interrupt
     finally:
         signal.signal(signal.SIGUSR1, before)
+
+
+@contextmanager
+def deferred() -> Iterator[None]:
+    """Heed Ctrl-C and SIGTERM at the end of the block; processes of threads that start in it get no Ctrl-C.
+
+    A terminal sends Ctrl-C to all processes of a command; the first of them ends the others in order.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    multiprocessing.resource_tracker.ensure_running()  # which lets Ctrl-C through to the thread that calls it
+    came: list[int] = []
+    before = {each: signal.signal(each, lambda number, _: came.append(number)) for each in _OF_USERS}
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        for each in came:
+            signal.raise_signal(each)
 
 
 def _interrupt(error: GraphMillError) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
+import psutil
 import pytest
 
 from graphmill.cli import exit_codes
@@ -197,6 +198,30 @@ def test_a_signal_ends_everything_that_was_started(tmp_path: Path, number: signa
     process.communicate(timeout=600)
     assert process.returncode == code
     wait_until(lambda: not any(alive(pid) for pid in workers))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("number", "code", "expected"),
+    [(signal.SIGINT, 130, "\nerror: stopped by Ctrl-C\n"), (signal.SIGTERM, 143, "")],
+)
+def test_a_signal_while_workers_start_is_told_in_one_line(
+    tmp_path: Path, number: signal.Signals, code: int, expected: str
+) -> None:
+    (tmp_path / "idle.py").touch()
+    process = subprocess.Popen(
+        [DASK_SUBMIT, "--master", "local[2]", "idle.py"],
+        cwd=tmp_path,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        preexec_fn=heed_sigint,
+    )
+    started = psutil.Process(process.pid).children
+    wait_until(lambda: len(started()) > 1)  # the first helps Python's multiprocessing
+    os.killpg(process.pid, number) if number == signal.SIGINT else process.send_signal(number)
+    _, told = process.communicate(timeout=600)
+    assert (process.returncode, told) == (code, expected)
 
 
 @pytest.mark.slow
