@@ -13,11 +13,13 @@ from http.client import HTTPConnection, HTTPException
 from urllib.parse import urlsplit
 
 from distributed import Client, Scheduler
+from distributed.node import clean_dashboard_address
 from tornado import web
 
 from graphmill.cluster.keys import Keys
 from graphmill.cluster.kinds import Kind
 from graphmill.cluster.settings import DRIVER_VARIABLE, LOOPBACK
+from graphmill.errors import ConfigError
 
 _TLS = "distributed.scheduler.dashboard.tls"
 _TIMEOUT_S = 5.0
@@ -27,6 +29,24 @@ _NOT_FOUND = 404
 def is_installed() -> bool:
     """Tell whether Bokeh is installed."""
     return importlib.util.find_spec("bokeh") is not None
+
+
+def check(listens_at: str) -> None:
+    """Refuse an address at which this machine cannot listen; instead of a taken port Dask takes another.
+
+    Raises:
+        ConfigError: there is no such address here.
+    """
+    try:
+        for place in clean_dashboard_address(listens_at):
+            socket.create_server((place["address"], 0)).close()
+            if not 0 <= place["port"] < 1 << 16:
+                raise ValueError("a port has 16 bits")
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"cluster.dashboard_address: expected an address of this machine and a port, as {LOOPBACK}:0 or "
+            f":8787, found {listens_at!r}: {error}"
+        ) from error
 
 
 def offer(scheduler: Scheduler) -> None:

@@ -93,6 +93,7 @@ def cuda_cluster(master: str, settings: ClusterConfig, keys: Keys | None) -> _Bl
 
 def scheduler_here(settings: ClusterConfig, keys: Keys | None, **options: Any) -> LocalCluster:
     """Start a scheduler in this process, with the workers that `options` ask for."""
+    dashboard.check(settings.dashboard_address)
     cluster = LocalCluster(
         scheduler_kwargs={"dashboard": False},
         silence_logs=logging.CRITICAL,

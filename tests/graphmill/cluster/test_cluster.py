@@ -260,6 +260,15 @@ def test_no_scheduler_answers_at_the_address() -> None:
         pass
 
 
+@pytest.mark.parametrize("address", ["no-such-host.invalid:0", "192.0.2.1:0", "::1:0", "h:x", ":65536"])
+def test_a_dashboard_where_this_machine_cannot_listen_is_a_wrong_option(address: str) -> None:
+    with (
+        pytest.raises(ConfigError, match=f"cluster.dashboard_address: .* found '{address}'"),
+        cluster.connect("local[1]", ClusterConfig(dashboard_address=address)),
+    ):
+        pass
+
+
 @pytest.mark.parametrize("master", ["yarn?", "local[x]", "spark://h:1", "local[]", "local[0]"])
 def test_an_unknown_master(master: str) -> None:
     with pytest.raises(ConfigError, match="expected local"), cluster.connect(master, ClusterConfig()):
