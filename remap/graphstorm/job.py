@@ -63,7 +63,7 @@ def _run(options: Options, connect: Connect, claim: lock.Claim) -> dict[str, Any
             earlier = Options.model_validate(journal.options, strict=False)
             with connect() as client:
                 are_the_same = commit.finish(journal, partial(_count_rows, client, earlier), claim)
-            if earlier == options and are_the_same and not options.preserve_input:
+            if earlier == options and are_the_same and journal.inputs:
                 return journal.figures
     outputs, sources = find_outputs(options)
     inputs = commit.describe_inputs(sources)
@@ -73,7 +73,10 @@ def _run(options: Options, connect: Connect, claim: lock.Claim) -> dict[str, Any
     with connect() as client:
         mapped = time.monotonic()
         with commit.discarded_on_error(roots):
-            moves = _write_all(client, options, outputs, plans)
+            moves, are_all_there = _write_all(client, options, outputs, plans)
+            keeps_input = options.preserve_input or (options.with_shared_fs and not are_all_there)
+            if keeps_input and not options.preserve_input:
+                log.warning("remap: the input is kept: files of the other ids may be missing")
             targets = {move.target for move in moves}
             figures: dict[str, Any] = {
                 "num_rows": sum(output.num_rows for output in outputs),
@@ -85,7 +88,7 @@ def _run(options: Options, connect: Connect, claim: lock.Claim) -> dict[str, Any
                 roots,
                 moves,
                 [uri for uri in _earlier_tables(outputs) if uri not in targets],
-                [] if options.preserve_input else inputs,
+                [] if keeps_input else inputs,
                 figures,
             )
         written = time.monotonic()
@@ -122,8 +125,8 @@ def _plan_maps(options: Options, outputs: Sequence[OutputFile]) -> dict[str, Map
 
 def _write_all(
     client: Client, options: Options, outputs: Sequence[OutputFile], plans: Mapping[str, MapPlan]
-) -> list[Move]:
-    """Write every table into the work folder; return the tables with their final places."""
+) -> tuple[list[Move], bool]:
+    """Write every table into the work folder; return their final places, and whether all ids have rows."""
     token = uuid.uuid4().hex
     suffix = f".{options.output_format}"
     moves = [
@@ -143,11 +146,12 @@ def _write_all(
         if plans:
             maps = [(list(plans.values()), token)] * num_workers
             cluster.run_tasks(client, read_maps, maps, description="reading the maps", unit="workers")
-        check_ranks(client, outputs, {each.entity_type: each.num_ids for each in plans.values()})
+        num_ids = {each.entity_type: each.num_ids for each in plans.values()}
+        are_all_there = check_ranks(client, outputs, num_ids)
         cluster.run_tasks(client, write_table, arguments, description="remapping", unit="files")
     finally:
         _forget_scratch(client, token)
-    return moves
+    return moves, are_all_there
 
 
 def _forget_scratch(client: Client, token: str) -> None:

@@ -47,8 +47,8 @@ def first_repeated(batches: Iterable[Ids], start: int, stop: int) -> tuple[str, 
     return None
 
 
-def check_ranks(client: Client, outputs: Sequence[OutputFile], num_ids: dict[str, int]) -> None:
-    """Refuse an id that two rows of a type have, in embeddings and in predictions of nodes.
+def check_ranks(client: Client, outputs: Sequence[OutputFile], num_ids: dict[str, int]) -> bool:
+    """Refuse an id that two rows of a type have, in embeddings and predictions of nodes; are all there?
 
     Pairs of ids may come again: a graph may have several edges between two nodes. GraphStorm may save some
     of the ids alone, so missing ones are a warning. `num_ids` are those of each type's map.
@@ -64,9 +64,11 @@ def check_ranks(client: Client, outputs: Sequence[OutputFile], num_ids: dict[str
         for start in range(0, num_ids[entity_type], SHARE_IDS)
     ]
     cluster.run_tasks(client, check_share, arguments, description="checking the ids", unit="shares")
+    are_all_there = True
     for (folder, _, entity_type), own in ranks.items():
         num_rows = sum(each.num_rows for each in own.values())
         if num_rows < num_ids[entity_type]:
+            are_all_there = False
             log.warning(
                 "remap: %s: rows of %d ids; the map of %r has %d, and the others get none",
                 folder,
@@ -74,6 +76,7 @@ def check_ranks(client: Client, outputs: Sequence[OutputFile], num_ids: dict[str
                 entity_type,
                 num_ids[entity_type],
             )
+    return are_all_there
 
 
 def check_share(ranks: Sequence[RankRows], start: int, stop: int) -> None:

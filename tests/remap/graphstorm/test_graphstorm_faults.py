@@ -223,9 +223,12 @@ def test_rows_of_some_ids_alone(tree: Tree, cli: Cli, caplog: pytest.LogCaptureF
     tree.write_map("user", 12, 3)
     expected = tree.write_embeddings("user", [4, 4])
     tree.write_emb_info(["user"], 2)
-    assert cli(*tree.arguments()) == 0
+    given = {name: content for name, content in snapshot(tree.root).items() if name.endswith(".pt")}
+    assert cli(*tree.arguments("--preserve-input", "false")) == 0
     assert tree.embeddings() == expected
     assert "rows of 8 ids; the map of 'user' has 12, and the others get none" in caplog.text
+    assert "the input is kept" in caplog.text
+    assert given.items() <= snapshot(tree.root).items()
 
 
 @pytest.mark.parametrize("share", [1, 3, 100])
