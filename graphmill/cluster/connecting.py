@@ -1,14 +1,17 @@
 """A client of the cluster that `--master` names: started for the run, or running already."""
 
+import asyncio
 import logging
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from importlib import import_module
 from typing import Any
 
 import dask
-from distributed import Client
+from distributed import Client, Security
+from distributed.comm import connect as open_connection
 
 from graphmill.cluster import dashboard
 from graphmill.cluster.keys import Keys
@@ -60,6 +63,8 @@ def connect(
             start = starter_of(kind)
             cluster = stack.enter_context(start(master, settings, keys)) if start else master
             security = keys and keys.security()
+            if not start:
+                _check_answers(master, security or Security(), settings.connect_timeout_s)
             client = stack.enter_context(
                 Client(cluster, security=security, timeout=settings.connect_timeout_s)
             )
@@ -79,6 +84,22 @@ def _starting(master: str) -> Iterator[None]:
     except (ClusterError, OSError, RuntimeError) as error:  # a TimeoutError is an OSError
         place = "" if isinstance(error, ClusterError) else f"--master {master}: the cluster does not answer: "
         raise NoClusterError(f"{place}{error}; nothing was changed: try again") from error
+
+
+def _check_answers(address: str, security: Security, timeout_s: float) -> None:
+    """Raise OSError if nobody answers: Dask itself waits without end for a process that is stopped."""
+
+    async def ask() -> None:
+        async with asyncio.timeout(timeout_s):
+            options = security.get_connection_args("client")
+            connection = await open_connection(address, timeout_s, **options)
+            await connection.close()
+
+    try:
+        with ThreadPoolExecutor(1) as thread:  # this one may have a loop of its own, as in a notebook
+            thread.submit(asyncio.run, ask()).result()
+    except TimeoutError as error:
+        raise TimeoutError(f"no answer within {timeout_s} s (cluster.connect_timeout_s)") from error
 
 
 def starter_of(kind: Kind) -> Starter | None:

@@ -3,6 +3,7 @@
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -22,6 +23,7 @@ from graphmill.errors import (
     ConfigError,
     FormatError,
     GraphMillError,
+    NoClusterError,
     NotFoundError,
     RawTableError,
     StorageError,
@@ -251,13 +253,19 @@ def test_a_running_cluster_is_joined_and_left_running(client: Client) -> None:
     assert client.submit(square, 4).result() == 16
 
 
-def test_no_scheduler_answers_at_the_address() -> None:
-    settings = ClusterConfig(connect_timeout_s=1)
-    with (
-        pytest.raises(ClusterError, match="does not answer"),
-        cluster.connect("tcp://127.0.0.1:9", settings),
-    ):
-        pass
+@pytest.mark.parametrize("is_stopped", [False, True])
+def test_no_scheduler_answers_at_the_address(is_stopped: bool) -> None:
+    """The system takes connections for a process that is stopped (SIGSTOP)."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        port = listening.getsockname()[1]
+        if not is_stopped:
+            listening.close()
+        with (
+            pytest.raises(NoClusterError, match=r"answer: .*; nothing was changed: try again") as error,
+            cluster.connect(f"tcp://127.0.0.1:{port}", ClusterConfig(connect_timeout_s=1)),
+        ):
+            pass
+    assert error.value.exit_code == 69
 
 
 @pytest.mark.parametrize("address", ["no-such-host.invalid:0", "192.0.2.1:0", "::1:0", "h:x", ":65536"])
