@@ -412,7 +412,11 @@ def test_a_table_that_lost_rows_after_it_was_written(
     write_tree(tree)
     before = tree.inputs()
     real = tables.count_rows
-    monkeypatch.setattr(tables, "count_rows", lambda uri, options: real(uri, options) - 1)
+
+    def fewer_at_their_place(uri: str, options: tables.TableOptions) -> int:
+        return real(uri, options) - (commit.WORK not in uri)
+
+    monkeypatch.setattr(tables, "count_rows", fewer_at_their_place)
     assert cli(*tree.arguments()) == StorageError.exit_code
     assert re.search(r"embed-00000_00000\.parquet: expected 4 rows, found 3", capsys.readouterr().err)
     assert tree.inputs() == before
