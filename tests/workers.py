@@ -1,14 +1,17 @@
 """Processes that fork from one that has imported what tasks need: .1 s of CPU for each, not 2."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager, suppress
 from multiprocessing.context import ForkServerContext
+from typing import Any, TypeVar
 
 import dask
 import distributed
 from distributed.utils import get_mp_context
 
+Result = TypeVar("Result")
 FORKING = {"distributed.worker.multiprocessing-method": "forkserver"}
 IMPORTED = ["pytest", "tests.conftest", "etl.job", "remap.job", "train.job", "train.run.trainer"]
 
@@ -19,6 +22,12 @@ def forking() -> ForkServerContext:
         context: ForkServerContext = get_mp_context()  # Dask sets what is imported, once; what follows counts
     context.set_forkserver_preload(IMPORTED)
     return context
+
+
+def apart(function: Callable[..., Result], *arguments: Any) -> Result:
+    """Call a function in a process of its own; its result."""
+    with ProcessPoolExecutor(1, forking()) as pool:
+        return pool.submit(function, *arguments).result(600)
 
 
 def cluster_of(num: int) -> distributed.LocalCluster:

@@ -9,7 +9,6 @@ import shutil
 import signal
 import threading
 import time
-from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import distributed
@@ -18,7 +17,7 @@ from graphmill import storage
 from graphmill.formats import pbg_checkpoint
 from graphmill.storage import fs
 from tests.train.graphs import contents
-from tests.workers import forking
+from tests.workers import apart
 from train import job
 from train.edges.added import is_delta
 from train.edges.partitions import all_keys
@@ -105,8 +104,7 @@ def kill_anywhere(config, every, step_s=0.0) -> str:
 
     Returns a letter for every event of a whole run: s for a step, c for one in the thread that commits.
     """
-    with ProcessPoolExecutor(1, forking()) as pool:
-        return pool.submit(_kill_anywhere, config, every, step_s).result(600)
+    return apart(_kill_anywhere, config, every, step_s)
 
 
 def _kill_anywhere(config, every, step_s) -> str:

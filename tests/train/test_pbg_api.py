@@ -2,12 +2,12 @@
 
 import gzip
 import json
-import multiprocessing
 import pickle
 import tarfile
 from pathlib import Path
 
 import attr
+import click
 import h5py
 import numpy as np
 import pytest
@@ -15,7 +15,9 @@ import pytest
 from graphmill.config import from_mapping
 from graphmill.errors import ConfigError, NotFoundError, RawTableError
 from tests import DATA
+from tests.commands import on_cluster
 from tests.etl.graphs import same_bytes
+from tests.workers import forking
 from train.evaluation import evaluate
 from train.pbg_api import (
     BucketOrder,
@@ -262,7 +264,7 @@ def test_distributed(tmp_path, base):
     )
     graph = Graph(tmp_path, base, [0.4])
     config = on(graph, base, 0)
-    fork = multiprocessing.get_context("spawn")
+    fork = forking()
     server = fork.Process(target=run_partition_server, args=(config,), kwargs={"rank": 0})
     other = fork.Process(target=train, args=(config,), kwargs={"rank": 1})
     server.start()
@@ -487,8 +489,13 @@ def test_what_training_does_not_take_is_refused(tmp_path, base):
         do_eval(on(graph, base, 0), model=Counting())
 
 
-@pytest.mark.slow
-def test_text_is_imported_beside_the_files_of_the_user(tmp_path, base):
+@pytest.fixture
+def imports(near_client, monkeypatch):
+    """Imports of text, on a cluster in this process."""
+    on_cluster(near_client, monkeypatch, click.Command("unused"))
+
+
+def test_text_is_imported_beside_the_files_of_the_user(tmp_path, base, imports):
     """The folder of the text becomes entity_path, and contains the edge paths, as in PBG's example."""
     data = tmp_path / "data"
     data.mkdir()
@@ -533,7 +540,7 @@ def imported_edges(data, config, folder):
     return found
 
 
-def test_wrong_imports_are_refused(tmp_path, base):
+def test_wrong_imports_are_refused(tmp_path, base, imports):
     text = tmp_path / "edges.txt"
     text.write_text("a b\nc\n")
     given = (base.entities, base.relations, str(tmp_path / "entities"), [str(tmp_path / "out")], [text])

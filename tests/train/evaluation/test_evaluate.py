@@ -4,7 +4,7 @@ import functools
 import itertools
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -580,6 +580,8 @@ def test_checks_before_an_evaluation(tmp_path: Path) -> None:
         nothing = Edges(*(np.zeros(0, np.int64) for _ in range(3)))
         edge_buckets.write_bucket(empty, bucket, nothing)
     assert job.check(_with(world, split="none")) == f"{empty} holds no edges"
+    with pytest.raises(FormatError, match="expected edges to rank, found none"):
+        evaluate.evaluate(_with(world, split="none"))
     for section, key in (({"split": "tset"}, "split"), ({"filter_paths": ["/tset"]}, "filter_paths")):
         with pytest.raises(ConfigError, match=rf"evaluate\.{key}: there is no folder .*tset; splits there"):
             job.check(_with(world, **section))
@@ -591,66 +593,63 @@ def test_checks_before_an_evaluation(tmp_path: Path) -> None:
     assert job.check(featurized).startswith("item, user: a featurized type has no list of all")
 
 
-def test_no_edges(tmp_path: Path) -> None:
-    world = _small(tmp_path)
-    for bucket in (Bucket(0, 0), Bucket(0, 1), Bucket(1, 0), Bucket(1, 1)):
-        edge_buckets.write_bucket(
-            world.config.split_path("none"), bucket, Edges(*(np.zeros(0, np.int64) for _ in range(3)))
+def _write_rows(world: World, rows: Mapping[tuple[str, int], np.ndarray]) -> None:
+    for (entity_type, partition), table in rows.items():
+        pbg_checkpoint.write_embeddings(
+            world.config.checkpoint_path, entity_type, partition, 1, table, None, {}, ITERATION
         )
-    with pytest.raises(FormatError, match="expected edges to rank, found none"):
-        evaluate.evaluate(_with(world, split="none"))
 
 
-def test_missing_bucket(tmp_path: Path) -> None:
-    world = _small(tmp_path)
-    uri = edge_buckets.bucket_uri(world.config.split_path("test"), Bucket(1, 1))
-    storage.delete(uri)
-    with pytest.raises(FormatError, match=r"edges_1_1\.h5"):
-        evaluate.evaluate(world.config)
+def _with_nan(world: World) -> dict[tuple[str, int], np.ndarray]:
+    table = world.tables["item", 0].copy()
+    table[3, 1] = np.nan
+    return {("item", 0): table}
 
 
-@pytest.mark.parametrize(
-    ("column", "lhs", "rel", "rhs"), [("lhs", 10**6, 0, 0), ("rel", 0, 2, 0), ("rhs", 0, 0, 30)]
-)
-def test_index_out_of_range(tmp_path: Path, column: str, lhs: int, rel: int, rhs: int) -> None:
+def _out_of_range(world: World, lhs: int, rel: int, rhs: int) -> None:
     """30 items: within the range of the users on the same side, but not of this relation."""
+    edges = Edges(*(np.array([0, value], np.int64) for value in (lhs, rel, rhs)))
+    edge_buckets.write_bucket(world.config.split_path("test"), Bucket(0, 0), edges)
+
+
+BEYOND = r"edges_0_0\.h5: {}\[1\] is \d+; expected less than \d+"
+DAMAGE: dict[str, tuple[Callable[[World], object], str]] = {
+    "a missing bucket": (
+        lambda world: storage.delete(edge_buckets.bucket_uri(world.config.split_path("test"), Bucket(1, 1))),
+        r"edges_1_1\.h5",
+    ),
+    "lhs": (lambda world: _out_of_range(world, 10**6, 0, 0), BEYOND.format("lhs")),
+    "rel": (lambda world: _out_of_range(world, 0, 2, 0), BEYOND.format("rel")),
+    "rhs": (lambda world: _out_of_range(world, 0, 0, 30), BEYOND.format("rhs")),
+    "other entities": (
+        lambda world: entity_counts.write_count(world.config.entity_path, "item", 0, 31),
+        r"embeddings_item_0\.v1\.h5: embeddings have shape \(30, 4\).*; set entity_path and dimension as in",
+    ),
+    "no number": (
+        lambda world: _write_rows(world, _with_nan(world)),
+        r"embeddings_item_0\.v1\.h5.*: expected finite numbers",
+    ),
+    "too large a score": (
+        lambda world: _write_rows(
+            world, {key: np.full_like(rows, 1e30) for key, rows in world.tables.items()}
+        ),
+        "an edge's score is not a finite number",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGE)
+def test_damage_is_refused(tmp_path: Path, name: str) -> None:
     world = _small(tmp_path)
-    arrays = (np.array([0, value], np.int64) for value in (lhs, rel, rhs))
-    edge_buckets.write_bucket(world.config.split_path("test"), Bucket(0, 0), Edges(*arrays))
-    with pytest.raises(FormatError, match=rf"edges_0_0\.h5: {column}\[1\] is \d+; expected less than \d+"):
+    damage, message = DAMAGE[name]
+    damage(world)
+    with pytest.raises(FormatError, match=message) as found:
         evaluate.evaluate(world.config)
+    assert "init_path" not in str(found.value)  # advice for training
 
 
 def test_a_checkpoint_of_another_model(tmp_path: Path) -> None:
     world = _small(tmp_path)
     pbg_checkpoint.write_config(world.config.checkpoint_path, world.config.pbg() | {"comparator": "cos"})
     with pytest.raises(ConfigError, match=r'trained with other settings: comparator: "cos" -> "dot"'):
-        evaluate.evaluate(world.config)
-
-
-def test_a_checkpoint_of_other_entities(tmp_path: Path) -> None:
-    world = _small(tmp_path)
-    entity_counts.write_count(world.config.entity_path, "item", 0, 31)
-    match = (
-        r"embeddings_item_0\.v1\.h5: embeddings have shape \(30, 4\).*; set entity_path and dimension as in"
-    )
-    with pytest.raises(FormatError, match=match) as found:
-        evaluate.evaluate(world.config)
-    assert "init_path" not in str(found.value)  # advice for training
-
-
-def test_scores_that_are_not_finite(tmp_path: Path) -> None:
-    world = _small(tmp_path)
-    table = world.tables["item", 0].copy()
-    table[3, 1] = np.nan
-    pbg_checkpoint.write_embeddings(world.config.checkpoint_path, "item", 0, 1, table, None, {}, ITERATION)
-    with pytest.raises(FormatError, match=r"embeddings_item_0\.v1\.h5.*: expected finite numbers"):
-        evaluate.evaluate(world.config)
-    table[:] = 1e30
-    for entity_type, partition in world.tables:
-        rows = np.full_like(world.tables[entity_type, partition], 1e30)
-        pbg_checkpoint.write_embeddings(
-            world.config.checkpoint_path, entity_type, partition, 1, rows, None, {}, ITERATION
-        )
-    with pytest.raises(FormatError, match="an edge's score is not a finite number"):
         evaluate.evaluate(world.config)

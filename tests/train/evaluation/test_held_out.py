@@ -52,3 +52,5 @@ def test_a_side_without_negatives_is_left_out_of_the_means(tmp_path, rng, side):
     assert metrics["r1"] == pytest.approx(2 - metrics["pos_rank"])
     assert metrics["mrr"] == pytest.approx(0.5 + metrics["r1"] / 2)
     assert np.isfinite(metrics["loss"])
+    trained = line["stats"]["metrics"]
+    assert trained[f"violators_{side}"] == 0 < trained[f"violators_{side.other}"]

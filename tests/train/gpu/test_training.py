@@ -48,7 +48,7 @@ def two_types(root, *, dynamic: bool, num_partitions: int = 1, **settings):
         dynamic_relations=dynamic,
         global_emb=False,
         dimension=32,
-        num_epochs=60,
+        num_epochs=10,
         num_batch_negs=20,
         num_uniform_negs=20,
         init_scale=0.1,
@@ -62,6 +62,8 @@ def two_types(root, *, dynamic: bool, num_partitions: int = 1, **settings):
     ("dynamic", "num_partitions", "resident", "own"),
     [
         (False, 1, "never", {}),
+        (True, 1, "never", {}),
+        (False, 2, "always", {}),
         (True, 2, "always", {"optimizer": "adagrad", "lr_schedule": "linear"}),
         (False, 2, "never", {"optimizer": "adagrad", "deterministic": False}),
     ],
@@ -70,7 +72,7 @@ def test_the_engine_fits_a_small_graph(tmp_path, dynamic, num_partitions, reside
     settings = {"engine": "fused", "resident": resident, **own}
     config = two_types(tmp_path, dynamic=dynamic, num_partitions=num_partitions, train=settings)
     triples = random_triples(np.random.default_rng(1), 25, 2, 20, 60)
-    write_graph(config, COUNTS, triples)
+    write_graph(config, COUNTS, np.tile(triples, (6, 1)))  # a commit takes longer than an epoch of so few
     figures = job.train(config)
     assert figures["num_edges"] == 60 * 60
     assert mean_reciprocal_rank(config, COUNTS, triples, triples) > 0.9
@@ -93,7 +95,7 @@ def test_the_same_seed_on_either_engine_ends_at_the_same_quality(tmp_path):
             entities={"node": {"num_partitions": 2}},
             global_emb=False,
             dimension=32,
-            num_epochs=25,
+            num_epochs=5,
             regularization_coef=0.01,
             num_batch_negs=50,
             num_uniform_negs=50,
@@ -101,7 +103,7 @@ def test_the_same_seed_on_either_engine_ends_at_the_same_quality(tmp_path):
             num_gpus=num_gpus,
             train={"engine": engine, "resident": resident, "chunk_edges": 100},
         )
-        write_graph(config, {"node": count}, train)
+        write_graph(config, {"node": count}, np.tile(train, (5, 1)))
         job.train(config)
         ranks[engine, resident] = mean_reciprocal_rank(config, {"node": count}, known, test)
     plain = ranks.pop(("plain", "never"))

@@ -162,8 +162,8 @@ def test_bags_are_their_lists(lists, more):
 
 @pytest.mark.slow
 def test_training_on_features(tmp_path):
-    config = configure(tmp_path, num_epochs=30, eval_fraction=0.2, num_batch_negs=2)
-    write(config, EDGES * 3)
+    config = configure(tmp_path, num_epochs=5, eval_fraction=0.2, num_batch_negs=2)
+    write(config, EDGES * 18)
     job.train(config)
     version = pbg_checkpoint.read_version(config.checkpoint_path)
     saved, state = pbg_checkpoint.read_embeddings(config.checkpoint_path, "doc", 0, version)

@@ -23,9 +23,8 @@ def days(tmp_path_factory: pytest.TempPathFactory, near_client: distributed.Clie
 
 
 RUNS = {
-    "one partition": (1, {}),
     "resident": (4, {"train": {"resident": "always"}, "global_emb": False, "relations": KERNELS}),
-    "by bucket": (4, {"train": {"memory_partitions": 4}}),
+    "by bucket": (4, {"train": {"memory_partitions": 4}, "num_edge_chunks": 3}),
     "blocks": (6, {"train": {"memory_partitions": 2, "outside_rows": 0.5}}),
     "adagrad": (4, {"train": {"optimizer": "adagrad"}}),
     "plain": (1, {"train": {"engine": "plain"}}),
@@ -35,7 +34,6 @@ RUNS = {
     "max_norm": (1, {"max_norm": 3.0, "regularization_coef": 0.01}),
     "hogwild": (1, {"workers": 3}),
     "cos": (4, {"comparator": "cos", "loss_fn": "logistic"}),
-    "chunks": (4, {"num_edge_chunks": 3}),
 }
 
 

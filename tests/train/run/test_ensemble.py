@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,7 +13,6 @@ import graphmill
 from graphmill import config as configuration
 from graphmill.checkpoints.pbg import PbgCheckpoint
 from graphmill.checkpoints.states import sums_of, table_sums
-from graphmill.cli.main import command
 from graphmill.config import from_mapping
 from graphmill.errors import ConfigError, FormatError
 from graphmill.formats import pbg_checkpoint
@@ -282,7 +280,7 @@ def test_several_workers_share_each_member(config, client):
 
 
 @pytest.mark.slow
-def test_pipeline_remaps_and_predicts_with_the_joined_checkpoint(tmp_path, rng):
+def test_pipeline_remaps_and_predicts_with_the_joined_checkpoint(tmp_path, rng, graphmill_command):
     table = tmp_path / "edges.csv"
     triples = random_triples(rng, 30, 2, 30, 300)
     table.write_text("".join(f"n{lhs},r{rel},n{rhs}\n" for lhs, rel, rhs in triples.tolist()))
@@ -297,24 +295,13 @@ def test_pipeline_remaps_and_predicts_with_the_joined_checkpoint(tmp_path, rng):
         "workers": 1,
         "eval_fraction": 0,
         "etl": {
-            "tables": [
-                {
-                    "path": str(table),
-                    "format": "csv",
-                    "header": False,
-                    "lhs": 0,
-                    "relation_column": 1,
-                    "rhs": 2,
-                }
-            ],
+            "tables": [{"path": str(table), "header": False, "lhs": 0, "relation_column": 1, "rhs": 2}],
             "holdout": {"test": 0.1},
         },
         "train": {"ensemble": 2},
     }
     conf.write_text(json.dumps(settings))
-    master = ["--master", "local[1]"]
-    done = CliRunner().invoke(command, ["pipeline", "--conf", str(conf), *master])
-    assert done.exit_code == 0, done.output
+    assert graphmill_command("pipeline", "--conf", conf) == 0
     record = json.loads((tmp_path / "out" / "run.json").read_text())
     assert record["stages"]["remap"]["types"]["node"]["dimension"] == 8
     assert [each["version"] for each in record["stages"]["train"]["members"]] == [1, 1]
@@ -322,12 +309,11 @@ def test_pipeline_remaps_and_predicts_with_the_joined_checkpoint(tmp_path, rng):
     assert ensemble.is_joined(configuration.load(str(conf)))
     run, checkpoint = str(tmp_path / "out"), str(tmp_path / "out" / "checkpoint")
     for words in (
-        ["predict", run, "--k", "3", "--relation", "r0", "--to", str(tmp_path / "answers"), *master],
+        ["predict", run, "--k", 3, "--relation", "r0", "--to", tmp_path / "answers"],
         ["neighbors", run, "--id", "n1", "--relation", "r0"],
-        ["evaluate", run, "--split", "train", *master],
+        ["evaluate", run, "--split", "train"],
         ["report", run],
-        ["convert", checkpoint, str(tmp_path / "recis"), "--format", "recis"],
+        ["convert", checkpoint, tmp_path / "recis", "--format", "recis"],
     ):
-        done = CliRunner().invoke(command, words)
-        assert done.exit_code == 0, (words, done.output)
+        assert graphmill_command(*words) == 0, words
     assert graphmill.open(run).dimension("node") == 8

@@ -77,17 +77,6 @@ def test_checkpoint_of_a_heterogeneous_graph(tmp_path, rng):
     assert json.loads(contents(checkpoint)["config.json"]) == config.pbg()
 
 
-def test_training_lowers_the_loss(tmp_path, rng):
-    config = mixed(tmp_path, num_epochs=8, bucket_order="affinity")
-    write_mixed(config, rng)
-    job.train(config)
-    loss = [
-        sum(line["stats"]["metrics"]["loss"] * line["stats"]["count"] for line in lines)
-        for lines in np.array_split(pbg_checkpoint.read_stats(config.checkpoint_path), 8)
-    ]
-    assert loss[-1] < 0.8 * loss[0]
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("chunks", [None, 2])
 def test_stopping_between_epochs_changes_nothing(tmp_path, rng, chunks):
@@ -470,13 +459,13 @@ def test_curves_are_read_in_the_order_of_their_epochs(tmp_path):
 
 @pytest.mark.slow
 def test_more_partitions_in_memory_are_read_less_often(tmp_path, rng):
-    """Two, four and eight of sixteen partitions: pairs of few blocks are visited twice."""
+    """Two, four and eight of twelve partitions: pairs of few blocks are visited twice."""
     triples = random_triples(rng, 80, 1, 80, 300)
     reads = {}
     for held in (2, 4, 8):
         config = make_config(
             tmp_path,
-            entities={"node": {"num_partitions": 16}},
+            entities={"node": {"num_partitions": 12}},
             num_epochs=1,
             checkpoint_path=str(tmp_path / f"checkpoint-{held}"),
             train={"memory_partitions": held, "outside_rows": 0},
@@ -485,7 +474,7 @@ def test_more_partitions_in_memory_are_read_less_often(tmp_path, rng):
             write_graph(config, {"node": 80}, triples)
         (epoch,) = job.train(config)["epochs"]
         reads[held] = epoch["partitions_read"]
-        num_blocks = 16 // (held // 2)
+        num_blocks = 12 // (held // 2)
         assert len(epoch["buckets"]) == num_blocks * (num_blocks - 1) // (1 if num_blocks <= 8 else 2)
         assert epoch["edges"] == 300
     assert reads[2] > reads[4] > 1.5 * reads[8]

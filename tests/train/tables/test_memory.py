@@ -1,20 +1,39 @@
 """A table that does not fit in memory is trained in partitions."""
 
-import json
-import subprocess
-import sys
+import ctypes
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
+from distributed import system
 
 from graphmill.formats import entity_counts
-from tests import REPOSITORY
 from tests.train.graphs import make_config, write_graph
+from tests.workers import apart
+from train import job
+from train.step import runtime
 from train.tables import memory
 from train.tables.run_context import RunContext
 
 NUM_ROWS, DIMENSION = 900_000, 80  # partitions large enough for memory of their own (mmap)
 MORE_BYTES = 64 << 20  # buffers that no plan counts
+
+
+def resident_bytes(name):
+    """Memory of this process in RAM: `VmRSS` now, `VmHWM` at most until now."""
+    return 1024 * int(re.search(rf"{name}:\s+(\d+) kB", Path("/proc/self/status").read_text())[1])
+
+
+def trained_with(config, worker_bytes):
+    """Train in a worker of so much memory; figures, and the most memory that the process has had above now's.
+
+    Partitions have memory of their own, as large ones have that are beyond the limit of `keep_freed_memory`.
+    """
+    system.MEMORY_LIMIT = worker_bytes
+    runtime.keep_freed_memory = lambda: ctypes.CDLL(None).mallopt(runtime._M_MMAP_THRESHOLD, 4 << 20)
+    before = resident_bytes("VmRSS")
+    return job.train(config) | {"grown_bytes": resident_bytes("VmHWM") - before}
 
 
 def trained(root, num_partitions, limit_bytes, **train):
@@ -34,18 +53,7 @@ def trained(root, num_partitions, limit_bytes, **train):
     )
     write_graph(config, {"node": NUM_ROWS}, triples)
     assert sum(entity_counts.read_counts(config.entity_path, {"node": num_partitions})["node"]) == NUM_ROWS
-    conf = root / "conf.yaml"
-    conf.write_text(json.dumps(config.model_dump(mode="json")))
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.train.memory_driver", str(conf), str(2 * limit_bytes)],
-        cwd=REPOSITORY,
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    figures = json.loads(done.stdout)
+    figures = apart(trained_with, config, 2 * limit_bytes)
     assert [epoch["edges"] for epoch in figures["epochs"]] == [4000, 4000]
     return figures
 

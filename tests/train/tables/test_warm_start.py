@@ -175,6 +175,9 @@ def test_no_host_is_asked_that_a_checkpoint_names(first, tmp_path):
             listening.accept()
 
 
+NO_NAMES = "3 relations, 4 today, and no names tell which are the same"
+
+
 class TestRelations:
     """Dynamic relations: the first rows of one table."""
 
@@ -216,34 +219,27 @@ class TestRelations:
         trainer.run()
         assert pbg_checkpoint.read_version(second.checkpoint_path) == 1
 
-    def test_relations_in_another_order_are_refused(self, tmp_path):
-        first = self.day(tmp_path / "first", 3, ["b", "m", "z"])
+    @pytest.mark.parametrize(
+        ("before", "num", "today", "lost", "message"),
+        [
+            (["b", "m", "z"], 4, ["a", "b", "m", "z"], None, r"relation 0 was 'b', and is 'a' in .*previous"),
+            (["b", "m", "z"], 3, ["a", "b", "m"], None, r"relation 0 was 'b', and is 'a' in .*previous"),
+            (None, 2, None, None, r"3 relations, more than the 2 of .*dynamic_rel_count\.txt"),
+            (["a", "b", "c"], 4, None, None, NO_NAMES),
+            (None, 4, ["a", "b", "c", "d"], None, NO_NAMES),
+            (["a", "b", "c"], 4, ["a", "b", "c", "d"], "checkpoint/config.json", NO_NAMES),
+            (["a", "b", "c"], 4, ["a", "b", "c", "d"], "entities", NO_NAMES),
+        ],
+    )
+    def test_relations_that_are_not_the_first_of_today_are_refused(
+        self, tmp_path, before, num, today, lost, message
+    ):
+        first = self.day(tmp_path / "first", 3, before)
         job.train(first)
-        for names in (["a", "b", "m", "z"], ["a", "b", "m"]):
-            second = self.day(
-                tmp_path / f"of{len(names)}", len(names), names, init_path=first.checkpoint_path
-            )
-            with pytest.raises(FormatError, match=r"relation 0 was 'b', and is 'a' in .*previous"):
-                Trainer(second)
-
-    def test_fewer_relations_are_refused(self, tmp_path):
-        first = self.day(tmp_path / "first", 3)
-        job.train(first)
-        second = self.day(tmp_path / "second", 2, init_path=first.checkpoint_path)
-        with pytest.raises(FormatError, match=r"3 relations, more than the 2 of .*dynamic_rel_count\.txt"):
-            Trainer(second)
-
-    @pytest.mark.parametrize("lost", ["names today", "names before", "config", "entities before"])
-    def test_growth_without_names_is_refused(self, tmp_path, lost):
-        first = self.day(tmp_path / "first", 3, None if lost == "names before" else ["a", "b", "c"])
-        job.train(first)
-        if lost == "config":
-            (tmp_path / "first/checkpoint/config.json").unlink()
-        if lost == "entities before":
-            shutil.rmtree(first.entity_path)
-        names = None if lost == "names today" else ["a", "b", "c", "d"]
-        second = self.day(tmp_path / "second", 4, names, init_path=first.checkpoint_path)
-        with pytest.raises(FormatError, match="3 relations, 4 today, and no names tell which are the same"):
+        if lost:
+            (tmp_path / "first" / lost).rename(tmp_path / "lost")
+        second = self.day(tmp_path / "second", num, today, init_path=first.checkpoint_path)
+        with pytest.raises(FormatError, match=message):
             Trainer(second)
 
     def test_equal_counts_without_names_keep_positions(self, tmp_path, caplog):

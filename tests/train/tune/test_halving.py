@@ -50,13 +50,6 @@ def spent_s(trials, slots):
     return total
 
 
-@given(searches, st.floats(1, 2000), st.integers(1, 4))
-def test_the_budget_is_kept(simulated, budget_s, slots):
-    trials = simulated.search(budget_s, slots)
-    first_s = max(each.seconds for each in trials[:slots])  # nothing was measured before
-    assert spent_s(trials, slots) <= max(budget_s, first_s) * (1 + 1e-9)
-
-
 @given(searches, st.floats(50, 2000), st.integers(1, 4))
 def test_the_best_of_a_rung_gets_to_the_next(simulated, budget_s, slots):
     trials = simulated.search(budget_s, slots)
@@ -69,8 +62,15 @@ def test_the_best_of_a_rung_gets_to_the_next(simulated, budget_s, slots):
 
 
 @given(searches, st.floats(1, 2000), st.integers(1, 4), st.integers(1, 64))
-def test_rungs_have_fewer_candidates_and_more_epochs(simulated, budget_s, slots, most_epochs):
+def test_within_the_budget_rungs_have_fewer_candidates_and_more_epochs(
+    simulated, budget_s, slots, most_epochs
+):
     trials = simulated.search(budget_s, slots, most_epochs)
+    begun = list(simulated.begun)
+    assert simulated.search(budget_s, slots, most_epochs) == trials
+    assert simulated.begun == 2 * begun
+    first_s = max(each.seconds for each in trials[:slots])  # nothing was measured before
+    assert spent_s(trials, slots) <= max(budget_s, first_s) * (1 + 1e-9)
     rungs = [[each for each in trials if each.rung == n] for n in range(1 + trials[-1].rung)]
     epochs = [{each.epochs for each in rung} for rung in rungs]
     assert all(len(each) == 1 for each in epochs)
@@ -80,14 +80,6 @@ def test_rungs_have_fewer_candidates_and_more_epochs(simulated, budget_s, slots,
     assert flat[-1] <= most_epochs
     sizes = [len(rung) for rung in rungs]
     assert sizes == sorted(sizes, reverse=True)
-
-
-@given(searches, st.floats(1, 2000), st.integers(1, 4))
-def test_it_repeats(simulated, budget_s, slots):
-    first = simulated.search(budget_s, slots)
-    begun = list(simulated.begun)
-    assert simulated.search(budget_s, slots) == first
-    assert simulated.begun == 2 * begun
 
 
 def test_much_time_is_used():

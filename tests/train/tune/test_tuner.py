@@ -12,6 +12,7 @@ from graphmill.cli.stage_command import stage_command
 from graphmill.errors import ConfigError, LockedError
 from graphmill.run.lock import NO_CLAIM
 from graphmill.run.output_checks import check_outputs
+from tests.commands import on_cluster
 from tests.train.graphs import contents, make_config, write_graph
 from train.tune.command import command
 from train.tune.tuner import Tuner
@@ -50,8 +51,13 @@ def conf(tmp_path, rng):
     return path
 
 
-def tune(conf, *options, target="tuned.yaml"):
-    words = ["--conf", str(conf), "--to", str(conf.parent / target), "--master", "local[1]", *options]
+@pytest.fixture(autouse=True)
+def cluster_of_commands(near_client, monkeypatch):
+    on_cluster(near_client, monkeypatch, command)
+
+
+def tune(conf, *options):
+    words = ["--conf", str(conf), "--to", str(conf.parent / "tuned.yaml"), *options]
     return CliRunner().invoke(command, words, catch_exceptions=False)
 
 
@@ -69,7 +75,7 @@ def test_tables_that_no_run_has_read_are_read_and_too_little_time_is_an_error(co
 
 @pytest.mark.slow
 def test_a_better_configuration_is_written_from_a_finished_etl(conf):
-    words = ["--conf", str(conf), "--master", "local[1]", "--set", "seed=1"]
+    words = ["--conf", str(conf), "--set", "seed=1"]
     CliRunner().invoke(stage_command("etl"), words, catch_exceptions=False)
     out = conf.parent / "out"
     before = contents(out)
