@@ -7,6 +7,7 @@ import time
 import pytest
 from rich.console import Console
 
+from graphmill.display import terminal
 from graphmill.display.progress import MIN_BAR, Bars, Clock, Tick, displayed, end, show, shown_by
 
 TICKS = [
@@ -106,3 +107,5 @@ def test_lines_of_a_log_leave_out_work_that_ends_at_once(
         "long: 2 of 2 tasks, 0.08 tasks/s, file x",
         "late: 2 of 2 tasks, file x",
     ]
+    fields = getattr(caplog.records[0], terminal.FIELDS)  # of a line of JSON
+    assert fields == {"description": "long", "done": 1, "total": 2, "unit": "tasks", "file": "x"}

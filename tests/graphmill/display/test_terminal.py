@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.forked import Forks
+
 DASK_SUBMIT = str(Path(sys.executable).with_name("dask-submit"))
 CONF = """
 input: {input}
@@ -29,14 +31,10 @@ def conf(tmp_path: Path) -> Path:
     return tmp_path / "conf.yaml"
 
 
-def etl(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [DASK_SUBMIT, "etl.py", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
-
-
 @pytest.mark.slow
 def test_a_batch_gets_lines_and_a_table(conf: Path) -> None:
-    done = etl("--conf", str(conf))
+    command = [DASK_SUBMIT, "etl.py", "--conf", str(conf)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stderr
     assert re.search(r"^\d\d:\d\d:\d\d I etl: done in", done.stderr, re.M)
     assert re.search(r"^\d\d:\d\d:\d\d I dashboard: http://127\.0\.0\.1:\d+/status$", done.stderr, re.M)
@@ -46,21 +44,19 @@ def test_a_batch_gets_lines_and_a_table(conf: Path) -> None:
 
 
 @pytest.mark.slow
-def test_json_logs_are_json_to_the_last_line(conf: Path) -> None:
-    done = etl("--conf", str(conf), "--json-logs")
-    assert done.returncode == 0, done.stderr
+def test_json_logs_are_json_to_the_last_line(conf: Path, forked: Forks) -> None:
+    done = forked("dask-submit", "etl.py", "--conf", conf, "--json-logs")
+    assert done.code == 0, done.stderr
     lines = [json.loads(line) for line in done.stderr.splitlines()]
     assert all({"time", "level", "message"} <= line.keys() for line in lines)
-    progress = next(line for line in lines if line.get("description") == "etl: encode")
-    assert (progress["done"], progress["total"], progress["unit"]) == (1, 1, "tasks")
-    assert lines[-1]["edges, train"] == "50"
+    assert [line["edges, train"] for line in lines if "edges, train" in line] == ["50"]
     assert done.stdout == ""
 
 
 @pytest.mark.slow
-def test_quiet_prints_nothing_on_success(conf: Path) -> None:
-    done = etl("--conf", str(conf), "--quiet")
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+def test_quiet_prints_nothing_on_success(conf: Path, forked: Forks) -> None:
+    done = forked("dask-submit", "etl.py", "--conf", conf, "--quiet")
+    assert (done.code, done.stdout, done.stderr) == (0, "", "")
 
 
 @pytest.mark.slow
@@ -98,9 +94,11 @@ def test_a_terminal_gets_bars_and_the_dashboard(conf: Path) -> None:
         (["--json-logs"], r'^\{.*"level": "error".*"type": "ConfigError"\}$', False),
     ],
 )
-def test_an_error_is_one_block(conf: Path, options: list[str], expected: str, trace: bool) -> None:
-    done = etl("--conf", str(conf), "--set", "dimension=none", *options)
-    assert done.returncode == 2
+def test_an_error_is_one_block(
+    conf: Path, forked: Forks, options: list[str], expected: str, trace: bool
+) -> None:
+    done = forked("dask-submit", "etl.py", "--conf", conf, "--set", "dimension=none", *options)
+    assert done.code == 2
     assert re.search(expected, done.stderr, re.M)
     assert ("Traceback" in done.stderr) == trace
     lines = [line for line in done.stderr.splitlines() if not line.startswith("graphmill 0.")]
@@ -148,16 +146,15 @@ def test_the_shell_completes_jobs_and_options(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_command_report(conf: Path, tmp_path: Path) -> None:
-    assert etl("--conf", str(conf), "--quiet").returncode == 0
+def test_the_command_report(conf: Path, tmp_path: Path, forked: Forks) -> None:
+    assert forked("dask-submit", "etl.py", "--conf", conf, "--quiet").code == 0
     page = tmp_path / "out" / "report.html"
     before = page.read_text()
     page.unlink()
-    command = [sys.executable, "-m", "graphmill", "report"]
-    output = str(tmp_path / "out")
-    done = subprocess.run([*command, output], capture_output=True, text=True, check=True)
+    output = tmp_path / "out"
+    done = forked("graphmill", "report", output)
+    assert done.code == 0, done.stderr
     assert done.stdout.strip() == str(page)
     assert page.read_text() == before
-    both = [*command, output, output, "--output", str(tmp_path / "both.html")]
-    subprocess.run(both, capture_output=True, check=True)
+    assert forked("graphmill", "report", output, output, "--output", tmp_path / "both.html").code == 0
     assert "2 runs side by side" in (tmp_path / "both.html").read_text()
