@@ -103,6 +103,7 @@ def run(config: Config, client: Client, claim: Claim = NO_CLAIM) -> dict[str, An
     with kept_work(client, config, made_from | {"cutting": cutting}, claim) as work:
         plan = work.step("plan", sources.Plan, lambda: _plan(work, config, inputs))
         doubts.warn_of_headers(config)
+        doubts.warn_of_ignored(inputs)
         sources.log_delta(config, plan)
         ranges = plan.ranges
         num_rows = sum(file_range.num_rows for file_range in ranges)

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from distributed import Client
 
 from etl.config import EntityTableConfig, EtlConfig, FileFormat, Table, TableConfig
-from etl.run.doubts import warn_of_left_out
+from etl.run.doubts import refuse_ignored, warn_of_left_out
 from etl.tables.check_rows import Rules
 from etl.tables.files import find_files
 from etl.tables.formats import FileRange
@@ -71,7 +71,9 @@ def edge_table(config: Config, paths: Sequence[str], given: Mapping[str, Any]) -
     if asked & {"relation", "relation_column"}:
         like |= {"relation": None, "relation_column": None}
     content = like | dict(given) | {"path": [storage.absolute(path) for path in paths]}
-    return validated(TableConfig, content, prefix=("--edges",))
+    table: TableConfig = validated(TableConfig, content, prefix=("--edges",))
+    refuse_ignored(find_files(config, table), given)
+    return table
 
 
 def id_table(paths: Sequence[str], entity_type: str, given: Mapping[str, Any]) -> EntityTableConfig:

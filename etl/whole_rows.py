@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 from etl.config import WholeTableConfig
-from etl.run.doubts import warn_of_left_out
+from etl.run.doubts import refuse_ignored, warn_of_left_out
 from etl.tables.check_rows import BlockPosition, ids_or_null
 from etl.tables.data_file import DataFile
 from etl.tables.files import TableFiles, find_files
@@ -52,6 +52,7 @@ def whole_table(config: Config, paths: Sequence[str], given: Mapping[str, Any]) 
     named: WholeTableConfig = validated(WholeTableConfig, content, prefix=("TABLE",))
     found = find_files(config, named, "table")
     warn_of_left_out([found])
+    refuse_ignored(found, given)
     files = found.files()
     names, schema = _columns(files, named)
     table = named.model_copy(update={"names": names})

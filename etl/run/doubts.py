@@ -2,14 +2,15 @@
 
 import logging
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from etl.config import EtlConfig
 from etl.steps.chunks import Encoded
 from etl.tables.files import TableFiles, find_files
-from etl.tables.formats import format_of
+from etl.tables.formats import FORMATS, format_of
 from graphmill.config import Config
+from graphmill.errors import ConfigError
 from graphmill.vocab import TRAIN_SPLIT
 
 MANY_PARTITIONS = 8
@@ -39,6 +40,36 @@ def warn_of_headers(config: Config) -> None:
                     f"etl: {uri}: the first row looks like column names ({', '.join(names[:5])}), and "
                     f"becomes an edge; if it is a header, set etl.tables[{number}].header: true"
                 )
+
+
+def warn_of_ignored(inputs: Sequence[TableFiles]) -> None:
+    """Warn of keys of text for tables of other formats."""
+    for each in inputs:
+        keys = {key: f"etl.{each.label}.{key}" for key in each.table.model_dump(exclude_defaults=True)}
+        if ignored := _ignored(each, keys):
+            log.warning(f"etl: {ignored}")
+
+
+def refuse_ignored(found: TableFiles, given: Mapping[str, Any]) -> None:
+    """Refuse options of a command that have no effect on the files of its table.
+
+    Raises:
+        ConfigError: there are such options; the message names them.
+    """
+    options = {key: f"--no-{key}" if value is False else f"--{key}" for key, value in given.items()}
+    if ignored := _ignored(found, options):
+        raise ConfigError(ignored)
+
+
+def _ignored(found: TableFiles, names: Mapping[str, str]) -> str:
+    """Say which keys, by the names that users know, have no effect on any file; empty: there are none."""
+    kinds = {each.uri: format_of(each.uri, found.table) for each in found.plain}
+    ignored = [name for key, name in names.items() if all(key in kind.ignores for kind in kinds.values())]
+    if not (kinds and ignored):
+        return ""
+    uri, first = next(iter(kinds.items()))
+    kind = next(name for name, each in FORMATS.items() if each is first)
+    return f"{', '.join(ignored)}: no effect on {uri}, which is read as {kind}; is its format another?"
 
 
 def warn_of_left_out(inputs: Sequence[TableFiles]) -> None:

@@ -8,7 +8,7 @@ import click
 from graphmill import storage
 from graphmill.cli import exit_codes
 from graphmill.cli.fold_in import relations_of
-from graphmill.cli.option_checks import NOT_OF_TEXT, check_options
+from graphmill.cli.option_checks import check_options
 from graphmill.cli.options import result_options, task_memory_option
 from graphmill.cli.session import result_session, tell_run
 from graphmill.config import Config
@@ -85,7 +85,7 @@ def command(
     RUN is the output folder of a run, or its run.json. TABLE is a file, folder or pattern; several make one
     table. All its rows and columns stay, in their order; `has_vector` says which ids the run knows.
     """
-    check_options(NOT_OF_TEXT | {"--components": ["--similar-to"]}, {})
+    check_options({"--components": ["--similar-to"]}, {})
     given = {key: value for key, value in of_table.items() if value is not None}
     request = named("remap.features.request:Request")(
         _typed(columns, types, list(settings.entities)),

@@ -7,7 +7,7 @@ import click
 
 from graphmill import storage
 from graphmill.cli import exit_codes
-from graphmill.cli.option_checks import NOT_OF_TEXT, check_options
+from graphmill.cli.option_checks import check_options
 from graphmill.cli.options import result_options
 from graphmill.cli.session import result_session
 from graphmill.config import Config
@@ -103,7 +103,7 @@ def command(
     RUN is the output folder of a run, or its run.json. Nothing of it changes. The tables are read as the
     run's own; options of columns and formats say otherwise.
     """
-    check_options(NOT_OF_TEXT | {"--no-weight": ["--weight"]}, {})
+    check_options({"--no-weight": ["--weight"]}, {})
     given = {key: value for key, value in of_tables.items() if value is not None}
     given |= {"weight": None} if no_weight else {}
     make_edges, make_ids = named(f"{_READER}:edge_table"), named(f"{_READER}:id_table")

@@ -5,12 +5,6 @@ from collections.abc import Mapping, Sequence
 import click
 from click.core import ParameterSource
 
-# Of text alone, or of text and JSON: tables of these formats would leave them without effect.
-_OF_TEXT = ("--delimiter", "--header", "--no-header")
-NOT_OF_TEXT: dict[str, Sequence[str]] = {"--format json": _OF_TEXT} | {
-    f"--format {each}": (*_OF_TEXT, "--encoding") for each in ("parquet", "orc")
-}
-
 
 def check_options(excluded: Mapping[str, Sequence[str]], needed: Mapping[str, str]) -> None:
     """Refuse options of this command line that others would leave without effect.

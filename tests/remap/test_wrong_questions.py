@@ -88,9 +88,7 @@ WRONG = {
         "--column c --type user --components 2 --similar-to ids": (
             "--components: cannot be used with --similar-to"
         ),
-        "--column c --type user --format parquet --no-header": (
-            "--format parquet: cannot be used with --no-header"
-        ),
+        "--column c --type user --no-header": "table.parquet, which is read as parquet",
     },
     "fold-in": {
         "{root}/eats.csv": "relation 'eats': the run was trained without it, and has likes, follows",
@@ -99,7 +97,8 @@ WRONG = {
         "{root}/columns.csv": "expected a column 'lhs' (lhs), found columns ['a']",
         "{root}/no-lhs.parquet": "row 2 (from 1, the header not counted), column 'lhs' (lhs): null",
         "{root}/names.csv --no-weight --weight w": "--no-weight: cannot be used with --weight",
-        "{root}/names.csv --format json --delimiter ;": "--format json: cannot be used with --delimiter",
+        "{root}/names.csv --format json --delimiter ;": "names.csv, which is read as json",
+        "{root}/known.parquet --delimiter ; --encoding latin-1": "--delimiter, --encoding: no effect on",
         "{root}/names.csv --ids thing=x": "--ids thing=x: expected TYPE=FILE, types: user, item",
         "{root}/names.csv --checkpoint-version 9": "has no complete version 9; complete versions: 1",
         "{root}/names.csv --relation likes --relation-column relation": (

@@ -27,6 +27,9 @@ class BadLine:
     """Number of its fields, if that is what is wrong."""
 
 
+OF_DELIMITED = frozenset({"delimiter", "header", "quoting", "max_field_lines", "null_values"})
+OF_TEXT = OF_DELIMITED | {"comment", "encoding"}
+
 OnBadLine = Callable[[BadLine], object]
 """Takes note of a line to leave out, or raises an error."""
 
@@ -107,6 +110,8 @@ class TableFormat:
     """Reads a range; the handler gets the lines that are no rows, where there may be such."""
     select: Callable[[str, int, pc.Expression], Sequence[tuple[int, int, Cut]]] | None = None
     """Cuts the file again, without parts of which its statistics say that no row fulfils the expression."""
+    ignores: frozenset[str] = frozenset()
+    """Keys of a table that have no effect on such files."""
 
 
 def cut_groups(

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.json as pajson
 
 from etl.config import FilesConfig, WholeTableConfig
-from etl.tables.formats.base import BadLine, FileRange, Head, OnBadLine, TableFormat
+from etl.tables.formats.base import OF_DELIMITED, BadLine, FileRange, Head, OnBadLine, TableFormat
 from etl.tables.formats.json_values import NoRowError, parsed, row_of, types_of
 from etl.tables.formats.lines import cut_lines
 from etl.tables.nested import Path
@@ -136,4 +136,4 @@ def _bad_line(number: int, line: bytes, error: NoRowError, fields: dict[Path, st
     return BadLine(number, f"{field}: type", f"column {column!r} ({field}): {error}", text)
 
 
-FORMAT = TableFormat((".json", ".jsonl", ".ndjson"), "byte", _read_head, _read)
+FORMAT = TableFormat((".json", ".jsonl", ".ndjson"), "byte", _read_head, _read, ignores=OF_DELIMITED)

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 import pyarrow.orc as paorc
 
 from etl.config import FilesConfig
-from etl.tables.formats.base import FileRange, Head, OnBadLine, TableFormat, cut_groups
+from etl.tables.formats.base import OF_TEXT, FileRange, Head, OnBadLine, TableFormat, cut_groups
 from graphmill import storage
 from graphmill.errors import RawTableError
 from graphmill.formats.raw_tables import reading
@@ -111,4 +111,4 @@ def _stripped(values: pa.Array, padded: Any) -> pa.Array:
     return pa.StructArray.from_arrays(columns, fields=list(values.type), mask=values.is_null())
 
 
-FORMAT = TableFormat((".orc",), "stripe", _read_head, _read)
+FORMAT = TableFormat((".orc",), "stripe", _read_head, _read, ignores=OF_TEXT)

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 
 from etl.config import FilesConfig
 from etl.tables import blocks
-from etl.tables.formats.base import FileRange, Head, OnBadLine, TableFormat, cut_groups
+from etl.tables.formats.base import OF_TEXT, FileRange, Head, OnBadLine, TableFormat, cut_groups
 from graphmill import storage
 from graphmill.formats.parquet import bounds
 from graphmill.formats.raw_tables import reading
@@ -62,4 +62,4 @@ def _read(file_range: FileRange, on_bad_line: OnBadLine) -> Iterator[pa.RecordBa
         yield from parquet.iter_batches(rows, groups, names, use_threads=False)
 
 
-FORMAT = TableFormat((".parquet", ".pq"), "", _read_head, _read, _select)
+FORMAT = TableFormat((".parquet", ".pq"), "", _read_head, _read, _select, OF_TEXT)

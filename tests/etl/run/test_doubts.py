@@ -65,3 +65,19 @@ def test_ids_that_other_systems_write_for_null(
         near_client, caplog, tmp_path, [*rows, (r"\N", "i1"), ("NULL", "i2"), (r"\N", "i2")]
     )
     assert re.search(r"entities\.user: ids that .* null: 'NULL', '.*N'; .* not in", found)
+
+
+def test_keys_of_text_for_tables_of_other_formats(
+    near_client: Client, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    (tmp_path / "t.json").write_text('{"l": "a", "r": "b"}\n')
+    table = {"path": str(tmp_path / "t.json"), "lhs": "l", "rhs": "r", "relation": "r"}
+    text = {"delimiter": ";", "comment": "#", "header": True}
+    entities = {"user": 1, "item": 1}
+    job.run(
+        config_of(tmp_path / "out", [table | text], entities=entities, relations=[("r", "user", "item")]),
+        near_client,
+    )
+    (told,) = (record.message for record in caplog.records if "no effect" in record.message)
+    assert told.startswith("etl: etl.tables[0].delimiter: no effect on ")
+    assert "t.json, which is read as json" in told
