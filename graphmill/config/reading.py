@@ -74,7 +74,10 @@ def read_raw(conf_uri: str | None, overrides: Sequence[str] = ()) -> dict[str, A
 def read_named(conf_uri: str | None, overrides: Sequence[str] = ()) -> tuple[dict[str, Any], dict[str, Any]]:
     """Read as `read_raw`; and the settings of a run.json that do not count, since no override names them."""
     raw = _read(conf_uri) if conf_uri else {}
-    taken = consent.take_out(raw) if conf_uri and storage.name(conf_uri) == RECORD else {}
+    taken: dict[str, Any] = {}
+    if conf_uri and storage.name(conf_uri) == RECORD:
+        taken = consent.take_out(raw)
+        raw = _with_output_of(overrides, raw)
     for override in overrides:
         apply_override(raw, override)
     missing = consent.unnamed(taken, raw)
@@ -272,6 +275,18 @@ def _relocated(raw: Any, folder: str) -> Any:
     if isinstance(raw.get("edge_paths"), list):
         moved["edge_paths"] = [place_now(path, output, folder) or path for path in raw["edge_paths"]]
     return {key: value for key, value in moved.items() if key in raw} | {"output": folder}
+
+
+def _with_output_of(overrides: Sequence[str], raw: dict[str, Any]) -> dict[str, Any]:
+    """Return the settings of a run with its paths in the `output` that the last override of it names."""
+    chosen = dict(raw)
+    for override in overrides:
+        if place(override) == ("output",):
+            apply_override(chosen, override)
+    output = chosen.get("output")
+    if output == raw.get("output") or not (output and isinstance(output, str)):
+        return raw
+    return dict(_relocated(raw, storage.absolute(output)))
 
 
 def _read_pbg_python(conf_uri: str) -> dict[str, Any]:

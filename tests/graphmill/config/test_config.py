@@ -373,6 +373,19 @@ def test_the_shipped_configurations_load(conf: Path) -> None:
     assert set(PbgConfig.model_fields) == set(settings.pbg())
 
 
+def test_paths_of_a_run_follow_an_output_that_is_named(tmp_path: Path) -> None:
+    old, new = str(tmp_path / "old"), str(tmp_path / "new")
+    recorded = config.from_mapping(raw(output=old, edge_paths=["/shared/edges"])).recorded()
+    (tmp_path / "old").mkdir()
+    (tmp_path / "old/run.json").write_text(json.dumps({"config": recorded}))
+    chosen = f"entity_path={old}/entities"
+    found = config.load(f"{old}/run.json", [chosen, f"output={new}"])
+    assert (found.output, found.checkpoint_path) == (new, f"{new}/checkpoint")
+    assert found.embedding_path == f"{new}/embeddings"
+    assert found.entity_path == f"{old}/entities"
+    assert found.edge_paths == ("/shared/edges",)
+
+
 def test_paths_in_a_run_that_has_moved(tmp_path: Path) -> None:
     before = "/was/here"
     settings = {
