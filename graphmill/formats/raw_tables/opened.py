@@ -9,6 +9,7 @@ from contextlib import contextmanager
 import pyarrow as pa
 
 from graphmill import storage
+from graphmill.errors import RawTableError
 from graphmill.formats.raw_tables import reading
 from graphmill.formats.raw_tables.encoded import Utf8Stream
 
@@ -16,6 +17,8 @@ Cut = tuple[int, int] | None
 
 CODECS = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2", ".lz4": "lz4"}
 SAMPLE_BYTES = 1 << 20
+_OTHER_CODECS = (".deflate", ".snappy", ".lzo", ".lzo_deflate", ".xz", ".zip")
+_LZ4_FRAME = b"\x04\x22\x4d\x18"  # Hadoop's own files of this suffix have none
 
 
 def suffixes_of(uri: str) -> tuple[str, str]:
@@ -47,8 +50,14 @@ def open_text(uri: str, encoding: str = "utf-8", cut: Cut = None) -> Iterator[Ut
 
 @contextmanager
 def _open(uri: str, cut: Cut) -> Iterator[pa.NativeFile]:
-    codec = suffixes_of(uri)[1]
+    suffix, codec = suffixes_of(uri)
     with storage.open_input(uri) as stream:
+        is_foreign = codec == ".lz4" and stream.size() and stream.read_at(4, 0) != _LZ4_FRAME
+        if suffix in _OTHER_CODECS or is_foreign:
+            raise RawTableError(
+                f"{uri}: {'its form of .lz4' if is_foreign else suffix} cannot be unpacked; write the text "
+                f"again without compression, or with {', '.join(CODECS)} (Spark: compression gzip or zstd)"
+            )
         if cut is not None:
             start, stop = (_line_start(stream, offset) for offset in cut)
             stream = stream.get_stream(start, stop - start)

@@ -38,6 +38,7 @@ def touch(folder: Path, *names: str) -> None:
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     touch(tmp_path, "a.csv", "_a.csv", ".a.csv", "_SUCCESS", "_temporary/b.csv", ".cache/c.csv")
+    touch(tmp_path, "_started_7", "_committed_7", "_committed_vacuum7")  # of Databricks
     touch(tmp_path, "d=1/d.csv", "_d=1/e.csv", "d=1/_f.csv", "d=1/.g.csv", "_logs/h.csv")
     return tmp_path
 

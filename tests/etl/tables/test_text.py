@@ -150,6 +150,15 @@ def test_comments(
     assert rows == [("a", "//"), ("1", "c")]
 
 
+@pytest.mark.parametrize("suffix", [".deflate", ".SNAPPY", ".lzo", ".lzo_deflate", ".xz", ".zip", ".lz4"])
+@pytest.mark.parametrize("kind", ["csv", "json"])
+def test_text_of_codecs_that_are_not_read_is_refused(tmp_path: Path, suffix: str, kind: str) -> None:
+    """With a format, such bytes were lines of text; Hadoop's .lz4 has blocks of its own, without frames."""
+    for name in (f"part-00000{suffix}", f"t.{kind}{suffix}"):
+        with pytest.raises(RawTableError, match=rf"{name}: .*{suffix.lower()} cannot be unpacked; .*\.gz"):
+            read(tmp_path / name, bytes(4) + b"\x00\x06\nl\tr\na\tb\n", format=kind)
+
+
 @pytest.mark.parametrize("name", ["part.csv", "part.tsv", "part.jsonl"])
 @pytest.mark.parametrize("compression", [*COMPRESS, "no bytes.gz", "no bytes.zst", "no bytes.bz2"])
 @pytest.mark.parametrize("header", [True, False])
