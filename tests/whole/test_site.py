@@ -56,6 +56,17 @@ def test_the_page_of_commands_shows_the_help_of_every_command(site: Path) -> Non
 
 @pytest.mark.slow
 @pytest.mark.xdist_group("site")
+def test_keys_stay_whole_on_narrow_screens(site: Path) -> None:
+    """Tables without a class get a frame that scrolls, if their first columns do not break."""
+    shown = (site / "reference" / "configuration.html").read_text()
+    assert re.search(r"<table>(?:(?!</table>).)*?<td><code>max_field_lines</code></td>", shown, re.DOTALL)
+    assert "site.css" in shown
+    rules = re.findall(r"([^{}]+){([^{}]*)}", (site / "site.css").read_text())
+    assert any("td:first-child code" in names and "white-space: nowrap" in rule for names, rule in rules)
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("site")
 def test_the_page_of_python_describes_the_public_names(site: Path) -> None:
     shown = (site / "reference" / "python.html").read_text()
     for name in (
