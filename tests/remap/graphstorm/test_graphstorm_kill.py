@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from distributed import Client
 
 from remap.graphstorm import commit, job
 from tests import REPOSITORY
@@ -16,6 +15,7 @@ from tests.forked import Forks, Kill
 from tests.processes import DEADLINE_S, full_disk, running
 from tests.remap.saved import Cli, Tree, cli_on, snapshot
 from tests.waiting import wait_until
+from tests.workers import workers
 
 pytestmark = pytest.mark.slow
 
@@ -87,24 +87,25 @@ def test_terminated_while_writing(
 @pytest.mark.parametrize("num_deaths", [1, 100])
 def test_a_killed_worker(
     tree: Tree,
-    client: Client,
     monkeypatch: pytest.MonkeyPatch,
     expected: dict[str, list[float]],
     num_deaths: int,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    cli, before = cli_on(client, monkeypatch), tree.inputs()
+    before = tree.inputs()
     monkeypatch.setattr(job, "write_table", write_or_die)
     (tree.root / "deaths").write_bytes(bytes(num_deaths))
-    if num_deaths > 1:
-        assert cli(*words(tree)) == 1
-        # One that dies while it is started anew is lost to Dask for good.
-        died = r"^error: remapping: (the task's worker died \d times|all workers died)"
-        assert re.search(died, capsys.readouterr().err, re.MULTILINE)
-        assert tree.inputs() == before
-        assert tree.tables() == []
-        (tree.root / "deaths").write_bytes(b"")
-    check_next_run(tree, cli, expected)
+    with workers(2) as client:
+        cli = cli_on(client, monkeypatch)
+        if num_deaths > 1:
+            assert cli(*words(tree)) == 1
+            # One that dies while it is started anew is lost to Dask for good.
+            died = r"^error: remapping: (the task's worker died \d times|all workers died)"
+            assert re.search(died, capsys.readouterr().err, re.MULTILINE)
+            assert tree.inputs() == before
+            assert tree.tables() == []
+            return
+        check_next_run(tree, cli, expected)
 
 
 def test_disk_full(
