@@ -47,7 +47,12 @@ class Session:
 
 @contextmanager
 def session(
-    settings: Config, master: str | None, stages: Sequence[str], *, keeps_config: bool = False
+    settings: Config,
+    master: str | None,
+    stages: Sequence[str],
+    *,
+    keeps_config: bool = False,
+    is_long: bool = False,
 ) -> Iterator[Session]:
     """Lock the folders that `stages` write, open run.json, start a cluster and show progress.
 
@@ -56,6 +61,7 @@ def session(
         master: Dask cluster; default `cluster.master`.
         stages: Names of the stages that the block runs.
         keeps_config: Keep the configuration in run.json.
+        is_long: Take worker processes, however little the stages read.
 
     Raises:
         ConfigError: a folder to write holds tables or files of other programs, or workers have too little
@@ -63,7 +69,7 @@ def session(
         LockedError: another run works on the same folders.
     """
     options = settings.section(cluster.ClusterConfig)
-    is_small = are_small_stages(settings, stages)
+    is_small = not is_long and are_small_stages(settings, stages)
     check_memory(master, options, stages, is_small=is_small)
     check_outputs(settings, stages, is_chosen=not keeps_config)
     written = [uri for name in stages for uri in job_of(name).written_uris(settings)]

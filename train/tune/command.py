@@ -73,7 +73,7 @@ def command(
     text = storage.read_text(resolved(conf))
     own, stage = _own(settings)
     job_of(stage).check(own, [])
-    with session(own, master, [stage]) as run:
+    with session(own, master, [stage], is_long=True) as run:
         run.record.save()  # tells the next search that the folder is ours
         if stage == "etl":
             run("etl", resume=True)
