@@ -32,16 +32,16 @@ WIDE = 16  # products whose results have fewer than 12 columns are rounded by th
 OPERATORS = ("none", "diagonal", "translation", "linear", "affine", "complex_diagonal", "rotation")
 COMPARATORS = ("dot", "cos", "l2", "squared_l2")
 LOSSES = ("softmax", "logistic", "ranking")
-COMBINATIONS = [
-    (operator, comparator, LOSSES[(i + j) % 3], (i + j) % 3 == 1)
-    for i, operator in enumerate(OPERATORS)
-    for j, comparator in enumerate(COMPARATORS)
-]
 KINDS: dict[str, dict[str, Any]] = {
     "static": {},
     "dynamic": {"dynamic": True},
     "reciprocal": {"reciprocal": True},
 }
+COMBINATIONS = [
+    ([*KINDS][(i + 2 * j) % 3], operator, comparator, LOSSES[(i + j) % 3], (i + j) % 3 == 1)
+    for i, operator in enumerate(OPERATORS)
+    for j, comparator in enumerate(COMPARATORS)
+]
 
 
 class Worlds(dict[str, tuple[World, FrozenModel]]):
@@ -169,8 +169,7 @@ class Oracle:
         return total
 
 
-@pytest.mark.parametrize(("operator", "comparator", "loss_fn", "bias"), COMBINATIONS)
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("kind", "operator", "comparator", "loss_fn", "bias"), COMBINATIONS)
 def test_objective_and_gradient(
     tmp_path: Path,
     kind: str,
@@ -180,7 +179,7 @@ def test_objective_and_gradient(
     bias: bool,
     rng: np.random.Generator,
 ) -> None:
-    """All operators with all comparators, each with one loss; the losses come in turns."""
+    """All operators with all comparators, each with one loss and one kind, which come in turns."""
     world = write_world(
         tmp_path,
         operator=operator,
