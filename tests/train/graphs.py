@@ -1,8 +1,10 @@
 """Small graphs as the trainer's input, and how well a checkpoint ranks them."""
 
+import operator
 from collections import defaultdict
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,6 +15,7 @@ from graphmill.config import Config, from_mapping
 from graphmill.formats import edge_buckets, entity_counts, pbg_checkpoint
 from graphmill.formats.edge_buckets import Edges
 from graphmill.vocab import Bucket, Side
+from train.edges.partitions import all_keys
 from train.model.model import Model
 
 
@@ -82,6 +85,34 @@ def embeddings(config: Config, entity_type: str, count: int) -> torch.Tensor:
         saved, _ = pbg_checkpoint.read_embeddings(config.checkpoint_path, entity_type, part, version)
         table[part::num] = torch.from_numpy(saved)
     return table
+
+
+def saved(config: Config, path: str | None = None) -> dict[Any, Any]:
+    """All that a checkpoint holds but its settings, by name: numbers, tensors, and training_stats.json."""
+    path = path or config.checkpoint_path
+    version = pbg_checkpoint.read_version(path)
+    found: dict[Any, Any] = {"version": version, "stats": pbg_checkpoint.read_stats(path)}
+    for key in all_keys(config):
+        rows, state = pbg_checkpoint.read_embeddings(path, *key, version)
+        found[key], found[*key, "sum"] = torch.from_numpy(rows), state["state"][0]["sum"]
+    parameters, optimizer, _ = pbg_checkpoint.read_model(path, version)
+    found |= parameters
+    for number, entry in optimizer.get("state", {}).items():
+        found[number, "sum"], found[number, "step"] = entry["sum"], entry["step"]
+    return found
+
+
+def differing(first: dict[Any, Any], second: dict[Any, Any]) -> list[Any]:
+    """Names of what two checkpoints do not both hold, to the last bit."""
+    return [
+        name
+        for name in first.keys() | second.keys()
+        if name not in first
+        or name not in second
+        or not (torch.equal if isinstance(first[name], torch.Tensor) else operator.eq)(
+            first[name], second[name]
+        )
+    ]
 
 
 def mean_reciprocal_rank(config: Config, counts, known, queries) -> float:

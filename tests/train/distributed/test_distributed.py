@@ -18,9 +18,11 @@ from graphmill.formats import pbg_checkpoint
 from tests.train.graphs import (
     assert_checksums,
     contents,
+    differing,
     embeddings,
     make_config,
     mean_reciprocal_rank,
+    saved,
     write_graph,
 )
 from tests.train.run.test_quality import planted
@@ -31,32 +33,11 @@ from tests.workers import forking, workers
 from train import job
 from train.distributed import coordinator
 from train.distributed.coordinator import Coordinator
-from train.edges.partitions import all_keys
 
 
 def several_workers(root, num_workers, assignment="dynamic", **settings):
     train = {"num_workers": num_workers, "bucket_assignment": assignment}
     return make_config(root, **({"entities": {"node": {"num_partitions": 4}}, "train": train} | settings))
-
-
-def tables(config):
-    """All that the checkpoint holds, by name."""
-    path = config.checkpoint_path
-    version = pbg_checkpoint.read_version(path)
-    found = {}
-    for key in all_keys(config):
-        rows, state = pbg_checkpoint.read_embeddings(path, *key, version)
-        found[key] = torch.from_numpy(rows)
-        found[*key, "sum"] = state["state"][0]["sum"]
-    state, optimizer, _ = pbg_checkpoint.read_model(path, version)
-    found |= state
-    for number, entry in optimizer.get("state", {}).items():
-        found[number, "sum"], found[number, "step"] = entry["sum"], entry["step"]
-    return found
-
-
-def same(first, second):
-    return first.keys() == second.keys() and all(torch.equal(first[key], second[key]) for key in first)
 
 
 @pytest.mark.slow
@@ -197,9 +178,7 @@ def test_worker_that_dies_costs_a_bucket(tmp_path, caplog):
             assert running.result()["version"] == 3
             assert sum(run.losses.values()) == 1  # it was in the middle of a bucket
     if "does not repeat to the last byte" not in caplog.text:
-        assert same(tables(configs["tournament"]), tables(configs["undisturbed"]))
-        stats = [pbg_checkpoint.read_stats(configs[name].checkpoint_path) for name in list(configs)[:2]]
-        assert stats[0] == stats[1]
+        assert not differing(*(saved(configs[name]) for name in ("tournament", "undisturbed")))
     known = np.concatenate([train, test])
     mrr = [mean_reciprocal_rank(configs[name], {"node": count}, known, test) for name in configs]
     assert mrr[0] > 0.05  # a blind guess scores .025
@@ -238,7 +217,7 @@ def test_everything_is_killed_and_resumes(tmp_path, client):
     configs = [config.model_copy(update={"num_epochs": version + 2}) for config in configs]
     assert job.run(configs[0], client)["first_version"] == version
     job.run(configs[1], client)
-    assert same(*map(tables, configs))
+    assert not differing(*map(saved, configs))
     assert not storage.fs.list_hidden(checkpoint)
 
 

@@ -8,7 +8,7 @@ import torch
 
 from graphmill.errors import StorageError, TrainingError
 from graphmill.formats import pbg_checkpoint
-from tests.train.graphs import make_config, random_triples, write_graph
+from tests.train.graphs import differing, make_config, random_triples, saved, write_graph
 from train.run.trainer import Trainer
 from train.step import runtime
 from train.tables import memory
@@ -30,17 +30,6 @@ def graph(root, own, **settings):
     )
     write_graph(config, {"node": 60}, random_triples(np.random.default_rng(1), 60, 1, 60, 400))
     return config
-
-
-def state(path):
-    """All that a version holds, but its settings."""
-    version = pbg_checkpoint.read_version(path)
-    model, adagrad, _ = pbg_checkpoint.read_model(path, version)
-    tensors = [*model.values(), *(each[key] for each in adagrad["state"].values() for key in ("sum", "step"))]
-    for part in range(4):
-        rows, sums = pbg_checkpoint.read_embeddings(path, "node", part, version)
-        tensors += [torch.from_numpy(rows), sums["state"][0]["sum"]]
-    return version, tensors, pbg_checkpoint.read_stats(path)
 
 
 def is_placed(trainer, own):
@@ -97,11 +86,11 @@ def test_a_version_holds_the_state_at_the_end_of_its_iteration(tmp_path, gate, o
     for epochs in (1, 2, 3):
         once = graph(tmp_path / str(epochs), own, num_epochs=epochs)
         Trainer(once).run()
-        found = state(f"{late.config.checkpoint_path}/epoch_{epochs}")
-        expected = state(once.checkpoint_path)
-        assert found[0] == expected[0] == epochs
-        assert all(map(torch.equal, found[1], expected[1]))
-    assert state(late.config.checkpoint_path)[2] == expected[2]
+        expected = saved(once)
+        found = saved(once, f"{late.config.checkpoint_path}/epoch_{epochs}") | {"stats": expected["stats"]}
+        assert expected["version"] == epochs
+        assert not differing(found, expected)
+    assert not differing(saved(late.config), expected)
 
 
 def test_without_room_for_a_copy_training_waits_for_the_files(tmp_path, monkeypatch):
@@ -117,9 +106,9 @@ def test_without_room_for_a_copy_training_waits_for_the_files(tmp_path, monkeypa
     )
     after.run()
     assert committed == [1, 2]
-    expected, found = (state(each.config.checkpoint_path) for each in (beside, after))
-    assert found[0] == expected[0] == 3
-    assert all(map(torch.equal, found[1], expected[1]))
+    expected, found = (saved(each.config) for each in (beside, after))
+    assert expected["version"] == 3
+    assert not differing(found, expected)
 
 
 @pytest.mark.parametrize("own", IN_MEMORY, ids=["device", "buffer"])
