@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from graphmill import storage
+from graphmill.errors import StorageError
 from graphmill.formats import entity_index, pbg_checkpoint
 
 VECTORS = "vectors"
@@ -42,16 +43,22 @@ def describe(uri: str) -> dict[str, Any]:
 
 
 def are_small(uris: Iterable[str]) -> bool:
-    """Tell whether the files and folders, as far as they are there, are quicker read than processes start."""
-    waiting = [found for found in map(storage.status, dict.fromkeys(uris)) if found]
+    """Tell whether the files and folders, as far as they are there, are quicker read than processes start.
+
+    What cannot be listed is not small: the stage that reads it says what is wrong.
+    """
     num_bytes = num_seen = 0
-    while waiting and num_bytes <= SMALL_BYTES and num_seen <= _SMALL_FILES:
-        entry = waiting.pop()
-        num_seen += 1
-        if entry.is_dir:
-            waiting += storage.list_dir(entry.uri)
-        else:
-            num_bytes += entry.size_bytes
+    try:
+        waiting = [found for found in map(storage.status, dict.fromkeys(uris)) if found]
+        while waiting and num_bytes <= SMALL_BYTES and num_seen <= _SMALL_FILES:
+            entry = waiting.pop()
+            num_seen += 1
+            if entry.is_dir:
+                waiting += storage.list_dir(entry.uri)
+            else:
+                num_bytes += entry.size_bytes
+    except StorageError:
+        return False
     return num_bytes <= SMALL_BYTES and num_seen <= _SMALL_FILES
 
 
