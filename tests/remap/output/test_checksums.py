@@ -64,7 +64,7 @@ def _ids_of(folder: str) -> None:
 
 
 READERS: dict[str, Callable[[str], Any]] = {
-    "neighbors": lambda folder: lookup.neighbors(folder, "n7", 5, None, None),
+    "neighbors": lambda folder: lookup.neighbors(folder, "n7", 5),
     "library, table": lambda folder: graphmill.open(storage.parent(folder)).embeddings("node"),
     "library, vectors": lambda folder: graphmill.open(storage.parent(folder)).vectors("node"),
     "first vectors": lambda folder: _read_all(VectorFiles(folder).batches()),
