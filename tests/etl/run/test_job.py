@@ -329,6 +329,8 @@ def test_holdout_is_drawn_by_content(
 ) -> None:
     rows = [(f"a{x}", f"b{y}") for x, y in rng.integers(0, 200, (8_000, 2))]
     extra = [(f"new{x}", f"b{x}") for x in range(100)]
+    given = [(f"given{x}", f"b{x}") for x in range(100)]  # of a split that the user has made
+    given_path = write_parquet(tmp_path / "given.parquet", l=[a for a, _ in given], t=[b for _, b in given])
 
     def split_of(
         name: str, table: list[tuple[str, str]], seed: int, partitions: int
@@ -336,14 +338,20 @@ def test_holdout_is_drawn_by_content(
         path = write_parquet(tmp_path / f"{name}.parquet", l=[a for a, _ in table], t=[b for _, b in table])
         config = config_of(
             tmp_path / name,
-            [{"path": path, "lhs": "l", "rhs": "t", "relation": "to"}],
+            [
+                {"path": path, "lhs": "l", "rhs": "t", "relation": "to"},
+                {"path": given_path, "lhs": "l", "rhs": "t", "relation": "to", "split": "valid"},
+            ],
             entities={"node": partitions},
             relations=[("to", "node", "node")],
             top={"seed": seed},
             holdout={"valid": 0.1, "test": 0.2},
         )
         job.run(config, near_client)
-        return {split: all_edges(config, split) for split in ("train", "valid", "test")}
+        splits = {split: all_edges(config, split) for split in ("train", "valid", "test")}
+        splits["valid"] -= Counter(RawEdge("node", a, "to", "node", b) for a, b in given)
+        assert not any(edge.lhs.startswith("given") for edges in splits.values() for edge in edges)
+        return splits
 
     first = split_of("first", rows, 0, 2)
     assert sum(first.values(), Counter()) == Counter(RawEdge("node", a, "to", "node", b) for a, b in rows)

@@ -117,6 +117,8 @@ def test_a_stage_is_finished_until_something_changes(folder: Path, client: Clien
     run(stage, folder, client)
     assert record.is_finished("etl", stage, settings)
     assert not record.is_finished("etl", stage, settings_at(folder, dimension=5))
+    storage.write_marker(settings.entity_path, stage.fingerprint(settings_at(folder, dimension=5)))
+    assert not record.is_finished("etl", stage, settings)  # it is what another run has finished there
     storage.delete_marker(settings.entity_path)
     assert not record.is_finished("etl", stage, settings)
 
