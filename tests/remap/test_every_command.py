@@ -99,6 +99,7 @@ def test_a_killed_command_goes_on(
     assert left_in(tmp_path) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", ["entities/entity_index/user/part-00000.parquet", "checkpoint/{user}"])
 @pytest.mark.parametrize("command", COMMANDS)
 def test_an_error_leaves_the_earlier_result(

@@ -351,6 +351,7 @@ def test_what_pbg_exports(near_client: Client, tmp_path: Path, name: str) -> Non
     assert len(exported) == 135
 
 
+@pytest.mark.slow
 def test_a_full_disk_leaves_the_earlier_tables(near_client: Client, output: str) -> None:
     counts = {"user": [2000] * 2, "item": [3]}
     config = graph.configured(output, counts, batch_rows=20)

@@ -179,6 +179,7 @@ def test_default(tmp_path, base):
     assert 0 < found["metrics"]["mrr"] < 1
 
 
+@pytest.mark.slow
 def test_evaluation_improves_with_training(tmp_path, base):
     graph = Graph(tmp_path, base, [0.8, 0.2])
     relations = [RelationSchema(name="r", lhs="e", rhs="e", all_negs=True)]
@@ -495,6 +496,7 @@ def imports(near_client, monkeypatch):
     on_cluster(near_client, monkeypatch, click.Command("unused"))
 
 
+@pytest.mark.slow
 def test_text_is_imported_beside_the_files_of_the_user(tmp_path, base, imports):
     """The folder of the text becomes entity_path, and contains the edge paths, as in PBG's example."""
     data = tmp_path / "data"

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests import REPOSITORY
 
 PACKAGES = ("graphmill", "etl", "train", "remap")
@@ -28,6 +30,7 @@ def lint_imports(folder: Path) -> str:
     return subprocess.run([linter, "--no-cache"], cwd=folder, capture_output=True, text=True).stdout
 
 
+@pytest.mark.slow
 def test_imports_keep_to_the_layers_and_others_are_refused(tmp_path: Path) -> None:
     report = lint_imports(REPOSITORY)
     assert " 0 broken" in report, report

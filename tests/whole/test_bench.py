@@ -108,6 +108,7 @@ def test_cpu_seconds_of_a_busy_process_and_of_its_child() -> None:
     assert 0 < idle.cpu_s < idle.wall_s - 0.4  # which slept for 0.5 of them
 
 
+@pytest.mark.slow
 def test_a_peak_between_two_samples_is_seen() -> None:
     found = measured(f"held = b'x' * {ALLOCATED_BYTES}\ndel held\n{TO_BE_SEEN}")
     assert ALLOCATED_BYTES < found.main_peak_bytes < 1.3 * ALLOCATED_BYTES
@@ -325,6 +326,7 @@ def test_a_plan_counts_moves_of_partitions_and_bytes() -> None:
     assert found["work and output at the end of merge"] == "24.0 B/edge, 24 MB"
 
 
+@pytest.mark.slow
 def test_a_command_is_killed_in_its_middle_and_its_folders_are_measured(tmp_path: Path) -> None:
     written, program = tmp_path / "written", tmp_path / "program.py"
     program.write_text(

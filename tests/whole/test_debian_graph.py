@@ -172,6 +172,7 @@ def test_command_refuses_what_is_no_index(script: ModuleType, tmp_path: Path) ->
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", COLUMNS)
 def test_a_shipped_table_is_clean(name: str) -> None:
     table = pq.read_table(DEMO / "debian" / f"{name}.parquet")

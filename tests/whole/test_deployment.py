@@ -215,6 +215,7 @@ def test_the_install_step_installs_the_commands(tmp_path: Path) -> None:
     assert {"graphmill", "etl", "train", "remap"} <= {path.name for path in site.iterdir()}
 
 
+@pytest.mark.slow
 def test_the_license_is_in_wheel_and_sdist(tmp_path: Path) -> None:
     text = (REPOSITORY / "LICENSE").read_bytes()
     assert hashlib.sha256(text).hexdigest().startswith("cfc7749b96f63bd3"), "Apache-2.0, as Apache has it"
@@ -244,6 +245,7 @@ def test_the_license_is_in_wheel_and_sdist(tmp_path: Path) -> None:
         assert file.read() == text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "found"),
     [

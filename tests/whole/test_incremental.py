@@ -96,6 +96,7 @@ def next_day(
     return config_of(root, name, edges, **{"init_path": day1.checkpoint_path} | settings)
 
 
+@pytest.mark.slow
 def test_day_2_goes_on_where_day_1_ended(day1: Config, near_client: distributed.Client) -> None:
     day2 = next_day(day1, "day2", previous=day1.entity_path, lr=1e-9, num_epochs=1)
     run(day2, near_client)
@@ -122,6 +123,7 @@ def test_day_2_goes_on_where_day_1_ended(day1: Config, near_client: distributed.
         np.testing.assert_allclose(state2[key][:2], value, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_day_2_learns(day1: Config, near_client: distributed.Client) -> None:
     """The first epoch after a warm start has a lower loss than that of a fresh start."""
     losses = []
@@ -132,6 +134,7 @@ def test_day_2_learns(day1: Config, near_client: distributed.Client) -> None:
     assert losses[0] < 0.95 * losses[1]
 
 
+@pytest.mark.slow
 def test_init_path_with_another_entity_index_is_refused(
     day1: Config, near_client: distributed.Client
 ) -> None:

@@ -278,6 +278,7 @@ def test_preserved_epochs_have_checksums_of_their_own(
         convert.convert(str(root / "checkpoint/epoch_1"), str(root / "again"), "pbg")
 
 
+@pytest.mark.slow
 def test_a_version_of_another_program_needs_no_checksums(
     finished: Path, near_client: distributed.Client, tmp_path: Path
 ) -> None:

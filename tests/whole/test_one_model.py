@@ -111,6 +111,7 @@ def published(root: Path) -> bytes:
     return (root / "run/embeddings/node/part-00000.parquet").read_bytes()
 
 
+@pytest.mark.slow
 def test_ids_of_other_tables_get_no_vectors(
     root: Path, graphmill_command: Command, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -147,6 +148,7 @@ def test_ids_of_other_tables_get_no_vectors(
     assert inputs.version == 2  # a finished model, as before
 
 
+@pytest.mark.slow
 def test_the_same_ids_from_other_files_are_the_same(root: Path, graphmill_command: Command) -> None:
     write_tables(root / "raw")  # another time of change
     assert graphmill_command("etl", "--conf", conf(root)) == 0
@@ -172,6 +174,7 @@ def kill_in_training(root: Path, monkeypatch: pytest.MonkeyPatch, **changes: Any
     assert pbg_checkpoint.read_version(config.checkpoint_path) == 1
 
 
+@pytest.mark.slow
 def test_an_unfinished_model_answers_only_by_name(
     root: Path,
     graphmill_command: Command,
@@ -231,6 +234,7 @@ def test_what_is_replaced_meanwhile_is_not_mixed(root: Path) -> None:
         inputs.open_checkpoint(allow_non_finite=True)
 
 
+@pytest.mark.slow
 def test_edges_of_other_ids_are_not_trained(root: Path, graphmill_command: Command) -> None:
     """As a kill leaves them that comes while etl's folders take their places."""
     shutil.copytree(root / "run/edges", root / "edges")
@@ -244,6 +248,7 @@ def test_edges_of_other_ids_are_not_trained(root: Path, graphmill_command: Comma
     assert storage.read_bytes(f"{root}/run/checkpoint/graphmill.json") == before
 
 
+@pytest.mark.slow
 def test_another_number_of_partitions_is_no_end(root: Path, graphmill_command: Command) -> None:
     """The buckets of the run before are no longer those of the configuration; etl writes others first."""
     changed = conf(root, entities={"node": {"num_partitions": 2}})

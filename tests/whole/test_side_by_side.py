@@ -249,6 +249,7 @@ def test_a_split_that_is_not_there_leaves_a_finished_run_as_it_is(
     assert files_of(tmp_path) == finished
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("master", "setting", "code"),
     [

@@ -108,6 +108,7 @@ def edges_of(config: Config) -> list[int]:
     return [edge_buckets.count_edges(path, Bucket(0, 0)) for path in config.edge_paths]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_files_and_their_checksums_go_where_the_configuration_names_them_and_none_of_the_user_changes(
     near_client: distributed.Client, own: dict[str, bytes], layout: str
@@ -223,6 +224,7 @@ def test_files_put_among_ours_later_stay(near_client: distributed.Client, folder
     assert Path(config.entity_path, name).read_text() == "mine"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", ["fb15k", "livejournal"])
 def test_ids_that_a_checkpoint_needs_stay(
     near_client: distributed.Client, own: dict[str, bytes], layout: str

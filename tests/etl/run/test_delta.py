@@ -201,6 +201,7 @@ def write_window(root: Path, rng_of: Sequence[int], least: int = 0) -> None:
     write_files(root / "raw/second", {"z": [(0, "saw", 0, 0.5)]})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("drops", [False, True])
 def test_a_window_moves(near_client: distributed.Client, tmp_path: Path, drops: bool) -> None:
     """Only the new file is read; the figures say so; training is told its rows."""
@@ -230,6 +231,7 @@ def test_a_window_moves(near_client: distributed.Client, tmp_path: Path, drops: 
     assert not has_added(config_for(tmp_path, 0, "out0", shape, delta=False).split_path("train"))
 
 
+@pytest.mark.slow
 def test_a_row_returns_when_its_twin_goes(near_client: distributed.Client, tmp_path: Path) -> None:
     shape = {"drops": True, "weights": True}
     twin = (1, "saw", 2, 0.5)
@@ -241,6 +243,7 @@ def test_a_row_returns_when_its_twin_goes(near_client: distributed.Client, tmp_p
         assert [edge.weight for edge in found if edge.lhs == "u1"] == [2.0 if day else 0.5]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("drops", "dynamic"), [(False, True), (True, False)])
 def test_rows_take_out_equal_edges_of_tables_before(
     near_client: distributed.Client, tmp_path: Path, drops: bool, dynamic: bool
@@ -287,6 +290,7 @@ def test_rows_that_take_out_edges_need_tables_before(near_client: distributed.Cl
         job.run(changed(config, {"tables": tables}), near_client)
 
 
+@pytest.mark.slow
 def test_tables_of_entities(near_client: distributed.Client, tmp_path: Path) -> None:
     """A file that the earlier run had is not read again; its ids stay."""
     shape = {"listed": True}
@@ -301,6 +305,7 @@ def test_tables_of_entities(near_client: distributed.Client, tmp_path: Path) -> 
     assert (figures["delta"]["edges_kept"], figures["delta"]["edges_gone"]) == (201, 0)
 
 
+@pytest.mark.slow
 def test_nothing_new(near_client: distributed.Client, tmp_path: Path) -> None:
     for day, numbers in enumerate((range(3), range(3), range(1))):
         write_window(tmp_path, numbers)
@@ -308,6 +313,7 @@ def test_nothing_new(near_client: distributed.Client, tmp_path: Path) -> None:
     assert figures["num_chunks"] == 0
 
 
+@pytest.mark.slow
 def test_tables_that_have_moved_are_named(
     near_client: distributed.Client, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -325,6 +331,7 @@ def test_tables_that_have_moved_are_named(
     assert not list(tmp_path.rglob("removed_*"))
 
 
+@pytest.mark.slow
 def test_a_changed_file_is_read_again(near_client: distributed.Client, tmp_path: Path) -> None:
     write_window(tmp_path, range(3))
     check_day(tmp_path, 0, {}, near_client)
@@ -357,6 +364,7 @@ def without(path: Path | None) -> Iterator[None]:
         path.write_bytes(content)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
@@ -417,6 +425,7 @@ def test_what_the_key_needs(two_days: Path) -> None:
             job.check(changed(config, etl))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["delta", "iceberg"])
 @pytest.mark.parametrize("filters", [[], [["day", ">=", "2026-11-02"], ["n", "<", 300]]])
 def test_a_lake_gets_rows(

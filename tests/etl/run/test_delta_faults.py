@@ -42,6 +42,7 @@ def second_day(first_day: Path) -> Iterator[Config]:
     assert files_under(first_day / "out0") == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", ["index", "translate", "merge"])
 def test_goes_on_after_the_last_step(near_client: distributed.Client, second_day: Config, step: str) -> None:
     stopped_before(step, near_client, second_day)

@@ -42,6 +42,7 @@ def test_a_header_that_is_read_as_a_row(
     assert "etl.tables[0].header: true" in found
 
 
+@pytest.mark.slow
 def test_more_partitions_than_ids_need(
     near_client: Client, caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:

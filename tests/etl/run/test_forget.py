@@ -48,6 +48,7 @@ def expected(days: Sequence[set[str]], forget_after: int) -> dict[str, date | No
     return index
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("shape", "forget_after"),
     [({}, 1), ({"users": 1, "items": 1, "drops": True}, 2), ({"dynamic": True, "listed": True}, 1)],

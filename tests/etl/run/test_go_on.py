@@ -125,6 +125,7 @@ def undisturbed(near_client: distributed.Client, tmp_path_factory: pytest.TempPa
     return output(root), figures
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("without_retries")
 @pytest.mark.parametrize("rename", [*range(1, NUM_RENAMES - 8, 5), *range(NUM_RENAMES - 8, NUM_RENAMES)])
 def test_continues_after_an_error(

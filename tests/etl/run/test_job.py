@@ -168,6 +168,7 @@ def test_two_processes_make_the_same_bytes(
     assert made[0] == made[1]
 
 
+@pytest.mark.slow
 def test_edges_keep_the_order_of_files_and_rows(near_client: distributed.Client, tmp_path: Path) -> None:
     for name, first in (("b", 100), ("a", 0)):
         ids = [f"{first + n:03d}" for n in range(100)]
@@ -193,6 +194,7 @@ def test_edges_keep_the_order_of_files_and_rows(near_client: distributed.Client,
         assert len(names) > 50
 
 
+@pytest.mark.slow
 def test_strings_that_share_a_hash_stay_distinct(
     near_client: distributed.Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator
 ) -> None:
@@ -217,6 +219,7 @@ def test_strings_that_share_a_hash_stay_distinct(
     assert made[0] == made[1]
 
 
+@pytest.mark.slow
 def test_tables_of_many_kinds_make_one_graph(near_client: distributed.Client, tmp_path: Path) -> None:
     """Constant and column relations, splits as tables, weights in some tables only, integer ids."""
     raw = tmp_path / "raw"

@@ -91,6 +91,7 @@ def write_plain(path: Path, config: Config) -> str:
     return str(path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", WRITERS)
 @pytest.mark.parametrize("filters", [[], FILTERS])
 def test_the_same_graph_as_from_plain_parquet(
@@ -119,6 +120,7 @@ def skipped(config: Config, client: distributed.Client) -> bool:
     return "skipped" in record.run_stage("etl", job_of("etl"), config, client, run_record, resume=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", WRITERS)
 def test_a_new_snapshot_runs_again(
     near_client: distributed.Client, tmp_path: Path, kind: str, caplog: pytest.LogCaptureFixture
@@ -144,6 +146,7 @@ def test_a_new_snapshot_runs_again(
     assert skipped(config, near_client)
 
 
+@pytest.mark.slow
 def test_files_that_filters_leave_out_are_no_inputs(near_client: distributed.Client, tmp_path: Path) -> None:
     for day in DAYS:
         (tmp_path / f"day={day}").mkdir()
@@ -169,6 +172,7 @@ def test_a_plan_survives_as_json(tmp_path: Path) -> None:
     assert adapter.validate_json(adapter.dump_json(ranges)) == ranges
 
 
+@pytest.mark.slow
 def test_an_unfinished_run_goes_on_with_the_same_snapshot(
     near_client: distributed.Client, tmp_path: Path
 ) -> None:

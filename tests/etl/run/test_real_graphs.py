@@ -15,6 +15,7 @@ from tests.etl.graphs import RawEdge, all_edges, check_entities, config_of
 DEBIAN = REPOSITORY / "demo" / "debian"
 
 
+@pytest.mark.slow
 def test_umls(near_client: distributed.Client, tmp_path: Path) -> None:
     """Tables without a header, one per split, whose relations are in a column."""
     rows = [line.split("\t") for line in (DATA / "pbg_v1_dyn" / "raw.tsv").read_text().splitlines()]

@@ -43,6 +43,7 @@ def read(planned: Exchange) -> list[list[tuple[list[int], list[int]]]]:
     ]
 
 
+@pytest.mark.slow
 @given(LENGTHS, CUTS, st.integers(1, 70), st.integers(1, 300))
 @settings(max_examples=60)
 def test_combined_files_change_nothing(

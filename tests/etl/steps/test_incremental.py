@@ -94,6 +94,7 @@ def test_the_same_bytes_whatever_the_cut(
     assert made[0] == made[1]
 
 
+@pytest.mark.slow
 def test_a_relative_path_starts_at_the_folder_of_the_command(
     client: distributed.Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -56,6 +56,7 @@ def files_of(folder: Path) -> dict[str, bytes]:
     return files_under(folder / "entities") | files_under(folder / "edges")
 
 
+@pytest.mark.slow
 def test_a_small_graph_has_one_partition(client: Client, tmp_path: Path) -> None:
     settings = settings_of(tmp_path, "auto", {"user": {"num_partitions": "auto"}, "place": {}})
     job.run(settings, client)
@@ -64,6 +65,7 @@ def test_a_small_graph_has_one_partition(client: Client, tmp_path: Path) -> None
     assert job.fingerprint(settings)["entities"] == {"user": "auto", "place": "auto"}
 
 
+@pytest.mark.slow
 def test_a_large_type_is_cut_as_if_the_configuration_said_so(client: Client, tmp_path: Path) -> None:
     """Four workers that train at once need eight partitions, which stand for a large table."""
     auto = settings_of(tmp_path, "auto", {"user": {}, "place": {}}, train={"num_workers": 4})

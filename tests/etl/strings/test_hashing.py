@@ -38,6 +38,7 @@ def test_is_murmurhash64a_without_a_compiler(texts: list[str], seed: int) -> Non
     assert hashes.tolist() == [murmur64a(text.encode(), seed) for text in texts]
 
 
+@pytest.mark.slow
 @given(TEXTS, SEEDS)
 def test_is_murmurhash64a(texts: list[str], seed: int) -> None:
     hashes = hashing.hash_strings(pa.array(texts, pa.string()), seed)

@@ -90,6 +90,7 @@ def test_triples_without_a_header(
         assert table.get("delimiter", default) == delimiter
 
 
+@pytest.mark.slow
 def test_the_demo_graph_is_found_as_people_have_configured_it() -> None:
     found = written(*sorted(DEBIAN.glob("*.parquet")))
     by_hand = config.load(str(REPOSITORY / "conf" / "demo.yaml"), ["output=x"])

@@ -74,6 +74,7 @@ def pairs(rng: np.random.Generator, num: int = 300, most: int = 40) -> list[tupl
     return [(f"a{a}", f"b{b}") for a, b in rng.integers(0, most, (num, 2)).tolist()]
 
 
+@pytest.mark.slow
 def test_the_index_of_pandas_is_no_column_of_ids(tmp_path: Path, rng: np.random.Generator) -> None:
     rows = pairs(rng)
     frame = pd.DataFrame(rows, columns=["user", "film"])
@@ -87,6 +88,7 @@ def test_the_index_of_pandas_is_no_column_of_ids(tmp_path: Path, rng: np.random.
     check(tmp_path / "numbered.parquet", [(a, "numbered", b) for a, b in rows])
 
 
+@pytest.mark.slow
 def test_quotes_and_row_names_of_r(tmp_path: Path, rng: np.random.Generator) -> None:
     """write.table(sep="\\t") and write.csv quote text; row names have no name, or an empty one."""
     rows = pairs(rng)
@@ -131,6 +133,7 @@ def test_ids_that_begin_like_comments_are_ids(tmp_path: Path) -> None:
     check(path, [(a, "tags", b) for a, b in [("#tag1", "#t1"), *rows]])
 
 
+@pytest.mark.slow
 def test_headers_of_neptune_neo4j_and_kgtk(tmp_path: Path, rng: np.random.Generator) -> None:
     triples = [(a, f"R{at % 3}", b) for at, (a, b) in enumerate(pairs(rng))]
     numbered = [(f"e{at}", *triple) for at, triple in enumerate(triples)]
@@ -225,6 +228,7 @@ def test_types_that_ids_do_without_are_told(tmp_path: Path, rng: np.random.Gener
     )
 
 
+@pytest.mark.slow
 def test_flights_go_from_origin_to_destination(tmp_path: Path, rng: np.random.Generator) -> None:
     """The columns of nycflights13, of which pandas has made fractions where flights did not start."""
     airports = ["EWR", "JFK", "LGA", "IAH", "MIA", "BQN", "ATL", "ORD"]
@@ -264,6 +268,7 @@ def test_flights_go_from_origin_to_destination(tmp_path: Path, rng: np.random.Ge
         text_of(tmp_path / "flights.csv", options=["--lhs", "source"])
 
 
+@pytest.mark.slow
 def test_a_split_by_time_is_written_as_a_comment(tmp_path: Path, rng: np.random.Generator) -> None:
     rows = pairs(rng)
     frame = pd.DataFrame(rows, columns=["user", "film"])
@@ -311,6 +316,7 @@ def test_one_column_stays_one_column(tmp_path: Path) -> None:
         text_of(path)
 
 
+@pytest.mark.slow
 def test_a_file_of_another_format_is_known_by_its_bytes(tmp_path: Path, rng: np.random.Generator) -> None:
     rows = pairs(rng)
     path = tmp_path / "links.csv"
@@ -324,6 +330,7 @@ def test_a_file_of_another_format_is_known_by_its_bytes(tmp_path: Path, rng: np.
     assert "format: csv" in check(path, [(a, "links", b) for a, b in rows])[0]
 
 
+@pytest.mark.slow
 def test_one_odd_cell_does_not_overturn_a_header(tmp_path: Path, rng: np.random.Generator) -> None:
     rows = pairs(rng)
     path = tmp_path / "links.csv"
@@ -345,6 +352,7 @@ def test_one_odd_cell_does_not_overturn_a_header(tmp_path: Path, rng: np.random.
 IDS = st.text("fgjkl", min_size=1, max_size=3)
 
 
+@pytest.mark.slow
 @settings(max_examples=40)
 @given(st.lists(st.tuples(IDS, IDS), min_size=30, max_size=60), st.sampled_from("\t,;|"), st.booleans())
 def test_what_the_dialect_says_is_what_etl_reads(

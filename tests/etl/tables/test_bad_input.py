@@ -61,6 +61,7 @@ def test_settings_that_do_not_fit(settings: dict[str, Any], message: str) -> Non
         from_mapping(raw)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("table", "columns", "error", "message"),
     [
@@ -140,6 +141,7 @@ def test_a_line_with_too_few_fields(near_client: distributed.Client, tmp_path: P
         job.run(config, near_client)
 
 
+@pytest.mark.slow
 def test_folders_in_one_another_and_one_folder_by_two_names(
     near_client: distributed.Client, tmp_path: Path
 ) -> None:

@@ -68,6 +68,7 @@ OPERATIONS = st.one_of(
 )
 
 
+@pytest.mark.slow
 @hypothesis.settings(max_examples=20)
 @given(st.lists(OPERATIONS, min_size=1, max_size=6), st.booleans(), st.integers(0, 5))
 def test_any_history(

@@ -154,6 +154,7 @@ OTHERS = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(
     rows=st.lists(st.tuples(IDS, IDS, OTHERS, st.booleans()), max_size=20),
     range_bytes=st.integers(1, 200),

@@ -33,6 +33,7 @@ def rows_of_ranges(found: list[FileRange], chunk_rows: int = 1000) -> list[tuple
     return [tuple(row.values()) for block in blocks for row in block.to_pylist()]
 
 
+@pytest.mark.slow
 @given(rows=ROWS, range_bytes=st.integers(1, 60), header=st.booleans(), end=st.sampled_from(["\n", "\r\n"]))
 @settings(max_examples=40)
 def test_text_in_ranges_of_bytes(

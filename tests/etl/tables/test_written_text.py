@@ -40,6 +40,7 @@ def write(path: Path, writer: Writer, rows: list[tuple[str, ...]], form: dict[st
         lines.writerows([("l", "r", "z")] * form["header"] + rows)
 
 
+@pytest.mark.slow
 @given(
     files=st.lists(st.lists(st.tuples(FIELD, FIELD, FIELD), max_size=12), min_size=1, max_size=3),
     writer=st.sampled_from(Writer.__args__),
@@ -78,6 +79,7 @@ def test_quoted_text(
     assert found == Counter(row[:2] for rows in files for row in rows)
 
 
+@pytest.mark.slow
 @given(
     rows=st.lists(st.tuples(PLAIN, PLAIN, PLAIN), max_size=30),
     compression=st.sampled_from(["", ".gz"]),

@@ -82,6 +82,7 @@ def test_a_missing_file_is_refused(tmp_path: Path, target_format: str) -> None:
             stream.write(whole)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target_format", checkpoints.FORMATS)
 def test_damage_is_floats_or_an_error(tmp_path: Path, target_format: str) -> None:
     """Any wrong byte gives other numbers or a GraphMillError; never another error, and never runs code."""

@@ -52,6 +52,7 @@ def test_convert_refuses_bad_arguments(tmp_path: Path, capsys: pytest.CaptureFix
     assert (tmp_path / "home/.ssh").is_dir()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("golden", ["pbg_v1_static", "pbg_v1_dyn"])
 def test_a_round_trip_returns_the_files_of_pbg(tmp_path: Path, golden: str) -> None:
     """PBG's own checkpoint, through each format and back: the same embeddings file, byte for byte."""

@@ -165,6 +165,7 @@ def test_json_that_is_refused(name: str, text: str, tmp_path: Path) -> None:
         read(str(tmp_path))
 
 
+@pytest.mark.slow
 def test_json_of_a_lock_and_of_a_header(tmp_path: Path) -> None:
     (tmp_path / lock.NAME).write_text(DEEP)
     with pytest.raises(FormatError, match="expected the lock of a run"), lock.held(str(tmp_path)):

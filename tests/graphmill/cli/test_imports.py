@@ -19,6 +19,7 @@ finally:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "others"),
     [

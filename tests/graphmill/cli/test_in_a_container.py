@@ -85,6 +85,7 @@ def test_a_question_about_a_finished_run_gets_its_words(deployed: Deployed, tmp_
     assert deployed.settings.num_workers == 9
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "words",
     [["evaluate"], ["predict", "--to", "/dev/shm/to"], ["predict", "--deploy-mode", "client", "--to", "/t"]],

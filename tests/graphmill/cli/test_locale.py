@@ -27,6 +27,7 @@ def test_other_bytes_are_refused() -> None:
         decoded(["x", os.fsdecode(b"n\xff")])
 
 
+@pytest.mark.slow
 def test_a_command_in_the_c_locale(tmp_path: Path) -> None:
     (tmp_path / "n").mkdir()
     rows = {"id": ["né", "nü"], "vector": [[1.0, 0.0], [0.9, 0.1]]}

@@ -110,6 +110,7 @@ def test_bundled_jobs_are_found_from_any_folder(
 NO_CLUSTER = ["--master", "spark://x", "etl.py", "--conf", "c.yaml"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -179,6 +179,7 @@ def test_progress_of_a_task_is_shown_here(client: Client) -> None:
     assert seen.ticks[-1].fields == {"loss": "0.5"}
 
 
+@pytest.mark.slow
 def test_long_tasks_side_by_side_have_a_bar_each(client: Client) -> None:
     seen = Seen()
     with progress.shown_by(seen), cluster.shown_by_worker(client):
@@ -220,6 +221,7 @@ def test_workers_have_no_profiler(local_run: Client) -> None:
     assert local_run.submit(dask.config.get, "distributed.worker.profile.enabled").result() is False
 
 
+@pytest.mark.slow
 def test_the_variable_of_the_hdfs_driver_goes_before_the_setting(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(hdfs.DRIVER_VARIABLE, "native")
     with cluster.connect("local[1]", ClusterConfig(hdfs_driver="libhdfs")) as client:
@@ -253,6 +255,7 @@ def test_a_running_cluster_is_joined_and_left_running(client: Client) -> None:
     assert client.submit(square, 4).result() == 16
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_stopped", [False, True])
 def test_no_scheduler_answers_at_the_address(is_stopped: bool) -> None:
     """The system takes connections for a process that is stopped (SIGSTOP)."""
@@ -294,6 +297,7 @@ def test_tasks_do_not_wait_for_ever_where_all_workers_are_lost() -> None:
         cluster.run_tasks(client, square, [(1,), (2,)], description="counting")
 
 
+@pytest.mark.slow
 def test_tasks_do_not_wait_for_ever_where_the_memory_of_all_workers_is_full() -> None:
     memory = {f"distributed.worker.memory.{key}": False for key in ("target", "spill", "terminate")}
     with (

@@ -29,6 +29,7 @@ def settings(folder: Path, name: str = "cluster") -> ClusterConfig:
     return ClusterConfig(tls=TlsConfig(**certificates(folder, name)))
 
 
+@pytest.mark.slow
 def test_a_local_cluster_speaks_tls_and_lets_no_stranger_in(tmp_path: Path) -> None:
     with cluster.connect("local[1]", settings(tmp_path)) as client:
         address = client.scheduler_info()["address"]
@@ -52,6 +53,7 @@ def test_keys_that_are_none_are_refused(tmp_path: Path) -> None:
             bad.keys()
 
 
+@pytest.mark.slow
 def test_a_running_cluster_is_joined_by_tls(tmp_path: Path) -> None:
     own = settings(tmp_path)
     assert own.tls is not None

@@ -86,6 +86,7 @@ def test_versions_that_differ_are_named_with_the_worker(bare: str, monkeypatch: 
         pass
 
 
+@pytest.mark.slow
 def test_py_files_are_imported_by_workers(tmp_path: Path) -> None:
     (tmp_path / "graphmill_test_module.py").write_text(MODULE)
     with zipfile.ZipFile(tmp_path / "graphmill_test_wheel-1-py3-none-any.whl", "w") as wheel:
@@ -96,6 +97,7 @@ def test_py_files_are_imported_by_workers(tmp_path: Path) -> None:
             assert client.submit(eval, f"__import__({name!r}).answer()").result() == 42
 
 
+@pytest.mark.slow
 def test_a_file_that_cannot_be_imported(tmp_path: Path) -> None:
     with (
         pytest.raises(ConfigError, match=r"--py-files .*x\.txt: expected a \.py"),

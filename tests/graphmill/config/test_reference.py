@@ -75,6 +75,7 @@ def test_every_key_is_on_the_page_with_its_default() -> None:
             assert described.get("description"), key
 
 
+@pytest.mark.slow
 def test_the_wheel_has_the_examples(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(tmp_path)]
     subprocess.run(command, cwd=REPOSITORY, check=True, capture_output=True, timeout=300)

@@ -18,6 +18,7 @@ VALUES = st.one_of(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=30)
 @given(st.sampled_from(sorted(CONFIGURATIONS)), st.dictionaries(st.sampled_from(PLACES), VALUES))
 def test_values_change_and_comments_stay(name, changes):

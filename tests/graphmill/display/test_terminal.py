@@ -86,6 +86,7 @@ def test_a_terminal_gets_bars_and_the_dashboard(conf: Path) -> None:
     assert re.search(r"edges, train\W+50\b", text)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "expected", "trace"),
     [

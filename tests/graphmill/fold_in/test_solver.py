@@ -169,6 +169,7 @@ class Oracle:
         return total
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "operator", "comparator", "loss_fn", "bias"), COMBINATIONS)
 def test_objective_and_gradient(
     tmp_path: Path,
@@ -223,6 +224,7 @@ def worlds(tmp_path_factory: pytest.TempPathFactory) -> Worlds:
     return found
 
 
+@pytest.mark.slow
 @given(kind=st.sampled_from(list(KINDS)), seed=st.integers(0, 2**32), num_ids=st.integers(1, 80))
 @settings(max_examples=30)
 def test_an_id_has_the_same_bytes_beside_any_others(
@@ -324,6 +326,7 @@ def test_spread(num_rows: int, count: int, seed: int) -> None:
     assert 0 <= numbers[0] <= numbers[-1] < num_rows
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("operator", OPERATORS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_plug_ins_solve_as_built_ins(

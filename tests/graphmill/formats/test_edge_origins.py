@@ -72,6 +72,7 @@ def test_added_rows_are_those_of_the_added_files(
     assert has_added(str(tmp_path)) == (added is not None)
 
 
+@pytest.mark.slow
 @given(rows=ROWS, cut=st.integers(0, 40))
 @settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_all_rows_in_their_order(tmp_path: Path, rows: list[tuple[int, bool]], cut: int) -> None:
@@ -137,6 +138,7 @@ def test_a_damaged_list_of_files_is_refused(tmp_path: Path, content: str, messag
         read_origins(str(tmp_path))
 
 
+@pytest.mark.slow
 @given(rows=st.lists(st.booleans(), min_size=1, max_size=20), cut=st.integers(0, 20))
 @settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_bytes_do_not_depend_on_the_pieces(tmp_path: Path, rows: list[bool], cut: int) -> None:

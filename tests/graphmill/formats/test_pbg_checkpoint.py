@@ -75,6 +75,7 @@ def _names(root: str) -> set[str]:
     return {entry.name for entry in Path(root).iterdir()}
 
 
+@pytest.mark.slow
 @settings(
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
     deadline=None,

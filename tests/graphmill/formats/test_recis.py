@@ -109,6 +109,7 @@ def test_worked_example(tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.slow
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], max_examples=40)
 @given(
     ids=st.lists(st.integers(-(2**63), 2**63 - 1), unique=True, max_size=60),
@@ -178,6 +179,7 @@ def test_fewer_blocks_than_writers(tmp_path: Path) -> None:
     assert torch.equal(CheckpointReader(str(tmp_path)).read_tensor("a"), torch.ones(2))
 
 
+@pytest.mark.slow
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], max_examples=25)
 @given(
     shards=st.integers(1, 6),

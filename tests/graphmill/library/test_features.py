@@ -61,6 +61,7 @@ def test_like_a_left_join(tmp_path: Path, world: World) -> None:
     assert run.features("user", np.array([1, 2]))["id"].to_pylist() == ["1", "2"]
 
 
+@pytest.mark.slow
 def test_as_the_command(tmp_path: Path, world: World, graphmill_command: Callable[..., int]) -> None:
     run = graphmill.open(str(tmp_path / "run"))
     ids = [world.name("user", number) for number in (3, 0, 12)] + ["new", "nobody"]

@@ -13,6 +13,7 @@ from tests.train.graphs import make_config
 RUN_ID = "0190e8a4-6f3b-7a56-8c8d-0f2a33a1f0aa"
 
 
+@pytest.mark.slow
 def test_events_tell_of_stages_and_their_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = make_config(tmp_path)
     with lineage_server() as collected:
@@ -70,6 +71,7 @@ def refusing(server: socket.socket) -> None:
     server.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("behaviour", [silent, refusing])
 def test_a_server_that_does_not_answer_costs_one_warning(
     behaviour, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
@@ -86,6 +88,7 @@ def test_a_server_that_does_not_answer_costs_one_warning(
     assert "the run goes on without events" in warning.message
 
 
+@pytest.mark.slow
 def test_a_token_goes_to_no_other_host(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

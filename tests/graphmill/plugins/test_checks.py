@@ -32,6 +32,7 @@ def test_operators_written_again(name):
     check(DYNAMIC[name], STATIC[name])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("class_", "name"),
     [(written.Dot, "dot"), (written.Cos, "cos"), (written.L2, "l2"), (written.SquaredL2, "squared_l2")],

@@ -62,6 +62,7 @@ def read(page: Path) -> Text:
     return text
 
 
+@pytest.mark.slow
 def test_the_page_shows_run_json_and_the_embeddings(page: Path) -> None:
     words = " ".join(read(page).words)
     for expected in (
@@ -87,6 +88,7 @@ def test_the_page_shows_run_json_and_the_embeddings(page: Path) -> None:
     assert re.findall(r'id="(chart-[^"]*)"', page.read_text()) == EXPECTED
 
 
+@pytest.mark.slow
 def test_a_type_without_entities_removes_no_section(folder: Path) -> None:
     with remapped.new_part(str(folder / "embeddings"), "nobody", 0, 8) as part:
         part.append(pa.array([], pa.string()), np.empty((0, 8), np.float32))
@@ -223,6 +225,7 @@ def test_what_has_no_content_has_no_card(folder: Path) -> None:
     assert json.loads(re.search(r'id="charts">(.*?)</script>', text, re.S)[1])  # type: ignore[index]
 
 
+@pytest.mark.slow
 def test_axes_are_linear_or_say_so(folder: Path) -> None:
     for section in report.page_of(graphmill.open(str(folder))).sections:
         for block in section.blocks:

@@ -268,6 +268,7 @@ def test_a_slow_rival_does_not_take_over_what_has_been_taken_over(tmp_path: Path
     assert [storage.name(each) for each in storage.list_hidden(root)] == [lock.NAME]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("content", ["", "{", "[1]", '{"pid": 1}', '{"token": "../../x"}', "[" * 100_000])
 def test_what_is_no_lock_is_reported_at_once(tmp_path: Path, content: str) -> None:
     (tmp_path / lock.NAME).write_text(content)

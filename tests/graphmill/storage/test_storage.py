@@ -346,6 +346,7 @@ WRITER = """
 """
 
 
+@pytest.mark.slow
 def test_a_killed_writer_never_leaves_a_part(tmp_path: Path) -> None:
     uri = str(tmp_path / "x")
     for delay_s in (0.0, 0.005, 0.02, 0.05):

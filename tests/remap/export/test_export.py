@@ -54,6 +54,7 @@ def assert_close(found: dict[str, np.ndarray], wanted: dict[str, np.ndarray], pr
         np.testing.assert_allclose(a, b, rtol=3e-3, atol=3e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("file_format", TABLES)
 @pytest.mark.parametrize("precision", ["float32", "float16", "int8", "pq"])
 def test_tables(tmp_path: Path, world: World, export: Export, precision: str, file_format: str) -> None:
@@ -77,6 +78,7 @@ def test_tables(tmp_path: Path, world: World, export: Export, precision: str, fi
     assert abs(loss["mrr_loss"]) < 0.05
 
 
+@pytest.mark.slow
 def test_the_report_names_exports(tmp_path: Path, world: World, export: Export) -> None:
     (tmp_path / "run/report.html").touch()
     for wish in (["--precision", "int8"], ["--precision", "int8", "--no-loss", "--format", "npy"]):
@@ -115,6 +117,7 @@ def test_hostile_notes_do_not_spoil_a_report(tmp_path: Path, world: World, expor
     assert "Exports" in page
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("precision", ["float16", "int8", "pq"])
 def test_the_loss_is_that_of_the_files(
     tmp_path: Path, world: World, near_client: Client, precision: Any
@@ -143,6 +146,7 @@ def test_the_loss_is_that_of_the_files(
     assert {key: decoded[key] for key in loss["decoded"]} == loss["decoded"]
 
 
+@pytest.mark.slow
 def test_a_preserved_version(tmp_path: Path, world: World, near_client: Client) -> None:
     """Vectors of another version than the last, and its loss."""
     from graphmill import config as configuration
@@ -167,6 +171,7 @@ def test_a_preserved_version(tmp_path: Path, world: World, near_client: Client) 
     assert figures["loss"]["exact"]["mrr"] == first
 
 
+@pytest.mark.slow
 def test_other_edges_to_rank_are_another_export(tmp_path: Path, world: World, near_client: Client) -> None:
     from graphmill.formats.edge_buckets import bucket_uri
     from graphmill.vocab import Bucket
@@ -180,6 +185,7 @@ def test_other_edges_to_rank_are_another_export(tmp_path: Path, world: World, ne
     )
 
 
+@pytest.mark.slow
 def test_coarse_codes_lose_and_say_so(tmp_path: Path, near_client: Client) -> None:
     world = write_world(tmp_path / "run", counts={"user": [900], "item": [1200]})
     job.run(world.config, Wish("pq", num_bytes=3), str(tmp_path / "coarse"), near_client)
@@ -191,6 +197,7 @@ def test_coarse_codes_lose_and_say_so(tmp_path: Path, near_client: Client) -> No
     assert coarse["types"]["user"]["vector_bytes"] == 900 * 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("comparator", ["dot", "cos", "l2"])
 @pytest.mark.parametrize("precision", ["float32", "float16", "int8", "pq"])
 def test_faiss(tmp_path: Path, export: Export, precision: str, comparator: str) -> None:
@@ -219,6 +226,7 @@ def test_faiss(tmp_path: Path, export: Export, precision: str, comparator: str) 
     assert near.shape == (1, 30)
 
 
+@pytest.mark.slow
 def test_faiss_decodes_as_the_codec_does(tmp_path: Path, near_client: Client) -> None:
     """Pieces of unequal length (D = 6, 4 codes): the index pads them, and gives back what was measured."""
     world = write_world(tmp_path / "run", counts={"user": [20], "item": [700]})
@@ -351,6 +359,7 @@ def test_no_loss_where_there_is_nothing_to_rank(tmp_path: Path, export: Export) 
     assert loss == {"not_measured": "--no-loss"}
 
 
+@pytest.mark.slow
 def test_a_finished_export_is_not_made_again(tmp_path: Path, world: World, near_client: Client) -> None:
     to, wish = tmp_path / "out", Wish("int8")
     first = job.run(world.config, wish, str(to), near_client)
@@ -361,6 +370,7 @@ def test_a_finished_export_is_not_made_again(tmp_path: Path, world: World, near_
     assert sorted(path.name for path in (to / "item").iterdir())[0] == "_centroids.npy"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wish", [Wish("int8"), Wish("pq", "arrow"), Wish("float16", "word2vec")])
 def test_one_worker_and_two_write_the_same(tmp_path: Path, near_client: Client, wish: Wish) -> None:
     world = write_world(tmp_path / "run", counts={"user": [1000, 1400], "item": [30]})
@@ -370,6 +380,7 @@ def test_one_worker_and_two_write_the_same(tmp_path: Path, near_client: Client, 
     assert snapshot(tmp_path / "two") == snapshot(tmp_path / "one")
 
 
+@pytest.mark.slow
 def test_pieces_of_another_wish_are_not_gone_on_with(
     tmp_path: Path, world: World, near_client: Client
 ) -> None:

@@ -128,6 +128,7 @@ def test_gensim_reads_word2vec(tmp_path: Path, world: World, near_client: Client
     assert np.array_equal(found.vectors, world.vectors["user"][:count])
 
 
+@pytest.mark.slow
 def test_tensorboard_finds_the_projector_s_files(tmp_path: Path, world: World, near_client: Client) -> None:
     folder = exported(tmp_path, world, near_client, "float32", "tensorboard-projector")
     command = ["-m", "tensorboard.main", "--logdir", folder, "--port", "0", "--load_fast", "false"]

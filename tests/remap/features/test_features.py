@@ -148,6 +148,7 @@ def test_forms_of_tables(
     assert found["vector"].to_pylist() == expected(world, table["customer"].to_pylist())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("components", [None, 3])
 def test_rows_do_not_depend_on_the_memory(
     tmp_path: Path, world: World, near_client: Client, rng: np.random.Generator, components: int | None
@@ -251,6 +252,7 @@ def test_several_columns(tmp_path: Path, world: World, features: Features) -> No
         assert rows.tolist() == expected(world, ids, kind)
 
 
+@pytest.mark.slow
 def test_ids_are_folded_in(
     tmp_path: Path, world: World, features: Features, graphmill_command: Features
 ) -> None:
@@ -312,6 +314,7 @@ def test_similarity_to_ids_in_csv(tmp_path: Path, world: World, features: Featur
     assert found == ["c", *(f"similarity_{name}" for name in names), "has_vector"]
 
 
+@pytest.mark.slow
 def test_wrong_files(
     tmp_path: Path, world: World, features: Features, capsys: pytest.CaptureFixture[str]
 ) -> None:

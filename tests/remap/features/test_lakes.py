@@ -110,6 +110,7 @@ def test_fields_of_structs_that_were_renamed(
     assert found.select(rows.column_names).to_pylist() == expected_rows
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("write", [delta, delta_with_vectors, iceberg])
 def test_rows_of_the_snapshot(
     tmp_path: Path,

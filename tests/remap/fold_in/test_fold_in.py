@@ -119,6 +119,7 @@ def test_new_ids_get_vectors(
     assert ids.to_pylist() == sorted(ids.to_pylist())
 
 
+@pytest.mark.slow
 def test_the_same_bytes_from_any_files_and_groups(
     tmp_path: Path, world: World, fold_in: FoldIn, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -136,6 +137,7 @@ def test_the_same_bytes_from_any_files_and_groups(
     assert read_all(tmp_path / "many") == read_all(tmp_path / "one")
 
 
+@pytest.mark.slow
 def test_new_edges_may_be_a_delta_table(
     tmp_path: Path, world: World, fold_in: FoldIn, rng: np.random.Generator
 ) -> None:
@@ -151,6 +153,7 @@ def test_new_edges_may_be_a_delta_table(
     assert read_all(tmp_path / "two") == read_all(tmp_path / "one")
 
 
+@pytest.mark.slow
 def test_a_call_gives_the_same(
     tmp_path: Path, world: World, fold_in: FoldIn, rng: np.random.Generator
 ) -> None:
@@ -198,6 +201,7 @@ def test_ids_without_edges(tmp_path: Path, world: World, fold_in: FoldIn) -> Non
     assert json.loads((tmp_path / "out/_fold_in.json").read_text())["num_known_ids"] == 1
 
 
+@pytest.mark.slow
 def test_tables_of_other_forms(tmp_path: Path, world: World, fold_in: FoldIn) -> None:
     user, item = world.name("user", 1), world.name("item", 2)
     rows = [("new-0", "likes", item), ("new-1", "follows", user)]
@@ -221,6 +225,7 @@ def test_tables_of_other_forms(tmp_path: Path, world: World, fold_in: FoldIn) ->
     assert set(read_all(tmp_path / "out")) == {("user", "new-0"), ("user", "new-1"), ("item", user)}
 
 
+@pytest.mark.slow
 def test_weights_count(tmp_path: Path, world: World, fold_in: FoldIn) -> None:
     rows = [("new-0", "likes", world.name("item", 1)), ("new-0", "likes", world.name("item", 9))]
     found = []
@@ -232,6 +237,7 @@ def test_weights_count(tmp_path: Path, world: World, fold_in: FoldIn) -> None:
     assert found[0] != found[1]
 
 
+@pytest.mark.slow
 def test_at_most_so_many_edges(tmp_path: Path, world: World, fold_in: FoldIn) -> None:
     rows = [("hub", "likes", world.name("item", number)) for number in range(30)]
     found = []
@@ -258,6 +264,7 @@ def test_featurized_types_are_refused(
     assert fold_in(tmp_path / "run", "--edges", edges, "--to", tmp_path / "out") == 0
 
 
+@pytest.mark.slow
 def test_a_command_that_ends_before_the_rename_leaves_the_earlier_result(
     tmp_path: Path, world: World, fold_in: FoldIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:

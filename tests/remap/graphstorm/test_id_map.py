@@ -70,6 +70,7 @@ def test_what_comes_twice_is_found(texts: list[str], first: int, is_compiled: bo
         assert found == (texts[second], texts.index(texts[second]), second)
 
 
+@pytest.mark.slow
 def test_neither_torch_nor_pandas_is_imported() -> None:
     """Importing these libraries takes longer than most jobs."""
     code = "import sys, remap.job, remap.graphstorm.job, remap.command; print(*sys.modules)"

@@ -95,6 +95,7 @@ def test_csv_is_counted_whatever_its_bytes_are(tmp_path: Path) -> None:
         tables.count_rows(str(tmp_path / "empty.csv"), options)
 
 
+@pytest.mark.slow
 def test_some_ids_alone(near_client: Client, output: str, tmp_path: Path) -> None:
     wanted = [graph.raw_id("user", 2, 5), graph.raw_id("item", 0, 1), "nobody", graph.raw_id("user", 0, 0)]
     pq.write_table(pa.table({"n": range(4), "who": wanted}), tmp_path / "ids.parquet")
@@ -227,6 +228,7 @@ def test_rank_0_does_the_work_of_all(output: str, cli: Cli) -> None:
     assert graph.read_rows(f"{output}/checkpoint/embeddings") == graph.expected_rows()
 
 
+@pytest.mark.slow
 def test_a_checkpoint_without_a_run_has_embeddings_of_its_own(output: str, cli: Cli) -> None:
     """Two models below one folder, as in PBG's examples, do not replace each other's vectors."""
     Path(output, "checkpoint").rename(Path(output, "A"))

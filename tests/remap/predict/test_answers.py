@@ -66,6 +66,7 @@ def test_partitions_give_the_same_answers(tmp_path: Path, side: Side) -> None:
     assert_equal(*found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("side", "name", "num_partitions", "loops"),
     pairs(list(Side), ["likes", "follows"], [1, 3], [False, True]),
@@ -85,6 +86,7 @@ def test_known_edges_are_no_answers(
     assert figures == {"num_answers": len(expected), "num_known_left_out": num_known}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("side", "num_partitions", "loops"), pairs(list(Side), [1, 3], [False, True]))
 def test_an_id_is_its_own_answer_where_training_has_a_loop(
     tmp_path: Path, side: Side, num_partitions: int, loops: bool

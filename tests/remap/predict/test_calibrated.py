@@ -67,6 +67,7 @@ def by_hand(world: World, split: str, *known: str) -> Answers:
     return Answers(np.stack(scores), np.stack(true), np.array(groups))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "settings",
     [
@@ -124,6 +125,7 @@ def question(tmp_path: Path, k: int = 4, side: Side = Side.RHS) -> Question:
     return Question("likes", side, k, exclude_known=True, calibrated=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("side", list(Side))
 def test_answers_have_their_probabilities(tmp_path: Path, near_client: Client, side: Side) -> None:
     world = write_world(tmp_path / "run", splits=SPLITS, num_partitions=3)

@@ -130,6 +130,7 @@ def cosines(world: World, own: str, other: str, k: int) -> dict[tuple[str, int],
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_partitions", [1, 3])
 @pytest.mark.parametrize("method", ["--exact", "--approximate"])
 def test_cosines(tmp_path: Path, predict: Predict, num_partitions: int, method: str) -> None:
@@ -210,6 +211,7 @@ def test_exact_where_that_is_faster(tmp_path: Path, predict: Predict, caplog: An
     assert json.loads((tmp_path / "out/_predict.json").read_text())["method"] == "exact"
 
 
+@pytest.mark.slow
 def test_an_index_is_used_again(tmp_path: Path, predict: Predict, caplog: Any) -> None:
     write_world(tmp_path / "run", num_partitions=3)
     caplog.set_level("INFO")
@@ -225,6 +227,7 @@ def test_an_index_is_used_again(tmp_path: Path, predict: Predict, caplog: Any) -
     assert """index are of something else (type: "item" -> "user"), and are made anew""" in caplog.text
 
 
+@pytest.mark.slow
 def test_an_index_with_another_bias_is_not_used(tmp_path: Path, predict: Predict) -> None:
     write_world(tmp_path / "run", comparator="cos")
     ask = [tmp_path / "run", "--relation", "likes", "--k", 5]

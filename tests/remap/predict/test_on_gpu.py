@@ -44,6 +44,7 @@ def answers(world: World, folder: Path, question: Question, num_gpus: int, sizes
     return figures, read_answers(folder)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("comparator", "num_partitions", "side"), pairs(["dot", "cos"], [1, 3], list(Side)))
 def test_the_answers_of_the_cpu(
     tmp_path: Path, gpus: list[int], comparator: str, num_partitions: int, side: Side

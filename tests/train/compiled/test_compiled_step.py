@@ -168,6 +168,7 @@ def wide(half: bool):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("half", [False, True], ids=["float32", "bfloat16"])
 def test_single_precision(half):
     """The distance from float64 is within the precision of the products' operands."""
@@ -204,6 +205,7 @@ def test_one_thread_repeats_to_the_last_bit():
     check_same(first, second, rtol=0, atol=0)
 
 
+@pytest.mark.slow
 def test_several_threads_learn_as_one_does(tmp_path):
     """Hogwild: four threads on one table, in batches of 50, end with a loss like that of one."""
     losses = {}

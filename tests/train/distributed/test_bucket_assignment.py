@@ -76,6 +76,7 @@ def play(assignment, keys, num_workers, draw, *, loses_done=True):
     return done
 
 
+@pytest.mark.slow
 @KEYS
 @settings(max_examples=50)
 @given(num_lhs=partitions, num_rhs=partitions, seed=seeds, num=sizes, from_one=st.booleans(), data=st.data())
@@ -85,6 +86,7 @@ def test_dynamic(keys, num_lhs, num_rhs, seed, num, from_one, data):
     assert sorted(done) == everything(num_lhs, num_rhs)
 
 
+@pytest.mark.slow
 @settings(max_examples=50)
 @given(num=st.integers(3, 8), seed=seeds, workers=sizes, from_one=st.booleans(), data=st.data())
 def test_a_pass_waits_for_the_pass_before(num, seed, workers, from_one, data):
@@ -190,6 +192,7 @@ def test_parts_go_from_none_to_all(num, seed, size, is_dynamic):
         assert len(set(parts)) == len(rounds)
 
 
+@pytest.mark.slow
 @settings(max_examples=50)
 @given(num=partitions, seed=seeds, data=st.data())
 def test_partitions_grow_out_of_one(num, seed, data):

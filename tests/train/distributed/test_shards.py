@@ -50,6 +50,7 @@ def as_it_was(ours, theirs, base):
     return values + widened(share) * (their_values - values), sums + other
 
 
+@pytest.mark.slow
 @given(states)
 def test_the_mean_is_weighted_by_squared_gradients(state):
     base, (values, growth), (their_values, their_growth), *_ = state
@@ -65,6 +66,7 @@ def test_the_mean_is_weighted_by_squared_gradients(state):
         np.testing.assert_allclose(tensor.numpy(), found[number], rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.slow
 @given(states)
 def test_a_row_that_one_copy_has_touched_is_taken_over_as_it_is(state):
     """One that has missed something counts for nothing."""
@@ -80,6 +82,7 @@ def test_a_row_that_one_copy_has_touched_is_taken_over_as_it_is(state):
     assert np.array_equal(back[1], theirs[1])
 
 
+@pytest.mark.slow
 @given(states)
 def test_the_order_of_workers_does_not_matter(state):
     """Up to rounding, whenever they all began with the same rows."""
@@ -150,6 +153,7 @@ def servers():
         yield client, actors, [Holder(0, *pair, 0) for pair in zip(addresses, keys, strict=True)]
 
 
+@pytest.mark.slow
 def test_a_worker_that_is_gone_is_not_waited_for(servers):
     """Dask would knock for as long as its configuration says."""
     client, _, holders = servers

@@ -119,6 +119,7 @@ def cluster_of(config, begins=begin, joins=begin):
         yield Cluster(client, config, begins, joins)
 
 
+@pytest.mark.slow
 def test_traffic_grows_with_the_rows_that_change(tmp_path):
     """1,000 of a million rows are pushed, and pulled by the other worker; then nothing."""
     with cluster_of(write(tmp_path)) as cluster:

@@ -49,6 +49,7 @@ def test_rows_come_twice_at_most(num, more, seed, share):
         own.learn(drawn)
 
 
+@pytest.mark.slow
 def test_weighted_sums_are_those_of_all_rows():
     """With mass on a few rows; and the rows with mass come more often."""
     own, draw = sampler(20), drawing()

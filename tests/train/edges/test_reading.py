@@ -125,6 +125,7 @@ def test_batches_do_not_depend_on_the_width_of_columns(dynamic):
             assert torch.equal(first, second)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_blocks", [1, 3])
 def test_copies_are_held_out_together_in_all_chunks_passes_and_epochs(tmp_path, rng, num_blocks):
     """Whatever rows a visit numbers its edges by: the weight of an edge tells which edge it is."""

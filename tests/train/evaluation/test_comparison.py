@@ -52,6 +52,7 @@ def near_misses(generator: torch.Generator, num: int, dimension: int, scale: flo
     return vectors * scale
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("compiled", [True, False])
 @settings(max_examples=30, deadline=None, derandomize=True)
 @given(

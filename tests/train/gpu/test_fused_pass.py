@@ -99,6 +99,7 @@ CASES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("dynamic", "same", "operator", "own"), CASES)
 def test_captured_steps_are_the_steps(dynamic: bool, same: bool, operator: str, own: dict[str, Any]) -> None:
     config = config_of(dynamic=dynamic, same_type=same, operator=operator, batch_size=48, **own)
@@ -166,6 +167,7 @@ def test_rows_are_sorted_and_relations_move_beside_the_rest() -> None:
         assert after.count("update_rows") == 2  # types of lhs and of rhs
 
 
+@pytest.mark.slow
 def test_few_graphs_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     config = config_of(dynamic=False, same_type=True, operator="diagonal", batch_size=48)
     wanted = Run(config, captured=False).train()

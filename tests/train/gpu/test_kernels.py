@@ -152,6 +152,7 @@ def test_rows_that_occur_once_move_alike_in_either_mode(element_wise: bool) -> N
         assert_alike(found, moved[0], 1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loss", get_args(Loss))
 def test_operands_of_half_width(loss: Loss) -> None:
     # Triton's interpreter multiplies the bits of bfloat16 as integers
@@ -165,6 +166,7 @@ def test_operands_of_half_width(loss: Loss) -> None:
     assert_alike({n: found[n] for n in names}, {n: wanted[n] for n in names}, 2e-2)
 
 
+@pytest.mark.slow
 @settings(max_examples=8, deadline=None)
 @given(
     num_rows=st.integers(1, 300),
@@ -193,6 +195,7 @@ def test_runs_of_any_length_are_summed_whole(
     assert_alike(results[1], results[0], 1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("others", [0, 40])
 def test_a_row_in_almost_every_place_is_summed_whole(others: int) -> None:
     num_rows = 3300  # more than 32 blocks of 32

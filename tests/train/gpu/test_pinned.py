@@ -52,6 +52,7 @@ def registry(monkeypatch):
     return own
 
 
+@pytest.mark.slow
 def test_memory_takes_whole_pages_and_is_given_back(registry):
     held, parts = [], []
     for number, num_bytes in enumerate((0, 1, 4095, 4096, 4097, 100_000), start=1):

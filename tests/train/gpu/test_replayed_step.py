@@ -128,6 +128,7 @@ class Operations(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("optimizer", ["row_adagrad", "adagrad"])
 @pytest.mark.parametrize(
     ("lhs", "dynamic", "train"),

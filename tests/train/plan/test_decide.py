@@ -12,6 +12,7 @@ from train.tables import memory
 from train.tables.run_context import RunContext
 
 
+@pytest.mark.slow
 def test_memory_decides_how_many_partitions_are_joined(tmp_path):
     def made(train):
         parts, train = {"node": {"num_partitions": 16}}, {"outside_rows": 0.5} | train
@@ -43,6 +44,7 @@ def test_memory_decides_how_many_partitions_are_joined(tmp_path):
     assert [decide.blocks_for(config, held) for held in (2, 3, 4, 6, 8, 15, 16)] == [16, 16, 8, 6, 4, 3, 1]
 
 
+@pytest.mark.slow
 def test_memory_and_workers_decide_how_many_blocks_there_are(tmp_path):
     """At least two for each worker, which holds two; more where its memory holds smaller ones."""
 

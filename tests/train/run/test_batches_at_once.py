@@ -43,6 +43,7 @@ def test_number_at_once(tmp_path, changed, num_edges, num_rows, expected):
         assert decide.batches_at_once(config, num_edges, rows) == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("candidates", [40, None])
 def test_threads_train_as_well_as_one(tmp_path, rng, monkeypatch, candidates):
     """Steps on a sample run side by side, and of those that move all rows one at a time."""

@@ -70,6 +70,7 @@ def on_second_iteration(trainer, then):
     trainer.bucket.train = watched
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("own", IN_MEMORY, ids=["device", "buffer"])
 def test_a_version_holds_the_state_at_the_end_of_its_iteration(tmp_path, gate, own):
     late = Trainer(graph(tmp_path / "late", own, num_epochs=3))
@@ -93,6 +94,7 @@ def test_a_version_holds_the_state_at_the_end_of_its_iteration(tmp_path, gate, o
     assert not differing(saved(late.config), expected)
 
 
+@pytest.mark.slow
 def test_without_room_for_a_copy_training_waits_for_the_files(tmp_path, monkeypatch):
     beside = Trainer(graph(tmp_path / "beside", IN_MEMORY[0], num_epochs=3))
     beside.run()
@@ -145,6 +147,7 @@ def test_an_error_of_training_leaves_the_version_before_it(tmp_path, gate, own):
     assert pbg_checkpoint.read_version(config.checkpoint_path) == 1
 
 
+@pytest.mark.slow
 def test_a_partition_waits_until_its_rows_are_in_their_file(tmp_path, monkeypatch):
     """A buffer's rows leave the device in the second iteration while the first version is being written."""
     config = graph(tmp_path, {"device_partitions": 2})

@@ -31,6 +31,7 @@ def days(tmp_path_factory: pytest.TempPathFactory, near_client: distributed.Clie
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["no init_path", "no earlier edges"])
 def test_runs_that_are_no_delta_train_all_edges(
     days: TwoDays, tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str
@@ -75,6 +76,7 @@ def whole_days(tmp_path_factory: pytest.TempPathFactory, near_client: distribute
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("resident", ["never", "always"])
 def test_short_epochs_share_a_commit(
     whole_days: TwoDays, monkeypatch: pytest.MonkeyPatch, resident: str
@@ -96,6 +98,7 @@ def test_short_epochs_share_a_commit(
         np.testing.assert_equal(found, rows[1000.0][key])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("why", "settings"),
     [
@@ -134,6 +137,7 @@ def test_kill_anywhere_and_run_again(
     assert pbg_checkpoint.read_version(config.checkpoint_path) > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("gone", ["one", "one-checkpoint"])
 def test_a_run_goes_on_only_beside_the_earlier_run(
     tmp_path: Path, near_client: distributed.Client, gone: str
@@ -157,6 +161,7 @@ def test_a_run_goes_on_only_beside_the_earlier_run(
     assert all(row.tobytes() == theirs[key][0].tobytes() for key, (row, _) in ours.items())
 
 
+@pytest.mark.slow
 def test_another_replay_is_another_training(days: TwoDays, tmp_path: Path) -> None:
     """The checkpoint of the former one is moved aside; the new one is as if there had been none."""
     name = f"changed-{tmp_path.name}"

@@ -37,6 +37,7 @@ RUNS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RUNS)
 def test_rows_without_added_or_removed_edges_stay(days: dict[int, TwoDays], name: str) -> None:
     number, settings = RUNS[name]

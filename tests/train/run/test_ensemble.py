@@ -118,6 +118,7 @@ def test_halves_stay_halves(config):
     assert joined.order(plain, 4).tolist() == list(range(8))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("optimizer", ["adagrad", "row_adagrad"])
 def test_run_trains_the_members_and_joins_them(config, client, tmp_path, optimizer):
     config = with_train(config, optimizer=optimizer)
@@ -162,6 +163,7 @@ def test_run_trains_the_members_and_joins_them(config, client, tmp_path, optimiz
         torch.testing.assert_close(sums, sum(of_members) / 3)
 
 
+@pytest.mark.slow
 def test_what_a_kill_leaves_is_trained_and_joined_to_the_same_bytes(config, client):
     job.run(config, client)
     whole = contents(config.checkpoint_path)
@@ -185,6 +187,7 @@ def test_what_a_kill_leaves_is_trained_and_joined_to_the_same_bytes(config, clie
         assert contents(config.checkpoint_path) == whole
 
 
+@pytest.mark.slow
 def test_one_worker_trains_the_members_one_after_the_other(config, client, near_client):
     job.run(config, client)
     whole = contents(config.checkpoint_path)
@@ -193,6 +196,7 @@ def test_one_worker_trains_the_members_one_after_the_other(config, client, near_
     assert contents(config.checkpoint_path) == whole
 
 
+@pytest.mark.slow
 def test_more_epochs_continue_the_members_and_join_them_again(config, client):
     job.run(config, client)
     before = contents(config.checkpoint_path)
@@ -206,6 +210,7 @@ def test_more_epochs_continue_the_members_and_join_them_again(config, client):
     assert torch.equal(embeddings(config, "node", NUM_NODES)[:, :4], tables[0][:, :4])
 
 
+@pytest.mark.slow
 def test_each_member_keeps_its_best_version(config, client, rng):
     valid = random_triples(rng, NUM_NODES, 1, NUM_NODES, 40)
     config = with_train(changed(config, num_epochs=6), validate_split="valid", patience=1)
@@ -217,6 +222,7 @@ def test_each_member_keeps_its_best_version(config, client, rng):
         assert figures["validation_mrr"] == max(each["mrr"] for each in found["epochs"])
 
 
+@pytest.mark.slow
 def test_members_start_from_the_members_at_init_path(config, client, tmp_path):
     job.run(config, client)
     later = changed(config, checkpoint_path=str(tmp_path / "later"), init_path=config.checkpoint_path)
@@ -227,6 +233,7 @@ def test_members_start_from_the_members_at_init_path(config, client, tmp_path):
         job.run(too_many, client)
 
 
+@pytest.mark.slow
 def test_another_number_of_members_is_another_model(config, client, tmp_path):
     job.run(config, client)
     fewer = with_train(config, ensemble=2)
@@ -271,6 +278,7 @@ def test_a_gpu_for_each_member():
     assert job.one_worker_per_gpu(config) == config
 
 
+@pytest.mark.slow
 def test_several_workers_share_each_member(config, client):
     shared = with_train(config, num_workers=2, ensemble=2, bucket_assignment="tournament")
     figures = job.run(shared, client)

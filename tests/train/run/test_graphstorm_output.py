@@ -55,6 +55,7 @@ def global_rows(config, entity_type):
     return np.concatenate(rows) + parameters[global_key(entity_type)]
 
 
+@pytest.mark.slow
 def test_embeddings_and_model_after_training(config, client, tmp_path):
     paths = {"save_embed_path": str(tmp_path / "emb"), "save_model_path": str(tmp_path / "model")}
     saving = changed(config, train=paths)

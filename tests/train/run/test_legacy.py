@@ -75,6 +75,7 @@ def test_legacy_input_trains_the_same(graph: Config, tmp_path: Path, client: dis
     assert not storage.moved_aside(twin.checkpoint_path)
 
 
+@pytest.mark.slow
 def test_a_legacy_outdir_is_resumed(graph: Config, tmp_path: Path, client: distributed.Client) -> None:
     """One epoch, written as PBG wrote it, and one more: as two epochs of v1."""
     job.run(graph, client)

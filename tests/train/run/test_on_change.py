@@ -306,6 +306,7 @@ def test_an_epoch_that_is_preserved_again_is_moved_aside(config, client, tmp_pat
     assert figures["moved_aside"] == [str(root / "epoch_2.stale-1")]
 
 
+@pytest.mark.slow
 def test_an_ended_run_continues_from_its_best_version(config, rng):
     valid = {"validate_split": "valid", "patience": 1}
     for split in ("valid", "dev"):

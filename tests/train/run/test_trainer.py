@@ -124,6 +124,7 @@ def test_empty_buckets_and_empty_partitions(tmp_path):
     assert embeddings(config, "node", 2).isfinite().all()
 
 
+@pytest.mark.slow
 def test_init_path_gives_the_first_embeddings(tmp_path, rng):
     first = mixed(tmp_path / "first")
     write_mixed(first, rng)
@@ -245,6 +246,7 @@ class TestRefusals:
         self.refuse(asking, ConfigError, "num_gpus")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("share", "num_outside"), [(0.0, (0, 0)), (0.25, (4, 4))])
 def test_two_partitions_are_in_memory_and_some_rows_of_the_others(tmp_path, rng, share, num_outside):
     parts = {name: {"num_partitions": 6} for name in ("user", "item")} | {"city": {"num_partitions": 1}}
@@ -402,6 +404,7 @@ def test_figures_have_every_epoch_and_bucket(tmp_path, rng):
     assert figures["num_edges"] == sum(entry["edges"] for entry in later)
 
 
+@pytest.mark.slow
 def test_old_epochs_lose_their_buckets(tmp_path, rng, monkeypatch):
     monkeypatch.setattr(run_metrics, "MAX_BUCKETS", 14)
     config = mixed(tmp_path, num_epochs=4)
@@ -409,6 +412,7 @@ def test_old_epochs_lose_their_buckets(tmp_path, rng, monkeypatch):
     assert [len(entry.get("buckets", ())) for entry in job.train(config)["epochs"]] == [0, 0, 6, 6]
 
 
+@pytest.mark.slow
 def test_curves_are_those_of_the_figures(tmp_path, rng):
     """TensorBoard's own reader finds what run.json tells; a run that goes on adds to it."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator

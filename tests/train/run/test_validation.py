@@ -42,6 +42,7 @@ def mrr(config):
     return evaluate.evaluate(ranked)["metrics"]["mrr"]
 
 
+@pytest.mark.slow
 def test_the_best_version_stays(config):
     figures = job.train(config)
     found = read(config)
@@ -61,6 +62,7 @@ def test_the_best_version_stays(config):
     assert_checksums(f"{config.checkpoint_path}/best")
 
 
+@pytest.mark.slow
 def test_the_best_version_equals_that_of_a_shorter_run(config, tmp_path):
     job.train(config)
     best = read(config)["best"]
@@ -82,6 +84,7 @@ def test_a_run_that_has_ended_does_nothing_and_goes_on_when_asked_for_more(confi
     assert [entry["epoch"] for entry in read(patient)["epochs"]] == list(range(1, 15))
 
 
+@pytest.mark.slow
 def test_a_run_that_has_ended_stays_where_its_copy_of_the_best_is_deleted(config):
     job.train(config)
     shutil.rmtree(f"{config.checkpoint_path}/best")
@@ -91,6 +94,7 @@ def test_a_run_that_has_ended_stays_where_its_copy_of_the_best_is_deleted(config
     assert contents(config.checkpoint_path) == before
 
 
+@pytest.mark.slow
 def test_a_missing_copy_of_the_best_version_is_an_error(config, monkeypatch):
     after = Validation.after
 

@@ -75,6 +75,7 @@ def trained_added(days: TwoDays) -> set[int]:
     return {ADDED_FROM + 1 + row for row, (lhs, _, rhs) in enumerate(days.new) if is_old(lhs) and is_old(rhs)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [1, 2])
 @pytest.mark.parametrize("replay", [0.0, 0.37, 1.0, 2.5, 100.0])
 @pytest.mark.parametrize("chunks", [1, 3])
@@ -157,6 +158,7 @@ def test_blocks_choose_the_same_edges_as_buckets(days: dict[int, TwoDays], num: 
         assert abs(len(found) - len(expected)) <= 4 * num
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chunks", [1, 3])
 def test_figures_tell_the_trained_edges(days: dict[int, TwoDays], tmp_path: Path, chunks: int) -> None:
     """The count of each bucket in training_stats.json is that of the chosen edges."""

@@ -100,6 +100,7 @@ def mrr(config: Config, edges: list[Edge], known: list[Edge]) -> float:
     return mean_reciprocal_rank(config, counts, numbers(known), numbers(edges))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["a tenth is gone", "whole buckets are gone"])
 @pytest.mark.parametrize(("chunks", "num_blocks"), [(1, None), (3, None), (1, 1), (1, 2), (2, 2)])
 def test_an_epoch_trains_each_removed_edge_once(
@@ -158,6 +159,7 @@ def days(tmp_path_factory: pytest.TempPathFactory, near_client: distributed.Clie
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("all_negs", [False, True])
 def test_a_delta_forgets_edges_that_have_gone(days: TwoDays, all_negs: bool) -> None:
     """And does not forget the others."""

@@ -38,6 +38,7 @@ def graph(root, **more):
     return config
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("types", [["user", "user"], ["user", "item"]])
 @pytest.mark.parametrize(
     ("num", "chunks", "all_negs"),
@@ -78,6 +79,7 @@ def test_an_epoch_has_every_edge_once_between_its_own_rows(tmp_path, num, chunks
     assert sorted(found) == list(range(300))
 
 
+@pytest.mark.slow
 def test_types_may_have_other_numbers_of_partitions(tmp_path):
     config = graph(tmp_path, num_epochs=3, train={"memory_partitions": 2, "outside_rows": 0.3})
     assert decide(RunContext(config)).blocks == 6
@@ -89,6 +91,7 @@ def test_types_may_have_other_numbers_of_partitions(tmp_path):
         assert embeddings(config, name, count).isfinite().all()
 
 
+@pytest.mark.slow
 def test_few_blocks_take_no_outside_rows(tmp_path):
     """Two of three blocks in memory: a run with a sample of the other rows is one without."""
     tables = []
@@ -101,6 +104,7 @@ def test_few_blocks_take_no_outside_rows(tmp_path):
     assert torch.equal(*tables)
 
 
+@pytest.mark.slow
 def test_blocks_are_written_as_the_partitions_that_were_read(tmp_path):
     """Without a learning rate a row is the same wherever it goes: in blocks, in samples, in files."""
     whole = graph(tmp_path / "whole", lr=1e-30, relation_lr=0.1, num_epochs=1, max_norm=None)
@@ -122,6 +126,7 @@ def test_blocks_are_written_as_the_partitions_that_were_read(tmp_path):
             torch.testing.assert_close(found[name], drawn, rtol=0, atol=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("order", "prefetch"), [("inside_out", True), ("affinity", False), ("random", True)])
 def test_a_stopped_run_ends_with_the_same_bytes(tmp_path, order, prefetch):
     """The sample of rows is read from files, or kept from the iteration before: it is the same."""

@@ -55,6 +55,7 @@ def days(
     return found
 
 
+@pytest.mark.slow
 def test_a_warm_start_leaves_them_out(days: Days) -> None:
     config = days.fourth("warm", lr=1e-12, num_epochs=1)
     job.run(config, days.client)
@@ -68,6 +69,7 @@ def test_a_warm_start_leaves_them_out(days: Days) -> None:
         assert np.abs(before[key][0] - after[key][0]).max() < 1e-6, key
 
 
+@pytest.mark.slow
 def test_a_delta_moves_few_and_folds_in_the_new(days: Days) -> None:
     config = days.fourth("delta", train={"replay": 1.0})
     figures = job.run(config, days.client)

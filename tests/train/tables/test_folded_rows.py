@@ -55,6 +55,7 @@ def new_ids(config: Config, edges: list[Edge]) -> Counter[tuple[str, str]]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("partitions", [1, 3])
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_rows_are_those_of_a_fold_in(
@@ -89,6 +90,7 @@ def test_rows_are_those_of_a_fold_in(
     assert figures["delta"] == {"replay": 1.0, "new_ids": told}
 
 
+@pytest.mark.slow
 def test_they_know_their_edges(tmp_path: Path, near_client: distributed.Client) -> None:
     """A new id is nearer to its own items than to others; as drawn, it would not be."""
     days = graph(tmp_path, near_client, partitions=2, dynamic=False)
@@ -118,6 +120,7 @@ def ranks(config: Config, edges: list[Edge]) -> list[float]:
     return found
 
 
+@pytest.mark.slow
 def test_only_edges_between_new_ids(tmp_path: Path, near_client: distributed.Client) -> None:
     """There is nothing to train, and nothing moves; the new ids have a row of their own all the same."""
     second = [("w0", "knows", "w1"), ("w1", "saw", "k0")]
@@ -132,6 +135,7 @@ def test_only_edges_between_new_ids(tmp_path: Path, near_client: distributed.Cli
         assert np.isfinite(after[key][0]).all()
 
 
+@pytest.mark.slow
 def test_no_new_ids(tmp_path: Path, near_client: distributed.Client) -> None:
     days = TwoDays(tmp_path, near_client, partitions=2, second=old_edges(seed=9)[-30:])
     days.train_first()
@@ -140,6 +144,7 @@ def test_no_new_ids(tmp_path: Path, near_client: distributed.Client) -> None:
     assert figures["delta"]["new_ids"] == dict.fromkeys(("user", "item", "city"), nothing)
 
 
+@pytest.mark.slow
 def test_types_with_given_vectors_are_trained(
     tmp_path: Path, near_client: distributed.Client, rng: np.random.Generator
 ) -> None:
@@ -160,6 +165,7 @@ def test_types_with_given_vectors_are_trained(
     assert figures[0]["epochs"][0]["edges"] == trained * 2
 
 
+@pytest.mark.slow
 def test_rows_are_made_anew_for_other_inputs(tmp_path: Path, near_client: distributed.Client) -> None:
     """First rows of a run that was stopped before its first version."""
     days = TwoDays(tmp_path, near_client, partitions=2)

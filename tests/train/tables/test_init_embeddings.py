@@ -103,6 +103,7 @@ def vectors_of(num, length=DIMENSION, seed=3):
 
 
 class TestJoin:
+    @pytest.mark.slow
     @settings(max_examples=40)
     @given(
         num_partitions=st.integers(1, 4),
@@ -192,6 +193,7 @@ class TestJoin:
         given_vectors.make(config)
         assert given_vectors.figures(config)["node"]["num_taken"] == NUM
 
+    @pytest.mark.hdfs
     def test_on_hdfs(self, hdfs_uri, client):
         config, ids = written(f"{hdfs_uri}/run", f"{hdfs_uri}/v*/x-*.parquet", 2, lr=1e-12, max_norm=None)
         vectors = vectors_of(NUM)
@@ -334,6 +336,7 @@ class TestBadInput:
 
 
 class TestRun:
+    @pytest.mark.slow
     @pytest.mark.parametrize(
         "train",
         [

@@ -52,6 +52,7 @@ def first(tmp_path):
     return config
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("max_norm", [None, 0.5])
 def test_old_rows_stay_and_new_rows_are_fresh(first, tmp_path, max_norm):
     second = day(tmp_path / "second", AFTER, init_path=first.checkpoint_path, init_scale=0.01, seed=4)
@@ -72,6 +73,7 @@ def test_old_rows_stay_and_new_rows_are_fresh(first, tmp_path, max_norm):
         assert not sums[old:].any()
 
 
+@pytest.mark.slow
 def test_a_grown_run_trains_and_resumes(first, tmp_path):
     whole, parts = (
         day(tmp_path / name, AFTER, init_path=first.checkpoint_path, num_epochs=2)
@@ -84,6 +86,7 @@ def test_a_grown_run_trains_and_resumes(first, tmp_path):
     assert not differing(saved(whole), saved(parts))
 
 
+@pytest.mark.slow
 def test_old_vectors_hardly_move_at_a_tiny_rate(first, tmp_path):
     second = day(tmp_path / "second", AFTER, init_path=first.checkpoint_path, lr=1e-12, num_epochs=1)
     job.train(second)
@@ -128,6 +131,7 @@ def write_ids(config, cities):
         writer.append(pa.array(cities, pa.string()))
 
 
+@pytest.mark.slow
 def test_entities_that_moved_are_refused(first, tmp_path):
     """Counts alone would fit: every vector would go to another city."""
     second = day(tmp_path / "second", AFTER, init_path=first.checkpoint_path)
@@ -148,6 +152,7 @@ def name_entities(config, entity_path):
         manifest.unlink()
 
 
+@pytest.mark.slow
 def test_entities_elsewhere_are_opened_only_if_a_setting_names_them(first, tmp_path, caplog):
     """The checkpoint may come from anybody."""
     elsewhere = tmp_path / "first" / ".." / "elsewhere"
@@ -165,6 +170,7 @@ def test_entities_elsewhere_are_opened_only_if_a_setting_names_them(first, tmp_p
         tables(changed(second, etl=etl))
 
 
+@pytest.mark.slow
 def test_no_host_is_asked_that_a_checkpoint_names(first, tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as listening:
         listening.setblocking(False)
@@ -296,6 +302,7 @@ class TestAddedTypesAndRelations:
         order = [*operators, "global_embs.emb_user", "global_embs.emb_city"]
         return {key: (state[key], optimizer_state["state"][n]["sum"]) for n, key in enumerate(order)}
 
+    @pytest.mark.slow
     def test_old_ones_are_taken_over_wherever_they_stand(self, first, tmp_path):
         """A relation added in front, the old two the other way round, and a type added in front."""
         config = self.day_two(tmp_path / "second", first, [SELLS, RELATIONS[1], RELATIONS[0]], SHOP | TYPES)
@@ -321,6 +328,7 @@ class TestAddedTypesAndRelations:
         trainer.run()
         assert embeddings(config, "shop", 7).abs().sum(1).min() > 0
 
+    @pytest.mark.slow
     def test_what_is_gone_is_left_out(self, first, tmp_path, caplog):
         with caplog.at_level(logging.INFO, "graphmill"):
             config = self.day_two(tmp_path / "second", first, RELATIONS[:1], {"user": TYPES["user"]})

@@ -120,6 +120,7 @@ def graph(tmp_path, rng):
     return config
 
 
+@pytest.mark.slow
 def test_a_stopped_search_goes_on(graph, client, tmp_path):
     folder = tmp_path / "tune"
     with pytest.raises(LockedError):
@@ -135,6 +136,7 @@ def test_a_stopped_search_goes_on(graph, client, tmp_path):
     assert contents(folder) == files
 
 
+@pytest.mark.slow
 def test_another_search_leaves_the_record_of_the_first(graph, client, tmp_path):
     folder = tmp_path / "tune"
     search(graph, folder, client)
