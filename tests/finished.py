@@ -1,4 +1,4 @@
-"""What many tests need and none changes: made once for all processes of pytest-xdist. Tests change copies."""
+"""Folders that many tests need, made once for all processes of pytest-xdist; tests change copies of them."""
 
 import fcntl
 import os

@@ -57,7 +57,7 @@ class Kill(NamedTuple):
 
 
 class Ended(NamedTuple):
-    """What is left of a process: its exit code, negative if a signal ended it, and what it wrote."""
+    """The end of a process: its exit code, negative if a signal ended it, and its output."""
 
     code: int
     renamings: int

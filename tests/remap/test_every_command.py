@@ -45,7 +45,7 @@ def results_of(folder: Path) -> dict[str, bytes]:
 
 
 def left_in(folder: Path) -> list[str]:
-    """What unfinished commands left there."""
+    """The files that unfinished commands left there."""
     return [path.name for path in folder.iterdir() if path.name.startswith(".out")]
 
 

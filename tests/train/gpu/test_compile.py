@@ -50,7 +50,7 @@ SIZES = "sizes 2003 2101 2205 2307 2409 93 205"
 
 @pytest.fixture(scope="module")
 def told() -> dict[str, list[list[str]]]:
-    """What compile_kernels prints of each case, in words."""
+    """The lines that compile_kernels prints of each case, in words."""
     found: dict[str, list[list[str]]] = {}
     for line in run_apart("tests.train.gpu.compile_kernels", *" ".join((*CASES, SIZES)).split()).splitlines():
         if line.startswith("# "):

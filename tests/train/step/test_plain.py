@@ -211,7 +211,7 @@ def test_biased_step(comparator):
     pairs([(0, 4), (6, 0), (100, 2), (1, 2), (2, 5)], LOSSES, [False, True]),
 )
 def test_numbers_of_negatives(negatives, loss_fn, dynamic):
-    """Of the batch, and drawn."""
+    """The numbers of the batch, and drawn ones."""
     more = dict(zip(("num_batch_negs", "num_uniform_negs"), negatives, strict=True))
     check_step(Scene(settings("complex_diagonal", "dot", loss_fn, dynamic, **more)))
 
