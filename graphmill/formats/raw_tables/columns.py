@@ -81,10 +81,11 @@ def iter_strings(
     with open_text(uri) as stream, reading(uri):
         rows = Rows(stream.read, syntax, uri)
         names, end = _first(uri, rows, syntax)
+        by_number = numbered(len(names))
         for block in rows.blocks(end if has_header or not names else 0):
             if isinstance(block, Fault):
                 raise RawTableError(f"{uri}: line {block.line}: {block.problem}")
-            table, misfits = parsed(block, syntax, len(names), [f"f{number}" for number in columns])
+            table, misfits = parsed(block, syntax, len(names), [by_number[number] for number in columns])
             for row in misfits:
                 raise RawTableError(f"{uri}: row {num_rows + row.number}: {misfit(row)}")
             num_rows += len(table)
