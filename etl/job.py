@@ -20,7 +20,6 @@ from typing import Any
 import numpy as np
 from distributed import Client
 
-from etl.config import EtlConfig
 from etl.run import doubts, figures, sources
 from etl.run.check_config import check_config
 from etl.run.figures import Merged
@@ -49,6 +48,7 @@ from etl.tables.ranges import balanced, grouped, ranges_of_files
 from graphmill import cluster, storage
 from graphmill.config import Config, Effect
 from graphmill.config.defaults import AUTO
+from graphmill.config.sections.etl import EtlConfig
 from graphmill.errors import FormatError, RawTableError
 from graphmill.formats.edge_buckets import bucket_uri
 from graphmill.formats.edge_buckets.counts import write_counts

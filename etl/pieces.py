@@ -15,7 +15,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from distributed import Client
 
-from etl.config import EntityTableConfig, EtlConfig, FileFormat, Table, TableConfig
 from etl.run.doubts import refuse_ignored, warn_of_left_out
 from etl.tables.check_rows import Rules
 from etl.tables.files import find_files
@@ -25,6 +24,7 @@ from etl.tables.read import read_blocks
 from graphmill import storage
 from graphmill.cluster import run_tasks
 from graphmill.config import Config, validated
+from graphmill.config.sections.etl import EntityTableConfig, EtlConfig, FileFormat, Table, TableConfig
 from graphmill.errors import ConfigError, RawTableError
 from graphmill.storage.as_json import Int32
 

@@ -12,7 +12,6 @@ from typing import Any
 
 import pyarrow as pa
 
-from etl.config import WholeTableConfig
 from etl.run.doubts import refuse_ignored, warn_of_left_out
 from etl.tables.check_rows import BlockPosition, ids_or_null
 from etl.tables.data_file import DataFile
@@ -22,6 +21,7 @@ from etl.tables.ranges import grouped, ranges_of_files
 from etl.tables.read import read_whole
 from graphmill import storage
 from graphmill.config import Config, validated
+from graphmill.config.sections.etl import WholeTableConfig
 from graphmill.errors import RawTableError
 
 PIECE_ROWS = 1 << 18

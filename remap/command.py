@@ -22,6 +22,7 @@ from graphmill.cli.options import (
     set_option,
 )
 from graphmill.cli.session import session
+from graphmill.config.sections.cluster import ClusterConfig
 from graphmill.errors import ConfigError
 
 # GraphStorm's flags that take several values: `--pred-ntypes user item`.
@@ -201,7 +202,7 @@ def _remap_saved(
             "and cannot be used with GraphStorm's flags"
         )
     section = config.read_raw(conf, overrides).get("cluster", {})
-    settings = config.validated(cluster.ClusterConfig, section, prefix=("cluster",))
+    settings = config.validated(ClusterConfig, section, prefix=("cluster",))
     is_idle = _is_idle(given.pop("rank"), given.pop("world_size"), given.get("with_shared_fs", True))
     given.pop("num_processes", None)
     yaml_uri = given.pop("yaml_config_file", None)

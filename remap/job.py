@@ -13,6 +13,7 @@ from distributed import Client
 from graphmill import storage
 from graphmill.cluster import run_tasks
 from graphmill.config import Config
+from graphmill.config.sections.remap import RemapConfig
 from graphmill.display import readable
 from graphmill.errors import ConfigError
 from graphmill.formats.id_maps import INTEGERS
@@ -25,7 +26,6 @@ from graphmill.run.trained_with import changes_in_errors
 from graphmill.storage import Checksums
 from graphmill.trained.inputs import vectors_digest
 from graphmill.trained.partition import MeasuredPartition, check_partitions, measure_partition
-from remap.config import RemapConfig
 from remap.output.align import Alignment
 from remap.output.complete import complete
 from remap.output.partition import write_partition

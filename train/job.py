@@ -18,6 +18,7 @@ from distributed import Client
 
 from graphmill import cluster, storage
 from graphmill.config import Config
+from graphmill.config.sections.train import TrainConfig
 from graphmill.errors import ConfigError
 from graphmill.formats import pbg_checkpoint
 from graphmill.run.lock import NO_CLAIM, Claim
@@ -26,7 +27,6 @@ from graphmill.run.output_checks import check_folder
 from graphmill.run.settled import describe, settled
 from graphmill.run.trained_with import changes_in_errors
 from graphmill.storage import Checksums
-from train.config import TrainConfig
 from train.distributed.coordinator import Coordinator
 from train.edges.added import why_whole
 from train.edges.partitions import PartitionKey

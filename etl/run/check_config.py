@@ -1,10 +1,10 @@
 """Checks that the section `etl` fits the rest of the configuration, before anything is read."""
 
-from etl.config import EtlConfig, TableConfig
 from etl.steps.index_previous import check_previous
 from etl.steps.task_settings import day_of
 from graphmill import storage
 from graphmill.config import Config
+from graphmill.config.sections.etl import EtlConfig, TableConfig
 from graphmill.errors import ConfigError
 from graphmill.vocab import TRAIN_SPLIT, Side
 

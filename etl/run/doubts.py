@@ -5,11 +5,11 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from etl.config import EtlConfig
 from etl.steps.chunks import Encoded
 from etl.tables.files import TableFiles, find_files
 from etl.tables.formats import FORMATS, format_of
 from graphmill.config import Config
+from graphmill.config.sections.etl import EtlConfig
 from graphmill.errors import ConfigError
 from graphmill.vocab import TRAIN_SPLIT
 

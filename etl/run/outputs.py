@@ -20,9 +20,9 @@ import re
 from collections.abc import Iterable
 from itertools import combinations
 
-from etl.config import EtlConfig
 from graphmill import storage
 from graphmill.config import Config
+from graphmill.config.sections.etl import EtlConfig
 from graphmill.errors import ConfigError
 from graphmill.formats.edge_buckets import bucket_uri
 from graphmill.run.inputs import content_of

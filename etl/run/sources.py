@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 
-from etl.config import EntityTableConfig, EtlConfig, Table, TableConfig
 from etl.steps.bucket_rows import Earlier
 from etl.steps.chunks import Encoded
 from etl.steps.task_settings import TaskSettings
@@ -25,6 +24,7 @@ from etl.tables.formats import FileRange
 from etl.tables.ranges import NumberedFile
 from graphmill import storage
 from graphmill.config import Config
+from graphmill.config.sections.etl import EntityTableConfig, EtlConfig, Table, TableConfig
 from graphmill.formats import entity_index
 from graphmill.formats.edge_buckets.origins import ORIGINS, Origins, SourceFile, read_origins, write_origins
 from graphmill.run import record

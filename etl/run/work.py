@@ -25,7 +25,6 @@ from typing import Any, Self, TypeVar
 from distributed import Client
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
-from etl.config import EtlConfig
 from etl.run.outputs import keep_trained_ids, output_uris, put, shared_uris
 from etl.steps import exchange, spill
 from etl.steps.exchange import Exchange
@@ -34,6 +33,7 @@ from etl.steps.task_settings import Folders
 from graphmill import storage
 from graphmill.cluster import run_tasks
 from graphmill.config import Config
+from graphmill.config.sections.etl import EtlConfig
 from graphmill.errors import BadInputError, FormatError, LockedError, NotFoundError, StorageError
 from graphmill.run import record
 from graphmill.run.lock import Claim

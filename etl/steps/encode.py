@@ -24,7 +24,6 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from etl.config import EntityTableConfig, Table, TableConfig
 from etl.steps import spill
 from etl.steps.chunks import NUM_SMALLEST, Chunk, Encoded, IdCounts, RowCounts
 from etl.steps.encode_rows import ChunkIds, ChunkRows, EncodedRows
@@ -38,6 +37,7 @@ from etl.tables.check_rows import NULL_WORDS, BadRows, Rules
 from etl.tables.formats import FileRange
 from etl.tables.read import Block, read_blocks
 from graphmill import storage
+from graphmill.config.sections.etl import EntityTableConfig, Table, TableConfig
 from graphmill.formats.murmur import draw_shares, hash_edges
 from graphmill.storage.as_json import Int32, Int64
 from graphmill.vocab import TRAIN_SPLIT, Side

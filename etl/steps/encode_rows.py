@@ -11,10 +11,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from etl.config import EntityTableConfig, TableConfig
 from etl.steps.task_settings import TaskSettings
 from etl.strings.native import take
 from etl.strings.table import Distinct, new_table, number_column
+from graphmill.config.sections.etl import EntityTableConfig, TableConfig
 from graphmill.storage.as_json import Int32
 from graphmill.vocab import Side
 

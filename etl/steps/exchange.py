@@ -21,12 +21,12 @@ from itertools import pairwise
 
 import numpy as np
 
-from etl.config import EtlConfig
 from etl.steps import spill
 from etl.steps.shared import Shared
 from etl.steps.task_settings import TaskSettings
 from etl.tables.blocks import ranges_within
 from graphmill import storage
+from graphmill.config.sections.etl import EtlConfig
 from graphmill.storage.as_json import Int64
 
 MAX_OPEN_FILES = 512

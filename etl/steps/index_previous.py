@@ -11,7 +11,6 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from etl.config import EtlConfig
 from etl.steps import spill
 from etl.steps.gone import kept_rows
 from etl.steps.task_settings import Partition, TaskSettings
@@ -21,6 +20,7 @@ from etl.tables.blocks import cut
 from graphmill import storage
 from graphmill.config import Config
 from graphmill.config.defaults import ENTITIES
+from graphmill.config.sections.etl import EtlConfig
 from graphmill.errors import ConfigError, FormatError
 from graphmill.formats import entity_counts, entity_index
 from graphmill.storage.as_json import Int64

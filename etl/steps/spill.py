@@ -21,8 +21,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.ipc as ipc
 
-from etl.config import EtlConfig
 from graphmill import storage
+from graphmill.config.sections.etl import EtlConfig
 from graphmill.errors import NotFoundError, StorageError
 from graphmill.storage import Checksums
 from graphmill.storage.as_json import Int32, Int64

@@ -9,12 +9,12 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 import numpy.typing as npt
 
-from etl.config import EtlConfig, TableConfig
 from etl.strings.hashing import Hashes, scale
 from graphmill import storage
 from graphmill.config import Config
+from graphmill.config.sections.etl import EtlConfig, TableConfig
+from graphmill.config.sections.schedule import ScheduleConfig
 from graphmill.errors import ConfigError
-from graphmill.run.dates import ScheduleConfig
 from graphmill.storage.as_json import Int64
 from graphmill.vocab import Bucket, Side
 

@@ -14,7 +14,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from etl.config import FilesConfig, WholeTableConfig
 from etl.survey.sample import first_rows
 from etl.survey.words import is_known
 from etl.tables.data_file import DataFile
@@ -22,6 +21,7 @@ from etl.tables.formats import BadLine, format_by_suffix, format_of
 from etl.tables.formats.text import default_delimiter
 from etl.tables.ranges import find_ranges
 from graphmill.config import validated
+from graphmill.config.sections.etl import FilesConfig, WholeTableConfig
 from graphmill.errors import RawTableError
 from graphmill.formats.raw_tables.encoded import encoding_by_bytes
 from graphmill.formats.raw_tables.opened import first_bytes, suffixes_of

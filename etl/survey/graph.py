@@ -4,9 +4,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from etl.config import Condition, Filters
 from etl.survey.look import Column, Look
 from etl.survey.names import name_of
+from graphmill.config.sections.etl import Condition, Filters
 
 
 class TypedRow(NamedTuple):

@@ -9,7 +9,6 @@ from typing import Literal
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from etl.config import FilesConfig, WholeTableConfig
 from etl.survey.dialect import Dialect, dialect_of
 from etl.survey.sample import SAMPLE_ROWS, first_rows
 from etl.survey.words import words_of
@@ -21,6 +20,7 @@ from etl.tables.lake.opened import snapshot_at
 from etl.tables.ranges import find_ranges
 from graphmill import storage
 from graphmill.config import validated
+from graphmill.config.sections.etl import FilesConfig, WholeTableConfig
 from graphmill.errors import NotFoundError, RawTableError
 from graphmill.formats.raw_ids import holds_whole_numbers
 

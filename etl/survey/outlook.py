@@ -8,7 +8,6 @@ from dataclasses import replace
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from etl.config import EntityTableConfig, EtlConfig, Table, TableConfig
 from etl.survey.sample import first_rows, read_sample_of
 from etl.tables.data_file import DataFile
 from etl.tables.files import find_files
@@ -16,6 +15,7 @@ from etl.tables.filters import columns_of, filter_field, rows_that_pass
 from etl.tables.formats import FileRange
 from etl.tables.ranges import find_ranges
 from graphmill.config import Config
+from graphmill.config.sections.etl import EntityTableConfig, EtlConfig, Table, TableConfig
 from graphmill.display.readable import duration, number, size
 from graphmill.run.outlook import GraphSize, Outlook, Rows
 from graphmill.vocab import TRAIN_SPLIT

@@ -10,12 +10,12 @@ from itertools import combinations
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from etl.config import Filters
 from etl.survey.graph import Edges, Entities, Graph
 from etl.survey.look import Column, Look
 from etl.survey.names import relation_names, shares_values, type_names
 from etl.survey.typed import typed_ends
 from etl.survey.words import CLOCK, LHS, PAIRS, RELATION, RHS, TEXT, TIME, WEIGHT, names_id
+from graphmill.config.sections.etl import Filters
 from graphmill.errors import RawTableError
 
 _PAIR, _SURE, _NO_END = 6.0, 1.0, -9.0

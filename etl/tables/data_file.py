@@ -7,9 +7,9 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 
-from etl.config import Filters
 from etl.tables import nested
 from graphmill import storage
+from graphmill.config.sections.etl import Filters
 from graphmill.errors import NotFoundError, RawTableError
 from graphmill.storage import FileStatus
 

@@ -7,7 +7,6 @@ from typing import Any
 
 import pyarrow as pa
 
-from etl.config import EtlConfig, Filters, Table
 from etl.tables.data_file import DataFile, plain_file
 from etl.tables.filters import described, left_for_rows
 from etl.tables.lake import logs
@@ -16,6 +15,7 @@ from etl.tables.lake.snapshot import Snapshot
 from etl.tables.lake.snapshot import described as described_snapshot
 from graphmill import storage
 from graphmill.config import Config
+from graphmill.config.sections.etl import EtlConfig, Filters, Table
 from graphmill.errors import NotFoundError, RawTableError
 from graphmill.storage import checksums
 

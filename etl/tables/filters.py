@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from etl.config import Filters, Scalar
+from graphmill.config.sections.etl import Filters, Scalar
 from graphmill.errors import RawTableError
 from graphmill.formats.raw_ids import texts_of
 

@@ -11,12 +11,12 @@ from itertools import groupby, pairwise
 
 import pyarrow as pa
 
-from etl.config import Column, FilesConfig, Table, WholeTableConfig
 from etl.tables import nested
 from etl.tables.data_file import DataFile, has_ids, missing_file, path_in_file, with_names_of
 from etl.tables.filters import columns_of, expression, filter_field
 from etl.tables.formats import FileRange, Head, TableFormat, format_of
 from etl.tables.lake.logs import refuse_marked
+from graphmill.config.sections.etl import Column, FilesConfig, Table, WholeTableConfig
 from graphmill.errors import NotFoundError, RawTableError
 from graphmill.formats.raw_ids import holds_whole_numbers
 from graphmill.formats.raw_tables.opened import Cut

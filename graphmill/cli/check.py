@@ -7,9 +7,9 @@ import click
 
 from graphmill.cli import exit_codes
 from graphmill.cli.options import date_option, load_for, run_argument, run_options
-from graphmill.cluster import ClusterConfig
 from graphmill.cluster.resources import asked_of_yarn, check_memory
 from graphmill.config import Config
+from graphmill.config.sections.cluster import ClusterConfig
 from graphmill.display import terminal
 from graphmill.errors import NotFoundError
 from graphmill.run.job import are_small_stages, job_of, stages_of

@@ -10,9 +10,10 @@ import click
 from click.core import ParameterSource
 
 from graphmill import config, storage
-from graphmill.cluster import ClusterConfig, deploy
-from graphmill.cluster.kinds import kind_of
+from graphmill.cluster import deploy
 from graphmill.config import Config
+from graphmill.config.masters import kind_of
+from graphmill.config.sections.cluster import ClusterConfig
 from graphmill.display import terminal
 from graphmill.errors import ConfigError
 from graphmill.machine.mounts import is_of_one_machine
@@ -87,7 +88,7 @@ def run_script(
 def check_master(master: str | None, settings: ClusterConfig) -> None:
     """Refuse another kind of cluster than YARN."""
     master = master or settings.master
-    if kind_of(master).forms != ("yarn",):
+    if kind_of(master).name != "yarn":
         raise ConfigError(
             f"cluster.deploy: cluster is for --master yarn, found {master}; use --deploy-mode client"
         )

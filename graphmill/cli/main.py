@@ -12,8 +12,9 @@ from graphmill.checkpoints.id_maps import IdMaps, parse_id_maps
 from graphmill.cli import exit_codes
 from graphmill.cli.option_checks import check_options
 from graphmill.cli.options import conf_option, id_map_options, output_options, set_option
-from graphmill.cluster import ClusterConfig, deploy
+from graphmill.cluster import deploy
 from graphmill.config.plugins import read_plugins
+from graphmill.config.sections.cluster import ClusterConfig
 from graphmill.config.stages import named
 from graphmill.display import terminal
 from graphmill.run import lock

@@ -12,9 +12,9 @@ from dask.utils import parse_bytes
 
 from graphmill import config, storage
 from graphmill.cli import in_a_container
-from graphmill.cluster import ClusterConfig
-from graphmill.cluster.kinds import FORMS
 from graphmill.config import Config
+from graphmill.config.masters import FORMS
+from graphmill.config.sections.cluster import ClusterConfig
 from graphmill.display import terminal
 from graphmill.run import dates
 from graphmill.storage import hdfs

@@ -21,7 +21,8 @@ from graphmill.cli.options import (
     conf_option,
     master_option,
 )
-from graphmill.cluster import ClusterConfig, deploy
+from graphmill.cluster import deploy
+from graphmill.config.sections.cluster import ClusterConfig
 from graphmill.config.stages import STAGES, named
 from graphmill.display import progress, terminal
 from graphmill.errors import ConfigError, suggestion

@@ -1,9 +1,9 @@
 """The Dask cluster of a command, and the functions that run tasks on the cluster.
 
-kinds        the table of `--master` forms; local, yarn, ssh: how each kind starts
-settings     the section `cluster`, the environment of workers
-resources    memory of workers: the least that they need, and what YARN is asked for
 connecting   connect(...): a client of the cluster
+local, yarn, ssh: starts of a cluster, by its kind
+settings     environment of workers
+resources    memory of workers: the least that they need, and what YARN is asked for
 keys         TLS keys of one run, or from files
 workers      checks and preparation of workers: the package, versions, environment
 tasks        run_tasks, run_task, workers that were lost during a run
@@ -11,15 +11,13 @@ yarn         containers of Hadoop's distributed shell: application, container, h
 """
 
 from graphmill.cluster.connecting import connect
-from graphmill.cluster.settings import ENVIRONMENT, ClusterConfig, TlsConfig, num_cores
+from graphmill.cluster.settings import ENVIRONMENT, num_cores
 from graphmill.cluster.tasks import Losses, cleaning_up, listening, run_task, run_tasks, shown_by_worker
 from graphmill.cluster.workers import described_workers, memory_of_workers, worker_addresses
 
 __all__ = [
     "ENVIRONMENT",
-    "ClusterConfig",
     "Losses",
-    "TlsConfig",
     "cleaning_up",
     "connect",
     "described_workers",

@@ -3,34 +3,36 @@
 import asyncio
 import logging
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from importlib import import_module
 from typing import Any
 
 import dask
 from distributed import Client, Security
 from distributed.comm import connect as open_connection
 
-from graphmill.cluster import dashboard
-from graphmill.cluster.keys import Keys
-from graphmill.cluster.kinds import Kind, kind_of
-from graphmill.cluster.local import place_of
+from graphmill.cluster import dashboard, local, ssh, yarn
+from graphmill.cluster.keys import Keys, keys_of
 from graphmill.cluster.resources import check_memory
-from graphmill.cluster.settings import (
-    ENVIRONMENT,
-    NO_PROFILER,
-    ClusterConfig,
-    TlsConfig,
-    pre_spawn_environment,
-)
+from graphmill.cluster.settings import ENVIRONMENT, NO_PROFILER, pre_spawn_environment
 from graphmill.cluster.workers import Environment, prepare, worker_addresses
+from graphmill.config.masters import Kind, kind_of
+from graphmill.config.sections.cluster import ClusterConfig, TlsConfig
 from graphmill.display import progress
 from graphmill.errors import ClusterError, ConfigError, NoClusterError
 from graphmill.storage import hdfs, run_folder
 
 Starter = Callable[[str, ClusterConfig, Keys | None], AbstractContextManager[Any]]
+
+STARTERS: Mapping[str, Starter] = {
+    "here": local.cluster_in_this_process,
+    "local": local.local_cluster,
+    "cuda": local.cuda_cluster,
+    "yarn": yarn.yarn_cluster,
+    "ssh": ssh.ssh_cluster,
+}
+"""Start a cluster by its kind; those of other kinds run already, and keep running afterwards."""
 
 log = logging.getLogger("graphmill")
 
@@ -48,7 +50,7 @@ def connect(
         ConfigError: `master` has no known form, or something that it needs is missing.
         NoClusterError: the cluster cannot be started or reached.
     """
-    master = place_of(master or settings.master, settings, is_small=is_small)
+    master = local.place_of(master or settings.master, settings, is_small=is_small)
     kind = kind_of(master)
     check_memory(master, settings)
     with ExitStack() as stack:
@@ -60,7 +62,7 @@ def connect(
             stack.enter_context(
                 dask.config.set(pre_spawn_environment(ENVIRONMENT) | NO_PROFILER | preload | pages)
             )
-            start = starter_of(kind)
+            start = STARTERS.get(kind.name)
             cluster = stack.enter_context(start(master, settings, keys)) if start else master
             security = keys and keys.security()
             if not start:
@@ -102,23 +104,14 @@ def _check_answers(address: str, security: Security, timeout_s: float) -> None:
         raise TimeoutError(f"no answer within {timeout_s} s (cluster.connect_timeout_s)") from error
 
 
-def starter_of(kind: Kind) -> Starter | None:
-    """Import the function that starts a kind of cluster; None for clusters that run already."""
-    if kind.starter is None:
-        return None
-    module, _, name = kind.starter.partition(":")
-    starter: Starter = getattr(import_module(f"graphmill.cluster.{module}"), name)
-    return starter
-
-
 def _keys(master: str, kind: Kind, settings: ClusterConfig) -> Keys | None:
     """Choose the keys of the cluster; None without TLS, or if Dask's own configuration names the keys."""
     if kind.is_this_process:
         return None
-    if kind.starter or isinstance(settings.tls, TlsConfig):
+    if kind.name in STARTERS or isinstance(settings.tls, TlsConfig):
         if settings.tls == "off":
             log.warning("cluster.tls: off: whoever reaches the ports of this run can run code as you")
-        return settings.keys()
+        return keys_of(settings)
     if master.startswith("tcp://"):
         log.warning("cluster: %s is not encrypted: whoever reaches its ports can run code there", master)
     elif not dask.config.get("distributed.comm.tls.ca-file"):

@@ -22,15 +22,8 @@ from dask.utils import parse_bytes
 
 from graphmill import storage
 from graphmill.cluster.keys import Keys
-from graphmill.cluster.settings import (
-    CORES_VARIABLE,
-    DRIVER_VARIABLE,
-    ENVIRONMENT,
-    FACING,
-    LOOPBACK,
-    NO_PROFILER,
-    ClusterConfig,
-)
+from graphmill.cluster.settings import CORES_VARIABLE, DRIVER_VARIABLE, ENVIRONMENT, FACING, NO_PROFILER
+from graphmill.config.sections.cluster import LOOPBACK, ClusterConfig
 from graphmill.errors import ConfigError
 
 DEFAULT_MEMORY = "4GiB"

@@ -17,8 +17,9 @@ from distributed.node import clean_dashboard_address
 from tornado import web
 
 from graphmill.cluster.keys import Keys
-from graphmill.cluster.kinds import Kind
-from graphmill.cluster.settings import DRIVER_VARIABLE, LOOPBACK
+from graphmill.cluster.settings import DRIVER_VARIABLE
+from graphmill.config.masters import Kind
+from graphmill.config.sections.cluster import LOOPBACK
 from graphmill.errors import ConfigError
 
 _TLS = "distributed.scheduler.dashboard.tls"

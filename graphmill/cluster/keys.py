@@ -4,11 +4,16 @@ The key of a run lets its owner take part in the run. So the key never appears i
 environment, or in Dask's configuration, which `SSHCluster` copies to command lines.
 """
 
+import ssl
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
 from distributed.security import Security
+
+from graphmill import storage
+from graphmill.config.sections.cluster import ClusterConfig, TlsConfig
+from graphmill.errors import ConfigError
 
 _NAME = "graphmill"
 # Valid for ever: a key is deleted with its run, and a host with a wrong clock may still have workers.
@@ -43,6 +48,37 @@ class Keys:
     def security(self) -> Security:
         """Return Dask's Security of these keys."""
         return Security(**self.options())
+
+
+def keys_of(settings: ClusterConfig) -> Keys | None:
+    """Return the keys of a cluster that starts here; None without TLS.
+
+    Raises:
+        ConfigError: a file is missing, or is no PEM file.
+    """
+    if isinstance(settings.tls, TlsConfig):
+        return keys_in_files(settings.tls)
+    return new_keys() if settings.tls == "auto" else None
+
+
+def keys_in_files(tls: TlsConfig) -> Keys:
+    """Return the keys in the files of `cluster.tls`.
+
+    Raises:
+        ConfigError: a file is missing, or is no PEM file.
+    """
+    for key, path in tls:
+        if not storage.exists(path):
+            raise ConfigError(f"cluster.tls.{key}: {path}: there is no such file")
+    keys = Keys(tls.ca_file, tls.cert_file, tls.key_file)
+    try:
+        keys.security().get_connection_args("client")
+    except ssl.SSLError as error:
+        places = ", ".join(dict.fromkeys(path for _, path in tls))
+        raise ConfigError(
+            f"cluster.tls: expected certificates and a key in PEM: {places}: {error}"
+        ) from error
+    return keys
 
 
 def new_keys() -> Keys:

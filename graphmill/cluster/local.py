@@ -17,7 +17,8 @@ from distributed import LocalCluster, SpecCluster
 from graphmill import storage
 from graphmill.cluster import dashboard
 from graphmill.cluster.keys import Keys
-from graphmill.cluster.settings import LOOPBACK, ClusterConfig, num_cores
+from graphmill.cluster.settings import num_cores
+from graphmill.config.sections.cluster import LOOPBACK, ClusterConfig
 from graphmill.errors import ConfigError
 from graphmill.machine import interrupt
 

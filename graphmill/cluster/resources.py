@@ -6,9 +6,9 @@ from dask.utils import parse_bytes
 from distributed import system
 
 from graphmill.cluster.container import MASTER_MIB, memory_mib, mib
-from graphmill.cluster.kinds import kind_of
 from graphmill.cluster.local import num_workers_of, place_of
-from graphmill.cluster.settings import ClusterConfig
+from graphmill.config.masters import kind_of
+from graphmill.config.sections.cluster import ClusterConfig
 from graphmill.config.stages import STAGES
 from graphmill.display.readable import number
 from graphmill.errors import ConfigError
@@ -19,14 +19,13 @@ _LEAST_MIB = 256  # an idle worker takes 130 before it imports a stage; Dask giv
 def memory_of(master: str, settings: ClusterConfig) -> int | None:
     """Return the memory of a worker in bytes; None where it has no limit, or others decide."""
     kind = kind_of(master)
-    form = kind.forms[0]
-    if kind.starter is None or form == "cuda":
+    if kind.name in ("running", "cuda"):
         return None
-    if form == "yarn":
+    if kind.name == "yarn":
         return memory_mib(settings)[0] << 20
     if settings.worker_memory != "auto":
         return int(parse_bytes(settings.worker_memory)) or None
-    return int(system.MEMORY_LIMIT) // num_workers_of(master) if form == "local[N]" else None
+    return int(system.MEMORY_LIMIT) // num_workers_of(master) if kind.name == "local" else None
 
 
 def check_memory(
@@ -53,7 +52,7 @@ def check_memory(
 
 def asked_of_yarn(master: str | None, settings: ClusterConfig) -> Iterator[tuple[str, str]]:
     """Yield what a run asks YARN for, label and text; nothing for other kinds of cluster."""
-    if kind_of(master or settings.master).forms[0] != "yarn":
+    if kind_of(master or settings.master).name != "yarn":
         return
     worker, container = memory_mib(settings)
     gpus = f", {settings.worker_gpus} GPUs" if settings.worker_gpus else ""

@@ -14,7 +14,8 @@ from typing import Any
 import dask
 
 from graphmill.cluster.keys import Keys
-from graphmill.cluster.settings import CORES_VARIABLE, LOOPBACK, ClusterConfig, pre_spawn_environment
+from graphmill.cluster.settings import CORES_VARIABLE, pre_spawn_environment
+from graphmill.config.sections.cluster import LOOPBACK, ClusterConfig
 from graphmill.errors import ConfigError
 
 PREFIX = "ssh://"

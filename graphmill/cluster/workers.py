@@ -17,8 +17,8 @@ from typing import Any
 from distributed import Client, UploadFile, WorkerPlugin, system
 
 from graphmill import storage
-from graphmill.cluster.kinds import Kind
 from graphmill.cluster.settings import ENVIRONMENT
+from graphmill.config.masters import Kind
 from graphmill.config.stages import STAGES
 from graphmill.display import progress
 from graphmill.errors import ConfigError

@@ -28,7 +28,8 @@ from graphmill.cluster.application import Application, shell_words
 from graphmill.cluster.container_news import ContainerNews
 from graphmill.cluster.keys import Keys
 from graphmill.cluster.local import scheduler_here
-from graphmill.cluster.settings import DRIVER_VARIABLE, NEVER_MS, ClusterConfig, YarnOptions
+from graphmill.cluster.settings import DRIVER_VARIABLE, NEVER_MS
+from graphmill.config.sections.cluster import ClusterConfig, YarnOptions
 from graphmill.errors import ClusterError, GraphMillError
 from graphmill.machine.interrupt import interruptible
 from graphmill.storage import run_folder

@@ -13,20 +13,9 @@ from graphmill.config.reading import (
     read_raw,
     record_of,
 )
-from graphmill.config.schema import (
-    Config,
-    Count,
-    EntityConfig,
-    Fraction,
-    Name,
-    PbgConfig,
-    Positive,
-    RelationConfig,
-    RelationName,
-    Strings,
-    TypeName,
-)
+from graphmill.config.schema import Config, EntityConfig, PbgConfig, RelationConfig
 from graphmill.config.section import Effect, Fixed, Neutral, Section, Tunable, check_known, validated
+from graphmill.config.values import Count, Fraction, Name, Positive, RelationName, Strings, TypeName
 from graphmill.config.yaml_text import parsed as parsed_yaml
 
 __all__ = [

@@ -10,7 +10,7 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
-from graphmill.config.stages import SECTIONS, named
+from graphmill.config.sections import SECTIONS
 from graphmill.errors import ConfigError
 
 _PLUGINS, _MASTER = "train.plugins", "cluster.master"
@@ -25,7 +25,7 @@ def take_out(raw: dict[str, Any]) -> dict[str, Any]:
         section = raw.get(name)
         if not isinstance(section, dict):
             continue
-        for key in [key for key, value in section.items() if named(model).needs_consent(key, value)]:
+        for key in [key for key, value in section.items() if model.needs_consent(key, value)]:
             taken[f"{name}.{key}"] = section.pop(key)
     return taken
 

@@ -12,7 +12,9 @@ from graphmill.config import consent, defaults, pbg_values, splits, yaml_text
 from graphmill.config.plugins import plugins_of
 from graphmill.config.schema import Config
 from graphmill.config.section import Section, validated
-from graphmill.config.stages import SECTIONS, named
+from graphmill.config.sections import SECTIONS
+from graphmill.config.sections.etl import EtlConfig
+from graphmill.config.sections.evaluate import EvaluateConfig
 from graphmill.errors import ConfigError, NotFoundError, suggestion
 from graphmill.model.registry import has_registered, running
 from graphmill.vocab import RECORD, TRAIN_SPLIT
@@ -118,7 +120,7 @@ def from_mapping(raw: Mapping[str, Any]) -> Config:
     sections = {name: filled.pop(name) for name in SECTIONS if name in filled}
     settings = validated(Config, filled)
     typed: dict[str, Section] = {
-        name: validated(named(SECTIONS[name]), content, prefix=(name,))
+        name: validated(SECTIONS[name], content, prefix=(name,))
         for name, content in sections.items()
         if content != {}
     }
@@ -129,9 +131,9 @@ def _evaluated(settings: Config, conf_uri: str | None) -> Config:
     """Have a `.py` configuration without held-out edges evaluate its last edge path, as PBG does."""
     if not (conf_uri and conf_uri.endswith(".py")):
         return settings
-    evaluate = settings.section(named(SECTIONS["evaluate"]))
+    evaluate = settings.section(EvaluateConfig)
     folder = settings.split_path(evaluate.split)
-    written = settings.section(named(SECTIONS["etl"])).splits() if settings.etl else ()
+    written = settings.section(EtlConfig).splits() if settings.etl else ()
     is_there = folder in settings.edge_paths or evaluate.split in written or storage.is_dir(folder)
     if is_there or "split" in evaluate.model_fields_set:
         return settings

@@ -11,7 +11,7 @@ from pydantic.json_schema import GenerateJsonSchema
 from graphmill.config import defaults
 from graphmill.config.schema import Config, PbgConfig
 from graphmill.config.section import Effect, Section, section_in
-from graphmill.config.stages import SECTIONS, named
+from graphmill.config.sections import SECTIONS
 
 Schema = dict[str, Any]
 
@@ -57,8 +57,8 @@ class _Untitled(GenerateJsonSchema):
 def json_schema() -> Schema:
     """JSON schema (2020-12) of a configuration in YAML."""
     fields: Any = {
-        name: (named(target) | None, Field(None, description=Config.model_fields[name].description))
-        for name, target in SECTIONS.items()
+        name: (model | None, Field(None, description=Config.model_fields[name].description))
+        for name, model in SECTIONS.items()
     }
     whole: type[BaseModel] = create_model("Configuration", __base__=Config, **fields)
     schema = whole.model_json_schema(schema_generator=_Untitled)
@@ -90,7 +90,7 @@ def markdown() -> str:
 def _inner(path: str, model: type[Section]) -> Iterator[tuple[str, type[Section]]]:
     """Path and class of each mapping inside `model`."""
     for name, field in model.model_fields.items():
-        inner = named(SECTIONS[name]) if name in SECTIONS and not path else section_in(field.annotation)
+        inner = SECTIONS[name] if name in SECTIONS and not path else section_in(field.annotation)
         if inner:
             steps: dict[Any, str] = {tuple: "[]", dict: ".NAME"}
             place = path + name + steps.get(get_origin(field.annotation), "")

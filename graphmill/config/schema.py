@@ -1,7 +1,7 @@
 """The typed content of a configuration: one frozen `Config`.
 
 The top level holds PyTorch-BigGraph's keys under PBG's names and defaults, the roots of all paths, and the
-seed. The class of each section (`etl`, `train`, ...) lies in the package that reads the section.
+seed. The class of each section (`etl`, `train`, ...) lies in `sections`.
 
 Source of the keys: docs/formats/pbg_v1.md.
 """
@@ -9,58 +9,30 @@ Source of the keys: docs/formats/pbg_v1.md.
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, Field, PrivateAttr, field_serializer, model_validator
+from pydantic import Field, PrivateAttr, field_serializer, model_validator
 
 from graphmill import storage
 from graphmill.config import defaults, splits
 from graphmill.config.plugins import NO_PLUGINS, Plugins
 from graphmill.config.section import AnySection, Fixed, Neutral, Section, Tunable, validated
-from graphmill.config.stages import SECTIONS
+from graphmill.config.sections import SECTIONS
+from graphmill.config.sections.train import TrainConfig
+from graphmill.config.values import (
+    ComparatorName,
+    Count,
+    Fraction,
+    LossName,
+    Name,
+    OperatorName,
+    Positive,
+    RegularizerName,
+    RelationName,
+    Strings,
+    TypeName,
+)
 from graphmill.model import registry
 from graphmill.model.operators import operator_of
 from graphmill.vocab import RECORD, TRAIN_SPLIT, Side
-
-_MAX_NAME_BYTES = 200
-
-
-def _fits_file_name(name: str) -> str:
-    if (size := len(name.encode(errors="replace"))) > _MAX_NAME_BYTES:
-        raise ValueError(
-            f"expected a name of at most {_MAX_NAME_BYTES} bytes, found {size}: {name[:40]!r}..."
-        )
-    return name
-
-
-Name = Annotated[
-    str,
-    Field(
-        pattern=r"^[^./\s\x00-\x1f\x7f][^./\x00-\x1f\x7f]*$",
-        description="Without dots, slashes and control characters: names become file names.",
-    ),
-    AfterValidator(_fits_file_name),
-]
-TypeName = Annotated[Name, Field(pattern=r"^[^:]*$", description="Without colons, which HDFS refuses.")]
-RelationName = Annotated[
-    str, Field(min_length=1, description="Any text: `storage.file_name` makes file names.")
-]
-Fraction = Annotated[float, Field(ge=0, le=1)]
-Positive = Annotated[int, Field(gt=0, lt=2**63)]
-Count = Annotated[int, Field(ge=0, lt=2**63)]
-Strings = Annotated[tuple[str, ...], Field(strict=False)]
-
-
-# Names: built-in ones, or those of plug-ins, which docs/how_to/plug_ins.md explains.
-OperatorName = Annotated[
-    Literal["none", "diagonal", "translation", "linear", "affine", "complex_diagonal", "rotation"] | str,
-    AfterValidator(registry.check_operator),
-]
-ComparatorName = Annotated[
-    Literal["dot", "cos", "l2", "squared_l2"] | str, AfterValidator(registry.COMPARATORS.check)
-]
-LossName = Annotated[
-    Literal["ranking", "logistic", "softmax"] | str, AfterValidator(registry.LOSS_FUNCTIONS.check)
-]
-RegularizerName = Annotated[Literal["N3"] | str, AfterValidator(registry.REGULARIZERS.check)]
 
 
 class EntityConfig(Section):
@@ -365,6 +337,13 @@ class Config(PbgConfig):
     def ensemble(self) -> int:
         """Number of models that the checkpoint joins."""
         return int(getattr(self.train, "ensemble", 1))
+
+    def num_compared(self, largest_type: int) -> int:
+        """Count the entities that training compares a side of an edge with; the largest type has so many."""
+        if not any(relation.all_negs for relation in self.relations):
+            return self.num_batch_negs + self.num_uniform_negs
+        candidates = self.section(TrainConfig).candidates
+        return largest_type if candidates is None else min(largest_type, 2 * candidates)
 
     def entity_dimension(self, entity_type: str) -> int:
         """Length of the embeddings of `entity_type` in the checkpoint: that of all models together."""

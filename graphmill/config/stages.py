@@ -14,8 +14,6 @@ class Stage:
 
     name: str
     """Name of the stage, of its section in the configuration, and of its entry in run.json."""
-    settings: str
-    """Class of the section."""
     job: str
     """Module that does the work, a `graphmill.run.job.Job`."""
     summary: str
@@ -39,7 +37,6 @@ STAGES = {
     for stage in (
         Stage(
             "etl",
-            settings="etl.config:EtlConfig",
             job="etl.job",
             summary="graphmill.run.summaries:etl",
             command="etl.__main__:command",
@@ -49,7 +46,6 @@ STAGES = {
         ),
         Stage(
             "train",
-            settings="train.config:TrainConfig",
             job="train.job",
             summary="graphmill.run.summaries:train",
             command="train.__main__:command",
@@ -58,32 +54,23 @@ STAGES = {
         ),
         Stage(
             "evaluate",
-            settings="train.config:EvaluateConfig",
             job="train.evaluation.job",
             summary="graphmill.run.summaries:evaluate",
             least_mib=768,
         ),
         Stage(
             "remap",
-            settings="remap.config:RemapConfig",
             job="remap.job",
             summary="graphmill.run.summaries:remap",
             command="remap.__main__:command",
         ),
         Stage(
             "drift",
-            settings="remap.config:DriftConfig",
             job="remap.drift.job",
             summary="graphmill.run.summaries:drift",
             is_optional=True,
         ),
     )
-}
-
-# Class of each section of the configuration.
-SECTIONS = {name: stage.settings for name, stage in STAGES.items()} | {
-    "cluster": "graphmill.cluster:ClusterConfig",
-    "schedule": "graphmill.run.dates:ScheduleConfig",
 }
 
 

@@ -13,7 +13,7 @@ Source: docs/formats/embeddings.md.
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -21,12 +21,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from graphmill import storage
+from graphmill.config.sections.remap import Compression
 from graphmill.errors import FormatError
 from graphmill.formats.parquet import bounds, check_schema, iter_columns, open_parquet
 from graphmill.formats.parquet.vectors import Table, new_table
 from graphmill.storage import Checksums
 
-Compression = Literal["none", "zstd"]
 Floats = npt.NDArray[np.float32]
 
 _VALUES = "embedding.list.element"

@@ -20,8 +20,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from graphmill import __version__
-from graphmill.cluster import ClusterConfig
 from graphmill.config import Config
+from graphmill.config.sections.cluster import ClusterConfig
 from graphmill.monitoring.sender import sender_of
 from graphmill.run.job import job_of
 from graphmill.run.record import Observer

@@ -5,7 +5,8 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from graphmill.cluster import ClusterConfig, Losses
+from graphmill.cluster import Losses
+from graphmill.config.sections.cluster import ClusterConfig
 from graphmill.display import progress
 from graphmill.errors import ConfigError
 from graphmill.run.record import RunRecord

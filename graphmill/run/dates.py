@@ -24,10 +24,9 @@ from collections.abc import Callable, Mapping
 from datetime import date, datetime, timedelta
 from typing import Any
 
-from pydantic import Field
-
 from graphmill import config, storage
-from graphmill.config import Config, Positive, Section
+from graphmill.config import Config
+from graphmill.config.sections.schedule import ScheduleConfig
 from graphmill.errors import ConfigError, FormatError, LockedError
 from graphmill.run import lock
 from graphmill.run.record import read_record
@@ -41,17 +40,6 @@ _MAX_DAYS = 10_000
 _STAGE_FOLDERS = ("entities", "checkpoint", "embeddings")
 
 log = logging.getLogger("graphmill")
-
-
-class ScheduleConfig(Section):
-    """The section `schedule`."""
-
-    key = "schedule"
-    keep: Positive | None = Field(
-        None, description="Finished dates to keep; older ones are deleted after a run. null: keep all."
-    )
-    date: str | None = Field(None, description="Date of the run, set by --date.")
-    previous_date: str | None = Field(None, description="Date that the run continues from, set by --date.")
 
 
 def load(conf_uri: str | None, overrides: tuple[str, ...], day: date) -> Config:

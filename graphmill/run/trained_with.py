@@ -10,7 +10,7 @@ from typing import Any
 
 from graphmill import storage
 from graphmill.config import Config, Effect, PbgConfig, RelationConfig, from_mapping
-from graphmill.config.stages import SECTIONS
+from graphmill.config.sections import SECTIONS
 from graphmill.errors import ConfigError, FormatError, GraphMillError, NotFoundError
 from graphmill.formats import pbg_checkpoint
 from graphmill.run import record

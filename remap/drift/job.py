@@ -14,12 +14,12 @@ from distributed import Client
 from graphmill import storage
 from graphmill.cluster import run_tasks
 from graphmill.config import Config
+from graphmill.config.sections.remap import DriftConfig, RemapConfig
 from graphmill.errors import ConfigError, DriftError
 from graphmill.formats import remapped
 from graphmill.run import record
 from graphmill.run.lock import NO_CLAIM, Claim
 from graphmill.run.outlook import GraphSize, Outlook
-from remap.config import DriftConfig, RemapConfig
 from remap.drift.moved import Moved, moved_of_part
 from remap.sources.degrees import Counts, degrees_of, places_of
 from remap.sources.earlier import check_length, parts_of, parts_with

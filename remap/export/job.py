@@ -26,6 +26,7 @@ from distributed import Client
 from graphmill import storage
 from graphmill.cluster import run_tasks
 from graphmill.config import Config
+from graphmill.config.sections.remap import RemapConfig
 from graphmill.errors import BadInputError, ConfigError, NotFoundError
 from graphmill.run import record
 from graphmill.run.lock import NO_CLAIM, Claim
@@ -35,7 +36,6 @@ from graphmill.storage.checksums import of_bytes
 from graphmill.trained.inputs import Inputs
 from graphmill.trained.table import EntityTable, read_tables
 from graphmill.vocab import Side
-from remap.config import RemapConfig
 from remap.export import loss, model, pieces
 from remap.export.codecs import Precision
 from remap.export.fitting import as_is, unit

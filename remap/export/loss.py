@@ -14,8 +14,8 @@ from distributed import Client
 from graphmill import storage
 from graphmill.checkpoints.checkpoint import ModelState
 from graphmill.cluster import run_tasks
-from graphmill.config import Config, Section
-from graphmill.config.stages import STAGES, named
+from graphmill.config import Config
+from graphmill.config.sections.evaluate import EvaluateConfig
 from graphmill.formats import pbg_checkpoint
 from graphmill.run.job import job_of
 from graphmill.run.lock import NO_CLAIM, Claim
@@ -136,7 +136,6 @@ def _settings(config: Config, checkpoint_path: str, version: int | None, folder:
     )
 
 
-def settings_of(config: Config) -> Section:
+def settings_of(config: Config) -> EvaluateConfig:
     """The section `evaluate` of the run, whose split is ranked."""
-    found: Section = config.section(named(STAGES["evaluate"].settings))
-    return found
+    return config.section(EvaluateConfig)

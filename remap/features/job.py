@@ -25,6 +25,7 @@ from distributed import Client
 from graphmill import storage
 from graphmill.cluster import run_tasks
 from graphmill.config import Config
+from graphmill.config.sections.remap import RemapConfig
 from graphmill.errors import BadInputError, ConfigError
 from graphmill.run import record
 from graphmill.run.lock import NO_CLAIM, Claim
@@ -33,7 +34,6 @@ from graphmill.storage import Checksums
 from graphmill.trained.features import Form
 from graphmill.trained.inputs import Inputs
 from graphmill.trained.table import read_tables
-from remap.config import RemapConfig
 from remap.features.joined import IdColumn, Joining, ReadRows, write_part
 from remap.features.request import Request, components_of, folded_parts, similar_of
 from remap.fold_in import job as fold_in

@@ -5,13 +5,13 @@ Shapes: D dimension, N vectors.
 
 from graphmill.checkpoints import open_checkpoint
 from graphmill.config import Config
+from graphmill.config.sections.remap import RemapConfig
 from graphmill.errors import ConfigError
 from graphmill.library.nearest import Floats, Neighbor, Score, nearest
 from graphmill.trained.inputs import find_model
 from graphmill.trained.loops import loopless
 from graphmill.trained.relation import Relation, number_of, read_parameters, relation_names, relation_of
 from graphmill.vocab import Side
-from remap.config import RemapConfig
 from remap.neighbors.lookup import find_id
 from remap.neighbors.vector_tables import batches, find_types
 

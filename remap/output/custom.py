@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from graphmill import storage
+from graphmill.config.sections.remap import RemapConfig
 from graphmill.errors import FormatError
 from graphmill.formats.parquet import bounds, open_parquet
 from graphmill.formats.parquet.vectors import Table
@@ -20,7 +21,6 @@ from graphmill.formats.remapped import Floats
 from graphmill.run import record
 from graphmill.storage import Checksums
 from graphmill.trained.partition import MeasuredPartition
-from remap.config import RemapConfig
 from remap.output.tables import TableOptions, count_rows, open_table, values_type
 from remap.sources import given
 

@@ -10,13 +10,13 @@ import pyarrow as pa
 
 from graphmill.checkpoints import Floats
 from graphmill.checkpoints.finite import first_not_finite
+from graphmill.config.sections.remap import RemapConfig
 from graphmill.display import progress
 from graphmill.errors import FormatError
 from graphmill.formats import remapped
 from graphmill.storage import Checksums
 from graphmill.trained.inputs import Inputs
 from graphmill.trained.partition import MeasuredPartition, iter_ids, iter_vectors
-from remap.config import RemapConfig
 from remap.output.custom import write_custom
 from remap.strings.distinct import Hashes, first_repeated, hashes_of, repeated
 

@@ -20,6 +20,7 @@ from distributed import Client
 from graphmill import storage
 from graphmill.cluster import run_tasks
 from graphmill.config import Config
+from graphmill.config.sections.remap import RemapConfig
 from graphmill.errors import BadInputError, ConfigError, FormatError, GraphMillError
 from graphmill.run import record
 from graphmill.run.lock import NO_CLAIM, Claim
@@ -29,7 +30,6 @@ from graphmill.trained.inputs import Inputs
 from graphmill.trained.relation import number_of, relation_names
 from graphmill.trained.table import EntityTable, read_tables
 from graphmill.vocab import Side
-from remap.config import RemapConfig
 from remap.output.complete import complete
 from remap.predict import lists, similar, work
 from remap.predict.calibrated import read_calibration

@@ -14,10 +14,10 @@ from graphmill import storage
 from graphmill.checkpoints import convert, recognise
 from graphmill.checkpoints.id_maps import IdMaps
 from graphmill.config import Config
+from graphmill.config.sections.remap import RemapConfig
 from graphmill.errors import ConfigError
 from graphmill.formats.id_maps import IdMap
 from graphmill.trained.inputs import Inputs
-from remap.config import RemapConfig
 from remap.sources.inputs import find_inputs, select_types
 
 log = logging.getLogger("graphmill")

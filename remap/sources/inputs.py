@@ -1,10 +1,10 @@
 """Inputs of the stage: the version of the checkpoint and the types that its settings choose."""
 
 from graphmill.config import Config
+from graphmill.config.sections.remap import RemapConfig
 from graphmill.errors import ConfigError
 from graphmill.trained import inputs
 from graphmill.trained.inputs import Inputs
-from remap.config import RemapConfig
 
 
 def find_inputs(config: Config, settings: RemapConfig) -> Inputs:

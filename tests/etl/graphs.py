@@ -14,8 +14,8 @@ import pyarrow.parquet as pq
 from etl import job
 from etl.strings.hashing import hash_strings
 from graphmill import cluster
-from graphmill.cluster import ClusterConfig
 from graphmill.config import Config, from_mapping
+from graphmill.config.sections.cluster import ClusterConfig
 from graphmill.formats import edge_buckets, entity_counts, entity_index
 from graphmill.formats.edge_buckets.places import EDGES, bucket_uri
 from graphmill.vocab import Bucket, Side

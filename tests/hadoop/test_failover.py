@@ -16,10 +16,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from etl.config import TableConfig
 from etl.tables.data_file import plain_file
 from etl.tables.ranges import find_ranges
 from graphmill import storage
+from graphmill.config.sections.etl import TableConfig
 from graphmill.errors import StorageError
 from graphmill.formats import edge_buckets
 from graphmill.formats.edge_buckets import Edges

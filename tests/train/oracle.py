@@ -7,7 +7,7 @@ import math
 
 import torch
 
-from train.config import TrainConfig
+from graphmill.config.sections.train import TrainConfig
 
 EDGE = tuple[int, int, int]  # lhs, relation, rhs
 

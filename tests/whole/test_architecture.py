@@ -20,7 +20,7 @@ REFUSED = (
     ("train.model.optimizer", "train.model.model", "No cycles"),
     ("graphmill.storage.atomic", "graphmill.formats.entity_counts", "Rooms of graphmill"),
     ("graphmill.formats.entity_counts", "graphmill.formats.entity_index", "Formats know nothing"),
-    ("etl.config", "train.config", "The stages meet only in files"),
+    ("etl.job", "train.job", "The stages meet only in files"),
 )
 
 

@@ -22,9 +22,9 @@ import yaml
 from distributed.cli import dask_scheduler, dask_worker
 
 import graphmill
-from etl.config import EtlConfig
 from graphmill.cli import pipeline, submit
-from graphmill.cluster import ClusterConfig
+from graphmill.config.sections.cluster import ClusterConfig
+from graphmill.config.sections.etl import EtlConfig
 from graphmill.errors import BadInputError, DriftError
 from graphmill.run import dates
 from tests import REPOSITORY

@@ -20,12 +20,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from etl import job as etl_job
-from etl.config import EtlConfig
 from graphmill import config as configuration
 from graphmill import storage
 from graphmill.checkpoints import convert
 from graphmill.checkpoints.finite import first_not_finite
 from graphmill.config import Config
+from graphmill.config.sections.etl import EtlConfig
 from graphmill.errors import FormatError
 from graphmill.formats import entity_index, pbg_checkpoint
 from remap import job as remap_job

@@ -17,11 +17,11 @@ import torch
 from torch import Tensor
 
 from graphmill.config import Config
+from graphmill.config.sections.train import TrainConfig
 from graphmill.errors import TrainingError
 from graphmill.machine import native
 from graphmill.model.parameters import global_key
 from graphmill.vocab import Side
-from train.config import TrainConfig
 from train.edges.negative_sampling import Batch, Block, Sampling
 from train.model import regularizers
 from train.model.frozen import Frozen

@@ -26,6 +26,7 @@ from distributed import Client
 
 from graphmill import cluster, storage
 from graphmill.config import Config
+from graphmill.config.sections.train import TrainConfig
 from graphmill.errors import ClusterError
 from graphmill.formats import pbg_checkpoint
 from graphmill.formats.pbg_checkpoint import Iteration
@@ -33,7 +34,6 @@ from graphmill.machine import shortage
 from graphmill.run.lock import NO_CLAIM, Claim
 from graphmill.storage import Checksums
 from graphmill.vocab import Bucket, Side
-from train.config import TrainConfig
 from train.distributed.bucket_assignment import Assignment, Dynamic, Tournament, rounds_of
 from train.distributed.messages import Message, SavedFile
 from train.distributed.partition_locations import PartitionLocations

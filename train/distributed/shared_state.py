@@ -23,9 +23,9 @@ from zlib import crc32
 import torch
 from distributed import get_worker
 
+from graphmill.config.sections.train import TrainConfig
 from graphmill.display import progress
 from graphmill.formats.pbg_checkpoint import Iteration
-from train.config import TrainConfig
 from train.distributed import shards
 from train.distributed.shards import Array, Holder, Name, ShardLostError, ShardServer
 from train.distributed.shared_rows import STEPS, SharedRows, parameter_tables

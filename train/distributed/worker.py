@@ -21,12 +21,12 @@ from distributed import get_worker
 from graphmill import storage
 from graphmill.cluster import num_cores
 from graphmill.config import Config
+from graphmill.config.sections.train import TrainConfig
 from graphmill.display import progress
 from graphmill.formats.pbg_checkpoint import Iteration
 from graphmill.gpu.device import device_of
 from graphmill.storage import Checksums
 from graphmill.vocab import Bucket
-from train.config import TrainConfig
 from train.distributed.messages import Message, SavedFile, Source, WorkerChannel
 from train.distributed.partition_exchange import ONE_COPY, PartitionExchange, PartitionLostError
 from train.distributed.partition_holder import PartitionHolder

@@ -11,10 +11,10 @@ from distributed import Client, Future, Queue
 
 from graphmill import cluster
 from graphmill.config import Config
+from graphmill.config.sections.train import TrainConfig
 from graphmill.errors import ClusterError
 from graphmill.machine import shortage
 from graphmill.vocab import Bucket
-from train.config import TrainConfig
 from train.distributed.messages import Message
 from train.distributed.partition_holder import PartitionHolder
 from train.distributed.shard_placement import ShardPlacement, Shards

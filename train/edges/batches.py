@@ -20,13 +20,13 @@ import torch
 from torch import Tensor
 
 from graphmill.config import Config, PbgConfig
+from graphmill.config.sections.train import TrainConfig
 from graphmill.errors import FormatError
 from graphmill.formats import edge_buckets
 from graphmill.formats.edge_buckets import Edges, NewArray
 from graphmill.formats.edge_buckets.features import Indices, empty_lists
 from graphmill.formats.edge_buckets.places import EDGES
 from graphmill.vocab import Bucket, Side
-from train.config import TrainConfig
 from train.edges import seeds
 from train.edges.exact_queries import by_sample
 from train.edges.negative_sampling import Batch, popularity

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from graphmill.config import Config
+from graphmill.config.sections.train import TrainConfig
 from graphmill.vocab import Side
-from train.config import TrainConfig
 from train.edges.negative_sampling import sides_with_negatives
 from train.edges.one_vs_all import QueryBatch
 

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from graphmill.config import Config
+from graphmill.config.sections.train import TrainConfig
 from graphmill.vocab import Side
-from train.config import TrainConfig
 from train.edges.candidates import has_sample
 from train.edges.one_vs_all import QueryGroup, QueryPart
 

@@ -18,12 +18,12 @@ import torch
 from torch import Tensor
 
 from graphmill.config import Config, PbgConfig
+from graphmill.config.sections.train import TrainConfig
 from graphmill.errors import ConfigError
 from graphmill.model.abstract import AbstractNegativeSampler, ChunkedEdges
 from graphmill.model.plug_ins import made
 from graphmill.model.registry import NEGATIVE_SAMPLERS
 from graphmill.vocab import Side
-from train.config import TrainConfig
 from train.model.features import Bags
 
 

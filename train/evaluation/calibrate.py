@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from graphmill.config import Config
+from graphmill.config.sections.evaluate import EvaluateConfig
 from graphmill.formats import pbg_checkpoint
 from graphmill.formats.calibration import Calibration
 from graphmill.model.best import Best
@@ -24,7 +25,6 @@ from graphmill.model.calibration import NUM_BEST, Line
 from graphmill.sorted_arrays import contains, distinct
 from graphmill.trained.loops import loopless
 from graphmill.vocab import Side
-from train.config import EvaluateConfig
 from train.edges import schedule, seeds
 from train.edges.partitions import PartitionKey
 from train.evaluation import calibration, evaluate, tasks, work

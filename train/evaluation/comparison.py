@@ -33,11 +33,11 @@ from torch import Tensor
 from torch.nn import functional
 
 from graphmill.config import Config
+from graphmill.config.sections.evaluate import EvaluateConfig
 from graphmill.machine.variants import has_bfloat16_products
 from graphmill.model.registry import COMPARATORS
 from graphmill.vocab import Side
 from train.compiled import counts
-from train.config import EvaluateConfig
 from train.model.model import Model
 
 MANY_PAIRS = 0.01

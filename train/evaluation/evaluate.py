@@ -20,12 +20,12 @@ from distributed import get_worker
 
 from graphmill import storage
 from graphmill.config import Config
+from graphmill.config.sections.evaluate import EvaluateConfig
 from graphmill.errors import FormatError
 from graphmill.model import comparators
 from graphmill.run.settled import num_edges
 from graphmill.trained.loops import loopless
 from graphmill.vocab import Side
-from train.config import EvaluateConfig
 from train.edges import seeds
 from train.edges.partitions import PartitionKey, all_buckets
 from train.evaluation import baselines, estimates, metrics, tasks, work

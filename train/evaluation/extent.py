@@ -15,9 +15,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from graphmill.config import Config
+from graphmill.config.sections.evaluate import EvaluateConfig
 from graphmill.display.readable import number
 from graphmill.vocab import Side
-from train.config import EvaluateConfig, num_compared
 from train.evaluation.queries import Numbers
 
 ALWAYS = 10**13
@@ -65,7 +65,7 @@ def scores_per_edge(config: Config, num_entities: Mapping[str, int]) -> int:
 
 def training_scores(config: Config, num_entities: Mapping[str, int], num_trained: int) -> float:
     """The work of training, in scores of a ranking."""
-    negatives = num_compared(config, max(num_entities.values()))
+    negatives = config.num_compared(max(num_entities.values()))
     return float(num_trained) * config.num_epochs * 2 * (1 + negatives) * 3
 
 

@@ -4,10 +4,10 @@ from typing import Any
 
 from graphmill import storage
 from graphmill.config import Config
+from graphmill.config.sections.evaluate import EvaluateConfig
 from graphmill.errors import ConfigError, NotFoundError
 from graphmill.formats import edge_buckets, pbg_checkpoint
 from graphmill.run import record
-from train.config import EvaluateConfig
 from train.edges import schedule
 
 # Scores depend on these keys: the configuration and the checkpoint must agree on them.

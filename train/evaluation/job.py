@@ -12,6 +12,7 @@ from distributed import Client
 
 from graphmill import cluster, storage
 from graphmill.config import Config
+from graphmill.config.sections.evaluate import EvaluateConfig
 from graphmill.display.readable import number
 from graphmill.formats import calibration, entity_counts, pbg_checkpoint
 from graphmill.formats.calibration import Calibration
@@ -20,7 +21,6 @@ from graphmill.run.outlook import GraphSize, Outlook
 from graphmill.run.record import describe_inputs
 from graphmill.run.settled import num_edges
 from graphmill.run.trained_with import changes_in_errors, check_entities
-from train.config import EvaluateConfig
 from train.evaluation import evaluate as evaluation
 from train.evaluation.calibrate import calibrate
 from train.evaluation.execution import Execution

@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 
 from graphmill.config import Config
+from graphmill.config.sections.train import TrainConfig
 from graphmill.vocab import Side
-from train.config import TrainConfig
 from train.edges.negative_sampling import in_batch_negatives
 from train.gpu import reference
 from train.gpu.capture import Branch

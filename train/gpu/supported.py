@@ -5,7 +5,7 @@ from typing import get_args
 import torch
 
 from graphmill.config import Config
-from train.config import TrainConfig
+from graphmill.config.sections.train import TrainConfig
 from train.gpu.reference import Loss, Operator
 from train.model import regularizers
 

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import Self
 
 from graphmill.config import Config
+from graphmill.config.sections.train import TrainConfig
 from graphmill.errors import ConfigError, suggestion
 from graphmill.model.parameters import parse_global_key, parse_operator_key
 from graphmill.vocab import Side
-from train.config import TrainConfig
 
 
 @dataclass(frozen=True)

@@ -21,12 +21,12 @@ from torch import Tensor
 
 from graphmill.checkpoints.finite import check_finite
 from graphmill.config import Config
+from graphmill.config.sections.train import TrainConfig
 from graphmill.errors import FormatError
 from graphmill.machine.variants import has_bfloat16_products
 from graphmill.model import comparators, operators
 from graphmill.model.parameters import global_key, operator_key
 from graphmill.vocab import Side
-from train.config import TrainConfig
 from train.model.optimizer import is_beginning
 
 _RELATIONS_ADDED = (

@@ -6,11 +6,11 @@ from typing import NamedTuple
 import torch
 
 from graphmill.config import Config
+from graphmill.config.sections.train import TrainConfig
 from graphmill.errors import ConfigError
 from graphmill.model import comparators
 from graphmill.vocab import Side
 from train.compiled import compiled_step
-from train.config import TrainConfig
 from train.edges.candidates import all_take_samples
 from train.edges.one_vs_all import has_queries
 from train.edges.partitions import all_keys, is_shared

@@ -1,10 +1,10 @@
 """Estimates what training takes, without torch."""
 
 from graphmill.config import Config, PbgConfig
+from graphmill.config.sections.train import TrainConfig
 from graphmill.display.readable import duration, number, size
 from graphmill.run.outlook import GraphSize, Outlook, Rows
 from graphmill.vocab import TRAIN_SPLIT, Side
-from train.config import TrainConfig, num_compared
 
 # One core with the compiled step in float32 (docs/benchmarks/figures.md, D=100 and D=400): three products per
 # side with all negatives at this rate, and this time for each element of an edge's vectors.
@@ -42,6 +42,6 @@ def bucket_bytes(config: Config, graph: GraphSize) -> float:
 def edge_s(config: Config, graph: GraphSize) -> float:
     """Seconds that one core takes for an edge, in all models of an ensemble."""
     rows = (count / config.entities[name].num_partitions for name, count in graph.num_entities.items())
-    num_negatives = num_compared(config, round(max(rows, default=0)))
+    num_negatives = config.num_compared(round(max(rows, default=0)))
     dimension = max(config.entity_dimension(name) for name in config.entities)
     return dimension * (12 * num_negatives / FLOPS + ELEMENT_S)

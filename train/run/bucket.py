@@ -12,6 +12,7 @@ import torch
 
 from graphmill import storage
 from graphmill.config import Config
+from graphmill.config.sections.train import TrainConfig
 from graphmill.errors import DivergenceError
 from graphmill.formats import edge_buckets
 from graphmill.formats.edge_buckets.places import EDGES, REMOVED
@@ -20,7 +21,6 @@ from graphmill.vocab import Bucket, Side
 from train.compiled import compiled_step, query_step
 from train.compiled.compiled_step import CompiledStep
 from train.compiled.query_step import CompiledQueryStep
-from train.config import TrainConfig
 from train.edges import batches, seeds
 from train.edges.batches import TRAINED, EdgeTensors, Role
 from train.edges.candidates import CandidateSampler

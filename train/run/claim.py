@@ -19,13 +19,13 @@ from typing import Any, NamedTuple
 from graphmill import storage
 from graphmill.config import Config, Effect, PbgConfig, RelationConfig, Section
 from graphmill.config.defaults import AUTO
+from graphmill.config.sections.train import TrainConfig
 from graphmill.errors import ConfigError, FormatError
 from graphmill.formats import pbg_checkpoint
 from graphmill.formats.edge_buckets.origins import read_origins
 from graphmill.run import record
 from graphmill.run.inputs import content_of
 from graphmill.run.trained_with import FILE, saved_settings, trained_s
-from train.config import TrainConfig
 from train.run import validation
 from train.tables import given_vectors
 

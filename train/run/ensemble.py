@@ -14,10 +14,10 @@ from typing import Any
 
 from graphmill import storage
 from graphmill.config import Config
+from graphmill.config.sections.train import TrainConfig
 from graphmill.errors import ConfigError
 from graphmill.formats import pbg_checkpoint
 from graphmill.model.operators import OPERATORS
-from train.config import TrainConfig
 from train.edges import seeds
 from train.tables.given_rows import folder_of
 

@@ -30,11 +30,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from graphmill.config import Config
+from graphmill.config.sections.train import TrainConfig
 from graphmill.display import progress
 from graphmill.formats import pbg_checkpoint
 from graphmill.formats.pbg_checkpoint import Iteration
 from graphmill.vocab import Bucket
-from train.config import TrainConfig
 from train.edges.schedule import Schedule
 from train.run.tensorboard import Curves
 

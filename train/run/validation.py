@@ -17,9 +17,10 @@ from typing import Any
 
 from graphmill import storage
 from graphmill.config import Config
+from graphmill.config.sections.evaluate import EvaluateConfig
+from graphmill.config.sections.train import TrainConfig
 from graphmill.errors import ConfigError, FormatError
 from graphmill.formats import pbg_checkpoint
-from train.config import EvaluateConfig, TrainConfig
 from train.evaluation.inputs import obstacle_to_ranking
 
 FILE = "validation.json"

@@ -23,10 +23,10 @@ import torch
 from torch import Tensor
 
 from graphmill.config import Config
+from graphmill.config.sections.train import TrainConfig
 from graphmill.formats.edge_buckets.origins import added_rows
 from graphmill.formats.pbg_checkpoint import Iteration
 from graphmill.vocab import Bucket, Side
-from train.config import TrainConfig
 from train.edges import seeds
 from train.edges.batches import TRAINED, EdgeTensors, Role
 from train.edges.one_vs_all import has_queries

@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 
 from graphmill.config import Config
+from graphmill.config.sections.train import TrainConfig
 from graphmill.errors import TrainingError
 from graphmill.model import operators
 from graphmill.vocab import Side
-from train.config import TrainConfig
 from train.edges.negative_sampling import Batch, Block, Sampling, sides_with_negatives
 from train.model import losses, optimizer, regularizers, relation_prediction
 from train.model.frozen import Frozen

@@ -18,9 +18,9 @@ import torch
 from torch import Tensor
 
 from graphmill.config import Config
+from graphmill.config.sections.train import TrainConfig
 from graphmill.model.registry import LOSS_FUNCTIONS
 from graphmill.vocab import Side
-from train.config import TrainConfig
 from train.edges.negative_sampling import Batch, Block
 from train.model import losses, optimizer
 from train.model.model import Model

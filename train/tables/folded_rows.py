@@ -18,13 +18,13 @@ from distributed import Client
 
 from graphmill import cluster, storage
 from graphmill.config import Config
+from graphmill.config.sections.train import TrainConfig
 from graphmill.errors import NotFoundError
 from graphmill.formats import entity_counts, pbg_checkpoint
 from graphmill.run import record
 from graphmill.run.lock import NO_CLAIM, Claim
 from graphmill.storage import Checksums
 from graphmill.vocab import TRAIN_SPLIT, Side
-from train.config import TrainConfig
 from train.edges.added import is_delta
 from train.tables.earlier_rows import EarlierRows
 from train.tables.given_rows import Given, content_of, write_content

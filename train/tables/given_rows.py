@@ -23,10 +23,10 @@ import pyarrow as pa
 
 from graphmill import storage
 from graphmill.config import Config
+from graphmill.config.sections.train import TrainConfig
 from graphmill.errors import FormatError
 from graphmill.formats.parquet import check_schema, iter_columns, open_parquet
 from graphmill.storage import Checksums
-from train.config import TrainConfig
 
 FOLDER = "initial"
 CONTENT = "given.json"

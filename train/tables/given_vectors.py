@@ -23,6 +23,7 @@ import pyarrow.compute as pc
 from graphmill import storage
 from graphmill.checkpoints.id_join import MOST_FILES, Files
 from graphmill.config import Config
+from graphmill.config.sections.train import TrainConfig
 from graphmill.errors import ConfigError, FormatError, NotFoundError
 from graphmill.formats import entity_counts, entity_index, pbg_checkpoint
 from graphmill.formats.murmur import HASH_NAME, hash_strings, mix, scale
@@ -31,7 +32,6 @@ from graphmill.run import record
 from graphmill.run.lock import NO_CLAIM, Claim
 from graphmill.storage import Checksums, run_folder
 from graphmill.trained.id_search import IdSearch
-from train.config import TrainConfig
 from train.model.frozen import Frozen
 from train.tables import projection
 from train.tables.earlier_rows import EarlierRows

@@ -7,7 +7,7 @@ any format, and a legacy outdir as `checkpoint_path`. graphmill/checkpoints/impo
 from graphmill import storage
 from graphmill.checkpoints import import_legacy
 from graphmill.config import Config
-from train.config import TrainConfig
+from graphmill.config.sections.train import TrainConfig
 
 
 def import_legacy_inputs(config: Config) -> Config:

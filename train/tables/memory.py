@@ -11,8 +11,8 @@ import psutil  # type: ignore[import-untyped]
 from distributed import get_worker, system
 
 from graphmill.config import Config
+from graphmill.config.sections.train import TrainConfig
 from graphmill.vocab import Side
-from train.config import TrainConfig, num_compared
 from train.edges.exact_queries import MOST_ELEMENTS
 from train.edges.negative_sampling import Sampling, in_batch_negatives
 from train.edges.one_vs_all import has_queries
@@ -75,7 +75,7 @@ def queries_bytes(context: RunContext) -> int:
     for name in names:
         rows, dimension = sum(context.num_rows[name]), config.entity_dimension(name)
         exact = min(rows * dimension, MOST_ELEMENTS) if is_sample else 0
-        elements = max(elements, num_compared(config, rows) * dimension, exact)
+        elements = max(elements, config.num_compared(rows) * dimension, exact)
     odds = sum(_ODDS_BYTES * sum(context.num_rows[name]) for name in names) if is_sample else 0
     return 2 * SCORE_BYTES[context.device.type] + 2 * 4 * elements + odds
 

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from graphmill.config import Config
-from train.config import TrainConfig
+from graphmill.config.sections.train import TrainConfig
 from train.edges import seeds
 from train.edges.partitions import PartitionKey
 from train.step.table import Table

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from graphmill.checkpoints.finite import check_finite, first_not_finite
+from graphmill.config.sections.train import TrainConfig
 from graphmill.errors import DivergenceError, FormatError
 from graphmill.formats import pbg_checkpoint
 from graphmill.formats.pbg_checkpoint import Iteration
-from train.config import TrainConfig
 from train.edges import seeds
 from train.edges.partitions import PartitionKey
 from train.gpu.copies import on_device

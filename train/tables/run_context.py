@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from graphmill.config import Config
+from graphmill.config.sections.train import TrainConfig
 from graphmill.errors import NotFoundError
 from graphmill.formats import entity_counts, pbg_checkpoint
 from graphmill.formats.pbg_checkpoint import Iteration
@@ -18,7 +19,6 @@ from graphmill.formats.torch_files.read import mapped
 from graphmill.run.lock import NO_CLAIM, Claim
 from graphmill.run.trained_with import check_entities
 from graphmill.storage import Checksums
-from train.config import TrainConfig
 from train.edges import seeds
 from train.edges.added import is_delta
 from train.edges.schedule import Schedule, plan

@@ -13,13 +13,13 @@ from graphmill.cli.options import run_options
 from graphmill.cli.session import session
 from graphmill.config import Config
 from graphmill.config.reading import place, resolved
+from graphmill.config.sections.train import TrainConfig
 from graphmill.config.yaml_edit import edited
 from graphmill.display import terminal
 from graphmill.errors import ConfigError
 from graphmill.run.job import job_of
 from graphmill.run.record import is_finished
 from graphmill.run.settled import settled
-from train.config import TrainConfig
 from train.evaluation.inputs import obstacle_to_ranking
 from train.tables.legacy_inputs import import_legacy_inputs
 from train.tune.sample import VALID_SPLIT

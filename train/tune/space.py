@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from graphmill.config import Config
+from graphmill.config.sections.train import TrainConfig
 from graphmill.model import comparators
-from train.config import TrainConfig
 from train.edges.seeds import derived
 
 Keys = Mapping[str, Any]

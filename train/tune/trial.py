@@ -7,10 +7,10 @@ from typing import Any
 
 from graphmill import storage
 from graphmill.config import Config, apply_override, from_mapping
+from graphmill.config.sections.train import TrainConfig
 from graphmill.errors import TrainingError
 from graphmill.vocab import TRAIN_SPLIT
 from train import job
-from train.config import TrainConfig
 from train.evaluation import evaluate
 from train.evaluation.extent import training_scores
 from train.tune.halving import Changes, Trial

@@ -22,11 +22,11 @@ from distributed import Client
 from graphmill import cluster, storage
 from graphmill.cluster.workers import described_workers
 from graphmill.config import Config
+from graphmill.config.sections.train import TrainConfig
 from graphmill.errors import ConfigError, FormatError
 from graphmill.formats import entity_counts
 from graphmill.run.lock import Claim
 from graphmill.run.record import describe_inputs
-from train.config import TrainConfig
 from train.tune.halving import Changes, Trial, best, search
 from train.tune.sample import VALID_SPLIT, Sample, write_sample
 from train.tune.space import candidates

@@ -1,8 +1,8 @@
-"""Formats of raw tables: one module per format, listed here and in `etl.config.FileFormat`."""
+"""Formats of raw tables: one module per format, listed here and in `FileFormat` of the section `etl`."""
 
-from etl.config import FileFormat, FilesConfig
 from etl.tables.formats import json_lines, orc, parquet, text
 from etl.tables.formats.base import BadLine, FileRange, Head, TableFormat
+from graphmill.config.sections.etl import FileFormat, FilesConfig
 from graphmill.errors import RawTableError
 from graphmill.formats.raw_tables.opened import CODECS, suffixes_of
 

@@ -7,9 +7,9 @@ from itertools import accumulate, groupby
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from etl.config import FilesConfig, Filters, Table
 from etl.tables.blocks import ranges_within
 from etl.tables.data_file import Deletes
+from graphmill.config.sections.etl import FilesConfig, Filters, Table
 from graphmill.formats.raw_tables.opened import Cut
 from graphmill.storage.as_json import ArrowType
 

@@ -12,11 +12,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.json as pajson
 
-from etl.config import FilesConfig, WholeTableConfig
 from etl.tables.formats.base import OF_DELIMITED, BadLine, FileRange, Head, OnBadLine, TableFormat
 from etl.tables.formats.json_values import NoRowError, parsed, row_of, types_of
 from etl.tables.formats.lines import cut_lines
 from etl.tables.nested import Path
+from graphmill.config.sections.etl import FilesConfig, WholeTableConfig
 from graphmill.errors import RawTableError
 from graphmill.formats.raw_tables import reading
 from graphmill.formats.raw_tables.opened import open_text

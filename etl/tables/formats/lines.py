@@ -2,8 +2,8 @@
 
 from itertools import pairwise
 
-from etl.config import FilesConfig
 from graphmill import storage
+from graphmill.config.sections.etl import FilesConfig
 from graphmill.formats.raw_tables.encoded import has_lines_of_bytes
 from graphmill.formats.raw_tables.opened import Cut, suffixes_of
 

@@ -11,9 +11,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.orc as paorc
 
-from etl.config import FilesConfig
 from etl.tables.formats.base import OF_TEXT, FileRange, Head, OnBadLine, TableFormat, cut_groups
 from graphmill import storage
+from graphmill.config.sections.etl import FilesConfig
 from graphmill.errors import RawTableError
 from graphmill.formats.raw_tables import reading
 

@@ -8,10 +8,10 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
-from etl.config import FilesConfig
 from etl.tables import blocks
 from etl.tables.formats.base import OF_TEXT, FileRange, Head, OnBadLine, TableFormat, cut_groups
 from graphmill import storage
+from graphmill.config.sections.etl import FilesConfig
 from graphmill.formats.parquet import bounds
 from graphmill.formats.raw_tables import reading
 from graphmill.formats.raw_tables.opened import Cut

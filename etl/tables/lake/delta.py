@@ -19,7 +19,6 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 
-from etl.config import Filters
 from etl.tables.data_file import FIELD_ID, NAMES, DataFile
 from etl.tables.filters import left_for_rows
 from etl.tables.lake.delta_deletes import deletion_vectors, sidecars_of
@@ -27,6 +26,7 @@ from etl.tables.lake.packages import imported
 from etl.tables.lake.places import Places
 from etl.tables.lake.snapshot import marked
 from graphmill import storage
+from graphmill.config.sections.etl import Filters
 from graphmill.errors import RawTableError
 from graphmill.storage import run_folder
 

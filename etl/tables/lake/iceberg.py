@@ -16,7 +16,6 @@ from typing import Any
 
 import pyarrow as pa
 
-from etl.config import Filters
 from etl.tables.data_file import FIELD_ID, NAMES, DataFile, Deletes
 from etl.tables.filters import columns_of, left_for_rows
 from etl.tables.lake.logs import METADATA
@@ -24,6 +23,7 @@ from etl.tables.lake.packages import imported
 from etl.tables.lake.places import Places, plain_uri
 from etl.tables.lake.snapshot import marked
 from graphmill import storage
+from graphmill.config.sections.etl import Filters
 from graphmill.errors import FormatError, GraphMillError, RawTableError, StorageError
 
 _NUMBER = re.compile(r"v?(\d+)(?:-[^/]*)?(?:\.gz)?\.metadata\.json(?:\.gz)?")

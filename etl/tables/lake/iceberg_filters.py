@@ -20,7 +20,7 @@ from pyiceberg.expressions import (
 )
 from pyiceberg.schema import Schema
 
-from etl.config import Filters
+from graphmill.config.sections.etl import Filters
 
 _OPERATORS: dict[str, Any] = {
     "==": EqualTo,

@@ -2,11 +2,11 @@
 
 from collections.abc import Iterable
 
-from etl.config import FilesConfig
 from etl.tables.lake import delta, iceberg
 from etl.tables.lake.logs import METADATA, log_at, refuse
 from etl.tables.lake.snapshot import Snapshot
 from graphmill import storage
+from graphmill.config.sections.etl import FilesConfig
 from graphmill.errors import RawTableError
 
 _FORMATS = {"Delta Lake": "delta", "Iceberg": "iceberg"}

@@ -5,10 +5,10 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from etl.config import Filters
 from etl.tables import nested
 from etl.tables.data_file import DataFile
 from etl.tables.lake.places import Places
+from graphmill.config.sections.etl import Filters
 
 
 class Snapshot(Protocol):

@@ -19,7 +19,6 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from etl.config import EtlConfig
 from etl.steps import exchange, index, merge
 from etl.steps.chunks import Chunk
 from etl.steps.encode import encode_ranges
@@ -34,6 +33,7 @@ from etl.tables.formats import FileRange
 from etl.tables.ranges import grouped
 from graphmill import config as configuration
 from graphmill import storage
+from graphmill.config.sections.etl import EtlConfig
 from tests.etl.graphs import config_of, write_parquet
 from tests.etl.run.test_go_on import figures_of
 from tests.hadoop.cluster import MiniHdfs

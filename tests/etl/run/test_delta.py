@@ -16,10 +16,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from etl import job
-from etl.config import EtlConfig
 from etl.tables.data_file import DataFile
 from etl.tables.files import find_all
 from graphmill.config import Config
+from graphmill.config.sections.etl import EtlConfig
 from graphmill.errors import ConfigError, FormatError
 from graphmill.formats.edge_buckets.origins import added_rows, has_added
 from graphmill.formats.edge_buckets.places import REMOVED

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from etl import job
-from etl.config import EtlConfig
 from graphmill.config import Config
+from graphmill.config.sections.etl import EtlConfig
 from graphmill.errors import ConfigError, RawTableError
 from graphmill.formats import edge_buckets, entity_index
 from graphmill.vocab import Bucket, Side

@@ -14,11 +14,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from etl import job
-from etl.config import EtlConfig
 from etl.run.work import Step
 from graphmill import storage
 from graphmill.cluster import tasks
 from graphmill.config import Config
+from graphmill.config.sections.etl import EtlConfig
 from graphmill.display import progress
 from graphmill.errors import FormatError, RawTableError, StorageError
 from graphmill.storage import fs

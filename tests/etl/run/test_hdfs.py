@@ -8,10 +8,10 @@ import pyarrow as pa
 import pytest
 
 from etl import job
-from etl.config import EtlConfig
 from etl.steps import spill
 from etl.tables.files import TableFiles, find_all
 from graphmill import storage
+from graphmill.config.sections.etl import EtlConfig
 from graphmill.errors import NotFoundError, RawTableError
 from graphmill.storage import checksums
 from tests.etl.graphs import config_of, files_under, read_raw_edges, same_bytes, write_parquet

@@ -17,13 +17,13 @@ from deltalake import DeltaTable, write_deltalake
 from pydantic import TypeAdapter
 
 from etl import job
-from etl.config import EtlConfig
 from etl.run.work import Step
 from etl.tables.files import find_all
 from etl.tables.formats import FileRange
 from etl.tables.ranges import ranges_of_files
 from graphmill import storage
 from graphmill.config import Config
+from graphmill.config.sections.etl import EtlConfig
 from graphmill.errors import FormatError
 from graphmill.run import record
 from graphmill.run.job import job_of

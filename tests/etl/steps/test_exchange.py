@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from etl.config import EtlConfig
 from etl.steps import exchange, spill
 from etl.steps.exchange import MAX_OPEN_FILES, Exchange
 from etl.steps.shared import share
+from graphmill.config.sections.etl import EtlConfig
 from graphmill.errors import StorageError
 
 LENGTHS = st.lists(st.lists(st.integers(0, 5), min_size=7, max_size=7), min_size=1, max_size=9)

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from etl import job
-from etl.config import EtlConfig
 from graphmill import storage
 from graphmill.config import Config
+from graphmill.config.sections.etl import EtlConfig
 from graphmill.errors import ConfigError, FormatError
 from graphmill.formats import entity_counts, entity_index
 from tests.etl.graphs import RawEdge, all_edges, config_of, files_under, hash_of, write_parquet

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from etl.config import EtlConfig
 from etl.steps.index import plan_shards
 from etl.steps.task_settings import ID_OVERHEAD_BYTES, Folders, TaskSettings
+from graphmill.config.sections.etl import EtlConfig
 from tests.etl.graphs import config_of
 
 ID_BYTES = 20

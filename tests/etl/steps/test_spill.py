@@ -7,8 +7,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from etl.config import Compression, EtlConfig
 from etl.steps import spill
+from graphmill.config.sections.etl import Compression, EtlConfig
 
 SCHEMA = pa.schema([("id", pa.string())])
 

@@ -20,12 +20,12 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyroaring import BitMap64
 
-from etl.config import TableConfig
 from etl.tables.check_rows import Rules
 from etl.tables.files import TableFiles, find_files
 from etl.tables.ranges import find_ranges
 from etl.tables.read import read_blocks
 from graphmill import storage
+from graphmill.config.sections.etl import TableConfig
 from tests.etl.graphs import config_of
 
 FIELDS = ("lhs", "rhs", "relation", "weight")

@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from etl.config import TableConfig
 from etl.tables import ranges
 from etl.tables.check_rows import Rules
 from etl.tables.data_file import plain_file
 from etl.tables.ranges import FileRange, balanced, find_ranges, grouped
 from etl.tables.read import read_blocks
+from graphmill.config.sections.etl import TableConfig
 
 NUM_ROWS = 100_000
 

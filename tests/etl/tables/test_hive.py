@@ -20,8 +20,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from etl.config import Filters, TableConfig
 from etl.tables.filters import expression, left_for_rows, rows_that_pass
+from graphmill.config.sections.etl import Filters, TableConfig
 from graphmill.errors import ConfigError, NotFoundError, RawTableError
 from tests.etl.graphs import config_of, write_parquet
 from tests.etl.tables.lakes import EDGES, found_in, opened_files, read, rows_of

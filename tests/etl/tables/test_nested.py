@@ -10,8 +10,8 @@ import pyarrow.orc as paorc
 import pyarrow.parquet as pq
 import pytest
 
-from etl.config import EntityTableConfig
 from etl.tables import nested
+from graphmill.config.sections.etl import EntityTableConfig
 from graphmill.errors import RawTableError
 from tests.etl.tables.test_read_tables import rows_of, table_of
 

@@ -13,12 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from etl import job
-from etl.config import TableConfig
 from etl.tables.check_rows import Rules
 from etl.tables.data_file import plain_file
 from etl.tables.formats import lines as line_files
 from etl.tables.ranges import FileRange, find_ranges
 from etl.tables.read import read_blocks
+from graphmill.config.sections.etl import TableConfig
 from graphmill.errors import RawTableError
 from tests.etl.graphs import RawEdge, all_edges, config_of, write_parquet
 from tests.etl.tables.test_read_tables import NAMED, rows_of, table_of

@@ -16,13 +16,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from etl.config import FileFormat, TableConfig
 from etl.tables.check_rows import BlockPosition, Rules, ids_or_null
 from etl.tables.data_file import plain_file
 from etl.tables.files import find_files
 from etl.tables.formats import FORMATS
 from etl.tables.ranges import find_ranges
 from etl.tables.read import read_blocks
+from graphmill.config.sections.etl import FileFormat, TableConfig
 from graphmill.errors import NotFoundError, RawTableError
 from graphmill.formats.raw_ids import holds_whole_numbers
 from tests.etl.graphs import config_of, write_parquet

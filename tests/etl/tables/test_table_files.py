@@ -7,9 +7,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from etl.config import EntityTableConfig
 from etl.tables import files
 from graphmill.config import Config
+from graphmill.config.sections.etl import EntityTableConfig
 from graphmill.errors import NotFoundError, RawTableError
 from tests.etl.graphs import config_of
 from tests.etl.tables.lakes import rows_of

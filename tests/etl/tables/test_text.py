@@ -9,13 +9,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from etl.config import FilesConfig
 from etl.tables.check_rows import Rules
 from etl.tables.data_file import plain_file
 from etl.tables.formats import lines as line_files
 from etl.tables.ranges import find_ranges
 from etl.tables.read import read_blocks
 from graphmill.config import validated
+from graphmill.config.sections.etl import FilesConfig
 from graphmill.errors import ConfigError, RawTableError
 from graphmill.formats.raw_tables import rows as text_rows
 from tests.etl.tables.test_read_tables import rows_of, table_of

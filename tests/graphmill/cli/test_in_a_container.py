@@ -10,7 +10,8 @@ import pytest
 from graphmill.cli import exit_codes
 from graphmill.cli.main import command as graphmill
 from graphmill.cli.submit import command as dask_submit
-from graphmill.cluster import ClusterConfig, deploy
+from graphmill.cluster import deploy
+from graphmill.config.sections.cluster import ClusterConfig
 
 GRAPH = {
     "input": "hdfs:///in",

@@ -7,7 +7,7 @@ import pytest
 from distributed import Client
 
 from graphmill import cluster
-from graphmill.cluster import ClusterConfig
+from graphmill.config.sections.cluster import ClusterConfig
 
 
 @pytest.fixture(scope="package")

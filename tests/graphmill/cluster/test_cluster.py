@@ -16,7 +16,8 @@ import pytest
 from distributed import Client, Future, LocalCluster
 
 from graphmill import cluster, storage
-from graphmill.cluster import ClusterConfig, dashboard, tasks
+from graphmill.cluster import dashboard, tasks
+from graphmill.config.sections.cluster import ClusterConfig
 from graphmill.display import progress
 from graphmill.errors import (
     ClusterError,

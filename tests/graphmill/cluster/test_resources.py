@@ -8,7 +8,8 @@ from distributed import system
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphmill.cluster import ClusterConfig, resources
+from graphmill.cluster import resources
+from graphmill.config.sections.cluster import ClusterConfig
 from graphmill.config.stages import STAGES
 from graphmill.errors import ConfigError
 

@@ -12,9 +12,9 @@ import pytest
 from distributed.utils import get_ip
 
 from graphmill import cluster
-from graphmill.cluster import ClusterConfig
 from graphmill.cluster.keys import new_keys
 from graphmill.cluster.ssh import parse
+from graphmill.config.sections.cluster import ClusterConfig
 from graphmill.errors import ClusterError, ConfigError
 from tests import REPOSITORY
 from tests.graphmill.cluster import stranger

@@ -12,9 +12,9 @@ import pytest
 from distributed import Client, Security
 
 from graphmill import cluster
-from graphmill.cluster import ClusterConfig
 from graphmill.cluster.keys import new_keys
 from graphmill.config import validated
+from graphmill.config.sections.cluster import ClusterConfig
 from graphmill.errors import ConfigError
 from graphmill.storage import run_folder
 from tests.graphmill.cluster import stranger

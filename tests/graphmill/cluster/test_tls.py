@@ -17,10 +17,12 @@ from distributed import Client, LocalCluster
 from distributed.security import Security
 
 from graphmill import cluster
-from graphmill.cluster import ClusterConfig, TlsConfig, dashboard
-from graphmill.cluster.kinds import kind_of
+from graphmill.cluster import dashboard
+from graphmill.cluster.keys import keys_in_files
 from graphmill.cluster.local import scheduler_here
 from graphmill.cluster.settings import DRIVER_VARIABLE
+from graphmill.config.masters import kind_of
+from graphmill.config.sections.cluster import ClusterConfig, TlsConfig
 from graphmill.errors import ClusterError, ConfigError
 from tests.graphmill.cluster.certificates import certificates
 
@@ -50,7 +52,7 @@ def test_keys_that_are_none_are_refused(tmp_path: Path) -> None:
     for key in TlsConfig.model_fields:
         bad = good.tls.model_copy(update={key: str(tmp_path / "junk.pem")})
         with pytest.raises(ConfigError, match=r"cluster\.tls: expected certificates .*junk\.pem"):
-            bad.keys()
+            keys_in_files(bad)
 
 
 @pytest.mark.slow

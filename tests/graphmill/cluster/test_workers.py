@@ -16,7 +16,8 @@ import pytest
 from distributed import Client
 
 from graphmill import cluster
-from graphmill.cluster import ClusterConfig, workers
+from graphmill.cluster import workers
+from graphmill.config.sections.cluster import ClusterConfig
 from graphmill.errors import ConfigError, StorageError
 
 MODULE = "def answer():\n    return 42\n"

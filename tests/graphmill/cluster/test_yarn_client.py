@@ -11,9 +11,10 @@ from xml.etree import ElementTree
 import pytest
 
 from graphmill import config
-from graphmill.cluster import ClusterConfig, container, deploy, hadoop
+from graphmill.cluster import container, deploy, hadoop
 from graphmill.cluster.application import shell_words
 from graphmill.config import validated
+from graphmill.config.sections.cluster import ClusterConfig
 from graphmill.errors import ClusterError, ConfigError
 
 JAR = "hadoop-yarn-applications-distributedshell-3.4.2.jar"

@@ -11,16 +11,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, Field
 
-from etl.config import EtlConfig
 from graphmill import config
-from graphmill.cluster import ClusterConfig
 from graphmill.config import PbgConfig, Section, yaml_text
+from graphmill.config.sections.cluster import ClusterConfig
+from graphmill.config.sections.etl import EtlConfig
+from graphmill.config.sections.evaluate import EvaluateConfig
+from graphmill.config.sections.remap import DriftConfig, RemapConfig
+from graphmill.config.sections.schedule import ScheduleConfig
+from graphmill.config.sections.train import TrainConfig
 from graphmill.errors import ConfigError, NotFoundError
-from graphmill.run.dates import ScheduleConfig
 from graphmill.vocab import Side
-from remap.config import DriftConfig, RemapConfig
 from tests import DATA, REPOSITORY
-from train.config import EvaluateConfig, TrainConfig
 
 CONF_FOLDER = REPOSITORY / "conf"
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from graphmill import config
 from graphmill.config import Config, PbgConfig, defaults
+from graphmill.config.sections.train import TrainConfig
 from graphmill.run.settled import with_sizes
-from train.config import TrainConfig
 
 RATED = {"name": "rated", "lhs": "user", "rhs": "movie"}
 SMALLEST = {"output": "out", "entities": {"user": {}, "movie": None}, "relations": [RATED]}

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from graphmill import config
+from graphmill.config.sections.evaluate import EvaluateConfig
 from graphmill.config.splits import folder_of, names_of
-from train.config import EvaluateConfig
 
 FB15K = [f"/d/FB15k/freebase_mtr100_mte100-{split}_partitioned" for split in ("train", "valid", "test")]
 

@@ -24,7 +24,7 @@ _READ_RAW = """
 import sys
 from etl.tables.data_file import plain_file
 from etl.tables.check_rows import Rules
-from etl.config import TableConfig
+from graphmill.config.sections.etl import TableConfig
 from etl.tables.read import read_blocks
 from etl.tables.ranges import find_ranges
 table = TableConfig(path=sys.argv[1], lhs=0, rhs=1, relation="r")

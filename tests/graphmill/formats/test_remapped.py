@@ -11,9 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from graphmill.config.sections.remap import Compression
 from graphmill.errors import FormatError, NotFoundError
 from graphmill.formats import remapped
-from graphmill.formats.remapped import Compression, Floats
+from graphmill.formats.remapped import Floats
 
 PART = "user/part-00003.parquet"
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)

@@ -9,8 +9,9 @@ from distributed import Client
 from distributed.client import default_client
 from prometheus_client.parser import text_string_to_metric_families
 
-from graphmill.cluster import ClusterConfig, Losses
+from graphmill.cluster import Losses
 from graphmill.cluster.workers import described_workers
+from graphmill.config.sections.cluster import ClusterConfig
 from graphmill.display import progress
 from graphmill.errors import ConfigError
 from graphmill.monitoring import server

@@ -12,6 +12,7 @@ import torch
 from distributed import Client
 
 from graphmill.config import Config
+from graphmill.config.sections.evaluate import EvaluateConfig
 from graphmill.errors import BadInputError, ConfigError, FormatError, NotFoundError
 from graphmill.formats import calibration as files
 from graphmill.formats import pbg_checkpoint
@@ -22,7 +23,6 @@ from graphmill.vocab import Side
 from remap.predict import job as predict_job
 from remap.predict.question import Question
 from tests.remap.predict.world import World, write_world
-from train.config import EvaluateConfig
 from train.evaluation import calibrate, calibration
 from train.evaluation import job as evaluate_job
 from train.evaluation.calibration import Answers

@@ -14,6 +14,7 @@ import torch
 from graphmill import config as configuration
 from graphmill import storage
 from graphmill.config import Config
+from graphmill.config.sections.remap import RemapConfig
 from graphmill.formats import edge_buckets, entity_counts, entity_index, pbg_checkpoint
 from graphmill.formats.edge_buckets import Edges
 from graphmill.formats.entity_index import Manifest
@@ -21,7 +22,6 @@ from graphmill.formats.pbg_checkpoint import Iteration
 from graphmill.trained.partition import measure_partition
 from graphmill.trained.table import EntityTable
 from graphmill.vocab import Bucket, Side
-from remap.config import RemapConfig
 from remap.predict import for_ids
 from remap.predict.question import Question
 from remap.sources.inputs import find_inputs

@@ -12,13 +12,13 @@ import torch
 from hypothesis import given, settings
 
 from graphmill.config import from_mapping
+from graphmill.config.sections.train import TrainConfig
 from graphmill.machine import variants
 from graphmill.vocab import Side
 from tests.train.graphs import make_config, random_triples, write_graph
 from train import job
 from train.compiled import compiled_step
 from train.compiled.compiled_step import CompiledStep, obstacle
-from train.config import TrainConfig
 from train.edges.negative_sampling import Batch
 from train.model import optimizer
 from train.model.model import Model

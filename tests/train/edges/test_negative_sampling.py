@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 import torch
 
+from graphmill.config.sections.train import TrainConfig
 from graphmill.errors import ConfigError
 from graphmill.formats.pbg_checkpoint import Iteration
 from graphmill.vocab import Side
 from tests.train.graphs import make_config, write_graph
 from train import job
-from train.config import TrainConfig
 from train.edges import batches
 from train.edges.batches import EdgeTensors
 from train.edges.negative_sampling import Sampling, popularity

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from graphmill import config as configuration
+from graphmill.config.sections.evaluate import EvaluateConfig
 from graphmill.vocab import Side
 from train.compiled import counts as counts_module
-from train.config import EvaluateConfig
 from train.evaluation import comparison as module
 from train.evaluation.comparison import Comparison, Edges, dtypes
 from train.model.model import Model

@@ -16,10 +16,10 @@ import pytest
 from graphmill import config as configuration
 from graphmill import storage
 from graphmill.config import Config
+from graphmill.config.sections.evaluate import EvaluateConfig
 from graphmill.formats import edge_buckets, entity_counts, pbg_checkpoint
 from graphmill.formats.edge_buckets import Edges
 from tests.workers import workers
-from train.config import EvaluateConfig
 from train.edges.partitions import all_buckets
 from train.evaluation import evaluate, job
 from train.evaluation.execution import COUNTING, Execution, Result

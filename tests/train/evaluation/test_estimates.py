@@ -5,9 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from graphmill.config.sections.evaluate import EvaluateConfig
 from graphmill.vocab import Side
 from tests.train.evaluation.test_distributed import graph
-from train.config import EvaluateConfig
 from train.evaluation import estimates
 from train.evaluation.extent import ALWAYS, drawn_rows, extent_of, told
 from train.evaluation.metrics import Ranks

@@ -19,13 +19,13 @@ from hypothesis import strategies as st
 from graphmill import config as configuration
 from graphmill import storage
 from graphmill.config import Config
+from graphmill.config.sections.evaluate import EvaluateConfig
 from graphmill.errors import ConfigError, FormatError, NotFoundError
 from graphmill.formats import edge_buckets, entity_counts, pbg_checkpoint
 from graphmill.formats.edge_buckets import Edges
 from graphmill.gpu import device
 from graphmill.vocab import Bucket, Side
 from tests import DATA, REPOSITORY
-from train.config import EvaluateConfig
 from train.evaluation import evaluate, job, ranker
 from train.model.model import Model
 from train.plan import decide

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from graphmill.cluster.connecting import connect
-from graphmill.cluster.settings import ClusterConfig
+from graphmill.config.sections.cluster import ClusterConfig
 from tests.train.graphs import embeddings, make_config, random_triples, write_graph
 from train import job
 from train.gpu import fused_pass

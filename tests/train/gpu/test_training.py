@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from graphmill.cluster.connecting import connect
-from graphmill.cluster.settings import ClusterConfig
+from graphmill.config.sections.cluster import ClusterConfig
+from graphmill.config.sections.train import TrainConfig
 from graphmill.errors import ConfigError
 from graphmill.formats import pbg_checkpoint
 from graphmill.gpu.device import device_of
@@ -23,7 +24,6 @@ from tests.train.graphs import (
 )
 from tests.train.run.test_quality import planted
 from train import job
-from train.config import TrainConfig
 from train.edges.bucket_order import order_of
 from train.edges.partitions import keys_of
 from train.plan import decide

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 import torch
 
+from graphmill.config.sections.train import TrainConfig
 from graphmill.errors import ConfigError
 from graphmill.formats import pbg_checkpoint
 from tests.train.graphs import make_config, write_graph
 from train import job
 from train.compiled import compiled_step
-from train.config import TrainConfig
 from train.model.frozen import Frozen
 
 TYPES = {"user": {"num_partitions": 1}, "item": {"num_partitions": 1}}

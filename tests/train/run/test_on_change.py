@@ -13,11 +13,11 @@ from graphmill import config as configuration
 from graphmill import storage
 from graphmill.cli import exit_codes
 from graphmill.config import Effect, EntityConfig, PbgConfig, RelationConfig
+from graphmill.config.sections.train import TrainConfig
 from graphmill.errors import ConfigError, FormatError
 from graphmill.formats import pbg_checkpoint
 from tests.train.graphs import contents, make_config, random_triples, write_graph
 from train import job
-from train.config import TrainConfig
 
 
 @pytest.fixture

@@ -16,6 +16,8 @@ import tests.train.plug_ins  # registers the built-ins written again
 from graphmill import config as configuration
 from graphmill.checkpoints import open_checkpoint
 from graphmill.cli.main import command
+from graphmill.config.sections.evaluate import EvaluateConfig
+from graphmill.config.sections.train import TrainConfig
 from graphmill.errors import ConfigError, NotFoundError
 from graphmill.formats import pbg_checkpoint
 from graphmill.model.registry import OPERATORS, Source, offer
@@ -27,7 +29,6 @@ from tests.train.graphs import differing, embeddings, make_config, saved, write_
 from tests.train.model import test_features
 from tests.train.run.test_trainer import COUNTS, RELATIONS, TYPES, write_mixed
 from train import job
-from train.config import EvaluateConfig, TrainConfig
 from train.evaluation.evaluate import evaluate
 from train.model.model import Model
 from train.pbg_api import do_eval

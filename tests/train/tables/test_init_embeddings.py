@@ -17,6 +17,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from graphmill import config as configuration
+from graphmill.config.sections.train import TrainConfig
 from graphmill.errors import ConfigError, FormatError, NotFoundError
 from graphmill.formats import pbg_checkpoint, remapped
 from graphmill.run import dates
@@ -32,7 +33,6 @@ from tests.train.graphs import (
 )
 from tests.train.vectors import raw_ids, write_index, write_vectors
 from train import job
-from train.config import TrainConfig
 from train.tables import given_rows, given_vectors, projection
 from train.tables.partition_files import PartitionFiles
 from train.tables.run_context import RunContext

@@ -1,7 +1,8 @@
-"""Kinds of cluster: the forms of `--master`, and the function that starts each kind.
+"""Kinds of cluster: the forms of `--master`.
 
-To add a kind, write a module with a context manager `(master, settings, keys)` that yields what Dask's
-Client connects to, and add a line to `KINDS`. Help texts and errors come from this table.
+To add a kind, add a line to `KINDS`, write a module in graphmill/cluster with a context manager `(master,
+settings, keys)` that yields what Dask's Client connects to, and add it to `STARTERS` of
+`graphmill.cluster.connecting`. Help texts and errors come from this table.
 """
 
 import re
@@ -15,18 +16,17 @@ class Kind:
     """One kind of cluster.
 
     Attributes:
+        name: The word for it.
         forms: Values of `--master`, as help texts show them.
         pattern: Regular expression that matches the whole `--master`.
-        starter: Module in this package and name of the context manager, imported when a run needs it. None:
-            the cluster runs already, and keeps running afterwards.
         has_own_scheduler: The scheduler runs in this process.
         has_own_workers: The workers are of this machine and this installation.
         is_this_process: The workers are threads of this process.
     """
 
+    name: str
     forms: tuple[str, ...]
     pattern: str
-    starter: str | None
     has_own_scheduler: bool = False
     has_own_workers: bool = False
     is_this_process: bool = False
@@ -34,12 +34,12 @@ class Kind:
 
 _LOCAL = {"has_own_scheduler": True, "has_own_workers": True}
 KINDS = (
-    Kind(("local",), "local", "local:cluster_in_this_process", **_LOCAL, is_this_process=True),
-    Kind(("local[N]", "local[*]"), r"local\[(\d*[1-9]\d*|\*)\]", "local:local_cluster", **_LOCAL),
-    Kind(("cuda",), "cuda", "local:cuda_cluster", **_LOCAL),
-    Kind(("yarn",), "yarn", "yarn:yarn_cluster", has_own_scheduler=True),
-    Kind(("ssh://HOST,HOST",), "ssh://.*", "ssh:ssh_cluster"),
-    Kind(("tcp://HOST:PORT", "tls://HOST:PORT"), "(tcp|tls)://.*", None),
+    Kind("here", ("local",), "local", **_LOCAL, is_this_process=True),
+    Kind("local", ("local[N]", "local[*]"), r"local\[(\d*[1-9]\d*|\*)\]", **_LOCAL),
+    Kind("cuda", ("cuda",), "cuda", **_LOCAL),
+    Kind("yarn", ("yarn",), "yarn", has_own_scheduler=True),
+    Kind("ssh", ("ssh://HOST,HOST",), "ssh://.*"),
+    Kind("running", ("tcp://HOST:PORT", "tls://HOST:PORT"), "(tcp|tls)://.*"),
 )
 
 _FORMS = [form for kind in KINDS for form in kind.forms]

@@ -6,17 +6,8 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from graphmill.config import (
-    Count,
-    Fixed,
-    Fraction,
-    Name,
-    Neutral,
-    Positive,
-    RelationName,
-    Section,
-    TypeName,
-)
+from graphmill.config.section import Fixed, Neutral, Section
+from graphmill.config.values import Count, Fraction, Name, Positive, RelationName, TypeName
 from graphmill.vocab import TRAIN_SPLIT
 
 Paths = Annotated[

@@ -4,8 +4,10 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from graphmill.config import Fixed, Name, Neutral, Positive, Section, Tunable, TypeName
-from graphmill.formats.remapped import Compression
+from graphmill.config.section import Fixed, Neutral, Section, Tunable
+from graphmill.config.values import Name, Positive, TypeName
+
+Compression = Literal["none", "zstd"]
 
 
 class RemapConfig(Section):

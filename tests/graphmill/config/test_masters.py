@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from graphmill.cluster import ClusterConfig
-from graphmill.cluster.connecting import starter_of
-from graphmill.cluster.kinds import FORMS, KINDS, kind_of
+from graphmill.cluster.connecting import STARTERS
 from graphmill.cluster.local import place_of
+from graphmill.config.masters import FORMS, KINDS, kind_of
+from graphmill.config.sections.cluster import ClusterConfig
 from graphmill.errors import ConfigError
 from tests import REPOSITORY
 
@@ -17,9 +17,7 @@ EXAMPLES = ("local", "local[2]", "local[*]", "cuda", "yarn", "ssh://me@h1:22,h2"
 
 def test_every_kind_is_named_and_can_be_started() -> None:
     assert {kind_of(master) for master in EXAMPLES} == set(KINDS)
-    for kind in KINDS:
-        if kind.starter and not kind.starter.startswith("ssh:"):  # which needs asyncssh
-            assert callable(starter_of(kind))
+    assert {kind.name for kind in KINDS} == STARTERS.keys() | {"running"}
 
 
 @pytest.mark.parametrize("master", ["local[0]", "local[x]", "local[1]x", "cuda2", "spark://h:1", "http://h"])

@@ -1,0 +1,49 @@
+"""Types of single values in a configuration, and how names are checked."""
+
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, Field
+
+from graphmill.model import registry
+
+_MAX_NAME_BYTES = 200
+
+
+def _fits_file_name(name: str) -> str:
+    if (size := len(name.encode(errors="replace"))) > _MAX_NAME_BYTES:
+        raise ValueError(
+            f"expected a name of at most {_MAX_NAME_BYTES} bytes, found {size}: {name[:40]!r}..."
+        )
+    return name
+
+
+Name = Annotated[
+    str,
+    Field(
+        pattern=r"^[^./\s\x00-\x1f\x7f][^./\x00-\x1f\x7f]*$",
+        description="Without dots, slashes and control characters: names become file names.",
+    ),
+    AfterValidator(_fits_file_name),
+]
+TypeName = Annotated[Name, Field(pattern=r"^[^:]*$", description="Without colons, which HDFS refuses.")]
+RelationName = Annotated[
+    str, Field(min_length=1, description="Any text: `storage.file_name` makes file names.")
+]
+Fraction = Annotated[float, Field(ge=0, le=1)]
+Positive = Annotated[int, Field(gt=0, lt=2**63)]
+Count = Annotated[int, Field(ge=0, lt=2**63)]
+Strings = Annotated[tuple[str, ...], Field(strict=False)]
+
+
+# Names: built-in ones, or those of plug-ins, which docs/how_to/plug_ins.md explains.
+OperatorName = Annotated[
+    Literal["none", "diagonal", "translation", "linear", "affine", "complex_diagonal", "rotation"] | str,
+    AfterValidator(registry.check_operator),
+]
+ComparatorName = Annotated[
+    Literal["dot", "cos", "l2", "squared_l2"] | str, AfterValidator(registry.COMPARATORS.check)
+]
+LossName = Annotated[
+    Literal["ranking", "logistic", "softmax"] | str, AfterValidator(registry.LOSS_FUNCTIONS.check)
+]
+RegularizerName = Annotated[Literal["N3"] | str, AfterValidator(registry.REGULARIZERS.check)]
