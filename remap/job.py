@@ -46,7 +46,7 @@ def check(config: Config, coming: Collection[str] = ()) -> str:
         ConfigError: an entity type, a version or the embeddings of `remap.align_to` are missing, or the
             output folder holds other files.
     """
-    settings = config.section(RemapConfig)
+    settings = config.remap
     select_types(config, settings)
     if settings.align_to is not None:
         _check_alignment(config, settings, settings.align_to)
@@ -91,7 +91,7 @@ def run(config: Config, client: Client, claim: Claim = NO_CLAIM) -> dict[str, An
             finite.
         ConfigError: an entity type or a version is missing, or the output folder holds other files.
     """
-    settings = config.section(RemapConfig)
+    settings = config.remap
     check_outputs(config)
     with open_sources(config, settings) as sources:
         result = _run(config, settings, sources, client, claim)
@@ -150,7 +150,7 @@ def _run(
 
 def input_uris(config: Config) -> list[str]:
     """The checkpoint, and where the raw ids come from."""
-    settings = config.section(RemapConfig)
+    settings = config.remap
     return [
         *([] if settings.id_maps else [config.entity_path]),
         config.checkpoint_path,
@@ -162,7 +162,7 @@ def input_uris(config: Config) -> list[str]:
 
 def fingerprint(config: Config) -> dict[str, Any]:
     """Describe the settings and inputs that the embeddings depend on."""
-    settings = config.section(RemapConfig)
+    settings = config.remap
     num_partitions = select_types(config, settings)
     return {
         "remap": settings.result_settings(),

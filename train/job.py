@@ -18,7 +18,6 @@ from distributed import Client
 
 from graphmill import cluster, storage
 from graphmill.config import Config
-from graphmill.config.sections.train import TrainConfig
 from graphmill.errors import ConfigError
 from graphmill.formats import pbg_checkpoint
 from graphmill.run.lock import NO_CLAIM, Claim
@@ -90,13 +89,13 @@ def _check_negatives(config: Config) -> None:
 
 
 def _check_given(config: Config) -> None:
-    resumes = config.section(TrainConfig).on_change == "resume"
+    resumes = config.train.on_change == "resume"
     if not (resumes and pbg_checkpoint.read_version(config.checkpoint_path)):
         given_vectors.check(config)
 
 
 def _check_candidates(config: Config) -> None:
-    if config.section(TrainConfig).candidates is None:
+    if config.train.candidates is None:
         return
     is_needed = {
         "a relation with all_negs": not any(each.all_negs for each in config.relations),
@@ -109,7 +108,7 @@ def _check_candidates(config: Config) -> None:
 
 
 def _check_relation_prediction(config: Config) -> None:
-    if not config.section(TrainConfig).relation_prediction:
+    if not config.train.relation_prediction:
         return
     operator = config.relations[0].operator
     is_needed = {
@@ -165,7 +164,7 @@ def run(config: Config, client: Client, claim: Claim = NO_CLAIM) -> dict[str, An
 
 def _train_one(config: Config, client: Client, claim: Claim, in_task: Claim) -> dict[str, Any]:
     """Train one model; `in_task` is the part of `claim` that tasks check."""
-    if config.section(TrainConfig).num_workers > 1:
+    if config.train.num_workers > 1:
         return Coordinator.on(client, config, claim).run()
     return cluster.run_task(client, train, config, in_task, description="training")
 
@@ -184,9 +183,7 @@ def _tell_delta(config: Config) -> None:
     if why:
         log.info("training: train.replay: all edges are trained, because %s", why)
     elif why is not None:
-        log.info(
-            "training: edges that etl has added, and %g others for each", config.section(TrainConfig).replay
-        )
+        log.info("training: edges that etl has added, and %g others for each", config.train.replay)
 
 
 def _end_delta(config: Config, claim: Claim) -> dict[str, Any]:
@@ -200,7 +197,7 @@ def _end_delta(config: Config, claim: Claim) -> dict[str, Any]:
         return {}
     if why:
         return {"delta": None, "delta_reason": why}
-    return {"delta": {"replay": config.section(TrainConfig).replay, "new_ids": found}}
+    return {"delta": {"replay": config.train.replay, "new_ids": found}}
 
 
 def _train_ensemble(config: Config, client: Client, claim: Claim) -> dict[str, Any]:
@@ -232,7 +229,7 @@ def _train_members(
     """Train members side by side, one on a worker, or one after the other where each takes all workers."""
     addresses = cluster.worker_addresses(client)
     at_once = min(len(members), len(addresses))
-    one_worker_each = members[0].section(TrainConfig).num_workers == 1 and members[0].num_gpus != 1
+    one_worker_each = members[0].train.num_workers == 1 and members[0].num_gpus != 1
     trained: list[dict[str, Any]] = []
     if at_once < 2 or not one_worker_each:
         for number, member in enumerate(members, start=1):
@@ -254,7 +251,7 @@ def warn_of_drawn(config: Config) -> None:
     if not types or pbg_checkpoint.read_version(config.checkpoint_path):
         return
     path = config.init_path
-    known = {name for name, given in config.section(TrainConfig).init_embeddings.items() if given}
+    known = {name for name, given in config.train.init_embeddings.items() if given}
     if path:
         known |= set(pbg_checkpoint.num_partitions(path, pbg_checkpoint.read_version(path)))
     if drawn := sorted(types - known):
@@ -281,7 +278,7 @@ def one_worker_per_gpu(config: Config) -> Config:
 
     Members of an ensemble have a GPU each.
     """
-    settings = config.section(TrainConfig)
+    settings = config.train
     is_set = "num_workers" in settings.model_fields_set
     if config.num_gpus > 1 and config.ensemble == 1 and not is_set:
         return config.with_section(settings.model_copy(update={"num_workers": config.num_gpus}))
@@ -355,5 +352,5 @@ def save_for_graphstorm(config: Config, paths: dict[str, str], claim: Claim = NO
 
 
 def _graphstorm_paths(config: Config) -> dict[str, str]:
-    chosen = config.section(TrainConfig).model_dump(include={"save_embed_path", "save_model_path"})
+    chosen = config.train.model_dump(include={"save_embed_path", "save_model_path"})
     return {name: storage.absolute(path) for name, path in chosen.items() if path}

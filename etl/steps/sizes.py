@@ -60,5 +60,5 @@ def cut_types(
 
 def _needed_by_workers(config: Config) -> int:
     """Partitions that the workers need which train at the same time, two each: a power of two."""
-    num_workers = getattr(config.train, "num_workers", 1)  # of the section of another stage
+    num_workers = config.train.num_workers
     return 1 << (2 * num_workers - 1).bit_length() if num_workers > 1 else 1

@@ -13,7 +13,6 @@ from etl.strings.hashing import Hashes, scale
 from graphmill import storage
 from graphmill.config import Config
 from graphmill.config.sections.etl import EtlConfig, TableConfig
-from graphmill.config.sections.schedule import ScheduleConfig
 from graphmill.errors import ConfigError
 from graphmill.storage.as_json import Int64
 from graphmill.vocab import Bucket, Side
@@ -239,7 +238,7 @@ def day_of(config: Config) -> int:
     Raises:
         ConfigError: the run has no date.
     """
-    day = config.section(ScheduleConfig).date
+    day = config.schedule.date
     if day is None:
         raise ConfigError(
             "etl.forget_after: expected a date, to count the days that an id is gone, found none; "

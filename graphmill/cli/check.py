@@ -9,7 +9,6 @@ from graphmill.cli import exit_codes
 from graphmill.cli.options import date_option, load_for, run_argument, run_options
 from graphmill.cluster.resources import asked_of_yarn, check_memory
 from graphmill.config import Config
-from graphmill.config.sections.cluster import ClusterConfig
 from graphmill.display import terminal
 from graphmill.errors import NotFoundError
 from graphmill.run.job import are_small_stages, job_of, stages_of
@@ -42,7 +41,7 @@ def show_plan(settings: Config, stages: Sequence[str], master: str | None) -> No
     Raises:
         GraphMillError: what the stages themselves would raise before they change anything.
     """
-    options = settings.section(ClusterConfig)
+    options = settings.cluster
     check_storage(settings, stages)
     check_memory(master, options, stages, is_small=are_small_stages(settings, stages))
     coming = [uri for name in stages for uri in job_of(name).written_uris(settings)]

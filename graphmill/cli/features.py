@@ -12,7 +12,6 @@ from graphmill.cli.option_checks import check_options
 from graphmill.cli.options import result_options, task_memory_option
 from graphmill.cli.session import result_session, tell_run
 from graphmill.config import Config
-from graphmill.config.sections.remap import RemapConfig
 from graphmill.config.stages import named
 from graphmill.display import terminal
 from graphmill.display.readable import number
@@ -131,7 +130,7 @@ def _fold_in(settings: Config, request: Any) -> Any:
         return None
     tables = [named(f"{_EDGES}:edge_table")(settings, edges, {})]
     read = partial(named(f"{_EDGES}:write_pieces"), settings, tables, relations_of(settings))
-    version = settings.section(RemapConfig).checkpoint_version
+    version = settings.remap.checkpoint_version
     asked = named(f"{_FOLD_IN}:Request")({"edges": edges}, edges, Options(), version=version)
 
     def fold(folder: str, client: Any) -> Any:

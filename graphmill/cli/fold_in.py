@@ -11,7 +11,6 @@ from graphmill.cli.option_checks import check_options
 from graphmill.cli.options import result_options
 from graphmill.cli.session import result_session
 from graphmill.config import Config
-from graphmill.config.sections.remap import RemapConfig
 from graphmill.config.stages import named
 from graphmill.display import terminal
 from graphmill.display.readable import number
@@ -117,7 +116,7 @@ def command(
     options = Options(candidates, _DEFAULTS.num_known_edges, steps, prior_strength)
     described = {"edges": list(edges), "ids": list(ids)}
     uris = [storage.absolute(each) for each in (*edges, *(each.partition("=")[2] for each in ids))]
-    version = settings.section(RemapConfig).checkpoint_version
+    version = settings.remap.checkpoint_version
     request = named(f"{_JOB}:Request")(described, uris, options, max_edges, version)
     named(f"{_JOB}:check")(settings, request, to)
     read = partial(named(f"{_READER}:write_pieces"), settings, tables, relations_of(settings))

@@ -55,7 +55,7 @@ def run_command(conf: str | None, overrides: Sequence[str], options: Mapping[str
     """Run the command of this context in a container, and return its exit code."""
     context = click.get_current_context()
     settings = config.load(conf, overrides)
-    cluster = settings.section(ClusterConfig)
+    cluster = settings.cluster
     check_master(options.get("master"), cluster)
     check_paths(settings)
     files = _Files()
@@ -133,7 +133,7 @@ def _is_path_key(key: str) -> bool:
 
 def _uploaded(settings: Config, files: _Files) -> Iterator[tuple[str, str]]:
     """Yield the settings that name local files, with the places of these files in the container."""
-    cluster = settings.section(ClusterConfig)
+    cluster = settings.cluster
     for key, names in (("train.plugins", tuple(settings.plugins)), ("cluster.py_files", cluster.py_files)):
         placed = [files.place(name) if name.endswith(_SUFFIXES) or "/" in name else name for name in names]
         if placed != list(names):

@@ -10,7 +10,6 @@ from graphmill.cli.check import show_plan
 from graphmill.cli.options import date_option, dry_run_option, load_for, run_argument, run_options
 from graphmill.cli.session import session, tell_verdict
 from graphmill.config import Config
-from graphmill.config.sections.schedule import ScheduleConfig
 from graphmill.display import terminal
 from graphmill.run import dates
 from graphmill.run.job import job_of, stages_of
@@ -69,7 +68,7 @@ def _finish(settings: Config, conf: str | None, overrides: tuple[str, ...]) -> N
     """Mark the output as finished, and delete the oldest dates."""
     if settings.output is None:
         return
-    schedule = settings.section(ScheduleConfig)
+    schedule = settings.schedule
     storage.write_marker(settings.output, schedule.model_dump(include={"date", "previous_date"}))
     if schedule.keep:
         dates.retire(config.read_raw(conf, overrides)["output"], schedule.keep)

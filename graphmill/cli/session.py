@@ -11,7 +11,6 @@ from distributed import Client
 from graphmill import cluster, storage
 from graphmill.cluster.resources import check_memory
 from graphmill.config import Config
-from graphmill.config.sections.cluster import ClusterConfig
 from graphmill.config.stages import STAGES
 from graphmill.display import progress, terminal
 from graphmill.errors import ConfigError, GraphMillError, LockedError, NoClusterError
@@ -69,7 +68,7 @@ def session(
             memory; nothing has been written.
         LockedError: another run works on the same folders.
     """
-    options = settings.section(ClusterConfig)
+    options = settings.cluster
     is_small = not is_long and are_small_stages(settings, stages)
     check_memory(master, options, stages, is_small=is_small)
     check_outputs(settings, stages, is_chosen=not keeps_config)
@@ -110,7 +109,7 @@ def result_session(
     Raises:
         LockedError: another command writes them.
     """
-    options = settings.section(ClusterConfig)
+    options = settings.cluster
     of_run = [settings.entity_path, settings.checkpoint_path, *settings.edge_paths]
     with (
         lock.held(whole=written) as claim,

@@ -11,10 +11,8 @@ from graphmill import storage
 from graphmill.config import consent, defaults, pbg_values, splits, yaml_text
 from graphmill.config.plugins import plugins_of
 from graphmill.config.schema import Config
-from graphmill.config.section import Section, validated
-from graphmill.config.sections import SECTIONS
+from graphmill.config.section import validated
 from graphmill.config.sections.etl import EtlConfig
-from graphmill.config.sections.evaluate import EvaluateConfig
 from graphmill.errors import ConfigError, NotFoundError, suggestion
 from graphmill.model.registry import has_registered, running
 from graphmill.vocab import RECORD, TRAIN_SPLIT
@@ -117,21 +115,14 @@ def from_mapping(raw: Mapping[str, Any]) -> Config:
         filled.setdefault("global_emb", False)  # PBG's default is true, and forbidden here
     _fill_paths(filled)
     plugins_of(filled)  # the names of plug-ins are known before they are checked
-    sections = {name: filled.pop(name) for name in SECTIONS if name in filled}
-    settings = validated(Config, filled)
-    typed: dict[str, Section] = {
-        name: validated(SECTIONS[name], content, prefix=(name,))
-        for name, content in sections.items()
-        if content != {}
-    }
-    return settings.model_copy(update=typed)
+    return validated(Config, filled)
 
 
 def _evaluated(settings: Config, conf_uri: str | None) -> Config:
     """Have a `.py` configuration without held-out edges evaluate its last edge path, as PBG does."""
     if not (conf_uri and conf_uri.endswith(".py")):
         return settings
-    evaluate = settings.section(EvaluateConfig)
+    evaluate = settings.evaluate
     folder = settings.split_path(evaluate.split)
     written = settings.section(EtlConfig).splits() if settings.etl else ()
     is_there = folder in settings.edge_paths or evaluate.split in written or storage.is_dir(folder)

@@ -4,7 +4,6 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any, get_origin
 
-from pydantic import BaseModel, Field, create_model
 from pydantic.fields import FieldInfo
 from pydantic.json_schema import GenerateJsonSchema
 
@@ -28,6 +27,8 @@ _IN_WORDS = {
     "lr": "by the graph's density",
     "regularization_coef": "by the graph's density",
 }
+
+_OF_ITS_KEYS = "its keys'"
 
 _INTRODUCTION = """\
 # Configuration
@@ -56,12 +57,7 @@ class _Untitled(GenerateJsonSchema):
 
 def json_schema() -> Schema:
     """JSON schema (2020-12) of a configuration in YAML."""
-    fields: Any = {
-        name: (model | None, Field(None, description=Config.model_fields[name].description))
-        for name, model in SECTIONS.items()
-    }
-    whole: type[BaseModel] = create_model("Configuration", __base__=Config, **fields)
-    schema = whole.model_json_schema(schema_generator=_Untitled)
+    schema = Config.model_json_schema(schema_generator=_Untitled)
     schema["required"] = [
         key for key in schema["required"] if key not in _UNDER_OUTPUT and key not in defaults.OWN
     ]
@@ -90,7 +86,7 @@ def markdown() -> str:
 def _inner(path: str, model: type[Section]) -> Iterator[tuple[str, type[Section]]]:
     """Path and class of each mapping inside `model`."""
     for name, field in model.model_fields.items():
-        inner = SECTIONS[name] if name in SECTIONS and not path else section_in(field.annotation)
+        inner = section_in(field.annotation)
         if inner:
             steps: dict[Any, str] = {tuple: "[]", dict: ".NAME"}
             place = path + name + steps.get(get_origin(field.annotation), "")
@@ -109,7 +105,7 @@ def _table(title: str, model: type[Section], names: list[str]) -> str:
     own = {**_IN_WORDS, **_own(model)}
     for name in names:
         field = model.model_fields[name]
-        effect = "its keys'" if name in SECTIONS else model.effects().get(name, Effect.NEUTRAL).name.lower()
+        effect = _OF_ITS_KEYS if name in SECTIONS else model.effects().get(name, Effect.NEUTRAL).name.lower()
         default = _default(name, field, own.get(name))
         cells = (f"`{name}`", _type(schemas[name]), default, effect, field.description or "")
         lines.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
@@ -127,7 +123,10 @@ def _own(model: type[Section]) -> Mapping[str, Any]:
 def _default(name: str, field: FieldInfo, own: Any) -> str:
     if name in _UNDER_OUTPUT:
         return "under `output`"
-    of_pbg = "required" if field.is_required() else _json(field.get_default(call_default_factory=True))
+    value = field.get_default(call_default_factory=True)
+    if isinstance(value, Section):
+        return _OF_ITS_KEYS
+    of_pbg = "required" if field.is_required() else _json(value)
     if own is None or _json(own) == of_pbg:
         return of_pbg
     return f"{own if name in _IN_WORDS else _json(own)} ({of_pbg})"

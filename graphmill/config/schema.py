@@ -9,13 +9,18 @@ Source of the keys: docs/formats/pbg_v1.md.
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, PrivateAttr, field_serializer, model_validator
+from pydantic import BeforeValidator, Field, PrivateAttr, field_serializer, model_validator
 
 from graphmill import storage
 from graphmill.config import defaults, splits
-from graphmill.config.plugins import NO_PLUGINS, Plugins
-from graphmill.config.section import AnySection, Fixed, Neutral, Section, Tunable, validated
+from graphmill.config.plugins import Plugins
+from graphmill.config.section import AnySection, AnyType, Fixed, Neutral, Section, Tunable, validated
 from graphmill.config.sections import SECTIONS
+from graphmill.config.sections.cluster import ClusterConfig
+from graphmill.config.sections.etl import EtlConfig
+from graphmill.config.sections.evaluate import EvaluateConfig
+from graphmill.config.sections.remap import DriftConfig, RemapConfig
+from graphmill.config.sections.schedule import ScheduleConfig
 from graphmill.config.sections.train import TrainConfig
 from graphmill.config.values import (
     ComparatorName,
@@ -234,6 +239,9 @@ class PbgConfig(Section):
             raise ValueError(f"{where}.all_negs: a featurized type has no list of all its entities")
 
 
+OptionalSection = Annotated[AnyType | None, BeforeValidator(lambda given: None if given == {} else given)]
+"""A section that a run need not have; run.json has it empty then."""
+
 _TRAIN = "train."  # before the names of chosen keys of that section
 
 
@@ -254,13 +262,17 @@ class Config(PbgConfig):
         description="Values of the keys that are left out: graphmill's own, by the sizes of the tables, or "
         "PBG's. Default in YAML: graphmill; in Python configurations: pbg.",
     )
-    etl: Section | None = Field(None, description="Raw tables, and how they become buckets.")
-    train: Section | None = Field(None, description="Settings of training beyond PBG's.")
-    evaluate: Section | None = Field(None, description="Edges to rank, and how.")
-    remap: Section | None = Field(None, description="Form of the embeddings by raw id.")
-    drift: Section | None = Field(None, description="Drift of the vectors since the run before.")
-    cluster: Neutral[Section | None] = Field(None, description="Processes that do the work.")
-    schedule: Neutral[Section | None] = Field(None, description="Runs by date.")
+    etl: OptionalSection[EtlConfig] = Field(None, description="Raw tables, and how they become buckets.")
+    train: TrainConfig = Field(default_factory=TrainConfig, description="Settings of training beyond PBG's.")
+    evaluate: EvaluateConfig = Field(default_factory=EvaluateConfig, description="Edges to rank, and how.")
+    remap: RemapConfig = Field(default_factory=RemapConfig, description="Form of the embeddings by raw id.")
+    drift: OptionalSection[DriftConfig] = Field(
+        None, description="Drift of the vectors since the run before."
+    )
+    cluster: Neutral[ClusterConfig] = Field(
+        default_factory=ClusterConfig, description="Processes that do the work."
+    )
+    schedule: Neutral[ScheduleConfig] = Field(default_factory=ScheduleConfig, description="Runs by date.")
 
     _chosen: dict[str, Any] = PrivateAttr(default_factory=dict)
 
@@ -304,7 +316,7 @@ class Config(PbgConfig):
         of_train = {
             key.removeprefix(_TRAIN): value for key, value in values.items() if key.startswith(_TRAIN)
         }
-        if of_train and self.train is not None:
+        if of_train:
             updates["train"] = self.train.model_copy(update=of_train)
         if defaults.ALL_NEGS in values:
             own = {defaults.ALL_NEGS: values[defaults.ALL_NEGS]}
@@ -330,19 +342,18 @@ class Config(PbgConfig):
     @property
     def plugins(self) -> Plugins:
         """Files and modules that register plug-ins."""
-        found = getattr(self.train, "plugins", NO_PLUGINS)
-        return found if isinstance(found, Plugins) else NO_PLUGINS
+        return self.train.plugins
 
     @property
     def ensemble(self) -> int:
         """Number of models that the checkpoint joins."""
-        return int(getattr(self.train, "ensemble", 1))
+        return self.train.ensemble
 
     def num_compared(self, largest_type: int) -> int:
         """Count the entities that training compares a side of an edge with; the largest type has so many."""
         if not any(relation.all_negs for relation in self.relations):
             return self.num_batch_negs + self.num_uniform_negs
-        candidates = self.section(TrainConfig).candidates
+        candidates = self.train.candidates
         return largest_type if candidates is None else min(largest_type, 2 * candidates)
 
     def entity_dimension(self, entity_type: str) -> int:

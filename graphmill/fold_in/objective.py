@@ -143,7 +143,7 @@ class Objective:
         names = [each.operator for each in model.config.relations]
         is_complex_E = np.array([operators.operator_of(name).is_complex for name in names])[position_E]
         # With an operator for each side, an edge has two scores: each is an example.
-        reciprocal = getattr(model.config.train, "reciprocal_relations", False)
+        reciprocal = model.config.train.reciprocal_relations
         examples = 2 if model.config.dynamic_relations or reciprocal else 1
         for is_complex in np.unique(is_complex_E).tolist():
             id_E = torch.from_numpy(edges.id_E[is_complex_E == is_complex])

@@ -78,7 +78,7 @@ class FoldIn:
     """
 
     def __init__(self, config: Config, embedding_path: str, options: Options | None = None) -> None:
-        version = getattr(config.remap, "checkpoint_version", None)
+        version = config.remap.checkpoint_version
         find_model(config, version, embedding_path)  # its vectors are used beside the published ones
         inputs = find_inputs(config, version)
         tables = read_tables(config, inputs, solvable_types(config))

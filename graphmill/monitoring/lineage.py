@@ -21,7 +21,6 @@ from typing import Any
 
 from graphmill import __version__
 from graphmill.config import Config
-from graphmill.config.sections.cluster import ClusterConfig
 from graphmill.monitoring.sender import sender_of
 from graphmill.run.job import job_of
 from graphmill.run.record import Observer
@@ -58,7 +57,7 @@ class Lineage:
     def __init__(self, settings: Config, record_uri: str, send: Callable[[str], None]) -> None:
         self.settings, self.record_uri, self.send = settings, record_uri, send
         self.namespace = os.environ.get(NAMESPACE_VARIABLE) or "default"
-        self.name = settings.section(ClusterConfig).name
+        self.name = settings.cluster.name
         self._run_ids: dict[str, str] = {}
 
     def __call__(self, stage: str, content: Mapping[str, Any]) -> None:

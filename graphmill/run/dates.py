@@ -26,7 +26,6 @@ from typing import Any
 
 from graphmill import config, storage
 from graphmill.config import Config
-from graphmill.config.sections.schedule import ScheduleConfig
 from graphmill.errors import ConfigError, FormatError, LockedError
 from graphmill.run import lock
 from graphmill.run.record import read_record
@@ -83,7 +82,7 @@ def hold_previous(settings: Config, output_template: str, save: Callable[[], Non
     Raises:
         LockedError: the previous date has been deleted meanwhile.
     """
-    own = settings.section(ScheduleConfig)
+    own = settings.schedule
     if settings.output is None or own.previous_date is None:
         return
     if _recorded_schedule(settings.output).get("previous_date") != own.previous_date:
@@ -97,7 +96,7 @@ def hold_previous(settings: Config, output_template: str, save: Callable[[], Non
 
 def is_finished(settings: Config) -> bool:
     """Tell whether the date is finished and cannot run again, because its previous date was deleted."""
-    own = settings.section(ScheduleConfig)
+    own = settings.schedule
     if own.date is None or settings.output is None or storage.read_marker(settings.output) is None:
         return False
     recorded = _recorded_schedule(settings.output).get("previous_date")

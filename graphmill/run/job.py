@@ -57,7 +57,7 @@ def stages_of(config: Config) -> list[str]:
 
 def are_small_stages(config: Config, stages: Iterable[str]) -> bool:
     """Tell whether each of the stages reads little, and processes do not share the training."""
-    num_trainers = max(getattr(config.train, "num_workers", 1), config.num_gpus)  # a key of another package
+    num_trainers = max(config.train.num_workers, config.num_gpus)
     return num_trainers < 2 and all(are_small(job_of(name).input_uris(config)) for name in stages)
 
 

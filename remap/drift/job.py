@@ -14,7 +14,7 @@ from distributed import Client
 from graphmill import storage
 from graphmill.cluster import run_tasks
 from graphmill.config import Config
-from graphmill.config.sections.remap import DriftConfig, RemapConfig
+from graphmill.config.sections.remap import DriftConfig
 from graphmill.errors import ConfigError, DriftError
 from graphmill.formats import remapped
 from graphmill.run import record
@@ -33,7 +33,7 @@ def check(config: Config, coming: Collection[str] = ()) -> str:
     Raises:
         ConfigError: remap writes embeddings that cannot be compared.
     """
-    settings = config.section(RemapConfig)
+    settings = config.remap
     if not settings.is_standard or settings.id_maps:
         raise ConfigError(
             "drift: expected embeddings with a row for each row of the checkpoint, as in "

@@ -26,7 +26,6 @@ from distributed import Client
 from graphmill import storage
 from graphmill.cluster import run_tasks
 from graphmill.config import Config
-from graphmill.config.sections.remap import RemapConfig
 from graphmill.errors import BadInputError, ConfigError, NotFoundError
 from graphmill.run import record
 from graphmill.run.lock import NO_CLAIM, Claim
@@ -102,7 +101,7 @@ def check(config: Config, wish: Wish, to: str) -> None:
         )
     if wish.format == "faiss":
         _check_faiss(config)
-    find_inputs(config, config.section(RemapConfig))
+    find_inputs(config, config.remap)
     if _is_measured(wish) and (reason := loss.obstacle(config, to)):
         log.warning("export: the loss cannot be measured: %s", reason)
 
@@ -141,7 +140,7 @@ def run(config: Config, wish: Wish, to: str, client: Client, claim: Claim = NO_C
         ConfigError: an id does not suit the format.
         FormatError: checkpoint or raw ids are damaged or do not fit each other, or a number is too large.
     """
-    inputs = find_inputs(config, config.section(RemapConfig))
+    inputs = find_inputs(config, config.remap)
     made_from = _made_from(config, wish, inputs)
     if storage.read_marker(to) == made_from:
         log.info("export: %s is finished, with the same settings and inputs", to)

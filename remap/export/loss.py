@@ -138,4 +138,4 @@ def _settings(config: Config, checkpoint_path: str, version: int | None, folder:
 
 def settings_of(config: Config) -> EvaluateConfig:
     """The section `evaluate` of the run, whose split is ranked."""
-    return config.section(EvaluateConfig)
+    return config.evaluate

@@ -25,7 +25,6 @@ from distributed import Client
 from graphmill import storage
 from graphmill.cluster import run_tasks
 from graphmill.config import Config
-from graphmill.config.sections.remap import RemapConfig
 from graphmill.errors import BadInputError, ConfigError
 from graphmill.run import record
 from graphmill.run.lock import NO_CLAIM, Claim
@@ -86,7 +85,7 @@ def check(config: Config, request: Request, to: str) -> Inputs:
         if len(set(request.columns.values())) > 1:
             raise ConfigError("--similar-to: expected columns of one type, as its ids are of that type")
         given.check_file(request.similar_to)
-    return find_inputs(config, config.section(RemapConfig))
+    return find_inputs(config, config.remap)
 
 
 def run(

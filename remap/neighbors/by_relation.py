@@ -5,7 +5,6 @@ Shapes: D dimension, N vectors.
 
 from graphmill.checkpoints import open_checkpoint
 from graphmill.config import Config
-from graphmill.config.sections.remap import RemapConfig
 from graphmill.errors import ConfigError
 from graphmill.library.nearest import Floats, Neighbor, Score, nearest
 from graphmill.trained.inputs import find_model
@@ -45,7 +44,7 @@ def _find_relation(config: Config, folder: str, name: str) -> Relation:
         raise ConfigError("--relation: a model with bias cannot be asked")
     names = relation_names(config)
     number = number_of(names, name)
-    path, version = find_model(config, config.section(RemapConfig).checkpoint_version, folder)
+    path, version = find_model(config, config.remap.checkpoint_version, folder)
     checkpoint = open_checkpoint(path, version=version or None, allow_non_finite=True)
     return relation_of(config, read_parameters(checkpoint), names, number, path)
 

@@ -20,7 +20,6 @@ from distributed import Client
 from graphmill import storage
 from graphmill.cluster import run_tasks
 from graphmill.config import Config
-from graphmill.config.sections.remap import RemapConfig
 from graphmill.errors import BadInputError, ConfigError, FormatError, GraphMillError
 from graphmill.run import record
 from graphmill.run.lock import NO_CLAIM, Claim
@@ -57,7 +56,7 @@ def check(config: Config, question: Question, to: str) -> None:
         FormatError: the calibration is damaged, or of another checkpoint.
     """
     check_result_folder(to, _OURS, RECORD)
-    inputs = find_inputs(config, config.section(RemapConfig))
+    inputs = find_inputs(config, config.remap)
     names = relation_names(config)
     if question.cosine:
         similar.relation_of(config, question)
@@ -98,7 +97,7 @@ def run(
         ConfigError: the memory does not suffice, or no id is known.
         FormatError: checkpoint, raw ids, edges or the given file are damaged or do not fit each other.
     """
-    inputs = find_inputs(config, config.section(RemapConfig))
+    inputs = find_inputs(config, config.remap)
     tables = _measured(config, inputs, _types(config, question), client)
     made_from = {"predict": question.described(), "inputs": _inputs(config, question)}
     if question.pairs:

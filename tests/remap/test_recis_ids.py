@@ -82,7 +82,7 @@ def test_maps_are_for_recis_and_for_all_types(tmp_path: Path) -> None:
     checkpoint = _run(tmp_path)
     given = {"checkpoint_path": checkpoint, "id_maps": ("user=int64", "item=int64")}
     config = load_settings(None, [], given)
-    check_maps(config, config.section(RemapConfig))
+    check_maps(config, config.remap)
     fewer = RemapConfig(id_maps={"user": "int64"})
     with pytest.raises(ConfigError, match="there is no map of 'item'"):
         check_maps(config, fewer)

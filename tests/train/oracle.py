@@ -7,8 +7,6 @@ import math
 
 import torch
 
-from graphmill.config.sections.train import TrainConfig
-
 EDGE = tuple[int, int, int]  # lhs, relation, rhs
 
 
@@ -84,7 +82,7 @@ class Oracle:
     def __init__(self, config, embeddings, values, global_embs):
         """embeddings: {type: [N, D]}; values: f(side, relation) -> the operator's parameters."""
         self.config = config
-        self.two_sided = config.dynamic_relations or config.section(TrainConfig).reciprocal_relations
+        self.two_sided = config.dynamic_relations or config.train.reciprocal_relations
         self.embeddings = embeddings
         self.values = values
         self.global_embs = global_embs

@@ -17,7 +17,6 @@ import torch
 from torch import Tensor
 
 from graphmill.config import Config
-from graphmill.config.sections.train import TrainConfig
 from graphmill.errors import TrainingError
 from graphmill.machine import native
 from graphmill.model.parameters import global_key
@@ -107,7 +106,7 @@ def obstacle(config: Config) -> str | None:
         return f"loss_fn {config.loss_fn!r}"
     if regularizers.is_plug_in(config):
         return f"regularizer {config.regularizer!r}"
-    if config.section(TrainConfig).relation_prediction:
+    if config.train.relation_prediction:
         return "train.relation_prediction"
     return "bias" if config.bias else None
 

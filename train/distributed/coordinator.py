@@ -26,7 +26,6 @@ from distributed import Client
 
 from graphmill import cluster, storage
 from graphmill.config import Config
-from graphmill.config.sections.train import TrainConfig
 from graphmill.errors import ClusterError
 from graphmill.formats import pbg_checkpoint
 from graphmill.formats.pbg_checkpoint import Iteration
@@ -71,7 +70,7 @@ class Coordinator(TrainingRun):
         """`num_blocks` counts the blocks that partitions are joined to; 0: buckets are trained one by one."""
         version = pbg_checkpoint.read_version(config.checkpoint_path)
         super().__init__(config, schedule, version, claim, evaluate)
-        self.settings = config.section(TrainConfig)
+        self.settings = config.train
         self.locations = PartitionLocations(config, version)
         self.pool = pool
         self.losses: Counter[Bucket] = Counter()
@@ -342,7 +341,7 @@ def _count_blocks(config: Config, schedule: Schedule, worker_bytes: int) -> int:
     from train.tables.run_context import RunContext
 
     context = RunContext(config, schedule, device=device_of(config.num_gpus))
-    return blocks_of_workers(context, config.section(TrainConfig).num_workers, worker_bytes)
+    return blocks_of_workers(context, config.train.num_workers, worker_bytes)
 
 
 def _own_partitions(config: Config) -> dict[Bucket, frozenset[PartitionKey]]:

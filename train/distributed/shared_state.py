@@ -23,7 +23,6 @@ from zlib import crc32
 import torch
 from distributed import get_worker
 
-from graphmill.config.sections.train import TrainConfig
 from graphmill.display import progress
 from graphmill.formats.pbg_checkpoint import Iteration
 from train.distributed import shards
@@ -57,7 +56,7 @@ class SharedState:
         """Read the types with one partition, and offer the copy to this worker's server."""
         self.context, self.model, self.adagrad = context, model, adagrad
         self.files = PartitionFiles(context)
-        config, settings = context.config, context.config.section(TrainConfig)
+        config, settings = context.config, context.config.train
         self.in_rounds = settings.bucket_assignment == "tournament"
         self.interval_s = settings.shared_interval_s
         self.tables: dict[PartitionKey, Table] = {

@@ -21,7 +21,6 @@ from distributed import get_worker
 from graphmill import storage
 from graphmill.cluster import num_cores
 from graphmill.config import Config
-from graphmill.config.sections.train import TrainConfig
 from graphmill.display import progress
 from graphmill.formats.pbg_checkpoint import Iteration
 from graphmill.gpu.device import device_of
@@ -60,7 +59,7 @@ def work(
     runtime.keep_freed_memory()
     actors = get_worker().state.actors
     holder: PartitionHolder = actors[holder_key]
-    channel = WorkerChannel(topic, task, config.section(TrainConfig).num_workers)
+    channel = WorkerChannel(topic, task, config.train.num_workers)
     with runtime.cpu_threads(config.workers or max(1, num_cores() // num_on_host)):
         worker = holder.worker or Worker(config, holder, actors[shards_key], num_on_host)
         holder.worker = None  # gone if this task fails
@@ -80,7 +79,7 @@ class Worker:
     ) -> None:
         self.context = RunContext(config, holder.schedule, device=device_of(config.num_gpus))
         model, adagrad = self.context.load_model()
-        num_workers = config.section(TrainConfig).num_workers
+        num_workers = config.train.num_workers
         self.plan = decide(self.context, num_workers, blocks_of_all=holder.num_blocks)
         self.plan.announce()
         self.blocks: Blocks | None = None
@@ -210,7 +209,7 @@ class Worker:
 
 def _budget_bytes(context: RunContext, num_on_host: int, num_blocks: int) -> int:
     """Memory for resting partitions: as chosen, or what the worker's memory leaves."""
-    chosen = context.config.section(TrainConfig).exchange_bytes
+    chosen = context.config.train.exchange_bytes
     if chosen is not None:
         return chosen
     limit_bytes = get_worker().memory_manager.memory_limit or memory.host_free_bytes() // num_on_host

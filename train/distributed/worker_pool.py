@@ -11,7 +11,6 @@ from distributed import Client, Future, Queue
 
 from graphmill import cluster
 from graphmill.config import Config
-from graphmill.config.sections.train import TrainConfig
 from graphmill.errors import ClusterError
 from graphmill.machine import shortage
 from graphmill.vocab import Bucket
@@ -110,7 +109,7 @@ class WorkerPool:
         self.topic = f"graphmill-train-{uuid.uuid4().hex[:12]}"
         self._client, self._config = client, config
         self._of_holder = schedule, num_blocks
-        settings = config.section(TrainConfig)
+        settings = config.train
         self._num_workers = settings.num_workers
         in_rounds = settings.bucket_assignment == "tournament"
         self.shards = ShardPlacement(client, self._num_workers, in_rounds=in_rounds)

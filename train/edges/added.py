@@ -13,7 +13,6 @@ from functools import partial
 import numpy as np
 
 from graphmill.config import Config, PbgConfig
-from graphmill.config.sections.train import TrainConfig
 from graphmill.formats.edge_buckets.origins import added_rows, has_added
 from graphmill.vocab import Bucket
 from train.edges.partitions import all_buckets
@@ -32,7 +31,7 @@ def why_whole(config: PbgConfig) -> str | None:
     Raises:
         FormatError: origins.json of a folder of edges is damaged.
     """
-    if not isinstance(config, Config) or config.section(TrainConfig).replay is None:
+    if not isinstance(config, Config) or config.train.replay is None:
         return None
     if config.init_path is None:
         return "there is no init_path to start from"
@@ -47,7 +46,7 @@ def trained_share(config: Config, path: str, num_edges: int) -> float:
     with ThreadPoolExecutor(_NUM_READING) as pool:
         counts = pool.map(partial(_num_added, path), all_buckets(config))
         num_added = sum(counts)
-    replay = config.section(TrainConfig).replay or 0.0
+    replay = config.train.replay or 0.0
     return min(1.0, num_added * (1 + replay) / max(num_edges, 1))
 
 

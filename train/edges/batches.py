@@ -20,7 +20,6 @@ import torch
 from torch import Tensor
 
 from graphmill.config import Config, PbgConfig
-from graphmill.config.sections.train import TrainConfig
 from graphmill.errors import FormatError
 from graphmill.formats import edge_buckets
 from graphmill.formats.edge_buckets import Edges, NewArray
@@ -260,7 +259,7 @@ def cut_for_training(
     `num_rows` lists, for each of config.relations, the rows of its table, and how many of them are outside.
     `known` are edges that are not trained, and whose ends are no wrong answers to queries of the others.
     """
-    power = config.section(TrainConfig).negative_power
+    power = config.train.negative_power
     if power and config.num_uniform_negs:
         edges = replace(edges, popularity=_popularity(config, edges, num_rows, power))
     grouped = config.loss_fn == "softmax" and not regularizers.is_plug_in(config)

@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 
 from graphmill.config import Config
-from graphmill.config.sections.train import TrainConfig
 from graphmill.vocab import Side
 from train.edges.negative_sampling import sides_with_negatives
 from train.edges.one_vs_all import QueryBatch
@@ -30,7 +29,7 @@ def all_take_samples(config: Config, num_rows: Mapping[Side, Sequence[tuple[int,
 
     A few queries may be compared with all rows nevertheless (train/edges/exact_queries.py).
     """
-    num = config.section(TrainConfig).candidates
+    num = config.train.candidates
     asked = [number for number, relation in enumerate(config.relations) if relation.all_negs]
     sizes = (num_rows[side][number][0] for side in sides_with_negatives(config) for number in asked)
     return num is not None and all(has_sample(num, size) for size in sizes)
@@ -65,7 +64,7 @@ class CandidateSampler:
 
     def __init__(self, config: Config) -> None:
         self.config = config
-        self.num = config.section(TrainConfig).candidates
+        self.num = config.train.candidates
         self._odds: dict[tuple[Side, str], _Odds] = {}
 
     def begin_bucket(self) -> None:

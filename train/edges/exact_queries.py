@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 
 from graphmill.config import Config
-from graphmill.config.sections.train import TrainConfig
 from graphmill.vocab import Side
 from train.edges.candidates import has_sample
 from train.edges.one_vs_all import QueryGroup, QueryPart
@@ -30,7 +29,7 @@ def by_sample(
     config: Config, groups: Sequence[QueryGroup], num_rows: Mapping[Side, Sequence[tuple[int, int]]]
 ) -> Iterator[QueryPart]:
     """Yield the queries of each group of one relation that take a sample, and then those that are exact."""
-    num = config.section(TrainConfig).candidates
+    num = config.train.candidates
     rows = [0 if num is None else _rows_to_compare(config, group, num, num_rows) for group in groups]
     for group, is_exact_Q in zip(groups, exact(groups, rows, num or 0), strict=True):
         for takes_sample, chosen_Q in ((True, ~is_exact_Q), (False, is_exact_Q)):

@@ -18,7 +18,6 @@ import torch
 from torch import Tensor
 
 from graphmill.config import Config, PbgConfig
-from graphmill.config.sections.train import TrainConfig
 from graphmill.errors import ConfigError
 from graphmill.model.abstract import AbstractNegativeSampler, ChunkedEdges
 from graphmill.model.plug_ins import made
@@ -91,7 +90,7 @@ class Sampling:
     @classmethod
     def of_training(cls, config: Config) -> "Sampling":
         """The numbers of training."""
-        settings = config.section(TrainConfig)
+        settings = config.train
         sampler = None
         if settings.negative_sampler is not None:
             sampler = made(NEGATIVE_SAMPLERS, settings.negative_sampler, config.num_uniform_negs)

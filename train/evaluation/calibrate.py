@@ -17,7 +17,6 @@ import numpy as np
 import numpy.typing as npt
 
 from graphmill.config import Config
-from graphmill.config.sections.evaluate import EvaluateConfig
 from graphmill.formats import pbg_checkpoint
 from graphmill.formats.calibration import Calibration
 from graphmill.model.best import Best
@@ -54,7 +53,7 @@ class Found(NamedTuple):
 
 def calibrate(config: Config, execution: Execution) -> tuple[Calibration, dict[str, Any]] | None:
     """Fit probabilities, and measure them on the ranked split; None where no edges are there to fit on."""
-    settings = config.section(EvaluateConfig)
+    settings = config.evaluate
     path, ranked = calibration_path(config), config.split_path(settings.split).rstrip("/")
     if path is None or not schedule.has_edges(config, path):
         return None

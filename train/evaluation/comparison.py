@@ -33,7 +33,6 @@ from torch import Tensor
 from torch.nn import functional
 
 from graphmill.config import Config
-from graphmill.config.sections.evaluate import EvaluateConfig
 from graphmill.machine.variants import has_bfloat16_products
 from graphmill.model.registry import COMPARATORS
 from graphmill.vocab import Side
@@ -58,7 +57,7 @@ def is_product(config: Config) -> bool:
 
 def dtypes(config: Config, device: torch.device) -> tuple[torch.dtype, ...]:
     """The precisions of the products, each for the pairs that the one before leaves in doubt."""
-    precision = config.section(EvaluateConfig).precision
+    precision = config.evaluate.precision
     if precision == "auto":
         precision = "bfloat16" if device.type == "cpu" and has_bfloat16_products() else "float32"
     return (torch.bfloat16, torch.float32) if precision == "bfloat16" else (torch.float32,)

@@ -20,7 +20,6 @@ from distributed import get_worker
 
 from graphmill import storage
 from graphmill.config import Config
-from graphmill.config.sections.evaluate import EvaluateConfig
 from graphmill.errors import FormatError
 from graphmill.model import comparators
 from graphmill.run.settled import num_edges
@@ -69,7 +68,7 @@ def evaluate(
         FormatError: a file is damaged, or two files do not fit each other.
     """
     started = time.monotonic()
-    settings, execution = config.section(EvaluateConfig), execution or Execution()
+    settings, execution = config.evaluate, execution or Execution()
     check_same_model(config)
     (graph,) = execution.run(tasks.look, [(config, settings.checkpoint_version)], "evaluate: graph")
     path = config.split_path(settings.split)
@@ -126,7 +125,7 @@ def trained_paths(config: Config) -> list[str]:
 
 def blocks(config: Config, graph: Graph) -> tuple[Slots, int]:
     """The slots of all entities, and the height of a block of queries."""
-    settings = config.section(EvaluateConfig)
+    settings = config.evaluate
     is_dot = comparators.is_dot(config.comparator, config.bias)
     fused = config.num_gpus > 0 and is_dot
     block_bytes = settings.block_bytes or default_block_bytes(config, fused=fused)
@@ -196,7 +195,7 @@ def _parts(config: Config, edges: Triples, graph: Graph) -> Iterator[tuple[int, 
     dimension = max(config.entity_dimension(entity_type) for entity_type in config.entities)
     num_partitions = max(map(len, graph.num_rows.values()))
     edge_bytes = max(2 * 4 * dimension, _COUNT_BYTES * num_partitions)
-    step = max(1, config.section(EvaluateConfig).query_bytes // edge_bytes)
+    step = max(1, config.evaluate.query_bytes // edge_bytes)
     for start in range(0, len(edges), step):
         yield start, edges.part(start, start + step)
 

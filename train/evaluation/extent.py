@@ -15,7 +15,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from graphmill.config import Config
-from graphmill.config.sections.evaluate import EvaluateConfig
 from graphmill.display.readable import number
 from graphmill.vocab import Side
 from train.evaluation.queries import Numbers
@@ -42,7 +41,7 @@ class Extent:
 
 def extent_of(config: Config, of_edges: int, num_entities: Mapping[str, int], num_trained: int) -> Extent:
     """Choose how many of a split's edges to rank, where training reads `num_trained` edges in an epoch."""
-    settings = config.section(EvaluateConfig)
+    settings = config.evaluate
     if settings.sample is not None:
         return Extent(min(settings.sample, of_edges), of_edges, f"evaluate.sample is {settings.sample}", True)
     if settings.budget == "unlimited":

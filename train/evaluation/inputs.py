@@ -4,7 +4,6 @@ from typing import Any
 
 from graphmill import storage
 from graphmill.config import Config
-from graphmill.config.sections.evaluate import EvaluateConfig
 from graphmill.errors import ConfigError, NotFoundError
 from graphmill.formats import edge_buckets, pbg_checkpoint
 from graphmill.run import record
@@ -50,7 +49,7 @@ def check_same_model(config: Config) -> None:
 
 def filter_paths(config: Config) -> list[str]:
     """Folders of known edges, which a filtered ranking leaves out."""
-    settings = config.section(EvaluateConfig)
+    settings = config.evaluate
     if not settings.filtered:
         return []
     if settings.filter_paths is not None:
@@ -66,7 +65,7 @@ def known_paths(config: Config) -> list[str]:
 
 def calibration_path(config: Config) -> str | None:
     """Folder of the edges that calibrate probabilities; None where there is none to use."""
-    settings = config.section(EvaluateConfig)
+    settings = config.evaluate
     if settings.calibrate is None:
         return None  # answers are compared with all candidates
     path = config.split_path(settings.calibrate).rstrip("/")

@@ -12,7 +12,6 @@ from distributed import Client
 
 from graphmill import cluster, storage
 from graphmill.config import Config
-from graphmill.config.sections.evaluate import EvaluateConfig
 from graphmill.display.readable import number
 from graphmill.formats import calibration, entity_counts, pbg_checkpoint
 from graphmill.formats.calibration import Calibration
@@ -60,7 +59,7 @@ def run(config: Config, client: Client, claim: Claim = NO_CLAIM) -> dict[str, An
     if found is not None:
         claim.check()
         calibration.write(calibration.uri_beside(config.record_uri(config.checkpoint_path)), found)
-    if (path := config.split_path(config.section(EvaluateConfig).split)) in config.edge_paths:
+    if (path := config.split_path(config.evaluate.split)) in config.edge_paths:
         log.warning(
             f"evaluate: {path} is one of edge_paths: if the checkpoint was trained on these edges, the "
             "metrics do not tell how it does on others; train with the other edge_paths"
@@ -80,7 +79,7 @@ def _work_uri(config: Config) -> str:
 
 def is_small(config: Config) -> bool:
     """Whether an evaluation takes seconds, by the numbers of edges and entities."""
-    settings = config.section(EvaluateConfig)
+    settings = config.evaluate
     num_ranked = num_edges(config.split_path(settings.split))
     num_ranked = min(settings.sample or num_ranked, num_ranked)
     num_entities = max(map(sum, entity_counts.list_counts(config.entity_path).values()), default=0)
@@ -130,7 +129,7 @@ def check(config: Config, coming: Collection[str] = ()) -> str:
         ConfigError: the configuration names a split, or a folder of known edges, that does not exist, or the
             checkpoint belongs to another model.
     """
-    settings = config.section(EvaluateConfig)
+    settings = config.evaluate
     if not settings.enabled:
         return "evaluate.enabled is false"
     if config.checkpoint_path not in coming and pbg_checkpoint.read_version(config.checkpoint_path):
@@ -149,7 +148,7 @@ def check(config: Config, coming: Collection[str] = ()) -> str:
 
 def outlook(config: Config, size: GraphSize | None) -> Outlook:
     """Estimate the number of scores, which rank each edge against all entities on both sides."""
-    settings = config.section(EvaluateConfig)
+    settings = config.evaluate
     of_edges = size.num_edges.get(settings.split) if size and settings.enabled else None
     if size is None or not of_edges or not set(config.entities) <= set(size.num_entities):
         return Outlook({}, size)
@@ -164,7 +163,7 @@ def outlook(config: Config, size: GraphSize | None) -> Outlook:
 
 def input_uris(config: Config) -> list[str]:
     """The checkpoint, the held-out edges, and the edges that are known."""
-    held_out = config.split_path(config.section(EvaluateConfig).split)
+    held_out = config.split_path(config.evaluate.split)
     uris = [config.checkpoint_path, config.entity_path, held_out, *filter_paths(config)]
     if (path := calibration_path(config)) is not None:
         uris += [path, *known_paths(config)]
@@ -173,7 +172,7 @@ def input_uris(config: Config) -> list[str]:
 
 def fingerprint(config: Config) -> dict[str, Any]:
     """The settings and inputs that the metrics depend on."""
-    settings = config.section(EvaluateConfig)
+    settings = config.evaluate
     return {
         "evaluate": settings.result_settings(),
         "model": score_settings(config.pbg()),

@@ -18,7 +18,6 @@ import torch
 from torch import Tensor
 
 from graphmill.config import Config
-from graphmill.config.sections.train import TrainConfig
 from graphmill.vocab import Side
 from train.edges.negative_sampling import in_batch_negatives
 from train.gpu import reference
@@ -91,7 +90,7 @@ class FusedStep:
         dtype: torch.dtype = torch.float32,
     ) -> None:
         """Products take bfloat16 operands with half_precision, else `dtype`, that of the tables."""
-        settings = config.section(TrainConfig)
+        settings = config.train
         self.config, self.model, self.adagrad, self.device = config, model, adagrad, device
         self.dtype = torch.bfloat16 if config.half_precision else dtype
         self.exact = settings.exact_products

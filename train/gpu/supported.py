@@ -5,7 +5,6 @@ from typing import get_args
 import torch
 
 from graphmill.config import Config
-from graphmill.config.sections.train import TrainConfig
 from train.gpu.reference import Loss, Operator
 from train.model import regularizers
 
@@ -20,7 +19,7 @@ def obstacle(config: Config) -> str | None:
             return f"operator {relation.operator!r} of relation {relation.name!r}"
         if relation.all_negs:
             return f"all_negs of relation {relation.name!r}"
-    settings = config.section(TrainConfig)
+    settings = config.train
     two_sided = config.dynamic_relations or settings.reciprocal_relations
     refused = {
         f"comparator {config.comparator!r}": config.comparator != "dot",
@@ -52,7 +51,7 @@ def obstacle_of_device(config: Config, device: torch.device) -> str | None:
     gpu = torch.cuda.get_device_properties(device)
     dimension = max(config.entity_dimension(name) for name in config.entities)
     operands = torch.bfloat16 if config.half_precision else torch.float32
-    exact = config.section(TrainConfig).exact_products
+    exact = config.train.exact_products
     needed = kernels.shared_bytes(dimension, operands, exact=exact)
     available: int = gpu.shared_memory_per_block_optin  # type: ignore[attr-defined]  # not in the stub
     if gpu.major >= 8 and needed <= available:

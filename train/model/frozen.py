@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Self
 
 from graphmill.config import Config
-from graphmill.config.sections.train import TrainConfig
 from graphmill.errors import ConfigError, suggestion
 from graphmill.model.parameters import parse_global_key, parse_operator_key
 from graphmill.vocab import Side
@@ -36,7 +35,7 @@ class Frozen:
         Raises:
             ConfigError: a name is neither a type's nor a relation's, or nothing is left to train.
         """
-        given = config.section(TrainConfig).freeze
+        given = config.train.freeze
         known = [*config.entities, *(relation.name for relation in config.relations)]
         for number, name in enumerate(given):
             if name not in known:

@@ -21,7 +21,6 @@ from torch import Tensor
 
 from graphmill.checkpoints.finite import check_finite
 from graphmill.config import Config
-from graphmill.config.sections.train import TrainConfig
 from graphmill.errors import FormatError
 from graphmill.machine.variants import has_bfloat16_products
 from graphmill.model import comparators, operators
@@ -49,7 +48,7 @@ class Model:
         self.config = config
         self.num_relations = num_relations
         self._cpu_takes_half = config.half_precision and has_bfloat16_products()
-        reciprocal = config.section(TrainConfig).reciprocal_relations
+        reciprocal = config.train.reciprocal_relations
         self.two_sided = config.dynamic_relations or reciprocal  # an operator for each side
         self.parameters: dict[str, Tensor] = {}
         generator = torch.Generator().manual_seed(seed)

@@ -21,7 +21,6 @@ import pyarrow.parquet as pq
 
 from graphmill import cluster, storage
 from graphmill.config import Config, from_mapping
-from graphmill.config.sections.cluster import ClusterConfig
 from graphmill.errors import ConfigError, RawTableError
 from graphmill.formats import edge_buckets, entity_counts
 from graphmill.run import lock
@@ -176,7 +175,7 @@ def _run_etl(settings: Config) -> None:
     etl = job_of("etl")
     with (
         lock.held(whole=etl.written_uris(settings)) as claim,
-        cluster.connect(None, settings.section(ClusterConfig)) as client,
+        cluster.connect(None, settings.cluster) as client,
     ):
         etl.run(settings, client, claim)
 

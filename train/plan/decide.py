@@ -6,7 +6,6 @@ from typing import NamedTuple
 import torch
 
 from graphmill.config import Config
-from graphmill.config.sections.train import TrainConfig
 from graphmill.errors import ConfigError
 from graphmill.model import comparators
 from graphmill.vocab import Side
@@ -52,7 +51,7 @@ def decide(context: RunContext, workers: int = 1, *, blocks_of_all: int = 0) -> 
 
 def _varying(config: Config, workers: int, *, is_gpu: bool) -> Iterator[str]:
     """List the settings by which a result depends on timing, each with the value that repeats."""
-    settings = config.section(TrainConfig)
+    settings = config.train
     if workers > 1 and settings.bucket_assignment == "dynamic":
         yield "train.bucket_assignment: dynamic (tournament repeats, and so does train.num_workers: 1)"
     if is_gpu and not settings.deterministic:
@@ -68,7 +67,7 @@ def can_rank(config: Config, device: torch.device) -> bool:
 
 def engine_of(config: Config, device: torch.device, reasons: list[str]) -> Engine:
     """Choose the engine of the steps; adds to `reasons` the obstacles to a faster engine."""
-    choice = config.section(TrainConfig).engine
+    choice = config.train.engine
     if choice == "plain":
         return "plain"
     if choice == "auto" and device.type != "cuda":
@@ -94,7 +93,7 @@ def engine_of(config: Config, device: torch.device, reasons: list[str]) -> Engin
 
 def _share_batches(config: Config) -> bool:
     """Whether all threads work on one batch: queries without a sample move all rows, which have to agree."""
-    moves_all = has_queries(config) and config.section(TrainConfig).candidates is None
+    moves_all = has_queries(config) and config.train.candidates is None
     return moves_all or any(entity.featurized for entity in config.entities.values())
 
 
@@ -133,7 +132,7 @@ def _rows(
     context: RunContext, workers: int, blocks_of_all: int, reasons: list[str], ignored: list[str]
 ) -> Rows:
     """Choose the place of rows."""
-    settings = context.config.section(TrainConfig)
+    settings = context.config.train
     prefetch = settings.prefetch is not False
     if workers > 1:
         ignored += _ignored_by_workers(context.config, workers, blocks_of_all)
@@ -179,7 +178,7 @@ def blocks_of_workers(context: RunContext, workers: int, worker_bytes: int) -> i
 
     0 where buckets are trained one by one: there are too few partitions, or something needs them.
     """
-    config, settings = context.config, context.config.section(TrainConfig)
+    config, settings = context.config, context.config.train
     least, most = 2 * workers, _least_partitions(config)
     if most < least or _obstacle_of_joining(context):
         return 0
@@ -195,7 +194,7 @@ def blocks_of_workers(context: RunContext, workers: int, worker_bytes: int) -> i
 
 def _ignored_by_workers(config: Config, workers: int, blocks: int) -> list[str]:
     """Tell which settings have no effect where workers hand partitions on to each other."""
-    settings = config.section(TrainConfig)
+    settings = config.train
     exchange = f"{workers} workers hand partitions on to each other"
     ignored = [f"train.resident: always has no effect: {exchange}"] * (settings.resident == "always")
     if settings.all_reduce in ("nccl", "gloo"):
@@ -223,7 +222,7 @@ def rows_in(context: RunContext, worker_bytes: int, reasons: list[str]) -> Rows:
 
     Adds the sizes to `reasons`.
     """
-    settings = context.config.section(TrainConfig)
+    settings = context.config.train
     prefetch, most = settings.prefetch is True, _least_partitions(context.config)
     choices = [
         *(Rows("device", blocks=1, writes_beside=beside) for beside in (True, False)),

@@ -1,7 +1,6 @@
 """Estimates what training takes, without torch."""
 
 from graphmill.config import Config, PbgConfig
-from graphmill.config.sections.train import TrainConfig
 from graphmill.display.readable import duration, number, size
 from graphmill.run.outlook import GraphSize, Outlook, Rows
 from graphmill.vocab import TRAIN_SPLIT, Side
@@ -33,7 +32,7 @@ def bucket_bytes(config: Config, graph: GraphSize) -> float:
     total = 0.0
     for name, count in graph.num_entities.items():
         dimension = PbgConfig.entity_dimension(config, name)
-        states = dimension if config.section(TrainConfig).optimizer == "adagrad" else 1
+        states = dimension if config.train.optimizer == "adagrad" else 1
         partitions = config.entities[name].num_partitions
         total += min(2, partitions) * count / partitions * 4 * (dimension + states)
     return total

@@ -12,7 +12,6 @@ import torch
 
 from graphmill import storage
 from graphmill.config import Config
-from graphmill.config.sections.train import TrainConfig
 from graphmill.errors import DivergenceError
 from graphmill.formats import edge_buckets
 from graphmill.formats.edge_buckets.places import EDGES, REMOVED
@@ -68,7 +67,7 @@ class BatchStep:
     ) -> None:
         self.plain = PlainStep(config, model, adagrad)
         self.grouped = GroupedStep(config, model, adagrad)
-        may_compile = config.section(TrainConfig).engine != "plain" and device == CPU and has_queries(config)
+        may_compile = config.train.engine != "plain" and device == CPU and has_queries(config)
         if may_compile and (found := query_step.library()) is not None:
             self.grouped = CompiledQueryStep(config, model, adagrad, found)
         capture = capture_on(device)
@@ -105,7 +104,7 @@ class BucketTrainer:
 
     def __init__(self, context: RunContext, model: Model, adagrad: Adagrad, plan: Plan) -> None:
         self.config = context.config
-        self.settings = context.config.section(TrainConfig)
+        self.settings = context.config.train
         self.context = context
         self.model = model
         self.step = BatchStep(context.config, model, adagrad, plan.engine, context.device)
@@ -301,7 +300,7 @@ def _read_removed(
     context: RunContext, iteration: Iteration, bucket: Bucket, share: Share, staging: Staging
 ) -> EdgeTensors | None:
     """Read a share of the edges that a bucket has lost; None if it has lost none."""
-    path, is_trained = iteration.edge_path, context.config.section(TrainConfig).removed_weight > 0
+    path, is_trained = iteration.edge_path, context.config.train.removed_weight > 0
     if not is_trained or not storage.exists(edge_buckets.bucket_uri(path, bucket, REMOVED)):
         return None
     rows = share.rows(edge_buckets.count_edges(path, bucket, REMOVED))

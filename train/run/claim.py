@@ -44,7 +44,7 @@ def inputs_of(config: Config) -> list[str]:
     """Return the files and folders that the checkpoint of `config` is trained with."""
     inputs = [config.entity_path, *config.edge_paths, *([config.init_path] if config.init_path else [])]
     inputs += given_vectors.inputs_of(config)
-    if split := config.section(TrainConfig).validate_split:
+    if split := config.train.validate_split:
         inputs.append(config.split_path(split))
     return inputs
 
@@ -129,7 +129,7 @@ def moved_aside(checkpoint_path: str) -> list[str]:
 
 def _settings(config: Config) -> dict[str, Any]:
     """Return the settings that change the result."""
-    return {"settings": config.result_settings(), "train": config.section(TrainConfig).result_settings()}
+    return {"settings": config.result_settings(), "train": config.train.result_settings()}
 
 
 def _former(config: Config) -> Former:
@@ -167,8 +167,8 @@ def _changes(config: Config, former: Former, ours: Mapping[str, Any]) -> tuple[l
     then, ours_now = _what(before, num_edge_paths), _what(now, len(config.edge_paths))
     lasting = [*record.differences(config, then, ours_now, made_s), *longer]
     changes += longer
-    on_change = config.section(TrainConfig).on_change
-    if not former.is_ours and "on_change" not in config.section(TrainConfig).model_fields_set:
+    on_change = config.train.on_change
+    if not former.is_ours and "on_change" not in config.train.model_fields_set:
         on_change = "resume"
     if on_change == "refuse" or (on_change == "resume" and lasting):
         raise ConfigError(_refusal(config.checkpoint_path, on_change, lasting or changes))

@@ -14,7 +14,6 @@ from typing import Any
 
 from graphmill import storage
 from graphmill.config import Config
-from graphmill.config.sections.train import TrainConfig
 from graphmill.errors import ConfigError
 from graphmill.formats import pbg_checkpoint
 from graphmill.model.operators import OPERATORS
@@ -57,7 +56,7 @@ def members_of(config: Config) -> list[Config]:
 
 
 def _member(config: Config, number: int) -> Config:
-    one = config.section(TrainConfig).model_copy(update={"ensemble": 1}).with_given_at(folder_of(config))
+    one = config.train.model_copy(update={"ensemble": 1}).with_given_at(folder_of(config))
     changes: dict[str, Any] = {
         "checkpoint_path": _folder(config.checkpoint_path, number),
         "output": None,  # curves go beside the member's checkpoint

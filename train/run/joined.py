@@ -19,7 +19,6 @@ from torch import Tensor
 
 from graphmill.checkpoints.pbg import PbgCheckpoint
 from graphmill.config import Config, PbgConfig
-from graphmill.config.sections.train import TrainConfig
 from graphmill.formats import pbg_checkpoint
 from graphmill.model.operators import operator_of
 from graphmill.model.parameters import parse_global_key, parse_operator_key
@@ -116,7 +115,7 @@ def _joined_sums(
     config: Config, key: PartitionKey, members: Sequence[PbgCheckpoint], shape: tuple[int, int]
 ) -> Tensor:
     """Adagrad's sums of a partition: [N, J], or row-wise [N]."""
-    optimizer = config.section(TrainConfig).optimizer
+    optimizer = config.train.optimizer
     sums = [
         sums_of_table_state(
             pbg_checkpoint.read_optimizer_state(member.uri, *key, member.version) or {},

@@ -30,7 +30,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from graphmill.config import Config
-from graphmill.config.sections.train import TrainConfig
 from graphmill.display import progress
 from graphmill.formats import pbg_checkpoint
 from graphmill.formats.pbg_checkpoint import Iteration
@@ -111,7 +110,7 @@ class RunMetrics:
         self._wait_s = self._visit_s = 0.0  # of all finished visits
         self._commit_wait_s = 0.0
         self._commit_moved: Counter[str] = Counter()
-        self._curves = Curves(config) if config.section(TrainConfig).tensorboard else None
+        self._curves = Curves(config) if config.train.tensorboard else None
 
     def start_iteration(self, iteration: Iteration) -> None:
         """Begin an iteration."""

@@ -17,8 +17,6 @@ from typing import Any
 
 from graphmill import storage
 from graphmill.config import Config
-from graphmill.config.sections.evaluate import EvaluateConfig
-from graphmill.config.sections.train import TrainConfig
 from graphmill.errors import ConfigError, FormatError
 from graphmill.formats import pbg_checkpoint
 from train.evaluation.inputs import obstacle_to_ranking
@@ -39,7 +37,7 @@ def reopen(config: Config) -> None:
 
 def check_split(config: Config, coming: Collection[str] = ()) -> None:
     """Check that there are edges to validate on; other stages will write the folders `coming`."""
-    split = config.section(TrainConfig).validate_split
+    split = config.train.validate_split
     if split is None or storage.absolute(path := config.split_path(split)) in coming:
         return
     if obstacle := obstacle_to_ranking(config, path):
@@ -57,7 +55,7 @@ class Validation:
             FormatError: validation.json is malformed.
         """
         self._config, self._per_epoch, self._rank = config, per_epoch, rank
-        self.settings = config.section(TrainConfig)
+        self.settings = config.train
         self._uri = storage.join(config.checkpoint_path, FILE)
         self._epochs: list[dict[str, Any]] = []
         self._ended: int | None = None  # num_epochs of the run that has ended
@@ -122,7 +120,7 @@ class Validation:
 
     def _validate(self, epoch: int, version: int) -> None:
         changes = {"split": self.settings.validate_split, "checkpoint_version": version, "filtered": True}
-        section = self._config.section(EvaluateConfig).model_copy(update=changes)
+        section = self._config.evaluate.model_copy(update=changes)
         # the budget is that of the epochs between two validations
         config = self._config.model_copy(update={"num_epochs": self.settings.validate_every})
         metrics = self._rank(config.with_section(section))["metrics"]

@@ -23,7 +23,6 @@ import torch
 from torch import Tensor
 
 from graphmill.config import Config
-from graphmill.config.sections.train import TrainConfig
 from graphmill.formats.edge_buckets.origins import added_rows
 from graphmill.formats.pbg_checkpoint import Iteration
 from graphmill.vocab import Bucket, Side
@@ -62,7 +61,7 @@ class Delta:
         usable_E = ~self._has_new(edges, bucket).cpu()
         others = torch.nonzero(usable_E & ~added_E)[:, 0]
         added_E &= usable_E
-        replay = self.config.section(TrainConfig).replay or 0.0
+        replay = self.config.train.replay or 0.0
         count = min(len(others), math.floor(replay * int(added_E.sum()) + 0.5))
         place = (iteration.epoch_idx, iteration.edge_path_idx, iteration.edge_chunk_idx, *bucket, first)
         generator = seeds.generator(self.config.seed, "replay", *place)
@@ -100,7 +99,7 @@ class Delta:
         kept: list[tuple[Tensor, Tensor, Tensor]] = []
         try:
             for (name, _), table in tables.items():
-                if is_shared(self.config, (name, 0)) and self.config.section(TrainConfig).num_workers > 1:
+                if is_shared(self.config, (name, 0)) and self.config.train.num_workers > 1:
                     continue
                 rows = torch.nonzero(~_touched(config, edges, bucket, tables, table))[:, 0]
                 kept.append((table.sums, rows, table.sums.index_select(0, rows)))

@@ -22,7 +22,6 @@ import torch
 from torch import Tensor
 
 from graphmill.config import Config
-from graphmill.config.sections.train import TrainConfig
 from graphmill.model import comparators, operators
 from graphmill.vocab import Side
 from train.edges.negative_sampling import sides_with_negatives
@@ -67,7 +66,7 @@ class GroupedStep:
         self.model = model
         self.adagrad = adagrad
         self.frozen = Frozen.of(config)
-        self.relation_weight = config.section(TrainConfig).relation_prediction
+        self.relation_weight = config.train.relation_prediction
         self.lr_scale = 1.0
         # Without an operator for each side the edge is one example, and both its queries regularise it.
         self._share = (2 if model.two_sided else 1) / max(1, len(sides_with_negatives(config)))

@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 
 from graphmill.config import Config
-from graphmill.config.sections.train import TrainConfig
 from graphmill.errors import TrainingError
 from graphmill.model import operators
 from graphmill.vocab import Side
@@ -59,7 +58,7 @@ class PlainStep:
         self.frozen = Frozen.of(config)
         # None: N3 in closed form
         self.regularizer = regularizers.regularizer_of(config) if regularizers.is_plug_in(config) else None
-        self.relation_weight = config.section(TrainConfig).relation_prediction
+        self.relation_weight = config.train.relation_prediction
         self.lr_scale = 1.0
 
     def step(self, batch: Batch, blocks: Sequence[Block], tables: Mapping[Side, Table]) -> StepFigures:

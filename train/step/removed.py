@@ -18,7 +18,6 @@ import torch
 from torch import Tensor
 
 from graphmill.config import Config
-from graphmill.config.sections.train import TrainConfig
 from graphmill.model.registry import LOSS_FUNCTIONS
 from graphmill.vocab import Side
 from train.edges.negative_sampling import Batch, Block
@@ -34,7 +33,7 @@ class RemovedStep(PlainStep):
     """Trains on one batch of removed edges after another; nothing where the loss is a plug-in."""
 
     def __init__(self, config: Config, model: Model, adagrad: optimizer.Adagrad) -> None:
-        settings = config.section(TrainConfig)
+        settings = config.train
         self.weight = settings.removed_weight if config.loss_fn in LOSS_FUNCTIONS.built_in else 0.0
         self._scale: dict[Side, float] = {}
         super().__init__(_config_of(config), model, adagrad)
@@ -75,6 +74,4 @@ def _config_of(config: Config) -> Config:
         "num_uniform_negs": NUM_CANDIDATES,
         "regularization_coef": 0.0,
     }
-    return config.model_copy(update=update).with_section(
-        config.section(TrainConfig).model_copy(update=neutral)
-    )
+    return config.model_copy(update=update).with_section(config.train.model_copy(update=neutral))

@@ -18,7 +18,6 @@ from distributed import Client
 
 from graphmill import cluster, storage
 from graphmill.config import Config
-from graphmill.config.sections.train import TrainConfig
 from graphmill.errors import NotFoundError
 from graphmill.formats import entity_counts, pbg_checkpoint
 from graphmill.run import record
@@ -48,7 +47,7 @@ def types_of(config: Config) -> tuple[str, ...]:
     path = config.init_path or ""
     known = pbg_checkpoint.num_partitions(path, pbg_checkpoint.read_version(path))
     used = {relation.entity_type(side) for relation in config.relations for side in Side}
-    given = config.section(TrainConfig).init_embeddings
+    given = config.train.init_embeddings
     return tuple(
         name
         for name, entity in config.entities.items()

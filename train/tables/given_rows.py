@@ -23,7 +23,6 @@ import pyarrow as pa
 
 from graphmill import storage
 from graphmill.config import Config
-from graphmill.config.sections.train import TrainConfig
 from graphmill.errors import FormatError
 from graphmill.formats.parquet import check_schema, iter_columns, open_parquet
 from graphmill.storage import Checksums
@@ -59,7 +58,7 @@ def schema(width: int) -> pa.Schema:
 
 def folder_of(config: Config) -> str:
     """The folder of a run, or of the ensemble that the run belongs to."""
-    return config.section(TrainConfig).given_at or storage.join(config.checkpoint_path, FOLDER)
+    return config.train.given_at or storage.join(config.checkpoint_path, FOLDER)
 
 
 def part_uri(folder: str, entity_type: str, partition: int) -> str:
@@ -90,7 +89,7 @@ class GivenRows:
     @classmethod
     def of_users(cls, config: Config) -> Self:
         """Read the rows that `train.init_embeddings` gives."""
-        paths = config.section(TrainConfig).init_embeddings
+        paths = config.train.init_embeddings
         return cls(folder_of(config), [name for name, path in paths.items() if path])
 
     def of(self, entity_type: str, partition: int) -> Iterator[tuple[Numbers, slice, Floats]]:

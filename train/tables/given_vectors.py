@@ -23,7 +23,6 @@ import pyarrow.compute as pc
 from graphmill import storage
 from graphmill.checkpoints.id_join import MOST_FILES, Files
 from graphmill.config import Config
-from graphmill.config.sections.train import TrainConfig
 from graphmill.errors import ConfigError, FormatError, NotFoundError
 from graphmill.formats import entity_counts, entity_index, pbg_checkpoint
 from graphmill.formats.murmur import HASH_NAME, hash_strings, mix, scale
@@ -118,7 +117,7 @@ def told(config: Config) -> list[str]:
 
 
 def _paths(config: Config) -> dict[str, str]:
-    given = config.section(TrainConfig).init_embeddings
+    given = config.train.init_embeddings
     return {name: path for name, path in sorted(given.items()) if path}
 
 

@@ -7,7 +7,6 @@ any format, and a legacy outdir as `checkpoint_path`. graphmill/checkpoints/impo
 from graphmill import storage
 from graphmill.checkpoints import import_legacy
 from graphmill.config import Config
-from graphmill.config.sections.train import TrainConfig
 
 
 def import_legacy_inputs(config: Config) -> Config:
@@ -17,7 +16,7 @@ def import_legacy_inputs(config: Config) -> Config:
         FormatError: a source is damaged, or its index base is unclear (see train.index_base).
     """
     target = config.checkpoint_path.rstrip("/") + ".adopted"
-    index_base = config.section(TrainConfig).index_base
+    index_base = config.train.index_base
     import_legacy.import_outdir(config.checkpoint_path, index_base)
     changed: dict[str, object] = {}
     entity_path = config.entity_path

@@ -11,7 +11,6 @@ import psutil  # type: ignore[import-untyped]
 from distributed import get_worker, system
 
 from graphmill.config import Config
-from graphmill.config.sections.train import TrainConfig
 from graphmill.vocab import Side
 from train.edges.exact_queries import MOST_ELEMENTS
 from train.edges.negative_sampling import Sampling, in_batch_negatives
@@ -35,7 +34,7 @@ def partition_bytes(context: RunContext, key: PartitionKey) -> int:
     """Rows and sums of a partition; in a delta also the sums of rows that stay, and which rows these are."""
     name, partition = key
     dimension = context.config.entity_dimension(name)
-    states = dimension if context.config.section(TrainConfig).optimizer == "adagrad" else 1
+    states = dimension if context.config.train.optimizer == "adagrad" else 1
     still = 4 * states + _STILL_ROW_BYTES if context.delta is not None else 0
     return context.num_rows[name][partition] * (4 * (dimension + states) + still)
 
@@ -70,7 +69,7 @@ def queries_bytes(context: RunContext) -> int:
     }
     if not names:
         return 0
-    is_sample = config.section(TrainConfig).candidates is not None
+    is_sample = config.train.candidates is not None
     elements = 0
     for name in names:
         rows, dimension = sum(context.num_rows[name]), config.entity_dimension(name)

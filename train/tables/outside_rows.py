@@ -23,7 +23,6 @@ import torch
 from torch import Tensor
 
 from graphmill.config import Config
-from graphmill.config.sections.train import TrainConfig
 from train.edges import seeds
 from train.edges.partitions import PartitionKey
 from train.step.table import Table
@@ -34,7 +33,7 @@ _MOST_ALONE = 5
 
 def outside_share(config: Config, num_blocks: int) -> float:
     """Outside rows of a visit, as a share of its own rows."""
-    return config.section(TrainConfig).outside_rows if num_blocks > _MOST_ALONE else 0.0
+    return config.train.outside_rows if num_blocks > _MOST_ALONE else 0.0
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from graphmill.checkpoints.finite import check_finite, first_not_finite
-from graphmill.config.sections.train import TrainConfig
 from graphmill.errors import DivergenceError, FormatError
 from graphmill.formats import pbg_checkpoint
 from graphmill.formats.pbg_checkpoint import Iteration
@@ -36,7 +35,7 @@ class PartitionFiles:
 
     def __init__(self, context: RunContext) -> None:
         self.context, self.config = context, context.config
-        self.optimizer = self.config.section(TrainConfig).optimizer
+        self.optimizer = self.config.train.optimizer
         self.frozen = Frozen.of(context.config).types
         self.given = GivenRows.of_users(context.config)
         self.folded = GivenRows(folder_of(context.config), context.delta.first_new if context.delta else ())

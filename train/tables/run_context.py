@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from graphmill.config import Config
-from graphmill.config.sections.train import TrainConfig
 from graphmill.errors import NotFoundError
 from graphmill.formats import entity_counts, pbg_checkpoint
 from graphmill.formats.pbg_checkpoint import Iteration
@@ -165,7 +164,7 @@ class RunContext:
         model = Model(
             config,
             self.num_dynamic,
-            relation_init=config.section(TrainConfig).relation_init,
+            relation_init=config.train.relation_init,
             seed=seeds.derived(config.seed, "relations"),
         )
         lr = config.lr if config.relation_lr is None else config.relation_lr

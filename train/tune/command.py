@@ -13,7 +13,6 @@ from graphmill.cli.options import run_options
 from graphmill.cli.session import session
 from graphmill.config import Config
 from graphmill.config.reading import place, resolved
-from graphmill.config.sections.train import TrainConfig
 from graphmill.config.yaml_edit import edited
 from graphmill.display import terminal
 from graphmill.errors import ConfigError
@@ -106,7 +105,7 @@ def _own(settings: Config) -> tuple[Config, str]:
 def _early_stopping(graph: Config) -> dict[str, Any]:
     """Keys that end a run with its best epoch, where the graph has validation edges and none are named."""
     has_none = bool(obstacle_to_ranking(graph, graph.split_path(VALID_SPLIT)))
-    if has_none or graph.section(TrainConfig).validate_split is not None:
+    if has_none or graph.train.validate_split is not None:
         return {}
     return {
         "train.validate_split": VALID_SPLIT,

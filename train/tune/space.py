@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from graphmill.config import Config
-from graphmill.config.sections.train import TrainConfig
 from graphmill.model import comparators
 from train.edges.seeds import derived
 
@@ -105,7 +104,7 @@ def _changes(config: Config, keys: Keys) -> dict[str, Any]:
     wanted["dimension"] = max(2, int(config.dimension * wanted["dimension"]) // 2 * 2)
     all_negs = wanted.pop("all_negs")
     wanted |= {f"relations.{number}.all_negs": all_negs for number in range(len(config.relations))}
-    now = config.model_dump(mode="json") | {"train": config.section(TrainConfig).model_dump(mode="json")}
+    now = config.model_dump(mode="json") | {"train": config.train.model_dump(mode="json")}
     return {path: value for path, value in wanted.items() if _at(now, path) != value}
 
 

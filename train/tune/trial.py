@@ -7,7 +7,6 @@ from typing import Any
 
 from graphmill import storage
 from graphmill.config import Config, apply_override, from_mapping
-from graphmill.config.sections.train import TrainConfig
 from graphmill.errors import TrainingError
 from graphmill.vocab import TRAIN_SPLIT
 from train import job
@@ -37,7 +36,7 @@ def trial_config(config: Config, graph: str, folder: str, workers: int) -> Confi
     for entity in content["entities"].values():
         entity["num_partitions"] = 1
     edges = storage.join(graph, "edges")
-    train = config.section(TrainConfig).model_dump(mode="json", exclude_unset=True, exclude=set(_LEFT_OUT))
+    train = config.train.model_dump(mode="json", exclude_unset=True, exclude=set(_LEFT_OUT))
     return from_mapping(
         content
         | {

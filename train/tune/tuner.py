@@ -22,7 +22,6 @@ from distributed import Client
 from graphmill import cluster, storage
 from graphmill.cluster.workers import described_workers
 from graphmill.config import Config
-from graphmill.config.sections.train import TrainConfig
 from graphmill.errors import ConfigError, FormatError
 from graphmill.formats import entity_counts
 from graphmill.run.lock import Claim
@@ -62,7 +61,7 @@ class Tuner:
         self._slots = 1 if config.num_gpus else max(1, len(hosts))
         sharers = 1 if config.num_gpus else max(map(hosts.count, hosts), default=1)
         self._threads = max(1, (config.workers or cluster.num_cores()) // sharers)
-        self._split = config.section(TrainConfig).validate_split or VALID_SPLIT
+        self._split = config.train.validate_split or VALID_SPLIT
         self._sample = Sample({}, 0, 0, False)
         self._trials: list[Trial] = []
         self._made_from: dict[str, Any] = {}
@@ -160,7 +159,7 @@ class Tuner:
         inputs = [config.entity_path, *config.edge_paths, *([path] if storage.is_dir(path) else [])]
         return {
             "settings": config.result_settings(),
-            "train": config.section(TrainConfig).result_settings(),
+            "train": config.train.result_settings(),
             "num_epochs": config.num_epochs,
             "minutes": self._minutes,
             "inputs": describe_inputs(inputs),

@@ -201,7 +201,7 @@ def test_overrides_reach_everywhere(tmp_path: Path) -> None:
     )
     assert settings.relations[0].operator == "translation"
     assert settings.lr == 1e-3
-    assert settings.section(TrainConfig).patience == 2
+    assert settings.train.patience == 2
     raw_settings = config.read_raw(str(conf), ["etl.tables.more=[1, 2]"])
     assert raw_settings["etl"] == {"tables": {"more": [1, 2]}}
 
@@ -285,7 +285,7 @@ def test_a_missing_file() -> None:
 
 
 def test_every_section_is_checked_with_its_path_when_it_is_loaded() -> None:
-    assert config.from_mapping(raw(remap={"batch_rows": 4})).section(RemapConfig).batch_rows == 4
+    assert config.from_mapping(raw(remap={"batch_rows": 4})).remap.batch_rows == 4
     with pytest.raises(ConfigError, match=r"remap\.batch_row: unknown key; did you mean 'batch_rows'"):
         config.from_mapping(raw(remap={"batch_row": 4}))
     with pytest.raises(ConfigError, match=r"train: .*valid dictionary.*found 3"):
@@ -296,7 +296,7 @@ def test_every_section_is_checked_with_its_path_when_it_is_loaded() -> None:
 
 def test_a_section_that_is_absent_has_its_defaults() -> None:
     settings = config.from_mapping(raw(etl={}))
-    assert settings.section(TrainConfig) == TrainConfig()
+    assert settings.train == TrainConfig()
     with pytest.raises(ConfigError, match=r"etl\.tables: missing, it has no default"):
         settings.section(EtlConfig)
 
@@ -306,7 +306,7 @@ def test_sections_reach_workers_and_run_json_as_they_were_given() -> None:
     settings = config.from_mapping(raw(**given))
     again = pickle.loads(pickle.dumps(settings))
     assert again == settings
-    assert "num_workers" not in again.section(TrainConfig).model_fields_set
+    assert "num_workers" not in again.train.model_fields_set
     recorded = settings.model_dump(mode="json")
     assert {name: recorded[name] for name in given} == given
     assert config.from_mapping(recorded) == settings

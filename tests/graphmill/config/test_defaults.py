@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from graphmill import config
 from graphmill.config import Config, PbgConfig, defaults
-from graphmill.config.sections.train import TrainConfig
 from graphmill.run.settled import with_sizes
 
 RATED = {"name": "rated", "lhs": "user", "rhs": "movie"}
@@ -30,7 +29,7 @@ def test_yaml_has_our_defaults(tmp_path: Path) -> None:
     settings = loaded(tmp_path)
     assert (settings.comparator, settings.loss_fn, settings.global_emb) == ("dot", "softmax", False)
     assert settings.eval_fraction == 0
-    assert settings.section(TrainConfig).lr_schedule == "linear"
+    assert settings.train.lr_schedule == "linear"
     assert settings.uncut_types == ("user", "movie")
     assert settings.defaults == "graphmill"
 
@@ -39,7 +38,7 @@ def test_what_is_set_stays(tmp_path: Path) -> None:
     given = {"lr": 0.7, "num_epochs": 3, "batchSize": 9, "dimension": 6, "train": {"lr_schedule": "cosine"}}
     settings = loaded(tmp_path, **given, entities={"user": {"numPartitions": 2}, "movie": {}})
     assert (settings.lr, settings.num_epochs, settings.batch_size, settings.dimension) == (0.7, 3, 9, 6)
-    assert settings.section(TrainConfig).lr_schedule == "cosine"
+    assert settings.train.lr_schedule == "cosine"
     assert settings.uncut_types == ("movie",)
     assert not {"lr", "num_epochs", "batch_size", "dimension", "train.lr_schedule"} & set(settings.chosen)
 
@@ -90,7 +89,7 @@ def test_queries_are_compared_with_all_entities_or_a_sample(
     tmp_path: Path, changes: dict[str, Any], lr: float, regularization: float
 ) -> None:
     settings = with_sizes(loaded(tmp_path, **changes), {"user": [900], "movie": [100]}, 100_000)
-    train = settings.section(TrainConfig)
+    train = settings.train
     assert all(relation.all_negs for relation in settings.relations)
     assert (train.candidates, train.relation_init, settings.half_precision) == (4000, "small", True)
     assert (settings.lr, settings.regularization_coef) == (lr, regularization)
@@ -139,7 +138,7 @@ def test_large_graphs_draw_negatives(tmp_path: Path) -> None:
     small, large = (with_sizes(settings, {"user": [9], "movie": [9]}, 2**24 + more) for more in (0, 1))
     assert small.relations[0].all_negs
     assert not large.relations[0].all_negs
-    assert large.section(TrainConfig).candidates is None
+    assert large.train.candidates is None
     assert (large.lr, large.regularization_coef, large.num_uniform_negs) == (0.1, 0.03, 1000)
 
 
@@ -147,14 +146,14 @@ def test_all_negs_that_are_set_are_all(tmp_path: Path) -> None:
     settings = loaded(tmp_path, relations=[each | {"all_negs": True} for each in SEVERAL], lr=0.3)
     for found in (settings, with_sizes(settings, {"user": [9], "movie": [9]}, 2**25)):
         assert found.relations[0].all_negs
-        assert found.section(TrainConfig).candidates is None
+        assert found.train.candidates is None
         assert (found.lr, found.regularization_coef) == (0.3, 0.05)
 
 
 def test_a_part_of_the_recipe_may_be_set(tmp_path: Path) -> None:
     settings = loaded(tmp_path, train={"candidates": 99}, regularization_coef=0.7)
     for found in (settings, with_sizes(settings, {"user": [9], "movie": [9]}, 1000)):
-        assert found.section(TrainConfig).candidates == 99
+        assert found.train.candidates == 99
         assert (found.lr, found.regularization_coef) == (0.05, 0.7)
 
 
@@ -207,7 +206,7 @@ def test_a_configuration_written_with_its_choice_is_complete(tmp_path: Path) -> 
     assert decided.entities["user"].num_partitions == 2
     again = config.from_mapping(decided.model_dump(mode="json"))
     assert again.pbg() == decided.pbg()
-    assert again.section(TrainConfig) == decided.section(TrainConfig)
+    assert again.train == decided.train
 
 
 @given(num_edges=st.integers(0, 10**11), more=st.floats(1, 1.3), all_negs=st.booleans())

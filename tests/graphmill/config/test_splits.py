@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 
 from graphmill import config
-from graphmill.config.sections.evaluate import EvaluateConfig
 from graphmill.config.splits import folder_of, names_of
 
 FB15K = [f"/d/FB15k/freebase_mtr100_mte100-{split}_partitioned" for split in ("train", "valid", "test")]
@@ -74,5 +73,5 @@ def test_a_configuration_of_pbg_evaluates_held_out_edges_or_its_last_edge_path(
     }
     (tmp_path / "config.py").write_text(f"def get_torchbiggraph_config():\n    return {raw!r}\n")
     found = config.load("config.py", overrides)
-    chosen = found.section(EvaluateConfig).split
+    chosen = found.evaluate.split
     assert (chosen, found.split_path(chosen)) == (split, str(tmp_path / folder))

@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 
 from graphmill import storage
 from graphmill.config.sections.etl import EtlConfig, TableConfig
-from graphmill.config.sections.schedule import ScheduleConfig
 from graphmill.errors import ConfigError, LockedError
 from graphmill.run import dates, lock
 from tests import REPOSITORY
@@ -151,9 +150,9 @@ def test_a_rerun_goes_on_from_where_the_first_run_did(root: str, tmp_path: Path)
     finish(f"{root}/2026-11-17")
     finish(f"{root}/2026-11-20", "2026-11-17", done=False)
     finish(f"{root}/2026-11-18", "2026-11-17")  # a date that was caught up on meanwhile
-    assert dates.load(path, (), DAY).section(ScheduleConfig).previous_date == "2026-11-17"
+    assert dates.load(path, (), DAY).schedule.previous_date == "2026-11-17"
     storage.delete(f"{root}/2026-11-17")
-    assert dates.load(path, (), DAY).section(ScheduleConfig).previous_date == "2026-11-18"
+    assert dates.load(path, (), DAY).schedule.previous_date == "2026-11-18"
 
 
 def test_a_finished_date_whose_predecessor_is_gone_stays_as_it_is(root: str, tmp_path: Path) -> None:
@@ -215,7 +214,7 @@ def chain(tmp_path: Path, root: str) -> str:
 
 
 def previous(path: str) -> Any:
-    return dates.load(path, (), DAY).section(ScheduleConfig).previous_date
+    return dates.load(path, (), DAY).schedule.previous_date
 
 
 @pytest.mark.slow

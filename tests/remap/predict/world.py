@@ -14,7 +14,6 @@ import torch
 from graphmill import config as configuration
 from graphmill import storage
 from graphmill.config import Config
-from graphmill.config.sections.remap import RemapConfig
 from graphmill.formats import edge_buckets, entity_counts, entity_index, pbg_checkpoint
 from graphmill.formats.edge_buckets import Edges
 from graphmill.formats.entity_index import Manifest
@@ -224,7 +223,7 @@ def _write_edges(world: World, split: str, rng: np.random.Generator, *, loops: b
 
 
 def tables_of(config: Config) -> tuple[Any, dict[str, EntityTable]]:
-    inputs = find_inputs(config, config.section(RemapConfig))
+    inputs = find_inputs(config, config.remap)
     return inputs, {
         name: EntityTable(
             inputs,

@@ -324,7 +324,7 @@ def _small(root: Path) -> World:
 
 
 def _with(world: World, **section: Any) -> Config:
-    given = world.config.section(EvaluateConfig).model_dump(exclude_unset=True)
+    given = world.config.evaluate.model_dump(exclude_unset=True)
     return world.config.with_section(EvaluateConfig(**given | section))
 
 

@@ -10,7 +10,6 @@ import torch
 
 from graphmill.cluster.connecting import connect
 from graphmill.config.sections.cluster import ClusterConfig
-from graphmill.config.sections.train import TrainConfig
 from graphmill.errors import ConfigError
 from graphmill.formats import pbg_checkpoint
 from graphmill.gpu.device import device_of
@@ -342,7 +341,7 @@ def test_a_gpu_too_small_for_the_kernels_takes_plain_steps(
 )
 def test_several_gpus_are_several_workers(tmp_path, num_gpus, train, wanted):
     config = job.one_worker_per_gpu(make_config(tmp_path, num_gpus=num_gpus, train=train))
-    assert config.section(TrainConfig).num_workers == wanted
+    assert config.train.num_workers == wanted
 
 
 @pytest.mark.skipif(find_spec("dask_cuda") is not None, reason="dask-cuda is there")

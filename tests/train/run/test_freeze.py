@@ -219,10 +219,8 @@ def test_a_type_from_nowhere_is_told_of(tmp_path, rng, client, caplog):
 
 
 def test_an_unused_key_leaves_older_checkpoints_as_they_are(tmp_path):
-    assert "freeze" not in configured(tmp_path, "plain").section(TrainConfig).result_settings()
-    assert configured(tmp_path, "plain", ["item"]).section(TrainConfig).result_settings()["freeze"] == [
-        "item"
-    ]
+    assert "freeze" not in configured(tmp_path, "plain").train.result_settings()
+    assert configured(tmp_path, "plain", ["item"]).train.result_settings()["freeze"] == ["item"]
 
 
 def test_the_compiled_step_is_there():

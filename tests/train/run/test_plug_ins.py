@@ -292,7 +292,7 @@ def test_an_edited_file_takes_the_place_of_the_former(tmp_path):
         with torch.no_grad():
             module.shift.zero_()
             assert module(torch.ones(8)).tolist() == [factor] * 8
-        found = settings.section(TrainConfig).result_settings()["plugins"]
+        found = settings.train.result_settings()["plugins"]
         assert found == settings.plugins.checksums()
         assert list(found) == ["edited.py"]
 

@@ -17,7 +17,6 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from graphmill import config as configuration
-from graphmill.config.sections.train import TrainConfig
 from graphmill.errors import ConfigError, FormatError, NotFoundError
 from graphmill.formats import pbg_checkpoint, remapped
 from graphmill.run import dates
@@ -495,7 +494,7 @@ class TestConfiguration:
     def test_relative_paths_start_at_the_current_folder(self, tmp_path, monkeypatch):
         monkeypatch.chdir(tmp_path)
         config = configured(tmp_path, "vectors/*.parquet")
-        found = config.section(TrainConfig).init_embeddings
+        found = config.train.init_embeddings
         assert found == {"node": str(tmp_path / "vectors/*.parquet")}
 
     def test_the_first_date_has_no_vectors_of_a_date_before(self, tmp_path):
@@ -506,7 +505,7 @@ class TestConfiguration:
             f"train: {{init_embeddings: {{node: '{tmp_path}/{{previous_date}}/embeddings/node'}}}}\n"
         )
         config = dates.load(str(conf), (), dates.date(2026, 11, 20))
-        assert config.section(TrainConfig).init_embeddings == {"node": None}
+        assert config.train.init_embeddings == {"node": None}
         job.check(config)
         assert given_vectors.inputs_of(config) == []
 
