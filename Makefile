@@ -58,6 +58,7 @@ docs: $(INSTALLED) ## build the documentation into build/site; broken links and 
 reference: $(INSTALLED) ## write the pages that are made from code and figures, and the schema of a configuration
 	$(BIN)/graphmill schema > conf/graphmill.schema.json
 	$(BIN)/graphmill schema --format markdown > docs/reference/configuration.md
+	$(BIN)/python docs/commands_page.py > tests/graphmill/cli/help.txt
 	$(BIN)/python -m bench.page docs/benchmarks/figures.json > docs/benchmarks/figures.md
 	$(BIN)/python -m bench.page docs/benchmarks/large.json > docs/benchmarks/large.md
 

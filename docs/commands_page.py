@@ -1,6 +1,9 @@
-"""A hook of mkdocs: the page of commands shows the help texts of the commands themselves."""
+"""A hook of mkdocs: the page of commands shows the help texts of the commands themselves.
 
-from collections.abc import Iterator
+`python docs/commands_page.py` prints them, and those of the stages' own doors.
+"""
+
+from collections.abc import Iterator, Mapping
 from importlib import import_module
 from typing import Any
 
@@ -8,6 +11,7 @@ import click
 
 PAGE = "reference/commands.md"
 COMMANDS = {"graphmill": "graphmill.cli.main", "dask-submit": "graphmill.cli.submit"}
+DOORS = {f"python -m {stage}": f"{stage}.__main__" for stage in ("etl", "train", "remap")}
 WIDTH = 80
 
 
@@ -18,9 +22,9 @@ def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
     return "\n".join([markdown, *help_texts()])
 
 
-def help_texts() -> Iterator[str]:
+def help_texts(commands: Mapping[str, str] = COMMANDS) -> Iterator[str]:
     """Yield a section for every command."""
-    for name, module in COMMANDS.items():
+    for name, module in commands.items():
         yield from _sections(import_module(module).command, name, None)
 
 
@@ -33,3 +37,7 @@ def _sections(command: click.Command, name: str, parent: click.Context | None) -
             inner = command.get_command(context, each)
             if inner and not inner.hidden:
                 yield from _sections(inner, each, context)
+
+
+if __name__ == "__main__":
+    click.echo("\n".join(help_texts(COMMANDS | DOORS)))
