@@ -20,6 +20,8 @@ from graphmill import cluster, storage
 from graphmill.config import Config
 from graphmill.errors import ConfigError
 from graphmill.formats import pbg_checkpoint
+from graphmill.model import comparators
+from graphmill.model.built_in import LOSSES, OPERATORS
 from graphmill.run.lock import NO_CLAIM, Claim
 from graphmill.run.outlook import GraphSize, Outlook
 from graphmill.run.output_checks import check_folder
@@ -46,7 +48,6 @@ _CHECKPOINT_FILES = (
 # Other files that may be there before the first version; without `output` the run's record is one.
 _OTHER_FILES = r"config\.json|training_stats\.json|tensorboard|run\.json|report\.html|tune"
 
-LINEAR_OPERATORS = ("diagonal", "complex_diagonal")  # scores are linear in their parameters
 LOSS_NOISE = 0.05
 
 log = logging.getLogger("graphmill")
@@ -79,7 +80,7 @@ def check(config: Config, coming: Collection[str] = ()) -> str:
 
 def _check_negatives(config: Config) -> None:
     has_negatives = config.num_batch_negs or config.num_uniform_negs
-    needs_them = config.loss_fn in ("ranking", "softmax")  # logistic learns from edges alone, too
+    needs_them = config.loss_fn in LOSSES and LOSSES[config.loss_fn].needs_negatives
     if not needs_them or has_negatives or any(each.all_negs for each in config.relations):
         return
     raise ConfigError(
@@ -100,7 +101,9 @@ def _check_candidates(config: Config) -> None:
     is_needed = {
         "a relation with all_negs": not any(each.all_negs for each in config.relations),
         f"loss_fn softmax (found {config.loss_fn!r})": config.loss_fn != "softmax",
-        f"comparator dot or cos (found {config.comparator!r})": config.comparator not in ("dot", "cos"),
+        f"comparator dot or cos (found {config.comparator!r})": not comparators.is_dot(
+            config.comparator, bias=False
+        ),
         "bias: false": config.bias,
     }
     if needed := [setting for setting, is_missing in is_needed.items() if is_missing]:
@@ -111,9 +114,10 @@ def _check_relation_prediction(config: Config) -> None:
     if not config.train.relation_prediction:
         return
     operator = config.relations[0].operator
+    products = [name for name, each in OPERATORS.items() if each.is_product]
     is_needed = {
         "dynamic_relations": not config.dynamic_relations,
-        f"operator diagonal or complex_diagonal (found {operator!r})": operator not in LINEAR_OPERATORS,
+        f"operator {' or '.join(products)} (found {operator!r})": operator not in products,
         f"comparator dot (found {config.comparator!r})": config.comparator != "dot",
         "bias: false": config.bias,
     }

@@ -72,12 +72,12 @@ def decoder_of(
         return Decoder(name, edge_types, None)
     import torch
 
-    (parameter,) = operators.parameter_names(operator, dynamic=False)
-    keys = [operator_key(numbers[each], Side.RHS, parameter) for each in edge_types]
+    (known,) = operators.OPERATORS[operator].parameters
+    keys = [operator_key(numbers[each], Side.RHS, known.name) for each in edge_types]
     sample = next((parameters[key] for key in keys if key in parameters), None)
     if sample is None:
         raise NoDecoderError(f"the checkpoint lacks {keys[0]}")
-    identity = torch.ones_like(sample) if operator == "diagonal" else torch.zeros_like(sample)
+    identity = torch.full_like(sample, known.identity)
     rows = torch.stack([parameters.get(key, identity) for key in keys])
     return Decoder(name, edge_types, _as_weight(name, rows, GAMMA))
 

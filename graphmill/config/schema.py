@@ -231,10 +231,9 @@ class PbgConfig(Section):
             registry.check_kind(relation.operator, self.dynamic_relations)
         except ValueError as error:
             raise ValueError(f"{where}.operator: {error}") from error
-        if operator_of(relation.operator).is_complex and rhs_dim % 2:
-            raise ValueError(
-                f"{where}.operator: {relation.operator} needs an even dimension, found {rhs_dim}"
-            )
+        if rhs_dim % (parts := operator_of(relation.operator).parts):
+            kind = "an even dimension" if parts == 2 else f"a dimension that {parts} divides"
+            raise ValueError(f"{where}.operator: {relation.operator} needs {kind}, found {rhs_dim}")
         if relation.all_negs and any(self.entities[relation.entity_type(side)].featurized for side in Side):
             raise ValueError(f"{where}.all_negs: a featurized type has no list of all its entities")
 

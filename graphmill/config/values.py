@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
-from graphmill.model import registry
+from graphmill.model import built_in, registry
 
 _MAX_NAME_BYTES = 200
 
@@ -37,13 +37,15 @@ Strings = Annotated[tuple[str, ...], Field(strict=False)]
 
 # Names: built-in ones, or those of plug-ins, which docs/how_to/plug_ins.md explains.
 OperatorName = Annotated[
-    Literal["none", "diagonal", "translation", "linear", "affine", "complex_diagonal", "rotation"] | str,
+    Literal[*built_in.OPERATORS] | str,  # type: ignore[valid-type]
     AfterValidator(registry.check_operator),
 ]
 ComparatorName = Annotated[
-    Literal["dot", "cos", "l2", "squared_l2"] | str, AfterValidator(registry.COMPARATORS.check)
+    Literal[*built_in.COMPARATORS] | str,  # type: ignore[valid-type]
+    AfterValidator(registry.COMPARATORS.check),
 ]
 LossName = Annotated[
-    Literal["ranking", "logistic", "softmax"] | str, AfterValidator(registry.LOSS_FUNCTIONS.check)
+    Literal[*built_in.LOSSES] | str,  # type: ignore[valid-type]
+    AfterValidator(registry.LOSS_FUNCTIONS.check),
 ]
 RegularizerName = Annotated[Literal["N3"] | str, AfterValidator(registry.REGULARIZERS.check)]

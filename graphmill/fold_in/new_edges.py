@@ -97,7 +97,7 @@ def relation_of_rows(model: FrozenModel, relation_E: Numbers) -> Relation:
 
 def _is_stacked(relation: Relation) -> bool:
     """Whether one call can score edges of several such relations, each with a row of the parameters."""
-    if relation.operator not in operators.OPERATORS:
+    if not operators.operator_of(relation.operator).takes_rows:
         return False
     own = [each for parameters in relation.transforms.values() for each in parameters]
     return not own or (relation.is_two_sided and all(each.ndim == 1 for each in own))

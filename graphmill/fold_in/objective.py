@@ -23,7 +23,7 @@ from graphmill.fold_in.new_edges import Mentions, NewEdges
 from graphmill.fold_in.options import ignores_regularizer
 from graphmill.fold_in.others import ROWS, OtherQueries, loss_as_others
 from graphmill.model import operators
-from graphmill.model.arrays import halves
+from graphmill.model.arrays import split
 from graphmill.model.losses import n3
 from graphmill.model.registry import LOSS_FUNCTIONS
 
@@ -101,9 +101,9 @@ class Objective:
                 loss, slope = loss_as_others(self._model, each, vectors_BD[block])
                 loss_B[block] += loss * has_edges_B1[:, 0]
                 slope_BD[block] += slope * has_edges_B1
-        for is_complex, weight_B1 in self._regularized.items():
+        for num_parts, weight_B1 in self._regularized.items():
             own_BD = vectors_BD if self._global_D is None else vectors_BD - self._global_D
-            loss, slopes = n3(halves(own_BD) if is_complex else (own_BD,), weight_B1)
+            loss, slopes = n3(split(own_BD, num_parts), weight_B1)
             loss_B += loss
             slope_BD += torch.cat(slopes, -1)
         return loss_B, slope_BD
@@ -133,20 +133,20 @@ class Objective:
         confidence_B: Tensor = evidence_B / (evidence_B + CONFIDENT_EDGES)
         return confidence_B
 
-    def _regularizer_weights(self, edges: NewEdges) -> dict[bool, Tensor]:
-        """Weight of each id's N3 [B, 1]: as complex numbers, and as real ones."""
+    def _regularizer_weights(self, edges: NewEdges) -> dict[int, Tensor]:
+        """Weight of each id's N3 [B, 1], by the number of parts that its vector has."""
         model, found = self._model, {}
         coefficient = model.config.regularization_coef
         if not coefficient or ignores_regularizer(model.config):
             return {}
         position_E = np.zeros_like(edges.relation_E) if model.config.dynamic_relations else edges.relation_E
         names = [each.operator for each in model.config.relations]
-        is_complex_E = np.array([operators.operator_of(name).is_complex for name in names])[position_E]
+        parts_E = np.array([operators.operator_of(name).parts for name in names])[position_E]
         # With an operator for each side, an edge has two scores: each is an example.
         reciprocal = model.config.train.reciprocal_relations
         examples = 2 if model.config.dynamic_relations or reciprocal else 1
-        for is_complex in np.unique(is_complex_E).tolist():
-            id_E = torch.from_numpy(edges.id_E[is_complex_E == is_complex])
+        for num_parts in np.unique(parts_E).tolist():
+            id_E = torch.from_numpy(edges.id_E[parts_E == num_parts])
             count_B = torch.bincount(id_E, minlength=self._sizes.ids).float()
-            found[bool(is_complex)] = (count_B * (coefficient * examples))[:, None]
+            found[num_parts] = (count_B * (coefficient * examples))[:, None]
         return found

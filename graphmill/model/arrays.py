@@ -20,10 +20,10 @@ def library(array: Any) -> Any:
     return torch
 
 
-def halves(vectors: Array) -> tuple[Array, Array]:
-    """Split the coordinates into halves: [..., D] -> [..., D / 2] twice."""
+def split(vectors: Array, num_parts: int) -> tuple[Array, ...]:
+    """Split the coordinates into equal parts, [..., D / num_parts] each."""
+    if num_parts == 1:
+        return (vectors,)
     if isinstance(vectors, np.ndarray):
-        first, second = np.split(vectors, 2, -1)
-    else:
-        first, second = vectors.chunk(2, -1)
-    return first, second
+        return tuple(np.split(vectors, num_parts, -1))
+    return tuple(vectors.chunk(num_parts, -1))

@@ -1,10 +1,5 @@
 """Comparators: the similarity of two vectors a and b; a higher score is a likelier edge.
 
-    dot         a . b
-    cos         a . b / (|a| |b|)
-    l2          -|a - b|
-    squared_l2  -|a - b|^2
-
 With `bias`, the first coordinate of each vector is added to the score and left out of the comparison.
 `prepare` runs once for each vector, however many vectors it is compared with. Formulas take tensors of torch
 and arrays of numpy. Comparators of users are found by name in `registry`; they may tell the sides apart.
@@ -16,26 +11,26 @@ Shapes: D dimension, P queries, N candidates, `...` any number of leading dimens
 from typing import Any
 
 from graphmill.model.arrays import Array, library
-from graphmill.model.registry import COMPARATORS
+from graphmill.model.built_in import COMPARATORS
 
 SMALLEST_SQUARE = 1e-30  # keeps the gradients of norms and distances finite at zero
 
 
 def is_dot(comparator: str, bias: bool) -> bool:
     """Whether the score of two prepared vectors is their dot product."""
-    return comparator in ("dot", "cos") and not bias
+    return comparator in COMPARATORS and COMPARATORS[comparator].is_product and not bias
 
 
 def prepare(comparator: str, bias: bool, vectors: Array) -> Array:
     """Make vectors [..., D] ready for the scores below: for cos, scale them to length 1."""
-    is_built_in = comparator in COMPARATORS.built_in
-    if is_built_in and comparator != "cos":
+    built_in = COMPARATORS.get(comparator)
+    if built_in and not built_in.is_unit:
         return vectors
     if bias:
         compared = prepare(comparator, False, vectors[..., 1:])
         prepared: Array = library(vectors).concatenate([vectors[..., :1], compared], -1)
         return prepared
-    if is_built_in:
+    if built_in:
         return _unit(vectors)
     made: Array = _plug_ins().prepare(comparator, vectors)
     return made
@@ -46,10 +41,10 @@ def edge_scores(comparator: str, bias: bool, a: Array, b: Array, *, candidates_a
     roles = {"candidates_are_lhs": candidates_are_lhs}
     if bias:
         return edge_scores(comparator, False, a[..., 1:], b[..., 1:], **roles) + a[..., 0] + b[..., 0]
-    if comparator not in COMPARATORS.built_in:
+    if comparator not in COMPARATORS:
         found: Array = _plug_ins().edge_scores(comparator, a, b, **roles)
         return found
-    if comparator in ("dot", "cos"):
+    if COMPARATORS[comparator].is_product:
         return _sum(a * b)
     return _negative_distance(comparator, _sum(_square(a - b)))
 
@@ -72,11 +67,11 @@ def matrix_scores(
     if bias:
         scores = matrix_scores(comparator, False, queries[..., 1:], candidates[..., 1:], half=half, **roles)
         return scores + queries[..., :1] + candidates[..., 0][..., None, :]
-    if comparator not in COMPARATORS.built_in:
+    if comparator not in COMPARATORS:
         found: Array = _plug_ins().matrix_scores(comparator, queries, candidates, **roles)
         return found
     product = _half_product(queries, candidates) if half else queries @ candidates.mT
-    if comparator in ("dot", "cos"):
+    if COMPARATORS[comparator].is_product:
         return product
     query_squares = _sum(_square(queries))[..., None]
     square = query_squares + _sum(_square(candidates))[..., None, :] - 2 * product
@@ -94,7 +89,7 @@ def _half_product(queries: Any, candidates: Any) -> Any:
 
 
 def _negative_distance(comparator: str, square: Array) -> Array:
-    return -square if comparator == "squared_l2" else -_root(square)
+    return -_root(square) if COMPARATORS[comparator].is_root else -square
 
 
 def _unit(vectors: Array) -> Array:

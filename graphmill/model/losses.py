@@ -13,7 +13,7 @@ Shapes: C chunks, P positives of a chunk, M negatives of a positive, D dimension
 """
 
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import lru_cache, reduce
 from typing import NamedTuple
 
 import torch
@@ -21,6 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from graphmill.errors import ConfigError
+from graphmill.model.built_in import LOSSES
 from graphmill.model.plug_ins import MASKED, made, takes_weights
 from graphmill.model.registry import LOSS_FUNCTIONS
 
@@ -41,7 +42,7 @@ def loss_gradient(
     Raises:
         ConfigError: the loss of a user cannot be computed.
     """
-    if loss_fn not in LOSS_FUNCTIONS.built_in:
+    if loss_fn not in LOSSES:
         return _by_autograd(loss_fn, margin, pos_CP, neg_CPM, weight_CP)
     if loss_fn == "logistic":
         return _logistic(pos_CP, neg_CPM, weight_CP)
@@ -123,9 +124,11 @@ def _one_weight(loss_fn: str, weight_P: Tensor) -> Tensor:
 def n3(vectors: tuple[Tensor, ...], weight: Tensor | float) -> tuple[Tensor, tuple[Tensor, ...]]:
     """Compute each vector's cost of N3, weight x sum of |x|^3: [...], and its gradient, 3 weight x |x|.
 
-    `vectors` are one tensor [..., D], or real and imaginary parts. `weight` broadcasts against them.
+    `vectors` are one tensor [..., D], or the parts of complex numbers. `weight` broadcasts against them.
     """
-    first = vectors[0]
-    modulus = first.abs() if len(vectors) == 1 else first.square().addcmul(vectors[1], vectors[1]).sqrt_()
+    if len(vectors) == 1:
+        modulus = vectors[0].abs()
+    else:
+        modulus = reduce(lambda square, x: square.addcmul(x, x), vectors[1:], vectors[0].square()).sqrt_()
     slope = modulus * weight
     return (slope * modulus * modulus).sum(-1), tuple(3 * part * slope for part in vectors)

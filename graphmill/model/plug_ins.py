@@ -34,9 +34,9 @@ class PlugInOperator:
     """An operator that a user has registered."""
 
     name: str
-    is_complex: bool = False
-    takes_rows: bool = False
-    """Whether a step may pass the rows of some relations instead of whole parameters."""
+    parts = 1
+    is_linear = is_product = takes_rows = False
+    has_matrices = True  # it may have
 
     def parameter_names(self, dynamic: bool, dimension: int) -> tuple[str, ...]:
         """Names of the parameters, in the order of the class."""

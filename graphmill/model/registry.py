@@ -15,7 +15,7 @@ import importlib
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -25,6 +25,7 @@ from types import ModuleType
 from typing import TypeVar
 
 from graphmill.errors import ConfigError, GraphMillError
+from graphmill.model import built_in
 
 GROUP = "graphmill.plugins"
 PAGE = "docs/how_to/plug_ins.md"
@@ -59,8 +60,8 @@ class Registry:
         registry: the plug-ins.
     """
 
-    def __init__(self, kind: str, built_in: Iterable[str] = ()) -> None:
-        self.kind, self.built_in = kind, tuple(built_in)
+    def __init__(self, kind: str, built_in: Collection[str] = ()) -> None:
+        self.kind, self.built_in = kind, built_in
         self.registry: dict[str, type] = {}
         self._origins: dict[str, str] = {}
         _REGISTRIES.append(self)
@@ -147,12 +148,10 @@ _run: dict[str, str] = {}  # checksums of the files and modules that have run
 _running: set[str] = set()
 _failures: dict[str, ConfigError] = {}
 
-OPERATOR_NAMES = ("none", "diagonal", "translation", "linear", "affine", "complex_diagonal", "rotation")
-
-OPERATORS = Registry("operator", OPERATOR_NAMES)
-DYNAMIC_OPERATORS = Registry("operator", OPERATOR_NAMES)
-COMPARATORS = Registry("comparator", ("dot", "cos", "l2", "squared_l2"))
-LOSS_FUNCTIONS = Registry("loss_fn", ("ranking", "logistic", "softmax"))
+OPERATORS = Registry("operator", built_in.OPERATORS)
+DYNAMIC_OPERATORS = Registry("operator", built_in.OPERATORS)
+COMPARATORS = Registry("comparator", built_in.COMPARATORS)
+LOSS_FUNCTIONS = Registry("loss_fn", built_in.LOSSES)
 REGULARIZERS = Registry("regularizer", ("N3",))
 NEGATIVE_SAMPLERS = Registry("negative sampler")
 

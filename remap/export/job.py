@@ -27,6 +27,8 @@ from graphmill import storage
 from graphmill.cluster import run_tasks
 from graphmill.config import Config
 from graphmill.errors import BadInputError, ConfigError, NotFoundError
+from graphmill.model.built_in import COMPARATORS
+from graphmill.model.operators import operator_of
 from graphmill.run import record
 from graphmill.run.lock import NO_CLAIM, Claim
 from graphmill.run.output_checks import check_result_folder
@@ -48,7 +50,6 @@ from remap.sources.inputs import find_inputs
 
 RECORD, MODEL = "_export.json", "_model.json"
 _LAYOUT = 2  # of files and codecs: a folder of another one is made anew
-_SCALE_FREE = ("none", "diagonal", "linear", "complex_diagonal", "rotation")
 
 log = logging.getLogger("graphmill")
 
@@ -116,16 +117,17 @@ def _check_folder(to: str, names: str) -> None:
 
 def _check_faiss(config: Config) -> None:
     import_faiss()
-    if config.bias or config.comparator not in ("dot", "cos", "l2", "squared_l2"):
+    comparator = COMPARATORS.get(config.comparator)
+    if config.bias or not comparator:
         raise ConfigError(
-            f"--format faiss: expected the comparator dot, cos, l2 or squared_l2 without bias, found "
+            f"--format faiss: expected the comparator {' or '.join(COMPARATORS)} without bias, found "
             f"{config.comparator}{' with bias' if config.bias else ''}; take another format"
         )
-    others = {each.operator for each in config.relations} - {*_SCALE_FREE}
-    if config.comparator == "cos" and others:
+    others = {name for each in config.relations if not operator_of(name := each.operator).is_linear}
+    if comparator.is_unit and others:
         raise ConfigError(
-            f"--format faiss: for the comparator cos an index holds vectors of length 1, and the operator "
-            f"{', '.join(sorted(others))} needs their lengths; take another format"
+            f"--format faiss: for the comparator {config.comparator} an index holds vectors of length 1, and "
+            f"the operator {', '.join(sorted(others))} needs their lengths; take another format"
         )
 
 
@@ -217,7 +219,7 @@ def _run(
 
 def _source(config: Config, wish: Wish, table: EntityTable, folder: str, client: Client) -> Source:
     """The vectors of a type with their codec, which is fitted once."""
-    prepare = unit if wish.format == "faiss" and config.comparator == "cos" else as_is
+    prepare = unit if wish.format == "faiss" and COMPARATORS[config.comparator].is_unit else as_is
     codec = pieces.codec(
         client,
         folder,

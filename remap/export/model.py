@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from graphmill.config import Config
+from graphmill.model.built_in import COMPARATORS, OPERATORS, Comparator, Operator
 from graphmill.trained.relation import relation_names
 from graphmill.vocab import Side
 from remap.export.codecs import Codec, PqCodec
@@ -19,21 +20,6 @@ from remap.export.source import Source
 
 MOST_LISTED = 1000
 
-_COMPARATORS = {
-    "dot": "sum(a * b)",
-    "cos": "sum(a * b) / (norm(a) * norm(b))",
-    "l2": "-norm(a - b)",
-    "squared_l2": "-norm(a - b) ** 2",
-}
-_OPERATORS = {
-    "none": "x",
-    "diagonal": "diagonal * x",
-    "translation": "x + translation",
-    "linear": "linear_transformation @ x",
-    "affine": "linear_transformation @ x + translation",
-    "complex_diagonal": "with x = [re, im], two halves: [re * real - im * imag, re * imag + im * real]",
-    "rotation": "complex_diagonal with real = cos(angle), imag = sin(angle)",
-}
 _DECODED = {
     "float32": "x = embedding",
     "float16": "x = embedding",
@@ -62,10 +48,10 @@ def described(
         }
         for each in sources
     }
-    compared = _COMPARATORS.get(config.comparator, "a plug-in of the run")
+    compared = _words(COMPARATORS.get(config.comparator))
     if config.bias:
         compared += ", of a[1:] and b[1:], + a[0] + b[0]"
-    is_unit = file_format == "faiss" and config.comparator == "cos"
+    is_unit = file_format == "faiss" and COMPARATORS[config.comparator].is_unit
     return {
         "made_by": "GraphMill",
         "checkpoint_version": version,
@@ -77,11 +63,15 @@ def described(
         "relations": _relations(config),
         "parameters": "_relations.parquet",
         "operators": {
-            name: _OPERATORS.get(name, "a plug-in of the run")
+            name: _words(OPERATORS.get(name))
             for name in dict.fromkeys(each.operator for each in config.relations)
         },
         "score": {"compare(a, b)": compared} | _formulas(is_two_sided=is_two_sided),
     }
+
+
+def _words(entry: Operator | Comparator | None) -> str:
+    return entry.words if entry else "a plug-in of the run"
 
 
 def _of_codec(codec: Codec) -> dict[str, Any]:

@@ -82,7 +82,7 @@ def _is_exact(question: Question, asked: Asked, cost: Cost) -> bool:
     if question.how == "exact" or not cost.num_candidates:
         return True
     if comparator not in COMPARATORS.built_in:
-        reason = f"the comparator {comparator} is a plug-in, and lists are for dot, cos, l2 and squared_l2"
+        reason = f"the comparator {comparator} is a plug-in; lists are for {', '.join(COMPARATORS.built_in)}"
     elif cost.num_candidates > MOST_UNORDERED:
         reason = f"lists are for {MOST_UNORDERED:,} candidates at most"
     if reason:

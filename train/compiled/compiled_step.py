@@ -19,6 +19,7 @@ from torch import Tensor
 from graphmill.config import Config
 from graphmill.errors import TrainingError
 from graphmill.machine import native
+from graphmill.model.built_in import COMPARATORS
 from graphmill.model.parameters import global_key
 from graphmill.vocab import Side
 from train.edges.negative_sampling import Batch, Block, Sampling
@@ -179,7 +180,7 @@ class CompiledStep:
             dimension=lhs.embeddings_ND.shape[1],
             op=_OPERATORS[config.relations[relation].operator],
             comparator=_COMPARATORS[config.comparator],
-            cosine=config.comparator == "cos",
+            cosine=COMPARATORS[config.comparator].is_unit,
             loss=_LOSSES[config.loss_fn],
             two_sided=self.model.two_sided,
             half=self.half,

@@ -34,7 +34,8 @@ from torch.nn import functional
 
 from graphmill.config import Config
 from graphmill.machine.variants import has_bfloat16_products
-from graphmill.model.registry import COMPARATORS
+from graphmill.model.built_in import COMPARATORS
+from graphmill.model.comparators import is_dot
 from graphmill.vocab import Side
 from train.compiled import counts
 from train.model.model import Model
@@ -52,7 +53,8 @@ _NUM_PARTS = 3  # columns of a candidate's own term: two of 8 bits, and the rest
 
 def is_product(config: Config) -> bool:
     """Whether scores are ordered as inner products are."""
-    return config.comparator in COMPARATORS.built_in and not (config.comparator == "l2" and config.bias)
+    built_in = COMPARATORS.get(config.comparator)
+    return built_in is not None and not (built_in.is_root and config.bias)
 
 
 def dtypes(config: Config, device: torch.device) -> tuple[torch.dtype, ...]:
@@ -212,7 +214,7 @@ class Comparison:
         term_N = vectors_ND.new_zeros(len(vectors_ND), dtype=torch.float64)
         if config.bias:
             term_N += vectors_ND[:, 0]
-        is_distance = config.comparator not in ("dot", "cos")
+        is_distance = not is_dot(config.comparator, bias=False)
         if is_distance:
             term_N -= compared_ND.double().square().sum(1)
             compared_ND = 2 * compared_ND if are_queries else compared_ND
@@ -237,7 +239,8 @@ class Comparison:
     ) -> tuple[Tensor, Tensor, bool]:
         """Limits [C, 1] of the products that leave no doubt, and whether products may overflow."""
         row_C = edges.row_C
-        own_C = -edges.own_C.square() if self._config.comparator == "l2" else edges.own_C
+        is_root = COMPARATORS[self._config.comparator].is_root
+        own_C = -edges.own_C.square() if is_root else edges.own_C
         limit_C = own_C - queries.term[row_C]
         q, c = queries.rounded[dtype], candidates.rounded[dtype]
         fits = q.rounded_norm * c.rounded_norm + 1.1 * float(c.bound[_TERM]) <= _LARGEST

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from graphmill.errors import FormatError
 from graphmill.gpu.device import kernels_of
+from graphmill.model.operators import operator_of
 from graphmill.vocab import Partition, Side
 from train.evaluation.comparison import Comparison
 from train.evaluation.queries import Group, Numbers, Queries, Slots
@@ -24,7 +25,6 @@ from train.step.threads import Task, Threads
 
 FUSED_THREADS = 4
 MATRIX_BYTES = 256 << 20
-_WITHOUT_MATRICES = ("none", "diagonal", "translation", "complex_diagonal", "rotation")
 Report = Callable[[int], None]  # called with the number of scores so far
 Take = Callable[[str, Partition, Numbers], Tensor]  # gives rows of the embeddings of a partition, [n, D]
 
@@ -84,7 +84,7 @@ def _make_queries(ranker: Ranker, queries: Queries, vectors_QD: Tensor) -> None:
     config, side = ranker.model.config, queries.side
     for group in queries.groups:
         dimension, step = config.entity_dimension(group.entity_type), queries.height
-        if config.dynamic_relations and config.relations[0].operator not in _WITHOUT_MATRICES:
+        if config.dynamic_relations and operator_of(config.relations[0].operator).has_matrices:
             # each query may need a matrix
             num_floats = min(step * queries.slots_of_types.width, MATRIX_BYTES // 4)
             step = max(1, num_floats // dimension**2)

@@ -173,7 +173,7 @@ class FusedStep:
     def _source(self, side: int, shape: Shape, sample: Sample, own: OperatorRows, tables: Sides) -> Source:
         """Describe the queries for one side: entities of the other side, and their relations."""
         return Source(
-            operator=self.config.relations[shape.relation].operator,  # type: ignore[arg-type]
+            operator=self.config.relations[shape.relation].operator,
             adjoint=not self.model.two_sided and side == 1,
             table_ND=tables[1 - side].embeddings_ND,
             rows_CP=sample.rows_SCK[1 - side, :, : shape.positives],
@@ -192,7 +192,7 @@ class FusedStep:
     ) -> _Compared:
         """Compare queries with the candidates of one side; the gradients of its negatives are written."""
         comparison = Comparison(
-            loss=self.config.loss_fn,  # type: ignore[arg-type]
+            loss=self.config.loss_fn,
             margin=self.config.margin,
             query_CPD=query_CPD,
             candidate_CKD=candidate_CKD,

@@ -18,7 +18,7 @@ Shapes: N rows of a table, D dimension, S both sides, C chunks, P positives per 
 (its positives first), M negatives, T touched rows with repetitions, R relations.
 """
 
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -28,8 +28,9 @@ from train.gpu import counter
 from train.model import losses, optimizer
 from train.step.plain import gradient_of
 
-Operator = Literal["none", "diagonal", "translation", "complex_diagonal"]
-Loss = Literal["ranking", "logistic", "softmax"]
+# What the kernels know, by the numbers that they give it.
+OPERATORS = {"none": 0, "diagonal": 1, "translation": 2, "complex_diagonal": 3}
+LOSSES = {"softmax": 0, "logistic": 1, "ranking": 2}
 
 
 class Edges(NamedTuple):
@@ -64,7 +65,7 @@ class Sample(NamedTuple):
 class Source(NamedTuple):
     """Rows, and the relation that turns each into a query."""
 
-    operator: Operator
+    operator: str
     adjoint: bool  # apply the adjoint of the operator: <adjoint(x), y> = <x, operator(y)>
     table_ND: Tensor
     rows_CP: Tensor  # the first columns of the candidates of their side
@@ -75,7 +76,7 @@ class Source(NamedTuple):
 class Comparison(NamedTuple):
     """Queries and their candidates."""
 
-    loss: Loss
+    loss: str
     margin: float
     query_CPD: Tensor
     candidate_CKD: Tensor
@@ -236,14 +237,13 @@ def _apply(source: Source, rows_CPD: Tensor, own_CPD: Tensor | None) -> Tensor:
     """Apply each edge's operator, or its adjoint."""
     if own_CPD is None:
         return rows_CPD.clone()
+    operator = operators.OPERATORS[source.operator]
     values = operators.parts(source.operator, own_CPD)
-    if source.operator == "complex_diagonal" and source.adjoint:
-        values = values[0], -values[1]
-    query_CPD: Tensor = operators.apply(source.operator, rows_CPD, values)
+    query_CPD: Tensor = (operator.slopes if source.adjoint else operator.apply)(rows_CPD, values)
     return query_CPD
 
 
-def _regularised(operator: Operator, leaf: Tensor, coefficient: float) -> tuple[Tensor, Tensor]:
+def _regularised(operator: str, leaf: Tensor, coefficient: float) -> tuple[Tensor, Tensor]:
     """Sum the gradient at a leaf and the gradient of N3; and the cost of N3 [C, P]."""
     cost_CP, slopes = losses.n3(operators.parts(operator, leaf.detach()), coefficient)
     return gradient_of(leaf) + torch.cat(slopes, dim=-1), cost_CP

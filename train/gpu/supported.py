@@ -1,11 +1,10 @@
 """Configurations and devices that the fused kernels can train."""
 
-from typing import get_args
-
 import torch
 
 from graphmill.config import Config
-from train.gpu.reference import Loss, Operator
+from graphmill.model.operators import operator_of
+from train.gpu.reference import LOSSES, OPERATORS
 from train.model import regularizers
 
 MAX_DIMENSION = 1024  # of which a tile of rows and its sums fit in the registers of a block
@@ -13,9 +12,8 @@ MAX_DIMENSION = 1024  # of which a tile of rows and its sums fit in the register
 
 def obstacle(config: Config) -> str | None:
     """Name the part of this configuration that the kernels cannot train; None for no such part."""
-    known = get_args(Operator)
     for relation in config.relations:
-        if relation.operator not in known:
+        if relation.operator not in OPERATORS:
             return f"operator {relation.operator!r} of relation {relation.name!r}"
         if relation.all_negs:
             return f"all_negs of relation {relation.name!r}"
@@ -24,8 +22,8 @@ def obstacle(config: Config) -> str | None:
     refused = {
         f"comparator {config.comparator!r}": config.comparator != "dot",
         "translations of static relations": not two_sided
-        and any(relation.operator == "translation" for relation in config.relations),
-        f"loss_fn {config.loss_fn!r}": config.loss_fn not in get_args(Loss),
+        and not all(operator_of(relation.operator).is_linear for relation in config.relations),
+        f"loss_fn {config.loss_fn!r}": config.loss_fn not in LOSSES,
         f"regularizer {config.regularizer!r}": regularizers.is_plug_in(config),
         f"train.negative_sampler {settings.negative_sampler!r}": settings.negative_sampler is not None,
         "train.relation_prediction": settings.relation_prediction > 0,

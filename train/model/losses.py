@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
+from graphmill.model import operators
 from graphmill.model.losses import LossGradient, loss_gradient, n3
 from graphmill.model.plug_ins import MASKED
 from train.model.optimizer import add_rows
@@ -31,13 +32,14 @@ def n3_of_operator(operator: str, leaves: Sequence[Tensor], weight_E: Tensor, re
     `weight_E` is each edge's coefficient. `rel_E` is each edge's row in dynamic relations' parameters.
     """
     cost = weight_E.new_zeros(())
-    if not leaves or operator == "rotation":  # angles have no length
+    groups = operators.OPERATORS[operator].moduli(leaves)
+    if not groups:
         return cost
     if rel_E is None:
         weight_R = weight_E.sum()
     else:
         weight_R = add_rows(weight_E.new_zeros(len(leaves[0])), rel_E, weight_E)
-    for parts in [tuple(leaves)] if operator == "complex_diagonal" else [(leaf,) for leaf in leaves]:
+    for parts in groups:
         weight = weight_R.view(*weight_R.shape, *[1] * (parts[0].dim() - weight_R.dim()))
         costs, slopes = n3(tuple(part.detach() for part in parts), weight)
         cost += costs.sum()

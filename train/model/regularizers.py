@@ -6,7 +6,7 @@ The closed form of N3 on built-in operators is in `train.model.losses`.
 Shapes: E edges, D dimension, P edges.
 """
 
-from functools import cache
+from functools import cache, reduce
 from typing import Any
 
 import torch
@@ -119,17 +119,13 @@ class _BuiltIn:
     name: str
 
     def _numbers(self, own: list[Tensor]) -> Tensor | None:
-        """Numbers [..., any] of parameters [..., any]; angles have no length."""
-        if not own or self.name == "rotation":
-            return None
-        if self.name == "complex_diagonal":
-            return _modulus(own[0], own[1])
-        return torch.cat(own, -1).abs()
+        """Numbers [..., any] of parameters [..., any]."""
+        groups = operators.OPERATORS[self.name].moduli(own)
+        return torch.cat([_modulus(parts) for parts in groups], -1) if groups else None
 
     def prepare_embs_for_reg(self, embs: Tensor) -> Tensor:
         """Return absolute values, or moduli of complex numbers."""
-        parts = operators.parts(self.name, embs)
-        return embs.abs() if len(parts) == 1 else _modulus(*parts)
+        return _modulus(operators.parts(self.name, embs))
 
 
 class BuiltInStatic(_BuiltIn, AbstractOperator):
@@ -170,6 +166,8 @@ class BuiltInDynamic(_BuiltIn, AbstractDynamicOperator):
         return self._numbers([each[operator_idxs].flatten(1) for each in self.parameters()])
 
 
-def _modulus(real: Tensor, imag: Tensor) -> Tensor:
-    square = real.square() + imag.square()
+def _modulus(parts: tuple[Tensor, ...]) -> Tensor:
+    if len(parts) == 1:
+        return parts[0].abs()
+    square = reduce(torch.add, [part.square() for part in parts])
     return square.clamp_min(1e-30).sqrt()  # a finite gradient at zero

@@ -11,6 +11,7 @@ Adagrad takes means over elements.
 Shapes: N rows, D dimension of a member, J joined dimension, R relations, `...` leading dimensions.
 """
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -83,14 +84,16 @@ def join_model(config: Config, version: int, checksums: Checksums, claim: Claim 
     pbg_checkpoint.commit(path, version, preserve_epoch=None, checksums=checksums | of_config)
 
 
-def order(config: Config, dimension: int) -> Tensor:
+def order(config: Config, dimension: int, size: int | None = None) -> Tensor:
     """Place of each joined coordinate [J] among the members' vectors, one member after the other.
 
-    Types that complex operators cannot have keep the members' vectors whole.
+    Types that complex operators cannot have keep the members' vectors whole. `size` is that of parameters
+    which have fewer numbers than a vector, such as angles.
     """
-    is_complex = any(operator_of(relation.operator).is_complex for relation in config.relations)
-    num_parts = 2 if is_complex and dimension % 2 == 0 else 1
-    places = torch.arange(config.ensemble * dimension)
+    size = size or dimension
+    most = math.lcm(*(operator_of(relation.operator).parts for relation in config.relations))
+    num_parts = math.gcd(most, dimension) * size // dimension
+    places = torch.arange(config.ensemble * size)
     return places.view(config.ensemble, num_parts, -1).transpose(0, 1).flatten()
 
 
@@ -99,9 +102,7 @@ def joined(config: Config, key: str, values: Sequence[Tensor]) -> Tensor:
     operator = parse_operator_key(key)
     entity_type = config.relations[operator.relation].rhs if operator else str(parse_global_key(key))
     dimension = PbgConfig.entity_dimension(config, entity_type)
-    if values[0].shape[-1] != dimension:  # real parts, imaginary parts, angles
-        return torch.cat(list(values), -1)
-    order_J = order(config, dimension)
+    order_J = order(config, dimension, values[0].shape[-1])
     if operator and values[0].dim() - config.dynamic_relations == 2:
         blocks = values[0].new_zeros(*values[0].shape[:-2], len(order_J), len(order_J))
         for number, value in enumerate(values):

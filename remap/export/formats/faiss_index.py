@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 
 from graphmill import storage
 from graphmill.errors import ConfigError
+from graphmill.model.comparators import is_dot
 from graphmill.storage import Checksums
 from remap.export.codecs import Array, Codec, Encoded, Int8Codec, PqCodec, piece_of
 from remap.export.formats.npy import IDS
@@ -29,7 +30,7 @@ def write(source: Source, _: int, folder: str) -> Checksums:
     faiss = import_faiss()
     stem = storage.join(folder, source.entity_type)
     uri, ids_uri = storage.join(stem, "vectors.faiss"), storage.join(stem, "ids.parquet")
-    metric = faiss.METRIC_INNER_PRODUCT if source.config.comparator in ("dot", "cos") else faiss.METRIC_L2
+    metric = faiss.METRIC_INNER_PRODUCT if is_dot(source.config.comparator, bias=False) else faiss.METRIC_L2
     index, codes = _new_index(faiss, source.codec, metric)
     with (
         storage.atomic_output(ids_uri, is_large=True, checksums=checksums) as stream,

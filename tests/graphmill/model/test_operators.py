@@ -1,5 +1,6 @@
 """Operators and comparators: one formula for numpy and torch, and the names and order of parameters."""
 
+import re
 from typing import get_args
 
 import numpy as np
@@ -19,6 +20,7 @@ from graphmill.model.parameters import (
     parse_operator_key,
 )
 from graphmill.vocab import Side
+from tests import REPOSITORY
 
 DIMENSION = 6
 NUM_RELATIONS = 3
@@ -38,7 +40,23 @@ def vectors(rng: np.random.Generator) -> np.ndarray:
 
 def test_every_operator_of_the_configuration_has_a_formula() -> None:
     names, _ = get_args(RelationConfig.model_fields["operator"].annotation)
-    assert set(get_args(names)) == OPERATORS.keys() == set(registry.OPERATORS.built_in)
+    assert get_args(names) == (*OPERATORS,) == (*registry.OPERATORS.built_in,)
+
+
+def test_the_page_of_the_format_has_the_parameters_of_every_operator() -> None:
+    text = (REPOSITORY / "docs/formats/pbg_v1.md").read_text()
+    table = text.split("| operator | static | dynamic |")[1].split("\n\n")[0]
+    rows = re.findall(r"^\| `(\w+)`[^|]*\|([^|]*)\|([^|]*)\|$", table, re.MULTILINE)
+    assert [name for name, *_ in rows] == [*OPERATORS]
+    sizes = {"D": DIMENSION, "D/2": DIMENSION // 2, "R": NUM_RELATIONS}
+    for name, *columns in rows:
+        for column, num_relations in zip(columns, (None, NUM_RELATIONS), strict=True):
+            listed = {
+                each: shape.split(" × ") for each, shape in re.findall(r"`(\w+)` ([^,]+)", column.strip())
+            }
+            found = {each: tuple(sizes[size] for size in shape) for each, shape in listed.items()}
+            values = new_parameters(name, "identity", num_relations)
+            assert found == {each: tuple(value.shape) for each, value in values.items()}, name
 
 
 def test_an_unknown_operator_is_refused_with_the_known_names(vectors: np.ndarray) -> None:

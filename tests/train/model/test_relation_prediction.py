@@ -15,6 +15,7 @@ from train.gpu import supported
 from train.model import relation_prediction
 
 WEIGHT = 0.7
+PRODUCTS = [name for name, each in operators.OPERATORS.items() if each.is_product]
 
 
 def predicting(**more):
@@ -41,14 +42,14 @@ class PredictingScene(Scene):
 
 
 @pytest.mark.parametrize("elementwise", [False, True], ids=["by row", "by element"])
-@pytest.mark.parametrize("operator", job.LINEAR_OPERATORS)
+@pytest.mark.parametrize("operator", PRODUCTS)
 def test_plain_step_predicts_relations(operator, elementwise):
     config = settings(operator, "dot", "softmax", True, **predicting(regularization_coef=0.03))
     check_step(PredictingScene(config, elementwise=elementwise))
 
 
 @pytest.mark.parametrize("side", list(Side))
-@pytest.mark.parametrize("operator", job.LINEAR_OPERATORS)
+@pytest.mark.parametrize("operator", PRODUCTS)
 def test_grouped_step_predicts_relations(operator, side, monkeypatch):
     monkeypatch.setattr(relation_prediction, "EDGES_AT_A_TIME", 10)  # 25 edges: three parts
     more = predicting() | {f"disable_{side}_negs": True}

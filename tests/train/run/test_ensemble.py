@@ -57,8 +57,8 @@ def ensembles(draw):
     """Configurations of any operators and kinds of relations that an ensemble may have."""
     operators = draw(st.lists(st.sampled_from(sorted(OPERATORS)), min_size=1, max_size=2))
     dynamic = len(operators) == 1 and draw(st.booleans())
-    is_complex = any(OPERATORS[name].is_complex for name in operators)
-    dimension = draw(st.sampled_from([2, 6] if is_complex else [1, 2, 5]))
+    has_parts = any(OPERATORS[name].parts > 1 for name in operators)
+    dimension = draw(st.sampled_from([2, 6] if has_parts else [1, 2, 5]))
     return make_config(
         "unused",
         entities={"user": {"num_partitions": 1}, "film": {"num_partitions": 1, "dimension": dimension}},

@@ -9,9 +9,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from train.gpu.reference import Operator, Positive, Source
-
-_OPERATORS: dict[str, int] = {"none": 0, "diagonal": 1, "translation": 2, "complex_diagonal": 3}
+from graphmill.model.operators import operator_of
+from train.gpu.reference import OPERATORS, Positive, Source
 
 
 @triton.jit
@@ -137,14 +136,14 @@ def query(source: Source, own_CKD: Tensor) -> Tensor:
     shape = _shape(source.operator, dimension)
     _query[triton.cdiv(rows_CP.numel(), shape["BR"]),](
         table_ND, rows_CP, own_CKD.shape[1], table_ND if parameters_RD is None else parameters_RD,
-        source.rel_CP, out_CPW, own_CKD, rows_CP.numel(), positives, _OPERATORS[source.operator],
+        source.rel_CP, out_CPW, own_CKD, rows_CP.numel(), positives, OPERATORS[source.operator],
         source.adjoint, parameters_RD is not None, W=out_CPW.shape[2], **shape,
     )  # fmt: skip
     return out_CPW[:, :, :dimension]
 
 
-def _shape(operator: Operator, dimension: int) -> dict[str, int]:
-    parts = 2 if operator == "complex_diagonal" else 1
+def _shape(operator: str, dimension: int) -> dict[str, int]:
+    parts = operator_of(operator).parts
     half = dimension // parts
     width = triton.next_power_of_2(half)
     return {"H": half, "HB": width, "PARTS": parts, "BR": max(1, 2048 // (width * parts))}
@@ -218,7 +217,7 @@ def backward(
         table_ND, rows_CP, out_CKD.shape[1], table_ND if parameters_RD is None else parameters_RD,
         source.rel_CP, gradient_CPD, positive.query_CPD, positive.pull_CP, out_CKD,
         related_CPD, cost_CP, rows_CP.numel(), rows_CP.shape[1],
-        *regularization, _OPERATORS[source.operator], source.adjoint,
+        *regularization, OPERATORS[source.operator], source.adjoint,
         parameters_RD is not None, positive.is_negative, W=positive.query_CPD.stride(1), **shape,
     )  # fmt: skip
     return cost_CP

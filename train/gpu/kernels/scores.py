@@ -16,9 +16,8 @@ import triton.language as tl
 from torch import Tensor
 
 from train.gpu.kernels.tiles import Kernel, sizes_of
-from train.gpu.reference import Compared, Comparison
+from train.gpu.reference import LOSSES, Compared, Comparison
 
-_LOSSES: dict[str, int] = {"softmax": 0, "logistic": 1, "ranking": 2}
 # Compiled for only where a step has several chunks: the last edges of a relation, or of a bucket, make one
 # chunk of any size, and a compilation takes a second.
 _SIZES = ["P", "K", "FIRST"]
@@ -172,7 +171,7 @@ def _launched_with(kernel: Kernel, comparison: Comparison) -> dict[str, Any]:
     # Whole tiles need no mask, but for the last candidates.
     whole = chunks > 1 and positives % max(tile["BP"], tile["BK"]) == 0 and comparison.first % tile["BK"] == 0
     return {
-        "LOSS": _LOSSES[comparison.loss],
+        "LOSS": LOSSES[comparison.loss],
         "PRECISION": "ieee" if comparison.exact else "tf32",
         "MASKED": not whole,
         "D": dimension,

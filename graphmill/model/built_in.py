@@ -1,0 +1,263 @@
+"""Built-in operators, comparators and losses: an entry holds all that others ask of one of them.
+
+To add an operator, add its entry to `OPERATORS`: kernels leave what they do not know to PyTorch. Formulas
+take tensors of torch and arrays of numpy. Source: docs/formats/pbg_v1.md.
+
+Shapes: D dimension, `...` any number of leading dimensions.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from graphmill.model.arrays import Array, library, split
+
+if TYPE_CHECKING:
+    from torch import Generator, Tensor
+
+Init = Literal["identity", "random", "small"]
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A parameter of an operator.
+
+    Attributes:
+        name: name in a checkpoint.
+        plural: name of the tensor that holds a row for each dynamic relation.
+        shape: shape, by the dimension of a vector.
+        identity: its numbers, or those on a matrix's diagonal, in the operator that changes nothing.
+        random: numbers that differ by relation, from normal ones; None: small ones.
+        is_angle: whether its numbers are angles, which are drawn from a whole turn.
+    """
+
+    name: str
+    plural: str
+    shape: Callable[[int], tuple[int, ...]]
+    identity: float = 0.0
+    random: "Callable[[Tensor], Tensor] | None" = None
+    is_angle: bool = False
+
+    def initial(self, shape: tuple[int, ...], init: Init, init_scale: float, draw: "Generator") -> "Tensor":
+        """Make new numbers, those of all dynamic relations if `shape` has a row for each."""
+        import torch
+
+        if init == "identity":
+            if len(self.shape(1)) == 2:
+                return (self.identity * torch.eye(shape[-1])).expand(shape).contiguous()
+            return torch.full(shape, self.identity)
+        if self.is_angle:
+            return 2 * math.pi * torch.rand(shape, generator=draw)
+        normal = torch.randn(shape, generator=draw)
+        return self.random(normal) if init == "random" and self.random else normal * init_scale
+
+
+@dataclass(frozen=True)
+class Operator:
+    """The transformation of an embedding x before the comparison.
+
+    A static relation owns one set of parameters. With dynamic relations one tensor holds a row for each.
+
+    Attributes:
+        words: the formula, in numpy's words.
+        parameters: parameters in the order of PBG.
+        formula: transforms vectors [..., D] by the parameters.
+        slope: turns gradients with respect to transformed vectors into those with respect to the vectors.
+        parts: parts of a vector that belong together: 2, all real parts before all imaginary ones.
+        is_linear: whether it is linear in the vector: then it keeps scales, and its slope is its adjoint.
+        is_product: whether it multiplies the numbers of x by parameters, which could trade places with x.
+        has_length: whether N3 keeps its parameters short; angles have no length.
+        random: draws all parameters at once, where they depend on each other.
+    """
+
+    words: str
+    parameters: tuple[Parameter, ...]
+    formula: Callable[..., Any]
+    slope: Callable[..., Any]
+    parts: int = 1
+    is_linear: bool = True
+    is_product: bool = False
+    has_length: bool = True
+    random: "Callable[[tuple[int, ...], Generator], list[Tensor]] | None" = None
+    takes_rows = True
+    """Whether a step may pass the rows of some dynamic relations instead of whole parameters."""
+
+    @property
+    def has_matrices(self) -> bool:
+        """Whether a relation has more parameters than a few vectors."""
+        return any(len(each.shape(1)) > 1 for each in self.parameters)
+
+    def parameter_names(self, dynamic: bool, dimension: int = 0) -> tuple[str, ...]:
+        """Names of the parameters in a checkpoint, in their order."""
+        return tuple(each.plural if dynamic else each.name for each in self.parameters)
+
+    def apply(self, vectors: Array, parameters: Sequence[Array], rel: Any = None) -> Array:
+        """Transform vectors [..., D], by the rows `rel` [...] of the parameters if it is given."""
+        own = parameters if rel is None else [_rows(each, rel) for each in parameters]
+        transformed: Array = self.formula(vectors, *own)
+        return transformed
+
+    def apply_one(self, vectors: Array, parameters: Sequence[Array], *, dynamic: bool) -> Array:
+        """Transform vectors [..., D] by one relation; a row is that of a static relation."""
+        return self.apply(vectors, parameters)
+
+    def slopes(self, gradients: Array, parameters: Sequence[Array]) -> Array:
+        """Gradients [..., D] with respect to vectors, from those of the transformed vectors."""
+        found: Array = self.slope(gradients, *parameters)
+        return found
+
+    def moduli(self, parameters: Sequence[Array]) -> list[tuple[Array, ...]]:
+        """Group parameters for N3: the parts of one complex number together."""
+        if not parameters or not self.has_length:
+            return []
+        return [tuple(parameters)] if self.parts > 1 else [(each,) for each in parameters]
+
+    def initial(
+        self, dimension: int, num_relations: int | None, init: Init, init_scale: float, generator: "Generator"
+    ) -> "dict[str, Tensor]":
+        """Make new parameters by their names in a checkpoint."""
+        lead = () if num_relations is None else (num_relations,)
+        shapes = [(*lead, *each.shape(dimension)) for each in self.parameters]
+        if init == "random" and self.random:
+            values = self.random(shapes[0], generator)
+        else:
+            pairs = zip(self.parameters, shapes, strict=True)
+            values = [each.initial(shape, init, init_scale, generator) for each, shape in pairs]
+        return dict(zip(self.parameter_names(num_relations is not None), values, strict=True))
+
+
+def _rows(parameter: Array, rel: Any) -> Array:
+    """Gather a parameter's row of each vector's relation: [R, ...] and [*E] -> [*E, ...]."""
+    import torch.nn.functional as F
+
+    whole: Any = parameter
+    rows: Any = F.embedding(rel, whole.flatten(1)).view(*rel.shape, *whole.shape[1:])
+    found: Array = rows
+    return found
+
+
+def _product(x: Array, diagonal: Array) -> Array:
+    return diagonal * x
+
+
+def _matrix_product(x: Array, matrix: Array) -> Array:
+    product: Array = x @ matrix.T if matrix.ndim == 2 else (matrix @ x[..., None])[..., 0]
+    return product
+
+
+def _transposed_product(x: Array, matrix: Array) -> Array:
+    product: Array = x @ matrix if matrix.ndim == 2 else (matrix.mT @ x[..., None])[..., 0]
+    return product
+
+
+def _complex_product(x: Array, real: Array, imag: Array) -> Array:
+    x_real, x_imag = split(x, 2)
+    product: Array = library(x).concatenate(
+        [x_real * real - x_imag * imag, x_real * imag + x_imag * real], -1
+    )
+    return product
+
+
+def _rotation(x: Array, angle: Array) -> Array:
+    rotated: Array = _complex_product(x, library(x).cos(angle), library(x).sin(angle))
+    return rotated
+
+
+def _random_rotations(shape: tuple[int, ...], generator: "Generator") -> "list[Tensor]":
+    angle = _ANGLE.initial(shape, "random", 0, generator)
+    return [angle.cos(), angle.sin()]
+
+
+_DIAGONAL = Parameter("diagonal", "diagonals", lambda d: (d,), identity=1.0, random=lambda normal: normal)
+_TRANSLATION = Parameter("translation", "translations", lambda d: (d,))
+_MATRIX = Parameter(
+    "linear_transformation",
+    "linear_transformations",
+    lambda d: (d, d),
+    identity=1.0,
+    random=lambda normal: normal / (2 * math.sqrt(normal.shape[-1])),  # of spectral norm about 1
+)
+_REAL = Parameter("real", "real", lambda d: (d // 2,), identity=1.0)
+_IMAG = Parameter("imag", "imag", lambda d: (d // 2,))
+_ANGLE = Parameter("angle", "angles", lambda d: (d // 2,), is_angle=True)
+
+OPERATORS: dict[str, Operator] = {
+    "none": Operator("x", (), lambda x: x, lambda slope: slope),
+    "diagonal": Operator("diagonal * x", (_DIAGONAL,), _product, _product, is_product=True),
+    "translation": Operator(
+        "x + translation",
+        (_TRANSLATION,),
+        lambda x, translation: x + translation,
+        lambda slope, translation: slope,
+        is_linear=False,
+    ),
+    "linear": Operator("linear_transformation @ x", (_MATRIX,), _matrix_product, _transposed_product),
+    "affine": Operator(
+        "linear_transformation @ x + translation",
+        (_MATRIX, _TRANSLATION),
+        lambda x, matrix, translation: _matrix_product(x, matrix) + translation,
+        lambda slope, matrix, translation: _transposed_product(slope, matrix),
+        is_linear=False,
+    ),
+    "complex_diagonal": Operator(
+        "with x = [re, im], two halves: [re * real - im * imag, re * imag + im * real]",
+        (_REAL, _IMAG),
+        _complex_product,
+        lambda slope, real, imag: _complex_product(slope, real, -imag),
+        parts=2,
+        is_product=True,
+        random=_random_rotations,
+    ),
+    "rotation": Operator(  # arXiv:1902.10197
+        "complex_diagonal with real = cos(angle), imag = sin(angle)",
+        (_ANGLE,),
+        _rotation,
+        lambda slope, angle: _rotation(slope, -angle),
+        parts=2,
+        has_length=False,
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Comparator:
+    """The similarity of two vectors a and b; a higher score is a likelier edge.
+
+    Attributes:
+        words: the formula, in numpy's words.
+        is_product: whether it is the dot product of prepared vectors; else a distance decides.
+        is_unit: whether vectors are scaled to length 1.
+        is_root: whether it is the negative distance; else its negative square.
+    """
+
+    words: str
+    is_product: bool = False
+    is_unit: bool = False
+    is_root: bool = False
+
+
+COMPARATORS: dict[str, Comparator] = {
+    "dot": Comparator("sum(a * b)", is_product=True),
+    "cos": Comparator("sum(a * b) / (norm(a) * norm(b))", is_product=True, is_unit=True),
+    "l2": Comparator("-norm(a - b)", is_root=True),
+    "squared_l2": Comparator("-norm(a - b) ** 2"),
+}
+
+
+@dataclass(frozen=True)
+class Loss:
+    """The loss of an edge's score against those of its negatives; its gradient is in `losses`.
+
+    Attributes:
+        needs_negatives: whether it is zero without them.
+    """
+
+    needs_negatives: bool = True
+
+
+LOSSES: dict[str, Loss] = {
+    "ranking": Loss(),
+    "logistic": Loss(needs_negatives=False),
+    "softmax": Loss(),
+}
