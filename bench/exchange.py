@@ -15,9 +15,9 @@ import numpy as np
 from bench.report import Report
 from bench.setting import Setting, stage_figures, write_yaml
 from graphmill.config import from_mapping
+from graphmill.config.partitions import all_buckets
 from graphmill.formats import edge_buckets, entity_counts
 from graphmill.formats.edge_buckets import Edges
-from train.edges.partitions import all_buckets
 
 NUM_PARTITIONS = 16
 ROWS = 20_000  # of a partition

@@ -257,7 +257,7 @@ def neighbors(
     as_json: bool,
 ) -> None:
     """Print the nearest neighbours of an id. RUN: the output of a run, instead of --conf."""
-    from remap.neighbors import by_relation, lookup
+    from graphmill.ask.neighbors import by_relation, lookup
 
     check_options(
         {"--relation": ("--type",)},

@@ -11,6 +11,11 @@ from typing import Any
 from distributed import Client
 
 from graphmill import storage
+from graphmill.ask.complete import complete
+from graphmill.ask.earlier import parts_of
+from graphmill.ask.inputs import chosen_inputs, vectors_digest
+from graphmill.ask.partition import MeasuredPartition, check_partitions, measure_partition
+from graphmill.ask.relation_parameters import RELATIONS, write_relation_parameters
 from graphmill.cluster import run_tasks
 from graphmill.config import Config
 from graphmill.config.sections.remap import RemapConfig
@@ -24,15 +29,9 @@ from graphmill.run.outlook import GraphSize, Outlook
 from graphmill.run.output_checks import check_folder
 from graphmill.run.trained_with import changes_in_errors
 from graphmill.storage import Checksums
-from graphmill.trained.inputs import vectors_digest
-from graphmill.trained.partition import MeasuredPartition, check_partitions, measure_partition
 from remap.output.align import Alignment
-from remap.output.complete import complete
 from remap.output.partition import write_partition
-from remap.output.relation_parameters import RELATIONS, write_relation_parameters
-from remap.sources.earlier import parts_of
-from remap.sources.id_map import Sources, check_maps, open_sources
-from remap.sources.inputs import find_inputs, select_types
+from remap.sources.id_map import Sources, check_maps, open_sources, select_types
 
 _OURS = (
     rf"part-[0-9]{{5,}}(?:_[0-9]{{5,}})?\.(?:parquet|csv)|{storage.MARKER}|{storage.PUBLISHED}|{RELATIONS}"
@@ -53,7 +52,7 @@ def check(config: Config, coming: Collection[str] = ()) -> str:
     if settings.id_maps:
         check_maps(config, settings)
     elif config.checkpoint_path not in coming:
-        find_inputs(config, settings)
+        chosen_inputs(config)
     return ""
 
 

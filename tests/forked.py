@@ -38,7 +38,7 @@ OF_COMMANDS = (
     "graphmill.report.page",
     "train.run.trainer",
     "train.tables.folding",
-    "train.evaluation.evaluate",
+    "graphmill.ask.evaluate.evaluate",
     "etl.job",
     "remap.job",
 )

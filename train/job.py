@@ -17,7 +17,9 @@ from typing import Any
 from distributed import Client
 
 from graphmill import cluster, storage
+from graphmill.checkpoints.legacy_inputs import import_legacy_inputs
 from graphmill.config import Config
+from graphmill.config.partitions import PartitionKey
 from graphmill.errors import ConfigError
 from graphmill.formats import pbg_checkpoint
 from graphmill.model import comparators
@@ -30,7 +32,6 @@ from graphmill.run.trained_with import changes_in_errors
 from graphmill.storage import Checksums
 from train.distributed.coordinator import Coordinator
 from train.edges.added import why_whole
-from train.edges.partitions import PartitionKey
 from train.model.frozen import Frozen
 from train.plan import outlook as estimates
 from train.plan.plan import announced
@@ -38,7 +39,6 @@ from train.run import ensemble
 from train.run.claim import check_claim, claim_checkpoint, end_training, inputs_of, moved_aside, trained_with
 from train.run.ignored_keys import log_ignored_keys
 from train.tables import folded_rows, given_vectors
-from train.tables.legacy_inputs import import_legacy_inputs
 
 # Names of files that only checkpoints have, ours or PBG's, even before version 1.
 _CHECKPOINT_FILES = (
@@ -326,8 +326,8 @@ def train(config: Config, claim: Claim = NO_CLAIM, num_on_host: int = 1) -> dict
 
     By default it takes its part of the cores, of `num_on_host` processes that train on this machine.
     """
+    from graphmill.cluster import runtime  # imports torch: only workers need it
     from train.run.trainer import Trainer
-    from train.step import runtime  # imports torch: only workers need it
 
     runtime.keep_freed_memory()
     with runtime.cpu_threads(config.workers or max(1, cluster.num_cores() // num_on_host)):

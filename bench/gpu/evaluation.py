@@ -10,15 +10,14 @@ from bench.gpu import synthetic
 from bench.gpu.device import Machine
 from bench.report import Report
 from bench.setting import Setting
+from graphmill.ask.evaluate import ranking
+from graphmill.ask.evaluate.metrics import Ranks, concatenated
+from graphmill.ask.evaluate.queries import Slots, Triples, block_sizes, default_block_bytes
+from graphmill.ask.evaluate.ranker import Ranker, can_rank
+from graphmill.ask.model import Model
 from graphmill.cluster import num_cores
 from graphmill.config import from_mapping
 from graphmill.gpu.best import Best
-from train.evaluation import ranking
-from train.evaluation.metrics import Ranks, concatenated
-from train.evaluation.queries import Slots, Triples, block_sizes, default_block_bytes
-from train.evaluation.ranker import Ranker
-from train.model.model import Model
-from train.plan.decide import can_rank
 
 K = 100
 SLICE_ROWS = 1 << 20

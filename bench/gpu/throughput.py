@@ -9,11 +9,11 @@ from bench.gpu import synthetic
 from bench.gpu.device import Machine
 from bench.report import Report
 from bench.setting import Setting
+from graphmill.ask.model import Model
 from graphmill.config import Config, from_mapping
 from train.gpu.fused_pass import FusedPass
 from train.gpu.fused_step import FusedStep, Group
 from train.gpu.reference import Edges
-from train.model.model import Model
 from train.model.optimizer import Adagrad
 from train.step.table import Table
 

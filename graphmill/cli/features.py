@@ -1,24 +1,24 @@
 """`graphmill features`: a table with vectors joined in by raw id."""
 
 from functools import partial
-from typing import Any, get_args
+from typing import Any
 
 import click
 
 from graphmill import storage
+from graphmill.ask.fold_in.options import Options
 from graphmill.cli import exit_codes
 from graphmill.cli.fold_in import relations_of
 from graphmill.cli.option_checks import check_options
 from graphmill.cli.options import result_options, task_memory_option
 from graphmill.cli.session import result_session, tell_run
 from graphmill.config import Config
-from graphmill.config.sections.etl import FileFormat
 from graphmill.config.stages import named
 from graphmill.display import terminal
 from graphmill.display.readable import number
-from graphmill.fold_in.options import Options
 
-_TABLES, _EDGES, _JOB, _FOLD_IN = "etl.whole_rows", "etl.pieces", "remap.features.job", "remap.fold_in.job"
+_TABLES, _EDGES = "etl.whole_rows", "etl.pieces"
+_JOB, _FOLD_IN = "graphmill.ask.features.job", "graphmill.ask.fold_in.job"
 
 
 @click.command(
@@ -60,7 +60,7 @@ _TABLES, _EDGES, _JOB, _FOLD_IN = "etl.whole_rows", "etl.pieces", "remap.feature
     metavar="FILE",
     help="Edges of ids that the run does not know, or a result of `graphmill fold-in`; repeatable.",
 )
-@click.option("--format", type=click.Choice(["auto", *get_args(FileFormat)]), help="Of the table.")
+@click.option("--format", type=click.Choice(["auto", "parquet", "csv", "orc", "json"]), help="Of the table.")
 @click.option("--delimiter", metavar="CHARACTER", help="Delimiter of text.")
 @click.option("--encoding", metavar="NAME", help="Encoding of text and JSON, as Python names it.")
 @click.option("--header/--no-header", default=None, help="Whether text has a row of column names.")
@@ -88,7 +88,7 @@ def command(
     """
     check_options({"--components": ["--similar-to"]}, {})
     given = {key: value for key, value in of_table.items() if value is not None}
-    request = named("remap.features.request:Request")(
+    request = named("graphmill.ask.features.request:Request")(
         _typed(columns, types, list(settings.entities)),
         components,
         None if similar_to is None else storage.absolute(similar_to),

@@ -54,7 +54,7 @@ STAGES = {
         ),
         Stage(
             "evaluate",
-            job="train.evaluation.job",
+            job="graphmill.ask.evaluate.job",
             summary="graphmill.run.summaries:evaluate",
             least_mib=768,
         ),
@@ -66,7 +66,7 @@ STAGES = {
         ),
         Stage(
             "drift",
-            job="remap.drift.job",
+            job="graphmill.ask.drift.job",
             summary="graphmill.run.summaries:drift",
             is_optional=True,
         ),

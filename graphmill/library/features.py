@@ -10,11 +10,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from graphmill.ask.features.columns import MOST_SIMILAR, Form, Numbers, Similar
+from graphmill.ask.nearest import Floats
+from graphmill.ask.principal import Components, moments_of
 from graphmill.errors import BadInputError
 from graphmill.formats.raw_ids import may_be_ids, strings_of
-from graphmill.library.nearest import Floats
-from graphmill.trained.features import MOST_SIMILAR, Form, Numbers, Similar
-from graphmill.trained.principal import Components, moments_of
 
 if TYPE_CHECKING:
     from graphmill.library.fold_in import Edge, FoldedId

@@ -11,17 +11,17 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from graphmill.ask.fold_in.frozen import FrozenModel, read_model
+from graphmill.ask.fold_in.new_edges import Mentions, NewEdges
+from graphmill.ask.fold_in.options import Options, solvable_types
+from graphmill.ask.fold_in.solver import OF_CALL, Solver
+from graphmill.ask.inputs import find_inputs, find_model
+from graphmill.ask.nearest import Floats
+from graphmill.ask.partition import iter_ids, iter_vectors
+from graphmill.ask.table import ID_ROWS, UNKNOWN, EntityTable, Numbers, read_tables
 from graphmill.config import Config
 from graphmill.errors import BadInputError
-from graphmill.fold_in.frozen import FrozenModel, read_model
-from graphmill.fold_in.new_edges import Mentions, NewEdges
-from graphmill.fold_in.options import Options, solvable_types
-from graphmill.fold_in.solver import OF_CALL, Solver
 from graphmill.formats import murmur
-from graphmill.library.nearest import Floats
-from graphmill.trained.inputs import find_inputs, find_model
-from graphmill.trained.partition import iter_ids, iter_vectors
-from graphmill.trained.table import ID_ROWS, UNKNOWN, EntityTable, Numbers, read_tables
 from graphmill.vocab import Side
 
 Edge = tuple[str, str, str] | tuple[str, str, str, float]

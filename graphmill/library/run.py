@@ -15,10 +15,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from graphmill import config, storage
+from graphmill.ask.nearest import Floats, Neighbor, by_cosine, close_id, nearest
 from graphmill.config import no_run, place_now
 from graphmill.errors import BadInputError, ConfigError, FormatError, NotFoundError, suggestion
 from graphmill.formats import remapped
-from graphmill.library.nearest import Floats, Neighbor, by_cosine, close_id, nearest
 from graphmill.vocab import RECORD
 
 if TYPE_CHECKING:

@@ -31,6 +31,7 @@ from graphmill.machine.variants import command, installed_path, variants_here
 from graphmill.storage.private_folders import make_private
 
 TIME_LIMIT_S = 300
+KERNELS = Path(__file__).parent.with_name("kernels")  # the sources of steps and rankings, with their headers
 _WORK = ".compile-"
 _WRITABLE_BY_OTHERS = 0o022
 

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from graphmill.ask.nearest import unit
 from graphmill.display.readable import number
-from graphmill.library.nearest import unit
 from graphmill.library.run import Run
 from graphmill.report.blocks import Bars, Block, Note, Table
 from graphmill.report.reading import mapping, records

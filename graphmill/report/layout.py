@@ -18,8 +18,8 @@ import numpy as np
 import numpy.typing as npt
 
 from graphmill import storage
+from graphmill.ask.nearest import Floats, unit
 from graphmill.errors import GraphMillError
-from graphmill.library.nearest import Floats, unit
 from graphmill.storage.checksums import of_bytes
 
 PERPLEXITY = 30

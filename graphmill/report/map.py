@@ -6,8 +6,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from graphmill import storage
+from graphmill.ask.nearest import Floats
 from graphmill.errors import ConfigError
-from graphmill.library.nearest import Floats
 from graphmill.library.run import Run
 from graphmill.report.blocks import Block, Curves, Note, Series
 from graphmill.report.labels import Labels

@@ -7,7 +7,7 @@ Shapes: N rows, D dimension.
 
 import numpy as np
 
-from graphmill.library.nearest import Floats
+from graphmill.ask.nearest import Floats
 from graphmill.library.run import Run
 
 SAMPLE_ROWS = 3000

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from graphmill.ask.nearest import by_cosine, nearest
 from graphmill.display.readable import duration, number, size
-from graphmill.library.nearest import by_cosine, nearest
 from graphmill.library.run import Run
 from graphmill.report.blocks import Block, Note, Table, Tile, Tiles
 from graphmill.report.drift import drift, measured

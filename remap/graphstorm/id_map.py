@@ -23,14 +23,14 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from graphmill import storage
+from graphmill.ask.strings.distinct import hashes_of, repeated, suspected
+from graphmill.ask.strings.texts import Texts
 from graphmill.display import progress
 from graphmill.errors import FormatError
 from graphmill.formats.graphstorm import id_maps
 from graphmill.formats.graphstorm.id_maps import MapFile
 from graphmill.machine import scratch
 from remap.graphstorm.unique_ids import Ids, first_repeated
-from remap.strings.distinct import hashes_of, repeated, suspected
-from remap.strings.texts import Texts
 
 PART_ROWS = 1 << 20
 DISTINCT_ROWS = 1 << 24  # 128 MiB of hashes

@@ -16,12 +16,12 @@ import numpy as np
 import numpy.typing as npt
 from distributed import Client
 
+from graphmill.ask.earlier import check_length, pairs, parts_of, parts_with
+from graphmill.ask.inputs import Inputs
+from graphmill.ask.partition import MeasuredPartition, iter_ids, iter_vectors
 from graphmill.checkpoints import Floats
 from graphmill.cluster import run_tasks
 from graphmill.errors import BadInputError
-from graphmill.trained.inputs import Inputs
-from graphmill.trained.partition import MeasuredPartition, iter_ids, iter_vectors
-from remap.sources.earlier import check_length, pairs, parts_of, parts_with
 
 ENOUGH_ROWS = 1 << 20  # of a type, of its first partitions: ids are in partitions at random
 

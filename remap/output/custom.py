@@ -13,6 +13,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from graphmill import storage
+from graphmill.ask import given
+from graphmill.ask.partition import MeasuredPartition
 from graphmill.config.sections.remap import RemapConfig
 from graphmill.errors import FormatError
 from graphmill.formats.parquet import bounds, open_parquet
@@ -20,9 +22,7 @@ from graphmill.formats.parquet.vectors import Table
 from graphmill.formats.remapped import Floats
 from graphmill.run import record
 from graphmill.storage import Checksums
-from graphmill.trained.partition import MeasuredPartition
 from remap.output.tables import TableOptions, count_rows, open_table, values_type
-from remap.sources import given
 
 Rows = tuple[pa.Array, Floats]
 

@@ -11,14 +11,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from graphmill import storage
+from graphmill.ask.inputs import Inputs, chosen_inputs
 from graphmill.checkpoints import convert, recognise
 from graphmill.checkpoints.id_maps import IdMaps
 from graphmill.config import Config
 from graphmill.config.sections.remap import RemapConfig
 from graphmill.errors import ConfigError
 from graphmill.formats.id_maps import IdMap
-from graphmill.trained.inputs import Inputs
-from remap.sources.inputs import find_inputs, select_types
 
 log = logging.getLogger("graphmill")
 
@@ -43,7 +42,7 @@ def open_sources(config: Config, settings: RemapConfig) -> Iterator[Sources]:
     """
     num_partitions = select_types(config, settings)
     if not settings.id_maps:
-        yield Sources(find_inputs(config, settings), num_partitions, [])
+        yield Sources(chosen_inputs(config), num_partitions, [])
         return
     check_maps(config, settings)
     num = max(num_partitions.values())
@@ -87,3 +86,22 @@ def check_maps(config: Config, settings: RemapConfig) -> None:
                 f"remap.id_maps: there is no map of {name!r}; add --id-map {name}=FILE, or leave the type "
                 "out with remap.entity_types"
             )
+
+
+def select_types(config: Config, settings: RemapConfig) -> dict[str, int]:
+    """Choose the entity types to remap; return their numbers of partitions.
+
+    Raises:
+        ConfigError: a requested type is not in the configuration.
+    """
+    for number, entity_type in enumerate(settings.entity_types or ()):
+        if entity_type not in config.entities:
+            raise ConfigError(
+                f"remap.entity_types[{number}]: {entity_type!r} is not among the entities: "
+                f"{', '.join(config.entities)}"
+            )
+    return {
+        entity_type: entity.num_partitions
+        for entity_type, entity in config.entities.items()
+        if settings.entity_types is None or entity_type in settings.entity_types
+    }

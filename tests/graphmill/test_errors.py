@@ -5,11 +5,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from graphmill.ask.nearest import close_id
 from graphmill.cli import exit_codes, main
 from graphmill.config import load
 from graphmill.config.schema import Config
 from graphmill.errors import ConfigError, closest, suggestion
-from graphmill.library.nearest import close_id
 
 WORDS = st.lists(st.sampled_from("abcdefghijkl_"), min_size=5, max_size=12, unique=True).map("".join)
 

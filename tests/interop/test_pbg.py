@@ -14,11 +14,11 @@ import pytest
 
 from etl import job as etl_job
 from graphmill import config as configuration
+from graphmill.ask.evaluate import evaluate
 from graphmill.config import Config
 from graphmill.formats import pbg_checkpoint
 from tests.interop.pbg import Pbg
 from train import job as train_job
-from train.evaluation import evaluate
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from graphmill import config as configuration
+from graphmill.ask.evaluate import evaluate
 from graphmill.formats import edge_buckets
 from graphmill.vocab import Bucket
 from remap import job as remap_job
@@ -18,8 +19,7 @@ from tests.commands import Command
 from tests.etl.graphs import files_under
 from tests.interop.pbg import Pbg
 from train import job as train_job
-from train.evaluation import evaluate
-from train.evaluation.held_out import RandomPairs
+from train.step.held_out import RandomPairs
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 

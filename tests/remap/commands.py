@@ -5,7 +5,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tests.remap.predict.world import World, write_world
+from tests.graphmill.ask.predict.world import World, write_world
 
 # Each writes the folder {out}; {root} is what `write_asked` fills.
 COMMANDS = {

@@ -7,8 +7,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.commands import Command
+from tests.graphmill.ask.predict.world import write_world
 from tests.remap.graph import snapshot
-from tests.remap.predict.world import write_world
 
 COMMANDS = {
     "predict": "predict {root}/run WRONG --to {root}/out",

@@ -13,10 +13,10 @@ import torch
 
 from etl import job as etl_job
 from graphmill.config import Config, from_mapping
+from graphmill.config.partitions import all_keys
 from graphmill.formats import entity_index, pbg_checkpoint
 from tests.etl.graphs import write_parquet
 from train import job
-from train.edges.partitions import all_keys
 
 Edge = tuple[str, str, str]
 

@@ -11,12 +11,12 @@ import torch
 import xxhash
 
 from graphmill import storage
+from graphmill.ask.model import Model
 from graphmill.config import Config, from_mapping
+from graphmill.config.partitions import all_keys
 from graphmill.formats import edge_buckets, entity_counts, pbg_checkpoint
 from graphmill.formats.edge_buckets import Edges
 from graphmill.vocab import Bucket, Side
-from train.edges.partitions import all_keys
-from train.model.model import Model
 
 
 def make_config(root, **settings) -> Config:

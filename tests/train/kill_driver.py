@@ -14,13 +14,13 @@ from pathlib import Path
 import distributed
 
 from graphmill import storage
+from graphmill.config.partitions import all_keys
 from graphmill.formats import pbg_checkpoint
 from graphmill.storage import fs
 from tests.train.graphs import contents
 from tests.workers import apart
 from train import job
 from train.edges.added import is_delta
-from train.edges.partitions import all_keys
 from train.run.bucket import BatchStep
 from train.run.ensemble import is_joined, members_of
 from train.tables import given_vectors

@@ -12,13 +12,13 @@ import h5py
 import numpy as np
 import pytest
 
+from graphmill.ask.evaluate import evaluate
 from graphmill.config import from_mapping
 from graphmill.errors import ConfigError, NotFoundError, RawTableError
 from tests import DATA
 from tests.commands import on_cluster
 from tests.etl.graphs import same_bytes
 from tests.workers import forking
-from train.evaluation import evaluate
 from train.pbg_api import (
     BucketOrder,
     ConfigFileLoader,

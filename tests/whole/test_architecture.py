@@ -17,7 +17,7 @@ PACKAGES = ("graphmill", "etl", "train", "remap")
 REFUSED = (
     ("graphmill.model.comparators", "train.run.trainer", "The floor knows no stage"),
     ("train.model.losses", "train.run.trainer", "Rooms of train"),
-    ("train.model.optimizer", "train.model.model", "No cycles"),
+    ("graphmill.ask.partition", "graphmill.ask.table", "No cycles"),
     ("graphmill.storage.atomic", "graphmill.formats.entity_counts", "Rooms of graphmill"),
     ("graphmill.formats.entity_counts", "graphmill.formats.entity_index", "Formats know nothing"),
     ("etl.job", "train.job", "The stages meet only in files"),

@@ -11,8 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
+from graphmill.ask.drift.moved import DRIFT_RATIO
 from graphmill.run import lock
-from remap.drift.moved import DRIFT_RATIO
 from tests.forked import Fork, Forks
 from tests.waiting import wait_until
 

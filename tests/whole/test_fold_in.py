@@ -7,9 +7,10 @@ import pyarrow.parquet as pq
 import pytest
 
 import graphmill
+from graphmill.ask.relation import read_parameters, relation_of
+from graphmill.ask.run import relation_names
 from graphmill.checkpoints import open_checkpoint
 from graphmill.config import load
-from graphmill.trained.relation import read_parameters, relation_names, relation_of
 from graphmill.vocab import Side
 from tests import REPOSITORY
 from tests.commands import Command

@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 from etl import job as etl_job
 from graphmill import config as configuration
 from graphmill import storage
+from graphmill.ask.evaluate import job as evaluate_job
 from graphmill.checkpoints import convert
 from graphmill.checkpoints.finite import first_not_finite
 from graphmill.config import Config
@@ -32,7 +33,6 @@ from remap import job as remap_job
 from tests.finished import copy_of
 from tests.remap.graph import snapshot
 from train import job as train_job
-from train.evaluation import job as evaluate_job
 
 NUM_EDGES = 300
 

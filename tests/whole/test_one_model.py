@@ -14,10 +14,10 @@ import pytest
 
 import graphmill
 from graphmill import storage
+from graphmill.ask.inputs import find_inputs
 from graphmill.config import Config, from_mapping
 from graphmill.errors import ConfigError, FormatError, LockedError, NotFoundError
 from graphmill.formats import entity_index, pbg_checkpoint
-from graphmill.trained.inputs import find_inputs
 from train import job as train_job
 from train.run.claim import claim_checkpoint
 from train.run.training_run import TrainingRun

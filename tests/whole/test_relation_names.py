@@ -12,6 +12,10 @@ import pytest
 from etl import job as etl
 from graphmill import config as configuration
 from graphmill import report
+from graphmill.ask.evaluate import evaluate
+from graphmill.ask.neighbors import by_relation
+from graphmill.ask.predict import job as answers
+from graphmill.ask.predict.question import Question
 from graphmill.checkpoints import open_checkpoint
 from graphmill.checkpoints.convert import convert
 from graphmill.config import Config
@@ -19,11 +23,7 @@ from graphmill.errors import ConfigError
 from graphmill.library.run import Run
 from graphmill.run import record
 from remap import job as remap
-from remap.neighbors import by_relation
-from remap.predict import job as answers
-from remap.predict.question import Question
 from train import job as train
-from train.evaluation import evaluate
 
 NAMES = (
     "/people/person/nationality",

@@ -10,12 +10,12 @@ import weakref
 from collections.abc import Mapping
 from ctypes import c_double, c_int, c_int32, c_int64, c_void_p
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from graphmill.ask.model import Model
 from graphmill.config import Config
 from graphmill.errors import TrainingError
 from graphmill.machine import native
@@ -25,12 +25,11 @@ from graphmill.vocab import Side
 from train.edges.negative_sampling import Batch, Block, Sampling
 from train.model import regularizers
 from train.model.frozen import Frozen
-from train.model.model import Model
 from train.model.optimizer import Adagrad
 from train.step.plain import StepFigures
 from train.step.table import Table
 
-SOURCE = Path(__file__).with_name("native") / "step.cpp"
+SOURCE = native.KERNELS / "step.cpp"
 # Result and arguments.
 _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "workspace": (c_void_p, []),

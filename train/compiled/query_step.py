@@ -9,21 +9,20 @@ Shapes: Q queries, N scores of a query, K touched rows with repetitions, D dimen
 import ctypes
 from ctypes import c_double, c_int, c_int64, c_void_p
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from graphmill.ask.model import Model
 from graphmill.config import Config
 from graphmill.errors import TrainingError
 from graphmill.machine import native
-from train.model.model import Model
 from train.model.optimizer import Adagrad, Rate
 from train.step.grouped import GroupedStep, SoftmaxOfScores
 from train.step.table import Table
 
-SOURCE = Path(__file__).with_name("native") / "query_step.cpp"
+SOURCE = native.KERNELS / "query_step.cpp"
 # Result and arguments.
 _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "bytes_of_real": (c_int, []),

@@ -19,8 +19,8 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
+from graphmill.config.partitions import PartitionKey
 from graphmill.vocab import Bucket
-from train.edges.partitions import PartitionKey
 
 PartitionsOf = Callable[[Bucket], Set[PartitionKey]]  # partitions that only one worker may have
 Held = Mapping[PartitionKey, int]  # partitions that a worker has; a larger number came later

@@ -25,7 +25,9 @@ from typing import Any, Self
 from distributed import Client
 
 from graphmill import cluster, storage
+from graphmill.ask.evaluate.job import evaluate
 from graphmill.config import Config
+from graphmill.config.partitions import PartitionKey, all_buckets, is_shared, key_of
 from graphmill.errors import ClusterError
 from graphmill.formats import pbg_checkpoint
 from graphmill.formats.pbg_checkpoint import Iteration
@@ -41,9 +43,7 @@ from train.distributed.worker_pool import Loss, Pool, WorkerPool, WorkerTask
 from train.edges import schedule
 from train.edges.blocks import Blocks
 from train.edges.bucket_order import order_of
-from train.edges.partitions import PartitionKey, all_buckets, is_shared, key_of
 from train.edges.schedule import Schedule
-from train.evaluation.job import evaluate
 from train.run.run_metrics import Visit
 from train.run.training_run import TrainingRun
 from train.run.validation import Rank

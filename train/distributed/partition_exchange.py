@@ -20,13 +20,13 @@ import torch
 from distributed import Worker
 
 from graphmill import storage
+from graphmill.config.partitions import PartitionKey
 from graphmill.errors import NotFoundError
 from graphmill.formats import pbg_checkpoint
 from graphmill.formats.pbg_checkpoint import Iteration
 from train.distributed.actor_calls import call
 from train.distributed.messages import SavedFile, Source
 from train.distributed.partition_holder import Entry, PartitionHolder, Resting, bytes_of
-from train.edges.partitions import PartitionKey
 from train.gpu.copies import on_device
 from train.run.run_metrics import BYTES, PARTITIONS
 from train.step.table import Table

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from train.edges.partitions import PartitionKey
+from graphmill.config.partitions import PartitionKey
 from train.edges.schedule import Schedule
 
 if TYPE_CHECKING:

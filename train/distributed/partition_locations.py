@@ -22,10 +22,10 @@ from dataclasses import dataclass, replace
 
 from graphmill import storage
 from graphmill.config import Config
+from graphmill.config.partitions import Location, PartitionKey, all_keys, is_shared
 from graphmill.formats import pbg_checkpoint
 from graphmill.storage import Checksums
 from train.distributed.messages import SavedFile, Source
-from train.edges.partitions import Location, PartitionKey, all_keys, is_shared
 
 NUM_RENAMES = 8  # at a time
 

@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from graphmill.ask.model import Model
 from train.distributed.shards import Array, Name, Rows, merged
-from train.model.model import Model
 from train.model.optimizer import Adagrad
 from train.step.table import Table
 

@@ -23,14 +23,14 @@ from zlib import crc32
 import torch
 from distributed import get_worker
 
+from graphmill.ask.model import Model
+from graphmill.config.partitions import PartitionKey, all_keys, is_shared
 from graphmill.display import progress
 from graphmill.formats.pbg_checkpoint import Iteration
 from train.distributed import shards
 from train.distributed.shards import Array, Holder, Name, ShardLostError, ShardServer
 from train.distributed.shared_rows import STEPS, SharedRows, parameter_tables
-from train.edges.partitions import PartitionKey, all_keys, is_shared
 from train.model.frozen import Frozen
-from train.model.model import Model
 from train.model.optimizer import Adagrad
 from train.plan.plan import Plan
 from train.step.table import Table

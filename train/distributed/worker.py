@@ -19,8 +19,9 @@ from typing import Any
 from distributed import get_worker
 
 from graphmill import storage
-from graphmill.cluster import num_cores
+from graphmill.cluster import num_cores, runtime
 from graphmill.config import Config
+from graphmill.config.partitions import PartitionKey
 from graphmill.display import progress
 from graphmill.formats.pbg_checkpoint import Iteration
 from graphmill.gpu.device import device_of
@@ -33,12 +34,10 @@ from train.distributed.shards import ShardServer
 from train.distributed.shared_state import SharedState
 from train.edges.batches import EdgeTensors
 from train.edges.blocks import Blocks
-from train.edges.partitions import PartitionKey
 from train.plan.decide import decide
 from train.run.block_trainer import BlockTrainer
 from train.run.bucket import BucketTrainer
 from train.run.run_metrics import peak_bytes
-from train.step import runtime
 from train.step.table import Table, joined
 from train.tables import memory
 from train.tables.background import Background

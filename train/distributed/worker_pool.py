@@ -11,13 +11,13 @@ from distributed import Client, Future, Queue
 
 from graphmill import cluster
 from graphmill.config import Config
+from graphmill.config.partitions import PartitionKey
 from graphmill.errors import ClusterError
 from graphmill.machine import shortage
 from graphmill.vocab import Bucket
 from train.distributed.messages import Message
 from train.distributed.partition_holder import PartitionHolder
 from train.distributed.shard_placement import ShardPlacement, Shards
-from train.edges.partitions import PartitionKey
 from train.edges.schedule import Schedule
 from train.run.run_metrics import Visit
 

@@ -13,9 +13,9 @@ from functools import partial
 import numpy as np
 
 from graphmill.config import Config, PbgConfig
+from graphmill.config.partitions import all_buckets
 from graphmill.formats.edge_buckets.origins import added_rows, has_added
 from graphmill.vocab import Bucket
-from train.edges.partitions import all_buckets
 
 _NUM_READING = 16  # threads, which wait for HDFS
 

@@ -20,11 +20,11 @@ from functools import lru_cache
 from itertools import product
 
 from graphmill.config import Config
+from graphmill.config.partitions import PartitionKey
 from graphmill.formats.pbg_checkpoint import Iteration
+from graphmill.run import seeds
 from graphmill.vocab import Bucket, Side
-from train.edges import seeds
 from train.edges.bucket_order import num_passes, ordered_pairs
-from train.edges.partitions import PartitionKey
 from train.edges.schedule import Schedule, Share
 
 WHOLE = Bucket(0, 0)  # the only visit where there is one block

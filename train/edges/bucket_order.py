@@ -22,10 +22,10 @@ from collections.abc import Collection, Sequence
 from itertools import product
 
 from graphmill.config import Config
+from graphmill.config.partitions import PartitionKey
 from graphmill.formats.pbg_checkpoint import Iteration
+from graphmill.run import seeds
 from graphmill.vocab import Bucket, Side
-from train.edges import seeds
-from train.edges.partitions import PartitionKey
 
 
 def order_of(config: Config, iteration: Iteration, device_slots: int | None = None) -> list[Bucket]:

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from graphmill.config import Config, PbgConfig
+from graphmill.config.partitions import all_buckets
 from graphmill.errors import ConfigError
 from graphmill.formats import edge_buckets
 from graphmill.formats.pbg_checkpoint import Iteration
-from graphmill.vocab import Bucket, Side
+from graphmill.vocab import Bucket
 from train.edges.added import is_delta, trained_share
-from train.edges.partitions import all_buckets
 
 
 class Share(NamedTuple):
@@ -136,18 +136,3 @@ def plan(config: PbgConfig) -> Schedule:
         ]
     chunks = config.num_edge_chunks or math.ceil(max(num_edges.values()) / config.max_edges_per_chunk)
     return Schedule(config.num_epochs, config.edge_paths, max(1, chunks), num_edges, shares)
-
-
-def has_edges(config: PbgConfig, path: str) -> bool:
-    """Whether any bucket of a folder holds an edge.
-
-    Raises:
-        FormatError: a bucket is missing or damaged.
-    """
-    return any(edge_buckets.count_all(path, all_buckets(config)).values())
-
-
-def featurized_types(config: PbgConfig) -> list[str]:
-    """Featurized types of relations: without a list of all their entities, nothing can rank them."""
-    names = {relation.entity_type(side) for relation in config.relations for side in Side}
-    return sorted(name for name in names if config.entities[name].featurized)

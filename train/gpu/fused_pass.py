@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from graphmill.config import Config
-from train.edges import seeds
+from graphmill.run import seeds
 from train.edges.batches import EdgeTensors
 from train.edges.negative_sampling import Sampling
 from train.gpu import counter

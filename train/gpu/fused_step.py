@@ -17,6 +17,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from graphmill.ask.model import Model
 from graphmill.config import Config
 from graphmill.vocab import Side
 from train.edges.negative_sampling import in_batch_negatives
@@ -25,7 +26,6 @@ from train.gpu.capture import Branch
 from train.gpu.operator_rows import OperatorRows, operator_rows
 from train.gpu.reference import Clock, Compared, Comparison, Edges, Positive, Runs, Sample, Source
 from train.model.frozen import Frozen
-from train.model.model import Model
 from train.model.optimizer import Adagrad
 from train.step.plain import StepFigures
 from train.step.table import Table

@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping, Sequence
 import torch
 from torch import Tensor
 
+from graphmill.ask.model import Model
 from graphmill.config import Config
 from graphmill.vocab import Side
-from train.model.model import Model
 from train.model.optimizer import Adagrad
 
 

@@ -19,6 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.optim.adagrad import adagrad
 
+from graphmill.ask.model import is_beginning
 from graphmill.checkpoints import states
 from graphmill.checkpoints.finite import check_finite
 from graphmill.errors import FormatError
@@ -116,12 +117,6 @@ def shortened(embeddings_ND: Tensor, max_norm: float) -> Tensor:
     """Scale embeddings longer than `max_norm` down to `max_norm`."""
     norm_N: Tensor = embeddings_ND.square().sum(1).sqrt()
     return embeddings_ND * (max_norm / norm_N.clamp_min(max_norm)).unsqueeze(1)
-
-
-def is_beginning(first: Tensor, whole: Tensor) -> bool:
-    """Whether `first` can be the first rows of `whole`."""
-    same_rows = first.dim() > 0 and first.shape[1:] == whole.shape[1:]
-    return same_rows and len(first) <= len(whole)
 
 
 def fresh_sums(optimizer: Kind, embeddings_ND: Tensor) -> Tensor:

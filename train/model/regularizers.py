@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from graphmill.ask.model import Model
 from graphmill.config import Config
 from graphmill.model import operators
 from graphmill.model.abstract import AbstractDynamicOperator, AbstractOperator, AbstractRegularizer
@@ -19,7 +20,6 @@ from graphmill.model.parameters import parse_operator_key
 from graphmill.model.plug_ins import PlugInOperator, made, with_parameters
 from graphmill.model.registry import REGULARIZERS
 from graphmill.vocab import Side
-from train.model.model import Model
 
 
 class N3(AbstractRegularizer):

@@ -13,21 +13,23 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from graphmill.ask.model import Model
+from graphmill.ask.run import TrainedRun
 from graphmill.config import Config
+from graphmill.config.partitions import PartitionKey, keys_of
 from graphmill.errors import ConfigError
 from graphmill.formats import edge_buckets
 from graphmill.model.plug_ins import MASKED
+from graphmill.run import seeds
 from graphmill.vocab import Bucket, Side
-from train.edges import batches, seeds
+from train.edges import batches
 from train.edges.negative_sampling import Batch, Sampling
-from train.edges.partitions import PartitionKey, keys_of
-from train.evaluation.held_out import RandomPairs
 from train.gpu.pinned import Staging
 from train.model.features import Bags
-from train.model.model import Model
 from train.pbg_api.settings import settings_of
 from train.run.bucket import read_edges, with_tables
 from train.step import plain
+from train.step.held_out import RandomPairs
 from train.step.table import Table
 from train.tables.partition_files import PartitionFiles
 from train.tables.run_context import RunContext
@@ -215,7 +217,7 @@ def do_eval_and_report_stats(
     evaluator = evaluator or RankingEvaluator()
     settings = settings_of(config)
     context = RunContext.of_checkpoint(settings, "evaluate")
-    scored, files = context.load_trained_model(), PartitionFiles(context)
+    scored, files = TrainedRun.of(settings, "evaluate").load_model(), PartitionFiles(context)
     tables: dict[PartitionKey, Table] = {}
     generator = seeds.generator(settings.seed, "eval")
     totals: list[Stats] = []

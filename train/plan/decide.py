@@ -6,13 +6,12 @@ from typing import NamedTuple
 import torch
 
 from graphmill.config import Config
+from graphmill.config.partitions import all_keys, is_shared
 from graphmill.errors import ConfigError
-from graphmill.model import comparators
 from graphmill.vocab import Side
 from train.compiled import compiled_step
 from train.edges.candidates import all_take_samples
 from train.edges.one_vs_all import has_queries
-from train.edges.partitions import all_keys, is_shared
 from train.gpu import supported
 from train.plan.plan import Engine, Placement, Plan
 from train.tables import memory
@@ -58,11 +57,6 @@ def _varying(config: Config, workers: int, *, is_gpu: bool) -> Iterator[str]:
         yield "train.deterministic: false"
     if not is_gpu and torch.get_num_threads() > 1:
         yield f"{torch.get_num_threads()} threads (workers: 1 repeats)"
-
-
-def can_rank(config: Config, device: torch.device) -> bool:
-    """Whether the kernels can count ranks: on a GPU, where scores are dot products."""
-    return device.type == "cuda" and comparators.is_dot(config.comparator, config.bias)
 
 
 def engine_of(config: Config, device: torch.device, reasons: list[str]) -> Engine:

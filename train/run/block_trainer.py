@@ -11,14 +11,14 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from graphmill.ask.model import Model
+from graphmill.config.partitions import PartitionKey, key_of
 from graphmill.formats.pbg_checkpoint import Iteration
 from graphmill.vocab import Bucket, Side
 from train.edges import batches
 from train.edges.batches import EdgeTensors
 from train.edges.blocks import Blocks
-from train.edges.partitions import PartitionKey, key_of
 from train.edges.schedule import Share
-from train.model.model import Model
 from train.model.optimizer import Adagrad
 from train.plan.plan import Plan
 from train.run.bucket import BucketTrainer, read_trained

@@ -11,23 +11,26 @@ from typing import Any, TypeVar
 import torch
 
 from graphmill import storage
+from graphmill.ask.model import Model
+from graphmill.cluster.runtime import cpu_threads
 from graphmill.config import Config
+from graphmill.config.partitions import PartitionKey, by_side, rows_of
 from graphmill.errors import DivergenceError
 from graphmill.formats import edge_buckets
 from graphmill.formats.edge_buckets.places import EDGES, REMOVED
 from graphmill.formats.pbg_checkpoint import Iteration
+from graphmill.machine.threads import Task, Threads
+from graphmill.run import seeds
 from graphmill.vocab import Bucket, Side
 from train.compiled import compiled_step, query_step
 from train.compiled.compiled_step import CompiledStep
 from train.compiled.query_step import CompiledQueryStep
-from train.edges import batches, seeds
+from train.edges import batches
 from train.edges.batches import TRAINED, EdgeTensors, Role
 from train.edges.candidates import CandidateSampler
 from train.edges.negative_sampling import Batch
 from train.edges.one_vs_all import QueryBatch, has_queries
-from train.edges.partitions import PartitionKey, by_side, rows_of
 from train.edges.schedule import Share
-from train.evaluation import held_out
 from train.gpu.capture import capture_on
 from train.gpu.copies import read_beside_steps
 from train.gpu.fused_pass import FusedPass
@@ -35,16 +38,14 @@ from train.gpu.fused_step import FusedStep
 from train.gpu.pinned import Staging
 from train.gpu.replayed_step import ReplayedStep
 from train.model import learning_rates
-from train.model.model import Model
 from train.model.optimizer import Adagrad
 from train.plan import decide
 from train.plan.plan import Engine, Plan
+from train.step import held_out
 from train.step.grouped import GroupedStep
 from train.step.plain import PlainStep, StepFigures
 from train.step.removed import RemovedStep
-from train.step.runtime import cpu_threads
 from train.step.table import Table
-from train.step.threads import Task, Threads
 from train.tables import memory
 from train.tables.run_context import CPU, RunContext
 

@@ -17,7 +17,7 @@ from graphmill.config import Config
 from graphmill.errors import ConfigError
 from graphmill.formats import pbg_checkpoint
 from graphmill.model.operators import OPERATORS
-from train.edges import seeds
+from graphmill.run import seeds
 from train.tables.given_rows import folder_of
 
 FOLDER = "members"

@@ -20,12 +20,12 @@ from torch import Tensor
 
 from graphmill.checkpoints.pbg import PbgCheckpoint
 from graphmill.config import Config, PbgConfig
+from graphmill.config.partitions import PartitionKey
 from graphmill.formats import pbg_checkpoint
 from graphmill.model.operators import operator_of
 from graphmill.model.parameters import parse_global_key, parse_operator_key
 from graphmill.run.lock import NO_CLAIM, Claim
 from graphmill.storage import Checksums
-from train.edges.partitions import PartitionKey
 from train.edges.schedule import plan
 from train.model.optimizer import Adagrad, sums_of_table_state, table_state
 from train.run.ensemble import members_of, record

@@ -18,6 +18,7 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Any
 
+from graphmill.ask.evaluate.job import evaluate
 from graphmill.config import Config
 from graphmill.formats.pbg_checkpoint import Iteration
 from graphmill.gpu.device import device_of
@@ -26,7 +27,6 @@ from graphmill.vocab import Bucket
 from train.edges.batches import EdgeTensors
 from train.edges.blocks import Blocks
 from train.edges.bucket_order import order_of
-from train.evaluation.job import evaluate
 from train.plan.decide import decide
 from train.run.block_trainer import BlockTrainer
 from train.run.bucket import BucketTrainer

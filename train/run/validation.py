@@ -16,10 +16,10 @@ from collections.abc import Callable, Collection
 from typing import Any
 
 from graphmill import storage
+from graphmill.ask.evaluate.inputs import obstacle_to_ranking
 from graphmill.config import Config
 from graphmill.errors import ConfigError, FormatError
 from graphmill.formats import pbg_checkpoint
-from train.evaluation.inputs import obstacle_to_ranking
 
 FILE = "validation.json"
 BEST = "best"

@@ -23,13 +23,13 @@ import torch
 from torch import Tensor
 
 from graphmill.config import Config
+from graphmill.config.partitions import PartitionKey, by_side, is_shared
 from graphmill.formats.edge_buckets.origins import added_rows
 from graphmill.formats.pbg_checkpoint import Iteration
+from graphmill.run import seeds
 from graphmill.vocab import Bucket, Side
-from train.edges import seeds
 from train.edges.batches import TRAINED, EdgeTensors, Role
 from train.edges.one_vs_all import has_queries
-from train.edges.partitions import PartitionKey, by_side, is_shared
 from train.step.table import Table
 
 

@@ -21,6 +21,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from graphmill.ask.model import Model
 from graphmill.config import Config
 from graphmill.model import comparators, operators
 from graphmill.vocab import Side
@@ -28,7 +29,6 @@ from train.edges.negative_sampling import sides_with_negatives
 from train.edges.one_vs_all import QueryBatch
 from train.model import losses, optimizer, relation_prediction
 from train.model.frozen import Frozen
-from train.model.model import Model
 from train.model.optimizer import Rate, add_rows
 from train.step.plain import StepFigures, gradient_of, touched_parameters
 from train.step.table import Table

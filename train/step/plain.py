@@ -14,6 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from graphmill.ask.model import Model
 from graphmill.config import Config
 from graphmill.errors import TrainingError
 from graphmill.model import operators
@@ -21,7 +22,6 @@ from graphmill.vocab import Side
 from train.edges.negative_sampling import Batch, Block, Sampling, sides_with_negatives
 from train.model import losses, optimizer, regularizers, relation_prediction
 from train.model.frozen import Frozen
-from train.model.model import Model
 from train.step.table import Table
 
 RowGradients = dict[Side, list[tuple[Tensor, Tensor]]]  # rows [K] with repetitions, gradients [K, D]

@@ -17,12 +17,12 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from graphmill.ask.model import Model
 from graphmill.config import Config
 from graphmill.model.registry import LOSS_FUNCTIONS
 from graphmill.vocab import Side
 from train.edges.negative_sampling import Batch, Block
 from train.model import losses, optimizer
-from train.model.model import Model
 from train.step.plain import PlainStep, Scores, StepFigures
 from train.step.table import Table
 

@@ -3,10 +3,10 @@
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 
+from graphmill.config.partitions import PartitionKey, is_shared
 from graphmill.formats.pbg_checkpoint import Iteration
 from graphmill.vocab import Bucket
 from train.edges.blocks import Blocks
-from train.edges.partitions import PartitionKey, is_shared
 from train.step.table import Table, joined
 from train.tables.background import Background
 from train.tables.outside_rows import OutsideRows, outside_share

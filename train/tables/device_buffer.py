@@ -21,9 +21,9 @@ from functools import partial
 from typing import Any
 
 from graphmill.config import Config
+from graphmill.config.partitions import PartitionKey, all_keys, is_shared, keys_of
 from graphmill.formats.pbg_checkpoint import Iteration
 from graphmill.vocab import Bucket
-from train.edges.partitions import PartitionKey, all_keys, is_shared, keys_of
 from train.gpu.copies import Copies, Slot, num_floats_of
 from train.step.table import Table
 from train.tables import memory

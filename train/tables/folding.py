@@ -11,19 +11,19 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from graphmill import storage
+from graphmill.ask.fold_in.frozen import FrozenModel, read_model
+from graphmill.ask.fold_in.new_edges import NO_MENTIONS, Mentions, NewEdges
+from graphmill.ask.fold_in.options import Options, solvable_types
+from graphmill.ask.fold_in.solver import OF_JOB, Solver
+from graphmill.ask.inputs import find_inputs
+from graphmill.ask.table import EntityTable, read_tables
 from graphmill.config import Config
-from graphmill.fold_in.frozen import FrozenModel, read_model
-from graphmill.fold_in.new_edges import NO_MENTIONS, Mentions, NewEdges
-from graphmill.fold_in.options import Options, solvable_types
-from graphmill.fold_in.solver import OF_JOB, Solver
+from graphmill.config.partitions import PartitionKey, all_buckets, key_of
 from graphmill.formats import edge_buckets
 from graphmill.formats.edge_buckets.origins import added_rows
 from graphmill.formats.parquet.vectors import new_table
 from graphmill.storage import Checksums
-from graphmill.trained.inputs import find_inputs
-from graphmill.trained.table import EntityTable, read_tables
 from graphmill.vocab import Bucket, Side
-from train.edges.partitions import PartitionKey, all_buckets, key_of
 from train.tables.earlier_rows import EarlierRows
 from train.tables.given_rows import part_uri, schema
 

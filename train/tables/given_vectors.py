@@ -21,6 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from graphmill import storage
+from graphmill.ask.id_search import IdSearch
 from graphmill.checkpoints.id_join import MOST_FILES, Files
 from graphmill.config import Config
 from graphmill.errors import ConfigError, FormatError, NotFoundError
@@ -30,7 +31,6 @@ from graphmill.formats.parquet.vectors import new_table
 from graphmill.run import record
 from graphmill.run.lock import NO_CLAIM, Claim
 from graphmill.storage import Checksums, run_folder
-from graphmill.trained.id_search import IdSearch
 from train.model.frozen import Frozen
 from train.tables import projection
 from train.tables.earlier_rows import EarlierRows

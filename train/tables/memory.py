@@ -11,11 +11,11 @@ import psutil  # type: ignore[import-untyped]
 from distributed import get_worker, system
 
 from graphmill.config import Config
+from graphmill.config.partitions import PartitionKey, all_keys, is_shared, keys_of
 from graphmill.vocab import Side
 from train.edges.exact_queries import MOST_ELEMENTS
 from train.edges.negative_sampling import Sampling, in_batch_negatives
 from train.edges.one_vs_all import has_queries
-from train.edges.partitions import PartitionKey, all_keys, is_shared, keys_of
 from train.step.grouped import SCORE_BYTES
 from train.tables.run_context import RunContext
 

@@ -23,8 +23,8 @@ import torch
 from torch import Tensor
 
 from graphmill.config import Config
-from train.edges import seeds
-from train.edges.partitions import PartitionKey
+from graphmill.config.partitions import PartitionKey
+from graphmill.run import seeds
 from train.step.table import Table
 
 _MOST_ALONE = 5

@@ -6,18 +6,17 @@ Rows that `init_path` lacks are drawn too. Rows of `train.init_embeddings` take 
 Shapes: R rows in the checkpoint of `init_path`, N rows of the partition, D dimension.
 """
 
-from typing import Any
-
 import numpy as np
 import torch
 from torch import Tensor
 
+from graphmill.ask.run import check_shape, read_finite
 from graphmill.checkpoints.finite import check_finite, first_not_finite
-from graphmill.errors import DivergenceError, FormatError
+from graphmill.config.partitions import PartitionKey
+from graphmill.errors import DivergenceError
 from graphmill.formats import pbg_checkpoint
 from graphmill.formats.pbg_checkpoint import Iteration
-from train.edges import seeds
-from train.edges.partitions import PartitionKey
+from graphmill.run import seeds
 from train.gpu.copies import on_device
 from train.model import optimizer
 from train.model.frozen import Frozen
@@ -58,12 +57,6 @@ class PartitionFiles:
         if max_norm is not None and (embeddings_ND.norm(dim=1) > max_norm * (1 + _ROUNDING)).any():
             embeddings_ND = optimizer.shortened(embeddings_ND, max_norm)
         return on_device(Table(embeddings_ND, sums), self.context.device)
-
-    def load_embeddings(self, key: PartitionKey, version: int) -> Tensor:
-        """The embeddings of `version` as they are, [N, D] in the host's memory; raises as `load`."""
-        embeddings_ND, _ = _read_finite(self.config.checkpoint_path, key, version)
-        self._check_shape(embeddings_ND, key, version)
-        return embeddings_ND
 
     def write(
         self,
@@ -124,7 +117,8 @@ class PartitionFiles:
 
     def _read(self, key: PartitionKey, version: int, path: str) -> tuple[Tensor, Tensor]:
         """Embeddings [R, D] and sums of one file."""
-        embeddings_RD, state = _read_finite(path, key, version)
+        rows_RD, state = read_finite(path, key, version)
+        embeddings_RD = torch.from_numpy(rows_RD)
         if state is None:
             return embeddings_RD, optimizer.fresh_sums(self.optimizer, embeddings_RD)
         uri = pbg_checkpoint.embeddings_uri(path, *key, version)
@@ -149,20 +143,8 @@ class PartitionFiles:
     def _check_shape(
         self, embeddings_ND: Tensor, key: PartitionKey, version: int, path: str | None = None
     ) -> None:
-        if embeddings_ND.shape != (shape := self._shape(key)):
-            advice = "set entity_path and dimension as in its training"
-            if self.context.trains:
-                advice = "if entities were added, train into a new checkpoint_path with this one as init_path"
-            uri = pbg_checkpoint.embeddings_uri(path or self.config.checkpoint_path, *key, version)
-            raise FormatError(
-                f"{uri}: embeddings have shape {tuple(embeddings_ND.shape)}; entity_count and dimension ask "
-                f"for {shape}: the checkpoint belongs to other entities or another configuration; {advice}"
-            )
-
-
-def _read_finite(path: str, key: PartitionKey, version: int) -> tuple[Tensor, dict[str, Any] | None]:
-    """Embeddings [R, D] of one file, and the state of their optimizer where there is one."""
-    embeddings, state = pbg_checkpoint.read_embeddings(path, *key, version)
-    uri = pbg_checkpoint.embeddings_uri(path, *key, version)
-    check_finite(embeddings, f"{uri}: {key[0]!r}, partition {key[1]}")
-    return torch.from_numpy(embeddings), state
+        advice = "set entity_path and dimension as in its training"
+        if self.context.trains:
+            advice = "if entities were added, train into a new checkpoint_path with this one as init_path"
+        uri = pbg_checkpoint.embeddings_uri(path or self.config.checkpoint_path, *key, version)
+        check_shape(embeddings_ND.numpy(), self._shape(key), uri, advice)

@@ -5,9 +5,9 @@ from concurrent.futures import Future
 
 import torch
 
+from graphmill.config.partitions import PartitionKey
 from graphmill.formats.pbg_checkpoint import Iteration
 from graphmill.vocab import Bucket, Partition
-from train.edges.partitions import PartitionKey
 from train.step.table import Table
 from train.tables import memory
 from train.tables.background import Background

@@ -10,19 +10,19 @@ from typing import Any, NamedTuple, Self
 import torch
 from torch import Tensor
 
+from graphmill.ask.model import Model
 from graphmill.config import Config
 from graphmill.errors import NotFoundError
 from graphmill.formats import entity_counts, pbg_checkpoint
 from graphmill.formats.pbg_checkpoint import Iteration
 from graphmill.formats.torch_files.read import mapped
+from graphmill.run import seeds
 from graphmill.run.lock import NO_CLAIM, Claim
 from graphmill.run.trained_with import check_entities
 from graphmill.storage import Checksums
-from train.edges import seeds
 from train.edges.added import is_delta
 from train.edges.schedule import Schedule, plan
 from train.model.frozen import Frozen
-from train.model.model import Model
 from train.model.optimizer import Adagrad
 from train.step.delta import Delta
 from train.tables.folded_rows import first_new
@@ -139,17 +139,6 @@ class RunContext:
         other.device = CPU
         return other
 
-    def load_trained_model(self) -> Model:
-        """The model of the version, without its optimizer.
-
-        Raises:
-            FormatError: the file is damaged, or its parameters do not fit the configuration.
-        """
-        path, version = self.config.checkpoint_path, self.version
-        model = Model(self.config, self.num_dynamic)
-        model.load_state(pbg_checkpoint.read_model(path, version)[0], pbg_checkpoint.model_uri(path, version))
-        return model.to(self.device)
-
     def load_model(self, path: str | None = None, version: int | None = None) -> tuple[Model, Adagrad]:
         """The model and its optimizer: of the version, else of init_path, else new.
 
@@ -195,13 +184,6 @@ class RunContext:
             iteration,
             self.checksums,
         )
-
-    def relation_names(self) -> list[str]:
-        """Names of all relations; the number of a dynamic relation that has no name."""
-        if not self.config.dynamic_relations:
-            return [relation.name for relation in self.config.relations]
-        names = entity_counts.read_relation_names(self.config.entity_path) or []
-        return [*names, *map(str, range(len(names), self.num_relations))]
 
     def num_parameters(self, model: Model) -> int:
         """Number of trained parameters: all embeddings and all parameters of the model."""

@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 from torch import Tensor
 
 from graphmill import storage
+from graphmill.ask.model import Model
 from graphmill.config import Config
 from graphmill.errors import FormatError, GraphMillError, NotFoundError
 from graphmill.formats import entity_counts, entity_index, pbg_checkpoint
@@ -27,7 +28,6 @@ from graphmill.run.inputs import content_of
 from graphmill.run.trained_with import entities_of
 from graphmill.vocab import Partition
 from train.model.frozen import Frozen
-from train.model.model import Model
 from train.model.optimizer import Adagrad
 from train.tables.earlier_rows import EarlierRows, Rows
 

@@ -8,6 +8,8 @@ from rich.console import Console
 from rich.table import Table
 
 from graphmill import config, storage
+from graphmill.ask.evaluate.inputs import obstacle_to_ranking
+from graphmill.checkpoints.legacy_inputs import import_legacy_inputs
 from graphmill.cli import exit_codes
 from graphmill.cli.options import run_options
 from graphmill.cli.session import session
@@ -19,8 +21,6 @@ from graphmill.errors import ConfigError
 from graphmill.run.job import job_of
 from graphmill.run.record import is_finished
 from graphmill.run.settled import settled
-from train.evaluation.inputs import obstacle_to_ranking
-from train.tables.legacy_inputs import import_legacy_inputs
 from train.tune.sample import VALID_SPLIT
 from train.tune.tuner import MOST_CANDIDATES, Found, Tuner, described
 

@@ -13,14 +13,14 @@ import numpy.typing as npt
 
 from graphmill import storage
 from graphmill.config import Config
+from graphmill.config.partitions import PartitionKey, all_buckets, key_of, keys_of
 from graphmill.errors import ConfigError
 from graphmill.formats import edge_buckets, entity_counts
 from graphmill.formats.edge_buckets import Edges
 from graphmill.formats.murmur import hash_edges, hash_numbers
+from graphmill.run.seeds import derived, held_out
 from graphmill.sorted_arrays import distinct
 from graphmill.vocab import TRAIN_SPLIT, Bucket, Side
-from train.edges.partitions import PartitionKey, all_buckets, key_of, keys_of
-from train.edges.seeds import derived, held_out
 
 Numbers = npt.NDArray[np.int64]
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from graphmill.config import Config
 from graphmill.model import comparators
-from train.edges.seeds import derived
+from graphmill.run.seeds import derived
 
 Keys = Mapping[str, Any]
 """Values by key; all_negs is that of every relation, dimension a multiple of the present one."""

@@ -6,12 +6,12 @@ from importlib import import_module
 from typing import Any
 
 from graphmill import storage
+from graphmill.ask.evaluate import evaluate
+from graphmill.ask.evaluate.extent import training_scores
 from graphmill.config import Config, apply_override, from_mapping
 from graphmill.errors import TrainingError
 from graphmill.vocab import TRAIN_SPLIT
 from train import job
-from train.evaluation import evaluate
-from train.evaluation.extent import training_scores
 from train.tune.halving import Changes, Trial
 from train.tune.sample import VALID_SPLIT
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.remap.predict.world import write_world
+from tests.graphmill.ask.predict.world import write_world
 
 HEAVY = ("torch", "bokeh", "openTSNE", "sklearn", "scipy", "sympy", "etl.tables.read")
 PROGRAM = """

@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from graphmill import config as configuration
+from graphmill.ask.loops import loopless
 from graphmill.formats import edge_buckets
 from graphmill.formats.edge_buckets import Edges
 from graphmill.formats.edge_buckets import loops as edge_loops
 from graphmill.formats.edge_buckets.loops import LOOPS, read_loops
-from graphmill.trained.loops import loopless
 from graphmill.vocab import Bucket
 
 BUCKET = Bucket(0, 0)

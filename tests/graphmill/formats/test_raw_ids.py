@@ -8,8 +8,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from graphmill.ask import given
 from graphmill.formats.raw_ids import may_be_ids, strings_of
-from remap.sources import given
 from train.tables.vector_files import VectorFiles
 
 ONE = uuid.UUID(int=1)

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given as drawn
 from hypothesis import strategies as st
 
+from graphmill.ask import given
 from graphmill.errors import RawTableError
 from graphmill.formats.raw_tables import rows as text_rows
 from graphmill.formats.raw_tables.columns import column_names, iter_strings
 from graphmill.report.labels import Labels
-from remap.sources import given
 
 READERS: dict[str, tuple[str, Callable[[str], object]]] = {
     "ids": ("id,age", lambda uri: list(given.iter_ids(uri))),

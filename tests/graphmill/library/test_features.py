@@ -13,11 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import graphmill
+from graphmill.ask.principal import Components, Moments, moments_of
 from graphmill.errors import BadInputError, NotFoundError
 from graphmill.formats import remapped
-from graphmill.trained.principal import Components, Moments, moments_of
-from tests.remap.fold_in.test_fold_in import write_edges
-from tests.remap.predict.world import World, write_world
+from tests.graphmill.ask.fold_in.test_fold_in import write_edges
+from tests.graphmill.ask.predict.world import World, write_world
 
 
 @pytest.fixture

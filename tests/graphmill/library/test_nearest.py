@@ -7,7 +7,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphmill.library.nearest import nearest
+from graphmill.ask.nearest import nearest
 
 SCORES = st.sampled_from([0.0, -0.0, 1.0, 1.5, -2.0, float("nan"), float("inf"), float("-inf")])
 

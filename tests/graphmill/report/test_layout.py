@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from graphmill.library.nearest import Floats
+from graphmill.ask.nearest import Floats
 from graphmill.report.layout import MIN_VECTORS, kept_layout, layout, project
 
 

@@ -11,11 +11,11 @@ from click.testing import CliRunner
 
 import graphmill
 from graphmill import report
+from graphmill.ask.nearest import Floats
 from graphmill.cli.main import command
 from graphmill.errors import BadInputError, ConfigError
 from graphmill.formats import remapped
 from graphmill.library import Run
-from graphmill.library.nearest import Floats
 from graphmill.report.blocks import Bars, Curves, Note, Table
 from graphmill.report.drift import cosines, drift
 from graphmill.report.labels import Labels

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from graphmill.ask.strings import distinct, native
 from graphmill.errors import FormatError
 from remap.graphstorm import id_map
-from remap.strings import distinct, native
 from tests import REPOSITORY
 
 

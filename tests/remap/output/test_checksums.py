@@ -16,19 +16,19 @@ from hypothesis import strategies as st
 
 import graphmill
 from graphmill import storage
+from graphmill.ask import earlier
+from graphmill.ask import given as given_files
+from graphmill.ask.complete import complete
+from graphmill.ask.drift.moved import moved_of_part
+from graphmill.ask.inputs import find_inputs
+from graphmill.ask.neighbors import lookup
+from graphmill.ask.table import read_tables
 from graphmill.errors import FormatError
 from graphmill.formats import remapped
 from graphmill.formats.pbg_checkpoint.files import manifest_of
 from graphmill.storage.checksums import of_file
-from graphmill.trained.inputs import find_inputs
-from graphmill.trained.table import read_tables
-from remap.drift.moved import moved_of_part
-from remap.neighbors import lookup
-from remap.output.complete import complete
 from remap.output.custom import read_ids
-from remap.sources import earlier
-from remap.sources import given as given_files
-from tests.remap.predict.world import write_world
+from tests.graphmill.ask.predict.world import write_world
 from train.tables.vector_files import VectorFiles
 
 NUM_PARTS, ROWS, DIMENSION = 2, 40, 4

@@ -11,6 +11,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 
+from graphmill.ask.model import Model
 from graphmill.config import from_mapping
 from graphmill.config.sections.train import TrainConfig
 from graphmill.machine import variants
@@ -21,7 +22,6 @@ from train.compiled import compiled_step
 from train.compiled.compiled_step import CompiledStep, obstacle
 from train.edges.negative_sampling import Batch
 from train.model import optimizer
-from train.model.model import Model
 from train.plan.decide import engine_of
 from train.step.plain import PlainStep
 from train.step.table import Table

@@ -5,13 +5,13 @@ import math
 import pytest
 import torch
 
+from graphmill.cluster.runtime import cpu_threads
 from tests.train.step.test_grouped import all_negs
 from tests.train.step.test_plain import Scene
 from train.compiled import query_step
 from train.compiled.query_step import CompiledQueryStep
 from train.run.bucket import BatchStep
 from train.step.grouped import GroupedStep
-from train.step.runtime import cpu_threads
 from train.step.table import Table
 
 pytestmark = pytest.mark.skipif(query_step.library() is None, reason="no C++ compiler")

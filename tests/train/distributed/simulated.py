@@ -6,12 +6,12 @@ import time
 from itertools import count
 
 from graphmill import storage
+from graphmill.config.partitions import all_buckets
 from graphmill.formats import pbg_checkpoint
 from graphmill.vocab import Bucket
 from train.distributed.coordinator import Coordinator
 from train.distributed.messages import SavedFile, Source
 from train.distributed.worker_pool import Loss, WorkerTask
-from train.edges.partitions import all_buckets
 from train.edges.schedule import Schedule
 
 NO_FILES = {"files": []}

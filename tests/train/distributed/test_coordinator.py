@@ -8,12 +8,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from graphmill import storage
+from graphmill.config.partitions import all_buckets
 from graphmill.formats import pbg_checkpoint
 from graphmill.vocab import Bucket
 from tests.train.distributed.simulated import SimulatedPool, coordinator_of, lines_of
 from tests.train.graphs import make_config
 from train.edges.bucket_order import num_passes
-from train.edges.partitions import all_buckets
 
 
 def config_of(root, num_partitions, num_workers, bucket_assignment="dynamic", **settings):

@@ -8,9 +8,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from graphmill.run import seeds
 from graphmill.vocab import Side
 from tests.train.graphs import make_config
-from train.edges import batches, seeds
+from train.edges import batches
 from train.edges.batches import EdgeTensors
 
 RELATIONS = [{"name": f"r{i}", "lhs": "node", "rhs": "node"} for i in range(4)]

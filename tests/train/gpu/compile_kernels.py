@@ -15,11 +15,11 @@ from collections import Counter
 import torch
 
 from bench.gpu.compiled import Compiler
+from graphmill.ask.model import Model
 from graphmill.config import from_mapping
 from train.gpu import fused_pass, kernels
 from train.gpu.fused_step import FusedStep, Group, Shape
 from train.gpu.reference import Edges
-from train.model.model import Model
 from train.model.optimizer import Adagrad
 from train.step.table import Table
 

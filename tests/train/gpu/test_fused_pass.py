@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from graphmill.ask.model import Model
 from graphmill.config import Config
 from graphmill.vocab import Side
 from tests.train.gpu.recording import Recorder, chain
@@ -20,7 +21,6 @@ from train.gpu.copies import Slot, num_floats_of
 from train.gpu.fused_pass import FusedPass
 from train.gpu.fused_step import FusedStep
 from train.gpu.reference import Edges
-from train.model.model import Model
 from train.model.optimizer import Adagrad
 from train.step.table import Table
 

@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from graphmill.ask.model import Model
 from graphmill.config import Config, from_mapping
 from graphmill.vocab import Side
 from train.edges.negative_sampling import Batch, Block, in_batch_negatives
@@ -14,7 +15,6 @@ from train.gpu import counter, reference
 from train.gpu.fused_step import FusedStep, Group, Shape
 from train.gpu.reference import Clock
 from train.gpu.supported import obstacle
-from train.model.model import Model
 from train.model.optimizer import Adagrad
 from train.step.plain import PlainStep
 from train.step.table import Table

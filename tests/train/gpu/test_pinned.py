@@ -9,8 +9,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from graphmill.config.partitions import all_keys
 from tests.train.graphs import make_config, random_triples, write_graph
-from train.edges.partitions import all_keys
 from train.gpu import pinned
 from train.gpu.copies import Copies, num_floats_of
 from train.step.table import Table

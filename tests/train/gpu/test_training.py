@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from graphmill.cluster.connecting import connect
+from graphmill.config.partitions import keys_of
 from graphmill.config.sections.cluster import ClusterConfig
 from graphmill.errors import ConfigError
 from graphmill.formats import pbg_checkpoint
@@ -24,7 +25,6 @@ from tests.train.graphs import (
 from tests.train.run.test_quality import planted
 from train import job
 from train.edges.bucket_order import order_of
-from train.edges.partitions import keys_of
 from train.plan import decide
 from train.tables import memory
 from train.tables.device_buffer import DeviceBuffer, order_slots

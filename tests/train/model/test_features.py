@@ -6,6 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from graphmill.ask.model import Model
 from graphmill.errors import FormatError
 from graphmill.formats import edge_buckets, entity_counts, pbg_checkpoint
 from graphmill.formats.edge_buckets import Edges
@@ -17,7 +18,6 @@ from train import job
 from train.edges import batches
 from train.model import optimizer
 from train.model.features import distinct
-from train.model.model import Model
 from train.run.bucket import BatchStep
 from train.step.table import Table
 

@@ -5,9 +5,9 @@ import logging
 import numpy as np
 import pytest
 
+from graphmill.cluster.runtime import cpu_threads
 from tests.train.graphs import make_config, random_triples, write_graph
 from train.plan import decide
-from train.step.runtime import cpu_threads
 from train.tables import memory
 from train.tables.run_context import RunContext
 

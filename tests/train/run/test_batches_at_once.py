@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from graphmill.cluster.runtime import cpu_threads
 from graphmill.vocab import Side
 from tests.train.graphs import make_config, mean_reciprocal_rank, write_graph
 from train import job
@@ -14,7 +15,6 @@ from train.plan import decide
 from train.run import bucket
 from train.run.run_metrics import RunMetrics
 from train.step.grouped import GroupedStep
-from train.step.runtime import cpu_threads
 
 ALL_NEGS = [{"name": "r", "lhs": "node", "rhs": "node", "operator": "none", "all_negs": True}]
 DRAWN = [{"name": "r", "lhs": "node", "rhs": "node", "operator": "none"}]

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import torch
 
+from graphmill.cluster import runtime
 from graphmill.errors import StorageError, TrainingError
 from graphmill.formats import pbg_checkpoint
 from tests.train.graphs import differing, make_config, random_triples, saved, write_graph
 from train.run.trainer import Trainer
-from train.step import runtime
 from train.tables import memory
 from train.tables.partition_files import PartitionFiles
 

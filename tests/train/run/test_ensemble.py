@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 
 import graphmill
 from graphmill import config as configuration
+from graphmill.ask.evaluate import evaluate
+from graphmill.ask.model import Model
 from graphmill.checkpoints.pbg import PbgCheckpoint
 from graphmill.checkpoints.states import sums_of, table_sums
 from graphmill.config import from_mapping
@@ -28,8 +30,6 @@ from tests.train.graphs import (
     write_graph,
 )
 from train import job
-from train.evaluation import evaluate
-from train.model.model import Model
 from train.run import ensemble, joined
 from train.run.ensemble import members_of
 

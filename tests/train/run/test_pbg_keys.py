@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 import torch
 
+from graphmill.ask.evaluate import evaluate
 from graphmill.errors import ConfigError
 from graphmill.formats import pbg_checkpoint
 from tests.train.graphs import embeddings, make_config, random_triples, write_graph
 from train import job
-from train.evaluation import evaluate
 from train.run.ignored_keys import log_ignored_keys
 
 

@@ -14,6 +14,9 @@ from click.testing import CliRunner
 
 import tests.train.plug_ins  # registers the built-ins written again
 from graphmill import config as configuration
+from graphmill.ask.evaluate.evaluate import evaluate
+from graphmill.ask.model import Model
+from graphmill.ask.relation import read_parameters, relation_of
 from graphmill.checkpoints import open_checkpoint
 from graphmill.cli.main import command
 from graphmill.config.sections.evaluate import EvaluateConfig
@@ -22,15 +25,12 @@ from graphmill.errors import ConfigError, NotFoundError
 from graphmill.formats import pbg_checkpoint
 from graphmill.model.registry import OPERATORS, Source, offer
 from graphmill.run.trained_with import saved_settings
-from graphmill.trained.relation import read_parameters, relation_of
 from graphmill.vocab import Side
 from tests import REPOSITORY
 from tests.train.graphs import differing, embeddings, make_config, saved, write_graph
 from tests.train.model import test_features
 from tests.train.run.test_trainer import COUNTS, RELATIONS, TYPES, write_mixed
 from train import job
-from train.evaluation.evaluate import evaluate
-from train.model.model import Model
 from train.pbg_api import do_eval
 from train.plan import decide
 
@@ -366,7 +366,7 @@ def test_an_installed_package_needs_no_key(tmp_path):
     program = """
 import sys
 from graphmill.config import from_mapping
-from train.model.model import Model
+from graphmill.ask.model import Model
 
 raw = {"entities": {"node": {"num_partitions": 1}}, "dimension": 4, "output": "out", "global_emb": False}
 from_mapping(raw | {"relations": [{"name": "r", "lhs": "node", "rhs": "node"}]})

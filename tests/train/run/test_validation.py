@@ -5,6 +5,7 @@ import shutil
 
 import pytest
 
+from graphmill.ask.evaluate import evaluate
 from graphmill.errors import ConfigError, FormatError
 from graphmill.formats import pbg_checkpoint
 from tests.train.graphs import (
@@ -17,7 +18,6 @@ from tests.train.graphs import (
     write_graph,
 )
 from train import job
-from train.evaluation import evaluate
 from train.run.trainer import Trainer
 from train.run.validation import Validation
 

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from graphmill.ask.model import Model
 from graphmill.config import from_mapping
 from graphmill.model.operators import OPERATORS, parameter_names
 from graphmill.model.parameters import global_key
@@ -11,7 +12,6 @@ from tests.pairs import pairs
 from tests.train.oracle import Oracle, adagrad, row_adagrad
 from train.edges.negative_sampling import Batch, Sampling
 from train.model import optimizer
-from train.model.model import Model
 from train.run.bucket import BatchStep
 from train.step.plain import PlainStep, gather, scores
 from train.step.table import Table

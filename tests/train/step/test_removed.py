@@ -7,6 +7,7 @@ import torch
 
 from graphmill import storage
 from graphmill.config import Config
+from graphmill.config.partitions import all_buckets
 from graphmill.formats import edge_buckets, entity_index
 from graphmill.formats.edge_buckets.places import REMOVED
 from graphmill.vocab import Bucket, Side
@@ -16,7 +17,6 @@ from tests.train.step.test_plain import Scene, settings
 from train import job
 from train.edges.batches import Role
 from train.edges.blocks import Blocks
-from train.edges.partitions import all_buckets
 from train.plan.decide import decide
 from train.run.block_trainer import BlockTrainer
 from train.run.bucket import BucketTrainer

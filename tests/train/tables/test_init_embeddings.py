@@ -17,10 +17,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from graphmill import config as configuration
+from graphmill.ask import id_search
 from graphmill.errors import ConfigError, FormatError, NotFoundError
 from graphmill.formats import pbg_checkpoint, remapped
 from graphmill.run import dates
-from graphmill.trained import id_search
 from tests.train.graphs import (
     changed,
     contents,

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from distributed import system
 
+from graphmill.cluster import runtime
 from graphmill.formats import entity_counts
 from tests.train.graphs import make_config, write_graph
 from tests.workers import apart
 from train import job
-from train.step import runtime
 from train.tables import memory
 from train.tables.run_context import RunContext
 

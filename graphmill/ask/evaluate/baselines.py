@@ -1,0 +1,212 @@
+"""Metrics of rankings without a model: a random order, and the most popular candidates first.
+
+A metric says little alone: MRR 0.3 is good among a million candidates, and bad where a handful of entities
+answers every query. Both baselines rank the same edges among the same candidates, with the same ties.
+
+random        The expected metrics, if each of the n candidates that the filter leaves has rank 1..n alike:
+              MRR (1 + 1/2 + ... + 1/n) / n, hits@k min(k, n) / n, mean rank (n + 1) / 2.
+most_popular  The score of a candidate is its number of trained edges with the relation, on that side.
+
+Shapes: E edges, K known candidates of queries, W pairs of a relation and an entity that are looked up,
+U distinct such pairs, H distinct pairs of a relation and a degree. All numbers are int64.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+
+import numpy as np
+import numpy.typing as npt
+
+from graphmill.ask.evaluate.metrics import HITS, PESSIMISTIC, Ranks, concatenated
+from graphmill.ask.evaluate.queries import READ_EDGES, Numbers, Queries, Slots, Triples
+from graphmill.config.partitions import all_buckets
+from graphmill.formats import edge_buckets
+from graphmill.sorted_arrays import contains, distinct, positions
+from graphmill.vocab import Side
+
+Floats = npt.NDArray[np.float64]
+
+MAX_TABLE = 1 << 25  # pairs that are counted in a table, where there are more edges than pairs
+_MAX_DEGREE = 1 << 36  # a relation or a query times this, plus a degree, is one number
+_FEW = 100  # up to here sums are exact, from here the series is
+_EULER = 0.57721566490153286
+
+
+@dataclass(frozen=True, eq=False)
+class Baselines:
+    """Of one side: candidates that the filter leaves, the edge's own included, [E]; ranks by popularity."""
+
+    num_candidates: Numbers
+    popular: Ranks
+
+
+def metrics(parts: Sequence[Mapping[Side, Baselines]]) -> dict[str, dict[str, float]]:
+    """Metrics of both baselines, as `Ranks.metrics`: means over both sides of all edges."""
+    by_side = [each for part in parts for each in part.values()]
+    popular = concatenated([each.popular for each in by_side]).metrics()
+    return {
+        "most_popular": {name: popular[name] for name in popular if not name.endswith(PESSIMISTIC)},
+        "random": random_metrics(np.concatenate([each.num_candidates for each in by_side])),
+    }
+
+
+def reciprocal_ranks(parts: Sequence[Mapping[Side, Baselines]]) -> dict[str, dict[Side, Floats]]:
+    """Reciprocal ranks of each edge in both baselines, in the order of the edges; empty without parts."""
+    found: dict[str, dict[Side, Floats]] = {}
+    for side in Side if parts else ():
+        of_side = [part[side] for part in parts]
+        num_E = np.concatenate([each.num_candidates for each in of_side])
+        popular = concatenated([each.popular for each in of_side])
+        found.setdefault("most_popular", {})[side] = 1 / popular.middle
+        found.setdefault("random", {})[side] = harmonic(num_E) / num_E
+    return found
+
+
+def random_metrics(num_candidates: Numbers) -> dict[str, float]:
+    """Expected metrics of a random order of so many candidates: [E] -> means."""
+    count = num_candidates.astype(np.float64)
+    figures = {"mrr": float((harmonic(num_candidates) / count).mean())}
+    figures["mean_rank"] = float(((count + 1) / 2).mean())
+    return figures | {f"hits@{k}": float((np.minimum(k, count) / count).mean()) for k in HITS}
+
+
+def harmonic(count: Numbers) -> Floats:
+    """Sums 1 + 1/2 + ... + 1/n, to 14 digits: [E]."""
+    exact = np.concatenate([[0.0], np.cumsum(1 / np.arange(1, _FEW + 1))])
+    large = np.maximum(count, _FEW).astype(np.float64)
+    series = np.log(large) + _EULER + 1 / (2 * large) - 1 / (12 * large**2) + 1 / (120 * large**4)
+    sums: Floats = np.where(count <= _FEW, exact[np.minimum(count, _FEW)], series)
+    return sums
+
+
+class _Degrees:
+    """How many entities of a group (a relation, or a query) have which degree.
+
+    `groups` and `degrees` [H] are pairs that may repeat; `weights` [H] are numbers of entities.
+    """
+
+    def __init__(self, groups: Numbers, degrees: Numbers, weights: Numbers) -> None:
+        keys = groups * _MAX_DEGREE + degrees
+        order = np.argsort(keys, kind="stable")
+        self._keys = keys[order]
+        self._before = np.concatenate([[0], np.cumsum(weights[order])])
+
+    def above(self, groups: Numbers, degrees: Numbers) -> Numbers:
+        """Entities of each group with a higher degree: [E]."""
+        ends = self._first((groups + 1) * _MAX_DEGREE)
+        above: Numbers = ends - self._first(groups * _MAX_DEGREE + degrees + 1)
+        return above
+
+    def _first(self, keys: Numbers) -> Numbers:
+        """Entities with smaller keys: [E]."""
+        smaller: Numbers = self._before[np.searchsorted(self._keys, keys)]
+        return smaller
+
+
+def rank(queries: Queries, edges: Triples, known: Numbers, trained_paths: Sequence[str]) -> Baselines:
+    """Rank one side of every edge without a model, in the order of the edges.
+
+    `known` has pairs that do not count: distinct numbers query x end + candidate, sorted. Reads the trained
+    edges once. Memory: about 50 bytes per pair of a relation and an entity that has edges, in one row of
+    buckets; or 24 bytes per pair of them all, up to MAX_TABLE.
+    """
+    slots, side = queries.slots_of_types, queries.side
+    query_E = np.empty(len(edges), np.int64)
+    query_E[queries.order] = queries.of_edge
+    own_is_known_E = contains(known, query_E * slots.end + edges.slots(side))
+    query_K, slot_K = np.divmod(known, slots.end)
+    pair_E, pair_K = edges.rel * slots.end + edges.slots(side), queries.rel[query_K] * slots.end + slot_K
+    wanted_W = distinct(np.concatenate([pair_E, pair_K]), overwrite=True)
+    degree_W, entities = _degrees(slots, side, trained_paths, wanted_W)
+    degree_E = degree_W[np.searchsorted(wanted_W, pair_E)]
+    left_out = _Degrees(query_K, degree_W[np.searchsorted(wanted_W, pair_K)], np.ones_like(query_K))
+
+    sizes = np.array([sum(slots.counts[each]) for each in slots.types(side)])
+    all_E = sizes[slots.static(edges.rel)]
+    higher_E = entities.above(edges.rel, degree_E) - left_out.above(query_E, degree_E)
+    at_least_E = np.where(degree_E > 0, entities.above(edges.rel, degree_E - 1), all_E)
+    at_least_E -= left_out.above(query_E, degree_E - 1) - own_is_known_E  # an edge's own candidate stays
+    num_E = all_E - left_out.above(query_E, np.full_like(query_E, -1)) + own_is_known_E
+    return Baselines(num_E, Ranks(higher_E, at_least_E - higher_E - 1))
+
+
+def _degrees(slots: Slots, side: Side, paths: Sequence[str], wanted_W: Numbers) -> tuple[Numbers, _Degrees]:
+    """Trained edges of wanted pairs `relation x end + entity` [W], and of all entities with such an edge.
+
+    One row of buckets holds all edges of a partition's entities. Types without partitions are in every row:
+    their counts go on to the next.
+    """
+    is_split = np.array([len(slots.counts[each]) > 1 for each in slots.types(side)])
+    degree_W = np.zeros_like(wanted_W)
+    none = np.empty(0, np.int64)
+    found, going_on = [(none, none)], (none, none)
+    num_rows = slots.config.num_side_partitions(side)
+    for row in range(num_rows):
+        pair_U, count_U = _added(*going_on, *_counted(slots, side, paths, row))
+        ends_U = is_split[slots.static(pair_U // slots.end)] | (row == num_rows - 1)
+        going_on = pair_U[~ends_U], count_U[~ends_U]
+        pair_U, count_U = pair_U[ends_U], count_U[ends_U]
+        place_U = positions(wanted_W, pair_U)
+        degree_W[place_U[place_U >= 0]] = count_U[place_U >= 0]
+        found.append(np.unique(pair_U // slots.end * _MAX_DEGREE + count_U, return_counts=True))
+    keys_H, weights_H = (np.concatenate(each) for each in zip(*found, strict=True))
+    return degree_W, _Degrees(*np.divmod(keys_H, _MAX_DEGREE), weights_H)
+
+
+def _counted(slots: Slots, side: Side, paths: Sequence[str], row: int) -> tuple[Numbers, Numbers]:
+    """Distinct pairs `relation x end + entity` of one row of buckets, sorted, and their edges: [U]."""
+    buckets = [each for each in all_buckets(slots.config) if getattr(each, side.value) == row]
+    files = [(path, *each) for path in paths for each in edge_buckets.count_all(path, buckets).items()]
+    first_R, rows_R = (each[slots.static(np.arange(slots.num_relations))] for each in slots.places(side, row))
+    begin_R = np.concatenate([[0], np.cumsum(rows_R)])  # of each relation's pairs among all pairs of the row
+    parts = (
+        begin_R[part.rel] + getattr(part, side.value)
+        for path, bucket, count in files
+        for part in slots.read_checked(path, bucket, 0, count)
+    )
+    num_pairs = int(begin_R[-1])
+    num_edges = sum(count for *_, count in files)
+    is_dense = num_pairs <= min(max(num_edges, READ_EDGES), MAX_TABLE)
+    key_U, count_U = by_table(parts, num_pairs) if is_dense else by_sorting(parts)
+    rel_U = np.searchsorted(begin_R, key_U, side="right") - 1
+    return rel_U * slots.end + first_R[rel_U] + key_U - begin_R[rel_U], count_U
+
+
+def by_table(parts: Iterable[Numbers], num_keys: int) -> tuple[Numbers, Numbers]:
+    """Distinct keys of 0..num_keys, sorted, and how often they occur: [U]."""
+    count_N = np.zeros(num_keys, np.int64)
+    for keys in _gathered(parts, max(num_keys, READ_EDGES)):
+        count_N += np.bincount(keys, minlength=num_keys)
+    key_U = np.flatnonzero(count_N)
+    return key_U, count_N[key_U]
+
+
+def by_sorting(parts: Iterable[Numbers]) -> tuple[Numbers, Numbers]:
+    """The same of keys that are few among all that there may be."""
+    sorted_parts = (np.unique(keys, return_counts=True) for keys in _gathered(parts, READ_EDGES))
+    sums = [(np.empty(0, np.int64), np.empty(0, np.int64))]
+    for part in sorted_parts:
+        sums.append(part)
+        while len(sums) > 1 and len(sums[-1][0]) >= len(sums[-2][0]) // 2:  # each is twice the next
+            sums[-2:] = [_added(*sums[-2], *sums[-1])]
+    return reduce(lambda one, other: _added(*one, *other), reversed(sums))
+
+
+def _gathered(parts: Iterable[Numbers], least: int) -> Iterator[Numbers]:
+    """Concatenate parts until there are so many."""
+    waiting: list[Numbers] = []
+    for part in parts:
+        waiting.append(part)
+        if sum(map(len, waiting)) >= least:
+            yield np.concatenate(waiting)
+            waiting = []
+    if waiting:
+        yield np.concatenate(waiting)
+
+
+def _added(keys: Numbers, counts: Numbers, more: Numbers, more_counts: Numbers) -> tuple[Numbers, Numbers]:
+    """Add counts of distinct keys: both sorted, [U]."""
+    found, place = np.unique(np.concatenate([keys, more]), return_inverse=True)
+    sums = np.bincount(place, np.concatenate([counts, more_counts]), minlength=len(found))
+    return found, sums.astype(np.int64)

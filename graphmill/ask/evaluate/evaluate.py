@@ -1,0 +1,300 @@
+"""Evaluation of a checkpoint: ranks edges of a split on both sides against all entities of the type.
+
+Reads checkpoint_path/, entity_path/entity_count_*.txt (and dynamic_rel_count.txt), the split's bucket files
+and, for a filtered ranking, the bucket files of all known edges. The metrics go to run.json; intermediate
+files (`work`) are in a folder that ends with the evaluation.
+
+The work is cut by (partition of the entities x range of queries), see `tasks`. Counts are whole numbers, so
+their sums are the same for every cut.
+"""
+
+import logging
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain, pairwise, product
+from typing import Any, TypeVar
+
+import numpy as np
+from distributed import get_worker
+
+from graphmill import storage
+from graphmill.ask.evaluate import baselines, estimates, metrics, tasks, work
+from graphmill.ask.evaluate.baselines import Baselines
+from graphmill.ask.evaluate.execution import COUNTING, Execution
+from graphmill.ask.evaluate.extent import Extent, drawn_rows, extent_of, told
+from graphmill.ask.evaluate.inputs import check_folder, check_same_model, filter_paths
+from graphmill.ask.evaluate.known import Endpoints, Piece
+from graphmill.ask.evaluate.metrics import Ranks, concatenated
+from graphmill.ask.evaluate.queries import Numbers, Queries, Slots, Triples, block_sizes, default_block_bytes
+from graphmill.ask.evaluate.tasks import KnownFile, Part, Range, Share, Slice
+from graphmill.ask.loops import loopless
+from graphmill.ask.run import TrainedRun
+from graphmill.config import Config
+from graphmill.config.partitions import PartitionKey, all_buckets
+from graphmill.errors import FormatError
+from graphmill.model import comparators
+from graphmill.run import seeds
+from graphmill.run.settled import num_edges
+from graphmill.vocab import Side
+
+TOPIC = "graphmill-evaluate"
+_FEW_BUCKETS = 64  # up to here each is opened first, to cut the large ones
+_PIECE_EDGES = 1 << 24
+_TASK_QUERIES = 1 << 15
+_COUNT_BYTES = 32  # of an edge and a partition
+
+Item = TypeVar("Item")
+
+log = logging.getLogger("graphmill")
+
+
+@dataclass(frozen=True, eq=False)
+class Ranked:
+    """Results of edges that were ranked together."""
+
+    ranks: dict[Side, Ranks]
+    degrees: dict[Side, Numbers]
+    plain: dict[Side, Baselines]
+
+
+def evaluate(
+    config: Config, execution: Execution | None = None, *, with_baselines: bool = False
+) -> dict[str, Any]:
+    """Evaluate, by default in this process; `with_baselines` adds what simple rankings would give.
+
+    Raises:
+        NotFoundError: there is no checkpoint.
+        ConfigError: the split does not exist, or the checkpoint belongs to another model.
+        FormatError: a file is damaged, or two files do not fit each other.
+    """
+    started = time.monotonic()
+    settings, execution = config.evaluate, execution or Execution()
+    check_same_model(config)
+    (run,) = execution.run(tasks.look, [(config, settings.checkpoint_version)], "evaluate: graph")
+    path = config.split_path(settings.split)
+    check_folder(config, "evaluate.split", path)
+    slots, height = blocks(config, run)
+    edges, extent = edges_to_rank(execution, slots, path)
+    if settings.candidates is not None:
+        tell("evaluate: evaluate.candidates has no effect: edges are ranked among all entities")
+    if extent.is_sampled:
+        tell(told(extent, settings.split))
+    known = [each.rstrip("/") for each in filter_paths(config)]
+    scanned = pieces(execution, config, known, trained_paths(config))
+    alone = loopless(config, range(run.num_relations)) if settings.leave_out_itself else ()
+    parts = []
+    with execution.folder() as folder:
+        for first, some in _parts(config, edges, run):
+            where = storage.join(folder, str(first))
+            part = Part(where, slots, run, height, execution.sharers, alone)
+            parts.append(_rank(execution, part, some, scanned, (first, len(edges)), with_baselines))
+    by_side = {side: concatenated([part.ranks[side] for part in parts]) for side in Side}
+    degrees = {side: np.concatenate([part.degrees[side] for part in parts]) for side in Side}
+    plain = [part.plain for part in parts if part.plain]
+    share = len(edges) / extent.of_edges
+    intervals = estimates.intervals(by_side, share) if extent.is_sampled else {}
+    simple = baselines.reciprocal_ranks(plain)
+    breakdown = metrics.break_down(by_side, edges, degrees, run.relation_names, simple)
+    seconds = time.monotonic() - started
+    return {
+        "metrics": concatenated(list(by_side.values())).metrics()
+        | {"num_edges": len(edges), "of_edges": extent.of_edges, "sampled": extent.is_sampled},
+        **({"intervals": intervals} if intervals else {}),
+        **({"baselines": baselines.metrics(plain)} if plain else {}),
+        **breakdown,
+        "split": settings.split,
+        "filtered": settings.filtered,
+        "itself": "left out" if settings.leave_out_itself else "ranked",
+        "checkpoint_version": run.version,
+        "edges_per_s": round(len(edges) / seconds, 1),
+    }
+
+
+def tell(text: str) -> None:
+    """Log a line here, or inside a Dask task where the client subscribes to TOPIC."""
+    try:
+        get_worker().log_event(TOPIC, {"text": text})
+    except ValueError:  # no Dask task
+        log.info(text)
+
+
+def trained_paths(config: Config) -> list[str]:
+    """Folders of the edges that were trained on, as far as they are there."""
+    return [path.rstrip("/") for path in config.edge_paths if storage.is_dir(path)]
+
+
+def blocks(config: Config, run: TrainedRun) -> tuple[Slots, int]:
+    """The slots of all entities, and the height of a block of queries."""
+    settings = config.evaluate
+    is_dot = comparators.is_dot(config.comparator, config.bias)
+    fused = config.num_gpus > 0 and is_dot
+    block_bytes = settings.block_bytes or default_block_bytes(config, fused=fused)
+    height, width = block_sizes(block_bytes, [count for rows in run.num_rows.values() for count in rows])
+    return Slots(config, run.num_rows, run.num_relations, width), height
+
+
+def edges_to_rank(
+    execution: Execution, slots: Slots, path: str, most: int | None = None
+) -> tuple[Triples, Extent]:
+    """The edges of a split, or a sample of them; at most `most`, and then a quarter of a larger sample."""
+    config = slots.config
+    groups = grouped(all_buckets(config), _FEW_BUCKETS)
+    counts = execution.run(tasks.count_edges, [(path, each) for each in groups], "evaluate: counting edges")
+    total = sum(map(sum, counts))
+    if not total:
+        raise FormatError(f"{path}: expected edges to rank, found none")
+    num_entities = {name: sum(rows) for name, rows in slots.counts.items()}
+    extent = extent_of(config, total, num_entities, sum(map(num_edges, trained_paths(config))))
+    if most is not None:
+        affordable = max(1, extent.num_edges // 4) if extent.is_sampled else extent.num_edges
+        extent = replace(extent, num_edges=min(affordable, most))
+    rows: list[Numbers | None] = [None] * len(all_buckets(config))
+    if extent.is_sampled:
+        seed = seeds.derived(config.seed, "evaluate")
+        rows = list(drawn_rows(seed, [each for group in counts for each in group], extent.num_edges))
+    chosen = dict(zip(all_buckets(config), rows, strict=True))
+    arguments = [(slots, path, [(each, chosen[each]) for each in group]) for group in groups]
+    return Triples.concatenated(execution.run(tasks.read_edges, arguments, "evaluate: reading edges")), extent
+
+
+def pieces(
+    execution: Execution, config: Config, known: Sequence[str], trained: Sequence[str]
+) -> list[list[Piece]]:
+    """All edges of folders of known and of trained edges, for tasks of about the same size."""
+    paths, buckets = list(dict.fromkeys([*known, *trained])), all_buckets(config)
+    if len(buckets) > _FEW_BUCKETS:
+        groups = grouped(list(product(paths, buckets)), 4 * _FEW_BUCKETS)
+        return [
+            [Piece(*each, 0, None, each[0] in known, each[0] in trained) for each in group]
+            for group in groups
+        ]
+    counts = execution.run(tasks.count_edges, [(path, buckets) for path in paths], "evaluate: known edges")
+    found: list[list[Piece]] = [[]]
+    size = 0
+    for (path, bucket), count in zip(
+        product(paths, buckets), (n for each in counts for n in each), strict=True
+    ):
+        for start in range(0, max(count, 1), _PIECE_EDGES):
+            stop = min(start + _PIECE_EDGES, count)
+            if size + stop - start > _PIECE_EDGES:
+                found.append([])
+                size = 0
+            found[-1].append(Piece(path, bucket, start, stop, path in known, path in trained))
+            size += stop - start
+    return found
+
+
+def grouped(items: Sequence[Item], num_groups: int) -> list[Sequence[Item]]:
+    """Neighbouring items in groups of one size, at most so many groups."""
+    size = -(-len(items) // num_groups)
+    return [items[start : start + size] for start in range(0, len(items), size)]
+
+
+def _parts(config: Config, edges: Triples, run: TrainedRun) -> Iterator[tuple[int, Triples]]:
+    """The edges, as many at a time as `query_bytes` allows, and the number of the first."""
+    dimension = max(config.entity_dimension(entity_type) for entity_type in config.entities)
+    num_partitions = max(map(len, run.num_rows.values()))
+    edge_bytes = max(2 * 4 * dimension, _COUNT_BYTES * num_partitions)
+    step = max(1, config.evaluate.query_bytes // edge_bytes)
+    for start in range(0, len(edges), step):
+        yield start, edges.part(start, start + step)
+
+
+def prepare(
+    execution: Execution, part: Part, edges: Triples, pieces: Sequence[Sequence[Piece]]
+) -> tuple[dict[Side, Queries], list[KnownFile]]:
+    """Write what the tasks read: edges, known cells, queries; return the queries, and where the cells are."""
+    work.save(part.folder, "edges", np.stack([edges.lhs, edges.rel, edges.rhs]))
+    arguments = [(part, each, number) for number, each in enumerate(pieces)]
+    found = execution.run(tasks.find_known, arguments, "evaluate: known edges")
+    keys = list(tasks.endpoint_rows(part.slots, edges))
+    execution.run(tasks.take_rows, [(part, key) for key in keys], "evaluate: vectors of the edges")
+    execution.run(tasks.make_queries, [(part, side) for side in Side], "evaluate: queries")
+    return {side: part.queries(side, edges) for side in Side}, found
+
+
+def _rank(
+    execution: Execution,
+    part: Part,
+    edges: Triples,
+    pieces: Sequence[Sequence[Piece]],
+    place: tuple[int, int],
+    with_baselines: bool,
+) -> Ranked:
+    """Rank edges that fit in memory; `place`: the number of the first one, and of all."""
+    queries, found = prepare(execution, part, edges, pieces)
+    totals = {side: np.zeros((2, len(edges)), np.int64) for side in Side}
+    for side, first, counts in _count(execution, part, queries, found, place):
+        totals[side][:, first : first + counts.shape[1]] += counts
+    ranks = {side: Ranks(*total[:, np.argsort(queries[side].order)]) for side, total in totals.items()}
+    plain = {}
+    if with_baselines:
+        asked = [(part, side, [each.number for each in found], trained_paths(part.config)) for side in Side]
+        plain = dict(
+            zip(Side, execution.run(tasks.rank_plainly, asked, "evaluate: simple rankings"), strict=True)
+        )
+    return Ranked(ranks, _degrees(part, edges, found), plain)
+
+
+def _count(
+    execution: Execution,
+    part: Part,
+    queries: dict[Side, Queries],
+    known: Sequence[KnownFile],
+    place: tuple[int, int],
+) -> Iterator[tasks.Counted]:
+    """Count in every partition, for ranges of queries."""
+    counts = part.slots.counts
+    keys = [(name, number) for name, rows in counts.items() for number, count in enumerate(rows) if count]
+    cuts = [
+        (key, ranges) for key in keys for ranges in _cut(queries, key[0], len(keys), execution.num_workers)
+    ]
+    sizes = [counts[name][number] * _num_queries(ranges) for (name, number), ranges in cuts]
+    num_edges, (first, total) = len(queries[Side.LHS].order), place
+    begins = first + num_edges * np.cumsum([0, *sizes]) / max(sum(sizes), 1)
+    arguments = [
+        (part, key, ranges, slices(known, key, ranges), Share(float(begin), float(end - begin), total))
+        for (key, ranges), (begin, end) in zip(cuts, pairwise(begins), strict=True)
+    ]
+    return chain.from_iterable(execution.run(tasks.count, arguments, COUNTING))
+
+
+def _cut(
+    queries: Mapping[Side, Queries], entity_type: str, num_partitions: int, num_workers: int
+) -> Iterator[list[Range]]:
+    """Cut the queries that have candidates of a type, where blocks of queries end.
+
+    There are some tasks for each worker, and tasks stay so short that progress shows.
+    """
+    blocks = [block for side in Side for block in queries[side].blocks_of(entity_type)]
+    num_queries = sum(stop - start for _, start, stop in blocks)
+    wanted = 1 if num_workers == 1 else -(-2 * num_workers // num_partitions)
+    num_cuts = min(max(wanted, -(-num_queries // _TASK_QUERIES)), len(blocks))
+    for number in range(num_cuts):
+        own = blocks[number * len(blocks) // num_cuts : (number + 1) * len(blocks) // num_cuts]
+        by_side = {side: [each for each in own if each[0] == side] for side in Side}
+        yield [Range(side, each[0][1], each[-1][2]) for side, each in by_side.items() if each]
+
+
+def _num_queries(ranges: Sequence[Range]) -> int:
+    return sum(stop - start for _, start, stop in ranges)
+
+
+def slices(known: Sequence[KnownFile], key: PartitionKey, ranges: Sequence[Range]) -> list[Slice]:
+    """The slices of files that hold the known cells of a partition."""
+    found = []
+    for side, (number, begins, _) in product({each.side for each in ranges}, known):
+        start, stop = begins[side][key[0]][key[1] : key[1] + 2].tolist()
+        if start < stop:
+            found.append(Slice(side, number, start, stop))
+    return found
+
+
+def _degrees(part: Part, edges: Triples, found: Sequence[KnownFile]) -> dict[Side, Numbers]:
+    """Degree of the entity on each side: the number of trained edges that have it on either end, [E]."""
+    endpoints = Endpoints(part.slots, edges)
+    degrees = np.zeros(len(endpoints), np.int64)
+    for each in found:
+        degrees[each.degrees[0]] += each.degrees[1]
+    return {side: degrees[endpoints.numbers(edges, side)] for side in Side}

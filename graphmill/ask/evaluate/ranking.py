@@ -1,0 +1,209 @@
+"""Exact ranking of edges against all entities of a type.
+
+`prepare` makes the queries of one side and scores its edges; `Counting` counts, for a range of queries and
+the candidates of one partition, those that score higher or the same (see `comparison`). Counts of partitions
+add up to ranks, so partitions and ranges of queries can be counted anywhere and in any order. Scores are
+never kept. Known edges are left out by the numbers of their cells. Threads work on different blocks.
+
+Shapes: D dimension (the largest of all types; a narrower type uses the first columns), E edges,
+Q queries, N candidates of a block, T pairs of an edge and a candidate, K cells.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from types import ModuleType
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from graphmill.ask.evaluate.comparison import Edges, Factors
+from graphmill.ask.evaluate.metrics import Ranks
+from graphmill.ask.evaluate.queries import Group, Numbers, Queries, Slots, Triples
+from graphmill.ask.evaluate.ranker import Ranker, Report, chunks, prepare
+from graphmill.gpu.device import copied
+from graphmill.sorted_arrays import distinct, positions
+from graphmill.vocab import Partition, Side
+
+BLOCKS_PER_TASK = 4
+
+
+class _Block(NamedTuple):
+    """A block of queries: its number, its queries and their edges, both within the range that is counted."""
+
+    number: int
+    queries: slice
+    edges: slice
+
+    @property
+    def num_queries(self) -> int:
+        """Queries of the block."""
+        return int(self.queries.stop) - int(self.queries.start)
+
+
+class Counting:
+    """Counts for a range of one side's queries, which ends where blocks of queries end.
+
+    Attributes:
+        edges: the edges of the range, in the order of the queries.
+    """
+
+    def __init__(
+        self,
+        ranker: Ranker,
+        queries: Queries,
+        rows: slice,
+        vectors_QD: Tensor,
+        own_E: Tensor,
+        known: Numbers,
+    ) -> None:
+        """`vectors_QD` and `own_E` are those of the range; `known` has cells that do not count, sorted."""
+        self.ranker, self.queries, self.rows, self.known = ranker, queries, rows, known
+        first, last = np.searchsorted(queries.of_edge, [rows.start, rows.stop]).tolist()
+        self.edges = slice(first, last)
+        self._vectors_QD, self._own_E = vectors_QD, own_E.to(ranker.device)
+        self._row_E = torch.from_numpy(queries.row[queries.of_edge[self.edges]]).to(ranker.device)
+        self._candidates = queries.candidates[self.edges]
+        self._counts = torch.zeros(2, last - first, dtype=torch.int64, device=ranker.device)
+        self._factors: dict[int, Factors] = {}
+        self._query_ED: dict[int, Tensor] = {}
+
+    def counts(self) -> Numbers:
+        """Numbers of other candidates that score higher, and of those that score the same: [2, E]."""
+        found: Numbers = self._counts.cpu().numpy()
+        return found
+
+    def add(self, entity_type: str, partition: Partition, table_ND: Tensor, report: Report) -> None:
+        """Count the candidates of a partition; `report` gets the number of scores so far."""
+        slots = self.queries.slots_of_types
+        first_block = int(slots.first[entity_type][partition]) // slots.width
+        numbered = enumerate(torch.split(table_ND, slots.width), first_block) if len(table_ND) else ()
+        tasks = (
+            partial(self._count_span, group, blocks, rows_ND, number)
+            for number, rows_ND in numbered
+            for group in self._groups(entity_type)
+            for blocks in self._spans(group)
+        )
+        self.ranker.run(tasks, report)
+
+    def _groups(self, entity_type: str) -> list[Group]:
+        """The groups with candidates of a type, as far as they are in the range."""
+        return [
+            group
+            for group in self.queries.groups
+            if group.entity_type == entity_type
+            and group.start < self.rows.stop
+            and self.rows.start < group.stop
+        ]
+
+    def _blocks(self, group: Group) -> Iterator[_Block]:
+        for number, rows in enumerate(chunks(slice(group.start, group.stop), self.queries.height)):
+            if self.rows.start <= rows.start < self.rows.stop:
+                edges = np.searchsorted(self.queries.of_edge, [rows.start, rows.stop]) - self.edges.start
+                own = slice(rows.start - self.rows.start, rows.stop - self.rows.start)
+                yield _Block(group.first_block + number, own, slice(*edges.tolist()))
+
+    def _spans(self, group: Group) -> Iterator[list[_Block]]:
+        """Runs of blocks that compute their candidates once, short enough to keep all threads busy."""
+        blocks = list(self._blocks(group))
+        for chunk in chunks(slice(0, len(blocks)), BLOCKS_PER_TASK):
+            yield blocks[chunk]
+
+    def _count_span(self, group: Group, blocks: Sequence[_Block], rows_ND: Tensor, number: int) -> int:
+        """Count for some blocks of queries against one block of candidates; the number of scores."""
+        ranker, slots = self.ranker, self.queries.slots_of_types
+        candidate_ND = ranker.candidates(self.queries, group, copied(rows_ND, ranker.device))
+        slot_N = np.arange(number * slots.width, number * slots.width + len(rows_ND))
+        if ranker.kernels is not None:
+            table_ND = candidate_ND[: len(rows_ND)].contiguous()
+            for block in blocks:
+                self._count_fused(ranker.kernels, group, block, table_ND, slot_N)
+        else:
+            candidates = ranker.comparison.candidates(candidate_ND)
+            for block in blocks:
+                self._compare(group, block, candidates, slot_N)
+        return sum(each.num_queries for each in blocks) * len(rows_ND)
+
+    def _compare(self, group: Group, block: _Block, candidates: Factors, slot_N: Numbers) -> None:
+        """Count for a block of queries against candidates, whose slots are sorted."""
+        device, edges = self.ranker.device, block.edges
+        row_K, column_K = (torch.from_numpy(each).to(device) for each in self._known_pairs(block, slot_N))
+        column_C = torch.from_numpy(positions(slot_N, self._candidates[edges])).to(device)
+        of_block = Edges(self._row_E[edges], self._own_E[edges], column_C, (row_K, column_K), len(slot_N))
+        queries = self._factors_of(group, block)
+        counts = self.ranker.comparison.count(of_block, queries, candidates, self.queries.side)
+        with self.ranker.lock:
+            self._counts[:, edges] += counts
+
+    def _known_pairs(self, block: _Block, slot_N: Numbers) -> tuple[Numbers, Numbers]:
+        """Rows and columns of a block's known cells among candidates."""
+        row_K, slot_K = self.queries.within(self.known, block.number, int(slot_N[0]), int(slot_N[-1]))
+        column_K = positions(slot_N, slot_K)
+        return row_K[column_K >= 0], column_K[column_K >= 0]
+
+    def _factors_of(self, group: Group, block: _Block) -> Factors:
+        """Factors of a block of queries, made once."""
+        if block.number not in self._factors:  # two threads may make the same
+            self._factors[block.number] = self.ranker.comparison.queries(self._query_rows(group, block))
+        return self._factors[block.number]
+
+    def _query_rows(self, group: Group, block: _Block) -> Tensor:
+        dimension = self.ranker.model.config.entity_dimension(group.entity_type)
+        return self._vectors_QD[block.queries, :dimension].to(self.ranker.device)
+
+    def _count_fused(
+        self, kernels: ModuleType, group: Group, block: _Block, table_ND: Tensor, slot_N: Numbers
+    ) -> None:
+        """Count for a block with the kernels, and subtract the candidates that do not count."""
+        edges, device = block.edges, self.ranker.device
+        row_E, score_E = self._row_E[edges], self._own_E[edges].float()
+        if block.number not in self._query_ED:  # two threads may make the same
+            self._query_ED[block.number] = self._query_rows(group, block)[row_E].contiguous()
+        query_ED = self._query_ED[block.number]
+        counts = torch.stack(kernels.count_above(query_ED, table_ND, score_E))
+        edge_T, column_T = (torch.from_numpy(each).to(device) for each in self._left_out(block, slot_N))
+        score_T = kernels.pair_scores(query_ED, table_ND, edge_T, column_T)
+        is_counted = torch.stack([score_T > score_E[edge_T], score_T == score_E[edge_T]])
+        counts.index_add_(1, edge_T, is_counted.long(), alpha=-1)
+        with self.ranker.lock:
+            self._counts[:, edges] += counts
+
+    def _left_out(self, block: _Block, slot_N: Numbers) -> tuple[Numbers, Numbers]:
+        """Pairs of an edge and a column, each once, that are known or the edge's own."""
+        row_E = self.queries.row[self.queries.of_edge[self.edges][block.edges]]
+        row_K, column_K = self._known_pairs(block, slot_N)
+        # edges are sorted by query, so the edges of a known cell's query are a range
+        first_K = np.searchsorted(row_E, row_K)
+        count_K = np.searchsorted(row_E, row_K, side="right") - first_K
+        before_K = np.cumsum(count_K) - count_K
+        edge_T = np.arange(count_K.sum()) + np.repeat(first_K - before_K, count_K)
+        own_E = positions(slot_N, self._candidates[block.edges])
+        own = np.flatnonzero(own_E >= 0) * len(slot_N) + own_E[own_E >= 0]
+        pairs = distinct(np.concatenate([edge_T * len(slot_N) + np.repeat(column_K, count_K), own]))
+        return np.divmod(pairs, len(slot_N))
+
+
+def rank(
+    ranker: Ranker,
+    slots: Slots,
+    tables: Mapping[tuple[str, Partition], Tensor],
+    edges: Triples,
+    known: Triples,
+    height: int,
+) -> dict[Side, Ranks]:
+    """Rank each side of every edge, where all partitions and known edges are in memory."""
+    ranks = {}
+    for side in Side:
+        queries = Queries(slots, side, edges, height)
+        vectors_QD, own_E = prepare(
+            ranker, queries, lambda name, part, rows: tables[name, part][torch.from_numpy(rows)]
+        )
+        query_K = queries.find(known.rel, known.slots(side.other))
+        cells = distinct(queries.cells(query_K, known.slots(side))[query_K >= 0])
+        every = slice(0, len(queries))
+        counting = Counting(ranker, queries, every, vectors_QD, own_E, cells)
+        for (name, part), table_ND in tables.items():
+            counting.add(name, part, table_ND, lambda done: None)
+        ranks[side] = Ranks(*counting.counts()[:, np.argsort(queries.order)])
+    return ranks

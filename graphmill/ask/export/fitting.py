@@ -1,0 +1,157 @@
+"""Fitting of codecs: ranges of dimensions, centroids of pieces. Dask tasks; the client puts parts together.
+
+Centroids come from at most SAMPLE_ROWS rows, spread evenly over the type. The sample and its first centroids
+do not depend on the workers, so neither do the tables.
+
+Shapes: N rows of the sample, D dimension, d dimensions of a piece, K centroids.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+from distributed import Client
+
+from graphmill.ask.export.codecs import (
+    NUM_CENTROIDS,
+    Array,
+    Codec,
+    FloatCodec,
+    Int8Codec,
+    PqCodec,
+    Precision,
+    bounds_of,
+    nearest,
+    num_codes_of,
+)
+from graphmill.ask.table import EntityTable
+from graphmill.checkpoints import Floats
+from graphmill.cluster import run_tasks
+from graphmill.errors import FormatError
+
+SAMPLE_ROWS = 64 * NUM_CENTROIDS
+BATCH_BYTES = 32 << 20
+_ROUNDS = 15
+_GROUPS = 8
+
+Prepare = Callable[[Floats], Floats]  # what is done to vectors before they are encoded
+
+
+def rows_of_batch(dimension: int) -> int:
+    """Rows that are in memory at a time."""
+    return max(1, BATCH_BYTES // (4 * dimension))
+
+
+def fit(
+    client: Client,
+    table: EntityTable,
+    precision: Precision,
+    num_bytes: int | None,
+    prepare: Prepare,
+    *,
+    has_scale: bool,
+) -> Codec:
+    """Fit the codec of a type."""
+    if precision == "int8":
+        return _fit_ranges(client, table, prepare)
+    if precision == "pq":
+        num_codes = num_codes_of(table.dimension, num_bytes, has_scale=has_scale)
+        return _fit_centroids(client, table, num_codes, prepare, has_scale=has_scale)
+    return FloatCodec(precision, table.dimension)
+
+
+def codec_of(
+    precision: Precision, dimension: int, tables: dict[str, Array], num_codes: int, *, has_scale: bool
+) -> Codec:
+    """Make the codec from its tables."""
+    if precision == "int8":
+        return Int8Codec(*tables["scales"])
+    if precision == "pq":
+        return PqCodec(tables["centroids"], num_codes, has_scale)
+    return FloatCodec(precision, dimension)
+
+
+def _fit_ranges(client: Client, table: EntityTable, prepare: Prepare) -> Int8Codec:
+    arguments = [(table, part.partition, prepare) for part in table.parts]
+    found = run_tasks(client, range_of, arguments, description="finding ranges", unit="partitions")
+    low_D = np.min([each[0] for each in found], axis=0)
+    high_D = np.max([each[1] for each in found], axis=0)
+    if not table.num_entities:
+        low_D = high_D = np.zeros(table.dimension, np.float32)
+    with np.errstate(over="ignore"):
+        range_D = high_D - low_D
+    if not np.isfinite(range_D).all():
+        raise FormatError(
+            f"--precision int8: {table.entity_type!r}: the range of dimension {int(range_D.argmax())} is not "
+            "finite; go back to a preserved epoch, or take --precision float32"
+        )
+    return Int8Codec.of_range(low_D, range_D)
+
+
+def range_of(table: EntityTable, partition: int, prepare: Prepare) -> tuple[Floats, Floats]:
+    """Find the smallest and largest number of each dimension in a partition, [D] each; a Dask task."""
+    low_D = np.full(table.dimension, np.inf, np.float32)
+    high_D = -low_D
+    for _, vectors_ND in table.blocks(partition, rows_of_batch(table.dimension)):
+        prepared_ND = prepare(vectors_ND)
+        low_D = np.minimum(low_D, prepared_ND.min(0))
+        high_D = np.maximum(high_D, prepared_ND.max(0))
+    return low_D, high_D
+
+
+def _fit_centroids(
+    client: Client, table: EntityTable, num_codes: int, prepare: Prepare, *, has_scale: bool
+) -> PqCodec:
+    groups = [each.tolist() for each in np.array_split(np.arange(num_codes), min(_GROUPS, num_codes))]
+    arguments = [(table, num_codes, group, prepare) for group in groups]
+    found = run_tasks(client, centroids_of, arguments, description="finding centroids", unit="groups")
+    return PqCodec(np.concatenate(found, 1), num_codes, has_scale)
+
+
+def centroids_of(table: EntityTable, num_codes: int, pieces: Sequence[int], prepare: Prepare) -> Array:
+    """Find the centroids of neighbouring pieces, float16 [K, dimensions of the pieces]; a Dask task."""
+    num_rows = table.num_entities
+    if not num_rows:
+        bounds = bounds_of(table.dimension, num_codes)
+        return np.zeros((1, bounds[pieces[-1] + 1] - bounds[pieces[0]]), np.float16)
+    numbers = np.arange(min(num_rows, SAMPLE_ROWS)) * num_rows // min(num_rows, SAMPLE_ROWS)
+    sample_ND = prepare(table.gather(numbers))
+    bounds = bounds_of(table.dimension, num_codes)
+    found = [k_means(sample_ND[:, bounds[piece] : bounds[piece + 1]], piece) for piece in pieces]
+    whole_KD = np.concatenate(found, 1)
+    if not np.isfinite(whole_KD).all() or np.abs(whole_KD).max(initial=0) > np.finfo(np.float16).max:
+        raise FormatError(
+            f"--precision pq: {table.entity_type!r} has numbers that are not finite or beyond 65504; take "
+            "--precision float32"
+        )
+    return whole_KD.astype(np.float16)
+
+
+def k_means(sample_Nd: Floats, seed: int) -> Floats:
+    """Find at most 256 centroids, float32 [K, d] (Lloyd); one without vectors moves to a random vector."""
+    sample_Nd = np.ascontiguousarray(sample_Nd)
+    rng = np.random.default_rng(seed)
+    num_centroids = min(NUM_CENTROIDS, len(sample_Nd))
+    centroids_Kd = sample_Nd[rng.choice(len(sample_Nd), num_centroids, replace=False)]
+    for _ in range(_ROUNDS):
+        number_N = nearest(sample_Nd, centroids_Kd)
+        count_K = np.bincount(number_N, minlength=num_centroids)
+        sums = map(partial(np.bincount, number_N, minlength=num_centroids), sample_Nd.T)
+        means_Kd = np.stack(list(sums), 1) / np.maximum(count_K, 1)[:, None]
+        centroids_Kd = means_Kd.astype(np.float32)
+        empty = np.flatnonzero(count_K == 0)
+        centroids_Kd[empty] = sample_Nd[rng.choice(len(sample_Nd), len(empty))]
+    return centroids_Kd
+
+
+def as_is(vectors_ND: Floats) -> Floats:
+    """Return vectors as they are."""
+    return vectors_ND
+
+
+def unit(vectors_ND: Floats) -> Floats:
+    """Scale vectors to length 1; zero stays zero."""
+    length_N1 = np.linalg.norm(vectors_ND, axis=1, keepdims=True)
+    scaled: Any = vectors_ND / np.where(length_N1 > 0, length_N1, 1)
+    return np.asarray(scaled, np.float32)

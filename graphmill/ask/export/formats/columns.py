@@ -1,0 +1,44 @@
+"""Encoded vectors as columns of Arrow: `embedding`, or `code` and `scale`."""
+
+import numpy as np
+import pyarrow as pa
+
+from graphmill.ask.export.codecs import Array, Codec, Encoded
+
+ID = pa.field("id", pa.string(), nullable=False)
+
+
+def fields(codec: Codec, *, as_arrow: bool) -> list[pa.Field]:
+    """The columns of a codec: as Arrow has them, or as every reader of parquet reads them.
+
+    Spark and Hive do not read float16 and uint8 in parquet. So a column of floats holds the numbers of
+    float16, and a binary column the codes.
+    """
+    if codec.precision == "pq":
+        kind = pa.list_(pa.uint8(), codec.width) if as_arrow else pa.binary()
+        scale = [pa.field("scale", pa.float16() if as_arrow else pa.float32(), nullable=False)]
+        return [pa.field("code", kind, nullable=False), *(scale if codec.has_scale else [])]
+    number = pa.int8() if codec.precision == "int8" else pa.float32()
+    number = pa.float16() if codec.precision == "float16" and as_arrow else number
+    return [pa.field("embedding", pa.list_(number, codec.width), nullable=False)]
+
+
+def columns(encoded: Encoded, schema: pa.Schema) -> list[pa.Array]:
+    """The columns of encoded vectors, as `schema` has them after the id."""
+    names = schema.names[1:]
+    first = _vectors(encoded.values_NW, schema.field(names[0]).type)
+    if encoded.scale_N is None:
+        return [first]
+    return [first, pa.array(encoded.scale_N).cast(schema.field(names[1]).type)]
+
+
+def _vectors(values_NW: Array, kind: pa.DataType) -> pa.Array:
+    flat_NW = np.ascontiguousarray(values_NW)
+    if pa.types.is_binary(kind):
+        num_rows, width = flat_NW.shape
+        fixed = pa.FixedSizeBinaryArray.from_buffers(
+            pa.binary(width), num_rows, [None, pa.py_buffer(flat_NW)]
+        )
+        return fixed.cast(kind)
+    numbers = pa.array(flat_NW.reshape(-1)).cast(kind.value_type)
+    return pa.FixedSizeListArray.from_arrays(numbers, type=kind)

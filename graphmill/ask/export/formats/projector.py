@@ -1,0 +1,94 @@
+"""TensorBoard's projector: vectors and labels of each type, and the two files that name them.
+
+    {type}/vectors.tsv          a vector on each line
+    {type}/metadata.tsv         id and number of training edges of each line
+    projector_config.json       for projector.tensorflow.org and its copies: ?config=URL
+    projector_config.pbtxt      for TensorBoard: tensorboard --logdir FOLDER
+
+A browser holds some ten thousand vectors, so only the `limit` ids with most edges are written, those first.
+
+Source: https://github.com/tensorflow/tensorboard/blob/master/tensorboard/plugins/projector.
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from graphmill import storage
+from graphmill.ask.degrees import degrees_of, places_of
+from graphmill.ask.export.formats.word2vec import as_lines
+from graphmill.ask.export.source import Source
+from graphmill.storage import Checksums
+
+_BREAKS = str.maketrans("\t\r\n", "   ")
+_BLOCK = 1 << 12
+
+Numbers = npt.NDArray[np.int64]
+
+
+def write(source: Source, _: int, folder: str) -> Checksums:
+    """Write a type; return the checksums of its files."""
+    checksums: Checksums = {}
+    stem = storage.join(folder, source.entity_type)
+    degree_N = degrees(source)
+    chosen = np.argsort(-degree_N, kind="stable")[: source.limit]
+    vectors_uri, labels_uri = storage.join(stem, "vectors.tsv"), storage.join(stem, "metadata.tsv")
+    with storage.atomic_output(vectors_uri, checksums=checksums) as stream:
+        for start in range(0, len(chosen), _BLOCK):
+            vectors_ND = source.prepare(source.table.gather(chosen[start : start + _BLOCK]))
+            for line in as_lines(source.codec.encode(vectors_ND).values_NW, "\t"):
+                stream.write(f"{line}\n".encode())
+    with storage.atomic_output(labels_uri, checksums=checksums) as stream:
+        stream.write(b"id\tedges\n")
+        for name, degree in zip(_names(source, chosen), degree_N[chosen].tolist(), strict=True):
+            stream.write(f"{name.translate(_BREAKS)}\t{degree}\n".encode())
+    return checksums
+
+
+def degrees(source: Source) -> Numbers:
+    """Number of training edges of each entity of the type; 0 where the buckets are not there any more."""
+    counts = [
+        degrees_of(
+            source.config,
+            source.entity_type,
+            part.num_rows,
+            places_of(source.config, source.entity_type, part.partition),
+        )
+        for part in source.table.parts
+    ]
+    return np.concatenate(counts)
+
+
+def _names(source: Source, numbers: Numbers) -> Iterator[str]:
+    order = np.argsort(numbers)
+    names = source.table.names(numbers[order]).to_pylist()
+    back = np.empty_like(order)
+    back[order] = np.arange(len(order))
+    return (names[place] for place in back.tolist())
+
+
+def finish(folder: str, sources: Sequence[Source]) -> Checksums:
+    """Write both lists of the types; return their checksums."""
+    listed = [
+        {
+            "tensorName": each.entity_type,
+            "tensorShape": [min(each.limit, each.table.num_entities), each.table.dimension],
+            "tensorPath": f"{each.entity_type}/vectors.tsv",
+            "metadataPath": f"{each.entity_type}/metadata.tsv",
+        }
+        for each in sources
+    ]
+    quoted = [{key: json.dumps(value, ensure_ascii=False) for key, value in each.items()} for each in listed]
+    text = "".join(
+        f"embeddings {{\n  tensor_name: {each['tensorName']}\n  tensor_path: {each['tensorPath']}\n"
+        f"  metadata_path: {each['metadataPath']}\n}}\n"
+        for each in quoted
+    )
+    uris = [storage.join(folder, f"projector_config.{ending}") for ending in ("json", "pbtxt")]
+    checksums: Checksums = {}
+    listed_json = json.dumps({"embeddings": listed}, indent=1, ensure_ascii=False) + "\n"
+    storage.write_text(uris[0], listed_json, checksums)
+    storage.write_text(uris[1], text, checksums)
+    return checksums

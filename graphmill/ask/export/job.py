@@ -1,0 +1,303 @@
+"""Vectors of a run in another format, and maybe smaller: a folder that other systems load.
+
+{to}/                           replaced as a whole, once every file is written and the loss is measured
+    {type}/...                  ids and vectors; see `formats`
+    {type}/_scales.npy, _centroids.npy
+    _model.json                 how to decode and to score; see `model`
+    _relations.parquet          parameters of the relations' operators
+    _export.json                what was asked, sizes, and the loss
+    _checksums.xxh128           checksums of the files
+    _SUCCESS
+
+.{to}.tmp-{digest}/             the folder until then; the next run with the same settings goes on with it
+    _work/                      notes of finished pieces
+"""
+
+import hashlib
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Any
+
+from distributed import Client
+
+from graphmill import storage
+from graphmill.ask.complete import complete
+from graphmill.ask.export import loss, model, pieces
+from graphmill.ask.export.codecs import Precision
+from graphmill.ask.export.fitting import as_is, unit
+from graphmill.ask.export.formats import FORMATS
+from graphmill.ask.export.formats.faiss_index import import_faiss
+from graphmill.ask.export.pieces import CODEC_FILES, WORK
+from graphmill.ask.export.source import Source
+from graphmill.ask.inputs import Inputs, chosen_inputs
+from graphmill.ask.relation_parameters import RELATIONS, write_relation_parameters
+from graphmill.ask.table import EntityTable, read_tables
+from graphmill.cluster import run_tasks
+from graphmill.config import Config
+from graphmill.errors import BadInputError, ConfigError, NotFoundError
+from graphmill.model.built_in import COMPARATORS
+from graphmill.model.operators import operator_of
+from graphmill.run import record
+from graphmill.run.lock import NO_CLAIM, Claim
+from graphmill.run.output_checks import check_result_folder
+from graphmill.storage import Checksums
+from graphmill.storage.checksums import of_bytes
+from graphmill.vocab import Side
+
+RECORD, MODEL = "_export.json", "_model.json"
+_LAYOUT = 2  # of files and codecs: a folder of another one is made anew
+
+log = logging.getLogger("graphmill")
+
+
+@dataclass(frozen=True)
+class Wish:
+    """Wishes of a user.
+
+    Attributes:
+        types: entity types; empty: all.
+        num_bytes: bytes of a vector with pq; None: a sixteenth of float32.
+        limit: rows of a type for tensorboard-projector, at most.
+        is_measured: whether the loss is measured.
+    """
+
+    precision: Precision = "float32"
+    format: str = "parquet"
+    types: tuple[str, ...] = ()
+    num_bytes: int | None = None
+    limit: int = 10_000
+    escape_ids: bool = False
+    is_measured: bool = True
+
+
+def check(config: Config, wish: Wish, to: str) -> None:
+    """Refuse wrong options before anything is started or written.
+
+    Raises:
+        ConfigError: there is no such type, the format cannot hold the precision, or the folder holds others'
+            files.
+        NotFoundError: there is no checkpoint, or no raw ids.
+    """
+    kind = FORMATS[wish.format]
+    names = "|".join(
+        [
+            kind.names,
+            *kind.others,
+            *CODEC_FILES,
+            *map(str, (MODEL, RECORD, RELATIONS, storage.MARKER, storage.PUBLISHED)),
+        ]
+    )
+    _check_folder(to, names)
+    for name in wish.types:
+        if name not in config.entities:
+            raise ConfigError(f"--types: {name!r} is not among the entities: {', '.join(config.entities)}")
+    if wish.precision not in kind.precisions:
+        raise ConfigError(
+            f"--format {wish.format}: holds {' and '.join(kind.precisions)}, not --precision "
+            f"{wish.precision}; take parquet, npy, arrow or faiss"
+        )
+    if wish.format == "faiss":
+        _check_faiss(config)
+    chosen_inputs(config)
+    if _is_measured(wish) and (reason := loss.obstacle(config, to)):
+        log.warning("export: the loss cannot be measured: %s", reason)
+
+
+def _check_folder(to: str, names: str) -> None:
+    """Refuse a folder with other files than those of an export, of any format."""
+    every = "|".join(
+        [names, *(each.names for each in FORMATS.values()), *FORMATS["tensorboard-projector"].others]
+    )
+    check_result_folder(to, every, RECORD)
+
+
+def _check_faiss(config: Config) -> None:
+    import_faiss()
+    comparator = COMPARATORS.get(config.comparator)
+    if config.bias or not comparator:
+        raise ConfigError(
+            f"--format faiss: expected the comparator {' or '.join(COMPARATORS)} without bias, found "
+            f"{config.comparator}{' with bias' if config.bias else ''}; take another format"
+        )
+    others = {name for each in config.relations if not operator_of(name := each.operator).is_linear}
+    if comparator.is_unit and others:
+        raise ConfigError(
+            f"--format faiss: for the comparator {config.comparator} an index holds vectors of length 1, and "
+            f"the operator {', '.join(sorted(others))} needs their lengths; take another format"
+        )
+
+
+def _is_measured(wish: Wish) -> bool:
+    return wish.is_measured and wish.precision != "float32"
+
+
+def run(config: Config, wish: Wish, to: str, client: Client, claim: Claim = NO_CLAIM) -> dict[str, Any]:
+    """Write the export, or go on with one that was stopped; return the figures, which `_export.json` has too.
+
+    Raises:
+        ConfigError: an id does not suit the format.
+        FormatError: checkpoint or raw ids are damaged or do not fit each other, or a number is too large.
+    """
+    inputs = chosen_inputs(config)
+    made_from = _made_from(config, wish, inputs)
+    if storage.read_marker(to) == made_from:
+        log.info("export: %s is finished, with the same settings and inputs", to)
+        found: dict[str, Any] = storage.read_json(storage.join(to, RECORD))
+        return found
+    folder = _folder(to, made_from)
+    storage.recover(to, keep=folder)
+    storage.make_dir(folder)
+    try:
+        if storage.read_marker(folder) == made_from:  # killed before it got its name
+            figures: dict[str, Any] = storage.read_json(storage.join(folder, RECORD))
+        else:
+            figures = _run(config, wish, inputs, folder, client, claim)
+            storage.write_marker(folder, made_from)
+        claim.check()
+        storage.replace_directory(folder, to)
+    except (BadInputError, NotFoundError):
+        storage.delete(folder)
+        raise
+    except BaseException:
+        log.info("export: finished pieces stay in %s; the same command goes on from there", folder)
+        raise
+    return figures
+
+
+def _folder(to: str, made_from: Mapping[str, Any]) -> str:
+    """The folder until it is finished."""
+    digest = hashlib.sha256(json.dumps(made_from, sort_keys=True).encode()).hexdigest()
+    return storage.join(storage.parent(to), f".{storage.name(to)}.tmp-{digest[:12]}")
+
+
+def _made_from(config: Config, wish: Wish, inputs: Inputs) -> dict[str, Any]:
+    uris = [config.entity_path, inputs.checkpoint_path]
+    if wish.format == "tensorboard-projector":
+        uris += config.edge_paths
+    if _is_measured(wish):
+        uris += loss.input_uris(config)
+    found = {
+        "export": asdict(wish) | {"layout": _LAYOUT, "checkpoint_version": inputs.version},
+        "inputs": record.describe_inputs(dict.fromkeys(uris)),
+        **({"evaluate": loss.settings_of(config).result_settings()} if _is_measured(wish) else {}),
+    }
+    plain: dict[str, Any] = json.loads(json.dumps(found))
+    return plain
+
+
+def _run(
+    config: Config, wish: Wish, inputs: Inputs, folder: str, client: Client, claim: Claim
+) -> dict[str, Any]:
+    types = wish.types or tuple(config.entities)
+    measuring = partial(run_tasks, client, description="measuring", unit="partitions")
+    tables = read_tables(config, inputs, types, measuring)
+    sources = {name: _source(config, wish, table, folder, client) for name, table in tables.items()}
+    found = pieces.write(client, FORMATS[wish.format], list(sources.values()), folder)
+    checksums = {uri: checksum for each in found for uri, checksum in each["files"].items()}
+    checksums |= FORMATS[wish.format].finish(folder, list(sources.values()))
+    of_codecs = {name: pieces.table_uris(folder, name, source.codec) for name, source in sources.items()}
+    of_tables = [uri for each in of_codecs.values() for uri in each.values()]
+    checksums |= {uri: of_bytes(storage.read_bytes(uri)) for uri in of_tables}
+    _write_model(config, wish, inputs, list(sources.values()), of_codecs, folder, checksums)
+    figures = {
+        "precision": wish.precision,
+        "format": wish.format,
+        "checkpoint_version": inputs.version,
+        "types": _sizes(found, sources, of_codecs),
+    }
+    if wish.precision != "float32":
+        figures["loss"] = _loss(config, wish, inputs, tables, sources, folder, client, claim)
+    storage.write_text(storage.join(folder, RECORD), json.dumps(figures, indent=1) + "\n")
+    storage.delete(storage.join(folder, WORK))
+    complete(folder, checksums, RECORD)
+    return figures
+
+
+def _source(config: Config, wish: Wish, table: EntityTable, folder: str, client: Client) -> Source:
+    """The vectors of a type with their codec, which is fitted once."""
+    prepare = unit if wish.format == "faiss" and COMPARATORS[config.comparator].is_unit else as_is
+    codec = pieces.codec(
+        client,
+        folder,
+        table,
+        wish.precision,
+        wish.num_bytes,
+        prepare,
+        has_scale=FORMATS[wish.format].holds_scales,
+    )
+    limit = wish.limit if wish.format == "tensorboard-projector" else table.num_entities
+    return Source(table, codec, prepare, config, limit, wish.escape_ids)
+
+
+def _write_model(
+    config: Config,
+    wish: Wish,
+    inputs: Inputs,
+    sources: Sequence[Source],
+    of_codecs: Mapping[str, Mapping[str, str]],
+    folder: str,
+    checksums: Checksums,
+) -> None:
+    """Write the description of the model, and the parameters of its relations."""
+    uris = [storage.join(folder, name) for name in (RELATIONS, MODEL)]
+    write_relation_parameters(config, inputs, uris[0], checksums)
+    parameters = inputs.open_checkpoint(allow_non_finite=True).read_parameters() or {}
+    is_two_sided = config.dynamic_relations or any(f"{Side.LHS}_operators" in key for key in parameters)
+    tables = {
+        name: {key: f"{name}/{storage.name(uri)}" for key, uri in each.items()}
+        for name, each in of_codecs.items()
+    }
+    content = model.described(config, sources, tables, wish.format, inputs.version, is_two_sided=is_two_sided)
+    storage.write_text(uris[1], json.dumps(content, indent=1, ensure_ascii=False) + "\n", checksums)
+
+
+def _sizes(
+    found: Sequence[Mapping[str, Any]],
+    sources: Mapping[str, Source],
+    of_codecs: Mapping[str, Mapping[str, str]],
+) -> dict[str, Any]:
+    """Rows and bytes of each type; `vector_bytes` are without ids and tables."""
+    sizes = {}
+    for name, source in sources.items():
+        own = [each for each in found if each["entity_type"] == name]
+        num_rows, codec = min(source.limit, source.table.num_entities), source.codec
+        row_bytes = codec.width * codec.dtype.itemsize + (2 if codec.has_scale else 0)
+        sizes[name] = {
+            "num_rows": num_rows,
+            "dimension": source.table.dimension,
+            "num_files": sum(len(each["files"]) for each in own),
+            "file_bytes": sum(each["bytes"] for each in own),
+            "table_bytes": sum(pieces.size_of(uri) for uri in of_codecs[name].values()),
+            "vector_bytes": num_rows * row_bytes,
+            "float32_bytes": num_rows * source.table.dimension * 4,
+        }
+    return sizes
+
+
+def _loss(
+    config: Config,
+    wish: Wish,
+    inputs: Inputs,
+    tables: Mapping[str, EntityTable],
+    sources: Mapping[str, Source],
+    folder: str,
+    client: Client,
+    claim: Claim,
+) -> dict[str, Any]:
+    """The measured loss, or the reason why it is not there."""
+    work = storage.join(folder, WORK)
+    reason = loss.obstacle(config, work) if wish.is_measured else "--no-loss"
+    if reason:
+        return {"not_measured": reason}
+    note = storage.join(work, "loss.json")
+    if storage.exists(note):
+        noted: dict[str, Any] = storage.read_json(note)
+        return noted
+    others = [name for name in config.entities if name not in tables]
+    every = {**tables, **(read_tables(config, inputs, others) if others else {})}
+    found = loss.measure(config, inputs, every, sources, storage.join(work, "loss"), client, claim)
+    storage.write_text(note, json.dumps(found) + "\n")
+    return found

@@ -1,0 +1,141 @@
+"""The loss of quality that an export costs, measured by the stage evaluate itself.
+
+A checkpoint of decoded vectors is written, with the model of the run. The stage ranks with the run's
+checkpoint and with that one: the same edges, candidates and code. The folder ends with the measurement.
+
+    {folder}/checkpoint/    decoded vectors; a type that is not exported as the run has it
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from distributed import Client
+
+from graphmill import storage
+from graphmill.ask.export.fitting import rows_of_batch
+from graphmill.ask.export.source import Source
+from graphmill.ask.inputs import Inputs
+from graphmill.ask.table import EntityTable
+from graphmill.checkpoints.checkpoint import ModelState
+from graphmill.cluster import run_tasks
+from graphmill.config import Config
+from graphmill.config.sections.evaluate import EvaluateConfig
+from graphmill.formats import pbg_checkpoint
+from graphmill.run.job import job_of
+from graphmill.run.lock import NO_CLAIM, Claim
+
+_NAMES = ("mrr", "hits@1", "hits@10", "mean_rank")
+_VERSION = 1
+
+
+def obstacle(config: Config, folder: str) -> str:
+    """Return the reason why nothing can be measured, or ""."""
+    return job_of("evaluate").check(_settings(config, config.checkpoint_path, None, folder))
+
+
+def input_uris(config: Config) -> list[str]:
+    """Inputs of the measurement."""
+    return job_of("evaluate").input_uris(config)
+
+
+def measure(
+    config: Config,
+    inputs: Inputs,
+    tables: Mapping[str, EntityTable],
+    sources: Mapping[str, Source],
+    folder: str,
+    client: Client,
+    claim: Claim = NO_CLAIM,
+) -> dict[str, Any]:
+    """Rank with the vectors of the run and with decoded ones; return the metrics of both."""
+    storage.delete(folder)
+    decoded_path = storage.join(folder, "checkpoint")
+    write_decoded(config, inputs, tables, sources, decoded_path, client)
+    evaluate = job_of("evaluate").run
+    places = {"exact": (inputs.checkpoint_path, inputs.version), "decoded": (decoded_path, _VERSION)}
+    found = {
+        name: evaluate(_settings(config, path, version or None, folder), client, claim)
+        for name, (path, version) in places.items()
+    }
+    metrics = {name: {key: each["metrics"][key] for key in _NAMES} for name, each in found.items()}
+    counts = {key: found["decoded"]["metrics"][key] for key in ("num_edges", "of_edges")}
+    losses = {
+        f"{key}_loss": metrics["exact"][key] - metrics["decoded"][key] for key in ("mrr", "hits@1", "hits@10")
+    }
+    storage.delete(folder)
+    return {"split": found["decoded"]["split"]} | counts | metrics | losses
+
+
+def write_decoded(
+    config: Config,
+    inputs: Inputs,
+    tables: Mapping[str, EntityTable],
+    sources: Mapping[str, Source],
+    checkpoint_path: str,
+    client: Client,
+) -> None:
+    """Write a checkpoint of decoded vectors; one task for each partition."""
+    checkpoint = inputs.open_checkpoint(allow_non_finite=False)
+    content = checkpoint.config or config.pbg()
+    checksums = pbg_checkpoint.write_config(checkpoint_path, content)
+    arguments = [
+        (table, part.partition, sources.get(name), checkpoint_path, content)
+        for name, table in tables.items()
+        for part in table.parts
+    ]
+    found = run_tasks(
+        client, decode_partition, arguments, description="decoding to measure", unit="partitions"
+    )
+    checksums |= {uri: digest for each in found for uri, digest in each.items()}
+    model = checkpoint.read_model() or ModelState({}, None)
+    pbg_checkpoint.write_model(
+        checkpoint_path, _VERSION, model.parameters, None, content, checkpoint.iteration, checksums
+    )
+    pbg_checkpoint.commit(checkpoint_path, _VERSION, preserve_epoch=None, checksums=checksums)
+
+
+def decode_partition(
+    table: EntityTable, partition: int, source: Source | None, checkpoint_path: str, content: dict[str, Any]
+) -> dict[str, str]:
+    """Write the decoded vectors of a partition; return the checksum of the file. A Dask task.
+
+    The model adds the global embedding of the type, so the rows are without it.
+    """
+    checksums: dict[str, str] = {}
+    checkpoint = table.inputs.open_checkpoint(allow_non_finite=False)
+    global_D = checkpoint.global_embedding(table.entity_type)
+
+    def rows() -> Any:
+        for _, vectors_ND in table.blocks(partition, rows_of_batch(table.dimension)):
+            decoded_ND = vectors_ND
+            if source is not None:
+                decoded_ND = source.codec.decode(source.codec.encode(source.prepare(vectors_ND)))
+            yield decoded_ND if global_D is None else decoded_ND - global_D
+
+    pbg_checkpoint.write_embeddings(
+        checkpoint_path,
+        table.entity_type,
+        partition,
+        _VERSION,
+        rows(),
+        None,
+        content,
+        checkpoint.iteration,
+        checksums,
+        shape=(table.parts[partition].num_rows, table.dimension),
+    )
+    return checksums
+
+
+def _settings(config: Config, checkpoint_path: str, version: int | None, folder: str) -> Config:
+    """The run with another checkpoint; the stage works in `folder`, and fits no probabilities."""
+    changed = {"calibrate": None, "checkpoint_version": version, "enabled": True}
+    section = settings_of(config).model_copy(update=changed)
+    return config.with_section(section).model_copy(
+        update={"checkpoint_path": checkpoint_path, "output": folder}
+    )
+
+
+def settings_of(config: Config) -> EvaluateConfig:
+    """The section `evaluate` of the run, whose split is ranked."""
+    return config.evaluate

@@ -1,0 +1,108 @@
+"""_model.json: the model behind exported vectors, for a reader who knows nothing of GraphMill.
+
+    comparator, bias        how two vectors are compared
+    types                   rows, dimension, how a vector is decoded, tables of scales and centroids
+    relations               operators, sides that they transform; parameters are in _relations.parquet
+    score                   formulas in numpy's words
+
+Source: docs/how_to/export.md; docs/formats/pbg_v1.md.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from graphmill.ask.export.codecs import Codec, PqCodec
+from graphmill.ask.export.source import Source
+from graphmill.ask.run import relation_names
+from graphmill.config import Config
+from graphmill.model.built_in import COMPARATORS, OPERATORS, Comparator, Operator
+from graphmill.vocab import Side
+
+MOST_LISTED = 1000
+
+_DECODED = {
+    "float32": "x = embedding",
+    "float16": "x = embedding",
+    "int8": "x = embedding * scales[0] + scales[1]",
+    "pq": "x = scale * centroids[code[piece], arange(D)], where piece = arange(D) * num_codes // D",
+}
+_WITHOUT_SCALE = "x = centroids[code[piece], arange(D)], where piece = arange(D) * num_codes // D"
+
+
+def described(
+    config: Config,
+    sources: Sequence[Source],
+    tables: Mapping[str, Mapping[str, str]],
+    file_format: str,
+    version: int,
+    *,
+    is_two_sided: bool,
+) -> dict[str, Any]:
+    """Describe the model; `tables` has the paths of each type's tables by name."""
+    types = {
+        each.entity_type: {
+            "num_rows": each.table.num_entities,
+            "dimension": each.table.dimension,
+            **_of_codec(each.codec),
+            "tables": dict(tables[each.entity_type]),
+        }
+        for each in sources
+    }
+    compared = _words(COMPARATORS.get(config.comparator))
+    if config.bias:
+        compared += ", of a[1:] and b[1:], + a[0] + b[0]"
+    is_unit = file_format == "faiss" and COMPARATORS[config.comparator].is_unit
+    return {
+        "made_by": "GraphMill",
+        "checkpoint_version": version,
+        "format": file_format,
+        "comparator": config.comparator,
+        "bias": config.bias,
+        **({"note": "vectors have length 1"} if is_unit else {}),
+        "types": types,
+        "relations": _relations(config),
+        "parameters": "_relations.parquet",
+        "operators": {
+            name: _words(OPERATORS.get(name))
+            for name in dict.fromkeys(each.operator for each in config.relations)
+        },
+        "score": {"compare(a, b)": compared} | _formulas(is_two_sided=is_two_sided),
+    }
+
+
+def _words(entry: Operator | Comparator | None) -> str:
+    return entry.words if entry else "a plug-in of the run"
+
+
+def _of_codec(codec: Codec) -> dict[str, Any]:
+    decoded = _DECODED[codec.precision]
+    if isinstance(codec, PqCodec):
+        decoded = decoded if codec.has_scale else _WITHOUT_SCALE
+        return {"precision": "pq", "decode": decoded, "num_codes": codec.num_codes}
+    return {"precision": codec.precision, "decode": decoded}
+
+
+def _relations(config: Config) -> list[dict[str, str]]:
+    """The first relations; all of them are in the table of parameters."""
+    names = relation_names(config)[:MOST_LISTED]
+    entries = [config.relations[0] if config.dynamic_relations else each for each in config.relations]
+    if config.dynamic_relations:
+        entries = entries[:1] * len(names)
+    return [
+        {
+            "name": name,
+            **{str(side): entry.entity_type(side) for side in Side},
+            "operator": entry.operator,
+        }
+        for name, entry in zip(names, entries, strict=False)
+    ]
+
+
+def _formulas(*, is_two_sided: bool) -> dict[str, str]:
+    """Formula of an edge's score; operator(x, side) takes the parameters of this side of the relation."""
+    if is_two_sided:
+        return {
+            "rhs answers": "compare(operator(lhs, 'lhs'), rhs)",
+            "lhs answers": "compare(operator(rhs, 'rhs'), lhs)",
+        }
+    return {"edge": "compare(lhs, operator(rhs, 'rhs'))"}

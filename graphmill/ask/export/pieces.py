@@ -1,0 +1,99 @@
+"""Pieces of an export and their notes: what a killed export has finished is not done again.
+
+{folder}/_work/{type}-{partition}.json      checksums and bytes of the files of a finished piece
+{folder}/{type}/_scales.npy, _centroids.npy the tables of a fitted codec
+"""
+
+import io
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from distributed import Client
+
+from graphmill import storage
+from graphmill.ask.export.codecs import Array, Codec, Precision, num_codes_of
+from graphmill.ask.export.fitting import Prepare, codec_of, fit
+from graphmill.ask.export.formats import Format
+from graphmill.ask.export.source import Source
+from graphmill.ask.table import EntityTable
+from graphmill.cluster import run_tasks
+from graphmill.errors import FormatError
+
+WORK = "_work"
+CODEC_FILES = (r"_scales\.npy", r"_centroids\.npy")
+_TABLES: Mapping[Precision, tuple[str, ...]] = {"int8": ("scales",), "pq": ("centroids",)}
+
+
+def write(client: Client, kind: Format, sources: Sequence[Source], folder: str) -> list[dict[str, Any]]:
+    """Write all pieces, one task each; return their notes."""
+    arguments = [
+        (kind, source, partition, folder)
+        for source in sources
+        for partition in range(1 if kind.is_whole else len(source.table.parts))
+    ]
+    return run_tasks(client, write_piece, arguments, description="exporting", unit="pieces")
+
+
+def write_piece(kind: Format, source: Source, partition: int, folder: str) -> dict[str, Any]:
+    """Write a piece, unless its note is there; return its note. A Dask task."""
+    note_uri = storage.join(folder, WORK, f"{source.entity_type}-{partition}.json")
+    if storage.exists(note_uri):
+        noted: dict[str, Any] = storage.read_json(note_uri)
+        return noted
+    files = kind.write(source, partition, folder)
+    note: dict[str, Any] = {
+        "entity_type": source.entity_type,
+        "files": files,
+        "bytes": sum(map(size_of, files)),
+    }
+    storage.write_text(note_uri, json.dumps(note) + "\n")
+    return note
+
+
+def codec(
+    client: Client,
+    folder: str,
+    table: EntityTable,
+    precision: Precision,
+    num_bytes: int | None,
+    prepare: Prepare,
+    *,
+    has_scale: bool,
+) -> Codec:
+    """Fit the codec of a type, or read the tables of an earlier fit; write the tables."""
+    names = _TABLES.get(precision, ())
+    uris = {name: storage.join(folder, table.entity_type, f"_{name}.npy") for name in names}
+    if not all(storage.exists(uri) for uri in uris.values()):
+        fitted = fit(client, table, precision, num_bytes, prepare, has_scale=has_scale)
+        for name, array in fitted.tables().items():
+            write_array(uris[name], array)
+    tables = {name: read_array(uri) for name, uri in uris.items()}
+    num_codes = num_codes_of(table.dimension, num_bytes, has_scale=has_scale)
+    return codec_of(precision, table.dimension, tables, num_codes, has_scale=has_scale)
+
+
+def table_uris(folder: str, entity_type: str, codec: Codec) -> dict[str, str]:
+    """The files of a codec's tables, by name."""
+    return {name: storage.join(folder, entity_type, f"_{name}.npy") for name in codec.tables()}
+
+
+def write_array(uri: str, array: Array) -> None:
+    """Write a file of numpy."""
+    with storage.atomic_output(uri) as stream:
+        np.lib.format.write_array(stream, array, allow_pickle=False)
+
+
+def read_array(uri: str) -> Array:
+    """Read a file of numpy."""
+    try:
+        return np.lib.format.read_array(io.BytesIO(storage.read_bytes(uri)), allow_pickle=False)
+    except ValueError as error:
+        raise FormatError(f"{uri}: expected an array of numpy, found something else: {error}") from error
+
+
+def size_of(uri: str) -> int:
+    """Bytes of a file."""
+    found = storage.status(uri)
+    return found.size_bytes if found else 0

@@ -1,0 +1,293 @@
+"""A table with vectors joined in by raw id.
+
+{to}/                           takes its place as a whole, once every file is written
+    part-{number:05d}.parquet   the rows of one piece of the table, in their order, with more columns
+    _features.json              what was asked, and figures
+    _checksums.xxh128           checksums of the files
+    _SUCCESS
+
+A run that was killed goes on with the files that it has finished: its unfinished folder has a name made from
+the request and its inputs.
+"""
+
+import hashlib
+import json
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import pyarrow as pa
+from distributed import Client
+
+from graphmill import storage
+from graphmill.ask import given
+from graphmill.ask.complete import complete
+from graphmill.ask.features.columns import Form
+from graphmill.ask.features.joined import IdColumn, Joining, ReadRows, write_part
+from graphmill.ask.features.request import Request, components_of, folded_parts, similar_of
+from graphmill.ask.fold_in import job as fold_in
+from graphmill.ask.inputs import Inputs, chosen_inputs
+from graphmill.ask.table import read_tables
+from graphmill.cluster import run_tasks
+from graphmill.config import Config
+from graphmill.errors import BadInputError, ConfigError
+from graphmill.run import record
+from graphmill.run.lock import NO_CLAIM, Claim
+from graphmill.run.output_checks import check_result_folder
+from graphmill.storage import Checksums
+
+RECORD = "_features.json"
+_OURS = rf"part-[0-9]{{5,}}\.parquet|{storage.MARKER}|{storage.PUBLISHED}|{RECORD}"
+_LAYOUT = 2  # of unfinished files: a folder of another one is not continued
+_COUNTS, _FOLDED = "_counts", "_folded"
+_SHOWN = 5
+
+FoldIn = Callable[[str, Client], Any]
+"""Folds ids in, and writes the result of `graphmill fold-in` into a folder."""
+
+log = logging.getLogger("graphmill")
+
+
+@dataclass(frozen=True)
+class TableToRead:
+    """The table: its columns, its pieces, how to read one, and a hash of its files."""
+
+    described: Sequence[str]
+    schema: pa.Schema
+    pieces: Sequence[Any]
+    read: ReadRows
+    made_from: str
+
+
+def check(config: Config, request: Request, to: str) -> Inputs:
+    """Refuse wrong options before anything is started or written.
+
+    Raises:
+        ConfigError: there is no such type, it is featurized, or the folder holds other files.
+        NotFoundError: there is no checkpoint, no raw ids, or no such file.
+    """
+    check_result_folder(to, _OURS, RECORD)
+    for name in dict.fromkeys(request.columns.values()):
+        if name not in config.entities:
+            raise ConfigError(f"--type: expected one of {', '.join(config.entities)}, found {name!r}")
+        if config.entities[name].featurized:
+            raise ConfigError(f"--type: {name!r} is featurized: its entities have no vectors of their own")
+        if request.components is not None and request.components > config.entity_dimension(name):
+            raise ConfigError(
+                f"--components: expected {config.entity_dimension(name)} at most, the length of the vectors "
+                f"of {name!r}, found {request.components}"
+            )
+    if request.similar_to is not None:
+        if len(set(request.columns.values())) > 1:
+            raise ConfigError("--similar-to: expected columns of one type, as its ids are of that type")
+        given.check_file(request.similar_to)
+    return chosen_inputs(config)
+
+
+def run(
+    config: Config,
+    request: Request,
+    table: TableToRead,
+    to: str,
+    client: Client,
+    claim: Claim = NO_CLAIM,
+    fold_ids_in: FoldIn | None = None,
+) -> dict[str, Any]:
+    """Write the table with its new columns; return the figures, which `_features.json` has too.
+
+    Raises:
+        RawTableError: the table cannot be read.
+        ConfigError: the table lacks a column or has one of a new name, or the run knows none of its ids.
+        FormatError: checkpoint or raw ids are damaged or do not fit each other.
+    """
+    began_s = time.monotonic()
+    inputs = check(config, request, to)
+    _check_columns(request, table)
+    asked = {"table": list(table.described), **_described(request)}
+    uris = [config.entity_path, config.checkpoint_path, *request.fold_in, *filter(None, [request.similar_to])]
+    made_from = {
+        "features": asked | {"memory_bytes": request.memory_bytes},
+        "inputs": [*record.describe_inputs(uris), {"table": table.made_from}],
+    }
+    digest = hashlib.sha256(
+        json.dumps([made_from, inputs.version, _LAYOUT], sort_keys=True).encode()
+    ).hexdigest()
+    with _continued(to, digest[:12]) as folder:
+        joining = _joining(config, request, inputs, table, folder, client, fold_ids_in)
+        counts, checksums = _write(joining, table, folder, client)
+        for each in (_COUNTS, _FOLDED):
+            storage.delete(storage.join(folder, each))
+        figures = asked | {"checkpoint_version": inputs.version, "num_files": len(checksums)} | counts
+        figures |= _told(joining) | {"seconds": round(time.monotonic() - began_s, 3)}
+        storage.write_text(storage.join(folder, RECORD), json.dumps(figures, indent=1) + "\n")
+        complete(folder, checksums, RECORD)
+        storage.write_marker(folder, made_from)
+        claim.check()
+        storage.replace_directory(folder, to)
+    return figures
+
+
+@contextmanager
+def _continued(to: str, digest: str) -> Iterator[str]:
+    """Yield the unfinished folder of this very request, with what an earlier run has finished.
+
+    It stays there after a kill or a fault of the cluster, until another request for `to` begins; after bad
+    input it goes.
+    """
+    folder = storage.join(storage.parent(to), f".{storage.name(to)}.tmp-{digest}")
+    storage.recover(to, keep=folder)
+    if storage.exists(folder):
+        log.info("features: goes on with the files of an earlier run that did not end")
+        storage.delete_marker(folder)
+        storage.delete(storage.join(folder, RECORD))
+    storage.make_dir(folder)
+    try:
+        yield folder
+    except BadInputError:
+        storage.delete(folder)
+        raise
+
+
+def _check_columns(request: Request, table: TableToRead) -> None:
+    names = table.schema.names
+    for column in request.columns:
+        if column not in names:
+            raise ConfigError(f"--column: expected one of {', '.join(names)}, found {column!r}")
+
+
+def _joining(
+    config: Config,
+    request: Request,
+    inputs: Inputs,
+    table: TableToRead,
+    folder: str,
+    client: Client,
+    fold_ids_in: FoldIn | None,
+) -> Joining:
+    """Make what every task gets."""
+
+    def measure(function: Any, arguments: Any) -> Any:
+        return run_tasks(client, function, arguments, description="measuring", unit="partitions")
+
+    tables = read_tables(config, inputs, list(dict.fromkeys(request.columns.values())), measure)
+    components = {name: components_of(request, each, client) for name, each in tables.items()}
+    similar = {name: similar_of(request, each, client) for name, each in tables.items()}
+    folded = _folded_folders(request, folder, client, fold_ids_in)
+    columns = tuple(
+        IdColumn(
+            column,
+            tables[name],
+            Form(
+                tables[name].dimension,
+                request.stem(column),
+                components[name],
+                similar[name],
+                request.as_columns,
+                bool(request.fold_in),
+            ),
+            tuple(uri for each in folded for uri in folded_parts(each, name, tables[name].dimension)),
+        )
+        for column, name in request.columns.items()
+    )
+    joining = Joining(table.schema, columns, request.memory_bytes)
+    names = joining.result.names
+    if twice := next((each for each in names if names.count(each) > 1), None):
+        raise ConfigError(
+            f"--prefix: the result would have two columns named {twice!r}; choose another beginning of the "
+            "names of new columns"
+        )
+    return joining
+
+
+def _folded_folders(request: Request, folder: str, client: Client, fold_ids_in: FoldIn | None) -> list[str]:
+    """Folders of folded ids: those that were given, and one for the edges that were given."""
+    folders = [uri for uri in request.fold_in if is_folded(uri)]
+    if len(folders) < len(request.fold_in) and fold_ids_in is not None:
+        made = storage.join(folder, _FOLDED)
+        if not storage.exists(storage.join(made, storage.MARKER)):
+            try:
+                fold_ids_in(made, client)
+            except fold_in.NothingNewError as error:
+                log.warning("features: %s", error)
+        folders.append(made)
+    return folders
+
+
+def is_folded(uri: str) -> bool:
+    """Whether a folder is a result of `graphmill fold-in`."""
+    return storage.exists(storage.join(uri, fold_in.RECORD))
+
+
+def _write(
+    joining: Joining, table: TableToRead, folder: str, client: Client
+) -> tuple[dict[str, Any], Checksums]:
+    """Write all files; return counts, and the checksums of the files."""
+    pieces = list(table.pieces) or [()]
+    numbers = range(len(pieces))
+    files = [storage.join(folder, f"part-{number:05d}.parquet") for number in numbers]
+    notes = [storage.join(folder, _COUNTS, f"{number:05d}.json") for number in numbers]
+    tasks = [
+        (joining, table.read, piece, uri, note) for piece, uri, note in zip(pieces, files, notes, strict=True)
+    ]
+    written = run_tasks(client, write_part, tasks, description="joining", unit="files")
+    columns = {
+        column.name: {
+            "type": column.table.entity_type,
+            **_added([each["columns"][place] for each in written]),
+        }
+        for place, column in enumerate(joining.columns)
+    }
+    for name, each in columns.items():
+        _check_found(name, each)
+    checksums = {uri: str(each["checksum"]) for uri, each in zip(files, written, strict=True)}
+    return {"num_rows": sum(each["num_rows"] for each in written), "columns": columns}, checksums
+
+
+def _added(parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        key: sum(each[key] for each in parts)
+        for key in ("num_found", "num_folded_in", "num_missing", "num_without_id")
+    }
+    missing = dict.fromkeys(name for each in parts for name in each["missing"])
+    return found | {"missing": list(missing)[:_SHOWN]}
+
+
+def _check_found(column: str, counts: Mapping[str, Any]) -> None:
+    """Refuse a column of other ids; warn of missing ones."""
+    num_found, num_missing = counts["num_found"] + counts["num_folded_in"], counts["num_missing"]
+    if not num_missing:
+        return
+    shown = ", ".join(map(repr, counts["missing"]))
+    if not num_found:
+        raise ConfigError(
+            f"--column {column}: expected ids of {counts['type']!r}, found none of them in {num_missing:,} "
+            f"rows, but others, such as {shown}; choose another column or another --type"
+        )
+    log.warning(
+        "features: %s: %d of %d rows have ids that are no %s of the run, and no vector: %s%s",
+        column,
+        num_missing,
+        num_missing + num_found,
+        counts["type"],
+        shown,
+        ", ..." if num_missing > len(counts["missing"]) else "",
+    )
+
+
+def _described(request: Request) -> dict[str, Any]:
+    """The settings that the result depends on."""
+    options = {key: value for key, value in asdict(request).items() if key not in ("columns", "memory_bytes")}
+    return {"ids": dict(request.columns), **options, "fold_in": list(request.fold_in)}
+
+
+def _told(joining: Joining) -> dict[str, Any]:
+    """Shares of the variance that the components explain, by type."""
+    shares = {
+        column.table.entity_type: [round(float(each), 6) for each in column.form.components.share_K]
+        for column in joining.columns
+        if column.form.components is not None
+    }
+    return {"explained_variance": shares} if shares else {}

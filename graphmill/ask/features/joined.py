@@ -1,0 +1,196 @@
+"""Rows of one piece of a table with the vectors of their ids, as one file: a Dask task.
+
+    part-{number:05d}.parquet       the rows of the piece, in their order, with the columns that
+                                    graphmill/ask/features.py lists
+
+Shapes: N rows, U distinct ids of a slice, D dimension.
+"""
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from graphmill import storage
+from graphmill.ask.features.columns import Form, Numbers
+from graphmill.ask.relation import check_magnitude
+from graphmill.ask.table import UNKNOWN, EntityTable
+from graphmill.checkpoints import Floats
+from graphmill.display import progress
+from graphmill.formats.parquet import iter_columns, open_parquet
+from graphmill.sorted_arrays import distinct
+from graphmill.storage import Checksums
+
+ReadRows = Callable[[pa.Schema, Sequence[str], Any], Iterable[tuple[pa.Table, list[pa.Array]]]]
+"""Reads a piece as etl/whole_rows.py does: blocks of rows, and the raw ids of some columns."""
+
+MOST_ROWS = 1 << 20  # whose ids are looked up together
+_ID_BYTES = 100  # a raw id and its place, roughly
+_FOLDED_ROWS = 1 << 14
+_SHOWN = 5
+
+
+@dataclass(frozen=True)
+class IdColumn:
+    """A column of ids, and what is added for it; small, because every task receives it.
+
+    Attributes:
+        folded: files of vectors of ids that the run does not know.
+    """
+
+    name: str
+    table: EntityTable
+    form: Form
+    folded: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Joining:
+    """Inputs that every task needs: the columns of the table, and the columns of ids among them."""
+
+    schema: pa.Schema
+    columns: tuple[IdColumn, ...]
+    memory_bytes: int
+
+    @property
+    def result(self) -> pa.Schema:
+        """Columns of the result."""
+        return pa.schema([*self.schema, *(field for each in self.columns for field in each.form.fields)])
+
+    @property
+    def slice_rows(self) -> int:
+        """Rows whose vectors are in memory at a time: they take a quarter of the memory."""
+        widest = max(max(each.table.dimension, len(each.form.fields)) for each in self.columns)
+        return int(np.clip(self.memory_bytes // 4 // (32 * widest + _ID_BYTES), 1, 1 << 17))
+
+
+def write_part(joining: Joining, read: ReadRows, group: Any, uri: str, counts_uri: str) -> dict[str, Any]:
+    """Write the file of one piece, unless an earlier run has; return counts by column, and its checksum."""
+    if storage.exists(counts_uri):  # written last
+        found: dict[str, Any] = storage.read_json(counts_uri)
+        return found
+    counts: dict[str, Any] = {"num_rows": 0, "columns": [_no_counts() for _ in joining.columns]}
+    names = joining.schema.names
+    options: dict[str, Any] = {"compression": "zstd", "use_dictionary": names, "write_statistics": names}
+    options["write_page_checksum"] = True
+    checksums: Checksums = {}
+    with (
+        storage.atomic_output(uri, is_large=True, checksums=checksums) as stream,
+        pq.ParquetWriter(stream, joining.result, **options) as parquet,
+    ):
+        blocks = read(joining.schema, [each.name for each in joining.columns], group)
+        for rows, ids in _chunks(blocks, joining.memory_bytes // 4):
+            added = [_Found(each, own) for each, own in zip(joining.columns, ids, strict=True)]
+            for start in range(0, len(rows), joining.slice_rows):
+                progress.stop_if_cancelled()
+                part = rows.slice(start, joining.slice_rows)
+                more = [
+                    column
+                    for each, count in zip(added, counts["columns"], strict=True)
+                    for column in each.columns(start, len(part), count)
+                ]
+                parquet.write_table(pa.table([*part.columns, *more], schema=joining.result))
+            counts["num_rows"] += len(rows)
+    counts["checksum"] = checksums[uri]
+    storage.write_text(counts_uri, json.dumps(counts))
+    return counts
+
+
+def find_vectors(table: EntityTable, ids: pa.Array) -> tuple[Numbers, Floats]:
+    """Find numbers and vectors of a few ids (string [Q]); a Dask task."""
+    numbers = table.find(ids)
+    vectors_QD = table.gather(numbers)
+    check_magnitude(vectors_QD, f"{table.inputs.checkpoint_path}: {table.entity_type!r}")
+    return numbers, vectors_QD
+
+
+def _no_counts() -> dict[str, Any]:
+    return {"num_found": 0, "num_folded_in": 0, "num_missing": 0, "num_without_id": 0, "missing": []}
+
+
+def _chunks(
+    blocks: Iterable[tuple[pa.Table, list[pa.Array]]], most_bytes: int
+) -> Iterator[tuple[pa.Table, list[pa.Array]]]:
+    """Join neighbouring blocks whose ids are looked up together."""
+    pending: list[tuple[pa.Table, list[pa.Array]]] = []
+    num_rows = num_bytes = 0
+
+    def joined() -> tuple[pa.Table, list[pa.Array]]:
+        tables, ids = zip(*pending, strict=True)
+        return pa.concat_tables(tables), [
+            pa.chunked_array(own, pa.string()).combine_chunks() for own in zip(*ids, strict=True)
+        ]
+
+    for rows, ids in blocks:
+        pending.append((rows, ids))
+        num_rows, num_bytes = num_rows + len(rows), num_bytes + rows.nbytes + _ID_BYTES * len(rows) * len(ids)
+        if num_rows >= MOST_ROWS or num_bytes >= most_bytes:
+            yield joined()
+            pending, num_rows, num_bytes = [], 0, 0
+    if pending:
+        yield joined()
+
+
+class _Found:
+    """The ids (string, or null) of a chunk's column, looked up."""
+
+    def __init__(self, column: IdColumn, ids: pa.Array) -> None:
+        self._column = column
+        encoded = ids.dictionary_encode()
+        self._names = encoded.dictionary
+        self._code_N: Numbers = encoded.indices.fill_null(UNKNOWN).to_numpy().astype(np.int64)
+        self._number_of: Numbers = column.table.find(self._names)
+
+    def columns(self, start: int, num: int, counts: dict[str, Any]) -> list[pa.Array]:
+        """Make the columns of some rows; add to the counts."""
+        table, form = self._column.table, self._column.form
+        code_N = self._code_N[start : start + num]
+        code_U = distinct(code_N[code_N >= 0])
+        number_U = self._number_of[code_U]
+        is_found_U = number_U != UNKNOWN
+        vectors_UD = table.gather(number_U)
+        confidence_U = np.full(len(code_U), np.nan, np.float32)
+        missing = np.flatnonzero(~is_found_U)
+        if len(missing):
+            for place, vectors_MD, confidence_M in _folded(self._column, self._names, code_U[missing]):
+                vectors_UD[missing[place]] = vectors_MD
+                confidence_U[missing[place]] = confidence_M
+        is_folded_U = ~np.isnan(confidence_U)
+        check_magnitude(vectors_UD, f"{table.inputs.checkpoint_path}: {table.entity_type!r}")
+        at_N = np.searchsorted(code_U, code_N)
+        at_N[code_N < 0] = UNKNOWN
+        has_vector_U = is_found_U | is_folded_U
+        place_N = np.where((at_N >= 0) & np.append(has_vector_U, False)[at_N], at_N, UNKNOWN)
+        _count(counts, at_N, is_found_U, is_folded_U)
+        if len(counts["missing"]) < _SHOWN:
+            unknown = self._names.take(pa.array(code_U[~has_vector_U])).to_pylist()
+            counts["missing"] = [*dict.fromkeys([*counts["missing"], *unknown])][:_SHOWN]
+        return form.columns(form.values(vectors_UD), place_N, confidence_U)
+
+
+def _count(counts: dict[str, Any], at_N: Numbers, is_found_U: Any, is_folded_U: Any) -> None:
+    rows_U = np.bincount(at_N[at_N >= 0], minlength=len(is_found_U))
+    counts["num_without_id"] += int((at_N < 0).sum())
+    counts["num_found"] += int(rows_U[is_found_U].sum())
+    counts["num_folded_in"] += int(rows_U[is_folded_U].sum())
+    counts["num_missing"] += int(rows_U[~is_found_U & ~is_folded_U].sum())
+
+
+def _folded(column: IdColumn, names: pa.Array, code_M: Numbers) -> Iterator[tuple[Numbers, Floats, Floats]]:
+    """Find ids among the folded ones: their places in `code_M`, vectors and confidences."""
+    wanted = names.take(pa.array(code_M))
+    for uri in column.folded:
+        with open_parquet(uri, storage.manifest_of_table(uri)) as parquet:
+            columns = ["id", "embedding", "confidence"]
+            for _, (ids, vectors, confidence) in iter_columns(parquet, uri, columns, _FOLDED_ROWS):
+                at = pc.index_in(wanted, value_set=ids)
+                place = np.flatnonzero(at.is_valid().to_numpy(zero_copy_only=False))
+                if len(place):
+                    row = at.drop_null().to_numpy()
+                    vectors_RD = vectors.flatten().to_numpy().reshape(len(ids), -1)
+                    yield place, vectors_RD[row], confidence.to_numpy()[row]

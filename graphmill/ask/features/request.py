@@ -1,0 +1,108 @@
+"""Columns that a request makes of vectors: principal components, similarities to ids, ids folded in."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+from distributed import Client
+
+from graphmill import storage
+from graphmill.ask import given
+from graphmill.ask.features.columns import MOST_SIMILAR, Similar
+from graphmill.ask.features.joined import find_vectors
+from graphmill.ask.principal import Components, Moments, moments_of_partition
+from graphmill.ask.table import UNKNOWN, EntityTable
+from graphmill.cluster import run_tasks
+from graphmill.errors import ConfigError
+from graphmill.formats import remapped
+
+_SHOWN = 5
+
+
+@dataclass(frozen=True)
+class Request:
+    """A request to add vectors to a table.
+
+    Attributes:
+        columns: type of the ids in each column of ids.
+        components: number of principal components, instead of the vectors.
+        similar_to: file of ids; cosines with their vectors, instead of the vectors.
+        as_columns: a column for each number.
+        prefix: what the names of all new columns begin with.
+        fold_in: for the record: edges, or folders of `graphmill fold-in`.
+        memory_bytes: memory of a task.
+    """
+
+    columns: Mapping[str, str]
+    components: int | None = None
+    similar_to: str | None = None
+    as_columns: bool = False
+    prefix: str = ""
+    fold_in: Sequence[str] = ()
+    memory_bytes: int = 512 << 20
+
+    def stem(self, column: str) -> str:
+        """Beginning of the names of the new columns of a column of ids."""
+        return self.prefix + (f"{column}_" if len(self.columns) > 1 else "")
+
+
+def components_of(request: Request, table: EntityTable, client: Client) -> Components | None:
+    """Compute the principal components of a type, in the order of its partitions."""
+    if request.components is None:
+        return None
+    waiting: dict[int, Moments | None] = {}
+    total: Moments | None = None
+    num_added = 0
+
+    def add(found: tuple[int, Moments | None]) -> None:
+        nonlocal total, num_added
+        waiting[found[0]] = found[1]
+        while num_added in waiting:
+            moments = waiting.pop(num_added)
+            num_added += 1
+            if moments is not None:
+                total = moments if total is None else total.merged(moments)
+
+    tasks = [(table, partition) for partition in range(len(table.parts))]
+    run_tasks(client, moments_of_partition, tasks, description="components", unit="partitions", keep=add)
+    if total is None:
+        raise ConfigError(f"--components: expected vectors of {table.entity_type!r}, found none")
+    return Components.of(total, request.components)
+
+
+def similar_of(request: Request, table: EntityTable, client: Client) -> Similar | None:
+    """Read the ids to compare with, and their vectors."""
+    if request.similar_to is None:
+        return None
+    uri, names = request.similar_to, dict[str, None]()
+    for batch in given.iter_ids(uri):
+        names.update(dict.fromkeys(batch["id"].to_pylist()))
+        if len(names) > MOST_SIMILAR + 1:  # the first may be a header
+            break
+    ids = list(names)
+    arguments = [(table, pa.array(ids, pa.string()))]
+    numbers, vectors_QD = run_tasks(client, find_vectors, arguments, description="finding the ids")[0]
+    if given.may_have_header(uri) and numbers[0] == UNKNOWN:
+        ids, numbers, vectors_QD = ids[1:], numbers[1:], vectors_QD[1:]
+    if not 0 < len(ids) <= MOST_SIMILAR:
+        found = f"at least {len(ids)}" if ids else "none"
+        raise ConfigError(f"--similar-to {uri}: expected 1 to {MOST_SIMILAR} ids, found {found}")
+    unknown = [name for name, number in zip(ids, numbers.tolist(), strict=True) if number == UNKNOWN]
+    if unknown:
+        shown = ", ".join(map(repr, unknown[:_SHOWN]))
+        raise ConfigError(
+            f"--similar-to {uri}: expected ids of {table.entity_type!r}, found {len(unknown)} others: {shown}"
+        )
+    return Similar(ids, vectors_QD)
+
+
+def folded_parts(folder: str, entity_type: str, dimension: int) -> list[str]:
+    """Files of folded ids of a type."""
+    uri = storage.join(folder, entity_type)
+    found = sorted(each.uri for each in storage.list_dir(uri) if remapped.is_part(each.uri))
+    if found and (length := remapped.shape_of(folder, entity_type, 0)[1]) != dimension:
+        raise ConfigError(
+            f"--fold-in {folder}: expected vectors of {entity_type!r} of length {dimension}, found {length}; "
+            "give the result of `graphmill fold-in` with this run"
+        )
+    return found

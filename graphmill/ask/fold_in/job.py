@@ -1,0 +1,158 @@
+"""Vectors for ids that a run has never seen, from tables of their edges.
+
+{to}/                           replaced as a whole, once every file is written
+    {type}/part-00000.parquet   id, type, embedding, confidence, num_edges
+    _fold_in.json               what was asked, and figures
+    _checksums.xxh128           checksums of the files
+    _SUCCESS
+"""
+
+import json
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from typing import Any
+
+from distributed import Client
+
+from graphmill import storage
+from graphmill.ask.complete import complete
+from graphmill.ask.fold_in.options import Options, ignores_regularizer, solvable_types
+from graphmill.ask.fold_in.sorting import Sorting, sort_piece
+from graphmill.ask.inputs import Inputs, find_inputs
+from graphmill.ask.table import read_tables
+from graphmill.cluster import run_tasks
+from graphmill.config import Config
+from graphmill.errors import ConfigError
+from graphmill.run import record
+from graphmill.run.lock import NO_CLAIM, Claim
+from graphmill.run.output_checks import check_result_folder
+from graphmill.storage import Checksums
+
+RECORD = "_fold_in.json"
+GROUP_ROWS = 1 << 17
+_WORK = "_work"
+_OURS = rf"part-[0-9]{{5,}}\.parquet|{storage.MARKER}|{storage.PUBLISHED}|{RECORD}"
+
+ReadTables = Callable[[str, Client], Sequence[Mapping[str, Any]]]
+"""Writes the tables as pieces into a folder, as etl/pieces.py does, and describes them."""
+
+log = logging.getLogger("graphmill")
+
+
+class NothingNewError(ConfigError):
+    """The run knows all ids of the tables."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """A request to fold ids in.
+
+    Attributes:
+        described: the tables, for the record.
+        uris: their files and folders.
+        options: of the solution.
+        max_edges: of an id; more are left out, by a hash.
+        version: of the checkpoint; None: the latest.
+    """
+
+    described: Mapping[str, Any]
+    uris: Sequence[str]
+    options: Options = field(default_factory=Options)
+    max_edges: int = 256
+    version: int | None = None
+
+
+def check(config: Config, request: Request, to: str) -> Inputs:
+    """Refuse wrong options before anything is started or written.
+
+    Raises:
+        ConfigError: all types are featurized, or the folder holds other files.
+        NotFoundError: there is no checkpoint, or no raw ids.
+    """
+    check_result_folder(to, _OURS, RECORD)
+    solvable_types(config)
+    return find_inputs(config, request.version)
+
+
+def run(
+    config: Config, request: Request, read: ReadTables, to: str, client: Client, claim: Claim = NO_CLAIM
+) -> dict[str, Any]:
+    """Write the vectors; return the figures, which `_fold_in.json` has too.
+
+    Raises:
+        RawTableError: a table cannot be read, or names a relation that the run does not have.
+        NothingNewError: no id of the tables is new.
+        FormatError: checkpoint, raw ids or edges are damaged or do not fit each other.
+    """
+    began_s = time.monotonic()
+    inputs = check(config, request, to)
+    if ignores_regularizer(config):
+        log.warning("fold-in: solutions leave the regularizer %s out", config.regularizer)
+    with storage.atomic_directory(to) as folder:
+        work = storage.join(folder, _WORK)
+        pieces = read(work, client)
+        counts, checksums = _solve(config, request, inputs, pieces, work, folder, client)
+        storage.delete(work)
+        asked = {**request.described, **asdict(request.options), "max_edges": request.max_edges}
+        figures = asked | {"checkpoint_version": inputs.version, "num_files": len(checksums)} | counts
+        figures["seconds"] = round(time.monotonic() - began_s, 3)
+        storage.write_text(storage.join(folder, RECORD), json.dumps(figures, indent=1) + "\n")
+        complete(folder, checksums, RECORD)
+        uris = [config.entity_path, config.checkpoint_path, *request.uris]
+        storage.write_marker(folder, {"fold_in": asked, "inputs": record.describe_inputs(uris)})
+        claim.check()
+    return figures
+
+
+def _solve(
+    config: Config,
+    request: Request,
+    inputs: Inputs,
+    pieces: Sequence[Mapping[str, Any]],
+    work: str,
+    folder: str,
+    client: Client,
+) -> tuple[dict[str, int], Checksums]:
+    """Sort the pieces, and solve their ids; return counts, and the checksums of the files of vectors."""
+    measure = partial(run_tasks, client, description="measuring", unit="partitions")
+    tables = read_tables(config, inputs, solvable_types(config), measure)
+    num_rows = sum(each["num_rows"] for each in pieces)
+    sorting = Sorting(config, tables, max(1, -(-num_rows // GROUP_ROWS)), config.seed)
+    uris = [storage.join(work, f"sorted-{number:06d}.arrow") for number in range(len(pieces))]
+    tasks = [(sorting, piece["uri"], piece["type"], uri) for piece, uri in zip(pieces, uris, strict=True)]
+    found = _added(run_tasks(client, sort_piece, tasks, description="finding new ids", unit="pieces"))
+    new_types = [name for name in tables if found.pop(f"type:{name}", 0)]
+    if not new_types:
+        raise NothingNewError(
+            f"--edges: expected ids that the run does not know, found none in {num_rows:,} rows; the run has "
+            "vectors for all of them"
+        )
+    model = client.submit(_read_model, config, inputs, tables, request.options, pure=False)
+    groups = [(name, group) for name in new_types for group in range(sorting.num_groups)]
+    solving = [(model, sorting, uris, *each, request.max_edges, folder) for each in groups]
+    written = run_tasks(client, _solve_group, solving, description="solving", unit="groups")
+    solved = _added([counts for counts, _ in written])
+    solved["num_over_limit"] = found["num_usable"] - solved["num_edges"]
+    checksums = {uri: checksum for _, each in written for uri, checksum in each.items()}
+    return {"num_rows": num_rows} | found | solved, checksums
+
+
+def _read_model(*arguments: Any) -> Any:
+    from graphmill.ask.fold_in.frozen import read_model  # imports torch, which this process does without
+
+    return read_model(*arguments)
+
+
+def _solve_group(*arguments: Any) -> tuple[dict[str, int], Checksums]:
+    from graphmill.ask.fold_in.solving import solve_group
+
+    return solve_group(*arguments)
+
+
+def _added(counts: Sequence[Mapping[str, int]]) -> dict[str, int]:
+    """Add up the counts of tasks by their names."""
+    names = dict.fromkeys(name for each in counts for name in each)
+    return {name: sum(each.get(name, 0) for each in counts) for name in names}

@@ -1,0 +1,157 @@
+"""Sorts the edges of one piece by new id: Dask tasks.
+
+    {folder}/sorted-{number:06d}.arrow      one record batch for each type and group of ids, also if empty
+        id          string      an id that the run does not know
+        relation    int32       -1: only the id is given
+        is_rhs      bool        whether the id is the right-hand side
+        known       int64       number of the known end in its type; -1: there is none
+        weight      float32
+        order       uint64      a hash of relation, side and known end: edges of an id are in this order
+
+A group holds the ids of a range of hashes. Shapes: E edges, K rows.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from graphmill import storage
+from graphmill.ask.table import UNKNOWN, EntityTable, Numbers
+from graphmill.config import Config
+from graphmill.formats.murmur import hash_strings, mix, scale
+from graphmill.vocab import Side
+
+SCHEMA = pa.schema(
+    [
+        ("id", pa.string()),
+        ("relation", pa.int32()),
+        ("is_rhs", pa.bool_()),
+        ("known", pa.int64()),
+        ("weight", pa.float32()),
+        ("order", pa.uint64()),
+    ]
+)
+NONE = -1
+_LAST = np.uint64(2**64 - 1)
+
+
+@dataclass(frozen=True)
+class Sorting:
+    """Inputs that every task needs to sort a piece.
+
+    Attributes:
+        tables: known entities by type.
+        num_groups: of each type.
+        seed: of the hash that places ids in groups.
+    """
+
+    config: Config
+    tables: Mapping[str, EntityTable]
+    num_groups: int
+    seed: int
+
+    def type_of(self, relation: int, side: Side) -> str:
+        """Type on a side of a relation."""
+        return self.config.relations[0 if self.config.dynamic_relations else relation].entity_type(side)
+
+
+def batch_number(sorting: Sorting, entity_type: str, group: int) -> int:
+    """Number of the record batch of a type's group."""
+    return list(sorting.tables).index(entity_type) * sorting.num_groups + group
+
+
+def sort_piece(sorting: Sorting, piece_uri: str, entity_type: str | None, uri: str) -> dict[str, int]:
+    """Sort a piece of edges, or of ids of one type; return counts of edges, and of new ids' rows by type."""
+    with storage.open_input(piece_uri) as stream:
+        piece = pq.read_table(stream)
+    counts = {"num_between_known": 0, "num_between_new": 0, "num_usable": 0, "num_known_ids": 0}
+    if entity_type is None:
+        rows = _of_edges(sorting, piece, counts)
+    else:
+        ids = piece["id"].combine_chunks()
+        is_new = sorting.tables[entity_type].find(ids) == UNKNOWN
+        counts["num_known_ids"] = int((~is_new).sum())
+        rows = {entity_type: _rows(ids.filter(pa.array(is_new)), NONE, False, None, None)}
+    with storage.atomic_output(uri) as stream, pa.ipc.new_file(stream, SCHEMA) as writer:
+        for name in sorting.tables:
+            for batch in _grouped(rows.get(name, SCHEMA.empty_table()), sorting):
+                writer.write_batch(batch)
+    return counts | {f"type:{name}": len(found) for name, found in rows.items() if len(found)}
+
+
+def _of_edges(sorting: Sorting, piece: pa.Table, counts: dict[str, int]) -> dict[str, pa.Table]:
+    """Rows of the ids that the run does not know, by type."""
+    relation_E = piece["relation"].to_numpy()
+    numbers = _find(sorting, piece, relation_E)
+    is_new = {side: numbers[side] == UNKNOWN for side in Side}
+    counts["num_between_new"] = int((is_new[Side.LHS] & is_new[Side.RHS]).sum())
+    counts["num_between_known"] = int((~is_new[Side.LHS] & ~is_new[Side.RHS]).sum())
+    counts["num_usable"] = len(piece) - counts["num_between_new"] - counts["num_between_known"]
+    found: dict[str, list[pa.Table]] = {}
+    for side in Side:
+        for name in sorting.tables:
+            here = np.flatnonzero(is_new[side] & _is_of(sorting, relation_E, side, name))
+            if len(here):
+                ids = piece[side].combine_chunks().take(pa.array(here))
+                known, weight = numbers[side.other][here], piece["weight"].to_numpy()[here]
+                rows = _rows(ids, relation_E[here], side is Side.RHS, known, weight)
+                found.setdefault(name, []).append(rows)
+    return {name: pa.concat_tables(parts) for name, parts in found.items()}
+
+
+def _find(sorting: Sorting, piece: pa.Table, relation_E: Numbers) -> dict[Side, Numbers]:
+    """Numbers of the ends on both sides, which one search of a type finds together."""
+    numbers = {side: np.full(len(piece), UNKNOWN, np.int64) for side in Side}
+    for name, table in sorting.tables.items():
+        here = {side: np.flatnonzero(_is_of(sorting, relation_E, side, name)) for side in Side}
+        ids = [piece[side].combine_chunks().take(pa.array(here[side])) for side in Side]
+        found = table.find(pa.concat_arrays(ids)) if any(map(len, ids)) else np.empty(0, np.int64)
+        for side, own in zip(Side, np.split(found, [len(ids[0])]), strict=True):
+            numbers[side][here[side]] = own
+    return numbers
+
+
+def _is_of(sorting: Sorting, relation_E: Numbers, side: Side, entity_type: str) -> Numbers:
+    """Whether the type of each edge's relation on a side is this one."""
+    relations = range(relation_E.max(initial=NONE) + 1)
+    is_of_R = np.array([sorting.type_of(each, side) == entity_type for each in relations], bool)
+    found: Numbers = is_of_R[relation_E]
+    return found
+
+
+def _rows(
+    ids: pa.Array, relation: Numbers | int, is_rhs: bool, known: Numbers | None, weight: Numbers | None
+) -> pa.Table:
+    num = len(ids)
+    relation_K = np.broadcast_to(np.asarray(relation, np.int32), num)
+    known_K = np.full(num, NONE, np.int64) if known is None else known
+    key_K = mix((known_K.astype(np.uint64) << np.uint64(1)) + np.uint64(is_rhs))
+    order_K = mix(key_K ^ mix(relation_K.astype(np.uint64) + np.uint64(1)))
+    order_K[known_K == NONE] = _LAST
+    columns = [
+        ids,
+        pa.array(relation_K),
+        pa.array(np.full(num, is_rhs)),
+        pa.array(known_K),
+        pa.array(np.ones(num, np.float32) if weight is None else weight),
+        pa.array(order_K),
+    ]
+    return pa.table(columns, schema=SCHEMA)
+
+
+def _grouped(rows: pa.Table, sorting: Sorting) -> list[pa.RecordBatch]:
+    """Cut rows into groups by the hash of the id; there are batches of empty groups too."""
+    ids = rows["id"].combine_chunks()
+    group_K = scale(hash_strings(ids, sorting.seed), sorting.num_groups)
+    ordered = rows.take(pa.array(np.argsort(group_K, kind="stable"))).combine_chunks()
+    bounds = np.searchsorted(np.sort(group_K), np.arange(sorting.num_groups + 1)).tolist()
+    return [
+        pa.record_batch(
+            [column.combine_chunks() for column in ordered.slice(start, stop - start).columns], SCHEMA
+        )
+        for start, stop in pairwise(bounds)
+    ]

@@ -1,0 +1,155 @@
+"""The best candidates of some queries, as one file: a Dask task.
+
+    part-{number:05d}.parquet       the answers of an id together, best first
+        id          string          the raw id that was asked for
+        relation    string
+        rank        int32           1 is the best
+        candidate   string          the raw id of the answer
+        score       float32         the model's score of the edge
+        probability float32         with a calibration: see graphmill.model.calibration
+
+Shapes: Q ids, U distinct entities among them, M answers.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from graphmill import storage
+from graphmill.ask.predict.calibrated import probabilities_of
+from graphmill.ask.predict.list_search import search_lists
+from graphmill.ask.predict.search import Asked, search_all
+from graphmill.ask.table import UNKNOWN
+from graphmill.formats.parquet import iter_columns, open_parquet
+from graphmill.model.best import Answers
+from graphmill.sorted_arrays import distinct
+from graphmill.storage import Checksums
+
+Numbers = npt.NDArray[np.int64]
+
+SCHEMA = pa.schema(
+    [
+        pa.field("id", pa.string(), nullable=False),
+        pa.field("relation", pa.string(), nullable=False),
+        pa.field("rank", pa.int32(), nullable=False),
+        pa.field("candidate", pa.string(), nullable=False),
+        pa.field("score", pa.float32(), nullable=False),
+    ]
+)
+PROBABILITY = pa.field("probability", pa.float32(), nullable=False)
+FOUND = pa.schema([pa.field("id", pa.string()), pa.field("number", pa.int64())])
+_ROWS_OF_A_GROUP = 1 << 17
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Entities start..stop of the queries' type, or the ids of some row groups of a file of found ids."""
+
+    start: int
+    stop: int
+    found_uri: str | None = None
+    group: int = 0
+    num_groups: int = 1
+
+    @property
+    def groups(self) -> list[int]:
+        """Row groups of the file."""
+        return list(range(self.group, self.group + self.num_groups))
+
+
+def joined(chunks: Sequence[Chunk], most: int) -> list[Chunk]:
+    """Join chunks that follow each other in the same place, into ones of at most so many queries."""
+    found: list[Chunk] = []
+    for each in chunks:
+        last = found[-1] if found else None
+        if last is None or last.found_uri != each.found_uri or each.stop - last.start > most:
+            found.append(each)
+        else:
+            found[-1] = replace(last, stop=each.stop, num_groups=last.num_groups + each.num_groups)
+    return found
+
+
+def write_answers(asked: Asked, chunk: Chunk, uri: str, done_uri: str | None = None) -> dict[str, Any]:
+    """Write the answers of a chunk; return their number, the number of known edges that are left out, and the
+    file's checksum.
+
+    The same go to the file `done_uri`, written last.
+    """
+    ids, number_Q = _read_chunk(asked, chunk)
+    number_U = distinct(number_Q[number_Q != UNKNOWN])
+    if asked.lists is None:
+        answers, num_known = search_all(asked, number_U)
+    else:
+        answers, num_known = search_lists(asked, asked.lists, number_U)
+    place_Q = np.searchsorted(number_U, number_Q)
+    num_rows, checksum = _write(asked, ids, place_Q, number_Q != UNKNOWN, answers, uri)
+    num_known -= len(number_U) if asked.left_out.itself else 0
+    counts = {"num_answers": num_rows, "num_known_left_out": num_known, "checksum": checksum}
+    if done_uri is not None:
+        storage.write_text(done_uri, json.dumps(counts) + "\n")
+    return counts
+
+
+def _read_chunk(asked: Asked, chunk: Chunk) -> tuple[pa.ChunkedArray, Numbers]:
+    """Raw ids (string [Q]) and the numbers of their entities [Q]."""
+    if chunk.found_uri is None:
+        number_Q = np.arange(chunk.start, chunk.stop)
+        return asked.queries.names(number_Q), number_Q
+    with open_parquet(chunk.found_uri) as parquet:
+        batches = [
+            columns
+            for _, columns in iter_columns(
+                parquet, chunk.found_uri, FOUND.names, chunk.stop - chunk.start, chunk.groups
+            )
+        ]
+    ids, numbers = zip(*batches, strict=True)
+    return pa.chunked_array(ids, pa.string()), np.concatenate([each.to_numpy() for each in numbers])
+
+
+def _write(
+    asked: Asked,
+    ids: pa.ChunkedArray,
+    place_Q: Numbers,
+    is_known_Q: npt.NDArray[np.bool_],
+    answers: Answers,
+    uri: str,
+) -> tuple[int, str]:
+    """Write the best answers of each id, in the order of the ids; return their number, and the checksum."""
+    schema, added = SCHEMA, []
+    if asked.scale is not None:
+        schema, added = SCHEMA.append(PROBABILITY), [probabilities_of(answers, asked.scale)]
+    wanted, place_M = np.unique(answers.candidate, return_inverse=True)  # no search at random places
+    names = asked.candidates.names(wanted).cast(pa.large_string()).combine_chunks()
+    num_rows = 0
+    checksums: Checksums = {}
+    options: dict[str, Any] = {"compression": "zstd", "use_dictionary": ["id", "relation", "candidate"]}
+    with (
+        storage.atomic_output(uri, is_large=True, checksums=checksums) as stream,
+        pq.ParquetWriter(stream, schema, write_page_checksum=True, **options) as parquet,
+    ):
+        step = max(1, _ROWS_OF_A_GROUP // asked.k)
+        for start in range(0, len(ids), step):
+            part = slice(start, start + step)
+            query = np.flatnonzero(is_known_Q[part])
+            first = np.searchsorted(answers.query, place_Q[part][query])
+            count = np.searchsorted(answers.query, place_Q[part][query], side="right") - first
+            count = np.minimum(count, asked.k)
+            rank = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count)
+            taken = np.repeat(first, count) + rank
+            columns = [
+                ids[part].take(pa.array(np.repeat(query, count))),
+                pa.repeat(asked.relation.name, len(taken)),
+                pa.array((rank + 1).astype(np.int32)),
+                names.take(pa.array(place_M[taken])).cast(pa.string()),
+                pa.array(answers.score[taken]),
+                *(pa.array(each[taken]) for each in added),
+            ]
+            parquet.write_table(pa.table(columns, schema=schema), max(len(taken), 1))
+            num_rows += len(taken)
+    return num_rows, checksums[uri]

@@ -1,0 +1,157 @@
+"""Exact or approximate: which of the two answers a question, and lists of candidates for the second."""
+
+import json
+import logging
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+from distributed import Client
+
+from graphmill import storage
+from graphmill.ask.predict.answers import Chunk, joined
+from graphmill.ask.predict.choice import Cost
+from graphmill.ask.predict.lists import Lists, Numbers
+from graphmill.ask.predict.make_lists import make_lists, num_lists_for
+from graphmill.ask.predict.question import Question
+from graphmill.ask.predict.search import Asked
+from graphmill.ask.predict.sizes import UNLIMITED, sizes_for
+from graphmill.ask.predict.tuning import Recall, sample_of, tuned
+from graphmill.ask.table import UNKNOWN
+from graphmill.formats.parquet import open_parquet
+from graphmill.model.best import MOST_UNORDERED
+from graphmill.model.registry import COMPARATORS
+
+HOW = "how.json"
+TASKS = 4
+"""Tasks at least, where there are as many chunks: workers shall not wait for the last."""
+
+log = logging.getLogger("graphmill")
+
+
+def prepare(
+    question: Question,
+    asked: Asked,
+    chunks: list[Chunk],
+    folder: str,
+    candidates_from: Mapping[str, Any],
+    client: Client,
+) -> tuple[Asked, list[Chunk], dict[str, Any]]:
+    """Return the question, the tasks' queries, and figures; with lists of candidates, if it is approximate.
+
+    A task then takes as many queries as its memory allows, because each task reads the lists. What a killed
+    command has decided stays. `candidates_from` describes the vectors of the candidates.
+    """
+    uri, table = storage.join(folder, HOW), asked.candidates
+    cost = Cost(
+        sum(each.stop - each.start for each in chunks),
+        table.num_entities,
+        num_lists_for(table.num_entities, table.dimension, question.memory_bytes),
+    )
+    figures: dict[str, Any] = storage.read_json(uri) if storage.exists(uri) else {}
+    if not figures and _is_exact(question, asked, cost):
+        figures = {"method": "exact"}
+        storage.write_text(uri, json.dumps(figures) + "\n")
+    if figures.get("method") == "exact":
+        return asked, chunks, figures
+    index = question.index or storage.join(folder, "index")
+    made_from = {**candidates_from, "num_lists": cost.num_lists, "block_rows": asked.sizes.candidate_rows}
+    started_s = time.monotonic()
+    lists = make_lists(asked, cost.num_lists, index, made_from, client)
+    log.info("predict: %d lists in %.1f s", lists.num_lists, time.monotonic() - started_s)
+    if not figures:
+        lists, recall = tuned(asked, lists, _sample(asked, chunks), question.recall, client)
+        figures = _figures(question, cost, lists, recall)
+        storage.write_text(uri, json.dumps(figures) + "\n")
+    if figures["method"] == "exact":
+        return asked, chunks, figures
+    most = sizes_for(
+        question.memory_bytes, table.dimension, table.num_entities, asked.num_best, UNLIMITED
+    ).queries
+    lists = replace(lists, num_probed=figures["num_probed"])
+    return replace(asked, lists=lists), joined(chunks, min(most, -(-cost.num_queries // TASKS))), figures
+
+
+def _is_exact(question: Question, asked: Asked, cost: Cost) -> bool:
+    """Tell whether all candidates are compared, before lists are made; a log line says why."""
+    comparator = asked.relation.comparator
+    reason = ""
+    if question.how == "exact" or not cost.num_candidates:
+        return True
+    if comparator not in COMPARATORS.built_in:
+        reason = f"the comparator {comparator} is a plug-in; lists are for {', '.join(COMPARATORS.built_in)}"
+    elif cost.num_candidates > MOST_UNORDERED:
+        reason = f"lists are for {MOST_UNORDERED:,} candidates at most"
+    if reason:
+        if question.how == "approximate":
+            log.warning("predict: exact in spite of --approximate: %s", reason)
+            return True
+    elif question.how == "approximate":
+        return False
+    elif asked.num_gpus:
+        reason = "on a GPU"
+    elif not cost.is_approximate_cheaper:
+        reason = "approximate answers would take longer"
+    elif find_spec("faiss") is None:
+        log.warning(
+            "predict: exact; approximate answers would be faster, but faiss is not installed: "
+            "pip install 'graphmill[neighbors]'"
+        )
+        return True
+    if reason:
+        log.info("predict: exact: %s", reason)
+    return bool(reason)
+
+
+def _figures(question: Question, cost: Cost, lists: Lists, recall: Recall) -> dict[str, Any]:
+    """Figures of the tuned lists, which say `exact` where that is faster."""
+    share = lists.num_probed / lists.num_lists
+    if question.how == "auto" and cost.approximate(share) >= cost.exact:
+        log.info(
+            "predict: exact: a recall of %g needs %d of %d lists, which would take longer",
+            question.recall,
+            lists.num_probed,
+            lists.num_lists,
+        )
+        return {"method": "exact"}
+    log.info(
+        "predict: approximate: recall %.4f (standard error %.4f), measured on %d ids; "
+        "each is compared with %d of %d lists",
+        recall.mean,
+        recall.error,
+        recall.num_queries,
+        lists.num_probed,
+        lists.num_lists,
+    )
+    if recall.mean < question.recall:
+        log.warning("predict: the recall is %.4f, below the wanted %g", recall.mean, question.recall)
+    return {
+        "method": "approximate",
+        "recall": recall.mean,
+        "recall_error": recall.error,
+        "recall_ids": recall.num_queries,
+        "num_lists": lists.num_lists,
+        "num_probed": lists.num_probed,
+    }
+
+
+def _sample(asked: Asked, chunks: list[Chunk]) -> Numbers:
+    """Draw entities that are asked about."""
+    place = np.sort(sample_of(sum(each.stop - each.start for each in chunks)))
+    found, first = [np.empty(0, np.int64)], 0
+    for chunk in chunks:
+        start, stop = np.searchsorted(place, [first, first + chunk.stop - chunk.start])
+        own = place[start:stop] - first
+        first += chunk.stop - chunk.start
+        if chunk.found_uri is None:
+            found.append(own + chunk.start)
+        elif len(own):
+            with open_parquet(chunk.found_uri) as parquet:
+                column = parquet.read_row_group(chunk.group, columns=["number"])["number"]
+            found.append(column.to_numpy()[own])
+    numbers: Numbers = np.concatenate(found)
+    known: Numbers = numbers[numbers != UNKNOWN]
+    return known

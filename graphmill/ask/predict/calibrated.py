@@ -1,0 +1,28 @@
+"""Probabilities of answers, from the calibration beside run.json: see `graphmill.model.calibration`."""
+
+import numpy as np
+import numpy.typing as npt
+
+from graphmill.ask.inputs import Inputs
+from graphmill.config import Config
+from graphmill.formats import calibration, pbg_checkpoint
+from graphmill.formats.calibration import Calibration
+from graphmill.model.best import Answers
+from graphmill.model.calibration import NUM_BEST, Scale, probabilities, shares
+
+
+def read_calibration(config: Config, inputs: Inputs) -> Calibration:
+    """Read the calibration of the run; raises as `graphmill.formats.calibration.read`."""
+    checksum = pbg_checkpoint.version_checksum(inputs.checkpoint_path, inputs.version)
+    uri = calibration.uri_beside(config.record_uri(config.checkpoint_path))
+    return calibration.read(uri, inputs.version, checksum)
+
+
+def probabilities_of(answers: Answers, scale: Scale) -> npt.NDArray[np.float32]:
+    """The probability of each answer, [M]; a query has its NUM_BEST best answers, or all there are."""
+    place = np.arange(len(answers.query)) - np.searchsorted(answers.query, answers.query)
+    num_queries = int(answers.query.max(initial=-1)) + 1
+    score_QK = np.full((num_queries, max(int(place.max(initial=0)) + 1, NUM_BEST)), -np.inf, np.float32)
+    score_QK[answers.query, place] = answers.score
+    share_QK = shares(score_QK, scale.temperature)
+    return probabilities(share_QK[answers.query, place], *scale.line).astype(np.float32)

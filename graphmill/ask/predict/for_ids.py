@@ -1,0 +1,218 @@
+"""Answers for ids: what is asked, who is asked about, and the tasks that answer."""
+
+import logging
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from distributed import Client
+
+from graphmill import storage
+from graphmill.ask import given
+from graphmill.ask.inputs import Inputs
+from graphmill.ask.loops import loopless
+from graphmill.ask.predict import approximate, similar, work
+from graphmill.ask.predict.answers import FOUND, Chunk, write_answers
+from graphmill.ask.predict.calibrated import read_calibration
+from graphmill.ask.predict.known import KnownEdges, LeftOut
+from graphmill.ask.predict.question import Question
+from graphmill.ask.predict.search import Asked
+from graphmill.ask.predict.sizes import GPU_PRODUCTS, PRODUCTS, sizes_for
+from graphmill.ask.relation import Relation, number_of, read_parameters, relation_of
+from graphmill.ask.run import relation_names
+from graphmill.ask.table import UNKNOWN, EntityTable
+from graphmill.cluster import run_tasks
+from graphmill.config import Config
+from graphmill.errors import ConfigError
+from graphmill.model import comparators
+from graphmill.model.calibration import NUM_BEST
+from graphmill.run import record
+from graphmill.storage import Checksums
+from graphmill.vocab import Side
+
+_PIECE_IDS = 1 << 18
+_SHOWN = 5
+
+log = logging.getLogger("graphmill")
+
+
+def asked_of(config: Config, question: Question, inputs: Inputs, tables: Mapping[str, EntityTable]) -> Asked:
+    """Make of a question what every task gets."""
+    relation, side = relation_asked(config, question, inputs), question.side
+    queries, candidates = tables[relation.types[side.other]], tables[relation.types[side]]
+    k = max(1, min(question.k, candidates.num_entities))
+    num_gpus = config.num_gpus if comparators.is_dot(relation.comparator, relation.bias) else 0
+    products = GPU_PRODUCTS if num_gpus else PRODUCTS
+    scale = read_calibration(config, inputs).scale(relation.name, side) if question.calibrated else None
+    num_best = k if scale is None else max(k, NUM_BEST)
+    memory_bytes, num_entities = question.memory_bytes, candidates.num_entities
+    sizes = sizes_for(memory_bytes, candidates.dimension, num_entities, num_best, products)
+    left_out = LeftOut(
+        KnownEdges.of_run(config, relation, side) if question.exclude_known else None,
+        _is_no_answer_to_itself(config, question, relation),
+    )
+    return Asked(relation, side, k, queries, candidates, left_out, sizes, num_gpus, scale)
+
+
+def _is_no_answer_to_itself(config: Config, question: Question, relation: Relation) -> bool:
+    if question.cosine:
+        return relation.types[Side.LHS] == relation.types[Side.RHS]
+    return not question.with_itself and bool(loopless(config, [relation.number]))
+
+
+def relation_asked(config: Config, question: Question, inputs: Inputs) -> Relation:
+    """Make the relation that answers."""
+    if question.cosine:
+        return similar.relation_of(config, question)
+    names = relation_names(config)
+    number = number_of(names, question.relation or names[0])
+    parameters = read_parameters(inputs.open_checkpoint(allow_non_finite=True))
+    return relation_of(config, parameters, names, number, inputs.checkpoint_path)
+
+
+def formula(relation: Relation) -> dict[str, Any]:
+    """Name what the scores of a checkpoint's vectors depend on, beside its parameters."""
+    return {
+        "relation": relation.name,
+        "operator": relation.operator,
+        "comparator": relation.comparator,
+        "bias": relation.bias,
+    }
+
+
+def answer_ids(
+    config: Config, question: Question, inputs: Inputs, asked: Asked, folder: str, client: Client
+) -> tuple[dict[str, Any], Checksums]:
+    """Write the best candidates of all ids into the folder of a result; return figures and checksums.
+
+    Files that a killed command has finished stay.
+    """
+    relation, queries, candidates = asked.relation, asked.queries, asked.candidates
+    if asked.left_out.itself and not question.cosine:
+        log.info(
+            "predict: no id is its own answer, as no training edge of %s is a loop (but with --with-itself)",
+            relation.name,
+        )
+    if config.num_gpus and not asked.num_gpus:
+        log.info("predict: on the CPU, as scores of %s are no dot products", relation.comparator)
+    if question.ids is None:
+        chunks = [
+            Chunk(start, min(start + asked.sizes.queries, queries.num_entities))
+            for start in range(0, max(queries.num_entities, 1), asked.sizes.queries)
+        ]
+        counts: dict[str, Any] = {"num_ids": queries.num_entities}
+    else:
+        chunks, counts = _find(asked, question.ids, folder, client)
+    vectors = record.describe_inputs([config.entity_path, inputs.checkpoint_path])
+    made_from = {
+        "vectors": vectors,
+        "checkpoint_version": inputs.version,
+        "type": candidates.entity_type,
+        "side": str(asked.side),
+        **formula(relation),
+    }
+    asked, chunks, how = approximate.prepare(question, asked, chunks, folder, made_from, client)
+    started_s = time.monotonic()
+    checksums, sums = _write(asked, chunks, folder, client)
+    log.info("predict: %d answers in %.1f s", sums["num_answers"], time.monotonic() - started_s)
+    if question.cosine:
+        del sums["num_known_left_out"]
+    kinds = {
+        "relation": relation.name,
+        "id_type": queries.entity_type,
+        "candidate_type": candidates.entity_type,
+        "itself_left_out": asked.left_out.itself,
+    }
+    return kinds | counts | {"num_candidates": candidates.num_entities} | sums | how, checksums
+
+
+def _write(
+    asked: Asked, chunks: list[Chunk], folder: str, client: Client
+) -> tuple[Checksums, dict[str, int]]:
+    """Write the answers of all chunks that have none yet; return checksums and sums."""
+    files = work.files_of(folder, len(chunks))
+    done = [work.done_uri(folder, number) for number in range(len(chunks))]
+    counts = [storage.read_json(each) if storage.exists(each) else None for each in done]
+    arguments = [
+        (asked, chunk, uri, done_uri)
+        for chunk, uri, done_uri, count in zip(chunks, files, done, counts, strict=True)
+        if count is None
+    ]
+    if len(arguments) < len(chunks):
+        log.info("predict: %d of %d files are there already", len(chunks) - len(arguments), len(chunks))
+    written = run_tasks(client, write_answers, arguments, description="predicting", unit="files")
+    added = iter(written)
+    every = [next(added) if count is None else count for count in counts]
+    checksums = {uri: each["checksum"] for uri, each in zip(files, every, strict=True)}
+    return checksums, {key: sum(each[key] for each in every) for key in ("num_answers", "num_known_left_out")}
+
+
+def _find(asked: Asked, ids_uri: str, folder: str, client: Client) -> tuple[list[Chunk], dict[str, Any]]:
+    """Find the entities of the given ids; return pieces for the tasks, and counts."""
+    pieces = given.cut(given.iter_ids(ids_uri), storage.join(folder, "given"), _PIECE_IDS, 64 << 20)
+    may_have_header = given.may_have_header(ids_uri)
+    found = run_tasks(
+        client,
+        find_ids,
+        [
+            (asked.queries, uri, asked.sizes.queries, may_have_header and not number)
+            for number, uri in enumerate(pieces)
+        ],
+        description="finding the ids",
+        unit="pieces",
+    )
+    if may_have_header:
+        log.info(
+            "predict: %s: no column is named id: the first column has the ids, and the first line %s",
+            ids_uri,
+            "is its name, as the run knows no such id"
+            if found and found[0]["has_header"]
+            else "is an id too",
+        )
+    num_ids, num_unknown = (sum(each[key] for each in found) for key in ("num_ids", "num_unknown"))
+    shown = [name for each in found for name in each["unknown"]][:_SHOWN]
+    kind = asked.queries.entity_type
+    if num_unknown == num_ids:
+        like = f", such as {', '.join(map(repr, shown))}" if shown else ""
+        raise ConfigError(f"--ids {ids_uri}: expected ids of {kind!r}, found {num_ids} others{like}")
+    if num_unknown:
+        log.warning(
+            "predict: %d of %d ids are no %s of the run and get no answers: %s%s",
+            num_unknown,
+            num_ids,
+            kind,
+            ", ".join(map(repr, shown)),
+            ", ..." if num_unknown > len(shown) else "",
+        )
+    chunks = [
+        Chunk(start, min(start + asked.sizes.queries, each["num_ids"]), each["uri"], group)
+        for each in found
+        for group, start in enumerate(range(0, each["num_ids"], asked.sizes.queries))
+    ]
+    return chunks, {"num_ids": num_ids, "num_unknown": num_unknown, "unknown": shown}
+
+
+def find_ids(table: EntityTable, uri: str, group_rows: int, may_have_header: bool = False) -> dict[str, Any]:
+    """Write the ids of a piece with the numbers of their entities; a Dask task.
+
+    Returns the new file, counts, and the first unknown ids. A first id that is unknown and may be a header is
+    left out.
+    """
+    ids = given.read_piece(uri)["id"].combine_chunks()
+    numbers = table.find(ids)
+    has_header = may_have_header and bool(numbers[0] == UNKNOWN)
+    ids, numbers = ids[int(has_header) :], numbers[int(has_header) :]
+    found_uri = storage.join(storage.parent(uri), f"found-{storage.name(uri)}")
+    with storage.atomic_output(found_uri) as stream:
+        pq.write_table(pa.table([ids, pa.array(numbers)], schema=FOUND), stream, row_group_size=group_rows)
+    unknown = pc.filter(ids, pa.array(numbers == UNKNOWN))
+    return {
+        "uri": found_uri,
+        "has_header": has_header,
+        "num_ids": len(ids),
+        "num_unknown": len(unknown),
+        "unknown": unknown[:_SHOWN].to_pylist(),
+    }

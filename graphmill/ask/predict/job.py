@@ -1,0 +1,220 @@
+"""Answers of a trained run, by raw id: the best candidates for ids, or scores of given pairs.
+
+{to}/                           replaced as a whole, once every file is written
+    part-{number:05d}.parquet   answers or scores, one file per task
+    _predict.json               what was asked, and figures
+    _checksums.xxh128           checksums of the files
+    _SUCCESS
+"""
+
+import json
+import logging
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from distributed import Client
+
+from graphmill import storage
+from graphmill.ask import given
+from graphmill.ask.complete import complete
+from graphmill.ask.inputs import Inputs, chosen_inputs
+from graphmill.ask.predict import lists, similar, work
+from graphmill.ask.predict.calibrated import read_calibration
+from graphmill.ask.predict.for_ids import answer_ids, asked_of, formula, relation_asked
+from graphmill.ask.predict.make_lists import check_faiss
+from graphmill.ask.predict.pairs import AskedPairs, write_scores
+from graphmill.ask.predict.question import Question
+from graphmill.ask.predict.sizes import sizes_for
+from graphmill.ask.relation import number_of
+from graphmill.ask.run import relation_names
+from graphmill.ask.table import EntityTable, read_tables
+from graphmill.cluster import run_tasks
+from graphmill.config import Config
+from graphmill.errors import BadInputError, ConfigError, FormatError, GraphMillError
+from graphmill.run import record
+from graphmill.run.lock import NO_CLAIM, Claim
+from graphmill.run.output_checks import check_folder, check_result_folder
+from graphmill.storage import Checksums
+from graphmill.vocab import Side
+
+RECORD = "_predict.json"
+_GIVEN = "_given"
+_OURS = rf"part-[0-9]{{5,}}\.parquet|{storage.MARKER}|{storage.PUBLISHED}|{RECORD}"
+
+log = logging.getLogger("graphmill")
+
+
+def check(config: Config, question: Question, to: str) -> None:
+    """Refuse wrong options before anything is started or written.
+
+    Raises:
+        ConfigError: there is no such relation, a type is featurized, or the folder holds other files.
+        NotFoundError: there is no checkpoint, no raw ids, no such file, or no calibration.
+        FormatError: the calibration is damaged, or of another checkpoint.
+    """
+    check_result_folder(to, _OURS, RECORD)
+    inputs = chosen_inputs(config)
+    names = relation_names(config)
+    if question.cosine:
+        similar.relation_of(config, question)
+    elif question.relation is not None:
+        number_of(names, question.relation)
+    elif question.pairs is None and len(names) > 1:
+        raise ConfigError(f"--relation: missing; the run has {', '.join(names[:10])}")
+    if featurized := [name for name in _types(config, question) if config.entities[name].featurized]:
+        option = "--cosine" if question.cosine else "--relation"
+        raise ConfigError(
+            f"{option}: {', '.join(featurized)}: a featurized type has no list of all its entities to "
+            "choose from"
+        )
+    for uri in filter(None, (question.ids, question.pairs)):
+        given.check_file(uri)
+    if question.pairs is not None and len(names) > 1:
+        _check_one_names_relations(question.pairs, question.relation)
+    if question.pairs is None:
+        relation_asked(config, question, inputs)
+    if question.index is not None:
+        if storage.contains(to, question.index):
+            raise ConfigError(
+                f"--index: {question.index} lies in the folder of --to, which is replaced as a whole"
+            )
+        check_folder(question.index, lists.NAMES, "--index", "which is no list of candidates", below=True)
+    if question.how == "approximate":
+        check_faiss()
+    if question.calibrated:
+        read_calibration(config, inputs)
+
+
+def run(
+    config: Config, question: Question, to: str, client: Client, claim: Claim = NO_CLAIM
+) -> dict[str, Any]:
+    """Write the answers; return the figures, which `_predict.json` has too.
+
+    Raises:
+        ConfigError: the memory does not suffice, or no id is known.
+        FormatError: checkpoint, raw ids, edges or the given file are damaged or do not fit each other.
+    """
+    inputs = chosen_inputs(config)
+    tables = _measured(config, inputs, _types(config, question), client)
+    made_from = {"predict": question.described(), "inputs": _inputs(config, question)}
+    if question.pairs:
+        with storage.atomic_directory(to) as folder:
+            figures, checksums = _scores(config, question, inputs, tables, folder, client)
+            storage.delete(storage.join(folder, _GIVEN))
+            return _complete(question, inputs, folder, figures, checksums, made_from, claim)
+    asked = asked_of(config, question, inputs, tables)
+    asked_from = {
+        "layout": 2,  # of unfinished files: those of another one are not continued
+        "memory_bytes": question.memory_bytes,
+        "version": inputs.version,
+        "index": question.index,
+        "scores": formula(asked.relation),
+        "itself_left_out": asked.left_out.itself,
+    }
+    folder = work.begin(to, made_from | asked_from)
+    try:
+        figures, checksums = answer_ids(config, question, inputs, asked, folder, client)
+        figures = _complete(question, inputs, work.answers_of(folder), figures, checksums, made_from, claim)
+    except BadInputError:  # running the same again would not help
+        storage.delete(folder)
+        raise
+    except GraphMillError:
+        log.warning("predict: finished files are kept in %s: the same command goes on", folder)
+        raise
+    work.finish(folder, to)
+    return figures
+
+
+def _complete(
+    question: Question,
+    inputs: Inputs,
+    folder: str,
+    figures: dict[str, Any],
+    checksums: Checksums,
+    made_from: dict[str, Any],
+    claim: Claim,
+) -> dict[str, Any]:
+    """Write the record and the marker of a result whose files are written; return all figures."""
+    head = {"checkpoint_version": inputs.version, "num_files": len(checksums)}
+    figures = question.described() | head | figures
+    storage.write_text(storage.join(folder, RECORD), json.dumps(figures, indent=1) + "\n")
+    complete(folder, checksums, RECORD)
+    storage.write_marker(folder, made_from)
+    claim.check()
+    return figures
+
+
+def _types(config: Config, question: Question) -> list[str]:
+    """Types of the ids that are asked about and of their answers."""
+    if question.cosine:
+        return list(dict.fromkeys(similar.relation_of(config, question).types.values()))
+    relations = config.relations
+    if question.relation is not None and not config.dynamic_relations:
+        relations = tuple(each for each in relations if each.name == question.relation)
+    return list(dict.fromkeys(each.entity_type(side) for each in relations for side in Side))
+
+
+def _check_one_names_relations(uri: str, relation: str | None) -> None:
+    """Refuse pairs whose relations both the option and a column name, or neither."""
+    first = next(given.iter_pairs(uri), None)
+    if first is None or ("relation" in first.column_names) == (relation is None):
+        return
+    if relation is None:
+        raise ConfigError(f"--relation: missing; {uri} has no column `relation`")
+    raise ConfigError(f"--relation: cannot be used with --pairs {uri}, whose column `relation` names them")
+
+
+def _measured(config: Config, inputs: Inputs, types: Sequence[str], client: Client) -> dict[str, EntityTable]:
+    run = partial(run_tasks, client, description="measuring", unit="partitions")
+    return read_tables(config, inputs, types, run)
+
+
+def _scores(
+    config: Config,
+    question: Question,
+    inputs: Inputs,
+    tables: dict[str, EntityTable],
+    folder: str,
+    client: Client,
+) -> tuple[dict[str, Any], Checksums]:
+    """Write the scores of all pairs; return figures and checksums."""
+    given_uri = question.pairs or ""
+    names = relation_names(config)
+    dimension = max(table.dimension for table in tables.values())
+    sizes = sizes_for(question.memory_bytes, dimension, 1, 1)
+    pairs = map(partial(_checked, names=names, uri=given_uri), given.iter_pairs(given_uri))
+    pieces = given.cut(pairs, storage.join(folder, _GIVEN), sizes.pairs, question.memory_bytes // 4)
+    if not pieces:
+        raise ConfigError(f"--pairs {given_uri}: expected pairs, found none")
+    asked = AskedPairs(config, inputs, question.side, tables, question.relation or names[0])
+    files = [storage.join(folder, f"part-{number:05d}.parquet") for number in range(len(pieces))]
+    arguments = [(asked, piece, uri) for piece, uri in zip(pieces, files, strict=True)]
+    written = run_tasks(client, write_scores, arguments, description="scoring pairs", unit="files")
+    sums = {key: sum(each[key] for each, _ in written) for key in ("num_pairs", "num_without_score")}
+    if sums["num_without_score"]:
+        log.warning(
+            "predict: %d of %d pairs have no score: the run does not know an id of theirs",
+            sums["num_without_score"],
+            sums["num_pairs"],
+        )
+    return sums, {uri: checksum for _, each in written for uri, checksum in each.items()}
+
+
+def _checked(pairs: pa.Table, names: list[str], uri: str) -> pa.Table:
+    if "relation" in pairs.column_names:
+        for name in pc.unique(pairs["relation"]).to_pylist():
+            if name not in names:
+                raise FormatError(
+                    f"{uri}: column 'relation': expected one of {', '.join(names[:10])}, found {name!r}"
+                )
+    return pairs
+
+
+def _inputs(config: Config, question: Question) -> list[dict[str, Any]]:
+    uris = [config.entity_path, config.checkpoint_path, *filter(None, (question.ids, question.pairs))]
+    if question.exclude_known:
+        uris += config.edge_paths
+    return record.describe_inputs(uris)

@@ -1,0 +1,160 @@
+"""The best candidates of some queries among the lists nearest to each query.
+
+The lists come once, and meet the queries that are nearest to them. One matrix product scores a list for all
+its queries.
+
+Shapes: U queries, L lists, P queries and N candidates of a tile, D dimension, M known edges.
+"""
+
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+
+from graphmill.ask.predict.known import Codes
+from graphmill.ask.predict.lists import Lists, Numbers
+from graphmill.ask.predict.search import Asked, search_all
+from graphmill.ask.predict.sizes import HEIGHT
+from graphmill.ask.predict.tiles import tiles
+from graphmill.checkpoints import Floats
+from graphmill.display import progress
+from graphmill.model.best import Answers, UnorderedBest
+
+MOST_QUERIES, MOST_CANDIDATES = 512, 4096  # of a product
+MOST_SCORES = MOST_QUERIES * MOST_CANDIDATES
+_PROBE_BYTES = 32
+WINDOW_BYTES = 32 << 20  # memory of this size is used again; more is asked of the system each time
+
+
+def search_lists(asked: Asked, lists: Lists, number_U: Numbers) -> tuple[Answers, int]:
+    """Return the answers of entities, whose numbers [U] ascend, and the number of known edges left out.
+
+    Queries with more known edges than fit in memory are answered in parts; a single one is answered exactly.
+    """
+    most = max(
+        1, asked.sizes.candidate_rows * 4 * asked.candidates.dimension // (_PROBE_BYTES * lists.num_probed)
+    )
+    found: list[tuple[int, Answers]] = []
+    num_known, start, step = 0, 0, min(most, max(len(number_U), 1))
+    while start < len(number_U):
+        own = number_U[start : start + step]
+        known = _KnownPlaces.read(asked, lists, own)
+        if known is None and len(own) > 1:
+            step = len(own) // 2
+            continue
+        if known is None:
+            answers, count = search_all(replace(asked, num_gpus=0), own)
+        else:
+            answers, count = _ListSearch(asked, lists, own, known).answers(), len(known.place)
+        found.append((start, answers))
+        num_known += count
+        start += len(own)
+    shifted = [each._replace(query=each.query + first) for first, each in found]
+    empty = UnorderedBest(0, 1).answers()
+    return Answers(*(np.concatenate(columns) for columns in zip(empty, *shifted, strict=True))), num_known
+
+
+def prepared_queries(asked: Asked, number_U: Numbers) -> Floats:
+    """Queries [U, D] as scores take them."""
+    table = asked.queries
+    vectors_UD = table.gather(number_U)
+    where = f"{table.inputs.checkpoint_path}: {table.entity_type!r}"
+    for start, tile in tiles(vectors_UD, HEIGHT, partial(asked.relation.queries, asked.side), where):
+        vectors_UD[start : start + HEIGHT] = tile[: len(vectors_UD) - start]
+    return vectors_UD
+
+
+@dataclass(frozen=True)
+class _KnownPlaces:
+    """Known edges in the order of their candidates' places: place [M] and query [M]."""
+
+    place: Numbers
+    query: Numbers
+
+    @classmethod
+    def read(cls, asked: Asked, lists: Lists, number_U: Numbers) -> "_KnownPlaces | None":
+        """Read the known edges of queries; None where they do not fit in memory."""
+        codes = Codes()
+        for partition in range(len(asked.candidates.parts)):
+            first = asked.candidates.first[partition]
+            for query, row in asked.left_out.read(asked.queries, number_U, asked.candidates, partition):
+                codes.add((row + first) * len(number_U) + query)
+                if codes.exceed(asked.sizes.known_edges):
+                    return None
+        number, query = np.divmod(codes.merged(), max(len(number_U), 1))
+        place = lists.places(number)
+        order = np.argsort(place, kind="stable")
+        return cls(place[order], query[order])
+
+    def leave_out(self, score_PN: Floats, query_P: Numbers, start: int) -> None:
+        """Give -inf to the known edges of ascending queries and the candidates from place `start` on."""
+        first, last = np.searchsorted(self.place, [start, start + score_PN.shape[1]])
+        if first == last:
+            return
+        query, column = self.query[first:last], self.place[first:last] - start
+        row = np.minimum(np.searchsorted(query_P, query), len(query_P) - 1)
+        here = query_P[row] == query
+        score_PN[row[here], column[here]] = -np.inf
+
+
+class _ListSearch:
+    """The best candidates of queries that fit in memory together with their known edges."""
+
+    def __init__(self, asked: Asked, lists: Lists, number_U: Numbers, known: _KnownPlaces) -> None:
+        self._asked, self._lists, self._known = asked, lists, known
+        self._query_UD = prepared_queries(asked, number_U)
+        self._best = UnorderedBest(len(number_U), asked.num_best)
+        small = WINDOW_BYTES // (4 * asked.candidates.dimension)
+        self._window_rows = max(1, min(small, asked.sizes.candidate_rows))
+
+    def answers(self) -> Answers:
+        """All answers, by the positions of the queries."""
+        lists, first_L1 = self._lists, self._lists.first()
+        bounds_L1, query = by_list(nearest_lists(self._asked, lists, self._query_UD), lists.num_lists)
+        for part, start_list in enumerate(lists.part_first[:-1]):
+            stop_list = lists.part_first[part + 1]
+            if bounds_L1[start_list] == bounds_L1[stop_list]:
+                continue
+            base = int(first_L1[start_list])
+            for row, vectors_ND, numbers in lists.windows(part, self._window_rows):
+                progress.stop_if_cancelled()
+                start, stop = base + row, base + row + len(numbers)
+                for each in range(start_list, stop_list):
+                    low, high = max(start, int(first_L1[each])), min(stop, int(first_L1[each + 1]))
+                    queries = query[bounds_L1[each] : bounds_L1[each + 1]]
+                    if low < high and len(queries):
+                        here = slice(low - start, high - start)
+                        self._compare(queries, vectors_ND[here], numbers[here], low)
+        return self._best.answers()
+
+    def _compare(self, query_P: Numbers, vectors_ND: Floats, numbers: Numbers, place: int) -> None:
+        """Compare queries with candidates of a list, the first of which has this place."""
+        relation, side = self._asked.relation, self._asked.side
+        for first in range(0, len(query_P), MOST_QUERIES):
+            queries = query_P[first : first + MOST_QUERIES]
+            query_PD = self._query_UD[queries]
+            for start in range(0, len(numbers), MOST_CANDIDATES):
+                tile_ND = vectors_ND[start : start + MOST_CANDIDATES]
+                score_PN = relation.matrix_scores(side, query_PD, tile_ND)
+                self._known.leave_out(score_PN, queries, place + start)
+                self._best.add_rows(queries, score_PN, numbers[start : start + MOST_CANDIDATES])
+
+
+def nearest_lists(asked: Asked, lists: Lists, query_UD: Floats) -> Numbers:
+    """The lists [U, probed] whose centers score best for each query."""
+    centers_LD, probed = lists.centers(), min(lists.num_probed, lists.num_lists)
+    found = np.empty((len(query_UD), probed), np.int64)
+    step = max(1, min(MOST_QUERIES, MOST_SCORES // lists.num_lists))
+    for start in range(0, len(query_UD), step):
+        score_PL = asked.relation.matrix_scores(asked.side, query_UD[start : start + step], centers_LD)
+        best = UnorderedBest(len(score_PL), probed)
+        best.add_rows(np.arange(len(score_PL)), score_PL, np.arange(len(centers_LD)))
+        found[start : start + step] = best.answers().candidate.reshape(-1, probed)
+    return found
+
+
+def by_list(list_UP: Numbers, num_lists: int) -> tuple[Numbers, Numbers]:
+    """Queries by list: where each list's queries begin [L + 1], and queries, ascending in each list."""
+    order = np.argsort(list_UP.ravel(), kind="stable")
+    bounds_L1 = np.searchsorted(list_UP.ravel()[order], np.arange(num_lists + 1))
+    return bounds_L1, order // max(list_UP.shape[1], 1)

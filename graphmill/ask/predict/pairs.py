@@ -1,0 +1,106 @@
+"""Scores of given pairs, as one file in the order of the pairs: a Dask task.
+
+    part-{number:05d}.parquet
+        lhs, relation, rhs      string      as they were given
+        score                   float32     null where the run does not know an id
+
+Shapes: E pairs, D dimension.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from graphmill import storage
+from graphmill.ask.given import read_piece
+from graphmill.ask.inputs import Inputs
+from graphmill.ask.predict.sizes import HEIGHT
+from graphmill.ask.predict.tiles import tiles
+from graphmill.ask.relation import Relation, read_parameters, relation_of
+from graphmill.ask.run import relation_names
+from graphmill.ask.table import UNKNOWN, EntityTable
+from graphmill.checkpoints import Floats
+from graphmill.config import Config
+from graphmill.display import progress
+from graphmill.storage import Checksums
+from graphmill.vocab import Side
+
+SCHEMA = pa.schema(
+    [
+        pa.field("lhs", pa.string(), nullable=False),
+        pa.field("relation", pa.string(), nullable=False),
+        pa.field("rhs", pa.string(), nullable=False),
+        pa.field("score", pa.float32()),
+    ]
+)
+
+
+@dataclass(frozen=True)
+class AskedPairs:
+    """Inputs that every task needs to score pairs.
+
+    Attributes:
+        side: side whose operator a dynamic or reciprocal relation uses for queries.
+        tables: entities by type.
+        relation: the relation of pairs that name none.
+    """
+
+    config: Config
+    inputs: Inputs
+    side: Side
+    tables: Mapping[str, EntityTable]
+    relation: str | None
+
+
+def write_scores(asked: AskedPairs, piece_uri: str, uri: str) -> tuple[dict[str, int], Checksums]:
+    """Write the scores of one piece of the pairs; return the numbers of pairs and of those without score, and
+    checksums.
+    """
+    pairs = read_piece(piece_uri)
+    if "relation" not in pairs.column_names:
+        pairs = pairs.append_column("relation", pa.repeat(asked.relation or "", len(pairs)))
+    pairs = pairs.select(SCHEMA.names[:3]).combine_chunks()
+    names = relation_names(asked.config)
+    parameters = read_parameters(asked.inputs.open_checkpoint(allow_non_finite=True))
+    score_E, is_known_E = np.zeros(len(pairs), np.float32), np.zeros(len(pairs), bool)
+    for name in pc.unique(pairs["relation"]).to_pylist():
+        where = asked.inputs.checkpoint_path
+        relation = relation_of(asked.config, parameters, names, names.index(name), where)
+        mine = np.flatnonzero(pc.equal(pairs["relation"], name).to_numpy())
+        score_E[mine], is_known_E[mine] = _scores(asked, relation, pairs.take(pa.array(mine)))
+        progress.stop_if_cancelled()
+    scores = pa.array(score_E, mask=~is_known_E)
+    checksums: Checksums = {}
+    with storage.atomic_output(uri, is_large=True, checksums=checksums) as stream:
+        columns = [*(pairs[name] for name in SCHEMA.names[:3]), scores]
+        table = pa.table(columns, schema=SCHEMA)
+        pq.write_table(table, stream, compression="zstd", write_page_checksum=True)
+    return {"num_pairs": len(pairs), "num_without_score": int((~is_known_E).sum())}, checksums
+
+
+def _scores(asked: AskedPairs, relation: Relation, pairs: pa.Table) -> tuple[Floats, npt.NDArray[np.bool_]]:
+    """Scores [E] of one relation's pairs, and which of them both ends are known of."""
+    side = asked.side
+    numbers = {
+        each: asked.tables[relation.types[each]].find(pairs[str(each)].combine_chunks()) for each in Side
+    }
+    is_known_E = (numbers[Side.LHS] != UNKNOWN) & (numbers[Side.RHS] != UNKNOWN)
+    known = {each: numbers[each][is_known_E] for each in Side}
+    makes = {side.other: partial(relation.queries, side), side: partial(relation.candidates, side)}
+    made = {}
+    for each, make in makes.items():
+        table = asked.tables[relation.types[each]]
+        vectors_ED = table.gather(known[each])
+        where = f"{asked.inputs.checkpoint_path}: {table.entity_type!r}"
+        for start, tile in tiles(vectors_ED, HEIGHT, make, where):
+            vectors_ED[start : start + HEIGHT] = tile[: len(vectors_ED) - start]
+        made[each] = vectors_ED
+    score_E = np.zeros(len(pairs), np.float32)
+    score_E[is_known_E] = relation.edge_scores(side, made[side.other], made[side])
+    return score_E, is_known_E

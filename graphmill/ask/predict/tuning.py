@@ -1,0 +1,144 @@
+"""The number of lists to look into: the smallest whose recall on a sample of queries suffices.
+
+Recall is the share of the exact answers that are found. Lists hold all candidates uncompressed, so an exact
+answer is found where its list is among the nearest: one comparison tells the recall of every number of lists.
+One half of the sample chooses the number. The other half is then answered, and its recall is reported.
+
+Shapes: U queries, M answers, L lists.
+"""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+from distributed import Client
+
+from graphmill.ask.predict.list_search import prepared_queries, search_lists
+from graphmill.ask.predict.lists import Lists, Numbers
+from graphmill.ask.predict.search import Asked, search_all
+from graphmill.cluster import run_tasks
+from graphmill.model.best import Answers
+from graphmill.sorted_arrays import distinct
+
+SAMPLE = 1000
+SEED = 20
+_PART = 125  # queries of a task: one tile
+
+
+@dataclass(frozen=True)
+class Recall:
+    """Recall of a sample: mean over its queries, and the standard error of the mean."""
+
+    mean: float
+    error: float
+    num_queries: int
+
+    @classmethod
+    def of(cls, share_U: npt.NDArray[np.float64]) -> "Recall":
+        """Of the shares of the queries; nothing to find counts as found."""
+        if not len(share_U):
+            return cls(1.0, 0.0, 0)
+        error = float(share_U.std(ddof=1) / len(share_U) ** 0.5) if len(share_U) > 1 else 0.0
+        return cls(float(share_U.mean()), error, len(share_U))
+
+
+def sample_of(num_queries: int) -> Numbers:
+    """Draw queries by their number; the same ones each time."""
+    size = min(SAMPLE, num_queries)
+    found: Numbers = np.random.default_rng(SEED).choice(num_queries, size, replace=False)
+    return found
+
+
+def tuned(
+    asked: Asked, lists: Lists, numbers: Numbers, wanted: float, client: Client
+) -> tuple[Lists, Recall]:
+    """Choose how many lists are looked into; return the lists with it, and the recall on other queries.
+
+    With two standard errors to spare, so that another sample would say the same.
+    """
+    choosing, measuring = distinct(numbers[::2]), distinct(numbers[1::2])
+    if not len(measuring):
+        measuring = choosing
+    parts = [(asked, own) for half in (choosing, measuring) for own in _cut(half)]
+    exact = run_tasks(client, exact_answers, parts, description="exact answers of a sample")
+    num_choosing = len(_cut(choosing))
+    ranks = run_tasks(
+        client,
+        ranks_of_lists,
+        [(asked, lists, own, found) for (_, own), found in zip(parts, exact[:num_choosing], strict=False)],
+        description="choosing the number of lists",
+    )
+    lists = replace(lists, num_probed=_fewest(ranks, lists.num_lists, wanted))
+    shares = run_tasks(
+        client,
+        shares_found,
+        [
+            (asked, lists, own, found)
+            for (_, own), found in zip(parts[num_choosing:], exact[num_choosing:], strict=True)
+        ],
+        description="measuring the recall",
+    )
+    return lists, Recall.of(np.concatenate(shares))
+
+
+def _cut(numbers: Numbers) -> list[Numbers]:
+    return np.array_split(numbers, max(1, min(4, len(numbers) // _PART)))
+
+
+def _fewest(ranks: list[tuple[Numbers, Numbers]], num_lists: int, wanted: float) -> int:
+    if wanted >= 1:  # no sample can promise it
+        return num_lists
+    for probed in _steps(num_lists):
+        share_U = np.concatenate([_share(rank < probed, query) for query, rank in ranks])
+        found = Recall.of(share_U)
+        if found.mean - 2 * found.error >= wanted:
+            return probed
+    return num_lists
+
+
+def _steps(num_lists: int) -> list[int]:
+    """Numbers of lists to try: 1, 2, 3, 4, 5, 6, 7, 8, 10, 12, ..."""
+    found = [1]
+    while found[-1] < num_lists:
+        found.append(min(num_lists, found[-1] + max(1, found[-1] // 5)))
+    return found
+
+
+def _share(is_found_M: npt.NDArray[np.bool_], query_M: Numbers) -> npt.NDArray[np.float64]:
+    """The share of each query's answers that is found; queries without answers are left out."""
+    total = np.bincount(query_M)
+    found = np.bincount(query_M, weights=is_found_M)
+    return found[total > 0] / total[total > 0]
+
+
+def exact_answers(asked: Asked, number_U: Numbers) -> Answers:
+    """Answer queries by comparing all candidates; a Dask task."""
+    return _cut_to(search_all(replace(asked, num_gpus=0), number_U)[0], asked.k)
+
+
+def _cut_to(answers: Answers, k: int) -> Answers:
+    place = np.arange(len(answers.query)) - np.searchsorted(answers.query, answers.query)
+    kept = place < k
+    return Answers(answers.query[kept], answers.score[kept], answers.candidate[kept])
+
+
+def ranks_of_lists(asked: Asked, lists: Lists, number_U: Numbers, exact: Answers) -> tuple[Numbers, Numbers]:
+    """The queries [M] of exact answers, and how many lists are nearer than the answer's own; a Dask task."""
+    first_L1, centers_LD = lists.first(), lists.centers()
+    order = np.argsort(exact.candidate, kind="stable")
+    own_M = np.empty(len(order), np.int64)
+    own_M[order] = np.searchsorted(first_L1, lists.places(exact.candidate[order]), side="right") - 1
+    score_UL = asked.relation.matrix_scores(asked.side, prepared_queries(asked, number_U), centers_LD)
+    rank_M = np.empty(len(order), np.int64)
+    for query, score_L in enumerate(score_UL):
+        mine = exact.query == query
+        rank_M[mine] = len(score_L) - np.searchsorted(np.sort(score_L), score_L[own_M[mine]], side="right")
+    return exact.query, rank_M
+
+
+def shares_found(asked: Asked, lists: Lists, number_U: Numbers, exact: Answers) -> npt.NDArray[np.float64]:
+    """The share of each query's exact answers that the lists give; a Dask task."""
+    found = _cut_to(search_lists(asked, lists, number_U)[0], asked.k)
+    num = max(asked.candidates.num_entities, 1)
+    code = exact.query * num + exact.candidate
+    return _share(np.isin(code, found.query * num + found.candidate), exact.query)

@@ -1,0 +1,182 @@
+"""Scores of one relation's edges, on arrays of numpy or on tensors: the trained model.
+
+Vectors are as remap writes them: embedding plus the global embedding of the type. A static relation
+transforms the right-hand side. A dynamic or reciprocal relation transforms the known end.
+
+Source: docs/formats/pbg_v1.md. Shapes: D dimension, P queries, N candidates.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from graphmill.checkpoints import Checkpoint, Floats
+from graphmill.config import NO_PLUGINS, Config, Plugins
+from graphmill.errors import ConfigError, FormatError, suggestion
+from graphmill.model import comparators, operators
+from graphmill.model.arrays import Array
+from graphmill.model.parameters import operator_key
+from graphmill.vocab import Side
+
+_LARGEST = 1e18  # the square of a number below, times any dimension, is a float32
+
+Parameters = Mapping[str, Floats]
+
+
+@dataclass(frozen=True)
+class Relation:
+    """One relation, and the parameters of its operators.
+
+    Attributes:
+        number: number of the relation in the bucket files.
+        transforms: parameters of the operator on each side that has one.
+    """
+
+    name: str
+    number: int
+    types: Mapping[Side, str]
+    operator: str
+    comparator: str
+    bias: bool
+    transforms: Mapping[Side, list[Any]]
+    is_dynamic: bool = False
+    plugins: Plugins = NO_PLUGINS
+
+    @property
+    def is_two_sided(self) -> bool:
+        """Whether each side has its own operator, for the known end."""
+        return Side.LHS in self.transforms
+
+    def with_tensors(self) -> "Relation":
+        """Return the relation with tensors as parameters: all vectors must be tensors too."""
+        import torch
+
+        found = {
+            side: [torch.from_numpy(np.array(each)) for each in own] for side, own in self.transforms.items()
+        }
+        return replace(self, transforms=found)
+
+    def queries(self, side: Side, vectors_PD: Array) -> Array:
+        """Make queries for `side` from vectors of the other side, [P, D]."""
+        return self._prepared(side.other, vectors_PD, self.is_two_sided or side is Side.LHS)
+
+    def candidates(self, side: Side, vectors_ND: Array) -> Array:
+        """Make candidates for `side` from vectors of that side, [N, D]."""
+        return self._prepared(side, vectors_ND, not self.is_two_sided and side is Side.RHS)
+
+    @property
+    def has_slopes(self) -> bool:
+        """Whether `query_slopes` and `candidate_slopes` know the gradients: for dot, without plug-ins."""
+        is_built_in = self.operator in operators.OPERATORS
+        return is_built_in and self.comparator == "dot" and not self.bias
+
+    def query_slopes(self, side: Side, gradients_PD: Array) -> Array:
+        """Gradients with respect to vectors, from those with respect to their `queries`, [P, D]."""
+        return self._slopes(side.other, gradients_PD, self.is_two_sided or side is Side.LHS)
+
+    def candidate_slopes(self, side: Side, gradients_ND: Array) -> Array:
+        """Gradients with respect to vectors, from those with respect to their `candidates`, [N, D]."""
+        return self._slopes(side, gradients_ND, not self.is_two_sided and side is Side.RHS)
+
+    def matrix_scores(self, side: Side, queries_PD: Array, candidates_ND: Array) -> Array:
+        """Score every query against every candidate for `side`, [P, N]."""
+        roles = {"candidates_are_lhs": self._candidates_are_lhs(side)}
+        return comparators.matrix_scores(self.comparator, self.bias, queries_PD, candidates_ND, **roles)
+
+    def edge_scores(self, side: Side, queries_PD: Array, candidates_PD: Array) -> Array:
+        """Score pairs of a query and a candidate for `side`, [P]."""
+        roles = {"candidates_are_lhs": self._candidates_are_lhs(side)}
+        return comparators.edge_scores(self.comparator, self.bias, queries_PD, candidates_PD, **roles)
+
+    def _candidates_are_lhs(self, side: Side) -> bool:
+        return self.is_two_sided or side is Side.LHS
+
+    def _prepared(self, side: Side, vectors: Array, is_transformed: bool) -> Array:
+        if is_transformed:
+            own = self.transforms[side]
+            vectors = operators.apply_one(self.operator, vectors, own, dynamic=self.is_dynamic)
+        return comparators.prepare(self.comparator, self.bias, vectors)
+
+    def _slopes(self, side: Side, gradients: Array, is_transformed: bool) -> Array:
+        if not is_transformed:
+            return gradients
+        found: Array = operators.OPERATORS[self.operator].slopes(gradients, self.transforms[side])
+        return found
+
+
+def check_magnitude(vectors: Floats, where: str) -> None:
+    """Refuse prepared vectors whose scores may be no finite numbers.
+
+    Raises:
+        FormatError: a number is not finite, or too large to be multiplied.
+    """
+    if len(vectors) and not np.abs(vectors).max() < _LARGEST / max(vectors.shape[1], 1) ** 0.5:
+        raise FormatError(
+            f"{where}: vectors or parameters are not finite, or too large for scores in float32; go back to "
+            "a preserved epoch, or train again with a lower lr"
+        )
+
+
+def number_of(names: list[str], name: str) -> int:
+    """Number of the relation `name`.
+
+    Raises:
+        ConfigError: there is no such relation.
+    """
+    if name not in names:
+        raise ConfigError(f"--relation {name}: {suggestion(name, names, 'expected one of')}")
+    return names.index(name)
+
+
+def read_parameters(checkpoint: Checkpoint) -> Parameters:
+    """Read the parameters of all relations by their keys."""
+    return checkpoint.read_parameters() or {}
+
+
+def relation_of(
+    config: Config, parameters: Parameters, names: list[str], number: int, where: str
+) -> Relation:
+    """Make the relation of this number; `where` names the checkpoint.
+
+    Raises:
+        ConfigError: the checkpoint lacks a parameter of the operator.
+    """
+    position, row = (0, number) if config.dynamic_relations else (number, None)
+    entry = config.relations[position]
+    keys = [operator_key(position, Side.LHS, name) for name in _parameter_names(config, position)]
+    is_two_sided = config.dynamic_relations or any(key in parameters for key in keys)
+    sides = list(Side) if is_two_sided else [Side.RHS]
+    return Relation(
+        names[number],
+        number,
+        {side: entry.entity_type(side) for side in Side},
+        entry.operator,
+        config.comparator,
+        config.bias,
+        {side: _transform(config, parameters, position, row, side, where) for side in sides},
+        config.dynamic_relations,
+        config.plugins,
+    )
+
+
+def _parameter_names(config: Config, position: int) -> tuple[str, ...]:
+    entry = config.relations[position]
+    dimension = config.entity_dimension(entry.rhs)
+    return operators.parameter_names(entry.operator, config.dynamic_relations, dimension)
+
+
+def _transform(
+    config: Config, parameters: Parameters, position: int, row: int | None, side: Side, where: str
+) -> list[Floats]:
+    entry = config.relations[position]
+    keys = [operator_key(position, side, name) for name in _parameter_names(config, position)]
+    if missing := [key for key in keys if key not in parameters]:
+        raise ConfigError(
+            f"--relation {entry.name}: {where} has no parameter {missing[0]!r} of the operator "
+            f"{entry.operator}; set the operator that was trained"
+        )
+    if row is not None and any(row >= len(parameters[key]) for key in keys):
+        raise ConfigError(f"relation {row}: {where} was trained before this relation was added; train again")
+    return [np.ascontiguousarray(parameters[key] if row is None else parameters[key][row]) for key in keys]

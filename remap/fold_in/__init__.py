@@ -1,1 +1,0 @@
-"""`graphmill fold-in` on a cluster: tables of edges of new ids -> vectors."""

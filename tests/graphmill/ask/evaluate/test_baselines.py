@@ -1,0 +1,162 @@
+"""Random and most-popular rankings: against counting one candidate at a time."""
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from graphmill import config as configuration
+from graphmill.ask.evaluate import baselines
+from graphmill.ask.evaluate.queries import Numbers, Queries, Slots, Triples
+from graphmill.config import Config
+from graphmill.config.partitions import all_buckets
+from graphmill.formats import edge_buckets
+from graphmill.formats.edge_buckets import Edges
+from graphmill.vocab import Side
+
+COUNTS = {"user": [9, 4, 7], "item": [13]}
+STATIC = {
+    "dynamic_relations": False,
+    "relations": [
+        {"name": "bought", "lhs": "user", "rhs": "item"},
+        {"name": "knows", "lhs": "user", "rhs": "user"},
+        {"name": "sold_by", "lhs": "item", "rhs": "user"},
+    ],
+}
+DYNAMIC = {"dynamic_relations": True, "relations": [{"name": "any", "lhs": "user", "rhs": "item"}]}
+
+Edge = tuple[int, int, int]  # lhs, relation, rhs: numbers of entities through all partitions of a type
+
+
+def settings(folder: Path, relations: dict[str, Any]) -> Config:
+    entities = {name: {"num_partitions": len(counts)} for name, counts in COUNTS.items()}
+    raw = {"output": str(folder), "dimension": 2, "global_emb": False, "entities": entities}
+    return configuration.from_mapping(raw | relations)
+
+
+def type_of(config: Config, relation: int, side: Side) -> str:
+    return config.relations[0 if config.dynamic_relations else relation].entity_type(side)
+
+
+def drawn(config: Config, rng: np.random.Generator, count: int) -> list[Edge]:
+    """Edges of which few entities have many."""
+    edges = []
+    for relation in rng.integers(3, size=count).tolist():
+        sizes = [sum(COUNTS[type_of(config, relation, side)]) for side in Side]
+        lhs, rhs = (int(size * rng.random() ** 3) for size in sizes)
+        edges.append((lhs, relation, rhs))
+    return edges
+
+
+def triples(config: Config, slots: Slots, edges: list[Edge]) -> Triples:
+    def slot(relation: int, side: Side, number: int) -> int:
+        name = type_of(config, relation, side)
+        ends = np.cumsum(COUNTS[name])
+        partition = int(np.searchsorted(ends, number, side="right"))
+        return int(slots.first[name][partition] + number - (ends[partition] - COUNTS[name][partition]))
+
+    lhs = [slot(relation, Side.LHS, lhs) for lhs, relation, _ in edges]
+    rhs = [slot(relation, Side.RHS, rhs) for _, relation, rhs in edges]
+    columns: list[Numbers] = [np.array(each, np.int64) for each in (lhs, [each[1] for each in edges], rhs)]
+    return Triples(*columns)
+
+
+def write(config: Config, slots: Slots, edges: Triples, path: str) -> None:
+    """Write the edges in bucket files; edges of types without partitions lie in any bucket of their row."""
+    place = {}
+    for side in Side:
+        place[side] = np.empty((2, len(edges)), np.int64)
+        for name, partition, chosen, index in slots.visits(side, edges.rel, edges.slots(side)):
+            num = config.num_side_partitions(side)
+            place[side][0, chosen] = partition if len(COUNTS[name]) > 1 else chosen % num
+            place[side][1, chosen] = index
+    for bucket in all_buckets(config):
+        own = (place[Side.LHS][0] == bucket.lhs) & (place[Side.RHS][0] == bucket.rhs)
+        with edge_buckets.new_bucket(path, bucket, int(own.sum()), index_dtype=np.int64) as writer:
+            writer.append(Edges(place[Side.LHS][1, own], edges.rel[own], place[Side.RHS][1, own]))
+
+
+def by_hand(config: Config, ranked: list[Edge], known: set[Edge], trained: list[Edge]) -> dict[str, Any]:
+    """Reciprocal ranks, ranks and hits@10 of both baselines, by side and edge."""
+    found: dict[str, list[Any]] = {"left": [], "middle": [], "random_mrr": []}
+    for side, edge in itertools.product(Side, ranked):
+        lhs, relation, rhs = edge
+        size = sum(COUNTS[type_of(config, relation, side)])
+        others = [
+            (each, relation, rhs) if side is Side.LHS else (lhs, relation, each) for each in range(size)
+        ]
+        left = [each for each in others if each == edge or each not in known]
+        end = 0 if side is Side.LHS else 2
+        degree = {each: sum(t[1] == relation and t[end] == each[end] for t in trained) for each in left}
+        higher = sum(degree[each] > degree[edge] for each in left)
+        equal = sum(degree[each] == degree[edge] for each in left) - 1
+        found["left"].append(len(left))
+        found["middle"].append(1 + higher + equal / 2)
+        found["random_mrr"].append(sum(1 / rank for rank in range(1, len(left) + 1)) / len(left))
+    return found
+
+
+@pytest.mark.parametrize("relations", [STATIC, DYNAMIC], ids=["static", "dynamic"])
+@pytest.mark.parametrize("filtered", [True, False], ids=["filtered", "unfiltered"])
+@pytest.mark.parametrize("counted", ["by_table", "by_sorting"])
+def test_baselines_are_those_of_counting(
+    tmp_path: Path,
+    rng: np.random.Generator,
+    monkeypatch: pytest.MonkeyPatch,
+    relations: dict[str, Any],
+    filtered: bool,
+    counted: str,
+) -> None:
+    if counted == "by_sorting":
+        monkeypatch.setattr(baselines, "by_table", lambda parts, _: baselines.by_sorting(parts))
+    config = settings(tmp_path, relations)
+    slots = Slots(config, COUNTS, 3, 64)
+    train, test = drawn(config, rng, 150), drawn(config, rng, 40)
+    test += test[:3] + train[:3]
+    for name, edges in (("one", train[:60]), ("two", train[60:])):
+        write(config, slots, triples(config, slots, edges), str(tmp_path / name))
+    known = triples(config, slots, [*train, *test] if filtered else [])
+    paths = [str(tmp_path / name) for name in ("one", "two")]
+    ranked, found = triples(config, slots, test), {}
+    for side in Side:
+        queries = Queries(slots, side, ranked, height=1)
+        query_K = queries.find(known.rel, known.slots(side.other))
+        pairs = np.unique((query_K * slots.end + known.slots(side))[query_K >= 0])
+        found[side] = baselines.rank(queries, ranked, pairs, paths)
+    expected = by_hand(config, test, {*train, *test} if filtered else set(), train)
+    assert np.concatenate([found[side].num_candidates for side in Side]).tolist() == expected["left"]
+    middle = np.concatenate([found[side].popular.middle for side in Side])
+    assert middle.tolist() == expected["middle"]
+    figures = baselines.metrics([found])
+    assert figures["random"]["mrr"] == pytest.approx(np.mean(expected["random_mrr"]), rel=1e-12)
+    assert figures["random"]["mean_rank"] == pytest.approx((np.mean(expected["left"]) + 1) / 2)
+    assert figures["random"]["hits@10"] == pytest.approx(
+        np.mean([min(1, 10 / each) for each in expected["left"]])
+    )
+    assert figures["most_popular"]["mrr"] == pytest.approx(np.mean(1 / middle))
+    assert figures["most_popular"].keys() == figures["random"].keys()
+    # few entities have many edges, so popularity tells something
+    assert figures["most_popular"]["mrr"] > 1.3 * figures["random"]["mrr"]
+
+
+def test_counts_are_the_same_however_edges_come_in_parts(
+    rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys, none = rng.integers(1000, size=5000), np.empty(0, np.int64)
+    expected = np.unique(keys, return_counts=True)
+    for most, parts in itertools.product(
+        (1, 1 << 20), ([keys], np.array_split(keys, 70), [none, keys, none])
+    ):
+        monkeypatch.setattr(baselines, "READ_EDGES", most)
+        np.testing.assert_array_equal(baselines.by_sorting(parts), expected)
+        np.testing.assert_array_equal(baselines.by_table(parts, 2000), expected)
+    np.testing.assert_array_equal(baselines.by_sorting([]), (none, none))
+    np.testing.assert_array_equal(baselines.by_table([], 5), (none, none))
+
+
+def test_harmonic_sums_are_exact() -> None:
+    counts = np.array([1, 2, 99, 100, 101, 5000, 1_000_000])
+    expected = [float(np.sum(1 / np.arange(1, each + 1, dtype=np.longdouble))) for each in counts]
+    np.testing.assert_allclose(baselines.harmonic(counts), expected, rtol=1e-14)

@@ -1,0 +1,423 @@
+"""`graphmill export` on a finished run: every format and precision, wrong wishes, the loss, the next run."""
+
+import json
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import faiss
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from distributed import Client
+
+from graphmill import report, storage
+from graphmill.ask.export import job
+from graphmill.ask.export.job import Wish
+from graphmill.library.run import Run
+from tests.graphmill.ask.export.readers import read
+from tests.graphmill.ask.predict.world import World, write_world
+from tests.remap.graph import snapshot
+
+Export = Callable[..., int]
+
+TABLES = ("parquet", "npy", "arrow")
+
+
+@pytest.fixture
+def export(graphmill_command: Export) -> Export:
+    """`graphmill export ARGS` on the tests' cluster; its exit code."""
+    return partial(graphmill_command, "export")
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return write_world(tmp_path / "run", num_partitions=3)
+
+
+def expected(world: World, entity_type: str) -> dict[str, np.ndarray]:
+    return {world.name(entity_type, number): row for number, row in enumerate(world.vectors[entity_type])}
+
+
+def assert_close(found: dict[str, np.ndarray], wanted: dict[str, np.ndarray], precision: str) -> None:
+    assert list(found) == list(wanted)
+    if precision == "float32":
+        assert all(np.array_equal(found[each], wanted[each]) for each in wanted)
+        return
+    a, b = np.stack(list(found.values())), np.stack(list(wanted.values()))
+    if precision == "float16":
+        assert np.array_equal(a, b.astype(np.float16).astype(np.float32))
+    elif precision == "int8":
+        assert (np.abs(a - b) <= np.ptp(b, axis=0) / 255 * 0.51).all()
+    else:  # fewer vectors than centroids: each vector is one
+        np.testing.assert_allclose(a, b, rtol=3e-3, atol=3e-3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("file_format", TABLES)
+@pytest.mark.parametrize("precision", ["float32", "float16", "int8", "pq"])
+def test_tables(tmp_path: Path, world: World, export: Export, precision: str, file_format: str) -> None:
+    to = tmp_path / "out"
+    arguments = ["--precision", precision, "--format", file_format, "--to", to]
+    measured = file_format == "parquet"  # the loss is that of the codec
+    assert export(tmp_path / "run", *arguments, *([] if measured else ["--no-loss"])) == 0
+    for entity_type in ("user", "item"):
+        assert_close(read(to, entity_type), expected(world, entity_type), precision)
+    figures = json.loads((to / "_export.json").read_text())
+    assert figures["types"]["user"]["float32_bytes"] == 16 * 6 * 4
+    assert not [path for path in tmp_path.rglob("*") if "tmp-" in path.name or path.name == "_work"]
+    assert storage.read_marker(str(to)) is not None
+    if precision == "float32":
+        assert "loss" not in figures
+    if precision == "float32" or not measured:
+        return
+    loss = figures["loss"]
+    assert loss["num_edges"] == len(world.edges["test"])
+    assert loss["mrr_loss"] == loss["exact"]["mrr"] - loss["decoded"]["mrr"]
+    assert abs(loss["mrr_loss"]) < 0.05
+
+
+@pytest.mark.slow
+def test_the_report_names_exports(tmp_path: Path, world: World, export: Export) -> None:
+    (tmp_path / "run/report.html").touch()
+    for wish in (["--precision", "int8"], ["--precision", "int8", "--no-loss", "--format", "npy"]):
+        assert export(tmp_path / "run", *wish, "--to", tmp_path / wish[-1]) == 0
+    assert not (tmp_path / "run/report.html").read_text()  # which `graphmill report` renews
+    page = Path(report.write(Run(str(tmp_path / "run")))).read_text()
+    loss = json.loads((tmp_path / "int8/_export.json").read_text())["loss"]
+    assert all(str(tmp_path / each) in page for each in ("int8", "npy"))
+    assert f"{loss['mrr_loss']:.4f}" in page
+    assert "--no-loss" in page
+    assert export(tmp_path / "run", "--precision", "int8", "--to", tmp_path / "int8") == 0  # is there
+    assert len(list((tmp_path / "run/results").iterdir())) == 2
+
+
+def test_a_run_that_cannot_be_written(
+    tmp_path: Path, world: World, export: Export, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "run/results").write_text("in the way")
+    assert export(tmp_path / "run", "--to", tmp_path / "out") == 0
+    assert "report.html of the run will not name it" in caplog.text
+
+
+HOSTILE = (
+    '{"types": 3, "loss": {"decoded": 1, "mrr_loss": "x"}, "method": "approximate", "columns": {"a": 1}}'
+)
+
+
+@pytest.mark.parametrize("text", ["no JSON", "[]", HOSTILE])
+def test_hostile_notes_do_not_spoil_a_report(tmp_path: Path, world: World, export: Export, text: str) -> None:
+    (tmp_path / "run/results").mkdir()
+    for kind in ("export", "predict", "features"):
+        (tmp_path / f"run/results/{kind}-0.json").write_text(text)
+    assert export(tmp_path / "run", "--to", tmp_path / "<b>out") == 0
+    page = Path(report.write(Run(str(tmp_path / "run")))).read_text()
+    assert "<b>out" not in page
+    assert "Exports" in page
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("precision", ["float16", "int8", "pq"])
+def test_the_loss_is_that_of_the_files(
+    tmp_path: Path, world: World, near_client: Client, precision: Any
+) -> None:
+    """The vectors that a reader gets, in a checkpoint of their own: `evaluate` says the same of them."""
+    from graphmill.ask.evaluate.evaluate import evaluate
+    from graphmill.formats import pbg_checkpoint
+    from tests.remap.graph import ITERATION
+
+    wish = Wish(precision, "npy", ("item",), num_bytes=3 if precision == "pq" else None)
+    loss = job.run(world.config, wish, str(tmp_path / "out"), near_client)["loss"]
+    exact = evaluate(world.config)["metrics"]
+    assert {key: exact[key] for key in loss["exact"]} == loss["exact"]
+    assert {each.name for each in (tmp_path / "out").iterdir() if each.is_dir()} == {"item"}
+    assert not (tmp_path / "run/calibration.json").exists()
+    path, first = world.config.checkpoint_path, 0
+    rows = np.stack(list(read(tmp_path / "out", "item").values()))
+    rows -= world.model.parameters["global_embs.emb_item"].numpy()
+    for partition, count in enumerate(world.counts["item"]):
+        own = rows[first : first + count]
+        pbg_checkpoint.write_embeddings(path, "item", partition, 1, own, None, {}, ITERATION)
+        first += count
+    for checksums in Path(path).glob("checksums*"):
+        checksums.unlink()
+    decoded = evaluate(world.config)["metrics"]
+    assert {key: decoded[key] for key in loss["decoded"]} == loss["decoded"]
+
+
+@pytest.mark.slow
+def test_a_preserved_version(tmp_path: Path, world: World, near_client: Client) -> None:
+    """Vectors of another version than the last, and its loss."""
+    from graphmill import config as configuration
+    from graphmill.ask.evaluate.evaluate import evaluate
+    from graphmill.formats import pbg_checkpoint
+    from tests.remap.graph import ITERATION
+
+    first = evaluate(world.config)["metrics"]["mrr"]
+    path = world.config.checkpoint_path
+    parameters, _, _ = pbg_checkpoint.read_model(path, 1)
+    pbg_checkpoint.commit(path, 1, preserve_epoch=7)
+    for name, counts in world.counts.items():
+        for partition, count in enumerate(counts):
+            rows = np.ones((count, 6), np.float32)
+            pbg_checkpoint.write_embeddings(path, name, partition, 2, rows, None, {}, ITERATION)
+    pbg_checkpoint.write_model(path, 2, parameters, None, world.config.pbg(), ITERATION)
+    pbg_checkpoint.commit(path, 2, preserve_epoch=None)
+    config = configuration.load(str(tmp_path / "run/run.json"), ["remap.checkpoint_version=1"])
+    figures = job.run(config, Wish("int8"), str(tmp_path / "out"), near_client)
+    assert_close(read(tmp_path / "out", "item"), expected(world, "item"), "int8")
+    assert figures["checkpoint_version"] == 1
+    assert figures["loss"]["exact"]["mrr"] == first
+
+
+@pytest.mark.slow
+def test_other_edges_to_rank_are_another_export(tmp_path: Path, world: World, near_client: Client) -> None:
+    from graphmill.formats.edge_buckets import bucket_uri
+    from graphmill.vocab import Bucket
+
+    before = job.run(world.config, Wish("int8"), str(tmp_path / "out"), near_client)["loss"]["num_edges"]
+    test = world.config.split_path("test")
+    other = bucket_uri(world.config.split_path("train"), Bucket(0, 0))
+    Path(bucket_uri(test, Bucket(0, 0))).write_bytes(Path(other).read_bytes())
+    assert (
+        job.run(world.config, Wish("int8"), str(tmp_path / "out"), near_client)["loss"]["num_edges"] != before
+    )
+
+
+@pytest.mark.slow
+def test_coarse_codes_lose_and_say_so(tmp_path: Path, near_client: Client) -> None:
+    world = write_world(tmp_path / "run", counts={"user": [900], "item": [1200]})
+    job.run(world.config, Wish("pq", num_bytes=3), str(tmp_path / "coarse"), near_client)
+    job.run(world.config, Wish("int8"), str(tmp_path / "int8"), near_client)
+    coarse, fine = (json.loads((tmp_path / each / "_export.json").read_text()) for each in ("coarse", "int8"))
+    assert coarse["loss"]["exact"] == fine["loss"]["exact"]
+    assert abs(fine["loss"]["mrr_loss"]) < 0.01
+    assert coarse["loss"]["decoded"] != coarse["loss"]["exact"]
+    assert coarse["types"]["user"]["vector_bytes"] == 900 * 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("comparator", ["dot", "cos", "l2"])
+@pytest.mark.parametrize("precision", ["float32", "float16", "int8", "pq"])
+def test_faiss(tmp_path: Path, export: Export, precision: str, comparator: str) -> None:
+    world = write_world(tmp_path / "run", comparator=comparator, num_partitions=3)
+    arguments = ["--precision", precision, "--format", "faiss", "--to", tmp_path / "out"]
+    arguments += [] if comparator == "cos" else ["--no-loss"]
+    assert export(tmp_path / "run", *arguments) == 0
+    if comparator == "cos" and precision == "int8":  # lengths do not count
+        loss = json.loads((tmp_path / "out/_export.json").read_text())["loss"]
+        assert abs(loss["mrr_loss"]) < 0.02
+    index = faiss.read_index(str(tmp_path / "out/item/vectors.faiss"))
+    ids = pq.read_table(tmp_path / "out/item/ids.parquet")["id"].to_pylist()
+    is_inner = comparator in ("dot", "cos")
+    assert index.metric_type == (faiss.METRIC_INNER_PRODUCT if is_inner else faiss.METRIC_L2)
+    wanted = expected(world, "item")
+    if comparator == "cos":
+        wanted = {key: row / np.linalg.norm(row) for key, row in wanted.items()}
+    found = dict(zip(ids, index.reconstruct_n(0, len(ids)), strict=True))
+    if comparator == "cos" and precision == "float32":
+        np.testing.assert_allclose(np.stack(list(found.values())), np.stack(list(wanted.values())), rtol=1e-6)
+        return
+    if precision == "float16" and comparator == "cos":
+        precision = "pq"  # with its tolerance: a half of a rounded quotient
+    assert_close(found, wanted, precision)
+    _, near = index.search(np.stack(list(wanted.values()))[3:4], 30)
+    assert near.shape == (1, 30)
+
+
+@pytest.mark.slow
+def test_faiss_decodes_as_the_codec_does(tmp_path: Path, near_client: Client) -> None:
+    """Pieces of unequal length (D = 6, 4 codes): the index pads them, and gives back what was measured."""
+    world = write_world(tmp_path / "run", counts={"user": [20], "item": [700]})
+    job.run(world.config, Wish("pq", "faiss", num_bytes=4), str(tmp_path / "out"), near_client)
+    index = faiss.read_index(str(tmp_path / "out/item/vectors.faiss"))
+    table = np.load(tmp_path / "out/item/_centroids.npy").astype(np.float32)
+    rows = index.reconstruct_n(0, 700)
+    piece = np.arange(6) * 4 // 6
+    for number in range(4):
+        own = rows[:, piece == number]
+        distances = np.abs(own[:, None] - table[None][:, :, piece == number]).max(-1)
+        assert distances.min(1).max() == 0  # each is a centroid
+    assert np.square(rows - world.vectors["item"]).mean() < 0.05
+
+
+def test_word2vec(tmp_path: Path, world: World, export: Export) -> None:
+    assert export(tmp_path / "run", "--format", "word2vec", "--to", tmp_path / "out") == 0
+    assert_close(read(tmp_path / "out", "user"), expected(world, "user"), "float32")
+    first = (tmp_path / "out/item/vectors.txt").read_text().split("\n")[1]
+    assert first.startswith("item-00000ß ")
+
+
+def test_projector(tmp_path: Path, world: World, export: Export) -> None:
+    arguments = ["--format", "tensorboard-projector", "--limit", 5, "--to", tmp_path / "out"]
+    assert export(tmp_path / "run", *arguments) == 0
+    config = json.loads((tmp_path / "out/projector_config.json").read_text())["embeddings"]
+    assert [each["tensorShape"] for each in config] == [[5, 6], [5, 6]]
+    degrees = dict.fromkeys(range(sum(world.counts["item"])), 0)
+    for _, rel, rhs in world.edges["train"]:
+        if rel == 0:
+            degrees[rhs] += 1
+    lines = (tmp_path / "out" / config[1]["metadataPath"]).read_text().splitlines()
+    most = sorted(degrees, key=lambda each: (-degrees[each], each))[:5]
+    assert lines == ["id\tedges", *(f"{world.name('item', each)}\t{degrees[each]}" for each in most)]
+    vectors = np.loadtxt(tmp_path / "out" / config[1]["tensorPath"], delimiter="\t", dtype=np.float32)
+    assert np.array_equal(vectors, world.vectors["item"][most])
+    assert 'tensor_path: "item/vectors.tsv"' in (tmp_path / "out/projector_config.pbtxt").read_text()
+
+
+@pytest.mark.parametrize(
+    ("operator", "comparator"),
+    [
+        ("none", "dot"),
+        ("complex_diagonal", "dot"),
+        ("linear", "dot"),
+        ("translation", "cos"),
+        ("translation", "l2"),
+        ("diagonal", "squared_l2"),
+    ],
+)
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_the_formulas_of_the_model_score(
+    tmp_path: Path, near_client: Client, operator: str, comparator: str, dynamic: bool
+) -> None:
+    """`_model.json` and `_relations.parquet` suffice to score an edge as the model does."""
+    world = write_world(tmp_path / "run", operator=operator, comparator=comparator, dynamic=dynamic)
+    job.run(world.config, Wish(), str(tmp_path / "out"), near_client)
+    model = json.loads((tmp_path / "out/_model.json").read_text())
+    vectors = {name: read(tmp_path / "out", name) for name in ("user", "item")}
+    relation = model["relations"][0]
+    own = pq.read_table(tmp_path / "out/_relations.parquet").to_pylist()
+    own = [each for each in own if each["relation"] == relation["name"]]
+    names: dict[str, Any] = {"sum": np.sum, "norm": np.linalg.norm}
+    lhs, rhs = list(vectors["user"].values())[3], list(vectors["item"].values())[4]
+
+    def operate(x: np.ndarray, side: str) -> Any:
+        values = {
+            each["parameter"].removesuffix("s"): np.reshape(each["values"], each["shape"])
+            for each in own
+            if each["side"] == side
+        }
+        formula = model["operators"][relation["operator"]].split(": ")[-1]
+        halves = {"re": x[: len(x) // 2], "im": x[len(x) // 2 :]}
+        if "re *" in formula:
+            first, second = formula.strip("[]").split(", ")
+            return np.concatenate([eval(each, {}, halves | values) for each in (first, second)])
+        return eval(formula, {}, {"x": x} | values)
+
+    def compare(a: np.ndarray, b: np.ndarray) -> Any:
+        return eval(model["score"]["compare(a, b)"], names, {"a": a, "b": b})
+
+    key = "rhs answers" if dynamic else "edge"
+    scope = {"compare": compare, "operator": operate, "lhs": lhs, "rhs": rhs}
+    from graphmill.vocab import Side
+
+    wanted = world.scores(0, Side.RHS)[3, 4]
+    assert eval(model["score"][key], scope) == pytest.approx(wanted, rel=1e-4, abs=1e-4)
+
+
+def hostile(tmp_path: Path, raw_id: str) -> World:
+    """A run one of whose ids is `raw_id`."""
+    import pyarrow as pa
+
+    from graphmill.formats import entity_index
+
+    world = write_world(tmp_path / "run")
+    with entity_index.new_part(world.config.entity_path, "user", 0) as writer:
+        writer.append(pa.array([raw_id, *(f"u{number}" for number in range(1, 16))]))
+    return world
+
+
+@pytest.mark.parametrize("raw_id", ["a b", "a\nb", "\u3000", "100%", "a\tb"])
+def test_ids_with_white_space(tmp_path: Path, export: Export, raw_id: str, capsys: Any) -> None:
+    hostile(tmp_path, raw_id)
+    arguments = [tmp_path / "run", "--format", "word2vec", "--to", tmp_path / "out"]
+    is_plain = raw_id == "100%"
+    assert export(*arguments) == (0 if is_plain else 2)
+    if not is_plain:
+        assert f"'user' has the id {raw_id!r}; readers cut lines at spaces" in capsys.readouterr().err
+        assert not [each for each in tmp_path.iterdir() if each.name != "run"]
+    assert export(*arguments, "--escape-ids") == 0
+    assert next(iter(read(tmp_path / "out", "user"))) == raw_id
+    assert export(tmp_path / "run", "--to", tmp_path / "tables") == 0
+    assert next(iter(read(tmp_path / "tables", "user"))) == raw_id
+
+
+def test_cos_with_lengths_that_matter(tmp_path: Path, export: Export, capsys: Any) -> None:
+    write_world(tmp_path / "run", comparator="cos", operator="translation")
+    assert export(tmp_path / "run", "--format", "faiss", "--to", tmp_path / "out") == 2
+    assert "the operator translation needs their lengths" in capsys.readouterr().err
+
+
+def test_no_loss_where_there_is_nothing_to_rank(tmp_path: Path, export: Export) -> None:
+    write_world(tmp_path / "run", splits=["train"])
+    assert export(tmp_path / "run", "--precision", "int8", "--to", tmp_path / "out") == 0
+    loss = json.loads((tmp_path / "out/_export.json").read_text())["loss"]
+    assert "there is no folder" in loss["not_measured"]
+    assert export(tmp_path / "run", "--precision", "int8", "--no-loss", "--to", tmp_path / "out") == 0
+    loss = json.loads((tmp_path / "out/_export.json").read_text())["loss"]
+    assert loss == {"not_measured": "--no-loss"}
+
+
+@pytest.mark.slow
+def test_a_finished_export_is_not_made_again(tmp_path: Path, world: World, near_client: Client) -> None:
+    to, wish = tmp_path / "out", Wish("int8")
+    first = job.run(world.config, wish, str(to), near_client)
+    stamp = (to / "_export.json").stat().st_mtime_ns
+    assert job.run(world.config, wish, str(to), near_client) == first
+    assert (to / "_export.json").stat().st_mtime_ns == stamp
+    job.run(world.config, Wish("pq", "npy"), str(to), near_client)  # replaces the other
+    assert sorted(path.name for path in (to / "item").iterdir())[0] == "_centroids.npy"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("wish", [Wish("int8"), Wish("pq", "arrow"), Wish("float16", "word2vec")])
+def test_one_worker_and_two_write_the_same(tmp_path: Path, near_client: Client, wish: Wish) -> None:
+    world = write_world(tmp_path / "run", counts={"user": [1000, 1400], "item": [30]})
+    job.run(world.config, wish, str(tmp_path / "two"), near_client)
+    with Client(processes=False, n_workers=1, threads_per_worker=1, dashboard_address=":0") as alone:
+        job.run(world.config, wish, str(tmp_path / "one"), alone)
+    assert snapshot(tmp_path / "two") == snapshot(tmp_path / "one")
+
+
+@pytest.mark.slow
+def test_pieces_of_another_wish_are_not_gone_on_with(
+    tmp_path: Path, world: World, near_client: Client
+) -> None:
+    (tmp_path / ".out.tmp-0123456789ab/_work").mkdir(parents=True)
+    (tmp_path / ".out.tmp-0123456789ab/_work/user-0.json").write_text("{}")
+    for name in ("out", "fresh"):
+        job.run(world.config, Wish("int8"), str(tmp_path / name), near_client)
+    assert snapshot(tmp_path / "out") == snapshot(tmp_path / "fresh")
+    assert not list(tmp_path.glob(".out*"))
+
+
+@pytest.mark.hdfs
+def test_goes_on_where_it_was_stopped(
+    near_client: Client, monkeypatch: pytest.MonkeyPatch, hdfs_uri: str
+) -> None:
+    """Ctrl-C after the pieces: the next run has the same files, with the times of the first."""
+    world, wish = write_world(f"{hdfs_uri}/run", num_partitions=3), Wish("pq", is_measured=False)
+
+    def stop(*_: object) -> int:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(job, "write_relation_parameters", stop)
+        with pytest.raises(KeyboardInterrupt):
+            job.run(world.config, wish, f"{hdfs_uri}/out", near_client)
+    (work,) = [uri for uri in storage.list_hidden(hdfs_uri) if storage.name(uri).startswith(".out.tmp-")]
+    before = _times(work)
+    assert len([each for each in before if "part-" in each]) == 6
+    job.run(world.config, wish, f"{hdfs_uri}/out", near_client)
+    after = _times(f"{hdfs_uri}/out")
+    assert {each: time for each, time in before.items() if "_work" not in each}.items() <= after.items()
+    assert storage.list_hidden(hdfs_uri) == []
+
+
+def _times(folder: str) -> dict[str, int]:
+    return {
+        each.uri.removeprefix(folder): each.mtime_ns
+        for each in storage.list_dir(folder, recursive=True)
+        if not each.is_dir
+    }

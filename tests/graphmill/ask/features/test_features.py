@@ -1,0 +1,371 @@
+"""`graphmill features`: against a join by pandas, in all forms of tables, with wrong questions."""
+
+import json
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.csv as pacsv
+import pyarrow.orc as paorc
+import pyarrow.parquet as pq
+import pytest
+from distributed import Client
+
+from etl import whole_rows
+from graphmill.ask.features import job
+from graphmill.ask.features.request import Request
+from graphmill.errors import ClusterError
+from graphmill.formats import remapped
+from tests.graphmill.ask.fold_in.test_fold_in import write_edges
+from tests.graphmill.ask.predict.world import DIMENSION, World, write_world
+from tests.remap.graph import snapshot
+from tests.waiting import wait_until
+
+Features = Callable[..., int]
+
+
+@pytest.fixture
+def features(graphmill_command: Features) -> Features:
+    """`graphmill features ARGS` on the tests' cluster; its exit code."""
+    return partial(graphmill_command, "features")
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return write_world(tmp_path / "run", num_partitions=3)
+
+
+def orders(world: World, rng: np.random.Generator, num: int = 200) -> pa.Table:
+    """Rows with known ids, many of them twice, unknown ids, empty ones and nulls."""
+    ids: list[str | None] = [world.name("user", number) for number in range(16)]
+    ids += ["nobody", "", None, world.name("item", 3)]
+    return pa.table(
+        {
+            "order": pa.array(np.arange(num), pa.int32()),
+            "customer": pa.array([ids[place] for place in rng.integers(0, len(ids), num)], pa.string()),
+            "day": pa.array(rng.integers(0, 9, num).astype(np.int32), pa.date32()),
+            "items": pa.array([[float(each)] * (each % 3) for each in range(num)]),
+            "note": pa.array([None if each % 4 else f"n{each}" for each in range(num)]).dictionary_encode(),
+        }
+    )
+
+
+def vectors_of(world: World, kind: str) -> dict[str, np.ndarray]:
+    return {world.name(kind, number): each for number, each in enumerate(world.vectors[kind])}
+
+
+def expected(world: World, ids: Sequence[str | None], kind: str = "user") -> list[Any]:
+    """The vectors by a left join of pandas."""
+    known = pd.DataFrame({"id": list(found := vectors_of(world, kind)), "vector": list(found.values())})
+    merged = pd.DataFrame({"id": pd.Series(ids, dtype=object)}).merge(known, how="left", on="id")
+    return [each.tolist() if isinstance(each, np.ndarray) else None for each in merged["vector"]]
+
+
+def read(folder: Path | str) -> pa.Table:
+    files = sorted(Path(folder).glob("part-*.parquet"))
+    return pa.concat_tables([pq.read_table(each) for each in files])
+
+
+def figures(folder: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((folder / "_features.json").read_text())
+    return found
+
+
+def test_like_a_left_join(
+    tmp_path: Path,
+    world: World,
+    features: Features,
+    rng: np.random.Generator,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    table = orders(world, rng)
+    pq.write_table(table, tmp_path / "orders.parquet", row_group_size=70)
+    ask = [tmp_path / "run", tmp_path / "orders.parquet", "--column", "customer", "--type", "user"]
+    assert features(*ask, "--to", tmp_path / "out") == 0
+    found = read(tmp_path / "out")
+    assert found.select(table.column_names).to_pylist() == table.to_pylist()
+    assert found.schema.types[:5] == table.schema.types
+    assert found.column_names[5:] == ["vector", "has_vector"]
+    assert found.schema.field("vector").type == pa.list_(pa.float32())
+    wanted = expected(world, table["customer"].to_pylist())
+    assert found["vector"].to_pylist() == wanted
+    assert found["has_vector"].to_pylist() == [each is not None for each in wanted]
+    counts = figures(tmp_path / "out")["columns"]["customer"]
+    ids = table["customer"].to_pylist()
+    assert counts["num_found"] == sum(each is not None for each in wanted)
+    assert counts["num_without_id"] == sum(each in (None, "") for each in ids)
+    assert counts["num_missing"] == ids.count("nobody") + ids.count(world.name("item", 3))
+    assert set(counts["missing"]) == {"nobody", world.name("item", 3)}
+    assert "no user of the run, and no vector" in caplog.text
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {
+        *(f"part-{number:05d}.parquet" for number in range(figures(tmp_path / "out")["num_files"])),
+        "_features.json",
+        "_SUCCESS",
+        "_checksums.xxh128",
+    }
+    before = snapshot(tmp_path / "out")
+    assert features(*ask, "--to", tmp_path / "out") == 0  # replaces the first, with the same bytes
+    after = snapshot(tmp_path / "out")
+    assert {name: each for name, each in before.items() if "_features" not in name} == {
+        name: each for name, each in after.items() if "_features" not in name
+    }
+
+
+def write(kind: str, table: pa.Table, folder: Path) -> Path:
+    folder.mkdir()
+    table = table.select(["order", "customer"])
+    for number, part in enumerate((table[:90], table[90:])):
+        path = folder / f"t{number}.{kind}"
+        match kind:
+            case "parquet":
+                pq.write_table(part, path)
+            case "orc":
+                paorc.write_table(part, str(path))
+            case "csv":
+                pacsv.write_csv(part, path)
+            case _:
+                rows = [
+                    {key: each for key, each in row.items() if each is not None} for row in part.to_pylist()
+                ]
+                path.write_text("\n".join(map(json.dumps, rows)) + "\n")
+    return folder
+
+
+@pytest.mark.parametrize("kind", ["parquet", "orc", "csv", "json"])
+def test_forms_of_tables(
+    tmp_path: Path, world: World, features: Features, rng: np.random.Generator, kind: str
+) -> None:
+    table = orders(world, rng)
+    given = write(kind, table, tmp_path / "orders")
+    ask = [tmp_path / "run", given, "--column", "customer", "--type", "user", "--to", tmp_path / "out"]
+    assert features(*ask) == 0
+    found = read(tmp_path / "out")
+    assert [int(each) for each in found["order"].to_pylist()] == table["order"].to_pylist()
+    assert found["vector"].to_pylist() == expected(world, table["customer"].to_pylist())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("components", [None, 3])
+def test_rows_do_not_depend_on_the_memory(
+    tmp_path: Path, world: World, near_client: Client, rng: np.random.Generator, components: int | None
+) -> None:
+    path = tmp_path / "orders.parquet"
+    pq.write_table(orders(world, rng, 150), path, row_group_size=30)
+    table = table_to_read(world, path)
+    for name, memory_bytes in (("large", 1 << 28), ("small", 1)):
+        request = Request({"customer": "user"}, components, memory_bytes=memory_bytes)
+        job.run(world.config, request, table, str(tmp_path / name), near_client)
+    assert read(tmp_path / "large").equals(read(tmp_path / "small"))
+    assert pq.ParquetFile(tmp_path / "small/part-00000.parquet").num_row_groups >= 30
+
+
+def table_to_read(world: World, path: Path, read_rows: Any = whole_rows.read_rows) -> job.TableToRead:
+    found = whole_rows.whole_table(world.config, [str(path)], {})
+    return job.TableToRead([str(path)], found.schema, found.pieces, read_rows, found.made_from)
+
+
+def test_integers_are_ids(tmp_path: Path, features: Features) -> None:
+    world = write_world(tmp_path / "run", num_partitions=1)
+    world_ids = pa.array([5, None, 2], pa.int64())
+    pq.write_table(pa.table({"c": world_ids}), tmp_path / "t.parquet")
+    ask = [tmp_path / "run", tmp_path / "t.parquet", "--column", "c", "--type", "user"]
+    assert features(*ask, "--to", tmp_path / "out") == 2  # no id of the run is a number
+    (tmp_path / "edges.csv").write_text(f"lhs,relation,rhs\n5,likes,{world.name('item', 1)}\n")
+    assert features(*ask, "--to", tmp_path / "out", "--fold-in", tmp_path / "edges.csv") == 0
+    found = read(tmp_path / "out")
+    assert found["c"].to_pylist() == [5, None, 2]
+    assert found["has_vector"].to_pylist() == [True, False, False]
+
+
+def test_principal_components(
+    tmp_path: Path, world: World, features: Features, rng: np.random.Generator
+) -> None:
+    table = orders(world, rng)
+    pq.write_table(table, tmp_path / "orders.parquet")
+    ask = [tmp_path / "run", tmp_path / "orders.parquet", "--column", "customer", "--type", "user"]
+    assert features(*ask, "--components", 4, "--as-columns", "--to", tmp_path / "out") == 0
+    assert features(*ask, "--components", 4, "--to", tmp_path / "lists") == 0
+    vectors = world.vectors["user"].astype(np.float64)
+    centred = vectors - vectors.mean(0)
+    _, spread, axes = np.linalg.svd(centred, full_matrices=False)
+    axes *= np.sign(axes[np.arange(len(axes)), np.abs(axes).argmax(1)])[:, None]
+    projected = dict(zip(vectors_of(world, "user"), centred @ axes[:4].T, strict=True))
+    found = read(tmp_path / "out")
+    assert found.column_names[5:] == [*(f"component_{number}" for number in range(4)), "has_vector"]
+    rows = np.array([found[f"component_{number}"].to_numpy() for number in range(4)]).T
+    for name, row, as_list in zip(
+        table["customer"].to_pylist(), rows, read(tmp_path / "lists")["components"].to_pylist(), strict=True
+    ):
+        if name in projected:
+            np.testing.assert_allclose(row, projected[name], atol=1e-5)
+            assert as_list == row.tolist()
+        else:
+            assert np.isnan(row).all()
+            assert as_list is None
+    shares = figures(tmp_path / "out")["explained_variance"]["user"]
+    np.testing.assert_allclose(shares, (spread**2 / (spread**2).sum())[:4], atol=1e-5)
+
+
+def test_similarity(tmp_path: Path, world: World, features: Features, rng: np.random.Generator) -> None:
+    table = orders(world, rng)
+    pq.write_table(table, tmp_path / "orders.parquet")
+    names = [world.name("user", number) for number in (2, 11)]
+    (tmp_path / "ids.txt").write_text("\n".join([*names, names[0]]) + "\n")
+    ask = [tmp_path / "run", tmp_path / "orders.parquet", "--column", "customer", "--type", "user"]
+    assert features(*ask, "--similar-to", tmp_path / "ids.txt", "--to", tmp_path / "out") == 0
+    found = read(tmp_path / "out")
+    assert found.column_names[5:] == [*(f"similarity_{name}" for name in names), "has_vector"]
+    vectors = vectors_of(world, "user")
+    for name in names:
+        for raw_id, similarity in zip(
+            found["customer"].to_pylist(), found[f"similarity_{name}"].to_pylist(), strict=True
+        ):
+            if raw_id in vectors:
+                a, b = vectors[raw_id].astype(float), vectors[name].astype(float)
+                assert similarity == pytest.approx(a @ b / np.linalg.norm(a) / np.linalg.norm(b), abs=1e-6)
+            else:
+                assert similarity is None
+
+
+def test_several_columns(tmp_path: Path, world: World, features: Features) -> None:
+    users, items = (
+        [world.name(kind, number) for number in numbers]
+        for kind, numbers in (("user", (1, 15)), ("item", (29, 0)))
+    )
+    pq.write_table(pa.table({"user": users, "item": items}), tmp_path / "t.parquet")
+    ask = [tmp_path / "run", tmp_path / "t.parquet", "--column", "user", "--type", "user"]
+    ask += ["--column", "item", "--type", "item", "--as-columns", "--prefix", "g_", "--to", tmp_path / "out"]
+    assert features(*ask) == 0
+    found = read(tmp_path / "out")
+    stems = [f"g_{each}_" for each in ("user", "item")]
+    numbers = [f"vector_{number}" for number in range(DIMENSION)]
+    assert found.column_names == [
+        *("user", "item"),
+        *(f"{stem}{name}" for stem in stems for name in [*numbers, "has_vector"]),
+    ]
+    for kind, ids in (("user", users), ("item", items)):
+        rows = np.array([found[f"g_{kind}_{name}"].to_numpy() for name in numbers]).T
+        assert rows.tolist() == expected(world, ids, kind)
+
+
+@pytest.mark.slow
+def test_ids_are_folded_in(
+    tmp_path: Path, world: World, features: Features, graphmill_command: Features
+) -> None:
+    known = world.name("user", 3)
+    pq.write_table(pa.table({"c": ["new", known, "nobody", "new"]}), tmp_path / "t.parquet")
+    edges = write_edges(
+        tmp_path / "edges.parquet", [("new", "likes", world.name("item", n)) for n in (1, 4, 9)]
+    )
+    ask = [tmp_path / "run", tmp_path / "t.parquet", "--column", "c", "--type", "user"]
+    assert features(*ask, "--fold-in", edges, "--to", tmp_path / "out") == 0
+    assert graphmill_command("fold-in", tmp_path / "run", "--edges", edges, "--to", tmp_path / "new") == 0
+    folded = remapped.read_part(str(tmp_path / "new"), "user", 0)
+    found = read(tmp_path / "out")
+    wanted = folded["embedding"][0].as_py()
+    assert found["vector"].to_pylist() == [wanted, expected(world, [known])[0], None, wanted]
+    assert found["has_vector"].to_pylist() == [True, True, False, True]
+    confidence = pq.read_table(tmp_path / "new/user/part-00000.parquet")["confidence"][0].as_py()
+    assert found["confidence"].to_pylist() == [confidence, None, None, confidence]
+    counts = figures(tmp_path / "out")["columns"]["c"]
+    assert (counts["num_found"], counts["num_folded_in"], counts["num_missing"]) == (1, 2, 1)
+    assert features(*ask, "--fold-in", tmp_path / "new", "--to", tmp_path / "again") == 0
+    assert read(tmp_path / "again").equals(found)
+    old = write_edges(tmp_path / "old.parquet", [(known, "likes", world.name("item", 1))])
+    assert features(*ask, "--fold-in", old, "--to", tmp_path / "none") == 0  # nothing is new
+    assert read(tmp_path / "none")["has_vector"].to_pylist() == [False, True, False, False]
+
+
+@pytest.mark.parametrize("kind", ["parquet", "csv"])
+def test_an_empty_table(tmp_path: Path, world: World, features: Features, kind: str) -> None:
+    path = tmp_path / f"t.{kind}"
+    if kind == "csv":
+        path.write_text("a,c\n")
+    else:
+        pq.write_table(pa.table({"a": pa.array([], pa.string()), "c": pa.array([], pa.string())}), path)
+    assert features(tmp_path / "run", path, "--column", "c", "--type", "user", "--to", tmp_path / "out") == 0
+    found = read(tmp_path / "out")
+    assert found.column_names == ["a", "c", "vector", "has_vector"]
+    assert found.schema.types[:2] == [pa.string(), pa.string()]
+    assert len(found) == 0
+
+
+def test_columns_that_folders_name(tmp_path: Path, world: World, features: Features) -> None:
+    for day in ("01", "02"):
+        (tmp_path / f"t/day={day}").mkdir(parents=True)
+        pq.write_table(pa.table({"c": [world.name("user", int(day))]}), tmp_path / f"t/day={day}/x.parquet")
+    ask = [tmp_path / "run", tmp_path / "t", "--column", "c", "--type", "user", "--to", tmp_path / "out"]
+    assert features(*ask) == 0
+    assert read(tmp_path / "out")["day"].to_pylist() == ["01", "02"]
+
+
+@pytest.mark.parametrize("header", ["", "name\n"])
+def test_similarity_to_ids_in_csv(tmp_path: Path, world: World, features: Features, header: str) -> None:
+    names = [world.name("user", number) for number in (2, 3)]
+    pq.write_table(pa.table({"c": names}), tmp_path / "t.parquet")
+    (tmp_path / "ids.csv").write_text(header + "\n".join(names))
+    ask = [tmp_path / "run", tmp_path / "t.parquet", "--column", "c", "--type", "user"]
+    assert features(*ask, "--similar-to", tmp_path / "ids.csv", "--to", tmp_path / "out") == 0
+    found = pq.read_table(tmp_path / "out").column_names
+    assert found == ["c", *(f"similarity_{name}" for name in names), "has_vector"]
+
+
+@pytest.mark.slow
+def test_wrong_files(
+    tmp_path: Path, world: World, features: Features, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "t").mkdir()
+    pq.write_table(pa.table({"c": [world.name("user", 1)]}), tmp_path / "t/a.parquet")
+    ask = [tmp_path / "run", tmp_path / "t", "--column", "c", "--type", "user", "--to", tmp_path / "out"]
+    (tmp_path / "ids").write_text("nobody\n")
+    assert features(*ask, "--similar-to", tmp_path / "ids") == 2
+    assert "expected ids of 'user', found 1 others: 'nobody'" in capsys.readouterr().err
+    for name, text in (("empty", ""), ("header.csv", "name\n")):
+        (tmp_path / name).write_text(text)
+        assert features(*ask, "--similar-to", tmp_path / name) == 2
+        assert "expected 1 to 1000 ids, found none" in capsys.readouterr().err
+    pq.write_table(pa.table({"c": ["x"], "more": [1]}), tmp_path / "t/b.parquet")
+    assert features(*ask) == 2
+    assert "b.parquet: expected 1 columns as in the first file, found 2" in capsys.readouterr().err
+    pq.write_table(pa.table({"c": [b"\xff"]}), tmp_path / "t/b.parquet")
+    assert features(*ask) == 2
+    assert "column 'c' (c): expected string, as in the first file" in capsys.readouterr().err
+    known = world.name("user", 1)
+    (tmp_path / "é.csv").write_bytes(f"c\né\n{known}\n".encode("latin-1"))
+    latin = [ask[0], tmp_path / "é.csv", *ask[2:-1], tmp_path / "latin"]
+    assert features(*latin) == 2
+    assert features(*latin, "--encoding", "latin-1") == 0
+    assert read(tmp_path / "latin")["c"].to_pylist() == ["é", known]
+
+
+def test_it_goes_on_with_what_is_finished(
+    tmp_path: Path, world: World, near_client: Client, rng: np.random.Generator
+) -> None:
+    given = write("parquet", orders(world, rng), tmp_path / "orders")
+    table = table_to_read(world, given)
+    assert len(table.pieces) > 1
+    request = Request({"customer": "user"})
+    out = str(tmp_path / "out")
+    broken = table_to_read(world, given, _broken)
+    with pytest.raises(ClusterError, match="gone"):
+        job.run(world.config, request, broken, out, near_client)
+    (left,) = tmp_path.glob(".out.tmp-*")
+    first = left / "part-00000.parquet"
+    finished = first.stat().st_mtime_ns, first.stat().st_ino
+    job.run(world.config, request, table, out, near_client)
+    assert ((stat := (tmp_path / "out" / first.name).stat()).st_mtime_ns, stat.st_ino) == finished
+    assert read(out)["order"].to_pylist() == list(range(200))
+    assert not list(tmp_path.glob(".out.tmp-*"))
+
+
+def _broken(schema: pa.Schema, columns: Sequence[str], group: Any) -> Any:
+    """Read the first file of the table alone; fail when its rows are written."""
+    if not group[0].uri.endswith("t0.parquet"):
+        folder = Path(group[0].uri).parents[1]
+        wait_until(lambda: bool(list(folder.glob(".out.tmp-*/_counts/00000.json"))))
+        raise ClusterError("gone")
+    yield from whole_rows.read_rows(schema, columns, group)

@@ -1,0 +1,292 @@
+"""`graphmill fold-in` on a finished run: what it writes, wrong input, what is left behind."""
+
+import json
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import graphmill
+from graphmill import storage
+from graphmill.ask.fold_in import job, solving
+from graphmill.ask.neighbors import lookup
+from graphmill.errors import BadInputError
+from graphmill.formats import remapped
+from tests.graphmill.ask.predict import world as remap_world
+from tests.graphmill.ask.predict.world import World, write_world
+from tests.remap.graph import snapshot
+
+FoldIn = Callable[..., int]
+NUM_NEW = 40
+
+
+@pytest.fixture
+def fold_in(graphmill_command: FoldIn) -> FoldIn:
+    """`graphmill fold-in ARGS` on the tests' cluster; its exit code."""
+    return partial(graphmill_command, "fold-in")
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
+    monkeypatch.setattr(remap_world, "DIMENSION", 16)
+    return write_world(tmp_path / "run", num_partitions=3)
+
+
+def new_edges(world: World, rng: np.random.Generator) -> list[tuple[str, str, str]]:
+    """Edges of new users and items, in any order; some between known ids, some between new ones."""
+    rows = [(world.name("user", 3), "likes", world.name("item", 4)), ("new-0", "follows", "new-1")]
+    for number in range(NUM_NEW):
+        for _ in range(int(rng.integers(1, 6))):
+            user, item = (world.name(name, int(rng.integers(16))) for name in ("user", "item"))
+            rows.append(
+                [
+                    (f"new-{number}", "likes", item),
+                    (f"new-{number}", "follows", user),
+                    (user, "follows", f"new-{number}"),
+                    (user, "likes", f"thing-{number}"),
+                ][int(rng.integers(4))]
+            )
+    rows.append(("stranger", "likes", "thing-of-nobody"))
+    return [rows[place] for place in rng.permutation(len(rows))]
+
+
+def write_edges(path: Path, rows: list[tuple[str, str, str]], **more: Any) -> Path:
+    columns = dict(zip(("lhs", "relation", "rhs"), map(list, zip(*rows, strict=True)), strict=True))
+    pq.write_table(pa.table({**columns, **more}), path)
+    return path
+
+
+def read_all(folder: Path) -> dict[tuple[str, str], dict[str, Any]]:
+    """Rows by type and id."""
+    tables = [pq.read_table(path) for path in sorted(folder.glob("*/part-*.parquet"))]
+    return {(row["type"], row["id"]): row for table in tables for row in table.to_pylist()}
+
+
+def test_new_ids_get_vectors(
+    tmp_path: Path,
+    world: World,
+    fold_in: FoldIn,
+    rng: np.random.Generator,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    rows = new_edges(world, rng)
+    edges = write_edges(tmp_path / "new.parquet", rows)
+    before = snapshot(tmp_path / "run")
+    assert fold_in(tmp_path / "run", "--edges", edges, "--to", tmp_path / "out") == 0
+    assert snapshot(tmp_path / "run") == before
+    known = {
+        world.name(name, number) for name, count in (("user", 16), ("item", 30)) for number in range(count)
+    }
+    ends = {("user", lhs) for lhs, _, _ in rows} | {
+        ("item" if relation == "likes" else "user", rhs) for _, relation, rhs in rows
+    }
+    found = read_all(tmp_path / "out")
+    assert set(found) == {each for each in ends if each[1] not in known}
+    for (name, raw_id), row in found.items():
+        own = [each for each in rows if raw_id in each and known & set(each)]
+        assert row["num_edges"] == len(own), (name, raw_id)
+        assert (row["confidence"] > 0) <= (len(own) > 0)
+        assert 0 <= row["confidence"] < 1
+        assert np.isfinite(row["embedding"]).all()
+    assert found["user", "stranger"]["num_edges"] == 0
+    figures = json.loads((tmp_path / "out/_fold_in.json").read_text())
+    assert figures["num_ids"] == len(found)
+    assert (figures["num_between_known"], figures["num_between_new"]) == (1, 2)
+    assert figures["num_edges"] == figures["num_usable"] == len(rows) - 3
+    assert storage.read_marker(str(tmp_path / "out")) is not None
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {
+        "user",
+        "item",
+        "_fold_in.json",
+        "_SUCCESS",
+        "_checksums.xxh128",
+    }
+    assert "edges between new ids, ignored" in capsys.readouterr().out
+    assert [
+        each.id
+        for each in graphmill.open(str(tmp_path / "run"), embedding_path=str(tmp_path / "out")).neighbors(
+            "user", "new-3", 2
+        )
+    ]
+    assert lookup.neighbors(str(tmp_path / "out"), "new-3", 5, None)[0] == "user"
+    ids, vectors = next(remapped.iter_part(str(tmp_path / "out"), "user", 0))  # as embeddings are read
+    assert vectors.shape == (len(ids), 16)
+    assert ids.to_pylist() == sorted(ids.to_pylist())
+
+
+@pytest.mark.slow
+def test_the_same_bytes_from_any_files_and_groups(
+    tmp_path: Path, world: World, fold_in: FoldIn, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = new_edges(world, rng)
+    write_edges(tmp_path / "new.parquet", rows)
+    assert fold_in(tmp_path / "run", "--edges", tmp_path / "new.parquet", "--to", tmp_path / "one") == 0
+    (tmp_path / "parts").mkdir()
+    for number in range(5):
+        write_edges(tmp_path / f"parts/{number}.parquet", rows[::-1][number::5])
+    monkeypatch.setattr(job, "GROUP_ROWS", 20)
+    monkeypatch.setattr(solving, "OF_JOB", solving.OF_JOB._replace(ids=4))
+    monkeypatch.setattr(solving, "MOST_FLOATS", 5 * 16)  # known ends of a few ids are read together
+    assert fold_in(tmp_path / "run", "--edges", tmp_path / "parts", "--to", tmp_path / "many") == 0
+    assert len(list((tmp_path / "many/user").iterdir())) > 3
+    assert read_all(tmp_path / "many") == read_all(tmp_path / "one")
+
+
+@pytest.mark.slow
+def test_new_edges_may_be_a_delta_table(
+    tmp_path: Path, world: World, fold_in: FoldIn, rng: np.random.Generator
+) -> None:
+    """Its newest snapshot: rows that were overwritten do not count."""
+    deltalake = pytest.importorskip("deltalake")
+    rows = new_edges(world, rng)
+    path = write_edges(tmp_path / "new.parquet", rows)
+    table = pq.read_table(path)
+    deltalake.write_deltalake(str(tmp_path / "delta"), table.slice(3, 4))
+    deltalake.write_deltalake(str(tmp_path / "delta"), table, mode="overwrite")
+    for edges, to in ((path, "one"), (tmp_path / "delta", "two")):
+        assert fold_in(tmp_path / "run", "--edges", edges, "--to", tmp_path / to) == 0
+    assert read_all(tmp_path / "two") == read_all(tmp_path / "one")
+
+
+@pytest.mark.slow
+def test_a_call_gives_the_same(
+    tmp_path: Path, world: World, fold_in: FoldIn, rng: np.random.Generator
+) -> None:
+    rows = new_edges(world, rng)
+    assert (
+        fold_in(
+            tmp_path / "run", "--edges", write_edges(tmp_path / "a.parquet", rows), "--to", tmp_path / "out"
+        )
+        == 0
+    )
+    run = graphmill.open(str(tmp_path / "run"))
+    expected = read_all(tmp_path / "out")
+    for edges in (rows, pq.read_table(tmp_path / "a.parquet")):
+        found = run.fold_in(edges)
+        assert {(each.type, each.id) for each in found} == set(expected)
+        for each in found:
+            row = expected[each.type, each.id]
+            assert each.num_edges == row["num_edges"]
+            assert each.embedding == pytest.approx(row["embedding"], abs=1e-2)
+    assert [each.id for each in run.fold_in([("new-1", "likes", world.name("item", 2))])] == ["new-1"]
+    assert run.fold_in([]) == []
+    with pytest.raises(BadInputError, match="relation 'eats': the run was trained without it"):
+        run.fold_in([("a", "eats", "b")])
+    with pytest.raises(BadInputError, match="row 0: expected three texts"):
+        run.fold_in([("a", "likes", "")])
+    with pytest.raises(BadInputError, match=r"row 1: expected \(lhs, relation, rhs\)"):
+        run.fold_in([("a", "likes", "b"), ("a", "b")])  # type: ignore[list-item]
+    with pytest.raises(BadInputError, match="not 'rhs'"):
+        run.fold_in(pa.table({"lhs": ["a"], "relation": ["likes"]}))
+
+
+def test_ids_without_edges(tmp_path: Path, world: World, fold_in: FoldIn) -> None:
+    edges = write_edges(tmp_path / "new.parquet", [("new-0", "likes", world.name("item", 1))])
+    pq.write_table(pa.table({"id": ["new-0", "silent", world.name("user", 2)]}), tmp_path / "ids.parquet")
+    ask = ["--edges", edges, "--ids", f"user={tmp_path / 'ids.parquet'}", "--to", tmp_path / "out"]
+    assert fold_in(tmp_path / "run", *ask) == 0
+    found = read_all(tmp_path / "out")
+    assert {each: row["num_edges"] for each, row in found.items()} == {
+        ("user", "new-0"): 1,
+        ("user", "silent"): 0,
+    }
+    mean = world.vectors["user"].mean(0)
+    assert found["user", "silent"]["embedding"] == pytest.approx(mean, abs=1e-5)
+    assert found["user", "silent"]["confidence"] == 0
+    assert json.loads((tmp_path / "out/_fold_in.json").read_text())["num_known_ids"] == 1
+
+
+@pytest.mark.slow
+def test_tables_of_other_forms(tmp_path: Path, world: World, fold_in: FoldIn) -> None:
+    user, item = world.name("user", 1), world.name("item", 2)
+    rows = [("new-0", "likes", item), ("new-1", "follows", user)]
+    write_edges(tmp_path / "a.parquet", rows)
+    (tmp_path / "b.tsv").write_text("".join(f"{rhs}\t{relation}\t{lhs}\n" for lhs, relation, rhs in rows))
+    (tmp_path / "c.jsonl").write_text(
+        "".join(json.dumps({"from": lhs, "what": relation, "to": rhs}) + "\n" for lhs, relation, rhs in rows)
+    )
+    options: dict[str, list[Any]] = {
+        "a.parquet": [],
+        "b.tsv": ["--no-header", "--lhs", 2, "--relation-column", 1, "--rhs", 0],
+        "c.jsonl": ["--lhs", "from", "--relation-column", "what", "--rhs", "to"],
+    }
+    found = []
+    for name, more in options.items():
+        assert fold_in(tmp_path / "run", "--edges", tmp_path / name, *more, "--to", tmp_path / "out") == 0
+        found.append(read_all(tmp_path / "out"))
+    assert found[0] == found[1] == found[2]
+    ask = ["--edges", tmp_path / "a.parquet", "--relation", "likes", "--lhs", "lhs", "--rhs", "rhs"]
+    assert fold_in(tmp_path / "run", *ask, "--to", tmp_path / "out") == 0  # all rows are likes now
+    assert set(read_all(tmp_path / "out")) == {("user", "new-0"), ("user", "new-1"), ("item", user)}
+
+
+@pytest.mark.slow
+def test_weights_count(tmp_path: Path, world: World, fold_in: FoldIn) -> None:
+    rows = [("new-0", "likes", world.name("item", 1)), ("new-0", "likes", world.name("item", 9))]
+    found = []
+    for weights in ([1.0, 0.0], [1.0, 1.0]):
+        edges = write_edges(tmp_path / "a.parquet", rows, w=weights)
+        ask = ["--edges", edges, "--weight", "w", "--to", tmp_path / "out"]
+        assert fold_in(tmp_path / "run", *ask) == 0
+        found.append(read_all(tmp_path / "out")["user", "new-0"]["embedding"])
+    assert found[0] != found[1]
+
+
+@pytest.mark.slow
+def test_at_most_so_many_edges(tmp_path: Path, world: World, fold_in: FoldIn) -> None:
+    rows = [("hub", "likes", world.name("item", number)) for number in range(30)]
+    found = []
+    for order in (rows, rows[::-1]):
+        edges = write_edges(tmp_path / "a.parquet", order)
+        ask = ["--edges", edges, "--max-edges", 7, "--to", tmp_path / "out"]
+        assert fold_in(tmp_path / "run", *ask) == 0
+        found.append(read_all(tmp_path / "out"))
+    assert found[0] == found[1]
+    assert found[0]["user", "hub"]["num_edges"] == 7
+    assert json.loads((tmp_path / "out/_fold_in.json").read_text())["num_over_limit"] == 23
+
+
+def test_featurized_types_are_refused(
+    tmp_path: Path, world: World, fold_in: FoldIn, capsys: pytest.CaptureFixture[str]
+) -> None:
+    record = json.loads((tmp_path / "run/run.json").read_text())
+    record["config"]["entities"]["item"]["featurized"] = True
+    (tmp_path / "run/run.json").write_text(json.dumps(record))
+    edges = write_edges(tmp_path / "a.parquet", [("new", "likes", world.name("item", 1))])
+    assert fold_in(tmp_path / "run", "--edges", edges, "--to", tmp_path / "out") == 2
+    assert "relation 'likes' joins a featurized type" in capsys.readouterr().err
+    edges = write_edges(tmp_path / "a.parquet", [("new", "follows", world.name("user", 1))])
+    assert fold_in(tmp_path / "run", "--edges", edges, "--to", tmp_path / "out") == 0
+
+
+@pytest.mark.slow
+def test_a_command_that_ends_before_the_rename_leaves_the_earlier_result(
+    tmp_path: Path, world: World, fold_in: FoldIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    edges = write_edges(tmp_path / "a.parquet", [("new", "likes", world.name("item", 1))])
+    ask: list[Any] = [tmp_path / "run", "--edges", edges, "--to", tmp_path / "out"]
+    assert fold_in(*ask) == 0
+    before = snapshot(tmp_path / "out")
+
+    def killed(*_: object) -> None:  # between the last part and the rename
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(job, "complete", killed)
+        fold_in(*ask)
+    assert snapshot(tmp_path / "out") == before
+    assert fold_in(*ask) == 0
+    assert read_all(tmp_path / "out").keys() == {("user", "new")}
+
+
+def test_leftovers_of_a_killed_run_are_removed(tmp_path: Path, world: World, fold_in: FoldIn) -> None:
+    edges = write_edges(tmp_path / "a.parquet", [("new", "likes", world.name("item", 1))])
+    (tmp_path / ".out.tmp-0123456789ab/_work").mkdir(parents=True)
+    (tmp_path / ".out.tmp-0123456789ab/_work/edges-000000-000000.parquet").write_text("half")
+    assert fold_in(tmp_path / "run", "--edges", edges, "--to", tmp_path / "out") == 0
+    assert not (tmp_path / ".out.tmp-0123456789ab").exists()

@@ -1,0 +1,358 @@
+"""Solutions of new ids: their objective by an oracle, independence of each other, what they are good for."""
+
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from graphmill import config as configuration
+from graphmill.ask.fold_in.comparison import chunks
+from graphmill.ask.fold_in.edge_sample import spread
+from graphmill.ask.fold_in.frozen import FrozenModel, read_model
+from graphmill.ask.fold_in.new_edges import NO_MENTIONS, Mentions, NewEdges
+from graphmill.ask.fold_in.objective import Objective, Sizes
+from graphmill.ask.fold_in.options import Options, solvable_types
+from graphmill.ask.fold_in.others import other_queries
+from graphmill.ask.fold_in.solver import OF_CALL, Solver
+from graphmill.ask.table import read_tables
+from graphmill.model.plug_ins import MASKED
+from graphmill.vocab import Side
+from tests.graphmill.ask.predict import world as remap_world
+from tests.graphmill.ask.predict.world import World, tables_of, write_world
+from tests.train import oracle, plug_ins
+
+SMALL = Sizes(32, 64, 32)
+WIDE = 16  # products whose results have fewer than 12 columns are rounded by the place of a row
+OPERATORS = ("none", "diagonal", "translation", "linear", "affine", "complex_diagonal", "rotation")
+COMPARATORS = ("dot", "cos", "l2", "squared_l2")
+LOSSES = ("softmax", "logistic", "ranking")
+KINDS: dict[str, dict[str, Any]] = {
+    "static": {},
+    "dynamic": {"dynamic": True},
+    "reciprocal": {"reciprocal": True},
+}
+COMBINATIONS = [
+    ([*KINDS][(i + 2 * j) % 3], operator, comparator, LOSSES[(i + j) % 3], (i + j) % 3 == 1)
+    for i, operator in enumerate(OPERATORS)
+    for j, comparator in enumerate(COMPARATORS)
+]
+
+
+class Worlds(dict[str, tuple[World, FrozenModel]]):
+    """Worlds by kind; hypothesis prints its arguments."""
+
+    def __repr__(self) -> str:
+        return "worlds"
+
+
+def model_of(world: World, **options: Any) -> FrozenModel:
+    inputs, _ = tables_of(world.config)
+    tables = read_tables(world.config, inputs, solvable_types(world.config))
+    return read_model(world.config, inputs, tables, Options(**{"num_candidates": 7, **options}))
+
+
+def random_edges(world: World, rng: np.random.Generator, num_ids: int, most: int = 5) -> NewEdges:
+    """Edges of new users, of all relations and sides that users have."""
+    rows = []
+    num_relations = 3 if world.config.dynamic_relations else 2
+    for new in range(num_ids):
+        for _ in range(int(rng.integers(0, most + 1))):
+            relation = int(rng.integers(num_relations))
+            sides = [side for side in Side if world.types(relation)[side] == "user"]
+            side = sides[int(rng.integers(len(sides)))]
+            other = world.types(relation)[side.other]
+            known = int(rng.integers(len(world.vectors[other])))
+            rows.append((new, relation, int(side is Side.RHS), known, world.vectors[other][known]))
+    columns = [np.array([row[place] for row in rows], np.int64) for place in range(4)]
+    vectors = np.array([row[4] for row in rows], np.float32).reshape(
+        len(rows), world.vectors["user"].shape[1]
+    )
+    return NewEdges(*columns, vectors, rng.uniform(0.5, 2, len(rows)).astype(np.float32))
+
+
+class Oracle:
+    """The objective of one id in plain loops, in float64."""
+
+    def __init__(self, world: World, model: FrozenModel) -> None:
+        self.world, self.model, self.config = world, model, world.config
+
+    def score(self, relation: int, side: Side, query: Any, answer: Any) -> Any:
+        """Score an answer for `side` to a query."""
+        position = self.model.position(relation)
+        operator, two_sided = self.config.relations[position].operator, self.world.model.two_sided
+        transformed = side.other if two_sided else Side.RHS
+        keys = self.world.model.operator_keys(position, transformed)
+        values = [self.world.model.parameters[key].double() for key in keys]
+        values = [each[relation] for each in values] if self.config.dynamic_relations else values
+        if transformed is side:
+            answer = oracle.operate(operator, values, answer)
+        else:
+            query = oracle.operate(operator, values, query)
+        return oracle.compare(self.config.comparator, self.config.bias, query, answer)
+
+    def loss(self, pos: Any, negs: list[Any], num: float) -> Any:
+        """Loss of a score among others, which stand for `num` negatives."""
+        factor = num / len(negs)
+        stacked = torch.stack(negs)
+        if self.config.loss_fn == "softmax":
+            return torch.logaddexp(pos, torch.logsumexp(stacked + math.log(factor), 0)) - pos
+        if self.config.loss_fn == "ranking":
+            return factor * (stacked - pos + self.config.margin).clamp_min(0).sum()
+        return torch.nn.functional.softplus(-pos) + torch.nn.functional.softplus(stacked).mean()
+
+    def objective(self, edges: NewEdges, mean: Any, spread: Any, vector: Any) -> Any:
+        strength = self.model.options.prior_strength
+        total = strength / 2 * ((vector - mean) / spread).square().sum()
+        for row in range(len(edges.id_E)):
+            relation, side = int(edges.relation_E[row]), (Side.LHS, Side.RHS)[int(edges.is_rhs_E[row])]
+            known = torch.from_numpy(edges.known_ED[row]).double()
+            types, weight = self.world.types(relation), float(edges.weight_E[row])
+            sample = self.model.samples[types[side.other]]
+            negs = [
+                self.score(relation, side.other, vector, each.double())
+                for number, each in zip(sample.numbers.tolist(), sample.vectors_MD, strict=True)
+                if number != edges.known_E[row]
+            ]
+            # a masked entity of the sample stands for nothing, and is counted
+            negs += [torch.tensor(MASKED, dtype=torch.float64)] * (len(sample.numbers) - len(negs))
+            num = self.model.num_negatives(relation, side.other)
+            total += weight * self.loss(self.score(relation, side.other, vector, known), negs, num)
+            own = self.model.samples[types[side]].vectors_MD
+            negs = [self.score(relation, side, known, each.double()) for each in own]
+            num = self.model.num_negatives(relation, side)
+            pos = self.score(relation, side, known, vector)
+            if self.config.loss_fn == "logistic":  # its negatives do not move: they are left out
+                total += weight * torch.nn.functional.softplus(-pos) + weight * math.log(2)
+            else:
+                total += weight * self.loss(pos, negs, num)
+            examples = 2 if self.world.model.two_sided else 1
+            added = self.model.global_of("user")
+            row_D = vector if added is None else vector - added.double()
+            operator = self.config.relations[self.model.position(relation)].operator
+            total += self.config.regularization_coef * examples * oracle.n3(operator, row_D)
+        return total + (self.as_others(vector) if len(edges.id_E) else 0)
+
+    def as_others(self, vector: Any) -> Any:
+        """The loss of other queries, of which the id is a negative."""
+        total: Any = 0.0
+        for types, edges in self.model.edges.items():
+            for side, name in zip(Side, types, strict=True):
+                if name != "user":
+                    continue
+                sample = self.model.samples["user"]
+                for row, relation in enumerate(edges.relation_E.tolist()):
+                    query = torch.from_numpy(edges.vectors[side.other][row]).double()
+                    answer = torch.from_numpy(edges.vectors[side][row]).double()
+                    pos, own = (
+                        self.score(relation, side, query, answer),
+                        self.score(relation, side, query, vector),
+                    )
+                    num = self.model.num_negatives(relation, side)
+                    share = num / sample.num_entities
+                    if self.config.loss_fn == "softmax":
+                        all_scores = torch.stack(
+                            [self.score(relation, side, query, each.double()) for each in sample.more_ND]
+                        )
+                        scaled = torch.logsumexp(all_scores, 0) + math.log(num / len(all_scores))
+                        loss = torch.nn.functional.softplus(own - torch.logaddexp(pos, scaled))
+                    elif self.config.loss_fn == "ranking":
+                        loss = (own - pos + self.config.margin).clamp_min(0)
+                    else:
+                        loss, share = torch.nn.functional.softplus(own), 1 / sample.num_entities
+                    total += loss * share * edges.stands_for * float(edges.weight_E[row])
+        return total
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("kind", "operator", "comparator", "loss_fn", "bias"), COMBINATIONS)
+def test_objective_and_gradient(
+    tmp_path: Path,
+    kind: str,
+    operator: str,
+    comparator: str,
+    loss_fn: str,
+    bias: bool,
+    rng: np.random.Generator,
+) -> None:
+    """All operators with all comparators, each with one loss and one kind, which come in turns."""
+    world = write_world(
+        tmp_path,
+        operator=operator,
+        comparator=comparator,
+        loss_fn=loss_fn,
+        margin=0.3,
+        regularization_coef=0.05,
+        num_uniform_negs=20,
+        num_batch_negs=0,
+        bias=bias,
+        **KINDS[kind],
+    )
+    model = model_of(world, num_known_edges=12)
+    edges = random_edges(world, rng, 3)
+    objective = Objective(model, "user", edges, NO_MENTIONS, SMALL, other_queries(model, "user"))
+    point = objective.mean_BD + objective.spread_D * torch.from_numpy(
+        rng.normal(size=objective.mean_BD.shape).astype(np.float32)
+    )
+    loss_B, slope_BD = objective(point)
+    for number in range(3):
+        own = edges.take(np.flatnonzero(edges.id_E == number))
+        leaf = point[number].double().requires_grad_()
+        mean = objective.mean_BD[number].double()
+        expected = Oracle(world, model).objective(own, mean, objective.spread_D.double(), leaf)
+        assert float(loss_B[number]) == pytest.approx(float(expected.detach()), rel=1e-4, abs=1e-3)
+        (slope,) = torch.autograd.grad(expected, leaf)
+        scale = float(slope.abs().max()) + 1e-3
+        assert torch.allclose(slope_BD[number].double(), slope, atol=2e-4 * scale), (number, len(own.id_E))
+
+
+@pytest.fixture(scope="module")
+def worlds(tmp_path_factory: pytest.TempPathFactory) -> Worlds:
+    found = Worlds()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(remap_world, "DIMENSION", WIDE)
+        for kind, settings_of in KINDS.items():
+            operator = "linear" if kind == "static" else "complex_diagonal"
+            folder = tmp_path_factory.mktemp(kind)
+            world = write_world(folder, operator=operator, loss_fn="softmax", **settings_of)
+            found[kind] = world, model_of(world, num_candidates=16)
+    return found
+
+
+@pytest.mark.slow
+@given(kind=st.sampled_from(list(KINDS)), seed=st.integers(0, 2**32), num_ids=st.integers(1, 80))
+@settings(max_examples=30)
+def test_an_id_has_the_same_bytes_beside_any_others(
+    worlds: Worlds, kind: str, seed: int, num_ids: int
+) -> None:
+    world, model = worlds[kind]
+    rng = np.random.default_rng(seed)
+    edges = random_edges(world, rng, num_ids)
+    solver = Solver(model, "user", SMALL)
+    together = solver.solve(edges, num_ids)
+    chosen = rng.permutation(num_ids)[: rng.integers(1, num_ids + 1)]
+    rows = [np.flatnonzero(edges.id_E == number) for number in chosen]
+    some = edges.take(np.concatenate(rows))
+    again = np.repeat(np.arange(len(chosen)), [len(each) for each in rows])
+    apart = solver.solve(some._replace(id_E=again), len(chosen))
+    assert np.array_equal(apart.vectors_BD, together.vectors_BD[chosen])
+    assert np.array_equal(apart.confidence_B, together.confidence_B[chosen])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_call_solves_as_a_job(worlds: Worlds, kind: str, rng: np.random.Generator) -> None:
+    world, model = worlds[kind]
+    edges = random_edges(world, rng, 12)
+    jobs = Solver(model, "user").solve(edges, 12)
+    calls = Solver(model, "user", OF_CALL).solve(edges, 12)
+    assert np.allclose(jobs.vectors_BD, calls.vectors_BD, atol=1e-3)
+    assert np.allclose(jobs.confidence_B, calls.confidence_B, atol=0.05)  # the sample has ties
+
+
+@pytest.mark.parametrize("comparator", ["dot", "cos", "l2", "squared_l2"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_solutions_are_better_than_their_priors(
+    tmp_path: Path, kind: str, comparator: str, rng: np.random.Generator
+) -> None:
+    world = write_world(tmp_path, operator="translation", comparator=comparator, **KINDS[kind])
+    model = model_of(world)
+    edges = random_edges(world, rng, SMALL.ids)
+    solution = Solver(model, "user", SMALL).solve(edges, SMALL.ids)
+    objective = Objective(model, "user", edges, NO_MENTIONS, SMALL, other_queries(model, "user"))
+    before_B, _ = objective(objective.mean_BD)
+    after_B, _ = objective(torch.from_numpy(solution.vectors_BD))
+    has_edges_B = np.bincount(edges.id_E, minlength=SMALL.ids) > 0
+    assert (after_B[has_edges_B] < before_B[has_edges_B]).all()
+    assert np.array_equal(solution.vectors_BD[~has_edges_B], objective.mean_BD.numpy()[~has_edges_B])
+    assert (solution.confidence_B[~has_edges_B] == 0).all()
+    assert ((solution.confidence_B >= 0) & (solution.confidence_B < 1)).all()
+
+
+def test_max_norm_holds(tmp_path: Path, rng: np.random.Generator) -> None:
+    world = write_world(tmp_path, max_norm=0.5)
+    model = model_of(world)
+    edges = random_edges(world, rng, 8)
+    solution = Solver(model, "user", SMALL).solve(edges, 8)
+    added = model.global_of("user")
+    assert added is not None
+    moved = (solution.confidence_B > 0) & (np.bincount(edges.id_E, minlength=8) > 0)
+    norms = np.linalg.norm(solution.vectors_BD - added.numpy(), axis=1)[moved]
+    prior = np.linalg.norm(model.priors["user"].mean_D - added.numpy())
+    assert (norms <= max(0.5, prior) + 1e-5).all()
+
+
+def test_priors_of_mentions(worlds: Worlds) -> None:
+    """An id without edges has the prior of the sides on which it is mentioned, else that of its type."""
+    world, model = worlds["dynamic"]
+    none = random_edges(world, np.random.default_rng(0), 0)
+    mentions = Mentions(np.array([1]), np.array([2]), np.array([0]))
+    solution = Solver(model, "user", SMALL).solve(none, 2, mentions)
+    numbers = [lhs for lhs, rel, _ in world.edges["train"] if rel == 2]
+    mean = model.priors["user"].mean_D.astype(float)
+    gaps = world.vectors["user"][numbers] - mean
+    assert solution.vectors_BD[0] == pytest.approx(mean, abs=1e-6)
+    assert solution.vectors_BD[1] == pytest.approx(mean + gaps.sum(0) / (len(numbers) + 8), abs=1e-5)
+    assert (solution.confidence_B == 0).all()
+
+
+def test_without_the_edges_of_the_run(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    world = write_world(tmp_path, splits=())
+    model = model_of(world)
+    assert "there are no such edges; priors are those of types" in caplog.text
+    edges = random_edges(world, np.random.default_rng(1), 4)
+    assert np.isfinite(Solver(model, "user", SMALL).solve(edges, 4).vectors_BD).all()
+
+
+def test_edges_of_vectors_of_parameters_are_scored_together(
+    worlds: Worlds,
+) -> None:
+    """A chunk has all dynamic relations of one side; static ones have their own."""
+    for kind, num_groups in (("dynamic", 1), ("reciprocal", 3), ("static", 3)):
+        world, model = worlds[kind]
+        edges = random_edges(world, np.random.default_rng(3), 40)
+        assert len(chunks(model, "user", edges, 1024)) == num_groups
+
+
+@given(st.integers(1, 300), st.integers(1, 300), st.integers(0, 2**63))
+def test_spread(num_rows: int, count: int, seed: int) -> None:
+    numbers = spread(num_rows, count, seed)
+    assert len(set(numbers.tolist())) == min(num_rows, count)
+    assert sorted(numbers.tolist()) == numbers.tolist()
+    assert 0 <= numbers[0] <= numbers[-1] < num_rows
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("operator", OPERATORS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_plug_ins_solve_as_built_ins(
+    tmp_path: Path, kind: str, operator: str, rng: np.random.Generator
+) -> None:
+    assert plug_ins.Diagonal  # the import registers the built-ins, written again
+    world = write_world(tmp_path, operator=operator, comparator="l2", loss_fn="softmax", **KINDS[kind])
+    raw = world.config.model_dump(mode="json")
+    raw["comparator"] = "my_l2"
+    for relation in raw["relations"]:
+        relation["operator"] = f"my_{operator}"
+    again = replace(world, config=configuration.from_mapping(raw))
+    edges = random_edges(world, rng, 6)
+    expected = Solver(model_of(world), "user", SMALL).solve(edges, 6)
+    found = Solver(model_of(again), "user", SMALL).solve(edges, 6)
+    assert np.allclose(found.vectors_BD, expected.vectors_BD, atol=0.05)
+    raw |= {"loss_fn": "my_softmax"}
+    with_loss = replace(world, config=configuration.from_mapping(raw))
+    moved = Solver(model_of(with_loss), "user", SMALL).solve(edges, 6)
+    has_edges_B = np.bincount(edges.id_E, minlength=6) > 0
+    assert np.isfinite(moved.vectors_BD).all()
+    assert (moved.confidence_B[has_edges_B] > 0).any()
+    assert (np.abs(moved.vectors_BD - expected.vectors_BD).max(1)[~has_edges_B] == 0).all()
+    start = Objective(
+        model_of(with_loss), "user", edges, NO_MENTIONS, SMALL, other_queries(model_of(with_loss), "user")
+    )
+    _, slope_BD = start(start.mean_BD)
+    _, at_end_BD = start(torch.cat([torch.from_numpy(moved.vectors_BD), start.mean_BD[6:]]))
+    assert at_end_BD[:6].norm() < slope_BD[:6].norm()

@@ -1,0 +1,239 @@
+"""Neighbours equal a search by hand, the trainer's scores along relations, and nearly those of an index."""
+
+import json
+import re
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from distributed import Client
+
+import graphmill
+from graphmill import config as configuration
+from graphmill.ask.model import Model
+from graphmill.ask.neighbors import by_relation, lookup, vector_tables
+from graphmill.cli import exit_codes
+from graphmill.config import Config
+from graphmill.errors import ConfigError, FormatError, NotFoundError
+from graphmill.formats import edge_buckets, entity_counts, pbg_checkpoint, remapped
+from graphmill.formats.edge_buckets import Edges
+from graphmill.formats.pbg_checkpoint import Iteration
+from graphmill.model.operators import OPERATORS
+from graphmill.vocab import Bucket, Side
+from remap import job
+from remap.command import command
+from tests.pairs import pairs
+from tests.remap import graph
+from tests.remap.saved import Cli
+
+DIMENSION = 6
+
+
+def write_ours(folder: Path, rows: np.ndarray, entity_type: str = "node", num_parts: int = 3) -> None:
+    """Row k has the id n{k}."""
+    for part, numbers in enumerate(np.array_split(np.arange(len(rows)), num_parts)):
+        with remapped.new_part(str(folder), entity_type, part, rows.shape[1]) as writer:
+            writer.append(pa.array([f"n{k}" for k in numbers], pa.string()), rows[numbers])
+
+
+def cosines(rows: np.ndarray, of: int) -> list[tuple[str, float]]:
+    unit = rows / np.linalg.norm(rows, axis=1, keepdims=True)
+    order = np.argsort(-(unit @ unit[of]), kind="stable")
+    return [(f"n{k}", float(unit[k] @ unit[of])) for k in order if k != of]
+
+
+@pytest.fixture
+def rows(rng: np.random.Generator) -> np.ndarray:
+    return rng.standard_normal((50, DIMENSION), np.float32)
+
+
+def test_exact(tmp_path: Path, rows: np.ndarray) -> None:
+    write_ours(tmp_path, rows)
+    entity_type, found = lookup.neighbors(str(tmp_path), "n7", 5)
+    assert entity_type == "node"
+    expected = cosines(rows, 7)[:5]
+    assert [each.id for each in found] == [name for name, _ in expected]
+    assert [each.similarity for each in found] == pytest.approx([value for _, value in expected], abs=1e-6)
+    assert len(lookup.neighbors(str(tmp_path), "n7", 500)[1]) == 49
+
+
+def test_vectors_that_are_no_numbers(tmp_path: Path, rows: np.ndarray) -> None:
+    expected = [name for name, _ in cosines(rows, 7) if name not in ("n3", "n30")]
+    rows[[3, 30], 2] = np.nan
+    write_ours(tmp_path / "embeddings", rows)
+    found = lookup.neighbors(str(tmp_path / "embeddings"), "n7", 50)[1]
+    assert [each.id for each in found] == expected
+    found = graphmill.open(str(tmp_path)).neighbors("node", "n7", 50)
+    assert [each.id for each in found] == expected
+    assert lookup.neighbors(str(tmp_path / "embeddings"), "n3", 50)[1] == []
+
+
+def test_tables_of_other_names_and_integer_ids(tmp_path: Path, rows: np.ndarray) -> None:
+    (tmp_path / "user").mkdir()
+    lists = pa.array(list(rows.astype(np.float64)), pa.list_(pa.float64()))
+    pq.write_table(
+        pa.table({"emb": lists, "nid": np.arange(50)}), tmp_path / "user/embed-00000_00000.parquet"
+    )
+    entity_type, found = lookup.neighbors(str(tmp_path), "7", 3)
+    assert entity_type == "user"
+    assert [f"n{each.id}" for each in found] == [name for name, _ in cosines(rows, 7)[:3]]
+
+
+@pytest.mark.parametrize("names", [{}, {"id": "nid", "type": "kind", "embedding": "emb"}])
+def test_tables_of_ours_in_another_shape(near_client: Client, tmp_path: Path, names: dict[str, str]) -> None:
+    output = str(tmp_path)
+    graph.write_entities(output)
+    graph.write_checkpoint(output)
+    config = graph.configured(output, vectors="list", column_names=names, rows_per_file=2)
+    job.run(config, near_client)
+    mine = graph.raw_id("user", 2, 3)
+    entity_type, found = lookup.neighbors(config.embedding_path, mine, 20)
+    assert entity_type == "user"
+    assert {each.id for each in found} == {i for t, i in graph.expected_rows() if t == "user"} - {mine}
+
+
+def write_model(
+    root: Path, rows: np.ndarray, operator: str, comparator: str, *, dynamic: bool
+) -> tuple[Config, Model]:
+    """A trained run with random relations of one operator; vectors are as remap leaves them."""
+    config = configuration.from_mapping(
+        {
+            "output": str(root),
+            "entities": {"node": {"num_partitions": 1}},
+            "relations": [
+                {"name": name, "lhs": "node", "rhs": "node", "operator": operator}
+                for name in (["all"] if dynamic else ["r0", "r1"])
+            ],
+            "dynamic_relations": dynamic,
+            "global_emb": False,
+            "dimension": DIMENSION,
+            "comparator": comparator,
+        }
+    )
+    model = Model(config, 2 if dynamic else None, relation_init="random", seed=3)
+    at = Iteration(1, 0, 1, 0, "edges", 1, 0)
+    pbg_checkpoint.write_embeddings(config.checkpoint_path, "node", 0, 1, rows, None, {}, at)
+    pbg_checkpoint.write_model(config.checkpoint_path, 1, model.state_dict(), None, {}, at)
+    pbg_checkpoint.commit(config.checkpoint_path, 1, preserve_epoch=None)
+    if dynamic:
+        entity_counts.write_relation_names(config.entity_path, ["r0", "r1"])
+    write_ours(Path(config.embedding_path), rows)
+    return config, model
+
+
+@pytest.mark.parametrize(
+    ("comparator", "operator", "dynamic", "side"),
+    pairs(["dot", "cos", "l2", "squared_l2"], [*OPERATORS], [False, True], list(Side)),
+)
+def test_relations_are_asked_as_the_model_would(
+    tmp_path: Path, rows: np.ndarray, operator: str, comparator: str, dynamic: bool, side: Side
+) -> None:
+    config, model = write_model(tmp_path, rows, operator, comparator, dynamic=dynamic)
+    rel = torch.ones(1, dtype=torch.int64) if dynamic else None
+    number = 0 if dynamic else 1
+    query = model.query(number, side, torch.from_numpy(rows[4:5]), rel)
+    score = model.matrix_scores(query, model.candidates(number, side, torch.from_numpy(rows)))[0]
+    score[4] = -torch.inf
+    best = score.topk(3)
+    entity_type, found = by_relation.along_relation(
+        config, config.embedding_path, "n4", 3, "r1", inverse=side is Side.LHS
+    )
+    assert entity_type == "node"
+    assert [each.id for each in found] == [f"n{k}" for k in best.indices.tolist()]
+    assert [each.similarity for each in found] == pytest.approx(best.values.tolist(), rel=1e-3, abs=1e-4)
+
+
+@pytest.mark.parametrize("has_loop", [False, True])
+def test_an_id_is_its_own_neighbour_where_training_has_a_loop(
+    tmp_path: Path, rows: np.ndarray, has_loop: bool
+) -> None:
+    config, _ = write_model(tmp_path, rows, "none", "cos", dynamic=False)
+    lhs, rel, rhs = np.array([[4, 1, 4 if has_loop else 5], [3, 0, 3]]).T
+    edge_buckets.write_bucket(config.edge_paths[0], Bucket(0, 0), Edges(lhs, rel, rhs))
+    ask = partial(by_relation.along_relation, config, config.embedding_path, "n4", 3, inverse=False)
+    assert (ask("r1")[1][0].id == "n4") == has_loop
+    assert ask("r0")[1][0].id == "n4"
+    assert ask("r1", with_itself=True)[1][0].id == "n4"
+
+
+def test_relations_that_cannot_be_asked(tmp_path: Path, rows: np.ndarray) -> None:
+    config, _ = write_model(tmp_path, rows, "diagonal", "dot", dynamic=False)
+    with pytest.raises(ConfigError, match="--relation r7: expected one of r0, r1"):
+        by_relation.along_relation(config, config.embedding_path, "n4", 3, "r7", False)
+    biased = configuration.from_mapping(config.model_dump() | {"bias": True})
+    with pytest.raises(ConfigError, match="a model with bias"):
+        by_relation.along_relation(biased, config.embedding_path, "n4", 3, "r1", False)
+
+
+def test_what_is_not_there(tmp_path: Path, rows: np.ndarray) -> None:
+    with pytest.raises(NotFoundError, match="expected a folder with tables of vectors"):
+        lookup.neighbors(str(tmp_path), "n7", 5)
+    write_ours(tmp_path, rows)
+    with pytest.raises(NotFoundError, match="--id nobody: there is no such id among node"):
+        lookup.neighbors(str(tmp_path), "nobody", 5)
+    with pytest.raises(NotFoundError, match="--type item: expected one of node"):
+        lookup.neighbors(str(tmp_path), "n7", 5, "item")
+    (tmp_path / "odd").mkdir()
+    pq.write_table(pa.table({"a": ["x"], "b": ["y"]}), tmp_path / "odd/x.parquet")
+    with pytest.raises(FormatError, match="expected one column of ids and one of lists of floats"):
+        vector_tables.find_types(str(tmp_path))
+    for ragged in ([[1.0], [1.0, 2.0]], [[1.0], [1.0, 2.0, 3.0]]):
+        table = pa.table({"nid": ["x", "y"], "emb": pa.array(ragged)})
+        pq.write_table(table, tmp_path / "odd/x.parquet")
+        with pytest.raises(FormatError, match="expected vectors of one length"):
+            lookup.neighbors(str(tmp_path), "x", 5, "odd")
+
+
+def test_the_command(tmp_path: Path, rows: np.ndarray, cli: Cli, capsys: pytest.CaptureFixture[str]) -> None:
+    config, _ = write_model(tmp_path, rows, "diagonal", "dot", dynamic=False)
+    assert cli("neighbors", "--embeddings", config.embedding_path, "--id", "n7", "--k", 2, "--json") == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert [each["id"] for each in printed["neighbors"]] == [name for name, _ in cosines(rows, 7)[:2]]
+    (tmp_path / "conf.yaml").write_text(json.dumps(config.model_dump(mode="json")))
+    conf = ["--conf", tmp_path / "conf.yaml"]
+    assert cli("neighbors", *conf, "--id", "n7", "--relation", "r1", "--k", 3) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 3
+    assert cli("neighbors", "--id", "n7") == 2
+    assert "--conf: missing" in capsys.readouterr().err
+    assert cli("neighbors", *conf, "--id", "nobody") == NotFoundError.exit_code
+    assert exit_codes.exit_code(lambda: command.main(["neighbors"], standalone_mode=False)) == 2
+
+
+def test_vectors_of_another_run(tmp_path: Path, rows: np.ndarray) -> None:
+    config, _ = write_model(tmp_path, rows, "none", "dot", dynamic=False)
+    write_ours(tmp_path / "other", rows[:, :4])
+    with pytest.raises(ConfigError, match="other: expected vectors of length 6, found 4"):
+        by_relation.along_relation(config, str(tmp_path / "other"), "n4", 3, "r1", False)
+
+
+@pytest.mark.parametrize("command", [["neighbors", "--id", "x"], ["remap"]])
+def test_what_is_no_run(
+    tmp_path: Path, cli: Cli, capsys: pytest.CaptureFixture[str], command: list[str]
+) -> None:
+    """All commands say the same, and `report` too."""
+    (tmp_path / "runs/monday").mkdir(parents=True)
+    for folder, found in (("absent", "none"), ("runs", "a folder without run.json")):
+        text = (
+            f"{tmp_path}/{folder}: expected a run, found {found}; give the folder that was the run's `output`"
+        )
+        assert cli(command[0], tmp_path / folder, *command[1:]) == NotFoundError.exit_code
+        assert text in capsys.readouterr().err
+        with pytest.raises(NotFoundError, match=re.escape(text)):
+            graphmill.open(str(tmp_path / folder))
+    (tmp_path / "runs/monday/run.json").write_text("{}")
+    assert cli(command[0], tmp_path / "runs", *command[1:]) == NotFoundError.exit_code
+    assert "without run.json, with runs in it: monday;" in capsys.readouterr().err
+
+
+def test_an_operator_that_was_not_trained(tmp_path: Path, rows: np.ndarray) -> None:
+    config, _ = write_model(tmp_path, rows, "diagonal", "dot", dynamic=False)
+    relations = [each.model_dump() | {"operator": "translation"} for each in config.relations]
+    other = configuration.from_mapping(config.model_dump() | {"relations": relations})
+    with pytest.raises(
+        ConfigError, match=r"no parameter 'rhs_operators\.1\.translation' of the operator trans"
+    ):
+        by_relation.along_relation(other, config.embedding_path, "n4", 3, "r1", False)

@@ -1,0 +1,184 @@
+"""Answers equal those of a sort of the whole matrix of scores, whatever the sizes of the blocks."""
+
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from graphmill.ask.predict.answers import Chunk, write_answers
+from graphmill.ask.predict.question import Question
+from graphmill.ask.predict.sizes import WIDTH, Sizes, sizes_for
+from graphmill.errors import ConfigError, FormatError
+from graphmill.formats import pbg_checkpoint
+from graphmill.formats.pbg_checkpoint import Iteration
+from graphmill.model.best import Best
+from graphmill.model.operators import OPERATORS
+from graphmill.vocab import Side
+from tests.graphmill.ask.predict.world import DIMENSION, World, asked, assert_equal, read_answers, write_world
+from tests.pairs import pairs
+
+SMALL = Sizes(queries=3, candidate_rows=WIDTH, known_edges=4, pairs=5)
+
+
+def answers(world: World, folder: Path, question: Question, sizes: Sizes | None = None):
+    """The answers for all ids, and the figures of all tasks."""
+    what = asked(world.config, question)
+    what = replace(what, sizes=sizes) if sizes else what
+    folder.mkdir()
+    figures = []
+    for number, start in enumerate(range(0, what.queries.num_entities, what.sizes.queries)):
+        chunk = Chunk(start, min(start + what.sizes.queries, what.queries.num_entities))
+        figures.append(write_answers(what, chunk, str(folder / f"part-{number:05d}.parquet")))
+    counts = ("num_answers", "num_known_left_out")
+    return read_answers(folder), {key: sum(each[key] for each in figures) for key in counts}
+
+
+@pytest.mark.parametrize(
+    ("kind", "operator"),
+    [*product(["static", "dynamic"], OPERATORS), *product(["reciprocal"], ["none", "affine", "rotation"])],
+)
+def test_answers_are_the_best_of_all_scores(tmp_path: Path, kind: str, operator: str) -> None:
+    world = write_world(
+        tmp_path / "run", operator=operator, dynamic=kind == "dynamic", reciprocal=kind == "reciprocal"
+    )
+    relation, name = (2, "buys") if kind == "dynamic" else (0, "likes")
+    for comparator in ("dot", "cos", "l2", "squared_l2"):
+        for side in Side:
+            bias = comparator in ("dot", "cos") and side is Side.RHS
+            world.config = world.config.model_copy(update={"comparator": comparator, "bias": bias})
+            found, _ = answers(world, tmp_path / f"{comparator}-{side}", Question(name, side, 8))
+            assert_equal(found, world.best(relation, side, 8))
+
+
+@pytest.mark.parametrize("side", list(Side))
+def test_partitions_give_the_same_answers(tmp_path: Path, side: Side) -> None:
+    found = [
+        answers(
+            write_world(tmp_path / f"run{num}", num_partitions=num),
+            tmp_path / f"{num}",
+            Question("follows", side, 9),
+        )[0]
+        for num in (1, 3)
+    ]
+    assert_equal(*found)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("side", "name", "num_partitions", "loops"),
+    pairs(list(Side), ["likes", "follows"], [1, 3], [False, True]),
+)
+def test_known_edges_are_no_answers(
+    tmp_path: Path, side: Side, name: str, num_partitions: int, loops: bool
+) -> None:
+    world = write_world(tmp_path / "run", num_partitions=num_partitions, loops=loops)
+    relation = ["likes", "follows"].index(name)
+    edges = {edge for split in world.edges.values() for edge in split if edge[1] == relation}
+    known = frozenset((lhs, rhs) if side is Side.RHS else (rhs, lhs) for lhs, _, rhs in edges)
+    question = Question(name, side, 1000, exclude_known=True)
+    expected = world.best(relation, side, 1000, known)
+    found, figures = answers(world, tmp_path / "out", question, SMALL if num_partitions > 1 else None)
+    assert_equal(found, expected)
+    num_known = sum(query != each or world.may_be_itself(relation) for query, each in known)
+    assert figures == {"num_answers": len(expected), "num_known_left_out": num_known}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("side", "num_partitions", "loops"), pairs(list(Side), [1, 3], [False, True]))
+def test_an_id_is_its_own_answer_where_training_has_a_loop(
+    tmp_path: Path, side: Side, num_partitions: int, loops: bool
+) -> None:
+    """Loops of the test split do not count."""
+    world = write_world(tmp_path / "run", num_partitions=num_partitions, loops=loops, operator="none")
+    assert world.may_be_itself(1) == loops
+    sizes = SMALL if num_partitions > 1 else None
+    found, _ = answers(world, tmp_path / "out", Question("follows", side, 5), sizes)
+    assert any(query == candidate for (query, _), (candidate, _) in found.items()) == loops
+    assert_equal(found, world.best(1, side, 5))
+    question = Question("follows", side, 5, with_itself=True)
+    assert_equal(answers(world, tmp_path / "with", question, sizes)[0], world.best(1, side, 5, itself=True))
+
+
+def test_a_type_with_one_partition_beside_types_with_several(tmp_path: Path) -> None:
+    world = write_world(tmp_path / "run", counts={"user": [7, 0, 9], "item": [30]})
+    known = frozenset((lhs, rhs) for each in world.edges.values() for lhs, rel, rhs in each if rel == 0)
+    found, _ = answers(world, tmp_path / "out", Question("likes", Side.RHS, 50, exclude_known=True))
+    assert_equal(found, world.best(0, Side.RHS, 50, known))
+
+
+@pytest.mark.parametrize("comparator", ["cos", "l2"])
+def test_sizes_of_blocks_change_no_bit(tmp_path: Path, comparator: str) -> None:
+    counts = {"user": [150], "item": [2 * WIDTH + 77, 5]}
+    world = write_world(tmp_path / "run", operator="linear", comparator=comparator, counts=counts)
+    question = Question("likes", Side.RHS, 20, exclude_known=True)
+    large, _ = answers(world, tmp_path / "large", question)
+    small, _ = answers(world, tmp_path / "small", question, replace(SMALL, queries=53))
+    assert list(small.items()) == list(large.items())
+    assert len(large) == 150 * 20
+
+
+@pytest.mark.parametrize("counts", [{"user": [0, 0], "item": [5]}, {"user": [3], "item": [0]}])
+def test_a_type_without_entities_has_no_answers(tmp_path: Path, counts: dict[str, list[int]]) -> None:
+    world = write_world(tmp_path / "run", counts=counts)
+    what = asked(world.config, Question("likes", Side.RHS, 5, exclude_known=True))
+    uri = str(tmp_path / "part-00000.parquet")
+    figures = write_answers(what, Chunk(0, sum(counts["user"])), uri)
+    assert (figures["num_answers"], figures["num_known_left_out"]) == (0, 0)
+    assert read_answers(tmp_path) == {}
+    assert pq.read_schema(uri).names == ["id", "relation", "rank", "candidate", "score"]
+
+
+def test_many_known_edges_are_read_in_several_passes(tmp_path: Path) -> None:
+    counts = {"user": [4], "item": [2 * WIDTH + 10]}
+    world = write_world(tmp_path / "run", counts=counts)
+    question = Question("likes", Side.RHS, 4200, exclude_known=True)
+    sizes = Sizes(queries=4, candidate_rows=3 * WIDTH, known_edges=2, pairs=1)
+    found, figures = answers(world, tmp_path / "out", question, sizes)
+    known = {(lhs, rhs) for each in world.edges.values() for lhs, rel, rhs in each if rel == 0}
+    assert figures["num_known_left_out"] == len(known) > sizes.known_edges
+    assert {(key[0], name) for key, (name, _) in found.items()} == {
+        (world.name("user", user), world.name("item", item))
+        for user in range(4)
+        for item in range(2 * WIDTH + 10)
+        if (user, item) not in known
+    }
+
+
+def test_equal_scores_are_in_the_order_of_the_entities(rng: np.random.Generator) -> None:
+    score_PN = rng.integers(-3, 3, (5, 900)).astype(np.float32)
+    score_PN[score_PN == 0] *= rng.choice([-1.0, 1.0], (score_PN == 0).sum())  # 0 and -0 are equal
+    best = Best(5, 40)
+    for start in range(0, 900, 90):
+        best.add(score_PN[:, start : start + 90], start)
+        if start % 180:
+            best.shrink()
+    found = best.shrink()
+    expected = np.argsort(-score_PN, axis=1, kind="stable")[:, :40]
+    np.testing.assert_array_equal(found.candidate.reshape(5, 40), expected)
+    np.testing.assert_array_equal(found.score.reshape(5, 40), np.take_along_axis(score_PN, expected, 1))
+
+
+def test_numbers_that_are_not_finite_are_refused(tmp_path: Path) -> None:
+    world = write_world(tmp_path / "run")
+    at = Iteration(1, 0, 1, 0, "edges", 1, 0)
+    for wrong in (np.nan, np.inf, 1e30):
+        rows = np.zeros((30, DIMENSION), np.float32)
+        rows[17, 2] = wrong
+        pbg_checkpoint.write_embeddings(world.config.checkpoint_path, "item", 0, 1, rows, None, {}, at)
+        with pytest.raises(FormatError, match="'item', partition 0: vectors or parameters are not finite"):
+            answers(world, tmp_path / f"{wrong}", Question("likes", Side.RHS, 3))
+
+
+def test_sizes_follow_the_memory() -> None:
+    for memory_bytes in (16 << 20, 512 << 20):
+        sizes = sizes_for(memory_bytes, 100, 1_000_000, 100)
+        assert sizes.candidate_rows % WIDTH == 0 < sizes.candidate_rows
+        assert sizes.candidate_rows * 100 * 12 <= memory_bytes // 4
+        assert 0 < sizes.queries * (100 * 8 + 100 * 40) <= memory_bytes // 2
+    with pytest.raises(ConfigError, match=r"--task-memory: expected \d+MiB at least.*1000000 answers"):
+        sizes_for(16 << 20, 100, 1_000_000, 1_000_000)
+    with pytest.raises(ConfigError, match="vectors of length 100000"):
+        sizes_for(64 << 20, 100_000, 1000, 1)

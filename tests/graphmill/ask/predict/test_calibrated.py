@@ -1,0 +1,214 @@
+"""From the validation edges of a run to the probabilities of `graphmill predict --calibrated`."""
+
+import json
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+from distributed import Client
+
+from graphmill.ask.evaluate import calibrate, calibration, ranker
+from graphmill.ask.evaluate import job as evaluate_job
+from graphmill.ask.evaluate.calibration import Answers
+from graphmill.ask.evaluate.execution import Execution
+from graphmill.ask.predict import job as predict_job
+from graphmill.ask.predict.question import Question
+from graphmill.config import Config
+from graphmill.config.sections.evaluate import EvaluateConfig
+from graphmill.errors import BadInputError, ConfigError, FormatError, NotFoundError
+from graphmill.formats import calibration as files
+from graphmill.formats import pbg_checkpoint
+from graphmill.formats.pbg_checkpoint import Iteration
+from graphmill.gpu import device
+from graphmill.model.calibration import NUM_BEST, probabilities, shares
+from graphmill.vocab import Side
+from tests.graphmill.ask.predict.world import World, write_world
+
+SPLITS = ("train", "valid", "test")
+
+
+def ended(world: World, relation: int, side: Side, split: str) -> dict[int, set[int]]:
+    """The edges of a split: ends on `side` by the entity on the other side."""
+    found: dict[int, set[int]] = defaultdict(set)
+    for lhs, rel, rhs in world.edges[split]:
+        if rel == relation:
+            query, candidate = (lhs, rhs) if side is Side.RHS else (rhs, lhs)
+            found[query].add(candidate)
+    return found
+
+
+def ranked(world: World, relation: int, side: Side, query: int, *known: str) -> list[int]:
+    """Candidates that no edge of the splits `known` has, best first."""
+    left_out = {each for split in known for each in ended(world, relation, side, split)[query]}
+    left_out |= set() if world.may_be_itself(relation) else {query}
+    row = world.scores(relation, side)[query]
+    return [each for each in np.argsort(-row, kind="stable").tolist() if each not in left_out]
+
+
+def by_hand(world: World, split: str, *known: str) -> Answers:
+    """The answers to the queries of a split, from all scores."""
+    scores, true, groups = [], [], []
+    for relation in sorted({rel for _, rel, _ in world.edges[split]}):
+        for number, side in enumerate(Side):
+            of_relation = world.scores(relation, side)
+            for query, ends in ended(world, relation, side, split).items():
+                order = ranked(world, relation, side, query, *known)
+                row = np.full(NUM_BEST, -np.inf, np.float32)
+                row[: len(order)] = of_relation[query][order]
+                scores.append(row)
+                places = [order.index(each) for each in ends.intersection(order)]
+                true.append(np.isin(np.arange(NUM_BEST), places))
+                groups.append(2 * relation + number)
+    return Answers(np.stack(scores), np.stack(true), np.array(groups))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"num_partitions": 3},
+        {"num_partitions": 1, "dynamic": True, "operator": "complex_diagonal"},
+        {"num_partitions": 3, "comparator": "l2", "reciprocal": True},
+        {"num_partitions": 3, "evaluate": {"block_bytes": 1 << 10}, "loops": False},
+        {"num_partitions": 1, "loops": False},
+    ],
+)
+def test_the_fit_is_that_of_all_scores(tmp_path: Path, settings: dict[str, Any]) -> None:
+    world = write_world(tmp_path / "run", splits=SPLITS, **settings)
+    expected = calibration.fit(by_hand(world, "valid", "train"))
+    found = calibrate.calibrate(world.config, Execution())
+    assert found is not None
+    content, figures = found
+    assert content.temperature == pytest.approx(expected.temperature, rel=1e-3)
+    assert content.pooled == pytest.approx(expected.pooled, rel=1e-2, abs=1e-3)
+    names = [each.name for each in world.config.relations]
+    names = ["likes", "sees", "buys"] if world.config.dynamic_relations else names
+    for group, line in zip(expected.groups.tolist(), expected.lines.tolist(), strict=True):
+        own = content.scale(names[group // 2], list(Side)[group % 2]).line
+        assert own == pytest.approx(line, rel=1e-2, abs=1e-3)
+    measured = calibration.measure(expected, by_hand(world, "test", "train", "valid"))
+    assert figures["num_queries"] == measured["num_queries"]
+    for name in ("top_1", "top_10"):
+        assert figures[name]["num_answers"] == measured[name]["num_answers"]
+        for key in ("true", "brier"):
+            assert figures[name][key] == pytest.approx(measured[name][key], abs=2e-3)
+
+
+def test_a_gpu_calibrates_as_the_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The reference stands for the kernels where there is no GPU."""
+    expected = calibrate.calibrate(write_world(tmp_path / "one", splits=SPLITS).config, Execution())
+    here = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    monkeypatch.setattr(device, "device_of", lambda num_gpus: here)
+    monkeypatch.setattr(ranker, "can_rank", lambda config, device: True)
+    config = write_world(tmp_path / "two", splits=SPLITS, num_gpus=1).config
+    found = calibrate.calibrate(config, Execution())
+    assert expected is not None
+    assert found is not None
+    assert found[0].pooled == pytest.approx(expected[0].pooled, rel=1e-3)
+
+
+def test_some_queries_are_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = write_world(tmp_path / "run", splits=SPLITS)
+    monkeypatch.setattr(calibrate, "MOST_EDGES", 40)
+    first, again = (calibrate.calibrate(world.config, Execution()) for _ in range(2))
+    assert first is not None
+    assert first == again
+    assert 10 < first[1]["num_queries"] <= 80
+
+
+def question(tmp_path: Path, k: int = 4, side: Side = Side.RHS) -> Question:
+    return Question("likes", side, k, exclude_known=True, calibrated=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("side", list(Side))
+def test_answers_have_their_probabilities(tmp_path: Path, near_client: Client, side: Side) -> None:
+    world = write_world(tmp_path / "run", splits=SPLITS, num_partitions=3)
+    figures = evaluate_job.run(world.config, near_client)
+    assert figures["calibration"]["fitted_on"] == "valid"
+    several = Execution(near_client, num_workers=2, folder_uri=str(tmp_path / "work"))
+    assert calibrate.calibrate(world.config, several) == calibrate.calibrate(world.config, Execution())
+    content = files.read(f"{world.config.output}/calibration.json", 1, None)
+    temperature, line = content.scale("likes", side)
+    for k in (2, 4):
+        to = str(tmp_path / f"out-{k}")
+        asked = question(tmp_path, k, side)
+        predict_job.check(world.config, asked, to)
+        predict_job.run(world.config, asked, to, near_client)
+        table = pq.read_table(to).to_pydict()
+        scores, kind = world.scores(0, side), world.types(0)[side.other]
+        expected = []
+        for query in range(len(scores)):
+            best = scores[query][ranked(world, 0, side, query, *SPLITS)]
+            expected += probabilities(shares(best[None], temperature), *line)[0, :k].tolist()
+        assert table["probability"] == pytest.approx(expected, rel=1e-3)
+        assert table["id"] == [world.name(kind, query) for query in range(len(scores)) for _ in range(k)]
+    assert json.loads((tmp_path / "out-4/_predict.json").read_text())["calibrated"] is True
+
+
+def test_a_calibration_of_another_checkpoint_is_refused(tmp_path: Path, near_client: Client) -> None:
+    world = write_world(tmp_path / "run", splits=SPLITS)
+    config, to = world.config, str(tmp_path / "out")
+    with pytest.raises(NotFoundError, match="there is no calibration; run `graphmill evaluate`"):
+        predict_job.check(config, question(tmp_path), to)
+    evaluate_job.run(config, near_client)
+    predict_job.check(config, question(tmp_path), to)
+    again(config)
+    with pytest.raises(FormatError, match=r"version 2, found that of the version 1; run"):
+        predict_job.check(config, question(tmp_path), to)
+
+
+def again(config: Config) -> None:
+    """Commit the version 2: a copy of the first one."""
+    at = Iteration(1, 0, 1, 0, "edges", 1, 0)
+    for name, entity in config.entities.items():
+        for part in range(entity.num_partitions):
+            rows, _ = pbg_checkpoint.read_embeddings(config.checkpoint_path, name, part, 1)
+            pbg_checkpoint.write_embeddings(config.checkpoint_path, name, part, 2, rows, None, {}, at)
+    state, *_ = pbg_checkpoint.read_model(config.checkpoint_path, 1)
+    pbg_checkpoint.write_model(config.checkpoint_path, 2, state, None, config.pbg(), at)
+    pbg_checkpoint.commit(config.checkpoint_path, 2, preserve_epoch=None)
+
+
+def test_a_damaged_file_is_refused(tmp_path: Path) -> None:
+    uri = str(tmp_path / files.NAME)
+    line = files.Line(1.5, -0.25)
+    content = files.Calibration(3, "abc", "valid", 0.5, line, {"likes": {Side.LHS: files.Line(0.0, 1.0)}})
+    files.write(uri, content)
+    assert files.read(uri, 3, "abc") == content
+    assert content.scale("likes", Side.RHS).line == line
+    text = Path(uri).read_text()
+    for version, checksum in ((4, "abc"), (3, "abd"), (3, None)):
+        with pytest.raises(FormatError, match="expected the calibration of the checkpoint's version"):
+            files.read(uri, version, checksum)
+    for wrong in (text.replace("1.5", "1.6"), "{}", "[]", text[:40], text.replace('"abc"', "null")):
+        Path(uri).write_text(wrong)
+        with pytest.raises(BadInputError, match=files.NAME):
+            files.read(uri, 3, "abc")
+
+
+@pytest.mark.parametrize("numbers", [(-1.0, 0.0), (float("nan"), 0.0), (1.0, float("inf"))])
+def test_wrong_numbers_are_refused(tmp_path: Path, numbers: tuple[float, float]) -> None:
+    uri = str(tmp_path / files.NAME)
+    files.write(uri, files.Calibration(3, None, "valid", 1.0, files.Line(*numbers), {}))
+    with pytest.raises(FormatError, match="expected finite numbers and no negative slope"):
+        files.read(uri, 3, None)
+
+
+def test_there_may_be_nothing_to_calibrate_with(tmp_path: Path) -> None:
+    world = write_world(tmp_path / "run", splits=SPLITS)
+    choices: list[dict[str, Any]] = [
+        {"calibrate": None},
+        {"split": "valid"},  # ranked itself
+        {"calibrate": "train"},  # trained on
+        {"calibrate": "nowhere"},
+    ]
+    for chosen in choices:
+        config = world.config.with_section(EvaluateConfig(**chosen))
+        assert calibrate.calibrate(config, Execution()) is None
+    with pytest.raises(ConfigError, match=r"evaluate.calibrate: there is no folder .*nowhere"):
+        evaluate_job.check(world.config.with_section(EvaluateConfig(calibrate="nowhere")))

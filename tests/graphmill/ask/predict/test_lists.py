@@ -1,0 +1,416 @@
+"""Answers of lists: all lists give the exact ones, some give the wanted recall; cosines; kills."""
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+from distributed import Client
+
+from graphmill import report, storage
+from graphmill.ask import given
+from graphmill.ask.predict import approximate, job, list_search, lists, make_lists, work
+from graphmill.ask.predict.answers import Chunk, joined, write_answers
+from graphmill.ask.predict.for_ids import find_ids
+from graphmill.ask.predict.list_search import search_lists
+from graphmill.ask.predict.make_lists import make_lists as make
+from graphmill.ask.predict.question import Question
+from graphmill.ask.predict.search import Asked, search_all
+from graphmill.ask.predict.sizes import WIDTH
+from graphmill.errors import FormatError
+from graphmill.formats import pbg_checkpoint
+from graphmill.formats.pbg_checkpoint import Iteration
+from graphmill.library.run import Run
+from graphmill.model.best import UnorderedBest
+from graphmill.run.results import notes_of
+from graphmill.vocab import Side
+from tests.graphmill.ask.predict.world import World, asked, assert_equal, read_answers, write_world
+from tests.pairs import pairs
+from tests.remap.graph import snapshot
+
+pytest.importorskip("faiss", reason="pip install 'graphmill[neighbors]'")
+COUNTS = {"user": [70, 0, 80], "item": [5000, 10, 700]}
+Predict = Callable[..., int]
+
+
+@pytest.fixture
+def predict(graphmill_command: Predict) -> Predict:
+    """`graphmill predict ARGS` on the tests' cluster; its exit code."""
+    return partial(graphmill_command, "predict")
+
+
+def with_lists(what: Asked, folder: Path, near_client: Client, num_lists: int = 16) -> lists.Lists:
+    return make(what, num_lists, str(folder), {"of": "the test"}, near_client)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("comparator", "exclude_known", "relation"),
+    pairs(["dot", "cos", "l2", "squared_l2"], [False, True], ["likes", "follows"]),
+)
+def test_all_lists_give_the_exact_answers(
+    tmp_path: Path, near_client: Client, comparator: str, exclude_known: bool, relation: str
+) -> None:
+    counts = COUNTS if relation == "likes" else {"user": COUNTS["item"], "item": [5]}
+    world = write_world(
+        tmp_path / "run", counts=counts, operator="affine", comparator=comparator, loops=False
+    )
+    for side in Side:
+        what = asked(world.config, Question(relation, side, 30, exclude_known=exclude_known))
+        sizes = replace(what.sizes, candidate_rows=WIDTH)  # several blocks, and several parts
+        made = with_lists(replace(what, sizes=sizes), tmp_path / f"{side}", near_client)
+        number_U = np.arange(what.queries.num_entities)[:50]
+        expected, num_known = search_all(what, number_U)
+        every = replace(made, num_probed=made.num_lists)
+        for known_edges in (what.sizes.known_edges, 3):  # 3: queries are divided, down to exact ones
+            small = replace(what, sizes=replace(sizes, known_edges=known_edges))
+            found, found_known = search_lists(small, every, number_U)
+            assert found_known == num_known
+            np.testing.assert_array_equal(found.query, expected.query)
+            np.testing.assert_allclose(found.score, expected.score, rtol=1e-4, atol=1e-3)
+            assert (found.candidate == expected.candidate).mean() > 0.99  # nearly equal scores may swap
+        few, _ = search_lists(what, replace(made, num_probed=2), number_U)
+        assert not np.array_equal(few.candidate, expected.candidate)
+
+
+def test_lists_hold_every_candidate_once(tmp_path: Path, near_client: Client) -> None:
+    world = write_world(tmp_path / "run", counts=COUNTS)
+    what = asked(world.config, Question("likes"))
+    what = replace(what, sizes=replace(what.sizes, candidate_rows=WIDTH))
+    made = with_lists(what, tmp_path / "lists", near_client, 4)  # lists larger than a part
+    assert len(made.part_first) - 1 == 4
+    first_L1, numbers = made.first(), []
+    for part in range(len(made.part_first) - 1):
+        for _, vectors_ND, own in made.windows(part, 700):
+            np.testing.assert_array_equal(vectors_ND, make_lists.prepared(what, own))
+            numbers.append(own)
+    every = np.concatenate(numbers)
+    np.testing.assert_array_equal(np.sort(every), np.arange(5710))
+    np.testing.assert_array_equal(every[made.places(np.arange(5710))], np.arange(5710))
+    assert first_L1[0] == 0
+    assert first_L1[-1] == 5710
+    assert not storage.exists(storage.join(made.folder, lists.BLOCKS))
+
+
+@pytest.mark.parametrize("distinct_scores", [1, 18, 1000])
+@pytest.mark.parametrize("k", [1, 25, 690])
+def test_best_of_candidates_in_any_order(rng: np.random.Generator, distinct_scores: int, k: int) -> None:
+    score_PN = (rng.integers(0, distinct_scores, (6, 700)) - distinct_scores // 2).astype(np.float32) / 8
+    score_PN[rng.random(score_PN.shape) < 0.1] = -np.inf
+    candidate_N = np.sort(rng.choice(1 << 32, 700, replace=False))
+    best = UnorderedBest(6, k)
+    for columns in np.array_split(rng.permutation(700), 9):
+        for rows in (np.array([0, 2, 3]), np.array([1, 4, 5])):
+            best.add_rows(rows, score_PN[np.ix_(rows, columns)].copy(), candidate_N[columns])
+    found = best.answers()
+    order = np.argsort(-score_PN, axis=1, kind="stable")[:, :k]
+    query, place = np.nonzero(np.take_along_axis(score_PN, order, axis=1) > -np.inf)
+    np.testing.assert_array_equal(found.query, query)
+    np.testing.assert_array_equal(found.candidate, candidate_N[order[query, place]])
+    np.testing.assert_array_equal(found.score, score_PN[query, order[query, place]])
+
+
+def cosines(world: World, own: str, other: str, k: int) -> dict[tuple[str, int], tuple[str, float]]:
+    """(id, rank) -> (candidate, cosine), by sorting all cosines."""
+    a, b = (world.vectors[each].astype(np.float64) for each in (own, other))
+    found = a @ b.T / np.linalg.norm(a, axis=1)[:, None] / np.linalg.norm(b, axis=1)
+    if own == other:
+        np.fill_diagonal(found, -np.inf)
+    return {
+        (world.name(own, query), rank): (world.name(other, int(each)), float(row[each]))
+        for query, row in enumerate(found)
+        for rank, each in enumerate(np.argsort(-row, kind="stable")[:k], start=1)
+        if row[each] > -np.inf
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("num_partitions", [1, 3])
+@pytest.mark.parametrize("method", ["--exact", "--approximate"])
+def test_cosines(tmp_path: Path, predict: Predict, num_partitions: int, method: str) -> None:
+    world = write_world(tmp_path / "run", num_partitions=num_partitions)
+    out = tmp_path / "out"
+    recall = ["--recall", 1] if method == "--approximate" else []
+    run = [tmp_path / "run", "--cosine", method, *recall, "--to", out]
+    assert predict(*run, "--type", "user", "--k", 1000) == 0
+    assert_equal(read_answers(out), cosines(world, "user", "user", 1000))  # the id itself is left out
+    assert predict(*run, "--type", "user", "--candidates", "item", "--k", 4) == 0
+    assert_equal(read_answers(out), cosines(world, "user", "item", 4))
+    figures = json.loads((out / "_predict.json").read_text())
+    assert (figures["cosine"], figures["candidate_type"]) == (True, "item")
+    assert figures["method"] == method.removeprefix("--")
+    assert "num_known_left_out" not in figures
+    chosen = [world.name("item", number) for number in (7, 2)]
+    (tmp_path / "ids").write_text("\n".join(chosen))
+    assert predict(*run, "--type", "item", "--k", 3, "--ids", tmp_path / "ids") == 0
+    every = cosines(world, "item", "item", 3)
+    assert_equal(
+        read_answers(out), {(each, rank): every[each, rank] for each in chosen for rank in (1, 2, 3)}
+    )
+    assert not list(tmp_path.glob(".out*"))
+
+
+def clustered(world: World, rng: np.random.Generator) -> None:
+    """Give the run vectors in a hundred groups."""
+    means = 3 * rng.standard_normal((100, 6))
+    at = Iteration(1, 0, 1, 0, "edges", 1, 0)
+    for name, counts in world.counts.items():
+        for partition, count in enumerate(counts):
+            rows = means[rng.integers(0, 100, count)] + rng.standard_normal((count, 6))
+            path = world.config.checkpoint_path
+            rows = rows.astype(np.float32)
+            pbg_checkpoint.write_embeddings(path, name, partition, 1, rows, None, {}, at)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("wanted", [0.8, 0.97])
+@pytest.mark.parametrize("comparator", ["dot", "cos", "l2"])
+def test_the_recall_is_as_wanted(
+    tmp_path: Path,
+    predict: Predict,
+    rng: np.random.Generator,
+    wanted: float,
+    comparator: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    world = write_world(tmp_path / "run", counts={"user": [900], "item": [20_000]}, comparator=comparator)
+    clustered(world, rng)
+    ask = [tmp_path / "run", "--relation", "likes", "--k", 10, "--exclude-known", "--to"]
+    assert predict(*ask, tmp_path / "exact", "--exact") == 0
+    assert predict(*ask, tmp_path / "lists", "--approximate", "--recall", wanted) == 0
+    exact, found = read_answers(tmp_path / "exact"), read_answers(tmp_path / "lists")
+    assert exact.keys() == found.keys()
+    pairs = [{(key[0], name) for key, (name, _) in each.items()} for each in (exact, found)]
+    recall = len(pairs[0] & pairs[1]) / len(pairs[0])
+    figures = json.loads((tmp_path / "lists/_predict.json").read_text())
+    assert recall >= wanted
+    assert figures["recall"] == pytest.approx(recall, abs=0.03)
+    assert figures["num_probed"] < figures["num_lists"] == 128
+    text = capsys.readouterr()
+    assert f"{figures['recall']:.4f} ±" in text.out + text.err
+    told = notes_of(str(tmp_path / "run"), "predict")
+    assert [Path(each["to"]).name for each in told] == ["exact", "lists"]
+    assert [each["method"] for each in told] == ["exact", "approximate"]
+    page = Path(report.write(Run(str(tmp_path / "run")))).read_text()
+    assert f"{figures['recall']:.4f} ±" in page
+    assert f"{figures['num_probed']} of 128" in page
+
+
+def test_exact_where_that_is_faster(tmp_path: Path, predict: Predict, caplog: Any) -> None:
+    write_world(tmp_path / "run")
+    ask = [tmp_path / "run", "--relation", "likes", "--to", tmp_path / "out"]
+    caplog.set_level("INFO")
+    assert predict(*ask) == 0
+    assert "exact: approximate answers would take longer" in caplog.text
+    assert json.loads((tmp_path / "out/_predict.json").read_text())["method"] == "exact"
+
+
+@pytest.mark.slow
+def test_an_index_is_used_again(tmp_path: Path, predict: Predict, caplog: Any) -> None:
+    write_world(tmp_path / "run", num_partitions=3)
+    caplog.set_level("INFO")
+    ask = [tmp_path / "run", "--cosine", "--type", "item", "--approximate", "--index", tmp_path / "index"]
+    assert predict(*ask, "--k", 3, "--to", tmp_path / "one") == 0
+    before = snapshot(tmp_path / "index")
+    assert predict(*ask, "--k", 5, "--to", tmp_path / "two") == 0
+    assert "are used again" in caplog.text
+    assert snapshot(tmp_path / "index") == before
+    ask[3] = "user"
+    assert predict(*ask, "--k", 5, "--to", tmp_path / "three") == 0  # lists of something else: made anew
+    assert snapshot(tmp_path / "index") != before
+    assert """index are of something else (type: "item" -> "user"), and are made anew""" in caplog.text
+
+
+@pytest.mark.slow
+def test_an_index_with_another_bias_is_not_used(tmp_path: Path, predict: Predict) -> None:
+    write_world(tmp_path / "run", comparator="cos")
+    ask = [tmp_path / "run", "--relation", "likes", "--k", 5]
+    lists = ["--approximate", "--recall", 1, "--index", tmp_path / "index"]
+    assert predict(*ask, *lists, "--to", tmp_path / "without") == 0
+    assert predict(*ask, *lists, "--set", "bias=true", "--to", tmp_path / "with") == 0
+    assert predict(*ask, "--exact", "--set", "bias=true", "--to", tmp_path / "exact") == 0
+    assert_equal(read_answers(tmp_path / "with"), read_answers(tmp_path / "exact"))
+
+
+def test_exact_where_candidates_are_too_many_for_lists(
+    tmp_path: Path, predict: Predict, caplog: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_world(tmp_path / "run")
+    monkeypatch.setattr(approximate, "MOST_UNORDERED", 5)
+    assert predict(tmp_path / "run", "--relation", "likes", "--approximate", "--to", tmp_path / "out") == 0
+    assert "exact in spite of --approximate: lists are for 5 candidates at most" in caplog.text
+
+
+class Killed(BaseException):
+    """Stands for a kill of the driver: nothing is cleaned up."""
+
+
+@pytest.mark.slow
+def test_a_killed_command_goes_on(
+    tmp_path: Path, near_client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = write_world(tmp_path / "run", counts=COUNTS)
+    question = Question("likes", Side.RHS, 5, exclude_known=True, how="approximate", recall=0.9)
+    expected, to = str(tmp_path / "expected"), str(tmp_path / "out")
+    job.run(world.config, question, expected, near_client)
+    folder = Path(work.folder_of(to))
+    for where in ("write_centers", "write_block", "write_part", "write_places"):
+        monkeypatch.setattr(make_lists, "run_tasks", run_until(where))
+        with pytest.raises(Killed):
+            job.run(world.config, question, to, near_client)
+        monkeypatch.undo()
+    made = {path.name: path.stat().st_mtime_ns for path in folder.rglob("*.h5")}
+    assert {"centers.h5", "block-00000.h5", "part-00000.h5"} <= made.keys()
+    monkeypatch.setattr(approximate, "tuned", killed)
+    with pytest.raises(Killed):
+        job.run(world.config, question, to, near_client)
+    again = {path.name: path.stat().st_mtime_ns for path in folder.rglob("*.h5")}
+    assert {name: again[name] for name in ("centers.h5", "part-00000.h5")} == {
+        name: made[name] for name in ("centers.h5", "part-00000.h5")
+    }
+    monkeypatch.undo()
+    monkeypatch.setattr(work, "finish", killed)
+    with pytest.raises(Killed):
+        job.run(world.config, question, to, near_client)
+    parts = {path.name: path.stat().st_mtime_ns for path in folder.rglob("part-*.parquet")}
+    monkeypatch.undo()
+    job.run(world.config, question, to, near_client)
+    assert {path.name: path.stat().st_mtime_ns for path in Path(to).glob("part-*.parquet")} == parts
+    assert snapshot(to) == snapshot(expected)
+    assert not folder.exists()
+    monkeypatch.setattr(
+        storage, "delete", killed_at(str(folder))
+    )  # the result is there, and the rest of the folder
+    with pytest.raises(Killed):
+        job.run(world.config, question, to, near_client)
+    assert folder.exists()
+    monkeypatch.undo()
+    job.run(world.config, question, to, near_client)
+    assert snapshot(to) == snapshot(expected)
+    assert not folder.exists()
+
+
+def killed_at(uri: str) -> Callable[[str], None]:
+    """`storage.delete` that ends at this folder."""
+    really = storage.delete
+
+    def delete(each: str) -> None:
+        if each == uri:
+            raise Killed
+        really(each)
+
+    return delete
+
+
+def killed(*_: Any, **__: Any) -> None:
+    raise Killed
+
+
+def run_until(name: str) -> Callable[..., Any]:
+    """`run_tasks` that ends at the tasks of this function."""
+    really = make_lists.run_tasks
+
+    def run(near_client: Client, function: Callable[..., Any], arguments: Any, **own: Any) -> Any:
+        if function.__name__ == name:
+            raise Killed
+        return really(near_client, function, arguments, **own)
+
+    return run
+
+
+def test_what_a_killed_command_left_for_another_question_is_deleted(
+    tmp_path: Path, near_client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = write_world(tmp_path / "run")
+    monkeypatch.setattr(work, "finish", killed)
+    with pytest.raises(Killed):
+        job.run(world.config, Question("likes", k=3), str(tmp_path / "out"), near_client)
+    monkeypatch.undo()
+    job.run(world.config, Question("likes", k=2), str(tmp_path / "out"), near_client)
+    assert_equal(read_answers(tmp_path / "out"), world.best(0, Side.RHS, 2))
+
+
+def test_what_a_killed_command_left_with_another_comparator_is_deleted(
+    tmp_path: Path, near_client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = write_world(tmp_path / "run")
+    question, to = Question("likes", k=3), str(tmp_path / "out")
+    monkeypatch.setattr(work, "finish", killed)
+    with pytest.raises(Killed):
+        job.run(world.config, question, to, near_client)
+    monkeypatch.undo()
+    other = world.config.model_copy(update={"comparator": "l2"})
+    job.run(other, question, to, near_client)
+    job.run(other, question, str(tmp_path / "expected"), near_client)
+    assert_equal(read_answers(tmp_path / "out"), read_answers(tmp_path / "expected"))
+
+
+def test_lists_that_are_read_in_pieces_have_the_same_answers(
+    tmp_path: Path, near_client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = write_world(tmp_path / "run", counts=COUNTS)
+    what = asked(world.config, Question("likes", k=30))
+    made = replace(with_lists(what, tmp_path / "lists", near_client), num_probed=5)
+    expected, _ = search_lists(what, made, np.arange(50))
+    monkeypatch.setattr(list_search, "WINDOW_BYTES", 4 * what.candidates.dimension * 100)
+    found, _ = search_lists(what, made, np.arange(50))
+    np.testing.assert_array_equal(found.query, expected.query)
+    np.testing.assert_allclose(found.score, expected.score, rtol=1e-5)
+    assert (found.candidate == expected.candidate).mean() > 0.99  # nearly equal scores may swap
+
+
+@pytest.mark.parametrize("damage", ["cut", "changed"])
+@pytest.mark.parametrize(
+    ("name", "dataset"),
+    [("part-00000.h5", "vectors"), ("centers.h5", "centers"), ("places-00000.h5", "places")],
+)
+def test_damaged_lists_are_refused(
+    tmp_path: Path, near_client: Client, name: str, dataset: str, damage: str
+) -> None:
+    world = write_world(tmp_path / "run")
+    what = asked(world.config, Question("likes", exclude_known=True))
+    made = with_lists(what, tmp_path / "lists", near_client, 4)
+    path = tmp_path / "lists" / name
+    content = bytearray(path.read_bytes())
+    if damage == "cut":
+        del content[100:]
+    else:
+        with h5py.File(path) as hdf5:
+            chunk = hdf5[dataset].id.get_chunk_info(0)
+        content[chunk.byte_offset + chunk.size // 2] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(FormatError, match=f"{re.escape(name)}.*(damaged|part)"):
+        search_lists(what, replace(made, num_probed=4), np.arange(3))
+
+
+def test_sizes_are_kept_small() -> None:
+    """The sample of the centers fits in half the memory, whatever the number of candidates."""
+    for memory_bytes in (16 << 20, 512 << 20):
+        rows = make_lists.ROWS_PER_LIST * make_lists.num_lists_for(10**9, 100, memory_bytes)
+        assert rows * 8 * 100 <= memory_bytes // 2
+    assert make_lists.num_lists_for(10_000_000, 100, 512 << 20) == 4096
+
+
+def test_joined_queries_have_the_same_answers(tmp_path: Path) -> None:
+    world = write_world(tmp_path / "run")
+    what = asked(world.config, Question("likes", k=3))
+    chosen = [world.name("user", number) for number in (15, 3, 8, 0, 2, 7, 11, 4)]
+    (tmp_path / "ids").write_text("\n".join(chosen))
+    (piece,) = given.cut(given.iter_ids(str(tmp_path / "ids")), str(tmp_path / "given"), 100, 1 << 20)
+    piece = find_ids(what.queries, piece, 3)["uri"]
+    chunks = [Chunk(start, min(start + 3, 8), piece, group) for group, start in enumerate((0, 3, 6))]
+    found = joined([*chunks, Chunk(0, 5), Chunk(5, 10), Chunk(10, 16)], 6)
+    sizes = [each.stop - each.start for each in found]
+    assert sizes == [6, 2, 5, 5, 6]
+    assert joined([Chunk(0, 5), Chunk(5, 10)], 10) == [Chunk(0, 10, num_groups=2)]
+    for number, each in enumerate(found[:2]):
+        write_answers(what, each, str(tmp_path / f"part-{number}.parquet"))
+    best = world.best(0, Side.RHS, 3)
+    expected = {(name, rank): best[name, rank] for name in chosen for rank in (1, 2, 3)}
+    assert_equal(read_answers(tmp_path), expected)

@@ -1,0 +1,218 @@
+"""`graphmill predict` on a finished run: all ids, some ids, pairs, wrong questions, what is left behind."""
+
+import json
+import shutil
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from distributed import Client
+
+from graphmill import storage
+from graphmill.ask.predict import job
+from graphmill.ask.predict.question import Question
+from graphmill.vocab import Side
+from tests.graphmill.ask.predict.world import World, assert_equal, read_answers, write_world
+from tests.remap.graph import snapshot
+
+Predict = Callable[..., int]
+
+
+@pytest.fixture
+def predict(graphmill_command: Predict) -> Predict:
+    """`graphmill predict ARGS` on the tests' cluster; its exit code."""
+    return partial(graphmill_command, "predict")
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return write_world(tmp_path / "run", num_partitions=3)
+
+
+def test_all_ids(tmp_path: Path, world: World, predict: Predict) -> None:
+    arguments = ["--relation", "likes", "--k", 4, "--exclude-known", "--to", tmp_path / "out"]
+    assert predict(tmp_path / "run", *arguments) == 0
+    known = frozenset((lhs, rhs) for each in world.edges.values() for lhs, rel, rhs in each if rel == 0)
+    assert_equal(read_answers(tmp_path / "out"), world.best(0, Side.RHS, 4, known))
+    names = {path.name for path in (tmp_path / "out").iterdir()}
+    assert names == {"part-00000.parquet", "_predict.json", "_checksums.xxh128", "_SUCCESS"}
+    figures = json.loads((tmp_path / "out/_predict.json").read_text())
+    assert figures["num_answers"] == 16 * 4
+    assert figures["checkpoint_version"] == 1
+    assert storage.read_marker(str(tmp_path / "out")) is not None
+    table = pq.read_table(tmp_path / "out")  # as others read it: names with underscores are left out
+    types = [pa.string(), pa.string(), pa.int32(), pa.string(), pa.float32()]
+    assert table.schema.names == ["id", "relation", "rank", "candidate", "score"]
+    assert table.schema.types == types
+    assert set(table["relation"].to_pylist()) == {"likes"}
+    assert predict(tmp_path / "run/run.json", *arguments) == 0  # replaces an earlier answer
+
+
+def write_ids(kind: str, path: Path, ids: list[str]) -> Path:
+    """The ids in one of the forms that users have."""
+    match kind:
+        case "parquet":
+            pq.write_table(pa.table({"n": range(len(ids)), "name": ids}), path.with_suffix(".parquet"))
+            return path.with_suffix(".parquet")
+        case "folder":
+            path.mkdir()
+            for number, part in enumerate((ids[:2], ids[2:])):
+                as_dictionary = pa.array(part).dictionary_encode()
+                pq.write_table(pa.table({"z": part, "id": as_dictionary}), path / f"part-{number}.parquet")
+            return path
+        case "csv":
+            lines = ["x,id", *(f'1,"{each}"' for each in ids)]
+            path.with_suffix(".csv").write_text("\n".join(lines) + "\n", encoding="utf-8-sig")
+            return path.with_suffix(".csv")
+    path.with_suffix(".txt").write_text("\r\n".join(ids) + "\r\n\r\n")
+    return path.with_suffix(".txt")
+
+
+@pytest.mark.parametrize("kind", ["parquet", "folder", "csv", "lines"])
+def test_given_ids(
+    tmp_path: Path, world: World, predict: Predict, kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    chosen = [world.name("user", number) for number in (15, 3, 8)]
+    given = write_ids(kind, tmp_path / "ids", [chosen[0], "nobody,1", *chosen[1:], "nobody 2"])
+    arguments = ["--relation", "follows", "--side", "lhs", "--k", 3, "--ids", given, "--to", tmp_path / "out"]
+    assert predict(tmp_path / "run", *arguments) == 0
+    best = world.best(1, Side.LHS, 3)
+    expected = {(name, rank): best[name, rank] for name in chosen for rank in (1, 2, 3)}
+    assert_equal(read_answers(tmp_path / "out"), expected)
+    figures = json.loads((tmp_path / "out/_predict.json").read_text())
+    assert figures["num_ids"] == 5
+    assert figures["num_unknown"] == 2
+    assert figures["unknown"] == ["nobody,1", "nobody 2"]
+    assert "2 of 5 ids are no user of the run" in caplog.text
+
+
+@pytest.mark.parametrize("header", [None, "name", "name,age"])
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig"])
+def test_ids_in_csv_with_and_without_header(
+    tmp_path: Path,
+    world: World,
+    predict: Predict,
+    header: str | None,
+    encoding: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A first line that the run knows as an id is one."""
+    caplog.set_level("INFO")
+    names = [world.name("user", number) for number in (15, 3, 8)]
+    ages = ",7" if header == "name,age" else ""
+    lines = [*([header] if header else []), *(f'"{name}"{ages}' for name in names)]
+    (tmp_path / "ids.csv").write_text("\n".join(lines), encoding=encoding)
+    arguments = ["--relation", "likes", "--k", 1, "--ids", tmp_path / "ids.csv", "--to", tmp_path / "out"]
+    assert predict(tmp_path / "run", *arguments) == 0
+    assert [name for name, _ in read_answers(tmp_path / "out")] == names
+    figures = json.loads((tmp_path / "out/_predict.json").read_text())
+    assert (figures["num_ids"], figures["num_unknown"]) == (3, 0)
+    told = "is its name, as the run knows no such id" if header else "is an id too"
+    assert told in caplog.text
+
+
+def test_an_id_that_comes_twice_is_answered_twice(tmp_path: Path, world: World, predict: Predict) -> None:
+    name = world.name("user", 3)
+    (tmp_path / "ids").write_text(f"{name}\n{name}\n")
+    arguments = ["--relation", "likes", "--k", 2, "--ids", tmp_path / "ids", "--to", tmp_path / "out"]
+    assert predict(tmp_path / "run", *arguments) == 0
+    assert pq.read_table(tmp_path / "out")["rank"].to_pylist() == [1, 2, 1, 2]
+
+
+@pytest.mark.slow  # the workers import torch
+@pytest.mark.parametrize("side", list(Side))
+@pytest.mark.parametrize("kind", ["static", "dynamic"])
+def test_pairs_have_the_scores_of_the_oracle(tmp_path: Path, predict: Predict, side: Side, kind: str) -> None:
+    world = write_world(tmp_path / "run", operator="affine", dynamic=kind == "dynamic", comparator="cos")
+    names = ["likes", "sees", "buys"] if kind == "dynamic" else ["likes", "follows"]
+    triples = [edge for edge in world.edges["test"] if edge[1] < len(names)]
+    rows = [
+        (world.name(types[Side.LHS], lhs), names[rel], world.name(types[Side.RHS], rhs))
+        for lhs, rel, rhs in triples
+        if (types := world.types(rel))
+    ]
+    rows.insert(1, ("nobody", names[0], rows[0][2]))
+    columns = dict(zip(("lhs", "relation", "rhs"), map(list, zip(*rows, strict=True)), strict=True))
+    pq.write_table(pa.table(columns), tmp_path / "pairs.parquet")
+    arguments = ["--pairs", tmp_path / "pairs.parquet", "--side", side, "--to", tmp_path / "out"]
+    assert predict(tmp_path / "run", *arguments) == 0
+    table = pq.read_table(tmp_path / "out").to_pydict()
+    assert {name: table[name] for name in columns} == columns  # the same rows, in the same order
+    assert table["score"].pop(1) is None
+    ends = [({Side.LHS: lhs, Side.RHS: rhs}, world.scores(rel, side)) for lhs, rel, rhs in triples]
+    expected = [scores[of[side.other], of[side]] for of, scores in ends]
+    assert table["score"] == pytest.approx(expected, abs=1e-5)
+    figures = json.loads((tmp_path / "out/_predict.json").read_text())
+    assert (figures["num_pairs"], figures["num_without_score"]) == (len(rows), 1)
+
+
+def test_pairs_of_one_relation_in_csv(tmp_path: Path, world: World, predict: Predict) -> None:
+    lhs, rhs = world.name("user", 12), world.name("item", 29)
+    (tmp_path / "pairs.csv").write_text(f"rhs,day,lhs\n{rhs},monday,{lhs}\n{rhs},friday,nobody\n")
+    arguments = ["--pairs", tmp_path / "pairs.csv", "--to", tmp_path / "out"]
+    assert predict(tmp_path / "run", *arguments, "--relation", "likes") == 0
+    table = pq.read_table(tmp_path / "out").to_pydict()
+    assert (table["lhs"], table["relation"]) == ([lhs, "nobody"], ["likes", "likes"])
+    assert table["score"] == [pytest.approx(world.scores(0, Side.RHS)[12, 29], abs=1e-4), None]
+
+
+def test_more_answers_than_candidates(tmp_path: Path, world: World, predict: Predict) -> None:
+    arguments = ["--relation", "likes", "--side", "lhs", "--k", 10**6, "--to", tmp_path / "out"]
+    assert predict(tmp_path / "run", *arguments) == 0
+    assert_equal(read_answers(tmp_path / "out"), world.best(0, Side.LHS, 16))
+
+
+def test_a_run_that_has_moved(tmp_path: Path, world: World, predict: Predict) -> None:
+    shutil.move(tmp_path / "run", tmp_path / "elsewhere")
+    arguments = ["--relation", "likes", "--k", 2, "--exclude-known", "--to", tmp_path / "elsewhere/answers"]
+    assert predict(tmp_path / "elsewhere", *arguments) == 0
+    assert len(read_answers(tmp_path / "elsewhere/answers")) == 32
+
+
+def test_what_is_no_run(
+    tmp_path: Path, world: World, predict: Predict, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ask = ["--relation", "likes", "--to", tmp_path / "out"]
+    assert predict(tmp_path / "nothing", *ask) == 2
+    assert "run.json" in capsys.readouterr().err
+    shutil.rmtree(tmp_path / "run/checkpoint")
+    assert predict(tmp_path / "run", *ask) == 2
+    assert "there is no checkpoint" in capsys.readouterr().err
+
+
+def test_a_relation_that_was_added_after_the_training(
+    tmp_path: Path, predict: Predict, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world = write_world(tmp_path / "run", dynamic=True)
+    storage.write_text(
+        storage.join(world.config.entity_path, "dynamic_rel_names.json"), '["likes", "sees", "buys", "eats"]'
+    )
+    ask = ["--relation", "eats", "--to", tmp_path / "out"]
+    assert predict(tmp_path / "run", *ask) == 2
+    assert "was trained before this relation was added" in capsys.readouterr().err
+
+
+def test_featurized_types_are_refused(
+    tmp_path: Path, world: World, predict: Predict, capsys: pytest.CaptureFixture[str]
+) -> None:
+    record = json.loads((tmp_path / "run/run.json").read_text())
+    record["config"]["entities"]["item"]["featurized"] = True
+    (tmp_path / "run/run.json").write_text(json.dumps(record))
+    assert predict(tmp_path / "run", "--relation", "likes", "--to", tmp_path / "out") == 2
+    assert "item: a featurized type has no list of all its entities" in capsys.readouterr().err
+    assert predict(tmp_path / "run", "--relation", "follows", "--k", 1, "--to", tmp_path / "out") == 0
+
+
+@pytest.mark.slow
+def test_one_worker_and_two_write_the_same(tmp_path: Path, near_client: Client) -> None:
+    world = write_world(tmp_path / "run", counts={"user": [1000, 1400], "item": [30]})
+    question = Question("likes", Side.RHS, 30, exclude_known=True, memory_bytes=16 << 20)
+    job.run(world.config, question, str(tmp_path / "two"), near_client)
+    with Client(processes=False, n_workers=1, threads_per_worker=1, dashboard_address=":0") as alone:
+        job.run(world.config, question, str(tmp_path / "one"), alone)
+    found = snapshot(tmp_path / "two")
+    assert len(found) == 3 + 3
+    assert found == snapshot(tmp_path / "one")

@@ -1,0 +1,90 @@
+"""Ranking metrics of a bucket's held-out edges, as PBG notes them in training_stats.json.
+
+Each edge is ranked among eval_num_batch_negs and eval_num_uniform_negs candidates of the bucket's own
+partitions, unfiltered; ties count against the edge. The metrics show how training goes. To compare models,
+use `evaluate`, which ranks among all entities.
+
+`auc` is PBG's: of random pairs of an edge and a negative of any edge of the batch, as many as the batch has
+edges, the fraction where the edge scores higher. A tie is no win, a masked negative one.
+
+Shapes: C chunks, P positives per chunk, M negatives; S batches of a span, B edges and N negatives of a batch.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from graphmill.ask.model import Model
+from graphmill.config import PbgConfig
+from graphmill.vocab import Side
+from train.edges.negative_sampling import Batch, Sampling
+from train.model import losses
+from train.step.plain import gather, scores
+from train.step.table import Table
+
+NAMES = ("loss", "pos_rank", "mrr", "r1", "r10", "r50", "auc")
+
+
+def rank(
+    config: PbgConfig,
+    model: Model,
+    batches: Iterable[tuple[Batch, Mapping[Side, Table]]],
+    generator: torch.Generator,
+) -> dict[str, Any]:
+    """Number of edges, and means of their metrics over the sides that have negatives."""
+    sampling = Sampling.of_evaluation(config)
+    totals = torch.zeros(len(NAMES), dtype=torch.float64)
+    count = 0
+    for batch, tables in batches:
+        all_negs = config.relations[batch.relation].all_negs
+        pairs = {side: RandomPairs(batch.num_steps, generator) for side in Side}
+        for block in sampling.blocks(batch, batch.num_entities(tables), all_negs, generator):
+            with torch.no_grad():
+                for side, (pos_CP, neg_CPM) in scores(model, block, gather(batch, block, tables)).items():
+                    if neg_CPM.numel():
+                        totals[:-1] += _sums(config, pos_CP, neg_CPM, block.weight_CP).cpu()
+                        pairs[side].add(pos_CP, neg_CPM)
+        totals[-1] += sum(each.num_in_order() for each in pairs.values())
+        count += len(batch)
+    # the loss is summed over the sides, ranks are averaged
+    num_sides = max(len(set(Side) - sampling.disabled), 1)
+    sides = torch.tensor([1.0] + [float(num_sides)] * (len(NAMES) - 1), dtype=torch.float64)
+    means = (totals / (max(count, 1) * sides)).tolist()
+    return {"count": count, "metrics": dict(zip(NAMES, means, strict=True))}
+
+
+class RandomPairs:
+    """Draws pairs of an edge and a negative from all scores of a batch, which come block by block."""
+
+    def __init__(self, num_batches: int, generator: torch.Generator) -> None:
+        self._num_batches, self._generator = num_batches, generator
+        self._pos: list[Tensor] = []  # [S, edges of a block]
+        self._neg: list[Tensor] = []  # [S, negatives of a block]
+
+    def add(self, pos_CP: Tensor, neg_CPM: Tensor) -> None:
+        """Take the scores of a block."""
+        self._pos.append(pos_CP.reshape(self._num_batches, -1))
+        self._neg.append(neg_CPM.reshape(self._num_batches, -1))
+
+    def num_in_order(self) -> int:
+        """Draw as many pairs as there are edges; count those where the edge scores higher."""
+        if not self._pos:
+            return 0
+        pos_SB, neg_SN = torch.cat(self._pos, 1), torch.cat(self._neg, 1)
+        drawn = (
+            each_SK.gather(1, self._drawn(each_SK.shape[1], pos_SB.shape).to(each_SK.device))
+            for each_SK in (pos_SB, neg_SN)
+        )
+        return int(torch.gt(*drawn).sum())
+
+    def _drawn(self, below: int, shape_SB: torch.Size) -> Tensor:
+        return torch.randint(below, shape_SB, generator=self._generator)
+
+
+def _sums(config: PbgConfig, pos_CP: Tensor, neg_CPM: Tensor, weight_CP: Tensor) -> Tensor:
+    rank_CP = 1 + (neg_CPM >= pos_CP.unsqueeze(-1)).sum(-1)
+    hits = [(rank_CP <= limit).sum() for limit in (1, 10, 50)]
+    loss = losses.loss_gradient(config.loss_fn, config.margin, pos_CP, neg_CPM, weight_CP).loss_CP.sum()
+    return torch.stack([each.double() for each in (loss, rank_CP.sum(), (1 / rank_CP).sum(), *hits)])
