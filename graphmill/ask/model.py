@@ -23,7 +23,8 @@ from graphmill.checkpoints.finite import check_finite
 from graphmill.config import Config
 from graphmill.errors import FormatError
 from graphmill.machine.variants import has_bfloat16_products
-from graphmill.model import comparators, operators
+from graphmill.model import comparators
+from graphmill.model.operators import Init, operator_of
 from graphmill.model.parameters import global_key, operator_key
 from graphmill.vocab import Side
 
@@ -40,7 +41,7 @@ class Model:
         config: Config,
         num_relations: int | None = None,
         *,
-        relation_init: operators.Init = "identity",
+        relation_init: Init = "identity",
         seed: int = 0,
     ) -> None:
         """`num_relations` counts the dynamic relations; None with static ones."""
@@ -53,8 +54,7 @@ class Model:
         generator = torch.Generator().manual_seed(seed)
         for side in (Side.LHS, Side.RHS) if self.two_sided else (Side.RHS,):
             for number, relation in enumerate(config.relations):
-                fresh = operators.initial(
-                    relation.operator,
+                fresh = operator_of(relation.operator).initial(
                     config.entity_dimension(relation.rhs),
                     num_relations,
                     relation_init,
@@ -109,7 +109,7 @@ class Model:
         if side is Side.LHS and not self.two_sided:
             return ()
         entry, dynamic = self.config.relations[relation], self.config.dynamic_relations
-        names = operators.parameter_names(entry.operator, dynamic, self.config.entity_dimension(entry.rhs))
+        names = operator_of(entry.operator).parameter_names(dynamic, self.config.entity_dimension(entry.rhs))
         return tuple(operator_key(relation, side, name) for name in names)
 
     def keys_of(self, relation: int) -> tuple[str, ...]:
@@ -176,7 +176,7 @@ class Model:
             embeddings = embeddings + self.parameters[global_key(entry.entity_type(side))]
         if is_transformed:
             own = [self.parameters[key] for key in self.operator_keys(relation, side)]
-            embeddings = operators.apply(entry.operator, embeddings, own, rel)
+            embeddings = operator_of(entry.operator).apply(embeddings, own, rel)
         return comparators.prepare(self.config.comparator, self.config.bias, embeddings)
 
 

@@ -15,8 +15,9 @@ import numpy as np
 from graphmill.checkpoints import Checkpoint, Floats
 from graphmill.config import NO_PLUGINS, Config, Plugins
 from graphmill.errors import ConfigError, FormatError, suggestion
-from graphmill.model import comparators, operators
+from graphmill.model import comparators
 from graphmill.model.arrays import Array
+from graphmill.model.operators import OPERATORS, operator_of
 from graphmill.model.parameters import operator_key
 from graphmill.vocab import Side
 
@@ -69,7 +70,7 @@ class Relation:
     @property
     def has_slopes(self) -> bool:
         """Whether `query_slopes` and `candidate_slopes` know the gradients: for dot, without plug-ins."""
-        is_built_in = self.operator in operators.OPERATORS
+        is_built_in = self.operator in OPERATORS
         return is_built_in and self.comparator == "dot" and not self.bias
 
     def query_slopes(self, side: Side, gradients_PD: Array) -> Array:
@@ -96,13 +97,13 @@ class Relation:
     def _prepared(self, side: Side, vectors: Array, is_transformed: bool) -> Array:
         if is_transformed:
             own = self.transforms[side]
-            vectors = operators.apply_one(self.operator, vectors, own, dynamic=self.is_dynamic)
+            vectors = operator_of(self.operator).apply_one(vectors, own, dynamic=self.is_dynamic)
         return comparators.prepare(self.comparator, self.bias, vectors)
 
     def _slopes(self, side: Side, gradients: Array, is_transformed: bool) -> Array:
         if not is_transformed:
             return gradients
-        found: Array = operators.OPERATORS[self.operator].slopes(gradients, self.transforms[side])
+        found: Array = OPERATORS[self.operator].slopes(gradients, self.transforms[side])
         return found
 
 
@@ -164,7 +165,7 @@ def relation_of(
 def _parameter_names(config: Config, position: int) -> tuple[str, ...]:
     entry = config.relations[position]
     dimension = config.entity_dimension(entry.rhs)
-    return operators.parameter_names(entry.operator, config.dynamic_relations, dimension)
+    return operator_of(entry.operator).parameter_names(config.dynamic_relations, dimension)
 
 
 def _transform(

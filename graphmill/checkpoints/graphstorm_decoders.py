@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from graphmill.errors import FormatError
 from graphmill.formats.graphstorm.saved_predictions import EdgeType
-from graphmill.model import operators
+from graphmill.model.operators import OPERATORS
 from graphmill.model.parameters import operator_key
 from graphmill.vocab import Side
 
@@ -72,7 +72,7 @@ def decoder_of(
         return Decoder(name, edge_types, None)
     import torch
 
-    (known,) = operators.OPERATORS[operator].parameters
+    (known,) = OPERATORS[operator].parameters
     keys = [operator_key(numbers[each], Side.RHS, known.name) for each in edge_types]
     sample = next((parameters[key] for key in keys if key in parameters), None)
     if sample is None:
@@ -87,7 +87,7 @@ def used_keys(config: Mapping[str, Any]) -> set[str]:
     return {
         operator_key(number, Side.RHS, parameter)
         for number, each in enumerate(config["relations"])
-        for parameter in operators.parameter_names(each.get("operator", "none"), dynamic=False)
+        for parameter in OPERATORS[each.get("operator", "none")].parameter_names(dynamic=False)
     }
 
 
@@ -99,7 +99,7 @@ def relations_of(decoder: Decoder) -> tuple[list[dict[str, Any]], dict[str, "Ten
     ]
     if decoder.weight is None:
         return relations, {}
-    (parameter,) = operators.parameter_names(operator, dynamic=False)
+    (parameter,) = OPERATORS[operator].parameter_names(dynamic=False)
     rows = _as_parameter(decoder.name, decoder.weight, decoder.gamma)
     return relations, {operator_key(row, Side.RHS, parameter): each for row, each in enumerate(rows)}
 

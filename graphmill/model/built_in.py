@@ -93,7 +93,11 @@ class Operator:
         return tuple(each.plural if dynamic else each.name for each in self.parameters)
 
     def apply(self, vectors: Array, parameters: Sequence[Array], rel: Any = None) -> Array:
-        """Transform vectors [..., D], by the rows `rel` [...] of the parameters if it is given."""
+        """Transform vectors [..., D].
+
+        With `rel` [...], the parameters are those of dynamic relations: a vector has the row of its relation.
+        Without, they are one set for all vectors, or have the leading dimensions of `vectors`.
+        """
         own = parameters if rel is None else [_rows(each, rel) for each in parameters]
         transformed: Array = self.formula(vectors, *own)
         return transformed
@@ -116,7 +120,12 @@ class Operator:
     def initial(
         self, dimension: int, num_relations: int | None, init: Init, init_scale: float, generator: "Generator"
     ) -> "dict[str, Tensor]":
-        """Make new parameters by their names in a checkpoint."""
+        """Make new parameters by their names in a checkpoint; `num_relations` is None for a static relation.
+
+        `identity` is PBG's choice: every relation starts as the operator that changes nothing. `random` gives
+        relations different parameters: random rotations, random matrices of spectral norm about 1. `small`
+        draws all parameters like embeddings, but angles like `random`.
+        """
         lead = () if num_relations is None else (num_relations,)
         shapes = [(*lead, *each.shape(dimension)) for each in self.parameters]
         if init == "random" and self.random:

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from graphmill.errors import ConfigError
-from graphmill.model import operators
+from graphmill.model.operators import OPERATORS, UNKNOWN, operator_of, position
 from graphmill.vocab import Side
 
 _OPERATOR_KEY = re.compile(r"^(lhs|rhs)_operators\.(0|[1-9]\d*)\.([^./]+)$")
@@ -68,7 +68,7 @@ def in_order(
     def place(key: str) -> tuple[int, str, int, int, str]:
         if found := parse_operator_key(key):
             own = orders.get(found.relation, ())
-            at = own.index(found.parameter) if found.parameter in own else operators.position(found.parameter)
+            at = own.index(found.parameter) if found.parameter in own else position(found.parameter)
             return 0, found.side, found.relation, at, found.parameter
         entity_type = parse_global_key(key) or key
         return 1, "", types.get(entity_type, len(types)), 0, entity_type
@@ -81,7 +81,7 @@ def relations_without_order(keys: Iterable[str], config: Mapping[str, Any] | Non
     known = _orders(config or {})
     found: dict[tuple[Side, int], int] = {}
     for key in keys:
-        if (parsed := parse_operator_key(key)) and operators.position(parsed.parameter) == operators.UNKNOWN:
+        if (parsed := parse_operator_key(key)) and position(parsed.parameter) == UNKNOWN:
             found[parsed[:2]] = found.get(parsed[:2], 0) + 1
     return sorted(
         {
@@ -100,9 +100,9 @@ def _orders(config: Mapping[str, Any]) -> dict[int, tuple[str, ...]]:
     orders: dict[int, tuple[str, ...]] = {}
     for number in numbers:
         name = _operator(config, number)
-        if isinstance(name, str) and name not in operators.OPERATORS and isinstance(dimension, int):
+        if isinstance(name, str) and name not in OPERATORS and isinstance(dimension, int):
             try:
-                orders[number] = operators.parameter_names(name, dynamic, dimension)
+                orders[number] = operator_of(name).parameter_names(dynamic, dimension)
             except ConfigError:  # the plug-in is not there
                 continue
     return orders

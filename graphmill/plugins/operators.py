@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from graphmill.model import operators
+from graphmill.model.operators import operator_of
 from graphmill.plugins.numbers import Failures, differentiable, normal, same, shape
 
 RELATIONS = 4
@@ -33,7 +33,9 @@ def static_operator(
     yield from _unused(parameters, apply(vectors, *own))
     if reference is not None:
         yield from same(
-            f"the operator {reference}", apply(vectors, *own), operators.apply(reference, vectors, own)
+            f"the operator {reference}",
+            apply(vectors, *own),
+            operator_of(reference).apply(vectors, own),
         )
 
 
@@ -85,7 +87,7 @@ def _rows_of_relations(
             continue
         values = [value[0] for value in row.values()]
         if isinstance(reference, str):
-            static = operators.apply(reference, mine, values)
+            static = operator_of(reference).apply(mine, values)
         else:
             other = reference(dimension, **arguments).double()
             static = _called(other, dict(other.named_parameters()), values, mine)

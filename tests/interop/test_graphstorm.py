@@ -17,7 +17,8 @@ from etl import job as etl_job
 from graphmill import config as configuration
 from graphmill.checkpoints import ModelState, module_of, open_checkpoint
 from graphmill.checkpoints.convert import convert
-from graphmill.model import comparators, operators
+from graphmill.model import comparators
+from graphmill.model.operators import operator_of
 from remap import job as remap_job
 from tests.graphmill.checkpoints.samples import MemoryCheckpoint
 from tests.interop import graphstorm_environment, pbg
@@ -145,7 +146,7 @@ def trained(operator: str, comparator: str, *, with_globals: bool = True) -> Mem
     parameters = {
         f"rhs_operators.{number}.{name}": value
         for number, each in enumerate(used)
-        for name, value in operators.initial(each, D, None, "random", 1.0, generator).items()
+        for name, value in operator_of(each).initial(D, None, "random", 1.0, generator).items()
     }
     if with_globals:
         parameters |= {f"global_embs.emb_{name}": torch.randn(D, generator=generator) for name in COUNTS}
@@ -176,9 +177,9 @@ def scores_of(checkpoint: Any) -> dict[str, list[float]]:
     for number, each in enumerate(config["relations"]):
         edge_type = ",".join((each["lhs"], each["name"], each["rhs"]))
         src, dst = EDGES[edge_type]
-        names = operators.parameter_names(each["operator"], False)
+        names = operator_of(each["operator"]).parameter_names(False)
         parameters = [model.parameters[f"rhs_operators.{number}.{name}"] for name in names]
-        moved = operators.apply(each["operator"], rows[each["rhs"]][dst], parameters)
+        moved = operator_of(each["operator"]).apply(rows[each["rhs"]][dst], parameters)
         pair = [
             comparators.prepare(config["comparator"], False, side) for side in (rows[each["lhs"]][src], moved)
         ]
@@ -249,7 +250,7 @@ def test_rotations_reach_rotate_with_the_same_angles(restored: dict[str, Restore
     source = trained("rotation", "l2", with_globals=True)
     users, angle = rows_of(source)["user"], source.read_model().parameters["rhs_operators.1.angle"]
     src, dst = EDGES["user,knows,user"]
-    difference = users[src] - operators.apply("rotation", users[dst], [angle])
+    difference = users[src] - operator_of("rotation").apply(users[dst], [angle])
     expected = 12.0 - torch.complex(*difference.chunk(2, -1)).abs().sum(-1)
     found = restored["rotation"].before["user,knows,user"]
     assert found == pytest.approx(expected.tolist(), rel=1e-4, abs=1e-4)

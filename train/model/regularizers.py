@@ -14,8 +14,8 @@ from torch import Tensor
 
 from graphmill.ask.model import Model
 from graphmill.config import Config
-from graphmill.model import operators
 from graphmill.model.abstract import AbstractDynamicOperator, AbstractOperator, AbstractRegularizer
+from graphmill.model.operators import OPERATORS, operator_of, parts
 from graphmill.model.parameters import parse_operator_key
 from graphmill.model.plug_ins import PlugInOperator, made, with_parameters
 from graphmill.model.registry import REGULARIZERS
@@ -49,7 +49,7 @@ def is_plug_in(config: Config) -> bool:
     if not config.regularization_coef:
         return False
     names = {relation.operator for relation in config.relations}
-    return config.regularizer not in REGULARIZERS.built_in or not names <= operators.OPERATORS.keys()
+    return config.regularizer not in REGULARIZERS.built_in or not names <= OPERATORS.keys()
 
 
 def regularizer_of(config: Config) -> AbstractRegularizer:
@@ -102,7 +102,7 @@ def _of_side(
 def _module(
     name: str, dimension: int, num_relations: int | None, device: torch.device
 ) -> AbstractOperator | AbstractDynamicOperator:
-    operator = operators.operator_of(name)
+    operator = operator_of(name)
     if isinstance(operator, PlugInOperator):
         return operator.module(dimension, num_relations, device)  # type: ignore[return-value]
     return _built_in(name, dimension, num_relations is not None)
@@ -120,12 +120,12 @@ class _BuiltIn:
 
     def _numbers(self, own: list[Tensor]) -> Tensor | None:
         """Numbers [..., any] of parameters [..., any]."""
-        groups = operators.OPERATORS[self.name].moduli(own)
+        groups = OPERATORS[self.name].moduli(own)
         return torch.cat([_modulus(parts) for parts in groups], -1) if groups else None
 
     def prepare_embs_for_reg(self, embs: Tensor) -> Tensor:
         """Return absolute values, or moduli of complex numbers."""
-        return _modulus(operators.parts(self.name, embs))
+        return _modulus(parts(self.name, embs))
 
 
 class BuiltInStatic(_BuiltIn, AbstractOperator):
@@ -134,13 +134,13 @@ class BuiltInStatic(_BuiltIn, AbstractOperator):
     def __init__(self, name: str, dim: int) -> None:
         super().__init__(dim)
         self.name = name
-        fresh = operators.initial(name, dim, None, "identity", 0.0, torch.Generator())
+        fresh = operator_of(name).initial(dim, None, "identity", 0.0, torch.Generator())
         for key, value in fresh.items():
             self.register_parameter(key, torch.nn.Parameter(value))
 
     def forward(self, embeddings: Tensor) -> Tensor:
         """Transform vectors [..., D]."""
-        return operators.apply(self.name, embeddings, list(self.parameters()))
+        return operator_of(self.name).apply(embeddings, list(self.parameters()))
 
     def get_operator_params_for_reg(self) -> Tensor | None:
         """Return the numbers of all parameters."""
@@ -153,13 +153,13 @@ class BuiltInDynamic(_BuiltIn, AbstractDynamicOperator):
     def __init__(self, name: str, dim: int, num_operations: int = 1) -> None:
         super().__init__(dim, num_operations)
         self.name = name
-        fresh = operators.initial(name, dim, num_operations, "identity", 0.0, torch.Generator())
+        fresh = operator_of(name).initial(dim, num_operations, "identity", 0.0, torch.Generator())
         for key, value in fresh.items():
             self.register_parameter(key, torch.nn.Parameter(value))
 
     def forward(self, embeddings: Tensor, operator_idxs: Tensor) -> Tensor:
         """Transform vectors [..., D] by their relations [...]."""
-        return operators.apply(self.name, embeddings, list(self.parameters()), operator_idxs)
+        return operator_of(self.name).apply(embeddings, list(self.parameters()), operator_idxs)
 
     def get_operator_params_for_reg(self, operator_idxs: Tensor) -> Tensor | None:
         """Return the numbers of the relations of `operator_idxs`."""

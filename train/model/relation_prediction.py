@@ -17,7 +17,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from graphmill.model import operators
+from graphmill.model.operators import operator_of, parts
 
 EDGES_AT_A_TIME = 1 << 14
 
@@ -35,7 +35,7 @@ def predict(
     operator: str, entity_ED: Tensor, answer_ED: Tensor, operator_RD: Tensor, rel_E: Tensor, weight_E: Tensor
 ) -> Prediction:
     """Compute the loss and its gradient; the operator transforms `entity_ED`, not `answer_ED`."""
-    feature_ED = operators.apply(operator, answer_ED, _conjugate(operator, entity_ED))
+    feature_ED = operator_of(operator).apply(answer_ED, _conjugate(operator, entity_ED))
     log_odds_ER = torch.log_softmax(feature_ED @ operator_RD.T, dim=1)
     own_E1 = rel_E.unsqueeze(1)
     loss = -(log_odds_ER.gather(1, own_E1).squeeze(1) * weight_E).sum()
@@ -44,8 +44,8 @@ def predict(
     slope_ED = slope_ER @ operator_RD
     return Prediction(
         loss,
-        operators.apply(operator, answer_ED, _conjugate(operator, slope_ED)),
-        operators.apply(operator, entity_ED, operators.parts(operator, slope_ED)),
+        operator_of(operator).apply(answer_ED, _conjugate(operator, slope_ED)),
+        operator_of(operator).apply(entity_ED, parts(operator, slope_ED)),
         slope_ER.T @ feature_ED,
     )
 
@@ -62,5 +62,5 @@ def add_gradient(leaves: Sequence[Tensor], gradient_RD: Tensor) -> None:
 
 
 def _conjugate(operator: str, vectors: Tensor) -> tuple[Tensor, ...]:
-    real, *imaginary = operators.parts(operator, vectors)
+    real, *imaginary = parts(operator, vectors)
     return real, *(-part for part in imaginary)

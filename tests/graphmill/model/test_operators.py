@@ -30,7 +30,7 @@ def new_parameters(
     operator: str, init: operators.Init, num_relations: int | None = None
 ) -> dict[str, torch.Tensor]:
     generator = torch.Generator().manual_seed(7)
-    return operators.initial(operator, DIMENSION, num_relations, init, 0.1, generator)
+    return OPERATORS[operator].initial(DIMENSION, num_relations, init, 0.1, generator)
 
 
 @pytest.fixture
@@ -61,15 +61,15 @@ def test_the_page_of_the_format_has_the_parameters_of_every_operator() -> None:
 
 def test_an_unknown_operator_is_refused_with_the_known_names(vectors: np.ndarray) -> None:
     with pytest.raises(ConfigError, match="operator 'householder': expected one of none, diagonal, transl"):
-        operators.apply("householder", vectors, [])
+        operators.operator_of("householder").apply(vectors, [])
 
 
 @pytest.mark.parametrize("operator", OPERATORS)
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_numpy_and_torch_agree(operator: str, dynamic: bool, vectors: np.ndarray) -> None:
     parameters = [*new_parameters(operator, "random", len(vectors) if dynamic else None).values()]
-    by_torch = operators.apply(operator, torch.from_numpy(vectors), parameters)
-    by_numpy = operators.apply(operator, vectors, [parameter.numpy() for parameter in parameters])
+    by_torch = OPERATORS[operator].apply(torch.from_numpy(vectors), parameters)
+    by_numpy = OPERATORS[operator].apply(vectors, [parameter.numpy() for parameter in parameters])
     assert by_numpy.dtype == np.float32
     np.testing.assert_allclose(by_numpy, by_torch.numpy(), rtol=1e-5, atol=1e-6)
 
@@ -89,9 +89,9 @@ def test_slopes_are_those_of_autograd(operator: str, dynamic: bool, vectors: np.
 @pytest.mark.parametrize("num_relations", [None, NUM_RELATIONS])
 def test_the_identity_changes_nothing(operator: str, num_relations: int | None, vectors: np.ndarray) -> None:
     parameters = new_parameters(operator, "identity", num_relations)
-    assert tuple(parameters) == operators.parameter_names(operator, num_relations is not None)
+    assert tuple(parameters) == OPERATORS[operator].parameter_names(num_relations is not None)
     own = [value if num_relations is None else value[1] for value in parameters.values()]
-    found = operators.apply(operator, torch.from_numpy(vectors), own)
+    found = OPERATORS[operator].apply(torch.from_numpy(vectors), own)
     torch.testing.assert_close(found, torch.from_numpy(vectors), rtol=0, atol=0)
 
 
@@ -101,7 +101,7 @@ def test_complex_operators_multiply_complex_numbers(operator: str, vectors: np.n
     factor = np.exp(1j * own[0]) if operator == "rotation" else own[0] + 1j * own[1]
     product = (vectors[:, :3] + 1j * vectors[:, 3:]) * factor
     expected = np.concatenate([product.real, product.imag], 1)
-    np.testing.assert_allclose(operators.apply(operator, vectors, own), expected, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(OPERATORS[operator].apply(vectors, own), expected, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("bias", [False, True])
@@ -142,5 +142,5 @@ def test_keys_and_their_order() -> None:
 def test_a_new_model_has_its_parameters_in_that_order() -> None:
     for operator in OPERATORS:
         for dynamic in (False, True):
-            keys = [operator_key(0, Side.RHS, name) for name in operators.parameter_names(operator, dynamic)]
+            keys = [operator_key(0, Side.RHS, name) for name in OPERATORS[operator].parameter_names(dynamic)]
             assert in_order(reversed(keys), []) == keys

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from graphmill.errors import ConfigError
-from graphmill.model import operators
+from graphmill.model.operators import OPERATORS, operator_of
 from graphmill.vocab import Side
 from tests.train.graphs import make_config, random_triples, write_graph
 from tests.train.step.test_grouped import all_negs, check_same_as_step
@@ -15,7 +15,7 @@ from train.gpu import supported
 from train.model import relation_prediction
 
 WEIGHT = 0.7
-PRODUCTS = [name for name, each in operators.OPERATORS.items() if each.is_product]
+PRODUCTS = [name for name, each in OPERATORS.items() if each.is_product]
 
 
 def predicting(**more):
@@ -33,8 +33,8 @@ class PredictingScene(Scene):
             rows = {Side.LHS: embeddings[entry.lhs][lhs], Side.RHS: embeddings[entry.rhs][rhs]}
             for side in Side:
                 own = [parameters[key] for key in self.model.operator_keys(0, side)]
-                transformed = operators.apply(
-                    entry.operator, rows[side].expand(NUM_RELATIONS, -1), own, every
+                transformed = operator_of(entry.operator).apply(
+                    rows[side].expand(NUM_RELATIONS, -1), own, every
                 )
                 scores = transformed @ rows[side.other]
                 total = total + WEIGHT * weight * (scores.logsumexp(0) - scores[rel])

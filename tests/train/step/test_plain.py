@@ -5,7 +5,7 @@ import torch
 
 from graphmill.ask.model import Model
 from graphmill.config import from_mapping
-from graphmill.model.operators import OPERATORS, parameter_names
+from graphmill.model.operators import OPERATORS
 from graphmill.model.parameters import global_key
 from graphmill.vocab import Side
 from tests.pairs import pairs
@@ -97,7 +97,7 @@ class Scene:
 
         def values(side, rel):
             entry = 0 if dynamic else rel
-            names = parameter_names(self.config.relations[entry].operator, dynamic)
+            names = OPERATORS[self.config.relations[entry].operator].parameter_names(dynamic)
             found = [parameters[f"{side}_operators.{entry}.{name}"] for name in names]
             return [value[rel] for value in found] if dynamic else found
 
