@@ -21,6 +21,7 @@ from graphmill.run.inputs import are_small
 from graphmill.run.job import are_small_stages, job_of
 from graphmill.run.output_checks import check_outputs
 from graphmill.run.settled import settled
+from graphmill.run.verdict import verdict
 from graphmill.storage.redaction import redacted
 
 log = logging.getLogger("graphmill")
@@ -147,8 +148,6 @@ def tell_run(settings: Config, command: str, to: str, figures: Mapping[str, Any]
 
 def tell_verdict(run: record.RunRecord) -> None:
     """Say in one line whether the ranking of the run is good, as report.html does."""
-    from graphmill.report.verdict import verdict  # whose package most commands do without
-
     evaluated = run.stage("evaluate")
     if evaluated.get("status") == "done":
         terminal.say(verdict(evaluated, run.content["before"] or {}).text)

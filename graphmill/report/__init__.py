@@ -1,30 +1,23 @@
 """report.html: a page about one run, beside its run.json, or about several runs side by side.
 
-run.json, embeddings -> sections (section_*) -> blocks -> charts -> page
+run.json, embeddings -> overview, stages, results, vectors -> charts -> page
 """
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 
 from graphmill import storage
 from graphmill.errors import GraphMillError
 from graphmill.library.run import Run
-from graphmill.report.blocks import Block, Note, Page, Section
 from graphmill.report.comparison import page_of_runs
 from graphmill.report.labels import Labels
-from graphmill.report.page import render
-from graphmill.report.reading import mapping
-from graphmill.report.section_answers import answers
-from graphmill.report.section_calibration import calibration
-from graphmill.report.section_etl import etl
-from graphmill.report.section_exports import exports
-from graphmill.report.section_features import features
-from graphmill.report.section_overview import overview
-from graphmill.report.section_ranking import ranking
-from graphmill.report.section_settings import settings
-from graphmill.report.section_training import training
-from graphmill.report.section_vectors import vectors
+from graphmill.report.overview import overview, settings
+from graphmill.report.page import Block, Note, Page, Section, render
+from graphmill.report.results import answers, calibration, exports, features, ranking
+from graphmill.report.stages import etl, training
+from graphmill.report.vectors import vectors
+from graphmill.run.reading import mapping
 from graphmill.run.record import run_of
 from graphmill.run.results import notes_of
 from graphmill.storage.redaction import redacted
@@ -76,36 +69,34 @@ def page_of(run: Run, labels: Labels | None = None, before: Run | None = None) -
     if "train" in done:
         sections.append(_section("training", "Training", training(done["train"])))
     if "evaluate" in done:
-        sections.append(
-            _section("ranking", "Ranking of held-out edges", ranking(done["evaluate"], run.before))
-        )
+        ranked = ranking(done["evaluate"], run.before)
+        sections.append(_section("ranking", "Ranking of held-out edges", ranked))
     if probabilities := mapping(done.get("evaluate", {}), "calibration"):
         sections.append(_section("probabilities", "Probabilities of answers", calibration(probabilities)))
-    if written := notes_of(run.uri, "predict"):
-        sections.append(_section("answers", "Answers by raw id", answers(written)))
+    sections.append(_section("answers", "Answers by raw id", answers(notes_of(run.uri, "predict"))))
     if "remap" in done and run.entity_types:
         blocks = vectors(run, done["remap"], stages.get("etl", {}), labels, before, stages.get("drift"))
         sections.append(_section("vectors", "Embeddings", blocks, is_asked_for=labels is not None))
-    if notes := notes_of(run.uri, "export"):
-        sections.append(_section("exports", "Exports", exports(notes)))
-    if notes := notes_of(run.uri, "features"):
-        sections.append(_section("features", "Tables with vectors", features(notes)))
+    sections.append(_section("exports", "Exports", exports(notes_of(run.uri, "export"))))
+    sections.append(_section("features", "Tables with vectors", features(notes_of(run.uri, "features"))))
     sections.append(_section("settings", "Settings and versions", settings(record)))
     uri = redacted(run.uri)
     when = f"{record.get('started', 'at an unknown time')} to {record.get('finished', 'now')}"
     return Page(storage.name(uri), f"{uri} · {when}", str(record.get("status", "unknown")), sections)
 
 
-def _section(name: str, title: str, blocks: Iterator[Block], *, is_asked_for: bool = False) -> Section:
-    """The section; after an error, a section with the error, so that the other sections still appear.
+def _section(name: str, title: str, blocks: Iterable[Block], *, is_asked_for: bool = False) -> Section:
+    """The section; an error ends it with a note, so that the other sections still appear.
 
     With `is_asked_for`, errors of the user's input are raised.
     """
+    made: list[Block] = []
     try:
-        return Section(name, title, list(blocks))
+        made.extend(blocks)
     except Exception as error:  # run.json may hold anything, and a report never fails a run
         if is_asked_for and isinstance(error, GraphMillError):
             raise
         log.warning("report: the part %s could not be made: %s: %s", title, type(error).__name__, error)
         reason = f"{type(error).__name__}: {error}"
-        return Section(name, title, [Note("This part could not be made.", "warning", reason)])
+        made.append(Note("This part could not be made.", "warning", reason))
+    return Section(name, title, made)

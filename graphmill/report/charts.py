@@ -1,14 +1,16 @@
-"""Blocks of numbers -> Bokeh figures, as JSON that the page's own copy of BokehJS draws.
+"""Numbers -> charts of Bokeh, as JSON that the page's own copy of BokehJS draws.
 
 The page sets the colours of axes and grids, because they depend on its light or dark mode. The colours here
 are readable in both modes.
 """
 
 import json
+import math
 import re
-from collections.abc import Callable
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import cycle
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from bokeh.embed import json_item
@@ -25,7 +27,6 @@ from bokeh.palettes import Viridis256
 from bokeh.plotting import figure
 
 from graphmill.display.readable import shortened
-from graphmill.report.blocks import Bars, Chart, Curves, HeatMap, Scale, Series
 
 # Of Okabe and Ito (jfly.uni-koeln.de/color), without those that one of the modes hides: people who do not see
 # red, green or blue tell them apart. A second round of the colours has other markers and dashed lines.
@@ -40,41 +41,74 @@ SHORT = "0.[000]a"  # 0.25, 12.5k, 3m
 _ID = re.compile(r'"(id|root_id)":"(p\d+)"')
 _MATHS = re.compile(r"\$(?=\$)|\\(?=[(\[])")
 
-
-def to_json(chart: Chart, target: str) -> str:
-    """Draw the chart for the element `target`; equal charts give equal text."""
-    draw: dict[type[Chart], Callable[[Any], Any]] = {Curves: _curves, Bars: _bars, HeatMap: _heat_map}
-    drawn = json.dumps(json_item(draw[type(chart)](chart), target), separators=(",", ":"), allow_nan=False)
-    # Bokeh numbers the objects of a process, whatever chart they belong to. The pattern never matches a
-    # user's text, in which quotes are escaped.
-    ids = dict.fromkeys(match[2] for match in _ID.finditer(drawn))
-    numbers = {name: f"{target}-{count}" for count, name in enumerate(ids)}
-    return _ID.sub(lambda match: f'"{match[1]}":"{numbers[match[2]]}"', drawn)
+Scale = Literal["linear", "log"]
 
 
-def _curves(chart: Curves) -> Any:
-    plot = _figure(chart.name, HEIGHT, chart.x_label, chart.y_label, chart.x_scale, chart.y_scale)
-    for number, series in enumerate(chart.series):
-        _add_series(plot, chart, series, number)
-    if chart.square:
+@dataclass(frozen=True)
+class Chart:
+    """A figure of Bokeh; `note` below it says what is good there, and what is bad."""
+
+    name: str
+    title: str
+    plot: Any
+    note: str
+    is_square: bool = False
+
+
+class Series(NamedTuple):
+    """Named points of one colour; the chart shows a point's label when the mouse is over the point."""
+
+    name: str
+    x: Sequence[float]
+    y: Sequence[float]
+    style: Literal["line", "thin", "points", "both"] = "both"
+    labels: Sequence[str] = ()
+    is_rest: bool = False
+    """Everything that has no colour of its own: grey."""
+
+
+def curves(
+    name: str,
+    title: str,
+    x_label: str,
+    y_label: str,
+    series: Sequence[Series],
+    *,
+    note: str,
+    x_scale: Scale = "linear",
+    y_scale: Scale = "linear",
+    from_zero: bool = False,
+    whole_x: bool = False,
+    is_square: bool = False,
+) -> Iterator[Chart]:
+    """Chart the series over a common axis, if they have a number.
+
+    `whole_x` asks for whole numbers only along x, such as epochs. A square chart is a map: as high as wide,
+    with equal units, without ticks.
+    """
+    if not any(_is_number(y) for each in series for y in each.y):
+        return
+    plot = _figure(name, HEIGHT, x_label, y_label, x_scale, y_scale)
+    for number, each in enumerate(series):
+        _add_series(plot, each, number, [(x_label, "@x"), (y_label, "@y")], is_square)
+    if is_square:
         plot.sizing_mode, plot.aspect_ratio, plot.match_aspect = "scale_width", 1, True
         plot.xaxis.major_label_text_font_size = plot.yaxis.major_label_text_font_size = "0px"
         plot.axis.major_tick_in = plot.axis.major_tick_out = 0
         plot.grid.visible = False
     else:
         plot.axis.formatter = NumeralTickFormatter(format=SHORT)
-    if chart.whole_x:
+    if whole_x:
         plot.xaxis.ticker.min_interval = 1
-    if chart.from_zero:
+    if from_zero:
         plot.y_range.start = 0
-    _legend(plot, len(chart.series))
-    return plot
+    _place_legend(plot, len(series))
+    yield Chart(name, title, plot, note, is_square)
 
 
-def _add_series(plot: Any, chart: Curves, series: Series, number: int) -> None:
+def _add_series(plot: Any, series: Series, number: int, tips: list[tuple[str, str]], is_square: bool) -> None:
     turn = number // len(COLOURS) % len(MARKERS)
     columns: dict[str, list[Any]] = {"x": list(series.x), "y": list(series.y)}
-    tips = [(chart.x_label, "@x"), (chart.y_label, "@y")]
     if series.labels:
         columns["label"] = [_plain(each) for each in series.labels]
         tips = [("", "@label")]
@@ -84,55 +118,69 @@ def _add_series(plot: Any, chart: Curves, series: Series, number: int) -> None:
         "legend_label": _plain(shortened(series.name)),
     }
     if series.style != "points":
-        thin = series.style == "thin"
-        width, alpha = (1, 0.55) if thin else (2, 1)
+        width, alpha = (1, 0.55) if series.style == "thin" else (2, 1)
         drawn = plot.line("x", "y", line_width=width, line_dash=DASHES[turn], alpha=alpha, **look)
     if series.style in ("points", "both"):
-        size, alpha = (5 + turn, 0.75) if chart.square else (7, 1)
+        size, alpha = (5 + turn, 0.75) if is_square else (7, 1)
         drawn = plot.scatter("x", "y", size=size, marker=MARKERS[turn], alpha=alpha, **look)
     plot.add_tools(HoverTool(renderers=[drawn], tooltips=tips, attachment="below"))
 
 
-def _bars(chart: Bars) -> Any:
-    num_groups, count = len(chart.groups), len(chart.labels)
-    height = 74 + count * (12 + 12 * num_groups)
-    plot = _figure(chart.name, height, chart.value_label, None, chart.scale, "linear")
+def bars(
+    name: str,
+    title: str,
+    value_label: str,
+    labels: Sequence[str],
+    groups: Mapping[str, Sequence[float]],
+    *,
+    note: str,
+    scale: Scale = "linear",
+) -> Iterator[Chart]:
+    """Chart a bar for each label and group, if there is a number; horizontal, because labels are long."""
+    if not any(_is_number(value) for values in groups.values() for value in values):
+        return
+    count = len(labels)
+    height = 74 + count * (12 + 12 * len(groups))
+    plot = _figure(name, height, value_label, None, scale, "linear")
     plot.y_range = Range1d(count - 0.5, -0.5)
-    thickness = 0.8 / num_groups
-    least = min((v for values in chart.groups.values() for v in values if v > 0), default=1)
-    left = least / 2 if chart.scale == "log" else 0  # a log axis has no zero
-    groups = zip(cycle(COLOURS), chart.groups.items(), strict=False)
-    for position, (colour, (name, values)) in enumerate(groups):
-        offset = (position - (num_groups - 1) / 2) * thickness
+    thickness = 0.8 / len(groups)
+    least = min((v for values in groups.values() for v in values if v > 0), default=1)
+    left = least / 2 if scale == "log" else 0  # a log axis has no zero
+    for position, (colour, (group, values)) in enumerate(zip(cycle(COLOURS), groups.items(), strict=False)):
+        offset = (position - (len(groups) - 1) / 2) * thickness
         source = ColumnDataSource(
             {
                 "y": [row + offset for row in range(count)],
                 "value": [max(value, left) for value in values],
                 "shown": [f"{value:,.6g}" for value in values],
-                "label": [_plain(shortened(label, 100)) for label in chart.labels],
+                "label": [_plain(shortened(label, 100)) for label in labels],
             }
         )
-        legend = {"legend_label": _plain(name)} if num_groups > 1 else {}
+        legend = {"legend_label": _plain(group)} if len(groups) > 1 else {}
         look = {"height": thickness * 0.9, "color": colour, **legend}
-        bars = plot.hbar("y", right="value", left=left, source=source, **look)
-        tips = [("", "@label"), (_plain(name), "@shown")]
-        plot.add_tools(HoverTool(renderers=[bars], tooltips=tips, attachment="below"))
-    plot.yaxis.ticker = FixedTicker(ticks=list(range(count)))
-    plot.yaxis.major_label_overrides = {
-        row: _plain(shortened(label, LABEL_CHARS)) for row, label in enumerate(chart.labels)
-    }
+        drawn = plot.hbar("y", right="value", left=left, source=source, **look)
+        tips = [("", "@label"), (_plain(group), "@shown")]
+        plot.add_tools(HoverTool(renderers=[drawn], tooltips=tips, attachment="below"))
+    _set_ticks(plot.yaxis, {row: _plain(shortened(label, LABEL_CHARS)) for row, label in enumerate(labels)})
     plot.ygrid.visible = False
     plot.xaxis.formatter = NumeralTickFormatter(format=SHORT)
-    _legend(plot, num_groups)
-    return plot
+    _place_legend(plot, len(groups))
+    yield Chart(name, title, plot, note)
 
 
-def _heat_map(chart: HeatMap) -> Any:
-    cells = np.asarray(chart.cells, np.float64)
+def heat_map(
+    name: str,
+    title: str,
+    labels: tuple[str, str, str],
+    counts: Sequence[Sequence[float]],
+    step: int,
+    *,
+    note: str,
+) -> Iterator[Chart]:
+    """Chart counts of cells [row][column] of `step` x `step`; labels of x, y and of the counts."""
+    cells = np.asarray(counts, np.float64)
     rows, columns = cells.shape
-    step = chart.partitions_a_cell
-    height = min(420, 130 + 34 * rows)
-    plot = _figure(chart.name, height, chart.x_label, chart.y_label, "linear", "linear")
+    plot = _figure(name, min(420, 130 + 34 * rows), labels[0], labels[1], "linear", "linear")
     plot.x_range = Range1d(0, columns * step)
     plot.y_range = Range1d(rows * step, 0)
     grid_y, grid_x = np.mgrid[:rows, :columns]
@@ -145,21 +193,32 @@ def _heat_map(chart: HeatMap) -> Any:
             "value": cells.ravel().tolist(),
         }
     )
-    high = float(cells.max(initial=0)) or 1.0
-    mapper = LinearColorMapper(palette=Viridis256, low=0, high=high)
+    mapper = LinearColorMapper(palette=Viridis256, low=0, high=float(cells.max(initial=0)) or 1.0)
     colour = {"field": "value", "transform": mapper}
     plot.rect("x", "y", step * 0.96, step * 0.96, source=source, fill_color=colour, line_color=None)
-    tips = [(f"{chart.y_label}, {chart.x_label}", "@lhs, @rhs"), (chart.value_label, "@value{0,0}")]
+    tips = [(f"{labels[1]}, {labels[0]}", "@lhs, @rhs"), (labels[2], "@value{0,0}")]
     plot.add_tools(HoverTool(tooltips=tips, attachment="below"))
     shown = NumeralTickFormatter(format="0.[0]a")
     plot.add_layout(ColorBar(color_mapper=mapper, formatter=shown, width=10, padding=4), "right")
     for axis, count in ((plot.xaxis, columns), (plot.yaxis, rows)):
-        every = -(-count // 16)
-        ticks = range(0, count, every)
-        axis.ticker = FixedTicker(ticks=[(each + 0.5) * step for each in ticks])
-        axis.major_label_overrides = {(each + 0.5) * step: str(each * step) for each in ticks}
+        ticks = range(0, count, -(-count // 16))
+        _set_ticks(axis, {(each + 0.5) * step: str(each * step) for each in ticks})
     plot.grid.visible = False
-    return plot
+    yield Chart(name, title, plot, note)
+
+
+def to_json(plot: Any, target: str) -> str:
+    """Write the figure for the element `target`; equal charts give equal text."""
+    drawn = json.dumps(json_item(plot, target), separators=(",", ":"), allow_nan=False)
+    # Bokeh numbers the objects of a process, whatever chart they belong to. The pattern never matches a
+    # user's text, in which quotes are escaped.
+    ids = dict.fromkeys(match[2] for match in _ID.finditer(drawn))
+    numbers = {name: f"{target}-{count}" for count, name in enumerate(ids)}
+    return _ID.sub(lambda match: f'"{match[1]}":"{numbers[match[2]]}"', drawn)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and math.isfinite(value)
 
 
 def _figure(name: str, height: int, x_label: str, y_label: str | None, x_scale: Scale, y_scale: Scale) -> Any:
@@ -191,13 +250,18 @@ def _with_scale(label: str | None, scale: Scale) -> str | None:
     return f"{label} (log scale)" if label and scale == "log" else label
 
 
-def _legend(plot: Any, num_series: int) -> None:
+def _set_ticks(axis: Any, names: Mapping[float, str]) -> None:
+    axis.ticker = FixedTicker(ticks=list(names))
+    axis.major_label_overrides = dict(names)
+
+
+def _place_legend(plot: Any, num_series: int) -> None:
     if not plot.legend:
         return
-    if num_series < 2:
-        plot.legend.visible = False
-        return
     legend = plot.legend[0]
+    if num_series < 2:
+        legend.visible = False
+        return
     plot.add_layout(legend, "above")
     legend.orientation = "horizontal"
     legend.ncols = 3

@@ -4,13 +4,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from graphmill import storage
-from graphmill.display.readable import duration, number
+from graphmill.display.readable import duration
 from graphmill.library.run import Run
-from graphmill.report.blocks import Bars, Block, Note, Page, Section, Table
-from graphmill.report.reading import flattened, mapping, records, total
-from graphmill.report.section_ranking import band_name
-from graphmill.report.section_settings import shown
-from graphmill.report.section_training import CURVE, SPEED, epoch_chart, epoch_series, speed, value_of
+from graphmill.report.charts import bars
+from graphmill.report.overview import shown
+from graphmill.report.page import Block, Note, Page, Section, Table
+from graphmill.report.results import band_name
+from graphmill.report.stages import CURVE, SPEED, epoch_chart, epoch_series, speed, value_of
+from graphmill.run.reading import flattened, mapping, records, total
 from graphmill.storage.redaction import redacted
 
 SMALL_IS_GOOD = ("mean_rank",)
@@ -59,8 +60,9 @@ def _metrics(runs: Named) -> Iterator[Block]:
     if not keys:
         yield Note("None of the runs has been evaluated.")
         return
-    rows = [[key, *(number(run.metrics.get(key)) for run in runs.values())] for key in keys]
-    best = {row: _best(key, [run.metrics.get(key) for run in runs.values()]) for row, key in enumerate(keys)}
+    values = {key: [run.metrics.get(key) for run in runs.values()] for key in keys}
+    rows = [[key, *found] for key, found in values.items()]
+    best = {row: _best(key, values[key]) for row, key in enumerate(keys)}
     marked = {row: column + 1 for row, column in best.items() if column is not None}
     yield Table("Metrics", ["metric", *runs], rows, best=marked, note=BEST)
     counts = {run.metrics.get("num_edges") for run in runs.values()}
@@ -68,13 +70,12 @@ def _metrics(runs: Named) -> Iterator[Block]:
         yield Note("The runs ranked different numbers of edges; compare with care.", "warning")
     if "mrr" in keys:
         ranked = {name: run.metrics["mrr"] for name, run in runs.items() if "mrr" in run.metrics}
-        yield Bars("mrr", "MRR", "MRR", list(ranked), {"mrr": list(ranked.values())}, note=HIGH)
+        yield from bars("mrr", "MRR", "MRR", list(ranked), {"mrr": list(ranked.values())}, note=HIGH)
     bands = {name: _by_band(run) for name, run in runs.items()}
     labels = dict.fromkeys(label for found in bands.values() for label in found)
-    if labels:
-        groups = {name: [found.get(label, 0.0) for label in labels] for name, found in bands.items()}
-        title = "MRR by the degree of the entity asked for, both sides"
-        yield Bars("degrees", title, "MRR", [f"{label} edges" for label in labels], groups, note=HIGH)
+    groups = {name: [found.get(label, 0.0) for label in labels] for name, found in bands.items()}
+    title = "MRR by the degree of the entity asked for, both sides"
+    yield from bars("degrees", title, "MRR", [f"{label} edges" for label in labels], groups, note=HIGH)
 
 
 def _by_band(run: Run) -> dict[str, float]:
@@ -133,14 +134,14 @@ def _curves(runs: Named) -> Iterator[Block]:
 
 
 def _figures(runs: Named) -> Iterator[Block]:
-    figures: dict[str, Callable[[Run], str]] = {
+    figures: dict[str, Callable[[Run], Any]] = {
         "status": lambda run: str(run.status or ABSENT),
         "started": lambda run: str(run.record.get("started", ABSENT)),
-        "rows in": lambda run: number(mapping(run.stages, "etl").get("num_rows")),
-        "edges": lambda run: number(total(mapping(run.stages, "etl").get("num_edges"))),
-        "entities": lambda run: number(total(mapping(run.stages, "etl").get("num_entities"))),
-        "edges per second": lambda run: number(mapping(run.stages, "train").get("edges_per_s")),
-        "final loss": lambda run: number(mapping(run.stages, "train").get("loss")),
+        "rows in": lambda run: mapping(run.stages, "etl").get("num_rows"),
+        "edges": lambda run: total(mapping(run.stages, "etl").get("num_edges")),
+        "entities": lambda run: total(mapping(run.stages, "etl").get("num_entities")),
+        "edges per second": lambda run: mapping(run.stages, "train").get("edges_per_s"),
+        "final loss": lambda run: mapping(run.stages, "train").get("loss"),
     }
     stages = dict.fromkeys(name for run in runs.values() for name in run.stages)
     rows = [[label, *(read(run) for run in runs.values())] for label, read in figures.items()]

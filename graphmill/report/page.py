@@ -7,62 +7,122 @@ hashes. So names and ids of a run cannot run code.
 import base64
 import hashlib
 import logging
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from importlib.resources import files
+from typing import Any, NamedTuple
 
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
-from graphmill.report.blocks import Chart, Page, has_content
+from graphmill.display.readable import number
+from graphmill.report.charts import Chart, to_json
+from graphmill.run.verdict import Level
 
 log = logging.getLogger("graphmill")
 
 
+class Tile(NamedTuple):
+    """One figure, large; `note` below it."""
+
+    label: str
+    value: Any
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Tiles:
+    """Figures side by side."""
+
+    tiles: Sequence[Tile]
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of text and numbers; columns after the first `num_text_columns` are aligned on the right."""
+
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[Any]]
+    num_text_columns: int = 1
+    note: str = field(kw_only=True)
+    """Says below the table what is good there, and what is bad."""
+    best: Mapping[int, int] = field(default_factory=dict, kw_only=True)
+    """The highlighted column of a row."""
+    folded: bool = field(default=False, kw_only=True)
+
+
+@dataclass(frozen=True)
+class Note:
+    """A sentence; `level` is its colour."""
+
+    text: str
+    level: Level = "plain"
+    preformatted: str = ""
+
+
+Block = Tiles | Table | Note | Chart
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of the page with a place in its menu."""
+
+    name: str
+    title: str
+    blocks: Sequence[Block]
+
+
+@dataclass(frozen=True)
+class Page:
+    """A whole report."""
+
+    title: str
+    subtitle: str
+    status: str
+    sections: Sequence[Section]
+
+
 def render(page: Page) -> str:
-    """Make the whole file; equal pages give equal files."""
-    page, charts = _with_content(page)
+    """Make the whole file, without what has no content; equal pages give equal files."""
+    sections, charts = [], list[str]()
+    for section in page.sections:
+        blocks = [block for block in section.blocks if _has_content(block, section.name, charts)]
+        sections += [replace(section, blocks=blocks)] if blocks else []
     bokeh_js = _text("bokeh", "server/static/js/bokeh.min.js").replace("</script", "<\\/script")
     scripts = {"library": bokeh_js, "own": _text("graphmill.report", "page.js")}
-    embedded = "[" + ",".join(charts) + "]"
     environment = Environment(
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
+    environment.filters["number"] = number
     return environment.from_string(_text("graphmill.report", "page.html")).render(
-        page=page,
+        page=replace(page, sections=sections),
         style=Markup(_text("graphmill.report", "page.css")),
         scripts={name: Markup(text) for name, text in scripts.items()},
-        # `</script>` within a string would end the element.
-        charts=Markup(embedded.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")),
+        charts=_as_script("[" + ",".join(charts) + "]"),
         policy=_policy(list(scripts.values())),
     )
 
 
-def _with_content(page: Page) -> tuple[Page, list[str]]:
-    """The page without what has no content, and its charts as JSON."""
-    charts, sections = [], []
-    for section in page.sections:
-        blocks = []
-        for block in filter(has_content, section.blocks):
-            if isinstance(block, Chart):
-                drawn = _drawn(block, f"chart-{section.name}-{block.name}")
-                if not drawn:
-                    continue
-                charts.append(drawn)
-            blocks.append(block)
-        if blocks:
-            sections.append(replace(section, blocks=blocks))
-    return replace(page, sections=sections), charts
+def _has_content(block: Block, section: str, charts: list[str]) -> bool:
+    """Whether there is something to show; adds the JSON of a chart whose numbers can be drawn."""
+    match block:
+        case Tiles():
+            return bool(block.tiles)
+        case Table():
+            return bool(block.rows)
+        case Chart():
+            try:
+                charts.append(to_json(block.plot, f"chart-{section}-{block.name}"))
+            except ValueError as error:  # infinite or not a number: run.json may hold anything
+                log.warning("report: %s was not drawn: %s", block.title, error)
+                return False
+    return True
 
 
-def _drawn(chart: Chart, target: str) -> str:
-    """The chart; nothing if its numbers cannot be drawn: run.json may hold anything."""
-    from graphmill.report.charts import to_json  # imports Bokeh, which takes as long as the rest of a report
-
-    try:
-        return to_json(chart, target)
-    except Exception as error:
-        log.warning("report: %s was not drawn: %s: %s", chart.title, type(error).__name__, error)
-        return ""
+def _as_script(text: str) -> Markup:
+    """The JSON as content of an element: `</script>` within a string would end it."""
+    return Markup(text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"))
 
 
 def _policy(scripts: list[str]) -> str:

@@ -6,9 +6,9 @@ from pathlib import Path
 import graphmill
 from graphmill import report
 from graphmill.library import Run
-from graphmill.report.blocks import Bars
-from graphmill.report.charts import COLOURS, to_json
+from graphmill.report.charts import COLOURS, bars, to_json
 from graphmill.report.comparison import names, page_of_runs
+from graphmill.report.page import Table
 from tests.graphmill.report.browser import show
 from tests.graphmill.report.runs import record, write_run
 
@@ -26,12 +26,11 @@ def two_runs(folder: Path) -> list[Run]:
 
 def test_the_comparison_shows_metrics_and_different_settings(tmp_path: Path) -> None:
     page = page_of_runs(two_runs(tmp_path))
-    tables = {
-        block.title: block for section in page.sections for block in section.blocks if block.kind == "table"
-    }
+    blocks = [block for section in page.sections for block in section.blocks]
+    tables = {block.title: block for block in blocks if isinstance(block, Table)}
     metrics = tables["Metrics"]
     assert list(metrics.columns) == ["metric", "one", "two"]
-    assert list(metrics.rows[0]) == ["mrr", "0.2", "0.3"]
+    assert list(metrics.rows[0]) == ["mrr", 0.2, 0.3]
     best = {metrics.rows[row][0]: metrics.columns[column] for row, column in metrics.best.items()}
     assert best == {"mrr": "two", "mean_rank": "one"}  # a small rank is a good one; what is equal has no best
     assert [list(row) for row in tables["Settings"].rows] == [["dimension", "8", "16"]]
@@ -48,7 +47,8 @@ def test_a_browser_draws_the_comparison(tmp_path: Path) -> None:
 
 def test_every_run_has_bars() -> None:
     groups = {f"run-{number}": [number / 10] for number in range(len(COLOURS) + 2)}
-    drawn = to_json(Bars("degrees", "MRR", "MRR", ["3-9 edges"], groups, note="Long bars are good."), "chart")
+    (chart,) = bars("degrees", "MRR", "MRR", ["3-9 edges"], groups, note="Long bars are good.")
+    drawn = to_json(chart.plot, "chart")
     assert all(f'"{name}"' in drawn for name in groups)
 
 

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -13,14 +14,15 @@ import graphmill
 from graphmill import report
 from graphmill.ask.nearest import Floats
 from graphmill.cli.main import command
+from graphmill.display.readable import number
 from graphmill.errors import BadInputError, ConfigError
 from graphmill.formats import remapped
 from graphmill.library import Run
-from graphmill.report.blocks import Bars, Curves, Note, Table
-from graphmill.report.drift import cosines, drift
+from graphmill.report.charts import REST, Chart
 from graphmill.report.labels import Labels
-from graphmill.report.map import MAX_COLOURS, maps
-from graphmill.report.section_vectors import vectors as blocks_of
+from graphmill.report.page import Block, Note, Table
+from graphmill.report.vectors import MAX_COLOURS, cosines, drift, maps
+from graphmill.report.vectors import vectors as blocks_of
 
 IDS = [f"{number:03d}" for number in range(60)]
 DONE = {"status": "done", "stages": {"remap": {"status": "done"}}}
@@ -44,6 +46,19 @@ def vectors_ND(rng: np.random.Generator) -> Floats:  # noqa: N802
 def run(tmp_path: Path, vectors_ND: Floats) -> Run:
     (tmp_path / "run").mkdir()
     return run_with(tmp_path / "run", vectors_ND)
+
+
+def series_of(chart: Block) -> dict[str, Any]:
+    """What is drawn of each series, by its name in the legend."""
+    assert isinstance(chart, Chart)
+    return {each.label.value: each.renderers[0] for each in chart.plot.legend[0].items}
+
+
+def bars_of(chart: Block) -> dict[str, float]:
+    """The length of each bar of the only group, from above."""
+    assert isinstance(chart, Chart)
+    (drawn,) = chart.plot.renderers
+    return dict(zip(drawn.data_source.data["label"], drawn.data_source.data["value"], strict=True))
 
 
 def label_file(folder: Path, kind: str, num_labels: int) -> str:
@@ -82,21 +97,21 @@ def test_vectors_of_an_earlier_model_are_told(run: Run, train: dict[str, str], i
 def test_a_map_has_a_colour_for_each_label(tmp_path: Path, run: Run, kind: str) -> None:
     labels = Labels(label_file(tmp_path, kind, 4), ("movieId", "genre"))
     (chart,) = maps(run, labels)
-    assert isinstance(chart, Curves)
-    assert [series.name for series in chart.series] == ["g00", "g01", "g02", "g03", "other"]
-    assert [series.is_rest for series in chart.series] == [False] * 4 + [True]
+    series = series_of(chart)
+    assert list(series) == ["g00", "g01", "g02", "g03", "other"]
+    assert [each.glyph.line_color == REST for each in series.values()] == [False] * 4 + [True]
     assert "by genre" in chart.title
-    shown = {tip for series in chart.series for tip in series.labels}
+    shown = {tip for each in series.values() for tip in each.data_source.data["label"]}
     assert shown >= {"000: g00", "057: g01", "059: without label"}
     assert len(shown) == 60
 
 
 def test_rare_labels_share_grey(tmp_path: Path, run: Run) -> None:
     (chart,) = maps(run, Labels(label_file(tmp_path, "csv", 20), ("movieId", "genre")))
-    assert isinstance(chart, Curves)
-    assert len(chart.series) == MAX_COLOURS + 1
-    assert sum(len(series.x) for series in chart.series) == 60
-    assert chart.series[-1].is_rest
+    series = list(series_of(chart).values())
+    assert len(series) == MAX_COLOURS + 1
+    assert sum(len(each.data_source.data["x"]) for each in series) == 60
+    assert series[-1].glyph.line_color == REST
 
 
 def test_labels_that_cannot_be_read_are_the_users_error(tmp_path: Path, run: Run) -> None:
@@ -115,7 +130,7 @@ def test_labels_of_other_ids_are_told(tmp_path: Path, run: Run) -> None:
     note, chart = maps(run, Labels(str(tmp_path / "none.csv")))
     assert isinstance(note, Note)
     assert "No id of movie" in note.text
-    assert isinstance(chart, Curves)
+    assert isinstance(chart, Chart)
 
 
 def test_the_command_takes_labels_and_a_run_before(tmp_path: Path, run: Run, vectors_ND: Floats) -> None:
@@ -142,15 +157,13 @@ def test_drift_is_the_cosine_of_the_same_ids(tmp_path: Path, run: Run, vectors_N
     assert sorted(np.round(found, 6)) == [-1.0] * 20 + [1.0] * 30
     bars, table = drift(run, before)
     assert isinstance(table, Table)
-    assert [list(row) for row in table.rows] == [["movie", "50", "1", "-1"]]
+    assert [list(map(number, row)) for row in table.rows] == [["movie", "50", "1", "-1"]]
     assert "Good" in table.note
-    assert isinstance(bars, Bars)
-    shares = dict(zip(bars.labels, bars.groups["movie"], strict=True))
+    shares = bars_of(bars)
     assert (shares["0.9 to 1.0"], shares["-1.0 to -0.9"], sum(shares.values())) == (0.6, 0.4, 1)
-    assert bars.labels[0] == "0.9 to 1.0"
+    assert next(iter(shares)) == "0.9 to 1.0"
     same, _ = drift(run, run)
-    assert isinstance(same, Bars)
-    assert list(same.labels) == ["0.999 to 1.000"]
+    assert list(bars_of(same)) == ["0.999 to 1.000"]
 
 
 def test_vectors_that_moved_much_are_told(tmp_path: Path, run: Run, rng: np.random.Generator) -> None:

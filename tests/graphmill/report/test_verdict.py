@@ -8,9 +8,9 @@ import pytest
 
 from graphmill import storage
 from graphmill.cli import session
-from graphmill.report.section_training import loss_note
-from graphmill.report.verdict import verdict
+from graphmill.report.stages import loss_note
 from graphmill.run import record
+from graphmill.run.verdict import verdict
 from tests.train.graphs import make_config
 
 

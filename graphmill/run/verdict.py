@@ -1,11 +1,10 @@
 """One sentence that says whether a ranking is good: against chance, popularity and the run before."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 from graphmill.display.readable import number
-from graphmill.report.blocks import Level, Note
-from graphmill.report.reading import mapping
+from graphmill.run.reading import mapping
 
 CLEARLY = 1.5
 """A model that has learned something is better than a simple ranking by this factor at least."""
@@ -13,45 +12,47 @@ SAME = 0.02
 """Relative differences of the MRR that repeated runs have too."""
 
 Entry = Mapping[str, Any]
+Level = Literal["plain", "good", "warning", "error"]
 
 
-def verdict(entry: Entry, before: Entry) -> Note:
-    """Judge the entry of `evaluate` in run.json; `before` is the evaluation before, or empty."""
-    mrr = mapping(entry, "metrics").get("mrr")
-    if not isinstance(mrr, int | float):
-        return Note("run.json has no MRR.", "warning")
+class Verdict(NamedTuple):
+    """The sentence, and how good its news is."""
+
+    text: str
     level: Level
-    popular, chance = (baseline(entry, name) for name in ("most_popular", "random"))
+
+
+def verdict(entry: Entry, before: Entry) -> Verdict:
+    """Judge the entry of `evaluate` in run.json; `before` is the evaluation before, or empty."""
+    if (mrr := _mrr(mapping(entry, "metrics"))) is None:
+        return Verdict("run.json has no MRR.", "warning")
+    simple = mapping(entry, "baselines")
+    popular, chance = (_mrr(mapping(simple, name)) for name in ("most_popular", "random"))
+    level: Level = "error"
     if popular is None or chance is None:
         level, text = "plain", f"MRR {number(mrr)}; evaluate again to see what simple rankings would get"
     elif mrr < CLEARLY * chance:
-        level, text = "error", f"Bad: the MRR of {number(mrr)} is that of chance ({number(chance)})"
+        text = f"Bad: the MRR of {number(mrr)} is that of chance ({number(chance)})"
     elif mrr <= popular:
-        level = "error"
         text = f"Bad: with an MRR of {number(mrr)}, the most popular candidates ({number(popular)}) do better"
     elif mrr < CLEARLY * popular:
-        level = "warning"
-        text = (
-            f"Fair: the MRR of {number(mrr)} is little more than that of the most popular ({number(popular)})"
-        )
+        level, said = "warning", f"is little more than that of the most popular ({number(popular)})"
+        text = f"Fair: the MRR of {number(mrr)} {said}"
     else:
-        level, ratio = "good", f"{mrr / popular:.3g} times that of the most popular"
-        text = (
-            f"Good: the MRR of {number(mrr)} is {ratio}, and {number(mrr / chance, 3)} times that of chance"
-        )
-    return Note(f"{text}. {compared(entry, before)}".strip(), level)
+        level, said = "good", f"{number(mrr / popular, 3)} times that of the most popular"
+        text = f"Good: the MRR of {number(mrr)} is {said}, and {number(mrr / chance, 3)} times that of chance"
+    return Verdict(f"{text}. {_compared(entry, before)}".strip(), level)
 
 
-def baseline(entry: Entry, name: str, metric: str = "mrr") -> float | None:
-    """The metric of a simple ranking of the same edges, if run.json has it."""
-    found = mapping(mapping(entry, "baselines"), name).get(metric)
+def _mrr(metrics: Entry) -> float | None:
+    found = metrics.get("mrr")
     return found if isinstance(found, int | float) else None
 
 
-def compared(entry: Entry, before: Entry) -> str:
+def _compared(entry: Entry, before: Entry) -> str:
     """A sentence about the run before; none without one."""
-    mrr, then = (mapping(each, "metrics").get("mrr") for each in (entry, before))
-    if not isinstance(mrr, int | float) or not isinstance(then, int | float):
+    mrr, then = (_mrr(mapping(each, "metrics")) for each in (entry, before))
+    if mrr is None or then is None:
         return ""
     if not same_edges(entry, before):
         return f"The run before had {number(then)}, but ranked other edges."
