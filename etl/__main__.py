@@ -12,6 +12,7 @@ from graphmill import config, storage
 from graphmill.cli import exit_codes
 from graphmill.cli.options import OF_A_RUN, Command, dry_run_option, is_configuration, run_options
 from graphmill.cli.stage_command import run_stage
+from graphmill.cli.stages import ETL
 
 _HELP = f"""Run the stage etl, even if it has finished before.
 
@@ -66,7 +67,7 @@ def command(
             overrides = (*overrides, f"edge_paths={json.dumps([*map(_partitioned, files)])}")
         tables = json.dumps(_tables(config.load(conf, overrides), files, **form), ensure_ascii=False)
         overrides = ("etl.entity_names=true", *overrides, f"etl.tables={tables}")  # PBG's import writes names
-    run_stage("etl", conf, overrides, master, dry_run=dry_run)
+    run_stage(ETL, conf, overrides, master, dry_run=dry_run)
 
 
 def _tables(

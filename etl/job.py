@@ -60,7 +60,16 @@ from graphmill.storage import Checksums
 from graphmill.storage.as_json import Int64
 from graphmill.vocab import TRAIN_SPLIT
 
-__all__ = ["check", "check_outputs", "fingerprint", "outlook", "output_uris", "run", "written_uris"]
+__all__ = [
+    "check",
+    "check_outputs",
+    "fingerprint",
+    "input_uris",
+    "outlook",
+    "output_uris",
+    "run",
+    "written_uris",
+]
 
 written_uris = output_uris
 

@@ -22,6 +22,7 @@ from graphmill.cli.options import (
     set_option,
 )
 from graphmill.cli.session import session
+from graphmill.cli.stages import REMAP
 from graphmill.config.sections.cluster import ClusterConfig
 from graphmill.errors import ConfigError
 
@@ -170,11 +171,11 @@ def remap(
     if _is_idle(given["rank"], given["world_size"]):
         return
     if dry_run:
-        show_plan(settings, ["remap"], master)
+        show_plan(settings, [REMAP], master)
         return
     is_whole = conf is not None or "checkpoint_path" not in given
-    with session(settings, master, ["remap"], keeps_config=not is_whole) as run:
-        run("remap", resume=False)
+    with session(settings, master, [REMAP], keeps_config=not is_whole) as run:
+        run(REMAP, resume=False)
     run.report()
 
 

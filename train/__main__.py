@@ -13,6 +13,7 @@ from graphmill.cli.check import show_plan
 from graphmill.cli.options import dry_run_option, run_argument, run_options
 from graphmill.cli.session import session, tell_verdict
 from graphmill.cli.stage_command import stage_command
+from graphmill.cli.stages import EVALUATE, TRAIN
 
 
 class _TrainByDefault(click.Group):
@@ -29,7 +30,7 @@ def command() -> None:
     """Train embeddings (the default), or evaluate a checkpoint."""
 
 
-train = stage_command("train")
+train = stage_command(TRAIN)
 command.add_command(train)
 
 
@@ -59,10 +60,10 @@ def evaluate(
     chosen += [f"evaluate.filtered={str(filtered).lower()}"] if filtered is not None else []
     settings = config.load(conf, (*overrides, *chosen))
     if dry_run:
-        show_plan(settings, ["evaluate"], master)
+        show_plan(settings, [EVALUATE], master)
         return
-    with session(settings, master, ["evaluate"]) as run:
-        entry = run("evaluate", resume=False)
+    with session(settings, master, [EVALUATE]) as run:
+        entry = run(EVALUATE, resume=False)
     if as_json:
         intervals = {"intervals": entry["intervals"]} if "intervals" in entry else {}
         click.echo(json.dumps(entry["metrics"] | intervals))

@@ -20,6 +20,7 @@ import re
 from collections.abc import Iterable
 from itertools import combinations
 
+from etl.tables.files import table_roots
 from graphmill import storage
 from graphmill.config import Config
 from graphmill.config.sections.etl import EtlConfig
@@ -80,11 +81,11 @@ def check_outputs(config: Config) -> None:
     Raises:
         ConfigError: a file of others has the name of one of ours, or two splits have one folder.
     """
-    uris = shared_uris(config)
+    uris, tables = shared_uris(config), table_roots(config)
     _check_splits(config)
     for uri in dict.fromkeys(uris):
         _check_names(uri)
-        for table in tables_in(config, uri):
+        for table in tables_in(uri, tables):
             if storage.is_dir(table) or not storage.exists(table):
                 raise ConfigError(
                     f"etl: the table {table} lies where etl writes, in {uri}, and would have our files too: "

@@ -5,13 +5,15 @@ from datetime import datetime
 
 import click
 
+from etl.tables.files import table_roots
 from graphmill.cli import exit_codes
 from graphmill.cli.options import date_option, load_for, run_argument, run_options
+from graphmill.cli.stages import are_small_stages, stages_of
 from graphmill.cluster.resources import asked_of_yarn, check_memory
 from graphmill.config import Config
 from graphmill.display import terminal
 from graphmill.errors import NotFoundError
-from graphmill.run.job import are_small_stages, job_of, stages_of
+from graphmill.run.job import Stage
 from graphmill.run.outlook import GraphSize
 from graphmill.run.output_checks import check_outputs, check_storage
 from graphmill.run.record import read_record
@@ -35,7 +37,7 @@ def command(conf: str | None, overrides: tuple[str, ...], master: str | None, da
         show_plan(settings, stages_of(settings), master)
 
 
-def show_plan(settings: Config, stages: Sequence[str], master: str | None) -> None:
+def show_plan(settings: Config, stages: Sequence[Stage], master: str | None) -> None:
     """Check the configuration for `stages`, and show what they take on the cluster `master`.
 
     Raises:
@@ -43,15 +45,16 @@ def show_plan(settings: Config, stages: Sequence[str], master: str | None) -> No
     """
     options = settings.cluster
     check_storage(settings, stages)
-    check_memory(master, options, stages, is_small=are_small_stages(settings, stages))
-    coming = [uri for name in stages for uri in job_of(name).written_uris(settings)]
-    for name in stages:
-        job_of(name).check(settings, coming)
-    check_outputs(settings, stages, is_chosen=True)
+    is_small = are_small_stages(settings, stages)
+    check_memory(master, options, [stage.name for stage in stages], is_small=is_small)
+    coming = [uri for stage in stages for uri in stage.job.written_uris(settings)]
+    for stage in stages:
+        stage.job.check(settings, coming)
+    check_outputs(settings, stages, table_roots(settings))
     size = _finished_size(settings)
     rows = dict(asked_of_yarn(master, options))
-    for name in stages:
-        found = job_of(name).outlook(settings, size)
+    for stage in stages:
+        found = stage.job.outlook(settings, size)
         rows |= found.rows
         size = found.size or size
         if size is not None:

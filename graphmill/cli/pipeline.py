@@ -9,10 +9,10 @@ from graphmill.cli import exit_codes
 from graphmill.cli.check import show_plan
 from graphmill.cli.options import date_option, dry_run_option, load_for, run_argument, run_options
 from graphmill.cli.session import session, tell_verdict
+from graphmill.cli.stages import stages_of
 from graphmill.config import Config
 from graphmill.display import terminal
 from graphmill.run import dates
-from graphmill.run.job import job_of, stages_of
 from graphmill.run.output_checks import check_storage
 from graphmill.run.settled import settled
 from graphmill.run.summaries import summary
@@ -43,19 +43,19 @@ def command(
         return
     check_storage(settings, stages)
     first, *others = stages
-    coming = [*job_of(first).output_uris(settings), settings.checkpoint_path]
+    coming = [*first.job.output_uris(settings), settings.checkpoint_path]
     planned = settled(settings)
     for stage in stages:  # reports a wrong setting of the last stage before the first stage runs
-        job_of(stage).fingerprint(planned)
-        job_of(stage).check(planned, coming)
+        stage.job.fingerprint(planned)
+        stage.job.check(planned, coming)
     with session(settings, master, stages) as run:
         if day:
             template = config.read_raw(conf, overrides)["output"]
             dates.hold_previous(settings, template, run.record.save)
-        entries = {first: run(first, resume=True)}
+        entries = {first.name: run(first, resume=True)}
         for stage in others:  # reports missing inputs of all stages before the second stage runs
-            job_of(stage).check(settled(settings), [settings.checkpoint_path])
-        entries |= {stage: run(stage, resume=True) for stage in others}
+            stage.job.check(settled(settings), [settings.checkpoint_path])
+        entries |= {stage.name: run(stage, resume=True) for stage in others}
         run.record.claim.check()
         _finish(settings, conf, overrides)
     terminal.show_table("pipeline", summary(entries))

@@ -8,17 +8,18 @@ from typing import Any
 
 from distributed import Client
 
+from etl.tables.files import table_roots
 from graphmill import cluster, storage
+from graphmill.cli.stages import are_small_stages
 from graphmill.cluster.resources import check_memory
 from graphmill.config import Config
-from graphmill.config.stages import STAGES
 from graphmill.display import progress, terminal
 from graphmill.errors import ConfigError, GraphMillError, LockedError, NoClusterError
 from graphmill.monitoring import lineage
 from graphmill.monitoring import server as metrics
 from graphmill.run import lock, record, results
 from graphmill.run.inputs import are_small
-from graphmill.run.job import are_small_stages, job_of
+from graphmill.run.job import Stage
 from graphmill.run.output_checks import check_outputs
 from graphmill.run.settled import settled
 from graphmill.run.verdict import verdict
@@ -29,17 +30,17 @@ log = logging.getLogger("graphmill")
 
 @dataclass(frozen=True)
 class Session:
-    """Runs stages by name; holds the locks, run.json and the cluster."""
+    """Runs stages; holds the locks, run.json and the cluster."""
 
     settings: Config
     client: Client
     record: record.RunRecord
 
-    def __call__(self, name: str, *, resume: bool) -> dict[str, Any]:
-        """Run the stage `name`, unless `resume` finds it finished; return its entry in run.json."""
+    def __call__(self, stage: Stage, *, resume: bool) -> dict[str, Any]:
+        """Run a stage, unless `resume` finds it finished; return its entry in run.json."""
         settings = settled(self.settings)
         self.record.use(settings)
-        return record.run_stage(name, job_of(name), settings, self.client, self.record, resume=resume)
+        return record.run_stage(stage.name, stage.job, settings, self.client, self.record, resume=resume)
 
     def report(self) -> None:
         """Write report.html: the last thing that a command does, when users have its result."""
@@ -50,7 +51,7 @@ class Session:
 def session(
     settings: Config,
     master: str | None,
-    stages: Sequence[str],
+    stages: Sequence[Stage],
     *,
     keeps_config: bool = False,
     is_long: bool = False,
@@ -60,7 +61,7 @@ def session(
     Args:
         settings: Configuration of the run.
         master: Dask cluster; default `cluster.master`.
-        stages: Names of the stages that the block runs.
+        stages: The stages that the block runs.
         keeps_config: Keep the configuration in run.json.
         is_long: Take worker processes, however little the stages read.
 
@@ -71,27 +72,27 @@ def session(
     """
     options = settings.cluster
     is_small = not is_long and are_small_stages(settings, stages)
-    check_memory(master, options, stages, is_small=is_small)
-    check_outputs(settings, stages, is_chosen=not keeps_config)
-    written = [uri for name in stages for uri in job_of(name).written_uris(settings)]
+    check_memory(master, options, [stage.name for stage in stages], is_small=is_small)
+    check_outputs(settings, stages, table_roots(settings), is_chosen=not keeps_config)
+    written = [uri for stage in stages for uri in stage.job.written_uris(settings)]
     outputs = [settings.output] if settings.output else []
     if not outputs:  # run.json is in the checkpoint, which a stage may move aside
         written.append(settings.checkpoint_path)
     losses = cluster.Losses()
     uri = settings.record_uri(settings.checkpoint_path)
-    with lock.held(*outputs, whole=written) as claim, lineage.told(settings, uri) as observer:
+    with lock.held(*outputs, whole=written) as claim, lineage.told(settings, stages, uri) as observer:
         run = record.RunRecord(uri, settings, claim, keeps_config=keeps_config, observer=observer)
         try:
             with (
                 progress.displayed(),
                 metrics.served(options, run, losses),
-                cluster.connect(master, options, [STAGES[stages[0]].job], is_small=is_small) as client,
+                cluster.connect(master, options, [stages[0].job.__name__], is_small=is_small) as client,
                 losses.counted(client),
             ):
                 yield Session(settings, client, run)
                 run.finish("done", workers_lost=losses.num_workers)
         except BaseException as error:
-            if isinstance(error, KeyboardInterrupt) and any(STAGES[name].keeps_work for name in stages):
+            if isinstance(error, KeyboardInterrupt) and any(stage.keeps_work for stage in stages):
                 error.add_note("run the same command to go on")
             is_recorded = _record_failure(run, error, losses.num_workers)
             if is_recorded and isinstance(error, Exception):  # a signal asks for an immediate end

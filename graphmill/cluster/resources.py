@@ -9,11 +9,11 @@ from graphmill.cluster.container import MASTER_MIB, memory_mib, mib
 from graphmill.cluster.local import num_workers_of, place_of
 from graphmill.config.masters import kind_of
 from graphmill.config.sections.cluster import ClusterConfig
-from graphmill.config.stages import STAGES
 from graphmill.display.readable import number
 from graphmill.errors import ConfigError
 
-_LEAST_MIB = 256  # an idle worker takes 130 before it imports a stage; Dask gives it no task beyond 80 %
+_LEAST_MIB = 256  # an idle worker takes 170; Dask gives it no task beyond 80 %
+_OF_STAGE_MIB = {"train": 768, "evaluate": 768}  # with PyTorch an idle one takes 580
 
 
 def memory_of(master: str, settings: ClusterConfig) -> int | None:
@@ -38,8 +38,8 @@ def check_memory(
     """
     master = place_of(master or settings.master, settings, is_small=is_small)
     num_bytes = memory_of(master, settings)
-    name = max(stages, key=lambda name: STAGES[name].least_mib, default="")
-    least = STAGES[name].least_mib if name else _LEAST_MIB
+    name = max(stages, key=lambda name: _OF_STAGE_MIB.get(name, _LEAST_MIB), default="")
+    least = _OF_STAGE_MIB.get(name, _LEAST_MIB)
     if num_bytes is None or num_bytes >= least << 20:
         return
     needs = f"at least {least}MiB{name and f' for {name}'}, found {num_bytes >> 20}MiB"

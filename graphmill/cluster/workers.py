@@ -19,13 +19,12 @@ from distributed import Client, UploadFile, WorkerPlugin, system
 from graphmill import storage
 from graphmill.cluster.settings import ENVIRONMENT
 from graphmill.config.masters import Kind
-from graphmill.config.stages import STAGES
 from graphmill.display import progress
 from graphmill.errors import ConfigError
 from graphmill.storage import run_folder
 from graphmill.version import __version__
 
-PACKAGES = list(dict.fromkeys(["graphmill", *(stage.job.partition(".")[0] for stage in STAGES.values())]))
+PACKAGES = ("graphmill", "etl", "train", "remap")
 # Client, scheduler and workers exchange pickles of these packages.
 MUST_AGREE = ("dask", "distributed")  # and graphmill, and Python
 MUST_BE_THERE = ("h5py", "numpy", "pyarrow", "torch", "xxhash")

@@ -14,7 +14,7 @@ import json
 import logging
 import os
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any
@@ -22,7 +22,7 @@ from typing import Any
 from graphmill import __version__
 from graphmill.config import Config
 from graphmill.monitoring.sender import sender_of
-from graphmill.run.job import job_of
+from graphmill.run.job import Stage
 from graphmill.run.record import Observer
 from graphmill.storage import hadoop_conf, uri
 from graphmill.storage.redaction import redacted
@@ -41,20 +41,23 @@ log = logging.getLogger("graphmill")
 
 
 @contextmanager
-def told(settings: Config, record_uri: str) -> Iterator[Observer | None]:
+def told(settings: Config, stages: Sequence[Stage], record_uri: str) -> Iterator[Observer | None]:
     """Yield what sends an event for each change of run.json; None without $OPENLINEAGE_URL."""
     sender = sender_of(os.environ)
     if sender is None:
         yield None
         return
     with sender.running():
-        yield Lineage(settings, record_uri, sender.send)
+        yield Lineage(settings, stages, record_uri, sender.send)
 
 
 class Lineage:
     """Tells of one run and its stages."""
 
-    def __init__(self, settings: Config, record_uri: str, send: Callable[[str], None]) -> None:
+    def __init__(
+        self, settings: Config, stages: Sequence[Stage], record_uri: str, send: Callable[[str], None]
+    ) -> None:
+        self.jobs = {stage.name: stage.job for stage in stages}
         self.settings, self.record_uri, self.send = settings, record_uri, send
         self.namespace = os.environ.get(NAMESPACE_VARIABLE) or "default"
         self.name = settings.cluster.name
@@ -91,7 +94,7 @@ class Lineage:
     def _datasets(self, stage: str) -> tuple[list[Json], list[Json]]:
         if not stage:
             return [], []
-        job = job_of(stage)
+        job = self.jobs[stage]
         inputs, outputs = job.input_uris(self.settings), job.output_uris(self.settings)
         return [dataset(each) for each in inputs], [dataset(each) for each in outputs]
 

@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from graphmill.config.stages import STAGES
+from graphmill.config.sections import SECTIONS
 from graphmill.display.readable import duration, number, shortened
 from graphmill.report.charts import bars
 from graphmill.report.page import Block, Note, Table, Tile, Tiles
@@ -57,7 +57,7 @@ def _tiles(record: Mapping[str, Any], stages: Mapping[str, Any]) -> Iterator[Til
 
 
 def _times(stages: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
-    for name in (each for each in dict.fromkeys([*STAGES, *stages]) if each in stages):
+    for name in (each for each in dict.fromkeys([*SECTIONS, *stages]) if each in stages):
         entry = stages[name]
         if isinstance(entry.get("seconds"), int | float):
             yield name, entry["seconds"]

@@ -1,23 +1,20 @@
 """The interface between a run and its stages."""
 
-from collections.abc import Collection, Iterable
-from importlib import import_module
-from typing import Any, Protocol, cast
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 from distributed import Client
 
-from graphmill import storage
 from graphmill.config import Config
-from graphmill.config.stages import STAGES
-from graphmill.formats.edge_buckets import bucket_uri
-from graphmill.run.inputs import are_small
 from graphmill.run.lock import NO_CLAIM, Claim
 from graphmill.run.outlook import GraphSize, Outlook
-from graphmill.vocab import Bucket
 
 
 class Job(Protocol):
     """The functions of the module that does the work of a stage."""
+
+    __name__: str
 
     def run(self, config: Config, client: Client, claim: Claim = NO_CLAIM) -> dict[str, Any]:
         """Do the work, and check `claim` before each commit; return the figures of the stage."""
@@ -47,20 +44,20 @@ class Job(Protocol):
         """Refuse folders with files that the stage must not replace."""
 
 
-def stages_of(config: Config) -> list[str]:
-    """List the stages of a whole run: without etl where the configuration has buckets in place of tables."""
-    left_out = {name for name, stage in STAGES.items() if stage.is_optional and getattr(config, name) is None}
-    if config.etl is None and storage.exists(bucket_uri(config.edge_paths[0], Bucket(0, 0))):
-        left_out.add("etl")
-    return [name for name in STAGES if name not in left_out]
+def no_folders(config: Config) -> list[str]:
+    """Return none: a stage writes no folder that holds files of others."""
+    return []
 
 
-def are_small_stages(config: Config, stages: Iterable[str]) -> bool:
-    """Tell whether each of the stages reads little, and processes do not share the training."""
-    num_trainers = max(config.train.num_workers, config.num_gpus)
-    return num_trainers < 2 and all(are_small(job_of(name).input_uris(config)) for name in stages)
+@dataclass(frozen=True)
+class Stage:
+    """One stage of a run."""
 
-
-def job_of(stage: str) -> Job:
-    """Import the job of a stage."""
-    return cast("Job", import_module(STAGES[stage].job))
+    name: str
+    """Name of the stage, of its section in the configuration, and of its entry in run.json."""
+    job: Job
+    """Module that does the work."""
+    keeps_work: bool = False
+    """Whether the next run continues with the work of a run that was stopped."""
+    shared_uris: Callable[[Config], list[str]] = no_folders
+    """Return the folders that the stage writes and that may hold files of others."""

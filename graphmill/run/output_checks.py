@@ -11,9 +11,8 @@ from collections.abc import Sequence
 
 from graphmill import storage
 from graphmill.config import Config
-from graphmill.config.stages import STAGES, named
 from graphmill.errors import ConfigError
-from graphmill.run.job import job_of
+from graphmill.run.job import Stage
 from graphmill.run.record import read_record
 
 _LEFTOVERS = (
@@ -31,49 +30,51 @@ _OF_STAGES = re.compile(
 )
 
 
-def check_storage(config: Config, stages: Sequence[str]) -> None:
+def check_storage(config: Config, stages: Sequence[Stage]) -> None:
     """Refuse outputs of all `stages` on storage that takes none, without a look at any storage.
 
     Raises:
         PathError: there is such an output.
     """
-    for uri in (config.output, *(uri for name in stages for uri in job_of(name).written_uris(config))):
+    for uri in (config.output, *(uri for stage in stages for uri in stage.job.written_uris(config))):
         if uri is not None:
             storage.check_moves_folders(uri)
 
 
-def check_outputs(config: Config, stages: Sequence[str], *, is_chosen: bool = True) -> None:
+def check_outputs(
+    config: Config, stages: Sequence[Stage], tables: Sequence[str], *, is_chosen: bool = True
+) -> None:
     """Refuse to write to folders with tables or files of other programs.
 
-    Without `is_chosen`, `output` is the folder around a checkpoint, which may hold any other files.
+    `tables`: files and folders of the user's tables. Without `is_chosen`, `output` is the folder around
+    a checkpoint, which may hold any other files.
 
     Raises:
         ConfigError: a folder that the stages write holds such files.
     """
-    written = [(f"the output of {name}", uri) for name in stages for uri in _replaced(name, config)]
+    written = [(f"the output of {stage.name}", uri) for stage in stages for uri in _replaced(stage, config)]
     if config.output is not None:
         written.insert(0, ("output", config.output))
     for setting, uri in written:
-        for inside in tables_in(config, uri):
+        for inside in tables_in(uri, tables):
             raise ConfigError(
                 f"{setting}: a table is read from {inside}, which is {uri} or lies in it; results go to a "
                 "folder of their own, beside the tables or below them"
             )
     _check_output(config, is_chosen=is_chosen)
-    for name in stages:
-        job_of(name).check_outputs(config)
+    for stage in stages:
+        stage.job.check_outputs(config)
 
 
-def tables_in(config: Config, uri: str) -> list[str]:
-    """List the tables, files and folders, that are a folder or lie in it."""
-    tables = [each for stage in STAGES.values() if stage.tables for each in named(stage.tables)(config)]
+def tables_in(uri: str, tables: Sequence[str]) -> list[str]:
+    """List those of the tables, files and folders, that are a folder or lie in it."""
     return [table for table in tables if storage.contains(uri, table)]
 
 
-def _replaced(name: str, config: Config) -> list[str]:
+def _replaced(stage: Stage, config: Config) -> list[str]:
     """List the folders that a stage writes, and in which it keeps no files of others."""
-    shared = named(stage.shared)(config) if (stage := STAGES[name]).shared else []
-    return [uri for uri in job_of(name).written_uris(config) if uri not in shared]
+    shared = stage.shared_uris(config)
+    return [uri for uri in stage.job.written_uris(config) if uri not in shared]
 
 
 def _check_output(config: Config, *, is_chosen: bool) -> None:

@@ -1,9 +1,8 @@
 """Main figures of each stage, for the table at the end of a command: label and text."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from graphmill.config.stages import STAGES, named
 from graphmill.display import readable
 from graphmill.display.readable import duration, number
 
@@ -21,7 +20,7 @@ def summary(entries: Mapping[str, Entry]) -> dict[str, str]:
             rows[name if skipped else f"{name}, time"] = (
                 f"skipped, {skipped}" if skipped else duration(entry.get("seconds"))
             )
-            rows.update(named(STAGES[name].summary)(entry))
+            rows.update(_OF_STAGE[name](entry))
     return rows
 
 
@@ -80,3 +79,12 @@ def drift(entry: Entry) -> Iterator[tuple[str, str]]:
                 f"cosine since the run before, {name}",
                 f"{number(kind['p50'])}, 10th percentile {number(kind['p10'])}",
             )
+
+
+_OF_STAGE: Mapping[str, Callable[[Entry], Iterator[tuple[str, str]]]] = {
+    "etl": etl,
+    "train": train,
+    "evaluate": evaluate,
+    "remap": remap,
+    "drift": drift,
+}

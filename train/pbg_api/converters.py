@@ -20,11 +20,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from graphmill import cluster, storage
+from graphmill.cli.stages import ETL
 from graphmill.config import Config, from_mapping
 from graphmill.errors import ConfigError, RawTableError
 from graphmill.formats import edge_buckets, entity_counts
 from graphmill.run import lock
-from graphmill.run.job import job_of
 from graphmill.vocab import Bucket
 
 _BATCH_ROWS = 1 << 18
@@ -172,12 +172,11 @@ def _is_there(settings: Config) -> bool:
 
 
 def _run_etl(settings: Config) -> None:
-    etl = job_of("etl")
     with (
-        lock.held(whole=etl.written_uris(settings)) as claim,
+        lock.held(whole=ETL.job.written_uris(settings)) as claim,
         cluster.connect(None, settings.cluster) as client,
     ):
-        etl.run(settings, client, claim)
+        ETL.job.run(settings, client, claim)
 
 
 def _write_raw(

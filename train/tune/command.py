@@ -13,12 +13,13 @@ from graphmill.checkpoints.legacy_inputs import import_legacy_inputs
 from graphmill.cli import exit_codes
 from graphmill.cli.options import run_options
 from graphmill.cli.session import session
+from graphmill.cli.stages import ETL, TRAIN
 from graphmill.config import Config
 from graphmill.config.reading import place, resolved
 from graphmill.config.yaml_edit import edited
 from graphmill.display import terminal
 from graphmill.errors import ConfigError
-from graphmill.run.job import job_of
+from graphmill.run.job import Stage
 from graphmill.run.record import is_finished
 from graphmill.run.settled import settled
 from train.tune.sample import VALID_SPLIT
@@ -71,11 +72,11 @@ def command(
         raise ConfigError(f"--conf: expected a YAML file to change, found {conf}")
     text = storage.read_text(resolved(conf))
     own, stage = _own(settings)
-    job_of(stage).check(own, [])
+    stage.job.check(own, [])
     with session(own, master, [stage], is_long=True) as run:
         run.record.save()  # tells the next search that the folder is ours
-        if stage == "etl":
-            run("etl", resume=True)
+        if stage is ETL:
+            run(ETL, resume=True)
         graph = settled(import_legacy_inputs(own))
         if obstacle := obstacle_to_ranking(graph, graph.edge_paths[0]):
             raise ConfigError(f"tune: {obstacle}")
@@ -90,16 +91,16 @@ def command(
     run.report()
 
 
-def _own(settings: Config) -> tuple[Config, str]:
+def _own(settings: Config) -> tuple[Config, Stage]:
     """Choose the folder of the search, and the first stage that it has to run; reuse finished edges."""
     folder = storage.join(settings.output or settings.checkpoint_path, _FOLDER)
     places: dict[str, Any] = {"output": folder, "checkpoint_path": storage.join(folder, "checkpoint")}
-    needs_etl = settings.etl is not None and not is_finished("etl", job_of("etl"), settings)
+    needs_etl = settings.etl is not None and not is_finished(ETL.name, ETL.job, settings)
     if needs_etl:
         root = storage.join(folder, "edges")
         paths = tuple(storage.join(root, split) for split in settings.edge_path_splits)
         places |= {"entity_path": storage.join(folder, "entities"), "edge_root": root, "edge_paths": paths}
-    return settings.model_copy(update=places), "etl" if needs_etl else "train"
+    return settings.model_copy(update=places), ETL if needs_etl else TRAIN
 
 
 def _early_stopping(graph: Config) -> dict[str, Any]:

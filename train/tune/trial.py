@@ -2,7 +2,6 @@
 
 import json
 import time
-from importlib import import_module
 from typing import Any
 
 from graphmill import storage
@@ -73,7 +72,8 @@ def work(config: Config, changes: Changes, num_entities: dict[str, int], num_edg
 
 def run_trial(config: Config, changes: dict[str, Any], rung: int, epochs: int, folder: str) -> Trial:
     """Train and rank a candidate; a loss that is not finite counts as the worst result."""
-    import_module("train.run.trainer")  # imports torch: seconds that are no part of the first trial
+    import train.run.trainer  # noqa: F401 (imports torch: seconds that are no part of the first trial)
+
     start = time.monotonic()
     chosen = changed(
         config, changes, num_epochs=epochs, output=folder, checkpoint_path=storage.join(folder, "checkpoint")

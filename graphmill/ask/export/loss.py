@@ -12,6 +12,7 @@ from typing import Any
 from distributed import Client
 
 from graphmill import storage
+from graphmill.ask.evaluate import job as evaluation
 from graphmill.ask.export.fitting import rows_of_batch
 from graphmill.ask.export.source import Source
 from graphmill.ask.inputs import Inputs
@@ -21,7 +22,6 @@ from graphmill.cluster import run_tasks
 from graphmill.config import Config
 from graphmill.config.sections.evaluate import EvaluateConfig
 from graphmill.formats import pbg_checkpoint
-from graphmill.run.job import job_of
 from graphmill.run.lock import NO_CLAIM, Claim
 
 _NAMES = ("mrr", "hits@1", "hits@10", "mean_rank")
@@ -30,12 +30,12 @@ _VERSION = 1
 
 def obstacle(config: Config, folder: str) -> str:
     """Return the reason why nothing can be measured, or ""."""
-    return job_of("evaluate").check(_settings(config, config.checkpoint_path, None, folder))
+    return evaluation.check(_settings(config, config.checkpoint_path, None, folder))
 
 
 def input_uris(config: Config) -> list[str]:
     """Inputs of the measurement."""
-    return job_of("evaluate").input_uris(config)
+    return evaluation.input_uris(config)
 
 
 def measure(
@@ -51,7 +51,7 @@ def measure(
     storage.delete(folder)
     decoded_path = storage.join(folder, "checkpoint")
     write_decoded(config, inputs, tables, sources, decoded_path, client)
-    evaluate = job_of("evaluate").run
+    evaluate = evaluation.run
     places = {"exact": (inputs.checkpoint_path, inputs.version), "decoded": (decoded_path, _VERSION)}
     found = {
         name: evaluate(_settings(config, path, version or None, folder), client, claim)

@@ -13,8 +13,10 @@ from deltalake import write_deltalake
 
 from etl import job
 from etl.__main__ import command
+from etl.tables.files import table_roots
 from graphmill import config as configuration
 from graphmill import storage
+from graphmill.cli.stages import ETL, TRAIN
 from graphmill.config import Config
 from graphmill.errors import ConfigError, FormatError
 from graphmill.formats import edge_buckets, entity_index
@@ -115,7 +117,7 @@ def test_files_and_their_checksums_go_where_the_configuration_names_them_and_non
 ) -> None:
     config = settings_of(layout, 0)
     for _ in range(2):
-        output_checks.check_outputs(config, ["etl", "train"])
+        output_checks.check_outputs(config, [ETL, TRAIN], table_roots(config))
         job.run(config, near_client)
         first = written(own)
     assert edges_of(config) == [60] * len(config.edge_paths)
@@ -181,13 +183,13 @@ def test_files_of_an_import_by_pbg_are_not_replaced(
     file.write_text("theirs")
     before = files_under("data")
     for refused in (
-        lambda: output_checks.check_outputs(config, ["etl"]),
+        lambda: output_checks.check_outputs(config, [ETL], table_roots(config)),
         lambda: job.run(config, near_client),
     ):
         with pytest.raises(ConfigError, match=f"holds {file.name}, which etl has not written"):
             refused()
     assert files_under("data") == before
-    output_checks.check_outputs(config, ["train"])
+    output_checks.check_outputs(config, [TRAIN], table_roots(config))
 
 
 def test_a_manifest_of_others_deletes_nothing(near_client: distributed.Client, own: dict[str, bytes]) -> None:
@@ -252,7 +254,7 @@ def test_a_folder_of_tables_among_the_outputs_is_refused(folder: Path) -> None:
     tables = [{"path": f"{folder}/data/FB15k/*.txt", "lhs": 0, "relation_column": 1, "rhs": 2}]
     config = configuration.load("config.py", [f"etl.tables={json.dumps(tables)}"])
     with pytest.raises(ConfigError, match="name its files one by one"):
-        output_checks.check_outputs(config, ["etl"])
+        output_checks.check_outputs(config, [ETL], table_roots(config))
 
 
 def test_two_splits_in_one_folder_are_refused(folder: Path) -> None:
@@ -263,7 +265,7 @@ def test_two_splits_in_one_folder_are_refused(folder: Path) -> None:
     ]
     config = configuration.load("config.py", [f"etl.tables={json.dumps(tables)}"])
     with pytest.raises(ConfigError, match="the splits train and edges would both be"):
-        output_checks.check_outputs(config, ["etl"])
+        output_checks.check_outputs(config, [ETL], table_roots(config))
 
 
 @pytest.fixture

@@ -26,7 +26,6 @@ from graphmill.config import Config
 from graphmill.config.sections.etl import EtlConfig
 from graphmill.errors import FormatError
 from graphmill.run import record
-from graphmill.run.job import job_of
 from tests.etl.graphs import all_edges, config_of, content_under, files_under
 from tests.etl.run.test_go_on import stopped_before
 from tests.etl.tables.lakes import catalog_at, deletion_vector, write_mapped_delta
@@ -117,7 +116,7 @@ def test_the_same_graph_as_from_plain_parquet(
 def skipped(config: Config, client: distributed.Client) -> bool:
     """Run the stage as the pipeline does; tell whether it was skipped."""
     run_record = record.RunRecord(config.record_uri(""), config)
-    return "skipped" in record.run_stage("etl", job_of("etl"), config, client, run_record, resume=True)
+    return "skipped" in record.run_stage("etl", job, config, client, run_record, resume=True)
 
 
 @pytest.mark.slow

@@ -2,15 +2,19 @@
 
 import os
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from etl.tables.files import table_roots
 from graphmill import config, storage
+from graphmill.cli.stages import ETL, EVALUATE, REMAP, STAGES, TRAIN
 from graphmill.config import Config
 from graphmill.errors import ConfigError, PathError
 from graphmill.run import lock, output_checks
+from graphmill.run.job import Stage
 from tests.graphmill.cli.test_submit import submit_here
 
 GRAPH: dict[str, Any] = {
@@ -18,7 +22,7 @@ GRAPH: dict[str, Any] = {
     "entities": {"a": {"num_partitions": 1}},
     "relations": [{"name": "r", "lhs": "a", "rhs": "a"}],
 }
-ALL = ("etl", "train", "evaluate", "remap")
+ALL = STAGES[:4]
 HEX = "0123456789ab"
 STORES = ("s3://bucket/x", "gs://bucket/x", "gopher://host/x")
 NO_PLACE = "put outputs on HDFS|no file system is known"
@@ -33,6 +37,10 @@ def settings(output: str | None, paths: Any = ("tables/day.csv",), **more: Any) 
     tables = [{"path": path, "lhs": 0, "rhs": 1, "relation": "r"} for path in paths]
     places = {} if output is None else {"output": output}
     return config.from_mapping({**GRAPH, **places, "etl": {"tables": tables, **more.pop("etl", {})}, **more})
+
+
+def check_outputs(config: Config, stages: Sequence[Stage]) -> None:
+    output_checks.check_outputs(config, stages, table_roots(config))
 
 
 @pytest.fixture
@@ -69,9 +77,9 @@ def tree(folder: Path) -> list[str]:
 )
 def test_an_output_over_tables_is_refused(folder: Path, output: str, paths: list[str]) -> None:
     before = tree(folder)
-    for stages in (ALL, ["remap"]):
+    for stages in (ALL, [REMAP]):
         with pytest.raises(ConfigError, match="output: a table is read from"):
-            output_checks.check_outputs(settings(output, paths), stages)
+            check_outputs(settings(output, paths), stages)
     assert tree(folder) == before
 
 
@@ -80,14 +88,14 @@ def test_other_folders_over_tables_are_refused(folder: Path, key: str) -> None:
     own = {"etl": {"on_bad_row": "quarantine", "quarantine_path": "tables"}} if key == "quarantine" else None
     chosen = settings("out", ["tables/day.csv"], **(own or {key: "tables"}))
     with pytest.raises(ConfigError, match="a table is read from"):
-        output_checks.check_outputs(chosen, ALL)
+        check_outputs(chosen, ALL)
     assert not (folder / "out").exists()
 
 
 @pytest.mark.parametrize("output", ["tables/out", "tables/part=1/out", "tables-of-mine", "out"])
 @pytest.mark.parametrize("path", ["tables", "tables/*.csv", "tables/part=*/*.csv"])
 def test_an_output_beside_or_below_tables_is_accepted(folder: Path, output: str, path: str) -> None:
-    output_checks.check_outputs(settings(output, [path]), ALL)
+    check_outputs(settings(output, [path]), ALL)
 
 
 @pytest.mark.parametrize(
@@ -147,7 +155,7 @@ def test_folders_with_other_files_are_refused(folder: Path, name: str) -> None:
         (folder / "out" / path).write_text("mine")
     before = tree(folder)
     with pytest.raises(ConfigError, match="choose another folder, or move that away"):
-        output_checks.check_outputs(settings("out"), ALL)
+        check_outputs(settings("out"), ALL)
     assert tree(folder) == before
 
 
@@ -195,31 +203,31 @@ def test_outputs_of_earlier_runs_are_accepted(folder: Path, name: str) -> None:
     for path in OURS[name]:
         (folder / "out" / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / "out" / path).write_text("")
-    output_checks.check_outputs(settings("out"), ALL[1:])
+    check_outputs(settings("out"), ALL[1:])
     for place in ("entities", "edges/train"):
         files = [path.removeprefix(f"{place}/") for path in OURS[name] if path.startswith(f"{place}/")]
         if files:
             storage.write_checksums(f"out/{place}/checksums.xxh128", dict.fromkeys(files, "0" * 32))
-    output_checks.check_outputs(settings("out"), ALL)
+    check_outputs(settings("out"), ALL)
 
 
 def test_other_files_beside_our_run_json_are_accepted(folder: Path) -> None:
     (folder / "out").mkdir()
     (folder / "out" / "run.json").write_text('{"stages": {}}')
     (folder / "out" / "notes.txt").write_text("mine")
-    output_checks.check_outputs(settings("out"), ALL)
+    check_outputs(settings("out"), ALL)
     (folder / "out" / "run.json").write_text('{"dbt": 1}')
     with pytest.raises(ConfigError, match="found another's file"):
-        output_checks.check_outputs(settings("out"), ALL)
+        check_outputs(settings("out"), ALL)
 
 
 def test_a_stage_looks_at_its_own_places_only(folder: Path) -> None:
     (folder / "out" / "checkpoint").mkdir(parents=True)
     (folder / "out" / "checkpoint" / "pytorch_model.bin").write_text("mine")
-    for name in ("etl", "evaluate", "remap"):
-        output_checks.check_outputs(settings("out", checkpoint_path="out/checkpoint"), [name])
+    for stage in (ETL, EVALUATE, REMAP):
+        check_outputs(settings("out", checkpoint_path="out/checkpoint"), [stage])
     with pytest.raises(ConfigError, match="pytorch_model"):
-        output_checks.check_outputs(settings("out"), ["train"])
+        check_outputs(settings("out"), [TRAIN])
 
 
 def test_refused_commands_write_nothing(
