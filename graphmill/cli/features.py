@@ -5,7 +5,12 @@ from typing import Any
 
 import click
 
+from etl.pieces import edge_table, write_pieces
+from etl.whole_rows import read_rows, whole_table
 from graphmill import storage
+from graphmill.ask.features import job
+from graphmill.ask.features.request import Request
+from graphmill.ask.fold_in import job as fold_in_job
 from graphmill.ask.fold_in.options import Options
 from graphmill.cli import exit_codes
 from graphmill.cli.fold_in import relations_of
@@ -13,12 +18,8 @@ from graphmill.cli.option_checks import check_options
 from graphmill.cli.options import result_options, task_memory_option
 from graphmill.cli.session import result_session, tell_run
 from graphmill.config import Config
-from graphmill.config.stages import named
 from graphmill.display import terminal
 from graphmill.display.readable import number
-
-_TABLES, _EDGES = "etl.whole_rows", "etl.pieces"
-_JOB, _FOLD_IN = "graphmill.ask.features.job", "graphmill.ask.fold_in.job"
 
 
 @click.command(
@@ -88,7 +89,7 @@ def command(
     """
     check_options({"--components": ["--similar-to"]}, {})
     given = {key: value for key, value in of_table.items() if value is not None}
-    request = named("graphmill.ask.features.request:Request")(
+    request = Request(
         _typed(columns, types, list(settings.entities)),
         components,
         None if similar_to is None else storage.absolute(similar_to),
@@ -98,13 +99,12 @@ def command(
         task_memory,
     )
     paths = [storage.absolute(each) for each in table]
-    named(f"{_JOB}:check")(settings, request, to)
+    job.check(settings, request, to)
     fold_ids_in = _fold_in(settings, request)
-    found = named(f"{_TABLES}:whole_table")(settings, paths, given)
-    read_rows = named(f"{_TABLES}:read_rows")
-    read = named(f"{_JOB}:TableToRead")(paths, found.schema, found.pieces, read_rows, found.made_from)
-    with result_session(settings, master, _JOB, [to]) as (client, claim):
-        figures = named(f"{_JOB}:run")(settings, request, read, to, client, claim, fold_ids_in)
+    found = whole_table(settings, paths, given)
+    read = job.TableToRead(paths, found.schema, found.pieces, read_rows, found.made_from)
+    with result_session(settings, master, job.__name__, [to]) as (client, claim):
+        figures = job.run(settings, request, read, to, client, claim, fold_ids_in)
     terminal.show_table("features", _summary(figures))
     terminal.say(f"table: {to}")
     tell_run(settings, "features", to, figures)
@@ -124,20 +124,16 @@ def _typed(columns: tuple[str, ...], types: tuple[str, ...], known: list[str]) -
     return dict(zip(columns, types * len(columns) if len(types) == 1 else types, strict=True))
 
 
-def _fold_in(settings: Config, request: Any) -> Any:
+def _fold_in(settings: Config, request: Request) -> partial[dict[str, Any]] | None:
     """A function that folds the ids of the request's edges in; None if there are no edges."""
-    edges = [uri for uri in request.fold_in if not named(f"{_JOB}:is_folded")(uri)]
+    edges = [uri for uri in request.fold_in if not job.is_folded(uri)]
     if not edges:
         return None
-    tables = [named(f"{_EDGES}:edge_table")(settings, edges, {})]
-    read = partial(named(f"{_EDGES}:write_pieces"), settings, tables, relations_of(settings))
+    tables = [edge_table(settings, edges, {})]
+    read = partial(write_pieces, settings, tables, relations_of(settings))
     version = settings.remap.checkpoint_version
-    asked = named(f"{_FOLD_IN}:Request")({"edges": edges}, edges, Options(), version=version)
-
-    def fold(folder: str, client: Any) -> Any:
-        return named(f"{_FOLD_IN}:run")(settings, asked, read, folder, client)
-
-    return fold
+    asked = fold_in_job.Request({"edges": edges}, edges, Options(), version=version)
+    return partial(fold_in_job.run, settings, asked, read)
 
 
 def _summary(figures: dict[str, Any]) -> dict[str, str]:

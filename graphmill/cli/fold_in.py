@@ -5,7 +5,9 @@ from typing import Any
 
 import click
 
+from etl.pieces import Relations, edge_table, id_table, write_pieces
 from graphmill import storage
+from graphmill.ask.fold_in import job
 from graphmill.ask.fold_in.options import Options
 from graphmill.ask.run import relation_names
 from graphmill.cli import exit_codes
@@ -13,12 +15,11 @@ from graphmill.cli.option_checks import check_options
 from graphmill.cli.options import result_options
 from graphmill.cli.session import result_session
 from graphmill.config import Config
-from graphmill.config.stages import named
+from graphmill.config.sections.etl import Table
 from graphmill.display import terminal
 from graphmill.display.readable import number
 from graphmill.vocab import Side
 
-_READER, _JOB = "etl.pieces", "graphmill.ask.fold_in.job"
 _DEFAULTS = Options()
 
 
@@ -106,27 +107,26 @@ def command(
     check_options({"--no-weight": ["--weight"]}, {})
     given = {key: value for key, value in of_tables.items() if value is not None}
     given |= {"weight": None} if no_weight else {}
-    make_edges, make_ids = named(f"{_READER}:edge_table"), named(f"{_READER}:id_table")
-    tables = [make_edges(settings, edges, given)]
+    tables: list[Table] = [edge_table(settings, edges, given)]
     for each in ids:
         entity_type, equals, path = each.partition("=")
         if not equals or entity_type not in settings.entities:
             raise click.UsageError(f"--ids {each}: expected TYPE=FILE, types: {', '.join(settings.entities)}")
-        tables.append(make_ids([path], entity_type, {}))
+        tables.append(id_table([path], entity_type, {}))
     options = Options(candidates, _DEFAULTS.num_known_edges, steps, prior_strength)
     described = {"edges": list(edges), "ids": list(ids)}
     uris = [storage.absolute(each) for each in (*edges, *(each.partition("=")[2] for each in ids))]
     version = settings.remap.checkpoint_version
-    request = named(f"{_JOB}:Request")(described, uris, options, max_edges, version)
-    named(f"{_JOB}:check")(settings, request, to)
-    read = partial(named(f"{_READER}:write_pieces"), settings, tables, relations_of(settings))
-    with result_session(settings, master, _JOB, [to]) as (client, claim):
-        figures = named(f"{_JOB}:run")(settings, request, read, to, client, claim)
+    request = job.Request(described, uris, options, max_edges, version)
+    job.check(settings, request, to)
+    read = partial(write_pieces, settings, tables, relations_of(settings))
+    with result_session(settings, master, job.__name__, [to]) as (client, claim):
+        figures = job.run(settings, request, read, to, client, claim)
     terminal.show_table("fold-in", _summary(figures))
     terminal.say(f"vectors: {to}")
 
 
-def relations_of(settings: Config) -> Any:
+def relations_of(settings: Config) -> Relations:
     """Numbers of the run's relations, and those with featurized ends."""
     names = relation_names(settings)
     position = {name: 0 if settings.dynamic_relations else place for place, name in enumerate(names)}
@@ -136,7 +136,7 @@ def relations_of(settings: Config) -> Any:
         if any(settings.entities[settings.relations[place].entity_type(side)].featurized for side in Side)
     )
     numbers = {name: place for place, name in enumerate(names)}
-    return named(f"{_READER}:Relations")(numbers, featurized)
+    return Relations(numbers, featurized)
 
 
 def _summary(figures: dict[str, Any]) -> dict[str, str]:

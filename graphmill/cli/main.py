@@ -9,64 +9,60 @@ import click
 from graphmill import checkpoints, config
 from graphmill.checkpoints import convert as conversion
 from graphmill.checkpoints.id_maps import IdMaps, parse_id_maps
-from graphmill.cli import exit_codes
+from graphmill.cli import (
+    check,
+    etl,
+    exit_codes,
+    export,
+    features,
+    fold_in,
+    init,
+    pipeline,
+    predict,
+    remap,
+    train,
+    tune,
+)
 from graphmill.cli.option_checks import check_options
 from graphmill.cli.options import conf_option, id_map_options, output_options, set_option
 from graphmill.cluster import deploy
 from graphmill.config.plugins import read_plugins
 from graphmill.config.sections.cluster import ClusterConfig
-from graphmill.config.stages import named
 from graphmill.display import terminal
 from graphmill.run import lock
 from graphmill.version import __version__
 
-# Commands that are imported when they are used: `module:object`.
-_ELSEWHERE = {
-    "init": "etl.init:command",
-    "check": "graphmill.cli.check:command",
-    "pipeline": "graphmill.cli.pipeline:command",
-    "etl": "etl.__main__:command",
-    "train": "train.__main__:train",
-    "evaluate": "train.__main__:evaluate",
-    "predict": "graphmill.cli.predict:command",
-    "export": "graphmill.cli.export:command",
-    "fold-in": "graphmill.cli.fold_in:command",
-    "features": "graphmill.cli.features:command",
-    "tune": "train.tune.command:command",
-    "remap": "remap.command:remap",
-    "neighbors": "remap.command:neighbors",
-}
-
 
 class _Group(click.Group):
-    """The commands of this module, and those of `_ELSEWHERE`."""
+    """Commands in the order in which they are added."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Names of all commands, stages first."""
-        return [*_ELSEWHERE, *self.commands]
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Return the command of this name, if there is one."""
-        if cmd_name in _ELSEWHERE:
-            found: click.Command = named(_ELSEWHERE[cmd_name])
-            return found
-        return super().get_command(ctx, cmd_name)
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command; an error suggests names of `_ELSEWHERE`, too, which click does not see."""
-        try:
-            return super().resolve_command(ctx, args)
-        except click.exceptions.NoSuchCommand as error:
-            known = self.list_commands(ctx)
-            raise click.exceptions.NoSuchCommand(args[0], possibilities=known, ctx=ctx) from error
+        return list(self.commands)
 
 
 @click.group(cls=_Group, context_settings=exit_codes.CONTEXT)
 @click.version_option(__version__)
 def command() -> None:
     """Turn raw edges with string ids into embeddings under the same ids."""
+
+
+for each in (
+    init.command,
+    check.command,
+    pipeline.command,
+    etl.command,
+    train.train,
+    train.evaluate,
+    predict.command,
+    export.command,
+    fold_in.command,
+    features.command,
+    tune.command,
+    remap.remap,
+    remap.neighbors,
+):
+    command.add_command(each)
 
 
 @command.command(epilog="Example: graphmill follow application_1795176752464_0017")

@@ -4,6 +4,7 @@ import logging
 import os
 import runpy
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from graphmill import cluster, config
-from graphmill.cli import exit_codes, in_a_container
+from graphmill.cli import etl, exit_codes, in_a_container, pipeline, remap, train
 from graphmill.cli.options import (
     CONF_VARIABLE,
     MASTER_VARIABLE,
@@ -23,7 +24,6 @@ from graphmill.cli.options import (
 )
 from graphmill.cluster import deploy
 from graphmill.config.sections.cluster import ClusterConfig
-from graphmill.config.stages import STAGES, named
 from graphmill.display import progress, terminal
 from graphmill.errors import ConfigError, suggestion
 from graphmill.monitoring import server as metrics
@@ -31,8 +31,12 @@ from graphmill.version import __version__
 
 log = logging.getLogger("graphmill")
 
-BUNDLED = {f"{name}.py": stage.command for name, stage in STAGES.items() if stage.command}
-BUNDLED["pipeline.py"] = "graphmill.cli.pipeline:command"
+BUNDLED: Mapping[str, click.Command] = {
+    "etl.py": etl.command,
+    "train.py": train.command,
+    "remap.py": remap.command,
+    "pipeline.py": pipeline.command,
+}
 
 
 def _scripts(context: click.Context, parameter: click.Parameter, typed: str) -> list[Any]:
@@ -75,13 +79,8 @@ def command(
         if os.path.isfile(script):  # noqa: PTH113 (which raises nothing)
             log.warning("%s: the bundled job runs; the file %s here is meant by ./%s", script, script, script)
         sys.argv = [script, *arguments]
-        job: click.Command = named(BUNDLED[script])
         overrides = [f"--set={each}" for each in as_overrides(chosen)]
-        job.main(
-            [*overrides, *arguments],
-            prog_name=script,
-            standalone_mode=False,
-        )
+        BUNDLED[script].main([*overrides, *arguments], prog_name=script, standalone_mode=False)
     elif os.path.isfile(script):  # noqa: PTH113
         _run_script(script, arguments, master, conf, chosen)
     else:

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import torch
 from distributed import Client
 
-from remap.command import command
+from graphmill.cli.remap import command
 from tests.commands import Command as Cli
 from tests.commands import on_cluster
 from tests.remap.graph import snapshot

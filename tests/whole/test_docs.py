@@ -6,7 +6,6 @@
 All pages are run in one folder, the quickstart first: the others take up what it has left there.
 """
 
-import importlib
 import json
 import os
 import re
@@ -23,19 +22,18 @@ import click
 import pandas as pd
 import pytest
 
-from graphmill.cli.submit import BUNDLED
-from graphmill.config.stages import named
+from graphmill.cli import etl, main, remap, submit, train
 from graphmill.display import terminal
 from tests import REPOSITORY
 from tests.forked import Forks
 
 PAGES = sorted([*(REPOSITORY / "docs").rglob("*.md"), *REPOSITORY.glob("*.md")])
 FIRST = REPOSITORY / "docs/tutorial/quickstart.md"
-GROUPS = {
-    "graphmill": "graphmill.cli.main",
-    "etl": "etl.__main__",
-    "train": "train.__main__",
-    "remap": "remap.__main__",
+GROUPS: dict[str, click.Command] = {
+    "graphmill": main.command,
+    "etl": etl.command,
+    "train": train.command,
+    "remap": remap.command,
 }
 
 
@@ -217,14 +215,13 @@ def parse(words: list[str]) -> None:
     """
     match words:
         case ["dask-submit", *rest]:
-            submit = importlib.import_module("graphmill.cli.submit").command
-            inner = submit.make_context("dask-submit", rest).params
-            if inner["script"] in BUNDLED:
-                descend(named(BUNDLED[inner["script"]]), list(inner["arguments"]))
+            inner = submit.command.make_context("dask-submit", rest).params
+            if inner["script"] in submit.BUNDLED:
+                descend(submit.BUNDLED[inner["script"]], list(inner["arguments"]))
         case ["python", "-m", name, *rest] if name in GROUPS:
-            descend(importlib.import_module(GROUPS[name]).command, rest)
+            descend(GROUPS[name], rest)
         case ["graphmill", *rest]:
-            descend(importlib.import_module(GROUPS["graphmill"]).command, rest)
+            descend(main.command, rest)
 
 
 def descend(command: click.Command, words: list[str], parent: click.Context | None = None) -> None:

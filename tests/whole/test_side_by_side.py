@@ -17,11 +17,8 @@ import numpy as np
 import psutil
 import pytest
 
-import etl.__main__
-import remap.command
-import train.__main__
 from graphmill import config, storage
-from graphmill.cli import exit_codes, pipeline
+from graphmill.cli import etl, exit_codes, pipeline, remap, train
 from graphmill.errors import StorageError
 from graphmill.machine import processes
 from graphmill.run import lock
@@ -32,9 +29,9 @@ from tests.train.graphs import make_config, random_triples, write_graph
 from tests.waiting import found_in, wait_until
 
 COMMANDS: dict[str, click.Command] = {
-    "etl": etl.__main__.command,
-    "train": train.__main__.command,
-    "remap": remap.command.command,
+    "etl": etl.command,
+    "train": train.command,
+    "remap": remap.command,
     "pipeline": pipeline.command,
 }
 LOCKED, WRONG = 75, 2

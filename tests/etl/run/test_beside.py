@@ -12,10 +12,10 @@ import pytest
 from deltalake import write_deltalake
 
 from etl import job
-from etl.__main__ import command
 from etl.tables.files import table_roots
 from graphmill import config as configuration
 from graphmill import storage
+from graphmill.cli.etl import command
 from graphmill.cli.stages import ETL, TRAIN
 from graphmill.config import Config
 from graphmill.errors import ConfigError, FormatError

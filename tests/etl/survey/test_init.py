@@ -17,9 +17,9 @@ import pytest
 from click.testing import CliRunner
 from deltalake import write_deltalake
 
-from etl.init import command
 from etl.survey import outlook
 from graphmill import config
+from graphmill.cli.init import command
 from graphmill.config import defaults, yaml_text
 from graphmill.errors import GraphMillError
 from tests import REPOSITORY

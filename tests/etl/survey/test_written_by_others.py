@@ -18,7 +18,6 @@ from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from etl.init import command
 from etl.survey.dialect import dialect_of
 from etl.survey.outlook import outlook
 from etl.tables.check_rows import Rules
@@ -26,6 +25,7 @@ from etl.tables.data_file import plain_file
 from etl.tables.files import find_files
 from etl.tables.ranges import find_ranges
 from etl.tables.read import read_blocks
+from graphmill.cli.init import command
 from graphmill.config import Config, defaults, from_mapping, yaml_text
 from graphmill.config.sections.etl import EtlConfig, TableConfig
 from graphmill.errors import GraphMillError, RawTableError

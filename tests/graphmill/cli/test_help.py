@@ -6,12 +6,11 @@ import click
 import pytest
 from click.testing import CliRunner
 
-import train.__main__
 from docs.commands_page import COMMANDS, DOORS, help_texts
-from graphmill.cli import main
+from graphmill.cli import main, train
 
 
-@pytest.mark.parametrize("group", [main.command, train.__main__.command])
+@pytest.mark.parametrize("group", [main.command, train.command])
 def test_no_description_of_a_command_is_cut(group: click.Group) -> None:
     shown = CliRunner().invoke(group, ["--help"], terminal_width=80).output.partition("Commands:\n")[2]
     assert len(shown.splitlines()) >= len(group.commands)

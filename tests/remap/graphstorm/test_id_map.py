@@ -73,7 +73,7 @@ def test_what_comes_twice_is_found(texts: list[str], first: int, is_compiled: bo
 @pytest.mark.slow
 def test_neither_torch_nor_pandas_is_imported() -> None:
     """Importing these libraries takes longer than most jobs."""
-    code = "import sys, remap.job, remap.graphstorm.job, remap.command; print(*sys.modules)"
+    code = "import sys, remap.job, remap.graphstorm.job, graphmill.cli.remap; print(*sys.modules)"
     found = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=REPOSITORY
     ).stdout.split()

@@ -196,7 +196,7 @@ def test_another_list_of_edge_paths_never_resumes(config, tmp_path, rng):
 
 
 def test_refuse_ends_with_2_and_touches_nothing(config, tmp_path, capsys):
-    from train.__main__ import command
+    from graphmill.cli.train import command
 
     trained(config)
     storage.write_marker(config.checkpoint_path, {"made": "once"})

@@ -9,12 +9,12 @@ from click.testing import CliRunner
 
 from graphmill import config as configuration
 from graphmill.cli.stage_command import stage_command
+from graphmill.cli.tune import command
 from graphmill.errors import ConfigError, LockedError
 from graphmill.run.lock import NO_CLAIM
 from graphmill.run.output_checks import check_outputs
 from tests.commands import on_cluster
 from tests.train.graphs import contents, make_config, write_graph
-from train.tune.command import command
 from train.tune.tuner import Tuner
 
 CONFIGURATION = """\

@@ -17,6 +17,7 @@ from graphmill import config as configuration
 from graphmill.ask.model import Model
 from graphmill.ask.neighbors import by_relation, lookup, vector_tables
 from graphmill.cli import exit_codes
+from graphmill.cli.remap import command
 from graphmill.config import Config
 from graphmill.errors import ConfigError, FormatError, NotFoundError
 from graphmill.formats import edge_buckets, entity_counts, pbg_checkpoint, remapped
@@ -25,7 +26,6 @@ from graphmill.formats.pbg_checkpoint import Iteration
 from graphmill.model.operators import OPERATORS
 from graphmill.vocab import Bucket, Side
 from remap import job
-from remap.command import command
 from tests.pairs import pairs
 from tests.remap import graph
 from tests.remap.saved import Cli

@@ -1,4 +1,4 @@
-"""Commands of `python -m remap`: remap a run or GraphStorm's outputs, and look up neighbours."""
+"""`graphmill remap`, `graphmill neighbors`: a run or GraphStorm's outputs under raw ids, and neighbours."""
 
 import contextlib
 import json

@@ -1,0 +1,85 @@
+"""`graphmill train`, `graphmill evaluate`: embeddings are trained, and ranked."""
+
+import json
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from graphmill import config
+from graphmill.cli import exit_codes
+from graphmill.cli.check import show_plan
+from graphmill.cli.options import dry_run_option, run_argument, run_options
+from graphmill.cli.session import session, tell_verdict
+from graphmill.cli.stage_command import stage_command
+from graphmill.cli.stages import EVALUATE, TRAIN
+
+
+class _TrainByDefault(click.Group):
+    """A group whose command `train` need not be named: `python -m train --conf FILE`."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if not args or args[0] not in (*self.commands, *ctx.help_option_names):
+            args = ["train", *args]
+        return super().parse_args(ctx, args)
+
+
+@click.group(cls=_TrainByDefault, context_settings=exit_codes.CONTEXT)
+def command() -> None:
+    """Train embeddings (the default), or evaluate a checkpoint."""
+
+
+train = stage_command(TRAIN)
+command.add_command(train)
+
+
+@command.command(
+    context_settings=exit_codes.CONTEXT, epilog="Example: graphmill evaluate demo-output --split test"
+)
+@run_argument
+@run_options
+@dry_run_option
+@click.option("--split", metavar="NAME", help="Edges to rank (default: evaluate.split, test).")
+@click.option("--filtered/--unfiltered", default=None, help="Leave other known edges out of the ranking.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of a table.")
+def evaluate(
+    conf: str | None,
+    overrides: tuple[str, ...],
+    master: str | None,
+    dry_run: bool,
+    split: str | None,
+    filtered: bool | None,
+    as_json: bool,
+) -> None:
+    """Rank the edges of a split against all entities.
+
+    RUN: the output of a run, whose settings count then; or CONFIG, a file as for --conf.
+    """
+    chosen = ["evaluate.enabled=true", *([f"evaluate.split={split}"] if split is not None else [])]
+    chosen += [f"evaluate.filtered={str(filtered).lower()}"] if filtered is not None else []
+    settings = config.load(conf, (*overrides, *chosen))
+    if dry_run:
+        show_plan(settings, [EVALUATE], master)
+        return
+    with session(settings, master, [EVALUATE]) as run:
+        entry = run(EVALUATE, resume=False)
+    if as_json:
+        intervals = {"intervals": entry["intervals"]} if "intervals" in entry else {}
+        click.echo(json.dumps(entry["metrics"] | intervals))
+    else:
+        Console().print(_table(entry["metrics"], entry.get("intervals", {})))
+        tell_verdict(run.record)
+    run.report()
+
+
+def _table(metrics: dict[str, Any], intervals: dict[str, Any]) -> Table:
+    of_edges = f" of {metrics['of_edges']}" if metrics["sampled"] else ""
+    columns = ["metric", "realistic ties", "pessimistic ties", *(["95 % interval"] if intervals else [])]
+    table = Table(*columns, title=f"{metrics['num_edges']}{of_edges} edges")
+    for name, value in metrics.items():
+        if f"{name}_pessimistic" in metrics:
+            interval = " to ".join(f"{each:.4f}" for each in intervals.get(name, ()))
+            cells = [name, f"{value:.4f}", f"{metrics[f'{name}_pessimistic']:.4f}", interval]
+            table.add_row(*cells[: len(columns)])
+    return table
