@@ -1,13 +1,13 @@
 """Checkpoints of every format: the table of formats, recognition and opening.
 
 To add a format, write a module with a subclass of `Checkpoint` and a function `write`, and add a line to the
-table. The commands, their help texts and errors come from this table.
+table and a case to `_code_of`. The commands, their help texts and errors come from this table.
 """
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
-from importlib import import_module
-from typing import Any, TypedDict, Unpack
+from typing import TypedDict, Unpack
 
 from graphmill import storage
 from graphmill.checkpoints.checkpoint import Checkpoint, Floats, ModelState, Rows
@@ -16,42 +16,32 @@ from graphmill.errors import FormatError, NotFoundError
 from graphmill.formats.pbg_checkpoint import Iteration
 from graphmill.formats.pbg_legacy.index_base import IndexBase
 
+Write = Callable[..., list[str]]
+
 
 @dataclass(frozen=True)
 class _Format:
     """One format.
 
     Attributes:
-        module: Module of this package. It is imported on demand: importing torch takes a second.
-        reader: Name of the module's subclass of `Checkpoint`.
         files: Files that identify the format, for messages.
         patterns: Regular expressions. Each one matches the name of at least one file in the folder.
     """
 
-    module: str
-    reader: str
     files: str
     patterns: tuple[str, ...]
 
 
 # The first match counts. Legacy is last, because files of other formats may have its names.
 _TABLE = {
-    "pbg": _Format("pbg", "PbgCheckpoint", "checkpoint_version.txt (PBG)", (r"checkpoint_version\.txt",)),
-    "graphstorm": _Format(
-        "graphstorm", "GraphStormCheckpoint", "emb_info.json (GraphStorm)", (r"emb_info\.json",)
-    ),
-    "graphstorm-model": _Format(
-        "graphstorm_model", "GraphStormModelCheckpoint", "model.bin (GraphStorm)", (r"model\.bin",)
-    ),
+    "pbg": _Format("checkpoint_version.txt (PBG)", (r"checkpoint_version\.txt",)),
+    "graphstorm": _Format("emb_info.json (GraphStorm)", (r"emb_info\.json",)),
+    "graphstorm-model": _Format("model.bin (GraphStorm)", (r"model\.bin",)),
     "recis": _Format(
-        "recis",
-        "RecisCheckpoint",
         "index and *.safetensors, or checkpoint and ckpt_* (RecIS)",
         (r"index|checkpoint", r".*\.safetensors|ckpt_.+"),
     ),
     "pbg-legacy": _Format(
-        "pbg_legacy",
-        "LegacyCheckpoint",
         "CHECKPOINT_VERSION or TYPE_N.pt (PBG legacy)",
         (r"CHECKPOINT_VERSION|(?!METADATA_|entity_count_).+_(0|[1-9]\d*)\.pt(\.\d+)?",),
     ),
@@ -102,13 +92,37 @@ def open_checkpoint(uri: str, **options: Unpack[Options]) -> Checkpoint:
         FormatError: the folder holds no checkpoint, or a damaged checkpoint.
     """
     found = recognise(uri)
-    checkpoint: Checkpoint = getattr(module_of(found), _TABLE[found].reader)(uri, **options)
+    checkpoint = _code_of(found)[0](uri, **options)
     checkpoint.allow_non_finite = options.get("allow_non_finite", False)
     return checkpoint
 
 
-def module_of(format_name: str) -> Any:
-    """Import the module of a format, which has `write(source, target_uri, shard_num=1)`."""
-    if format_name not in _TABLE:
-        raise FormatError(f"expected a format of {', '.join(FORMATS)}, found {format_name!r}")
-    return import_module(f"graphmill.checkpoints.{_TABLE[format_name].module}")
+def writer_of(format_name: str) -> Write:
+    """Import the function that writes a checkpoint in a format: `write(source, target_uri, shard_num=1)`."""
+    return _code_of(format_name)[1]
+
+
+def _code_of(format_name: str) -> tuple[Callable[..., Checkpoint], Write]:
+    """Import the reader and the writer of a format, and no other ones: torch takes a second."""
+    match format_name:
+        case "pbg":
+            from graphmill.checkpoints import pbg
+
+            return pbg.PbgCheckpoint, pbg.write
+        case "graphstorm":
+            from graphmill.checkpoints import graphstorm
+
+            return graphstorm.GraphStormCheckpoint, graphstorm.write
+        case "graphstorm-model":
+            from graphmill.checkpoints import graphstorm_model
+
+            return graphstorm_model.GraphStormModelCheckpoint, graphstorm_model.write
+        case "recis":
+            from graphmill.checkpoints import recis
+
+            return recis.RecisCheckpoint, recis.write
+        case "pbg-legacy":
+            from graphmill.checkpoints import pbg_legacy
+
+            return pbg_legacy.LegacyCheckpoint, pbg_legacy.write
+    raise FormatError(f"expected a format of {', '.join(FORMATS)}, found {format_name!r}")

@@ -96,7 +96,7 @@ class _Route:
 
     def write(self, folder: str, target_uri: str, shard_num: int) -> list[str]:
         """Write into a temporary folder, which will be `target_uri`, and compare; return what is lost."""
-        source, write = self.source, checkpoints.module_of(self.target_format).write
+        source, write = self.source, checkpoints.writer_of(self.target_format)
         if self.id_maps is not None and self.to_raw_ids:
             _write_entities(source, folder, target_uri, self.id_maps)
         maps = {"id_maps": self.id_maps, "entity_path": self.entity_path} if self.to_hashed_ids else {}

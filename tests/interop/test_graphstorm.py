@@ -15,7 +15,7 @@ import torch
 
 from etl import job as etl_job
 from graphmill import config as configuration
-from graphmill.checkpoints import ModelState, module_of, open_checkpoint
+from graphmill.checkpoints import ModelState, open_checkpoint, writer_of
 from graphmill.checkpoints.convert import convert
 from graphmill.model import comparators
 from graphmill.model.operators import operator_of
@@ -208,7 +208,7 @@ def restored(python: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str
     folder = tmp_path_factory.mktemp("models")
     models = {operator: str(folder / operator) for operator in CASES}
     for operator, (comparator, _) in CASES.items():
-        module_of("graphstorm-model").write(trained(operator, comparator), models[operator])
+        writer_of("graphstorm-model")(trained(operator, comparator), models[operator])
     counts = {name: sum(each) for name, each in COUNTS.items()}
     arguments = {"models": list(models.values()), "edges": EDGES, "counts": counts, "dimension": D}
     found = call(python, "restore", **arguments)

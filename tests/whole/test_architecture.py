@@ -1,5 +1,6 @@
 """The layers of the house, as drawn in docs/explanation/architecture.md."""
 
+import ast
 import re
 import shutil
 import subprocess
@@ -71,3 +72,17 @@ def test_tests_patch_no_private_names() -> None:
         for match in private.finditer(path.read_text())
     ]
     assert not found
+
+
+def test_no_string_names_code_of_ours() -> None:
+    """Modules are imported by statements; users name plug-ins, and packages that may be missing."""
+    by_users = {"graphmill/model/registry.py", "etl/tables/lake/packages.py"}
+    found = {
+        str(path.relative_to(REPOSITORY))
+        for package in PACKAGES
+        for path in (REPOSITORY / package).rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Attribute | ast.Name | ast.alias)
+        and {"import_module", "__import__"} & {getattr(node, key, None) for key in ("attr", "id", "name")}
+    }
+    assert found == by_users

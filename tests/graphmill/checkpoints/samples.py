@@ -10,7 +10,7 @@ import torch
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from graphmill.checkpoints import FORMATS, Checkpoint, Iteration, ModelState, Rows, module_of
+from graphmill.checkpoints import FORMATS, Checkpoint, Iteration, ModelState, Rows, writer_of
 
 Partition = tuple[np.ndarray, dict[str, Any] | None]
 
@@ -239,7 +239,7 @@ def check_equal(found: Any, expected: Any) -> None:
         assert found == expected
 
 
-WRITERS: dict[str, Callable[[Checkpoint, str], list[str]]] = {name: module_of(name).write for name in FORMATS}
+WRITERS: dict[str, Callable[[Checkpoint, str], list[str]]] = {name: writer_of(name) for name in FORMATS}
 FULL = ("pbg", "pbg-legacy", "recis")  # graphstorm has a place for embeddings alone
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 import yaml
 
-from graphmill.checkpoints import ModelState, module_of, open_checkpoint, recognise
+from graphmill.checkpoints import ModelState, open_checkpoint, recognise, writer_of
 from graphmill.checkpoints.convert import convert
 from graphmill.errors import FormatError
 from graphmill.formats.graphstorm import saved_models
@@ -41,7 +41,7 @@ def source_of(
 
 
 def write(folder: Path, source: MemoryCheckpoint) -> list[str]:
-    lost: list[str] = module_of("graphstorm-model").write(source, str(folder))
+    lost: list[str] = writer_of("graphstorm-model")(source, str(folder))
     return lost
 
 
