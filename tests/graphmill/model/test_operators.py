@@ -21,6 +21,7 @@ from graphmill.model.parameters import (
 )
 from graphmill.vocab import Side
 from tests import REPOSITORY
+from train.gpu import reference
 
 DIMENSION = 6
 NUM_RELATIONS = 3
@@ -57,6 +58,29 @@ def test_the_page_of_the_format_has_the_parameters_of_every_operator() -> None:
             found = {each: tuple(sizes[size] for size in shape) for each, shape in listed.items()}
             values = new_parameters(name, "identity", num_relations)
             assert found == {each: tuple(value.shape) for each, value in values.items()}, name
+
+
+LINEAR = {name for name, each in OPERATORS.items() if each.is_linear}
+PRODUCTS = {name for name, each in OPERATORS.items() if each.is_product}
+
+
+@pytest.mark.parametrize(
+    ("page", "sentence", "wanted"),
+    [
+        ("export", r"except for (.*?) with `dot`", LINEAR),
+        ("gpu", r"The kernels support: dot; (.*?);", {*reference.OPERATORS}),
+        (
+            "gpu",
+            r"They do not support: other comparators, (.*?)`bias`",
+            {*OPERATORS} - {*reference.OPERATORS},
+        ),
+        ("training", r"\*\*Relation prediction\*\*(.*?)PyTorch runs", PRODUCTS),
+    ],
+)
+def test_pages_name_the_operators(page: str, sentence: str, wanted: set[str]) -> None:
+    text = (REPOSITORY / f"docs/how_to/{page}.md").read_text()
+    (found,) = re.findall(sentence, text, re.DOTALL)
+    assert set(re.findall(r"`(\w+)`", found)) & OPERATORS.keys() == wanted
 
 
 def test_an_unknown_operator_is_refused_with_the_known_names(vectors: np.ndarray) -> None:

@@ -5,7 +5,8 @@ import torch
 
 from graphmill.ask.model import Model
 from graphmill.config import from_mapping
-from graphmill.model.operators import OPERATORS
+from graphmill.model import built_in
+from graphmill.model.built_in import OPERATORS
 from graphmill.model.parameters import global_key
 from graphmill.vocab import Side
 from tests.pairs import pairs
@@ -16,8 +17,7 @@ from train.run.bucket import BatchStep
 from train.step.plain import PlainStep, gather, scores
 from train.step.table import Table
 
-COMPARATORS = ("dot", "cos", "l2", "squared_l2")
-LOSSES = ("ranking", "logistic", "softmax")
+COMPARATORS, LOSSES = [*built_in.COMPARATORS], [*built_in.LOSSES]
 NUM_RELATIONS = 4
 COUNTS = {"user": 9, "item": 7}
 

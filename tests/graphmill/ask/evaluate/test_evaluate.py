@@ -26,11 +26,11 @@ from graphmill.errors import ConfigError, FormatError, NotFoundError
 from graphmill.formats import edge_buckets, entity_counts, pbg_checkpoint
 from graphmill.formats.edge_buckets import Edges
 from graphmill.gpu import device
+from graphmill.model.built_in import COMPARATORS
 from graphmill.vocab import Bucket, Side
 from tests import DATA, REPOSITORY
 
 OPERATORS = ("none", "diagonal", "translation", "linear", "affine", "complex_diagonal")
-COMPARATORS = ("dot", "cos", "l2", "squared_l2")
 ITERATION = pbg_checkpoint.Iteration(1, 0, 1, 0, "train", 1, 0)
 
 TIE = 1e-9  # copies tie exactly, in float64 too
@@ -228,7 +228,7 @@ def worlds(draw: st.DrawFn) -> tuple[dict[str, Any], int]:
         "dynamic_relations": dynamic,
         "global_emb": not dynamic and draw(st.booleans()),
         "dimension": 4,
-        "comparator": draw(st.sampled_from(COMPARATORS)),
+        "comparator": draw(st.sampled_from([*COMPARATORS])),
         "bias": draw(st.booleans()),
         "workers": draw(st.sampled_from((1, 3))),
         "evaluate": {

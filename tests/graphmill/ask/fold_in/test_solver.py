@@ -21,6 +21,7 @@ from graphmill.ask.fold_in.options import Options, solvable_types
 from graphmill.ask.fold_in.others import other_queries
 from graphmill.ask.fold_in.solver import OF_CALL, Solver
 from graphmill.ask.table import read_tables
+from graphmill.model.built_in import COMPARATORS, LOSSES, OPERATORS
 from graphmill.model.plug_ins import MASKED
 from graphmill.vocab import Side
 from tests.graphmill.ask.predict import world as remap_world
@@ -29,16 +30,13 @@ from tests.train import oracle, plug_ins
 
 SMALL = Sizes(32, 64, 32)
 WIDE = 16  # products whose results have fewer than 12 columns are rounded by the place of a row
-OPERATORS = ("none", "diagonal", "translation", "linear", "affine", "complex_diagonal", "rotation")
-COMPARATORS = ("dot", "cos", "l2", "squared_l2")
-LOSSES = ("softmax", "logistic", "ranking")
 KINDS: dict[str, dict[str, Any]] = {
     "static": {},
     "dynamic": {"dynamic": True},
     "reciprocal": {"reciprocal": True},
 }
 COMBINATIONS = [
-    ([*KINDS][(i + 2 * j) % 3], operator, comparator, LOSSES[(i + j) % 3], (i + j) % 3 == 1)
+    ([*KINDS][(i + 2 * j) % 3], operator, comparator, [*LOSSES][(i + j) % 3], (i + j) % 3 == 1)
     for i, operator in enumerate(OPERATORS)
     for j, comparator in enumerate(COMPARATORS)
 ]
