@@ -5,9 +5,10 @@ from graphmill.errors import StorageError
 from graphmill.storage import Checksums
 
 
-def complete(folder: str, checksums: Checksums, record: str | None = None) -> None:
+def complete(folder: str, checksums: Checksums, record: str | None = None, work: str | None = None) -> None:
     """Remove temporary files of dead workers, check that the folder holds the files of `checksums` alone, and
-    write their manifest. The file `record`, with times of the run, has no checksum.
+    write their manifest. The file `record`, with times of the run, has no checksum. The folder
+    `work` in it is not looked at.
 
     Raises:
         StorageError: a file is missing, or another one is there.
@@ -18,6 +19,7 @@ def complete(folder: str, checksums: Checksums, record: str | None = None) -> No
     for each in {storage.parent(uri) for uri in expected}:
         storage.sweep(each)
     found = {entry.uri for entry in storage.list_dir(folder, recursive=True) if not entry.is_dir}
+    found = {uri for uri in found if work is None or not uri.startswith(f"{work}/")}
     if found != expected:
         wrong = ", ".join(sorted(found ^ expected)[:5])
         raise StorageError(f"{folder}: expected {len(expected)} files; missing or foreign: {wrong}")

@@ -59,10 +59,11 @@ WRITTEN = [
     ("lists", "part-*.json", 0, 1),
     ("export", "user-*.json", 0, 1),
     ("export", "user-*.json", 2, 3),
-    ("features", "0000?.json", 1, 2),
+    ("features", "done/part-0000?.json", 1, 2),
     ("fold-in", "edges-*.parquet", 0, 0),
     ("fold-in", "sorted-*.arrow", 0, 0),
     ("fold-in", "part-*.parquet", 0, 0),
+    ("fold-in", "solved-*.json", 0, 1),
     ("remap", "part-*.parquet", 0, 0),
     ("remap", "part-*.parquet", 4, 0),
 ]

@@ -96,7 +96,7 @@ class Copies:
         """Record an event after all steps and all copies to the host so far."""
         return None if self._out is None else self._out.record_event()
 
-    def wait(self) -> None:
+    def settle(self) -> None:
         """Wait until all copies are done."""
         if self.is_cuda:
             torch.cuda.synchronize(self.device)

@@ -8,12 +8,8 @@
     _export.json                what was asked, sizes, and the loss
     _checksums.xxh128           checksums of the files
     _SUCCESS
-
-.{to}.tmp-{digest}/             the folder until then; the next run with the same settings goes on with it
-    _work/                      notes of finished pieces
 """
 
-import hashlib
 import json
 import logging
 from collections.abc import Mapping, Sequence
@@ -24,20 +20,20 @@ from typing import Any
 from distributed import Client
 
 from graphmill import storage
-from graphmill.ask.complete import complete
 from graphmill.ask.export import loss, model, pieces
 from graphmill.ask.export.codecs import Precision
 from graphmill.ask.export.fitting import as_is, unit
 from graphmill.ask.export.formats import FORMATS
 from graphmill.ask.export.formats.faiss_index import import_faiss
-from graphmill.ask.export.pieces import CODEC_FILES, WORK
+from graphmill.ask.export.pieces import CODEC_FILES
 from graphmill.ask.export.source import Source
 from graphmill.ask.inputs import Inputs, chosen_inputs
 from graphmill.ask.relation_parameters import RELATIONS, write_relation_parameters
 from graphmill.ask.table import EntityTable, read_tables
+from graphmill.ask.work import Work, make_result
 from graphmill.cluster import run_tasks
 from graphmill.config import Config
-from graphmill.errors import BadInputError, ConfigError, NotFoundError
+from graphmill.errors import ConfigError
 from graphmill.model.built_in import COMPARATORS
 from graphmill.model.operators import operator_of
 from graphmill.run import record
@@ -48,7 +44,6 @@ from graphmill.storage.checksums import of_bytes
 from graphmill.vocab import Side
 
 RECORD, MODEL = "_export.json", "_model.json"
-_LAYOUT = 2  # of files and codecs: a folder of another one is made anew
 
 log = logging.getLogger("graphmill")
 
@@ -147,30 +142,8 @@ def run(config: Config, wish: Wish, to: str, client: Client, claim: Claim = NO_C
         log.info("export: %s is finished, with the same settings and inputs", to)
         found: dict[str, Any] = storage.read_json(storage.join(to, RECORD))
         return found
-    folder = _folder(to, made_from)
-    storage.recover(to, keep=folder)
-    storage.make_dir(folder)
-    try:
-        if storage.read_marker(folder) == made_from:  # killed before it got its name
-            figures: dict[str, Any] = storage.read_json(storage.join(folder, RECORD))
-        else:
-            figures = _run(config, wish, inputs, folder, client, claim)
-            storage.write_marker(folder, made_from)
-        claim.check()
-        storage.replace_directory(folder, to)
-    except (BadInputError, NotFoundError):
-        storage.delete(folder)
-        raise
-    except BaseException:
-        log.info("export: finished pieces stay in %s; the same command goes on from there", folder)
-        raise
-    return figures
-
-
-def _folder(to: str, made_from: Mapping[str, Any]) -> str:
-    """The folder until it is finished."""
-    digest = hashlib.sha256(json.dumps(made_from, sort_keys=True).encode()).hexdigest()
-    return storage.join(storage.parent(to), f".{storage.name(to)}.tmp-{digest[:12]}")
+    make = partial(_make, config, wish, inputs, client, claim)
+    return make_result("export", to, RECORD, made_from, make, claim)
 
 
 def _made_from(config: Config, wish: Wish, inputs: Inputs) -> dict[str, Any]:
@@ -180,7 +153,7 @@ def _made_from(config: Config, wish: Wish, inputs: Inputs) -> dict[str, Any]:
     if _is_measured(wish):
         uris += loss.input_uris(config)
     found = {
-        "export": asdict(wish) | {"layout": _LAYOUT, "checkpoint_version": inputs.version},
+        "export": asdict(wish) | {"checkpoint_version": inputs.version},
         "inputs": record.describe_inputs(dict.fromkeys(uris)),
         **({"evaluate": loss.settings_of(config).result_settings()} if _is_measured(wish) else {}),
     }
@@ -188,14 +161,15 @@ def _made_from(config: Config, wish: Wish, inputs: Inputs) -> dict[str, Any]:
     return plain
 
 
-def _run(
-    config: Config, wish: Wish, inputs: Inputs, folder: str, client: Client, claim: Claim
-) -> dict[str, Any]:
+def _make(
+    config: Config, wish: Wish, inputs: Inputs, client: Client, claim: Claim, work: Work
+) -> tuple[dict[str, Any], Checksums]:
     types = wish.types or tuple(config.entities)
     measuring = partial(run_tasks, client, description="measuring", unit="partitions")
     tables = read_tables(config, inputs, types, measuring)
+    folder = work.folder
     sources = {name: _source(config, wish, table, folder, client) for name, table in tables.items()}
-    found = pieces.write(client, FORMATS[wish.format], list(sources.values()), folder)
+    found = pieces.write(client, FORMATS[wish.format], list(sources.values()), work)
     checksums = {uri: checksum for each in found for uri, checksum in each["files"].items()}
     checksums |= FORMATS[wish.format].finish(folder, list(sources.values()))
     of_codecs = {name: pieces.table_uris(folder, name, source.codec) for name, source in sources.items()}
@@ -209,11 +183,8 @@ def _run(
         "types": _sizes(found, sources, of_codecs),
     }
     if wish.precision != "float32":
-        figures["loss"] = _loss(config, wish, inputs, tables, sources, folder, client, claim)
-    storage.write_text(storage.join(folder, RECORD), json.dumps(figures, indent=1) + "\n")
-    storage.delete(storage.join(folder, WORK))
-    complete(folder, checksums, RECORD)
-    return figures
+        figures["loss"] = _loss(config, wish, inputs, tables, sources, work, client, claim)
+    return figures, checksums
 
 
 def _source(config: Config, wish: Wish, table: EntityTable, folder: str, client: Client) -> Source:
@@ -283,21 +254,18 @@ def _loss(
     inputs: Inputs,
     tables: Mapping[str, EntityTable],
     sources: Mapping[str, Source],
-    folder: str,
+    work: Work,
     client: Client,
     claim: Claim,
 ) -> dict[str, Any]:
     """The measured loss, or the reason why it is not there."""
-    work = storage.join(folder, WORK)
-    reason = loss.obstacle(config, work) if wish.is_measured else "--no-loss"
+    reason = loss.obstacle(config, work.uri()) if wish.is_measured else "--no-loss"
     if reason:
         return {"not_measured": reason}
-    note = storage.join(work, "loss.json")
-    if storage.exists(note):
-        noted: dict[str, Any] = storage.read_json(note)
-        return noted
-    others = [name for name in config.entities if name not in tables]
-    every = {**tables, **(read_tables(config, inputs, others) if others else {})}
-    found = loss.measure(config, inputs, every, sources, storage.join(work, "loss"), client, claim)
-    storage.write_text(note, json.dumps(found) + "\n")
-    return found
+
+    def measured() -> dict[str, Any]:
+        others = [name for name in config.entities if name not in tables]
+        every = {**tables, **(read_tables(config, inputs, others) if others else {})}
+        return loss.measure(config, inputs, every, sources, work.uri("loss"), client, claim)
+
+    return work.once("loss", measured)

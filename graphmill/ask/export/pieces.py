@@ -1,11 +1,9 @@
-"""Pieces of an export and their notes: what a killed export has finished is not done again.
+"""Pieces of an export, and the tables of codecs.
 
-{folder}/_work/{type}-{partition}.json      checksums and bytes of the files of a finished piece
 {folder}/{type}/_scales.npy, _centroids.npy the tables of a fitted codec
 """
 
 import io
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -18,38 +16,27 @@ from graphmill.ask.export.fitting import Prepare, codec_of, fit
 from graphmill.ask.export.formats import Format
 from graphmill.ask.export.source import Source
 from graphmill.ask.table import EntityTable
-from graphmill.cluster import run_tasks
+from graphmill.ask.work import Work
 from graphmill.errors import FormatError
 
-WORK = "_work"
 CODEC_FILES = (r"_scales\.npy", r"_centroids\.npy")
 _TABLES: Mapping[Precision, tuple[str, ...]] = {"int8": ("scales",), "pq": ("centroids",)}
 
 
-def write(client: Client, kind: Format, sources: Sequence[Source], folder: str) -> list[dict[str, Any]]:
-    """Write all pieces, one task each; return their notes."""
-    arguments = [
-        (kind, source, partition, folder)
+def write(client: Client, kind: Format, sources: Sequence[Source], work: Work) -> list[dict[str, Any]]:
+    """Write all pieces, one task each; return their types, checksums and bytes."""
+    tasks = {
+        f"{storage.file_name(source.entity_type)}-{partition}": (kind, source, partition, work.folder)
         for source in sources
         for partition in range(1 if kind.is_whole else len(source.table.parts))
-    ]
-    return run_tasks(client, write_piece, arguments, description="exporting", unit="pieces")
+    }
+    return work.run_tasks(client, write_piece, tasks, description="exporting", unit="pieces")
 
 
 def write_piece(kind: Format, source: Source, partition: int, folder: str) -> dict[str, Any]:
-    """Write a piece, unless its note is there; return its note. A Dask task."""
-    note_uri = storage.join(folder, WORK, f"{source.entity_type}-{partition}.json")
-    if storage.exists(note_uri):
-        noted: dict[str, Any] = storage.read_json(note_uri)
-        return noted
+    """Write a piece; return its type, checksums and bytes. A Dask task."""
     files = kind.write(source, partition, folder)
-    note: dict[str, Any] = {
-        "entity_type": source.entity_type,
-        "files": files,
-        "bytes": sum(map(size_of, files)),
-    }
-    storage.write_text(note_uri, json.dumps(note) + "\n")
-    return note
+    return {"entity_type": source.entity_type, "files": files, "bytes": sum(map(size_of, files))}
 
 
 def codec(

@@ -5,17 +5,11 @@
     _features.json              what was asked, and figures
     _checksums.xxh128           checksums of the files
     _SUCCESS
-
-A run that was killed goes on with the files that it has finished: its unfinished folder has a name made from
-the request and its inputs.
 """
 
-import hashlib
-import json
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -24,16 +18,16 @@ from distributed import Client
 
 from graphmill import storage
 from graphmill.ask import given
-from graphmill.ask.complete import complete
 from graphmill.ask.features.columns import Form
 from graphmill.ask.features.joined import IdColumn, Joining, ReadRows, write_part
 from graphmill.ask.features.request import Request, components_of, folded_parts, similar_of
 from graphmill.ask.fold_in import job as fold_in
 from graphmill.ask.inputs import Inputs, chosen_inputs
 from graphmill.ask.table import read_tables
+from graphmill.ask.work import Work, make_result
 from graphmill.cluster import run_tasks
 from graphmill.config import Config
-from graphmill.errors import BadInputError, ConfigError
+from graphmill.errors import ConfigError
 from graphmill.run import record
 from graphmill.run.lock import NO_CLAIM, Claim
 from graphmill.run.output_checks import check_result_folder
@@ -41,8 +35,6 @@ from graphmill.storage import Checksums
 
 RECORD = "_features.json"
 _OURS = rf"part-[0-9]{{5,}}\.parquet|{storage.MARKER}|{storage.PUBLISHED}|{RECORD}"
-_LAYOUT = 2  # of unfinished files: a folder of another one is not continued
-_COUNTS, _FOLDED = "_counts", "_folded"
 _SHOWN = 5
 
 FoldIn = Callable[[str, Client], Any]
@@ -112,43 +104,14 @@ def run(
         "features": asked | {"memory_bytes": request.memory_bytes},
         "inputs": [*record.describe_inputs(uris), {"table": table.made_from}],
     }
-    digest = hashlib.sha256(
-        json.dumps([made_from, inputs.version, _LAYOUT], sort_keys=True).encode()
-    ).hexdigest()
-    with _continued(to, digest[:12]) as folder:
-        joining = _joining(config, request, inputs, table, folder, client, fold_ids_in)
-        counts, checksums = _write(joining, table, folder, client)
-        for each in (_COUNTS, _FOLDED):
-            storage.delete(storage.join(folder, each))
+
+    def write(work: Work) -> tuple[dict[str, Any], Checksums]:
+        joining = _joining(config, request, inputs, table, work, client, fold_ids_in)
+        counts, checksums = _write(joining, table, work, client)
         figures = asked | {"checkpoint_version": inputs.version, "num_files": len(checksums)} | counts
-        figures |= _told(joining) | {"seconds": round(time.monotonic() - began_s, 3)}
-        storage.write_text(storage.join(folder, RECORD), json.dumps(figures, indent=1) + "\n")
-        complete(folder, checksums, RECORD)
-        storage.write_marker(folder, made_from)
-        claim.check()
-        storage.replace_directory(folder, to)
-    return figures
+        return figures | _told(joining) | {"seconds": round(time.monotonic() - began_s, 3)}, checksums
 
-
-@contextmanager
-def _continued(to: str, digest: str) -> Iterator[str]:
-    """Yield the unfinished folder of this very request, with what an earlier run has finished.
-
-    It stays there after a kill or a fault of the cluster, until another request for `to` begins; after bad
-    input it goes.
-    """
-    folder = storage.join(storage.parent(to), f".{storage.name(to)}.tmp-{digest}")
-    storage.recover(to, keep=folder)
-    if storage.exists(folder):
-        log.info("features: goes on with the files of an earlier run that did not end")
-        storage.delete_marker(folder)
-        storage.delete(storage.join(folder, RECORD))
-    storage.make_dir(folder)
-    try:
-        yield folder
-    except BadInputError:
-        storage.delete(folder)
-        raise
+    return make_result("features", to, RECORD, made_from, write, claim, version=inputs.version)
 
 
 def _check_columns(request: Request, table: TableToRead) -> None:
@@ -163,7 +126,7 @@ def _joining(
     request: Request,
     inputs: Inputs,
     table: TableToRead,
-    folder: str,
+    work: Work,
     client: Client,
     fold_ids_in: FoldIn | None,
 ) -> Joining:
@@ -175,7 +138,7 @@ def _joining(
     tables = read_tables(config, inputs, list(dict.fromkeys(request.columns.values())), measure)
     components = {name: components_of(request, each, client) for name, each in tables.items()}
     similar = {name: similar_of(request, each, client) for name, each in tables.items()}
-    folded = _folded_folders(request, folder, client, fold_ids_in)
+    folded = _folded_folders(request, work, client, fold_ids_in)
     columns = tuple(
         IdColumn(
             column,
@@ -202,11 +165,11 @@ def _joining(
     return joining
 
 
-def _folded_folders(request: Request, folder: str, client: Client, fold_ids_in: FoldIn | None) -> list[str]:
+def _folded_folders(request: Request, work: Work, client: Client, fold_ids_in: FoldIn | None) -> list[str]:
     """Folders of folded ids: those that were given, and one for the edges that were given."""
     folders = [uri for uri in request.fold_in if is_folded(uri)]
     if len(folders) < len(request.fold_in) and fold_ids_in is not None:
-        made = storage.join(folder, _FOLDED)
+        made = work.uri("folded")
         if not storage.exists(storage.join(made, storage.MARKER)):
             try:
                 fold_ids_in(made, client)
@@ -222,17 +185,16 @@ def is_folded(uri: str) -> bool:
 
 
 def _write(
-    joining: Joining, table: TableToRead, folder: str, client: Client
+    joining: Joining, table: TableToRead, work: Work, client: Client
 ) -> tuple[dict[str, Any], Checksums]:
     """Write all files; return counts, and the checksums of the files."""
     pieces = list(table.pieces) or [()]
-    numbers = range(len(pieces))
-    files = [storage.join(folder, f"part-{number:05d}.parquet") for number in numbers]
-    notes = [storage.join(folder, _COUNTS, f"{number:05d}.json") for number in numbers]
-    tasks = [
-        (joining, table.read, piece, uri, note) for piece, uri, note in zip(pieces, files, notes, strict=True)
-    ]
-    written = run_tasks(client, write_part, tasks, description="joining", unit="files")
+    files = [work.part_uri(number) for number in range(len(pieces))]
+    tasks = {
+        f"part-{number:05d}": (joining, table.read, piece, uri)
+        for number, (piece, uri) in enumerate(zip(pieces, files, strict=True))
+    }
+    written = work.run_tasks(client, write_part, tasks, description="joining", unit="files")
     columns = {
         column.name: {
             "type": column.table.entity_type,

@@ -6,7 +6,6 @@
 Shapes: N rows, U distinct ids of a slice, D dimension.
 """
 
-import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -69,11 +68,8 @@ class Joining:
         return int(np.clip(self.memory_bytes // 4 // (32 * widest + _ID_BYTES), 1, 1 << 17))
 
 
-def write_part(joining: Joining, read: ReadRows, group: Any, uri: str, counts_uri: str) -> dict[str, Any]:
-    """Write the file of one piece, unless an earlier run has; return counts by column, and its checksum."""
-    if storage.exists(counts_uri):  # written last
-        found: dict[str, Any] = storage.read_json(counts_uri)
-        return found
+def write_part(joining: Joining, read: ReadRows, group: Any, uri: str) -> dict[str, Any]:
+    """Write the file of one piece; return counts by column, and its checksum."""
     counts: dict[str, Any] = {"num_rows": 0, "columns": [_no_counts() for _ in joining.columns]}
     names = joining.schema.names
     options: dict[str, Any] = {"compression": "zstd", "use_dictionary": names, "write_statistics": names}
@@ -97,7 +93,6 @@ def write_part(joining: Joining, read: ReadRows, group: Any, uri: str, counts_ur
                 parquet.write_table(pa.table([*part.columns, *more], schema=joining.result))
             counts["num_rows"] += len(rows)
     counts["checksum"] = checksums[uri]
-    storage.write_text(counts_uri, json.dumps(counts))
     return counts
 
 

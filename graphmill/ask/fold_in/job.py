@@ -7,7 +7,6 @@
     _SUCCESS
 """
 
-import json
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -18,11 +17,11 @@ from typing import Any
 from distributed import Client
 
 from graphmill import storage
-from graphmill.ask.complete import complete
 from graphmill.ask.fold_in.options import Options, ignores_regularizer, solvable_types
 from graphmill.ask.fold_in.sorting import Sorting, sort_piece
 from graphmill.ask.inputs import Inputs, find_inputs
 from graphmill.ask.table import read_tables
+from graphmill.ask.work import Work, make_result
 from graphmill.cluster import run_tasks
 from graphmill.config import Config
 from graphmill.errors import ConfigError
@@ -33,7 +32,6 @@ from graphmill.storage import Checksums
 
 RECORD = "_fold_in.json"
 GROUP_ROWS = 1 << 17
-_WORK = "_work"
 _OURS = rf"part-[0-9]{{5,}}\.parquet|{storage.MARKER}|{storage.PUBLISHED}|{RECORD}"
 
 ReadTables = Callable[[str, Client], Sequence[Mapping[str, Any]]]
@@ -91,20 +89,17 @@ def run(
     inputs = check(config, request, to)
     if ignores_regularizer(config):
         log.warning("fold-in: solutions leave the regularizer %s out", config.regularizer)
-    with storage.atomic_directory(to) as folder:
-        work = storage.join(folder, _WORK)
-        pieces = read(work, client)
-        counts, checksums = _solve(config, request, inputs, pieces, work, folder, client)
-        storage.delete(work)
-        asked = {**request.described, **asdict(request.options), "max_edges": request.max_edges}
+    asked = {**request.described, **asdict(request.options), "max_edges": request.max_edges}
+    uris = [config.entity_path, config.checkpoint_path, *request.uris]
+    made_from = {"fold_in": asked, "inputs": record.describe_inputs(uris)}
+
+    def write(work: Work) -> tuple[dict[str, Any], Checksums]:
+        pieces = work.once("pieces", lambda: [dict(each) for each in read(work.uri(), client)])
+        counts, checksums = _solve(config, request, inputs, pieces, work, client)
         figures = asked | {"checkpoint_version": inputs.version, "num_files": len(checksums)} | counts
-        figures["seconds"] = round(time.monotonic() - began_s, 3)
-        storage.write_text(storage.join(folder, RECORD), json.dumps(figures, indent=1) + "\n")
-        complete(folder, checksums, RECORD)
-        uris = [config.entity_path, config.checkpoint_path, *request.uris]
-        storage.write_marker(folder, {"fold_in": asked, "inputs": record.describe_inputs(uris)})
-        claim.check()
-    return figures
+        return figures | {"seconds": round(time.monotonic() - began_s, 3)}, checksums
+
+    return make_result("fold-in", to, RECORD, made_from, write, claim, version=inputs.version)
 
 
 def _solve(
@@ -112,8 +107,7 @@ def _solve(
     request: Request,
     inputs: Inputs,
     pieces: Sequence[Mapping[str, Any]],
-    work: str,
-    folder: str,
+    work: Work,
     client: Client,
 ) -> tuple[dict[str, int], Checksums]:
     """Sort the pieces, and solve their ids; return counts, and the checksums of the files of vectors."""
@@ -121,9 +115,12 @@ def _solve(
     tables = read_tables(config, inputs, solvable_types(config), measure)
     num_rows = sum(each["num_rows"] for each in pieces)
     sorting = Sorting(config, tables, max(1, -(-num_rows // GROUP_ROWS)), config.seed)
-    uris = [storage.join(work, f"sorted-{number:06d}.arrow") for number in range(len(pieces))]
-    tasks = [(sorting, piece["uri"], piece["type"], uri) for piece, uri in zip(pieces, uris, strict=True)]
-    found = _added(run_tasks(client, sort_piece, tasks, description="finding new ids", unit="pieces"))
+    uris = [work.uri(f"sorted-{number:06d}.arrow") for number in range(len(pieces))]
+    tasks = {
+        storage.name(uri): (sorting, piece["uri"], piece["type"], uri)
+        for piece, uri in zip(pieces, uris, strict=True)
+    }
+    found = _added(work.run_tasks(client, sort_piece, tasks, description="finding new ids", unit="pieces"))
     new_types = [name for name in tables if found.pop(f"type:{name}", 0)]
     if not new_types:
         raise NothingNewError(
@@ -131,9 +128,20 @@ def _solve(
             "vectors for all of them"
         )
     model = client.submit(_read_model, config, inputs, tables, request.options, pure=False)
-    groups = [(name, group) for name in new_types for group in range(sorting.num_groups)]
-    solving = [(model, sorting, uris, *each, request.max_edges, folder) for each in groups]
-    written = run_tasks(client, _solve_group, solving, description="solving", unit="groups")
+    solving = {
+        f"solved-{storage.file_name(name)}-{group}": (
+            model,
+            sorting,
+            uris,
+            name,
+            group,
+            request.max_edges,
+            work.folder,
+        )
+        for name in new_types
+        for group in range(sorting.num_groups)
+    }
+    written = work.run_tasks(client, _solve_group, solving, description="solving", unit="groups")
     solved = _added([counts for counts, _ in written])
     solved["num_over_limit"] = found["num_usable"] - solved["num_edges"]
     checksums = {uri: checksum for _, each in written for uri, checksum in each.items()}

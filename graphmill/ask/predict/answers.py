@@ -11,7 +11,6 @@
 Shapes: Q ids, U distinct entities among them, M answers.
 """
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -75,11 +74,9 @@ def joined(chunks: Sequence[Chunk], most: int) -> list[Chunk]:
     return found
 
 
-def write_answers(asked: Asked, chunk: Chunk, uri: str, done_uri: str | None = None) -> dict[str, Any]:
+def write_answers(asked: Asked, chunk: Chunk, uri: str) -> dict[str, Any]:
     """Write the answers of a chunk; return their number, the number of known edges that are left out, and the
     file's checksum.
-
-    The same go to the file `done_uri`, written last.
     """
     ids, number_Q = _read_chunk(asked, chunk)
     number_U = distinct(number_Q[number_Q != UNKNOWN])
@@ -90,10 +87,7 @@ def write_answers(asked: Asked, chunk: Chunk, uri: str, done_uri: str | None = N
     place_Q = np.searchsorted(number_U, number_Q)
     num_rows, checksum = _write(asked, ids, place_Q, number_Q != UNKNOWN, answers, uri)
     num_known -= len(number_U) if asked.left_out.itself else 0
-    counts = {"num_answers": num_rows, "num_known_left_out": num_known, "checksum": checksum}
-    if done_uri is not None:
-        storage.write_text(done_uri, json.dumps(counts) + "\n")
-    return counts
+    return {"num_answers": num_rows, "num_known_left_out": num_known, "checksum": checksum}
 
 
 def _read_chunk(asked: Asked, chunk: Chunk) -> tuple[pa.ChunkedArray, Numbers]:

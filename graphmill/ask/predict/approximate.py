@@ -1,6 +1,5 @@
 """Exact or approximate: which of the two answers a question, and lists of candidates for the second."""
 
-import json
 import logging
 import time
 from collections.abc import Mapping
@@ -11,7 +10,6 @@ from typing import Any
 import numpy as np
 from distributed import Client
 
-from graphmill import storage
 from graphmill.ask.predict.answers import Chunk, joined
 from graphmill.ask.predict.choice import Cost
 from graphmill.ask.predict.lists import Lists, Numbers
@@ -21,11 +19,11 @@ from graphmill.ask.predict.search import Asked
 from graphmill.ask.predict.sizes import UNLIMITED, sizes_for
 from graphmill.ask.predict.tuning import Recall, sample_of, tuned
 from graphmill.ask.table import UNKNOWN
+from graphmill.ask.work import Work
 from graphmill.formats.parquet import open_parquet
 from graphmill.model.best import MOST_UNORDERED
 from graphmill.model.registry import COMPARATORS
 
-HOW = "how.json"
 TASKS = 4
 """Tasks at least, where there are as many chunks: workers shall not wait for the last."""
 
@@ -36,7 +34,7 @@ def prepare(
     question: Question,
     asked: Asked,
     chunks: list[Chunk],
-    folder: str,
+    work: Work,
     candidates_from: Mapping[str, Any],
     client: Client,
 ) -> tuple[Asked, list[Chunk], dict[str, Any]]:
@@ -45,34 +43,32 @@ def prepare(
     A task then takes as many queries as its memory allows, because each task reads the lists. What a killed
     command has decided stays. `candidates_from` describes the vectors of the candidates.
     """
-    uri, table = storage.join(folder, HOW), asked.candidates
+    table = asked.candidates
     cost = Cost(
         sum(each.stop - each.start for each in chunks),
         table.num_entities,
         num_lists_for(table.num_entities, table.dimension, question.memory_bytes),
     )
-    figures: dict[str, Any] = storage.read_json(uri) if storage.exists(uri) else {}
-    if not figures and _is_exact(question, asked, cost):
-        figures = {"method": "exact"}
-        storage.write_text(uri, json.dumps(figures) + "\n")
-    if figures.get("method") == "exact":
-        return asked, chunks, figures
-    index = question.index or storage.join(folder, "index")
+    if work.once("is_exact", lambda: _is_exact(question, asked, cost)):
+        return asked, chunks, {"method": "exact"}
+    index = question.index or work.uri("index")
     made_from = {**candidates_from, "num_lists": cost.num_lists, "block_rows": asked.sizes.candidate_rows}
     started_s = time.monotonic()
     lists = make_lists(asked, cost.num_lists, index, made_from, client)
     log.info("predict: %d lists in %.1f s", lists.num_lists, time.monotonic() - started_s)
-    if not figures:
-        lists, recall = tuned(asked, lists, _sample(asked, chunks), question.recall, client)
-        figures = _figures(question, cost, lists, recall)
-        storage.write_text(uri, json.dumps(figures) + "\n")
+
+    def measured() -> dict[str, Any]:
+        best, recall = tuned(asked, lists, _sample(asked, chunks), question.recall, client)
+        return _figures(question, cost, best, recall)
+
+    figures = work.once("recall", measured)
     if figures["method"] == "exact":
         return asked, chunks, figures
     most = sizes_for(
         question.memory_bytes, table.dimension, table.num_entities, asked.num_best, UNLIMITED
     ).queries
-    lists = replace(lists, num_probed=figures["num_probed"])
-    return replace(asked, lists=lists), joined(chunks, min(most, -(-cost.num_queries // TASKS))), figures
+    probed = replace(lists, num_probed=figures["num_probed"])
+    return replace(asked, lists=probed), joined(chunks, min(most, -(-cost.num_queries // TASKS))), figures
 
 
 def _is_exact(question: Question, asked: Asked, cost: Cost) -> bool:

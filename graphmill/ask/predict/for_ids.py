@@ -14,7 +14,7 @@ from graphmill import storage
 from graphmill.ask import given
 from graphmill.ask.inputs import Inputs
 from graphmill.ask.loops import loopless
-from graphmill.ask.predict import approximate, similar, work
+from graphmill.ask.predict import approximate, similar
 from graphmill.ask.predict.answers import FOUND, Chunk, write_answers
 from graphmill.ask.predict.calibrated import read_calibration
 from graphmill.ask.predict.known import KnownEdges, LeftOut
@@ -24,6 +24,7 @@ from graphmill.ask.predict.sizes import GPU_PRODUCTS, PRODUCTS, sizes_for
 from graphmill.ask.relation import Relation, number_of, read_parameters, relation_of
 from graphmill.ask.run import relation_names
 from graphmill.ask.table import UNKNOWN, EntityTable
+from graphmill.ask.work import Work
 from graphmill.cluster import run_tasks
 from graphmill.config import Config
 from graphmill.errors import ConfigError
@@ -84,7 +85,7 @@ def formula(relation: Relation) -> dict[str, Any]:
 
 
 def answer_ids(
-    config: Config, question: Question, inputs: Inputs, asked: Asked, folder: str, client: Client
+    config: Config, question: Question, inputs: Inputs, asked: Asked, client: Client, work: Work
 ) -> tuple[dict[str, Any], Checksums]:
     """Write the best candidates of all ids into the folder of a result; return figures and checksums.
 
@@ -105,7 +106,7 @@ def answer_ids(
         ]
         counts: dict[str, Any] = {"num_ids": queries.num_entities}
     else:
-        chunks, counts = _find(asked, question.ids, folder, client)
+        chunks, counts = _find(asked, question.ids, work, client)
     vectors = record.describe_inputs([config.entity_path, inputs.checkpoint_path])
     made_from = {
         "vectors": vectors,
@@ -114,9 +115,9 @@ def answer_ids(
         "side": str(asked.side),
         **formula(relation),
     }
-    asked, chunks, how = approximate.prepare(question, asked, chunks, folder, made_from, client)
+    asked, chunks, how = approximate.prepare(question, asked, chunks, work, made_from, client)
     started_s = time.monotonic()
-    checksums, sums = _write(asked, chunks, folder, client)
+    checksums, sums = _write(asked, chunks, work, client)
     log.info("predict: %d answers in %.1f s", sums["num_answers"], time.monotonic() - started_s)
     if question.cosine:
         del sums["num_known_left_out"]
@@ -129,30 +130,20 @@ def answer_ids(
     return kinds | counts | {"num_candidates": candidates.num_entities} | sums | how, checksums
 
 
-def _write(
-    asked: Asked, chunks: list[Chunk], folder: str, client: Client
-) -> tuple[Checksums, dict[str, int]]:
+def _write(asked: Asked, chunks: list[Chunk], work: Work, client: Client) -> tuple[Checksums, dict[str, int]]:
     """Write the answers of all chunks that have none yet; return checksums and sums."""
-    files = work.files_of(folder, len(chunks))
-    done = [work.done_uri(folder, number) for number in range(len(chunks))]
-    counts = [storage.read_json(each) if storage.exists(each) else None for each in done]
-    arguments = [
-        (asked, chunk, uri, done_uri)
-        for chunk, uri, done_uri, count in zip(chunks, files, done, counts, strict=True)
-        if count is None
-    ]
-    if len(arguments) < len(chunks):
-        log.info("predict: %d of %d files are there already", len(chunks) - len(arguments), len(chunks))
-    written = run_tasks(client, write_answers, arguments, description="predicting", unit="files")
-    added = iter(written)
-    every = [next(added) if count is None else count for count in counts]
-    checksums = {uri: each["checksum"] for uri, each in zip(files, every, strict=True)}
-    return checksums, {key: sum(each[key] for each in every) for key in ("num_answers", "num_known_left_out")}
+    arguments = {
+        f"part-{number:05d}": (asked, chunk, work.part_uri(number)) for number, chunk in enumerate(chunks)
+    }
+    written = work.run_tasks(client, write_answers, arguments, description="predicting", unit="files")
+    checksums = {work.part_uri(number): each["checksum"] for number, each in enumerate(written)}
+    keys = ("num_answers", "num_known_left_out")
+    return checksums, {key: sum(each[key] for each in written) for key in keys}
 
 
-def _find(asked: Asked, ids_uri: str, folder: str, client: Client) -> tuple[list[Chunk], dict[str, Any]]:
+def _find(asked: Asked, ids_uri: str, work: Work, client: Client) -> tuple[list[Chunk], dict[str, Any]]:
     """Find the entities of the given ids; return pieces for the tasks, and counts."""
-    pieces = given.cut(given.iter_ids(ids_uri), storage.join(folder, "given"), _PIECE_IDS, 64 << 20)
+    pieces = given.cut(given.iter_ids(ids_uri), work.uri("given"), _PIECE_IDS, 64 << 20)
     may_have_header = given.may_have_header(ids_uri)
     found = run_tasks(
         client,

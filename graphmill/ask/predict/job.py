@@ -7,7 +7,6 @@
     _SUCCESS
 """
 
-import json
 import logging
 from collections.abc import Sequence
 from functools import partial
@@ -19,9 +18,8 @@ from distributed import Client
 
 from graphmill import storage
 from graphmill.ask import given
-from graphmill.ask.complete import complete
 from graphmill.ask.inputs import Inputs, chosen_inputs
-from graphmill.ask.predict import lists, similar, work
+from graphmill.ask.predict import lists, similar
 from graphmill.ask.predict.calibrated import read_calibration
 from graphmill.ask.predict.for_ids import answer_ids, asked_of, formula, relation_asked
 from graphmill.ask.predict.make_lists import check_faiss
@@ -31,9 +29,10 @@ from graphmill.ask.predict.sizes import sizes_for
 from graphmill.ask.relation import number_of
 from graphmill.ask.run import relation_names
 from graphmill.ask.table import EntityTable, read_tables
+from graphmill.ask.work import Work, make_result
 from graphmill.cluster import run_tasks
 from graphmill.config import Config
-from graphmill.errors import BadInputError, ConfigError, FormatError, GraphMillError
+from graphmill.errors import ConfigError, FormatError
 from graphmill.run import record
 from graphmill.run.lock import NO_CLAIM, Claim
 from graphmill.run.output_checks import check_folder, check_result_folder
@@ -41,7 +40,6 @@ from graphmill.storage import Checksums
 from graphmill.vocab import Side
 
 RECORD = "_predict.json"
-_GIVEN = "_given"
 _OURS = rf"part-[0-9]{{5,}}\.parquet|{storage.MARKER}|{storage.PUBLISHED}|{RECORD}"
 
 log = logging.getLogger("graphmill")
@@ -100,51 +98,21 @@ def run(
     inputs = chosen_inputs(config)
     tables = _measured(config, inputs, _types(config, question), client)
     made_from = {"predict": question.described(), "inputs": _inputs(config, question)}
+    layout: dict[str, Any] = {"version": inputs.version, "memory_bytes": question.memory_bytes}
     if question.pairs:
-        with storage.atomic_directory(to) as folder:
-            figures, checksums = _scores(config, question, inputs, tables, folder, client)
-            storage.delete(storage.join(folder, _GIVEN))
-            return _complete(question, inputs, folder, figures, checksums, made_from, claim)
-    asked = asked_of(config, question, inputs, tables)
-    asked_from = {
-        "layout": 2,  # of unfinished files: those of another one are not continued
-        "memory_bytes": question.memory_bytes,
-        "version": inputs.version,
-        "index": question.index,
-        "scores": formula(asked.relation),
-        "itself_left_out": asked.left_out.itself,
-    }
-    folder = work.begin(to, made_from | asked_from)
-    try:
-        figures, checksums = answer_ids(config, question, inputs, asked, folder, client)
-        figures = _complete(question, inputs, work.answers_of(folder), figures, checksums, made_from, claim)
-    except BadInputError:  # running the same again would not help
-        storage.delete(folder)
-        raise
-    except GraphMillError:
-        log.warning("predict: finished files are kept in %s: the same command goes on", folder)
-        raise
-    work.finish(folder, to)
-    return figures
+        make = partial(_scores, config, question, inputs, tables, client)
+    else:
+        asked = asked_of(config, question, inputs, tables)
+        layout |= {"index": question.index, "scores": formula(asked.relation)}
+        layout |= {"itself_left_out": asked.left_out.itself}
+        make = partial(answer_ids, config, question, inputs, asked, client)
 
+    def write(work: Work) -> tuple[dict[str, Any], Checksums]:
+        figures, checksums = make(work)
+        head = {"checkpoint_version": inputs.version, "num_files": len(checksums)}
+        return question.described() | head | figures, checksums
 
-def _complete(
-    question: Question,
-    inputs: Inputs,
-    folder: str,
-    figures: dict[str, Any],
-    checksums: Checksums,
-    made_from: dict[str, Any],
-    claim: Claim,
-) -> dict[str, Any]:
-    """Write the record and the marker of a result whose files are written; return all figures."""
-    head = {"checkpoint_version": inputs.version, "num_files": len(checksums)}
-    figures = question.described() | head | figures
-    storage.write_text(storage.join(folder, RECORD), json.dumps(figures, indent=1) + "\n")
-    complete(folder, checksums, RECORD)
-    storage.write_marker(folder, made_from)
-    claim.check()
-    return figures
+    return make_result("predict", to, RECORD, made_from, write, claim, **layout)
 
 
 def _types(config: Config, question: Question) -> list[str]:
@@ -177,8 +145,8 @@ def _scores(
     question: Question,
     inputs: Inputs,
     tables: dict[str, EntityTable],
-    folder: str,
     client: Client,
+    work: Work,
 ) -> tuple[dict[str, Any], Checksums]:
     """Write the scores of all pairs; return figures and checksums."""
     given_uri = question.pairs or ""
@@ -186,13 +154,14 @@ def _scores(
     dimension = max(table.dimension for table in tables.values())
     sizes = sizes_for(question.memory_bytes, dimension, 1, 1)
     pairs = map(partial(_checked, names=names, uri=given_uri), given.iter_pairs(given_uri))
-    pieces = given.cut(pairs, storage.join(folder, _GIVEN), sizes.pairs, question.memory_bytes // 4)
+    pieces = given.cut(pairs, work.uri("given"), sizes.pairs, question.memory_bytes // 4)
     if not pieces:
         raise ConfigError(f"--pairs {given_uri}: expected pairs, found none")
     asked = AskedPairs(config, inputs, question.side, tables, question.relation or names[0])
-    files = [storage.join(folder, f"part-{number:05d}.parquet") for number in range(len(pieces))]
-    arguments = [(asked, piece, uri) for piece, uri in zip(pieces, files, strict=True)]
-    written = run_tasks(client, write_scores, arguments, description="scoring pairs", unit="files")
+    arguments = {
+        f"part-{number:05d}": (asked, piece, work.part_uri(number)) for number, piece in enumerate(pieces)
+    }
+    written = work.run_tasks(client, write_scores, arguments, description="scoring pairs", unit="files")
     sums = {key: sum(each[key] for each, _ in written) for key in ("num_pairs", "num_without_score")}
     if sums["num_without_score"]:
         log.warning(

@@ -27,7 +27,6 @@ from tests.train.graphs import (
     write_graph,
 )
 from train import job
-from train.compiled.compiled_step import CompiledStep
 from train.run import run_metrics
 from train.run.tensorboard import Curves
 from train.run.trainer import Trainer
@@ -340,7 +339,7 @@ def test_an_error_of_the_swap_thread_ends_training(tmp_path, rng, broken):
     config = mixed(tmp_path)
     write_mixed(config, rng)
     trainer = Trainer(config)
-    owner = trainer.bucket.reader if broken == "read" else trainer.store.files
+    owner = trainer.bucket if broken == "read" else trainer.store.files
     working, calls = getattr(owner, broken), []
 
     def failing(*arguments):
@@ -471,18 +470,18 @@ def test_more_partitions_in_memory_are_read_less_often(tmp_path, rng):
     assert reads[2] > reads[4] > 1.5 * reads[8]
 
 
-def test_learning_rates_fall_from_visit_to_visit(tmp_path, rng, monkeypatch):
+def test_learning_rates_fall_from_visit_to_visit(tmp_path, rng):
     """The linear schedule goes by the edges of the run, however many visits have them."""
     config = mixed(tmp_path, num_epochs=2, train={"lr_schedule": "linear", "lr_final": 0.1})
     write_mixed(config, rng)
     trainer = Trainer(config)
-    scales, train = [], CompiledStep.__call__
+    scales, set_scale = [], trainer.bucket.step.set_lr_scale
 
-    def watched(step, *batch):
-        scales.append(step.lr_scale)
-        return train(step, *batch)
+    def watched(scale):
+        scales.append(scale)
+        set_scale(scale)
 
-    monkeypatch.setattr(CompiledStep, "__call__", watched)
+    trainer.bucket.step.set_lr_scale = watched
     trainer.run()
     assert len(scales) > 12
     assert scales == sorted(scales, reverse=True)

@@ -366,6 +366,6 @@ def _broken(schema: pa.Schema, columns: Sequence[str], group: Any) -> Any:
     """Read the first file of the table alone; fail when its rows are written."""
     if not group[0].uri.endswith("t0.parquet"):
         folder = Path(group[0].uri).parents[1]
-        wait_until(lambda: bool(list(folder.glob(".out.tmp-*/_counts/00000.json"))))
+        wait_until(lambda: bool(list(folder.glob(".out.tmp-*/_work/done/part-00000.json"))))
         raise ClusterError("gone")
     yield from whole_rows.read_rows(schema, columns, group)

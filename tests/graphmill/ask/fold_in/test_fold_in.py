@@ -13,6 +13,7 @@ import pytest
 
 import graphmill
 from graphmill import storage
+from graphmill.ask import work
 from graphmill.ask.fold_in import job, solving
 from graphmill.ask.neighbors import lookup
 from graphmill.errors import BadInputError
@@ -277,7 +278,7 @@ def test_a_command_that_ends_before_the_rename_leaves_the_earlier_result(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(job, "complete", killed)
+        patch.setattr(work, "complete", killed)
         fold_in(*ask)
     assert snapshot(tmp_path / "out") == before
     assert fold_in(*ask) == 0

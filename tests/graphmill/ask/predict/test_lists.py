@@ -14,8 +14,8 @@ import pytest
 from distributed import Client
 
 from graphmill import report, storage
-from graphmill.ask import given
-from graphmill.ask.predict import approximate, job, list_search, lists, make_lists, work
+from graphmill.ask import given, work
+from graphmill.ask.predict import approximate, job, list_search, lists, make_lists
 from graphmill.ask.predict.answers import Chunk, joined, write_answers
 from graphmill.ask.predict.for_ids import find_ids
 from graphmill.ask.predict.list_search import search_lists
@@ -259,12 +259,12 @@ def test_a_killed_command_goes_on(
     question = Question("likes", Side.RHS, 5, exclude_known=True, how="approximate", recall=0.9)
     expected, to = str(tmp_path / "expected"), str(tmp_path / "out")
     job.run(world.config, question, expected, near_client)
-    folder = Path(work.folder_of(to))
     for where in ("write_centers", "write_block", "write_part", "write_places"):
         monkeypatch.setattr(make_lists, "run_tasks", run_until(where))
         with pytest.raises(Killed):
             job.run(world.config, question, to, near_client)
         monkeypatch.undo()
+    (folder,) = tmp_path.glob(".out.tmp-*")
     made = {path.name: path.stat().st_mtime_ns for path in folder.rglob("*.h5")}
     assert {"centers.h5", "block-00000.h5", "part-00000.h5"} <= made.keys()
     monkeypatch.setattr(approximate, "tuned", killed)
@@ -275,7 +275,7 @@ def test_a_killed_command_goes_on(
         name: made[name] for name in ("centers.h5", "part-00000.h5")
     }
     monkeypatch.undo()
-    monkeypatch.setattr(work, "finish", killed)
+    monkeypatch.setattr(work, "complete", killed)
     with pytest.raises(Killed):
         job.run(world.config, question, to, near_client)
     parts = {path.name: path.stat().st_mtime_ns for path in folder.rglob("part-*.parquet")}
@@ -284,28 +284,6 @@ def test_a_killed_command_goes_on(
     assert {path.name: path.stat().st_mtime_ns for path in Path(to).glob("part-*.parquet")} == parts
     assert snapshot(to) == snapshot(expected)
     assert not folder.exists()
-    monkeypatch.setattr(
-        storage, "delete", killed_at(str(folder))
-    )  # the result is there, and the rest of the folder
-    with pytest.raises(Killed):
-        job.run(world.config, question, to, near_client)
-    assert folder.exists()
-    monkeypatch.undo()
-    job.run(world.config, question, to, near_client)
-    assert snapshot(to) == snapshot(expected)
-    assert not folder.exists()
-
-
-def killed_at(uri: str) -> Callable[[str], None]:
-    """`storage.delete` that ends at this folder."""
-    really = storage.delete
-
-    def delete(each: str) -> None:
-        if each == uri:
-            raise Killed
-        really(each)
-
-    return delete
 
 
 def killed(*_: Any, **__: Any) -> None:
@@ -328,7 +306,7 @@ def test_what_a_killed_command_left_for_another_question_is_deleted(
     tmp_path: Path, near_client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = write_world(tmp_path / "run")
-    monkeypatch.setattr(work, "finish", killed)
+    monkeypatch.setattr(work, "complete", killed)
     with pytest.raises(Killed):
         job.run(world.config, Question("likes", k=3), str(tmp_path / "out"), near_client)
     monkeypatch.undo()
@@ -341,7 +319,7 @@ def test_what_a_killed_command_left_with_another_comparator_is_deleted(
 ) -> None:
     world = write_world(tmp_path / "run")
     question, to = Question("likes", k=3), str(tmp_path / "out")
-    monkeypatch.setattr(work, "finish", killed)
+    monkeypatch.setattr(work, "complete", killed)
     with pytest.raises(Killed):
         job.run(world.config, question, to, near_client)
     monkeypatch.undo()

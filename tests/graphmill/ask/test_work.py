@@ -1,0 +1,121 @@
+"""A command that is killed anywhere goes on, and readers see the earlier result or the new one."""
+
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from graphmill import cluster, storage
+from graphmill.ask.work import Work, make_result
+from graphmill.config.sections.cluster import ClusterConfig
+from graphmill.errors import ConfigError, LockedError, StorageError
+from graphmill.run.lock import NO_CLAIM
+from graphmill.storage import Checksums
+from tests.forked import Forks, Kill
+
+NUM_PARTS = 2
+
+
+def write_part(uri: str, text: str) -> dict[str, str]:
+    checksums: Checksums = {}
+    storage.write_text(uri, text, checksums)
+    return checksums
+
+
+def toy() -> None:
+    """Write a result of two files, each after a part of the work: `toy FOLDER TEXT`."""
+    to, text = sys.argv[1:]
+    with cluster.connect(None, ClusterConfig(), [], is_small=True) as client:
+
+        def make(work: Work) -> tuple[dict[str, Any], Checksums]:
+            suffix = work.once("suffix", lambda: "!")
+            storage.write_text(work.uri("beside"), text)
+            tasks = {str(number): (work.part_uri(number), text + suffix) for number in range(NUM_PARTS)}
+            parts = work.run_tasks(client, write_part, tasks, description="writing", unit="files")
+            return {"text": text}, {uri: each for part in parts for uri, each in part.items()}
+
+        figures = make_result("toy", to, "_toy.json", {"toy": text}, make, NO_CLAIM)
+    assert figures == {"text": text}
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.slow
+def test_a_kill_at_any_renaming(tmp_path: Path, forked: Forks) -> None:
+    ask = (f"{__name__}:toy", tmp_path / "out")
+    for text in ("new", "old"):
+        ended = forked(*ask, text)
+        assert ended.code == 0, ended.stderr
+        (tmp_path / "out").rename(tmp_path / text)
+    old, new = contents(tmp_path / "old"), contents(tmp_path / "new")
+    assert set(new) == {"part-00000.parquet", "part-00001.parquet", "_toy.json", *storage_files()}
+    num_last = ended.renamings
+    assert num_last == 10
+    for number in range(num_last):
+        forked(*ask, "old")
+        killed = forked(*ask, "new", kill=Kill(number, is_after=number == num_last - 1))
+        assert killed.code == -signal.SIGKILL, killed.stderr
+        readable = contents(tmp_path / "out")
+        aside = [contents(path) for path in tmp_path.glob(".out.old-*")]
+        assert readable in (old, new) or (readable, aside) == ({}, [old])
+        parts = {path.stat().st_ino for path in tmp_path.glob(".out.tmp-*/part-*") if is_noted(path)}
+        again = forked(*ask, "new")
+        assert again.code == 0, again.stderr
+        assert contents(tmp_path / "out") == new
+        assert parts <= {path.stat().st_ino for path in (tmp_path / "out").iterdir()}
+        assert not list(tmp_path.glob(".*"))
+
+
+def storage_files() -> set[str]:
+    return {storage.MARKER, storage.PUBLISHED}
+
+
+def is_noted(part: Path) -> bool:
+    """Whether the task that wrote a file has ended, so that it is not repeated."""
+    number = int(part.stem.removeprefix("part-"))
+    return (part.parent / f"_work/done/{number}.json").exists() or (part.parent / storage.MARKER).exists()
+
+
+def test_errors(tmp_path: Path) -> None:
+    """Bad input leaves nothing, other errors leave the work; the earlier result stays."""
+    to = str(tmp_path / "out")
+    make_result("toy", to, "_toy.json", {"toy": "old"}, lambda _: ({}, {}), NO_CLAIM)
+    before = contents(tmp_path)
+
+    def fails(error: Exception) -> Any:
+        def make(work: Work) -> tuple[dict[str, Any], Checksums]:
+            work.once("first", lambda: 1)
+            raise error
+
+        return make
+
+    with pytest.raises(ConfigError):
+        make_result("toy", to, "_toy.json", {"toy": "new"}, fails(ConfigError("wrong")), NO_CLAIM)
+    assert contents(tmp_path) == before
+    with pytest.raises(LockedError):
+        make_result("toy", to, "_toy.json", {"toy": "new"}, fails(LockedError("held")), NO_CLAIM)
+    assert {f"out/{name}": each for name, each in contents(tmp_path / "out").items()} == before
+    (left,) = tmp_path.glob(".out.tmp-*/_work/done/first.json")
+    asked: list[int] = []
+
+    def goes_on(work: Work) -> tuple[dict[str, Any], Checksums]:
+        work.once("first", lambda: asked.append(1))
+        return {}, {}
+
+    make_result("toy", to, "_toy.json", {"toy": "new"}, goes_on, NO_CLAIM)
+    assert asked == []
+    assert not left.exists()
+
+
+def test_a_foreign_file_in_the_unfinished_folder(tmp_path: Path) -> None:
+    def make(work: Work) -> tuple[dict[str, Any], Checksums]:
+        storage.write_text(storage.join(work.folder, "foreign"), "")
+        return {}, {}
+
+    with pytest.raises(StorageError, match="missing or foreign"):
+        make_result("toy", str(tmp_path / "out"), "_toy.json", {}, make, NO_CLAIM)
+    assert not (tmp_path / "out").exists()
