@@ -27,6 +27,7 @@ from tests.train.graphs import (
     write_graph,
 )
 from train import job
+from train.model import learning_rates
 from train.run import run_metrics
 from train.run.tensorboard import Curves
 from train.run.trainer import Trainer
@@ -339,7 +340,7 @@ def test_an_error_of_the_swap_thread_ends_training(tmp_path, rng, broken):
     config = mixed(tmp_path)
     write_mixed(config, rng)
     trainer = Trainer(config)
-    owner = trainer.bucket if broken == "read" else trainer.store.files
+    owner = trainer.bucket.reader if broken == "read" else trainer.store.files
     working, calls = getattr(owner, broken), []
 
     def failing(*arguments):
@@ -470,18 +471,15 @@ def test_more_partitions_in_memory_are_read_less_often(tmp_path, rng):
     assert reads[2] > reads[4] > 1.5 * reads[8]
 
 
-def test_learning_rates_fall_from_visit_to_visit(tmp_path, rng):
+def test_learning_rates_fall_from_visit_to_visit(tmp_path, rng, monkeypatch):
     """The linear schedule goes by the edges of the run, however many visits have them."""
     config = mixed(tmp_path, num_epochs=2, train={"lr_schedule": "linear", "lr_final": 0.1})
     write_mixed(config, rng)
     trainer = Trainer(config)
-    scales, set_scale = [], trainer.bucket.step.set_lr_scale
-
-    def watched(scale):
-        scales.append(scale)
-        set_scale(scale)
-
-    trainer.bucket.step.set_lr_scale = watched
+    scales, lr_scale = [], learning_rates.lr_scale
+    monkeypatch.setattr(
+        learning_rates, "lr_scale", lambda *done: scales.append(lr_scale(*done)) or scales[-1]
+    )
     trainer.run()
     assert len(scales) > 12
     assert scales == sorted(scales, reverse=True)
