@@ -50,7 +50,7 @@ def measure_files(setting: Setting, machine: Machine, report: Report) -> None:
         trainer = Trainer(from_mapping(shared | changes))
         first = trainer.context.schedule.iteration(0)
         bucket = order_of(trainer.bucket.config, first, trainer.order_slots)[0]
-        read_s = machine.once_s(lambda: trainer.bucket.read(bucket, first))
+        read_s = machine.once_s(lambda: trainer.bucket.reader.read(bucket, first))
         last = trainer.run()["epochs"][-1]
     steps_s = sum(bucket["seconds"] for bucket in last["buckets"])
     report.add(READ, edges=num_edges, seconds=read_s, M_edges_per_s=num_edges / read_s / 1e6)

@@ -40,7 +40,7 @@ OWN_TRAIN: Mapping[str, Any] = {"optimizer": "adagrad", "lr_schedule": "linear"}
 # The recipe of 1-vs-all: a key of every relation, keys of the top level and of the section `train`.
 ALL_NEGS = "all_negs"
 _CANDIDATES = "train.candidates"
-ASKED: Mapping[str, Any] = {
+ONE_VS_ALL: Mapping[str, Any] = {
     ALL_NEGS: True,
     _CANDIDATES: 4000,
     "train.relation_init": "small",
@@ -49,7 +49,7 @@ ASKED: Mapping[str, Any] = {
     "regularization_coef": 0.05,
 }
 # One relation says little of single edges: the model should learn what they have in common.
-_ASKED_OF_ONE_RELATION: Mapping[str, Any] = {**ASKED, "lr": 0.05, "regularization_coef": 0.2}
+_ONE_VS_ALL_OF_ONE_RELATION: Mapping[str, Any] = {**ONE_VS_ALL, "lr": 0.05, "regularization_coef": 0.2}
 _LR_OF_DELTA = 0.2
 """Factor of that rate, which would move trained vectors too far when only added edges are trained."""
 _DRAWN: Mapping[str, Any] = {
@@ -62,7 +62,7 @@ _DRAWN: Mapping[str, Any] = {
 }
 _SPARSE: Mapping[str, Any] = {"regularization_coef": 0.1}
 _SPARSE_DEGREE = 2.5  # edges per entity, below which single edges are learned by heart
-_MOST_ASKED_EDGES = 1 << 24  # beyond, drawn negatives: an epoch takes a third of the time
+_MOST_EDGES_OF_ONE_VS_ALL = 1 << 24  # beyond, drawn negatives: an epoch takes a third of the time
 # Keys that mean drawn negatives, or that 1-vs-all does not know.
 NUM_NEGS = ("num_batch_negs", "num_uniform_negs")
 _OF_DRAWN_TRAIN = frozenset({"negative_power", "negative_sampler", "chunk_edges", "engine", "plugins"})
@@ -75,10 +75,10 @@ _FEW_TRAINED_EDGES = 1 << 17  # small graphs have more epochs, so that they get 
 _MOST_EPOCHS = 64
 _STEPS = 512  # of an epoch
 _BATCH = (64, 1024)
-_ASKED_BATCH = (128, 512)
-_ASKED_BATCH_OF_ONE_RELATION = (16, 512)  # where a query has many answers
-_ASKED_EPOCHS = 1 << 13  # divided by the root of the number of edges
-_ASKED_EPOCHS_OF_ONE_RELATION = 1 << 11
+_QUERIES_OF_BATCH = (128, 512)
+_QUERIES_OF_BATCH_OF_ONE_RELATION = (16, 512)  # where a query has many answers
+_EPOCHS_OF_QUERIES = 1 << 13  # divided by the root of the number of edges
+_EPOCHS_OF_QUERIES_OF_ONE_RELATION = 1 << 11
 
 _MEMORY_SHARE = 1 / 2
 _TABLES = 3  # a bucket has two partitions of a type in memory, while a third one is read or written
@@ -114,12 +114,12 @@ def applied(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
         filled["relations"] = [{"operator": operator, **each} for each in relations]
         if not all("operator" in each for each in relations):
             chosen["operator"] = operator
-        if _can_ask(given, filled):
-            _ask(given, filled, chosen)
+        if _takes_one_vs_all(given, filled):
+            _apply_one_vs_all(given, filled, chosen)
     return filled, chosen | {key: AUTO for key in _BY_SIZE if key in chosen}
 
 
-def _can_ask(given: Mapping[str, Any], filled: Mapping[str, Any]) -> bool:
+def _takes_one_vs_all(given: Mapping[str, Any], filled: Mapping[str, Any]) -> bool:
     """Whether 1-vs-all can train a configuration, which does not ask for something else."""
     entities, train = given.get("entities"), given.get("train", {})
     if not isinstance(entities, Mapping) or not isinstance(train, Mapping):
@@ -137,16 +137,16 @@ def _can_ask(given: Mapping[str, Any], filled: Mapping[str, Any]) -> bool:
     )
 
 
-def _ask(given: Mapping[str, Any], filled: dict[str, Any], chosen: dict[str, Any]) -> None:
+def _apply_one_vs_all(given: Mapping[str, Any], filled: dict[str, Any], chosen: dict[str, Any]) -> None:
     """Fill in the recipe of 1-vs-all."""
-    is_asked_for = any(ALL_NEGS in each for each in given["relations"])
+    has_all_negs = any(ALL_NEGS in each for each in given["relations"])
     for key in NUM_NEGS:
         del chosen[key]  # without effect
     for key, value in _recipe(len(given["relations"]), dynamic=bool(given.get("dynamic_relations"))).items():
         section, _, name = key.rpartition(".")
         if key == ALL_NEGS:
             filled["relations"] = [{ALL_NEGS: value, **each} for each in filled["relations"]]
-        elif key == _CANDIDATES and is_asked_for:
+        elif key == _CANDIDATES and has_all_negs:
             continue  # all means all
         elif name in (given.get(section, {}) if section else given):
             continue
@@ -154,12 +154,12 @@ def _ask(given: Mapping[str, Any], filled: dict[str, Any], chosen: dict[str, Any
             filled[section] = {**filled[section], name: value}
         else:
             filled[name] = value
-        if key != ALL_NEGS or not is_asked_for:
-            chosen[key] = AUTO if not is_asked_for else value
+        if key != ALL_NEGS or not has_all_negs:
+            chosen[key] = AUTO if not has_all_negs else value
 
 
 def _recipe(num_relations: int, *, dynamic: bool) -> Mapping[str, Any]:
-    return _ASKED_OF_ONE_RELATION if num_relations == 1 and not dynamic else ASKED
+    return _ONE_VS_ALL_OF_ONE_RELATION if num_relations == 1 and not dynamic else ONE_VS_ALL
 
 
 def decided(
@@ -185,15 +185,15 @@ def decided(
     """
     recipe: Mapping[str, Any] = {}
     if ALL_NEGS in chosen:
-        all_negs = num_edges <= _MOST_ASKED_EDGES
+        all_negs = num_edges <= _MOST_EDGES_OF_ONE_VS_ALL
         recipe = _recipe(len(ends), dynamic=not ends) if all_negs else _DRAWN
-        if recipe is ASKED and num_edges < _SPARSE_DEGREE * sum(map(sum, num_entities.values())):
+        if recipe is ONE_VS_ALL and num_edges < _SPARSE_DEGREE * sum(map(sum, num_entities.values())):
             recipe = {**recipe, **_SPARSE}
         if all_negs and is_delta:
             recipe = {**recipe, "lr": recipe["lr"] * _LR_OF_DELTA}
     if all_negs:
         num_queries = _num_queries(num_entities, num_edges, ends)
-        num_epochs, batch_size = _asked_sizes(num_queries, num_edges, is_one=len(ends) == 1)
+        num_epochs, batch_size = _sizes_of_queries(num_queries, num_edges, is_one=len(ends) == 1)
     else:
         num_epochs, batch_size = _drawn_sizes(num_edges, has_operators=has_operators)
     by_size: dict[str, Any] = {
@@ -205,12 +205,12 @@ def decided(
     return {key: by_size.get(key, value) for key, value in chosen.items()}
 
 
-def _asked_sizes(num_queries: int, num_edges: int, *, is_one: bool) -> tuple[int, int]:
+def _sizes_of_queries(num_queries: int, num_edges: int, *, is_one: bool) -> tuple[int, int]:
     """Choose epochs, and the queries of a batch; `is_one`: of one relation."""
-    epochs, most, batch = _ASKED_EPOCHS, _MOST_EPOCHS, _ASKED_BATCH
+    epochs, most, batch = _EPOCHS_OF_QUERIES, _MOST_EPOCHS, _QUERIES_OF_BATCH
     if is_one:
-        epochs, most = _ASKED_EPOCHS_OF_ONE_RELATION, _EPOCHS_WITHOUT_OPERATORS
-        batch = _ASKED_BATCH_OF_ONE_RELATION
+        epochs, most = _EPOCHS_OF_QUERIES_OF_ONE_RELATION, _EPOCHS_WITHOUT_OPERATORS
+        batch = _QUERIES_OF_BATCH_OF_ONE_RELATION
     num_epochs = _within((_LEAST_EPOCHS, most), _power_of_two(epochs / max(num_edges, 1) ** 0.5))
     return num_epochs, _within(batch, _power_of_two(num_queries / _STEPS))
 
@@ -264,8 +264,8 @@ def embedding_bytes(num_entities: int, dimension: int) -> int:
     return num_entities * dimension * _BYTES_PER_ELEMENT
 
 
-def told(chosen: Mapping[str, Any], num_entities: Mapping[str, Sequence[int]], num_edges: int) -> str:
-    """Tell in one line what was chosen, and why."""
+def summary_line(chosen: Mapping[str, Any], num_entities: Mapping[str, Sequence[int]], num_edges: int) -> str:
+    """Say in one line what was chosen, and why."""
     types = ", ".join(f"{sum(counts):,} {name}" for name, counts in num_entities.items())
     names = {key: f"{key}.num_partitions" if key.startswith(ENTITIES) else key for key in chosen}
     fixed = ", ".join(f"{names[key]} {_shown(value)}" for key, value in chosen.items() if key not in _BY_SIZE)

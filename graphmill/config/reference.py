@@ -115,7 +115,7 @@ def _table(title: str, model: type[Section], names: list[str]) -> str:
 def _own(model: type[Section]) -> Mapping[str, Any]:
     """GraphMill's own defaults of the keys of `model`, where PBG has others."""
     if model.key == "train":
-        recipe = {key.removeprefix("train."): value for key, value in defaults.ASKED.items()}
+        recipe = {key.removeprefix("train."): value for key, value in defaults.ONE_VS_ALL.items()}
         return {**defaults.OWN_TRAIN, **recipe}
     return {**defaults.OWN, "defaults": "graphmill", **_IN_WORDS} if model is Config else {}
 

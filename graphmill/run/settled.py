@@ -56,7 +56,7 @@ def describe(config: Config) -> str:
     """Tell in one line what was chosen for the keys that the configuration leaves out, and why."""
     partitions = {name: entity.num_partitions for name, entity in config.entities.items()}
     num_entities = entity_counts.read_counts(config.entity_path, partitions)
-    return defaults.told(config.chosen, num_entities, sum(map(num_edges, config.edge_paths)))
+    return defaults.summary_line(config.chosen, num_entities, sum(map(num_edges, config.edge_paths)))
 
 
 def num_edges(edge_path: str) -> int:

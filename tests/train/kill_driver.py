@@ -21,14 +21,14 @@ from tests.train.graphs import contents
 from tests.workers import apart
 from train import job
 from train.edges.added import is_delta
-from train.run.bucket import BatchStep
 from train.run.ensemble import is_joined, members_of
+from train.step.step import Step
 from train.tables import given_vectors
 
 
 def count_events(on_event, step_s):
     """Call `on_event` at every event of this process from now on; each step takes `step_s` seconds more."""
-    move, delete, step = fs.move, fs.delete, BatchStep.__call__
+    move, delete = fs.move, fs.delete
 
     def on_file():
         on_event("c" if threading.current_thread().name.startswith("commit") else ".")
@@ -42,14 +42,18 @@ def count_events(on_event, step_s):
         on_file()
         delete(uri)
 
-    def watched_step(*arguments):
-        on_event("s")
-        time.sleep(step_s)
-        return step(*arguments)
+    def watched(step):
+        def watched_step(*arguments):
+            on_event("s")
+            time.sleep(step_s)
+            return step(*arguments)
+
+        return watched_step
 
     fs.move = storage.move = watched_move
     fs.delete = storage.delete = watched_delete
-    BatchStep.__call__ = watched_step
+    for kind in Step.__subclasses__():
+        kind.__call__ = watched(kind.__call__)
 
 
 def in_child(config, step_s, kill_at=None) -> tuple[int, str]:

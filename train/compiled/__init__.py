@@ -2,7 +2,7 @@
 
     compiled_step.py    a batch -> the addresses of its tensors -> one call
     native/             the step itself, in C++: step.cpp, and chunk.h, a chunk's negatives
-    query_step.py       a step on queries, with the softmax and moved rows of native/query_step.cpp
+    query_passes.py     softmax and moved rows of a step on queries, by native/query_step.cpp
     counts.py           counts of a ranking, by native/counts.cpp
 
 train/step/plain.py defines the result. The plain step takes over if there is no compiler, or if the compiled

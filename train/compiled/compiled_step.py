@@ -24,9 +24,8 @@ from graphmill.model.parameters import global_key
 from graphmill.vocab import Side
 from train.edges.negative_sampling import Batch, Block, Sampling
 from train.model import regularizers
-from train.model.frozen import Frozen
 from train.model.optimizer import Adagrad
-from train.step.plain import StepFigures
+from train.step.step import Step, StepFigures
 from train.step.table import Table
 
 SOURCE = native.KERNELS / "step.cpp"
@@ -111,21 +110,13 @@ def obstacle(config: Config) -> str | None:
     return "bias" if config.bias else None
 
 
-class CompiledStep:
-    """Trains on one batch after another, with the results of train.step.plain.PlainStep.
-
-    Attributes:
-        lr_scale: multiplies `lr` and `relation_lr`.
-    """
+class CompiledStep(Step[Batch]):
+    """Trains on one batch of edges after another, with the results of train.step.plain.PlainStep."""
 
     def __init__(self, config: Config, model: Model, adagrad: Adagrad, library: ctypes.CDLL) -> None:
-        self.config = config
-        self.model = model
-        self.adagrad = adagrad
+        super().__init__(config, model, adagrad)
         self.library = library
         self.sampling = Sampling.of_training(config)
-        self.frozen = Frozen.of(config)
-        self.lr_scale = 1.0
         self.half = config.half_precision and bool(library.graphmill_has_half())
         self._itemsize: int = library.graphmill_bytes_of_real()
         self._threads = threading.local()
@@ -222,7 +213,7 @@ class _End:
 
 def _block(block: Block, dtype: torch.dtype, keep: list[Tensor]) -> _Block:
     fields = _Block(*block.weight_CP.shape)
-    # The edges of a whole graph (train/run/block_trainer.py) come in 32 bits, compiled code reads 64.
+    # The edges of a whole graph (train/run/reading.py) come in 32 bits, compiled code reads 64.
     for number, side in enumerate(Side):
         rows_CK = block.rows[side]
         fields.rows[number] = _kept(rows_CK.long().contiguous(), keep)

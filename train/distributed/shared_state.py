@@ -62,7 +62,7 @@ class SharedState:
         self.tables: dict[PartitionKey, Table] = {
             key: self.files.load(key, context.version) for key in all_keys(config) if is_shared(config, key)
         }
-        self.parts = self._parts(steps_have_copies=plan.engine == "fused")
+        self.parts = self._parts(steps_have_copies="fused" in plan.steps.values())
         self._num_bytes = 0
         self._since: defaultdict[tuple[int, bool], int] = defaultdict(int)
         self._own: defaultdict[int, set[int]] = defaultdict(set)  # revisions of pushes since the last pull

@@ -33,9 +33,7 @@ from train.distributed.partition_holder import PartitionHolder
 from train.distributed.shards import ShardServer
 from train.distributed.shared_state import SharedState
 from train.edges.batches import EdgeTensors
-from train.edges.blocks import Blocks
 from train.plan.decide import decide
-from train.run.block_trainer import BlockTrainer
 from train.run.bucket import BucketTrainer
 from train.run.run_metrics import peak_bytes
 from train.step.table import Table, joined
@@ -81,12 +79,8 @@ class Worker:
         num_workers = config.train.num_workers
         self.plan = decide(self.context, num_workers, blocks_of_all=holder.num_blocks)
         self.plan.announce()
-        self.blocks: Blocks | None = None
-        if self.plan.blocks:
-            self.blocks = Blocks(config, holder.schedule, self.plan.blocks)
-            self.bucket: BucketTrainer = BlockTrainer(self.context, self.blocks, model, adagrad, self.plan)
-        else:
-            self.bucket = BucketTrainer(self.context, model, adagrad, self.plan)
+        self.bucket = BucketTrainer(self.context, model, adagrad, self.plan)
+        self.blocks = self.bucket.blocks
         self.shared = SharedState(self.context, model, adagrad, self.plan, shards)
         self.holder = holder
         self.budget_bytes = _budget_bytes(self.context, num_on_host, self.plan.blocks)
@@ -174,14 +168,14 @@ class Worker:
         if (then := message["then"]) is not None:
             bucket = Bucket(*then["bucket"])
             self.exchange.read_ahead(_sources(then["partitions"]))
-            self._edges = (bucket, iteration), self._ahead.submit(self.bucket.read, bucket, iteration)
+            self._edges = (bucket, iteration), self._ahead.submit(self.bucket.reader.read, bucket, iteration)
         self.exchange.write_behind(message["version"], iteration)
 
     def _edges_of(self, bucket: Bucket, iteration: Iteration) -> EdgeTensors:
         ahead, self._edges = self._edges, None
         if ahead is not None and ahead[0] == (bucket, iteration):
             return self._ahead.result(ahead[1])
-        return self.bucket.read(bucket, iteration)
+        return self.bucket.reader.read(bucket, iteration)
 
     def _write(self, message: Message) -> Message:
         """Write partitions and the shared state for the commit; returns the coordinator's next message."""

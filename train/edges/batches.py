@@ -29,8 +29,7 @@ from graphmill.run import seeds
 from graphmill.vocab import Bucket, Side
 from train.edges.exact_queries import by_sample
 from train.edges.negative_sampling import Batch, popularity
-from train.edges.one_vs_all import QueryBatch, QueryGroup, QueryPart, group_by_query
-from train.model import regularizers
+from train.edges.one_vs_all import QueryBatch, QueryGroup, QueryPart, group_by_query, has_queries
 from train.model.features import Bags, distinct
 
 
@@ -262,15 +261,14 @@ def cut_for_training(
     power = config.train.negative_power
     if power and config.num_uniform_negs:
         edges = replace(edges, popularity=_popularity(config, edges, num_rows, power))
-    grouped = config.loss_fn == "softmax" and not regularizers.is_plug_in(config)
     of_known = None if known is None else (known.index, known.rel.long())  # once for all relations
 
-    def ask(groups: list[QueryGroup]) -> Iterator[QueryPart]:
+    def cut_queries(groups: list[QueryGroup]) -> Iterator[QueryPart]:
         if of_known is not None:
             groups = [group.with_known(*of_known) for group in groups]
         return by_sample(config, groups, num_rows)
 
-    return _pieces(config, edges, generator, ask if grouped else None)
+    return _pieces(config, edges, generator, cut_queries if has_queries(config) else None)
 
 
 def cut(config: PbgConfig, edges: EdgeTensors, generator: torch.Generator) -> Iterator[Batch]:
@@ -283,11 +281,11 @@ def _pieces(
     config: PbgConfig,
     edges: EdgeTensors,
     generator: torch.Generator,
-    ask: Callable[[list[QueryGroup]], Iterator[QueryPart]] | None = None,
+    cut_queries: Callable[[list[QueryGroup]], Iterator[QueryPart]] | None = None,
 ) -> Iterator[Batch | QueryBatch]:
-    """Cut edges into batches; into those of queries if `ask` cuts the groups of a relation with all_negs."""
+    """Cut edges into batches; those of relations with all_negs into batches of queries, by `cut_queries`."""
     order_E = torch.randperm(len(edges), generator=generator).to(edges.lhs.device)
-    if len(config.relations) == 1 and not (ask and config.relations[0].all_negs):
+    if len(config.relations) == 1 and not (cut_queries and config.relations[0].all_negs):
         edges = edges[order_E]  # all at once, while no other thread uses the cores
         for span, num_steps in _spans(0, len(order_E), config.batch_size, _most_steps(config, 0)):
             yield _batch(config, 0, edges, span, num_steps)
@@ -301,11 +299,11 @@ def _pieces(
     stop = 0
     for relation, count in enumerate(counts):
         start, stop = stop, stop + count
-        if ask and config.relations[relation].all_negs:
+        if cut_queries and config.relations[relation].all_negs:
             own = edges[slice(start, stop)]
             rel_E = own.rel.long() if config.dynamic_relations else None
             groups = group_by_query(config, relation, own.index, rel_E, own.weights)
-            for part in ask(groups):
+            for part in cut_queries(groups):
                 order += [len(sources)] * part.num_batches(config.batch_size)
                 sources.append(part.cut(config.batch_size, generator))
         else:

@@ -8,7 +8,6 @@ candidates is the sum over all entities (importance sampling, doi:10.1109/TNN.20
 Shapes: N rows, C candidates.
 """
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -16,23 +15,11 @@ from torch import Tensor
 
 from graphmill.config import Config
 from graphmill.vocab import Side
-from train.edges.negative_sampling import sides_with_negatives
 from train.edges.one_vs_all import QueryBatch
 
 _MEMORY = 0.7  # of a row's mass that stays when the row is drawn again
 _LEAST_MASS = 1e-30  # the shares of all rows may underflow
 _DRAWS_PER_ROW = 1 / 8  # between two times that the odds are computed
-
-
-def all_take_samples(config: Config, num_rows: Mapping[Side, Sequence[tuple[int, int]]]) -> bool:
-    """Whether every relation with queries has a sample of candidates, with tables of these rows.
-
-    A few queries may be compared with all rows nevertheless (train/edges/exact_queries.py).
-    """
-    num = config.train.candidates
-    asked = [number for number, relation in enumerate(config.relations) if relation.all_negs]
-    sizes = (num_rows[side][number][0] for side in sides_with_negatives(config) for number in asked)
-    return num is not None and all(has_sample(num, size) for size in sizes)
 
 
 def has_sample(num_candidates: int, num_rows: int) -> bool:

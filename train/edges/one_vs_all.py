@@ -22,23 +22,38 @@ candidates.
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from itertools import accumulate, chain, pairwise
-from typing import Any
+from typing import Any, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from graphmill.config import PbgConfig
+from graphmill.config import Config, PbgConfig
 from graphmill.vocab import Side
 from train.edges.negative_sampling import sides_with_negatives
+from train.model import regularizers
 from train.model.optimizer import add_rows
 
 _SPAN_BATCHES = 64  # that are made at once
 
 
-def has_queries(config: PbgConfig) -> bool:
+def sorts_of(config: Config) -> list[Literal["edges", "features", "queries"]]:
+    """List which sort of batch trains the edges of each relation."""
+    has_closed_form = config.loss_fn == "softmax" and not regularizers.is_plug_in(config)
+    featurized = {name for name, entity in config.entities.items() if entity.featurized}
+    return [
+        "queries"
+        if each.all_negs and has_closed_form
+        else "edges"
+        if featurized.isdisjoint((each.lhs, each.rhs))
+        else "features"
+        for each in config.relations
+    ]
+
+
+def has_queries(config: Config) -> bool:
     """Whether the loss of some relation's edges is one of their queries."""
-    return config.loss_fn == "softmax" and any(relation.all_negs for relation in config.relations)
+    return "queries" in sorts_of(config)
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,6 +62,8 @@ class QueryBatch:
 
     An answer without weight adds nothing, nor does a query without answers: they may fill up a batch.
     """
+
+    sort: ClassVar[Literal["queries"]] = "queries"
 
     relation: int
     side: Side  # side of the answers

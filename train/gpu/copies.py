@@ -96,7 +96,7 @@ class Copies:
         """Record an event after all steps and all copies to the host so far."""
         return None if self._out is None else self._out.record_event()
 
-    def settle(self) -> None:
+    def wait(self) -> None:
         """Wait until all copies are done."""
         if self.is_cuda:
             torch.cuda.synchronize(self.device)

@@ -27,7 +27,7 @@ from train.gpu.operator_rows import OperatorRows, operator_rows
 from train.gpu.reference import Clock, Compared, Comparison, Edges, Positive, Runs, Sample, Source
 from train.model.frozen import Frozen
 from train.model.optimizer import Adagrad
-from train.step.plain import StepFigures
+from train.step.step import StepFigures
 from train.step.table import Table
 
 Sides = tuple[Table, Table]  # the tables of lhs and rhs

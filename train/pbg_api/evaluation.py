@@ -27,10 +27,10 @@ from train.edges.negative_sampling import Batch, Sampling
 from train.gpu.pinned import Staging
 from train.model.features import Bags
 from train.pbg_api.settings import settings_of
-from train.run.bucket import read_edges, with_tables
+from train.run.reading import read_edges
 from train.step import plain
 from train.step.held_out import RandomPairs
-from train.step.table import Table
+from train.step.table import Table, with_tables
 from train.tables.partition_files import PartitionFiles
 from train.tables.run_context import RunContext
 

@@ -1,26 +1,27 @@
 """Decides how a process trains and ranks, by the settings, the sizes and the machine."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
 
 from graphmill.config import Config
-from graphmill.config.partitions import all_keys, is_shared
+from graphmill.config.partitions import all_buckets, all_keys, is_shared
 from graphmill.errors import ConfigError
-from graphmill.vocab import Side
-from train.compiled import compiled_step
-from train.edges.candidates import all_take_samples
-from train.edges.one_vs_all import has_queries
+from train.compiled import compiled_step, query_passes
+from train.edges.blocks import Blocks
+from train.edges.candidates import has_sample
+from train.edges.negative_sampling import sides_with_negatives
+from train.edges.one_vs_all import sorts_of
 from train.gpu import supported
-from train.plan.plan import Engine, Placement, Plan
+from train.plan.plan import Placement, Plan, Sort, StepName
 from train.tables import memory
 from train.tables.outside_rows import outside_share
 from train.tables.run_context import RunContext
 
 # Of queries. On WordNet (106,000 edges) two and four at once cost nothing, eight .006 MRR, sixteen .009.
 MOST_AT_ONCE = 4
-LEAST_BATCHES = 64  # for each of those at once, in a bucket
+LEAST_BATCHES = 64  # of a bucket, for each of those at once
 
 
 def decide(context: RunContext, workers: int = 1, *, blocks_of_all: int = 0) -> Plan:
@@ -32,14 +33,14 @@ def decide(context: RunContext, workers: int = 1, *, blocks_of_all: int = 0) -> 
     config = context.config
     reasons: list[str] = []
     ignored: list[str] = []
-    engine = engine_of(config, context.device, reasons)
+    steps = steps_for(config, context.device, reasons)
     rows = _rows(context, workers, blocks_of_all, reasons, ignored)
     return Plan(
         device=str(context.device),
-        engine=engine,
+        steps=steps,
         **rows._asdict(),
         threads=torch.get_num_threads(),
-        hogwild=engine == "compiled" and not _share_batches(config),
+        batches_at_once=_batches_at_once(context, steps, rows.blocks, reasons),
         workers=workers,
         num_partitions=max((each.num_partitions for each in config.entities.values()), default=1),
         reasons=tuple(reasons),
@@ -59,57 +60,81 @@ def _varying(config: Config, workers: int, *, is_gpu: bool) -> Iterator[str]:
         yield f"{torch.get_num_threads()} threads (workers: 1 repeats)"
 
 
-def engine_of(config: Config, device: torch.device, reasons: list[str]) -> Engine:
-    """Choose the engine of the steps; adds to `reasons` the obstacles to a faster engine."""
-    choice = config.train.engine
+def steps_for(config: Config, device: torch.device, reasons: list[str]) -> dict[Sort, StepName]:
+    """Choose the step of each sort of batch; adds to `reasons` the obstacles to faster ones."""
+    choice, sorts = config.train.engine, set(sorts_of(config))
+    if choice == "fused" or (choice == "auto" and device.type == "cuda"):
+        obstacle = supported.obstacle(config) or supported.obstacle_of_device(config, device)
+        if obstacle is None:
+            return {"edges": "fused"}
+        if choice == "fused":
+            raise ConfigError(
+                f"train.engine: fused cannot train {obstacle}; set train.engine to auto or plain, or do "
+                "without it"
+            )
+        reasons.append(f"the fused step cannot train {obstacle}")
+    steps: dict[Sort, StepName] = dict.fromkeys(sorted(sorts), "plain")
+    if device.type == "cuda":
+        return steps | ({"queries": "replayed"} if "queries" in sorts else {})
     if choice == "plain":
-        return "plain"
-    if choice == "auto" and device.type != "cuda":
-        if obstacle := compiled_step.obstacle(config):
-            reasons.append(f"the compiled step cannot train {obstacle}")
-        elif (library := compiled_step.library()) is not None:
-            reasons.append(f"the compiled step is for {library.origin}")
-            return "compiled"
+        return steps
+    obstacles: dict[Sort, str | None] = {"edges": compiled_step.obstacle(config), "features": "features"}
+    found: list[str] = []
+    for sort in steps:
+        library = query_passes.library if sort == "queries" else compiled_step.library
+        if obstacle := obstacles.get(sort):
+            found.append(f"the compiled step cannot train {obstacle}")
+        elif (loaded := library()) is None:
+            found.append("the compiled step cannot be built here")
         else:
-            reasons.append("the compiled step cannot be built here")
-        return "plain"
-    obstacle = supported.obstacle(config) or supported.obstacle_of_device(config, device)
-    if obstacle is None:
-        return "fused"
-    if choice == "fused":
-        raise ConfigError(
-            f"train.engine: fused cannot train {obstacle}; set train.engine to auto or plain, or do "
-            "without it"
-        )
-    reasons.append(f"the fused step cannot train {obstacle}")
-    return "plain"
+            found.append(f"the compiled step is for {loaded.origin}")
+            steps[sort] = "compiled"
+    reasons += dict.fromkeys(found)
+    return steps
 
 
-def _share_batches(config: Config) -> bool:
-    """Whether all threads work on one batch: queries without a sample move all rows, which have to agree."""
-    moves_all = has_queries(config) and config.train.candidates is None
-    return moves_all or any(entity.featurized for entity in config.entities.values())
-
-
-def batches_at_once(
-    config: Config, num_edges: int, num_rows: Mapping[Side, Sequence[tuple[int, int]]]
+def _batches_at_once(
+    context: RunContext, steps: dict[Sort, StepName], blocks: int, reasons: list[str]
 ) -> int:
     """Count the batches of a bucket that train at the same time; those of queries share torch's threads.
 
-    A batch does not see what those beside it learn. So of queries there are few, and one where some table is
-    too small for a sample.
-
-    Args:
-        config: The configuration.
-        num_edges: Edges of the bucket.
-        num_rows: For each relation, the rows of its table, and how many of them are outside.
+    Parallel batches do not see each other's updates. At most 4 batches of queries train at once, and 1 if a
+    table is too small for a sample: it moves as a whole.
     """
-    num_threads = torch.get_num_threads()
-    if not has_queries(config):
-        return num_threads
-    if not all_take_samples(config, num_rows):
+    config, threads = context.config, torch.get_num_threads()
+    if threads == 1 or set(steps.values()) != {"compiled"}:
         return 1
-    return max(1, min(num_threads, MOST_AT_ONCE, num_edges // config.batch_size // LEAST_BATCHES))
+    if "queries" not in steps:
+        return threads
+    if obstacle := _obstacle_of_samples(context, blocks):
+        reasons.append(f"batches of queries train one after the other: {obstacle}")
+        return 1
+    schedule = context.schedule
+    buckets = Blocks(config, schedule, blocks).order(schedule.iteration(0)) if blocks else all_buckets(config)
+    num_batches = schedule.num_edges_of(0) // len(buckets) // config.batch_size
+    at_once = max(1, min(threads, MOST_AT_ONCE, num_batches // LEAST_BATCHES))
+    if at_once < threads:
+        reasons.append(
+            f"of queries at most {MOST_AT_ONCE} batches train at the same time, and one for each "
+            f"{LEAST_BATCHES} batches of a bucket, which has {num_batches}"
+        )
+    return at_once
+
+
+def _obstacle_of_samples(context: RunContext, blocks: int) -> str | None:
+    """Tell why some queries are compared with all rows, but for a few (train/edges/exact_queries.py)."""
+    config, num = context.config, context.config.train.candidates
+    if num is None:
+        return "without train.candidates they move all rows"
+    pairs = zip(config.relations, sorts_of(config), strict=True)
+    relations = [each for each, sort in pairs if sort == "queries"]
+    for name in {each.entity_type(side) for each in relations for side in sides_with_negatives(config)}:
+        counts = context.num_rows[name]
+        joined = min(2, blocks) * sum(counts) // blocks if blocks else min(counts)  # in a bucket's table
+        rows = counts[0] if len(counts) == 1 else joined
+        if not has_sample(num, rows):
+            return f"they move all {rows} rows of {name}, which are too few for train.candidates: {num}"
+    return None
 
 
 class Rows(NamedTuple):

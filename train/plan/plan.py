@@ -1,7 +1,9 @@
-"""The plan of a run: its engine, the place of its rows, its threads and workers. `decide` makes it.
+"""The plan of a run: its steps, the place of its rows, its threads and workers. `decide` makes it.
 
-    engine      compiled   C++ on a CPU                                        train/compiled
+    steps       of each sort of batch that training has: edges, edges with features, queries (1-vs-all)
+                compiled   C++ on a CPU; for queries, products in torch        train/compiled
                 plain      torch, on any device                                train/step
+                replayed   torch, captured on a GPU, for queries               train/gpu/replays.py
                 fused      kernels on a GPU, or their reference on a CPU       train/gpu
     placement   files      the rows of two blocks of partitions are in memory, or of one bucket, or all rows
                            of a graph without partitions
@@ -12,7 +14,7 @@ A plan is one log line of the run, and `plan` under `stages.train` in run.json. 
 """
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal
@@ -21,7 +23,8 @@ from distributed import Client, get_worker
 
 from graphmill import cluster
 
-Engine = Literal["compiled", "plain", "fused"]
+Sort = Literal["edges", "features", "queries"]
+StepName = Literal["compiled", "plain", "replayed", "fused"]
 Placement = Literal["files", "buffer", "device"]
 
 TOPIC = "graphmill-plan"  # of Dask events
@@ -34,12 +37,13 @@ class Plan:
     """The way in which a process trains.
 
     Attributes:
+        steps: the step that trains each sort of batch; removed edges have the plain step.
         slots: partitions on the device at a time; 0 unless `placement` is buffer.
         blocks: blocks that the partitions of a type are joined to; 0: buckets are trained one by one.
         prefetch: whether the next bucket's partitions are read during training.
         writes_beside: whether a copy of all rows is written while the next iteration trains (`device`).
         threads: threads of the process.
-        hogwild: whether threads train batches of their own; else all threads work on one batch.
+        batches_at_once: batches that train at the same time (Hogwild); 1: all threads work on one batch.
         workers: number of workers.
         num_partitions: of the type that has most; the rows of one partition stay in memory.
         reasons: sizes and obstacles that decided.
@@ -48,14 +52,14 @@ class Plan:
     """
 
     device: str
-    engine: Engine
+    steps: Mapping[Sort, StepName]
     placement: Placement
     slots: int
     blocks: int
     prefetch: bool
     writes_beside: bool
     threads: int
-    hogwild: bool
+    batches_at_once: int
     workers: int
     num_partitions: int
     reasons: tuple[str, ...] = ()
@@ -64,8 +68,9 @@ class Plan:
 
     def __str__(self) -> str:
         threads = f"{self.threads} thread{'s' if self.threads > 1 else ''}"
-        if self.hogwild and self.threads > 1:
-            threads += ", on batches of their own"
+        if self.batches_at_once > 1:
+            threads += f" on {self.batches_at_once} batches at the same time"
+        steps = (f"the {step} step for {sort}" for sort, step in self.steps.items())
         rows = {
             "files": "partitions from files" + f", in {self.blocks} blocks" * (self.blocks > 1)
             if self.num_partitions > 1
@@ -73,8 +78,13 @@ class Plan:
             "buffer": f"{self.slots} partitions on the device at a time",
             "device": "the whole graph " + ("in memory" if self.device == "cpu" else "on the device"),
         }
-        text = f"on {self.device} with the {self.engine} step, {threads}, {rows[self.placement]}"
+        text = f"on {self.device} with {', '.join(steps)}, {threads}, {rows[self.placement]}"
         return text if self.workers == 1 else f"{text}, as one of {self.workers} workers"
+
+    @property
+    def threads_of_batch(self) -> int:
+        """Threads of torch beside each other batch; compiled steps on edges use none, but cutting does."""
+        return self.threads // self.batches_at_once if "queries" in self.steps else self.threads
 
     def log(self) -> None:
         """Log the plan, its reasons, and the settings that have no effect."""

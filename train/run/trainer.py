@@ -25,10 +25,8 @@ from graphmill.gpu.device import device_of
 from graphmill.run.lock import NO_CLAIM, Claim
 from graphmill.vocab import Bucket
 from train.edges.batches import EdgeTensors
-from train.edges.blocks import Blocks
 from train.edges.bucket_order import order_of
 from train.plan.decide import decide
-from train.run.block_trainer import BlockTrainer
 from train.run.bucket import BucketTrainer
 from train.run.run_metrics import Visit, peak_bytes
 from train.run.training_run import TrainingRun
@@ -52,11 +50,8 @@ class Trainer(TrainingRun):
         self.plan = decide(self.context)
         self.plan.announce()
         super().__init__(config, self.context.schedule, self.context.version, claim, evaluate)
-        self.blocks = self._blocks()
-        if self.blocks is None:
-            self.bucket = BucketTrainer(self.context, self.model, self.adagrad, self.plan)
-        else:
-            self.bucket = BlockTrainer(self.context, self.blocks, self.model, self.adagrad, self.plan)
+        self.bucket = BucketTrainer(self.context, self.model, self.adagrad, self.plan)
+        self.blocks = self.bucket.blocks
         self.background, self.committing = Background(), Background("commit")
         # Partitions per type on the device: the order of buckets suits them.
         self.order_slots = order_slots(config, self.plan.slots) if self.plan.slots else None
@@ -77,7 +72,7 @@ class Trainer(TrainingRun):
         for bucket, then in zip(order, following, strict=True):
             self.metrics.add(self._visit(bucket, then, iteration))
             if self._pending is not None and self._pending.done():
-                self.settle()  # an error ends the run early
+                self.wait_for_commit()  # an error ends the run early
         before = self._wait_s, self.store.num_written
         self._lines += self.metrics.lines()
         version = self.version + 1
@@ -88,7 +83,7 @@ class Trainer(TrainingRun):
             wait_s=self._wait_s - before[0], partitions_written=self.store.num_written - before[1]
         )
 
-    def settle(self) -> None:
+    def wait_for_commit(self) -> None:
         """Wait until the version is committed; raises the error of a write."""
         if self._pending is not None:
             pending, self._pending = self._pending, None
@@ -105,7 +100,10 @@ class Trainer(TrainingRun):
         return {"device": self.plan.device, "plan": self.plan.figures(), "num_parameters": num_parameters}
 
     def _is_committed(self, version: int) -> bool:
-        """Whether a version is committed: each but some of a delta, which can write more than it trains."""
+        """Whether a version is committed: always, but for a delta.
+
+        A delta skips commits within COMMIT_S, because writing would take longer than training.
+        """
         return (
             self.context.delta is None
             or not self.store.is_in_memory
@@ -117,13 +115,13 @@ class Trainer(TrainingRun):
 
     def _begin_commit(self, version: int, iteration: Iteration) -> None:
         """Begin to write and commit the version that the iteration has made."""
-        self.settle()
+        self.wait_for_commit()
         files = self.store.write_all(iteration, self.committing)
         state, lines = ModelState.copied(self.model, self.adagrad), self._lines
         self._lines, self._committed_s = [], time.monotonic()
         self._pending = self.committing.submit(self._end_version, files, state, lines, version, iteration)
         if not self.store.writes_beside:
-            self.settle()
+            self.wait_for_commit()
         self.store.end_version()
 
     def _end_version(
@@ -154,9 +152,6 @@ class Trainer(TrainingRun):
             return ResidentStore(self.context, writes_beside=self.plan.writes_beside)
         return BlockStore(self.context, self.blocks, self.background)
 
-    def _blocks(self) -> Blocks | None:
-        return Blocks(self.config, self.schedule, self.plan.blocks) if self.plan.blocks else None
-
     def _order(self, iteration: Iteration) -> list[Bucket]:
         if self.blocks is not None:
             return self.blocks.order(iteration)
@@ -184,4 +179,6 @@ class Trainer(TrainingRun):
         )
 
     def _edges_of(self, bucket: Bucket, iteration: Iteration) -> Future[EdgeTensors]:
-        return self._edges.pop(bucket, None) or self.background.submit(self.bucket.read, bucket, iteration)
+        return self._edges.pop(bucket, None) or self.background.submit(
+            self.bucket.reader.read, bucket, iteration
+        )

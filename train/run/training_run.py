@@ -39,7 +39,7 @@ class TrainingRun(ABC):
         try:
             while self._continues():
                 self.iterate(self.schedule.iteration(self.version))
-            self.settle()
+            self.wait_for_commit()
             self.claim.check()
             self.version = self.validation.end(self.version)
         finally:
@@ -67,7 +67,7 @@ class TrainingRun(ABC):
     def iterate(self, iteration: Iteration) -> None:
         """Train on all buckets of an iteration, and commit its version, or begin to."""
 
-    def settle(self) -> None:  # noqa: B027
+    def wait_for_commit(self) -> None:  # noqa: B027
         """Wait until the version is committed."""
 
     @abstractmethod
@@ -81,7 +81,7 @@ class TrainingRun(ABC):
     def _continues(self) -> bool:
         """Whether there is another iteration; validates the version if its turn has come."""
         if self.validation.is_due(self.version):
-            self.settle()
+            self.wait_for_commit()
         return self.validation.after(self.version) and self.version < self.schedule.num_iterations
 
     def _rank(self, config: Config) -> dict[str, Any]:

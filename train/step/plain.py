@@ -7,7 +7,7 @@ Shapes: B edges of a batch, C chunks, P positives per chunk, K candidates of a c
 positive, D dimension, U distinct rows.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -21,19 +21,10 @@ from graphmill.model import operators
 from graphmill.vocab import Side
 from train.edges.negative_sampling import Batch, Block, Sampling, sides_with_negatives
 from train.model import losses, optimizer, regularizers, relation_prediction
-from train.model.frozen import Frozen
+from train.step.step import Step, StepFigures
 from train.step.table import Table
 
 RowGradients = dict[Side, list[tuple[Tensor, Tensor]]]  # rows [K] with repetitions, gradients [K, D]
-
-
-class StepFigures(NamedTuple):
-    """Sums over a batch's edges."""
-
-    loss: Tensor
-    reg: Tensor
-    violators_lhs: Tensor  # negatives that score above their positive
-    violators_rhs: Tensor
 
 
 class Scores(NamedTuple):
@@ -43,23 +34,37 @@ class Scores(NamedTuple):
     neg_CPM: Tensor
 
 
-class PlainStep:
-    """Trains on one batch after another, in plain torch: every configuration, on any device.
+# The loss of both sides, and the gradients of pos_CP and neg_CPM of lhs and rhs, None for none. May overwrite
+# neg_CPM. The last argument is the number of entities of each side that negatives are drawn from.
+EdgeLoss = Callable[
+    [Config, Mapping[Side, Scores], Block, Mapping[Side, int]], tuple[Tensor, list[Tensor | None]]
+]
 
-    Attributes:
-        lr_scale: multiplies `lr` and `relation_lr`.
-    """
 
-    def __init__(self, config: Config, model: Model, adagrad: optimizer.Adagrad) -> None:
-        self.config = config
-        self.model = model
-        self.adagrad = adagrad
+def loss_of_edges(
+    config: Config, scored: Mapping[Side, Scores], block: Block, _: Mapping[Side, int]
+) -> tuple[Tensor, list[Tensor | None]]:
+    """Compute the loss that the configuration names."""
+    lhs, rhs = (
+        losses.loss_gradient(
+            config.loss_fn, config.margin, each.pos_CP.detach(), each.neg_CPM.detach(), block.weight_CP
+        )
+        for each in (scored[Side.LHS], scored[Side.RHS])
+    )
+    return lhs.loss_CP.sum() + rhs.loss_CP.sum(), [lhs.pos_CP, lhs.neg_CPM, rhs.pos_CP, rhs.neg_CPM]
+
+
+class PlainStep(Step[Batch]):
+    """Trains on one batch of edges after another, in plain torch: every configuration, on any device."""
+
+    def __init__(
+        self, config: Config, model: Model, adagrad: optimizer.Adagrad, loss: EdgeLoss = loss_of_edges
+    ) -> None:
+        super().__init__(config, model, adagrad)
+        self.loss = loss
         self.sampling = Sampling.of_training(config)
-        self.frozen = Frozen.of(config)
         # None: N3 in closed form
         self.regularizer = regularizers.regularizer_of(config) if regularizers.is_plug_in(config) else None
-        self.relation_weight = config.train.relation_prediction
-        self.lr_scale = 1.0
 
     def step(self, batch: Batch, blocks: Sequence[Block], tables: Mapping[Side, Table]) -> StepFigures:
         """Take one gradient step on the blocks: score, loss, gradient, update."""
@@ -70,7 +75,7 @@ class PlainStep:
             embeddings = {side: rows.requires_grad_() for side, rows in gather(batch, block, tables).items()}
             scored = scores(model, block, embeddings)
             violators = [_num_violators(scored[side]) for side in Side]
-            loss, score_gradients = self._loss(scored, block)
+            loss, score_gradients = self.loss(self.config, scored, block, batch.num_entities(tables))
             backward([each for side in Side for each in scored[side]], score_gradients)
             loss += self._predict_relations(model, block, embeddings)
             reg = self._regularise_entities(model, block, embeddings)
@@ -92,18 +97,6 @@ class PlainStep:
         blocks = self.sampling.blocks(batch, batch.num_entities(tables), all_negs, generator)
         steps = zip(*(block.steps() for block in blocks), strict=True)
         return _summed([self.step(batch, blocks, tables) for blocks in steps])
-
-    def _loss(self, scored: Mapping[Side, Scores], block: Block) -> tuple[Tensor, list[Tensor | None]]:
-        """Return the loss of both sides, and the gradients of pos_CP and neg_CPM, None for none.
-
-        Overwrites neg_CPM.
-        """
-        loss_fn, margin, weight_CP = self.config.loss_fn, self.config.margin, block.weight_CP
-        lhs, rhs = (
-            losses.loss_gradient(loss_fn, margin, each.pos_CP.detach(), each.neg_CPM.detach(), weight_CP)
-            for each in (scored[Side.LHS], scored[Side.RHS])
-        )
-        return lhs.loss_CP.sum() + rhs.loss_CP.sum(), [lhs.pos_CP, lhs.neg_CPM, rhs.pos_CP, rhs.neg_CPM]
 
     def _predict_relations(
         self, model: Model, block: Block, embeddings: Mapping[Side, Tensor]

@@ -1,4 +1,4 @@
-"""A step that moves the ends of removed edges apart, until they score like pairs that were never edges.
+"""The step that moves the ends of removed edges apart, until they score like pairs that were never edges.
 
 The slope of the loss by the score of an edge says how far the edge is from certain: -1 for the least likely
 edge, 0 for a certain one, with softmax and logistic. What is left of it, 1 + slope, pushes a removed edge
@@ -21,47 +21,40 @@ from graphmill.ask.model import Model
 from graphmill.config import Config
 from graphmill.model.registry import LOSS_FUNCTIONS
 from graphmill.vocab import Side
-from train.edges.negative_sampling import Batch, Block
+from train.edges.negative_sampling import Block
 from train.model import losses, optimizer
-from train.step.plain import PlainStep, Scores, StepFigures
-from train.step.table import Table
+from train.step.plain import PlainStep, Scores
 
 NUM_CANDIDATES = 1000
 
 
-class RemovedStep(PlainStep):
-    """Trains on one batch of removed edges after another; nothing where the loss is a plug-in."""
+def removing_step(config: Config, model: Model, adagrad: optimizer.Adagrad) -> PlainStep:
+    """Make the step for removed edges; it moves nothing where the loss is a plug-in."""
+    return PlainStep(_config_of(config), model, adagrad, _slopes)
 
-    def __init__(self, config: Config, model: Model, adagrad: optimizer.Adagrad) -> None:
-        settings = config.train
-        self.weight = settings.removed_weight if config.loss_fn in LOSS_FUNCTIONS.built_in else 0.0
-        self._scale: dict[Side, float] = {}
-        super().__init__(_config_of(config), model, adagrad)
 
-    def __call__(self, batch: Batch, tables: Mapping[Side, Table], generator: torch.Generator) -> StepFigures:
-        """Draw candidates, and move the rows and parameters that the batch touches."""
-        self._scale = {side: num / NUM_CANDIDATES for side, num in batch.num_entities(tables).items()}
-        return super().__call__(batch, tables, generator)
+def _slopes(
+    config: Config, scored: Mapping[Side, Scores], block: Block, num_entities: Mapping[Side, int]
+) -> tuple[Tensor, list[Tensor | None]]:
+    """Compute the slopes of pos_CP of both sides; the loss is not known, and 0."""
+    slopes: list[Tensor | None] = []
+    for side in (Side.LHS, Side.RHS):
+        pos_CP, neg_CPM = (each.detach() for each in scored[side])
+        slopes += [_slope(config, pos_CP, neg_CPM, num_entities[side]) * block.weight_CP, None]
+    return block.weight_CP.new_zeros(()), slopes
 
-    def _loss(self, scored: Mapping[Side, Scores], block: Block) -> tuple[Tensor, list[Tensor | None]]:
-        """Return the slopes of pos_CP of both sides; the loss is not known, and 0."""
-        slopes: list[Tensor | None] = []
-        for side in (Side.LHS, Side.RHS):
-            pos_CP, neg_CPM = (each.detach() for each in scored[side])
-            slopes += [self._slope(pos_CP, neg_CPM, side) * block.weight_CP, None]
-        return block.weight_CP.new_zeros(()), slopes
 
-    def _slope(self, pos_CP: Tensor, neg_CPM: Tensor, side: Side) -> Tensor:
-        num_candidates = neg_CPM.shape[-1]
-        if not num_candidates or not self.weight:
-            return torch.zeros_like(pos_CP)
-        # with softmax, so many candidates stand for all rows of the table
-        offset = math.log(self._scale[side]) if self.config.loss_fn == "softmax" else 0.0
-        found = losses.loss_gradient(
-            self.config.loss_fn, self.config.margin, pos_CP, neg_CPM + offset, torch.ones_like(pos_CP)
-        )
-        most = num_candidates if self.config.loss_fn == "ranking" else 1
-        return (self.weight * (1 + found.pos_CP / most)).clamp_max(1)
+def _slope(config: Config, pos_CP: Tensor, neg_CPM: Tensor, num_entities: int) -> Tensor:
+    weight, num_candidates = config.train.removed_weight, neg_CPM.shape[-1]
+    if not num_candidates or not weight or config.loss_fn not in LOSS_FUNCTIONS.built_in:
+        return torch.zeros_like(pos_CP)
+    # with softmax, so many candidates stand for all rows of the table
+    offset = math.log(num_entities / NUM_CANDIDATES) if config.loss_fn == "softmax" else 0.0
+    found = losses.loss_gradient(
+        config.loss_fn, config.margin, pos_CP, neg_CPM + offset, torch.ones_like(pos_CP)
+    )
+    most = num_candidates if config.loss_fn == "ranking" else 1
+    return (weight * (1 + found.pos_CP / most)).clamp_max(1)
 
 
 def _config_of(config: Config) -> Config:

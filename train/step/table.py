@@ -1,6 +1,6 @@
 """Table of embeddings and optimizer state, which every step reads and moves."""
 
-from collections.abc import Hashable, MutableMapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from typing import Self, TypeVar
 
@@ -8,7 +8,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from graphmill.config import PbgConfig
+from graphmill.config.partitions import PartitionKey, by_side
+from graphmill.vocab import Bucket, Side
+from train.edges.negative_sampling import Batch
+from train.edges.one_vs_all import QueryBatch
+
 Key = TypeVar("Key", bound=Hashable)
+AnyBatch = TypeVar("AnyBatch", Batch, QueryBatch, Batch | QueryBatch)
 
 
 @dataclass(eq=False)
@@ -64,3 +71,19 @@ def joined(tables: MutableMapping[Key, Table], keys: Sequence[Key], num_more: in
         table.fill(own, tables[key])
         tables[key] = table.rows(own)
     return table
+
+
+def num_rows_of(
+    config: PbgConfig, bucket: Bucket, tables: Mapping[PartitionKey, Table]
+) -> dict[Side, list[tuple[int, int]]]:
+    """List, for each side, the rows of each relation's table, and how many of them are outside."""
+    sides = [by_side(config, number, bucket, tables) for number in range(len(config.relations))]
+    return {side: [(len(each[side]), each[side].num_outside) for each in sides] for side in Side}
+
+
+def with_tables(
+    config: PbgConfig, cut: Iterable[AnyBatch], bucket: Bucket, tables: Mapping[PartitionKey, Table]
+) -> Iterator[tuple[AnyBatch, dict[Side, Table]]]:
+    """Pair each batch of a bucket with the tables of its relation."""
+    for batch in cut:
+        yield batch, by_side(config, batch.relation, bucket, tables)

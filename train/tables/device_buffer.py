@@ -83,7 +83,7 @@ class DeviceBuffer(Store):
         self._copies.steps_done()
         for key in sorted(self._changed):
             self._take(key)
-        self._copies.settle()
+        self._copies.wait()
         files: list[Future[None]] = []
         for key in sorted(self._host, key=lambda key: (key not in self._on_device, key)):
             write = partial(self.files.write, key, self._host[key], self.next_version, iteration)
@@ -100,7 +100,7 @@ class DeviceBuffer(Store):
         moving = [size for key, size in sizes.items() if key not in staying]
         num = min(self.capacity + memory.SPARE_SLOTS, len(moving))
         self._free = [Slot(max(moving), self.device) for _ in range(num)]
-        self._copies.settle()  # earlier uses of the slots' memory
+        self._copies.wait()  # earlier uses of the slots' memory
         for key, slot in staying.items():
             self._bring(key, slot)
 

@@ -16,7 +16,7 @@ from graphmill.vocab import Side
 from train.edges.exact_queries import MOST_ELEMENTS
 from train.edges.negative_sampling import Sampling, in_batch_negatives
 from train.edges.one_vs_all import has_queries
-from train.step.grouped import SCORE_BYTES
+from train.step.queries import SCORE_BYTES
 from train.tables.run_context import RunContext
 
 EDGE_BYTES = 16  # 12 where all weights are 1, which files tell only when they are read

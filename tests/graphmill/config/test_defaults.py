@@ -93,7 +93,7 @@ def test_queries_are_compared_with_all_entities_or_a_sample(
     assert all(relation.all_negs for relation in settings.relations)
     assert (train.candidates, train.relation_init, settings.half_precision) == (4000, "small", True)
     assert (settings.lr, settings.regularization_coef) == (lr, regularization)
-    assert "all_negs true" in defaults.told(settings.chosen, {}, 1)
+    assert "all_negs true" in defaults.summary_line(settings.chosen, {}, 1)
     assert "num_uniform_negs" not in settings.chosen
 
 
@@ -224,7 +224,7 @@ def test_a_graph_that_grows_a_little_changes_a_number_by_a_factor_of_two_at_most
 
 def test_the_line_says_what_was_chosen_and_why() -> None:
     chosen = {"lr": 0.1, "num_epochs": 16, "batch_size": 512, "entities.user": 2}
-    line = defaults.told(chosen, {"user": [600, 634]}, 272_115)
+    line = defaults.summary_line(chosen, {"user": [600, 634]}, 272_115)
     assert "batch_size 512, num_epochs 16 for 272,115 edges of 1,234 user" in line
     assert "lr 0.1, entities.user.num_partitions 2" in line
     assert "defaults: pbg" in line

@@ -22,7 +22,7 @@ from train.compiled import compiled_step
 from train.compiled.compiled_step import CompiledStep, obstacle
 from train.edges.negative_sampling import Batch
 from train.model import optimizer
-from train.plan.decide import engine_of
+from train.plan.decide import steps_for
 from train.step.plain import PlainStep
 from train.step.table import Table
 
@@ -274,9 +274,9 @@ def test_what_the_compiled_step_cannot_train_is_left_to_torch(change):
     config, cpu = wide(False), torch.device("cpu")
     if "relations" in change:
         change = {"relations": [config.relations[0].model_copy(update={"operator": "linear"})]}
-    assert engine_of(config, cpu, []) == "compiled"
+    assert steps_for(config, cpu, []) == {"edges": "compiled"}
     changed = config.model_copy(update=change)
     reasons = []
-    assert engine_of(changed, cpu, reasons) == "plain"
+    assert steps_for(changed, cpu, reasons) == {"edges": "plain"}
     if "train" not in change:
         assert reasons == [f"the compiled step cannot train {obstacle(changed)}"]

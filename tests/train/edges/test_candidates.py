@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from graphmill.vocab import Side
-from tests.train.step.test_grouped import all_negs
+from tests.train.step.test_queries import all_negs
 from train.edges.candidates import CandidateSampler
 from train.edges.one_vs_all import QueryBatch
 

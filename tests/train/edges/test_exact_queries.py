@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from graphmill.vocab import Side
 from tests.train.graphs import make_config, write_graph
-from tests.train.step.test_grouped import all_negs
+from tests.train.step.test_queries import all_negs
 from train.edges import batches, exact_queries
 from train.edges.batches import EdgeTensors
 from train.edges.candidates import CandidateSampler

@@ -14,8 +14,7 @@ from tests.train.graphs import make_config, random_triples, write_graph
 from train.edges import batches
 from train.edges.batches import EdgeTensors
 from train.edges.blocks import Blocks
-from train.plan.decide import decide
-from train.run.block_trainer import BlockTrainer
+from train.run.reading import BlockReader
 from train.tables.run_context import RunContext
 
 CPU = torch.device("cpu")
@@ -93,7 +92,7 @@ def test_a_whole_graph_of_buckets_with_and_without_weights(tmp_path, weighted):
         expected += [1.0, 1.0] if weight is None else weight.tolist()
     context = RunContext(config)
     blocks = Blocks(config, context.schedule, 1)
-    whole = BlockTrainer(context, blocks, *context.load_model(), decide(context))
+    whole = BlockReader(context, blocks)
     edges = whole.read(BUCKET, context.schedule.iteration(0))
     assert edges.lhs.tolist() == [0, 1, 3, 5]  # users 0, 2, 4 are the first three rows, then 1, 3, 5
     assert edges.rhs.tolist() == [1, 2, 3, 0]
@@ -144,12 +143,12 @@ def test_copies_are_held_out_together_in_all_chunks_passes_and_epochs(tmp_path, 
     write_graph(config, {"node": 40}, edges[chosen], weight=(chosen + 2).astype(np.float32))
     context = RunContext(config)
     blocks = Blocks(config, context.schedule, num_blocks)
-    trainer = BlockTrainer(context, blocks, *context.load_model(), decide(context))
+    reader = BlockReader(context, blocks)
     kept, held = [], []
     for number in range(4):
         iteration = context.schedule.iteration(number)
         for visit in blocks.order(iteration):
-            parts = batches.split(trainer.read(visit, iteration), torch.Generator())
+            parts = batches.split(reader.read(visit, iteration), torch.Generator())
             for found, part in zip((kept, held), parts, strict=True):
                 found += part.weights.tolist()
     assert not set(kept) & set(held)

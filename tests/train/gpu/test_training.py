@@ -229,7 +229,7 @@ def test_a_setting_without_effect_is_told_with_its_reason(tmp_path, caplog):
         assert [text.split(":")[1] for text in told] == [f" {former} has no effect"] * is_named
     with caplog.at_level(logging.INFO, "graphmill"):
         several.log()
-    assert f"training on cpu with the {several.engine} step" in caplog.text
+    assert f"training on cpu with the {several.steps['edges']} step for edges" in caplog.text
     assert {record.levelname for record in caplog.records} == {"INFO", "WARNING"}
 
 
@@ -330,8 +330,8 @@ def test_a_gpu_too_small_for_the_kernels_takes_plain_steps(
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: gpu)
     config = make_config(tmp_path, global_emb=False, dimension=dimension, half_precision=half)
     reasons: list[str] = []
-    engine = decide.engine_of(config, torch.device("cuda", 0), reasons)
-    assert engine == ("fused" if known else "plain")
+    steps = decide.steps_for(config, torch.device("cuda", 0), reasons)
+    assert steps == {"edges": "fused" if known else "plain"}
     assert len(reasons) == (not known)
     assert known or f"dimension {dimension} on this GPU, with {kilobytes} KiB" in reasons[0]
 

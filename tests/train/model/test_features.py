@@ -18,7 +18,7 @@ from train import job
 from train.edges import batches
 from train.model import optimizer
 from train.model.features import distinct
-from train.run.bucket import BatchStep
+from train.step.plain import PlainStep
 from train.step.table import Table
 
 DEVICE = torch.device("cpu")
@@ -110,7 +110,7 @@ def test_step_on_features_equals_the_oracle(tmp_path, relation):
     }
     before = {name: (table.embeddings_ND.clone(), table.sums.clone()) for name, table in tables.items()}
     sides = {side: tables[config.relations[relation].entity_type(side)] for side in Side}
-    step = BatchStep(config, model, optimizer.Adagrad(model.parameters, 0.0), "plain")
+    step = PlainStep(config, model, optimizer.Adagrad(model.parameters, 0.0))
     leaves = {name: rows.clone().requires_grad_() for name, (rows, _) in before.items()}
     values = [model.parameters[f"rhs_operators.{relation}.diagonal"].clone()]
 
@@ -120,9 +120,7 @@ def test_step_on_features_equals_the_oracle(tmp_path, relation):
             return numbers.tolist()
         return [tuple(bags.row_F[bags.start_G[k] :][: bags.count_G[k]].tolist()) for k in numbers.tolist()]
 
-    (block,) = step.edges.sampling.blocks(
-        batch, batch.num_entities(sides), False, torch.Generator().manual_seed(3)
-    )
+    (block,) = step.sampling.blocks(batch, batch.num_entities(sides), False, torch.Generator().manual_seed(3))
     drawn = {str(side): entities(side, block.rows[side][0, len(batch) :]) for side in Side}
     pairs = zip(
         entities(Side.LHS, batch.index[Side.LHS]), entities(Side.RHS, batch.index[Side.RHS]), strict=True

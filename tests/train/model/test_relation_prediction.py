@@ -7,8 +7,8 @@ from graphmill.errors import ConfigError
 from graphmill.model.operators import OPERATORS, operator_of
 from graphmill.vocab import Side
 from tests.train.graphs import make_config, random_triples, write_graph
-from tests.train.step.test_grouped import all_negs, check_same_as_step
 from tests.train.step.test_plain import NUM_RELATIONS, Scene, check_step, settings
+from tests.train.step.test_queries import all_negs, check_same_as_step
 from train import job
 from train.compiled import compiled_step
 from train.gpu import supported

@@ -8,44 +8,69 @@ import pytest
 import torch
 
 from graphmill.cluster.runtime import cpu_threads
-from graphmill.vocab import Side
 from tests.train.graphs import make_config, mean_reciprocal_rank, write_graph
 from train import job
-from train.plan import decide
+from train.plan.decide import decide
 from train.run import bucket
 from train.run.run_metrics import RunMetrics
-from train.step.grouped import GroupedStep
-
-ALL_NEGS = [{"name": "r", "lhs": "node", "rhs": "node", "operator": "none", "all_negs": True}]
-DRAWN = [{"name": "r", "lhs": "node", "rhs": "node", "operator": "none"}]
+from train.step.queries import QueryStep
+from train.tables.run_context import RunContext
 
 
-def settings(**train):
-    return {"relations": ALL_NEGS, "batch_size": 20, "train": {"candidates": 40, **train}}
+def relation(operator="none", all_negs=True):
+    return {"name": "r", "lhs": "node", "rhs": "node", "operator": operator, "all_negs": all_negs}
+
+
+def settings(operator="none", **train):
+    relations = [relation(operator)]
+    return {"relations": relations, "batch_size": 20, "dimension": 8, "train": {"candidates": 40, **train}}
+
+
+NEVER = {"entities": {"node": {"num_partitions": 4}}, "train": {"candidates": 40, "resident": "never"}}
 
 
 @pytest.mark.parametrize(
-    ("changed", "num_edges", "num_rows", "expected"),
+    ("changed", "num_edges", "num_rows", "expected", "reason"),
     [
-        ({}, 20 * 64 * 4, 80, 4),
-        ({}, 20 * 64 * 99, 80, 4),  # more cost quality
-        ({}, 20 * 64 * 3 - 1, 80, 2),
-        ({}, 0, 80, 1),
-        ({}, 20 * 64 * 4, 79, 1),  # too small for a sample
-        ({"train": {"candidates": None}}, 20 * 64 * 4, 80, 1),
-        ({"relations": DRAWN}, 20, 10, 6),
+        ({}, 20 * 64 * 4, 80, 4, "at most 4"),
+        ({}, 20 * 64 * 8, 80, 4, "at most 4"),  # more cost quality
+        ({}, 20 * 64 * 3 - 1, 80, 2, "one for each 64 batches of a bucket, which has 191"),
+        ({}, 1, 80, 1, "which has 0"),
+        ({}, 20 * 64 * 4, 79, 1, "all 79 rows of node"),  # too small for a sample
+        ({"train": {"candidates": None}}, 20 * 64 * 4, 80, 1, "without train.candidates"),
+        (NEVER, 20 * 64 * 24, 159, 1, "all 79 rows of node"),  # of two of four blocks
+        (NEVER, 20 * 64 * 12, 160, 2, "which has 128"),  # of six visits
+        ({"train": {"candidates": 40, "engine": "plain"}}, 20 * 64 * 4, 80, 1, None),
     ],
 )
-def test_number_at_once(tmp_path, changed, num_edges, num_rows, expected):
-    config = make_config(tmp_path, **(settings() | changed))
+@pytest.mark.parametrize("operator", ["none", "rotation", "linear"])
+def test_number_at_once(tmp_path, rng, operator, changed, num_edges, num_rows, expected, reason):
+    config = make_config(tmp_path, **(settings(operator) | changed))
+    triples = np.stack([rng.integers(0, num_rows, num_edges) for _ in range(3)], axis=1)
+    triples[:, 1] = 0
+    write_graph(config, {"node": num_rows}, triples)
     with cpu_threads(6):
-        rows = {side: [(num_rows, 0)] for side in Side}
-        assert decide.batches_at_once(config, num_edges, rows) == expected
+        plan = decide(RunContext(config))
+    assert plan.batches_at_once == expected
+    assert plan.threads_of_batch == 6 // expected
+    assert (reason is None) == (plan.reasons == ())
+    assert reason is None or reason in plan.reasons[-1]
+    assert (f"on {expected} batches at the same time" in str(plan)) == (expected > 1)
+
+
+def test_edges_take_all_threads(tmp_path):
+    config = make_config(tmp_path, relations=[relation(all_negs=False)])
+    write_graph(config, {"node": 5}, np.zeros((1, 3), int))
+    with cpu_threads(6):
+        plan = decide(RunContext(config))
+    assert (plan.batches_at_once, plan.threads_of_batch) == (6, 6)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("candidates", [40, None])
-def test_threads_train_as_well_as_one(tmp_path, rng, monkeypatch, candidates):
+@pytest.mark.parametrize(
+    ("candidates", "operator"), [(40, "none"), (None, "none"), (40, "rotation"), (40, "linear")]
+)
+def test_threads_train_as_well_as_one(tmp_path, rng, monkeypatch, candidates, operator):
     """Steps on a sample run side by side, and of those that move all rows one at a time."""
     group = rng.integers(0, 10, 200)
     members = [np.flatnonzero(group == each) for each in range(10)]
@@ -55,7 +80,7 @@ def test_threads_train_as_well_as_one(tmp_path, rng, monkeypatch, candidates):
     triples = np.unique(np.stack([lhs, rng.integers(0, 30, 6000), rhs], axis=1), axis=0)
 
     lock, running, most, threads = threading.Lock(), Counter(), Counter(), set()
-    move = GroupedStep.move
+    move = QueryStep.move
 
     def watched(self, batch, *rest):
         kind = "all rows" if batch.candidate_C is None else "sample"
@@ -69,7 +94,7 @@ def test_threads_train_as_well_as_one(tmp_path, rng, monkeypatch, candidates):
             with lock:
                 running[kind] -= 1
 
-    monkeypatch.setattr(GroupedStep, "move", watched)
+    monkeypatch.setattr(QueryStep, "move", watched)
     found = {}
     for workers in (1, 3):
         config = make_config(
@@ -77,17 +102,18 @@ def test_threads_train_as_well_as_one(tmp_path, rng, monkeypatch, candidates):
             num_epochs=4,
             workers=workers,
             dynamic_relations=True,
-            **settings(candidates=candidates),
+            **settings(operator, candidates=candidates),
         )
         write_graph(config, {"node": 200}, triples)
         figures = job.train(config)
         plan = figures["plan"]
-        assert plan["hogwild"] == (candidates is not None and plan["engine"] == "compiled")
+        is_compiled = plan["steps"] == {"queries": "compiled"}
+        assert (plan["batches_at_once"] > 1) == (workers > 1 and candidates is not None and is_compiled)
         found[workers] = mean_reciprocal_rank(config, {"node": 200}, triples, triples[:300])
     assert found[3] > 0.8 * found[1]
     assert found[1] > 0.15  # .03 by chance
     assert most["all rows"] == 1
-    if plan["hogwild"]:
+    if plan["batches_at_once"] > 1:
         assert most["sample"] > 1
         assert threads == {1}
     else:

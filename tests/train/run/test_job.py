@@ -37,7 +37,8 @@ def test_the_plan_is_logged_by_the_client_and_kept(config, client, caplog):
     with caplog.at_level("INFO", "graphmill"):
         plan = job.run(config, client)["plan"]
     assert (plan["device"], plan["placement"], plan["workers"]) == ("cpu", "files", 1)
-    assert f"training on cpu with the {plan['engine']} step, 1 thread, all rows in memory" in caplog.text
+    step = plan["steps"]["edges"]
+    assert f"training on cpu with the {step} step for edges, 1 thread, all rows in memory" in caplog.text
 
 
 @pytest.mark.slow

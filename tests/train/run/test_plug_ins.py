@@ -340,10 +340,10 @@ def test_the_plan_says_why_the_plain_step_trains(tmp_path):
     ):
         reasons: list[str] = []
         config = make_config(tmp_path, **setting)
-        assert decide.engine_of(config, torch.device("cpu"), reasons) == "plain"
+        assert decide.steps_for(config, torch.device("cpu"), reasons) == {"edges": "plain"}
         assert reasons == [f"the compiled step cannot train {reason}"]
     sampled = make_config(tmp_path, train={"negative_sampler": "my_uniform"})
-    assert decide.engine_of(sampled, torch.device("cpu"), []) == "compiled"
+    assert decide.steps_for(sampled, torch.device("cpu"), []) == {"edges": "compiled"}
     assert decide.supported.obstacle(sampled) == "train.negative_sampler 'my_uniform'"
 
 

@@ -16,9 +16,7 @@ from train import job
 from train.edges import batches
 from train.edges.batches import TRAINED, Role
 from train.edges.blocks import Blocks
-from train.plan.decide import decide
-from train.run.block_trainer import BlockTrainer
-from train.run.bucket import BucketTrainer
+from train.run.reading import BlockReader, BucketReader
 from train.tables.run_context import RunContext
 
 ADDED_FROM = 30_000  # weights of the added file are larger
@@ -56,14 +54,14 @@ def buckets_of(config: Config) -> list[Bucket]:
 def chosen(config: Config) -> Chosen:
     """Edges that a run trains on."""
     context = RunContext(config)
-    trainer = BucketTrainer(context, *context.load_model(), decide(context))
+    reader = BucketReader(context)
     found: Chosen = {}
     for index in range(config.num_epochs * context.schedule.num_edge_chunks):
         iteration = context.schedule.iteration(index)
         place = iteration.epoch_idx, iteration.edge_chunk_idx
         found[place] = {}
         for bucket in buckets_of(config):
-            edges = trainer.read(bucket, iteration)
+            edges = reader.read(bucket, iteration)
             weights = edges.weights.long().tolist()
             assert edges.has_role(Role.ADDED).tolist() == [weight > ADDED_FROM for weight in weights]
             found[place][bucket] = weights
@@ -115,12 +113,12 @@ def test_edges_are_held_out_among_added_ones(days: dict[int, TwoDays]) -> None:
     """The same in every epoch, and never trained; the earlier run has learned from the others."""
     config = days[2].second(num_epochs=3, eval_fraction=0.3)
     context = RunContext(config)
-    trainer = BucketTrainer(context, *context.load_model(), decide(context))
+    reader = BucketReader(context)
     num_held = 0
     for bucket in buckets_of(config):
         held: list[set[int]] = []
         for epoch in range(3):
-            edges = trainer.read(bucket, context.schedule.iteration(epoch))
+            edges = reader.read(bucket, context.schedule.iteration(epoch))
             kept, out = batches.split(edges, torch.Generator().manual_seed(1))
             weights = set(out.weights.long().tolist())
             assert min(weights, default=ADDED_FROM + 1) > ADDED_FROM
@@ -139,13 +137,13 @@ def test_blocks_choose_the_same_edges_as_buckets(days: dict[int, TwoDays], num: 
     config = days[2].second(num_epochs=2, train={"replay": 0.5})
     context = RunContext(config)
     blocks = Blocks(config, context.schedule, num)
-    trainer = BlockTrainer(context, blocks, *context.load_model(), decide(context))
+    reader = BlockReader(context, blocks)
     alone = chosen(config)
     for epoch in range(2):
         iteration = context.schedule.iteration(epoch)
         found: list[int] = []
         for visit in blocks.order(iteration):
-            edges = trainer.read(visit, iteration)
+            edges = reader.read(visit, iteration)
             weights = edges.weights.long().tolist()
             assert edges.has_role(Role.ADDED).tolist() == [weight > ADDED_FROM for weight in weights]
             found += weights
@@ -181,21 +179,20 @@ def test_other_answers_of_queries_come_along(days: dict[int, TwoDays], num: int 
     relations = [each | {"all_negs": each["name"] == "saw"} for each in RELATIONS]
     config = days[2].second(relations=relations)
     context = RunContext(config)
-    trained = context, *context.load_model(), decide(context)
-    iteration, visits, trainer = context.schedule.iteration(0), buckets_of(config), BucketTrainer(*trained)
+    iteration, visits, reader = context.schedule.iteration(0), buckets_of(config), BucketReader(context)
     if num is not None:
         blocks = Blocks(config, context.schedule, num)
-        visits, trainer = blocks.order(iteration), BlockTrainer(context, blocks, *trained[1:])
+        visits, reader = blocks.order(iteration), BlockReader(context, blocks)
     number = [each["name"] for each in relations].index("saw")
     num_known = 0
     for visit in visits:
-        edges = trainer.read(visit, iteration)
+        edges = reader.read(visit, iteration)
         own, known = edges.of_role(*TRAINED), edges.of_role(Role.KNOWN)
         assert edges.num_trained == len(own)
         all_edges = set(edges.weights.tolist())
         assert len(all_edges) == len(edges)
         context.delta, chosen = None, context.delta  # what the files have
-        whole = trainer.read(visit, iteration)
+        whole = reader.read(visit, iteration)
         context.delta = chosen
         for entity_E, own_E in ((whole.lhs, own.lhs), (whole.rhs, own.rhs)):
             asked = own_E[own.rel == number]

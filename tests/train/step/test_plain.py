@@ -13,7 +13,6 @@ from tests.pairs import pairs
 from tests.train.oracle import Oracle, adagrad, row_adagrad
 from train.edges.negative_sampling import Batch, Sampling
 from train.model import optimizer
-from train.run.bucket import BatchStep
 from train.step.plain import PlainStep, gather, scores
 from train.step.table import Table
 
@@ -191,8 +190,8 @@ def test_scaled_rate():
     plain = Scene(settings("diagonal", "dot", "softmax", False, lr=0.05, relation_lr=0.025))
     scaled = Scene(settings("diagonal", "dot", "softmax", False, lr=0.1, relation_lr=0.05))
     for scene, scale in ((plain, 1.0), (scaled, 0.5)):
-        step = BatchStep(scene.config, scene.model, scene.adagrad, "plain")
-        step.set_lr_scale(scale)
+        step = PlainStep(scene.config, scene.model, scene.adagrad)
+        step.lr_scale = scale
         step(scene.batch, scene.side_tables, torch.Generator().manual_seed(5))
     for name in COUNTS:
         torch.testing.assert_close(scaled.tables[name].embeddings_ND, plain.tables[name].embeddings_ND)

@@ -11,7 +11,6 @@ from graphmill.model.registry import COMPARATORS as REGISTERED
 from graphmill.vocab import Side
 from tests.train.step.test_plain import COMPARATORS, LOSSES, OPERATORS, Scene, settings
 from train.edges.negative_sampling import Batch
-from train.run.bucket import BatchStep
 from train.step.plain import PlainStep
 
 CLOSE = {"rtol": 1e-5, "atol": 1e-5}  # Adagrad's first steps are large even where gradients are tiny
@@ -20,7 +19,7 @@ CLOSE = {"rtol": 1e-5, "atol": 1e-5}  # Adagrad's first steps are large even whe
 def trained(operator, comparator, loss_fn, dynamic, *, relation=0, **more):
     """Figures of a step, and all rows, sums and parameters after it."""
     scene = Scene(settings(operator, comparator, loss_fn, dynamic, **more), relation)
-    step = BatchStep(scene.config, scene.model, scene.adagrad, "plain")
+    step = PlainStep(scene.config, scene.model, scene.adagrad)
     figures = step(scene.batch, scene.side_tables, torch.Generator().manual_seed(5))
     tables = [part for each in scene.tables.values() for part in (each.embeddings_ND, each.sums)]
     return [*figures, *tables, *scene.model.parameters.values(), *scene.adagrad.sums.values()]

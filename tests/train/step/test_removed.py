@@ -17,10 +17,9 @@ from tests.train.step.test_plain import Scene, settings
 from train import job
 from train.edges.batches import Role
 from train.edges.blocks import Blocks
-from train.plan.decide import decide
-from train.run.block_trainer import BlockTrainer
-from train.run.bucket import BucketTrainer
-from train.step.removed import RemovedStep
+from train.run.reading import BlockReader, BucketReader
+from train.step.plain import PlainStep
+from train.step.removed import removing_step
 from train.tables.run_context import RunContext
 
 NAMES = list(KINDS)
@@ -39,10 +38,10 @@ def probabilities(scene: Scene) -> dict[Side, torch.Tensor]:
     return found
 
 
-def removing(loss_fn: str, **more: object) -> tuple[Scene, RemovedStep]:
+def removing(loss_fn: str, **more: object) -> tuple[Scene, PlainStep]:
     config = settings("complex_diagonal", "dot", loss_fn, dynamic=True, **more)
     scene = Scene(config, num_edges=2)
-    return scene, RemovedStep(config, scene.model, scene.adagrad)
+    return scene, removing_step(config, scene.model, scene.adagrad)
 
 
 @pytest.mark.parametrize("loss_fn", ["softmax", "logistic", "ranking"])
@@ -108,18 +107,17 @@ def test_an_epoch_trains_each_removed_edge_once(
 ) -> None:
     config = parted[name].second(num_epochs=2, num_edge_chunks=chunks)
     context = RunContext(config)
-    trained = context, *context.load_model(), decide(context)
     order = [Bucket(lhs, rhs) for lhs in range(4) for rhs in range(4)]
-    trainer, blocks = BucketTrainer(*trained), None
+    reader, blocks = BucketReader(context), None
     if num_blocks is not None:
         blocks = Blocks(config, context.schedule, num_blocks)
-        trainer = BlockTrainer(context, blocks, *trained[1:])
+        reader = BlockReader(context, blocks)
     for epoch in range(2):
         count = 0
         for chunk in range(chunks):
             iteration = context.schedule.iteration(epoch * chunks + chunk)
             for visit in blocks.order(iteration) if blocks is not None else order:
-                edges = trainer.read(visit, iteration)
+                edges = reader.read(visit, iteration)
                 count += len(edges.of_role(Role.REMOVED))
         assert count == len(parted[name].removed) > 20
 

@@ -13,7 +13,7 @@ from tests.train.graphs import differing, embeddings, make_config, random_triple
 from train import job
 from train.edges.blocks import Blocks
 from train.plan.decide import decide
-from train.run.block_trainer import BlockTrainer
+from train.run.reading import BlockReader
 from train.step.table import Table
 from train.tables.outside_rows import OutsideRows
 from train.tables.run_context import CPU, RunContext
@@ -56,14 +56,14 @@ def test_an_epoch_has_every_edge_once_between_its_own_rows(tmp_path, num, chunks
     write_graph(config, counts, triples, weight=np.arange(2, 302, dtype=np.float32))
     context = RunContext(config)
     blocks = Blocks(config, context.schedule, num)
-    trainer = BlockTrainer(context, blocks, *context.load_model(), decide(context))
+    reader = BlockReader(context, blocks)
     found = []
     for chunk in range(chunks):
         iteration = context.schedule.iteration(chunk)
         order = blocks.order(iteration)
         assert len(order) == len(set(order)) == {1: 1, 3: 6, 4: 6 if all_negs else 12, 12: 66}[num]
         for visit in order:
-            edges = trainer.read(visit, iteration)
+            edges = reader.read(visit, iteration)
             ids = {}
             for side in Side:
                 # as the files of partitions have them

@@ -16,12 +16,12 @@ from torch._subclasses.fake_tensor import (
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from graphmill.vocab import Side
-from tests.train.step.test_grouped import all_negs, edge_tensors, known_of, queries_of
 from tests.train.step.test_plain import COUNTS, Scene
+from tests.train.step.test_queries import all_negs, edge_tensors, known_of, queries_of
 from train.edges import batches, exact_queries
 from train.edges.candidates import CandidateSampler
-from train.gpu.replayed_step import ReplayedStep
-from train.step.grouped import GroupedStep
+from train.gpu.replays import Replays
+from train.step.queries import QueryStep
 from train.step.table import Table
 
 CPU = torch.device("cpu")
@@ -94,15 +94,13 @@ def test_replays_are_steps(monkeypatch, dynamic, elementwise, more, has_known):
     results = []
     for is_replayed in (False, True):
         scene, tables, steps = buckets(config, elementwise, has_known)
-        grouped, graph = GroupedStep(config, scene.model, scene.adagrad), StandIn()
-        step = ReplayedStep(grouped, graph, CPU) if is_replayed else grouped
-        candidates, draw = CandidateSampler(config), torch.Generator().manual_seed(3)
+        own, graph = (config, scene.model, scene.adagrad), StandIn()
+        step = QueryStep(*own, launch=Replays(*own, graph, CPU)) if is_replayed else QueryStep(*own)
+        draw = torch.Generator().manual_seed(3)
         sums = []
         for number, (batch, sides) in enumerate(steps):
-            grouped.lr_scale = 0.3 / (1 + number)
-            batch = candidates.draw(batch, len(sides[batch.side]), draw)
-            sums.append([float(each) for each in step(batch, sides)])
-            candidates.learn(batch)
+            step.lr_scale = 0.3 / (1 + number)
+            sums.append([float(each) for each in step(batch, sides, draw)])
         if is_replayed:
             assert 0 < graph.captures < graph.replays < len(steps)
         rows = [
@@ -155,7 +153,7 @@ def test_a_step_never_waits_for_the_host(optimizer, lhs, dynamic, train, has_kno
     assert (batch.others is not None) is has_known
     batch = CandidateSampler(config).draw(batch, len(scene.side_tables[batch.side]), torch.Generator())
     with FakeTensorMode() as fake:
-        step = GroupedStep(config, scene.model, scene.adagrad)
+        step = QueryStep(config, scene.model, scene.adagrad)
         for values in (scene.model.parameters, scene.adagrad.sums):
             values.update({key: fake.from_tensor(value) for key, value in values.items()})
         for table in scene.tables.values():

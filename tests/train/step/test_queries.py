@@ -23,14 +23,14 @@ from tests.train.graphs import (
 from tests.train.oracle import adagrad
 from tests.train.step.test_plain import COMPARATORS, COUNTS, OPERATORS, Scene, settings
 from train import job
-from train.compiled import query_step
-from train.compiled.query_step import CompiledQueryStep
+from train.compiled import query_passes
+from train.compiled.query_passes import CompiledPasses
 from train.edges import batches
 from train.edges.batches import EdgeTensors
 from train.edges.one_vs_all import QueryBatch
-from train.step import grouped
-from train.step.grouped import GroupedStep
+from train.step import queries as query_module
 from train.step.plain import PlainStep
+from train.step.queries import QueryStep
 
 ENGINES = ["torch", "compiled"]
 
@@ -39,10 +39,11 @@ ENGINES = ["torch", "compiled"]
 def engine(request, monkeypatch):
     """Let the tests' steps be PyTorch's, or have compiled passes."""
     if request.param == "compiled":
-        library = query_step.library(double=True)
+        library = query_passes.library(double=True)
         if library is None:
             pytest.skip("no C++ compiler")
-        monkeypatch.setattr(sys.modules[__name__], "GroupedStep", partial(CompiledQueryStep, library=library))
+        step = partial(QueryStep, passes=CompiledPasses(library))
+        monkeypatch.setattr(sys.modules[__name__], "QueryStep", step)
 
 
 def all_negs(operator, comparator, dynamic, **more):
@@ -90,7 +91,9 @@ def check_same_as_step(config, relation=0, elementwise=False, num_edges=25):
     (queries,) = queries_of(scenes[1])
     assert isinstance(queries, QueryBatch)
     assert queries.num_edges == num_edges
-    figures = GroupedStep(config, scenes[1].model, scenes[1].adagrad)(queries, scenes[1].side_tables)
+    figures = QueryStep(config, scenes[1].model, scenes[1].adagrad)(
+        queries, scenes[1].side_tables, torch.Generator()
+    )
     close = {"rtol": 1e-9, "atol": 1e-9}
     torch.testing.assert_close(figures.loss, expected.loss, **close)
     torch.testing.assert_close(figures.reg, expected.reg, **close)
@@ -146,7 +149,7 @@ def test_questions_within_one_type(side):
 def test_scores_a_few_questions_at_a_time(monkeypatch, comparator):
     config = all_negs("diagonal", comparator, False, disable_lhs_negs=True)
     whole = check_same_as_step(config)
-    monkeypatch.setitem(grouped.SCORE_BYTES, "cpu", 4 * COUNTS["item"] * 2)
+    monkeypatch.setitem(query_module.SCORE_BYTES, "cpu", 4 * COUNTS["item"] * 2)
     assert check_same_as_step(config).violators_rhs == whole.violators_rhs > 0
 
 
@@ -161,7 +164,11 @@ def test_both_directions_regularise_as_often_as_the_edges():
         found = []
         for queries in queries_of(scenes[1]):
             scene = Scene(config, num_edges=25)  # as it was before the first of them
-            found.append(GroupedStep(config, scene.model, scene.adagrad)(queries, scene.side_tables).reg)
+            found.append(
+                QueryStep(config, scene.model, scene.adagrad)(
+                    queries, scene.side_tables, torch.Generator()
+                ).reg
+            )
         assert len(found) == 2
         torch.testing.assert_close(sum(found), expected)
 
@@ -197,8 +204,8 @@ def test_half_precision_is_close(monkeypatch, has_products):
     figures = []
     for half in (False, True):
         scene = Scene(config.model_copy(update={"half_precision": half}), num_edges=25)
-        step = GroupedStep(scene.config, scene.model, scene.adagrad)
-        figures.append([step(each, scene.side_tables) for each in queries_of(scene)])
+        step = QueryStep(scene.config, scene.model, scene.adagrad)
+        figures.append([step(each, scene.side_tables, torch.Generator()) for each in queries_of(scene)])
     for exact, near in zip(*figures, strict=True):
         assert bool(exact.loss != near.loss) is has_products
         torch.testing.assert_close(near.loss, exact.loss, rtol=0.02, atol=0.1)
@@ -248,7 +255,10 @@ def test_edges_without_weight_move_nothing():
     scene.batch.weight_B.zero_()
     before = {name: table.embeddings_ND.clone() for name, table in scene.tables.items()}
     for queries in queries_of(scene):
-        assert GroupedStep(config, scene.model, scene.adagrad)(queries, scene.side_tables).loss == 0
+        assert (
+            QueryStep(config, scene.model, scene.adagrad)(queries, scene.side_tables, torch.Generator()).loss
+            == 0
+        )
     for name, table in scene.tables.items():
         assert torch.equal(table.embeddings_ND, before[name])
 
@@ -289,15 +299,15 @@ def state_of(scene):
     indirect=["engine"],
 )
 def test_a_sample_of_all_entities_equals_all_entities(monkeypatch, more, relation, height, has_known, engine):
-    monkeypatch.setitem(grouped.SCORE_BYTES, "cpu", 4 * COUNTS["user"] * height)
+    monkeypatch.setitem(query_module.SCORE_BYTES, "cpu", 4 * COUNTS["user"] * height)
     dynamic = more.get("dynamic_relations", False)
     config = all_negs("complex_diagonal", "dot", dynamic, **more)
     scenes = [Scene(config, 0 if dynamic else relation, num_edges=25, elementwise=True) for _ in range(2)]
     figures = []
     for scene, cut in zip(scenes, (queries_of, with_candidates), strict=True):
-        step = GroupedStep(config, scene.model, scene.adagrad)
+        step = QueryStep(config, scene.model, scene.adagrad)
         known = known_of(scene) if has_known else None
-        figures.append([step(each, scene.side_tables) for each in cut(scene, known)])
+        figures.append([step.move(each, scene.side_tables, 1.0)[0] for each in cut(scene, known)])
     close = {"rtol": 1e-9, "atol": 1e-9}
     torch.testing.assert_close(figures[1], figures[0], **close)
     torch.testing.assert_close(state_of(scenes[1]), state_of(scenes[0]), **close)
@@ -348,7 +358,7 @@ def sampled_loss(scene, queries, tables, known):
 )
 def test_a_sample_by_autograd(monkeypatch, dynamic, sample, side, height, has_known, engine):
     drawn, log_weights = sample
-    monkeypatch.setitem(grouped.SCORE_BYTES, "cpu", 4 * len(drawn) * height)
+    monkeypatch.setitem(query_module.SCORE_BYTES, "cpu", 4 * len(drawn) * height)
     config = all_negs("complex_diagonal", "dot", dynamic, **{f"disable_{side}_negs": True})
     scene, other = (Scene(config, num_edges=25, elementwise=True) for _ in range(2))
     known = known_of(scene) if has_known else None
@@ -366,7 +376,7 @@ def test_a_sample_by_autograd(monkeypatch, dynamic, sample, side, height, has_kn
         other, queries, {s: embeddings[entry.entity_type(s)] for s in Side}, known_answers
     )
     loss.backward()
-    figures = GroupedStep(config, scene.model, scene.adagrad)(queries, scene.side_tables)
+    figures, _ = QueryStep(config, scene.model, scene.adagrad).move(queries, scene.side_tables, 1.0)
     torch.testing.assert_close(figures.loss, loss.detach())
     torch.testing.assert_close(queries.mass_C, torch.tensor(mass, dtype=torch.float64))
     for name, leaf in embeddings.items():
@@ -387,6 +397,6 @@ def test_rows_outside_of_the_sample_stay():
     scene = Scene(config, num_edges=3)
     (queries,) = with_candidates(scene, drawn=[1])
     before = scene.tables["item"].embeddings_ND.clone()
-    GroupedStep(config, scene.model, scene.adagrad)(queries, scene.side_tables)
+    QueryStep(config, scene.model, scene.adagrad).move(queries, scene.side_tables, 1.0)
     moved = (scene.tables["item"].embeddings_ND != before).any(1).nonzero()[:, 0].tolist()
     assert moved == sorted({1, *queries.answer_A.tolist()})

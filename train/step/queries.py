@@ -8,14 +8,16 @@ With candidates, the softmax is over them and the answers of the query, which ar
 candidates: K = C + A rows. A step then touches these rows and those of the queries.
 
 With half_precision, scores and P are bfloat16, which halves the memory traffic; products add up in float32.
-SCORE_BYTES limits the number of queries at a time. No operation waits for the host, and the shape of every
-tensor follows from the shapes of the batch: a GPU can replay a captured step (train/gpu/replayed_step.py).
+SCORE_BYTES limits the number of queries at a time. No operation of a move waits for the host, and the shape
+of every tensor follows from the shapes of the batch: a GPU can replay a captured move (train/gpu/replays.py).
 
 Shapes: Q queries, A answers, N rows of the table of answers or K rows of a sample, C candidates, D dimension.
 """
 
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import replace
+from threading import Lock
 from typing import NamedTuple
 
 import torch
@@ -25,12 +27,13 @@ from graphmill.ask.model import Model
 from graphmill.config import Config
 from graphmill.model import comparators, operators
 from graphmill.vocab import Side
+from train.edges.candidates import CandidateSampler
 from train.edges.negative_sampling import sides_with_negatives
 from train.edges.one_vs_all import QueryBatch
 from train.model import losses, optimizer, relation_prediction
-from train.model.frozen import Frozen
 from train.model.optimizer import Rate, add_rows
-from train.step.plain import StepFigures, gradient_of, touched_parameters
+from train.step.plain import gradient_of, touched_parameters
+from train.step.step import Step, StepFigures
 from train.step.table import Table
 
 _NEVER = -1e30  # a score that leaves nothing of its candidate; finite in bfloat16, so that it adds up
@@ -54,33 +57,78 @@ class SoftmaxOfScores(NamedTuple):
     odds_QN: Tensor
 
 
-class GroupedStep:
+class Passes:
+    """Passes over much memory in torch, which compiled code has faster (train/compiled/query_passes.py)."""
+
+    def softmax(self, score_QN: Tensor) -> SoftmaxOfScores:
+        """Compute the softmax of the scores, which are not needed any more."""
+        wide = torch.promote_types(score_QN.dtype, torch.float32)
+        best_Q = score_QN.amax(1).to(wide)
+        odds_QN = torch.softmax(score_QN, dim=1)
+        # The greatest of the odds is 1 / Z, which never underflows.
+        return SoftmaxOfScores(best_Q, best_Q - odds_QN.amax(1).to(wide).log(), odds_QN)
+
+    def update_rows(
+        self, table: Table, rows_K: Tensor, gradient_KD: Tensor, lr: Rate, max_norm: float | None
+    ) -> None:
+        """Take one Adagrad step on rows, which may repeat; their gradients add up."""
+        sum_KD = optimizer.sum_at_duplicates(rows_K, gradient_KD)
+        optimizer.update_rows(table.embeddings_ND, table.sums, rows_K, sum_KD, lr, max_norm)
+
+
+TORCH = Passes()
+Moved = tuple[StepFigures, list[str]]  # with the keys of the parameters that have moved
+Move = Callable[[QueryBatch, Mapping[Side, Table], Rate], Moved]
+Launch = Callable[[Move, QueryBatch, Mapping[Side, Table], float], Moved]
+
+
+def at_once(move: Move, batch: QueryBatch, tables: Mapping[Side, Table], lr_scale: float) -> Moved:
+    """Launch a move operation by operation."""
+    return move(batch, tables, lr_scale)
+
+
+class QueryStep(Step[QueryBatch]):
     """Trains on one batch of queries after another.
 
     Attributes:
-        lr_scale: multiplies `lr` and `relation_lr`.
+        launch: calls `move`, or replays what a GPU has captured of it.
     """
 
-    def __init__(self, config: Config, model: Model, adagrad: optimizer.Adagrad) -> None:
-        self.config = config
-        self.model = model
-        self.adagrad = adagrad
-        self.frozen = Frozen.of(config)
-        self.relation_weight = config.train.relation_prediction
-        self.lr_scale = 1.0
+    def __init__(
+        self,
+        config: Config,
+        model: Model,
+        adagrad: optimizer.Adagrad,
+        passes: Passes = TORCH,
+        launch: Launch = at_once,
+    ) -> None:
+        super().__init__(config, model, adagrad)
+        self.passes, self.launch = passes, launch
+        self.candidates = CandidateSampler(config)
+        self._moves_all_rows = Lock()
         # Without an operator for each side the edge is one example, and both its queries regularise it.
         self._share = (2 if model.two_sided else 1) / max(1, len(sides_with_negatives(config)))
 
-    def __call__(self, batch: QueryBatch, tables: Mapping[Side, Table]) -> StepFigures:
-        """Score, loss, gradient, update: of all rows on the side of the answers, and of the queries' rows."""
-        figures, moved = self.move(batch, tables, self.lr_scale)
-        self.adagrad.count(moved)
+    def begin_bucket(self) -> None:
+        """Forget how often candidates of earlier buckets were mistaken for an answer."""
+        self.candidates.begin_bucket()
+
+    def __call__(
+        self, batch: QueryBatch, tables: Mapping[Side, Table], generator: torch.Generator
+    ) -> StepFigures:
+        """Draw candidates, and move their rows, or all of that side, and the rows of queries and answers.
+
+        Threads may step on samples side by side. Steps that move all rows take turns.
+        """
+        batch = self.candidates.draw(batch, len(tables[batch.side]), generator)
+        with self._moves_all_rows if batch.candidate_C is None else nullcontext():
+            figures, moved = self.launch(self.move, batch, tables, self.lr_scale)
+            self.adagrad.count(moved)
+        self.candidates.learn(batch)
         return figures
 
-    def move(
-        self, batch: QueryBatch, tables: Mapping[Side, Table], lr_scale: Rate
-    ) -> tuple[StepFigures, list[str]]:
-        """Do the part of a step that a captured graph repeats; return also the keys that have moved."""
+    def move(self, batch: QueryBatch, tables: Mapping[Side, Table], lr_scale: Rate) -> Moved:
+        """Score, loss, gradient, update: the part of a step that a captured graph repeats."""
         local, _, _ = touched_parameters(self.model, batch.relation, None)
         entity_QD = tables[batch.side.other].embeddings_ND.index_select(0, batch.entity_Q)
         entity_QD.requires_grad_()
@@ -139,7 +187,7 @@ class GroupedStep:
         """Compute scores as a matrix product, and gradients as two more products."""
         dtype = self._operands(query_QD)
         left_QD, right_ND = query_QD.to(dtype), candidate_ND.to(dtype)
-        loss, violators, odds_QN = _cross_entropy(left_QD @ right_ND.T, batch, self._softmax)
+        loss, violators, odds_QN = _cross_entropy(left_QD @ right_ND.T, batch, self.passes)
         weight_Q1, minus_A1 = batch.weight_Q.unsqueeze(1), -batch.weight_A.unsqueeze(1)
         gradient_QD = (odds_QN @ right_ND).to(query_QD.dtype) * weight_Q1
         gradient_ND = (odds_QN.T @ (query_QD * weight_Q1).to(dtype)).to(query_QD.dtype)
@@ -161,7 +209,7 @@ class GroupedStep:
         _mask_candidates(score_QC, batch.candidate_C, batch.query_A, batch.answer_A, batch.weight_A != 0)
         if batch.others is not None:
             _mask_candidates(score_QC, batch.candidate_C, *batch.others)
-        best_Q, total_Q, odds_QC = self._softmax(score_QC)
+        best_Q, total_Q, odds_QC = self.passes.softmax(score_QC)
         asking_AD = query_QD.index_select(0, batch.query_A)
         own_A = (asking_AD * answer_AD).sum(1)
         best_Q, total_Q = best_Q.to(own_A), total_Q.to(own_A)
@@ -187,7 +235,7 @@ class GroupedStep:
         seen_QN = score_QN.detach()
         if batch.others is not None:  # autograd needs the scores as they are
             seen_QN = seen_QN.clone()
-        loss, violators, odds_QN = _cross_entropy(seen_QN, batch, _softmax)
+        loss, violators, odds_QN = _cross_entropy(seen_QN, batch, TORCH)
         gradient_QN = odds_QN * batch.weight_Q.unsqueeze(1)
         place_A = batch.query_A * score_QN.shape[1] + batch.answer_A
         add_rows(gradient_QN.view(-1), place_A, -batch.weight_A.to(gradient_QN.dtype))
@@ -259,29 +307,16 @@ class GroupedStep:
                 rows_K = torch.cat([rows_K, batch.entity_Q])
                 gradient_ND = torch.cat([gradient_ND, gradient_QD])
         elif batch.side.other not in frozen:
-            self._update_rows(query_table, batch.entity_Q, gradient_QD, *settings)
+            self.passes.update_rows(query_table, batch.entity_Q, gradient_QD, *settings)
         if batch.side in frozen:
             return
         if rows_K is None:
             optimizer.update_table(answer_table.embeddings_ND, answer_table.sums, gradient_ND, *settings)
         else:
-            self._update_rows(answer_table, rows_K, gradient_ND, *settings)
-
-    def _softmax(self, score_QN: Tensor) -> SoftmaxOfScores:
-        """Compute `_softmax`; the scores are not needed any more."""
-        return _softmax(score_QN)
-
-    def _update_rows(
-        self, table: Table, rows_K: Tensor, gradient_KD: Tensor, lr: Rate, max_norm: float | None
-    ) -> None:
-        """Take one Adagrad step on rows, which may repeat; their gradients add up."""
-        sum_KD = optimizer.sum_at_duplicates(rows_K, gradient_KD)
-        optimizer.update_rows(table.embeddings_ND, table.sums, rows_K, sum_KD, lr, max_norm)
+            self.passes.update_rows(answer_table, rows_K, gradient_ND, *settings)
 
 
-def _cross_entropy(
-    score_QN: Tensor, batch: QueryBatch, softmax: Callable[[Tensor], SoftmaxOfScores]
-) -> tuple[Tensor, Tensor, Tensor]:
+def _cross_entropy(score_QN: Tensor, batch: QueryBatch, passes: Passes) -> tuple[Tensor, Tensor, Tensor]:
     """Return the loss, the number of answers that score below another entity, and softmax(scores) [Q, N].
 
     May overwrite the scores.
@@ -290,19 +325,11 @@ def _cross_entropy(
     if batch.others is not None:
         query_O, answer_O, mask_O = batch.others
         add_rows(score_QN.view(-1), query_O * score_QN.shape[1] + answer_O, mask_O.to(score_QN) * _NEVER)
-    best_Q, total_Q, odds_QN = softmax(score_QN)
+    best_Q, total_Q, odds_QN = passes.softmax(score_QN)
     own_A = own_A.to(best_Q)
     loss = ((total_Q[batch.query_A] - own_A) * batch.weight_A).sum()
     is_beaten_A = (own_A < best_Q[batch.query_A]) & (batch.weight_A != 0)
     return loss, torch.count_nonzero(is_beaten_A), odds_QN
-
-
-def _softmax(score_QN: Tensor) -> SoftmaxOfScores:
-    wide = torch.promote_types(score_QN.dtype, torch.float32)
-    best_Q = score_QN.amax(1).to(wide)
-    odds_QN = torch.softmax(score_QN, dim=1)
-    # The greatest of the odds is 1 / Z, which never underflows.
-    return SoftmaxOfScores(best_Q, best_Q - odds_QN.amax(1).to(wide).log(), odds_QN)
 
 
 def _mask_candidates(

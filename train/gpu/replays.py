@@ -1,8 +1,8 @@
-"""Grouped steps on a GPU, captured as CUDA graphs and replayed.
+"""Moves of queries (train/step/queries.py) on a GPU, captured as CUDA graphs and replayed.
 
 A graph repeats launches on fixed addresses with fixed shapes. So a batch is copied into a buffer, whose sizes
 are powers of two, and filled up with what has no weight. A few graphs serve all batches of a relation and
-side. The first step of a shape compiles and allocates, the second is captured. Nothing waits for the host.
+side. The first move of a shape compiles and allocates, the second is captured. Nothing waits for the host.
 """
 
 from collections.abc import Mapping
@@ -13,11 +13,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from graphmill.ask.model import Model
+from graphmill.config import Config
 from graphmill.vocab import Side
 from train.edges.one_vs_all import QueryBatch
 from train.gpu.capture import Capture, Captured
-from train.step.grouped import GroupedStep
-from train.step.plain import StepFigures
+from train.model.optimizer import Adagrad
+from train.step.queries import Move, Moved
+from train.step.step import StepFigures
 from train.step.table import Table
 
 MOST_GRAPHS = 1024  # what has not been used for longest goes first
@@ -25,51 +28,52 @@ MOST_GRAPHS = 1024  # what has not been used for longest goes first
 
 @dataclass(eq=False)
 class _Shape:
-    """A shape of batches, its buffers, and its step.
+    """A shape of batches, its buffers, and its move.
 
     Attributes:
-        moved: keys of the parameters that a step moves.
+        moved: keys of the parameters that have moved.
     """
 
     batch: QueryBatch
     figures_4: Tensor
     moved: list[str]
-    step: Captured
+    captured: Captured
 
 
-class ReplayedStep:
-    """Trains on one batch after another with the results of GroupedStep."""
+class Replays:
+    """Launches moves, with their results."""
 
-    def __init__(self, step: GroupedStep, capture: Capture, device: torch.device) -> None:
-        self.step = step
-        self.capture = capture
+    def __init__(
+        self, config: Config, model: Model, adagrad: Adagrad, capture: Capture, device: torch.device
+    ) -> None:
+        self._batch_size, self._model, self._adagrad = config.batch_size, model, adagrad
+        self._capture = capture
         self._lr_scale = torch.ones((), device=device)
         self._last_lr_scale = 1.0
         self._shapes: dict[Any, _Shape] = {}
 
-    def __call__(self, batch: QueryBatch, tables: Mapping[Side, Table]) -> StepFigures:
-        """Take one step; the figures hold until the next."""
-        if self.step.lr_scale != self._last_lr_scale:
-            self._last_lr_scale = self.step.lr_scale
-            self._lr_scale.fill_(self.step.lr_scale)
+    def __call__(self, move: Move, batch: QueryBatch, tables: Mapping[Side, Table], lr_scale: float) -> Moved:
+        """Launch one move; its figures hold until the next."""
+        if lr_scale != self._last_lr_scale:
+            self._last_lr_scale = lr_scale
+            self._lr_scale.fill_(lr_scale)
         sizes = {name: self._size(name, len(value)) for name, value in batch.tensors().items()}
         key = (batch.relation, batch.side, *sizes.values(), *self._addresses(batch.relation, tables))
         shape = self._shapes.pop(key, None)
         if shape is None:
             figures_4 = batch.weight_A.new_zeros(4, dtype=torch.float64)
-            shape = _Shape(_room(batch, sizes), figures_4, [], Captured(self.capture))
+            shape = _Shape(_room(batch, sizes), figures_4, [], Captured(self._capture))
         _fill(shape.batch, batch)
-        shape.step(partial(self._move, shape, tables))
+        shape.captured(partial(self._move, move, shape, tables))
         if batch.mass_C is not None and shape.batch.mass_C is not None:
             batch.mass_C.copy_(shape.batch.mass_C)
-        self.step.adagrad.count(shape.moved)
         if len(self._shapes) >= MOST_GRAPHS:
             del self._shapes[next(iter(self._shapes))]
         self._shapes[key] = shape
-        return StepFigures(*shape.figures_4)
+        return StepFigures(*shape.figures_4), shape.moved
 
-    def _move(self, shape: _Shape, tables: Mapping[Side, Table]) -> None:
-        figures, shape.moved = self.step.move(shape.batch, tables, self._lr_scale)
+    def _move(self, move: Move, shape: _Shape, tables: Mapping[Side, Table]) -> None:
+        figures, shape.moved = move(shape.batch, tables, self._lr_scale)
         torch.stack([each.double() for each in figures], out=shape.figures_4)
 
     def _size(self, name: str, size: int) -> int:
@@ -77,13 +81,13 @@ class ReplayedStep:
         if name.endswith("_C"):  # which are as many each time
             return size
         power = 1 << (size - 1).bit_length() if size else 0
-        return min(power, self.step.config.batch_size) if name.endswith("_Q") else power
+        return min(power, self._batch_size) if name.endswith("_Q") else power
 
     def _addresses(self, relation: int, tables: Mapping[Side, Table]) -> list[int]:
         """List what a graph of the relation refers to beside its buffers."""
         own = [each for table in tables.values() for each in (table.embeddings_ND, table.sums)]
-        for key in self.step.model.keys_of(relation):
-            own += self.step.model.parameters[key], self.step.adagrad.sums[key]
+        for key in self._model.keys_of(relation):
+            own += self._model.parameters[key], self._adagrad.sums[key]
         return [number for each in own for number in (each.data_ptr(), *each.shape)]
 
 

@@ -1,4 +1,4 @@
-"""A step on queries with compiled passes: the softmax of scores, and Adagrad on touched rows.
+"""Passes of a step on queries in compiled code: the softmax of scores, and Adagrad on touched rows.
 
 Torch needs several passes over the same memory for each, which take longer than the products between them.
 A call releases the GIL and uses torch's number of threads; the result does not depend on it.
@@ -14,12 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from graphmill.ask.model import Model
-from graphmill.config import Config
 from graphmill.errors import TrainingError
 from graphmill.machine import native
-from train.model.optimizer import Adagrad, Rate
-from train.step.grouped import GroupedStep, SoftmaxOfScores
+from train.model.optimizer import Rate
+from train.step.queries import Passes, SoftmaxOfScores
 from train.step.table import Table
 
 SOURCE = native.KERNELS / "query_step.cpp"
@@ -61,20 +59,19 @@ def library(*, double: bool = False) -> native.Library | None:
     return native.library(SOURCE, _FUNCTIONS, name="queries", instead="torch does these passes", flags=flags)
 
 
-class CompiledQueryStep(GroupedStep):
-    """Trains on one batch of queries after another, with the results of train.step.grouped.GroupedStep."""
+class CompiledPasses(Passes):
+    """Compiled passes, with the results of torch's."""
 
-    def __init__(self, config: Config, model: Model, adagrad: Adagrad, library: ctypes.CDLL) -> None:
-        super().__init__(config, model, adagrad)
+    def __init__(self, library: ctypes.CDLL) -> None:
         self.library = library
         is_double = library.graphmill_bytes_of_real() == torch.float64.itemsize
         self._real = torch.float64 if is_double else torch.float32
         self._of_scores = {self._real} if is_double else {self._real, torch.bfloat16}
 
-    def _softmax(self, score_QN: Tensor) -> SoftmaxOfScores:
+    def softmax(self, score_QN: Tensor) -> SoftmaxOfScores:
         """Compute the softmax in the memory of the scores."""
         if score_QN.dtype not in self._of_scores or not score_QN.is_contiguous():
-            return super()._softmax(score_QN)
+            return super().softmax(score_QN)
         num, width = score_QN.shape
         best_Q, total_Q = (torch.empty(num, dtype=self._real) for _ in range(2))
         failed = self.library.graphmill_softmax(
@@ -89,12 +86,13 @@ class CompiledQueryStep(GroupedStep):
         _check(failed)
         return SoftmaxOfScores(best_Q, total_Q, score_QN)
 
-    def _update_rows(
+    def update_rows(
         self, table: Table, rows_K: Tensor, gradient_KD: Tensor, lr: Rate, max_norm: float | None
     ) -> None:
+        """Take the step in one pass over the touched rows."""
         embeddings_ND, sums = table.embeddings_ND, table.sums
         if embeddings_ND.dtype is not self._real:
-            super()._update_rows(table, rows_K, gradient_KD, lr, max_norm)
+            super().update_rows(table, rows_K, gradient_KD, lr, max_norm)
             return
         sorted_K, order_K = torch.sort(rows_K, stable=True)
         sorted_K, gradient_KD = sorted_K.long(), gradient_KD.contiguous()

@@ -6,33 +6,29 @@ import pytest
 import torch
 
 from graphmill.cluster.runtime import cpu_threads
-from tests.train.step.test_grouped import all_negs
-from tests.train.step.test_plain import Scene
-from train.compiled import query_step
-from train.compiled.query_step import CompiledQueryStep
-from train.run.bucket import BatchStep
-from train.step.grouped import GroupedStep
+from train.compiled import query_passes
+from train.compiled.query_passes import CompiledPasses
+from train.step.queries import TORCH
 from train.step.table import Table
 
-pytestmark = pytest.mark.skipif(query_step.library() is None, reason="no C++ compiler")
+pytestmark = pytest.mark.skipif(query_passes.library() is None, reason="no C++ compiler")
 
 
 @pytest.fixture
-def step():
-    scene = Scene(all_negs("complex_diagonal", "dot", True))
-    return CompiledQueryStep(scene.config, scene.model, scene.adagrad, query_step.library())
+def passes():
+    return CompiledPasses(query_passes.library())
 
 
 @pytest.mark.parametrize("num_threads", [1, 3])
 @pytest.mark.parametrize("width", [1, 15, 16, 65, 4003])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_softmax_is_that_of_exact_numbers(step, dtype, width, num_threads):
+def test_softmax_is_that_of_exact_numbers(passes, dtype, width, num_threads):
     generator = torch.Generator().manual_seed(width)
     score_QN = (torch.randn(70, width, generator=generator) * 20).to(dtype)
     score_QN[3, -1] = -1e30
     exact_QN = score_QN.double()
     with cpu_threads(num_threads):
-        found = step._softmax(score_QN)
+        found = passes.softmax(score_QN)
     assert torch.equal(found.best_Q.double(), exact_QN.amax(1))
     torch.testing.assert_close(found.total_Q.double(), exact_QN.logsumexp(1), rtol=1e-6, atol=1e-6)
     assert found.odds_QN.data_ptr() == score_QN.data_ptr()
@@ -44,10 +40,10 @@ def test_softmax_is_that_of_exact_numbers(step, dtype, width, num_threads):
 
 @pytest.mark.parametrize("place", [0, 63, 64, 66])
 @pytest.mark.parametrize("number", [math.nan, math.inf])
-def test_what_is_not_a_number_does_not_get_lost(step, number, place):
+def test_what_is_not_a_number_does_not_get_lost(passes, number, place):
     score_QN = torch.zeros(2, 67)
     score_QN[1, place] = number
-    found = step._softmax(score_QN)
+    found = passes.softmax(score_QN)
     assert found.total_Q.isfinite().tolist() == [True, False]
     assert found.odds_QN.isfinite().all(1).tolist() == [True, False]
 
@@ -55,7 +51,7 @@ def test_what_is_not_a_number_does_not_get_lost(step, number, place):
 @pytest.mark.parametrize("element_wise", [False, True])
 @pytest.mark.parametrize("max_norm", [None, 1.0])
 @pytest.mark.parametrize("dimension", [1, 16, 37])
-def test_rows_move_as_torch_moves_them(step, dimension, max_norm, element_wise):
+def test_rows_move_as_torch_moves_them(passes, dimension, max_norm, element_wise):
     generator = torch.Generator().manual_seed(dimension)
     embeddings_ND = torch.randn(500, dimension, generator=generator)
     sums = torch.rand((500, dimension) if element_wise else 500, generator=generator)
@@ -66,8 +62,8 @@ def test_rows_move_as_torch_moves_them(step, dimension, max_norm, element_wise):
     gradient_KD = torch.randn(len(rows_K), dimension, generator=generator)
     for table, num_threads in zip(ours, (1, 5), strict=True):
         with cpu_threads(num_threads):
-            step._update_rows(table, rows_K, gradient_KD, 0.3, max_norm)
-    GroupedStep._update_rows(step, theirs, rows_K, gradient_KD, 0.3, max_norm)
+            passes.update_rows(table, rows_K, gradient_KD, 0.3, max_norm)
+    TORCH.update_rows(theirs, rows_K, gradient_KD, 0.3, max_norm)
     for part in ("embeddings_ND", "sums"):
         one, several = (getattr(table, part) for table in ours)
         assert torch.equal(one, several), "the number of threads changes nothing"
@@ -75,10 +71,3 @@ def test_rows_move_as_torch_moves_them(step, dimension, max_norm, element_wise):
     assert torch.equal(ours[0].embeddings_ND[300:], embeddings_ND[300:])
     if max_norm is None:
         assert torch.equal(ours[0].embeddings_ND[7], embeddings_ND[7])
-
-
-@pytest.mark.parametrize(("engine", "kind"), [("auto", CompiledQueryStep), ("plain", GroupedStep)])
-def test_only_the_plain_engine_has_no_compiled_passes(engine, kind):
-    scene = Scene(all_negs("complex_diagonal", "dot", True, train={"engine": engine}))
-    step = BatchStep(scene.config, scene.model, scene.adagrad, "plain")
-    assert type(step.grouped) is kind

@@ -1,0 +1,113 @@
+"""A plan names the step of each sort of batch, and that step is made; no other sorts of batches come."""
+
+import pytest
+import torch
+
+from graphmill.cluster.runtime import cpu_threads
+from graphmill.errors import ConfigError
+from graphmill.model.built_in import OPERATORS
+from graphmill.vocab import Bucket, Side
+from tests.train.graphs import make_config, random_triples, write_graph
+from tests.train.model import test_features as featurized
+from train.compiled import compiled_step, query_passes
+from train.compiled.compiled_step import CompiledStep
+from train.compiled.query_passes import CompiledPasses
+from train.edges import batches
+from train.gpu import supported
+from train.plan.decide import decide, steps_for
+from train.run.bucket import BucketTrainer
+from train.run.reading import BucketReader
+from train.step.plain import PlainStep
+from train.step.queries import Passes, QueryStep, at_once
+from train.tables.run_context import RunContext
+
+SORTS = {"queries": (True,), "edges": (False,), "edges and queries": (True, False)}
+COMPILED = {"none", "diagonal", "translation", "complex_diagonal"}  # edges; queries of all
+
+
+def check(config, expected):
+    """The plan names these steps, they are made for it, and batches are of the same sorts."""
+    context = RunContext(config)
+    plan = decide(context)
+    assert plan.steps == expected
+    trainer = BucketTrainer(context, *context.load_model(), plan)
+    found = {}
+    for sort, step in trainer.steps.items():
+        if isinstance(step, QueryStep):
+            found[sort] = {Passes: "plain", CompiledPasses: "compiled"}[type(step.passes)]
+            assert step.launch is at_once
+        else:
+            found[sort] = {PlainStep: "plain", CompiledStep: "compiled"}[type(step)]
+    if trainer.fused is not None:
+        found["edges"] = "fused"
+    assert found == expected
+    edges = BucketReader(context).read(Bucket(0, 0), context.schedule.iteration(0))
+    ends = {side: [each.entity_type(side) for each in config.relations] for side in Side}
+    rows = {side: [(sum(context.num_rows[name]), 0) for name in names] for side, names in ends.items()}
+    cut = batches.cut_for_training(config, edges, torch.Generator(), rows)
+    assert {batch.sort for batch in cut} == set(expected)
+
+
+@pytest.mark.parametrize("engine", ["auto", "plain", "fused"])
+@pytest.mark.parametrize("sorts", SORTS)
+@pytest.mark.parametrize("operator", [*OPERATORS])
+def test_steps_are_those_of_the_plan(tmp_path, rng, operator, sorts, engine):
+    relations = [
+        {"name": f"r{number}", "lhs": "node", "rhs": "node", "operator": operator, "all_negs": all_negs}
+        for number, all_negs in enumerate(SORTS[sorts])
+    ]
+    config = make_config(tmp_path, relations=relations, global_emb=False, train={"engine": engine})
+    write_graph(config, {"node": 20}, random_triples(rng, 20, len(relations), 20, 60))
+    if engine == "fused" and (obstacle := supported.obstacle(config)):
+        with pytest.raises(ConfigError, match="fused cannot train"):
+            decide(RunContext(config))
+        assert sorts != "edges" or operator in obstacle or operator == "translation"
+        return
+    fastest = {
+        "edges": "fused" if engine == "fused" else "compiled" if operator in COMPILED else "plain",
+        "queries": "compiled",
+    }
+    check(
+        config,
+        {sort: "plain" if engine == "plain" else fastest[sort] for sort in sorted(sorts.split(" and "))},
+    )
+
+
+def test_edges_with_features_have_plain_steps(tmp_path):
+    """Beside other edges, which may have compiled ones; all threads work on one batch then."""
+    config = featurized.configure(tmp_path)
+    featurized.write(config, featurized.EDGES)
+    check(config, {"edges": "compiled", "features": "plain"})
+    with cpu_threads(3):
+        assert decide(RunContext(config)).batches_at_once == 1
+
+
+def test_without_compiled_code_steps_are_plain(tmp_path, rng, monkeypatch):
+    for module in (compiled_step, query_passes):
+        monkeypatch.setattr(module, "library", lambda: None)
+    relation = {"name": "r", "lhs": "node", "rhs": "node", "operator": "rotation", "all_negs": True}
+    config = make_config(tmp_path, relations=[relation])
+    write_graph(config, {"node": 20}, random_triples(rng, 20, 1, 20, 60))
+    check(config, {"queries": "plain"})
+    assert decide(RunContext(config)).reasons == ("the compiled step cannot be built here",)
+
+
+def test_a_penalty_by_autograd_takes_edges_one_by_one(tmp_path, rng):
+    """A regularizer of the user, also with all_negs: queries have the closed form of N3."""
+    relation = {"name": "r", "lhs": "node", "rhs": "node", "operator": "diagonal", "all_negs": True}
+    config = make_config(
+        tmp_path,
+        relations=[relation],
+        regularizer="my_N3",
+        regularization_coef=0.1,
+        train={"plugins": ["tests.train.plug_ins"]},
+    )
+    write_graph(config, {"node": 20}, random_triples(rng, 20, 1, 20, 60))
+    check(config, {"edges": "plain"})
+
+
+def test_queries_on_a_gpu_are_replayed(tmp_path):
+    relations = [{"name": "r", "lhs": "node", "rhs": "node", "operator": "linear", "all_negs": True}]
+    config, reasons = make_config(tmp_path, relations=relations), []
+    assert steps_for(config, torch.device("cuda", 0), reasons) == {"queries": "replayed"}
+    assert reasons == ["the fused step cannot train operator 'linear' of relation 'r'"]

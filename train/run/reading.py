@@ -1,0 +1,141 @@
+"""Edges of a bucket, or of a visit of blocks (train/edges/blocks.py), from their files to the device.
+
+Blocks take 12 bytes per edge, 16 with weights. Their rows are counted from the first of the visit's tables,
+so that training sees a graph of one partition.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from graphmill import storage
+from graphmill.config.partitions import PartitionKey, key_of, rows_of
+from graphmill.formats import edge_buckets
+from graphmill.formats.edge_buckets.places import EDGES, REMOVED
+from graphmill.formats.pbg_checkpoint import Iteration
+from graphmill.vocab import Bucket, Side
+from train.edges import batches
+from train.edges.batches import EdgeTensors, Role
+from train.edges.blocks import Blocks
+from train.edges.schedule import Share
+from train.gpu.copies import read_beside_steps
+from train.gpu.pinned import Staging
+from train.tables import memory
+from train.tables.run_context import RunContext
+
+
+class BucketReader:
+    """Reads the edges of one bucket after another."""
+
+    def __init__(self, context: RunContext) -> None:
+        self.context = context
+        self.staging = Staging(memory.staging_bytes(context), context.device)
+
+    def read(self, bucket: Bucket, iteration: Iteration) -> EdgeTensors:
+        """Read the bucket's edges of the iteration, and check them; may run in another thread."""
+        return read_beside_steps(self.context.device, partial(self._read, bucket, iteration))
+
+    def _read(self, bucket: Bucket, iteration: Iteration) -> EdgeTensors:
+        edges = self._read_share(bucket, iteration, self.context.schedule.share(iteration))
+        return edges if self.context.delta is None else self.context.delta.used([edges])[0]
+
+    def _read_share(self, bucket: Bucket, iteration: Iteration, share: Share) -> EdgeTensors:
+        """Read the edges of an iteration to train on, among a share of a bucket's."""
+        context = self.context
+        rows = context.schedule.rows(iteration, bucket, share)
+        edges = read_edges(context, iteration.edge_path, bucket, rows, self.staging)
+        if context.delta is None:
+            return edges
+        chosen = context.delta.chosen(edges, iteration, bucket, rows)
+        removed = self._read_removed(bucket, iteration, share)
+        return chosen if removed is None else batches.joined([chosen, removed])
+
+    def _read_removed(self, bucket: Bucket, iteration: Iteration, share: Share) -> EdgeTensors | None:
+        """Read a share of the edges that a bucket has lost; None if it has lost none."""
+        path, settings = iteration.edge_path, self.context.config.train
+        if not settings.removed_weight or not storage.exists(edge_buckets.bucket_uri(path, bucket, REMOVED)):
+            return None
+        rows = share.rows(edge_buckets.count_edges(path, bucket, REMOVED))
+        edges = read_edges(self.context, path, bucket, rows, self.staging, REMOVED)
+        return replace(edges, role=torch.full_like(edges.lhs, Role.REMOVED, dtype=torch.int8))
+
+
+class BlockReader(BucketReader):
+    """Reads the edges of one visit of blocks after another."""
+
+    def __init__(self, context: RunContext, blocks: Blocks) -> None:
+        super().__init__(context)
+        self.blocks = blocks
+        self._kept: dict[tuple[int, int], EdgeTensors] = {}  # where an epoch is one visit
+
+    def _read(self, bucket: Bucket, iteration: Iteration) -> EdgeTensors:
+        """Read the edges of a visit from all its buckets."""
+        place = iteration.edge_path_idx, iteration.edge_chunk_idx
+        if place in self._kept:
+            return self._kept[place]
+        context = self.context
+        shares = self.blocks.shares(bucket, iteration)
+        starts = self.blocks.starts(bucket, iteration, context.num_rows)
+        if context.delta is not None:
+            read = [self._read_part(each, starts, iteration, share) for each, share in shares.items()]
+            return self._sorted(batches.joined(context.delta.used(read)))
+        rows = (context.schedule.rows(iteration, each, share) for each, share in shares.items())
+        size = sum(stop - start for start, stop in rows)
+        # room for all edges, so that one bucket is all the memory beside them
+        lhs, rel, rhs = (torch.empty(size, dtype=torch.int32, device=context.device) for _ in range(3))
+        weight: Tensor | None = None
+        held_out = torch.zeros_like(lhs, dtype=torch.bool) if context.config.eval_fraction else None
+        done = 0
+        for each, share in shares.items():
+            part = self._read_part(each, starts, iteration, share)
+            own = slice(done, done + len(part))
+            lhs[own], rel[own], rhs[own] = part.lhs, part.rel, part.rhs
+            if part.weight is not None:
+                weight = torch.ones(size, device=context.device) if weight is None else weight
+                weight[own] = part.weight
+            if held_out is not None and part.is_held_out is not None:
+                held_out[own] = part.is_held_out
+            done += len(part)
+        edges = self._sorted(EdgeTensors(lhs, rel, rhs, weight, is_held_out=held_out))
+        if context.schedule.per_epoch == self.blocks.num == 1:
+            self._kept[place] = edges
+        return edges
+
+    def _sorted(self, edges: EdgeTensors) -> EdgeTensors:
+        """The edges by relation, if relations are static."""
+        if self.context.config.dynamic_relations or len(self.context.config.relations) == 1:
+            return edges
+        return edges[torch.sort(edges.rel, stable=True).indices]
+
+    def _read_part(
+        self, bucket: Bucket, starts: Mapping[PartitionKey, int], iteration: Iteration, share: Share
+    ) -> EdgeTensors:
+        """Read a share of a bucket's edges; `starts` has each partition's first row in the visit's tables."""
+        config, edges = self.context.config, self._read_share(bucket, iteration, share)
+        for side, rows_E in ((Side.LHS, edges.lhs), (Side.RHS, edges.rhs)):
+            names = [relation.entity_type(side) for relation in config.relations]
+            first = [starts[key_of(config, name, side, bucket)] for name in names]
+            if len(set(first)) == 1:
+                rows_E += first[0]
+            else:
+                first_R = torch.tensor(first, dtype=rows_E.dtype, device=rows_E.device)
+                rows_E += first_R.index_select(0, edges.rel)
+        return edges
+
+
+def read_edges(
+    context: RunContext,
+    path: str,
+    bucket: Bucket,
+    edges: tuple[int, int],
+    staging: Staging,
+    kind: str = EDGES,
+) -> EdgeTensors:
+    """Read the edges first..last of a bucket file in the folder `path` to the device, and check them."""
+    config, device, num_rel = context.config, context.device, context.num_relations
+    rows = rows_of(config, context.num_rows, bucket)
+    with staging.arrays() as new:
+        return batches.read(config, path, bucket, edges, rows, num_rel, device, new, kind)
