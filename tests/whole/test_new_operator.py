@@ -99,7 +99,7 @@ def test_numpy_and_torch_agree_and_slopes_are_those_of_autograd(rng: np.random.G
 
 
 def test_n3_takes_the_lengths_of_points() -> None:
-    operator = regularizers.BuiltInStatic(NAME, 6)
+    operator = regularizers.BuiltIn(NAME, 6)
     vectors = torch.arange(6.0)[None] + 1  # two points: 1 3 5 and 2 4 6
     lengths = torch.tensor([[math.sqrt(35), math.sqrt(56)]])
     torch.testing.assert_close(operator.prepare_embs_for_reg(vectors), lengths)

@@ -14,8 +14,9 @@ from torch import Tensor
 
 from graphmill.ask.model import Model
 from graphmill.config import Config
-from graphmill.model.abstract import AbstractDynamicOperator, AbstractOperator, AbstractRegularizer
-from graphmill.model.operators import OPERATORS, operator_of, parts
+from graphmill.model.abstract import AbstractRegularizer
+from graphmill.model.arrays import split
+from graphmill.model.operators import OPERATORS, operator_of
 from graphmill.model.parameters import parse_operator_key
 from graphmill.model.plug_ins import PlugInOperator, made, with_parameters
 from graphmill.model.registry import REGULARIZERS
@@ -99,71 +100,40 @@ def _of_side(
     return with_parameters(module, own, compute)
 
 
-def _module(
-    name: str, dimension: int, num_relations: int | None, device: torch.device
-) -> AbstractOperator | AbstractDynamicOperator:
+def _module(name: str, dimension: int, num_relations: int | None, device: torch.device) -> torch.nn.Module:
     operator = operator_of(name)
     if isinstance(operator, PlugInOperator):
-        return operator.module(dimension, num_relations, device)  # type: ignore[return-value]
-    return _built_in(name, dimension, num_relations is not None)
+        return operator.module(dimension, num_relations, device)
+    return _built_in(name, dimension, None if num_relations is None else 1)
 
 
-@cache
-def _built_in(name: str, dimension: int, dynamic: bool) -> AbstractOperator | AbstractDynamicOperator:
-    return BuiltInDynamic(name, dimension) if dynamic else BuiltInStatic(name, dimension)
+class BuiltIn(torch.nn.Module):
+    """A built-in operator as a regularizer sees it: of a static relation, or of dynamic ones."""
 
+    def __init__(self, name: str, dim: int, num_operations: int | None = None) -> None:
+        super().__init__()
+        self.operator, self.dim, self.num_operations = OPERATORS[name], dim, num_operations
+        fresh = self.operator.initial(dim, num_operations, "identity", 0.0, torch.Generator())
+        for key, value in fresh.items():
+            self.register_parameter(key, torch.nn.Parameter(value))
 
-class _BuiltIn:
-    """The answers of a built-in operator to a regularizer."""
+    def forward(self, embeddings: Tensor, operator_idxs: Tensor | None = None) -> Tensor:
+        """Transform vectors [..., D], by their relations [...] if these are dynamic."""
+        return self.operator.apply(embeddings, list(self.parameters()), operator_idxs)
 
-    name: str
-
-    def _numbers(self, own: list[Tensor]) -> Tensor | None:
-        """Numbers [..., any] of parameters [..., any]."""
-        groups = OPERATORS[self.name].moduli(own)
+    def get_operator_params_for_reg(self, operator_idxs: Tensor | None = None) -> Tensor | None:
+        """Return the numbers of all parameters, or of the relations of `operator_idxs`."""
+        every = list(self.parameters())
+        own = [each.flatten() if operator_idxs is None else each[operator_idxs].flatten(1) for each in every]
+        groups = self.operator.moduli(own)
         return torch.cat([_modulus(parts) for parts in groups], -1) if groups else None
 
     def prepare_embs_for_reg(self, embs: Tensor) -> Tensor:
         """Return absolute values, or moduli of complex numbers."""
-        return _modulus(parts(self.name, embs))
+        return _modulus(split(embs, self.operator.parts))
 
 
-class BuiltInStatic(_BuiltIn, AbstractOperator):
-    """A built-in operator of a static relation as a module."""
-
-    def __init__(self, name: str, dim: int) -> None:
-        super().__init__(dim)
-        self.name = name
-        fresh = operator_of(name).initial(dim, None, "identity", 0.0, torch.Generator())
-        for key, value in fresh.items():
-            self.register_parameter(key, torch.nn.Parameter(value))
-
-    def forward(self, embeddings: Tensor) -> Tensor:
-        """Transform vectors [..., D]."""
-        return operator_of(self.name).apply(embeddings, list(self.parameters()))
-
-    def get_operator_params_for_reg(self) -> Tensor | None:
-        """Return the numbers of all parameters."""
-        return self._numbers([each.flatten() for each in self.parameters()])
-
-
-class BuiltInDynamic(_BuiltIn, AbstractDynamicOperator):
-    """A built-in operator of dynamic relations as a module."""
-
-    def __init__(self, name: str, dim: int, num_operations: int = 1) -> None:
-        super().__init__(dim, num_operations)
-        self.name = name
-        fresh = operator_of(name).initial(dim, num_operations, "identity", 0.0, torch.Generator())
-        for key, value in fresh.items():
-            self.register_parameter(key, torch.nn.Parameter(value))
-
-    def forward(self, embeddings: Tensor, operator_idxs: Tensor) -> Tensor:
-        """Transform vectors [..., D] by their relations [...]."""
-        return operator_of(self.name).apply(embeddings, list(self.parameters()), operator_idxs)
-
-    def get_operator_params_for_reg(self, operator_idxs: Tensor) -> Tensor | None:
-        """Return the numbers of the relations of `operator_idxs`."""
-        return self._numbers([each[operator_idxs].flatten(1) for each in self.parameters()])
+_built_in = cache(BuiltIn)
 
 
 def _modulus(parts: tuple[Tensor, ...]) -> Tensor:
