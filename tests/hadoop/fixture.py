@@ -9,7 +9,7 @@ from pathlib import Path
 import hdfs_native
 import pytest
 
-from tests.hadoop.cluster import MiniHdfs, mini_hdfs
+from tests.hadoop.cluster import QUICK_START, MiniHdfs, mini_hdfs
 from tests.hadoop.jars import why_not
 
 _folder_numbers = itertools.count()
@@ -27,6 +27,7 @@ def yarn() -> Iterator[MiniHdfs]:
         pytest.MonkeyPatch.context() as environment,
     ):
         environment.setenv("HADOOP_CONF_DIR", str(cluster.conf_dir))
+        environment.setenv("JAVA_TOOL_OPTIONS", QUICK_START)  # clients of YARN, and through them its masters
         yield cluster
 
 
