@@ -1,7 +1,7 @@
 """`graphmill features`: a table with vectors joined in by raw id."""
 
 from functools import partial
-from typing import Any
+from typing import Any, get_args
 
 import click
 
@@ -18,6 +18,7 @@ from graphmill.cli.option_checks import check_options
 from graphmill.cli.options import result_options, task_memory_option
 from graphmill.cli.session import result_session, tell_run
 from graphmill.config import Config
+from graphmill.config.sections.etl import FileFormat
 from graphmill.display import terminal
 from graphmill.display.readable import number
 
@@ -61,7 +62,7 @@ from graphmill.display.readable import number
     metavar="FILE",
     help="Edges of ids that the run does not know, or a result of `graphmill fold-in`; repeatable.",
 )
-@click.option("--format", type=click.Choice(["auto", "parquet", "csv", "orc", "json"]), help="Of the table.")
+@click.option("--format", type=click.Choice(["auto", *get_args(FileFormat)]), help="Of the table.")
 @click.option("--delimiter", metavar="CHARACTER", help="Delimiter of text.")
 @click.option("--encoding", metavar="NAME", help="Encoding of text and JSON, as Python names it.")
 @click.option("--header/--no-header", default=None, help="Whether text has a row of column names.")

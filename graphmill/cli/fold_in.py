@@ -1,7 +1,7 @@
 """`graphmill fold-in`: vectors for ids that a finished run has never seen."""
 
 from functools import partial
-from typing import Any
+from typing import Any, get_args
 
 import click
 
@@ -15,7 +15,7 @@ from graphmill.cli.option_checks import check_options
 from graphmill.cli.options import result_options
 from graphmill.cli.session import result_session
 from graphmill.config import Config
-from graphmill.config.sections.etl import Table
+from graphmill.config.sections.etl import FileFormat, Table
 from graphmill.display import terminal
 from graphmill.display.readable import number
 from graphmill.vocab import Side
@@ -47,7 +47,7 @@ class _Column(click.ParamType[str | int]):
     metavar="TYPE=FILE",
     help="More new ids, which may have no edges: a table with the column `id`; repeatable.",
 )
-@click.option("--format", type=click.Choice(["auto", "parquet", "csv", "orc", "json"]), help="Of --edges.")
+@click.option("--format", type=click.Choice(["auto", *get_args(FileFormat)]), help="Of --edges.")
 @click.option("--delimiter", metavar="CHARACTER", help="Delimiter of --edges, if they are text.")
 @click.option("--encoding", metavar="NAME", help="Encoding of --edges, text or JSON, as Python names it.")
 @click.option(

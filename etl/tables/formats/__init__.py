@@ -22,7 +22,6 @@ FORMATS: dict[FileFormat, TableFormat] = {
     "csv": text.FORMAT,
     "json": json_lines.FORMAT,
 }
-_BY_SUFFIX = {suffix: name for name, each in FORMATS.items() for suffix in each.suffixes}
 
 
 def format_of(uri: str, table: FilesConfig, snapshot: str = "") -> TableFormat:
@@ -35,8 +34,9 @@ def format_of(uri: str, table: FilesConfig, snapshot: str = "") -> TableFormat:
         return parquet.FORMAT
     name = table.format if table.format != "auto" else format_by_suffix(uri)
     if name is None:
+        known = ", ".join(suffix for each in FORMATS.values() for suffix in each.suffixes)
         raise RawTableError(
-            f"{uri}: no format has this suffix (known: {', '.join(_BY_SUFFIX)}, text and JSON also "
+            f"{uri}: no format has this suffix (known: {known}, text and JSON also "
             f"with {', '.join(CODECS)}); set the table's format: {', '.join(FORMATS)}"
         )
     return FORMATS[name]
@@ -44,4 +44,5 @@ def format_of(uri: str, table: FilesConfig, snapshot: str = "") -> TableFormat:
 
 def format_by_suffix(uri: str) -> FileFormat | None:
     """Return the name of the format that a file's suffix stands for; None: no format has it."""
-    return _BY_SUFFIX.get(suffixes_of(uri)[0])
+    suffix, *_ = suffixes_of(uri)
+    return next((name for name, each in FORMATS.items() if suffix in each.suffixes), None)

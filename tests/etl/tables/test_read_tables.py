@@ -3,7 +3,7 @@
 import gzip
 import re
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, get_args
@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from etl.tables.check_rows import BlockPosition, Rules, ids_or_null
 from etl.tables.data_file import plain_file
 from etl.tables.files import find_files
-from etl.tables.formats import FORMATS
+from etl.tables.formats import FORMATS, FileRange, Head, TableFormat
 from etl.tables.ranges import find_ranges
 from etl.tables.read import read_blocks
 from graphmill.config.sections.etl import FileFormat, TableConfig
@@ -385,6 +385,24 @@ def test_files_folders_and_patterns(tmp_path: Path) -> None:
     for nothing in ("nowhere.csv", "a/*.parquet", "nowhere/*.csv"):
         with pytest.raises(NotFoundError, match="no file there to read rows from"):
             found("a", nothing)
+
+
+def test_a_new_format_is_one_entry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def head(uri: str, table: Any, chunk_rows: int) -> Head:
+        return Head(["lhs", "rhs"], [(0, 2, None)])
+
+    def read(file_range: FileRange, on_bad_line: Any) -> Iterator[pa.RecordBatch]:
+        yield pa.RecordBatch.from_pydict({"lhs": ["a", "b"], "rhs": ["x", "y"]})
+
+    path = tmp_path / "t.avro"
+    path.write_bytes(b"Obj")
+    with pytest.raises(RawTableError, match="no format has this suffix"):
+        rows_of(table_of(path), str(path))
+    monkeypatch.setitem(FORMATS, "avro", TableFormat((".avro",), "", head, read))
+    assert rows_of(table_of(path), str(path)) == [("a", "x"), ("b", "y")]
+    (tmp_path / "t.who").touch()
+    with pytest.raises(RawTableError, match=r"\.avro, text .* set the table's format: .*, avro"):
+        rows_of(table_of(tmp_path / "t.who"), str(tmp_path / "t.who"))
 
 
 def test_every_format_can_be_configured() -> None:
