@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from etl.survey.sample import first_rows
 from etl.survey.words import is_known
 from etl.tables.data_file import DataFile
-from etl.tables.formats import BadLine, format_by_suffix, format_of
+from etl.tables.formats import FORMATS, BadLine, format_by_suffix, format_of
 from etl.tables.formats.text import default_delimiter
 from etl.tables.ranges import find_ranges
 from graphmill.config import validated
@@ -52,7 +52,7 @@ def dialect_of(path: str, file: DataFile) -> Dialect:
         kind = "json" if content.lstrip().startswith(b"{") else "csv"
     if kind != format_by_suffix(file.uri):
         given["format"] = kind
-    if kind in ("parquet", "orc"):
+    if "encoding" in FORMATS[kind].ignores:  # no text
         return Dialect(validated(FilesConfig, given))
     refuse_binary(file.uri, content)
     encoding = _encoding(content)

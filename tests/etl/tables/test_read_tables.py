@@ -16,10 +16,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from etl.survey.dialect import dialect_of
 from etl.tables.check_rows import BlockPosition, Rules, ids_or_null
 from etl.tables.data_file import plain_file
 from etl.tables.files import find_files
 from etl.tables.formats import FORMATS, FileRange, Head, TableFormat
+from etl.tables.formats.base import OF_TEXT
 from etl.tables.ranges import find_ranges
 from etl.tables.read import read_blocks
 from graphmill.config.sections.etl import FileFormat, TableConfig
@@ -398,8 +400,9 @@ def test_a_new_format_is_one_entry(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     path.write_bytes(b"Obj")
     with pytest.raises(RawTableError, match="no format has this suffix"):
         rows_of(table_of(path), str(path))
-    monkeypatch.setitem(FORMATS, "avro", TableFormat((".avro",), "", head, read))
+    monkeypatch.setitem(FORMATS, "avro", TableFormat((".avro",), "", head, read, ignores=OF_TEXT))
     assert rows_of(table_of(path), str(path)) == [("a", "x"), ("b", "y")]
+    assert dialect_of(str(path), plain_file(str(path))).options.format == "auto"
     (tmp_path / "t.who").touch()
     with pytest.raises(RawTableError, match=r"\.avro, text .* set the table's format: .*, avro"):
         rows_of(table_of(tmp_path / "t.who"), str(tmp_path / "t.who"))
