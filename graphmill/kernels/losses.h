@@ -1,7 +1,7 @@
 // The losses of a panel: WIDTH positives side by side in the lanes, each against the same negatives.
 //
 // Scores come as dot products and leave as the loss's gradient towards these, in place. Formulas are
-// those of train/model/losses.py and train/model/comparators.py.
+// those of graphmill/model/losses.py and graphmill/model/comparators.py.
 #pragma once
 
 #include "products.h"

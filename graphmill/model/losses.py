@@ -9,7 +9,7 @@
 A masked negative has the score MASKED: its loss and its gradient are 0, and the mean of logistic counts it
 (as in PBG). Source: docs/formats/pbg_v1.md.
 
-Shapes: C chunks, P positives of a chunk, M negatives of a positive, D dimension.
+Shapes: C chunks, P positives of a chunk, K candidates of a chunk, M negatives of a positive, D dimension.
 """
 
 from collections.abc import Sequence
@@ -119,6 +119,17 @@ def _one_weight(loss_fn: str, weight_P: Tensor) -> Tensor:
             "give it a third argument, weight"
         )
     return weight_P[:1].sum()
+
+
+def mask_own(neg_CPM: Tensor, rows_CK: Tensor, num_positives: int, first_negative: int) -> Tensor:
+    """Mask the scores of negatives that are the edge's own entity, in place; return the mask [C, P, M].
+
+    `rows_CK` are the candidates' rows: the first `num_positives` are the edges' own, those from
+    `first_negative` on are negatives.
+    """
+    own_CPM = rows_CK[:, :num_positives].unsqueeze(2) == rows_CK[:, first_negative:].unsqueeze(1)
+    neg_CPM.detach().masked_fill_(own_CPM, MASKED)
+    return own_CPM
 
 
 def n3(vectors: tuple[Tensor, ...], weight: Tensor | float) -> tuple[Tensor, tuple[Tensor, ...]]:

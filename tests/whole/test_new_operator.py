@@ -11,10 +11,12 @@ import numpy as np
 import pytest
 import torch
 
+from graphmill.model import losses
 from graphmill.model.arrays import Array, library, split
 from graphmill.model.built_in import OPERATORS, Operator, Parameter
 from tests.finished import of_triples
-from train.model import losses, regularizers
+from tests.graphmill.model import test_operators
+from train.model import regularizers
 
 Command = Callable[..., int]
 
@@ -86,16 +88,12 @@ def test_every_command_knows_it(tmp_path: Path, triples: Path, graphmill_command
     assert graphmill_command("pipeline", *wrong) == 2
 
 
-def test_numpy_and_torch_agree_and_slopes_are_those_of_autograd(rng: np.random.Generator) -> None:
-    parameters = [*ROTATE3D.initial(DIMENSION, None, "random", 1, torch.Generator().manual_seed(3)).values()]
-    vectors = torch.from_numpy(rng.standard_normal((4, DIMENSION), np.float32))
-    leaf = vectors.clone().requires_grad_()
-    transformed = ROTATE3D.apply(leaf, parameters)
-    (expected,) = torch.autograd.grad(transformed, [leaf], vectors)
-    torch.testing.assert_close(ROTATE3D.slopes(vectors, parameters), expected)
-    torch.testing.assert_close(transformed.norm(dim=1), vectors.norm(dim=1))
-    by_numpy = ROTATE3D.apply(vectors.numpy(), [each.numpy() for each in parameters])
-    np.testing.assert_allclose(by_numpy, transformed.detach().numpy(), atol=1e-5)
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_the_formula_holds_to_what_all_do(dynamic: bool, rng: np.random.Generator) -> None:
+    vectors = rng.standard_normal((5, test_operators.DIMENSION), np.float32)
+    test_operators.test_numpy_and_torch_agree(NAME, dynamic, vectors)
+    test_operators.test_slopes_are_those_of_autograd(NAME, dynamic, vectors)
+    test_operators.test_the_identity_changes_nothing(NAME, 3 if dynamic else None, vectors)
 
 
 def test_n3_takes_the_lengths_of_points() -> None:

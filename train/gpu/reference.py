@@ -23,9 +23,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from graphmill.model import operators
+from graphmill.model import losses, operators
 from train.gpu import counter
-from train.model import losses, optimizer
+from train.model import optimizer
 from train.step.plain import gradient_of
 
 # What the kernels know, by the numbers that they give it.

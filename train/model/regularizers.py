@@ -1,11 +1,12 @@
 """Regularizers of users, and N3 on operators of users: autograd carries their gradients.
 
 A penalty is that of edges, as at PBG's HEAD: once with the operator of each side that has one.
-The closed form of N3 on built-in operators is in `train.model.losses`.
+N3 on built-in operators has a closed form.
 
-Shapes: E edges, D dimension, P edges.
+Shapes: E edges, D dimension, P edges, R relations.
 """
 
+from collections.abc import Sequence
 from functools import cache, reduce
 from typing import Any
 
@@ -16,11 +17,13 @@ from graphmill.ask.model import Model
 from graphmill.config import Config
 from graphmill.model.abstract import AbstractRegularizer
 from graphmill.model.arrays import split
+from graphmill.model.losses import n3
 from graphmill.model.operators import OPERATORS, operator_of
 from graphmill.model.parameters import parse_operator_key
 from graphmill.model.plug_ins import PlugInOperator, made, with_parameters
 from graphmill.model.registry import REGULARIZERS
 from graphmill.vocab import Side
+from train.model.optimizer import add_rows
 
 
 class N3(AbstractRegularizer):
@@ -43,6 +46,28 @@ class N3(AbstractRegularizer):
         for vectors in (src_pos, dst_pos):
             total = total + operator.prepare_embs_for_reg(vectors).pow(3).sum()
         return total * self.weight
+
+
+def n3_of_operator(operator: str, leaves: Sequence[Tensor], weight_E: Tensor, rel_E: Tensor | None) -> Tensor:
+    """Add the gradient of N3 to the operator's parameters `leaves`; return the cost.
+
+    `weight_E` is each edge's coefficient. `rel_E` is each edge's row in dynamic relations' parameters.
+    """
+    cost = weight_E.new_zeros(())
+    groups = OPERATORS[operator].moduli(leaves)
+    if not groups:
+        return cost
+    if rel_E is None:
+        weight_R = weight_E.sum()
+    else:
+        weight_R = add_rows(weight_E.new_zeros(len(leaves[0])), rel_E, weight_E)
+    for parts in groups:
+        weight = weight_R.view(*weight_R.shape, *[1] * (parts[0].dim() - weight_R.dim()))
+        costs, slopes = n3(tuple(part.detach() for part in parts), weight)
+        cost += costs.sum()
+        for leaf, slope in zip(parts, slopes, strict=True):
+            leaf.grad = slope if leaf.grad is None else leaf.grad + slope
+    return cost
 
 
 def is_plug_in(config: Config) -> bool:

@@ -18,9 +18,9 @@ from torch import Tensor
 
 from graphmill.ask.model import Model
 from graphmill.config import PbgConfig
+from graphmill.model import losses
 from graphmill.vocab import Side
 from train.edges.negative_sampling import Batch, Sampling
-from train.model import losses
 from train.step.plain import gather, scores
 from train.step.table import Table
 

@@ -17,10 +17,10 @@ from torch import Tensor
 from graphmill.ask.model import Model
 from graphmill.config import Config
 from graphmill.errors import TrainingError
-from graphmill.model import operators
+from graphmill.model import losses, operators
 from graphmill.vocab import Side
 from train.edges.negative_sampling import Batch, Block, Sampling, sides_with_negatives
-from train.model import losses, optimizer, regularizers, relation_prediction
+from train.model import optimizer, regularizers, relation_prediction
 from train.step.step import Step, StepFigures
 from train.step.table import Table
 
@@ -156,7 +156,7 @@ class PlainStep(Step[Batch]):
         coefficient_B = torch.full_like(weight_B, self.config.regularization_coef)
         for side in Side:
             leaves = [model.parameters[key] for key in model.operator_keys(relation, side)]
-            reg += losses.n3_of_operator(operator, leaves, coefficient_B, rel_B)
+            reg += regularizers.n3_of_operator(operator, leaves, coefficient_B, rel_B)
         return reg
 
     def _update_rows(

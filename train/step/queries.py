@@ -25,12 +25,12 @@ from torch import Tensor
 
 from graphmill.ask.model import Model
 from graphmill.config import Config
-from graphmill.model import comparators, operators
+from graphmill.model import comparators, losses, operators
 from graphmill.vocab import Side
 from train.edges.candidates import CandidateSampler
 from train.edges.negative_sampling import sides_with_negatives
 from train.edges.one_vs_all import QueryBatch
-from train.model import losses, optimizer, relation_prediction
+from train.model import optimizer, regularizers, relation_prediction
 from train.model.optimizer import Rate, add_rows
 from train.step.plain import gradient_of, touched_parameters
 from train.step.step import Step, StepFigures
@@ -284,7 +284,7 @@ class QueryStep(Step[QueryBatch]):
             add_rows(gradient_of(rows_ND), batch.answer_A, slope_AD)
             transformed = batch.side.other if local.two_sided else Side.RHS
             leaves = [local.parameters[key] for key in local.operator_keys(batch.relation, transformed)]
-            return cost_K.sum() + losses.n3_of_operator(
+            return cost_K.sum() + regularizers.n3_of_operator(
                 operator, leaves, batch.count_Q * coefficient, batch.rel_Q
             )
 

@@ -19,10 +19,11 @@ from torch import Tensor
 
 from graphmill.ask.model import Model
 from graphmill.config import Config
+from graphmill.model import losses
 from graphmill.model.registry import LOSS_FUNCTIONS
 from graphmill.vocab import Side
 from train.edges.negative_sampling import Block
-from train.model import losses, optimizer
+from train.model import optimizer
 from train.step.plain import PlainStep, Scores
 
 NUM_CANDIDATES = 1000

@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 from graphmill.errors import ConfigError
+from graphmill.model.losses import loss_gradient
 from graphmill.plugins import (
     DYNAMIC_OPERATORS,
     OPERATORS,
@@ -17,7 +18,6 @@ from graphmill.plugins import (
     check,
 )
 from tests.train import plug_ins as written
-from train.model.losses import loss_gradient
 
 NAMES = ("none", "diagonal", "translation", "linear", "affine", "complex_diagonal", "rotation")
 STATIC, DYNAMIC = (
