@@ -17,8 +17,9 @@ import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 import pytest
 import torch
+from click.testing import CliRunner
 
-from bench import floor, gpu, measure, plan
+from bench import digests, floor, gpu, measure, plan
 from bench.gpu import twitter
 from bench.report import Report
 from bench.saved import Saved
@@ -341,3 +342,19 @@ def test_a_command_is_killed_in_its_middle_and_its_folders_are_measured(tmp_path
     ended = measure.run([sys.executable, "-c", TO_BE_SEEN], watch=measure.Watch([tmp_path], lambda: False))
     assert not ended.is_killed
     assert 1 << 20 <= ended.disk_peak_bytes < 2 << 20
+
+
+def test_digests_are_of_what_must_stay(tmp_path: Path) -> None:
+    for name, path, values in (("one", "a", [1, 2]), ("two", "b", [1, 2]), ("three", "b", [2, 1])):
+        with h5py.File(tmp_path / f"{name}.h5", "w") as file:
+            file.attrs["path"] = path
+            file["group/values"] = values
+    one, two, three = (digests.content(tmp_path / f"{name}.h5") for name in ("one", "two", "three"))
+    assert one == two != three
+    files = [tmp_path / "one.json", tmp_path / "two.json"]
+    for file, found in zip(files, ({"a": "1", "b": "2"}, {"a": "1", "c": "3"}), strict=True):
+        file.write_text(json.dumps(found))
+        assert not digests.content(file)
+    compared = CliRunner().invoke(digests.command, ["--compare", *map(str, files)])
+    assert (compared.exit_code, compared.output.split()[::3]) == (1, ["b", "c", "2", "differ"])
+    assert CliRunner().invoke(digests.command, ["--compare", *map(str, files[:1] * 2)]).exit_code == 0
