@@ -5,11 +5,11 @@ from typing import Any
 import click
 
 from graphmill.ask.export import job
-from graphmill.ask.export.codecs import PRECISIONS
-from graphmill.ask.export.formats import FORMATS
+from graphmill.ask.export.settings import ExportOptions
 from graphmill.cli import exit_codes
 from graphmill.cli.option_checks import check_options
 from graphmill.cli.options import result_options
+from graphmill.cli.section_options import section_options
 from graphmill.cli.session import result_session, tell_run
 from graphmill.config import Config
 from graphmill.display import terminal
@@ -28,60 +28,19 @@ _NEEDED = {
     epilog="Example: graphmill export output/shop --precision int8 --to vectors",
 )
 @click.argument("run")
-@click.option(
-    "--precision",
-    type=click.Choice(PRECISIONS),
-    default="float32",
-    show_default=True,
-    help="float16: half the bytes; int8: a quarter; pq: a sixteenth (product quantisation).",
-)
-@click.option(
-    "--format",
-    "file_format",
-    type=click.Choice(list(FORMATS)),
-    default="parquet",
-    show_default=True,
-    help="Tables (parquet, npy, arrow), an index of faiss, or text.",
-)
-@click.option("--types", metavar="NAME,...", default="", help="Entity types (default: all).")
-@click.option(
-    "--pq-bytes",
-    type=click.IntRange(3),
-    help="Bytes of a vector with --precision pq (default: D / 4, a sixteenth of float32).",
-)
-@click.option("--no-loss", is_flag=True, help="Do not measure how much worse the smaller vectors rank.")
-@click.option(
-    "--limit",
-    type=click.IntRange(1),
-    default=10_000,
-    show_default=True,
-    help="Ids of a type for tensorboard-projector, those with most edges first.",
-)
-@click.option("--escape-ids", is_flag=True, help="Write white space in ids as %20, for word2vec.")
+@section_options(ExportOptions)
 @result_options
-def command(
-    settings: Config,
-    precision: Any,
-    file_format: str,
-    types: str,
-    to: str,
-    pq_bytes: int | None,
-    no_loss: bool,
-    limit: int,
-    escape_ids: bool,
-    master: str | None,
-) -> None:
+def command(settings: Config, to: str, master: str | None, **chosen: Any) -> None:
     """Write the vectors for other systems, and maybe smaller.
 
     RUN is the output folder of a run, or its run.json. The loss of smaller vectors is measured on the split
     that `graphmill evaluate` ranks.
     """
     check_options({}, _NEEDED)
-    names = tuple(dict.fromkeys(each.strip() for each in types.split(",") if each.strip()))
-    wish = job.Wish(precision, file_format, names, pq_bytes, limit, escape_ids, not no_loss)
-    job.check(settings, wish, to)
+    options = ExportOptions(**chosen)
+    job.check(settings, options, to)
     with result_session(settings, master, job.__name__, [to]) as (client, claim):
-        figures = job.run(settings, wish, to, client, claim)
+        figures = job.run(settings, options, to, client, claim)
     terminal.show_table("export", _summary(figures))
     terminal.say(f"vectors: {to}")
     tell_run(settings, "export", to, figures)

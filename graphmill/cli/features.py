@@ -9,13 +9,13 @@ from etl.pieces import edge_table, write_pieces
 from etl.whole_rows import read_rows, whole_table
 from graphmill import storage
 from graphmill.ask.features import job
-from graphmill.ask.features.request import Request
+from graphmill.ask.features.settings import FeaturesOptions
 from graphmill.ask.fold_in import job as fold_in_job
-from graphmill.ask.fold_in.options import Options
 from graphmill.cli import exit_codes
 from graphmill.cli.fold_in import relations_of
 from graphmill.cli.option_checks import check_options
 from graphmill.cli.options import result_options, task_memory_option
+from graphmill.cli.section_options import section_options
 from graphmill.cli.session import result_session, tell_run
 from graphmill.config import Config
 from graphmill.config.sections.etl import FileFormat
@@ -46,22 +46,7 @@ from graphmill.display.readable import number
     metavar="TYPE",
     help="Entity type of the column; one for all columns, or one for each (default: the only type).",
 )
-@click.option(
-    "--components", type=click.IntRange(1), help="This many principal components, instead of the vectors."
-)
-@click.option(
-    "--similar-to",
-    metavar="FILE",
-    help="Cosines with the vectors of these ids, instead of the vectors: parquet, CSV, or lines of text.",
-)
-@click.option("--as-columns", is_flag=True, help="A column for each number, instead of one of lists.")
-@click.option("--prefix", default="", metavar="TEXT", help="Beginning of the names of the new columns.")
-@click.option(
-    "--fold-in",
-    multiple=True,
-    metavar="FILE",
-    help="Edges of ids that the run does not know, or a result of `graphmill fold-in`; repeatable.",
-)
+@section_options(FeaturesOptions, without=["columns", "memory_bytes"])
 @click.option("--format", type=click.Choice(["auto", *get_args(FileFormat)]), help="Of the table.")
 @click.option("--delimiter", metavar="CHARACTER", help="Delimiter of text.")
 @click.option("--encoding", metavar="NAME", help="Encoding of text and JSON, as Python names it.")
@@ -74,14 +59,8 @@ def command(
     columns: tuple[str, ...],
     types: tuple[str, ...],
     to: str,
-    components: int | None,
-    similar_to: str | None,
-    as_columns: bool,
-    prefix: str,
-    fold_in: tuple[str, ...],
-    task_memory: int,
     master: str | None,
-    **of_table: Any,
+    **options: Any,
 ) -> None:
     """Write a table with the vectors of its ids joined in.
 
@@ -89,16 +68,9 @@ def command(
     table. All its rows and columns stay, in their order; `has_vector` says which ids the run knows.
     """
     check_options({"--components": ["--similar-to"]}, {})
+    of_table = {key: options.pop(key) for key in ("format", "delimiter", "encoding", "header")}
     given = {key: value for key, value in of_table.items() if value is not None}
-    request = Request(
-        _typed(columns, types, list(settings.entities)),
-        components,
-        None if similar_to is None else storage.absolute(similar_to),
-        as_columns,
-        prefix,
-        tuple(map(storage.absolute, fold_in)),
-        task_memory,
-    )
+    request = FeaturesOptions(columns=_typed(columns, types, list(settings.entities)), **options)
     paths = [storage.absolute(each) for each in table]
     job.check(settings, request, to)
     fold_ids_in = _fold_in(settings, request)
@@ -125,15 +97,14 @@ def _typed(columns: tuple[str, ...], types: tuple[str, ...], known: list[str]) -
     return dict(zip(columns, types * len(columns) if len(types) == 1 else types, strict=True))
 
 
-def _fold_in(settings: Config, request: Request) -> partial[dict[str, Any]] | None:
+def _fold_in(settings: Config, request: FeaturesOptions) -> partial[dict[str, Any]] | None:
     """A function that folds the ids of the request's edges in; None if there are no edges."""
     edges = [uri for uri in request.fold_in if not job.is_folded(uri)]
     if not edges:
         return None
     tables = [edge_table(settings, edges, {})]
     read = partial(write_pieces, settings, tables, relations_of(settings))
-    version = settings.remap.checkpoint_version
-    asked = fold_in_job.Request({"edges": edges}, edges, Options(), version=version)
+    asked = fold_in_job.Request({"edges": edges}, edges)
     return partial(fold_in_job.run, settings, asked, read)
 
 

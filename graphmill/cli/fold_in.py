@@ -8,19 +8,18 @@ import click
 from etl.pieces import Relations, edge_table, id_table, write_pieces
 from graphmill import storage
 from graphmill.ask.fold_in import job
-from graphmill.ask.fold_in.options import Options
+from graphmill.ask.fold_in.settings import FoldInOptions
 from graphmill.ask.run import relation_names
 from graphmill.cli import exit_codes
 from graphmill.cli.option_checks import check_options
 from graphmill.cli.options import result_options
+from graphmill.cli.section_options import section_options
 from graphmill.cli.session import result_session
 from graphmill.config import Config
 from graphmill.config.sections.etl import FileFormat, Table
 from graphmill.display import terminal
 from graphmill.display.readable import number
 from graphmill.vocab import Side
-
-_DEFAULTS = Options()
 
 
 class _Column(click.ParamType[str | int]):
@@ -61,30 +60,7 @@ class _Column(click.ParamType[str | int]):
 @click.option("--relation-column", type=_Column(), help="Column of each row's relation.")
 @click.option("--weight", type=_Column(), help="Column of weights.")
 @click.option("--no-weight", is_flag=True, help="All edges weigh 1, though the run's tables have weights.")
-@click.option(
-    "--max-edges",
-    type=click.IntRange(1),
-    default=256,
-    show_default=True,
-    help="Edges of an id that count; of more, a fixed choice.",
-)
-@click.option(
-    "--candidates",
-    type=click.IntRange(1),
-    default=_DEFAULTS.num_candidates,
-    show_default=True,
-    help="Entities that the ends of an edge are compared with.",
-)
-@click.option(
-    "--steps", type=click.IntRange(1), default=_DEFAULTS.num_steps, show_default=True, help="Steps per id."
-)
-@click.option(
-    "--prior-strength",
-    type=click.FloatRange(0),
-    default=_DEFAULTS.prior_strength,
-    show_default=True,
-    help="Weight of what is likely before an id's edges are seen, against one edge.",
-)
+@section_options(FoldInOptions, without=["num_known_edges"])
 @result_options
 def command(
     settings: Config,
@@ -92,12 +68,8 @@ def command(
     ids: tuple[str, ...],
     to: str,
     no_weight: bool,
-    max_edges: int,
-    candidates: int,
-    steps: int,
-    prior_strength: float,
     master: str | None,
-    **of_tables: Any,
+    **others: Any,
 ) -> None:
     """Write vectors for new ids, from their edges with known ids.
 
@@ -105,7 +77,8 @@ def command(
     run's own; options of columns and formats say otherwise.
     """
     check_options({"--no-weight": ["--weight"]}, {})
-    given = {key: value for key, value in of_tables.items() if value is not None}
+    options = FoldInOptions(**{key: others.pop(key) for key in FoldInOptions.model_fields if key in others})
+    given = {key: value for key, value in others.items() if value is not None}
     given |= {"weight": None} if no_weight else {}
     tables: list[Table] = [edge_table(settings, edges, given)]
     for each in ids:
@@ -113,11 +86,9 @@ def command(
         if not equals or entity_type not in settings.entities:
             raise click.UsageError(f"--ids {each}: expected TYPE=FILE, types: {', '.join(settings.entities)}")
         tables.append(id_table([path], entity_type, {}))
-    options = Options(candidates, _DEFAULTS.num_known_edges, steps, prior_strength)
     described = {"edges": list(edges), "ids": list(ids)}
     uris = [storage.absolute(each) for each in (*edges, *(each.partition("=")[2] for each in ids))]
-    version = settings.remap.checkpoint_version
-    request = job.Request(described, uris, options, max_edges, version)
+    request = job.Request(described, uris, options)
     job.check(settings, request, to)
     read = partial(write_pieces, settings, tables, relations_of(settings))
     with result_session(settings, master, job.__name__, [to]) as (client, claim):

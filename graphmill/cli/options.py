@@ -145,7 +145,12 @@ class _Memory(click.ParamType[int]):
 
 
 task_memory_option = click.option(
-    "--task-memory", type=_Memory(), default="512MiB", show_default=True, help="Memory of a task's blocks."
+    "--task-memory",
+    "memory_bytes",
+    type=_Memory(),
+    default="512MiB",
+    show_default=True,
+    help="Memory of a task's blocks.",
 )
 
 

@@ -5,6 +5,7 @@ Each key states its effect on the result of a run.
 
 import reprlib
 from collections.abc import Sequence
+from dataclasses import dataclass
 from enum import Enum
 from functools import cache
 from typing import Annotated, Any, ClassVar, TypeVar, get_args
@@ -28,6 +29,16 @@ class Effect(Enum):
 Fixed = Annotated[AnyType, Effect.FIXED]
 Tunable = Annotated[AnyType, Effect.TUNABLE]
 Neutral = Annotated[AnyType, Effect.NEUTRAL]
+
+
+@dataclass(frozen=True)
+class Flag:
+    """Form of a key as an option of a command, where that is not `--key VALUE`."""
+
+    names: str = ""
+    """Such as `--exact/--approximate`."""
+    metavar: str | None = None
+    """Word for the value, in help texts."""
 
 
 class Section(BaseModel):

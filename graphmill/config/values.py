@@ -4,6 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
+from graphmill import storage
 from graphmill.model import built_in, registry
 
 _MAX_NAME_BYTES = 200
@@ -32,6 +33,7 @@ RelationName = Annotated[
 Fraction = Annotated[float, Field(ge=0, le=1)]
 Positive = Annotated[int, Field(gt=0, lt=2**63)]
 Count = Annotated[int, Field(ge=0, lt=2**63)]
+AbsolutePath = Annotated[str, AfterValidator(storage.absolute)]  # workers have other current folders
 Strings = Annotated[tuple[str, ...], Field(strict=False)]
 
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from graphmill.ask.fold_in.frozen import FrozenModel, read_model
 from graphmill.ask.fold_in.new_edges import Mentions, NewEdges
-from graphmill.ask.fold_in.options import Options, solvable_types
+from graphmill.ask.fold_in.settings import FoldInOptions, solvable_types
 from graphmill.ask.fold_in.solver import OF_CALL, Solver
 from graphmill.ask.inputs import find_inputs, find_model
 from graphmill.ask.nearest import Floats
@@ -77,12 +77,12 @@ class FoldIn:
         LockedError: the run trains now.
     """
 
-    def __init__(self, config: Config, embedding_path: str, options: Options | None = None) -> None:
+    def __init__(self, config: Config, embedding_path: str, options: FoldInOptions | None = None) -> None:
         version = config.remap.checkpoint_version
         find_model(config, version, embedding_path)  # its vectors are used beside the published ones
         inputs = find_inputs(config, version)
         tables = read_tables(config, inputs, solvable_types(config))
-        self._model: FrozenModel = read_model(config, inputs, tables, options or Options())
+        self._model: FrozenModel = read_model(config, inputs, tables, options or FoldInOptions())
         self._entities = {name: _Entities(table, config.seed) for name, table in tables.items()}
         self._solvers = {name: Solver(self._model, name, OF_CALL) for name in tables}
         self._numbers: Mapping[str, int] = {name: place for place, name in enumerate(self._model.names)}

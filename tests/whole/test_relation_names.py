@@ -15,7 +15,7 @@ from graphmill import report
 from graphmill.ask.evaluate import evaluate
 from graphmill.ask.neighbors import by_relation
 from graphmill.ask.predict import job as answers
-from graphmill.ask.predict.question import Question
+from graphmill.ask.predict.settings import PredictOptions
 from graphmill.checkpoints import open_checkpoint
 from graphmill.checkpoints.convert import convert
 from graphmill.config import Config
@@ -75,7 +75,7 @@ def test_any_name_goes_everywhere(tmp_path: Path, near_client: distributed.Clien
     for name in NAMES:
         _, found = by_relation.along_relation(config, config.embedding_path, "/m/07", 3, name, False)
         assert len(found) == 3
-    question = Question(relation=NAMES[0], k=2, exclude_known=True)
+    question = PredictOptions(relation=NAMES[0], k=2, exclude_known=True)
     answers.run(config, question, str(tmp_path / "answers"), near_client)
     assert set(pq.read_table(tmp_path / "answers")["relation"].to_pylist()) == {NAMES[0]}
 

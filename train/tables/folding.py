@@ -13,7 +13,7 @@ import pyarrow as pa
 from graphmill import storage
 from graphmill.ask.fold_in.frozen import FrozenModel, read_model
 from graphmill.ask.fold_in.new_edges import NO_MENTIONS, Mentions, NewEdges
-from graphmill.ask.fold_in.options import Options, solvable_types
+from graphmill.ask.fold_in.settings import FoldInOptions, solvable_types
 from graphmill.ask.fold_in.solver import OF_JOB, Solver
 from graphmill.ask.inputs import find_inputs
 from graphmill.ask.table import EntityTable, read_tables
@@ -50,7 +50,7 @@ def read_earlier(config: Config, entity_path: str) -> Earlier:
         for name, table in tables.items()
         for number, part in enumerate(table.parts)
     }
-    return Earlier(read_model(config, inputs, tables, Options()), tables, rows)
+    return Earlier(read_model(config, inputs, tables, FoldInOptions()), tables, rows)
 
 
 def solve_partition(

@@ -18,16 +18,16 @@ Source: docs/how_to/export.md. Shapes: N vectors, D dimension, M codes of a vect
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol, get_args
 
 import numpy as np
 import numpy.typing as npt
 
+from graphmill.ask.export.settings import Precision
 from graphmill.checkpoints import Floats
 from graphmill.errors import FormatError
 
-Precision = Literal["float32", "float16", "int8", "pq"]
-PRECISIONS: tuple[Precision, ...] = ("float32", "float16", "int8", "pq")
+PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 
 NUM_CENTROIDS = 256
 SCALE_BYTES = 2

@@ -20,11 +20,11 @@ from graphmill.ask.export.codecs import (
     FloatCodec,
     Int8Codec,
     PqCodec,
-    Precision,
     bounds_of,
     nearest,
     num_codes_of,
 )
+from graphmill.ask.export.settings import Precision
 from graphmill.ask.table import EntityTable
 from graphmill.checkpoints import Floats
 from graphmill.cluster import run_tasks

@@ -13,7 +13,6 @@
 import json
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
@@ -21,11 +20,11 @@ from distributed import Client
 
 from graphmill import storage
 from graphmill.ask.export import loss, model, pieces
-from graphmill.ask.export.codecs import Precision
 from graphmill.ask.export.fitting import as_is, unit
 from graphmill.ask.export.formats import FORMATS
 from graphmill.ask.export.formats.faiss_index import import_faiss
 from graphmill.ask.export.pieces import CODEC_FILES
+from graphmill.ask.export.settings import ExportOptions
 from graphmill.ask.export.source import Source
 from graphmill.ask.inputs import Inputs, chosen_inputs
 from graphmill.ask.relation_parameters import RELATIONS, write_relation_parameters
@@ -48,27 +47,7 @@ RECORD, MODEL = "_export.json", "_model.json"
 log = logging.getLogger("graphmill")
 
 
-@dataclass(frozen=True)
-class Wish:
-    """Wishes of a user.
-
-    Attributes:
-        types: entity types; empty: all.
-        num_bytes: bytes of a vector with pq; None: a sixteenth of float32.
-        limit: rows of a type for tensorboard-projector, at most.
-        is_measured: whether the loss is measured.
-    """
-
-    precision: Precision = "float32"
-    format: str = "parquet"
-    types: tuple[str, ...] = ()
-    num_bytes: int | None = None
-    limit: int = 10_000
-    escape_ids: bool = False
-    is_measured: bool = True
-
-
-def check(config: Config, wish: Wish, to: str) -> None:
+def check(config: Config, options: ExportOptions, to: str) -> None:
     """Refuse wrong options before anything is started or written.
 
     Raises:
@@ -76,7 +55,7 @@ def check(config: Config, wish: Wish, to: str) -> None:
             files.
         NotFoundError: there is no checkpoint, or no raw ids.
     """
-    kind = FORMATS[wish.format]
+    kind = FORMATS[options.format]
     names = "|".join(
         [
             kind.names,
@@ -86,18 +65,18 @@ def check(config: Config, wish: Wish, to: str) -> None:
         ]
     )
     _check_folder(to, names)
-    for name in wish.types:
+    for name in options.types:
         if name not in config.entities:
             raise ConfigError(f"--types: {name!r} is not among the entities: {', '.join(config.entities)}")
-    if wish.precision not in kind.precisions:
+    if options.precision not in kind.precisions:
         raise ConfigError(
-            f"--format {wish.format}: holds {' and '.join(kind.precisions)}, not --precision "
-            f"{wish.precision}; take parquet, npy, arrow or faiss"
+            f"--format {options.format}: holds {' and '.join(kind.precisions)}, not --precision "
+            f"{options.precision}; take parquet, npy, arrow or faiss"
         )
-    if wish.format == "faiss":
+    if options.format == "faiss":
         _check_faiss(config)
     chosen_inputs(config)
-    if _is_measured(wish) and (reason := loss.obstacle(config, to)):
+    if _is_measured(options) and (reason := loss.obstacle(config, to)):
         log.warning("export: the loss cannot be measured: %s", reason)
 
 
@@ -125,11 +104,13 @@ def _check_faiss(config: Config) -> None:
         )
 
 
-def _is_measured(wish: Wish) -> bool:
-    return wish.is_measured and wish.precision != "float32"
+def _is_measured(options: ExportOptions) -> bool:
+    return options.is_measured and options.precision != "float32"
 
 
-def run(config: Config, wish: Wish, to: str, client: Client, claim: Claim = NO_CLAIM) -> dict[str, Any]:
+def run(
+    config: Config, options: ExportOptions, to: str, client: Client, claim: Claim = NO_CLAIM
+) -> dict[str, Any]:
     """Write the export, or go on with one that was stopped; return the figures, which `_export.json` has too.
 
     Raises:
@@ -137,75 +118,77 @@ def run(config: Config, wish: Wish, to: str, client: Client, claim: Claim = NO_C
         FormatError: checkpoint or raw ids are damaged or do not fit each other, or a number is too large.
     """
     inputs = chosen_inputs(config)
-    made_from = _made_from(config, wish, inputs)
+    made_from = _made_from(config, options, inputs)
     if storage.read_marker(to) == made_from:
         log.info("export: %s is finished, with the same settings and inputs", to)
         found: dict[str, Any] = storage.read_json(storage.join(to, RECORD))
         return found
-    make = partial(_make, config, wish, inputs, client, claim)
+    make = partial(_make, config, options, inputs, client, claim)
     return make_result("export", to, RECORD, made_from, make, claim)
 
 
-def _made_from(config: Config, wish: Wish, inputs: Inputs) -> dict[str, Any]:
+def _made_from(config: Config, options: ExportOptions, inputs: Inputs) -> dict[str, Any]:
     uris = [config.entity_path, inputs.checkpoint_path]
-    if wish.format == "tensorboard-projector":
+    if options.format == "tensorboard-projector":
         uris += config.edge_paths
-    if _is_measured(wish):
+    if _is_measured(options):
         uris += loss.input_uris(config)
     found = {
-        "export": asdict(wish) | {"checkpoint_version": inputs.version},
+        "export": options.model_dump() | {"checkpoint_version": inputs.version},
         "inputs": record.describe_inputs(dict.fromkeys(uris)),
-        **({"evaluate": loss.settings_of(config).result_settings()} if _is_measured(wish) else {}),
+        **({"evaluate": loss.settings_of(config).result_settings()} if _is_measured(options) else {}),
     }
     plain: dict[str, Any] = json.loads(json.dumps(found))
     return plain
 
 
 def _make(
-    config: Config, wish: Wish, inputs: Inputs, client: Client, claim: Claim, work: Work
+    config: Config, options: ExportOptions, inputs: Inputs, client: Client, claim: Claim, work: Work
 ) -> tuple[dict[str, Any], Checksums]:
-    types = wish.types or tuple(config.entities)
+    types = options.types or tuple(config.entities)
     measuring = partial(run_tasks, client, description="measuring", unit="partitions")
     tables = read_tables(config, inputs, types, measuring)
     folder = work.folder
-    sources = {name: _source(config, wish, table, folder, client) for name, table in tables.items()}
-    found = pieces.write(client, FORMATS[wish.format], list(sources.values()), work)
+    sources = {name: _source(config, options, table, folder, client) for name, table in tables.items()}
+    found = pieces.write(client, FORMATS[options.format], list(sources.values()), work)
     checksums = {uri: checksum for each in found for uri, checksum in each["files"].items()}
-    checksums |= FORMATS[wish.format].finish(folder, list(sources.values()))
+    checksums |= FORMATS[options.format].finish(folder, list(sources.values()))
     of_codecs = {name: pieces.table_uris(folder, name, source.codec) for name, source in sources.items()}
     of_tables = [uri for each in of_codecs.values() for uri in each.values()]
     checksums |= {uri: of_bytes(storage.read_bytes(uri)) for uri in of_tables}
-    _write_model(config, wish, inputs, list(sources.values()), of_codecs, folder, checksums)
+    _write_model(config, options, inputs, list(sources.values()), of_codecs, folder, checksums)
     figures = {
-        "precision": wish.precision,
-        "format": wish.format,
+        "precision": options.precision,
+        "format": options.format,
         "checkpoint_version": inputs.version,
         "types": _sizes(found, sources, of_codecs),
     }
-    if wish.precision != "float32":
-        figures["loss"] = _loss(config, wish, inputs, tables, sources, work, client, claim)
+    if options.precision != "float32":
+        figures["loss"] = _loss(config, options, inputs, tables, sources, work, client, claim)
     return figures, checksums
 
 
-def _source(config: Config, wish: Wish, table: EntityTable, folder: str, client: Client) -> Source:
+def _source(
+    config: Config, options: ExportOptions, table: EntityTable, folder: str, client: Client
+) -> Source:
     """The vectors of a type with their codec, which is fitted once."""
-    prepare = unit if wish.format == "faiss" and COMPARATORS[config.comparator].is_unit else as_is
+    prepare = unit if options.format == "faiss" and COMPARATORS[config.comparator].is_unit else as_is
     codec = pieces.codec(
         client,
         folder,
         table,
-        wish.precision,
-        wish.num_bytes,
+        options.precision,
+        options.num_bytes,
         prepare,
-        has_scale=FORMATS[wish.format].holds_scales,
+        has_scale=FORMATS[options.format].holds_scales,
     )
-    limit = wish.limit if wish.format == "tensorboard-projector" else table.num_entities
-    return Source(table, codec, prepare, config, limit, wish.escape_ids)
+    limit = options.limit if options.format == "tensorboard-projector" else table.num_entities
+    return Source(table, codec, prepare, config, limit, options.escape_ids)
 
 
 def _write_model(
     config: Config,
-    wish: Wish,
+    options: ExportOptions,
     inputs: Inputs,
     sources: Sequence[Source],
     of_codecs: Mapping[str, Mapping[str, str]],
@@ -221,7 +204,9 @@ def _write_model(
         name: {key: f"{name}/{storage.name(uri)}" for key, uri in each.items()}
         for name, each in of_codecs.items()
     }
-    content = model.described(config, sources, tables, wish.format, inputs.version, is_two_sided=is_two_sided)
+    content = model.described(
+        config, sources, tables, options.format, inputs.version, is_two_sided=is_two_sided
+    )
     storage.write_text(uris[1], json.dumps(content, indent=1, ensure_ascii=False) + "\n", checksums)
 
 
@@ -250,7 +235,7 @@ def _sizes(
 
 def _loss(
     config: Config,
-    wish: Wish,
+    options: ExportOptions,
     inputs: Inputs,
     tables: Mapping[str, EntityTable],
     sources: Mapping[str, Source],
@@ -259,7 +244,7 @@ def _loss(
     claim: Claim,
 ) -> dict[str, Any]:
     """The measured loss, or the reason why it is not there."""
-    reason = loss.obstacle(config, work.uri()) if wish.is_measured else "--no-loss"
+    reason = loss.obstacle(config, work.uri()) if options.is_measured else "--no-loss"
     if reason:
         return {"not_measured": reason}
 

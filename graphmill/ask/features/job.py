@@ -10,7 +10,7 @@
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -20,7 +20,8 @@ from graphmill import storage
 from graphmill.ask import given
 from graphmill.ask.features.columns import Form
 from graphmill.ask.features.joined import IdColumn, Joining, ReadRows, write_part
-from graphmill.ask.features.request import Request, components_of, folded_parts, similar_of
+from graphmill.ask.features.request import components_of, folded_parts, similar_of
+from graphmill.ask.features.settings import FeaturesOptions
 from graphmill.ask.fold_in import job as fold_in
 from graphmill.ask.inputs import Inputs, chosen_inputs
 from graphmill.ask.table import read_tables
@@ -54,7 +55,7 @@ class TableToRead:
     made_from: str
 
 
-def check(config: Config, request: Request, to: str) -> Inputs:
+def check(config: Config, request: FeaturesOptions, to: str) -> Inputs:
     """Refuse wrong options before anything is started or written.
 
     Raises:
@@ -81,7 +82,7 @@ def check(config: Config, request: Request, to: str) -> Inputs:
 
 def run(
     config: Config,
-    request: Request,
+    request: FeaturesOptions,
     table: TableToRead,
     to: str,
     client: Client,
@@ -114,7 +115,7 @@ def run(
     return make_result("features", to, RECORD, made_from, write, claim, version=inputs.version)
 
 
-def _check_columns(request: Request, table: TableToRead) -> None:
+def _check_columns(request: FeaturesOptions, table: TableToRead) -> None:
     names = table.schema.names
     for column in request.columns:
         if column not in names:
@@ -123,7 +124,7 @@ def _check_columns(request: Request, table: TableToRead) -> None:
 
 def _joining(
     config: Config,
-    request: Request,
+    request: FeaturesOptions,
     inputs: Inputs,
     table: TableToRead,
     work: Work,
@@ -165,7 +166,9 @@ def _joining(
     return joining
 
 
-def _folded_folders(request: Request, work: Work, client: Client, fold_ids_in: FoldIn | None) -> list[str]:
+def _folded_folders(
+    request: FeaturesOptions, work: Work, client: Client, fold_ids_in: FoldIn | None
+) -> list[str]:
     """Folders of folded ids: those that were given, and one for the edges that were given."""
     folders = [uri for uri in request.fold_in if is_folded(uri)]
     if len(folders) < len(request.fold_in) and fold_ids_in is not None:
@@ -239,10 +242,10 @@ def _check_found(column: str, counts: Mapping[str, Any]) -> None:
     )
 
 
-def _described(request: Request) -> dict[str, Any]:
+def _described(request: FeaturesOptions) -> dict[str, Any]:
     """The settings that the result depends on."""
-    options = {key: value for key, value in asdict(request).items() if key not in ("columns", "memory_bytes")}
-    return {"ids": dict(request.columns), **options, "fold_in": list(request.fold_in)}
+    options = request.model_dump(mode="json", exclude={"columns", "memory_bytes"})
+    return {"ids": dict(request.columns), **options}
 
 
 def _told(joining: Joining) -> dict[str, Any]:

@@ -1,8 +1,5 @@
 """Columns that a request makes of vectors: principal components, similarities to ids, ids folded in."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-
 import pyarrow as pa
 from distributed import Client
 
@@ -10,6 +7,7 @@ from graphmill import storage
 from graphmill.ask import given
 from graphmill.ask.features.columns import MOST_SIMILAR, Similar
 from graphmill.ask.features.joined import find_vectors
+from graphmill.ask.features.settings import FeaturesOptions
 from graphmill.ask.principal import Components, Moments, moments_of_partition
 from graphmill.ask.table import UNKNOWN, EntityTable
 from graphmill.cluster import run_tasks
@@ -19,34 +17,7 @@ from graphmill.formats import remapped
 _SHOWN = 5
 
 
-@dataclass(frozen=True)
-class Request:
-    """A request to add vectors to a table.
-
-    Attributes:
-        columns: type of the ids in each column of ids.
-        components: number of principal components, instead of the vectors.
-        similar_to: file of ids; cosines with their vectors, instead of the vectors.
-        as_columns: a column for each number.
-        prefix: what the names of all new columns begin with.
-        fold_in: for the record: edges, or folders of `graphmill fold-in`.
-        memory_bytes: memory of a task.
-    """
-
-    columns: Mapping[str, str]
-    components: int | None = None
-    similar_to: str | None = None
-    as_columns: bool = False
-    prefix: str = ""
-    fold_in: Sequence[str] = ()
-    memory_bytes: int = 512 << 20
-
-    def stem(self, column: str) -> str:
-        """Beginning of the names of the new columns of a column of ids."""
-        return self.prefix + (f"{column}_" if len(self.columns) > 1 else "")
-
-
-def components_of(request: Request, table: EntityTable, client: Client) -> Components | None:
+def components_of(request: FeaturesOptions, table: EntityTable, client: Client) -> Components | None:
     """Compute the principal components of a type, in the order of its partitions."""
     if request.components is None:
         return None
@@ -70,7 +41,7 @@ def components_of(request: Request, table: EntityTable, client: Client) -> Compo
     return Components.of(total, request.components)
 
 
-def similar_of(request: Request, table: EntityTable, client: Client) -> Similar | None:
+def similar_of(request: FeaturesOptions, table: EntityTable, client: Client) -> Similar | None:
     """Read the ids to compare with, and their vectors."""
     if request.similar_to is None:
         return None

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from graphmill.ask.fold_in.edge_sample import EdgeSample, sample_edges, spread, thinned
-from graphmill.ask.fold_in.options import Options
 from graphmill.ask.fold_in.priors import RelationPriors, TypePrior, relation_priors
+from graphmill.ask.fold_in.settings import FoldInOptions
 from graphmill.ask.inputs import Inputs
 from graphmill.ask.relation import Parameters, Relation, read_parameters, relation_of
 from graphmill.ask.run import relation_names
@@ -62,7 +62,7 @@ class FrozenModel:
     """
 
     config: Config
-    options: Options
+    options: FoldInOptions
     parameters: Parameters
     names: Sequence[str]
     samples: Mapping[str, Sample]
@@ -122,7 +122,7 @@ class FrozenModel:
 
 
 def read_model(
-    config: Config, inputs: Inputs, tables: Mapping[str, EntityTable], options: Options
+    config: Config, inputs: Inputs, tables: Mapping[str, EntityTable], options: FoldInOptions
 ) -> FrozenModel:
     """Read the model, and the rows of its samples; `tables` are those of `solvable_types`.
 

@@ -10,14 +10,14 @@
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 from distributed import Client
 
 from graphmill import storage
-from graphmill.ask.fold_in.options import Options, ignores_regularizer, solvable_types
+from graphmill.ask.fold_in.settings import FoldInOptions, ignores_regularizer, solvable_types
 from graphmill.ask.fold_in.sorting import Sorting, sort_piece
 from graphmill.ask.inputs import Inputs, find_inputs
 from graphmill.ask.table import read_tables
@@ -52,15 +52,11 @@ class Request:
         described: the tables, for the record.
         uris: their files and folders.
         options: of the solution.
-        max_edges: of an id; more are left out, by a hash.
-        version: of the checkpoint; None: the latest.
     """
 
     described: Mapping[str, Any]
     uris: Sequence[str]
-    options: Options = field(default_factory=Options)
-    max_edges: int = 256
-    version: int | None = None
+    options: FoldInOptions = field(default_factory=FoldInOptions)
 
 
 def check(config: Config, request: Request, to: str) -> Inputs:
@@ -72,7 +68,7 @@ def check(config: Config, request: Request, to: str) -> Inputs:
     """
     check_result_folder(to, _OURS, RECORD)
     solvable_types(config)
-    return find_inputs(config, request.version)
+    return find_inputs(config, config.remap.checkpoint_version)
 
 
 def run(
@@ -89,7 +85,8 @@ def run(
     inputs = check(config, request, to)
     if ignores_regularizer(config):
         log.warning("fold-in: solutions leave the regularizer %s out", config.regularizer)
-    asked = {**request.described, **asdict(request.options), "max_edges": request.max_edges}
+    of_solution = request.options.model_dump(exclude={"max_edges"})
+    asked = {**request.described, **of_solution, "max_edges": request.options.max_edges}
     uris = [config.entity_path, config.checkpoint_path, *request.uris]
     made_from = {"fold_in": asked, "inputs": record.describe_inputs(uris)}
 
@@ -135,7 +132,7 @@ def _solve(
             uris,
             name,
             group,
-            request.max_edges,
+            request.options.max_edges,
             work.folder,
         )
         for name in new_types

@@ -20,8 +20,8 @@ from torch import Tensor
 from graphmill.ask.fold_in.comparison import beaten_shares, chunks, loss_and_gradient
 from graphmill.ask.fold_in.frozen import FrozenModel
 from graphmill.ask.fold_in.new_edges import Mentions, NewEdges
-from graphmill.ask.fold_in.options import ignores_regularizer
 from graphmill.ask.fold_in.others import ROWS, OtherQueries, loss_as_others
+from graphmill.ask.fold_in.settings import ignores_regularizer
 from graphmill.model import operators
 from graphmill.model.arrays import split
 from graphmill.model.losses import n3

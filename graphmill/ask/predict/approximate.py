@@ -14,8 +14,8 @@ from graphmill.ask.predict.answers import Chunk, joined
 from graphmill.ask.predict.choice import Cost
 from graphmill.ask.predict.lists import Lists, Numbers
 from graphmill.ask.predict.make_lists import make_lists, num_lists_for
-from graphmill.ask.predict.question import Question
 from graphmill.ask.predict.search import Asked
+from graphmill.ask.predict.settings import PredictOptions
 from graphmill.ask.predict.sizes import UNLIMITED, sizes_for
 from graphmill.ask.predict.tuning import Recall, sample_of, tuned
 from graphmill.ask.table import UNKNOWN
@@ -31,7 +31,7 @@ log = logging.getLogger("graphmill")
 
 
 def prepare(
-    question: Question,
+    question: PredictOptions,
     asked: Asked,
     chunks: list[Chunk],
     work: Work,
@@ -71,7 +71,7 @@ def prepare(
     return replace(asked, lists=probed), joined(chunks, min(most, -(-cost.num_queries // TASKS))), figures
 
 
-def _is_exact(question: Question, asked: Asked, cost: Cost) -> bool:
+def _is_exact(question: PredictOptions, asked: Asked, cost: Cost) -> bool:
     """Tell whether all candidates are compared, before lists are made; a log line says why."""
     comparator = asked.relation.comparator
     reason = ""
@@ -102,7 +102,7 @@ def _is_exact(question: Question, asked: Asked, cost: Cost) -> bool:
     return bool(reason)
 
 
-def _figures(question: Question, cost: Cost, lists: Lists, recall: Recall) -> dict[str, Any]:
+def _figures(question: PredictOptions, cost: Cost, lists: Lists, recall: Recall) -> dict[str, Any]:
     """Figures of the tuned lists, which say `exact` where that is faster."""
     share = lists.num_probed / lists.num_lists
     if question.how == "auto" and cost.approximate(share) >= cost.exact:

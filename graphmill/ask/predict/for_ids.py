@@ -18,8 +18,8 @@ from graphmill.ask.predict import approximate, similar
 from graphmill.ask.predict.answers import FOUND, Chunk, write_answers
 from graphmill.ask.predict.calibrated import read_calibration
 from graphmill.ask.predict.known import KnownEdges, LeftOut
-from graphmill.ask.predict.question import Question
 from graphmill.ask.predict.search import Asked
+from graphmill.ask.predict.settings import PredictOptions
 from graphmill.ask.predict.sizes import GPU_PRODUCTS, PRODUCTS, sizes_for
 from graphmill.ask.relation import Relation, number_of, read_parameters, relation_of
 from graphmill.ask.run import relation_names
@@ -40,7 +40,9 @@ _SHOWN = 5
 log = logging.getLogger("graphmill")
 
 
-def asked_of(config: Config, question: Question, inputs: Inputs, tables: Mapping[str, EntityTable]) -> Asked:
+def asked_of(
+    config: Config, question: PredictOptions, inputs: Inputs, tables: Mapping[str, EntityTable]
+) -> Asked:
     """Make of a question what every task gets."""
     relation, side = relation_asked(config, question, inputs), question.side
     queries, candidates = tables[relation.types[side.other]], tables[relation.types[side]]
@@ -58,13 +60,13 @@ def asked_of(config: Config, question: Question, inputs: Inputs, tables: Mapping
     return Asked(relation, side, k, queries, candidates, left_out, sizes, num_gpus, scale)
 
 
-def _is_no_answer_to_itself(config: Config, question: Question, relation: Relation) -> bool:
+def _is_no_answer_to_itself(config: Config, question: PredictOptions, relation: Relation) -> bool:
     if question.cosine:
         return relation.types[Side.LHS] == relation.types[Side.RHS]
     return not question.with_itself and bool(loopless(config, [relation.number]))
 
 
-def relation_asked(config: Config, question: Question, inputs: Inputs) -> Relation:
+def relation_asked(config: Config, question: PredictOptions, inputs: Inputs) -> Relation:
     """Make the relation that answers."""
     if question.cosine:
         return similar.relation_of(config, question)
@@ -85,7 +87,7 @@ def formula(relation: Relation) -> dict[str, Any]:
 
 
 def answer_ids(
-    config: Config, question: Question, inputs: Inputs, asked: Asked, client: Client, work: Work
+    config: Config, question: PredictOptions, inputs: Inputs, asked: Asked, client: Client, work: Work
 ) -> tuple[dict[str, Any], Checksums]:
     """Write the best candidates of all ids into the folder of a result; return figures and checksums.
 

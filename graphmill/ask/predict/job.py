@@ -24,7 +24,7 @@ from graphmill.ask.predict.calibrated import read_calibration
 from graphmill.ask.predict.for_ids import answer_ids, asked_of, formula, relation_asked
 from graphmill.ask.predict.make_lists import check_faiss
 from graphmill.ask.predict.pairs import AskedPairs, write_scores
-from graphmill.ask.predict.question import Question
+from graphmill.ask.predict.settings import PredictOptions
 from graphmill.ask.predict.sizes import sizes_for
 from graphmill.ask.relation import number_of
 from graphmill.ask.run import relation_names
@@ -45,7 +45,7 @@ _OURS = rf"part-[0-9]{{5,}}\.parquet|{storage.MARKER}|{storage.PUBLISHED}|{RECOR
 log = logging.getLogger("graphmill")
 
 
-def check(config: Config, question: Question, to: str) -> None:
+def check(config: Config, question: PredictOptions, to: str) -> None:
     """Refuse wrong options before anything is started or written.
 
     Raises:
@@ -87,7 +87,7 @@ def check(config: Config, question: Question, to: str) -> None:
 
 
 def run(
-    config: Config, question: Question, to: str, client: Client, claim: Claim = NO_CLAIM
+    config: Config, question: PredictOptions, to: str, client: Client, claim: Claim = NO_CLAIM
 ) -> dict[str, Any]:
     """Write the answers; return the figures, which `_predict.json` has too.
 
@@ -115,7 +115,7 @@ def run(
     return make_result("predict", to, RECORD, made_from, write, claim, **layout)
 
 
-def _types(config: Config, question: Question) -> list[str]:
+def _types(config: Config, question: PredictOptions) -> list[str]:
     """Types of the ids that are asked about and of their answers."""
     if question.cosine:
         return list(dict.fromkeys(similar.relation_of(config, question).types.values()))
@@ -142,7 +142,7 @@ def _measured(config: Config, inputs: Inputs, types: Sequence[str], client: Clie
 
 def _scores(
     config: Config,
-    question: Question,
+    question: PredictOptions,
     inputs: Inputs,
     tables: dict[str, EntityTable],
     client: Client,
@@ -182,7 +182,7 @@ def _checked(pairs: pa.Table, names: list[str], uri: str) -> pa.Table:
     return pairs
 
 
-def _inputs(config: Config, question: Question) -> list[dict[str, Any]]:
+def _inputs(config: Config, question: PredictOptions) -> list[dict[str, Any]]:
     uris = [config.entity_path, config.checkpoint_path, *filter(None, (question.ids, question.pairs))]
     if question.exclude_known:
         uris += config.edge_paths

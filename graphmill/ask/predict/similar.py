@@ -1,6 +1,6 @@
 """Similar ids: the cosine of two vectors as a relation between them."""
 
-from graphmill.ask.predict.question import Question
+from graphmill.ask.predict.settings import PredictOptions
 from graphmill.ask.relation import Relation
 from graphmill.config import Config
 from graphmill.errors import ConfigError, suggestion
@@ -9,7 +9,7 @@ from graphmill.vocab import Side
 NAME = "cosine"
 
 
-def relation_of(config: Config, question: Question) -> Relation:
+def relation_of(config: Config, question: PredictOptions) -> Relation:
     """Make the relation whose score of two ids is the cosine of their vectors."""
     types = list(config.entities)
     if question.id_type is None and len(types) > 1:

@@ -3,8 +3,9 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from graphmill.ask.export.codecs import PRECISIONS, Precision
+from graphmill.ask.export.codecs import PRECISIONS
 from graphmill.ask.export.formats import arrow, faiss_index, npy, parquet, projector, word2vec
+from graphmill.ask.export.settings import Precision
 from graphmill.ask.export.source import Source
 from graphmill.storage import Checksums
 

@@ -14,7 +14,7 @@ from distributed import Client
 
 from graphmill import report, storage
 from graphmill.ask.export import job
-from graphmill.ask.export.job import Wish
+from graphmill.ask.export.settings import ExportOptions
 from graphmill.library.run import Run
 from tests.graphmill.ask.export.readers import read
 from tests.graphmill.ask.predict.world import World, write_world
@@ -127,7 +127,9 @@ def test_the_loss_is_that_of_the_files(
     from graphmill.formats import pbg_checkpoint
     from tests.remap.graph import ITERATION
 
-    wish = Wish(precision, "npy", ("item",), num_bytes=3 if precision == "pq" else None)
+    wish = ExportOptions(
+        precision=precision, format="npy", types=("item",), num_bytes=3 if precision == "pq" else None
+    )
     loss = job.run(world.config, wish, str(tmp_path / "out"), near_client)["loss"]
     exact = evaluate(world.config)["metrics"]
     assert {key: exact[key] for key in loss["exact"]} == loss["exact"]
@@ -165,7 +167,7 @@ def test_a_preserved_version(tmp_path: Path, world: World, near_client: Client) 
     pbg_checkpoint.write_model(path, 2, parameters, None, world.config.pbg(), ITERATION)
     pbg_checkpoint.commit(path, 2, preserve_epoch=None)
     config = configuration.load(str(tmp_path / "run/run.json"), ["remap.checkpoint_version=1"])
-    figures = job.run(config, Wish("int8"), str(tmp_path / "out"), near_client)
+    figures = job.run(config, ExportOptions(precision="int8"), str(tmp_path / "out"), near_client)
     assert_close(read(tmp_path / "out", "item"), expected(world, "item"), "int8")
     assert figures["checkpoint_version"] == 1
     assert figures["loss"]["exact"]["mrr"] == first
@@ -176,20 +178,25 @@ def test_other_edges_to_rank_are_another_export(tmp_path: Path, world: World, ne
     from graphmill.formats.edge_buckets import bucket_uri
     from graphmill.vocab import Bucket
 
-    before = job.run(world.config, Wish("int8"), str(tmp_path / "out"), near_client)["loss"]["num_edges"]
+    before = job.run(world.config, ExportOptions(precision="int8"), str(tmp_path / "out"), near_client)[
+        "loss"
+    ]["num_edges"]
     test = world.config.split_path("test")
     other = bucket_uri(world.config.split_path("train"), Bucket(0, 0))
     Path(bucket_uri(test, Bucket(0, 0))).write_bytes(Path(other).read_bytes())
     assert (
-        job.run(world.config, Wish("int8"), str(tmp_path / "out"), near_client)["loss"]["num_edges"] != before
+        job.run(world.config, ExportOptions(precision="int8"), str(tmp_path / "out"), near_client)["loss"][
+            "num_edges"
+        ]
+        != before
     )
 
 
 @pytest.mark.slow
 def test_coarse_codes_lose_and_say_so(tmp_path: Path, near_client: Client) -> None:
     world = write_world(tmp_path / "run", counts={"user": [900], "item": [1200]})
-    job.run(world.config, Wish("pq", num_bytes=3), str(tmp_path / "coarse"), near_client)
-    job.run(world.config, Wish("int8"), str(tmp_path / "int8"), near_client)
+    job.run(world.config, ExportOptions(precision="pq", num_bytes=3), str(tmp_path / "coarse"), near_client)
+    job.run(world.config, ExportOptions(precision="int8"), str(tmp_path / "int8"), near_client)
     coarse, fine = (json.loads((tmp_path / each / "_export.json").read_text()) for each in ("coarse", "int8"))
     assert coarse["loss"]["exact"] == fine["loss"]["exact"]
     assert abs(fine["loss"]["mrr_loss"]) < 0.01
@@ -230,7 +237,12 @@ def test_faiss(tmp_path: Path, export: Export, precision: str, comparator: str) 
 def test_faiss_decodes_as_the_codec_does(tmp_path: Path, near_client: Client) -> None:
     """Pieces of unequal length (D = 6, 4 codes): the index pads them, and gives back what was measured."""
     world = write_world(tmp_path / "run", counts={"user": [20], "item": [700]})
-    job.run(world.config, Wish("pq", "faiss", num_bytes=4), str(tmp_path / "out"), near_client)
+    job.run(
+        world.config,
+        ExportOptions(precision="pq", format="faiss", num_bytes=4),
+        str(tmp_path / "out"),
+        near_client,
+    )
     index = faiss.read_index(str(tmp_path / "out/item/vectors.faiss"))
     table = np.load(tmp_path / "out/item/_centroids.npy").astype(np.float32)
     rows = index.reconstruct_n(0, 700)
@@ -283,7 +295,7 @@ def test_the_formulas_of_the_model_score(
 ) -> None:
     """`_model.json` and `_relations.parquet` suffice to score an edge as the model does."""
     world = write_world(tmp_path / "run", operator=operator, comparator=comparator, dynamic=dynamic)
-    job.run(world.config, Wish(), str(tmp_path / "out"), near_client)
+    job.run(world.config, ExportOptions(), str(tmp_path / "out"), near_client)
     model = json.loads((tmp_path / "out/_model.json").read_text())
     vectors = {name: read(tmp_path / "out", name) for name in ("user", "item")}
     relation = model["relations"][0]
@@ -361,18 +373,27 @@ def test_no_loss_where_there_is_nothing_to_rank(tmp_path: Path, export: Export) 
 
 @pytest.mark.slow
 def test_a_finished_export_is_not_made_again(tmp_path: Path, world: World, near_client: Client) -> None:
-    to, wish = tmp_path / "out", Wish("int8")
+    to, wish = tmp_path / "out", ExportOptions(precision="int8")
     first = job.run(world.config, wish, str(to), near_client)
     stamp = (to / "_export.json").stat().st_mtime_ns
     assert job.run(world.config, wish, str(to), near_client) == first
     assert (to / "_export.json").stat().st_mtime_ns == stamp
-    job.run(world.config, Wish("pq", "npy"), str(to), near_client)  # replaces the other
+    job.run(
+        world.config, ExportOptions(precision="pq", format="npy"), str(to), near_client
+    )  # replaces the other
     assert sorted(path.name for path in (to / "item").iterdir())[0] == "_centroids.npy"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("wish", [Wish("int8"), Wish("pq", "arrow"), Wish("float16", "word2vec")])
-def test_one_worker_and_two_write_the_same(tmp_path: Path, near_client: Client, wish: Wish) -> None:
+@pytest.mark.parametrize(
+    "wish",
+    [
+        ExportOptions(precision="int8"),
+        ExportOptions(precision="pq", format="arrow"),
+        ExportOptions(precision="float16", format="word2vec"),
+    ],
+)
+def test_one_worker_and_two_write_the_same(tmp_path: Path, near_client: Client, wish: ExportOptions) -> None:
     world = write_world(tmp_path / "run", counts={"user": [1000, 1400], "item": [30]})
     job.run(world.config, wish, str(tmp_path / "two"), near_client)
     with Client(processes=False, n_workers=1, threads_per_worker=1, dashboard_address=":0") as alone:
@@ -387,7 +408,7 @@ def test_pieces_of_another_wish_are_not_gone_on_with(
     (tmp_path / ".out.tmp-0123456789ab/_work").mkdir(parents=True)
     (tmp_path / ".out.tmp-0123456789ab/_work/user-0.json").write_text("{}")
     for name in ("out", "fresh"):
-        job.run(world.config, Wish("int8"), str(tmp_path / name), near_client)
+        job.run(world.config, ExportOptions(precision="int8"), str(tmp_path / name), near_client)
     assert snapshot(tmp_path / "out") == snapshot(tmp_path / "fresh")
     assert not list(tmp_path.glob(".out*"))
 
@@ -397,7 +418,10 @@ def test_goes_on_where_it_was_stopped(
     near_client: Client, monkeypatch: pytest.MonkeyPatch, hdfs_uri: str
 ) -> None:
     """Ctrl-C after the pieces: the next run has the same files, with the times of the first."""
-    world, wish = write_world(f"{hdfs_uri}/run", num_partitions=3), Wish("pq", is_measured=False)
+    world, wish = (
+        write_world(f"{hdfs_uri}/run", num_partitions=3),
+        ExportOptions(precision="pq", is_measured=False),
+    )
 
     def stop(*_: object) -> int:
         raise KeyboardInterrupt

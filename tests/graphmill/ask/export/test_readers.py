@@ -18,7 +18,7 @@ from distributed import Client
 from gensim.models import KeyedVectors
 
 from graphmill.ask.export import job
-from graphmill.ask.export.job import Wish
+from graphmill.ask.export.settings import ExportOptions
 from tests import REPOSITORY
 from tests.graphmill.ask.export.readers import read
 from tests.graphmill.ask.predict.world import World, write_world
@@ -49,7 +49,12 @@ def example(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
 
 def exported(tmp_path: Path, world: World, near_client: Client, precision: Any, file_format: str) -> Path:
     to = tmp_path / f"{precision}-{file_format}"
-    job.run(world.config, Wish(precision, file_format, is_measured=False), str(to), near_client)
+    job.run(
+        world.config,
+        ExportOptions(precision=precision, format=file_format, is_measured=False),
+        str(to),
+        near_client,
+    )
     return to
 
 

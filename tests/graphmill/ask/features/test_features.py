@@ -17,7 +17,7 @@ from distributed import Client
 
 from etl import whole_rows
 from graphmill.ask.features import job
-from graphmill.ask.features.request import Request
+from graphmill.ask.features.settings import FeaturesOptions
 from graphmill.errors import ClusterError
 from graphmill.formats import remapped
 from tests.graphmill.ask.fold_in.test_fold_in import write_edges
@@ -157,7 +157,9 @@ def test_rows_do_not_depend_on_the_memory(
     pq.write_table(orders(world, rng, 150), path, row_group_size=30)
     table = table_to_read(world, path)
     for name, memory_bytes in (("large", 1 << 28), ("small", 1)):
-        request = Request({"customer": "user"}, components, memory_bytes=memory_bytes)
+        request = FeaturesOptions(
+            columns={"customer": "user"}, components=components, memory_bytes=memory_bytes
+        )
         job.run(world.config, request, table, str(tmp_path / name), near_client)
     assert read(tmp_path / "large").equals(read(tmp_path / "small"))
     assert pq.ParquetFile(tmp_path / "small/part-00000.parquet").num_row_groups >= 30
@@ -348,7 +350,7 @@ def test_it_goes_on_with_what_is_finished(
     given = write("parquet", orders(world, rng), tmp_path / "orders")
     table = table_to_read(world, given)
     assert len(table.pieces) > 1
-    request = Request({"customer": "user"})
+    request = FeaturesOptions(columns={"customer": "user"})
     out = str(tmp_path / "out")
     broken = table_to_read(world, given, _broken)
     with pytest.raises(ClusterError, match="gone"):

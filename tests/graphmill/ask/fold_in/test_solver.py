@@ -17,8 +17,8 @@ from graphmill.ask.fold_in.edge_sample import spread
 from graphmill.ask.fold_in.frozen import FrozenModel, read_model
 from graphmill.ask.fold_in.new_edges import NO_MENTIONS, Mentions, NewEdges
 from graphmill.ask.fold_in.objective import Objective, Sizes
-from graphmill.ask.fold_in.options import Options, solvable_types
 from graphmill.ask.fold_in.others import other_queries
+from graphmill.ask.fold_in.settings import FoldInOptions, solvable_types
 from graphmill.ask.fold_in.solver import OF_CALL, Solver
 from graphmill.ask.table import read_tables
 from graphmill.model.built_in import COMPARATORS, LOSSES, OPERATORS
@@ -52,7 +52,7 @@ class Worlds(dict[str, tuple[World, FrozenModel]]):
 def model_of(world: World, **options: Any) -> FrozenModel:
     inputs, _ = tables_of(world.config)
     tables = read_tables(world.config, inputs, solvable_types(world.config))
-    return read_model(world.config, inputs, tables, Options(**{"num_candidates": 7, **options}))
+    return read_model(world.config, inputs, tables, FoldInOptions(**{"num_candidates": 7, **options}))
 
 
 def random_edges(world: World, rng: np.random.Generator, num_ids: int, most: int = 5) -> NewEdges:

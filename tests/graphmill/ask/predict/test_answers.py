@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from graphmill.ask.predict.answers import Chunk, write_answers
-from graphmill.ask.predict.question import Question
+from graphmill.ask.predict.settings import PredictOptions
 from graphmill.ask.predict.sizes import WIDTH, Sizes, sizes_for
 from graphmill.errors import ConfigError, FormatError
 from graphmill.formats import pbg_checkpoint
@@ -23,7 +23,7 @@ from tests.pairs import pairs
 SMALL = Sizes(queries=3, candidate_rows=WIDTH, known_edges=4, pairs=5)
 
 
-def answers(world: World, folder: Path, question: Question, sizes: Sizes | None = None):
+def answers(world: World, folder: Path, question: PredictOptions, sizes: Sizes | None = None):
     """The answers for all ids, and the figures of all tasks."""
     what = asked(world.config, question)
     what = replace(what, sizes=sizes) if sizes else what
@@ -49,7 +49,9 @@ def test_answers_are_the_best_of_all_scores(tmp_path: Path, kind: str, operator:
         for side in Side:
             bias = comparator in ("dot", "cos") and side is Side.RHS
             world.config = world.config.model_copy(update={"comparator": comparator, "bias": bias})
-            found, _ = answers(world, tmp_path / f"{comparator}-{side}", Question(name, side, 8))
+            found, _ = answers(
+                world, tmp_path / f"{comparator}-{side}", PredictOptions(relation=name, side=side, k=8)
+            )
             assert_equal(found, world.best(relation, side, 8))
 
 
@@ -59,7 +61,7 @@ def test_partitions_give_the_same_answers(tmp_path: Path, side: Side) -> None:
         answers(
             write_world(tmp_path / f"run{num}", num_partitions=num),
             tmp_path / f"{num}",
-            Question("follows", side, 9),
+            PredictOptions(relation="follows", side=side, k=9),
         )[0]
         for num in (1, 3)
     ]
@@ -78,7 +80,7 @@ def test_known_edges_are_no_answers(
     relation = ["likes", "follows"].index(name)
     edges = {edge for split in world.edges.values() for edge in split if edge[1] == relation}
     known = frozenset((lhs, rhs) if side is Side.RHS else (rhs, lhs) for lhs, _, rhs in edges)
-    question = Question(name, side, 1000, exclude_known=True)
+    question = PredictOptions(relation=name, side=side, k=1000, exclude_known=True)
     expected = world.best(relation, side, 1000, known)
     found, figures = answers(world, tmp_path / "out", question, SMALL if num_partitions > 1 else None)
     assert_equal(found, expected)
@@ -95,17 +97,19 @@ def test_an_id_is_its_own_answer_where_training_has_a_loop(
     world = write_world(tmp_path / "run", num_partitions=num_partitions, loops=loops, operator="none")
     assert world.may_be_itself(1) == loops
     sizes = SMALL if num_partitions > 1 else None
-    found, _ = answers(world, tmp_path / "out", Question("follows", side, 5), sizes)
+    found, _ = answers(world, tmp_path / "out", PredictOptions(relation="follows", side=side, k=5), sizes)
     assert any(query == candidate for (query, _), (candidate, _) in found.items()) == loops
     assert_equal(found, world.best(1, side, 5))
-    question = Question("follows", side, 5, with_itself=True)
+    question = PredictOptions(relation="follows", side=side, k=5, with_itself=True)
     assert_equal(answers(world, tmp_path / "with", question, sizes)[0], world.best(1, side, 5, itself=True))
 
 
 def test_a_type_with_one_partition_beside_types_with_several(tmp_path: Path) -> None:
     world = write_world(tmp_path / "run", counts={"user": [7, 0, 9], "item": [30]})
     known = frozenset((lhs, rhs) for each in world.edges.values() for lhs, rel, rhs in each if rel == 0)
-    found, _ = answers(world, tmp_path / "out", Question("likes", Side.RHS, 50, exclude_known=True))
+    found, _ = answers(
+        world, tmp_path / "out", PredictOptions(relation="likes", side=Side.RHS, k=50, exclude_known=True)
+    )
     assert_equal(found, world.best(0, Side.RHS, 50, known))
 
 
@@ -113,7 +117,7 @@ def test_a_type_with_one_partition_beside_types_with_several(tmp_path: Path) -> 
 def test_sizes_of_blocks_change_no_bit(tmp_path: Path, comparator: str) -> None:
     counts = {"user": [150], "item": [2 * WIDTH + 77, 5]}
     world = write_world(tmp_path / "run", operator="linear", comparator=comparator, counts=counts)
-    question = Question("likes", Side.RHS, 20, exclude_known=True)
+    question = PredictOptions(relation="likes", side=Side.RHS, k=20, exclude_known=True)
     large, _ = answers(world, tmp_path / "large", question)
     small, _ = answers(world, tmp_path / "small", question, replace(SMALL, queries=53))
     assert list(small.items()) == list(large.items())
@@ -123,7 +127,7 @@ def test_sizes_of_blocks_change_no_bit(tmp_path: Path, comparator: str) -> None:
 @pytest.mark.parametrize("counts", [{"user": [0, 0], "item": [5]}, {"user": [3], "item": [0]}])
 def test_a_type_without_entities_has_no_answers(tmp_path: Path, counts: dict[str, list[int]]) -> None:
     world = write_world(tmp_path / "run", counts=counts)
-    what = asked(world.config, Question("likes", Side.RHS, 5, exclude_known=True))
+    what = asked(world.config, PredictOptions(relation="likes", side=Side.RHS, k=5, exclude_known=True))
     uri = str(tmp_path / "part-00000.parquet")
     figures = write_answers(what, Chunk(0, sum(counts["user"])), uri)
     assert (figures["num_answers"], figures["num_known_left_out"]) == (0, 0)
@@ -134,7 +138,7 @@ def test_a_type_without_entities_has_no_answers(tmp_path: Path, counts: dict[str
 def test_many_known_edges_are_read_in_several_passes(tmp_path: Path) -> None:
     counts = {"user": [4], "item": [2 * WIDTH + 10]}
     world = write_world(tmp_path / "run", counts=counts)
-    question = Question("likes", Side.RHS, 4200, exclude_known=True)
+    question = PredictOptions(relation="likes", side=Side.RHS, k=4200, exclude_known=True)
     sizes = Sizes(queries=4, candidate_rows=3 * WIDTH, known_edges=2, pairs=1)
     found, figures = answers(world, tmp_path / "out", question, sizes)
     known = {(lhs, rhs) for each in world.edges.values() for lhs, rel, rhs in each if rel == 0}
@@ -169,7 +173,7 @@ def test_numbers_that_are_not_finite_are_refused(tmp_path: Path) -> None:
         rows[17, 2] = wrong
         pbg_checkpoint.write_embeddings(world.config.checkpoint_path, "item", 0, 1, rows, None, {}, at)
         with pytest.raises(FormatError, match="'item', partition 0: vectors or parameters are not finite"):
-            answers(world, tmp_path / f"{wrong}", Question("likes", Side.RHS, 3))
+            answers(world, tmp_path / f"{wrong}", PredictOptions(relation="likes", side=Side.RHS, k=3))
 
 
 def test_sizes_follow_the_memory() -> None:

@@ -16,7 +16,7 @@ from graphmill.ask.evaluate import job as evaluate_job
 from graphmill.ask.evaluate.calibration import Answers
 from graphmill.ask.evaluate.execution import Execution
 from graphmill.ask.predict import job as predict_job
-from graphmill.ask.predict.question import Question
+from graphmill.ask.predict.settings import PredictOptions
 from graphmill.config import Config
 from graphmill.config.sections.evaluate import EvaluateConfig
 from graphmill.errors import BadInputError, ConfigError, FormatError, NotFoundError
@@ -120,8 +120,8 @@ def test_some_queries_are_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert 10 < first[1]["num_queries"] <= 80
 
 
-def question(tmp_path: Path, k: int = 4, side: Side = Side.RHS) -> Question:
-    return Question("likes", side, k, exclude_known=True, calibrated=True)
+def question(tmp_path: Path, k: int = 4, side: Side = Side.RHS) -> PredictOptions:
+    return PredictOptions(relation="likes", side=side, k=k, exclude_known=True, calibrated=True)
 
 
 @pytest.mark.slow

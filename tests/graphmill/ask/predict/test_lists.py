@@ -20,8 +20,8 @@ from graphmill.ask.predict.answers import Chunk, joined, write_answers
 from graphmill.ask.predict.for_ids import find_ids
 from graphmill.ask.predict.list_search import search_lists
 from graphmill.ask.predict.make_lists import make_lists as make
-from graphmill.ask.predict.question import Question
 from graphmill.ask.predict.search import Asked, search_all
+from graphmill.ask.predict.settings import PredictOptions
 from graphmill.ask.predict.sizes import WIDTH
 from graphmill.errors import FormatError
 from graphmill.formats import pbg_checkpoint
@@ -62,7 +62,9 @@ def test_all_lists_give_the_exact_answers(
         tmp_path / "run", counts=counts, operator="affine", comparator=comparator, loops=False
     )
     for side in Side:
-        what = asked(world.config, Question(relation, side, 30, exclude_known=exclude_known))
+        what = asked(
+            world.config, PredictOptions(relation=relation, side=side, k=30, exclude_known=exclude_known)
+        )
         sizes = replace(what.sizes, candidate_rows=WIDTH)  # several blocks, and several parts
         made = with_lists(replace(what, sizes=sizes), tmp_path / f"{side}", near_client)
         number_U = np.arange(what.queries.num_entities)[:50]
@@ -81,7 +83,7 @@ def test_all_lists_give_the_exact_answers(
 
 def test_lists_hold_every_candidate_once(tmp_path: Path, near_client: Client) -> None:
     world = write_world(tmp_path / "run", counts=COUNTS)
-    what = asked(world.config, Question("likes"))
+    what = asked(world.config, PredictOptions(relation="likes"))
     what = replace(what, sizes=replace(what.sizes, candidate_rows=WIDTH))
     made = with_lists(what, tmp_path / "lists", near_client, 4)  # lists larger than a part
     assert len(made.part_first) - 1 == 4
@@ -256,7 +258,9 @@ def test_a_killed_command_goes_on(
     tmp_path: Path, near_client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = write_world(tmp_path / "run", counts=COUNTS)
-    question = Question("likes", Side.RHS, 5, exclude_known=True, how="approximate", recall=0.9)
+    question = PredictOptions(
+        relation="likes", side=Side.RHS, k=5, exclude_known=True, is_exact=False, recall=0.9
+    )
     expected, to = str(tmp_path / "expected"), str(tmp_path / "out")
     job.run(world.config, question, expected, near_client)
     for where in ("write_centers", "write_block", "write_part", "write_places"):
@@ -308,9 +312,9 @@ def test_what_a_killed_command_left_for_another_question_is_deleted(
     world = write_world(tmp_path / "run")
     monkeypatch.setattr(work, "complete", killed)
     with pytest.raises(Killed):
-        job.run(world.config, Question("likes", k=3), str(tmp_path / "out"), near_client)
+        job.run(world.config, PredictOptions(relation="likes", k=3), str(tmp_path / "out"), near_client)
     monkeypatch.undo()
-    job.run(world.config, Question("likes", k=2), str(tmp_path / "out"), near_client)
+    job.run(world.config, PredictOptions(relation="likes", k=2), str(tmp_path / "out"), near_client)
     assert_equal(read_answers(tmp_path / "out"), world.best(0, Side.RHS, 2))
 
 
@@ -318,7 +322,7 @@ def test_what_a_killed_command_left_with_another_comparator_is_deleted(
     tmp_path: Path, near_client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = write_world(tmp_path / "run")
-    question, to = Question("likes", k=3), str(tmp_path / "out")
+    question, to = PredictOptions(relation="likes", k=3), str(tmp_path / "out")
     monkeypatch.setattr(work, "complete", killed)
     with pytest.raises(Killed):
         job.run(world.config, question, to, near_client)
@@ -333,7 +337,7 @@ def test_lists_that_are_read_in_pieces_have_the_same_answers(
     tmp_path: Path, near_client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = write_world(tmp_path / "run", counts=COUNTS)
-    what = asked(world.config, Question("likes", k=30))
+    what = asked(world.config, PredictOptions(relation="likes", k=30))
     made = replace(with_lists(what, tmp_path / "lists", near_client), num_probed=5)
     expected, _ = search_lists(what, made, np.arange(50))
     monkeypatch.setattr(list_search, "WINDOW_BYTES", 4 * what.candidates.dimension * 100)
@@ -352,7 +356,7 @@ def test_damaged_lists_are_refused(
     tmp_path: Path, near_client: Client, name: str, dataset: str, damage: str
 ) -> None:
     world = write_world(tmp_path / "run")
-    what = asked(world.config, Question("likes", exclude_known=True))
+    what = asked(world.config, PredictOptions(relation="likes", exclude_known=True))
     made = with_lists(what, tmp_path / "lists", near_client, 4)
     path = tmp_path / "lists" / name
     content = bytearray(path.read_bytes())
@@ -377,7 +381,7 @@ def test_sizes_are_kept_small() -> None:
 
 def test_joined_queries_have_the_same_answers(tmp_path: Path) -> None:
     world = write_world(tmp_path / "run")
-    what = asked(world.config, Question("likes", k=3))
+    what = asked(world.config, PredictOptions(relation="likes", k=3))
     chosen = [world.name("user", number) for number in (15, 3, 8, 0, 2, 7, 11, 4)]
     (tmp_path / "ids").write_text("\n".join(chosen))
     (piece,) = given.cut(given.iter_ids(str(tmp_path / "ids")), str(tmp_path / "given"), 100, 1 << 20)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from graphmill.ask.predict.answers import Chunk, write_answers
-from graphmill.ask.predict.question import Question
+from graphmill.ask.predict.settings import PredictOptions
 from graphmill.ask.predict.sizes import WIDTH, Sizes
 from graphmill.errors import ConfigError
 from graphmill.gpu import device
@@ -32,7 +32,9 @@ def gpus(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return found
 
 
-def answers(world: World, folder: Path, question: Question, num_gpus: int, sizes: Sizes | None = None) -> Any:
+def answers(
+    world: World, folder: Path, question: PredictOptions, num_gpus: int, sizes: Sizes | None = None
+) -> Any:
     """The answers for all ids, and the figures."""
     world.config = world.config.model_copy(update={"num_gpus": num_gpus})
     what = asked(world.config, question)
@@ -52,7 +54,7 @@ def test_the_answers_of_the_cpu(
     loops = comparator == "dot"
     world = write_world(tmp_path / "run", comparator=comparator, num_partitions=num_partitions, loops=loops)
     for k, exclude_known in ((4, False), (1000, True)):
-        question = Question("follows", side, k, exclude_known=exclude_known)
+        question = PredictOptions(relation="follows", side=side, k=k, exclude_known=exclude_known)
         figures, found = answers(world, tmp_path / f"gpu{k}", question, 1, SMALL)
         wanted_figures, wanted = answers(world, tmp_path / f"cpu{k}", question, 0)
         assert figures == wanted_figures
@@ -63,7 +65,7 @@ def test_the_answers_of_the_cpu(
 def test_several_blocks_of_candidates_with_many_known_edges(tmp_path: Path, gpus: list[int]) -> None:
     counts = {"user": [40], "item": [2 * WIDTH + 77, 0, 5]}
     world = write_world(tmp_path / "run", counts=counts)
-    question = Question("likes", Side.RHS, 20, exclude_known=True)
+    question = PredictOptions(relation="likes", side=Side.RHS, k=20, exclude_known=True)
     known = frozenset((lhs, rhs) for each in world.edges.values() for lhs, rel, rhs in each if rel == 0)
     figures, found = answers(world, tmp_path / "out", question, 1, SMALL)
     assert_equal(found, world.best(0, Side.RHS, 20, known))
@@ -74,7 +76,15 @@ def test_several_blocks_of_candidates_with_many_known_edges(tmp_path: Path, gpus
 @pytest.mark.parametrize("counts", [{"user": [0, 0], "item": [5]}, {"user": [3], "item": [0]}])
 def test_no_entities(tmp_path: Path, gpus: list[int], counts: dict[str, list[int]]) -> None:
     world = write_world(tmp_path / "run", counts=counts)
-    assert answers(world, tmp_path / "out", Question("likes", Side.RHS, 5, exclude_known=True), 1)[1] == {}
+    assert (
+        answers(
+            world,
+            tmp_path / "out",
+            PredictOptions(relation="likes", side=Side.RHS, k=5, exclude_known=True),
+            1,
+        )[1]
+        == {}
+    )
 
 
 @pytest.mark.parametrize(("comparator", "bias"), [("l2", False), ("squared_l2", False), ("dot", True)])
@@ -82,7 +92,7 @@ def test_scores_that_are_no_dot_products_stay_on_the_cpu(
     tmp_path: Path, gpus: list[int], comparator: str, bias: bool
 ) -> None:
     world = write_world(tmp_path / "run", comparator=comparator, bias=bias)
-    question = Question("likes", Side.LHS, 5)
+    question = PredictOptions(relation="likes", side=Side.LHS, k=5)
     assert answers(world, tmp_path / "out", question, 1) == answers(world, tmp_path / "wanted", question, 0)
     assert gpus == []
 
@@ -90,9 +100,9 @@ def test_scores_that_are_no_dot_products_stay_on_the_cpu(
 def test_one_task_takes_more_queries_on_a_gpu(tmp_path: Path) -> None:
     world = write_world(tmp_path / "run", counts={"user": [3], "item": [40 * WIDTH]})
     world.config = world.config.model_copy(update={"num_gpus": 1})
-    on_gpu = asked(world.config, Question("likes", memory_bytes=1 << 40)).sizes
+    on_gpu = asked(world.config, PredictOptions(relation="likes", memory_bytes=1 << 40)).sizes
     world.config = world.config.model_copy(update={"num_gpus": 0})
-    on_cpu = asked(world.config, Question("likes", memory_bytes=1 << 40)).sizes
+    on_cpu = asked(world.config, PredictOptions(relation="likes", memory_bytes=1 << 40)).sizes
     assert on_gpu == replace(on_cpu, queries=on_gpu.queries)
     assert on_gpu.queries > 10 * on_cpu.queries
 
@@ -101,4 +111,4 @@ def test_one_task_takes_more_queries_on_a_gpu(tmp_path: Path) -> None:
 def test_a_gpu_that_is_not_there(tmp_path: Path) -> None:
     world = write_world(tmp_path / "run")
     with pytest.raises(ConfigError, match="num_gpus: 1, but this worker sees no GPU; set num_gpus: 0"):
-        answers(world, tmp_path / "out", Question("likes"), 1)
+        answers(world, tmp_path / "out", PredictOptions(relation="likes"), 1)

@@ -13,7 +13,7 @@ from distributed import Client
 
 from graphmill import storage
 from graphmill.ask.predict import job
-from graphmill.ask.predict.question import Question
+from graphmill.ask.predict.settings import PredictOptions
 from graphmill.vocab import Side
 from tests.graphmill.ask.predict.world import World, assert_equal, read_answers, write_world
 from tests.remap.graph import snapshot
@@ -209,7 +209,9 @@ def test_featurized_types_are_refused(
 @pytest.mark.slow
 def test_one_worker_and_two_write_the_same(tmp_path: Path, near_client: Client) -> None:
     world = write_world(tmp_path / "run", counts={"user": [1000, 1400], "item": [30]})
-    question = Question("likes", Side.RHS, 30, exclude_known=True, memory_bytes=16 << 20)
+    question = PredictOptions(
+        relation="likes", side=Side.RHS, k=30, exclude_known=True, memory_bytes=16 << 20
+    )
     job.run(world.config, question, str(tmp_path / "two"), near_client)
     with Client(processes=False, n_workers=1, threads_per_worker=1, dashboard_address=":0") as alone:
         job.run(world.config, question, str(tmp_path / "one"), alone)

@@ -17,7 +17,7 @@ from graphmill.ask.inputs import chosen_inputs
 from graphmill.ask.model import Model
 from graphmill.ask.partition import measure_partition
 from graphmill.ask.predict import for_ids
-from graphmill.ask.predict.question import Question
+from graphmill.ask.predict.settings import PredictOptions
 from graphmill.ask.table import EntityTable
 from graphmill.config import Config
 from graphmill.formats import edge_buckets, entity_counts, entity_index, pbg_checkpoint
@@ -236,7 +236,7 @@ def tables_of(config: Config) -> tuple[Any, dict[str, EntityTable]]:
     }
 
 
-def asked(config: Config, question: Question) -> Any:
+def asked(config: Config, question: PredictOptions) -> Any:
     inputs, tables = tables_of(config)
     return for_ids.asked_of(config, question, inputs, tables)
 

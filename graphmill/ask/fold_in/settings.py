@@ -1,28 +1,31 @@
-"""Options of a solution, and what a configuration allows; without torch, for the process that coordinates."""
+"""The options of `graphmill fold-in`, and what a configuration allows; without torch."""
 
-from dataclasses import dataclass
+from typing import Annotated
+
+from pydantic import Field
 
 from graphmill.config import Config
+from graphmill.config.section import Flag, Section
 from graphmill.errors import ConfigError
 from graphmill.model.registry import REGULARIZERS
 from graphmill.vocab import Side
 
 
-@dataclass(frozen=True)
-class Options:
-    """Settings of a solution.
+class FoldInOptions(Section):
+    """Settings of a solution."""
 
-    Attributes:
-        num_candidates: M, entities that an edge's own is compared with.
-        num_known_edges: known edges, whose ends should not find a new id in the place of each other.
-        num_steps: points that are tried for each id.
-        prior_strength: weight of the prior, against one edge of weight 1.
-    """
-
-    num_candidates: int = 64
+    max_edges: int = Field(256, ge=1, description="Edges of an id that count; of more, a fixed choice.")
+    num_candidates: Annotated[int, Flag("--candidates")] = Field(
+        64, ge=1, description="Entities that the ends of an edge are compared with."
+    )
     num_known_edges: int = 512
-    num_steps: int = 6
-    prior_strength: float = 0.2
+    """Known edges, whose ends should not find a new id in the place of each other."""
+    num_steps: Annotated[int, Flag("--steps")] = Field(6, ge=1, description="Steps per id.")
+    prior_strength: float = Field(
+        0.2,
+        ge=0,
+        description="Weight of what is likely before an id's edges are seen, against one edge.",
+    )
 
 
 def solvable_types(config: Config) -> list[str]:

@@ -1,0 +1,56 @@
+"""Options of a command, made of the keys of a section: an option is written once, as a key."""
+
+from collections.abc import Callable, Collection
+from typing import Any
+
+import click
+
+from graphmill.config.section import Flag, Section
+
+Command = Callable[..., Any]
+
+
+def section_options(model: type[Section], *, without: Collection[str] = ()) -> Callable[[Command], Command]:
+    """Add an option for each key of a section, but some; the command gets the values under their keys."""
+    schema = model.model_json_schema()
+
+    def with_options(command: Command) -> Command:
+        for key, field in reversed(model.model_fields.items()):
+            if key not in without:
+                flag = next((each for each in field.metadata if isinstance(each, Flag)), Flag())
+                command = _option(key, flag, schema["properties"][key], schema.get("$defs", {}))(command)
+        return command
+
+    return with_options
+
+
+def _option(key: str, flag: Flag, schema: Any, definitions: Any) -> Callable[[Command], Command]:
+    default = schema.get("default")
+    (kind,) = [each for each in schema.get("anyOf", [schema]) if each.get("type") != "null"]
+    kind = definitions[kind["$ref"].rpartition("/")[2]] if "$ref" in kind else kind
+    form: dict[str, Any] = {"type": _type(kind), "default": default}
+    if kind.get("type") == "array":
+        form = {"multiple": True}
+    elif kind.get("type") == "boolean" and "/" not in flag.names:
+        form |= {"is_flag": True, "flag_value": not default}
+    else:
+        form |= {"show_default": default not in (None, "", False)}
+    names = flag.names or f"--{key.replace('_', '-')}"
+    return click.option(names, key, metavar=flag.metavar, help=schema["description"], **form)
+
+
+def _type(schema: Any) -> click.ParamType[Any] | type:
+    """Choose click's type of a key, by its JSON schema."""
+    if "enum" in schema:
+        return click.Choice(schema["enum"])
+    least, above, most = (schema.get(key) for key in ("minimum", "exclusiveMinimum", "maximum"))
+    bounds: Any = {"min": above if least is None else least, "max": most, "min_open": above is not None}
+    is_bounded = (least, above, most) != (None, None, None)
+    match schema.get("type"):
+        case "boolean":
+            return bool
+        case "integer":
+            return click.IntRange(**bounds) if is_bounded else int
+        case "number":
+            return click.FloatRange(**bounds) if is_bounded else float
+    return str
