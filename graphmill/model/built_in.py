@@ -256,7 +256,7 @@ COMPARATORS: dict[str, Comparator] = {
 
 @dataclass(frozen=True)
 class Loss:
-    """The loss of an edge's score against those of its negatives; its gradient is in `losses`.
+    """The loss of an edge's score against those of its negatives; its gradient is a function of `losses`.
 
     Attributes:
         needs_negatives: whether it is zero without them.

@@ -44,13 +44,9 @@ def loss_gradient(
     """
     if loss_fn not in LOSSES:
         return _by_autograd(loss_fn, margin, pos_CP, neg_CPM, weight_CP)
-    if loss_fn == "logistic":
-        return _logistic(pos_CP, neg_CPM, weight_CP)
-    if neg_CPM.shape[-1] == 0:
+    if LOSSES[loss_fn].needs_negatives and neg_CPM.shape[-1] == 0:
         return LossGradient(torch.zeros_like(pos_CP), torch.zeros_like(pos_CP), neg_CPM)
-    if loss_fn == "ranking":
-        return _ranking(margin, pos_CP, neg_CPM, weight_CP)
-    return _softmax(pos_CP, neg_CPM, weight_CP)
+    return _GRADIENTS[loss_fn](margin, pos_CP, neg_CPM, weight_CP)
 
 
 def _ranking(margin: float, pos_CP: Tensor, neg_CPM: Tensor, weight_CP: Tensor) -> LossGradient:
@@ -60,7 +56,7 @@ def _ranking(margin: float, pos_CP: Tensor, neg_CPM: Tensor, weight_CP: Tensor) 
     return LossGradient(loss_CP, -gradient_CPM.sum(-1), gradient_CPM)
 
 
-def _logistic(pos_CP: Tensor, neg_CPM: Tensor, weight_CP: Tensor) -> LossGradient:
+def _logistic(_: float, pos_CP: Tensor, neg_CPM: Tensor, weight_CP: Tensor) -> LossGradient:
     share_CP = weight_CP / max(neg_CPM.shape[-1], 1)
     loss_CP = F.softplus(-pos_CP) * weight_CP + F.softplus(neg_CPM).sum(-1) * share_CP
     return LossGradient(
@@ -68,7 +64,7 @@ def _logistic(pos_CP: Tensor, neg_CPM: Tensor, weight_CP: Tensor) -> LossGradien
     )
 
 
-def _softmax(pos_CP: Tensor, neg_CPM: Tensor, weight_CP: Tensor) -> LossGradient:
+def _softmax(_: float, pos_CP: Tensor, neg_CPM: Tensor, weight_CP: Tensor) -> LossGradient:
     highest_CP = torch.maximum(neg_CPM.amax(-1), pos_CP)
     odds_CPM = neg_CPM.sub_(highest_CP.unsqueeze(-1)).exp_()
     negatives_CP = odds_CPM.sum(-1)
@@ -77,6 +73,9 @@ def _softmax(pos_CP: Tensor, neg_CPM: Tensor, weight_CP: Tensor) -> LossGradient
     loss_CP = (highest_CP + total_CP.log() - pos_CP) * weight_CP
     scale_CP = weight_CP / total_CP
     return LossGradient(loss_CP, -negatives_CP * scale_CP, odds_CPM.mul_(scale_CP.unsqueeze(-1)))
+
+
+_GRADIENTS = {"ranking": _ranking, "logistic": _logistic, "softmax": _softmax}
 
 
 @lru_cache(maxsize=64)

@@ -17,7 +17,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from graphmill.model.operators import operator_of, parts
+from graphmill.model.arrays import split
+from graphmill.model.built_in import OPERATORS
 
 EDGES_AT_A_TIME = 1 << 14
 
@@ -35,7 +36,8 @@ def predict(
     operator: str, entity_ED: Tensor, answer_ED: Tensor, operator_RD: Tensor, rel_E: Tensor, weight_E: Tensor
 ) -> Prediction:
     """Compute the loss and its gradient; the operator transforms `entity_ED`, not `answer_ED`."""
-    feature_ED = operator_of(operator).apply(answer_ED, _conjugate(operator, entity_ED))
+    product = OPERATORS[operator]
+    feature_ED = product.slopes(answer_ED, split(entity_ED, product.parts))
     log_odds_ER = torch.log_softmax(feature_ED @ operator_RD.T, dim=1)
     own_E1 = rel_E.unsqueeze(1)
     loss = -(log_odds_ER.gather(1, own_E1).squeeze(1) * weight_E).sum()
@@ -44,8 +46,8 @@ def predict(
     slope_ED = slope_ER @ operator_RD
     return Prediction(
         loss,
-        operator_of(operator).apply(answer_ED, _conjugate(operator, slope_ED)),
-        operator_of(operator).apply(entity_ED, parts(operator, slope_ED)),
+        product.slopes(answer_ED, split(slope_ED, product.parts)),
+        product.apply(entity_ED, split(slope_ED, product.parts)),
         slope_ER.T @ feature_ED,
     )
 
@@ -59,8 +61,3 @@ def add_gradient(leaves: Sequence[Tensor], gradient_RD: Tensor) -> None:
     """Add the gradient of an operator's vectors to its parameters."""
     for leaf, part in zip(leaves, gradient_RD.chunk(len(leaves), dim=-1), strict=True):
         leaf.grad = part.contiguous() if leaf.grad is None else leaf.grad + part
-
-
-def _conjugate(operator: str, vectors: Tensor) -> tuple[Tensor, ...]:
-    real, *imaginary = parts(operator, vectors)
-    return real, *(-part for part in imaginary)
