@@ -75,8 +75,7 @@ def curves(
     series: Sequence[Series],
     *,
     note: str,
-    x_scale: Scale = "linear",
-    y_scale: Scale = "linear",
+    scale: Scale = "linear",
     from_zero: bool = False,
     whole_x: bool = False,
     is_square: bool = False,
@@ -88,7 +87,7 @@ def curves(
     """
     if not any(_is_number(y) for each in series for y in each.y):
         return
-    plot = _figure(name, HEIGHT, x_label, y_label, x_scale, y_scale)
+    plot = _figure(name, HEIGHT, x_label, y_label, scale, scale)
     for number, each in enumerate(series):
         _add_series(plot, each, number, [(x_label, "@x"), (y_label, "@y")], is_square)
     if is_square:
@@ -180,7 +179,7 @@ def heat_map(
     """Chart counts of cells [row][column] of `step` x `step`; labels of x, y and of the counts."""
     cells = np.asarray(counts, np.float64)
     rows, columns = cells.shape
-    plot = _figure(name, min(420, 130 + 34 * rows), labels[0], labels[1], "linear", "linear")
+    plot = _figure(name, min(420, 130 + 34 * rows), *labels[:2], "linear", "linear")
     plot.x_range = Range1d(0, columns * step)
     plot.y_range = Range1d(rows * step, 0)
     grid_y, grid_x = np.mgrid[:rows, :columns]

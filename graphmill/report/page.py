@@ -8,7 +8,7 @@ import base64
 import hashlib
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from importlib.resources import files
 from typing import Any, NamedTuple
 
@@ -30,8 +30,7 @@ class Tile(NamedTuple):
     note: str = ""
 
 
-@dataclass(frozen=True)
-class Tiles:
+class Tiles(NamedTuple):
     """Figures side by side."""
 
     tiles: Sequence[Tile]
@@ -52,8 +51,7 @@ class Table:
     folded: bool = field(default=False, kw_only=True)
 
 
-@dataclass(frozen=True)
-class Note:
+class Note(NamedTuple):
     """A sentence; `level` is its colour."""
 
     text: str
@@ -64,8 +62,7 @@ class Note:
 Block = Tiles | Table | Note | Chart
 
 
-@dataclass(frozen=True)
-class Section:
+class Section(NamedTuple):
     """A part of the page with a place in its menu."""
 
     name: str
@@ -73,8 +70,7 @@ class Section:
     blocks: Sequence[Block]
 
 
-@dataclass(frozen=True)
-class Page:
+class Page(NamedTuple):
     """A whole report."""
 
     title: str
@@ -88,7 +84,7 @@ def render(page: Page) -> str:
     sections, charts = [], list[str]()
     for section in page.sections:
         blocks = [block for block in section.blocks if _has_content(block, section.name, charts)]
-        sections += [replace(section, blocks=blocks)] if blocks else []
+        sections += [section._replace(blocks=blocks)] if blocks else []
     bokeh_js = _text("bokeh", "server/static/js/bokeh.min.js").replace("</script", "<\\/script")
     scripts = {"library": bokeh_js, "own": _text("graphmill.report", "page.js")}
     environment = Environment(
@@ -96,7 +92,7 @@ def render(page: Page) -> str:
     )
     environment.filters["number"] = number
     return environment.from_string(_text("graphmill.report", "page.html")).render(
-        page=replace(page, sections=sections),
+        page=page._replace(sections=sections),
         style=Markup(_text("graphmill.report", "page.css")),
         scripts={name: Markup(text) for name, text in scripts.items()},
         charts=_as_script("[" + ",".join(charts) + "]"),

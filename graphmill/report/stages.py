@@ -123,8 +123,7 @@ def _degrees(entry: Entry) -> Iterator[Block]:
         "train edges of an entity",
         "entities per degree",
         [each for name, bins in histograms for each in _density(name, bins)],
-        x_scale="log",
-        y_scale="log",
+        scale="log",
         note="A straight line is usual: few ids have most of the edges. "
         "Bad: a high left end, since an id with one or two edges hardly learns.",
     )
