@@ -3,6 +3,8 @@
 import fcntl
 import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -78,6 +80,15 @@ def finished_run(once: Once, triples: Path, forked: Forks) -> Path:
         assert done.code == 0, done.stderr
 
     return once("run", make)
+
+
+@pytest.fixture(scope="session")
+def wheel(once: Once) -> Path:
+    """The wheel, with its compiled code."""
+    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d"]
+    folder = once("wheel", lambda to: subprocess.run([*build, str(to)], cwd=REPOSITORY, check=True))
+    (found,) = folder.glob("*.whl")
+    return found
 
 
 def copy_of(folder: Path, target: Path) -> Path:

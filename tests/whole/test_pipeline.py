@@ -233,32 +233,19 @@ def assert_same_output(one_uri: str, two_uri: str, tmp_path: Path) -> None:
             assert one[name] == two[name], name
 
 
-def installation(folder: Path) -> Path:
-    """The wheel, built with its compiled code and installed in an environment without dependencies."""
-    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder / "dist")]
-    home = folder / "environment"
-    subprocess.run(build, cwd=REPOSITORY, check=True, capture_output=True)
+def installation(wheel: Path, home: Path) -> None:
+    """Make an environment with the wheel, without dependencies."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(home)], check=True)
-    pip = [
-        sys.executable,
-        "-m",
-        "pip",
-        "--python",
-        str(home),
-        "install",
-        "--quiet",
-        "--no-deps",
-        "--no-index",
-    ]
-    subprocess.run([*pip, *map(str, (folder / "dist").glob("*.whl"))], check=True)
-    return home
+    pip = [sys.executable, "-m", "pip", "--python", str(home), "install", "--quiet"]
+    subprocess.run([*pip, "--no-deps", "--no-index", str(wheel)], check=True)
 
 
 def test_the_same_seed_gives_the_same_bytes_whatever_the_workers_and_wherever_code_was_compiled(
-    finished_run: Path, triples: Path, tmp_path: Path
+    finished_run: Path, triples: Path, wheel: Path, tmp_path: Path
 ) -> None:
     """`finished_run` was made in one process, with a compiler; an installed wheel needs none."""
-    home = installation(tmp_path)
+    home = tmp_path / "environment"
+    installation(wheel, home)
     (tmp_path / "cache").mkdir()
     command = [home / "bin/dask-submit", "--master", "local[2]", "pipeline.py"]
     arguments = [*map(str, command), *of_triples(triples, tmp_path / "out")]

@@ -3,8 +3,6 @@
 import multiprocessing
 import os
 import signal
-import subprocess
-import sys
 from typing import Any
 
 import numpy as np
@@ -14,11 +12,12 @@ import torch
 from graphmill import checkpoints, storage
 from graphmill.checkpoints import open_checkpoint
 from graphmill.checkpoints.convert import convert
+from tests.forked import Forks
 from tests.graphmill.checkpoints.samples import WRITERS, MemoryCheckpoint, check_same, held_by, sample
 
-# A table of 256 MB is converted with 192 MB to spare for what malloc and anonymous mappings take, the stacks
+# A table of 128 MB is converted with 96 MB to spare for what malloc and anonymous mappings take, the stacks
 # of a few threads included, on a machine with any number of cores. The client of HDFS ends the process where
-# memory is refused: there it is watched.
+# memory is refused: there it is watched, on a table of 256 MB.
 _BOUNDED = """
 import resource, sys, threading
 import numpy as np
@@ -41,10 +40,10 @@ if target.startswith("hdfs"):
     done = threading.Event()
     threading.Thread(target=watch, daemon=True).start()
 else:
-    limit = data_bytes() + (192 << 20)
+    limit = data_bytes() + (96 << 20)
     resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
     try:
-        np.ones(64 << 20, np.float32)
+        np.ones(32 << 20, np.float32)
     except MemoryError:
         print("bounded", flush=True)
 for each in formats:
@@ -70,21 +69,19 @@ AROUND = (*checkpoints.FORMATS, checkpoints.FORMATS[0])
     ],
     indirect=["root"],
 )
-def test_memory_is_bounded(root: str, source_format: str, target_formats: tuple[str, ...]) -> None:
+def test_memory_is_bounded(
+    root: str, source_format: str, target_formats: tuple[str, ...], forked: Forks
+) -> None:
     """A table larger than the limit is converted from every format to two, and to every format from two."""
-    rows = np.random.default_rng(0).standard_normal((1 << 20, 64), np.float32)
+    num_rows = 1 << 19 if storage.is_local(root) else 1 << 20
+    rows = np.random.default_rng(0).standard_normal((num_rows, 64), np.float32)
     state = {"state": {0: {"step": 0, "sum": torch.ones(len(rows))}}, "param_groups": []}
     for name, count in (("source", len(rows)), ("source_small", 8)):
         tables = {"user": [(rows[:count], None if count == 8 else state)]}
         WRITERS[source_format](MemoryCheckpoint(tables, None, None), storage.join(root, name))
     uris = [storage.join(root, name) for name in ("source", "target")]
-    done = subprocess.run(
-        [sys.executable, "-c", _BOUNDED, *uris, *target_formats],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert (done.returncode, done.stdout) == (0, "bounded\n"), done.stderr[-2000:]
+    done = forked("python", "-c", _BOUNDED, *uris, *target_formats)
+    assert (done.code, done.stdout) == (0, "bounded\n"), done.stderr[-2000:]
     for target_format in target_formats:
         with open_checkpoint(storage.join(root, f"target_{target_format}")).open_rows("user", 0) as read:
             np.testing.assert_array_equal(read.read(1000, 2000), rows[1000:2000])

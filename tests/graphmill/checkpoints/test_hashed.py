@@ -1,7 +1,5 @@
 """Tables of RecIS with hashed ids: raw ids by a map, there and back, and what a map can lack."""
 
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +22,7 @@ from graphmill.formats import entity_counts, entity_index
 from graphmill.formats.id_maps import IdMap
 from graphmill.formats.recis import HashTable, Loader, Saver, slice_of
 from tests.etl.graphs import hash_of
+from tests.forked import Forks
 from tests.graphmill.formats.recis_rules import RecisReader
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
@@ -331,8 +330,8 @@ def test_embeddings_of_several_dimensions_are_refused(tmp_path: Path) -> None:
         convert(str(tmp_path / "recis"), str(tmp_path / "x"), "pbg", id_maps=IdMaps({"t": IdMap("int64")}))
 
 
-# Raw ids of 100 MB and a table of 100 MB, there and back, in pieces of 8 MB; only memory of no file counts.
-# Copies of both would take more than 300 MB.
+# Raw ids of 50 MB and a table of 50 MB, there and back, in pieces of 4 MB; only memory of no file counts.
+# Copies of both would take more than 150 MB.
 _BOUNDED = """
 import os, sys, threading
 import numpy as np
@@ -344,7 +343,7 @@ from graphmill.checkpoints.id_maps import IdMaps
 from graphmill.formats.id_maps import IdMap
 from graphmill.formats.recis import HashTable, Saver
 from tests.graphmill.formats.memory import anonymous_bytes
-id_join.PIECE_BYTES = 8 << 20
+id_join.PIECE_BYTES = 4 << 20
 def save(root, count):
     os.makedirs(root)
     ids = np.arange(count) * 6364136223846793005
@@ -363,7 +362,7 @@ def there_and_back(root):
     convert(source, target, "recis", shard_num=2, id_maps=maps, entity_path=entities)
 save(sys.argv[1] + "/small", 50_000)  # warm up
 there_and_back(sys.argv[1] + "/small")
-save(sys.argv[1] + "/large", 1_500_000)
+save(sys.argv[1] + "/large", 750_000)
 before, peak, done = anonymous_bytes(), 0, threading.Event()
 def watch():
     global peak
@@ -377,13 +376,7 @@ print(peak)
 
 
 @pytest.mark.slow
-def test_maps_and_tables_may_be_larger_than_memory(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", _BOUNDED, str(tmp_path)],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert int(done.stdout) < 192 << 20
+def test_maps_and_tables_may_be_larger_than_memory(tmp_path: Path, forked: Forks) -> None:
+    done = forked("python", "-c", _BOUNDED, tmp_path)
+    assert done.code == 0, done.stderr
+    assert int(done.stdout) < 96 << 20

@@ -1,8 +1,7 @@
 """Dates in a configuration, the previous date, deletion of old dates."""
 
 import json
-import subprocess
-import sys
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import date, timedelta
@@ -18,8 +17,9 @@ from graphmill import storage
 from graphmill.config.sections.etl import EtlConfig, TableConfig
 from graphmill.errors import ConfigError, LockedError
 from graphmill.run import dates, lock
-from tests import REPOSITORY
+from tests.forked import Forks
 from tests.graphmill.run.test_lock import HOLDER
+from tests.waiting import wait_until
 
 TABLE = {"lhs": "l", "rhs": "r", "relation": "buys"}
 DAY = date(2026, 11, 20)
@@ -48,21 +48,17 @@ def finish(output: str, previous: str | None = None, *, whole: bool = True, done
 
 
 @contextmanager
-def at_work(*outputs: str) -> Iterator[None]:
+def at_work(forked: Forks, *outputs: str) -> Iterator[None]:
     """Another process holds the locks of these outputs; afterwards it is dead, and they are still there."""
-    holders = [
-        subprocess.Popen([sys.executable, "-c", HOLDER, each], cwd=REPOSITORY, stdout=subprocess.PIPE)
-        for each in outputs
-    ]
+    holders = [forked.start("python", "-c", HOLDER, each) for each in outputs]
     try:
         for each in holders:
-            assert each.stdout is not None
-            assert each.stdout.readline() == b"held\n"
+            wait_until(lambda each=each: each.read("stdout") == "held\n")
         yield
     finally:
         for each in holders:
-            each.kill()
-            each.communicate()
+            each.send(signal.SIGKILL)
+            each.wait()
 
 
 def filled(folder: Path, **table: Any) -> TableConfig:
@@ -219,33 +215,35 @@ def previous(path: str) -> Any:
 
 @pytest.mark.slow
 def test_a_date_does_not_start_before_an_earlier_one_that_is_at_work(
-    root: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    root: str, tmp_path: Path, caplog: pytest.LogCaptureFixture, forked: Forks
 ) -> None:
     caplog.set_level("INFO", "graphmill")
     path = chain(tmp_path, root)
     finish(f"{root}/2026-11-17")
-    with at_work(f"{root}/2026-11-15", f"{root}/2026-11-19"):
+    with at_work(forked, f"{root}/2026-11-15", f"{root}/2026-11-19"):
         message = r"2026-11-19: .*process \d+.* and 2026-11-20 would continue from it; try again later"
         with pytest.raises(LockedError, match=message):
             previous(path)
         alone = conf(tmp_path, output=f"{root}/{{date}}")  # no chain
         assert previous(alone) == "2026-11-17"
     chain(tmp_path, root)
-    with at_work(f"{root}/2026-11-15", f"{root}/2026-11-21"):  # neither comes into question
+    with at_work(forked, f"{root}/2026-11-15", f"{root}/2026-11-21"):  # neither comes into question
         assert previous(path) == "2026-11-17"
     assert "2026-11-19 is not finished and no run works on it; it is skipped" in caplog.text
     assert "2026-11-15" not in caplog.text
-    with at_work(f"{root}/2026-11-17"), pytest.raises(LockedError, match="2026-11-17: "):  # made anew
+    with at_work(forked, f"{root}/2026-11-17"), pytest.raises(LockedError, match="2026-11-17: "):  # made anew
         previous(path)
 
 
-def test_a_rerun_does_not_wait_for_what_it_does_not_go_on_from(root: str, tmp_path: Path) -> None:
+def test_a_rerun_does_not_wait_for_what_it_does_not_go_on_from(
+    root: str, tmp_path: Path, forked: Forks
+) -> None:
     path = chain(tmp_path, root)
     finish(f"{root}/2026-11-17")
     finish(f"{root}/2026-11-20", "2026-11-17", done=False)
-    with at_work(f"{root}/2026-11-19"):
+    with at_work(forked, f"{root}/2026-11-19"):
         assert previous(path) == "2026-11-17"
-    with at_work(f"{root}/2026-11-17"), pytest.raises(LockedError):
+    with at_work(forked, f"{root}/2026-11-17"), pytest.raises(LockedError):
         previous(path)
 
 
@@ -301,10 +299,10 @@ def test_a_date_that_holds_what_was_moved_aside_stays(root: str, caplog: pytest.
     assert f"{DAYS[1]} stays: it holds {root}/{DAYS[1]}/checkpoint/epoch_2.stale-1" in caplog.text
 
 
-def test_what_a_run_at_work_has_gone_on_from_stays(root: str) -> None:
+def test_what_a_run_at_work_has_gone_on_from_stays(root: str, forked: Forks) -> None:
     for before, day in zip([None, *DAYS[:3]], DAYS[:4], strict=True):
         finish(f"{root}/{day}", before)
-    with at_work(f"{root}/{DAYS[2]}"):  # a rerun of one that is finished
+    with at_work(forked, f"{root}/{DAYS[2]}"):  # a rerun of one that is finished
         assert dates.retire(f"{root}/{{date}}", 1) == [f"{root}/{DAYS[0]}"]
     assert dates.retire(f"{root}/{{date}}", 1) == [f"{root}/{DAYS[1]}", f"{root}/{DAYS[2]}"]
 

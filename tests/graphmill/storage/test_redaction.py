@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from graphmill import storage
 from graphmill.errors import PathError, StorageError
 from graphmill.storage.redaction import redacted
-from tests.graphmill.cli.test_submit import GRAPH, submit
+from tests.forked import Forks
+from tests.graphmill.cli.test_submit import GRAPH
 
 SECRET = "wJalrXUtnFEMI"
 
@@ -125,13 +126,13 @@ def test_redacting_twice_changes_nothing(text: str) -> None:
 
 
 @pytest.mark.slow
-def test_a_run_logs_and_records_no_secret(tmp_path: Path) -> None:
+def test_a_run_logs_and_records_no_secret(tmp_path: Path, forked: Forks) -> None:
     (tmp_path / "c.yaml").write_text(
         GRAPH + "etl: {tables: [{path: missing.csv, lhs: 0, rhs: 1, relation: r}]}}"
     )
     place = f"--set=input=s3://AKIA:{SECRET}@bucket/x"
-    done = submit("--master", "local[1]", "etl.py", "--conf", "c.yaml", place, cwd=tmp_path)
-    assert done.returncode != 0
+    done = forked("dask-submit", "--master", "local[1]", "etl.py", "--conf", "c.yaml", place, cwd=tmp_path)
+    assert done.code != 0
     text = (tmp_path / "o" / "run.json").read_text()
     assert json.loads(text)["config"]["input"] == "s3://***@bucket/x"
     assert SECRET not in text + done.stdout + done.stderr
