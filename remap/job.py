@@ -11,11 +11,11 @@ from typing import Any
 from distributed import Client
 
 from graphmill import storage
-from graphmill.ask.complete import complete
 from graphmill.ask.earlier import parts_of
-from graphmill.ask.inputs import chosen_inputs, vectors_digest
-from graphmill.ask.partition import MeasuredPartition, check_partitions, measure_partition
+from graphmill.ask.entities import MeasuredPartition, check_partitions, measure_partition
 from graphmill.ask.relation_parameters import RELATIONS, write_relation_parameters
+from graphmill.ask.run import chosen_inputs, vectors_digest
+from graphmill.ask.work import complete
 from graphmill.cluster import run_tasks
 from graphmill.config import Config
 from graphmill.config.sections.remap import RemapConfig

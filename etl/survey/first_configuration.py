@@ -1,19 +1,187 @@
-"""Raw tables -> the text of a configuration that runs."""
+"""Raw tables -> the text of a configuration that runs.
 
+Writes the configuration of a guessed graph as YAML with comments.
+"""
+
+import json
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
-from etl.survey.graph import Graph
-from etl.survey.look import look_at
+import pyarrow.compute as pc
+
+from etl.survey.graph import Edges, Graph
+from etl.survey.look import Look, look_at
 from etl.survey.outlook import outlook
 from etl.survey.roles import Asked, guess
-from etl.survey.text import configuration, left_out
+from etl.survey.sample import SAMPLE_ROWS
 from graphmill import storage
 from graphmill.config import Config, from_mapping
 from graphmill.config.defaults import applied
 from graphmill.config.yaml_text import parsed
 from graphmill.run.settled import with_sizes
 from graphmill.vocab import TRAIN_SPLIT
+
+HOLDOUT = 0.05
+_SHOWN = {
+    "dimension": "length of each vector",
+    "num_epochs": "times that each edge is trained on",
+    "batch_size": "edges or queries of a step",
+    "lr": "learning rate",
+}
+
+
+def configuration(graph: Graph, output: str, command: str) -> str:
+    """YAML of a run over `graph` that writes to the folder `output`; `command` made the text."""
+    return "\n".join([*_head(output, command), *_entities(graph), *_relations(graph), *_etl(graph), ""])
+
+
+def left_out(settings: Config, num_edges: int) -> str:
+    """Comments with the values that a run takes for keys that the configuration leaves out."""
+    lines = [
+        "",
+        "# Keys that are left out get values that fit the size of the graph, as the log says. Some of them,",
+        f"# for about {num_edges:,} edges to train on:",
+        *(f"# {f'{key}: {getattr(settings, key)}':<18}  # {text}" for key, text in _SHOWN.items()),
+    ]
+    return "\n".join([*lines, ""])
+
+
+def _head(output: str, command: str) -> list[str]:
+    return [
+        f"# Made by `{command}`. All keys: `graphmill schema --format markdown`.",
+        "# Check it: graphmill check --conf THIS_FILE. Run it: graphmill pipeline --conf THIS_FILE.",
+        "",
+        "# The folder of all results, local or hdfs://. Its folder `embeddings` has the vectors by raw id.",
+        f"output: {_quoted(output)}",
+    ]
+
+
+def _entities(graph: Graph) -> Iterator[str]:
+    yield from (
+        "",
+        "# Types of entities. Columns with the same values, or the same name, are of one type.",
+        "entities:",
+    )
+    for name in graph.types:
+        yield f"  {_quoted(name)}: {{}}"
+
+
+def _relations(graph: Graph) -> Iterator[str]:
+    entries = list(dict.fromkeys(entry for each in graph.edges for entry in each.entries()))
+    ends = {(lhs, rhs) for _, lhs, rhs in entries}
+    columns = any(each.relation for each in graph.edges)
+    yield ""
+    if columns and len(ends) == 1:
+        yield "# The relations are numbered as the tables name them; one entry stands for all."
+        yield "dynamic_relations: true"
+        entries = [("all", *next(iter(ends)))]
+    elif columns:
+        yield f"# The relations in the first {SAMPLE_ROWS:,} rows of each table; add those that are missing."
+    operator = "complex_diagonal" if columns or len(entries) > 1 or entries[0][1] == entries[0][2] else "none"
+    yield "relations:"
+    for name, lhs, rhs in entries:
+        yield f"  - {{name: {_quoted(name)}, lhs: {_quoted(lhs)}, rhs: {_quoted(rhs)}, operator: {operator}}}"
+
+
+def _etl(graph: Graph) -> Iterator[str]:
+    yield from ("", "etl:", "  tables:")
+    for each in graph.edges:
+        yield from _comment(each.look)
+        yield f"    # {each.told()}"
+        for fields in _tables(each):
+            yield from _item(fields)
+        yield from _notes(each)
+    if graph.entities:
+        yield "  entities:  # tables of entities: all their ids get vectors"
+        for entities in graph.entities:
+            yield from _comment(entities.look)
+            yield from _item(_files(entities.look) | {"type": entities.type, "id": entities.id.name})
+    yield "  on_bad_row: quarantine  # bad rows go to the folder `quarantine`; fail: they stop the run"
+    yield "  max_bad_fraction: 0.05  # with more bad rows the run stops"
+    if all(each.look.split in (None, "train") for each in graph.edges):
+        yield f"  holdout: {{test: {HOLDOUT}}}  # fraction of the edges that measures the vectors"
+
+
+def _comment(look: Look) -> Iterator[str]:
+    rows = f"{look.num_rows:,} rows" if look.is_whole else f"the first {look.num_rows:,} rows"
+    columns = [f"{column.name} {column.type}, {len(column.distinct):,} distinct" for column in look.columns]
+    yield f"    # {look.path}, {rows}: {'; '.join(columns)}"
+
+
+def _tables(edges: Edges) -> Iterator[dict[str, object]]:
+    """Yield the entries of `etl.tables` of a table: several, where the types of rows take filters."""
+    fields = _files(edges.look) | {"lhs": edges.lhs.name, "rhs": edges.rhs.name}
+    if edges.look.split not in (None, "train"):
+        fields["split"] = edges.look.split
+    conditions = [list(condition) for every in edges.filters for condition in every]
+    for name, rows in edges.by_filters():
+        filters = [*conditions, *map(list, rows)]
+        fields |= {"relation": name} if name is not None else {}
+        if name is None and edges.relation is not None:
+            fields["relation_column"] = edges.relation.name
+        yield fields | ({"filters": filters} if filters else {})
+
+
+def _notes(edges: Edges) -> Iterator[str]:
+    """Comment on keys that a table may have besides."""
+    if edges.weight:
+        yield f"      # weight: {_quoted(edges.weight.name)}  # weights of the edges' losses"
+    for column in edges.look.columns:
+        if column.is_of_path and column is not edges.relation and len(column.distinct):
+            condition = json.dumps([column.name, "==", column.distinct[0].as_py()], ensure_ascii=False)
+            yield f"      # filters: [{condition}]  # rows to read; other files are not opened"
+            break
+    if edges.time and edges.look.split is None:
+        yield from _by_time(edges)
+
+
+def _by_time(edges: Edges) -> Iterator[str]:
+    """Comment on a split by time, in place of a random one."""
+    assert edges.time is not None
+    values = pc.drop_null(edges.time.values)
+    is_number = edges.time.kind != "time"
+    ordered = sorted(values.to_pylist(), key=float if is_number else str)
+    border: object = ordered[int((1 - HOLDOUT) * len(ordered))]
+    border = int(float(str(border))) if is_number else border
+    first = next(iter(_tables(edges)))
+    before, after = (
+        first | {"filters": [*_listed(first.get("filters")), [edges.time.name, sign, border]]}
+        for sign in ("<", ">=")
+    )
+    yield f"    # {edges.time.name} looks like time. To test on later edges, write in place of this entry,"
+    yield "    # and of `holdout`, which flatters:"
+    for line in [*_item(before), *_item(after | {"split": "test"})]:
+        yield f"    # {line.removeprefix('    ')}"
+
+
+def _listed(filters: object) -> list[object]:
+    return filters if isinstance(filters, list) else []
+
+
+def _files(look: Look) -> dict[str, object]:
+    """Keys that say which files to read, and how, where that is not the default."""
+    reading = look.options.model_dump(mode="json", exclude_defaults=True, exclude={"path"})
+    return {"path": look.path, **reading}
+
+
+def _item(fields: dict[str, object]) -> Iterator[str]:
+    start = "    - "
+    for key, value in fields.items():
+        yield f"{start}{key}: {_quoted(value)}"
+        start = "      "
+
+
+def _quoted(value: object) -> str:
+    """A scalar of YAML: JSON's form, without quotes where a word needs none."""
+    text = json.dumps(value, ensure_ascii=False)
+    return (
+        str(value)
+        if isinstance(value, str) and value.isidentifier() and value.lower() not in _WORDS
+        else text
+    )
+
+
+_WORDS = {"true", "false", "null", "yes", "no", "on", "off", "y", "n"}
 
 
 def first_configuration(

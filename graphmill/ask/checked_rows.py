@@ -5,8 +5,8 @@ from collections.abc import Iterator
 import numpy as np
 import pyarrow as pa
 
-from graphmill.ask.inputs import Inputs
-from graphmill.ask.partition import MeasuredPartition, iter_ids, iter_vectors
+from graphmill.ask.entities import MeasuredPartition, iter_ids, iter_vectors
+from graphmill.ask.run import Inputs
 from graphmill.ask.strings.distinct import Hashes, first_repeated, hashes_of, repeated
 from graphmill.checkpoints import Floats
 from graphmill.checkpoints.finite import first_not_finite

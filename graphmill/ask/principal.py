@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from graphmill.ask.entities import EntityTable
 from graphmill.ask.relation import check_magnitude
-from graphmill.ask.table import EntityTable
 from graphmill.checkpoints import Floats
 from graphmill.errors import BadInputError
 

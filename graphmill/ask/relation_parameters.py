@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from graphmill import storage
-from graphmill.ask.inputs import Inputs
+from graphmill.ask.run import Inputs
 from graphmill.config import Config, RelationConfig
 from graphmill.errors import ConfigError
 from graphmill.formats import entity_counts

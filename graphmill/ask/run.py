@@ -1,23 +1,185 @@
-"""A trained run that can be asked: a committed version of its checkpoint, and the sizes of its tables.
+"""A trained run that can be asked: a committed version of its checkpoint, its sizes, and its raw ids.
+
+checkpoint/
+    checkpoint_version.txt      the latest version, or:
+    epoch_{N}/                  a preserved version, itself a checkpoint
+entities/
+    entity_count_{type}_{partition}.txt
+    entity_index/               raw ids in the format of the stage etl, or:
+    entity_names_{type}_{partition}.json    raw ids in the format of PyTorch-BigGraph's importer
 
 Shapes: N rows of a partition, D dimension.
 """
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
-from graphmill.checkpoints import Floats
+from graphmill import storage
+from graphmill.checkpoints import Checkpoint, Floats, open_checkpoint, recognise
 from graphmill.checkpoints.finite import check_finite
 from graphmill.config import Config
 from graphmill.config.partitions import PartitionKey
-from graphmill.errors import FormatError, NotFoundError
-from graphmill.formats import entity_counts, pbg_checkpoint
-from graphmill.run.trained_with import check_entities
+from graphmill.errors import BadInputError, ConfigError, FormatError, LockedError, NotFoundError
+from graphmill.formats import entity_counts, entity_index, pbg_checkpoint
+from graphmill.run import lock
+from graphmill.run.inputs import VECTORS, content_of
+from graphmill.run.trained_with import FILE, check_entities, is_ended
 
 if TYPE_CHECKING:
     from graphmill.ask.model import Model
+
+
+IdSource = Literal["entity_index", "entity_names"]  # the files that hold the raw ids
+
+_PRESERVED = re.compile(r"^epoch_[0-9]+$")
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """One version of a checkpoint, and the raw ids of its rows; small, because every task receives it."""
+
+    entity_path: str
+    id_source: IdSource
+    checkpoint_path: str
+    version: int
+    """0 for a format with one version only."""
+    allow_non_finite: bool = False
+    digests: tuple[str | None, str | None] | None = None
+    """Digests of the version and of the raw ids when they were found; None: files of this process."""
+
+    def check_unchanged(self) -> None:
+        """Refuse files that another run has replaced since they were found."""
+        if self.digests not in (None, _digests(self.checkpoint_path, self.version, self.entity_path)):
+            raise LockedError(
+                f"{self.checkpoint_path}, {self.entity_path}: another run has replaced vectors or ids while "
+                "this command read them; run it again when that run has ended"
+            )
+
+    def open_checkpoint(self, *, allow_non_finite: bool) -> Checkpoint:
+        """Open the version; raises as `check_unchanged`."""
+        self.check_unchanged()
+        return open_checkpoint(
+            self.checkpoint_path,
+            version=self.version or None,
+            entity_path=self.entity_path,
+            allow_non_finite=allow_non_finite,
+        )
+
+    def ids_uri(self, entity_type: str, partition: int) -> str:
+        """The file with the raw ids of one partition."""
+        if self.id_source == "entity_index":
+            return entity_index.part_uri(self.entity_path, entity_type, partition)
+        return entity_counts.names_uri(self.entity_path, entity_type, partition)
+
+
+def find_inputs(config: Config, version: int | None = None, *, allow_non_finite: bool = False) -> Inputs:
+    """Find a version of the checkpoint, the one that training has ended with if None, and its raw ids.
+
+    Raises:
+        NotFoundError: there is no checkpoint, or no raw ids.
+        ConfigError: the checkpoint lacks the requested version, or training has not ended.
+        FormatError: the raw ids are not those of the training.
+        LockedError: a run trains now.
+    """
+    path, found = find_model(config, version)
+    source = _find_ids(config)
+    digests = _digests(path, found, config.entity_path)
+    return Inputs(config.entity_path, source, path, found, allow_non_finite, digests)
+
+
+def chosen_inputs(config: Config) -> Inputs:
+    """Find the version that the section `remap` chooses, and its raw ids; raises as `find_inputs`."""
+    settings = config.remap
+    return find_inputs(config, settings.checkpoint_version, allow_non_finite=settings.allow_non_finite)
+
+
+def find_model(config: Config, version: int | None, embedding_path: str | None = None) -> tuple[str, int]:
+    """Find the folder and the number of a version, of the ids of today and of published embeddings.
+
+    Raises:
+        FormatError: the raw ids are not those of the training, or remap has written the embeddings of
+            another version: parameters would not fit them; and as `find_version`.
+    """
+    path, found = find_version(config.checkpoint_path, version)
+    check_entities(config.checkpoint_path, config.entity_path)
+    then = None if embedding_path is None else (storage.read_marker(embedding_path) or {}).get(VECTORS)
+    now = pbg_checkpoint.version_checksum(path, found)
+    if None not in (then, now) and then != now:
+        raise FormatError(
+            f"{embedding_path} has the vectors of another model than version {found} of {path}; run the "
+            "stage remap again"
+        )
+    return path, found
+
+
+def vectors_digest(checkpoint_path: str, wanted: int | None) -> str | None:
+    """The digest of a version as `find_version` finds it; None if there is none, or it has no checksums."""
+    try:
+        return pbg_checkpoint.version_checksum(*find_version(checkpoint_path, wanted))
+    except (BadInputError, LockedError, NotFoundError):
+        return None
+
+
+def _digests(checkpoint_path: str, version: int, entity_path: str) -> tuple[str | None, str | None]:
+    return pbg_checkpoint.version_checksum(checkpoint_path, version), content_of(entity_path)
+
+
+def find_version(path: str, wanted: int | None) -> tuple[str, int]:
+    """Find the folder and the number of the version; only PBG's format has preserved versions.
+
+    Raises:
+        NotFoundError: there is no checkpoint.
+        ConfigError: the checkpoint lacks the requested version, or None is and training has not ended.
+        LockedError: a run trains now.
+    """
+    latest = pbg_checkpoint.read_version(path)
+    is_open = wanted is None and not (latest and is_ended(path, latest))
+    if is_open and (holder := lock.holder(path, whole=True)):
+        raise LockedError(f"{path}: there is no finished version now: {holder} trains; try again later")
+    is_ours = storage.exists(storage.join(path, FILE))
+    if not (latest or is_ours) and storage.is_dir(path) and (found := recognise(path)) != "pbg":
+        if wanted is not None:
+            raise ConfigError(
+                f"remap.checkpoint_version: {path} is of the format {found}: it has one version"
+            )
+        return path, 0
+    if wanted is None or wanted == latest:
+        if latest == 0:
+            raise NotFoundError(f"{path}: there is no checkpoint; run the stage train first")
+        if is_open:
+            raise ConfigError(
+                f"{path}: its training has not ended: version {latest} is an unfinished model; run the stage "
+                f"train to its end, or ask for this version: --set remap.checkpoint_version={latest}"
+            )
+        return path, latest
+    preserved = {
+        pbg_checkpoint.read_version(entry.uri): entry.uri
+        for entry in storage.list_dir(path)
+        if entry.is_dir and _PRESERVED.match(storage.name(entry.uri))
+    }
+    if wanted not in preserved:
+        complete = ", ".join(map(str, sorted({*preserved, latest} - {0})))
+        raise ConfigError(
+            f"remap.checkpoint_version: {path} has no complete version {wanted}; "
+            f"complete versions: {complete or 'none'}"
+        )
+    return preserved[wanted], wanted
+
+
+def _find_ids(config: Config) -> IdSource:
+    manifest_uri = storage.join(config.entity_path, entity_index.FOLDER, entity_index.MANIFEST)
+    if storage.exists(manifest_uri):
+        return "entity_index"
+    names_uri = entity_counts.names_uri(config.entity_path, next(iter(config.entities)), 0)
+    if storage.exists(names_uri):
+        return "entity_names"
+    raise NotFoundError(
+        f"{config.entity_path}: there are no raw ids: neither {manifest_uri} nor {names_uri} is there; "
+        "run the stage etl, or copy PyTorch-BigGraph's entity_names_*.json there"
+    )
 
 
 @dataclass(frozen=True)

@@ -20,9 +20,8 @@ from typing import Any, TypeVar
 from distributed import Client
 
 from graphmill import storage
-from graphmill.ask.complete import complete
 from graphmill.cluster import run_tasks
-from graphmill.errors import BadInputError, NotFoundError
+from graphmill.errors import BadInputError, NotFoundError, StorageError
 from graphmill.run.lock import Claim
 from graphmill.storage import Checksums
 from graphmill.version import __version__
@@ -32,6 +31,27 @@ _WORK, _DONE = "_work", "done"
 Result = TypeVar("Result")
 
 log = logging.getLogger("graphmill")
+
+
+def complete(folder: str, checksums: Checksums, record: str | None = None, work: str | None = None) -> None:
+    """Remove temporary files of dead workers, check that the folder holds the files of `checksums` alone, and
+    write their manifest. The file `record`, with times of the run, has no checksum. The folder
+    `work` in it is not looked at.
+
+    Raises:
+        StorageError: a file is missing, or another one is there.
+    """
+    manifest_uri = storage.published_manifest(folder).uri
+    expected = {*checksums, *([storage.join(folder, record)] if record else [])}
+    storage.delete(manifest_uri)  # of a command that was killed here
+    for each in {storage.parent(uri) for uri in expected}:
+        storage.sweep(each)
+    found = {entry.uri for entry in storage.list_dir(folder, recursive=True) if not entry.is_dir}
+    found = {uri for uri in found if work is None or not uri.startswith(f"{work}/")}
+    if found != expected:
+        wrong = ", ".join(sorted(found ^ expected)[:5])
+        raise StorageError(f"{folder}: expected {len(expected)} files; missing or foreign: {wrong}")
+    storage.write_checksums(manifest_uri, checksums)
 
 
 @dataclass(frozen=True)

@@ -3,24 +3,120 @@
 Users, ports and SSH keys come from ~/.ssh/config, or from `ssh://user@host:port,...`. Hosts that are missing
 from ~/.ssh/known_hosts are refused. The interpreter and HADOOP_CONF_DIR have the same path on all hosts. Keys
 of the run travel over the connections, and are deleted when the connections end.
+
+Processes of Dask on ssh hosts, with the keys of the run.
+
+    here                                 host
+    connection --- keys (stdin) ------>  a shell: writes the keys to a private folder, prints the path, waits
+    connection --- command line ------>  the scheduler or the workers, which read the keys at that path
+
+When the connections end, even by kill -9, the shell deletes the folder, and the processes end. An SSH server
+sends no signal then; it only closes the input of its commands.
 """
 
 import os
 import re
+import shlex
+import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
+from urllib.parse import urlsplit
 
+import asyncssh
 import dask
+from distributed.deploy import ssh
 
 from graphmill.cluster.keys import Keys
-from graphmill.cluster.settings import CORES_VARIABLE, pre_spawn_environment
+from graphmill.cluster.settings import CORES_VARIABLE, FACING, pre_spawn_environment
 from graphmill.config.sections.cluster import LOOPBACK, ClusterConfig
 from graphmill.errors import ConfigError
 
 PREFIX = "ssh://"
 
 _HOST = re.compile(r"(?:(?P<username>[\w.-]+)@)?(?P<host>[\w.-]+)(?::(?P<port>\d+))?")
+
+# The shell ends with its input only, so that no signal interrupts `rm`. `mktemp -d` makes a private folder.
+_HOLD = (
+    'umask 077; folder=$(mktemp -d "${{TMPDIR:-/tmp}}/graphmill-keys-XXXXXXXXXX") || exit 1; '
+    "trap '' HUP INT TERM; trap 'rm -rf \"$folder\"' EXIT; "
+    'head -c {num_bytes} > "$folder/keys.pem" && echo "$folder/keys.pem" && cat > /dev/null'
+)
+# Runs the command "$@", and terminates it at the end of the input.
+_TIED = (
+    'exec 3<&0; "$@" 3<&- & command=$!; { read -r _ <&3; kill $command; } > /dev/null 2>&1 & '
+    "wait $command; status=$?; kill $! 2> /dev/null; exit $status"
+)
+# Prints the address that the scheduler announces; it listens on no other address.
+_ANNOUNCED = "from distributed.utils import get_ip; print(get_ip())"
+
+
+class _Keyed(ssh.Process):  # type: ignore[misc]  # distributed is untyped here
+    """A process that starts after its keys are on the host."""
+
+    kwargs: dict[str, Any]
+
+    def __init__(self, *arguments: Any, keys: Keys | None, remote_python: str | None, **options: Any) -> None:
+        self._python = remote_python or sys.executable
+        tied = shlex.join(["sh", "-c", _TIED, "sh", self._python])
+        super().__init__(*arguments, remote_python=tied, **options)
+        self._keys = keys
+        self._held: asyncssh.SSHClientConnection | None = None
+
+    async def start(self) -> None:
+        """Called by Dask."""
+        self._held = await asyncssh.connect(self.address, **self.connect_options)
+        try:
+            await self._prepare(self._held)
+            await super().start()
+        except BaseException:
+            self._held.close()
+            raise
+
+    async def close(self) -> None:
+        """Called by Dask."""
+        await super().close()
+        if self._held is not None:
+            self._held.close()
+
+    async def _prepare(self, connection: asyncssh.SSHClientConnection) -> None:
+        """Add the path of the keys and the address to listen on to `kwargs`, the command line's options."""
+        if self._keys is not None:
+            keys = await self._copied(self._keys, connection)
+            self.kwargs = {**self.kwargs, "security": keys.options()}
+        command = [self._python, "-c", *self._address_command()]
+        done = await connection.run(shlex.join(command))
+        with suppress(IndexError):  # the start of the process reports an interpreter that does not work
+            self.kwargs = {**self.kwargs, "host": str(done.stdout).split()[-1]}
+
+    def _address_command(self) -> list[str]:
+        raise NotImplementedError
+
+    async def _copied(self, keys: Keys, connection: asyncssh.SSHClientConnection) -> Keys:
+        if keys.text is None:
+            return keys  # files that every host has
+        command = shlex.join(["sh", "-c", _HOLD.format(num_bytes=len(keys.text))])
+        holder = await connection.create_process(command)
+        holder.stdin.write(keys.text)
+        path = (await holder.stdout.readline()).strip()
+        if not path:
+            raise OSError(f"{self.address}: no folder for the keys: {await holder.stderr.read()}")
+        return Keys.of_file(path)
+
+
+class Scheduler(_Keyed, ssh.Scheduler):  # type: ignore[misc]
+    """The scheduler, which listens on one address of the host."""
+
+    def _address_command(self) -> list[str]:
+        return [_ANNOUNCED]
+
+
+class Worker(_Keyed, ssh.Worker):  # type: ignore[misc]
+    """The workers of a host, started by one command."""
+
+    def _address_command(self) -> list[str]:
+        scheduler = urlsplit(self.scheduler)
+        return [FACING, str(scheduler.hostname), str(scheduler.port)]
 
 
 @contextmanager
@@ -31,8 +127,6 @@ def ssh_cluster(master: str, settings: ClusterConfig, keys: Keys | None) -> Iter
     except ImportError as error:
         raise ConfigError(f"--master {master}: asyncssh is missing; pip install 'graphmill[ssh]'") from error
     from distributed import SpecCluster
-
-    from graphmill.cluster import ssh_processes
 
     ends = [
         {"address": host, "connect_options": options, "remote_python": settings.python, "keys": keys}
@@ -50,11 +144,11 @@ def ssh_cluster(master: str, settings: ClusterConfig, keys: Keys | None) -> Iter
         dask.config.set(_environment(settings)),
         SpecCluster(
             scheduler={
-                "cls": ssh_processes.Scheduler,
+                "cls": Scheduler,
                 "options": {**ends[0], "kwargs": scheduler_options | {"port": 0}},
             },
             workers={
-                number: {"cls": ssh_processes.Worker, "options": {**end, "kwargs": worker_options}}
+                number: {"cls": Worker, "options": {**end, "kwargs": worker_options}}
                 for number, end in enumerate(ends)
             },
             security=keys and keys.security(),

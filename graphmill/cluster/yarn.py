@@ -8,6 +8,8 @@
 Dask restarts a worker process that dies. YARN restarts a container that ends with an error, on the same node.
 YARN does not restart a container that is killed, preempted or out of memory: a further application replaces
 all containers that are missing.
+
+News of the containers of a run, for its log: which are gone and why, and what replaces them.
 """
 
 import logging
@@ -15,7 +17,7 @@ import os
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +27,6 @@ from distributed.utils import get_ip
 
 from graphmill.cluster import container, hadoop
 from graphmill.cluster.application import Application, shell_words
-from graphmill.cluster.container_news import ContainerNews
 from graphmill.cluster.keys import Keys
 from graphmill.cluster.local import scheduler_here
 from graphmill.cluster.settings import DRIVER_VARIABLE, NEVER_MS
@@ -41,6 +42,61 @@ _END_TIMEOUT_S = 20
 _MAX_IN_VAIN = 3
 _MAX_RETRIES = 10
 _RETRIES_WITHIN_MS = 600_000
+
+_ENDED = r"got container status for containerID={id}, state=COMPLETE, exitStatus=(-?\d+), diagnostics=(.*)"
+
+
+class ContainerNews:
+    """Remembers the containers that have had a worker, and tells what changes."""
+
+    def __init__(self, yarn: hadoop.YarnClient) -> None:
+        self._yarn = yarn
+        self._hosts: dict[str, str] = {}
+        self._unreplaced: list[str] = []
+        self._attempts: dict[str, int] = {}  # of application masters, by application
+
+    def see(self, hosts: Mapping[str, str]) -> None:
+        """Tell which of the containers with a worker, and their hosts, replace others."""
+        gone = [each for each in self._hosts if each not in hosts and each not in self._unreplaced]
+        self._unreplaced = [each for each in [*self._unreplaced, *gone] if each not in hosts]
+        for name in sorted(hosts.keys() - self._hosts.keys()):
+            self._see_attempt(name)
+            if self._unreplaced:
+                before = self._unreplaced.pop(0)
+                log.info(
+                    "yarn: %s on %s replaces %s on %s",
+                    *(name, hosts[name], before, self._hosts.pop(before)),
+                )
+        self._hosts |= hosts
+
+    def missing(self) -> str:
+        """Describe the containers that are gone, with what YARN says of their ends."""
+        applications = {hadoop.application_of(each)[0] for each in self._unreplaced}
+        logs = {application: self._log_of(application) for application in applications}
+        return "; ".join(
+            f"{each} on {self._hosts[each]}: {_end_of(each, logs[hadoop.application_of(each)[0]])}"
+            for each in self._unreplaced
+        )
+
+    def _see_attempt(self, container: str) -> None:
+        """Tell that an application master has started again: the ids of its containers name its attempt."""
+        application, attempt = hadoop.application_of(container)
+        if attempt > self._attempts.get(application, 1):
+            log.warning("yarn: attempt %d of the application master of %s began", attempt, application)
+            self._attempts[application] = attempt
+
+    def _log_of(self, application: str) -> str:
+        """Return the log of an application's masters: YARN tells the ends of containers nowhere else."""
+        try:
+            return self._yarn.master_logs(application)
+        except ClusterError:  # a cluster without web services, or a log that has gone already
+            return ""
+
+
+def _end_of(container: str, text: str) -> str:
+    if ended := re.search(_ENDED.format(id=container), text):
+        return f"exit status {ended[1]}: {ended[2].strip()}"
+    return f"see yarn logs -applicationId {hadoop.application_of(container)[0]} -am ALL"
 
 
 class _Place(NamedTuple):

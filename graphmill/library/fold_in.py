@@ -11,14 +11,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from graphmill.ask.entities import ID_ROWS, UNKNOWN, EntityTable, Numbers, iter_ids, iter_vectors, read_tables
 from graphmill.ask.fold_in.frozen import FrozenModel, read_model
 from graphmill.ask.fold_in.new_edges import Mentions, NewEdges
 from graphmill.ask.fold_in.settings import FoldInOptions, solvable_types
 from graphmill.ask.fold_in.solver import OF_CALL, Solver
-from graphmill.ask.inputs import find_inputs, find_model
 from graphmill.ask.nearest import Floats
-from graphmill.ask.partition import iter_ids, iter_vectors
-from graphmill.ask.table import ID_ROWS, UNKNOWN, EntityTable, Numbers, read_tables
+from graphmill.ask.run import find_inputs, find_model
 from graphmill.config import Config
 from graphmill.errors import BadInputError
 from graphmill.formats import murmur

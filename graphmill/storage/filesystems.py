@@ -1,21 +1,23 @@
 """File systems by URI, and their errors.
 
 An error of a file system becomes a `StorageError`, or a `NotFoundError` for a path that does not exist, with
-the URI in the message.
+the URI in the message, and the permission that is missing on a local file or folder.
 """
 
 import errno
 import os
 import re
+import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import lru_cache
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.fs as pafs
 
 from graphmill.errors import AccessError, DiskFullError, NotFoundError, PathError, StorageError
-from graphmill.storage import hadoop_conf, hdfs, hdfs_writer, permissions
+from graphmill.storage import hadoop_conf, hdfs, hdfs_writer
 from graphmill.storage.uri import check_has_no_nul, check_user_info, is_local, local_path, scheme, split
 
 LOCAL = pafs.LocalFileSystem(use_mmap=False)
@@ -32,6 +34,32 @@ _OF_PATHS = (
 _DENIED_BY_HDFS = "Permission denied: user="
 _MAX_NAME_BYTES = 255  # of local disks, and of HDFS by default
 
+_CHANGES = ("create", "delete", "make", "rename", "write", "sync", "set")
+
+
+def missing(action: str, uri: str) -> str:
+    """Say which permission on which file or folder is missing for an action on a local path."""
+    path = Path(local_path(uri) or "/")
+    above = [*reversed(path.parents)]
+    closed = [each for each in above if each.is_dir() and not _may(each, os.X_OK)][:1]
+    if closed:
+        return f"{uri}: cannot {action}: no permission to enter the folder {_described(closed[0])}"
+    folder = next(each for each in reversed(above) if each.is_dir())
+    if not _may(folder, os.W_OK) and action.startswith(_CHANGES):
+        return f"{folder}: no permission to write into the folder {_described(folder)}"
+    return f"{uri}: cannot {action}: no permission to do that with {_described(path)}"
+
+
+def _may(path: Path, mode: int) -> bool:
+    return os.access(path, mode, effective_ids=os.access in os.supports_effective_ids)
+
+
+def _described(path: Path) -> str:
+    """A path with its owner and mode, as `ls -l` shows them."""
+    with suppress(OSError, KeyError):
+        return f"{path} ({stat.filemode(path.stat().st_mode)}, of {path.owner()})"
+    return str(path)
+
 
 @contextmanager
 def explained(action: str, uri: str) -> Iterator[None]:
@@ -42,7 +70,7 @@ def explained(action: str, uri: str) -> Iterator[None]:
         raise NotFoundError(f"{uri}: cannot {action}: there is no such file or folder") from error
     except OSError as error:
         if error.errno in (errno.EACCES, errno.EPERM):
-            raise AccessError(permissions.missing(action, uri)) from error
+            raise AccessError(missing(action, uri)) from error
         # HDF5's reason has several lines. A namenode's reason is the text before its stack trace.
         reason = " ".join(re.split(r"\n\s*at ", str(error.strerror or error))[0].split())
         kind = DiskFullError if error.errno in _NO_ROOM else StorageError

@@ -17,8 +17,8 @@ import numpy.typing as npt
 from distributed import Client
 
 from graphmill.ask.earlier import check_length, pairs, parts_of, parts_with
-from graphmill.ask.inputs import Inputs
-from graphmill.ask.partition import MeasuredPartition, iter_ids, iter_vectors
+from graphmill.ask.entities import MeasuredPartition, iter_ids, iter_vectors
+from graphmill.ask.run import Inputs
 from graphmill.checkpoints import Floats
 from graphmill.cluster import run_tasks
 from graphmill.errors import BadInputError

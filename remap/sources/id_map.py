@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from graphmill import storage
-from graphmill.ask.inputs import Inputs, chosen_inputs
+from graphmill.ask.run import Inputs, chosen_inputs
 from graphmill.checkpoints import convert, recognise
 from graphmill.checkpoints.id_maps import IdMaps
 from graphmill.config import Config

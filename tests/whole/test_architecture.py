@@ -18,7 +18,7 @@ PACKAGES = ("graphmill", "etl", "train", "remap")
 REFUSED = (
     ("graphmill.model.comparators", "train.run.trainer", "Nothing but the roof imports a stage"),
     ("train.model.optimizer", "train.run.trainer", "Rooms of train"),
-    ("graphmill.ask.partition", "graphmill.ask.table", "No cycles"),
+    ("graphmill.ask.run", "graphmill.ask.entities", "No cycles"),
     ("graphmill.storage.atomic", "graphmill.formats.entity_counts", "Rooms of graphmill"),
     ("graphmill.formats.entity_counts", "graphmill.formats.entity_index", "Formats know nothing"),
     ("etl.job", "train.job", "The stages meet only in files"),

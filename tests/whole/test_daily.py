@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from graphmill.ask.drift.moved import DRIFT_RATIO
+from graphmill.ask.drift.job import DRIFT_RATIO
 from graphmill.run import lock
 from tests.forked import Fork, Forks
 from tests.waiting import wait_until

@@ -14,7 +14,7 @@ import pytest
 
 import graphmill
 from graphmill import storage
-from graphmill.ask.inputs import find_inputs
+from graphmill.ask.run import find_inputs
 from graphmill.config import Config, from_mapping
 from graphmill.errors import ConfigError, FormatError, LockedError, NotFoundError
 from graphmill.formats import entity_index, pbg_checkpoint

@@ -11,12 +11,12 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from graphmill import storage
+from graphmill.ask.entities import EntityTable, read_tables
 from graphmill.ask.fold_in.frozen import FrozenModel, read_model
 from graphmill.ask.fold_in.new_edges import NO_MENTIONS, Mentions, NewEdges
 from graphmill.ask.fold_in.settings import FoldInOptions, solvable_types
 from graphmill.ask.fold_in.solver import OF_JOB, Solver
-from graphmill.ask.inputs import find_inputs
-from graphmill.ask.table import EntityTable, read_tables
+from graphmill.ask.run import find_inputs
 from graphmill.config import Config
 from graphmill.config.partitions import PartitionKey, all_buckets, key_of
 from graphmill.formats import edge_buckets

@@ -8,10 +8,13 @@
 
 A search that is run again reads the trials of tune.json in place of running them. So a killed search goes on,
 with the time that it had left.
+
+One trial: a short training on the tuner's graph, ranked on its validation edges; a task of its own.
 """
 
 import json
 import logging
+import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -20,16 +23,19 @@ from typing import Any
 from distributed import Client
 
 from graphmill import cluster, storage
+from graphmill.ask.evaluate import evaluate
+from graphmill.ask.evaluate.extent import training_scores
 from graphmill.cluster.workers import described_workers
-from graphmill.config import Config
-from graphmill.errors import ConfigError, FormatError
+from graphmill.config import Config, apply_override, from_mapping
+from graphmill.errors import ConfigError, FormatError, TrainingError
 from graphmill.formats import entity_counts
 from graphmill.run.lock import Claim
 from graphmill.run.record import describe_inputs
+from graphmill.vocab import TRAIN_SPLIT
+from train import job
 from train.tune.halving import Changes, Trial, best, search
 from train.tune.sample import VALID_SPLIT, Sample, write_sample
 from train.tune.space import candidates
-from train.tune.trial import run_trial, trial_config, work
 
 FILE = "tune.json"
 EDGES_PER_MINUTE = 20_000
@@ -37,6 +43,79 @@ LEAST_EDGES = 5_000
 MOST_CANDIDATES = 27
 
 log = logging.getLogger("graphmill")
+
+# Of the section `train`: what a short run on another graph does without.
+_LEFT_OUT = (
+    "validate_split",
+    "freeze",
+    "init_embeddings",
+    "num_workers",
+    "tensorboard",
+    "save_embed_path",
+    "save_model_path",
+    "memory_partitions",
+)
+
+
+def trial_config(config: Config, graph: str, folder: str, workers: int) -> Config:
+    """Turn a configuration into that of trials: on the tuner's graph, below a folder, on some threads."""
+    content = config.model_dump(mode="json")
+    for section in ("etl", "remap", "cluster", "schedule"):
+        del content[section]
+    for entity in content["entities"].values():
+        entity["num_partitions"] = 1
+    edges = storage.join(graph, "edges")
+    train = config.train.model_dump(mode="json", exclude_unset=True, exclude=set(_LEFT_OUT))
+    return from_mapping(
+        content
+        | {
+            "output": folder,
+            "entity_path": storage.join(graph, "entities"),
+            "edge_root": edges,
+            "edge_paths": [storage.join(edges, TRAIN_SPLIT)],
+            "checkpoint_path": storage.join(folder, "checkpoint"),
+            "embedding_path": storage.join(folder, "embeddings"),
+            "init_path": None,
+            "checkpoint_preservation_interval": None,
+            "num_edge_chunks": None,
+            "eval_fraction": 0.0,
+            "workers": workers,
+            "train": train,
+            "evaluate": {"split": VALID_SPLIT, "budget": "unlimited"},
+        }
+    )
+
+
+def changed(config: Config, changes: Changes, **others: Any) -> Config:
+    """Apply the changes of a candidate."""
+    content: dict[str, Any] = config.model_dump(mode="json")
+    for path, value in changes.items():
+        apply_override(content, f"{path}={json.dumps(value)}")
+    return from_mapping(content | others)
+
+
+def work(config: Config, changes: Changes, num_entities: dict[str, int], num_edges: int) -> float:
+    """Estimate the multiplications of an epoch of a candidate."""
+    chosen = changed(config, changes, num_epochs=1)
+    return training_scores(chosen, num_entities, num_edges) * chosen.dimension
+
+
+def run_trial(config: Config, changes: dict[str, Any], rung: int, epochs: int, folder: str) -> Trial:
+    """Train and rank a candidate; a loss that is not finite counts as the worst result."""
+    import train.run.trainer  # noqa: F401 (imports torch: seconds that are no part of the first trial)
+
+    start = time.monotonic()
+    chosen = changed(
+        config, changes, num_epochs=epochs, output=folder, checkpoint_path=storage.join(folder, "checkpoint")
+    )
+    storage.delete(folder)  # of a task that was lost
+    try:
+        job.train(chosen)
+        mrr = float(evaluate.evaluate(chosen)["metrics"]["mrr"])
+    except TrainingError:
+        mrr = 0.0
+    storage.delete(folder)
+    return Trial(changes, rung, epochs, time.monotonic() - start, mrr)
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,11 @@ files (`work`) are in a folder that ends with the evaluation.
 
 The work is cut by (partition of the entities x range of queries), see `tasks`. Counts are whole numbers, so
 their sums are the same for every cut.
+
+95 % confidence intervals of metrics, from edges that were drawn without replacement.
+
+The interval is normal: the mean of each side, 1.96 standard errors below and above. Errors of the two sides
+count as if they went together, which errs on the side of width. Shapes: E edges.
 """
 
 import logging
@@ -19,16 +24,16 @@ import numpy as np
 from distributed import get_worker
 
 from graphmill import storage
-from graphmill.ask.evaluate import baselines, estimates, metrics, tasks, work
+from graphmill.ask.edges import loopless
+from graphmill.ask.evaluate import baselines, metrics, tasks, work
 from graphmill.ask.evaluate.baselines import Baselines
 from graphmill.ask.evaluate.execution import COUNTING, Execution
 from graphmill.ask.evaluate.extent import Extent, drawn_rows, extent_of, told
 from graphmill.ask.evaluate.inputs import check_folder, check_same_model, filter_paths
 from graphmill.ask.evaluate.known import Endpoints, Piece
-from graphmill.ask.evaluate.metrics import Ranks, concatenated
+from graphmill.ask.evaluate.metrics import HITS, Floats, Ranks, concatenated
 from graphmill.ask.evaluate.queries import Numbers, Queries, Slots, Triples, block_sizes, default_block_bytes
 from graphmill.ask.evaluate.tasks import KnownFile, Part, Range, Share, Slice
-from graphmill.ask.loops import loopless
 from graphmill.ask.run import TrainedRun
 from graphmill.config import Config
 from graphmill.config.partitions import PartitionKey, all_buckets
@@ -47,6 +52,41 @@ _COUNT_BYTES = 32  # of an edge and a partition
 Item = TypeVar("Item")
 
 log = logging.getLogger("graphmill")
+
+_NORMAL = 1.959964
+
+
+def intervals(ranks: Mapping[Side, Ranks], share: float) -> dict[str, list[float]]:
+    """The interval of each metric over both sides; `share` of the split's edges are ranked.
+
+    Returns none for a single edge, whose error is unknown.
+    """
+    by_side = [_contributions(each.middle) for each in ranks.values()]
+    found = {}
+    for name in by_side[0] if len(by_side[0]["mrr"]) > 1 else ():
+        values = [of_side[name] for of_side in by_side]
+        is_bounded = name != "mean_rank"
+        margin = _NORMAL * float(np.mean([_error(value_E, share, is_bounded) for value_E in values]))
+        mean = float(np.mean([value_E.mean() for value_E in values]))
+        least, most = (0.0, 1.0) if is_bounded else (1.0, np.inf)
+        found[name] = [float(max(mean - margin, least)), float(min(mean + margin, most))]
+    return found
+
+
+def _contributions(rank_E: Floats) -> dict[str, Floats]:
+    """Contribution of each edge to every metric: [E]."""
+    hits = {f"hits@{limit}": (rank_E <= limit).astype(np.float64) for limit in HITS}
+    return {"mrr": 1 / rank_E, "mean_rank": rank_E} | hits
+
+
+def _error(value_E: Floats, share: float, is_bounded: bool) -> float:
+    """The standard error of a mean.
+
+    Two more edges with a value of 0 and two with 1, as Agresti and Coull have them for proportions, keep the
+    error above 0 where all values are the same.
+    """
+    squares = float(((value_E - value_E.mean()) ** 2).sum()) + (2.0 if is_bounded else 0.0)
+    return float(np.sqrt((1 - share) * squares)) / len(value_E)
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,14 +133,14 @@ def evaluate(
     degrees = {side: np.concatenate([part.degrees[side] for part in parts]) for side in Side}
     plain = [part.plain for part in parts if part.plain]
     share = len(edges) / extent.of_edges
-    intervals = estimates.intervals(by_side, share) if extent.is_sampled else {}
+    of_sample = intervals(by_side, share) if extent.is_sampled else {}
     simple = baselines.reciprocal_ranks(plain)
     breakdown = metrics.break_down(by_side, edges, degrees, run.relation_names, simple)
     seconds = time.monotonic() - started
     return {
         "metrics": concatenated(list(by_side.values())).metrics()
         | {"num_edges": len(edges), "of_edges": extent.of_edges, "sampled": extent.is_sampled},
-        **({"intervals": intervals} if intervals else {}),
+        **({"intervals": of_sample} if of_sample else {}),
         **({"baselines": baselines.metrics(plain)} if plain else {}),
         **breakdown,
         "split": settings.split,

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from distributed import Client
 
+from graphmill.ask.entities import EntityTable
 from graphmill.ask.export.codecs import (
     NUM_CENTROIDS,
     Array,
@@ -25,7 +26,6 @@ from graphmill.ask.export.codecs import (
     num_codes_of,
 )
 from graphmill.ask.export.settings import Precision
-from graphmill.ask.table import EntityTable
 from graphmill.checkpoints import Floats
 from graphmill.cluster import run_tasks
 from graphmill.errors import FormatError

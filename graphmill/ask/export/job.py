@@ -19,6 +19,7 @@ from typing import Any
 from distributed import Client
 
 from graphmill import storage
+from graphmill.ask.entities import EntityTable, read_tables
 from graphmill.ask.export import loss, model, pieces
 from graphmill.ask.export.fitting import as_is, unit
 from graphmill.ask.export.formats import FORMATS
@@ -26,9 +27,8 @@ from graphmill.ask.export.formats.faiss_index import import_faiss
 from graphmill.ask.export.pieces import CODEC_FILES
 from graphmill.ask.export.settings import ExportOptions
 from graphmill.ask.export.source import Source
-from graphmill.ask.inputs import Inputs, chosen_inputs
 from graphmill.ask.relation_parameters import RELATIONS, write_relation_parameters
-from graphmill.ask.table import EntityTable, read_tables
+from graphmill.ask.run import Inputs, chosen_inputs
 from graphmill.ask.work import Work, make_result
 from graphmill.cluster import run_tasks
 from graphmill.config import Config

@@ -12,11 +12,11 @@ from typing import Any
 from distributed import Client
 
 from graphmill import storage
+from graphmill.ask.entities import EntityTable
 from graphmill.ask.evaluate import job as evaluation
 from graphmill.ask.export.fitting import rows_of_batch
 from graphmill.ask.export.source import Source
-from graphmill.ask.inputs import Inputs
-from graphmill.ask.table import EntityTable
+from graphmill.ask.run import Inputs
 from graphmill.checkpoints.checkpoint import ModelState
 from graphmill.cluster import run_tasks
 from graphmill.config import Config

@@ -11,12 +11,12 @@ import numpy as np
 from distributed import Client
 
 from graphmill import storage
+from graphmill.ask.entities import EntityTable
 from graphmill.ask.export.codecs import Array, Codec, num_codes_of
 from graphmill.ask.export.fitting import Prepare, codec_of, fit
 from graphmill.ask.export.formats import Format
 from graphmill.ask.export.settings import Precision
 from graphmill.ask.export.source import Source
-from graphmill.ask.table import EntityTable
 from graphmill.ask.work import Work
 from graphmill.errors import FormatError
 

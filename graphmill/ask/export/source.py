@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 
 from graphmill.ask.checked_rows import checked_rows
+from graphmill.ask.entities import EntityTable
 from graphmill.ask.export.codecs import Codec, Encoded
 from graphmill.ask.export.fitting import Prepare, rows_of_batch
-from graphmill.ask.table import EntityTable
 from graphmill.config import Config
 
 

@@ -18,13 +18,13 @@ from distributed import Client
 
 from graphmill import storage
 from graphmill.ask import given
+from graphmill.ask.entities import read_tables
 from graphmill.ask.features.columns import Form
 from graphmill.ask.features.joined import IdColumn, Joining, ReadRows, write_part
 from graphmill.ask.features.request import components_of, folded_parts, similar_of
 from graphmill.ask.features.settings import FeaturesOptions
 from graphmill.ask.fold_in import job as fold_in
-from graphmill.ask.inputs import Inputs, chosen_inputs
-from graphmill.ask.table import read_tables
+from graphmill.ask.run import Inputs, chosen_inputs
 from graphmill.ask.work import Work, make_result
 from graphmill.cluster import run_tasks
 from graphmill.config import Config

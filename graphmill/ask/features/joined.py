@@ -16,9 +16,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from graphmill import storage
+from graphmill.ask.entities import UNKNOWN, EntityTable
 from graphmill.ask.features.columns import Form, Numbers
 from graphmill.ask.relation import check_magnitude
-from graphmill.ask.table import UNKNOWN, EntityTable
 from graphmill.checkpoints import Floats
 from graphmill.display import progress
 from graphmill.formats.parquet import iter_columns, open_parquet

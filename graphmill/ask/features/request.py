@@ -5,11 +5,11 @@ from distributed import Client
 
 from graphmill import storage
 from graphmill.ask import given
+from graphmill.ask.entities import UNKNOWN, EntityTable
 from graphmill.ask.features.columns import MOST_SIMILAR, Similar
 from graphmill.ask.features.joined import find_vectors
 from graphmill.ask.features.settings import FeaturesOptions
 from graphmill.ask.principal import Components, Moments, moments_of_partition
-from graphmill.ask.table import UNKNOWN, EntityTable
 from graphmill.cluster import run_tasks
 from graphmill.errors import ConfigError
 from graphmill.formats import remapped

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from graphmill import storage
-from graphmill.ask.table import EntityTable, Numbers
+from graphmill.ask.entities import EntityTable, Numbers
 from graphmill.checkpoints import Floats
 from graphmill.config import Config
 from graphmill.errors import FormatError

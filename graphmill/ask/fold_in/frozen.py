@@ -4,6 +4,14 @@ Samples stand for all entities of a type and all edges of the run, the same for 
 spaced, from seeded starts, and small: every task gets them, whatever the size of the run.
 
 Shapes: D dimension, M entities of a sample.
+
+Priors: what is likely of an id before its edges are seen.
+
+The prior of a type is the mean of its entities, and their standard deviation in each coordinate. The prior of
+a side of a relation is the mean of the entities there, drawn towards that of the type as if `SHRINKAGE` edges
+were of an average entity.
+
+Shapes: D dimension, N rows, E edges.
 """
 
 import hashlib
@@ -15,13 +23,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from graphmill.ask.entities import EntityTable, Numbers
 from graphmill.ask.fold_in.edge_sample import EdgeSample, sample_edges, spread, thinned
-from graphmill.ask.fold_in.priors import RelationPriors, TypePrior, relation_priors
 from graphmill.ask.fold_in.settings import FoldInOptions
-from graphmill.ask.inputs import Inputs
 from graphmill.ask.relation import Parameters, Relation, read_parameters, relation_of
-from graphmill.ask.run import relation_names
-from graphmill.ask.table import EntityTable, Numbers
+from graphmill.ask.run import Inputs, relation_names
 from graphmill.checkpoints import Floats
 from graphmill.config import Config
 from graphmill.model.parameters import global_key
@@ -29,6 +35,72 @@ from graphmill.vocab import Side
 
 PRIOR_ROWS = 4096
 """Entities of a type that its prior, and sums over all entities that are computed once, come from."""
+
+SHRINKAGE = 8.0
+_LEAST_SHARE = 0.1
+_LEAST_SPREAD = 1e-6
+
+
+@dataclass(frozen=True, eq=False)
+class TypePrior:
+    """Mean and standard deviation of a type's vectors, [D] each."""
+
+    mean_D: Floats
+    spread_D: Floats
+
+    @classmethod
+    def of(cls, vectors_ND: Floats) -> "TypePrior":
+        """Compute the prior from some vectors of the type."""
+        if not len(vectors_ND):
+            width = vectors_ND.shape[1]
+            return cls(np.zeros(width, np.float32), np.ones(width, np.float32))
+        spread_D = vectors_ND.std(0, dtype=np.float64)
+        # A coordinate that never varies must not hold the id for ever.
+        least = max(float(np.sqrt(np.square(spread_D).mean())) * _LEAST_SHARE, _LEAST_SPREAD)
+        return cls(
+            vectors_ND.mean(0, dtype=np.float64).astype(np.float32),
+            np.maximum(spread_D, least).astype(np.float32),
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class RelationPriors:
+    """Means of the entities on the sides of relations, less the mean of their type.
+
+    Attributes:
+        offsets: by number of the relation and side, [D]; a side without edges in the sample is not there.
+    """
+
+    offsets: Mapping[tuple[int, Side], Floats]
+
+    def means(self, relation_E: Numbers, is_rhs_E: Numbers, prior: TypePrior) -> Floats:
+        """The means [E, D] of sides of relations, whose type has this prior."""
+        keys, inverse = np.unique(relation_E * 2 + is_rhs_E, return_inverse=True)
+        means = np.repeat(prior.mean_D[None], len(keys), 0)
+        for place, key in enumerate(keys.tolist()):
+            offset_D = self.offsets.get((key // 2, Side.RHS if key % 2 else Side.LHS))
+            if offset_D is not None:
+                means[place] += offset_D
+        found: Floats = means[inverse]
+        return found
+
+
+def relation_priors(sample: EdgeSample, priors: Mapping[str, TypePrior]) -> RelationPriors:
+    """Compute the priors of the sides of all relations in the sample."""
+    offsets: dict[tuple[int, Side], Floats] = {}
+    for types, edges in sample.items():
+        order = np.argsort(edges.relation_E, kind="stable")
+        numbers, first, num = np.unique(edges.relation_E[order], return_index=True, return_counts=True)
+        for side, entity_type in zip(Side, types, strict=True):
+            if side not in edges.vectors or not len(edges):
+                continue
+            found_ED = (edges.vectors[side] - priors[entity_type].mean_D)[order].astype(np.float64)
+            mean_RD = np.add.reduceat(found_ED, first, axis=0) / (num[:, None] + SHRINKAGE)
+            offsets |= {
+                (number, side): offset_D.astype(np.float32)
+                for number, offset_D in zip(numbers.tolist(), mean_RD, strict=True)
+            }
+    return RelationPriors(offsets)
 
 
 @dataclass(frozen=True, eq=False)

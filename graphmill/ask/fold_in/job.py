@@ -17,10 +17,10 @@ from typing import Any
 from distributed import Client
 
 from graphmill import storage
+from graphmill.ask.entities import read_tables
 from graphmill.ask.fold_in.settings import FoldInOptions, ignores_regularizer, solvable_types
 from graphmill.ask.fold_in.sorting import Sorting, sort_piece
-from graphmill.ask.inputs import Inputs, find_inputs
-from graphmill.ask.table import read_tables
+from graphmill.ask.run import Inputs, find_inputs
 from graphmill.ask.work import Work, make_result
 from graphmill.cluster import run_tasks
 from graphmill.config import Config

@@ -9,9 +9,9 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from graphmill.ask.entities import Numbers
 from graphmill.ask.fold_in.frozen import FrozenModel
 from graphmill.ask.relation import Relation
-from graphmill.ask.table import Numbers
 from graphmill.checkpoints import Floats
 from graphmill.model import operators
 from graphmill.vocab import Side

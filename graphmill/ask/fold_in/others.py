@@ -14,12 +14,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from graphmill.ask.entities import Numbers
 from graphmill.ask.fold_in.edge_sample import RelationEdges
 from graphmill.ask.fold_in.frozen import FrozenModel
 from graphmill.ask.fold_in.new_edges import groups, relation_of_rows
 from graphmill.ask.fold_in.softplus import weighted_softplus
 from graphmill.ask.relation import Relation
-from graphmill.ask.table import Numbers
 from graphmill.model import comparators
 from graphmill.model.losses import loss_gradient
 from graphmill.model.registry import COMPARATORS

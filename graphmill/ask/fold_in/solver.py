@@ -4,9 +4,20 @@ Steps start at the prior mean. Their length is that of Barzilai and Borwein (IMA
 8, 1988), in units of the spread. The best of the points that were tried is the result.
 
 Shapes: B ids of a tile, D dimension.
+
+The objective of new ids: the loss of their edges, of other queries, of the regularizer, and of a prior.
+
+Of each id: its edges, as training scores them; queries that should not find it; the regularizer N3; and a
+prior, as if each coordinate were normally distributed around the prior mean, with the spread of the type. The
+mean is that of the sides of relations on which the id has edges.
+
+Confidence is n / (n + CONFIDENT_EDGES). An edge adds to n as much as it exceeds chance: 1 if the id finds the
+known end before all others of the sample, 0 if it finds half of them before it.
+
+Shapes: B ids of a tile, D dimension, E edges.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import NamedTuple
 
@@ -14,19 +25,150 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from graphmill.ask.fold_in.comparison import beaten_shares, chunks, loss_and_gradient
 from graphmill.ask.fold_in.frozen import FrozenModel
 from graphmill.ask.fold_in.new_edges import NO_MENTIONS, Mentions, NewEdges
-from graphmill.ask.fold_in.objective import Objective, Sizes
-from graphmill.ask.fold_in.others import OtherQueries, other_queries
+from graphmill.ask.fold_in.others import ROWS, OtherQueries, loss_as_others, other_queries
+from graphmill.ask.fold_in.settings import ignores_regularizer
 from graphmill.checkpoints import Floats
+from graphmill.model import operators
+from graphmill.model.arrays import split
+from graphmill.model.losses import n3
+from graphmill.model.registry import LOSS_FUNCTIONS
 
 FIRST_STEP = 0.5
 LONGEST_STEP = 1.0
 """Lengths in spreads of the type."""
 _TINY = 1e-20
 
+
+CONFIDENT_EDGES = 5.0
+
+
+class Sizes(NamedTuple):
+    """Sizes of the arrays, on which the last bits of a result depend, and on nothing else.
+
+    Attributes:
+        ids: B, of a tile; a multiple of `rows`.
+        edges: at which a tile ends, though it has fewer ids.
+        rows: of a chunk.
+    """
+
+    ids: int
+    edges: int
+    rows: int
+
+
 OF_JOB = Sizes(4096, 1 << 16, 1024)
 OF_CALL = Sizes(1, 1 << 12, 8)
+
+
+class Objective:
+    """The objective of the ids of a tile, which `sizes.ids` rows stand for, the last without edges.
+
+    Attributes:
+        mean_BD: prior means.
+        spread_D: standard deviations of the type's vectors.
+        tells_losses: whether losses of ids can be compared; a loss of the user's is a sum over all edges.
+    """
+
+    def __init__(
+        self,
+        model: FrozenModel,
+        entity_type: str,
+        edges: NewEdges,
+        mentions: Mentions,
+        sizes: Sizes,
+        others: Sequence[OtherQueries],
+    ) -> None:
+        self._model, self._sizes, self._others = model, sizes, others
+        self.tells_losses = model.config.loss_fn in LOSS_FUNCTIONS.built_in
+        self._chunks = chunks(model, entity_type, edges, sizes.rows)
+        self._global_D = model.global_of(entity_type)
+        prior = model.priors[entity_type]
+        self.spread_D = torch.from_numpy(prior.spread_D)
+        self.mean_BD = torch.from_numpy(prior.mean_D).repeat(sizes.ids, 1)
+        self._has_edges_B1 = torch.zeros(sizes.ids, 1)
+        of_edges = Mentions(edges.id_E, edges.relation_E, edges.is_rhs_E)
+        for stands in (mentions, of_edges):  # edges win
+            id_K = torch.from_numpy(stands.id_K)
+            count_B1 = torch.bincount(id_K, minlength=sizes.ids).float()[:, None]
+            means_KD = model.relation_priors.means(stands.relation_K, stands.is_rhs_K, prior)
+            sum_BD = torch.zeros_like(self.mean_BD).index_add_(0, id_K, torch.from_numpy(means_KD))
+            self._has_edges_B1 = (count_B1 > 0).float()
+            self.mean_BD = torch.where(count_B1 > 0, sum_BD / count_B1.clamp_min(1), self.mean_BD)
+        self._regularized = self._regularizer_weights(edges)
+
+    def __call__(self, vectors_BD: Tensor) -> tuple[Tensor, Tensor]:
+        """Compute the objective of each id [B], and its gradient [B, D]."""
+        strength = self._model.options.prior_strength
+        gap_BD = (vectors_BD - self.mean_BD) / self.spread_D
+        loss_B = strength / 2 * gap_BD.square().sum(1)
+        slope_BD = strength * gap_BD / self.spread_D
+        for chunk in self._chunks:
+            loss_E, slope_ED = loss_and_gradient(self._model, chunk, vectors_BD)
+            id_E = chunk.id_E[: chunk.num]
+            loss_B.index_add_(0, id_E, loss_E[: chunk.num])
+            slope_BD.index_add_(0, id_E, slope_ED[: chunk.num])
+        rows = min(self._sizes.rows, ROWS)
+        for start in range(0, len(vectors_BD), rows):
+            block = slice(start, start + rows)
+            has_edges_B1 = self._has_edges_B1[block]
+            if not has_edges_B1.any():
+                continue
+            for each in self._others:
+                loss, slope = loss_as_others(self._model, each, vectors_BD[block])
+                loss_B[block] += loss * has_edges_B1[:, 0]
+                slope_BD[block] += slope * has_edges_B1
+        for num_parts, weight_B1 in self._regularized.items():
+            own_BD = vectors_BD if self._global_D is None else vectors_BD - self._global_D
+            loss, slopes = n3(split(own_BD, num_parts), weight_B1)
+            loss_B += loss
+            slope_BD += torch.cat(slopes, -1)
+        return loss_B, slope_BD
+
+    @property
+    def has_slopes(self) -> bool:
+        """Whether all gradients are known without autograd."""
+        of_chunks = all(each.relation.has_slopes for each in self._chunks)
+        return of_chunks and all(each.relation.has_slopes for each in self._others)
+
+    def allowed(self, vectors_BD: Tensor) -> Tensor:
+        """Shorten embeddings that are longer than max_norm, as training does."""
+        if self._model.config.max_norm is None:
+            return vectors_BD
+        own_BD = vectors_BD if self._global_D is None else vectors_BD - self._global_D
+        norm_B1 = own_BD.norm(dim=1, keepdim=True).clamp_min(1e-20)
+        short_BD: Tensor = own_BD * (self._model.config.max_norm / norm_B1).clamp_max(1)
+        return short_BD if self._global_D is None else short_BD + self._global_D
+
+    def confidence(self, vectors_BD: Tensor) -> Tensor:
+        """Compute the confidence of each id, [B]."""
+        evidence_B = torch.zeros(len(vectors_BD))
+        with torch.no_grad():
+            for chunk in self._chunks:
+                share_E = beaten_shares(chunk, vectors_BD)[: chunk.num]
+                evidence_B.index_add_(0, chunk.id_E[: chunk.num], (2 * share_E - 1).clamp_min(0))
+        confidence_B: Tensor = evidence_B / (evidence_B + CONFIDENT_EDGES)
+        return confidence_B
+
+    def _regularizer_weights(self, edges: NewEdges) -> dict[int, Tensor]:
+        """Weight of each id's N3 [B, 1], by the number of parts that its vector has."""
+        model, found = self._model, {}
+        coefficient = model.config.regularization_coef
+        if not coefficient or ignores_regularizer(model.config):
+            return {}
+        position_E = np.zeros_like(edges.relation_E) if model.config.dynamic_relations else edges.relation_E
+        names = [each.operator for each in model.config.relations]
+        parts_E = np.array([operators.operator_of(name).parts for name in names])[position_E]
+        # With an operator for each side, an edge has two scores: each is an example.
+        reciprocal = model.config.train.reciprocal_relations
+        examples = 2 if model.config.dynamic_relations or reciprocal else 1
+        for num_parts in np.unique(parts_E).tolist():
+            id_E = torch.from_numpy(edges.id_E[parts_E == num_parts])
+            count_B = torch.bincount(id_E, minlength=self._sizes.ids).float()
+            found[num_parts] = (count_B * (coefficient * examples))[:, None]
+        return found
 
 
 class Solution(NamedTuple):

@@ -13,12 +13,12 @@ import numpy as np
 import pyarrow as pa
 
 from graphmill import storage
+from graphmill.ask.entities import Numbers
 from graphmill.ask.fold_in.frozen import FrozenModel
 from graphmill.ask.fold_in.new_edges import Mentions, NewEdges
 from graphmill.ask.fold_in.solver import OF_JOB, Solver
 from graphmill.ask.fold_in.sorting import NONE, SCHEMA, Sorting, batch_number
 from graphmill.ask.relation import check_magnitude
-from graphmill.ask.table import Numbers
 from graphmill.display import progress
 from graphmill.errors import FormatError
 from graphmill.formats import remapped

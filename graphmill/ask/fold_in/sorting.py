@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from graphmill import storage
-from graphmill.ask.table import UNKNOWN, EntityTable, Numbers
+from graphmill.ask.entities import UNKNOWN, EntityTable, Numbers
 from graphmill.config import Config
 from graphmill.formats.murmur import hash_strings, mix, scale
 from graphmill.vocab import Side

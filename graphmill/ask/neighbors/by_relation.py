@@ -3,13 +3,12 @@
 Shapes: D dimension, N vectors.
 """
 
-from graphmill.ask.inputs import find_model
-from graphmill.ask.loops import loopless
+from graphmill.ask.edges import loopless
 from graphmill.ask.nearest import Floats, Neighbor, Score, nearest
 from graphmill.ask.neighbors.lookup import find_id
 from graphmill.ask.neighbors.vector_tables import batches, find_types
 from graphmill.ask.relation import Relation, number_of, read_parameters, relation_of
-from graphmill.ask.run import relation_names
+from graphmill.ask.run import find_model, relation_names
 from graphmill.checkpoints import open_checkpoint
 from graphmill.config import Config
 from graphmill.errors import ConfigError

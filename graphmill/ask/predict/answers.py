@@ -21,10 +21,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from graphmill import storage
+from graphmill.ask.entities import UNKNOWN
 from graphmill.ask.predict.calibrated import probabilities_of
 from graphmill.ask.predict.list_search import search_lists
 from graphmill.ask.predict.search import Asked, search_all
-from graphmill.ask.table import UNKNOWN
 from graphmill.formats.parquet import iter_columns, open_parquet
 from graphmill.model.best import Answers
 from graphmill.sorted_arrays import distinct

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from distributed import Client
 
+from graphmill.ask.entities import UNKNOWN
 from graphmill.ask.predict.answers import Chunk, joined
 from graphmill.ask.predict.choice import Cost
 from graphmill.ask.predict.lists import Lists, Numbers
@@ -18,7 +19,6 @@ from graphmill.ask.predict.search import Asked
 from graphmill.ask.predict.settings import PredictOptions
 from graphmill.ask.predict.sizes import UNLIMITED, sizes_for
 from graphmill.ask.predict.tuning import Recall, sample_of, tuned
-from graphmill.ask.table import UNKNOWN
 from graphmill.ask.work import Work
 from graphmill.formats.parquet import open_parquet
 from graphmill.model.best import MOST_UNORDERED

@@ -3,7 +3,7 @@
 import numpy as np
 import numpy.typing as npt
 
-from graphmill.ask.inputs import Inputs
+from graphmill.ask.run import Inputs
 from graphmill.config import Config
 from graphmill.formats import calibration, pbg_checkpoint
 from graphmill.formats.calibration import Calibration

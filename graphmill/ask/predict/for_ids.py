@@ -12,8 +12,8 @@ from distributed import Client
 
 from graphmill import storage
 from graphmill.ask import given
-from graphmill.ask.inputs import Inputs
-from graphmill.ask.loops import loopless
+from graphmill.ask.edges import loopless
+from graphmill.ask.entities import UNKNOWN, EntityTable
 from graphmill.ask.predict import approximate, similar
 from graphmill.ask.predict.answers import FOUND, Chunk, write_answers
 from graphmill.ask.predict.calibrated import read_calibration
@@ -22,8 +22,7 @@ from graphmill.ask.predict.search import Asked
 from graphmill.ask.predict.settings import PredictOptions
 from graphmill.ask.predict.sizes import GPU_PRODUCTS, PRODUCTS, sizes_for
 from graphmill.ask.relation import Relation, number_of, read_parameters, relation_of
-from graphmill.ask.run import relation_names
-from graphmill.ask.table import UNKNOWN, EntityTable
+from graphmill.ask.run import Inputs, relation_names
 from graphmill.ask.work import Work
 from graphmill.cluster import run_tasks
 from graphmill.config import Config

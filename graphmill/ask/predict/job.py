@@ -18,7 +18,7 @@ from distributed import Client
 
 from graphmill import storage
 from graphmill.ask import given
-from graphmill.ask.inputs import Inputs, chosen_inputs
+from graphmill.ask.entities import EntityTable, read_tables
 from graphmill.ask.predict import lists, similar
 from graphmill.ask.predict.calibrated import read_calibration
 from graphmill.ask.predict.for_ids import answer_ids, asked_of, formula, relation_asked
@@ -27,8 +27,7 @@ from graphmill.ask.predict.pairs import AskedPairs, write_scores
 from graphmill.ask.predict.settings import PredictOptions
 from graphmill.ask.predict.sizes import sizes_for
 from graphmill.ask.relation import number_of
-from graphmill.ask.run import relation_names
-from graphmill.ask.table import EntityTable, read_tables
+from graphmill.ask.run import Inputs, chosen_inputs, relation_names
 from graphmill.ask.work import Work, make_result
 from graphmill.cluster import run_tasks
 from graphmill.config import Config

@@ -14,9 +14,9 @@ from itertools import pairwise, product
 import numpy as np
 import numpy.typing as npt
 
+from graphmill.ask.entities import EntityTable
 from graphmill.ask.predict.sizes import WIDTH
 from graphmill.ask.relation import Relation
-from graphmill.ask.table import EntityTable
 from graphmill.config import Config
 from graphmill.formats import edge_buckets
 from graphmill.sorted_arrays import contains, distinct, positions

@@ -18,13 +18,12 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from graphmill import storage
+from graphmill.ask.entities import UNKNOWN, EntityTable
 from graphmill.ask.given import read_piece
-from graphmill.ask.inputs import Inputs
 from graphmill.ask.predict.sizes import HEIGHT
 from graphmill.ask.predict.tiles import tiles
 from graphmill.ask.relation import Relation, read_parameters, relation_of
-from graphmill.ask.run import relation_names
-from graphmill.ask.table import UNKNOWN, EntityTable
+from graphmill.ask.run import Inputs, relation_names
 from graphmill.checkpoints import Floats
 from graphmill.config import Config
 from graphmill.display import progress

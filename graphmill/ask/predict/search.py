@@ -11,12 +11,12 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from graphmill.ask.entities import EntityTable
 from graphmill.ask.predict.known import KnownRange, LeftOut
 from graphmill.ask.predict.lists import Lists
 from graphmill.ask.predict.sizes import HEIGHT, WIDTH, Sizes
 from graphmill.ask.predict.tiles import tiles
 from graphmill.ask.relation import Relation
-from graphmill.ask.table import EntityTable
 from graphmill.checkpoints import Floats
 from graphmill.display import progress
 from graphmill.model.best import Answers, Best

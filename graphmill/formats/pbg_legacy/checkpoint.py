@@ -2,6 +2,12 @@
 
 Protocol: write the embeddings of version V, the metadata, then `commit`. Only CHECKPOINT_VERSION commits a
 version. Metadata of older versions stay, as with PBG; embeddings of older versions are deleted.
+
+The legacy names of configuration keys and parameters, and states of optimizers as an old torch saved them.
+
+legacy                  v1
+outdir, loadPath        checkpoint_path, init_path; all other keys in camelCase
+rotation(s)             linear_transformation(s), transposed: the operator multiplied from the other side
 """
 
 import re
@@ -15,9 +21,9 @@ import numpy.typing as npt
 from torch import Tensor
 
 from graphmill import storage
+from graphmill.config import PbgConfig, check_known, from_python
 from graphmill.errors import ConfigError, FormatError, NotFoundError
 from graphmill.formats._partition_numbers import numbers_by_type
-from graphmill.formats.pbg_legacy import names
 from graphmill.formats.torch_files import read as torch_files
 from graphmill.formats.torch_files.rows import TensorRows
 from graphmill.formats.torch_files.write import NewTensor, save
@@ -29,6 +35,94 @@ _FILE = re.compile(r"^(?P<type>.+)_(?P<partition>0|[1-9]\d*)\.pt(?:\.(?P<version
 _OTHERS = ("METADATA", "entity_count_")
 
 Floats = npt.NDArray[np.float32]
+
+_KEYS = {"checkpoint_path": "outdir", "init_path": "loadPath"}
+_ROTATION = re.compile(r"^((?:lhs|rhs)_operators\.\d+\.)rotation(s?)$")
+_LINEAR = re.compile(r"^((?:lhs|rhs)_operators\.\d+\.)linear_transformation(s?)$")
+
+OptimizerState = Mapping[str, Any] | None
+Renamed = tuple[dict[str, Tensor], dict[str, Any] | None]
+
+
+def legacy_config(config: Mapping[str, Any]) -> dict[str, Any]:
+    """PBG v1's configuration with the legacy keys."""
+
+    def inner(section: Any) -> Any:
+        return (
+            {_camel(key): value for key, value in section.items()}
+            if isinstance(section, Mapping)
+            else section
+        )
+
+    renamed = {_KEYS.get(key) or _camel(key): value for key, value in config.items()}
+    entities, relations = renamed.get("entities"), renamed.get("relations")
+    if isinstance(entities, Mapping):  # the keys are names of types
+        renamed["entities"] = {name: inner(each) for name, each in entities.items()}
+    if isinstance(relations, list | tuple):
+        renamed["relations"] = [inner(each) for each in relations]
+    return renamed
+
+
+def _camel(key: str) -> str:
+    return re.sub(r"_([a-z])", lambda match: match[1].upper(), key)
+
+
+def v1_config(config: Mapping[str, Any]) -> dict[str, Any]:
+    """A legacy configuration, or a part of one, with the keys and values of PBG v1."""
+    found = from_python(config)
+    check_known(PbgConfig, found)
+    return found
+
+
+def legacy_parameters(parameters: Mapping[str, Tensor], optimizer_state: OptimizerState) -> Renamed:
+    """v1's parameters, and the state of their optimizer, under the legacy names."""
+    return _renamed_parameters(parameters, optimizer_state, _LINEAR, "rotation")
+
+
+def v1_parameters(parameters: Mapping[str, Tensor], optimizer_state: OptimizerState) -> Renamed:
+    """Legacy parameters, and the state of their optimizer, under v1's names."""
+    state = None if optimizer_state is None else numbered(optimizer_state)
+    return _renamed_parameters(parameters, state, _ROTATION, "linear_transformation")
+
+
+def numbered(optimizer_state: Mapping[str, Any]) -> dict[str, Any]:
+    """A torch optimizer's state_dict() with parameters numbered from 0; an old torch used addresses."""
+    groups, state = optimizer_state.get("param_groups"), optimizer_state.get("state")
+    if not isinstance(groups, list) or not isinstance(state, Mapping):
+        return dict(optimizer_state)
+    numbers: dict[Any, int] = {}
+    for group in groups:
+        for parameter in group["params"]:
+            numbers[parameter] = len(numbers)
+    renumbered = [group | {"params": [numbers[each] for each in group["params"]]} for group in groups]
+    states = {numbers[parameter]: value for parameter, value in state.items() if parameter in numbers}
+    return dict(optimizer_state) | {"state": states, "param_groups": renumbered}
+
+
+def _renamed_parameters(
+    parameters: Mapping[str, Tensor], optimizer_state: OptimizerState, pattern: re.Pattern[str], name: str
+) -> Renamed:
+    renamed: dict[str, Tensor] = {}
+    turned: set[int] = set()
+    for number, (key, value) in enumerate(parameters.items()):
+        if (match := pattern.match(key)) and value.dim() >= 2:
+            renamed[f"{match[1]}{name}{match[2]}"] = _transposed(value)
+            turned.add(number)
+        else:
+            renamed[key] = value
+    if optimizer_state is None:
+        return renamed, None
+    state = dict(optimizer_state)
+    if isinstance(state.get("state"), Mapping):
+        state["state"] = {
+            number: {each: _transposed(value) for each, value in sums.items()} if number in turned else sums
+            for number, sums in state["state"].items()
+        }
+    return renamed, state
+
+
+def _transposed(value: Any) -> Any:
+    return value.transpose(-1, -2).contiguous() if isinstance(value, Tensor) and value.dim() >= 2 else value
 
 
 @dataclass(frozen=True)
@@ -117,7 +211,7 @@ def read_optimizer_state(
     uri = embeddings_uri(checkpoint_path, entity_type, number, version)
     with torch_files.open_torch(uri) as file:
         state = file.loaded(_pair(file.content, uri)[1])
-    return None if state is None else names.numbered(state)
+    return None if state is None else numbered(state)
 
 
 def read_metadata(checkpoint_path: str, version: int) -> Metadata | None:
@@ -135,7 +229,7 @@ def read_metadata(checkpoint_path: str, version: int) -> Metadata | None:
         found = f"{type(content).__name__} of {len(content)}" if isinstance(content, tuple) else type(content)
         raise FormatError(f"{uri}: expected (config, edge paths, chunk, model, optimizer), found {found}")
     try:
-        config = names.v1_config(content[0])
+        config = v1_config(content[0])
     except ConfigError as error:
         raise FormatError(
             f"{uri}: its configuration has no counterpart in PyTorch-BigGraph's version 1; change it with "
@@ -148,7 +242,7 @@ def read_metadata(checkpoint_path: str, version: int) -> Metadata | None:
             isinstance(value, Tensor) for value in model.values()
         ):
             floats = {key: value.detach().float() for key, value in model.items()}
-            return Metadata(config, edge_path_count, edge_chunk, *names.v1_parameters(floats, state))
+            return Metadata(config, edge_path_count, edge_chunk, *v1_parameters(floats, state))
     found = ", ".join(type(each).__name__ for each in content)
     raise FormatError(f"{uri}: expected (dict, int, int, dict of tensors, dict), found ({found})")
 
@@ -169,8 +263,8 @@ def write_embeddings(
 
 def write_metadata(checkpoint_path: str, version: int, metadata: Metadata) -> None:
     """Write the metadata."""
-    config = names.legacy_config(metadata.config)
-    model = names.legacy_parameters(metadata.parameters or {}, metadata.optimizer_state)
+    config = legacy_config(metadata.config)
+    model = legacy_parameters(metadata.parameters or {}, metadata.optimizer_state)
     content = (config, metadata.edge_path_count or 0, metadata.edge_chunk or 0, *model)
     save(_metadata_uri(checkpoint_path, version), content)
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from graphmill.cluster.container_news import ContainerNews
 from graphmill.cluster.hadoop import YarnClient
+from graphmill.cluster.yarn import ContainerNews
 
 FIRST, SECOND, OTHER, LATER = (
     f"container_e17_1795403766182_{end}"

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from graphmill import config as configuration
-from graphmill.ask.loops import loopless
+from graphmill.ask.edges import loopless
 from graphmill.formats import edge_buckets
 from graphmill.formats.edge_buckets import Edges
 from graphmill.formats.edge_buckets import loops as edge_loops

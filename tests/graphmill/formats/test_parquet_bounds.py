@@ -32,7 +32,7 @@ table = TableConfig(path=sys.argv[1], lhs=0, rhs=1, relation="r")
 print(sum(block.num_rows for block, _ in read_blocks(source, 1 << 20, Rules())))
 """
 _READ_INDEX = "from graphmill.formats import entity_index as e; e.read_part(args[0], 'user', 0)"
-_READ_WHOLE = "from remap.output.custom import read_ids; read_ids(args[0])"
+_READ_WHOLE = "from remap.output.partition import read_ids; read_ids(args[0])"
 
 
 @functools.cache

@@ -18,8 +18,8 @@ from graphmill.cli.main import command
 from graphmill.errors import ConfigError, FormatError, NotFoundError
 from graphmill.formats import edge_buckets, entity_counts
 from graphmill.formats import pbg_checkpoint as v1
+from graphmill.formats.pbg_legacy import checkpoint, inputs
 from graphmill.formats.pbg_legacy import checkpoint as legacy
-from graphmill.formats.pbg_legacy import inputs, names
 from graphmill.formats.torch_files.read import open_torch, tensors_of
 from graphmill.vocab import Bucket
 from tests import DATA
@@ -285,11 +285,11 @@ def test_commit_deletes_older_embeddings_and_keeps_metadata(tmp_path: Path) -> N
 
 def test_config_keys() -> None:
     config = v1.read_config(str(DATA / "pbg_v1_static" / "checkpoint"))
-    camel = names.legacy_config(config)
+    camel = checkpoint.legacy_config(config)
     assert {"entityPath", "edgePaths", "outdir", "loadPath", "initScale", "numUniformNegs"} < camel.keys()
     assert not any("_" in key for key in camel)
     assert camel["relations"][0].keys() >= {"allNegs"}
-    assert names.v1_config(camel) == config
+    assert checkpoint.v1_config(camel) == config
 
 
 JANUARY = {

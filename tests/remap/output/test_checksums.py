@@ -18,16 +18,16 @@ import graphmill
 from graphmill import storage
 from graphmill.ask import earlier
 from graphmill.ask import given as given_files
-from graphmill.ask.complete import complete
-from graphmill.ask.drift.moved import moved_of_part
-from graphmill.ask.inputs import find_inputs
+from graphmill.ask.drift.job import moved_of_part
+from graphmill.ask.entities import read_tables
 from graphmill.ask.neighbors import lookup
-from graphmill.ask.table import read_tables
+from graphmill.ask.run import find_inputs
+from graphmill.ask.work import complete
 from graphmill.errors import FormatError
 from graphmill.formats import remapped
 from graphmill.formats.pbg_checkpoint.files import manifest_of
 from graphmill.storage.checksums import of_file
-from remap.output.custom import read_ids
+from remap.output.partition import read_ids
 from tests.graphmill.ask.predict.world import write_world
 from train.tables.vector_files import VectorFiles
 

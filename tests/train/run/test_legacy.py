@@ -12,7 +12,7 @@ from graphmill.checkpoints import import_legacy, open_checkpoint
 from graphmill.checkpoints.convert import convert
 from graphmill.config import Config, from_mapping
 from graphmill.formats import edge_buckets, entity_counts
-from graphmill.formats.pbg_legacy import inputs, names
+from graphmill.formats.pbg_legacy import checkpoint, inputs
 from graphmill.vocab import Bucket
 from tests.train.graphs import make_config, write_graph
 from train import job
@@ -45,7 +45,7 @@ def _legacy_twin(config: Config, root: Path) -> dict[str, Any]:
             columns = (read.lhs, read.rel, read.rhs)
             inputs.write_bucket(edges, Bucket(lhs, rhs), 1, len(read), [columns])
     paths = {"entity_path": entities, "edge_paths": [edges], "checkpoint_path": str(root / "out")}
-    return names.legacy_config(config.pbg() | paths)
+    return checkpoint.legacy_config(config.pbg() | paths)
 
 
 def _rows(checkpoint_path: str) -> np.ndarray:

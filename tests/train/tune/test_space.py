@@ -5,7 +5,7 @@ import pytest
 from tests.train.graphs import make_config
 from train import job
 from train.tune.space import MOST_ENTITIES, candidates
-from train.tune.trial import changed
+from train.tune.tuner import changed
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from graphmill import storage
-from graphmill.ask.degrees import degrees_of, places_of
+from graphmill.ask.edges import degrees_of, places_of
 from graphmill.ask.export.formats.word2vec import as_lines
 from graphmill.ask.export.source import Source
 from graphmill.storage import Checksums

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from graphmill.ask.drift.moved import DRIFT_RATIO, Moved, cosines, moved_of_part
+from graphmill.ask.drift.job import DRIFT_RATIO, Moved, cosines, moved_of_part
 from graphmill.formats import remapped
 
 seeds = st.integers(0, 2**32)

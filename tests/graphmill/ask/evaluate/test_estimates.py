@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from graphmill.ask.evaluate import estimates
+from graphmill.ask.evaluate import evaluate
 from graphmill.ask.evaluate.extent import ALWAYS, drawn_rows, extent_of, told
 from graphmill.ask.evaluate.metrics import Ranks
 from graphmill.config.sections.evaluate import EvaluateConfig
@@ -33,7 +33,7 @@ def test_intervals_cover_the_truth(rng: np.random.Generator) -> None:
         truths = [ranks_of(each).metrics() for each in all_edges.values()]
         chosen = rng.choice(num_edges, int(share * num_edges), replace=False)
         ranks = {side: ranks_of(each[chosen]) for side, each in all_edges.items()}
-        for name, (low, high) in estimates.intervals(ranks, share).items():
+        for name, (low, high) in evaluate.intervals(ranks, share).items():
             truth = np.mean([each[name] for each in truths])
             covered[name] = covered.get(name, 0) + bool(low <= truth <= high)
     assert covered.keys() == {"mrr", "mean_rank", "hits@1", "hits@3", "hits@10", "hits@50"}
@@ -43,9 +43,9 @@ def test_intervals_cover_the_truth(rng: np.random.Generator) -> None:
 def test_the_middle_of_an_interval_is_the_metric(rng: np.random.Generator) -> None:
     num_higher = higher(rng, 500)
     ranks = {side: ranks_of(num_higher) for side in Side}
-    for name, (low, high) in estimates.intervals(ranks, 0.1).items():
+    for name, (low, high) in evaluate.intervals(ranks, 0.1).items():
         assert (low + high) / 2 == pytest.approx(ranks[Side.LHS].metrics()[name], rel=1e-9)
-    assert estimates.intervals({side: ranks_of(num_higher[:1]) for side in Side}, 0.1) == {}
+    assert evaluate.intervals({side: ranks_of(num_higher[:1]) for side in Side}, 0.1) == {}
 
 
 def test_rows_are_drawn_from_all_files_alike() -> None:

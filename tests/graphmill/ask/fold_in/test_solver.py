@@ -12,15 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from graphmill import config as configuration
+from graphmill.ask.entities import read_tables
 from graphmill.ask.fold_in.comparison import chunks
 from graphmill.ask.fold_in.edge_sample import spread
 from graphmill.ask.fold_in.frozen import FrozenModel, read_model
 from graphmill.ask.fold_in.new_edges import NO_MENTIONS, Mentions, NewEdges
-from graphmill.ask.fold_in.objective import Objective, Sizes
 from graphmill.ask.fold_in.others import other_queries
 from graphmill.ask.fold_in.settings import FoldInOptions, solvable_types
-from graphmill.ask.fold_in.solver import OF_CALL, Solver
-from graphmill.ask.table import read_tables
+from graphmill.ask.fold_in.solver import OF_CALL, Objective, Sizes, Solver
 from graphmill.model.built_in import COMPARATORS, LOSSES, OPERATORS
 from graphmill.model.plug_ins import MASKED
 from graphmill.vocab import Side

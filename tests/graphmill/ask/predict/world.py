@@ -13,12 +13,11 @@ import torch
 
 from graphmill import config as configuration
 from graphmill import storage
-from graphmill.ask.inputs import chosen_inputs
+from graphmill.ask.entities import EntityTable, measure_partition
 from graphmill.ask.model import Model
-from graphmill.ask.partition import measure_partition
 from graphmill.ask.predict import for_ids
 from graphmill.ask.predict.settings import PredictOptions
-from graphmill.ask.table import EntityTable
+from graphmill.ask.run import chosen_inputs
 from graphmill.config import Config
 from graphmill.formats import edge_buckets, entity_counts, entity_index, pbg_checkpoint
 from graphmill.formats.edge_buckets import Edges
