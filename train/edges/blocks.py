@@ -35,15 +35,13 @@ class Blocks:
 
     Attributes:
         num: number of blocks; never 2, for one visit would have both.
-        has_queries: whether a relation has all_negs.
         passes: passes over all pairs in an iteration.
         types: types of relations.
     """
 
     def __init__(self, config: Config, schedule: Schedule, num: int) -> None:
         self.num, self.config, self.schedule = num, config, schedule
-        self.has_queries = any(each.all_negs for each in config.relations)
-        self.passes = 1 if self.has_queries else num_passes(num)
+        self.passes = 1 if any(each.all_negs for each in config.relations) else num_passes(num)
         self.types = sorted({each.entity_type(side) for each in config.relations for side in Side})
         self._grouping = lru_cache(16)(self._grouped)
 

@@ -46,17 +46,13 @@ class _Odds:
 class CandidateSampler:
     """Draws candidates, and learns from the steps that compare with them.
 
-    It begins anew with each bucket, so that a run that stops and resumes draws the same.
+    Each bucket has its own, so that a run that stops and resumes draws the same.
     """
 
     def __init__(self, config: Config) -> None:
         self.config = config
         self.num = config.train.candidates
         self._odds: dict[tuple[Side, str], _Odds] = {}
-
-    def begin_bucket(self) -> None:
-        """Forget all rows."""
-        self._odds.clear()
 
     def draw(self, batch: QueryBatch, num_rows: int, generator: torch.Generator) -> QueryBatch:
         """Give a batch candidates, ascending; none if it takes none, or the table has less than 2 C rows.

@@ -47,15 +47,10 @@ def _rows_to_compare(
 
 
 def exact(groups: Sequence[QueryGroup], num_rows: Sequence[int], num_candidates: int) -> list[Tensor]:
-    """Choose exact queries: those of the greatest weight, above the mean; the first of equal ones.
+    """Choose exact queries, as a mask [Q] of each group.
 
-    Args:
-        groups: Queries.
-        num_rows: Rows of the table of each group; 0: none of its queries is exact.
-        num_candidates: Size of a sample.
-
-    Returns:
-        a mask [Q] of each group.
+    They are those of the greatest weight, above the mean; the first of equal ones. `num_rows` has the rows of
+    each group's table; 0: none of its queries is exact.
     """
     sizes = [len(group.count_Q) for group in groups]
     num_queries = sum(size for size, rows in zip(sizes, num_rows, strict=True) if rows)

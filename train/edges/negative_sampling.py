@@ -13,7 +13,6 @@ Shapes: B edges of a batch, S steps, C chunks of all steps, P positives per chun
 
 from collections.abc import Iterator, Mapping, Sized
 from dataclasses import dataclass, field
-from typing import Literal
 
 import torch
 from torch import Tensor
@@ -41,11 +40,6 @@ class Batch:
 
     def __len__(self) -> int:
         return len(self.weight_B)
-
-    @property
-    def sort(self) -> Literal["edges", "features"]:
-        """The sort of the batch, for which a plan names a step."""
-        return "features" if self.bags else "edges"
 
     @property
     def num_edges(self) -> float:

@@ -22,7 +22,7 @@ candidates.
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from itertools import accumulate, chain, pairwise
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -38,7 +38,7 @@ _SPAN_BATCHES = 64  # that are made at once
 
 
 def sorts_of(config: Config) -> list[Literal["edges", "features", "queries"]]:
-    """List which sort of batch trains the edges of each relation."""
+    """List the sort of each relation's batches."""
     has_closed_form = config.loss_fn == "softmax" and not regularizers.is_plug_in(config)
     featurized = {name for name, entity in config.entities.items() if entity.featurized}
     return [
@@ -62,8 +62,6 @@ class QueryBatch:
 
     An answer without weight adds nothing, nor does a query without answers: they may fill up a batch.
     """
-
-    sort: ClassVar[Literal["queries"]] = "queries"
 
     relation: int
     side: Side  # side of the answers

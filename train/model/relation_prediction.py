@@ -24,19 +24,24 @@ EDGES_AT_A_TIME = 1 << 14
 
 
 class Prediction(NamedTuple):
-    """The loss of edges, and its gradients with respect to their vectors, and to the operator's."""
+    """The loss of edges, and its gradients with respect to their vectors."""
 
     loss: Tensor
     entity_ED: Tensor
     answer_ED: Tensor
-    operator_RD: Tensor
 
 
+@torch.no_grad()
 def predict(
-    operator: str, entity_ED: Tensor, answer_ED: Tensor, operator_RD: Tensor, rel_E: Tensor, weight_E: Tensor
+    operator: str,
+    entity_ED: Tensor,
+    answer_ED: Tensor,
+    leaves: Sequence[Tensor],
+    rel_E: Tensor,
+    weight_E: Tensor,
 ) -> Prediction:
-    """Compute the loss and its gradient; the operator transforms `entity_ED`, not `answer_ED`."""
-    product = OPERATORS[operator]
+    """Compute the loss, and add its gradient to `leaves`, the parameters of the operator of `entity_ED`."""
+    product, operator_RD = OPERATORS[operator], torch.cat(list(leaves), dim=-1)
     feature_ED = product.slopes(answer_ED, split(entity_ED, product.parts))
     log_odds_ER = torch.log_softmax(feature_ED @ operator_RD.T, dim=1)
     own_E1 = rel_E.unsqueeze(1)
@@ -44,20 +49,12 @@ def predict(
     slope_ER = log_odds_ER.exp().scatter_add(1, own_E1, -torch.ones_like(log_odds_ER[:, :1]))
     slope_ER *= weight_E.unsqueeze(1)
     slope_ED = slope_ER @ operator_RD
-    return Prediction(
-        loss,
-        product.slopes(answer_ED, split(slope_ED, product.parts)),
-        product.apply(entity_ED, split(slope_ED, product.parts)),
-        slope_ER.T @ feature_ED,
-    )
+    for leaf, part in zip(leaves, (slope_ER.T @ feature_ED).chunk(len(leaves), dim=-1), strict=True):
+        leaf.grad = part.contiguous() if leaf.grad is None else leaf.grad + part
+    slopes = split(slope_ED, product.parts)
+    return Prediction(loss, product.slopes(answer_ED, slopes), product.apply(entity_ED, slopes))
 
 
 def parts_of(num_edges: int) -> list[slice]:
     """Cut edges into parts whose vectors fit in memory."""
     return [slice(start, start + EDGES_AT_A_TIME) for start in range(0, num_edges, EDGES_AT_A_TIME)]
-
-
-def add_gradient(leaves: Sequence[Tensor], gradient_RD: Tensor) -> None:
-    """Add the gradient of an operator's vectors to its parameters."""
-    for leaf, part in zip(leaves, gradient_RD.chunk(len(leaves), dim=-1), strict=True):
-        leaf.grad = part.contiguous() if leaf.grad is None else leaf.grad + part

@@ -11,7 +11,7 @@ from train.gpu.replays import Replays
 from train.model.optimizer import Adagrad
 from train.plan.plan import Plan, Sort
 from train.step.plain import PlainStep
-from train.step.queries import TORCH, QueryStep, at_once
+from train.step.queries import TORCH, QueryStep
 from train.step.step import Step
 from train.tables.run_context import RunContext
 
@@ -24,7 +24,7 @@ def make_steps(plan: Plan, context: RunContext, model: Model, adagrad: Adagrad) 
         module = query_passes if sort == "queries" else compiled_step
         library = module.library() if name == "compiled" else None
         if sort == "queries":
-            launch = at_once if capture is None else Replays(*own, capture, context.device)
+            launch = None if capture is None else Replays(*own, capture, context.device)
             made[sort] = QueryStep(*own, TORCH if library is None else CompiledPasses(library), launch)
         elif library is not None:
             made[sort] = CompiledStep(*own, library)

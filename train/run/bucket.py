@@ -21,6 +21,7 @@ from graphmill.vocab import Bucket, Side
 from train.edges import batches
 from train.edges.batches import TRAINED, EdgeTensors, Role
 from train.edges.blocks import Blocks
+from train.edges.one_vs_all import sorts_of
 from train.gpu.fused_pass import FusedPass
 from train.gpu.fused_step import FusedStep
 from train.model import learning_rates
@@ -132,14 +133,14 @@ class BucketTrainer:
         """
         place, at_once = _place(iteration, bucket), self.plan.batches_at_once
         generator = seeds.generator(self.config.seed, "bucket", *place)
-        num_rows = num_rows_of(self.config, bucket, tables)
+        sorts, num_rows = sorts_of(self.config), num_rows_of(self.config, bucket, tables)
         cut = batches.cut_for_training(self.config, edges, generator, num_rows, known)
         totals = _Totals(check, CHECK_BATCHES * self.config.batch_size, self.context.device)
 
         def tasks() -> Iterator[Task]:
             begun = 0.0
             for number, (batch, sides) in enumerate(with_tables(self.config, cut, bucket, tables)):
-                step = self.steps[batch.sort]
+                step = self.steps[sorts[batch.relation]]
                 step.lr_scale = self._lr_scale(iteration, begun / len(edges))
                 begun += batch.num_edges
                 own = (

@@ -34,8 +34,8 @@ class Scores(NamedTuple):
     neg_CPM: Tensor
 
 
-# The loss of both sides, and the gradients of pos_CP and neg_CPM of lhs and rhs, None for none. May overwrite
-# neg_CPM. The last argument is the number of entities of each side that negatives are drawn from.
+# The loss of both sides, and the gradients of pos_CP and neg_CPM of lhs and rhs, None for none; may overwrite
+# neg_CPM. Negatives are drawn from so many entities of each side.
 EdgeLoss = Callable[
     [Config, Mapping[Side, Scores], Block, Mapping[Side, int]], tuple[Tensor, list[Tensor | None]]
 ]
@@ -109,19 +109,13 @@ class PlainStep(Step[Batch]):
         total = block.weight_CP.new_zeros(())
         for side in (answered.other for answered in sides_with_negatives(self.config)):
             leaves = [model.parameters[key] for key in model.operator_keys(block.relation, side)]
-            found = relation_prediction.predict(
-                operator,
-                own[side],
-                own[side.other],
-                torch.cat([leaf.detach() for leaf in leaves], dim=-1),
-                block.rel_CP.flatten(),
-                block.weight_CP.flatten() * self.relation_weight,
-            )
+            weight_E = block.weight_CP.flatten() * self.relation_weight
+            ends = own[side], own[side.other]
+            found = relation_prediction.predict(operator, *ends, leaves, block.rel_CP.flatten(), weight_E)
             total += found.loss
             for place, gradient_ED in ((side, found.entity_ED), (side.other, found.answer_ED)):
                 gradient_CKD = gradient_of(embeddings[place])
                 gradient_CKD[:, :size] += gradient_ED.view_as(gradient_CKD[:, :size])
-            relation_prediction.add_gradient(leaves, found.operator_RD)
         return total
 
     def _regularise_entities(self, model: Model, block: Block, embeddings: Mapping[Side, Tensor]) -> Tensor:

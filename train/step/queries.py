@@ -17,6 +17,7 @@ Shapes: Q queries, A answers, N rows of the table of answers or K rows of a samp
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from threading import Lock
 from typing import NamedTuple
 
@@ -82,16 +83,11 @@ Move = Callable[[QueryBatch, Mapping[Side, Table], Rate], Moved]
 Launch = Callable[[Move, QueryBatch, Mapping[Side, Table], float], Moved]
 
 
-def at_once(move: Move, batch: QueryBatch, tables: Mapping[Side, Table], lr_scale: float) -> Moved:
-    """Launch a move operation by operation."""
-    return move(batch, tables, lr_scale)
-
-
 class QueryStep(Step[QueryBatch]):
     """Trains on one batch of queries after another.
 
     Attributes:
-        launch: calls `move`, or replays what a GPU has captured of it.
+        launch: replays what a GPU has captured of `move`, if there is such a thing.
     """
 
     def __init__(
@@ -100,7 +96,7 @@ class QueryStep(Step[QueryBatch]):
         model: Model,
         adagrad: optimizer.Adagrad,
         passes: Passes = TORCH,
-        launch: Launch = at_once,
+        launch: Launch | None = None,
     ) -> None:
         super().__init__(config, model, adagrad)
         self.passes, self.launch = passes, launch
@@ -111,7 +107,7 @@ class QueryStep(Step[QueryBatch]):
 
     def begin_bucket(self) -> None:
         """Forget how often candidates of earlier buckets were mistaken for an answer."""
-        self.candidates.begin_bucket()
+        self.candidates = CandidateSampler(self.config)
 
     def __call__(
         self, batch: QueryBatch, tables: Mapping[Side, Table], generator: torch.Generator
@@ -122,7 +118,8 @@ class QueryStep(Step[QueryBatch]):
         """
         batch = self.candidates.draw(batch, len(tables[batch.side]), generator)
         with self._moves_all_rows if batch.candidate_C is None else nullcontext():
-            figures, moved = self.launch(self.move, batch, tables, self.lr_scale)
+            move = partial(self.launch, self.move) if self.launch else self.move
+            figures, moved = move(batch, tables, self.lr_scale)
             self.adagrad.count(moved)
         self.candidates.learn(batch)
         return figures
@@ -251,21 +248,14 @@ class QueryStep(Step[QueryBatch]):
         leaves = [local.parameters[key] for key in local.operator_keys(batch.relation, batch.side.other)]
         loss: list[Tensor] = []
         with torch.no_grad():
-            operator_RD = torch.cat(leaves, dim=-1)
             for part in relation_prediction.parts_of(len(batch.answer_A)):
                 query_A, answer_A = batch.query_A[part], batch.answer_A[part]
-                found = relation_prediction.predict(
-                    operator,
-                    entity_QD[query_A],
-                    rows_ND[answer_A],
-                    operator_RD,
-                    batch.rel_Q[query_A],
-                    batch.weight_A[part] * self.relation_weight,
-                )
+                weight_A = batch.weight_A[part] * self.relation_weight
+                ends = entity_QD[query_A], rows_ND[answer_A]
+                found = relation_prediction.predict(operator, *ends, leaves, batch.rel_Q[query_A], weight_A)
                 loss.append(found.loss)
                 add_rows(gradient_of(entity_QD), query_A, found.entity_ED)
                 add_rows(gradient_of(rows_ND), answer_A, found.answer_ED)
-                relation_prediction.add_gradient(leaves, found.operator_RD)
         return loss
 
     def _regularise(self, batch: QueryBatch, local: Model, entity_QD: Tensor, rows_ND: Tensor) -> Tensor:
@@ -345,10 +335,9 @@ def _mask_candidates(
 
 
 def _with_answers(total_Q: Tensor, own_A: Tensor, batch: QueryBatch) -> tuple[Tensor, Tensor]:
-    """Add the answers of each query to its sum; an answer that repeats counts once.
+    """Add the answers of each query to its sum, once; return the logarithm of the sum, and the answers' odds.
 
-    Returns:
-        the logarithm of the sum with the answers, and the odds of each answer, split among its repetitions.
+    The odds of an answer are split among its repetitions.
     """
     is_answer_A = batch.weight_A != 0
     width = batch.answer_A.max() + 1

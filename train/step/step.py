@@ -4,8 +4,7 @@
     CompiledStep    edges, in C++                                           train/compiled/compiled_step.py
     QueryStep       queries, in torch, by passes in C++ or as a replay      train/step/queries.py
 
-A `Plan` names the step of each sort of batch. (FusedStep, train/gpu, trains on the edges of a bucket in one
-pass that never waits for the host.)
+A `Plan` names the step of each sort of batch. The fused step (train/gpu) takes the edges of a whole bucket.
 """
 
 from abc import ABC, abstractmethod

@@ -6,9 +6,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from graphmill.vocab import Side
+from tests.train.step.test_plain import Scene
 from tests.train.step.test_queries import all_negs
 from train.edges.candidates import CandidateSampler
 from train.edges.one_vs_all import QueryBatch
+from train.step.queries import QueryStep
 
 
 def sampler(num):
@@ -68,11 +70,12 @@ def test_weighted_sums_are_those_of_all_rows():
 
 
 def test_a_bucket_draws_the_same_again():
-    own = sampler(4)
+    scene = Scene(all_negs("none", "dot", True, train={"candidates": 4}))
+    step = QueryStep(scene.config, scene.model, scene.adagrad)
     found = []
     for _ in range(2):
-        own.begin_bucket()
-        draw, rows = drawing(3), []
+        step.begin_bucket()
+        own, draw, rows = step.candidates, drawing(3), []
         for _ in range(5):
             drawn = own.draw(batch(), 50, draw)
             drawn.mass_C.copy_(torch.rand(4, generator=draw))

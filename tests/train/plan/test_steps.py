@@ -13,12 +13,13 @@ from train.compiled import compiled_step, query_passes
 from train.compiled.compiled_step import CompiledStep
 from train.compiled.query_passes import CompiledPasses
 from train.edges import batches
+from train.edges.one_vs_all import QueryBatch, sorts_of
 from train.gpu import supported
 from train.plan.decide import decide, steps_for
 from train.run.bucket import BucketTrainer
 from train.run.reading import BucketReader
 from train.step.plain import PlainStep
-from train.step.queries import Passes, QueryStep, at_once
+from train.step.queries import Passes, QueryStep
 from train.tables.run_context import RunContext
 
 SORTS = {"queries": (True,), "edges": (False,), "edges and queries": (True, False)}
@@ -35,7 +36,7 @@ def check(config, expected):
     for sort, step in trainer.steps.items():
         if isinstance(step, QueryStep):
             found[sort] = {Passes: "plain", CompiledPasses: "compiled"}[type(step.passes)]
-            assert step.launch is at_once
+            assert step.launch is None
         else:
             found[sort] = {PlainStep: "plain", CompiledStep: "compiled"}[type(step)]
     if trainer.fused is not None:
@@ -45,7 +46,10 @@ def check(config, expected):
     ends = {side: [each.entity_type(side) for each in config.relations] for side in Side}
     rows = {side: [(sum(context.num_rows[name]), 0) for name in names] for side, names in ends.items()}
     cut = batches.cut_for_training(config, edges, torch.Generator(), rows)
-    assert {batch.sort for batch in cut} == set(expected)
+    for batch in cut:
+        sort = "queries" if isinstance(batch, QueryBatch) else "features" if batch.bags else "edges"
+        assert sorts_of(config)[batch.relation] == sort
+    assert set(sorts_of(config)) == set(expected)
 
 
 @pytest.mark.parametrize("engine", ["auto", "plain", "fused"])
