@@ -16,13 +16,13 @@ def operate(operator, values, x):
         case "none":
             return x
         case "diagonal":
-            return torch.stack([values[0][i] * x[i] for i in range(d)])
+            return values[0] * x
         case "translation":
-            return torch.stack([values[0][i] + x[i] for i in range(d)])
+            return values[0] + x
         case "linear":
-            return torch.stack([torch.dot(values[0][i], x) for i in range(d)])
+            return values[0] @ x
         case "affine":
-            return torch.stack([torch.dot(values[0][i], x) + values[1][i] for i in range(d)])
+            return values[0] @ x + values[1]
         case "complex_diagonal":
             product = torch.complex(x[: d // 2], x[d // 2 :]) * torch.complex(values[0], values[1])
             return torch.cat([product.real, product.imag])

@@ -26,11 +26,11 @@ from graphmill.errors import ConfigError, FormatError, NotFoundError
 from graphmill.formats import edge_buckets, entity_counts, pbg_checkpoint
 from graphmill.formats.edge_buckets import Edges
 from graphmill.gpu import device
-from graphmill.model.built_in import COMPARATORS
+from graphmill.model.built_in import COMPARATORS, OPERATORS
 from graphmill.vocab import Bucket, Side
 from tests import DATA, REPOSITORY
+from tests.train.oracle import operate
 
-OPERATORS = ("none", "diagonal", "translation", "linear", "affine", "complex_diagonal")
 ITERATION = pbg_checkpoint.Iteration(1, 0, 1, 0, "train", 1, 0)
 
 TIE = 1e-9  # copies tie exactly, in float64 too
@@ -60,24 +60,6 @@ class World:
 # ---- the oracle: docs/formats/pbg_v1.md, one score at a time, in float64
 
 
-def _operator(kind: str, own: Mapping[str, np.ndarray], x: np.ndarray) -> np.ndarray:
-    own = {name.removesuffix("s"): value for name, value in own.items()}
-    match kind:
-        case "diagonal":
-            return own["diagonal"] * x
-        case "translation":
-            return own["translation"] + x
-        case "linear":
-            return own["linear_transformation"] @ x
-        case "affine":
-            return own["linear_transformation"] @ x + own["translation"]
-        case "complex_diagonal":
-            half = len(x) // 2
-            product = (x[:half] + 1j * x[half:]) * (own["real"] + 1j * own["imag"])
-            return np.concatenate([product.real, product.imag])
-    return x
-
-
 def _compare(config: Config, a: np.ndarray, b: np.ndarray) -> float:
     if config.bias:
         return float(a[0] + b[0]) + _compare(config.model_copy(update={"bias": False}), a[1:], b[1:])
@@ -104,10 +86,10 @@ def _oracle_score(world: World, edge: Edge, corrupted: Side) -> float:
 
     def transformed(side: Side, x: np.ndarray) -> np.ndarray:
         prefix = f"{side}_operators.{relation}."
-        own = {k.removeprefix(prefix): v for k, v in world.parameters.items() if k.startswith(prefix)}
-        if config.dynamic_relations:
-            own = {name: value[edge[1]] for name, value in own.items()}
-        return _operator(kind, {name: value.astype(np.float64) for name, value in own.items()}, x)
+        names = OPERATORS[kind].parameter_names(config.dynamic_relations)
+        own = [world.parameters[prefix + name].astype(np.float64) for name in names]
+        own = [value[edge[1]] for value in own] if config.dynamic_relations else own
+        return operate(kind, [*map(torch.from_numpy, own)], torch.from_numpy(x)).numpy()
 
     lhs, rhs = vector(edge[0]), vector(edge[2])
     if config.dynamic_relations and corrupted is Side.RHS:
@@ -218,8 +200,9 @@ def worlds(draw: st.DrawFn) -> tuple[dict[str, Any], int]:
     }
     pairs = [("user", "user"), ("user", "item"), ("item", "user"), ("item", "item"), ("tag", "tag")]
     num_relations = 1 if dynamic else draw(st.integers(1, 4))
+    operators = st.sampled_from([*OPERATORS])
     relations = [
-        {"name": f"r{number}", "lhs": pair[0], "rhs": pair[1], "operator": draw(st.sampled_from(OPERATORS))}
+        {"name": f"r{number}", "lhs": pair[0], "rhs": pair[1], "operator": draw(operators)}
         for number, pair in enumerate(draw(st.sampled_from(pairs)) for _ in range(num_relations))
     ]
     raw = {
@@ -572,7 +555,7 @@ def test_no_such_split(tmp_path: Path) -> None:
 def test_checks_before_an_evaluation(tmp_path: Path) -> None:
     world = _small(tmp_path)
     config = world.config
-    implicit = config.model_copy(update={"evaluate": None})
+    implicit = config.model_copy(update={"evaluate": EvaluateConfig()})
     assert job.check(implicit) == ""
     assert job.check(_with(world, enabled=False)) == "evaluate.enabled is false"
     empty = config.split_path("none")
