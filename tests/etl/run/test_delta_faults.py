@@ -16,6 +16,7 @@ from tests.etl.run.test_go_on import figures_of, finished_steps, stopped_before
 from tests.etl.run.test_hdfs import files_at
 from tests.forked import Forks, Kill
 from tests.hadoop.cluster import MiniHdfs
+from tests.workers import workers
 
 SHAPE = {"drops": True, "weights": True, "splits": True, "chunk_rows": 40}
 
@@ -75,10 +76,7 @@ def test_killed_at_a_rename(
 @pytest.mark.slow
 def test_on_hdfs(hdfs: MiniHdfs, hdfs_uri: str, tmp_path: Path) -> None:
     """The same bytes as anew; a damaged bucket of the earlier run is refused, and nothing is lost."""
-    with (
-        distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0") as cluster,
-        distributed.Client(cluster) as client,
-    ):
+    with workers(2) as client:
         write_window(tmp_path, range(3))
         for path in sorted((tmp_path / "raw/first").glob("*.parquet")):
             with storage.atomic_output(f"{hdfs_uri}/raw/{path.name}") as stream:

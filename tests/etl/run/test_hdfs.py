@@ -16,6 +16,7 @@ from graphmill.errors import NotFoundError, RawTableError
 from graphmill.storage import checksums
 from tests.etl.graphs import config_of, files_under, read_raw_edges, same_bytes, write_parquet
 from tests.hadoop.cluster import MiniHdfs
+from tests.workers import workers
 
 pytestmark = pytest.mark.hdfs
 
@@ -23,10 +24,7 @@ pytestmark = pytest.mark.hdfs
 @pytest.fixture(scope="module")
 def hdfs_client(hdfs: MiniHdfs) -> object:
     """Workers that know the test's HDFS: they are started after it."""
-    with (
-        distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0") as cluster,
-        distributed.Client(cluster) as client,
-    ):
+    with workers(2) as client:
         yield client
 
 

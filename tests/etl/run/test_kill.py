@@ -1,7 +1,6 @@
 """SIGKILL at any point leaves the old output or the new one, and the next run succeeds."""
 
 import json
-import logging
 import os
 import signal
 import sys
@@ -25,6 +24,7 @@ from tests.forked import Forks, Kill
 from tests.held import hold
 from tests.processes import DEADLINE_S, running
 from tests.waiting import wait_until
+from tests.workers import workers
 
 pytestmark = pytest.mark.slow
 
@@ -130,21 +130,21 @@ def without_marker(files: dict[str, bytes]) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize(
-    ("file", "workers"), [("*.codes.arrow", 1), ("*.edges.i32", 1), ("edges_*.h5", 2), ("edges_*.h5", 1)]
+    ("file", "num_workers"), [("*.codes.arrow", 1), ("*.edges.i32", 1), ("edges_*.h5", 2), ("edges_*.h5", 1)]
 )
 def test_killed_where_a_file_has_got_its_name(
     near_client: distributed.Client,
     forked: Forks,
     tmp_path: Path,
     file: str,
-    workers: int,
+    num_workers: int,
     old_run: Path,
     new_output: dict[str, Any],
 ) -> None:
     copytree(old_run, tmp_path, dirs_exist_ok=True)
     old_output = folders(tmp_path)
     config, sign = graph_config(tmp_path, 1), tmp_path / "held"
-    if workers == 1:
+    if num_workers == 1:
         ended = forked(*saved(config, tmp_path / "saved"), kill=Kill(0, file, is_after=True))
         assert ended.code == -signal.SIGKILL, ended.stderr
     else:
@@ -190,12 +190,7 @@ def folders_without_markers(root: Path) -> dict[str, dict[str, bytes]]:
 
 def test_one_of_two_workers_killed(tmp_path: Path, new_output: dict[str, Any]) -> None:
     config = graph_config(tmp_path, 1)
-    with (
-        distributed.LocalCluster(
-            n_workers=2, threads_per_worker=1, dashboard_address=":0", silence_logs=logging.CRITICAL
-        ) as cluster,
-        distributed.Client(cluster) as client,
-    ):
+    with workers(2) as client:
         sign = tmp_path / "held"
         client.run(hold, "edges_*.h5", 1, str(sign))
 

@@ -379,7 +379,7 @@ def test_a_finished_export_is_not_made_again(tmp_path: Path, world: World, near_
     assert job.run(world.config, wish, str(to), near_client) == first
     assert (to / "_export.json").stat().st_mtime_ns == stamp
     job.run(
-        world.config, ExportOptions(precision="pq", format="npy"), str(to), near_client
+        world.config, ExportOptions(precision="pq", format="npy", is_measured=False), str(to), near_client
     )  # replaces the other
     assert sorted(path.name for path in (to / "item").iterdir())[0] == "_centroids.npy"
 
@@ -389,8 +389,8 @@ def test_a_finished_export_is_not_made_again(tmp_path: Path, world: World, near_
     "wish",
     [
         ExportOptions(precision="int8"),
-        ExportOptions(precision="pq", format="arrow"),
-        ExportOptions(precision="float16", format="word2vec"),
+        ExportOptions(precision="pq", format="arrow", is_measured=False),
+        ExportOptions(precision="float16", format="word2vec", is_measured=False),
     ],
 )
 def test_one_worker_and_two_write_the_same(tmp_path: Path, near_client: Client, wish: ExportOptions) -> None:
@@ -408,7 +408,8 @@ def test_pieces_of_another_wish_are_not_gone_on_with(
     (tmp_path / ".out.tmp-0123456789ab/_work").mkdir(parents=True)
     (tmp_path / ".out.tmp-0123456789ab/_work/user-0.json").write_text("{}")
     for name in ("out", "fresh"):
-        job.run(world.config, ExportOptions(precision="int8"), str(tmp_path / name), near_client)
+        wish = ExportOptions(precision="int8", is_measured=False)
+        job.run(world.config, wish, str(tmp_path / name), near_client)
     assert snapshot(tmp_path / "out") == snapshot(tmp_path / "fresh")
     assert not list(tmp_path.glob(".out*"))
 
