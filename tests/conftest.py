@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from graphmill import cluster
-from graphmill.cli import main
+from graphmill.cli import main, remap
 from graphmill.cluster.settings import NO_PROFILER
 from graphmill.display import terminal
 from tests.commands import Command, on_cluster
@@ -108,6 +108,12 @@ def forked() -> Iterator[Forks]:
 def graphmill_command(near_client: distributed.Client, monkeypatch: pytest.MonkeyPatch) -> Command:
     """`graphmill ARGS` in this process, workers too; its exit code."""
     return on_cluster(near_client, monkeypatch, main.command)
+
+
+@pytest.fixture
+def cli(near_client: distributed.Client, monkeypatch: pytest.MonkeyPatch) -> Command:
+    """`python -m remap ARGS` in this process, workers too; its exit code."""
+    return on_cluster(near_client, monkeypatch, remap.command)
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ from graphmill.model.operators import operator_of
 from remap import job as remap_job
 from tests.graphmill.checkpoints.samples import MemoryCheckpoint
 from tests.interop import graphstorm_environment, pbg
-from tests.remap.saved import Cli, cli_on
+from tests.remap.saved import Cli
 from train import job as train_job
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
@@ -40,11 +40,6 @@ def python() -> Path:
         return graphstorm_environment.install()
     except pbg.NotInstallableError as error:
         pytest.skip(f"no GraphStorm: {error}")
-
-
-@pytest.fixture
-def cli(near_client: distributed.Client, monkeypatch: pytest.MonkeyPatch) -> Cli:
-    return cli_on(near_client, monkeypatch)
 
 
 def call(python: Path, action: str, **arguments: Any) -> Any:

@@ -4,15 +4,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from distributed import Client
 
-from tests.remap.saved import Cli, Tree, cli_on
-
-
-@pytest.fixture
-def cli(near_client: Client, monkeypatch: pytest.MonkeyPatch) -> Cli:
-    """`python -m remap ARGS` on the tests' cluster; its exit code."""
-    return cli_on(near_client, monkeypatch)
+from tests.remap.saved import Tree
 
 
 @pytest.fixture

@@ -9,19 +9,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
-from distributed import Client
 
-from graphmill.cli.remap import command
 from tests.commands import Command as Cli
-from tests.commands import on_cluster
 from tests.remap.graph import snapshot
 
-__all__ = ["Cli", "cli_on", "save", "snapshot"]
-
-
-def cli_on(client: Client, monkeypatch: Any) -> Cli:
-    """The command, in this process and on this cluster; returns its exit code."""
-    return on_cluster(client, monkeypatch, command)
+__all__ = ["Cli", "save", "snapshot"]
 
 
 def save(path: Path, rows: Any) -> None:

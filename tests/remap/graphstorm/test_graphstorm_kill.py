@@ -9,11 +9,13 @@ from typing import Any
 
 import pytest
 
+from graphmill.cli import remap
 from remap.graphstorm import commit, job
 from tests import REPOSITORY
+from tests.commands import on_cluster
 from tests.forked import Forks, Kill
 from tests.processes import DEADLINE_S, full_disk, running
-from tests.remap.saved import Cli, Tree, cli_on, snapshot
+from tests.remap.saved import Cli, Tree, snapshot
 from tests.waiting import wait_until
 from tests.workers import workers
 
@@ -96,7 +98,7 @@ def test_a_killed_worker(
     monkeypatch.setattr(job, "write_table", write_or_die)
     (tree.root / "deaths").write_bytes(bytes(num_deaths))
     with workers(2) as client:
-        cli = cli_on(client, monkeypatch)
+        cli = on_cluster(client, monkeypatch, remap.command)
         if num_deaths > 1:
             assert cli(*words(tree)) == 1
             # One that dies while it is started anew is lost to Dask for good.

@@ -120,6 +120,7 @@ def write_model(
     pbg_checkpoint.write_model(config.checkpoint_path, 1, model.state_dict(), None, {}, at)
     pbg_checkpoint.commit(config.checkpoint_path, 1, preserve_epoch=None)
     if dynamic:
+        entity_counts.write_relation_count(config.entity_path, 2)
         entity_counts.write_relation_names(config.entity_path, ["r0", "r1"])
     write_ours(Path(config.embedding_path), rows)
     return config, model
