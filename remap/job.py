@@ -183,9 +183,5 @@ written_uris = output_uris
 
 
 def check_outputs(config: Config) -> None:
-    """Refuse to replace a folder with other files than embeddings: these files would be lost.
-
-    Raises:
-        ConfigError: the folder holds other files.
-    """
+    """Refuse to replace a folder with other files than embeddings: these files would be lost."""
     check_folder(config.embedding_path, _OURS, "embedding_path", "and is replaced as a whole", below=True)

@@ -10,11 +10,7 @@ from graphmill.vocab import TRAIN_SPLIT, Side
 
 
 def check_config(config: Config) -> None:
-    """Refuse a section `etl` that does not fit.
-
-    Raises:
-        ConfigError: the section does not fit; the message starts with the key's path.
-    """
+    """Refuse a section `etl` that does not fit."""
     etl = config.section(EtlConfig)
     for number, table in enumerate(etl.tables):
         _check_table(config, table, f"etl.tables[{number}]")

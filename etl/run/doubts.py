@@ -51,11 +51,7 @@ def warn_of_ignored(inputs: Sequence[TableFiles]) -> None:
 
 
 def refuse_ignored(found: TableFiles, given: Mapping[str, Any]) -> None:
-    """Refuse options of a command that have no effect on the files of its table.
-
-    Raises:
-        ConfigError: there are such options; the message names them.
-    """
+    """Refuse options of a command that have no effect on the files of its table."""
     options = {key: f"--no-{key}" if value is False else f"--{key}" for key, value in given.items()}
     if ignored := _ignored(found, options):
         raise ConfigError(ignored)

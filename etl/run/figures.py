@@ -53,11 +53,7 @@ class Merged:
 
 
 def check_bad_rows(files: Sequence[SourceFile], max_fraction: float, quarantine_uri: str) -> None:
-    """Warn of bad rows, and refuse tables with too many of them.
-
-    Raises:
-        RawTableError: there are too many.
-    """
+    """Warn of bad rows, and refuse tables with too many of them."""
     num_rows = sum(each.num_rows for each in files)
     by_reason = _by_reason(files)
     num_bad = sum(by_reason.values())
@@ -182,7 +178,6 @@ def _delta(plan: Plan, files: Sequence[SourceFile]) -> dict[str, Any]:
 
 
 def _entities(settings: TaskSettings, index: Index, merged: Merged) -> dict[str, Any]:
-    """Count entities by type."""
     indexed: dict[str, list[IndexedShard]] = {name: [] for name in settings.entity_types}
     partitions = settings.partitions
     for shard, of_shard in zip(index.shards, index.indexed, strict=True):

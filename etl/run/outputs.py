@@ -62,11 +62,7 @@ def _is_same(uri: str, other: str) -> bool:
 
 
 def quarantine_uri(config: Config) -> str:
-    """Folder of the table of bad rows.
-
-    Raises:
-        ConfigError: neither quarantine_path nor output is set.
-    """
+    """Folder of the table of bad rows."""
     path = config.section(EtlConfig).quarantine_path
     if path is not None:
         return path
@@ -76,11 +72,7 @@ def quarantine_uri(config: Config) -> str:
 
 
 def check_outputs(config: Config) -> None:
-    """Refuse to replace anything but output of this stage.
-
-    Raises:
-        ConfigError: a file of others has the name of one of ours, or two splits have one folder.
-    """
+    """Refuse to replace anything but output of this stage."""
     uris, tables = shared_uris(config), table_roots(config)
     _check_splits(config)
     for uri in dict.fromkeys(uris):
@@ -162,11 +154,7 @@ def keep_trained_ids(config: Config, folder: str) -> None:
 
 
 def put(folder: str, uri: str) -> None:
-    """Move the finished `folder` to `uri`, where all files of others stay.
-
-    Raises:
-        ConfigError: others have written a file of the same name meanwhile.
-    """
+    """Move the finished `folder` to `uri`, where all files of others stay."""
     _check_names(uri)
     if _holds_only_ours(uri):
         storage.replace_directory(folder, uri)

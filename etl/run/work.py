@@ -122,11 +122,7 @@ class Work:
         return {name: step.seconds for name, step in self._steps.items()}
 
     def step(self, name: str, kind: Any, do: Callable[[], Result]) -> Result:
-        """Return the result of a step, of type `kind`; do the step unless an earlier run has finished it.
-
-        Raises:
-            FormatError: the result that an earlier run left is of another type.
-        """
+        """Return the result of a step, of type `kind`; do the step unless an earlier run has finished it."""
         adapter: TypeAdapter[Result] = json_of(kind)
         if name in self._steps:
             try:

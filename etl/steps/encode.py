@@ -93,7 +93,6 @@ def _add_null_words(found: dict[str, list[str]], settings: TaskSettings, rows: E
 def _count(
     counts: RowCounts, num_good: int, num_kept: int, bad: Sequence[BadRows], makes_edges: bool
 ) -> None:
-    """Add the rows of a block to the counts of its file."""
     counts.num_rows += num_good + sum(len(each.rows) for each in bad)
     counts.num_edges += num_kept if makes_edges else 0
     counts.num_self_loops += num_good - num_kept

@@ -116,7 +116,6 @@ class ChunkRows:
         return self._relations.setdefault(name, len(self._relations))
 
     def _loops(self, block: pa.Table, rel_N: Int32) -> npt.NDArray[np.bool_]:
-        """Find rows with the same entity on both sides."""
         type_N = self._types(Side.LHS, rel_N) == self._types(Side.RHS, rel_N)
         loops: npt.NDArray[np.bool_] = pc.equal(block["lhs"], block["rhs"]).to_numpy() & type_N
         return loops
@@ -132,6 +131,5 @@ class ChunkRows:
         self._keep(side, number_column(self._ids, column, type_N))
 
     def _types(self, side: Side, rel_N: Int32) -> Int32:
-        """Number the type of each row's entity on `side`."""
         types = self._type_of_relation[side]
         return take(types, np.zeros_like(rel_N) if self._settings.dynamic else rel_N)

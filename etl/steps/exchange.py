@@ -109,7 +109,6 @@ def _num_parts(count: int, wanted: float) -> int:
 
 
 def _parts(count: int, num_parts: int) -> list[range]:
-    """Cut `count` items into even parts."""
     return [range(*each) for each in pairwise(number * count // num_parts for number in range(num_parts + 1))]
 
 

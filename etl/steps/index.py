@@ -92,11 +92,7 @@ def relation_rows_uri(settings: TaskSettings) -> str:
 
 
 def count_entities(shards: list[Shard], indexed: list[IndexedShard], num_previous: list[int]) -> list[int]:
-    """Count the entities of each partition.
-
-    Raises:
-        RawTableError: a partition has more than a bucket file can number.
-    """
+    """Count the entities of each partition."""
     counts = list(num_previous)
     for shard, found in zip(shards, indexed, strict=True):
         counts[shard.partition_number] += found.num_new

@@ -40,11 +40,7 @@ class PreviousBlock:
 
 
 def check_previous(config: Config, previous_uri: str) -> None:
-    """Refuse an earlier index whose ids could not keep their indices.
-
-    Raises:
-        ConfigError: the number of partitions, the hash or the seed has changed, or this run would replace it.
-    """
+    """Refuse an earlier index whose ids could not keep their indices."""
     if storage.absolute(previous_uri).rstrip("/") == storage.absolute(config.entity_path).rstrip("/"):
         raise ConfigError(
             f"etl.previous_entity_path: {previous_uri} is where this run's entities go; give it an `output` "
@@ -102,11 +98,7 @@ def previous_ids(settings: TaskSettings, partition: Partition) -> Iterator[pa.Ar
 
 
 def previous_counts(settings: TaskSettings) -> list[int]:
-    """Count the ids of each partition of the earlier index, forgotten ones too.
-
-    Raises:
-        FormatError: a count and the ids are not from the same run.
-    """
+    """Count the ids of each partition of the earlier index, forgotten ones too."""
     uri = settings.etl.previous_entity_path
     known = {} if uri is None else entity_index.read_manifest(uri).num_partitions
     return [_count(uri or "", each) if each.entity_type in known else 0 for each in settings.partitions]
@@ -135,11 +127,7 @@ def _count(previous_uri: str, partition: Partition) -> int:
 
 
 def file_previous(settings: TaskSettings, partition: Partition) -> list[PreviousBlock]:
-    """Write the ids of one partition of the earlier index slot by slot.
-
-    Raises:
-        FormatError: an id belongs to another partition by its hash.
-    """
+    """Write the ids of one partition of the earlier index slot by slot."""
     previous_uri = settings.etl.previous_entity_path or ""
     num_slots = settings.num_slots[partition.entity_type]
     batches = (pa.table({"id": ids}) for ids in previous_ids(settings, partition))

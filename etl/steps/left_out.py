@@ -60,7 +60,6 @@ def _left_out(ordered: Int32, removes_M: Bools, *, drops: bool) -> Bools:
 
 
 def _of_pass(records: Int32, number: int, num_passes: int) -> npt.NDArray[np.int64]:
-    """Return the rows to compare in this pass."""
     columns = records.astype(np.uint64).T
     hashes = hashing.mix(hashing.mix(columns[0] ^ (columns[1] << np.uint64(32))) ^ columns[2])
     return np.flatnonzero(hashing.scale(hashes, num_passes) == number)

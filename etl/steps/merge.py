@@ -153,8 +153,6 @@ def merge(shared: Shared[MergePlan], number: int, run: Run) -> MergedRun:
 
 @dataclass(frozen=True, eq=False)
 class _Written:
-    """Counts of one bucket."""
-
     num_rows: int
     num_edges: int
     relation_counts: Int64
@@ -162,7 +160,6 @@ class _Written:
 
 @contextmanager
 def _kept_rows(plan: MergePlan, flat: int, renumbering: Renumbering) -> Iterator[KeptRows | None]:
-    """Open the earlier bucket, if there is one."""
     if plan.earlier is None:
         yield None
         return
@@ -254,7 +251,6 @@ def _write_removed(edge_path: str, bucket: Bucket, removed: Int32, checksums: Ch
 
 
 def _count_relations(rel: Int32, counts: Int64, uri: str) -> None:
-    """Count the rows of each relation."""
     if int(rel.max(initial=-1)) >= len(counts):
         raise FormatError(
             f"{uri}: expected relations below {len(counts)}, found {rel.max()} in an earlier bucket"

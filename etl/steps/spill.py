@@ -136,7 +136,6 @@ def _codec(uri: str, etl: EtlConfig) -> str | None:
 
 @contextmanager
 def _reading(uri: str) -> Iterator[pa.NativeFile]:
-    """Open an intermediate file."""
     try:
         with storage.open_input(uri) as stream, explained("read", uri):
             yield stream

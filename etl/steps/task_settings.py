@@ -233,11 +233,7 @@ class TaskSettings:
 
 
 def day_of(config: Config) -> int:
-    """Return the date of the run; days since 1970.
-
-    Raises:
-        ConfigError: the run has no date.
-    """
+    """Return the date of the run; days since 1970."""
     day = config.schedule.date
     if day is None:
         raise ConfigError(

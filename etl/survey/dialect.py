@@ -66,7 +66,6 @@ def dialect_of(path: str, file: DataFile) -> Dialect:
 
 
 def _encoding(content: bytes) -> str:
-    """Return the encoding of text by its first bytes."""
     if named := encoding_by_bytes(content):
         return named
     for encoding in ("utf-8", "cp1252"):

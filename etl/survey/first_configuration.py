@@ -123,7 +123,6 @@ def _tables(edges: Edges) -> Iterator[dict[str, object]]:
 
 
 def _notes(edges: Edges) -> Iterator[str]:
-    """Comment on keys that a table may have besides."""
     if edges.weight:
         yield f"      # weight: {_quoted(edges.weight.name)}  # weights of the edges' losses"
     for column in edges.look.columns:
@@ -136,7 +135,6 @@ def _notes(edges: Edges) -> Iterator[str]:
 
 
 def _by_time(edges: Edges) -> Iterator[str]:
-    """Comment on a split by time, in place of a random one."""
     assert edges.time is not None
     values = pc.drop_null(edges.time.values)
     is_number = edges.time.kind != "time"

@@ -107,12 +107,7 @@ class Look:
 
 
 def look_at(paths: Sequence[str]) -> list[Look]:
-    """Look at the tables at `paths`: files, folders or patterns; a folder of train, valid and test is three.
-
-    Raises:
-        NotFoundError: there is no file.
-        RawTableError: a table cannot be read.
-    """
+    """Look at tables: files, folders or patterns; a folder of train, valid and test is three tables."""
     looks = []
     for path in paths:
         uri, patterns = storage.split_pattern(path)

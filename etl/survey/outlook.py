@@ -90,7 +90,6 @@ def _passing(first: FileRange) -> float:
 
 
 def _ids(config: Config, table: Table, first: FileRange | None) -> Iterator[tuple[str, list[str]]]:
-    """Yield entity types and ids of them, from the first rows of a table."""
     if first is None:
         return
     sample = read_sample_of(first)

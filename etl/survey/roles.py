@@ -68,11 +68,7 @@ class Asked:
 
 
 def guess(looks: Sequence[Look], asked: Asked = Asked()) -> Graph:
-    """Guess the graph.
-
-    Raises:
-        RawTableError: a table has no two columns of ids, or none that `asked` names; or no table holds edges.
-    """
+    """Guess the graph; refuse tables without two columns of ids, and tables without edges."""
     several = looks if len(looks) > 1 else ()
     about = [look for look in several if _is_about_entities(look) and not _has_asked(look, asked)]
     edges = [_edges(look, asked) for look in looks if look not in about]
@@ -100,7 +96,6 @@ def _is_row_number(column: Column) -> bool:
 
 
 def _end_score(column: Column) -> float:
-    """Score a column as an end of edges, by its name and values."""
     words = {*column.words}
     is_named = names_id(str(column.name))
     if column.kind not in ("text", "integer") or column.is_of_path:
@@ -212,7 +207,6 @@ def _is_time(column: Column) -> bool:
 def _pairs(
     look: Look, lhs: Column | None, rhs: Column | None, ends: Sequence[Column]
 ) -> Iterator[tuple[float, Column, Column]]:
-    """Yield the pairs of columns that may be the two ends, with their scores."""
     given = [column for column in (lhs, rhs) if column]
     for pair in combinations([*given, *ends], 2):
         points = sum(_end_score(column) for column in pair if column not in given)
@@ -231,7 +225,6 @@ def _is_turned(first: Column, second: Column) -> bool:
 
 
 def _named(look: Look, name: str | None) -> Column | None:
-    """Find the column that the user names."""
     if name is None:
         return None
     at = int(name) if name.isdecimal() and int(name) < len(look.columns) else None
@@ -294,7 +287,6 @@ def _rows_with_ends(look: Look, lhs: Column, rhs: Column) -> Filters:
 
 
 def _only(look: Look, filters: Filters) -> Look:
-    """Return the rows of a look that fulfil the one condition."""
     name, _, value = filters[0][0]
     mask = pc.equal(next(each for each in look.columns if str(each.name) == name).values, value)
     mask = pc.fill_null(mask, False)

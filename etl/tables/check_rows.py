@@ -158,11 +158,7 @@ def _replaced(kind: pa.DataType, by: dict[pa.DataType, pa.DataType]) -> pa.DataT
 
 
 def ids_or_null(column: pa.ChunkedArray, field: str, at: BlockPosition) -> pa.Array:
-    """Convert raw ids to strings; what is null or empty becomes null.
-
-    Raises:
-        RawTableError: the column cannot hold ids, or a text is not UTF-8.
-    """
+    """Convert raw ids to strings; what is null or empty becomes null."""
     column = _texts(column, field, at)
     try:
         strings = column.cast(pa.string()).combine_chunks()
@@ -190,7 +186,6 @@ def _refuse(field: str, wrong_N: Any, reason: str, detail: str) -> None:
 def _strings(
     column: pa.ChunkedArray, field: str, at: BlockPosition, *, takes_empty: bool = False
 ) -> pa.ChunkedArray:
-    """Convert raw ids or relation names to strings."""
     is_text = not holds_whole_numbers(column.type)
     column = _texts(column, field, at)
     if column.null_count:

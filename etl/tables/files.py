@@ -44,12 +44,7 @@ class TableFiles:
         return [described_snapshot(snapshot) for snapshot in self.snapshots]
 
     def files(self) -> list[DataFile]:
-        """List the files with rows that may pass the filters, sorted by URI, each once.
-
-        Raises:
-            RawTableError: a log cannot be read, or no file has such rows.
-            FormatError: a log names a file outside the table's folder.
-        """
+        """List the files with rows that may pass the filters, sorted by URI, each once."""
         of_logs = [each for snapshot in self.snapshots for each in snapshot.files(self.table.filters)]
         found = {each.uri: each for each in (*of_logs, *self.plain)}
         return [found[uri] for uri in sorted(found)]
@@ -200,9 +195,6 @@ def files_at(
     """Return the files that a path names but those in `skipped`, and unfinished ones, which are left out.
 
     `plain` are folders that are known to have no log; those above the path are added.
-
-    Raises:
-        RawTableError: the path lies in a table that is more than its files, or such a table lies below it.
     """
     logs.refuse_around(uri, set() if plain is None else plain)
     entries, unfinished = storage.files_at(uri, patterns, logs.list_plain, logs.list_below)

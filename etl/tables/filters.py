@@ -42,11 +42,7 @@ def filter_field(column: str) -> str:
 
 
 def rows_that_pass(filters: Filters, columns: Mapping[str, pa.ChunkedArray]) -> pa.ChunkedArray:
-    """Tell of each row whether it passes, [N]; `columns` are all columns of the filters.
-
-    Raises:
-        RawTableError: a value cannot be compared with its column.
-    """
+    """Tell of each row whether it passes, [N]; `columns` are all columns of the filters."""
     return _any_of(filters, lambda *condition: _judged(columns, *condition))
 
 
@@ -60,9 +56,6 @@ def left_for_rows(
 
     `columns` are those that all rows of a file share, [N]; `spans` are the smallest and largest values of
     others, [N] each, null where they are unknown.
-
-    Raises:
-        RawTableError: a value cannot be compared with its column.
     """
     if not filters:
         return [()] * num_files
@@ -140,7 +133,6 @@ def _comparing(column: str, kind: pa.DataType, value: Any) -> Iterator[None]:
 
 
 def _holds(column: str, values: Any, kind: pa.DataType, operator: str, value: Any) -> Any:
-    """Compare a column, an array or an expression, with the value of a condition."""
     with _comparing(column, kind, value):
         return _compared(column, values, kind, operator, value)
 

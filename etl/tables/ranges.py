@@ -167,11 +167,7 @@ def _columns(
 def _columns_of_log(
     table: FilesConfig, head: Head, file: DataFile, schema: pa.Schema
 ) -> tuple[dict[str, nested.Path], dict[str, str | None]]:
-    """Find the columns of a file as its table's log says; null, if the file was written without the column.
-
-    Raises:
-        RawTableError: the table has no such column.
-    """
+    """Find the columns of a file by its table's log; null where the file was written without the column."""
     kinds = dict(zip(schema.names, schema.types, strict=True))
     found: dict[str, nested.Path] = {}
     values: dict[str, str | None] = {}

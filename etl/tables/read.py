@@ -38,7 +38,6 @@ class _Skipped:
         self._num_taken = 0
 
     def skip(self, line: BadLine) -> None:
-        """Skip a line: an `OnBadLine`."""
         self._lines.append(line)
 
     def renumbered(self, bad: BadRows) -> BadRows:

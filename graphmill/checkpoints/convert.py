@@ -110,7 +110,6 @@ class _Route:
         return not_kept
 
     def open(self, folder: str) -> Checkpoint:
-        """Open the checkpoint that was written into the folder."""
         counts = storage.join(folder, ENTITIES) if self.to_raw_ids else self.entity_path
         if self.to_hashed_ids or set(self.source.num_partitions.values()) == {1}:
             counts = None

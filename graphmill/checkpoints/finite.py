@@ -31,11 +31,7 @@ def first_not_finite(values: npt.NDArray[Any]) -> int | None:
 
 
 def check_finite(values: npt.NDArray[Any], where: str, first_row: int = 0) -> None:
-    """Refuse NaN and infinity; the first value is in row `first_row` of `where`.
-
-    Raises:
-        FormatError: a value is not finite.
-    """
+    """Refuse NaN and infinity; the first value is in row `first_row` of `where`."""
     row = first_not_finite(values)
     if row is not None:
         found = values.reshape(len(values), -1)[row] if values.ndim else values.reshape(1)

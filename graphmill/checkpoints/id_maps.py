@@ -26,11 +26,7 @@ class IdMaps:
     leave_out: bool = False
 
     def check_types(self, known: Sequence[str], where: str) -> None:
-        """Refuse a map of an unknown type.
-
-        Raises:
-            ConfigError: there is no such table or entity type.
-        """
+        """Refuse a map of an unknown type."""
         for name in self.maps:
             if name not in known:
                 raise ConfigError(f"--id-map {name}=...: {where} has no {name!r}, only {', '.join(known)}")
@@ -38,11 +34,7 @@ class IdMaps:
             raise ConfigError(f"--partitions: expected 1 to {MOST_FILES}, found {self.num_partitions}")
 
     def checked(self, name: str, misses: Misses, where: str) -> list[str]:
-        """Lines about ids that are left out.
-
-        Raises:
-            FormatError: ids cannot be translated, and must not be left out.
-        """
+        """Lines about ids that are left out; an error where they must not be."""
         wrong = [
             (misses.unmapped, f"ids of {name!r} that its map lacks"),
             (misses.shared, f"ids of {name!r} that share one int64 id"),

@@ -51,12 +51,7 @@ def is_legacy_input(entity_path: str) -> bool:
 def import_inputs(
     entity_path: str, edge_paths: Sequence[str], target_uri: str, index_base: IndexBase = "auto"
 ) -> tuple[str, tuple[str, ...]]:
-    """Import legacy input, and return the entity path and edge paths of v1; the given paths for v1's input.
-
-    Raises:
-        FormatError: the names fit no index base, or an edge has an unknown entity.
-        LockedError: another run is importing too.
-    """
+    """Import legacy input; return the entity path and edge paths of v1. Input of v1 keeps its paths."""
     if not is_legacy_input(entity_path):
         return entity_path, tuple(edge_paths)
     with lock.held(whole=[target_uri]) as claim:
@@ -67,10 +62,6 @@ def import_init(init_path: str, target_uri: str, entity_path: str, index_base: I
     """Import a checkpoint of another format, and return an init_path of v1; the given path for PBG v1.
 
     `entity_path` has the partitions for formats without partitions.
-
-    Raises:
-        FormatError: the checkpoint is damaged, or has more or fewer rows than entities.
-        LockedError: another run is importing too.
     """
     found = checkpoints.recognise(init_path)
     if found == "pbg":
@@ -91,11 +82,7 @@ def import_init(init_path: str, target_uri: str, entity_path: str, index_base: I
 
 
 def import_outdir(checkpoint_path: str, index_base: IndexBase = "auto") -> None:
-    """Add v1's files to a legacy outdir, so that training continues from its version.
-
-    Raises:
-        FormatError: the checkpoint is damaged, or the names fit no index base.
-    """
+    """Add v1's files to a legacy outdir, so that training continues from its version."""
     names = {storage.name(entry.uri) for entry in storage.list_dir(checkpoint_path)}
     if "CHECKPOINT_VERSION" not in names or pbg_checkpoint.read_version(checkpoint_path):
         return

@@ -104,8 +104,6 @@ def _check_range(ids: Numbers, count: int, where: str, hint: str) -> None:
 
 
 class _Merged:
-    """Pieces that are sorted by id."""
-
     def __init__(self, pieces: Sequence[Piece], shape: tuple[int, int], where: str) -> None:
         self.shape, self._pieces, self._where = shape, pieces, where
         self._next = (0, [0] * len(pieces))  # the next id, and its position in each piece

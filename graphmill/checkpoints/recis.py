@@ -56,10 +56,6 @@ class RecisCheckpoint(WholeTablesCheckpoint):
 
         Counts of partitions are in `entity_path`; by default in the checkpoint. With `id_maps`, the ids of
         the tables become raw ids, which are placed in partitions; tables without a map are left out.
-
-        Raises:
-            ConfigError: there is a map of an unknown table.
-            FormatError: a file is damaged, or ids cannot be translated.
         """
         newest_uri = newest(uri)
         if newest_uri != uri:

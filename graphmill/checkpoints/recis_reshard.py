@@ -176,7 +176,6 @@ class _OwnedRows:
 
 
 def _num_rows(reader: CheckpointReader, block: Stored) -> tuple[Slice | None, int]:
-    """Slice and rows of a block."""
     return block.slots, reader.entry(block).shape[0]
 
 

@@ -200,8 +200,6 @@ def _keyed_table(
 
 
 class _RowsBetween:
-    """The rows [start, stop) of a table."""
-
     dtype = np.dtype(np.float32)
 
     def __init__(self, rows: Rows, start: int, stop: int) -> None:

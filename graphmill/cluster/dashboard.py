@@ -33,11 +33,7 @@ def is_installed() -> bool:
 
 
 def check(listens_at: str) -> None:
-    """Refuse an address at which this machine cannot listen; instead of a taken port Dask takes another.
-
-    Raises:
-        ConfigError: there is no such address here.
-    """
+    """Refuse an address at which this machine cannot listen; instead of a taken port Dask takes another."""
     try:
         for place in clean_dashboard_address(listens_at):
             socket.create_server((place["address"], 0)).close()
@@ -130,7 +126,6 @@ class _Maker(web.RequestHandler):
     """Makes the dashboard, then redirects to the same page."""
 
     def initialize(self, scheduler: Scheduler) -> None:
-        """Called by tornado."""
         self.scheduler = scheduler
 
     async def get(self) -> None:

@@ -51,22 +51,14 @@ class Keys:
 
 
 def keys_of(settings: ClusterConfig) -> Keys | None:
-    """Return the keys of a cluster that starts here; None without TLS.
-
-    Raises:
-        ConfigError: a file is missing, or is no PEM file.
-    """
+    """Return the keys of a cluster that starts here; None without TLS."""
     if isinstance(settings.tls, TlsConfig):
         return keys_in_files(settings.tls)
     return new_keys() if settings.tls == "auto" else None
 
 
 def keys_in_files(tls: TlsConfig) -> Keys:
-    """Return the keys in the files of `cluster.tls`.
-
-    Raises:
-        ConfigError: a file is missing, or is no PEM file.
-    """
+    """Return the keys in the files of `cluster.tls`."""
     for key, path in tls:
         if not storage.exists(path):
             raise ConfigError(f"cluster.tls.{key}: {path}: there is no such file")

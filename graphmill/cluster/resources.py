@@ -31,11 +31,7 @@ def memory_of(master: str, settings: ClusterConfig) -> int | None:
 def check_memory(
     master: str | None, settings: ClusterConfig, stages: Sequence[str] = (), *, is_small: bool = False
 ) -> None:
-    """Refuse workers that have less memory than they need to run `stages`; see `connecting.connect`.
-
-    Raises:
-        ConfigError: the memory is too small; the message names the least.
-    """
+    """Refuse workers that have less memory than they need to run `stages`; see `connecting.connect`."""
     master = place_of(master or settings.master, settings, is_small=is_small)
     num_bytes = memory_of(master, settings)
     name = max(stages, key=lambda name: _OF_STAGE_MIB.get(name, _LEAST_MIB), default="")

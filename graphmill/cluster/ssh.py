@@ -64,7 +64,6 @@ class _Keyed(ssh.Process):  # type: ignore[misc]  # distributed is untyped here
         self._held: asyncssh.SSHClientConnection | None = None
 
     async def start(self) -> None:
-        """Called by Dask."""
         self._held = await asyncssh.connect(self.address, **self.connect_options)
         try:
             await self._prepare(self._held)
@@ -74,7 +73,6 @@ class _Keyed(ssh.Process):  # type: ignore[misc]  # distributed is untyped here
             raise
 
     async def close(self) -> None:
-        """Called by Dask."""
         await super().close()
         if self._held is not None:
             self._held.close()

@@ -127,11 +127,7 @@ def _holds(keys: set[str], dask_worker: Any) -> bool:
 
 
 def run_task(client: Client, function: Callable[..., Result], *arguments: Any, description: str) -> Result:
-    """Run one long Dask task and show its progress.
-
-    Raises:
-        ClusterError: the task killed several workers, or the cluster went away.
-    """
+    """Run one long Dask task and show its progress."""
     with listening(client, progress.TOPIC, _show_event):
         future = client.submit(function, *arguments, pure=False)
         try:

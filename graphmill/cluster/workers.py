@@ -79,12 +79,7 @@ def worker_addresses(client: Client) -> set[str]:
 
 
 def prepare(client: Client, kind: Kind, py_files: Iterable[str]) -> None:
-    """Upload missing packages and `py_files` to the workers, and refuse workers with other versions.
-
-    Raises:
-        ConfigError: versions differ or a library is missing, and the message names the worker; or a worker
-            cannot import one of `py_files`.
-    """
+    """Upload missing packages and `py_files` to the workers, and refuse workers with other versions."""
     with run_folder.temporary() as folder:
         before = {} if kind.has_own_workers else _ask(client, kind)
         if any("graphmill" not in found["versions"] for found in before.values()):

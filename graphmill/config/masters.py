@@ -53,11 +53,7 @@ def is_of_this_machine(master: object) -> bool:
 
 
 def kind_of(master: str) -> Kind:
-    """Find the kind of cluster that `master` names.
-
-    Raises:
-        ConfigError: `master` has no known form.
-    """
+    """Find the kind of cluster that `master` names."""
     for kind in KINDS:
         if re.fullmatch(kind.pattern, master):
             return kind

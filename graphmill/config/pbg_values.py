@@ -47,11 +47,7 @@ def with_v1_names(raw: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def from_python(raw: Mapping[str, Any], section: type[Section] = PbgConfig) -> dict[str, Any]:
-    """Return a configuration of Python, or a part of one, with the names and values of version 1.
-
-    Raises:
-        ConfigError: as `with_v1_names`.
-    """
+    """Return a configuration of Python, or a part of one, with the names and values of version 1."""
     return dict(_from_python(section, with_v1_names(raw) if section is PbgConfig else _snake_keys(raw)))
 
 
@@ -107,7 +103,6 @@ def _found(path: Sequence[str]) -> tuple[list[str], Any]:
 
 
 def _from_text(kind: Any, text: str) -> Any:
-    """Parse the text of a key of type `kind`."""
     if get_origin(kind) is tuple:
         return [_from_text(bare(get_args(kind)[0]), item) for item in text.split(",")]
     if kind is bool:

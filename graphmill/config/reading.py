@@ -86,11 +86,7 @@ def read_named(conf_uri: str | None, overrides: Sequence[str] = ()) -> tuple[dic
 
 
 def resolved(conf_uri: str) -> str:
-    """Replace `graphmill:NAME` by the path of the example NAME, which every installation has.
-
-    Raises:
-        ConfigError: there is no such example.
-    """
+    """Replace `graphmill:NAME` by the path of the example NAME, which every installation has."""
     if not conf_uri.startswith(_EXAMPLE):
         return conf_uri
     root = Path(str(importlib.resources.files("graphmill"))).parent
@@ -228,11 +224,7 @@ def _read(conf_uri: str) -> dict[str, Any]:
 
 
 def record_of(run: str) -> str:
-    """Find run.json of the run `run`: its output folder, or the file itself.
-
-    Raises:
-        NotFoundError: there is none.
-    """
+    """Find run.json of the run `run`: its output folder, or the file itself."""
     uri = run if storage.name(run) == RECORD else storage.join(run, RECORD)
     if not storage.exists(uri):
         raise no_run(run)

@@ -51,7 +51,6 @@ class _Untitled(GenerateJsonSchema):
     """A schema without the titles that pydantic makes of the keys."""
 
     def field_title_should_be_set(self, schema: Any) -> bool:
-        """Whether a key gets a title."""
         return False
 
 

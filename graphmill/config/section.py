@@ -94,11 +94,7 @@ def validated(model: type[AnySection], raw: Any, prefix: tuple[str, ...] = ()) -
 
 
 def check_known(model: type[Section], raw: Any) -> None:
-    """Check that a part of a configuration has only keys and choices that are known; it may lack others.
-
-    Raises:
-        ConfigError: a key is unknown, or its value is none of the choices.
-    """
+    """Check that a part of a configuration has only keys and choices that are known; it may lack others."""
     try:
         model.model_validate(raw)
     except ValidationError as error:

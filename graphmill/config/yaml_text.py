@@ -105,11 +105,7 @@ Place = tuple[str, ...]
 
 
 def lines(text: str) -> dict[Place, int]:
-    """Number of the line, from 1, of each key and of each item of a list.
-
-    Raises:
-        yaml.YAMLError: the text is not YAML.
-    """
+    """Number of the line, from 1, of each key and of each item of a list."""
     found: dict[Place, int] = {}
 
     def visit(node: yaml.Node, place: Place) -> None:

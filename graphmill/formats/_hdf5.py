@@ -62,11 +62,7 @@ def open_checked(
 
 
 def find_dataset(hdf5: h5py.File, name: str, uri: str) -> h5py.Dataset | None:
-    """The dataset of that name, or None where the file has none.
-
-    Raises:
-        FormatError: its elements are in another file, were never written, or are packed beyond measure.
-    """
+    """The dataset of that name, or None where the file has none."""
     node = hdf5
     for part in name.split("/"):
         link = node.get(part, getlink=True) if isinstance(node, h5py.Group) else None
@@ -84,11 +80,7 @@ def find_dataset(hdf5: h5py.File, name: str, uri: str) -> h5py.Dataset | None:
 
 
 def checked_dataset(hdf5: h5py.File, name: str, kinds: str, uri: str, num_dims: int = 1) -> h5py.Dataset:
-    """The dataset of that name, with `num_dims` axes and a dtype of `kinds`.
-
-    Raises:
-        FormatError: there is none, or it has another shape or dtype, or less bytes than elements.
-    """
+    """The dataset of that name, with `num_dims` axes and a dtype of `kinds`."""
     dataset = find_dataset(hdf5, name, uri)
     if dataset is None:
         raise FormatError(
@@ -164,11 +156,7 @@ class DatasetWriter:
         }
 
     def append(self, columns: Mapping[str, Array]) -> None:
-        """Write some rows of every dataset after the rows written so far.
-
-        Raises:
-            FormatError: there are more rows than announced.
-        """
+        """Write some rows of every dataset after the rows written so far."""
         for name, values in columns.items():
             stop = self.num_written + len(values)
             if stop > self._num_rows:
@@ -186,11 +174,7 @@ class DatasetWriter:
             )
 
     def fill(self, batches: Iterable[Mapping[str, Array]]) -> None:
-        """Write all rows.
-
-        Raises:
-            FormatError: the batches have fewer or more rows than announced.
-        """
+        """Write all rows."""
         for columns in batches:
             self.append(columns)
         self.check_full()

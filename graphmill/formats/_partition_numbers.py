@@ -15,11 +15,7 @@ def numbers_by_type(names: Iterable[str], pattern: re.Pattern[str]) -> dict[str,
 
 
 def count_partitions(numbers: Mapping[str, Set[int]], uri_of: Callable[[str, int], str]) -> dict[str, int]:
-    """Number of partitions of each entity type; `uri_of` is the place of a partition's file, for messages.
-
-    Raises:
-        FormatError: the partitions of a type are not numbered from 0 without a gap.
-    """
+    """Number of partitions of each entity type; `uri_of` is the place of a partition's file, for messages."""
     for entity_type, found in numbers.items():
         if missing := set(range(max(found))) - found:
             uri = uri_of(entity_type, min(missing))

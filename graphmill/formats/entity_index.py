@@ -84,9 +84,6 @@ class PartWriter:
         """Write `ids` (string [N]) as row groups of their own, a million rows each at most.
 
         A part that was opened with history needs that of the ids.
-
-        Raises:
-            FormatError: an id is null.
         """
         if ids.null_count:
             row = self._num_written + pc.index(pc.is_null(ids), True).as_py()

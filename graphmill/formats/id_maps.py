@@ -44,12 +44,7 @@ class IdMap:
         return self.uri == INTEGERS
 
     def estimate_bytes(self) -> int:
-        """About the memory that the whole map would take, from the footers of its files.
-
-        Raises:
-            NotFoundError: there is no such file, or none in the folder.
-            FormatError: a file is not parquet.
-        """
+        """About the memory that the whole map would take, from the footers of its files."""
         total = 0
         for uri in self._uris():
             with open_parquet(uri) as parquet:

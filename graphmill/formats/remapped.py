@@ -78,11 +78,7 @@ class PartWriter:
         self._dimension = dimension
 
     def append(self, ids: pa.Array, embeddings_ND: Floats, *more: pa.Array) -> None:
-        """Write rows as one row group: ids (string [N]), float32 [N, D], and the columns after them.
-
-        Raises:
-            FormatError: the shapes do not fit each other, or the part.
-        """
+        """Write rows as one row group: ids (string [N]), float32 [N, D], and the columns after them."""
         if embeddings_ND.shape != (len(ids), self._dimension):
             raise FormatError(
                 f"{self._uri}: expected embeddings of shape {(len(ids), self._dimension)}, "

@@ -67,11 +67,7 @@ def features(
 
 
 def _strings(ids: Iterable[Any] | pa.Array) -> pa.Array:
-    """Raw ids as strings; what is null, NaN or empty is null.
-
-    Raises:
-        BadInputError: they are neither strings nor integers.
-    """
+    """Raw ids as strings; what is null, NaN or empty is null."""
     found = ids if isinstance(ids, pa.Array | pa.ChunkedArray) else _array(ids)
     if not may_be_ids(found.type):
         raise BadInputError(f"ids: expected strings or integers, found {found.type}")

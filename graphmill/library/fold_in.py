@@ -102,7 +102,6 @@ class FoldIn:
         return [solved[entity_type][raw_id] for entity_type, raw_id in found]
 
     def _find(self, rows: Sequence[tuple[str, str, str, float]], side: Side) -> list[int]:
-        """Numbers of the ends of edges on a side."""
         by_type: dict[str, list[int]] = {}
         for number, row in enumerate(rows):
             if row[1] not in self._numbers:
@@ -123,7 +122,6 @@ class FoldIn:
     def _solve(
         self, entity_type: str, found: Mapping[tuple[str, str], list[tuple[int, int, int, float]]]
     ) -> dict[str, FoldedId]:
-        """Solve the ids of one type."""
         ids = [raw_id for name, raw_id in found if name == entity_type]
         if not ids:
             return {}
@@ -157,11 +155,7 @@ class FoldIn:
 
 
 def _rows(edges: Iterable[Edge] | pa.Table) -> list[tuple[str, str, str, float]]:
-    """Edges as tuples of lhs, relation, rhs and weight.
-
-    Raises:
-        BadInputError: a column is missing, or an edge is no such tuple.
-    """
+    """Edges as tuples of lhs, relation, rhs and weight."""
     if isinstance(edges, pa.Table):
         if missing := [name for name in _COLUMNS if name not in edges.column_names]:
             raise BadInputError(

@@ -24,10 +24,6 @@ class Labels:
         """The label of each of `raw_ids` that has one; of several labels of an id, the first.
 
         Reads the file in batches.
-
-        Raises:
-            ConfigError: the file has no such column.
-            BadInputError: the file is damaged.
         """
         wanted, found = pa.array(raw_ids, pa.string()), dict[str, str]()
         for columns in self._batches():

@@ -66,11 +66,7 @@ def load(conf_uri: str | None, overrides: tuple[str, ...], day: date) -> Config:
 
 
 def refuse_places(raw: dict[str, Any]) -> dict[str, Any]:
-    """Return `raw`, or refuse a configuration with placeholders for dates.
-
-    Raises:
-        ConfigError: there is a placeholder.
-    """
+    """Return `raw`, or refuse a configuration with placeholders for dates."""
     if found := _PLACE.search(_text(raw)):
         raise ConfigError(f"{found[0]}: the configuration is for a date; give --date YYYY-MM-DD")
     return raw

@@ -31,11 +31,7 @@ _OF_STAGES = re.compile(
 
 
 def check_storage(config: Config, stages: Sequence[Stage]) -> None:
-    """Refuse outputs of all `stages` on storage that takes none, without a look at any storage.
-
-    Raises:
-        PathError: there is such an output.
-    """
+    """Refuse outputs of all `stages` on storage that takes none, without a look at any storage."""
     for uri in (config.output, *(uri for stage in stages for uri in stage.job.written_uris(config))):
         if uri is not None:
             storage.check_moves_folders(uri)
@@ -48,9 +44,6 @@ def check_outputs(
 
     `tables`: files and folders of the user's tables. Without `is_chosen`, `output` is the folder around
     a checkpoint, which may hold any other files.
-
-    Raises:
-        ConfigError: a folder that the stages write holds such files.
     """
     written = [(f"the output of {stage.name}", uri) for stage in stages for uri in _replaced(stage, config)]
     if config.output is not None:
@@ -93,9 +86,6 @@ def check_folder(uri: str, names: str, setting: str, reason: str, *, below: bool
     """Refuse a folder with an entry, hidden or not, whose name does not match the pattern `names`.
 
     With `below`, refuse such files in subfolders too; the subfolders may have any name.
-
-    Raises:
-        ConfigError: there is such an entry; the message gives `reason`.
     """
     pattern = re.compile(f"{names}|{_LEFTOVERS}")
     for entry in storage.list_dir(uri, recursive=below, hidden=True):
@@ -109,10 +99,6 @@ def check_result_folder(to: str, names: str, record: str) -> None:
     """Refuse to replace the folder of the option --to, unless it is empty or an earlier result.
 
     An earlier result has files of the pattern `names` alone, and the file `record` among them.
-
-    Raises:
-        ConfigError: it is a file, or holds other files.
-        PathError: it is on storage that takes no outputs.
     """
     storage.check_moves_folders(to)
     found = storage.status(to)

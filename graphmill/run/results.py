@@ -21,11 +21,7 @@ FOLDER = "results"
 
 
 def note(record_uri: str, kind: str, to: str, figures: Mapping[str, Any]) -> None:
-    """Write the note of a result in the folder `to`; it replaces an earlier one of this folder.
-
-    Raises:
-        StorageError: the run cannot be written.
-    """
+    """Write the note of a result in the folder `to`; it replaces an earlier one of this folder."""
     digest = hashlib.sha256(to.encode()).hexdigest()[:12]
     uri = storage.join(storage.parent(record_uri), FOLDER, f"{kind}-{digest}.json")
     content = {"to": to, "finished": datetime.now(UTC).isoformat(timespec="seconds"), **figures}

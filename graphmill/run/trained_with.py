@@ -62,9 +62,6 @@ def check_entities(checkpoint_path: str, entity_path: str) -> None:
     """Refuse raw ids that are not those of the training: they would get vectors of others.
 
     A checkpoint that others wrote does not say its ids, and a folder without checksums has no digest.
-
-    Raises:
-        FormatError: the ids or the relations have changed since the training.
     """
     then, now = entities_of(checkpoint_path), content_of(entity_path)
     if None in (then, now) or then == now:

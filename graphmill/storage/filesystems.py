@@ -86,12 +86,7 @@ def explained(action: str, uri: str) -> Iterator[None]:
 
 
 def filesystem(uri: str) -> tuple[pafs.FileSystem, str]:
-    """The pyarrow file system of `uri`, and the path in it.
-
-    Raises:
-        PathError: the scheme is unknown.
-        StorageError: the service does not answer.
-    """
+    """The pyarrow file system of `uri`, and the path in it."""
     _check_path(uri)
     path = local_path(uri)
     if path is not None:

@@ -33,40 +33,24 @@ class NewFiles:
 
 
 def client_defaults() -> dict[str, str]:
-    """Our client settings that the configuration of this process does not set.
-
-    Raises:
-        ConfigError: a file is not XML.
-    """
+    """Our client settings that the configuration of this process does not set."""
     settings = _settings(os.environ.get(VARIABLE) or "")
     return {key: value for key, value in _CLIENT_DEFAULTS.items() if key not in settings}
 
 
 def default_fs() -> str:
-    """Return `fs.defaultFS` of this process's configuration, which hdfs:///path means; else "hdfs://".
-
-    Raises:
-        ConfigError: a file is not XML.
-    """
+    """Return `fs.defaultFS` of this process's configuration, which hdfs:///path means; else "hdfs://"."""
     return _settings(os.environ.get(VARIABLE) or "").get("fs.defaultFS", "hdfs://")
 
 
 def uses_kerberos() -> bool:
-    """Whether the configuration of this process asks for Kerberos tickets.
-
-    Raises:
-        ConfigError: a file is not XML.
-    """
+    """Whether the configuration of this process asks for Kerberos tickets."""
     settings = _settings(os.environ.get(VARIABLE) or "")
     return settings.get("hadoop.security.authentication", "").lower() == "kerberos"
 
 
 def new_files() -> NewFiles:
-    """`dfs.replication`, `dfs.blocksize` and `fs.permissions.umask-mode` of this process's configuration.
-
-    Raises:
-        ConfigError: a file is not XML, or a value is invalid.
-    """
+    """`dfs.replication`, `dfs.blocksize` and `fs.permissions.umask-mode` of this process's configuration."""
     conf_dir = os.environ.get(VARIABLE) or ""
     settings = _settings(conf_dir)
     replication, block_size = settings.get("dfs.replication"), settings.get("dfs.blocksize")
@@ -102,11 +86,7 @@ def _size_bytes(text: str) -> int:
 
 
 def parse_umask(text: str) -> int:
-    """Parse `022` or `u=rwx,g=rx,o=`.
-
-    Raises:
-        ValueError: the text has another form.
-    """
+    """Parse `022` or `u=rwx,g=rx,o=`."""
     if re.fullmatch(r"[0-7]{1,4}", text):
         return int(text, 8) & 0o777
     allowed = 0

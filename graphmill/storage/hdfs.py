@@ -45,13 +45,7 @@ def use_driver(name: Any) -> Iterator[None]:
 
 
 def connect(uri: str) -> pafs.FileSystem:
-    """Connect to the file system of `uri`'s authority, with the chosen driver.
-
-    Raises:
-        ConfigError: the driver is unknown, or no namenode is known for the URI.
-        PathError: the URI names no host and port.
-        OSError: the namenode does not answer in time.
-    """
+    """Connect to the file system of `uri`'s authority, with the chosen driver."""
     driver = chosen_driver()
     if driver not in DRIVERS:
         raise ConfigError(f"{DRIVER_VARIABLE}: expected one of {', '.join(DRIVERS)}, found {driver!r}")

@@ -72,11 +72,7 @@ def patiently(action: Callable[[], Any]) -> Any:
 
 
 def within(limit_s: float, action: Callable[[], Any]) -> Any:
-    """Call `action` in a thread of its own; a call that takes longer than `limit_s` goes on there.
-
-    Raises:
-        TimeoutError: `action` has not returned in time.
-    """
+    """Call `action` in a thread of its own; a TimeoutError after `limit_s`, and then the call goes on."""
     answer: Future[Any] = Future()
 
     def act() -> None:
@@ -141,7 +137,6 @@ class _ReplayingWriter(io.RawIOBase):
         self._file = patiently(lambda: cluster.client.create(path, options))
 
     def writable(self) -> bool:
-        """True."""
         return True
 
     def write(self, buffer: Any) -> int:

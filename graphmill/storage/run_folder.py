@@ -21,21 +21,13 @@ _token = uuid.uuid4().hex
 
 
 def path() -> Path:
-    """Return the folder of this process; at first make the folder, and remove those of killed processes.
-
-    Raises:
-        StorageError: the folder cannot be made, or another user has taken its name.
-    """
+    """Return the folder of this process; at first make the folder, and remove those of killed processes."""
     return _made(tempfile.gettempdir())
 
 
 @contextmanager
 def temporary() -> Iterator[str]:
-    """A folder for the block, whose end deletes it; if this process is killed, a later one does.
-
-    Raises:
-        StorageError: as `path`.
-    """
+    """A folder for the block, whose end deletes it; if this process is killed, a later one does."""
     with tempfile.TemporaryDirectory(dir=path(), ignore_cleanup_errors=True) as folder:
         yield folder
 

@@ -80,12 +80,10 @@ class _ReadAhead(io.RawIOBase):
         self._at = 0
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Change the position."""
         self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
         return self._at
 
     def tell(self) -> int:
-        """The current position."""
         return self._at
 
     def readinto(self, buffer: Any) -> int:

@@ -176,12 +176,7 @@ def read_maps(plans: Sequence[MapPlan], token: str) -> None:
 
 
 def write_table(output: OutputFile, uri: str, options: Options, plans: Sequence[MapPlan], token: str) -> int:
-    """Write one table and count its rows; a Dask task.
-
-    Raises:
-        FormatError: an id is out of range, an input is damaged, or a row is not finite.
-        StorageError: the table has another number of rows than its input.
-    """
+    """Write one table and count its rows; a Dask task."""
     ranked = output.ranked
     id_tables = [open_table(plan, _scratch_path(token)) for plan in plans]
     columns = [output.values_column, *(column for column, _ in output.ids)]

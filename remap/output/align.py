@@ -42,12 +42,7 @@ class Alignment:
     def fit(
         self, client: Client, inputs: Inputs, parts: Sequence[MeasuredPartition], batch_rows: int
     ) -> None:
-        """Find the matrices, from at least ENOUGH_ROWS ids of each type, or all.
-
-        Raises:
-            BadInputError: the runs have too few ids in common, or vectors of another length.
-            FormatError: the earlier run's embeddings are damaged.
-        """
+        """Find the matrices, from at least ENOUGH_ROWS ids of each type, or all."""
         chosen = list(self._chosen(parts))
         arguments = [(inputs, part, batch_rows, self.embedding_path, others) for part, others in chosen]
         products = run_tasks(client, product_of_part, arguments, description="aligning", unit="partitions")

@@ -123,9 +123,6 @@ def write_partition(
     """Write one partition's files and count their rows; return the rows and the checksum of each file.
 
     With `matrix_DD`, vectors are multiplied by it: a vector x becomes x matrix_DD.
-
-    Raises:
-        FormatError: ids or embeddings have changed since the measurement, or are damaged or not finite.
     """
     rows = checked_rows(inputs, part, settings.batch_rows)
     if matrix_DD is not None:

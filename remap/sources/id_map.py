@@ -33,13 +33,7 @@ class Sources:
 
 @contextmanager
 def open_sources(config: Config, settings: RemapConfig) -> Iterator[Sources]:
-    """Find the inputs; with maps of ids, make them for the time of the block.
-
-    Raises:
-        NotFoundError: there is no checkpoint, no map, or no raw ids.
-        ConfigError: the checkpoint lacks the requested version, or the map of a type is missing.
-        FormatError: the checkpoint is not RecIS', is damaged, or has ids that cannot be translated.
-    """
+    """Find the inputs; with maps of ids, make them for the time of the block."""
     num_partitions = select_types(config, settings)
     if not settings.id_maps:
         yield Sources(chosen_inputs(config), num_partitions, [])
@@ -70,11 +64,7 @@ def open_sources(config: Config, settings: RemapConfig) -> Iterator[Sources]:
 
 
 def check_maps(config: Config, settings: RemapConfig) -> None:
-    """Refuse maps of ids for another format than RecIS', or for some of the types alone.
-
-    Raises:
-        ConfigError: a map is missing, or the checkpoint has another format.
-    """
+    """Refuse maps of ids for another format than RecIS', or for some of the types alone."""
     if (found := recognise(config.checkpoint_path)) != "recis":
         raise ConfigError(
             f"remap.id_maps: expected a checkpoint of RecIS, found the format {found} in "
@@ -89,11 +79,7 @@ def check_maps(config: Config, settings: RemapConfig) -> None:
 
 
 def select_types(config: Config, settings: RemapConfig) -> dict[str, int]:
-    """Choose the entity types to remap; return their numbers of partitions.
-
-    Raises:
-        ConfigError: a requested type is not in the configuration.
-    """
+    """Choose the entity types to remap; return their numbers of partitions."""
     for number, entity_type in enumerate(settings.entity_types or ()):
         if entity_type not in config.entities:
             raise ConfigError(

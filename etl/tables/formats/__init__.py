@@ -25,11 +25,7 @@ FORMATS: dict[FileFormat, TableFormat] = {
 
 
 def format_of(uri: str, table: FilesConfig, snapshot: str = "") -> TableFormat:
-    """Return the file's format: as configured, else by its suffix; files of a snapshot are parquet.
-
-    Raises:
-        RawTableError: no format has the suffix.
-    """
+    """Return the file's format: as configured, else by its suffix; files of a snapshot are parquet."""
     if snapshot or table.format == "delta" or table.format == "iceberg":
         return parquet.FORMAT
     name = table.format if table.format != "auto" else format_by_suffix(uri)

@@ -35,12 +35,6 @@ class DeletedRows:
     """Positions of the deleted rows of a data file, as a bitmap: a few bytes of a log may mean billions."""
 
     def __init__(self, deletes: Iterable[Deletes]) -> None:
-        """Read the positions.
-
-        Raises:
-            FormatError: a file of positions is damaged.
-            NotFoundError: such a file is missing.
-        """
         self._bitmaps = [bitmap for each in deletes for bitmap in _read(each)]
 
     def mask(self, first_row: int, num_rows: int) -> npt.NDArray[np.bool_]:

@@ -188,7 +188,6 @@ def _marked(schema: pa.Schema, mode: str) -> pa.Schema:
 
 
 def _struct(actions: pa.Table, name: str) -> dict[str, pa.ChunkedArray]:
-    """Return the fields of a column of structs."""
     if name not in actions.column_names:
         return {}
     flat = actions.select([name]).flatten()

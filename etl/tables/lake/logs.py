@@ -86,11 +86,7 @@ _MARKS = {
 
 
 def refuse_marked(uri: str, footer: Mapping[bytes, bytes] | None) -> None:
-    """Refuse a file whose footer says that it is of such a table, of which the path shows nothing.
-
-    Raises:
-        RawTableError: the footer says so.
-    """
+    """Refuse a file whose footer says that it is of such a table, of which the path shows nothing."""
     mark = next((mark for mark in _MARKS if mark in (footer or {})), None)
     if mark is not None:
         kind = next(each for each in _KINDS if each.name == _MARKS[mark])
@@ -107,22 +103,14 @@ def log_at(uri: str) -> str | None:
 
 
 def list_below(uri: str) -> list[storage.FileStatus]:
-    """List all files and folders below a folder.
-
-    Raises:
-        RawTableError: there is a table that is more than its files.
-    """
+    """List all files and folders below a folder; refuse a table that is more than its files."""
     entries = storage.list_dir(uri, recursive=True, hidden=True)
     _refuse(each.uri for each in entries)
     return entries
 
 
 def list_plain(uri: str) -> list[storage.FileStatus]:
-    """List the entries of a folder.
-
-    Raises:
-        RawTableError: the folder is a table that is more than its files.
-    """
+    """List the entries of a folder; refuse a table that is more than its files."""
     entries = storage.list_dir(uri, hidden=True)
     _refuse(each.uri for each in entries)
     if {"metadata", "schema", "snapshot"} & {storage.name(each.uri) for each in entries if each.is_dir}:
@@ -131,20 +119,12 @@ def list_plain(uri: str) -> list[storage.FileStatus]:
 
 
 def refuse(uri: str) -> None:
-    """Refuse a folder that has a log itself.
-
-    Raises:
-        RawTableError: the folder is a table that is more than its files.
-    """
+    """Refuse a folder that has a log itself: it is a table that is more than its files."""
     _refuse(_signs(uri))
 
 
 def refuse_around(uri: str, plain: set[str]) -> None:
-    """Refuse files and folders inside a table with a log; add the folders above to those known as `plain`.
-
-    Raises:
-        RawTableError: the URI, or what it links to, lies in a table that is more than its files.
-    """
+    """Refuse files and folders inside a table with a log; add the folders above to those known as `plain`."""
     for inside in dict.fromkeys([uri, storage.resolved(uri)]):
         _refuse([inside])
         while (above := storage.parent(inside)) != inside and storage.is_absolute(above):
@@ -157,7 +137,6 @@ def refuse_around(uri: str, plain: set[str]) -> None:
 
 
 def _signs(uri: str) -> list[str]:
-    """List the URIs in a folder that tell its kind."""
     beside = [storage.join(uri, kind.beside) for kind in _KINDS if kind.beside]
     metadata = storage.list_dir(storage.join(uri, "metadata"))
     return [*filter(storage.exists, beside), *(each.uri for each in metadata)]

@@ -19,9 +19,6 @@ def snapshot_at(
     """Open the snapshot of the table at `uri`, or of the table of a catalog; None: these are plain files.
 
     `allowed` are further folders that files of the table may lie in.
-
-    Raises:
-        RawTableError: the table has no such snapshot, is of another format, or cannot be read.
     """
     if table.catalog is not None:
         return iceberg.in_catalog(table.catalog, table.path[0], table.snapshot, allowed)

@@ -117,12 +117,7 @@ class BucketWriter:
         self._loops: set[int] = set()
 
     def append(self, edges: Edges) -> None:
-        """Write `edges` after those written so far.
-
-        Raises:
-            FormatError: the columns differ in length, weights are missing or unexpected, there are more
-                edges than announced, or a value does not fit.
-        """
+        """Write `edges` after those written so far."""
         columns = {name: getattr(edges, name) for name in self._columns.datasets}
         if (edges.weight is not None) != (WEIGHT in columns):
             found = "without weights" if edges.weight is None else "with weights"
@@ -302,9 +297,6 @@ def check_indices(
 
     The limits are the rows of the lhs and rhs partitions (of the largest type) and the number of relations.
     The edges begin at row `first_row` of the file at `uri`.
-
-    Raises:
-        FormatError: an index is out of range.
     """
     for column, limit in zip(COLUMNS, (num_lhs, num_rel, num_rhs), strict=True):
         values = getattr(edges, column)

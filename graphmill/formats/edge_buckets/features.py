@@ -68,11 +68,7 @@ class FeaturesWriter:
         self.indices = DatasetWriter(hdf5, uri, num_features, dtypes, rows=f"{side} features")
 
     def append(self, features: Features, num_edges: int, first_edge: int) -> None:
-        """Write the lists of `num_edges` edges, the first of them edge `first_edge` of the bucket.
-
-        Raises:
-            FormatError: they do not fit the edges, or have more features than announced.
-        """
+        """Write the lists of `num_edges` edges, the first of them edge `first_edge` of the bucket."""
         if len(features.offsets) != num_edges + 1 or features.offsets[-1] != len(features.indices):
             raise FormatError(f"{self._uri}: {self._side} features: their offsets do not fit the edges")
         name = features_name(self._side)
@@ -84,11 +80,7 @@ class FeaturesWriter:
 def read_features(
     datasets: Mapping[str, h5py.Dataset], side: Side, start: int, stop: int, uri: str
 ) -> Features | None:
-    """The lists of features of the edges [start, stop).
-
-    Raises:
-        FormatError: the offsets fall, or do not lie in the list of features.
-    """
+    """The lists of features of the edges [start, stop)."""
     if offsets_name(side) not in datasets:
         return None
     offsets = read_rows(datasets[offsets_name(side)], start, stop + 1, np.int64)

@@ -69,11 +69,7 @@ def read_result_info(prediction_path: str) -> ResultInfo:
 
 
 def checked_edge_type(edge_type: Any, where: str) -> EdgeType:
-    """Check that `edge_type` has three names.
-
-    Raises:
-        FormatError: it is not.
-    """
+    """Check that `edge_type` has three names."""
     if not isinstance(edge_type, list | tuple) or len(edge_type) != 3:
         raise FormatError(f"{where}: expected [source type, relation, target type], found {edge_type!r}")
     src, rel, dst = (checked_name(each, where) for each in edge_type)

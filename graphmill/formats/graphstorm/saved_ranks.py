@@ -207,11 +207,7 @@ def write_rank(folder: str, rank: int, columns: Mapping[str, Array]) -> None:
 
 
 def checked_name(name: Any, where: str) -> str:
-    """Check that `name` can be the name of a folder: a name in JSON must not lead out of its folder.
-
-    Raises:
-        FormatError: it is no text, or leads out.
-    """
+    """Check that `name` can be the name of a folder: a name in JSON must not lead out of its folder."""
     if not isinstance(name, str) or not name or name in (".", "..") or set(name) & set("/\\\0"):
         raise FormatError(f"{where}: expected a name that can be a folder's, found {name!r}")
     return name

@@ -64,9 +64,6 @@ def batch_rows(
         groups: the row groups to read; None: all.
         dictionary_column: the column that is read as a dictionary, without repeated values.
         most_bytes: limit of the strings of a column.
-
-    Raises:
-        FormatError: a page unpacks to too many bytes.
     """
     wanted, schema, metadata = set(columns), parquet.schema, parquet.metadata
     rows = most_rows
@@ -91,11 +88,7 @@ def batch_rows(
 
 
 def check_whole(parquet: pq.ParquetFile, uri: str) -> None:
-    """Refuse a file whose rows share strings that are too long to read the whole file.
-
-    Raises:
-        FormatError: the strings are too long, or a page unpacks to too many bytes.
-    """
+    """Refuse a file whose rows share strings that are too long to read the whole file."""
     check_rows(parquet, uri)
     num_rows, columns = parquet.metadata.num_rows, parquet.schema_arrow.names
     if num_rows and batch_rows(parquet, uri, columns, num_rows, most_bytes=_WHOLE_BYTES) < num_rows:
@@ -103,11 +96,7 @@ def check_whole(parquet: pq.ParquetFile, uri: str) -> None:
 
 
 def check_rows(parquet: pq.ParquetFile, uri: str) -> None:
-    """Refuse a file whose footer counts more rows than a file of its size can have.
-
-    Raises:
-        FormatError: the footer counts too many rows.
-    """
+    """Refuse a file whose footer counts more rows than a file of its size can have."""
     status = storage.status(uri)
     size_bytes = status.size_bytes if status else 0
     if parquet.metadata.num_rows > _MOST_ROWS + _ROWS_A_BYTE * size_bytes:
@@ -155,7 +144,6 @@ def _is_searched(page: _Page) -> bool:
 
 
 def _longest_of(stream: Any, chunk: Any, page: _Page) -> int:
-    """The longest string of a dictionary."""
     packed = stream.read_at(page.packed_bytes, page.first_byte)
     codec = {"LZ4": "lz4_raw"}.get(chunk.compression, chunk.compression.lower())
     try:

@@ -49,11 +49,7 @@ class Table(Protocol):
     """A parquet table, open for writing."""
 
     def append(self, columns: Sequence[Column]) -> None:
-        """Write rows as one row group: values are arrays [n, D] or [n], other columns are Arrow's.
-
-        Raises:
-            FormatError: vectors have another length than before, or length 0.
-        """
+        """Write rows as one row group: values are arrays [n, D] or [n], other columns are Arrow's."""
 
 
 @contextmanager

@@ -99,9 +99,6 @@ def write_embeddings(
 
     With `shape`, (count, D) of all rows, the embeddings come in batches [n, D]. The checksum of the file is
     added to `checksums`. `replication` is the number of copies on HDFS (None: its default).
-
-    Raises:
-        FormatError: the batches have fewer or more rows than `shape`.
     """
     if shape is None:
         whole = np.asarray(embeddings)
@@ -163,9 +160,6 @@ def write_model(
     """Write the parameters by `state_dict_key` ("rhs_operators.0.real").
 
     The checksum of the file is added to `checksums`.
-
-    Raises:
-        FormatError: the format has no place for a parameter of that name.
     """
     uri = model_uri(checkpoint_path, version)
     with storage.create_hdf5(uri, checksums) as hdf5:

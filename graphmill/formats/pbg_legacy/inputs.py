@@ -127,11 +127,7 @@ def write_bucket(
     num_edges: int,
     batches: Iterable[tuple[Indices, Indices, Indices]],
 ) -> None:
-    """Write a bucket of `num_edges` edges, from batches of lhs, rel, rhs, counted from 0.
-
-    Raises:
-        FormatError: the batches hold fewer or more edges.
-    """
+    """Write a bucket of `num_edges` edges, from batches of lhs, rel, rhs, counted from 0."""
     uri = bucket_uri(edge_path, bucket, index_base)
     with storage.create_hdf5(uri) as hdf5:
         writer = DatasetWriter(hdf5, uri, num_edges, dict.fromkeys(COLUMNS, np.int64), rows="edges")

@@ -56,11 +56,7 @@ class Utf8Stream:
         self._num_bytes = self._mark_bytes = 0
 
     def read(self, num_bytes: int) -> bytes:
-        """Read some bytes, about `num_bytes`; none at the end.
-
-        Raises:
-            RawTableError: the text is of another encoding.
-        """
+        """Read some bytes, about `num_bytes`; none at the end."""
         text = b""
         while not text:
             content = self._content(num_bytes)

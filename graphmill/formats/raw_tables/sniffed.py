@@ -15,11 +15,7 @@ def format_by_bytes(content: bytes) -> BinaryFormat | None:
 
 
 def refuse_binary(uri: str, content: bytes) -> None:
-    """Refuse a file that is to be read as text, and has the first bytes of another format.
-
-    Raises:
-        RawTableError: it is parquet or ORC, or compressed.
-    """
+    """Refuse a file that is to be read as text, and has the first bytes of another format."""
     if kind := format_by_bytes(content):
         raise RawTableError(
             f"{uri}: expected text, found the first bytes of {kind}; set the table's format: {kind}"

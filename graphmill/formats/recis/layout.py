@@ -64,11 +64,7 @@ def hash_slot(ids: Any) -> npt.NDArray[np.uint64]:
 
 
 def slice_of(shard_index: int, shard_num: int) -> Slice:
-    """The contiguous slots of one shard; the first 65536 % shard_num shards have one more.
-
-    Raises:
-        FormatError: there is no such shard.
-    """
+    """The contiguous slots of one shard; the first 65536 % shard_num shards have one more."""
     if not 0 <= shard_index < shard_num <= NUM_HASH_SLOTS:
         raise FormatError(
             f"shard {shard_index} of {shard_num}: expected 0 <= shard_index < shard_num <= {NUM_HASH_SLOTS}"
@@ -125,11 +121,7 @@ class Index:
         return names
 
     def blocks(self, where: str) -> dict[str, list[Stored]]:
-        """The blocks of each tensor in the order of slots, by name: `table@slot`, or a dense tensor's.
-
-        Raises:
-            FormatError: the files contradict each other.
-        """
+        """The blocks of each tensor in the order of slots, by name: `table@slot`, or a dense tensor's."""
         files = {number: name for name, number in self.file_index.items()}
         found: dict[str, list[Stored]] = {}
         for key, number in self.block_index.items():

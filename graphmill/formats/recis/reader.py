@@ -48,11 +48,7 @@ class CheckpointReader:
         return [name for name in self.tensor_names() if self._blocks[name][0].slots is None]
 
     def blocks(self, name: str) -> list[Stored]:
-        """The blocks that make up a tensor.
-
-        Raises:
-            UnknownTensorError: there is no such tensor; a KeyError.
-        """
+        """The blocks that make up a tensor."""
         if name not in self._blocks:
             raise UnknownTensorError(
                 f"{self.path}: no tensor {name!r}; it has {', '.join(self.tensor_names()[:20]) or 'none'}"
@@ -60,11 +56,7 @@ class CheckpointReader:
         return self._blocks[name]
 
     def entry(self, block: Stored) -> Entry:
-        """dtype, shape and place of a block.
-
-        Raises:
-            FormatError: the file that the index names does not hold it.
-        """
+        """dtype, shape and place of a block."""
         if block.file not in self._entries:
             with self.open_file(block) as file:
                 self._entries[block.file] = file.entries

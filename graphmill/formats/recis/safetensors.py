@@ -64,11 +64,7 @@ class SafetensorsFile:
         self.entries = _read_header(stream, uri)
 
     def read(self, name: str, start: int = 0, stop: int | None = None) -> Tensor:
-        """The tensor, or its rows [start, stop).
-
-        Raises:
-            FormatError: the file ends before.
-        """
+        """The tensor, or its rows [start, stop)."""
         entry = self.entries[name]
         shape, first, last = entry.shape, entry.start, entry.stop
         if stop is not None:
@@ -136,11 +132,7 @@ class NewTensor:
 
 
 def write(uri: str, tensors: Sequence[NewTensor]) -> None:
-    """Write a file, with one batch in memory.
-
-    Raises:
-        FormatError: batches of a tensor have another dtype, or fewer or more elements than its shape.
-    """
+    """Write a file, with one batch in memory."""
     # Wider elements first, so that all elements are aligned.
     ordered = sorted(tensors, key=lambda each: (-each.dtype.itemsize, each.key))
     header: dict[str, Any] = {}

@@ -64,11 +64,7 @@ class HashTable:
         return sum(map(len, self._ids))
 
     def insert(self, ids: Numbers, rows: Mapping[str, Tensor]) -> None:
-        """Add loaded rows. Safe to call from several threads.
-
-        Raises:
-            FormatError: a slot has rows of another shape.
-        """
+        """Add loaded rows. Safe to call from several threads."""
         added = {name: _like(pieces[0], rows[name], name) for name, pieces in self._pieces.items()}
         with self._lock:
             self._ids.append(ids)

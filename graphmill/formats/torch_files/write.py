@@ -37,9 +37,6 @@ def save(uri: str, content: Any) -> None:
     """Write `content`, nested plain values, tensors and `NewTensor`s, in the form before torch 1.6.
 
     The memory is that of one batch. Equal content has equal bytes.
-
-    Raises:
-        FormatError: the batches of a NewTensor have fewer or more rows than its shape.
     """
     with storage.atomic_output(uri) as stream:
         for each in (MAGIC_NUMBER, PROTOCOL_VERSION, _SYSTEM):
@@ -67,8 +64,6 @@ _SYSTEM = {
 
 
 class _Storage:
-    """The elements of a tensor."""
-
     def __init__(self, value: NewTensor | Tensor) -> None:
         self._value = value
         self.dtype = torch.float32 if isinstance(value, NewTensor) else value.dtype
