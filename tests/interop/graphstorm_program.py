@@ -4,6 +4,7 @@ python graphstorm_program.py ACTION JSON-OF-ARGUMENTS
 """
 
 import json
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import torch as th
+from graphstorm.gconstruct import remap_result
 from graphstorm.gconstruct.id_map import IdMap
 from graphstorm.model import edge_decoder, utils
 
@@ -105,7 +107,28 @@ def read_back(graph: str, vectors: str) -> dict[str, Any]:
     return {"ids": ids, "features": {name: rows[f"{name}/{vectors}"].tolist() for name in ids}}
 
 
-def outputs(folder: str) -> None:
+def moved(graph: str, model: str, sides: dict[str, Any], dimension: int) -> dict[str, Any]:
+    """What `read_back` finds, and GraphStorm's scores by the model, of edges between raw ids."""
+    found = read_back(graph, "embedding")
+    ids = found["ids"]
+    edges = {
+        name: [[ids[kind][raw] for raw in column] for kind, column in both] for name, both in sides.items()
+    }
+    counts = {name: len(own) for name, own in ids.items()}
+    return found | {"scores": _restored(model, graph_of(edges), counts, dimension)[0]}
+
+
+def outputs(folder: str, remapped: dict[str, list[str]], runs: list[list[str]]) -> None:
+    """Write what GraphStorm has for its remap, and remap copies of it with further flags."""
+    write_outputs(folder)
+    for target, more in remapped.items():
+        shutil.copytree(folder, target)
+        for flag, name in runs:
+            flags = ["--node-id-mapping", f"{target}/raw_id_mappings", flag, f"{target}/{name}", *more]
+            remap_result.main(*remap_result.generate_parser().parse_known_args(flags))
+
+
+def write_outputs(folder: str) -> None:
     """Maps, embeddings and predictions in every form that GraphStorm's writers give, for remap."""
     rng = np.random.default_rng(0)
     generator = th.Generator().manual_seed(0)

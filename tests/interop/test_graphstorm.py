@@ -47,37 +47,40 @@ def call(python: Path, action: str, **arguments: Any) -> Any:
     return json.loads(told.rpartition("result: ")[2])
 
 
+FORMS = ("plain", "half", "double", "integer", "one", "one_half", "expanded", "one_expanded")
+RUNS = [
+    *(("--node-emb-dir", f"emb-{form}") for form in FORMS),
+    *(("--prediction-dir", name) for name in ("pred-node", "pred-edge")),
+]
+MORE = {"parquet": (), "csv": ("--output-chunk-size", "7", "--output-format", "csv")}
+
+
 @pytest.fixture(scope="module")
 def outputs(python: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Files of GraphStorm in `given`, and beside it those that its remap makes of them."""
     folder = tmp_path_factory.mktemp("outputs")
-    call(python, "outputs", folder=str(folder))
+    remapped = {str(folder / name): more for name, more in MORE.items()}
+    call(python, "outputs", folder=str(folder / "given"), remapped=remapped, runs=RUNS)
     return folder
 
 
-FORMS = ("plain", "half", "double", "integer", "one", "one_half", "expanded", "one_expanded")
-
-
-@pytest.mark.parametrize("more", [(), ("--output-chunk-size", 7, "--output-format", "csv")])
+@pytest.mark.parametrize("name", MORE)
 def test_remap_writes_what_graphstorm_s_remap_writes(
-    python: Path, outputs: Path, tmp_path: Path, cli: Cli, more: tuple[Any, ...]
+    outputs: Path, tmp_path: Path, cli: Cli, name: str
 ) -> None:
-    runs = [("--node-emb-dir", f"emb-{form}") for form in FORMS]
-    runs += [("--prediction-dir", name) for name in ("pred-node", "pred-edge")]
-    for name in ("theirs", "ours"):
-        shutil.copytree(outputs, tmp_path / name)
-    theirs = ["-c", THEIRS, json.dumps([[str(each) for each in more], runs]), tmp_path / "theirs"]
-    graphstorm_environment.run([python, *theirs])
-    for flag, name in runs:
-        maps = tmp_path / "ours/raw_id_mappings"
-        assert cli("--node-id-mapping", maps, flag, tmp_path / "ours" / name, *more) == 0
+    given, ours = outputs / "given", tmp_path / "ours"
+    shutil.copytree(given, ours)
+    for flag, folder in RUNS:
+        assert cli("--node-id-mapping", ours / "raw_id_mappings", flag, ours / folder, *MORE[name]) == 0
         # rows of some ids alone: ours keeps what it has read
-        kept = [each.relative_to(outputs / name) for each in (outputs / name).rglob("*.pt")]
-        compare(tmp_path / "ours" / name, tmp_path / "theirs" / name, kept if name == "pred-node" else ())
+        kept = [each.relative_to(given / folder) for each in (given / folder).rglob("*.pt")]
+        compare(ours / folder, outputs / name / folder, kept if folder == "pred-node" else ())
 
 
 def test_hdf5_embeddings_of_graphstorm(outputs: Path, tmp_path: Path, cli: Cli) -> None:
     """GraphStorm's own remap cannot read them."""
     plain = torch.randn(30, 4, generator=torch.Generator().manual_seed(0))
+    outputs = outputs / "given"
     done = convert(str(outputs / "emb-hdf5"), str(tmp_path / "pbg"), "pbg")
     np.testing.assert_array_equal(done.target.read_embeddings("user", 0), plain.numpy())
     flags = ["--node-id-mapping", outputs / "raw_id_mappings", "--node-emb-dir", outputs / "emb-hdf5"]
@@ -86,16 +89,6 @@ def test_hdf5_embeddings_of_graphstorm(outputs: Path, tmp_path: Path, cli: Cli) 
     maps = pq.read_table(outputs / "raw_id_mappings/item/part-00000.parquet").sort_by("new")
     assert found["nid"].to_pylist() == maps["orig"].to_pylist()
     assert found["emb"].to_pylist() == plain[:20].tolist()
-
-
-THEIRS = """
-import json, sys
-from graphstorm.gconstruct import remap_result
-more, runs = json.loads(sys.argv[1])
-for flag, name in runs:
-    flags = ["--node-id-mapping", f"{sys.argv[2]}/raw_id_mappings", flag, f"{sys.argv[2]}/{name}", *more]
-    remap_result.main(*remap_result.generate_parser().parse_known_args(flags))
-"""
 
 
 def compare(ours: Path, theirs: Path, kept: Collection[Path]) -> None:
@@ -277,27 +270,22 @@ def test_a_user_of_graphstorm_moves_here_and_back(
     flags = ["--conf-file", tmp_path / "gconstruct.json", "--output-dir", tmp_path / "graph"]
     module = [python, "-m", "graphstorm.gconstruct.construct_graph"]
     graphstorm_environment.run([*module, *flags, "--graph-name", "g", "--num-parts", 1, "--num-processes", 1])
-    back = call(python, "read_back", graph=str(tmp_path / "graph"), vectors="embedding")
-    for name, ids in back["ids"].items():
-        assert {raw: back["features"][name][number] for raw, number in ids.items()} == vectors[name]
-
     sides = {
         "user,likes,item": (("user", likes["who"]), ("item", likes["what"])),
         "user,knows,user": (("user", knows["who"]), ("user", knows["whom"])),
     }
-    edges = {
-        edge_type: [[back["ids"][kind][raw] for raw in column] for kind, column in both]
-        for edge_type, both in sides.items()
-    }
-    counts = {name: len(ids) for name, ids in back["ids"].items()}
     model = str(next((tmp_path / "model").iterdir()))
-    ((before, _),) = call(python, "restore", models=[model], edges=edges, counts=counts, dimension=D)
+    back = call(python, "moved", graph=str(tmp_path / "graph"), model=model, sides=sides, dimension=D)
+    for name, ids in back["ids"].items():
+        assert {raw: back["features"][name][number] for raw, number in ids.items()} == vectors[name]
     state = open_checkpoint(config.checkpoint_path).read_model()
     assert state is not None
     for number, (edge_type, both) in enumerate(sides.items()):
         lhs, rhs = (np.array([vectors[kind][raw] for raw in column]) for kind, column in both)
         diagonal = state.parameters[f"rhs_operators.{number}.diagonal"].numpy()
-        assert before[edge_type] == pytest.approx((lhs * diagonal * rhs).sum(1).tolist(), rel=1e-4, abs=1e-4)
+        assert back["scores"][edge_type] == pytest.approx(
+            (lhs * diagonal * rhs).sum(1).tolist(), rel=1e-4, abs=1e-4
+        )
 
 
 def moved_here(folder: Path) -> dict[str, Any]:
