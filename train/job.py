@@ -24,10 +24,10 @@ from graphmill.errors import ConfigError
 from graphmill.formats import pbg_checkpoint
 from graphmill.model import comparators
 from graphmill.model.built_in import LOSSES, OPERATORS
+from graphmill.run.auto_values import describe, resolve_auto_values
 from graphmill.run.lock import NO_CLAIM, Claim
 from graphmill.run.outlook import GraphSize, Outlook
 from graphmill.run.output_checks import check_folder
-from graphmill.run.settled import describe, settled
 from graphmill.run.trained_with import changes_in_errors
 from graphmill.storage import Checksums
 from train.distributed.coordinator import Coordinator
@@ -133,7 +133,7 @@ def outlook(config: Config, size: GraphSize | None) -> Outlook:
 def run(config: Config, client: Client, claim: Claim = NO_CLAIM) -> dict[str, Any]:
     """Train until all epochs are done; returns the figures for run.json."""
     check(config)
-    config = one_worker_per_gpu(settled(import_legacy_inputs(config)))
+    config = one_worker_per_gpu(resolve_auto_values(import_legacy_inputs(config)))
     if config.chosen:
         log.info("training: %s", describe(config))
     log_ignored_keys(config)

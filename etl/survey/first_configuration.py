@@ -18,7 +18,7 @@ from graphmill import storage
 from graphmill.config import Config, from_mapping
 from graphmill.config.defaults import applied
 from graphmill.config.yaml_text import parsed
-from graphmill.run.settled import with_sizes
+from graphmill.run.auto_values import with_sizes
 from graphmill.vocab import TRAIN_SPLIT
 
 HOLDOUT = 0.05

@@ -13,8 +13,8 @@ from graphmill.cli.stages import stages_of
 from graphmill.config import Config
 from graphmill.display import terminal
 from graphmill.run import dates
+from graphmill.run.auto_values import resolve_auto_values
 from graphmill.run.output_checks import check_storage
-from graphmill.run.settled import settled
 from graphmill.run.summaries import summary
 
 
@@ -44,7 +44,7 @@ def command(
     check_storage(settings, stages)
     first, *others = stages
     coming = [*first.job.output_uris(settings), settings.checkpoint_path]
-    planned = settled(settings)
+    planned = resolve_auto_values(settings)
     for stage in stages:  # reports a wrong setting of the last stage before the first stage runs
         stage.job.fingerprint(planned)
         stage.job.check(planned, coming)
@@ -54,7 +54,7 @@ def command(
             dates.hold_previous(settings, template, run.record.save)
         entries = {first.name: run(first, resume=True)}
         for stage in others:  # reports missing inputs of all stages before the second stage runs
-            stage.job.check(settled(settings), [settings.checkpoint_path])
+            stage.job.check(resolve_auto_values(settings), [settings.checkpoint_path])
         entries |= {stage.name: run(stage, resume=True) for stage in others}
         run.record.claim.check()
         _finish(settings, conf, overrides)

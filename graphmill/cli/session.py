@@ -18,10 +18,10 @@ from graphmill.errors import ConfigError, GraphMillError, LockedError, NoCluster
 from graphmill.monitoring import lineage
 from graphmill.monitoring import server as metrics
 from graphmill.run import lock, record, results
+from graphmill.run.auto_values import resolve_auto_values
 from graphmill.run.inputs import are_small
 from graphmill.run.job import Stage
 from graphmill.run.output_checks import check_outputs
-from graphmill.run.settled import settled
 from graphmill.run.verdict import verdict
 from graphmill.storage.redaction import redacted
 
@@ -38,7 +38,7 @@ class Session:
 
     def __call__(self, stage: Stage, *, resume: bool) -> dict[str, Any]:
         """Run a stage, unless `resume` finds it finished; return its entry in run.json."""
-        settings = settled(self.settings)
+        settings = resolve_auto_values(self.settings)
         self.record.use(settings)
         return record.run_stage(stage.name, stage.job, settings, self.client, self.record, resume=resume)
 

@@ -8,9 +8,9 @@ from graphmill.cli.check import show_plan
 from graphmill.cli.options import OF_A_RUN, dry_run_option, run_argument, run_options
 from graphmill.cli.session import session
 from graphmill.display import terminal
+from graphmill.run.auto_values import resolve_auto_values
 from graphmill.run.job import Stage
 from graphmill.run.output_checks import check_storage
-from graphmill.run.settled import settled
 from graphmill.run.summaries import summary
 
 
@@ -41,7 +41,7 @@ def run_stage(
         show_plan(settings, [stage], master)
         return
     check_storage(settings, [stage])
-    stage.job.check(settled(settings))
+    stage.job.check(resolve_auto_values(settings))
     with session(settings, master, [stage]) as run:
         entry = run(stage, resume=False)
     terminal.show_table(stage.name, summary({stage.name: entry}))

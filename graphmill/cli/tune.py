@@ -19,9 +19,9 @@ from graphmill.config.reading import place, resolved
 from graphmill.config.yaml_edit import edited
 from graphmill.display import terminal
 from graphmill.errors import ConfigError
+from graphmill.run.auto_values import resolve_auto_values
 from graphmill.run.job import Stage
 from graphmill.run.record import is_finished
-from graphmill.run.settled import settled
 from train.tune.sample import VALID_SPLIT
 from train.tune.tuner import MOST_CANDIDATES, Found, Tuner, described
 
@@ -77,7 +77,7 @@ def command(
         run.record.save()  # tells the next search that the folder is ours
         if stage is ETL:
             run(ETL, resume=True)
-        graph = settled(import_legacy_inputs(own))
+        graph = resolve_auto_values(import_legacy_inputs(own))
         if obstacle := obstacle_to_ranking(graph, graph.edge_paths[0]):
             raise ConfigError(f"tune: {obstacle}")
         found = Tuner(graph, str(own.output), minutes, most, run.client, run.record.claim).run()

@@ -40,7 +40,7 @@ from graphmill.config.partitions import PartitionKey, all_buckets
 from graphmill.errors import FormatError
 from graphmill.model import comparators
 from graphmill.run import seeds
-from graphmill.run.settled import num_edges
+from graphmill.run.auto_values import num_edges
 from graphmill.vocab import Side
 
 TOPIC = "graphmill-evaluate"

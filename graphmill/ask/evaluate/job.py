@@ -29,10 +29,10 @@ from graphmill.config import Config
 from graphmill.display.readable import number
 from graphmill.formats import calibration, entity_counts, pbg_checkpoint
 from graphmill.formats.calibration import Calibration
+from graphmill.run.auto_values import num_edges
 from graphmill.run.lock import NO_CLAIM, Claim
 from graphmill.run.outlook import GraphSize, Outlook
 from graphmill.run.record import describe_inputs
-from graphmill.run.settled import num_edges
 from graphmill.run.trained_with import changes_in_errors, check_entities
 
 SMALL_PRODUCTS = 10**12  # products of two numbers: seconds

@@ -16,7 +16,7 @@ from graphmill.checkpoints import Floats
 from graphmill.config import Config
 from graphmill.errors import FormatError
 from graphmill.formats import edge_buckets
-from graphmill.run.settled import num_edges
+from graphmill.run.auto_values import num_edges
 from graphmill.vocab import TRAIN_SPLIT, Bucket, Side
 
 MOST_BUCKETS = 4

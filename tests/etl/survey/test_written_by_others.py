@@ -29,7 +29,7 @@ from graphmill.cli.init import command
 from graphmill.config import Config, defaults, from_mapping, yaml_text
 from graphmill.config.sections.etl import EtlConfig, TableConfig
 from graphmill.errors import GraphMillError, RawTableError
-from graphmill.run.settled import with_sizes
+from graphmill.run.auto_values import with_sizes
 
 Edge = tuple[str, str, str]
 

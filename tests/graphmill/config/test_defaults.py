@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from graphmill import config
 from graphmill.config import Config, PbgConfig, defaults
-from graphmill.run.settled import with_sizes
+from graphmill.run.auto_values import with_sizes
 
 RATED = {"name": "rated", "lhs": "user", "rhs": "movie"}
 SMALLEST = {"output": "out", "entities": {"user": {}, "movie": None}, "relations": [RATED]}

@@ -14,7 +14,7 @@ _BUCKET_NAME = re.compile(r"edges_(\d+)_(\d+)\.h5")
 _COUNTED_BUCKETS = 64
 
 
-def settled(config: Config) -> Config:
+def resolve_auto_values(config: Config) -> Config:
     """Return the configuration with the values that fit its entities and edges; as it is, if there are none.
 
     Damaged files decide nothing: the stage that reads them reports them.
