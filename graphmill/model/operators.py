@@ -13,10 +13,7 @@ from graphmill.model.built_in import OPERATORS, Init, Operator
 if TYPE_CHECKING:
     from graphmill.model.plug_ins import PlugInOperator
 
-__all__ = ["OPERATORS", "UNKNOWN", "Init", "operator_of", "parts", "position"]
-
-UNKNOWN = 1 << 30
-"""Position of a parameter that no built-in operator has."""
+__all__ = ["OPERATORS", "Init", "operator_of", "parts"]
 
 
 def operator_of(name: str) -> "Operator | PlugInOperator":
@@ -34,12 +31,6 @@ def operator_of(name: str) -> "Operator | PlugInOperator":
     from graphmill.model.plug_ins import PlugInOperator  # imports torch
 
     return PlugInOperator(name)
-
-
-def position(parameter: str) -> int:
-    """Position of a parameter among the parameters of its operator, by its name in a checkpoint."""
-    every = (names for each in OPERATORS.values() for names in map(each.parameter_names, (False, True)))
-    return max((names.index(parameter) for names in every if parameter in names), default=UNKNOWN)
 
 
 def parts(operator: str, vectors: Array) -> tuple[Array, ...]:

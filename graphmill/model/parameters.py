@@ -13,11 +13,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from graphmill.errors import ConfigError
-from graphmill.model.operators import OPERATORS, UNKNOWN, operator_of, position
+from graphmill.model.operators import OPERATORS, operator_of
 from graphmill.vocab import Side
 
 _OPERATOR_KEY = re.compile(r"^(lhs|rhs)_operators\.(0|[1-9]\d*)\.([^./]+)$")
 _GLOBAL_KEY = re.compile(r"^global_embs\.emb_([^./]+)$")
+_UNKNOWN = 1 << 30  # position of a parameter that no built-in operator has
 
 
 class OperatorKey(NamedTuple):
@@ -68,7 +69,7 @@ def in_order(
     def place(key: str) -> tuple[int, str, int, int, str]:
         if found := parse_operator_key(key):
             own = orders.get(found.relation, ())
-            at = own.index(found.parameter) if found.parameter in own else position(found.parameter)
+            at = own.index(found.parameter) if found.parameter in own else _position(found.parameter)
             return 0, found.side, found.relation, at, found.parameter
         entity_type = parse_global_key(key) or key
         return 1, "", types.get(entity_type, len(types)), 0, entity_type
@@ -81,7 +82,7 @@ def relations_without_order(keys: Iterable[str], config: Mapping[str, Any] | Non
     known = _orders(config or {})
     found: dict[tuple[Side, int], int] = {}
     for key in keys:
-        if (parsed := parse_operator_key(key)) and position(parsed.parameter) == UNKNOWN:
+        if (parsed := parse_operator_key(key)) and _position(parsed.parameter) == _UNKNOWN:
             found[parsed[:2]] = found.get(parsed[:2], 0) + 1
     return sorted(
         {
@@ -92,15 +93,21 @@ def relations_without_order(keys: Iterable[str], config: Mapping[str, Any] | Non
     )
 
 
+def _position(parameter: str) -> int:
+    """Position of a parameter among the parameters of its operator, by its name in a checkpoint."""
+    every = (names for each in OPERATORS.values() for names in map(each.parameter_names, (False, True)))
+    return max((names.index(parameter) for names in every if parameter in names), default=_UNKNOWN)
+
+
 def _orders(config: Mapping[str, Any]) -> dict[int, tuple[str, ...]]:
-    """Parameters of each relation whose operator is a plug-in that is there, in their order."""
+    """Parameters of each relation whose operator is there, in their order."""
     relations = config.get("relations")
     numbers = range(len(relations)) if isinstance(relations, list | tuple) else range(0)
     dimension, dynamic = config.get("dimension"), bool(config.get("dynamic_relations"))
     orders: dict[int, tuple[str, ...]] = {}
     for number in numbers:
         name = _operator(config, number)
-        if isinstance(name, str) and name not in OPERATORS and isinstance(dimension, int):
+        if isinstance(name, str) and isinstance(dimension, int):
             try:
                 orders[number] = operator_of(name).parameter_names(dynamic, dimension)
             except ConfigError:  # the plug-in is not there
