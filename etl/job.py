@@ -55,7 +55,7 @@ from graphmill.formats.edge_buckets.counts import write_counts
 from graphmill.formats.entity_index import Manifest, write_manifest
 from graphmill.run import record
 from graphmill.run.lock import NO_CLAIM, Claim
-from graphmill.run.outlook import GraphSize, Outlook
+from graphmill.run.outlook import Estimate, GraphSize
 from graphmill.storage import Checksums
 from graphmill.storage.as_json import Int64
 from graphmill.vocab import TRAIN_SPLIT
@@ -63,9 +63,9 @@ from graphmill.vocab import TRAIN_SPLIT
 __all__ = [
     "check",
     "check_outputs",
+    "estimate",
     "fingerprint",
     "input_uris",
-    "outlook",
     "output_uris",
     "run",
     "written_uris",
@@ -155,9 +155,9 @@ def run(config: Config, client: Client, claim: Claim = NO_CLAIM) -> dict[str, An
     return found | {"step_seconds": work.seconds}
 
 
-def outlook(config: Config, size: GraphSize | None) -> Outlook:
+def estimate(config: Config, size: GraphSize | None) -> Estimate:
     """Estimate what the stage takes, from the beginnings of the tables."""
-    return estimates.outlook(config)
+    return estimates.estimate(config)
 
 
 def input_uris(config: Config) -> list[str]:

@@ -25,7 +25,7 @@ from graphmill.formats.id_maps import INTEGERS
 from graphmill.run import record
 from graphmill.run.inputs import VECTORS
 from graphmill.run.lock import NO_CLAIM, Claim
-from graphmill.run.outlook import GraphSize, Outlook
+from graphmill.run.outlook import Estimate, GraphSize
 from graphmill.run.output_checks import check_folder
 from graphmill.run.trained_with import changes_in_errors
 from graphmill.storage import Checksums
@@ -71,12 +71,12 @@ def _check_alignment(config: Config, settings: RemapConfig, align_to: str) -> No
         )
 
 
-def outlook(config: Config, size: GraphSize | None) -> Outlook:
+def estimate(config: Config, size: GraphSize | None) -> Estimate:
     """Estimate the size of the embeddings by raw id."""
     if size is None:
-        return Outlook({})
+        return Estimate({})
     num_bytes = sum(count * 4 * config.entity_dimension(name) for name, count in size.num_entities.items())
-    return Outlook({"remap, vectors": readable.size(num_bytes)}, size)
+    return Estimate({"remap, vectors": readable.size(num_bytes)}, size)
 
 
 def run(config: Config, client: Client, claim: Claim = NO_CLAIM) -> dict[str, Any]:

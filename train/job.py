@@ -26,7 +26,7 @@ from graphmill.model import comparators
 from graphmill.model.built_in import LOSSES, OPERATORS
 from graphmill.run.auto_values import describe, resolve_auto_values
 from graphmill.run.lock import NO_CLAIM, Claim
-from graphmill.run.outlook import GraphSize, Outlook
+from graphmill.run.outlook import Estimate, GraphSize
 from graphmill.run.output_checks import check_folder
 from graphmill.run.trained_with import changes_in_errors
 from graphmill.storage import Checksums
@@ -125,9 +125,9 @@ def _check_relation_prediction(config: Config) -> None:
         raise ConfigError(f"train.relation_prediction needs {', '.join(needed)}; or set it to 0")
 
 
-def outlook(config: Config, size: GraphSize | None) -> Outlook:
+def estimate(config: Config, size: GraphSize | None) -> Estimate:
     """Estimate what training takes."""
-    return estimates.outlook(config, size)
+    return estimates.estimate(config, size)
 
 
 def run(config: Config, client: Client, claim: Claim = NO_CLAIM) -> dict[str, Any]:

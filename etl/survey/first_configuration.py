@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from etl.survey.graph import Edges, Graph
 from etl.survey.look import Look, look_at
-from etl.survey.outlook import outlook
+from etl.survey.outlook import estimate
 from etl.survey.roles import Asked, guess
 from etl.survey.sample import SAMPLE_ROWS
 from graphmill import storage
@@ -198,7 +198,7 @@ def _settled(text: str) -> tuple[Config, int]:
     """Return the settings that a run of the configuration would take, and about how many edges it has."""
     filled, chosen = applied(parsed(text, "the configuration"))
     settings = from_mapping(filled)
-    size = outlook(settings).size
+    size = estimate(settings).size
     assert size is not None
     num_entities = {name: (count,) for name, count in size.num_entities.items()}
     num_edges = size.num_edges[TRAIN_SPLIT]

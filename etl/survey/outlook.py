@@ -17,7 +17,7 @@ from etl.tables.ranges import find_ranges
 from graphmill.config import Config
 from graphmill.config.sections.etl import EntityTableConfig, EtlConfig, Table, TableConfig
 from graphmill.display.readable import duration, number, size
-from graphmill.run.outlook import GraphSize, Outlook, Rows
+from graphmill.run.outlook import Estimate, GraphSize, Rows
 from graphmill.vocab import TRAIN_SPLIT
 
 ROWS_PER_CORE_S = 1_000_000  # docs/benchmarks/figures.md
@@ -25,7 +25,7 @@ _CHUNK_BYTES, _ROW_BYTES = 0.35 * 2**30, 0.1 * 2**30 / 1e6  # docs/how_to/etl.md
 _MAX_HEADS = 20
 
 
-def outlook(config: Config) -> Outlook:
+def estimate(config: Config) -> Estimate:
     """Estimate rows, entities, memory and time.
 
     Raises:
@@ -47,7 +47,7 @@ def outlook(config: Config) -> Outlook:
         for name, sample in _ids(config, table, first):
             values[name].update(sample)
             scales[name] = max(scales[name], num_rows / max(len(sample), 1))
-    num_entities = {name: estimated(values[name], scales[name]) for name in config.entities}
+    num_entities = {name: estimate_distinct(values[name], scales[name]) for name in config.entities}
     for name, count in num_entities.items():
         text = f"about {number(count)}"
         partitions = config.entities[name].num_partitions
@@ -55,7 +55,7 @@ def outlook(config: Config) -> Outlook:
     num_rows = sum(num_edges.values())
     rows["etl, memory per task"] = size(_CHUNK_BYTES + _ROW_BYTES * min(etl.chunk_rows, num_rows))
     rows["etl, time of one core"] = f"about {duration(num_rows / ROWS_PER_CORE_S)}"
-    return Outlook(
+    return Estimate(
         rows,
         GraphSize(_after_holdout(num_edges, etl.holdout), num_entities),
     )
@@ -108,7 +108,7 @@ def _ids(config: Config, table: Table, first: FileRange | None) -> Iterator[tupl
         yield from found.items()
 
 
-def estimated(sample: Counter[str], scale: float) -> int:
+def estimate_distinct(sample: Counter[str], scale: float) -> int:
     """Estimate the number of distinct values of which `sample` is one part in `scale`.
 
     The guaranteed-error estimator: values that occur once stand for sqrt(scale) values each (Charikar et al.,

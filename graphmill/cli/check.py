@@ -54,7 +54,7 @@ def show_plan(settings: Config, stages: Sequence[Stage], master: str | None) -> 
     size = _finished_size(settings)
     rows = dict(asked_of_yarn(master, options))
     for stage in stages:
-        found = stage.job.outlook(settings, size)
+        found = stage.job.estimate(settings, size)
         rows |= found.rows
         size = found.size or size
         if size is not None:

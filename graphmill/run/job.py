@@ -8,7 +8,7 @@ from distributed import Client
 
 from graphmill.config import Config
 from graphmill.run.lock import NO_CLAIM, Claim
-from graphmill.run.outlook import GraphSize, Outlook
+from graphmill.run.outlook import Estimate, GraphSize
 
 
 class Job(Protocol):
@@ -37,7 +37,7 @@ class Job(Protocol):
     def written_uris(self, config: Config) -> list[str]:
         """Return all folders that the stage writes or replaces."""
 
-    def outlook(self, config: Config, size: GraphSize | None) -> Outlook:
+    def estimate(self, config: Config, size: GraphSize | None) -> Estimate:
         """Estimate what the stage takes for a graph of that size; None: unknown."""
 
     def check_outputs(self, config: Config) -> None:

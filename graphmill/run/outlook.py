@@ -20,7 +20,7 @@ class GraphSize:
 
 
 @dataclass(frozen=True)
-class Outlook:
+class Estimate:
     """Estimated needs of a stage."""
 
     rows: Rows

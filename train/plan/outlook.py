@@ -2,7 +2,7 @@
 
 from graphmill.config import Config, PbgConfig
 from graphmill.display.readable import duration, number, size
-from graphmill.run.outlook import GraphSize, Outlook, Rows
+from graphmill.run.outlook import Estimate, GraphSize, Rows
 from graphmill.vocab import TRAIN_SPLIT, Side
 
 # One core with the compiled step in float32 (docs/benchmarks/figures.md, D=100 and D=400): three products per
@@ -11,12 +11,12 @@ FLOPS = 85e9
 ELEMENT_S = 7.3e-9
 
 
-def outlook(config: Config, graph: GraphSize | None) -> Outlook:
+def estimate(config: Config, graph: GraphSize | None) -> Estimate:
     """Estimate buckets, memory and time; without the graph's size only buckets."""
     sides = [config.num_side_partitions(side) for side in Side]
     rows: Rows = {"train, buckets": " x ".join(map(str, sides))}
     if graph is None:
-        return Outlook(rows)
+        return Estimate(rows)
     rows["train, memory for vectors"] = size(bucket_bytes(config, graph))
     num_edges = graph.num_edges.get(TRAIN_SPLIT, 0)
     seconds = num_edges * edge_s(config, graph)
@@ -24,7 +24,7 @@ def outlook(config: Config, graph: GraphSize | None) -> Outlook:
         f"about {duration(seconds * config.num_epochs)} for epochs: {number(config.num_epochs)}, "
         f"edges: {number(num_edges)}"
     )
-    return Outlook(rows, graph)
+    return Estimate(rows, graph)
 
 
 def bucket_bytes(config: Config, graph: GraphSize) -> float:

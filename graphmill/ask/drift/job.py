@@ -33,7 +33,7 @@ from graphmill.errors import ConfigError, DriftError
 from graphmill.formats import remapped
 from graphmill.run import record
 from graphmill.run.lock import NO_CLAIM, Claim
-from graphmill.run.outlook import GraphSize, Outlook
+from graphmill.run.outlook import Estimate, GraphSize
 
 Places = tuple[str, str]  # folders of the embeddings of this run and of the run before
 
@@ -318,9 +318,9 @@ def fingerprint(config: Config) -> dict[str, Any]:
     }
 
 
-def outlook(config: Config, size: GraphSize | None) -> Outlook:
+def estimate(config: Config, size: GraphSize | None) -> Estimate:
     """Nothing to estimate: it reads what remap wrote."""
-    return Outlook({}, size)
+    return Estimate({}, size)
 
 
 def output_uris(config: Config) -> list[str]:

@@ -31,7 +31,7 @@ from graphmill.formats import calibration, entity_counts, pbg_checkpoint
 from graphmill.formats.calibration import Calibration
 from graphmill.run.auto_values import num_edges
 from graphmill.run.lock import NO_CLAIM, Claim
-from graphmill.run.outlook import GraphSize, Outlook
+from graphmill.run.outlook import Estimate, GraphSize
 from graphmill.run.record import describe_inputs
 from graphmill.run.trained_with import changes_in_errors, check_entities
 
@@ -146,17 +146,17 @@ def check(config: Config, coming: Collection[str] = ()) -> str:
     return "" if storage.absolute(path) in coming else obstacle_to_ranking(config, path)
 
 
-def outlook(config: Config, size: GraphSize | None) -> Outlook:
+def estimate(config: Config, size: GraphSize | None) -> Estimate:
     """Estimate the number of scores, which rank each edge against all entities on both sides."""
     settings = config.evaluate
     of_edges = size.num_edges.get(settings.split) if size and settings.enabled else None
     if size is None or not of_edges or not set(config.entities) <= set(size.num_entities):
-        return Outlook({}, size)
+        return Estimate({}, size)
     num_trained = sum(size.num_edges.get(storage.name(path), 0) for path in config.edge_paths)
     extent = extent_of(config, of_edges, size.num_entities, num_trained)
     num_scores = extent.num_edges * scores_per_edge(config, size.num_entities)
     part = f" of {number(of_edges)}" if extent.is_sampled else ""
-    return Outlook(
+    return Estimate(
         {"evaluate": f"about {number(extent.num_edges)}{part} edges, {number(num_scores)} scores"}, size
     )
 

@@ -174,9 +174,9 @@ def test_the_estimate_of_distinct_values(rng: np.random.Generator, scale: int) -
     values = rng.zipf(1.3, 50_000)
     sample = Counter(map(str, rng.choice(values, len(values) // scale, replace=False)))
     exact = len(set(values.tolist()))
-    assert exact / scale**0.5 * 0.9 <= outlook.estimated(sample, scale) <= exact * scale**0.5 * 1.1
+    assert exact / scale**0.5 * 0.9 <= outlook.estimate_distinct(sample, scale) <= exact * scale**0.5 * 1.1
     if scale == 1:
-        assert outlook.estimated(sample, scale) == exact
+        assert outlook.estimate_distinct(sample, scale) == exact
 
 
 USERS, ITEMS, DAYS = np.random.default_rng(1).integers(0, [[90], [70], [3]], (3, 6000)).tolist()
@@ -216,7 +216,7 @@ def test_tables_as_sites_keep_them(tmp_path: Path, write_shop: Callable[[Path], 
     (table,) = found["etl"]["tables"]
     assert table == {"path": str(path), "lhs": "user_id", "rhs": "sku", "relation_column": "relation"}
     settings = config.from_mapping(defaults.applied(found)[0])
-    rows = outlook.outlook(settings).rows
+    rows = outlook.estimate(settings).rows
     assert rows[f"table {path}"].startswith("about 6,000 rows")
     assert {name: rows[f"entities, {name}"] for name in ("user", "sku")} == {
         "user": "about 90",
@@ -242,5 +242,5 @@ def test_an_estimate_of_columns_in_structs_and_folders(tmp_path: Path) -> None:
         entities={"user": 1, "kind": 1},
         relations=[("of", "user", "kind")],
     )
-    rows = outlook.outlook(settings).rows
+    rows = outlook.estimate(settings).rows
     assert (rows["entities, user"], rows["entities, kind"]) == ("about 2", "about 1")

@@ -19,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from etl.survey.dialect import dialect_of
-from etl.survey.outlook import outlook
+from etl.survey.outlook import estimate
 from etl.tables.check_rows import Rules
 from etl.tables.data_file import plain_file
 from etl.tables.files import find_files
@@ -381,7 +381,7 @@ def test_comments_show_the_values_that_run(tmp_path: Path, rng: np.random.Genera
     pd.DataFrame(pairs(rng, 3000), columns=["user", "film"]).to_csv(path, index=False)
     text, _ = text_of(path)
     settings = settings_of(text)
-    size = outlook(settings).size
+    size = estimate(settings).size
     assert size is not None
     counts = {name: (count,) for name, count in size.num_entities.items()}
     ran = with_sizes(settings, counts, size.num_edges["train"])
