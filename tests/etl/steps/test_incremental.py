@@ -83,11 +83,11 @@ def test_each_day_keeps_old_ids_and_adds_new_ids(
 def test_the_same_bytes_whatever_the_cut(
     near_client: distributed.Client, client: distributed.Client, tmp_path: Path, rng: np.random.Generator
 ) -> None:
-    pairs = [(f"u{a}", f"s{b}") for a, b in rng.integers(0, 900, (3_000, 2))]
-    job.run(config_for(tmp_path, 1, pairs[:2_000]), near_client)
+    pairs = [(f"u{a}", f"s{b}") for a, b in rng.integers(0, 450, (1_500, 2))]
+    job.run(config_for(tmp_path, 1, pairs[:1_000]), near_client)
     made = []
-    for each, cutting in ((near_client, {}), (client, {"index_bytes": 10_000, "merge_bytes": 10_000})):
-        config = config_for(tmp_path, 2, pairs[1_000:], **cutting)
+    for each, cutting in ((near_client, {}), (client, {"index_bytes": 5_000, "merge_bytes": 5_000})):
+        config = config_for(tmp_path, 2, pairs[500:], **cutting)
         etl = config.section(EtlConfig).model_copy(update={"chunk_rows": 100 if cutting else 10**6})
         job.run(config.with_section(etl), each)
         made.append(files_under(tmp_path / "out2"))

@@ -84,9 +84,10 @@ def test_strings_that_share_a_prefix_and_a_hash(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.slow
-def test_long_strings() -> None:
+def test_long_strings(table_kind: str) -> None:
     """Longer than the table's first room for text, and growing past it while others lie before it."""
-    texts = ["a", "b" * (1 << 20), "c", "b" * (1 << 20) + "d", "b" * (5 << 20), "a"]
+    size = 1 << (20 if table_kind == "compiled" else 14)  # the plain table has no rooms
+    texts = ["a", "b" * size, "c", "b" * size + "d", "b" * (5 * size), "a"]
     column = pa.chunked_array([[text] for text in texts], pa.string())
     check(*distinct(column, 1), texts, 1)
 

@@ -31,6 +31,7 @@ from graphmill.errors import (
 )
 from graphmill.storage import hdfs
 from tests.waiting import wait_until
+from tests.workers import FORKING, forking
 
 
 def square(number: int) -> int:
@@ -154,8 +155,10 @@ def test_a_task_that_storage_fails_for_good(
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
 def test_a_killed_worker_costs_its_tasks_only(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     losses = cluster.Losses()
+    forking()
     with (
         caplog.at_level("INFO", "graphmill"),
+        dask.config.set(FORKING),  # seven workers start
         cluster.connect("local[2]", ClusterConfig()) as client,
         losses.counted(client),
     ):
