@@ -87,7 +87,7 @@ def _etl(graph: Graph) -> Iterator[str]:
     yield from ("", "etl:", "  tables:")
     for each in graph.edges:
         yield from _comment(each.look)
-        yield f"    # {each.told()}"
+        yield f"    # {each.summary_line()}"
         for fields in _tables(each):
             yield from _item(fields)
         yield from _notes(each)

@@ -77,7 +77,7 @@ class Edges:
             return str(row.relation)
         return f"{row.lhs}-{row.relation or self.relation_name}-{row.rhs}"
 
-    def told(self) -> str:
+    def summary_line(self) -> str:
         """Tell what the columns were taken for, and how sure that is."""
         relation = f"relations: {self.relation.name}" if self.relation else "one relation"
         sure = f"not sure of {'; '.join(self.doubts)}" if self.doubts else "sure"

@@ -40,6 +40,6 @@ def command(tables: tuple[str, ...], target: str | None, output: str | None, **a
         storage.write_text(target, text)
         click.echo(f"{target}: {len(graph.edges)} tables of edges, entity types {', '.join(graph.types)}")
     for edges in graph.edges:
-        click.echo(f"{edges.look.path}: {edges.told()}", err=True)
+        click.echo(f"{edges.look.path}: {edges.summary_line()}", err=True)
     if target is not None:
         click.echo(f"next: graphmill pipeline --conf {shlex.quote(target)}")
