@@ -46,7 +46,7 @@ _RETRIES_WITHIN_MS = 600_000
 _ENDED = r"got container status for containerID={id}, state=COMPLETE, exitStatus=(-?\d+), diagnostics=(.*)"
 
 
-class ContainerNews:
+class ContainerEvents:
     """Remembers the containers that have had a worker, and tells what changes."""
 
     def __init__(self, yarn: hadoop.YarnClient) -> None:
@@ -120,7 +120,7 @@ class Containers:
         self._yarn = hadoop.find(self.settings.yarn_classpath, self.folder)
         self._localized = container.localized_files(self.settings, self.folder, self.keys)
         self._applications: list[Application] = []
-        self._news = ContainerNews(self._yarn)
+        self._events = ContainerEvents(self._yarn)
         self._ending = threading.Event()
         self._keeper = threading.Thread(target=self._keep, daemon=True, name="yarn-containers")
 
@@ -208,7 +208,7 @@ class Containers:
         while not self._ending.wait(_POLL_S):
             present = self._present()
             num_missing = self.settings.num_workers - len(present)
-            self._news.see({container: place.host for container, place in present.items()})
+            self._events.see({container: place.host for container, place in present.items()})
             num_in_vain = 0 if present else num_in_vain
             now = time.monotonic()
             self._applications[-1].announce()
@@ -240,7 +240,7 @@ class Containers:
         text = "yarn: %d of %d workers are missing, asking for others; %s"
         log.warning(text, num_missing, self.settings.num_workers, self._applications[-1].diagnosis())
         self._submit(num_missing)
-        if missing := self._news.missing():
+        if missing := self._events.missing():
             log.warning("yarn: missing are %s", missing)
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from graphmill.cluster.hadoop import YarnClient
-from graphmill.cluster.yarn import ContainerNews
+from graphmill.cluster.yarn import ContainerEvents
 
 FIRST, SECOND, OTHER, LATER = (
     f"container_e17_1795403766182_{end}"
@@ -23,7 +23,9 @@ Container id: {FIRST}
 
 
 @pytest.fixture
-def news(tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> ContainerNews:
+def events(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> ContainerEvents:
     """Told by a `yarn` that has logs of the first application alone."""
     monkeypatch.setattr(logging.getLogger("graphmill"), "propagate", True)
     caplog.set_level(logging.INFO, "graphmill")
@@ -31,30 +33,32 @@ def news(tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.M
     yarn = tmp_path / "yarn"
     yarn.write_text(f'#!/bin/sh\n[ "$3" = application_1795403766182_0001 ] && cat {tmp_path}/log\n')
     yarn.chmod(0o755)
-    return ContainerNews(YarnClient((str(yarn),), "", str(tmp_path)))
+    return ContainerEvents(YarnClient((str(yarn),), "", str(tmp_path)))
 
 
-def test_containers_that_are_gone_are_told_with_their_ends(news: ContainerNews) -> None:
-    news.see({FIRST: "node1", SECOND: "node2", OTHER: "node3"})
-    news.see({SECOND: "node2"})
+def test_containers_that_are_gone_are_told_with_their_ends(events: ContainerEvents) -> None:
+    events.see({FIRST: "node1", SECOND: "node2", OTHER: "node3"})
+    events.see({SECOND: "node2"})
     memory = (
         "exit status -104: [2026-11-23 03:27:02.034]Container is running beyond the 'PHYSICAL' memory limit."
     )
-    assert f"{FIRST} on node1: {memory}" in news.missing()
-    assert f"{OTHER} on node3: see yarn logs -applicationId application_1795403766182_0002" in news.missing()
+    assert f"{FIRST} on node1: {memory}" in events.missing()
+    assert (
+        f"{OTHER} on node3: see yarn logs -applicationId application_1795403766182_0002" in events.missing()
+    )
 
 
 def test_replacements_and_new_attempts_of_application_masters_are_told(
-    news: ContainerNews, caplog: pytest.LogCaptureFixture
+    events: ContainerEvents, caplog: pytest.LogCaptureFixture
 ) -> None:
-    news.see({FIRST: "node1", SECOND: "node2"})
-    news.see({SECOND: "node2"})
-    news.see({SECOND: "node2", FIRST: "node1"})  # its worker has started again in the same container
+    events.see({FIRST: "node1", SECOND: "node2"})
+    events.see({SECOND: "node2"})
+    events.see({SECOND: "node2", FIRST: "node1"})  # its worker has started again in the same container
     assert not caplog.messages
-    news.see({SECOND: "node2"})
-    news.see({SECOND: "node2", LATER: "node3"})
+    events.see({SECOND: "node2"})
+    events.see({SECOND: "node2", LATER: "node3"})
     assert caplog.messages == [
         "yarn: attempt 2 of the application master of application_1795403766182_0001 began",
         f"yarn: {LATER} on node3 replaces {FIRST} on node1",
     ]
-    assert not news.missing()
+    assert not events.missing()
