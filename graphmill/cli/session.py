@@ -80,7 +80,10 @@ def session(
         written.append(settings.checkpoint_path)
     losses = cluster.Losses()
     uri = settings.record_uri(settings.checkpoint_path)
-    with lock.held(*outputs, whole=written) as claim, lineage.told(settings, stages, uri) as observer:
+    with (
+        lock.held(*outputs, whole=written) as claim,
+        lineage.emitting_lineage(settings, stages, uri) as observer,
+    ):
         run = record.RunRecord(uri, settings, claim, keeps_config=keeps_config, observer=observer)
         try:
             with (

@@ -41,7 +41,7 @@ log = logging.getLogger("graphmill")
 
 
 @contextmanager
-def told(settings: Config, stages: Sequence[Stage], record_uri: str) -> Iterator[Observer | None]:
+def emitting_lineage(settings: Config, stages: Sequence[Stage], record_uri: str) -> Iterator[Observer | None]:
     """Yield what sends an event for each change of run.json; None without $OPENLINEAGE_URL."""
     sender = sender_of(os.environ)
     if sender is None:

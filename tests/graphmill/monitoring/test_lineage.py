@@ -7,7 +7,7 @@ import pytest
 
 from graphmill.cli.stages import STAGES
 from graphmill.monitoring import sender
-from graphmill.monitoring.lineage import dataset, told
+from graphmill.monitoring.lineage import dataset, emitting_lineage
 from tests.graphmill.monitoring.lineage_server import check_event, lineage_server
 from tests.train.graphs import make_config
 
@@ -22,7 +22,7 @@ def test_events_tell_of_stages_and_their_run(tmp_path: Path, monkeypatch: pytest
         monkeypatch.setenv("OPENLINEAGE_API_KEY", "word")
         monkeypatch.setenv("OPENLINEAGE_NAMESPACE", "shop")
         monkeypatch.setenv("OPENLINEAGE_PARENT_ID", f"airflow/daily.train/{RUN_ID}")
-        with told(settings, STAGES, "s3://key:secret@out/run.json") as observer:
+        with emitting_lineage(settings, STAGES, "s3://key:secret@out/run.json") as observer:
             assert observer is not None
             observer("train", {"status": "running"})
             observer("train", {"status": "done", "seconds": 1.5, "metrics": {"mrr": 0.5}, "reasons": ["x"]})
@@ -56,11 +56,11 @@ def test_events_tell_of_stages_and_their_run(tmp_path: Path, monkeypatch: pytest
 
 def test_no_url_no_events(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OPENLINEAGE_URL", raising=False)
-    with told(make_config(tmp_path), STAGES, "run.json") as observer:
+    with emitting_lineage(make_config(tmp_path), STAGES, "run.json") as observer:
         assert observer is None
     monkeypatch.setenv("OPENLINEAGE_URL", "http://127.0.0.1:1")
     monkeypatch.setenv("OPENLINEAGE_DISABLED", "True")
-    with told(make_config(tmp_path), STAGES, "run.json") as observer:
+    with emitting_lineage(make_config(tmp_path), STAGES, "run.json") as observer:
         assert observer is None
 
 
@@ -81,7 +81,7 @@ def test_a_server_that_does_not_answer_costs_one_warning(
     with socket.create_server(("127.0.0.1", 0)) as server:
         monkeypatch.setenv("OPENLINEAGE_URL", f"http://127.0.0.1:{server.getsockname()[1]}")
         behaviour(server)
-        with told(make_config(tmp_path), STAGES, "run.json") as observer:
+        with emitting_lineage(make_config(tmp_path), STAGES, "run.json") as observer:
             assert observer is not None
             for _ in range(20):
                 observer("train", {"status": "running"})
@@ -96,7 +96,7 @@ def test_a_token_goes_to_no_other_host(
     with lineage_server() as other, lineage_server(f"{other.url}/api/v1/lineage") as named:
         monkeypatch.setenv("OPENLINEAGE_URL", named.url)
         monkeypatch.setenv("OPENLINEAGE_API_KEY", "word")
-        with told(make_config(tmp_path), STAGES, "run.json") as observer:
+        with emitting_lineage(make_config(tmp_path), STAGES, "run.json") as observer:
             assert observer is not None
             observer("train", {"status": "running"})
     assert named.posts == [("/api/v1/lineage", "Bearer word")]
@@ -110,7 +110,7 @@ def test_a_token_in_the_url_is_refused_unseen(
     tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("OPENLINEAGE_URL", url)
-    with told(make_config(tmp_path), STAGES, "run.json") as observer:
+    with emitting_lineage(make_config(tmp_path), STAGES, "run.json") as observer:
         assert observer is None
     assert "a token goes to OPENLINEAGE_API_KEY" in caplog.text
     assert "word" not in caplog.text
@@ -121,7 +121,7 @@ def test_a_broken_stage_entry_ends_no_run(
 ) -> None:
     with lineage_server() as collected:
         monkeypatch.setenv("OPENLINEAGE_URL", collected.url)
-        with told(make_config(tmp_path), STAGES, "run.json") as observer:
+        with emitting_lineage(make_config(tmp_path), STAGES, "run.json") as observer:
             assert observer is not None
             observer("no such stage", {"status": "running"})
     assert "no event: KeyError" in caplog.text
