@@ -33,7 +33,7 @@ def checked_rows(
         num_read += len(ids)
         hashes.append(hashes_of(ids))
         # A cancelled task ends here.
-        progress.tell(f"{doing} {part.entity_type} {part.partition}", num_read, part.num_rows, "rows")
+        progress.report(f"{doing} {part.entity_type} {part.partition}", num_read, part.num_rows, "rows")
     part.check_num_ids(num_read)
     _check_distinct(inputs, part, batch_rows, np.concatenate(hashes))
 

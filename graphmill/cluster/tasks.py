@@ -49,7 +49,7 @@ def run_tasks(
     Raises:
         ClusterError: a task killed several workers, or the cluster went away.
     """
-    progress.tell(description, 0, len(arguments), unit)
+    progress.report(description, 0, len(arguments), unit)
     number_of: dict[Future, int] = {
         client.submit(function, *each, pure=False): number for number, each in enumerate(arguments)
     }
@@ -73,7 +73,7 @@ def run_tasks(
             else:
                 results[number] = result if keep is None else keep(result)
                 num_done += 1
-                progress.tell(description, num_done, len(arguments), unit)
+                progress.report(description, num_done, len(arguments), unit)
         return results
     except Exception:
         unfinished = {future.key for future in number_of if not future.done()}

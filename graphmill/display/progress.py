@@ -62,12 +62,12 @@ class CancelledError(ClusterError):
     """The result of the task is no longer wanted."""
 
 
-_last_told: dict[str, float] = {}
+_last_reported: dict[str, float] = {}
 _latest_work: list[str] = []
 _displays: list[Display] = []
 
 
-def tell(description: str, done: float, total: float, unit: str, **fields: str | float) -> None:
+def report(description: str, done: float, total: float, unit: str, **fields: str | float) -> None:
     """Report the progress of the work called `description`; frequent calls are cheap.
 
     Raises:
@@ -82,8 +82,8 @@ def tell(description: str, done: float, total: float, unit: str, **fields: str |
         show(tick)
         return
     now = time.monotonic()
-    if tick.finished or now - _last_told.get(description, 0.0) >= WORKER_INTERVAL_S:
-        _last_told[description] = now
+    if tick.finished or now - _last_reported.get(description, 0.0) >= WORKER_INTERVAL_S:
+        _last_reported[description] = now
         worker.log_event(TOPIC, asdict(tick))
 
 

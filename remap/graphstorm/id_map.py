@@ -176,7 +176,7 @@ class _TableWriter:
             self._hashes[new] = hashes_of(orig)
             self._place[new] = np.arange(first + 1, first + 1 + len(new), dtype=self.plan.place_dtype)
             num_read += len(new)
-            progress.tell(f"reading the map of {self.plan.entity_type}", num_read, part.num_rows, "rows")
+            progress.report(f"reading the map of {self.plan.entity_type}", num_read, part.num_rows, "rows")
         if num_read != part.num_rows:
             raise FormatError(
                 f"{part.file.uri}: expected {part.num_rows} rows as its footer says, found {num_read}"

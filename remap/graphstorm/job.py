@@ -202,7 +202,7 @@ def write_table(output: OutputFile, uri: str, options: Options, plans: Sequence[
             table.append([values, *found])
             row += len(values)
             # Ends a cancelled task here.
-            progress.tell(f"remapping {output.path}", row - output.start, output.num_rows, "rows")
+            progress.report(f"remapping {output.path}", row - output.start, output.num_rows, "rows")
     counted = tables.count_rows(uri, options.tables)
     if counted != output.num_rows:
         raise StorageError(f"{uri}: expected {output.num_rows} rows as written, found {counted}")

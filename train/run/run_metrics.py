@@ -127,7 +127,7 @@ class RunMetrics:
         for edges, losses in self._reported.values():
             done, lost = done + edges, lost + losses
         mrr = self._epochs[-1].get("mrr") if self._epochs else None
-        progress.tell(
+        progress.report(
             "training",
             self.num_edges + done,
             self.total_edges,

@@ -46,7 +46,7 @@ class Execution:
         for number, each in enumerate(arguments):
             results.append(function(*each))
             if description != COUNTING:  # it tells more itself
-                progress.tell(description, number + 1, len(arguments), "tasks")
+                progress.report(description, number + 1, len(arguments), "tasks")
         return results
 
     @contextmanager

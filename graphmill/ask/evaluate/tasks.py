@@ -228,7 +228,7 @@ def count(
 
         def report(done: int, before: int = num_done) -> None:
             of_all = (before + done / max(len(table), 1)) / num_queries
-            progress.tell("evaluate", share.first + share.size * of_all, share.total, "edges")
+            progress.report("evaluate", share.first + share.size * of_all, share.total, "edges")
 
         with cpu_threads(1):
             counting.add(*key, table, report)

@@ -67,7 +67,7 @@ def always_die() -> None:
 def count_up(steps: int) -> int:
     for number in range(steps):
         time.sleep(0.05)
-        progress.tell("counting", number + 1, steps, "steps", loss="0.5")
+        progress.report("counting", number + 1, steps, "steps", loss="0.5")
     return steps
 
 
@@ -235,7 +235,7 @@ def test_the_variable_of_the_hdfs_driver_goes_before_the_setting(monkeypatch: py
 
 def works() -> None:
     while True:  # until it is cancelled
-        progress.tell("training", 1, 4, "edges", epoch="2/3", bucket="0,1")
+        progress.report("training", 1, 4, "edges", epoch="2/3", bucket="0,1")
         time.sleep(0.05)
 
 

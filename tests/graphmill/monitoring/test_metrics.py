@@ -37,8 +37,8 @@ def test_what_a_run_does_is_served(tmp_path: Path, client: Client, caplog: pytes
     record = RunRecord(str(tmp_path / "run.json"), settings)
     losses = Losses()
     with caplog.at_level("INFO", "graphmill"), server.served(ClusterConfig(metrics_port=0), record, losses):
-        progress.tell("training", 0, 100, "edges")
-        progress.tell("training", 40, 100, "edges", epoch="1/2", loss=0.25, wait_share=0.5)
+        progress.report("training", 0, 100, "edges")
+        progress.report("training", 40, 100, "edges", epoch="1/2", loss=0.25, wait_share=0.5)
         record.write_stage("etl", {"status": "done", "seconds": 2.5, "num_rows": 9, "table": "x"})
         losses.num_workers = 3
         found = scraped(caplog.text)
@@ -61,7 +61,7 @@ def test_what_a_run_does_is_served(tmp_path: Path, client: Client, caplog: pytes
 
 def test_without_a_port_nothing_listens(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level("INFO", "graphmill"), server.served(ClusterConfig()):
-        progress.tell("training", 40, 100, "edges")
+        progress.report("training", 40, 100, "edges")
     assert caplog.text == ""
 
 
