@@ -14,7 +14,7 @@ from graphmill import storage
 from graphmill.ask.earlier import parts_of
 from graphmill.ask.entities import MeasuredPartition, check_partitions, measure_partition
 from graphmill.ask.relation_parameters import RELATIONS, write_relation_parameters
-from graphmill.ask.run import chosen_inputs, vectors_digest
+from graphmill.ask.run import TrainedRun, vectors_digest
 from graphmill.ask.work import complete
 from graphmill.cluster import run_tasks
 from graphmill.config import Config
@@ -52,7 +52,7 @@ def check(config: Config, coming: Collection[str] = ()) -> str:
     if settings.id_maps:
         check_maps(config, settings)
     elif config.checkpoint_path not in coming:
-        chosen_inputs(config)
+        TrainedRun.chosen(config)
     return ""
 
 
@@ -100,24 +100,24 @@ def run(config: Config, client: Client, claim: Claim = NO_CLAIM) -> dict[str, An
 def _run(
     config: Config, settings: RemapConfig, sources: Sources, client: Client, claim: Claim
 ) -> dict[str, Any]:
-    inputs, num_partitions = sources.inputs, sources.num_partitions
+    trained, num_partitions = sources.trained, sources.num_partitions
     partitions = [
-        (inputs, entity_type, partition, config.entity_dimension(entity_type))
+        (trained, entity_type, partition, config.entity_dimension(entity_type))
         for entity_type, num in num_partitions.items()
         for partition in range(num)
     ]
     with changes_in_errors(config):
-        check_partitions(inputs, num_partitions)
+        check_partitions(trained, num_partitions)
         parts: list[MeasuredPartition] = run_tasks(
             client, measure_partition, partitions, description="measuring", unit="partitions"
         )
     alignment = None
     if settings.align_to is not None:
         alignment = Alignment(settings.align_to)
-        alignment.fit(client, inputs, parts, settings.batch_rows)
+        alignment.fit(client, trained, parts, settings.batch_rows)
     matrices = {} if alignment is None else alignment.matrices
     with storage.atomic_directory(config.embedding_path) as folder:
-        arguments = [(inputs, part, folder, settings, matrices.get(part.dimension)) for part in parts]
+        arguments = [(trained, part, folder, settings, matrices.get(part.dimension)) for part in parts]
         files: list[tuple[dict[str, int], Checksums]] = run_tasks(
             client, write_partition, arguments, description="remapping", unit="partitions"
         )
@@ -127,15 +127,15 @@ def _run(
             raise ConfigError(f"remap.ids_path: {settings.ids_path}: expected ids of the run, found none")
         if settings.relations:
             uri = storage.join(folder, RELATIONS)
-            num_parameters = write_relation_parameters(config, inputs, uri, checksums)
+            num_parameters = write_relation_parameters(trained, uri, checksums)
         complete(folder, checksums)
         claim.check()
     num_rows = dict.fromkeys(num_partitions, 0)
     for part, (counts, _) in zip(parts, files, strict=True):
         num_rows[part.entity_type] += sum(counts.values())
     return {
-        "checkpoint_version": inputs.version,
-        "raw_ids_from": inputs.id_source,
+        "checkpoint_version": trained.version,
+        "raw_ids_from": trained.id_source,
         "num_rows": sum(num_rows.values()),
         "num_files": len(checksums),
         **({"num_relation_parameters": num_parameters} if settings.relations else {}),

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 
 from graphmill.ask.entities import MeasuredPartition, iter_ids, iter_vectors
-from graphmill.ask.run import Inputs
+from graphmill.ask.run import TrainedRun
 from graphmill.ask.strings.distinct import Hashes, first_repeated, hashes_of, repeated
 from graphmill.checkpoints import Floats
 from graphmill.checkpoints.finite import first_not_finite
@@ -15,7 +15,7 @@ from graphmill.errors import FormatError
 
 
 def checked_rows(
-    inputs: Inputs, part: MeasuredPartition, batch_rows: int, *, doing: str = "remapping"
+    trained: TrainedRun, part: MeasuredPartition, batch_rows: int, *, doing: str = "remapping"
 ) -> Iterator[tuple[pa.Array, Floats]]:
     """Read raw ids and vectors of the partition, (string [N], [N, D]), and check them.
 
@@ -25,9 +25,9 @@ def checked_rows(
     num_read, hashes = 0, [np.empty(0, np.uint64)]
     # Batches of ids and of vectors have the same sizes. If one side is shorter, the count is wrong.
     for ids, vectors_ND in zip(
-        iter_ids(inputs, part, batch_rows), iter_vectors(inputs, part, batch_rows), strict=False
+        iter_ids(trained, part, batch_rows), iter_vectors(trained, part, batch_rows), strict=False
     ):
-        if not inputs.allow_non_finite:
+        if not trained.allow_non_finite:
             _check_finite(part, ids, vectors_ND, num_read)
         yield ids, vectors_ND
         num_read += len(ids)
@@ -35,12 +35,12 @@ def checked_rows(
         # A cancelled task ends here.
         progress.report(f"{doing} {part.entity_type} {part.partition}", num_read, part.num_rows, "rows")
     part.check_num_ids(num_read)
-    _check_distinct(inputs, part, batch_rows, np.concatenate(hashes))
+    _check_distinct(trained, part, batch_rows, np.concatenate(hashes))
 
 
-def _check_distinct(inputs: Inputs, part: MeasuredPartition, batch_rows: int, hashes: Hashes) -> None:
+def _check_distinct(trained: TrainedRun, part: MeasuredPartition, batch_rows: int, hashes: Hashes) -> None:
     suspects = repeated(hashes)
-    found = first_repeated(iter_ids(inputs, part, batch_rows), suspects) if len(suspects) else None
+    found = first_repeated(iter_ids(trained, part, batch_rows), suspects) if len(suspects) else None
     if found is not None:
         raw_id, first, second = found
         raise FormatError(

@@ -17,10 +17,9 @@ import pyarrow as pa
 
 from graphmill import storage
 from graphmill.ask.id_search import IdSearch
-from graphmill.ask.run import Inputs
+from graphmill.ask.run import TrainedRun
 from graphmill.checkpoints import Checkpoint, Floats
 from graphmill.checkpoints.finite import check_finite
-from graphmill.config import Config
 from graphmill.errors import FormatError, NotFoundError
 from graphmill.formats import entity_counts, entity_index
 
@@ -57,7 +56,7 @@ class MeasuredPartition:
 RunTasks = Callable[[Callable[..., MeasuredPartition], list[tuple[Any, ...]]], list[MeasuredPartition]]
 
 
-def check_partitions(inputs: Inputs, num_partitions: dict[str, int]) -> None:
+def check_partitions(trained: TrainedRun, num_partitions: dict[str, int]) -> None:
     """Check that checkpoint and entity index have the partitions of the configuration.
 
     Raises:
@@ -65,13 +64,13 @@ def check_partitions(inputs: Inputs, num_partitions: dict[str, int]) -> None:
         FormatError: the checkpoint has more, or the entity index has others.
     """
     indexed = num_partitions
-    if inputs.id_source == "entity_index":
-        indexed = entity_index.read_manifest(inputs.entity_path).num_partitions
-    checkpoint = inputs.open_checkpoint(allow_non_finite=True)
+    if trained.id_source == "entity_index":
+        indexed = entity_index.read_manifest(trained.entity_path).num_partitions
+    checkpoint = trained.open_checkpoint(allow_non_finite=True)
     for entity_type, num in num_partitions.items():
         if indexed.get(entity_type) != num:
             raise FormatError(
-                f"{inputs.entity_path}: the configuration has {num} partitions of {entity_type!r}, "
+                f"{trained.entity_path}: the configuration has {num} partitions of {entity_type!r}, "
                 f"the entity index {indexed.get(entity_type, 'none')}"
             )
         found = checkpoint.num_partitions.get(entity_type, 0)
@@ -83,51 +82,53 @@ def check_partitions(inputs: Inputs, num_partitions: dict[str, int]) -> None:
             )
 
 
-def measure_partition(inputs: Inputs, entity_type: str, partition: int, dimension: int) -> MeasuredPartition:
+def measure_partition(
+    trained: TrainedRun, entity_type: str, partition: int, dimension: int
+) -> MeasuredPartition:
     """Read the size of one partition from its count, its ids and its embeddings, which must agree.
 
     Raises:
         NotFoundError: one of them is missing.
         FormatError: they differ, or the embeddings have another length than `dimension`.
     """
-    count = entity_counts.read_count(inputs.entity_path, entity_type, partition)
-    checkpoint = inputs.open_checkpoint(allow_non_finite=True)
+    count = entity_counts.read_count(trained.entity_path, entity_type, partition)
+    checkpoint = trained.open_checkpoint(allow_non_finite=True)
     with checkpoint.open_rows(entity_type, partition) as rows:
         num_rows, found_dimension = rows.shape
     uri = checkpoint.embeddings_uri(entity_type, partition)
     if num_rows != count:
         raise FormatError(
             f"{uri} has {num_rows} rows, but "
-            f"{entity_counts.count_uri(inputs.entity_path, entity_type, partition)} says {count}: "
+            f"{entity_counts.count_uri(trained.entity_path, entity_type, partition)} says {count}: "
             "they are not from the same run"
         )
     if found_dimension != dimension:
         raise FormatError(f"{uri}: expected dimension {dimension} as configured, found {found_dimension}")
-    ids_uri = inputs.ids_uri(entity_type, partition)
+    ids_uri = trained.ids_uri(entity_type, partition)
     measured = MeasuredPartition(entity_type, partition, num_rows, dimension, uri, ids_uri)
-    if inputs.id_source == "entity_index":
-        measured.check_num_ids(entity_index.count_part(inputs.entity_path, entity_type, partition))
+    if trained.id_source == "entity_index":
+        measured.check_num_ids(entity_index.count_part(trained.entity_path, entity_type, partition))
     elif not storage.exists(ids_uri):
         raise NotFoundError(f"{ids_uri}: there is no such file of raw ids")
     return measured
 
 
-def iter_ids(inputs: Inputs, part: MeasuredPartition, batch_rows: int) -> Iterator[pa.Array]:
+def iter_ids(trained: TrainedRun, part: MeasuredPartition, batch_rows: int) -> Iterator[pa.Array]:
     """Read raw ids of the partition in row order, string arrays of at most `batch_rows`.
 
     A JSON list of PyTorch-BigGraph is in memory as a whole: JSON has no parts.
     """
-    inputs.check_unchanged()
-    if inputs.id_source == "entity_index":
-        yield from entity_index.iter_part(inputs.entity_path, part.entity_type, part.partition, batch_rows)
+    trained.check_unchanged()
+    if trained.id_source == "entity_index":
+        yield from entity_index.iter_part(trained.entity_path, part.entity_type, part.partition, batch_rows)
         return
-    names = entity_counts.read_entity_names(inputs.entity_path, part.entity_type, part.partition)
+    names = entity_counts.read_entity_names(trained.entity_path, part.entity_type, part.partition)
     part.check_num_ids(len(names))
     for start in range(0, len(names), batch_rows):
         yield pa.array(names[start : start + batch_rows], pa.string())
 
 
-def iter_vectors(inputs: Inputs, part: MeasuredPartition, batch_rows: int) -> Iterator[Floats]:
+def iter_vectors(trained: TrainedRun, part: MeasuredPartition, batch_rows: int) -> Iterator[Floats]:
     """Read vectors of the partition in row order, float32 [N, D] with N at most `batch_rows`.
 
     As in PyTorch-BigGraph's export, a vector includes the global embedding of its type: the model compares
@@ -136,19 +137,19 @@ def iter_vectors(inputs: Inputs, part: MeasuredPartition, batch_rows: int) -> It
     Raises:
         FormatError: the global embedding has another dimension, or is not finite.
     """
-    checkpoint = inputs.open_checkpoint(allow_non_finite=True)  # the caller checks rows, to name raw ids
-    global_D = _global_embedding(inputs, part, checkpoint)
+    checkpoint = trained.open_checkpoint(allow_non_finite=True)  # the caller checks rows, to name raw ids
+    global_D = _global_embedding(trained, part, checkpoint)
     for rows_ND in checkpoint.iter_embeddings(part.entity_type, part.partition, batch_rows):
         yield rows_ND if global_D is None else rows_ND + global_D
 
 
-def gather_vectors(inputs: Inputs, part: MeasuredPartition, rows: Numbers) -> Floats:
+def gather_vectors(trained: TrainedRun, part: MeasuredPartition, rows: Numbers) -> Floats:
     """Read the vectors of some rows, which ascend, float32 [n, D], as `iter_vectors`.
 
     A local file is compared with its checksum, once in a process. HDFS compares what it reads itself.
     """
-    checkpoint = inputs.open_checkpoint(allow_non_finite=True)
-    global_D = _global_embedding(inputs, part, checkpoint)
+    checkpoint = trained.open_checkpoint(allow_non_finite=True)
+    global_D = _global_embedding(trained, part, checkpoint)
     gathered = np.empty((len(rows), part.dimension), np.float32)
     most = max(1, READ_BYTES // (4 * part.dimension))
     is_local = storage.is_local(part.embeddings_uri)
@@ -164,7 +165,7 @@ def gather_vectors(inputs: Inputs, part: MeasuredPartition, rows: Numbers) -> Fl
     return gathered if global_D is None else gathered + global_D
 
 
-def _global_embedding(inputs: Inputs, part: MeasuredPartition, checkpoint: Checkpoint) -> Floats | None:
+def _global_embedding(trained: TrainedRun, part: MeasuredPartition, checkpoint: Checkpoint) -> Floats | None:
     global_D = checkpoint.global_embedding(part.entity_type)
     if global_D is not None:
         name = f"global embedding of {part.entity_type!r}"
@@ -173,13 +174,13 @@ def _global_embedding(inputs: Inputs, part: MeasuredPartition, checkpoint: Check
             raise FormatError(
                 f"{checkpoint.model_uri}: {name}: expected dimension {part.dimension}, found {found}"
             )
-        if not inputs.allow_non_finite:
-            check_finite(global_D, f"{inputs.checkpoint_path}: {name}")
+        if not trained.allow_non_finite:
+            check_finite(global_D, f"{trained.checkpoint_path}: {name}")
     return global_D
 
 
 def read_tables(
-    config: Config, inputs: Inputs, types: Sequence[str], run: RunTasks | None = None
+    trained: TrainedRun, types: Sequence[str], run: RunTasks | None = None
 ) -> dict[str, "EntityTable"]:
     """Measure all partitions of some types; `run` measures several at a time.
 
@@ -187,16 +188,18 @@ def read_tables(
         NotFoundError: a partition is missing.
         FormatError: checkpoint, counts and raw ids do not fit each other, or the configuration.
     """
+    config = trained.config
     num_partitions = {name: config.entities[name].num_partitions for name in types}
-    check_partitions(inputs, num_partitions)
+    check_partitions(trained, num_partitions)
     keys = [
-        (inputs, name, partition, config.entity_dimension(name))
+        (trained, name, partition, config.entity_dimension(name))
         for name, num in num_partitions.items()
         for partition in range(num)
     ]
     parts = run(measure_partition, keys) if run else [measure_partition(*key) for key in keys]
     return {
-        name: EntityTable(inputs, tuple(part for part in parts if part.entity_type == name)) for name in types
+        name: EntityTable(trained, tuple(part for part in parts if part.entity_type == name))
+        for name in types
     }
 
 
@@ -204,7 +207,7 @@ def read_tables(
 class EntityTable:
     """Vectors and raw ids of a type; small, because every task receives it."""
 
-    inputs: Inputs
+    trained: TrainedRun
     parts: tuple[MeasuredPartition, ...]
 
     @property
@@ -230,7 +233,7 @@ class EntityTable:
     def blocks(self, partition: int, rows: int) -> Iterator[tuple[int, Floats]]:
         """Read a partition: the first row and the vectors [N, D] of each block of at most `rows`."""
         first = 0
-        for vectors_ND in iter_vectors(self.inputs, self.parts[partition], rows):
+        for vectors_ND in iter_vectors(self.trained, self.parts[partition], rows):
             yield first, vectors_ND
             first += len(vectors_ND)
 
@@ -239,7 +242,7 @@ class EntityTable:
         distinct, inverse = np.unique(numbers, return_inverse=True)
         vectors = np.zeros((len(distinct), self.dimension), np.float32)
         for part, here in self._by_partition(distinct):
-            vectors[here] = gather_vectors(self.inputs, part, distinct[here] - self.first[part.partition])
+            vectors[here] = gather_vectors(self.trained, part, distinct[here] - self.first[part.partition])
         return vectors[inverse]
 
     def names(self, numbers: Numbers) -> pa.ChunkedArray:
@@ -247,7 +250,7 @@ class EntityTable:
         found: list[pa.Array] = []
         for part, here in self._by_partition(numbers):
             first, wanted = int(self.first[part.partition]), numbers[here]
-            for ids in iter_ids(self.inputs, part, ID_ROWS):
+            for ids in iter_ids(self.trained, part, ID_ROWS):
                 start, stop = np.searchsorted(wanted, [first, first + len(ids)])
                 found.append(ids.take(pa.array(wanted[start:stop] - first)))
                 first += len(ids)
@@ -260,7 +263,7 @@ class EntityTable:
         numbers = np.full(len(ids), UNKNOWN, np.int64)
         search = IdSearch(ids)
         for part, first in zip(self.parts, self.first.tolist(), strict=False):
-            for batch in iter_ids(self.inputs, part, ID_ROWS):
+            for batch in iter_ids(self.trained, part, ID_ROWS):
                 places, rows = search.among(batch)
                 numbers[places] = rows + first
                 first += len(batch)

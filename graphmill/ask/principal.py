@@ -67,7 +67,7 @@ def moments_of_partition(table: EntityTable, partition: int) -> tuple[int, Momen
     Raises:
         FormatError: a vector is damaged, not finite, or too large.
     """
-    where = f"{table.inputs.checkpoint_path}: {table.entity_type!r}, partition {partition}"
+    where = f"{table.trained.checkpoint_path}: {table.entity_type!r}, partition {partition}"
     vectors = (vectors_ND for _, vectors_ND in table.blocks(partition, BLOCK_ROWS))
     return partition, moments_of(_finite(vectors, where))
 

@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from graphmill.checkpoints import Checkpoint, Floats
+from graphmill.ask.run import TrainedRun
+from graphmill.checkpoints import Floats
 from graphmill.config import NO_PLUGINS, Config, Plugins
 from graphmill.errors import ConfigError, FormatError, suggestion
 from graphmill.model import comparators
@@ -120,37 +121,37 @@ def check_magnitude(vectors: Floats, where: str) -> None:
         )
 
 
-def number_of(names: list[str], name: str) -> int:
-    """Number of the relation `name`.
+def number_of(run: TrainedRun, name: str) -> int:
+    """Find the number of the relation `name`.
 
     Raises:
         ConfigError: there is no such relation.
     """
+    names = run.relation_names
     if name not in names:
         raise ConfigError(f"--relation {name}: {suggestion(name, names, 'expected one of')}")
     return names.index(name)
 
 
-def read_parameters(checkpoint: Checkpoint) -> Parameters:
+def read_parameters(run: TrainedRun, *, allow_non_finite: bool = True) -> Parameters:
     """Read the parameters of all relations by their keys."""
-    return checkpoint.read_parameters() or {}
+    return run.open_checkpoint(allow_non_finite=allow_non_finite).read_parameters() or {}
 
 
-def relation_of(
-    config: Config, parameters: Parameters, names: list[str], number: int, where: str
-) -> Relation:
-    """Make the relation of this number; `where` names the checkpoint.
+def relation_of(run: TrainedRun, parameters: Parameters, number: int) -> Relation:
+    """Make the relation of this number.
 
     Raises:
         ConfigError: the checkpoint lacks a parameter of the operator.
     """
+    config, where = run.config, run.checkpoint_path
     position, row = (0, number) if config.dynamic_relations else (number, None)
     entry = config.relations[position]
     keys = [operator_key(position, Side.LHS, name) for name in _parameter_names(config, position)]
     is_two_sided = config.dynamic_relations or any(key in parameters for key in keys)
     sides = list(Side) if is_two_sided else [Side.RHS]
     return Relation(
-        names[number],
+        run.relation_names[number],
         number,
         {side: entry.entity_type(side) for side in Side},
         entry.operator,

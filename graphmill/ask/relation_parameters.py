@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from graphmill import storage
-from graphmill.ask.run import Inputs
+from graphmill.ask.run import TrainedRun
 from graphmill.config import Config, RelationConfig
 from graphmill.errors import ConfigError
 from graphmill.formats import entity_counts
@@ -34,23 +34,24 @@ _SCHEMA = pa.schema(
 )
 
 
-def write_relation_parameters(config: Config, inputs: Inputs, uri: str, checksums: Checksums) -> int:
+def write_relation_parameters(trained: TrainedRun, uri: str, checksums: Checksums) -> int:
     """Write the table, and add its checksum; return its rows: one for each parameter of each relation.
 
     Raises:
         ConfigError: the checkpoint holds no relations, or others than the configuration.
         FormatError: a parameter is not finite.
     """
-    parameters = inputs.open_checkpoint(allow_non_finite=inputs.allow_non_finite).read_parameters()
+    config = trained.config
+    parameters = trained.open_checkpoint(allow_non_finite=trained.allow_non_finite).read_parameters()
     if parameters is None:
-        raise ConfigError(f"remap.relations: {inputs.checkpoint_path} holds no relations; set it to false")
+        raise ConfigError(f"remap.relations: {trained.checkpoint_path} holds no relations; set it to false")
     names = entity_counts.read_relation_names(config.entity_path) if config.dynamic_relations else None
     rows: list[dict[str, Any]] = []
     for key, value in parameters.items():
         operator_key = parse_operator_key(key)
         if operator_key is None:
             continue
-        relation = _relation(config, operator_key.relation, f"{inputs.checkpoint_path}: {key}")
+        relation = _relation(config, operator_key.relation, f"{trained.checkpoint_path}: {key}")
         arrays = value if config.dynamic_relations else value[None]
         for row, array in enumerate(arrays):
             name = relation.name

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from graphmill import storage
@@ -38,17 +39,79 @@ _PRESERVED = re.compile(r"^epoch_[0-9]+$")
 
 
 @dataclass(frozen=True)
-class Inputs:
-    """One version of a checkpoint, and the raw ids of its rows; small, because every task receives it."""
+class TrainedRun:
+    """One version of a checkpoint, and the raw ids of its rows; small, because every task receives it.
 
-    entity_path: str
-    id_source: IdSource
+    Attributes:
+        checkpoint_path: folder of the version; a preserved one has its own.
+        version: 0 for a format with one version only.
+        id_source: files that hold the raw ids; None where nobody asks for them.
+        allow_non_finite: take vectors that are not finite as they are.
+        digests: of the version and of the raw ids when they were found; None: files of this process.
+    """
+
+    config: Config
     checkpoint_path: str
     version: int
-    """0 for a format with one version only."""
+    id_source: IdSource | None = None
     allow_non_finite: bool = False
     digests: tuple[str | None, str | None] | None = None
-    """Digests of the version and of the raw ids when they were found; None: files of this process."""
+
+    @classmethod
+    def committed(cls, config: Config, purpose: str, version: int | None = None) -> Self:
+        """Find a version of PBG's format that is not preserved, by default the committed one.
+
+        Raises:
+            NotFoundError: there is no checkpoint; the message names the `purpose`.
+            FormatError: the entities are not those of its training.
+        """
+        path = config.checkpoint_path
+        check_entities(path, config.entity_path)
+        version = version or pbg_checkpoint.read_version(path)
+        if not version:
+            raise NotFoundError(f"{path}: there is no checkpoint to {purpose}; train first")
+        return cls(config, path, version)
+
+    @classmethod
+    def with_ids(cls, config: Config, version: int | None = None, *, allow_non_finite: bool = False) -> Self:
+        """Find a version, the one that training has ended with if None, and its raw ids.
+
+        Raises:
+            NotFoundError: there is no checkpoint, or no raw ids.
+            ConfigError: the checkpoint lacks the requested version, or training has not ended.
+            FormatError: the raw ids are not those of the training.
+            LockedError: a run trains now.
+        """
+        path, found = find_model(config, version)
+        source = _find_ids(config)
+        return cls(config, path, found, source, allow_non_finite, _digests(path, found, config.entity_path))
+
+    @classmethod
+    def chosen(cls, config: Config) -> Self:
+        """Find the version that the section `remap` chooses, and its raw ids; raises as `with_ids`."""
+        settings = config.remap
+        return cls.with_ids(config, settings.checkpoint_version, allow_non_finite=settings.allow_non_finite)
+
+    @property
+    def entity_path(self) -> str:
+        """Folder of counts and raw ids."""
+        return self.config.entity_path
+
+    @cached_property
+    def num_rows(self) -> dict[str, list[int]]:
+        """Rows of each partition of each entity type."""
+        partitions = {name: entity.num_partitions for name, entity in self.config.entities.items()}
+        return entity_counts.read_counts(self.entity_path, partitions)
+
+    @cached_property
+    def relation_names(self) -> list[str]:
+        """Names of all relations, in the order of their numbers."""
+        return relation_names(self.config)
+
+    @property
+    def num_relations(self) -> int:
+        """Number of static or dynamic relations."""
+        return len(self.relation_names)
 
     def check_unchanged(self) -> None:
         """Refuse files that another run has replaced since they were found."""
@@ -69,31 +132,36 @@ class Inputs:
         )
 
     def ids_uri(self, entity_type: str, partition: int) -> str:
-        """The file with the raw ids of one partition."""
-        if self.id_source == "entity_index":
-            return entity_index.part_uri(self.entity_path, entity_type, partition)
-        return entity_counts.names_uri(self.entity_path, entity_type, partition)
+        """Name the file with the raw ids of one partition."""
+        uri = entity_index.part_uri if self.id_source == "entity_index" else entity_counts.names_uri
+        return uri(self.entity_path, entity_type, partition)
 
+    def load_model(self) -> Model:
+        """Load the parameters of relations, and global embeddings.
 
-def find_inputs(config: Config, version: int | None = None, *, allow_non_finite: bool = False) -> Inputs:
-    """Find a version of the checkpoint, the one that training has ended with if None, and its raw ids.
+        Raises:
+            FormatError: the file is damaged, or its parameters do not fit the configuration.
+        """
+        from graphmill.ask.model import Model  # torch: for the tasks that score
 
-    Raises:
-        NotFoundError: there is no checkpoint, or no raw ids.
-        ConfigError: the checkpoint lacks the requested version, or training has not ended.
-        FormatError: the raw ids are not those of the training.
-        LockedError: a run trains now.
-    """
-    path, found = find_model(config, version)
-    source = _find_ids(config)
-    digests = _digests(path, found, config.entity_path)
-    return Inputs(config.entity_path, source, path, found, allow_non_finite, digests)
+        path = self.checkpoint_path
+        model = Model(self.config, self.num_relations if self.config.dynamic_relations else None)
+        parameters = pbg_checkpoint.read_model(path, self.version)[0]
+        model.load_state(parameters, pbg_checkpoint.model_uri(path, self.version))
+        return model
 
+    def read_embeddings(self, key: PartitionKey) -> Floats:
+        """Read the embeddings of a partition, [N, D].
 
-def chosen_inputs(config: Config) -> Inputs:
-    """Find the version that the section `remap` chooses, and its raw ids; raises as `find_inputs`."""
-    settings = config.remap
-    return find_inputs(config, settings.checkpoint_version, allow_non_finite=settings.allow_non_finite)
+        Raises:
+            FormatError: the file is damaged, or belongs to other entities or another configuration.
+        """
+        path = self.checkpoint_path
+        embeddings_ND, _ = read_finite(path, key, self.version)
+        shape = self.num_rows[key[0]][key[1]], self.config.entity_dimension(key[0])
+        advice = "set entity_path and dimension as in its training"
+        check_shape(embeddings_ND, shape, pbg_checkpoint.embeddings_uri(path, *key, self.version), advice)
+        return embeddings_ND
 
 
 def find_model(config: Config, version: int | None, embedding_path: str | None = None) -> tuple[str, int]:
@@ -180,69 +248,6 @@ def _find_ids(config: Config) -> IdSource:
         f"{config.entity_path}: there are no raw ids: neither {manifest_uri} nor {names_uri} is there; "
         "run the stage etl, or copy PyTorch-BigGraph's entity_names_*.json there"
     )
-
-
-@dataclass(frozen=True)
-class TrainedRun:
-    """A version of a checkpoint of PBG's format; small, because every task receives it.
-
-    Attributes:
-        num_rows: rows of each partition of each entity type.
-        relation_names: names of all relations, in the order of their numbers.
-    """
-
-    config: Config
-    version: int
-    num_rows: dict[str, list[int]]
-    relation_names: list[str]
-
-    @classmethod
-    def of(cls, config: Config, purpose: str, version: int | None = None) -> Self:
-        """Find a version, by default the committed one.
-
-        Raises:
-            NotFoundError: there is no checkpoint; the message names the `purpose`.
-            FormatError: the entities are not those of its training.
-        """
-        check_entities(config.checkpoint_path, config.entity_path)
-        version = version or pbg_checkpoint.read_version(config.checkpoint_path)
-        if not version:
-            raise NotFoundError(f"{config.checkpoint_path}: there is no checkpoint to {purpose}; train first")
-        partitions = {name: entity.num_partitions for name, entity in config.entities.items()}
-        rows = entity_counts.read_counts(config.entity_path, partitions)
-        return cls(config, version, rows, relation_names(config))
-
-    @property
-    def num_relations(self) -> int:
-        """Number of static or dynamic relations."""
-        return len(self.relation_names)
-
-    def load_model(self) -> Model:
-        """Load the parameters of relations, and global embeddings.
-
-        Raises:
-            FormatError: the file is damaged, or its parameters do not fit the configuration.
-        """
-        from graphmill.ask.model import Model  # torch: for the tasks that score
-
-        path = self.config.checkpoint_path
-        model = Model(self.config, self.num_relations if self.config.dynamic_relations else None)
-        parameters = pbg_checkpoint.read_model(path, self.version)[0]
-        model.load_state(parameters, pbg_checkpoint.model_uri(path, self.version))
-        return model
-
-    def read_embeddings(self, key: PartitionKey) -> Floats:
-        """Read the embeddings of a partition, [N, D].
-
-        Raises:
-            FormatError: the file is damaged, or belongs to other entities or another configuration.
-        """
-        path = self.config.checkpoint_path
-        embeddings_ND, _ = read_finite(path, key, self.version)
-        shape = self.num_rows[key[0]][key[1]], self.config.entity_dimension(key[0])
-        advice = "set entity_path and dimension as in its training"
-        check_shape(embeddings_ND, shape, pbg_checkpoint.embeddings_uri(path, *key, self.version), advice)
-        return embeddings_ND
 
 
 def relation_names(config: Config) -> list[str]:

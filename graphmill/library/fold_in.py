@@ -17,7 +17,7 @@ from graphmill.ask.fold_in.new_edges import Mentions, NewEdges
 from graphmill.ask.fold_in.settings import FoldInOptions, solvable_types
 from graphmill.ask.fold_in.solver import OF_CALL, Solver
 from graphmill.ask.nearest import Floats
-from graphmill.ask.run import find_inputs, find_model
+from graphmill.ask.run import TrainedRun, find_model
 from graphmill.config import Config
 from graphmill.errors import BadInputError
 from graphmill.formats import murmur
@@ -41,7 +41,7 @@ class _Entities:
     """Vectors [N, D] and raw ids of a type, in memory."""
 
     def __init__(self, table: EntityTable, seed: int) -> None:
-        parts = [list(iter_ids(table.inputs, part, ID_ROWS)) for part in table.parts]
+        parts = [list(iter_ids(table.trained, part, ID_ROWS)) for part in table.parts]
         self._ids = pa.chunked_array([batch for part in parts for batch in part], pa.string())
         hashes = [murmur.hash_strings(each, seed) for each in self._ids.chunks]
         hash_N = np.concatenate([np.empty(0, np.uint64), *hashes])
@@ -51,7 +51,7 @@ class _Entities:
         self.vectors_ND = np.empty((table.num_entities, table.dimension), np.float32)
         start = 0
         for part in table.parts:
-            for rows_ND in iter_vectors(table.inputs, part, ID_ROWS):
+            for rows_ND in iter_vectors(table.trained, part, ID_ROWS):
                 self.vectors_ND[start : start + len(rows_ND)] = rows_ND
                 start += len(rows_ND)
 
@@ -79,12 +79,14 @@ class FoldIn:
     def __init__(self, config: Config, embedding_path: str, options: FoldInOptions | None = None) -> None:
         version = config.remap.checkpoint_version
         find_model(config, version, embedding_path)  # its vectors are used beside the published ones
-        inputs = find_inputs(config, version)
-        tables = read_tables(config, inputs, solvable_types(config))
-        self._model: FrozenModel = read_model(config, inputs, tables, options or FoldInOptions())
+        trained = TrainedRun.with_ids(config, version)
+        tables = read_tables(trained, solvable_types(config))
+        self._model: FrozenModel = read_model(trained, tables, options or FoldInOptions())
         self._entities = {name: _Entities(table, config.seed) for name, table in tables.items()}
         self._solvers = {name: Solver(self._model, name, OF_CALL) for name in tables}
-        self._numbers: Mapping[str, int] = {name: place for place, name in enumerate(self._model.names)}
+        self._numbers: Mapping[str, int] = {
+            name: place for place, name in enumerate(self._model.run.relation_names)
+        }
 
     def __call__(self, edges: Iterable[Edge] | pa.Table) -> list[FoldedId]:
         """Solve the ids of edges that the run does not know; see `Run.fold_in`."""
@@ -107,7 +109,7 @@ class FoldIn:
             if row[1] not in self._numbers:
                 raise BadInputError(
                     f"edges: row {number}: relation {row[1]!r}: the run was trained without it, and has "
-                    f"{', '.join(self._model.names[:10])}"
+                    f"{', '.join(self._model.run.relation_names[:10])}"
                 )
             by_type.setdefault(self._model.type_of(self._numbers[row[1]], side), []).append(number)
         found = [UNKNOWN] * len(rows)

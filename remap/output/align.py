@@ -18,7 +18,7 @@ from distributed import Client
 
 from graphmill.ask.earlier import check_length, pairs, parts_of, parts_with
 from graphmill.ask.entities import MeasuredPartition, iter_ids, iter_vectors
-from graphmill.ask.run import Inputs
+from graphmill.ask.run import TrainedRun
 from graphmill.checkpoints import Floats
 from graphmill.cluster import run_tasks
 from graphmill.errors import BadInputError
@@ -40,11 +40,11 @@ class Alignment:
         self.figures: dict[str, Any] = {"to": embedding_path}
 
     def fit(
-        self, client: Client, inputs: Inputs, parts: Sequence[MeasuredPartition], batch_rows: int
+        self, client: Client, trained: TrainedRun, parts: Sequence[MeasuredPartition], batch_rows: int
     ) -> None:
         """Find the matrices, from at least ENOUGH_ROWS ids of each type, or all."""
         chosen = list(self._chosen(parts))
-        arguments = [(inputs, part, batch_rows, self.embedding_path, others) for part, others in chosen]
+        arguments = [(trained, part, batch_rows, self.embedding_path, others) for part, others in chosen]
         products = run_tasks(client, product_of_part, arguments, description="aligning", unit="partitions")
         for dimension in dict.fromkeys(part.dimension for part in parts):
             product_DD, num_ids = np.zeros((dimension, dimension)), 0
@@ -97,13 +97,17 @@ def rotation(product_DD: Doubles) -> tuple[Doubles, Doubles]:
 
 
 def product_of_part(
-    inputs: Inputs, part: MeasuredPartition, batch_rows: int, embedding_path: str, parts_before: Sequence[int]
+    trained: TrainedRun,
+    part: MeasuredPartition,
+    batch_rows: int,
+    embedding_path: str,
+    parts_before: Sequence[int],
 ) -> tuple[Doubles, int]:
     """Sum now' then over the unit vectors of the ids that both runs have: [D, D], and their number."""
     product_DD, num_ids = np.zeros((part.dimension, part.dimension)), 0
 
     def batches() -> Any:
-        return zip(iter_ids(inputs, part, batch_rows), iter_vectors(inputs, part, batch_rows), strict=False)
+        return zip(iter_ids(trained, part, batch_rows), iter_vectors(trained, part, batch_rows), strict=False)
 
     for _, now_ND, then_ND in pairs(batches, embedding_path, part.entity_type, parts_before):
         product_DD += _unit(now_ND).T @ _unit(then_ND)

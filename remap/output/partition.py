@@ -20,7 +20,7 @@ from graphmill import storage
 from graphmill.ask import given
 from graphmill.ask.checked_rows import checked_rows
 from graphmill.ask.entities import MeasuredPartition
-from graphmill.ask.run import Inputs
+from graphmill.ask.run import TrainedRun
 from graphmill.checkpoints import Floats
 from graphmill.config.sections.remap import RemapConfig
 from graphmill.errors import FormatError
@@ -114,7 +114,7 @@ def _read_ids(uri: str, _files: str) -> pa.Array:
 
 
 def write_partition(
-    inputs: Inputs,
+    trained: TrainedRun,
     part: MeasuredPartition,
     embedding_path: str,
     settings: RemapConfig,
@@ -124,7 +124,7 @@ def write_partition(
 
     With `matrix_DD`, vectors are multiplied by it: a vector x becomes x matrix_DD.
     """
-    rows = checked_rows(inputs, part, settings.batch_rows)
+    rows = checked_rows(trained, part, settings.batch_rows)
     if matrix_DD is not None:
         rows = ((ids, vectors_ND @ matrix_DD) for ids, vectors_ND in rows)
     if not settings.is_standard:

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from graphmill import storage
-from graphmill.ask.run import Inputs, chosen_inputs
+from graphmill.ask.run import TrainedRun
 from graphmill.checkpoints import convert, recognise
 from graphmill.checkpoints.id_maps import IdMaps
 from graphmill.config import Config
@@ -24,9 +24,9 @@ log = logging.getLogger("graphmill")
 
 @dataclass(frozen=True)
 class Sources:
-    """Inputs of a run, the partitions of each type, and lines about ids that are left out."""
+    """TrainedRun of a run, the partitions of each type, and lines about ids that are left out."""
 
-    inputs: Inputs
+    trained: TrainedRun
     num_partitions: dict[str, int]
     left_out: list[str]
 
@@ -36,7 +36,7 @@ def open_sources(config: Config, settings: RemapConfig) -> Iterator[Sources]:
     """Find the inputs; with maps of ids, make them for the time of the block."""
     num_partitions = select_types(config, settings)
     if not settings.id_maps:
-        yield Sources(chosen_inputs(config), num_partitions, [])
+        yield Sources(TrainedRun.chosen(config), num_partitions, [])
         return
     check_maps(config, settings)
     num = max(num_partitions.values())
@@ -57,8 +57,14 @@ def open_sources(config: Config, settings: RemapConfig) -> Iterator[Sources]:
         entity_path = storage.join(folder, convert.ENTITIES)
         checkpoint_path = storage.join(folder, convert.CHECKPOINT)
         version = max(done.target.version, 1)
-        inputs = Inputs(entity_path, "entity_index", checkpoint_path, version, settings.allow_non_finite)
-        yield Sources(inputs, dict.fromkeys(num_partitions, num), done.source.left_out)
+        trained = TrainedRun(
+            config.model_copy(update={"entity_path": entity_path}),
+            checkpoint_path,
+            version,
+            "entity_index",
+            settings.allow_non_finite,
+        )
+        yield Sources(trained, dict.fromkeys(num_partitions, num), done.source.left_out)
     finally:
         storage.delete(folder)
 

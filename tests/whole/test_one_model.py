@@ -14,7 +14,7 @@ import pytest
 
 import graphmill
 from graphmill import storage
-from graphmill.ask.run import find_inputs
+from graphmill.ask.run import TrainedRun
 from graphmill.config import Config, from_mapping
 from graphmill.errors import ConfigError, FormatError, LockedError, NotFoundError
 from graphmill.formats import entity_index, pbg_checkpoint
@@ -144,15 +144,15 @@ def test_ids_of_other_tables_get_no_vectors(
         "entities.stale-1",
     }
     stale = {"checkpoint_path": f"{root}/run/checkpoint.stale-1", "entity_path": str(kept)}
-    inputs = find_inputs(from_mapping(settings(root, **stale)))
-    assert inputs.version == 2  # a finished model, as before
+    trained = TrainedRun.with_ids(from_mapping(settings(root, **stale)))
+    assert trained.version == 2  # a finished model, as before
 
 
 @pytest.mark.slow
 def test_the_same_ids_from_other_files_are_the_same(root: Path, graphmill_command: Command) -> None:
     write_tables(root / "raw")  # another time of change
     assert graphmill_command("etl", "--conf", conf(root)) == 0
-    assert find_inputs(config_of(root)).version == 2
+    assert TrainedRun.with_ids(config_of(root)).version == 2
     assert not list((root / "run").glob("*.stale-*"))
 
 
@@ -211,27 +211,27 @@ def test_a_run_that_trains_now_answers_later(
     with subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as training:
         assert training.stdout is not None
         assert training.stdout.readline() == b"held\n"
-        assert find_inputs(config).version == 2  # a finished version answers at any time
+        assert TrainedRun.with_ids(config).version == 2  # a finished version answers at any time
         kill_in_training(root, monkeypatch)
         assert graphmill_command("predict", root / "run", "--relation", "next", "--to", root / "to") == 75
         Path(config.checkpoint_path, "checkpoint_version.txt").unlink()  # as before the first epoch
         with pytest.raises(LockedError, match="trains; try again later"):
-            find_inputs(config)
+            TrainedRun.with_ids(config)
         shutil.rmtree(config.checkpoint_path)  # as while it is moved aside
         with pytest.raises(LockedError, match="trains; try again later"):
-            find_inputs(config)
+            TrainedRun.with_ids(config)
         training.communicate()
     with pytest.raises(NotFoundError, match="there is no checkpoint"):
-        find_inputs(config)
+        TrainedRun.with_ids(config)
 
 
 def test_what_is_replaced_meanwhile_is_not_mixed(root: Path) -> None:
     config = config_of(root)
-    inputs = find_inputs(config)
+    trained = TrainedRun.with_ids(config)
     uri = Path(config.checkpoint_path, "checksums.v2.xxh128")
     uri.write_text(uri.read_text().replace("a", "b"))
     with pytest.raises(LockedError, match="another run has replaced vectors or ids"):
-        inputs.open_checkpoint(allow_non_finite=True)
+        trained.open_checkpoint(allow_non_finite=True)
 
 
 @pytest.mark.slow

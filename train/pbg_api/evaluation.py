@@ -217,7 +217,7 @@ def do_eval_and_report_stats(
     evaluator = evaluator or RankingEvaluator()
     settings = settings_of(config)
     context = RunContext.of_checkpoint(settings, "evaluate")
-    scored, files = TrainedRun.of(settings, "evaluate").load_model(), PartitionFiles(context)
+    scored, files = TrainedRun.committed(settings, "evaluate").load_model(), PartitionFiles(context)
     tables: dict[PartitionKey, Table] = {}
     generator = seeds.generator(settings.seed, "eval")
     totals: list[Stats] = []

@@ -16,7 +16,7 @@ from graphmill.ask.fold_in.frozen import FrozenModel, read_model
 from graphmill.ask.fold_in.new_edges import NO_MENTIONS, Mentions, NewEdges
 from graphmill.ask.fold_in.settings import FoldInOptions, solvable_types
 from graphmill.ask.fold_in.solver import OF_JOB, Solver
-from graphmill.ask.run import find_inputs
+from graphmill.ask.run import TrainedRun
 from graphmill.config import Config
 from graphmill.config.partitions import PartitionKey, all_buckets, key_of
 from graphmill.formats import edge_buckets
@@ -42,15 +42,15 @@ class Earlier(NamedTuple):
 
 def read_earlier(config: Config, entity_path: str) -> Earlier:
     """Read the model of the earlier run, which has these settings; `entity_path` has the ids of this run."""
-    inputs = find_inputs(config)
-    tables = read_tables(config, inputs, solvable_types(config))
+    trained = TrainedRun.with_ids(config)
+    tables = read_tables(trained, solvable_types(config))
     kept = EarlierRows(entity_path).kept
     rows = {
-        (name, number): kept(name, number, part.num_rows, inputs.checkpoint_path)
+        (name, number): kept(name, number, part.num_rows, trained.checkpoint_path)
         for name, table in tables.items()
         for number, part in enumerate(table.parts)
     }
-    return Earlier(read_model(config, inputs, tables, FoldInOptions()), tables, rows)
+    return Earlier(read_model(trained, tables, FoldInOptions()), tables, rows)
 
 
 def solve_partition(
@@ -125,7 +125,7 @@ def _of_bucket(
     sides = [side for side in Side if _has_side(config, key, side, bucket)]
     if not sides:
         return
-    num_known_relations = len(earlier.model.names)
+    num_known_relations = earlier.model.run.num_relations
     for start, stop in added_rows(path, bucket).tolist():
         edges = edge_buckets.read_bucket(path, bucket, start, stop)
         ends = {Side.LHS: edges.lhs, Side.RHS: edges.rhs}

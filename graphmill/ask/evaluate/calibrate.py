@@ -58,7 +58,7 @@ def calibrate(config: Config, execution: Execution) -> tuple[Calibration, dict[s
     path, ranked = calibration_path(config), config.split_path(settings.split).rstrip("/")
     if path is None or not has_edges(config, path):
         return None
-    (run,) = execution.run(tasks.look, [(config, settings.checkpoint_version)], "evaluate: graph")
+    run = TrainedRun.committed(config, "evaluate", settings.checkpoint_version)
     known = known_paths(config)
     ask = partial(_answers, config, execution, run)
     fitted = calibration.fit(ask(path, [each for each in known if each not in (path, ranked)]))

@@ -111,7 +111,7 @@ def evaluate(
     started = time.monotonic()
     settings, execution = config.evaluate, execution or Execution()
     check_same_model(config)
-    (run,) = execution.run(tasks.look, [(config, settings.checkpoint_version)], "evaluate: graph")
+    run = TrainedRun.committed(config, "evaluate", settings.checkpoint_version)
     path = config.split_path(settings.split)
     check_folder(config, "evaluate.split", path)
     slots, height = blocks(config, run)

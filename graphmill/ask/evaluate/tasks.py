@@ -1,6 +1,5 @@
 """The tasks of an evaluation. Each reads one partition at most; a task whose worker is lost runs again.
 
-    look            version, sizes and names of the graph
     count_edges     edges of bucket files             read_edges   the edges to rank
     find_known      known edges and degrees, from pieces of bucket files
     take_rows       the ranked edges' vectors in one partition
@@ -130,11 +129,6 @@ class Counted(NamedTuple):
     side: Side
     start: int
     counts: npt.NDArray[np.int32]
-
-
-def look(config: Config, version: int | None) -> TrainedRun:
-    """Read what an evaluation has to know of the graph."""
-    return TrainedRun.of(config, "evaluate", version)
 
 
 def count_edges(path: str, buckets: Sequence[Bucket]) -> list[int]:

@@ -28,7 +28,7 @@ from graphmill.ask.export.pieces import CODEC_FILES
 from graphmill.ask.export.settings import ExportOptions
 from graphmill.ask.export.source import Source
 from graphmill.ask.relation_parameters import RELATIONS, write_relation_parameters
-from graphmill.ask.run import Inputs, chosen_inputs
+from graphmill.ask.run import TrainedRun
 from graphmill.ask.work import Work, make_result
 from graphmill.cluster import run_tasks
 from graphmill.config import Config
@@ -75,7 +75,7 @@ def check(config: Config, options: ExportOptions, to: str) -> None:
         )
     if options.format == "faiss":
         _check_faiss(config)
-    chosen_inputs(config)
+    TrainedRun.chosen(config)
     if _is_measured(options) and (reason := loss.obstacle(config, to)):
         log.warning("export: the loss cannot be measured: %s", reason)
 
@@ -117,24 +117,25 @@ def run(
         ConfigError: an id does not suit the format.
         FormatError: checkpoint or raw ids are damaged or do not fit each other, or a number is too large.
     """
-    inputs = chosen_inputs(config)
-    made_from = _made_from(config, options, inputs)
+    trained = TrainedRun.chosen(config)
+    made_from = _made_from(trained, options)
     if storage.read_marker(to) == made_from:
         log.info("export: %s is finished, with the same settings and inputs", to)
         found: dict[str, Any] = storage.read_json(storage.join(to, RECORD))
         return found
-    make = partial(_make, config, options, inputs, client, claim)
+    make = partial(_make, trained, options, client, claim)
     return make_result("export", to, RECORD, made_from, make, claim)
 
 
-def _made_from(config: Config, options: ExportOptions, inputs: Inputs) -> dict[str, Any]:
-    uris = [config.entity_path, inputs.checkpoint_path]
+def _made_from(trained: TrainedRun, options: ExportOptions) -> dict[str, Any]:
+    config = trained.config
+    uris = [config.entity_path, trained.checkpoint_path]
     if options.format == "tensorboard-projector":
         uris += config.edge_paths
     if _is_measured(options):
         uris += loss.input_uris(config)
     found = {
-        "export": options.model_dump() | {"checkpoint_version": inputs.version},
+        "export": options.model_dump() | {"checkpoint_version": trained.version},
         "inputs": record.describe_inputs(dict.fromkeys(uris)),
         **({"evaluate": loss.settings_of(config).result_settings()} if _is_measured(options) else {}),
     }
@@ -143,11 +144,12 @@ def _made_from(config: Config, options: ExportOptions, inputs: Inputs) -> dict[s
 
 
 def _make(
-    config: Config, options: ExportOptions, inputs: Inputs, client: Client, claim: Claim, work: Work
+    trained: TrainedRun, options: ExportOptions, client: Client, claim: Claim, work: Work
 ) -> tuple[dict[str, Any], Checksums]:
+    config = trained.config
     types = options.types or tuple(config.entities)
     measuring = partial(run_tasks, client, description="measuring", unit="partitions")
-    tables = read_tables(config, inputs, types, measuring)
+    tables = read_tables(trained, types, measuring)
     folder = work.folder
     sources = {name: _source(config, options, table, folder, client) for name, table in tables.items()}
     found = pieces.write(client, FORMATS[options.format], list(sources.values()), work)
@@ -156,15 +158,15 @@ def _make(
     of_codecs = {name: pieces.table_uris(folder, name, source.codec) for name, source in sources.items()}
     of_tables = [uri for each in of_codecs.values() for uri in each.values()]
     checksums |= {uri: of_bytes(storage.read_bytes(uri)) for uri in of_tables}
-    _write_model(config, options, inputs, list(sources.values()), of_codecs, folder, checksums)
+    _write_model(trained, options, list(sources.values()), of_codecs, folder, checksums)
     figures = {
         "precision": options.precision,
         "format": options.format,
-        "checkpoint_version": inputs.version,
+        "checkpoint_version": trained.version,
         "types": _sizes(found, sources, of_codecs),
     }
     if options.precision != "float32":
-        figures["loss"] = _loss(config, options, inputs, tables, sources, work, client, claim)
+        figures["loss"] = _loss(trained, options, tables, sources, work, client, claim)
     return figures, checksums
 
 
@@ -187,25 +189,25 @@ def _source(
 
 
 def _write_model(
-    config: Config,
+    trained: TrainedRun,
     options: ExportOptions,
-    inputs: Inputs,
     sources: Sequence[Source],
     of_codecs: Mapping[str, Mapping[str, str]],
     folder: str,
     checksums: Checksums,
 ) -> None:
     """Write the description of the model, and the parameters of its relations."""
+    config = trained.config
     uris = [storage.join(folder, name) for name in (RELATIONS, MODEL)]
-    write_relation_parameters(config, inputs, uris[0], checksums)
-    parameters = inputs.open_checkpoint(allow_non_finite=True).read_parameters() or {}
+    write_relation_parameters(trained, uris[0], checksums)
+    parameters = trained.open_checkpoint(allow_non_finite=True).read_parameters() or {}
     is_two_sided = config.dynamic_relations or any(f"{Side.LHS}_operators" in key for key in parameters)
     tables = {
         name: {key: f"{name}/{storage.name(uri)}" for key, uri in each.items()}
         for name, each in of_codecs.items()
     }
     content = model.described(
-        config, sources, tables, options.format, inputs.version, is_two_sided=is_two_sided
+        config, sources, tables, options.format, trained.version, is_two_sided=is_two_sided
     )
     storage.write_text(uris[1], json.dumps(content, indent=1, ensure_ascii=False) + "\n", checksums)
 
@@ -234,9 +236,8 @@ def _sizes(
 
 
 def _loss(
-    config: Config,
+    trained: TrainedRun,
     options: ExportOptions,
-    inputs: Inputs,
     tables: Mapping[str, EntityTable],
     sources: Mapping[str, Source],
     work: Work,
@@ -244,13 +245,14 @@ def _loss(
     claim: Claim,
 ) -> dict[str, Any]:
     """The measured loss, or the reason why it is not there."""
+    config = trained.config
     reason = loss.obstacle(config, work.uri()) if options.is_measured else "--no-loss"
     if reason:
         return {"not_measured": reason}
 
     def measured() -> dict[str, Any]:
         others = [name for name in config.entities if name not in tables]
-        every = {**tables, **(read_tables(config, inputs, others) if others else {})}
-        return loss.measure(config, inputs, every, sources, work.uri("loss"), client, claim)
+        every = {**tables, **(read_tables(trained, others) if others else {})}
+        return loss.measure(trained, every, sources, work.uri("loss"), client, claim)
 
     return work.once("loss", measured)

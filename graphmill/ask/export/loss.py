@@ -16,7 +16,7 @@ from graphmill.ask.entities import EntityTable
 from graphmill.ask.evaluate import job as evaluation
 from graphmill.ask.export.fitting import rows_of_batch
 from graphmill.ask.export.source import Source
-from graphmill.ask.run import Inputs
+from graphmill.ask.run import TrainedRun
 from graphmill.checkpoints.checkpoint import ModelState
 from graphmill.cluster import run_tasks
 from graphmill.config import Config
@@ -39,8 +39,7 @@ def input_uris(config: Config) -> list[str]:
 
 
 def measure(
-    config: Config,
-    inputs: Inputs,
+    trained: TrainedRun,
     tables: Mapping[str, EntityTable],
     sources: Mapping[str, Source],
     folder: str,
@@ -50,11 +49,11 @@ def measure(
     """Rank with the vectors of the run and with decoded ones; return the metrics of both."""
     storage.delete(folder)
     decoded_path = storage.join(folder, "checkpoint")
-    write_decoded(config, inputs, tables, sources, decoded_path, client)
+    write_decoded(trained, tables, sources, decoded_path, client)
     evaluate = evaluation.run
-    places = {"exact": (inputs.checkpoint_path, inputs.version), "decoded": (decoded_path, _VERSION)}
+    places = {"exact": (trained.checkpoint_path, trained.version), "decoded": (decoded_path, _VERSION)}
     found = {
-        name: evaluate(_settings(config, path, version or None, folder), client, claim)
+        name: evaluate(_settings(trained.config, path, version or None, folder), client, claim)
         for name, (path, version) in places.items()
     }
     metrics = {name: {key: each["metrics"][key] for key in _NAMES} for name, each in found.items()}
@@ -67,16 +66,15 @@ def measure(
 
 
 def write_decoded(
-    config: Config,
-    inputs: Inputs,
+    trained: TrainedRun,
     tables: Mapping[str, EntityTable],
     sources: Mapping[str, Source],
     checkpoint_path: str,
     client: Client,
 ) -> None:
     """Write a checkpoint of decoded vectors; one task for each partition."""
-    checkpoint = inputs.open_checkpoint(allow_non_finite=False)
-    content = checkpoint.config or config.pbg()
+    checkpoint = trained.open_checkpoint(allow_non_finite=False)
+    content = checkpoint.config or trained.config.pbg()
     checksums = pbg_checkpoint.write_config(checkpoint_path, content)
     arguments = [
         (table, part.partition, sources.get(name), checkpoint_path, content)
@@ -102,7 +100,7 @@ def decode_partition(
     The model adds the global embedding of the type, so the rows are without it.
     """
     checksums: dict[str, str] = {}
-    checkpoint = table.inputs.open_checkpoint(allow_non_finite=False)
+    checkpoint = table.trained.open_checkpoint(allow_non_finite=False)
     global_D = checkpoint.global_embedding(table.entity_type)
 
     def rows() -> Any:

@@ -45,8 +45,8 @@ class Source:
             FormatError: ids or vectors are damaged, or not finite, or an id stands there twice.
         """
         part = self.table.parts[partition]
-        inputs = replace(self.table.inputs, allow_non_finite=False)
-        rows = checked_rows(inputs, part, rows_of_batch(part.dimension), doing="exporting")
+        trained = replace(self.table.trained, allow_non_finite=False)
+        rows = checked_rows(trained, part, rows_of_batch(part.dimension), doing="exporting")
         for ids, vectors_ND in rows:
             yield ids, self.codec.encode(self.prepare(vectors_ND))
 

@@ -24,7 +24,7 @@ from graphmill.ask.features.joined import IdColumn, Joining, ReadRows, write_par
 from graphmill.ask.features.request import components_of, folded_parts, similar_of
 from graphmill.ask.features.settings import FeaturesOptions
 from graphmill.ask.fold_in import job as fold_in
-from graphmill.ask.run import Inputs, chosen_inputs
+from graphmill.ask.run import TrainedRun
 from graphmill.ask.work import Work, make_result
 from graphmill.cluster import run_tasks
 from graphmill.config import Config
@@ -55,7 +55,7 @@ class TableToRead:
     made_from: str
 
 
-def check(config: Config, request: FeaturesOptions, to: str) -> Inputs:
+def check(config: Config, request: FeaturesOptions, to: str) -> TrainedRun:
     """Refuse wrong options before anything is started or written.
 
     Raises:
@@ -77,7 +77,7 @@ def check(config: Config, request: FeaturesOptions, to: str) -> Inputs:
         if len(set(request.columns.values())) > 1:
             raise ConfigError("--similar-to: expected columns of one type, as its ids are of that type")
         given.check_file(request.similar_to)
-    return chosen_inputs(config)
+    return TrainedRun.chosen(config)
 
 
 def run(
@@ -97,7 +97,7 @@ def run(
         FormatError: checkpoint or raw ids are damaged or do not fit each other.
     """
     began_s = time.monotonic()
-    inputs = check(config, request, to)
+    trained = check(config, request, to)
     _check_columns(request, table)
     asked = {"table": list(table.described), **_described(request)}
     uris = [config.entity_path, config.checkpoint_path, *request.fold_in, *filter(None, [request.similar_to])]
@@ -107,12 +107,12 @@ def run(
     }
 
     def write(work: Work) -> tuple[dict[str, Any], Checksums]:
-        joining = _joining(config, request, inputs, table, work, client, fold_ids_in)
+        joining = _joining(trained, request, table, work, client, fold_ids_in)
         counts, checksums = _write(joining, table, work, client)
-        figures = asked | {"checkpoint_version": inputs.version, "num_files": len(checksums)} | counts
+        figures = asked | {"checkpoint_version": trained.version, "num_files": len(checksums)} | counts
         return figures | _told(joining) | {"seconds": round(time.monotonic() - began_s, 3)}, checksums
 
-    return make_result("features", to, RECORD, made_from, write, claim, version=inputs.version)
+    return make_result("features", to, RECORD, made_from, write, claim, version=trained.version)
 
 
 def _check_columns(request: FeaturesOptions, table: TableToRead) -> None:
@@ -123,9 +123,8 @@ def _check_columns(request: FeaturesOptions, table: TableToRead) -> None:
 
 
 def _joining(
-    config: Config,
+    trained: TrainedRun,
     request: FeaturesOptions,
-    inputs: Inputs,
     table: TableToRead,
     work: Work,
     client: Client,
@@ -136,7 +135,7 @@ def _joining(
     def measure(function: Any, arguments: Any) -> Any:
         return run_tasks(client, function, arguments, description="measuring", unit="partitions")
 
-    tables = read_tables(config, inputs, list(dict.fromkeys(request.columns.values())), measure)
+    tables = read_tables(trained, list(dict.fromkeys(request.columns.values())), measure)
     components = {name: components_of(request, each, client) for name, each in tables.items()}
     similar = {name: similar_of(request, each, client) for name, each in tables.items()}
     folded = _folded_folders(request, work, client, fold_ids_in)

@@ -100,7 +100,7 @@ def find_vectors(table: EntityTable, ids: pa.Array) -> tuple[Numbers, Floats]:
     """Find numbers and vectors of a few ids (string [Q]); a Dask task."""
     numbers = table.find(ids)
     vectors_QD = table.gather(numbers)
-    check_magnitude(vectors_QD, f"{table.inputs.checkpoint_path}: {table.entity_type!r}")
+    check_magnitude(vectors_QD, f"{table.trained.checkpoint_path}: {table.entity_type!r}")
     return numbers, vectors_QD
 
 
@@ -156,7 +156,7 @@ class _Found:
                 vectors_UD[missing[place]] = vectors_MD
                 confidence_U[missing[place]] = confidence_M
         is_folded_U = ~np.isnan(confidence_U)
-        check_magnitude(vectors_UD, f"{table.inputs.checkpoint_path}: {table.entity_type!r}")
+        check_magnitude(vectors_UD, f"{table.trained.checkpoint_path}: {table.entity_type!r}")
         at_N = np.searchsorted(code_U, code_N)
         at_N[code_N < 0] = UNKNOWN
         has_vector_U = is_found_U | is_folded_U

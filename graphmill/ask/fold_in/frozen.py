@@ -15,7 +15,7 @@ Shapes: D dimension, N rows, E edges.
 """
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -27,7 +27,7 @@ from graphmill.ask.entities import EntityTable, Numbers
 from graphmill.ask.fold_in.edge_sample import EdgeSample, sample_edges, spread, thinned
 from graphmill.ask.fold_in.settings import FoldInOptions
 from graphmill.ask.relation import Parameters, Relation, read_parameters, relation_of
-from graphmill.ask.run import Inputs, relation_names
+from graphmill.ask.run import TrainedRun
 from graphmill.checkpoints import Floats
 from graphmill.config import Config
 from graphmill.model.parameters import global_key
@@ -125,23 +125,24 @@ class FrozenModel:
 
     Attributes:
         parameters: those of the checkpoint, by key.
-        names: relations in the order of their numbers.
         samples: by type, of the types that have vectors.
         priors: likewise.
         relation_priors: means of the entities on each side of the relations.
         edges: some known edges, whose queries should not find new ids.
-        where: URI of the checkpoint.
     """
 
-    config: Config
+    run: TrainedRun
     options: FoldInOptions
     parameters: Parameters
-    names: Sequence[str]
     samples: Mapping[str, Sample]
     priors: Mapping[str, TypePrior]
     relation_priors: RelationPriors
     edges: EdgeSample
-    where: str
+
+    @property
+    def config(self) -> Config:
+        """The configuration."""
+        return self.run.config
 
     @cached_property
     def _relations(self) -> dict[int, Relation]:
@@ -154,8 +155,7 @@ class FrozenModel:
             ConfigError: the checkpoint lacks a parameter of it.
         """
         if number not in self._relations:
-            found = relation_of(self.config, self.parameters, list(self.names), number, self.where)
-            self._relations[number] = found.with_tensors()
+            self._relations[number] = relation_of(self.run, self.parameters, number).with_tensors()
         return self._relations[number]
 
     def position(self, number: int) -> int:
@@ -193,15 +193,14 @@ class FrozenModel:
         return found
 
 
-def read_model(
-    config: Config, inputs: Inputs, tables: Mapping[str, EntityTable], options: FoldInOptions
-) -> FrozenModel:
+def read_model(trained: TrainedRun, tables: Mapping[str, EntityTable], options: FoldInOptions) -> FrozenModel:
     """Read the model, and the rows of its samples; `tables` are those of `solvable_types`.
 
     Raises:
         FormatError: checkpoint or edges are damaged.
     """
-    parameters = read_parameters(inputs.open_checkpoint(allow_non_finite=inputs.allow_non_finite))
+    config = trained.config
+    parameters = read_parameters(trained, allow_non_finite=trained.allow_non_finite)
     samples, priors = {}, {}
     for name, table in tables.items():
         chosen = spread(table.num_entities, PRIOR_ROWS, _seed(config.seed, name))
@@ -210,12 +209,10 @@ def read_model(
         few = spread(len(chosen), options.num_candidates, _seed(config.seed, name, "candidates"))
         rows = torch.from_numpy(vectors_ND)
         samples[name] = Sample(torch.from_numpy(chosen[few]), rows[few], rows, table.num_entities)
-    names = relation_names(config)
-    edges = sample_edges(config, tables, len(names))
+    edges = sample_edges(config, tables, trained.num_relations)
     of_relations = relation_priors(edges, priors)
     few_edges = thinned(edges, options.num_known_edges, _seed(config.seed, "edges"))
-    where = inputs.checkpoint_path
-    return FrozenModel(config, options, parameters, names, samples, priors, of_relations, few_edges, where)
+    return FrozenModel(trained, options, parameters, samples, priors, of_relations, few_edges)
 
 
 def _seed(seed: int, *purpose: str) -> int:

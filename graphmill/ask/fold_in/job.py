@@ -20,7 +20,7 @@ from graphmill import storage
 from graphmill.ask.entities import read_tables
 from graphmill.ask.fold_in.settings import FoldInOptions, ignores_regularizer, solvable_types
 from graphmill.ask.fold_in.sorting import Sorting, sort_piece
-from graphmill.ask.run import Inputs, find_inputs
+from graphmill.ask.run import TrainedRun
 from graphmill.ask.work import Work, make_result
 from graphmill.cluster import run_tasks
 from graphmill.config import Config
@@ -59,7 +59,7 @@ class Request:
     options: FoldInOptions = field(default_factory=FoldInOptions)
 
 
-def check(config: Config, request: Request, to: str) -> Inputs:
+def check(config: Config, request: Request, to: str) -> TrainedRun:
     """Refuse wrong options before anything is started or written.
 
     Raises:
@@ -68,7 +68,7 @@ def check(config: Config, request: Request, to: str) -> Inputs:
     """
     check_result_folder(to, _OURS, RECORD)
     solvable_types(config)
-    return find_inputs(config, config.remap.checkpoint_version)
+    return TrainedRun.with_ids(config, config.remap.checkpoint_version)
 
 
 def run(
@@ -82,7 +82,7 @@ def run(
         FormatError: checkpoint, raw ids or edges are damaged or do not fit each other.
     """
     began_s = time.monotonic()
-    inputs = check(config, request, to)
+    trained = check(config, request, to)
     if ignores_regularizer(config):
         log.warning("fold-in: solutions leave the regularizer %s out", config.regularizer)
     of_solution = request.options.model_dump(exclude={"max_edges"})
@@ -92,24 +92,24 @@ def run(
 
     def write(work: Work) -> tuple[dict[str, Any], Checksums]:
         pieces = work.once("pieces", lambda: [dict(each) for each in read(work.uri(), client)])
-        counts, checksums = _solve(config, request, inputs, pieces, work, client)
-        figures = asked | {"checkpoint_version": inputs.version, "num_files": len(checksums)} | counts
+        counts, checksums = _solve(trained, request, pieces, work, client)
+        figures = asked | {"checkpoint_version": trained.version, "num_files": len(checksums)} | counts
         return figures | {"seconds": round(time.monotonic() - began_s, 3)}, checksums
 
-    return make_result("fold-in", to, RECORD, made_from, write, claim, version=inputs.version)
+    return make_result("fold-in", to, RECORD, made_from, write, claim, version=trained.version)
 
 
 def _solve(
-    config: Config,
+    trained: TrainedRun,
     request: Request,
-    inputs: Inputs,
     pieces: Sequence[Mapping[str, Any]],
     work: Work,
     client: Client,
 ) -> tuple[dict[str, int], Checksums]:
     """Sort the pieces, and solve their ids; return counts, and the checksums of the files of vectors."""
+    config = trained.config
     measure = partial(run_tasks, client, description="measuring", unit="partitions")
-    tables = read_tables(config, inputs, solvable_types(config), measure)
+    tables = read_tables(trained, solvable_types(config), measure)
     num_rows = sum(each["num_rows"] for each in pieces)
     sorting = Sorting(config, tables, max(1, -(-num_rows // GROUP_ROWS)), config.seed)
     uris = [work.uri(f"sorted-{number:06d}.arrow") for number in range(len(pieces))]
@@ -124,7 +124,7 @@ def _solve(
             f"--edges: expected ids that the run does not know, found none in {num_rows:,} rows; the run has "
             "vectors for all of them"
         )
-    model = client.submit(_read_model, config, inputs, tables, request.options, pure=False)
+    model = client.submit(_read_model, trained, tables, request.options, pure=False)
     solving = {
         f"solved-{storage.file_name(name)}-{group}": (
             model,

@@ -64,7 +64,9 @@ def solve_group(
             some = _with_vectors(sorting, some._replace(id_E=some.id_E - start), dimension)
             own = Mentions(*(column[of_mentions] for column in mentions))
             found = solver.solve(some, stop - start, own._replace(id_K=own.id_K - start))
-            check_magnitude(found.vectors_BD, f"{model.where}: vectors of new ids of {entity_type!r}")
+            check_magnitude(
+                found.vectors_BD, f"{model.run.checkpoint_path}: vectors of new ids of {entity_type!r}"
+            )
             columns = pa.array(found.confidence_B), pa.array(counts[start:stop])
             part.append(ids[start:stop], found.vectors_BD, *columns)
             progress.stop_if_cancelled()

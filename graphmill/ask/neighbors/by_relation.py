@@ -8,8 +8,7 @@ from graphmill.ask.nearest import Floats, Neighbor, Score, nearest
 from graphmill.ask.neighbors.lookup import find_id
 from graphmill.ask.neighbors.vector_tables import batches, find_types
 from graphmill.ask.relation import Relation, number_of, read_parameters, relation_of
-from graphmill.ask.run import find_model, relation_names
-from graphmill.checkpoints import open_checkpoint
+from graphmill.ask.run import TrainedRun, find_model
 from graphmill.config import Config
 from graphmill.errors import ConfigError
 from graphmill.vocab import Side
@@ -42,11 +41,9 @@ def along_relation(
 def _find_relation(config: Config, folder: str, name: str) -> Relation:
     if config.bias:
         raise ConfigError("--relation: a model with bias cannot be asked")
-    names = relation_names(config)
-    number = number_of(names, name)
-    path, version = find_model(config, config.remap.checkpoint_version, folder)
-    checkpoint = open_checkpoint(path, version=version or None, allow_non_finite=True)
-    return relation_of(config, read_parameters(checkpoint), names, number, path)
+    trained = TrainedRun(config, *find_model(config, config.remap.checkpoint_version, folder))
+    number = number_of(trained, name)
+    return relation_of(trained, read_parameters(trained), number)
 
 
 def _score(relation: Relation, side: Side, vector_D: Floats) -> Score:

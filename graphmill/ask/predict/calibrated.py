@@ -3,19 +3,19 @@
 import numpy as np
 import numpy.typing as npt
 
-from graphmill.ask.run import Inputs
-from graphmill.config import Config
+from graphmill.ask.run import TrainedRun
 from graphmill.formats import calibration, pbg_checkpoint
 from graphmill.formats.calibration import Calibration
 from graphmill.model.best import Answers
 from graphmill.model.calibration import NUM_BEST, Scale, probabilities, shares
 
 
-def read_calibration(config: Config, inputs: Inputs) -> Calibration:
+def read_calibration(trained: TrainedRun) -> Calibration:
     """Read the calibration of the run; raises as `graphmill.formats.calibration.read`."""
-    checksum = pbg_checkpoint.version_checksum(inputs.checkpoint_path, inputs.version)
+    config = trained.config
+    checksum = pbg_checkpoint.version_checksum(trained.checkpoint_path, trained.version)
     uri = calibration.uri_beside(config.record_uri(config.checkpoint_path))
-    return calibration.read(uri, inputs.version, checksum)
+    return calibration.read(uri, trained.version, checksum)
 
 
 def probabilities_of(answers: Answers, scale: Scale) -> npt.NDArray[np.float32]:

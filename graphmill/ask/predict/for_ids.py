@@ -22,7 +22,7 @@ from graphmill.ask.predict.search import Asked
 from graphmill.ask.predict.settings import PredictOptions
 from graphmill.ask.predict.sizes import GPU_PRODUCTS, PRODUCTS, sizes_for
 from graphmill.ask.relation import Relation, number_of, read_parameters, relation_of
-from graphmill.ask.run import Inputs, relation_names
+from graphmill.ask.run import TrainedRun
 from graphmill.ask.work import Work
 from graphmill.cluster import run_tasks
 from graphmill.config import Config
@@ -39,16 +39,15 @@ _SHOWN = 5
 log = logging.getLogger("graphmill")
 
 
-def asked_of(
-    config: Config, question: PredictOptions, inputs: Inputs, tables: Mapping[str, EntityTable]
-) -> Asked:
+def asked_of(trained: TrainedRun, question: PredictOptions, tables: Mapping[str, EntityTable]) -> Asked:
     """Make of a question what every task gets."""
-    relation, side = relation_asked(config, question, inputs), question.side
+    config = trained.config
+    relation, side = relation_asked(trained, question), question.side
     queries, candidates = tables[relation.types[side.other]], tables[relation.types[side]]
     k = max(1, min(question.k, candidates.num_entities))
     num_gpus = config.num_gpus if comparators.is_dot(relation.comparator, relation.bias) else 0
     products = GPU_PRODUCTS if num_gpus else PRODUCTS
-    scale = read_calibration(config, inputs).scale(relation.name, side) if question.calibrated else None
+    scale = read_calibration(trained).scale(relation.name, side) if question.calibrated else None
     num_best = k if scale is None else max(k, NUM_BEST)
     memory_bytes, num_entities = question.memory_bytes, candidates.num_entities
     sizes = sizes_for(memory_bytes, candidates.dimension, num_entities, num_best, products)
@@ -65,14 +64,12 @@ def _is_no_answer_to_itself(config: Config, question: PredictOptions, relation: 
     return not question.with_itself and bool(loopless(config, [relation.number]))
 
 
-def relation_asked(config: Config, question: PredictOptions, inputs: Inputs) -> Relation:
+def relation_asked(trained: TrainedRun, question: PredictOptions) -> Relation:
     """Make the relation that answers."""
     if question.cosine:
-        return similar.relation_of(config, question)
-    names = relation_names(config)
-    number = number_of(names, question.relation or names[0])
-    parameters = read_parameters(inputs.open_checkpoint(allow_non_finite=True))
-    return relation_of(config, parameters, names, number, inputs.checkpoint_path)
+        return similar.relation_of(trained.config, question)
+    number = number_of(trained, question.relation or trained.relation_names[0])
+    return relation_of(trained, read_parameters(trained), number)
 
 
 def formula(relation: Relation) -> dict[str, Any]:
@@ -86,12 +83,13 @@ def formula(relation: Relation) -> dict[str, Any]:
 
 
 def answer_ids(
-    config: Config, question: PredictOptions, inputs: Inputs, asked: Asked, client: Client, work: Work
+    trained: TrainedRun, question: PredictOptions, asked: Asked, client: Client, work: Work
 ) -> tuple[dict[str, Any], Checksums]:
     """Write the best candidates of all ids into the folder of a result; return figures and checksums.
 
     Files that a killed command has finished stay.
     """
+    config = trained.config
     relation, queries, candidates = asked.relation, asked.queries, asked.candidates
     if asked.left_out.itself and not question.cosine:
         log.info(
@@ -108,10 +106,10 @@ def answer_ids(
         counts: dict[str, Any] = {"num_ids": queries.num_entities}
     else:
         chunks, counts = _find(asked, question.ids, work, client)
-    vectors = record.describe_inputs([config.entity_path, inputs.checkpoint_path])
+    vectors = record.describe_inputs([config.entity_path, trained.checkpoint_path])
     made_from = {
         "vectors": vectors,
-        "checkpoint_version": inputs.version,
+        "checkpoint_version": trained.version,
         "type": candidates.entity_type,
         "side": str(asked.side),
         **formula(relation),

@@ -27,7 +27,7 @@ from graphmill.ask.predict.pairs import AskedPairs, write_scores
 from graphmill.ask.predict.settings import PredictOptions
 from graphmill.ask.predict.sizes import sizes_for
 from graphmill.ask.relation import number_of
-from graphmill.ask.run import Inputs, chosen_inputs, relation_names
+from graphmill.ask.run import TrainedRun
 from graphmill.ask.work import Work, make_result
 from graphmill.cluster import run_tasks
 from graphmill.config import Config
@@ -53,12 +53,12 @@ def check(config: Config, question: PredictOptions, to: str) -> None:
         FormatError: the calibration is damaged, or of another checkpoint.
     """
     check_result_folder(to, _OURS, RECORD)
-    inputs = chosen_inputs(config)
-    names = relation_names(config)
+    trained = TrainedRun.chosen(config)
+    names = trained.relation_names
     if question.cosine:
         similar.relation_of(config, question)
     elif question.relation is not None:
-        number_of(names, question.relation)
+        number_of(trained, question.relation)
     elif question.pairs is None and len(names) > 1:
         raise ConfigError(f"--relation: missing; the run has {', '.join(names[:10])}")
     if featurized := [name for name in _types(config, question) if config.entities[name].featurized]:
@@ -72,7 +72,7 @@ def check(config: Config, question: PredictOptions, to: str) -> None:
     if question.pairs is not None and len(names) > 1:
         _check_one_names_relations(question.pairs, question.relation)
     if question.pairs is None:
-        relation_asked(config, question, inputs)
+        relation_asked(trained, question)
     if question.index is not None:
         if storage.contains(to, question.index):
             raise ConfigError(
@@ -82,7 +82,7 @@ def check(config: Config, question: PredictOptions, to: str) -> None:
     if question.how == "approximate":
         check_faiss()
     if question.calibrated:
-        read_calibration(config, inputs)
+        read_calibration(trained)
 
 
 def run(
@@ -94,21 +94,21 @@ def run(
         ConfigError: the memory does not suffice, or no id is known.
         FormatError: checkpoint, raw ids, edges or the given file are damaged or do not fit each other.
     """
-    inputs = chosen_inputs(config)
-    tables = _measured(config, inputs, _types(config, question), client)
+    trained = TrainedRun.chosen(config)
+    tables = _measured(trained, _types(config, question), client)
     made_from = {"predict": question.described(), "inputs": _inputs(config, question)}
-    layout: dict[str, Any] = {"version": inputs.version, "memory_bytes": question.memory_bytes}
+    layout: dict[str, Any] = {"version": trained.version, "memory_bytes": question.memory_bytes}
     if question.pairs:
-        make = partial(_scores, config, question, inputs, tables, client)
+        make = partial(_scores, trained, question, tables, client)
     else:
-        asked = asked_of(config, question, inputs, tables)
+        asked = asked_of(trained, question, tables)
         layout |= {"index": question.index, "scores": formula(asked.relation)}
         layout |= {"itself_left_out": asked.left_out.itself}
-        make = partial(answer_ids, config, question, inputs, asked, client)
+        make = partial(answer_ids, trained, question, asked, client)
 
     def write(work: Work) -> tuple[dict[str, Any], Checksums]:
         figures, checksums = make(work)
-        head = {"checkpoint_version": inputs.version, "num_files": len(checksums)}
+        head = {"checkpoint_version": trained.version, "num_files": len(checksums)}
         return question.described() | head | figures, checksums
 
     return make_result("predict", to, RECORD, made_from, write, claim, **layout)
@@ -134,29 +134,28 @@ def _check_one_names_relations(uri: str, relation: str | None) -> None:
     raise ConfigError(f"--relation: cannot be used with --pairs {uri}, whose column `relation` names them")
 
 
-def _measured(config: Config, inputs: Inputs, types: Sequence[str], client: Client) -> dict[str, EntityTable]:
+def _measured(trained: TrainedRun, types: Sequence[str], client: Client) -> dict[str, EntityTable]:
     run = partial(run_tasks, client, description="measuring", unit="partitions")
-    return read_tables(config, inputs, types, run)
+    return read_tables(trained, types, run)
 
 
 def _scores(
-    config: Config,
+    trained: TrainedRun,
     question: PredictOptions,
-    inputs: Inputs,
     tables: dict[str, EntityTable],
     client: Client,
     work: Work,
 ) -> tuple[dict[str, Any], Checksums]:
     """Write the scores of all pairs; return figures and checksums."""
     given_uri = question.pairs or ""
-    names = relation_names(config)
+    names = trained.relation_names
     dimension = max(table.dimension for table in tables.values())
     sizes = sizes_for(question.memory_bytes, dimension, 1, 1)
     pairs = map(partial(_checked, names=names, uri=given_uri), given.iter_pairs(given_uri))
     pieces = given.cut(pairs, work.uri("given"), sizes.pairs, question.memory_bytes // 4)
     if not pieces:
         raise ConfigError(f"--pairs {given_uri}: expected pairs, found none")
-    asked = AskedPairs(config, inputs, question.side, tables, question.relation or names[0])
+    asked = AskedPairs(trained, question.side, tables, question.relation or names[0])
     arguments = {
         f"part-{number:05d}": (asked, piece, work.part_uri(number)) for number, piece in enumerate(pieces)
     }

@@ -58,7 +58,7 @@ def prepared_queries(asked: Asked, number_U: Numbers) -> Floats:
     """Queries [U, D] as scores take them."""
     table = asked.queries
     vectors_UD = table.gather(number_U)
-    where = f"{table.inputs.checkpoint_path}: {table.entity_type!r}"
+    where = f"{table.trained.checkpoint_path}: {table.entity_type!r}"
     for start, tile in tiles(vectors_UD, HEIGHT, partial(asked.relation.queries, asked.side), where):
         vectors_UD[start : start + HEIGHT] = tile[: len(vectors_UD) - start]
     return vectors_UD

@@ -130,7 +130,7 @@ def prepared(asked: Asked, numbers: Numbers) -> Floats:
     """Candidates [N, D] as scores take them."""
     table = asked.candidates
     vectors_ND = table.gather(numbers)
-    where = f"{table.inputs.checkpoint_path}: {table.entity_type!r}"
+    where = f"{table.trained.checkpoint_path}: {table.entity_type!r}"
     make = partial(asked.relation.candidates, asked.side)
     for start, tile in tiles(vectors_ND, WIDTH, make, where):
         vectors_ND[start : start + WIDTH] = tile[: len(vectors_ND) - start]

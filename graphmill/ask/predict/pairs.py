@@ -23,9 +23,8 @@ from graphmill.ask.given import read_piece
 from graphmill.ask.predict.sizes import HEIGHT
 from graphmill.ask.predict.tiles import tiles
 from graphmill.ask.relation import Relation, read_parameters, relation_of
-from graphmill.ask.run import Inputs, relation_names
+from graphmill.ask.run import TrainedRun
 from graphmill.checkpoints import Floats
-from graphmill.config import Config
 from graphmill.display import progress
 from graphmill.storage import Checksums
 from graphmill.vocab import Side
@@ -50,8 +49,7 @@ class AskedPairs:
         relation: the relation of pairs that name none.
     """
 
-    config: Config
-    inputs: Inputs
+    trained: TrainedRun
     side: Side
     tables: Mapping[str, EntityTable]
     relation: str | None
@@ -65,12 +63,10 @@ def write_scores(asked: AskedPairs, piece_uri: str, uri: str) -> tuple[dict[str,
     if "relation" not in pairs.column_names:
         pairs = pairs.append_column("relation", pa.repeat(asked.relation or "", len(pairs)))
     pairs = pairs.select(SCHEMA.names[:3]).combine_chunks()
-    names = relation_names(asked.config)
-    parameters = read_parameters(asked.inputs.open_checkpoint(allow_non_finite=True))
+    parameters = read_parameters(asked.trained)
     score_E, is_known_E = np.zeros(len(pairs), np.float32), np.zeros(len(pairs), bool)
     for name in pc.unique(pairs["relation"]).to_pylist():
-        where = asked.inputs.checkpoint_path
-        relation = relation_of(asked.config, parameters, names, names.index(name), where)
+        relation = relation_of(asked.trained, parameters, asked.trained.relation_names.index(name))
         mine = np.flatnonzero(pc.equal(pairs["relation"], name).to_numpy())
         score_E[mine], is_known_E[mine] = _scores(asked, relation, pairs.take(pa.array(mine)))
         progress.stop_if_cancelled()
@@ -96,7 +92,7 @@ def _scores(asked: AskedPairs, relation: Relation, pairs: pa.Table) -> tuple[Flo
     for each, make in makes.items():
         table = asked.tables[relation.types[each]]
         vectors_ED = table.gather(known[each])
-        where = f"{asked.inputs.checkpoint_path}: {table.entity_type!r}"
+        where = f"{asked.trained.checkpoint_path}: {table.entity_type!r}"
         for start, tile in tiles(vectors_ED, HEIGHT, make, where):
             vectors_ED[start : start + HEIGHT] = tile[: len(vectors_ED) - start]
         made[each] = vectors_ED

@@ -63,7 +63,7 @@ class Search:
         self.asked, self.number_U, self.num_known = asked, number_U, 0
         relation, side = asked.relation, asked.side
         vectors_UD = asked.queries.gather(number_U)
-        where = f"{asked.queries.inputs.checkpoint_path}: {asked.queries.entity_type!r}"
+        where = f"{asked.queries.trained.checkpoint_path}: {asked.queries.entity_type!r}"
         make = partial(relation.queries, side)
         height = min(HEIGHT, asked.sizes.queries)
         queries = [
@@ -75,7 +75,7 @@ class Search:
     def visit(self, partition: int) -> None:
         """Score all queries against the candidates of a partition."""
         candidates = self.asked.candidates
-        where = f"{candidates.inputs.checkpoint_path}: {candidates.entity_type!r}, partition {partition}"
+        where = f"{candidates.trained.checkpoint_path}: {candidates.entity_type!r}, partition {partition}"
         make = partial(self.asked.relation.candidates, self.asked.side)
         base, known = int(candidates.first[partition]), self._known(partition, 0)
         for first, vectors_ND in candidates.blocks(partition, self.asked.sizes.candidate_rows):

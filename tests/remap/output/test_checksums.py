@@ -21,7 +21,7 @@ from graphmill.ask import given as given_files
 from graphmill.ask.drift.job import moved_of_part
 from graphmill.ask.entities import read_tables
 from graphmill.ask.neighbors import lookup
-from graphmill.ask.run import find_inputs
+from graphmill.ask.run import TrainedRun
 from graphmill.ask.work import complete
 from graphmill.errors import FormatError
 from graphmill.formats import remapped
@@ -142,8 +142,8 @@ def test_rows_of_a_damaged_checkpoint_are_not_gathered(tmp_path: Path) -> None:
     files = [each.uri for each in storage.list_dir(path) if each.uri.endswith((".v1.h5", "config.json"))]
     manifest_uri = manifest_of(path, 1).uri
     storage.write_checksums(manifest_uri, {uri: of_file(uri) for uri in files})
-    inputs = find_inputs(world.config, None)
-    table = read_tables(world.config, inputs, ["user"])["user"]
+    trained = TrainedRun.with_ids(world.config, None)
+    table = read_tables(trained, ["user"])["user"]
     table.gather(np.arange(2))
     embeddings = Path(table.parts[0].embeddings_uri)
     with h5py.File(embeddings, "r+") as file:

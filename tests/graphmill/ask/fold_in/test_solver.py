@@ -49,9 +49,9 @@ class Worlds(dict[str, tuple[World, FrozenModel]]):
 
 
 def model_of(world: World, **options: Any) -> FrozenModel:
-    inputs, _ = tables_of(world.config)
-    tables = read_tables(world.config, inputs, solvable_types(world.config))
-    return read_model(world.config, inputs, tables, FoldInOptions(**{"num_candidates": 7, **options}))
+    trained, _ = tables_of(world.config)
+    tables = read_tables(trained, solvable_types(world.config))
+    return read_model(trained, tables, FoldInOptions(**{"num_candidates": 7, **options}))
 
 
 def random_edges(world: World, rng: np.random.Generator, num_ids: int, most: int = 5) -> NewEdges:

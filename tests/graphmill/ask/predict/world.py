@@ -17,7 +17,7 @@ from graphmill.ask.entities import EntityTable, measure_partition
 from graphmill.ask.model import Model
 from graphmill.ask.predict import for_ids
 from graphmill.ask.predict.settings import PredictOptions
-from graphmill.ask.run import chosen_inputs
+from graphmill.ask.run import TrainedRun
 from graphmill.config import Config
 from graphmill.formats import edge_buckets, entity_counts, entity_index, pbg_checkpoint
 from graphmill.formats.edge_buckets import Edges
@@ -222,12 +222,12 @@ def _write_edges(world: World, split: str, rng: np.random.Generator, *, loops: b
 
 
 def tables_of(config: Config) -> tuple[Any, dict[str, EntityTable]]:
-    inputs = chosen_inputs(config)
-    return inputs, {
+    trained = TrainedRun.chosen(config)
+    return trained, {
         name: EntityTable(
-            inputs,
+            trained,
             tuple(
-                measure_partition(inputs, name, partition, config.entity_dimension(name))
+                measure_partition(trained, name, partition, config.entity_dimension(name))
                 for partition in range(entity.num_partitions)
             ),
         )
@@ -236,8 +236,8 @@ def tables_of(config: Config) -> tuple[Any, dict[str, EntityTable]]:
 
 
 def asked(config: Config, question: PredictOptions) -> Any:
-    inputs, tables = tables_of(config)
-    return for_ids.asked_of(config, question, inputs, tables)
+    trained, tables = tables_of(config)
+    return for_ids.asked_of(trained, question, tables)
 
 
 def read_answers(folder: str | Path) -> dict[tuple[str, int], tuple[str, float]]:
