@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from distributed import Client
 
-from etl.run import doubts, figures, sources
+from etl.run import figures, input_warnings, sources
 from etl.run.check_config import check_config
 from etl.run.figures import Merged
 from etl.run.indexing import index_ids
@@ -111,8 +111,8 @@ def run(config: Config, client: Client, claim: Claim = NO_CLAIM) -> dict[str, An
     config = as_before(config)
     with kept_work(client, config, made_from | {"cutting": cutting}, claim) as work:
         plan = work.step("plan", sources.Plan, lambda: _plan(work, config, inputs))
-        doubts.warn_of_headers(config)
-        doubts.warn_of_ignored(inputs)
+        input_warnings.warn_of_headers(config)
+        input_warnings.warn_of_ignored(inputs)
         sources.log_delta(config, plan)
         ranges = plan.ranges
         num_rows = sum(file_range.num_rows for file_range in ranges)
@@ -121,7 +121,7 @@ def run(config: Config, client: Client, claim: Claim = NO_CLAIM) -> dict[str, An
         encoded, counts = work.step(
             "encode", tuple[list[Encoded], IdCounts], lambda: _encode(work, config, settings, plan, claim)
         )
-        doubts.warn_of_null_words(encoded)
+        input_warnings.warn_of_null_words(encoded)
         files = sources.with_counts(plan, encoded)
         chunks = [chunk for of_range in encoded for chunk in of_range.chunks]
         _check_places(inputs, settings, ranges, chunks)
@@ -149,7 +149,7 @@ def run(config: Config, client: Client, claim: Claim = NO_CLAIM) -> dict[str, An
         _sweep(work)
         found = figures.figures(settings, plan, files, encoded, indexed, translated, merged)
         figures.warn_if_uneven(settings, merged.num_edges)
-        doubts.warn_of_counts(found)
+        input_warnings.warn_of_counts(found)
         claim.check()
         hide_outputs(config)
     return found | {"step_seconds": work.seconds}
@@ -204,9 +204,9 @@ def _fingerprint(config: Config, found: Sequence[TableFiles]) -> dict[str, Any]:
 
 def _plan(work: Work, config: Config, inputs: Sequence[TableFiles]) -> sources.Plan:
     etl = config.section(EtlConfig)
-    doubts.warn_of_left_out(inputs)
+    input_warnings.warn_of_left_out(inputs)
     files = sources.numbered(inputs)
-    doubts.warn_of_empty({each.label for each in inputs} - {label for _, label, _, _ in files})
+    input_warnings.warn_of_empty({each.label for each in inputs} - {label for _, label, _, _ in files})
     plan = sources.plan_files(config, files)
     files = [each for each in files if each[0] not in plan.kept]
     # A task costs more than a look at a small file.

@@ -1,6 +1,6 @@
 """Progress of long work: reported by any process, shown by the command.
 
-`tell` works in the process of the command and inside Dask tasks, where progress travels as a Dask event. A
+`report` works in the process of the command and inside Dask tasks, where progress travels as a Dask event. A
 terminal shows bars. Elsewhere progress becomes log lines, so that the log of a batch job stays readable.
 """
 
