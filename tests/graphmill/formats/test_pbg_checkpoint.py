@@ -6,7 +6,9 @@ import multiprocessing
 import os
 import signal
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -285,66 +287,60 @@ def test_missing_files(tmp_path: Path) -> None:
         checkpoint.read_config(str(tmp_path))
 
 
-def test_unknown_format_version_names_both(tmp_path: Path) -> None:
-    _write_partition(str(tmp_path), 1)
-    with h5py.File(tmp_path / "embeddings_user_0.v1.h5", "a") as hdf5:
-        hdf5.attrs["format_version"] = 2
-    with pytest.raises(FormatError, match=r"v1\.h5: attribute 'format_version' is 2; this reader knows 1"):
-        checkpoint.read_embeddings(str(tmp_path), "user", 0, 1)
-
-
 class _Trap:
     def __reduce__(self) -> tuple[Any, tuple[str]]:
         return os.mkdir, ("sprung",)
 
 
-@pytest.mark.parametrize("garbage", [None, b"", b"not a pickle", b"\x80\x02N.", bytes(100)])
-def test_hostile_optimizer_state(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, garbage: bytes | None
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def _saved(content: Any) -> bytes:
     stream = io.BytesIO()
-    torch.save({"state": _Trap()}, stream)
-    hostile = np.frombuffer(stream.getvalue() if garbage is None else garbage, np.dtype("V1"))
-    _write_partition(str(tmp_path), 1)
-    with h5py.File(tmp_path / "embeddings_user_0.v1.h5", "a") as hdf5:
-        del hdf5["optimizer/state_dict"]
-        hdf5.create_dataset("optimizer/state_dict", data=hostile)
-    with pytest.raises(FormatError, match=r"v1\.h5: dataset 'optimizer/state_dict': expected"):
-        checkpoint.read_embeddings(str(tmp_path), "user", 0, 1)
-    assert "sprung" not in _names(str(tmp_path))
+    torch.save(content, stream)
+    return stream.getvalue()
 
 
-def _external_link(hdf5: h5py.File) -> None:
+def _put(hdf5: h5py.File, name: str, data: Any = None, **options: Any) -> None:
+    """A dataset in the place of another; bytes are opaque, as those of the optimizer are."""
+    del hdf5[name]
+    data = np.frombuffer(data, np.dtype("V1")) if isinstance(data, bytes) else data
+    hdf5.create_dataset(name, data=data, **options)
+
+
+def _link(hdf5: h5py.File) -> None:
+    del hdf5["embeddings"]
     hdf5["embeddings"] = h5py.ExternalLink("other.h5", "/secret")
 
 
-def _external_storage(hdf5: h5py.File) -> None:
-    hdf5.create_dataset("embeddings", (2, 2), np.float32, external=[("secret.bin", 0, 16)])
+_OUTSIDE = {"shape": (2, 2), "dtype": np.float32, "external": [("secret.bin", 0, 16)]}
+_STATE, _ROWS = "optimizer/state_dict", "expected a dataset 'embeddings' in the file, found"
+DAMAGE: dict[str, tuple[Callable[[h5py.File], Any], str]] = {
+    "another version": (
+        lambda each: each.attrs.modify("format_version", 2),
+        "attribute 'format_version' is 2; this reader knows 1",
+    ),
+    "external link": (_link, f"{_ROWS} a link"),
+    "external storage": (lambda each: _put(each, "embeddings", **_OUTSIDE), f"{_ROWS} one in other files"),
+    "integers": (lambda each: _put(each, "embeddings", np.ones((2, 2), np.int64)), "dataset 'embeddings'"),
+    "one axis": (lambda each: _put(each, "embeddings", np.ones(4, np.float32)), "dataset 'embeddings'"),
+    "no embeddings": (lambda each: each.move("embeddings", "vectors"), f"{_ROWS} optimizer, vectors"),
+} | {
+    f"state {content[:9]!r}": (partial(_put, name=_STATE, data=content), f"dataset '{_STATE}': expected")
+    for content in (_saved({"state": _Trap()}), b"", b"not a pickle", b"\x80\x02N.", bytes(100))
+}
 
 
-def _wrong_dtype(hdf5: h5py.File) -> None:
-    hdf5["embeddings"] = np.ones((2, 2), np.int64)
-
-
-def _wrong_rank(hdf5: h5py.File) -> None:
-    hdf5["embeddings"] = np.ones(4, np.float32)
-
-
-def _nothing(hdf5: h5py.File) -> None:
-    hdf5["vectors"] = np.ones((2, 2), np.float32)
-
-
-@pytest.mark.parametrize("spoil", [_external_link, _external_storage, _wrong_dtype, _wrong_rank, _nothing])
-def test_damaged_embeddings(tmp_path: Path, spoil: Any) -> None:
+@pytest.mark.parametrize("name", DAMAGE)
+def test_damaged_embeddings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "secret.bin").write_bytes(bytes(16))
     with h5py.File(tmp_path / "other.h5", "w") as hdf5:
         hdf5["secret"] = np.ones((2, 2), np.float32)
-    with h5py.File(tmp_path / "embeddings_user_0.v1.h5", "w") as hdf5:
-        hdf5.attrs["format_version"] = 1
-        spoil(hdf5)
-    with pytest.raises(FormatError, match=r"embeddings_user_0\.v1\.h5"):
+    _write_partition(str(tmp_path), 1)
+    damage, message = DAMAGE[name]
+    with h5py.File(tmp_path / "embeddings_user_0.v1.h5", "a") as hdf5:
+        damage(hdf5)
+    with pytest.raises(FormatError, match=rf"embeddings_user_0\.v1\.h5: {message}"):
         checkpoint.read_embeddings(str(tmp_path), "user", 0, 1)
+    assert "sprung" not in _names(str(tmp_path))
 
 
 def test_truncated_file(tmp_path: Path) -> None:
