@@ -26,12 +26,7 @@ _MAX_HEADS = 20
 
 
 def estimate(config: Config) -> Estimate:
-    """Estimate rows, entities, memory and time.
-
-    Raises:
-        NotFoundError: a table has no file.
-        RawTableError: a table cannot be read, or lacks a column.
-    """
+    """Estimate rows, entities, memory and time."""
     etl = config.section(EtlConfig)
     rows: Rows = {}
     num_edges: Counter[str] = Counter()

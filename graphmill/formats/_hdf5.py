@@ -44,10 +44,6 @@ def open_checked(
 
     With the `manifest` of its checksum, the whole file is read. Unless `versioned` is False, the file must
     have the known format version.
-
-    Raises:
-        NotFoundError: there is no such file.
-        FormatError: it is not HDF5, has another version or checksum, or is damaged where the block reads.
     """
     with storage.open_hdf5(uri, manifest) as hdf5:
         try:

@@ -69,12 +69,7 @@ def write(uri: str, calibration: Calibration) -> None:
 
 
 def read(uri: str, checkpoint_version: int, checkpoint: str | None) -> Calibration:
-    """Read the calibration of a version whose files have the checksum `checkpoint`.
-
-    Raises:
-        NotFoundError: there is no such file.
-        FormatError: it is damaged, or for another checkpoint.
-    """
+    """Read the calibration of a version; refuse one of files with another checksum than `checkpoint`."""
     if not storage.exists(uri):
         raise NotFoundError(f"{uri}: there is no calibration; {REMEDY}")
     content = storage.read_json(uri)

@@ -46,12 +46,7 @@ def write_count(
 
 
 def read_count(entity_path: str, entity_type: str, partition: int) -> int:
-    """Rows of the partition.
-
-    Raises:
-        NotFoundError: there is no such file.
-        FormatError: it holds anything but one integer from 0 on, or has another checksum.
-    """
+    """Rows of the partition."""
     return _read_integer(entity_path, count_uri(entity_path, entity_type, partition))
 
 
@@ -64,11 +59,7 @@ def read_counts(entity_path: str, num_partitions: Mapping[str, int]) -> dict[str
 
 
 def list_counts(entity_path: str) -> dict[str, list[int]]:
-    """Rows of every partition of every type, from all counts in the folder.
-
-    Raises:
-        FormatError: there are none, or the partitions of a type are not numbered from 0 without a gap.
-    """
+    """Rows of every partition of every type, from all counts in the folder."""
     names = (storage.name(entry.uri) for entry in storage.list_dir(entity_path))
     if not (numbers := numbers_by_type(names, _COUNT_NAME)):
         raise FormatError(f"{entity_path}: expected entity_count_*.txt files, found none")

@@ -143,12 +143,7 @@ def count_part(entity_path: str, entity_type: str, partition: int) -> int:
 def iter_part(
     entity_path: str, entity_type: str, partition: int, batch_rows: int = 65536
 ) -> Iterator[pa.Array]:
-    """The raw ids of the part in the order of their indices, string arrays of at most `batch_rows`.
-
-    Raises:
-        NotFoundError: there is no such part.
-        FormatError: it does not follow docs/formats/entity_index.md, or has another checksum.
-    """
+    """The raw ids of the part in the order of their indices, string arrays of at most `batch_rows`."""
     uri = part_uri(entity_path, entity_type, partition)
     with open_parquet(uri, storage.manifest_of(entity_path)) as parquet:
         check_schema(parquet, _ACCEPTED, uri)
@@ -171,11 +166,7 @@ def read_part(entity_path: str, entity_type: str, partition: int) -> pa.Array:
 def read_gone_since(
     entity_path: str, entity_type: str, partition: int, num_ids: int
 ) -> npt.NDArray[np.int32] | None:
-    """The day [num_ids] since which each id of a part is gone, or `HERE`; None: the part has no history.
-
-    Raises:
-        FormatError: the part has another number of ids, or a column of another type.
-    """
+    """The day [num_ids] since which each id of a part is gone, or `HERE`; None: the part has no history."""
     uri = part_uri(entity_path, entity_type, partition)
     manifest = storage.manifest_of(entity_path)
     return _read_history(uri, manifest, _GONE_SINCE, pa.date32(), np.full(num_ids, HERE, np.int32))
@@ -184,11 +175,7 @@ def read_gone_since(
 def read_previous_index(
     entity_path: str, entity_type: str, partition: int, num_ids: int, num_previous: int
 ) -> npt.NDArray[np.int64]:
-    """The rows [K] of the earlier index that the first K ids of a part had there; the other ids are new.
-
-    Raises:
-        FormatError: the part has another number of ids, or its column is no such list of rows.
-    """
+    """The rows [K] of the earlier index that the first K ids of a part had there; the other ids are new."""
     uri = part_uri(entity_path, entity_type, partition)
     manifest = storage.manifest_of(entity_path)
     index = _read_history(uri, manifest, _PREVIOUS_INDEX, pa.int64(), np.full(num_ids, -1, np.int64))
@@ -231,12 +218,7 @@ def write_manifest(entity_path: str, manifest: Manifest, checksums: Checksums | 
 
 
 def read_manifest(entity_path: str) -> Manifest:
-    """The manifest of the index.
-
-    Raises:
-        NotFoundError: there is no entity index.
-        FormatError: it does not follow docs/formats/entity_index.md, or has another version.
-    """
+    """The manifest of the index."""
     uri = _manifest_uri(entity_path)
     content = storage.json_in(storage.read_compared(uri, storage.manifest_of(entity_path)), uri)
     if "format_version" not in content:

@@ -53,12 +53,7 @@ class IdMap:
         return total
 
     def batches(self) -> Iterator[tuple[pa.Array, Numbers]]:
-        """Raw ids (string [n]) and int64 ids [n].
-
-        Raises:
-            NotFoundError: there is no such file, or none in the folder.
-            FormatError: a file has other columns, a null, or is damaged.
-        """
+        """Raw ids (string [n]) and int64 ids [n]."""
         for uri in self._uris():
             with open_parquet(uri) as parquet:
                 columns = self._columns_of(parquet.schema_arrow, uri)

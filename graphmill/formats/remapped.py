@@ -119,24 +119,14 @@ def new_part(
 
 
 def shape_of(embedding_path: str, entity_type: str, partition: int) -> tuple[int, int]:
-    """(rows, D) of one part, from its footer.
-
-    Raises:
-        NotFoundError: there is no such part.
-        FormatError: it does not follow docs/formats/embeddings.md.
-    """
+    """(rows, D) of one part, from its footer."""
     uri = part_uri(embedding_path, entity_type, partition)
     with open_parquet(uri) as parquet:
         return int(parquet.metadata.num_rows), _dimension(parquet, uri)
 
 
 def read_part(embedding_path: str, entity_type: str, partition: int) -> pa.Table:
-    """All rows of one part, with the columns of `schema`.
-
-    Raises:
-        NotFoundError: there is no such part.
-        FormatError: it does not follow docs/formats/embeddings.md, or has another checksum.
-    """
+    """All rows of one part, with the columns of `schema`."""
     uri = part_uri(embedding_path, entity_type, partition)
     with open_parquet(uri, storage.manifest_of_table(uri)) as parquet:
         bounds.check_whole(parquet, uri)
@@ -144,12 +134,7 @@ def read_part(embedding_path: str, entity_type: str, partition: int) -> pa.Table
 
 
 def read_ids(embedding_path: str, entity_type: str, partition: int) -> pa.ChunkedArray:
-    """The raw ids of one part in order, string [N], without its embeddings.
-
-    Raises:
-        NotFoundError: there is no such part.
-        FormatError: it does not follow docs/formats/embeddings.md.
-    """
+    """The raw ids of one part in order, string [N], without its embeddings."""
     uri = part_uri(embedding_path, entity_type, partition)
     with open_parquet(uri) as parquet:
         _dimension(parquet, uri)
@@ -160,12 +145,7 @@ def read_ids(embedding_path: str, entity_type: str, partition: int) -> pa.Chunke
 def iter_part(
     embedding_path: str, entity_type: str, partition: int, batch_rows: int = 65536
 ) -> Iterator[tuple[pa.Array, Floats]]:
-    """The rows of one part in order: ids (string [N]) and float32 [N, D], N at most `batch_rows`.
-
-    Raises:
-        NotFoundError: there is no such part.
-        FormatError: it does not follow docs/formats/embeddings.md, or has another checksum.
-    """
+    """The rows of one part in order: ids (string [N]) and float32 [N, D], N at most `batch_rows`."""
     uri = part_uri(embedding_path, entity_type, partition)
     with open_parquet(uri, storage.manifest_of_table(uri)) as parquet:
         dimension = _dimension(parquet, uri)

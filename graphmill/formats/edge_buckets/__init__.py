@@ -223,11 +223,7 @@ def count_edges(edge_path: str, bucket: Bucket, kind: str = EDGES) -> int:
 
 
 def count_all(edge_path: str, buckets: Sequence[Bucket]) -> dict[Bucket, int]:
-    """Count the edges of each bucket; a file is opened only if `counts` does not tell.
-
-    Raises:
-        FormatError: a bucket is missing or damaged.
-    """
+    """Count the edges of each bucket; a file is opened only if `counts` does not tell."""
     present = {storage.name(entry.uri) for entry in storage.list_dir(edge_path)}
     known = {name: count for name, count in known_counts(edge_path).items() if name in present}
     names = {bucket: storage.name(bucket_uri(edge_path, bucket)) for bucket in buckets}
@@ -258,10 +254,6 @@ def read_bucket(
 
     Without `takes_features`, lists of features are refused: the caller would take -1 for an index. An index
     beyond `index_dtype` becomes its largest number. `new` makes the columns. `kind` begins the file's name.
-
-    Raises:
-        FormatError: the bucket is missing, does not follow docs/formats/pbg_v1.md, has another checksum,
-            or has unexpected lists of features.
     """
     uri = bucket_uri(edge_path, bucket, kind)
     with _open_bucket(uri, storage.manifest_of(edge_path)) as datasets:

@@ -91,12 +91,7 @@ class AllRows:
 
 @contextmanager
 def open_all_rows(edge_path: str, bucket: Bucket, columns: Sequence[str]) -> Iterator[AllRows]:
-    """Open a bucket to read these columns of all its rows; the whole file is compared with its checksum.
-
-    Raises:
-        NotFoundError: there is no such bucket.
-        FormatError: it is damaged, has another checksum, or does not say where its rows come from.
-    """
+    """Open a bucket to read these columns of all its rows; the whole file is compared with its checksum."""
     uri = bucket_uri(edge_path, bucket)
     with open_checked(uri, storage.manifest_of(edge_path)) as hdf5:
         yield AllRows(hdf5, uri, columns)

@@ -32,12 +32,7 @@ def write_loops(hdf5: h5py.File, relations: set[int]) -> None:
 
 
 def read_loops(edge_path: str, bucket: Bucket) -> set[int]:
-    """Read the relations, from the edges where the file does not list them.
-
-    Raises:
-        FormatError: the bucket is damaged.
-        NotFoundError: there is none.
-    """
+    """Read the relations, from the edges where the file does not list them."""
     uri = bucket_uri(edge_path, bucket)
     with open_checked(uri) as hdf5:
         if LOOPS in hdf5:

@@ -96,11 +96,7 @@ def write_origins(edge_path: str, origins: Origins, checksums: Checksums) -> Non
 
 
 def read_origins(edge_path: str) -> Origins | None:
-    """Read origins.json; None if the run that wrote the buckets did not write it.
-
-    Raises:
-        FormatError: it does not follow docs/formats/pbg_v1.md, or has another checksum.
-    """
+    """Read origins.json; None if the run that wrote the buckets did not write it."""
     uri = _uri(edge_path)
     try:
         content = storage.read_compared(uri, storage.manifest_of(edge_path))
@@ -128,9 +124,6 @@ def added_rows(edge_path: str, bucket: Bucket) -> Int64:
     """Rows of the bucket whose files the earlier run did not have: int64 [K, 2], [first, past last) each.
 
     The ranges are ascending and do not touch. There are none if the run had no earlier edges.
-
-    Raises:
-        FormatError: the bucket or origins.json is damaged, or the bucket says no origins.
     """
     added = _added(edge_path)
     none = np.zeros((0, 2), np.int64)

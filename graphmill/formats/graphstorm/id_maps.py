@@ -41,12 +41,7 @@ class MapFile:
 
 
 def list_raw_id_map(mapping_path: str, entity_type: str) -> list[MapFile]:
-    """The files of a type's map, in any depth of folders, sorted by name; reads no rows.
-
-    Raises:
-        NotFoundError: there is no map of the type.
-        FormatError: a file is not one of a map, or they hold strings here and integers there.
-    """
+    """The files of a type's map, in any depth of folders, sorted by name; reads no rows."""
     folder = storage.join(mapping_path, entity_type)
     older = storage.join(mapping_path, f"{entity_type}_id_remap.parquet")
     uris = [
@@ -68,11 +63,7 @@ def list_raw_id_map(mapping_path: str, entity_type: str) -> list[MapFile]:
 
 
 def iter_raw_id_map(file: MapFile, groups: Iterable[int]) -> Iterator[tuple[pa.Array, npt.NDArray[np.int64]]]:
-    """Raw ids (string or int64 [n]) and integer ids (int64 [n]) of consecutive row groups.
-
-    Raises:
-        FormatError: the file is damaged, or holds a null, or a string that is no UTF-8.
-    """
+    """Raw ids (string or int64 [n]) and integer ids (int64 [n]) of consecutive row groups."""
     kind = pa.int64() if file.is_integer else pa.string()
     with open_parquet(file.uri) as parquet:
         for _, (orig, new) in iter_columns(parquet, file.uri, [file.orig, file.new], _BATCH_ROWS, groups):

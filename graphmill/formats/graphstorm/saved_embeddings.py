@@ -46,12 +46,7 @@ def emb_info_uri(embed_path: str) -> str:
 
 
 def read_emb_info(embed_path: str) -> EmbInfo:
-    """Read emb_info.json.
-
-    Raises:
-        NotFoundError: there is no emb_info.json.
-        FormatError: it does not follow docs/formats/graphstorm_embeddings.md.
-    """
+    """Read emb_info.json."""
     uri = emb_info_uri(embed_path)
     content, world_size = saved_ranks.read_info(uri, ("pytorch", "hdf5"))
     is_hdf5 = content.get("format") == "hdf5"
@@ -89,12 +84,7 @@ def list_ranks(
     *,
     is_hdf5: bool = False,
 ) -> list[RankRows]:
-    """The files of a type in the order of their ranks, with their shapes; reads no rows.
-
-    Raises:
-        NotFoundError: a file is missing.
-        FormatError: a file does not fit the one beside it, `world_size` or `dimension`.
-    """
+    """The files of a type in the order of their ranks, with their shapes; reads no rows."""
     folder = storage.join(embed_path, entity_type)
     if is_hdf5:
         found = [saved_ranks.measure_hdf5(storage.join(embed_path, HDF5), entity_type)]

@@ -41,11 +41,7 @@ States = Mapping[str, Mapping[str, "Tensor"]]
 
 
 def list_tables(model_path: str) -> dict[str, list[tuple[str, tuple[int, int]]]]:
-    """The files of each type's embeddings in the order of their ranks, with their shapes (n, D).
-
-    Raises:
-        FormatError: a file is not [n, D] of floats, or a rank has none.
-    """
+    """The files of each type's embeddings in the order of their ranks, with their shapes (n, D)."""
     tables = {}
     for entry in storage.list_dir(model_path):
         numbered = {}
@@ -74,12 +70,7 @@ def sparse_emb_uri(model_path: str, entity_type: str, rank: int) -> str:
 
 
 def read_states(model_path: str) -> States:
-    """The parameters in model.bin, by part of the model and name.
-
-    Raises:
-        NotFoundError: there is no model.bin.
-        FormatError: it holds anything but tensors by part and name.
-    """
+    """The parameters in model.bin, by part of the model and name."""
     import torch
 
     from graphmill.formats.torch_files.read import load
@@ -94,11 +85,7 @@ def read_states(model_path: str) -> States:
 
 
 def read_settings(model_path: str) -> dict[str, Any] | None:
-    """The settings of all sections of the YAML, beside model.bin or one folder up; None without a YAML.
-
-    Raises:
-        FormatError: it is not GraphStorm's.
-    """
+    """The settings of all sections of the YAML, beside model.bin or one folder up; None without a YAML."""
     for uri in _beside(model_path, CONFIG):
         content = parsed_yaml(storage.read_text(uri), uri)
         sections = content.get("gsf") if isinstance(content, dict) else None
@@ -112,11 +99,7 @@ def read_settings(model_path: str) -> dict[str, Any] | None:
 
 
 def read_edge_types(model_path: str) -> list[EdgeType] | None:
-    """The edge types in the order of the decoder's rows; None without a file of them.
-
-    Raises:
-        FormatError: the file does not number edge types from 0 on.
-    """
+    """The edge types in the order of the decoder's rows; None without a file of them."""
     for uri in _beside(model_path, RELATIONS):
         numbers = storage.read_json(uri)
         found = {number: text for text, number in numbers.items() if type(number) is int}
@@ -127,11 +110,7 @@ def read_edge_types(model_path: str) -> list[EdgeType] | None:
 
 
 def read_node_mapping(model_path: str) -> "Mapping[str, Tensor]":
-    """The node id of each row, int64 [N], by type; empty without a file of them.
-
-    Raises:
-        FormatError: the file holds anything else.
-    """
+    """The node id of each row, int64 [N], by type; empty without a file of them."""
     import torch
 
     from graphmill.formats.torch_files.read import load

@@ -48,12 +48,7 @@ def edge_folder(prediction_path: str, edge_type: EdgeType) -> str:
 
 
 def read_result_info(prediction_path: str) -> ResultInfo:
-    """Read result_info.json; GraphStorm's page calls `ntypes` `emb_name`.
-
-    Raises:
-        NotFoundError: there is no result_info.json.
-        FormatError: it does not follow docs/formats/graphstorm_predictions.md, or has the format hdf5.
-    """
+    """Read result_info.json; GraphStorm's page calls `ntypes` `emb_name`."""
     uri = result_info_uri(prediction_path)
     content, world_size = saved_ranks.read_info(uri)
     types = content.get("ntypes", content.get("emb_name", []))

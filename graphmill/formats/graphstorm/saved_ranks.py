@@ -73,10 +73,6 @@ def list_ranks(
 
     `values_stem` and `nids_stems` begin the names of the files of values and of ids. With `optional`, the
     files of ids may be missing for all ranks. Without `world_size`, any number of ranks is accepted.
-
-    Raises:
-        NotFoundError: a rank lacks a file.
-        FormatError: files of a rank differ in length, two files have one number, or there are too many ranks.
     """
     found = _numbered_files(folder, {values_stem, *nids_stems})
     if optional and not any(found[stem] for stem in nids_stems):
@@ -131,9 +127,6 @@ def iter_rows(
     """Ids (int64 [n], one for each file of ids, or one) and values ([n, D] or [n]) of rows start..stop.
 
     n is at most `batch_rows`; bfloat16 comes as float32, all else as it is stored.
-
-    Raises:
-        FormatError: a file is damaged.
     """
     end = ranked.num_rows if stop is None else min(stop, ranked.num_rows)
     with ExitStack() as stack:
@@ -147,11 +140,7 @@ def iter_rows(
 
 
 def iter_ids(ranked: RankRows) -> Iterator[tuple[int, Numbers]]:
-    """The first row and the ids, int64 [n], of rows of a rank with one file of ids or none.
-
-    Raises:
-        FormatError: the file is damaged.
-    """
+    """The first row and the ids, int64 [n], of rows of a rank with one file of ids or none."""
     with ExitStack() as stack:
         nids = [stack.enter_context(open_tensor(uri)) for uri in ranked.nids_uris]
         for first in range(0, ranked.num_rows, ID_ROWS):
@@ -172,11 +161,7 @@ class Hdf5Rows(NamedTuple):
 
 @contextmanager
 def open_values(ranked: RankRows) -> Iterator[TensorRows | Hdf5Rows]:
-    """The values of a rank, to be read within the block.
-
-    Raises:
-        FormatError: the file is damaged.
-    """
+    """The values of a rank, to be read within the block."""
     if ranked.dataset is None:
         with open_tensor(ranked.values_uri) as values:
             yield values

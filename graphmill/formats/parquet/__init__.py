@@ -18,10 +18,6 @@ def open_parquet(uri: str, manifest: Manifest | None = None) -> Iterator[pq.Parq
     """Open the parquet file at `uri`; damage that a read in the block meets becomes a `FormatError`.
 
     With the `manifest` of its checksum, the whole file is read. Pages that have checksums are compared.
-
-    Raises:
-        NotFoundError: there is no such file.
-        FormatError: it is not parquet, is cut short or damaged, or has another checksum.
     """
     with storage.open_compared(uri, manifest) as source:
         try:
@@ -52,9 +48,6 @@ def iter_columns(
     """The number of the first row, and the columns, of batches of at most `batch_rows` rows.
 
     `groups` are consecutive row groups; None: all. Long strings make batches smaller.
-
-    Raises:
-        FormatError: a value is null, a string is no UTF-8, or a page unpacks to too many bytes.
     """
     wanted = list(range(parquet.num_row_groups) if groups is None else groups)
     row = sum(parquet.metadata.row_group(group).num_rows for group in range(wanted[0])) if wanted else 0

@@ -71,11 +71,7 @@ def versions_of(checkpoint_path: str) -> dict[int, set[str]]:
 
 
 def num_partitions(checkpoint_path: str, version: int) -> dict[str, int]:
-    """Number of partitions of each entity type that the version has embeddings of.
-
-    Raises:
-        FormatError: the files of a type are not numbered from 0 without a gap.
-    """
+    """Number of partitions of each entity type that the version has embeddings of."""
     numbers = numbers_by_type(versions_of(checkpoint_path).get(version, set()), _EMBEDDINGS_STEM)
     return count_partitions(numbers, lambda name, part: embeddings_uri(checkpoint_path, name, part, version))
 
@@ -115,12 +111,7 @@ def write_config(checkpoint_path: str, config: Mapping[str, Any]) -> Checksums:
 
 
 def read_config(checkpoint_path: str) -> dict[str, Any]:
-    """PBG's configuration that the checkpoint was trained with.
-
-    Raises:
-        NotFoundError: the checkpoint has no config.json.
-        FormatError: it is not a JSON object, or has another checksum.
-    """
+    """PBG's configuration that the checkpoint was trained with."""
     uri = storage.join(checkpoint_path, CONFIG_FILE)
     manifest = manifest_of(checkpoint_path, read_version(checkpoint_path))
     content: dict[str, Any] = storage.json_in(storage.read_compared(uri, manifest), uri)
@@ -137,11 +128,7 @@ def append_stats(checkpoint_path: str, lines: Iterable[Mapping[str, Any]]) -> No
 
 
 def read_stats(checkpoint_path: str) -> list[dict[str, Any]]:
-    """The lines of training_stats.json; none where there is no such file.
-
-    Raises:
-        FormatError: a line is not a JSON object.
-    """
+    """The lines of training_stats.json; none where there is no such file."""
     uri = storage.join(checkpoint_path, STATS_FILE)
     if not storage.exists(uri):
         return []

@@ -127,12 +127,7 @@ def open_embeddings(
 def read_embeddings(
     checkpoint_path: str, entity_type: str, partition: Partition, version: int
 ) -> tuple[Floats, dict[str, Any] | None]:
-    """One partition: embeddings [count, D] float32, and its optimizer's state or None.
-
-    Raises:
-        NotFoundError: the version has no such file.
-        FormatError: the file does not follow the format, or has another checksum.
-    """
+    """One partition: embeddings [count, D] float32, and its optimizer's state or None."""
     uri = embeddings_uri(checkpoint_path, entity_type, partition, version)
     with open_checked(uri, manifest_of(checkpoint_path, version)) as hdf5:
         rows = DatasetRows(hdf5, uri)
@@ -175,12 +170,7 @@ def write_model(
 def read_model(
     checkpoint_path: str, version: int
 ) -> tuple[dict[str, Tensor], dict[str, Any] | None, Iteration | None]:
-    """The parameters by `state_dict_key`, float32; the optimizer's state; the iteration that ended there.
-
-    Raises:
-        NotFoundError: the version has no model file.
-        FormatError: the file does not follow the format, or has another checksum.
-    """
+    """The parameters by `state_dict_key`, float32; the optimizer's state; the iteration that ended there."""
     uri = model_uri(checkpoint_path, version)
     import torch
 
@@ -190,12 +180,7 @@ def read_model(
 
 
 def read_parameters(checkpoint_path: str, version: int) -> dict[str, Floats]:
-    """The parameters by `state_dict_key`, float32; read without torch.
-
-    Raises:
-        NotFoundError: the version has no model file.
-        FormatError: the file does not follow the format, or has another checksum.
-    """
+    """The parameters by `state_dict_key`, float32; read without torch."""
     uri = model_uri(checkpoint_path, version)
     with open_checked(uri, manifest_of(checkpoint_path, version)) as hdf5:
         return _read_parameters(hdf5, uri)

@@ -176,12 +176,7 @@ def versions_of(checkpoint_path: str) -> dict[int, dict[str, set[int]]]:
 def open_embeddings(
     checkpoint_path: str, entity_type: str, number: int, version: int
 ) -> Iterator["FloatRows"]:
-    """One partition's embeddings, to be read piece by piece within the block.
-
-    Raises:
-        NotFoundError: there is no such file.
-        FormatError: it does not follow the format.
-    """
+    """One partition's embeddings, to be read piece by piece within the block."""
     uri = embeddings_uri(checkpoint_path, entity_type, number, version)
     with torch_files.open_torch(uri) as file:
         yield FloatRows(file.rows(_pair(file.content, uri)[0]))
@@ -202,12 +197,7 @@ class FloatRows:
 def read_optimizer_state(
     checkpoint_path: str, entity_type: str, number: int, version: int
 ) -> dict[str, Any] | None:
-    """The state of one partition's optimizer, or None; the embeddings are not read.
-
-    Raises:
-        NotFoundError: there is no such file.
-        FormatError: it does not follow the format.
-    """
+    """The state of one partition's optimizer, or None; the embeddings are not read."""
     uri = embeddings_uri(checkpoint_path, entity_type, number, version)
     with torch_files.open_torch(uri) as file:
         state = file.loaded(_pair(file.content, uri)[1])
@@ -215,11 +205,7 @@ def read_optimizer_state(
 
 
 def read_metadata(checkpoint_path: str, version: int) -> Metadata | None:
-    """Read the metadata; None if there are none, as in a loadPath.
-
-    Raises:
-        FormatError: the file does not follow the format.
-    """
+    """Read the metadata; None if there are none, as in a loadPath."""
     uri = _metadata_uri(checkpoint_path, version)
     try:
         content = torch_files.load(uri)

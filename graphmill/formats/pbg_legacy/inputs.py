@@ -58,11 +58,7 @@ def find_index_base(entity_path: str, edge_paths: Sequence[str], index_base: Ind
 
 
 def read_counts(entity_path: str, index_base: int) -> dict[str, list[int]]:
-    """Rows of every partition of every entity type.
-
-    Raises:
-        FormatError: a file holds anything but one integer that is not negative.
-    """
+    """Rows of every partition of every entity type."""
     return {
         entity_type: [
             _read_integer(count_uri(entity_path, entity_type, number))
@@ -92,12 +88,7 @@ def count_edges(edge_path: str, bucket: Bucket, index_base: int) -> int:
 def iter_edges(
     edge_path: str, bucket: Bucket, index_base: int, batch_edges: int
 ) -> Iterator[tuple[Indices, Indices, Indices]]:
-    """lhs, rel, rhs of the bucket's edges, counted from 0, int64 [<= batch_edges] at a time.
-
-    Raises:
-        NotFoundError: there is no such bucket.
-        FormatError: the file does not follow the format, or an index is below the base.
-    """
+    """lhs, rel, rhs of the bucket's edges, counted from 0, int64 [<= batch_edges] at a time."""
     uri = bucket_uri(edge_path, bucket, index_base)
     with _open_bucket(uri) as datasets:
         num_edges, remark = len(datasets[0]), f": is index_base {index_base} right?"

@@ -22,7 +22,10 @@ LoadInfo = dict[str, str]
 
 
 class CheckpointReader:
-    """Tensors by name: the name of a dense tensor, or `table@slot` for all shards of a table."""
+    """Tensors by name: the name of a dense tensor, or `table@slot` for all shards of a table.
+
+    An unknown name is an `UnknownTensorError`, which is a KeyError; damage is a `FormatError`.
+    """
 
     def __init__(self, path: str) -> None:
         """Raises FormatError or NotFoundError where there is no checkpoint, or its index is damaged."""
@@ -74,30 +77,15 @@ class CheckpointReader:
             yield SafetensorsFile(stream, uri)
 
     def tensor_shape(self, name: str) -> tuple[int, ...]:
-        """Shape of a tensor; rows of all shards together.
-
-        Raises:
-            UnknownTensorError: there is no such tensor; a KeyError.
-            FormatError: its blocks do not fit together.
-        """
+        """Shape of a tensor; rows of all shards together."""
         return self._shape_and_dtype(name)[0]
 
     def tensor_dtype(self, name: str) -> torch.dtype:
-        """dtype of a tensor.
-
-        Raises:
-            UnknownTensorError: there is no such tensor; a KeyError.
-            FormatError: its blocks do not fit together.
-        """
+        """dtype of a tensor."""
         return self._shape_and_dtype(name)[1]
 
     def read_tensor(self, name: str) -> Tensor:
-        """Read a whole tensor, the rows of its shards one after the other.
-
-        Raises:
-            UnknownTensorError: there is no such tensor; a KeyError.
-            FormatError: its blocks do not fit together.
-        """
+        """Read a whole tensor, the rows of its shards one after the other."""
         self._shape_and_dtype(name)
         pieces = []
         for block in self.blocks(name):

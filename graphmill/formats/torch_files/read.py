@@ -109,23 +109,13 @@ def open_torch(uri: str, expected: str = ANYTHING) -> Iterator[TorchFile]:
 
 
 def load(uri: str) -> Any:
-    """The whole content of the file, in memory.
-
-    Raises:
-        NotFoundError: there is no such file.
-        FormatError: torch.save() has not written it, or it holds more than tensors and plain values.
-    """
+    """The whole content of the file, in memory."""
     with open_torch(uri) as file:
         return file.loaded(file.content)
 
 
 def load_bytes(content: npt.NDArray[np.uint8], where: str) -> Any:
-    """The whole content of a file in memory, bytes that may be written to; the tensors share the memory.
-
-    Raises:
-        FormatError: torch.save() has not written it, or it holds more than tensors and plain values, or
-            more than its size.
-    """
+    """The whole content of a file in memory, bytes that may be written to; the tensors share the memory."""
     with (
         pa.BufferReader(pa.py_buffer(content)) as source,
         io.BufferedReader(source, _BUFFER_BYTES) as stream,

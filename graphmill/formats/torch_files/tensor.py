@@ -41,12 +41,7 @@ _PLAIN_TENSOR = re.compile(
 
 @contextmanager
 def open_tensor(uri: str) -> Iterator[TensorRows]:
-    """The tensor in the file at `uri`, to be read within the block.
-
-    Raises:
-        NotFoundError: there is no such file.
-        FormatError: the file is cut short, or holds anything but one tensor with rows.
-    """
+    """The tensor in the file at `uri`, to be read within the block."""
     with storage.open_input(uri) as source:
         try:
             plain: TensorRows | None = _plain_rows(source, uri)
