@@ -22,11 +22,13 @@ from etl.tables.formats import FileRange
 from etl.tables.ranges import grouped, ranges_of_files
 from etl.tables.read import read_blocks
 from graphmill import storage
+from graphmill.ask.run import relation_names
 from graphmill.cluster import run_tasks
 from graphmill.config import Config, validated
 from graphmill.config.sections.etl import EntityTableConfig, EtlConfig, FileFormat, Table, TableConfig
 from graphmill.errors import ConfigError, RawTableError
 from graphmill.storage.as_json import Int32
+from graphmill.vocab import Side
 
 PIECE_ROWS = 1 << 18
 EDGES = pa.schema(
@@ -80,6 +82,19 @@ def id_table(paths: Sequence[str], entity_type: str, given: Mapping[str, Any]) -
     """Describe a table of ids of one type."""
     content = {"id": "id", "type": entity_type, "path": [storage.absolute(path) for path in paths]}
     return validated(EntityTableConfig, content | dict(given), prefix=("--ids",))
+
+
+def relations_of(settings: Config) -> Relations:
+    """Numbers of the run's relations, and those with featurized ends."""
+    names = relation_names(settings)
+    position = {name: 0 if settings.dynamic_relations else place for place, name in enumerate(names)}
+    featurized = frozenset(
+        name
+        for name, place in position.items()
+        if any(settings.entities[settings.relations[place].entity_type(side)].featurized for side in Side)
+    )
+    numbers = {name: place for place, name in enumerate(names)}
+    return Relations(numbers, featurized)
 
 
 def write_pieces(

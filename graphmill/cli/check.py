@@ -1,24 +1,11 @@
-"""The command `graphmill check`, and the option --dry-run of other commands."""
+"""The command `graphmill check`."""
 
-from collections.abc import Sequence
 from datetime import datetime
 
 import click
 
-from etl.tables.files import table_roots
 from graphmill.cli import exit_codes
 from graphmill.cli.options import date_option, load_for, run_argument, run_options
-from graphmill.cli.stages import are_small_stages, stages_of
-from graphmill.cluster.resources import asked_of_yarn, check_memory
-from graphmill.config import Config
-from graphmill.display import terminal
-from graphmill.errors import NotFoundError
-from graphmill.run.auto_values import with_sizes
-from graphmill.run.job import Stage
-from graphmill.run.outlook import GraphSize
-from graphmill.run.output_checks import check_outputs, check_storage
-from graphmill.run.record import read_record
-from graphmill.vocab import TRAIN_SPLIT
 
 
 @click.command(
@@ -32,47 +19,9 @@ def command(conf: str | None, overrides: tuple[str, ...], master: str | None, da
 
     The tables are looked at, and nothing is started.
     """
+    from graphmill.cli.plan import show_plan
+    from graphmill.cli.stages import stages_of
+
     settings = load_for(day, conf, overrides)
     if settings is not None:
         show_plan(settings, stages_of(settings), master)
-
-
-def show_plan(settings: Config, stages: Sequence[Stage], master: str | None) -> None:
-    """Check the configuration for `stages`, and show what they take on the cluster `master`.
-
-    Raises:
-        GraphMillError: what the stages themselves would raise before they change anything.
-    """
-    options = settings.cluster
-    check_storage(settings, stages)
-    is_small = are_small_stages(settings, stages)
-    check_memory(master, options, [stage.name for stage in stages], is_small=is_small)
-    coming = [uri for stage in stages for uri in stage.job.written_uris(settings)]
-    for stage in stages:
-        stage.job.check(settings, coming)
-    check_outputs(settings, stages, table_roots(settings))
-    size = _finished_size(settings)
-    rows = dict(asked_of_yarn(master, options))
-    for stage in stages:
-        found = stage.job.estimate(settings, size)
-        rows |= found.rows
-        size = found.size or size
-        if size is not None:
-            counts = {kind: [number] for kind, number in size.num_entities.items()}
-            settings = with_sizes(settings, counts, size.num_edges.get(TRAIN_SPLIT, 0))
-    terminal.show_table("plan", rows)
-
-
-def _finished_size(settings: Config) -> GraphSize | None:
-    """Size of the graph as a finished ETL has counted it."""
-    try:
-        record = read_record(settings.record_uri(settings.checkpoint_path)) or {}
-    except NotFoundError:
-        return None
-    figures = record.get("stages", {}).get("etl", {})
-    if "num_edges" not in figures:
-        return None
-    return GraphSize(
-        figures["num_edges"],
-        {name: sum(counts) for name, counts in figures.get("num_entities", {}).items()},
-    )

@@ -7,12 +7,9 @@ from typing import Any
 
 import click
 
-from etl.tables.lake.logs import log_at
 from graphmill import config, storage
 from graphmill.cli import exit_codes
 from graphmill.cli.options import OF_A_RUN, Command, dry_run_option, is_configuration, run_options
-from graphmill.cli.stage_command import run_stage
-from graphmill.cli.stages import ETL
 
 _HELP = f"""Run the stage etl, even if it has finished before.
 
@@ -62,6 +59,9 @@ def command(
     **form: str | None,
 ) -> None:
     """Run the stage, on the tables of the configuration or on `files`."""
+    from graphmill.cli.session import run_stage
+    from graphmill.cli.stages import ETL
+
     if form["lhs"] is not None or form["rhs"] is not None:
         if config.read_raw(conf, overrides).get("edge_paths") == []:
             overrides = (*overrides, f"edge_paths={json.dumps([*map(_partitioned, files)])}")
@@ -111,6 +111,8 @@ def _column(text: str) -> int | str:
 
 def _text_form(file: str, lhs: str, delimiter: str | None) -> dict[str, Any]:
     """Describe a file of PBG's, text without header, unless its name or a log says otherwise."""
+    from etl.tables.lake.logs import log_at
+
     if file.endswith((".parquet", ".orc", ".json", ".jsonl", ".ndjson")) or log_at(storage.absolute(file)):
         return {}
     return {"format": "csv", "header": not lhs.isdecimal(), "delimiter": delimiter or "\t"}

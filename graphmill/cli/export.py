@@ -4,13 +4,11 @@ from typing import Any
 
 import click
 
-from graphmill.ask.export import job
 from graphmill.ask.export.settings import ExportOptions
 from graphmill.cli import exit_codes
 from graphmill.cli.option_checks import check_options
 from graphmill.cli.options import result_options
 from graphmill.cli.section_options import section_options
-from graphmill.cli.session import result_session, tell_run
 from graphmill.config import Config
 from graphmill.display import terminal
 from graphmill.display.readable import number, size
@@ -36,6 +34,9 @@ def command(settings: Config, to: str, master: str | None, **chosen: Any) -> Non
     RUN is the output folder of a run, or its run.json. The loss of smaller vectors is measured on the split
     that `graphmill evaluate` ranks.
     """
+    from graphmill.ask.export import job
+    from graphmill.cli.result_session import result_session, tell_run
+
     check_options({}, _NEEDED)
     options = ExportOptions(**chosen)
     job.check(settings, options, to)

@@ -5,18 +5,12 @@ from typing import Any, get_args
 
 import click
 
-from etl.pieces import edge_table, write_pieces
-from etl.whole_rows import read_rows, whole_table
 from graphmill import storage
-from graphmill.ask.features import job
 from graphmill.ask.features.settings import FeaturesOptions
-from graphmill.ask.fold_in import job as fold_in_job
 from graphmill.cli import exit_codes
-from graphmill.cli.fold_in import relations_of
 from graphmill.cli.option_checks import check_options
 from graphmill.cli.options import result_options, task_memory_option
 from graphmill.cli.section_options import section_options
-from graphmill.cli.session import result_session, tell_run
 from graphmill.config import Config
 from graphmill.config.sections.etl import FileFormat
 from graphmill.display import terminal
@@ -67,6 +61,10 @@ def command(
     RUN is the output folder of a run, or its run.json. TABLE is a file, folder or pattern; several make one
     table. All its rows and columns stay, in their order; `has_vector` says which ids the run knows.
     """
+    from etl.whole_rows import read_rows, whole_table
+    from graphmill.ask.features import job
+    from graphmill.cli.result_session import result_session, tell_run
+
     check_options({"--components": ["--similar-to"]}, {})
     of_table = {key: options.pop(key) for key in ("format", "delimiter", "encoding", "header")}
     given = {key: value for key, value in of_table.items() if value is not None}
@@ -99,6 +97,10 @@ def _typed(columns: tuple[str, ...], types: tuple[str, ...], known: list[str]) -
 
 def _fold_in(settings: Config, request: FeaturesOptions) -> partial[dict[str, Any]] | None:
     """A function that folds the ids of the request's edges in; None if there are no edges."""
+    from etl.pieces import edge_table, relations_of, write_pieces
+    from graphmill.ask.features import job
+    from graphmill.ask.fold_in import job as fold_in_job
+
     edges = [uri for uri in request.fold_in if not job.is_folded(uri)]
     if not edges:
         return None

@@ -5,21 +5,16 @@ from typing import Any, get_args
 
 import click
 
-from etl.pieces import Relations, edge_table, id_table, write_pieces
 from graphmill import storage
-from graphmill.ask.fold_in import job
 from graphmill.ask.fold_in.settings import FoldInOptions
-from graphmill.ask.run import relation_names
 from graphmill.cli import exit_codes
 from graphmill.cli.option_checks import check_options
 from graphmill.cli.options import result_options
 from graphmill.cli.section_options import section_options
-from graphmill.cli.session import result_session
 from graphmill.config import Config
 from graphmill.config.sections.etl import FileFormat, Table
 from graphmill.display import terminal
 from graphmill.display.readable import number
-from graphmill.vocab import Side
 
 
 class _Column(click.ParamType[str | int]):
@@ -76,6 +71,10 @@ def command(
     RUN is the output folder of a run, or its run.json. Nothing of it changes. The tables are read as the
     run's own; options of columns and formats say otherwise.
     """
+    from etl.pieces import edge_table, id_table, relations_of, write_pieces
+    from graphmill.ask.fold_in import job
+    from graphmill.cli.result_session import result_session
+
     check_options({"--no-weight": ["--weight"]}, {})
     options = FoldInOptions(**{key: others.pop(key) for key in FoldInOptions.model_fields if key in others})
     given = {key: value for key, value in others.items() if value is not None}
@@ -95,19 +94,6 @@ def command(
         figures = job.run(settings, request, read, to, client, claim)
     terminal.show_table("fold-in", _summary(figures))
     terminal.say(f"vectors: {to}")
-
-
-def relations_of(settings: Config) -> Relations:
-    """Numbers of the run's relations, and those with featurized ends."""
-    names = relation_names(settings)
-    position = {name: 0 if settings.dynamic_relations else place for place, name in enumerate(names)}
-    featurized = frozenset(
-        name
-        for name, place in position.items()
-        if any(settings.entities[settings.relations[place].entity_type(side)].featurized for side in Side)
-    )
-    numbers = {name: place for place, name in enumerate(names)}
-    return Relations(numbers, featurized)
 
 
 def _summary(figures: dict[str, Any]) -> dict[str, str]:

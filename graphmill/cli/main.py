@@ -7,8 +7,6 @@ from typing import Any, Literal
 import click
 
 from graphmill import checkpoints, config
-from graphmill.checkpoints import convert as conversion
-from graphmill.checkpoints.id_maps import IdMaps, parse_id_maps
 from graphmill.cli import (
     check,
     etl,
@@ -25,11 +23,9 @@ from graphmill.cli import (
 )
 from graphmill.cli.option_checks import check_options
 from graphmill.cli.options import conf_option, id_map_options, output_options, set_option
-from graphmill.cluster import deploy
 from graphmill.config.plugins import read_plugins
 from graphmill.config.sections.cluster import ClusterConfig
 from graphmill.display import terminal
-from graphmill.run import lock
 from graphmill.version import __version__
 
 
@@ -75,6 +71,8 @@ def follow(application: str, conf: str | None, overrides: tuple[str, ...]) -> No
     The command ends with the driver's exit code. APPLICATION is what a command with --deploy-mode cluster has
     named. --conf and --set are needed only for cluster.yarn_classpath.
     """
+    from graphmill.cluster import deploy
+
     raw = config.read_raw(conf, overrides).get("cluster", {})
     sys.exit(deploy.follow(application, config.validated(ClusterConfig, raw, prefix=("cluster",))))
 
@@ -98,6 +96,8 @@ def _with_id_maps(
     **options: Any,
 ) -> dict[str, Any]:
     """Options of a conversion, with those of maps of ids as one."""
+    from graphmill.checkpoints.id_maps import IdMaps, parse_id_maps
+
     maps = parse_id_maps(id_maps, id_map_columns)
     return options | {"id_maps": IdMaps(maps, num_partitions, seed, bool(leave_out)) if maps else None}
 
@@ -143,6 +143,9 @@ def convert(
 
     Reads SOURCE_URI, and writes TARGET_URI.
     """
+    from graphmill.checkpoints import convert as conversion
+    from graphmill.run import lock
+
     of_maps = ("--id-map-columns", "--leave-out", "--partitions", "--seed")
     check_options({}, dict.fromkeys(of_maps, "--id-map") | {"--shards": "--format recis"})
     read_plugins(plugins)
@@ -182,6 +185,7 @@ def convert_input(
     of each edge path.
     """
     from graphmill.checkpoints import import_legacy
+    from graphmill.run import lock
 
     with lock.held(whole=[target_uri]) as claim:
         if target_format == "pbg":

@@ -4,19 +4,16 @@ import functools
 import json
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 from click.core import ParameterSource
-from dask.utils import parse_bytes
 
 from graphmill import config, storage
-from graphmill.cli import in_a_container
 from graphmill.config import Config
 from graphmill.config.masters import FORMS
 from graphmill.config.sections.cluster import ClusterConfig
 from graphmill.display import terminal
-from graphmill.run import dates
 from graphmill.storage import hdfs
 from graphmill.version import __version__
 from graphmill.vocab import RECORD
@@ -91,6 +88,8 @@ def load_for(day: datetime | None, conf: str | None, overrides: tuple[str, ...])
 
     None, and a line that says so, for a finished date that cannot run again.
     """
+    from graphmill.run import dates
+
     if day is None:
         return config.load(conf, overrides, transform=dates.refuse_places)
     settings = dates.load(conf, overrides, day.date())
@@ -135,6 +134,8 @@ class _Memory(click.ParamType[int]):
     name = "size"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        from dask.utils import parse_bytes  # a tenth of a second that most commands do without
+
         try:
             size_bytes = value if isinstance(value, int) else int(parse_bytes(value))
         except ValueError:
@@ -264,7 +265,7 @@ def run_options(command: Command) -> Command:
         section = cluster_of(conf, overrides, others["master"])
         with hdfs.use_driver(section.get("hdfs_driver")):
             if _is_deployed(section, others):
-                raise SystemExit(in_a_container.run_command(conf, overrides, others))
+                _run_in_a_container(conf, overrides, others)
             return command(conf=conf, overrides=overrides, **others)
 
     return conf_option(set_option(master_option(cluster_options(output_options(with_settings)))))
@@ -278,9 +279,19 @@ def cluster_of(conf: str | None, overrides: Sequence[str], master: str | None) -
     return section if isinstance(section, Mapping) else {}
 
 
+def _run_in_a_container(conf: str | None, overrides: Sequence[str], options: Mapping[str, Any]) -> NoReturn:
+    from graphmill.cli import in_a_container
+
+    raise SystemExit(in_a_container.run_command(conf, overrides, options))
+
+
 def _is_deployed(section: Mapping[str, Any], options: Mapping[str, Any]) -> bool:
     """Whether a command is to run in a container."""
-    return section.get("deploy") == "cluster" and in_a_container.is_deployed(options)
+    if section.get("deploy") != "cluster":
+        return False
+    from graphmill.cli import in_a_container
+
+    return in_a_container.is_deployed(options)
 
 
 def result_options(command: Command) -> Command:
@@ -307,7 +318,7 @@ def result_options(command: Command) -> Command:
         with hdfs.use_driver(section.get("hdfs_driver")):
             if _is_deployed(section, others):
                 words = {"run": run, "to": to, **others}
-                raise SystemExit(in_a_container.run_command(conf, overrides, words))
+                _run_in_a_container(conf, overrides, words)
             settings = config.load(conf, overrides)
             return command(settings=settings, to=storage.absolute(to), **others)
 

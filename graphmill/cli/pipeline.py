@@ -6,16 +6,9 @@ import click
 
 from graphmill import config, storage
 from graphmill.cli import exit_codes
-from graphmill.cli.check import show_plan
 from graphmill.cli.options import date_option, dry_run_option, load_for, run_argument, run_options
-from graphmill.cli.session import session, tell_verdict
-from graphmill.cli.stages import stages_of
 from graphmill.config import Config
 from graphmill.display import terminal
-from graphmill.run import dates
-from graphmill.run.auto_values import resolve_auto_values
-from graphmill.run.output_checks import check_storage
-from graphmill.run.summaries import summary
 
 
 @click.command(
@@ -34,6 +27,14 @@ def command(
 
     A stage is finished if it ended with the same settings and inputs.
     """
+    from graphmill.cli.plan import show_plan
+    from graphmill.cli.session import session, tell_verdict
+    from graphmill.cli.stages import stages_of
+    from graphmill.run import dates
+    from graphmill.run.auto_values import resolve_auto_values
+    from graphmill.run.output_checks import check_storage
+    from graphmill.run.summaries import summary
+
     settings = load_for(day, conf, overrides)
     if settings is None:
         return
@@ -66,6 +67,8 @@ def command(
 
 def _finish(settings: Config, conf: str | None, overrides: tuple[str, ...]) -> None:
     """Mark the output as finished, and delete the oldest dates."""
+    from graphmill.run import dates
+
     if settings.output is None:
         return
     schedule = settings.schedule

@@ -4,9 +4,8 @@ from typing import Any
 
 import click
 
-from graphmill.ask.predict import job
 from graphmill.ask.predict.settings import PredictOptions
-from graphmill.cli import exit_codes, session
+from graphmill.cli import exit_codes
 from graphmill.cli.option_checks import check_options
 from graphmill.cli.options import result_options, task_memory_option
 from graphmill.cli.section_options import section_options
@@ -38,16 +37,19 @@ def command(settings: Config, to: str, master: str | None, **options: Any) -> No
 
     RUN is the output folder of a run, or its run.json.
     """
+    from graphmill.ask.predict import job
+    from graphmill.cli.result_session import result_session, tell_run
+
     check_options(_EXCLUDED, _NEEDED)
     question = PredictOptions(**options)
     job.check(settings, question, to)
     written = [to, *filter(None, [question.index])]
-    with session.result_session(settings, master, job.__name__, written) as (client, claim):
+    with result_session(settings, master, job.__name__, written) as (client, claim):
         figures = job.run(settings, question, to, client, claim)
     terminal.show_table("predict", _summary(figures))
     terminal.say(f"answers: {to}")
     if question.pairs is None:
-        session.tell_run(settings, "predict", to, _told(figures))
+        tell_run(settings, "predict", to, _told(figures))
 
 
 _KEPT = ("relation", "id_type", "candidate_type", "k", "num_ids", "num_candidates", "checkpoint_version")

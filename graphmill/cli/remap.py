@@ -10,7 +10,6 @@ import click
 
 from graphmill import config, storage
 from graphmill.cli import exit_codes
-from graphmill.cli.check import show_plan
 from graphmill.cli.option_checks import check_options
 from graphmill.cli.options import (
     conf_of,
@@ -21,8 +20,6 @@ from graphmill.cli.options import (
     run_options,
     set_option,
 )
-from graphmill.cli.session import session
-from graphmill.cli.stages import REMAP
 from graphmill.config.sections.cluster import ClusterConfig
 from graphmill.errors import ConfigError
 
@@ -165,6 +162,9 @@ def remap(
     if any(name in given for name in _SAVED):
         _remap_saved(conf, overrides, master, given)
         return
+    from graphmill.cli.plan import show_plan
+    from graphmill.cli.session import session
+    from graphmill.cli.stages import REMAP
     from remap.sources.from_flags import load_settings
 
     settings = load_settings(conf, overrides, given)

@@ -1,7 +1,7 @@
 """A run of stages: its locks, run.json, cluster and report."""
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -9,21 +9,21 @@ from typing import Any
 from distributed import Client
 
 from etl.tables.files import table_roots
-from graphmill import cluster, storage
+from graphmill import cluster, config
+from graphmill.cli.plan import show_plan
 from graphmill.cli.stages import are_small_stages
 from graphmill.cluster.resources import check_memory
 from graphmill.config import Config
 from graphmill.display import progress, terminal
-from graphmill.errors import ConfigError, GraphMillError, LockedError, NoClusterError
+from graphmill.errors import ConfigError, LockedError, NoClusterError
 from graphmill.monitoring import lineage
 from graphmill.monitoring import server as metrics
-from graphmill.run import lock, record, results
+from graphmill.run import lock, record
 from graphmill.run.auto_values import resolve_auto_values
-from graphmill.run.inputs import are_small
 from graphmill.run.job import Stage
-from graphmill.run.output_checks import check_outputs
+from graphmill.run.output_checks import check_outputs, check_storage
+from graphmill.run.summaries import summary
 from graphmill.run.verdict import verdict
-from graphmill.storage.redaction import redacted
 
 log = logging.getLogger("graphmill")
 
@@ -103,27 +103,6 @@ def session(
             raise
 
 
-@contextmanager
-def result_session(
-    settings: Config, master: str | None, job: str, written: Sequence[str], read: Iterable[str] = ()
-) -> Iterator[tuple[Client, lock.Claim]]:
-    """Lock the folders that a command writes of a finished run, start a cluster and show progress.
-
-    The files and folders `read` are of the user, beside those of the run.
-
-    Raises:
-        LockedError: another command writes them.
-    """
-    options = settings.cluster
-    of_run = [settings.entity_path, settings.checkpoint_path, *settings.edge_paths]
-    with (
-        lock.held(whole=written) as claim,
-        progress.displayed(),
-        cluster.connect(master, options, [job], is_small=are_small([*of_run, *read])) as client,
-    ):
-        yield client, claim
-
-
 def _record_failure(run: record.RunRecord, error: BaseException, num_lost: int) -> bool:
     """Write the error to run.json, and tell whether it was written.
 
@@ -137,17 +116,6 @@ def _record_failure(run: record.RunRecord, error: BaseException, num_lost: int) 
     except LockedError:
         return False
     return True
-
-
-def tell_run(settings: Config, command: str, to: str, figures: Mapping[str, Any]) -> None:
-    """Note a result that a command has made of a run, for the run's next report; an error is only logged."""
-    uri = settings.record_uri(settings.checkpoint_path)
-    try:
-        results.note(uri, command, to, figures)
-    except GraphMillError as error:  # such as that of a run of others
-        log.warning("%s: report.html of the run will not name it: %s", command, error)
-    else:
-        log.info("report: `graphmill report %s` shows this result too", redacted(storage.parent(uri)))
 
 
 def tell_verdict(run: record.RunRecord) -> None:
@@ -165,3 +133,19 @@ def write_report(record_uri: str, settings: Config) -> None:
         log.info("report: %s", report.write_at(record_uri, settings.embedding_path, settings.init_path))
     except Exception as error:
         log.warning("report: none was written: %s: %s", type(error).__name__, error)
+
+
+def run_stage(
+    stage: Stage, conf: str | None, overrides: tuple[str, ...], master: str | None, *, dry_run: bool
+) -> None:
+    """Run one stage alone, or show what it takes."""
+    settings = config.load(conf, overrides)
+    if dry_run:
+        show_plan(settings, [stage], master)
+        return
+    check_storage(settings, [stage])
+    stage.job.check(resolve_auto_values(settings))
+    with session(settings, master, [stage]) as run:
+        entry = run(stage, resume=False)
+    terminal.show_table(stage.name, summary({stage.name: entry}))
+    run.report()

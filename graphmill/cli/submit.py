@@ -11,8 +11,8 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
-from graphmill import cluster, config
-from graphmill.cli import etl, exit_codes, in_a_container, pipeline, remap, train
+from graphmill import config
+from graphmill.cli import etl, exit_codes, pipeline, remap, train
 from graphmill.cli.options import (
     CONF_VARIABLE,
     MASTER_VARIABLE,
@@ -22,11 +22,9 @@ from graphmill.cli.options import (
     conf_option,
     master_option,
 )
-from graphmill.cluster import deploy
 from graphmill.config.sections.cluster import ClusterConfig
-from graphmill.display import progress, terminal
+from graphmill.display import terminal
 from graphmill.errors import ConfigError, suggestion
-from graphmill.monitoring import server as metrics
 from graphmill.version import __version__
 
 log = logging.getLogger("graphmill")
@@ -102,6 +100,12 @@ def _job_first(script: str, arguments: tuple[str, ...]) -> tuple[str, tuple[str,
 def _run_script(
     script: str, arguments: tuple[str, ...], master: str | None, conf: str | None, chosen: dict[str, Any]
 ) -> None:
+    from graphmill import cluster
+    from graphmill.cli import in_a_container
+    from graphmill.cluster import deploy
+    from graphmill.display import progress
+    from graphmill.monitoring import server as metrics
+
     cluster_of(conf, (), master)  # a run.json alone names no cluster
     given = config.load(conf).model_dump()["cluster"] if conf else {}
     options = {"yarn_options": given.get("yarn_options", {}) | chosen.get("yarn_options", {})}

@@ -9,11 +9,7 @@ from rich.table import Table
 
 from graphmill import config
 from graphmill.cli import exit_codes
-from graphmill.cli.check import show_plan
-from graphmill.cli.options import dry_run_option, run_argument, run_options
-from graphmill.cli.session import session, tell_verdict
-from graphmill.cli.stage_command import stage_command
-from graphmill.cli.stages import EVALUATE, TRAIN
+from graphmill.cli.options import OF_A_RUN, dry_run_option, run_argument, run_options
 
 
 class _TrainByDefault(click.Group):
@@ -30,8 +26,20 @@ def command() -> None:
     """Train embeddings (the default), or evaluate a checkpoint."""
 
 
-train = stage_command(TRAIN)
-command.add_command(train)
+@command.command(
+    context_settings=exit_codes.CONTEXT,
+    help=f"Run the stage train, even if it has finished before.\n\n{OF_A_RUN}",
+    epilog="Example: graphmill train --conf conf/demo.yaml --output demo-output",
+)
+@run_argument
+@run_options
+@dry_run_option
+def train(conf: str | None, overrides: tuple[str, ...], master: str | None, dry_run: bool) -> None:
+    """Run the stage."""
+    from graphmill.cli.session import run_stage
+    from graphmill.cli.stages import TRAIN
+
+    run_stage(TRAIN, conf, overrides, master, dry_run=dry_run)
 
 
 @command.command(
@@ -56,6 +64,10 @@ def evaluate(
 
     RUN: the output of a run, whose settings count then; or CONFIG, a file as for --conf.
     """
+    from graphmill.cli.plan import show_plan
+    from graphmill.cli.session import session, tell_verdict
+    from graphmill.cli.stages import EVALUATE
+
     chosen = ["evaluate.enabled=true", *([f"evaluate.split={split}"] if split is not None else [])]
     chosen += [f"evaluate.filtered={str(filtered).lower()}"] if filtered is not None else []
     settings = config.load(conf, (*overrides, *chosen))

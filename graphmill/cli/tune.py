@@ -1,33 +1,11 @@
 """The command `graphmill tune`: a configuration with better rates, found by short trainings."""
 
-import shlex
 from typing import Any
 
 import click
-from rich.console import Console
-from rich.table import Table
 
-from graphmill import config, storage
-from graphmill.ask.evaluate.inputs import obstacle_to_ranking
-from graphmill.checkpoints.legacy_inputs import import_legacy_inputs
 from graphmill.cli import exit_codes
 from graphmill.cli.options import run_options
-from graphmill.cli.session import session
-from graphmill.cli.stages import ETL, TRAIN
-from graphmill.config import Config
-from graphmill.config.reading import place, resolved
-from graphmill.config.yaml_edit import edited
-from graphmill.display import terminal
-from graphmill.errors import ConfigError
-from graphmill.run.auto_values import resolve_auto_values
-from graphmill.run.job import Stage
-from graphmill.run.record import is_finished
-from train.tune.sample import VALID_SPLIT
-from train.tune.tuner import MOST_CANDIDATES, Found, Tuner, described
-
-_VALIDATIONS = 8  # of a run
-_PATIENCE = 3
-_FOLDER = "tune"
 
 
 @click.command(
@@ -43,21 +21,14 @@ _FOLDER = "tune"
     "--candidates",
     "most",
     type=click.IntRange(min=2),
-    default=MOST_CANDIDATES,
+    default=27,
     show_default=True,
     help="Candidates at most.",
 )
 @click.option(
     "--to", "target", metavar="FILE", default="tuned.yaml", show_default=True, help="Configuration to write."
 )
-def command(
-    conf: str | None,
-    overrides: tuple[str, ...],
-    master: str | None,
-    minutes: float,
-    most: int,
-    target: str,
-) -> None:
+def command(**options: Any) -> None:
     """Try settings of training; write the best configuration.
 
     Tried are rates, regularization, dimension, negatives and batches, in short trainings on the densest part
@@ -65,62 +36,6 @@ def command(
     done; this time is not counted. The run's own results stay as they are: all files are in the folder `tune`
     of its output. A search that was stopped goes on.
     """
-    if storage.exists(target):
-        raise ConfigError(f"{target}: there is a file of that name; remove it, or choose another --to")
-    settings = config.load(conf, overrides)
-    if conf is None or not resolved(conf).endswith((".yaml", ".yml")):
-        raise ConfigError(f"--conf: expected a YAML file to change, found {conf}")
-    text = storage.read_text(resolved(conf))
-    own, stage = _own(settings)
-    stage.job.check(own, [])
-    with session(own, master, [stage], is_long=True) as run:
-        run.record.save()  # tells the next search that the folder is ours
-        if stage is ETL:
-            run(ETL, resume=True)
-        graph = resolve_auto_values(import_legacy_inputs(own))
-        if obstacle := obstacle_to_ranking(graph, graph.edge_paths[0]):
-            raise ConfigError(f"tune: {obstacle}")
-        found = Tuner(graph, str(own.output), minutes, most, run.client, run.record.claim).run()
-        changes = found.best.changes | _early_stopping(graph)
-        storage.write_text(target, edited(text, changes, conf))
-    _show(found)
-    kept = [each for each in overrides if place(each) not in map(place, changes)]
-    words = [word for each in kept for word in ("--set", each)]
-    terminal.say(f"{target}: {described(changes)}")
-    terminal.say(f"next: {shlex.join(['graphmill', 'pipeline', '--conf', target, *words])}")
-    run.report()
+    from graphmill.cli.tuning import tune
 
-
-def _own(settings: Config) -> tuple[Config, Stage]:
-    """Choose the folder of the search, and the first stage that it has to run; reuse finished edges."""
-    folder = storage.join(settings.output or settings.checkpoint_path, _FOLDER)
-    places: dict[str, Any] = {"output": folder, "checkpoint_path": storage.join(folder, "checkpoint")}
-    needs_etl = settings.etl is not None and not is_finished(ETL.name, ETL.job, settings)
-    if needs_etl:
-        root = storage.join(folder, "edges")
-        paths = tuple(storage.join(root, split) for split in settings.edge_path_splits)
-        places |= {"entity_path": storage.join(folder, "entities"), "edge_root": root, "edge_paths": paths}
-    return settings.model_copy(update=places), ETL if needs_etl else TRAIN
-
-
-def _early_stopping(graph: Config) -> dict[str, Any]:
-    """Keys that end a run with its best epoch, where the graph has validation edges and none are named."""
-    has_none = bool(obstacle_to_ranking(graph, graph.split_path(VALID_SPLIT)))
-    if has_none or graph.train.validate_split is not None:
-        return {}
-    return {
-        "train.validate_split": VALID_SPLIT,
-        "train.validate_every": max(1, graph.num_epochs // _VALIDATIONS),
-        "train.patience": _PATIENCE,
-    }
-
-
-def _show(found: Found) -> None:
-    """Show what was tried, the best of each rung first."""
-    rows = sorted(found.trials, key=lambda each: (-each.rung, -each.mrr))
-    table = Table("rung", "epochs", "seconds", "MRR", "change", title="tune")
-    for each in rows:
-        numbers = (str(each.rung + 1), str(each.epochs), f"{each.seconds:.1f}", f"{each.mrr:.4f}")
-        table.add_row(*numbers, described(each.changes))
-    if not terminal.options.quiet and not terminal.options.json_lines:
-        Console().print(table)
+    tune(**options)

@@ -40,7 +40,6 @@ from train.tune.space import candidates
 FILE = "tune.json"
 EDGES_PER_MINUTE = 20_000
 LEAST_EDGES = 5_000
-MOST_CANDIDATES = 27
 
 log = logging.getLogger("graphmill")
 

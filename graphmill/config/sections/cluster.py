@@ -3,7 +3,6 @@
 import re
 from typing import Annotated, Any, Literal
 
-from dask.utils import parse_bytes
 from pydantic import Field, field_validator
 
 from graphmill.config.masters import FORMS, is_of_this_machine
@@ -128,6 +127,8 @@ class ClusterConfig(Section):
     def _check_memory(cls, asked: str) -> str:
         if asked == "auto":
             return asked
+        from dask.utils import parse_bytes  # a tenth of a second that most commands do without
+
         try:
             size_bytes = parse_bytes(asked)
         except ValueError as error:

@@ -111,10 +111,10 @@ def test_a_defect_says_that_it_is_one_and_where_and_the_record_has_the_trace(con
     program = f"""
 import etl.job, sys
 from graphmill.cli import exit_codes
-from graphmill.cli.stage_command import stage_command
+from graphmill.cli.etl import command
 def broken(config, client, claim): return 1 / 0
 etl.job.run = broken
-exit_codes.main(stage_command("etl"), ["--conf", {str(conf)!r}, "--quiet"])
+exit_codes.main(command, ["--conf", {str(conf)!r}, "--quiet"])
 """
     done = subprocess.run(
         [sys.executable, "-c", f"if __name__ == '__main__':\n{program.replace(chr(10), chr(10) + ' ')}"],
