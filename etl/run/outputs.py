@@ -132,10 +132,7 @@ def _is_ours(uri: str, path: str) -> bool:
 
 
 def keep_trained_ids(config: Config, folder: str) -> None:
-    """Keep the entities beside their folder, if a checkpoint needs them and `folder` has others.
-
-    A kill leaves them where they were, or kept.
-    """
+    """Move the entities aside, beside their folder, if a checkpoint needs them and `folder` has others."""
     uri = storage.absolute(config.entity_path)
     now = content_of(uri)
     checkpoints = [config.checkpoint_path, *storage.moved_aside(config.checkpoint_path)]

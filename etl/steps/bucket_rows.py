@@ -157,10 +157,7 @@ class BucketRows:
             yield from self.kept.read(num_read, len(self.kept.numbers))
 
     def files(self) -> tuple[Int32, Int64]:
-        """Return the numbers of all files whose rows are written, ascending, and the rows of each.
-
-        The rows must have been read.
-        """
+        """Return the files of the written rows, ascending, and the rows of each; call this after reading."""
         numbers, counts = [np.zeros(0, np.int32), *self._numbers], [np.zeros(0, np.int64), *self._counts]
         if self.kept is not None:
             numbers.append(self.kept.numbers)

@@ -180,10 +180,7 @@ def _partition_ids(settings: TaskSettings, partition: Partition, shards: list[Sh
 
 
 def static_relations(settings: TaskSettings, counts: Int64) -> IndexedRelations:
-    """Count the relations of the configuration; PBG's export reads their names beside those of entities.
-
-    `counts` [relations] are their train edges.
-    """
+    """Count the train edges of the configured relations; PBG's export reads relation names from the index."""
     names = [each.name for each in settings.relations]
     checksums: Checksums = {}
     if settings.etl.entity_names:
@@ -197,10 +194,7 @@ def _indexed_relations(names: Collection[str], num_left_out: int, checksums: Che
 
 
 def index_relations(settings: TaskSettings, chunk_names: list[str]) -> IndexedRelations:
-    """Number all relation names in the order of their UTF-8 bytes; write them and their count.
-
-    Relations of an earlier index come first, with their old numbers.
-    """
+    """Number relation names: those of an earlier index, then others by UTF-8 bytes. Write names and count."""
     uris = [storage.join(settings.folders.work, f"{name}.relations.arrow") for name in chunk_names]
     table = pa.concat_tables([RELATIONS_SCHEMA.empty_table(), *map(spill.read_batches, uris)])
     found, codes = distinct(table["name"], settings.seed)

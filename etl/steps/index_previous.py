@@ -79,10 +79,7 @@ def num_previous_ids(previous_uri: str | None) -> int:
 
 
 def previous_ids(settings: TaskSettings, partition: Partition) -> Iterator[pa.Array]:
-    """Read the ids of one partition of the earlier index that are not forgotten.
-
-    There are none if that index lacks the partition.
-    """
+    """Read the ids of a partition of the earlier index, if it has that partition, without forgotten ids."""
     uri = settings.etl.previous_entity_path
     if uri is None or partition.entity_type not in entity_index.read_manifest(uri).num_partitions:
         return

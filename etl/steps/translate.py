@@ -83,10 +83,7 @@ def nothing(settings: TaskSettings, num_relations: int) -> Translated:
 
 
 def translate(shared: Shared[TranslatePlan], number: int, chunk: Chunk, first_relation: int) -> Translated:
-    """Sort the edges of one chunk by bucket.
-
-    Earlier chunks have `first_relation` relation names, with dynamic relations.
-    """
+    """Sort the edges of a chunk by bucket; earlier chunks have `first_relation` dynamic relation names."""
     plan = shared.read()
     settings, uri = plan.settings, storage.join(plan.settings.folders.work, chunk.name)
     codes = spill.read_batches(f"{uri}.codes.arrow")

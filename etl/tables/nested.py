@@ -11,10 +11,7 @@ Path = tuple[str, ...]
 
 
 def find(types: Mapping[str, pa.DataType], dotted: str) -> Path | None:
-    """Find the value that a dotted name leads to among columns of these types; None if there is none.
-
-    Names may have dots themselves; the longest name that fits is taken first.
-    """
+    """Find the value that a dotted name leads to; names may have dots, and the longest that fits counts."""
     parts = dotted.split(".")
     for number in range(len(parts), 0, -1):
         name, rest = ".".join(parts[:number]), ".".join(parts[number:])

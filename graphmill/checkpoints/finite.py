@@ -13,10 +13,7 @@ REMEDY = "go back to a checkpoint without such, or train again with a lower lr"
 
 
 def first_not_finite(values: npt.NDArray[Any]) -> int | None:
-    """The first row of `values` [N, ...] with NaN or infinity; None if all numbers are finite.
-
-    The sum of all values is checked first: it needs no memory, and nearly always settles the question.
-    """
+    """The first row with NaN or infinity, or None. A finite sum, which needs no memory, mostly settles it."""
     if values.dtype.kind != "f":
         return None
     with np.errstate(all="ignore"):

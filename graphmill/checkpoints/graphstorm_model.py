@@ -250,10 +250,7 @@ class GraphStormModelCheckpoint(WholeTablesCheckpoint):
 
 
 def write(source: Checkpoint, target_uri: str, **_: object) -> list[str]:
-    """Write a model that GraphStorm restores, and return the names of the lost content.
-
-    A rank is a partition. Memory: some megabytes of rows.
-    """
+    """Write a model that GraphStorm restores, a rank per partition; return the names of the lost content."""
     model = source.read_model()
     parameters = model.parameters if model else {}
     settings: dict[str, Any] = {

@@ -104,10 +104,7 @@ class _PartitionRows(NamedTuple):
 
 
 class JoinedRows(AbstractContextManager["JoinedRows"]):
-    """Embeddings [N, D] of all partitions of an entity type, one partition after the other.
-
-    A partition is opened when it is needed. Several threads may read.
-    """
+    """Embeddings [N, D] of all partitions of a type, opened when needed; several threads may read."""
 
     def __init__(self, source: Checkpoint, entity_type: str, width: int | None = None) -> None:
         self._source, self._entity_type = source, entity_type

@@ -123,10 +123,7 @@ def _keys(master: str, kind: Kind, settings: ClusterConfig) -> Keys | None:
 
 @contextmanager
 def _in_a_file(keys: Keys | None) -> Iterator[Keys | None]:
-    """Write keys of this run to a file, which the next run removes if this run is killed.
-
-    Dask itself writes keys from memory to a temporary folder, which a killed process leaves.
-    """
+    """Write keys to a file that the next run removes after a kill; Dask itself would leave its own file."""
     if keys is None or keys.text is None:
         yield keys
         return

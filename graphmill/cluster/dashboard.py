@@ -55,10 +55,7 @@ def offer(scheduler: Scheduler) -> None:
 
 
 def tls(listens_at: str, keys: Keys | None) -> dict[str, str]:
-    """Return Dask's settings for a dashboard by https, with the certificate of the run.
-
-    A dashboard at the loopback address needs none.
-    """
+    """Settings of Dask for a dashboard by https, with the run's certificate; none at the loopback address."""
     if keys is None or listens_at.rpartition(":")[0].strip("[]") in (LOOPBACK, "::1", "localhost"):
         return {}
     return {f"{_TLS}.cert": keys.cert, f"{_TLS}.key": keys.key}

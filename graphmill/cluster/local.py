@@ -37,10 +37,7 @@ log = logging.getLogger("graphmill")
 
 
 def place_of(master: str, settings: ClusterConfig, *, is_small: bool) -> str:
-    """Return `local[*]` in place of `local`, unless this process can run the work.
-
-    Only processes have a limit of their memory, and modules of their own.
-    """
+    """Return `local[*]` for `local`, unless this process, which has no memory limit, can do the work."""
     fits = is_small and settings.worker_memory == "auto" and not settings.py_files
     return "local[*]" if master == "local" and not fits else master
 
@@ -122,10 +119,7 @@ def _cluster_here(settings: ClusterConfig, start: Callable[..., SpecCluster]) ->
 
 
 def _close(cluster: SpecCluster) -> None:
-    """Close the cluster, and kill workers that remain.
-
-    Dask waits for ever if a worker that died is being restarted at that moment.
-    """
+    """Close the cluster, and kill workers that remain: Dask may wait forever for one that restarts."""
     try:
         cluster.close(timeout=_CLOSE_TIMEOUT_S)
     except TimeoutError:

@@ -65,10 +65,7 @@ def described_workers(client: Client) -> dict[str, dict[str, Any]]:
 
 
 def memory_of_workers(client: Client) -> int:
-    """Return the memory of the smallest worker, in bytes; of this machine, if workers have no limit.
-
-    Raises as `described_workers`.
-    """
+    """The memory of the smallest worker, in bytes; that of this machine, if workers have no limit."""
     limits = [each["memory_limit"] for each in described_workers(client).values() if each.get("memory_limit")]
     return int(min(limits, default=system.MEMORY_LIMIT))
 

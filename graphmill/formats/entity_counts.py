@@ -94,10 +94,7 @@ def write_entity_names(
     names: Iterable[str],
     checksums: Checksums | None = None,
 ) -> None:
-    """Write the raw ids for PBG's own tools, with at most a megabyte in memory.
-
-    Adds the file's checksum to `checksums`.
-    """
+    """Write raw ids for PBG's own tools in at most a megabyte of memory; add the checksum to `checksums`."""
     _write_strings(names_uri(entity_path, entity_type, partition), names, checksums)
 
 

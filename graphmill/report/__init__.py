@@ -86,10 +86,7 @@ def page_of(run: Run, labels: Labels | None = None, before: Run | None = None) -
 
 
 def _section(name: str, title: str, blocks: Iterable[Block], *, is_asked_for: bool = False) -> Section:
-    """The section; an error ends it with a note, so that the other sections still appear.
-
-    With `is_asked_for`, errors of the user's input are raised.
-    """
+    """A section; errors end it with a note. With `is_asked_for`, the user's own errors are raised."""
     made: list[Block] = []
     try:
         made.extend(blocks)

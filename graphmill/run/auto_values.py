@@ -15,10 +15,7 @@ _COUNTED_BUCKETS = 64
 
 
 def resolve_auto_values(config: Config) -> Config:
-    """Return the configuration with the values that fit its entities and edges; as it is, if there are none.
-
-    Damaged files decide nothing: the stage that reads them reports them.
-    """
+    """Fill in the keys that depend on entities and edges; without sound data, return `config` itself."""
     if not config.chosen or not storage.is_dir(config.entity_path):
         return config
     try:
@@ -34,10 +31,7 @@ def resolve_auto_values(config: Config) -> Config:
 def with_sizes(
     config: Config, num_entities: Mapping[str, Sequence[int]], num_edges: int, *, has_origins: bool = True
 ) -> Config:
-    """Return the configuration with the values that fit so many entities of each partition, and edges.
-
-    `has_origins` says whether the edges tell which of them an earlier run did not have (`train.replay`).
-    """
+    """Fill in the keys by counts of entities and edges; `has_origins`: edges tell which of them are new."""
     relations = config.relations
     return config.with_chosen(
         defaults.decided(

@@ -43,10 +43,7 @@ def describe(uri: str) -> dict[str, Any]:
 
 
 def are_small(uris: Iterable[str]) -> bool:
-    """Tell whether the files and folders, as far as they are there, are quicker read than processes start.
-
-    What cannot be listed is not small: the stage that reads it says what is wrong.
-    """
+    """Whether files and folders are read faster than processes start; what cannot be listed is not small."""
     num_bytes = num_seen = 0
     try:
         waiting = [found for found in map(storage.status, dict.fromkeys(uris)) if found]

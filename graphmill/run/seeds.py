@@ -36,10 +36,7 @@ def generator(seed: int, *purpose: str | int) -> torch.Generator:
 def held_out(
     columns: tuple[npt.NDArray[np.integer], ...], fraction: float, seed: int
 ) -> npt.NDArray[np.bool_]:
-    """Draw a fraction of edges to be held out, by their columns lhs, rel, rhs [E] and a seed alone: [E].
-
-    Copies of an edge are held out together, whatever files and chunks they are in.
-    """
+    """Draw a fraction of edges [E] by lhs, rel, rhs and seed alone, so that copies are held out together."""
     is_held_E = np.zeros(len(columns[0]), bool)
     for start in range(0, len(is_held_E) if fraction else 0, _HASHED_EDGES):
         part = slice(start, start + _HASHED_EDGES)

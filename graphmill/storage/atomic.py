@@ -162,10 +162,7 @@ def replace_directory(temporary: str, uri: str) -> None:
 
 
 def recover(uri: str, *, keep: str | None = None) -> None:
-    """Put back a folder that a killed write moved aside, and remove unfinished writes of `uri`.
-
-    `keep` is a temporary folder that a run continues to fill.
-    """
+    """Put back a folder that a killed write moved aside; remove unfinished writes of `uri`, except `keep`."""
     aside, unfinished = f".{name(uri)}.old-", f".{name(uri)}.tmp-"
     for each in fs.list_hidden(parent(uri)):
         if name(each).startswith(aside) and not fs.exists(uri):

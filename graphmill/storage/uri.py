@@ -20,10 +20,7 @@ def scheme(uri: str) -> str:
 
 
 def split(uri: str) -> tuple[str, str]:
-    """The root of a URI with a scheme, `scheme://authority`, and the path in it.
-
-    A path has no query and no fragment: `?` and `#` are parts of names.
-    """
+    """Split a URI into its root, `scheme://authority`, and path; `?` and `#` are parts of names."""
     root = _ROOT.match(uri)
     if root is None:
         return "", uri

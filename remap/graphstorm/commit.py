@@ -138,10 +138,7 @@ def write_journal(journal: Journal) -> None:
 
 
 def finish(journal: Journal, count_rows: CountRows, claim: Claim = NO_CLAIM) -> bool:
-    """Do or repeat the work of the journal; return whether all inputs were unchanged.
-
-    An input that has changed since the job read it is kept.
-    """
+    """Do or repeat the work of the journal; return whether no input changed. Changed inputs are kept."""
     claim.check()
     for root in journal.roots:
         storage.delete_marker(root)

@@ -95,10 +95,7 @@ def read_version(checkpoint_path: str) -> int:
 
 
 def write_config(checkpoint_path: str, config: Mapping[str, Any]) -> Checksums:
-    """Write config.json: PBG's configuration with PBG's keys only. Returns its checksum.
-
-    Updates the checksums of the committed version, which include config.json.
-    """
+    """Write config.json with PBG's keys alone; return its checksum, which the committed version gets too."""
     manifest_uri = manifest_of(checkpoint_path, read_version(checkpoint_path)).uri
     known = storage.read_checksums(manifest_uri)
     if known.pop(CONFIG_FILE, None):  # a kill in between leaves it without a checksum

@@ -115,10 +115,7 @@ def write_embeddings(
 def open_embeddings(
     checkpoint_path: str, entity_type: str, partition: Partition, version: int, *, whole: bool = False
 ) -> Iterator[DatasetRows]:
-    """One partition's embeddings, to be read piece by piece within the block.
-
-    With `whole`, for a caller that reads all rows, the file is compared with its checksum.
-    """
+    """Open a partition's embeddings, to be read piece by piece; `whole`: compare with the checksum."""
     uri = embeddings_uri(checkpoint_path, entity_type, partition, version)
     with open_checked(uri, manifest_of(checkpoint_path, version) if whole else None) as hdf5:
         yield DatasetRows(hdf5, uri)

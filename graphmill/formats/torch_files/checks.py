@@ -26,10 +26,7 @@ _MADE_BY_LENGTH = re.compile(
 
 
 def check_file(stream: Any, size_bytes: int, where: str, expected: str = ANYTHING) -> Archive | None:
-    """Refuse a file that torch would unpack to more than its size; the zip, or None for the older form.
-
-    `expected` is for messages.
-    """
+    """Refuse a file that torch would unpack to more than its size; return its zip (older form: None)."""
     archive = None
     is_zip = is_archive(stream)
     try:

@@ -194,10 +194,7 @@ def _first_byte(tensor: Tensor, starts: Starts, size_bytes: int) -> int:
 
 
 def _load_old_shapes(stream: Any) -> tuple[Any, Starts]:
-    """The content of an older file, by torch's own unpickler for weights, with storages without memory.
-
-    torch.load() would allocate memory for every storage first.
-    """
+    """Load an older file by torch's unpickler, but no storages: torch.load() would allocate them first."""
     untyped: Any = torch.UntypedStorage
     typed: Any = torch.storage.TypedStorage
     storages: dict[str, tuple[torch.UntypedStorage, int]] = {}
