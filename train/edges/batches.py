@@ -27,7 +27,7 @@ from graphmill.formats.edge_buckets.features import Indices, empty_lists
 from graphmill.formats.edge_buckets.places import EDGES
 from graphmill.run import seeds
 from graphmill.vocab import Bucket, Side
-from train.edges.exact_queries import by_sample
+from train.edges.candidates import by_sample
 from train.edges.negative_sampling import Batch, popularity
 from train.edges.one_vs_all import QueryBatch, QueryGroup, QueryPart, group_by_query, has_queries
 from train.model.features import Bags, distinct

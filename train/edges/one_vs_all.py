@@ -9,8 +9,7 @@ softmax, the edges of one query, its answers, share the scores of all entities:
 The sum equals that of the edges' own losses; FB15k-237 has 149,689 queries instead of 544,230.
 
 With `train.candidates`, Z(q) is estimated by the answers of q and by entities that are drawn for the batch
-and stand for all others (train/edges/candidates.py), but for the queries that need no estimate
-(train/edges/exact_queries.py).
+and stand for all others, but for the queries that need no estimate (train/edges/candidates.py).
 
 A delta trains some edges (train/step/delta.py). The other answers of their queries, which it does not train
 now, are no wrong answers: Z(q) leaves them out.

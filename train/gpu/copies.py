@@ -6,20 +6,30 @@
     one a thread   edges and partitions from files, and partitions for files (`beside_steps`)
 
 Without a GPU, a call returns when the copy is done.
+
+torch's own pinned memory takes the next power of two bytes. Ordinary pages that CUDA has registered take what
+is asked for, in whole pages.
 """
 
+import math
+import mmap
 import threading
+import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
+from torch import Tensor
 
+from graphmill.formats.edge_buckets import NewArray
 from train.edges.batches import EdgeTensors
-from train.gpu.pinned import pinned
 from train.step.table import Table
 
 _of_thread = threading.local()
+_ALIGNED_BYTES = 64
 _ALIGNED = 64  # numbers; the kernels load 16 bytes at a time where an address allows
 
 
@@ -153,3 +163,48 @@ def read_beside_steps(device: torch.device, read: Callable[[], EdgeTensors]) -> 
         # The memory returns to this stream after the last step that reads it.
         tensor.record_stream(torch.cuda.default_stream(device))
     return edges
+
+
+def pinned(num_bytes: int) -> Tensor:
+    """Allocate pinned memory: uint8 [num_bytes]. It is given back with the last tensor that views it."""
+    pages = mmap.mmap(-1, max(num_bytes, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    memory = torch.frombuffer(pages, dtype=torch.uint8)
+    cudart = torch.cuda.cudart()  # type: ignore[no-untyped-call]
+    torch.cuda.check_error(cudart.cudaHostRegister(memory.data_ptr(), len(memory), 0))
+    weakref.finalize(pages, cudart.cudaHostUnregister, memory.data_ptr()).atexit = False
+    return memory[:num_bytes]
+
+
+class Staging:
+    """One pinned area for the columns of a bucket, on their way to a GPU."""
+
+    def __init__(self, num_bytes: int, device: torch.device) -> None:
+        self._num_bytes, self._device = num_bytes, device
+        self._area: Tensor | None = None
+        self._lock = threading.Lock()
+
+    @contextmanager
+    def arrays(self) -> Iterator[NewArray]:
+        """A function that makes arrays, which are copied to the device before the block ends.
+
+        They lie in the area while it has room. Without a GPU they are ordinary arrays.
+        """
+        if self._device.type != "cuda":
+            yield np.empty
+            return
+        with self._lock:
+            if self._area is None:
+                self._area = pinned(self._num_bytes)
+            left = self._area.numpy()
+
+            def new(shape: tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+                nonlocal left
+                num_bytes = math.prod(shape) * np.dtype(dtype).itemsize
+                if num_bytes > len(left):
+                    return np.empty(shape, dtype)
+                array = left[:num_bytes].view(dtype).reshape(shape)
+                left = left[-(-num_bytes // _ALIGNED_BYTES) * _ALIGNED_BYTES :]
+                return array
+
+            yield new
+            torch.cuda.current_stream(self._device).synchronize()

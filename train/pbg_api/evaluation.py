@@ -24,7 +24,7 @@ from graphmill.run import seeds
 from graphmill.vocab import Bucket, Side
 from train.edges import batches
 from train.edges.negative_sampling import Batch, Sampling
-from train.gpu.pinned import Staging
+from train.gpu.copies import Staging
 from train.model.features import Bags
 from train.pbg_api.settings import settings_of
 from train.run.reading import read_edges

@@ -122,7 +122,7 @@ def _batches_at_once(
 
 
 def _obstacle_of_samples(context: RunContext, blocks: int) -> str | None:
-    """Tell why some queries are compared with all rows, but for a few (train/edges/exact_queries.py)."""
+    """Tell why some queries are compared with all rows, but for a few (train/edges/candidates.py)."""
     config, num = context.config, context.config.train.candidates
     if num is None:
         return "without train.candidates they move all rows"

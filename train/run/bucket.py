@@ -30,7 +30,7 @@ from train.plan.plan import Plan
 from train.plan.steps import make_steps
 from train.run.reading import BlockReader, BucketReader
 from train.step import held_out
-from train.step.removed import removing_step
+from train.step.delta import removing_step
 from train.step.step import StepFigures
 from train.step.table import Table, num_rows_of, with_tables
 from train.tables.run_context import RunContext

@@ -21,8 +21,7 @@ from train.edges import batches
 from train.edges.batches import EdgeTensors, Role
 from train.edges.blocks import Blocks
 from train.edges.schedule import Share
-from train.gpu.copies import read_beside_steps
-from train.gpu.pinned import Staging
+from train.gpu.copies import Staging, read_beside_steps
 from train.tables import memory
 from train.tables.run_context import RunContext
 

@@ -13,7 +13,7 @@ from distributed import get_worker, system
 from graphmill.config import Config
 from graphmill.config.partitions import PartitionKey, all_keys, is_shared, keys_of
 from graphmill.vocab import Side
-from train.edges.exact_queries import MOST_ELEMENTS
+from train.edges.candidates import MOST_ELEMENTS
 from train.edges.negative_sampling import Sampling, in_batch_negatives
 from train.edges.one_vs_all import has_queries
 from train.step.queries import SCORE_BYTES

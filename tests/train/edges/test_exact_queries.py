@@ -9,10 +9,9 @@ from hypothesis import strategies as st
 from graphmill.vocab import Side
 from tests.train.graphs import make_config, write_graph
 from tests.train.step.test_queries import all_negs
-from train.edges import batches, exact_queries
+from train.edges import batches, candidates
 from train.edges.batches import EdgeTensors
-from train.edges.candidates import CandidateSampler
-from train.edges.exact_queries import exact
+from train.edges.candidates import CandidateSampler, exact
 from train.edges.one_vs_all import QueryGroup
 from train.tables import memory
 from train.tables.run_context import RunContext
@@ -41,7 +40,7 @@ def test_the_heaviest_within_the_limits(lhs, rhs, more, num):
     counted = [part for part in parts if part[2]]
     chosen, left = ([w for ws, m, _ in counted for w in ws[m == is_exact].tolist()] for is_exact in (1, 0))
     total = len(chosen) + len(left)
-    assert len(chosen) <= total / exact_queries.ONE_OF
+    assert len(chosen) <= total / candidates.ONE_OF
     assert sum(size * int(mask.sum()) for _, mask, size in counted) <= num * total / 2
     assert all(not mask.any() for _, mask, size in parts if not size)
     if chosen:
@@ -56,7 +55,7 @@ def test_queries_alike_take_a_sample_all():
 
 def test_some_are_exact():
     (mask,) = exact([group([1] * 6300 + [9] * 200)], [10_000], 4_000)
-    assert mask.nonzero()[:, 0].tolist() == list(range(6300, 6300 + 6500 // exact_queries.ONE_OF))
+    assert mask.nonzero()[:, 0].tolist() == list(range(6300, 6300 + 6500 // candidates.ONE_OF))
 
 
 def star(num):
@@ -78,7 +77,7 @@ def cut(config, edges, num_rows):
 
 @pytest.mark.parametrize(
     ("candidates", "num_rows", "num_exact"),
-    [(500, 2000, 1), (1001, 2000, 0), (None, 2000, 0), (500, exact_queries.MOST_ELEMENTS, 0)],
+    [(500, 2000, 1), (1001, 2000, 0), (None, 2000, 0), (500, candidates.MOST_ELEMENTS, 0)],
     ids=["sampled", "a small table", "no sample", "a large table"],
 )
 def test_the_query_with_many_answers_is_exact(candidates, num_rows, num_exact):
@@ -111,8 +110,8 @@ def test_the_same_seed_cuts_the_same():
 def test_memory_counts_the_gradient_of_all_rows(tmp_path):
     relation = {"name": "r", "lhs": "node", "rhs": "node", "operator": "complex_diagonal", "all_negs": True}
     needed = []
-    for candidates in (10, None):
-        config = make_config(tmp_path, relations=[relation], train={"candidates": candidates})
+    for num in (10, None):
+        config = make_config(tmp_path, relations=[relation], train={"candidates": num})
         write_graph(config, {"node": 5000}, np.array([[0, 0, 4999]]))
         needed.append(memory.queries_bytes(RunContext(config)))
     odds = 2 * 16 * 5000

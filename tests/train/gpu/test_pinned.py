@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from graphmill.config.partitions import all_keys
 from tests.train.graphs import make_config, random_triples, write_graph
-from train.gpu import pinned
-from train.gpu.copies import Copies, num_floats_of
+from train.gpu.copies import Copies, Staging, num_floats_of, pinned
 from train.step.table import Table
 from train.tables import memory
 from train.tables.run_context import RunContext
@@ -56,7 +55,7 @@ def registry(monkeypatch):
 def test_memory_takes_whole_pages_and_is_given_back(registry):
     held, parts = [], []
     for number, num_bytes in enumerate((0, 1, 4095, 4096, 4097, 100_000), start=1):
-        held += [pinned.pinned(num_bytes) for _ in range(2)]
+        held += [pinned(num_bytes) for _ in range(2)]
         assert held[-1].dtype == torch.uint8
         assert len(held[-1]) == len(held[-2]) == num_bytes
         assert len(registry.registered) == 2 * number
@@ -90,7 +89,7 @@ def test_arrays_of_the_area_do_not_meet(lengths, room):
         patch.setattr(torch.cuda, "cudart", lambda: own)
         patch.setattr(torch.cuda, "check_error", lambda result: None)
         patch.setattr(torch.cuda, "current_stream", lambda device: own)
-        staging = pinned.Staging(room, CUDA)
+        staging = Staging(room, CUDA)
         for _ in range(2):
             waits = own.num_waits
             with staging.arrays() as new:
@@ -110,7 +109,7 @@ def test_arrays_of_the_area_do_not_meet(lengths, room):
 
 
 def test_without_a_gpu_arrays_are_ordinary():
-    with pinned.Staging(10**6, torch.device("cpu")).arrays() as new:
+    with Staging(10**6, torch.device("cpu")).arrays() as new:
         assert new is np.empty
 
 
@@ -119,7 +118,7 @@ def test_the_area_holds_the_largest_bucket(registry, tmp_path):
     write_graph(config, {"node": 60}, random_triples(np.random.default_rng(1), 60, 1, 60, 400))
     context = RunContext(config)
     schedule = context.schedule
-    staging = pinned.Staging(memory.staging_bytes(context), CUDA)
+    staging = Staging(memory.staging_bytes(context), CUDA)
     share = schedule.share(schedule.iteration(2))
     most = max(stop - start for start, stop in map(share.rows, schedule.num_edges.values()))
     with staging.arrays() as new:

@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from graphmill.vocab import Side
 from tests.train.step.test_plain import COUNTS, Scene
 from tests.train.step.test_queries import all_negs, edge_tensors, known_of, queries_of
-from train.edges import batches, exact_queries
+from train.edges import batches, candidates
 from train.edges.candidates import CandidateSampler
 from train.gpu.replays import Replays
 from train.step.queries import QueryStep
@@ -86,8 +86,8 @@ def buckets(config, elementwise, has_known):
 )
 @pytest.mark.parametrize("has_known", [False, True], ids=["all", "delta"])
 def test_replays_are_steps(monkeypatch, dynamic, elementwise, more, has_known):
-    monkeypatch.setattr(exact_queries, "ONE_OF", 4)  # so that some of a sample's queries are exact
-    monkeypatch.setattr(exact_queries, "QUERIES_OF_AN_UPDATE", 0)
+    monkeypatch.setattr(candidates, "ONE_OF", 4)  # so that some of a sample's queries are exact
+    monkeypatch.setattr(candidates, "QUERIES_OF_AN_UPDATE", 0)
     config = all_negs(
         **{"operator": "complex_diagonal", "comparator": "dot", "batch_size": 5} | more, dynamic=dynamic
     )

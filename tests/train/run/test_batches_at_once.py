@@ -76,7 +76,7 @@ def test_threads_train_as_well_as_one(tmp_path, rng, monkeypatch, candidates, op
     members = [np.flatnonzero(group == each) for each in range(10)]
     lhs = rng.integers(0, 200, 6000)
     rhs = np.array([rng.choice(members[each]) for each in group[lhs]])
-    # enough queries that some are compared with all rows (train/edges/exact_queries.py)
+    # enough queries that some are compared with all rows (train/edges/candidates.py)
     triples = np.unique(np.stack([lhs, rng.integers(0, 30, 6000), rhs], axis=1), axis=0)
 
     lock, running, most, threads = threading.Lock(), Counter(), Counter(), set()

@@ -18,8 +18,8 @@ from train import job
 from train.edges.batches import Role
 from train.edges.blocks import Blocks
 from train.run.reading import BlockReader, BucketReader
+from train.step.delta import removing_step
 from train.step.plain import PlainStep
-from train.step.removed import removing_step
 from train.tables.run_context import RunContext
 
 NAMES = list(KINDS)
