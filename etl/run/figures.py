@@ -166,7 +166,7 @@ def figures(
 
 
 def _delta(plan: Plan, files: Sequence[SourceFile]) -> dict[str, Any]:
-    """Say what the run took from the earlier run, or why it took nothing."""
+    """Say what the run reused of the earlier run, or why it reused nothing."""
     if plan.added is None:
         return {"delta": None, "delta_reason": plan.reason or None}
     added = [files[number] for number in plan.added]
@@ -207,7 +207,7 @@ def _entities(settings: TaskSettings, index: Index, merged: Merged) -> dict[str,
 
 
 def _gone(settings: TaskSettings, index: Index) -> dict[str, Any]:
-    """Count ids that no row names, and those that were left out for it, by type."""
+    """Count, by type, ids that no row names any more, and those that the run forgot for it."""
     if settings.today is None:
         return {}
     found = {"num_entities_gone": index.num_gone, "num_entities_forgotten": index.num_forgotten}

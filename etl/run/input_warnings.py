@@ -1,4 +1,4 @@
-"""Warnings of tables and settings that are possible, and cannot be meant."""
+"""Warnings about legal but probably unintended tables and settings."""
 
 import logging
 import re
@@ -43,7 +43,7 @@ def warn_of_headers(config: Config) -> None:
 
 
 def warn_of_ignored(inputs: Sequence[TableFiles]) -> None:
-    """Warn of keys of text for tables of other formats."""
+    """Warn of keys for text files in tables of other formats."""
     for each in inputs:
         keys = {key: f"etl.{each.label}.{key}" for key in each.table.model_dump(exclude_defaults=True)}
         if ignored := _ignored(each, keys):
@@ -58,7 +58,7 @@ def refuse_ignored(found: TableFiles, given: Mapping[str, Any]) -> None:
 
 
 def _ignored(found: TableFiles, names: Mapping[str, str]) -> str:
-    """Say which keys, by the names that users know, have no effect on any file; empty: there are none."""
+    """Name the keys that have no effect on any file; empty: all have one."""
     kinds = {each.uri: format_of(each.uri, found.table) for each in found.plain}
     ignored = [name for key, name in names.items() if all(key in kind.ignores for kind in kinds.values())]
     if not (kinds and ignored):
@@ -69,7 +69,7 @@ def _ignored(found: TableFiles, names: Mapping[str, str]) -> str:
 
 
 def warn_of_left_out(inputs: Sequence[TableFiles]) -> None:
-    """Warn of paths without files, unfinished files and second names that the run goes on without."""
+    """Warn of paths without files, unfinished files and duplicate names, which the run skips."""
     for each in inputs:
         for paths, reason in (
             (each.missing, "paths have no files, and are skipped"),
@@ -81,7 +81,7 @@ def warn_of_left_out(inputs: Sequence[TableFiles]) -> None:
 
 
 def warn_of_empty(labels: Collection[str]) -> None:
-    """Warn of tables, given by their names in figures, that have no file to read."""
+    """Warn of tables without a file to read, by their names in figures."""
     for label in sorted(labels):
         log.warning(
             f"etl: {label}: the snapshot has no rows that may pass the filters; the table adds nothing"
@@ -89,7 +89,7 @@ def warn_of_empty(labels: Collection[str]) -> None:
 
 
 def warn_of_null_words(encoded: Iterable[Encoded]) -> None:
-    """Warn of ids that are what other systems write for null: they join all rows that lack one."""
+    """Warn of ids such as `NULL`: all rows without a value would get the same entity."""
     by_type: dict[str, set[str]] = {}
     for each in encoded:
         for entity_type, words in each.null_words.items():

@@ -49,7 +49,7 @@ def output_uris(config: Config) -> list[str]:
 
 
 def shared_uris(config: Config) -> list[str]:
-    """List the folders that may hold files of others: the entities, then each split; equal ones alike."""
+    """List the folders where files of others may lie too: the entities, then each split."""
     splits = config.section(EtlConfig).splits() if config.etl else ()
     found: list[str] = []
     for uri in map(storage.absolute, (config.entity_path, *map(config.split_path, splits))):
@@ -102,7 +102,7 @@ def _check_splits(config: Config) -> None:
 
 
 def _check_names(uri: str) -> None:
-    """Refuse a folder with a file of others that has one of our names."""
+    """Refuse a folder in which a file of another program has the name of one of our files."""
     ours = files_of_last_run(uri)
     beginnings = {path.partition("/")[0] for path in ours}
     if ours:
@@ -125,14 +125,14 @@ def files_of_last_run(uri: str) -> list[str]:
 
 
 def _is_ours(uri: str, path: str) -> bool:
-    """Whether a path from a manifest, which others may have written, is that of a file that etl writes."""
+    """Whether etl could have written a path of a manifest; others may have written the manifest."""
     first, *others = path.split("/")
     leads_elsewhere = not {"", ".", ".."}.isdisjoint(others)
     return bool(re.fullmatch(_OURS, first)) and not leads_elsewhere and storage.within(uri, f"{uri}/{path}")
 
 
 def keep_trained_ids(config: Config, folder: str) -> None:
-    """Move the entities aside, beside their folder, if a checkpoint needs them and `folder` has others."""
+    """Keep the entities under another name, if a checkpoint needs them and `folder` has others."""
     uri = storage.absolute(config.entity_path)
     now = content_of(uri)
     checkpoints = [config.checkpoint_path, *storage.moved_aside(config.checkpoint_path)]

@@ -176,7 +176,7 @@ def plan_files(config: Config, files: Sequence[NumberedFile]) -> Plan:
 
 
 def _obstacle(config: Config, root: str, origins: Origins | None) -> str:
-    """Say why the edges of an earlier run cannot be taken over; empty: they can."""
+    """Say why the edges of an earlier run cannot be reused; empty: they can."""
     etl = config.section(EtlConfig)
     if origins is None:
         return f"{root} has no {ORIGINS}: an older version has written it"
@@ -223,7 +223,7 @@ def _added(before: Mapping[str, int], more: Mapping[str, int]) -> dict[str, int]
 
 
 def log_delta(config: Config, plan: Plan) -> None:
-    """Say in one line what the run takes from the earlier run, or why it takes nothing."""
+    """Log what the run reuses of the earlier run, or why it reuses nothing."""
     if plan.earlier is not None:
         log.info(
             f"etl: {len(plan.kept)} files are in {plan.earlier.edge_root} already, "

@@ -31,7 +31,7 @@ class Earlier:
 
 
 class Renumber(Protocol):
-    """Gives records of an earlier bucket the indices that their ids have in this run."""
+    """Renumbers records of an earlier bucket: an id may have another index in this run."""
 
     def __call__(self, records: Int32, *, drops: bool = False) -> Int32:
         """Return the records renumbered; with `drops`, without those of ids that are forgotten."""
@@ -39,7 +39,7 @@ class Renumber(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class KeptRows:
-    """Rows of an earlier bucket whose files this run has too, and edges of files that it does not have."""
+    """Rows of an earlier bucket, from files that this run has too and from files that are gone."""
 
     rows: AllRows
     fields: list[str]
@@ -87,7 +87,7 @@ class KeptRows:
                 yield Rows(self._records(at, past_piece), [], earlier_row=at)
 
     def read_gone(self, max_rows: int) -> Iterator[Int32]:
-        """Read at most `max_rows` edges of the files that are gone, of no forgotten ids: records [n, 3]."""
+        """Read at most `max_rows` edges of files that are gone, without forgotten ids: records [n, 3]."""
         for first, past in self.gone.tolist():
             for at in range(first, min(past, first + max_rows), _PIECE_ROWS):
                 ends = at, min(at + _PIECE_ROWS, past, first + max_rows)

@@ -20,7 +20,7 @@ _PIECE_ROWS = 1 << 20
 
 @dataclass(frozen=True, eq=False)
 class PartitionDegrees:
-    """Train edges of the ids of one partition; the same figures as those of a shard (`index_shard`)."""
+    """Degrees of the ids of a partition in train edges; the same figures as of a shard (`index_shard`)."""
 
     num_outside_train: int
     degrees: DegreeCounts

@@ -45,7 +45,7 @@ Piece = tuple[Int64, memoryview]
 
 @dataclass(frozen=True, eq=False)
 class Exchange:
-    """Sources, targets, and how they meet."""
+    """Plan by which tasks (targets) read the files of other tasks (sources), directly or combined."""
 
     folder: str
     name: str
@@ -92,7 +92,7 @@ def planned(settings: TaskSettings, name: str, sources: list[str], bounds: Int64
 
 
 def plan(folder: str, name: str, sources: Sequence[str], bounds: Int64, max_opens: int) -> Exchange:
-    """Plan combined files with which at most about `max_opens` opens do; none, if all can be direct."""
+    """Plan combined files, so that about `max_opens` opens suffice; none, if direct reading already does."""
     num_sources, num_targets = len(sources), len(bounds) - 1
     num_groups = num_ranges = 0
     if num_sources * num_targets > max_opens:
@@ -104,7 +104,7 @@ def plan(folder: str, name: str, sources: Sequence[str], bounds: Int64, max_open
 
 
 def _num_parts(count: int, wanted: float) -> int:
-    """Return `wanted` parts of `count` items, or as many more as `MAX_OPEN_FILES` asks for."""
+    """Return `wanted` parts of `count` items, or more, so that a task opens at most `MAX_OPEN_FILES`."""
     return min(max(int(wanted), -(-count // MAX_OPEN_FILES), 1), count)
 
 

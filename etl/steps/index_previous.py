@@ -62,7 +62,7 @@ def check_previous(config: Config, previous_uri: str) -> None:
 
 
 def as_before(config: Config) -> Config:
-    """Give types whose number of partitions is left out that of the earlier index."""
+    """Take the number of partitions from the earlier index, for types that leave it out."""
     uri = config.section(EtlConfig).previous_entity_path
     kept = entity_index.read_manifest(uri).num_partitions if uri else {}
     kept = {f"{ENTITIES}{name}": kept[name] for name in config.uncut_types if name in kept}

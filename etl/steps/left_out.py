@@ -43,7 +43,7 @@ def find_edges(
 
 
 def _left_out(ordered: Int32, removes_M: Bools, *, drops: bool) -> Bools:
-    """Return a mask of sorted rows: those that are no edges because of equal rows, and take out none."""
+    """Return a mask of sorted rows: duplicates and removed edges, but not the rows that remove."""
     is_first = np.ones(len(ordered), bool)
     is_first[1:] = (ordered[1:] != ordered[:-1]).any(axis=1)
     starts = np.flatnonzero(is_first)

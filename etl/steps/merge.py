@@ -234,7 +234,7 @@ def _write(plan: MergePlan, run: Run, place: int, rows: BucketRows, checksums: C
 def _candidates(
     settings: TaskSettings, rows: BucketRows, is_edge_N: Bools | None, max_rows: int
 ) -> Iterator[Int32]:
-    """Yield the edges of the earlier bucket that may be none any more."""
+    """Yield edges of the earlier bucket that this run may have removed."""
     if rows.kept is not None:
         yield from rows.kept.read_gone(max_rows)
         if settings.removes and is_edge_N is not None:

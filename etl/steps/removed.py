@@ -24,7 +24,7 @@ _PIECE_ROWS = 1 << 20
 
 
 class RemovedEdges:
-    """Collects candidates, then looks at all edges of the bucket, then tells which of them it lacks."""
+    """Finds out which candidates, edges of an earlier run, a bucket no longer has."""
 
     def __init__(self, candidates: Iterable[Int32], max_rows: int) -> None:
         """`candidates` are records [n, 3] of relation, lhs, rhs."""
@@ -58,7 +58,7 @@ class RemovedEdges:
         return self._candidate_M3[is_removed_M]
 
     def _places(self, edges: Int32, number: int) -> npt.NDArray[np.uint32]:
-        """Places of edges in a table of marks; equal edges have one place, and others seldom do."""
+        """Positions of edges in a table of marks, by hash: equal edges share one, others rarely do."""
         mixed = np.zeros(len(edges), np.uint32)
         for column, factor in enumerate(_FACTORS[number]):
             mixed += edges[:, column].view(np.uint32) * factor
@@ -67,7 +67,7 @@ class RemovedEdges:
 
 
 def taken_out(pieces: Iterable[Rows], earlier: AllRows, is_edge_N: Bools) -> Iterable[Int32]:
-    """Yield what was an edge of the earlier bucket and is none; `pieces` are all rows of the bucket."""
+    """Yield edges of the earlier bucket that this bucket no longer has; `pieces` are all rows of it."""
     start = 0
     for each in pieces:
         if each.removes:

@@ -47,7 +47,7 @@ def share(uri: str, value: Value, num_tasks: int) -> Shared[Value]:
 
 @cache
 def json_of(kind: Any) -> TypeAdapter[Any]:
-    """Return what reads and writes values of a type as JSON: made once, as that takes milliseconds."""
+    """Return the reader and writer of a type as JSON, cached, because making them takes milliseconds."""
     return TypeAdapter(kind)
 
 

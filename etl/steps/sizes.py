@@ -59,6 +59,6 @@ def cut_types(
 
 
 def _needed_by_workers(config: Config) -> int:
-    """Partitions that the workers need which train at the same time, two each: a power of two."""
+    """Partitions for all workers to train at once, two per worker; a power of two."""
     num_workers = config.train.num_workers
     return 1 << (2 * num_workers - 1).bit_length() if num_workers > 1 else 1

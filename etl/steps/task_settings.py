@@ -181,7 +181,7 @@ class TaskSettings:
         ]
 
     def feature_types(self, table: TableConfig) -> dict[Side, str]:
-        """Return the featurized type of each side of a table that has one, the same in all rows."""
+        """Return the featurized type of each side of a table, if it has one: the same in all rows."""
         if not self.featurized:
             return {}
         entries = [each for each in self.relations if self.dynamic or table.relation in (None, each.name)]
@@ -222,7 +222,7 @@ class TaskSettings:
 
     @property
     def spreads(self) -> bool:
-        """Whether a type has one partition, and other types on its side have several, or may have."""
+        """Whether a type has one partition while other types on its side have several, or may have."""
         if self.uncut and any(len({each.entity_type(side) for each in self.relations}) > 1 for side in Side):
             return True
         return any(

@@ -184,7 +184,7 @@ def _are_balanced(rows: pa.Table) -> bool:
 
 
 def _are_codes(rows: pa.Table) -> bool:
-    """Whether fields are no words of a sentence: most of each column have more than letters in them."""
+    """Whether fields are codes, not words: most fields of each column have more than letters."""
     words = r"^[\pL'.,-]*$"
     return all(
         (pc.mean(pc.match_substring_regex(column, words)).as_py() or 0) < 0.5 for column in rows.columns
@@ -232,7 +232,7 @@ def _cell_score(name: str | None, below: list[str]) -> float:
 
 
 def _surprise(values: list[str]) -> float:
-    """Bits that say how rarely a further value would be a new one, by how many occur once."""
+    """Estimate, in bits, how rare a new value is, by how many values occur once."""
     once = sum(count == 1 for count in Counter(values).values())
     return -math.log2(min((once + 1) / len(values), 1.0))
 

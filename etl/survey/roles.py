@@ -272,7 +272,7 @@ def _relation(look: Look, candidates: Sequence[Column]) -> Column | None:
 
 
 def _rows_with_ends(look: Look, lhs: Column, rhs: Column) -> Filters:
-    """Find a condition for the rows that have both ends, where others have none: APOC writes nodes so."""
+    """Find a filter for rows with both ends: Neo4j's APOC writes nodes and edges into one table."""
     has_ends = pc.and_(pc.is_valid(lhs.values), pc.is_valid(rhs.values))
     if pc.all(has_ends).as_py() or not pc.any(has_ends).as_py():
         return ()

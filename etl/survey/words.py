@@ -34,5 +34,5 @@ def names_id(name: str) -> bool:
 
 
 def is_known(name: str) -> bool:
-    """Whether a name is as those of columns are."""
+    """Whether a name looks like a usual name of a column."""
     return len(words_of(name)) <= 4 and (bool(_KNOWN & {*words_of(name)[-1:]}) or names_id(name))

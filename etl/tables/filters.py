@@ -94,7 +94,7 @@ def _judged(
 
 
 def expression(filters: Filters, types: Mapping[str, pa.DataType]) -> pc.Expression:
-    """Return an expression that all rows that pass fulfil, on the columns of these types."""
+    """Return a pyarrow expression that all passing rows fulfil; columns have these types."""
 
     def judge(column: str, operator: str, value: Any) -> Any:
         kind = types.get(column)
@@ -173,7 +173,7 @@ def _possible(column: str, low: Any, high: Any, operator: str, value: Any) -> An
 
 
 def _set_type(kind: pa.DataType, values: Sequence[Scalar]) -> pa.DataType:
-    """Return the type of a set to look values of type `kind` up in."""
+    """Return the type to look up values of type `kind` in a set."""
     if not pa.types.is_integer(kind):
         return kind
     return pa.float64() if isinstance(values[0], float) else pa.int64()
@@ -190,7 +190,7 @@ def _decoded(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def _is_decoded(kind: pa.DataType) -> bool:
-    """Whether values of a type are compared as another type: statistics are not of that."""
+    """Whether a type is converted before it is compared; file statistics are not of the converted type."""
     return bool(pa.types.is_dictionary(kind) or pa.types.is_fixed_size_binary(kind) or kind == pa.uuid())
 
 

@@ -47,7 +47,7 @@ def check(listens_at: str) -> None:
 
 
 def offer(scheduler: Scheduler) -> None:
-    """Let the first request for a page at the scheduler's HTTP address make the dashboard."""
+    """Make the dashboard when somebody first asks for a page at the scheduler's HTTP address."""
     if is_installed():
         scheduler.http_application.add_application(
             web.Application([(r".*", _Maker, {"scheduler": scheduler})])
@@ -104,7 +104,7 @@ def address(client: Client, *, is_here: bool) -> str | None:
 
 
 def _answers(scheme: str, host: str, port: int) -> bool:
-    """Tell whether the page is there, without asking for the page: that would make the dashboard."""
+    """Whether the page is there; the page itself is not requested, because that would make the dashboard."""
     try:
         if scheme == "https":
             socket.create_connection((host, port), _TIMEOUT_S).close()

@@ -85,7 +85,7 @@ class Reader:
         self._at = dict.fromkeys(STREAMS, (0, 0))  # number of the part, and its bytes that are read
 
     def exit_code(self) -> int | None:
-        """Return the exit code; None as long as there is none. What is read afterwards is complete."""
+        """Return the exit code, or None while it runs. Read the output after it: then nothing is missing."""
         try:
             return int(storage.read_text(storage.join(self.folder, _EXIT)))
         except NotFoundError:

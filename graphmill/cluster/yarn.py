@@ -47,7 +47,7 @@ _ENDED = r"got container status for containerID={id}, state=COMPLETE, exitStatus
 
 
 class ContainerEvents:
-    """Remembers the containers that have had a worker, and tells what changes."""
+    """Remembers the containers that have had a worker, and logs changes."""
 
     def __init__(self, yarn: hadoop.YarnClient) -> None:
         self._yarn = yarn
@@ -56,7 +56,7 @@ class ContainerEvents:
         self._attempts: dict[str, int] = {}  # of application masters, by application
 
     def see(self, hosts: Mapping[str, str]) -> None:
-        """Tell which of the containers with a worker, and their hosts, replace others."""
+        """Log which containers, given with their hosts, replace others."""
         gone = [each for each in self._hosts if each not in hosts and each not in self._unreplaced]
         self._unreplaced = [each for each in [*self._unreplaced, *gone] if each not in hosts]
         for name in sorted(hosts.keys() - self._hosts.keys()):

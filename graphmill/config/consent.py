@@ -31,7 +31,7 @@ def take_out(raw: dict[str, Any]) -> dict[str, Any]:
 
 
 def unnamed(taken: Mapping[str, Any], raw: Mapping[str, Any]) -> dict[str, Any]:
-    """Select the settings that were taken out and that nobody has put into `raw` since."""
+    """Select the settings that need consent and that the user has not given again in `raw`."""
     return {key: value for key, value in taken.items() if not _has(raw, *key.split(".", 1))}
 
 

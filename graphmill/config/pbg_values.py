@@ -149,7 +149,7 @@ def _chosen(kind: Any, word: str) -> str:
 
 
 def _replace_all_rhs_negs(filled: dict[str, Any]) -> None:
-    """Replace January's `all_rhs_negs` of relations: with static relations, both losses were of the rhs."""
+    """Replace old PBG's `all_rhs_negs` of relations: with static relations, both losses were of the rhs."""
     relations = [each for each in filled["relations"] if isinstance(each, dict)]
     old = [bool(each.pop("all_rhs_negs", False)) for each in relations]
     if not any(old):

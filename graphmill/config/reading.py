@@ -72,7 +72,7 @@ def read_raw(conf_uri: str | None, overrides: Sequence[str] = ()) -> dict[str, A
 
 
 def read_named(conf_uri: str | None, overrides: Sequence[str] = ()) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Read as `read_raw`; and the settings of a run.json that do not count, since no override names them."""
+    """Read as `read_raw`; return also the settings of a run.json that need consent and have none."""
     raw = _read(conf_uri) if conf_uri else {}
     taken: dict[str, Any] = {}
     if conf_uri and storage.name(conf_uri) == RECORD:
@@ -243,7 +243,7 @@ def no_run(uri: str) -> NotFoundError:
 
 
 def place_now(path: Any, output: Any, folder: str) -> str | None:
-    """Return the place of `path` now that the run's `output` is `folder`; None for a path outside."""
+    """Return the new place of `path` after the run's `output` was moved to `folder`; None: it was outside."""
     if not (isinstance(path, str) and isinstance(output, str)):
         return None
     inside = path.removeprefix(output.rstrip("/") + "/")
@@ -252,7 +252,7 @@ def place_now(path: Any, output: Any, folder: str) -> str | None:
 
 
 def _relocated(raw: Any, folder: str) -> Any:
-    """Return the settings of a run that is now at `folder`: paths in its output are where that is."""
+    """Return the settings of a run whose output was moved to `folder`, with adapted paths."""
     output = raw.get("output") if isinstance(raw, dict) else None
     if output is None:
         return raw

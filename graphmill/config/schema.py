@@ -349,7 +349,7 @@ class Config(PbgConfig):
         return self.train.ensemble
 
     def num_compared(self, largest_type: int) -> int:
-        """Count the entities that training compares a side of an edge with; the largest type has so many."""
+        """Count the entities that training compares with a side; the largest type has `largest_type`."""
         if not any(relation.all_negs for relation in self.relations):
             return self.num_batch_negs + self.num_uniform_negs
         candidates = self.train.candidates

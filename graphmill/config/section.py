@@ -61,7 +61,7 @@ class Section(BaseModel):
 
     @classmethod
     def needs_consent(cls, key: str, value: Any) -> bool:
-        """Whether a setting runs code or reaches other machines: not that of a run.json then, unasked."""
+        """Whether a setting runs code or reaches other machines; run.json alone then does not suffice."""
         return False
 
     def result_settings(self) -> dict[str, Any]:

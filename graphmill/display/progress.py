@@ -156,7 +156,7 @@ def shown_by(display: Display) -> Iterator[None]:
 
 
 class Clock:
-    """Measures the rate of each piece of work from its first tick on, and anew when the work begins anew."""
+    """Measures the rate of each piece of work, from its first tick; again when the work starts again."""
 
     def __init__(self) -> None:
         self._first: dict[str, tuple[float, float]] = {}

@@ -62,7 +62,7 @@ def describe(identity: Mapping[str, Any]) -> str:
 
 
 def _start_time(pid: int) -> str | None:
-    """Return the start time, which tells two processes of one number apart; None if there is none to see."""
+    """Return the start time, which tells processes with the same number apart; None if unknown."""
     with suppress(OSError):
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         return fields[19] if fields[0] != "Z" else "ended"

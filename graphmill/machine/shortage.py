@@ -24,7 +24,7 @@ def remedy(error: BaseException) -> str | None:
 
 
 def of_killed_workers() -> str:
-    """Say why a worker may have died without a word."""
+    """Say why a worker may have died without an error message."""
     limit = _address_space()
     return "a worker that exceeds its memory limit is killed: see cluster.worker_memory" + (
         limit and f"; {limit}"

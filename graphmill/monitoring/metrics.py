@@ -53,7 +53,7 @@ class Metrics(Collector):
         self._work[tick.description] = tick, self._clock.rate(tick)
 
     def describe(self) -> list[Metric]:
-        """Name nothing in advance: prometheus_client would collect everything for it."""
+        """Return no names: without this method, prometheus_client would collect everything at the start."""
         return []
 
     def collect(self) -> Iterator[Metric]:

@@ -41,7 +41,7 @@ def sender_of(environment: Mapping[str, str]) -> "Sender | None":
 
 
 class _Refused(urllib.request.HTTPRedirectHandler):
-    """Takes an answer that names another place for an error: events and token are not meant for that."""
+    """Treats a redirect as an error: events and token are not meant for another server."""
 
     def redirect_request(self, *_: object) -> None:
         """Return no further request."""

@@ -75,7 +75,7 @@ def _rows_of_relations(
     found: Tensor,
     arguments: dict[str, Any],
 ) -> Failures:
-    """Relation k depends on row k alone: a module of this one relation gives the same."""
+    """Check that relation k depends on row k alone: a module with this one relation gives the same."""
     dimension, own = vectors.shape[-1], dict(module.named_parameters())
     for relation in sorted(set(rel.flatten().tolist())):
         row = {name: value.detach()[relation : relation + 1] for name, value in own.items()}

@@ -91,7 +91,7 @@ def loss(
 
 
 def _masked(loss: Callable[..., Tensor], pos: Tensor, neg: Tensor) -> Failures:
-    """An edge's own entity, with the score MASKED, adds nothing that depends on the score."""
+    """Check that the loss does not depend on the score of an edge's own entity, which is MASKED."""
     masked, lower = neg.clone(), neg.clone()
     masked[:, 1], lower[:, 1] = MASKED, 2 * MASKED
     if not torch.isfinite(loss(pos, masked)):

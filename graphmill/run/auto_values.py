@@ -54,7 +54,7 @@ def describe(config: Config) -> str:
 
 
 def num_edges(edge_path: str) -> int:
-    """Count the edges of a folder; of many buckets some are counted, and stand for the others."""
+    """Count the edges of a folder; of many buckets, count some and extrapolate."""
     if not storage.is_dir(edge_path):
         return 0
     names = (_BUCKET_NAME.fullmatch(storage.name(entry.uri)) for entry in storage.list_dir(edge_path))

@@ -38,7 +38,7 @@ _CHANGES = ("create", "delete", "make", "rename", "write", "sync", "set")
 
 
 def missing(action: str, uri: str) -> str:
-    """Say which permission on which file or folder is missing for an action on a local path."""
+    """Name the permission and the file or folder that an action on a local path lacks."""
     path = Path(local_path(uri) or "/")
     above = [*reversed(path.parents)]
     closed = [each for each in above if each.is_dir() and not _may(each, os.X_OK)][:1]

@@ -171,7 +171,7 @@ class _ReplayingWriter(io.RawIOBase):
         self._options.replication = max(1, self._num_copies - 1)
 
     def _drop_file(self) -> None:
-        """Drop hdfs-native's file; garbage collection must not close it, which may wait without end."""
+        """Drop hdfs-native's file, and keep garbage collection from closing it: that may wait forever."""
         if self._file is not None:
             self._file.close = lambda: None
         self._file = None

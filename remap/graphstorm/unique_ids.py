@@ -33,7 +33,7 @@ class Ids(NamedTuple):
 
 
 def first_repeated(batches: Iterable[Ids], start: int, stop: int) -> tuple[str, int, int] | None:
-    """Find the first id among start..stop that came before: its file, its row, and the id."""
+    """Find the first id among start..stop that is repeated: its file, its row, and the id."""
     seen = np.zeros(stop - start, np.bool_)
     for uri, row, ids in batches:
         inside = np.flatnonzero((ids >= start) & (ids < stop))
@@ -80,7 +80,7 @@ def check_ranks(client: Client, outputs: Sequence[OutputFile], num_ids: dict[str
 
 
 def check_share(ranks: Sequence[RankRows], start: int, stop: int) -> None:
-    """Refuse an id among start..stop that comes again in the files of these ranks; a Dask task."""
+    """Refuse repeated ids among start..stop in the files of these ranks; a Dask task."""
     seen, num_inside = np.zeros(stop - start, np.bool_), 0
     for _, _, ids in _ids_of(ranks):
         own = ids[(ids >= start) & (ids < stop)] - start

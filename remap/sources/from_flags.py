@@ -66,7 +66,7 @@ def _yaml(name: str, value: Any) -> str:
 
 
 def _cut_tables(checkpoint: Checkpoint, given: dict[str, Any]) -> dict[str, int]:
-    """The same number of partitions for every table with a map of ids, by the largest one."""
+    """Give every table with a map of ids the number of partitions that the largest table needs."""
     maps = parse_id_maps(given["id_maps"])
     IdMaps(maps).check_types(list(checkpoint.counts), checkpoint.uri)
     sizes = [sum(checkpoint.counts[name]) * 4 * checkpoint.dimensions[name] for name in maps]

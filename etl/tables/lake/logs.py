@@ -86,7 +86,7 @@ _MARKS = {
 
 
 def refuse_marked(uri: str, footer: Mapping[bytes, bytes] | None) -> None:
-    """Refuse a file whose footer says that it is of such a table, of which the path shows nothing."""
+    """Refuse a file whose footer marks it as part of a table with a log, which its path does not show."""
     mark = next((mark for mark in _MARKS if mark in (footer or {})), None)
     if mark is not None:
         kind = next(each for each in _KINDS if each.name == _MARKS[mark])

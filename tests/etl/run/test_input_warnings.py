@@ -1,4 +1,4 @@
-"""Warnings of tables and settings that cannot be meant; and none of those that can."""
+"""Warnings about legal but probably unintended tables and settings; none about others."""
 
 import re
 from pathlib import Path
