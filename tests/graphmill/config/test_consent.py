@@ -1,6 +1,7 @@
 """A run.json brings no code and no cluster: the user of a command names them."""
 
 import json
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -36,12 +37,13 @@ COMMANDS = (
 @pytest.fixture
 def theirs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A run of somebody else, and beside it a file that leaves a mark when it runs."""
+    folder = tmp_path / uuid.uuid4().hex  # a name that no test before has registered
     for name in ("evil.py", "evil_module.py", "theirs/evil.py"):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text(COMPARATOR.format(mark=str(tmp_path / "caught"), name=tmp_path.name))
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.chdir(tmp_path)
-    return tmp_path / "theirs"
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(COMPARATOR.format(mark=str(folder / "caught"), name=folder.name))
+    monkeypatch.syspath_prepend(folder)
+    monkeypatch.chdir(folder)
+    return folder / "theirs"
 
 
 def record(folder: Path, **settings: Any) -> str:
