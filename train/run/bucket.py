@@ -74,7 +74,11 @@ class BucketTrainer:
             stats["eval_stats_before"] = self._rank(held, bucket, tables, place)
         begun = time.monotonic()
         delta = self.context.delta
-        with nullcontext() if delta is None else delta.still(self.config, edges, bucket, tables):
+        with (
+            nullcontext()
+            if delta is None
+            else delta.freeze_untouched_rows(self.config, edges, bucket, tables)
+        ):
             removed, known = edges[:0], None
             if edges.role is not None:
                 removed, known = edges.of_role(Role.REMOVED), edges.of_role(Role.KNOWN)

@@ -105,7 +105,7 @@ class Delta:
         return [part[torch.nonzero(kept_E)[:, 0]] for part, kept_E in zip(parts, kept, strict=True)]
 
     @contextmanager
-    def still(
+    def freeze_untouched_rows(
         self, config: Config, edges: EdgeTensors, bucket: Bucket, tables: Mapping[PartitionKey, Table]
     ) -> Iterator[None]:
         """Keep the rows of tables that no added or removed edge touches where they are, within the block.
