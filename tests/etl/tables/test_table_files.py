@@ -79,6 +79,7 @@ def test_a_folder_of_tables_never_holds_the_run_s_own_output(folder: Path, root:
     link = folder.with_name(f"{folder.name}-link")
     link.symlink_to(folder)
     assert found(str(link), inside) == found(place, inside)
+    link.unlink()
 
 
 LOGS = {

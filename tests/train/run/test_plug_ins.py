@@ -17,6 +17,7 @@ from graphmill import config as configuration
 from graphmill.ask.evaluate.evaluate import evaluate
 from graphmill.ask.model import Model
 from graphmill.ask.relation import read_parameters, relation_of
+from graphmill.ask.run import TrainedRun
 from graphmill.checkpoints import open_checkpoint
 from graphmill.cli.main import command
 from graphmill.config.sections.evaluate import EvaluateConfig
@@ -162,12 +163,13 @@ def test_numpy_scores_as_the_model(tmp_path, rng, dynamic):
     """`graphmill predict` and neighbors along a relation score with numpy's arrays."""
     config = small(tmp_path, rng, f"scores_{dynamic}".lower(), dynamic, comparator="order", num_epochs=1)
     job.train(config)
-    parameters = read_parameters(open_checkpoint(config.checkpoint_path))
+    trained = TrainedRun.committed(config, "score")
+    parameters = read_parameters(trained)
     model = Model(config, 3 if dynamic else None)
     model.load_state({key: torch.from_numpy(value) for key, value in parameters.items()})
     vectors = rng.standard_normal((4, 8), np.float32)
     for number in range(3):
-        relation = relation_of(config, parameters, ["a", "b", "c"], number, "there")
+        relation = relation_of(trained, parameters, number)
         for side in Side:
             rel = torch.full((4,), number) if dynamic else None
             place = 0 if dynamic else number
