@@ -25,10 +25,10 @@ from etl.run.check_config import check_config
 from etl.run.figures import Merged
 from etl.run.indexing import index_ids
 from etl.run.outputs import check_outputs, hide_outputs, output_uris, quarantine_uri
-from etl.run.work import Work, kept_work
+from etl.run.work import EtlWork, kept_work
 from etl.steps import exchange, index, merge
-from etl.steps.bucket_rows import Earlier
-from etl.steps.chunks import Chunk, Encoded, IdCounts
+from etl.steps.bucket_rows import EarlierIds
+from etl.steps.chunks import EdgeChunk, Encoded, IdCounts
 from etl.steps.count_rows import count_partition
 from etl.steps.encode import encode_ranges, no_ids
 from etl.steps.index_previous import (
@@ -110,7 +110,7 @@ def run(config: Config, client: Client, claim: Claim = NO_CLAIM) -> dict[str, An
     cutting = etl.model_dump(mode="json", include=_CUTTING)
     config = as_before(config)
     with kept_work(client, config, made_from | {"cutting": cutting}, claim) as work:
-        plan = work.step("plan", sources.Plan, lambda: _plan(work, config, inputs))
+        plan = work.step("plan", sources.SourcePlan, lambda: _plan(work, config, inputs))
         input_warnings.warn_of_headers(config)
         input_warnings.warn_of_ignored(inputs)
         sources.log_delta(config, plan)
@@ -131,7 +131,7 @@ def run(config: Config, client: Client, claim: Claim = NO_CLAIM) -> dict[str, An
         )
         settings = settings.cut(num_partitions)
         indexed = work.step(
-            "index", index.Index, lambda: index_ids(work, settings, chunks, counts, plan.earlier)
+            "index", index.IndexedEntities, lambda: index_ids(work, settings, chunks, counts, plan.earlier)
         )
         figures.warn_if_crowded(settings, indexed)
         rare = index.rare_relations(settings, counts.relation_counts)
@@ -202,7 +202,7 @@ def _fingerprint(config: Config, found: Sequence[TableFiles]) -> dict[str, Any]:
     }
 
 
-def _plan(work: Work, config: Config, inputs: Sequence[TableFiles]) -> sources.Plan:
+def _plan(work: EtlWork, config: Config, inputs: Sequence[TableFiles]) -> sources.SourcePlan:
     etl = config.section(EtlConfig)
     input_warnings.warn_of_left_out(inputs)
     files = sources.numbered(inputs)
@@ -218,7 +218,7 @@ def _plan(work: Work, config: Config, inputs: Sequence[TableFiles]) -> sources.P
 
 
 def _check_places(
-    inputs: Sequence[TableFiles], settings: TaskSettings, ranges: list[FileRange], chunks: list[Chunk]
+    inputs: Sequence[TableFiles], settings: TaskSettings, ranges: list[FileRange], chunks: list[EdgeChunk]
 ) -> None:
     """Refuse an earlier run's journal that names files outside this run."""
     plain = {file.uri for of_table in inputs for file in of_table.plain}
@@ -235,7 +235,7 @@ def _check_places(
 
 
 def _encode(
-    work: Work, config: Config, settings: TaskSettings, plan: sources.Plan, claim: Claim
+    work: EtlWork, config: Config, settings: TaskSettings, plan: sources.SourcePlan, claim: Claim
 ) -> tuple[list[Encoded], IdCounts]:
     groups = grouped(plan.ranges, work.num_threads, settings.etl.chunk_rows)
     shared = work.share("encode", settings, len(groups))
@@ -265,7 +265,11 @@ def _encode(
 
 
 def _translate(
-    work: Work, settings: TaskSettings, chunks: list[Chunk], indexed: index.Index, rare: list[int]
+    work: EtlWork,
+    settings: TaskSettings,
+    chunks: list[EdgeChunk],
+    indexed: index.IndexedEntities,
+    rare: list[int],
 ) -> Translated:
     names = [rows_name(settings, shard) for shard in indexed.shards]
     rows = exchange.planned(settings, "rows", names, np.arange(len(chunks) + 1))
@@ -292,12 +296,12 @@ def _translate(
 
 
 def _merge(
-    work: Work,
+    work: EtlWork,
     settings: TaskSettings,
-    chunks: list[Chunk],
+    chunks: list[EdgeChunk],
     translated: Translated,
-    indexed: index.Index,
-    earlier: Earlier | None,
+    indexed: index.IndexedEntities,
+    earlier: EarlierIds | None,
 ) -> Merged:
     earlier_bytes = None if earlier is None else merge.earlier_bytes(settings, earlier)
     runs = merge.plan_runs(
@@ -348,7 +352,7 @@ def _write_checksums(settings: TaskSettings, num_edges: Int64, checksums: Checks
         storage.write_checksums(storage.manifest_of(folder).uri, inside)
 
 
-def _sweep(work: Work) -> None:
+def _sweep(work: EtlWork) -> None:
     """Remove unfinished files of dead workers and runs from the folders that are about to be renamed."""
     for folder in work.outputs.values():
         below = [entry.uri for entry in storage.list_dir(folder, recursive=True) if entry.is_dir]

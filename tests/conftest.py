@@ -65,7 +65,7 @@ def log_as_at_start(caplog: pytest.LogCaptureFixture) -> None:
     log.setLevel(logging.NOTSET)  # not by assignment: loggers remember what they let through
     # A LocalCluster raises the level of every handler of distributed's log, pytest's own among them.
     caplog.handler.setLevel(logging.NOTSET)
-    vars(terminal.options).update(vars(terminal.Options()))
+    vars(terminal.options).update(vars(terminal.TerminalOptions()))
 
 
 @pytest.fixture(autouse=True)

@@ -17,7 +17,7 @@ from graphmill.ask.evaluate.ranker import Ranker, can_rank
 from graphmill.ask.model import Model
 from graphmill.cluster import num_cores
 from graphmill.config import from_mapping
-from graphmill.gpu.best import Best
+from graphmill.gpu.best import BestOnDevice
 
 K = 100
 SLICE_ROWS = 1 << 20
@@ -60,8 +60,8 @@ def measure_best(setting: Setting, machine: Machine, report: Report) -> None:
     query_QD = torch.randn(num_queries, dimension, device=machine.device)
     none = torch.empty(0, dtype=torch.int64, device=machine.device)
 
-    def search(_: int) -> Best:
-        best = Best(query_QD, K)
+    def search(_: int) -> BestOnDevice:
+        best = BestOnDevice(query_QD, K)
         for start in range(0, num_entities, SLICE_ROWS):
             best.add(table_ND[start : start + SLICE_ROWS].to(machine.device), start, none, none)
         return best

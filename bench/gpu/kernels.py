@@ -15,8 +15,8 @@ from bench.gpu.throughput import Graph
 from bench.report import Report
 from bench.setting import Setting
 from train.gpu.fused_pass import FusedPass
-from train.gpu.fused_step import Group
-from train.gpu.reference import Comparison
+from train.gpu.fused_step import NegativeGroup
+from train.gpu.reference import KernelComparison
 
 STEPS = 50
 LEAST_S = 1e-6  # per step: less is left out
@@ -42,7 +42,7 @@ def _launches(graph: Graph, machine: Machine, report: Report) -> None:
     table = throughput.table_of(graph, machine.device, generator)
     fused = FusedPass(throughput.step_of(config, machine.device))
     steps = 1 if machine.is_trial else STEPS
-    group = Group(0, 0, steps * config.batch_size)
+    group = NegativeGroup(0, 0, steps * config.batch_size)
 
     def run(seed: int) -> None:
         fused.run(edges, [group], {0: (table, table)}, seed)
@@ -78,7 +78,7 @@ def _tiles(graph: Graph, machine: Machine, report: Report) -> None:
     candidate_CKD = kernels.stage(table_ND, rows_CK, 0, torch.bfloat16)
     query_CPD = kernels.stage(table_ND, rows_CK[:, :positives].contiguous(), 0, torch.bfloat16)
     weight_CP = torch.ones(chunks, positives, device=machine.device)
-    comparison = Comparison(
+    comparison = KernelComparison(
         "softmax", 0.1, query_CPD, candidate_CKD, rows_CK, positives, weight_CP, exact=False
     )
     out_CKD = torch.empty(candidate_CKD.shape, device=machine.device)

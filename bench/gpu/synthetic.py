@@ -9,7 +9,7 @@ from torch import Tensor
 
 from graphmill.formats import edge_buckets, entity_counts
 from graphmill.vocab import Bucket
-from train.gpu.reference import Edges
+from train.gpu.reference import KernelEdges
 
 NUM_RELATIONS = 1000
 CHUNK = 1024
@@ -40,10 +40,10 @@ def own_settings(*, small: bool) -> dict[str, Any]:
     return {"engine": "fused", "chunk_edges": 64 if small else CHUNK}
 
 
-def edges(num_nodes: int, num_edges: int, device: torch.device, generator: torch.Generator) -> Edges:
+def edges(num_nodes: int, num_edges: int, device: torch.device, generator: torch.Generator) -> KernelEdges:
     """Generate edges on the device, 12 bytes per edge."""
     columns = [zipf(limit, num_edges, device, generator) for limit in (num_nodes, NUM_RELATIONS, num_nodes)]
-    return Edges(columns[0], columns[1], columns[2], None)
+    return KernelEdges(columns[0], columns[1], columns[2], None)
 
 
 def zipf(limit: int, count: int, device: torch.device, generator: torch.Generator) -> Tensor:

@@ -12,8 +12,8 @@ from bench.setting import Setting
 from graphmill.ask.model import Model
 from graphmill.config import Config, from_mapping
 from train.gpu.fused_pass import FusedPass
-from train.gpu.fused_step import FusedStep, Group
-from train.gpu.reference import Edges
+from train.gpu.fused_step import FusedStep, NegativeGroup
+from train.gpu.reference import KernelEdges
 from train.model.optimizer import Adagrad
 from train.step.table import Table
 
@@ -69,7 +69,7 @@ def measure(graph: Graph, setting: Setting, machine: Machine, report: Report) ->
 
 
 def _passes(
-    graph: Graph, machine: Machine, edges: Edges, generator: torch.Generator, *, deterministic: bool
+    graph: Graph, machine: Machine, edges: KernelEdges, generator: torch.Generator, *, deterministic: bool
 ) -> tuple[float, float]:
     """Time a pass; its seconds and mean loss."""
     config = configured(graph, deterministic=deterministic, small=machine.is_trial)
@@ -77,11 +77,11 @@ def _passes(
     table = table_of(graph, machine.device, generator)
     sides = {0: (table, table)}
 
-    def run(group: Group, seed: int) -> None:
+    def run(group: NegativeGroup, seed: int) -> None:
         fused.run(edges, [group], sides, seed)
 
-    run(Group(0, 0, min(graph.timed_edges, WARM_UP_STEPS * config.batch_size)), seed=0)
-    timed = Group(0, 0, graph.timed_edges)
+    run(NegativeGroup(0, 0, min(graph.timed_edges, WARM_UP_STEPS * config.batch_size)), seed=0)
+    timed = NegativeGroup(0, 0, graph.timed_edges)
     if graph.timed_edges < graph.num_edges:
         seconds = machine.median_s(lambda number: run(timed, number))
     else:

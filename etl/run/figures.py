@@ -8,11 +8,11 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from etl.run.sources import Plan
+from etl.run.sources import SourcePlan
 from etl.steps import degrees
 from etl.steps.chunks import Encoded
 from etl.steps.count_rows import PartitionDegrees
-from etl.steps.index import Index
+from etl.steps.index import IndexedEntities
 from etl.steps.index_shard import IndexedShard, sum_counts, top_degrees
 from etl.steps.task_settings import TaskSettings
 from etl.steps.translate import Translated
@@ -90,7 +90,7 @@ def warn_if_uneven(settings: TaskSettings, num_edges: Int64) -> None:
             )
 
 
-def warn_if_crowded(settings: TaskSettings, index: Index) -> None:
+def warn_if_crowded(settings: TaskSettings, index: IndexedEntities) -> None:
     """Warn of partitions where a range of hashes has many more ids than by chance."""
     by_partition = settings.by_partition(np.concatenate([each.num_by_slot for each in index.indexed]))
     by_type = _by_type(settings, by_partition)
@@ -108,10 +108,10 @@ def warn_if_crowded(settings: TaskSettings, index: Index) -> None:
 
 def figures(
     settings: TaskSettings,
-    plan: Plan,
+    plan: SourcePlan,
     files: Sequence[SourceFile],
     encoded: list[Encoded],
-    index: Index,
+    index: IndexedEntities,
     translated: Translated,
     merged: Merged,
 ) -> dict[str, Any]:
@@ -165,7 +165,7 @@ def figures(
     return found
 
 
-def _delta(plan: Plan, files: Sequence[SourceFile]) -> dict[str, Any]:
+def _delta(plan: SourcePlan, files: Sequence[SourceFile]) -> dict[str, Any]:
     """Say what the run reused of the earlier run, or why it reused nothing."""
     if plan.added is None:
         return {"delta": None, "delta_reason": plan.reason or None}
@@ -177,7 +177,7 @@ def _delta(plan: Plan, files: Sequence[SourceFile]) -> dict[str, Any]:
     return {"delta": found, "delta_reason": None}
 
 
-def _entities(settings: TaskSettings, index: Index, merged: Merged) -> dict[str, Any]:
+def _entities(settings: TaskSettings, index: IndexedEntities, merged: Merged) -> dict[str, Any]:
     indexed: dict[str, list[IndexedShard]] = {name: [] for name in settings.entity_types}
     partitions = settings.partitions
     for shard, of_shard in zip(index.shards, index.indexed, strict=True):
@@ -206,7 +206,7 @@ def _entities(settings: TaskSettings, index: Index, merged: Merged) -> dict[str,
     }
 
 
-def _gone(settings: TaskSettings, index: Index) -> dict[str, Any]:
+def _gone(settings: TaskSettings, index: IndexedEntities) -> dict[str, Any]:
     """Count, by type, ids that no row names any more, and those that the run forgot for it."""
     if settings.today is None:
         return {}

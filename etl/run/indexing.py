@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from etl.run.work import Work
+from etl.run.work import EtlWork
 from etl.steps import exchange, index
-from etl.steps.bucket_rows import Earlier
-from etl.steps.chunks import Chunk, IdCounts
+from etl.steps.bucket_rows import EarlierIds
+from etl.steps.chunks import EdgeChunk, IdCounts
 from etl.steps.index_previous import file_previous, previous_counts
 from etl.steps.index_shard import IndexedShard, IndexPlan, Shard, index_shard
 from etl.steps.task_settings import TaskSettings
@@ -13,8 +13,12 @@ from graphmill.storage import Checksums
 
 
 def index_ids(
-    work: Work, settings: TaskSettings, chunks: list[Chunk], counts: IdCounts, earlier: Earlier | None
-) -> index.Index:
+    work: EtlWork,
+    settings: TaskSettings,
+    chunks: list[EdgeChunk],
+    counts: IdCounts,
+    earlier: EarlierIds | None,
+) -> index.IndexedEntities:
     """Index the ids of all chunks, after those of an earlier index."""
     num_earlier = previous_counts(settings)
     known = [number for number, count in enumerate(num_earlier) if count]
@@ -46,18 +50,18 @@ def index_ids(
         (relations,) = work.run_tasks(index.index_relations, tasks, "number relations")
     checksums = {uri: each for part in (*written, relations.checksums) for uri, each in part.items()}
     num_forgotten = [before - now for before, now in zip(num_earlier, num_previous, strict=True)]
-    return index.Index(
+    return index.IndexedEntities(
         shards, indexed, num_previous, num_entities, relations, checksums, num_gone, num_forgotten
     )
 
 
 def _write_index(
-    work: Work,
+    work: EtlWork,
     settings: TaskSettings,
     shards: list[Shard],
     indexed: list[IndexedShard],
     num_entities: list[int],
-    earlier: Earlier | None,
+    earlier: EarlierIds | None,
 ) -> tuple[list[Checksums], list[int]]:
     """Write the index of all partitions; return checksums, and the number of gone ids, if it is counted."""
     own: list[list[int]] = [[] for _ in num_entities]

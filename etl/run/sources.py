@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from etl.steps.bucket_rows import Earlier
+from etl.steps.bucket_rows import EarlierIds
 from etl.steps.chunks import Encoded
 from etl.steps.task_settings import TaskSettings
 from etl.strings.hashing import HASH_NAME
@@ -41,14 +41,14 @@ log = logging.getLogger("graphmill")
 
 
 @dataclass(frozen=True)
-class Plan:
+class SourcePlan:
     """The raw files of a run."""
 
     files: list[SourceFile]
     """All files, in reading order, with the counts of those that are kept."""
     ranges: list[FileRange]
     """Ranges to read, of files that are not kept."""
-    earlier: Earlier | None = None
+    earlier: EarlierIds | None = None
     reason: str = ""
     """Why the run takes no edges from the earlier run that is named."""
     gone: list[SourceFile] = field(default_factory=list)
@@ -135,18 +135,18 @@ def run_settings(config: Config) -> dict[str, Any]:
     return as_json
 
 
-def plan_files(config: Config, files: Sequence[NumberedFile]) -> Plan:
+def plan_files(config: Config, files: Sequence[NumberedFile]) -> SourcePlan:
     """Describe the files, and find those that the earlier run had; the plan has no ranges yet."""
     etl = config.section(EtlConfig)
     root = etl.previous_edge_path
     sources, labels = source_files(files), [label for _, label, _, _ in files]
     if root is None:
-        return Plan(sources, [], labels=labels)
+        return SourcePlan(sources, [], labels=labels)
     root = storage.absolute(root)
     origins = read_origins(storage.join(root, TRAIN_SPLIT))
     reason = _obstacle(config, root, origins)
     if reason or origins is None:
-        return Plan(sources, [], reason=reason, labels=labels)
+        return SourcePlan(sources, [], reason=reason, labels=labels)
     # Of a table that removes, ids may have edges now, which they had not before; and buckets do not tell
     # which ids a table of entities names.
     read_again = {
@@ -161,10 +161,10 @@ def plan_files(config: Config, files: Sequence[NumberedFile]) -> Plan:
     numbers = [unmatched[each.digest].pop() if unmatched[each.digest] else -1 for each in origins.files]
     matched = {number: each for number, each in zip(numbers, origins.files, strict=True) if number >= 0}
     again = {sources[number].digest for number in read_again}
-    return Plan(
+    return SourcePlan(
         [matched.get(number, each) for number, each in enumerate(sources)],
         [],
-        Earlier(root, np.array(numbers, np.int32)),
+        EarlierIds(root, np.array(numbers, np.int32)),
         gone=[
             each
             for number, each in zip(numbers, origins.files, strict=True)
@@ -195,7 +195,7 @@ def _obstacle(config: Config, root: str, origins: Origins | None) -> str:
     return ""
 
 
-def with_counts(plan: Plan, encoded: Sequence[Encoded]) -> list[SourceFile]:
+def with_counts(plan: SourcePlan, encoded: Sequence[Encoded]) -> list[SourceFile]:
     """Return all files of the run with their counts."""
     found = dict(enumerate(plan.files))
     for each in plan.ranges:
@@ -222,7 +222,7 @@ def _added(before: Mapping[str, int], more: Mapping[str, int]) -> dict[str, int]
     return {key: before.get(key, 0) + more.get(key, 0) for key in sorted({*before, *more})}
 
 
-def log_delta(config: Config, plan: Plan) -> None:
+def log_delta(config: Config, plan: SourcePlan) -> None:
     """Log what the run reuses of the earlier run, or why it reuses nothing."""
     if plan.earlier is not None:
         log.info(
@@ -240,7 +240,7 @@ def log_delta(config: Config, plan: Plan) -> None:
 
 
 def write_sources(
-    config: Config, settings: TaskSettings, plan: Plan, files: list[SourceFile], checksums: Checksums
+    config: Config, settings: TaskSettings, plan: SourcePlan, files: list[SourceFile], checksums: Checksums
 ) -> None:
     """Write the files of the run into the folder of each split; `checksums` has those of the entity index."""
     folder = settings.folders.entities + "/"

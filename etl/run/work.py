@@ -63,7 +63,7 @@ IDS_OF_CHUNKS = ".ids"  # of step encode, read by step index alone; half of what
 log = logging.getLogger("graphmill")
 
 
-class Journal(BaseModel):
+class EtlJournal(BaseModel):
     """Settings and inputs that the work belongs to."""
 
     made_from: dict[str, Any]
@@ -71,7 +71,7 @@ class Journal(BaseModel):
     """Unique, so that late tasks of a dead run do not write here."""
 
 
-class Step(BaseModel):
+class EtlStep(BaseModel):
     """A finished step."""
 
     finished: datetime
@@ -91,12 +91,12 @@ class Step(BaseModel):
         return self.model_copy(update={"checksum": of_bytes(text.encode())})
 
 
-class Work:
+class EtlWork:
     """The work of one run, and of earlier runs that this run continues."""
 
     def __init__(self, client: Client, uri: str, token: str, config: Config) -> None:
         self._client = client
-        self._steps: dict[str, Step] = {}
+        self._steps: dict[str, EtlStep] = {}
         self._checksums: Checksums = {}
         # Closing a file on HDFS takes half a second: the next step begins meanwhile.
         self._notes = ThreadPoolExecutor(1)
@@ -135,7 +135,7 @@ class Work:
         start = time.monotonic()
         self._checksums = {}
         result = do()
-        self._steps[name] = Step(
+        self._steps[name] = EtlStep(
             finished=datetime.now().astimezone(),
             seconds=round(time.monotonic() - start, 3),
             checksums=self._checksums,
@@ -200,7 +200,7 @@ class Work:
     def find_steps(self) -> tuple[str, str] | None:
         """Find the steps to keep, and delete the records of the others; return the last one and its time."""
         for name in STEPS:
-            step = _read(Step, self._step_uri(name))
+            step = _read(EtlStep, self._step_uri(name))
             if step is None or step.sealed() != step:
                 break
             self._steps[name] = step
@@ -263,7 +263,7 @@ class Work:
 
 
 @contextmanager
-def kept_work(client: Client, config: Config, made_from: dict[str, Any], claim: Claim) -> Iterator[Work]:
+def kept_work(client: Client, config: Config, made_from: dict[str, Any], claim: Claim) -> Iterator[EtlWork]:
     """Begin the work, or continue the work of an earlier run; rename the outputs at the end.
 
     The work depends on `made_from`: settings and inputs as JSON types. The claim is checked before the work
@@ -291,15 +291,15 @@ def kept_work(client: Client, config: Config, made_from: dict[str, Any], claim: 
     storage.delete(uri)
 
 
-def _found(client: Client, uri: str, config: Config, made_from: dict[str, Any]) -> Work | None:
+def _found(client: Client, uri: str, config: Config, made_from: dict[str, Any]) -> EtlWork | None:
     """Return the work of an unfinished run if this run can continue it."""
-    journal = _read(Journal, storage.join(uri, _JOURNAL))
+    journal = _read(EtlJournal, storage.join(uri, _JOURNAL))
     if journal is None:
         return None
     if changes := record.changes(journal.made_from, made_from):
         log.info("etl: starts from nothing, because this has changed: %s", "; ".join(changes[:5]))
         return None
-    work = Work(client, uri, journal.token, config)
+    work = EtlWork(client, uri, journal.token, config)
     for output, folder in work.outputs.items():
         storage.recover(output, keep=folder)
     last = work.find_steps()
@@ -311,11 +311,11 @@ def _found(client: Client, uri: str, config: Config, made_from: dict[str, Any]) 
     return work
 
 
-def _started(client: Client, uri: str, config: Config, made_from: dict[str, Any]) -> Work:
+def _started(client: Client, uri: str, config: Config, made_from: dict[str, Any]) -> EtlWork:
     """Begin new work; remove any other."""
     _remove(uri, output_uris(config))
-    journal = Journal(made_from=made_from, token=uuid.uuid4().hex[:12])
-    work = Work(client, uri, journal.token, config)
+    journal = EtlJournal(made_from=made_from, token=uuid.uuid4().hex[:12])
+    work = EtlWork(client, uri, journal.token, config)
     work.make_folders()
     storage.write_text(storage.join(uri, _JOURNAL), journal.model_dump_json(indent=1))
     return work

@@ -21,7 +21,7 @@ _PIECE_ROWS = 1 << 20
 
 
 @dataclass(frozen=True, eq=False)
-class Earlier:
+class EarlierIds:
     """Buckets of an earlier run, from which a run takes the edges of files that both have."""
 
     edge_root: str

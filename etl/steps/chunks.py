@@ -12,7 +12,7 @@ NUM_SMALLEST = 1024
 
 
 @dataclass(frozen=True)
-class Chunk:
+class EdgeChunk:
     """An encoded chunk; its content is in its files."""
 
     name: str
@@ -71,7 +71,7 @@ class RowCounts:
 class Encoded:
     """Chunks and counts of a group of file ranges."""
 
-    chunks: list[Chunk] = field(default_factory=list)
+    chunks: list[EdgeChunk] = field(default_factory=list)
     files: dict[int, RowCounts] = field(default_factory=dict)
     """By number of the file."""
     null_words: dict[str, list[str]] = field(default_factory=dict)

@@ -25,7 +25,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from etl.steps import spill
-from etl.steps.chunks import NUM_SMALLEST, Chunk, Encoded, IdCounts, RowCounts
+from etl.steps.chunks import NUM_SMALLEST, EdgeChunk, Encoded, IdCounts, RowCounts
 from etl.steps.encode_rows import ChunkIds, ChunkRows, EncodedRows
 from etl.steps.shared import Shared
 from etl.steps.task_settings import TaskSettings
@@ -141,13 +141,13 @@ def _rules(settings: TaskSettings, table: Table) -> Rules:
 
 def _write_chunk(
     settings: TaskSettings, table: Table, rows: EncodedRows, name: str
-) -> tuple[Chunk, IdCounts]:
+) -> tuple[EdgeChunk, IdCounts]:
     uri = storage.join(settings.folders.work, name)
     none = no_ids(settings)
     if not isinstance(table, TableConfig):
         counts = np.full(sum(map(len, rows.ids)), LISTED, np.int32)
         ids = _write_ids(settings, rows, counts, uri)
-        return Chunk(name), IdCounts(*ids, none.relation_counts, _smallest(settings, rows))
+        return EdgeChunk(name), IdCounts(*ids, none.relation_counts, _smallest(settings, rows))
     rel_N = rows.columns["rel"]
     split_N = np.full(len(rel_N), settings.splits.index(table.split), np.uint8)
     columns = dict(rows.columns)
@@ -171,12 +171,12 @@ def _write_chunk(
     batch = pa.record_batch({name: pa.array(column) for name, column in columns.items()})
     spill.write_batches(f"{uri}.codes.arrow", batch.schema, [batch], settings.etl)
     if not settings.dynamic:
-        of_chunk = Chunk(name, len(rel_N), removes=table.removes)
+        of_chunk = EdgeChunk(name, len(rel_N), removes=table.removes)
         return of_chunk, IdCounts(*ids, relation_counts, _smallest(settings, rows))
     names = pa.array(rows.relations, pa.string())
     batch = pa.record_batch([names, pa.array(relation_counts)], schema=RELATIONS_SCHEMA)
     spill.write_batches(f"{uri}.relations.arrow", RELATIONS_SCHEMA, [batch], settings.etl)
-    of_chunk = Chunk(name, len(rel_N), len(rows.relations), removes=table.removes)
+    of_chunk = EdgeChunk(name, len(rel_N), len(rows.relations), removes=table.removes)
     return of_chunk, IdCounts(*ids, none.relation_counts, _smallest(settings, rows))
 
 

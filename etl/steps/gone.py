@@ -12,7 +12,7 @@ from collections.abc import Iterable
 import numpy as np
 import numpy.typing as npt
 
-from etl.steps.bucket_rows import Earlier, KeptRows
+from etl.steps.bucket_rows import EarlierIds, KeptRows
 from etl.steps.partition_rows import buckets_of, check_below, own_relations
 from etl.steps.task_settings import Partition, TaskSettings
 from etl.strings.native import NOWHERE, take
@@ -46,7 +46,7 @@ def kept_rows(settings: TaskSettings, partition: Partition) -> Int64 | None:
 
 
 def history_of(
-    settings: TaskSettings, partition: Partition, named: Iterable[Int32], earlier: Earlier | None
+    settings: TaskSettings, partition: Partition, named: Iterable[Int32], earlier: EarlierIds | None
 ) -> History:
     """Return the history [K] of the ids that were in the earlier index and are not forgotten.
 
@@ -75,7 +75,7 @@ def history_within(known: History, start: int, stop: int) -> History:
 
 
 def _named_by_kept_rows(
-    settings: TaskSettings, partition: Partition, earlier: Earlier, num_ids: int
+    settings: TaskSettings, partition: Partition, earlier: EarlierIds, num_ids: int
 ) -> Bools:
     """Return a mask [P] of the ids in rows of the earlier buckets whose files this run has too."""
     is_named = np.zeros(num_ids, bool)

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from etl.steps import gone, index_shard, spill
-from etl.steps.bucket_rows import Earlier
+from etl.steps.bucket_rows import EarlierIds
 from etl.steps.encode import RELATIONS_SCHEMA, REMOVES
 from etl.steps.index_passes import num_passes
 from etl.steps.index_previous import previous_ids, previous_relations
@@ -52,7 +52,7 @@ class IndexedRelations:
 
 
 @dataclass(frozen=True)
-class Index:
+class IndexedEntities:
     """Result of the step."""
 
     shards: list[Shard]
@@ -103,7 +103,7 @@ def count_entities(shards: list[Shard], indexed: list[IndexedShard], num_previou
     return counts
 
 
-def first_indices(index: Index) -> list[int]:
+def first_indices(index: IndexedEntities) -> list[int]:
     """Return the index of the first new id of each shard."""
     ends = Counter(dict(enumerate(index.num_previous)))
     partition_numbers = [shard.partition_number for shard in index.shards]
@@ -159,7 +159,7 @@ def write_partition_with_history(
     shards: list[Shard],
     num_named: list[int],
     first_id: int,
-    earlier: Earlier | None,
+    earlier: EarlierIds | None,
 ) -> tuple[Checksums, int]:
     """Write a partition in a run that forgets ids; return the checksums, and the number of gone ids.
 

@@ -12,7 +12,7 @@ from functools import partial
 import numpy as np
 
 from etl.steps import exchange
-from etl.steps.bucket_rows import BucketRows, Earlier, KeptRows, Records
+from etl.steps.bucket_rows import BucketRows, EarlierIds, KeptRows, Records
 from etl.steps.exchange import Exchange, Piece
 from etl.steps.gone import Renumbering
 from etl.steps.left_out import Bools, find_edges
@@ -40,7 +40,7 @@ _NUM_WRITERS = 8
 
 
 @dataclass(frozen=True)
-class Run:
+class SortedRun:
     """Adjacent buckets of one split, written by one task."""
 
     flat: range
@@ -57,7 +57,7 @@ class MergePlan:
     settings: TaskSettings
     edges: list[Exchange]
     """From chunks to runs: of the edges, then of the features of each featurized side."""
-    earlier: Earlier | None = None
+    earlier: EarlierIds | None = None
     num_relations: int = 0
     """Relations whose rows are counted."""
     removing: list[int] = field(default_factory=list)
@@ -82,7 +82,7 @@ def plan_runs(
     num_features: dict[Side, Int64],
     num_heads: Int64 | None = None,
     earlier_bytes: Int64 | None = None,
-) -> list[Run]:
+) -> list[SortedRun]:
     """Cut all buckets into runs within one row of the grid and within the memory of a task.
 
     `num_edges` and `num_features` [splits x buckets] count the edges, and the features of featurized sides;
@@ -99,7 +99,7 @@ def plan_runs(
         for flat in ranges_within(sizes[row : row + rows.step].tolist(), settings.etl.merge_bytes)
     ]
     return [
-        Run(
+        SortedRun(
             flat,
             num_edges[flat.start : flat.stop].tolist(),
             {side: counts[flat.start : flat.stop].tolist() for side, counts in num_features.items()},
@@ -108,7 +108,7 @@ def plan_runs(
     ]
 
 
-def earlier_bytes(settings: TaskSettings, earlier: Earlier) -> Int64:
+def earlier_bytes(settings: TaskSettings, earlier: EarlierIds) -> Int64:
     """Return the sizes of the earlier buckets: int64 [splits x buckets]."""
     sizes: dict[str, int] = {}
     for split in settings.splits:
@@ -119,12 +119,12 @@ def earlier_bytes(settings: TaskSettings, earlier: Earlier) -> Int64:
     return np.array([sizes.get(uri, 0) for uri in uris], np.int64)
 
 
-def run_bounds(runs: Sequence[Run]) -> Int64:
+def run_bounds(runs: Sequence[SortedRun]) -> Int64:
     """Return the first bucket of each run, and the number of all buckets."""
     return np.array([0, *(run.flat.stop for run in runs)], np.int64)
 
 
-def merge(shared: Shared[MergePlan], number: int, run: Run) -> MergedRun:
+def merge(shared: Shared[MergePlan], number: int, run: SortedRun) -> MergedRun:
     """Write the bucket files of one run, which has this number among all runs."""
     plan = shared.read()
     checksums: Checksums = {}
@@ -180,7 +180,7 @@ def _values(piece: Piece, place: int) -> Int32:
     return np.frombuffer(content[starts[place] : starts[place + 1]], np.int32)
 
 
-def _write(plan: MergePlan, run: Run, place: int, rows: BucketRows, checksums: Checksums) -> _Written:
+def _write(plan: MergePlan, run: SortedRun, place: int, rows: BucketRows, checksums: Checksums) -> _Written:
     """Write one bucket, which may be read several times."""
     settings = plan.settings
     num_rows = run.num_edges[place] + (int(rows.kept.counts.sum()) if rows.kept else 0)

@@ -33,7 +33,7 @@ class Partition(NamedTuple):
     number: int
 
 
-class Relation(NamedTuple):
+class TaskRelation(NamedTuple):
     """Name and entity types of a relation."""
 
     name: str
@@ -66,7 +66,7 @@ class TaskSettings:
     """By entity type, in the configuration's order."""
     num_slots: dict[str, int]
     """Slots per partition: ranges of hashes, which can be sorted one by one."""
-    relations: tuple[Relation, ...]
+    relations: tuple[TaskRelation, ...]
     """Relations by number; one entry for all dynamic relations."""
     dynamic: bool
     featurized: frozenset[str]
@@ -94,7 +94,7 @@ class TaskSettings:
         worst_bytes = num_ids * (ID_OVERHEAD_BYTES + 3 * _TYPICAL_ID_BYTES)
         num_slots = 2 * worst_bytes // etl.index_bytes
         counts = {name: entity.num_partitions for name, entity in config.entities.items()}
-        relations = tuple(Relation(each.name, each.lhs, each.rhs) for each in config.relations)
+        relations = tuple(TaskRelation(each.name, each.lhs, each.rhs) for each in config.relations)
         return cls(
             etl=etl.model_copy(
                 update={"tables": etl.tables[:1], "entities": (), "previous_entity_path": previous}
@@ -243,7 +243,7 @@ def day_of(config: Config) -> int:
     return (date.fromisoformat(day) - date(1970, 1, 1)).days
 
 
-def _grid(relations: tuple[Relation, ...], num_partitions: Mapping[str, int]) -> Bucket:
+def _grid(relations: tuple[TaskRelation, ...], num_partitions: Mapping[str, int]) -> Bucket:
     """Partitions along each side: the most of the types that occur there."""
     return Bucket(*(max(num_partitions[each.entity_type(side)] for each in relations) for side in Side))
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from etl.steps import exchange, spill
-from etl.steps.chunks import Chunk
+from etl.steps.chunks import EdgeChunk
 from etl.steps.encode import read_features
 from etl.steps.exchange import Exchange
 from etl.steps.heads import heads_of
@@ -82,7 +82,9 @@ def nothing(settings: TaskSettings, num_relations: int) -> Translated:
     return Translated(none, none, of_sides, np.zeros(num_counted, np.int64), 0, 0)
 
 
-def translate(shared: Shared[TranslatePlan], number: int, chunk: Chunk, first_relation: int) -> Translated:
+def translate(
+    shared: Shared[TranslatePlan], number: int, chunk: EdgeChunk, first_relation: int
+) -> Translated:
     """Sort the edges of a chunk by bucket; earlier chunks have `first_relation` dynamic relation names."""
     plan = shared.read()
     settings, uri = plan.settings, storage.join(plan.settings.folders.work, chunk.name)

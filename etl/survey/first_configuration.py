@@ -9,10 +9,10 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import pyarrow.compute as pc
 
-from etl.survey.graph import Edges, Graph
+from etl.survey.graph import GuessedEdges, GuessedGraph
 from etl.survey.look import Look, look_at
 from etl.survey.outlook import estimate
-from etl.survey.roles import Asked, guess
+from etl.survey.roles import AskedColumns, guess
 from etl.survey.sample import SAMPLE_ROWS
 from graphmill import storage
 from graphmill.config import Config, from_mapping
@@ -30,7 +30,7 @@ _SHOWN = {
 }
 
 
-def configuration(graph: Graph, output: str, command: str) -> str:
+def configuration(graph: GuessedGraph, output: str, command: str) -> str:
     """YAML of a run over `graph` that writes to the folder `output`; `command` made the text."""
     return "\n".join([*_head(output, command), *_entities(graph), *_relations(graph), *_etl(graph), ""])
 
@@ -56,7 +56,7 @@ def _head(output: str, command: str) -> list[str]:
     ]
 
 
-def _entities(graph: Graph) -> Iterator[str]:
+def _entities(graph: GuessedGraph) -> Iterator[str]:
     yield from (
         "",
         "# Types of entities. Columns with the same values, or the same name, are of one type.",
@@ -66,7 +66,7 @@ def _entities(graph: Graph) -> Iterator[str]:
         yield f"  {_quoted(name)}: {{}}"
 
 
-def _relations(graph: Graph) -> Iterator[str]:
+def _relations(graph: GuessedGraph) -> Iterator[str]:
     entries = list(dict.fromkeys(entry for each in graph.edges for entry in each.entries()))
     ends = {(lhs, rhs) for _, lhs, rhs in entries}
     columns = any(each.relation for each in graph.edges)
@@ -83,7 +83,7 @@ def _relations(graph: Graph) -> Iterator[str]:
         yield f"  - {{name: {_quoted(name)}, lhs: {_quoted(lhs)}, rhs: {_quoted(rhs)}, operator: {operator}}}"
 
 
-def _etl(graph: Graph) -> Iterator[str]:
+def _etl(graph: GuessedGraph) -> Iterator[str]:
     yield from ("", "etl:", "  tables:")
     for each in graph.edges:
         yield from _comment(each.look)
@@ -108,7 +108,7 @@ def _comment(look: Look) -> Iterator[str]:
     yield f"    # {look.path}, {rows}: {'; '.join(columns)}"
 
 
-def _tables(edges: Edges) -> Iterator[dict[str, object]]:
+def _tables(edges: GuessedEdges) -> Iterator[dict[str, object]]:
     """Yield the entries of `etl.tables` of a table: several, where the types of rows take filters."""
     fields = _files(edges.look) | {"lhs": edges.lhs.name, "rhs": edges.rhs.name}
     if edges.look.split not in (None, "train"):
@@ -122,7 +122,7 @@ def _tables(edges: Edges) -> Iterator[dict[str, object]]:
         yield fields | ({"filters": filters} if filters else {})
 
 
-def _notes(edges: Edges) -> Iterator[str]:
+def _notes(edges: GuessedEdges) -> Iterator[str]:
     if edges.weight:
         yield f"      # weight: {_quoted(edges.weight.name)}  # weights of the edges' losses"
     for column in edges.look.columns:
@@ -134,7 +134,7 @@ def _notes(edges: Edges) -> Iterator[str]:
         yield from _by_time(edges)
 
 
-def _by_time(edges: Edges) -> Iterator[str]:
+def _by_time(edges: GuessedEdges) -> Iterator[str]:
     assert edges.time is not None
     values = pc.drop_null(edges.time.values)
     is_number = edges.time.kind != "time"
@@ -184,9 +184,9 @@ _WORDS = {"true", "false", "null", "yes", "no", "on", "off", "y", "n"}
 
 def first_configuration(
     tables: Sequence[str], output: str | None, asked: Mapping[str, str | None]
-) -> tuple[str, Graph]:
+) -> tuple[str, GuessedGraph]:
     """Return the text, and what was found in the tables; `asked` names the columns that users have named."""
-    graph = guess(look_at(tables), Asked(**asked))
+    graph = guess(look_at(tables), AskedColumns(**asked))
     name = storage.name(tables[0].rstrip("/")).partition(".")[0]
     options = [word for key, value in asked.items() if value for word in (f"--{key}", value)]
     command_line = shlex.join(["graphmill", "init", *tables, *options])

@@ -33,7 +33,7 @@ class TypedEnds:
 
 
 @dataclass(frozen=True)
-class Edges:
+class GuessedEdges:
     """A table of edges."""
 
     look: Look
@@ -94,10 +94,10 @@ class Entities:
 
 
 @dataclass(frozen=True)
-class Graph:
+class GuessedGraph:
     """The graph."""
 
-    edges: tuple[Edges, ...]
+    edges: tuple[GuessedEdges, ...]
     entities: tuple[Entities, ...]
 
     @property

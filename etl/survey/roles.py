@@ -12,7 +12,7 @@ from itertools import combinations
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from etl.survey.graph import Edges, Entities, Graph, TypedEnds, TypedRow
+from etl.survey.graph import Entities, GuessedEdges, GuessedGraph, TypedEnds, TypedRow
 from etl.survey.look import Column, Look
 from etl.survey.names import relation_names, shares_values, type_names
 from etl.survey.words import CLOCK, LHS, PAIRS, RELATION, RHS, TEXT, TIME, TYPE, WEIGHT, names_id
@@ -59,7 +59,7 @@ def _says_type(column: Column, end: Column) -> bool:
 
 
 @dataclass(frozen=True)
-class Asked:
+class AskedColumns:
     """Columns that the user names: by name, or number from 0."""
 
     lhs: str | None = None
@@ -67,7 +67,7 @@ class Asked:
     relation: str | None = None
 
 
-def guess(looks: Sequence[Look], asked: Asked = Asked()) -> Graph:
+def guess(looks: Sequence[Look], asked: AskedColumns = AskedColumns()) -> GuessedGraph:
     """Guess the graph; refuse tables without two columns of ids, and tables without edges."""
     several = looks if len(looks) > 1 else ()
     about = [look for look in several if _is_about_entities(look) and not _has_asked(look, asked)]
@@ -81,9 +81,9 @@ def guess(looks: Sequence[Look], asked: Asked = Asked()) -> Graph:
         replace(each, relation_name=name, lhs_type=next(types), rhs_type=next(types))
         for each, name in zip(edges, names, strict=True)
     )
-    known = Graph(named, ()).types
+    known = GuessedGraph(named, ()).types
     entities = [Entities(look, column, next(types)) for look, column in zip(about, ids, strict=True)]
-    return Graph(named, tuple(each for each in entities if each.type in known))
+    return GuessedGraph(named, tuple(each for each in entities if each.type in known))
 
 
 def _is_row_number(column: Column) -> bool:
@@ -125,7 +125,7 @@ def _is_about_entities(look: Look) -> bool:
     return able[0].is_key and not any(names_id(str(column.name)) for column in able[1:])
 
 
-def _has_asked(look: Look, asked: Asked) -> bool:
+def _has_asked(look: Look, asked: AskedColumns) -> bool:
     """Whether a table has both columns that the user names, so that it is one of edges."""
     names = {str(column.name) for column in look.columns}
     return asked.lhs in names and asked.rhs in names
@@ -149,7 +149,7 @@ def _differing(one: Column, other: Column) -> tuple[str, str] | None:
     return differing[0] if len(differing) == 1 else None
 
 
-def _edges(look: Look, asked: Asked) -> Edges:
+def _edges(look: Look, asked: AskedColumns) -> GuessedEdges:
     lhs, rhs, relation = (_named(look, name) for name in (asked.lhs, asked.rhs, asked.relation))
     candidates = [column for column in _ranked(look) if column not in (lhs, rhs, relation)]
     if relation is None:
@@ -172,7 +172,7 @@ def _edges(look: Look, asked: Asked) -> Edges:
     typed, of_types = typed_ends(lhs, rhs, relation, rest)
     time = next((column for column in rest if _is_time(column)), None)
     doubts += filter(None, (doubt, of_types))
-    return Edges(look, lhs, rhs, relation, weight, time, tuple(doubts), typed=typed)
+    return GuessedEdges(look, lhs, rhs, relation, weight, time, tuple(doubts), typed=typed)
 
 
 def _first_two(ends: list[Column], look: Look) -> tuple[list[Column], str]:

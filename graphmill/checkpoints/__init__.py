@@ -69,7 +69,7 @@ def recognise(uri: str) -> str:
     )
 
 
-class Options(TypedDict, total=False):
+class OpenOptions(TypedDict, total=False):
     """Options of reading a checkpoint; a format ignores those that it does not need."""
 
     version: int | None
@@ -84,7 +84,7 @@ class Options(TypedDict, total=False):
     """Read rows, sums and parameters that are NaN or infinite; by default an error."""
 
 
-def open_checkpoint(uri: str, **options: Unpack[Options]) -> Checkpoint:
+def open_checkpoint(uri: str, **options: Unpack[OpenOptions]) -> Checkpoint:
     """Open the checkpoint in the folder `uri`, of any format.
 
     Raises:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from graphmill.checkpoints.checkpoint import Checkpoint
-from graphmill.checkpoints.ordered import Numbers, OrderedTable, Piece
+from graphmill.checkpoints.ordered import Numbers, OrderedPiece, OrderedTable
 from graphmill.checkpoints.whole_tables import JoinedRows, WholeTablesCheckpoint
 from graphmill.errors import FormatError
 from graphmill.formats.graphstorm import saved_embeddings
@@ -100,7 +100,7 @@ def _allowing_all(source: Checkpoint) -> Checkpoint:
 
 
 @contextmanager
-def _open_pieces(ranks: Sequence[RankRows]) -> Iterator[list[Piece]]:
+def _open_pieces(ranks: Sequence[RankRows]) -> Iterator[list[OrderedPiece]]:
     with ExitStack() as stack:
         pieces = []
         for rank in ranks:
@@ -109,7 +109,7 @@ def _open_pieces(ranks: Sequence[RankRows]) -> Iterator[list[Piece]]:
                 ids: Callable[[int, int], Any] = partial(_count, rank.first_nid)
                 if rank.nids_uris:
                     ids = stack.enter_context(open_tensor(rank.nids_uris[0])).read
-                pieces.append(Piece(rank.num_rows, ids, values))
+                pieces.append(OrderedPiece(rank.num_rows, ids, values))
         yield pieces
 
 

@@ -30,13 +30,13 @@ import numpy as np
 
 from graphmill.checkpoints.checkpoint import Checkpoint, ModelState, rows_of_batch
 from graphmill.checkpoints.graphstorm import lost_operators, not_kept
-from graphmill.checkpoints.ordered import Numbers, OrderedTable, Piece
+from graphmill.checkpoints.ordered import Numbers, OrderedPiece, OrderedTable
 from graphmill.checkpoints.whole_tables import JoinedRows, WholeTablesCheckpoint
 from graphmill.errors import FormatError
 from graphmill.formats.graphstorm import saved_models
 from graphmill.formats.graphstorm.saved_predictions import EdgeType
 from graphmill.formats.torch_files.tensor import open_tensor
-from graphmill.formats.torch_files.write import NewTensor, save
+from graphmill.formats.torch_files.write import NewTorchTensor, save
 from graphmill.model.operators import OPERATORS
 from graphmill.model.parameters import operator_key
 from graphmill.vocab import Side
@@ -303,18 +303,18 @@ def _write_rows(source: Checkpoint, target_uri: str, name: str, num_ranks: int) 
     with JoinedRows(source, name) as rows:
         for rank in range(num_ranks):
             first, last = (min(each * share, total) for each in (rank, rank + 1))
-            tensor = NewTensor((last - first, dimension), batches(first, last))
+            tensor = NewTorchTensor((last - first, dimension), batches(first, last))
             save(saved_models.sparse_emb_uri(target_uri, name, rank), tensor)
 
 
 @contextmanager
-def _open_pieces(files: Any, ids: Any) -> Iterator[list[Piece]]:
+def _open_pieces(files: Any, ids: Any) -> Iterator[list[OrderedPiece]]:
     with ExitStack() as stack:
         pieces, first = [], 0
         for uri, (count, _) in files:
             if count:
                 values = stack.enter_context(open_tensor(uri)).read
-                pieces.append(Piece(count, partial(_sliced, ids[first : first + count]), values))
+                pieces.append(OrderedPiece(count, partial(_sliced, ids[first : first + count]), values))
             first += count
         yield pieces
 

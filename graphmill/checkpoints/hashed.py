@@ -36,7 +36,7 @@ _ORDERED = pa.schema([("hash", pa.uint64()), ("raw", pa.string()), ("row", pa.in
 _RAW = pa.schema([("raw", pa.string())])
 
 
-class Translated:
+class TranslatedIds:
     """Raw ids, partitions and indices of the rows of a RecIS table.
 
     Attributes:
@@ -90,7 +90,7 @@ def _iter_ids(reader: CheckpointReader, name: str) -> Iterator[Numbers]:
                 yield file.read(block.key, start, min(start + _BATCH_ROWS, num_rows)).numpy()
 
 
-def write_entities(entity_path: str, tables: Mapping[str, Translated], maps: IdMaps) -> None:
+def write_entities(entity_path: str, tables: Mapping[str, TranslatedIds], maps: IdMaps) -> None:
     """Write counts and raw ids of the translated tables as the stage etl writes them."""
     checksums: Checksums = {}
     for name, table in tables.items():

@@ -23,7 +23,7 @@ from graphmill.errors import FormatError
 Numbers = npt.NDArray[np.int64]
 
 
-class Piece(NamedTuple):
+class OrderedPiece(NamedTuple):
     """Some rows of a table, with functions that read the ids and the values of rows [start, stop)."""
 
     num_rows: int
@@ -44,7 +44,7 @@ class OrderedTable:
 
     def __init__(
         self,
-        open_pieces: Callable[[], AbstractContextManager[Sequence[Piece]]],
+        open_pieces: Callable[[], AbstractContextManager[Sequence[OrderedPiece]]],
         shape: tuple[int, int],
         where: str,
         *,
@@ -81,7 +81,7 @@ class OrderedTable:
             yield self._copy or _Merged(pieces, self.shape, self._where)
 
 
-def _is_sorted(pieces: Sequence[Piece], count: int, where: str, hint: str) -> bool:
+def _is_sorted(pieces: Sequence[OrderedPiece], count: int, where: str, hint: str) -> bool:
     batch_rows = BATCH_BYTES // 8
     is_sorted = True
     for piece in pieces:
@@ -104,7 +104,7 @@ def _check_range(ids: Numbers, count: int, where: str, hint: str) -> None:
 
 
 class _Merged:
-    def __init__(self, pieces: Sequence[Piece], shape: tuple[int, int], where: str) -> None:
+    def __init__(self, pieces: Sequence[OrderedPiece], shape: tuple[int, int], where: str) -> None:
         self.shape, self._pieces, self._where = shape, pieces, where
         self._next = (0, [0] * len(pieces))  # the next id, and its position in each piece
 
@@ -131,7 +131,7 @@ class _Merged:
         return rows
 
 
-def _position(piece: Piece, wanted: int) -> int:
+def _position(piece: OrderedPiece, wanted: int) -> int:
     """The first row of a sorted piece whose id is at least `wanted`."""
     return bisect.bisect_left(
         range(piece.num_rows), wanted, key=lambda row: int(piece.read_ids(row, row + 1)[0])
@@ -151,7 +151,7 @@ class _SortedCopy(NamedTuple):
         return np.array(self.rows[start:stop])
 
 
-def _sorted_copy(pieces: Sequence[Piece], shape: tuple[int, int], where: str) -> _SortedCopy:
+def _sorted_copy(pieces: Sequence[OrderedPiece], shape: tuple[int, int], where: str) -> _SortedCopy:
     copy = mapped_array(shape, np.float32)
     found = np.zeros(shape[0], bool)
     num_read = 0

@@ -21,9 +21,9 @@ from typing import Any
 from graphmill import storage
 from graphmill.checkpoints import recis_write, states
 from graphmill.checkpoints.checkpoint import Checkpoint, ModelState
-from graphmill.checkpoints.hashed import Translated
+from graphmill.checkpoints.hashed import TranslatedIds
 from graphmill.checkpoints.id_maps import IdMaps
-from graphmill.checkpoints.ordered import Numbers, OrderedTable, Piece
+from graphmill.checkpoints.ordered import Numbers, OrderedPiece, OrderedTable
 from graphmill.checkpoints.recis_names import parse_names
 from graphmill.checkpoints.recis_reshard import reshard
 from graphmill.checkpoints.recis_write import ELEMENT_SUMS, FORMAT_VERSION, ROW_SUMS, SIDE_FILE
@@ -67,11 +67,11 @@ class RecisCheckpoint(WholeTablesCheckpoint):
         for name, slots in self._slots.items():
             if EMBEDDING_SLOT not in slots:
                 raise FormatError(f"{uri}: table {name!r} has no slot {EMBEDDING_SLOT!r}, only {slots}")
-        self.translated: dict[str, Translated] = {}
+        self.translated: dict[str, TranslatedIds] = {}
         self.entity_path: str | None = None  # where the raw ids of translated tables will be
         if id_maps is not None:
             id_maps.check_types(list(self._slots), uri)
-            self.translated = {name: Translated(self._reader, name, id_maps) for name in id_maps.maps}
+            self.translated = {name: TranslatedIds(self._reader, name, id_maps) for name in id_maps.maps}
         names = list(self.translated or self._slots)
         tables = {name: self._ordered_table(name, EMBEDDING_SLOT) for name in names}
         counts = {name: table.counts for name, table in self.translated.items()} or self._recorded["counts"]
@@ -199,7 +199,7 @@ def write(source: Checkpoint, target_uri: str, shard_num: int = 1, **options: An
 @contextmanager
 def _open_pieces(
     reader: CheckpointReader, table: str, slot: str, new_ids: Numbers | None
-) -> Iterator[list[Piece]]:
+) -> Iterator[list[OrderedPiece]]:
     """Open the blocks of a slot, and the blocks of its ids, which `new_ids` of all blocks may replace."""
     name = tensor_name(table, slot)
     id_blocks, row_blocks = reader.blocks(tensor_name(table, ID_SLOT)), reader.blocks(name)
@@ -217,7 +217,7 @@ def _open_pieces(
             else:
                 read_ids = partial(_cut, new_ids[first : first + num_rows])
             read_rows = partial(_read_floats, stack.enter_context(reader.open_file(rows)), rows.key)
-            pieces.append(Piece(num_rows, read_ids, read_rows))
+            pieces.append(OrderedPiece(num_rows, read_ids, read_rows))
             first += num_rows
         yield pieces
 

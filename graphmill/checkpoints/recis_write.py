@@ -21,7 +21,7 @@ from graphmill.checkpoints import states
 from graphmill.checkpoints.checkpoint import Checkpoint, Floats, ModelState, Rows
 from graphmill.checkpoints.hashed import Keyed
 from graphmill.checkpoints.id_maps import IdMaps
-from graphmill.checkpoints.ordered import Numbers, OrderedTable, Piece
+from graphmill.checkpoints.ordered import Numbers, OrderedPiece, OrderedTable
 from graphmill.checkpoints.recis_names import check_table_names, parameter_names, sum_name
 from graphmill.checkpoints.whole_tables import JoinedRows, JoinedSums
 from graphmill.errors import ConfigError
@@ -184,9 +184,9 @@ def _ordered(source: Checkpoint, name: str, sums_dim: int, keyed: Keyed) -> dict
 
 
 @contextmanager
-def _open_piece(join: Callable[[], JoinedRows], places: Numbers) -> Iterator[list[Piece]]:
+def _open_piece(join: Callable[[], JoinedRows], places: Numbers) -> Iterator[list[OrderedPiece]]:
     with join() as rows:
-        yield [Piece(len(places), lambda start, stop: places[start:stop], rows.read)]
+        yield [OrderedPiece(len(places), lambda start, stop: places[start:stop], rows.read)]
 
 
 def _keyed_table(

@@ -20,7 +20,7 @@ from graphmill.run.auto_values import resolve_auto_values
 from graphmill.run.job import Stage
 from graphmill.run.record import is_finished
 from train.tune.sample import VALID_SPLIT
-from train.tune.tuner import Found, Tuner, described
+from train.tune.tuner import Tuner, TuningResult, described
 
 _VALIDATIONS = 8  # of a run
 _PATIENCE = 3
@@ -86,7 +86,7 @@ def _early_stopping(graph: Config) -> dict[str, Any]:
     }
 
 
-def _show(found: Found) -> None:
+def _show(found: TuningResult) -> None:
     """Show what was tried, the best of each rung first."""
     rows = sorted(found.trials, key=lambda each: (-each.rung, -each.mrr))
     table = Table("rung", "epochs", "seconds", "MRR", "change", title="tune")

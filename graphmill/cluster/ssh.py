@@ -109,7 +109,7 @@ class Scheduler(_Keyed, ssh.Scheduler):  # type: ignore[misc]
         return [_ANNOUNCED]
 
 
-class Worker(_Keyed, ssh.Worker):  # type: ignore[misc]
+class SshWorker(_Keyed, ssh.Worker):  # type: ignore[misc]
     """The workers of a host, started by one command."""
 
     def _address_command(self) -> list[str]:
@@ -146,7 +146,7 @@ def ssh_cluster(master: str, settings: ClusterConfig, keys: Keys | None) -> Iter
                 "options": {**ends[0], "kwargs": scheduler_options | {"port": 0}},
             },
             workers={
-                number: {"cls": Worker, "options": {**end, "kwargs": worker_options}}
+                number: {"cls": SshWorker, "options": {**end, "kwargs": worker_options}}
                 for number, end in enumerate(ends)
             },
             security=keys and keys.security(),

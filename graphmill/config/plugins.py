@@ -13,14 +13,14 @@ from pydantic import BeforeValidator, InstanceOf, PlainSerializer, WithJsonSchem
 from graphmill import storage
 from graphmill.errors import NotFoundError
 from graphmill.model import registry
-from graphmill.model.registry import Source
+from graphmill.model.registry import PlugInSource
 
 
 @dataclass(frozen=True)
 class Plugins:
     """Files and modules that are offered to the registries of each process that the object comes to."""
 
-    sources: tuple[Source, ...] = ()
+    sources: tuple[PlugInSource, ...] = ()
 
     def __iter__(self) -> Iterator[str]:
         return (source.name for source in self.sources)
@@ -39,7 +39,7 @@ class Plugins:
 NO_PLUGINS = Plugins()
 
 
-def offered(sources: tuple[Source, ...]) -> Plugins:
+def offered(sources: tuple[PlugInSource, ...]) -> Plugins:
     """Offer the files and modules to the registries of this process."""
     registry.offer(sources)
     return Plugins(sources)
@@ -67,9 +67,9 @@ def _read(given: Any) -> Any:
     for name in dict.fromkeys(given):
         if _is_file(name):
             uri = storage.absolute(name)
-            sources.append(Source(uri, _text(uri)))
+            sources.append(PlugInSource(uri, _text(uri)))
         else:
-            sources.append(Source(name))
+            sources.append(PlugInSource(name))
     return offered(tuple(sources))
 
 

@@ -28,7 +28,7 @@ log = logging.getLogger("graphmill")
 
 
 @dataclass
-class Options:
+class TerminalOptions:
     """Options of the command for its output."""
 
     quiet: bool = False
@@ -36,7 +36,7 @@ class Options:
     debug: bool = False
 
 
-options = Options()
+options = TerminalOptions()
 
 
 _shared: list[Console] = []

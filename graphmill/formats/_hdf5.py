@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from graphmill import storage
 from graphmill.errors import FormatError
-from graphmill.storage import Manifest
+from graphmill.storage import ChecksumManifest
 
 Array = npt.NDArray[Any]
 NewArray = Callable[[tuple[int, ...], npt.DTypeLike], Array]
@@ -38,7 +38,7 @@ _UNPACKED = (h5py.h5z.FILTER_SHUFFLE, h5py.h5z.FILTER_FLETCHER32)
 
 @contextmanager
 def open_checked(
-    uri: str, manifest: Manifest | None = None, *, versioned: bool = True
+    uri: str, manifest: ChecksumManifest | None = None, *, versioned: bool = True
 ) -> Iterator[h5py.File]:
     """Open the HDF5 file at `uri`; damage that a read in the block meets becomes a `FormatError`.
 

@@ -72,7 +72,7 @@ def part_uri(entity_path: str, entity_type: str, partition: int) -> str:
     return storage.join(entity_path, FOLDER, entity_type, f"part-{partition:05d}.parquet")
 
 
-class PartWriter:
+class IndexPartWriter:
     """Appends raw ids to a new part; their indices count on from 0."""
 
     def __init__(self, parquet: pq.ParquetWriter, uri: str):
@@ -108,7 +108,7 @@ def new_part(
     checksums: Checksums | None = None,
     *,
     has_history: bool = False,
-) -> Iterator[PartWriter]:
+) -> Iterator[IndexPartWriter]:
     """Open a new part, for appending within the block; atomic. Adds its checksum to `checksums`."""
     uri = part_uri(entity_path, entity_type, partition)
     with (
@@ -123,7 +123,7 @@ def new_part(
             | ({_PREVIOUS_INDEX: "DELTA_BINARY_PACKED"} if has_history else {}),
         ) as parquet,
     ):
-        yield PartWriter(parquet, uri)
+        yield IndexPartWriter(parquet, uri)
 
 
 def digest_of(checksums: Mapping[str, str]) -> str:
@@ -191,7 +191,7 @@ def read_previous_index(
 
 
 def _read_history(
-    uri: str, manifest: storage.Manifest, column: str, kind: pa.DataType, found: npt.NDArray[Any]
+    uri: str, manifest: storage.ChecksumManifest, column: str, kind: pa.DataType, found: npt.NDArray[Any]
 ) -> npt.NDArray[Any] | None:
     """Put the values of a column that are not null into `found`; None if there is no such column."""
     with open_parquet(uri, manifest) as parquet:

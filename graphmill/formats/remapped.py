@@ -24,7 +24,7 @@ from graphmill import storage
 from graphmill.config.sections.remap import Compression
 from graphmill.errors import FormatError
 from graphmill.formats.parquet import bounds, check_schema, iter_columns, open_parquet
-from graphmill.formats.parquet.vectors import Table, new_table
+from graphmill.formats.parquet.vectors import ParquetTable, new_table
 from graphmill.storage import Checksums
 
 Floats = npt.NDArray[np.float32]
@@ -71,7 +71,7 @@ def schema(dimension: int, more: Sequence[pa.Field] = ()) -> pa.Schema:
 class PartWriter:
     """Appends rows to a new part."""
 
-    def __init__(self, table: Table, uri: str, entity_type: str, dimension: int):
+    def __init__(self, table: ParquetTable, uri: str, entity_type: str, dimension: int):
         self._table = table
         self._uri = uri
         self._types = pa.array([entity_type])

@@ -20,7 +20,7 @@ CELLS = 1 << 24
 """Scores and maxima that are in memory at a time; each takes some thirty bytes."""
 
 
-class Best:
+class BestOnDevice:
     """The `k` best of all candidates so far.
 
     Attributes:

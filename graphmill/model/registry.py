@@ -34,7 +34,7 @@ AnyClass = TypeVar("AnyClass", bound=type)
 
 
 @dataclass(frozen=True)
-class Source:
+class PlugInSource:
     """A file or a module that registers plug-ins.
 
     Attributes:
@@ -143,7 +143,7 @@ class _ConflictError(ConfigError):
 _REGISTRIES: list[Registry] = []
 _LOCK = threading.RLock()
 _file: ContextVar[str] = ContextVar("file", default="")  # that runs; none: a class has its module's name
-_offered: dict[str, Source] = {}
+_offered: dict[str, PlugInSource] = {}
 _run: dict[str, str] = {}  # checksums of the files and modules that have run
 _running: set[str] = set()
 _failures: dict[str, ConfigError] = {}
@@ -156,7 +156,7 @@ REGULARIZERS = Registry("regularizer", ("N3",))
 NEGATIVE_SAMPLERS = Registry("negative sampler")
 
 
-def offer(sources: Iterable[Source]) -> None:
+def offer(sources: Iterable[PlugInSource]) -> None:
     """Make files and modules known, which run when a name is asked for.
 
     They take the place of those that were offered before; the text of a file, that of its former text.
@@ -238,7 +238,7 @@ def _run_offered() -> None:
 def _run_packages() -> None:
     with _LOCK:
         for name in _modules_of_packages():
-            _run_once(Source(name))
+            _run_once(PlugInSource(name))
 
 
 @cache
@@ -246,7 +246,7 @@ def _modules_of_packages() -> tuple[str, ...]:
     return tuple(entry.module for entry in entry_points(group=GROUP))
 
 
-def _run_once(source: Source) -> None:
+def _run_once(source: PlugInSource) -> None:
     """Run a file or a module; a failure is kept, since it matters only where a name is missing."""
     if source.name in _run or source.name in _running:
         return

@@ -13,7 +13,7 @@ from graphmill.library.run import Run
 from graphmill.report.comparison import page_of_runs
 from graphmill.report.labels import Labels
 from graphmill.report.overview import overview, settings
-from graphmill.report.page import Block, Note, Page, Section, render
+from graphmill.report.page import Block, Note, Page, PageSection, render
 from graphmill.report.results import answers, calibration, exports, features, ranking
 from graphmill.report.stages import etl, training
 from graphmill.report.vectors import vectors
@@ -85,7 +85,7 @@ def page_of(run: Run, labels: Labels | None = None, before: Run | None = None) -
     return Page(storage.name(uri), f"{uri} · {when}", str(record.get("status", "unknown")), sections)
 
 
-def _section(name: str, title: str, blocks: Iterable[Block], *, is_asked_for: bool = False) -> Section:
+def _section(name: str, title: str, blocks: Iterable[Block], *, is_asked_for: bool = False) -> PageSection:
     """A section; errors end it with a note. With `is_asked_for`, the user's own errors are raised."""
     made: list[Block] = []
     try:
@@ -96,4 +96,4 @@ def _section(name: str, title: str, blocks: Iterable[Block], *, is_asked_for: bo
         log.warning("report: the part %s could not be made: %s: %s", title, type(error).__name__, error)
         reason = f"{type(error).__name__}: {error}"
         made.append(Note("This part could not be made.", "warning", reason))
-    return Section(name, title, made)
+    return PageSection(name, title, made)

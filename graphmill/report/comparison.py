@@ -8,7 +8,7 @@ from graphmill.display.readable import duration
 from graphmill.library.run import Run
 from graphmill.report.charts import bars
 from graphmill.report.overview import shown
-from graphmill.report.page import Block, Note, Page, Section, Table
+from graphmill.report.page import Block, Note, Page, PageSection, PageTable
 from graphmill.report.results import band_name
 from graphmill.report.stages import CURVE, SPEED, epoch_chart, epoch_series, speed, value_of
 from graphmill.run.reading import flattened, mapping, records, total
@@ -32,10 +32,10 @@ def page_of_runs(runs: Sequence[Run]) -> Page:
     """The report of several runs."""
     named = dict(zip(names(runs), runs, strict=True))
     sections = [
-        Section("metrics", "Metrics", list(_metrics(named))),
-        Section("settings", "Settings that differ", list(_settings(named))),
-        Section("curves", "Training", list(_curves(named))),
-        Section("figures", "Figures", list(_figures(named))),
+        PageSection("metrics", "Metrics", list(_metrics(named))),
+        PageSection("settings", "Settings that differ", list(_settings(named))),
+        PageSection("curves", "Training", list(_curves(named))),
+        PageSection("figures", "Figures", list(_figures(named))),
     ]
     status = "done" if all(run.status == "done" for run in runs) else "not all done"
     return Page(
@@ -64,7 +64,7 @@ def _metrics(runs: Named) -> Iterator[Block]:
     rows = [[key, *found] for key, found in values.items()]
     best = {row: _best(key, values[key]) for row, key in enumerate(keys)}
     marked = {row: column + 1 for row, column in best.items() if column is not None}
-    yield Table("Metrics", ["metric", *runs], rows, best=marked, note=BEST)
+    yield PageTable("Metrics", ["metric", *runs], rows, best=marked, note=BEST)
     counts = {run.metrics.get("num_edges") for run in runs.values()}
     if len(counts) > 1:
         yield Note("The runs ranked different numbers of edges; compare with care.", "warning")
@@ -106,7 +106,7 @@ def _settings(runs: Named) -> Iterator[Block]:
     for title, kind in (("Settings", configs), ("Versions", versions)):
         rows = list(_differing(kind))
         if rows:
-            yield Table(title, ["key", *runs], rows, len(runs) + 1, note=DIFFER)
+            yield PageTable(title, ["key", *runs], rows, len(runs) + 1, note=DIFFER)
         else:
             yield Note(f"{title}: no difference.")
 
@@ -149,4 +149,4 @@ def _figures(runs: Named) -> Iterator[Block]:
         [f"{name}, time", *(duration(mapping(run.stages, name).get("seconds")) for run in runs.values())]
         for name in stages
     ]
-    yield Table("Figures", ["what", *runs], rows, note=FIGURES)
+    yield PageTable("Figures", ["what", *runs], rows, note=FIGURES)

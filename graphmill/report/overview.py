@@ -7,7 +7,7 @@ from typing import Any
 from graphmill.config.sections import SECTIONS
 from graphmill.display.readable import duration, number, shortened
 from graphmill.report.charts import bars
-from graphmill.report.page import Block, Note, Table, Tile, Tiles
+from graphmill.report.page import Block, Note, PageTable, PageTile, Tiles
 from graphmill.run.reading import flattened, mapping, total
 from graphmill.run.verdict import verdict
 
@@ -41,19 +41,19 @@ def _errors(record: Mapping[str, Any], stages: Mapping[str, Any]) -> Iterator[Bl
             yield Note(f"The stage {name} was left out: {entry.get('reason')}.")
 
 
-def _tiles(record: Mapping[str, Any], stages: Mapping[str, Any]) -> Iterator[Tile]:
+def _tiles(record: Mapping[str, Any], stages: Mapping[str, Any]) -> Iterator[PageTile]:
     etl, train = mapping(stages, "etl"), mapping(stages, "train")
     if "num_entities" in etl:
-        yield Tile("entities", total(etl["num_entities"]), f"{len(etl['num_entities'])} types")
+        yield PageTile("entities", total(etl["num_entities"]), f"{len(etl['num_entities'])} types")
     if "num_edges" in etl:
-        yield Tile("edges", total(etl["num_edges"]), ", ".join(etl["num_edges"]))
+        yield PageTile("edges", total(etl["num_edges"]), ", ".join(etl["num_edges"]))
     metrics = mapping(record, "metrics")
     if "mrr" in metrics:
-        yield Tile("MRR", metrics["mrr"], f"of {number(metrics.get('num_edges'))} held-out edges")
+        yield PageTile("MRR", metrics["mrr"], f"of {number(metrics.get('num_edges'))} held-out edges")
     if train.get("edges_per_s"):
-        yield Tile("training", train["edges_per_s"], "edges per second")
+        yield PageTile("training", train["edges_per_s"], "edges per second")
     seconds = sum(entry.get("seconds", 0) for entry in stages.values())
-    yield Tile("time of all stages", duration(seconds), ", ".join(stages))
+    yield PageTile("time of all stages", duration(seconds), ", ".join(stages))
 
 
 def _times(stages: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
@@ -75,16 +75,16 @@ def settings(record: Mapping[str, Any]) -> Iterator[Block]:
     note = (
         "Good: the same versions as in the run that you compare with; other versions may give other figures."
     )
-    yield Table("Run", ["what", "value"], list(run.items()), 2, note=note)
+    yield PageTable("Run", ["what", "value"], list(run.items()), 2, note=note)
     rows = [
         [name, str(each.get("status", "-")), str(each.get("started", "-")), duration(each.get("seconds"))]
         for name, each in mapping(record, "stages").items()
     ]
     note = "Good: all are done. What failed or is still running has no results that count."
-    yield Table("Stages", ["stage", "status", "started", "time"], rows, 3, note=note)
+    yield PageTable("Stages", ["stage", "status", "started", "time"], rows, 3, note=note)
     config = [[key, shown(value)] for key, value in flattened(mapping(record, "config")).items()]
     note = "Good: what you meant. Keys that you have not set have their default here."
-    yield Table("Settings", ["key", "value"], config, 2, folded=True, note=note)
+    yield PageTable("Settings", ["key", "value"], config, 2, folded=True, note=note)
 
 
 def shown(value: Any) -> str:

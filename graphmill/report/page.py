@@ -22,7 +22,7 @@ from graphmill.run.verdict import Level
 log = logging.getLogger("graphmill")
 
 
-class Tile(NamedTuple):
+class PageTile(NamedTuple):
     """One figure, large; `note` below it."""
 
     label: str
@@ -33,11 +33,11 @@ class Tile(NamedTuple):
 class Tiles(NamedTuple):
     """Figures side by side."""
 
-    tiles: Sequence[Tile]
+    tiles: Sequence[PageTile]
 
 
 @dataclass(frozen=True)
-class Table:
+class PageTable:
     """Rows of text and numbers; columns after the first `num_text_columns` are aligned on the right."""
 
     title: str
@@ -59,10 +59,10 @@ class Note(NamedTuple):
     preformatted: str = ""
 
 
-Block = Tiles | Table | Note | Chart
+Block = Tiles | PageTable | Note | Chart
 
 
-class Section(NamedTuple):
+class PageSection(NamedTuple):
     """A part of the page with a place in its menu."""
 
     name: str
@@ -76,7 +76,7 @@ class Page(NamedTuple):
     title: str
     subtitle: str
     status: str
-    sections: Sequence[Section]
+    sections: Sequence[PageSection]
 
 
 def render(page: Page) -> str:
@@ -105,7 +105,7 @@ def _has_content(block: Block, section: str, charts: list[str]) -> bool:
     match block:
         case Tiles():
             return bool(block.tiles)
-        case Table():
+        case PageTable():
             return bool(block.rows)
         case Chart():
             try:

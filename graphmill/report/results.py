@@ -5,7 +5,7 @@ from typing import Any
 
 from graphmill.display.readable import duration, number, size
 from graphmill.report.charts import Series, bars, curves
-from graphmill.report.page import Block, Note, Table, Tile, Tiles
+from graphmill.report.page import Block, Note, PageTable, PageTile, Tiles
 from graphmill.run.reading import mapping, records, total
 from graphmill.run.verdict import same_edges, verdict
 from graphmill.storage.redaction import redacted
@@ -57,18 +57,18 @@ def ranking(entry: Entry, before: Entry) -> Iterator[Block]:
     yield _by_side("Metrics by degree", "train edges", list(bands), list(bands.values()), note)
 
 
-def _ranking_tiles(entry: Entry) -> Iterator[Tile]:
+def _ranking_tiles(entry: Entry) -> Iterator[PageTile]:
     metrics = mapping(entry, "metrics")
     for name in ("mrr", "hits@1", "hits@10", "mean_rank"):
         if name in metrics:
-            yield Tile(name, metrics[name])
+            yield PageTile(name, metrics[name])
     split = f"split {entry.get('split')}, {'filtered' if entry.get('filtered') else 'unfiltered'}"
     if entry.get("itself") == "left out":
         split += ", no entity is its own candidate"
     if metrics.get("sampled"):
         split += f", drawn from {number(metrics.get('of_edges'))}"
-    yield Tile("edges ranked", metrics.get("num_edges"), split)
-    yield Tile("time", duration(entry.get("seconds")))
+    yield PageTile("edges ranked", metrics.get("num_edges"), split)
+    yield PageTile("time", duration(entry.get("seconds")))
 
 
 def band_name(band: Entry) -> str:
@@ -104,7 +104,7 @@ def _metrics(columns: Mapping[str, Entry], is_same: bool, intervals: Entry) -> B
         note += " The run before ranked other edges, so its column does not compare."
     if intervals:
         note += " The interval tells how far the metrics of all edges and all candidates may be from these."
-    return Table("Metrics", heads, rows, note=note)
+    return PageTable("Metrics", heads, rows, note=note)
 
 
 def _by_relation(relations: Sequence[Entry], num_all: int) -> Iterator[Block]:
@@ -141,15 +141,15 @@ def _by_side(title: str, first: str, names: Sequence[str], parts: Sequence[Entry
         [name, *(mapping(each, side).get(key) for side in SIDES for key in keys.values())]
         for name, each in zip(names, parts, strict=True)
     ]
-    return Table(title, columns, rows, folded=True, note=note)
+    return PageTable(title, columns, rows, folded=True, note=note)
 
 
 def calibration(entry: Entry) -> Iterator[Block]:
     """Blocks about `calibration` of the stage evaluate: how far probabilities are from shares of truth."""
     shown = mapping(entry, SHOWN)
-    tiles = [Tile(f"{label}, 10 best", shown[key]) for key, label in ERRORS.items() if key in shown]
+    tiles = [PageTile(f"{label}, 10 best", shown[key]) for key, label in ERRORS.items() if key in shown]
     splits = f"fitted on {entry.get('fitted_on')}, measured on {entry.get('measured_on')}"
-    yield Tiles([*tiles, Tile("queries", entry.get("num_queries"), splits)])
+    yield Tiles([*tiles, PageTile("queries", entry.get("num_queries"), splits)])
     rows = [[row["probability"], row["true"], row["answers"]] for row in records(shown, "reliability")]
     x, y = ([float(row[place]) for row in rows] for place in (0, 1))
     yield from curves(
@@ -162,7 +162,7 @@ def calibration(entry: Entry) -> Iterator[Block]:
     )
     heads = ["probability", "share of true answers", "answers"]
     note = "Good: the first two columns are alike. Rows hold equally many answers."
-    yield Table(title, heads, rows, folded=True, note=note)
+    yield PageTable(title, heads, rows, folded=True, note=note)
     columns = {"num_answers": "answers", "true": "true"} | ERRORS
     kinds = {name.removeprefix(FIRST): each for name, each in entry.items() if name.startswith(FIRST)}
     rows = [[name, *map(each.get, columns)] for name, each in kinds.items()]
@@ -170,7 +170,7 @@ def calibration(entry: Entry) -> Iterator[Block]:
         "Low figures are good. A Brier score near that of the base rate is bad: the probabilities then "
         "tell little more than the share of true answers."
     )
-    yield Table("Calibration", ["best of a query", *columns.values()], rows, note=note)
+    yield PageTable("Calibration", ["best of a query", *columns.values()], rows, note=note)
 
 
 def answers(notes: Sequence[Entry]) -> Iterator[Block]:
@@ -190,7 +190,7 @@ def answers(notes: Sequence[Entry]) -> Iterator[Block]:
         "The recall is the share of the exact answers that were found, for a sample of ids, with two "
         "standard errors. Good: 1, or what --recall asks for."
     )
-    yield Table("Answers of graphmill predict", heads, list(map(_answer, notes)), 3, note=note)
+    yield PageTable("Answers of graphmill predict", heads, list(map(_answer, notes)), 3, note=note)
 
 
 def _answer(note: Entry) -> list[Any]:
@@ -216,7 +216,7 @@ def exports(notes: Sequence[Entry]) -> Iterator[Block]:
         "Size: ids, vectors, and tables that decode them. MRR: of the stage evaluate with decoded vectors. "
         "Its loss: the MRR of exact vectors less that. Good: a loss small beside the interval of the MRR."
     )
-    yield Table("Exports", heads, list(map(_export, notes)), note=note)
+    yield PageTable("Exports", heads, list(map(_export, notes)), note=note)
 
 
 def _export(note: Entry) -> list[Any]:
@@ -252,7 +252,7 @@ def features(notes: Sequence[Entry]) -> Iterator[Block]:
         for name, found in mapping(note, "columns").items()
     ]
     heads = ["folder", "column", "rows", *counts.values(), "finished"]
-    yield Table(
+    yield PageTable(
         "Tables with vectors",
         heads,
         rows,

@@ -5,7 +5,7 @@ from typing import Any
 
 from graphmill.display.readable import duration, number, size
 from graphmill.report.charts import Scale, Series, bars, curves, heat_map
-from graphmill.report.page import Block, Note, Table, Tile, Tiles
+from graphmill.report.page import Block, Note, PageTable, PageTile, Tiles
 from graphmill.run.reading import mapping, records, total
 
 Entry = Mapping[str, Any]
@@ -36,17 +36,17 @@ def etl(entry: Entry) -> Iterator[Block]:
     yield from _degrees(entry)
 
 
-def _etl_tiles(entry: Entry) -> Iterator[Tile]:
+def _etl_tiles(entry: Entry) -> Iterator[PageTile]:
     rows, seconds, edges = entry.get("num_rows", 0), entry.get("seconds"), mapping(entry, "num_edges")
-    yield Tile("rows in", rows, size(entry.get("bytes_in")))
+    yield PageTile("rows in", rows, size(entry.get("bytes_in")))
     splits = ", ".join(f"{name} {number(count)}" for name, count in edges.items())
-    yield Tile("edges kept", total(edges), splits)
-    yield Tile("quarantined rows", entry.get("num_rows_quarantined", 0))
-    yield Tile("edges left out", total(entry.get("num_edges_left_out", {})), "as the settings asked")
-    yield Tile("entities", total(entry.get("num_entities", {})))
-    yield Tile("relations", entry.get("num_relations", 0))
+    yield PageTile("edges kept", total(edges), splits)
+    yield PageTile("quarantined rows", entry.get("num_rows_quarantined", 0))
+    yield PageTile("edges left out", total(entry.get("num_edges_left_out", {})), "as the settings asked")
+    yield PageTile("entities", total(entry.get("num_entities", {})))
+    yield PageTile("relations", entry.get("num_relations", 0))
     speed = f"{number(round(rows / seconds))} rows/s" if seconds else ""
-    yield Tile("time", duration(seconds), speed)
+    yield PageTile("time", duration(seconds), speed)
 
 
 def _rows(entry: Entry) -> Iterator[tuple[str, float]]:
@@ -112,7 +112,7 @@ def _buckets(entry: Entry) -> Iterator[Block]:
         keys = ("num_buckets", "num_empty", "min_edges", "mean_edges", "max_edges")
         rows = [[split, *map(each.get, keys)] for split, each in mapping(entry, "buckets").items()]
         note = "Good: the largest is not far above the mean. Many empty buckets mean too many partitions."
-        yield Table("Buckets", columns, rows, note=note)
+        yield PageTable("Buckets", columns, rows, note=note)
 
 
 def _degrees(entry: Entry) -> Iterator[Block]:
@@ -131,11 +131,11 @@ def _degrees(entry: Entry) -> Iterator[Block]:
     keys = list(dict.fromkeys(key for each in quantiles.values() for key in each))
     rows = [[name, *map(each.get, keys)] for name, each in quantiles.items()]
     note = "Good: the middle (p50) is 5 or more. Below, half of the vectors have learned from little."
-    yield Table("Degrees", ["type", *keys], rows, note=note)
+    yield PageTable("Degrees", ["type", *keys], rows, note=note)
     highest = mapping(entry, "highest_degrees").items()
     rows = [[name, str(raw_id), degree] for name, few in highest for degree, raw_id in few]
     note = "Good: ids that you know. Bad: a placeholder, such as null or unknown, that many rows share."
-    yield Table("Ids with most train edges", ["type", "id", "edges"], rows, 2, note=note)
+    yield PageTable("Ids with most train edges", ["type", "id", "edges"], rows, 2, note=note)
     outside = {name: count for name, count in mapping(entry, "num_entities_outside_train").items() if count}
     if outside:
         counts = ", ".join(f"{number(count)} {name}" for name, count in outside.items())
@@ -166,7 +166,7 @@ def training(entry: Entry) -> Iterator[Block]:
         for place, each in enumerate(records(entry, "members"))
         for seconds in [duration(each.get("total_seconds"))]
     ]
-    yield Table("Members of the ensemble", columns, rows, 2, note=MEMBERS)
+    yield PageTable("Members of the ensemble", columns, rows, 2, note=MEMBERS)
     if not epochs:
         yield Note("run.json has no figures of single epochs.")
         return
@@ -184,21 +184,23 @@ def training(entry: Entry) -> Iterator[Block]:
     yield from epoch_chart("memory", "Largest process so far", "MB", memory, MEMORY)
 
 
-def _training_tiles(entry: Entry, epochs: Sequence[Entry], rankings: Sequence[Entry]) -> Iterator[Tile]:
+def _training_tiles(entry: Entry, epochs: Sequence[Entry], rankings: Sequence[Entry]) -> Iterator[PageTile]:
     edges = f"{number(entry.get('num_edges'))} edges in this run"
-    yield Tile("epochs", entry.get("num_epochs", len(epochs)), edges)
-    yield Tile("loss", entry.get("loss"), f"from {number(epochs[0].get('loss'))}" if len(epochs) > 1 else "")
+    yield PageTile("epochs", entry.get("num_epochs", len(epochs)), edges)
+    yield PageTile(
+        "loss", entry.get("loss"), f"from {number(epochs[0].get('loss'))}" if len(epochs) > 1 else ""
+    )
     if held := [each["mrr"] for each in epochs if "mrr" in each]:
-        yield Tile("held-out MRR", held[-1], f"best {number(max(held))}")
+        yield PageTile("held-out MRR", held[-1], f"best {number(max(held))}")
     if rankings:
         best = max(rankings, key=lambda each: each["mrr"])
         note = f"after epoch {best['epoch']}, the best of {len(rankings)}"
-        yield Tile("validation MRR", best["mrr"], note)
-    yield Tile("speed", entry.get("edges_per_s"), "edges per second")
-    yield Tile("parameters", entry.get("num_parameters"), str(entry.get("device", "")))
+        yield PageTile("validation MRR", best["mrr"], note)
+    yield PageTile("speed", entry.get("edges_per_s"), "edges per second")
+    yield PageTile("parameters", entry.get("num_parameters"), str(entry.get("device", "")))
     if peaks := [each["peak_bytes"] for each in epochs if "peak_bytes" in each]:
-        yield Tile("memory", size(max(peaks)), "largest process")
-    yield Tile("time", duration(entry.get("seconds")), "with start and checkpoints")
+        yield PageTile("memory", size(max(peaks)), "largest process")
+    yield PageTile("time", duration(entry.get("seconds")), "with start and checkpoints")
 
 
 def speed(visit: Entry) -> float | None:

@@ -19,7 +19,7 @@ from graphmill.library.run import Run
 from graphmill.report.charts import Series, bars, curves
 from graphmill.report.labels import Labels
 from graphmill.report.layout import kept_layout
-from graphmill.report.page import Block, Note, Table, Tile, Tiles
+from graphmill.report.page import Block, Note, PageTable, PageTile, Tiles
 from graphmill.run.reading import mapping, records
 from graphmill.run.results import FOLDER
 
@@ -52,10 +52,10 @@ def vectors(
 ) -> Iterator[Block]:
     """Blocks about the embeddings; `entry`, `etl`, `drifted` are entries of stages in run.json."""
     sizes = {name: run.size_bytes(name) for name in run.entity_types}
-    embeddings = Tile("embeddings", sum(run.num_entities.values()), f"{len(sizes)} types")
-    version = Tile("checkpoint", f"version {entry.get('checkpoint_version', '-')}")
-    time = Tile("time", duration(entry.get("seconds")))
-    yield Tiles([embeddings, Tile("size", size(sum(sizes.values()))), version, time])
+    embeddings = PageTile("embeddings", sum(run.num_entities.values()), f"{len(sizes)} types")
+    version = PageTile("checkpoint", f"version {entry.get('checkpoint_version', '-')}")
+    time = PageTile("time", duration(entry.get("seconds")))
+    yield Tiles([embeddings, PageTile("size", size(sum(sizes.values()))), version, time])
     if _are_of_earlier_model(entry, mapping(run.stages, "train")):
         text = "These are vectors of an earlier model: training has begun since, and remap has not run."
         yield Note(text, "warning")
@@ -67,7 +67,7 @@ def vectors(
         yield from drift(run, before)
     rows = [[name, count, run.dimension(name), size(sizes[name])] for name, count in run.num_entities.items()]
     note = "Good: as many rows as you know entities. A type that is missing here has no train edge."
-    yield Table("Types", ["type", "rows", "dimension", "size"], rows, note=note)
+    yield PageTable("Types", ["type", "rows", "dimension", "size"], rows, note=note)
 
 
 def _are_of_earlier_model(entry: Entry, train: Entry) -> bool:
@@ -168,7 +168,7 @@ def _neighbors(run: Run, highest: Entry) -> Iterator[Block]:
         for raw_id, each in zip(asked, near, strict=True):
             rows.append([name, raw_id, ", ".join(f"{other.id} ({other.similarity:.2f})" for other in each)])
     heads = ["type", "id", "nearest (cosine)"]
-    yield Table("Nearest neighbours of the ids with most edges", heads, rows, 3, note=" ".join(notes))
+    yield PageTable("Nearest neighbours of the ids with most edges", heads, rows, 3, note=" ".join(notes))
 
 
 def _measured(entry: Entry) -> Iterator[Block]:
@@ -183,15 +183,17 @@ def _measured(entry: Entry) -> Iterator[Block]:
         f"The run before: {entry.get('before', '-')}"
     )
     heads = ["type", "ids of both runs", "new", "gone", *PERCENTILES.values()]
-    yield Table("Vectors against the run before", heads, rows, note=note)
+    yield PageTable("Vectors against the run before", heads, rows, note=note)
     bands = [(name, band) for name, each in kinds.items() for band in records(each, "by_degree")]
     rows = [[name, _degrees(band), *map(band.get, ("num_ids", *PERCENTILES))] for name, band in bands]
     note = "Good: only ids with few edges, which a new edge moves most, are below the others."
-    yield Table("Drift by number of edges", ["type", "edges", "ids", *PERCENTILES.values()], rows, note=note)
+    yield PageTable(
+        "Drift by number of edges", ["type", "edges", "ids", *PERCENTILES.values()], rows, note=note
+    )
     moved = [(name, each) for name, kind in kinds.items() for each in records(kind, "moved_most")]
     rows = [[name, str(each.get("id")), each.get("cosine"), each.get("degree")] for name, each in moved]
     note = "Look here first: new edges explain a move, a cosine far below the others without them does not."
-    yield Table("The ids that moved most", ["type", "id", "cosine", "edges"], rows, note=note)
+    yield PageTable("The ids that moved most", ["type", "id", "cosine", "edges"], rows, note=note)
 
 
 def _degrees(band: Entry) -> str:
@@ -216,7 +218,7 @@ def drift(run: Run, before: Run) -> Iterator[Block]:
         )
     yield from _histogram(found)
     heads = ["type", "ids compared", "median cosine", "10th percentile"]
-    yield Table("Vectors against the run before", heads, rows, note=said)
+    yield PageTable("Vectors against the run before", heads, rows, note=said)
 
 
 def cosines(run: Run, before: Run, entity_type: str) -> Cosines:

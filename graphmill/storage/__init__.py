@@ -22,8 +22,8 @@ from graphmill.storage.atomic import (
 from graphmill.storage.checksums import (
     CHECKSUMS,
     PUBLISHED,
+    ChecksumManifest,
     Checksums,
-    Manifest,
     manifest_of,
     manifest_of_table,
     open_compared,

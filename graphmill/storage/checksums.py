@@ -38,24 +38,24 @@ _DAMAGE = (FormatError, OSError, LookupError, RuntimeError, TypeError, ValueErro
 Checksums = dict[str, str]  # of files, by URI or by path
 
 
-class Manifest(NamedTuple):
+class ChecksumManifest(NamedTuple):
     """The URI of a manifest, and the remedy for a file with another checksum."""
 
     uri: str
     remedy: str = "run the stage that wrote it again"
 
 
-def manifest_of(folder: str) -> Manifest:
+def manifest_of(folder: str) -> ChecksumManifest:
     """The manifest of a folder that a stage writes as a whole."""
-    return Manifest(join(folder, CHECKSUMS))
+    return ChecksumManifest(join(folder, CHECKSUMS))
 
 
-def published_manifest(folder: str) -> Manifest:
+def published_manifest(folder: str) -> ChecksumManifest:
     """The manifest of a folder of tables that other programs read too."""
-    return Manifest(join(folder, PUBLISHED), "write the folder again")
+    return ChecksumManifest(join(folder, PUBLISHED), "write the folder again")
 
 
-def manifest_of_table(uri: str) -> Manifest | None:
+def manifest_of_table(uri: str) -> ChecksumManifest | None:
     """The manifest beside a published table or above its folder; None for tables of others."""
     manifests = map(published_manifest, (parent(uri), parent(parent(uri))))
     return next((each for each in manifests if fs.exists(each.uri)), None)
@@ -122,7 +122,7 @@ def _read(manifest_uri: str, _status: fs.FileStatus) -> Checksums:
 _compared: set[tuple[Any, ...]] = set()  # by this process
 
 
-def _comparison(uri: str, manifest: Manifest | None) -> Callable[[str], None] | None:
+def _comparison(uri: str, manifest: ChecksumManifest | None) -> Callable[[str], None] | None:
     """A function that raises FormatError for a checksum other than the manifest's.
 
     None without a checksum to compare, or if the file has been compared and did not change since.
@@ -146,7 +146,7 @@ def _comparison(uri: str, manifest: Manifest | None) -> Callable[[str], None] | 
     return compare
 
 
-def read_bytes(uri: str, manifest: Manifest | None) -> bytes:
+def read_bytes(uri: str, manifest: ChecksumManifest | None) -> bytes:
     """The whole file.
 
     Raises:
@@ -159,7 +159,7 @@ def read_bytes(uri: str, manifest: Manifest | None) -> bytes:
 
 
 @contextmanager
-def open_compared(uri: str, manifest: Manifest | None) -> Iterator[pa.NativeFile]:
+def open_compared(uri: str, manifest: ChecksumManifest | None) -> Iterator[pa.NativeFile]:
     """Open for reading with random access; the block must read the whole file.
 
     Raises:

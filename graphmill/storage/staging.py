@@ -13,7 +13,7 @@ import pyarrow as pa
 from graphmill.errors import DiskFullError, FormatError
 from graphmill.storage import atomic, fs, run_folder
 from graphmill.storage import checksums as hashing
-from graphmill.storage.checksums import Checksums, Manifest
+from graphmill.storage.checksums import ChecksumManifest, Checksums
 from graphmill.storage.filesystems import explained
 from graphmill.storage.uri import local_path, name
 
@@ -100,7 +100,7 @@ class _ReadAhead(io.RawIOBase):
 
 
 @contextmanager
-def open_hdf5(uri: str, manifest: Manifest | None = None) -> Iterator[h5py.File]:
+def open_hdf5(uri: str, manifest: ChecksumManifest | None = None) -> Iterator[h5py.File]:
     """Open the HDF5 file at `uri`; with a `manifest`, compare the whole file with its checksum.
 
     Raises:

@@ -19,7 +19,7 @@ from graphmill.errors import FormatError, NotFoundError
 from graphmill.formats.graphstorm import saved_embeddings, saved_predictions
 from graphmill.formats.graphstorm.saved_predictions import EDGE_STEMS, NODE_STEMS, PREDICT, ResultInfo
 from graphmill.formats.graphstorm.saved_ranks import RankRows, checked_name, list_ranks
-from remap.graphstorm.options import Options
+from remap.graphstorm.options import GraphStormOptions
 
 log = logging.getLogger("graphmill")
 
@@ -46,14 +46,14 @@ class OutputFile:
         return self.stop - self.start
 
 
-def check_folders(options: Options) -> None:
+def check_folders(options: GraphStormOptions) -> None:
     """Refuse missing folders, before the job creates anything in them."""
     for flag, uri in (("--node-emb-dir", options.node_emb_dir), ("--prediction-dir", options.prediction_dir)):
         if uri is not None and not storage.is_dir(uri):
             raise NotFoundError(f"{flag} {uri}: there is no such folder")
 
 
-def find_outputs(options: Options) -> tuple[list[OutputFile], list[str]]:
+def find_outputs(options: GraphStormOptions) -> tuple[list[OutputFile], list[str]]:
     """Find all output tables, and all input files, including input files without rows."""
     found: list[OutputFile] = []
     if options.node_emb_dir is not None:
@@ -68,7 +68,7 @@ def find_outputs(options: Options) -> tuple[list[OutputFile], list[str]]:
     return outputs, list(dict.fromkeys(uri for each in found for uri in each.ranked.uris))
 
 
-def _embeddings(options: Options, root: str) -> Iterator[OutputFile]:
+def _embeddings(options: GraphStormOptions, root: str) -> Iterator[OutputFile]:
     if not options.with_shared_fs and not storage.exists(saved_embeddings.emb_info_uri(root)):
         # Rank 0 alone writes the JSON, on its own machine.
         types, world_size, dimensions, is_hdf5 = tuple(_folders(root)), None, {}, False
@@ -88,14 +88,14 @@ def _embeddings(options: Options, root: str) -> Iterator[OutputFile]:
         yield from _tables(options, root, _join(task, entity_type), "emb", (("nid", entity_type),), ranks)
 
 
-def _prediction_tasks(options: Options, root: str) -> list[str]:
+def _prediction_tasks(options: GraphStormOptions, root: str) -> list[str]:
     """The folders of tasks that have predictions; "" for the root itself."""
     if _has_results(root) or options.pred_etypes or options.pred_ntypes:
         return [""]
     return [task for task in _folders(root) if _has_results(storage.join(root, task))] or [""]
 
 
-def _predictions(options: Options, root: str, task: str) -> Iterator[OutputFile]:
+def _predictions(options: GraphStormOptions, root: str, task: str) -> Iterator[OutputFile]:
     place = _join(root, task)
     entity_types = tuple(checked_name(each, "--pred-ntypes") for each in options.pred_ntypes)
     edge_types = options.pred_etypes
@@ -121,7 +121,12 @@ def _predictions(options: Options, root: str, task: str) -> Iterator[OutputFile]
 
 
 def _tables(
-    options: Options, root: str, folder: str, values_column: str, ids: Ids, ranks: Sequence[RankRows]
+    options: GraphStormOptions,
+    root: str,
+    folder: str,
+    values_column: str,
+    ids: Ids,
+    ranks: Sequence[RankRows],
 ) -> Iterator[OutputFile]:
     """The tables of one type; a rank without rows has a table without rows, which nobody writes."""
     for ranked in ranks:

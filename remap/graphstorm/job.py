@@ -24,7 +24,7 @@ from remap.graphstorm import commit
 from remap.graphstorm.commit import Journal, Move
 from remap.graphstorm.discover import STEMS, OutputFile, check_folders, find_outputs
 from remap.graphstorm.id_map import MapPlan, forget_tables, open_table, plan_map
-from remap.graphstorm.options import Options
+from remap.graphstorm.options import GraphStormOptions
 from remap.graphstorm.unique_ids import check_ranks
 from remap.output import tables
 
@@ -39,7 +39,7 @@ Connect = Callable[[], AbstractContextManager[Client]]
 log = logging.getLogger("graphmill")
 
 
-def run(options: Options, connect: Connect) -> dict[str, Any]:
+def run(options: GraphStormOptions, connect: Connect) -> dict[str, Any]:
     """Do the whole job, or finish an interrupted job; return the numbers of rows and files.
 
     `connect` starts a cluster. A job without work never calls `connect`.
@@ -53,14 +53,14 @@ def run(options: Options, connect: Connect) -> dict[str, Any]:
         return _run(options, connect, claim)
 
 
-def _run(options: Options, connect: Connect, claim: lock.Claim) -> dict[str, Any]:
+def _run(options: GraphStormOptions, connect: Connect, claim: lock.Claim) -> dict[str, Any]:
     started = time.monotonic()
     for root in _roots(options):
         journal = commit.read_journal(root)
         if journal is not None:
             commit.check_places(journal, _named(options))
             log.info("remap: finishing the job that was interrupted in %s", root)
-            earlier = Options.model_validate(journal.options, strict=False)
+            earlier = GraphStormOptions.model_validate(journal.options, strict=False)
             with connect() as client:
                 are_the_same = commit.finish(journal, partial(_count_rows, client, earlier), claim)
             if earlier == options and are_the_same and journal.inputs:
@@ -106,16 +106,16 @@ def _run(options: Options, connect: Connect, claim: lock.Claim) -> dict[str, Any
     return figures | {"seconds": round(time.monotonic() - mapped, 3)}
 
 
-def _named(options: Options) -> list[str]:
+def _named(options: GraphStormOptions) -> list[str]:
     return [each for each in (options.node_emb_dir, options.prediction_dir, options.output_dir) if each]
 
 
-def _roots(options: Options) -> list[str]:
+def _roots(options: GraphStormOptions) -> list[str]:
     roots = [options.output_dir or each for each in (options.node_emb_dir, options.prediction_dir) if each]
     return list(dict.fromkeys(roots))
 
 
-def _plan_maps(options: Options, outputs: Sequence[OutputFile]) -> dict[str, MapPlan]:
+def _plan_maps(options: GraphStormOptions, outputs: Sequence[OutputFile]) -> dict[str, MapPlan]:
     types = dict.fromkeys(entity_type for output in outputs for _, entity_type in output.ids)
     return {
         entity_type: plan_map(options.node_id_mapping, entity_type, str(number))
@@ -124,7 +124,7 @@ def _plan_maps(options: Options, outputs: Sequence[OutputFile]) -> dict[str, Map
 
 
 def _write_all(
-    client: Client, options: Options, outputs: Sequence[OutputFile], plans: Mapping[str, MapPlan]
+    client: Client, options: GraphStormOptions, outputs: Sequence[OutputFile], plans: Mapping[str, MapPlan]
 ) -> tuple[list[Move], bool]:
     """Write every table into the work folder; return their final places, and whether all ids have rows."""
     token = uuid.uuid4().hex
@@ -162,7 +162,7 @@ def _forget_scratch(client: Client, token: str) -> None:
         log.debug("scratch folders could not be removed", exc_info=True)
 
 
-def _count_rows(client: Client, options: Options, uris: list[str]) -> list[int]:
+def _count_rows(client: Client, options: GraphStormOptions, uris: list[str]) -> list[int]:
     if options.output_format == "parquet":  # reading a footer is faster than a task
         return [tables.count_rows(uri, options.tables) for uri in uris]
     arguments = [(uri, options.tables) for uri in uris]
@@ -175,7 +175,9 @@ def read_maps(plans: Sequence[MapPlan], token: str) -> None:
         open_table(plan, _scratch_path(token))
 
 
-def write_table(output: OutputFile, uri: str, options: Options, plans: Sequence[MapPlan], token: str) -> int:
+def write_table(
+    output: OutputFile, uri: str, options: GraphStormOptions, plans: Sequence[MapPlan], token: str
+) -> int:
     """Write one table and count its rows; a Dask task."""
     ranked = output.ranked
     id_tables = [open_table(plan, _scratch_path(token)) for plan in plans]

@@ -29,7 +29,7 @@ _OF_YAML = ("node_id_mapping", "node_emb_dir", "prediction_dir", "pred_etypes", 
 log = logging.getLogger("graphmill")
 
 
-class Options(Section):
+class GraphStormOptions(Section):
     """Options of one job, named like GraphStorm's flags; options of GraphMill alone are marked `ours`."""
 
     node_id_mapping: str = Field(description="folder with a folder of map files for each type")
@@ -73,7 +73,7 @@ class Options(Section):
         return self.column_names.get(name, name)
 
 
-def make_options(given: dict[str, Any], yaml_uri: str | None) -> Options | None:
+def make_options(given: dict[str, Any], yaml_uri: str | None) -> GraphStormOptions | None:
     """Make the options from flags, and from GraphStorm's YAML file if there is one.
 
     None if the YAML's run saved nothing.
@@ -101,7 +101,7 @@ def make_options(given: dict[str, Any], yaml_uri: str | None) -> Options | None:
     for key in ("node_id_mapping", "node_emb_dir", "prediction_dir", "output_dir"):
         if isinstance(settings.get(key), str):
             settings[key] = storage.absolute(settings[key])
-    return validated(Options, settings)
+    return validated(GraphStormOptions, settings)
 
 
 def _flag(key: str) -> str:

@@ -26,7 +26,7 @@ from graphmill.config.sections.remap import RemapConfig
 from graphmill.errors import FormatError
 from graphmill.formats import remapped
 from graphmill.formats.parquet import bounds, open_parquet
-from graphmill.formats.parquet.vectors import Table
+from graphmill.formats.parquet.vectors import ParquetTable
 from graphmill.run import record
 from graphmill.storage import Checksums
 from remap.output.tables import TableOptions, count_rows, open_table, values_type
@@ -63,7 +63,7 @@ def write_custom(
     return written, checksums
 
 
-def _write(table: Table, rows: Iterator[Rows], entity_type: str) -> int:
+def _write(table: ParquetTable, rows: Iterator[Rows], entity_type: str) -> int:
     num_rows = 0
     for ids, vectors_ND in rows:
         table.append([ids, pa.repeat(entity_type, len(ids)), vectors_ND])

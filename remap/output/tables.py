@@ -17,7 +17,7 @@ import pyarrow.csv as pacsv
 
 from graphmill import storage
 from graphmill.formats.parquet import open_parquet
-from graphmill.formats.parquet.vectors import Column, Table, as_arrow, new_table
+from graphmill.formats.parquet.vectors import Column, ParquetTable, as_arrow, new_table
 from graphmill.storage import Checksums
 
 Codec = Literal["none", "snappy", "lz4", "zstd"]
@@ -51,7 +51,7 @@ def values_type(dtype: str, shape: Sequence[int], options: TableOptions) -> pa.D
 @contextmanager
 def open_table(
     uri: str, schema: pa.Schema, options: TableOptions, checksums: Checksums | None = None
-) -> Iterator[Table]:
+) -> Iterator[ParquetTable]:
     """Open a new table for writing within the block; atomic. Adds its checksum to `checksums`."""
     with storage.atomic_output(uri, is_large=True, checksums=checksums) as stream:
         if options.output_format == "csv":

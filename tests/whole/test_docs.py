@@ -235,7 +235,7 @@ def descend(command: click.Command, words: list[str], parent: click.Context | No
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_parses(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(terminal, "options", terminal.Options())
+    monkeypatch.setattr(terminal, "options", terminal.TerminalOptions())
     words = shlex.split(command, comments=True)
     parse(words)
     for key, value in pairwise(words):

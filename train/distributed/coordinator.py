@@ -39,7 +39,7 @@ from train.distributed.bucket_assignment import Assignment, Dynamic, Tournament,
 from train.distributed.messages import Message, SavedFile
 from train.distributed.partition_locations import PartitionLocations
 from train.distributed.publishing import Publishing
-from train.distributed.worker_pool import Loss, Pool, WorkerPool, WorkerTask
+from train.distributed.worker_pool import Pool, WorkerLoss, WorkerPool, WorkerTask
 from train.edges import schedule
 from train.edges.blocks import Blocks
 from train.edges.bucket_order import order_of
@@ -283,7 +283,7 @@ class Coordinator(TrainingRun):
                     shared=task.writes_shared,
                 )
 
-    def _lose(self, loss: Loss, assignment: Assignment) -> None:
+    def _lose(self, loss: WorkerLoss, assignment: Assignment) -> None:
         """Have other workers train what the lost worker trained, and what only it had."""
         task = loss.task
         bucket = None if task is None else task.bucket

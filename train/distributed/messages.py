@@ -38,7 +38,7 @@ _MANY_WORKERS = 8  # more of them send fewer messages each
 _CANCEL_POLL_S = 2.0  # between two checks whether a waiting task is cancelled
 
 
-class Source(NamedTuple):
+class RowSource(NamedTuple):
     """The places to get a revision of a partition from: a worker's memory, a file, or both.
 
     Attributes:

@@ -25,7 +25,7 @@ from graphmill.errors import NotFoundError
 from graphmill.formats import pbg_checkpoint
 from graphmill.formats.pbg_checkpoint import Iteration
 from train.distributed.actor_calls import call
-from train.distributed.messages import SavedFile, Source
+from train.distributed.messages import RowSource, SavedFile
 from train.distributed.partition_holder import Entry, PartitionHolder, Resting, bytes_of
 from train.gpu.copies import on_device
 from train.run.run_metrics import BYTES, PARTITIONS
@@ -66,7 +66,7 @@ class PartitionExchange:
         self._wanted: set[Entry] = set()  # of the bucket that follows
         self._writing: dict[Entry, Future[None]] = {}
 
-    def take(self, sources: Mapping[PartitionKey, Source]) -> dict[PartitionKey, Table]:
+    def take(self, sources: Mapping[PartitionKey, RowSource]) -> dict[PartitionKey, Table]:
         """The tables of a bucket, which nobody else gets until they are put back."""
         entries = {(key, source.revision): source for key, source in sources.items()}
         coming, self._coming, self._wanted = self._coming, {}, set()
@@ -91,7 +91,7 @@ class PartitionExchange:
                     raise
         return tables
 
-    def read_ahead(self, sources: Mapping[PartitionKey, Source]) -> None:
+    def read_ahead(self, sources: Mapping[PartitionKey, RowSource]) -> None:
         """Begin to get the partitions that the following bucket adds, beside the training."""
         for key, source in sorted(sources.items()):
             entry = key, source.revision
@@ -131,7 +131,7 @@ class PartitionExchange:
 
     def save(
         self,
-        sources: Mapping[PartitionKey, Source],
+        sources: Mapping[PartitionKey, RowSource],
         folder: str,
         version: int,
         iteration: Iteration,
@@ -168,7 +168,7 @@ class PartitionExchange:
         self._ahead.close()
         self._behind.close()
 
-    def _obtain(self, key: PartitionKey, source: Source) -> Table:
+    def _obtain(self, key: PartitionKey, source: RowSource) -> Table:
         """Fetch a partition from the worker that has it, or else read it."""
         if source.holder and (table := self._fetch(key, source)) is not None:
             self._count(fetched_bytes=bytes_of(table))
@@ -179,7 +179,7 @@ class PartitionExchange:
         self._count(partitions_read=1, read_bytes=bytes_of(table) if source.version else 0)
         return table
 
-    def _fetch(self, key: PartitionKey, source: Source) -> Table | None:
+    def _fetch(self, key: PartitionKey, source: RowSource) -> Table | None:
         """The table from another worker, piece by piece; None if that worker does not have it any more."""
         rows = partial(call, self._worker, source.address, source.holder, "rows", key, source.revision)
         table: Table | None = None

@@ -25,13 +25,13 @@ from graphmill.config import Config
 from graphmill.config.partitions import Location, PartitionKey, all_keys, is_shared
 from graphmill.formats import pbg_checkpoint
 from graphmill.storage import Checksums
-from train.distributed.messages import SavedFile, Source
+from train.distributed.messages import RowSource, SavedFile
 
 NUM_RENAMES = 8  # at a time
 
 
 @dataclass(frozen=True)
-class Copies:
+class PartitionCopies:
     """Copies of one revision of a partition: in a worker's memory, in a file, or both.
 
     Attributes:
@@ -49,10 +49,10 @@ class Copies:
     checksum: str = ""
     is_replicated: bool = True
 
-    def source(self) -> Source:
+    def source(self) -> RowSource:
         """The places to get the partition from, for a message."""
         path, version = (self.file.path, self.file.version) if self.file else ("", -1)
-        return Source(self.revision, self.holder, self.address, path, version)
+        return RowSource(self.revision, self.holder, self.address, path, version)
 
 
 class PartitionLocations:
@@ -69,13 +69,15 @@ class PartitionLocations:
         self.shared_folder: str | None = None
         committed = Location(0, self.checkpoint_path, version)
         # Of every partition, from the newest revision that is in a file to the newest revision.
-        self._copies: dict[PartitionKey, list[Copies]] = {
-            key: [Copies(0, file=committed)] for key in all_keys(config) if not is_shared(config, key)
+        self._copies: dict[PartitionKey, list[PartitionCopies]] = {
+            key: [PartitionCopies(0, file=committed)]
+            for key in all_keys(config)
+            if not is_shared(config, key)
         }
         self._held: dict[str, set[PartitionKey]] = {}  # partitions that a holder may have
         self._storage = ThreadPoolExecutor(NUM_RENAMES, "checkpoint")
 
-    def source(self, key: PartitionKey) -> Source:
+    def source(self, key: PartitionKey) -> RowSource:
         """The places to get the newest revision of a partition from."""
         return self._copies[key][-1].source()
 
@@ -86,7 +88,7 @@ class PartitionLocations:
     def publish(self, grant: int, keys: Iterable[PartitionKey], holder: str, address: str) -> None:
         """Note the revision `grant` of partitions, in the memory of a worker."""
         for key in keys:
-            self._copies[key].append(Copies(grant, holder, address))
+            self._copies[key].append(PartitionCopies(grant, holder, address))
             self._held.setdefault(holder, set()).add(key)
 
     def saved(self, key: PartitionKey, saved: SavedFile) -> None:
@@ -123,7 +125,7 @@ class PartitionLocations:
             lost |= {revision for revision in revisions if revision > left[-1].revision}
         return lost
 
-    def unsaved(self) -> Iterator[tuple[PartitionKey, Source]]:
+    def unsaved(self) -> Iterator[tuple[PartitionKey, RowSource]]:
         """The partitions whose newest revision is in no file of the next version, with all its copies.
 
         A file with one copy is enough where no worker has the revision in memory any more, or where storage
@@ -145,14 +147,14 @@ class PartitionLocations:
         files = {key: copies[-1] for key, copies in self._copies.items()}
         names = {key: storage.name(pbg_checkpoint.embeddings_uri("", *key, version)) for key in files}
         checksums = {name: files[key].checksum for key, name in names.items()}
-        shared = Copies(0, file=Location(0, self.shared_folder or target, version))
+        shared = PartitionCopies(0, file=Location(0, self.shared_folder or target, version))
         files |= dict.fromkeys(self._shared_keys, shared)
         list(self._storage.map(self._rename, files.items()))
         source = pbg_checkpoint.model_uri(self.shared_folder or target, version)
         storage.move(source, pbg_checkpoint.model_uri(target, version))
         return checksums
 
-    def _rename(self, entry: tuple[PartitionKey, Copies]) -> None:
+    def _rename(self, entry: tuple[PartitionKey, PartitionCopies]) -> None:
         key, copies = entry
         if copies.file is not None:
             source = pbg_checkpoint.embeddings_uri(copies.file.path, *key, self.version + 1)

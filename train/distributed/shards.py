@@ -52,7 +52,7 @@ class Holder(NamedTuple):
     origin: int
 
 
-class Rows(NamedTuple):
+class ShardRows(NamedTuple):
     """Some rows of one name in a message."""
 
     name: Name
@@ -151,7 +151,7 @@ class _Part:
     sums: Array
     revisions: Array  # int64 [N]: when a row last changed
 
-    def merge(self, pushed: Rows, revision: int) -> None:
+    def merge(self, pushed: ShardRows, revision: int) -> None:
         """Merge rows; those that are not as they were pushed get the revision after `revision`."""
         at = pushed.rows - self.first
         values, sums = self.values[at], self.sums[at]
@@ -173,10 +173,10 @@ class _Shard:
 
     def __init__(self, index: int, parts: dict[Name, _Part], revision: int) -> None:
         self.index, self.parts, self.revision = index, parts, revision
-        self.pending: defaultdict[int, dict[int, Sequence[Rows]]] = defaultdict(dict)
+        self.pending: defaultdict[int, dict[int, Sequence[ShardRows]]] = defaultdict(dict)
         self.is_leaving = False
 
-    def merge(self, pushed: Sequence[Rows]) -> int:
+    def merge(self, pushed: Sequence[ShardRows]) -> int:
         revision = self.revision + 1
         self.revision += 2
         for each in pushed:
@@ -238,7 +238,7 @@ class ShardServer:
             if number not in numbers and not (shard.is_leaving and holders[shard.index] is None):
                 del self._shards[number]
 
-    def push(self, number: int, pushed: Sequence[Rows], grant: int | None, piece: int) -> int:
+    def push(self, number: int, pushed: Sequence[ShardRows], grant: int | None, piece: int) -> int:
         """Merge rows, now or by `merge`; returns the revision of those that are as they were pushed.
 
         With a `grant`, the rows wait for `merge`; the same piece may come again.

@@ -38,13 +38,13 @@ from graphmill.config.partitions import PartitionKey, all_keys, is_shared
 from graphmill.display import progress
 from graphmill.formats.pbg_checkpoint import Iteration
 from train.distributed import shards
-from train.distributed.shards import Array, Holder, Name, Rows, ShardLostError, ShardServer, merged
+from train.distributed.shards import Array, Holder, Name, ShardLostError, ShardRows, ShardServer, merged
 from train.model.frozen import Frozen
 from train.model.optimizer import Adagrad
 from train.plan.plan import Plan
 from train.step.table import Table
 from train.tables.partition_files import PartitionFiles
-from train.tables.run_context import ModelState, RunContext
+from train.tables.run_context import RunContext, SavedModel
 
 POLL_S = 0.1  # between two looks for a shard that was lost
 SHARE = 0.1  # of the time that exchanges may take beside training
@@ -91,14 +91,14 @@ class SharedRows:
             differ = differ.any(1)
         return differ.nonzero().squeeze(1).cpu().numpy() + first
 
-    def push(self, name: Name, rows: Array) -> Rows:
+    def push(self, name: Name, rows: Array) -> ShardRows:
         """Make the message of some rows."""
         at = _tensor(rows, self.table.sums.device)
         sums = self.table.sums[at]  # before the values: a step in between is pushed again, not lost
         values = self.table.embeddings_ND[at]
-        return Rows(name, rows, *(each.cpu().numpy() for each in (values, sums, self.base.sums[at])))
+        return ShardRows(name, rows, *(each.cpu().numpy() for each in (values, sums, self.base.sums[at])))
 
-    def pushed(self, message: Rows) -> None:
+    def pushed(self, message: ShardRows) -> None:
         """Note that the shard has merged the rows."""
         at, sums = (_tensor(each, self.table.sums.device) for each in (message.rows, message.sums))
         self.base.sums[at] = sums
@@ -218,7 +218,7 @@ class SharedState:
         self.begin()
         for key, table in self.tables.items():
             self.files.write(key, table, version, iteration, path)
-        self.context.write_model(ModelState.copied(self.model, self.adagrad), version, iteration, path)
+        self.context.write_model(SavedModel.copied(self.model, self.adagrad), version, iteration, path)
 
     def moved(self) -> dict[str, int]:
         """Bytes of rows pushed and pulled since the last call."""

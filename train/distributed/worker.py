@@ -27,7 +27,7 @@ from graphmill.formats.pbg_checkpoint import Iteration
 from graphmill.gpu.device import device_of
 from graphmill.storage import Checksums
 from graphmill.vocab import Bucket
-from train.distributed.messages import Message, SavedFile, Source, WorkerChannel
+from train.distributed.messages import Message, RowSource, SavedFile, WorkerChannel
 from train.distributed.partition_exchange import ONE_COPY, PartitionExchange, PartitionLostError
 from train.distributed.partition_holder import PartitionHolder
 from train.distributed.shards import ShardServer
@@ -58,14 +58,14 @@ def work(
     holder: PartitionHolder = actors[holder_key]
     channel = WorkerChannel(topic, task, config.train.num_workers)
     with runtime.cpu_threads(config.workers or max(1, num_cores() // num_on_host)):
-        worker = holder.worker or Worker(config, holder, actors[shards_key], num_on_host)
+        worker = holder.worker or TrainingWorker(config, holder, actors[shards_key], num_on_host)
         holder.worker = None  # gone if this task fails
         figures: dict[str, Any] = worker.run(channel)
         holder.worker = worker
         return figures
 
 
-class Worker:
+class TrainingWorker:
     """Trains the buckets that the coordinator sends.
 
     A worker lives as long as the run: the task of the next epoch finds its partitions in memory.
@@ -129,7 +129,7 @@ class Worker:
         self.exchange.put(own, grant, folder, version)
         files: list[Any] = []
         if message["needs_files"]:
-            sources = dict.fromkeys(own, Source(grant, "", "", "", -1))
+            sources = dict.fromkeys(own, RowSource(grant, "", "", "", -1))
             saved = self.exchange.save(sources, folder, version, iteration, replication=ONE_COPY)
             files = _listed(saved)
         wait_s += time.monotonic() - begun
@@ -209,8 +209,8 @@ def _budget_bytes(context: RunContext, num_on_host: int, num_blocks: int) -> int
     return memory.resting_bytes(context, limit_bytes, num_blocks)
 
 
-def _sources(listed: Iterable[Any]) -> dict[PartitionKey, Source]:
-    return {(name, partition): Source(*source) for name, partition, source in listed}
+def _sources(listed: Iterable[Any]) -> dict[PartitionKey, RowSource]:
+    return {(name, partition): RowSource(*source) for name, partition, source in listed}
 
 
 def _listed(saved: Iterable[tuple[PartitionKey, SavedFile]]) -> list[Any]:

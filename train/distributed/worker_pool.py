@@ -61,7 +61,7 @@ class WorkerTask:
         self.bucket = self.visit = None
 
 
-class Loss(NamedTuple):
+class WorkerLoss(NamedTuple):
     """A worker that was lost, with all that it held; `task` is None between two epochs."""
 
     address: str
@@ -85,7 +85,7 @@ class Pool(Protocol):
     def send(self, task: WorkerTask, kind: str, **content: Any) -> None:
         """Send a task a message."""
 
-    def poll(self, *, start_tasks: bool) -> list[Loss]:
+    def poll(self, *, start_tasks: bool) -> list[WorkerLoss]:
         """The workers that were lost; with `start_tasks`, give each free worker a task."""
 
     def finish(self, task: WorkerTask) -> dict[str, Any]:
@@ -115,7 +115,7 @@ class WorkerPool:
         self.shards = ShardPlacement(client, self._num_workers, in_rounds=in_rounds)
         self._running: dict[str, tuple[Future, Queue]] = {}  # of each task, by name
         self._holders: dict[str, Future] = {}  # the actor of each worker, by address
-        self._lost: list[Loss] = []  # noticed while the coordinator did something else
+        self._lost: list[WorkerLoss] = []  # noticed while the coordinator did something else
         self._polled_s = 0.0
         self._worker_seen_s = time.monotonic()
         self._inbox: queue.SimpleQueue[Message] = queue.SimpleQueue()
@@ -140,7 +140,7 @@ class WorkerPool:
         except queue.Empty:
             return None
 
-    def poll(self, *, start_tasks: bool) -> list[Loss]:
+    def poll(self, *, start_tasks: bool) -> list[WorkerLoss]:
         """Return the workers that were lost; with `start_tasks`, give each free worker a task."""
         self._look(start_tasks=start_tasks)
         lost, self._lost = self._lost, []
@@ -199,7 +199,7 @@ class WorkerPool:
         if task is not None:
             self._client.cancel([self._running[task.name][0]])
             self._forget(task)
-        self._lost.append(Loss(address, holder.key, task))
+        self._lost.append(WorkerLoss(address, holder.key, task))
 
     def _forget(self, task: WorkerTask) -> None:
         del self.tasks[task.name]

@@ -25,7 +25,7 @@ from graphmill.formats.pbg_checkpoint import Iteration
 from graphmill.run import seeds
 from graphmill.vocab import Bucket, Side
 from train.edges.bucket_order import num_passes, ordered_pairs
-from train.edges.schedule import Schedule, Share
+from train.edges.schedule import ChunkShare, Schedule
 
 WHOLE = Bucket(0, 0)  # the only visit where there is one block
 
@@ -78,7 +78,7 @@ class Blocks:
             rows[name] += num_rows[name][partition]
         return starts
 
-    def shares(self, visit: Bucket, iteration: Iteration) -> dict[Bucket, Share]:
+    def shares(self, visit: Bucket, iteration: Iteration) -> dict[Bucket, ChunkShare]:
         """The part that a visit trains on of each bucket file."""
         sides = []
         for side in Side:

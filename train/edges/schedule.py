@@ -20,7 +20,7 @@ from graphmill.vocab import Bucket
 from train.edges.added import is_delta, trained_share
 
 
-class Share(NamedTuple):
+class ChunkShare(NamedTuple):
     """The part of a bucket file that a visit trains on: chunk `chunk` of it, and of that part `part`."""
 
     chunk: int
@@ -69,11 +69,11 @@ class Schedule:
             edge_chunk_idx=chunk,
         )
 
-    def share(self, iteration: Iteration) -> Share:
+    def share(self, iteration: Iteration) -> ChunkShare:
         """The part of each bucket that the iteration trains on."""
-        return Share(iteration.edge_chunk_idx, self.num_edge_chunks)
+        return ChunkShare(iteration.edge_chunk_idx, self.num_edge_chunks)
 
-    def rows(self, iteration: Iteration, bucket: Bucket, share: Share) -> tuple[int, int]:
+    def rows(self, iteration: Iteration, bucket: Bucket, share: ChunkShare) -> tuple[int, int]:
         """First row of a share of a bucket's edges, and the row after the last."""
         return share.rows(self.num_edges[iteration.edge_path_idx, bucket])
 

@@ -21,14 +21,16 @@ from train.edges.batches import EdgeTensors
 from train.edges.negative_sampling import Sampling
 from train.gpu import counter
 from train.gpu.capture import Captured, capture_on
-from train.gpu.fused_step import FusedStep, Group, Shape, Sides
-from train.gpu.reference import Clock, Edges
+from train.gpu.fused_step import FusedStep, NegativeGroup, Shape, Sides
+from train.gpu.reference import KernelClock, KernelEdges
 from train.model.frozen import Frozen
 
 MAX_GRAPHS = 256  # each takes about a megabyte
 KEPT_EDGES = 1 << 25  # more of them make so many steps that a pass pays for its own captures
 REPORT_STEPS = 64
-Piece = tuple[Group, Shape, int]  # of a step: its group, its shape, and its position in the group's order
+Piece = tuple[
+    NegativeGroup, Shape, int
+]  # of a step: its group, its shape, and its position in the group's order
 Report = Callable[[int, Tensor], None]  # takes the number of edges done, and the sums of StepFigures so far
 
 
@@ -59,8 +61,8 @@ class FusedPass:
 
     def run(
         self,
-        edges: Edges,
-        groups: list[Group],
+        edges: KernelEdges,
+        groups: list[NegativeGroup],
         sides: Mapping[int, Sides],
         seed: int,
         report: Report = lambda done, sums: None,
@@ -99,7 +101,7 @@ class FusedPass:
         rates_2 = torch.tensor([self.step.config.lr, self.step.adagrad.lr], dtype=torch.float64)
         return torch.tensor(scales, dtype=torch.float64).unsqueeze(1) * rates_2
 
-    def _take(self, edges: Edges, shape: Shape, tables: Sides) -> None:
+    def _take(self, edges: KernelEdges, shape: Shape, tables: Sides) -> None:
         """Take one step: launch by launch at first, then by its graph."""
         work = partial(self.step, edges, shape, tables)
         if self.capture is None:
@@ -114,7 +116,7 @@ class FusedPass:
         if len(self._graphs) > MAX_GRAPHS:
             self._graphs.popitem(last=False)
 
-    def _in_place(self, edges: Edges) -> Edges:
+    def _in_place(self, edges: KernelEdges) -> KernelEdges:
         """Copy edges, unless they are many, to columns at addresses that graphs know."""
         size = len(edges.lhs)
         if size > KEPT_EDGES:
@@ -126,10 +128,10 @@ class FusedPass:
             return self._kept[name][:size].copy_(column)
 
         weight = None if edges.weight is None else held("weight", edges.weight)
-        return Edges(held("lhs", edges.lhs), held("rel", edges.rel), held("rhs", edges.rhs), weight)
+        return KernelEdges(held("lhs", edges.lhs), held("rel", edges.rel), held("rhs", edges.rhs), weight)
 
 
-def cut(config: Config, groups: list[Group]) -> Iterator[Piece]:
+def cut(config: Config, groups: list[NegativeGroup]) -> Iterator[Piece]:
     """Cut groups into steps."""
     sampling = Sampling.of_training(config)
     alike = _alike(config)
@@ -158,7 +160,7 @@ def _clocks(pieces: list[Piece], sides: Mapping[int, Sides], seed: int) -> Tenso
         for relation in {group.relation for group, *_ in pieces}
     }
     clocks = [
-        Clock(
+        KernelClock(
             keys[group.relation],
             position,
             group.first,
@@ -168,18 +170,18 @@ def _clocks(pieces: list[Piece], sides: Mapping[int, Sides], seed: int) -> Tenso
         )
         for group, _, position in pieces
     ]
-    return torch.tensor(clocks, dtype=torch.int64).view(-1, len(Clock._fields))
+    return torch.tensor(clocks, dtype=torch.int64).view(-1, len(KernelClock._fields))
 
 
-def _grouped(config: Config, edges: EdgeTensors) -> tuple[Edges, list[Group]]:
+def _grouped(config: Config, edges: EdgeTensors) -> tuple[KernelEdges, list[NegativeGroup]]:
     """Convert edges to 32-bit columns, with the edges of each static relation side by side."""
     if config.dynamic_relations:
-        groups = [Group(0, 0, len(edges))] if len(edges) else []
+        groups = [NegativeGroup(0, 0, len(edges))] if len(edges) else []
     else:
         if bool((edges.rel[1:] < edges.rel[:-1]).any()):
             edges = edges[torch.sort(edges.rel, stable=True).indices]
         counts = torch.bincount(edges.rel, minlength=len(config.relations)).tolist()
         pairs = enumerate(zip(counts, accumulate(counts), strict=True))
-        groups = [Group(number, end - count, count) for number, (count, end) in pairs if count]
+        groups = [NegativeGroup(number, end - count, count) for number, (count, end) in pairs if count]
     lhs, rel, rhs = (column.to(torch.int32) for column in (edges.lhs, edges.rel, edges.rhs))
-    return Edges(lhs, rel, rhs, edges.weight), groups
+    return KernelEdges(lhs, rel, rhs, edges.weight), groups

@@ -24,7 +24,16 @@ from graphmill.vocab import Side
 from train.edges.negative_sampling import in_batch_negatives
 from train.gpu import reference
 from train.gpu.capture import Branch
-from train.gpu.reference import Clock, Compared, Comparison, Edges, Positive, Runs, Sample, Source
+from train.gpu.reference import (
+    Compared,
+    KernelClock,
+    KernelComparison,
+    KernelEdges,
+    KernelSample,
+    KernelSource,
+    Positive,
+    Runs,
+)
 from train.model.frozen import Frozen
 from train.model.optimizer import Adagrad
 from train.step.step import StepFigures
@@ -33,7 +42,7 @@ from train.step.table import Table
 Sides = tuple[Table, Table]  # the tables of lhs and rhs
 
 
-class Group(NamedTuple):
+class NegativeGroup(NamedTuple):
     """Edges that one kind of step can train: of one static relation, or of all dynamic relations."""
 
     relation: int
@@ -176,7 +185,7 @@ class FusedStep:
         self.exact = settings.exact_products
         self.kernels = _kernels_of(device)
         self.is_deterministic = settings.deterministic
-        self.clock_F = torch.zeros(len(Clock._fields), dtype=torch.int64, device=device)
+        self.clock_F = torch.zeros(len(KernelClock._fields), dtype=torch.int64, device=device)
         self.operators = operator_rows(config, model, adagrad)
         self.branch = Branch(device)
         self.sums = torch.zeros(len(StepFigures._fields), dtype=torch.float64, device=device)
@@ -186,7 +195,7 @@ class FusedStep:
         self.frozen = Frozen.of(config)
         self.rates_2 = torch.tensor([config.lr, adagrad.lr], dtype=torch.float64, device=device)
 
-    def __call__(self, edges: Edges, shape: Shape, tables: Sides) -> None:
+    def __call__(self, edges: KernelEdges, shape: Shape, tables: Sides) -> None:
         """Take one step at the clock's position."""
         first, again = in_batch_negatives(self.config.num_batch_negs, shape.positives)
         drawn = self.config.num_uniform_negs
@@ -243,16 +252,18 @@ class FusedStep:
                 touched.append(_Touched(table, part, rows_T, runs))
         return touched
 
-    def _related(self, shape: Shape, parameters: OperatorRows, sample: Sample) -> Runs | None:
+    def _related(self, shape: Shape, parameters: OperatorRows, sample: KernelSample) -> Runs | None:
         """Sort the rows of relations that move, if any do."""
         if parameters.values_SRD is None or shape.relation in self.frozen.relations:
             return None
         related: Runs = self.kernels.runs(parameters.rows(sample.rel_CP.flatten()))
         return related
 
-    def _source(self, side: int, shape: Shape, sample: Sample, own: OperatorRows, tables: Sides) -> Source:
+    def _source(
+        self, side: int, shape: Shape, sample: KernelSample, own: OperatorRows, tables: Sides
+    ) -> KernelSource:
         """Describe the queries for one side: entities of the other side, and their relations."""
-        return Source(
+        return KernelSource(
             operator=self.config.relations[shape.relation].operator,
             adjoint=not self.model.two_sided and side == 1,
             table_ND=tables[1 - side].embeddings_ND,
@@ -265,13 +276,13 @@ class FusedStep:
         self,
         side: int,
         first: int,
-        sample: Sample,
+        sample: KernelSample,
         query_CPD: Tensor,
         candidate_CKD: Tensor,
         gradient_CKD: Tensor,
     ) -> _Compared:
         """Compare queries with the candidates of one side; the gradients of its negatives are written."""
-        comparison = Comparison(
+        comparison = KernelComparison(
             loss=self.config.loss_fn,
             margin=self.config.margin,
             query_CPD=query_CPD,

@@ -33,7 +33,7 @@ OPERATORS = {"none": 0, "diagonal": 1, "translation": 2, "complex_diagonal": 3}
 LOSSES = {"softmax": 0, "logistic": 1, "ranking": 2}
 
 
-class Edges(NamedTuple):
+class KernelEdges(NamedTuple):
     """Columns of all edges of a pass, int32 [E], on the device."""
 
     lhs: Tensor
@@ -42,7 +42,7 @@ class Edges(NamedTuple):
     weight: Tensor | None  # float32
 
 
-class Clock(NamedTuple):
+class KernelClock(NamedTuple):
     """Everything that differs between two steps of one shape; on the device, int64 [F]."""
 
     key: int
@@ -54,7 +54,7 @@ class Clock(NamedTuple):
     num_rhs: int
 
 
-class Sample(NamedTuple):
+class KernelSample(NamedTuple):
     """Edges in chunks, and the candidates of each side."""
 
     rows_SCK: Tensor  # of lhs and rhs, int32: the positives, some again, the drawn ones
@@ -62,7 +62,7 @@ class Sample(NamedTuple):
     weight_CP: Tensor
 
 
-class Source(NamedTuple):
+class KernelSource(NamedTuple):
     """Rows, and the relation that turns each into a query."""
 
     operator: str
@@ -73,7 +73,7 @@ class Source(NamedTuple):
     rel_CP: Tensor
 
 
-class Comparison(NamedTuple):
+class KernelComparison(NamedTuple):
     """Queries and their candidates."""
 
     loss: str
@@ -111,7 +111,7 @@ class Positive(NamedTuple):
     is_negative: bool  # candidate_gradients has written their gradients as negatives of other queries
 
 
-def sample(edges: Edges, clock_F: Tensor, shape: tuple[int, int, int, int]) -> Sample:
+def sample(edges: KernelEdges, clock_F: Tensor, shape: tuple[int, int, int, int]) -> KernelSample:
     """Take the edges at the next C x P positions of a group's random order; draw candidates for each side.
 
     `clock_F` holds a Clock, `shape` = (C, P, number of a chunk's first positives that are repeated as
@@ -119,7 +119,7 @@ def sample(edges: Edges, clock_F: Tensor, shape: tuple[int, int, int, int]) -> S
     """
     chunks, positives, again, drawn = shape
     key, position = clock_F[:2]
-    clock = Clock(*clock_F.tolist())
+    clock = KernelClock(*clock_F.tolist())
     place_CP = position + torch.arange(chunks * positives, device=clock_F.device).view(chunks, positives)
     edge_CP = clock.first + counter.permute(key, place_CP, clock.size)
     counter_CM = torch.arange(chunks * drawn, device=clock_F.device).view(chunks, drawn)
@@ -132,7 +132,7 @@ def sample(edges: Edges, clock_F: Tensor, shape: tuple[int, int, int, int]) -> S
     weight_CP = torch.ones(edge_CP.shape, device=clock_F.device)
     if edges.weight is not None:
         weight_CP = edges.weight[edge_CP]
-    return Sample(torch.stack(rows), edges.rel[edge_CP], weight_CP)
+    return KernelSample(torch.stack(rows), edges.rel[edge_CP], weight_CP)
 
 
 def stage(table_ND: Tensor, rows_CK: Tensor, positives: int, dtype: torch.dtype) -> Tensor:
@@ -142,7 +142,7 @@ def stage(table_ND: Tensor, rows_CK: Tensor, positives: int, dtype: torch.dtype)
     return candidate_CKD
 
 
-def query(source: Source, own_CKD: Tensor) -> Tensor:
+def query(source: KernelSource, own_CKD: Tensor) -> Tensor:
     """Gather rows and apply their relation: [C, P, D], in the dtype of `own_CKD`.
 
     The rows themselves are the first P candidates of their side, and are written to `own_CKD`.
@@ -152,7 +152,7 @@ def query(source: Source, own_CKD: Tensor) -> Tensor:
     return _apply(source, rows_CPD, parameters_CPD).detach().to(own_CKD.dtype)
 
 
-def query_gradients(comparison: Comparison) -> Compared:
+def query_gradients(comparison: KernelComparison) -> Compared:
     """Compare every query with its own candidate, k = p, and with the negatives, k >= `first`."""
     query_CPD, candidate_CKD = _wide(comparison.query_CPD), _wide(comparison.candidate_CKD)
     positives, first = query_CPD.shape[1], comparison.first
@@ -170,14 +170,14 @@ def query_gradients(comparison: Comparison) -> Compared:
     return Compared(loss_CP, violators_CP, gradient_CPD, pos_CP, (neg_CPM,))
 
 
-def candidate_gradients(comparison: Comparison, saved: tuple[Tensor, ...], out_CKD: Tensor) -> None:
+def candidate_gradients(comparison: KernelComparison, saved: tuple[Tensor, ...], out_CKD: Tensor) -> None:
     """Write the gradients of the candidates from `first` on, as negatives, to `out_CKD`."""
     (neg_CPM,) = saved
     out_CKD[:, comparison.first :] = neg_CPM.transpose(1, 2) @ _wide(comparison.query_CPD)
 
 
 def backward(
-    source: Source,
+    source: KernelSource,
     gradient_CPD: Tensor,
     positive: Positive,
     regularization: tuple[float, float],
@@ -225,7 +225,7 @@ def update_rows_fast(table_ND: Tensor, sums: Tensor, rows_T: Tensor, gradient_TD
         optimizer.update_rows(table_ND, sums, row_1, gradient_1D, float(lr))
 
 
-def _leaves(source: Source) -> tuple[Tensor, Tensor | None]:
+def _leaves(source: KernelSource) -> tuple[Tensor, Tensor | None]:
     """Gather the rows of each edge and the parameters of its relation, [C, P, D] each, as leaves."""
     rows_CPD = source.table_ND[source.rows_CP.long()].requires_grad_()
     if source.parameters_RD is None:
@@ -233,7 +233,7 @@ def _leaves(source: Source) -> tuple[Tensor, Tensor | None]:
     return rows_CPD, source.parameters_RD[source.rel_CP.long()].requires_grad_()
 
 
-def _apply(source: Source, rows_CPD: Tensor, own_CPD: Tensor | None) -> Tensor:
+def _apply(source: KernelSource, rows_CPD: Tensor, own_CPD: Tensor | None) -> Tensor:
     """Apply each edge's operator, or its adjoint."""
     if own_CPD is None:
         return rows_CPD.clone()

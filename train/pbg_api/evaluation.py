@@ -286,7 +286,7 @@ class _Scorer:
         )
         sampling = replace(Sampling.of_training(self.config), chunk_edges=1)  # chunks of PBG
         all_negs = self.config.relations[batch.relation].all_negs
-        parts: dict[Side, list[plain.Scores]] = {side: [] for side in Side}
+        parts: dict[Side, list[plain.StepScores]] = {side: [] for side in Side}
         for block in sampling.blocks(batch, batch.num_entities(self.tables), all_negs, self.generator):
             with torch.no_grad():
                 vectors = plain.gather(batch, block, self.tables)
@@ -296,7 +296,7 @@ class _Scorer:
         return Scores(lhs[0], rhs[0], lhs[1], rhs[1])
 
 
-def _joined(parts: Sequence[plain.Scores]) -> tuple[Tensor, Tensor]:
+def _joined(parts: Sequence[plain.StepScores]) -> tuple[Tensor, Tensor]:
     """Join the scores of blocks: [B] and [B, M]; a smaller chunk, with fewer negatives, gets masked ones."""
     negatives = [each.neg_CPM.flatten(0, 1) for each in parts]
     width = max(each.shape[1] for each in negatives)

@@ -137,7 +137,7 @@ def _obstacle_of_samples(context: RunContext, blocks: int) -> str | None:
     return None
 
 
-class Rows(NamedTuple):
+class PlannedRows(NamedTuple):
     """The place of rows, and how they move: some attributes of a `Plan`."""
 
     placement: Placement
@@ -149,13 +149,13 @@ class Rows(NamedTuple):
 
 def _rows(
     context: RunContext, workers: int, blocks_of_all: int, reasons: list[str], ignored: list[str]
-) -> Rows:
+) -> PlannedRows:
     """Choose the place of rows."""
     settings = context.config.train
     prefetch = settings.prefetch is not False
     if workers > 1:
         ignored += _ignored_by_workers(context.config, workers, blocks_of_all)
-        return Rows("files", blocks=blocks_of_all, prefetch=prefetch)
+        return PlannedRows("files", blocks=blocks_of_all, prefetch=prefetch)
     is_cuda = context.device.type == "cuda"
     free, total = torch.cuda.mem_get_info(context.device) if is_cuda else (0, 0)
     has_partitions = any(entity.num_partitions > 1 for entity in context.config.entities.values())
@@ -170,7 +170,7 @@ def _rows(
         settings.resident == "always"
         or (is_cuda and settings.resident == "auto" and fits(context, free, total, reasons))
     ):
-        return Rows("device", blocks=1, writes_beside=is_cuda or _has_room_to_copy(context))
+        return PlannedRows("device", blocks=1, writes_beside=is_cuda or _has_room_to_copy(context))
     slots = settings.device_partitions
     if slots is None:
         slots = slots_of(context, free, memory.host_free_bytes(), reasons) if is_cuda else 0
@@ -179,12 +179,12 @@ def _rows(
             f"train.device_partitions: {slots}; a bucket needs {needed} partitions on the device"
         )
     if slots:
-        return Rows("buffer", slots, prefetch=prefetch)
+        return PlannedRows("buffer", slots, prefetch=prefetch)
     if obstacle or not has_partitions:
-        return Rows("files", prefetch=prefetch)
+        return PlannedRows("files", prefetch=prefetch)
     if is_cuda or settings.resident == "never" or settings.memory_partitions is not None:
         blocks = blocks_for(context.config, settings.memory_partitions or 2)
-        return Rows("files", blocks=blocks, prefetch=prefetch)
+        return PlannedRows("files", blocks=blocks, prefetch=prefetch)
     return rows_in(context, memory.worker_bytes(), reasons)
 
 
@@ -236,7 +236,7 @@ def blocks_for(config: Config, num_partitions: int) -> int:
     return blocks if blocks > 2 else 1
 
 
-def rows_in(context: RunContext, worker_bytes: int, reasons: list[str]) -> Rows:
+def rows_in(context: RunContext, worker_bytes: int, reasons: list[str]) -> PlannedRows:
     """Choose what half of a worker's memory holds: all rows, with or without a copy of them, or two blocks.
 
     Adds the sizes to `reasons`.
@@ -244,8 +244,8 @@ def rows_in(context: RunContext, worker_bytes: int, reasons: list[str]) -> Rows:
     settings = context.config.train
     prefetch, most = settings.prefetch is True, _least_partitions(context.config)
     choices = [
-        *(Rows("device", blocks=1, writes_beside=beside) for beside in (True, False)),
-        *(Rows("files", blocks=blocks, prefetch=prefetch) for blocks in range(3, most + 1)),
+        *(PlannedRows("device", blocks=1, writes_beside=beside) for beside in (True, False)),
+        *(PlannedRows("files", blocks=blocks, prefetch=prefetch) for blocks in range(3, most + 1)),
     ]
     for rows in choices:
         if rows.blocks == 1:
@@ -256,7 +256,7 @@ def rows_in(context: RunContext, worker_bytes: int, reasons: list[str]) -> Rows:
         if needed <= memory.WORKER_SHARE * worker_bytes:
             break
     else:
-        rows = Rows("files", blocks=blocks_for(context.config, 2), prefetch=prefetch)
+        rows = PlannedRows("files", blocks=blocks_for(context.config, 2), prefetch=prefetch)
     held = "all rows are" if rows.blocks == 1 else f"of {rows.blocks} blocks of partitions two are"
     reasons.append(
         f"{held} in memory, with edges and steps {_gib(needed)}; the worker has {_gib(worker_bytes)}"

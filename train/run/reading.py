@@ -20,7 +20,7 @@ from graphmill.vocab import Bucket, Side
 from train.edges import batches
 from train.edges.batches import EdgeTensors, Role
 from train.edges.blocks import Blocks
-from train.edges.schedule import Share
+from train.edges.schedule import ChunkShare
 from train.gpu.copies import Staging, read_beside_steps
 from train.tables import memory
 from train.tables.run_context import RunContext
@@ -41,7 +41,7 @@ class BucketReader:
         edges = self._read_share(bucket, iteration, self.context.schedule.share(iteration))
         return edges if self.context.delta is None else self.context.delta.used([edges])[0]
 
-    def _read_share(self, bucket: Bucket, iteration: Iteration, share: Share) -> EdgeTensors:
+    def _read_share(self, bucket: Bucket, iteration: Iteration, share: ChunkShare) -> EdgeTensors:
         """Read the edges of an iteration to train on, among a share of a bucket's."""
         context = self.context
         rows = context.schedule.rows(iteration, bucket, share)
@@ -52,7 +52,7 @@ class BucketReader:
         removed = self._read_removed(bucket, iteration, share)
         return chosen if removed is None else batches.joined([chosen, removed])
 
-    def _read_removed(self, bucket: Bucket, iteration: Iteration, share: Share) -> EdgeTensors | None:
+    def _read_removed(self, bucket: Bucket, iteration: Iteration, share: ChunkShare) -> EdgeTensors | None:
         """Read a share of the edges that a bucket has lost; None if it has lost none."""
         path, settings = iteration.edge_path, self.context.config.train
         if not settings.removed_weight or not storage.exists(edge_buckets.bucket_uri(path, bucket, REMOVED)):
@@ -110,7 +110,7 @@ class BlockReader(BucketReader):
         return edges[torch.sort(edges.rel, stable=True).indices]
 
     def _read_part(
-        self, bucket: Bucket, starts: Mapping[PartitionKey, int], iteration: Iteration, share: Share
+        self, bucket: Bucket, starts: Mapping[PartitionKey, int], iteration: Iteration, share: ChunkShare
     ) -> EdgeTensors:
         """Read a share of a bucket's edges; `starts` has each partition's first row in the visit's tables."""
         config, edges = self.context.config, self._read_share(bucket, iteration, share)

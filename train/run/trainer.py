@@ -35,7 +35,7 @@ from train.tables.block_store import BlockStore
 from train.tables.device_buffer import DeviceBuffer, order_slots
 from train.tables.partition_store import PartitionStore, Store
 from train.tables.resident_store import ResidentStore
-from train.tables.run_context import ModelState, RunContext
+from train.tables.run_context import RunContext, SavedModel
 
 COMMIT_S = 60.0
 """Seconds between commits of a delta whose rows are all in memory."""
@@ -117,7 +117,7 @@ class Trainer(TrainingRun):
         """Begin to write and commit the version that the iteration has made."""
         self.wait_for_commit()
         files = self.store.write_all(iteration, self.committing)
-        state, lines = ModelState.copied(self.model, self.adagrad), self._lines
+        state, lines = SavedModel.copied(self.model, self.adagrad), self._lines
         self._lines, self._committed_s = [], time.monotonic()
         self._pending = self.committing.submit(self._end_version, files, state, lines, version, iteration)
         if not self.store.writes_beside:
@@ -127,7 +127,7 @@ class Trainer(TrainingRun):
     def _end_version(
         self,
         files: Sequence[Future[None]],
-        state: ModelState,
+        state: SavedModel,
         lines: list[dict[str, Any]],
         version: int,
         iteration: Iteration,

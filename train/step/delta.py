@@ -44,7 +44,7 @@ from train.edges.batches import TRAINED, EdgeTensors, Role
 from train.edges.negative_sampling import Block
 from train.edges.one_vs_all import has_queries
 from train.model import optimizer
-from train.step.plain import PlainStep, Scores
+from train.step.plain import PlainStep, StepScores
 from train.step.table import Table
 
 NUM_CANDIDATES = 1000  # that a removed edge is compared with
@@ -166,7 +166,7 @@ def removing_step(config: Config, model: Model, adagrad: optimizer.Adagrad) -> P
 
 
 def _slopes(
-    config: Config, scored: Mapping[Side, Scores], block: Block, num_entities: Mapping[Side, int]
+    config: Config, scored: Mapping[Side, StepScores], block: Block, num_entities: Mapping[Side, int]
 ) -> tuple[Tensor, list[Tensor | None]]:
     """Compute the slopes of pos_CP of both sides; the loss is not known, and 0."""
     slopes: list[Tensor | None] = []

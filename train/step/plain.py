@@ -27,7 +27,7 @@ from train.step.table import Table
 RowGradients = dict[Side, list[tuple[Tensor, Tensor]]]  # rows [K] with repetitions, gradients [K, D]
 
 
-class Scores(NamedTuple):
+class StepScores(NamedTuple):
     """Scores of one side's corruption."""
 
     pos_CP: Tensor
@@ -37,12 +37,12 @@ class Scores(NamedTuple):
 # The loss of both sides, and the gradients of pos_CP and neg_CPM of lhs and rhs, None for none; may overwrite
 # neg_CPM. Negatives are drawn from so many entities of each side.
 EdgeLoss = Callable[
-    [Config, Mapping[Side, Scores], Block, Mapping[Side, int]], tuple[Tensor, list[Tensor | None]]
+    [Config, Mapping[Side, StepScores], Block, Mapping[Side, int]], tuple[Tensor, list[Tensor | None]]
 ]
 
 
 def loss_of_edges(
-    config: Config, scored: Mapping[Side, Scores], block: Block, _: Mapping[Side, int]
+    config: Config, scored: Mapping[Side, StepScores], block: Block, _: Mapping[Side, int]
 ) -> tuple[Tensor, list[Tensor | None]]:
     """Compute the loss that the configuration names."""
     lhs, rhs = (
@@ -186,7 +186,7 @@ def gather(batch: Batch, block: Block, tables: Mapping[Side, Table]) -> dict[Sid
     return gathered
 
 
-def scores(model: Model, block: Block, embeddings: Mapping[Side, Tensor]) -> dict[Side, Scores]:
+def scores(model: Model, block: Block, embeddings: Mapping[Side, Tensor]) -> dict[Side, StepScores]:
     """Score the block's edges and their negatives on each side; an edge's own entity is masked."""
     chunk = block.num_positives
     candidates = {side: model.candidates(block.relation, side, embeddings[side]) for side in Side}
@@ -201,7 +201,7 @@ def scores(model: Model, block: Block, embeddings: Mapping[Side, Tensor]) -> dic
         first, half = block.first_negative[side], model.takes_half(query_CPD.device)
         neg_CPM = model.matrix_scores(query_CPD, candidates[side][:, first:], side, half=half)
         losses.mask_own(neg_CPM, block.rows[side], chunk, first)
-        scored[side] = Scores(pos_CP, neg_CPM)
+        scored[side] = StepScores(pos_CP, neg_CPM)
     return scored
 
 
@@ -252,7 +252,7 @@ def _relations_of(blocks: Iterable[Block]) -> Tensor | None:
     return torch.cat(rel) if rel else None
 
 
-def _num_violators(scored: Scores) -> Tensor:
+def _num_violators(scored: StepScores) -> Tensor:
     return torch.count_nonzero(scored.neg_CPM.detach() > scored.pos_CP.detach().unsqueeze(-1))
 
 

@@ -31,7 +31,7 @@ MAX_EDGES = 256
 """Edges that a row is solved from; of more, some are drawn."""
 
 
-class Earlier(NamedTuple):
+class EarlierRun(NamedTuple):
     """The earlier run, as a task has it."""
 
     model: FrozenModel
@@ -40,7 +40,7 @@ class Earlier(NamedTuple):
     """Row in the earlier run of each first row of a partition; the rows after these are new."""
 
 
-def read_earlier(config: Config, entity_path: str) -> Earlier:
+def read_earlier(config: Config, entity_path: str) -> EarlierRun:
     """Read the model of the earlier run, which has these settings; `entity_path` has the ids of this run."""
     trained = TrainedRun.with_ids(config)
     tables = read_tables(trained, solvable_types(config))
@@ -50,11 +50,11 @@ def read_earlier(config: Config, entity_path: str) -> Earlier:
         for name, table in tables.items()
         for number, part in enumerate(table.parts)
     }
-    return Earlier(read_model(trained, tables, FoldInOptions()), tables, rows)
+    return EarlierRun(read_model(trained, tables, FoldInOptions()), tables, rows)
 
 
 def solve_partition(
-    earlier: Earlier,
+    earlier: EarlierRun,
     config: Config,
     key: PartitionKey,
     starts: dict[str, list[int]],
@@ -89,7 +89,7 @@ def solve_partition(
 
 
 def _edges_of(
-    earlier: Earlier, config: Config, key: PartitionKey, starts: dict[str, list[int]]
+    earlier: EarlierRun, config: Config, key: PartitionKey, starts: dict[str, list[int]]
 ) -> tuple[NewEdges, Mentions]:
     """Read the edges of new rows: those with known ends, without vectors, and the others."""
     edges: list[NewEdges] = []
@@ -114,7 +114,7 @@ def _edges_of(
 
 
 def _of_bucket(
-    earlier: Earlier,
+    earlier: EarlierRun,
     config: Config,
     key: PartitionKey,
     starts: dict[str, list[int]],
@@ -172,7 +172,7 @@ def _limited(edges: NewEdges, seed: int) -> NewEdges:
     return edges.take(np.sort(order[np.arange(len(id_E)) - np.searchsorted(id_E, id_E) < MAX_EDGES]))
 
 
-def _with_vectors(earlier: Earlier, config: Config, edges: NewEdges, dimension: int) -> NewEdges:
+def _with_vectors(earlier: EarlierRun, config: Config, edges: NewEdges, dimension: int) -> NewEdges:
     """Add the vectors of the known ends."""
     known_ED = np.zeros((len(edges.id_E), dimension), np.float32)
     for side in Side:

@@ -31,7 +31,7 @@ from train.tables.warm_start import WarmStart
 CPU = torch.device("cpu")
 
 
-class ModelState(NamedTuple):
+class SavedModel(NamedTuple):
     """The parameters and the optimizer's state of a model, as files have them."""
 
     model: dict[str, Tensor]
@@ -172,7 +172,7 @@ class RunContext:
         return model, adagrad
 
     def write_model(
-        self, state: ModelState, version: int, iteration: Iteration, path: str | None = None
+        self, state: SavedModel, version: int, iteration: Iteration, path: str | None = None
     ) -> None:
         """Write the model and its optimizer as of `version`, to the checkpoint or to another folder."""
         pbg_checkpoint.write_model(

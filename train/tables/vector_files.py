@@ -31,7 +31,7 @@ _BATCH_ROWS = 1 << 16
 Floats = npt.NDArray[np.float32]
 
 
-class Batch(NamedTuple):
+class VectorBatch(NamedTuple):
     """Rows of a file: n raw ids (string), and their vectors [n, L]."""
 
     file: int
@@ -69,7 +69,7 @@ class VectorFiles:
             next(self.batches(), None)
         return self._length or 0
 
-    def batches(self) -> Iterator[Batch]:
+    def batches(self) -> Iterator[VectorBatch]:
         """Read all rows, file by file."""
         for number, uri in enumerate(self.uris):
             with open_parquet(uri, storage.manifest_of_table(uri)) as parquet:
@@ -80,7 +80,7 @@ class VectorFiles:
         file = int(np.searchsorted(np.cumsum(self.num_rows), number, side="right"))
         return f"{self.uris[file]}: row {number - sum(self.num_rows[:file])}"
 
-    def _batches_of(self, number: int, uri: str, parquet: pq.ParquetFile) -> Iterator[Batch]:
+    def _batches_of(self, number: int, uri: str, parquet: pq.ParquetFile) -> Iterator[VectorBatch]:
         most = max(1, min(_BATCH_ROWS, BATCH_BYTES // max(_row_bytes(parquet), 1)))
         rows = bounds.batch_rows(parquet, uri, [ID, VALUES], most)
         first = 0
@@ -88,7 +88,7 @@ class VectorFiles:
             if len(batch):
                 ids, lists = batch.column(ID), batch.column(VALUES)
                 _refuse(uri, first, pc.is_null(ids), f"column {ID!r}: expected a raw id, found null")
-                yield Batch(number, first, strings_of(ids), self._checked(uri, first, lists))
+                yield VectorBatch(number, first, strings_of(ids), self._checked(uri, first, lists))
             first += len(batch)
 
     def _checked(self, uri: str, first: int, lists: pa.Array) -> Floats:

@@ -43,7 +43,7 @@ class Sample:
 
 
 @dataclass(frozen=True, eq=False)
-class Graph:
+class SampledGraph:
     """Edges whose entities are numbered over all types and partitions."""
 
     lhs: Numbers
@@ -56,10 +56,10 @@ class Graph:
         """lhs, rel, rhs."""
         return self.lhs, self.rel, self.rhs
 
-    def __getitem__(self, rows: npt.NDArray[np.generic]) -> "Graph":
+    def __getitem__(self, rows: npt.NDArray[np.generic]) -> "SampledGraph":
         """Select edges."""
         weight = None if self.weight is None else self.weight[rows]
-        return Graph(self.lhs[rows], self.rel[rows], self.rhs[rows], weight)
+        return SampledGraph(self.lhs[rows], self.rel[rows], self.rhs[rows], weight)
 
 
 def write_sample(
@@ -98,7 +98,7 @@ def write_sample(
     return Sample(counts, len(graph.rel), len(valid.rel), is_held_out)
 
 
-def _drawn_for_validation(config: Config, graph: Graph, seed: int) -> npt.NDArray[np.bool_]:
+def _drawn_for_validation(config: Config, graph: SampledGraph, seed: int) -> npt.NDArray[np.bool_]:
     """Draw edges to be held out: some different ones, with all their copies. [E]"""
     num_distinct = len(distinct(hash_edges(*(hash_numbers(each, 0) for each in graph.columns))))
     num = min(max(FEW_VALID_EDGES, int(_HELD_OUT * num_distinct)), _MOST_VALID, num_distinct // 2)
@@ -196,15 +196,17 @@ def _first_buckets(config: Config, most_read: int) -> list[Bucket]:
     return buckets[: max(1, int(np.searchsorted(num_edges, most_read, side="right")))]
 
 
-def _read(config: Config, numbering: _Numbering, paths: Sequence[str], buckets: Sequence[Bucket]) -> Graph:
-    parts: list[Graph] = []
+def _read(
+    config: Config, numbering: _Numbering, paths: Sequence[str], buckets: Sequence[Bucket]
+) -> SampledGraph:
+    parts: list[SampledGraph] = []
     for path, bucket in product(paths, buckets):
         edges = edge_buckets.read_bucket(path, bucket)
         lhs, rhs = (numbering.of(config, side, bucket, edges) for side in Side)
-        parts.append(Graph(lhs, edges.rel.astype(np.int64), rhs, edges.weight))
+        parts.append(SampledGraph(lhs, edges.rel.astype(np.int64), rhs, edges.weight))
     none = np.zeros(0, np.int64)
     weights = [each.weight for each in parts if each.weight is not None]
-    return Graph(
+    return SampledGraph(
         np.concatenate([none, *(each.lhs for each in parts)]),
         np.concatenate([none, *(each.rel for each in parts)]),
         np.concatenate([none, *(each.rhs for each in parts)]),

@@ -118,7 +118,7 @@ def run_trial(config: Config, changes: dict[str, Any], rung: int, epochs: int, f
 
 
 @dataclass(frozen=True)
-class Found:
+class TuningResult:
     """The result of a search."""
 
     best: Trial
@@ -148,7 +148,7 @@ class Tuner:
     def _uri(self) -> str:
         return storage.join(self._folder, FILE)
 
-    def run(self) -> Found:
+    def run(self) -> TuningResult:
         """Search until the time is spent."""
         self._made_from = self._fingerprint()
         self._read()
@@ -178,7 +178,7 @@ class Tuner:
         if len(trials) < 2:
             needed = "" if not trials else f"; a trial takes {trials[0].seconds:.0f} s here"
             raise ConfigError(f"--minutes: {self._minutes:g} are too few for two trials{needed}")
-        return Found(best(trials), trials, sample)
+        return TuningResult(best(trials), trials, sample)
 
     def _wave(self, base: Config, wave: Sequence[Changes], epochs: int, rung: int) -> list[Trial]:
         """Run trials at the same time, but for those that have been run before."""

@@ -20,14 +20,14 @@ from graphmill.config.sections.etl import FilesConfig, WholeTableConfig
 from graphmill.errors import RawTableError
 from graphmill.formats.raw_tables import reading
 from graphmill.formats.raw_tables.opened import open_text
-from graphmill.formats.raw_tables.rows import Fault, Rows, Syntax
+from graphmill.formats.raw_tables.rows import Fault, RawRows, Syntax
 
 _LONG_NUMBER = re.compile(rb"\d{19}")
 
 
 def _read_head(uri: str, table: FilesConfig, chunk_rows: int) -> Head:
     with open_text(uri, table.encoding) as stream, reading(uri):
-        rows = Rows(stream.read, Syntax(comment=table.comment), uri)
+        rows = RawRows(stream.read, Syntax(comment=table.comment), uri)
         if not rows.first(is_header=True)[0]:
             return Head([], [])
         cuts = cut_lines(uri, table, rows.text, 0, chunk_rows, cuttable=True)
@@ -85,7 +85,7 @@ def _read(file_range: FileRange, on_bad_line: OnBadLine) -> Iterator[pa.RecordBa
     )
     num_rows = 0
     with open_text(uri, table.encoding, file_range.cut) as stream:
-        for block in Rows(stream.read, Syntax(comment=table.comment), uri).blocks():
+        for block in RawRows(stream.read, Syntax(comment=table.comment), uri).blocks():
             if isinstance(block, Fault) or not block.strip():
                 continue
             rows = _parsed(block, parsing)

@@ -12,7 +12,7 @@ from graphmill.errors import RawTableError
 from graphmill.formats.raw_tables import reading
 from graphmill.formats.raw_tables.columns import misfit, names_in, numbered, parsed
 from graphmill.formats.raw_tables.opened import open_text, suffixes_of
-from graphmill.formats.raw_tables.rows import Fault, Rows, Syntax
+from graphmill.formats.raw_tables.rows import Fault, RawRows, Syntax
 
 _TAB_SUFFIXES = (".tsv", ".tab", ".txt")
 
@@ -32,7 +32,7 @@ def _syntax(uri: str, table: FilesConfig) -> Syntax:
 def _read_head(uri: str, table: FilesConfig, chunk_rows: int) -> Head:
     syntax = _syntax(uri, table)
     with open_text(uri, table.encoding) as stream, reading(uri):
-        rows = Rows(stream.read, syntax, uri)
+        rows = RawRows(stream.read, syntax, uri)
         first, end = rows.first(is_header=table.header)
         if not first:
             return Head([], [])
@@ -68,7 +68,7 @@ def _read(file_range: FileRange, on_bad_line: OnBadLine) -> Iterator[pa.RecordBa
     columns = (file_range.num_columns, file_range.names, file_range.table.null_values)
     num_rows = 0
     with open_text(uri, file_range.table.encoding, file_range.cut) as stream:
-        for block in Rows(stream.read, syntax, uri).blocks(file_range.head_bytes):
+        for block in RawRows(stream.read, syntax, uri).blocks(file_range.head_bytes):
             if isinstance(block, Fault):
                 num_rows += 1
                 on_bad_line(_quotes(num_rows, block))

@@ -18,11 +18,11 @@ import numpy.typing as npt
 
 from graphmill.ask.edges import loopless
 from graphmill.ask.evaluate import calibration, evaluate, tasks, work
-from graphmill.ask.evaluate.calibration import Answers
+from graphmill.ask.evaluate.calibration import CalibrationAnswers
 from graphmill.ask.evaluate.execution import Execution
 from graphmill.ask.evaluate.inputs import calibration_path, has_edges, known_paths
 from graphmill.ask.evaluate.queries import Group, Numbers, Queries
-from graphmill.ask.evaluate.tasks import KnownFile, Part, Range, Slice
+from graphmill.ask.evaluate.tasks import CellSlice, KnownFile, Part, Range
 from graphmill.ask.run import TrainedRun
 from graphmill.config import Config
 from graphmill.config.partitions import PartitionKey
@@ -45,7 +45,7 @@ _HEIGHT = 256
 _MOST_TASKS = 32  # each returns the best answers of all queries
 
 
-class Found(NamedTuple):
+class FoundAnswers(NamedTuple):
     """The best answers of one side's queries in some partitions: scores, -inf for none, and slots, [Q, K]."""
 
     score: npt.NDArray[np.float32]
@@ -76,7 +76,7 @@ def calibrate(config: Config, execution: Execution) -> tuple[Calibration, dict[s
 
 def _answers(
     config: Config, execution: Execution, run: TrainedRun, path: str, known: Sequence[str]
-) -> Answers:
+) -> CalibrationAnswers:
     """The answers to queries of a split's edges, where the edges of the folders `known` are no answers."""
     slots, _ = evaluate.blocks(config, run)
     edges, extent = evaluate.edges_to_rank(execution, slots, path, MOST_EDGES)
@@ -98,11 +98,11 @@ def _answers(
         best = {side: merged([each[side] for each in parts]) for side in Side}
         share = extent.num_edges / extent.of_edges
         of_sides = [_labelled(part, side, queries[side], best[side], true, share) for side in Side]
-    return Answers(*(np.concatenate(each) for each in zip(*of_sides, strict=True)))
+    return CalibrationAnswers(*(np.concatenate(each) for each in zip(*of_sides, strict=True)))
 
 
 def _labelled(
-    part: Part, side: Side, queries: Queries, best: Found, files: Sequence[KnownFile], share: float
+    part: Part, side: Side, queries: Queries, best: FoundAnswers, files: Sequence[KnownFile], share: float
 ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.bool_], Numbers]:
     """Scores, which are edges of the files, and groups of some queries, as `Answers` has them.
 
@@ -120,26 +120,26 @@ def _labelled(
     return best.score[kept], is_edge_QK[kept], group_Q[kept]
 
 
-def merged(parts: Sequence[Found]) -> Found:
+def merged(parts: Sequence[FoundAnswers]) -> FoundAnswers:
     """The best of several parts; of equal answers, those of earlier parts."""
     score, slot = parts[0]
     for other in parts[1:]:
         score, slot = np.hstack([score, other.score]), np.hstack([slot, other.slot])
         order = np.argsort(-score, axis=1, kind="stable")[:, :NUM_BEST]
         score, slot = np.take_along_axis(score, order, 1), np.take_along_axis(slot, order, 1)
-    return Found(score, slot)
+    return FoundAnswers(score, slot)
 
 
 def find_best(
-    part: Part, keys: Sequence[PartitionKey], known: Sequence[Sequence[Slice]]
-) -> dict[Side, Found]:
+    part: Part, keys: Sequence[PartitionKey], known: Sequence[Sequence[CellSlice]]
+) -> dict[Side, FoundAnswers]:
     """Find the best answers of all queries in some partitions; a task. `known` has slices of each."""
     from graphmill.cluster.runtime import cpu_threads
 
     edges, ranker = part.edges(), tasks.ranker_of(part)
     queries = {side: part.queries(side, edges) for side in Side}
     vectors = {side: part.vectors(side, 0, len(each)) for side, each in queries.items()}
-    found: dict[Side, list[Found]] = {side: [] for side in Side}
+    found: dict[Side, list[FoundAnswers]] = {side: [] for side in Side}
     for key, slices in zip(keys, known, strict=True):
         table_ND = tasks.table_of(part, key)
         for side, own in queries.items():
@@ -158,11 +158,11 @@ def _best_of(
     key: PartitionKey,
     table_ND: Tensor,
     known: Numbers,
-) -> Found:
+) -> FoundAnswers:
     """The best answers of the queries in a partition; `known` has cells that are no answers, sorted."""
     entity_type, partition = key
     shape = len(queries), NUM_BEST
-    found = Found(np.full(shape, -np.inf, np.float32), np.zeros(shape, np.int64))
+    found = FoundAnswers(np.full(shape, -np.inf, np.float32), np.zeros(shape, np.int64))
     slots = queries.slots_of_types
     first_slot = int(slots.first[entity_type][partition])
 

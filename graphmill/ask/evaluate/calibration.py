@@ -30,7 +30,7 @@ Bools = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, eq=False)
-class Answers:
+class CalibrationAnswers:
     """Answers of queries, best first: scores [Q, K], -inf for none; which are true [Q, K]; groups [Q]."""
 
     score: npt.NDArray[np.float32]
@@ -46,7 +46,7 @@ class Fit(NamedTuple):
     groups: Numbers
     lines: Floats
 
-    def probabilities(self, answers: Answers) -> Floats:
+    def probabilities(self, answers: CalibrationAnswers) -> Floats:
         """Probabilities of answers: [Q, K]."""
         every = np.vstack([self.lines, self.pooled])
         place_Q = np.searchsorted(self.groups, answers.group)
@@ -55,7 +55,7 @@ class Fit(NamedTuple):
         return probabilities(shares(answers.score, self.temperature), line_Q2[:, :1], line_Q2[:, 1:])
 
 
-def fit(answers: Answers) -> Fit:
+def fit(answers: CalibrationAnswers) -> Fit:
     """Fit a temperature and lines."""
     temperature = _temperature(answers)
     share_QK = shares(answers.score, temperature)
@@ -71,7 +71,7 @@ def fit(answers: Answers) -> Fit:
     return Fit(temperature, Line(*pooled[0].tolist()), groups, lines)
 
 
-def measure(fitted: Fit, answers: Answers) -> dict[str, Any]:
+def measure(fitted: Fit, answers: CalibrationAnswers) -> dict[str, Any]:
     """Measure probabilities on answers of other edges, for run.json.
 
     The expected calibration error is the mean distance between the mean probability and the share of true
@@ -111,7 +111,7 @@ def reliability(probability_M: Floats, true_M: Bools) -> list[dict[str, float]]:
     ]
 
 
-def _temperature(answers: Answers) -> float:
+def _temperature(answers: CalibrationAnswers) -> float:
     """The temperature at which true answers are likeliest, each as the only answer of its query.
 
     The mean score of the softmax grows with 1 / T, so a bisection finds where it is that of true answers.

@@ -80,7 +80,7 @@ class _Rounded(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Factors:
+class ComparedFactors:
     """Queries or candidates of a block, for products of every precision.
 
     Attributes:
@@ -95,7 +95,7 @@ class Factors:
 
 
 @dataclass(frozen=True, eq=False)
-class Edges:
+class ComparedEdges:
     """Edges of a block of queries, to be compared with the candidates of a block.
 
     Attributes:
@@ -139,11 +139,11 @@ class Comparison:
         self._is_product = is_product(model.config)
         self._dtypes = dtypes(model.config, device)
 
-    def queries(self, query_PD: Tensor) -> Factors:
+    def queries(self, query_PD: Tensor) -> ComparedFactors:
         """Factors of queries."""
         return self._factors(query_PD, are_queries=True)
 
-    def candidates(self, candidate_ND: Tensor) -> Factors:
+    def candidates(self, candidate_ND: Tensor) -> ComparedFactors:
         """Factors of candidates."""
         return self._factors(candidate_ND, are_queries=False)
 
@@ -153,7 +153,9 @@ class Comparison:
             return self._scores(query_CD, candidate_ND[: len(query_CD)], side)
         return self._model.matrix_scores(query_CD, candidate_ND, side).diagonal().double()
 
-    def count(self, edges: Edges, queries: Factors, candidates: Factors, side: Side) -> Tensor:
+    def count(
+        self, edges: ComparedEdges, queries: ComparedFactors, candidates: ComparedFactors, side: Side
+    ) -> Tensor:
         """Numbers of candidates that score higher than each edge, and that score the same: [2, C]."""
         if self._is_product:
             return self._count_products(edges, queries, candidates, side)
@@ -164,7 +166,9 @@ class Comparison:
             found.append(torch.stack([(rival_EN > own_E1).sum(1), (rival_EN == own_E1).sum(1)]))
         return torch.cat(found, 1)
 
-    def _count_products(self, edges: Edges, queries: Factors, candidates: Factors, side: Side) -> Tensor:
+    def _count_products(
+        self, edges: ComparedEdges, queries: ComparedFactors, candidates: ComparedFactors, side: Side
+    ) -> Tensor:
         is_compiled = edges.row_C.device.type == "cpu" and counts.library() is not None
         for dtype in self._dtypes:
             product_PN = queries.rounded[dtype].rows @ candidates.rounded[dtype].rows.T
@@ -190,7 +194,12 @@ class Comparison:
         return torch.stack([higher_C, equal_C])
 
     def _pair_scores(
-        self, queries: Factors, candidates: Factors, side: Side, row_T: Tensor, column_T: Tensor
+        self,
+        queries: ComparedFactors,
+        candidates: ComparedFactors,
+        side: Side,
+        row_T: Tensor,
+        column_T: Tensor,
     ) -> Tensor:
         """Scores that decide, of pairs: [T]."""
         step = max(1, _PAIRS // queries.vectors.shape[1])
@@ -205,9 +214,9 @@ class Comparison:
     def _scores(self, query_TD: Tensor, candidate_TD: Tensor, side: Side) -> Tensor:
         return self._model.edge_scores(query_TD.double(), candidate_TD.double(), side)
 
-    def _factors(self, vectors_ND: Tensor, *, are_queries: bool) -> Factors:
+    def _factors(self, vectors_ND: Tensor, *, are_queries: bool) -> ComparedFactors:
         if not self._is_product:
-            return Factors(vectors_ND, vectors_ND.new_zeros(0), {})
+            return ComparedFactors(vectors_ND, vectors_ND.new_zeros(0), {})
         vectors_ND = vectors_ND.contiguous()
         config = self._config
         compared_ND = vectors_ND[:, 1:] if config.bias else vectors_ND
@@ -232,10 +241,10 @@ class Comparison:
             if dtype is not self._dtypes[0]:  # for products pair by pair
                 rows_ND = functional.pad(rows_ND, (0, -rows_ND.shape[1] % counts.ALIGNED))
             rounded[dtype] = _Rounded(rows_ND, bound, float(norms[1].amax()))
-        return Factors(vectors_ND, term_N, rounded)
+        return ComparedFactors(vectors_ND, term_N, rounded)
 
     def _limits(
-        self, edges: Edges, queries: Factors, candidates: Factors, dtype: torch.dtype
+        self, edges: ComparedEdges, queries: ComparedFactors, candidates: ComparedFactors, dtype: torch.dtype
     ) -> tuple[Tensor, Tensor, bool]:
         """Limits [C, 1] of the products that leave no doubt, and whether products may overflow."""
         row_C = edges.row_C
@@ -300,7 +309,7 @@ def _outwards(limit_C: Tensor, dtype: torch.dtype, sign: int) -> Tensor:
 
 
 def _counter(
-    edges: Edges, product_PN: Tensor, low_C1: Tensor, high_C1: Tensor, is_compiled: bool
+    edges: ComparedEdges, product_PN: Tensor, low_C1: Tensor, high_C1: Tensor, is_compiled: bool
 ) -> "counts.Counter | _TorchCounter":
     """Something that counts products beyond and between two limits [C, 1]."""
     if is_compiled:
@@ -311,7 +320,7 @@ def _counter(
 class _TorchCounter:
     """Counts as `counts.Counter` does, on any device."""
 
-    def __init__(self, edges: Edges, product_PN: Tensor, low_C1: Tensor, high_C1: Tensor) -> None:
+    def __init__(self, edges: ComparedEdges, product_PN: Tensor, low_C1: Tensor, high_C1: Tensor) -> None:
         self._edges, self._product_PN, self._low_C1, self._high_C1 = edges, product_PN, low_C1, high_C1
 
     def count(self) -> tuple[Tensor, Tensor]:

@@ -33,7 +33,7 @@ from graphmill.ask.evaluate.inputs import check_folder, check_same_model, filter
 from graphmill.ask.evaluate.known import Endpoints, Piece
 from graphmill.ask.evaluate.metrics import HITS, Floats, Ranks, concatenated
 from graphmill.ask.evaluate.queries import Numbers, Queries, Slots, Triples, block_sizes, default_block_bytes
-from graphmill.ask.evaluate.tasks import KnownFile, Part, Range, Share, Slice
+from graphmill.ask.evaluate.tasks import CellSlice, KnownFile, Part, Range, Share
 from graphmill.ask.run import TrainedRun
 from graphmill.config import Config
 from graphmill.config.partitions import PartitionKey, all_buckets
@@ -321,13 +321,13 @@ def _num_queries(ranges: Sequence[Range]) -> int:
     return sum(stop - start for _, start, stop in ranges)
 
 
-def slices(known: Sequence[KnownFile], key: PartitionKey, ranges: Sequence[Range]) -> list[Slice]:
+def slices(known: Sequence[KnownFile], key: PartitionKey, ranges: Sequence[Range]) -> list[CellSlice]:
     """The slices of files that hold the known cells of a partition."""
     found = []
     for side, (number, begins, _) in product({each.side for each in ranges}, known):
         start, stop = begins[side][key[0]][key[1] : key[1] + 2].tolist()
         if start < stop:
-            found.append(Slice(side, number, start, stop))
+            found.append(CellSlice(side, number, start, stop))
     return found
 
 

@@ -31,7 +31,7 @@ class Piece(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Found:
+class KnownCells:
     """Contents of pieces: known cells of each side, sorted and distinct [K]; edges of each entity [A]."""
 
     cells: Mapping[Side, Numbers]
@@ -87,7 +87,9 @@ class Endpoints:
         return keys
 
 
-def scan(slots: Slots, edges: Triples, queries: Mapping[Side, Queries], pieces: Iterable[Piece]) -> Found:
+def scan(
+    slots: Slots, edges: Triples, queries: Mapping[Side, Queries], pieces: Iterable[Piece]
+) -> KnownCells:
     """Read pieces of bucket files, and find what concerns the ranked `edges`."""
     endpoints = Endpoints(slots, edges)
     degrees = np.zeros(len(endpoints), np.int64)
@@ -113,6 +115,6 @@ def scan(slots: Slots, edges: Triples, queries: Mapping[Side, Queries], pieces: 
                     candidate_K = getattr(part, side.other.value)[hit_H[is_known_H]]
                     slot_K = first[side.other][slots.static(rel_H[is_known_H])] + candidate_K
                     cells[side.other].append(slot_K * len(queries[side.other]) + query_H[is_known_H])
-    return Found(
+    return KnownCells(
         {side: distinct(np.concatenate(each), overwrite=True) for side, each in cells.items()}, degrees
     )

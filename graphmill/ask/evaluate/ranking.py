@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from graphmill.ask.evaluate.comparison import Edges, Factors
+from graphmill.ask.evaluate.comparison import ComparedEdges, ComparedFactors
 from graphmill.ask.evaluate.metrics import Ranks
 from graphmill.ask.evaluate.queries import Group, Numbers, Queries, Slots, Triples
 from graphmill.ask.evaluate.ranker import Ranker, Report, chunks, prepare
@@ -66,7 +66,7 @@ class Counting:
         self._row_E = torch.from_numpy(queries.row[queries.of_edge[self.edges]]).to(ranker.device)
         self._candidates = queries.candidates[self.edges]
         self._counts = torch.zeros(2, last - first, dtype=torch.int64, device=ranker.device)
-        self._factors: dict[int, Factors] = {}
+        self._factors: dict[int, ComparedFactors] = {}
         self._query_ED: dict[int, Tensor] = {}
 
     def counts(self) -> Numbers:
@@ -125,12 +125,14 @@ class Counting:
                 self._compare(group, block, candidates, slot_N)
         return sum(each.num_queries for each in blocks) * len(rows_ND)
 
-    def _compare(self, group: Group, block: _Block, candidates: Factors, slot_N: Numbers) -> None:
+    def _compare(self, group: Group, block: _Block, candidates: ComparedFactors, slot_N: Numbers) -> None:
         """Count for a block of queries against candidates, whose slots are sorted."""
         device, edges = self.ranker.device, block.edges
         row_K, column_K = (torch.from_numpy(each).to(device) for each in self._known_pairs(block, slot_N))
         column_C = torch.from_numpy(positions(slot_N, self._candidates[edges])).to(device)
-        of_block = Edges(self._row_E[edges], self._own_E[edges], column_C, (row_K, column_K), len(slot_N))
+        of_block = ComparedEdges(
+            self._row_E[edges], self._own_E[edges], column_C, (row_K, column_K), len(slot_N)
+        )
         queries = self._factors_of(group, block)
         counts = self.ranker.comparison.count(of_block, queries, candidates, self.queries.side)
         with self.ranker.lock:
@@ -142,7 +144,7 @@ class Counting:
         column_K = positions(slot_N, slot_K)
         return row_K[column_K >= 0], column_K[column_K >= 0]
 
-    def _factors_of(self, group: Group, block: _Block) -> Factors:
+    def _factors_of(self, group: Group, block: _Block) -> ComparedFactors:
         """Factors of a block of queries, made once."""
         if block.number not in self._factors:  # two threads may make the same
             self._factors[block.number] = self.ranker.comparison.queries(self._query_rows(group, block))

@@ -103,7 +103,7 @@ class Range(NamedTuple):
     stop: int
 
 
-class Slice(NamedTuple):
+class CellSlice(NamedTuple):
     """Cells start..stop of a file of known cells."""
 
     side: Side
@@ -192,7 +192,7 @@ def make_queries(part: Part, side: Side) -> None:
 
 
 def count(
-    part: Part, key: PartitionKey, ranges: Sequence[Range], slices: Sequence[Slice], share: Share
+    part: Part, key: PartitionKey, ranges: Sequence[Range], slices: Sequence[CellSlice], share: Share
 ) -> list[Counted]:
     """Count the candidates of a partition that score higher than the edges, and those that score the same."""
     from torch import from_numpy
@@ -242,7 +242,7 @@ def rank_plainly(part: Part, side: Side, numbers: Sequence[int], trained_paths: 
     return baselines.rank(queries, edges, np.sort(query_K * part.slots.end + slot_K), trained_paths)
 
 
-def known_cells_of(part: Part, queries: Queries, rows: slice, slices: Sequence[Slice]) -> Numbers:
+def known_cells_of(part: Part, queries: Queries, rows: slice, slices: Sequence[CellSlice]) -> Numbers:
     """The cells of a range of queries that do not count, known or their own, sorted and distinct."""
     others = part.asking_others(queries, rows)
     found = [queries.cells(others, queries.slots[others])]

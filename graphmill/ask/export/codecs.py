@@ -39,7 +39,7 @@ Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True)
-class Encoded:
+class EncodedVectors:
     """Encoded vectors: numbers or codes [N, W], and a scale of each row, float16 [N], or None."""
 
     values_NW: Array
@@ -65,14 +65,14 @@ class Codec(Protocol):
     def has_scale(self) -> bool:
         """Whether each row has a scale."""
 
-    def encode(self, vectors_ND: Floats) -> Encoded:
+    def encode(self, vectors_ND: Floats) -> EncodedVectors:
         """Encode vectors.
 
         Raises:
             FormatError: a number is too large for the codec.
         """
 
-    def decode(self, encoded: Encoded) -> Floats:
+    def decode(self, encoded: EncodedVectors) -> Floats:
         """Decode vectors, float32 [N, D]."""
 
     def tables(self) -> Mapping[str, Array]:
@@ -97,16 +97,16 @@ class FloatCodec:
         """The type of the same name."""
         return np.dtype(self.precision)
 
-    def encode(self, vectors_ND: Floats) -> Encoded:
+    def encode(self, vectors_ND: Floats) -> EncodedVectors:
         """Round to the type; refuses numbers that float16 cannot hold."""
         if self.precision == "float16" and vectors_ND.size and np.abs(vectors_ND).max() > _LARGEST_HALF:
             raise FormatError(
                 f"--precision float16: expected numbers up to {_LARGEST_HALF:g}, found "
                 f"{np.abs(vectors_ND).max():g}; take --precision float32"
             )
-        return Encoded(vectors_ND.astype(self.dtype, copy=False))
+        return EncodedVectors(vectors_ND.astype(self.dtype, copy=False))
 
-    def decode(self, encoded: Encoded) -> Floats:
+    def decode(self, encoded: EncodedVectors) -> Floats:
         """Widen to float32."""
         return encoded.values_NW.astype(np.float32, copy=False)
 
@@ -150,13 +150,13 @@ class Int8Codec:
         """int8."""
         return np.dtype(np.int8)
 
-    def encode(self, vectors_ND: Floats) -> Encoded:
+    def encode(self, vectors_ND: Floats) -> EncodedVectors:
         """Find the step of each number."""
         divisor_D = np.where(self.scale_D > 0, self.scale_D, np.float32(1))
         step_ND = np.floor((vectors_ND - self.lows) / divisor_D)
-        return Encoded((np.clip(step_ND, 0, _STEPS) - 128).astype(np.int8))
+        return EncodedVectors((np.clip(step_ND, 0, _STEPS) - 128).astype(np.int8))
 
-    def decode(self, encoded: Encoded) -> Floats:
+    def decode(self, encoded: EncodedVectors) -> Floats:
         """Take the middle of each step."""
         found: Floats = encoded.values_NW.astype(np.float32) * self.scale_D + self.offset_D
         return found
@@ -190,19 +190,19 @@ class PqCodec:
         """First dimension of each piece, and D."""
         return bounds_of(self.centroids_KD.shape[1], self.num_codes)
 
-    def encode(self, vectors_ND: Floats) -> Encoded:
+    def encode(self, vectors_ND: Floats) -> EncodedVectors:
         """Find the nearest centroids, and the scale that keeps the length."""
         centroids_KD = self.centroids_KD.astype(np.float32)
         codes_NM = np.empty((len(vectors_ND), self.num_codes), np.uint8)
         for piece, (first, stop) in enumerate(pairwise(self.bounds)):
             codes_NM[:, piece] = nearest(vectors_ND[:, first:stop], centroids_KD[:, first:stop])
         if not self.has_scale:
-            return Encoded(codes_NM)
-        length_N = np.linalg.norm(self.decode(Encoded(codes_NM)), axis=1)
+            return EncodedVectors(codes_NM)
+        length_N = np.linalg.norm(self.decode(EncodedVectors(codes_NM)), axis=1)
         scale_N = np.linalg.norm(vectors_ND, axis=1) / np.where(length_N > 0, length_N, 1)
-        return Encoded(codes_NM, np.minimum(scale_N, _LARGEST_HALF).astype(np.float16))
+        return EncodedVectors(codes_NM, np.minimum(scale_N, _LARGEST_HALF).astype(np.float16))
 
-    def decode(self, encoded: Encoded) -> Floats:
+    def decode(self, encoded: EncodedVectors) -> Floats:
         """Look the codes up, and scale."""
         dimension = self.centroids_KD.shape[1]
         piece_D = piece_of(dimension, self.num_codes)

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from graphmill.ask.checked_rows import checked_rows
 from graphmill.ask.entities import EntityTable
-from graphmill.ask.export.codecs import Codec, Encoded
+from graphmill.ask.export.codecs import Codec, EncodedVectors
 from graphmill.ask.export.fitting import Prepare, rows_of_batch
 from graphmill.config import Config
 
@@ -38,7 +38,7 @@ class Source:
         """The type."""
         return self.table.entity_type
 
-    def batches(self, partition: int) -> Iterator[tuple[pa.Array, Encoded]]:
+    def batches(self, partition: int) -> Iterator[tuple[pa.Array, EncodedVectors]]:
         """Read a partition: raw ids (string [N]) and encoded vectors; some megabytes at a time.
 
         Raises:
@@ -50,7 +50,7 @@ class Source:
         for ids, vectors_ND in rows:
             yield ids, self.codec.encode(self.prepare(vectors_ND))
 
-    def all_batches(self) -> Iterator[tuple[pa.Array, Encoded]]:
+    def all_batches(self) -> Iterator[tuple[pa.Array, EncodedVectors]]:
         """Read all partitions, one after the other."""
         for part in self.table.parts:
             yield from self.batches(part.partition)

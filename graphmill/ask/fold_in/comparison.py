@@ -58,7 +58,7 @@ class Scored(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Chunk:
+class QueryChunk:
     """Edges whose scores one call computes.
 
     Attributes:
@@ -113,7 +113,7 @@ class Chunk:
         return Scored(pos_E, self.other_EX, self.log_scales[1], own_ED, self.query_ED, None, slopes)
 
 
-def loss_and_gradient(model: FrozenModel, chunk: Chunk, vectors_BD: Tensor) -> tuple[Tensor, Tensor]:
+def loss_and_gradient(model: FrozenModel, chunk: QueryChunk, vectors_BD: Tensor) -> tuple[Tensor, Tensor]:
     """Compute the losses of a chunk's edges [E], and their gradients with respect to the vectors [E, D]."""
     leaf_ED = vectors_BD.index_select(0, chunk.id_E)
     has_slopes = chunk.is_product and chunk.relation.has_slopes
@@ -161,7 +161,7 @@ def _losses(model: FrozenModel, scored: Scored, weight_E: Tensor) -> tuple[Tenso
     return loss_E, found.pos_CP[0], found.neg_CPM[0]
 
 
-def beaten_shares(chunk: Chunk, vectors_BD: Tensor) -> Tensor:
+def beaten_shares(chunk: QueryChunk, vectors_BD: Tensor) -> Tensor:
     """The share of the sample that each edge's known end scores above, [E]; 1 where training did not ask."""
     scored = chunk.as_queries(vectors_BD[chunk.id_E])
     if scored is None:
@@ -171,7 +171,7 @@ def beaten_shares(chunk: Chunk, vectors_BD: Tensor) -> Tensor:
     return beaten_E / others_E
 
 
-def chunks(model: FrozenModel, entity_type: str, edges: NewEdges, rows: int) -> list[Chunk]:
+def chunks(model: FrozenModel, entity_type: str, edges: NewEdges, rows: int) -> list[QueryChunk]:
     """Cut the edges of ids of a type into chunks of `rows`."""
     return [
         _chunk(model, entity_type, edges.take(group[start : start + rows]), rows)
@@ -180,7 +180,7 @@ def chunks(model: FrozenModel, entity_type: str, edges: NewEdges, rows: int) -> 
     ]
 
 
-def _chunk(model: FrozenModel, entity_type: str, edges: NewEdges, rows: int) -> Chunk:
+def _chunk(model: FrozenModel, entity_type: str, edges: NewEdges, rows: int) -> QueryChunk:
     num = len(edges.id_E)
     edges = edges.take(np.concatenate([np.arange(num), np.zeros(rows - num, np.int64)]))
     number, side = int(edges.relation_E[0]), side_of(int(edges.is_rhs_E[0]))
@@ -197,7 +197,7 @@ def _chunk(model: FrozenModel, entity_type: str, edges: NewEdges, rows: int) -> 
     numbers, own = known.numbers.numpy(), edges.known_E[:num]
     place_E = np.minimum(np.searchsorted(numbers, own), len(numbers) - 1)
     own_E = np.flatnonzero(numbers[place_E] == own)
-    return Chunk(
+    return QueryChunk(
         relation=relation,
         side=side,
         num=num,

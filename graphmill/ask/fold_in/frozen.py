@@ -104,7 +104,7 @@ def relation_priors(sample: EdgeSample, priors: Mapping[str, TypePrior]) -> Rela
 
 
 @dataclass(frozen=True, eq=False)
-class Sample:
+class EntitySample:
     """Entities that stand for all of their type.
 
     Attributes:
@@ -134,7 +134,7 @@ class FrozenModel:
     run: TrainedRun
     options: FoldInOptions
     parameters: Parameters
-    samples: Mapping[str, Sample]
+    samples: Mapping[str, EntitySample]
     priors: Mapping[str, TypePrior]
     relation_priors: RelationPriors
     edges: EdgeSample
@@ -208,7 +208,7 @@ def read_model(trained: TrainedRun, tables: Mapping[str, EntityTable], options: 
         priors[name] = TypePrior.of(vectors_ND)
         few = spread(len(chosen), options.num_candidates, _seed(config.seed, name, "candidates"))
         rows = torch.from_numpy(vectors_ND)
-        samples[name] = Sample(torch.from_numpy(chosen[few]), rows[few], rows, table.num_entities)
+        samples[name] = EntitySample(torch.from_numpy(chosen[few]), rows[few], rows, table.num_entities)
     edges = sample_edges(config, tables, trained.num_relations)
     of_relations = relation_priors(edges, priors)
     few_edges = thinned(edges, options.num_known_edges, _seed(config.seed, "edges"))

@@ -45,7 +45,7 @@ _TINY = 1e-20
 CONFIDENT_EDGES = 5.0
 
 
-class Sizes(NamedTuple):
+class TileSizes(NamedTuple):
     """Sizes of the arrays, on which the last bits of a result depend, and on nothing else.
 
     Attributes:
@@ -59,8 +59,8 @@ class Sizes(NamedTuple):
     rows: int
 
 
-OF_JOB = Sizes(4096, 1 << 16, 1024)
-OF_CALL = Sizes(1, 1 << 12, 8)
+OF_JOB = TileSizes(4096, 1 << 16, 1024)
+OF_CALL = TileSizes(1, 1 << 12, 8)
 
 
 class Objective:
@@ -78,7 +78,7 @@ class Objective:
         entity_type: str,
         edges: NewEdges,
         mentions: Mentions,
-        sizes: Sizes,
+        sizes: TileSizes,
         others: Sequence[OtherQueries],
     ) -> None:
         self._model, self._sizes, self._others = model, sizes, others
@@ -185,7 +185,7 @@ class Solver:
         ConfigError: the checkpoint lacks a parameter of a relation.
     """
 
-    def __init__(self, model: FrozenModel, entity_type: str, sizes: Sizes = OF_JOB) -> None:
+    def __init__(self, model: FrozenModel, entity_type: str, sizes: TileSizes = OF_JOB) -> None:
         self._model, self._type, self._sizes = model, entity_type, sizes
         self._dimension = len(model.priors[entity_type].mean_D)
 

@@ -47,7 +47,7 @@ _ROWS_OF_A_GROUP = 1 << 17
 
 
 @dataclass(frozen=True)
-class Chunk:
+class IdChunk:
     """Entities start..stop of the queries' type, or the ids of some row groups of a file of found ids."""
 
     start: int
@@ -62,9 +62,9 @@ class Chunk:
         return list(range(self.group, self.group + self.num_groups))
 
 
-def joined(chunks: Sequence[Chunk], most: int) -> list[Chunk]:
+def joined(chunks: Sequence[IdChunk], most: int) -> list[IdChunk]:
     """Join chunks that follow each other in the same place, into ones of at most so many queries."""
-    found: list[Chunk] = []
+    found: list[IdChunk] = []
     for each in chunks:
         last = found[-1] if found else None
         if last is None or last.found_uri != each.found_uri or each.stop - last.start > most:
@@ -74,7 +74,7 @@ def joined(chunks: Sequence[Chunk], most: int) -> list[Chunk]:
     return found
 
 
-def write_answers(asked: Asked, chunk: Chunk, uri: str) -> dict[str, Any]:
+def write_answers(asked: Asked, chunk: IdChunk, uri: str) -> dict[str, Any]:
     """Write the answers of a chunk; return their number, the number of known edges that are left out, and the
     file's checksum.
     """
@@ -90,7 +90,7 @@ def write_answers(asked: Asked, chunk: Chunk, uri: str) -> dict[str, Any]:
     return {"num_answers": num_rows, "num_known_left_out": num_known, "checksum": checksum}
 
 
-def _read_chunk(asked: Asked, chunk: Chunk) -> tuple[pa.ChunkedArray, Numbers]:
+def _read_chunk(asked: Asked, chunk: IdChunk) -> tuple[pa.ChunkedArray, Numbers]:
     """Raw ids (string [Q]) and the numbers of their entities [Q]."""
     if chunk.found_uri is None:
         number_Q = np.arange(chunk.start, chunk.stop)

@@ -11,7 +11,7 @@ import numpy as np
 from distributed import Client
 
 from graphmill.ask.entities import UNKNOWN
-from graphmill.ask.predict.answers import Chunk, joined
+from graphmill.ask.predict.answers import IdChunk, joined
 from graphmill.ask.predict.choice import Cost
 from graphmill.ask.predict.lists import Lists, Numbers
 from graphmill.ask.predict.make_lists import make_lists, num_lists_for
@@ -33,11 +33,11 @@ log = logging.getLogger("graphmill")
 def prepare(
     question: PredictOptions,
     asked: Asked,
-    chunks: list[Chunk],
+    chunks: list[IdChunk],
     work: Work,
     candidates_from: Mapping[str, Any],
     client: Client,
-) -> tuple[Asked, list[Chunk], dict[str, Any]]:
+) -> tuple[Asked, list[IdChunk], dict[str, Any]]:
     """Return the question, the tasks' queries, and figures; with lists of candidates, if it is approximate.
 
     A task then takes as many queries as its memory allows, because each task reads the lists. What a killed
@@ -134,7 +134,7 @@ def _figures(question: PredictOptions, cost: Cost, lists: Lists, recall: Recall)
     }
 
 
-def _sample(asked: Asked, chunks: list[Chunk]) -> Numbers:
+def _sample(asked: Asked, chunks: list[IdChunk]) -> Numbers:
     """Draw entities that are asked about."""
     place = np.sort(sample_of(sum(each.stop - each.start for each in chunks)))
     found, first = [np.empty(0, np.int64)], 0

@@ -15,7 +15,7 @@ from graphmill.ask import given
 from graphmill.ask.edges import loopless
 from graphmill.ask.entities import UNKNOWN, EntityTable
 from graphmill.ask.predict import approximate, similar
-from graphmill.ask.predict.answers import FOUND, Chunk, write_answers
+from graphmill.ask.predict.answers import FOUND, IdChunk, write_answers
 from graphmill.ask.predict.calibrated import read_calibration
 from graphmill.ask.predict.known import KnownEdges, LeftOut
 from graphmill.ask.predict.search import Asked
@@ -100,7 +100,7 @@ def answer_ids(
         log.info("predict: on the CPU, as scores of %s are no dot products", relation.comparator)
     if question.ids is None:
         chunks = [
-            Chunk(start, min(start + asked.sizes.queries, queries.num_entities))
+            IdChunk(start, min(start + asked.sizes.queries, queries.num_entities))
             for start in range(0, max(queries.num_entities, 1), asked.sizes.queries)
         ]
         counts: dict[str, Any] = {"num_ids": queries.num_entities}
@@ -129,7 +129,9 @@ def answer_ids(
     return kinds | counts | {"num_candidates": candidates.num_entities} | sums | how, checksums
 
 
-def _write(asked: Asked, chunks: list[Chunk], work: Work, client: Client) -> tuple[Checksums, dict[str, int]]:
+def _write(
+    asked: Asked, chunks: list[IdChunk], work: Work, client: Client
+) -> tuple[Checksums, dict[str, int]]:
     """Write the answers of all chunks that have none yet; return checksums and sums."""
     arguments = {
         f"part-{number:05d}": (asked, chunk, work.part_uri(number)) for number, chunk in enumerate(chunks)
@@ -140,7 +142,7 @@ def _write(asked: Asked, chunks: list[Chunk], work: Work, client: Client) -> tup
     return checksums, {key: sum(each[key] for each in written) for key in keys}
 
 
-def _find(asked: Asked, ids_uri: str, work: Work, client: Client) -> tuple[list[Chunk], dict[str, Any]]:
+def _find(asked: Asked, ids_uri: str, work: Work, client: Client) -> tuple[list[IdChunk], dict[str, Any]]:
     """Find the entities of the given ids; return pieces for the tasks, and counts."""
     pieces = given.cut(given.iter_ids(ids_uri), work.uri("given"), _PIECE_IDS, 64 << 20)
     may_have_header = given.may_have_header(ids_uri)
@@ -178,7 +180,7 @@ def _find(asked: Asked, ids_uri: str, work: Work, client: Client) -> tuple[list[
             ", ..." if num_unknown > len(shown) else "",
         )
     chunks = [
-        Chunk(start, min(start + asked.sizes.queries, each["num_ids"]), each["uri"], group)
+        IdChunk(start, min(start + asked.sizes.queries, each["num_ids"]), each["uri"], group)
         for each in found
         for group, start in enumerate(range(0, each["num_ids"], asked.sizes.queries))
     ]

@@ -10,7 +10,7 @@ import torch
 
 from graphmill.ask.predict.known import KnownRange
 from graphmill.checkpoints import Floats
-from graphmill.gpu.best import Best
+from graphmill.gpu.best import BestOnDevice
 from graphmill.model.best import Answers
 
 
@@ -24,7 +24,7 @@ class FoundOnGpu:
         query_QD = torch.empty(sum(rows.stop - rows.start for rows, _ in queries), dimension, device=device)
         for rows, tile_PD in queries:
             query_QD[rows] = torch.from_numpy(tile_PD[: rows.stop - rows.start]).to(device)
-        self._best = Best(query_QD, k)
+        self._best = BestOnDevice(query_QD, k)
 
     def add(
         self, base: int, candidates: Sequence[tuple[int, Floats]], last: int, known: KnownRange | None

@@ -104,7 +104,7 @@ class Search:
         return found
 
 
-class Found(Protocol):
+class SearchResult(Protocol):
     """The best candidates so far."""
 
     def add(self, base: int, candidates: Tiles, last: int, known: KnownRange | None) -> None:
@@ -122,7 +122,7 @@ def search_all(asked: Asked, number_U: Numbers) -> tuple[Answers, int]:
     return search.answers(), search.num_known
 
 
-def _found_on(asked: Asked, queries: list[tuple[slice, Floats]]) -> Found:
+def _found_on(asked: Asked, queries: list[tuple[slice, Floats]]) -> SearchResult:
     """Choose where scores are computed; raises ConfigError if a GPU is asked for and there is none."""
     if not asked.num_gpus:
         return _FoundOnCpu(asked, queries)

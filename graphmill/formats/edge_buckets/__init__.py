@@ -53,7 +53,7 @@ from graphmill.formats.edge_buckets.origins import (
 )
 from graphmill.formats.edge_buckets.places import EDGES
 from graphmill.formats.edge_buckets.places import bucket_uri as bucket_uri
-from graphmill.storage import Checksums, Manifest
+from graphmill.storage import ChecksumManifest, Checksums
 from graphmill.storage.as_json import Int64
 from graphmill.vocab import Bucket, Side
 
@@ -307,7 +307,7 @@ def check_indices(
 
 
 @contextmanager
-def _open_bucket(uri: str, manifest: Manifest | None = None) -> Iterator[dict[str, h5py.Dataset]]:
+def _open_bucket(uri: str, manifest: ChecksumManifest | None = None) -> Iterator[dict[str, h5py.Dataset]]:
     """The datasets of the bucket file by name, checked; `weight` only where there is one."""
     try:
         with open_checked(uri, manifest) as hdf5:

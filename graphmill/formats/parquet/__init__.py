@@ -10,11 +10,11 @@ import pyarrow.parquet as pq
 from graphmill import storage
 from graphmill.errors import FormatError
 from graphmill.formats.parquet import bounds
-from graphmill.storage import Manifest
+from graphmill.storage import ChecksumManifest
 
 
 @contextmanager
-def open_parquet(uri: str, manifest: Manifest | None = None) -> Iterator[pq.ParquetFile]:
+def open_parquet(uri: str, manifest: ChecksumManifest | None = None) -> Iterator[pq.ParquetFile]:
     """Open the parquet file at `uri`; damage that a read in the block meets becomes a `FormatError`.
 
     With the `manifest` of its checksum, the whole file is read. Pages that have checksums are compared.

@@ -9,7 +9,7 @@ from enum import IntEnum
 from typing import Any, BinaryIO
 
 
-class Kind(IntEnum):
+class ThriftKind(IntEnum):
     """Types in the encoded bytes."""
 
     TRUE = 1
@@ -24,7 +24,7 @@ class Kind(IntEnum):
     STRUCT = 12
 
 
-Struct = dict[int, tuple[Kind, Any]]
+Struct = dict[int, tuple[ThriftKind, Any]]
 
 _LONG = 15  # a list's length, or the step to a field's number, has its own bytes from 15 on
 
@@ -35,27 +35,29 @@ def encode(struct: Struct) -> bytes:
     for number, (kind, value) in sorted(struct.items()):
         step = number - last
         out += bytes([step << 4 | kind]) if step <= _LONG else bytes([kind]) + _zigzag(number)
-        out += b"" if kind in (Kind.TRUE, Kind.FALSE) else _encoded(kind, value)  # the kind is the value
+        out += (
+            b"" if kind in (ThriftKind.TRUE, ThriftKind.FALSE) else _encoded(kind, value)
+        )  # the kind is the value
         last = number
     return bytes(out) + b"\0"
 
 
-def _encoded(kind: Kind, value: Any) -> bytes:
+def _encoded(kind: ThriftKind, value: Any) -> bytes:
     match kind:
-        case Kind.TRUE | Kind.FALSE | Kind.BYTE:
+        case ThriftKind.TRUE | ThriftKind.FALSE | ThriftKind.BYTE:
             return bytes([value])
-        case Kind.I16 | Kind.I32 | Kind.I64:
+        case ThriftKind.I16 | ThriftKind.I32 | ThriftKind.I64:
             return _zigzag(value)
-        case Kind.DOUBLE:
+        case ThriftKind.DOUBLE:
             return bytes(value)
-        case Kind.BINARY:
+        case ThriftKind.BINARY:
             return varint(len(value)) + bytes(value)
-        case Kind.LIST:
+        case ThriftKind.LIST:
             element, values = value
             short = min(len(values), _LONG)
             size = varint(len(values)) if short == _LONG else b""
             return bytes([short << 4 | element]) + size + b"".join(_encoded(element, each) for each in values)
-        case Kind.STRUCT:
+        case ThriftKind.STRUCT:
             return encode(value)
 
 
@@ -78,28 +80,31 @@ def read(stream: BinaryIO) -> Struct:
     found: Struct = {}
     number = 0
     while head := stream.read(1)[0]:
-        step, kind = head >> 4, Kind(head & 0xF)
+        step, kind = head >> 4, ThriftKind(head & 0xF)
         number = number + step if step else _read_zigzag(stream)
-        found[number] = kind, (kind if kind in (Kind.TRUE, Kind.FALSE) else _read_value(stream, kind))
+        found[number] = (
+            kind,
+            (kind if kind in (ThriftKind.TRUE, ThriftKind.FALSE) else _read_value(stream, kind)),
+        )
     return found
 
 
-def _read_value(stream: BinaryIO, kind: Kind) -> Any:
+def _read_value(stream: BinaryIO, kind: ThriftKind) -> Any:
     match kind:
-        case Kind.TRUE | Kind.FALSE | Kind.BYTE:
+        case ThriftKind.TRUE | ThriftKind.FALSE | ThriftKind.BYTE:
             return stream.read(1)[0]
-        case Kind.I16 | Kind.I32 | Kind.I64:
+        case ThriftKind.I16 | ThriftKind.I32 | ThriftKind.I64:
             return _read_zigzag(stream)
-        case Kind.DOUBLE:
+        case ThriftKind.DOUBLE:
             return stream.read(8)
-        case Kind.BINARY:
+        case ThriftKind.BINARY:
             return stream.read(_read_varint(stream))
-        case Kind.LIST:
+        case ThriftKind.LIST:
             head = stream.read(1)[0]
-            size, element = head >> 4, Kind(head & 0xF)
+            size, element = head >> 4, ThriftKind(head & 0xF)
             size = _read_varint(stream) if size == _LONG else size
             return element, [_read_value(stream, element) for _ in range(size)]
-        case Kind.STRUCT:
+        case ThriftKind.STRUCT:
             return read(stream)
 
 

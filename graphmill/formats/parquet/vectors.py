@@ -29,7 +29,7 @@ import pyarrow.parquet as pq
 
 from graphmill.errors import FormatError
 from graphmill.formats.parquet import thrift
-from graphmill.formats.parquet.thrift import Kind, Struct, encode, varint
+from graphmill.formats.parquet.thrift import Struct, ThriftKind, encode, varint
 
 Array = npt.NDArray[Any]
 
@@ -45,7 +45,7 @@ _WRITE_BATCH = 1 << 16  # values that pyarrow encodes at a time: 10 % faster tha
 Column: TypeAlias = pa.Array | pa.ChunkedArray | Array
 
 
-class Table(Protocol):
+class ParquetTable(Protocol):
     """A parquet table, open for writing."""
 
     def append(self, columns: Sequence[Column]) -> None:
@@ -53,7 +53,9 @@ class Table(Protocol):
 
 
 @contextmanager
-def new_table(stream: pa.NativeFile, schema: pa.Schema, *, is_plain: bool, **options: Any) -> Iterator[Table]:
+def new_table(
+    stream: pa.NativeFile, schema: pa.Schema, *, is_plain: bool, **options: Any
+) -> Iterator[ParquetTable]:
     """Open a table for appending within the block.
 
     With `is_plain`, lists are PLAIN and not compressed. `options` are pyarrow's, for the columns that pyarrow
@@ -150,16 +152,16 @@ class _VectorTable:
         """A ColumnChunk."""
         num_bytes = self._stream.tell() - first_byte
         metadata = {
-            1: (Kind.I32, _PHYSICAL[self._value_type]),
-            2: (Kind.LIST, (Kind.I32, [_PLAIN, _RLE])),
-            3: (Kind.LIST, (Kind.BINARY, self._leaf.path.encode().split(b"."))),
-            4: (Kind.I32, _UNCOMPRESSED),
-            5: (Kind.I64, num_values),
-            6: (Kind.I64, num_bytes),  # before compression
-            7: (Kind.I64, num_bytes),
-            9: (Kind.I64, first_byte),
+            1: (ThriftKind.I32, _PHYSICAL[self._value_type]),
+            2: (ThriftKind.LIST, (ThriftKind.I32, [_PLAIN, _RLE])),
+            3: (ThriftKind.LIST, (ThriftKind.BINARY, self._leaf.path.encode().split(b"."))),
+            4: (ThriftKind.I32, _UNCOMPRESSED),
+            5: (ThriftKind.I64, num_values),
+            6: (ThriftKind.I64, num_bytes),  # before compression
+            7: (ThriftKind.I64, num_bytes),
+            9: (ThriftKind.I64, first_byte),
         }
-        return {2: (Kind.I64, 0), 3: (Kind.STRUCT, metadata)}
+        return {2: (ThriftKind.I64, 0), 3: (ThriftKind.STRUCT, metadata)}
 
     def footer(self, others: Struct) -> Struct:
         """The FileMetaData of the whole table, from the FileMetaData of the other columns."""
@@ -168,9 +170,9 @@ class _VectorTable:
             num_bytes, first_byte = chunk[3][1][7][1], chunk[3][1][9][1]
             group[1][1][1].insert(self._place, chunk)
             for number in (2, 6):  # total_byte_size, total_compressed_size
-                group[number] = Kind.I64, group[number][1] + num_bytes
+                group[number] = ThriftKind.I64, group[number][1] + num_bytes
             if self._place == 0:
-                group[5] = Kind.I64, first_byte  # file_offset
+                group[5] = ThriftKind.I64, first_byte  # file_offset
         return self._footer | {3: others[3], 4: others[4]}  # num_rows, row_groups
 
 
@@ -187,17 +189,17 @@ def _levels(num_rows: int, width: int, def_level: int) -> tuple[bytes, int]:
 def _header(num_values: int, num_bytes: int, crc: int) -> bytes:
     """A PageHeader; parquet has signed integers alone."""
     data_page = {
-        1: (Kind.I32, num_values),
-        2: (Kind.I32, _PLAIN),
-        3: (Kind.I32, _RLE),  # definition levels
-        4: (Kind.I32, _RLE),  # repetition levels
+        1: (ThriftKind.I32, num_values),
+        2: (ThriftKind.I32, _PLAIN),
+        3: (ThriftKind.I32, _RLE),  # definition levels
+        4: (ThriftKind.I32, _RLE),  # repetition levels
     }
     header = {
-        1: (Kind.I32, _DATA_PAGE),
-        2: (Kind.I32, num_bytes),  # before compression
-        3: (Kind.I32, num_bytes),
-        4: (Kind.I32, crc - (crc >> 31 << 32)),
-        5: (Kind.STRUCT, data_page),
+        1: (ThriftKind.I32, _DATA_PAGE),
+        2: (ThriftKind.I32, num_bytes),  # before compression
+        3: (ThriftKind.I32, num_bytes),
+        4: (ThriftKind.I32, crc - (crc >> 31 << 32)),
+        5: (ThriftKind.STRUCT, data_page),
     }
     return encode(header)
 

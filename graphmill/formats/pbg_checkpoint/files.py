@@ -31,10 +31,10 @@ def model_uri(checkpoint_path: str, version: int) -> str:
     return storage.join(checkpoint_path, f"model.v{version}.h5")
 
 
-def manifest_of(checkpoint_path: str, version: int) -> storage.Manifest:
+def manifest_of(checkpoint_path: str, version: int) -> storage.ChecksumManifest:
     """Place of the checksums of a version's files and of the configuration beside them."""
     uri = storage.join(checkpoint_path, f"checksums.v{version}.xxh128")
-    return storage.Manifest(uri, "go back to a preserved epoch, or train again")
+    return storage.ChecksumManifest(uri, "go back to a preserved epoch, or train again")
 
 
 def version_checksum(checkpoint_path: str, version: int) -> str | None:

@@ -26,7 +26,7 @@ from graphmill.errors import ConfigError, FormatError, NotFoundError
 from graphmill.formats._partition_numbers import numbers_by_type
 from graphmill.formats.torch_files import read as torch_files
 from graphmill.formats.torch_files.rows import TensorRows
-from graphmill.formats.torch_files.write import NewTensor, save
+from graphmill.formats.torch_files.write import NewTorchTensor, save
 
 VERSION_FILE = "CHECKPOINT_VERSION"
 METADATA = "METADATA_1.pt"
@@ -244,7 +244,7 @@ def write_embeddings(
 ) -> None:
     """Write one partition: embeddings of `shape` (count, D), in batches [n, D]."""
     uri = embeddings_uri(checkpoint_path, entity_type, number, version)
-    save(uri, (NewTensor(shape, batches), optimizer_state))
+    save(uri, (NewTorchTensor(shape, batches), optimizer_state))
 
 
 def write_metadata(checkpoint_path: str, version: int, metadata: Metadata) -> None:

@@ -8,7 +8,7 @@ import pyarrow.csv as pacsv
 from graphmill.errors import RawTableError
 from graphmill.formats.raw_tables import reading
 from graphmill.formats.raw_tables.opened import open_text
-from graphmill.formats.raw_tables.rows import Fault, Rows, Syntax
+from graphmill.formats.raw_tables.rows import Fault, RawRows, Syntax
 
 CSV = Syntax(has_quotes=True)
 LINES = Syntax("\x1f")
@@ -66,7 +66,7 @@ def misfit(row: pacsv.InvalidRow) -> str:
 def column_names(uri: str) -> list[str]:
     """Read the names, or what else the first row of a CSV file has; an empty file has none."""
     with open_text(uri) as stream, reading(uri):
-        return _first(uri, Rows(stream.read, CSV, uri), CSV)[0]
+        return _first(uri, RawRows(stream.read, CSV, uri), CSV)[0]
 
 
 def iter_strings(
@@ -79,7 +79,7 @@ def iter_strings(
     """
     num_rows = 0
     with open_text(uri) as stream, reading(uri):
-        rows = Rows(stream.read, syntax, uri)
+        rows = RawRows(stream.read, syntax, uri)
         names, end = _first(uri, rows, syntax)
         by_number = numbered(len(names))
         for block in rows.blocks(end if has_header or not names else 0):
@@ -92,7 +92,7 @@ def iter_strings(
             yield [column.cast(pa.string()).combine_chunks() for column in table.columns]
 
 
-def _first(uri: str, rows: Rows, syntax: Syntax) -> tuple[list[str], int]:
+def _first(uri: str, rows: RawRows, syntax: Syntax) -> tuple[list[str], int]:
     """Read the first row, and the number of bytes up to its end."""
     first, end = rows.first(is_header=True)
     try:

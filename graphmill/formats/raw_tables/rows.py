@@ -44,7 +44,7 @@ class Fault:
     problem: str
 
 
-class Rows:
+class RawRows:
     """The rows of a text, block by block.
 
     Args:

@@ -13,7 +13,7 @@ Source: docs/formats/recis.md.
 
 from graphmill.formats.recis.layout import Slice, UnknownTensorError, hash_slot, newest, slice_of
 from graphmill.formats.recis.reader import CheckpointReader, Loader
-from graphmill.formats.recis.safetensors import Rows
+from graphmill.formats.recis.safetensors import StoredRows
 from graphmill.formats.recis.saver import Saver, WriteBlock
 from graphmill.formats.recis.tables import HashTable
 
@@ -21,9 +21,9 @@ __all__ = [
     "CheckpointReader",
     "HashTable",
     "Loader",
-    "Rows",
     "Saver",
     "Slice",
+    "StoredRows",
     "UnknownTensorError",
     "WriteBlock",
     "hash_slot",

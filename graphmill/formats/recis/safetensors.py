@@ -83,7 +83,7 @@ class SafetensorsFile:
         return torch.frombuffer(content, dtype=entry.dtype).reshape(shape)
 
 
-class Rows(Protocol):
+class StoredRows(Protocol):
     """A numpy array, a torch tensor, or another object with slices of rows."""
 
     @property
@@ -103,7 +103,7 @@ class NewTensor:
     """A tensor for writing, piece by piece."""
 
     key: str
-    rows: Rows
+    rows: StoredRows
 
     @property
     def dtype(self) -> torch.dtype:

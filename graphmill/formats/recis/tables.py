@@ -14,13 +14,15 @@ from torch import Tensor
 
 from graphmill.errors import FormatError
 from graphmill.formats.recis.layout import ID_SLOT, Numbers, Slice, slice_of
-from graphmill.formats.recis.safetensors import Rows, dtype_of
+from graphmill.formats.recis.safetensors import StoredRows, dtype_of
 
 
 class HashTable:
     """One shard of a table: row k of every slot belongs to id k."""
 
-    def __init__(self, ids: Any, slots: Mapping[str, Rows], shard_index: int = 0, shard_num: int = 1) -> None:
+    def __init__(
+        self, ids: Any, slots: Mapping[str, StoredRows], shard_index: int = 0, shard_num: int = 1
+    ) -> None:
         """Raises FormatError where a slot's length is not that of the ids, or its dtype cannot be saved."""
         self.slice: Slice = slice_of(shard_index, shard_num)
         self._pieces: dict[str, list[Any]] = {name: [rows] for name, rows in slots.items()}

@@ -26,7 +26,7 @@ from graphmill.formats.torch_files.rows import DTYPES
 
 
 @dataclass(frozen=True)
-class NewTensor:
+class NewTorchTensor:
     """A float32 tensor for writing; its rows [n, ...] come in batches."""
 
     shape: tuple[int, ...]
@@ -64,13 +64,13 @@ _SYSTEM = {
 
 
 class _Storage:
-    def __init__(self, value: NewTensor | Tensor) -> None:
+    def __init__(self, value: NewTorchTensor | Tensor) -> None:
         self._value = value
-        self.dtype = torch.float32 if isinstance(value, NewTensor) else value.dtype
+        self.dtype = torch.float32 if isinstance(value, NewTorchTensor) else value.dtype
         self.numel = math.prod(value.shape)
 
     def batches(self) -> Iterable[npt.NDArray[Any]]:
-        if isinstance(self._value, NewTensor):
+        if isinstance(self._value, NewTorchTensor):
             return self._value.batches
         content = self._value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
         return [content.view(f"V{self.dtype.itemsize}")]
@@ -95,7 +95,7 @@ class _Pickler(pickle.Pickler):
         self.storages: dict[str, _Storage] = {}
 
     def reducer_override(self, value: Any) -> Any:
-        if not isinstance(value, NewTensor | Tensor):
+        if not isinstance(value, NewTorchTensor | Tensor):
             return NotImplemented
         shape = tuple(value.shape)
         stride = torch.empty(shape, device="meta").stride()

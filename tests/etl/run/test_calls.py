@@ -20,7 +20,7 @@ import pyarrow as pa
 import pytest
 
 from etl.steps import exchange, index, merge
-from etl.steps.chunks import Chunk
+from etl.steps.chunks import EdgeChunk
 from etl.steps.encode import encode_ranges
 from etl.steps.exchange import Exchange
 from etl.steps.index_shard import IndexPlan, index_shard
@@ -162,7 +162,7 @@ def test_small_runs_take_no_more_calls_than_planned(
             assert calls <= planned
             assert calls > planned - 8 * OF_AN_INPUT - OF_EVERY_RUN
     assert size.chunks == 80  # the last: enough for tasks to share files, and to combine them
-    given = (shared(TranslatePlan, "translate"), 79, Chunk("000079-000000", 30), 0)
+    given = (shared(TranslatePlan, "translate"), 79, EdgeChunk("000079-000000", 30), 0)
     assert client.num_bytes["translate"] <= task_bytes(Tracked(translate), *given) + len(hdfs_uri)
 
 
@@ -216,7 +216,7 @@ def test_a_large_run_takes_few_calls_and_small_arguments(
     assert sum(planned_calls(size).values()) < most_calls, planned_calls(size)
     assert all(shard.num_passes == 1 for shard in shards)
 
-    chunk = Chunk("000000-000000", 2_000_000)
+    chunk = EdgeChunk("000000-000000", 2_000_000)
     files = [("tables[0]", etl.tables[0], each.uri) for each in ranges]
     tasks = {
         "plan": len(files) * task_bytes(Tracked(len), files[:1], etl.chunk_rows),

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from etl import job
-from etl.run.work import Step
+from etl.run.work import EtlStep
 from graphmill import storage
 from graphmill.cluster import tasks
 from graphmill.config import Config
@@ -272,7 +272,7 @@ def test_a_journal_that_names_other_files(near_client: distributed.Client, tmp_p
     stopped_before("index", near_client, graph_config(tmp_path))
     (tmp_path / "other.csv").write_text("id\nnot ours\n")
     (plan,) = tmp_path.rglob("files-*/plan.json")
-    step = Step.model_validate_json(plan.read_text())
+    step = EtlStep.model_validate_json(plan.read_text())
     changed = step.model_copy(update={"result": step.result.replace("raw/users.csv", "other.csv")})
     plan.write_text(changed.sealed().model_dump_json())
     with pytest.raises(FormatError, match=r"other\.csv, which is none of this run's files"):
@@ -284,7 +284,7 @@ def test_a_journal_that_names_other_files(near_client: distributed.Client, tmp_p
 def test_a_journal_of_another_kind(near_client: distributed.Client, tmp_path: Path, result: str) -> None:
     stopped_before("index", near_client, graph_config(tmp_path))
     (encode,) = tmp_path.rglob("files-*/encode.json")
-    step = Step.model_validate_json(encode.read_text())
+    step = EtlStep.model_validate_json(encode.read_text())
     encode.write_text(step.model_copy(update={"result": result}).sealed().model_dump_json())
     with pytest.raises(FormatError, match="start again, from nothing"):
         job.run(graph_config(tmp_path), near_client)

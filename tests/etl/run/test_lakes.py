@@ -17,7 +17,7 @@ from deltalake import DeltaTable, write_deltalake
 from pydantic import TypeAdapter
 
 from etl import job
-from etl.run.work import Step
+from etl.run.work import EtlStep
 from etl.tables.files import find_all
 from etl.tables.formats import FileRange
 from etl.tables.ranges import ranges_of_files
@@ -199,7 +199,7 @@ def test_a_journal_that_names_other_files(
     plan = json.loads(step["result"])
     ranges = plan["ranges"]
     (ranges[0] if field == "uri" else ranges[0]["deletes"][0])[field] = secret
-    changed = Step.model_validate(step | {"result": json.dumps(plan)}).sealed()
+    changed = EtlStep.model_validate(step | {"result": json.dumps(plan)}).sealed()
     journal.write_text(changed.model_dump_json())
     with pytest.raises(FormatError, match=rf"names {secret}, which is none of this run's files"):
         job.run(config, near_client)

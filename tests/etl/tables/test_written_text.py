@@ -128,7 +128,7 @@ def pieces_of(content: bytes, chunk_bytes: int, syntax: Syntax) -> tuple[bytes, 
     stream = io.BytesIO(content)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(text_rows, "CHUNK_BYTES", chunk_bytes)
-        found = list(text_rows.Rows(stream.read, syntax, "t").blocks())
+        found = list(text_rows.RawRows(stream.read, syntax, "t").blocks())
     faults = [each for each in found if isinstance(each, Fault)]
     return b"".join(each for each in found if isinstance(each, bytes)), faults
 

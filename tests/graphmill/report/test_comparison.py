@@ -8,7 +8,7 @@ from graphmill import report
 from graphmill.library import Run
 from graphmill.report.charts import COLOURS, bars, to_json
 from graphmill.report.comparison import names, page_of_runs
-from graphmill.report.page import Table
+from graphmill.report.page import PageTable
 from tests.graphmill.report.browser import show
 from tests.graphmill.report.runs import record, write_run
 
@@ -27,7 +27,7 @@ def two_runs(folder: Path) -> list[Run]:
 def test_the_comparison_shows_metrics_and_different_settings(tmp_path: Path) -> None:
     page = page_of_runs(two_runs(tmp_path))
     blocks = [block for section in page.sections for block in section.blocks]
-    tables = {block.title: block for block in blocks if isinstance(block, Table)}
+    tables = {block.title: block for block in blocks if isinstance(block, PageTable)}
     metrics = tables["Metrics"]
     assert list(metrics.columns) == ["metric", "one", "two"]
     assert list(metrics.rows[0]) == ["mrr", 0.2, 0.3]

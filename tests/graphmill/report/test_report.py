@@ -20,7 +20,7 @@ from graphmill import config, report
 from graphmill.cli.session import write_report
 from graphmill.formats import remapped
 from graphmill.report.charts import COLOURS, REST, Chart, to_json
-from graphmill.report.page import Table, render
+from graphmill.report.page import PageTable, render
 from tests.forked import Forks
 from tests.graphmill.report.browser import show, show_probed
 from tests.graphmill.report.runs import CHARTS, HOSTILE, record, write_run
@@ -196,7 +196,7 @@ def test_every_chart_and_table_says_what_is_good(folder: Path) -> None:
         f"{section.title}: {block.title}": block.note
         for section in page.sections
         for block in section.blocks
-        if isinstance(block, Chart | Table)
+        if isinstance(block, Chart | PageTable)
     }
     assert len(notes) > 20
     for title, note in notes.items():

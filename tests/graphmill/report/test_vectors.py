@@ -20,7 +20,7 @@ from graphmill.formats import remapped
 from graphmill.library import Run
 from graphmill.report.charts import REST, Chart
 from graphmill.report.labels import Labels
-from graphmill.report.page import Block, Note, Table
+from graphmill.report.page import Block, Note, PageTable
 from graphmill.report.vectors import MAX_COLOURS, cosines, drift, maps
 from graphmill.report.vectors import vectors as blocks_of
 
@@ -156,7 +156,7 @@ def test_drift_is_the_cosine_of_the_same_ids(tmp_path: Path, run: Run, vectors_N
     found = cosines(run, before, "movie")
     assert sorted(np.round(found, 6)) == [-1.0] * 20 + [1.0] * 30
     bars, table = drift(run, before)
-    assert isinstance(table, Table)
+    assert isinstance(table, PageTable)
     assert [list(map(number, row)) for row in table.rows] == [["movie", "50", "1", "-1"]]
     assert "Good" in table.note
     shares = bars_of(bars)
@@ -170,7 +170,7 @@ def test_vectors_that_moved_much_are_told(tmp_path: Path, run: Run, rng: np.rand
     (tmp_path / "before").mkdir()
     other_ND = rng.normal(size=(60, 8)).astype(np.float32)
     _, table = drift(run, run_with(tmp_path / "before", other_ND))
-    assert isinstance(table, Table)
+    assert isinstance(table, PageTable)
     assert table.note.startswith("Bad, if you use vectors of both runs together: movie moved much.")
 
 

@@ -10,8 +10,8 @@ from graphmill.config.partitions import all_buckets
 from graphmill.formats import pbg_checkpoint
 from graphmill.vocab import Bucket
 from train.distributed.coordinator import Coordinator
-from train.distributed.messages import SavedFile, Source
-from train.distributed.worker_pool import Loss, WorkerTask
+from train.distributed.messages import RowSource, SavedFile
+from train.distributed.worker_pool import WorkerLoss, WorkerTask
 from train.edges.schedule import Schedule
 
 NO_FILES = {"files": []}
@@ -94,10 +94,10 @@ class SimulatedPool:
         self._num_losses -= 1
         del self.tasks[task.name]
         del self._memory[task.holder]
-        self._losses.append(Loss(task.address, task.holder, task))
+        self._losses.append(WorkerLoss(task.address, task.holder, task))
 
     def _train(self, task, *, bucket, grant, folder, version, partitions, then, needs_files, part):
-        entries = {(name, part): Source(*source) for name, part, source in partitions}
+        entries = {(name, part): RowSource(*source) for name, part, source in partitions}
         held = self._memory[task.holder]
         wanted = {(key, source.revision): source for key, source in entries.items()}
         if any(self._is_nowhere(entry, source) for entry, source in wanted.items()):

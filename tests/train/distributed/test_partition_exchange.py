@@ -7,7 +7,7 @@ import torch
 from graphmill import storage
 from graphmill.storage import fs
 from tests.train.graphs import make_config, random_triples, write_graph
-from train.distributed.messages import Source
+from train.distributed.messages import RowSource
 from train.distributed.partition_exchange import PartitionExchange
 from train.distributed.partition_holder import PartitionHolder
 from train.edges import schedule
@@ -36,7 +36,7 @@ def test_a_commit_may_delete_the_folder_of_a_file_that_is_being_written(tmp_path
         1 << 30,
     )
     key = ("node", 0)
-    tables = exchange.take({key: Source(0, "", "", config.checkpoint_path, 0)})
+    tables = exchange.take({key: RowSource(0, "", "", config.checkpoint_path, 0)})
     exchange.put(tables, 1, folder, 1)
     monkeypatch.setattr(fs, "move", move)
     exchange.write_behind(0, schedule.plan(config).iteration(0))

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from train.distributed import shards
-from train.distributed.shards import Holder, Rows, ShardLostError, ShardServer, merged
+from train.distributed.shards import Holder, ShardLostError, ShardRows, ShardServer, merged
 
 NUM, DIMENSION = 6, 3
 numbers = st.floats(-10, 10, width=32)
@@ -170,7 +170,7 @@ def city(rows, value, base=0.0):
     rows = np.array(rows)
     values = np.full((len(rows), 3), value, np.float32)
     before = np.full(len(rows), base, np.float32)
-    return Rows(("city", 0), rows, values, before + 1, before)
+    return ShardRows(("city", 0), rows, values, before + 1, before)
 
 
 def read(server, number, rows):

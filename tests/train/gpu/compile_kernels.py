@@ -18,8 +18,8 @@ from bench.gpu.compiled import Compiler
 from graphmill.ask.model import Model
 from graphmill.config import from_mapping
 from train.gpu import fused_pass, kernels
-from train.gpu.fused_step import FusedStep, Group, Shape
-from train.gpu.reference import Edges
+from train.gpu.fused_step import FusedStep, NegativeGroup, Shape
+from train.gpu.reference import KernelEdges
 from train.model.optimizer import Adagrad
 from train.step.table import Table
 
@@ -56,7 +56,7 @@ def launch(fused: FusedStep, shape: Shape) -> None:
     """Launch what a step launches."""
     column = torch.zeros(shape.num_edges, dtype=torch.int32)
     table = Table(torch.zeros(10, fused.config.dimension), torch.zeros(10))
-    fused(Edges(column, column, column, None), shape, (table, table))
+    fused(KernelEdges(column, column, column, None), shape, (table, table))
 
 
 def step(dimension: int, num_negatives: int, loss: str, operands: str) -> None:
@@ -70,7 +70,7 @@ def passes(sizes: list[int]) -> None:
     """A pass over as many edges, for each of some sizes."""
     fused = fused_step(16, 100, "softmax", "tf32")
     for size in sizes:
-        for _, shape, _ in fused_pass.cut(fused.config, [Group(0, 0, size)]):
+        for _, shape, _ in fused_pass.cut(fused.config, [NegativeGroup(0, 0, size)]):
             launch(fused, shape)
 
 

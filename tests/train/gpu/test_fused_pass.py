@@ -20,7 +20,7 @@ from train.gpu.capture import Branch, capture_on
 from train.gpu.copies import Slot, num_floats_of
 from train.gpu.fused_pass import FusedPass
 from train.gpu.fused_step import FusedStep
-from train.gpu.reference import Edges
+from train.gpu.reference import KernelEdges
 from train.model.optimizer import Adagrad
 from train.step.table import Table
 
@@ -72,7 +72,7 @@ class Run:
         )
         rel = torch.randint(NUM_RELATIONS, (size,), generator=generator, dtype=torch.int32).sort().values
         weight = torch.rand(size, generator=generator) + 0.5 if number == 2 else None
-        edges = Edges(lhs, rel, rhs, weight)
+        edges = KernelEdges(lhs, rel, rhs, weight)
         sides = dict.fromkeys(range(len(self.config.relations)), (pair[0], pair[1]))
         groups, seed = groups_of(self.config, edges), 10 * epoch + number
         sums = self.fused.run(

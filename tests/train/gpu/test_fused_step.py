@@ -12,8 +12,8 @@ from graphmill.config import Config, from_mapping
 from graphmill.vocab import Side
 from train.edges.negative_sampling import Batch, Block, in_batch_negatives
 from train.gpu import counter, reference
-from train.gpu.fused_step import FusedStep, Group, Shape
-from train.gpu.reference import Clock
+from train.gpu.fused_step import FusedStep, NegativeGroup, Shape
+from train.gpu.reference import KernelClock
 from train.gpu.supported import obstacle
 from train.model.optimizer import Adagrad
 from train.step.plain import PlainStep
@@ -55,7 +55,7 @@ def config_of(*, dynamic: bool, same_type: bool, operator: str, **settings: Any)
 class Drawn:
     """A Sampling that gives the blocks that the fused step has drawn."""
 
-    def __init__(self, sample: reference.Sample, relation: int, first: int, *, dynamic: bool):
+    def __init__(self, sample: reference.KernelSample, relation: int, first: int, *, dynamic: bool):
         self.block = Block(
             relation=relation,
             rel_CP=sample.rel_CP.long() if dynamic else None,
@@ -70,12 +70,12 @@ class Drawn:
 
 def edges_of(
     num_edges: int, config: Config, generator: torch.Generator, *, weighted: bool
-) -> reference.Edges:
+) -> reference.KernelEdges:
     def column(limit: int) -> Tensor:
         return torch.randint(limit, (num_edges,), generator=generator, dtype=torch.int32)
 
     relation = config.relations[0]
-    return reference.Edges(
+    return reference.KernelEdges(
         column(NUM_ROWS[relation.lhs]),
         column(NUM_RELATIONS).sort().values,
         column(NUM_ROWS[relation.rhs]),
@@ -83,11 +83,11 @@ def edges_of(
     )
 
 
-def groups_of(config: Config, edges: reference.Edges) -> list[Group]:
+def groups_of(config: Config, edges: reference.KernelEdges) -> list[NegativeGroup]:
     if config.dynamic_relations:
-        return [Group(0, 0, len(edges.rel))]
+        return [NegativeGroup(0, 0, len(edges.rel))]
     counts = torch.bincount(edges.rel, minlength=NUM_RELATIONS).tolist()
-    return [Group(number, sum(counts[:number]), count) for number, count in enumerate(counts)]
+    return [NegativeGroup(number, sum(counts[:number]), count) for number, count in enumerate(counts)]
 
 
 def state_of(config: Config, dtype: torch.dtype) -> tuple[Model, Adagrad, dict[str, Table]]:
@@ -140,7 +140,7 @@ def test_a_step_is_that_of_the_plain_trainer(
     fused = FusedStep(config, model, adagrad, torch.device("cpu"), torch.float64)
     sides = tuple(tables[config.relations[0].entity_type(side)] for side in Side)
     num_rows = [NUM_ROWS[config.relations[0].entity_type(side)] for side in Side]
-    clock = Clock(77, 5, group.first, group.size, counter.half_bits(group.size), *num_rows)
+    clock = KernelClock(77, 5, group.first, group.size, counter.half_bits(group.size), *num_rows)
     fused.clock_F.copy_(torch.tensor(clock))
     first, again = in_batch_negatives(config.num_batch_negs, positives)
     sample = reference.sample(edges, fused.clock_F, (2, positives, again, config.num_uniform_negs))

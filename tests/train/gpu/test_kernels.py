@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from train.gpu import counter, reference
-from train.gpu.reference import LOSSES, OPERATORS, Clock, Comparison, Positive, Source
+from train.gpu.reference import LOSSES, OPERATORS, KernelClock, KernelComparison, KernelSource, Positive
 
 pytest.importorskip("triton", reason="triton comes with torch's builds for CUDA")
 
@@ -59,12 +59,12 @@ def side_of_a_step(
     parameters_RD = None if operator == "none" else problem.parameters_RD
     num_positives = problem.rel_CP.shape[1]
     others_CP = problem.others_CK[:, :num_positives]
-    source = Source(operator, adjoint, problem.table_ND, others_CP, parameters_RD, problem.rel_CP)
+    source = KernelSource(operator, adjoint, problem.table_ND, others_CP, parameters_RD, problem.rel_CP)
     others_CKD = module.stage(problem.table_ND, problem.others_CK, num_positives, operand)
     query_CPD = module.query(source, others_CKD)
     candidate_CKD = module.stage(problem.table_ND, problem.rows_CK, num_positives, operand)
     module.query(source._replace(rows_CP=problem.rows_CK[:, :num_positives]), candidate_CKD)
-    comparison = Comparison(
+    comparison = KernelComparison(
         loss, 0.1, query_CPD, candidate_CKD, problem.rows_CK, first, problem.weight_CP, exact=True
     )
     compared = module.query_gradients(comparison)
@@ -220,8 +220,8 @@ def test_samples_are_the_same_numbers(first: int, size: int, weighted: bool) -> 
     generator = torch.Generator().manual_seed(3)
     columns = [torch.randint(30, (1000,), generator=generator, dtype=torch.int32) for _ in range(3)]
     weight = torch.rand(1000, generator=generator).to(DEVICE) if weighted else None
-    edges = reference.Edges(*(column.to(DEVICE) for column in columns), weight)
-    clock = Clock(0xDEADBEEF, size // 3, first, size, counter.half_bits(size), 30, 20)
+    edges = reference.KernelEdges(*(column.to(DEVICE) for column in columns), weight)
+    clock = KernelClock(0xDEADBEEF, size // 3, first, size, counter.half_bits(size), 30, 20)
     clock_F = torch.tensor(clock, device=DEVICE)
     positives = min(size // 4 + 1, 37)
     shape = (2, positives, positives // 2, 11)

@@ -26,20 +26,22 @@ def test_memory_decides_how_many_partitions_are_joined(tmp_path):
     copied, whole = (memory.whole_bytes(context, writes_beside=beside) for beside in (True, False))
     assert 2 * rows < copied < 2.2 * rows
     assert rows < whole < 1.2 * rows
-    assert decide.rows_in(context, 2 * copied, reasons) == decide.Rows("device", blocks=1)
+    assert decide.rows_in(context, 2 * copied, reasons) == decide.PlannedRows("device", blocks=1)
     assert reasons.pop().startswith("all rows are in memory")
-    assert decide.rows_in(context, 2 * whole, reasons) == decide.Rows("device", blocks=1, writes_beside=False)
+    assert decide.rows_in(context, 2 * whole, reasons) == decide.PlannedRows(
+        "device", blocks=1, writes_beside=False
+    )
     assert "no room for a copy" in reasons.pop()
     # 3 of four blocks, without outside rows; 3 + 6 / 2 of 16
     limits = [int(2 * (share * rows + 0.1 * rows)) for share in (3 / 4, 6 / 16)]
     found = [decide.rows_in(context, limit, reasons) for limit in limits]
-    assert found == [decide.Rows("files", blocks=blocks, prefetch=False) for blocks in (4, 16)]
+    assert found == [decide.PlannedRows("files", blocks=blocks, prefetch=False) for blocks in (4, 16)]
     assert decide.rows_in(context, rows // 8, reasons).blocks == 16  # it does not fit, and there are no more
     # 6 + 8 / 2, where the next visit's are read during training
     context = RunContext(made({"prefetch": True}))
     limits = [int(2 * (10 * joined / 16 * rows + 0.1 * rows)) for joined in (2, 1)]
     found = [decide.rows_in(context, limit, reasons) for limit in limits]
-    assert found[1] == decide.Rows("files", blocks=16, prefetch=True)
+    assert found[1] == decide.PlannedRows("files", blocks=16, prefetch=True)
     assert [each.writes_beside for each in found] == [False, True]
     assert [decide.blocks_for(config, held) for held in (2, 3, 4, 6, 8, 15, 16)] == [16, 16, 8, 6, 4, 3, 1]
 

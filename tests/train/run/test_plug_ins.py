@@ -24,7 +24,7 @@ from graphmill.config.sections.evaluate import EvaluateConfig
 from graphmill.config.sections.train import TrainConfig
 from graphmill.errors import ConfigError, NotFoundError
 from graphmill.formats import pbg_checkpoint
-from graphmill.model.registry import OPERATORS, Source, offer
+from graphmill.model.registry import OPERATORS, PlugInSource, offer
 from graphmill.run.trained_with import saved_settings
 from graphmill.vocab import Side
 from tests import REPOSITORY
@@ -274,7 +274,7 @@ def test_names_and_files_that_are_not_there(tmp_path):
         make_config(tmp_path, train={"plugins": ["no_such.py"]}, comparator="mine")
     with pytest.raises(ConfigError, match=r"train\.plugins: no_such_module cannot be run: ModuleNotFound"):
         make_config(tmp_path, train={"plugins": ["no_such_module"]}, comparator="mine")
-    offer([Source("no_such_module", "")])  # other tests look up names too
+    offer([PlugInSource("no_such_module", "")])  # other tests look up names too
     wrong = tmp_path / "wrong.py"
     wrong.write_text("1 / 0")
     with pytest.raises(ConfigError, match=r"wrong\.py cannot be run: ZeroDivisionError"):
@@ -310,7 +310,7 @@ def test_two_files_cannot_have_one_name(tmp_path):
     with pytest.raises(ConfigError, match="operator 'diagonal' is built in"):
         OPERATORS.register("diagonal", object)
     for file in files:
-        offer([Source(file, "")])
+        offer([PlugInSource(file, "")])
 
 
 def test_a_python_configuration_with_decorators(tmp_path, monkeypatch):
@@ -414,7 +414,7 @@ def test_a_broken_file_stops_only_those_who_need_it(tmp_path):
     make_config(tmp_path, relations=relations, train={"plugins": files})
     with pytest.raises(ConfigError, match=r"broken\.py cannot be run: ZeroDivisionError"):
         make_config(tmp_path, relations=relations, comparator="lost", train={"plugins": files})
-    offer([Source(str(broken), "")])
+    offer([PlugInSource(str(broken), "")])
 
 
 def test_files_of_other_settings_give_way(tmp_path):

@@ -6,7 +6,7 @@ import triton.language as tl
 from torch import Tensor
 
 from train.gpu import counter
-from train.gpu.reference import Edges, Sample
+from train.gpu.reference import KernelEdges, KernelSample
 
 # Arguments that need no compilation of their own: the last chunks of groups have any size.
 _SIZES = ["C", "P", "AGAIN", "DRAWN"]
@@ -76,7 +76,7 @@ def _sample(
     tl.store(out_weight + number, own, mask=is_positive)
 
 
-def sample(edges: Edges, clock_F: Tensor, shape: tuple[int, int, int, int]) -> Sample:
+def sample(edges: KernelEdges, clock_F: Tensor, shape: tuple[int, int, int, int]) -> KernelSample:
     """See reference.sample."""
     chunks, positives, again, drawn = shape
     device = clock_F.device
@@ -89,4 +89,4 @@ def sample(edges: Edges, clock_F: Tensor, shape: tuple[int, int, int, int]) -> S
         *rows_SCK, rel_CP, weight_CP, chunks, positives, again, drawn,
         counter.ROUNDS, edges.weight is not None, 256,
     )  # fmt: skip
-    return Sample(rows_SCK, rel_CP, weight_CP)
+    return KernelSample(rows_SCK, rel_CP, weight_CP)

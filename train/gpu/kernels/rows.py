@@ -10,7 +10,7 @@ import triton.language as tl
 from torch import Tensor
 
 from graphmill.model.operators import operator_of
-from train.gpu.reference import OPERATORS, Positive, Source
+from train.gpu.reference import OPERATORS, KernelSource, Positive
 
 
 @triton.jit
@@ -127,7 +127,7 @@ def _put_operands(
         tl.store(pointer + row[:, None] * W + column[None, :], zeros, mask=mask)
 
 
-def query(source: Source, own_CKD: Tensor) -> Tensor:
+def query(source: KernelSource, own_CKD: Tensor) -> Tensor:
     """See reference.query."""
     table_ND, rows_CP, parameters_RD = source.table_ND, source.rows_CP, source.parameters_RD
     dimension = table_ND.shape[1]
@@ -202,7 +202,7 @@ def _backward(
 
 
 def backward(
-    source: Source,
+    source: KernelSource,
     gradient_CPD: Tensor,
     positive: Positive,
     regularization: tuple[float, float],

@@ -16,7 +16,7 @@ import triton.language as tl
 from torch import Tensor
 
 from train.gpu.kernels.tiles import Kernel, sizes_of
-from train.gpu.reference import LOSSES, Compared, Comparison
+from train.gpu.reference import LOSSES, Compared, KernelComparison
 
 # Compiled for only where a step has several chunks: the last edges of a relation, or of a bucket, make one
 # chunk of any size, and a compilation takes a second.
@@ -147,7 +147,7 @@ def _query_gradients(
     tl.store(pull + out, own_pull, mask=p < P)
 
 
-def query_gradients(comparison: Comparison) -> Compared:
+def query_gradients(comparison: KernelComparison) -> Compared:
     """See reference.query_gradients."""
     query_CPD, candidate_CKD = comparison.query_CPD, comparison.candidate_CKD
     sizes = _launched_with("query_gradients", comparison)
@@ -163,7 +163,7 @@ def query_gradients(comparison: Comparison) -> Compared:
     return Compared(loss_CP, violators_CP, gradient_CPD, pull_CP, (positive_CP, shift_CP))
 
 
-def _launched_with(kernel: Kernel, comparison: Comparison) -> dict[str, Any]:
+def _launched_with(kernel: Kernel, comparison: KernelComparison) -> dict[str, Any]:
     """Arguments that the kernels are compiled for, and sizes of the problem."""
     chunks, positives, dimension = comparison.query_CPD.shape
     numbers = dict(zip(_SIZES, (positives, comparison.rows_CK.shape[1], comparison.first), strict=True))
@@ -181,7 +181,7 @@ def _launched_with(kernel: Kernel, comparison: Comparison) -> dict[str, Any]:
     }
 
 
-def _share(comparison: Comparison) -> float:
+def _share(comparison: KernelComparison) -> float:
     """The weight of each negative in logistic's mean."""
     return 1.0 / max(comparison.rows_CK.shape[1] - comparison.first, 1)
 
@@ -224,7 +224,7 @@ def _candidate_gradients(
     tl.store(gradient + chunk * K * D + (k[:, None] * D + column[None, :]), accumulated, mask=mask)
 
 
-def candidate_gradients(comparison: Comparison, saved: tuple[Tensor, ...], out_CKD: Tensor) -> None:
+def candidate_gradients(comparison: KernelComparison, saved: tuple[Tensor, ...], out_CKD: Tensor) -> None:
     """See reference.candidate_gradients."""
     positive_CP, shift_CP = saved
     sizes = _launched_with("candidate_gradients", comparison)

@@ -3,7 +3,7 @@
 import numpy as np
 import pyarrow as pa
 
-from graphmill.ask.export.codecs import Array, Codec, Encoded
+from graphmill.ask.export.codecs import Array, Codec, EncodedVectors
 
 ID = pa.field("id", pa.string(), nullable=False)
 
@@ -23,7 +23,7 @@ def fields(codec: Codec, *, as_arrow: bool) -> list[pa.Field]:
     return [pa.field("embedding", pa.list_(number, codec.width), nullable=False)]
 
 
-def columns(encoded: Encoded, schema: pa.Schema) -> list[pa.Array]:
+def columns(encoded: EncodedVectors, schema: pa.Schema) -> list[pa.Array]:
     """The columns of encoded vectors, as `schema` has them after the id."""
     names = schema.names[1:]
     first = _vectors(encoded.values_NW, schema.field(names[0]).type)

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from graphmill import storage
-from graphmill.ask.export.codecs import Array, Codec, Encoded, Int8Codec, PqCodec, piece_of
+from graphmill.ask.export.codecs import Array, Codec, EncodedVectors, Int8Codec, PqCodec, piece_of
 from graphmill.ask.export.formats.npy import IDS
 from graphmill.ask.export.source import Source
 from graphmill.errors import ConfigError
@@ -104,7 +104,7 @@ def _new_pq(faiss: Any, codec: PqCodec, metric: int) -> tuple[Any, Any]:
     return index, codes
 
 
-def _bytes_of(codec: Codec, encoded: Encoded) -> Array:
+def _bytes_of(codec: Codec, encoded: EncodedVectors) -> Array:
     """The codes as faiss stores them, uint8 [N, bytes of a vector]."""
     values_NW = encoded.values_NW
     if codec.precision == "int8":

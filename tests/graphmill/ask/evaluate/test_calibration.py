@@ -6,14 +6,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from graphmill.ask.evaluate import calibration
-from graphmill.ask.evaluate.calibration import Answers, Fit
+from graphmill.ask.evaluate.calibration import CalibrationAnswers, Fit
 from graphmill.model.calibration import NUM_BEST, probabilities, shares
 from graphmill.vocab import Side
 
 GROUPS = {0: (1.0, 0.5), 3: (2.0, 0.0), 4: (0.6, -1.0)}  # slope and bias
 
 
-def drawn(rng: np.random.Generator, num_queries: int, scale: float = 1.0) -> Answers:
+def drawn(rng: np.random.Generator, num_queries: int, scale: float = 1.0) -> CalibrationAnswers:
     """Answers that are true as the lines of GROUPS say, at the temperature 1; scores are then scaled."""
     score_QK = -np.sort(-rng.normal(scale=2, size=(num_queries, NUM_BEST)))
     group_Q = rng.choice(list(GROUPS), num_queries)
@@ -21,7 +21,7 @@ def drawn(rng: np.random.Generator, num_queries: int, scale: float = 1.0) -> Ans
     probability_QK = probabilities(shares(score_QK, 1.0), line_Q2[:, :1], line_Q2[:, 1:])
     is_true_QK = rng.random(probability_QK.shape) < probability_QK
     offset_Q1 = rng.normal(scale=50, size=(num_queries, 1))  # of no meaning: each query has its own
-    return Answers((score_QK * scale + offset_Q1).astype(np.float32), is_true_QK, group_Q)
+    return CalibrationAnswers((score_QK * scale + offset_Q1).astype(np.float32), is_true_QK, group_Q)
 
 
 @pytest.fixture
@@ -81,8 +81,10 @@ def test_few_answers_stay_near_the_pooled_line(rng: np.random.Generator) -> None
     slope, bias = found.lines[0]
     assert found.pooled == pytest.approx((slope, bias), abs=0.05)
     assert 0 < found.lines[1, 0] < slope
-    alone = calibration.fit(Answers(*(each[1:] for each in (answers.score, answers.is_true, answers.group))))
-    unknown = Answers(answers.score[:1], answers.is_true[:1], np.array([99]))
+    alone = calibration.fit(
+        CalibrationAnswers(*(each[1:] for each in (answers.score, answers.is_true, answers.group)))
+    )
+    unknown = CalibrationAnswers(answers.score[:1], answers.is_true[:1], np.array([99]))
     pooled = probabilities(shares(unknown.score, alone.temperature), *alone.pooled)
     assert (alone.probabilities(unknown) == pooled).all()
 
@@ -95,7 +97,7 @@ def test_any_answers_have_a_fit(seed: int, num_queries: int, chance: float) -> N
     score_QK = -np.sort(-rng.integers(3, size=(num_queries, NUM_BEST)).astype(np.float32))
     score_QK[:, rng.integers(NUM_BEST + 1) :] = -np.inf
     is_true_QK = (rng.random(score_QK.shape) < chance) & np.isfinite(score_QK)
-    answers = Answers(score_QK, is_true_QK, rng.integers(4, size=num_queries))
+    answers = CalibrationAnswers(score_QK, is_true_QK, rng.integers(4, size=num_queries))
     found = calibration.fit(answers)
     assert np.isfinite([found.temperature, *found.pooled, *found.lines.reshape(-1)]).all()
     assert (found.lines[:, 0] >= 0).all()
@@ -110,7 +112,7 @@ def test_measures_by_hand() -> None:
     score_QK = np.log(np.array([[0.6, 0.3, 0.1], [0.5, 0.5, 0.0]], np.float32) + 1e-30)
     score_QK[1, 2] = -np.inf
     is_true_QK = np.array([[True, False, False], [False, True, False]])
-    answers = Answers(score_QK, is_true_QK, np.zeros(2, np.int64))
+    answers = CalibrationAnswers(score_QK, is_true_QK, np.zeros(2, np.int64))
     exact = Fit(1.0, (1.0, 0.0), np.empty(0, np.int64), np.empty((0, 2)))  # type: ignore[arg-type]
     odds = np.array([0.6, 0.3, 0.1, 0.5, 0.5])
     expected = odds / (1 + odds)  # a line of slope 1 makes odds of shares

@@ -12,7 +12,7 @@ from torch import Tensor
 from graphmill import config as configuration
 from graphmill.ask.evaluate import comparison as module
 from graphmill.ask.evaluate import counts as counts_module
-from graphmill.ask.evaluate.comparison import Comparison, Edges, dtypes
+from graphmill.ask.evaluate.comparison import ComparedEdges, Comparison, dtypes
 from graphmill.ask.model import Model
 from graphmill.config.sections.evaluate import EvaluateConfig
 from graphmill.vocab import Side
@@ -85,7 +85,7 @@ def test_counts_are_exact(
         own_column_C = torch.where(torch.arange(num_edges) % 5 == 0, -1, own_C)
         comparison = Comparison(model, CPU)
         score_C = comparison.own_scores(query_PD[row_C], table_ND[own_C], side)
-        edges = Edges(row_C, score_C, own_column_C, (left_out[0], left_out[1]), 66)
+        edges = ComparedEdges(row_C, score_C, own_column_C, (left_out[0], left_out[1]), 66)
         factors = comparison.queries(query_PD), comparison.candidates(table_ND)
         library = counts_module.library() if compiled else None
         with (
@@ -137,7 +137,7 @@ def test_few_pairs_are_in_doubt(quantile: float, most: float) -> None:
     query_PD, table_ND = (torch.randn(rows, 100, generator=generator) for rows in (64, 1000))
     none = torch.empty(0, dtype=torch.int64)
     own_C = (query_PD @ table_ND.T).double().quantile(quantile, dim=1)
-    edges = Edges(torch.arange(64), own_C, torch.full((64,), -1), (none, none), 1000)
+    edges = ComparedEdges(torch.arange(64), own_C, torch.full((64,), -1), (none, none), 1000)
     comparison.count(edges, comparison.queries(query_PD), comparison.candidates(table_ND), Side.LHS)
     assert sum(scored) < 64 * 1000 * most
 

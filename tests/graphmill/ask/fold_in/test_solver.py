@@ -19,7 +19,7 @@ from graphmill.ask.fold_in.frozen import FrozenModel, read_model
 from graphmill.ask.fold_in.new_edges import NO_MENTIONS, Mentions, NewEdges
 from graphmill.ask.fold_in.others import other_queries
 from graphmill.ask.fold_in.settings import FoldInOptions, solvable_types
-from graphmill.ask.fold_in.solver import OF_CALL, Objective, Sizes, Solver
+from graphmill.ask.fold_in.solver import OF_CALL, Objective, Solver, TileSizes
 from graphmill.model.built_in import COMPARATORS, LOSSES, OPERATORS
 from graphmill.model.plug_ins import MASKED
 from graphmill.vocab import Side
@@ -27,7 +27,7 @@ from tests.graphmill.ask.predict import world as remap_world
 from tests.graphmill.ask.predict.world import World, tables_of, write_world
 from tests.train import oracle, plug_ins
 
-SMALL = Sizes(32, 64, 32)
+SMALL = TileSizes(32, 64, 32)
 WIDE = 16  # products whose results have fewer than 12 columns are rounded by the place of a row
 KINDS: dict[str, dict[str, Any]] = {
     "static": {},

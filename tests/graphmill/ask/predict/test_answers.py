@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from graphmill.ask.predict.answers import Chunk, write_answers
+from graphmill.ask.predict.answers import IdChunk, write_answers
 from graphmill.ask.predict.settings import PredictOptions
 from graphmill.ask.predict.sizes import WIDTH, Sizes, sizes_for
 from graphmill.errors import ConfigError, FormatError
@@ -30,7 +30,7 @@ def answers(world: World, folder: Path, question: PredictOptions, sizes: Sizes |
     folder.mkdir()
     figures = []
     for number, start in enumerate(range(0, what.queries.num_entities, what.sizes.queries)):
-        chunk = Chunk(start, min(start + what.sizes.queries, what.queries.num_entities))
+        chunk = IdChunk(start, min(start + what.sizes.queries, what.queries.num_entities))
         figures.append(write_answers(what, chunk, str(folder / f"part-{number:05d}.parquet")))
     counts = ("num_answers", "num_known_left_out")
     return read_answers(folder), {key: sum(each[key] for each in figures) for key in counts}
@@ -129,7 +129,7 @@ def test_a_type_without_entities_has_no_answers(tmp_path: Path, counts: dict[str
     world = write_world(tmp_path / "run", counts=counts)
     what = asked(world.config, PredictOptions(relation="likes", side=Side.RHS, k=5, exclude_known=True))
     uri = str(tmp_path / "part-00000.parquet")
-    figures = write_answers(what, Chunk(0, sum(counts["user"])), uri)
+    figures = write_answers(what, IdChunk(0, sum(counts["user"])), uri)
     assert (figures["num_answers"], figures["num_known_left_out"]) == (0, 0)
     assert read_answers(tmp_path) == {}
     assert pq.read_schema(uri).names == ["id", "relation", "rank", "candidate", "score"]

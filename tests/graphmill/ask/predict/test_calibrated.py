@@ -13,7 +13,7 @@ from distributed import Client
 
 from graphmill.ask.evaluate import calibrate, calibration, ranker
 from graphmill.ask.evaluate import job as evaluate_job
-from graphmill.ask.evaluate.calibration import Answers
+from graphmill.ask.evaluate.calibration import CalibrationAnswers
 from graphmill.ask.evaluate.execution import Execution
 from graphmill.ask.predict import job as predict_job
 from graphmill.ask.predict.settings import PredictOptions
@@ -49,7 +49,7 @@ def ranked(world: World, relation: int, side: Side, query: int, *known: str) -> 
     return [each for each in np.argsort(-row, kind="stable").tolist() if each not in left_out]
 
 
-def by_hand(world: World, split: str, *known: str) -> Answers:
+def by_hand(world: World, split: str, *known: str) -> CalibrationAnswers:
     """The answers to the queries of a split, from all scores."""
     scores, true, groups = [], [], []
     for relation in sorted({rel for _, rel, _ in world.edges[split]}):
@@ -63,7 +63,7 @@ def by_hand(world: World, split: str, *known: str) -> Answers:
                 places = [order.index(each) for each in ends.intersection(order)]
                 true.append(np.isin(np.arange(NUM_BEST), places))
                 groups.append(2 * relation + number)
-    return Answers(np.stack(scores), np.stack(true), np.array(groups))
+    return CalibrationAnswers(np.stack(scores), np.stack(true), np.array(groups))
 
 
 @pytest.mark.slow

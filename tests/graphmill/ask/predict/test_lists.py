@@ -16,7 +16,7 @@ from distributed import Client
 from graphmill import report, storage
 from graphmill.ask import given, work
 from graphmill.ask.predict import approximate, job, list_search, lists, make_lists
-from graphmill.ask.predict.answers import Chunk, joined, write_answers
+from graphmill.ask.predict.answers import IdChunk, joined, write_answers
 from graphmill.ask.predict.for_ids import find_ids
 from graphmill.ask.predict.list_search import search_lists
 from graphmill.ask.predict.make_lists import make_lists as make
@@ -386,11 +386,11 @@ def test_joined_queries_have_the_same_answers(tmp_path: Path) -> None:
     (tmp_path / "ids").write_text("\n".join(chosen))
     (piece,) = given.cut(given.iter_ids(str(tmp_path / "ids")), str(tmp_path / "given"), 100, 1 << 20)
     piece = find_ids(what.queries, piece, 3)["uri"]
-    chunks = [Chunk(start, min(start + 3, 8), piece, group) for group, start in enumerate((0, 3, 6))]
-    found = joined([*chunks, Chunk(0, 5), Chunk(5, 10), Chunk(10, 16)], 6)
+    chunks = [IdChunk(start, min(start + 3, 8), piece, group) for group, start in enumerate((0, 3, 6))]
+    found = joined([*chunks, IdChunk(0, 5), IdChunk(5, 10), IdChunk(10, 16)], 6)
     sizes = [each.stop - each.start for each in found]
     assert sizes == [6, 2, 5, 5, 6]
-    assert joined([Chunk(0, 5), Chunk(5, 10)], 10) == [Chunk(0, 10, num_groups=2)]
+    assert joined([IdChunk(0, 5), IdChunk(5, 10)], 10) == [IdChunk(0, 10, num_groups=2)]
     for number, each in enumerate(found[:2]):
         write_answers(what, each, str(tmp_path / f"part-{number}.parquet"))
     best = world.best(0, Side.RHS, 3)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from graphmill.ask.predict.answers import Chunk, write_answers
+from graphmill.ask.predict.answers import IdChunk, write_answers
 from graphmill.ask.predict.settings import PredictOptions
 from graphmill.ask.predict.sizes import WIDTH, Sizes
 from graphmill.errors import ConfigError
@@ -40,7 +40,7 @@ def answers(
     what = asked(world.config, question)
     what = replace(what, sizes=sizes) if sizes else what
     folder.mkdir()
-    every = Chunk(0, what.queries.num_entities)
+    every = IdChunk(0, what.queries.num_entities)
     figures = write_answers(what, every, str(folder / "part-00000.parquet"))
     del figures["checksum"]  # scores are rounded in other ways
     return figures, read_answers(folder)
