@@ -74,7 +74,7 @@ class KeptRows:
         """[K] rows of each file."""
         return self.past - self.first
 
-    def read(self, start: int, stop: int) -> Iterator["Rows"]:
+    def read(self, start: int, stop: int) -> Iterator["RowsOfBucket"]:
         """Read the rows of the chosen files [start, stop), as records of `fields`."""
         if start == stop:
             return
@@ -84,7 +84,7 @@ class KeptRows:
         for begin, end in ends:
             for at in range(int(begin), int(end), _PIECE_ROWS):
                 past_piece = min(at + _PIECE_ROWS, int(end))
-                yield Rows(self._records(at, past_piece), [], earlier_row=at)
+                yield RowsOfBucket(self._records(at, past_piece), [], earlier_row=at)
 
     def read_gone(self, max_rows: int) -> Iterator[Int32]:
         """Read at most `max_rows` edges of files that are gone, without forgotten ids: records [n, 3]."""
@@ -104,7 +104,7 @@ class KeptRows:
         return columns.T if self.renumber is None else self.renumber(columns.T)
 
 
-class Rows(NamedTuple):
+class RowsOfBucket(NamedTuple):
     """Some rows of a bucket."""
 
     records: Int32
@@ -128,7 +128,7 @@ class BucketRows:
     _numbers: list[Int32] = field(default_factory=list)
     _counts: list[Int64] = field(default_factory=list)
 
-    def read(self) -> Iterator[Rows]:
+    def read(self) -> Iterator[RowsOfBucket]:
         """Read all rows, in pieces."""
         self._numbers.clear()
         self._counts.clear()
@@ -140,7 +140,7 @@ class BucketRows:
                 self._numbers.append(numbers)
                 self._counts.append(counts)
             if self.kept is None:
-                yield Rows(edges, features, removes)
+                yield RowsOfBucket(edges, features, removes)
                 continue
             before = np.searchsorted(self.kept.numbers, numbers)
             starts = np.cumsum(counts) - counts
@@ -149,10 +149,10 @@ class BucketRows:
             at = 0
             for cut in cuts:
                 if starts[cut] > at:
-                    yield Rows(edges[at : starts[cut]], [], removes)
+                    yield RowsOfBucket(edges[at : starts[cut]], [], removes)
                 yield from self.kept.read(num_read, int(before[cut]))
                 num_read, at = int(before[cut]), int(starts[cut])
-            yield Rows(edges[at:], [], removes)
+            yield RowsOfBucket(edges[at:], [], removes)
         if self.kept is not None:
             yield from self.kept.read(num_read, len(self.kept.numbers))
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 import numpy as np
 import numpy.typing as npt
 
-from etl.steps.bucket_rows import Rows
+from etl.steps.bucket_rows import RowsOfBucket
 from etl.steps.left_out import Bools, find_edges
 from graphmill.formats.edge_buckets.all_rows import AllRows
 from graphmill.storage.as_json import Int32
@@ -66,7 +66,7 @@ class RemovedEdges:
         return mixed
 
 
-def taken_out(pieces: Iterable[Rows], earlier: AllRows, is_edge_N: Bools) -> Iterable[Int32]:
+def taken_out(pieces: Iterable[RowsOfBucket], earlier: AllRows, is_edge_N: Bools) -> Iterable[Int32]:
     """Yield edges of the earlier bucket that this bucket no longer has; `pieces` are all rows of it."""
     start = 0
     for each in pieces:
