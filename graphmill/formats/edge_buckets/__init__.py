@@ -141,7 +141,7 @@ class BucketWriter:
                 writer.append(features, len(edges), first_edge)
 
     def append_left_out(self, edges: Edges, rows: Int64) -> None:
-        """Write rows that are no edges because of others; `rows` are their positions among all rows."""
+        """Write duplicates and removed edges, which are no edges; `rows` are their positions."""
         if self._left_out is None:
             raise FormatError(f"{self.uri}: rows were left out of a bucket that is to have none")
         columns = {left_out_name(name): getattr(edges, name) for name in self._columns.datasets}

@@ -1,4 +1,4 @@
-"""Reader of all rows of a bucket, those that were left out included, in the order of the raw rows."""
+"""Reads all rows of a bucket in the order of the raw rows, also rows that are no edges."""
 
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence

@@ -30,7 +30,7 @@ def write_counts(edge_path: str, counts: Mapping[str, int], checksums: Checksums
 
 
 def known_counts(edge_path: str) -> dict[str, int]:
-    """Read the edges of the bucket files whose counts can be believed, by file name."""
+    """Read the numbers of edges, by file name, of bucket files that are the same as when counted."""
     manifest = storage.manifest_of(edge_path)
     checksums = storage.read_checksums(manifest.uri)
     if COUNTS not in checksums:
