@@ -104,8 +104,9 @@ def test_workers_come_by_ssh_and_are_waited_for(
 RUN = """
 import sys
 from graphmill import cluster
+from graphmill.config.sections.cluster import ClusterConfig
 if __name__ == "__main__":
-    with cluster.connect(sys.argv[1], cluster.ClusterConfig(num_workers=1)) as client:
+    with cluster.connect(sys.argv[1], ClusterConfig(num_workers=1)) as client:
         print(client.scheduler_info()["address"], flush=True)
         sys.stdin.read()
 """

@@ -26,8 +26,9 @@ pytestmark = pytest.mark.slow
 RUN = """
 import sys
 from graphmill import cluster
+from graphmill.config.sections.cluster import ClusterConfig
 if __name__ == "__main__":
-    with cluster.connect("local[2]", cluster.ClusterConfig(tls=sys.argv[1])) as client:
+    with cluster.connect("local[2]", ClusterConfig(tls=sys.argv[1])) as client:
         print("ready", flush=True)
         sys.stdin.read()
 """
