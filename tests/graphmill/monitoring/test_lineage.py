@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from graphmill.cli.stages import STAGES
-from graphmill.monitoring import sender
+from graphmill.monitoring import lineage
 from graphmill.monitoring.lineage import dataset, emitting_lineage
 from tests.graphmill.monitoring.lineage_server import check_event, lineage_server
 from tests.train.graphs import make_config
@@ -77,7 +77,7 @@ def refusing(server: socket.socket) -> None:
 def test_a_server_that_does_not_answer_costs_one_warning(
     behaviour, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(sender, "TIMEOUT_S", 0.5)
+    monkeypatch.setattr(lineage, "TIMEOUT_S", 0.5)
     with socket.create_server(("127.0.0.1", 0)) as server:
         monkeypatch.setenv("OPENLINEAGE_URL", f"http://127.0.0.1:{server.getsockname()[1]}")
         behaviour(server)
