@@ -182,7 +182,6 @@ def _give_rows(config: Config, client: Client, in_task: Claim, models: Sequence[
 
 
 def _tell_delta(config: Config) -> None:
-    """Tell which edges are trained, with `train.replay`."""
     why = why_whole(config)
     if why:
         log.info("training: train.replay: all edges are trained, because %s", why)
@@ -278,10 +277,7 @@ def warn_of_growing_loss(config: Config, epochs: Sequence[Mapping[str, Any]]) ->
 
 
 def one_worker_per_gpu(config: Config) -> Config:
-    """Set one worker per GPU, where there are several GPUs and train.num_workers is not set.
-
-    Members of an ensemble have a GPU each.
-    """
+    """Set one worker per GPU where train.num_workers is not set; members of an ensemble have a GPU each."""
     settings = config.train
     is_set = "num_workers" in settings.model_fields_set
     if config.num_gpus > 1 and config.ensemble == 1 and not is_set:
@@ -311,21 +307,14 @@ def written_uris(config: Config) -> list[str]:
 
 
 def check_outputs(config: Config) -> None:
-    """Refuse a checkpoint_path that holds other files; a checkpoint of PBG, of any version, is resumed.
-
-    Raises:
-        ConfigError: the folder holds files, and no checkpoint.
-    """
+    """Refuse a checkpoint_path that holds other files; a checkpoint of PBG, of any version, is resumed."""
     names = {storage.name(entry.uri) for entry in storage.list_dir(config.checkpoint_path)}
     if not any(map(re.compile(_CHECKPOINT_FILES).fullmatch, names)):
         check_folder(config.checkpoint_path, _OTHER_FILES, "checkpoint_path", "and no checkpoint")
 
 
 def train(config: Config, claim: Claim = NO_CLAIM, num_on_host: int = 1) -> dict[str, Any]:
-    """Train one model in this process, from the end of the checkpoint; safe to run again after a kill.
-
-    By default it takes its part of the cores, of `num_on_host` processes that train on this machine.
-    """
+    """Train one model in this process, with its part of the cores of `num_on_host`; resumes after a kill."""
     from graphmill.cluster import runtime  # imports torch: only workers need it
     from train.run.trainer import Trainer
 

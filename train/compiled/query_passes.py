@@ -51,10 +51,7 @@ class _Touched(ctypes.Structure):
 
 @cache
 def library(*, double: bool = False) -> native.Library | None:
-    """Load the code; None without a build and a compiler, and the log says why, once a process.
-
-    With `double` the code computes in float64, for tests.
-    """
+    """Load the code, in float64 with `double` (for tests); None without a build and a compiler."""
     flags = ["-DDOUBLE"] if double else []
     return native.library(SOURCE, _FUNCTIONS, name="queries", instead="torch does these passes", flags=flags)
 

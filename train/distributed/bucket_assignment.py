@@ -50,10 +50,7 @@ class Dynamic:
         from_one: bool,
         is_later: Callable[[Bucket], bool] = lambda _: False,
     ) -> None:
-        """`from_one` makes all but the first bucket wait for a partition that has been trained.
-
-        Buckets that are later wait until all others are done.
-        """
+        """`from_one`: all buckets but the first wait for a trained partition. Later ones come last."""
         keys_of = [sorted(keys(bucket)) for bucket in order]
         names = {key: number for number, key in enumerate(sorted({each for own in keys_of for each in own}))}
         self._buckets, self._names = list(order), names
@@ -78,11 +75,7 @@ class Dynamic:
         self._num_left = len(order)
 
     def next_bucket(self, held: Held, likely: Bucket | None = None) -> Bucket | None:
-        """Take the free bucket that shares the most with what a worker has; None if none is free.
-
-        Of equal ones it takes that of the partition with the most buckets left, then the first: so that
-        until the end of the iteration there are buckets for all workers.
-        """
+        """Take the free bucket that shares most with `held`; of equal ones, keep many buckets possible."""
         if self._free is None:
             self._free = np.flatnonzero(self._is_left_B & (self._num_waits_B == 0))
         free = self._free
@@ -95,10 +88,7 @@ class Dynamic:
         return self._take_nearest(near if len(near) else free, held)
 
     def reserve(self, last: Bucket, held: Held) -> Bucket | None:
-        """Take the bucket that the worker of `last` trains next; None if none shares a partition with it.
-
-        Nobody else gets the partitions that it adds, which nobody has now.
-        """
+        """Take a bucket that shares a partition with `last` and adds only partitions nobody has, or None."""
         own = self._keys(last)
         is_own_N = np.zeros(len(self._num_left_N), bool)
         is_own_N[own] = True
@@ -173,7 +163,6 @@ class Dynamic:
         return bucket
 
     def _leave(self, number: int, change: Literal[1, -1]) -> None:
-        """Add a bucket to those that are left, or remove it."""
         self._is_left_B[number] = change > 0
         self._num_left_N[self._keys(self._buckets[number])] += change
         self._num_left += change
@@ -211,10 +200,7 @@ class Tournament:
         self._taken: set[Bucket] = set()
 
     def next_bucket(self, held: Held, likely: Bucket | None = None) -> Bucket | None:
-        """Take the bucket that was likely, if it is free, or the round's first free one.
-
-        What a worker has does not matter: groups reduce in the order of the round.
-        """
+        """Take the likely bucket if it is free, or the round's first free one; groups reduce in order."""
         free = [each for each in self.publish_group if each not in self._taken]
         bucket = likely if likely in free else next(iter(free), None)
         if bucket is not None:

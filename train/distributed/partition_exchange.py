@@ -169,7 +169,6 @@ class PartitionExchange:
         self._behind.close()
 
     def _obtain(self, key: PartitionKey, source: RowSource) -> Table:
-        """Fetch a partition from the worker that has it, or else read it."""
         if source.holder and (table := self._fetch(key, source)) is not None:
             self._count(fetched_bytes=bytes_of(table))
             return self._on_device(table)

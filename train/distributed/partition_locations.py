@@ -109,10 +109,7 @@ class PartitionLocations:
         del copies[:number]
 
     def lose(self, holder: str) -> set[int]:
-        """Forget what a lost worker had in memory; returns the revisions that are lost.
-
-        A revision is lost if it was newer than all that is left of its partition.
-        """
+        """Forget the memory of a lost worker; return revisions that were newer than all that is left."""
         lost: set[int] = set()
         for key in self._held.pop(holder, set()):
             copies = self._copies[key]
@@ -139,10 +136,7 @@ class PartitionLocations:
                 yield key, newest.source()
 
     def complete(self) -> Checksums:
-        """Rename the newest files to be the next version, which is not committed yet.
-
-        Returns the checksums of the partitions' files, by name.
-        """
+        """Rename the newest files to the next version, not committed yet; return checksums by name."""
         version, target = self.version + 1, self.checkpoint_path
         files = {key: copies[-1] for key, copies in self._copies.items()}
         names = {key: storage.name(pbg_checkpoint.embeddings_uri("", *key, version)) for key in files}

@@ -300,7 +300,6 @@ def proxy(holder: Holder) -> Any:
 
 
 def _copy_shard(source: Holder, shard: _Shard) -> None:
-    """Fill a shard with what another server hands over."""
     worker = get_worker()
     shard.revision, revisions = call_from_worker(worker, source, "revisions")
     for name, part in shard.parts.items():

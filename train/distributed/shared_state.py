@@ -1,6 +1,7 @@
 """State that all buckets change: relation parameters, global embeddings, types with one partition.
 
-Every worker trains on a copy of its own. The state itself is in shards on all workers (`shards`).
+Every worker trains on a copy of its own, and notes what it has heard last of each row. The state itself is in
+shards on all workers (`shards`).
 
     dynamic        while a worker trains, a thread beside it pushes the rows that have moved and pulls those
                    that others have moved, every few seconds; before and after a bucket too
@@ -9,8 +10,6 @@ Every worker trains on a copy of its own. The state itself is in shards on all w
 
 Source: the parameter server of PyTorch-BigGraph (arXiv:1903.12287, section 4.2), which sums changes; here
 copies are averaged.
-
-A worker's copy of rows that all workers share, and of what it has heard last of each row.
 
 Parameters of one width lie together in one table, so that a thousand static relations are no more messages
 than one. The steps keep moving the same memory: a parameter becomes a view of some rows.
@@ -295,7 +294,6 @@ class SharedState:
             pause_s = max(self.interval_s, (time.monotonic() - begun) * (1 / SHARE - 1))
 
     def _push(self, shard: int, *, at_rest: bool, grant: int | None) -> None:
-        """Push the rows that have moved."""
         holder = self._holder(shard)
         moved = {
             name: part.moved(*shards.range_of(shard, len(self._server.holders), len(part)))
@@ -312,7 +310,6 @@ class SharedState:
                     self.parts[each.name].pushed(each)
 
     def _pull(self, shard: int, *, at_rest: bool) -> None:
-        """Take over the rows that others have changed."""
         holder = self._holder(shard)
         for resting in (True, False) if at_rest else (False,):  # `knows` speaks of what comes last
             names = [name for name, part in self.parts.items() if part.at_rest == resting]

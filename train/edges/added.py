@@ -26,11 +26,7 @@ def is_delta(config: PbgConfig) -> bool:
 
 
 def why_whole(config: PbgConfig) -> str | None:
-    """Say why a run with `train.replay` trains all edges; "" if it does not, None without `train.replay`.
-
-    Raises:
-        FormatError: origins.json of a folder of edges is damaged.
-    """
+    """Say why a run with `train.replay` trains all edges; "" if it does not, None without `train.replay`."""
     if not isinstance(config, Config) or config.train.replay is None:
         return None
     if config.init_path is None:

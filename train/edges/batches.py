@@ -113,9 +113,6 @@ def read(
 
     `num_rows` lists, for each of config.relations, the rows of its partition in this bucket. `new` makes the
     arrays that are copied to the device; copies from pinned memory may end later, with the current stream.
-
-    Raises:
-        FormatError: the file is not a bucket, or an edge points at an entity that does not exist.
     """
     limits = max(num_rows[Side.LHS]), max(num_rows[Side.RHS]), num_rel
     dtype = np.int32 if max(limits) <= np.iinfo(np.int32).max else np.int64

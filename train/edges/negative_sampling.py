@@ -166,11 +166,7 @@ def sample(
     num_rows: int,
     generator: torch.Generator,
 ) -> Tensor:
-    """Draw negatives by a plug-in: int64 [C, K].
-
-    Raises:
-        ConfigError: it has drawn something else.
-    """
+    """Draw negatives by a plug-in, int64 [C, K], and check what it has drawn."""
     drawn_CK = sampler.sample(edges, side, num_rows, generator)
     found = type(drawn_CK).__name__
     if isinstance(drawn_CK, Tensor):

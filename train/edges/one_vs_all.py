@@ -185,7 +185,6 @@ class QueryPart:
     def _cut(
         self, order_Q: Tensor, size: int, first: int, answers: "_Lists", others: "_Lists | None"
     ) -> Iterator[QueryBatch]:
-        """Cut the queries of the batches from `first` on."""
         group, span = self.group, slice(first, first + _SPAN_BATCHES)
         own_Q = order_Q[first * size : (first + _SPAN_BATCHES) * size]
         query_A, order_A = answers.entries(own_Q, span)
@@ -211,7 +210,6 @@ class QueryPart:
             )
 
     def _others(self, own_Q: Tensor, size: int, span: slice, lists: "_Lists | None") -> list[dict[str, Any]]:
-        """The other answers of each batch of a span."""
         if lists is None or self.group.other_answer_O is None:
             return [{}] * -(-len(own_Q) // size)
         query_O, order_O = lists.entries(own_Q, span)

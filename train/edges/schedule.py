@@ -95,11 +95,7 @@ class Schedule:
         return epoch if interval and not rest and epoch % interval == 0 else None
 
     def check_resumed(self, ended: Iteration | None, version: int) -> None:
-        """Refuse a checkpoint whose versions count iterations of another kind than this run.
-
-        Raises:
-            ConfigError: the checkpoint was trained with other edge paths or chunks.
-        """
+        """Refuse a checkpoint whose versions count iterations of another kind than this run."""
         for key in ("num_edge_paths", "num_edge_chunks"):
             ours, theirs = getattr(self.iteration(0), key), getattr(ended, key, None)
             if theirs is not None and theirs != ours:
@@ -116,11 +112,7 @@ def _cut(count: int, number: int, parts: int) -> tuple[int, int]:
 
 
 def plan(config: PbgConfig) -> Schedule:
-    """Plan a run. A missing bucket is an error before training: the plan looks for every bucket file.
-
-    Raises:
-        FormatError: a bucket is missing or damaged.
-    """
+    """Plan a run. A missing bucket is an error before training: the plan looks for every bucket file."""
     num_edges = {
         (number, bucket): count
         for number, edge_path in enumerate(config.edge_paths)

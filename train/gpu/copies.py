@@ -45,11 +45,7 @@ class Slot:
         self.left: Any = None  # torch.cuda.Event
 
     def table(self, like: Table) -> Table:
-        """Make a table of the same shape in this slot.
-
-        The sums are at the end: partitions of almost one size have the same addresses, which captured steps
-        know.
-        """
+        """Make a table of the same shape in this slot; sums are last, so that addresses stay the same."""
         rows, sums = like.embeddings_ND, like.sums
         start = self.numbers.numel() // _ALIGNED * _ALIGNED - aligned(sums.numel())
         return Table(

@@ -130,7 +130,6 @@ class OperatorRows:
                     self._adagrad.steps[key] += num_steps
 
     def _pairs(self, relation: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield rows here, and what they copy."""
         targets: list[tuple[Tensor | None, Mapping[str, Tensor]]] = [
             (self.values_SRD, self._model.parameters),
             (self.sums_SRD, self._adagrad.sums),
@@ -241,7 +240,6 @@ class FusedStep:
         self.branch.join()
 
     def _touched(self, shape: Shape, rows_SCK: Tensor, tables: Sides) -> list[_Touched]:
-        """List the rows that move."""
         parts = [slice(0, 2)] if tables[0] is tables[1] else [slice(0, 1), slice(1, 2)]
         frozen = self.frozen.sides(self.config, shape.relation)
         touched = []
@@ -297,7 +295,6 @@ class FusedStep:
         return _Compared(compared, Positive(query_CPD, compared.pull_CP, is_negative=not first))
 
     def _add_figures(self, sides: list[_Compared], costs: list[Tensor]) -> None:
-        """Add the figures of a step, in few launches."""
         lhs, rhs = (side.found for side in sides)
         parts = [lhs.loss_CP, rhs.loss_CP, *costs, lhs.violators_CP, rhs.violators_CP]
         # As a product, which adds in the same order every time.
@@ -311,7 +308,6 @@ class FusedStep:
         return once, once if side else 0.0
 
     def _update_touched(self, touched: _Touched, gradient_SCKD: Tensor) -> None:
-        """Move rows of a table by Adagrad."""
         table, gradient_TD = touched.table, gradient_SCKD[touched.part].flatten(0, 2)
         arguments = (gradient_TD, self.rates_2[0])
         if touched.runs is not None:
@@ -320,7 +316,6 @@ class FusedStep:
             self.kernels.update_rows_fast(table.embeddings_ND, table.sums, touched.rows_T, *arguments)
 
     def _update_relations(self, own: OperatorRows, related: Runs, gradient_SCPD: Tensor) -> None:
-        """Move the parameters of relations, of both sides at once."""
         assert own.values_SRD is not None
         assert own.sums_SRD is not None
         gradient_TD = gradient_SCPD.flatten(0, 2)

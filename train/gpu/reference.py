@@ -234,7 +234,6 @@ def _leaves(source: KernelSource) -> tuple[Tensor, Tensor | None]:
 
 
 def _apply(source: KernelSource, rows_CPD: Tensor, own_CPD: Tensor | None) -> Tensor:
-    """Apply each edge's operator, or its adjoint."""
     if own_CPD is None:
         return rows_CPD.clone()
     operator = operators.OPERATORS[source.operator]

@@ -92,7 +92,6 @@ class Replays:
 
 
 def _room(batch: QueryBatch, sizes: Mapping[str, int]) -> QueryBatch:
-    """Make a batch of these sizes on the same device."""
     room = {name: value.new_empty(sizes[name]) for name, value in batch.tensors().items()}
     return replace(batch, **room)  # type: ignore[arg-type]  # only tensors
 

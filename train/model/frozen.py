@@ -30,11 +30,7 @@ class Frozen:
 
     @classmethod
     def of(cls, config: Config) -> Self:
-        """Find what the configuration freezes. A name of both a type and a relation freezes both.
-
-        Raises:
-            ConfigError: a name is neither a type's nor a relation's, or nothing is left to train.
-        """
+        """Find what the configuration freezes. A name of both a type and a relation freezes both."""
         given = config.train.freeze
         known = [*config.entities, *(relation.name for relation in config.relations)]
         for number, name in enumerate(given):

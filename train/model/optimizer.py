@@ -140,9 +140,6 @@ def sums_of_table_state(
     """Read the sums of a saved state, for a table of `shape`: [N], or element-wise [N, D].
 
     Sums of the other optimizer are converted: a row's sum is the mean of its elements' sums.
-
-    Raises:
-        FormatError: the sums are missing or of another shape.
     """
     saved = states.table_sums(state, shape, uri)
     if saved is None:
@@ -153,7 +150,6 @@ def sums_of_table_state(
 
 
 def _group(lr: float, num_parameters: int) -> dict[str, Any]:
-    """A parameter group of torch.optim.Adagrad."""
     return {
         "lr": lr,
         "lr_decay": 0,
@@ -216,20 +212,12 @@ class Adagrad:
         return {"state": state, "param_groups": [_group(self.lr, len(self.parameters))]}
 
     def load_state_dict(self, saved: Mapping[str, Any], uri: str) -> None:
-        """Load a saved state of these parameters.
-
-        Raises:
-            FormatError: the state belongs to other parameters.
-        """
+        """Load a saved state of these parameters; another one is a FormatError."""
         by_number = saved.get("state", {})
         self.load_states({key: by_number.get(number) for number, key in enumerate(self.parameters)}, uri)
 
     def load_states(self, by_key: Mapping[str, Any], uri: str, *, grown: bool = False) -> None:
-        """Load the states of some parameters; with `grown`, a state may cover the first rows alone.
-
-        Raises:
-            FormatError: a state is missing, of another shape, or not finite.
-        """
+        """Load the states of some parameters; with `grown`, a state may cover the first rows alone."""
         for key, state in by_key.items():
             try:
                 accumulated, steps = state["sum"], float(state["step"])

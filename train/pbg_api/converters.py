@@ -51,11 +51,7 @@ class TSVEdgelistReader(EdgelistReader):
         self.lhs_col, self.rhs_col, self.rel_col, self.delimiter = lhs_col, rhs_col, rel_col, delimiter
 
     def read(self, path: Path) -> Iterator[Row]:
-        """Yield the edges of a file.
-
-        Raises:
-            RawTableError: a line has too few columns.
-        """
+        """Yield the edges of a file."""
         needed = max(self.lhs_col, self.rhs_col, self.rel_col or 0) + 1
         with Path(path).open(encoding="utf-8") as lines:
             for number, line in enumerate(lines, start=1):
@@ -182,10 +178,7 @@ def _run_etl(settings: Config) -> None:
 def _write_raw(
     reader: EdgelistReader, inputs: Sequence[Path], settings: Config, folder: str
 ) -> list[dict[str, Any]]:
-    """Write what is in the input files as tables of etl, each with the split of its edge path.
-
-    Edges without relations are of the first one, as in PBG.
-    """
+    """Write input files as tables of etl, one split per edge path; no relation means the first, as in PBG."""
     tables = []
     for number, (path, split) in enumerate(zip(inputs, settings.edge_path_splits, strict=True)):
         raw = storage.join(folder, f"{number}.parquet")

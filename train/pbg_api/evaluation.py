@@ -150,11 +150,7 @@ class FilteredRankingEvaluator(RankingEvaluator):
     """Ranks edges among all entities that make no edge of `filter_paths`; for one type in one partition."""
 
     def __init__(self, config: Any, filter_paths: Sequence[str]) -> None:
-        """Read the edges to leave out.
-
-        Raises:
-            ConfigError: there are several types, partitions or relations, or the relation lacks all_negs.
-        """
+        """Read the edges to leave out; only one type, partition and relation with all_negs are supported."""
         entities, relations = list(config.entities.values()), config.relations
         if len(entities) != 1 or len(relations) != 1 or not relations[0].all_negs:
             raise ConfigError(

@@ -36,11 +36,6 @@ class Schema:
     section: ClassVar[type[Section]]
 
     def __attrs_post_init__(self) -> None:
-        """Check all values.
-
-        Raises:
-            DeepTypeError: a value does not fit, or two of them contradict.
-        """
         _check(self.section, self.to_dict())
 
     @classmethod

@@ -18,11 +18,7 @@ class _AsGiven(Config):
 
 
 def settings_of(config: Any) -> Config:
-    """Make our configuration of a schema, ours or PBG's own, or of a mapping like its to_dict().
-
-    Raises:
-        ConfigError: a value does not fit.
-    """
+    """Make our configuration of a schema, ours or PBG's own, or of a mapping like its to_dict()."""
     given = from_python(config if isinstance(config, Mapping) else config.to_dict())
     ours = from_mapping(given | {"train": {"on_change": "resume"}})
     settings = _AsGiven.model_construct(**dict(ours))  # validated already

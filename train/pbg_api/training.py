@@ -87,7 +87,6 @@ def run_partition_server(
 
 
 def _is_trained(config: Config) -> bool:
-    """Whether the checkpoint has all epochs."""
     path = config.checkpoint_path
     version = pbg_checkpoint.read_version(path)
     try:

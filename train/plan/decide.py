@@ -25,11 +25,7 @@ LEAST_BATCHES = 64  # of a bucket, for each of those at once
 
 
 def decide(context: RunContext, workers: int = 1, *, blocks_of_all: int = 0) -> Plan:
-    """Decide how this process trains, as one of `workers`, which have `blocks_of_all` (`blocks_of_workers`).
-
-    Raises:
-        ConfigError: the configuration or the machine rules out a setting.
-    """
+    """Decide how this process trains, as one of `workers`; `blocks_of_all` is from `blocks_of_workers`."""
     config = context.config
     reasons: list[str] = []
     ignored: list[str] = []
@@ -150,7 +146,6 @@ class PlannedRows(NamedTuple):
 def _rows(
     context: RunContext, workers: int, blocks_of_all: int, reasons: list[str], ignored: list[str]
 ) -> PlannedRows:
-    """Choose the place of rows."""
     settings = context.config.train
     prefetch = settings.prefetch is not False
     if workers > 1:
@@ -193,10 +188,7 @@ def _has_room_to_copy(context: RunContext) -> bool:
 
 
 def blocks_of_workers(context: RunContext, workers: int, worker_bytes: int) -> int:
-    """Count the blocks of a run on several workers: two for each, or more where memory holds less.
-
-    0 where buckets are trained one by one: there are too few partitions, or something needs them.
-    """
+    """Count the blocks of a run on several workers: two for each or more; 0 if buckets train one by one."""
     config, settings = context.config, context.config.train
     least, most = 2 * workers, _least_partitions(config)
     if most < least or _obstacle_of_joining(context):
@@ -237,10 +229,7 @@ def blocks_for(config: Config, num_partitions: int) -> int:
 
 
 def rows_in(context: RunContext, worker_bytes: int, reasons: list[str]) -> PlannedRows:
-    """Choose what half of a worker's memory holds: all rows, with or without a copy of them, or two blocks.
-
-    Adds the sizes to `reasons`.
-    """
+    """Choose what half of a worker's memory holds: all rows, with or without a copy, or two blocks."""
     settings = context.config.train
     prefetch, most = settings.prefetch is True, _least_partitions(context.config)
     choices = [

@@ -160,7 +160,6 @@ class BucketTrainer:
         return totals.sums
 
     def _remove(self, removed: EdgeTensors, bucket: Bucket, iteration: Iteration, tables: Tables) -> None:
-        """Move the ends of removed edges apart."""
         if not len(removed):
             return
         generator = seeds.generator(self.config.seed, "removed", *_place(iteration, bucket))

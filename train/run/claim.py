@@ -55,14 +55,7 @@ def trained_with(config: Config) -> dict[str, Any]:
 
 
 def check_claim(config: Config, coming: Collection[str] = ()) -> None:
-    """Check, before any file changes, whether training can start. Inputs are not checked yet.
-
-    Earlier stages will write the folders `coming`.
-
-    Raises:
-        ConfigError: training cannot resume the checkpoint, and `train.on_change` forbids to start anew; or
-            there is nothing to validate on.
-    """
+    """Check, before any file changes, whether training can start; stages before it write `coming`."""
     validation.check_split(config, coming)
     if pbg_checkpoint.read_version(config.checkpoint_path):
         _changes(config, _former(config), _settings(config))
@@ -128,12 +121,10 @@ def moved_aside(checkpoint_path: str) -> list[str]:
 
 
 def _settings(config: Config) -> dict[str, Any]:
-    """Return the settings that change the result."""
     return {"settings": config.result_settings(), "train": config.train.result_settings()}
 
 
 def _former(config: Config) -> Former:
-    """Read the settings and inputs of the checkpoint's training, as far as they are known."""
     path = config.checkpoint_path
     uri = storage.join(path, FILE)
     if storage.exists(uri):

@@ -28,11 +28,7 @@ _OF_MEMBER = ("version", "num_edges", "loss", "total_seconds", "best_epoch")
 
 
 def check(config: Config) -> None:
-    """Refuse an ensemble whose scores are not the sums of its members' scores.
-
-    Raises:
-        ConfigError: the comparator is not dot, there is a bias, or an operator is a plug-in.
-    """
+    """Refuse an ensemble whose scores are not the sums of its members' scores."""
     if config.ensemble == 1:
         return
     plug_ins = sorted({each.operator for each in config.relations} - OPERATORS.keys())

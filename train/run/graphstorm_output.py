@@ -34,9 +34,6 @@ def save(config: Config, embed_path: str | None, model_path: str | None, claim: 
     """Write the committed version in the layouts that have a path; emb_info.json last, models in one rename.
 
     Memory: one partition of embeddings.
-
-    Raises:
-        FormatError: the checkpoint is damaged, or has a number that is NaN or infinite.
     """
     checkpoint = PbgCheckpoint(config.checkpoint_path)
     if embed_path:

@@ -35,10 +35,7 @@ _PIECE_BYTES = 16 << 20
 
 
 def join_partition(config: Config, key: PartitionKey, version: int, claim: Claim = NO_CLAIM) -> Checksums:
-    """Write one partition of the joined `version`; returns the checksum of its file.
-
-    Memory: a piece of the rows, and all members' sums.
-    """
+    """Write one partition of the joined `version`; return its checksum. Memory: all members' sums."""
     members = [PbgCheckpoint(member.checkpoint_path) for member in members_of(config)]
     with members[0].open_rows(*key) as rows:
         num_rows, dimension = rows.shape

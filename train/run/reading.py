@@ -42,7 +42,6 @@ class BucketReader:
         return edges if self.context.delta is None else self.context.delta.used([edges])[0]
 
     def _read_share(self, bucket: Bucket, iteration: Iteration, share: ChunkShare) -> EdgeTensors:
-        """Read the edges of an iteration to train on, among a share of a bucket's."""
         context = self.context
         rows = context.schedule.rows(iteration, bucket, share)
         edges = read_edges(context, iteration.edge_path, bucket, rows, self.staging)
@@ -71,7 +70,6 @@ class BlockReader(BucketReader):
         self._kept: dict[tuple[int, int], EdgeTensors] = {}  # where an epoch is one visit
 
     def _read(self, bucket: Bucket, iteration: Iteration) -> EdgeTensors:
-        """Read the edges of a visit from all its buckets."""
         place = iteration.edge_path_idx, iteration.edge_chunk_idx
         if place in self._kept:
             return self._kept[place]

@@ -257,7 +257,6 @@ def _means(visits: Sequence[Mapping[str, Any]]) -> Entry:
 
 
 def _earlier(config: Config, schedule: Schedule, version: int) -> list[Entry]:
-    """Finished epochs of the checkpoint, from training_stats.json."""
     by_epoch: dict[int, list[Mapping[str, Any]]] = {}
     for line in pbg_checkpoint.read_stats(config.checkpoint_path) if version else []:
         if isinstance(line.get("epoch_idx"), int) and isinstance(line.get("stats"), dict):

@@ -100,10 +100,7 @@ class Trainer(TrainingRun):
         return {"device": self.plan.device, "plan": self.plan.figures(), "num_parameters": num_parameters}
 
     def _is_committed(self, version: int) -> bool:
-        """Whether a version is committed: always, but for a delta.
-
-        A delta skips commits within COMMIT_S, because writing would take longer than training.
-        """
+        """Commit every version, but not those of a delta within COMMIT_S: writing takes too long."""
         return (
             self.context.delta is None
             or not self.store.is_in_memory
@@ -114,7 +111,6 @@ class Trainer(TrainingRun):
         )
 
     def _begin_commit(self, version: int, iteration: Iteration) -> None:
-        """Begin to write and commit the version that the iteration has made."""
         self.wait_for_commit()
         files = self.store.write_all(iteration, self.committing)
         state, lines = SavedModel.copied(self.model, self.adagrad), self._lines

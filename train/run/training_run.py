@@ -48,10 +48,7 @@ class TrainingRun(ABC):
         return versions | self.own_figures() | self.metrics.figures() | self.validation.figures()
 
     def commit(self, version: int, lines: list[dict[str, Any]], checksums: Checksums) -> None:
-        """Commit a version with its `lines` of training_stats.json; its files have these checksums.
-
-        Clears the checksums. May run in another thread.
-        """
+        """Commit a version and its `lines`, and clear `checksums`; may run in another thread."""
         path = self.config.checkpoint_path
         pbg_checkpoint.append_stats(path, lines)
         self.claim.check()

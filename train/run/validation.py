@@ -48,12 +48,7 @@ class Validation:
     """Decides when a run has trained enough epochs."""
 
     def __init__(self, config: Config, per_epoch: int, version: int, rank: Rank) -> None:
-        """`per_epoch` iterations are an epoch; `version` is the committed one; `rank` evaluates a version.
-
-        Raises:
-            ConfigError: there is no such split, or it has no edge to rank.
-            FormatError: validation.json is malformed.
-        """
+        """`per_epoch` iterations are an epoch; `version` is the committed one; `rank` evaluates a version."""
         self._config, self._per_epoch, self._rank = config, per_epoch, rank
         self.settings = config.train
         self._uri = storage.join(config.checkpoint_path, FILE)

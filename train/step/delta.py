@@ -67,9 +67,6 @@ class Delta:
         """Choose among `edges`, which are the rows (first, past the last) of a bucket, those to train on.
 
         Where training asks queries, the others are there too, as known edges.
-
-        Raises:
-            FormatError: the bucket does not say where its edges come from.
         """
         first, last = rows
         added_E = torch.zeros(len(edges), dtype=torch.bool)

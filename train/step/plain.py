@@ -233,10 +233,7 @@ def gradient_of(leaf: Tensor) -> Tensor:
 def _touched_by(
     blocks: Sequence[Block], model: Model, relation: int, *, whole: bool
 ) -> tuple[Model, Tensor | None, Sequence[Block]]:
-    """Return `touched_parameters` of blocks, and the blocks with positions for relations.
-
-    With `whole` the blocks touch the parameters of all relations.
-    """
+    """Return `touched_parameters` (all, with `whole`), and the blocks with positions for relations."""
     rel_B = None if whole else _relations_of(blocks)
     local, rel_U, position_B = touched_parameters(model, relation, rel_B)
     if position_B is None:

@@ -112,10 +112,7 @@ class QueryStep(Step[QueryBatch]):
     def __call__(
         self, batch: QueryBatch, tables: Mapping[Side, Table], generator: torch.Generator
     ) -> StepFigures:
-        """Draw candidates, and move their rows, or all of that side, and the rows of queries and answers.
-
-        Threads may step on samples side by side. Steps that move all rows take turns.
-        """
+        """Draw candidates, and move rows; threads step side by side, unless a step moves all rows."""
         batch = self.candidates.draw(batch, len(tables[batch.side]), generator)
         with self._moves_all_rows if batch.candidate_C is None else nullcontext():
             move = partial(self.launch, self.move) if self.launch else self.move
@@ -177,7 +174,6 @@ class QueryStep(Step[QueryBatch]):
         )
 
     def _operands(self, vectors: Tensor) -> torch.dtype:
-        """Choose the type of the operands of products of these vectors."""
         return torch.bfloat16 if self.model.takes_half(vectors.device) else vectors.dtype
 
     def _compare_products(self, query_QD: Tensor, candidate_ND: Tensor, batch: QueryBatch) -> Gradients:
@@ -307,10 +303,7 @@ class QueryStep(Step[QueryBatch]):
 
 
 def _cross_entropy(score_QN: Tensor, batch: QueryBatch, passes: Passes) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the loss, the number of answers that score below another entity, and softmax(scores) [Q, N].
-
-    May overwrite the scores.
-    """
+    """Return the loss, the number of answers below another entity, and softmax [Q, N], maybe in `scores`."""
     own_A = score_QN[batch.query_A, batch.answer_A]
     if batch.others is not None:
         query_O, answer_O, mask_O = batch.others

@@ -60,10 +60,7 @@ class Table:
 
 
 def joined(tables: MutableMapping[Key, Table], keys: Sequence[Key], num_more: int = 0) -> Table:
-    """Join tables to one, with room for `num_more` rows behind; `tables` then has its parts.
-
-    One after the other leaves its memory, so at most one is there twice.
-    """
+    """Join tables, and make `tables` its parts, one by one to save memory; `num_more` rows are behind."""
     first, stop = tables[keys[0]], 0
     table = first.like(sum(len(tables[key]) for key in keys) + num_more, first.embeddings_ND.device)
     for key in keys:

@@ -27,11 +27,7 @@ class EarlierRows:
             self._num_previous = None
 
     def kept(self, entity_type: str, partition: Partition, num_earlier: int, uri: str) -> Rows:
-        """Find the rows [K] of a partition, ascending, of the `num_earlier` rows in the earlier run's `uri`.
-
-        Raises:
-            FormatError: the index was made after another run, or its history is damaged.
-        """
+        """Find the rows [K] of a partition, ascending, of `num_earlier` rows in the earlier run's `uri`."""
         counts = (self._num_previous or {}).get(entity_type)
         if counts is None:
             return np.arange(num_earlier)

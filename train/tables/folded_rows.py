@@ -37,11 +37,7 @@ def folder_of(config: Config) -> str:
 
 
 def types_of(config: Config) -> tuple[str, ...]:
-    """Types whose new ids are folded in: those that the earlier run has vectors of.
-
-    None, if the run is no delta. Ids of a type with `train.init_embeddings` start from these, and are
-    trained.
-    """
+    """List the types of a delta whose new ids are folded in; not those with `train.init_embeddings`."""
     if not is_delta(config) or _earlier(config) is None:
         return ()
     path = config.init_path or ""
@@ -56,11 +52,7 @@ def types_of(config: Config) -> tuple[str, ...]:
 
 
 def first_new(config: Config) -> dict[str, list[int]]:
-    """The first new row of each partition of the types whose new ids are folded in.
-
-    Raises:
-        NotFoundError: the earlier run is not there any more.
-    """
+    """The first new row of each partition of the types whose new ids are folded in."""
     names = types_of(config)
     earlier = _earlier(config) if names else None
     if earlier is None:
@@ -79,11 +71,7 @@ def first_new(config: Config) -> dict[str, list[int]]:
 
 
 def make(config: Config, client: Client, claim: Claim = NO_CLAIM) -> None:
-    """Solve the new rows of a run, unless it has a version or has them already.
-
-    Raises:
-        FormatError: the earlier run's checkpoint, entities or edges are damaged, or do not fit each other.
-    """
+    """Solve the new rows of a run, unless it has a version or has them already."""
     starts = first_new(config)
     earlier = _earlier(config) if starts else None
     if earlier is None or pbg_checkpoint.read_version(config.checkpoint_path):
@@ -136,11 +124,7 @@ def finish(config: Config, claim: Claim = NO_CLAIM) -> None:
 
 
 def _earlier(config: Config) -> Config | None:
-    """The settings of the earlier run of a delta; None if the configuration does not say where its graph is.
-
-    Raises:
-        NotFoundError: it is not there any more.
-    """
+    """Read the settings of a delta's earlier run; None if the configuration does not name its graph."""
     entity_path = getattr(config.etl, "previous_entity_path", None)  # of the section of another stage
     edge_path = getattr(config.etl, "previous_edge_path", None)
     if not (entity_path and edge_path and config.init_path):

@@ -93,11 +93,7 @@ class GivenRows:
         return cls(folder_of(config), [name for name, path in paths.items() if path])
 
     def of(self, entity_type: str, partition: int) -> Iterator[tuple[Numbers, slice, Floats]]:
-        """Batches of given rows: their numbers [n], the elements that they are given, and these [n, W].
-
-        Raises:
-            FormatError: the rows have not been made, or the file is damaged.
-        """
+        """Batches of given rows: their numbers [n], the elements that they are given, and these [n, W]."""
         if entity_type not in self._names:
             return
         given = self._types[entity_type]

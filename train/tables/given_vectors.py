@@ -53,12 +53,7 @@ def inputs_of(config: Config) -> list[str]:
 
 
 def check(config: Config) -> None:
-    """Refuse vectors of types that do not exist, and paths where nothing is.
-
-    Raises:
-        ConfigError: there is no such type.
-        NotFoundError: there are no files.
-    """
+    """Refuse vectors of types that do not exist, and paths where nothing is."""
     for name, path in _paths(config).items():
         if name not in config.entities:
             known = ", ".join(config.entities)
@@ -79,13 +74,7 @@ def is_needed(config: Config, models: Sequence[Config]) -> bool:
 
 
 def make(config: Config, claim: Claim = NO_CLAIM) -> None:
-    """Make the rows of all types in this process; the configuration is that of one model.
-
-    Raises:
-        FormatError: a file has a wrong column or row, or an id of the graph twice; or the entity index is
-            another.
-        ConfigError: no id of a frozen type has a vector, or its vectors are shorter than its rows.
-    """
+    """Make the rows of all types in this process; the configuration is that of one model."""
     types: dict[str, Any] = {}
     checksums: Checksums = {}
     made_from = _made_from(config)
@@ -239,7 +228,6 @@ class _Maker:
         return projection.fitted(wanted, self.files.length, self.width)
 
     def _divided(self, scratch: str) -> Files:
-        """Divide the vectors into files of partitions."""
         vector = pa.list_(pa.float32(), self.width)
         columns = [("id", pa.string()), ("partition", pa.int64()), ("row", pa.int64()), ("vector", vector)]
         divided = Files(scratch, "vectors", min(self.num_partitions, MOST_FILES), pa.schema(columns))
@@ -257,7 +245,6 @@ class _Maker:
         return divided
 
     def _write(self, folder: str, partition: int, divided: Files, checksums: Checksums) -> None:
-        """Write the given rows of one partition."""
         index = IdSearch(entity_index.read_part(self.config.entity_path, self.entity_type, partition))
         first_new = self._num_saved(partition)
         read_at = np.full(len(index), -1, np.int64)  # the row of the files that an id was found in
@@ -333,7 +320,6 @@ def _values(vectors: pa.ChunkedArray, width: int) -> Floats:
 
 
 def _told(entity_type: str, found: dict[str, Any]) -> str:
-    """Tell in one line what became of the vectors of a type."""
     kept = f", {found['num_of_init_path']:,} keep the rows of init_path" if found["num_of_init_path"] else ""
     reduced = ""
     if "explained_variance" in found:

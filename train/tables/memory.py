@@ -89,10 +89,7 @@ def step_bytes(config: Config) -> int:
 
 
 def resident_bytes(context: RunContext) -> int:
-    """The whole graph on a device, with the edges of the largest iteration.
-
-    A delta reads all edges too, and may keep most of them, as known answers of its queries.
-    """
+    """The graph on a device, with the edges of the largest iteration, or of all for a delta."""
     schedule = context.schedule
     num_edges = max((schedule.num_read(number) for number in range(schedule.per_epoch)), default=0)
     steps = step_bytes(context.config) + queries_bytes(context)

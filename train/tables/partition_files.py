@@ -40,11 +40,7 @@ class PartitionFiles:
         self.folded = GivenRows(folder_of(context.config), context.delta.first_new if context.delta else ())
 
     def load(self, key: PartitionKey, version: int, path: str | None = None) -> Table:
-        """The table in the files of `version` in the folder `path`; with version 0 a new table.
-
-        Raises:
-            FormatError: the file is damaged, or belongs to other entities or another configuration.
-        """
+        """The table in the files of `version` in the folder `path`; with version 0 a new table."""
         if version:
             embeddings_ND, sums = self._read(key, version, path or self.config.checkpoint_path)
             self._check_shape(embeddings_ND, key, version, path)
@@ -68,14 +64,7 @@ class PartitionFiles:
         *,
         replication: int | None = None,
     ) -> None:
-        """Write the table as of `version`, to the checkpoint or to another folder.
-
-        `replication` is the number of copies on HDFS (None: its default).
-
-        Raises:
-            DivergenceError: training has made a row infinite.
-            LockedError: the checkpoint is another run's by now.
-        """
+        """Write the table as of `version`; `replication` counts the copies on HDFS (None: its default)."""
         table = on_device(table, CPU)
         rows = table.embeddings_ND.numpy()
         if first_not_finite(rows) is not None:

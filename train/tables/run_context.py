@@ -70,10 +70,7 @@ class RunContext:
         version: int | None = None,
         num_rows: Mapping[str, list[int]] | None = None,
     ) -> None:
-        """By default the schedule is made from the bucket files, and the version is the committed one.
-
-        `num_rows` spares reading the counts.
-        """
+        """Read the schedule, the committed version and the counts, unless they are given."""
         self.config, self.claim, self.device = config, claim, device
         partitions = {name: entity.num_partitions for name, entity in config.entities.items()}
         self.num_rows = num_rows or entity_counts.read_counts(config.entity_path, partitions)
@@ -99,12 +96,7 @@ class RunContext:
         version: int | None = None,
         num_rows: Mapping[str, list[int]] | None = None,
     ) -> Self:
-        """The context of a checkpoint that is only read; by default of its committed version.
-
-        Raises:
-            NotFoundError: there is no checkpoint; the message names the `purpose`.
-            FormatError: the entities are not those of its training.
-        """
+        """The context of a checkpoint that is only read; by default of its committed version."""
         check_entities(config.checkpoint_path, config.entity_path)
         version = version or pbg_checkpoint.read_version(config.checkpoint_path)
         if not version:
@@ -113,11 +105,7 @@ class RunContext:
 
     @property
     def schedule(self) -> Schedule:
-        """Iterations of the run; the first access opens every bucket file.
-
-        Raises:
-            FormatError: a bucket is missing or damaged.
-        """
+        """Iterations of the run; the first access opens every bucket file."""
         if self._schedule is None:
             self._schedule = plan(self.config)
         return self._schedule
@@ -140,13 +128,7 @@ class RunContext:
         return other
 
     def load_model(self, path: str | None = None, version: int | None = None) -> tuple[Model, Adagrad]:
-        """The model and its optimizer: of the version, else of init_path, else new.
-
-        `path` and `version` name another folder and version than those of the checkpoint.
-
-        Raises:
-            FormatError: the file is damaged, or its parameters do not fit the configuration.
-        """
+        """Load the model and Adagrad: of `version` in `path`, else of init_path, else new."""
         config = self.config
         path = path or config.checkpoint_path
         version = self.version if version is None else version

@@ -49,12 +49,7 @@ class VectorFiles:
     """
 
     def __init__(self, path: str) -> None:
-        """Find the files of `path`, a file, a folder or a glob pattern, and read their footers.
-
-        Raises:
-            NotFoundError: there is no file.
-            FormatError: a file is no parquet file, or lacks a column.
-        """
+        """Expand `path`, a file, a folder or a glob pattern, and read the footers."""
         self.path = path
         self.uris = [each.uri for each in storage.files_at(*storage.split_pattern(path))[0]]
         if not self.uris:
@@ -121,7 +116,6 @@ def paths_of(path: str) -> list[str]:
 
 
 def _checked_rows(uri: str) -> int:
-    """Count the rows of a file with the right columns."""
     with open_parquet(uri) as parquet:
         bounds.check_rows(parquet, uri)
         schema = parquet.schema_arrow

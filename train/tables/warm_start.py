@@ -116,11 +116,7 @@ class WarmStart:
     def kept_rows(
         self, entity_type: str, partition: Partition, saved_shape: tuple[int, int], shape: tuple[int, int]
     ) -> Rows:
-        """Return the saved rows [K] of a partition, of `saved_shape`, that are the first of its current rows.
-
-        Raises:
-            FormatError: there are more of them, or their dimension or their entities differ.
-        """
+        """Return the saved rows [K], of `saved_shape`, that are the first of a partition's current rows."""
         uri = pbg_checkpoint.embeddings_uri(self.path, entity_type, partition, self.version)
         kept = self.earlier_rows.kept(entity_type, partition, saved_shape[0], uri)
         if len(kept) > shape[0]:
@@ -219,7 +215,6 @@ class WarmStart:
 
 
 def _relation_names(entity_path: str | None, count: int) -> list[str] | None:
-    """Names of `count` relations, or None where there are none."""
     names = None if entity_path is None else entity_counts.read_relation_names(entity_path)
     # another number of names belongs to other relations: the folder has been written anew
     return names if names is not None and len(names) == count else None

@@ -57,7 +57,6 @@ class SampledGraph:
         return self.lhs, self.rel, self.rhs
 
     def __getitem__(self, rows: npt.NDArray[np.generic]) -> "SampledGraph":
-        """Select edges."""
         weight = None if self.weight is None else self.weight[rows]
         return SampledGraph(self.lhs[rows], self.rel[rows], self.rhs[rows], weight)
 
@@ -65,10 +64,7 @@ class SampledGraph:
 def write_sample(
     config: Config, target: str, split: str, most_edges: int, most_read: int = MOST_READ
 ) -> Sample:
-    """Write the tuner's graph into the folder `target`: entities, edges/train, edges/valid.
-
-    Of a graph with more than `most_read` edges, the buckets of the first partitions are read.
-    """
+    """Write the tuner's graph into `target`; above `most_read` edges, from the first partitions alone."""
     buckets = _first_buckets(config, most_read)
     numbering = _Numbering(config, buckets)
     graph = _read(config, numbering, config.edge_paths, buckets)

@@ -99,7 +99,6 @@ def _endless(chosen: Mapping[str, Mapping[str, tuple[Any, ...]]], seed: int) -> 
 
 
 def _changes(config: Config, keys: Keys) -> dict[str, Any]:
-    """Spell out the keys that differ from the configuration."""
     wanted = dict(keys)
     wanted["dimension"] = max(2, int(config.dimension * wanted["dimension"]) // 2 * 2)
     all_negs = wanted.pop("all_negs")

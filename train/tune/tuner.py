@@ -1,5 +1,7 @@
 """The work of `graphmill tune`: the tuner's graph, the trials, and their record.
 
+A trial is a task: a short training on the tuner's graph, ranked on its validation edges.
+
     output/tune/
       tune.json                 settings, the sample, every trial so far
       graph/                    the tuner's graph (train.tune.sample)
@@ -8,8 +10,6 @@
 
 A search that is run again reads the trials of tune.json in place of running them. So a killed search goes on,
 with the time that it had left.
-
-One trial: a short training on the tuner's graph, ranked on its validation edges; a task of its own.
 """
 
 import json

@@ -151,7 +151,6 @@ def _shape(operator: str, dimension: int) -> dict[str, int]:
 
 @triton.jit
 def _n3(x, y, regularization, OPERATOR: tl.constexpr):
-    """Cost of each row and its gradient."""
     modulus = tl.sqrt(x * x + y * y) if OPERATOR == 3 else tl.abs(x)
     slope = 3.0 * regularization * modulus
     return tl.sum(modulus * modulus * modulus, axis=1) * regularization, slope * x, slope * y

@@ -45,7 +45,6 @@ def _put(pointer, row, value, NUM, D: tl.constexpr, DB: tl.constexpr):
 
 @triton.jit
 def _numbers(pointer, place, NUM, other, MASKED: tl.constexpr):
-    """Load one number for each of some places below NUM."""
     if MASKED:
         return tl.load(pointer + place, mask=place < NUM, other=other)
     return tl.load(pointer + place)

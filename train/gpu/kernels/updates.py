@@ -70,7 +70,6 @@ def _sum_runs(
 
 @triton.jit
 def _move(table, sums, own, total, moves, column, inside, rate, ELEMENT: tl.constexpr, D: tl.constexpr):
-    """Move some rows by one step of Adagrad."""
     row = own.to(tl.int64)
     at = row[:, None] * D + column[None, :]
     mask = moves[:, None] & inside
