@@ -37,19 +37,15 @@ def parts_of(embedding_path: str, entity_type: str) -> list[int]:
 
 
 def parts_with(part: int, num_parts: int, earlier: Sequence[int]) -> Sequence[int]:
-    """Parts of the earlier run that may have ids of a part: etl places an id by its hash, so the same one.
+    """List the earlier parts that may have ids of a part: the same one, as etl places ids by hash.
 
-    Where there are more or fewer of them, all.
+    If the number of partitions changed, return all of them.
     """
     return [part] if num_parts == len(earlier) else earlier
 
 
 def check_length(embedding_path: str, entity_type: str, dimension: int, key: str) -> None:
-    """Refuse vectors of another length than `dimension`.
-
-    Raises:
-        BadInputError: they have another one.
-    """
+    """Refuse vectors of another length than `dimension`."""
     found = remapped.shape_of(embedding_path, entity_type, 0)[1]
     if found != dimension:
         raise BadInputError(
@@ -60,10 +56,7 @@ def check_length(embedding_path: str, entity_type: str, dimension: int, key: str
 
 
 def pairs(batches: Batches, embedding_path: str, entity_type: str, parts: Sequence[int]) -> Iterator[Pairs]:
-    """Find the vectors that ids of this run had; one part of the earlier run is in memory at a time.
-
-    `batches` is called once for each part.
-    """
+    """Find the vectors that ids of this run had, one earlier part in memory; `batches` is called for each."""
     for part in parts:
         ids, vectors_MD = _read(embedding_path, entity_type, part)
         start = 0

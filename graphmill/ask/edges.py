@@ -1,6 +1,6 @@
-"""Facts of a run's edges: how many each row of a partition has, and relations in which no edge is a loop.
+"""Facts of a run's edges: the number of each row of a partition, and relations in which no edge is a loop.
 
-Where no training edge of a relation is a loop, from an entity to itself, no id is an answer to itself.
+If no training edge of a relation is a loop, from an entity to itself, no id is an answer to itself.
 """
 
 import logging
@@ -30,14 +30,7 @@ log = logging.getLogger("graphmill")
 
 
 def loopless(config: Config, numbers: Iterable[int]) -> tuple[int, ...]:
-    """Choose, of relations by number, those of one type on both sides of which no training edge is a loop.
-
-    Buckets that etl has written tell it at once. Of others, those are read that can hold loops.
-
-    Raises:
-        FormatError: a bucket is damaged.
-        NotFoundError: there is no such bucket.
-    """
+    """Choose relations by number: those of one type on both sides of which no training edge is a loop."""
     entries = {each: config.relations[0 if config.dynamic_relations else each] for each in numbers}
     num_partitions = {
         number: config.entities[entry.lhs].num_partitions
@@ -77,11 +70,7 @@ def places_of(config: Config, entity_type: str, partition: Partition) -> list[Pl
 
 
 def degrees_of(config: Config, entity_type: str, num_rows: int, places: Sequence[Place]) -> Counts:
-    """Count the edges of `edge_paths` of each row of a partition, [num_rows], in some of its buckets.
-
-    Raises:
-        FormatError: a file is damaged, or has a row that does not exist.
-    """
+    """Count the edges of `edge_paths` of each row of a partition, [num_rows], in some of its buckets."""
     found = np.zeros(num_rows, np.int64)
     for side, bucket in places:
         is_own_R = np.array([relation.entity_type(side) == entity_type for relation in config.relations])

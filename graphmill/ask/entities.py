@@ -85,12 +85,7 @@ def check_partitions(trained: TrainedRun, num_partitions: dict[str, int]) -> Non
 def measure_partition(
     trained: TrainedRun, entity_type: str, partition: int, dimension: int
 ) -> MeasuredPartition:
-    """Read the size of one partition from its count, its ids and its embeddings, which must agree.
-
-    Raises:
-        NotFoundError: one of them is missing.
-        FormatError: they differ, or the embeddings have another length than `dimension`.
-    """
+    """Read the size of one partition from its count, its ids and its embeddings, which must agree."""
     count = entity_counts.read_count(trained.entity_path, entity_type, partition)
     checkpoint = trained.open_checkpoint(allow_non_finite=True)
     with checkpoint.open_rows(entity_type, partition) as rows:
@@ -129,14 +124,7 @@ def iter_ids(trained: TrainedRun, part: MeasuredPartition, batch_rows: int) -> I
 
 
 def iter_vectors(trained: TrainedRun, part: MeasuredPartition, batch_rows: int) -> Iterator[Floats]:
-    """Read vectors of the partition in row order, float32 [N, D] with N at most `batch_rows`.
-
-    As in PyTorch-BigGraph's export, a vector includes the global embedding of its type: the model compares
-    the sum.
-
-    Raises:
-        FormatError: the global embedding has another dimension, or is not finite.
-    """
+    """Read vectors in row order, float32 [N <= `batch_rows`, D], with the type's global embedding added."""
     checkpoint = trained.open_checkpoint(allow_non_finite=True)  # the caller checks rows, to name raw ids
     global_D = _global_embedding(trained, part, checkpoint)
     for rows_ND in checkpoint.iter_embeddings(part.entity_type, part.partition, batch_rows):

@@ -57,11 +57,7 @@ def may_have_header(uri: str) -> bool:
 
 
 def iter_pairs(uri: str) -> Iterator[pa.Table]:
-    """Read pairs: tables of the columns lhs, rhs and, where the file has it, relation; all are strings.
-
-    Raises:
-        BadInputError: a column is missing, or there is a null, or text that cannot be read.
-    """
+    """Read pairs: tables of the columns lhs, rhs and, where the file has it, relation; all are strings."""
     expected: list[str] = []
     for each in files(uri):
         if not each.endswith((".parquet", ".csv")):

@@ -74,13 +74,7 @@ class Model:
     def load_state(
         self, state: Mapping[str, Tensor], uri: str = "the checkpoint", *, grown: bool = False
     ) -> None:
-        """Load saved parameters; a parameter that `state` lacks keeps its initial value.
-
-        With `grown`, a parameter may have fewer rows: those of the first dynamic relations.
-
-        Raises:
-            FormatError: a parameter is unknown, of another shape, or not finite.
-        """
+        """Load saved parameters; those that `state` lacks stay. With `grown` it may have fewer relations."""
         for key, value in state.items():
             own = self.parameters.get(key)
             if own is None:
@@ -151,10 +145,7 @@ class Model:
     def matrix_scores(
         self, queries: Tensor, candidates: Tensor, side: Side = Side.LHS, *, half: bool = False
     ) -> Tensor:
-        """Score all queries against all candidates for `side`: [..., P, D] and [..., N, D] -> [..., P, N].
-
-        `half` computes the matrix product in bfloat16: for training, not for ranking.
-        """
+        """Score queries [..., P, D] against candidates [..., N, D]; `half` (bfloat16) is for training."""
         return comparators.matrix_scores(
             self.config.comparator,
             self.config.bias,

@@ -62,11 +62,7 @@ def moments_of(blocks: Iterable[Floats]) -> Moments | None:
 
 
 def moments_of_partition(table: EntityTable, partition: int) -> tuple[int, Moments | None]:
-    """Compute the moments of a partition; a Dask task. Returns the partition's number too.
-
-    Raises:
-        FormatError: a vector is damaged, not finite, or too large.
-    """
+    """Compute the moments of a partition; a Dask task. Returns the partition's number too."""
     where = f"{table.trained.checkpoint_path}: {table.entity_type!r}, partition {partition}"
     vectors = (vectors_ND for _, vectors_ND in table.blocks(partition, BLOCK_ROWS))
     return partition, moments_of(_finite(vectors, where))
@@ -94,11 +90,7 @@ class Components:
 
     @classmethod
     def of(cls, moments: Moments, num: int) -> "Components":
-        """Compute the first `num` components.
-
-        Raises:
-            BadInputError: the vectors have fewer coordinates.
-        """
+        """Compute the first `num` components."""
         dimension = len(moments.mean_D)
         if not 1 <= num <= dimension:
             raise BadInputError(

@@ -109,11 +109,7 @@ class Relation:
 
 
 def check_magnitude(vectors: Floats, where: str) -> None:
-    """Refuse prepared vectors whose scores may be no finite numbers.
-
-    Raises:
-        FormatError: a number is not finite, or too large to be multiplied.
-    """
+    """Refuse prepared vectors whose scores may be no finite numbers."""
     if len(vectors) and not np.abs(vectors).max() < _LARGEST / max(vectors.shape[1], 1) ** 0.5:
         raise FormatError(
             f"{where}: vectors or parameters are not finite, or too large for scores in float32; go back to "
@@ -122,11 +118,7 @@ def check_magnitude(vectors: Floats, where: str) -> None:
 
 
 def number_of(run: TrainedRun, name: str) -> int:
-    """Find the number of the relation `name`.
-
-    Raises:
-        ConfigError: there is no such relation.
-    """
+    """Find the number of the relation `name`."""
     names = run.relation_names
     if name not in names:
         raise ConfigError(f"--relation {name}: {suggestion(name, names, 'expected one of')}")
@@ -139,11 +131,7 @@ def read_parameters(run: TrainedRun, *, allow_non_finite: bool = True) -> Parame
 
 
 def relation_of(run: TrainedRun, parameters: Parameters, number: int) -> Relation:
-    """Make the relation of this number.
-
-    Raises:
-        ConfigError: the checkpoint lacks a parameter of the operator.
-    """
+    """Make the relation of this number."""
     config, where = run.config, run.checkpoint_path
     position, row = (0, number) if config.dynamic_relations else (number, None)
     entry = config.relations[position]

@@ -137,11 +137,7 @@ class TrainedRun:
         return uri(self.entity_path, entity_type, partition)
 
     def load_model(self) -> Model:
-        """Load the parameters of relations, and global embeddings.
-
-        Raises:
-            FormatError: the file is damaged, or its parameters do not fit the configuration.
-        """
+        """Load the parameters of relations, and global embeddings."""
         from graphmill.ask.model import Model  # torch: for the tasks that score
 
         path = self.checkpoint_path
@@ -151,11 +147,7 @@ class TrainedRun:
         return model
 
     def read_embeddings(self, key: PartitionKey) -> Floats:
-        """Read the embeddings of a partition, [N, D].
-
-        Raises:
-            FormatError: the file is damaged, or belongs to other entities or another configuration.
-        """
+        """Read the embeddings of a partition, [N, D]."""
         path = self.checkpoint_path
         embeddings_ND, _ = read_finite(path, key, self.version)
         shape = self.num_rows[key[0]][key[1]], self.config.entity_dimension(key[0])
@@ -196,13 +188,7 @@ def _digests(checkpoint_path: str, version: int, entity_path: str) -> tuple[str 
 
 
 def find_version(path: str, wanted: int | None) -> tuple[str, int]:
-    """Find the folder and the number of the version; only PBG's format has preserved versions.
-
-    Raises:
-        NotFoundError: there is no checkpoint.
-        ConfigError: the checkpoint lacks the requested version, or None is and training has not ended.
-        LockedError: a run trains now.
-    """
+    """Find the folder and the number of the version; only PBG's format has preserved versions."""
     latest = pbg_checkpoint.read_version(path)
     is_open = wanted is None and not (latest and is_ended(path, latest))
     if is_open and (holder := lock.holder(path, whole=True)):

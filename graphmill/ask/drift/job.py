@@ -1,10 +1,10 @@
 """The distance that vectors have moved since the run before: one Dask task per partition, and no files.
 
+Cosines of the same ids in two runs are counted in bins, so that parts of any size add up.
+
 embeddings of this run, and of the run before     by raw id
 edges of this run                                 the degree of each id
 run.json                                          figures by type and by degree, the ids that moved most
-
-Vectors of the same ids in two runs: their cosines, counted in bins, so that parts of any size add up.
 
 The drift of an id is 1 - cosine of its two vectors: 0 where it points where it did, 1 at a right angle, 2
 where it was turned around. Bins of drift grow by DRIFT_RATIO, so a quantile is at most so much too high.
@@ -293,7 +293,6 @@ def _check_limit(settings: DriftConfig, figures: dict[str, Any]) -> None:
 
 
 def _before(config: Config) -> str | None:
-    """Folder of the embeddings of the run before."""
     settings = config.section(DriftConfig)
     if settings.before is not None or config.init_path is None:
         return settings.before

@@ -7,10 +7,9 @@ files (`work`) are in a folder that ends with the evaluation.
 The work is cut by (partition of the entities x range of queries), see `tasks`. Counts are whole numbers, so
 their sums are the same for every cut.
 
-95 % confidence intervals of metrics, from edges that were drawn without replacement.
-
-The interval is normal: the mean of each side, 1.96 standard errors below and above. Errors of the two sides
-count as if they went together, which errs on the side of width. Shapes: E edges.
+Metrics of edges that were drawn without replacement get 95 % confidence intervals: the mean of each side,
+1.96 standard errors below and above. Errors of the two sides count as if they went together, so intervals are
+rather too wide. Shapes: E edges.
 """
 
 import logging
@@ -57,10 +56,7 @@ _NORMAL = 1.959964
 
 
 def intervals(ranks: Mapping[Side, Ranks], share: float) -> dict[str, list[float]]:
-    """The interval of each metric over both sides; `share` of the split's edges are ranked.
-
-    Returns none for a single edge, whose error is unknown.
-    """
+    """Compute the interval of each metric over both sides; none for a single edge. `share` is ranked."""
     by_side = [_contributions(each.middle) for each in ranks.values()]
     found = {}
     for name in by_side[0] if len(by_side[0]["mrr"]) > 1 else ():
@@ -80,11 +76,7 @@ def _contributions(rank_E: Floats) -> dict[str, Floats]:
 
 
 def _error(value_E: Floats, share: float, is_bounded: bool) -> float:
-    """The standard error of a mean.
-
-    Two more edges with a value of 0 and two with 1, as Agresti and Coull have them for proportions, keep the
-    error above 0 where all values are the same.
-    """
+    """Compute the standard error of a mean, with four more edges, two of them 1, as Agresti and Coull do."""
     squares = float(((value_E - value_E.mean()) ** 2).sum()) + (2.0 if is_bounded else 0.0)
     return float(np.sqrt((1 - share) * squares)) / len(value_E)
 
@@ -303,10 +295,7 @@ def _count(
 def _cut(
     queries: Mapping[Side, Queries], entity_type: str, num_partitions: int, num_workers: int
 ) -> Iterator[list[Range]]:
-    """Cut the queries that have candidates of a type, where blocks of queries end.
-
-    There are some tasks for each worker, and tasks stay so short that progress shows.
-    """
+    """Cut the queries between blocks: some tasks for each worker, so short that progress shows."""
     blocks = [block for side in Side for block in queries[side].blocks_of(entity_type)]
     num_queries = sum(stop - start for _, start, stop in blocks)
     wanted = 1 if num_workers == 1 else -(-2 * num_workers // num_partitions)

@@ -16,11 +16,7 @@ _RELATION_KEYS = ("name", "lhs", "rhs", "operator")
 
 
 def check_folder(config: Config, key: str, path: str) -> None:
-    """Refuse a folder of edges that does not exist; `key` has named it.
-
-    Raises:
-        ConfigError: there is no such folder; the message lists the splits.
-    """
+    """Refuse a folder of edges that does not exist; `key` has named it."""
     if not storage.is_dir(path):
         raise ConfigError(f"{key}: there is no folder {path}; {_existing_splits(config)}")
 
@@ -93,11 +89,7 @@ def score_settings(pbg: dict[str, Any]) -> dict[str, Any]:
 
 
 def has_edges(config: PbgConfig, path: str) -> bool:
-    """Whether any bucket of a folder holds an edge.
-
-    Raises:
-        FormatError: a bucket is missing or damaged.
-    """
+    """Whether any bucket of a folder holds an edge."""
     return any(edge_buckets.count_all(path, all_buckets(config)).values())
 
 

@@ -52,10 +52,7 @@ class Ranker:
     def __init__(
         self, model: Model, device: torch.device, *, num_threads: int = 1, fused: bool = False
     ) -> None:
-        """`fused` counts with the kernels, which keep no scores.
-
-        Then threads only keep the device busy: each holds a block of vectors there.
-        """
+        """`fused` counts with the kernels, which keep no scores; threads then only keep the device busy."""
         self.model, self.device = model, device
         self.num_threads = min(num_threads, FUSED_THREADS) if fused else num_threads
         self.lock = threading.Lock()

@@ -66,11 +66,7 @@ class Codec(Protocol):
         """Whether each row has a scale."""
 
     def encode(self, vectors_ND: Floats) -> EncodedVectors:
-        """Encode vectors.
-
-        Raises:
-            FormatError: a number is too large for the codec.
-        """
+        """Encode vectors; a number that is too large for the codec is a FormatError."""
 
     def decode(self, encoded: EncodedVectors) -> Floats:
         """Decode vectors, float32 [N, D]."""

@@ -196,7 +196,6 @@ def _write_model(
     folder: str,
     checksums: Checksums,
 ) -> None:
-    """Write the description of the model, and the parameters of its relations."""
     config = trained.config
     uris = [storage.join(folder, name) for name in (RELATIONS, MODEL)]
     write_relation_parameters(trained, uris[0], checksums)

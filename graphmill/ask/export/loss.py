@@ -95,10 +95,7 @@ def write_decoded(
 def decode_partition(
     table: EntityTable, partition: int, source: Source | None, checkpoint_path: str, content: dict[str, Any]
 ) -> dict[str, str]:
-    """Write the decoded vectors of a partition; return the checksum of the file. A Dask task.
-
-    The model adds the global embedding of the type, so the rows are without it.
-    """
+    """Write the decoded vectors of a partition, without the type's global embedding; return the checksum."""
     checksums: dict[str, str] = {}
     checkpoint = table.trained.open_checkpoint(allow_non_finite=False)
     global_D = checkpoint.global_embedding(table.entity_type)

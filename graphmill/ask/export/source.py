@@ -39,11 +39,7 @@ class Source:
         return self.table.entity_type
 
     def batches(self, partition: int) -> Iterator[tuple[pa.Array, EncodedVectors]]:
-        """Read a partition: raw ids (string [N]) and encoded vectors; some megabytes at a time.
-
-        Raises:
-            FormatError: ids or vectors are damaged, or not finite, or an id stands there twice.
-        """
+        """Read a partition: raw ids (string [N]) and encoded vectors; some megabytes at a time."""
         part = self.table.parts[partition]
         trained = replace(self.table.trained, allow_non_finite=False)
         rows = checked_rows(trained, part, rows_of_batch(part.dimension), doing="exporting")

@@ -78,10 +78,7 @@ class Form:
     def columns(
         self, values_UK: Floats, place_N: Numbers, confidence_U: Floats | None = None
     ) -> list[pa.Array]:
-        """Make the columns of rows, whose vectors are at places [N] of `values`; -1: there is none.
-
-        A confidence that is NaN is null.
-        """
+        """Make the columns of rows from places [N] of `values`, -1: none; a NaN confidence becomes null."""
         is_missing_N = place_N < 0
         if len(values_UK):
             values_NK = values_UK[np.where(is_missing_N, 0, place_N)]

@@ -130,8 +130,6 @@ def _joining(
     client: Client,
     fold_ids_in: FoldIn | None,
 ) -> Joining:
-    """Make what every task gets."""
-
     def measure(function: Any, arguments: Any) -> Any:
         return run_tasks(client, function, arguments, description="measuring", unit="partitions")
 
@@ -189,7 +187,6 @@ def is_folded(uri: str) -> bool:
 def _write(
     joining: Joining, table: TableToRead, work: Work, client: Client
 ) -> tuple[dict[str, Any], Checksums]:
-    """Write all files; return counts, and the checksums of the files."""
     pieces = list(table.pieces) or [()]
     files = [work.part_uri(number) for number in range(len(pieces))]
     tasks = {
@@ -242,7 +239,6 @@ def _check_found(column: str, counts: Mapping[str, Any]) -> None:
 
 
 def _described(request: FeaturesOptions) -> dict[str, Any]:
-    """The settings that the result depends on."""
     options = request.model_dump(mode="json", exclude={"columns", "memory_bytes"})
     return {"ids": dict(request.columns), **options}
 

@@ -102,7 +102,6 @@ def _some_buckets(config: Config) -> list[Bucket]:
 
 
 def _by_types(config: Config, edges: edge_buckets.Edges) -> dict[tuple[str, str], Numbers]:
-    """Rows of the edges by the types of their relations."""
     if config.dynamic_relations:
         return {(config.relations[0].lhs, config.relations[0].rhs): np.arange(len(edges))}
     types = [(each.lhs, each.rhs) for each in config.relations]

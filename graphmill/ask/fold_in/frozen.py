@@ -1,17 +1,13 @@
-"""A trained model as new ids meet it: relations, samples of entities and edges, priors. None of it moves.
+"""The frozen model that solves new ids: relations, samples of entities and edges, and priors.
 
 Samples stand for all entities of a type and all edges of the run, the same for all ids. They are evenly
 spaced, from seeded starts, and small: every task gets them, whatever the size of the run.
 
-Shapes: D dimension, M entities of a sample.
+A prior says what is likely of an id before its edges are seen. The prior of a type is the mean of its
+entities, and their standard deviation in each coordinate. The prior of a side of a relation is the mean of
+the entities there, drawn towards that of the type as if `SHRINKAGE` edges were of an average entity.
 
-Priors: what is likely of an id before its edges are seen.
-
-The prior of a type is the mean of its entities, and their standard deviation in each coordinate. The prior of
-a side of a relation is the mean of the entities there, drawn towards that of the type as if `SHRINKAGE` edges
-were of an average entity.
-
-Shapes: D dimension, N rows, E edges.
+Shapes: D dimension, M entities of a sample, N rows, E edges.
 """
 
 import hashlib
@@ -149,11 +145,7 @@ class FrozenModel:
         return {}
 
     def relation(self, number: int) -> Relation:
-        """Return a relation, with tensors as parameters.
-
-        Raises:
-            ConfigError: the checkpoint lacks a parameter of it.
-        """
+        """Return a relation, with tensors as parameters."""
         if number not in self._relations:
             self._relations[number] = relation_of(self.run, self.parameters, number).with_tensors()
         return self._relations[number]
@@ -194,11 +186,7 @@ class FrozenModel:
 
 
 def read_model(trained: TrainedRun, tables: Mapping[str, EntityTable], options: FoldInOptions) -> FrozenModel:
-    """Read the model, and the rows of its samples; `tables` are those of `solvable_types`.
-
-    Raises:
-        FormatError: checkpoint or edges are damaged.
-    """
+    """Read the model, and the rows of its samples; `tables` are those of `solvable_types`."""
     config = trained.config
     parameters = read_parameters(trained, allow_non_finite=trained.allow_non_finite)
     samples, priors = {}, {}

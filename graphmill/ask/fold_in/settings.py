@@ -29,11 +29,7 @@ class FoldInOptions(Section):
 
 
 def solvable_types(config: Config) -> list[str]:
-    """Types that relations join, and whose entities have vectors of their own.
-
-    Raises:
-        ConfigError: all of them are featurized.
-    """
+    """List the types that relations join, and whose entities have vectors of their own."""
     types = list(dict.fromkeys(each.entity_type(side) for each in config.relations for side in Side))
     found = [name for name in types if not config.entities[name].featurized]
     if not found:

@@ -1,15 +1,11 @@
-"""Solves new ids: a fixed number of gradient steps for each, independent of all others.
+"""Solves new ids: takes a fixed number of gradient steps for each, independent of all others.
 
 Steps start at the prior mean. Their length is that of Barzilai and Borwein (IMA Journal of Numerical Analysis
 8, 1988), in units of the spread. The best of the points that were tried is the result.
 
-Shapes: B ids of a tile, D dimension.
-
-The objective of new ids: the loss of their edges, of other queries, of the regularizer, and of a prior.
-
-Of each id: its edges, as training scores them; queries that should not find it; the regularizer N3; and a
-prior, as if each coordinate were normally distributed around the prior mean, with the spread of the type. The
-mean is that of the sides of relations on which the id has edges.
+The objective of an id adds up the loss of its edges, as training scores them; that of queries that should not
+find it; the regularizer N3; and a prior. The prior takes each coordinate as normally distributed around the
+prior mean, with the spread of the type. The mean is that of the sides of relations on which the id has edges.
 
 Confidence is n / (n + CONFIDENT_EDGES). An edge adds to n as much as it exceeds chance: 1 if the id finds the
 known end before all others of the sample, 0 if it finds half of them before it.

@@ -75,9 +75,7 @@ def joined(chunks: Sequence[IdChunk], most: int) -> list[IdChunk]:
 
 
 def write_answers(asked: Asked, chunk: IdChunk, uri: str) -> dict[str, Any]:
-    """Write the answers of a chunk; return their number, the number of known edges that are left out, and the
-    file's checksum.
-    """
+    """Write a chunk's answers; return their number, the known edges left out, and the file's checksum."""
     ids, number_Q = _read_chunk(asked, chunk)
     number_U = distinct(number_Q[number_Q != UNKNOWN])
     if asked.lists is None:

@@ -135,7 +135,6 @@ def _figures(question: PredictOptions, cost: Cost, lists: Lists, recall: Recall)
 
 
 def _sample(asked: Asked, chunks: list[IdChunk]) -> Numbers:
-    """Draw entities that are asked about."""
     place = np.sort(sample_of(sum(each.stop - each.start for each in chunks)))
     found, first = [np.empty(0, np.int64)], 0
     for chunk in chunks:

@@ -85,10 +85,7 @@ def formula(relation: Relation) -> dict[str, Any]:
 def answer_ids(
     trained: TrainedRun, question: PredictOptions, asked: Asked, client: Client, work: Work
 ) -> tuple[dict[str, Any], Checksums]:
-    """Write the best candidates of all ids into the folder of a result; return figures and checksums.
-
-    Files that a killed command has finished stay.
-    """
+    """Write the best candidates of all ids; return figures and checksums. Files of a killed command stay."""
     config = trained.config
     relation, queries, candidates = asked.relation, asked.queries, asked.candidates
     if asked.left_out.itself and not question.cosine:

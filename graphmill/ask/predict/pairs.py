@@ -56,9 +56,7 @@ class AskedPairs:
 
 
 def write_scores(asked: AskedPairs, piece_uri: str, uri: str) -> tuple[dict[str, int], Checksums]:
-    """Write the scores of one piece of the pairs; return the numbers of pairs and of those without score, and
-    checksums.
-    """
+    """Write scores of a piece of pairs; return pairs, pairs without score, and checksums."""
     pairs = read_piece(piece_uri)
     if "relation" not in pairs.column_names:
         pairs = pairs.append_column("relation", pa.repeat(asked.relation or "", len(pairs)))

@@ -42,11 +42,7 @@ class Sizes:
 def sizes_for(
     memory_bytes: int, dimension: int, num_candidates: int, k: int, products: int = PRODUCTS
 ) -> Sizes:
-    """Divide the memory of a task: half for queries and answers, a quarter each for candidates, known edges.
-
-    Raises:
-        ConfigError: not even one query or one tile of candidates fits.
-    """
+    """Divide the memory of a task: half for queries and answers, a quarter each for other data."""
     query_bytes = 8 * dimension + (HELD_BYTES + 2 * _ID_BYTES) * k
     tile_bytes = 12 * WIDTH * dimension
     needed = max(2 * query_bytes, 4 * tile_bytes)

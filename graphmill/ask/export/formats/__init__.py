@@ -16,7 +16,6 @@ Finish = Callable[[str, Sequence[Source]], Checksums]
 
 
 def _nothing(folder: str, sources: Sequence[Source]) -> Checksums:
-    """Write no files for all types together."""
     return {}
 
 

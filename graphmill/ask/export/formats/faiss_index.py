@@ -47,11 +47,7 @@ def write(source: Source, _: int, folder: str) -> Checksums:
 
 
 def import_faiss() -> Any:
-    """Import faiss.
-
-    Raises:
-        ConfigError: it is not installed.
-    """
+    """Import faiss; a ConfigError tells how to install it."""
     try:
         import faiss
     except ImportError as error:
