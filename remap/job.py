@@ -26,7 +26,7 @@ from graphmill.run import record
 from graphmill.run.inputs import VECTORS
 from graphmill.run.lock import NO_CLAIM, Claim
 from graphmill.run.outlook import Estimate, GraphSize
-from graphmill.run.output_checks import check_folder
+from graphmill.run.output_checks import check_result_folder
 from graphmill.run.trained_with import changes_in_errors
 from graphmill.storage import Checksums
 from remap.output.align import Alignment
@@ -184,4 +184,7 @@ written_uris = output_uris
 
 def check_outputs(config: Config) -> None:
     """Refuse to replace a folder with other files than embeddings: these files would be lost."""
-    check_folder(config.embedding_path, _OURS, "embedding_path", "and is replaced as a whole", below=True)
+    path = config.embedding_path
+    is_ours = storage.read_marker(path)  # Spark's marker is empty
+    record = storage.MARKER if is_ours else storage.PUBLISHED
+    check_result_folder(path, _OURS, record, "embedding_path")

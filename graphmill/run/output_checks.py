@@ -95,19 +95,19 @@ def check_folder(uri: str, names: str, setting: str, reason: str, *, below: bool
             )
 
 
-def check_result_folder(to: str, names: str, record: str) -> None:
-    """Refuse to replace the folder of the option --to, unless it is empty or an earlier result.
+def check_result_folder(to: str, names: str, record: str, setting: str = "--to") -> None:
+    """Refuse to replace the folder that a setting names, unless it is empty or an earlier result.
 
     An earlier result has files of the pattern `names` alone, and the file `record` among them.
     """
     storage.check_moves_folders(to)
     found = storage.status(to)
     if found and not found.is_dir:
-        raise ConfigError(f"--to: expected a folder, or none yet, found the file {to}")
-    check_folder(to, names, "--to", "and is replaced as a whole", below=True)
+        raise ConfigError(f"{setting}: expected a folder, or none yet, found the file {to}")
+    check_folder(to, names, setting, "and is replaced as a whole", below=True)
     if storage.list_dir(to) and not storage.exists(storage.join(to, record)):
         raise ConfigError(
-            f"--to: {to} holds files, and no {record}, which an earlier result has; choose another folder"
+            f"{setting}: {to} holds files, and no {record}, as an earlier result has; choose another folder"
         )
 
 

@@ -192,6 +192,7 @@ OURS = {
         *("edges/train/_SUCCESS", "checkpoint/graphmill.json", "checkpoint.stale/config.json"),
         *("checkpoint.stale-2/config.json", "checkpoint.adopted/init/_SUCCESS", "tensorboard/events"),
         *("embeddings/a/part-00000.parquet", "embeddings/_relations.parquet", "embeddings/_SUCCESS"),
+        "embeddings/_checksums.xxh128",
         *("embeddings.faiss/a.json", "quarantine/part-00000-00000.parquet", "entities/raw_id_mappings/a/x"),
     ],
 }
