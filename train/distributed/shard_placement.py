@@ -47,7 +47,7 @@ class ShardPlacement:
     """
 
     def __init__(self, client: Client, num_workers: int, *, in_rounds: bool) -> None:
-        """In rounds, shards change only at the end of a round, and move only there."""
+        """`in_rounds`: shards change and move at the end of a round only."""
         self.holders: list[Holder | None] = []
         self._client, self._num_workers, self._in_rounds = client, num_workers, in_rounds
         self._servers: dict[str, Future] = {}  # by address

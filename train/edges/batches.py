@@ -65,7 +65,7 @@ class EdgeTensors:
         return len(self.lhs)
 
     def has_role(self, *roles: Role) -> Tensor:
-        """Which edges of a delta have one of these roles: [E]."""
+        """Mask of the edges of a delta with one of these roles, [E]."""
         assert self.role is not None
         return torch.stack([self.role == role for role in roles]).any(0)
 

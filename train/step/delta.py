@@ -124,7 +124,7 @@ class Delta:
                 sums[rows] = before
 
     def _has_new(self, edges: EdgeTensors, bucket: Bucket) -> Tensor:
-        """Which edges have an entity that is folded in: [E]."""
+        """Mask of the edges that have a folded-in entity, [E]."""
         found_E = torch.zeros(len(edges), dtype=torch.bool, device=edges.lhs.device)
         for side, index_E in ((Side.LHS, edges.lhs), (Side.RHS, edges.rhs)):
             limits = [self._limit(each.entity_type(side), side, bucket) for each in self.config.relations]
@@ -146,7 +146,7 @@ class Delta:
 def _touched(
     config: Config, edges: EdgeTensors, bucket: Bucket, tables: Mapping[PartitionKey, Table], table: Table
 ) -> Tensor:
-    """Which rows of a table an added or removed edge has: [N]."""
+    """Mask of the rows of a table that an added or removed edge has, [N]."""
     moves_E = edges.has_role(Role.ADDED, Role.REMOVED)
     touched_N = torch.zeros(len(table), dtype=torch.bool, device=table.sums.device)
     for number in range(len(config.relations)):
