@@ -35,7 +35,7 @@ _EULER = 0.57721566490153286
 
 @dataclass(frozen=True, eq=False)
 class Baselines:
-    """Of one side: candidates that the filter leaves, the edge's own included, [E]; ranks by popularity."""
+    """Candidates of one side that the filter leaves, the edge's own included, [E]; ranks by popularity."""
 
     num_candidates: Numbers
     popular: Ranks
@@ -81,7 +81,7 @@ def harmonic(count: Numbers) -> Floats:
 
 
 class _Degrees:
-    """How many entities of a group (a relation, or a query) have which degree.
+    """Numbers of entities of a group (a relation, or a query) by their degree.
 
     `groups` and `degrees` [H] are pairs that may repeat; `weights` [H] are numbers of entities.
     """

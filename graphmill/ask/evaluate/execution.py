@@ -32,7 +32,7 @@ class Execution:
 
     @classmethod
     def on(cls, client: Client, folder_uri: str) -> "Execution":
-        """On the workers that are there now."""
+        """Run on the workers that are there now."""
         hosts = [each["host"] for each in described_workers(client).values()]
         return cls(client, max(1, len(hosts)), max(map(hosts.count, hosts), default=1), folder_uri)
 

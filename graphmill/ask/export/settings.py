@@ -1,4 +1,4 @@
-"""What a user wants of an export: the options of `graphmill export`."""
+"""Options of `graphmill export`."""
 
 from typing import Annotated, Any, Literal
 

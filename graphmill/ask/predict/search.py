@@ -161,5 +161,5 @@ class _FoundOnCpu:
 def _is_new(
     known: KnownRange, first_query: int, first_candidate: int, query: Numbers, candidate: Numbers
 ) -> npt.NDArray[np.bool_]:
-    """Which pairs are no known edges; their numbers begin at those of the tile and of the partition."""
+    """Mask of pairs that are no known edges. Numbers begin at those of the tile and of the partition."""
     return ~known.has(query + first_query, candidate - first_candidate)

@@ -35,7 +35,7 @@ class Recall:
 
     @classmethod
     def of(cls, share_U: npt.NDArray[np.float64]) -> "Recall":
-        """Of the shares of the queries; nothing to find counts as found."""
+        """Mean the shares of the queries; nothing to find counts as found."""
         if not len(share_U):
             return cls(1.0, 0.0, 0)
         error = float(share_U.std(ddof=1) / len(share_U) ** 0.5) if len(share_U) > 1 else 0.0
