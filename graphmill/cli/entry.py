@@ -45,7 +45,6 @@ def first_line(name: str, arguments: Sequence[str]) -> str:
 
 
 def _completes() -> bool:
-    """Tell whether a shell asks for completions."""
     return any(name.endswith("_COMPLETE") for name in os.environ)
 
 

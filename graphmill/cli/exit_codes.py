@@ -42,11 +42,7 @@ def main(command: click.Command, arguments: list[str] | None = None) -> NoReturn
 
 
 def decoded(words: Iterable[str]) -> list[str]:
-    """Return the words of a command line as UTF-8, which ids are in, whatever encoding the locale has.
-
-    Raises:
-        BadInputError: a word is not UTF-8.
-    """
+    """Return the words of a command line as UTF-8, which ids are in, whatever encoding the locale has."""
     try:
         return [os.fsencode(word).decode() if _UNDECODED.search(word) else word for word in words]
     except UnicodeDecodeError as error:

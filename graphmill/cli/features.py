@@ -82,7 +82,6 @@ def command(
 
 
 def _typed(columns: tuple[str, ...], types: tuple[str, ...], known: list[str]) -> dict[str, str]:
-    """The type of each column."""
     if len(set(columns)) < len(columns):
         raise click.UsageError("--column: a column is named twice")
     if not types and len(known) > 1:

@@ -12,9 +12,6 @@ def check_options(excluded: Mapping[str, Sequence[str]], needed: Mapping[str, st
     Args:
         excluded: an option, and those that cannot be used with it.
         needed: an option, and the one without which it has no effect; such as `--format word2vec` too.
-
-    Raises:
-        click.UsageError: such options are given; the message names both.
     """
     context = click.get_current_context()
     given: set[str] = set()

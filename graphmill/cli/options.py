@@ -84,10 +84,7 @@ date_option = click.option(
 
 
 def load_for(day: datetime | None, conf: str | None, overrides: tuple[str, ...]) -> Config | None:
-    """Load the configuration of a run, for the date of `date_option` if there is one.
-
-    None, and a line that says so, for a finished date that cannot run again.
-    """
+    """Load the configuration for the date of `date_option`; None, and a line, if it cannot run again."""
     from graphmill.run import dates
 
     if day is None:
@@ -326,12 +323,7 @@ def result_options(command: Command) -> Command:
 
 
 def conf_of(run: str | None, conf: str | None) -> str | None:
-    """Find the configuration: `run`, the file or the output of a run, with or without run.json; else `conf`.
-
-    Raises:
-        click.UsageError: both are given.
-        NotFoundError: RUN is no run.
-    """
+    """Find the configuration: `run`, the file or the output of a run; else `conf`."""
     if run is None:
         return conf
     context = click.get_current_context()

@@ -17,11 +17,7 @@ from graphmill.vocab import TRAIN_SPLIT
 
 
 def show_plan(settings: Config, stages: Sequence[Stage], master: str | None) -> None:
-    """Check the configuration for `stages`, and show what they take on the cluster `master`.
-
-    Raises:
-        GraphMillError: what the stages themselves would raise before they change anything.
-    """
+    """Check the configuration for `stages`, and show what they take on the cluster `master`."""
     options = settings.cluster
     check_storage(settings, stages)
     is_small = are_small_stages(settings, stages)

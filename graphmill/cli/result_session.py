@@ -22,13 +22,7 @@ log = logging.getLogger("graphmill")
 def result_session(
     settings: Config, master: str | None, job: str, written: Sequence[str], read: Iterable[str] = ()
 ) -> Iterator[tuple[Client, lock.Claim]]:
-    """Lock the folders that a command writes of a finished run, start a cluster and show progress.
-
-    The files and folders `read` are of the user, beside those of the run.
-
-    Raises:
-        LockedError: another command writes them.
-    """
+    """Lock the folders to write, start a cluster and show progress; `read` are other paths of the user."""
     options = settings.cluster
     of_run = [settings.entity_path, settings.checkpoint_path, *settings.edge_paths]
     with (

@@ -64,11 +64,6 @@ def session(
         stages: The stages that the block runs.
         keeps_config: Keep the configuration in run.json.
         is_long: Take worker processes, however little the stages read.
-
-    Raises:
-        ConfigError: a folder to write holds tables or files of other programs, or workers have too little
-            memory; nothing has been written.
-        LockedError: another run works on the same folders.
     """
     options = settings.cluster
     is_small = not is_long and are_small_stages(settings, stages)
@@ -104,10 +99,10 @@ def session(
 
 
 def _record_failure(run: record.RunRecord, error: BaseException, num_lost: int) -> bool:
-    """Write the error to run.json, and tell whether it was written.
+    """Write the error to run.json, and return whether it was written.
 
-    A run that has changed nothing leaves the run.json of an earlier run, and writes none for a wrong option
-    or where no cluster has started; nor does a run write one that has lost its lock.
+    A run that has changed nothing leaves the run.json of an earlier run. It writes none for a wrong
+    option, if no cluster has started, or after it has lost its lock.
     """
     if not run.is_begun and (run.has_earlier or isinstance(error, ConfigError | NoClusterError)):
         return False
