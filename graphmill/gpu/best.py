@@ -48,7 +48,6 @@ class BestOnDevice:
             self._add(slice(start, start + step), table_ND, first, left_out)
 
     def _add(self, rows: slice, table_ND: Tensor, first: int, left_out: tuple[Tensor, Tensor]) -> None:
-        """Take the candidates for some of the queries."""
         query_QD, score_QK, row_QK = self._query_QD[rows], self.score_QK[rows], self.row_QK[rows]
         tile_QM = self._tiles(query_QD, table_ND, score_QK[:, -1:], left_out)
         num_queries, num_chosen = tile_QM.shape

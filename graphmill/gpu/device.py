@@ -10,11 +10,7 @@ from graphmill.gpu import reference
 
 
 def device_of(num_gpus: int) -> torch.device:
-    """The CPU, or with num_gpus the first GPU that this process sees.
-
-    Raises:
-        ConfigError: num_gpus asks for a GPU and there is none.
-    """
+    """The CPU, or with num_gpus the first GPU that this process sees; without one, a ConfigError."""
     if not num_gpus:
         return torch.device("cpu")
     if not torch.cuda.is_available():

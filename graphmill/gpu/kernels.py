@@ -47,10 +47,7 @@ def _product(left, right, left_row, right_row, there, D: tl.constexpr, DB: tl.co
 
 @triton.jit
 def _place(Q, N, SPAN: tl.constexpr, B: tl.constexpr):
-    """Queries of a program, and its first and last tile of candidates.
-
-    Consecutive programs compare all queries with the same candidates, which stay in the cache.
-    """
+    """Queries of a program, and its tiles; consecutive programs share the candidates in the cache."""
     q = tl.program_id(0) % tl.cdiv(Q, B) * B + tl.arange(0, B)
     first = tl.program_id(0) // tl.cdiv(Q, B) * SPAN
     return q, first, tl.minimum(first + SPAN, tl.cdiv(N, B))

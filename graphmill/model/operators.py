@@ -17,11 +17,7 @@ __all__ = ["OPERATORS", "Init", "operator_of", "parts"]
 
 
 def operator_of(name: str) -> "Operator | PlugInOperator":
-    """Look up an operator.
-
-    Raises:
-        ConfigError: the name is unknown.
-    """
+    """Look up an operator; an unknown name is a ConfigError."""
     if (built_in := OPERATORS.get(name)) is not None:
         return built_in
     try:

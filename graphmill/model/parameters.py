@@ -59,10 +59,7 @@ def is_parameter_key(key: str) -> bool:
 def in_order(
     keys: Iterable[str], entity_types: Sequence[str], config: Mapping[str, Any] | None = None
 ) -> list[str]:
-    """Sort keys into the order in which the optimizer numbers the parameters.
-
-    The operators of plug-ins are those of `config`, a PBG configuration.
-    """
+    """Sort keys as the optimizer numbers the parameters, by `config` where an operator is a plug-in's."""
     types = {name: number for number, name in enumerate(entity_types)}
     orders = _orders(config or {})
 

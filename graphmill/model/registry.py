@@ -118,11 +118,7 @@ class Registry:
         return found
 
     def check(self, name: str) -> str:
-        """Return the name.
-
-        Raises:
-            ValueError: it is neither that of a plug-in nor built in.
-        """
+        """Return the name, that of a plug-in or built in; else raise a ValueError."""
         if name not in self.built_in and self.find(name) is None:
             raise ValueError(self.unknown(name))
         return name
@@ -186,22 +182,14 @@ def _forget(origin: str) -> None:
 
 
 def check_operator(name: str) -> str:
-    """Return the name of an operator.
-
-    Raises:
-        ValueError: it is neither that of a plug-in, for static or dynamic relations, nor built in.
-    """
+    """Return the name of an operator, built in or a plug-in of either kind; else raise a ValueError."""
     if name in OPERATORS.built_in or OPERATORS.find(name) or DYNAMIC_OPERATORS.find(name):
         return name
     raise ValueError(OPERATORS.unknown(name, DYNAMIC_OPERATORS.registry))
 
 
 def check_kind(name: str, dynamic: bool) -> str:
-    """Return the name of an operator.
-
-    Raises:
-        ValueError: it is a plug-in for the other kind of relations, static or dynamic, alone.
-    """
+    """Return the name of an operator, or raise a ValueError if only the other kind has it."""
     registry, other = (DYNAMIC_OPERATORS, "OPERATORS") if dynamic else (OPERATORS, "DYNAMIC_OPERATORS")
     if name in registry.built_in or registry.find(name):
         return name
