@@ -37,7 +37,7 @@ class LossGradient(NamedTuple):
 def loss_gradient(
     loss_fn: str, margin: float, pos_CP: Tensor, neg_CPM: Tensor, weight_CP: Tensor
 ) -> LossGradient:
-    """Compute weighted losses and their gradient, in `neg_CPM` too; a plug-in that fails is a ConfigError."""
+    """Compute weighted losses and their gradient; overwrites `neg_CPM`. A failing plug-in: ConfigError."""
     if loss_fn not in LOSSES:
         return _by_autograd(loss_fn, margin, pos_CP, neg_CPM, weight_CP)
     if LOSSES[loss_fn].needs_negatives and neg_CPM.shape[-1] == 0:

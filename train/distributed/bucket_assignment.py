@@ -75,7 +75,7 @@ class Dynamic:
         self._num_left = len(order)
 
     def next_bucket(self, held: Held, likely: Bucket | None = None) -> Bucket | None:
-        """Take the free bucket that shares most with `held`; first of the partition with most left."""
+        """Take the free bucket that shares most with `held`; that of the partition with most left."""
         if self._free is None:
             self._free = np.flatnonzero(self._is_left_B & (self._num_waits_B == 0))
         free = self._free

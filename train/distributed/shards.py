@@ -84,7 +84,7 @@ class LocalCopy(Protocol):
 
 
 def merged(xp: Any, ours: tuple[Any, Any], theirs: tuple[Any, Any], base: Any) -> tuple[Any, Any]:
-    """Values and sums of two copies that parted when the sums were `base`, merged; `xp` is numpy or torch.
+    """Merge values and sums of two copies that parted when the sums were `base`; `xp` is numpy or torch.
 
     A copy whose sums are below `base` has missed something: it counts for nothing.
     """

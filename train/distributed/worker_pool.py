@@ -96,7 +96,7 @@ class Pool(Protocol):
 
 
 class WorkerPool:
-    """At most train.num_workers tasks at a time, each on a worker of its own.
+    """Runs at most train.num_workers tasks at a time, one per worker.
 
     Attributes:
         tasks: the tasks by name.

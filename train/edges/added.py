@@ -1,4 +1,4 @@
-"""Training of a delta: whether a run trains only edges that etl has added, and how many that are.
+"""Training of a delta: decides whether a run trains only the edges that etl has added, and counts them.
 
 With `train.replay`, a run that starts from an earlier run's checkpoint (init_path) trains the edges that etl
 has added since that run, and for each of them `replay` of the other edges, which are drawn anew in every

@@ -1,7 +1,7 @@
 """Candidates of a sampled softmax: entities that a batch of queries is compared with, drawn for each batch.
 
 Half of the draws are uniform. The other half goes to rows in proportion to their mass: their share of the
-softmax when they were last drawn, so that the entities that are often mistaken for an answer come often. The
+softmax when they were last drawn, so entities that are often mistaken for an answer come often. The
 step weights each candidate by 1 / (C p), with p its odds of being drawn: then the expected sum over the
 candidates is the sum over all entities (importance sampling, doi:10.1109/TNN.2007.912312).
 

@@ -229,7 +229,7 @@ def blocks_for(config: Config, num_partitions: int) -> int:
 
 
 def rows_in(context: RunContext, worker_bytes: int, reasons: list[str]) -> PlannedRows:
-    """Choose what half of a worker's memory holds: all rows, with or without a copy, or two blocks."""
+    """Choose what fits half of the memory: all rows, maybe with a copy, or two blocks; adds to `reasons`."""
     settings = context.config.train
     prefetch, most = settings.prefetch is True, _least_partitions(context.config)
     choices = [

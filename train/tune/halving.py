@@ -92,7 +92,7 @@ def best(trials: Sequence[Trial]) -> Trial:
 def _next_rung(
     ranked: Sequence[Trial], left_s: float, rungs_left: int, most_epochs: int, slots: int
 ) -> tuple[int, int] | None:
-    """Choose how many candidates go on, and for how many epochs (the last rung if no more); None: the end."""
+    """Choose how many of the best candidates go on, and for how many epochs; None: the search has ended."""
     for rungs in sorted({rungs_left, min(rungs_left, 1)}, reverse=True):
         for kept in range(min(len(ranked), max(2, ceil(len(ranked) / KEPT))), 1, -1):
             epoch_s = sum(max(each.epoch_s for each in wave) for wave in _waves(ranked[:kept], slots))
