@@ -188,7 +188,7 @@ def _fingerprint(config: Config, found: Sequence[TableFiles]) -> dict[str, Any]:
             for name, entity in config.entities.items()
         },
         "featurized": sorted(name for name, entity in config.entities.items() if entity.featurized),
-        "relations": [[each.name, each.lhs, each.rhs] for each in config.relations],
+        "relations": [[relation.name, relation.lhs, relation.rhs] for relation in config.relations],
         "dynamic_relations": config.dynamic_relations,
         "seed": config.seed,
         "hash": HASH_NAME,
@@ -208,7 +208,7 @@ def _plan(work: EtlWork, config: Config, inputs: Sequence[TableFiles]) -> source
     files = sources.numbered(inputs)
     input_warnings.warn_of_empty({each.label for each in inputs} - {label for _, label, _, _ in files})
     plan = sources.plan_files(config, files)
-    files = [each for each in files if each[0] not in plan.kept]
+    files = [file for file in files if file[0] not in plan.kept]
     # A task costs more than a look at a small file.
     step = min(1 + len(files) // (_LOOKS_PER_THREAD * work.num_threads), _MAX_LOOKS)
     tasks = [(files[start : start + step], etl.chunk_rows) for start in range(0, len(files), step)]
@@ -224,7 +224,7 @@ def _check_places(
     plain = {file.uri for of_table in inputs for file in of_table.plain}
     of_logs = [snapshot.places for of_table in inputs for snapshot in of_table.snapshots]
     named = {file_range.uri for file_range in ranges}
-    named |= {each.place for one in ranges for each in one.deletes if each.kind != "delta inline"}
+    named |= {delete.place for one in ranges for delete in one.deletes if delete.kind != "delta inline"}
     found = [uri for uri in sorted(named - plain) if not any(places.hold(uri) for places in of_logs)]
     found += [chunk.name for chunk in chunks if "/" in chunk.name]
     if found:

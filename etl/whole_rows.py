@@ -56,7 +56,7 @@ def whole_table(config: Config, paths: Sequence[str], given: Mapping[str, Any]) 
     files = found.files()
     names, schema = _columns(files, named)
     table = named.model_copy(update={"names": names})
-    numbered = [(0, "table", table, each) for each in files]
+    numbered = [(0, "table", table, file) for file in files]
     ranges = [_checked(each, len(names)) for each in ranges_of_files(numbered, PIECE_ROWS)]
     pieces = grouped(ranges, _GROUPS_LIKE_WORKERS, PIECE_ROWS)
     return WholeTable(schema, pieces, _hash(found, files))
@@ -92,10 +92,10 @@ def _columns(files: Sequence[DataFile], table: WholeTableConfig) -> tuple[tuple[
             names, types = head.names, head.types
             if not names:
                 continue
-            names = [*names, *(each for each in file.values if each not in names)]
+            names = [*names, *(value for value in file.values if value not in names)]
         if twice := next((each for each in names if names.count(each) > 1), None):
             raise RawTableError(f"{file.uri}: two columns are named {twice!r}; rename one")
-        kinds = [_WITHOUT_VIEWS.get(kind := types.get(each, pa.string()), kind) for each in names]
+        kinds = [_WITHOUT_VIEWS.get(kind := types.get(name, pa.string()), kind) for name in names]
         return tuple(names), pa.schema(list(zip(names, kinds, strict=True)))
     raise RawTableError(f"{', '.join(table.path)}: expected a table, found files without columns")
 
@@ -118,6 +118,6 @@ def _as(kind: pa.DataType, column: pa.ChunkedArray, name: str, at: BlockPosition
 
 
 def _hash(found: TableFiles, files: Sequence[DataFile]) -> str:
-    described = [[each.uri, each.size_bytes, each.mtime_ns] for each in files]
+    described = [[file.uri, file.size_bytes, file.mtime_ns] for file in files]
     text = json.dumps([found.describe(), described], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]

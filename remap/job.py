@@ -155,7 +155,7 @@ def input_uris(config: Config) -> list[str]:
         config.checkpoint_path,
         *([settings.ids_path] if settings.ids_path else []),
         *([settings.align_to] if settings.align_to else []),
-        *(each for each in settings.id_maps.values() if each != INTEGERS),
+        *(map_ for map_ in settings.id_maps.values() if map_ != INTEGERS),
     ]
 
 

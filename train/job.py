@@ -81,7 +81,7 @@ def check(config: Config, coming: Collection[str] = ()) -> str:
 def _check_negatives(config: Config) -> None:
     has_negatives = config.num_batch_negs or config.num_uniform_negs
     needs_them = config.loss_fn in LOSSES and LOSSES[config.loss_fn].needs_negatives
-    if not needs_them or has_negatives or any(each.all_negs for each in config.relations):
+    if not needs_them or has_negatives or any(relation.all_negs for relation in config.relations):
         return
     raise ConfigError(
         "num_batch_negs, num_uniform_negs: found 0 for both, and no relation with all_negs: edges without "
@@ -99,7 +99,7 @@ def _check_candidates(config: Config) -> None:
     if config.train.candidates is None:
         return
     is_needed = {
-        "a relation with all_negs": not any(each.all_negs for each in config.relations),
+        "a relation with all_negs": not any(relation.all_negs for relation in config.relations),
         f"loss_fn softmax (found {config.loss_fn!r})": config.loss_fn != "softmax",
         f"comparator dot or cos (found {config.comparator!r})": not comparators.is_dot(
             config.comparator, bias=False
@@ -239,7 +239,7 @@ def _train_members(
             log.info("training: model %d of %d, in %s", number, len(members), member.checkpoint_path)
             trained.append(_train_one(member, client, claim, in_task))
         return trained
-    num_on_host = min(at_once, max(Counter(each.rpartition(":")[0] for each in addresses).values()))
+    num_on_host = min(at_once, max(Counter(address.rpartition(":")[0] for address in addresses).values()))
     tasks = [(member, in_task, num_on_host) for member in members]
     with cluster.shown_by_worker(client):
         for first in range(0, len(members), at_once):

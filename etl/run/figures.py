@@ -54,7 +54,7 @@ class Merged:
 
 def check_bad_rows(files: Sequence[SourceFile], max_fraction: float, quarantine_uri: str) -> None:
     """Warn of bad rows, and refuse tables with too many of them."""
-    num_rows = sum(each.num_rows for each in files)
+    num_rows = sum(file.num_rows for file in files)
     by_reason = _by_reason(files)
     num_bad = sum(by_reason.values())
     if not num_bad:
@@ -74,7 +74,7 @@ def check_bad_rows(files: Sequence[SourceFile], max_fraction: float, quarantine_
 
 def unknown_relations(files: Sequence[SourceFile]) -> dict[str, int]:
     """Count bad rows by unknown relation, the most frequent first."""
-    counts = sum((Counter(each.num_unknown) for each in files), Counter[str]())
+    counts = sum((Counter(file.num_unknown) for file in files), Counter[str]())
     return dict(sorted(counts.items(), key=lambda each: (-each[1], each[0]))[:MAX_RELATIONS])
 
 
@@ -122,7 +122,7 @@ def figures(
     folders = [settings.folders.entities, *settings.folders.splits.values()]
     written = [entry for folder in folders for entry in storage.list_dir(folder, recursive=True)]
     left_out = {
-        "self_loops": sum(each.num_self_loops for each in files),
+        "self_loops": sum(file.num_self_loops for file in files),
         "min_relation_count": translated.num_rare_relation,
         "min_entity_count": translated.num_rare_entity,
         "duplicates": int(merged.num_rows.sum() - num_edges.sum()),
@@ -173,7 +173,7 @@ def _delta(plan: SourcePlan, files: Sequence[SourceFile]) -> dict[str, Any]:
     kept = [files[number] for number in sorted(plan.kept)]
     found: dict[str, int] = {}
     for what, of_files in (("kept", kept), ("added", added), ("gone", plan.gone)):
-        found |= {f"files_{what}": len(of_files), f"edges_{what}": sum(each.num_edges for each in of_files)}
+        found |= {f"files_{what}": len(of_files), f"edges_{what}": sum(file.num_edges for file in of_files)}
     return {"delta": found, "delta_reason": None}
 
 
@@ -225,7 +225,7 @@ def _by_type(settings: TaskSettings, by_partition: Sequence[Count]) -> dict[str,
 
 
 def _by_reason(files: Sequence[SourceFile]) -> dict[str, int]:
-    return dict(sorted(sum((Counter(each.num_bad) for each in files), Counter[str]()).items()))
+    return dict(sorted(sum((Counter(file.num_bad) for file in files), Counter[str]()).items()))
 
 
 def _summary(num_edges: Int64) -> dict[str, Any]:

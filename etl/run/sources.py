@@ -99,7 +99,7 @@ def _described(table: Table, file: DataFile, settings: Mapping[str, Any]) -> Sou
         "table": [type(table).__name__, settings],
         "values": dict(file.values),
         "filters": file.filters,
-        "deletes": [asdict(each) for each in file.deletes],
+        "deletes": [asdict(delete) for delete in file.deletes],
         "schema": None if file.schema is None else file.schema.serialize().to_pybytes().hex(),
     }
     digest = of_bytes(json.dumps(content, sort_keys=True).encode())
@@ -120,7 +120,7 @@ def run_settings(config: Config) -> dict[str, Any]:
         "seed": config.seed,
         "entities": list(config.entities),
         "featurized": sorted(name for name, entity in config.entities.items() if entity.featurized),
-        "relations": [[each.name, each.lhs, each.rhs] for each in config.relations],
+        "relations": [[relation.name, relation.lhs, relation.rhs] for relation in config.relations],
         "dynamic_relations": config.dynamic_relations,
         "splits": list(etl.splits()),
         "holdout": list(etl.holdout.items()),
@@ -158,7 +158,7 @@ def plan_files(config: Config, files: Sequence[NumberedFile]) -> SourcePlan:
     for number, each in reversed(list(enumerate(sources))):
         if number not in read_again:
             unmatched[each.digest].append(number)
-    numbers = [unmatched[each.digest].pop() if unmatched[each.digest] else -1 for each in origins.files]
+    numbers = [unmatched[file.digest].pop() if unmatched[file.digest] else -1 for file in origins.files]
     matched = {number: each for number, each in zip(numbers, origins.files, strict=True) if number >= 0}
     again = {sources[number].digest for number in read_again}
     return SourcePlan(

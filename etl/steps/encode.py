@@ -132,7 +132,7 @@ def _rules(settings: TaskSettings, table: Table) -> Rules:
     if not isinstance(table, TableConfig):
         return Rules(quarantines=quarantines)
     return Rules(
-        None if settings.dynamic else tuple(each.name for each in settings.relations),
+        None if settings.dynamic else tuple(relation.name for relation in settings.relations),
         frozenset(settings.feature_types(table)),
         table.feature_delimiter,
         quarantines,

@@ -65,7 +65,8 @@ class ChunkRows:
         )
         self._type_of_relation = {
             side: np.array(
-                [settings.entity_types.index(each.entity_type(side)) for each in settings.relations], np.int32
+                [settings.entity_types.index(relation.entity_type(side)) for relation in settings.relations],
+                np.int32,
             )
             for side in Side
         }

@@ -126,7 +126,7 @@ class Renumbering:
             return records
         is_kept_N = np.ones(len(records), bool)
         for side, column in ((Side.LHS, 1), (Side.RHS, 2)):
-            for name in {each.entity_type(side): None for each in self._settings.relations}:
+            for name in {relation.entity_type(side): None for relation in self._settings.relations}:
                 is_single = self._settings.num_partitions[name] == 1
                 index = self._index_of(Partition(name, 0 if is_single else getattr(bucket, side)))
                 if index is None:

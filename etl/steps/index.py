@@ -181,7 +181,7 @@ def _partition_ids(settings: TaskSettings, partition: Partition, shards: list[Sh
 
 def static_relations(settings: TaskSettings, counts: Int64) -> IndexedRelations:
     """Count the train edges of the configured relations; PBG's export reads relation names from the index."""
-    names = [each.name for each in settings.relations]
+    names = [relation.name for relation in settings.relations]
     checksums: Checksums = {}
     if settings.etl.entity_names:
         entity_counts.write_relation_names(settings.folders.entities, names, checksums)

@@ -98,7 +98,10 @@ def previous_counts(settings: TaskSettings) -> list[int]:
     """Count the ids of each partition of the earlier index, forgotten ones too."""
     uri = settings.etl.previous_entity_path
     known = {} if uri is None else entity_index.read_manifest(uri).num_partitions
-    return [_count(uri or "", each) if each.entity_type in known else 0 for each in settings.partitions]
+    return [
+        _count(uri or "", partition) if partition.entity_type in known else 0
+        for partition in settings.partitions
+    ]
 
 
 def num_earlier_ids(settings: TaskSettings) -> dict[str, list[int]] | None:

@@ -214,7 +214,7 @@ def _order(
 def sum_counts(parts: Sequence[IndexedShard], num_by_slot: Int64) -> IndexedShard:
     """Add up the counts of the passes of a shard, or of several shards."""
     return IndexedShard(
-        sum(each.num_new for each in parts),
+        sum(part.num_new for part in parts),
         sum(each.num_outside_train for each in parts),
         sum(each.num_left_out for each in parts),
         merge_counts(each.degrees for each in parts),

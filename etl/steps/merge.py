@@ -172,7 +172,7 @@ def _kept_rows(plan: MergePlan, flat: int, renumbering: Renumbering) -> Iterator
 
 def _pieces(plan: MergePlan, number: int) -> Iterator[tuple[Piece, ...]]:
     """Read a run from each chunk: its edges, and the features of each featurized side."""
-    return zip(*(exchange.pieces(each, number) for each in plan.edges), strict=True)
+    return zip(*(exchange.pieces(edge, number) for edge in plan.edges), strict=True)
 
 
 def _values(piece: Piece, place: int) -> Int32:

@@ -12,7 +12,7 @@ from graphmill.vocab import Bucket, Side
 
 def own_relations(settings: TaskSettings, entity_type: str, side: Side) -> Int32 | None:
     """Tell by 1 and 0 which relations [R] have a type on a side; None: all."""
-    types = [each.entity_type(side) == entity_type for each in settings.relations]
+    types = [relation.entity_type(side) == entity_type for relation in settings.relations]
     return None if all(types) else np.array(types, np.int32)
 
 

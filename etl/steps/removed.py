@@ -29,8 +29,8 @@ class RemovedEdges:
     def __init__(self, candidates: Iterable[Int32], max_rows: int) -> None:
         """`candidates` are records [n, 3] of relation, lhs, rhs."""
         found, num = [np.zeros((0, 3), np.int32)], 0
-        for each in candidates:
-            found.append(each[: max_rows - num])
+        for candidate in candidates:
+            found.append(candidate[: max_rows - num])
             if (num := num + len(found[-1])) == max_rows:
                 break
         self._candidate_M3: Int32 = np.concatenate(found)
@@ -69,10 +69,10 @@ class RemovedEdges:
 def taken_out(pieces: Iterable[RowsOfBucket], earlier: AllRows, is_edge_N: Bools) -> Iterable[Int32]:
     """Yield edges of the earlier bucket that this bucket no longer has; `pieces` are all rows of it."""
     start = 0
-    for each in pieces:
-        if each.removes:
+    for piece in pieces:
+        if piece.removes:
             continue
-        num = len(each.records)
-        if (row := each.earlier_row) is not None:
-            yield each.records[earlier.are_edges(row, row + num) & ~is_edge_N[start : start + num], :3]
+        num = len(piece.records)
+        if (row := piece.earlier_row) is not None:
+            yield piece.records[earlier.are_edges(row, row + num) & ~is_edge_N[start : start + num], :3]
         start += num

@@ -94,7 +94,9 @@ class TaskSettings:
         worst_bytes = num_ids * (ID_OVERHEAD_BYTES + 3 * _TYPICAL_ID_BYTES)
         num_slots = 2 * worst_bytes // etl.index_bytes
         counts = {name: entity.num_partitions for name, entity in config.entities.items()}
-        relations = tuple(TaskRelation(each.name, each.lhs, each.rhs) for each in config.relations)
+        relations = tuple(
+            TaskRelation(relation.name, relation.lhs, relation.rhs) for relation in config.relations
+        )
         return cls(
             etl=etl.model_copy(
                 update={"tables": etl.tables[:1], "entities": (), "previous_entity_path": previous}
@@ -177,15 +179,19 @@ class TaskSettings:
         if not self.featurized:
             return []
         return [
-            side for side in Side if any(each.entity_type(side) in self.featurized for each in self.relations)
+            side
+            for side in Side
+            if any(relation.entity_type(side) in self.featurized for relation in self.relations)
         ]
 
     def feature_types(self, table: TableConfig) -> dict[Side, str]:
         """Return the featurized type of each side of a table, if it has one: the same in all rows."""
         if not self.featurized:
             return {}
-        entries = [each for each in self.relations if self.dynamic or table.relation in (None, each.name)]
-        types = {side: {each.entity_type(side) for each in entries} for side in Side}
+        entries = [
+            relation for relation in self.relations if self.dynamic or table.relation in (None, relation.name)
+        ]
+        types = {side: {entry.entity_type(side) for entry in entries} for side in Side}
         return {side: min(found) for side, found in types.items() if found & self.featurized}
 
     @property
@@ -226,9 +232,9 @@ class TaskSettings:
         if self.uncut and any(len({each.entity_type(side) for each in self.relations}) > 1 for side in Side):
             return True
         return any(
-            self.num_partitions[each.entity_type(side)] < num_slices
+            self.num_partitions[relation.entity_type(side)] < num_slices
             for side, num_slices in zip(Side, self.grid, strict=True)
-            for each in self.relations
+            for relation in self.relations
         )
 
 
@@ -245,7 +251,9 @@ def day_of(config: Config) -> int:
 
 def _grid(relations: tuple[TaskRelation, ...], num_partitions: Mapping[str, int]) -> Bucket:
     """Partitions along each side: the most of the types that occur there."""
-    return Bucket(*(max(num_partitions[each.entity_type(side)] for each in relations) for side in Side))
+    return Bucket(
+        *(max(num_partitions[relation.entity_type(side)] for relation in relations) for side in Side)
+    )
 
 
 def _uncut_slots(num_ids: int, num_slots: int) -> int:

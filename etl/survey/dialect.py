@@ -180,7 +180,7 @@ def _rank(trial: _Trial, suffix: str, default: str) -> tuple[float, bool, int, b
 def _are_balanced(rows: pa.Table) -> bool:
     """Whether brackets that open in a field close in it."""
     fields = [each or "" for row in rows.slice(0, 100).to_pylist() for each in row.values()]
-    return all(each.count(a) == each.count(b) for each in fields for a, b in ("[]", "{}"))
+    return all(field.count(a) == field.count(b) for field in fields for a, b in ("[]", "{}"))
 
 
 def _are_codes(rows: pa.Table) -> bool:

@@ -69,7 +69,7 @@ def _entities(graph: GuessedGraph) -> Iterator[str]:
 def _relations(graph: GuessedGraph) -> Iterator[str]:
     entries = list(dict.fromkeys(entry for each in graph.edges for entry in each.entries()))
     ends = {(lhs, rhs) for _, lhs, rhs in entries}
-    columns = any(each.relation for each in graph.edges)
+    columns = any(edge.relation for edge in graph.edges)
     yield ""
     if columns and len(ends) == 1:
         yield "# The relations are numbered as the tables name them; one entry stands for all."
@@ -85,12 +85,12 @@ def _relations(graph: GuessedGraph) -> Iterator[str]:
 
 def _etl(graph: GuessedGraph) -> Iterator[str]:
     yield from ("", "etl:", "  tables:")
-    for each in graph.edges:
-        yield from _comment(each.look)
-        yield f"    # {each.summary_line()}"
-        for fields in _tables(each):
+    for edge in graph.edges:
+        yield from _comment(edge.look)
+        yield f"    # {edge.summary_line()}"
+        for fields in _tables(edge):
             yield from _item(fields)
-        yield from _notes(each)
+        yield from _notes(edge)
     if graph.entities:
         yield "  entities:  # tables of entities: all their ids get vectors"
         for entities in graph.entities:

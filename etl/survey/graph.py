@@ -103,5 +103,5 @@ class GuessedGraph:
     @property
     def types(self) -> list[str]:
         """Names of the entity types."""
-        named = [name for each in self.edges for _, lhs, rhs in each.entries() for name in (lhs, rhs)]
-        return list(dict.fromkeys([*named, *(each.type for each in self.entities)]))
+        named = [name for edge in self.edges for _, lhs, rhs in edge.entries() for name in (lhs, rhs)]
+        return list(dict.fromkeys([*named, *(entity.type for entity in self.entities)]))

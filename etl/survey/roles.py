@@ -76,14 +76,14 @@ def guess(looks: Sequence[Look], asked: AskedColumns = AskedColumns()) -> Guesse
         raise RawTableError(f"{looks[0].path}: expected a table of edges, found tables of entities only")
     ids = [_ranked(look)[0] for look in about]
     types = iter(type_names([end for each in edges for end in (each.lhs, each.rhs)] + ids))
-    names = relation_names([each.look for each in edges])
+    names = relation_names([edge.look for edge in edges])
     named = tuple(
         replace(each, relation_name=name, lhs_type=next(types), rhs_type=next(types))
         for each, name in zip(edges, names, strict=True)
     )
     known = GuessedGraph(named, ()).types
     entities = [Entities(look, column, next(types)) for look, column in zip(about, ids, strict=True)]
-    return GuessedGraph(named, tuple(each for each in entities if each.type in known))
+    return GuessedGraph(named, tuple(entity for entity in entities if entity.type in known))
 
 
 def _is_row_number(column: Column) -> bool:

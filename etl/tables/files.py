@@ -114,7 +114,7 @@ def find_files(config: Config, table: Table, label: str = "") -> TableFiles:
 
 def _each_once(files: Sequence[DataFile]) -> tuple[list[DataFile], list[str]]:
     """Return files sorted by URI, each once, and the symbolic links that name one of them again."""
-    by_uri = {each.uri: each for each in files}
+    by_uri = {file.uri: file for file in files}
     names: dict[str, list[str]] = {}
     for uri in sorted(by_uri):
         names.setdefault(storage.resolved(uri), []).append(uri)
@@ -148,7 +148,7 @@ def chosen_by_path(filters: Filters, files: Sequence[DataFile]) -> list[DataFile
     """Select plain files by the columns in their paths, with the conditions that remain for the rows."""
     if not filters:
         return list(files)
-    names = dict.fromkeys(name for each in files for name in each.values)
+    names = dict.fromkeys(name for file in files for name in file.values)
     shared = {
         name: pa.chunked_array([pa.array([each.values.get(name) for each in files], pa.string())])
         for name in names
@@ -198,7 +198,9 @@ def files_at(
     """
     logs.refuse_around(uri, set() if plain is None else plain)
     entries, unfinished = storage.files_at(uri, patterns, logs.list_plain, logs.list_below)
-    return [plain_file(each.uri, each) for each in entries if not _is_within(each.uri, skipped)], unfinished
+    return [
+        plain_file(entry.uri, entry) for entry in entries if not _is_within(entry.uri, skipped)
+    ], unfinished
 
 
 def _is_within(uri: str, places: Sequence[str]) -> bool:

@@ -143,7 +143,7 @@ def fields_of(file_range: FileRange, rows: pa.Table) -> pa.Table:
         for field, name in file_range.columns.items()
     }
     for field, kind in file_range.renamed.items():
-        chunks = [each.view(kind) for each in columns[field].chunks]
+        chunks = [chunk.view(kind) for chunk in columns[field].chunks]
         columns[field] = pa.chunked_array(chunks, type=kind)
     table = pa.table(columns)
     for field, value in file_range.values.items():

@@ -33,7 +33,7 @@ def parts_of(embedding_path: str, entity_type: str) -> list[int]:
     folder = storage.join(embedding_path, entity_type)
     if not storage.is_dir(folder):
         return []
-    return list(range(sum(remapped.is_part(each.uri) for each in storage.list_dir(folder))))
+    return list(range(sum(remapped.is_part(entry.uri) for entry in storage.list_dir(folder))))
 
 
 def parts_with(part: int, num_parts: int, earlier: Sequence[int]) -> Sequence[int]:

@@ -52,7 +52,9 @@ def loopless(config: Config, numbers: Iterable[int]) -> tuple[int, ...]:
         for path in paths:
             for bucket, relations in zip(buckets, pool.map(partial(read_loops, path), buckets), strict=True):
                 has_diagonal = bucket.lhs == bucket.rhs
-                found |= {each for each in relations if has_diagonal or num_partitions.get(each) == 1}
+                found |= {
+                    relation for relation in relations if has_diagonal or num_partitions.get(relation) == 1
+                }
     return tuple(sorted(num_partitions.keys() - found))
 
 

@@ -33,7 +33,7 @@ class GraphStormCheckpoint(WholeTablesCheckpoint):
         for name in info.entity_types:
             dimension = info.dimensions.get(name)
             ranks = saved_embeddings.list_ranks(uri, name, info.world_size, dimension, is_hdf5=info.is_hdf5)
-            if wrong := next((each for each in ranks if "float" not in each.dtype), None):
+            if wrong := next((rank for rank in ranks if "float" not in rank.dtype), None):
                 raise FormatError(f"{wrong.values_uri}: expected floats, found {wrong.dtype}")
             tables[name] = OrderedTable(
                 partial(_open_pieces, ranks), _shape(ranks, dimension or 0), f"{uri}: {name}"

@@ -70,7 +70,7 @@ def decoder_of(
     relations = config.get("relations", [])
     numbers = {_edge_type(each): number for number, each in enumerate(relations)}
     comparator = config.get("comparator", "cos") + (" and bias" if config.get("bias") else "")
-    names = {each.get("operator", "none") for each in relations} - {"none"} or {"none"}
+    names = {relation.get("operator", "none") for relation in relations} - {"none"} or {"none"}
     decoders = [_DECODERS.get(each) for each in names]
     types = {entity_type for lhs, _, rhs in numbers for entity_type in (lhs, rhs)}
     if not relations or config.get("dynamic_relations"):
@@ -234,7 +234,10 @@ class GraphStormModelCheckpoint(WholeTablesCheckpoint):
             return None
         decoder, comparator = self._decoder
         relations, _ = relations_of(decoder)
-        if unknown := {each[side] for each in relations for side in ("lhs", "rhs")} - self.dimensions.keys():
+        if (
+            unknown := {relation[side] for relation in relations for side in ("lhs", "rhs")}
+            - self.dimensions.keys()
+        ):
             raise FormatError(f"{self.uri}: an edge type has {min(unknown)!r}, which has no embeddings")
         entities = {name: {"num_partitions": num} for name, num in self.num_partitions.items()}
         return {

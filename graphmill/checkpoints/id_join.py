@@ -72,14 +72,14 @@ class Files:
         self._uris = [storage.join(folder, f"{name}-{number}.arrow") for number in range(num)]
         self._schema, self._stack = schema, ExitStack()
         streams = [self._stack.enter_context(storage.open_output(uri)) for uri in self._uris]
-        self._writers = [self._stack.enter_context(pa.ipc.new_stream(each, schema)) for each in streams]
+        self._writers = [self._stack.enter_context(pa.ipc.new_stream(stream, schema)) for stream in streams]
 
     def __len__(self) -> int:
         return len(self._uris)
 
     def add(self, columns: list[Any], numbers: Numbers) -> None:
         """Append each row to the file of its number."""
-        batch = pa.record_batch([pa.array(each) for each in columns], schema=self._schema)
+        batch = pa.record_batch([pa.array(column) for column in columns], schema=self._schema)
         batch = batch.take(pa.array(np.argsort(numbers, kind="stable")))
         ends = np.cumsum(np.bincount(numbers, minlength=len(self)))
         for number in np.unique(numbers):

@@ -163,7 +163,7 @@ def _write_buckets(edge_path: str, base: int, counts: Counts, target_path: str, 
 def _largest(counts: Counts, partition: int) -> int:
     """Rows of the largest partition with this number, over all types."""
     tables = (each * (partition + 1) if len(each) == 1 else each for each in map(list, counts.values()))
-    return max((each[partition] for each in tables if partition < len(each)), default=0)
+    return max((table[partition] for table in tables if partition < len(table)), default=0)
 
 
 def export_inputs(

@@ -33,9 +33,9 @@ def import_legacy_inputs(config: Config) -> Config:
 
 def _other_splits(config: Config) -> list[str]:
     """Folders of edge files beside edge_paths."""
-    others = [each.uri for each in storage.list_dir(config.edge_root) if each.is_dir]
+    others = [entry.uri for entry in storage.list_dir(config.edge_root) if entry.is_dir]
     return [uri for uri in others if uri not in config.edge_paths and _has_edge_files(uri)]
 
 
 def _has_edge_files(uri: str) -> bool:
-    return any(storage.name(each.uri).startswith("edges_") for each in storage.list_dir(uri))
+    return any(storage.name(entry.uri).startswith("edges_") for entry in storage.list_dir(uri))

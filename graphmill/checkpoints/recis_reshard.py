@@ -134,7 +134,7 @@ class _OwnedRows:
         for ids, rows in itertools.zip_longest(self._ids, self._rows):
             if ids is None or rows is None or _num_rows(reader, ids) != _num_rows(reader, rows):
                 raise FormatError(f"{reader.path}: {name!r}: its blocks have not one row for each id")
-        self._ends = list(itertools.accumulate(each.num_owned for each in batches))
+        self._ends = list(itertools.accumulate(batch.num_owned for batch in batches))
         self.dtype = reader.tensor_dtype(name)
         self.shape = (self._ends[-1] if batches else 0, *reader.tensor_shape(name)[1:])
         self._is_checked = is_checked
@@ -181,13 +181,13 @@ def _num_rows(reader: CheckpointReader, block: Stored) -> tuple[Slice | None, in
 
 def _copy_others(source_uri: str, target_uri: str) -> list[str]:
     lost = []
-    for each in storage.list_dir(source_uri):
-        name = storage.name(each.uri)
-        if each.is_dir or re.fullmatch(_OF_RANKS, name):
+    for entry in storage.list_dir(source_uri):
+        name = storage.name(entry.uri)
+        if entry.is_dir or re.fullmatch(_OF_RANKS, name):
             lost.append(name)
         elif not re.fullmatch(_WRITTEN, name):
             with (
-                storage.open_input(each.uri) as source,
+                storage.open_input(entry.uri) as source,
                 storage.atomic_output(storage.join(target_uri, name)) as target,
             ):
                 shutil.copyfileobj(source, target, 4 << 20)

@@ -62,7 +62,7 @@ def run_command(conf: str | None, overrides: Sequence[str], options: Mapping[str
     words = ["-m", "graphmill", str(context.command.name), *_output_words()]
     is_of_run = "run" in options  # a word of its own then
     words += ["--conf", files.place(conf)] if conf and not is_of_run else []
-    words += [f"--set={each}" for each in overrides]
+    words += [f"--set={override}" for override in overrides]
     words += [f"--set={key}={value}" for key, value in _uploaded(settings, files)]
     words += _words_again(context, options)
     return deploy.run(words, files.paths, cluster)

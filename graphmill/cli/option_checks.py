@@ -15,11 +15,11 @@ def check_options(excluded: Mapping[str, Sequence[str]], needed: Mapping[str, st
     """
     context = click.get_current_context()
     given: set[str] = set()
-    for each in context.command.params:
-        value = context.params.get(each.name or "")
-        name = (each.secondary_opts if value is False and each.secondary_opts else each.opts)[0]
+    for param in context.command.params:
+        value = context.params.get(param.name or "")
+        name = (param.secondary_opts if value is False and param.secondary_opts else param.opts)[0]
         given.add(f"{name} {value}")
-        if context.get_parameter_source(each.name or "") is ParameterSource.COMMANDLINE:
+        if context.get_parameter_source(param.name or "") is ParameterSource.COMMANDLINE:
             given.add(name)
     for option, others in excluded.items():
         if option in given and (found := [each for each in others if each in given]):

@@ -55,7 +55,7 @@ def tune(
         changes = found.best.changes | _early_stopping(graph)
         storage.write_text(target, edited(text, changes, conf))
     _show(found)
-    kept = [each for each in overrides if place(each) not in map(place, changes)]
+    kept = [override for override in overrides if place(override) not in map(place, changes)]
     words = [word for each in kept for word in ("--set", each)]
     terminal.say(f"{target}: {described(changes)}")
     terminal.say(f"next: {shlex.join(['graphmill', 'pipeline', '--conf', target, *words])}")

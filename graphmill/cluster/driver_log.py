@@ -24,7 +24,7 @@ _EXIT = "exit"
 
 
 def _parts(folder: str, stream: str) -> list[storage.FileStatus]:
-    return [each for each in storage.list_dir(folder) if storage.name(each.uri).startswith(f"{stream}-")]
+    return [entry for entry in storage.list_dir(folder) if storage.name(entry.uri).startswith(f"{stream}-")]
 
 
 class Writer:

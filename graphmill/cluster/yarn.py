@@ -57,7 +57,7 @@ class ContainerEvents:
 
     def see(self, hosts: Mapping[str, str]) -> None:
         """Log which containers, given with their hosts, replace others."""
-        gone = [each for each in self._hosts if each not in hosts and each not in self._unreplaced]
+        gone = [host for host in self._hosts if host not in hosts and host not in self._unreplaced]
         self._unreplaced = [each for each in [*self._unreplaced, *gone] if each not in hosts]
         for name in sorted(hosts.keys() - self._hosts.keys()):
             self._see_attempt(name)

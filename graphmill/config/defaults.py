@@ -111,7 +111,7 @@ def applied(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     relations = given.get("relations")
     if isinstance(relations, list | tuple) and all(isinstance(each, Mapping) for each in relations):
         operator = _operator(filled, relations)
-        filled["relations"] = [{"operator": operator, **each} for each in relations]
+        filled["relations"] = [{"operator": operator, **relation} for relation in relations]
         if not all("operator" in each for each in relations):
             chosen["operator"] = operator
         if _takes_one_vs_all(given, filled):
@@ -124,7 +124,9 @@ def _takes_one_vs_all(given: Mapping[str, Any], filled: Mapping[str, Any]) -> bo
     entities, train = given.get("entities"), given.get("train", {})
     if not isinstance(entities, Mapping) or not isinstance(train, Mapping):
         return False
-    is_featurized = any(isinstance(each, Mapping) and each.get("featurized") for each in entities.values())
+    is_featurized = any(
+        isinstance(entity, Mapping) and entity.get("featurized") for entity in entities.values()
+    )
     return (
         (filled["comparator"], filled["loss_fn"]) == ("dot", "softmax")
         and not is_featurized
@@ -291,12 +293,12 @@ def _operator(filled: Mapping[str, Any], relations: Sequence[Mapping[str, Any]])
         return "none"
     entities = filled.get("entities")
     own = (
-        [each.get("dimension") for each in entities.values() if isinstance(each, Mapping)]
+        [entity.get("dimension") for entity in entities.values() if isinstance(entity, Mapping)]
         if isinstance(entities, Mapping)
         else []
     )
     dimensions = [filled["dimension"], *(each for each in own if each is not None)]
-    is_even = all(isinstance(each, int) and each % 2 == 0 for each in dimensions)
+    is_even = all(isinstance(dimension, int) and dimension % 2 == 0 for dimension in dimensions)
     return "complex_diagonal" if is_even else "diagonal"
 
 

@@ -49,7 +49,7 @@ FORMS = f"{', '.join(_FORMS[:-1])} or {_FORMS[-1]}"
 def is_of_this_machine(master: object) -> bool:
     """Whether workers and scheduler of `master` are of this machine."""
     patterns = [kind.pattern for kind in KINDS if kind.has_own_workers]
-    return isinstance(master, str) and any(re.fullmatch(each, master) for each in patterns)
+    return isinstance(master, str) and any(re.fullmatch(pattern, master) for pattern in patterns)
 
 
 def kind_of(master: str) -> Kind:

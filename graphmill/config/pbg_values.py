@@ -141,7 +141,7 @@ def _chosen(kind: Any, word: str) -> str:
     """Return the choice that a word means: INSIDE_OUT is inside_out. Choices may be open to other names."""
     is_open = get_origin(kind) in (Union, UnionType)
     literals = [each for each in (get_args(kind) if is_open else [kind]) if get_origin(each) is Literal]
-    choices = [choice for each in literals for choice in get_args(each)]
+    choices = [choice for literal in literals for choice in get_args(literal)]
     if not choices or word in choices or (is_open and not word.isupper() and word not in _OLD_VALUES):
         return word
     low = word.lower()

@@ -235,7 +235,9 @@ def no_run(uri: str) -> NotFoundError:
     """Make the error of a folder, or a file, that is expected to be a run, and is none."""
     found = "a folder without run.json" if storage.is_dir(uri) else "none"
     if storage.is_dir(uri):
-        below = [each.uri for each in storage.list_dir(uri) if storage.exists(storage.join(each.uri, RECORD))]
+        below = [
+            entry.uri for entry in storage.list_dir(uri) if storage.exists(storage.join(entry.uri, RECORD))
+        ]
         found += f", with runs in it: {', '.join(map(storage.name, below[:_SHOWN]))}" if below else ""
     return NotFoundError(
         f"{uri}: expected a run, found {found}; give the folder that was the run's `output`, or its run.json"

@@ -319,7 +319,7 @@ class Config(PbgConfig):
             updates["train"] = self.train.model_copy(update=of_train)
         if defaults.ALL_NEGS in values:
             own = {defaults.ALL_NEGS: values[defaults.ALL_NEGS]}
-            updates["relations"] = tuple(each.model_copy(update=own) for each in self.relations)
+            updates["relations"] = tuple(relation.model_copy(update=own) for relation in self.relations)
         found = self.model_copy(update={**updates, "entities": entities})
         found._chosen = dict(chosen)
         return found

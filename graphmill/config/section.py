@@ -89,7 +89,9 @@ def validated(model: type[AnySection], raw: Any, prefix: tuple[str, ...] = ()) -
         return model.model_validate(raw)
     except ValidationError as error:
         problems = error.errors(include_url=False)
-        lines = [_explain(model, each, prefix) for each in problems if not _is_result(each, problems)]
+        lines = [
+            _explain(model, problem, prefix) for problem in problems if not _is_result(problem, problems)
+        ]
         raise ConfigError("\n".join(lines)) from error
 
 
@@ -99,7 +101,7 @@ def check_known(model: type[Section], raw: Any) -> None:
         model.model_validate(raw)
     except ValidationError as error:
         problems = error.errors(include_url=False)
-        unknown = [each for each in problems if each["loc"] and each["type"] in _UNKNOWN]
+        unknown = [problem for problem in problems if problem["loc"] and problem["type"] in _UNKNOWN]
         if unknown:
             raise ConfigError("\n".join(_explain(model, each, ()) for each in unknown)) from error
 

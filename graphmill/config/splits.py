@@ -34,7 +34,7 @@ def names_of(edge_paths: Sequence[str]) -> list[str]:
     folders = [posixpath.normpath(path) for path in edge_paths]
     if len(set(folders)) > 1 and len(set(map(posixpath.isabs, folders))) == 1:
         above = posixpath.commonpath([storage.parent(each) for each in folders])
-        places = [posixpath.relpath(each, above) for each in folders]
+        places = [posixpath.relpath(folder, above) for folder in folders]
     else:
         places = [storage.name(each) for each in folders]
     return [re.sub(r"[^\w-]+", "-", place).strip("-") for place in places]

@@ -68,7 +68,7 @@ def _num_nodes(node: yaml.Node, sizes: dict[yaml.Node, int]) -> int:
         items = [each for pair in node.value for each in pair] if isinstance(node, yaml.MappingNode) else ()
         if isinstance(node, yaml.SequenceNode):
             items = node.value
-        sizes[node] = 1 + sum(_num_nodes(each, sizes) for each in items)
+        sizes[node] = 1 + sum(_num_nodes(item, sizes) for item in items)
     if not sizes[node]:
         raise yaml.MarkedYAMLError(
             problem="expected no alias inside of what it stands for", problem_mark=node.start_mark

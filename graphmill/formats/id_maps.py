@@ -49,7 +49,7 @@ class IdMap:
         for uri in self._uris():
             with open_parquet(uri) as parquet:
                 groups = [parquet.metadata.row_group(n) for n in range(parquet.metadata.num_row_groups)]
-                total += sum(3 * each.total_byte_size + 64 * each.num_rows for each in groups)
+                total += sum(3 * group.total_byte_size + 64 * group.num_rows for group in groups)
         return total
 
     def batches(self) -> Iterator[tuple[pa.Array, Numbers]]:

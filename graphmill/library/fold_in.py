@@ -43,7 +43,7 @@ class _Entities:
     def __init__(self, table: EntityTable, seed: int) -> None:
         parts = [list(iter_ids(table.trained, part, ID_ROWS)) for part in table.parts]
         self._ids = pa.chunked_array([batch for part in parts for batch in part], pa.string())
-        hashes = [murmur.hash_strings(each, seed) for each in self._ids.chunks]
+        hashes = [murmur.hash_strings(chunk, seed) for chunk in self._ids.chunks]
         hash_N = np.concatenate([np.empty(0, np.uint64), *hashes])
         self._order_N = np.argsort(hash_N, kind="stable")
         self._hash_N = hash_N[self._order_N]
@@ -62,7 +62,7 @@ class _Entities:
         found = []
         for name, here in zip(names, zip(first.tolist(), stop.tolist(), strict=True), strict=True):
             numbers = self._order_N[slice(*here)].tolist()
-            found.append(next((each for each in numbers if self._ids[each].as_py() == name), UNKNOWN))
+            found.append(next((number for number in numbers if self._ids[number].as_py() == name), UNKNOWN))
         return found
 
 
@@ -140,7 +140,7 @@ class FoldIn:
         )
         weight_E = np.array([each[4] for each in usable], np.float32)
         edges = NewEdges(id_E, relation_E, is_rhs_E, known_E, known_ED, weight_E)
-        mentions = Mentions(*(np.array([each[place] for each in others], np.int64) for place in range(3)))
+        mentions = Mentions(*(np.array([other[place] for other in others], np.int64) for place in range(3)))
         solution = self._solvers[entity_type].solve(edges, len(ids), mentions)
         counts: Numbers = np.bincount(id_E, minlength=len(ids))
         return {

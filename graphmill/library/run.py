@@ -84,7 +84,7 @@ class Run:
         """Number of partitions of each type that has embeddings."""
         if not storage.is_dir(self.embedding_path):
             return {}
-        folders = [each.uri for each in storage.list_dir(self.embedding_path) if each.is_dir]
+        folders = [entry.uri for entry in storage.list_dir(self.embedding_path) if entry.is_dir]
         files = {storage.name(uri): [each.uri for each in storage.list_dir(uri)] for uri in folders}
         names = dict.fromkeys([*self.config.get("entities", {}), *files])
         found = {name: sum(map(remapped.is_part, files.get(name, []))) for name in names}
@@ -115,7 +115,7 @@ class Run:
         """
         parts = self._parts_of(entity_type)
         return pa.concat_tables(
-            remapped.read_part(self.embedding_path, entity_type, each) for each in parts
+            remapped.read_part(self.embedding_path, entity_type, part) for part in parts
         ).unify_dictionaries()
 
     def lazy_embeddings(self, entity_type: str) -> "dd.DataFrame":
@@ -264,7 +264,7 @@ class Run:
         """Size of the type's files."""
         folder = storage.join(self.embedding_path, entity_type)
         self._parts_of(entity_type)
-        return sum(each.size_bytes for each in storage.list_dir(folder) if not each.is_dir)
+        return sum(entry.size_bytes for entry in storage.list_dir(folder) if not entry.is_dir)
 
     def _parts_of(self, entity_type: str) -> range:
         if entity_type not in self._num_parts:

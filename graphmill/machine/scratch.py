@@ -89,7 +89,7 @@ def allot(path: str, amounts: Sequence[int]) -> list[int]:
         counters = np.frombuffer(stream.read() or bytes(8 * len(amounts)), np.int64)
         stream.seek(0)
         stream.write((counters + np.array(amounts, np.int64)).tobytes())
-    return [int(each) for each in counters]
+    return [int(counter) for counter in counters]
 
 
 def make_folder(path: str) -> None:

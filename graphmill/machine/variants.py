@@ -37,7 +37,7 @@ def variants_here() -> list[str]:
     """List what this processor runs and $ATEN_CPU_CAPABILITY allows; the best first, NATIVE last."""
     features = _features()
     if os.environ.get(LIMIT_VARIABLE) in ("default", "avx2"):
-        features = {each for each in features if not each.startswith("avx512")}
+        features = {feature for feature in features if not feature.startswith("avx512")}
     return [*(name for name, (needed, _) in _VARIANTS.items() if needed <= features), NATIVE]
 
 

@@ -86,11 +86,11 @@ class Operator:
     @property
     def has_matrices(self) -> bool:
         """Whether a relation has more parameters than a few vectors."""
-        return any(len(each.shape(1)) > 1 for each in self.parameters)
+        return any(len(parameter.shape(1)) > 1 for parameter in self.parameters)
 
     def parameter_names(self, dynamic: bool, dimension: int = 0) -> tuple[str, ...]:
         """Names of the parameters in a checkpoint, in their order."""
-        return tuple(each.plural if dynamic else each.name for each in self.parameters)
+        return tuple(parameter.plural if dynamic else parameter.name for parameter in self.parameters)
 
     def apply(self, vectors: Array, parameters: Sequence[Array], rel: Any = None) -> Array:
         """Transform vectors [..., D].
@@ -98,7 +98,7 @@ class Operator:
         With `rel` [...], the parameters are those of dynamic relations: a vector has the row of its relation.
         Without, they are one set for all vectors, or have the leading dimensions of `vectors`.
         """
-        own = parameters if rel is None else [_rows(each, rel) for each in parameters]
+        own = parameters if rel is None else [_rows(parameter, rel) for parameter in parameters]
         transformed: Array = self.formula(vectors, *own)
         return transformed
 
@@ -115,7 +115,7 @@ class Operator:
         """Group parameters for N3: the parts of one complex number together."""
         if not parameters or not self.has_length:
             return []
-        return [tuple(parameters)] if self.parts > 1 else [(each,) for each in parameters]
+        return [tuple(parameters)] if self.parts > 1 else [(parameter,) for parameter in parameters]
 
     def initial(
         self, dimension: int, num_relations: int | None, init: Init, init_scale: float, generator: "Generator"
@@ -127,7 +127,7 @@ class Operator:
         draws all parameters like embeddings, but angles like `random`.
         """
         lead = () if num_relations is None else (num_relations,)
-        shapes = [(*lead, *each.shape(dimension)) for each in self.parameters]
+        shapes = [(*lead, *parameter.shape(dimension)) for parameter in self.parameters]
         if init == "random" and self.random:
             values = self.random(shapes[0], generator)
         else:

@@ -78,7 +78,7 @@ class PlugInOperator:
             return self.apply(vectors, parameters)
         library: Any = np if isinstance(vectors, np.ndarray) else torch
         rel = library.zeros(vectors.shape[:-1], dtype=library.int64)
-        return self.apply(vectors, [each[None] for each in parameters], rel)
+        return self.apply(vectors, [parameter[None] for parameter in parameters], rel)
 
     def initial(
         self, dimension: int, num_relations: int | None, init: object, init_scale: float, generator: Generator
@@ -207,7 +207,7 @@ def _scores(name: str, *vectors: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _tensors(*arrays: Any) -> list[Any]:
-    return [torch.from_numpy(np.require(each, requirements=["C", "W"])) for each in arrays]
+    return [torch.from_numpy(np.require(array, requirements=["C", "W"])) for array in arrays]
 
 
 def takes_weights(loss: nn.Module) -> bool:
@@ -223,6 +223,6 @@ def made(registry: Registry, name: str, *arguments: Any, **more: Any) -> Any:
     """Make an object of a registered class, with `arguments`, and those of `more` that it takes."""
     class_ = registry.get_class(name)
     parameters = inspect.signature(class_).parameters
-    takes_all = any(each.kind is each.VAR_KEYWORD for each in parameters.values())
+    takes_all = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
     taken = {key: value for key, value in more.items() if takes_all or key in parameters}
     return _instance(registry.kind, name, lambda: class_(*arguments, **taken))

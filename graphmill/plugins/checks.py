@@ -165,7 +165,7 @@ def negative_sampler(
     for num_rows, num_negatives in ((50, 7), (1, 2)):
         columns = [torch.randint(num_rows, (3, 4), generator=draw) for _ in range(2)]
         edges = ChunkedEdges(columns[0], columns[1], None, torch.ones(3, 4), 0)
-        before = [each.clone() for each in columns]
+        before = [column.clone() for column in columns]
         sampler = class_(num_negatives, **arguments)
         for side in Side:
             drawn, again = (
@@ -220,7 +220,7 @@ def check(
         if issubclass(class_, base):
             failures = _failures(checks, class_, reference, dimension, draw, arguments)
             if failures:
-                raise ConfigError("\n".join(f"{class_.__name__}: {each}" for each in failures))
+                raise ConfigError("\n".join(f"{class_.__name__}: {failure}" for failure in failures))
             return
     names = ", ".join(base.__name__ for base in _CHECKS)
     raise ConfigError(f"{class_.__name__}: expected a subclass of one of {names}")

@@ -109,7 +109,7 @@ def _add_series(plot: Any, series: Series, number: int, tips: list[tuple[str, st
     turn = number // len(COLOURS) % len(MARKERS)
     columns: dict[str, list[Any]] = {"x": list(series.x), "y": list(series.y)}
     if series.labels:
-        columns["label"] = [_plain(each) for each in series.labels]
+        columns["label"] = [_plain(label) for label in series.labels]
         tips = [("", "@label")]
     look: dict[str, Any] = {
         "source": ColumnDataSource(columns),
@@ -201,7 +201,7 @@ def heat_map(
     plot.add_layout(ColorBar(color_mapper=mapper, formatter=shown, width=10, padding=4), "right")
     for axis, count in ((plot.xaxis, columns), (plot.yaxis, rows)):
         ticks = range(0, count, -(-count // 16))
-        _set_ticks(axis, {(each + 0.5) * step: str(each * step) for each in ticks})
+        _set_ticks(axis, {(tick + 0.5) * step: str(tick * step) for tick in ticks})
     plot.grid.visible = False
     yield Chart(name, title, plot, note)
 

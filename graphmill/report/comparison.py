@@ -47,7 +47,7 @@ def names(runs: Sequence[Run]) -> list[str]:
     """Short names that differ: the ends of the runs' URIs."""
     parts = [storage.absolute(redacted(run.uri)).rstrip("/").split("/") for run in runs]
     for length in range(1, max(map(len, parts)) + 1):
-        found = ["/".join(each[-length:]) for each in parts]
+        found = ["/".join(part[-length:]) for part in parts]
         if len(set(found)) == len(found):
             return found
     return [f"{'/'.join(each)} #{place}" for place, each in enumerate(parts, start=1)]

@@ -51,7 +51,7 @@ def ranking(entry: Entry, before: Entry) -> Iterator[Block]:
         "High figures are good, and bad where the MRR is not above those of the most popular and of random "
         "candidates. A relation with few ranked edges says little."
     )
-    names = [str(each.get("relation")) for each in relations]
+    names = [str(relation.get("relation")) for relation in relations]
     yield _by_side("Metrics by relation", "relation", names, relations, note)
     note = "High figures are good; those of entities without train edges can only be low."
     yield _by_side("Metrics by degree", "train edges", list(bands), list(bands.values()), note)
@@ -90,7 +90,7 @@ def _columns(entry: Entry, before: Entry) -> dict[str, Entry]:
 def _metrics(columns: Mapping[str, Entry], is_same: bool, intervals: Entry) -> Block:
     metrics = columns.get("this run", {})
     rows = [
-        [name, *(each.get(name) for each in columns.values()), metrics[name + PESSIMISTIC]]
+        [name, *(column.get(name) for column in columns.values()), metrics[name + PESSIMISTIC]]
         + ([" to ".join(map(number, intervals.get(name, ())))] if intervals else [])
         for name in metrics
         if name + PESSIMISTIC in metrics
@@ -110,7 +110,7 @@ def _metrics(columns: Mapping[str, Entry], is_same: bool, intervals: Entry) -> B
 def _by_relation(relations: Sequence[Entry], num_all: int) -> Iterator[Block]:
     shown = relations[:MAX_RELATIONS]
     note = f"The {len(shown)} with most ranked edges, of {num_all}. " if num_all > len(shown) else ""
-    worse = [str(each.get("relation")) for each in relations if _is_beaten(each)]
+    worse = [str(relation.get("relation")) for relation in relations if _is_beaten(relation)]
     if worse:
         more = f" and {len(worse) - MAX_NAMED} more" if len(worse) > MAX_NAMED else ""
         note += f"Bad: the most popular candidates do better in {', '.join(worse[:MAX_NAMED])}{more}."
@@ -128,13 +128,13 @@ def _is_beaten(relation: Entry) -> bool:
 
 
 def _sides(parts: Sequence[Entry]) -> dict[str, list[float]]:
-    return {shown: [mapping(each, side).get("mrr", 0) for each in parts] for side, shown in SIDES.items()}
+    return {shown: [mapping(part, side).get("mrr", 0) for part in parts] for side, shown in SIDES.items()}
 
 
 def _by_side(title: str, first: str, names: Sequence[str], parts: Sequence[Entry], note: str) -> Block:
     keys = {"edges": "num_edges", "MRR": "mrr"}
     keys |= {shown: f"mrr_{name}" for name, shown in BASELINES.items()} | {"hits@10": "hits@10"}
-    found = {key for each in parts for side in SIDES for key in mapping(each, side)}
+    found = {key for part in parts for side in SIDES for key in mapping(part, side)}
     keys = {shown: key for shown, key in keys.items() if key in found}
     columns = [first, *(f"{side} {shown}" for side in SIDES for shown in keys)]
     rows = [

@@ -128,7 +128,7 @@ def _degrees(entry: Entry) -> Iterator[Block]:
         "Bad: a high left end, since an id with one or two edges hardly learns.",
     )
     quantiles = mapping(entry, "train_degree")
-    keys = list(dict.fromkeys(key for each in quantiles.values() for key in each))
+    keys = list(dict.fromkeys(key for quantile in quantiles.values() for key in quantile))
     rows = [[name, *map(each.get, keys)] for name, each in quantiles.items()]
     note = "Good: the middle (p50) is 5 or more. Below, half of the vectors have learned from little."
     yield PageTable("Degrees", ["type", *keys], rows, note=note)
@@ -190,7 +190,7 @@ def _training_tiles(entry: Entry, epochs: Sequence[Entry], rankings: Sequence[En
     yield PageTile(
         "loss", entry.get("loss"), f"from {number(epochs[0].get('loss'))}" if len(epochs) > 1 else ""
     )
-    if held := [each["mrr"] for each in epochs if "mrr" in each]:
+    if held := [epoch["mrr"] for epoch in epochs if "mrr" in epoch]:
         yield PageTile("held-out MRR", held[-1], f"best {number(max(held))}")
     if rankings:
         best = max(rankings, key=lambda each: each["mrr"])
@@ -212,7 +212,7 @@ def speed(visit: Entry) -> float | None:
 
 def epoch_series(name: str, epochs: Sequence[Entry], value: Value) -> list[Series]:
     """The values of the epochs that have one, as one series; none where no epoch has one."""
-    points = [(each["epoch"], y) for each in epochs if (y := value(each)) is not None]
+    points = [(epoch["epoch"], y) for epoch in epochs if (y := value(epoch)) is not None]
     return [Series(name, [x for x, _ in points], [y for _, y in points])] if points else []
 
 
@@ -225,7 +225,7 @@ def epoch_chart(name: str, title: str, label: str, series: Sequence[Series], not
 
 def loss_note(epochs: Sequence[Entry]) -> str:
     """Say what the losses of the epochs mean."""
-    losses = [float(each["loss"]) for each in epochs if "loss" in each]
+    losses = [float(epoch["loss"]) for epoch in epochs if "loss" in epoch]
     if len(losses) < 2:
         return "Good: it falls and levels off. Bad: it rises."
     first, last, gained = losses[0], losses[-1], losses[0] - min(losses)

@@ -38,7 +38,7 @@ def with_sizes(
             config.chosen,
             num_entities,
             num_edges,
-            ends=() if config.dynamic_relations else [(each.lhs, each.rhs) for each in relations],
+            ends=() if config.dynamic_relations else [(relation.lhs, relation.rhs) for relation in relations],
             all_negs=config.loss_fn == "softmax" and all(each.all_negs for each in relations),
             has_operators=any(each.operator != "none" for each in relations),
             is_delta=has_origins and bool(config.init_path) and config.train.replay is not None,

@@ -161,7 +161,7 @@ def _previous(output_template: str, day: date) -> tuple[date | None, bool]:
     recorded = _recorded_schedule(own) if own else {}
     if "previous_date" in recorded:
         before = recorded["previous_date"]
-        same = [each for each in outputs if str(each) == before and each < day]
+        same = [output for output in outputs if str(output) == before and output < day]
         if before is None or any(storage.read_marker(outputs[each]) is not None for each in same):
             return next(iter(same), None), True
     earlier = sorted((each for each in outputs if each < day), reverse=True)

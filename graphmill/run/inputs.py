@@ -37,8 +37,8 @@ def describe(uri: str) -> dict[str, Any]:
         digest = hashlib.sha256(json.dumps(marker, sort_keys=True).encode()).hexdigest()
         return {"name": storage.name(uri), "made_from": digest[:16], **described}
     entries = [found] if found and not found.is_dir else _entries(uri)
-    files = [each for each in entries if not each.is_dir and not storage.name(each.uri).startswith("_")]
-    sizes = {each.uri.removeprefix(uri): [each.size_bytes, each.mtime_ns] for each in files}
+    files = [entry for entry in entries if not entry.is_dir and not storage.name(entry.uri).startswith("_")]
+    sizes = {file.uri.removeprefix(uri): [file.size_bytes, file.mtime_ns] for file in files}
     return {"uri": uri, "files": sizes, **described}
 
 
@@ -61,5 +61,5 @@ def are_small(uris: Iterable[str]) -> bool:
 
 def _entries(uri: str) -> list[storage.FileStatus]:
     """List what is below a folder; of a folder of PBG's input only that: a checkpoint may lie there too."""
-    of_graph = [each for each in storage.list_dir(uri) if _OF_GRAPH.match(storage.name(each.uri))]
+    of_graph = [entry for entry in storage.list_dir(uri) if _OF_GRAPH.match(storage.name(entry.uri))]
     return of_graph or storage.list_dir(uri, recursive=True)

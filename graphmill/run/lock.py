@@ -203,9 +203,9 @@ class Locks:
             return False
         storage.write_text(uri, self.claim.text)
         storage.delete(last.life_uri)
-        for each in storage.list_hidden(storage.parent(uri)):
-            if storage.name(each).startswith(f"{storage.name(uri)}.after-"):
-                storage.delete(each)
+        for leftover in storage.list_hidden(storage.parent(uri)):
+            if storage.name(leftover).startswith(f"{storage.name(uri)}.after-"):
+                storage.delete(leftover)
         return True
 
     def _refuse_others(self, link: lock_file.Link, own: str) -> None:

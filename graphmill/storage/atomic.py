@@ -164,11 +164,11 @@ def replace_directory(temporary: str, uri: str) -> None:
 def recover(uri: str, *, keep: str | None = None) -> None:
     """Put back a folder that a killed write moved aside; remove unfinished writes of `uri`, except `keep`."""
     aside, unfinished = f".{name(uri)}.old-", f".{name(uri)}.tmp-"
-    for each in fs.list_hidden(parent(uri)):
-        if name(each).startswith(aside) and not fs.exists(uri):
-            fs.move(each, uri)
-        elif name(each).startswith((aside, unfinished)) and name(each) != name(keep or ""):
-            fs.delete(each)
+    for leftover in fs.list_hidden(parent(uri)):
+        if name(leftover).startswith(aside) and not fs.exists(uri):
+            fs.move(leftover, uri)
+        elif name(leftover).startswith((aside, unfinished)) and name(leftover) != name(keep or ""):
+            fs.delete(leftover)
 
 
 def moved_aside(uri: str) -> list[str]:

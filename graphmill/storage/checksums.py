@@ -58,7 +58,7 @@ def published_manifest(folder: str) -> ChecksumManifest:
 def manifest_of_table(uri: str) -> ChecksumManifest | None:
     """The manifest beside a published table or above its folder; None for tables of others."""
     manifests = map(published_manifest, (parent(uri), parent(parent(uri))))
-    return next((each for each in manifests if fs.exists(each.uri)), None)
+    return next((manifest for manifest in manifests if fs.exists(manifest.uri)), None)
 
 
 def of_bytes(content: bytes) -> str:

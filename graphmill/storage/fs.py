@@ -169,7 +169,7 @@ def list_dir(uri: str, recursive: bool = False, *, hidden: bool = False) -> list
     root = path.rstrip("/") + "/"
     entries = [_status(each, below(uri, each.path.removeprefix(root))) for each in found]
     if not hidden:
-        entries = [each for each in entries if "/." not in each.uri[len(uri.rstrip("/")) :]]
+        entries = [entry for entry in entries if "/." not in entry.uri[len(uri.rstrip("/")) :]]
     return sorted(entries, key=lambda each: each.uri)
 
 
@@ -312,4 +312,4 @@ def _status(found: pafs.FileInfo, uri: str) -> FileStatus:
 def list_hidden(uri: str, recursive: bool = False) -> list[str]:
     """URIs of the folder's hidden entries (`.name`), sorted."""
     entries = list_dir(uri, recursive, hidden=True)
-    return [each.uri for each in entries if name(each.uri).startswith(".")]
+    return [entry.uri for entry in entries if name(entry.uri).startswith(".")]

@@ -73,8 +73,10 @@ def _settings(conf_dir: str) -> dict[str, str]:
                 properties = ET.parse(path).getroot().iter("property")
             except ET.ParseError as error:
                 raise ConfigError(f"{path}: expected Hadoop's XML: {error}") from error
-            for each in properties:
-                settings[(each.findtext("name") or "").strip()] = (each.findtext("value") or "").strip()
+            for property_ in properties:
+                settings[(property_.findtext("name") or "").strip()] = (
+                    property_.findtext("value") or ""
+                ).strip()
     return settings
 
 

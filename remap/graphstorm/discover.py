@@ -62,7 +62,7 @@ def find_outputs(options: GraphStormOptions) -> tuple[list[OutputFile], list[str
         for task in _prediction_tasks(options, options.prediction_dir):
             found += _predictions(options, options.prediction_dir, task)
     outputs = [each for each in found if each.num_rows]
-    counts = Counter(storage.join(each.root, each.path) for each in outputs)
+    counts = Counter(storage.join(output.root, output.path) for output in outputs)
     if twice := next((uri for uri, count in counts.items() if count > 1), None):
         raise FormatError(f"{twice}: two inputs would be written to this one table; use another --output-dir")
     return outputs, list(dict.fromkeys(uri for each in found for uri in each.ranked.uris))
@@ -97,7 +97,7 @@ def _prediction_tasks(options: GraphStormOptions, root: str) -> list[str]:
 
 def _predictions(options: GraphStormOptions, root: str, task: str) -> Iterator[OutputFile]:
     place = _join(root, task)
-    entity_types = tuple(checked_name(each, "--pred-ntypes") for each in options.pred_ntypes)
+    entity_types = tuple(checked_name(ntype, "--pred-ntypes") for ntype in options.pred_ntypes)
     edge_types = options.pred_etypes
     is_named = bool(entity_types or edge_types)
     found = ResultInfo()

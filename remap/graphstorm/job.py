@@ -146,7 +146,7 @@ def _write_all(
         if plans:
             maps = [(list(plans.values()), token)] * num_workers
             cluster.run_tasks(client, read_maps, maps, description="reading the maps", unit="workers")
-        num_ids = {each.entity_type: each.num_ids for each in plans.values()}
+        num_ids = {plan.entity_type: plan.num_ids for plan in plans.values()}
         are_all_there = check_ranks(client, outputs, num_ids)
         cluster.run_tasks(client, write_table, arguments, description="remapping", unit="files")
     finally:

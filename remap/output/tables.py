@@ -106,7 +106,7 @@ class _Csv:
 
     def append(self, columns: Sequence[Column]) -> None:
         texts = [_as_text(column) for column in as_arrow(columns, self._schema)]
-        is_special = any(self._needs_quotes(each) for each in texts if pa.types.is_string(each.type))
+        is_special = any(self._needs_quotes(text) for text in texts if pa.types.is_string(text.type))
         pacsv.write_csv(
             pa.Table.from_arrays(texts, self._schema.names),
             self._stream,

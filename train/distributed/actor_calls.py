@@ -17,7 +17,7 @@ def call(worker: Worker, address: str, actor: str, method: str, *arguments: Any)
     """The result of a method of the actor with the key `actor`; any thread but the event loop's may call."""
 
     async def ask() -> Any:
-        serialized = [to_serialize(each) for each in arguments]
+        serialized = [to_serialize(argument) for argument in arguments]
         comm = await worker.rpc.connect(address, timeout=CONNECT_S)
         try:
             return await send_recv(comm, op="actor_execute", function=method, actor=actor, args=serialized)

@@ -136,7 +136,7 @@ class Dynamic:
     def _keys(self, bucket: Bucket) -> list[int]:
         """The partitions of a bucket, without the one that stands for none."""
         keys = self._keys_BK[self._numbers[bucket]].tolist()
-        return [each for each in keys if each < len(self._names)]
+        return [key for key in keys if key < len(self._names)]
 
     def _left_of(self, keys: Sequence[int]) -> Numbers:
         """The buckets of partitions that are left; one of several of them comes several times."""

@@ -113,7 +113,7 @@ class PartitionLocations:
         lost: set[int] = set()
         for key in self._held.pop(holder, set()):
             copies = self._copies[key]
-            revisions = {each.revision for each in copies}
+            revisions = {copy.revision for copy in copies}
             left = [
                 replace(each, holder="", address="") if each.holder == holder else each for each in copies
             ]

@@ -208,7 +208,7 @@ class ShardPlacement:
         for actor in self._ready.values():
             with suppress(RuntimeError):
                 calls.append(getattr(actor, method)(argument))
-        for each in calls:
+        for call in calls:
             with suppress(OSError, RuntimeError):
-                found.append(each.result(timeout=shards.HOLD_S))
+                found.append(call.result(timeout=shards.HOLD_S))
         return found

@@ -182,7 +182,7 @@ class WorkerPool:
             if self._client.status == "running":
                 return  # asked again at the next poll
             raise ClusterError(f"training: the cluster went away: {error}") from error
-        for address in [each for each in self._holders if each not in present]:
+        for address in [holder for holder in self._holders if holder not in present]:
             self._lose(address)
         self.shards.tend(present)
         for name in failed:

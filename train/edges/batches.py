@@ -162,7 +162,7 @@ def _marked_held_out(
     if not config.eval_fraction:
         return None
     seed = seeds.derived(config.seed, "held out", *bucket)
-    return seeds.held_out(tuple(each.numpy() for each in columns), config.eval_fraction, seed)
+    return seeds.held_out(tuple(column.numpy() for column in columns), config.eval_fraction, seed)
 
 
 def joined(parts: Sequence[EdgeTensors]) -> EdgeTensors:

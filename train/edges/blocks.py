@@ -42,7 +42,7 @@ class Blocks:
     def __init__(self, config: Config, schedule: Schedule, num: int) -> None:
         self.num, self.config, self.schedule = num, config, schedule
         self.passes = 1 if any(each.all_negs for each in config.relations) else num_passes(num)
-        self.types = sorted({each.entity_type(side) for each in config.relations for side in Side})
+        self.types = sorted({relation.entity_type(side) for relation in config.relations for side in Side})
         self._grouping = lru_cache(16)(self._grouped)
 
     def order(self, iteration: Iteration) -> list[Bucket]:

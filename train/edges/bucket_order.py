@@ -83,7 +83,7 @@ def num_passes(num_blocks: int) -> int:
 def ordered_pairs(order: str, num_blocks: int, seed: int, *, larger_first: bool) -> list[Bucket]:
     """Order all pairs of different blocks, each once, by their buckets."""
     buckets = ordered_buckets(order, num_blocks, num_blocks, seed)
-    pairs = (sorted(each, reverse=larger_first) for each in buckets if each.lhs != each.rhs)
+    pairs = (sorted(bucket, reverse=larger_first) for bucket in buckets if bucket.lhs != bucket.rhs)
     return list(dict.fromkeys(Bucket(*pair) for pair in pairs))
 
 

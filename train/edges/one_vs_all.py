@@ -42,11 +42,11 @@ def sorts_of(config: Config) -> list[Literal["edges", "features", "queries"]]:
     featurized = {name for name, entity in config.entities.items() if entity.featurized}
     return [
         "queries"
-        if each.all_negs and has_closed_form
+        if relation.all_negs and has_closed_form
         else "edges"
-        if featurized.isdisjoint((each.lhs, each.rhs))
+        if featurized.isdisjoint((relation.lhs, relation.rhs))
         else "features"
-        for each in config.relations
+        for relation in config.relations
     ]
 
 

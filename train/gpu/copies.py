@@ -153,7 +153,7 @@ def read_beside_steps(device: torch.device, read: Callable[[], EdgeTensors]) -> 
         edges = read()
     if device.type != "cuda":
         return edges
-    bags = [part for each in edges.bags.values() for part in (each.start_G, each.count_G, each.row_F)]
+    bags = [part for bag in edges.bags.values() for part in (bag.start_G, bag.count_G, bag.row_F)]
     columns = [edges.lhs, edges.rel, edges.rhs, *([] if edges.weight is None else [edges.weight])]
     for tensor in (*columns, *bags):
         # The memory returns to this stream after the last step that reads it.

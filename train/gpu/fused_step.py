@@ -95,13 +95,15 @@ class OperatorRows:
         self._model, self._adagrad = model, adagrad
         # The query for one side is made of the other side's entities, by the other side's operator.
         sides = (Side.RHS, Side.LHS) if model.two_sided else (Side.RHS,)
-        self._keys = {each: [model.operator_keys(each, side) for side in sides] for each in relations}
+        self._keys = {
+            relation: [model.operator_keys(relation, side) for side in sides] for relation in relations
+        }
         self.values_SRD: Tensor | None = None
         self.sums_SRD: Tensor | None = None
         last = max(relations)
         if parameters := [model.parameters[key] for key in self._keys[last][0]]:
             num_rows = last + parameters[0].numel() // parameters[0].shape[-1]
-            dimension = sum(each.shape[-1] for each in parameters)
+            dimension = sum(parameter.shape[-1] for parameter in parameters)
             self.values_SRD = parameters[0].new_zeros(len(sides), num_rows, dimension)
             self.sums_SRD = torch.zeros_like(self.values_SRD)
 

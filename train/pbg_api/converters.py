@@ -107,7 +107,9 @@ def convert_input_data(
         "entity_path": storage.absolute(str(entity_path)).rstrip("/"),
         "edge_paths": [storage.absolute(str(path)) for path in edge_paths_out],
         "entities": {name: {"num_partitions": each.num_partitions} for name, each in entity_configs.items()},
-        "relations": [{"name": each.name, "lhs": each.lhs, "rhs": each.rhs} for each in relation_configs],
+        "relations": [
+            {"name": config.name, "lhs": config.lhs, "rhs": config.rhs} for config in relation_configs
+        ],
         "dynamic_relations": dynamic_relations,
         "dimension": 1,  # of no consequence for etl, as is the checkpoint
     }
@@ -200,7 +202,7 @@ def _write_parquet(edges: Iterable[Row], uri: str) -> bool:
     with storage.atomic_output(uri) as stream, pq.ParquetWriter(stream, schema) as parquet:
         while batch:
             values = list(zip(*batch, strict=True))[: len(columns)]
-            arrays = [pa.array(each, pa.string()) for each in values]
+            arrays = [pa.array(value, pa.string()) for value in values]
             parquet.write_batch(pa.record_batch(arrays, schema=schema))
             batch = list(islice(rows, _BATCH_ROWS))
     return has_relation

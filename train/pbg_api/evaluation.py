@@ -102,9 +102,9 @@ class Stats:
         """Add metrics and counts."""
         total: dict[str, float] = defaultdict(float)
         count = 0
-        for each in stats:
-            count += each.count
-            for name, value in each.metrics.items():
+        for stat in stats:
+            count += stat.count
+            for name, value in stat.metrics.items():
                 total[name] += value
         return cls(count=count, **total)
 
@@ -294,9 +294,9 @@ class _Scorer:
 
 def _joined(parts: Sequence[plain.StepScores]) -> tuple[Tensor, Tensor]:
     """Join the scores of blocks: [B] and [B, M]; a smaller chunk, with fewer negatives, gets masked ones."""
-    negatives = [each.neg_CPM.flatten(0, 1) for each in parts]
+    negatives = [part.neg_CPM.flatten(0, 1) for part in parts]
     width = max(each.shape[1] for each in negatives)
-    padded = [F.pad(each, (0, width - each.shape[1]), value=MASKED) for each in negatives]
+    padded = [F.pad(negative, (0, width - negative.shape[1]), value=MASKED) for negative in negatives]
     return torch.cat([each.pos_CP.flatten() for each in parts]), torch.cat(padded)
 
 

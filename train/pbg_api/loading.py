@@ -110,9 +110,9 @@ class SubprocessInitializer:
 
 def call_one_after_the_other(*funcs: Callable[[], None] | None) -> None:
     """Call the functions in order; None stands for none."""
-    for each in funcs:
-        if each is not None:
-            each()
+    for func in funcs:
+        if func is not None:
+            func()
 
 
 def _flat(overrides: Overrides) -> list[str]:

@@ -122,7 +122,7 @@ def _check(section: type[Section], content: Mapping[str, Any]) -> None:
     if section is PbgConfig:
         checked |= {key: value for key, value in _FILLED_IN_LATER.items() if not checked.get(key, True)}
         relations = checked.get("relations")
-        if isinstance(relations, list) and all(isinstance(each, Mapping) for each in relations):
+        if isinstance(relations, list) and all(isinstance(relation, Mapping) for relation in relations):
             checked["relations"] = list(_with_own_names(relations))
     try:
         validated(section, checked)

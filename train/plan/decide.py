@@ -38,7 +38,7 @@ def decide(context: RunContext, workers: int = 1, *, blocks_of_all: int = 0) -> 
         threads=torch.get_num_threads(),
         batches_at_once=_batches_at_once(context, steps, rows.blocks, reasons),
         workers=workers,
-        num_partitions=max((each.num_partitions for each in config.entities.values()), default=1),
+        num_partitions=max((entity.num_partitions for entity in config.entities.values()), default=1),
         reasons=tuple(reasons),
         ignored=tuple(ignored),
         varying=tuple(_varying(config, workers, is_gpu=context.device.type == "cuda")),
@@ -124,7 +124,9 @@ def _obstacle_of_samples(context: RunContext, blocks: int) -> str | None:
         return "without train.candidates they move all rows"
     pairs = zip(config.relations, sorts_of(config), strict=True)
     relations = [each for each, sort in pairs if sort == "queries"]
-    for name in {each.entity_type(side) for each in relations for side in sides_with_negatives(config)}:
+    for name in {
+        relation.entity_type(side) for relation in relations for side in sides_with_negatives(config)
+    }:
         counts = context.num_rows[name]
         joined = min(2, blocks) * sum(counts) // blocks if blocks else min(counts)  # in a bucket's table
         rows = counts[0] if len(counts) == 1 else joined

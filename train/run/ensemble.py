@@ -31,7 +31,7 @@ def check(config: Config) -> None:
     """Refuse an ensemble whose scores are not the sums of its members' scores."""
     if config.ensemble == 1:
         return
-    plug_ins = sorted({each.operator for each in config.relations} - OPERATORS.keys())
+    plug_ins = sorted({relation.operator for relation in config.relations} - OPERATORS.keys())
     is_needed = {
         f"comparator dot (found {config.comparator!r})": config.comparator != "dot",
         "bias: false": config.bias,

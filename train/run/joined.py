@@ -63,14 +63,14 @@ def join_model(config: Config, version: int, checksums: Checksums, claim: Claim 
     """Write what belongs to no entity, and commit `version`, whose partitions have these `checksums`."""
     schedule = plan(config)
     members = members_of(config)
-    models, optimizers = zip(*(RunContext(each, schedule).load_model() for each in members), strict=True)
+    models, optimizers = zip(*(RunContext(member, schedule).load_model() for member in members), strict=True)
     parameters, sums = (
-        {key: joined(config, key, [each[key] for each in parts]) for key in parts[0]}
-        for parts in ([each.parameters for each in models], [each.sums for each in optimizers])
+        {key: joined(config, key, [part[key] for part in parts]) for key in parts[0]}
+        for parts in ([model.parameters for model in models], [each.sums for each in optimizers])
     )
     adagrad = Adagrad(parameters, optimizers[0].lr)
     adagrad.sums = sums
-    adagrad.steps = {key: max(each.steps[key] for each in optimizers) for key in parameters}
+    adagrad.steps = {key: max(optimizer.steps[key] for optimizer in optimizers) for key in parameters}
     path, content = config.checkpoint_path, config.pbg()
     claim.check()
     of_config = pbg_checkpoint.write_config(path, content)

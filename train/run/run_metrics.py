@@ -250,7 +250,7 @@ def _means(visits: Sequence[Mapping[str, Any]]) -> Entry:
         name: sum(each["stats"]["count"] * _metric(each, name) for each in visits) / max(num_edges, 1)
         for name in ("loss", "reg")
     }
-    held = [each["eval_stats_after"] for each in visits if each.get("eval_stats_after")]
+    held = [visit["eval_stats_after"] for visit in visits if visit.get("eval_stats_after")]
     num_held = sum(each["count"] for each in held)
     mrr = {"mrr": sum(each["count"] * each["metrics"]["mrr"] for each in held) / num_held} if num_held else {}
     return {"edges": num_edges} | means | mrr

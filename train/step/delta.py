@@ -127,7 +127,9 @@ class Delta:
         """Mask of the edges that have a folded-in entity, [E]."""
         found_E = torch.zeros(len(edges), dtype=torch.bool, device=edges.lhs.device)
         for side, index_E in ((Side.LHS, edges.lhs), (Side.RHS, edges.rhs)):
-            limits = [self._limit(each.entity_type(side), side, bucket) for each in self.config.relations]
+            limits = [
+                self._limit(relation.entity_type(side), side, bucket) for relation in self.config.relations
+            ]
             if len(set(limits)) == 1 or self.config.dynamic_relations:
                 found_E |= index_E >= limits[0]
             else:
@@ -188,7 +190,7 @@ def _slope(config: Config, pos_CP: Tensor, neg_CPM: Tensor, num_entities: int) -
 
 def _config_of(config: Config) -> Config:
     """The configuration of the step: drawn candidates, and no cost but that of the edges."""
-    relations = tuple(each.model_copy(update={"all_negs": False}) for each in config.relations)
+    relations = tuple(relation.model_copy(update={"all_negs": False}) for relation in config.relations)
     neutral = {"negative_sampler": None, "relation_prediction": 0.0, "negative_power": 0.0}
     update = {
         "relations": relations,

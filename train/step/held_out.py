@@ -46,7 +46,7 @@ def rank(
                     if neg_CPM.numel():
                         totals[:-1] += _sums(config, pos_CP, neg_CPM, block.weight_CP).cpu()
                         pairs[side].add(pos_CP, neg_CPM)
-        totals[-1] += sum(each.num_in_order() for each in pairs.values())
+        totals[-1] += sum(pair.num_in_order() for pair in pairs.values())
         count += len(batch)
     # the loss is summed over the sides, ranks are averaged
     num_sides = max(len(set(Side) - sampling.disabled), 1)

@@ -67,7 +67,7 @@ def check(config: Config) -> None:
 
 def is_needed(config: Config, models: Sequence[Config]) -> bool:
     """Whether rows have yet to be made: a model has no version, and no run that was killed has made them."""
-    if not _paths(config) or all(pbg_checkpoint.read_version(each.checkpoint_path) for each in models):
+    if not _paths(config) or all(pbg_checkpoint.read_version(model.checkpoint_path) for model in models):
         return False
     content = content_of(folder_of(config))
     return content is None or content.get("made_from") != _made_from(config)

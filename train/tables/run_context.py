@@ -41,7 +41,7 @@ class SavedModel(NamedTuple):
     def copied(cls, model: Model, adagrad: Adagrad) -> Self:
         """A copy in the host's memory, which later steps do not change."""
         states = (model.state_dict(), adagrad.state_dict())
-        return cls(*(mapped(each, lambda tensor: tensor.detach().to(CPU, copy=True)) for each in states))
+        return cls(*(mapped(state, lambda tensor: tensor.detach().to(CPU, copy=True)) for state in states))
 
 
 class RunContext:

@@ -85,7 +85,7 @@ def search(
 
 def best(trials: Sequence[Trial]) -> Trial:
     """Return the trial with the highest MRR of the last rung."""
-    rung = max(each.rung for each in trials)
+    rung = max(trial.rung for trial in trials)
     return max((each for each in trials if each.rung == rung), key=lambda each: each.mrr)
 
 

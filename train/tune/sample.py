@@ -96,7 +96,7 @@ def write_sample(
 
 def _drawn_for_validation(config: Config, graph: SampledGraph, seed: int) -> npt.NDArray[np.bool_]:
     """Draw edges to be held out: some different ones, with all their copies. [E]"""
-    num_distinct = len(distinct(hash_edges(*(hash_numbers(each, 0) for each in graph.columns))))
+    num_distinct = len(distinct(hash_edges(*(hash_numbers(column, 0) for column in graph.columns))))
     num = min(max(FEW_VALID_EDGES, int(_HELD_OUT * num_distinct)), _MOST_VALID, num_distinct // 2)
     is_valid_E = held_out(graph.columns, num / max(num_distinct, 1), seed)
     if is_valid_E.all() or not is_valid_E.any():
@@ -167,7 +167,10 @@ class _Numbering:
     def of(self, config: Config, side: Side, bucket: Bucket, edges: Edges) -> Numbers:
         """Number the ends of edges on one side."""
         first_R = np.array(
-            [self._first[key_of(config, each.entity_type(side), side, bucket)] for each in config.relations]
+            [
+                self._first[key_of(config, relation.entity_type(side), side, bucket)]
+                for relation in config.relations
+            ]
         )
         relation_E = np.zeros_like(edges.rel) if config.dynamic_relations else edges.rel
         found: Numbers = getattr(edges, side) + first_R[relation_E]
@@ -188,7 +191,7 @@ def _first_buckets(config: Config, most_read: int) -> list[Bucket]:
     """List the buckets of the first partitions, up to so many edges; the first one always."""
     buckets = sorted(all_buckets(config), key=max)
     counts = [edge_buckets.count_all(path, buckets) for path in config.edge_paths]
-    num_edges = np.cumsum([sum(each[bucket] for each in counts) for bucket in buckets])
+    num_edges = np.cumsum([sum(count[bucket] for count in counts) for bucket in buckets])
     return buckets[: max(1, int(np.searchsorted(num_edges, most_read, side="right")))]
 
 
@@ -201,7 +204,7 @@ def _read(
         lhs, rhs = (numbering.of(config, side, bucket, edges) for side in Side)
         parts.append(SampledGraph(lhs, edges.rel.astype(np.int64), rhs, edges.weight))
     none = np.zeros(0, np.int64)
-    weights = [each.weight for each in parts if each.weight is not None]
+    weights = [part.weight for part in parts if part.weight is not None]
     return SampledGraph(
         np.concatenate([none, *(each.lhs for each in parts)]),
         np.concatenate([none, *(each.rel for each in parts)]),

@@ -197,7 +197,9 @@ class Tuner:
 
     def _known(self, changes: Changes, epochs: int, rung: int) -> Trial | None:
         wanted = (changes, epochs, rung)
-        return next((each for each in self._trials if (each.changes, each.epochs, each.rung) == wanted), None)
+        return next(
+            (trial for trial in self._trials if (trial.changes, trial.epochs, trial.rung) == wanted), None
+        )
 
     def _add(self, trial: Trial) -> Trial:
         self._trials.append(trial)
@@ -263,7 +265,7 @@ class Tuner:
         content = {
             "made_from": self._made_from,
             "sample": asdict(self._sample),
-            "trials": [asdict(each) for each in self._trials],
+            "trials": [asdict(trial) for trial in self._trials],
         }
         storage.write_text(self._uri, json.dumps(content, indent=1) + "\n")
 

@@ -35,7 +35,7 @@ class DeletedRows:
     """Positions of the deleted rows of a data file, as a bitmap: a few bytes of a log may mean billions."""
 
     def __init__(self, deletes: Iterable[Deletes]) -> None:
-        self._bitmaps = [bitmap for each in deletes for bitmap in _read(each)]
+        self._bitmaps = [bitmap for delete in deletes for bitmap in _read(delete)]
 
     def mask(self, first_row: int, num_rows: int) -> npt.NDArray[np.bool_]:
         """Which of `num_rows` rows from `first_row` on are kept, bool [num_rows]."""
@@ -82,7 +82,7 @@ def _puffin(deletes: Deletes) -> list[Deletes]:
         blobs = PuffinFile(storage.read_bytes(deletes.place, _MAX_BYTES)).footer.blobs
     except (ValueError, IndexError) as error:
         raise FormatError(f"{deletes.place}: expected deletion vectors in Puffin: {error}") from error
-    own = [each for each in blobs if each.properties.get("referenced-data-file") == deletes.of_file]
+    own = [blob for blob in blobs if blob.properties.get("referenced-data-file") == deletes.of_file]
     if any(each.type != "deletion-vector-v1" or each.compression_codec for each in own):
         raise FormatError(f"{deletes.place}: expected deletion vectors without compression in Puffin")
     return [replace(deletes, offset=each.offset, num_bytes=each.length - 8) for each in own]

@@ -113,7 +113,8 @@ class IcebergSnapshot:
     def _schema(self) -> Any:
         if self._is_chosen and self._snapshot is not None and self._snapshot.schema_id is not None:
             found = next(
-                (each for each in self._metadata.schemas if each.schema_id == self._snapshot.schema_id), None
+                (schema for schema in self._metadata.schemas if schema.schema_id == self._snapshot.schema_id),
+                None,
             )
             if found is not None:
                 return found
@@ -166,15 +167,17 @@ class IcebergSnapshot:
         values = list(self._shared_values(spec_id, tasks))
         kinds = dict(zip(self.schema.names, self.schema.types, strict=True))
         shared = {
-            name: pa.chunked_array([pa.array([each[name] for each in values], pa.string())]).cast(kinds[name])
+            name: pa.chunked_array([pa.array([value[name] for value in values], pa.string())]).cast(
+                kinds[name]
+            )
             for name in columns_of(filters)
             if name in values[0] and not _is_binary(kinds[name])
         }
         left = left_for_rows(filters, shared, {}, len(tasks))
         defaults = {
-            each.name: _text(each.initial_default)
-            for each in self._schema.fields
-            if each.initial_default is not None
+            field.name: _text(field.initial_default)
+            for field in self._schema.fields
+            if field.initial_default is not None
         }
         for task, own, of_rows in zip(tasks, values, left, strict=True):
             if of_rows is None:
@@ -184,7 +187,7 @@ class IcebergSnapshot:
                     f"{self.places.root}: {task.file.file_path} is a file of {task.file.file_format.name}; "
                     f"of a table of Iceberg only parquet is read: {_COMPACT}"
                 )
-            deletes = tuple(self._deletes(task, each) for each in task.delete_files)
+            deletes = tuple(self._deletes(task, file) for file in task.delete_files)
             uri = self.places.uri_of(task.file.file_path)
             number = self.name.partition(",")[0]
             size = task.file.file_size_in_bytes

@@ -105,14 +105,14 @@ def log_at(uri: str) -> str | None:
 def list_below(uri: str) -> list[storage.FileStatus]:
     """List all files and folders below a folder; refuse a table that is more than its files."""
     entries = storage.list_dir(uri, recursive=True, hidden=True)
-    _refuse(each.uri for each in entries)
+    _refuse(entry.uri for entry in entries)
     return entries
 
 
 def list_plain(uri: str) -> list[storage.FileStatus]:
     """List the entries of a folder; refuse a table that is more than its files."""
     entries = storage.list_dir(uri, hidden=True)
-    _refuse(each.uri for each in entries)
+    _refuse(entry.uri for entry in entries)
     if {"metadata", "schema", "snapshot"} & {storage.name(each.uri) for each in entries if each.is_dir}:
         refuse(uri)
     return entries

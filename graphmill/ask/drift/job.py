@@ -221,7 +221,7 @@ def run(config: Config, client: Client, claim: Claim = NO_CLAIM) -> dict[str, An
     """
     settings = config.section(DriftConfig)
     places = config.embedding_path, _before(config) or ""
-    parts = {each: parts_of(places[0], each) for each in config.entities}
+    parts = {entity: parts_of(places[0], entity) for entity in config.entities}
     before = {each: parts_of(places[1], each) for each in config.entities}
     types = [each for each in config.entities if parts[each] and before[each]]
     num_before = {each: _num_rows(places[1], each, before[each]) for each in types}

@@ -108,7 +108,7 @@ def _labelled(
 
     A `share` of the edges is drawn, which favours queries with many edges. So these are drawn once more.
     """
-    files_of = [work.load(part.folder, f"known-{side}-{each.number}", np.int64) for each in files]
+    files_of = [work.load(part.folder, f"known-{side}-{file.number}", np.int64) for file in files]
     cells = distinct(np.concatenate(files_of).reshape(-1))
     cell_QK = best.slot * len(queries) + np.arange(len(queries))[:, None]
     is_edge_QK = contains(cells, cell_QK.reshape(-1)).reshape(cell_QK.shape) & np.isfinite(best.score)

@@ -89,7 +89,7 @@ class Counter:
         edge_T, column_T = (between_C.new_empty(int(between_C.sum())) for _ in range(2))
         structure = _Factors()
         if factors is not None:
-            held = [each.contiguous() for each in factors]
+            held = [factor.contiguous() for factor in factors]
             query, candidate, low, high = (each.data_ptr() for each in held)
             structure = _Factors(query, candidate, held[0].shape[1], low, high)
         num_pairs = _loaded().graphmill_list(

@@ -57,7 +57,7 @@ _NORMAL = 1.959964
 
 def intervals(ranks: Mapping[Side, Ranks], share: float) -> dict[str, list[float]]:
     """Compute the interval of each metric over both sides; none for a single edge. `share` is ranked."""
-    by_side = [_contributions(each.middle) for each in ranks.values()]
+    by_side = [_contributions(rank.middle) for rank in ranks.values()]
     found = {}
     for name in by_side[0] if len(by_side[0]["mrr"]) > 1 else ():
         values = [of_side[name] for of_side in by_side]

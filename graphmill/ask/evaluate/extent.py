@@ -59,7 +59,9 @@ def extent_of(config: Config, of_edges: int, num_entities: Mapping[str, int], nu
 
 def scores_per_edge(config: Config, num_entities: Mapping[str, int]) -> int:
     """Scores of both sides of an edge, for the relation with most candidates."""
-    return max(sum(num_entities[each.entity_type(side)] for side in Side) for each in config.relations)
+    return max(
+        sum(num_entities[relation.entity_type(side)] for side in Side) for relation in config.relations
+    )
 
 
 def training_scores(config: Config, num_entities: Mapping[str, int], num_trained: int) -> float:

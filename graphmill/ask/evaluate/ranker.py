@@ -38,7 +38,7 @@ def can_rank(config: Config, device: torch.device) -> bool:
 
 def gather(slots: Slots, take: Take, side: Side, rel: Numbers, ids: Numbers) -> Tensor:
     """Embeddings of the entities with the slots `ids` [E], on one side of the relations `rel` [E]: [E, D]."""
-    dimension = max(slots.config.entity_dimension(each) for each in slots.counts)
+    dimension = max(slots.config.entity_dimension(count) for count in slots.counts)
     gathered_ED = torch.zeros(len(ids), dimension)
     for entity_type, partition, places, index in slots.visits(side, rel, ids):
         rows_ND = take(entity_type, partition, index)

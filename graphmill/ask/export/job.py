@@ -96,7 +96,7 @@ def _check_faiss(config: Config) -> None:
             f"--format faiss: expected the comparator {' or '.join(COMPARATORS)} without bias, found "
             f"{config.comparator}{' with bias' if config.bias else ''}; take another format"
         )
-    others = {name for each in config.relations if not operator_of(name := each.operator).is_linear}
+    others = {name for relation in config.relations if not operator_of(name := relation.operator).is_linear}
     if comparator.is_unit and others:
         raise ConfigError(
             f"--format faiss: for the comparator {config.comparator} an index holds vectors of length 1, and "
@@ -156,7 +156,7 @@ def _make(
     checksums = {uri: checksum for each in found for uri, checksum in each["files"].items()}
     checksums |= FORMATS[options.format].finish(folder, list(sources.values()))
     of_codecs = {name: pieces.table_uris(folder, name, source.codec) for name, source in sources.items()}
-    of_tables = [uri for each in of_codecs.values() for uri in each.values()]
+    of_tables = [uri for codec in of_codecs.values() for uri in codec.values()]
     checksums |= {uri: of_bytes(storage.read_bytes(uri)) for uri in of_tables}
     _write_model(trained, options, list(sources.values()), of_codecs, folder, checksums)
     figures = {

@@ -40,13 +40,13 @@ def described(
 ) -> dict[str, Any]:
     """Describe the model; `tables` has the paths of each type's tables by name."""
     types = {
-        each.entity_type: {
-            "num_rows": each.table.num_entities,
-            "dimension": each.table.dimension,
-            **_of_codec(each.codec),
-            "tables": dict(tables[each.entity_type]),
+        source.entity_type: {
+            "num_rows": source.table.num_entities,
+            "dimension": source.table.dimension,
+            **_of_codec(source.codec),
+            "tables": dict(tables[source.entity_type]),
         }
-        for each in sources
+        for source in sources
     }
     compared = _words(COMPARATORS.get(config.comparator))
     if config.bias:
@@ -64,7 +64,7 @@ def described(
         "parameters": "_relations.parquet",
         "operators": {
             name: _words(OPERATORS.get(name))
-            for name in dict.fromkeys(each.operator for each in config.relations)
+            for name in dict.fromkeys(relation.operator for relation in config.relations)
         },
         "score": {"compare(a, b)": compared} | _formulas(is_two_sided=is_two_sided),
     }
@@ -85,7 +85,7 @@ def _of_codec(codec: Codec) -> dict[str, Any]:
 def _relations(config: Config) -> list[dict[str, str]]:
     """The first relations; all of them are in the table of parameters."""
     names = relation_names(config)[:MOST_LISTED]
-    entries = [config.relations[0] if config.dynamic_relations else each for each in config.relations]
+    entries = [config.relations[0] if config.dynamic_relations else relation for relation in config.relations]
     if config.dynamic_relations:
         entries = entries[:1] * len(names)
     return [

@@ -212,7 +212,7 @@ def _added(parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         key: sum(each[key] for each in parts)
         for key in ("num_found", "num_folded_in", "num_missing", "num_without_id")
     }
-    missing = dict.fromkeys(name for each in parts for name in each["missing"])
+    missing = dict.fromkeys(name for part in parts for name in part["missing"])
     return found | {"missing": list(missing)[:_SHOWN]}
 
 

@@ -59,12 +59,12 @@ class Joining:
     @property
     def result(self) -> pa.Schema:
         """Columns of the result."""
-        return pa.schema([*self.schema, *(field for each in self.columns for field in each.form.fields)])
+        return pa.schema([*self.schema, *(field for column in self.columns for field in column.form.fields)])
 
     @property
     def slice_rows(self) -> int:
         """Rows whose vectors are in memory at a time: they take a quarter of the memory."""
-        widest = max(max(each.table.dimension, len(each.form.fields)) for each in self.columns)
+        widest = max(max(column.table.dimension, len(column.form.fields)) for column in self.columns)
         return int(np.clip(self.memory_bytes // 4 // (32 * widest + _ID_BYTES), 1, 1 << 17))
 
 

@@ -70,7 +70,7 @@ def similar_of(request: FeaturesOptions, table: EntityTable, client: Client) -> 
 def folded_parts(folder: str, entity_type: str, dimension: int) -> list[str]:
     """Files of folded ids of a type."""
     uri = storage.join(folder, entity_type)
-    found = sorted(each.uri for each in storage.list_dir(uri) if remapped.is_part(each.uri))
+    found = sorted(entry.uri for entry in storage.list_dir(uri) if remapped.is_part(entry.uri))
     if found and (length := remapped.shape_of(folder, entity_type, 0)[1]) != dimension:
         raise ConfigError(
             f"--fold-in {folder}: expected vectors of {entity_type!r} of length {dimension}, found {length}; "

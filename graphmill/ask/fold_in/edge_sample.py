@@ -104,7 +104,7 @@ def _some_buckets(config: Config) -> list[Bucket]:
 def _by_types(config: Config, edges: edge_buckets.Edges) -> dict[tuple[str, str], Numbers]:
     if config.dynamic_relations:
         return {(config.relations[0].lhs, config.relations[0].rhs): np.arange(len(edges))}
-    types = [(each.lhs, each.rhs) for each in config.relations]
+    types = [(relation.lhs, relation.rhs) for relation in config.relations]
     distinct = list(dict.fromkeys(types))
     place_E = np.array([distinct.index(each) for each in types])[edges.rel]
     return {each: np.flatnonzero(place_E == place) for place, each in enumerate(distinct)}
@@ -138,7 +138,7 @@ def _with_vectors(
 def _joined(parts: list[RelationEdges]) -> RelationEdges:
     first = parts[0]
     return RelationEdges(
-        np.concatenate([each.relation_E for each in parts]),
+        np.concatenate([part.relation_E for part in parts]),
         np.concatenate([each.weight_E for each in parts]),
         {side: np.concatenate([each.vectors[side] for each in parts]) for side in first.vectors},
     )

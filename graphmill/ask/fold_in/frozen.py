@@ -180,7 +180,7 @@ class FrozenModel:
 
     def relation_weights(self, relation_E: Numbers) -> Floats:
         """Weights of the relations of edges."""
-        weights = np.array([each.weight for each in self.config.relations], np.float32)
+        weights = np.array([relation.weight for relation in self.config.relations], np.float32)
         found: Floats = weights[np.zeros_like(relation_E) if self.config.dynamic_relations else relation_E]
         return found
 

@@ -158,5 +158,5 @@ def _solve_group(*arguments: Any) -> tuple[dict[str, int], Checksums]:
 
 
 def _added(counts: Sequence[Mapping[str, int]]) -> dict[str, int]:
-    names = dict.fromkeys(name for each in counts for name in each)
+    names = dict.fromkeys(name for count in counts for name in count)
     return {name: sum(each.get(name, 0) for each in counts) for name in names}

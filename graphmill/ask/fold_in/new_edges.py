@@ -87,7 +87,7 @@ def relation_of_rows(model: FrozenModel, relation_E: Numbers) -> Relation:
     relations = [model.relation(number) for number in numbers.tolist()]
     transforms = {
         side: [
-            torch.stack([each.transforms[side][place] for each in relations])[row_E]
+            torch.stack([relation.transforms[side][place] for relation in relations])[row_E]
             for place in range(len(own))
         ]
         for side, own in first.transforms.items()
@@ -99,7 +99,7 @@ def _is_stacked(relation: Relation) -> bool:
     """Whether one call can score edges of several such relations, each with a row of the parameters."""
     if not operators.operator_of(relation.operator).takes_rows:
         return False
-    own = [each for parameters in relation.transforms.values() for each in parameters]
+    own = [parameter for parameters in relation.transforms.values() for parameter in parameters]
     return not own or (relation.is_two_sided and all(each.ndim == 1 for each in own))
 
 
@@ -111,5 +111,5 @@ def _group_key(model: FrozenModel, number: int) -> int:
     if relation.is_dynamic:
         return -1  # apart from the first relation, as all of them have one
     entries = model.config.relations
-    like = [(each.operator, each.lhs, each.rhs, each.all_negs) for each in entries]
+    like = [(entry.operator, entry.lhs, entry.rhs, entry.all_negs) for entry in entries]
     return like.index(like[number])

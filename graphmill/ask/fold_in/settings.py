@@ -30,7 +30,7 @@ class FoldInOptions(Section):
 
 def solvable_types(config: Config) -> list[str]:
     """List the types that relations join, and whose entities have vectors of their own."""
-    types = list(dict.fromkeys(each.entity_type(side) for each in config.relations for side in Side))
+    types = list(dict.fromkeys(relation.entity_type(side) for relation in config.relations for side in Side))
     found = [name for name in types if not config.entities[name].featurized]
     if not found:
         raise ConfigError(

@@ -49,6 +49,6 @@ def weighted_softplus(
         return loss_BQ @ weight_Q, slope_BQ.mul_(weight_Q)
     loss_B = score_BQ.new_empty(len(score_BQ))
     tensors = (score_BQ, offset_Q, weight_Q)
-    pointers = [each.data_ptr() for each in tensors]
+    pointers = [tensor.data_ptr() for tensor in tensors]
     compiled.graphmill_softplus(*pointers, 1 / temperature, *score_BQ.shape, loss_B.data_ptr())
     return loss_B, score_BQ

@@ -112,8 +112,8 @@ class Objective:
             has_edges_B1 = self._has_edges_B1[block]
             if not has_edges_B1.any():
                 continue
-            for each in self._others:
-                loss, slope = loss_as_others(self._model, each, vectors_BD[block])
+            for other in self._others:
+                loss, slope = loss_as_others(self._model, other, vectors_BD[block])
                 loss_B[block] += loss * has_edges_B1[:, 0]
                 slope_BD[block] += slope * has_edges_B1
         for num_parts, weight_B1 in self._regularized.items():
@@ -126,8 +126,8 @@ class Objective:
     @property
     def has_slopes(self) -> bool:
         """Whether all gradients are known without autograd."""
-        of_chunks = all(each.relation.has_slopes for each in self._chunks)
-        return of_chunks and all(each.relation.has_slopes for each in self._others)
+        of_chunks = all(chunk.relation.has_slopes for chunk in self._chunks)
+        return of_chunks and all(other.relation.has_slopes for other in self._others)
 
     def allowed(self, vectors_BD: Tensor) -> Tensor:
         """Shorten embeddings that are longer than max_norm, as training does."""
@@ -155,7 +155,7 @@ class Objective:
         if not coefficient or ignores_regularizer(model.config):
             return {}
         position_E = np.zeros_like(edges.relation_E) if model.config.dynamic_relations else edges.relation_E
-        names = [each.operator for each in model.config.relations]
+        names = [relation.operator for relation in model.config.relations]
         parts_E = np.array([operators.operator_of(name).parts for name in names])[position_E]
         # With an operator for each side, an edge has two scores: each is an example.
         reciprocal = model.config.train.reciprocal_relations

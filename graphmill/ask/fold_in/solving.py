@@ -115,7 +115,7 @@ def _with_vectors(sorting: Sorting, edges: NewEdges, dimension: int) -> NewEdges
     known_ED = np.zeros((len(edges.id_E), dimension), np.float32)
     keys, inverse = np.unique(edges.relation_E * 2 + edges.is_rhs_E, return_inverse=True)
     sides = [(key // 2, Side.LHS if key % 2 else Side.RHS) for key in keys.tolist()]
-    types = np.array([sorting.type_of(*each) for each in sides], object)
+    types = np.array([sorting.type_of(*side) for side in sides], object)
     for name in dict.fromkeys(types.tolist()):
         here = np.flatnonzero((types == name)[inverse])
         known_ED[here] = sorting.tables[name].gather(edges.known_E[here])

@@ -118,7 +118,7 @@ def _find(sorting: Sorting, piece: pa.Table, relation_E: Numbers) -> dict[Side, 
 def _is_of(sorting: Sorting, relation_E: Numbers, side: Side, entity_type: str) -> Numbers:
     """Whether the type of each edge's relation on a side is this one."""
     relations = range(relation_E.max(initial=NONE) + 1)
-    is_of_R = np.array([sorting.type_of(each, side) == entity_type for each in relations], bool)
+    is_of_R = np.array([sorting.type_of(relation, side) == entity_type for relation in relations], bool)
     found: Numbers = is_of_R[relation_E]
     return found
 

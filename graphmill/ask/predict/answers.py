@@ -65,12 +65,12 @@ class IdChunk:
 def joined(chunks: Sequence[IdChunk], most: int) -> list[IdChunk]:
     """Join chunks that follow each other in the same place, into ones of at most so many queries."""
     found: list[IdChunk] = []
-    for each in chunks:
+    for chunk in chunks:
         last = found[-1] if found else None
-        if last is None or last.found_uri != each.found_uri or each.stop - last.start > most:
-            found.append(each)
+        if last is None or last.found_uri != chunk.found_uri or chunk.stop - last.start > most:
+            found.append(chunk)
         else:
-            found[-1] = replace(last, stop=each.stop, num_groups=last.num_groups + each.num_groups)
+            found[-1] = replace(last, stop=chunk.stop, num_groups=last.num_groups + chunk.num_groups)
     return found
 
 
@@ -101,7 +101,7 @@ def _read_chunk(asked: Asked, chunk: IdChunk) -> tuple[pa.ChunkedArray, Numbers]
             )
         ]
     ids, numbers = zip(*batches, strict=True)
-    return pa.chunked_array(ids, pa.string()), np.concatenate([each.to_numpy() for each in numbers])
+    return pa.chunked_array(ids, pa.string()), np.concatenate([number.to_numpy() for number in numbers])
 
 
 def _write(

@@ -45,7 +45,7 @@ def prepare(
     """
     table = asked.candidates
     cost = Cost(
-        sum(each.stop - each.start for each in chunks),
+        sum(chunk.stop - chunk.start for chunk in chunks),
         table.num_entities,
         num_lists_for(table.num_entities, table.dimension, question.memory_bytes),
     )

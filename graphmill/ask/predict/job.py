@@ -120,7 +120,7 @@ def _types(config: Config, question: PredictOptions) -> list[str]:
         return list(dict.fromkeys(similar.relation_of(config, question).types.values()))
     relations = config.relations
     if question.relation is not None and not config.dynamic_relations:
-        relations = tuple(each for each in relations if each.name == question.relation)
+        relations = tuple(relation for relation in relations if relation.name == question.relation)
     return list(dict.fromkeys(each.entity_type(side) for each in relations for side in Side))
 
 

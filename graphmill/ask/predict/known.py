@@ -41,7 +41,9 @@ class KnownEdges:
         """All splits: the folders of training, and the folders of buckets beside them."""
         folders = [*config.edge_paths, *edge_buckets.folders(config.edge_root, config.entity_path)]
         grid = {each: config.num_side_partitions(each) for each in Side}
-        return cls(tuple(dict.fromkeys(each.rstrip("/") for each in folders)), relation.number, side, grid)
+        return cls(
+            tuple(dict.fromkeys(folder.rstrip("/") for folder in folders)), relation.number, side, grid
+        )
 
     def read(
         self, queries: EntityTable, numbers: Numbers, candidates: EntityTable, partition: int

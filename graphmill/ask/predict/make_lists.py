@@ -180,7 +180,7 @@ def write_part(folder: str, part: int, num_blocks: int, first_list: int, last_li
     if storage.exists(uri):
         return
     bounds = [_bounds(folder, block, first_list, last_list) for block in range(num_blocks)]
-    num_rows = sum(int(each[-1] - each[0]) for each in bounds)
+    num_rows = sum(int(bound[-1] - bound[0]) for bound in bounds)
     dimension = lists.read(lists.centers_uri(folder), "centers").shape[1]
     written = np.cumsum([0, *np.sum([np.diff(each) for each in bounds], axis=0)])[:-1]  # of each list
     with storage.create_hdf5(uri) as hdf5:

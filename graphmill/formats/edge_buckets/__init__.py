@@ -153,9 +153,9 @@ class BucketWriter:
 
     def finish(self, hdf5: h5py.File) -> None:
         """Check that all announced rows are there, and write what is told of them."""
-        parts = [self._columns, *(each.indices for each in self._features.values()), self._left_out]
-        for each in filter(None, parts):
-            each.check_full()
+        parts = [self._columns, *(feature.indices for feature in self._features.values()), self._left_out]
+        for part in filter(None, parts):
+            part.check_full()
         write_loops(hdf5, self._loops)
         if self._origins is not None:
             write_bucket_origins(hdf5, self._origins, has_left_out=self._left_out is not None)
@@ -203,8 +203,8 @@ def new_bucket(
 def write_bucket(edge_path: str, bucket: Bucket, edges: Edges) -> None:
     """Write a whole bucket: int32, or int64 where a value needs it."""
     features = {side: found for side in Side if (found := edges.features(side)) is not None}
-    indices = [edges.lhs, edges.rel, edges.rhs, *(each.indices for each in features.values())]
-    largest = max(int(each.max(initial=0)) for each in indices)
+    indices = [edges.lhs, edges.rel, edges.rhs, *(feature.indices for feature in features.values())]
+    largest = max(int(index.max(initial=0)) for index in indices)
     with new_bucket(
         edge_path,
         bucket,

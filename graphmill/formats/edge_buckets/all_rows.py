@@ -50,7 +50,7 @@ class AllRows:
                 name: checked_dataset(hdf5, left_out_name(name), kind, uri) for name, kind in kinds.items()
             }
         num_edges, num_left_out = int(found.starts[-1]), int(found.left_out_starts[-1])
-        lengths = {len(each) for each in self._edges.values()}
+        lengths = {len(edge) for edge in self._edges.values()}
         if lengths != {num_edges} or any(len(each) != num_left_out for each in self._left_out.values()):
             raise FormatError(f"{uri}: expected datasets of {num_edges} edges, {num_left_out} left out")
 

@@ -43,5 +43,7 @@ def read_loops(edge_path: str, bucket: Bucket) -> set[int]:
         columns = [checked_dataset(hdf5, name, "iu", uri) for name in ("lhs", "rel", "rhs")]
         for start in range(0, min(map(len, columns)), READ_EDGES):
             stop = min(start + READ_EDGES, *map(len, columns))
-            found |= set(find_loops(*(read_rows(each, start, stop, np.int64) for each in columns)).tolist())
+            found |= set(
+                find_loops(*(read_rows(column, start, stop, np.int64) for column in columns)).tolist()
+            )
     return found

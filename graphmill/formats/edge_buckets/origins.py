@@ -182,7 +182,7 @@ def left_out_name(column: str) -> str:
 def left_out_dtypes(columns: Sequence[str], index_dtype: Any) -> dict[str, Any]:
     """Return the datasets of the rows that were left out, and their dtypes, for the columns of the edges."""
     return {
-        **{left_out_name(each): np.float32 if each == "weight" else index_dtype for each in columns},
+        **{left_out_name(column): np.float32 if column == "weight" else index_dtype for column in columns},
         LEFT_OUT_ROW: np.int64,
     }
 

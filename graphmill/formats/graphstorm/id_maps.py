@@ -56,9 +56,9 @@ def list_raw_id_map(mapping_path: str, entity_type: str) -> list[MapFile]:
             f"{folder}: expected the map of {entity_type!r}, *.parquet, found none, nor {older}"
         )
     files = [_measure(uri) for uri in uris]
-    for each in files:
-        if each.is_integer != files[0].is_integer:
-            raise FormatError(f"{each.uri}: raw ids are of another type than in {files[0].uri}")
+    for file in files:
+        if file.is_integer != files[0].is_integer:
+            raise FormatError(f"{file.uri}: raw ids are of another type than in {files[0].uri}")
     return files
 
 

@@ -61,7 +61,9 @@ def read_emb_info(embed_path: str) -> EmbInfo:
     if len(set(types)) < len(types):
         raise FormatError(f"{uri}: emb_name: expected each type once, found {', '.join(types)}")
     dimensions = content.get("emb_dim", {})
-    if not isinstance(dimensions, dict) or not all(isinstance(each, int) for each in dimensions.values()):
+    if not isinstance(dimensions, dict) or not all(
+        isinstance(dimension, int) for dimension in dimensions.values()
+    ):
         raise FormatError(f"{uri}: emb_dim: expected the dimension of each type, found {dimensions!r}")
     return EmbInfo(types, None if is_hdf5 else world_size, dimensions, is_hdf5)
 

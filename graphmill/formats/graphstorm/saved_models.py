@@ -118,7 +118,9 @@ def read_node_mapping(model_path: str) -> "Mapping[str, Tensor]":
     for uri in _beside(model_path, NODE_MAPPING):
         content = load(uri)
         tensors: dict[str, Any] = dict(content) if isinstance(content, Mapping) else {"": None}
-        if not all(isinstance(each, torch.Tensor) and each.dtype == torch.int64 for each in tensors.values()):
+        if not all(
+            isinstance(tensor, torch.Tensor) and tensor.dtype == torch.int64 for tensor in tensors.values()
+        ):
             raise FormatError(f"{uri}: expected int64 [N] by type, found other content")
         return tensors
     return {}

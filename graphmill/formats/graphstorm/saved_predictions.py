@@ -58,7 +58,7 @@ def read_result_info(prediction_path: str) -> ResultInfo:
         raise FormatError(f"{uri}: expected lists ntypes or etypes, found {types!r} and {edges!r}")
     return ResultInfo(
         tuple(checked_name(each, f"{uri}: ntypes") for each in listed),
-        tuple(checked_edge_type(each, f"{uri}: etypes") for each in edges),
+        tuple(checked_edge_type(edge, f"{uri}: etypes") for edge in edges),
         world_size,
     )
 

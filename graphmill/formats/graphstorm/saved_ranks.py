@@ -135,7 +135,7 @@ def iter_rows(
         for first in range(start, end, batch_rows):
             last = min(first + batch_rows, end)
             counted = np.arange(ranked.first_nid + first, ranked.first_nid + last)
-            ids = tuple(np.asarray(each.read(first, last).reshape(-1), np.int64) for each in nids)
+            ids = tuple(np.asarray(nid.read(first, last).reshape(-1), np.int64) for nid in nids)
             yield ids or (counted,), values.read(first, last)
 
 

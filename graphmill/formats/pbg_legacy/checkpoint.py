@@ -59,7 +59,7 @@ def legacy_config(config: Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(entities, Mapping):  # the keys are names of types
         renamed["entities"] = {name: inner(each) for name, each in entities.items()}
     if isinstance(relations, list | tuple):
-        renamed["relations"] = [inner(each) for each in relations]
+        renamed["relations"] = [inner(relation) for relation in relations]
     return renamed
 
 

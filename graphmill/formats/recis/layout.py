@@ -179,9 +179,9 @@ def newest(path: str) -> str:
     if storage.exists(storage.join(path, INDEX)) or not storage.exists(run_uri) or storage.is_dir(run_uri):
         return path
     names = [line.strip() for line in storage.read_text(run_uri).splitlines() if line.strip()]
-    for each in names:
-        if storage.name(each) != each or each in (".", ".."):
-            raise FormatError(f"{run_uri}: expected names of folders in the same folder, found {each!r:.80}")
+    for name in names:
+        if storage.name(name) != name or name in (".", ".."):
+            raise FormatError(f"{run_uri}: expected names of folders in the same folder, found {name!r:.80}")
     if not names:
         raise FormatError(f"{run_uri}: expected the name of a checkpoint in each line, found none")
     found = storage.join(path, names[-1])
@@ -200,7 +200,7 @@ def read_index(path: str) -> Index:
     content = storage.read_json(uri)
     for key in ("block_index", "file_index"):
         numbers = content.get(key)
-        if not isinstance(numbers, dict) or not all(type(each) is int for each in numbers.values()):
+        if not isinstance(numbers, dict) or not all(type(number) is int for number in numbers.values()):
             raise FormatError(f"{uri}: {key}: expected numbers by name, found {numbers!r:.80}")
     for name in content["file_index"]:
         if storage.name(name) != name or name in ("", ".", ".."):

@@ -96,7 +96,7 @@ class CheckpointReader:
     def _shape_and_dtype(self, name: str) -> tuple[tuple[int, ...], torch.dtype]:
         entries = [self.entry(block) for block in self.blocks(name)]
         first = entries[0]
-        if any((each.shape[1:], each.dtype) != (first.shape[1:], first.dtype) for each in entries):
+        if any((entry.shape[1:], entry.dtype) != (first.shape[1:], first.dtype) for entry in entries):
             raise FormatError(f"{self.path}: blocks of {name!r} differ in dtype or in the shape of a row")
         if len(entries) == 1:
             return first.shape, first.dtype

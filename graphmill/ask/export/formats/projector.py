@@ -73,12 +73,12 @@ def finish(folder: str, sources: Sequence[Source]) -> Checksums:
     """Write both lists of the types; return their checksums."""
     listed = [
         {
-            "tensorName": each.entity_type,
-            "tensorShape": [min(each.limit, each.table.num_entities), each.table.dimension],
-            "tensorPath": f"{each.entity_type}/vectors.tsv",
-            "metadataPath": f"{each.entity_type}/metadata.tsv",
+            "tensorName": source.entity_type,
+            "tensorShape": [min(source.limit, source.table.num_entities), source.table.dimension],
+            "tensorPath": f"{source.entity_type}/vectors.tsv",
+            "metadataPath": f"{source.entity_type}/metadata.tsv",
         }
-        for each in sources
+        for source in sources
     ]
     quoted = [{key: json.dumps(value, ensure_ascii=False) for key, value in each.items()} for each in listed]
     text = "".join(
