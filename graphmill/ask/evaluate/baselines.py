@@ -132,10 +132,10 @@ def rank(queries: Queries, edges: Triples, known: Numbers, trained_paths: Sequen
 
 
 def _degrees(slots: Slots, side: Side, paths: Sequence[str], wanted_W: Numbers) -> tuple[Numbers, _Degrees]:
-    """Trained edges of wanted pairs `relation x end + entity` [W], and of all entities with such an edge.
+    """Count the edges of wanted pairs `relation x end + entity` [W], and of all entities with such an edge.
 
-    One row of buckets holds all edges of a partition's entities. Types without partitions are in every row:
-    their counts go on to the next.
+    A row of buckets holds all edges of a partition's entities. Types without partitions have edges in every
+    row, so their counts add up from row to row.
     """
     is_split = np.array([len(slots.counts[each]) > 1 for each in slots.types(side)])
     degree_W = np.zeros_like(wanted_W)

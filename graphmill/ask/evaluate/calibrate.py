@@ -104,9 +104,9 @@ def _answers(
 def _labelled(
     part: Part, side: Side, queries: Queries, best: FoundAnswers, files: Sequence[KnownFile], share: float
 ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.bool_], Numbers]:
-    """Scores, which are edges of the files, and groups of some queries, as `Answers` has them.
+    """Scores of some queries, a mask of edges of the files, and groups, as `CalibrationAnswers` has them.
 
-    A `share` of the edges is drawn, which favours queries with many edges. So these are drawn once more.
+    A drawn `share` of the edges favours queries with many edges. A second draw, of queries, corrects this.
     """
     files_of = [work.load(part.folder, f"known-{side}-{file.number}", np.int64) for file in files]
     cells = distinct(np.concatenate(files_of).reshape(-1))

@@ -82,9 +82,9 @@ class Counter:
     def pairs(
         self, between_C: Tensor, above_C: Tensor, factors: Factors | None = None
     ) -> Iterator[tuple[Tensor, Tensor]]:
-        """The pairs that `count` found between the limits, in parts: edges and columns, [T] each.
+        """Yield the pairs that `count` found between the limits, in parts: edges and columns, [T] each.
 
-        With `factors`, their product decides where it can, and adds the pairs above its limit to `above_C`.
+        With `factors`, their product decides about pairs where it can, and adds those above to `above_C`.
         """
         edge_T, column_T = (between_C.new_empty(int(between_C.sum())) for _ in range(2))
         structure = _Factors()

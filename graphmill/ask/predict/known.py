@@ -162,10 +162,7 @@ class KnownRange:
     def read(
         cls, parts: Iterator[tuple[Numbers, Numbers]], num_queries: int, start: int, num_rows: int, most: int
     ) -> "KnownRange":
-        """Read edges from row `start` on, of so many candidates that at most `most` edges are held.
-
-        At least WIDTH candidates belong to the range.
-        """
+        """Read edges from row `start` on, of as many candidates as hold `most` edges, at least WIDTH."""
         codes, stop = Codes(), num_rows
         for query, row in parts:
             mine = (row >= start) & (row < stop)

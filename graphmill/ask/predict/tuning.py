@@ -54,7 +54,7 @@ def tuned(
 ) -> tuple[Lists, Recall]:
     """Choose how many lists are looked into; return the lists with it, and the recall on other queries.
 
-    With two standard errors to spare, so that another sample would say the same.
+    The recall exceeds the goal by two standard errors, so that another sample would say the same.
     """
     choosing, measuring = distinct(numbers[::2]), distinct(numbers[1::2])
     if not len(measuring):
