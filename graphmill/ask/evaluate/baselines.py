@@ -132,7 +132,7 @@ def rank(queries: Queries, edges: Triples, known: Numbers, trained_paths: Sequen
 
 
 def _degrees(slots: Slots, side: Side, paths: Sequence[str], wanted_W: Numbers) -> tuple[Numbers, _Degrees]:
-    """Count the edges of wanted pairs `relation x end + entity` [W], and of all entities with such an edge.
+    """Count trained edges of pairs `relation x end + entity` [W], and of all entities with such an edge.
 
     A row of buckets holds all edges of a partition's entities. Types without partitions have edges in every
     row, so their counts add up from row to row.

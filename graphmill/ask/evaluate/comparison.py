@@ -272,7 +272,7 @@ def _norms(vectors_ND: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tens
 def _weights(norms: tuple[Tensor, Tensor, Tensor], term_P: Tensor, num_terms: int) -> Tensor:
     """Factors of each query; multiplied by `_sizes` and summed up, they are the bound B: [P, 5].
 
-    The factors are a little larger than exact ones, because float64 rounds scores, terms, norms, bound.
+    The factors are slightly above the exact ones, as float64 rounds scores, terms, norms and the bound.
     """
     norm_P, rounded_P, lost_P = norms
     one_P = torch.ones_like(norm_P)
