@@ -348,7 +348,7 @@ def _write_checksums(settings: TaskSettings, num_edges: Int64, checksums: Checks
     for split, of_split in counts.items():
         write_counts(settings.folders.splits[split], of_split, checksums)
     for folder in (settings.folders.entities, *settings.folders.splits.values()):
-        inside = {uri: each for uri, each in checksums.items() if uri.startswith(folder + "/")}
+        inside = {uri: checksum for uri, checksum in checksums.items() if uri.startswith(folder + "/")}
         storage.write_checksums(storage.manifest_of(folder).uri, inside)
 
 

@@ -194,7 +194,7 @@ def _entities(settings: TaskSettings, index: IndexedEntities, merged: Merged) ->
     return {
         "num_entities": _by_type(settings, index.num_entities),
         # No edge trains their embeddings.
-        "num_entities_outside_train": {name: each.num_outside_train for name, each in counts.items()},
+        "num_entities_outside_train": {name: count.num_outside_train for name, count in counts.items()},
         "num_entities_left_out": {name: each.num_left_out for name, each in counts.items()},
         "num_entities_from_previous": {
             name: sum(counts) for name, counts in _by_type(settings, index.num_previous).items()

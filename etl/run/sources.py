@@ -162,7 +162,7 @@ def plan_files(config: Config, files: Sequence[NumberedFile]) -> SourcePlan:
     matched = {number: each for number, each in zip(numbers, origins.files, strict=True) if number >= 0}
     again = {sources[number].digest for number in read_again}
     return SourcePlan(
-        [matched.get(number, each) for number, each in enumerate(sources)],
+        [matched.get(number, source) for number, source in enumerate(sources)],
         [],
         EarlierIds(root, np.array(numbers, np.int32)),
         gone=[
@@ -245,7 +245,7 @@ def write_sources(
     """Write the files of the run into the folder of each split; `checksums` has those of the entity index."""
     folder = settings.folders.entities + "/"
     of_entities = {
-        uri.removeprefix(folder): each for uri, each in checksums.items() if uri.startswith(folder)
+        uri.removeprefix(folder): checksum for uri, checksum in checksums.items() if uri.startswith(folder)
     }
     origins = Origins(
         settings=run_settings(config),
@@ -253,5 +253,5 @@ def write_sources(
         files=files,
         added=plan.added,
     )
-    for each in settings.folders.splits.values():
-        write_origins(each, origins, checksums)
+    for split in settings.folders.splits.values():
+        write_origins(split, origins, checksums)

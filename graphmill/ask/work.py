@@ -87,7 +87,7 @@ class Work:
         there = {entry.uri for entry in storage.list_dir(self.uri(_DONE))}
         if num_there := sum(uri in there for uri in notes.values()):
             log.info("%s: %d of %d %s are there already", self.command, num_there, len(notes), unit)
-        tasks = [(notes[name], function, *each) for name, each in arguments.items()]
+        tasks = [(notes[name], function, *argument) for name, argument in arguments.items()]
         return run_tasks(client, _noted, tasks, description=description, unit=unit)
 
 

@@ -135,7 +135,7 @@ def declared_partitions(config: Mapping[str, Any] | None, others: Iterable[str] 
     names = {each for each in (*sides, *others) if isinstance(each, str)} & declared.keys()
     entities = {name: declared[name] for name in sorted(names)}
     counts = {
-        name: each.get("num_partitions", 1) if isinstance(each, Mapping) else 1
-        for name, each in entities.items()
+        name: entity.get("num_partitions", 1) if isinstance(entity, Mapping) else 1
+        for name, entity in entities.items()
     }
     return {name: count for name, count in counts.items() if type(count) is int}

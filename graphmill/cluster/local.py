@@ -55,7 +55,7 @@ def cluster_in_this_process(master: str, settings: ClusterConfig, keys: Keys | N
 def _environment_of_workers() -> Iterator[None]:
     """Set the variables of worker processes for the libraries that tasks import, as Dask's nannies do."""
     variables = dask.config.get("distributed.nanny.pre-spawn-environ")
-    missing = {key: str(each) for key, each in variables.items() if key not in os.environ}
+    missing = {key: str(variable) for key, variable in variables.items() if key not in os.environ}
     os.environ.update(missing)
     try:
         yield

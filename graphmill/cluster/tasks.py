@@ -51,7 +51,7 @@ def run_tasks(
     """
     progress.report(description, 0, len(arguments), unit)
     number_of: dict[Future, int] = {
-        client.submit(function, *each, pure=False): number for number, each in enumerate(arguments)
+        client.submit(function, *argument, pure=False): number for number, argument in enumerate(arguments)
     }
     delays = [iter(RETRY_DELAYS_S) for _ in arguments]
     completed = as_completed(list(number_of))

@@ -104,7 +104,7 @@ def applied(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
         filled["train"] = {**train, **of_train}
         chosen |= {f"train.{key}": value for key, value in of_train.items()}
     if isinstance(entities := given.get("entities"), Mapping):
-        left_out = [name for name, each in entities.items() if _partitions(each) in (None, AUTO)]
+        left_out = [name for name, entity in entities.items() if _partitions(entity) in (None, AUTO)]
         ones = {name: {**(entities[name] or {}), "num_partitions": 1} for name in left_out}
         filled["entities"] = {**entities, **ones}
         chosen |= {f"{ENTITIES}{name}": AUTO for name in left_out}

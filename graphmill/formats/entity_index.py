@@ -130,7 +130,7 @@ def digest_of(checksums: Mapping[str, str]) -> str:
     """Digest a folder, given the checksums of its files by path: raw ids and relations, where it has them."""
     has_index = any(path.startswith(f"{FOLDER}/") for path in checksums)
     beginnings = (f"{FOLDER}/", "dynamic_rel") if has_index else ("",)
-    ours = {path: each for path, each in checksums.items() if path.startswith(beginnings)}
+    ours = {path: checksum for path, checksum in checksums.items() if path.startswith(beginnings)}
     return of_bytes(json.dumps(ours, sort_keys=True).encode())
 
 

@@ -27,7 +27,7 @@ def ranking(entry: Entry, before: Entry) -> Iterator[Block]:
     yield Note(*verdict(entry, before))
     yield Tiles(list(_ranking_tiles(entry)))
     columns = _columns(entry, before)
-    compared = {name: each["mrr"] for name, each in columns.items() if "mrr" in each}
+    compared = {name: column["mrr"] for name, column in columns.items() if "mrr" in column}
     if len(compared) > 1:
         note = (
             "Good: this run's bar is much longer than those of the simple rankings. Random is any order; "
@@ -165,7 +165,7 @@ def calibration(entry: Entry) -> Iterator[Block]:
     yield PageTable(title, heads, rows, folded=True, note=note)
     columns = {"num_answers": "answers", "true": "true"} | ERRORS
     kinds = {name.removeprefix(FIRST): each for name, each in entry.items() if name.startswith(FIRST)}
-    rows = [[name, *map(each.get, columns)] for name, each in kinds.items()]
+    rows = [[name, *map(kind.get, columns)] for name, kind in kinds.items()]
     note = (
         "Low figures are good. A Brier score near that of the base rate is bad: the probabilities then "
         "tell little more than the share of true answers."

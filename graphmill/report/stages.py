@@ -259,11 +259,11 @@ def _with_buckets(
     """A curve of the epochs; below it a thin curve of the buckets, if there are more of these."""
     series = epoch_series("epochs", epochs, value)
     points = [
-        (epoch["epoch"] - 1 + place / len(buckets), y, each)
+        (epoch["epoch"] - 1 + place / len(buckets), y, bucket)
         for epoch in epochs
         if (buckets := records(epoch, "buckets"))
-        for place, each in enumerate(buckets, start=1)
-        if (y := value(each)) is not None
+        for place, bucket in enumerate(buckets, start=1)
+        if (y := value(bucket)) is not None
     ]
     if len(points) > (len(series[0].x) if series else 0):
         tips = [f"({each.get('lhs')}, {each.get('rhs')}): {number(y)}" for _, y, each in points]

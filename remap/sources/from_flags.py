@@ -55,7 +55,7 @@ def _of_maps(given: dict[str, Any]) -> list[str]:
         return []
     columns = given.get("id_map_columns")
     maps = parse_id_maps(given["id_maps"], columns)
-    uris = {name: each.uri for name, each in maps.items()}
+    uris = {name: map_.uri for name, map_ in maps.items()}
     found = {"id_maps": uris} | ({"id_map_columns": columns.split(",")} if columns else {})
     return [f"remap.{key}={json.dumps(value, ensure_ascii=False)}" for key, value in found.items()]
 

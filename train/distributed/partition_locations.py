@@ -94,7 +94,7 @@ class PartitionLocations:
     def saved(self, key: PartitionKey, saved: SavedFile) -> None:
         """Note that a revision is in a file; older copies are of no use any more."""
         copies = self._copies[key]
-        number = next((n for n, each in enumerate(copies) if each.revision == saved.revision), None)
+        number = next((n for n, copy in enumerate(copies) if copy.revision == saved.revision), None)
         file = Location(saved.revision, saved.folder, saved.version)
         if number is None:  # a newer one is in a file already, or the revision was given up
             self._delete_file(key, file)

@@ -105,7 +105,9 @@ class ShardPlacement:
         """Have the shards take over what the buckets of a round have changed, in one order in every run."""
         if self._in_rounds:
             found = self._call_all("merge", [grant for _, grant in sorted(self._pushed.items())])
-            self._revisions = {number: each for revisions in found for number, each in revisions.items()}
+            self._revisions = {
+                number: revision for revisions in found for number, revision in revisions.items()
+            }
             self._pushed.clear()
             self._spread()
 
@@ -193,7 +195,7 @@ class ShardPlacement:
                 )
 
     def _shards_on(self, address: str) -> list[int]:
-        return [number for number, each in enumerate(self.holders) if each and each.address == address]
+        return [number for number, holder in enumerate(self.holders) if holder and holder.address == address]
 
     def _tell_holders(self) -> None:
         """Tell all workers where the shards are, if that is news to one of them."""

@@ -151,7 +151,7 @@ def read(
         None if each is None else torch.from_numpy(each).to(device, non_blocking=True)
         for each in (weight, marks)
     )
-    bags = {key: each.to(device) for key, each in bags.items()}
+    bags = {key: bag.to(device) for key, bag in bags.items()}
     return EdgeTensors(lhs, rel, rhs, weight_E, bags, is_held_out=is_held_out_E)
 
 

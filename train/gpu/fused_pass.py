@@ -149,7 +149,10 @@ def cut(config: Config, groups: list[NegativeGroup]) -> Iterator[Piece]:
 def _alike(config: Config) -> list[int]:
     """Find for each relation the first one that the same captured step can train."""
     frozen = Frozen.of(config).relations
-    kinds = [(each.operator, each.lhs, each.rhs, n in frozen) for n, each in enumerate(config.relations)]
+    kinds = [
+        (relation.operator, relation.lhs, relation.rhs, n in frozen)
+        for n, relation in enumerate(config.relations)
+    ]
     return [kinds.index(kind) for kind in kinds]
 
 

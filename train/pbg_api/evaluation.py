@@ -111,7 +111,7 @@ class Stats:
     def average(self) -> "Stats":
         """Divide the metrics by the count."""
         return Stats(
-            count=self.count, **{name: each / max(self.count, 1) for name, each in self.metrics.items()}
+            count=self.count, **{name: metric / max(self.count, 1) for name, metric in self.metrics.items()}
         )
 
     def to_dict(self) -> SerializedStats:

@@ -116,7 +116,7 @@ class BucketTrainer:
             sides = (
                 by_side(self.config, number, bucket, tables) for number in range(len(self.config.relations))
             )
-            pairs = {number: (each[Side.LHS], each[Side.RHS]) for number, each in enumerate(sides)}
+            pairs = {number: (side[Side.LHS], side[Side.RHS]) for number, side in enumerate(sides)}
             total = self.fused.train(edges, pairs, seed, check, lr_scale)
         means = (total / max(len(edges), 1)).tolist()
         return {"count": len(edges), "metrics": dict(zip(StepFigures._fields, means, strict=True))}

@@ -105,7 +105,7 @@ class PlainStep(Step[Batch]):
         if not self.relation_weight or block.rel_CP is None:
             return 0.0
         size, operator = block.num_positives, self.config.relations[block.relation].operator
-        own = {side: each.detach()[:, :size].flatten(0, 1) for side, each in embeddings.items()}
+        own = {side: embedding.detach()[:, :size].flatten(0, 1) for side, embedding in embeddings.items()}
         total = block.weight_CP.new_zeros(())
         for side in (answered.other for answered in sides_with_negatives(self.config)):
             leaves = [model.parameters[key] for key in model.operator_keys(block.relation, side)]
@@ -124,7 +124,10 @@ class PlainStep(Step[Batch]):
         if not self.config.regularization_coef:
             return reg
         if self.regularizer is not None:
-            own = {side: each[:, : block.num_positives].flatten(0, 1) for side, each in embeddings.items()}
+            own = {
+                side: embedding[:, : block.num_positives].flatten(0, 1)
+                for side, embedding in embeddings.items()
+            }
             rel_E = None if block.rel_CP is None else block.rel_CP.flatten()
             cost = regularizers.penalty(self.regularizer, model, block.relation, own, rel_E)
             if cost.requires_grad:

@@ -281,7 +281,7 @@ def _check_limit(settings: DriftConfig, figures: dict[str, Any]) -> None:
     if limit is None:
         return
     drifts = {name: 1 - each["p10"] for name, each in figures["types"].items() if "p10" in each}
-    beyond = {name: each for name, each in drifts.items() if each > limit}
+    beyond = {name: drift for name, drift in drifts.items() if drift > limit}
     if beyond:
         listed = ", ".join(f"{name} {each:.4g}" for name, each in beyond.items())
         raise DriftError(

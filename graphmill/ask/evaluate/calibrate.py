@@ -89,7 +89,7 @@ def _answers(
         arguments = [(part, each, number) for number, each in own]
         true = execution.run(tasks.find_known, arguments, "evaluate: held-out edges")
         keys = [(name, number) for name, rows in slots.counts.items() for number in range(len(rows))]
-        ranges = [Range(side, 0, len(each)) for side, each in queries.items()]
+        ranges = [Range(side, 0, len(query)) for side, query in queries.items()]
         asked = [
             (part, own_keys, [evaluate.slices(found, key, ranges) for key in own_keys])
             for own_keys in evaluate.grouped(keys, min(2 * execution.num_workers, _MOST_TASKS))
@@ -138,7 +138,7 @@ def find_best(
 
     edges, ranker = part.edges(), tasks.ranker_of(part)
     queries = {side: part.queries(side, edges) for side in Side}
-    vectors = {side: part.vectors(side, 0, len(each)) for side, each in queries.items()}
+    vectors = {side: part.vectors(side, 0, len(query)) for side, query in queries.items()}
     found: dict[Side, list[FoundAnswers]] = {side: [] for side in Side}
     for key, slices in zip(keys, known, strict=True):
         table_ND = tasks.table_of(part, key)

@@ -238,7 +238,7 @@ def prepare(
 ) -> tuple[dict[Side, Queries], list[KnownFile]]:
     """Write what the tasks read: edges, known cells, queries; return the queries, and where the cells are."""
     work.save(part.folder, "edges", np.stack([edges.lhs, edges.rel, edges.rhs]))
-    arguments = [(part, each, number) for number, each in enumerate(pieces)]
+    arguments = [(part, piece, number) for number, piece in enumerate(pieces)]
     found = execution.run(tasks.find_known, arguments, "evaluate: known edges")
     keys = list(tasks.endpoint_rows(part.slots, edges))
     execution.run(tasks.take_rows, [(part, key) for key in keys], "evaluate: vectors of the edges")

@@ -43,8 +43,8 @@ class Execution:
         if self.client is not None:
             return cluster.run_tasks(self.client, function, arguments, description=description)
         results = []
-        for number, each in enumerate(arguments):
-            results.append(function(*each))
+        for number, argument in enumerate(arguments):
+            results.append(function(*argument))
             if description != COUNTING:  # it tells more itself
                 progress.report(description, number + 1, len(arguments), "tasks")
         return results

@@ -116,5 +116,5 @@ def scan(
                     slot_K = first[side.other][slots.static(rel_H[is_known_H])] + candidate_K
                     cells[side.other].append(slot_K * len(queries[side.other]) + query_H[is_known_H])
     return KnownCells(
-        {side: distinct(np.concatenate(each), overwrite=True) for side, each in cells.items()}, degrees
+        {side: distinct(np.concatenate(cell), overwrite=True) for side, cell in cells.items()}, degrees
     )

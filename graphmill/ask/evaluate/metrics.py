@@ -70,7 +70,7 @@ def break_down(
         names: names of the relations, by their number.
         baselines: reciprocal ranks of the same edges in simple rankings, for an MRR of each relation.
     """
-    rank_of = {side: each.middle for side, each in ranks.items()}
+    rank_of = {side: rank.middle for side, rank in ranks.items()}
     numbers, counts = np.unique(edges.rel, return_counts=True)
     shown = np.argsort(-counts, kind="stable")[:MAX_RELATIONS]
     unranked = np.setdiff1d(np.arange(len(names)), numbers)

@@ -202,8 +202,8 @@ def _write_model(
     parameters = trained.open_checkpoint(allow_non_finite=True).read_parameters() or {}
     is_two_sided = config.dynamic_relations or any(f"{Side.LHS}_operators" in key for key in parameters)
     tables = {
-        name: {key: f"{name}/{storage.name(uri)}" for key, uri in each.items()}
-        for name, each in of_codecs.items()
+        name: {key: f"{name}/{storage.name(uri)}" for key, uri in codec.items()}
+        for name, codec in of_codecs.items()
     }
     content = model.described(
         config, sources, tables, options.format, trained.version, is_two_sided=is_two_sided

@@ -170,8 +170,8 @@ def write_bucket_origins(hdf5: h5py.File, origins: BucketOrigins, *, has_left_ou
     }
     if has_left_out:
         values[LEFT_OUT_STARTS] = origins.left_out_starts.astype(np.int64)
-    for name, each in values.items():
-        new_dataset(hdf5, name, each.shape, each.dtype)[:] = each
+    for name, value in values.items():
+        new_dataset(hdf5, name, value.shape, value.dtype)[:] = value
 
 
 def left_out_name(column: str) -> str:

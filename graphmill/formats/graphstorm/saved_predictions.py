@@ -83,5 +83,5 @@ def write_result_info(prediction_path: str, result_info: ResultInfo) -> None:
 
 def write_rank(folder: str, rank: int, nids: Mapping[str, Numbers], values: Array) -> None:
     """Write one rank's predictions: values [n] or [n, C], and int64 [n] under each stem of `nids`."""
-    columns = {stem: np.asarray(each, np.int64) for stem, each in nids.items()}
+    columns = {stem: np.asarray(nid, np.int64) for stem, nid in nids.items()}
     saved_ranks.write_rank(folder, rank, {PREDICT: values, **columns})

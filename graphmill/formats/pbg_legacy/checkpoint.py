@@ -57,7 +57,7 @@ def legacy_config(config: Mapping[str, Any]) -> dict[str, Any]:
     renamed = {_KEYS.get(key) or _camel(key): value for key, value in config.items()}
     entities, relations = renamed.get("entities"), renamed.get("relations")
     if isinstance(entities, Mapping):  # the keys are names of types
-        renamed["entities"] = {name: inner(each) for name, each in entities.items()}
+        renamed["entities"] = {name: inner(entity) for name, entity in entities.items()}
     if isinstance(relations, list | tuple):
         renamed["relations"] = [inner(relation) for relation in relations]
     return renamed

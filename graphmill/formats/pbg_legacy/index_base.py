@@ -40,7 +40,7 @@ def of_partitions(
     }
     if not fits & ({0, 1} if index_base == "auto" else {index_base}):
         _check_none_is_lost(numbers, index_base, file_of, num_partitions)
-    found = "; ".join(f"{name}: {', '.join(map(str, sorted(each)))}" for name, each in numbers.items())
+    found = "; ".join(f"{name}: {', '.join(map(str, sorted(number)))}" for name, number in numbers.items())
     if index_base != "auto":
         if index_base not in fits:
             raise FormatError(f"{where}: partitions from {index_base} on are not complete; found {found}")

@@ -175,7 +175,7 @@ def _launched_with(kernel: Kernel, comparison: KernelComparison) -> dict[str, An
         "MASKED": not whole,
         "D": dimension,
         "W": comparison.query_CPD.stride(1),
-        **{name: tl.constexpr(each) if chunks > 1 else each for name, each in numbers.items()},
+        **{name: tl.constexpr(number) if chunks > 1 else number for name, number in numbers.items()},
         **tile,
     }
 
