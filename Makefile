@@ -45,6 +45,7 @@ check: $(INSTALLED) ## style, types, and the layers of the house
 	$(BIN)/ruff check --quiet .
 	$(BIN)/mypy --num-workers 2
 	$(BIN)/lint-imports
+	$(BIN)/pytest --quiet tests/whole/test_architecture.py
 	$(BIN)/hadolint Dockerfile
 
 format: $(INSTALLED) ## put the code in its one format

@@ -89,7 +89,7 @@ def test_no_string_names_code_of_ours() -> None:
 
 
 # The most lines of Python and C++ in each package; they only fall. A change that adds lines replaces others.
-LINES = {"etl": 10_700, "train": 15_400, "remap": 1_950, "graphmill/ask": 11_900, "graphmill": 42_300}
+LINES = {"etl": 10_700, "train": 15_100, "remap": 1_920, "graphmill/ask": 11_700, "graphmill": 42_000}
 
 
 def sources_of(package: str) -> list[Path]:
