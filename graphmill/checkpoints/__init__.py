@@ -69,7 +69,7 @@ def recognise(uri: str) -> str:
     )
 
 
-class OpenOptions(TypedDict, total=False):
+class Options(TypedDict, total=False):
     """Options of reading a checkpoint; a format ignores those that it does not need."""
 
     version: int | None
@@ -84,7 +84,7 @@ class OpenOptions(TypedDict, total=False):
     """Read rows, sums and parameters that are NaN or infinite; by default an error."""
 
 
-def open_checkpoint(uri: str, **options: Unpack[OpenOptions]) -> Checkpoint:
+def open_checkpoint(uri: str, **options: Unpack[Options]) -> Checkpoint:
     """Open the checkpoint in the folder `uri`, of any format.
 
     Raises:

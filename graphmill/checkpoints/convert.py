@@ -13,7 +13,7 @@ from typing import Unpack
 import numpy as np
 
 from graphmill import checkpoints, storage
-from graphmill.checkpoints import Checkpoint, Floats, OpenOptions, states
+from graphmill.checkpoints import Checkpoint, Floats, Options, states
 from graphmill.errors import ConfigError, FormatError
 from graphmill.model.parameters import relations_without_order
 from graphmill.run.lock import NO_CLAIM, Claim
@@ -44,7 +44,7 @@ def convert(
     *,
     shard_num: int = 1,
     claim: Claim = NO_CLAIM,
-    **options: Unpack[OpenOptions],
+    **options: Unpack[Options],
 ) -> Converted:
     """Write the checkpoint at `source_uri` to `target_uri`, a folder that does not exist or is empty.
 
@@ -119,7 +119,7 @@ class _Route:
         return storage.join(folder, CHECKPOINT) if self.to_raw_ids else folder
 
 
-def _check_maps(source_uri: str, target_format: str, options: OpenOptions) -> checkpoints.IdMaps | None:
+def _check_maps(source_uri: str, target_format: str, options: Options) -> checkpoints.IdMaps | None:
     """The maps of ids, which either reading the source or writing the target needs."""
     id_maps = options.get("id_maps")
     if id_maps is None:

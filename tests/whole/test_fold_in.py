@@ -8,8 +8,7 @@ import pytest
 
 import graphmill
 from graphmill.ask.relation import read_parameters, relation_of
-from graphmill.ask.run import relation_names
-from graphmill.checkpoints import open_checkpoint
+from graphmill.ask.run import TrainedRun
 from graphmill.config import load
 from graphmill.vocab import Side
 from tests import REPOSITORY
@@ -52,11 +51,12 @@ def graph(tmp_path_factory: pytest.TempPathFactory, forked: Forks) -> tuple[Path
 def mean_reciprocal_rank(output: Path, vectors: dict[str, np.ndarray], edges: list[Triple]) -> float:
     """Unfiltered, of the known ends among all ids with a vector."""
     config = load(str(output / "run.json"))
-    parameters, names = read_parameters(open_checkpoint(config.checkpoint_path)), relation_names(config)
+    run = TrainedRun.committed(config, "ask")
+    parameters = read_parameters(run)
     ids = sorted(vectors)
     found = []
     for lhs, name, rhs in edges:
-        relation = relation_of(config, parameters, names, names.index(name), "")
+        relation = relation_of(run, parameters, run.relation_names.index(name))
         side = Side.RHS if lhs in NEW else Side.LHS
         query, answer = (lhs, rhs) if side is Side.RHS else (rhs, lhs)
         candidates = relation.candidates(side, np.stack([vectors[each] for each in ids]))

@@ -15,7 +15,7 @@ from graphmill.checkpoints.convert import convert
 from tests.forked import Forks
 from tests.graphmill.checkpoints.samples import WRITERS, MemoryCheckpoint, check_same, held_by, sample
 
-# A table of 128 MB is converted with 96 MB to spare for what malloc and anonymous mappings take, the stacks
+# A table of 128 MB is converted with 112 MB to spare for what malloc and anonymous mappings take, the stacks
 # of a few threads included, on a machine with any number of cores. The client of HDFS ends the process where
 # memory is refused: there it is watched, on a table of 256 MB.
 _BOUNDED = """
@@ -40,7 +40,7 @@ if target.startswith("hdfs"):
     done = threading.Event()
     threading.Thread(target=watch, daemon=True).start()
 else:
-    limit = data_bytes() + (96 << 20)
+    limit = data_bytes() + (112 << 20)
     resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
     try:
         np.ones(32 << 20, np.float32)
