@@ -108,7 +108,7 @@ def read_back(graph: str, vectors: str) -> dict[str, Any]:
 
 
 def moved(graph: str, model: str, sides: dict[str, Any], dimension: int) -> dict[str, Any]:
-    """What `read_back` finds, and GraphStorm's scores by the model, of edges between raw ids."""
+    """The result of `read_back`, and GraphStorm's scores by the model, of edges between raw ids."""
     found = read_back(graph, "embedding")
     ids = found["ids"]
     edges = {

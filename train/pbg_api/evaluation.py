@@ -212,8 +212,9 @@ def do_eval_and_report_stats(
         subprocess_init()
     evaluator = evaluator or RankingEvaluator()
     settings = settings_of(config)
-    context = RunContext.of_checkpoint(settings, "evaluate")
-    scored, files = TrainedRun.committed(settings, "evaluate").load_model(), PartitionFiles(context)
+    run = TrainedRun.committed(settings, "evaluate")
+    context = RunContext(settings, version=run.version)
+    scored, files = run.load_model(), PartitionFiles(context)
     tables: dict[PartitionKey, Table] = {}
     generator = seeds.generator(settings.seed, "eval")
     totals: list[Stats] = []

@@ -4,7 +4,6 @@ Training, evaluation, predictions and PBG's `do_eval` all load their model here.
 """
 
 import copy
-from collections.abc import Mapping
 from typing import Any, NamedTuple, Self
 
 import torch
@@ -12,13 +11,11 @@ from torch import Tensor
 
 from graphmill.ask.model import Model
 from graphmill.config import Config
-from graphmill.errors import NotFoundError
 from graphmill.formats import entity_counts, pbg_checkpoint
 from graphmill.formats.pbg_checkpoint import Iteration
 from graphmill.formats.torch_files.read import mapped
 from graphmill.run import seeds
 from graphmill.run.lock import NO_CLAIM, Claim
-from graphmill.run.trained_with import check_entities
 from graphmill.storage import Checksums
 from train.edges.added import is_delta
 from train.edges.schedule import Schedule, plan
@@ -68,12 +65,11 @@ class RunContext:
         *,
         device: torch.device = CPU,
         version: int | None = None,
-        num_rows: Mapping[str, list[int]] | None = None,
     ) -> None:
-        """Read the schedule, the committed version and the counts, unless they are given."""
+        """Read the schedule and the committed version, unless they are given, and the counts."""
         self.config, self.claim, self.device = config, claim, device
         partitions = {name: entity.num_partitions for name, entity in config.entities.items()}
-        self.num_rows = num_rows or entity_counts.read_counts(config.entity_path, partitions)
+        self.num_rows = entity_counts.read_counts(config.entity_path, partitions)
         self.num_dynamic = (
             entity_counts.read_relation_count(config.entity_path) if config.dynamic_relations else None
         )
@@ -85,23 +81,6 @@ class RunContext:
         self.trains = version is None
         self._schedule = schedule
         self.delta = Delta(config, first_new(config)) if self.trains and is_delta(config) else None
-
-    @classmethod
-    def of_checkpoint(
-        cls,
-        config: Config,
-        purpose: str,
-        *,
-        device: torch.device = CPU,
-        version: int | None = None,
-        num_rows: Mapping[str, list[int]] | None = None,
-    ) -> Self:
-        """The context of a checkpoint that is only read; by default of its committed version."""
-        check_entities(config.checkpoint_path, config.entity_path)
-        version = version or pbg_checkpoint.read_version(config.checkpoint_path)
-        if not version:
-            raise NotFoundError(f"{config.checkpoint_path}: there is no checkpoint to {purpose}; train first")
-        return cls(config, device=device, version=version, num_rows=num_rows)
 
     @property
     def schedule(self) -> Schedule:

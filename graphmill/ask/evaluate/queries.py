@@ -13,15 +13,13 @@ one block of candidates have consecutive numbers:
 Shapes: E edges, Q queries, K cells. All numbers are int64.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import product
 
 import numpy as np
 import numpy.typing as npt
 
 from graphmill.config import Config
-from graphmill.config.partitions import all_buckets
 from graphmill.errors import FormatError
 from graphmill.formats import edge_buckets
 from graphmill.sorted_arrays import positions
@@ -125,11 +123,6 @@ class Slots:
             relation = self.static(rel)
             lhs, rhs = first[Side.LHS][relation] + edges.lhs, first[Side.RHS][relation] + edges.rhs
             yield Triples(lhs, rel, rhs)
-
-    def read_folders(self, paths: Iterable[str]) -> Iterator[Triples]:
-        """Edges of all bucket files of folders by slots, in parts; raises as `read_bucket`."""
-        for path, bucket in product(paths, all_buckets(self.config)):
-            yield from self.read_bucket(path, bucket)
 
     def visits(
         self, side: Side, rel: Numbers, slots: Numbers

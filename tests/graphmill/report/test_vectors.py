@@ -49,7 +49,7 @@ def run(tmp_path: Path, vectors_ND: Floats) -> Run:
 
 
 def series_of(chart: Block) -> dict[str, Any]:
-    """What is drawn of each series, by its name in the legend."""
+    """The glyphs of each series, by its name in the legend."""
     assert isinstance(chart, Chart)
     return {each.label.value: each.renderers[0] for each in chart.plot.legend[0].items}
 
