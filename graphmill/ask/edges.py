@@ -15,7 +15,7 @@ import numpy.typing as npt
 from graphmill import storage
 from graphmill.config import Config
 from graphmill.errors import FormatError
-from graphmill.formats.edge_buckets import Edges, bucket_uri, count_edges, read_bucket
+from graphmill.formats.edge_buckets import Edges, bucket_uri, count_edges, folders, read_bucket
 from graphmill.formats.edge_buckets.loops import read_loops
 from graphmill.vocab import Bucket, Partition, Side
 
@@ -56,6 +56,12 @@ def loopless(config: Config, numbers: Iterable[int]) -> tuple[int, ...]:
                     relation for relation in relations if has_diagonal or num_partitions.get(relation) == 1
                 }
     return tuple(sorted(num_partitions.keys() - found))
+
+
+def known_paths(config: Config) -> list[str]:
+    """Folders of the edges of all splits."""
+    paths = [*config.edge_paths, *folders(config.edge_root, config.entity_path)]
+    return list(dict.fromkeys(path.rstrip("/") for path in paths))
 
 
 def places_of(config: Config, entity_type: str, partition: Partition) -> list[Place]:

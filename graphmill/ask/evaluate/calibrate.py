@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from graphmill.ask.edges import loopless
+from graphmill.ask.edges import known_paths, loopless
 from graphmill.ask.evaluate import calibration, evaluate, tasks, work
 from graphmill.ask.evaluate.calibration import CalibrationAnswers
 from graphmill.ask.evaluate.execution import Execution
-from graphmill.ask.evaluate.inputs import calibration_path, has_edges, known_paths
+from graphmill.ask.evaluate.inputs import calibration_path, has_edges
 from graphmill.ask.evaluate.queries import Group, Numbers, Queries
 from graphmill.ask.evaluate.tasks import CellSlice, KnownFile, Part, Range
 from graphmill.ask.run import TrainedRun

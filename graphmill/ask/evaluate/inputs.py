@@ -3,6 +3,7 @@
 from typing import Any
 
 from graphmill import storage
+from graphmill.ask.edges import known_paths
 from graphmill.config import Config, PbgConfig
 from graphmill.config.partitions import all_buckets
 from graphmill.errors import ConfigError, NotFoundError
@@ -52,12 +53,6 @@ def filter_paths(config: Config) -> list[str]:
     if settings.filter_paths is not None:
         return list(settings.filter_paths)
     return list(dict.fromkeys([*known_paths(config), config.split_path(settings.split).rstrip("/")]))
-
-
-def known_paths(config: Config) -> list[str]:
-    """Folders of the edges of all splits."""
-    paths = [*config.edge_paths, *edge_buckets.folders(config.edge_root, config.entity_path)]
-    return list(dict.fromkeys(path.rstrip("/") for path in paths))
 
 
 def calibration_path(config: Config) -> str | None:

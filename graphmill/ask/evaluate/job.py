@@ -11,6 +11,7 @@ from typing import Any
 from distributed import Client
 
 from graphmill import cluster, storage
+from graphmill.ask.edges import known_paths
 from graphmill.ask.evaluate import evaluate as evaluation
 from graphmill.ask.evaluate.calibrate import calibrate
 from graphmill.ask.evaluate.execution import Execution
@@ -20,7 +21,6 @@ from graphmill.ask.evaluate.inputs import (
     check_folder,
     check_same_model,
     filter_paths,
-    known_paths,
     obstacle_to_ranking,
     score_settings,
 )

@@ -14,6 +14,7 @@ from itertools import pairwise, product
 import numpy as np
 import numpy.typing as npt
 
+from graphmill.ask.edges import known_paths
 from graphmill.ask.entities import EntityTable
 from graphmill.ask.predict.sizes import WIDTH
 from graphmill.ask.relation import Relation
@@ -39,11 +40,8 @@ class KnownEdges:
     @classmethod
     def of_run(cls, config: Config, relation: Relation, side: Side) -> "KnownEdges":
         """All splits: the folders of training, and the folders of buckets beside them."""
-        folders = [*config.edge_paths, *edge_buckets.folders(config.edge_root, config.entity_path)]
         grid = {each: config.num_side_partitions(each) for each in Side}
-        return cls(
-            tuple(dict.fromkeys(folder.rstrip("/") for folder in folders)), relation.number, side, grid
-        )
+        return cls(tuple(known_paths(config)), relation.number, side, grid)
 
     def read(
         self, queries: EntityTable, numbers: Numbers, candidates: EntityTable, partition: int
