@@ -12,7 +12,7 @@ import dask
 from distributed import Client, Security
 from distributed.comm import connect as open_connection
 
-from graphmill.cluster import dashboard, local, ssh, yarn
+from graphmill.cluster import dashboard, local, yarn
 from graphmill.cluster.keys import Keys, keys_of
 from graphmill.cluster.resources import check_memory
 from graphmill.cluster.settings import ENVIRONMENT, NO_PROFILER, pre_spawn_environment
@@ -25,12 +25,21 @@ from graphmill.storage import hdfs, run_folder
 
 Starter = Callable[[str, ClusterConfig, Keys | None], AbstractContextManager[Any]]
 
+
+def _ssh_cluster(master: str, settings: ClusterConfig, keys: Keys | None) -> AbstractContextManager[Any]:
+    try:
+        from graphmill.cluster.ssh import ssh_cluster
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"--master {master}: asyncssh is missing; pip install 'graphmill[ssh]'") from error
+    return ssh_cluster(master, settings, keys)
+
+
 STARTERS: Mapping[str, Starter] = {
     "here": local.cluster_in_this_process,
     "local": local.local_cluster,
     "cuda": local.cuda_cluster,
     "yarn": yarn.yarn_cluster,
-    "ssh": ssh.ssh_cluster,
+    "ssh": _ssh_cluster,
 }
 """Start a cluster by its kind; those of other kinds run already, and keep running afterwards."""
 

@@ -25,6 +25,7 @@ from urllib.parse import urlsplit
 
 import asyncssh
 import dask
+from distributed import SpecCluster
 from distributed.deploy import ssh
 
 from graphmill.cluster.keys import Keys
@@ -120,12 +121,6 @@ class SshWorker(_Keyed, ssh.Worker):  # type: ignore[misc]
 @contextmanager
 def ssh_cluster(master: str, settings: ClusterConfig, keys: Keys | None) -> Iterator[Any]:
     """Run a Dask cluster with `num_workers` workers on each host during the block."""
-    try:
-        import asyncssh  # noqa: F401 (our error names the extra to install)
-    except ImportError as error:
-        raise ConfigError(f"--master {master}: asyncssh is missing; pip install 'graphmill[ssh]'") from error
-    from distributed import SpecCluster
-
     ends = [
         {"address": host, "connect_options": options, "remote_python": settings.python, "keys": keys}
         for host, options in parse(master)

@@ -5,7 +5,6 @@ from contextlib import contextmanager
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 from etl.tables import blocks
@@ -39,6 +38,8 @@ def _read_head(uri: str, table: FilesConfig, chunk_rows: int) -> Head:
 
 
 def _select(uri: str, chunk_rows: int, wanted: pc.Expression) -> Sequence[tuple[int, int, Cut]]:
+    import pyarrow.dataset as ds  # imports pandas
+
     with storage.open_input(uri) as stream, reading(uri):
         options = ds.ParquetReadOptions(coerce_int96_timestamp_unit=_UNIT)
         fragment = ds.ParquetFileFormat(options).make_fragment(stream)

@@ -5,34 +5,16 @@
 
 A catalog says which state is the present one. Without a catalog it is the one with the highest number.
 Source: https://iceberg.apache.org/spec/
-
-Filters of an entry as an expression of pyiceberg, which prunes manifests and files by it.
 """
 
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from functools import cached_property, reduce
+from functools import cached_property
 from itertools import groupby
 from typing import Any
 
 import pyarrow as pa
-from pyiceberg.expressions import (
-    AlwaysTrue,
-    And,
-    BooleanExpression,
-    EqualTo,
-    GreaterThan,
-    GreaterThanOrEqual,
-    In,
-    IsNull,
-    LessThan,
-    LessThanOrEqual,
-    NotNull,
-    Or,
-    Reference,
-)
-from pyiceberg.schema import Schema
 
 from etl.tables.data_file import FIELD_ID, NAMES, DataFile, Deletes
 from etl.tables.filters import columns_of, left_for_rows
@@ -49,49 +31,6 @@ _GZIP = b"\x1f\x8b"
 _OF_SERVICES = ("ServerError", "ServiceUnavailableError", "OperationalError")  # a retry may help
 _COMPACT = "compact the table first (Spark: CALL catalog.system.rewrite_data_files(table => 'NAME'))"
 _STORAGE = "etl.tables.lake.iceberg_storage.StorageIO"
-
-_OPERATORS: dict[str, Any] = {
-    "==": EqualTo,
-    "=": EqualTo,
-    "<": LessThan,
-    "<=": LessThanOrEqual,
-    ">": GreaterThan,
-    ">=": GreaterThanOrEqual,
-}
-_LISTED: Any = In
-_IS_NULL: dict[str, Any] = {"==": IsNull, "=": IsNull, "!=": NotNull}
-
-
-def expression(filters: Filters, schema: Schema) -> BooleanExpression:
-    """Return an expression that all rows that pass fulfil."""
-    every = [reduce(_both, [_condition(schema, *one) for one in each]) for each in filters]
-    return reduce(_either, every)
-
-
-def _both(one: BooleanExpression, other: BooleanExpression) -> BooleanExpression:
-    return And(one, other)
-
-
-def _either(one: BooleanExpression, other: BooleanExpression) -> BooleanExpression:
-    return Or(one, other)
-
-
-def _condition(schema: Schema, column: str, operator: str, value: Any) -> BooleanExpression:
-    found: Any
-    if value is None:
-        found = _IS_NULL[operator](Reference(column))
-    elif operator == "in" and None not in value:
-        found = _LISTED(Reference(column), literals=set(value))
-    elif operator in _OPERATORS:
-        found = _OPERATORS[operator](Reference(column), value)
-    else:  # != and not in say little about a file
-        return AlwaysTrue()
-    try:
-        found.bind(schema, case_sensitive=True)
-    except (ValueError, TypeError):  # a value of another type than the column: compared row by row
-        return AlwaysTrue()
-    bound: BooleanExpression = found
-    return bound
 
 
 class IcebergSnapshot:
@@ -152,6 +91,7 @@ class IcebergSnapshot:
         from pyiceberg.expressions import AlwaysTrue
         from pyiceberg.table import StaticTable
 
+        from etl.tables.lake.iceberg_filters import expression
         from etl.tables.lake.iceberg_storage import StorageIO
 
         table = StaticTable(
