@@ -14,7 +14,8 @@ import pyarrow.parquet as pq
 from bench import floor, measure
 from bench.setting import Setting, stage_figures
 from bench.synthetic import Edges, Relations
-from graphmill.formats import entity_index, pbg_checkpoint
+from graphmill.checkpoints import pbg
+from graphmill.formats import entity_index
 
 ROWS_PER_ID = 50
 NUM_FILES = 200
@@ -218,7 +219,7 @@ class Remap(Stage):
         for number, (name, part) in enumerate(some):
             table = self.output / "embeddings" / name / f"part-{part:05d}.parquet"
             sources = [
-                pbg_checkpoint.embeddings_uri(str(self.output / "checkpoint"), name, part, 1),
+                pbg.embeddings_uri(str(self.output / "checkpoint"), name, part, 1),
                 entity_index.part_uri(str(self.output / "entities"), name, part),
             ]
             copy = self.output / f"copied-{number}"

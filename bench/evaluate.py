@@ -12,8 +12,9 @@ import torch
 from bench import floor, triples
 from bench.report import Report
 from bench.setting import Setting, stage_figures, write_yaml
-from graphmill.formats import edge_buckets, entity_counts, pbg_checkpoint
-from graphmill.formats.pbg_checkpoint import Iteration
+from graphmill.checkpoints import pbg
+from graphmill.checkpoints.pbg import Iteration
+from graphmill.formats import edge_buckets, entity_counts
 from graphmill.vocab import Bucket
 
 DIMENSION = 400
@@ -66,9 +67,9 @@ def _write_checkpoint(settings: dict[str, Any]) -> int:
         for side in ("lhs", "rhs")
         for name in ("real", "imag")
     }
-    pbg_checkpoint.write_embeddings(path, "entity", 0, 1, embeddings, None, {}, iteration)
-    pbg_checkpoint.write_model(path, 1, operators, None, {}, iteration)
-    pbg_checkpoint.commit(path, 1, preserve_epoch=None)
+    pbg.write_embeddings(path, "entity", 0, 1, embeddings, None, {}, iteration)
+    pbg.write_model(path, 1, operators, None, {}, iteration)
+    pbg.commit(path, 1, preserve_epoch=None)
     return num_entities
 
 

@@ -17,9 +17,10 @@ from bench.report import Report
 from bench.saved import Saved
 from bench.setting import Setting, stage_figures, write_yaml
 from bench.synthetic import Edges
-from graphmill.formats import entity_counts, entity_index, pbg_checkpoint, remapped
+from graphmill.checkpoints import pbg
+from graphmill.checkpoints.pbg import Iteration
+from graphmill.formats import entity_counts, entity_index, remapped
 from graphmill.formats.entity_index import Manifest
-from graphmill.formats.pbg_checkpoint import Iteration
 
 ROWS = 2_000_000
 DIMENSION = 128
@@ -144,10 +145,10 @@ def _write_run(output: Path, num_rows: int, num_partitions: int) -> dict[str, An
                 writer.append(pa.concat_arrays([part]))
         rng = np.random.default_rng(partition)
         rows = rng.standard_normal((stop - start, DIMENSION), np.float32)
-        pbg_checkpoint.write_embeddings(checkpoint_path, TYPE, partition, 1, rows, None, {}, iteration)
+        pbg.write_embeddings(checkpoint_path, TYPE, partition, 1, rows, None, {}, iteration)
     entity_index.write_manifest(entity_path, Manifest("none", 0, {TYPE: num_partitions}))
-    pbg_checkpoint.write_model(checkpoint_path, 1, {}, None, {}, iteration)
-    pbg_checkpoint.commit(checkpoint_path, 1, preserve_epoch=None)
+    pbg.write_model(checkpoint_path, 1, {}, None, {}, iteration)
+    pbg.commit(checkpoint_path, 1, preserve_epoch=None)
     return settings
 
 
@@ -158,7 +159,7 @@ def _shares(output: Path, num_partitions: int) -> tuple[list[list[str | Path]], 
     for partition in range(num_partitions):
         written = Path(remapped.part_uri(str(output / "embeddings"), TYPE, partition)).stat().st_size
         sources = [
-            pbg_checkpoint.embeddings_uri(str(output / "checkpoint"), TYPE, partition, 1),
+            pbg.embeddings_uri(str(output / "checkpoint"), TYPE, partition, 1),
             entity_index.part_uri(str(output / "entities"), TYPE, partition),
         ]
         shares.append([*sources, output / f"copied-{partition}", str(written)])

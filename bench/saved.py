@@ -12,9 +12,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from bench.synthetic import Edges
-from graphmill.formats.graphstorm import saved_embeddings, saved_predictions
-from graphmill.formats.graphstorm.saved_embeddings import EmbInfo
-from graphmill.formats.graphstorm.saved_predictions import ResultInfo
+from graphmill.checkpoints.graphstorm import saved_embeddings, saved_predictions
+from graphmill.checkpoints.graphstorm.saved_embeddings import EmbInfo
+from graphmill.checkpoints.graphstorm.saved_predictions import ResultInfo
 
 TYPE = "user"
 EDGE_TYPE = (TYPE, "bought", TYPE)

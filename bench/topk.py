@@ -28,11 +28,12 @@ from bench.report import Report
 from bench.setting import Setting
 from graphmill import config as configuration
 from graphmill import storage
+from graphmill.checkpoints import pbg
+from graphmill.checkpoints.pbg import Iteration
 from graphmill.config import Config
-from graphmill.formats import edge_buckets, entity_counts, entity_index, pbg_checkpoint
+from graphmill.formats import edge_buckets, entity_counts, entity_index
 from graphmill.formats.edge_buckets import Edges
 from graphmill.formats.entity_index import Manifest
-from graphmill.formats.pbg_checkpoint import Iteration
 from graphmill.vocab import Bucket
 
 DIMENSION, K, RECALL = 100, 100, 0.95
@@ -170,8 +171,8 @@ def _make(source: Path, num_users: int, num_items: int) -> None:
             _write(config, name, partition, count, sum(each[:partition]), next_rows(vectors, count))
     num_partitions = {name: len(each) for name, each in counts.items()}
     entity_index.write_manifest(config.entity_path, Manifest("blake2b", 0, num_partitions))
-    pbg_checkpoint.write_model(config.checkpoint_path, 1, {}, None, config.pbg(), _AT)
-    pbg_checkpoint.commit(config.checkpoint_path, 1, preserve_epoch=None)
+    pbg.write_model(config.checkpoint_path, 1, {}, None, config.pbg(), _AT)
+    pbg.commit(config.checkpoint_path, 1, preserve_epoch=None)
     _write_edges(config.edge_paths[0], counts["user"], counts["item"])
     for output, comparator in ((source / "l2", "l2"), (source, "dot")):
         own = config.model_dump(mode="json") | {"output": str(output), "comparator": comparator}
@@ -218,4 +219,4 @@ def _write(config: Config, name: str, partition: int, count: int, first: int, ro
             stop = min(start + (1 << 16), first + count)
             digits = pc.utf8_lpad(pa.array(range(start, stop)).cast(pa.string()), 10, "0")
             writer.append(pc.binary_join_element_wise(f"{name}-"[:5], digits, ""))
-    pbg_checkpoint.write_embeddings(config.checkpoint_path, name, partition, 1, rows, None, {}, _AT)
+    pbg.write_embeddings(config.checkpoint_path, name, partition, 1, rows, None, {}, _AT)

@@ -2,7 +2,7 @@
 
 checkpoint_path/
   graphmill.json      settings and inputs of the checkpoint (train/run/claim.py)
-  ...                 PBG v1 (graphmill/formats/pbg_checkpoint)
+  ...                 PBG v1 (graphmill/checkpoints/pbg)
   members/            the models of an ensemble (train/run/ensemble.py)
   initial/            first rows, while a run begins (train/tables/given_rows.py)
   _SUCCESS            when all epochs are done
@@ -17,11 +17,11 @@ from typing import Any
 from distributed import Client
 
 from graphmill import cluster, storage
-from graphmill.checkpoints.legacy_inputs import import_legacy_inputs
+from graphmill.checkpoints import pbg
 from graphmill.config import Config
 from graphmill.config.partitions import PartitionKey
+from graphmill.convert.legacy_inputs import import_legacy_inputs
 from graphmill.errors import ConfigError
-from graphmill.formats import pbg_checkpoint
 from graphmill.model import comparators
 from graphmill.model.built_in import LOSSES, OPERATORS
 from graphmill.run.auto_values import describe, resolve_auto_values
@@ -91,7 +91,7 @@ def _check_negatives(config: Config) -> None:
 
 def _check_given(config: Config) -> None:
     resumes = config.train.on_change == "resume"
-    if not (resumes and pbg_checkpoint.read_version(config.checkpoint_path)):
+    if not (resumes and pbg.read_version(config.checkpoint_path)):
         given_vectors.check(config)
 
 
@@ -213,11 +213,11 @@ def _train_ensemble(config: Config, client: Client, claim: Claim) -> dict[str, A
     _give_rows(members[0], client, in_task, members)
     trained = _train_members(members, client, claim, in_task)
     claim.check()
-    before = pbg_checkpoint.read_version(config.checkpoint_path)
+    before = pbg.read_version(config.checkpoint_path)
     if not ensemble.is_joined(config):
-        pbg_checkpoint.delete_uncommitted(config.checkpoint_path)
+        pbg.delete_uncommitted(config.checkpoint_path)
         first = members[0].checkpoint_path
-        counts = pbg_checkpoint.num_partitions(first, pbg_checkpoint.read_version(first))
+        counts = pbg.num_partitions(first, pbg.read_version(first))
         keys = [(name, partition) for name, count in counts.items() for partition in range(count)]
         tasks = [(config, key, before + 1, in_task) for key in keys]
         written = cluster.run_tasks(client, join_partition, tasks, description="joining", unit="partitions")
@@ -251,12 +251,12 @@ def _train_members(
 def warn_of_drawn(config: Config) -> None:
     """Warn of frozen types whose vectors come from nowhere: they keep their first random values."""
     types = Frozen.of(config).types
-    if not types or pbg_checkpoint.read_version(config.checkpoint_path):
+    if not types or pbg.read_version(config.checkpoint_path):
         return
     path = config.init_path
     known = {name for name, given in config.train.init_embeddings.items() if given}
     if path:
-        known |= set(pbg_checkpoint.num_partitions(path, pbg_checkpoint.read_version(path)))
+        known |= set(pbg.num_partitions(path, pbg.read_version(path)))
     if drawn := sorted(types - known):
         log.warning(
             "training: train.freeze: %s: %s, so the vectors stay as they are drawn",

@@ -26,10 +26,10 @@ from etl.steps.task_settings import ID_OVERHEAD_BYTES, Partition, TaskSettings
 from etl.strings.table import distinct
 from etl.tables.blocks import cut, ranges_within
 from graphmill import storage
+from graphmill.checkpoints.graphstorm import id_maps
 from graphmill.errors import RawTableError
 from graphmill.formats import entity_counts, entity_index
 from graphmill.formats.entity_index import History
-from graphmill.formats.graphstorm import id_maps
 from graphmill.storage import Checksums
 from graphmill.storage.as_json import Int64
 

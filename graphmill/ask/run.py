@@ -19,12 +19,12 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from graphmill import storage
-from graphmill.checkpoints import Checkpoint, Floats, open_checkpoint, recognise
+from graphmill.checkpoints import Checkpoint, Floats, open_checkpoint, pbg, recognise
 from graphmill.checkpoints.finite import check_finite
 from graphmill.config import Config
 from graphmill.config.partitions import PartitionKey
 from graphmill.errors import BadInputError, ConfigError, FormatError, LockedError, NotFoundError
-from graphmill.formats import entity_counts, entity_index, pbg_checkpoint
+from graphmill.formats import entity_counts, entity_index
 from graphmill.run import lock
 from graphmill.run.inputs import VECTORS, content_of
 from graphmill.run.trained_with import FILE, check_entities, is_ended
@@ -67,7 +67,7 @@ class TrainedRun:
         """
         path = config.checkpoint_path
         check_entities(path, config.entity_path)
-        version = version or pbg_checkpoint.read_version(path)
+        version = version or pbg.read_version(path)
         if not version:
             raise NotFoundError(f"{path}: there is no checkpoint to {purpose}; train first")
         return cls(config, path, version)
@@ -142,8 +142,8 @@ class TrainedRun:
 
         path = self.checkpoint_path
         model = Model(self.config, self.num_relations if self.config.dynamic_relations else None)
-        parameters = pbg_checkpoint.read_model(path, self.version)[0]
-        model.load_state(parameters, pbg_checkpoint.model_uri(path, self.version))
+        parameters = pbg.read_model(path, self.version)[0]
+        model.load_state(parameters, pbg.model_uri(path, self.version))
         return model
 
     def read_embeddings(self, key: PartitionKey) -> Floats:
@@ -152,7 +152,7 @@ class TrainedRun:
         embeddings_ND, _ = read_finite(path, key, self.version)
         shape = self.num_rows[key[0]][key[1]], self.config.entity_dimension(key[0])
         advice = "set entity_path and dimension as in its training"
-        check_shape(embeddings_ND, shape, pbg_checkpoint.embeddings_uri(path, *key, self.version), advice)
+        check_shape(embeddings_ND, shape, pbg.embeddings_uri(path, *key, self.version), advice)
         return embeddings_ND
 
 
@@ -166,7 +166,7 @@ def find_model(config: Config, version: int | None, embedding_path: str | None =
     path, found = find_version(config.checkpoint_path, version)
     check_entities(config.checkpoint_path, config.entity_path)
     then = None if embedding_path is None else (storage.read_marker(embedding_path) or {}).get(VECTORS)
-    now = pbg_checkpoint.version_checksum(path, found)
+    now = pbg.version_checksum(path, found)
     if None not in (then, now) and then != now:
         raise FormatError(
             f"{embedding_path} has the vectors of another model than version {found} of {path}; run the "
@@ -178,18 +178,18 @@ def find_model(config: Config, version: int | None, embedding_path: str | None =
 def vectors_digest(checkpoint_path: str, wanted: int | None) -> str | None:
     """The digest of a version as `find_version` finds it; None if there is none, or it has no checksums."""
     try:
-        return pbg_checkpoint.version_checksum(*find_version(checkpoint_path, wanted))
+        return pbg.version_checksum(*find_version(checkpoint_path, wanted))
     except (BadInputError, LockedError, NotFoundError):
         return None
 
 
 def _digests(checkpoint_path: str, version: int, entity_path: str) -> tuple[str | None, str | None]:
-    return pbg_checkpoint.version_checksum(checkpoint_path, version), content_of(entity_path)
+    return pbg.version_checksum(checkpoint_path, version), content_of(entity_path)
 
 
 def find_version(path: str, wanted: int | None) -> tuple[str, int]:
     """Find the folder and the number of the version; only PBG's format has preserved versions."""
-    latest = pbg_checkpoint.read_version(path)
+    latest = pbg.read_version(path)
     is_open = wanted is None and not (latest and is_ended(path, latest))
     if is_open and (holder := lock.holder(path, whole=True)):
         raise LockedError(f"{path}: there is no finished version now: {holder} trains; try again later")
@@ -210,7 +210,7 @@ def find_version(path: str, wanted: int | None) -> tuple[str, int]:
             )
         return path, latest
     preserved = {
-        pbg_checkpoint.read_version(entry.uri): entry.uri
+        pbg.read_version(entry.uri): entry.uri
         for entry in storage.list_dir(path)
         if entry.is_dir and _PRESERVED.match(storage.name(entry.uri))
     }
@@ -250,8 +250,8 @@ def read_finite(path: str, key: PartitionKey, version: int) -> tuple[Floats, dic
     Raises:
         FormatError: the file is damaged, or a number is not finite.
     """
-    embeddings_ND, state = pbg_checkpoint.read_embeddings(path, *key, version)
-    uri = pbg_checkpoint.embeddings_uri(path, *key, version)
+    embeddings_ND, state = pbg.read_embeddings(path, *key, version)
+    uri = pbg.embeddings_uri(path, *key, version)
     check_finite(embeddings_ND, f"{uri}: {key[0]!r}, partition {key[1]}")
     return embeddings_ND, state
 

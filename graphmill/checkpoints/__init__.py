@@ -10,11 +10,10 @@ from dataclasses import dataclass
 from typing import TypedDict, Unpack
 
 from graphmill import storage
-from graphmill.checkpoints.checkpoint import Checkpoint, Floats, ModelState, Rows
+from graphmill.checkpoints.checkpoint import Checkpoint, Floats, Iteration, ModelState, Rows
 from graphmill.checkpoints.id_maps import IdMaps
+from graphmill.checkpoints.legacy.index_base import IndexBase
 from graphmill.errors import FormatError, NotFoundError
-from graphmill.formats.pbg_checkpoint import Iteration
-from graphmill.formats.pbg_legacy.index_base import IndexBase
 
 Write = Callable[..., list[str]]
 
@@ -106,23 +105,23 @@ def _code_of(format_name: str) -> tuple[Callable[..., Checkpoint], Write]:
     """Import the reader and the writer of a format, and no other ones: torch takes a second."""
     match format_name:
         case "pbg":
-            from graphmill.checkpoints import pbg
+            from graphmill.checkpoints.pbg import checkpoint as pbg
 
             return pbg.PbgCheckpoint, pbg.write
         case "graphstorm":
-            from graphmill.checkpoints import graphstorm
+            from graphmill.checkpoints.graphstorm import embeddings
 
-            return graphstorm.GraphStormCheckpoint, graphstorm.write
+            return embeddings.GraphStormCheckpoint, embeddings.write
         case "graphstorm-model":
-            from graphmill.checkpoints import graphstorm_model
+            from graphmill.checkpoints.graphstorm import model
 
-            return graphstorm_model.GraphStormModelCheckpoint, graphstorm_model.write
+            return model.GraphStormModelCheckpoint, model.write
         case "recis":
-            from graphmill.checkpoints import recis
+            from graphmill.checkpoints.recis import checkpoint as recis
 
             return recis.RecisCheckpoint, recis.write
         case "pbg-legacy":
-            from graphmill.checkpoints import pbg_legacy
+            from graphmill.checkpoints.legacy import adapter as legacy
 
-            return pbg_legacy.LegacyCheckpoint, pbg_legacy.write
+            return legacy.LegacyCheckpoint, legacy.write
     raise FormatError(f"expected a format of {', '.join(FORMATS)}, found {format_name!r}")

@@ -19,7 +19,6 @@ import numpy.typing as npt
 from graphmill.checkpoints import states
 from graphmill.checkpoints.finite import check_finite
 from graphmill.errors import FormatError
-from graphmill.formats.pbg_checkpoint import Iteration
 from graphmill.model.parameters import global_key, in_order
 from graphmill.vocab import Partition
 
@@ -55,6 +54,19 @@ class ModelState:
     """By PBG v1's state_dict_key: `rhs_operators.0.real`, `global_embs.emb_user`; float32."""
     optimizer_state: dict[str, Any] | None
     """The state_dict() of torch.optim.Adagrad; it numbers parameters in the order of `parameters`."""
+
+
+@dataclass(frozen=True)
+class Iteration:
+    """The iteration that a version ends, as PBG counts iterations."""
+
+    num_epochs: int
+    epoch_idx: int
+    num_edge_paths: int
+    edge_path_idx: int
+    edge_path: str
+    num_edge_chunks: int
+    edge_chunk_idx: int
 
 
 class Checkpoint(ABC):

@@ -143,7 +143,7 @@ def convert(
 
     Reads SOURCE_URI, and writes TARGET_URI.
     """
-    from graphmill.checkpoints import convert as conversion
+    from graphmill import convert as conversion
     from graphmill.run import lock
 
     of_maps = ("--id-map-columns", "--leave-out", "--partitions", "--seed")
@@ -184,14 +184,14 @@ def convert_input(
     Reads entity counts and bucket files. Writes TARGET_URI/entities and TARGET_URI/edges/NAME, with the NAME
     of each edge path.
     """
-    from graphmill.checkpoints import import_legacy
+    from graphmill.convert import legacy
     from graphmill.run import lock
 
     with lock.held(whole=[target_uri]) as claim:
         if target_format == "pbg":
-            import_legacy.convert_inputs(entity_path, edge_paths, target_uri, index_base, claim)
+            legacy.convert_inputs(entity_path, edge_paths, target_uri, index_base, claim)
             return
-        for each in import_legacy.export_inputs(entity_path, edge_paths, target_uri, claim):
+        for each in legacy.export_inputs(entity_path, edge_paths, target_uri, claim):
             click.echo(f"not kept: {each}")
 
 

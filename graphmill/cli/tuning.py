@@ -8,12 +8,12 @@ from rich.table import Table
 
 from graphmill import config, storage
 from graphmill.ask.evaluate.inputs import obstacle_to_ranking
-from graphmill.checkpoints.legacy_inputs import import_legacy_inputs
 from graphmill.cli.session import session
 from graphmill.cli.stages import ETL, TRAIN
 from graphmill.config import Config
 from graphmill.config.reading import place, resolved
 from graphmill.config.yaml_edit import edited
+from graphmill.convert.legacy_inputs import import_legacy_inputs
 from graphmill.display import terminal
 from graphmill.errors import ConfigError
 from graphmill.run.auto_values import resolve_auto_values

@@ -7,8 +7,9 @@ from collections.abc import Iterable
 from typing import Any
 
 from graphmill import storage
+from graphmill.checkpoints import pbg
 from graphmill.errors import StorageError
-from graphmill.formats import entity_index, pbg_checkpoint
+from graphmill.formats import entity_index
 
 VECTORS = "vectors"
 """Key of the fingerprint of published embeddings: the digest of the version that has their vectors."""
@@ -22,8 +23,8 @@ _OF_GRAPH = re.compile(r"(entity_count|entity_names|dynamic_rel|edges)_")
 
 def content_of(uri: str) -> str | None:
     """Digest what a folder holds, by its checksums: a checkpoint's version, raw ids, or all; None without."""
-    if version := pbg_checkpoint.read_version(uri):
-        return pbg_checkpoint.version_checksum(uri, version)
+    if version := pbg.read_version(uri):
+        return pbg.version_checksum(uri, version)
     found = storage.read_checksums(storage.manifest_of(uri).uri)
     return entity_index.digest_of(found) if found else None
 

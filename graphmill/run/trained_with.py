@@ -9,10 +9,10 @@ from contextlib import contextmanager
 from typing import Any
 
 from graphmill import storage
+from graphmill.checkpoints import pbg
 from graphmill.config import Config, Effect, PbgConfig, RelationConfig, from_mapping
 from graphmill.config.sections import SECTIONS
 from graphmill.errors import ConfigError, FormatError, GraphMillError, NotFoundError
-from graphmill.formats import pbg_checkpoint
 from graphmill.run import record
 from graphmill.run.inputs import content_of
 
@@ -51,7 +51,7 @@ def changes_since_training(config: Config) -> list[str]:
 def saved_settings(checkpoint_path: str) -> dict[str, Any]:
     """Read PBG's part of the configuration of a checkpoint's training; empty if there is none to be read."""
     try:
-        saved = pbg_checkpoint.read_config(checkpoint_path)
+        saved = pbg.read_config(checkpoint_path)
         # A checkpoint may come from anybody: it names no plug-ins to run.
         return from_mapping({key: saved[key] for key in saved if key not in SECTIONS}).pbg()
     except (NotFoundError, FormatError, ConfigError):  # such as keys of another release: PBG does not look
@@ -117,5 +117,5 @@ def _changed_entities(config: Config) -> list[str]:
 
 def trained_s(checkpoint_path: str) -> float | None:
     """Return when the last version of a checkpoint was committed, in seconds since 1970."""
-    found = storage.status(storage.join(checkpoint_path, pbg_checkpoint.VERSION_FILE))
+    found = storage.status(storage.join(checkpoint_path, pbg.VERSION_FILE))
     return found.mtime_ns / 1e9 if found else None

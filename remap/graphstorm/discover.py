@@ -15,10 +15,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from graphmill import storage
+from graphmill.checkpoints.graphstorm import saved_embeddings, saved_predictions
+from graphmill.checkpoints.graphstorm.saved_predictions import EDGE_STEMS, NODE_STEMS, PREDICT, ResultInfo
+from graphmill.checkpoints.graphstorm.saved_ranks import RankRows, checked_name, list_ranks
 from graphmill.errors import FormatError, NotFoundError
-from graphmill.formats.graphstorm import saved_embeddings, saved_predictions
-from graphmill.formats.graphstorm.saved_predictions import EDGE_STEMS, NODE_STEMS, PREDICT, ResultInfo
-from graphmill.formats.graphstorm.saved_ranks import RankRows, checked_name, list_ranks
 from remap.graphstorm.options import GraphStormOptions
 
 log = logging.getLogger("graphmill")

@@ -25,10 +25,10 @@ import pyarrow as pa
 from graphmill import storage
 from graphmill.ask.strings.distinct import hashes_of, repeated, suspected
 from graphmill.ask.strings.texts import Texts
+from graphmill.checkpoints.graphstorm import id_maps
+from graphmill.checkpoints.graphstorm.id_maps import MapFile
 from graphmill.display import progress
 from graphmill.errors import FormatError
-from graphmill.formats.graphstorm import id_maps
-from graphmill.formats.graphstorm.id_maps import MapFile
 from graphmill.machine import scratch
 from remap.graphstorm.unique_ids import Ids, first_repeated
 

@@ -15,9 +15,9 @@ from distributed import Client, get_worker
 
 from graphmill import cluster, storage
 from graphmill.checkpoints.finite import first_not_finite
+from graphmill.checkpoints.graphstorm import saved_ranks
 from graphmill.display import progress
 from graphmill.errors import ClusterError, FormatError, StorageError
-from graphmill.formats.graphstorm import saved_ranks
 from graphmill.run import lock
 from graphmill.storage import private_folders
 from remap.graphstorm import commit

@@ -12,11 +12,11 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, model_validator
 
 from graphmill import config, storage
+from graphmill.checkpoints.graphstorm import id_maps
+from graphmill.checkpoints.graphstorm.saved_predictions import EdgeType, checked_edge_type
 from graphmill.config import Positive, Section
 from graphmill.config.section import validated
 from graphmill.errors import ConfigError
-from graphmill.formats.graphstorm import id_maps
-from graphmill.formats.graphstorm.saved_predictions import EdgeType, checked_edge_type
 from remap.output.tables import Codec, TableOptions
 
 # Kinds of tasks, their key in GraphStorm's YAML, and the option.

@@ -12,9 +12,9 @@ import numpy.typing as npt
 from distributed import Client
 
 from graphmill import cluster, storage
+from graphmill.checkpoints.graphstorm.saved_ranks import RankRows, iter_ids
 from graphmill.display import progress
 from graphmill.errors import FormatError
-from graphmill.formats.graphstorm.saved_ranks import RankRows, iter_ids
 from remap.graphstorm.discover import OutputFile
 
 SHARE_IDS = 1 << 27  # ids that a task looks for: a byte each

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from graphmill import storage
+from graphmill import convert, storage
 from graphmill.ask.run import TrainedRun
-from graphmill.checkpoints import convert, recognise
+from graphmill.checkpoints import recognise
 from graphmill.checkpoints.id_maps import IdMaps
 from graphmill.config import Config
 from graphmill.config.sections.remap import RemapConfig

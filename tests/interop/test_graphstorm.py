@@ -16,7 +16,7 @@ import torch
 from etl import job as etl_job
 from graphmill import config as configuration
 from graphmill.checkpoints import ModelState, open_checkpoint, writer_of
-from graphmill.checkpoints.convert import convert
+from graphmill.convert import convert
 from graphmill.model import comparators
 from graphmill.model.operators import operator_of
 from remap import job as remap_job

@@ -15,8 +15,8 @@ import pytest
 from etl import job as etl_job
 from graphmill import config as configuration
 from graphmill.ask.evaluate import evaluate
+from graphmill.checkpoints import pbg
 from graphmill.config import Config
-from graphmill.formats import pbg_checkpoint
 from tests.interop.pbg import Pbg
 from train import job as train_job
 
@@ -105,7 +105,7 @@ def test_pbg_trains_on_our_buckets_and_both_measure_the_same(
     config = _graph(raw, tmp_path / "run", near_client)
     theirs = Pbg(any_python, tmp_path / "pbg")
     theirs.train(config.pbg())
-    assert pbg_checkpoint.read_version(config.checkpoint_path) == 2
+    assert pbg.read_version(config.checkpoint_path) == 2
     found = _same_figures(config, theirs.evaluate(_all_negs(config)))
     assert found["mrr"] > 2 * 0.045  # of 120 entities at random: H(120) / 120
 
@@ -133,8 +133,8 @@ def test_pbg_and_graphmill_resume_each_other_s_training(
             Pbg(any_python, tmp_path / "pbg").train(config.pbg())
         else:
             train_job.run(config, near_client)
-        assert pbg_checkpoint.read_version(config.checkpoint_path) == num_epochs
-        _, state = pbg_checkpoint.read_embeddings(config.checkpoint_path, "user", 1, num_epochs)
+        assert pbg.read_version(config.checkpoint_path) == num_epochs
+        _, state = pbg.read_embeddings(config.checkpoint_path, "user", 1, num_epochs)
         assert state is not None
         sums.append(state["state"][0]["sum"])
         mrr.append(evaluate.evaluate(config)["metrics"]["mrr"])
@@ -144,15 +144,15 @@ def test_pbg_and_graphmill_resume_each_other_s_training(
     assert (sums[2] >= sums[1]).all()
     assert sums[2].sum() > sums[1].sum() > sums[0].sum()
     # Both partitions fit in our memory: one bucket per epoch.
-    assert len(pbg_checkpoint.read_stats(config.checkpoint_path)) == 4 + 2 * 4
+    assert len(pbg.read_stats(config.checkpoint_path)) == 4 + 2 * 4
 
 
 def _vectors_of(config: Config, path: str) -> dict[tuple[str, int], bytes]:
     """The embeddings of the version that is committed in the folder, by type and partition."""
-    version = pbg_checkpoint.read_version(path)
-    pbg_checkpoint.read_model(path, version)
+    version = pbg.read_version(path)
+    pbg.read_model(path, version)
     keys = [(name, part) for name, entity in config.entities.items() for part in range(entity.num_partitions)]
-    return {key: pbg_checkpoint.read_embeddings(path, *key, version)[0].tobytes() for key in keys}
+    return {key: pbg.read_embeddings(path, *key, version)[0].tobytes() for key in keys}
 
 
 def test_epochs_that_pbg_has_preserved_stay_readable(
@@ -162,7 +162,7 @@ def test_epochs_that_pbg_has_preserved_stay_readable(
     raw = {**DYNAMIC, "num_epochs": 3, "checkpoint_preservation_interval": 1}
     config = _graph(raw, tmp_path / "run", near_client, num_partitions=2)
     Pbg(any_python, tmp_path / "pbg").train(config.pbg())
-    epochs = [pbg_checkpoint.epoch_path(config.checkpoint_path, epoch) for epoch in (1, 2, 3)]
+    epochs = [pbg.epoch_path(config.checkpoint_path, epoch) for epoch in (1, 2, 3)]
     assert all(link.is_symlink() for epoch in epochs for link in Path(epoch).glob("*.h5"))
     before = [_vectors_of(config, epoch) for epoch in epochs]
     assert before[0] != before[1] != before[2]

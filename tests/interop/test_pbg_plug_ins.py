@@ -7,7 +7,7 @@ import distributed
 import pytest
 import torch
 
-from graphmill.formats import pbg_checkpoint
+from graphmill.checkpoints import pbg
 from tests.interop.pbg import Pbg
 from tests.interop.test_pbg import COMMON, _all_negs, _graph, _same_figures
 from train import job as train_job
@@ -104,9 +104,9 @@ def test_both_go_on_with_each_other_s_training(
             theirs.train(config.pbg())
         else:
             train_job.run(config, near_client)
-        version = pbg_checkpoint.read_version(config.checkpoint_path)
+        version = pbg.read_version(config.checkpoint_path)
         assert version == epochs
-        state, optimizer, _ = pbg_checkpoint.read_model(config.checkpoint_path, version)
+        state, optimizer, _ = pbg.read_model(config.checkpoint_path, version)
         assert state.keys() >= {"rhs_operators.0.shift", "rhs_operators.0.scale"}
         assert optimizer is not None
         sums.append(torch.stack([each["sum"].sum() for each in optimizer["state"].values()]).sum())

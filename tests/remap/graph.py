@@ -9,10 +9,11 @@ import pyarrow.parquet as pq
 import torch
 
 from graphmill import config, storage
+from graphmill.checkpoints import pbg
+from graphmill.checkpoints.pbg import Iteration
 from graphmill.config import Config
-from graphmill.formats import entity_counts, entity_index, pbg_checkpoint
+from graphmill.formats import entity_counts, entity_index
 from graphmill.formats.entity_index import Manifest
-from graphmill.formats.pbg_checkpoint import Iteration
 
 DIMENSION = 4
 COUNTS: Mapping[str, Sequence[int]] = {"user": (5, 0, 7), "item": (3,)}
@@ -76,9 +77,9 @@ def write_checkpoint(
     for entity_type, each in counts.items():
         for partition, count in enumerate(each):
             rows = vectors(entity_type, partition, count, version)
-            pbg_checkpoint.write_embeddings(path, entity_type, partition, version, rows, None, {}, ITERATION)
-    pbg_checkpoint.write_model(path, version, state or {}, {}, {}, ITERATION)
-    pbg_checkpoint.commit(path, version, preserve_epoch=preserve_epoch)
+            pbg.write_embeddings(path, entity_type, partition, version, rows, None, {}, ITERATION)
+    pbg.write_model(path, version, state or {}, {}, {}, ITERATION)
+    pbg.commit(path, version, preserve_epoch=preserve_epoch)
 
 
 def expected_rows(

@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 
 from graphmill import config as configuration
 from graphmill import storage
+from graphmill.checkpoints import pbg
 from graphmill.config import Config, from_mapping
 from graphmill.errors import ConfigError, FormatError, GraphMillError, NotFoundError, StorageError
-from graphmill.formats import entity_counts, entity_index, pbg_checkpoint
+from graphmill.formats import entity_counts, entity_index
 from remap import job
 from tests import DATA
 from tests.processes import full_disk
@@ -150,7 +151,7 @@ def _no_ids(config: Config) -> None:
 
 
 def _missing_embeddings(config: Config) -> None:
-    storage.delete(pbg_checkpoint.embeddings_uri(config.checkpoint_path, "user", 2, 2))
+    storage.delete(pbg.embeddings_uri(config.checkpoint_path, "user", 2, 2))
 
 
 def _missing_count(config: Config) -> None:
@@ -178,13 +179,13 @@ def _wrong_index(config: Config) -> None:
 def _other_dimension(config: Config) -> None:
     rows = np.ones((3, 5), np.float32)
     path = config.checkpoint_path
-    pbg_checkpoint.write_embeddings(path, "item", 0, 2, rows, None, {}, graph.ITERATION)
+    pbg.write_embeddings(path, "item", 0, 2, rows, None, {}, graph.ITERATION)
 
 
 def _more_partitions(config: Config) -> None:
     rows = np.ones((3, 4), np.float32)
     path = config.checkpoint_path
-    pbg_checkpoint.write_embeddings(path, "item", 1, 2, rows, None, {}, graph.ITERATION)
+    pbg.write_embeddings(path, "item", 1, 2, rows, None, {}, graph.ITERATION)
 
 
 def _other_partitions_of_the_index(config: Config) -> None:
@@ -193,7 +194,7 @@ def _other_partitions_of_the_index(config: Config) -> None:
 
 
 def _truncated_embeddings(config: Config) -> None:
-    path = Path(pbg_checkpoint.embeddings_uri(config.checkpoint_path, "user", 0, 2))
+    path = Path(pbg.embeddings_uri(config.checkpoint_path, "user", 0, 2))
     path.write_bytes(path.read_bytes()[:-100])
 
 
@@ -205,7 +206,7 @@ def test_a_changed_dimension_is_told(near_client: Client, output: str) -> None:
     graph.write_entities(output)
     graph.write_checkpoint(output)
     config = graph.configured(output)
-    pbg_checkpoint.write_config(config.checkpoint_path, config.pbg())
+    pbg.write_config(config.checkpoint_path, config.pbg())
     wide = from_mapping(config.model_dump() | {"dimension": 6})
     with pytest.raises(
         FormatError, match=r"expected dimension 6 .*found 4\nchanged since .*: dimension: 4 -> 6; "
@@ -314,7 +315,7 @@ def test_half_a_version_is_not_remapped(near_client: Client, output: str) -> Non
     config = graph.configured(output, checkpoint_version=2)
     rows = graph.vectors("user", 0, 5, 2)
     path = config.checkpoint_path
-    pbg_checkpoint.write_embeddings(path, "user", 0, 2, rows, None, {}, graph.ITERATION)
+    pbg.write_embeddings(path, "user", 0, 2, rows, None, {}, graph.ITERATION)
     with pytest.raises(ConfigError, match="no complete version 2"):
         job.run(config, near_client)
 

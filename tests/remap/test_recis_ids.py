@@ -9,9 +9,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from graphmill.checkpoints.recis import HashTable, Saver, slice_of
 from graphmill.config.sections.remap import RemapConfig
 from graphmill.errors import ConfigError
-from graphmill.formats.recis import HashTable, Saver, slice_of
 from remap.sources.from_flags import load_settings
 from remap.sources.id_map import check_maps
 

@@ -12,9 +12,10 @@ import numpy as np
 import torch
 
 from etl import job as etl_job
+from graphmill.checkpoints import pbg
 from graphmill.config import Config, from_mapping
 from graphmill.config.partitions import all_keys
-from graphmill.formats import entity_index, pbg_checkpoint
+from graphmill.formats import entity_index
 from tests.etl.graphs import write_parquet
 from train import job
 
@@ -159,10 +160,10 @@ class TwoDays:
 
 def state_of(config: Config) -> dict[tuple[str, str], tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]]:
     """Embeddings and sums by type and raw id."""
-    version = pbg_checkpoint.read_version(config.checkpoint_path)
+    version = pbg.read_version(config.checkpoint_path)
     found = {}
     for name, part in all_keys(config):
-        rows, state = pbg_checkpoint.read_embeddings(config.checkpoint_path, name, part, version)
+        rows, state = pbg.read_embeddings(config.checkpoint_path, name, part, version)
         assert state is not None
         sums = torch.as_tensor(state["state"][0]["sum"]).numpy()
         ids = entity_index.read_part(config.entity_path, name, part).to_pylist()

@@ -12,9 +12,10 @@ import xxhash
 
 from graphmill import storage
 from graphmill.ask.model import Model
+from graphmill.checkpoints import pbg
 from graphmill.config import Config, from_mapping
 from graphmill.config.partitions import all_keys
-from graphmill.formats import edge_buckets, entity_counts, pbg_checkpoint
+from graphmill.formats import edge_buckets, entity_counts
 from graphmill.formats.edge_buckets import Edges
 from graphmill.vocab import Bucket, Side
 
@@ -79,10 +80,10 @@ def write_graph(config: Config, counts, triples, weight=None, path=None) -> None
 def embeddings(config: Config, entity_type: str, count: int) -> torch.Tensor:
     """The checkpoint's embeddings by global id, [count, D]."""
     num = config.entities[entity_type].num_partitions
-    version = pbg_checkpoint.read_version(config.checkpoint_path)
+    version = pbg.read_version(config.checkpoint_path)
     table = torch.empty(count, config.entity_dimension(entity_type))
     for part in range(num):
-        saved, _ = pbg_checkpoint.read_embeddings(config.checkpoint_path, entity_type, part, version)
+        saved, _ = pbg.read_embeddings(config.checkpoint_path, entity_type, part, version)
         table[part::num] = torch.from_numpy(saved)
     return table
 
@@ -90,12 +91,12 @@ def embeddings(config: Config, entity_type: str, count: int) -> torch.Tensor:
 def saved(config: Config, path: str | None = None) -> dict[Any, Any]:
     """All that a checkpoint holds but its settings, by name: numbers, tensors, and training_stats.json."""
     path = path or config.checkpoint_path
-    version = pbg_checkpoint.read_version(path)
-    found: dict[Any, Any] = {"version": version, "stats": pbg_checkpoint.read_stats(path)}
+    version = pbg.read_version(path)
+    found: dict[Any, Any] = {"version": version, "stats": pbg.read_stats(path)}
     for key in all_keys(config):
-        rows, state = pbg_checkpoint.read_embeddings(path, *key, version)
+        rows, state = pbg.read_embeddings(path, *key, version)
         found[key], found[*key, "sum"] = torch.from_numpy(rows), state["state"][0]["sum"]
-    parameters, optimizer, _ = pbg_checkpoint.read_model(path, version)
+    parameters, optimizer, _ = pbg.read_model(path, version)
     found |= parameters
     for number, entry in optimizer.get("state", {}).items():
         found[number, "sum"], found[number, "step"] = entry["sum"], entry["step"]
@@ -117,8 +118,8 @@ def differing(first: dict[Any, Any], second: dict[Any, Any]) -> list[Any]:
 
 def mean_reciprocal_rank(config: Config, counts, known, queries) -> float:
     """Filtered MRR over both sides; ties count half."""
-    version = pbg_checkpoint.read_version(config.checkpoint_path)
-    state, _, _ = pbg_checkpoint.read_model(config.checkpoint_path, version)
+    version = pbg.read_version(config.checkpoint_path)
+    state, _, _ = pbg.read_model(config.checkpoint_path, version)
     model = Model(config, int(known[:, 1].max()) + 1 if config.dynamic_relations else None)
     model.load_state(state)
     tables = {name: embeddings(config, name, count) for name, count in counts.items()}
@@ -152,7 +153,7 @@ def random_triples(rng, num_lhs, num_rel, num_rhs, num_edges):
 
 def assert_checksums(checkpoint_path: str) -> None:
     """The manifest of the committed version has the right line for each of its files."""
-    version = pbg_checkpoint.read_version(checkpoint_path)
+    version = pbg.read_version(checkpoint_path)
     found = storage.read_checksums(storage.join(checkpoint_path, f"checksums.v{version}.xxh128"))
     names = [storage.name(entry.uri) for entry in storage.list_dir(checkpoint_path) if not entry.is_dir]
     assert sorted(found) == sorted(n for n in names if n == "config.json" or n.endswith(f".v{version}.h5"))

@@ -14,8 +14,8 @@ from pathlib import Path
 import distributed
 
 from graphmill import storage
+from graphmill.checkpoints import pbg
 from graphmill.config.partitions import all_keys
-from graphmill.formats import pbg_checkpoint
 from graphmill.storage import fs
 from tests.train.graphs import contents
 from tests.workers import apart
@@ -97,8 +97,8 @@ def in_child(config, step_s, kill_at=None) -> tuple[int, str]:
 
 def join(config) -> None:
     """Join the members of an ensemble, as the tasks of `job.run` do."""
-    version = pbg_checkpoint.read_version(config.checkpoint_path) + 1
-    pbg_checkpoint.delete_uncommitted(config.checkpoint_path)
+    version = pbg.read_version(config.checkpoint_path) + 1
+    pbg.delete_uncommitted(config.checkpoint_path)
     written = [job.join_partition(config, key, version) for key in all_keys(config)]
     job.join_model(config, version, {uri: each for found in written for uri, each in found.items()})
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import graphmill
-from graphmill.formats import pbg_checkpoint
+from graphmill.checkpoints import pbg
 from tests.forked import Forks
 from tests.whole.ratings import genre_of, write_ratings
 
@@ -51,7 +51,7 @@ def test_the_nearest_movies_share_their_genre(tmp_path: Path, forked: Forks) -> 
     assert share_of_genre(tmp_path) >= 0.97
     assert log.count("keys that the configuration leaves out") == 1
     record = json.loads((tmp_path / "out" / "run.json").read_text())
-    written = pbg_checkpoint.read_config(str(tmp_path / "out" / "checkpoint"))
+    written = pbg.read_config(str(tmp_path / "out" / "checkpoint"))
     for settings in (record["config"], written):
         assert (settings["num_epochs"], settings["batch_size"], settings["dimension"]) == (8, 16, 200)
         assert settings["entities"]["user"]["num_partitions"] == 1

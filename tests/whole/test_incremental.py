@@ -12,9 +12,10 @@ import pytest
 import etl.job
 import remap.job
 import train.job
+from graphmill.checkpoints import pbg
 from graphmill.config import Config, from_mapping
 from graphmill.errors import FormatError
-from graphmill.formats import entity_counts, entity_index, pbg_checkpoint
+from graphmill.formats import entity_counts, entity_index
 
 DIMENSION = 8
 INIT_SCALE = 0.001
@@ -115,8 +116,7 @@ def test_day_2_goes_on_where_day_1_ended(day1: Config, near_client: distributed.
         assert 0 < np.abs(new[raw_id]).max() < 6 * INIT_SCALE
     assert entity_counts.read_relation_names(day2.entity_path) == ["m", "z", "a", "n"]
     (state1, _, _), (state2, _, _) = (
-        pbg_checkpoint.read_model(day.checkpoint_path, pbg_checkpoint.read_version(day.checkpoint_path))
-        for day in (day1, day2)
+        pbg.read_model(day.checkpoint_path, pbg.read_version(day.checkpoint_path)) for day in (day1, day2)
     )
     for key, value in state1.items():
         assert state2[key].shape == (4, DIMENSION)

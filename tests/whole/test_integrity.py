@@ -21,14 +21,14 @@ from hypothesis import strategies as st
 
 from etl import job as etl_job
 from graphmill import config as configuration
-from graphmill import storage
+from graphmill import convert, storage
 from graphmill.ask.evaluate import job as evaluate_job
-from graphmill.checkpoints import convert
+from graphmill.checkpoints import pbg
 from graphmill.checkpoints.finite import first_not_finite
 from graphmill.config import Config
 from graphmill.config.sections.etl import EtlConfig
 from graphmill.errors import FormatError
-from graphmill.formats import entity_index, pbg_checkpoint
+from graphmill.formats import entity_index
 from remap import job as remap_job
 from tests.finished import copy_of
 from tests.remap.graph import snapshot
@@ -312,15 +312,15 @@ def test_a_configuration_that_was_written_by_half(
 
     monkeypatch.setattr(storage, "write_checksums", kill)
     with pytest.raises(Killed):
-        pbg_checkpoint.write_config(str(root / "checkpoint"), {"other": 1})
+        pbg.write_config(str(root / "checkpoint"), {"other": 1})
     monkeypatch.undo()
-    assert pbg_checkpoint.read_config(str(root / "checkpoint"))["num_epochs"] == 1
+    assert pbg.read_config(str(root / "checkpoint"))["num_epochs"] == 1
     write_text = storage.write_text
     monkeypatch.setattr(storage, "write_text", lambda *each: (write_text(*each), kill()))
     with pytest.raises(Killed):
-        pbg_checkpoint.write_config(str(root / "checkpoint"), {"other": 1})
+        pbg.write_config(str(root / "checkpoint"), {"other": 1})
     monkeypatch.undo()
-    assert pbg_checkpoint.read_config(str(root / "checkpoint")) == {"other": 1}
+    assert pbg.read_config(str(root / "checkpoint")) == {"other": 1}
 
 
 NAN = float("nan")
@@ -396,14 +396,14 @@ def spoil_model(root: Path, *, sums: bool) -> None:
     path = str(root / "checkpoint")
     for manifest in (root / "checkpoint").rglob("checksums.*"):
         manifest.unlink()
-    parameters, state, iteration = pbg_checkpoint.read_model(path, 1)
+    parameters, state, iteration = pbg.read_model(path, 1)
     assert state is not None
     keys = [key for key in parameters if "_operators." in key]
     if sums:
         state["state"][0]["sum"][1, 1] = torch.inf
     else:
         parameters[keys[0]][1, 1] = torch.inf
-    pbg_checkpoint.write_model(path, 1, parameters, state, pbg_checkpoint.read_config(path), iteration)
+    pbg.write_model(path, 1, parameters, state, pbg.read_config(path), iteration)
 
 
 @pytest.mark.parametrize("sums", [False, True])
@@ -428,13 +428,13 @@ def test_optimizer_sums_that_are_not_finite_are_refused(
 ) -> None:
     root = copy_of(finished, tmp_path / "run")
     path = str(root / "checkpoint")
-    rows, state = pbg_checkpoint.read_embeddings(path, "node", 1, 1)
+    rows, state = pbg.read_embeddings(path, "node", 1, 1)
     assert state is not None
     state["state"][0]["sum"][4] = torch.nan
-    iteration = pbg_checkpoint.read_model_iteration(path, 1)
+    iteration = pbg.read_model_iteration(path, 1)
     assert iteration is not None
     (root / "checkpoint/checksums.v1.xxh128").unlink()
-    pbg_checkpoint.write_embeddings(path, "node", 1, 1, rows, state, {}, iteration)
+    pbg.write_embeddings(path, "node", 1, 1, rows, state, {}, iteration)
     for do in (do_train, do_convert):
         with pytest.raises(FormatError, match=r"partition 1: optimizer sums: row 4: expected finite numbers"):
             do(root, near_client)

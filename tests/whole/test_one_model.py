@@ -15,9 +15,10 @@ import pytest
 import graphmill
 from graphmill import storage
 from graphmill.ask.run import TrainedRun
+from graphmill.checkpoints import pbg
 from graphmill.config import Config, from_mapping
 from graphmill.errors import ConfigError, FormatError, LockedError, NotFoundError
-from graphmill.formats import entity_index, pbg_checkpoint
+from graphmill.formats import entity_index
 from train import job as train_job
 from train.run.claim import claim_checkpoint
 from train.run.training_run import TrainingRun
@@ -171,7 +172,7 @@ def kill_in_training(root: Path, monkeypatch: pytest.MonkeyPatch, **changes: Any
         claim_checkpoint(config)
         with pytest.raises(KeyboardInterrupt):
             train_job.train(config)
-    assert pbg_checkpoint.read_version(config.checkpoint_path) == 1
+    assert pbg.read_version(config.checkpoint_path) == 1
 
 
 @pytest.mark.slow

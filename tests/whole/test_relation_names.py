@@ -17,8 +17,8 @@ from graphmill.ask.neighbors import by_relation
 from graphmill.ask.predict import job as answers
 from graphmill.ask.predict.settings import PredictOptions
 from graphmill.checkpoints import open_checkpoint
-from graphmill.checkpoints.convert import convert
 from graphmill.config import Config
+from graphmill.convert import convert
 from graphmill.errors import ConfigError
 from graphmill.library.run import Run
 from graphmill.run import record

@@ -26,11 +26,11 @@ from distributed import Client
 
 from graphmill import cluster, storage
 from graphmill.ask.evaluate.job import evaluate
+from graphmill.checkpoints import pbg
+from graphmill.checkpoints.pbg import Iteration
 from graphmill.config import Config
 from graphmill.config.partitions import PartitionKey, all_buckets, is_shared, key_of
 from graphmill.errors import ClusterError
-from graphmill.formats import pbg_checkpoint
-from graphmill.formats.pbg_checkpoint import Iteration
 from graphmill.machine import shortage
 from graphmill.run.lock import NO_CLAIM, Claim
 from graphmill.storage import Checksums
@@ -68,7 +68,7 @@ class Coordinator(TrainingRun):
         num_blocks: int = 0,
     ) -> None:
         """`num_blocks` counts the blocks that partitions are joined to; 0: buckets are trained one by one."""
-        version = pbg_checkpoint.read_version(config.checkpoint_path)
+        version = pbg.read_version(config.checkpoint_path)
         super().__init__(config, schedule, version, claim, evaluate)
         self.settings = config.train
         self.locations = PartitionLocations(config, version)

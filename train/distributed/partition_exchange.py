@@ -20,10 +20,10 @@ import torch
 from distributed import Worker
 
 from graphmill import storage
+from graphmill.checkpoints import pbg
+from graphmill.checkpoints.pbg import Iteration
 from graphmill.config.partitions import PartitionKey
 from graphmill.errors import NotFoundError
-from graphmill.formats import pbg_checkpoint
-from graphmill.formats.pbg_checkpoint import Iteration
 from train.distributed.actor_calls import call
 from train.distributed.messages import RowSource, SavedFile
 from train.distributed.partition_holder import Entry, PartitionHolder, Resting, bytes_of
@@ -222,7 +222,7 @@ class PartitionExchange:
         key, revision = entry
         self.files.write(key, table, version, iteration, folder, replication=replication)
         self._count(partitions_written=1, written_bytes=bytes_of(table))
-        checksum = self.files.context.checksums.pop(pbg_checkpoint.embeddings_uri(folder, *key, version))
+        checksum = self.files.context.checksums.pop(pbg.embeddings_uri(folder, *key, version))
         return SavedFile(revision, folder, version, checksum, replication is None)
 
     def _count(self, **moved: int) -> None:

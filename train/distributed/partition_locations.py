@@ -21,9 +21,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 from graphmill import storage
+from graphmill.checkpoints import pbg
 from graphmill.config import Config
 from graphmill.config.partitions import Location, PartitionKey, all_keys, is_shared
-from graphmill.formats import pbg_checkpoint
 from graphmill.storage import Checksums
 from train.distributed.messages import RowSource, SavedFile
 
@@ -139,20 +139,20 @@ class PartitionLocations:
         """Rename the newest files to the next version, not committed yet; return checksums by name."""
         version, target = self.version + 1, self.checkpoint_path
         files = {key: copies[-1] for key, copies in self._copies.items()}
-        names = {key: storage.name(pbg_checkpoint.embeddings_uri("", *key, version)) for key in files}
+        names = {key: storage.name(pbg.embeddings_uri("", *key, version)) for key in files}
         checksums = {name: files[key].checksum for key, name in names.items()}
         shared = PartitionCopies(0, file=Location(0, self.shared_folder or target, version))
         files |= dict.fromkeys(self._shared_keys, shared)
         list(self._storage.map(self._rename, files.items()))
-        source = pbg_checkpoint.model_uri(self.shared_folder or target, version)
-        storage.move(source, pbg_checkpoint.model_uri(target, version))
+        source = pbg.model_uri(self.shared_folder or target, version)
+        storage.move(source, pbg.model_uri(target, version))
         return checksums
 
     def _rename(self, entry: tuple[PartitionKey, PartitionCopies]) -> None:
         key, copies = entry
         if copies.file is not None:
-            source = pbg_checkpoint.embeddings_uri(copies.file.path, *key, self.version + 1)
-            target = pbg_checkpoint.embeddings_uri(self.checkpoint_path, *key, self.version + 1)
+            source = pbg.embeddings_uri(copies.file.path, *key, self.version + 1)
+            target = pbg.embeddings_uri(self.checkpoint_path, *key, self.version + 1)
             storage.move(source, target)
             if not copies.is_replicated:
                 storage.replicate(target)
@@ -175,5 +175,5 @@ class PartitionLocations:
     def _delete_file(self, key: PartitionKey, file: Location | None) -> None:
         """Delete a file in the background, unless it is one of the committed version."""
         if file is not None and file.path != self.checkpoint_path:
-            uri = pbg_checkpoint.embeddings_uri(file.path, *key, file.version)
+            uri = pbg.embeddings_uri(file.path, *key, file.version)
             self._storage.submit(storage.delete, uri)

@@ -33,9 +33,9 @@ from distributed import get_worker
 from torch import Tensor
 
 from graphmill.ask.model import Model
+from graphmill.checkpoints.pbg import Iteration
 from graphmill.config.partitions import PartitionKey, all_keys, is_shared
 from graphmill.display import progress
-from graphmill.formats.pbg_checkpoint import Iteration
 from train.distributed import shards
 from train.distributed.shards import Array, Holder, Name, ShardLostError, ShardRows, ShardServer, merged
 from train.model.frozen import Frozen

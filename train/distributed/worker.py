@@ -19,11 +19,11 @@ from typing import Any
 from distributed import get_worker
 
 from graphmill import storage
+from graphmill.checkpoints.pbg import Iteration
 from graphmill.cluster import num_cores, runtime
 from graphmill.config import Config
 from graphmill.config.partitions import PartitionKey
 from graphmill.display import progress
-from graphmill.formats.pbg_checkpoint import Iteration
 from graphmill.gpu.device import device_of
 from graphmill.storage import Checksums
 from graphmill.vocab import Bucket

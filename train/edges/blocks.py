@@ -19,9 +19,9 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from itertools import product
 
+from graphmill.checkpoints.pbg import Iteration
 from graphmill.config import Config
 from graphmill.config.partitions import PartitionKey
-from graphmill.formats.pbg_checkpoint import Iteration
 from graphmill.run import seeds
 from graphmill.vocab import Bucket, Side
 from train.edges.bucket_order import num_passes, ordered_pairs

@@ -21,9 +21,9 @@ from bisect import bisect_left
 from collections.abc import Collection, Sequence
 from itertools import product
 
+from graphmill.checkpoints.pbg import Iteration
 from graphmill.config import Config
 from graphmill.config.partitions import PartitionKey
-from graphmill.formats.pbg_checkpoint import Iteration
 from graphmill.run import seeds
 from graphmill.vocab import Bucket, Side
 

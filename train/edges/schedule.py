@@ -11,11 +11,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from graphmill.checkpoints.pbg import Iteration
 from graphmill.config import Config, PbgConfig
 from graphmill.config.partitions import all_buckets
 from graphmill.errors import ConfigError
 from graphmill.formats import edge_buckets
-from graphmill.formats.pbg_checkpoint import Iteration
 from graphmill.vocab import Bucket
 from train.edges.added import is_delta, trained_share
 

@@ -7,8 +7,8 @@ cosine     from 1 to lr_final along half a wave, slow at both ends
 
 import math
 
+from graphmill.checkpoints.pbg import Iteration
 from graphmill.config.sections.train import TrainConfig
-from graphmill.formats.pbg_checkpoint import Iteration
 
 
 def progress(iteration: Iteration, share: float) -> float:

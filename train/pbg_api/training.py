@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 from graphmill import storage
+from graphmill.checkpoints import pbg
 from graphmill.config import Config
 from graphmill.errors import ConfigError, NotFoundError
-from graphmill.formats import pbg_checkpoint
 from graphmill.run import lock
 from train import job
 from train.pbg_api.settings import settings_of
@@ -88,9 +88,9 @@ def run_partition_server(
 
 def _is_trained(config: Config) -> bool:
     path = config.checkpoint_path
-    version = pbg_checkpoint.read_version(path)
+    version = pbg.read_version(path)
     try:
-        ended = pbg_checkpoint.read_model_iteration(path, version) if version else None
+        ended = pbg.read_model_iteration(path, version) if version else None
     except NotFoundError:  # a new version has come meanwhile
         return False
     if ended is None:

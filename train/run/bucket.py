@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from graphmill.ask.model import Model
+from graphmill.checkpoints.pbg import Iteration
 from graphmill.cluster.runtime import cpu_threads
 from graphmill.config.partitions import PartitionKey, by_side
 from graphmill.errors import DivergenceError
-from graphmill.formats.pbg_checkpoint import Iteration
 from graphmill.machine.threads import Task, Threads
 from graphmill.run import seeds
 from graphmill.vocab import Bucket, Side

@@ -17,11 +17,11 @@ from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
 from graphmill import storage
+from graphmill.checkpoints import pbg
 from graphmill.config import Config, Effect, PbgConfig, RelationConfig, Section
 from graphmill.config.defaults import AUTO
 from graphmill.config.sections.train import TrainConfig
 from graphmill.errors import ConfigError, FormatError
-from graphmill.formats import pbg_checkpoint
 from graphmill.formats.edge_buckets.origins import read_origins
 from graphmill.run import record
 from graphmill.run.inputs import content_of
@@ -57,7 +57,7 @@ def trained_with(config: Config) -> dict[str, Any]:
 def check_claim(config: Config, coming: Collection[str] = ()) -> None:
     """Check, before any file changes, whether training can start; stages before it write `coming`."""
     validation.check_split(config, coming)
-    if pbg_checkpoint.read_version(config.checkpoint_path):
+    if pbg.read_version(config.checkpoint_path):
         _changes(config, _former(config), _settings(config))
 
 
@@ -74,7 +74,7 @@ def claim_checkpoint(config: Config) -> list[str]:
     path = config.checkpoint_path
     _check_edges(config)
     ours = trained_with(config)
-    version = pbg_checkpoint.read_version(path)
+    version = pbg.read_version(path)
     if version:
         former = _former(config)
         changes, resumes = _changes(config, former, ours)
@@ -88,11 +88,11 @@ def claim_checkpoint(config: Config) -> list[str]:
                 _write(config, ours, former.content, version)
             return changes
         _start_anew(path, f"was trained with something else: {'; '.join(changes)}")
-    elif late := [each for each in pbg_checkpoint.versions_of(path) if each > 1]:
+    elif late := [each for each in pbg.versions_of(path) if each > 1]:
         # no kill of a first version leaves these
         _start_anew(path, f"holds version {max(late)}, and no checkpoint_version.txt")
     # A run that was killed before its first commit may have had another configuration.
-    storage.delete(storage.join(path, pbg_checkpoint.STATS_FILE))
+    storage.delete(storage.join(path, pbg.STATS_FILE))
     _write(config, ours, {"history": []}, 0)
     return []
 
@@ -100,7 +100,7 @@ def claim_checkpoint(config: Config) -> list[str]:
 def end_training(checkpoint_path: str) -> None:
     """Record that training has ended with the committed version, which readers may take from now on."""
     uri = storage.join(checkpoint_path, FILE)
-    _save(checkpoint_path, storage.read_json(uri) | {"ended": pbg_checkpoint.read_version(checkpoint_path)})
+    _save(checkpoint_path, storage.read_json(uri) | {"ended": pbg.read_version(checkpoint_path)})
 
 
 def _check_edges(config: Config) -> None:
@@ -169,7 +169,7 @@ def _changes(config: Config, former: Former, ours: Mapping[str, Any]) -> tuple[l
 def _more_epochs(config: Config) -> list[str]:
     """Tell of epochs beyond num_epochs that the checkpoint has been trained: none takes these back."""
     path = config.checkpoint_path
-    last = pbg_checkpoint.read_model_iteration(path, pbg_checkpoint.read_version(path))
+    last = pbg.read_model_iteration(path, pbg.read_version(path))
     is_open = config.chosen.get("num_epochs") == AUTO  # the data decide, later
     if is_open or last is None or last.epoch_idx < config.num_epochs:
         return []
@@ -207,7 +207,7 @@ def _what(part: Mapping[str, Any], num_edge_paths: int) -> dict[str, Any]:
 
 def _start_anew(path: str, reason: str) -> None:
     log.info("training: %s %s", path, reason)
-    log.info("training: it is moved to %s; starting anew", pbg_checkpoint.move_aside(path))
+    log.info("training: it is moved to %s; starting anew", pbg.move_aside(path))
 
 
 def _history(former: Mapping[str, Any]) -> list[dict[str, Any]]:

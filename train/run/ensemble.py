@@ -13,9 +13,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from graphmill import storage
+from graphmill.checkpoints import pbg
 from graphmill.config import Config
 from graphmill.errors import ConfigError
-from graphmill.formats import pbg_checkpoint
 from graphmill.model.operators import OPERATORS
 from graphmill.run import seeds
 from train.tables.given_rows import folder_of
@@ -71,7 +71,7 @@ def _folder(checkpoint_path: str, number: int) -> str:
 def is_joined(config: Config) -> bool:
     """Whether the committed version holds the committed versions of all members, as far as they have any."""
     uri = storage.join(config.checkpoint_path, FOLDER, RECORD)
-    state = _state(config, pbg_checkpoint.read_version(config.checkpoint_path))
+    state = _state(config, pbg.read_version(config.checkpoint_path))
     return not all(state["members"]) or (storage.exists(uri) and storage.read_json(uri) == state)
 
 
@@ -87,7 +87,7 @@ def figures(config: Config, first_version: int, trained: Sequence[Mapping[str, A
         {"seed": member.seed} | {key: each[key] for key in _OF_MEMBER if key in each} | _best(each)
         for member, each in zip(members_of(config), trained, strict=True)
     ]
-    version = pbg_checkpoint.read_version(config.checkpoint_path)
+    version = pbg.read_version(config.checkpoint_path)
     return {
         **trained[0],
         **{key: sum(each[key] for each in trained) for key in _SUMS},
@@ -104,5 +104,5 @@ def _best(trained: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _state(config: Config, version: int) -> dict[str, Any]:
-    of_members = [pbg_checkpoint.read_version(member.checkpoint_path) for member in members_of(config)]
+    of_members = [pbg.read_version(member.checkpoint_path) for member in members_of(config)]
     return {"version": version, "members": of_members}

@@ -1,8 +1,8 @@
 """Writes a trained checkpoint in GraphStorm's two layouts, partition by partition.
 
-    {save_embed_path}/                  graphmill/formats/graphstorm/saved_embeddings.py
+    {save_embed_path}/                  graphmill/checkpoints/graphstorm/saved_embeddings.py
         emb_info.json  {type}/embed-{rank:05d}.pt  embed_nids-{rank:05d}.pt
-    {save_model_path}/epoch-{E}[-iter-{I}]/     graphmill/formats/graphstorm/saved_models.py
+    {save_model_path}/epoch-{E}[-iter-{I}]/     graphmill/checkpoints/graphstorm/saved_models.py
         model.bin  optimizers.bin  {type}/sparse_emb_{rank:05d}.pt ...
 
 A rank is a partition; a type with fewer partitions leaves the other ranks empty. The integer id of an entity
@@ -16,13 +16,13 @@ import re
 import numpy as np
 
 from graphmill import storage
-from graphmill.checkpoints import graphstorm_model
+from graphmill.checkpoints import pbg
 from graphmill.checkpoints.finite import check_finite
-from graphmill.checkpoints.pbg import PbgCheckpoint
+from graphmill.checkpoints.graphstorm import model as graphstorm_model
+from graphmill.checkpoints.graphstorm import saved_embeddings
+from graphmill.checkpoints.graphstorm.saved_embeddings import EmbInfo
+from graphmill.checkpoints.pbg.checkpoint import PbgCheckpoint
 from graphmill.config import Config
-from graphmill.formats import pbg_checkpoint
-from graphmill.formats.graphstorm import saved_embeddings
-from graphmill.formats.graphstorm.saved_embeddings import EmbInfo
 from graphmill.run.lock import NO_CLAIM, Claim
 
 log = logging.getLogger("graphmill")
@@ -84,7 +84,7 @@ def _save_model(checkpoint: PbgCheckpoint, model_path: str, claim: Claim) -> Non
         log.info("train: not kept: %s", each)
 
 
-def _ends_epoch(iteration: pbg_checkpoint.Iteration) -> bool:
+def _ends_epoch(iteration: pbg.Iteration) -> bool:
     return (
         iteration.edge_chunk_idx == iteration.num_edge_chunks - 1
         and iteration.edge_path_idx == iteration.num_edge_paths - 1

@@ -18,10 +18,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from graphmill.checkpoints.pbg import PbgCheckpoint
+from graphmill.checkpoints import pbg
+from graphmill.checkpoints.pbg.checkpoint import PbgCheckpoint
 from graphmill.config import Config, PbgConfig
 from graphmill.config.partitions import PartitionKey
-from graphmill.formats import pbg_checkpoint
 from graphmill.model.operators import operator_of
 from graphmill.model.parameters import parse_global_key, parse_operator_key
 from graphmill.run.lock import NO_CLAIM, Claim
@@ -45,7 +45,7 @@ def join_partition(config: Config, key: PartitionKey, version: int, claim: Claim
     sums = _joined_sums(config, key, members, (num_rows, dimension))
     checksums: Checksums = {}
     claim.check()
-    pbg_checkpoint.write_embeddings(
+    pbg.write_embeddings(
         config.checkpoint_path,
         *key,
         version,
@@ -73,12 +73,12 @@ def join_model(config: Config, version: int, checksums: Checksums, claim: Claim 
     adagrad.steps = {key: max(optimizer.steps[key] for optimizer in optimizers) for key in parameters}
     path, content = config.checkpoint_path, config.pbg()
     claim.check()
-    of_config = pbg_checkpoint.write_config(path, content)
+    of_config = pbg.write_config(path, content)
     iteration = PbgCheckpoint(members[0].checkpoint_path).iteration
-    pbg_checkpoint.write_model(path, version, parameters, adagrad.state_dict(), content, iteration, checksums)
+    pbg.write_model(path, version, parameters, adagrad.state_dict(), content, iteration, checksums)
     record(config, version)
     claim.check()
-    pbg_checkpoint.commit(path, version, preserve_epoch=None, checksums=checksums | of_config)
+    pbg.commit(path, version, preserve_epoch=None, checksums=checksums | of_config)
 
 
 def order(config: Config, dimension: int, size: int | None = None) -> Tensor:
@@ -116,7 +116,7 @@ def _joined_sums(
     optimizer = config.train.optimizer
     sums = [
         sums_of_table_state(
-            pbg_checkpoint.read_optimizer_state(member.uri, *key, member.version) or {},
+            pbg.read_optimizer_state(member.uri, *key, member.version) or {},
             optimizer,
             shape,
             member.embeddings_uri(*key),

@@ -29,10 +29,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from graphmill.checkpoints import pbg
+from graphmill.checkpoints.pbg import Iteration
 from graphmill.config import Config
 from graphmill.display import progress
-from graphmill.formats import pbg_checkpoint
-from graphmill.formats.pbg_checkpoint import Iteration
 from graphmill.vocab import Bucket
 from train.edges.schedule import Schedule
 from train.run.tensorboard import Curves
@@ -258,7 +258,7 @@ def _means(visits: Sequence[Mapping[str, Any]]) -> Entry:
 
 def _earlier(config: Config, schedule: Schedule, version: int) -> list[Entry]:
     by_epoch: dict[int, list[Mapping[str, Any]]] = {}
-    for line in pbg_checkpoint.read_stats(config.checkpoint_path) if version else []:
+    for line in pbg.read_stats(config.checkpoint_path) if version else []:
         if isinstance(line.get("epoch_idx"), int) and isinstance(line.get("stats"), dict):
             by_epoch.setdefault(line["epoch_idx"], []).append(line)
     finished = version // schedule.per_epoch

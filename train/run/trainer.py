@@ -19,8 +19,8 @@ from functools import partial
 from typing import Any
 
 from graphmill.ask.evaluate.job import evaluate
+from graphmill.checkpoints.pbg import Iteration
 from graphmill.config import Config
-from graphmill.formats.pbg_checkpoint import Iteration
 from graphmill.gpu.device import device_of
 from graphmill.run.lock import NO_CLAIM, Claim
 from graphmill.vocab import Bucket

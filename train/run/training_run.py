@@ -3,9 +3,9 @@
 from abc import ABC, abstractmethod
 from typing import Any
 
+from graphmill.checkpoints import pbg
+from graphmill.checkpoints.pbg import Iteration
 from graphmill.config import Config
-from graphmill.formats import pbg_checkpoint
-from graphmill.formats.pbg_checkpoint import Iteration
 from graphmill.run.lock import Claim
 from graphmill.storage import Checksums
 from train.edges.schedule import Schedule
@@ -27,7 +27,7 @@ class TrainingRun(ABC):
         self.config, self.schedule, self.claim = config, schedule, claim
         self.first_version = self.version = version
         claim.check()
-        pbg_checkpoint.delete_uncommitted(config.checkpoint_path)
+        pbg.delete_uncommitted(config.checkpoint_path)
         self.metrics = RunMetrics(config, schedule, version)
         self.validation = Validation(config, schedule.per_epoch, version, self._rank)
         self._evaluate = evaluate
@@ -35,7 +35,7 @@ class TrainingRun(ABC):
 
     def run(self) -> dict[str, Any]:
         """Train the iterations that are left; returns the figures of the run."""
-        self._of_config = pbg_checkpoint.write_config(self.config.checkpoint_path, self.config.pbg())
+        self._of_config = pbg.write_config(self.config.checkpoint_path, self.config.pbg())
         try:
             while self._continues():
                 self.iterate(self.schedule.iteration(self.version))
@@ -50,9 +50,9 @@ class TrainingRun(ABC):
     def commit(self, version: int, lines: list[dict[str, Any]], checksums: Checksums) -> None:
         """Commit a version and its `lines`, and clear `checksums`; may run in another thread."""
         path = self.config.checkpoint_path
-        pbg_checkpoint.append_stats(path, lines)
+        pbg.append_stats(path, lines)
         self.claim.check()
-        pbg_checkpoint.commit(
+        pbg.commit(
             path,
             version,
             preserve_epoch=self.schedule.preserved_epoch(self.config, version),

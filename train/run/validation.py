@@ -17,9 +17,9 @@ from typing import Any
 
 from graphmill import storage
 from graphmill.ask.evaluate.inputs import obstacle_to_ranking
+from graphmill.checkpoints import pbg
 from graphmill.config import Config
 from graphmill.errors import ConfigError, FormatError
-from graphmill.formats import pbg_checkpoint
 
 FILE = "validation.json"
 BEST = "best"
@@ -97,7 +97,7 @@ class Validation:
         elif not storage.exists(storage.join(self._config.checkpoint_path, BEST)):
             return best  # the copy was deleted: only the committed version is left
         try:
-            pbg_checkpoint.restore(self._config.checkpoint_path, BEST)
+            pbg.restore(self._config.checkpoint_path, BEST)
         except FormatError as error:
             raise FormatError(
                 f"{error}; to end with version {version}, which is committed, delete {self._uri}"
@@ -123,7 +123,7 @@ class Validation:
         self._epochs.append(entry)
         log.info("training: epoch %d: validation MRR %.4f", epoch, entry["mrr"])
         if self._best is entry:
-            pbg_checkpoint.keep(self._config.checkpoint_path, version, BEST)
+            pbg.keep(self._config.checkpoint_path, version, BEST)
         self._save()
 
     def _save(self) -> None:

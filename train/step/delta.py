@@ -32,10 +32,10 @@ import torch
 from torch import Tensor
 
 from graphmill.ask.model import Model
+from graphmill.checkpoints.pbg import Iteration
 from graphmill.config import Config
 from graphmill.config.partitions import PartitionKey, by_side, is_shared
 from graphmill.formats.edge_buckets.origins import added_rows
-from graphmill.formats.pbg_checkpoint import Iteration
 from graphmill.model import losses
 from graphmill.model.registry import LOSS_FUNCTIONS
 from graphmill.run import seeds

@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 
+from graphmill.checkpoints.pbg import Iteration
 from graphmill.config.partitions import PartitionKey, is_shared
-from graphmill.formats.pbg_checkpoint import Iteration
 from graphmill.vocab import Bucket
 from train.edges.blocks import Blocks
 from train.step.table import Table, joined

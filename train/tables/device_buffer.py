@@ -20,9 +20,9 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Any
 
+from graphmill.checkpoints.pbg import Iteration
 from graphmill.config import Config
 from graphmill.config.partitions import PartitionKey, all_keys, is_shared, keys_of
-from graphmill.formats.pbg_checkpoint import Iteration
 from graphmill.vocab import Bucket
 from train.gpu.copies import Copies, Slot, num_floats_of
 from train.step.table import Table

@@ -17,9 +17,10 @@ from typing import Any
 from distributed import Client
 
 from graphmill import cluster, storage
+from graphmill.checkpoints import pbg
 from graphmill.config import Config
 from graphmill.errors import NotFoundError
-from graphmill.formats import entity_counts, pbg_checkpoint
+from graphmill.formats import entity_counts
 from graphmill.run import record
 from graphmill.run.lock import NO_CLAIM, Claim
 from graphmill.storage import Checksums
@@ -41,7 +42,7 @@ def types_of(config: Config) -> tuple[str, ...]:
     if not is_delta(config) or _earlier(config) is None:
         return ()
     path = config.init_path or ""
-    known = pbg_checkpoint.num_partitions(path, pbg_checkpoint.read_version(path))
+    known = pbg.num_partitions(path, pbg.read_version(path))
     used = {relation.entity_type(side) for relation in config.relations for side in Side}
     given = config.train.init_embeddings
     return tuple(
@@ -74,7 +75,7 @@ def make(config: Config, client: Client, claim: Claim = NO_CLAIM) -> None:
     """Solve the new rows of a run, unless it has a version or has them already."""
     starts = first_new(config)
     earlier = _earlier(config) if starts else None
-    if earlier is None or pbg_checkpoint.read_version(config.checkpoint_path):
+    if earlier is None or pbg.read_version(config.checkpoint_path):
         return
     counts = entity_counts.read_counts(
         config.entity_path, {name: len(start) for name, start in starts.items()}

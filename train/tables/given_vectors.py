@@ -22,10 +22,11 @@ import pyarrow.compute as pc
 
 from graphmill import storage
 from graphmill.ask.id_search import IdSearch
+from graphmill.checkpoints import pbg
 from graphmill.checkpoints.id_join import MOST_FILES, Files
 from graphmill.config import Config
 from graphmill.errors import ConfigError, FormatError, NotFoundError
-from graphmill.formats import entity_counts, entity_index, pbg_checkpoint
+from graphmill.formats import entity_counts, entity_index
 from graphmill.formats.murmur import HASH_NAME, hash_strings, mix, scale
 from graphmill.formats.parquet.vectors import new_table
 from graphmill.run import record
@@ -67,7 +68,7 @@ def check(config: Config) -> None:
 
 def is_needed(config: Config, models: Sequence[Config]) -> bool:
     """Whether rows have yet to be made: a model has no version, and no run that was killed has made them."""
-    if not _paths(config) or all(pbg_checkpoint.read_version(model.checkpoint_path) for model in models):
+    if not _paths(config) or all(pbg.read_version(model.checkpoint_path) for model in models):
         return False
     content = content_of(folder_of(config))
     return content is None or content.get("made_from") != _made_from(config)
@@ -270,12 +271,12 @@ class _Maker:
         path = self.config.init_path
         if path is None:
             return 0
-        version = pbg_checkpoint.read_version(path)
-        if partition >= pbg_checkpoint.num_partitions(path, version).get(self.entity_type, 0):
+        version = pbg.read_version(path)
+        if partition >= pbg.num_partitions(path, version).get(self.entity_type, 0):
             return 0
-        with pbg_checkpoint.open_embeddings(path, self.entity_type, partition, version) as rows:
+        with pbg.open_embeddings(path, self.entity_type, partition, version) as rows:
             num_saved = rows.shape[0]
-        uri = pbg_checkpoint.embeddings_uri(path, self.entity_type, partition, version)
+        uri = pbg.embeddings_uri(path, self.entity_type, partition, version)
         return len(self.earlier_rows.kept(self.entity_type, partition, num_saved, uri))
 
     def _refuse_twice(self, batch: pa.Table, rows: Numbers, at: Numbers, read_at: Numbers) -> None:

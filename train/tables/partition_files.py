@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 from graphmill.ask.run import check_shape, read_finite
+from graphmill.checkpoints import pbg
 from graphmill.checkpoints.finite import check_finite, first_not_finite
+from graphmill.checkpoints.pbg import Iteration
 from graphmill.config.partitions import PartitionKey
 from graphmill.errors import DivergenceError
-from graphmill.formats import pbg_checkpoint
-from graphmill.formats.pbg_checkpoint import Iteration
 from graphmill.run import seeds
 from train.gpu.copies import on_device
 from train.model import optimizer
@@ -73,7 +73,7 @@ class PartitionFiles:
                 f"{iteration.epoch_idx + 1}; lower lr (now {self.config.lr}), or set max_norm"
             )
         self.context.claim.check()
-        pbg_checkpoint.write_embeddings(
+        pbg.write_embeddings(
             path or self.config.checkpoint_path,
             *key,
             version,
@@ -110,7 +110,7 @@ class PartitionFiles:
         embeddings_RD = torch.from_numpy(rows_RD)
         if state is None:
             return embeddings_RD, optimizer.fresh_sums(self.optimizer, embeddings_RD)
-        uri = pbg_checkpoint.embeddings_uri(path, *key, version)
+        uri = pbg.embeddings_uri(path, *key, version)
         shape = embeddings_RD.shape[0], embeddings_RD.shape[1]
         sums = optimizer.sums_of_table_state(state, self.optimizer, shape, uri)
         check_finite(sums.numpy(), f"{uri}: {key[0]!r}, partition {key[1]}: optimizer sums")
@@ -135,5 +135,5 @@ class PartitionFiles:
         advice = "set entity_path and dimension as in its training"
         if self.context.trains:
             advice = "if entities were added, train into a new checkpoint_path with this one as init_path"
-        uri = pbg_checkpoint.embeddings_uri(path or self.config.checkpoint_path, *key, version)
+        uri = pbg.embeddings_uri(path or self.config.checkpoint_path, *key, version)
         check_shape(embeddings_ND.numpy(), self._shape(key), uri, advice)

@@ -13,8 +13,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 
+from graphmill.checkpoints.pbg import Iteration
 from graphmill.config.partitions import PartitionKey, all_keys, is_shared, keys_of
-from graphmill.formats.pbg_checkpoint import Iteration
 from graphmill.vocab import Bucket
 from train.edges.bucket_order import Uses
 from train.step.table import Table

@@ -5,8 +5,8 @@ from concurrent.futures import Future
 
 import torch
 
+from graphmill.checkpoints.pbg import Iteration
 from graphmill.config.partitions import PartitionKey
-from graphmill.formats.pbg_checkpoint import Iteration
 from graphmill.vocab import Bucket, Partition
 from train.step.table import Table
 from train.tables import memory

@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 
 from graphmill.ask.model import Model
+from graphmill.checkpoints import pbg
+from graphmill.checkpoints.pbg import Iteration
 from graphmill.config import Config
-from graphmill.formats import entity_counts, pbg_checkpoint
-from graphmill.formats.pbg_checkpoint import Iteration
+from graphmill.formats import entity_counts
 from graphmill.formats.torch_files.read import mapped
 from graphmill.run import seeds
 from graphmill.run.lock import NO_CLAIM, Claim
@@ -74,7 +75,7 @@ class RunContext:
             entity_counts.read_relation_count(config.entity_path) if config.dynamic_relations else None
         )
         self.num_relations = len(config.relations) if self.num_dynamic is None else self.num_dynamic
-        self.version = pbg_checkpoint.read_version(config.checkpoint_path) if version is None else version
+        self.version = pbg.read_version(config.checkpoint_path) if version is None else version
         self.checksums: Checksums = {}
         warm = not self.version and config.init_path
         self.warm_start = WarmStart(config, warm) if warm else None
@@ -122,8 +123,8 @@ class RunContext:
             return model.to(self.device), self.warm_start.load_model(model, lr)
         optimizer_state = None
         if version:
-            uri = pbg_checkpoint.model_uri(path, version)
-            state, optimizer_state, ended = pbg_checkpoint.read_model(path, version)
+            uri = pbg.model_uri(path, version)
+            state, optimizer_state, ended = pbg.read_model(path, version)
             model.load_state(state, uri)
             self.schedule.check_resumed(ended, version)
         frozen = Frozen.of(config).keys(model.parameters)
@@ -136,7 +137,7 @@ class RunContext:
         self, state: SavedModel, version: int, iteration: Iteration, path: str | None = None
     ) -> None:
         """Write the model and its optimizer as of `version`, to the checkpoint or to another folder."""
-        pbg_checkpoint.write_model(
+        pbg.write_model(
             path or self.config.checkpoint_path,
             version,
             state.model,

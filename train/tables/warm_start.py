@@ -20,9 +20,10 @@ from torch import Tensor
 
 from graphmill import storage
 from graphmill.ask.model import Model
+from graphmill.checkpoints import pbg
 from graphmill.config import Config
 from graphmill.errors import FormatError, GraphMillError, NotFoundError
-from graphmill.formats import entity_counts, entity_index, pbg_checkpoint
+from graphmill.formats import entity_counts, entity_index
 from graphmill.model.parameters import in_order, operator_key, parse_global_key, parse_operator_key
 from graphmill.run.inputs import content_of
 from graphmill.run.trained_with import entities_of
@@ -49,16 +50,16 @@ class WarmStart:
         self.entity_path = config.entity_path
         self.earlier_rows = EarlierRows(config.entity_path)
         self.path = init_path
-        self.version = pbg_checkpoint.read_version(init_path)
+        self.version = pbg.read_version(init_path)
         # PBG takes initial values, put there by hand, as version 0
-        if not self.version and not storage.exists(storage.join(init_path, pbg_checkpoint.VERSION_FILE)):
+        if not self.version and not storage.exists(storage.join(init_path, pbg.VERSION_FILE)):
             raise FormatError(f"{init_path}: expected a checkpoint (init_path), found none")
         try:
-            self.former: Mapping[str, Any] = pbg_checkpoint.read_config(init_path)
+            self.former: Mapping[str, Any] = pbg.read_config(init_path)
         except NotFoundError:
             self.former = {}
         self.former_entity_path = self._find_former_entities()
-        self._num_partitions = pbg_checkpoint.num_partitions(init_path, self.version)
+        self._num_partitions = pbg.num_partitions(init_path, self.version)
 
     def has_type(self, entity_type: str) -> bool:
         """Whether the checkpoint has embeddings of the type; a type without them is new."""
@@ -75,8 +76,8 @@ class WarmStart:
 
     def load_model(self, model: Model, lr: float) -> Adagrad:
         """Load the checkpoint's parameters into `model`, by name; return their optimizer."""
-        uri = pbg_checkpoint.model_uri(self.path, self.version)
-        state, optimizer_state, _ = pbg_checkpoint.read_model(self.path, self.version)
+        uri = pbg.model_uri(self.path, self.version)
+        state, optimizer_state, _ = pbg.read_model(self.path, self.version)
         grown = model.num_relations is not None
         if model.num_relations is not None:
             self._check_relations(state, model.num_relations)
@@ -117,7 +118,7 @@ class WarmStart:
         self, entity_type: str, partition: Partition, saved_shape: tuple[int, int], shape: tuple[int, int]
     ) -> Rows:
         """Return the saved rows [K], of `saved_shape`, that are the first of a partition's current rows."""
-        uri = pbg_checkpoint.embeddings_uri(self.path, entity_type, partition, self.version)
+        uri = pbg.embeddings_uri(self.path, entity_type, partition, self.version)
         kept = self.earlier_rows.kept(entity_type, partition, saved_shape[0], uri)
         if len(kept) > shape[0]:
             count_uri = entity_counts.count_uri(self.entity_path, entity_type, partition)
@@ -132,7 +133,7 @@ class WarmStart:
 
     def _check_relations(self, state: Mapping[str, Tensor], num_relations: int) -> None:
         """Check that the saved dynamic relations are the first of the current ones."""
-        uri = pbg_checkpoint.model_uri(self.path, self.version)
+        uri = pbg.model_uri(self.path, self.version)
         counts = {len(value) if value.dim() else 0 for value in state.values()}
         if not counts:
             return  # an operator without parameters

@@ -24,9 +24,9 @@ from graphmill.ask.evaluate.inputs import calibration_path, has_edges
 from graphmill.ask.evaluate.queries import Group, Numbers, Queries
 from graphmill.ask.evaluate.tasks import CellSlice, KnownFile, Part, Range
 from graphmill.ask.run import TrainedRun
+from graphmill.checkpoints import pbg
 from graphmill.config import Config
 from graphmill.config.partitions import PartitionKey
-from graphmill.formats import pbg_checkpoint
 from graphmill.formats.calibration import Calibration
 from graphmill.model.best import Best
 from graphmill.model.calibration import NUM_BEST, Line
@@ -64,7 +64,7 @@ def calibrate(config: Config, execution: Execution) -> tuple[Calibration, dict[s
     fitted = calibration.fit(ask(path, [each for each in known if each not in (path, ranked)]))
     figures = calibration.measure(fitted, ask(ranked, [each for each in known if each != ranked]))
     split = str(settings.calibrate)
-    checksum = pbg_checkpoint.version_checksum(config.checkpoint_path, run.version)
+    checksum = pbg.version_checksum(config.checkpoint_path, run.version)
     lines: dict[str, dict[Side, Line]] = {}
     for group, line in zip(fitted.groups.tolist(), fitted.lines.tolist(), strict=True):
         name = run.relation_names[group // len(Side)]

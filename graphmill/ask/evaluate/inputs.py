@@ -4,10 +4,11 @@ from typing import Any
 
 from graphmill import storage
 from graphmill.ask.edges import known_paths
+from graphmill.checkpoints import pbg
 from graphmill.config import Config, PbgConfig
 from graphmill.config.partitions import all_buckets
 from graphmill.errors import ConfigError, NotFoundError
-from graphmill.formats import edge_buckets, pbg_checkpoint
+from graphmill.formats import edge_buckets
 from graphmill.run import record
 from graphmill.vocab import Side
 
@@ -34,7 +35,7 @@ def obstacle_to_ranking(config: Config, path: str) -> str:
 def check_same_model(config: Config) -> None:
     """Refuse a checkpoint of another model: its parameters would give other scores."""
     try:
-        saved = score_settings(pbg_checkpoint.read_config(config.checkpoint_path))
+        saved = score_settings(pbg.read_config(config.checkpoint_path))
     except NotFoundError:
         return  # loading checks the shapes of the parameters
     own = score_settings(config.pbg())
@@ -73,12 +74,12 @@ def _existing_splits(config: Config) -> str:
     return f"splits there: {splits}"
 
 
-def score_settings(pbg: dict[str, Any]) -> dict[str, Any]:
+def score_settings(config: dict[str, Any]) -> dict[str, Any]:
     """The keys of a PBG configuration that scores depend on, as far as it has them."""
-    settings = {key: pbg[key] for key in _SCORE_KEYS if key in pbg}
+    settings = {key: config[key] for key in _SCORE_KEYS if key in config}
     settings["relations"] = [
         {key: relation[key] for key in _RELATION_KEYS if key in relation}
-        for relation in pbg.get("relations", [])
+        for relation in config.get("relations", [])
     ]
     return settings
 

@@ -24,10 +24,11 @@ from graphmill.ask.evaluate.inputs import (
     obstacle_to_ranking,
     score_settings,
 )
-from graphmill.checkpoints.legacy_inputs import import_legacy_inputs
+from graphmill.checkpoints import pbg
 from graphmill.config import Config
+from graphmill.convert.legacy_inputs import import_legacy_inputs
 from graphmill.display.readable import number
-from graphmill.formats import calibration, entity_counts, pbg_checkpoint
+from graphmill.formats import calibration, entity_counts
 from graphmill.formats.calibration import Calibration
 from graphmill.run.auto_values import num_edges
 from graphmill.run.lock import NO_CLAIM, Claim
@@ -132,7 +133,7 @@ def check(config: Config, coming: Collection[str] = ()) -> str:
     settings = config.evaluate
     if not settings.enabled:
         return "evaluate.enabled is false"
-    if config.checkpoint_path not in coming and pbg_checkpoint.read_version(config.checkpoint_path):
+    if config.checkpoint_path not in coming and pbg.read_version(config.checkpoint_path):
         check_same_model(config)
         check_entities(config.checkpoint_path, config.entity_path)
     path = config.split_path(settings.split)

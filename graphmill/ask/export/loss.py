@@ -17,11 +17,11 @@ from graphmill.ask.evaluate import job as evaluation
 from graphmill.ask.export.fitting import rows_of_batch
 from graphmill.ask.export.source import Source
 from graphmill.ask.run import TrainedRun
+from graphmill.checkpoints import pbg
 from graphmill.checkpoints.checkpoint import ModelState
 from graphmill.cluster import run_tasks
 from graphmill.config import Config
 from graphmill.config.sections.evaluate import EvaluateConfig
-from graphmill.formats import pbg_checkpoint
 from graphmill.run.lock import NO_CLAIM, Claim
 
 _NAMES = ("mrr", "hits@1", "hits@10", "mean_rank")
@@ -75,7 +75,7 @@ def write_decoded(
     """Write a checkpoint of decoded vectors; one task for each partition."""
     checkpoint = trained.open_checkpoint(allow_non_finite=False)
     content = checkpoint.config or trained.config.pbg()
-    checksums = pbg_checkpoint.write_config(checkpoint_path, content)
+    checksums = pbg.write_config(checkpoint_path, content)
     arguments = [
         (table, part.partition, sources.get(name), checkpoint_path, content)
         for name, table in tables.items()
@@ -86,10 +86,10 @@ def write_decoded(
     )
     checksums |= {uri: digest for each in found for uri, digest in each.items()}
     model = checkpoint.read_model() or ModelState({}, None)
-    pbg_checkpoint.write_model(
+    pbg.write_model(
         checkpoint_path, _VERSION, model.parameters, None, content, checkpoint.iteration, checksums
     )
-    pbg_checkpoint.commit(checkpoint_path, _VERSION, preserve_epoch=None, checksums=checksums)
+    pbg.commit(checkpoint_path, _VERSION, preserve_epoch=None, checksums=checksums)
 
 
 def decode_partition(
@@ -107,7 +107,7 @@ def decode_partition(
                 decoded_ND = source.codec.decode(source.codec.encode(source.prepare(vectors_ND)))
             yield decoded_ND if global_D is None else decoded_ND - global_D
 
-    pbg_checkpoint.write_embeddings(
+    pbg.write_embeddings(
         checkpoint_path,
         table.entity_type,
         partition,

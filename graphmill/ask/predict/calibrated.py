@@ -4,7 +4,8 @@ import numpy as np
 import numpy.typing as npt
 
 from graphmill.ask.run import TrainedRun
-from graphmill.formats import calibration, pbg_checkpoint
+from graphmill.checkpoints import pbg
+from graphmill.formats import calibration
 from graphmill.formats.calibration import Calibration
 from graphmill.model.best import Answers
 from graphmill.model.calibration import NUM_BEST, Scale, probabilities, shares
@@ -13,7 +14,7 @@ from graphmill.model.calibration import NUM_BEST, Scale, probabilities, shares
 def read_calibration(trained: TrainedRun) -> Calibration:
     """Read the calibration of the run; raises as `graphmill.formats.calibration.read`."""
     config = trained.config
-    checksum = pbg_checkpoint.version_checksum(trained.checkpoint_path, trained.version)
+    checksum = pbg.version_checksum(trained.checkpoint_path, trained.version)
     uri = calibration.uri_beside(config.record_uri(config.checkpoint_path))
     return calibration.read(uri, trained.version, checksum)
 

@@ -29,8 +29,6 @@ import numpy.typing as npt
 
 from graphmill import storage
 from graphmill.errors import FormatError, NotFoundError
-from graphmill.formats._hdf5 import FORMAT_VERSION, DatasetWriter, checked_dataset, open_checked, read_rows
-from graphmill.formats._hdf5 import NewArray as NewArray
 from graphmill.formats.edge_buckets.counts import known_counts
 from graphmill.formats.edge_buckets.features import (
     Features,
@@ -53,6 +51,8 @@ from graphmill.formats.edge_buckets.origins import (
 )
 from graphmill.formats.edge_buckets.places import EDGES
 from graphmill.formats.edge_buckets.places import bucket_uri as bucket_uri
+from graphmill.formats.hdf5 import FORMAT_VERSION, DatasetWriter, checked_dataset, open_checked, read_rows
+from graphmill.formats.hdf5 import NewArray as NewArray
 from graphmill.storage import ChecksumManifest, Checksums
 from graphmill.storage.as_json import Int64
 from graphmill.vocab import Bucket, Side

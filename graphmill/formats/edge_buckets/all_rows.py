@@ -11,7 +11,6 @@ import numpy.typing as npt
 
 from graphmill import storage
 from graphmill.errors import FormatError
-from graphmill.formats._hdf5 import checked_dataset, open_checked, read_rows
 from graphmill.formats.edge_buckets.origins import (
     LEFT_OUT_ROW,
     LEFT_OUT_STARTS,
@@ -21,6 +20,7 @@ from graphmill.formats.edge_buckets.origins import (
     read_bucket_origins,
 )
 from graphmill.formats.edge_buckets.places import bucket_uri
+from graphmill.formats.hdf5 import checked_dataset, open_checked, read_rows
 from graphmill.vocab import Bucket
 
 

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from graphmill.errors import FormatError
-from graphmill.formats._hdf5 import DatasetWriter, check_least, new_dataset, read_rows
+from graphmill.formats.hdf5 import DatasetWriter, check_least, new_dataset, read_rows
 from graphmill.vocab import Side
 
 Indices = npt.NDArray[np.int64] | npt.NDArray[np.int32]

@@ -15,7 +15,7 @@ from safetensors.torch import load as load_safetensors
 
 from graphmill import checkpoints, storage
 from graphmill.checkpoints import open_checkpoint, recognise
-from graphmill.checkpoints.convert import convert
+from graphmill.convert import convert
 from graphmill.formats import entity_counts
 from tests.graphmill.checkpoints.samples import (
     FULL,

@@ -12,7 +12,7 @@ import torch
 
 from graphmill import checkpoints, storage
 from graphmill.checkpoints import open_checkpoint, recognise
-from graphmill.checkpoints.convert import convert
+from graphmill.convert import convert
 from graphmill.errors import ConfigError, FormatError, GraphMillError, NotFoundError
 from tests.graphmill.checkpoints.samples import WRITERS, MemoryCheckpoint, sample
 

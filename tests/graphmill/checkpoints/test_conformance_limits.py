@@ -11,7 +11,7 @@ import torch
 
 from graphmill import checkpoints, storage
 from graphmill.checkpoints import open_checkpoint
-from graphmill.checkpoints.convert import convert
+from graphmill.convert import convert
 from tests.forked import Forks
 from tests.graphmill.checkpoints.samples import WRITERS, MemoryCheckpoint, check_same, held_by, sample
 
@@ -24,7 +24,7 @@ import numpy as np
 import pyarrow as pa
 import torch
 from graphmill import checkpoints
-from graphmill.checkpoints import convert
+from graphmill import convert
 from tests.graphmill.formats.memory import anonymous_bytes, data_bytes
 source, target, *formats = sys.argv[1:]
 for set_number in (torch.set_num_threads, pa.set_cpu_count, pa.set_io_thread_count):

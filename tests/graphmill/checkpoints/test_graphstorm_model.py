@@ -10,9 +10,9 @@ import torch
 import yaml
 
 from graphmill.checkpoints import ModelState, open_checkpoint, recognise, writer_of
-from graphmill.checkpoints.convert import convert
+from graphmill.checkpoints.graphstorm import saved_models
+from graphmill.convert import convert
 from graphmill.errors import FormatError
-from graphmill.formats.graphstorm import saved_models
 from tests.graphmill.checkpoints.samples import MemoryCheckpoint
 
 D = 4

@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 
 from graphmill import storage
 from graphmill.checkpoints import id_join
-from graphmill.checkpoints.convert import convert
 from graphmill.checkpoints.id_maps import IdMaps
+from graphmill.checkpoints.recis import HashTable, Loader, Saver, slice_of
 from graphmill.cli import exit_codes
 from graphmill.cli.main import command
+from graphmill.convert import convert
 from graphmill.errors import ConfigError, FormatError
 from graphmill.formats import entity_counts, entity_index
 from graphmill.formats.id_maps import IdMap
-from graphmill.formats.recis import HashTable, Loader, Saver, slice_of
 from tests.etl.graphs import hash_of
 from tests.forked import Forks
 from tests.graphmill.formats.recis_rules import RecisReader
@@ -338,10 +338,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from graphmill.checkpoints import id_join
-from graphmill.checkpoints.convert import convert
+from graphmill.convert import convert
 from graphmill.checkpoints.id_maps import IdMaps
 from graphmill.formats.id_maps import IdMap
-from graphmill.formats.recis import HashTable, Saver
+from graphmill.checkpoints.recis import HashTable, Saver
 from tests.graphmill.formats.memory import anonymous_bytes
 id_join.PIECE_BYTES = 4 << 20
 def save(root, count):

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
 from graphmill.checkpoints import ModelState, open_checkpoint, recognise
-from graphmill.checkpoints.convert import convert
-from graphmill.checkpoints.recis import write
+from graphmill.checkpoints.recis import HashTable, Loader, Saver, slice_of
+from graphmill.checkpoints.recis.checkpoint import write
+from graphmill.convert import convert
 from graphmill.errors import FormatError, NotFoundError
-from graphmill.formats.recis import HashTable, Loader, Saver, slice_of
 from graphmill.model.parameters import in_order
 from tests.graphmill.checkpoints.samples import (
     GROUP,

@@ -11,11 +11,11 @@ import pyarrow as pa
 import pytest
 
 from graphmill import config, storage
-from graphmill.checkpoints import recis
+from graphmill.checkpoints import pbg, recis
+from graphmill.checkpoints.recis.safetensors import SafetensorsFile
 from graphmill.cli import exit_codes
 from graphmill.errors import ConfigError, FormatError, PathError
-from graphmill.formats import entity_counts, entity_index, pbg_checkpoint
-from graphmill.formats.recis.safetensors import SafetensorsFile
+from graphmill.formats import entity_counts, entity_index
 from graphmill.machine import shortage
 from graphmill.run import lock, record
 from graphmill.run.dates import retire
@@ -142,8 +142,8 @@ READERS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "a marker": ("_SUCCESS", storage.read_marker),
     "entity names": ("entity_names_a_0.json", lambda f: entity_counts.read_entity_names(f, "a", 0)),
     "the entity index": ("entity_index/manifest.json", entity_index.read_manifest),
-    "a checkpoint's configuration": ("config.json", pbg_checkpoint.read_config),
-    "a checkpoint's statistics": ("training_stats.json", pbg_checkpoint.read_stats),
+    "a checkpoint's configuration": ("config.json", pbg.read_config),
+    "a checkpoint's statistics": ("training_stats.json", pbg.read_stats),
     "RecIS' side file": (recis.SIDE_FILE, lambda f: recis._read_side_file(f"{f}/{recis.SIDE_FILE}")),
     "a journal": ("graphmill-remap/journal.json", read_journal),
 }

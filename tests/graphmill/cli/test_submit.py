@@ -14,11 +14,11 @@ from typing import NoReturn
 import psutil
 import pytest
 
+from graphmill.checkpoints import pbg
 from graphmill.cli import exit_codes
 from graphmill.cli.options import CONF_VARIABLE, MASTER_VARIABLE
 from graphmill.cli.submit import command
 from graphmill.errors import ConfigError
-from graphmill.formats import pbg_checkpoint
 from graphmill.storage import hdfs
 from tests.forked import Forks
 from tests.processes import SLEEPER, heed_sigint
@@ -232,14 +232,14 @@ def test_ctrl_c_says_how_to_go_on_and_that_is_true(tmp_path: Path, forked: Forks
     words = ["dask-submit", "pipeline.py", "--conf", "c.yaml", "--set", f"input={tmp_path}"]
     words += ["--set", "evaluate.split=train"]
     process = forked.start(*words, "--set", "num_epochs=100000", cwd=tmp_path)
-    wait_until(lambda: pbg_checkpoint.read_version(str(tmp_path / "o/checkpoint")) > 1)
+    wait_until(lambda: pbg.read_version(str(tmp_path / "o/checkpoint")) > 1)
     process.send(signal.SIGINT)
     ended = process.wait()
     assert ended.code == 130
     assert "cluster: local, in this process" in ended.stderr
     assert "Traceback" not in ended.stderr
     assert ended.stderr.splitlines()[-1] == "error: stopped by Ctrl-C; run the same command to go on"
-    version = pbg_checkpoint.read_version(str(tmp_path / "o/checkpoint"))
+    version = pbg.read_version(str(tmp_path / "o/checkpoint"))
     done = forked(*words, "--set", f"num_epochs={version + 1}", cwd=tmp_path)
     assert done.code == 0, done.stderr
     assert "etl: skipped, unchanged since" in done.stderr

@@ -5,7 +5,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from graphmill.formats.graphstorm import id_maps
+from graphmill.checkpoints.graphstorm import id_maps
 from tests import DATA
 
 

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import torch
 
+from graphmill.checkpoints.graphstorm import saved_embeddings, saved_predictions, saved_ranks
+from graphmill.checkpoints.graphstorm.saved_embeddings import EmbInfo
+from graphmill.checkpoints.graphstorm.saved_predictions import EDGE_STEMS, NODE_STEMS, PREDICT, ResultInfo
+from graphmill.checkpoints.graphstorm.saved_ranks import iter_rows, list_ranks
 from graphmill.errors import FormatError, NotFoundError
-from graphmill.formats.graphstorm import saved_embeddings, saved_predictions, saved_ranks
-from graphmill.formats.graphstorm.saved_embeddings import EmbInfo
-from graphmill.formats.graphstorm.saved_predictions import EDGE_STEMS, NODE_STEMS, PREDICT, ResultInfo
-from graphmill.formats.graphstorm.saved_ranks import iter_rows, list_ranks
 from tests import DATA
 
 

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from graphmill.checkpoints.graphstorm import id_maps
 from graphmill.errors import FormatError
-from graphmill.formats.graphstorm import id_maps
 from graphmill.formats.parquet import bounds, open_parquet, thrift
 from tests.graphmill.formats.bounded import LIMIT_BYTES, check_refused, run
 

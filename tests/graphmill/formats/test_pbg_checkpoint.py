@@ -21,9 +21,9 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from graphmill import storage
+from graphmill.checkpoints import pbg as checkpoint
 from graphmill.errors import FormatError, NotFoundError
-from graphmill.formats import _hdf5
-from graphmill.formats import pbg_checkpoint as checkpoint
+from graphmill.formats import hdf5 as hdf5_files
 from tests import DATA
 
 CONFIG = {"dimension": 4, "entities": {"user": {"num_partitions": 2}}}
@@ -528,7 +528,7 @@ def test_other_files_are_read_while_a_large_one_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """h5py has one lock for all files: a writer that kept it would hold up whoever reads edges."""
-    monkeypatch.setattr(_hdf5, "PIECE_BYTES", 1 << 10)
+    monkeypatch.setattr(hdf5_files, "PIECE_BYTES", 1 << 10)
     small = tmp_path / "small.h5"
     with h5py.File(small, "w") as hdf5:
         hdf5["x"] = np.arange(3)
@@ -538,7 +538,7 @@ def test_other_files_are_read_while_a_large_one_is_written(
         with ThreadPoolExecutor(1) as pool, h5py.File(small) as hdf5:
             reads.append(pool.submit(lambda: hdf5["x"][:].tolist()).result(60))
 
-    monkeypatch.setattr(_hdf5.time, "sleep", read)
+    monkeypatch.setattr(hdf5_files.time, "sleep", read)
     rows = np.arange(8000, dtype=np.float32).reshape(-1, 8)
     state = {"state": {0: {"sum": torch.arange(1000.0)}}}
     checkpoint.write_embeddings(str(tmp_path / "pieces"), "node", 0, 1, rows, state, CONFIG, ITERATION)

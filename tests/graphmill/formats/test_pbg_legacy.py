@@ -13,13 +13,14 @@ import pytest
 import torch
 
 from graphmill import storage
-from graphmill.checkpoints import import_legacy, open_checkpoint
+from graphmill.checkpoints import open_checkpoint
+from graphmill.checkpoints import pbg as v1
+from graphmill.checkpoints.legacy import checkpoint, inputs
+from graphmill.checkpoints.legacy import checkpoint as legacy
 from graphmill.cli.main import command
+from graphmill.convert import legacy as conversion
 from graphmill.errors import ConfigError, FormatError, NotFoundError
 from graphmill.formats import edge_buckets, entity_counts
-from graphmill.formats import pbg_checkpoint as v1
-from graphmill.formats.pbg_legacy import checkpoint, inputs
-from graphmill.formats.pbg_legacy import checkpoint as legacy
 from graphmill.formats.torch_files.read import open_torch, tensors_of
 from graphmill.vocab import Bucket
 from tests import DATA
@@ -417,7 +418,7 @@ def test_input_becomes_v1s(tmp_path: Path, base: int) -> None:
         assert "format_version" not in hdf5.attrs
         np.testing.assert_array_equal(hdf5["lhs"][...], expected[1][0] + base)
     arguments = (str(tmp_path / "entities"), [str(tmp_path / "edges")], str(tmp_path / "adopted"))
-    entities, (edges,) = import_legacy.import_inputs(*arguments)
+    entities, (edges,) = conversion.import_inputs(*arguments)
     assert entity_counts.list_counts(entities) == counts
     assert entity_counts.read_relation_count(entities) == 3
     for number, columns in enumerate(expected):
@@ -428,12 +429,12 @@ def test_input_becomes_v1s(tmp_path: Path, base: int) -> None:
     # Made once, and again when the source has changed; v1's own input is taken as it is.
     marker = tmp_path / "adopted" / "edges" / "edges" / "_SUCCESS"
     before = marker.stat().st_mtime_ns
-    assert import_legacy.import_inputs(*arguments) == (entities, (edges,))
+    assert conversion.import_inputs(*arguments) == (entities, (edges,))
     assert marker.stat().st_mtime_ns == before
     inputs.write_bucket(str(tmp_path / "edges"), Bucket(0, 0), base, 0, [])
-    import_legacy.import_inputs(*arguments)
+    conversion.import_inputs(*arguments)
     assert edge_buckets.count_edges(edges, Bucket(0, 0)) == 0
-    assert import_legacy.import_inputs(entities, [edges], "elsewhere") == (entities, (edges,))
+    assert conversion.import_inputs(entities, [edges], "elsewhere") == (entities, (edges,))
 
 
 def test_a_wrong_base_shows(tmp_path: Path) -> None:
@@ -441,23 +442,23 @@ def test_a_wrong_base_shows(tmp_path: Path) -> None:
     _write_input(tmp_path, 1, {"user": [7, 9]})
     entities, edges = str(tmp_path / "entities"), str(tmp_path / "edges")
     with pytest.raises(FormatError, match="partitions from 0 on are not complete"):
-        import_legacy.import_inputs(entities, [edges], str(tmp_path / "a"), 0)
+        conversion.import_inputs(entities, [edges], str(tmp_path / "a"), 0)
     with h5py.File(tmp_path / "edges" / "edges_1_1.h5", "a") as hdf5:
         hdf5["lhs"][3] = 0
     with pytest.raises(FormatError, match=r"lhs\[3\] is 0; expected 1 or more: is index_base 1 right"):
-        import_legacy.import_inputs(entities, [edges], str(tmp_path / "b"))
+        conversion.import_inputs(entities, [edges], str(tmp_path / "b"))
     with h5py.File(tmp_path / "edges" / "edges_1_1.h5", "a") as hdf5:
         hdf5["lhs"][3] = 8  # of 7 rows, from 1
     with pytest.raises(FormatError, match=r"edges_1_1\.h5: lhs\[3\] is 7; expected less than 7"):
-        import_legacy.import_inputs(entities, [edges], str(tmp_path / "c"))
+        conversion.import_inputs(entities, [edges], str(tmp_path / "c"))
     assert not (tmp_path / "c" / "edges").exists() or not any((tmp_path / "c" / "edges").iterdir())
 
     (tmp_path / "edges" / "edges_1_1.h5").rename(tmp_path / "edges" / "edges_0_0.h5")
     with pytest.raises(FormatError, match=r"numbers start differently: .*entities from 1; .*edges from 0"):
-        import_legacy.import_inputs(entities, [edges], str(tmp_path / "d"))
+        conversion.import_inputs(entities, [edges], str(tmp_path / "d"))
     (tmp_path / "edges" / "edges_0_0.h5").unlink()
     with pytest.raises(FormatError, match=r"expected edges_0_0\.h5 or edges_1_1\.h5, found neither"):
-        import_legacy.import_inputs(entities, [edges], str(tmp_path / "e"))
+        conversion.import_inputs(entities, [edges], str(tmp_path / "e"))
 
 
 def test_damaged_counts(tmp_path: Path) -> None:
@@ -472,18 +473,18 @@ def test_damaged_counts(tmp_path: Path) -> None:
 
 def test_an_outdir_goes_on_as_v1(tmp_path: Path) -> None:
     """v1's files beside the legacy ones, once; the legacy ones stay."""
-    from graphmill.checkpoints import pbg_legacy
+    from graphmill.checkpoints.legacy import adapter
 
     root = str(tmp_path)
-    pbg_legacy.write(sample(), root)
+    adapter.write(sample(), root)
     before = {each.name: each.read_bytes() for each in tmp_path.iterdir()}
-    import_legacy.import_outdir(root)
+    conversion.import_outdir(root)
     found = open_checkpoint(root)
     assert found.format == "pbg"
     check_same(found, sample())
     assert all((tmp_path / name).read_bytes() == content for name, content in before.items())
     storage.delete(str(tmp_path / "user_1.pt.7"))  # nobody looks at it any more
-    import_legacy.import_outdir(root)
+    conversion.import_outdir(root)
     check_same(open_checkpoint(root), sample())
 
 
@@ -494,7 +495,7 @@ def test_init_path_of_any_format(tmp_path: Path, source_format: str) -> None:
     for name, counts in sample().counts.items():
         for partition, count in enumerate(counts):
             entity_counts.write_count(entities, name, partition, count)
-    adopted = import_legacy.import_init(source, str(tmp_path / "adopted"), entities)
+    adopted = conversion.import_init(source, str(tmp_path / "adopted"), entities)
     assert (adopted == source) == (source_format == "pbg")
     found = open_checkpoint(adopted)
     if source_format == "graphstorm":
@@ -502,4 +503,4 @@ def test_init_path_of_any_format(tmp_path: Path, source_format: str) -> None:
         np.testing.assert_array_equal(found.read_embeddings("item", 1), sample().tables["item"][1][0])
     else:
         check_same(found, sample())
-    assert import_legacy.import_init(source, str(tmp_path / "adopted"), entities) == adopted
+    assert conversion.import_init(source, str(tmp_path / "adopted"), entities) == adopted

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from graphmill.formats import pbg_checkpoint as checkpoint
+from graphmill.checkpoints import pbg as checkpoint
 
 CONFIG = {"dimension": 4, "entities": {"user": {"num_partitions": 2}}}
 

@@ -15,8 +15,8 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from graphmill.checkpoints import open_checkpoint
+from graphmill.checkpoints.recis import CheckpointReader, HashTable, Loader, Saver, hash_slot, slice_of
 from graphmill.errors import FormatError, NotFoundError
-from graphmill.formats.recis import CheckpointReader, HashTable, Loader, Saver, hash_slot, slice_of
 from tests.graphmill.formats.recis_rules import RecisReader
 
 DTYPES = [

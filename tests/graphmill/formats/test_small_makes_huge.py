@@ -27,10 +27,10 @@ _READ_BUCKET = (
 )
 _READ_LEGACY = (
     _BUCKET
-    + "from graphmill.formats.pbg_legacy.inputs import iter_edges; "
+    + "from graphmill.checkpoints.legacy.inputs import iter_edges; "
     + "list(iter_edges(args[0], Bucket(0, 0), 0, 1 << 40))"
 )
-_READ_TABLE = "from graphmill.formats import pbg_checkpoint as p; p.read_embeddings(args[0], 'user', 0, 1)"
+_READ_TABLE = "from graphmill.checkpoints import pbg as p; p.read_embeddings(args[0], 'user', 0, 1)"
 
 # Ways to make a dataset of 2 GiB in a kilobyte.
 _DATASETS: dict[str, dict[str, Any]] = {

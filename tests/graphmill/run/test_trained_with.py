@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from graphmill import storage
+from graphmill.checkpoints import pbg
 from graphmill.config import Config, from_mapping
 from graphmill.errors import FormatError, NotFoundError, StorageError
-from graphmill.formats import pbg_checkpoint
 from graphmill.run import record
 from graphmill.run.trained_with import FILE, changes_in_errors
 
@@ -42,7 +42,7 @@ def test_changed_settings(
     tmp_path: Path, settings: dict[str, Any], change: str, kind: type[Exception]
 ) -> None:
     trained = configured(tmp_path)
-    pbg_checkpoint.write_config(trained.checkpoint_path, trained.pbg())
+    pbg.write_config(trained.checkpoint_path, trained.pbg())
     told = message(configured(tmp_path, **settings), kind("x.h5: wrong shape"))
     first, second = told.splitlines()
     assert first == "x.h5: wrong shape"
@@ -75,5 +75,5 @@ def test_damaged_files_change_nothing(tmp_path: Path, content: str) -> None:
 
 def test_only_errors_about_files_get_an_explanation(tmp_path: Path) -> None:
     trained = configured(tmp_path)
-    pbg_checkpoint.write_config(trained.checkpoint_path, trained.pbg())
+    pbg.write_config(trained.checkpoint_path, trained.pbg())
     assert message(configured(tmp_path, dimension=6), StorageError("x")) == "x"

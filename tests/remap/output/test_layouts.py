@@ -15,11 +15,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from graphmill import config as configuration
-from graphmill.checkpoints import convert
+from graphmill import convert
+from graphmill.checkpoints.graphstorm import saved_embeddings
+from graphmill.checkpoints.graphstorm.saved_embeddings import EmbInfo
 from graphmill.config import Config
 from graphmill.errors import ConfigError, FormatError
-from graphmill.formats.graphstorm import saved_embeddings
-from graphmill.formats.graphstorm.saved_embeddings import EmbInfo
 from remap import job
 from remap.output import partition, tables
 from tests.remap import graph

@@ -6,8 +6,8 @@ import time
 from itertools import count
 
 from graphmill import storage
+from graphmill.checkpoints import pbg
 from graphmill.config.partitions import all_buckets
-from graphmill.formats import pbg_checkpoint
 from graphmill.vocab import Bucket
 from train.distributed.coordinator import Coordinator
 from train.distributed.messages import RowSource, SavedFile
@@ -133,10 +133,10 @@ class SimulatedPool:
         self._say(task, 0.0, "published", grant=grant, **written)
 
     def _write(self, task, *, version, folder, partitions, shared):
-        files, uris = [], [pbg_checkpoint.model_uri(folder, version + 1)] * shared
+        files, uris = [], [pbg.model_uri(folder, version + 1)] * shared
         for name, part, source in partitions:
             files.append([name, part, list(SavedFile(source[0], folder, version + 1, "sum", True))])
-            uris.append(pbg_checkpoint.embeddings_uri(folder, name, part, version + 1))
+            uris.append(pbg.embeddings_uri(folder, name, part, version + 1))
         content = {"moved": {"partitions_written": len(files)}, "checksums": {}, "folder": folder}
         self._say(task, self.write_s, "written", files=files, write=uris, **content)
 
@@ -145,7 +145,7 @@ def _files(keys, revision, folder, version):
     """The part of a message that tells of new files of partitions, each with one copy."""
     return {
         "files": [[*key, list(SavedFile(revision, folder, version, "sum", False))] for key in keys],
-        "write": [pbg_checkpoint.embeddings_uri(folder, *key, version) for key in keys],
+        "write": [pbg.embeddings_uri(folder, *key, version) for key in keys],
     }
 
 
@@ -170,7 +170,7 @@ def coordinator_of(config, pool, num_blocks=0):
 def lines_of(config):
     """Buckets of training_stats.json, by epoch."""
     found = {}
-    for line in pbg_checkpoint.read_stats(config.checkpoint_path):
+    for line in pbg.read_stats(config.checkpoint_path):
         bucket = Bucket(line["lhs_partition"], line["rhs_partition"])
         found.setdefault(line["epoch_idx"], []).append(bucket)
     return found

@@ -8,8 +8,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from graphmill import storage
+from graphmill.checkpoints import pbg
 from graphmill.config.partitions import all_buckets
-from graphmill.formats import pbg_checkpoint
 from graphmill.vocab import Bucket
 from tests.train.distributed.simulated import SimulatedPool, coordinator_of, lines_of
 from tests.train.graphs import make_config
@@ -81,6 +81,6 @@ def test_lost_workers_cost_visits_of_blocks_only(tmp_path_factory, assignment, s
 
 
 def _assert_whole(config, num_partitions):
-    stems = pbg_checkpoint.versions_of(config.checkpoint_path)[2]
+    stems = pbg.versions_of(config.checkpoint_path)[2]
     assert stems == {"model"} | {f"embeddings_node_{part}" for part in range(num_partitions)}
     assert not storage.fs.list_hidden(config.checkpoint_path)

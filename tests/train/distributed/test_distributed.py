@@ -13,8 +13,8 @@ from distributed import WorkerPlugin
 
 from graphmill import config as configuration
 from graphmill import storage
+from graphmill.checkpoints import pbg
 from graphmill.errors import ClusterError, TrainingError
-from graphmill.formats import pbg_checkpoint
 from tests.train.graphs import (
     assert_checksums,
     contents,
@@ -72,12 +72,12 @@ def test_checkpoint_of_a_heterogeneous_graph(tmp_path, client, assignment):
         "embeddings_idle_1.v4.h5",
     }
     assert not storage.fs.list_hidden(checkpoint)
-    assert pbg_checkpoint.read_version(f"{checkpoint}/epoch_1") == 2
+    assert pbg.read_version(f"{checkpoint}/epoch_1") == 2
     for path in (checkpoint, f"{checkpoint}/epoch_1"):
         assert_checksums(path)
     for name, count in COUNTS.items():
         assert embeddings(config, name, count).abs().sum(1).min() > 0
-    lines = pbg_checkpoint.read_stats(checkpoint)
+    lines = pbg.read_stats(checkpoint)
     assert [line["index"] for line in lines] == list(range(36))
     for number in range(4):
         buckets = {(line["lhs_partition"], line["rhs_partition"]) for line in lines[9 * number :][:9]}
@@ -206,14 +206,14 @@ def test_everything_is_killed_and_resumes(tmp_path, client):
 
     def is_in_mid_epoch():
         assert child.is_alive()
-        return pbg_checkpoint.read_version(checkpoint) >= 2 and storage.fs.list_hidden(checkpoint)
+        return pbg.read_version(checkpoint) >= 2 and storage.fs.list_hidden(checkpoint)
 
     try:
         wait_until(is_in_mid_epoch, 600)
     finally:
         os.killpg(child.pid, signal.SIGKILL)
         child.join()
-    version = pbg_checkpoint.read_version(checkpoint)
+    version = pbg.read_version(checkpoint)
     configs = [config.model_copy(update={"num_epochs": version + 2}) for config in configs]
     assert job.run(configs[0], client)["first_version"] == version
     job.run(configs[1], client)
@@ -227,7 +227,7 @@ def test_an_error_of_a_worker_ends_the_run(tmp_path, client):
     write_graph(config, {"node": count}, train)
     with pytest.raises(TrainingError, match="not finite"):
         job.run(config, client)
-    assert pbg_checkpoint.read_version(config.checkpoint_path) == 0
+    assert pbg.read_version(config.checkpoint_path) == 0
 
 
 class DiesTwice(WorkerPlugin):
@@ -274,7 +274,7 @@ def test_workers_that_die_with_partitions_cost_their_buckets(tmp_path):
         assert job.run(config, client)["version"] == 4
     assert (tmp_path / "serving").exists()
     assert (tmp_path / "holding").exists()
-    lines = pbg_checkpoint.read_stats(config.checkpoint_path)
+    lines = pbg.read_stats(config.checkpoint_path)
     for epoch in range(4):
         buckets = [
             (each["lhs_partition"], each["rhs_partition"]) for each in lines if each["epoch_idx"] == epoch

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
+from graphmill.checkpoints.pbg import Iteration
 from graphmill.config.sections.train import TrainConfig
 from graphmill.errors import ConfigError
-from graphmill.formats.pbg_checkpoint import Iteration
 from graphmill.vocab import Side
 from tests.train.graphs import make_config, write_graph
 from train import job

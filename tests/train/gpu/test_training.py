@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import torch
 
+from graphmill.checkpoints import pbg
 from graphmill.cluster.connecting import connect
 from graphmill.config.partitions import keys_of
 from graphmill.config.sections.cluster import ClusterConfig
 from graphmill.errors import ConfigError
-from graphmill.formats import pbg_checkpoint
 from graphmill.gpu.device import device_of
 from tests.train.graphs import (
     contents,
@@ -300,7 +300,7 @@ def test_a_checkpoint_moves_between_engines_and_modes(tmp_path):
         if number == 1:
             write_graph(config, COUNTS, triples)
         assert job.train(config)["first_version"] == number - 1
-        assert pbg_checkpoint.read_version(config.checkpoint_path) == number
+        assert pbg.read_version(config.checkpoint_path) == number
     assert len(contents(tmp_path / "checkpoint"))
 
 

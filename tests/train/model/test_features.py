@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from graphmill.ask.model import Model
+from graphmill.checkpoints import pbg
 from graphmill.errors import FormatError
-from graphmill.formats import edge_buckets, entity_counts, pbg_checkpoint
+from graphmill.formats import edge_buckets, entity_counts
 from graphmill.formats.edge_buckets import Edges
 from graphmill.formats.edge_buckets.features import Features
 from graphmill.vocab import Bucket, Side
@@ -163,12 +164,12 @@ def test_training_on_features(tmp_path):
     config = configure(tmp_path, num_epochs=5, eval_fraction=0.2, num_batch_negs=2)
     write(config, EDGES * 18)
     job.train(config)
-    version = pbg_checkpoint.read_version(config.checkpoint_path)
-    saved, state = pbg_checkpoint.read_embeddings(config.checkpoint_path, "doc", 0, version)
+    version = pbg.read_version(config.checkpoint_path)
+    saved, state = pbg.read_embeddings(config.checkpoint_path, "doc", 0, version)
     assert saved.shape == (12, 8)
     moved = {1, 2, 3, 4, 5, 7, 8, 9, 10}
     assert {row for row in range(12) if state["state"][0]["sum"][row] > 0} == moved
-    lines = pbg_checkpoint.read_stats(config.checkpoint_path)
+    lines = pbg.read_stats(config.checkpoint_path)
     assert lines[-1]["stats"]["metrics"]["loss"] < 0.5 * lines[0]["stats"]["metrics"]["loss"]
     assert lines[-1]["eval_stats_after"]["metrics"]["mrr"] > 0
 
@@ -180,9 +181,9 @@ def test_training_on_empty_lists_alone_stays_finite(tmp_path, comparator):
     write(config, [(0, 0, []), (1, 0, []), ([], 1, []), (4, 2, 5)] * 3)
     job.train(config)
     for name in COUNTS:
-        saved, _ = pbg_checkpoint.read_embeddings(config.checkpoint_path, name, 0, 2)
+        saved, _ = pbg.read_embeddings(config.checkpoint_path, name, 0, 2)
         assert np.isfinite(saved).all()
-    lines = pbg_checkpoint.read_stats(config.checkpoint_path)
+    lines = pbg.read_stats(config.checkpoint_path)
     assert np.isfinite(lines[-1]["stats"]["metrics"]["loss"])
 
 

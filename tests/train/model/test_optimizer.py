@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from graphmill import config as configuration
+from graphmill.checkpoints import pbg
 from graphmill.errors import FormatError
-from graphmill.formats import pbg_checkpoint
 from tests.train.graphs import embeddings, make_config, random_triples, write_graph
 from train import job
 from train.model import optimizer
@@ -65,5 +65,5 @@ def test_a_run_stopped_and_resumed_keeps_its_sums(tmp_path, rng):
     for epochs in (1, 2):
         job.train(changed(parts, num_epochs=epochs))
     assert torch.equal(*(embeddings(config, "node", 20) for config in (whole, parts)))
-    _, state = pbg_checkpoint.read_embeddings(whole.checkpoint_path, "node", 0, 2)
+    _, state = pbg.read_embeddings(whole.checkpoint_path, "node", 0, 2)
     assert state["state"][0]["sum"].shape == (20, 8)

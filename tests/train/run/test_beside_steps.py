@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
+from graphmill.checkpoints import pbg
 from graphmill.cluster import runtime
 from graphmill.errors import StorageError, TrainingError
-from graphmill.formats import pbg_checkpoint
 from tests.train.graphs import differing, make_config, random_triples, saved, write_graph
 from train.run.trainer import Trainer
 from train.tables import memory
@@ -77,7 +77,7 @@ def test_a_version_holds_the_state_at_the_end_of_its_iteration(tmp_path, gate, o
     committed = []
 
     def then():
-        committed.append(pbg_checkpoint.read_version(late.config.checkpoint_path))
+        committed.append(pbg.read_version(late.config.checkpoint_path))
         gate.set()
 
     assert is_placed(late, own)
@@ -103,9 +103,7 @@ def test_without_room_for_a_copy_training_waits_for_the_files(tmp_path, monkeypa
     after = Trainer(graph(tmp_path / "after", IN_MEMORY[0], num_epochs=3))
     assert [each.plan.writes_beside for each in (beside, after)] == [True, False]
     committed = []
-    on_second_iteration(
-        after, lambda: committed.append(pbg_checkpoint.read_version(after.config.checkpoint_path))
-    )
+    on_second_iteration(after, lambda: committed.append(pbg.read_version(after.config.checkpoint_path)))
     after.run()
     assert committed == [1, 2]
     expected, found = (saved(each.config) for each in (beside, after))
@@ -128,7 +126,7 @@ def test_a_write_that_fails_ends_the_run_early_with_its_own_message(tmp_path, mo
     on_second_iteration(trainer, lambda: seen.append(trainer.version))
     with pytest.raises(StorageError, match="the disk is full"):
         trainer.run()
-    assert pbg_checkpoint.read_version(config.checkpoint_path) == 1
+    assert pbg.read_version(config.checkpoint_path) == 1
     assert max(seen) <= 2  # no third version
 
 
@@ -144,7 +142,7 @@ def test_an_error_of_training_leaves_the_version_before_it(tmp_path, gate, own):
     on_second_iteration(trainer, fail)
     with pytest.raises(TrainingError, match="not finite"):
         trainer.run()
-    assert pbg_checkpoint.read_version(config.checkpoint_path) == 1
+    assert pbg.read_version(config.checkpoint_path) == 1
 
 
 @pytest.mark.slow

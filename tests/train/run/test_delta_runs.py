@@ -11,8 +11,8 @@ import pytest
 
 from etl import job as etl_job
 from graphmill import storage
+from graphmill.checkpoints import pbg
 from graphmill.errors import NotFoundError
-from graphmill.formats import pbg_checkpoint
 from tests.train.deltas import TwoDays, check_still, state_of
 from tests.train.graphs import contents
 from tests.train.kill_driver import kill_anywhere
@@ -134,7 +134,7 @@ def test_kill_anywhere_and_run_again(
     check_still(first, config, days.new)
     for each in {config.checkpoint_path, *(member.checkpoint_path for member in members_of(config))}:
         assert not storage.exists(storage.join(each, folded_rows.FOLDER))
-    assert pbg_checkpoint.read_version(config.checkpoint_path) > 0
+    assert pbg.read_version(config.checkpoint_path) > 0
 
 
 @pytest.mark.slow

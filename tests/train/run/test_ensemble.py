@@ -13,11 +13,11 @@ import graphmill
 from graphmill import config as configuration
 from graphmill.ask.evaluate import evaluate
 from graphmill.ask.model import Model
-from graphmill.checkpoints.pbg import PbgCheckpoint
+from graphmill.checkpoints import pbg
+from graphmill.checkpoints.pbg.checkpoint import PbgCheckpoint
 from graphmill.checkpoints.states import sums_of, table_sums
 from graphmill.config import from_mapping
 from graphmill.errors import ConfigError, FormatError
-from graphmill.formats import pbg_checkpoint
 from graphmill.model.operators import OPERATORS
 from graphmill.vocab import Side
 from tests.train.graphs import (
@@ -142,7 +142,7 @@ def test_run_trains_the_members_and_joins_them(config, client, tmp_path, optimiz
     assert_checksums(config.checkpoint_path)
     expected = torch.cat([*(each[:, :4] for each in tables), *(each[:, 4:] for each in tables)], 1)
     assert torch.equal(embeddings(ordinary, "node", NUM_NODES), expected)
-    assert pbg_checkpoint.read_config(config.checkpoint_path) == ordinary.pbg()
+    assert pbg.read_config(config.checkpoint_path) == ordinary.pbg()
     ranked = evaluate.evaluate(changed(config, evaluate={"split": "train", "filtered": False}))
     assert (
         ranked["metrics"]
@@ -173,9 +173,9 @@ def test_what_a_kill_leaves_is_trained_and_joined_to_the_same_bytes(config, clie
     for member, num_epochs in ((done, 2), (begun, 1)):
         job.claim_checkpoint(member)
         job.train(member.model_copy(update={"num_epochs": num_epochs}))
-    finished = Path(pbg_checkpoint.model_uri(done.checkpoint_path, 2)).stat().st_mtime_ns
+    finished = Path(pbg.model_uri(done.checkpoint_path, 2)).stat().st_mtime_ns
     job.run(config, client)
-    assert Path(pbg_checkpoint.model_uri(done.checkpoint_path, 2)).stat().st_mtime_ns == finished
+    assert Path(pbg.model_uri(done.checkpoint_path, 2)).stat().st_mtime_ns == finished
     assert contents(config.checkpoint_path) == whole
     # all members are trained, and a kill interrupts the join: before a file, and before the commit
     for leaves in (set(), {"embeddings_node_1.v1.h5"}, {"embeddings_node_1.v1.h5", "members/joined.json"}):

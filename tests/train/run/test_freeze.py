@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import torch
 
+from graphmill.checkpoints import pbg
 from graphmill.config.sections.train import TrainConfig
 from graphmill.errors import ConfigError
-from graphmill.formats import pbg_checkpoint
 from tests.train.graphs import make_config, write_graph
 from train import job
 from train.compiled import compiled_step
@@ -53,14 +53,14 @@ def write(config, rng):
 
 def state_of(config, version=None):
     """All rows, sums, parameters, and their optimizer's states, by type and by relation."""
-    version = version or pbg_checkpoint.read_version(config.checkpoint_path)
+    version = version or pbg.read_version(config.checkpoint_path)
     found = {}
     for name, entity in config.entities.items():
         found[name] = []
         for part in range(entity.num_partitions):
-            rows, state = pbg_checkpoint.read_embeddings(config.checkpoint_path, name, part, version)
+            rows, state = pbg.read_embeddings(config.checkpoint_path, name, part, version)
             found[name] += [torch.from_numpy(rows), state["state"][0]["sum"]]
-    parameters, states, _ = pbg_checkpoint.read_model(config.checkpoint_path, version)
+    parameters, states, _ = pbg.read_model(config.checkpoint_path, version)
     moments = dict(zip(sorted(parameters), range(len(parameters)), strict=True))
     assert len(moments) == len(states["state"])
     by_key = {}
@@ -136,17 +136,11 @@ def test_with_partitions_and_types_on_both_sides(tmp_path, rng, engine):
     ).with_section(TrainConfig(freeze=["user", "knows"], engine="auto" if engine == "compiled" else "plain"))
     job.train(config)
     for part in range(2):
-        rows = [
-            pbg_checkpoint.read_embeddings(each.checkpoint_path, "user", part, 2)[0]
-            for each in (first, config)
-        ]
+        rows = [pbg.read_embeddings(each.checkpoint_path, "user", part, 2)[0] for each in (first, config)]
         assert rows[0].tobytes() == rows[1].tobytes()
-        rows = [
-            pbg_checkpoint.read_embeddings(each.checkpoint_path, "item", part, 2)[0]
-            for each in (first, config)
-        ]
+        rows = [pbg.read_embeddings(each.checkpoint_path, "item", part, 2)[0] for each in (first, config)]
         assert not (rows[0] == rows[1]).any()
-    before, after = (pbg_checkpoint.read_model(each.checkpoint_path, 2)[0] for each in (first, config))
+    before, after = (pbg.read_model(each.checkpoint_path, 2)[0] for each in (first, config))
     assert torch.equal(before["rhs_operators.0.translation"], after["rhs_operators.0.translation"])
     assert not torch.equal(before["rhs_operators.1.diagonal"], after["rhs_operators.1.diagonal"])
 
@@ -167,21 +161,21 @@ def test_several_workers_average_nothing_that_is_frozen(tmp_path, rng, client, a
     triples[triples[:, 1] == 1, 2] %= 4
     write_graph(first, {"user": 40, "city": 4}, triples)
     job.train(first)
-    rows, state = pbg_checkpoint.read_embeddings(first.checkpoint_path, "city", 0, 2)
+    rows, state = pbg.read_embeddings(first.checkpoint_path, "city", 0, 2)
     rows[0] = -0.0
     shutil.copytree(first.checkpoint_path, tmp_path / "changed")
     path = str(tmp_path / "changed")
     (tmp_path / "changed/checksums.v2.xxh128").unlink()
     (tmp_path / "changed/embeddings_city_0.v2.h5").unlink()
-    pbg_checkpoint.write_embeddings(path, "city", 0, 2, rows, state, first.pbg(), None)
+    pbg.write_embeddings(path, "city", 0, 2, rows, state, first.pbg(), None)
     section = TrainConfig(freeze=["city", "knows"], **train)
     update = {"checkpoint_path": str(tmp_path / "then"), "init_path": path}
     config = first.model_copy(update=update).with_section(section)
     figures = job.run(config, client)
-    after, sums = pbg_checkpoint.read_embeddings(config.checkpoint_path, "city", 0, figures["version"])
+    after, sums = pbg.read_embeddings(config.checkpoint_path, "city", 0, figures["version"])
     assert after.tobytes() == rows.tobytes()
     assert torch.equal(sums["state"][0]["sum"], state["state"][0]["sum"])
-    before, then = (pbg_checkpoint.read_model(each, 2)[0] for each in (path, config.checkpoint_path))
+    before, then = (pbg.read_model(each, 2)[0] for each in (path, config.checkpoint_path))
     for key, value in before.items():
         frozen = key in ("rhs_operators.0.translation", "global_embs.emb_city")
         assert torch.equal(value, then[key]) == frozen, key

@@ -7,8 +7,9 @@ import pyarrow as pa
 import pytest
 import torch
 
+from graphmill.checkpoints import pbg
 from graphmill.errors import FormatError
-from graphmill.formats import entity_index, pbg_checkpoint
+from graphmill.formats import entity_index
 from graphmill.model.parameters import global_key
 from tests.train.graphs import changed, make_config, random_triples, write_graph
 from train import job
@@ -46,12 +47,12 @@ def load(path):
 
 def global_rows(config, entity_type):
     """What represents each node, by integer id, [N, D]."""
-    version = pbg_checkpoint.read_version(config.checkpoint_path)
+    version = pbg.read_version(config.checkpoint_path)
     rows = [
-        pbg_checkpoint.read_embeddings(config.checkpoint_path, entity_type, part, version)[0]
+        pbg.read_embeddings(config.checkpoint_path, entity_type, part, version)[0]
         for part in range(config.entities[entity_type].num_partitions)
     ]
-    parameters = pbg_checkpoint.read_parameters(config.checkpoint_path, version)
+    parameters = pbg.read_parameters(config.checkpoint_path, version)
     return np.concatenate(rows) + parameters[global_key(entity_type)]
 
 
@@ -72,7 +73,7 @@ def test_embeddings_and_model_after_training(config, client, tmp_path):
         assert nids.tolist() == list(range(count))
         np.testing.assert_array_equal(embed.numpy(), global_rows(config, name))
     folder = tmp_path / "model/epoch-0"
-    version = pbg_checkpoint.read_version(config.checkpoint_path)
+    version = pbg.read_version(config.checkpoint_path)
     assert load(folder / "model.bin") == {"node_embed": {}}  # two formulas: no decoder has both
     assert load(folder / "optimizers.bin") == {}
     shares = [load(folder / f"user/sparse_emb_{rank:05d}.pt") for rank in range(3)]
@@ -94,9 +95,7 @@ def test_a_decoder_of_graphstorm(config, client, tmp_path):
     }
     job.run(changed(config, **model), client)
     folder = tmp_path / "model/epoch-0"
-    state = pbg_checkpoint.read_model(
-        config.checkpoint_path, pbg_checkpoint.read_version(config.checkpoint_path)
-    )[0]
+    state = pbg.read_model(config.checkpoint_path, pbg.read_version(config.checkpoint_path))[0]
     expected = torch.stack([state[f"rhs_operators.{number}.diagonal"] for number in (1, 0)])
     assert load(folder / "model.bin")["decoder"]["_w_relation.weight"].tolist() == expected.tolist()
     assert json.loads((folder / "relation2id_map.json").read_text()) == {
@@ -123,11 +122,11 @@ def test_shares_of_a_saved_model(tmp_path, rng, count, num_partitions):
 
 def write_checkpoint(config, parts, parameters=None):
     """Commit version 1 with the rows of each partition."""
-    at = pbg_checkpoint.Iteration(1, 0, 1, 0, "edges", 1, 0)
+    at = pbg.Iteration(1, 0, 1, 0, "edges", 1, 0)
     for part, rows in enumerate(parts):
-        pbg_checkpoint.write_embeddings(config.checkpoint_path, "node", part, 1, rows, None, {}, at)
-    pbg_checkpoint.write_model(config.checkpoint_path, 1, parameters or {}, None, {}, at)
-    pbg_checkpoint.commit(config.checkpoint_path, 1, preserve_epoch=None)
+        pbg.write_embeddings(config.checkpoint_path, "node", part, 1, rows, None, {}, at)
+    pbg.write_model(config.checkpoint_path, 1, parameters or {}, None, {}, at)
+    pbg.commit(config.checkpoint_path, 1, preserve_epoch=None)
 
 
 @pytest.mark.parametrize("layout", ["embed", "model"])

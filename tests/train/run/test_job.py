@@ -10,8 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 
+from graphmill.checkpoints import pbg
 from graphmill.errors import ConfigError
-from graphmill.formats import pbg_checkpoint
 from tests.train.graphs import changed, embeddings, make_config, random_triples, write_graph
 from tests.workers import workers
 from train import job
@@ -30,7 +30,7 @@ def test_run_trains_in_a_dask_task(config, client):
     assert figures["num_parameters"] == 20 * 8 + 8 + 8  # rows, one diagonal, one global embedding
     assert figures["edges_per_s"] > 0
     assert json.dumps(figures)
-    assert pbg_checkpoint.read_version(config.checkpoint_path) == 1
+    assert pbg.read_version(config.checkpoint_path) == 1
 
 
 def test_the_plan_is_logged_by_the_client_and_kept(config, client, caplog):
@@ -53,7 +53,7 @@ def test_worker_that_dies_is_replaced_and_resumes(tmp_path, rng):
     with workers(1) as client, ThreadPoolExecutor(1) as pool:
         (pid,) = client.run(os.getpid).values()
         figures = pool.submit(job.run, disturbed, client)
-        while pbg_checkpoint.read_version(disturbed.checkpoint_path) < 3:
+        while pbg.read_version(disturbed.checkpoint_path) < 3:
             assert not figures.done()
             time.sleep(0.01)
         os.kill(pid, signal.SIGKILL)

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from graphmill import storage
-from graphmill.checkpoints import import_legacy, open_checkpoint
-from graphmill.checkpoints.convert import convert
+from graphmill.checkpoints import open_checkpoint
+from graphmill.checkpoints.legacy import checkpoint, inputs
 from graphmill.config import Config, from_mapping
+from graphmill.convert import convert, legacy
 from graphmill.formats import edge_buckets, entity_counts
-from graphmill.formats.pbg_legacy import checkpoint, inputs
 from graphmill.vocab import Bucket
 from tests.train.graphs import make_config, write_graph
 from train import job
@@ -55,7 +55,7 @@ def _rows(checkpoint_path: str) -> np.ndarray:
 
 def test_every_edge_path_has_a_folder_of_its_own() -> None:
     paths = ["x/a", "z/a-2", "y/a", "w/a", "b"]
-    targets = import_legacy.edge_targets(paths, "t")
+    targets = legacy.edge_targets(paths, "t")
     assert targets[:2] == ["t/edges/a", "t/edges/a-2"]
     assert len(set(targets)) == len(paths)
 

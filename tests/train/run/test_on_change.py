@@ -11,11 +11,11 @@ import pytest
 
 from graphmill import config as configuration
 from graphmill import storage
+from graphmill.checkpoints import pbg
 from graphmill.cli import exit_codes
 from graphmill.config import Effect, EntityConfig, PbgConfig, RelationConfig
 from graphmill.config.sections.train import TrainConfig
 from graphmill.errors import ConfigError, FormatError
-from graphmill.formats import pbg_checkpoint
 from tests.train.graphs import contents, make_config, random_triples, write_graph
 from train import job
 
@@ -288,9 +288,9 @@ def test_epochs_that_pbg_preserved_are_read_in_what_is_moved_aside(config, tmp_p
     for file in Path(config.checkpoint_path).glob("*.v1.h5"):
         (epoch / file.name).symlink_to(file)
     (epoch / "checkpoint_version.txt").write_text("1\n")
-    before, _ = pbg_checkpoint.read_embeddings(str(epoch), "node", 0, 1)
+    before, _ = pbg.read_embeddings(str(epoch), "node", 0, 1)
     trained(changed(config, lr=0.5))
-    after, _ = pbg_checkpoint.read_embeddings(str(stale(tmp_path, 1) / "epoch_1"), "node", 0, 1)
+    after, _ = pbg.read_embeddings(str(stale(tmp_path, 1) / "epoch_1"), "node", 0, 1)
     assert (after == before).all()
 
 

@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from graphmill.ask.evaluate import evaluate
+from graphmill.checkpoints import pbg
 from graphmill.errors import ConfigError
-from graphmill.formats import pbg_checkpoint
 from tests.train.graphs import embeddings, make_config, random_triples, write_graph
 from train import job
 from train.run.ignored_keys import log_ignored_keys
@@ -33,10 +33,10 @@ def test_dimensions_of_types(tmp_path, rng):
     write_graph(config, {"a": 30, "b": 20}, triples)
     write_graph(config, {"a": 30, "b": 20}, triples[::9], path=config.split_path("test"))
     job.train(config)
-    version = pbg_checkpoint.read_version(config.checkpoint_path)
-    assert pbg_checkpoint.read_embeddings(config.checkpoint_path, "a", 1, version)[0].shape == (15, 4)
-    assert pbg_checkpoint.read_embeddings(config.checkpoint_path, "b", 0, version)[0].shape == (20, 12)
-    state, _, _ = pbg_checkpoint.read_model(config.checkpoint_path, version)
+    version = pbg.read_version(config.checkpoint_path)
+    assert pbg.read_embeddings(config.checkpoint_path, "a", 1, version)[0].shape == (15, 4)
+    assert pbg.read_embeddings(config.checkpoint_path, "b", 0, version)[0].shape == (20, 12)
+    state, _, _ = pbg.read_model(config.checkpoint_path, version)
     shapes = {key.removeprefix("rhs_operators."): tuple(value.shape) for key, value in state.items()}
     assert shapes["0.real"] == (2,)
     assert shapes["1.linear_transformation"] == (12, 12)
@@ -71,7 +71,7 @@ def test_evaluation_takes_the_negatives_of_training_where_it_has_none_of_its_own
     )  # fmt: skip
     write_graph(config, {"node": 20}, random_triples(rng, 20, 1, 20, 60))
     job.train(config)
-    (line,) = pbg_checkpoint.read_stats(config.checkpoint_path)
+    (line,) = pbg.read_stats(config.checkpoint_path)
     assert line["eval_stats_before"]["metrics"]["pos_rank"] <= 2
     assert line["eval_stats_before"]["metrics"]["r10"] == 1
 
@@ -129,7 +129,7 @@ def test_edges_without_negatives(tmp_path, rng, loss_fn):
     job.check(config)
     write_graph(config, {"node": 20}, random_triples(rng, 20, 1, 20, 60))
     job.train(config)
-    rows, _ = pbg_checkpoint.read_embeddings(config.checkpoint_path, "node", 0, 1)
+    rows, _ = pbg.read_embeddings(config.checkpoint_path, "node", 0, 1)
     assert np.linalg.norm(rows) > 0.5  # of the first rows: 0.01
 
 

@@ -18,12 +18,11 @@ from graphmill.ask.evaluate.evaluate import evaluate
 from graphmill.ask.model import Model
 from graphmill.ask.relation import read_parameters, relation_of
 from graphmill.ask.run import TrainedRun
-from graphmill.checkpoints import open_checkpoint
+from graphmill.checkpoints import open_checkpoint, pbg
 from graphmill.cli.main import command
 from graphmill.config.sections.evaluate import EvaluateConfig
 from graphmill.config.sections.train import TrainConfig
 from graphmill.errors import ConfigError, NotFoundError
-from graphmill.formats import pbg_checkpoint
 from graphmill.model.registry import OPERATORS, PlugInSource, offer
 from graphmill.run.trained_with import saved_settings
 from graphmill.vocab import Side
@@ -105,8 +104,8 @@ def test_a_run_with_plug_ins_ends_as_one_with_built_ins(tmp_path, rng):
     for name, count in COUNTS.items():
         pair = [embeddings(each, name, count) for each in (plug_ins, built_in)]
         torch.testing.assert_close(*pair, rtol=1e-3, atol=1e-4)
-    state, optimizer, _ = pbg_checkpoint.read_model(plug_ins.checkpoint_path, 2)
-    expected, _, _ = pbg_checkpoint.read_model(built_in.checkpoint_path, 2)
+    state, optimizer, _ = pbg.read_model(plug_ins.checkpoint_path, 2)
+    expected, _, _ = pbg.read_model(built_in.checkpoint_path, 2)
     assert state.keys() == expected.keys()
     assert optimizer is not None
     for key, value in expected.items():
@@ -194,7 +193,7 @@ def test_conversion_keeps_each_sum_with_its_parameter(tmp_path, rng, target_form
         done = CliRunner().invoke(command, ["convert", *arguments])
         assert done.exit_code == 0, done.output
     before, after = (
-        pbg_checkpoint.read_model(str(path), pbg_checkpoint.read_version(str(path)))
+        pbg.read_model(str(path), pbg.read_version(str(path)))
         for path in (tmp_path / "run/checkpoint", tmp_path / "again")
     )
     for key, value in before[0].items():

@@ -11,8 +11,9 @@ import pytest
 import torch
 
 from graphmill import config as configuration
+from graphmill.checkpoints import pbg
 from graphmill.errors import ConfigError, DivergenceError, FormatError, NotFoundError, TrainingError
-from graphmill.formats import edge_buckets, entity_counts, pbg_checkpoint
+from graphmill.formats import edge_buckets, entity_counts
 from graphmill.formats.edge_buckets import Edges
 from graphmill.vocab import Bucket
 from tests import DATA
@@ -59,7 +60,7 @@ def test_checkpoint_of_a_heterogeneous_graph(tmp_path, rng):
     write_mixed(config, rng)
     figures = job.train(config)
     checkpoint = config.checkpoint_path
-    assert figures["version"] == pbg_checkpoint.read_version(checkpoint) == 2
+    assert figures["version"] == pbg.read_version(checkpoint) == 2
     assert figures["num_edges"] + 2 * 6 * 2 < 2 * 300  # a tenth is held out
     expected = {"config.json", "checkpoint_version.txt", "model.v2.h5", "training_stats.json"}
     expected |= {"checksums.v2.xxh128"}
@@ -67,12 +68,12 @@ def test_checkpoint_of_a_heterogeneous_graph(tmp_path, rng):
     expected |= {"embeddings_city_0.v2.h5"}
     assert {name for name in contents(checkpoint) if "/" not in name} == expected
     for epoch in (1, 2):
-        assert pbg_checkpoint.read_version(f"{checkpoint}/epoch_{epoch}") == epoch
+        assert pbg.read_version(f"{checkpoint}/epoch_{epoch}") == epoch
     for name, count in COUNTS.items():
         rows = embeddings(config, name, count)
         assert torch.isfinite(rows).all()
         assert rows.abs().sum(1).min() > 0
-    lines = pbg_checkpoint.read_stats(checkpoint)
+    lines = pbg.read_stats(checkpoint)
     assert [line["index"] for line in lines] == list(range(12))
     assert {(line["lhs_partition"], line["rhs_partition"]) for line in lines[:6]} == set(
         permutations(range(3), 2)
@@ -112,7 +113,7 @@ def test_several_edge_paths_are_visited_in_order(tmp_path, rng):
     assert figures["num_edges"] == 2 * (60 + 30)
     visited = [
         (line["epoch_idx"], line["edge_path_idx"], line["edge_chunk_idx"], line["stats"]["count"])
-        for line in pbg_checkpoint.read_stats(config.checkpoint_path)
+        for line in pbg.read_stats(config.checkpoint_path)
     ]
     assert visited == [(e, p, c, 30 if p == 0 else 15) for e in (0, 1) for p in (0, 1) for c in (0, 1)]
 
@@ -121,7 +122,7 @@ def test_empty_buckets_and_empty_partitions(tmp_path):
     config = make_config(tmp_path, entities={"node": {"num_partitions": 4}})
     write_graph(config, {"node": 2}, np.array([[0, 0, 1], [1, 0, 0]]))
     job.train(config)
-    assert pbg_checkpoint.read_embeddings(config.checkpoint_path, "node", 3, 2)[0].shape == (0, 8)
+    assert pbg.read_embeddings(config.checkpoint_path, "node", 3, 2)[0].shape == (0, 8)
     assert embeddings(config, "node", 2).isfinite().all()
 
 
@@ -136,8 +137,8 @@ def test_init_path_gives_the_first_embeddings(tmp_path, rng):
     job.train(second)
     for name, count in COUNTS.items():
         torch.testing.assert_close(embeddings(second, name, count), embeddings(first, name, count))
-    state, _, iteration = pbg_checkpoint.read_model(second.checkpoint_path, 1)
-    start, _, _ = pbg_checkpoint.read_model(first.checkpoint_path, 2)
+    state, _, iteration = pbg.read_model(second.checkpoint_path, 1)
+    start, _, _ = pbg.read_model(first.checkpoint_path, 2)
     assert iteration.epoch_idx == 0
     for key, value in state.items():
         torch.testing.assert_close(value, start[key])
@@ -158,17 +159,17 @@ def test_golden_checkpoint_of_pbg_is_resumed(tmp_path, name):
         "checkpoint_path": str(tmp_path / "checkpoint"),
     }
     config = configuration.from_mapping(raw | paths | {"num_epochs": before + 2})
-    old = pbg_checkpoint.read_stats(config.checkpoint_path)
-    _, state, _ = pbg_checkpoint.read_model(config.checkpoint_path, before)
+    old = pbg.read_stats(config.checkpoint_path)
+    _, state, _ = pbg.read_model(config.checkpoint_path, before)
     job.claim_checkpoint(config)
     figures = job.train(config)
     assert (figures["first_version"], figures["version"]) == (before, before + 2)
-    lines = pbg_checkpoint.read_stats(config.checkpoint_path)
+    lines = pbg.read_stats(config.checkpoint_path)
     assert lines[: len(old)] == old
     # negatives are drawn alike, own entities are masked where PBG keeps duplicates: the loss goes on falling
     last = [np.mean([line["stats"]["metrics"]["loss"] for line in each]) for each in (old[-4:], lines[-4:])]
     assert last[1] < last[0] * 1.02
-    _, resumed, _ = pbg_checkpoint.read_model(config.checkpoint_path, before + 2)
+    _, resumed, _ = pbg.read_model(config.checkpoint_path, before + 2)
     assert resumed["param_groups"][0].keys() == state["param_groups"][0].keys()
     for number, entry in state["state"].items():
         assert resumed["state"][number]["step"] > entry["step"]
@@ -218,7 +219,7 @@ class TestRefusals:
         wild = changed(config, lr=1e30, comparator="squared_l2", loss_fn="ranking")
         self.refuse(wild, DivergenceError, "not finite", "lower lr")
         assert DivergenceError.exit_code == 2  # it would end so again
-        assert pbg_checkpoint.read_version(config.checkpoint_path) == 0
+        assert pbg.read_version(config.checkpoint_path) == 0
 
     def test_empty_version_file(self, config, tmp_path):
         job.train(config)
@@ -353,7 +354,7 @@ def test_an_error_of_the_swap_thread_ends_training(tmp_path, rng, broken):
     with pytest.raises(TrainingError, match="the fourth one fails"):
         trainer.run()
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("swap")]
-    assert pbg_checkpoint.read_version(config.checkpoint_path) == 0
+    assert pbg.read_version(config.checkpoint_path) == 0
 
 
 def test_an_error_of_a_write_that_ends_between_two_looks_comes_out(tmp_path, rng):
@@ -387,7 +388,7 @@ def test_figures_have_every_epoch_and_bucket(tmp_path, rng):
     first, *later = figures["epochs"]
     assert set(first) == {"epoch", "edges", "loss", "reg", "mrr"}  # of an earlier run
     assert [entry["epoch"] for entry in figures["epochs"]] == [1, 2, 3]
-    lines = pbg_checkpoint.read_stats(config.checkpoint_path)
+    lines = pbg.read_stats(config.checkpoint_path)
     for entry in later:
         mine = [line for line in lines if line["epoch_idx"] == entry["epoch"] - 1]
         assert [(each["lhs"], each["rhs"]) for each in entry["buckets"]] == [

@@ -6,8 +6,8 @@ import shutil
 import pytest
 
 from graphmill.ask.evaluate import evaluate
+from graphmill.checkpoints import pbg
 from graphmill.errors import ConfigError, FormatError
-from graphmill.formats import pbg_checkpoint
 from tests.train.graphs import (
     assert_checksums,
     changed,
@@ -51,7 +51,7 @@ def test_the_best_version_stays(config):
     assert scores.index(max(scores)) == len(scores) - 4 == found["best"] - 1
     assert figures["version"] == figures["best_epoch"] == found["best"]
     assert figures["validation"] == found["epochs"]
-    assert pbg_checkpoint.read_version(config.checkpoint_path) == found["best"]
+    assert pbg.read_version(config.checkpoint_path) == found["best"]
     assert mrr(config) == max(scores)
     versions = {name for name in contents(config.checkpoint_path) if ".v" in name and "/" not in name}
     assert versions == {
@@ -107,7 +107,7 @@ def test_a_missing_copy_of_the_best_version_is_an_error(config, monkeypatch):
     monkeypatch.setattr(Validation, "after", after_and_delete)
     with pytest.raises(FormatError, match=r"best: expected the version to go back to.*validation\.json"):
         job.train(config)
-    version = pbg_checkpoint.read_version(config.checkpoint_path)
+    version = pbg.read_version(config.checkpoint_path)
     assert f"model.v{version}.h5" in contents(config.checkpoint_path)
 
 
@@ -126,18 +126,18 @@ def test_a_killed_run_ends_with_the_same_checkpoint(config, tmp_path, monkeypatc
 
     target = {"keep": "keep", "restore": "restore", "delete": "_delete"}[killed_in]
     commits = []
-    commit = pbg_checkpoint.commit
+    commit = pbg.commit
 
     def counted(*arguments, **named):
         commit(*arguments, **named)
         commits.append(1)
         if len(commits) == read(other)["best"] + 3:  # the last epoch that is trained
-            room = pbg_checkpoint.versions if target == "_delete" else pbg_checkpoint
+            room = pbg.versions if target == "_delete" else pbg
             monkeypatch.setattr(room, target, kill)
 
-    monkeypatch.setattr(pbg_checkpoint, "commit", counted)
+    monkeypatch.setattr(pbg, "commit", counted)
     if killed_in == "keep":
-        monkeypatch.setattr(pbg_checkpoint, target, kill)
+        monkeypatch.setattr(pbg, target, kill)
     with pytest.raises(Killed):
         job.train(config)
     monkeypatch.undo()

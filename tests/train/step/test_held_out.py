@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from graphmill.formats import pbg_checkpoint
+from graphmill.checkpoints import pbg
 from graphmill.vocab import Side
 from tests.train.graphs import make_config, random_triples, write_graph
 from train import job
@@ -45,7 +45,7 @@ def test_a_side_without_negatives_is_left_out_of_the_means(tmp_path, rng, side):
     )  # fmt: skip
     write_graph(config, {"node": 20}, random_triples(rng, 20, 1, 20, 200))
     job.train(config)
-    (line,) = pbg_checkpoint.read_stats(config.checkpoint_path)
+    (line,) = pbg.read_stats(config.checkpoint_path)
     metrics = line["eval_stats_before"]["metrics"]
     assert metrics["r10"] == 1
     assert 1 < metrics["pos_rank"] < 2

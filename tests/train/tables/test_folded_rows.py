@@ -9,8 +9,8 @@ import distributed
 import numpy as np
 import pytest
 
+from graphmill.checkpoints import pbg
 from graphmill.config import Config
-from graphmill.formats import pbg_checkpoint
 from graphmill.library.fold_in import FoldIn
 from tests.train.deltas import KINDS, Edge, TwoDays, check_still, is_old, old_edges, state_of
 from tests.train.vectors import write_vectors
@@ -34,9 +34,7 @@ def graph(root: Path, client: Any, *, partitions: int, dynamic: bool, **settings
 
 
 def global_of(config: Config, name: str) -> Any:
-    state, _, _ = pbg_checkpoint.read_model(
-        config.checkpoint_path, pbg_checkpoint.read_version(config.checkpoint_path)
-    )
+    state, _, _ = pbg.read_model(config.checkpoint_path, pbg.read_version(config.checkpoint_path))
     found = state.get(f"global_embs.emb_{name}")
     return 0 if found is None else found.numpy()
 
@@ -105,8 +103,8 @@ def test_they_know_their_edges(tmp_path: Path, near_client: distributed.Client) 
 
 def ranks(config: Config, edges: list[Edge]) -> list[float]:
     """Share of items with a higher score, for items that new users saw."""
-    version = pbg_checkpoint.read_version(config.checkpoint_path)
-    state, _, _ = pbg_checkpoint.read_model(config.checkpoint_path, version)
+    version = pbg.read_version(config.checkpoint_path)
+    state, _, _ = pbg.read_model(config.checkpoint_path, version)
     (diagonal,) = (value.numpy() for key, value in state.items() if key.endswith("diagonal"))
     rows = state_of(config)
     items = [key for key in rows if key[0] == "item" and is_old(key[1])]

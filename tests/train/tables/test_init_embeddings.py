@@ -18,8 +18,9 @@ from hypothesis import strategies as st
 
 from graphmill import config as configuration
 from graphmill.ask import id_search
+from graphmill.checkpoints import pbg
 from graphmill.errors import ConfigError, FormatError, NotFoundError
-from graphmill.formats import pbg_checkpoint, remapped
+from graphmill.formats import remapped
 from graphmill.run import dates
 from tests.train.graphs import (
     changed,
@@ -384,7 +385,7 @@ class TestRun:
         assert rows[0].keys() == rows[1].keys()
         assert rows[0]
         tables = [
-            pbg_checkpoint.read_embeddings(str(tmp_path / name / "checkpoint"), "node", 0, 2)[0]
+            pbg.read_embeddings(str(tmp_path / name / "checkpoint"), "node", 0, 2)[0]
             for name in ("whole", "parts")
         ]
         assert np.array_equal(*tables)

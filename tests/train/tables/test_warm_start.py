@@ -11,8 +11,9 @@ import pyarrow as pa
 import pytest
 import torch
 
+from graphmill.checkpoints import pbg
 from graphmill.errors import ConfigError, FormatError
-from graphmill.formats import entity_counts, entity_index, pbg_checkpoint
+from graphmill.formats import entity_counts, entity_index
 from tests.train.graphs import changed, differing, embeddings, make_config, random_triples, saved, write_graph
 from train import job
 from train.run.trainer import Trainer
@@ -59,7 +60,7 @@ def test_old_rows_stay_and_new_rows_are_fresh(first, tmp_path, max_norm):
     second = changed(second, max_norm=max_norm)
     fresh = tables(changed(second, init_path=None))
     for key, (rows, sums) in tables(second).items():
-        saved, state = pbg_checkpoint.read_embeddings(first.checkpoint_path, *key, 2)
+        saved, state = pbg.read_embeddings(first.checkpoint_path, *key, 2)
         old = len(saved)
         assert old < len(rows) == len(sums)
         if max_norm is None:
@@ -100,7 +101,7 @@ def test_more_rows_than_today_are_refused(first, tmp_path):
     told = r"embeddings_city_0\.v2\.h5: 5 rows, more than the 4 of .*_city_0\.txt; .*previous_entity_path"
     with pytest.raises(FormatError, match=told):
         job.train(fewer)
-    assert pbg_checkpoint.read_version(fewer.checkpoint_path) == 0
+    assert pbg.read_version(fewer.checkpoint_path) == 0
 
 
 def test_another_dimension_is_refused(tmp_path):
@@ -123,7 +124,7 @@ def test_resuming_with_other_counts_names_init_path(first):
 def test_init_path_that_is_checkpoint_path(first, client):
     with pytest.raises(ConfigError, match=r"init_path: .* is also checkpoint_path"):
         job.run(changed(first, init_path=first.checkpoint_path), client)
-    assert pbg_checkpoint.read_version(first.checkpoint_path) == 2
+    assert pbg.read_version(first.checkpoint_path) == 2
 
 
 def write_ids(config, cities):
@@ -199,7 +200,7 @@ class TestRelations:
     def check_grown(self, second, first):
         """Parameters and sums that the trainer starts from."""
         trainer, fresh = Trainer(second), Trainer(changed(second, init_path=None))
-        state, optimizer_state, _ = pbg_checkpoint.read_model(first.checkpoint_path, 1)
+        state, optimizer_state, _ = pbg.read_model(first.checkpoint_path, 1)
         assert set(trainer.model.parameters) == set(state) == set(trainer.adagrad.sums)
         for number, key in enumerate(trainer.model.parameters):
             rows, sums = trainer.model.parameters[key], trainer.adagrad.sums[key]
@@ -222,7 +223,7 @@ class TestRelations:
         trainer = self.check_grown(second, first)
         assert len(trainer.model.parameters) % 2 == 0
         trainer.run()
-        assert pbg_checkpoint.read_version(second.checkpoint_path) == 1
+        assert pbg.read_version(second.checkpoint_path) == 1
 
     @pytest.mark.parametrize(
         ("before", "num", "today", "lost", "message"),
@@ -297,7 +298,7 @@ class TestAddedTypesAndRelations:
         return config
 
     def saved(self, config):
-        state, optimizer_state, _ = pbg_checkpoint.read_model(config.checkpoint_path, 2)
+        state, optimizer_state, _ = pbg.read_model(config.checkpoint_path, 2)
         operators = ["rhs_operators.0.real", "rhs_operators.0.imag", "rhs_operators.1.translation"]
         order = [*operators, "global_embs.emb_user", "global_embs.emb_city"]
         return {key: (state[key], optimizer_state["state"][n]["sum"]) for n, key in enumerate(order)}

@@ -18,14 +18,15 @@ from graphmill import storage
 from graphmill.ask.evaluate import evaluate, job
 from graphmill.ask.evaluate.execution import COUNTING, Execution, Result
 from graphmill.ask.model import Model
+from graphmill.checkpoints import pbg
 from graphmill.config import Config
 from graphmill.config.partitions import all_buckets
 from graphmill.config.sections.evaluate import EvaluateConfig
-from graphmill.formats import edge_buckets, entity_counts, pbg_checkpoint
+from graphmill.formats import edge_buckets, entity_counts
 from graphmill.formats.edge_buckets import Edges
 from tests.workers import workers
 
-ITERATION = pbg_checkpoint.Iteration(1, 0, 1, 0, "train", 1, 0)
+ITERATION = pbg.Iteration(1, 0, 1, 0, "train", 1, 0)
 STATIC = [
     {"name": "bought", "lhs": "user", "rhs": "item", "operator": "translation"},
     {"name": "knows", "lhs": "user", "rhs": "user", "operator": "diagonal"},
@@ -59,14 +60,12 @@ def graph(
         entity_counts.write_count(config.entity_path, name, part, count)
         vectors = rng.standard_normal((count // 2, 12), np.float32)
         vectors = vectors[rng.integers(len(vectors), size=count)]
-        pbg_checkpoint.write_embeddings(
-            config.checkpoint_path, name, part, 1, vectors, None, config.pbg(), ITERATION
-        )
+        pbg.write_embeddings(config.checkpoint_path, name, part, 1, vectors, None, config.pbg(), ITERATION)
     if dynamic:
         entity_counts.write_relation_count(config.entity_path, 5)
     state = Model(config, 5 if dynamic else None, relation_init="random").state_dict()
-    pbg_checkpoint.write_model(config.checkpoint_path, 1, state, {}, config.pbg(), ITERATION)
-    pbg_checkpoint.commit(config.checkpoint_path, 1, preserve_epoch=None)
+    pbg.write_model(config.checkpoint_path, 1, state, {}, config.pbg(), ITERATION)
+    pbg.commit(config.checkpoint_path, 1, preserve_epoch=None)
     for split, num in (("train", 800), ("test", 240)):
         for bucket in all_buckets(config):
             columns = [(count * rng.random(num // num_partitions**2) ** 3).astype(np.int64) for _ in range(2)]

@@ -20,10 +20,11 @@ from graphmill import config as configuration
 from graphmill import storage
 from graphmill.ask.evaluate import evaluate, job, ranker
 from graphmill.ask.model import Model
+from graphmill.checkpoints import pbg
 from graphmill.config import Config
 from graphmill.config.sections.evaluate import EvaluateConfig
 from graphmill.errors import ConfigError, FormatError, NotFoundError
-from graphmill.formats import edge_buckets, entity_counts, pbg_checkpoint
+from graphmill.formats import edge_buckets, entity_counts
 from graphmill.formats.edge_buckets import Edges
 from graphmill.gpu import device
 from graphmill.model.built_in import COMPARATORS, OPERATORS
@@ -31,7 +32,7 @@ from graphmill.vocab import Bucket, Side
 from tests import DATA, REPOSITORY
 from tests.train.oracle import operate
 
-ITERATION = pbg_checkpoint.Iteration(1, 0, 1, 0, "train", 1, 0)
+ITERATION = pbg.Iteration(1, 0, 1, 0, "train", 1, 0)
 
 TIE = 1e-9  # copies tie exactly, in float64 too
 
@@ -148,14 +149,14 @@ def _on_disk(world: World) -> None:
     config = world.config
     for (entity_type, partition), table in world.tables.items():
         entity_counts.write_count(config.entity_path, entity_type, partition, len(table))
-        pbg_checkpoint.write_embeddings(
+        pbg.write_embeddings(
             config.checkpoint_path, entity_type, partition, 1, table, None, config.pbg(), ITERATION
         )
     if config.dynamic_relations:
         entity_counts.write_relation_count(config.entity_path, NUM_DYNAMIC)
     state = {key: torch.from_numpy(value) for key, value in world.parameters.items()}
-    pbg_checkpoint.write_model(config.checkpoint_path, 1, state, {}, config.pbg(), ITERATION)
-    pbg_checkpoint.commit(config.checkpoint_path, 1, preserve_epoch=None)
+    pbg.write_model(config.checkpoint_path, 1, state, {}, config.pbg(), ITERATION)
+    pbg.commit(config.checkpoint_path, 1, preserve_epoch=None)
     _write_splits(world)
 
 
@@ -365,10 +366,8 @@ def test_a_chosen_version(tmp_path: Path) -> None:
     expected = evaluate.evaluate(world.config)["metrics"]
     root = world.config.checkpoint_path
     for (entity_type, partition), table in world.tables.items():
-        pbg_checkpoint.write_embeddings(
-            root, entity_type, partition, 2, np.ones_like(table), None, {}, ITERATION
-        )
-    pbg_checkpoint.write_model(root, 2, {}, {}, {}, ITERATION)
+        pbg.write_embeddings(root, entity_type, partition, 2, np.ones_like(table), None, {}, ITERATION)
+    pbg.write_model(root, 2, {}, {}, {}, ITERATION)
     storage.write_text(storage.join(root, "checkpoint_version.txt"), "2")
     tied = evaluate.evaluate(_with(world, filtered=False))["metrics"]
     assert tied["hits@1"] == 0
@@ -483,27 +482,27 @@ def test_copies_tie_to_the_last_bit(dimension: int, operator: str) -> None:
 
 def _golden(name: str, split_folder: str = "edges") -> Config:
     root = DATA / name
-    pbg = pbg_checkpoint.read_config(str(root / "checkpoint"))
-    pbg |= {
+    settings = pbg.read_config(str(root / "checkpoint"))
+    settings |= {
         "entity_path": str(root / "entities"),
         "edge_paths": [str(root / split_folder)],
         "checkpoint_path": str(root / "checkpoint"),
         "edge_root": str(root),
         "evaluate": {"split": split_folder},
     }
-    return configuration.from_mapping(pbg)
+    return configuration.from_mapping(settings)
 
 
 def test_pbg_dynamic_checkpoint() -> None:
     config = _golden("pbg_v1_dyn").with_section(EvaluateConfig(split="edges", filtered=False))
     line = (DATA / "pbg_v1_dyn" / "eval.txt").read_text()
     fields = [field.split(":") for field in line.removeprefix("Stats: ").split(",")]
-    pbg = {name.strip(): float(value) for name, value in fields}
+    by_pbg = {name.strip(): float(value) for name, value in fields}
     found = evaluate.evaluate(config)["metrics"]
     names = {"mrr": "mrr", "pos_rank": "mean_rank", "r1": "hits@1", "r10": "hits@10", "r50": "hits@50"}
     for theirs, ours in names.items():
-        assert found[f"{ours}_pessimistic"] == pytest.approx(pbg[theirs], rel=1e-5, abs=1e-5), theirs
-    assert found["num_edges"] == pbg["count"]
+        assert found[f"{ours}_pessimistic"] == pytest.approx(by_pbg[theirs], rel=1e-5, abs=1e-5), theirs
+    assert found["num_edges"] == by_pbg["count"]
 
 
 @pytest.mark.slow
@@ -511,10 +510,9 @@ def test_pbg_static_checkpoint(tmp_path: Path) -> None:
     config = _golden("pbg_v1_static")
     found = evaluate.evaluate(config)["metrics"]
     root = DATA / "pbg_v1_static"
-    state, _, _ = pbg_checkpoint.read_model(str(root / "checkpoint"), 2)
+    state, _, _ = pbg.read_model(str(root / "checkpoint"), 2)
     tables = {
-        ("concept", p): pbg_checkpoint.read_embeddings(str(root / "checkpoint"), "concept", p, 2)[0]
-        for p in range(2)
+        ("concept", p): pbg.read_embeddings(str(root / "checkpoint"), "concept", p, 2)[0] for p in range(2)
     }
     edges = []
     for bucket in itertools.starmap(Bucket, itertools.product(range(2), repeat=2)):
@@ -578,7 +576,7 @@ def test_checks_before_an_evaluation(tmp_path: Path) -> None:
 
 def _write_rows(world: World, rows: Mapping[tuple[str, int], np.ndarray]) -> None:
     for (entity_type, partition), table in rows.items():
-        pbg_checkpoint.write_embeddings(
+        pbg.write_embeddings(
             world.config.checkpoint_path, entity_type, partition, 1, table, None, {}, ITERATION
         )
 
@@ -633,6 +631,6 @@ def test_damage_is_refused(tmp_path: Path, name: str) -> None:
 
 def test_a_checkpoint_of_another_model(tmp_path: Path) -> None:
     world = _small(tmp_path)
-    pbg_checkpoint.write_config(world.config.checkpoint_path, world.config.pbg() | {"comparator": "cos"})
+    pbg.write_config(world.config.checkpoint_path, world.config.pbg() | {"comparator": "cos"})
     with pytest.raises(ConfigError, match=r'trained with other settings: comparator: "cos" -> "dot"'):
         evaluate.evaluate(world.config)

@@ -124,7 +124,7 @@ def test_the_loss_is_that_of_the_files(
 ) -> None:
     """The vectors that a reader gets, in a checkpoint of their own: `evaluate` says the same of them."""
     from graphmill.ask.evaluate.evaluate import evaluate
-    from graphmill.formats import pbg_checkpoint
+    from graphmill.checkpoints import pbg
     from tests.remap.graph import ITERATION
 
     wish = ExportOptions(
@@ -140,7 +140,7 @@ def test_the_loss_is_that_of_the_files(
     rows -= world.model.parameters["global_embs.emb_item"].numpy()
     for partition, count in enumerate(world.counts["item"]):
         own = rows[first : first + count]
-        pbg_checkpoint.write_embeddings(path, "item", partition, 1, own, None, {}, ITERATION)
+        pbg.write_embeddings(path, "item", partition, 1, own, None, {}, ITERATION)
         first += count
     for checksums in Path(path).glob("checksums*"):
         checksums.unlink()
@@ -153,19 +153,19 @@ def test_a_preserved_version(tmp_path: Path, world: World, near_client: Client) 
     """Vectors of another version than the last, and its loss."""
     from graphmill import config as configuration
     from graphmill.ask.evaluate.evaluate import evaluate
-    from graphmill.formats import pbg_checkpoint
+    from graphmill.checkpoints import pbg
     from tests.remap.graph import ITERATION
 
     first = evaluate(world.config)["metrics"]["mrr"]
     path = world.config.checkpoint_path
-    parameters, _, _ = pbg_checkpoint.read_model(path, 1)
-    pbg_checkpoint.commit(path, 1, preserve_epoch=7)
+    parameters, _, _ = pbg.read_model(path, 1)
+    pbg.commit(path, 1, preserve_epoch=7)
     for name, counts in world.counts.items():
         for partition, count in enumerate(counts):
             rows = np.ones((count, 6), np.float32)
-            pbg_checkpoint.write_embeddings(path, name, partition, 2, rows, None, {}, ITERATION)
-    pbg_checkpoint.write_model(path, 2, parameters, None, world.config.pbg(), ITERATION)
-    pbg_checkpoint.commit(path, 2, preserve_epoch=None)
+            pbg.write_embeddings(path, name, partition, 2, rows, None, {}, ITERATION)
+    pbg.write_model(path, 2, parameters, None, world.config.pbg(), ITERATION)
+    pbg.commit(path, 2, preserve_epoch=None)
     config = configuration.load(str(tmp_path / "run/run.json"), ["remap.checkpoint_version=1"])
     figures = job.run(config, ExportOptions(precision="int8"), str(tmp_path / "out"), near_client)
     assert_close(read(tmp_path / "out", "item"), expected(world, "item"), "int8")

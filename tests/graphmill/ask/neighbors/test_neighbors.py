@@ -16,13 +16,14 @@ import graphmill
 from graphmill import config as configuration
 from graphmill.ask.model import Model
 from graphmill.ask.neighbors import by_relation, lookup, vector_tables
+from graphmill.checkpoints import pbg
+from graphmill.checkpoints.pbg import Iteration
 from graphmill.cli import exit_codes
 from graphmill.cli.remap import command
 from graphmill.config import Config
 from graphmill.errors import ConfigError, FormatError, NotFoundError
-from graphmill.formats import edge_buckets, entity_counts, pbg_checkpoint, remapped
+from graphmill.formats import edge_buckets, entity_counts, remapped
 from graphmill.formats.edge_buckets import Edges
-from graphmill.formats.pbg_checkpoint import Iteration
 from graphmill.model.operators import OPERATORS
 from graphmill.vocab import Bucket, Side
 from remap import job
@@ -116,9 +117,9 @@ def write_model(
     )
     model = Model(config, 2 if dynamic else None, relation_init="random", seed=3)
     at = Iteration(1, 0, 1, 0, "edges", 1, 0)
-    pbg_checkpoint.write_embeddings(config.checkpoint_path, "node", 0, 1, rows, None, {}, at)
-    pbg_checkpoint.write_model(config.checkpoint_path, 1, model.state_dict(), None, {}, at)
-    pbg_checkpoint.commit(config.checkpoint_path, 1, preserve_epoch=None)
+    pbg.write_embeddings(config.checkpoint_path, "node", 0, 1, rows, None, {}, at)
+    pbg.write_model(config.checkpoint_path, 1, model.state_dict(), None, {}, at)
+    pbg.commit(config.checkpoint_path, 1, preserve_epoch=None)
     if dynamic:
         entity_counts.write_relation_count(config.entity_path, 2)
         entity_counts.write_relation_names(config.entity_path, ["r0", "r1"])

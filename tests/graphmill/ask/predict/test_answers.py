@@ -11,9 +11,9 @@ import pytest
 from graphmill.ask.predict.answers import IdChunk, write_answers
 from graphmill.ask.predict.settings import PredictOptions
 from graphmill.ask.predict.sizes import WIDTH, Sizes, sizes_for
+from graphmill.checkpoints import pbg
+from graphmill.checkpoints.pbg import Iteration
 from graphmill.errors import ConfigError, FormatError
-from graphmill.formats import pbg_checkpoint
-from graphmill.formats.pbg_checkpoint import Iteration
 from graphmill.model.best import Best
 from graphmill.model.operators import OPERATORS
 from graphmill.vocab import Side
@@ -171,7 +171,7 @@ def test_numbers_that_are_not_finite_are_refused(tmp_path: Path) -> None:
     for wrong in (np.nan, np.inf, 1e30):
         rows = np.zeros((30, DIMENSION), np.float32)
         rows[17, 2] = wrong
-        pbg_checkpoint.write_embeddings(world.config.checkpoint_path, "item", 0, 1, rows, None, {}, at)
+        pbg.write_embeddings(world.config.checkpoint_path, "item", 0, 1, rows, None, {}, at)
         with pytest.raises(FormatError, match="'item', partition 0: vectors or parameters are not finite"):
             answers(world, tmp_path / f"{wrong}", PredictOptions(relation="likes", side=Side.RHS, k=3))
 

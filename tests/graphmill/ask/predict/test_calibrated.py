@@ -17,12 +17,12 @@ from graphmill.ask.evaluate.calibration import CalibrationAnswers
 from graphmill.ask.evaluate.execution import Execution
 from graphmill.ask.predict import job as predict_job
 from graphmill.ask.predict.settings import PredictOptions
+from graphmill.checkpoints import pbg
+from graphmill.checkpoints.pbg import Iteration
 from graphmill.config import Config
 from graphmill.config.sections.evaluate import EvaluateConfig
 from graphmill.errors import BadInputError, ConfigError, FormatError, NotFoundError
 from graphmill.formats import calibration as files
-from graphmill.formats import pbg_checkpoint
-from graphmill.formats.pbg_checkpoint import Iteration
 from graphmill.gpu import device
 from graphmill.model.calibration import NUM_BEST, probabilities, shares
 from graphmill.vocab import Side
@@ -167,11 +167,11 @@ def again(config: Config) -> None:
     at = Iteration(1, 0, 1, 0, "edges", 1, 0)
     for name, entity in config.entities.items():
         for part in range(entity.num_partitions):
-            rows, _ = pbg_checkpoint.read_embeddings(config.checkpoint_path, name, part, 1)
-            pbg_checkpoint.write_embeddings(config.checkpoint_path, name, part, 2, rows, None, {}, at)
-    state, *_ = pbg_checkpoint.read_model(config.checkpoint_path, 1)
-    pbg_checkpoint.write_model(config.checkpoint_path, 2, state, None, config.pbg(), at)
-    pbg_checkpoint.commit(config.checkpoint_path, 2, preserve_epoch=None)
+            rows, _ = pbg.read_embeddings(config.checkpoint_path, name, part, 1)
+            pbg.write_embeddings(config.checkpoint_path, name, part, 2, rows, None, {}, at)
+    state, *_ = pbg.read_model(config.checkpoint_path, 1)
+    pbg.write_model(config.checkpoint_path, 2, state, None, config.pbg(), at)
+    pbg.commit(config.checkpoint_path, 2, preserve_epoch=None)
 
 
 def test_a_damaged_file_is_refused(tmp_path: Path) -> None:

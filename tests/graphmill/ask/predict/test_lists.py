@@ -23,9 +23,9 @@ from graphmill.ask.predict.make_lists import make_lists as make
 from graphmill.ask.predict.search import Asked, search_all
 from graphmill.ask.predict.settings import PredictOptions
 from graphmill.ask.predict.sizes import WIDTH
+from graphmill.checkpoints import pbg
+from graphmill.checkpoints.pbg import Iteration
 from graphmill.errors import FormatError
-from graphmill.formats import pbg_checkpoint
-from graphmill.formats.pbg_checkpoint import Iteration
 from graphmill.library.run import Run
 from graphmill.model.best import UnorderedBest
 from graphmill.run.results import notes_of
@@ -167,7 +167,7 @@ def clustered(world: World, rng: np.random.Generator) -> None:
             rows = means[rng.integers(0, 100, count)] + rng.standard_normal((count, 6))
             path = world.config.checkpoint_path
             rows = rows.astype(np.float32)
-            pbg_checkpoint.write_embeddings(path, name, partition, 1, rows, None, {}, at)
+            pbg.write_embeddings(path, name, partition, 1, rows, None, {}, at)
 
 
 @pytest.mark.slow

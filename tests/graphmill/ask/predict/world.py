@@ -18,11 +18,12 @@ from graphmill.ask.model import Model
 from graphmill.ask.predict import for_ids
 from graphmill.ask.predict.settings import PredictOptions
 from graphmill.ask.run import TrainedRun
+from graphmill.checkpoints import pbg
+from graphmill.checkpoints.pbg import Iteration
 from graphmill.config import Config
-from graphmill.formats import edge_buckets, entity_counts, entity_index, pbg_checkpoint
+from graphmill.formats import edge_buckets, entity_counts, entity_index
 from graphmill.formats.edge_buckets import Edges
 from graphmill.formats.entity_index import Manifest
-from graphmill.formats.pbg_checkpoint import Iteration
 from graphmill.vocab import Bucket, Side
 from tests.train.oracle import operate
 
@@ -156,8 +157,8 @@ def write_world(
         config.entity_path, Manifest("blake2b", 0, {name: len(each) for name, each in counts.items()})
     )
     at = Iteration(1, 0, 1, 0, "edges", 1, 0)
-    pbg_checkpoint.write_model(config.checkpoint_path, 1, model.state_dict(), None, config.pbg(), at)
-    pbg_checkpoint.commit(config.checkpoint_path, 1, preserve_epoch=None)
+    pbg.write_model(config.checkpoint_path, 1, model.state_dict(), None, config.pbg(), at)
+    pbg.commit(config.checkpoint_path, 1, preserve_epoch=None)
     if dynamic:
         entity_counts.write_relation_count(config.entity_path, NUM_DYNAMIC)
         entity_counts.write_relation_names(config.entity_path, ["likes", "sees", "buys"])
@@ -181,7 +182,7 @@ def _write_type(
         entity_counts.write_count(config.entity_path, name, partition, count)
         with entity_index.new_part(config.entity_path, name, partition) as writer:
             writer.append(pa.array([f"{name}-{first + row:05d}ß" for row in range(count)], pa.string()))
-        pbg_checkpoint.write_embeddings(config.checkpoint_path, name, partition, 1, rows, None, {}, at)
+        pbg.write_embeddings(config.checkpoint_path, name, partition, 1, rows, None, {}, at)
         first += count
     added = model.parameters.get(f"global_embs.emb_{name}")
     return whole if added is None else whole + added.numpy()

@@ -5,12 +5,11 @@ from functools import cached_property
 from typing import Any
 
 from graphmill.checkpoints import states
-from graphmill.checkpoints.checkpoint import Checkpoint, ModelState, PartitionFilesCheckpoint, Rows
+from graphmill.checkpoints.checkpoint import Checkpoint, Iteration, ModelState, PartitionFilesCheckpoint, Rows
+from graphmill.checkpoints.legacy import checkpoint as legacy
+from graphmill.checkpoints.legacy import index_base as bases
+from graphmill.checkpoints.legacy.index_base import IndexBase
 from graphmill.errors import FormatError
-from graphmill.formats.pbg_checkpoint import Iteration
-from graphmill.formats.pbg_legacy import checkpoint as legacy
-from graphmill.formats.pbg_legacy import index_base as bases
-from graphmill.formats.pbg_legacy.index_base import IndexBase
 from graphmill.vocab import Partition
 
 WRITTEN_BASE = 1

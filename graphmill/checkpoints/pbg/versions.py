@@ -17,8 +17,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 
 from graphmill import storage
-from graphmill.errors import FormatError
-from graphmill.formats.pbg_checkpoint.files import (
+from graphmill.checkpoints.pbg.files import (
     CONFIG_FILE,
     MODEL,
     VERSION_FILE,
@@ -29,6 +28,7 @@ from graphmill.formats.pbg_checkpoint.files import (
     version_in,
     versions_of,
 )
+from graphmill.errors import FormatError
 
 _COPY_BYTES = 8 << 20
 

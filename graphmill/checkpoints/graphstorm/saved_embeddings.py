@@ -18,9 +18,9 @@ import numpy as np
 import numpy.typing as npt
 
 from graphmill import storage
+from graphmill.checkpoints.graphstorm import saved_ranks
+from graphmill.checkpoints.graphstorm.saved_ranks import Array, Numbers, RankRows, checked_name
 from graphmill.errors import FormatError
-from graphmill.formats.graphstorm import saved_ranks
-from graphmill.formats.graphstorm.saved_ranks import Array, Numbers, RankRows, checked_name
 
 EMB_INFO = "emb_info.json"
 EMBED = "embed"

@@ -4,11 +4,16 @@ from contextlib import AbstractContextManager
 from functools import cached_property
 from typing import Any
 
-from graphmill.checkpoints import states
-from graphmill.checkpoints.checkpoint import Checkpoint, Floats, ModelState, PartitionFilesCheckpoint, Rows
+from graphmill.checkpoints import pbg, states
+from graphmill.checkpoints.checkpoint import (
+    Checkpoint,
+    Floats,
+    Iteration,
+    ModelState,
+    PartitionFilesCheckpoint,
+    Rows,
+)
 from graphmill.errors import FormatError, NotFoundError
-from graphmill.formats import pbg_checkpoint
-from graphmill.formats.pbg_checkpoint import Iteration
 from graphmill.model.parameters import global_key
 from graphmill.vocab import Partition
 
@@ -20,8 +25,8 @@ class PbgCheckpoint(PartitionFilesCheckpoint):
 
     def __init__(self, uri: str, version: int | None = None, **_: object) -> None:
         """Raises FormatError if there is no such version. Version 0 holds the user's initial values."""
-        super().__init__(uri, pbg_checkpoint.read_version(uri) if version is None else version)
-        self._num_partitions = pbg_checkpoint.num_partitions(uri, self.version)
+        super().__init__(uri, pbg.read_version(uri) if version is None else version)
+        self._num_partitions = pbg.num_partitions(uri, self.version)
         if not self._num_partitions:
             raise FormatError(f"{uri}: version {self.version} has no embeddings")
         states.check_complete(self._num_partitions, self.config, f"{uri}: version {self.version}")
@@ -30,14 +35,14 @@ class PbgCheckpoint(PartitionFilesCheckpoint):
         self, entity_type: str, partition: Partition, *, whole: bool = False
     ) -> AbstractContextManager[Rows]:
         """The embeddings of one partition."""
-        return pbg_checkpoint.open_embeddings(self.uri, entity_type, partition, self.version, whole=whole)
+        return pbg.open_embeddings(self.uri, entity_type, partition, self.version, whole=whole)
 
     def _read_optimizer_state(self, entity_type: str, partition: Partition) -> dict[str, Any] | None:
-        return pbg_checkpoint.read_optimizer_state(self.uri, entity_type, partition, self.version)
+        return pbg.read_optimizer_state(self.uri, entity_type, partition, self.version)
 
     def _read_model(self) -> ModelState | None:
         try:
-            parameters, optimizer_state, _ = pbg_checkpoint.read_model(self.uri, self.version)
+            parameters, optimizer_state, _ = pbg.read_model(self.uri, self.version)
         except NotFoundError:
             return None
         # HDF5 sorts parameters by name.
@@ -45,7 +50,7 @@ class PbgCheckpoint(PartitionFilesCheckpoint):
 
     def _read_parameters(self) -> dict[str, Floats] | None:
         try:
-            parameters = pbg_checkpoint.read_parameters(self.uri, self.version)
+            parameters = pbg.read_parameters(self.uri, self.version)
         except NotFoundError:
             return None
         return {key: parameters[key] for key in self._in_order(parameters)}
@@ -53,21 +58,21 @@ class PbgCheckpoint(PartitionFilesCheckpoint):
     @property
     def model_uri(self) -> str:
         """URI of the version's model file."""
-        return pbg_checkpoint.model_uri(self.uri, self.version)
+        return pbg.model_uri(self.uri, self.version)
 
     def embeddings_uri(self, entity_type: str, partition: Partition) -> str:
         """URI of the partition's file."""
-        return pbg_checkpoint.embeddings_uri(self.uri, entity_type, partition, self.version)
+        return pbg.embeddings_uri(self.uri, entity_type, partition, self.version)
 
     def global_embedding(self, entity_type: str) -> Floats | None:
         """The vector in the version's model file, read without torch."""
-        return pbg_checkpoint.read_parameters(self.uri, self.version).get(global_key(entity_type))
+        return pbg.read_parameters(self.uri, self.version).get(global_key(entity_type))
 
     @cached_property
     def config(self) -> dict[str, Any] | None:
         """Content of config.json."""
         try:
-            return pbg_checkpoint.read_config(self.uri)
+            return pbg.read_config(self.uri)
         except NotFoundError:
             return None
 
@@ -75,7 +80,7 @@ class PbgCheckpoint(PartitionFilesCheckpoint):
     def iteration(self) -> Iteration | None:
         """The iteration in the version's model file."""
         try:
-            return pbg_checkpoint.read_model_iteration(self.uri, self.version)
+            return pbg.read_model_iteration(self.uri, self.version)
         except NotFoundError:
             return None
 
@@ -84,9 +89,9 @@ def write(source: Checkpoint, target_uri: str, **_: object) -> list[str]:
     """Write `source` as a checkpoint of one version, and return the lost content: nothing."""
     version = max(source.version, 1)
     config = source.described_config()
-    checksums = pbg_checkpoint.write_config(target_uri, config)
+    checksums = pbg.write_config(target_uri, config)
     for entity_type, partition, shape in source.partitions():
-        pbg_checkpoint.write_embeddings(
+        pbg.write_embeddings(
             target_uri,
             entity_type,
             partition,
@@ -99,8 +104,8 @@ def write(source: Checkpoint, target_uri: str, **_: object) -> list[str]:
             shape=shape,
         )
     model = source.read_model() or ModelState({}, None)
-    pbg_checkpoint.write_model(
+    pbg.write_model(
         target_uri, version, model.parameters, model.optimizer_state, config, source.iteration, checksums
     )
-    pbg_checkpoint.commit(target_uri, version, preserve_epoch=None, checksums=checksums)
+    pbg.commit(target_uri, version, preserve_epoch=None, checksums=checksums)
     return []

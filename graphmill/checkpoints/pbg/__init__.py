@@ -16,7 +16,8 @@ point leaves the old version or the new one. The same content gives the same byt
 Modules: `files` (names and text files), `tables` (HDF5), `versions`. Source: docs/formats/pbg_v1.md.
 """
 
-from graphmill.formats.pbg_checkpoint.files import (
+from graphmill.checkpoints.checkpoint import Iteration
+from graphmill.checkpoints.pbg.files import (
     STATS_FILE,
     VERSION_FILE,
     append_stats,
@@ -31,8 +32,7 @@ from graphmill.formats.pbg_checkpoint.files import (
     versions_of,
     write_config,
 )
-from graphmill.formats.pbg_checkpoint.tables import (
-    Iteration,
+from graphmill.checkpoints.pbg.tables import (
     open_embeddings,
     read_embeddings,
     read_model,
@@ -42,7 +42,7 @@ from graphmill.formats.pbg_checkpoint.tables import (
     write_embeddings,
     write_model,
 )
-from graphmill.formats.pbg_checkpoint.versions import commit, delete_uncommitted, keep, move_aside, restore
+from graphmill.checkpoints.pbg.versions import commit, delete_uncommitted, keep, move_aside, restore
 
 __all__ = [
     "STATS_FILE",

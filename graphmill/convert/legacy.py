@@ -16,13 +16,13 @@ from functools import partial
 
 import numpy as np
 
-from graphmill import checkpoints, storage
-from graphmill.checkpoints import convert
+from graphmill import checkpoints, convert, storage
+from graphmill.checkpoints import pbg
+from graphmill.checkpoints.legacy import inputs as legacy
+from graphmill.checkpoints.legacy.index_base import IndexBase
 from graphmill.errors import ConfigError, FormatError
-from graphmill.formats import edge_buckets, entity_counts, pbg_checkpoint
+from graphmill.formats import edge_buckets, entity_counts
 from graphmill.formats.edge_buckets import Edges
-from graphmill.formats.pbg_legacy import inputs as legacy
-from graphmill.formats.pbg_legacy.index_base import IndexBase
 from graphmill.run import lock, record
 from graphmill.run.lock import NO_CLAIM, Claim
 from graphmill.run.output_checks import check_folder
@@ -84,17 +84,18 @@ def import_init(init_path: str, target_uri: str, entity_path: str, index_base: I
 def import_outdir(checkpoint_path: str, index_base: IndexBase = "auto") -> None:
     """Add v1's files to a legacy outdir, so that training continues from its version."""
     names = {storage.name(entry.uri) for entry in storage.list_dir(checkpoint_path)}
-    if "CHECKPOINT_VERSION" not in names or pbg_checkpoint.read_version(checkpoint_path):
+    if "CHECKPOINT_VERSION" not in names or pbg.read_version(checkpoint_path):
         return
-    from graphmill.checkpoints import pbg, pbg_legacy  # they import torch
+    from graphmill.checkpoints.legacy.adapter import LegacyCheckpoint  # imports torch
+    from graphmill.checkpoints.pbg.checkpoint import write
 
-    source = pbg_legacy.LegacyCheckpoint(checkpoint_path, index_base=index_base)
+    source = LegacyCheckpoint(checkpoint_path, index_base=index_base)
     if not source.version:
         raise FormatError(
             f"{checkpoint_path}: a legacy checkpoint of version 0 holds initial values; use it as init_path"
         )
     log.info("importing the legacy checkpoint %s, %s", checkpoint_path, convert.described(source))
-    pbg.write(source, checkpoint_path)
+    write(source, checkpoint_path)
 
 
 def convert_inputs(

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 
 from graphmill.checkpoints.checkpoint import Checkpoint
+from graphmill.checkpoints.graphstorm import saved_embeddings
+from graphmill.checkpoints.graphstorm.saved_embeddings import EmbInfo
+from graphmill.checkpoints.graphstorm.saved_ranks import RankRows, open_values
 from graphmill.checkpoints.ordered import Numbers, OrderedPiece, OrderedTable
 from graphmill.checkpoints.whole_tables import JoinedRows, WholeTablesCheckpoint
 from graphmill.errors import FormatError
-from graphmill.formats.graphstorm import saved_embeddings
-from graphmill.formats.graphstorm.saved_embeddings import EmbInfo
-from graphmill.formats.graphstorm.saved_ranks import RankRows, open_values
 from graphmill.formats.torch_files.tensor import open_tensor
 from graphmill.model.parameters import parse_global_key, parse_operator_key
 

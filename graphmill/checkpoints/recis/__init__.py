@@ -11,11 +11,11 @@ Modules: `saver`, `reader`; `tables` (for saving and loading), `layout` (names, 
 Source: docs/formats/recis.md.
 """
 
-from graphmill.formats.recis.layout import Slice, UnknownTensorError, hash_slot, newest, slice_of
-from graphmill.formats.recis.reader import CheckpointReader, Loader
-from graphmill.formats.recis.safetensors import StoredRows
-from graphmill.formats.recis.saver import Saver, WriteBlock
-from graphmill.formats.recis.tables import HashTable
+from graphmill.checkpoints.recis.layout import Slice, UnknownTensorError, hash_slot, newest, slice_of
+from graphmill.checkpoints.recis.reader import CheckpointReader, Loader
+from graphmill.checkpoints.recis.safetensors import StoredRows
+from graphmill.checkpoints.recis.saver import Saver, WriteBlock
+from graphmill.checkpoints.recis.tables import HashTable
 
 __all__ = [
     "CheckpointReader",

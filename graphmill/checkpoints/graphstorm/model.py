@@ -29,12 +29,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from graphmill.checkpoints.checkpoint import Checkpoint, ModelState, rows_of_batch
-from graphmill.checkpoints.graphstorm import lost_operators, not_kept
+from graphmill.checkpoints.graphstorm import saved_models
+from graphmill.checkpoints.graphstorm.embeddings import lost_operators, not_kept
+from graphmill.checkpoints.graphstorm.saved_predictions import EdgeType
 from graphmill.checkpoints.ordered import Numbers, OrderedPiece, OrderedTable
 from graphmill.checkpoints.whole_tables import JoinedRows, WholeTablesCheckpoint
 from graphmill.errors import FormatError
-from graphmill.formats.graphstorm import saved_models
-from graphmill.formats.graphstorm.saved_predictions import EdgeType
 from graphmill.formats.torch_files.tensor import open_tensor
 from graphmill.formats.torch_files.write import NewTorchTensor, save
 from graphmill.model.operators import OPERATORS

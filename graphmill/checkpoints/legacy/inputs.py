@@ -13,10 +13,10 @@ import numpy as np
 import numpy.typing as npt
 
 from graphmill import storage
+from graphmill.checkpoints.legacy.index_base import IndexBase, of_buckets, of_partitions
 from graphmill.errors import FormatError
-from graphmill.formats._hdf5 import DatasetWriter, check_least, checked_dataset, open_checked, read_rows
-from graphmill.formats._partition_numbers import numbers_by_type
-from graphmill.formats.pbg_legacy.index_base import IndexBase, of_buckets, of_partitions
+from graphmill.formats.hdf5 import DatasetWriter, check_least, checked_dataset, open_checked, read_rows
+from graphmill.formats.partition_numbers import numbers_by_type
 from graphmill.vocab import Bucket
 
 RELATION_COUNT = "dynamic_rel_count.pt"

@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 
 from graphmill import storage
+from graphmill.checkpoints.graphstorm import saved_ranks
+from graphmill.checkpoints.graphstorm.saved_ranks import Array, Numbers, checked_name
 from graphmill.errors import FormatError
-from graphmill.formats.graphstorm import saved_ranks
-from graphmill.formats.graphstorm.saved_ranks import Array, Numbers, checked_name
 
 RESULT_INFO = "result_info.json"
 PREDICT = "predict"

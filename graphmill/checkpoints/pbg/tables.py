@@ -19,7 +19,7 @@ import io
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, fields
 from typing import TYPE_CHECKING, Any
 
 import h5py
@@ -27,8 +27,10 @@ import numpy as np
 import numpy.typing as npt
 
 from graphmill import storage
+from graphmill.checkpoints.checkpoint import Iteration
+from graphmill.checkpoints.pbg.files import MODEL, embeddings_uri, manifest_of, model_uri
 from graphmill.errors import FormatError
-from graphmill.formats._hdf5 import (
+from graphmill.formats.hdf5 import (
     FORMAT_VERSION,
     DatasetWriter,
     checked_dataset,
@@ -39,7 +41,6 @@ from graphmill.formats._hdf5 import (
     read_rows,
     write_rows,
 )
-from graphmill.formats.pbg_checkpoint.files import MODEL, embeddings_uri, manifest_of, model_uri
 from graphmill.model.parameters import parse_global_key, parse_operator_key
 from graphmill.storage import Checksums
 from graphmill.vocab import Partition
@@ -53,19 +54,6 @@ _EMBEDDINGS = "embeddings"
 _OPTIMIZER = "optimizer/state_dict"
 _OPAQUE = np.dtype("V1")
 _KEY = "state_dict_key"
-
-
-@dataclass(frozen=True)
-class Iteration:
-    """The iteration that a version ends: the seven `iteration/` attributes of its files."""
-
-    num_epochs: int
-    epoch_idx: int
-    num_edge_paths: int
-    edge_path_idx: int
-    edge_path: str
-    num_edge_chunks: int
-    edge_chunk_idx: int
 
 
 class DatasetRows:

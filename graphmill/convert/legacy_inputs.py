@@ -1,12 +1,12 @@
 """Inputs of a run in other formats than PBG v1: they become PBG v1 before the stage begins.
 
 Such inputs are legacy entities and edges (`entity_count_*.pt`, edge files numbered from 1), an `init_path` of
-any format, and a legacy outdir as `checkpoint_path`. graphmill/checkpoints/import_legacy.py names the files.
+any format, and a legacy outdir as `checkpoint_path`. graphmill/convert/legacy.py names the files.
 """
 
 from graphmill import storage
-from graphmill.checkpoints import import_legacy
 from graphmill.config import Config
+from graphmill.convert import legacy
 
 
 def import_legacy_inputs(config: Config) -> Config:
@@ -17,17 +17,17 @@ def import_legacy_inputs(config: Config) -> Config:
     """
     target = config.checkpoint_path.rstrip("/") + ".adopted"
     index_base = config.train.index_base
-    import_legacy.import_outdir(config.checkpoint_path, index_base)
+    legacy.import_outdir(config.checkpoint_path, index_base)
     changed: dict[str, object] = {}
     entity_path = config.entity_path
-    if import_legacy.is_legacy_input(entity_path):
+    if legacy.is_legacy_input(entity_path):
         edge_paths = [*config.edge_paths, *_other_splits(config)]
-        entity_path, edges = import_legacy.import_inputs(entity_path, edge_paths, target, index_base)
+        entity_path, edges = legacy.import_inputs(entity_path, edge_paths, target, index_base)
         changed["entity_path"] = entity_path
         changed["edge_paths"] = edges[: len(config.edge_paths)]
         changed["edge_root"] = storage.parent(edges[0])
     if config.init_path is not None:
-        changed["init_path"] = import_legacy.import_init(config.init_path, target, entity_path, index_base)
+        changed["init_path"] = legacy.import_init(config.init_path, target, entity_path, index_base)
     return config.model_copy(update=changed)
 
 

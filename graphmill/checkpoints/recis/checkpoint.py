@@ -3,7 +3,7 @@
     {type}@id, {type}@embedding                     rows
     {type}@sparse_row_wise_adagrad_state_sum        [N, 1], the slot of RecIS' optimizer since 1.2.18; or
     {type}@sparse_adagrad_state_sum                 [N, D], likewise since 1.2
-    rhs_operators.0.real, global_embs.emb_user      dense: parameters, under PBG's keys (see `recis_names`)
+    rhs_operators.0.real, global_embs.emb_user      dense: parameters, under PBG's keys (see `names`)
     optimizer.sum.rhs_operators.0.real              dense: their Adagrad sums
     graphmill_checkpoint.json                       content that the layout cannot keep: version,
                                                     partitions, configuration, iteration, scalars of
@@ -19,19 +19,19 @@ from functools import partial
 from typing import Any
 
 from graphmill import storage
-from graphmill.checkpoints import recis_write, states
-from graphmill.checkpoints.checkpoint import Checkpoint, ModelState
-from graphmill.checkpoints.hashed import TranslatedIds
+from graphmill.checkpoints import states
+from graphmill.checkpoints.checkpoint import Checkpoint, Iteration, ModelState
 from graphmill.checkpoints.id_maps import IdMaps
 from graphmill.checkpoints.ordered import Numbers, OrderedPiece, OrderedTable
-from graphmill.checkpoints.recis_names import parse_names
-from graphmill.checkpoints.recis_reshard import reshard
-from graphmill.checkpoints.recis_write import ELEMENT_SUMS, FORMAT_VERSION, ROW_SUMS, SIDE_FILE
+from graphmill.checkpoints.recis import CheckpointReader, newest
+from graphmill.checkpoints.recis import write as others
+from graphmill.checkpoints.recis.hashed import TranslatedIds
+from graphmill.checkpoints.recis.layout import EMBEDDING_SLOT, ID_SLOT, tensor_name
+from graphmill.checkpoints.recis.names import parse_names
+from graphmill.checkpoints.recis.reshard import reshard
+from graphmill.checkpoints.recis.write import ELEMENT_SUMS, FORMAT_VERSION, ROW_SUMS, SIDE_FILE
 from graphmill.checkpoints.whole_tables import WholeTablesCheckpoint
 from graphmill.errors import FormatError
-from graphmill.formats.pbg_checkpoint import Iteration
-from graphmill.formats.recis import CheckpointReader, newest
-from graphmill.formats.recis.layout import EMBEDDING_SLOT, ID_SLOT, tensor_name
 from graphmill.vocab import Partition
 
 __all__ = ["SIDE_FILE", "RecisCheckpoint", "write"]
@@ -190,10 +190,10 @@ _UNKNOWN_STATE: dict[str, Any] = {
 
 
 def write(source: Checkpoint, target_uri: str, shard_num: int = 1, **options: Any) -> list[str]:
-    """Write `source` in `shard_num` shards, and return the lost content; see `recis_write.write`."""
+    """Write `source` in `shard_num` shards, and return the lost content; see `write.write`."""
     if isinstance(source, RecisCheckpoint) and not source.translated:
         return reshard(source.reader, target_uri, shard_num, allow_non_finite=source.allow_non_finite)
-    return recis_write.write(source, target_uri, shard_num, **options)
+    return others.write(source, target_uri, shard_num, **options)
 
 
 @contextmanager

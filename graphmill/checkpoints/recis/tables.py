@@ -12,9 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from graphmill.checkpoints.recis.layout import ID_SLOT, Numbers, Slice, slice_of
+from graphmill.checkpoints.recis.safetensors import StoredRows, dtype_of
 from graphmill.errors import FormatError
-from graphmill.formats.recis.layout import ID_SLOT, Numbers, Slice, slice_of
-from graphmill.formats.recis.safetensors import StoredRows, dtype_of
 
 
 class HashTable:

@@ -135,8 +135,8 @@ def _check_maps(source_uri: str, target_format: str, options: Options) -> checkp
 
 
 def _write_entities(source: Checkpoint, folder: str, target_uri: str, id_maps: checkpoints.IdMaps) -> None:
-    from graphmill.checkpoints.hashed import write_entities
-    from graphmill.checkpoints.recis import RecisCheckpoint
+    from graphmill.checkpoints.recis.checkpoint import RecisCheckpoint
+    from graphmill.checkpoints.recis.hashed import write_entities
 
     if isinstance(source, RecisCheckpoint):
         write_entities(storage.join(folder, ENTITIES), source.translated, id_maps)

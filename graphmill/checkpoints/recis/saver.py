@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 
 from graphmill import storage
+from graphmill.checkpoints.recis import layout, safetensors
+from graphmill.checkpoints.recis.layout import EMBEDDING_SLOT, ID_SLOT, Index, Slice
+from graphmill.checkpoints.recis.safetensors import NewTensor
+from graphmill.checkpoints.recis.tables import HashTable
 from graphmill.errors import FormatError, NotFoundError
-from graphmill.formats.recis import layout, safetensors
-from graphmill.formats.recis.layout import EMBEDDING_SLOT, ID_SLOT, Index, Slice
-from graphmill.formats.recis.safetensors import NewTensor
-from graphmill.formats.recis.tables import HashTable
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,17 @@ import torch
 from torch import Tensor
 
 from graphmill import storage
+from graphmill.checkpoints.recis.layout import (
+    ID_SLOT,
+    INDEX,
+    Stored,
+    UnknownTensorError,
+    read_index,
+    tensor_name,
+)
+from graphmill.checkpoints.recis.safetensors import Entry, SafetensorsFile, dtype_of
+from graphmill.checkpoints.recis.tables import HashTable
 from graphmill.errors import FormatError
-from graphmill.formats.recis.layout import ID_SLOT, INDEX, Stored, UnknownTensorError, read_index, tensor_name
-from graphmill.formats.recis.safetensors import Entry, SafetensorsFile, dtype_of
-from graphmill.formats.recis.tables import HashTable
 
 _BATCH_BYTES = 4 << 20
 

@@ -19,14 +19,14 @@ import numpy as np
 from graphmill import storage
 from graphmill.checkpoints import states
 from graphmill.checkpoints.checkpoint import Checkpoint, Floats, ModelState, Rows
-from graphmill.checkpoints.hashed import Keyed
 from graphmill.checkpoints.id_maps import IdMaps
 from graphmill.checkpoints.ordered import Numbers, OrderedPiece, OrderedTable
-from graphmill.checkpoints.recis_names import check_table_names, parameter_names, sum_name
+from graphmill.checkpoints.recis import HashTable, Saver, Slice, slice_of
+from graphmill.checkpoints.recis.hashed import Keyed
+from graphmill.checkpoints.recis.layout import EMBEDDING_SLOT, NUM_HASH_SLOTS
+from graphmill.checkpoints.recis.names import check_table_names, parameter_names, sum_name
 from graphmill.checkpoints.whole_tables import JoinedRows, JoinedSums
 from graphmill.errors import ConfigError
-from graphmill.formats.recis import HashTable, Saver, Slice, slice_of
-from graphmill.formats.recis.layout import EMBEDDING_SLOT, NUM_HASH_SLOTS
 
 SIDE_FILE = "graphmill_checkpoint.json"
 FORMAT_VERSION = 1

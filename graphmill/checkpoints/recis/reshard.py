@@ -18,11 +18,11 @@ from torch import Tensor
 
 from graphmill import storage
 from graphmill.checkpoints.finite import check_finite
-from graphmill.checkpoints.recis_names import parameter_names, parse_names, sum_name
-from graphmill.checkpoints.recis_write import NUM_WRITERS
+from graphmill.checkpoints.recis import CheckpointReader, HashTable, Saver, Slice, slice_of
+from graphmill.checkpoints.recis.layout import ID_SLOT, INDEX, MULTI_SHARD, TENSOR_KEYS, Stored, tensor_name
+from graphmill.checkpoints.recis.names import parameter_names, parse_names, sum_name
+from graphmill.checkpoints.recis.write import NUM_WRITERS
 from graphmill.errors import FormatError
-from graphmill.formats.recis import CheckpointReader, HashTable, Saver, Slice, slice_of
-from graphmill.formats.recis.layout import ID_SLOT, INDEX, MULTI_SHARD, TENSOR_KEYS, Stored, tensor_name
 
 _BATCH_BYTES = 1 << 20
 _WRITTEN = rf"{INDEX}|{TENSOR_KEYS}|{MULTI_SHARD}|[^/]+\.safetensors"
