@@ -68,14 +68,14 @@ bench: $(INSTALLED) ## speed against PyTorch-BigGraph, DuckDB and the machine's 
 	$(BIN)/python -m bench --json docs/benchmarks/figures.json
 	$(BIN)/python -m bench.page docs/benchmarks/figures.json > docs/benchmarks/figures.md
 
-bench-large: $(INSTALLED) ## a billion edges, in 40 minutes and 70 GB of disk; partitions of several workers
+bench-large: $(INSTALLED) ## a billion edges, in 40 minutes and 70 GB of disk
 	$(PIP) --editable '.[dev,bench]'
-	$(BIN)/python -m bench billion exchange --json docs/benchmarks/large.json
+	$(BIN)/python -m bench billion --add --json docs/benchmarks/large.json
 	$(BIN)/python -m bench.page docs/benchmarks/large.json > docs/benchmarks/large.md
 
-bench-gpu: $(INSTALLED) ## training on a GPU, against its own limits; goes on where it stopped; TRIPLES=folder of FB15k-237
+bench-gpu: $(INSTALLED) ## training on a GPU, against its own limits; after the cases that gpu.json has; TRIPLES=folder of FB15k-237
 	$(PIP) --editable '.[dev,bench]'
-	$(BIN)/python -m bench gpu --add --json docs/benchmarks/gpu.json $(if $(TRIPLES),--triples $(TRIPLES)) $(if $(AGAIN),--again)
+	$(BIN)/python -m bench gpu --add --json docs/benchmarks/gpu.json $(if $(TRIPLES),--triples $(TRIPLES))
 
 constraints: ## pin the newest versions that fit pyproject.toml
 	rm -rf $(VENV)-new && $(PYTHON) -m venv $(VENV)-new

@@ -22,8 +22,7 @@ from graphmill.errors import GraphMillError
 
 BUSY_LOAD = 0.7
 NAMES = ("etl", "train", "evaluate", "remap")
-ON_REQUEST = ("start", "gpu", "billion", "exchange", "week", "month", "topk")
-STAGES = ("etl", "train", "evaluate", "remap")
+ON_REQUEST = ("start", "gpu", "billion", "topk")
 
 
 @click.command("python -m bench")
@@ -39,19 +38,9 @@ STAGES = ("etl", "train", "evaluate", "remap")
 @click.option(
     "--triples",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="train, evaluate, week, month: a folder with train.txt, valid.txt, test.txt (default: made up).",
+    help="train, evaluate: a folder with train.txt, valid.txt, test.txt (default: made up).",
 )
-@click.option(
-    "--peers/--no-peers", default=None, help="Also run the other programs (default: yes; of billion no)."
-)
-@click.option(
-    "--stage",
-    "stages",
-    multiple=True,
-    type=click.Choice(STAGES),
-    help="billion: this stage, on the work kept.",
-)
-@click.option("--kill", is_flag=True, help="billion: kill every stage once in its middle, and go on.")
+@click.option("--peers/--no-peers", default=True, help="Also run the other programs (default: yes).")
 @click.option(
     "--workers", "num_workers", type=click.IntRange(1), help="Worker processes (default: all cores)."
 )
@@ -62,17 +51,8 @@ STAGES = ("etl", "train", "evaluate", "remap")
 )
 @click.option("--case", "cases", multiple=True, help="gpu: only this case (zipf-100-1000, twitter, ...).")
 @click.option(
-    "--pbg-python",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="gpu: a Python with PBG's development version, to measure its GPU mode.",
+    "--add", is_flag=True, help="Keep the reports that the JSON file has; gpu: measure only the other cases."
 )
-@click.option(
-    "--add",
-    is_flag=True,
-    help="Keep the reports of other benchmarks in the JSON file; gpu: go on after the cases that it has.",
-)
-@click.option("--dry", is_flag=True, help="gpu: compile and count the kernels of a step; run nothing.")
-@click.option("--again", is_flag=True, help="gpu, with --add: measure the cases that it has again.")
 @click.option(
     "--json", "json_path", type=click.Path(dir_okay=False, path_type=Path), help="Store all figures."
 )
@@ -81,25 +61,21 @@ def command(
     rows: int | None,
     large: bool,
     triples: Path | None,
-    peers: bool | None,
-    stages: tuple[str, ...],
-    kill: bool,
+    peers: bool,
     num_workers: int | None,
     work: Path | None,
     cases: tuple[str, ...],
-    pbg_python: Path | None,
     add: bool,
-    dry: bool,
-    again: bool,
     json_path: Path | None,
 ) -> None:
     """Measure each stage against the limits of the machine and against other programs, in one run.
 
-    NAMES are etl, train, evaluate, remap (default: these four), start, gpu, billion, exchange, week, month,
-    or topk. Keep the machine idle.
+    NAMES are etl, train, evaluate, remap (default: these four), start, gpu, billion, or topk.
+    Keep the machine idle.
     """
     console = Console(width=None if Console().is_terminal else 170)
-    found = {"started": datetime.now(UTC).isoformat(timespec="seconds"), "machine": machine()}
+    started = datetime.now(UTC).isoformat(timespec="seconds")
+    about = {"started": started, "machine": machine()}
     if (load := os.getloadavg()[0]) > BUSY_LOAD:
         console.print(f"[yellow]The machine is busy (load {load:.1f}): the figures are unreliable.[/yellow]")
     scratch = REPOSITORY / "build"
@@ -111,29 +87,24 @@ def command(
             num_workers=num_workers or num_cores(),
             num_rows=rows,
             large=large,
-            peers=names != ("billion",) if peers is None else peers,
+            peers=peers,
             triples=triples.resolve() if triples else None,
             cases=cases,
-            pbg_python=pbg_python,
-            stages=stages,
-            kill=kill,
-            kept=dict(reports),
-            dry=dry,
-            again=again,
+            kept=[name for name, report in reports.items() if "failed" not in report],
         )
         for report in _reports(names or NAMES, setting):
             report.show(console)
-            reports[report.name] = {"started": found["started"]} | report.as_json()
+            reports[report.name] = {"started": started} | report.as_json()
             if json_path:
                 json_path.parent.mkdir(parents=True, exist_ok=True)
-                json_path.write_text(json.dumps(found | {"reports": reports}, indent=1) + "\n")
+                json_path.write_text(json.dumps(about | {"reports": reports}, indent=1) + "\n")
 
 
 def _reports(names: Sequence[str], setting: Setting) -> Iterator[Report]:
     for name in names:
         try:
-            found = importlib.import_module(f"bench.{name}").run(setting)
-            yield from [found] if isinstance(found, Report) else found
+            reports = importlib.import_module(f"bench.{name}").run(setting)
+            yield from [reports] if isinstance(reports, Report) else reports
         except GraphMillError as error:
             raise click.ClickException(str(error)) from error
 

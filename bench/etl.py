@@ -106,7 +106,7 @@ def _ours(
     """Measure our whole command, and the seconds of its stage."""
     with setting.run_folder("etl-ours") as folder:
         config = _graph(edges, num_partitions) | {"output": str(folder), "etl": {"tables": [table]}}
-        measured = setting.submit("etl.py", write_yaml(folder / "config.yaml", config))
+        measured = setting.graphmill("etl", "--conf", write_yaml(folder / "config.yaml", config))
         figures = stage_figures(folder, "etl")
     _add(report, "ours", form, edges, num_partitions, measured, setting.num_workers, figures["seconds"])
     steps = ", ".join(f"{step} {seconds:.1f}" for step, seconds in figures["step_seconds"].items())
@@ -131,14 +131,12 @@ def _add(
         input=form,
         rows=_millions(edges.num_rows),
         partitions=num_partitions,
-        wall_s=wall_s,
         stage_s=stage_s,
-        cpu_s=measured.cpu_s,
         M_rows_per_s=edges.num_rows / wall_s / 1e6,
         M_rows_per_s_core=edges.num_rows / wall_s / num_cores / 1e6,
         M_rows_per_cpu_s=edges.num_rows / measured.cpu_s / 1e6,
         worker_peak_bytes=measured.worker_peak_bytes or measured.main_peak_bytes,
-        total_peak_bytes=measured.total_peak_bytes,
+        **measured.figures() | {"wall_s": wall_s},
     )
 
 

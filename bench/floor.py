@@ -1,9 +1,8 @@
 """The limits of the machine: only the work that no such program can avoid.
 
-As a program, it does one kind of work and prints the seconds:
+As a program, it does one kind of work in one process per share, all at once, and prints the seconds:
 
-    python -m bench.floor encode|copy|rewrite|move|multiply SHARES    one process per share, all at once
-    python -m bench.floor product QUERIES CANDIDATES DIMENSION THREADS
+    python -m bench.floor encode|copy|rewrite|product SHARES
 """
 
 import json
@@ -23,7 +22,6 @@ from bench.pbg import REPOSITORY
 CHUNK_ROWS = 2_000_000
 BLOCK_BYTES = 8 << 20
 BLOCK_ROWS, BLOCK_COLUMNS = 512, 4096  # scores of 8 MiB
-NUM_PLACES, PLACES_AT_ONCE = 1 << 20, 1 << 10
 
 
 def encode(paths: Sequence[str]) -> float:
@@ -88,14 +86,18 @@ def rewrite(paths: Sequence[str]) -> float:
     return time.perf_counter() - start
 
 
-def product(num_queries: str, num_candidates: str, dimension: str, num_threads: str) -> float:
-    """Multiply [num_queries, dimension] by [dimension, num_candidates], block by block; seconds."""
+def product(sizes: Sequence[str]) -> float:
+    """Multiply queries by candidates, block by block; seconds.
+
+    `sizes` are the numbers of queries, candidates, dimensions and threads.
+    """
     import torch
 
-    torch.set_num_threads(int(num_threads))
-    width = min(int(num_candidates), BLOCK_COLUMNS)
-    queries = torch.randn(int(num_queries), int(dimension))
-    candidates = torch.randn(int(num_candidates), int(dimension))
+    num_queries, num_candidates, dimension, num_threads = map(int, sizes)
+    torch.set_num_threads(num_threads)
+    width = min(num_candidates, BLOCK_COLUMNS)
+    queries = torch.randn(num_queries, dimension)
+    candidates = torch.randn(num_candidates, dimension)
     scores = torch.empty(BLOCK_ROWS, width)
     torch.mm(queries[:BLOCK_ROWS], candidates[:width].t())  # the first product starts threads
     start = time.perf_counter()
@@ -107,41 +109,10 @@ def product(num_queries: str, num_candidates: str, dimension: str, num_threads: 
     return time.perf_counter() - start
 
 
-def move(sizes: Sequence[str]) -> float:
-    """Read and write NUM_PLACES rows at random places of a table of `sizes` (rows, dimension); seconds."""
-    import torch
-
-    torch.set_num_threads(1)
-    table = torch.randn(*map(int, sizes))
-    places = torch.randint(len(table), (NUM_PLACES,))
-    found = table.index_select(0, places[:PLACES_AT_ONCE])
-    start = time.perf_counter()
-    for first in range(0, NUM_PLACES, PLACES_AT_ONCE):
-        some = places[first : first + PLACES_AT_ONCE]
-        torch.index_select(table, 0, some, out=found)
-        table.index_copy_(0, some, found)
-    return time.perf_counter() - start
-
-
-def multiply(sizes: Sequence[str]) -> float:
-    """Run `product` of `sizes` (queries, candidates, dimension) in one thread; seconds."""
-    num_queries, num_candidates, dimension = sizes
-    return product(num_queries, num_candidates, dimension, "1")
-
-
 def seconds(work: str, shares: Sequence[Sequence[str | Path | int]]) -> tuple[float, measure.Measured]:
     """Do `work` on all shares at once; seconds of the slowest share, without start-up."""
-    arguments = json.dumps([[str(each) for each in share] for share in shares])
+    arguments = json.dumps([[str(word) for word in share] for share in shares])
     measured = measure.run([sys.executable, "-m", "bench.floor", work, arguments], cwd=REPOSITORY)
-    return float(measured.stdout), measured
-
-
-def product_seconds(
-    num_queries: int, num_candidates: int, dimension: int, num_threads: int
-) -> tuple[float, measure.Measured]:
-    """Run `product` in a separate process."""
-    sizes = [str(each) for each in (num_queries, num_candidates, dimension, num_threads)]
-    measured = measure.run([sys.executable, "-m", "bench.floor", "product", *sizes], cwd=REPOSITORY)
     return float(measured.stdout), measured
 
 
@@ -150,21 +121,16 @@ def deal(items: Sequence[Path], num_shares: int) -> list[Sequence[Path]]:
     return [share for share in (items[first::num_shares] for first in range(num_shares)) if share]
 
 
-def main(work: str, *arguments: str) -> None:
-    if work == "product":
-        print(product(*arguments))
-        return
-    functions: dict[str, Callable[[Sequence[str]], float]] = {
-        "encode": encode,
-        "copy": copy,
-        "rewrite": rewrite,
-        "move": move,
-        "multiply": multiply,
-    }
-    shares = json.loads(arguments[0])
-    with multiprocessing.get_context("spawn").Pool(len(shares)) as pool:
-        print(max(pool.map(functions[work], shares, chunksize=1)))
+WORKS: dict[str, Callable[[Sequence[str]], float]] = {
+    "encode": encode,
+    "copy": copy,
+    "rewrite": rewrite,
+    "product": product,
+}
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    work, arguments = sys.argv[1:]
+    shares = json.loads(arguments)
+    with multiprocessing.get_context("spawn").Pool(len(shares)) as pool:
+        print(max(pool.map(WORKS[work], shares, chunksize=1)))

@@ -1,12 +1,11 @@
 """The cost of a command: seconds and memory of its process tree, bytes on the disk."""
 
 import os
-import signal
 import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,22 +16,6 @@ import psutil  # type: ignore[import-untyped]
 INTERVAL_S = 0.1
 DISK_INTERVAL_S = 1.0
 KILL_S = 10
-
-
-@dataclass(frozen=True)
-class Watch:
-    """Further things to watch while a command runs.
-
-    Attributes:
-        folders: `Measured.disk_peak_bytes` is the most that they take together at one moment.
-        kill_when: the command and its process group get SIGKILL when it is true for the first time.
-    """
-
-    folders: Sequence[Path] = ()
-    kill_when: Callable[[], bool] | None = None
-
-
-NOTHING = Watch()
 
 
 @dataclass(frozen=True)
@@ -52,7 +35,10 @@ class Measured:
     stdout: str = field(repr=False)
     stderr: str = field(repr=False)
     disk_peak_bytes: int = 0
-    is_killed: bool = False  # by Watch.kill_when
+
+    def figures(self) -> dict[str, float]:
+        """Figures of a row in a report."""
+        return {"wall_s": self.wall_s, "cpu_s": self.cpu_s, "total_peak_bytes": self.total_peak_bytes}
 
 
 def run(
@@ -60,9 +46,11 @@ def run(
     *,
     cwd: Path | None = None,
     environment: Mapping[str, str] | None = None,
-    watch: Watch = NOTHING,
+    folders: Sequence[Path] = (),
 ) -> Measured:
     """Run a command to its end, and end all processes that it started.
+
+    `disk_peak_bytes` is the most that `folders` take together at one moment.
 
     Raises:
         click.ClickException: the command failed.
@@ -75,9 +63,8 @@ def run(
             env=os.environ | (environment or {}),
             stdout=stdout,
             stderr=stderr,
-            start_new_session=watch.kill_when is not None,
         )
-        tree = _Tree(process.pid, watch)
+        tree = _Tree(process.pid, folders)
         try:
             # Not Popen.wait: only wait4 returns the usage of the process and its children.
             _, status, usage = os.wait4(process.pid, 0)
@@ -92,7 +79,7 @@ def run(
         for stream in (stdout, stderr):
             stream.seek(0)
             texts.append(stream.read().decode(errors="replace"))
-    if process.returncode and not tree.is_killed:
+    if process.returncode:
         typed = " ".join(str(word) for word in command)
         raise click.ClickException(
             f"{typed}\nended with {process.returncode}:\n{(texts[1] or texts[0])[-3000:]}"
@@ -108,16 +95,11 @@ def run(
         stdout=texts[0],
         stderr=texts[1],
         disk_peak_bytes=tree.disk_peak_bytes,
-        is_killed=tree.is_killed,
     )
 
 
-def disk_bytes(folders: Sequence[Path]) -> int:
-    """Bytes that the files of folders take on the disk now."""
-    return sum(_file_bytes(folder) for folder in folders)
-
-
 def _file_bytes(folder: Path | str) -> int:
+    """Bytes that the files of a folder take on the disk now."""
     total = 0
     with suppress(FileNotFoundError), os.scandir(folder) as entries:  # which others may remove meanwhile
         for entry in entries:
@@ -132,11 +114,10 @@ def _file_bytes(folder: Path | str) -> int:
 class _Tree:
     """Samples a process and its descendants in a thread, until `finish`."""
 
-    def __init__(self, pid: int, watch: Watch) -> None:
+    def __init__(self, pid: int, folders: Sequence[Path]) -> None:
         self.pid = pid
         self.total_peak_bytes = self.disk_peak_bytes = 0
-        self.is_killed = False
-        self._watched = watch
+        self._folders = folders
         self._disk_due_s = 0.0
         self._peak: dict[int, int] = {}
         self._cpu: dict[int, float] = {}
@@ -174,22 +155,11 @@ class _Tree:
                 # Keep processes whose parent has ended: they are descendants no more.
                 self._seen |= {root, *root.children(recursive=True)}
             self.total_peak_bytes = max(self.total_peak_bytes, sum(map(self._sample, self._seen)))
-            self._look_at_disk()
-            self._kill_in_time()
+            if self._folders and time.monotonic() >= self._disk_due_s:
+                self.disk_peak_bytes = max(self.disk_peak_bytes, sum(map(_file_bytes, self._folders)))
+                self._disk_due_s = time.monotonic() + DISK_INTERVAL_S
             if self._done.wait(INTERVAL_S):
                 return
-
-    def _look_at_disk(self) -> None:
-        if self._watched.folders and time.monotonic() >= self._disk_due_s:
-            self.disk_peak_bytes = max(self.disk_peak_bytes, disk_bytes(self._watched.folders))
-            self._disk_due_s = time.monotonic() + DISK_INTERVAL_S
-
-    def _kill_in_time(self) -> None:
-        kill_when = self._watched.kill_when
-        if kill_when is not None and not self.is_killed and kill_when():
-            with suppress(ProcessLookupError):  # it has just ended
-                os.killpg(self.pid, signal.SIGKILL)
-                self.is_killed = True
 
     def _sample(self, process: psutil.Process) -> int:
         """Record one process; its resident bytes now."""

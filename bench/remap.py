@@ -5,6 +5,7 @@ GraphStorm does not run here: its figures are constants, measured with its own c
 start-up included, of which its imports take two seconds.
 """
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,7 +36,7 @@ def run(setting: Setting) -> Report:
     report = Report("remap", f"Remap, {num_rows:,} x {DIMENSION} float32, {setting.num_workers} workers")
     with setting.run_folder("remap") as folder:
         settings = _write_run(folder, num_rows, setting.num_workers)
-        measured = setting.submit("remap.py", write_yaml(folder / "config.yaml", settings))
+        measured = setting.graphmill("remap", "--conf", write_yaml(folder / "config.yaml", settings))
         stage_s = float(stage_figures(folder, "remap")["seconds"])
         shares, num_bytes = _shares(folder, setting.num_workers)
         floor_s, copied = floor.seconds("copy", shares)
@@ -46,19 +47,17 @@ def run(setting: Setting) -> Report:
         seconds = in_stage_s or wall_s
         report.add(
             what,
-            wall_s=wall_s,
             stage_s=in_stage_s,
-            cpu_s=cost.cpu_s,
             k_rows_per_s=num_rows / seconds / 1e3,
             MB_written_per_s=num_bytes / seconds / 1e6,
             written_bytes=num_bytes,
             worker_peak_bytes=cost.worker_peak_bytes,
-            total_peak_bytes=cost.total_peak_bytes,
+            **cost.figures() | {"wall_s": wall_s},
         )
     report.ratio("ours / read and write, the stage", stage_s / floor_s)
     report.ratio("ours / read and write, whole command", measured.wall_s / floor_s)
-    for job in _jobs(num_rows):
-        _saved(setting, report, job)
+    for job in jobs(num_rows):
+        saved_job(setting, report, job)
     return report
 
 
@@ -74,7 +73,7 @@ class _Job:
     goal: str
 
 
-def _jobs(num_rows: int) -> list[_Job]:
+def jobs(num_rows: int) -> list[_Job]:
     def quoted(seconds: float) -> float | None:
         return seconds if num_rows == ROWS else None
 
@@ -85,13 +84,14 @@ def _jobs(num_rows: int) -> list[_Job]:
     ]
 
 
-def _saved(setting: Setting, report: Report, job: _Job) -> None:
+def saved_job(setting: Setting, report: Report, job: _Job) -> None:
     """Remap the files of one job; adds its rows to the report."""
     with setting.run_folder("saved") as folder:
         saved = Saved(folder / "saved", job.num_rows, job.num_ids, job.is_edges).write()
         flag = "--prediction-dir" if job.is_edges else "--node-emb-dir"
         inputs: list[str | Path] = ["--node-id-mapping", saved.maps, flag, saved.folder]
-        measured, figures = setting.remap(*inputs, "--output-dir", folder / "out", "--preserve-input", "true")
+        options = ["--output-dir", folder / "out", "--preserve-input", "true"]
+        measured = setting.graphmill("remap", *inputs, *options)
         tables = sorted((folder / "out").rglob("*.parquet"))
         num_bytes = sum(table.stat().st_size for table in tables)
         again_s, rewritten = floor.seconds("rewrite", floor.deal(tables, setting.num_workers))
@@ -100,7 +100,7 @@ def _saved(setting: Setting, report: Report, job: _Job) -> None:
             for number, share in enumerate(floor.deal(saved.sources, setting.num_workers))
         ]
         copy_s, copied = floor.seconds("copy", shares)
-    stage_s = float(figures["seconds"])
+    stage_s = float(json.loads(measured.stdout.splitlines()[-1])["seconds"])
     for what, wall_s, seconds, cost in (
         (f"GraphStorm's {job.what}", measured.wall_s, stage_s, measured),
         ("  floor: pyarrow reads and writes the tables", again_s, None, rewritten),
@@ -108,13 +108,11 @@ def _saved(setting: Setting, report: Report, job: _Job) -> None:
     ):
         report.add(
             what,
-            wall_s=wall_s,
             stage_s=seconds,
-            cpu_s=cost.cpu_s,
             k_rows_per_s=job.num_rows / (seconds or wall_s) / 1e3,
             written_bytes=num_bytes,
             worker_peak_bytes=cost.worker_peak_bytes,
-            total_peak_bytes=cost.total_peak_bytes,
+            **cost.figures() | {"wall_s": wall_s},
         )
     if job.graphstorm_s:
         theirs_s = job.graphstorm_s - GRAPHSTORM_IMPORTS_S

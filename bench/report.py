@@ -1,6 +1,5 @@
 """The report of a benchmark: rows of figures, and ratios with goals."""
 
-import hashlib
 import os
 import platform
 from collections.abc import Mapping, Sequence
@@ -12,12 +11,9 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from bench.pbg import REPOSITORY
 from graphmill.cluster import num_cores
 
 LIBRARIES = ("dask", "numpy", "pyarrow", "torch")
-PACKAGES = ("bench", "graphmill", "train")
-ABOUT = ("started", "code", "device")
 Figure = str | float | int | None
 
 
@@ -31,13 +27,6 @@ class Report:
     ratios: list[dict[str, Figure]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     failed: str | None = None  # the reason, if the benchmark failed
-    about: dict[str, str] = field(default_factory=dict)  # its start, code and device, where others may differ
-
-    @classmethod
-    def from_json(cls, name: str, found: Mapping[str, Any]) -> "Report":
-        """Read what `as_json` has made."""
-        known = {key: found[key] for key in ("title", "rows", "ratios", "notes", "failed") if key in found}
-        return cls(name, **known, about={key: found[key] for key in ABOUT if key in found})
 
     def add(self, what: str, **figures: Figure) -> None:
         """Add a row of figures."""
@@ -60,8 +49,8 @@ class Report:
 
     def as_json(self) -> dict[str, Any]:
         """The report for the JSON file."""
-        found = {"title": self.title, "rows": self.rows, "ratios": self.ratios, "notes": self.notes}
-        return (found if self.failed is None else found | {"failed": self.failed}) | self.about
+        content = {"title": self.title, "rows": self.rows, "ratios": self.ratios, "notes": self.notes}
+        return content if self.failed is None else content | {"failed": self.failed}
 
 
 def machine() -> dict[str, Any]:
@@ -80,15 +69,6 @@ def machine() -> dict[str, Any]:
         "python": platform.python_version(),
         "versions": {name: version(name) for name in LIBRARIES},
     }
-
-
-def code() -> str:
-    """Short digest of the Python files that a benchmark runs; it needs no git."""
-    digest = hashlib.sha256()
-    for package in PACKAGES:
-        for path in sorted((REPOSITORY / package).rglob("*.py")):
-            digest.update(str(path.relative_to(REPOSITORY)).encode() + path.read_bytes())
-    return digest.hexdigest()[:12]
 
 
 def columns(rows: Sequence[Mapping[str, Figure]]) -> list[str]:

@@ -6,7 +6,7 @@ import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,12 +27,7 @@ class Setting:
     peers: bool = True
     triples: Path | None = None
     cases: tuple[str, ...] = ()  # of gpu
-    pbg_python: Path | None = None  # a Python that has PBG with its GPU mode
-    stages: tuple[str, ...] = ()  # of billion
-    kill: bool = False  # each stage of billion once
-    kept: Mapping[str, Any] = field(default_factory=dict)  # reports that the JSON file has already
-    dry: bool = False  # gpu: compile and count only
-    again: bool = False  # gpu: measure these too
+    kept: Sequence[str] = ()  # reports that the JSON file has already
 
     @property
     def graphs(self) -> Path:
@@ -49,43 +44,16 @@ class Setting:
         finally:
             shutil.rmtree(folder)
 
-    def pipeline(self, config_path: Path, changes: Mapping[str, Any]) -> measure.Measured:
-        """Run `dask-submit --master local[N] pipeline.py --conf ... --set ...` with this Python."""
-        options = [word for key, value in changes.items() for word in ("--set", f"{key}={value}")]
-        command = [sys.executable, "-m", "graphmill.cli.submit", *self._master(), "pipeline.py"]
-        return self._run([*command, "--conf", config_path, *options])
-
-    def submit(
-        self, script: str, config_path: Path, watch: measure.Watch = measure.NOTHING
-    ) -> measure.Measured:
-        """Run `dask-submit --master local[N] SCRIPT --conf ...`."""
-        dask_submit = Path(sys.executable).with_name("dask-submit")
-        return self._run([dask_submit, *self._master(), script, "--conf", config_path], watch)
-
-    def evaluate(self, config_path: Path, split: str = "test") -> tuple[measure.Measured, dict[str, float]]:
-        """Run `python -m train evaluate --json --split SPLIT`; its metrics."""
-        measured = self.submit_evaluate(config_path, split=split)
-        return measured, json.loads(measured.stdout.splitlines()[-1])
-
-    def submit_evaluate(
-        self, config_path: Path, watch: measure.Watch = measure.NOTHING, split: str = "test"
-    ) -> measure.Measured:
-        """Run `python -m train evaluate --json --split SPLIT`."""
-        command = [sys.executable, "-m", "train", "evaluate", *self._master(), "--json", "--split", split]
-        return self._run([*command, "--conf", config_path], watch)
-
-    def remap(self, *arguments: str | Path) -> tuple[measure.Measured, dict[str, Any]]:
-        """Run `python -m remap` with GraphStorm's flags; its figures."""
-        measured = self._run([sys.executable, "-m", "remap", *self._master(), *arguments])
-        return measured, json.loads(measured.stdout.splitlines()[-1])
-
-    def _run(self, command: Sequence[str | Path], watch: measure.Watch = measure.NOTHING) -> measure.Measured:
-        # Use the packages of this repository, installed or not.
+    def graphmill(self, *words: str | Path, folders: Sequence[Path] = ()) -> measure.Measured:
+        """Run a command of this repository with the workers; `folders`: see `measure.run`."""
         path = os.pathsep.join(filter(None, [str(REPOSITORY), os.environ.get("PYTHONPATH")]))
-        return measure.run(command, cwd=REPOSITORY, environment={"PYTHONPATH": path}, watch=watch)
+        command = [sys.executable, "-m", "graphmill", *words, "--master", f"local[{self.num_workers}]"]
+        return measure.run(command, cwd=REPOSITORY, environment={"PYTHONPATH": path}, folders=folders)
 
-    def _master(self) -> list[str]:
-        return ["--master", f"local[{self.num_workers}]"]
+    def evaluate(self, config_path: Path) -> tuple[measure.Measured, dict[str, float]]:
+        """Rank the test edges; also their metrics."""
+        measured = self.graphmill("evaluate", "--json", "--conf", config_path)
+        return measured, json.loads(measured.stdout.splitlines()[-1])
 
 
 def write_yaml(path: Path, settings: Mapping[str, Any]) -> Path:

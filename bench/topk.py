@@ -63,11 +63,9 @@ def run(setting: Setting) -> Report:
             report.add("faiss alone, same lists", answers_s=numbers_s, search_s=found["search_s"])
             report.add(
                 "faiss, and raw ids in parquet",
-                wall_s=peer.wall_s,
-                cpu_s=peer.cpu_s,
                 answers_s=numbers_s + found["ids_s"],
                 search_s=found["search_s"],
-                total_peak_bytes=peer.total_peak_bytes,
+                **peer.figures(),
             )
             ours_s = _said(whole, "answers")
             report.ratio("answers of ours that are faiss's too", _agreement(folder, num_items))
@@ -90,11 +88,9 @@ def run(setting: Setting) -> Report:
 def _add(report: Report, what: str, whole: measure.Measured, figures: Mapping[str, float]) -> None:
     report.add(
         what,
-        wall_s=whole.wall_s,
-        cpu_s=whole.cpu_s,
         lists_s=_said(whole, "lists"),
         answers_s=_said(whole, "answers"),
-        total_peak_bytes=whole.total_peak_bytes,
+        **whole.figures(),
         worker_peak_bytes=whole.worker_peak_bytes,
         num_lists=int(figures["num_lists"]),
         lists_compared=int(figures["num_probed"]),
@@ -104,20 +100,9 @@ def _add(report: Report, what: str, whole: measure.Measured, figures: Mapping[st
 def _predict(
     setting: Setting, source: Path, out: Path, index: Path, *more: str
 ) -> tuple[measure.Measured, dict[str, float]]:
-    command: list[str | Path] = [
-        sys.executable,
-        "-m",
-        "graphmill",
-        "predict",
-        source,
-        "--relation",
-        "likes",
-        "--k",
-        str(K),
-    ]
-    command += ["--approximate", "--recall", str(RECALL), "--index", index, "--to", out]
-    command += ["--task-memory", "2GiB", "--master", f"local[{setting.num_workers}]", *more]
-    measured = measure.run(command, cwd=REPOSITORY, environment={"PYTHONPATH": str(REPOSITORY)})
+    command: list[str | Path] = ["predict", source, "--relation", "likes", "--k", str(K), "--to", out]
+    command += ["--approximate", "--recall", str(RECALL), "--index", index, "--task-memory", "2GiB"]
+    measured = setting.graphmill(*command, *more)
     return measured, json.loads((out / "_predict.json").read_text())
 
 
@@ -130,14 +115,7 @@ def _said(measured: measure.Measured, what: str) -> float:
 def _faiss(
     setting: Setting, source: Path, folder: Path, num_probed: int
 ) -> tuple[measure.Measured, dict[str, float]]:
-    command: list[str | Path] = [
-        sys.executable,
-        "-m",
-        "bench.topk_faiss",
-        folder / "index",
-        source,
-        str(K),
-    ]
+    command: list[str | Path] = [sys.executable, "-m", "bench.topk_faiss", folder / "index", source, str(K)]
     environment = {"PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": str(setting.num_workers)}
     measured = measure.run([*command, str(num_probed), folder], cwd=REPOSITORY, environment=environment)
     return measured, json.loads(measured.stdout.splitlines()[-1])

@@ -95,7 +95,7 @@ def _ours(
 ) -> Mapping[str, float]:
     with setting.run_folder("train-ours") as folder:
         config_path = write_yaml(folder / "config.yaml", triples.ours(shared, folder))
-        measured = setting.submit("train.py", config_path)
+        measured = setting.graphmill("train", "--conf", config_path)
         epochs = stage_figures(folder, "train")["epochs"]
         passes = [(bucket["edges"], bucket["seconds"]) for epoch in epochs for bucket in epoch["buckets"]]
         _, metrics = setting.evaluate(config_path)
@@ -135,8 +135,6 @@ def _add(
         best_epoch=best,
         mrr=metrics["mrr"],
         hits_at_10=metrics["hits@10"],
-        wall_s=measured.wall_s,
-        cpu_s=measured.cpu_s,
-        total_peak_bytes=measured.total_peak_bytes,
+        **measured.figures(),
     )
     return {"edges_per_s": edges_per_s, "best_edges_per_s": best, "mrr": metrics["mrr"]}

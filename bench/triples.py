@@ -25,7 +25,7 @@ def prepare(setting: Setting, output: Path) -> tuple[dict[str, Any], dict[str, A
         for split in ("train", "valid", "test")
     ]
     config = graph | {"output": str(output), "etl": {"tables": tables}}
-    setting.submit("etl.py", write_yaml(output / "config.yaml", config))
+    setting.graphmill("etl", "--conf", write_yaml(output / "config.yaml", config))
     paths = {"entity_path": str(output / "entities"), "edge_paths": [str(output / "edges" / "train")]}
     return graph | paths, stage_figures(output, "etl")
 

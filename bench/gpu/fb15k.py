@@ -34,9 +34,10 @@ def measure(goal: Goal, setting: Setting, machine: Machine, report: Report) -> N
         raise ConfigError("--triples FOLDER must name FB15k-237, with train.txt, valid.txt, test.txt")
     with setting.run_folder(goal.recipe.stem) as output:
         changes = {"input": str(source), "output": str(output), **(TRIAL if machine.is_trial else {})}
-        measured = setting.pipeline(goal.recipe, changes)
+        settings = [word for key, value in changes.items() for word in ("--set", f"{key}={value}")]
+        measured = setting.graphmill("pipeline", "--conf", goal.recipe, *settings)
         trained, evaluated = (stage_figures(output, stage) for stage in ("train", "evaluate"))
-        validation = _validation(output)
+        validation = json.loads((output / "checkpoint" / "validation.json").read_text())["epochs"]
     metrics = evaluated["metrics"]
     report.add(
         "training",
@@ -53,10 +54,3 @@ def measure(goal: Goal, setting: Setting, machine: Machine, report: Report) -> N
         report.add(f"validation after epoch {entry['epoch']}", mrr=entry["mrr"])
     report.ratio("test MRR", metrics["mrr"], f">= {goal.mrr}")
     report.ratio("seconds of training", trained["seconds"], f"<= {goal.seconds}")
-
-
-def _validation(output: Path) -> list[dict[str, float]]:
-    found: dict[str, list[dict[str, float]]] = json.loads(
-        (output / "checkpoint" / "validation.json").read_text()
-    )
-    return found["epochs"]

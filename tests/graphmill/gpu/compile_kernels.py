@@ -9,8 +9,8 @@ import sys
 
 import torch
 
-from bench.gpu.compiled import Compiler
 from graphmill.gpu import kernels
+from tests.compiled_kernels import Compiler
 
 
 def main(capability: int, dimensions: list[int]) -> None:

@@ -14,9 +14,9 @@ from collections import Counter
 
 import torch
 
-from bench.gpu.compiled import Compiler
 from graphmill.ask.model import Model
 from graphmill.config import from_mapping
+from tests.compiled_kernels import Compiler
 from train.gpu import fused_pass, kernels
 from train.gpu.fused_step import FusedStep, NegativeGroup, Shape
 from train.gpu.reference import KernelEdges

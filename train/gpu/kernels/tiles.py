@@ -1,8 +1,7 @@
 """Tiles of the score kernels: the sizes of a program, by kernel, operands and dimension.
 
 Tiles: BP queries, BK candidates, DB columns, the power of two that holds D. wgmma wants 64 rows; a block has
-64 K registers, and 227 KB of shared memory on Hopper, less before. `python -m bench gpu --dry` counts what a
-tile costs, and `--case kernels` times tiles.
+64 K registers, and 227 KB of shared memory on Hopper, less before.
 """
 
 from typing import Literal, NamedTuple

@@ -56,21 +56,10 @@ class Kernel:
     shared_bytes: int
 
     @cached_property
-    def registers(self) -> int:
-        """Registers of a thread."""
-        return self._resource("REG")
-
-    @cached_property
     def stack_bytes(self) -> int:
         """Bytes of a thread's stack, where registers go that do not fit."""
-        return self._resource("STACK")
-
-    @property
-    def blocks(self) -> int:
-        """Blocks that a multiprocessor of a Hopper holds at a time."""
-        by_registers = 65536 // (max(self.registers, 1) * 32 * self.num_warps)
-        by_shared = SHARED_BYTES[90] // (self.shared_bytes + 1024)
-        return min(by_registers, by_shared, 64 // self.num_warps)
+        found = re.search(r"STACK:(\d+)", self._dumped("--dump-resource-usage"))
+        return int(found[1]) if found else 0
 
     @cached_property
     def code(self) -> list[tuple[int, str, str]]:
@@ -119,10 +108,6 @@ class Kernel:
     def matrix_instructions(self) -> set[str]:
         """Names of the instructions that multiply in the loop."""
         return {name for name in self.loop.instructions if name.startswith(tuple(_MATRIX.values()))}
-
-    def _resource(self, name: str) -> int:
-        found = re.search(rf"{name}:(\d+)", self._dumped("--dump-resource-usage"))
-        return int(found[1]) if found else 0
 
     def _dumped(self, option: str) -> str:
         with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
