@@ -90,7 +90,7 @@ def saved_job(setting: Setting, report: Report, job: _Job) -> None:
         saved = Saved(folder / "saved", job.num_rows, job.num_ids, job.is_edges).write()
         flag = "--prediction-dir" if job.is_edges else "--node-emb-dir"
         inputs: list[str | Path] = ["--node-id-mapping", saved.maps, flag, saved.folder]
-        options = ["--output-dir", folder / "out", "--preserve-input", "true"]
+        options: list[str | Path] = ["--output-dir", folder / "out", "--preserve-input", "true"]
         measured = setting.graphmill("remap", *inputs, *options)
         tables = sorted((folder / "out").rglob("*.parquet"))
         num_bytes = sum(table.stat().st_size for table in tables)
