@@ -147,12 +147,12 @@ def run(config: Config, client: Client, claim: Claim = NO_CLAIM) -> dict[str, An
         sources.write_sources(config, settings, plan, files, checksums)
         _write_checksums(settings, merged.num_edges, checksums)
         _sweep(work)
-        found = figures.figures(settings, plan, files, encoded, indexed, translated, merged)
+        numbers = figures.figures(settings, plan, files, encoded, indexed, translated, merged)
         figures.warn_if_uneven(settings, merged.num_edges)
-        input_warnings.warn_of_counts(found)
+        input_warnings.warn_of_counts(numbers)
         claim.check()
         hide_outputs(config)
-    return found | {"step_seconds": work.seconds}
+    return numbers | {"step_seconds": work.seconds}
 
 
 def estimate(config: Config, size: GraphSize | None) -> Estimate:
@@ -163,7 +163,7 @@ def estimate(config: Config, size: GraphSize | None) -> Estimate:
 def input_uris(config: Config) -> list[str]:
     """Return the tables, by their folders, and ids and edges of an earlier run."""
     etl = config.section(EtlConfig)
-    previous = [each for each in (etl.previous_entity_path, etl.previous_edge_path) if each]
+    previous = [uri for uri in (etl.previous_entity_path, etl.previous_edge_path) if uri]
     return [*table_roots(config), *map(storage.absolute, previous)]
 
 
@@ -172,10 +172,10 @@ def fingerprint(config: Config) -> dict[str, Any]:
     return _fingerprint(config, find_all(config))
 
 
-def _fingerprint(config: Config, found: Sequence[TableFiles]) -> dict[str, Any]:
+def _fingerprint(config: Config, tables: Sequence[TableFiles]) -> dict[str, Any]:
     etl = config.section(EtlConfig)
-    plain = {file.uri: file for of_table in found for file in of_table.plain}
-    snapshots = {json.dumps(each): each for of_table in found for each in of_table.describe()}
+    plain = {file.uri: file for of_table in tables for file in of_table.plain}
+    snapshots = {json.dumps(snapshot): snapshot for of_table in tables for snapshot in of_table.describe()}
     inputs = []
     if etl.previous_entity_path is not None:
         inputs.append(storage.absolute(etl.previous_entity_path))
@@ -206,14 +206,16 @@ def _plan(work: EtlWork, config: Config, inputs: Sequence[TableFiles]) -> source
     etl = config.section(EtlConfig)
     input_warnings.warn_of_left_out(inputs)
     files = sources.numbered(inputs)
-    input_warnings.warn_of_empty({each.label for each in inputs} - {label for _, label, _, _ in files})
+    input_warnings.warn_of_empty(
+        {of_table.label for of_table in inputs} - {label for _, label, _, _ in files}
+    )
     plan = sources.plan_files(config, files)
     files = [file for file in files if file[0] not in plan.kept]
     # A task costs more than a look at a small file.
     step = min(1 + len(files) // (_LOOKS_PER_THREAD * work.num_threads), _MAX_LOOKS)
     tasks = [(files[start : start + step], etl.chunk_rows) for start in range(0, len(files), step)]
-    found = work.run_tasks(ranges_of_files, tasks, "look at tables")
-    ranges = [file_range for of_files in found for file_range in of_files]
+    of_tasks = work.run_tasks(ranges_of_files, tasks, "look at tables")
+    ranges = [file_range for of_files in of_tasks for file_range in of_files]
     return replace(plan, ranges=balanced(ranges, work.num_threads))
 
 
@@ -225,12 +227,12 @@ def _check_places(
     of_logs = [snapshot.places for of_table in inputs for snapshot in of_table.snapshots]
     named = {file_range.uri for file_range in ranges}
     named |= {delete.place for one in ranges for delete in one.deletes if delete.kind != "delta inline"}
-    found = [uri for uri in sorted(named - plain) if not any(places.hold(uri) for places in of_logs)]
-    found += [chunk.name for chunk in chunks if "/" in chunk.name]
-    if found:
+    foreign = [uri for uri in sorted(named - plain) if not any(places.hold(uri) for places in of_logs)]
+    foreign += [chunk.name for chunk in chunks if "/" in chunk.name]
+    if foreign:
         raise FormatError(
-            f"{settings.folders.work}: the journal of an earlier run names {found[0]}, which is none of this "
-            "run's files; start again, from nothing"
+            f"{settings.folders.work}: the journal of an earlier run names {foreign[0]}, which is none of "
+            "this run's files; start again, from nothing"
         )
 
 
@@ -257,7 +259,7 @@ def _encode(
             storage.delete_marker(uri)
             storage.replace_directory(settings.folders.quarantine, uri)
             raise
-    if not any(each.num_edges for each in sources.with_counts(plan, encoded)):
+    if not any(file.num_edges for file in sources.with_counts(plan, encoded)):
         raise RawTableError(
             "etl.tables: the tables hold no rows that become edges; a graph needs at least one"
         )
@@ -331,10 +333,10 @@ def _merge(
         tasks = [(settings, partition, num_entities) for partition, num_entities in counted]
         degrees = work.run_tasks(count_partition, tasks, "count edges of ids", "partitions")
     return Merged(
-        np.array([count for each in written for count in each.num_rows], np.int64),
-        np.array([count for each in written for count in each.num_edges], np.int64),
-        sum((each.relation_counts for each in written), np.zeros(num_counted, np.int64)),
-        {uri: checksum for each in written for uri, checksum in each.checksums.items()},
+        np.array([count for run in written for count in run.num_rows], np.int64),
+        np.array([count for run in written for count in run.num_edges], np.int64),
+        sum((run.relation_counts for run in written), np.zeros(num_counted, np.int64)),
+        {uri: checksum for run in written for uri, checksum in run.checksums.items()},
         degrees,
     )
 
@@ -356,5 +358,5 @@ def _sweep(work: EtlWork) -> None:
     """Remove unfinished files of dead workers and runs from the folders that are about to be renamed."""
     for folder in work.outputs.values():
         below = [entry.uri for entry in storage.list_dir(folder, recursive=True) if entry.is_dir]
-        for each in (folder, *below):
-            storage.sweep(each)
+        for uri in (folder, *below):
+            storage.sweep(uri)

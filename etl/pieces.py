@@ -53,7 +53,7 @@ class Relations:
 def edge_table(config: Config, paths: Sequence[str], given: Mapping[str, Any]) -> TableConfig:
     """Describe a table of new edges: like the run's own tables, but for the options that are `given`."""
     tables = config.section(EtlConfig).tables if config.etl else ()
-    kinds = [each.model_dump(exclude=_OF_RUN) for each in tables]
+    kinds = [table.model_dump(exclude=_OF_RUN) for table in tables]
     for kind in kinds:
         if kind["format"] not in get_args(FileFormat):
             kind["format"] = "auto"  # new edges may be plain files
@@ -106,9 +106,9 @@ def write_pieces(
         NotFoundError: a path names no file.
         RawTableError: a file cannot be read, lacks a column, or has a row that is no edge of the relations.
     """
-    found = [find_files(config, table, f"table {number}") for number, table in enumerate(tables)]
-    warn_of_left_out(found)
-    files = [(0, each.label, each.table, file) for each in found for file in each.files()]
+    inputs = [find_files(config, table, f"table {number}") for number, table in enumerate(tables)]
+    warn_of_left_out(inputs)
+    files = [(0, of_table.label, of_table.table, file) for of_table in inputs for file in of_table.files()]
     _check_constants(tables, relations)
     ranges = ranges_of_files(files, PIECE_ROWS)
     groups = grouped(ranges, _GROUPS_LIKE_WORKERS, PIECE_ROWS)
@@ -141,10 +141,10 @@ def write_group(
             }
         )
 
-    for each in ranges:
-        for block, _ in read_blocks(each, PIECE_ROWS, rules):
+    for file_range in ranges:
+        for block, _ in read_blocks(file_range, PIECE_ROWS, rules):
             if block.num_rows:
-                pending.append(_edges(block, each, relations) if is_edges else block.cast(IDS))
+                pending.append(_edges(block, file_range, relations) if is_edges else block.cast(IDS))
             if sum(map(len, pending)) >= PIECE_ROWS:
                 write()
     if pending:

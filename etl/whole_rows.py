@@ -50,16 +50,16 @@ def whole_table(config: Config, paths: Sequence[str], given: Mapping[str, Any]) 
     """Find the columns and the pieces of a table; `given` are keys of `FilesConfig`."""
     content = {**given, "path": [storage.absolute(path) for path in paths]}
     named: WholeTableConfig = validated(WholeTableConfig, content, prefix=("TABLE",))
-    found = find_files(config, named, "table")
-    warn_of_left_out([found])
-    refuse_ignored(found, given)
-    files = found.files()
+    inputs = find_files(config, named, "table")
+    warn_of_left_out([inputs])
+    refuse_ignored(inputs, given)
+    files = inputs.files()
     names, schema = _columns(files, named)
     table = named.model_copy(update={"names": names})
     numbered = [(0, "table", table, file) for file in files]
-    ranges = [_checked(each, len(names)) for each in ranges_of_files(numbered, PIECE_ROWS)]
+    ranges = [_checked(file_range, len(names)) for file_range in ranges_of_files(numbered, PIECE_ROWS)]
     pieces = grouped(ranges, _GROUPS_LIKE_WORKERS, PIECE_ROWS)
-    return WholeTable(schema, pieces, _hash(found, files))
+    return WholeTable(schema, pieces, _hash(inputs, files))
 
 
 def read_rows(
@@ -70,10 +70,12 @@ def read_rows(
     Raises:
         RawTableError: a file cannot be read, has a column of another type, or ids that are no ids.
     """
-    for each in group:
-        fields = list(each.table.columns())  # a block has those that all rows of its file share at its end
-        for first_row, block in read_whole(each):
-            at = BlockPosition(each.uri, dict(zip(schema.names, schema.names, strict=True)), first_row)
+    for file_range in group:
+        fields = list(
+            file_range.table.columns()
+        )  # a block has those that all rows of its file share at its end
+        for first_row, block in read_whole(file_range):
+            at = BlockPosition(file_range.uri, dict(zip(schema.names, schema.names, strict=True)), first_row)
             columns = [
                 _as(wanted.type, block[field], wanted.name, at)
                 for field, wanted in zip(fields, schema, strict=True)
@@ -93,7 +95,7 @@ def _columns(files: Sequence[DataFile], table: WholeTableConfig) -> tuple[tuple[
             if not names:
                 continue
             names = [*names, *(value for value in file.values if value not in names)]
-        if twice := next((each for each in names if names.count(each) > 1), None):
+        if twice := next((name for name in names if names.count(name) > 1), None):
             raise RawTableError(f"{file.uri}: two columns are named {twice!r}; rename one")
         kinds = [_WITHOUT_VIEWS.get(kind := types.get(name, pa.string()), kind) for name in names]
         return tuple(names), pa.schema(list(zip(names, kinds, strict=True)))
@@ -117,7 +119,7 @@ def _as(kind: pa.DataType, column: pa.ChunkedArray, name: str, at: BlockPosition
         raise at.error(name, f"expected {kind}, as in the first file, found {column.type}: {error}") from None
 
 
-def _hash(found: TableFiles, files: Sequence[DataFile]) -> str:
+def _hash(inputs: TableFiles, files: Sequence[DataFile]) -> str:
     described = [[file.uri, file.size_bytes, file.mtime_ns] for file in files]
-    text = json.dumps([found.describe(), described], sort_keys=True)
+    text = json.dumps([inputs.describe(), described], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -64,18 +64,18 @@ def check_bad_rows(files: Sequence[SourceFile], max_fraction: float, quarantine_
         names = ", ".join(f"{name!r} {count}" for name, count in list(unknown.items())[:SHOWN_RELATIONS])
         more = f" and {len(unknown) - SHOWN_RELATIONS} more" if len(unknown) > SHOWN_RELATIONS else ""
         reasons += f"; most frequent unknown relations: {names}{more}"
-    found = f"{num_bad} of {num_rows} rows cannot become edges ({reasons})"
+    problem = f"{num_bad} of {num_rows} rows cannot become edges ({reasons})"
     if num_bad > max_fraction * num_rows:
         raise RawTableError(
-            f"{found}, more than etl.max_bad_fraction {max_fraction:g} allows; they are in {quarantine_uri}"
+            f"{problem}, more than etl.max_bad_fraction {max_fraction:g} allows; they are in {quarantine_uri}"
         )
-    log.warning("etl: %s; they go to %s", found, quarantine_uri)
+    log.warning("etl: %s; they go to %s", problem, quarantine_uri)
 
 
 def unknown_relations(files: Sequence[SourceFile]) -> dict[str, int]:
     """Count bad rows by unknown relation, the most frequent first."""
     counts = sum((Counter(file.num_unknown) for file in files), Counter[str]())
-    return dict(sorted(counts.items(), key=lambda each: (-each[1], each[0]))[:MAX_RELATIONS])
+    return dict(sorted(counts.items(), key=lambda counted: (-counted[1], counted[0]))[:MAX_RELATIONS])
 
 
 def warn_if_uneven(settings: TaskSettings, num_edges: Int64) -> None:
@@ -92,7 +92,7 @@ def warn_if_uneven(settings: TaskSettings, num_edges: Int64) -> None:
 
 def warn_if_crowded(settings: TaskSettings, index: IndexedEntities) -> None:
     """Warn of partitions where a range of hashes has many more ids than by chance."""
-    by_partition = settings.by_partition(np.concatenate([each.num_by_slot for each in index.indexed]))
+    by_partition = settings.by_partition(np.concatenate([shard.num_by_slot for shard in index.indexed]))
     by_type = _by_type(settings, by_partition)
     for (name, number), of_partition in zip(settings.partitions, by_partition, strict=True):
         mean = float(np.mean(by_type[name]))
@@ -130,8 +130,8 @@ def figures(
     if settings.removes:  # with both settings, which of them left out an edge is not counted
         drops = settings.etl.duplicates == "drop"
         left_out["removed_or_duplicates" if drops else "removed"] = left_out.pop("duplicates")
-    found: dict[str, Any] = {
-        "num_rows": sum(each.num_rows for each in files),
+    result: dict[str, Any] = {
+        "num_rows": sum(file.num_rows for file in files),
         "num_rows_quarantined": sum(by_reason.values()),
         "quarantined": by_reason,
         "unknown_relations": unknown_relations(files),
@@ -147,12 +147,12 @@ def figures(
         "integer_id_columns": sorted(
             {
                 f"{label}.{c}"
-                for label, each in zip(plan.labels, files, strict=True)
-                for c in each.integer_columns
+                for label, file in zip(plan.labels, files, strict=True)
+                for c in file.integer_columns
             }
         ),
         **_delta(plan, files),
-        "num_chunks": sum(len(each.chunks) for each in encoded),
+        "num_chunks": sum(len(group.chunks) for group in encoded),
         "bytes_in": sum(file_range.num_bytes for file_range in plan.ranges),
         # Names of raw files may be long; the rest does not depend on where they are.
         "bytes_out": sum(entry.size_bytes for entry in written if storage.name(entry.uri) != ORIGINS),
@@ -161,8 +161,8 @@ def figures(
         # Counted before duplicates are dropped.
         counts = translated.relation_counts if merged.degrees is None else merged.relation_counts
         edges = counts.tolist()
-        found["num_edges_by_relation"] = dict(zip(index.relations.names, edges, strict=True))
-    return found
+        result["num_edges_by_relation"] = dict(zip(index.relations.names, edges, strict=True))
+    return result
 
 
 def _delta(plan: SourcePlan, files: Sequence[SourceFile]) -> dict[str, Any]:
@@ -171,10 +171,10 @@ def _delta(plan: SourcePlan, files: Sequence[SourceFile]) -> dict[str, Any]:
         return {"delta": None, "delta_reason": plan.reason or None}
     added = [files[number] for number in plan.added]
     kept = [files[number] for number in sorted(plan.kept)]
-    found: dict[str, int] = {}
+    counts: dict[str, int] = {}
     for what, of_files in (("kept", kept), ("added", added), ("gone", plan.gone)):
-        found |= {f"files_{what}": len(of_files), f"edges_{what}": sum(file.num_edges for file in of_files)}
-    return {"delta": found, "delta_reason": None}
+        counts |= {f"files_{what}": len(of_files), f"edges_{what}": sum(file.num_edges for file in of_files)}
+    return {"delta": counts, "delta_reason": None}
 
 
 def _entities(settings: TaskSettings, index: IndexedEntities, merged: Merged) -> dict[str, Any]:
@@ -182,27 +182,27 @@ def _entities(settings: TaskSettings, index: IndexedEntities, merged: Merged) ->
     partitions = settings.partitions
     for shard, of_shard in zip(index.shards, index.indexed, strict=True):
         indexed[partitions[shard.partition_number].entity_type].append(of_shard)
-    counts = {name: sum_counts(found, np.zeros(0, np.int64)) for name, found in indexed.items()}
+    counts = {name: sum_counts(parts, np.zeros(0, np.int64)) for name, parts in indexed.items()}
     if merged.degrees is not None:
-        for name, found in _by_type(settings, merged.degrees).items():
+        for name, parts in _by_type(settings, merged.degrees).items():
             counts[name] = replace(
                 counts[name],
-                num_outside_train=sum(each.num_outside_train for each in found),
-                degrees=degrees.merge_counts(each.degrees for each in found),
-                highest=top_degrees(pair for each in found for pair in each.highest),
+                num_outside_train=sum(part.num_outside_train for part in parts),
+                degrees=degrees.merge_counts(part.degrees for part in parts),
+                highest=top_degrees(pair for part in parts for pair in part.highest),
             )
     return {
         "num_entities": _by_type(settings, index.num_entities),
         # No edge trains their embeddings.
         "num_entities_outside_train": {name: count.num_outside_train for name, count in counts.items()},
-        "num_entities_left_out": {name: each.num_left_out for name, each in counts.items()},
+        "num_entities_left_out": {name: count.num_left_out for name, count in counts.items()},
         "num_entities_from_previous": {
             name: sum(counts) for name, counts in _by_type(settings, index.num_previous).items()
         },
         **_gone(settings, index),
-        "train_degree": {name: degrees.summarize(each.degrees) for name, each in counts.items()},
-        "degree_histogram": {name: degrees.histogram(each.degrees) for name, each in counts.items()},
-        "highest_degrees": {name: [list(pair) for pair in each.highest] for name, each in counts.items()},
+        "train_degree": {name: degrees.summarize(count.degrees) for name, count in counts.items()},
+        "degree_histogram": {name: degrees.histogram(count.degrees) for name, count in counts.items()},
+        "highest_degrees": {name: [list(pair) for pair in count.highest] for name, count in counts.items()},
     }
 
 
@@ -210,18 +210,18 @@ def _gone(settings: TaskSettings, index: IndexedEntities) -> dict[str, Any]:
     """Count, by type, ids that no row names any more, and those that the run forgot for it."""
     if settings.today is None:
         return {}
-    found = {"num_entities_gone": index.num_gone, "num_entities_forgotten": index.num_forgotten}
+    by_key = {"num_entities_gone": index.num_gone, "num_entities_forgotten": index.num_forgotten}
     return {
-        key: {name: sum(each) for name, each in _by_type(settings, counts).items()}
-        for key, counts in found.items()
+        key: {name: sum(of_partitions) for name, of_partitions in _by_type(settings, counts).items()}
+        for key, counts in by_key.items()
     }
 
 
 def _by_type(settings: TaskSettings, by_partition: Sequence[Count]) -> dict[str, list[Count]]:
-    found: dict[str, list[Count]] = {name: [] for name in settings.entity_types}
-    for (name, _), each in zip(settings.partitions, by_partition, strict=True):
-        found[name].append(each)
-    return found
+    by_type: dict[str, list[Count]] = {name: [] for name in settings.entity_types}
+    for (name, _), of_partition in zip(settings.partitions, by_partition, strict=True):
+        by_type[name].append(of_partition)
+    return by_type
 
 
 def _by_reason(files: Sequence[SourceFile]) -> dict[str, int]:

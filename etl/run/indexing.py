@@ -48,7 +48,7 @@ def index_ids(
     if settings.dynamic:
         tasks = [(settings, [chunk.name for chunk in chunks if chunk.num_edges])]
         (relations,) = work.run_tasks(index.index_relations, tasks, "number relations")
-    checksums = {uri: each for part in (*written, relations.checksums) for uri, each in part.items()}
+    checksums = {uri: checksum for part in (*written, relations.checksums) for uri, checksum in part.items()}
     num_forgotten = [before - now for before, now in zip(num_earlier, num_previous, strict=True)]
     return index.IndexedEntities(
         shards, indexed, num_previous, num_entities, relations, checksums, num_gone, num_forgotten

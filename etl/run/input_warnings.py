@@ -29,11 +29,13 @@ log = logging.getLogger("graphmill")
 def warn_of_headers(config: Config) -> None:
     """Warn of a table without a header whose first row reads like column names."""
     for number, table in enumerate(config.section(EtlConfig).tables):
-        for uri in [] if table.header else [each.uri for each in find_files(config, table).plain[:1]]:
+        for uri in [] if table.header else [file.uri for file in find_files(config, table).plain[:1]]:
             with_header = table.model_copy(update={"header": True})
             names = format_of(uri, table).read_head(uri, with_header, 1).names
             ends = [
-                names[each] for each in (table.lhs, table.rhs) if isinstance(each, int) and each < len(names)
+                names[number]
+                for number in (table.lhs, table.rhs)
+                if isinstance(number, int) and number < len(names)
             ]
             if len(ends) == 2 and all(map(_COLUMN_NAME.fullmatch, ends)):
                 log.warning(
@@ -44,40 +46,42 @@ def warn_of_headers(config: Config) -> None:
 
 def warn_of_ignored(inputs: Sequence[TableFiles]) -> None:
     """Warn of keys for text files in tables of other formats."""
-    for each in inputs:
-        keys = {key: f"etl.{each.label}.{key}" for key in each.table.model_dump(exclude_defaults=True)}
-        if ignored := _ignored(each, keys):
+    for of_table in inputs:
+        keys = {
+            key: f"etl.{of_table.label}.{key}" for key in of_table.table.model_dump(exclude_defaults=True)
+        }
+        if ignored := _ignored(of_table, keys):
             log.warning(f"etl: {ignored}")
 
 
-def refuse_ignored(found: TableFiles, given: Mapping[str, Any]) -> None:
+def refuse_ignored(inputs: TableFiles, given: Mapping[str, Any]) -> None:
     """Refuse options of a command that have no effect on the files of its table."""
     options = {key: f"--no-{key}" if value is False else f"--{key}" for key, value in given.items()}
-    if ignored := _ignored(found, options):
+    if ignored := _ignored(inputs, options):
         raise ConfigError(ignored)
 
 
-def _ignored(found: TableFiles, names: Mapping[str, str]) -> str:
+def _ignored(inputs: TableFiles, names: Mapping[str, str]) -> str:
     """Name the keys that have no effect on any file; empty: all have one."""
-    kinds = {each.uri: format_of(each.uri, found.table) for each in found.plain}
+    kinds = {file.uri: format_of(file.uri, inputs.table) for file in inputs.plain}
     ignored = [name for key, name in names.items() if all(key in kind.ignores for kind in kinds.values())]
     if not (kinds and ignored):
         return ""
     uri, first = next(iter(kinds.items()))
-    kind = next(name for name, each in FORMATS.items() if each is first)
+    kind = next(name for name, kind in FORMATS.items() if kind is first)
     return f"{', '.join(ignored)}: no effect on {uri}, which is read as {kind}; is its format another?"
 
 
 def warn_of_left_out(inputs: Sequence[TableFiles]) -> None:
     """Warn of paths without files, unfinished files and duplicate names, which the run skips."""
-    for each in inputs:
+    for of_table in inputs:
         for paths, reason in (
-            (each.missing, "paths have no files, and are skipped"),
-            (each.unfinished, "files or folders are left out: writers are at work on them"),
-            (each.twice, "links are left out: their files are there under other names"),
+            (of_table.missing, "paths have no files, and are skipped"),
+            (of_table.unfinished, "files or folders are left out: writers are at work on them"),
+            (of_table.twice, "links are left out: their files are there under other names"),
         ):
             if paths:
-                log.warning(f"etl: {each.label}: {len(paths)} {reason}: {', '.join(paths[:10])}")
+                log.warning(f"etl: {of_table.label}: {len(paths)} {reason}: {', '.join(paths[:10])}")
 
 
 def warn_of_empty(labels: Collection[str]) -> None:
@@ -91,28 +95,28 @@ def warn_of_empty(labels: Collection[str]) -> None:
 def warn_of_null_words(encoded: Iterable[Encoded]) -> None:
     """Warn of ids such as `NULL`: all rows without a value would get the same entity."""
     by_type: dict[str, set[str]] = {}
-    for each in encoded:
-        for entity_type, words in each.null_words.items():
+    for group in encoded:
+        for entity_type, words in group.null_words.items():
             by_type.setdefault(entity_type, set()).update(words)
-    for entity_type, found in sorted(by_type.items()):
-        shown = ", ".join(map(repr, sorted(found)))
+    for entity_type, ids in sorted(by_type.items()):
+        shown = ", ".join(map(repr, sorted(ids)))
         log.warning(
             f"etl: entities.{entity_type}: ids that other systems write for null: {shown}; if they stand for "
             "nothing, leave their rows out: filters: [[COLUMN, not in, [WORD]]]; in text, null_values: [WORD]"
         )
 
 
-def warn_of_counts(found: dict[str, Any]) -> None:
+def warn_of_counts(numbers: dict[str, Any]) -> None:
     """Warn of doubtful figures of the stage: more partitions than ids need, ids that occur only once."""
-    num_edges = found["num_edges"][TRAIN_SPLIT]
-    for name, counts in found["num_entities"].items():
+    num_edges = numbers["num_edges"][TRAIN_SPLIT]
+    for name, counts in numbers["num_entities"].items():
         num_ids = sum(counts)
         if len(counts) >= MANY_PARTITIONS and num_ids < IDS_OF_PARTITION * len(counts):
             log.warning(
                 f"etl: entities.{name}: {len(counts)} partitions for {num_ids:,} ids make small buckets, "
                 "slow and worse to train; leave num_partitions out, or set it to 1"
             )
-        if num_edges >= MANY_EDGES <= num_ids and found["train_degree"][name].get("max") == 1:
+        if num_edges >= MANY_EDGES <= num_ids and numbers["train_degree"][name].get("max") == 1:
             log.warning(
                 f"etl: entities.{name}: each of {num_ids:,} ids has one edge only, so their vectors can "
                 "learn little; is the column the id of a row (an order, an event) rather than of a thing?"

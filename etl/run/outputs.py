@@ -51,10 +51,10 @@ def output_uris(config: Config) -> list[str]:
 def shared_uris(config: Config) -> list[str]:
     """List the folders where files of others may lie too: the entities, then each split."""
     splits = config.section(EtlConfig).splits() if config.etl else ()
-    found: list[str] = []
+    uris: list[str] = []
     for uri in map(storage.absolute, (config.entity_path, *map(config.split_path, splits))):
-        found.append(next((each for each in found if _is_same(each, uri)), uri))
-    return found
+        uris.append(next((known for known in uris if _is_same(known, uri)), uri))
+    return uris
 
 
 def _is_same(uri: str, other: str) -> bool:
@@ -84,7 +84,7 @@ def check_outputs(config: Config) -> None:
                     "name its files one by one, or choose another folder"
                 )
     for uri in output_uris(config)[len(uris) :]:
-        inside = next((each for each in uris if storage.contains(uri, each)), None)
+        inside = next((shared for shared in uris if storage.contains(uri, shared)), None)
         if inside is not None:
             raise ConfigError(
                 f"{uri} is replaced as a whole, and {inside} lies in it: set etl.quarantine_path to a folder "
@@ -137,7 +137,7 @@ def keep_trained_ids(config: Config, folder: str) -> None:
     now = content_of(uri)
     checkpoints = [config.checkpoint_path, *storage.moved_aside(config.checkpoint_path)]
     is_needed = now is not None and now in map(entities_of, checkpoints)
-    known = [content_of(each) for each in (folder, *storage.moved_aside(uri))]
+    known = [content_of(place) for place in (folder, *storage.moved_aside(uri))]
     if not is_needed or now in known:
         return
     if _holds_only_ours(uri):
@@ -157,7 +157,7 @@ def put(folder: str, uri: str) -> None:
         storage.replace_directory(folder, uri)
         return
     new = [entry.uri for entry in storage.list_dir(folder, recursive=True) if not entry.is_dir]
-    paths = {each[len(folder) + 1 :]: each for each in new}
+    paths = {source[len(folder) + 1 :]: source for source in new}
     manifest = storage.name(storage.manifest_of(uri).uri)
     _delete(uri, set(files_of_last_run(uri)) - set(paths))
     storage.move(paths.pop(manifest), storage.join(uri, manifest))

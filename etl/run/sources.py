@@ -75,19 +75,19 @@ class SourcePlan:
 
 def numbered(inputs: Sequence[TableFiles]) -> list[NumberedFile]:
     """List the files of all tables in reading order, with their numbers."""
-    files = [(each.label, each.table, file) for each in inputs for file in each.files()]
-    return [(number, *each) for number, each in enumerate(files)]
+    files = [(of_table.label, of_table.table, file) for of_table in inputs for file in of_table.files()]
+    return [(number, *file) for number, file in enumerate(files)]
 
 
 def source_files(files: Sequence[NumberedFile]) -> list[SourceFile]:
     """Describe the files."""
     of_table: dict[int, dict[str, Any]] = {}
-    found = []
+    described = []
     for _, _, table, file in files:
         if id(table) not in of_table:
             of_table[id(table)] = table.model_dump(mode="json", exclude=_OF_PATHS)
-        found.append(_described(table, file, of_table[id(table)]))
-    return found
+        described.append(_described(table, file, of_table[id(table)]))
+    return described
 
 
 def _described(table: Table, file: DataFile, settings: Mapping[str, Any]) -> SourceFile:
@@ -115,7 +115,7 @@ def _described(table: Table, file: DataFile, settings: Mapping[str, Any]) -> Sou
 def run_settings(config: Config) -> dict[str, Any]:
     """Return the settings that decide how a row becomes an edge, as JSON types; not those of the tables."""
     etl = config.section(EtlConfig)
-    found = {
+    settings = {
         "hash": HASH_NAME,
         "seed": config.seed,
         "entities": list(config.entities),
@@ -131,7 +131,7 @@ def run_settings(config: Config) -> dict[str, Any]:
         "min_relation_count": etl.min_relation_count,
         "min_entity_count": etl.min_entity_count,
     }
-    as_json: dict[str, Any] = json.loads(json.dumps(found))
+    as_json: dict[str, Any] = json.loads(json.dumps(settings))
     return as_json
 
 
@@ -155,20 +155,20 @@ def plan_files(config: Config, files: Sequence[NumberedFile]) -> SourcePlan:
         if sources[number].removes or (etl.forget_after is not None and isinstance(table, EntityTableConfig))
     }
     unmatched: dict[str, list[int]] = defaultdict(list)
-    for number, each in reversed(list(enumerate(sources))):
+    for number, source in reversed(list(enumerate(sources))):
         if number not in read_again:
-            unmatched[each.digest].append(number)
+            unmatched[source.digest].append(number)
     numbers = [unmatched[file.digest].pop() if unmatched[file.digest] else -1 for file in origins.files]
-    matched = {number: each for number, each in zip(numbers, origins.files, strict=True) if number >= 0}
+    matched = {number: file for number, file in zip(numbers, origins.files, strict=True) if number >= 0}
     again = {sources[number].digest for number in read_again}
     return SourcePlan(
         [matched.get(number, source) for number, source in enumerate(sources)],
         [],
         EarlierIds(root, np.array(numbers, np.int32)),
         gone=[
-            each
-            for number, each in zip(numbers, origins.files, strict=True)
-            if not (number >= 0 or each.removes or each.digest in again)
+            file
+            for number, file in zip(numbers, origins.files, strict=True)
+            if not (number >= 0 or file.removes or file.digest in again)
         ],
         read_again=frozenset(read_again),
         labels=labels,
@@ -197,16 +197,16 @@ def _obstacle(config: Config, root: str, origins: Origins | None) -> str:
 
 def with_counts(plan: SourcePlan, encoded: Sequence[Encoded]) -> list[SourceFile]:
     """Return all files of the run with their counts."""
-    found = dict(enumerate(plan.files))
-    for each in plan.ranges:
-        of_file = found[each.number]
-        names = {name.rpartition(".")[2] for name in each.integer_columns}  # without the table's
+    by_number = dict(enumerate(plan.files))
+    for file_range in plan.ranges:
+        of_file = by_number[file_range.number]
+        names = {name.rpartition(".")[2] for name in file_range.integer_columns}  # without the table's
         columns = sorted({*of_file.integer_columns, *names})
-        found[each.number] = of_file.model_copy(update={"integer_columns": columns})
+        by_number[file_range.number] = of_file.model_copy(update={"integer_columns": columns})
     for group in encoded:
         for number, counts in group.files.items():
-            before = found[number]
-            found[number] = before.model_copy(
+            before = by_number[number]
+            by_number[number] = before.model_copy(
                 update={
                     "num_rows": before.num_rows + counts.num_rows,
                     "num_edges": before.num_edges + counts.num_edges,
@@ -215,7 +215,7 @@ def with_counts(plan: SourcePlan, encoded: Sequence[Encoded]) -> list[SourceFile
                     "num_unknown": _added(before.num_unknown, counts.num_unknown),
                 }
             )
-    return [found[number] for number in range(len(found))]
+    return [by_number[number] for number in range(len(by_number))]
 
 
 def _added(before: Mapping[str, int], more: Mapping[str, int]) -> dict[str, int]:

@@ -182,16 +182,16 @@ class EtlWork:
 
     def combine(self, exchanges: Sequence[Exchange], etl: EtlConfig) -> None:
         """Write the combined files of exchanges, if they have any; no later step needs them."""
-        for each in exchanges:
-            shared = self.share(f"exchange-{each.name}", each, len(each.blocks))
-            tasks = [(shared, block, etl) for block in each.blocks]
+        for plan in exchanges:
+            shared = self.share(f"exchange-{plan.name}", plan, len(plan.blocks))
+            tasks = [(shared, block, etl) for block in plan.blocks]
             if tasks:
                 description = "etl: combine intermediate files"
                 run_tasks(self._client, exchange.combine, tasks, description=description, unit="files")
 
     def remove_combined(self, exchanges: Sequence[Exchange]) -> None:
         """Delete the combined files of exchanges, which no later step reads."""
-        _delete_files([each.uri(block) for each in exchanges for block in each.blocks])
+        _delete_files([plan.uri(block) for plan in exchanges for block in plan.blocks])
 
     def share(self, name: str, value: Value, num_tasks: int) -> Shared[Value]:
         """Return `value` as each of `num_tasks` tasks gets it; a repeated step gives the same value."""
@@ -246,10 +246,10 @@ class EtlWork:
         files = list(checksums.items())
         num_tasks = min(len(files), _COMPARISONS_PER_THREAD * self.num_threads)
         tasks = [(dict(files[number::num_tasks]),) for number in range(num_tasks)]
-        found = run_tasks(
+        results = run_tasks(
             self._client, spill.first_damaged, tasks, description="etl: compare intermediate files"
         )
-        damaged = [uri for uri in found if uri is not None]
+        damaged = [uri for uri in results if uri is not None]
         if damaged:
             log.warning("etl: %s is damaged or gone; cannot continue after step %s", damaged[0], name)
         return not damaged

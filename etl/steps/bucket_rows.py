@@ -162,7 +162,7 @@ class BucketRows:
         if self.kept is not None:
             numbers.append(self.kept.numbers)
             counts.append(self.kept.counts)
-        found, places = np.unique(np.concatenate(numbers), return_inverse=True)
-        sums = np.zeros(len(found), np.int64)
+        distinct, places = np.unique(np.concatenate(numbers), return_inverse=True)
+        sums = np.zeros(len(distinct), np.int64)
         np.add.at(sums, places, np.concatenate(counts))
-        return found[sums > 0].astype(np.int32), sums[sums > 0]
+        return distinct[sums > 0].astype(np.int32), sums[sums > 0]

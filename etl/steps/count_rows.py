@@ -65,10 +65,10 @@ def _indices(rows: AllRows, side: Side, is_own: Int32 | None, *, edges_only: boo
 
 def _highest(settings: TaskSettings, partition: Partition, counts: Int64) -> list[tuple[int, str]]:
     """Find the ids with most edges."""
-    found: list[tuple[int, str]] = []
+    highest: list[tuple[int, str]] = []
     first = 0
     for ids in entity_index.iter_part(settings.folders.entities, *partition, ROW_GROUP_ROWS):
         of_batch = highest_degrees(ids, counts[first : first + len(ids)])
-        found = top_degrees([*found, *of_batch])
+        highest = top_degrees([*highest, *of_batch])
         first += len(ids)
-    return found
+    return highest

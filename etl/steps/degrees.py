@@ -35,10 +35,10 @@ def count_degrees(degrees: Int64) -> DegreeCounts:
 
 def merge_counts(parts: Iterable[DegreeCounts]) -> DegreeCounts:
     """Add up the counts of several shards."""
-    found = list(parts)
-    floors, places = np.unique(np.concatenate([part.floors for part in found]), return_inverse=True)
-    counts = np.bincount(places, np.concatenate([part.counts for part in found])).astype(np.int64)
-    return DegreeCounts(floors, counts, max(part.largest for part in found))
+    all_parts = list(parts)
+    floors, places = np.unique(np.concatenate([part.floors for part in all_parts]), return_inverse=True)
+    counts = np.bincount(places, np.concatenate([part.counts for part in all_parts])).astype(np.int64)
+    return DegreeCounts(floors, counts, max(part.largest for part in all_parts))
 
 
 def histogram(merged: DegreeCounts) -> list[list[int]]:

@@ -54,11 +54,15 @@ def encode_ranges(
 ) -> tuple[Encoded, IdCounts]:
     """Encode the rows of file ranges of one table, chunk by chunk; a chunk may span several ranges."""
     settings = shared.read()
-    found, counts = Encoded(), no_ids(settings)
+    group, counts = Encoded(), no_ids(settings)
     table, chunk_rows = ranges[0].table, settings.etl.chunk_rows
     assert isinstance(table, TableConfig | EntityTableConfig)  # a run's tables are of these
     rules, makes_edges = _rules(settings, table), isinstance(table, TableConfig) and not table.removes
-    blocks = ((each.number, block) for each in ranges for block in read_blocks(each, chunk_rows, rules))
+    blocks = (
+        (file_range.number, block)
+        for file_range in ranges
+        for block in read_blocks(file_range, chunk_rows, rules)
+    )
     for chunk_number, of_chunk in groupby(blocks, key=_chunk_numbers(chunk_rows)):
         rows: ChunkRows | ChunkIds = (
             ChunkRows(settings, table) if isinstance(table, TableConfig) else ChunkIds(settings, table)
@@ -69,31 +73,31 @@ def encode_ranges(
             kept = rows.add(block) if block.num_rows else 0
             num_kept[file] += kept
             all_bad += bad
-            _count(found.files.setdefault(file, RowCounts()), block.num_rows, kept, bad, makes_edges)
+            _count(group.files.setdefault(file, RowCounts()), block.num_rows, kept, bad, makes_edges)
         if all_bad and settings.folders.quarantine is not None:
             quarantine.write_file(settings.folders.quarantine, number, chunk_number, all_bad)
         if any(num_kept.values()):
             name = f"{number:06d}-{chunk_number:06d}"
             encoded = rows.finish()
             chunk, of_chunk_ids = _write_chunk(settings, table, encoded, name)
-            _add_null_words(found.null_words, settings, encoded)
+            _add_null_words(group.null_words, settings, encoded)
             files = tuple((file, kept) for file, kept in num_kept.items() if kept)
-            found.chunks.append(replace(chunk, files=files if chunk.num_edges else ()))
+            group.chunks.append(replace(chunk, files=files if chunk.num_edges else ()))
             counts += of_chunk_ids
-    return found, counts
+    return group, counts
 
 
-def _add_null_words(found: dict[str, list[str]], settings: TaskSettings, rows: EncodedRows) -> None:
+def _add_null_words(words_of: dict[str, list[str]], settings: TaskSettings, rows: EncodedRows) -> None:
     for entity_type, ids in zip(settings.entity_types, rows.ids, strict=True):
         words = ids.strings.filter(pc.is_in(ids.strings, NULL_WORDS.cast(ids.strings.type))).to_pylist()
         if words:
-            found[entity_type] = sorted({*found.get(entity_type, ()), *words})
+            words_of[entity_type] = sorted({*words_of.get(entity_type, ()), *words})
 
 
 def _count(
     counts: RowCounts, num_good: int, num_kept: int, bad: Sequence[BadRows], makes_edges: bool
 ) -> None:
-    counts.num_rows += num_good + sum(len(each.rows) for each in bad)
+    counts.num_rows += num_good + sum(len(rows.rows) for rows in bad)
     counts.num_edges += num_kept if makes_edges else 0
     counts.num_self_loops += num_good - num_kept
     counts.num_bad += quarantine.count_by_reason(bad)
@@ -124,7 +128,7 @@ def _chunk_numbers(chunk_rows: int) -> Callable[[tuple[int, Block]], int]:
 
 def _num_rows(block: Block) -> int:
     good, bad = block
-    return int(good.num_rows) + sum(len(each.rows) for each in bad)
+    return int(good.num_rows) + sum(len(rows.rows) for rows in bad)
 
 
 def _rules(settings: TaskSettings, table: Table) -> Rules:
@@ -210,7 +214,7 @@ def _edge_hashes(settings: TaskSettings, rows: EncodedRows) -> Hashes:
 
 def _end_hashes(rows: EncodedRows, side: Side) -> Hashes:
     """Hash the entity on one side of each row; a list of features is hashed as a set."""
-    hashes = np.concatenate([each.hashes for each in rows.ids])
+    hashes = np.concatenate([of_type.hashes for of_type in rows.ids])
     if side not in rows.features:
         return take(hashes, rows.columns[side])
     sums = np.concatenate([np.zeros(1, np.uint64), np.cumsum(hashing.mix(hashes[rows.features[side]]))])
@@ -235,17 +239,17 @@ def _count_ids(rows: EncodedRows, train_N: npt.NDArray[np.bool_]) -> Int32:
 def _write_ids(settings: TaskSettings, rows: EncodedRows, counts: Int32, uri: str) -> tuple[Int64, Int64]:
     """Write the chunk's ids slot by slot; return the ids per slot, and their bytes."""
     slot_counts = []
-    for entity_type, found in zip(settings.entity_types, rows.ids, strict=True):
+    for entity_type, distinct in zip(settings.entity_types, rows.ids, strict=True):
         num_slots = settings.num_partitions[entity_type] * settings.num_slots[entity_type]
-        slots = settings.slots_of(entity_type, found.hashes)
-        slot_counts.append(spill.count_slots(found.strings, slots, num_slots))
+        slots = settings.slots_of(entity_type, distinct.hashes)
+        slot_counts.append(spill.count_slots(distinct.strings, slots, num_slots))
     num_ids, id_bytes = zip(*slot_counts, strict=True)
 
     def sorted_ids() -> Iterator[tuple[pa.RecordBatch, Int64]]:
         start = 0
-        for found, of_type in zip(rows.ids, num_ids, strict=True):
-            stop = start + len(found)
-            columns = [found.strings.cast(pa.string()), pa.array(counts[start:stop])]
+        for distinct, of_type in zip(rows.ids, num_ids, strict=True):
+            stop = start + len(distinct)
+            columns = [distinct.strings.cast(pa.string()), pa.array(counts[start:stop])]
             yield pa.record_batch(columns, schema=IDS_SCHEMA), of_type
             start = stop
 

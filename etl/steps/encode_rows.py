@@ -61,7 +61,7 @@ class ChunkRows:
         self._featurized = settings.feature_types(table)
         self._ids = new_table(settings.seed)
         self._relations = (
-            {} if settings.dynamic else {each.name: n for n, each in enumerate(settings.relations)}
+            {} if settings.dynamic else {relation.name: n for n, relation in enumerate(settings.relations)}
         )
         self._type_of_relation = {
             side: np.array(

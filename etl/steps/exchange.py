@@ -109,7 +109,7 @@ def _num_parts(count: int, wanted: float) -> int:
 
 
 def _parts(count: int, num_parts: int) -> list[range]:
-    return [range(*each) for each in pairwise(number * count // num_parts for number in range(num_parts + 1))]
+    return [range(*ends) for ends in pairwise(number * count // num_parts for number in range(num_parts + 1))]
 
 
 def combine(shared: Shared[Exchange], block: tuple[int, int], etl: EtlConfig) -> None:
@@ -149,7 +149,7 @@ def pieces(exchange: Exchange, target: int) -> Iterator[Piece]:
             yield from _read(_source_uri(exchange, number), int(exchange.bounds[-1]), sections, 1)
         return
     parts = _parts(exchange.num_targets, exchange.num_ranges)
-    part = bisect_right([each.start for each in parts], target) - 1
+    part = bisect_right([targets.start for targets in parts], target) - 1
     in_part = exchange.sections(parts[part])
     first = sections.start - in_part.start
     for group, sources in enumerate(_parts(len(exchange.sources), exchange.num_groups)):

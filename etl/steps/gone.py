@@ -33,8 +33,8 @@ def gone_since(settings: TaskSettings, partition: Partition) -> Int32:
     if uri is None or partition.entity_type not in entity_index.read_manifest(uri).num_partitions:
         return np.zeros(0, np.int32)
     num_ids = entity_counts.read_count(uri, *partition)
-    found = entity_index.read_gone_since(uri, *partition, num_ids)
-    return np.full(num_ids, HERE, np.int32) if found is None else found
+    days = entity_index.read_gone_since(uri, *partition, num_ids)
+    return np.full(num_ids, HERE, np.int32) if days is None else days
 
 
 def kept_rows(settings: TaskSettings, partition: Partition) -> Int64 | None:
@@ -67,7 +67,7 @@ def history_of(
 
 def history_within(known: History, start: int, stop: int) -> History:
     """Return the history of the ids [start, stop) of a partition; ids after the `known` ones are new."""
-    gone_N, row_N = (each[start:stop] for each in known)
+    gone_N, row_N = (column[start:stop] for column in known)
     num_new = stop - start - len(row_N)
     return History(
         np.append(gone_N, np.full(num_new, HERE, np.int32)), np.append(row_N, np.full(num_new, -1, np.int64))
@@ -100,8 +100,8 @@ def _are_own(rel: Int32, is_own: Int32 | None, uri: str) -> Bools | slice:
     if is_own is None:
         return slice(None)
     _check_indices(rel, len(is_own), "rel", uri)
-    found: Bools = is_own[rel] == 1
-    return found
+    are_own: Bools = is_own[rel] == 1
+    return are_own
 
 
 def _check_indices(values: Int32, limit: int, column: str, uri: str) -> None:
@@ -118,7 +118,7 @@ class Renumbering:
         self._indices: dict[Partition, Int32 | None] = {}
 
     def apply(self, records: Int32, bucket: Bucket, uri: str, *, drops: bool = False) -> Int32:
-        """Return records [N, W] of rel, lhs, rhs and more, renumbered in place.
+        """Return records [N, W] of rel, lhs, rhs and more, own in place.
 
         With `drops`, rows that name an id which is forgotten are left out.
         """
@@ -135,15 +135,15 @@ class Renumbering:
                 rows = _are_own(records[:, 0], is_own, uri)
                 at = np.ascontiguousarray(records[rows, column])
                 _check_indices(at, len(index), side, uri)
-                found = take(index, at)
+                own = take(index, at)
                 if drops:
-                    is_kept_N[rows] &= found != NOWHERE
-                elif int(found.min(initial=0)) == NOWHERE:
+                    is_kept_N[rows] &= own != NOWHERE
+                elif int(own.min(initial=0)) == NOWHERE:
                     raise FormatError(
-                        f"{uri}: {side} names row {at[found == NOWHERE][0]} of {name!r}, which is gone, as "
+                        f"{uri}: {side} names row {at[own == NOWHERE][0]} of {name!r}, which is gone, as "
                         f"{self._settings.etl.previous_entity_path} says: they are not of the same run"
                     )
-                records[rows, column] = found
+                records[rows, column] = own
         return records[is_kept_N] if drops else records
 
     def _index_of(self, partition: Partition) -> Int32 | None:

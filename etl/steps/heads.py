@@ -23,9 +23,9 @@ def heads_of(files: Sequence[tuple[int, int]], bucket_N: Int32, num_buckets: int
     buckets, numbers, counts = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
     start = 0
     for number, num_edges in files:
-        found, num_found = _count_buckets(bucket_N[start : start + num_edges], num_buckets)
-        buckets.append(found)
-        numbers.append(np.full(len(found), number, np.int64))
+        of_file, num_found = _count_buckets(bucket_N[start : start + num_edges], num_buckets)
+        buckets.append(of_file)
+        numbers.append(np.full(len(of_file), number, np.int64))
         counts.append(num_found)
         start += num_edges
     bucket_H = np.concatenate(buckets)
@@ -41,8 +41,8 @@ def heads_of(files: Sequence[tuple[int, int]], bucket_N: Int32, num_buckets: int
 def _count_buckets(bucket_N: Int32, num_buckets: int) -> tuple[Int64, Int64]:
     """Return the buckets of some edges, ascending, and the edges of each."""
     if len(bucket_N) < num_buckets:
-        found, counts = np.unique(bucket_N[bucket_N != NOWHERE], return_counts=True)
-        return found.astype(np.int64), counts.astype(np.int64)
+        there, counts = np.unique(bucket_N[bucket_N != NOWHERE], return_counts=True)
+        return there.astype(np.int64), counts.astype(np.int64)
     all_counts = count(bucket_N, num_buckets)
     some = np.flatnonzero(all_counts)
     return some, all_counts[some]

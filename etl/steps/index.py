@@ -94,8 +94,8 @@ def relation_rows_uri(settings: TaskSettings) -> str:
 def count_entities(shards: list[Shard], indexed: list[IndexedShard], num_previous: list[int]) -> list[int]:
     """Count the entities of each partition."""
     counts = list(num_previous)
-    for shard, found in zip(shards, indexed, strict=True):
-        counts[shard.partition_number] += found.num_new
+    for shard, of_shard in zip(shards, indexed, strict=True):
+        counts[shard.partition_number] += of_shard.num_new
     if max(counts) > MAX_INDEX:
         raise RawTableError(
             f"a partition has {max(counts)} ids, of {MAX_INDEX} at most; raise num_partitions of its type"
@@ -107,7 +107,7 @@ def first_indices(index: IndexedEntities) -> list[int]:
     """Return the index of the first new id of each shard."""
     ends = Counter(dict(enumerate(index.num_previous)))
     partition_numbers = [shard.partition_number for shard in index.shards]
-    return _counts_before(partition_numbers, [each.num_new for each in index.indexed], ends)
+    return _counts_before(partition_numbers, [shard.num_new for shard in index.indexed], ends)
 
 
 def first_ids(settings: TaskSettings, num_entities: list[int]) -> list[int]:
@@ -117,11 +117,11 @@ def first_ids(settings: TaskSettings, num_entities: list[int]) -> list[int]:
 
 def _counts_before(groups: Sequence[Group], counts: list[int], ends: Counter[Group]) -> list[int]:
     """Return, for each item, the sum of the counts of earlier items of its group, from `ends` on."""
-    found = []
+    before = []
     for group, count in zip(groups, counts, strict=True):
-        found.append(ends[group])
+        before.append(ends[group])
         ends[group] += count
-    return found
+    return before
 
 
 def write_partition(
@@ -165,7 +165,7 @@ def write_partition_with_history(
 
     The chunks name `num_named` ids of the earlier index in each shard.
     """
-    named = (index_shard.read_named(settings, *each) for each in zip(shards, num_named, strict=True))
+    named = (index_shard.read_named(settings, *of_shard) for of_shard in zip(shards, num_named, strict=True))
     known = gone.history_of(settings, partition, named, earlier)
     checksums = write_partition(settings, partition, shards, first_id, known)
     return checksums, int((known.gone_since != entity_index.HERE).sum())
@@ -197,15 +197,15 @@ def index_relations(settings: TaskSettings, chunk_names: list[str]) -> IndexedRe
     """Number relation names: those of an earlier index, then others by UTF-8 bytes. Write names and count."""
     uris = [storage.join(settings.folders.work, f"{name}.relations.arrow") for name in chunk_names]
     table = pa.concat_tables([RELATIONS_SCHEMA.empty_table(), *map(spill.read_batches, uris)])
-    found, codes = distinct(table["name"], settings.seed)
+    relations, codes = distinct(table["name"], settings.seed)
     train_counts = table["train_count"].to_numpy()
-    counts = np.bincount(codes, np.maximum(train_counts, 0), minlength=len(found))
-    is_named = np.zeros(len(found), bool)  # not only by rows that take out edges
+    counts = np.bincount(codes, np.maximum(train_counts, 0), minlength=len(relations))
+    is_named = np.zeros(len(relations), bool)  # not only by rows that take out edges
     is_named[codes[train_counts != REMOVES]] = True
-    names = found.strings.to_pylist()
+    names = relations.strings.to_pylist()
     number_of = {name: number for number, name in enumerate(previous_relations(settings))}
     num_left_out = 0
-    for at in pc.sort_indices(found.strings).to_pylist():
+    for at in pc.sort_indices(relations.strings).to_pylist():
         if is_named[at] and names[at] not in number_of:
             if counts[at] < settings.etl.min_relation_count:
                 num_left_out += 1

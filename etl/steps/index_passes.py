@@ -61,7 +61,7 @@ def key_ranges(blocks: Iterable[pa.Array], count: int, seed: int) -> list[KeyRan
     if count <= 1:
         return [KeyRange()]
     samples = [block.take(pa.array(np.arange(0, len(block), _SAMPLED))) for block in blocks]
-    found, _ = distinct(pa.chunked_array(samples, pa.string()), seed)
-    rows = np.unique(len(found) * np.arange(1, count) // count)[: len(found)].tolist()
-    keys = [Key(int(found.hashes[row]), found.strings[row].as_py()) for row in rows]
-    return [KeyRange(*each) for each in pairwise([None, *keys, None])]
+    sample, _ = distinct(pa.chunked_array(samples, pa.string()), seed)
+    rows = np.unique(len(sample) * np.arange(1, count) // count)[: len(sample)].tolist()
+    keys = [Key(int(sample.hashes[row]), sample.strings[row].as_py()) for row in rows]
+    return [KeyRange(*ends) for ends in pairwise([None, *keys, None])]

@@ -133,7 +133,7 @@ def index_shard(shared: Shared[IndexPlan], shard_number: int) -> IndexedShard:
         for keys in ranges:
             old, _ = _within(keys, earlier(), PREVIOUS_SCHEMA, settings.seed)
             ids, inside = _within(keys, chunks(), IDS_SCHEMA, settings.seed)
-            num_new = sum(each.num_new for each in passes)
+            num_new = sum(done.num_new for done in passes)
             counts, new, rows, named_old = _order(settings, shard, old, ids, num_new)
             named.append(named_old)
             row_of = rows if inside is None else _put(rows, inside, row_of)
@@ -149,7 +149,7 @@ def index_shard(shared: Shared[IndexPlan], shard_number: int) -> IndexedShard:
     starts = np.cumsum([0, *num_by_chunk], dtype=np.int64)
     rows_uri = storage.join(settings.folders.work, rows_name(settings, shard))
     spill.write_records(rows_uri, starts, row_of, settings.etl)
-    return sum_counts(passes, np.sum([each.num_by_slot for each in passes], axis=0))
+    return sum_counts(passes, np.sum([done.num_by_slot for done in passes], axis=0))
 
 
 def _within(
@@ -158,11 +158,11 @@ def _within(
     """Join the ids within a range of keys; return also a mask of these ids among all ids, None for all."""
     if keys.is_all:
         return pa.concat_tables([schema.empty_table(), *tables]), None
-    found, inside = [schema.empty_table()], [np.zeros(0, bool)]
+    within, inside = [schema.empty_table()], [np.zeros(0, bool)]
     for table in tables:
         inside.append(keys.holds(table["id"].combine_chunks(), seed))
-        found.append(table.filter(pa.array(inside[-1])))
-    return pa.concat_tables(found), np.concatenate(inside)
+        within.append(table.filter(pa.array(inside[-1])))
+    return pa.concat_tables(within), np.concatenate(inside)
 
 
 def _put(rows: Int32, inside: npt.NDArray[np.bool_], row_of: Int32) -> Int32:
@@ -181,46 +181,48 @@ def _order(
         the counts of the pass, its new ids, the row of each of `ids`, and the indices of named old ids.
     """
     entity_type, number = settings.partitions[shard.partition_number]
-    found, codes = distinct(pa.chunked_array(old["id"].chunks + ids["id"].chunks, pa.string()), settings.seed)
+    known_ids, codes = distinct(
+        pa.chunked_array(old["id"].chunks + ids["id"].chunks, pa.string()), settings.seed
+    )
     old_codes, codes = np.split(codes, [len(old)])
     train_counts = ids["train_count"].to_numpy()
-    degrees = np.bincount(codes, np.maximum(train_counts, 0), minlength=len(found)).astype(np.int64)
+    degrees = np.bincount(codes, np.maximum(train_counts, 0), minlength=len(known_ids)).astype(np.int64)
     kept = degrees >= settings.etl.min_count(entity_type)
     kept[codes[train_counts == LISTED]] = True
-    is_named = np.zeros(len(found), bool)  # not only by rows that take out edges
+    is_named = np.zeros(len(known_ids), bool)  # not only by rows that take out edges
     is_named[codes[train_counts != REMOVES]] = True
     kept &= is_named
-    known = np.full(len(found), LEFT_OUT, np.int32)
+    known = np.full(len(known_ids), LEFT_OUT, np.int32)
     known[old_codes] = old["index"].to_numpy()
     is_new = (known < 0) & kept
     row_of = np.where(known < 0, LEFT_OUT, -2 - known)
     row_of[is_new] = np.arange(num_new, num_new + int(is_new.sum()))
     indexed = is_new | (known >= 0)
     named_old = known[is_named & (known >= 0)]
-    slots = settings.slots_of(entity_type, found.hashes)
+    slots = settings.slots_of(entity_type, known_ids.hashes)
     slots -= number * settings.num_slots[entity_type] + shard.slots.start
     counts = IndexedShard(
         int(is_new.sum()),
         int((indexed & (degrees == 0)).sum()),
         int((~kept & is_named & (known < 0)).sum()),
         count_degrees(degrees[indexed]),
-        highest_degrees(found.strings, np.where(indexed, degrees, 0)),
+        highest_degrees(known_ids.strings, np.where(indexed, degrees, 0)),
         np.bincount(slots, minlength=len(shard.slots)),
         len(named_old),
     )
-    return counts, found.strings.filter(pa.array(is_new)), take(row_of.astype(np.int32), codes), named_old
+    return counts, known_ids.strings.filter(pa.array(is_new)), take(row_of.astype(np.int32), codes), named_old
 
 
 def sum_counts(parts: Sequence[IndexedShard], num_by_slot: Int64) -> IndexedShard:
     """Add up the counts of the passes of a shard, or of several shards."""
     return IndexedShard(
         sum(part.num_new for part in parts),
-        sum(each.num_outside_train for each in parts),
-        sum(each.num_left_out for each in parts),
-        merge_counts(each.degrees for each in parts),
-        top_degrees(pair for each in parts for pair in each.highest),
+        sum(part.num_outside_train for part in parts),
+        sum(part.num_left_out for part in parts),
+        merge_counts(part.degrees for part in parts),
+        top_degrees(pair for part in parts for pair in part.highest),
         num_by_slot,
-        sum(each.num_named for each in parts),
+        sum(part.num_named for part in parts),
     )
 
 

@@ -145,9 +145,9 @@ def merge(shared: Shared[MergePlan], number: int, run: SortedRun) -> MergedRun:
 
     with ThreadPoolExecutor(_NUM_WRITERS) as pool:
         written = list(pool.map(write, range(len(run.flat))))
-    for each in written:
-        relation_counts += each.relation_counts
-    num_rows, num_edges = [each.num_rows for each in written], [each.num_edges for each in written]
+    for bucket in written:
+        relation_counts += bucket.relation_counts
+    num_rows, num_edges = [bucket.num_rows for bucket in written], [bucket.num_edges for bucket in written]
     return MergedRun(num_rows, num_edges, relation_counts, checksums)
 
 
@@ -189,7 +189,7 @@ def _write(plan: MergePlan, run: SortedRun, place: int, rows: BucketRows, checks
         budget = settings.etl.merge_bytes // (4 * len(settings.record_fields))
         drops = settings.etl.duplicates == "drop"
         is_edge_N = find_edges(
-            lambda: ((each.records[:, :3], each.removes) for each in rows.read()),
+            lambda: ((piece.records[:, :3], piece.removes) for piece in rows.read()),
             num_rows,
             budget,
             drops=drops,

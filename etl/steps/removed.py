@@ -28,12 +28,12 @@ class RemovedEdges:
 
     def __init__(self, candidates: Iterable[Int32], max_rows: int) -> None:
         """`candidates` are records [n, 3] of relation, lhs, rhs."""
-        found, num = [np.zeros((0, 3), np.int32)], 0
+        kept, num = [np.zeros((0, 3), np.int32)], 0
         for candidate in candidates:
-            found.append(candidate[: max_rows - num])
-            if (num := num + len(found[-1])) == max_rows:
+            kept.append(candidate[: max_rows - num])
+            if (num := num + len(kept[-1])) == max_rows:
                 break
-        self._candidate_M3: Int32 = np.concatenate(found)
+        self._candidate_M3: Int32 = np.concatenate(kept)
         bits = int(np.clip((_PLACES_PER_ROW * num).bit_length(), 10, _MOST_BITS))
         self._shift = np.uint32(32 - bits)
         self._is_named = np.zeros((len(_FACTORS), 1 << bits), bool)
@@ -53,7 +53,7 @@ class RemovedEdges:
     def removed(self) -> Int32:
         """Return the distinct candidates, in their order, that no edge was equal to: [K, 3]."""
         num = len(self._candidate_M3)
-        pieces = [(self._candidate_M3, False), *((each, True) for each in self._equal)]
+        pieces = [(self._candidate_M3, False), *((edges, True) for edges in self._equal)]
         is_removed_M = find_edges(lambda: pieces, num, num, drops=True)
         return self._candidate_M3[is_removed_M]
 

@@ -28,8 +28,8 @@ class Shared(Generic[Value]):
 
     def read(self) -> Value:
         """Return the value."""
-        found: Value = _read(self.kind, self.uri) if self.value is None else self.value
-        return found
+        value: Value = _read(self.kind, self.uri) if self.value is None else self.value
+        return value
 
 
 def share(uri: str, value: Value, num_tasks: int) -> Shared[Value]:

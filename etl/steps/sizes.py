@@ -19,8 +19,8 @@ log = logging.getLogger("graphmill")
 
 def estimate(parts: Iterable[Sequence[int] | UInt64]) -> int:
     """Estimate the number of distinct ids from the smallest hashes of each part; few ids are counted."""
-    found = [np.asarray(part, np.uint64) for part in parts]
-    first = np.unique(np.concatenate([np.zeros(0, np.uint64), *found]))[:NUM_SMALLEST]
+    hashes = [np.asarray(part, np.uint64) for part in parts]
+    first = np.unique(np.concatenate([np.zeros(0, np.uint64), *hashes]))[:NUM_SMALLEST]
     if len(first) < NUM_SMALLEST:
         return len(first)
     return int((NUM_SMALLEST - 1) / (int(first[-1]) / 2**64))
@@ -41,21 +41,21 @@ def cut_types(
         name: defaults.embedding_bytes(count, config.entity_dimension(name))
         for name, count in num_ids.items()
     }
-    found = defaults.decided_partitions(
+    chosen = defaults.decided_partitions(
         table_bytes,
         memory_bytes,
         given=max(settings.num_partitions.values()),
         least=_needed_by_workers(config),
         most=min(MAX_UNCUT_PARTITIONS, *(settings.num_slots[name] for name in uncut)),
     )
-    for name, count in found.items():
+    for name, count in chosen.items():
         if count > 1:
             size, memory = table_bytes[name] / 2**30, memory_bytes / 2**30
             log.info(
                 f"etl: entities.{name}.num_partitions: {count}, as about {num_ids[name]:,} vectors and their "
                 f"sums take {size:.3g} GiB, and the smallest worker has {memory:.3g} GiB of memory"
             )
-    return settings.num_partitions | found
+    return settings.num_partitions | chosen
 
 
 def _needed_by_workers(config: Config) -> int:

@@ -192,7 +192,7 @@ class TaskSettings:
             relation for relation in self.relations if self.dynamic or table.relation in (None, relation.name)
         ]
         types = {side: {entry.entity_type(side) for entry in entries} for side in Side}
-        return {side: min(found) for side, found in types.items() if found & self.featurized}
+        return {side: min(of_side) for side, of_side in types.items() if of_side & self.featurized}
 
     @property
     def record_fields(self) -> list[str]:
@@ -229,7 +229,9 @@ class TaskSettings:
     @property
     def spreads(self) -> bool:
         """Whether a type has one partition while other types on its side have several, or may have."""
-        if self.uncut and any(len({each.entity_type(side) for each in self.relations}) > 1 for side in Side):
+        if self.uncut and any(
+            len({relation.entity_type(side) for relation in self.relations}) > 1 for side in Side
+        ):
             return True
         return any(
             self.num_partitions[relation.entity_type(side)] < num_slices

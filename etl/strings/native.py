@@ -63,10 +63,10 @@ def take(values: npt.NDArray[Value], at_N: Int32) -> npt.NDArray[Value]:
     compiled = library()
     if compiled is None:
         return values[at_N]
-    found = np.empty(len(at_N), values.dtype)
+    taken = np.empty(len(at_N), values.dtype)
     take_values = {4: compiled.graphmill_take_4, 8: compiled.graphmill_take_8}[values.itemsize]
-    take_values(address(values), len(values), address(at_N), len(at_N), address(found))
-    return found
+    take_values(address(values), len(values), address(at_N), len(at_N), address(taken))
+    return taken
 
 
 def count(at_N: Int32, num_places: int) -> Int64:

@@ -71,17 +71,17 @@ class CompiledTable:
         counts, num_bytes = np.zeros(num_kinds, np.int64), np.zeros(num_kinds, np.int64)
         self._library.graphmill_strings_count(self._table, address(counts), address(num_bytes))
         position_of = np.empty(counts.sum(), np.int32)
-        found: list[Distinct] = []
+        by_kind: list[Distinct] = []
         for kind, count in enumerate(counts.tolist()):
             hashes, offsets = np.empty(count, np.uint64), np.empty(count + 1, np.int64)
             text = np.empty(num_bytes[kind], np.uint8)
             arrays: list[Any] = [hashes, offsets, text, position_of]
-            first = sum(map(len, found))
+            first = sum(map(len, by_kind))
             order = self._library.graphmill_strings_order
             _check(order(self._table, kind, first, *map(address, arrays)))
             buffers = [None, pa.py_buffer(offsets), pa.py_buffer(text)]
-            found.append(Distinct(pa.Array.from_buffers(pa.large_string(), count, buffers), hashes))
-        return found, position_of
+            by_kind.append(Distinct(pa.Array.from_buffers(pa.large_string(), count, buffers), hashes))
+        return by_kind, position_of
 
 
 class PlainTable:
@@ -110,7 +110,7 @@ class PlainTable:
         """Return the distinct strings of each kind, sorted, and each number's position in all of them."""
         strings, kinds = pa.concat_arrays(self._strings), np.concatenate(self._kinds)
         position_of = np.empty(self._num, np.int32)
-        found: list[Distinct] = []
+        by_kind: list[Distinct] = []
         for kind in range(num_kinds):
             members = np.flatnonzero(kinds == kind)
             encoded = strings.take(pa.array(members)).dictionary_encode()
@@ -118,10 +118,10 @@ class PlainTable:
             table = pa.table({"hash": hashing.hash_strings(texts, self._seed), "text": texts})
             order = pc.sort_indices(table, [("hash", "ascending"), ("text", "ascending")]).to_numpy()
             place_of = np.empty(len(texts), np.int32)
-            place_of[order] = np.arange(len(texts)) + sum(map(len, found))
+            place_of[order] = np.arange(len(texts)) + sum(map(len, by_kind))
             position_of[members] = place_of[encoded.indices.to_numpy()]
-            found.append(Distinct(texts.take(pa.array(order)), table["hash"].to_numpy()[order]))
-        return found, position_of
+            by_kind.append(Distinct(texts.take(pa.array(order)), table["hash"].to_numpy()[order]))
+        return by_kind, position_of
 
 
 StringTable = CompiledTable | PlainTable
@@ -146,8 +146,8 @@ def distinct(column: pa.ChunkedArray, seed: int) -> tuple[Distinct, Int32]:
     """Return the distinct strings of a column of N strings without nulls, and each row's position in them."""
     table = new_table(seed)
     code_N = number_column(table, column, np.broadcast_to(np.int32(0), len(column)))
-    (found,), position_of = table.in_order(1)
-    return found, take(position_of, code_N)
+    (strings,), position_of = table.in_order(1)
+    return strings, take(position_of, code_N)
 
 
 def _check(done: object) -> None:

@@ -119,8 +119,8 @@ def _of_text(given: dict[str, Any], file: DataFile, lines: Sequence[str], doubts
     score = _header_score(best.rows)
     if abs(score) < _SURE:
         doubts.append(f"the first row {'names the columns' if score > 0 else 'is an edge'}; see `header`")
-    found = best.given | ({} if score > 0 else {"header": False})
-    return Dialect(validated(FilesConfig, found), tuple(doubts))
+    options = best.given | ({} if score > 0 else {"header": False})
+    return Dialect(validated(FilesConfig, options), tuple(doubts))
 
 
 def _comment(lines: Sequence[str]) -> tuple[str | None, int]:
@@ -129,7 +129,9 @@ def _comment(lines: Sequence[str]) -> tuple[str | None, int]:
         num = next((at for at, line in enumerate(lines) if not line.startswith(mark)), 0)
         others = [line for line in lines[num:] if line.startswith(mark)]
         is_header = num == 1 and any(
-            lines[0].count(each) == lines[1].count(each) > 0 for each in _DELIMITERS if each != " "
+            lines[0].count(delimiter) == lines[1].count(delimiter) > 0
+            for delimiter in _DELIMITERS
+            if delimiter != " "
         )
         if num and not others and not is_header:
             return mark, num
@@ -179,7 +181,7 @@ def _rank(trial: _Trial, suffix: str, default: str) -> tuple[float, bool, int, b
 
 def _are_balanced(rows: pa.Table) -> bool:
     """Whether brackets that open in a field close in it."""
-    fields = [each or "" for row in rows.slice(0, 100).to_pylist() for each in row.values()]
+    fields = [cell or "" for row in rows.slice(0, 100).to_pylist() for cell in row.values()]
     return all(field.count(a) == field.count(b) for field in fields for a, b in ("[]", "{}"))
 
 
@@ -211,7 +213,7 @@ def _header_score(rows: pa.Table) -> float:
 
 
 def _cell_score(name: str | None, below: list[str]) -> float:
-    numbers = [each for each in below if re.match(_NUMBER, each)]
+    numbers = [value for value in below if re.match(_NUMBER, value)]
     if name is None:
         return 8.0 if below[:2] in (["0", "1"], ["1", "2"]) else 0.0  # the index of pandas, row names of R
     if re.match(_NUMBER, name):
@@ -221,7 +223,7 @@ def _cell_score(name: str | None, below: list[str]) -> float:
         return 3.0 * is_name - 2.0 * (len(name) > 64)
     if len(numbers) == len(below):
         return 5.0
-    shapes = [_shape(each) for each in below]
+    shapes = [_shape(value) for value in below]
     again = below.count(name) / len(below)
     score = -3.0 * (1 + (again > _OFTEN)) if again else _surprise(below)
     if not again and _shape(name) not in shapes:

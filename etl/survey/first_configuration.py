@@ -67,7 +67,7 @@ def _entities(graph: GuessedGraph) -> Iterator[str]:
 
 
 def _relations(graph: GuessedGraph) -> Iterator[str]:
-    entries = list(dict.fromkeys(entry for each in graph.edges for entry in each.entries()))
+    entries = list(dict.fromkeys(entry for edge in graph.edges for entry in edge.entries()))
     ends = {(lhs, rhs) for _, lhs, rhs in entries}
     columns = any(edge.relation for edge in graph.edges)
     yield ""
@@ -98,7 +98,7 @@ def _etl(graph: GuessedGraph) -> Iterator[str]:
             yield from _item(_files(entities.look) | {"type": entities.type, "id": entities.id.name})
     yield "  on_bad_row: quarantine  # bad rows go to the folder `quarantine`; fail: they stop the run"
     yield "  max_bad_fraction: 0.05  # with more bad rows the run stops"
-    if all(each.look.split in (None, "train") for each in graph.edges):
+    if all(edge.look.split in (None, "train") for edge in graph.edges):
         yield f"  holdout: {{test: {HOLDOUT}}}  # fraction of the edges that measures the vectors"
 
 

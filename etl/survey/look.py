@@ -79,12 +79,10 @@ class Column:
             return "time"
         if holds_whole_numbers(self.type):
             return "integer"
-        found = next(
-            (kind for kind, pattern in _PATTERNS.items() if _all_match(pattern, self.distinct)), None
-        )
-        if found == "integer" and pa.types.is_floating(self.type):
+        kind = next((kind for kind, pattern in _PATTERNS.items() if _all_match(pattern, self.distinct)), None)
+        if kind == "integer" and pa.types.is_floating(self.type):
             return "whole"
-        return found or ("other" if _is_json(self.distinct[0].as_py()) else "text")
+        return kind or ("other" if _is_json(self.distinct[0].as_py()) else "text")
 
 
 @dataclass(frozen=True)
@@ -157,7 +155,7 @@ def _look_at(
     for at, name in enumerate(names):
         field = f"column {at}"
         if field in ranges[0].values:
-            values = pa.array([each.values.get(name) for each in files], pa.string())
+            values = pa.array([other.values.get(name) for other in files], pa.string())
             columns.append(Column(name, pa.chunked_array([values]), pa.string(), is_of_path=True))
         else:
             own = name if dialect.options.header else at

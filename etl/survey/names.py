@@ -30,11 +30,11 @@ def type_names(ends: Sequence[Column]) -> list[str]:
     group = list(range(len(ends)))
     for a, b in combinations(range(len(ends)), 2):
         if group[a] != group[b] and _is_one_type(ends[a], ends[b]):
-            group = [group[a] if each == group[b] else each for each in group]
+            group = [group[a] if number == group[b] else number for number in group]
     names: dict[int, str] = {}
-    for each in dict.fromkeys(group):
-        names[each] = _free(_type_name([ends[at] for at in range(len(ends)) if group[at] == each]), names)
-    return [names[each] for each in group]
+    for number in dict.fromkeys(group):
+        names[number] = _free(_type_name([ends[at] for at in range(len(ends)) if group[at] == number]), names)
+    return [names[number] for number in group]
 
 
 def telling(column: Column) -> tuple[str, ...]:
@@ -64,10 +64,14 @@ def _is_one_type(one: Column, other: Column) -> bool:
 def _type_name(columns: Sequence[Column]) -> str:
     """Name a type as its columns are named, if they agree."""
     named = [column for column in columns if isinstance(column.name, str)]
-    words = {"_".join(telling(each)) for each in named} - {""} or {"_".join(each.words) for each in named}
+    words = {"_".join(telling(column)) for column in named} - {""} or {
+        "_".join(column.words) for column in named
+    }
     return name_of(words.pop()) if len(words) == 1 else "entity"
 
 
 def _free(name: str, names: dict[int, str]) -> str:
     taken = set(names.values())
-    return next(each for each in (name, *(f"{name}_{n}" for n in range(2, 10**6))) if each not in taken)
+    return next(
+        candidate for candidate in (name, *(f"{name}_{n}" for n in range(2, 10**6))) if candidate not in taken
+    )

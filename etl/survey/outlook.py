@@ -58,21 +58,21 @@ def estimate(config: Config) -> Estimate:
 
 def _after_holdout(num_edges: Mapping[str, int], holdout: Mapping[str, float]) -> dict[str, int]:
     """Estimate the edges of each split when train has given the others their share."""
-    found = {TRAIN_SPLIT: 0, **num_edges}
+    by_split = {TRAIN_SPLIT: 0, **num_edges}
     for split, fraction in holdout.items():
         num_taken = round(fraction * num_edges[TRAIN_SPLIT])
-        found[split] = found.get(split, 0) + num_taken
-        found[TRAIN_SPLIT] -= num_taken
-    return found
+        by_split[split] = by_split.get(split, 0) + num_taken
+        by_split[TRAIN_SPLIT] -= num_taken
+    return by_split
 
 
 def _count(table: Table, files: list[DataFile]) -> tuple[int, FileRange | None]:
     """Estimate the rows of a table by the heads of its first files, and return its first range."""
     heads = [find_ranges("", table, file, chunk_rows=1 << 20) for file in files[:_MAX_HEADS]]
-    num_rows = sum(each.num_rows for ranges in heads for each in ranges)
+    num_rows = sum(file_range.num_rows for ranges in heads for file_range in ranges)
     sizes = [file.num_bytes() for file in files]
     share = sum(sizes[:_MAX_HEADS]) / max(sum(sizes), 1)
-    first = next((each for ranges in heads for each in ranges), None)
+    first = next((file_range for ranges in heads for file_range in ranges), None)
     passing = _passing(first) if first and first.filters else 1.0
     return round(num_rows * passing / share) if share else 0, first
 
@@ -92,15 +92,15 @@ def _ids(config: Config, table: Table, first: FileRange | None) -> Iterator[tupl
         yield table.type, sample["id"]
         return
     assert isinstance(table, TableConfig)  # a run's tables are of these
-    relations = {each.name: each for each in config.relations}
+    relations = {relation.name: relation for relation in config.relations}
     entry = config.relations[0] if config.dynamic_relations else None
     names = sample.get("relation", [table.relation or ""] * len(sample["lhs"]))
     for side in ("lhs", "rhs"):
-        found: dict[str, list[str]] = {}
+        ids: dict[str, list[str]] = {}
         for name, raw_id in zip(names, sample[side], strict=True):
             if relation := entry or relations.get(name):
-                found.setdefault(getattr(relation, side), []).append(raw_id)
-        yield from found.items()
+                ids.setdefault(getattr(relation, side), []).append(raw_id)
+        yield from ids.items()
 
 
 def estimate_distinct(sample: Counter[str], scale: float) -> int:

@@ -43,8 +43,8 @@ def typed_ends(
     if all(len(of_id) == 1 for raw_id, of_id in types.items() if raw_id is not None):
         return None, f"{names}: types of ids, which are left out, as no id of these rows has two"
     relations = relation.values.to_pylist() if relation else [None] * len(lhs.values)
-    found = set(zip(lhs_type.values.to_pylist(), rhs_type.values.to_pylist(), relations, strict=True))
-    rows = [TypedRow(*each) for each in sorted(found, key=str) if each[0] and each[1]]
+    kinds_of_rows = set(zip(lhs_type.values.to_pylist(), rhs_type.values.to_pylist(), relations, strict=True))
+    rows = [TypedRow(*row) for row in sorted(kinds_of_rows, key=str) if row[0] and row[1]]
     if len(rows) > _MAX_ROWS:
         return None, f"{names}: types of ids, too many to write down, though some ids have several"
     doubt = f"{names}: types of ids, as these rows have them; write the missing ones"
@@ -75,11 +75,11 @@ def guess(looks: Sequence[Look], asked: AskedColumns = AskedColumns()) -> Guesse
     if not edges:
         raise RawTableError(f"{looks[0].path}: expected a table of edges, found tables of entities only")
     ids = [_ranked(look)[0] for look in about]
-    types = iter(type_names([end for each in edges for end in (each.lhs, each.rhs)] + ids))
+    types = iter(type_names([end for edge in edges for end in (edge.lhs, edge.rhs)] + ids))
     names = relation_names([edge.look for edge in edges])
     named = tuple(
-        replace(each, relation_name=name, lhs_type=next(types), rhs_type=next(types))
-        for each, name in zip(edges, names, strict=True)
+        replace(edge, relation_name=name, lhs_type=next(types), rhs_type=next(types))
+        for edge, name in zip(edges, names, strict=True)
     )
     known = GuessedGraph(named, ()).types
     entities = [Entities(look, column, next(types)) for look, column in zip(about, ids, strict=True)]
@@ -114,7 +114,7 @@ def _end_score(column: Column) -> float:
 def _ranked(look: Look) -> list[Column]:
     """Return the columns that may be ends, the best first."""
     scores = [(_end_score(column) - 0.01 * at, column) for at, column in enumerate(look.columns)]
-    return [column for score, column in sorted(scores, key=lambda each: -each[0]) if score > _NO_END + 4]
+    return [column for score, column in sorted(scores, key=lambda scored: -scored[0]) if score > _NO_END + 4]
 
 
 def _is_about_entities(look: Look) -> bool:
@@ -228,9 +228,9 @@ def _named(look: Look, name: str | None) -> Column | None:
     if name is None:
         return None
     at = int(name) if name.isdecimal() and int(name) < len(look.columns) else None
-    column = next((each for each in look.columns if str(each.name) == name), None)
+    column = next((known for known in look.columns if str(known.name) == name), None)
     if column is None and at is None:
-        known = ", ".join(str(each.name) for each in look.columns)
+        known = ", ".join(str(known.name) for known in look.columns)
         raise RawTableError(f"{look.path}: expected a column {name!r}, found the columns {known}")
     return column or look.columns[at or 0]
 
@@ -258,7 +258,7 @@ def _relation(look: Look, candidates: Sequence[Column]) -> Column | None:
         if {*column.words} & RELATION and {*column.words} <= RELATION | TEXT | {"id", "edge", "display"}
     ]
     if named and len(able) > 2:
-        return min(named, key=lambda each: (len(each.distinct) == 1, each.is_key, len(each.distinct)))
+        return min(named, key=lambda column: (len(column.distinct) == 1, column.is_key, len(column.distinct)))
     several = [column for column in candidates if not column.is_key and len(column.distinct) > 1]
     ordered = sorted(several, key=look.columns.index)
     if len(ordered) != 3 or any(column.words for column in ordered):
@@ -288,7 +288,7 @@ def _rows_with_ends(look: Look, lhs: Column, rhs: Column) -> Filters:
 
 def _only(look: Look, filters: Filters) -> Look:
     name, _, value = filters[0][0]
-    mask = pc.equal(next(each for each in look.columns if str(each.name) == name).values, value)
+    mask = pc.equal(next(column for column in look.columns if str(column.name) == name).values, value)
     mask = pc.fill_null(mask, False)
     columns = [
         column if column.is_of_path else replace(column, values=column.values.filter(mask))

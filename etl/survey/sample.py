@@ -47,7 +47,7 @@ def as_strings(values: pa.ChunkedArray) -> pa.ChunkedArray:
     except RawTableError:  # no ids
         kind = values.type
     if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
-        texts = [None if each is None else each.decode(errors="replace") for each in values.to_pylist()]
+        texts = [None if value is None else value.decode(errors="replace") for value in values.to_pylist()]
         return pa.chunked_array([pa.array(texts, pa.string())])
     try:
         return values.cast(pa.string())

@@ -210,23 +210,23 @@ def _texts(column: pa.ChunkedArray, field: str, at: BlockPosition) -> pa.Chunked
 def _wrong_type(column: pa.ChunkedArray, name: str) -> str:
     """Say how to write a column that holds neither strings nor integers."""
     first = next((value.as_py() for value in column if value.is_valid), None)
-    found = f"expected strings or integers, found {column.type}, first {first!r}"
+    problem = f"expected strings or integers, found {column.type}, first {first!r}"
     if pa.types.is_struct(column.type):
         fields = " or ".join(f"{name}.{field.name}" for field in column.type)
-        return f"{found}; name the field to read: {fields}"
+        return f"{problem}; name the field to read: {fields}"
     if pa.types.is_decimal(column.type):
         digits = max(1, column.type.precision - column.type.scale)
         return (
-            f"{found}, with places for fractions; write whole numbers as such: in SQL CAST({name} AS "
+            f"{problem}, with places for fractions; write whole numbers as such: in SQL CAST({name} AS "
             f"DECIMAL({digits}, 0)); or write ids with fractions as strings: CAST({name} AS STRING)"
         )
     if isinstance(first, float) and first == first // 1:
         return (
-            f"{found}: whole numbers became fractions, in pandas because of an empty cell; write them as "
+            f"{problem}: whole numbers became fractions, in pandas because of an empty cell; write them as "
             f'integers: in pandas df["{name}"].astype("Int64"), in SQL CAST({name} AS BIGINT)'
         )
     return (
-        f'{found}; write them as strings: in pandas df["{name}"].astype("string"), in SQL '
+        f'{problem}; write them as strings: in pandas df["{name}"].astype("string"), in SQL '
         f"CAST({name} AS STRING)"
     )
 

@@ -106,33 +106,33 @@ def path_in_file(
     logical, physical = list(schema), list(of_file or ())
     is_numbered = has_ids(of_file)
     if not is_numbered and any(
-        _metadata(each, FIELD_ID) and _metadata(each, NAMES) is None for each in logical
+        _metadata(field, FIELD_ID) and _metadata(field, NAMES) is None for field in logical
     ):
         raise RawTableError(
             f"{uri}: expected numbers of columns (field ids) in the file, or names for them in the table's "
             "schema.name-mapping.default, found neither; write the file anew with the table's own writer"
         )
-    found: list[str] = []
+    names: list[str] = []
     for name in path:
-        wanted = next(each for each in logical if each.name == name)
-        match = next((each for each in physical if _is_same(wanted, each, is_numbered)), None)
+        wanted = next(field for field in logical if field.name == name)
+        match = next((field for field in physical if _is_same(wanted, field, is_numbered)), None)
         if match is None:
             return None
-        found.append(match.name)
+        names.append(match.name)
         logical, physical = _below(wanted.type), _below(match.type)
-    return tuple(found)
+    return tuple(names)
 
 
-def with_names_of(wanted: pa.DataType, found: pa.DataType, *, has_ids: bool) -> pa.DataType:
-    """Return the type `found` with the names that the fields in it have in `wanted`, however deep they lie.
+def with_names_of(wanted: pa.DataType, given: pa.DataType, *, has_ids: bool) -> pa.DataType:
+    """Return the type `given` with the names that the fields in it have in `wanted`, however deep they lie.
 
     A field that `wanted` does not have keeps its name, unless another field has it there.
     """
-    if pa.types.is_struct(wanted) and pa.types.is_struct(found):
-        taken = {each.name for each in wanted}
+    if pa.types.is_struct(wanted) and pa.types.is_struct(given):
+        taken = {other.name for other in wanted}
         fields = []
-        for field in found:
-            match = next((each for each in wanted if _is_same(each, field, has_ids)), None)
+        for field in given:
+            match = next((other for other in wanted if _is_same(other, field, has_ids)), None)
             if match is not None:
                 kind = with_names_of(match.type, field.type, has_ids=has_ids)
                 fields.append(pa.field(match.name, kind))
@@ -143,29 +143,29 @@ def with_names_of(wanted: pa.DataType, found: pa.DataType, *, has_ids: bool) -> 
                 fields.append(field.with_name(name))
             taken.add(fields[-1].name)
         return pa.struct(fields)
-    below, own = nested.fields_in(wanted), nested.fields_in(found)
+    below, own = nested.fields_in(wanted), nested.fields_in(given)
     if len(below) != len(own):
-        return found
+        return given
     kinds = [with_names_of(a.type, b.type, has_ids=has_ids) for a, b in zip(below, own, strict=True)]
-    return nested.with_fields(found, [each.with_type(kind) for each, kind in zip(own, kinds, strict=True)])
+    return nested.with_fields(given, [inner.with_type(kind) for inner, kind in zip(own, kinds, strict=True)])
 
 
 def has_ids(schema: pa.Schema | None) -> bool:
     """Whether the columns of a file have numbers."""
-    return any(_metadata(each, FIELD_ID) for each in schema or ())
+    return any(_metadata(field, FIELD_ID) for field in schema or ())
 
 
-def _is_same(wanted: pa.Field, found: pa.Field, has_ids: bool) -> bool:
+def _is_same(wanted: pa.Field, given: pa.Field, has_ids: bool) -> bool:
     number = _metadata(wanted, FIELD_ID)
     if number and has_ids:
-        return _metadata(found, FIELD_ID) == number
+        return _metadata(given, FIELD_ID) == number
     names = _metadata(wanted, NAMES)
-    return found.name in names.decode().split("\n") if names is not None else found.name == wanted.name
+    return given.name in names.decode().split("\n") if names is not None else given.name == wanted.name
 
 
 def _metadata(of: pa.Field, key: bytes) -> bytes | None:
-    found: bytes | None = (of.metadata or {}).get(key)
-    return found
+    value: bytes | None = (of.metadata or {}).get(key)
+    return value
 
 
 def _below(kind: pa.DataType) -> list[pa.Field]:

@@ -45,28 +45,28 @@ class TableFiles:
 
     def files(self) -> list[DataFile]:
         """List the files with rows that may pass the filters, sorted by URI, each once."""
-        of_logs = [each for snapshot in self.snapshots for each in snapshot.files(self.table.filters)]
-        found = {each.uri: each for each in (*of_logs, *self.plain)}
-        return [found[uri] for uri in sorted(found)]
+        of_logs = [file for snapshot in self.snapshots for file in snapshot.files(self.table.filters)]
+        by_uri = {file.uri: file for file in (*of_logs, *self.plain)}
+        return [by_uri[uri] for uri in sorted(by_uri)]
 
 
 def find_all(config: Config) -> list[TableFiles]:
     """Find what the paths of all tables name: those of edges, then those of entities; see `find_files`."""
     etl = config.section(EtlConfig)
-    found = [
+    inputs = [
         *(find_files(config, table, f"tables[{number}]") for number, table in enumerate(etl.tables)),
         *(find_files(config, table, f"entities[{number}]") for number, table in enumerate(etl.entities)),
     ]
-    return _with_checksums(found) if etl.compare_files == "content" else found
+    return _with_checksums(inputs) if etl.compare_files == "content" else inputs
 
 
-def _with_checksums(found: Sequence[TableFiles]) -> list[TableFiles]:
-    uris = list({file.uri: None for each in found for file in each.plain})
+def _with_checksums(inputs: Sequence[TableFiles]) -> list[TableFiles]:
+    uris = list({file.uri: None for of_table in inputs for file in of_table.plain})
     with ThreadPoolExecutor(_READERS) as pool:
         of_uri = dict(zip(uris, pool.map(checksums.of_file, uris), strict=True))
     return [
-        replace(each, plain=tuple(replace(file, checksum=of_uri[file.uri]) for file in each.plain))
-        for each in found
+        replace(of_table, plain=tuple(replace(file, checksum=of_uri[file.uri]) for file in of_table.plain))
+        for of_table in inputs
     ]
 
 
@@ -80,7 +80,7 @@ def find_files(config: Config, table: Table, label: str = "") -> TableFiles:
         NotFoundError: a path names no file.
         RawTableError: a path lies in a table that is more than its files, or no file passes the filters.
     """
-    found: list[DataFile] = []
+    plain_files: list[DataFile] = []
     snapshots: list[Snapshot] = []
     missing: list[str] = []
     unfinished: list[str] = []
@@ -94,14 +94,14 @@ def find_files(config: Config, table: Table, label: str = "") -> TableFiles:
             snapshots.append(snapshot)
             continue
         files, at_work = files_at(uri, patterns, _written_below(config, uri), plain_folders)
-        found += files
+        plain_files += files
         unfinished += at_work
         if not files:
             missing.append(root)
             waiting += at_work
-    if missing and (table.missing_paths == "fail" or not (found or snapshots)):
+    if missing and (table.missing_paths == "fail" or not (plain_files or snapshots)):
         raise _none_there(config, table, missing, waiting)
-    plain, twice = _each_once(found)
+    plain, twice = _each_once(plain_files)
     chosen = chosen_by_path(table.filters, plain)
     if plain and not (chosen or snapshots):
         raise RawTableError(
@@ -150,14 +150,14 @@ def chosen_by_path(filters: Filters, files: Sequence[DataFile]) -> list[DataFile
         return list(files)
     names = dict.fromkeys(name for file in files for name in file.values)
     shared = {
-        name: pa.chunked_array([pa.array([each.values.get(name) for each in files], pa.string())])
+        name: pa.chunked_array([pa.array([file.values.get(name) for file in files], pa.string())])
         for name in names
-        if all(name in each.values for each in files)
+        if all(name in file.values for file in files)
     }
     left = left_for_rows(filters, shared, {}, len(files))
     return [
-        replace(each, filters=of_rows)
-        for each, of_rows in zip(files, left, strict=True)
+        replace(file, filters=of_rows)
+        for file, of_rows in zip(files, left, strict=True)
         if of_rows is not None
     ]
 

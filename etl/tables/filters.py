@@ -62,11 +62,11 @@ def left_for_rows(
 
     def judged(column: str, operator: str, value: Any) -> list[bool | None]:
         if column in columns:
-            found: list[bool | None] = _judged(columns, column, operator, value).to_pylist()
-            return found
+            of_files: list[bool | None] = _judged(columns, column, operator, value).to_pylist()
+            return of_files
         possible = _possible(column, *spans[column], operator, value) if column in spans else None
         return (
-            [None if each in (True, None) else False for each in possible.to_pylist()]
+            [None if verdict in (True, None) else False for verdict in possible.to_pylist()]
             if possible
             else unknown
         )
@@ -109,7 +109,7 @@ def expression(filters: Filters, types: Mapping[str, pa.DataType]) -> pc.Express
 
 def described(filters: Filters) -> str:
     """Return the filters as text, for messages."""
-    every = (" and ".join(f"{c} {o} {_text(v)}" for c, o, v in each) for each in filters)
+    every = (" and ".join(f"{c} {o} {_text(v)}" for c, o, v in conditions) for conditions in filters)
     return " or ".join(every)
 
 
@@ -118,7 +118,9 @@ def _text(value: Any) -> str:
 
 
 def _any_of(filters: Filters, judge: Any) -> Any:
-    return reduce(pc.or_kleene, [reduce(pc.and_kleene, [judge(*one) for one in each]) for each in filters])
+    return reduce(
+        pc.or_kleene, [reduce(pc.and_kleene, [judge(*one) for one in conditions]) for conditions in filters]
+    )
 
 
 @contextmanager
@@ -143,24 +145,24 @@ def _compared(column: str, values: Any, kind: pa.DataType, operator: str, value:
     if not isinstance(value, tuple):
         parsed, kind = _parsed(column, values, kind, value)
         return _COMPARE[operator](parsed, _converted(value, kind))
-    listed = [each for each in value if each is not None]
-    found = [pc.is_null(values)] if len(listed) < len(value) else []
-    by_type = {type(each): [other for other in listed if type(other) is type(each)] for each in listed}
+    listed = [item for item in value if item is not None]
+    parts = [pc.is_null(values)] if len(listed) < len(value) else []
+    by_type = {type(item): [other for other in listed if type(other) is type(item)] for item in listed}
     for some in by_type.values():
         parsed, other = _parsed(column, values, kind, some[0])
-        wanted, set_type = [_converted(each, other).as_py() for each in some], _set_type(other, some)
+        wanted, set_type = [_converted(item, other).as_py() for item in some], _set_type(other, some)
         if pa.types.is_floating(set_type) and 0 in wanted:
             wanted += [0.0, -0.0]  # equal, but not to is_in
-        found.append(pc.is_in(parsed, value_set=pa.array(wanted, set_type)))
-    is_listed = reduce(pc.or_kleene, found)
+        parts.append(pc.is_in(parsed, value_set=pa.array(wanted, set_type)))
+    is_listed = reduce(pc.or_kleene, parts)
     return is_listed if operator == "in" else pc.and_kleene(pc.is_valid(values), pc.invert(is_listed))
 
 
 def _possible(column: str, low: Any, high: Any, operator: str, value: Any) -> Any:
     """Tell whether a value between `low` and `high` may fulfil a condition; None: unknown."""
     if isinstance(value, tuple) and operator == "in":
-        found = [_possible(column, low, high, "==", each) for each in value]
-        return None if any(each is None for each in found) else reduce(pc.or_kleene, found)
+        parts = [_possible(column, low, high, "==", item) for item in value]
+        return None if any(verdict is None for verdict in parts) else reduce(pc.or_kleene, parts)
     if operator in _NEGATED or value is None or _is_decoded(low.type) or _is_parsed(low.type, value):
         return None
     if pa.types.is_floating(low.type):  # some writers count NaN as the largest value
@@ -216,7 +218,7 @@ def _parsed(column: str, values: Any, kind: pa.DataType, value: Scalar) -> tuple
 def _is_parsed(kind: pa.DataType, value: Any) -> bool:
     """Whether a column of text is compared with another type than text."""
     values = value if isinstance(value, tuple) else (value,)
-    return _is_text(kind) and any(each is not None and not isinstance(each, str) for each in values)
+    return _is_text(kind) and any(item is not None and not isinstance(item, str) for item in values)
 
 
 def _is_text(kind: pa.DataType) -> bool:

@@ -49,7 +49,7 @@ def joined(values: Iterable[tuple[Path, pa.DataType]]) -> dict[str, pa.DataType]
         types[path[0]] = kind
         if len(path) > 1:
             below.setdefault(path[0], []).append((path[1:], kind))
-    return types | {name: pa.struct(list(joined(each).items())) for name, each in below.items()}
+    return types | {name: pa.struct(list(joined(values).items())) for name, values in below.items()}
 
 
 def fields_in(kind: pa.DataType) -> list[pa.Field]:

@@ -38,15 +38,15 @@ def write_file(folder: str, source: int, block: int, bad: Sequence[BadRows]) -> 
 def count_by_reason(bad: Iterable[BadRows]) -> Counter[str]:
     """Count bad rows by reason."""
     counts: Counter[str] = Counter()
-    for each in bad:
-        counts[each.reason] += len(each.rows)
+    for rows in bad:
+        counts[rows.reason] += len(rows.rows)
     return counts
 
 
 def count_unknown_relations(bad: Iterable[BadRows], counts: Counter[str]) -> None:
     """Count bad rows by unknown relation; of more than MAX_RELATIONS names, the last are left out."""
-    for each in bad:
-        for name, count in Counter(_unknown_relations(each)).items():
+    for rows in bad:
+        for name, count in Counter(_unknown_relations(rows)).items():
             if name in counts or len(counts) < MAX_RELATIONS:
                 counts[name] += count
 
@@ -72,8 +72,8 @@ def _table(bad: BadRows) -> pa.Table:
         "reason": pa.array(_reasons(bad), pa.string()),
     }
     for field in FIELDS:
-        found = bad.block[field].to_pylist() if field in bad.block.column_names else [None] * num_rows
-        columns[field] = pa.array([_as_text(value) for value in found], pa.string())
+        cells = bad.block[field].to_pylist() if field in bad.block.column_names else [None] * num_rows
+        columns[field] = pa.array([_as_text(value) for value in cells], pa.string())
     return pa.table(columns, schema=SCHEMA)
 
 

@@ -33,9 +33,9 @@ NumberedFile = tuple[int, str, Table, DataFile]
 def ranges_of_files(files: Sequence[NumberedFile], chunk_rows: int) -> list[FileRange]:
     """Find the ranges of files; see `find_ranges`."""
     return [
-        replace(each, number=number)
+        replace(file_range, number=number)
         for number, label, table, file in files
-        for each in find_ranges(label, table, file, chunk_rows)
+        for file_range in find_ranges(label, table, file, chunk_rows)
     ]
 
 
@@ -55,9 +55,9 @@ def find_ranges(label: str, table: Table, file: DataFile, chunk_rows: int) -> li
         refuse_marked(file.uri, head.schema.metadata)
     if not head.cuts:
         return []
-    found, values = _columns(table, head, file)
+    paths, values = _columns(table, head, file)
     types = {
-        field: nested.type_at(head.types[path[0]], path[1:]) for field, path in found.items() if head.types
+        field: nested.type_at(head.types[path[0]], path[1:]) for field, path in paths.items() if head.types
     }
     integers = tuple(
         f"{label}.{field}"
@@ -70,12 +70,12 @@ def find_ranges(label: str, table: Table, file: DataFile, chunk_rows: int) -> li
     whole = FileRange(
         table,
         file.uri,
-        columns={field: ".".join(path) for field, path in found.items()},
-        nested={field: path for field, path in found.items() if len(path) > 1},
+        columns={field: ".".join(path) for field, path in paths.items()},
+        nested={field: path for field, path in paths.items() if len(path) > 1},
         num_columns=len(head.names),
-        renamed=_renamed(table, head, file, found),
+        renamed=_renamed(table, head, file, paths),
         values=values,
-        types=nested.joined((found[field], kind) for field, kind in types.items()),
+        types=nested.joined((paths[field], kind) for field, kind in types.items()),
         integer_columns=integers,
         filters=file.filters,
         deletes=file.deletes,
@@ -90,12 +90,12 @@ def find_ranges(label: str, table: Table, file: DataFile, chunk_rows: int) -> li
             num_rows=num_rows,
             num_bytes=0 if number else num_bytes,
         )
-        for number, (first_row, num_rows, cut) in enumerate(_cuts(file, file_format, head, found, chunk_rows))
+        for number, (first_row, num_rows, cut) in enumerate(_cuts(file, file_format, head, paths, chunk_rows))
     ]
 
 
 def _renamed(
-    table: FilesConfig, head: Head, file: DataFile, found: Mapping[str, nested.Path]
+    table: FilesConfig, head: Head, file: DataFile, paths: Mapping[str, nested.Path]
 ) -> dict[str, pa.DataType]:
     """Find the names in columns of structs, of a table that is read whole, as its log has them."""
     if file.schema is None or not isinstance(table, WholeTableConfig):
@@ -103,7 +103,7 @@ def _renamed(
     own = table.columns()
     kinds = {
         field: (file.schema.field(own[field]).type, head.types[path[0]])
-        for field, path in found.items()
+        for field, path in paths.items()
         if field in own
     }
     names = {
@@ -115,12 +115,12 @@ def _renamed(
 
 
 def _cuts(
-    file: DataFile, file_format: TableFormat, head: Head, found: Mapping[str, nested.Path], chunk_rows: int
+    file: DataFile, file_format: TableFormat, head: Head, paths: Mapping[str, nested.Path], chunk_rows: int
 ) -> Sequence[tuple[int, int, Cut]]:
     """Return the ranges of a file that may have rows that pass its filters."""
     if not file.filters or file_format.select is None:
         return head.cuts
-    names = {column: found.get(filter_field(column), ()) for column in columns_of(file.filters)}
+    names = {column: paths.get(filter_field(column), ()) for column in columns_of(file.filters)}
     top = {column: path[0] for column, path in names.items() if len(path) == 1}
     named = tuple(
         tuple((top.get(column, ""), operator, value) for column, operator, value in every)
@@ -140,28 +140,28 @@ def _columns(
     if file.schema is not None:
         return _columns_of_log(table, head, file, file.schema)
     reader_names = head.reader_names or head.names
-    found: dict[str, nested.Path] = {}
+    paths: dict[str, nested.Path] = {}
     values: dict[str, str | None] = {}
     for field, column in _wanted(table, file).items():
         at = [number for number, name in enumerate(head.names) if column in (number, name)]
         path = nested.find(head.types, column) if isinstance(column, str) else None
         if len(at) == 1:
-            found[field] = (reader_names[at[0]],)
+            paths[field] = (reader_names[at[0]],)
         elif path and not at:
-            found[field] = path
+            paths[field] = path
         elif isinstance(column, str) and not at and column in file.values:
             values[field] = file.values[column]
         else:
             known = list(nested.known(head.names, head.types))
             here = "two columns of that name; name it by its number" if at else f"columns {known}"
             raise RawTableError(f"{file.uri}: expected a column {column!r} ({field}), found {here}")
-    twice = next((path[0] for path in found.values() if reader_names.count(path[0]) > 1), None)
+    twice = next((path[0] for path in paths.values() if reader_names.count(path[0]) > 1), None)
     if twice is not None:
         raise RawTableError(
             f"{file.uri}: two columns are named {twice!r}, and cannot be told apart; rename one"
         )
-    _check_apart(table, file, found)
-    return found, values
+    _check_apart(table, file, paths)
+    return paths, values
 
 
 def _columns_of_log(
@@ -169,7 +169,7 @@ def _columns_of_log(
 ) -> tuple[dict[str, nested.Path], dict[str, str | None]]:
     """Find the columns of a file by its table's log; null where the file was written without the column."""
     kinds = dict(zip(schema.names, schema.types, strict=True))
-    found: dict[str, nested.Path] = {}
+    paths: dict[str, nested.Path] = {}
     values: dict[str, str | None] = {}
     for field, column in _wanted(table, file).items():
         path: nested.Path | None
@@ -184,20 +184,20 @@ def _columns_of_log(
             raise RawTableError(f"{file.uri}: expected a column {column!r} ({field}), found columns {known}")
         here = path_in_file(path, schema, head.schema, file.uri)
         if here is not None:
-            found[field] = here
+            paths[field] = here
         else:
             values[field] = file.values.get(".".join(path))
-    _check_apart(table, file, found)
-    return found, values
+    _check_apart(table, file, paths)
+    return paths, values
 
 
 def _wanted(table: FilesConfig, file: DataFile) -> dict[str, Column]:
     """Return the column of each field to read: of an edge or entity, and of the filters."""
-    return {**table.columns(), **{filter_field(each): each for each in columns_of(file.filters)}}
+    return {**table.columns(), **{filter_field(column): column for column in columns_of(file.filters)}}
 
 
-def _check_apart(table: FilesConfig, file: DataFile, found: Mapping[str, nested.Path]) -> None:
-    own = [found[field] for field in table.columns() if field in found]
+def _check_apart(table: FilesConfig, file: DataFile, paths: Mapping[str, nested.Path]) -> None:
+    own = [paths[field] for field in table.columns() if field in paths]
     if len(set(own)) < len(own):
         raise RawTableError(f"{file.uri}: two parts of an edge are the same column: {table.columns()}")
     if not own:
@@ -212,7 +212,10 @@ def balanced(ranges: Sequence[FileRange], num_workers: int) -> list[FileRange]:
     file that is cut by bytes is cut more finely, unless there are so many ranges that an incomplete last
     round costs little.
     """
-    files = [list(of_file) for _, of_file in groupby(ranges, key=lambda each: (each.table, each.uri))]
+    files = [
+        list(of_file)
+        for _, of_file in groupby(ranges, key=lambda file_range: (file_range.table, file_range.uri))
+    ]
     num_missing = -len(ranges) % max(num_workers, 1)  # none, while all of them are being replaced
     largest = max(files, key=_range_bytes, default=[])
     num_ranges = len(largest) + num_missing
@@ -223,7 +226,9 @@ def balanced(ranges: Sequence[FileRange], num_workers: int) -> list[FileRange]:
     ):
         return list(ranges)
     return [
-        each for of_file in files for each in (_recut(of_file, num_ranges) if of_file is largest else of_file)
+        file_range
+        for of_file in files
+        for file_range in (_recut(of_file, num_ranges) if of_file is largest else of_file)
     ]
 
 
@@ -234,17 +239,22 @@ def grouped(ranges: Sequence[FileRange], num_workers: int, chunk_rows: int) -> l
     to keep all workers busy.
     """
     num_groups = _MAX_ROUNDS * max(num_workers, 1)
-    max_rows = min(chunk_rows, sum(each.num_rows for each in ranges) // num_groups)
-    max_bytes = min(MAX_GROUP_BYTES, sum(each.num_bytes for each in ranges) // num_groups)
+    max_rows = min(chunk_rows, sum(file_range.num_rows for file_range in ranges) // num_groups)
+    max_bytes = min(MAX_GROUP_BYTES, sum(file_range.num_bytes for file_range in ranges) // num_groups)
     groups: list[list[FileRange]] = []
     num_rows = num_bytes = 0
-    for each in ranges:
-        num_rows, num_bytes = num_rows + each.num_rows, num_bytes + each.num_bytes
-        if groups and groups[-1][0].table == each.table and num_rows <= max_rows and num_bytes <= max_bytes:
-            groups[-1].append(each)
+    for file_range in ranges:
+        num_rows, num_bytes = num_rows + file_range.num_rows, num_bytes + file_range.num_bytes
+        if (
+            groups
+            and groups[-1][0].table == file_range.table
+            and num_rows <= max_rows
+            and num_bytes <= max_bytes
+        ):
+            groups[-1].append(file_range)
         else:
-            groups.append([each])
-            num_rows, num_bytes = each.num_rows, each.num_bytes
+            groups.append([file_range])
+            num_rows, num_bytes = file_range.num_rows, file_range.num_bytes
     return groups
 
 
@@ -255,14 +265,14 @@ def _range_bytes(of_file: Sequence[FileRange]) -> int:
     first = of_file[0]
     if format_of(first.uri, first.table, first.snapshot).unit != "byte":
         return 0
-    return sum(each.cut[1] - each.cut[0] for each in of_file if each.cut is not None)
+    return sum(file_range.cut[1] - file_range.cut[0] for file_range in of_file if file_range.cut is not None)
 
 
 def _recut(of_file: Sequence[FileRange], num_ranges: int) -> list[FileRange]:
     first, num_bytes = of_file[0], _range_bytes(of_file)
     start = first.cut[0] if first.cut is not None else 0
     cuts = pairwise(start + num_bytes * number // num_ranges for number in range(num_ranges + 1))
-    num_rows = sum(each.num_rows for each in of_file) // num_ranges
+    num_rows = sum(file_range.num_rows for file_range in of_file) // num_ranges
     return [
         replace(first, cut=cut, num_rows=num_rows, num_bytes=0 if number else first.num_bytes)
         for number, cut in enumerate(cuts)

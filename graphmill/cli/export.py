@@ -49,12 +49,12 @@ def command(settings: Config, to: str, master: str | None, **chosen: Any) -> Non
 
 def _summary(figures: dict[str, Any]) -> dict[str, str]:
     types = figures["types"].values()
-    rows = {"vectors": number(sum(each["num_rows"] for each in types))}
+    rows = {"vectors": number(sum(kind["num_rows"] for kind in types))}
     for key, label in (("file_bytes", "files"), ("table_bytes", "tables"), ("float32_bytes", "as float32")):
-        rows[label] = size(sum(each[key] for each in types))
-    found = figures.get("loss", {})
-    if "mrr_loss" in found:
-        rows["MRR"] = f"{found['decoded']['mrr']:.4f}, exact vectors {found['exact']['mrr']:.4f}"
-    elif found:
-        rows["loss"] = f"not measured: {found['not_measured']}"
+        rows[label] = size(sum(kind[key] for kind in types))
+    loss = figures.get("loss", {})
+    if "mrr_loss" in loss:
+        rows["MRR"] = f"{loss['decoded']['mrr']:.4f}, exact vectors {loss['exact']['mrr']:.4f}"
+    elif loss:
+        rows["loss"] = f"not measured: {loss['not_measured']}"
     return rows

@@ -69,11 +69,11 @@ def command(
     of_table = {key: options.pop(key) for key in ("format", "delimiter", "encoding", "header")}
     given = {key: value for key, value in of_table.items() if value is not None}
     request = FeaturesOptions(columns=_typed(columns, types, list(settings.entities)), **options)
-    paths = [storage.absolute(each) for each in table]
+    paths = [storage.absolute(path) for path in table]
     job.check(settings, request, to)
     fold_ids_in = _fold_in(settings, request)
-    found = whole_table(settings, paths, given)
-    read = job.TableToRead(paths, found.schema, found.pieces, read_rows, found.made_from)
+    rows = whole_table(settings, paths, given)
+    read = job.TableToRead(paths, rows.schema, rows.pieces, read_rows, rows.made_from)
     with result_session(settings, master, job.__name__, [to]) as (client, claim):
         figures = job.run(settings, request, read, to, client, claim, fold_ids_in)
     terminal.show_table("features", _summary(figures))

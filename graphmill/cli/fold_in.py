@@ -80,13 +80,13 @@ def command(
     given = {key: value for key, value in others.items() if value is not None}
     given |= {"weight": None} if no_weight else {}
     tables: list[Table] = [edge_table(settings, edges, given)]
-    for each in ids:
-        entity_type, equals, path = each.partition("=")
+    for text in ids:
+        entity_type, equals, path = text.partition("=")
         if not equals or entity_type not in settings.entities:
-            raise click.UsageError(f"--ids {each}: expected TYPE=FILE, types: {', '.join(settings.entities)}")
+            raise click.UsageError(f"--ids {text}: expected TYPE=FILE, types: {', '.join(settings.entities)}")
         tables.append(id_table([path], entity_type, {}))
     described = {"edges": list(edges), "ids": list(ids)}
-    uris = [storage.absolute(each) for each in (*edges, *(each.partition("=")[2] for each in ids))]
+    uris = [storage.absolute(path) for path in (*edges, *(text.partition("=")[2] for text in ids))]
     request = job.Request(described, uris, options)
     job.check(settings, request, to)
     read = partial(write_pieces, settings, tables, relations_of(settings))

@@ -96,8 +96,8 @@ def check_master(master: str | None, settings: ClusterConfig) -> None:
 
 def check_paths(settings: Config) -> None:
     """Refuse local paths that other machines cannot see."""
-    found = _paths_of("", settings.model_dump(mode="json"))
-    for key, path in sorted(found, key=lambda pair: len(pair[1])):  # `output` before the folders in it
+    paths = _paths_of("", settings.model_dump(mode="json"))
+    for key, path in sorted(paths, key=lambda pair: len(pair[1])):  # `output` before the folders in it
         _check_path(key, path)
 
 
@@ -115,11 +115,11 @@ def _paths_of(key: str, node: Any) -> Iterator[tuple[str, str]]:
     if key.startswith(_UPLOADED):
         return
     if isinstance(node, dict):
-        for name, each in node.items():
-            yield from _paths_of(f"{key}.{name}".lstrip("."), each)
+        for name, inner in node.items():
+            yield from _paths_of(f"{key}.{name}".lstrip("."), inner)
     elif isinstance(node, list):
-        for number, each in enumerate(node):
-            yield from _paths_of(f"{key}[{number}]", each)
+        for number, inner in enumerate(node):
+            yield from _paths_of(f"{key}[{number}]", inner)
     elif isinstance(node, str) and _is_path_key(key) and storage.is_absolute(node):
         yield key, node
 
@@ -168,8 +168,8 @@ def _words_again(context: click.Context, options: Mapping[str, Any]) -> list[str
 def _check_option(parameter: click.Parameter, value: Any) -> None:
     """Refuse a local folder, which may be a new one, and a local file."""
     of_file, of_folder = (word in (parameter.metavar or "") for word in ("FILE", "FOLDER"))
-    for each in value if isinstance(value, tuple) else (value,):
-        place = str(each).rpartition("=")[2]
+    for item in value if isinstance(value, tuple) else (value,):
+        place = str(item).rpartition("=")[2]
         if of_folder or (of_file and Path(place).exists()):
             _check_path(parameter.opts[0], storage.absolute(place))
 
@@ -179,7 +179,7 @@ def _option_words(parameter: click.Parameter, value: Any) -> list[str]:
         return [parameter.opts[0] if value else parameter.secondary_opts[0]]
     if isinstance(value, datetime):
         return [parameter.opts[0], f"{value:%Y-%m-%d}"]
-    texts = [str(each) for each in value] if isinstance(value, tuple) else [str(value)]
+    texts = [str(item) for item in value] if isinstance(value, tuple) else [str(value)]
     if isinstance(parameter, click.Argument):
         return texts
     if parameter.multiple:

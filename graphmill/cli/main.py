@@ -43,7 +43,7 @@ def command() -> None:
     """Turn raw edges with string ids into embeddings under the same ids."""
 
 
-for each in (
+for subcommand in (
     init.command,
     check.command,
     pipeline.command,
@@ -58,7 +58,7 @@ for each in (
     remap.remap,
     remap.neighbors,
 ):
-    command.add_command(each)
+    command.add_command(subcommand)
 
 
 @command.command(epilog="Example: graphmill follow application_1795176752464_0017")
@@ -154,8 +154,8 @@ def convert(
         done = conversion.convert(source_uri, target_uri, target_format, **options, claim=claim)
     click.echo(f"source  {done.source.format:<10} {conversion.described(done.source)}")
     click.echo(f"target  {done.target.format:<10} {conversion.described(done.target)}")
-    for each in done.not_kept:
-        click.echo(f"not kept: {each}")
+    for what in done.not_kept:
+        click.echo(f"not kept: {what}")
     rate = done.num_bytes / 1e6 / max(done.elapsed_s, 1e-9)
     click.echo(f"{done.num_bytes / 1e6:.1f} MB of embeddings in {done.elapsed_s:.1f} s, {rate:.0f} MB/s")
 

@@ -22,8 +22,8 @@ def check_options(excluded: Mapping[str, Sequence[str]], needed: Mapping[str, st
         if context.get_parameter_source(param.name or "") is ParameterSource.COMMANDLINE:
             given.add(name)
     for option, others in excluded.items():
-        if option in given and (found := [each for each in others if each in given]):
-            raise click.UsageError(f"{option}: cannot be used with {', '.join(found)}")
+        if option in given and (clashing := [other for other in others if other in given]):
+            raise click.UsageError(f"{option}: cannot be used with {', '.join(clashing)}")
     for option, other in needed.items():
         if option in given and other not in given:
             raise click.UsageError(f"{option}: has no effect without {other}")

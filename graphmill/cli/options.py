@@ -184,7 +184,9 @@ def cluster_options(command: Command) -> Command:
         "--py-files",
         metavar="FILE,...",
         multiple=True,
-        callback=lambda context, option, lists: [file for each in lists for file in each.split(",")] or None,
+        callback=lambda context, option, lists: (
+            [file for names in lists for file in names.split(",")] or None
+        ),
         help="Modules and wheels for the workers; repeatable.",
     )(command)
     command = click.option(
@@ -217,17 +219,17 @@ def _refuse(context: click.Context, option: click.Parameter, given: Any, ours: s
 
 def _yarn_options(given: Sequence[str]) -> dict[str, str | bool | list[str]]:
     """Read KEY=VALUE, KEY of a flag, and repeated keys such as shell_env=NAME=VALUE."""
-    found: dict[str, str | bool | list[str]] = {}
-    for each in given:
-        key, equals, value = each.partition("=")
-        before = found.get(key)
+    options: dict[str, str | bool | list[str]] = {}
+    for text in given:
+        key, equals, value = text.partition("=")
+        before = options.get(key)
         if not equals:
-            found[key] = True
+            options[key] = True
         elif isinstance(before, str | list):
-            found[key] = [*([before] if isinstance(before, str) else before), value]
+            options[key] = [*([before] if isinstance(before, str) else before), value]
         else:
-            found[key] = value
-    return found
+            options[key] = value
+    return options
 
 
 def as_overrides(settings: Mapping[str, Any]) -> tuple[str, ...]:

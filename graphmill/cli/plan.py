@@ -29,9 +29,9 @@ def show_plan(settings: Config, stages: Sequence[Stage], master: str | None) -> 
     size = _finished_size(settings)
     rows = dict(asked_of_yarn(master, options))
     for stage in stages:
-        found = stage.job.estimate(settings, size)
-        rows |= found.rows
-        size = found.size or size
+        estimate = stage.job.estimate(settings, size)
+        rows |= estimate.rows
+        size = estimate.size or size
         if size is not None:
             counts = {kind: [number] for kind, number in size.num_entities.items()}
             settings = with_sizes(settings, counts, size.num_edges.get(TRAIN_SPLIT, 0))

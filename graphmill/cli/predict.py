@@ -71,9 +71,9 @@ def _summary(figures: dict[str, Any]) -> dict[str, str]:
         "pairs": "num_pairs",
         "pairs without score": "num_without_score",
     }
-    found = {name: number(figures[key]) for name, key in rows.items() if figures.get(key)}
+    shown = {name: number(figures[key]) for name, key in rows.items() if figures.get(key)}
     if figures.get("method") == "approximate":
         spread = f"{figures['recall']:.4f} ± {2 * figures['recall_error']:.4f}"
-        found["recall"] = f"{spread}, of a sample of {figures['recall_ids']} ids"
-        found["lists compared"] = f"{figures['num_probed']} of {figures['num_lists']}"
-    return found
+        shown["recall"] = f"{spread}, of a sample of {figures['recall_ids']} ids"
+        shown["lists compared"] = f"{figures['num_probed']} of {figures['num_lists']}"
+    return shown

@@ -86,9 +86,9 @@ class _Truth(click.ParamType[bool]):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> bool:
         known = {"true": True, "1": True, "false": False, "0": False}
-        if (found := known.get(str(value).lower())) is None:
+        if (truth := known.get(str(value).lower())) is None:
             self.fail(f"expected true or false, found {value!r}", param, ctx)
-        return found
+        return truth
 
 
 def _of_training(command: Callable[..., None]) -> Callable[..., None]:
@@ -271,13 +271,15 @@ def neighbors(
         raise click.UsageError("RUN or --conf: missing; or --embeddings, where no --relation is asked about")
     folder = storage.absolute(folder)
     if relation and settings:
-        found_type, found = by_relation.along_relation(
+        found_type, nearest = by_relation.along_relation(
             settings, folder, raw_id, k, relation, inverse, with_itself
         )
     else:
-        found_type, found = lookup.neighbors(folder, raw_id, k, entity_type)
+        found_type, nearest = lookup.neighbors(folder, raw_id, k, entity_type)
     if as_json:
-        click.echo(json.dumps({"type": found_type, "neighbors": [each._asdict() for each in found]}))
+        click.echo(
+            json.dumps({"type": found_type, "neighbors": [neighbor._asdict() for neighbor in nearest]})
+        )
     else:
-        for place, each in enumerate(found, start=1):
-            click.echo(f"{place:3d}  {each.similarity:9.4f}  {each.id}")
+        for place, neighbor in enumerate(nearest, start=1):
+            click.echo(f"{place:3d}  {neighbor.similarity:9.4f}  {neighbor.id}")

@@ -17,7 +17,7 @@ def section_options(model: type[Section], *, without: Collection[str] = ()) -> C
     def with_options(command: Command) -> Command:
         for key, field in reversed(model.model_fields.items()):
             if key not in without:
-                flag = next((each for each in field.metadata if isinstance(each, Flag)), Flag())
+                flag = next((mark for mark in field.metadata if isinstance(mark, Flag)), Flag())
                 command = _option(key, flag, schema["properties"][key], schema.get("$defs", {}))(command)
         return command
 
@@ -26,7 +26,7 @@ def section_options(model: type[Section], *, without: Collection[str] = ()) -> C
 
 def _option(key: str, flag: Flag, schema: Any, definitions: Any) -> Callable[[Command], Command]:
     default = schema.get("default")
-    (kind,) = [each for each in schema.get("anyOf", [schema]) if each.get("type") != "null"]
+    (kind,) = [choice for choice in schema.get("anyOf", [schema]) if choice.get("type") != "null"]
     kind = definitions[kind["$ref"].rpartition("/")[2]] if "$ref" in kind else kind
     form: dict[str, Any] = {"type": _type(kind), "default": default}
     if kind.get("type") == "array":

@@ -91,7 +91,7 @@ def _table(metrics: dict[str, Any], intervals: dict[str, Any]) -> Table:
     table = Table(*columns, title=f"{metrics['num_edges']}{of_edges} edges")
     for name, value in metrics.items():
         if f"{name}_pessimistic" in metrics:
-            interval = " to ".join(f"{each:.4f}" for each in intervals.get(name, ()))
+            interval = " to ".join(f"{bound:.4f}" for bound in intervals.get(name, ()))
             cells = [name, f"{value:.4f}", f"{metrics[f'{name}_pessimistic']:.4f}", interval]
             table.add_row(*cells[: len(columns)])
     return table

@@ -51,12 +51,12 @@ def tune(
         graph = resolve_auto_values(import_legacy_inputs(own))
         if obstacle := obstacle_to_ranking(graph, graph.edge_paths[0]):
             raise ConfigError(f"tune: {obstacle}")
-        found = Tuner(graph, str(own.output), minutes, most, run.client, run.record.claim).run()
-        changes = found.best.changes | _early_stopping(graph)
+        result = Tuner(graph, str(own.output), minutes, most, run.client, run.record.claim).run()
+        changes = result.best.changes | _early_stopping(graph)
         storage.write_text(target, edited(text, changes, conf))
-    _show(found)
+    _show(result)
     kept = [override for override in overrides if place(override) not in map(place, changes)]
-    words = [word for each in kept for word in ("--set", each)]
+    words = [word for override in kept for word in ("--set", override)]
     terminal.say(f"{target}: {described(changes)}")
     terminal.say(f"next: {shlex.join(['graphmill', 'pipeline', '--conf', target, *words])}")
     run.report()
@@ -86,12 +86,12 @@ def _early_stopping(graph: Config) -> dict[str, Any]:
     }
 
 
-def _show(found: TuningResult) -> None:
+def _show(result: TuningResult) -> None:
     """Show what was tried, the best of each rung first."""
-    rows = sorted(found.trials, key=lambda each: (-each.rung, -each.mrr))
+    rows = sorted(result.trials, key=lambda trial: (-trial.rung, -trial.mrr))
     table = Table("rung", "epochs", "seconds", "MRR", "change", title="tune")
-    for each in rows:
-        numbers = (str(each.rung + 1), str(each.epochs), f"{each.seconds:.1f}", f"{each.mrr:.4f}")
-        table.add_row(*numbers, described(each.changes))
+    for trial in rows:
+        numbers = (str(trial.rung + 1), str(trial.epochs), f"{trial.seconds:.1f}", f"{trial.mrr:.4f}")
+        table.add_row(*numbers, described(trial.changes))
     if not terminal.options.quiet and not terminal.options.json_lines:
         Console().print(table)

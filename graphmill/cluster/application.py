@@ -34,7 +34,7 @@ def shell_words(options: Mapping[str, bool | int | str | Sequence[str]]) -> list
             words += [f"-{key}"] if value else []
         else:
             values = [str(value)] if isinstance(value, int | str) else value
-            words += [word for each in values for word in (f"-{key}", each)]
+            words += [word for text in values for word in (f"-{key}", text)]
     return words
 
 
@@ -65,8 +65,8 @@ class Application:
     @property
     def id(self) -> str | None:
         """Name such as `application_1795176752464_0001`, once YARN has given it."""
-        found = re.search(r"Submitted application (application_\d+_\d+)", self._output())
-        return found[1] if found else None
+        match = re.search(r"Submitted application (application_\d+_\d+)", self._output())
+        return match[1] if match else None
 
     @property
     def ended(self) -> bool:

@@ -77,10 +77,10 @@ def application_of(container: str) -> tuple[str, int]:
 
     An id is such as `container_1795176752464_0001_01_000002`, or `container_e17_...` after restarts of YARN.
     """
-    found = re.fullmatch(r"container_(?:e\d+_)?(\d+_\d+)_(\d+)_\d+", container)
-    if found is None:
+    match = re.fullmatch(r"container_(?:e\d+_)?(\d+_\d+)_(\d+)_\d+", container)
+    if match is None:
         raise ValueError(f"expected the id of a container of YARN, found {container!r}")
-    return f"application_{found[1]}", int(found[2])
+    return f"application_{match[1]}", int(match[2])
 
 
 def find(classpath: str | None, folder: Path) -> YarnClient:
@@ -129,13 +129,13 @@ def private_conf(conf_dir: Path, folder: Path) -> str:
 def _yarn_command() -> str:
     homes = (os.environ.get(variable) for variable in ("HADOOP_YARN_HOME", "HADOOP_HOME"))
     commands = (Path(home, "bin", "yarn") for home in homes if home)
-    found = next((str(path) for path in commands if path.is_file()), None) or shutil.which("yarn")
-    if found is None:
+    path = next((str(path) for path in commands if path.is_file()), None) or shutil.which("yarn")
+    if path is None:
         raise ConfigError(
             "--master yarn: no command `yarn` in HADOOP_HOME/bin or on the PATH; set HADOOP_HOME, or "
             "cluster.yarn_classpath to the jars of YARN's client"
         )
-    return found
+    return path
 
 
 def _shell_jar(classpath: str) -> str:

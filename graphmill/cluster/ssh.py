@@ -155,10 +155,10 @@ def ssh_cluster(master: str, settings: ClusterConfig, keys: Keys | None) -> Iter
 def parse(master: str) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield each host, with its options for asyncssh."""
     for text in master.removeprefix(PREFIX).split(","):
-        found = _HOST.fullmatch(text)
-        if found is None:
+        match = _HOST.fullmatch(text)
+        if match is None:
             raise ConfigError(f"--master {master}: expected ssh://[USER@]HOST[:PORT],..., found {text!r}")
-        options: dict[str, Any] = {key: value for key, value in found.groupdict().items() if value}
+        options: dict[str, Any] = {key: value for key, value in match.groupdict().items() if value}
         if "port" in options:
             options["port"] = int(options["port"])
         yield options.pop("host"), options

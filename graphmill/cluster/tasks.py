@@ -141,7 +141,7 @@ def _show_event(event: tuple[Any, dict[str, Any]]) -> None:
 
 
 def _told(content: dict[str, Any]) -> progress.Tick:
-    return progress.Tick(**{key: each for key, each in content.items() if key != "worker"})  # Dask adds it
+    return progress.Tick(**{key: field for key, field in content.items() if key != "worker"})  # Dask adds it
 
 
 @contextmanager

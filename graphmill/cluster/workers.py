@@ -66,7 +66,9 @@ def described_workers(client: Client) -> dict[str, dict[str, Any]]:
 
 def memory_of_workers(client: Client) -> int:
     """The memory of the smallest worker, in bytes; that of this machine, if workers have no limit."""
-    limits = [each["memory_limit"] for each in described_workers(client).values() if each.get("memory_limit")]
+    limits = [
+        worker["memory_limit"] for worker in described_workers(client).values() if worker.get("memory_limit")
+    ]
     return int(min(limits, default=system.MEMORY_LIMIT))
 
 
@@ -79,7 +81,7 @@ def prepare(client: Client, kind: Kind, py_files: Iterable[str]) -> None:
     """Upload missing packages and `py_files` to the workers, and refuse workers with other versions."""
     with run_folder.temporary() as folder:
         before = {} if kind.has_own_workers else _ask(client, kind)
-        if any("graphmill" not in found["versions"] for found in before.values()):
+        if any("graphmill" not in answer["versions"] for answer in before.values()):
             log.info("cluster: workers lack graphmill; uploading it")
             _upload(client, own_package(Path(folder)), kind)
         for file in py_files:
@@ -95,9 +97,9 @@ def prepare(client: Client, kind: Kind, py_files: Iterable[str]) -> None:
     if kind.has_own_workers:  # processes of this installation
         return
     answers = _ask(client, kind)
-    for place, found in answers.items():
-        _check_versions(place, found["versions"])
-    slow = [place for place, found in answers.items() if found["environment"] != ENVIRONMENT]
+    for place, answer in answers.items():
+        _check_versions(place, answer["versions"])
+    slow = [place for place, answer in answers.items() if answer["environment"] != ENVIRONMENT]
     if slow:
         wanted = " ".join(f"{key}={value}" for key, value in ENVIRONMENT.items())
         text = "cluster: %d workers (%s, ...) are slower than they could be; start them with %s"
@@ -124,16 +126,16 @@ def _ask(client: Client, kind: Kind) -> dict[str, dict[str, Any]]:
     return answers
 
 
-def _check_versions(place: str, found: dict[str, str]) -> None:
+def _check_versions(place: str, there: dict[str, str]) -> None:
     here = {"graphmill": __version__} | {name: importlib.metadata.version(name) for name in MUST_AGREE}
     here["python"] = ".".join(platform.python_version_tuple()[:2])
     problems = [
-        f"{name} is {found.get(name, 'missing')} there and {version} here"
+        f"{name} is {there.get(name, 'missing')} there and {version} here"
         for name, version in here.items()
-        if found.get(name) != version
+        if there.get(name) != version
     ]
     needed = () if place == "the scheduler" else MUST_BE_THERE
-    problems += [f"{name} is missing there" for name in needed if name not in found]
+    problems += [f"{name} is missing there" for name in needed if name not in there]
     if problems:
         raise ConfigError(
             f"{place}: {'; '.join(problems)}; install the same versions on all machines "

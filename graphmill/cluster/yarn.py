@@ -58,7 +58,7 @@ class ContainerEvents:
     def see(self, hosts: Mapping[str, str]) -> None:
         """Log which containers, given with their hosts, replace others."""
         gone = [host for host in self._hosts if host not in hosts and host not in self._unreplaced]
-        self._unreplaced = [each for each in [*self._unreplaced, *gone] if each not in hosts]
+        self._unreplaced = [name for name in [*self._unreplaced, *gone] if name not in hosts]
         for name in sorted(hosts.keys() - self._hosts.keys()):
             self._see_attempt(name)
             if self._unreplaced:
@@ -71,11 +71,11 @@ class ContainerEvents:
 
     def missing(self) -> str:
         """Describe the containers that are gone, with what YARN says of their ends."""
-        applications = {hadoop.application_of(each)[0] for each in self._unreplaced}
+        applications = {hadoop.application_of(name)[0] for name in self._unreplaced}
         logs = {application: self._log_of(application) for application in applications}
         return "; ".join(
-            f"{each} on {self._hosts[each]}: {_end_of(each, logs[hadoop.application_of(each)[0]])}"
-            for each in self._unreplaced
+            f"{name} on {self._hosts[name]}: {_end_of(name, logs[hadoop.application_of(name)[0]])}"
+            for name in self._unreplaced
         )
 
     def _see_attempt(self, container: str) -> None:

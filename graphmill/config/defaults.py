@@ -109,10 +109,10 @@ def applied(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
         filled["entities"] = {**entities, **ones}
         chosen |= {f"{ENTITIES}{name}": AUTO for name in left_out}
     relations = given.get("relations")
-    if isinstance(relations, list | tuple) and all(isinstance(each, Mapping) for each in relations):
+    if isinstance(relations, list | tuple) and all(isinstance(relation, Mapping) for relation in relations):
         operator = _operator(filled, relations)
         filled["relations"] = [{"operator": operator, **relation} for relation in relations]
-        if not all("operator" in each for each in relations):
+        if not all("operator" in relation for relation in relations):
             chosen["operator"] = operator
         if _takes_one_vs_all(given, filled):
             _apply_one_vs_all(given, filled, chosen)
@@ -135,19 +135,19 @@ def _takes_one_vs_all(given: Mapping[str, Any], filled: Mapping[str, Any]) -> bo
         and not given.get("bias")
         and not given.get("num_gpus")  # whose kernels draw
         and not _OF_DRAWN_TRAIN & train.keys()
-        and all(each.get(ALL_NEGS, True) for each in given["relations"])
+        and all(relation.get(ALL_NEGS, True) for relation in given["relations"])
     )
 
 
 def _apply_one_vs_all(given: Mapping[str, Any], filled: dict[str, Any], chosen: dict[str, Any]) -> None:
     """Fill in the recipe of 1-vs-all."""
-    has_all_negs = any(ALL_NEGS in each for each in given["relations"])
+    has_all_negs = any(ALL_NEGS in relation for relation in given["relations"])
     for key in NUM_NEGS:
         del chosen[key]  # without effect
     for key, value in _recipe(len(given["relations"]), dynamic=bool(given.get("dynamic_relations"))).items():
         section, _, name = key.rpartition(".")
         if key == ALL_NEGS:
-            filled["relations"] = [{ALL_NEGS: value, **each} for each in filled["relations"]]
+            filled["relations"] = [{ALL_NEGS: value, **relation} for relation in filled["relations"]]
         elif key == _CANDIDATES and has_all_negs:
             continue  # all means all
         elif name in (given.get(section, {}) if section else given):
@@ -297,7 +297,7 @@ def _operator(filled: Mapping[str, Any], relations: Sequence[Mapping[str, Any]])
         if isinstance(entities, Mapping)
         else []
     )
-    dimensions = [filled["dimension"], *(each for each in own if each is not None)]
+    dimensions = [filled["dimension"], *(dimension for dimension in own if dimension is not None)]
     is_even = all(isinstance(dimension, int) and dimension % 2 == 0 for dimension in dimensions)
     return "complex_diagonal" if is_even else "diagonal"
 

@@ -80,7 +80,7 @@ def bare(kind: Any) -> Any:
     if get_origin(kind) is Annotated:
         return bare(get_args(kind)[0])
     if get_origin(kind) in (Union, UnionType):
-        others = [each for each in get_args(kind) if each is not NoneType]
+        others = [inner for inner in get_args(kind) if inner is not NoneType]
         return bare(others[0]) if len(others) == 1 else kind
     return kind
 
@@ -128,9 +128,9 @@ def _from_python(kind: Any, value: Any) -> Any:
             fields = kind.model_fields
             return {k: _from_python(fields[k].annotation, v) if k in fields else v for k, v in value.items()}
         if get_origin(kind) is dict:
-            return {key: _from_python(get_args(kind)[1], each) for key, each in value.items()}
+            return {key: _from_python(get_args(kind)[1], inner) for key, inner in value.items()}
     if get_origin(kind) is tuple and isinstance(value, list | tuple):
-        return [_from_python(get_args(kind)[0], each) for each in value]
+        return [_from_python(get_args(kind)[0], item) for item in value]
     if kind is bool:
         word = str(value).lower() if isinstance(value, str | int) else ""
         return True if word in _TRUE else False if word in _FALSE else value
@@ -140,18 +140,18 @@ def _from_python(kind: Any, value: Any) -> Any:
 def _chosen(kind: Any, word: str) -> str:
     """Return the choice that a word means: INSIDE_OUT is inside_out. Choices may be open to other names."""
     is_open = get_origin(kind) in (Union, UnionType)
-    literals = [each for each in (get_args(kind) if is_open else [kind]) if get_origin(each) is Literal]
+    literals = [inner for inner in (get_args(kind) if is_open else [kind]) if get_origin(inner) is Literal]
     choices = [choice for literal in literals for choice in get_args(literal)]
     if not choices or word in choices or (is_open and not word.isupper() and word not in _OLD_VALUES):
         return word
     low = word.lower()
-    return next((each for each in choices if each.lower() == low), _OLD_VALUES.get(low, word))
+    return next((choice for choice in choices if choice.lower() == low), _OLD_VALUES.get(low, word))
 
 
 def _replace_all_rhs_negs(filled: dict[str, Any]) -> None:
     """Replace old PBG's `all_rhs_negs` of relations: with static relations, both losses were of the rhs."""
-    relations = [each for each in filled["relations"] if isinstance(each, dict)]
-    old = [bool(each.pop("all_rhs_negs", False)) for each in relations]
+    relations = [relation for relation in filled["relations"] if isinstance(relation, dict)]
+    old = [bool(relation.pop("all_rhs_negs", False)) for relation in relations]
     if not any(old):
         return
     if not filled.get("num_dynamic_rels") and not filled.get("dynamic_relations"):

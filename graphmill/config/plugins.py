@@ -47,8 +47,8 @@ def offered(sources: tuple[PlugInSource, ...]) -> Plugins:
 
 def read_plugins(names: Iterable[str]) -> Plugins:
     """Read and offer files and modules by their names."""
-    found: Plugins = _read(list(names))
-    return found
+    plugins: Plugins = _read(list(names))
+    return plugins
 
 
 def plugins_of(raw: Any) -> Plugins:
@@ -59,7 +59,7 @@ def plugins_of(raw: Any) -> Plugins:
 
 def _read(given: Any) -> Any:
     """Read what a configuration names: a name that ends in .py, or has a slash, is a file."""
-    if not isinstance(given, list | tuple) or not all(isinstance(each, str) and each for each in given):
+    if not isinstance(given, list | tuple) or not all(isinstance(name, str) and name for name in given):
         if isinstance(given, Plugins):
             return given
         raise ValueError(f"expected a list of files and modules, found {given!r}")

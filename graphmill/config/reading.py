@@ -141,7 +141,9 @@ def _with_lines(message: str, conf_uri: str | None, overrides: Sequence[str]) ->
     has_lines = conf_uri is not None and not conf_uri.endswith(".py")
     lines = yaml_text.lines(storage.read_text(resolved(str(conf_uri)))) if has_lines else {}
     root = ("config",) if conf_uri is not None and storage.name(conf_uri) == RECORD else ()
-    overridden = {place(each): each[:_MAX_SHOWN] for each in overrides}  # the last of equal keys counts
+    overridden = {
+        place(override): override[:_MAX_SHOWN] for override in overrides
+    }  # the last of equal keys counts
 
     def located(text: str) -> str:
         path, _, problem = text.partition(": ")
@@ -233,14 +235,14 @@ def record_of(run: str) -> str:
 
 def no_run(uri: str) -> NotFoundError:
     """Make the error of a folder, or a file, that is expected to be a run, and is none."""
-    found = "a folder without run.json" if storage.is_dir(uri) else "none"
+    what = "a folder without run.json" if storage.is_dir(uri) else "none"
     if storage.is_dir(uri):
         below = [
             entry.uri for entry in storage.list_dir(uri) if storage.exists(storage.join(entry.uri, RECORD))
         ]
-        found += f", with runs in it: {', '.join(map(storage.name, below[:_SHOWN]))}" if below else ""
+        what += f", with runs in it: {', '.join(map(storage.name, below[:_SHOWN]))}" if below else ""
     return NotFoundError(
-        f"{uri}: expected a run, found {found}; give the folder that was the run's `output`, or its run.json"
+        f"{uri}: expected a run, found {what}; give the folder that was the run's `output`, or its run.json"
     )
 
 

@@ -157,5 +157,5 @@ def _type(schema: Schema) -> str:
 
 def _bounds(schema: Schema) -> str:
     signs = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
-    found = [f"{sign} {schema[key]}" for key, sign in signs.items() if schema.get(key, 2**63) < 2**63]
-    return f" {', '.join(found)}" if found else ""
+    bounds = [f"{sign} {schema[key]}" for key, sign in signs.items() if schema.get(key, 2**63) < 2**63]
+    return f" {', '.join(bounds)}" if bounds else ""

@@ -210,9 +210,9 @@ class PbgConfig(Section):
         partitioned = {n: e.num_partitions for n, e in self.entities.items() if n in types}
         partitioned = {name: count for name, count in partitioned.items() if count > 1}
         if len(set(partitioned.values())) > 1:
-            found = ", ".join(f"{n} has {p}" for n, p in partitioned.items())
+            counts = ", ".join(f"{n} has {p}" for n, p in partitioned.items())
             raise ValueError(
-                f"entities: {found}, on the {side} side: partition counts that differ cannot broadcast; "
+                f"entities: {counts}, on the {side} side: partition counts that differ cannot broadcast; "
                 "give every partitioned type of a side the same num_partitions, or 1"
             )
 
@@ -320,9 +320,9 @@ class Config(PbgConfig):
         if defaults.ALL_NEGS in values:
             own = {defaults.ALL_NEGS: values[defaults.ALL_NEGS]}
             updates["relations"] = tuple(relation.model_copy(update=own) for relation in self.relations)
-        found = self.model_copy(update={**updates, "entities": entities})
-        found._chosen = dict(chosen)
-        return found
+        copy = self.model_copy(update={**updates, "entities": entities})
+        copy._chosen = dict(chosen)
+        return copy
 
     @field_serializer(*SECTIONS)
     def _as_given(self, section: Section | None) -> dict[str, Any]:
@@ -335,8 +335,8 @@ class Config(PbgConfig):
         Raises:
             ConfigError: the configuration has no such section, and a key of it has no default.
         """
-        found = getattr(self, model.key)
-        return found if isinstance(found, model) else validated(model, {}, prefix=(model.key,))
+        own = getattr(self, model.key)
+        return own if isinstance(own, model) else validated(model, {}, prefix=(model.key,))
 
     @property
     def plugins(self) -> Plugins:

@@ -53,11 +53,11 @@ class Section(BaseModel):
     @cache
     def effects(cls) -> dict[str, Effect]:
         """Effect of each key that states one; sections inside a section state their own."""
-        found = {
-            name: [each for each in field.metadata if isinstance(each, Effect)]
+        marks = {
+            name: [mark for mark in field.metadata if isinstance(mark, Effect)]
             for name, field in cls.model_fields.items()
         }
-        return {name: effects[0] for name, effects in found.items() if effects}
+        return {name: effects[0] for name, effects in marks.items() if effects}
 
     @classmethod
     def needs_consent(cls, key: str, value: Any) -> bool:
@@ -103,14 +103,14 @@ def check_known(model: type[Section], raw: Any) -> None:
         problems = error.errors(include_url=False)
         unknown = [problem for problem in problems if problem["loc"] and problem["type"] in _UNKNOWN]
         if unknown:
-            raise ConfigError("\n".join(_explain(model, each, ()) for each in unknown)) from error
+            raise ConfigError("\n".join(_explain(model, problem, ()) for problem in unknown)) from error
 
 
 def _is_result(problem: Any, problems: Sequence[Any]) -> bool:
     """Whether a list is "too short" only because one of its items is wrong: that item has its own line."""
     place = problem["loc"]
     return problem["type"] == "too_short" and any(
-        len(each["loc"]) > len(place) and each["loc"][: len(place)] == place for each in problems
+        len(other["loc"]) > len(place) and other["loc"][: len(place)] == place for other in problems
     )
 
 
@@ -125,8 +125,8 @@ def _explain(model: type[Section], problem: Any, prefix: tuple[str, ...]) -> str
         case "value_error":
             text = str(problem["ctx"]["error"])
             return f"{path}: {text}" if path else text
-    found = f"found {_SHORT.repr(problem['input'])} ({type(problem['input']).__name__})"
-    return f"{path}: {problem['msg'][0].lower()}{problem['msg'][1:]}; {found}"
+    given = f"found {_SHORT.repr(problem['input'])} ({type(problem['input']).__name__})"
+    return f"{path}: {problem['msg'][0].lower()}{problem['msg'][1:]}; {given}"
 
 
 def _closest(model: type[Section], location: tuple[int | str, ...]) -> str:

@@ -21,11 +21,11 @@ def folder_of(split: str, edge_paths: Sequence[str], edge_root: str) -> str:
     the first; else the folder of this name in `edge_root`.
     """
     names = dict(zip(edge_paths, names_of(edge_paths), strict=True))
-    found = [path for path in edge_paths if split in (names[path], storage.name(path))]
-    if not found and len(edge_paths) > 1:
-        found = [path for path in edge_paths if split in re.split(r"[^A-Za-z0-9]+", names[path])]
-    if len(found) == 1:
-        return found[0]
+    named = [path for path in edge_paths if split in (names[path], storage.name(path))]
+    if not named and len(edge_paths) > 1:
+        named = [path for path in edge_paths if split in re.split(r"[^A-Za-z0-9]+", names[path])]
+    if len(named) == 1:
+        return named[0]
     return edge_paths[0] if split == TRAIN_SPLIT else storage.join(edge_root, split)
 
 
@@ -33,8 +33,8 @@ def names_of(edge_paths: Sequence[str]) -> list[str]:
     """Name each edge path, as a split: by the part of its path that tells it from the others."""
     folders = [posixpath.normpath(path) for path in edge_paths]
     if len(set(folders)) > 1 and len(set(map(posixpath.isabs, folders))) == 1:
-        above = posixpath.commonpath([storage.parent(each) for each in folders])
+        above = posixpath.commonpath([storage.parent(folder) for folder in folders])
         places = [posixpath.relpath(folder, above) for folder in folders]
     else:
-        places = [storage.name(each) for each in folders]
+        places = [storage.name(folder) for folder in folders]
     return [re.sub(r"[^\w-]+", "-", place).strip("-") for place in places]

@@ -19,13 +19,13 @@ def edited(text: str, changes: Mapping[str, Any], where: str) -> str:
         ConfigError: the text is not YAML, or has no such place; `where` names its origin.
     """
     wanted = parsed(text, where)
-    found = text
+    changed = text
     for path, value in changes.items():
         apply_override(wanted, f"{path}={json.dumps(value)}")
-        found = _with(found, tuple(path.split(".")), value)
+        changed = _with(changed, tuple(path.split(".")), value)
     try:
-        if parsed(found, where) == wanted:
-            return found
+        if parsed(changed, where) == wanted:
+            return changed
     except ValueError:  # not YAML any more
         pass
     return yaml.safe_dump(wanted, sort_keys=False, allow_unicode=True)
@@ -55,8 +55,8 @@ def _child(node: yaml.Node | None, name: str) -> yaml.Node | None:
     if isinstance(node, yaml.MappingNode):
         return next((value for key, value in node.value if key.value == name), None)
     if isinstance(node, yaml.SequenceNode) and name.isdecimal() and int(name) < len(node.value):
-        found: yaml.Node = node.value[int(name)]
-        return found
+        item: yaml.Node = node.value[int(name)]
+        return item
     return None
 
 

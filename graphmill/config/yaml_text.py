@@ -65,7 +65,7 @@ def _num_nodes(node: yaml.Node, sizes: dict[yaml.Node, int]) -> int:
     """Count the nodes below a node and itself, those of an alias each time; `sizes` keeps what is known."""
     if node not in sizes:
         sizes[node] = 0  # while it is counted
-        items = [each for pair in node.value for each in pair] if isinstance(node, yaml.MappingNode) else ()
+        items = [item for pair in node.value for item in pair] if isinstance(node, yaml.MappingNode) else ()
         if isinstance(node, yaml.SequenceNode):
             items = node.value
         sizes[node] = 1 + sum(_num_nodes(item, sizes) for item in items)
@@ -106,7 +106,7 @@ Place = tuple[str, ...]
 
 def lines(text: str) -> dict[Place, int]:
     """Number of the line, from 1, of each key and of each item of a list."""
-    found: dict[Place, int] = {}
+    numbers: dict[Place, int] = {}
 
     def visit(node: yaml.Node, place: Place) -> None:
         if isinstance(node, yaml.MappingNode):
@@ -117,15 +117,15 @@ def lines(text: str) -> dict[Place, int]:
             return
         for name, start, value in children:
             if isinstance(name, str):  # a list can be a key, too
-                found[*place, name] = start.start_mark.line + 1
+                numbers[*place, name] = start.start_mark.line + 1
                 visit(value, (*place, name))
 
     if root := compose(text):
         visit(root, ())
-    return found
+    return numbers
 
 
 def compose(text: str) -> yaml.Node | None:
     """Parse YAML to nodes, which know their places in the text."""
-    found: yaml.Node | None = yaml.compose(text, _Yaml)
-    return found
+    root: yaml.Node | None = yaml.compose(text, _Yaml)
+    return root

@@ -54,10 +54,10 @@ def features(
     confidence_U = np.full(len(names), np.nan, np.float32)
     if edges is not None and not is_known_U.all():
         place_of = {name: place for place, name in enumerate(names.to_pylist())}
-        for each in run.fold_in(edges):
-            place = place_of.get(each.id) if each.type == entity_type else None
+        for folded in run.fold_in(edges):
+            place = place_of.get(folded.id) if folded.type == entity_type else None
             if place is not None and not is_known_U[place]:
-                vectors_UD[place], confidence_U[place] = each.embedding, each.confidence
+                vectors_UD[place], confidence_U[place] = folded.embedding, folded.confidence
     form = _form(run, entity_type, components, similar_to, as_columns, edges is not None)
     code_Q: Numbers = encoded.indices.fill_null(-1).to_numpy().astype(np.int64)
     has_vector_U = is_known_U | ~np.isnan(confidence_U)
@@ -68,11 +68,11 @@ def features(
 
 def _strings(ids: Iterable[Any] | pa.Array) -> pa.Array:
     """Raw ids as strings; what is null, NaN or empty is null."""
-    found = ids if isinstance(ids, pa.Array | pa.ChunkedArray) else _array(ids)
-    if not may_be_ids(found.type):
-        raise BadInputError(f"ids: expected strings or integers, found {found.type}")
+    values = ids if isinstance(ids, pa.Array | pa.ChunkedArray) else _array(ids)
+    if not may_be_ids(values.type):
+        raise BadInputError(f"ids: expected strings or integers, found {values.type}")
     try:
-        strings = strings_of(found)
+        strings = strings_of(values)
     except pa.ArrowInvalid as error:
         raise BadInputError(f"ids: expected UTF-8: {error}") from error
     return pc.if_else(pc.equal(strings, ""), None, strings)
@@ -125,10 +125,10 @@ def _similar(run: VectorsByType, entity_type: str, ids: Sequence[str]) -> Simila
     names = list(dict.fromkeys(ids))
     if isinstance(ids, str) or not 1 <= len(names) <= MOST_SIMILAR:
         raise BadInputError(f"similar_to: expected a list of 1 to {MOST_SIMILAR} ids, found {ids!r}"[:200])
-    found = run.find(entity_type, names)
-    if unknown := [name for name in names if name not in found]:
+    vectors = run.find(entity_type, names)
+    if unknown := [name for name in names if name not in vectors]:
         shown = ", ".join(map(repr, unknown[:5]))
         raise BadInputError(
             f"similar_to: expected ids of {entity_type!r}, found {len(unknown)} others: {shown}"
         )
-    return Similar(names, np.stack([found[name] for name in names]))
+    return Similar(names, np.stack([vectors[name] for name in names]))

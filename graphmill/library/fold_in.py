@@ -59,11 +59,13 @@ class _Entities:
         """Numbers of raw ids; UNKNOWN for those that the run does not know."""
         hashes = murmur.hash_strings(pa.array(names, pa.string()), self._seed)
         first, stop = (np.searchsorted(self._hash_N, hashes, side=side) for side in ("left", "right"))
-        found = []
+        numbers_of = []
         for name, here in zip(names, zip(first.tolist(), stop.tolist(), strict=True), strict=True):
             numbers = self._order_N[slice(*here)].tolist()
-            found.append(next((number for number in numbers if self._ids[number].as_py() == name), UNKNOWN))
-        return found
+            numbers_of.append(
+                next((number for number in numbers if self._ids[number].as_py() == name), UNKNOWN)
+            )
+        return numbers_of
 
 
 class FoldIn:
@@ -92,16 +94,16 @@ class FoldIn:
         """Solve the ids of edges that the run does not know; see `Run.fold_in`."""
         rows = _rows(edges)
         ends = {side: self._find(rows, side) for side in Side}
-        found: dict[tuple[str, str], list[tuple[int, int, int, float]]] = {}
+        edges_of: dict[tuple[str, str], list[tuple[int, int, int, float]]] = {}
         for number, (lhs, relation, rhs, weight) in enumerate(rows):
             names = {Side.LHS: lhs, Side.RHS: rhs}
             for side in Side:
                 if ends[side][number] == UNKNOWN:
                     key = self._model.type_of(self._numbers[relation], side), names[side]
                     edge = self._numbers[relation], int(side is Side.RHS), ends[side.other][number], weight
-                    found.setdefault(key, []).append(edge)
-        solved = {name: self._solve(name, found) for name in self._entities}
-        return [solved[entity_type][raw_id] for entity_type, raw_id in found]
+                    edges_of.setdefault(key, []).append(edge)
+        solved = {name: self._solve(name, edges_of) for name in self._entities}
+        return [solved[entity_type][raw_id] for entity_type, raw_id in edges_of]
 
     def _find(self, rows: Sequence[tuple[str, str, str, float]], side: Side) -> list[int]:
         by_type: dict[str, list[int]] = {}
@@ -112,33 +114,33 @@ class FoldIn:
                     f"{', '.join(self._model.run.relation_names[:10])}"
                 )
             by_type.setdefault(self._model.type_of(self._numbers[row[1]], side), []).append(number)
-        found = [UNKNOWN] * len(rows)
+        places = [UNKNOWN] * len(rows)
         for name, numbers in by_type.items():
             if name not in self._entities:
                 raise BadInputError(f"edges: row {numbers[0]}: {name!r} is featurized, and has no vectors")
             names = [rows[number][0] if side is Side.LHS else rows[number][2] for number in numbers]
             for number, place in zip(numbers, self._entities[name].find(names), strict=True):
-                found[number] = place
-        return found
+                places[number] = place
+        return places
 
     def _solve(
-        self, entity_type: str, found: Mapping[tuple[str, str], list[tuple[int, int, int, float]]]
+        self, entity_type: str, edges_of: Mapping[tuple[str, str], list[tuple[int, int, int, float]]]
     ) -> dict[str, FoldedId]:
-        ids = [raw_id for name, raw_id in found if name == entity_type]
+        ids = [raw_id for name, raw_id in edges_of if name == entity_type]
         if not ids:
             return {}
         usable, others = [], []
         for place, raw_id in enumerate(ids):
-            own = sorted(found[entity_type, raw_id])  # their order is part of the result
-            usable += [(place, *each) for each in own if each[2] != UNKNOWN]
-            others += [(place, *each) for each in own if each[2] == UNKNOWN]
+            own = sorted(edges_of[entity_type, raw_id])  # their order is part of the result
+            usable += [(place, *edge) for edge in own if edge[2] != UNKNOWN]
+            others += [(place, *edge) for edge in own if edge[2] == UNKNOWN]
         known_ED = np.empty((len(usable), self._entities[entity_type].vectors_ND.shape[1]), np.float32)
         for row, (_, relation, is_rhs, known, _) in enumerate(usable):
             known_ED[row] = self._vector(relation, is_rhs, known)
         id_E, relation_E, is_rhs_E, known_E = (
-            np.array([each[place] for each in usable], np.int64) for place in range(4)
+            np.array([edge[place] for edge in usable], np.int64) for place in range(4)
         )
-        weight_E = np.array([each[4] for each in usable], np.float32)
+        weight_E = np.array([edge[4] for edge in usable], np.float32)
         edges = NewEdges(id_E, relation_E, is_rhs_E, known_E, known_ED, weight_E)
         mentions = Mentions(*(np.array([other[place] for other in others], np.int64) for place in range(3)))
         solution = self._solvers[entity_type].solve(edges, len(ids), mentions)
@@ -175,7 +177,7 @@ def _row(number: int, edge: Any) -> tuple[str, str, str, float]:
             f"edges: row {number}: expected (lhs, relation, rhs) or a weight too, found {edge!r}"
         )
     weight = edge[3] if len(edge) > 3 else 1.0
-    texts_fit = all(isinstance(each, str) and each for each in edge[:3])
+    texts_fit = all(isinstance(text, str) and text for text in edge[:3])
     if not texts_fit or not isinstance(weight, int | float) or not 0 <= weight < float("inf"):
         raise BadInputError(
             f"edges: row {number}: expected three texts that are not empty, and a weight of 0 or more, found "

@@ -76,8 +76,8 @@ class Run:
     @property
     def before(self) -> dict[str, Any]:
         """The evaluation before the last: started, split, filtered, metrics; {} if there was none."""
-        found = self.record.get("before")
-        return dict(found) if isinstance(found, dict) else {}
+        evaluated = self.record.get("before")
+        return dict(evaluated) if isinstance(evaluated, dict) else {}
 
     @cached_property
     def _num_parts(self) -> dict[str, int]:
@@ -85,10 +85,10 @@ class Run:
         if not storage.is_dir(self.embedding_path):
             return {}
         folders = [entry.uri for entry in storage.list_dir(self.embedding_path) if entry.is_dir]
-        files = {storage.name(uri): [each.uri for each in storage.list_dir(uri)] for uri in folders}
+        files = {storage.name(uri): [entry.uri for entry in storage.list_dir(uri)] for uri in folders}
         names = dict.fromkeys([*self.config.get("entities", {}), *files])
-        found = {name: sum(map(remapped.is_part, files.get(name, []))) for name in names}
-        return {name: count for name, count in found.items() if count}
+        counts = {name: sum(map(remapped.is_part, files.get(name, []))) for name in names}
+        return {name: count for name, count in counts.items() if count}
 
     @property
     def entity_types(self) -> tuple[str, ...]:
@@ -164,24 +164,24 @@ class Run:
         Raises:
             NotFoundError: the type has no such id.
         """
-        found = self.find(entity_type, [raw_id])
-        if raw_id not in found:
+        vectors = self.find(entity_type, [raw_id])
+        if raw_id not in vectors:
             close = close_id(raw_id, (ids for ids, _ in self.iter_vectors(entity_type)))
             raise NotFoundError(
                 f"{raw_id!r}: there is no {entity_type} of that id among "
                 f"{self.num_entities[entity_type]:,}{close}"
             )
-        return found[raw_id]
+        return vectors[raw_id]
 
     def find(self, entity_type: str, raw_ids: list[str], max_rows: int | None = None) -> dict[str, Floats]:
         """The embeddings, float32 [D], of the given ids that exist (among the first `max_rows` rows)."""
-        wanted, found = pa.array(raw_ids, pa.string()), {}
+        wanted, vectors = pa.array(raw_ids, pa.string()), {}
         for ids, vectors_ND in self.iter_vectors(entity_type, max_rows=max_rows):
             for row in np.flatnonzero(pc.is_in(ids, wanted).to_numpy(zero_copy_only=False)).tolist():
-                found[ids[row].as_py()] = vectors_ND[row].copy()
-            if len(found) == len(raw_ids):
+                vectors[ids[row].as_py()] = vectors_ND[row].copy()
+            if len(vectors) == len(raw_ids):
                 break
-        return found
+        return vectors
 
     def neighbors(
         self, entity_type: str, raw_id: str, k: int = 10, *, among: str | None = None

@@ -174,7 +174,7 @@ class Lineage:
             return [], []
         job = self.jobs[stage]
         inputs, outputs = job.input_uris(self.settings), job.output_uris(self.settings)
-        return [dataset(each) for each in inputs], [dataset(output) for output in outputs]
+        return [dataset(of_table) for of_table in inputs], [dataset(output) for output in outputs]
 
     def _run_facets(self, stage: str, content: Mapping[str, Any]) -> Json:
         engine = {"version": __version__, "name": "GraphMill", "openlineageAdapterVersion": __version__}

@@ -39,8 +39,8 @@ def with_sizes(
             num_entities,
             num_edges,
             ends=() if config.dynamic_relations else [(relation.lhs, relation.rhs) for relation in relations],
-            all_negs=config.loss_fn == "softmax" and all(each.all_negs for each in relations),
-            has_operators=any(each.operator != "none" for each in relations),
+            all_negs=config.loss_fn == "softmax" and all(relation.all_negs for relation in relations),
+            has_operators=any(relation.operator != "none" for relation in relations),
             is_delta=has_origins and bool(config.init_path) and config.train.replay is not None,
         )
     )
@@ -58,7 +58,7 @@ def num_edges(edge_path: str) -> int:
     if not storage.is_dir(edge_path):
         return 0
     names = (_BUCKET_NAME.fullmatch(storage.name(entry.uri)) for entry in storage.list_dir(edge_path))
-    buckets = sorted(Bucket(int(found[1]), int(found[2])) for found in names if found)
+    buckets = sorted(Bucket(int(match[1]), int(match[2])) for match in names if match)
     counted = buckets[:: -(-len(buckets) // _COUNTED_BUCKETS) or 1]
     num_counted = sum(edge_buckets.count_all(edge_path, counted).values())
     return num_counted * len(buckets) // max(len(counted), 1)

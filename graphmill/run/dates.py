@@ -67,8 +67,8 @@ def load(conf_uri: str | None, overrides: tuple[str, ...], day: date) -> Config:
 
 def refuse_places(raw: dict[str, Any]) -> dict[str, Any]:
     """Return `raw`, or refuse a configuration with placeholders for dates."""
-    if found := _PLACE.search(_text(raw)):
-        raise ConfigError(f"{found[0]}: the configuration is for a date; give --date YYYY-MM-DD")
+    if match := _PLACE.search(_text(raw)):
+        raise ConfigError(f"{match[0]}: the configuration is for a date; give --date YYYY-MM-DD")
     return raw
 
 
@@ -142,13 +142,13 @@ def _free_previous(output_template: str, day: date) -> date | None:
     """Find the previous date; a LockedError tells that a run works on a later date before `day`."""
     while True:
         previous, is_rerun = _previous(output_template, day)
-        for each, uri in _dated_outputs(output_template).items():
-            is_after = each < day and (previous is None or each > previous)
-            if each != previous and (is_rerun or not is_after):
+        for other, uri in _dated_outputs(output_template).items():
+            is_after = other < day and (previous is None or other > previous)
+            if other != previous and (is_rerun or not is_after):
                 continue
             if who := lock.holder(uri):
                 raise LockedError(f"{uri}: {who}, and {day} would continue from it; try again later")
-            if each != previous:
+            if other != previous:
                 log.info("schedule: %s is not finished and no run works on it; it is skipped", uri)
         if _previous(output_template, day)[0] == previous:  # else another date has finished meanwhile
             return previous
@@ -162,23 +162,23 @@ def _previous(output_template: str, day: date) -> tuple[date | None, bool]:
     if "previous_date" in recorded:
         before = recorded["previous_date"]
         same = [output for output in outputs if str(output) == before and output < day]
-        if before is None or any(storage.read_marker(outputs[each]) is not None for each in same):
+        if before is None or any(storage.read_marker(outputs[other]) is not None for other in same):
             return next(iter(same), None), True
-    earlier = sorted((each for each in outputs if each < day), reverse=True)
-    finished = (each for each in earlier if storage.read_marker(outputs[each]) is not None)
+    earlier = sorted((other for other in outputs if other < day), reverse=True)
+    finished = (other for other in earlier if storage.read_marker(outputs[other]) is not None)
     return next(finished, None), False
 
 
 def _filled(value: Any, day: date, previous: date | None, *, takes_days: bool = False) -> Any:
     if isinstance(value, Mapping):
-        return {key: _filled(each, day, previous, takes_days=key == "path") for key, each in value.items()}
+        return {key: _filled(inner, day, previous, takes_days=key == "path") for key, inner in value.items()}
     if isinstance(value, list | tuple):
-        filled = [_filled(each, day, previous, takes_days=True) for each in value]
+        filled = [_filled(item, day, previous, takes_days=True) for item in value]
         as_lists = (
-            new if isinstance(each, str) and isinstance(new, list) else [new]
-            for each, new in zip(value, filled, strict=True)
+            new if isinstance(item, str) and isinstance(new, list) else [new]
+            for item, new in zip(value, filled, strict=True)
         )
-        return [each for some in as_lists for each in some if each is not None]
+        return [item for some in as_lists for item in some if item is not None]
     if not isinstance(value, str):
         return value
     if previous is None and "{previous_date" in value:
@@ -193,11 +193,11 @@ def _filled(value: Any, day: date, previous: date | None, *, takes_days: bool = 
             f"{value!r}: expected one string, found {{{min(ranges)}}}, which stands for several; a range of "
             "days is for `path` of a table, or for an item of a list"
         )
-    first, last = (_day(each, day) for each in ranges.pop().split(".."))
+    first, last = (_day(word, day) for word in ranges.pop().split(".."))
     if not 0 <= (last - first).days < _MAX_DAYS:
         raise ConfigError(f"{value!r}: expected 1 to {_MAX_DAYS} days, found {first} to {last}")
     days = (first + timedelta(number) for number in range((last - first).days + 1))
-    return [_with_days(value, day, previous, each) for each in days]
+    return [_with_days(value, day, previous, of_range) for of_range in days]
 
 
 def _with_days(text: str, day: date, previous: date | None, of_range: date) -> str:

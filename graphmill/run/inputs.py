@@ -31,13 +31,13 @@ def content_of(uri: str) -> str | None:
 
 def describe(uri: str) -> dict[str, Any]:
     """Describe an input, as JSON types; see `graphmill.run.record.describe_inputs`."""
-    found, marker = storage.status(uri), storage.read_marker(uri)
-    content = content_of(uri) if found and found.is_dir else None
+    status, marker = storage.status(uri), storage.read_marker(uri)
+    content = content_of(uri) if status and status.is_dir else None
     described = {} if content is None else {"content": content}
     if marker is not None:
         digest = hashlib.sha256(json.dumps(marker, sort_keys=True).encode()).hexdigest()
         return {"name": storage.name(uri), "made_from": digest[:16], **described}
-    entries = [found] if found and not found.is_dir else _entries(uri)
+    entries = [status] if status and not status.is_dir else _entries(uri)
     files = [entry for entry in entries if not entry.is_dir and not storage.name(entry.uri).startswith("_")]
     sizes = {file.uri.removeprefix(uri): [file.size_bytes, file.mtime_ns] for file in files}
     return {"uri": uri, "files": sizes, **described}
@@ -47,7 +47,7 @@ def are_small(uris: Iterable[str]) -> bool:
     """Whether files and folders are read faster than processes start; what cannot be listed is not small."""
     num_bytes = num_seen = 0
     try:
-        waiting = [found for found in map(storage.status, dict.fromkeys(uris)) if found]
+        waiting = [status for status in map(storage.status, dict.fromkeys(uris)) if status]
         while waiting and num_bytes <= SMALL_BYTES and num_seen <= _SMALL_FILES:
             entry = waiting.pop()
             num_seen += 1

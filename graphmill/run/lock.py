@@ -197,8 +197,8 @@ class Locks:
     def _succeeds(self, uri: str, last: lock_file.Link) -> bool:
         """Succeed a dead owner, unless another run has done so meanwhile."""
         own = lock_file.after(uri, last)
-        found = lock_file.last_of(uri)
-        if found is None or found.uri != own or found.text != self.claim.text:
+        now = lock_file.last_of(uri)
+        if now is None or now.uri != own or now.text != self.claim.text:
             storage.delete(own)
             return False
         storage.write_text(uri, self.claim.text)
@@ -236,8 +236,8 @@ class Locks:
         leftovers = [uri for uri in hidden if _LEFTOVER.fullmatch(storage.name(uri))]
         now_ns = lock_file.now_ns(storage.join(folder, NAME)) if leftovers else 0
         for uri in leftovers:
-            found = storage.status(uri)
-            if found and (now_ns - found.mtime_ns) / 1e9 > lock_file.EXPIRY_S:
+            status = storage.status(uri)
+            if status and (now_ns - status.mtime_ns) / 1e9 > lock_file.EXPIRY_S:
                 storage.delete(uri)
 
 

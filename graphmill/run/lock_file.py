@@ -58,11 +58,11 @@ def last_of(uri: str) -> Link | None:
 def read(uri: str) -> Link | None:
     """Read a lock file, if there is one."""
     for wait_s in (_SETTLE_S, 0.0):
-        found = storage.status(uri)
-        if found is None or found.is_dir:
+        status = storage.status(uri)
+        if status is None or status.is_dir:
             break
         try:
-            link = Link(uri, storage.read_text(uri), found.mtime_ns)
+            link = Link(uri, storage.read_text(uri), status.mtime_ns)
         except NotFoundError:
             return None
         except StorageError as error:
@@ -70,9 +70,9 @@ def read(uri: str) -> Link | None:
         if link.owner:
             return link
         time.sleep(wait_s)
-    if found is None:
+    if status is None:
         return None
-    kind = "a folder" if found.is_dir else "another text, or a part of it"
+    kind = "a folder" if status.is_dir else "another text, or a part of it"
     raise FormatError(f"{uri}: expected the lock of a run, JSON, found {kind}; {_advice(uri)}")
 
 
@@ -104,6 +104,6 @@ def now_ns(uri: str) -> int:
     """Read the clock of the storage, in the folder of `uri`."""
     probe = storage.temporary_sibling(uri)
     storage.write_text(probe, "")
-    found = storage.status(probe)
+    status = storage.status(probe)
     storage.delete(probe)
-    return found.mtime_ns if found else 0
+    return status.mtime_ns if status else 0

@@ -75,8 +75,8 @@ def _check_output(config: Config, *, is_chosen: bool) -> None:
     has_record = _has_our_record(config.record_uri(config.checkpoint_path))
     if config.output is None or has_record or not is_chosen:
         return
-    found = storage.status(config.output)
-    if found and not found.is_dir:
+    status = storage.status(config.output)
+    if status and not status.is_dir:
         raise ConfigError(f"output: expected a folder, or none yet, found the file {config.output}")
     if not _has_our_files(config.output):
         check_folder(config.output, _OF_OUTPUT, "output", "which no run of ours wrote")
@@ -101,8 +101,8 @@ def check_result_folder(to: str, names: str, record: str, setting: str = "--to")
     An earlier result has files of the pattern `names` alone, and the file `record` among them.
     """
     storage.check_moves_folders(to)
-    found = storage.status(to)
-    if found and not found.is_dir:
+    status = storage.status(to)
+    if status and not status.is_dir:
         raise ConfigError(f"{setting}: expected a folder, or none yet, found the file {to}")
     check_folder(to, names, setting, "and is replaced as a whole", below=True)
     if storage.list_dir(to) and not storage.exists(storage.join(to, record)):
@@ -113,7 +113,7 @@ def check_result_folder(to: str, names: str, record: str, setting: str = "--to")
 
 def _has_our_files(output: str) -> bool:
     """Tell whether a stage has written there: users may then have added files of their own."""
-    splits = [each.uri for each in storage.list_dir(storage.join(output, "edges")) if each.is_dir]
+    splits = [entry.uri for entry in storage.list_dir(storage.join(output, "edges")) if entry.is_dir]
     folders = [storage.join(output, "entities"), storage.join(output, "checkpoint"), *splits]
     entries = (entry for folder in folders for entry in storage.list_dir(folder))
     return any(_OF_STAGES.fullmatch(storage.name(entry.uri)) for entry in entries)

@@ -6,14 +6,14 @@ from typing import Any
 
 def mapping(content: Mapping[str, Any], key: str) -> Mapping[str, Any]:
     """The object under `key`; without one, an empty object."""
-    found = content.get(key)
-    return found if isinstance(found, dict) else {}
+    value = content.get(key)
+    return value if isinstance(value, dict) else {}
 
 
 def records(content: Mapping[str, Any], key: str) -> list[Mapping[str, Any]]:
     """The list of objects under `key`; without one, an empty list."""
-    found = content.get(key)
-    return [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []
+    value = content.get(key)
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
 
 
 def total(counts: Any) -> int:

@@ -242,40 +242,43 @@ def differences(
     since 1970.
     """
     told: dict[str, Any] = {"inputs": [], VECTORS: None}
-    found = changes({**before, **told}, {**after, **told})
+    lines = changes({**before, **told}, {**after, **told})
     before_inputs, after_inputs = before.get("inputs", []), after.get("inputs", [])
     if places(before_inputs) != places(after_inputs):
-        return [*found, *changes(before_inputs, after_inputs, "inputs")]
+        return [*lines, *changes(before_inputs, after_inputs, "inputs")]
     for was, now in zip(before_inputs, after_inputs, strict=True):
         if "files" in now:
             names = sorted({*was["files"], *now["files"]})
             others = [name for name in names if was["files"].get(name) != now["files"].get(name)]
-            found += [f"{now['uri']}{name} is another file" for name in others]
+            lines += [f"{now['uri']}{name} is another file" for name in others]
         elif "snapshot" in now and was != now:
-            found.append(f"{now['uri']}: {was.get('snapshot', 'plain files')} -> {now['snapshot']}")
+            lines.append(f"{now['uri']}: {was.get('snapshot', 'plain files')} -> {now['snapshot']}")
         elif any(was[key] != now[key] for key in was.keys() & now.keys()):  # earlier releases had fewer
-            found.append(_age(config, now["name"], made_s))
+            lines.append(_age(config, now["name"], made_s))
     vectors = before.get(VECTORS), after.get(VECTORS)
-    if not found and None not in vectors and vectors[0] != vectors[1]:
-        found.append("the checkpoint has other vectors")
-    return found
+    if not lines and None not in vectors and vectors[0] != vectors[1]:
+        lines.append("the checkpoint has other vectors")
+    return lines
 
 
 def places(inputs: Any) -> Any:
     """Return the place of each described input, or what is there instead."""
-    if not isinstance(inputs, list) or not all(isinstance(each, Mapping) for each in inputs):
+    if not isinstance(inputs, list) or not all(isinstance(of_table, Mapping) for of_table in inputs):
         return inputs
-    return [(each.get("uri"), each.get("name"), isinstance(each.get("files"), Mapping)) for each in inputs]
+    return [
+        (of_table.get("uri"), of_table.get("name"), isinstance(of_table.get("files"), Mapping))
+        for of_table in inputs
+    ]
 
 
 def _age(config: Config, name: str, made_s: float | None) -> str:
     """Say whether the finished folder called `name` is newer or older than a result."""
     folders = (config.entity_path, config.checkpoint_path, config.embedding_path, config.split_path(name))
     uri = next((uri for uri in folders if storage.name(uri) == name), "")
-    found = storage.status(storage.join(uri, storage.MARKER)) if uri else None
-    if found is None or made_s is None:
+    status = storage.status(storage.join(uri, storage.MARKER)) if uri else None
+    if status is None or made_s is None:
         return f"{name} is not the one that was read"
-    finished_s = found.mtime_ns / 1e9
+    finished_s = status.mtime_ns / 1e9
     age = "newer" if finished_s > made_s else "another one, and older"
     return f"{name} is {age} ({moment(finished_s)}) than what was made from it ({moment(made_s)})"
 
@@ -292,7 +295,7 @@ def _finished_s(entry: Mapping[str, Any]) -> float | None:
 
 def _compared(fingerprint: Mapping[str, Any]) -> str:
     """Say by what input files are known to be the same; empty without such files."""
-    states = [state for each in fingerprint.get("inputs", ()) for state in each.get("files", {}).values()]
+    states = [state for source in fingerprint.get("inputs", ()) for state in source.get("files", {}).values()]
     if not states:
         return ""
     by_content = all(isinstance(state[1], str) for state in states)
@@ -309,8 +312,8 @@ def _evaluated_before(config: Config) -> dict[str, Any]:
     if config.init_path is None:
         return {}
     with suppress(GraphMillError):
-        found = read_record(storage.join(run_of(config.init_path), RECORD)) or {}
-        stages = found.get("stages")
+        record = read_record(storage.join(run_of(config.init_path), RECORD)) or {}
+        stages = record.get("stages")
         return _kept(stages.get("evaluate") if isinstance(stages, dict) else None)
     return {}
 
@@ -331,9 +334,9 @@ def _staleness(
     if recorded is None:
         status = entry.get("status")
         return f"starting; the last run {status}" if status in ("failed", "running") else "starting"
-    if found := differences(config, recorded, fingerprint, _finished_s(entry)):
-        more = f" (and {len(found) - 5} more)" if len(found) > 5 else ""
-        return "running again, since this changed: " + "; ".join(found[:5]) + more
+    if changed := differences(config, recorded, fingerprint, _finished_s(entry)):
+        more = f" (and {len(changed) - 5} more)" if len(changed) > 5 else ""
+        return "running again, since this changed: " + "; ".join(changed[:5]) + more
     for uri in outputs:
         marker = storage.read_marker(uri)
         if marker is None or differences(config, marker, fingerprint, None):

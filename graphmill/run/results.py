@@ -30,10 +30,10 @@ def note(record_uri: str, kind: str, to: str, figures: Mapping[str, Any]) -> Non
 
 def notes_of(run_uri: str, kind: str) -> list[dict[str, Any]]:
     """Read the notes of a run, the oldest first; leaves out what is no note: a report never fails for it."""
-    found = []
+    notes = []
     with suppress(StorageError):  # the folder is a file
         for entry in storage.list_dir(storage.join(run_uri, FOLDER)):
             if re.fullmatch(rf"{kind}-.+\.json", storage.name(entry.uri)):
                 with suppress(FormatError, StorageError):
-                    found.append(storage.read_json(entry.uri))
-    return sorted(found, key=lambda each: (str(each.get("finished")), str(each.get("to"))))
+                    notes.append(storage.read_json(entry.uri))
+    return sorted(notes, key=lambda noted: (str(noted.get("finished")), str(noted.get("to"))))

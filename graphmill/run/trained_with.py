@@ -66,7 +66,7 @@ def check_entities(checkpoint_path: str, entity_path: str) -> None:
     then, now = entities_of(checkpoint_path), content_of(entity_path)
     if None in (then, now) or then == now:
         return
-    kept = [each for each in storage.moved_aside(entity_path) if content_of(each) == then]
+    kept = [folder for folder in storage.moved_aside(entity_path) if content_of(folder) == then]
     remedy = f"set entity_path to {kept[-1]}, which has the ids of the training" if kept else "restore them"
     raise FormatError(
         f"{checkpoint_path} was trained with other ids or relations than {entity_path} has now: they would "
@@ -76,7 +76,7 @@ def check_entities(checkpoint_path: str, entity_path: str) -> None:
 
 def entities_of(checkpoint_path: str) -> str | None:
     """The digest of the raw ids that a checkpoint, or the one that it is preserved in, was trained with."""
-    uris = (storage.join(each, FILE) for each in (checkpoint_path, storage.parent(checkpoint_path)))
+    uris = (storage.join(folder, FILE) for folder in (checkpoint_path, storage.parent(checkpoint_path)))
     uri = next(filter(storage.exists, uris), None)
     inputs = [] if uri is None else storage.read_json(uri).get("inputs")
     entities = inputs[0] if isinstance(inputs, list) and inputs else None
@@ -96,8 +96,8 @@ def _shaping(settings: Mapping[str, Any]) -> dict[str, Any]:
     effects, of_relation = PbgConfig.effects(), RelationConfig.effects()
     chosen = {key: settings[key] for key in settings if effects.get(key) is Effect.FIXED}
     relations = [
-        {key: each[key] for key in each if of_relation.get(key) is Effect.FIXED and key != "name"}
-        for each in chosen.get("relations", [])
+        {key: relation[key] for key in relation if of_relation.get(key) is Effect.FIXED and key != "name"}
+        for relation in chosen.get("relations", [])
     ]
     return chosen | ({"relations": relations} if relations else {})
 

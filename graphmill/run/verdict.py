@@ -45,13 +45,13 @@ def verdict(entry: Entry, before: Entry) -> Verdict:
 
 
 def _mrr(metrics: Entry) -> float | None:
-    found = metrics.get("mrr")
-    return found if isinstance(found, int | float) else None
+    value = metrics.get("mrr")
+    return value if isinstance(value, int | float) else None
 
 
 def _compared(entry: Entry, before: Entry) -> str:
     """A sentence about the run before; none without one."""
-    mrr, then = (_mrr(mapping(each, "metrics")) for each in (entry, before))
+    mrr, then = (_mrr(mapping(run, "metrics")) for run in (entry, before))
     if mrr is None or then is None:
         return ""
     if not same_edges(entry, before):
@@ -63,6 +63,6 @@ def _compared(entry: Entry, before: Entry) -> str:
 
 def same_edges(entry: Entry, before: Entry) -> bool:
     """Whether two evaluations ranked the same split in the same way, as far as run.json tells."""
-    counts = (mapping(each, "metrics").get("num_edges") for each in (entry, before))
+    counts = (mapping(run, "metrics").get("num_edges") for run in (entry, before))
     keys = ("split", "filtered", "itself")
     return len(set(counts)) == 1 and all(entry.get(key) == before.get(key) for key in keys)

@@ -30,7 +30,7 @@ def format_of(uri: str, table: FilesConfig, snapshot: str = "") -> TableFormat:
         return parquet.FORMAT
     name = table.format if table.format != "auto" else format_by_suffix(uri)
     if name is None:
-        known = ", ".join(suffix for each in FORMATS.values() for suffix in each.suffixes)
+        known = ", ".join(suffix for kind in FORMATS.values() for suffix in kind.suffixes)
         raise RawTableError(
             f"{uri}: no format has this suffix (known: {known}, text and JSON also "
             f"with {', '.join(CODECS)}); set the table's format: {', '.join(FORMATS)}"
@@ -41,4 +41,4 @@ def format_of(uri: str, table: FilesConfig, snapshot: str = "") -> TableFormat:
 def format_by_suffix(uri: str) -> FileFormat | None:
     """Return the name of the format that a file's suffix stands for; None: no format has it."""
     suffix, *_ = suffixes_of(uri)
-    return next((name for name, each in FORMATS.items() if suffix in each.suffixes), None)
+    return next((name for name, kind in FORMATS.items() if suffix in kind.suffixes), None)

@@ -122,10 +122,10 @@ def cut_groups(
     `kept` are the numbers of the groups to read; None: all.
     """
     starts = [0, *accumulate(sizes)]
-    found = []
+    runs = []
     for is_kept, run in groupby(range(len(sizes)), key=lambda number: kept is None or number in kept):
         first, *others = run
         if is_kept:
             own = ranges_within(sizes[first : first + 1 + len(others)], chunk_rows)
-            found += [(first + groups.start, first + groups.stop) for groups in own]
-    return [(starts[a], starts[b] - starts[a], (a, b)) for a, b in found if starts[b] > starts[a]]
+            runs += [(first + groups.start, first + groups.stop) for groups in own]
+    return [(starts[a], starts[b] - starts[a], (a, b)) for a, b in runs if starts[b] > starts[a]]

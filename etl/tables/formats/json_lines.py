@@ -96,7 +96,7 @@ def _type_of_json(values: Sequence[Any]) -> pa.DataType:
     if kinds == {bool}:
         return pa.bool_()
     if kinds == {_Whole}:
-        return pa.int64() if all(len(each) < _DIGITS or _fits(each) for each in values) else pa.string()
+        return pa.int64() if all(len(value) < _DIGITS or _fits(value) for value in values) else pa.string()
     return pa.float64() if kinds and kinds <= {_Whole, _Fraction} else pa.string()
 
 
@@ -174,7 +174,7 @@ def _read_head(uri: str, table: FilesConfig, chunk_rows: int) -> Head:
             return Head([], [])
         cuts = cut_lines(uri, table, rows.text, 0, chunk_rows, cuttable=True)
         types = next(
-            _types(uri, each) for each in rows.blocks() if not isinstance(each, Fault) and each.strip()
+            _types(uri, block) for block in rows.blocks() if not isinstance(block, Fault) and block.strip()
         )
     return Head([*types], cuts, types)
 
@@ -196,14 +196,14 @@ def _types(uri: str, block: bytes) -> dict[str, pa.DataType]:
     return types_of(objects)
 
 
-def _type_to_read(found: pa.DataType) -> pa.DataType:
+def _type_to_read(kind: pa.DataType) -> pa.DataType:
     """Return the type to read a column as: never a time, which pyarrow guesses and JSON does not have."""
-    if pa.types.is_list(found):
-        return pa.list_(_type_to_read(found.value_type))
-    if pa.types.is_struct(found):
-        return pa.struct([(field.name, _type_to_read(field.type)) for field in found])
-    is_plain = pa.types.is_integer(found) or pa.types.is_floating(found) or pa.types.is_boolean(found)
-    return found if is_plain else pa.string()
+    if pa.types.is_list(kind):
+        return pa.list_(_type_to_read(kind.value_type))
+    if pa.types.is_struct(kind):
+        return pa.struct([(field.name, _type_to_read(field.type)) for field in kind])
+    is_plain = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)
+    return kind if is_plain else pa.string()
 
 
 def _reads(block: bytes) -> pajson.ReadOptions:
@@ -252,7 +252,9 @@ def _schema(types: dict[str, pa.DataType], ids: Collection[Path], number: pa.Dat
 
 def _type(kind: pa.DataType, path: Path, ids: Collection[Path], number: pa.DataType) -> pa.DataType:
     if pa.types.is_struct(kind):
-        return pa.struct([(each.name, _type(each.type, (*path, each.name), ids, number)) for each in kind])
+        return pa.struct(
+            [(field.name, _type(field.type, (*path, field.name), ids, number)) for field in kind]
+        )
     if pa.types.is_list(kind):
         return pa.list_(_type(kind.value_type, path, ids, number))
     if path not in ids:

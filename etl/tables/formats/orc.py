@@ -62,8 +62,8 @@ def _padded(tail: bytes) -> Any:
         kind = next(value for key, value in types[number] if key == 1)
         packed = next((value for key, value in types[number] if key == 2), b"")
         names = [""] if kind == _LIST else [value.decode() for key, value in types[number] if key == 3]
-        found = zip(names, map(below, _varints(packed)), strict=False)
-        return {name: each for name, each in found if each} or kind == _CHAR
+        children = zip(names, map(below, _varints(packed)), strict=False)
+        return {name: inner for name, inner in children if inner} or kind == _CHAR
 
     return below(0)
 

@@ -51,7 +51,7 @@ def _read(deletes: Deletes) -> Iterator[Any]:
     if deletes.kind == "positions":
         yield from _positions(deletes)
     elif deletes.kind == "puffin":
-        yield from (_bitmap(_vector(each), deletes.place) for each in _puffin(deletes))
+        yield from (_bitmap(_vector(vector), deletes.place) for vector in _puffin(deletes))
     elif deletes.kind == "delta inline":
         yield _bitmap(decoded(deletes.place)[: deletes.num_bytes], "a deletion vector in the log")
     else:
@@ -60,7 +60,7 @@ def _read(deletes: Deletes) -> Iterator[Any]:
 
 def _positions(deletes: Deletes) -> Iterator[Any]:
     pyroaring = imported("pyroaring", "iceberg", f"{deletes.place}: a file of deletes of Iceberg")
-    found = pyroaring.BitMap64()
+    bitmap = pyroaring.BitMap64()
     names = ["file_path", "pos"]
     with storage.open_input(deletes.place) as stream:
         parquet = pq.ParquetFile(stream)
@@ -69,8 +69,8 @@ def _positions(deletes: Deletes) -> Iterator[Any]:
             own = batch["pos"].filter(pc.equal(batch["file_path"], deletes.of_file)).drop_null().to_numpy()
             if len(own) and own.min() < 0:
                 raise FormatError(f"{deletes.place}: expected positions from 0 on, found {own.min()}")
-            found |= pyroaring.BitMap64(own.astype(np.uint64))
-    yield found
+            bitmap |= pyroaring.BitMap64(own.astype(np.uint64))
+    yield bitmap
 
 
 def _puffin(deletes: Deletes) -> list[Deletes]:
@@ -83,9 +83,9 @@ def _puffin(deletes: Deletes) -> list[Deletes]:
     except (ValueError, IndexError) as error:
         raise FormatError(f"{deletes.place}: expected deletion vectors in Puffin: {error}") from error
     own = [blob for blob in blobs if blob.properties.get("referenced-data-file") == deletes.of_file]
-    if any(each.type != "deletion-vector-v1" or each.compression_codec for each in own):
+    if any(blob.type != "deletion-vector-v1" or blob.compression_codec for blob in own):
         raise FormatError(f"{deletes.place}: expected deletion vectors without compression in Puffin")
-    return [replace(deletes, offset=each.offset, num_bytes=each.length - 8) for each in own]
+    return [replace(deletes, offset=blob.offset, num_bytes=blob.length - 8) for blob in own]
 
 
 def _vector(deletes: Deletes) -> bytes:

@@ -68,7 +68,7 @@ class DeltaSnapshot:
         """Return the schema, the files of the version with their statistics, and their deletion vectors."""
         deltalake = imported("deltalake", "delta", f"{self.places.root}: a table of Delta Lake")
         with run_folder.temporary() as folder:
-            copies = [storage.join(folder, _LOG, storage.name(each.uri)) for each in self.log]
+            copies = [storage.join(folder, _LOG, storage.name(entry.uri)) for entry in self.log]
             for source, copy in zip(self.log, copies, strict=True):
                 storage.copy_file(source.uri, copy)
             copies = [*self._copy_sidecars(folder, copies[0]), *copies]
@@ -142,10 +142,10 @@ def at_folder(uri: str, version: int | str | None, allowed: Iterable[str]) -> De
     commits: dict[int, storage.FileStatus] = {}
     checkpoints: dict[int, list[storage.FileStatus]] = {}
     for entry in entries:
-        if found := _COMMIT.fullmatch(storage.name(entry.uri)):
-            commits[int(found[1])] = entry
-        elif found := _CHECKPOINT.fullmatch(storage.name(entry.uri)):
-            checkpoints.setdefault(int(found[1]), []).append(entry)
+        if match := _COMMIT.fullmatch(storage.name(entry.uri)):
+            commits[int(match[1])] = entry
+        elif match := _CHECKPOINT.fullmatch(storage.name(entry.uri)):
+            checkpoints.setdefault(int(match[1]), []).append(entry)
     known = sorted({*commits, *filter(lambda number: _complete(checkpoints[number]), checkpoints)})
     wanted = int(version) if version is not None else max(known, default=-1)
     if wanted not in known:
@@ -169,12 +169,12 @@ def at_folder(uri: str, version: int | str | None, allowed: Iterable[str]) -> De
 def _complete(parts: list[storage.FileStatus]) -> list[storage.FileStatus]:
     """Return the files of one checkpoint of a version; none, if parts are missing."""
     for part in parts:
-        found = _CHECKPOINT.fullmatch(storage.name(part.uri))
-        if found and found[3] is None:
+        match = _CHECKPOINT.fullmatch(storage.name(part.uri))
+        if match and match[3] is None:
             return [part]
-        if found:
-            same = [each for each in parts if storage.name(each.uri).endswith(f".{found[3]}.parquet")]
-            if len(same) == int(found[3]):
+        if match:
+            same = [other for other in parts if storage.name(other.uri).endswith(f".{match[3]}.parquet")]
+            if len(same) == int(match[3]):
                 return same
     return []
 
@@ -200,10 +200,10 @@ def _spans(schema: pa.Schema, actions: pa.Table) -> dict[str, tuple[pa.ChunkedAr
     Times are left out: their statistics are cut to milliseconds.
     """
     lows, highs = _struct(actions, "min"), _struct(actions, "max")
-    found = {}
+    spans = {}
     for field in schema:
         physical = (field.metadata or {}).get(NAMES, field.name.encode()).decode()
         is_plain = not (pa.types.is_nested(field.type) or pa.types.is_timestamp(field.type))
         if is_plain and physical in lows and physical in highs and FIELD_ID not in (field.metadata or {}):
-            found[field.name] = (lows[physical].cast(field.type), highs[physical].cast(field.type))
-    return found
+            spans[field.name] = (lows[physical].cast(field.type), highs[physical].cast(field.type))
+    return spans

@@ -47,13 +47,13 @@ def deletion_vectors(
     newest: dict[str, Any] = {}
     for uri in log:
         newest.update(_adds(uri))
-    found: dict[str, tuple[Deletes, ...]] = {}
+    vectors: dict[str, tuple[Deletes, ...]] = {}
     for path in paths:
         if path not in newest:  # else its deleted rows would come back
             raise FormatError(f"{places.root}: expected the file {path} in the log, found none of that name")
         if vector := newest[path]:
-            found[path] = (_deletes(vector, places),)
-    return found
+            vectors[path] = (_deletes(vector, places),)
+    return vectors
 
 
 def decoded(text: str) -> bytes:
@@ -86,7 +86,7 @@ def _actions(uri: str, field: pa.Field) -> Iterator[dict[str, Any]]:
             parquet = pq.ParquetFile(stream)
             schema = parquet.schema_arrow
             kind = schema.field(field.name).type if field.name in schema.names else pa.struct([])
-            there = {each.name for each in kind} & {each.name for each in field.type}
+            there = {inner.name for inner in kind} & {inner.name for inner in field.type}
             if not there:
                 return
             names = [f"{field.name}.{name}" for name in there]

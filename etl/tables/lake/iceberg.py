@@ -51,12 +51,12 @@ class IcebergSnapshot:
     @property
     def _schema(self) -> Any:
         if self._is_chosen and self._snapshot is not None and self._snapshot.schema_id is not None:
-            found = next(
+            of_then = next(
                 (schema for schema in self._metadata.schemas if schema.schema_id == self._snapshot.schema_id),
                 None,
             )
-            if found is not None:
-                return found
+            if of_then is not None:
+                return of_then
         return self._metadata.schema()
 
     @cached_property
@@ -81,10 +81,10 @@ class IcebergSnapshot:
         with _explained(self.places.root):
             tasks = list(self._planned(filters))
         tasks.sort(key=lambda task: task.file.spec_id or 0)
-        found: list[DataFile] = []
+        data_files: list[DataFile] = []
         for spec_id, of_spec in groupby(tasks, key=lambda task: task.file.spec_id or 0):
-            found += self._of_spec(spec_id, list(of_spec), filters)
-        return found
+            data_files += self._of_spec(spec_id, list(of_spec), filters)
+        return data_files
 
     def _planned(self, filters: Filters) -> Iterator[Any]:
         from pyiceberg.catalog.noop import NoopCatalog
@@ -167,8 +167,8 @@ def at_folder(uri: str, snapshot: int | str | None, allowed: Iterable[str]) -> I
     """Return a snapshot of the table at `uri`, by the newest state in its folder."""
     numbers: dict[int, list[str]] = {}
     for entry in storage.list_dir(storage.join(uri, "metadata")):
-        if METADATA.fullmatch(entry.uri) and (found := _NUMBER.fullmatch(storage.name(entry.uri))):
-            numbers.setdefault(int(found[1]), []).append(entry.uri)
+        if METADATA.fullmatch(entry.uri) and (match := _NUMBER.fullmatch(storage.name(entry.uri))):
+            numbers.setdefault(int(match[1]), []).append(entry.uri)
     newest = numbers.get(max(numbers, default=-1), [])
     if len(newest) != 1:
         found_names = ", ".join(map(storage.name, newest)) or "none with a number"
@@ -233,18 +233,18 @@ def _chosen(metadata: Any, snapshot: int | str | None, root: str) -> Any:
         return metadata.current_snapshot()
     is_name = isinstance(snapshot, str) and snapshot in metadata.refs
     number = metadata.refs[snapshot].snapshot_id if is_name else snapshot
-    found = next((each for each in metadata.snapshots if str(each.snapshot_id) == str(number)), None)
-    if found is None:
-        known = ", ".join([*(str(each.snapshot_id) for each in metadata.snapshots[-5:]), *metadata.refs])
+    chosen = next((known for known in metadata.snapshots if str(known.snapshot_id) == str(number)), None)
+    if chosen is None:
+        known = ", ".join([*(str(known.snapshot_id) for known in metadata.snapshots[-5:]), *metadata.refs])
         raise RawTableError(f"{root}: expected a snapshot {snapshot}, found {known or 'no snapshot'}")
-    return found
+    return chosen
 
 
 def _names_by_id(mapping: Iterable[Any]) -> Iterator[tuple[int, list[str]]]:
-    for each in mapping:
-        if each.field_id is not None:
-            yield each.field_id, each.names
-        yield from _names_by_id(each.fields)
+    for field in mapping:
+        if field.field_id is not None:
+            yield field.field_id, field.names
+        yield from _names_by_id(field.fields)
 
 
 def _is_binary(kind: pa.DataType) -> bool:

@@ -38,8 +38,8 @@ class _Input(InputFile):
         self._uri = uri
 
     def __len__(self) -> int:
-        found = storage.status(self._uri)
-        return found.size_bytes if found else 0
+        status = storage.status(self._uri)
+        return status.size_bytes if status else 0
 
     def exists(self) -> bool:
         return storage.exists(self._uri)

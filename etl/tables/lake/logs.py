@@ -89,7 +89,7 @@ def refuse_marked(uri: str, footer: Mapping[bytes, bytes] | None) -> None:
     """Refuse a file whose footer marks it as part of a table with a log, which its path does not show."""
     mark = next((mark for mark in _MARKS if mark in (footer or {})), None)
     if mark is not None:
-        kind = next(each for each in _KINDS if each.name == _MARKS[mark])
+        kind = next(kind for kind in _KINDS if kind.name == _MARKS[mark])
         raise RawTableError(
             f"{uri}: expected a plain file, found one of a table of {kind.name} ({mark.decode()} in its "
             f"footer), whose log says which files and rows count; {kind.remedy.format(uri='ITS_FOLDER')}"
@@ -98,8 +98,8 @@ def refuse_marked(uri: str, footer: Mapping[bytes, bytes] | None) -> None:
 
 def log_at(uri: str) -> str | None:
     """Return the kind of table whose log a folder itself has."""
-    found = _table_of(_signs(uri))
-    return found[0].name if found else None
+    table = _table_of(_signs(uri))
+    return table[0].name if table else None
 
 
 def list_below(uri: str) -> list[storage.FileStatus]:
@@ -113,7 +113,7 @@ def list_plain(uri: str) -> list[storage.FileStatus]:
     """List the entries of a folder; refuse a table that is more than its files."""
     entries = storage.list_dir(uri, hidden=True)
     _refuse(entry.uri for entry in entries)
-    if {"metadata", "schema", "snapshot"} & {storage.name(each.uri) for each in entries if each.is_dir}:
+    if {"metadata", "schema", "snapshot"} & {storage.name(entry.uri) for entry in entries if entry.is_dir}:
         refuse(uri)
     return entries
 
@@ -139,20 +139,20 @@ def refuse_around(uri: str, plain: set[str]) -> None:
 def _signs(uri: str) -> list[str]:
     beside = [storage.join(uri, kind.beside) for kind in _KINDS if kind.beside]
     metadata = storage.list_dir(storage.join(uri, "metadata"))
-    return [*filter(storage.exists, beside), *(each.uri for each in metadata)]
+    return [*filter(storage.exists, beside), *(entry.uri for entry in metadata)]
 
 
 def _table_of(uris: Iterable[str]) -> tuple[_Kind, str] | None:
     for uri in uris:
         for kind in _KINDS:
-            if found := kind.sign.fullmatch(uri):
-                return kind, found[1]
+            if match := kind.sign.fullmatch(uri):
+                return kind, match[1]
     return None
 
 
 def _refuse(uris: Iterable[str]) -> None:
-    if found := _table_of(uris):
-        kind, table = found
+    if known := _table_of(uris):
+        kind, table = known
         raise RawTableError(
             f"{table}: expected plain files, found a table of {kind.name}, which is more than its files: its "
             f"log or its folders say which files and rows count; {kind.remedy.format(uri=table)}"

@@ -26,20 +26,20 @@ def snapshot_at(
         return iceberg.at_metadata(uri, table.snapshot, allowed)
     uri = uri if uri.endswith(":///") else uri.rstrip("/")
     log = None if is_pattern else log_at(uri)
-    found = _FORMATS.get(log or "")
-    if log and found is None:
+    kind = _FORMATS.get(log or "")
+    if log and kind is None:
         refuse(uri)
-    if log and table.format not in ("auto", found):
+    if log and table.format not in ("auto", kind):
         raise RawTableError(
             f"{uri}: found a table of {log}, and format: {table.format}; leave out the format to read a "
             "snapshot"
         )
-    if found is None:
+    if kind is None:
         if table.format in _LOGS or table.snapshot is not None:
             expected = _LOGS.get(table.format, " or ".join(_LOGS.values()))
             raise RawTableError(f"{uri}: expected {expected}, found none; snapshots are those of such tables")
         return None
-    if found == "delta":
+    if kind == "delta":
         return delta.at_folder(uri, table.snapshot, allowed)
     return iceberg.at_folder(uri, table.snapshot, allowed)
 

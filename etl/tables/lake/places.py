@@ -45,7 +45,7 @@ class Places:
 
 def plain_uri(path: str) -> str:
     """Return a path as Java writes it (`file:/x`, `s3a://b/x`) as a URI of ours."""
-    if found := _ONE_SLASH.match(path):
-        rest = path[found.end() - 1 :]
-        return rest if found[1] == "file" else f"{found[1]}://{rest}"
+    if match := _ONE_SLASH.match(path):
+        rest = path[match.end() - 1 :]
+        return rest if match[1] == "file" else f"{match[1]}://{rest}"
     return _S3.sub("s3://", path, count=1)

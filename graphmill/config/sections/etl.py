@@ -133,7 +133,7 @@ class FilesConfig(Section):
     def _fitting(cls, filters: Iterable[Iterable[Condition]]) -> Iterable[Iterable[Condition]]:
         if () in filters:
             raise ValueError("expected conditions such as [day, '>=', '2026-11-01'], found an empty list")
-        for column, operator, value in (each for every in filters for each in every):
+        for column, operator, value in (condition for every in filters for condition in every):
             is_list = isinstance(value, tuple)
             if value == ():
                 raise ValueError(f"[{column}, {operator!r}]: expected values, found an empty list")
@@ -190,9 +190,9 @@ class TableConfig(FilesConfig):
     @model_validator(mode="after")
     def _check(self) -> Self:
         if (self.relation is None) == (self.relation_column is None):
-            found = "neither" if self.relation is None else "both"
+            which = "neither" if self.relation is None else "both"
             raise ValueError(
-                f"expected one of relation (the same for every row) and relation_column, found {found}"
+                f"expected one of relation (the same for every row) and relation_column, found {which}"
             )
         named = list(self.columns().values())
         twice = next((column for column in named if named.count(column) > 1), None)

@@ -223,9 +223,9 @@ class TrainConfig(Section):
 
     def with_given_at(self, folder: str) -> Self:
         """The same settings, for a member of an ensemble that has the rows of init_embeddings in `folder`."""
-        found = self.model_copy()
-        found._given_at = folder
-        return found
+        copy = self.model_copy()
+        copy._given_at = folder
+        return copy
 
     @classmethod
     def needs_consent(cls, key: str, value: Any) -> bool:
@@ -234,5 +234,5 @@ class TrainConfig(Section):
 
     def result_settings(self) -> dict[str, Any]:
         """The settings that change the result; plug-ins by checksum, and not the keys that are not in use."""
-        found = super().result_settings() | {"plugins": self.plugins.checksums()}
-        return {key: value for key, value in found.items() if key not in _UNUSED or value != _UNUSED[key]}
+        settings = super().result_settings() | {"plugins": self.plugins.checksums()}
+        return {key: value for key, value in settings.items() if key not in _UNUSED or value != _UNUSED[key]}
