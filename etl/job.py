@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 from distributed import Client
 
-from etl.run import figures, input_warnings, sources
-from etl.run.check_config import check_config
+from etl.run import checks, figures, sources
+from etl.run.checks import check_config
 from etl.run.figures import Merged
 from etl.run.indexing import index_ids
 from etl.run.outputs import check_outputs, hide_outputs, output_uris, quarantine_uri
@@ -54,8 +54,8 @@ from graphmill.formats.edge_buckets import bucket_uri
 from graphmill.formats.edge_buckets.counts import write_counts
 from graphmill.formats.entity_index import Manifest, write_manifest
 from graphmill.run import record
+from graphmill.run.job import Estimate, GraphSize
 from graphmill.run.lock import NO_CLAIM, Claim
-from graphmill.run.outlook import Estimate, GraphSize
 from graphmill.storage import Checksums
 from graphmill.storage.as_json import Int64
 from graphmill.vocab import TRAIN_SPLIT
@@ -111,8 +111,8 @@ def run(config: Config, client: Client, claim: Claim = NO_CLAIM) -> dict[str, An
     config = as_before(config)
     with kept_work(client, config, made_from | {"cutting": cutting}, claim) as work:
         plan = work.step("plan", sources.SourcePlan, lambda: _plan(work, config, inputs))
-        input_warnings.warn_of_headers(config)
-        input_warnings.warn_of_ignored(inputs)
+        checks.warn_of_headers(config)
+        checks.warn_of_ignored(inputs)
         sources.log_delta(config, plan)
         ranges = plan.ranges
         num_rows = sum(file_range.num_rows for file_range in ranges)
@@ -121,7 +121,7 @@ def run(config: Config, client: Client, claim: Claim = NO_CLAIM) -> dict[str, An
         encoded, counts = work.step(
             "encode", tuple[list[Encoded], IdCounts], lambda: _encode(work, config, settings, plan, claim)
         )
-        input_warnings.warn_of_null_words(encoded)
+        checks.warn_of_null_words(encoded)
         files = sources.with_counts(plan, encoded)
         chunks = [chunk for of_range in encoded for chunk in of_range.chunks]
         _check_places(inputs, settings, ranges, chunks)
@@ -149,7 +149,7 @@ def run(config: Config, client: Client, claim: Claim = NO_CLAIM) -> dict[str, An
         _sweep(work)
         numbers = figures.figures(settings, plan, files, encoded, indexed, translated, merged)
         figures.warn_if_uneven(settings, merged.num_edges)
-        input_warnings.warn_of_counts(numbers)
+        checks.warn_of_counts(numbers)
         claim.check()
         hide_outputs(config)
     return numbers | {"step_seconds": work.seconds}
@@ -204,11 +204,9 @@ def _fingerprint(config: Config, tables: Sequence[TableFiles]) -> dict[str, Any]
 
 def _plan(work: EtlWork, config: Config, inputs: Sequence[TableFiles]) -> sources.SourcePlan:
     etl = config.section(EtlConfig)
-    input_warnings.warn_of_left_out(inputs)
+    checks.warn_of_left_out(inputs)
     files = sources.numbered(inputs)
-    input_warnings.warn_of_empty(
-        {of_table.label for of_table in inputs} - {label for _, label, _, _ in files}
-    )
+    checks.warn_of_empty({of_table.label for of_table in inputs} - {label for _, label, _, _ in files})
     plan = sources.plan_files(config, files)
     files = [file for file in files if file[0] not in plan.kept]
     # A task costs more than a look at a small file.

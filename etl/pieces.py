@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from distributed import Client
 
-from etl.run.input_warnings import refuse_ignored, warn_of_left_out
+from etl.run.checks import refuse_ignored, warn_of_left_out
 from etl.tables.check_rows import Rules
 from etl.tables.files import find_files
 from etl.tables.formats import FileRange

@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from etl.run.input_warnings import refuse_ignored, warn_of_left_out
+from etl.run.checks import refuse_ignored, warn_of_left_out
 from etl.tables.check_rows import BlockPosition, ids_or_null
 from etl.tables.data_file import DataFile
 from etl.tables.files import TableFiles, find_files

@@ -24,8 +24,8 @@ from graphmill.errors import ConfigError
 from graphmill.formats.id_maps import INTEGERS
 from graphmill.run import record
 from graphmill.run.inputs import VECTORS
+from graphmill.run.job import Estimate, GraphSize
 from graphmill.run.lock import NO_CLAIM, Claim
-from graphmill.run.outlook import Estimate, GraphSize
 from graphmill.run.output_checks import check_result_folder
 from graphmill.run.trained_with import changes_in_errors
 from graphmill.storage import Checksums

@@ -25,8 +25,8 @@ from graphmill.errors import ConfigError
 from graphmill.model import comparators
 from graphmill.model.built_in import LOSSES, OPERATORS
 from graphmill.run.auto_values import describe, resolve_auto_values
+from graphmill.run.job import Estimate, GraphSize
 from graphmill.run.lock import NO_CLAIM, Claim
-from graphmill.run.outlook import Estimate, GraphSize
 from graphmill.run.output_checks import check_folder
 from graphmill.run.trained_with import changes_in_errors
 from graphmill.storage import Checksums

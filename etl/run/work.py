@@ -28,7 +28,7 @@ from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 from etl.run.outputs import keep_trained_ids, output_uris, put, shared_uris
 from etl.steps import exchange, spill
 from etl.steps.exchange import Exchange
-from etl.steps.shared import Shared, Value, json_of, share
+from etl.steps.spill import Shared, Value, json_of, share
 from etl.steps.task_settings import Folders
 from graphmill import storage
 from graphmill.cluster import run_tasks

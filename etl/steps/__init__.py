@@ -1,12 +1,11 @@
 """Steps of a run, in their order:
 
     encode.py       1  raw rows -> ids and numbered edges, chunk by chunk (encode_rows)
-    index.py        2  ids of all chunks -> the entity index (index_shard, index_passes, index_previous)
+    index.py        2  ids of all chunks -> the entity index (index_shard, index_previous)
     translate.py    3  numbered edges -> edges sorted by bucket, chunk by chunk
-    merge.py        4  sorted edges of all chunks or an earlier run -> bucket files (bucket_rows, left_out,
-                       removed)
+    merge.py        4  sorted edges of all chunks or an earlier run -> bucket files (bucket_rows, left_out)
 
 All steps share task_settings.py (settings of a run), chunks.py (names and counts), spill.py (intermediate
-files), exchange.py (how these files get from the tasks of one step to those of the next) and shared.py
-(values that all tasks of a step read).
+files, and values that all tasks of a step read) and exchange.py (how these files get from the tasks of one
+step to those of the next).
 """

@@ -5,15 +5,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from etl.steps.degrees import DegreeCounts, count_degrees
-from etl.steps.index_shard import ROW_GROUP_ROWS, highest_degrees, top_degrees
-from etl.steps.partition_rows import buckets_of, check_below, own_relations
+from etl.steps.degrees import DegreeCounts, count_degrees, highest_degrees, top_degrees
 from etl.steps.task_settings import Partition, TaskSettings
 from etl.strings.native import NOWHERE, add_counts, take
+from graphmill.errors import FormatError
 from graphmill.formats import entity_index
 from graphmill.formats.edge_buckets.all_rows import AllRows, open_all_rows
 from graphmill.storage.as_json import Int32, Int64
-from graphmill.vocab import TRAIN_SPLIT, Side
+from graphmill.vocab import TRAIN_SPLIT, Bucket, Side
 
 _PIECE_ROWS = 1 << 20
 
@@ -67,8 +66,33 @@ def _highest(settings: TaskSettings, partition: Partition, counts: Int64) -> lis
     """Find the ids with most edges."""
     highest: list[tuple[int, str]] = []
     first = 0
-    for ids in entity_index.iter_part(settings.folders.entities, *partition, ROW_GROUP_ROWS):
+    for ids in entity_index.iter_part(settings.folders.entities, *partition, _PIECE_ROWS):
         of_batch = highest_degrees(ids, counts[first : first + len(ids)])
         highest = top_degrees([*highest, *of_batch])
         first += len(ids)
     return highest
+
+
+def own_relations(settings: TaskSettings, entity_type: str, side: Side) -> Int32 | None:
+    """Tell by 1 and 0 which relations [R] have a type on a side; None: all."""
+    types = [relation.entity_type(side) == entity_type for relation in settings.relations]
+    return None if all(types) else np.array(types, np.int32)
+
+
+def buckets_of(settings: TaskSettings, partition: Partition, side: Side) -> Iterator[Bucket]:
+    """List the buckets that have ids of the partition on a side; a type with one partition is in all."""
+    slices = range(settings.grid[side is Side.RHS])
+    if settings.num_partitions[partition.entity_type] == len(slices):
+        slices = range(partition.number, partition.number + 1)
+    for own in slices:
+        for other in range(settings.grid[side is Side.LHS]):
+            yield Bucket(own, other) if side is Side.LHS else Bucket(other, own)
+
+
+def check_below(values: Int32, limit: int, column: str, uri: str) -> None:
+    """Refuse values that a bucket of an earlier run cannot have."""
+    if int(values.max(initial=-1)) >= limit:
+        raise FormatError(
+            f"{uri}: {column} holds {values.max()}; expected less than {limit}: the edges of "
+            "etl.previous_edge_path are not those of etl.previous_entity_path"
+        )

@@ -8,11 +8,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from graphmill.storage.as_json import Int64
 
 _DIGITS = 7
 _SHOWN_DIGITS = 3
+NUM_HIGHEST = 10
+MAX_SHOWN_BYTES = 200  # longer ids are not shown in run.json
 QUANTILES = (0.5, 0.9, 0.99, 0.999)
 
 
@@ -66,3 +70,20 @@ def _floors(degrees: Int64, digits: int) -> tuple[Int64, Int64]:
     length = np.frexp(degrees.astype(np.float64))[1].astype(np.int64)  # binary digits
     dropped = np.maximum(length - digits, 0)
     return degrees >> dropped << dropped, 1 << dropped
+
+
+def highest_degrees(ids: pa.Array, degrees: Int64) -> list[tuple[int, str]]:
+    """Return the `NUM_HIGHEST` ids with most edges, as `top_degrees`; none with long raw ids."""
+    is_shown = pc.less_equal(pc.binary_length(ids), MAX_SHOWN_BYTES).to_numpy(zero_copy_only=False)
+    shown = np.where(is_shown, degrees, 0)
+    least = int(np.partition(shown, -NUM_HIGHEST)[-NUM_HIGHEST]) if len(shown) > NUM_HIGHEST else 0
+    rows = np.flatnonzero(shown >= max(least, 1))  # many, where many have as few edges as the last one
+    table = pa.table({"id": ids.take(pa.array(rows)), "degree": shown[rows]})
+    order = [("degree", "descending"), ("id", "ascending")]
+    table = table.take(pc.select_k_unstable(table, NUM_HIGHEST, order))
+    return list(zip(table["degree"].to_pylist(), table["id"].to_pylist(), strict=True))
+
+
+def top_degrees(pairs: Iterable[tuple[int, str]]) -> list[tuple[int, str]]:
+    """Return the `NUM_HIGHEST` ids with most edges; of equal ones the first by raw id."""
+    return sorted(pairs, key=lambda pair: (-pair[0], pair[1]))[:NUM_HIGHEST]

@@ -27,7 +27,7 @@ import pyarrow.compute as pc
 from etl.steps import spill
 from etl.steps.chunks import NUM_SMALLEST, EdgeChunk, Encoded, IdCounts, RowCounts
 from etl.steps.encode_rows import ChunkIds, ChunkRows, EncodedRows
-from etl.steps.shared import Shared
+from etl.steps.spill import Shared
 from etl.steps.task_settings import TaskSettings
 from etl.strings import hashing
 from etl.strings.hashing import Hashes

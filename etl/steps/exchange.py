@@ -22,7 +22,7 @@ from itertools import pairwise
 import numpy as np
 
 from etl.steps import spill
-from etl.steps.shared import Shared
+from etl.steps.spill import Shared
 from etl.steps.task_settings import TaskSettings
 from etl.tables.blocks import ranges_within
 from graphmill import storage

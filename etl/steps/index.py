@@ -19,9 +19,8 @@ import pyarrow.compute as pc
 from etl.steps import gone, index_shard, spill
 from etl.steps.bucket_rows import EarlierIds
 from etl.steps.encode import RELATIONS_SCHEMA, REMOVES
-from etl.steps.index_passes import num_passes
 from etl.steps.index_previous import previous_ids, previous_relations
-from etl.steps.index_shard import LEFT_OUT, ROW_GROUP_ROWS, IndexedShard, Shard, new_ids_uri
+from etl.steps.index_shard import LEFT_OUT, ROW_GROUP_ROWS, IndexedShard, Shard, new_ids_uri, num_passes
 from etl.steps.task_settings import ID_OVERHEAD_BYTES, Partition, TaskSettings
 from etl.strings.table import distinct
 from etl.tables.blocks import cut, ranges_within

@@ -1,8 +1,8 @@
 """One task of step 2: the ids of a shard -> their order, and the rows of each chunk's ids.
 
 A shard is a range of adjacent slots of a partition whose ids fit the memory of a task. If the ids of a single
-slot do not fit, for example because they share a hash, they are sorted in several passes. Files, in the work
-folder:
+slot do not fit, for example because they share a hash, they are sorted in several passes. A pass is a range
+of the sort key (hash, raw id), and reads the shard's ids once more. Files, in the work folder:
 
     {type}-{partition}-{shard}.arrow      id: string; the shard's new ids, in the order of their indices
     {type}-{partition}-{shard}.rows.i32   a section per chunk; per id: r >= 0, the r-th new id of the shard;
@@ -13,7 +13,8 @@ folder:
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, pairwise
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -21,13 +22,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from etl.steps import exchange, spill
-from etl.steps.degrees import DegreeCounts, count_degrees, merge_counts
+from etl.steps.degrees import DegreeCounts, count_degrees, highest_degrees, merge_counts, top_degrees
 from etl.steps.encode import IDS_SCHEMA, LISTED, REMOVES
 from etl.steps.exchange import Exchange
-from etl.steps.index_passes import KeyRange, key_ranges
 from etl.steps.index_previous import SCHEMA as PREVIOUS_SCHEMA
-from etl.steps.shared import Shared
+from etl.steps.spill import Shared
 from etl.steps.task_settings import TaskSettings
+from etl.strings import hashing
 from etl.strings.native import take
 from etl.strings.table import distinct
 from graphmill import storage
@@ -35,9 +36,56 @@ from graphmill.storage.as_json import Int32, Int64, Range
 
 ROW_GROUP_ROWS = 1 << 20
 LEFT_OUT = -1
-NUM_HIGHEST = 10
-MAX_SHOWN_BYTES = 200  # longer ids are not shown in run.json
 _SHARD_SCHEMA = pa.schema([("id", pa.string())])
+MIN_PASS_BYTES = 1 << 20
+_SAMPLED = 1000  # one id in 1000 is sampled to choose the ranges
+
+
+class Key(NamedTuple):
+    """Sort key of an id."""
+
+    hash: int
+    raw_id: str
+
+
+class KeyRange(NamedTuple):
+    """Range of keys of one pass: [first, stop)."""
+
+    first: Key | None = None
+    stop: Key | None = None
+
+    @property
+    def is_all(self) -> bool:
+        """Whether the range holds every id."""
+        return self.first is None and self.stop is None
+
+    def holds(self, ids: pa.Array, seed: int) -> npt.NDArray[np.bool_]:
+        """Return a mask [N] of the ids in the range."""
+        hashes = hashing.hash_strings(ids, seed)
+        inside = np.ones(len(ids), bool)
+        for key, is_first in ((self.first, True), (self.stop, False)):
+            if key is not None:
+                same = hashes == np.uint64(key.hash)
+                after = same & pc.greater_equal(ids, key.raw_id).to_numpy(zero_copy_only=False)
+                after |= hashes > np.uint64(key.hash)
+                inside &= after if is_first else ~after
+        return inside
+
+
+def num_passes(cost_bytes: int, budget_bytes: int) -> int:
+    """Number of passes over ids that would take `cost_bytes` in one pass."""
+    return -(-cost_bytes // max(budget_bytes, MIN_PASS_BYTES))
+
+
+def key_ranges(blocks: Iterable[pa.Array], count: int, seed: int) -> list[KeyRange]:
+    """Cut all ids, given in blocks, into at most `count` ranges with about equal numbers of ids."""
+    if count <= 1:
+        return [KeyRange()]
+    samples = [block.take(pa.array(np.arange(0, len(block), _SAMPLED))) for block in blocks]
+    sample, _ = distinct(pa.chunked_array(samples, pa.string()), seed)
+    rows = np.unique(len(sample) * np.arange(1, count) // count)[: len(sample)].tolist()
+    keys = [Key(int(sample.hashes[row]), sample.strings[row].as_py()) for row in rows]
+    return [KeyRange(*ends) for ends in pairwise([None, *keys, None])]
 
 
 @dataclass(frozen=True)
@@ -224,20 +272,3 @@ def sum_counts(parts: Sequence[IndexedShard], num_by_slot: Int64) -> IndexedShar
         num_by_slot,
         sum(part.num_named for part in parts),
     )
-
-
-def highest_degrees(ids: pa.Array, degrees: Int64) -> list[tuple[int, str]]:
-    """Return the `NUM_HIGHEST` ids with most edges, as `top_degrees`; none with long raw ids."""
-    is_shown = pc.less_equal(pc.binary_length(ids), MAX_SHOWN_BYTES).to_numpy(zero_copy_only=False)
-    shown = np.where(is_shown, degrees, 0)
-    least = int(np.partition(shown, -NUM_HIGHEST)[-NUM_HIGHEST]) if len(shown) > NUM_HIGHEST else 0
-    rows = np.flatnonzero(shown >= max(least, 1))  # many, where many have as few edges as the last one
-    table = pa.table({"id": ids.take(pa.array(rows)), "degree": shown[rows]})
-    order = [("degree", "descending"), ("id", "ascending")]
-    table = table.take(pc.select_k_unstable(table, NUM_HIGHEST, order))
-    return list(zip(table["degree"].to_pylist(), table["id"].to_pylist(), strict=True))
-
-
-def top_degrees(pairs: Iterable[tuple[int, str]]) -> list[tuple[int, str]]:
-    """Return the `NUM_HIGHEST` ids with most edges; of equal ones the first by raw id."""
-    return sorted(pairs, key=lambda pair: (-pair[0], pair[1]))[:NUM_HIGHEST]

@@ -15,9 +15,8 @@ from etl.steps import exchange
 from etl.steps.bucket_rows import BucketRows, EarlierIds, KeptRows, Records
 from etl.steps.exchange import Exchange, Piece
 from etl.steps.gone import Renumbering
-from etl.steps.left_out import Bools, find_edges
-from etl.steps.removed import RemovedEdges, taken_out
-from etl.steps.shared import Shared
+from etl.steps.left_out import Bools, RemovedEdges, find_edges, taken_out
+from etl.steps.spill import Shared
 from etl.steps.task_settings import TaskSettings
 from etl.strings.native import add_counts
 from etl.tables.blocks import ranges_within

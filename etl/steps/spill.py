@@ -8,18 +8,25 @@ A file of sections, from which a task reads adjacent ones with one open:
 
     section 0, section 1, ...       bytes; the module that writes the file says what
     int64 [sections + 1]            where each section starts in the file, and where the last one ends
+
+A task's arguments go through the scheduler. So that they stay small, values that all tasks of a step share
+(the settings, the names of chunks, the shards) are in a file that each process reads once, if the tasks are
+many.
 """
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any
+from dataclasses import dataclass
+from functools import cache, lru_cache
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.ipc as ipc
+from pydantic import TypeAdapter
 
 from graphmill import storage
 from graphmill.config.sections.etl import EtlConfig
@@ -32,6 +39,10 @@ from graphmill.storage.filesystems import explained
 _BLOCK_BYTES = 1 << 20
 _AGAIN = "run again: the steps that need the file are repeated"
 _written: ContextVar[Checksums] = ContextVar("written")
+Value = TypeVar("Value")
+
+MAX_COPIED_BYTES = 1 << 17
+"""Copies of a value that take no more than this in all go to the tasks: a file would take longer."""
 
 
 class Tracked:
@@ -243,3 +254,41 @@ def _read_at(stream: pa.NativeFile, offset: int, num_bytes: int) -> bytes:
     if len(content) != num_bytes:
         raise ValueError(f"expected {num_bytes} bytes at offset {offset}, found {len(content)}")
     return content
+
+
+@dataclass(frozen=True)
+class Shared(Generic[Value]):
+    """A value, or the file that holds it as JSON."""
+
+    kind: Any
+    value: Value | None = None
+    uri: str = ""
+
+    def read(self) -> Value:
+        """Return the value."""
+        value: Value = _read(self.kind, self.uri) if self.value is None else self.value
+        return value
+
+
+def share(uri: str, value: Value, num_tasks: int) -> Shared[Value]:
+    """Return what to give to each of `num_tasks` tasks; if they are many, the value is written to a new file.
+
+    A name stands for one value: processes keep what they have read.
+    """
+    kind: Any = type(value)
+    content = json_of(kind).dump_json(value)
+    if num_tasks * len(content) <= MAX_COPIED_BYTES:
+        return Shared(kind, value)
+    storage.write_text(uri, content.decode())
+    return Shared(kind, uri=uri)
+
+
+@cache
+def json_of(kind: Any) -> TypeAdapter[Any]:
+    """Return the reader and writer of a type as JSON, cached, because making them takes milliseconds."""
+    return TypeAdapter(kind)
+
+
+@lru_cache(maxsize=4)
+def _read(kind: Any, uri: str) -> Any:
+    return json_of(kind).validate_json(storage.read_bytes(uri))

@@ -5,7 +5,7 @@ bucket: integers only. The sort is stable, and buckets are filled in the order o
 the order of the raw rows.
 
     {chunk}.edges.i32             a section per bucket of each split: heads, which say the raw file of the
-                                  edges (`heads`); then the edges as records int32 [N, W] of
+                                  edges (`bucket_rows`); then the edges as records int32 [N, W] of
                                   `TaskSettings.record_fields`; lhs or rhs is -1 if it has features
     {chunk}.{side}_edges.i32      the same for the features: int32 [M]
 """
@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 
 from etl.steps import exchange, spill
+from etl.steps.bucket_rows import heads_of
 from etl.steps.chunks import EdgeChunk
 from etl.steps.encode import read_features
 from etl.steps.exchange import Exchange
-from etl.steps.heads import heads_of
 from etl.steps.index import MAX_COUNTED_RELATIONS, relation_rows_uri
-from etl.steps.shared import Shared
+from etl.steps.spill import Shared
 from etl.steps.task_settings import TaskSettings
 from etl.strings.hashing import mix, scale
 from etl.strings.native import NOWHERE, count, group, take

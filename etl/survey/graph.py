@@ -1,12 +1,18 @@
-"""The graph that tables are taken for."""
+"""The graph that tables are taken for, and the names of its entity types and relations."""
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from typing import NamedTuple
 
+import pyarrow.compute as pc
+
 from etl.survey.look import Column, Look
-from etl.survey.names import name_of
+from etl.survey.words import ID, LHS, RHS
 from graphmill.config.sections.etl import Condition, Filters
+
+_SHARED = 0.1  # of a column's values, for two columns to be of one entity type
 
 
 class TypedRow(NamedTuple):
@@ -105,3 +111,68 @@ class GuessedGraph:
         """Names of the entity types."""
         named = [name for edge in self.edges for _, lhs, rhs in edge.entries() for name in (lhs, rhs)]
         return list(dict.fromkeys([*named, *(entity.type for entity in self.entities)]))
+
+
+def name_of(text: str) -> str:
+    """Make a name of a type or a relation: words joined by `_`."""
+    return re.sub(r"[^\w-]+", "_", text).strip("_") or "edge"
+
+
+def relation_names(looks: Sequence[Look]) -> list[str]:
+    """Name the one relation of each table without a column of relations, as its file is called."""
+    stems = [name_of(look.path.rstrip("/").split("/")[-1].partition(".")[0]) for look in looks]
+    if len(looks) > 1 and all(look.split for look in looks):
+        return ["edge"] * len(looks)
+    return [stem if stems.count(stem) == 1 else f"{stem}_{at}" for at, stem in enumerate(stems)]
+
+
+def type_names(ends: Sequence[Column]) -> list[str]:
+    """Name the entity type of each column; columns of one name or with common values are of one type."""
+    group = list(range(len(ends)))
+    for a, b in combinations(range(len(ends)), 2):
+        if group[a] != group[b] and _is_one_type(ends[a], ends[b]):
+            group = [group[a] if number == group[b] else number for number in group]
+    names: dict[int, str] = {}
+    for number in dict.fromkeys(group):
+        names[number] = _free(_type_name([ends[at] for at in range(len(ends)) if group[at] == number]), names)
+    return [names[number] for number in group]
+
+
+def telling(column: Column) -> tuple[str, ...]:
+    """Return the words of a name that tell an entity type: neither a side nor an id."""
+    words = [re.sub(r"(?<=[a-z])\d+$", "", word) for word in column.words]
+    words = [re.sub(r"(?<=..)(id|key|uuid|guid)s?$", "", word) for word in words]
+    return tuple(word for word in words if word not in LHS | RHS | ID | {"node", "vertex"})
+
+
+def shares_values(one: Column, other: Column, *, smaller: bool) -> bool:
+    """Whether a tenth of the values of the smaller or the larger column are in both."""
+    common = pc.sum(pc.is_in(one.distinct, other.distinct)).as_py() or 0
+    sizes = sorted((len(one.distinct), len(other.distinct)))
+    return bool(common > _SHARED * sizes[0 if smaller else 1])
+
+
+def _is_one_type(one: Column, other: Column) -> bool:
+    names = telling(one), telling(other)
+    are_words = all(names)
+    if are_words and names[0] == names[1]:
+        return True
+    if are_words and one.kind == other.kind == "integer":
+        return False  # numbers of different things are alike
+    return shares_values(one, other, smaller=not are_words)  # a few sections have names of packages
+
+
+def _type_name(columns: Sequence[Column]) -> str:
+    """Name a type as its columns are named, if they agree."""
+    named = [column for column in columns if isinstance(column.name, str)]
+    words = {"_".join(telling(column)) for column in named} - {""} or {
+        "_".join(column.words) for column in named
+    }
+    return name_of(words.pop()) if len(words) == 1 else "entity"
+
+
+def _free(name: str, names: dict[int, str]) -> str:
+    taken = set(names.values())
+    return next(
+        candidate for candidate in (name, *(f"{name}_{n}" for n in range(2, 10**6))) if candidate not in taken
+    )

@@ -17,7 +17,7 @@ from etl.tables.ranges import find_ranges
 from graphmill.config import Config
 from graphmill.config.sections.etl import EntityTableConfig, EtlConfig, Table, TableConfig
 from graphmill.display.readable import duration, number, size
-from graphmill.run.outlook import Estimate, GraphSize, Rows
+from graphmill.run.job import Estimate, GraphSize, Rows
 from graphmill.vocab import TRAIN_SPLIT
 
 ROWS_PER_CORE_S = 1_000_000  # docs/benchmarks/figures.md

@@ -12,9 +12,17 @@ from itertools import combinations
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from etl.survey.graph import Entities, GuessedEdges, GuessedGraph, TypedEnds, TypedRow
+from etl.survey.graph import (
+    Entities,
+    GuessedEdges,
+    GuessedGraph,
+    TypedEnds,
+    TypedRow,
+    relation_names,
+    shares_values,
+    type_names,
+)
 from etl.survey.look import Column, Look
-from etl.survey.names import relation_names, shares_values, type_names
 from etl.survey.words import CLOCK, LHS, PAIRS, RELATION, RHS, TEXT, TIME, TYPE, WEIGHT, names_id
 from graphmill.config.sections.etl import Filters
 from graphmill.errors import RawTableError

@@ -6,9 +6,8 @@ import click
 
 from graphmill.ask.export.settings import ExportOptions
 from graphmill.cli import exit_codes
-from graphmill.cli.option_checks import check_options
 from graphmill.cli.options import result_options
-from graphmill.cli.section_options import section_options
+from graphmill.cli.section_options import check_options, section_options
 from graphmill.config import Config
 from graphmill.display import terminal
 from graphmill.display.readable import number, size

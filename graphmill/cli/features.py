@@ -8,9 +8,8 @@ import click
 from graphmill import storage
 from graphmill.ask.features.settings import FeaturesOptions
 from graphmill.cli import exit_codes
-from graphmill.cli.option_checks import check_options
 from graphmill.cli.options import result_options, task_memory_option
-from graphmill.cli.section_options import section_options
+from graphmill.cli.section_options import check_options, section_options
 from graphmill.config import Config
 from graphmill.config.sections.etl import FileFormat
 from graphmill.display import terminal

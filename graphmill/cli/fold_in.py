@@ -8,9 +8,8 @@ import click
 from graphmill import storage
 from graphmill.ask.fold_in.settings import FoldInOptions
 from graphmill.cli import exit_codes
-from graphmill.cli.option_checks import check_options
 from graphmill.cli.options import result_options
-from graphmill.cli.section_options import section_options
+from graphmill.cli.section_options import check_options, section_options
 from graphmill.config import Config
 from graphmill.config.sections.etl import FileFormat, Table
 from graphmill.display import terminal

@@ -21,8 +21,8 @@ from graphmill.cli import (
     train,
     tune,
 )
-from graphmill.cli.option_checks import check_options
 from graphmill.cli.options import conf_option, id_map_options, output_options, set_option
+from graphmill.cli.section_options import check_options
 from graphmill.config.plugins import read_plugins
 from graphmill.config.sections.cluster import ClusterConfig
 from graphmill.display import terminal

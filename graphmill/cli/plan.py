@@ -9,8 +9,7 @@ from graphmill.config import Config
 from graphmill.display import terminal
 from graphmill.errors import NotFoundError
 from graphmill.run.auto_values import with_sizes
-from graphmill.run.job import Stage
-from graphmill.run.outlook import GraphSize
+from graphmill.run.job import GraphSize, Stage
 from graphmill.run.output_checks import check_outputs, check_storage
 from graphmill.run.record import read_record
 from graphmill.vocab import TRAIN_SPLIT

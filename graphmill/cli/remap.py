@@ -10,7 +10,6 @@ import click
 
 from graphmill import config, storage
 from graphmill.cli import exit_codes
-from graphmill.cli.option_checks import check_options
 from graphmill.cli.options import (
     conf_of,
     conf_option,
@@ -20,6 +19,7 @@ from graphmill.cli.options import (
     run_options,
     set_option,
 )
+from graphmill.cli.section_options import check_options
 from graphmill.config.sections.cluster import ClusterConfig
 from graphmill.errors import ConfigError
 

@@ -29,8 +29,8 @@ from pathlib import Path
 
 from graphmill import storage
 from graphmill.cluster import container, hadoop
-from graphmill.cluster.application import Application, home_uri, shell_words
-from graphmill.cluster.driver_log import Reader
+from graphmill.cluster.driver import Reader
+from graphmill.cluster.hadoop import Application, home_uri, shell_words
 from graphmill.cluster.settings import DRIVER_VARIABLE, NEVER_MS
 from graphmill.config.sections.cluster import ClusterConfig, YarnOptions
 from graphmill.errors import ClusterError, ConfigError, GraphMillError, StorageError

@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 from distributed.utils import get_ip
 
 from graphmill.cluster import container, hadoop
-from graphmill.cluster.application import Application, shell_words
+from graphmill.cluster.hadoop import Application, shell_words
 from graphmill.cluster.keys import Keys
 from graphmill.cluster.local import scheduler_here
 from graphmill.cluster.settings import DRIVER_VARIABLE, NEVER_MS

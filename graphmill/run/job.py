@@ -1,14 +1,37 @@
-"""The interface between a run and its stages."""
+"""The interface between a run and its stages, and what a run estimates before it starts."""
 
-from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from distributed import Client
 
 from graphmill.config import Config
 from graphmill.run.lock import NO_CLAIM, Claim
-from graphmill.run.outlook import Estimate, GraphSize
+
+Rows = dict[str, str]
+"""Lines of a table: label and text."""
+
+Sizes = Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class GraphSize:
+    """Size of a graph, counted or estimated."""
+
+    num_edges: Sizes
+    """Edges by split."""
+    num_entities: Sizes = field(default_factory=dict)
+    """Entities by type."""
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Estimated needs of a stage."""
+
+    rows: Rows
+    size: GraphSize | None = None
+    """Size of the graph, as far as known after the stage."""
 
 
 class Job(Protocol):

@@ -2,7 +2,7 @@
 
 from graphmill.config import Config, PbgConfig
 from graphmill.display.readable import duration, number, size
-from graphmill.run.outlook import Estimate, GraphSize, Rows
+from graphmill.run.job import Estimate, GraphSize, Rows
 from graphmill.vocab import TRAIN_SPLIT, Side
 
 # One core with the compiled step in float32 (docs/benchmarks/figures.md, D=100 and D=400): three products per

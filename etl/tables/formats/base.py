@@ -1,17 +1,22 @@
-"""Interface of a table format, and the file ranges that tasks read."""
+"""Interface of a table format, and the ranges that files are cut into."""
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate, groupby
+from itertools import accumulate, groupby, pairwise
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from etl.tables.blocks import ranges_within
 from etl.tables.data_file import Deletes
+from graphmill import storage
 from graphmill.config.sections.etl import FilesConfig, Filters, Table
-from graphmill.formats.raw_tables.opened import Cut
+from graphmill.formats.raw_tables.encoded import has_lines_of_bytes
+from graphmill.formats.raw_tables.opened import Cut, suffixes_of
 from graphmill.storage.as_json import ArrowType
+
+MIN_RANGE_BYTES = 1 << 20
+_TYPICAL_COMPRESSION = 5
 
 
 @dataclass(frozen=True)
@@ -129,3 +134,20 @@ def cut_groups(
             own = ranges_within(sizes[first : first + 1 + len(others)], chunk_rows)
             runs += [(first + groups.start, first + groups.stop) for groups in own]
     return [(starts[a], starts[b] - starts[a], (a, b)) for a, b in runs if starts[b] > starts[a]]
+
+
+def cut_lines(
+    uri: str, table: FilesConfig, sample: bytes, head_bytes: int, chunk_rows: int, *, cuttable: bool
+) -> list[tuple[int, int, Cut]]:
+    """Cut a file of lines whose rows begin at byte `head_bytes`; `sample` is the file's beginning."""
+    line_bytes = len(sample) / max(sample.count(b"\n"), 1)
+    status = storage.status(uri)
+    num_bytes = status.size_bytes if status else 0
+    if suffixes_of(uri)[1]:
+        return [(0, int(num_bytes * _TYPICAL_COMPRESSION / line_bytes), None)]
+    if not (cuttable and has_lines_of_bytes(table.encoding)):
+        return [(0, int(num_bytes / line_bytes), None)]
+    # Nine tenths: where lines get shorter, a range does not end with a small chunk.
+    range_bytes = max(int(line_bytes * chunk_rows * 0.9), MIN_RANGE_BYTES)
+    starts = [*range(head_bytes, num_bytes, range_bytes), num_bytes]
+    return [(0, int((stop - start) / line_bytes), (start, stop)) for start, stop in pairwise(starts)]

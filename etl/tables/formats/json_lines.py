@@ -17,8 +17,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.json as pajson
 
-from etl.tables.formats.base import OF_DELIMITED, BadLine, FileRange, Head, OnBadLine, TableFormat
-from etl.tables.formats.lines import cut_lines
+from etl.tables.formats.base import OF_DELIMITED, BadLine, FileRange, Head, OnBadLine, TableFormat, cut_lines
 from etl.tables.nested import Path
 from graphmill.config.sections.etl import FilesConfig, WholeTableConfig
 from graphmill.display.readable import shortened

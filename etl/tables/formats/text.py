@@ -5,8 +5,7 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pyarrow.csv as pacsv
 
-from etl.tables.formats.base import BadLine, FileRange, Head, OnBadLine, TableFormat
-from etl.tables.formats.lines import cut_lines
+from etl.tables.formats.base import BadLine, FileRange, Head, OnBadLine, TableFormat, cut_lines
 from graphmill.config.sections.etl import FilesConfig
 from graphmill.errors import RawTableError
 from graphmill.formats.raw_tables import reading

@@ -21,8 +21,8 @@ import pyarrow.parquet as pq
 
 from etl.tables.blocks import BLOCK_ROWS
 from etl.tables.data_file import Deletes
-from etl.tables.lake.delta_deletes import decoded
-from etl.tables.lake.packages import imported
+from etl.tables.lake.delta import decoded
+from etl.tables.lake.snapshot import imported
 from graphmill import storage
 from graphmill.errors import FormatError
 from graphmill.formats.parquet import bounds

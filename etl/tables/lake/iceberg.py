@@ -19,9 +19,7 @@ import pyarrow as pa
 from etl.tables.data_file import FIELD_ID, NAMES, DataFile, Deletes
 from etl.tables.filters import columns_of, left_for_rows
 from etl.tables.lake.logs import METADATA
-from etl.tables.lake.packages import imported
-from etl.tables.lake.places import Places, plain_uri
-from etl.tables.lake.snapshot import marked
+from etl.tables.lake.snapshot import Places, imported, marked, plain_uri
 from graphmill import storage
 from graphmill.config.sections.etl import Filters
 from graphmill.errors import FormatError, GraphMillError, RawTableError, StorageError

@@ -5,7 +5,7 @@ from typing import Any
 from pyiceberg.io import FileIO, InputFile, OutputFile
 from pyiceberg.typedef import EMPTY_DICT, Properties
 
-from etl.tables.lake.places import Places, plain_uri
+from etl.tables.lake.snapshot import Places, plain_uri
 from graphmill import storage
 from graphmill.errors import StorageError
 

@@ -32,8 +32,8 @@ from graphmill.config.sections.remap import DriftConfig
 from graphmill.errors import ConfigError, DriftError
 from graphmill.formats import remapped
 from graphmill.run import record
+from graphmill.run.job import Estimate, GraphSize
 from graphmill.run.lock import NO_CLAIM, Claim
-from graphmill.run.outlook import Estimate, GraphSize
 
 Places = tuple[str, str]  # folders of the embeddings of this run and of the run before
 

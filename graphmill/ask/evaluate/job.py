@@ -31,8 +31,8 @@ from graphmill.display.readable import number
 from graphmill.formats import calibration, entity_counts
 from graphmill.formats.calibration import Calibration
 from graphmill.run.auto_values import num_edges
+from graphmill.run.job import Estimate, GraphSize
 from graphmill.run.lock import NO_CLAIM, Claim
-from graphmill.run.outlook import Estimate, GraphSize
 from graphmill.run.record import describe_inputs
 from graphmill.run.trained_with import changes_in_errors, check_entities
 

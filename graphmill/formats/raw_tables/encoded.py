@@ -1,11 +1,11 @@
-"""Text of any encoding, read as UTF-8 without a byte-order mark."""
+"""Text of any encoding, read as UTF-8 without a byte-order mark; formats by the first bytes of a file."""
 
 import codecs
+from typing import Literal
 
 import pyarrow as pa
 
 from graphmill.errors import RawTableError
-from graphmill.formats.raw_tables.sniffed import refuse_binary
 
 # UTF-32 first: its mark in little-endian order begins like that of UTF-16.
 _MARKS = {
@@ -22,6 +22,9 @@ _WITHOUT_MARK = {
     b"\1\0\0\0": "utf-32-le",
     b"\0\0\0\1": "utf-32-be",
 }
+BinaryFormat = Literal["parquet", "orc"]
+_FORMATS: dict[bytes, BinaryFormat] = {b"PAR1": "parquet", b"ORC": "orc"}
+_SUFFIXES = {b"\x1f\x8b": ".gz", b"\x28\xb5\x2f\xfd": ".zst", b"BZh": ".bz2", b"\x04\x22\x4d\x18": ".lz4"}
 
 
 def is_utf8(encoding: str) -> bool:
@@ -108,3 +111,20 @@ class Utf8Stream:
                 f"{self._uri}: expected text in {self._encoding}, found other bytes{at}: {error}; correct "
                 "the table's encoding"
             ) from error
+
+
+def format_by_bytes(content: bytes) -> BinaryFormat | None:
+    """Return the format that has these first bytes; None: text, or another one."""
+    return next((name for magic, name in _FORMATS.items() if content.startswith(magic)), None)
+
+
+def refuse_binary(uri: str, content: bytes) -> None:
+    """Refuse a file that is to be read as text, and has the first bytes of another format."""
+    if kind := format_by_bytes(content):
+        raise RawTableError(
+            f"{uri}: expected text, found the first bytes of {kind}; set the table's format: {kind}"
+        )
+    if suffix := next((name for magic, name in _SUFFIXES.items() if content.startswith(magic)), None):
+        raise RawTableError(
+            f"{uri}: expected text, found compressed bytes; give the file a name that ends with {suffix}"
+        )

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from etl.steps import exchange, spill
 from etl.steps.exchange import MAX_OPEN_FILES, Exchange
-from etl.steps.shared import share
+from etl.steps.spill import share
 from graphmill.config.sections.etl import EtlConfig
 from graphmill.errors import StorageError
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from etl import job
-from etl.steps import index_passes
+from etl.steps import index_shard
 from etl.strings import hashing, native
 from etl.strings.hashing import Hashes
 from etl.strings.table import distinct
@@ -93,7 +93,7 @@ def test_a_graph_of_ids_of_one_hash(
     ]
     made = {}
     for name, index_bytes in (("at once", 1 << 29), ("in passes", 20_000)):
-        monkeypatch.setattr(index_passes, "MIN_PASS_BYTES", index_bytes)
+        monkeypatch.setattr(index_shard, "MIN_PASS_BYTES", index_bytes)
         config = config_of(
             tmp_path / name,
             [{"path": paths, "lhs": "l", "rhs": "t", "relation": "to"}],
@@ -131,7 +131,7 @@ def test_ordinary_ids_cause_no_warning(
 
 def test_ranges_of_keys_hold_every_id_once(ids: list[str]) -> None:
     column = pa.array([*ids[:5000], "", *(f"x{n}" for n in range(3000)), *ids[:2000]])
-    ranges = index_passes.key_ranges([column.slice(0, 4000), column.slice(4000)], 5, 0)
+    ranges = index_shard.key_ranges([column.slice(0, 4000), column.slice(4000)], 5, 0)
     assert len(ranges) == 5
     held = np.array([keys.holds(column, 0) for keys in ranges])
     assert (held.sum(axis=0) == 1).all()

@@ -13,7 +13,7 @@ from deltalake import DeltaTable, write_deltalake
 from hypothesis import given
 from hypothesis import strategies as st
 
-from etl.tables.lake.delta_deletes import decoded
+from etl.tables.lake.delta import decoded
 from graphmill.errors import FormatError, NotFoundError, RawTableError
 from tests.etl.tables.lakes import (
     TYPED,

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from etl.tables.data_file import plain_file
 from etl.tables.formats import FORMATS
-from etl.tables.formats import lines as line_files
+from etl.tables.formats import base as line_files
 from etl.tables.ranges import find_ranges
 from graphmill.errors import RawTableError
 from graphmill.formats.raw_tables import rows as text_rows

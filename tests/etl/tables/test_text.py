@@ -11,7 +11,7 @@ import pytest
 
 from etl.tables.check_rows import Rules
 from etl.tables.data_file import plain_file
-from etl.tables.formats import lines as line_files
+from etl.tables.formats import base as line_files
 from etl.tables.ranges import find_ranges
 from etl.tables.read import read_blocks
 from graphmill.config import validated

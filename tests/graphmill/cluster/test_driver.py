@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from graphmill.cluster.driver_log import Reader
+from graphmill.cluster.driver import Reader
 
 KILLED = "import os, sys; print('out'); print('err', file=sys.stderr, flush=True); os.abort()"
 

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from graphmill.cluster import driver_log
+from graphmill.cluster import driver
 from graphmill.errors import StorageError
 
-pieces = st.lists(st.tuples(st.sampled_from(driver_log.STREAMS), st.binary(max_size=30), st.booleans()))
+pieces = st.lists(st.tuples(st.sampled_from(driver.STREAMS), st.binary(max_size=30), st.booleans()))
 
 
 @settings(max_examples=30)
@@ -21,12 +21,12 @@ def test_each_byte_is_shown_once(
     capfdbinary: pytest.CaptureFixture[bytes],
 ) -> None:
     """Also of a driver that has begun again, and of a reader that comes late."""
-    monkeypatch.setattr(driver_log, "PART_BYTES", 16)
+    monkeypatch.setattr(driver, "PART_BYTES", 16)
     folder = str(tmp_path_factory.mktemp("log"))
     capfdbinary.readouterr()
-    reader, expected = driver_log.Reader(folder), dict.fromkeys(driver_log.STREAMS, b"")
+    reader, expected = driver.Reader(folder), dict.fromkeys(driver.STREAMS, b"")
     for number, texts in enumerate(attempts):
-        writer = driver_log.Writer(folder)
+        writer = driver.Writer(folder)
         for stream, text, is_flushed in texts:
             writer.add(stream, text)
             expected[stream] += text
@@ -41,7 +41,7 @@ def test_each_byte_is_shown_once(
     reader.show()
     assert not reader.show()
     assert tuple(capfdbinary.readouterr()) == tuple(expected.values())
-    assert driver_log.Reader(folder).show() is any(expected.values())
+    assert driver.Reader(folder).show() is any(expected.values())
     assert tuple(capfdbinary.readouterr()) == tuple(expected.values())
 
 
@@ -50,12 +50,12 @@ def test_a_write_that_fails_is_made_good_by_the_next(
 ) -> None:
     folder = tmp_path / "log"
     folder.write_text("in the way")
-    writer = driver_log.Writer(str(tmp_path / "log"))
+    writer = driver.Writer(str(tmp_path / "log"))
     writer.add("stdout", b"first\n")
     with pytest.raises(StorageError):
         writer.flush()
     folder.unlink()
     writer.add("stdout", b"second\n")
     writer.finish(0)
-    driver_log.Reader(str(folder)).show()
+    driver.Reader(str(folder)).show()
     assert capfdbinary.readouterr().out == b"first\nsecond\n"

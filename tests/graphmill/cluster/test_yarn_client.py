@@ -12,7 +12,7 @@ import pytest
 
 from graphmill import config
 from graphmill.cluster import container, deploy, hadoop
-from graphmill.cluster.application import shell_words
+from graphmill.cluster.hadoop import shell_words
 from graphmill.config import validated
 from graphmill.config.sections.cluster import ClusterConfig
 from graphmill.errors import ClusterError, ConfigError
