@@ -4,7 +4,7 @@
       |  application NAME-driver
       |    container: python -m graphmill.cluster.driver ... -m graphmill pipeline ...
       |      the scheduler, and the client of the applications of workers, as in `yarn`
-      |  hdfs:///user/USER/.graphmill/application_.../       the output of the driver: `driver_log`
+      |  hdfs:///user/USER/.graphmill/application_.../       the output of the driver: `driver`
 
     the container's folder, filled by YARN
         ExecScript.sh  env.tar.gz  ...        as that of a worker
