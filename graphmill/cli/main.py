@@ -191,8 +191,8 @@ def convert_input(
         if target_format == "pbg":
             legacy.convert_inputs(entity_path, edge_paths, target_uri, index_base, claim)
             return
-        for each in legacy.export_inputs(entity_path, edge_paths, target_uri, claim):
-            click.echo(f"not kept: {each}")
+        for what in legacy.export_inputs(entity_path, edge_paths, target_uri, claim):
+            click.echo(f"not kept: {what}")
 
 
 @command.command(epilog="Examples: graphmill report output/fb15k237, graphmill report monday tuesday")

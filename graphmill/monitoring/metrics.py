@@ -100,6 +100,6 @@ def _stages(entries: Mapping[str, Mapping[str, Any]]) -> Iterator[Metric]:
 def _workers(described: Mapping[str, Mapping[str, Any]]) -> Iterator[Metric]:
     yield GaugeMetricFamily("graphmill_workers", "Workers that are there.", len(described))
     memory = GaugeMetricFamily("graphmill_worker_memory_bytes", "Resident memory.", labels=("worker",))
-    for address, found in described.items():
-        memory.add_metric((address,), found.get("metrics", {}).get("memory", 0))
+    for address, worker in described.items():
+        memory.add_metric((address,), worker.get("metrics", {}).get("memory", 0))
     yield memory

@@ -25,8 +25,8 @@ def content_of(uri: str) -> str | None:
     """Digest what a folder holds, by its checksums: a checkpoint's version, raw ids, or all; None without."""
     if version := pbg.read_version(uri):
         return pbg.version_checksum(uri, version)
-    found = storage.read_checksums(storage.manifest_of(uri).uri)
-    return entity_index.digest_of(found) if found else None
+    checksums = storage.read_checksums(storage.manifest_of(uri).uri)
+    return entity_index.digest_of(checksums) if checksums else None
 
 
 def describe(uri: str) -> dict[str, Any]:

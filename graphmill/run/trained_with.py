@@ -117,5 +117,5 @@ def _changed_entities(config: Config) -> list[str]:
 
 def trained_s(checkpoint_path: str) -> float | None:
     """Return when the last version of a checkpoint was committed, in seconds since 1970."""
-    found = storage.status(storage.join(checkpoint_path, pbg.VERSION_FILE))
-    return found.mtime_ns / 1e9 if found else None
+    status = storage.status(storage.join(checkpoint_path, pbg.VERSION_FILE))
+    return status.mtime_ns / 1e9 if status else None

@@ -36,7 +36,7 @@ _IS_NULL: dict[str, Any] = {"==": IsNull, "=": IsNull, "!=": NotNull}
 
 def expression(filters: Filters, schema: Schema) -> BooleanExpression:
     """Return an expression that all rows that pass fulfil."""
-    every = [reduce(_both, [_condition(schema, *one) for one in each]) for each in filters]
+    every = [reduce(_both, [_condition(schema, *one) for one in conditions]) for conditions in filters]
     return reduce(_either, every)
 
 
@@ -49,18 +49,18 @@ def _either(one: BooleanExpression, other: BooleanExpression) -> BooleanExpressi
 
 
 def _condition(schema: Schema, column: str, operator: str, value: Any) -> BooleanExpression:
-    found: Any
+    condition: Any
     if value is None:
-        found = _IS_NULL[operator](Reference(column))
+        condition = _IS_NULL[operator](Reference(column))
     elif operator == "in" and None not in value:
-        found = _LISTED(Reference(column), literals=set(value))
+        condition = _LISTED(Reference(column), literals=set(value))
     elif operator in _OPERATORS:
-        found = _OPERATORS[operator](Reference(column), value)
+        condition = _OPERATORS[operator](Reference(column), value)
     else:  # != and not in say little about a file
         return AlwaysTrue()
     try:
-        found.bind(schema, case_sensitive=True)
+        condition.bind(schema, case_sensitive=True)
     except (ValueError, TypeError):  # a value of another type than the column: compared row by row
         return AlwaysTrue()
-    bound: BooleanExpression = found
+    bound: BooleanExpression = condition
     return bound
