@@ -11,9 +11,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from graphmill.ask.scan import TopK
 from graphmill.errors import closest
 from graphmill.model import comparators
-from graphmill.model.best import Best
 
 Floats = npt.NDArray[np.float32]
 Score = Callable[[Floats], Floats]  # vectors [N, D] -> their scores for each query [N, Q]
@@ -62,21 +62,22 @@ def nearest(
         leave_out: for each query, the id that is not its own neighbour.
         k: K, at most.
     """
-    best, names, first = Best(len(leave_out), k), dict[int, str](), 0
+    best, names, first = TopK(len(leave_out), k), dict[int, str](), 0
+    queries = np.arange(len(leave_out))
     for ids, vectors_ND in parts:
         score_QN = np.array(score(vectors_ND).T, np.float32, order="C")
         score_QN[~np.isfinite(score_QN)] = -np.inf  # NaN has no place in an order
         for query, own in enumerate(leave_out):
             if own is not None:
                 score_QN[query, pc.equal(ids, own).to_numpy(zero_copy_only=False)] = -np.inf
-        best.add(score_QN, first)
-        held = np.unique(best.shrink().candidate)
+        best.add(queries, score_QN, np.arange(first, first + len(ids)))
+        held = np.unique(best.result().candidate)
         new = held[held >= first]
         names = {number: names[number] for number in held[held < first].tolist()}
         names |= zip(new.tolist(), ids.take(pa.array(new - first)).to_pylist(), strict=True)
         first += len(ids)
     found: list[list[Neighbor]] = [[] for _ in leave_out]
-    for query, value, number in zip(*best.shrink(), strict=True):
+    for query, value, number in zip(*best.result(), strict=True):
         found[query].append(Neighbor(names[int(number)], float(value)))
     return found
 

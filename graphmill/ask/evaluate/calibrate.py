@@ -24,11 +24,11 @@ from graphmill.ask.evaluate.inputs import calibration_path, has_edges
 from graphmill.ask.evaluate.queries import Group, Numbers, Queries
 from graphmill.ask.evaluate.tasks import CellSlice, KnownFile, Part, Range
 from graphmill.ask.run import TrainedRun
+from graphmill.ask.scan import TopK
 from graphmill.checkpoints import pbg
 from graphmill.config import Config
 from graphmill.config.partitions import PartitionKey
 from graphmill.formats.calibration import Calibration
-from graphmill.model.best import Best
 from graphmill.model.calibration import NUM_BEST, Line
 from graphmill.run import seeds
 from graphmill.sorted_arrays import contains, distinct
@@ -168,7 +168,7 @@ def _best_of(
 
     def ask(group: Group, number: int, start: int, stop: int) -> int:
         """Ask a block of queries; each thread has blocks of its own."""
-        best = Best(stop - start, NUM_BEST)
+        best = TopK(stop - start, NUM_BEST)
         dimension = ranker.model.config.entity_dimension(entity_type)
         query_PD = _on(ranker, vectors_QD[start:stop, :dimension])
         for begin in range(0, len(table_ND), slots.width):
@@ -179,11 +179,8 @@ def _best_of(
             slot = first_slot + begin
             row_K, slot_K = queries.within(known, number, slot, slot + len(rows_ND) - 1)
             score_PN[row_K, slot_K - slot] = -np.inf
-            best.add(score_PN, slot)
-        answers = best.shrink()
-        place = np.arange(len(answers.query)) - np.searchsorted(answers.query, answers.query)
-        found.score[start + answers.query, place] = answers.score
-        found.slot[start + answers.query, place] = answers.candidate
+            best.add(np.arange(stop - start), score_PN, np.arange(slot, slot + len(rows_ND)))
+        found.score[start:stop], found.slot[start:stop] = best.result().table(stop - start, NUM_BEST)
         return (stop - start) * len(table_ND)
 
     blocks = (

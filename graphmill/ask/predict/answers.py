@@ -24,9 +24,9 @@ from graphmill import storage
 from graphmill.ask.entities import UNKNOWN
 from graphmill.ask.predict.calibrated import probabilities_of
 from graphmill.ask.predict.list_search import search_lists
-from graphmill.ask.predict.search import Asked, search_all
+from graphmill.ask.predict.search import Asked
+from graphmill.ask.scan import Answers
 from graphmill.formats.parquet import iter_columns, open_parquet
-from graphmill.model.best import Answers
 from graphmill.sorted_arrays import distinct
 from graphmill.storage import Checksums
 
@@ -79,7 +79,7 @@ def write_answers(asked: Asked, chunk: IdChunk, uri: str) -> dict[str, Any]:
     ids, number_Q = _read_chunk(asked, chunk)
     number_U = distinct(number_Q[number_Q != UNKNOWN])
     if asked.lists is None:
-        answers, num_known = search_all(asked, number_U)
+        answers, num_known = asked.search_all(number_U)
     else:
         answers, num_known = search_lists(asked, asked.lists, number_U)
     place_Q = np.searchsorted(number_U, number_Q)

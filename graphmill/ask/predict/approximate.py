@@ -21,7 +21,6 @@ from graphmill.ask.predict.sizes import UNLIMITED, sizes_for
 from graphmill.ask.predict.tuning import Recall, sample_of, tuned
 from graphmill.ask.work import Work
 from graphmill.formats.parquet import open_parquet
-from graphmill.model.best import MOST_UNORDERED
 from graphmill.model.registry import COMPARATORS
 
 TASKS = 4
@@ -79,9 +78,6 @@ def _is_exact(question: PredictOptions, asked: Asked, cost: Cost) -> bool:
         return True
     if comparator not in COMPARATORS.built_in:
         reason = f"the comparator {comparator} is a plug-in; lists are for {', '.join(COMPARATORS.built_in)}"
-    elif cost.num_candidates > MOST_UNORDERED:
-        reason = f"lists are for {MOST_UNORDERED:,} candidates at most"
-    if reason:
         if question.how == "approximate":
             log.warning("predict: exact in spite of --approximate: %s", reason)
             return True

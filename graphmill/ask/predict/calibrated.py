@@ -4,10 +4,10 @@ import numpy as np
 import numpy.typing as npt
 
 from graphmill.ask.run import TrainedRun
+from graphmill.ask.scan import Answers
 from graphmill.checkpoints import pbg
 from graphmill.formats import calibration
 from graphmill.formats.calibration import Calibration
-from graphmill.model.best import Answers
 from graphmill.model.calibration import NUM_BEST, Scale, probabilities, shares
 
 
@@ -21,9 +21,7 @@ def read_calibration(trained: TrainedRun) -> Calibration:
 
 def probabilities_of(answers: Answers, scale: Scale) -> npt.NDArray[np.float32]:
     """The probability of each answer, [M]; a query has its NUM_BEST best answers, or all there are."""
-    place = np.arange(len(answers.query)) - np.searchsorted(answers.query, answers.query)
-    num_queries = int(answers.query.max(initial=-1)) + 1
-    score_QK = np.full((num_queries, max(int(place.max(initial=0)) + 1, NUM_BEST)), -np.inf, np.float32)
-    score_QK[answers.query, place] = answers.score
-    share_QK = shares(score_QK, scale.temperature)
-    return probabilities(share_QK[answers.query, place], *scale.line).astype(np.float32)
+    query, place = answers.query, answers.place
+    most = max(int(place.max(initial=0)) + 1, NUM_BEST)
+    share_QK = shares(answers.table(int(query.max(initial=-1)) + 1, most)[0], scale.temperature)
+    return probabilities(share_QK[query, place], *scale.line).astype(np.float32)

@@ -16,11 +16,10 @@ import numpy.typing as npt
 
 from graphmill.ask.edges import known_paths
 from graphmill.ask.entities import EntityTable
-from graphmill.ask.predict.sizes import WIDTH
 from graphmill.ask.relation import Relation
 from graphmill.config import Config
 from graphmill.formats import edge_buckets
-from graphmill.sorted_arrays import contains, distinct, positions
+from graphmill.sorted_arrays import positions
 from graphmill.vocab import Bucket, Side
 
 READ_EDGES = 1 << 19
@@ -111,74 +110,3 @@ def _places(rows: Numbers, wanted: Numbers) -> Numbers:
         return positions(rows, wanted)
     place = wanted - rows[0]
     return np.where((place >= 0) & (place < len(rows)), place, -1)
-
-
-class Codes:
-    """Distinct numbers that come in pieces.
-
-    Pieces wait until they are as many as the numbers before them: so each number is sorted a few times only.
-    """
-
-    def __init__(self) -> None:
-        self._merged = np.empty(0, np.int64)
-        self._waiting: list[Numbers] = []
-        self._num_waiting = 0
-
-    def add(self, piece: Numbers) -> None:
-        """Add numbers, of which some may be there already."""
-        self._waiting.append(piece)
-        self._num_waiting += len(piece)
-        if self._num_waiting > len(self._merged):
-            self.merged()
-
-    def exceed(self, most: int) -> bool:
-        """Tell whether there are more than `most`."""
-        return len(self._merged) + self._num_waiting > most and len(self.merged()) > most
-
-    def merged(self) -> Numbers:
-        """All of them, ascending."""
-        if self._waiting:
-            self._set(distinct(np.concatenate([self._merged, *self._waiting]), overwrite=True))
-        return self._merged
-
-    def cut(self, stop: int) -> None:
-        """Drop those from `stop` on."""
-        self._set(self.merged()[: np.searchsorted(self.merged(), stop)])
-
-    def _set(self, numbers: Numbers) -> None:
-        self._merged, self._waiting, self._num_waiting = numbers, [], 0
-
-
-class KnownRange:
-    """The known edges of some queries, of the candidates in rows start..stop of a partition."""
-
-    def __init__(self, codes: Numbers, num_queries: int, start: int, stop: int) -> None:
-        """`codes` are row x number of queries + query; they ascend."""
-        self.codes, self._num_queries, self.start, self.stop = codes, num_queries, start, stop
-
-    @classmethod
-    def read(
-        cls, parts: Iterator[tuple[Numbers, Numbers]], num_queries: int, start: int, num_rows: int, most: int
-    ) -> "KnownRange":
-        """Read edges from row `start` on, of as many candidates as hold `most` edges, at least WIDTH."""
-        codes, stop = Codes(), num_rows
-        for query, row in parts:
-            mine = (row >= start) & (row < stop)
-            if not mine.any():
-                continue
-            codes.add(row[mine] * num_queries + query[mine])
-            while codes.exceed(most) and stop - start > WIDTH:
-                stop = start + max(1, (stop - start) // 2 // WIDTH) * WIDTH
-                codes.cut(stop * num_queries)
-        return cls(codes.merged(), num_queries, start, stop)
-
-    def within(self, start: int, stop: int) -> tuple[Numbers, Numbers]:
-        """Queries, which ascend, and rows of the known edges of the candidates in rows start..stop."""
-        first, last = np.searchsorted(self.codes, [start * self._num_queries, stop * self._num_queries])
-        row, query = np.divmod(self.codes[first:last], max(self._num_queries, 1))
-        order = np.argsort(query, kind="stable")
-        return query[order], row[order]
-
-    def has(self, query: Numbers, row: Numbers) -> npt.NDArray[np.bool_]:
-        """Whether pairs of a query and a candidate's row are known edges."""
-        return contains(self.codes, row * self._num_queries + query)

@@ -7,18 +7,14 @@ Shapes: U queries, L lists, P queries and N candidates of a tile, D dimension, M
 """
 
 from dataclasses import dataclass, replace
-from functools import partial
 
 import numpy as np
 
-from graphmill.ask.predict.known import Codes
 from graphmill.ask.predict.lists import Lists, Numbers
-from graphmill.ask.predict.search import Asked, search_all
-from graphmill.ask.predict.sizes import HEIGHT
-from graphmill.ask.predict.tiles import tiles
+from graphmill.ask.predict.search import Asked
+from graphmill.ask.scan import Answers, Codes, TopK
 from graphmill.checkpoints import Floats
 from graphmill.display import progress
-from graphmill.model.best import Answers, UnorderedBest
 
 MOST_QUERIES, MOST_CANDIDATES = 512, 4096  # of a product
 MOST_SCORES = MOST_QUERIES * MOST_CANDIDATES
@@ -43,25 +39,15 @@ def search_lists(asked: Asked, lists: Lists, number_U: Numbers) -> tuple[Answers
             step = len(own) // 2
             continue
         if known is None:
-            answers, count = search_all(replace(asked, num_gpus=0), own)
+            answers, count = replace(asked, num_gpus=0).search_all(own)
         else:
             answers, count = _ListSearch(asked, lists, own, known).answers(), len(known.place)
         found.append((start, answers))
         num_known += count
         start += len(own)
     shifted = [each._replace(query=each.query + first) for first, each in found]
-    empty = UnorderedBest(0, 1).answers()
+    empty = TopK(0, 1).result()
     return Answers(*(np.concatenate(columns) for columns in zip(empty, *shifted, strict=True))), num_known
-
-
-def prepared_queries(asked: Asked, number_U: Numbers) -> Floats:
-    """Queries [U, D] as scores take them."""
-    table = asked.queries
-    vectors_UD = table.gather(number_U)
-    where = f"{table.trained.checkpoint_path}: {table.entity_type!r}"
-    for start, tile in tiles(vectors_UD, HEIGHT, partial(asked.relation.queries, asked.side), where):
-        vectors_UD[start : start + HEIGHT] = tile[: len(vectors_UD) - start]
-    return vectors_UD
 
 
 @dataclass(frozen=True)
@@ -102,8 +88,8 @@ class _ListSearch:
 
     def __init__(self, asked: Asked, lists: Lists, number_U: Numbers, known: _KnownPlaces) -> None:
         self._asked, self._lists, self._known = asked, lists, known
-        self._query_UD = prepared_queries(asked, number_U)
-        self._best = UnorderedBest(len(number_U), asked.num_best)
+        self._query_UD = asked.made_queries(number_U)[: len(number_U)]
+        self._best = TopK(len(number_U), asked.num_best)
         small = WINDOW_BYTES // (4 * asked.candidates.dimension)
         self._window_rows = max(1, min(small, asked.sizes.candidate_rows))
 
@@ -125,7 +111,7 @@ class _ListSearch:
                     if low < high and len(queries):
                         here = slice(low - start, high - start)
                         self._compare(queries, vectors_ND[here], numbers[here], low)
-        return self._best.answers()
+        return self._best.result()
 
     def _compare(self, query_P: Numbers, vectors_ND: Floats, numbers: Numbers, place: int) -> None:
         """Compare queries with candidates of a list, the first of which has this place."""
@@ -137,7 +123,7 @@ class _ListSearch:
                 tile_ND = vectors_ND[start : start + MOST_CANDIDATES]
                 score_PN = relation.matrix_scores(side, query_PD, tile_ND)
                 self._known.leave_out(score_PN, queries, place + start)
-                self._best.add_rows(queries, score_PN, numbers[start : start + MOST_CANDIDATES])
+                self._best.add(queries, score_PN, numbers[start : start + MOST_CANDIDATES])
 
 
 def nearest_lists(asked: Asked, lists: Lists, query_UD: Floats) -> Numbers:
@@ -147,9 +133,9 @@ def nearest_lists(asked: Asked, lists: Lists, query_UD: Floats) -> Numbers:
     step = max(1, min(MOST_QUERIES, MOST_SCORES // lists.num_lists))
     for start in range(0, len(query_UD), step):
         score_PL = asked.relation.matrix_scores(asked.side, query_UD[start : start + step], centers_LD)
-        best = UnorderedBest(len(score_PL), probed)
-        best.add_rows(np.arange(len(score_PL)), score_PL, np.arange(len(centers_LD)))
-        found[start : start + step] = best.answers().candidate.reshape(-1, probed)
+        best = TopK(len(score_PL), probed)
+        best.add(np.arange(len(score_PL)), score_PL, np.arange(len(centers_LD)))
+        found[start : start + step] = best.result().candidate.reshape(-1, probed)
     return found
 
 

@@ -8,7 +8,6 @@ Shapes: L lists, B blocks, N candidates of a block or a part, D dimension.
 import json
 import logging
 from collections.abc import Mapping
-from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -19,9 +18,6 @@ from graphmill import storage
 from graphmill.ask.predict import lists
 from graphmill.ask.predict.lists import Lists, Numbers
 from graphmill.ask.predict.search import Asked
-from graphmill.ask.predict.sizes import WIDTH
-from graphmill.ask.predict.tiles import tiles
-from graphmill.checkpoints import Floats
 from graphmill.cluster import run_tasks
 from graphmill.errors import ConfigError
 from graphmill.run.record import changes
@@ -126,23 +122,12 @@ def _part_first(first_L1: Numbers, rows: int) -> list[int]:
     return found
 
 
-def prepared(asked: Asked, numbers: Numbers) -> Floats:
-    """Candidates [N, D] as scores take them."""
-    table = asked.candidates
-    vectors_ND = table.gather(numbers)
-    where = f"{table.trained.checkpoint_path}: {table.entity_type!r}"
-    make = partial(asked.relation.candidates, asked.side)
-    for start, tile in tiles(vectors_ND, WIDTH, make, where):
-        vectors_ND[start : start + WIDTH] = tile[: len(vectors_ND) - start]
-    return vectors_ND
-
-
 def write_centers(asked: Asked, num_lists: int, folder: str) -> None:
     """Find the centers by k-means of a sample of the candidates; a Dask task."""
     faiss = check_faiss()
     num_rows, wanted = asked.candidates.num_entities, num_lists * ROWS_PER_LIST
     numbers = distinct(np.linspace(0, num_rows - 1, min(wanted, num_rows)).astype(np.int64))
-    sample_ND = prepared(asked, numbers)
+    sample_ND = asked.made_candidates(numbers)
     means = faiss.Kmeans(
         sample_ND.shape[1],
         num_lists,
@@ -165,7 +150,7 @@ def write_block(asked: Asked, folder: str, block: int, start: int, stop: int) ->
     centers_LD = lists.read(lists.centers_uri(folder), "centers")
     index = check_faiss().IndexFlatL2(centers_LD.shape[1])
     index.add(centers_LD)
-    vectors_ND = prepared(asked, np.arange(start, stop))
+    vectors_ND = asked.made_candidates(np.arange(start, stop))
     list_N = index.search(vectors_ND, 1)[1][:, 0]
     order = np.argsort(list_N, kind="stable")
     first_L1 = np.searchsorted(list_N[order], np.arange(len(centers_LD) + 1))

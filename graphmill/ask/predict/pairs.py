@@ -20,10 +20,10 @@ import pyarrow.parquet as pq
 from graphmill import storage
 from graphmill.ask.entities import UNKNOWN, EntityTable
 from graphmill.ask.given import read_piece
-from graphmill.ask.predict.sizes import HEIGHT
-from graphmill.ask.predict.tiles import tiles
 from graphmill.ask.relation import Relation, read_parameters, relation_of
 from graphmill.ask.run import TrainedRun
+from graphmill.ask.scan import HEIGHT
+from graphmill.ask.scan import made as made_of
 from graphmill.checkpoints import Floats
 from graphmill.display import progress
 from graphmill.storage import Checksums
@@ -89,11 +89,8 @@ def _scores(asked: AskedPairs, relation: Relation, pairs: pa.Table) -> tuple[Flo
     made = {}
     for each, make in makes.items():
         table = asked.tables[relation.types[each]]
-        vectors_ED = table.gather(known[each])
         where = f"{asked.trained.checkpoint_path}: {table.entity_type!r}"
-        for start, tile in tiles(vectors_ED, HEIGHT, make, where):
-            vectors_ED[start : start + HEIGHT] = tile[: len(vectors_ED) - start]
-        made[each] = vectors_ED
+        made[each] = made_of(make, table.gather(known[each]), HEIGHT, where)[: len(known[each])]
     score_E = np.zeros(len(pairs), np.float32)
     score_E[is_known_E] = relation.edge_scores(side, made[side.other], made[side])
     return score_E, is_known_E

@@ -1,16 +1,10 @@
-"""Sizes of a task's blocks, so that its memory stays below a limit, whatever the input.
-
-A matrix product may round differently at its edges. So all products have the same shape, HEIGHT queries and
-WIDTH candidates, padded with zeros: the answers do not depend on the sizes below.
-"""
+"""Sizes of a task's blocks, so that its memory stays below a limit, whatever the input."""
 
 from dataclasses import dataclass
 
+from graphmill.ask.scan import HEIGHT, WIDTH, TopK
 from graphmill.errors import ConfigError
-from graphmill.model.best import HELD_BYTES
 
-HEIGHT = 128
-WIDTH = 2048
 PRODUCTS = 1 << 38
 """Multiplications of a task, roughly: some seconds of work, so that all workers get some."""
 GPU_PRODUCTS = 1 << 47
@@ -43,7 +37,7 @@ def sizes_for(
     memory_bytes: int, dimension: int, num_candidates: int, k: int, products: int = PRODUCTS
 ) -> Sizes:
     """Divide the memory of a task: half for queries and answers, a quarter each for other data."""
-    query_bytes = 8 * dimension + (HELD_BYTES + 2 * _ID_BYTES) * k
+    query_bytes = 8 * dimension + (TopK.HELD_BYTES + 2 * _ID_BYTES) * k
     tile_bytes = 12 * WIDTH * dimension
     needed = max(2 * query_bytes, 4 * tile_bytes)
     if needed > memory_bytes:

@@ -13,11 +13,11 @@ import numpy as np
 import numpy.typing as npt
 from distributed import Client
 
-from graphmill.ask.predict.list_search import prepared_queries, search_lists
+from graphmill.ask.predict.list_search import search_lists
 from graphmill.ask.predict.lists import Lists, Numbers
-from graphmill.ask.predict.search import Asked, search_all
+from graphmill.ask.predict.search import Asked
+from graphmill.ask.scan import Answers
 from graphmill.cluster import run_tasks
-from graphmill.model.best import Answers
 from graphmill.sorted_arrays import distinct
 
 SAMPLE = 1000
@@ -113,13 +113,7 @@ def _share(is_found_M: npt.NDArray[np.bool_], query_M: Numbers) -> npt.NDArray[n
 
 def exact_answers(asked: Asked, number_U: Numbers) -> Answers:
     """Answer queries by comparing all candidates; a Dask task."""
-    return _cut_to(search_all(replace(asked, num_gpus=0), number_U)[0], asked.k)
-
-
-def _cut_to(answers: Answers, k: int) -> Answers:
-    place = np.arange(len(answers.query)) - np.searchsorted(answers.query, answers.query)
-    kept = place < k
-    return Answers(answers.query[kept], answers.score[kept], answers.candidate[kept])
+    return replace(asked, num_gpus=0).search_all(number_U)[0].cut(asked.k)
 
 
 def ranks_of_lists(asked: Asked, lists: Lists, number_U: Numbers, exact: Answers) -> tuple[Numbers, Numbers]:
@@ -128,7 +122,9 @@ def ranks_of_lists(asked: Asked, lists: Lists, number_U: Numbers, exact: Answers
     order = np.argsort(exact.candidate, kind="stable")
     own_M = np.empty(len(order), np.int64)
     own_M[order] = np.searchsorted(first_L1, lists.places(exact.candidate[order]), side="right") - 1
-    score_UL = asked.relation.matrix_scores(asked.side, prepared_queries(asked, number_U), centers_LD)
+    score_UL = asked.relation.matrix_scores(
+        asked.side, asked.made_queries(number_U)[: len(number_U)], centers_LD
+    )
     rank_M = np.empty(len(order), np.int64)
     for query, score_L in enumerate(score_UL):
         mine = exact.query == query
@@ -138,7 +134,7 @@ def ranks_of_lists(asked: Asked, lists: Lists, number_U: Numbers, exact: Answers
 
 def shares_found(asked: Asked, lists: Lists, number_U: Numbers, exact: Answers) -> npt.NDArray[np.float64]:
     """The share of each query's exact answers that the lists give; a Dask task."""
-    found = _cut_to(search_lists(asked, lists, number_U)[0], asked.k)
+    found = search_lists(asked, lists, number_U)[0].cut(asked.k)
     num = max(asked.candidates.num_entities, 1)
     code = exact.query * num + exact.candidate
     return _share(np.isin(code, found.query * num + found.candidate), exact.query)

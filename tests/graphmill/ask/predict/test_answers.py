@@ -10,11 +10,11 @@ import pytest
 
 from graphmill.ask.predict.answers import IdChunk, write_answers
 from graphmill.ask.predict.settings import PredictOptions
-from graphmill.ask.predict.sizes import WIDTH, Sizes, sizes_for
+from graphmill.ask.predict.sizes import Sizes, sizes_for
+from graphmill.ask.scan import WIDTH, TopK
 from graphmill.checkpoints import pbg
 from graphmill.checkpoints.pbg import Iteration
 from graphmill.errors import ConfigError, FormatError
-from graphmill.model.best import Best
 from graphmill.model.operators import OPERATORS
 from graphmill.vocab import Side
 from tests.graphmill.ask.predict.world import DIMENSION, World, asked, assert_equal, read_answers, write_world
@@ -151,18 +151,24 @@ def test_many_known_edges_are_read_in_several_passes(tmp_path: Path) -> None:
     }
 
 
-def test_equal_scores_are_in_the_order_of_the_entities(rng: np.random.Generator) -> None:
-    score_PN = rng.integers(-3, 3, (5, 900)).astype(np.float32)
+@pytest.mark.parametrize("distinct_scores", [1, 18, 1000])
+@pytest.mark.parametrize("k", [1, 25, 690])
+def test_best_of_candidates_in_any_order(rng: np.random.Generator, distinct_scores: int, k: int) -> None:
+    score_PN = (rng.integers(0, distinct_scores, (6, 700)) - distinct_scores // 2).astype(np.float32) / 8
     score_PN[score_PN == 0] *= rng.choice([-1.0, 1.0], (score_PN == 0).sum())  # 0 and -0 are equal
-    best = Best(5, 40)
-    for start in range(0, 900, 90):
-        best.add(score_PN[:, start : start + 90], start)
-        if start % 180:
-            best.shrink()
-    found = best.shrink()
-    expected = np.argsort(-score_PN, axis=1, kind="stable")[:, :40]
-    np.testing.assert_array_equal(found.candidate.reshape(5, 40), expected)
-    np.testing.assert_array_equal(found.score.reshape(5, 40), np.take_along_axis(score_PN, expected, 1))
+    score_PN[rng.random(score_PN.shape) < 0.1] = -np.inf
+    candidate_N = np.sort(rng.choice(1 << 50, 700, replace=False))
+    best = TopK(6, k)
+    for columns in np.array_split(rng.permutation(700), 9):
+        for rows in (np.array([0, 2, 3]), np.array([1, 4, 5])):
+            best.add(rows, score_PN[np.ix_(rows, columns)].copy(), candidate_N[columns])
+        found = best.result()
+    order = np.argsort(-score_PN, axis=1, kind="stable")[:, :k]
+    query, place = np.nonzero(np.take_along_axis(score_PN, order, axis=1) > -np.inf)
+    np.testing.assert_array_equal(found.query, query)
+    np.testing.assert_array_equal(found.place, place)
+    np.testing.assert_array_equal(found.candidate, candidate_N[order[query, place]])
+    np.testing.assert_array_equal(found.score, score_PN[query, order[query, place]])
 
 
 def test_numbers_that_are_not_finite_are_refused(tmp_path: Path) -> None:

@@ -20,14 +20,13 @@ from graphmill.ask.predict.answers import IdChunk, joined, write_answers
 from graphmill.ask.predict.for_ids import find_ids
 from graphmill.ask.predict.list_search import search_lists
 from graphmill.ask.predict.make_lists import make_lists as make
-from graphmill.ask.predict.search import Asked, search_all
+from graphmill.ask.predict.search import Asked
 from graphmill.ask.predict.settings import PredictOptions
-from graphmill.ask.predict.sizes import WIDTH
+from graphmill.ask.scan import WIDTH
 from graphmill.checkpoints import pbg
 from graphmill.checkpoints.pbg import Iteration
 from graphmill.errors import FormatError
 from graphmill.library.run import Run
-from graphmill.model.best import UnorderedBest
 from graphmill.run.results import notes_of
 from graphmill.vocab import Side
 from tests.graphmill.ask.predict.world import World, asked, assert_equal, read_answers, write_world
@@ -68,7 +67,7 @@ def test_all_lists_give_the_exact_answers(
         sizes = replace(what.sizes, candidate_rows=WIDTH)  # several blocks, and several parts
         made = with_lists(replace(what, sizes=sizes), tmp_path / f"{side}", near_client)
         number_U = np.arange(what.queries.num_entities)[:50]
-        expected, num_known = search_all(what, number_U)
+        expected, num_known = what.search_all(number_U)
         every = replace(made, num_probed=made.num_lists)
         for known_edges in (what.sizes.known_edges, 3):  # 3: queries are divided, down to exact ones
             small = replace(what, sizes=replace(sizes, known_edges=known_edges))
@@ -90,7 +89,7 @@ def test_lists_hold_every_candidate_once(tmp_path: Path, near_client: Client) ->
     first_L1, numbers = made.first(), []
     for part in range(len(made.part_first) - 1):
         for _, vectors_ND, own in made.windows(part, 700):
-            np.testing.assert_array_equal(vectors_ND, make_lists.prepared(what, own))
+            np.testing.assert_array_equal(vectors_ND, what.made_candidates(own))
             numbers.append(own)
     every = np.concatenate(numbers)
     np.testing.assert_array_equal(np.sort(every), np.arange(5710))
@@ -98,24 +97,6 @@ def test_lists_hold_every_candidate_once(tmp_path: Path, near_client: Client) ->
     assert first_L1[0] == 0
     assert first_L1[-1] == 5710
     assert not storage.exists(storage.join(made.folder, lists.BLOCKS))
-
-
-@pytest.mark.parametrize("distinct_scores", [1, 18, 1000])
-@pytest.mark.parametrize("k", [1, 25, 690])
-def test_best_of_candidates_in_any_order(rng: np.random.Generator, distinct_scores: int, k: int) -> None:
-    score_PN = (rng.integers(0, distinct_scores, (6, 700)) - distinct_scores // 2).astype(np.float32) / 8
-    score_PN[rng.random(score_PN.shape) < 0.1] = -np.inf
-    candidate_N = np.sort(rng.choice(1 << 32, 700, replace=False))
-    best = UnorderedBest(6, k)
-    for columns in np.array_split(rng.permutation(700), 9):
-        for rows in (np.array([0, 2, 3]), np.array([1, 4, 5])):
-            best.add_rows(rows, score_PN[np.ix_(rows, columns)].copy(), candidate_N[columns])
-    found = best.answers()
-    order = np.argsort(-score_PN, axis=1, kind="stable")[:, :k]
-    query, place = np.nonzero(np.take_along_axis(score_PN, order, axis=1) > -np.inf)
-    np.testing.assert_array_equal(found.query, query)
-    np.testing.assert_array_equal(found.candidate, candidate_N[order[query, place]])
-    np.testing.assert_array_equal(found.score, score_PN[query, order[query, place]])
 
 
 def cosines(world: World, own: str, other: str, k: int) -> dict[tuple[str, int], tuple[str, float]]:
@@ -238,15 +219,6 @@ def test_an_index_with_another_bias_is_not_used(tmp_path: Path, predict: Predict
     assert predict(*ask, *lists, "--set", "bias=true", "--to", tmp_path / "with") == 0
     assert predict(*ask, "--exact", "--set", "bias=true", "--to", tmp_path / "exact") == 0
     assert_equal(read_answers(tmp_path / "with"), read_answers(tmp_path / "exact"))
-
-
-def test_exact_where_candidates_are_too_many_for_lists(
-    tmp_path: Path, predict: Predict, caplog: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write_world(tmp_path / "run")
-    monkeypatch.setattr(approximate, "MOST_UNORDERED", 5)
-    assert predict(tmp_path / "run", "--relation", "likes", "--approximate", "--to", tmp_path / "out") == 0
-    assert "exact in spite of --approximate: lists are for 5 candidates at most" in caplog.text
 
 
 class Killed(BaseException):

@@ -9,7 +9,8 @@ import torch
 
 from graphmill.ask.predict.answers import IdChunk, write_answers
 from graphmill.ask.predict.settings import PredictOptions
-from graphmill.ask.predict.sizes import WIDTH, Sizes
+from graphmill.ask.predict.sizes import Sizes
+from graphmill.ask.scan import WIDTH
 from graphmill.errors import ConfigError
 from graphmill.gpu import device
 from graphmill.vocab import Side
