@@ -31,7 +31,7 @@ from graphmill.run.output_checks import check_folder
 from graphmill.run.trained_with import changes_in_errors
 from graphmill.storage import Checksums
 from train.distributed.coordinator import Coordinator
-from train.edges.added import why_whole
+from train.edges.schedule import why_whole
 from train.model.frozen import Frozen
 from train.plan import outlook as estimates
 from train.plan.plan import announced

@@ -20,7 +20,7 @@ from graphmill.storage import fs
 from tests.train.graphs import contents
 from tests.workers import apart
 from train import job
-from train.edges.added import is_delta
+from train.edges.schedule import is_delta
 from train.run.ensemble import is_joined, members_of
 from train.step.step import Step
 from train.tables import given_vectors

@@ -27,7 +27,9 @@ import time
 from concurrent.futures import wait
 from typing import Any, NamedTuple
 
-from distributed import Queue, get_client, get_worker
+from distributed import Queue, Worker, get_client, get_worker
+from distributed.core import send_recv
+from distributed.protocol import to_serialize
 
 from graphmill.display import progress
 
@@ -103,3 +105,25 @@ class WorkerChannel:
         if now - self._progress_sent_s >= self._progress_s:
             self._progress_sent_s = now
             self.send("progress", edges=num_edges, loss=loss)
+
+
+CONNECT_S = 5.0  # Dask knocks at a lost worker's door for 30 s, and others would wait with it
+
+
+def call_actor(worker: Worker, address: str, actor: str, method: str, *arguments: Any) -> Any:
+    """The result of a method of the actor with the key `actor`; in any thread but the event loop's.
+
+    It ends when the actor's worker is lost: Dask's own `Actor` then awaits a future that nobody completes."""
+
+    async def ask() -> Any:
+        serialized = [to_serialize(argument) for argument in arguments]
+        comm = await worker.rpc.connect(address, timeout=CONNECT_S)
+        try:
+            return await send_recv(comm, op="actor_execute", function=method, actor=actor, args=serialized)
+        finally:
+            worker.rpc.reuse(address, comm)
+
+    answer = asyncio.run_coroutine_threadsafe(ask(), worker.loop.asyncio_loop).result()
+    if answer["status"] != "OK":
+        raise answer["exception"]
+    return answer["result"]

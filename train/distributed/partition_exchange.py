@@ -24,8 +24,7 @@ from graphmill.checkpoints import pbg
 from graphmill.checkpoints.pbg import Iteration
 from graphmill.config.partitions import PartitionKey
 from graphmill.errors import NotFoundError
-from train.distributed.actor_calls import call
-from train.distributed.messages import RowSource, SavedFile
+from train.distributed.messages import RowSource, SavedFile, call_actor
 from train.distributed.partition_holder import Entry, PartitionHolder, Resting, bytes_of
 from train.gpu.copies import on_device
 from train.run.run_metrics import BYTES, PARTITIONS
@@ -180,7 +179,7 @@ class PartitionExchange:
 
     def _fetch(self, key: PartitionKey, source: RowSource) -> Table | None:
         """The table from another worker, piece by piece; None if that worker does not have it any more."""
-        rows = partial(call, self._worker, source.address, source.holder, "rows", key, source.revision)
+        rows = partial(call_actor, self._worker, source.address, source.holder, "rows", key, source.revision)
         table: Table | None = None
         num_rows, step, start = self.files.context.num_rows[key[0]][key[1]], 1, 0
         try:

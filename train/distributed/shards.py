@@ -23,7 +23,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from distributed import Actor, Worker, get_worker
 
-from train.distributed import actor_calls
+from train.distributed.messages import call_actor
 
 PIECE_BYTES = 8 << 20  # of rows in one message
 CALL_S = 30.0  # a shard counts as lost if a call takes longer
@@ -129,7 +129,7 @@ def batches(
 def call_from_worker(worker: Worker, holder: Holder, method: str, *arguments: Any) -> Any:
     """Call a method of a ShardServer about the holder's shard, from another worker."""
     try:
-        return actor_calls.call(worker, holder.address, holder.server, method, holder.number, *arguments)
+        return call_actor(worker, holder.address, holder.server, method, holder.number, *arguments)
     except (OSError, KeyError) as error:
         raise ShardLostError(str(error)) from error
 

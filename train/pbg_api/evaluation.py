@@ -26,7 +26,7 @@ from train.edges import batches
 from train.edges.negative_sampling import Batch, Sampling
 from train.gpu.copies import Staging
 from train.model.features import Bags
-from train.pbg_api.settings import settings_of
+from train.pbg_api.schema import settings_of
 from train.run.reading import read_edges
 from train.step import plain
 from train.step.held_out import RandomPairs

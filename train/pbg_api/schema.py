@@ -9,8 +9,19 @@ from enum import Enum, StrEnum
 from typing import Any, ClassVar, Self, get_args, get_origin
 
 import attr
+from pydantic import PrivateAttr
 
-from graphmill.config import EntityConfig, PbgConfig, RelationConfig, Section, bare, from_python, validated
+from graphmill.config import (
+    Config,
+    EntityConfig,
+    PbgConfig,
+    RelationConfig,
+    Section,
+    bare,
+    from_mapping,
+    from_python,
+    validated,
+)
 from graphmill.errors import ConfigError
 
 Operator = StrEnum(
@@ -166,3 +177,21 @@ _SCHEMAS: dict[Any, Any] = {}
 EntitySchema = _SCHEMAS[EntityConfig] = _made("EntitySchema", EntityConfig)
 RelationSchema = _SCHEMAS[RelationConfig] = _made("RelationSchema", RelationConfig)
 ConfigSchema = _made("ConfigSchema", PbgConfig, _WithDimensions)
+
+
+class _AsGiven(Config):
+    """A configuration whose PBG part is written as given, with the keys of any release of PBG."""
+
+    _given: dict[str, Any] = PrivateAttr(default_factory=dict)
+
+    def pbg(self) -> dict[str, Any]:
+        return self._given
+
+
+def settings_of(config: Any) -> Config:
+    """Make our configuration of a schema, ours or PBG's own, or of a mapping like its to_dict()."""
+    given = from_python(config if isinstance(config, Mapping) else config.to_dict())
+    ours = from_mapping(given | {"train": {"on_change": "resume"}})
+    settings = _AsGiven.model_construct(**dict(ours))  # validated already
+    settings._given = given
+    return settings

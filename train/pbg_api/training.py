@@ -11,7 +11,7 @@ from graphmill.config import Config
 from graphmill.errors import ConfigError, NotFoundError
 from graphmill.run import lock
 from train import job
-from train.pbg_api.settings import settings_of
+from train.pbg_api.schema import settings_of
 from train.run.claim import claim_checkpoint, end_training
 from train.run.ignored_keys import log_ignored_keys
 

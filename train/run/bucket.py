@@ -1,5 +1,6 @@
 """Training on one bucket: hold some edges out, train batch by batch as planned, rank the held-out edges."""
 
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
@@ -14,24 +15,30 @@ from graphmill.ask.model import Model
 from graphmill.checkpoints.pbg import Iteration
 from graphmill.cluster.runtime import cpu_threads
 from graphmill.config.partitions import PartitionKey, by_side
+from graphmill.config.sections.train import TrainConfig
 from graphmill.errors import DivergenceError
 from graphmill.machine.threads import Task, Threads
 from graphmill.run import seeds
 from graphmill.vocab import Bucket, Side
+from train.compiled import compiled_step, query_passes
+from train.compiled.compiled_step import CompiledStep
+from train.compiled.query_passes import CompiledPasses
 from train.edges import batches
 from train.edges.batches import TRAINED, EdgeTensors, Role
 from train.edges.blocks import Blocks
 from train.edges.one_vs_all import sorts_of
+from train.gpu.capture import capture_on
 from train.gpu.fused_pass import FusedPass
 from train.gpu.fused_step import FusedStep
-from train.model import learning_rates
+from train.gpu.replays import Replays
 from train.model.optimizer import Adagrad
-from train.plan.plan import Plan
-from train.plan.steps import make_steps
+from train.plan.plan import Plan, Sort
 from train.run.reading import BlockReader, BucketReader
 from train.step import held_out
 from train.step.delta import removing_step
-from train.step.step import StepFigures
+from train.step.plain import PlainStep
+from train.step.queries import TORCH, QueryStep
+from train.step.step import Step, StepFigures
 from train.step.table import Table, num_rows_of, with_tables
 from train.tables.run_context import RunContext
 
@@ -171,8 +178,8 @@ class BucketTrainer:
     def _lr_scale(self, iteration: Iteration, share: float) -> float:
         """Factor of the learning rates when `share` of a bucket is done."""
         before, after = self.part
-        progress = learning_rates.progress(iteration, before + share * (after - before))
-        return learning_rates.lr_scale(self.config.train, progress)
+        progress = share_done(iteration, before + share * (after - before))
+        return lr_scale(self.config.train, progress)
 
     def _rank(
         self, held: EdgeTensors, bucket: Bucket, tables: Tables, place: tuple[int, ...]
@@ -211,3 +218,39 @@ class _Totals:
 def _place(iteration: Iteration, bucket: Bucket) -> tuple[int, ...]:
     """Numbers that tell a visit of a bucket from all others, for the generators of random numbers."""
     return (iteration.epoch_idx, iteration.edge_path_idx, iteration.edge_chunk_idx, *bucket)
+
+
+def share_done(iteration: Iteration, share: float) -> float:
+    """Share of the run that is done (0 to 1) when `share` of each bucket of the iteration is done."""
+    per_epoch = iteration.num_edge_paths * iteration.num_edge_chunks
+    index = iteration.edge_path_idx * iteration.num_edge_chunks + iteration.edge_chunk_idx
+    return (iteration.epoch_idx + (index + share) / per_epoch) / iteration.num_epochs
+
+
+def lr_scale(settings: TrainConfig, done: float) -> float:
+    """Factor of both learning rates when the share `done` (0 to 1) of the run is done."""
+    match settings.lr_schedule:
+        case "linear":
+            fallen = done
+        case "cosine":
+            fallen = (1 - math.cos(math.pi * done)) / 2
+        case _:
+            return 1.0
+    return 1 - (1 - settings.lr_final) * fallen
+
+
+def make_steps(plan: Plan, context: RunContext, model: Model, adagrad: Adagrad) -> dict[Sort, Step[Any]]:
+    """Make the step of each sort of batch; none for the fused step, which takes whole buckets."""
+    made: dict[Sort, Step[Any]] = {}
+    own, capture = (context.config, model, adagrad), capture_on(context.device)
+    for sort, name in plan.steps.items():
+        module = query_passes if sort == "queries" else compiled_step
+        library = module.library() if name == "compiled" else None
+        if sort == "queries":
+            launch = None if capture is None else Replays(*own, capture, context.device)
+            made[sort] = QueryStep(*own, TORCH if library is None else CompiledPasses(library), launch)
+        elif library is not None:
+            made[sort] = CompiledStep(*own, library)
+        elif name == "plain":
+            made[sort] = PlainStep(*own)
+    return made

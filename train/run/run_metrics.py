@@ -22,20 +22,25 @@ have no `buckets`, so that there are at most MAX_BUCKETS entries; training_stats
 an earlier run of the same checkpoint come from training_stats.json, which has no seconds.
 """
 
+import importlib.util
 import resource
+import shutil
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+from graphmill import storage
 from graphmill.checkpoints import pbg
 from graphmill.checkpoints.pbg import Iteration
 from graphmill.config import Config
 from graphmill.display import progress
+from graphmill.errors import ConfigError
+from graphmill.storage import run_folder
 from graphmill.vocab import Bucket
 from train.edges.schedule import Schedule
-from train.run.tensorboard import Curves
 
 MAX_BUCKETS = 2000
 
@@ -263,3 +268,43 @@ def _earlier(config: Config, schedule: Schedule, version: int) -> list[Entry]:
             by_epoch.setdefault(line["epoch_idx"], []).append(line)
     finished = version // schedule.per_epoch
     return [{"epoch": epoch + 1, **_means(by_epoch[epoch])} for epoch in sorted(by_epoch) if epoch < finished]
+
+
+_EPOCH = ("loss", "reg", "mrr", "seconds", "edges_per_s", "swap_wait_s", "peak_bytes")
+_BUCKET = ("loss", "reg", "mrr", "seconds", "wait_s")
+
+
+class Curves:
+    """Writes the event files of a run."""
+
+    def __init__(self, config: Config) -> None:
+        """Raises ConfigError where tensorboard is not installed."""
+        if importlib.util.find_spec("tensorboard") is None:
+            raise ConfigError(
+                "train.tensorboard: tensorboard is not installed here; pip install 'graphmill[tensorboard]', "
+                "or set train.tensorboard: false"
+            )
+        self.uri = storage.join(config.output or config.checkpoint_path, "tensorboard")
+
+    def write(self, epoch: Mapping[str, Any], num_edges: int) -> None:
+        """Write an epoch's entry of run.json; `num_edges` were trained before the epoch."""
+        from torch.utils.tensorboard import SummaryWriter  # seconds to import
+
+        with run_folder.temporary() as folder:
+            with SummaryWriter(folder) as writer:
+                for bucket in epoch["buckets"]:
+                    num_edges += bucket["edges"]
+                    for name in (each for each in _BUCKET if each in bucket):
+                        writer.add_scalar(f"bucket/{name}", bucket[name], num_edges)
+                for name in (each for each in _EPOCH if each in epoch):
+                    writer.add_scalar(f"epoch/{name}", epoch[name], epoch["epoch"])
+            for file in Path(folder).iterdir():
+                target = storage.join(self.uri, _in_order(file.name, epoch["epoch"]))
+                with file.open("rb") as source, storage.atomic_output(target) as stream:
+                    shutil.copyfileobj(source, stream)
+
+
+def _in_order(name: str, epoch: int) -> str:
+    """TensorBoard reads files in the order of their names, and the writer's end in seconds and a number."""
+    events, out, kind, seconds, rest = name.split(".", 4)
+    return ".".join([events, out, kind, seconds, f"{epoch:08d}", rest])

@@ -31,10 +31,8 @@ from train.run.bucket import BucketTrainer
 from train.run.run_metrics import Visit, peak_bytes
 from train.run.training_run import TrainingRun
 from train.tables.background import Background
-from train.tables.block_store import BlockStore
 from train.tables.device_buffer import DeviceBuffer, order_slots
-from train.tables.partition_store import PartitionStore, Store
-from train.tables.resident_store import ResidentStore
+from train.tables.partition_store import BlockStore, PartitionStore, ResidentStore, Store
 from train.tables.run_context import RunContext, SavedModel
 
 COMMIT_S = 60.0

@@ -25,7 +25,7 @@ from graphmill.run import record
 from graphmill.run.lock import NO_CLAIM, Claim
 from graphmill.storage import Checksums
 from graphmill.vocab import TRAIN_SPLIT, Side
-from train.edges.added import is_delta
+from train.edges.schedule import is_delta
 from train.tables.earlier_rows import EarlierRows
 from train.tables.given_rows import Given, content_of, write_content
 

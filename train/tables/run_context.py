@@ -18,8 +18,7 @@ from graphmill.formats.torch_files.read import mapped
 from graphmill.run import seeds
 from graphmill.run.lock import NO_CLAIM, Claim
 from graphmill.storage import Checksums
-from train.edges.added import is_delta
-from train.edges.schedule import Schedule, plan
+from train.edges.schedule import Schedule, is_delta, plan
 from train.model.frozen import Frozen
 from train.model.optimizer import Adagrad
 from train.step.delta import Delta

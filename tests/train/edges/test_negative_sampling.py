@@ -15,7 +15,7 @@ from train import job
 from train.edges import batches
 from train.edges.batches import EdgeTensors
 from train.edges.negative_sampling import Sampling, popularity
-from train.model import learning_rates
+from train.run.bucket import lr_scale, share_done
 
 
 def drawn(config, edges, num_rows):
@@ -78,16 +78,16 @@ class TestLearningRate:
     )
     def test_beginning_middle_and_end(self, schedule, expected):
         settings = TrainConfig(lr_schedule=schedule, lr_final=0.2)
-        found = [learning_rates.lr_scale(settings, done) for done in (0.0, 0.5, 1.0)]
+        found = [lr_scale(settings, done) for done in (0.0, 0.5, 1.0)]
         assert found == pytest.approx(expected)
 
     def test_cosine_is_flat_at_both_ends(self):
         settings = TrainConfig(lr_schedule="cosine", lr_final=0.0)
-        assert learning_rates.lr_scale(settings, 0.1) == pytest.approx((1 + math.cos(0.1 * math.pi)) / 2)
+        assert lr_scale(settings, 0.1) == pytest.approx((1 + math.cos(0.1 * math.pi)) / 2)
 
     def test_progress_counts_epochs_paths_and_chunks(self):
         seen = [
-            learning_rates.progress(Iteration(2, epoch, 3, path, "", 2, chunk), share)
+            share_done(Iteration(2, epoch, 3, path, "", 2, chunk), share)
             for epoch in range(2)
             for path in range(3)
             for chunk in range(2)

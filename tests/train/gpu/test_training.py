@@ -28,7 +28,7 @@ from train.edges.bucket_order import order_of
 from train.plan import decide
 from train.tables import memory
 from train.tables.device_buffer import DeviceBuffer, order_slots
-from train.tables.resident_store import copy_device
+from train.tables.partition_store import copy_device
 from train.tables.run_context import RunContext
 
 NUM_GPUS = 1 if torch.cuda.is_available() else 0

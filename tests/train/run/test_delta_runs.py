@@ -17,7 +17,7 @@ from tests.train.deltas import TwoDays, check_still, state_of
 from tests.train.graphs import contents
 from tests.train.kill_driver import kill_anywhere
 from train import job
-from train.edges.added import why_whole
+from train.edges.schedule import why_whole
 from train.run import trainer
 from train.run.ensemble import members_of
 from train.tables import folded_rows

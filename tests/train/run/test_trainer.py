@@ -28,9 +28,9 @@ from tests.train.graphs import (
     write_graph,
 )
 from train import job
-from train.model import learning_rates
+from train.run import bucket as bucket_training
 from train.run import run_metrics
-from train.run.tensorboard import Curves
+from train.run.run_metrics import Curves
 from train.run.trainer import Trainer
 
 RELATIONS = [
@@ -477,9 +477,9 @@ def test_learning_rates_fall_from_visit_to_visit(tmp_path, rng, monkeypatch):
     config = mixed(tmp_path, num_epochs=2, train={"lr_schedule": "linear", "lr_final": 0.1})
     write_mixed(config, rng)
     trainer = Trainer(config)
-    scales, lr_scale = [], learning_rates.lr_scale
+    scales, lr_scale = [], bucket_training.lr_scale
     monkeypatch.setattr(
-        learning_rates, "lr_scale", lambda *done: scales.append(lr_scale(*done)) or scales[-1]
+        bucket_training, "lr_scale", lambda *done: scales.append(lr_scale(*done)) or scales[-1]
     )
     trainer.run()
     assert len(scales) > 12
