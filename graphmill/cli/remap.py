@@ -22,6 +22,7 @@ from graphmill.cli.options import (
 from graphmill.cli.section_options import check_options
 from graphmill.config.sections.cluster import ClusterConfig
 from graphmill.errors import ConfigError
+from graphmill.vocab import RECORD
 
 # GraphStorm's flags that take several values: `--pred-ntypes user item`.
 _LISTS = ("--column-names", "--pred-etypes", "--pred-ntypes", "--target-etype", "--target-ntype")
@@ -173,8 +174,9 @@ def remap(
     if dry_run:
         show_plan(settings, [REMAP], master)
         return
-    is_whole = conf is not None or "checkpoint_path" not in given
-    with session(settings, master, [REMAP], keeps_config=not is_whole) as run:
+    has_flags = not given.keys() <= {"num_processes", "rank", "world_size"}
+    is_of_user = conf is not None and storage.name(conf) != RECORD
+    with session(settings, master, [REMAP], keeps_config=has_flags and not is_of_user) as run:
         run(REMAP, resume=False)
     run.report()
 

@@ -45,7 +45,7 @@ class RunRecord:
 
     The file keeps the stages of earlier runs with the same output, so that it explains the whole output.
     `before` holds the metrics of the evaluation before: of this output, or of the run at init_path. With
-    `keeps_config`, for runs that need only a checkpoint and flags, it keeps their configuration too.
+    `keeps_config`, for flags of one command, it keeps their configuration too.
 
     Attributes:
         is_begun: This run has written the file.

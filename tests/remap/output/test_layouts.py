@@ -251,6 +251,19 @@ def test_flags_over_a_configuration(output: str, cli: Cli, tmp_path: Path) -> No
     assert len(table) == 1
 
 
+def test_flags_are_of_one_call(output: str, cli: Cli, tmp_path: Path) -> None:
+    """A command without them, later, writes what the configuration of the run asks for."""
+    Path(output, "conf.yaml").write_text(json.dumps(graph.configured(output).model_dump(mode="json")))
+    assert cli("--conf", f"{output}/conf.yaml") == 0
+    before = json.loads(Path(output, "run.json").read_text())["config"]
+    flags = ["--output-chunk-size", 4, "--output-format", "csv", "--column-names", "id,who"]
+    assert cli(output, *flags, "--output-dir", tmp_path / "out") == 0
+    assert Path(tmp_path, "out/user/part-00000_00001.csv").exists()
+    assert json.loads(Path(output, "run.json").read_text())["config"] == before
+    assert cli(output) == 0
+    assert graph.read_rows(f"{output}/embeddings") == graph.expected_rows()
+
+
 def test_flags_hold_any_text(output: str, cli: Cli, tmp_path: Path) -> None:
     target = tmp_path / "ü 🦆=1 %20" / "out"
     flags = ["--checkpoint-path", f"{output}/checkpoint", "--entity-path", f"{output}/entities"]
