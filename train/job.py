@@ -20,7 +20,7 @@ from graphmill import cluster, storage
 from graphmill.checkpoints import pbg
 from graphmill.config import Config
 from graphmill.config.partitions import PartitionKey
-from graphmill.convert.legacy_inputs import import_legacy_inputs
+from graphmill.convert.legacy import import_legacy_inputs
 from graphmill.errors import ConfigError
 from graphmill.model import comparators
 from graphmill.model.built_in import LOSSES, OPERATORS

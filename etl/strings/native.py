@@ -6,9 +6,8 @@ Without either, numpy and pyarrow do the same work, more slowly.
 import ctypes
 from collections.abc import Sequence
 from ctypes import c_bool, c_int32, c_int64, c_uint64, c_void_p
-from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -25,24 +24,23 @@ NOWHERE = -1
 SOURCE = Path(__file__).with_name("strings.cpp")
 
 # Types of the result and of the arguments, most of which are pointers.
-_FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
-    "strings": (c_void_p, [c_uint64, c_uint64, c_void_p]),
-    "strings_free": (None, [c_void_p]),
-    "strings_number": (c_bool, [c_void_p, c_void_p, c_bool, c_void_p, c_int64, c_void_p, c_void_p]),
-    "strings_count": (None, [c_void_p] * 3),
-    "strings_order": (c_bool, [c_void_p, c_int32, c_int32, *[c_void_p] * 4]),
-    "hash": (None, [c_void_p, c_bool, c_void_p, c_int64, c_uint64, c_void_p]),
-    "take_4": (None, [c_void_p, c_int64, c_void_p, c_int64, c_void_p]),
-    "take_8": (None, [c_void_p, c_int64, c_void_p, c_int64, c_void_p]),
-    "count": (None, [c_void_p, c_int64, c_void_p]),
-    "group": (None, [c_void_p, c_int32, c_void_p, c_int64, c_void_p, c_void_p]),
-}
-
-
-@cache
-def library() -> ctypes.CDLL | None:
-    """Load the compiled loops; None without a build and a compiler, and the log says why, once a process."""
-    return native.library(SOURCE, _FUNCTIONS, name="etl", instead="numpy and pyarrow do its part")
+library = native.loader(
+    SOURCE,
+    {
+        "strings": (c_void_p, [c_uint64, c_uint64, c_void_p]),
+        "strings_free": (None, [c_void_p]),
+        "strings_number": (c_bool, [c_void_p, c_void_p, c_bool, c_void_p, c_int64, c_void_p, c_void_p]),
+        "strings_count": (None, [c_void_p] * 3),
+        "strings_order": (c_bool, [c_void_p, c_int32, c_int32, *[c_void_p] * 4]),
+        "hash": (None, [c_void_p, c_bool, c_void_p, c_int64, c_uint64, c_void_p]),
+        "take_4": (None, [c_void_p, c_int64, c_void_p, c_int64, c_void_p]),
+        "take_8": (None, [c_void_p, c_int64, c_void_p, c_int64, c_void_p]),
+        "count": (None, [c_void_p, c_int64, c_void_p]),
+        "group": (None, [c_void_p, c_int32, c_void_p, c_int64, c_void_p, c_void_p]),
+    },
+    name="etl",
+    instead="numpy and pyarrow do its part",
+)
 
 
 def text_arguments(strings: pa.Array) -> tuple[int, bool, int, int]:

@@ -13,7 +13,7 @@ from graphmill.cli.stages import ETL, TRAIN
 from graphmill.config import Config
 from graphmill.config.reading import place, resolved
 from graphmill.config.yaml_edit import edited
-from graphmill.convert.legacy_inputs import import_legacy_inputs
+from graphmill.convert.legacy import import_legacy_inputs
 from graphmill.display import terminal
 from graphmill.errors import ConfigError
 from graphmill.run.auto_values import resolve_auto_values

@@ -20,6 +20,7 @@ from graphmill import checkpoints, convert, storage
 from graphmill.checkpoints import pbg
 from graphmill.checkpoints.legacy import inputs as legacy
 from graphmill.checkpoints.legacy.index_base import IndexBase
+from graphmill.config import Config
 from graphmill.errors import ConfigError, FormatError
 from graphmill.formats import edge_buckets, entity_counts
 from graphmill.formats.edge_buckets import Edges
@@ -40,6 +41,34 @@ _BATCH_EDGES = 1 << 20
 Counts = Mapping[str, Sequence[int]]
 
 log = logging.getLogger("graphmill")
+
+
+def import_legacy_inputs(config: Config) -> Config:
+    """Import the inputs of a run that are not PBG v1; returns the configuration with the imported paths.
+
+    Raises:
+        FormatError: a source is damaged, or its index base is unclear (see train.index_base).
+    """
+    target = config.checkpoint_path.rstrip("/") + ".adopted"
+    index_base = config.train.index_base
+    import_outdir(config.checkpoint_path, index_base)
+    changed: dict[str, object] = {}
+    entity_path = config.entity_path
+    if is_legacy_input(entity_path):
+        beside = [entry.uri for entry in storage.list_dir(config.edge_root) if entry.is_dir]
+        others = [uri for uri in beside if uri not in config.edge_paths and _has_edge_files(uri)]
+        edge_paths = [*config.edge_paths, *others]
+        entity_path, edges = import_inputs(entity_path, edge_paths, target, index_base)
+        changed["entity_path"] = entity_path
+        changed["edge_paths"] = edges[: len(config.edge_paths)]
+        changed["edge_root"] = storage.parent(edges[0])
+    if config.init_path is not None:
+        changed["init_path"] = import_init(config.init_path, target, entity_path, index_base)
+    return config.model_copy(update=changed)
+
+
+def _has_edge_files(uri: str) -> bool:
+    return any(storage.name(entry.uri).startswith("edges_") for entry in storage.list_dir(uri))
 
 
 def is_legacy_input(entity_path: str) -> bool:

@@ -20,8 +20,9 @@ import stat
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -48,33 +49,35 @@ class Library(ctypes.CDLL):
     origin = ""
 
 
-def library(
-    source_path: Path,
-    functions: Mapping[str, tuple[Any, Sequence[Any]]],
-    *,
-    name: str,
-    instead: str,
-    flags: Sequence[str] = (),
-) -> Library | None:
-    """Return the shared object of a source; None and a log line if there is none and none can be compiled.
+def loader(
+    source_path: Path, functions: Mapping[str, tuple[Any, Sequence[Any]]], *, name: str, instead: str
+) -> Callable[..., Library | None]:
+    """Return a function that loads the shared object of a source, once a process.
+
+    It returns None, and the log says why, if there is none and none can be compiled. With `double=True`, for
+    tests, numbers have 64 bits, and the code is compiled here.
 
     Args:
         source_path: the file to compile; all files beside it count as included.
         functions: ctypes types of result and arguments, by function name without its prefix `graphmill_`.
         name: Owner of the source, for the log and the name of the file.
         instead: Consequence for the log if there is no shared object.
-        flags: More options of the compiler; with some, the code is compiled here.
     """
-    found = (None if flags else _installed(source_path, name)) or _made_here(
-        source_path, name, instead, flags
-    )
-    if found is None:
-        return None
-    log.debug("%s: compiled code for %s", name, found.origin)
-    for function_name, (result, arguments) in functions.items():
-        function = getattr(found, f"graphmill_{function_name}")
-        function.restype, function.argtypes = result, arguments
-    return found
+
+    @cache
+    def library(*, double: bool = False) -> Library | None:
+        flags = ["-DDOUBLE"] if double else []
+        found = None if double else _installed(source_path, name)
+        found = found or _made_here(source_path, name, instead, flags)
+        if found is None:
+            return None
+        log.debug("%s: compiled code for %s", name, found.origin)
+        for function_name, (result, arguments) in functions.items():
+            function = getattr(found, f"graphmill_{function_name}")
+            function.restype, function.argtypes = result, arguments
+        return found
+
+    return library
 
 
 def address(values: npt.NDArray[Any]) -> int:

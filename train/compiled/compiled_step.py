@@ -9,8 +9,6 @@ import threading
 import weakref
 from collections.abc import Mapping
 from ctypes import c_double, c_int, c_int32, c_int64, c_void_p
-from functools import cache
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -30,13 +28,18 @@ from train.step.table import Table
 
 SOURCE = native.KERNELS / "step.cpp"
 # Result and arguments.
-_FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
-    "workspace": (c_void_p, []),
-    "free": (None, [c_void_p]),
-    "bytes_of_real": (c_int, []),
-    "has_half": (c_int, []),
-    "step": (c_int, [*[c_void_p] * 5, c_int, c_int, c_void_p]),
-}
+library = native.loader(
+    SOURCE,
+    {
+        "workspace": (c_void_p, []),
+        "free": (None, [c_void_p]),
+        "bytes_of_real": (c_int, []),
+        "has_half": (c_int, []),
+        "step": (c_int, [*[c_void_p] * 5, c_int, c_int, c_void_p]),
+    },
+    name="training",
+    instead="torch does the steps",
+)
 _OPERATORS = {"none": 0, "diagonal": 1, "translation": 2, "complex_diagonal": 3}
 _COMPARATORS = {"dot": 0, "cos": 0, "l2": 1, "squared_l2": 2}
 _LOSSES = {"ranking": 0, "logistic": 1, "softmax": 2}
@@ -82,13 +85,6 @@ class _Settings(ctypes.Structure):
 
 class _Figures(ctypes.Structure):
     _fields_ = (("loss", c_double), ("reg", c_double), ("violators", c_int64 * 2))
-
-
-@cache
-def library(*, double: bool = False) -> native.Library | None:
-    """Load the code, in float64 with `double` (for tests); None without a build and a compiler."""
-    flags = ["-DDOUBLE"] if double else []
-    return native.library(SOURCE, _FUNCTIONS, name="training", instead="torch does the steps", flags=flags)
 
 
 def obstacle(config: Config) -> str | None:

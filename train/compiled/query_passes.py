@@ -8,8 +8,6 @@ Shapes: Q queries, N scores of a query, K touched rows with repetitions, D dimen
 
 import ctypes
 from ctypes import c_double, c_int, c_int64, c_void_p
-from functools import cache
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -22,11 +20,16 @@ from train.step.table import Table
 
 SOURCE = native.KERNELS / "query_step.cpp"
 # Result and arguments.
-_FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
-    "bytes_of_real": (c_int, []),
-    "softmax": (c_int, [c_void_p, c_int, c_int64, c_int64, c_void_p, c_void_p, c_int]),
-    "move_rows": (c_int, [c_void_p, c_void_p, c_int]),
-}
+library = native.loader(
+    SOURCE,
+    {
+        "bytes_of_real": (c_int, []),
+        "softmax": (c_int, [c_void_p, c_int, c_int64, c_int64, c_void_p, c_void_p, c_int]),
+        "move_rows": (c_int, [c_void_p, c_void_p, c_int]),
+    },
+    name="queries",
+    instead="torch does these passes",
+)
 
 
 class _Rows(ctypes.Structure):
@@ -47,13 +50,6 @@ class _Touched(ctypes.Structure):
         ("order", c_void_p),
         ("gradients", c_void_p),
     )
-
-
-@cache
-def library(*, double: bool = False) -> native.Library | None:
-    """Load the code, in float64 with `double` (for tests); None without a build and a compiler."""
-    flags = ["-DDOUBLE"] if double else []
-    return native.library(SOURCE, _FUNCTIONS, name="queries", instead="torch does these passes", flags=flags)
 
 
 class CompiledPasses(Passes):

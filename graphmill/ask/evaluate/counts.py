@@ -9,8 +9,7 @@ Shapes: P queries, N candidates, C edges, T pairs of an edge and a candidate.
 import ctypes
 from collections.abc import Iterator
 from ctypes import c_int, c_int64, c_void_p
-from functools import cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -21,10 +20,15 @@ SOURCE = native.KERNELS / "counts.cpp"
 ALIGNED = 16  # numbers of the widest vector
 _PRODUCTS = [c_void_p, c_int, c_int64, c_int64, c_void_p]
 # Result and arguments.
-_FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
-    "count": (None, [*_PRODUCTS, c_void_p, c_void_p]),
-    "list": (c_int64, [*_PRODUCTS, *5 * [c_void_p]]),
-}
+library = native.loader(
+    SOURCE,
+    {
+        "count": (None, [*_PRODUCTS, c_void_p, c_void_p]),
+        "list": (c_int64, [*_PRODUCTS, *5 * [c_void_p]]),
+    },
+    name="ranking",
+    instead="torch counts",
+)
 
 
 class _Edges(ctypes.Structure):
@@ -101,12 +105,6 @@ class Counter:
             column_T.data_ptr(),
         )
         yield edge_T[:num_pairs], column_T[:num_pairs]
-
-
-@cache
-def library() -> native.Library | None:
-    """Load the code; None without a build and a compiler, and the log says why, once a process."""
-    return native.library(SOURCE, _FUNCTIONS, name="ranking", instead="torch counts")
 
 
 def _loaded() -> native.Library:

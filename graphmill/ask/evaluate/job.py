@@ -26,7 +26,7 @@ from graphmill.ask.evaluate.inputs import (
 )
 from graphmill.checkpoints import pbg
 from graphmill.config import Config
-from graphmill.convert.legacy_inputs import import_legacy_inputs
+from graphmill.convert.legacy import import_legacy_inputs
 from graphmill.display.readable import number
 from graphmill.formats import calibration, entity_counts
 from graphmill.formats.calibration import Calibration

@@ -3,11 +3,8 @@
 Without the compiled loops torch does the same in a dozen passes. Shapes: B ids, Q queries.
 """
 
-import ctypes
 from ctypes import c_float, c_int64, c_void_p
-from functools import cache
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,15 +14,12 @@ from graphmill.machine import native
 SOURCE = Path(__file__).with_name("softplus.cpp")
 
 _LARGEST_GAP = 80.0  # whose exp is a float32
-_FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
-    "softplus": (None, [*[c_void_p] * 3, c_float, *[c_int64] * 2, c_void_p])
-}
-
-
-@cache
-def library() -> ctypes.CDLL | None:
-    """Load the compiled loops; None without a build and a compiler, and the log says why, once a process."""
-    return native.library(SOURCE, _FUNCTIONS, name="fold-in", instead="torch computes the losses")
+library = native.loader(
+    SOURCE,
+    {"softplus": (None, [*[c_void_p] * 3, c_float, *[c_int64] * 2, c_void_p])},
+    name="fold-in",
+    instead="torch computes the losses",
+)
 
 
 def softplus(gap: Tensor) -> tuple[Tensor, Tensor]:

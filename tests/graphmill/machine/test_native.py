@@ -41,7 +41,7 @@ class Machine:
     def answer(self) -> int:
         """Load it as a process of the user does: from a copy, since a library is loaded once a process."""
         functions = {"answer": (ctypes.c_int, [])}
-        library = native.library(self.source, functions, name="answer", instead="nothing")
+        library = native.loader(self.source, functions, name="answer", instead="nothing")()
         assert library is not None
         self.origin = library.origin
         return int(library.graphmill_answer())
