@@ -20,7 +20,6 @@ from graphmill import storage
 from graphmill.ask.run import TrainedRun
 from graphmill.config import Config, RelationConfig
 from graphmill.errors import ConfigError
-from graphmill.formats import entity_counts
 from graphmill.model.parameters import parse_operator_key
 from graphmill.storage import Checksums
 
@@ -45,18 +44,20 @@ def write_relation_parameters(trained: TrainedRun, uri: str, checksums: Checksum
     parameters = trained.open_checkpoint(allow_non_finite=trained.allow_non_finite).read_parameters()
     if parameters is None:
         raise ConfigError(f"remap.relations: {trained.checkpoint_path} holds no relations; set it to false")
-    names = entity_counts.read_relation_names(config.entity_path) if config.dynamic_relations else None
     rows: list[dict[str, Any]] = []
     for key, value in parameters.items():
         operator_key = parse_operator_key(key)
         if operator_key is None:
             continue
         relation = _relation(config, operator_key.relation, f"{trained.checkpoint_path}: {key}")
+        names = trained.relation_names if config.dynamic_relations else [relation.name]
         arrays = value if config.dynamic_relations else value[None]
-        for row, array in enumerate(arrays):
-            name = relation.name
-            if config.dynamic_relations:
-                name = names[row] if names and row < len(names) else str(row)
+        if len(names) != len(arrays):
+            raise ConfigError(
+                f"remap.relations: {trained.checkpoint_path}: {key}: expected {len(names)} relations, as "
+                f"{config.entity_path} counts, found {len(arrays)}"
+            )
+        for name, array in zip(names, arrays, strict=True):
             rows.append(
                 {
                     "relation": name,

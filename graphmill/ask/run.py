@@ -13,7 +13,6 @@ Shapes: N rows of a partition, D dimension.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, Self
@@ -34,8 +33,6 @@ if TYPE_CHECKING:
 
 
 IdSource = Literal["entity_index", "entity_names"]  # the files that hold the raw ids
-
-_PRESERVED = re.compile(r"^epoch_[0-9]+$")
 
 
 @dataclass(frozen=True)
@@ -209,11 +206,7 @@ def find_version(path: str, wanted: int | None) -> tuple[str, int]:
                 f"train to its end, or ask for this version: --set remap.checkpoint_version={latest}"
             )
         return path, latest
-    preserved = {
-        pbg.read_version(entry.uri): entry.uri
-        for entry in storage.list_dir(path)
-        if entry.is_dir and _PRESERVED.match(storage.name(entry.uri))
-    }
+    preserved = pbg.preserved_versions(path)
     if wanted not in preserved:
         complete = ", ".join(map(str, sorted({*preserved, latest} - {0})))
         raise ConfigError(

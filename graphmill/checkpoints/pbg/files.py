@@ -18,6 +18,7 @@ MODEL = "model"
 
 _EMBEDDINGS_STEM = re.compile(r"^embeddings_(?P<type>.+)_(?P<partition>\d+)$")
 _MANIFEST = re.compile(r"^checksums\.v(?P<version>\d+)\.xxh128$")
+_PRESERVED = re.compile(r"^epoch_[0-9]+$")
 _VERSIONED = re.compile(r"^(?P<stem>embeddings_.+_\d+|model)\.v(?P<version>\d+)\.h5$")
 
 
@@ -53,6 +54,12 @@ def manifest_versions(checkpoint_path: str) -> set[int]:
 def epoch_path(checkpoint_path: str, epoch: int) -> str:
     """Folder of the preserved version of an epoch, itself a checkpoint."""
     return storage.join(checkpoint_path, f"epoch_{epoch}")
+
+
+def preserved_versions(checkpoint_path: str) -> dict[int, str]:
+    """The folder of each version that an epoch is preserved as."""
+    folders = [entry.uri for entry in storage.list_dir(checkpoint_path) if entry.is_dir]
+    return {read_version(uri): uri for uri in folders if _PRESERVED.match(storage.name(uri))}
 
 
 def version_in(name: str) -> int:
