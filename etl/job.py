@@ -51,7 +51,7 @@ from graphmill.config.defaults import AUTO
 from graphmill.config.sections.etl import EtlConfig
 from graphmill.errors import FormatError, RawTableError
 from graphmill.formats.edge_buckets import bucket_uri
-from graphmill.formats.edge_buckets.counts import write_counts
+from graphmill.formats.edge_buckets.files import write_counts
 from graphmill.formats.entity_index import Manifest, write_manifest
 from graphmill.run import record
 from graphmill.run.job import Estimate, GraphSize

@@ -26,8 +26,8 @@ from graphmill.formats import edge_buckets
 from graphmill.formats.edge_buckets import BucketWriter, Edges, bucket_uri
 from graphmill.formats.edge_buckets.all_rows import open_all_rows
 from graphmill.formats.edge_buckets.features import Features
+from graphmill.formats.edge_buckets.files import REMOVED
 from graphmill.formats.edge_buckets.origins import BucketOrigins
-from graphmill.formats.edge_buckets.places import REMOVED
 from graphmill.storage import Checksums
 from graphmill.storage.as_json import Int32, Int64
 from graphmill.vocab import TRAIN_SPLIT, Bucket, Side

@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from graphmill.ask.entities import MeasuredPartition, iter_ids, iter_vectors
 from graphmill.ask.run import TrainedRun
-from graphmill.ask.strings.distinct import Hashes, first_repeated, hashes_of, repeated
+from graphmill.ask.strings.ids import Hashes, first_repeated, hashes_of, repeated
 from graphmill.checkpoints import Floats
 from graphmill.checkpoints.finite import first_not_finite
 from graphmill.display import progress

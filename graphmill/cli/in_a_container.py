@@ -1,5 +1,6 @@
 """`--deploy-mode cluster`: a command as it is run again in the container of its driver."""
 
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
@@ -16,7 +17,22 @@ from graphmill.config.masters import kind_of
 from graphmill.config.sections.cluster import ClusterConfig
 from graphmill.display import terminal
 from graphmill.errors import ConfigError
-from graphmill.machine.mounts import is_of_one_machine
+
+# Types of file systems that one machine alone can see; all others count as shared (NFS, Lustre, CephFS, ...).
+_OF_ONE_MACHINE = {"ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "jfs", "tmpfs", "ramfs", "overlay"}
+
+
+def is_of_one_machine(path: str) -> bool:
+    """Tell whether a local path, which need not exist, lies on a disk of this machine alone."""
+    place = os.path.realpath(path) + "/"
+    found, longest = "", 0
+    for line in Path("/proc/self/mountinfo").read_text().splitlines():
+        fields, _, rest = line.partition(" - ")
+        mount = fields.split()[4].replace("\\040", " ").rstrip("/") + "/"
+        if place.startswith(mount) and len(mount) >= longest:  # a later mount covers an earlier one
+            found, longest = rest.split()[0], len(mount)
+    return found in _OF_ONE_MACHINE
+
 
 _COMMANDS = ("pipeline", "etl", "train", "evaluate", "remap", "predict", "export", "features", "fold-in")
 

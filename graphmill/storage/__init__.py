@@ -56,8 +56,7 @@ from graphmill.storage.fs import (
     status,
 )
 from graphmill.storage.json_files import json_in, read_json
-from graphmill.storage.named import files_at, matches, split_pattern
-from graphmill.storage.names import file_name
+from graphmill.storage.named import file_name, files_at, matches, split_pattern
 from graphmill.storage.staging import create_hdf5, open_hdf5
 from graphmill.storage.uri import (
     absolute,

@@ -17,7 +17,7 @@ from graphmill import cluster
 from graphmill.config import Config, from_mapping
 from graphmill.config.sections.cluster import ClusterConfig
 from graphmill.formats import edge_buckets, entity_counts, entity_index
-from graphmill.formats.edge_buckets.places import EDGES, bucket_uri
+from graphmill.formats.edge_buckets.files import EDGES, bucket_uri
 from graphmill.vocab import Bucket, Side
 
 

@@ -24,7 +24,7 @@ from graphmill.errors import FormatError
 from graphmill.formats import edge_buckets
 from graphmill.formats.edge_buckets import Edges, NewArray
 from graphmill.formats.edge_buckets.features import Indices, empty_lists
-from graphmill.formats.edge_buckets.places import EDGES
+from graphmill.formats.edge_buckets.files import EDGES
 from graphmill.run import seeds
 from graphmill.vocab import Bucket, Side
 from train.edges.candidates import by_sample

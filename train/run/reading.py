@@ -15,7 +15,7 @@ from graphmill import storage
 from graphmill.checkpoints.pbg import Iteration
 from graphmill.config.partitions import PartitionKey, key_of, rows_of
 from graphmill.formats import edge_buckets
-from graphmill.formats.edge_buckets.places import EDGES, REMOVED
+from graphmill.formats.edge_buckets.files import EDGES, REMOVED
 from graphmill.vocab import Bucket, Side
 from train.edges import batches
 from train.edges.batches import EdgeTensors, Role

@@ -21,7 +21,7 @@ import numpy.typing as npt
 from graphmill import storage
 from graphmill.errors import FormatError, NotFoundError
 from graphmill.formats.hdf5 import find_dataset, open_checked
-from graphmill.formats.torch_files.rows import TensorRows
+from graphmill.formats.torch_files.stored import TensorRows
 from graphmill.formats.torch_files.tensor import open_tensor
 
 Array = npt.NDArray[Any]

@@ -25,7 +25,7 @@ from graphmill.config import PbgConfig, check_known, from_python
 from graphmill.errors import ConfigError, FormatError, NotFoundError
 from graphmill.formats.partition_numbers import numbers_by_type
 from graphmill.formats.torch_files import read as torch_files
-from graphmill.formats.torch_files.rows import TensorRows
+from graphmill.formats.torch_files.stored import TensorRows
 from graphmill.formats.torch_files.write import NewTorchTensor, save
 
 VERSION_FILE = "CHECKPOINT_VERSION"

@@ -6,7 +6,7 @@
       torch_rank_weights_embs_table_multi_shard.json    one entry per embedding block or dense tensor
       index                                 which block lies in which file; written last
 
-Modules: `saver`, `reader`; `tables` (for saving and loading), `layout` (names, owners, JSON files),
+Modules: `saver`, `reader`; `layout` (names, owners, JSON files),
 `safetensors`.
 Source: docs/formats/recis.md.
 """
@@ -14,8 +14,7 @@ Source: docs/formats/recis.md.
 from graphmill.checkpoints.recis.layout import Slice, UnknownTensorError, hash_slot, newest, slice_of
 from graphmill.checkpoints.recis.reader import CheckpointReader, Loader
 from graphmill.checkpoints.recis.safetensors import StoredRows
-from graphmill.checkpoints.recis.saver import Saver, WriteBlock
-from graphmill.checkpoints.recis.tables import HashTable
+from graphmill.checkpoints.recis.saver import HashTable, Saver, WriteBlock
 
 __all__ = [
     "CheckpointReader",

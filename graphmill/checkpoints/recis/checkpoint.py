@@ -3,7 +3,7 @@
     {type}@id, {type}@embedding                     rows
     {type}@sparse_row_wise_adagrad_state_sum        [N, 1], the slot of RecIS' optimizer since 1.2.18; or
     {type}@sparse_adagrad_state_sum                 [N, D], likewise since 1.2
-    rhs_operators.0.real, global_embs.emb_user      dense: parameters, under PBG's keys (see `names`)
+    rhs_operators.0.real, global_embs.emb_user      dense: parameters, under PBG's keys (see `write`)
     optimizer.sum.rhs_operators.0.real              dense: their Adagrad sums
     graphmill_checkpoint.json                       content that the layout cannot keep: version,
                                                     partitions, configuration, iteration, scalars of
@@ -27,9 +27,8 @@ from graphmill.checkpoints.recis import CheckpointReader, newest
 from graphmill.checkpoints.recis import write as others
 from graphmill.checkpoints.recis.hashed import TranslatedIds
 from graphmill.checkpoints.recis.layout import EMBEDDING_SLOT, ID_SLOT, tensor_name
-from graphmill.checkpoints.recis.names import parse_names
 from graphmill.checkpoints.recis.reshard import reshard
-from graphmill.checkpoints.recis.write import ELEMENT_SUMS, FORMAT_VERSION, ROW_SUMS, SIDE_FILE
+from graphmill.checkpoints.recis.write import ELEMENT_SUMS, FORMAT_VERSION, ROW_SUMS, SIDE_FILE, parse_names
 from graphmill.checkpoints.whole_tables import WholeTablesCheckpoint
 from graphmill.errors import FormatError
 from graphmill.vocab import Partition

@@ -20,7 +20,7 @@ from graphmill.checkpoints.recis.layout import (
     tensor_name,
 )
 from graphmill.checkpoints.recis.safetensors import Entry, SafetensorsFile, dtype_of
-from graphmill.checkpoints.recis.tables import HashTable
+from graphmill.checkpoints.recis.saver import HashTable
 from graphmill.errors import FormatError
 
 _BATCH_BYTES = 4 << 20

@@ -20,8 +20,7 @@ from graphmill import storage
 from graphmill.checkpoints.finite import check_finite
 from graphmill.checkpoints.recis import CheckpointReader, HashTable, Saver, Slice, slice_of
 from graphmill.checkpoints.recis.layout import ID_SLOT, INDEX, MULTI_SHARD, TENSOR_KEYS, Stored, tensor_name
-from graphmill.checkpoints.recis.names import parameter_names, parse_names, sum_name
-from graphmill.checkpoints.recis.write import NUM_WRITERS
+from graphmill.checkpoints.recis.write import NUM_WRITERS, parameter_names, parse_names, sum_name
 from graphmill.errors import FormatError
 
 _BATCH_BYTES = 1 << 20

@@ -29,7 +29,6 @@ import numpy.typing as npt
 
 from graphmill import storage
 from graphmill.errors import FormatError, NotFoundError
-from graphmill.formats.edge_buckets.counts import known_counts
 from graphmill.formats.edge_buckets.features import (
     Features,
     FeaturesWriter,
@@ -41,6 +40,8 @@ from graphmill.formats.edge_buckets.features import (
     offsets_name,
     read_features,
 )
+from graphmill.formats.edge_buckets.files import EDGES, known_counts
+from graphmill.formats.edge_buckets.files import bucket_uri as bucket_uri
 from graphmill.formats.edge_buckets.loops import find_loops, write_loops
 from graphmill.formats.edge_buckets.origins import (
     LEFT_OUT_ROW,
@@ -49,8 +50,6 @@ from graphmill.formats.edge_buckets.origins import (
     left_out_name,
     write_bucket_origins,
 )
-from graphmill.formats.edge_buckets.places import EDGES
-from graphmill.formats.edge_buckets.places import bucket_uri as bucket_uri
 from graphmill.formats.hdf5 import FORMAT_VERSION, DatasetWriter, checked_dataset, open_checked, read_rows
 from graphmill.formats.hdf5 import NewArray as NewArray
 from graphmill.storage import ChecksumManifest, Checksums

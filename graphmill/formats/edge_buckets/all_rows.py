@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from graphmill import storage
 from graphmill.errors import FormatError
+from graphmill.formats.edge_buckets.files import bucket_uri
 from graphmill.formats.edge_buckets.origins import (
     LEFT_OUT_ROW,
     LEFT_OUT_STARTS,
@@ -19,7 +20,6 @@ from graphmill.formats.edge_buckets.origins import (
     left_out_name,
     read_bucket_origins,
 )
-from graphmill.formats.edge_buckets.places import bucket_uri
 from graphmill.formats.hdf5 import checked_dataset, open_checked, read_rows
 from graphmill.vocab import Bucket
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from graphmill import storage
 from graphmill.formats.edge_buckets.features import Indices
-from graphmill.formats.edge_buckets.places import bucket_uri
+from graphmill.formats.edge_buckets.files import bucket_uri
 from graphmill.formats.hdf5 import checked_dataset, new_dataset, open_checked, read_rows
 from graphmill.storage.as_json import Int64
 from graphmill.vocab import Bucket

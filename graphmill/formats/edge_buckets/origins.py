@@ -25,7 +25,7 @@ from pydantic import BaseModel, Field, ValidationError
 
 from graphmill import storage
 from graphmill.errors import FormatError, NotFoundError
-from graphmill.formats.edge_buckets.places import bucket_uri
+from graphmill.formats.edge_buckets.files import bucket_uri
 from graphmill.formats.hdf5 import checked_dataset, new_dataset, open_checked, read_rows
 from graphmill.storage import Checksums, FileStatus
 from graphmill.storage.as_json import Int32, Int64

@@ -17,8 +17,14 @@ import pyarrow as pa
 
 from graphmill import storage
 from graphmill.errors import FormatError
-from graphmill.formats.torch_files.archive import Archive, is_archive
-from graphmill.formats.torch_files.rows import BFLOAT16, DTYPES, TensorRows, UnusualError
+from graphmill.formats.torch_files.stored import (
+    BFLOAT16,
+    DTYPES,
+    Archive,
+    TensorRows,
+    UnusualError,
+    is_archive,
+)
 
 _MAX_PICKLE_BYTES = 1 << 16
 # A few bytes may claim any number of elements, so an expanded tensor has at most so many, in all and per row.

@@ -21,8 +21,8 @@ from etl.tables.files import find_all
 from graphmill.config import Config
 from graphmill.config.sections.etl import EtlConfig
 from graphmill.errors import ConfigError, FormatError
+from graphmill.formats.edge_buckets.files import REMOVED
 from graphmill.formats.edge_buckets.origins import added_rows, has_added
-from graphmill.formats.edge_buckets.places import REMOVED
 from graphmill.vocab import Bucket
 from tests.etl.graphs import (
     RawEdge,

@@ -9,7 +9,7 @@ from graphmill import storage
 from graphmill.errors import FormatError
 from graphmill.formats import edge_buckets
 from graphmill.formats.edge_buckets import Edges, bucket_uri
-from graphmill.formats.edge_buckets.counts import COUNTS, write_counts
+from graphmill.formats.edge_buckets.files import COUNTS, write_counts
 from graphmill.storage import Checksums
 from graphmill.storage.checksums import of_file
 from graphmill.vocab import Bucket

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from graphmill.machine.mounts import is_of_one_machine
+from graphmill.cli.in_a_container import is_of_one_machine
 
 
 def test_memory_and_links_to_it_are_of_one_machine(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from graphmill import storage
-from graphmill.storage.names import MAX_BYTES
+from graphmill.storage.named import MAX_BYTES
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1)
 

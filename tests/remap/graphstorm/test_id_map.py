@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphmill.ask.strings import distinct, native
+from graphmill.ask.strings import ids as strings
 from graphmill.errors import FormatError
 from remap.graphstorm import id_map
 from tests import REPOSITORY
@@ -58,11 +58,11 @@ def test_what_comes_twice_is_found(texts: list[str], first: int, is_compiled: bo
     ids = pa.array(["x"] * first + texts, pa.string())[first:]
     with pytest.MonkeyPatch.context() as patch:
         if not is_compiled:
-            patch.setattr(native, "library", lambda: None)
-        hashes = distinct.hashes_of(ids)
-        suspects = distinct.repeated(hashes.copy())
+            patch.setattr(strings, "library", lambda: None)
+        hashes = strings.hashes_of(ids)
+        suspects = strings.repeated(hashes.copy())
         assert len(suspects) == len({each for each in texts if texts.count(each) > 1})
-        found = distinct.first_repeated([ids[:7], ids[7:]], suspects)
+        found = strings.first_repeated([ids[:7], ids[7:]], suspects)
     if len(set(texts)) == len(texts):
         assert found is None
     else:

@@ -9,7 +9,7 @@ from graphmill import storage
 from graphmill.config import Config
 from graphmill.config.partitions import all_buckets
 from graphmill.formats import edge_buckets, entity_index
-from graphmill.formats.edge_buckets.places import REMOVED
+from graphmill.formats.edge_buckets.files import REMOVED
 from graphmill.vocab import Bucket, Side
 from tests.train.deltas import KINDS, RELATIONS, Edge, TwoDays, new_edges, old_edges
 from tests.train.graphs import mean_reciprocal_rank

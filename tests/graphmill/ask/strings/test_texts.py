@@ -7,15 +7,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from graphmill.ask.strings import native, texts
-from graphmill.ask.strings.texts import Texts
+from graphmill.ask.strings import ids
+from graphmill.ask.strings.ids import Texts
 
 
 @pytest.fixture(params=["compiled", "plain"], autouse=True)
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if request.param == "plain":
-        monkeypatch.setattr(native, "library", lambda: None)
-    elif native.library() is None:
+        monkeypatch.setattr(ids, "library", lambda: None)
+    elif ids.library() is None:
         pytest.skip("no C++ compiler")
 
 
@@ -40,7 +40,7 @@ def test_strings_are_taken(
     place = np.random.default_rng(seed).permutation(len(strings)) + 1
     wanted = [number % len(strings) for number in numbers]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(texts, "MAX_BYTES", max_bytes)
+        patch.setattr(ids, "MAX_BYTES", max_bytes)
         found = make(strings, place.astype(dtype)).take(np.array(wanted, np.int64))
     found.validate(full=True)
     assert found.type == pa.string()

@@ -1,6 +1,7 @@
-"""Edges by bucket, beside the bucket files: who plans a training run need not open the files.
+"""Names of bucket files, and the edges of each: who plans a training run need not open them.
 
     edges/train/
+        edges_0_0.h5        or removed_0_0.h5: edges that a delta no longer has
         num_edges.json      {"edges_0_0.h5": [edges, checksum of the file], ...}
         checksums.xxh128    the manifest of the folder
 
@@ -17,6 +18,16 @@ from pydantic import Field, TypeAdapter, ValidationError
 from graphmill import storage
 from graphmill.errors import FormatError, NotFoundError
 from graphmill.storage import Checksums
+from graphmill.vocab import Bucket
+
+EDGES = "edges"
+REMOVED = "removed"
+
+
+def bucket_uri(edge_path: str, bucket: Bucket, kind: str = EDGES) -> str:
+    """The file of `bucket` in the folder `edge_path`."""
+    return storage.join(edge_path, f"{kind}_{bucket.lhs}_{bucket.rhs}.h5")
+
 
 COUNTS = "num_edges.json"
 

@@ -1,0 +1,139 @@
+"""Many raw ids: lookup by number, in tables larger than a processor's caches, and search for duplicates.
+
+The search takes 8 bytes of memory per id: equal ids have equal hashes, and a second pass compares the ids
+whose hashes come twice. Loops are those of gather.cpp, built into the wheel or compiled at the first use.
+Without either, pyarrow does the same work more slowly.
+"""
+
+import ctypes
+import hashlib
+from collections.abc import Iterable, Iterator
+from ctypes import c_bool, c_int64, c_void_p
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from graphmill.machine import native
+from graphmill.machine.native import address
+from graphmill.sorted_arrays import contains, distinct
+
+SOURCE = Path(__file__).with_name("gather.cpp")
+
+# Result and arguments; an argument without another type is a pointer.
+library = native.loader(
+    SOURCE,
+    {
+        "locate": (c_int64, [c_void_p, c_bool, c_void_p, c_int64, *[c_void_p] * 3]),
+        "hash": (None, [c_void_p, c_void_p, c_int64, c_void_p]),
+        "copy": (None, [c_void_p, c_int64, c_void_p, c_void_p, c_int64, c_void_p, c_void_p]),
+    },
+    name="remap",
+    instead="pyarrow looks the ids up",
+)
+
+
+Numbers = npt.NDArray[np.int64]
+
+_SLACK_BYTES = 32  # copies of short strings include the bytes behind them
+_TAKE_ROWS = 1 << 15  # rows that pyarrow gathers at once: they fit in the processor's cache
+MAX_BYTES = (1 << 31) - 1 - _SLACK_BYTES  # of an Arrow string array
+
+
+class Texts:
+    """Strings in one buffer (`chars` uint8, `offsets` int64), and the row of each number.
+
+    `place` [N], uint32 or uint64, has 1 + the row of each number.
+    """
+
+    def __init__(self, place: npt.NDArray[Any], offsets: Numbers, chars: npt.NDArray[np.uint8]) -> None:
+        self._place, self._offsets, self._chars = place, offsets, chars
+
+    def take(self, numbers: Numbers) -> pa.ChunkedArray:
+        """Look up the strings of `numbers` [n]; every number must have a string."""
+        numbers, compiled = np.ascontiguousarray(numbers, np.int64), library()
+        found = self._plain(numbers) if compiled is None else self._compiled(compiled, numbers)
+        return pa.chunked_array(found, pa.string())
+
+    def _compiled(self, compiled: ctypes.CDLL, numbers: Numbers) -> Iterator[pa.Array]:
+        num = len(numbers)
+        starts, ends = np.empty(num, np.int64), np.empty(num, np.int64)
+        num_bytes = compiled.graphmill_locate(
+            address(self._place),
+            self._place.itemsize == 8,
+            address(numbers),
+            num,
+            address(self._offsets),
+            address(starts),
+            address(ends),
+        )
+        if num_bytes > MAX_BYTES and num > 1:
+            yield from self._compiled(compiled, numbers[: num // 2])
+            yield from self._compiled(compiled, numbers[num // 2 :])
+            return
+        copies = pa.allocate_buffer(num_bytes + _SLACK_BYTES)
+        offsets = pa.allocate_buffer(4 * (num + 1))
+        compiled.graphmill_copy(
+            address(self._chars),
+            len(self._chars),
+            address(starts),
+            address(ends),
+            num,
+            copies.address,
+            offsets.address,
+        )
+        yield pa.StringArray.from_buffers(num, offsets, copies)
+
+    def _plain(self, numbers: Numbers) -> Iterator[pa.Array]:
+        strings = pa.LargeStringArray.from_buffers(
+            max(len(self._offsets) - 1, 0), pa.py_buffer(self._offsets), pa.py_buffer(self._chars)
+        )
+        for start in range(0, len(numbers), _TAKE_ROWS):
+            rows = np.take(self._place, numbers[start : start + _TAKE_ROWS]) - 1
+            yield strings.take(pa.array(rows)).cast(pa.string())
+
+
+Hashes = npt.NDArray[np.uint64]
+
+
+def hashes_of(ids: pa.Array) -> Hashes:
+    """Hash ids, string or int64 [n]; the hash of an integer is the integer."""
+    if pa.types.is_integer(ids.type):
+        return np.asarray(ids.cast(pa.int64()).to_numpy(zero_copy_only=False)).view(np.uint64)
+    compiled = library()
+    if compiled is None:
+        each = (hashlib.blake2b(text.encode(), digest_size=8).digest() for text in ids.to_pylist())
+        return np.frombuffer(b"".join(each), np.uint64)
+    _, offsets_buffer, chars_buffer = ids.buffers()
+    offsets = np.frombuffer(offsets_buffer, np.int32)[ids.offset :]
+    chars = np.frombuffer(chars_buffer or b"", np.uint8)
+    hashes = np.empty(len(ids), np.uint64)
+    compiled.graphmill_hash(address(chars), address(offsets), len(ids), address(hashes))
+    return hashes
+
+
+def repeated(hashes: Hashes) -> Hashes:
+    """Return the hashes that come more than once, sorted; sorts `hashes` in place."""
+    hashes.sort()
+    return distinct(hashes[1:][hashes[1:] == hashes[:-1]])
+
+
+def suspected(ids: pa.Array, suspects: Hashes) -> Iterator[tuple[int, Any]]:
+    """Yield the positions of ids with a hash among `suspects`, and these ids."""
+    for row in np.flatnonzero(contains(suspects, hashes_of(ids))).tolist():
+        yield row, ids[row].as_py()
+
+
+def first_repeated(batches: Iterable[pa.Array], suspects: Hashes) -> tuple[Any, int, int] | None:
+    """Find the first repeated id with a hash among `suspects`, and both its rows; None without any."""
+    seen: dict[Any, int] = {}
+    first_row = 0
+    for ids in batches:
+        for row, raw_id in suspected(ids, suspects):
+            earlier = seen.setdefault(raw_id, first_row + row)
+            if earlier != first_row + row:
+                return raw_id, earlier, first_row + row
+        first_row += len(ids)
+    return None
