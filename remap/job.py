@@ -16,12 +16,12 @@ from graphmill.ask.entities import MeasuredPartition, check_partitions, measure_
 from graphmill.ask.relation_parameters import RELATIONS, write_relation_parameters
 from graphmill.ask.run import TrainedRun, vectors_digest
 from graphmill.ask.work import complete
+from graphmill.checkpoints.id_maps import INTEGERS
 from graphmill.cluster import run_tasks
 from graphmill.config import Config
 from graphmill.config.sections.remap import RemapConfig
 from graphmill.display import readable
 from graphmill.errors import ConfigError
-from graphmill.formats.id_maps import INTEGERS
 from graphmill.run import record
 from graphmill.run.inputs import VECTORS
 from graphmill.run.job import Estimate, GraphSize
@@ -31,7 +31,7 @@ from graphmill.run.trained_with import changes_in_errors
 from graphmill.storage import Checksums
 from remap.output.align import Alignment
 from remap.output.partition import write_partition
-from remap.sources.id_map import Sources, check_maps, open_sources, select_types
+from remap.sources import Sources, check_maps, open_sources, select_types
 
 _OURS = (
     rf"part-[0-9]{{5,}}(?:_[0-9]{{5,}})?\.(?:parquet|csv)|{storage.MARKER}|{storage.PUBLISHED}|{RELATIONS}"

@@ -7,7 +7,6 @@ Every pair of files is joined in memory. Ids that lack a partner are counted; th
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -15,54 +14,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from graphmill import storage
+from graphmill.checkpoints.id_maps import MOST_FILES, IdMap, Misses, Numbers
 from graphmill.errors import FormatError
-from graphmill.formats.id_maps import IdMap, Numbers
 from graphmill.formats.murmur import Hashes, hash_strings, scale
 from graphmill.sorted_arrays import contains, positions
 
 PIECE_BYTES = 256 << 20
 """Rows of one side that are joined or sorted at once."""
 
-MOST_FILES = 256  # two sets of files may be open at once, of 1024 open files
-
-_NUM_EXAMPLES = 5
 _SEED = 0
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _PAIRS = pa.schema([("raw", pa.string()), ("id", pa.int64())])
 _ROWS = pa.schema([("id", pa.int64()), ("row", pa.int64())])
 _NAMES = pa.schema([("raw", pa.string()), ("row", pa.int64())])
-
-
-@dataclass
-class Unpaired:
-    """Ids without a partner: their number, and the first few."""
-
-    num: int = 0
-    examples: list[Any] = field(default_factory=list)
-
-    def add(self, ids: pa.Array) -> None:
-        """Count some ids."""
-        self.num += len(ids)
-        self.examples += ids[: max(0, _NUM_EXAMPLES - len(self.examples))].to_pylist()
-
-    def __str__(self) -> str:
-        shown = ", ".join(map(repr, self.examples))
-        return f"{self.num} ({shown}{', ...' if self.num > len(self.examples) else ''})"
-
-
-@dataclass
-class Misses:
-    """Ids that a join could not translate.
-
-    Attributes:
-        unmapped: ids of the rows that the map lacks.
-        shared: raw ids of the map whose int64 id another raw id has as well.
-        without_row: raw ids of the map that have no row.
-    """
-
-    unmapped: Unpaired = field(default_factory=Unpaired)
-    shared: Unpaired = field(default_factory=Unpaired)
-    without_row: Unpaired = field(default_factory=Unpaired)
 
 
 class Files:

@@ -166,7 +166,7 @@ def remap(
     from graphmill.cli.plan import show_plan
     from graphmill.cli.session import session
     from graphmill.cli.stages import REMAP
-    from remap.sources.from_flags import load_settings
+    from remap.sources import load_settings
 
     settings = load_settings(conf, overrides, given)
     if _is_idle(given["rank"], given["world_size"]):

@@ -12,8 +12,7 @@ import pytest
 from graphmill.checkpoints.recis import HashTable, Saver, slice_of
 from graphmill.config.sections.remap import RemapConfig
 from graphmill.errors import ConfigError
-from remap.sources.from_flags import load_settings
-from remap.sources.id_map import check_maps
+from remap.sources import check_maps, load_settings
 
 Cli = Callable[..., int]
 IDS = np.array([2**62 + 1, -5, 17, 40000, -(2**63)])

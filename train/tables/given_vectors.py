@@ -23,7 +23,8 @@ import pyarrow.compute as pc
 from graphmill import storage
 from graphmill.ask.id_search import IdSearch
 from graphmill.checkpoints import pbg
-from graphmill.checkpoints.id_join import MOST_FILES, Files
+from graphmill.checkpoints.id_join import Files
+from graphmill.checkpoints.id_maps import MOST_FILES
 from graphmill.config import Config
 from graphmill.errors import ConfigError, FormatError, NotFoundError
 from graphmill.formats import entity_counts, entity_index

@@ -13,14 +13,13 @@ from hypothesis import strategies as st
 
 from graphmill import storage
 from graphmill.checkpoints import id_join
-from graphmill.checkpoints.id_maps import IdMaps
+from graphmill.checkpoints.id_maps import IdMap, IdMaps, Misses
 from graphmill.checkpoints.recis import HashTable, Loader, Saver, slice_of
 from graphmill.cli import exit_codes
 from graphmill.cli.main import command
 from graphmill.convert import convert
 from graphmill.errors import ConfigError, FormatError
 from graphmill.formats import entity_counts, entity_index
-from graphmill.formats.id_maps import IdMap
 from tests.etl.graphs import hash_of
 from tests.forked import Forks
 from tests.graphmill.formats.recis_rules import RecisReader
@@ -75,7 +74,7 @@ def test_a_map_gives_rows_to_raw_ids_and_back(
         "item": IdMap("int64"),
     }
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(id_join, "PIECE_BYTES", piece_bytes)
+        patch.setattr("PIECE_BYTES", piece_bytes)
         id_maps = IdMaps(maps, partitions, seed)
         done = convert(str(root / "recis"), str(root / "pbg"), "pbg", id_maps=id_maps)
         entities = str(root / "pbg" / "entities")
@@ -140,7 +139,7 @@ def test_words_are_no_integers(tmp_path: Path) -> None:
     """Only int64 in decimal digits, in their one spelling."""
     good = ["0", "-1", "9223372036854775807", "-9223372036854775808"]
     bad = ["", "a", "007", "+1", "-0", "1.0", " 1", "9223372036854775808", "1e3"]
-    misses = id_join.Misses()
+    misses = Misses()
     raw = pa.array([*good, *bad])
     found = list(id_join.ids_of([raw], len(raw), IdMap("int64"), str(tmp_path), misses, "here"))
     ids, rows = (np.concatenate(each).tolist() for each in zip(*found, strict=True))
@@ -340,7 +339,7 @@ import pyarrow.parquet as pq
 from graphmill.checkpoints import id_join
 from graphmill.convert import convert
 from graphmill.checkpoints.id_maps import IdMaps
-from graphmill.formats.id_maps import IdMap
+from graphmill.checkpoints.id_maps import IdMap
 from graphmill.checkpoints.recis import HashTable, Saver
 from tests.graphmill.formats.memory import anonymous_bytes
 id_join.PIECE_BYTES = 4 << 20

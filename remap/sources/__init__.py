@@ -1,1 +1,0 @@
-"""The input of remap: a version of a checkpoint and the raw ids of its rows."""
