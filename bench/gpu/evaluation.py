@@ -10,9 +10,10 @@ from bench.gpu import synthetic
 from bench.gpu.device import Machine
 from bench.report import Report
 from bench.setting import Setting
+from graphmill.ask.edges import Graph, Triples
 from graphmill.ask.evaluate import ranking
 from graphmill.ask.evaluate.metrics import Ranks, concatenated
-from graphmill.ask.evaluate.queries import Slots, Triples, block_sizes, default_block_bytes
+from graphmill.ask.evaluate.queries import block_sizes, default_block_bytes
 from graphmill.ask.evaluate.ranker import Ranker, can_rank
 from graphmill.ask.model import Model
 from graphmill.cluster import num_cores
@@ -38,12 +39,12 @@ def measure(setting: Setting, machine: Machine, report: Report) -> None:
     )
     counts = {"node": [num_entities]}
     fused = can_rank(config, machine.device)
-    height, width = block_sizes(default_block_bytes(config, fused=fused), counts["node"])
-    slots = Slots(config, counts, synthetic.NUM_RELATIONS, width)
+    block = block_sizes(default_block_bytes(config, fused=fused), counts["node"])
+    graph = Graph(config, counts, synthetic.NUM_RELATIONS)
 
     def rank(_: int) -> Ranks:
         ranker = Ranker(model, machine.device, num_threads=num_cores(), fused=fused)
-        by_side = ranking.rank(ranker, slots, {("node", 0): table_ND}, edges, edges, height)
+        by_side = ranking.rank(ranker, graph, {("node", 0): table_ND}, edges, edges, block)
         return concatenated(list(by_side.values()))
 
     seconds = machine.median_s(rank, repeats=2)

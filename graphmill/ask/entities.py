@@ -9,6 +9,7 @@ Shapes: N rows of a block, Q wanted rows, D dimension.
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from graphmill.ask.id_search import IdSearch
 from graphmill.ask.run import TrainedRun
 from graphmill.checkpoints import Checkpoint, Floats
 from graphmill.checkpoints.finite import check_finite
+from graphmill.config.partitions import PartitionKey
 from graphmill.errors import FormatError, NotFoundError
 from graphmill.formats import entity_counts, entity_index
 
@@ -211,7 +213,12 @@ class EntityTable:
     @cached_property
     def first(self) -> Numbers:
         """Number of the first entity of each partition, and the number of all entities."""
-        return np.cumsum([0, *(part.num_rows for part in self.parts)])
+        return np.cumsum([0, *self.num_rows])
+
+    @property
+    def num_rows(self) -> list[int]:
+        """Rows of each partition."""
+        return [part.num_rows for part in self.parts]
 
     @property
     def num_entities(self) -> int:
@@ -229,20 +236,23 @@ class EntityTable:
         """Read the vectors [Q, D] of some entities, in any order; those of UNKNOWN are zero."""
         distinct, inverse = np.unique(numbers, return_inverse=True)
         vectors = np.zeros((len(distinct), self.dimension), np.float32)
-        for part, here in self._by_partition(distinct):
-            vectors[here] = gather_vectors(self.trained, part, distinct[here] - self.first[part.partition])
+        start = int(np.searchsorted(distinct, 0))
+        for (_, partition), rows in self.rows_of(distinct).items():
+            stop = start + len(rows)
+            vectors[start:stop] = gather_vectors(self.trained, self.parts[partition], rows)
+            start = stop
         return vectors[inverse]
 
     def names(self, numbers: Numbers) -> pa.ChunkedArray:
         """Read the raw ids of some entities, whose numbers ascend."""
         found: list[pa.Array] = []
-        for part, here in self._by_partition(numbers):
-            first, wanted = int(self.first[part.partition]), numbers[here]
-            for ids in iter_ids(self.trained, part, ID_ROWS):
-                start, stop = np.searchsorted(wanted, [first, first + len(ids)])
-                found.append(ids.take(pa.array(wanted[start:stop] - first)))
+        for (_, partition), rows in self.rows_of(numbers).items():
+            first = 0
+            for ids in iter_ids(self.trained, self.parts[partition], ID_ROWS):
+                start, stop = np.searchsorted(rows, [first, first + len(ids)])
+                found.append(ids.take(pa.array(rows[start:stop] - first)))
                 first += len(ids)
-                if stop == len(wanted):
+                if stop == len(rows):
                     break
         return pa.chunked_array(found, pa.string())
 
@@ -257,9 +267,11 @@ class EntityTable:
                 first += len(batch)
         return numbers
 
-    def _by_partition(self, numbers: Numbers) -> Iterator[tuple[MeasuredPartition, slice]]:
-        """The partitions of ascending numbers, each with its range of `numbers`."""
+    def rows_of(self, numbers: Numbers) -> dict[PartitionKey, Numbers]:
+        """The rows of entities, whose numbers ascend, in each partition that has any."""
         bounds = np.searchsorted(numbers, self.first).tolist()
-        for part, start, stop in zip(self.parts, bounds, bounds[1:], strict=False):
-            if start < stop:
-                yield part, slice(start, stop)
+        rows = {
+            (self.entity_type, part): numbers[start:stop] - self.first[part]
+            for part, (start, stop) in enumerate(pairwise(bounds))
+        }
+        return {key: own for key, own in rows.items() if len(own)}

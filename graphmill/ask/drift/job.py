@@ -25,9 +25,10 @@ from distributed import Client
 
 from graphmill import storage
 from graphmill.ask.earlier import check_length, pairs, parts_of, parts_with
-from graphmill.ask.edges import Counts, degrees_of, places_of
+from graphmill.ask.edges import Graph, Numbers, Piece, degrees_of, pieces_of
 from graphmill.cluster import run_tasks
 from graphmill.config import Config
+from graphmill.config.partitions import PartitionKey
 from graphmill.config.sections.remap import DriftConfig
 from graphmill.errors import ConfigError, DriftError
 from graphmill.formats import remapped
@@ -60,13 +61,13 @@ class Moved:
     """
 
     num_ids: int
-    counts_GB: Counts
+    counts_GB: Numbers
     most: list[tuple[float, str, int]] = field(default_factory=list)
     sum_cosine: float = 0.0
-    shown: Counts = field(default_factory=lambda: np.zeros(len(SHOWN) - 1, np.int64))
+    shown: Numbers = field(default_factory=lambda: np.zeros(len(SHOWN) - 1, np.int64))
 
     @classmethod
-    def of(cls, num_ids: int, ids: pa.Array, cosine_N: Cosines, degree_N: Counts, num_most: int) -> "Moved":
+    def of(cls, num_ids: int, ids: pa.Array, cosine_N: Cosines, degree_N: Numbers, num_most: int) -> "Moved":
         """Count ids (string [N]) that both runs have."""
         cell_N = _band_of(degree_N) * NUM_BINS + _bin_of(1 - cosine_N)
         counts = np.bincount(cell_N, minlength=NUM_BANDS * NUM_BINS)
@@ -131,7 +132,7 @@ def moved_of_part(
     entity_type: str,
     part: int,
     parts_before: Sequence[int],
-    degree_N: Counts,
+    degree_N: Numbers,
     num_most: int,
 ) -> Moved:
     """Compare a part of this run with the parts of the run before that may have its ids.
@@ -161,17 +162,17 @@ def cosines(now_ND: Floats, then_ND: Floats) -> Cosines:
     return np.where(are_zero_N, 1.0, np.clip(found_N, -1, 1))
 
 
-def _bin_of(drift_N: Cosines) -> Counts:
+def _bin_of(drift_N: Cosines) -> Numbers:
     """Number of the bin of each drift: 0 up to LEAST_DRIFT."""
     steps = np.log(np.maximum(drift_N, LEAST_DRIFT) / LEAST_DRIFT) / np.log(DRIFT_RATIO)
-    bin_N: Counts = np.minimum(np.ceil(steps), NUM_BINS - 1).astype(np.int64)
+    bin_N: Numbers = np.minimum(np.ceil(steps), NUM_BINS - 1).astype(np.int64)
     return bin_N
 
 
-def _band_of(degree_N: Counts) -> Counts:
+def _band_of(degree_N: Numbers) -> Numbers:
     """Number of the band of each degree: 0, then one for each power of two."""
     _, exponent_N = np.frexp(degree_N.astype(np.float64))
-    band_N: Counts = exponent_N.astype(np.int64)
+    band_N: Numbers = exponent_N.astype(np.int64)
     return band_N
 
 
@@ -179,7 +180,7 @@ def _first_of(band: int) -> int:
     return 1 << band >> 1
 
 
-def _quantiles(counts_B: Counts) -> dict[str, Any]:
+def _quantiles(counts_B: Numbers) -> dict[str, Any]:
     """Number of ids, and percentiles of their cosines: p10 is what the tenth that moved most is below."""
     below_B = np.cumsum(counts_B)
     found: dict[str, Any] = {"num_ids": int(below_B[-1])}
@@ -224,15 +225,19 @@ def run(config: Config, client: Client, claim: Claim = NO_CLAIM) -> dict[str, An
     parts = {entity: parts_of(places[0], entity) for entity in config.entities}
     before = {each: parts_of(places[1], each) for each in config.entities}
     types = [each for each in config.entities if parts[each] and before[each]]
-    num_before = {each: _num_rows(places[1], each, before[each]) for each in types}
+    num_before = {each: sum(_num_rows(places[1], each, before[each])) for each in types}
     for each in types:
         check_length(places[1], each, config.entity_dimension(each), "drift")
-    degrees = {each: _degrees(config, client, each) for each in types if len(parts[each]) == 1}
+    counts = {each: _num_rows(places[0], each, parts[each]) for each in types}
+    graphs = {each: Graph(config, {each: counts[each]}) for each in types}
+    degrees = {each: _degrees(graphs[each], client, each) for each in types if len(parts[each]) == 1}
     arguments = []
     for each in types:
         for part in parts[each]:
             others = parts_with(part, len(parts[each]), before[each])
-            arguments.append((config, places, each, part, others, degrees.get(each), settings.num_moved))
+            arguments.append(
+                (graphs[each], places, each, part, others, degrees.get(each), settings.num_moved)
+            )
     found: list[Moved] = run_tasks(client, _moved, arguments, description="comparing", unit="partitions")
     figures: dict[str, Any] = {}
     for each in types:
@@ -244,35 +249,40 @@ def run(config: Config, client: Client, claim: Claim = NO_CLAIM) -> dict[str, An
 
 
 def _moved(
-    config: Config,
+    graph: Graph,
     places: Places,
     entity_type: str,
     part: int,
     parts_before: Sequence[int],
-    degree_N: Counts | None,
+    degree_N: Numbers | None,
     num_most: int,
 ) -> Moved:
     """Compare one partition; its degrees are counted here, unless all edges have them."""
     if degree_N is None:
-        num_rows, _ = remapped.shape_of(places[0], entity_type, part)
-        degree_N = degrees_of(config, entity_type, num_rows, places_of(config, entity_type, part))
+        pieces = pieces_of(graph.config, graph.config.edge_paths, (entity_type, part))
+        degree_N = count_edges(graph, (entity_type, part), pieces)
     return moved_of_part(places, entity_type, part, parts_before, degree_N, num_most)
 
 
-def _degrees(config: Config, client: Client, entity_type: str) -> Counts:
-    """Count the edges of each row of a type of one partition: all bucket files have some."""
-    num_rows, _ = remapped.shape_of(config.embedding_path, entity_type, 0)
-    lines: dict[Any, list[Any]] = {}
-    for place in places_of(config, entity_type, 0):
-        lines.setdefault((place[0], place[1].lhs), []).append(place)
-    arguments = [(config, entity_type, num_rows, line) for line in lines.values()]
-    total = np.zeros(num_rows, np.int64)
+def count_edges(graph: Graph, key: PartitionKey, pieces: Sequence[Piece]) -> Numbers:
+    """Count the edges of each row of a partition; a Dask task."""
+    return degrees_of(graph, {key: np.arange(graph.counts[key[0]][key[1]])}, pieces)
 
-    def add(counts: Counts) -> None:
+
+def _degrees(graph: Graph, client: Client, entity_type: str) -> Numbers:
+    """Count the edges of each row of a type of one partition: all bucket files have some."""
+    key = entity_type, 0
+    lines: dict[int, list[Piece]] = {}
+    for piece in pieces_of(graph.config, graph.config.edge_paths, key):
+        lines.setdefault(piece.bucket.lhs, []).append(piece)
+    arguments = [(graph, key, line) for line in lines.values()]
+    total = np.zeros(graph.counts[entity_type][0], np.int64)
+
+    def add(counts: Numbers) -> None:
         nonlocal total
         total += counts
 
-    run_tasks(client, degrees_of, arguments, description="counting edges", unit="parts", keep=add)
+    run_tasks(client, count_edges, arguments, description="counting edges", unit="parts", keep=add)
     return total
 
 
@@ -299,8 +309,8 @@ def _before(config: Config) -> str | None:
     return storage.join(record.run_of(config.init_path), "embeddings")
 
 
-def _num_rows(embedding_path: str, entity_type: str, parts: list[int]) -> int:
-    return sum(remapped.shape_of(embedding_path, entity_type, part)[0] for part in parts)
+def _num_rows(embedding_path: str, entity_type: str, parts: list[int]) -> list[int]:
+    return [remapped.shape_of(embedding_path, entity_type, part)[0] for part in parts]
 
 
 def input_uris(config: Config) -> list[str]:

@@ -18,16 +18,15 @@ from functools import reduce
 import numpy as np
 import numpy.typing as npt
 
+from graphmill.ask.edges import READ_EDGES, Graph, Numbers, Piece, Triples
 from graphmill.ask.evaluate.metrics import HITS, PESSIMISTIC, Ranks, concatenated
-from graphmill.ask.evaluate.queries import READ_EDGES, Numbers, Queries, Slots, Triples
+from graphmill.ask.evaluate.queries import Queries
 from graphmill.config.partitions import all_buckets
-from graphmill.formats import edge_buckets
 from graphmill.sorted_arrays import contains, distinct, positions
 from graphmill.vocab import Side
 
 Floats = npt.NDArray[np.float64]
 
-MAX_TABLE = 1 << 25  # pairs that are counted in a table, where there are more edges than pairs
 _MAX_DEGREE = 1 << 36  # a relation or a query times this, plus a degree, is one number
 _FEW = 100  # up to here sums are exact, from here the series is
 _EULER = 0.57721566490153286
@@ -109,21 +108,21 @@ def rank(queries: Queries, edges: Triples, known: Numbers, trained_paths: Sequen
 
     `known` has pairs that do not count: distinct numbers query x end + candidate, sorted. Reads the trained
     edges once. Memory: about 50 bytes per pair of a relation and an entity that has edges, in one row of
-    buckets; or 24 bytes per pair of them all, up to MAX_TABLE.
+    buckets.
     """
-    slots, side = queries.slots_of_types, queries.side
+    graph, side = queries.graph, queries.side
     query_E = np.empty(len(edges), np.int64)
     query_E[queries.order] = queries.of_edge
-    own_is_known_E = contains(known, query_E * slots.end + edges.slots(side))
-    query_K, slot_K = np.divmod(known, slots.end)
-    pair_E, pair_K = edges.rel * slots.end + edges.slots(side), queries.rel[query_K] * slots.end + slot_K
+    own_is_known_E = contains(known, query_E * graph.end + edges.ends(side))
+    query_K, number_K = np.divmod(known, graph.end)
+    pair_E, pair_K = edges.rel * graph.end + edges.ends(side), queries.rel[query_K] * graph.end + number_K
     wanted_W = distinct(np.concatenate([pair_E, pair_K]), overwrite=True)
-    degree_W, entities = _degrees(slots, side, trained_paths, wanted_W)
+    degree_W, entities = _degrees(graph, side, trained_paths, wanted_W)
     degree_E = degree_W[np.searchsorted(wanted_W, pair_E)]
     left_out = _Degrees(query_K, degree_W[np.searchsorted(wanted_W, pair_K)], np.ones_like(query_K))
 
-    sizes = np.array([sum(slots.counts[each]) for each in slots.types(side)])
-    all_E = sizes[slots.static(edges.rel)]
+    sizes = np.array([sum(graph.counts[each]) for each in graph.types(side)])
+    all_E = sizes[graph.static(edges.rel)]
     higher_E = entities.above(edges.rel, degree_E) - left_out.above(query_E, degree_E)
     at_least_E = np.where(degree_E > 0, entities.above(edges.rel, degree_E - 1), all_E)
     at_least_E -= left_out.above(query_E, degree_E - 1) - own_is_known_E  # an edge's own candidate stays
@@ -131,59 +130,35 @@ def rank(queries: Queries, edges: Triples, known: Numbers, trained_paths: Sequen
     return Baselines(num_E, Ranks(higher_E, at_least_E - higher_E - 1))
 
 
-def _degrees(slots: Slots, side: Side, paths: Sequence[str], wanted_W: Numbers) -> tuple[Numbers, _Degrees]:
+def _degrees(graph: Graph, side: Side, paths: Sequence[str], wanted_W: Numbers) -> tuple[Numbers, _Degrees]:
     """Count trained edges of pairs `relation x end + entity` [W], and of all entities with such an edge.
 
     A row of buckets holds all edges of a partition's entities. Types without partitions have edges in every
     row, so their counts add up from row to row.
     """
-    is_split = np.array([len(slots.counts[each]) > 1 for each in slots.types(side)])
+    is_split = np.array([len(graph.counts[each]) > 1 for each in graph.types(side)])
     degree_W = np.zeros_like(wanted_W)
     none = np.empty(0, np.int64)
     found, going_on = [(none, none)], (none, none)
-    num_rows = slots.config.num_side_partitions(side)
+    num_rows = graph.config.num_side_partitions(side)
     for row in range(num_rows):
-        pair_U, count_U = _added(*going_on, *_counted(slots, side, paths, row))
-        ends_U = is_split[slots.static(pair_U // slots.end)] | (row == num_rows - 1)
+        buckets = [each for each in all_buckets(graph.config) if getattr(each, side.value) == row]
+        pieces = (Piece(path, bucket) for path in paths for bucket in buckets)
+        read = (edges for piece in pieces for edges in graph.read(piece))
+        counted = by_sorting(edges.rel * graph.end + edges.ends(side) for edges in read)
+        pair_U, count_U = _added(*going_on, *counted)
+        ends_U = is_split[graph.static(pair_U // graph.end)] | (row == num_rows - 1)
         going_on = pair_U[~ends_U], count_U[~ends_U]
         pair_U, count_U = pair_U[ends_U], count_U[ends_U]
         place_U = positions(wanted_W, pair_U)
         degree_W[place_U[place_U >= 0]] = count_U[place_U >= 0]
-        found.append(np.unique(pair_U // slots.end * _MAX_DEGREE + count_U, return_counts=True))
+        found.append(np.unique(pair_U // graph.end * _MAX_DEGREE + count_U, return_counts=True))
     keys_H, weights_H = (np.concatenate(each) for each in zip(*found, strict=True))
     return degree_W, _Degrees(*np.divmod(keys_H, _MAX_DEGREE), weights_H)
 
 
-def _counted(slots: Slots, side: Side, paths: Sequence[str], row: int) -> tuple[Numbers, Numbers]:
-    """Distinct pairs `relation x end + entity` of one row of buckets, sorted, and their edges: [U]."""
-    buckets = [each for each in all_buckets(slots.config) if getattr(each, side.value) == row]
-    files = [(path, *each) for path in paths for each in edge_buckets.count_all(path, buckets).items()]
-    first_R, rows_R = (each[slots.static(np.arange(slots.num_relations))] for each in slots.places(side, row))
-    begin_R = np.concatenate([[0], np.cumsum(rows_R)])  # of each relation's pairs among all pairs of the row
-    parts = (
-        begin_R[part.rel] + getattr(part, side.value)
-        for path, bucket, count in files
-        for part in slots.read_checked(path, bucket, 0, count)
-    )
-    num_pairs = int(begin_R[-1])
-    num_edges = sum(count for *_, count in files)
-    is_dense = num_pairs <= min(max(num_edges, READ_EDGES), MAX_TABLE)
-    key_U, count_U = by_table(parts, num_pairs) if is_dense else by_sorting(parts)
-    rel_U = np.searchsorted(begin_R, key_U, side="right") - 1
-    return rel_U * slots.end + first_R[rel_U] + key_U - begin_R[rel_U], count_U
-
-
-def by_table(parts: Iterable[Numbers], num_keys: int) -> tuple[Numbers, Numbers]:
-    """Distinct keys of 0..num_keys, sorted, and how often they occur: [U]."""
-    count_N = np.zeros(num_keys, np.int64)
-    for keys in _gathered(parts, max(num_keys, READ_EDGES)):
-        count_N += np.bincount(keys, minlength=num_keys)
-    key_U = np.flatnonzero(count_N)
-    return key_U, count_N[key_U]
-
-
 def by_sorting(parts: Iterable[Numbers]) -> tuple[Numbers, Numbers]:
-    """The same of keys that are few among all that there may be."""
+    """Distinct keys, sorted, and how often they occur: [U]."""
     sorted_parts = (np.unique(keys, return_counts=True) for keys in _gathered(parts, READ_EDGES))
     sums = [(np.empty(0, np.int64), np.empty(0, np.int64))]
     for part in sorted_parts:

@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from graphmill.ask.edges import known_paths, loopless
+from graphmill.ask.edges import Numbers, known_paths, loopless
 from graphmill.ask.evaluate import calibration, evaluate, tasks, work
 from graphmill.ask.evaluate.calibration import CalibrationAnswers
 from graphmill.ask.evaluate.execution import Execution
 from graphmill.ask.evaluate.inputs import calibration_path, has_edges
-from graphmill.ask.evaluate.queries import Group, Numbers, Queries
+from graphmill.ask.evaluate.queries import BlockSize, Group, Queries
 from graphmill.ask.evaluate.tasks import CellSlice, KnownFile, Part, Range
 from graphmill.ask.run import TrainedRun
 from graphmill.ask.scan import TopK
@@ -41,15 +41,15 @@ if TYPE_CHECKING:
 
 MOST_EDGES = 5000
 """Edges of a split whose queries are asked."""
-_HEIGHT = 256
+_HEIGHT = 256  # queries of a block
 _MOST_TASKS = 32  # each returns the best answers of all queries
 
 
 class FoundAnswers(NamedTuple):
-    """The best answers of one side's queries in some partitions: scores, -inf for none, and slots, [Q, K]."""
+    """The best answers of one side's queries in some partitions: scores (-inf: none) and numbers, [Q, K]."""
 
     score: npt.NDArray[np.float32]
-    slot: Numbers
+    number: Numbers
 
 
 def calibrate(config: Config, execution: Execution) -> tuple[Calibration, dict[str, Any]] | None:
@@ -78,17 +78,17 @@ def _answers(
     config: Config, execution: Execution, run: TrainedRun, path: str, known: Sequence[str]
 ) -> CalibrationAnswers:
     """The answers to queries of a split's edges, where the edges of the folders `known` are no answers."""
-    slots, _ = evaluate.blocks(config, run)
-    edges, extent = evaluate.edges_to_rank(execution, slots, path, MOST_EDGES)
+    graph, block = evaluate.blocks(config, run)
+    edges, extent = evaluate.edges_to_rank(execution, graph, path, MOST_EDGES)
     with execution.folder() as folder:
         alone = loopless(config, range(run.num_relations))
-        part = Part(folder, slots, run, _HEIGHT, execution.sharers, alone)
+        part = Part(folder, graph, run, BlockSize(_HEIGHT, block.width), execution.sharers, alone)
         pieces = evaluate.pieces(execution, config, known, ())
         queries, found = evaluate.prepare(execution, part, edges, pieces)
         own = enumerate(evaluate.pieces(execution, config, [path], ()), len(pieces))
         arguments = [(part, each, number) for number, each in own]
         true = execution.run(tasks.find_known, arguments, "evaluate: held-out edges")
-        keys = [(name, number) for name, rows in slots.counts.items() for number in range(len(rows))]
+        keys = [(name, number) for name, rows in graph.counts.items() for number in range(len(rows))]
         ranges = [Range(side, 0, len(query)) for side, query in queries.items()]
         asked = [
             (part, own_keys, [evaluate.slices(found, key, ranges) for key in own_keys])
@@ -110,7 +110,7 @@ def _labelled(
     """
     files_of = [work.load(part.folder, f"known-{side}-{file.number}", np.int64) for file in files]
     cells = distinct(np.concatenate(files_of).reshape(-1))
-    cell_QK = best.slot * len(queries) + np.arange(len(queries))[:, None]
+    cell_QK = best.number * len(queries) + np.arange(len(queries))[:, None]
     is_edge_QK = contains(cells, cell_QK.reshape(-1)).reshape(cell_QK.shape) & np.isfinite(best.score)
     num_edges_Q = np.bincount(cells % len(queries), minlength=len(queries))
     chance_Q = share / (1 - (1 - share) ** num_edges_Q)
@@ -122,12 +122,12 @@ def _labelled(
 
 def merged(parts: Sequence[FoundAnswers]) -> FoundAnswers:
     """The best of several parts; of equal answers, those of earlier parts."""
-    score, slot = parts[0]
+    score, number = parts[0]
     for other in parts[1:]:
-        score, slot = np.hstack([score, other.score]), np.hstack([slot, other.slot])
+        score, number = np.hstack([score, other.score]), np.hstack([number, other.number])
         order = np.argsort(-score, axis=1, kind="stable")[:, :NUM_BEST]
-        score, slot = np.take_along_axis(score, order, 1), np.take_along_axis(slot, order, 1)
-    return FoundAnswers(score, slot)
+        score, number = np.take_along_axis(score, order, 1), np.take_along_axis(number, order, 1)
+    return FoundAnswers(score, number)
 
 
 def find_best(
@@ -163,24 +163,23 @@ def _best_of(
     entity_type, partition = key
     shape = len(queries), NUM_BEST
     found = FoundAnswers(np.full(shape, -np.inf, np.float32), np.zeros(shape, np.int64))
-    slots = queries.slots_of_types
-    first_slot = int(slots.first[entity_type][partition])
+    first_number = int(queries.graph.first[entity_type][partition])
 
-    def ask(group: Group, number: int, start: int, stop: int) -> int:
+    def ask(group: Group, block: int, start: int, stop: int) -> int:
         """Ask a block of queries; each thread has blocks of its own."""
         best = TopK(stop - start, NUM_BEST)
         dimension = ranker.model.config.entity_dimension(entity_type)
         query_PD = _on(ranker, vectors_QD[start:stop, :dimension])
-        for begin in range(0, len(table_ND), slots.width):
-            rows_ND = table_ND[begin : begin + slots.width]
+        for begin in range(0, len(table_ND), queries.width):
+            rows_ND = table_ND[begin : begin + queries.width]
             candidate_ND = ranker.candidates(queries, group, rows_ND.to(ranker.device))
             scores = ranker.model.matrix_scores(query_PD, candidate_ND, queries.side)[:, : len(rows_ND)]
             score_PN = scores.float().cpu().numpy()
-            slot = first_slot + begin
-            row_K, slot_K = queries.within(known, number, slot, slot + len(rows_ND) - 1)
-            score_PN[row_K, slot_K - slot] = -np.inf
-            best.add(np.arange(stop - start), score_PN, np.arange(slot, slot + len(rows_ND)))
-        found.score[start:stop], found.slot[start:stop] = best.result().table(stop - start, NUM_BEST)
+            number = first_number + begin
+            row_K, number_K = queries.within(known, block, number, number + len(rows_ND))
+            score_PN[row_K, number_K - number] = -np.inf
+            best.add(np.arange(stop - start), score_PN, np.arange(number, number + len(rows_ND)))
+        found.score[start:stop], found.number[start:stop] = best.result().table(stop - start, NUM_BEST)
         return (stop - start) * len(table_ND)
 
     blocks = (

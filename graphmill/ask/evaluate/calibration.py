@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from graphmill.ask.evaluate.queries import Numbers
+from graphmill.ask.edges import Numbers
 from graphmill.model.calibration import Floats, Line, probabilities, shares
 
 SHOWN = (1, 10, 100)

@@ -23,15 +23,14 @@ import numpy as np
 from distributed import get_worker
 
 from graphmill import storage
-from graphmill.ask.edges import loopless
+from graphmill.ask.edges import Graph, Numbers, Piece, Triples, loopless
 from graphmill.ask.evaluate import baselines, metrics, tasks, work
 from graphmill.ask.evaluate.baselines import Baselines
 from graphmill.ask.evaluate.execution import COUNTING, Execution
 from graphmill.ask.evaluate.extent import Extent, drawn_rows, extent_of, told
 from graphmill.ask.evaluate.inputs import check_folder, check_same_model, filter_paths
-from graphmill.ask.evaluate.known import Endpoints, Piece
 from graphmill.ask.evaluate.metrics import HITS, Floats, Ranks, concatenated
-from graphmill.ask.evaluate.queries import Numbers, Queries, Slots, Triples, block_sizes, default_block_bytes
+from graphmill.ask.evaluate.queries import BlockSize, Queries, block_sizes, default_block_bytes
 from graphmill.ask.evaluate.tasks import CellSlice, KnownFile, Part, Range, Share
 from graphmill.ask.run import TrainedRun
 from graphmill.config import Config
@@ -106,8 +105,8 @@ def evaluate(
     run = TrainedRun.committed(config, "evaluate", settings.checkpoint_version)
     path = config.split_path(settings.split)
     check_folder(config, "evaluate.split", path)
-    slots, height = blocks(config, run)
-    edges, extent = edges_to_rank(execution, slots, path)
+    graph, block = blocks(config, run)
+    edges, extent = edges_to_rank(execution, graph, path)
     if settings.candidates is not None:
         tell("evaluate: evaluate.candidates has no effect: edges are ranked among all entities")
     if extent.is_sampled:
@@ -119,7 +118,7 @@ def evaluate(
     with execution.folder() as folder:
         for first, some in _parts(config, edges, run):
             where = storage.join(folder, str(first))
-            part = Part(where, slots, run, height, execution.sharers, alone)
+            part = Part(where, graph, run, block, execution.sharers, alone)
             parts.append(_rank(execution, part, some, scanned, (first, len(edges)), with_baselines))
     by_side = {side: concatenated([part.ranks[side] for part in parts]) for side in Side}
     degrees = {side: np.concatenate([part.degrees[side] for part in parts]) for side in Side}
@@ -156,27 +155,27 @@ def trained_paths(config: Config) -> list[str]:
     return [path.rstrip("/") for path in config.edge_paths if storage.is_dir(path)]
 
 
-def blocks(config: Config, run: TrainedRun) -> tuple[Slots, int]:
-    """The slots of all entities, and the height of a block of queries."""
+def blocks(config: Config, run: TrainedRun) -> tuple[Graph, BlockSize]:
+    """The numbers of all entities, and the size of a block of scores."""
     settings = config.evaluate
     is_dot = comparators.is_dot(config.comparator, config.bias)
     fused = config.num_gpus > 0 and is_dot
     block_bytes = settings.block_bytes or default_block_bytes(config, fused=fused)
-    height, width = block_sizes(block_bytes, [count for rows in run.num_rows.values() for count in rows])
-    return Slots(config, run.num_rows, run.num_relations, width), height
+    size = block_sizes(block_bytes, [count for rows in run.num_rows.values() for count in rows])
+    return Graph(config, run.num_rows, run.num_relations), size
 
 
 def edges_to_rank(
-    execution: Execution, slots: Slots, path: str, most: int | None = None
+    execution: Execution, graph: Graph, path: str, most: int | None = None
 ) -> tuple[Triples, Extent]:
     """The edges of a split, or a sample of them; at most `most`, and then a quarter of a larger sample."""
-    config = slots.config
+    config = graph.config
     groups = grouped(all_buckets(config), _FEW_BUCKETS)
     counts = execution.run(tasks.count_edges, [(path, each) for each in groups], "evaluate: counting edges")
     total = sum(map(sum, counts))
     if not total:
         raise FormatError(f"{path}: expected edges to rank, found none")
-    num_entities = {name: sum(rows) for name, rows in slots.counts.items()}
+    num_entities = {name: sum(rows) for name, rows in graph.counts.items()}
     extent = extent_of(config, total, num_entities, sum(map(num_edges, trained_paths(config))))
     if most is not None:
         affordable = max(1, extent.num_edges // 4) if extent.is_sampled else extent.num_edges
@@ -186,7 +185,7 @@ def edges_to_rank(
         seed = seeds.derived(config.seed, "evaluate")
         rows = list(drawn_rows(seed, [each for group in counts for each in group], extent.num_edges))
     chosen = dict(zip(all_buckets(config), rows, strict=True))
-    arguments = [(slots, path, [(each, chosen[each]) for each in group]) for group in groups]
+    arguments = [(graph, path, [(each, chosen[each]) for each in group]) for group in groups]
     return Triples.concatenated(execution.run(tasks.read_edges, arguments, "evaluate: reading edges")), extent
 
 
@@ -230,7 +229,7 @@ def _parts(config: Config, edges: Triples, run: TrainedRun) -> Iterator[tuple[in
     edge_bytes = max(2 * 4 * dimension, _COUNT_BYTES * num_partitions)
     step = max(1, config.evaluate.query_bytes // edge_bytes)
     for start in range(0, len(edges), step):
-        yield start, edges.part(start, start + step)
+        yield start, edges[start : start + step]
 
 
 def prepare(
@@ -240,7 +239,7 @@ def prepare(
     work.save(part.folder, "edges", np.stack([edges.lhs, edges.rel, edges.rhs]))
     arguments = [(part, piece, number) for number, piece in enumerate(pieces)]
     found = execution.run(tasks.find_known, arguments, "evaluate: known edges")
-    keys = list(tasks.endpoint_rows(part.slots, edges))
+    keys = list(part.graph.rows_of(edges))
     execution.run(tasks.take_rows, [(part, key) for key in keys], "evaluate: vectors of the edges")
     execution.run(tasks.make_queries, [(part, side) for side in Side], "evaluate: queries")
     return {side: part.queries(side, edges) for side in Side}, found
@@ -277,7 +276,7 @@ def _count(
     place: tuple[int, int],
 ) -> Iterator[tasks.Counted]:
     """Count in every partition, for ranges of queries."""
-    counts = part.slots.counts
+    counts = part.graph.counts
     keys = [(name, number) for name, rows in counts.items() for number, count in enumerate(rows) if count]
     cuts = [
         (key, ranges) for key in keys for ranges in _cut(queries, key[0], len(keys), execution.num_workers)
@@ -322,8 +321,8 @@ def slices(known: Sequence[KnownFile], key: PartitionKey, ranges: Sequence[Range
 
 def _degrees(part: Part, edges: Triples, found: Sequence[KnownFile]) -> dict[Side, Numbers]:
     """Degree of the entity on each side: the number of trained edges that have it on either end, [E]."""
-    endpoints = Endpoints(part.slots, edges)
-    degrees = np.zeros(len(endpoints), np.int64)
+    rows = part.graph.rows_of(edges)
+    degrees = np.zeros(sum(map(len, rows.values())), np.int64)
     for each in found:
         degrees[each.degrees[0]] += each.degrees[1]
-    return {side: degrees[endpoints.numbers(edges, side)] for side in Side}
+    return {side: degrees[part.graph.places_of(rows, side, edges)] for side in Side}

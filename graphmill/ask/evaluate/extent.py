@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from graphmill.ask.evaluate.queries import Numbers
+from graphmill.ask.edges import Numbers
 from graphmill.config import Config
 from graphmill.display.readable import number
 from graphmill.vocab import Side

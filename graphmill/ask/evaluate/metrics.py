@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from graphmill.ask.evaluate.queries import Numbers, Triples
+from graphmill.ask.edges import Numbers, Triples
 from graphmill.vocab import Side
 
 HITS = (1, 3, 10, 50)

@@ -14,8 +14,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from graphmill.ask.edges import Graph, Numbers
 from graphmill.ask.evaluate.comparison import Comparison
-from graphmill.ask.evaluate.queries import Group, Numbers, Queries, Slots
+from graphmill.ask.evaluate.queries import Group, Queries
 from graphmill.ask.model import Model
 from graphmill.config import Config
 from graphmill.errors import FormatError
@@ -36,11 +37,11 @@ def can_rank(config: Config, device: torch.device) -> bool:
     return device.type == "cuda" and comparators.is_dot(config.comparator, config.bias)
 
 
-def gather(slots: Slots, take: Take, side: Side, rel: Numbers, ids: Numbers) -> Tensor:
-    """Embeddings of the entities with the slots `ids` [E], on one side of the relations `rel` [E]: [E, D]."""
-    dimension = max(slots.config.entity_dimension(count) for count in slots.counts)
+def gather(graph: Graph, take: Take, side: Side, rel: Numbers, ids: Numbers) -> Tensor:
+    """Embeddings of entities, by number [E], on one side of the relations `rel` [E]: [E, D]."""
+    dimension = max(graph.config.entity_dimension(name) for name in graph.counts)
     gathered_ED = torch.zeros(len(ids), dimension)
-    for entity_type, partition, places, index in slots.visits(side, rel, ids):
+    for entity_type, partition, places, index in graph.visits(side, rel, ids):
         rows_ND = take(entity_type, partition, index)
         gathered_ED[torch.from_numpy(places), : rows_ND.shape[1]] = rows_ND
     return gathered_ED
@@ -68,7 +69,7 @@ class Ranker:
 
         Candidates are columns in memory, so the product of a linear operator rounds all of them alike.
         """
-        dimension, width = self.model.config.entity_dimension(group.entity_type), queries.slots_of_types.width
+        dimension, width = self.model.config.entity_dimension(group.entity_type), queries.width
         padded_DN = torch.zeros(dimension, width, device=self.device)
         padded_DN[:, : len(embeddings)] = embeddings[:, :dimension].T
         return self.model.candidates(group.relation, queries.side, padded_DN.T)
@@ -76,10 +77,10 @@ class Ranker:
 
 def prepare(ranker: Ranker, queries: Queries, take: Take) -> tuple[Tensor, Tensor]:
     """Queries [Q, D], and the scores of the edges themselves [E] float64, in the order of the queries."""
-    slots, side = queries.slots_of_types, queries.side
-    vectors_QD = gather(slots, take, side.other, queries.rel, queries.slots)
+    graph, side = queries.graph, queries.side
+    vectors_QD = gather(graph, take, side.other, queries.rel, queries.ends)
     _make_queries(ranker, queries, vectors_QD)
-    own_ED = gather(slots, take, side, queries.rel[queries.of_edge], queries.candidates)
+    own_ED = gather(graph, take, side, queries.rel[queries.of_edge], queries.candidates)
     return vectors_QD, _own_scores(ranker, queries, vectors_QD, own_ED)
 
 
@@ -90,7 +91,7 @@ def _make_queries(ranker: Ranker, queries: Queries, vectors_QD: Tensor) -> None:
         dimension, step = config.entity_dimension(group.entity_type), queries.height
         if config.dynamic_relations and operator_of(config.relations[0].operator).has_matrices:
             # each query may need a matrix
-            num_floats = min(step * queries.slots_of_types.width, MATRIX_BYTES // 4)
+            num_floats = min(step * queries.width, MATRIX_BYTES // 4)
             step = max(1, num_floats // dimension**2)
         rel = queries.rel[group.start : group.stop]
         changes = [] if config.dynamic_relations else (np.flatnonzero(np.diff(rel)) + 1).tolist()
@@ -110,7 +111,7 @@ def _own_scores(ranker: Ranker, queries: Queries, vectors_QD: Tensor, own_ED: Te
     for group in queries.groups:
         dimension = ranker.model.config.entity_dimension(group.entity_type)
         first, last = np.searchsorted(queries.of_edge, [group.start, group.stop]).tolist()
-        for edges in chunks(slice(first, last), min(queries.slots_of_types.width, queries.height)):
+        for edges in chunks(slice(first, last), min(queries.width, queries.height)):
             candidate_ND = ranker.candidates(queries, group, own_ED[edges].to(ranker.device))
             query_CD = vectors_QD[queries.of_edge[edges], :dimension].to(ranker.device)
             if ranker.kernels is not None:

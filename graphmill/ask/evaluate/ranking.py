@@ -18,9 +18,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from graphmill.ask.edges import Graph, Numbers, Triples
 from graphmill.ask.evaluate.comparison import ComparedEdges, ComparedFactors
 from graphmill.ask.evaluate.metrics import Ranks
-from graphmill.ask.evaluate.queries import Group, Numbers, Queries, Slots, Triples
+from graphmill.ask.evaluate.queries import BlockSize, Group, Queries
 from graphmill.ask.evaluate.ranker import Ranker, Report, chunks, prepare
 from graphmill.gpu.device import copied
 from graphmill.sorted_arrays import distinct, positions
@@ -76,12 +77,10 @@ class Counting:
 
     def add(self, entity_type: str, partition: Partition, table_ND: Tensor, report: Report) -> None:
         """Count the candidates of a partition; `report` gets the number of scores so far."""
-        slots = self.queries.slots_of_types
-        first_block = int(slots.first[entity_type][partition]) // slots.width
-        numbered = enumerate(torch.split(table_ND, slots.width), first_block) if len(table_ND) else ()
+        first, width = int(self.queries.graph.first[entity_type][partition]), self.queries.width
         tasks = (
-            partial(self._count_span, group, blocks, rows_ND, number)
-            for number, rows_ND in numbered
+            partial(self._count_span, group, blocks, table_ND[start : start + width], first + start)
+            for start in range(0, len(table_ND), width)
             for group in self._groups(entity_type)
             for blocks in self._spans(group)
         )
@@ -110,39 +109,39 @@ class Counting:
         for chunk in chunks(slice(0, len(blocks)), BLOCKS_PER_TASK):
             yield blocks[chunk]
 
-    def _count_span(self, group: Group, blocks: Sequence[_Block], rows_ND: Tensor, number: int) -> int:
+    def _count_span(self, group: Group, blocks: Sequence[_Block], rows_ND: Tensor, first: int) -> int:
         """Count for some blocks of queries against one block of candidates; the number of scores."""
-        ranker, slots = self.ranker, self.queries.slots_of_types
+        ranker = self.ranker
         candidate_ND = ranker.candidates(self.queries, group, copied(rows_ND, ranker.device))
-        slot_N = np.arange(number * slots.width, number * slots.width + len(rows_ND))
+        number_N = np.arange(first, first + len(rows_ND))
         if ranker.kernels is not None:
             table_ND = candidate_ND[: len(rows_ND)].contiguous()
             for block in blocks:
-                self._count_fused(ranker.kernels, group, block, table_ND, slot_N)
+                self._count_fused(ranker.kernels, group, block, table_ND, number_N)
         else:
             candidates = ranker.comparison.candidates(candidate_ND)
             for block in blocks:
-                self._compare(group, block, candidates, slot_N)
+                self._compare(group, block, candidates, number_N)
         return sum(each.num_queries for each in blocks) * len(rows_ND)
 
-    def _compare(self, group: Group, block: _Block, candidates: ComparedFactors, slot_N: Numbers) -> None:
-        """Count for a block of queries against candidates, whose slots are sorted."""
+    def _compare(self, group: Group, block: _Block, candidates: ComparedFactors, number_N: Numbers) -> None:
+        """Count for a block of queries against candidates, whose numbers follow each other."""
         device, edges = self.ranker.device, block.edges
-        row_K, column_K = (torch.from_numpy(each).to(device) for each in self._known_pairs(block, slot_N))
-        column_C = torch.from_numpy(positions(slot_N, self._candidates[edges])).to(device)
+        row_K, column_K = (torch.from_numpy(each).to(device) for each in self._known_pairs(block, number_N))
+        column_C = torch.from_numpy(positions(number_N, self._candidates[edges])).to(device)
         of_block = ComparedEdges(
-            self._row_E[edges], self._own_E[edges], column_C, (row_K, column_K), len(slot_N)
+            self._row_E[edges], self._own_E[edges], column_C, (row_K, column_K), len(number_N)
         )
         queries = self._factors_of(group, block)
         counts = self.ranker.comparison.count(of_block, queries, candidates, self.queries.side)
         with self.ranker.lock:
             self._counts[:, edges] += counts
 
-    def _known_pairs(self, block: _Block, slot_N: Numbers) -> tuple[Numbers, Numbers]:
+    def _known_pairs(self, block: _Block, number_N: Numbers) -> tuple[Numbers, Numbers]:
         """Rows and columns of a block's known cells among candidates."""
-        row_K, slot_K = self.queries.within(self.known, block.number, int(slot_N[0]), int(slot_N[-1]))
-        column_K = positions(slot_N, slot_K)
-        return row_K[column_K >= 0], column_K[column_K >= 0]
+        first = int(number_N[0])
+        row_K, number_K = self.queries.within(self.known, block.number, first, first + len(number_N))
+        return row_K, number_K - first
 
     def _factors_of(self, group: Group, block: _Block) -> ComparedFactors:
         """Factors of a block of queries, made once."""
@@ -155,7 +154,7 @@ class Counting:
         return self._vectors_QD[block.queries, :dimension].to(self.ranker.device)
 
     def _count_fused(
-        self, kernels: ModuleType, group: Group, block: _Block, table_ND: Tensor, slot_N: Numbers
+        self, kernels: ModuleType, group: Group, block: _Block, table_ND: Tensor, number_N: Numbers
     ) -> None:
         """Count for a block with the kernels, and subtract the candidates that do not count."""
         edges, device = block.edges, self.ranker.device
@@ -164,45 +163,45 @@ class Counting:
             self._query_ED[block.number] = self._query_rows(group, block)[row_E].contiguous()
         query_ED = self._query_ED[block.number]
         counts = torch.stack(kernels.count_above(query_ED, table_ND, score_E))
-        edge_T, column_T = (torch.from_numpy(each).to(device) for each in self._left_out(block, slot_N))
+        edge_T, column_T = (torch.from_numpy(each).to(device) for each in self._left_out(block, number_N))
         score_T = kernels.pair_scores(query_ED, table_ND, edge_T, column_T)
         is_counted = torch.stack([score_T > score_E[edge_T], score_T == score_E[edge_T]])
         counts.index_add_(1, edge_T, is_counted.long(), alpha=-1)
         with self.ranker.lock:
             self._counts[:, edges] += counts
 
-    def _left_out(self, block: _Block, slot_N: Numbers) -> tuple[Numbers, Numbers]:
+    def _left_out(self, block: _Block, number_N: Numbers) -> tuple[Numbers, Numbers]:
         """Pairs of an edge and a column, each once, that are known or the edge's own."""
         row_E = self.queries.row[self.queries.of_edge[self.edges][block.edges]]
-        row_K, column_K = self._known_pairs(block, slot_N)
+        row_K, column_K = self._known_pairs(block, number_N)
         # edges are sorted by query, so the edges of a known cell's query are a range
         first_K = np.searchsorted(row_E, row_K)
         count_K = np.searchsorted(row_E, row_K, side="right") - first_K
         before_K = np.cumsum(count_K) - count_K
         edge_T = np.arange(count_K.sum()) + np.repeat(first_K - before_K, count_K)
-        own_E = positions(slot_N, self._candidates[block.edges])
-        own = np.flatnonzero(own_E >= 0) * len(slot_N) + own_E[own_E >= 0]
-        pairs = distinct(np.concatenate([edge_T * len(slot_N) + np.repeat(column_K, count_K), own]))
-        return np.divmod(pairs, len(slot_N))
+        own_E = positions(number_N, self._candidates[block.edges])
+        own = np.flatnonzero(own_E >= 0) * len(number_N) + own_E[own_E >= 0]
+        pairs = distinct(np.concatenate([edge_T * len(number_N) + np.repeat(column_K, count_K), own]))
+        return np.divmod(pairs, len(number_N))
 
 
 def rank(
     ranker: Ranker,
-    slots: Slots,
+    graph: Graph,
     tables: Mapping[tuple[str, Partition], Tensor],
     edges: Triples,
     known: Triples,
-    height: int,
+    block: BlockSize,
 ) -> dict[Side, Ranks]:
     """Rank each side of every edge, where all partitions and known edges are in memory."""
     ranks = {}
     for side in Side:
-        queries = Queries(slots, side, edges, height)
+        queries = Queries(graph, side, edges, block)
         vectors_QD, own_E = prepare(
             ranker, queries, lambda name, part, rows: tables[name, part][torch.from_numpy(rows)]
         )
-        query_K = queries.find(known.rel, known.slots(side.other))
-        cells = distinct(queries.cells(query_K, known.slots(side))[query_K >= 0])
+        query_K = queries.find(known.rel, known.ends(side.other))
+        cells = distinct(queries.cells(query_K, known.ends(side))[query_K >= 0])
         every = slice(0, len(queries))
         counting = Counting(ranker, queries, every, vectors_QD, own_E, cells)
         for (name, part), table_ND in tables.items():

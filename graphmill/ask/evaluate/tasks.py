@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from graphmill.ask.evaluate import baselines, known, work
+from graphmill.ask.edges import READ_EDGES, Graph, Numbers, Piece, Triples, edges_of
+from graphmill.ask.evaluate import baselines, work
 from graphmill.ask.evaluate.baselines import Baselines
-from graphmill.ask.evaluate.known import Piece
-from graphmill.ask.evaluate.queries import READ_EDGES, Numbers, Queries, Slots, Triples
+from graphmill.ask.evaluate.queries import BlockSize, Queries
 from graphmill.ask.run import TrainedRun
 from graphmill.cluster import num_cores
 from graphmill.config import Config
@@ -45,24 +45,24 @@ class Part:
 
     Attributes:
         folder: work folder of these edges.
-        slots: slots of all entities.
+        graph: numbers of all entities.
         run: what has been trained.
-        height: queries of a block.
+        block: size of a block of scores.
         sharers: tasks that run at the same time on a machine, and share its cores.
         loopless: relations, ascending, in whose queries the entity that is asked about does not count.
     """
 
     folder: str
-    slots: Slots
+    graph: Graph
     run: TrainedRun
-    height: int
+    block: BlockSize
     sharers: int
     loopless: tuple[int, ...] = ()
 
     @property
     def config(self) -> Config:
         """The configuration."""
-        return self.slots.config
+        return self.graph.config
 
     def edges(self) -> Triples:
         """The edges."""
@@ -71,7 +71,7 @@ class Part:
 
     def queries(self, side: Side, edges: Triples) -> Queries:
         """The queries of one side of the edges."""
-        return Queries(self.slots, side, edges, self.height)
+        return Queries(self.graph, side, edges, self.block)
 
     def asking_others(self, queries: Queries, rows: slice = slice(None)) -> Numbers:
         """The queries, among `rows`, in which the entity that is asked about does not count: [n]."""
@@ -80,14 +80,14 @@ class Part:
 
     def vectors(self, side: Side, start: int, stop: int) -> npt.NDArray[np.float32]:
         """The vectors of some queries: [Q, D]."""
-        dimension = max(self.config.entity_dimension(each) for each in self.slots.counts)
+        dimension = max(self.config.entity_dimension(each) for each in self.graph.counts)
         return work.load(self.folder, f"queries-{side}", np.float32, dimension, start, stop)
 
 
 class KnownFile(NamedTuple):
     """Result of a task: where the cells of each partition begin in its file, and degrees.
 
-    `begins` has [P + 1] positions by side and type; `degrees` [2, n] numbers of entities and of their edges.
+    `begins` has [P + 1] positions by side and type; `degrees` [2, n] places of entities, and their edges.
     """
 
     number: int
@@ -136,37 +136,41 @@ def count_edges(path: str, buckets: Sequence[Bucket]) -> list[int]:
     return list(edge_buckets.count_all(path, buckets).values())
 
 
-def read_edges(slots: Slots, path: str, chosen: Sequence[tuple[Bucket, Numbers | None]]) -> Triples:
-    """Chosen rows of bucket files, in ascending order (None: all); raises as `Slots.read_checked`."""
-    return Triples.concatenated([part for each in chosen for part in _read(slots, path, *each)])
+def read_edges(graph: Graph, path: str, chosen: Sequence[tuple[Bucket, Numbers | None]]) -> Triples:
+    """Chosen rows of bucket files, in ascending order (None: all); raises as `Graph.read`."""
+    return Triples.concatenated([part for each in chosen for part in _read(graph, path, *each)])
 
 
 def find_known(part: Part, pieces: Sequence[Piece], number: int) -> KnownFile:
-    """Find the known edges that have a ranked query, and write their cells; raises as `known.scan`."""
+    """Find the known edges that have a ranked query, and write their cells; raises as `edges_of`.
+
+    A known cell is one number, candidate x queries + query. Sorted, the cells of a partition are a range.
+    """
     edges = part.edges()
     queries = {side: part.queries(side, edges) for side in Side}
-    found = known.scan(part.slots, edges, queries, pieces)
+    rows = part.graph.rows_of(edges)
+    degrees = np.zeros(sum(map(len, rows.values())), np.int64)
+    found: dict[Side, list[Numbers]] = {side: [np.empty(0, np.int64)] for side in Side}
+    for piece, other, place_H, of_rows in edges_of(part.graph, rows, pieces):
+        if piece.is_trained:
+            degrees += np.bincount(place_H, minlength=len(degrees))
+        if piece.is_known:
+            own = queries[side := other.other]
+            query_H = own.find(of_rows.rel, of_rows.ends(other))
+            found[side].append((of_rows.ends(side) * len(own) + query_H)[query_H >= 0])
     begins: dict[Side, dict[str, Numbers]] = {}
-    for side, cells in found.cells.items():
+    for side, parts in found.items():
+        cells = distinct(np.concatenate(parts), overwrite=True)
         work.save(part.folder, f"known-{side}-{number}", cells)
-        first = part.slots.first.items()
+        first = part.graph.first.items()
         begins[side] = {name: np.searchsorted(cells, each * len(queries[side])) for name, each in first}
-    entity = np.flatnonzero(found.degrees)
-    return KnownFile(number, begins, np.stack([entity, found.degrees[entity]]))
-
-
-def endpoint_rows(slots: Slots, edges: Triples) -> dict[PartitionKey, Numbers]:
-    """The rows of each partition that are ends of edges, sorted."""
-    found: dict[PartitionKey, list[Numbers]] = {}
-    for side in Side:
-        for entity_type, partition, _, index in slots.visits(side, edges.rel, edges.slots(side)):
-            found.setdefault((entity_type, partition), []).append(index)
-    return {key: distinct(np.concatenate(rows)) for key, rows in found.items()}
+    place = np.flatnonzero(degrees)
+    return KnownFile(number, begins, np.stack([place, degrees[place]]))
 
 
 def take_rows(part: Part, key: PartitionKey) -> None:
     """Write the ranked edges' vectors of one partition; raises FormatError if its file is damaged."""
-    rows = endpoint_rows(part.slots, part.edges())[key]
+    rows = part.graph.rows_of(part.edges())[key]
     work.save(part.folder, _rows_name(*key), table_of(part, key).numpy()[rows])
 
 
@@ -178,7 +182,7 @@ def make_queries(part: Part, side: Side) -> None:
     from graphmill.cluster.runtime import cpu_threads
 
     edges = part.edges()
-    rows = endpoint_rows(part.slots, edges)
+    rows = part.graph.rows_of(edges)
 
     def take(entity_type: str, partition: Partition, index: Numbers) -> Tensor:
         dimension = part.config.entity_dimension(entity_type)
@@ -237,32 +241,32 @@ def rank_plainly(part: Part, side: Side, numbers: Sequence[int], trained_paths: 
     queries = part.queries(side, edges)
     found = [work.load(part.folder, f"known-{side}-{number}", np.int64) for number in numbers]
     others = part.asking_others(queries)
-    found.append(queries.slots[others, None] * len(queries) + others[:, None])
-    slot_K, query_K = np.divmod(distinct(np.concatenate(found).reshape(-1), overwrite=True), len(queries))
-    return baselines.rank(queries, edges, np.sort(query_K * part.slots.end + slot_K), trained_paths)
+    found.append(queries.ends[others, None] * len(queries) + others[:, None])
+    number_K, query_K = np.divmod(distinct(np.concatenate(found).reshape(-1), overwrite=True), len(queries))
+    return baselines.rank(queries, edges, np.sort(query_K * part.graph.end + number_K), trained_paths)
 
 
 def known_cells_of(part: Part, queries: Queries, rows: slice, slices: Sequence[CellSlice]) -> Numbers:
     """The cells of a range of queries that do not count, known or their own, sorted and distinct."""
     others = part.asking_others(queries, rows)
-    found = [queries.cells(others, queries.slots[others])]
+    found = [queries.cells(others, queries.ends[others])]
     for side, number, start, stop in slices:
         cells = work.load(part.folder, f"known-{side}-{number}", np.int64, 1, start, stop).reshape(-1)
-        slot_K, query_K = np.divmod(cells, len(queries))
+        number_K, query_K = np.divmod(cells, len(queries))
         is_mine_K = (query_K >= rows.start) & (query_K < rows.stop)
-        found.append(queries.cells(query_K[is_mine_K], slot_K[is_mine_K]))
+        found.append(queries.cells(query_K[is_mine_K], number_K[is_mine_K]))
     return distinct(np.concatenate(found), overwrite=True)
 
 
-def _read(slots: Slots, path: str, bucket: Bucket, rows: Numbers | None) -> Iterator[Triples]:
+def _read(graph: Graph, path: str, bucket: Bucket, rows: Numbers | None) -> Iterator[Triples]:
     if rows is None:
-        yield from slots.read_bucket(path, bucket)
+        yield from graph.read(Piece(path, bucket))
         return
     for number in np.unique(rows // READ_EDGES).tolist():
         start = number * READ_EDGES
         own = rows[(rows >= start) & (rows < start + READ_EDGES)] - start
-        for edges in slots.read_bucket(path, bucket, start, start + int(own[-1]) + 1):
-            yield Triples(edges.lhs[own], edges.rel[own], edges.rhs[own])
+        for edges in graph.read(Piece(path, bucket, start, start + int(own[-1]) + 1)):
+            yield edges[own]
 
 
 def _rows_name(entity_type: str, partition: Partition) -> str:

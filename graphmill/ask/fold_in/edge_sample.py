@@ -11,10 +11,10 @@ import numpy as np
 import numpy.typing as npt
 
 from graphmill import storage
-from graphmill.ask.entities import EntityTable, Numbers
+from graphmill.ask.edges import Graph, Numbers, Piece, Triples
+from graphmill.ask.entities import EntityTable
 from graphmill.checkpoints import Floats
 from graphmill.config import Config
-from graphmill.errors import FormatError
 from graphmill.formats import edge_buckets
 from graphmill.run.auto_values import num_edges
 from graphmill.vocab import TRAIN_SPLIT, Bucket, Side
@@ -61,16 +61,12 @@ def sample_edges(config: Config, tables: Mapping[str, EntityTable], num_relation
             missing[0],
         )
         return {}
-    parts: dict[tuple[str, str], list[RelationEdges]] = {}
-    for bucket in buckets:
-        most = MOST_EDGES // len(buckets)
-        edges = edge_buckets.read_bucket(edge_path, bucket, 0, most, takes_features=True)
-        uri = edge_buckets.bucket_uri(edge_path, bucket)
-        if len(edges) and edges.rel.max() >= num_relations:
-            raise FormatError(f"{uri}: expected {num_relations} relations, found number {edges.rel.max()}")
-        for types, rows in _by_types(config, edges).items():
-            parts.setdefault(types, []).append(_with_vectors(tables, types, bucket, edges, rows, uri))
-    by_types = {types: _joined(found) for types, found in parts.items()}
+    graph = Graph(config, {name: table.num_rows for name, table in tables.items()}, num_relations)
+    most = MOST_EDGES // len(buckets)
+    counts = edge_buckets.count_all(edge_path, buckets)
+    pieces = [Piece(edge_path, bucket, 0, min(count, most)) for bucket, count in counts.items()]
+    read = [edges for piece in pieces for edges in graph.read(piece, takes_features=True)]
+    by_types = _by_types(graph, tables, Triples.concatenated(read))
     total = sum(map(num_edges, config.edge_paths))
     factor = total / max(sum(map(len, by_types.values())), 1)
     return {types: replace(each, stands_for=factor) for types, each in by_types.items()}
@@ -101,47 +97,21 @@ def _some_buckets(config: Config) -> list[Bucket]:
     return [Bucket(*divmod(place, num_rhs)) for place in places]
 
 
-def _by_types(config: Config, edges: edge_buckets.Edges) -> dict[tuple[str, str], Numbers]:
-    if config.dynamic_relations:
-        return {(config.relations[0].lhs, config.relations[0].rhs): np.arange(len(edges))}
-    types = [(relation.lhs, relation.rhs) for relation in config.relations]
-    distinct = list(dict.fromkeys(types))
-    place_E = np.array([distinct.index(each) for each in types])[edges.rel]
-    return {each: np.flatnonzero(place_E == place) for place, each in enumerate(distinct)}
-
-
-def _with_vectors(
-    tables: Mapping[str, EntityTable],
-    types: tuple[str, str],
-    bucket: Bucket,
-    edges: edge_buckets.Edges,
-    rows: Numbers,
-    uri: str,
-) -> RelationEdges:
-    vectors: dict[Side, Floats] = {}
-    sides = zip(Side, types, bucket, (edges.lhs, edges.rhs), strict=True)
-    for side, entity_type, partition, ends in sides:
-        if entity_type not in tables:
-            continue
-        table, found = tables[entity_type], ends[rows].astype(np.int64)
-        own = partition if len(table.parts) > 1 else 0
-        if len(found) and found.max() >= table.parts[own].num_rows:
-            raise FormatError(
-                f"{uri}: expected entities below {table.parts[own].num_rows} on the {side} side, as "
-                f"partition {own} of {entity_type!r} has, found {found.max()}"
-            )
-        vectors[side] = table.gather(found + table.first[own])
-    weight = np.ones(len(edges), np.float32) if edges.weight is None else edges.weight
-    return RelationEdges(edges.rel[rows].astype(np.int64), weight[rows], vectors)
-
-
-def _joined(parts: list[RelationEdges]) -> RelationEdges:
-    first = parts[0]
-    return RelationEdges(
-        np.concatenate([part.relation_E for part in parts]),
-        np.concatenate([each.weight_E for each in parts]),
-        {side: np.concatenate([each.vectors[side] for each in parts]) for side in first.vectors},
-    )
+def _by_types(
+    graph: Graph, tables: Mapping[str, EntityTable], edges: Triples
+) -> dict[tuple[str, str], RelationEdges]:
+    """Part edges by the types of their ends, and read the vectors of these."""
+    types = list(zip(*map(graph.types, Side), strict=True))
+    found = {}
+    for pair in dict.fromkeys(types):
+        of_types = edges[np.array([own == pair for own in types])[graph.static(edges.rel)]]
+        vectors = {
+            side: tables[name].gather(of_types.ends(side))
+            for side, name in zip(Side, pair, strict=True)
+            if name in tables
+        }
+        found[pair] = RelationEdges(of_types.rel, of_types.weights(), vectors)
+    return found
 
 
 def spread(num_rows: int, count: int, seed: int) -> npt.NDArray[np.int64]:

@@ -12,12 +12,12 @@ from distributed import Client
 
 from graphmill import storage
 from graphmill.ask import given
-from graphmill.ask.edges import loopless
+from graphmill.ask.edges import known_paths, loopless
 from graphmill.ask.entities import UNKNOWN, EntityTable
 from graphmill.ask.predict import approximate, similar
 from graphmill.ask.predict.answers import FOUND, IdChunk, write_answers
 from graphmill.ask.predict.calibrated import read_calibration
-from graphmill.ask.predict.known import KnownEdges, LeftOut
+from graphmill.ask.predict.known import LeftOut
 from graphmill.ask.predict.search import Asked
 from graphmill.ask.predict.settings import PredictOptions
 from graphmill.ask.predict.sizes import GPU_PRODUCTS, PRODUCTS, sizes_for
@@ -51,10 +51,9 @@ def asked_of(trained: TrainedRun, question: PredictOptions, tables: Mapping[str,
     num_best = k if scale is None else max(k, NUM_BEST)
     memory_bytes, num_entities = question.memory_bytes, candidates.num_entities
     sizes = sizes_for(memory_bytes, candidates.dimension, num_entities, num_best, products)
-    left_out = LeftOut(
-        KnownEdges.of_run(config, relation, side) if question.exclude_known else None,
-        _is_no_answer_to_itself(config, question, relation),
-    )
+    folders = tuple(known_paths(config)) if question.exclude_known else ()
+    itself = _is_no_answer_to_itself(config, question, relation)
+    left_out = LeftOut(relation.number, side, folders, itself)
     return Asked(relation, side, k, queries, candidates, left_out, sizes, num_gpus, scale)
 
 

@@ -14,18 +14,16 @@ import json
 from collections.abc import Iterator, Sequence
 
 import numpy as np
-import numpy.typing as npt
 
 from graphmill import storage
-from graphmill.ask.edges import degrees_of, places_of
+from graphmill.ask.edges import Graph, Numbers, Piece, degrees_of
 from graphmill.ask.export.formats.word2vec import as_lines
 from graphmill.ask.export.source import Source
+from graphmill.config.partitions import all_buckets
 from graphmill.storage import Checksums
 
 _BREAKS = str.maketrans("\t\r\n", "   ")
 _BLOCK = 1 << 12
-
-Numbers = npt.NDArray[np.int64]
 
 
 def write(source: Source, _: int, folder: str) -> Checksums:
@@ -49,16 +47,10 @@ def write(source: Source, _: int, folder: str) -> Checksums:
 
 def degrees(source: Source) -> Numbers:
     """Number of training edges of each entity of the type; 0 where the buckets are not there any more."""
-    counts = [
-        degrees_of(
-            source.config,
-            source.entity_type,
-            part.num_rows,
-            places_of(source.config, source.entity_type, part.partition),
-        )
-        for part in source.table.parts
-    ]
-    return np.concatenate(counts)
+    config, table = source.config, source.table
+    rows = table.rows_of(np.arange(table.num_entities))
+    pieces = [Piece(path, bucket) for path in config.edge_paths for bucket in all_buckets(config)]
+    return degrees_of(Graph(config, {table.entity_type: table.num_rows}), rows, pieces)
 
 
 def _names(source: Source, numbers: Numbers) -> Iterator[str]:

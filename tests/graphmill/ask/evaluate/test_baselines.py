@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from graphmill import config as configuration
+from graphmill.ask.edges import Graph, Numbers, Triples
 from graphmill.ask.evaluate import baselines
-from graphmill.ask.evaluate.queries import Numbers, Queries, Slots, Triples
+from graphmill.ask.evaluate.queries import BlockSize, Queries
 from graphmill.config import Config
 from graphmill.config.partitions import all_buckets
 from graphmill.formats import edge_buckets
@@ -50,29 +51,21 @@ def drawn(config: Config, rng: np.random.Generator, count: int) -> list[Edge]:
     return edges
 
 
-def triples(config: Config, slots: Slots, edges: list[Edge]) -> Triples:
-    def slot(relation: int, side: Side, number: int) -> int:
-        name = type_of(config, relation, side)
-        ends = np.cumsum(COUNTS[name])
-        partition = int(np.searchsorted(ends, number, side="right"))
-        return int(slots.first[name][partition] + number - (ends[partition] - COUNTS[name][partition]))
-
-    lhs = [slot(relation, Side.LHS, lhs) for lhs, relation, _ in edges]
-    rhs = [slot(relation, Side.RHS, rhs) for _, relation, rhs in edges]
-    columns: list[Numbers] = [np.array(each, np.int64) for each in (lhs, [each[1] for each in edges], rhs)]
+def triples(edges: list[Edge]) -> Triples:
+    columns: list[Numbers] = [np.array([edge[place] for edge in edges], np.int64) for place in range(3)]
     return Triples(*columns)
 
 
-def write(config: Config, slots: Slots, edges: Triples, path: str) -> None:
+def write(graph: Graph, edges: Triples, path: str) -> None:
     """Write the edges in bucket files; edges of types without partitions lie in any bucket of their row."""
     place = {}
     for side in Side:
         place[side] = np.empty((2, len(edges)), np.int64)
-        for name, partition, chosen, index in slots.visits(side, edges.rel, edges.slots(side)):
-            num = config.num_side_partitions(side)
+        for name, partition, chosen, index in graph.visits(side, edges.rel, edges.ends(side)):
+            num = graph.config.num_side_partitions(side)
             place[side][0, chosen] = partition if len(COUNTS[name]) > 1 else chosen % num
             place[side][1, chosen] = index
-    for bucket in all_buckets(config):
+    for bucket in all_buckets(graph.config):
         own = (place[Side.LHS][0] == bucket.lhs) & (place[Side.RHS][0] == bucket.rhs)
         with edge_buckets.new_bucket(path, bucket, int(own.sum()), index_dtype=np.int64) as writer:
             writer.append(Edges(place[Side.LHS][1, own], edges.rel[own], place[Side.RHS][1, own]))
@@ -100,30 +93,25 @@ def by_hand(config: Config, ranked: list[Edge], known: set[Edge], trained: list[
 
 @pytest.mark.parametrize("relations", [STATIC, DYNAMIC], ids=["static", "dynamic"])
 @pytest.mark.parametrize("filtered", [True, False], ids=["filtered", "unfiltered"])
-@pytest.mark.parametrize("counted", ["by_table", "by_sorting"])
 def test_baselines_are_those_of_counting(
     tmp_path: Path,
     rng: np.random.Generator,
-    monkeypatch: pytest.MonkeyPatch,
     relations: dict[str, Any],
     filtered: bool,
-    counted: str,
 ) -> None:
-    if counted == "by_sorting":
-        monkeypatch.setattr(baselines, "by_table", lambda parts, _: baselines.by_sorting(parts))
     config = settings(tmp_path, relations)
-    slots = Slots(config, COUNTS, 3, 64)
+    graph = Graph(config, COUNTS, 3)
     train, test = drawn(config, rng, 150), drawn(config, rng, 40)
     test += test[:3] + train[:3]
     for name, edges in (("one", train[:60]), ("two", train[60:])):
-        write(config, slots, triples(config, slots, edges), str(tmp_path / name))
-    known = triples(config, slots, [*train, *test] if filtered else [])
+        write(graph, triples(edges), str(tmp_path / name))
+    known = triples([*train, *test] if filtered else [])
     paths = [str(tmp_path / name) for name in ("one", "two")]
-    ranked, found = triples(config, slots, test), {}
+    ranked, found = triples(test), {}
     for side in Side:
-        queries = Queries(slots, side, ranked, height=1)
-        query_K = queries.find(known.rel, known.slots(side.other))
-        pairs = np.unique((query_K * slots.end + known.slots(side))[query_K >= 0])
+        queries = Queries(graph, side, ranked, BlockSize(1, 64))
+        query_K = queries.find(known.rel, known.ends(side.other))
+        pairs = np.unique((query_K * graph.end + known.ends(side))[query_K >= 0])
         found[side] = baselines.rank(queries, ranked, pairs, paths)
     expected = by_hand(config, test, {*train, *test} if filtered else set(), train)
     assert np.concatenate([found[side].num_candidates for side in Side]).tolist() == expected["left"]
@@ -151,9 +139,7 @@ def test_counts_are_the_same_however_edges_come_in_parts(
     ):
         monkeypatch.setattr(baselines, "READ_EDGES", most)
         np.testing.assert_array_equal(baselines.by_sorting(parts), expected)
-        np.testing.assert_array_equal(baselines.by_table(parts, 2000), expected)
     np.testing.assert_array_equal(baselines.by_sorting([]), (none, none))
-    np.testing.assert_array_equal(baselines.by_table([], 5), (none, none))
 
 
 def test_harmonic_sums_are_exact() -> None:

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 import torch
 
+from graphmill.ask.edges import Graph, Triples
 from graphmill.ask.evaluate import ranking
-from graphmill.ask.evaluate.queries import Slots, Triples
+from graphmill.ask.evaluate.queries import BlockSize
 from graphmill.ask.evaluate.ranker import Ranker
 from graphmill.ask.model import Model
 from graphmill.config import from_mapping
@@ -44,15 +45,17 @@ def test_ranks(dynamic: bool) -> None:
     for key, initial in model.state_dict().items():
         model.parameters[key] = whole_numbers(generator, *initial.shape).to(DEVICE)
     tables = {("user", part): whole_numbers(generator, count, 6) for part, count in enumerate(COUNTS["user"])}
-    slots = Slots(config, COUNTS, 2, 128)
+    graph, block = Graph(config, COUNTS, 2), BlockSize(40, 128)
     rng = np.random.default_rng(4)
     # few entities on each side: edges share queries, and each other's known cells
-    entity = np.concatenate([np.arange(8), slots.first["user"][1] + np.arange(8)])
+    entity = np.concatenate([np.arange(8), graph.first["user"][1] + np.arange(8)])
     known = Triples(rng.choice(entity, 300), rng.integers(2, size=300), rng.choice(entity, 300))
     edges = Triples(*(getattr(known, name)[:60] for name in ("lhs", "rel", "rhs")))
-    for filtered in (known.part(0, 0), known):
+    for filtered in (known[:0], known):
         plain, fused = (
-            ranking.rank(Ranker(model, torch.device(DEVICE), fused=each), slots, tables, edges, filtered, 40)
+            ranking.rank(
+                Ranker(model, torch.device(DEVICE), fused=each), graph, tables, edges, filtered, block
+            )
             for each in (False, True)
         )
         for side in Side:

@@ -1,0 +1,96 @@
+"""Edges of some rows, and degrees, from bucket files: against looking at one edge at a time."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from graphmill.ask import edges as module
+from graphmill.ask.edges import Graph, Piece, Triples, degrees_of, edges_of, pieces_of
+from graphmill.config.partitions import all_buckets
+from graphmill.errors import FormatError
+from graphmill.vocab import Side
+from tests.graphmill.ask.evaluate.test_baselines import (
+    COUNTS,
+    DYNAMIC,
+    STATIC,
+    drawn,
+    settings,
+    triples,
+    type_of,
+    write,
+)
+
+
+@pytest.mark.parametrize("relations", [STATIC, DYNAMIC], ids=["static", "dynamic"])
+@pytest.mark.parametrize("lookup", ["table", "search"])
+def test_finds_what_a_search_finds(
+    tmp_path: Path,
+    rng: np.random.Generator,
+    monkeypatch: pytest.MonkeyPatch,
+    relations: dict[str, Any],
+    lookup: str,
+) -> None:
+    if lookup == "search":
+        monkeypatch.setattr(module, "_TABLE_ROWS", 0)
+        monkeypatch.setattr(module, "_TABLE_SHARE", 0)
+    monkeypatch.setattr(module, "READ_EDGES", 7)
+    config = settings(tmp_path, relations)
+    graph = Graph(config, COUNTS, 3)
+    every, test = drawn(config, rng, 400), triples(drawn(config, rng, 12))
+    write(graph, triples(every), str(tmp_path / "train"))
+    rows = graph.rows_of(test)
+    buckets = all_buckets(config)
+    pieces = [
+        Piece(str(tmp_path / "train"), bucket, *part) for bucket in buckets for part in ((0, 3), (3, None))
+    ]
+    found: list[tuple[int, Side, tuple[int, int, int]]] = []
+    for of_rows in edges_of(graph, rows, pieces):
+        own: Triples = of_rows.edges
+        columns = of_rows.place_H.tolist(), own.lhs.tolist(), own.rel.tolist(), own.rhs.tolist()
+        found += [(place, of_rows.side, edge) for place, *edge in zip(*columns, strict=True)]
+    place_of: dict[tuple[str, int], int] = {}
+    for side in Side:
+        names = [type_of(config, relation, side) for relation in test.rel.tolist()]
+        ends = zip(names, test.ends(side).tolist(), strict=True)
+        place_of |= zip(ends, graph.places_of(rows, side, test).tolist(), strict=True)
+    expected = [
+        (place_of[end], side, list(edge))
+        for edge in every
+        for side in Side
+        if (end := (type_of(config, edge[1], side), edge[0 if side is Side.LHS else 2])) in place_of
+    ]
+    assert sorted(found) == sorted(expected)
+    assert len(place_of) == sum(map(len, rows.values())) > 5
+    degrees = degrees_of(graph, rows, pieces)
+    assert degrees.tolist() == [[place for place, *_ in expected].count(n) for n in range(len(degrees))]
+    some = edges_of(graph, rows, pieces, [Side.RHS], relation=1)
+    assert sum(len(of_rows.edges) for of_rows in some) == sum(
+        side is Side.RHS and edge[1] == 1 for _, side, edge in expected
+    )
+
+
+def test_degrees_of_a_partition(tmp_path: Path, rng: np.random.Generator) -> None:
+    config = settings(tmp_path, STATIC)
+    graph, every = Graph(config, COUNTS), drawn(settings(tmp_path, STATIC), rng, 300)
+    write(graph, triples(every), str(tmp_path / "train"))
+    key = "user", 1
+    paths = [str(tmp_path / "train"), str(tmp_path / "gone")]
+    found = degrees_of(graph, {key: np.arange(COUNTS["user"][1])}, pieces_of(config, paths, key))
+    ends = [
+        edge[0 if side is Side.LHS else 2]
+        for edge in every
+        for side in Side
+        if type_of(config, edge[1], side) == "user"
+    ]
+    assert found.tolist() == [ends.count(number) for number in range(9, 13)]
+
+
+def test_rows_beyond_the_counts_are_refused(tmp_path: Path, rng: np.random.Generator) -> None:
+    config = settings(tmp_path, STATIC)
+    write(Graph(config, COUNTS), triples(drawn(config, rng, 300)), str(tmp_path / "train"))
+    fewer = Graph(config, {"user": [9, 3, 7]})  # items have no numbers, and are not checked
+    with pytest.raises(FormatError, match=r"\[\d+\] is 3; expected less than 3: .* not from the same run"):
+        for piece in pieces_of(config, [str(tmp_path / "train")], ("user", 1)):
+            list(fewer.read(piece))
