@@ -21,9 +21,19 @@ def parsed(conf: Path) -> Any:
     return yaml_text.parsed(conf.read_text(), str(conf))
 
 
+@pytest.fixture(scope="module")
+def schema() -> jsonschema.Draft202012Validator:
+    """The schema, itself a right one."""
+    content = reference.json_schema()
+    jsonschema.Draft202012Validator.check_schema(content)
+    return jsonschema.Draft202012Validator(content)
+
+
 @pytest.mark.parametrize("conf", EXAMPLES, ids=lambda path: path.name)
-def test_the_examples_fit_the_schema_and_name_it(conf: Path) -> None:
-    jsonschema.validate(parsed(conf), reference.json_schema(), jsonschema.Draft202012Validator)
+def test_the_examples_fit_the_schema_and_name_it(
+    schema: jsonschema.Draft202012Validator, conf: Path
+) -> None:
+    schema.validate(parsed(conf))
     first = conf.read_text().splitlines()[0]
     assert first == "# yaml-language-server: $schema=graphmill.schema.json"
 
@@ -41,12 +51,14 @@ def test_the_examples_fit_the_schema_and_name_it(conf: Path) -> None:
     ],
     ids=str,
 )
-def test_the_schema_refuses_what_the_checks_refuse(change: dict[str, Any]) -> None:
+def test_the_schema_refuses_what_the_checks_refuse(
+    schema: jsonschema.Draft202012Validator, change: dict[str, Any]
+) -> None:
     changed = parsed(REPOSITORY / "conf/triples.yaml") | change
     with pytest.raises(ConfigError):
         config.from_mapping(changed)
     with pytest.raises(jsonschema.ValidationError):
-        jsonschema.validate(changed, reference.json_schema(), jsonschema.Draft202012Validator)
+        schema.validate(changed)
 
 
 @pytest.mark.parametrize(
