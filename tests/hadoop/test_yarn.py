@@ -80,13 +80,14 @@ def test_the_demo_in_containers_ends_well_although_workers_and_its_client_are_ki
     home = yarn_command(tmp_path, yarn)
     environment = {"HADOOP_HOME": str(home), "TMPDIR": str(tmp_path)}
     root = f"{yarn.uri}/demo"
-    packages = demo_cut(f"{root}/in", 2000)
+    packages = demo_cut(f"{root}/in", 500)
     settings = {
         "input": f"{root}/in",
         "output": f"{root}/out",
         "dimension": 16,
-        "num_epochs": 15,
-        "cluster.replace_after_s": 3,
+        "num_epochs": 8,
+        "entities.package.num_partitions": 2,
+        "cluster.replace_after_s": 1,
     }
     overrides = [f"--set={key}={value}" for key, value in settings.items()]
     # Nodes give HADOOP_HOME to their containers; there is no Hadoop on these "nodes".
@@ -147,7 +148,10 @@ def test_the_demo_in_containers_ends_well_although_workers_and_its_client_are_ki
         rm.wait_until(lambda name=name: left_on_hdfs(yarn, name) == [], f"{name}: its files are deleted")
 
 
-def test_every_way_to_end_ends_the_application(yarn: MiniHdfs, tmp_path: Path, forked: Forks) -> None:
+def test_every_way_to_end_ends_the_application_from_which_other_users_are_kept_out(
+    yarn: MiniHdfs, tmp_path: Path, forked: Forks
+) -> None:
+    stranger.open_to_all(tmp_path)
     (tmp_path / "sleeper.py").write_text(textwrap.dedent(SLEEPER))
     (tmp_path / "failing.py").write_text("raise SystemExit(7)")
     conf = conf_of(tmp_path)
@@ -156,14 +160,12 @@ def test_every_way_to_end_ends_the_application(yarn: MiniHdfs, tmp_path: Path, f
         "sigterm": (signal.SIGTERM, 143),
         "sigkill": (signal.SIGKILL, -9),
         "failing": (None, 7),
-        "deployed": (None, 7),  # the same, in a container
     }
     runs: dict[str, Fork] = {}
     for way, (number, _) in ways.items():
-        script = "sleeper.py" if number else "failing.py"
-        mode = ["--deploy-mode", "cluster", "--driver-memory", "1GiB"] if way == "deployed" else []
-        words = arguments(way, *mode, "--conf", conf, script)
-        runs[way] = forked.start(*words, cwd=tmp_path, TMPDIR=str(tmp_path))  # a killed one leaves its folder
+        words = arguments(way, "--conf", conf, "sleeper.py" if number else "failing.py")
+        (tmp_path / way).mkdir()  # a killed one leaves its folder there
+        runs[way] = forked.start(*words, cwd=tmp_path, TMPDIR=str(tmp_path / way))
     waiting = {way: number for way, (number, _) in ways.items() if number is not None}
     workers: list[int] = []
 
@@ -171,6 +173,8 @@ def test_every_way_to_end_ends_the_application(yarn: MiniHdfs, tmp_path: Path, f
         """In the order in which they get workers: there is no room for the workers of all."""
         for way in [each for each in waiting if "\n" in runs[each].read("stdout")]:
             workers.extend(map(int, runs[way].read("stdout").split()[1:]))
+            if way == "sigterm" and os.geteuid() == 0:  # only root can become another user
+                check_private(yarn, way, runs[way], tmp_path / way)
             runs[way].send(waiting.pop(way))
         return not waiting
 
@@ -179,12 +183,11 @@ def test_every_way_to_end_ends_the_application(yarn: MiniHdfs, tmp_path: Path, f
     for way, (_, code) in ways.items():
         ended = runs[way].wait()
         assert ended.code == code, ended.stderr
-        if way not in ("sigkill", "deployed"):  # nobody was left to see to those: they end by themselves
+        if way != "sigkill":  # nobody was left to see to that one: it ends by itself
             assert rm.is_over(yarn, way), ended.stderr
             assert left_on_hdfs(yarn, way) == []
-    for way in ("sigkill", "deployed"):
-        rm.wait_until(lambda way=way: rm.is_over(yarn, way), "the application without its command")
-    rm.wait_until(lambda: left_on_hdfs(yarn, "deployed") == [], "its files are deleted")
+            assert not found_in(tmp_path, f"{way}/**/keys.pem")
+    rm.wait_until(lambda: rm.is_over(yarn, "sigkill"), "the application without its command")
     # YARN calls an application killed before its nodes have ended the containers.
     rm.wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in workers), "the workers' end")
 
@@ -218,37 +221,23 @@ def test_missing_workers_end_the_run_with_yarn_s_reason(
     assert rm.is_over(yarn, "late")
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
-def test_other_users_are_kept_out(yarn: MiniHdfs, tmp_path: Path, forked: Forks) -> None:
-    """By default: the keys are for this user alone, on HDFS, on the nodes and here; others get nowhere."""
-    stranger.open_to_all(tmp_path)
-    (tmp_path / "sleeper.py").write_text(textwrap.dedent(SLEEPER))
-    words = arguments("private", "--conf", conf_of(tmp_path), "sleeper.py")
-    run = forked.start(*words, cwd=tmp_path, TMPDIR=str(tmp_path))
-    try:
-        rm.wait_until(lambda: run.read("stdout") or not run.is_running(), "a worker")
-        assert run.read("stdout").startswith("workers "), run.read("stderr")
-        uploaded = [status.uri for status in files_on_hdfs(yarn, "private")]
-        assert [uri for uri in uploaded if storage.name(uri) == "keys.pem"]
-        for uri in uploaded:
-            with pytest.raises(Exception, match="Permission denied"):
-                read_as("mallory", yarn, uri)
-        (container,) = rm.containers("private")
-        pids = rm.processes(container)
-        key = Path(f"/proc/{pids[0]}/cwd/keys.pem").resolve()
-        assert key.stat().st_mode & 0o077 == 0
-        script = Path(f"/proc/{pids[0]}/cwd/ExecScript.sh").resolve().read_text()
-        inherited = base64.b64decode(re.search(r"INHERIT_CONFIG=(\S+)", script)[1])
-        assert "PRIVATE KEY" not in script + inherited.decode()
-        every = [*stranger.tree(run.pid), *pids]
-        assert {ip for ip, _ in stranger.listening(every)} == {"127.0.0.1"}
-        assert stranger.attempts(tmp_path, every) == []
-    finally:
-        run.send(signal.SIGTERM)
-        ended = run.wait()
-    assert ended.code == 143, ended.stderr
-    assert left_on_hdfs(yarn, "private") == []
-    assert not found_in(tmp_path, "**/keys.pem")
+def check_private(yarn: MiniHdfs, name: str, run: Fork, folder: Path) -> None:
+    """By default, keys are for this user alone, on HDFS, on the nodes and here; others get nowhere."""
+    uploaded = [status.uri for status in files_on_hdfs(yarn, name)]
+    assert [uri for uri in uploaded if storage.name(uri) == "keys.pem"]
+    for uri in uploaded:
+        with pytest.raises(Exception, match="Permission denied"):
+            read_as("mallory", yarn, uri)
+    (container,) = rm.containers(name)
+    pids = rm.processes(container)
+    key = Path(f"/proc/{pids[0]}/cwd/keys.pem").resolve()
+    assert key.stat().st_mode & 0o077 == 0
+    script = Path(f"/proc/{pids[0]}/cwd/ExecScript.sh").resolve().read_text()
+    inherited = base64.b64decode(re.search(r"INHERIT_CONFIG=(\S+)", script)[1])
+    assert "PRIVATE KEY" not in script + inherited.decode()
+    every = [*stranger.tree(run.pid), *pids]
+    assert {ip for ip, _ in stranger.listening(every)} == {"127.0.0.1"}
+    assert stranger.attempts(folder, every) == []
 
 
 def files_on_hdfs(cluster: MiniHdfs, name: str) -> list[storage.FileStatus]:
