@@ -23,6 +23,7 @@ from graphmill.errors import ConfigError
 from graphmill.library.run import Run
 from graphmill.run import record
 from remap import job as remap
+from tests.commands import Command
 from train import job as train
 
 NAMES = (
@@ -48,7 +49,8 @@ def settings(tmp_path: Path, dynamic: bool) -> Config:
         "comparator": "dot",
         "global_emb": False,
         "num_epochs": 1,
-        "etl": {"tables": [table], "holdout": {"test": 0.2}},
+        "etl": {"tables": [table], "holdout": {"test": 0.2}, "graphstorm_maps": True},
+        "train": {"save_embed_path": str(tmp_path / "emb")},
         "remap": {"relations": True},
     }
     (tmp_path / "conf.yaml").write_text(json.dumps(raw))
@@ -57,7 +59,9 @@ def settings(tmp_path: Path, dynamic: bool) -> Config:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
-def test_any_name_goes_everywhere(tmp_path: Path, near_client: distributed.Client, dynamic: bool) -> None:
+def test_any_name_goes_everywhere(
+    tmp_path: Path, near_client: distributed.Client, cli: Command, dynamic: bool
+) -> None:
     rng = np.random.default_rng(0)
     edges = [
         (f"/m/0{a}", NAMES[a % len(NAMES)], f"/m/0{b}") for a, b in rng.integers(0, 30, (300, 2)).tolist()
@@ -82,10 +86,22 @@ def test_any_name_goes_everywhere(tmp_path: Path, near_client: distributed.Clien
     for kind in ("recis", "graphstorm", "pbg-legacy", "pbg"):
         convert(config.checkpoint_path, str(tmp_path / kind), kind, entity_path=config.entity_path)
         assert open_checkpoint(str(tmp_path / kind)).format == kind
+    # what the trainer saves for GraphStorm's tools is remapped as by ourselves
+    maps = f"{config.entity_path}/raw_id_mappings"
+    assert cli("--node-id-mapping", maps, "--node-emb-dir", tmp_path / "emb") == 0
+    ours, theirs = (
+        dict(zip(*pq.read_table(folder, columns=columns).to_pydict().values(), strict=True))
+        for folder, columns in (
+            (f"{config.embedding_path}/e", ["id", "embedding"]),
+            (tmp_path / "emb/e", ["nid", "emb"]),
+        )
+    )
+    assert ours == theirs
+    assert len(ours) == 30
     page = Path(report.write(Run(config.output))).read_text()
     assert "prop/direct/P31" in page
     assert {path.name for path in tmp_path.iterdir()} == {
-        *("graph.tsv", "conf.yaml", "run", "answers", "recis", "graphstorm", "pbg-legacy", "pbg")
+        *("graph.tsv", "conf.yaml", "run", "answers", "emb", "recis", "graphstorm", "pbg-legacy", "pbg")
     }
 
 

@@ -1,45 +1,35 @@
 """From a table to vectors by two commands, and what comes after them: later commands need only the run."""
 
-import csv
 import json
-import random
 import re
 from itertools import product
 from pathlib import Path
 
+import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
+import graphmill
 from graphmill.cli.main import command
 from graphmill.config import yaml_text
+from graphmill.formats import pbg_checkpoint
 from tests.forked import Forks
+from tests.whole.ratings import genre_of, write_ratings
 
 
 def invoke(*arguments: str | Path) -> Result:
     return CliRunner().invoke(command, list(map(str, arguments)))
 
 
-def write_ratings(path: Path) -> None:
-    """Users like films of one genre; some ids are empty."""
-    draws = random.Random(0)
-    with path.open("w", newline="", encoding="utf-8") as file:
-        rows = csv.writer(file)
-        rows.writerow(["user_id", "film", "stars"])
-        for at in range(1000):
-            user = draws.randrange(100)
-            rows.writerow(
-                [f"u{user}" if at % 100 else "", f'Möbius, "{user % 5}-{draws.randrange(20)}"', at % 5]
-            )
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory, forked: Forks) -> Path:
     """A folder in which a stranger has run the two commands."""
     folder = tmp_path_factory.mktemp("stranger")
-    write_ratings(folder / "ratings.csv")
+    write_ratings(folder / "ratings.csv", 12_000)
     for words in (["init", "ratings.csv", "--to", "ratings.yaml"], ["pipeline", "--conf", "ratings.yaml"]):
         done = forked("graphmill", *words, cwd=folder)
         assert done.code == 0, done.stderr
+    assert done.stderr.count("keys that the configuration leaves out") == 1
     return folder
 
 
@@ -55,17 +45,31 @@ def output(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_there_are_vectors_a_report_and_a_record(output: Path) -> None:
     record = json.loads((output / "run.json").read_text())
     assert record["status"] == "done"
-    assert record["stages"]["etl"]["num_rows_quarantined"] == 10
+    assert record["stages"]["etl"]["num_rows_quarantined"] == 34
     assert (output / "report.html").exists()
-    assert {path.name for path in (output / "embeddings").iterdir()} >= {"user", "film", "_SUCCESS"}
+    assert {path.name for path in (output / "embeddings").iterdir()} >= {"user", "movie", "_SUCCESS"}
+    written = pbg_checkpoint.read_config(str(output / "checkpoint"))
+    for settings in (record["config"], written):
+        assert (settings["num_epochs"], settings["batch_size"], settings["dimension"]) == (8, 16, 200)
+        assert settings["entities"]["user"]["num_partitions"] == 1
+
+
+def test_the_nearest_movies_share_their_genre(output: Path) -> None:
+    titles, vectors = graphmill.open(str(output)).vectors("movie")
+    genres = np.array([genre_of(title) for title in titles])
+    vectors = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    similarity = vectors @ vectors.T
+    np.fill_diagonal(similarity, -np.inf)
+    nearest = np.argsort(-similarity, axis=1)[:, :10]
+    assert (genres[nearest] == genres[:, None]).mean() >= 0.97
 
 
 def test_later_commands_need_only_the_run(output: Path) -> None:
-    found = invoke("neighbors", output, "--id", "u7", "--k", "3", "--json")
+    found = invoke("neighbors", output, "--id", "user-8", "--k", "3", "--json")
     assert found.exit_code == 0, found.output
     assert len(json.loads(found.output)["neighbors"]) == 3
-    along = invoke("neighbors", output / "run.json", "--id", "u7", "--relation", "ratings", "--json")
-    assert json.loads(along.output)["type"] == "film"
+    along = invoke("neighbors", output / "run.json", "--id", "user-8", "--relation", "ratings", "--json")
+    assert json.loads(along.output)["type"] == "movie"
     for name, place in product(("train", "evaluate", "remap"), (output, "ratings.yaml")):
         planned = invoke(name, place, "--dry-run")
         assert planned.exit_code == 0, planned.output
@@ -85,7 +89,7 @@ def test_a_plan_comes_before_the_run_and_changes_nothing(output: Path, tmp_path:
         planned = invoke(*words)
         assert planned.exit_code == 0, planned.output
         assert re.search(r"table ratings.csv +│ +about [\d,]+ rows", planned.output), planned.output
-        assert re.search(r"entities, user +│ +about 100 ", planned.output), planned.output
+        assert re.search(r"entities, user +│ +about 8\d\d ", planned.output), planned.output
     assert not (tmp_path / "new").exists()
     assert sorted(Path.cwd().rglob("*")) == before
 
@@ -93,7 +97,7 @@ def test_a_plan_comes_before_the_run_and_changes_nothing(output: Path, tmp_path:
 def test_a_plan_names_what_is_wrong(output: Path, tmp_path: Path) -> None:
     content = yaml_text.parsed(Path("ratings.yaml").read_text(), "")
     for change, message in (
-        ({"lhs": "user"}, "expected a column 'user' (lhs), found columns ['user_id', 'film', 'stars']"),
+        ({"lhs": "client"}, "expected a column 'client' (lhs), found columns ['user', 'movie', 'stars']"),
         ({"path": "none.csv"}, "none.csv: no file there to read rows from"),
     ):
         table = content["etl"]["tables"][0] | change
