@@ -141,13 +141,13 @@ def test_a_datanode_stopped_while_a_file_is_written_loses_nothing(
     available: MiniHdfs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In the middle of a block, and then for new files that the namenode still places on the stopped one."""
-    monkeypatch.setattr(hdfs_writer, "STALL_S", 10.0)
+    monkeypatch.setattr(hdfs_writer, "STALL_S", 4.0)
     blocks = [bytes([number]) * (1 << 20) for number in range(8)]
     for number in range(3):
         with storage.open_output(f"{available.uri}/slowly/{number}") as stream:
             for at, block in enumerate(blocks):
                 stream.write(block)
-                time.sleep(0.1)
+                time.sleep(0.02)
                 if (number, at) == (0, 3):
                     available.tell("stop-datanode 0")
     hdfs_writer.within(300, gc.collect)  # closing what was given up could take for ever
@@ -193,7 +193,7 @@ def test_a_datanode_stopped_while_bucket_files_are_written_loses_nothing(
     available: MiniHdfs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """At full speed hdfs-native can wait for ever for the one that has stopped."""
-    monkeypatch.setattr(hdfs_writer, "STALL_S", 10.0)
+    monkeypatch.setattr(hdfs_writer, "STALL_S", 4.0)
     rng = np.random.default_rng(4)
     edges = Edges(*(rng.integers(0, 1 << 30, 700_000) for _ in range(3)), weight=None)  # 8 MB of file
     folder = f"{available.uri}/buckets/edges"

@@ -118,10 +118,10 @@ def moved(graph: str, model: str, sides: dict[str, Any], dimension: int) -> dict
     return found | {"scores": _restored(model, graph_of(edges), counts, dimension)[0]}
 
 
-def outputs(folder: str, remapped: dict[str, list[str]], runs: list[list[str]]) -> None:
-    """Write what GraphStorm has for its remap, and remap copies of it with further flags."""
+def outputs(folder: str, remapped: dict[str, tuple[list[list[str]], list[str]]]) -> None:
+    """Write what GraphStorm has for its remap, and remap parts of its copies with further flags."""
     write_outputs(folder)
-    for target, more in remapped.items():
+    for target, (runs, more) in remapped.items():
         shutil.copytree(folder, target)
         for flag, name in runs:
             flags = ["--node-id-mapping", f"{target}/raw_id_mappings", flag, f"{target}/{name}", *more]

@@ -161,8 +161,8 @@ def test_on_hdfs_the_same_bytes(
     there, here = hdfs_uri.encode(), str(root).encode()
     exports = [("export", f"--format {each}") for each in FORMATS]
     for number, (command, more) in enumerate([*((each, "") for each in COMMANDS), *exports]):
-        # It replaces what a command with other options wrote, and an export in one format that in another.
-        if not more:
+        # The first replaces what it wrote with other options, and an export in one format that in another.
+        if number == 0:
             upload(result(command, OTHERWISE[command]), f"{hdfs_uri}/out-{command}")
         assert graphmill_command(*words(command, hdfs_uri, f"{hdfs_uri}/out-{command}", more)) == 0
         download(f"{hdfs_uri}/out-{command}", tmp_path / f"{number}")

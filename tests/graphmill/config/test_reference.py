@@ -30,9 +30,7 @@ def schema() -> jsonschema.Draft202012Validator:
 
 
 @pytest.mark.parametrize("conf", EXAMPLES, ids=lambda path: path.name)
-def test_the_examples_fit_the_schema_and_name_it(
-    schema: jsonschema.Draft202012Validator, conf: Path
-) -> None:
+def test_the_examples_fit_the_schema_and_name_it(schema: jsonschema.Draft202012Validator, conf: Path) -> None:
     schema.validate(parsed(conf))
     first = conf.read_text().splitlines()[0]
     assert first == "# yaml-language-server: $schema=graphmill.schema.json"
