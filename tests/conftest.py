@@ -39,6 +39,7 @@ dask.config.set(NO_PROFILER)  # for clusters in this process too
 
 OF_NANNIES = {*dask.config.get("distributed.nanny.pre-spawn-environ"), *cluster.ENVIRONMENT}
 _HADOOP = "hadoop"
+STARTING = {"client", "forked"}
 AT_START = {name: os.environ.get(name) for name in OF_NANNIES}
 
 
@@ -46,10 +47,13 @@ AT_START = {name: os.environ.get(name) for name in OF_NANNIES}
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Give a file to one process of pytest-xdist, for its fixtures; and all of Hadoop, which starts once.
 
-    What takes longest goes first, so that the processes end at about the same time.
+    What takes longest goes first, so that the processes end at about the same time. What asks for processes
+    is slow.
     """
     groups = {}
     for item in items:
+        if isinstance(item, pytest.Function) and STARTING & set(item.fixturenames):
+            item.add_marker(pytest.mark.slow)
         on_hadoop = item.get_closest_marker("hdfs") or item.get_closest_marker("yarn")
         groups[item] = _HADOOP if on_hadoop else item.location[0]
         item.add_marker(pytest.mark.xdist_group(groups[item]))

@@ -127,7 +127,7 @@ class Forks:
         *words: object,
         kill: Kill | None = None,
         cwd: Path | None = None,
-        has_report: bool = True,
+        has_report: bool = False,
         **variables: str,
     ) -> Fork:
         """Start a command.
@@ -136,7 +136,7 @@ class Forks:
             words: `graphmill`, `dask-submit`, `python -c TEXT` or `module:function`, with their arguments.
             kill: When the process is to die.
             cwd: Working directory; default this process's.
-            has_report: Write report.html, which takes as long as two stages.
+            has_report: Write report.html too, which takes as long as two stages.
             variables: Added to the environment, which is this process's.
         """
         folder = Path(self._folder.name, str(next(self._numbers)))

@@ -17,7 +17,7 @@ import pytest
 
 from tests import REPOSITORY
 from tests.hadoop.cluster import MiniHdfs, mini_hdfs
-from tests.hadoop.jars import HadoopUnavailableError, check_tools, ensure_jars, why_not
+from tests.hadoop.jars import why_not
 from tests.processes import DEADLINE_S
 from tests.waiting import found_in, wait_until
 
@@ -58,21 +58,6 @@ def bytes_of_blocks(hdfs: MiniHdfs) -> int:
     return found
 
 
-def test_rename_replaces_only_on_request(hdfs: MiniHdfs, hdfs_uri: str) -> None:
-    client = hdfs_native.Client(hdfs.uri)
-    folder = urlsplit(hdfs_uri).path
-    for name in ("new", "old"):
-        with client.create(f"{folder}/{name}") as file:
-            file.write(name.encode())
-
-    with pytest.raises(Exception, match="exist"):
-        client.rename(f"{folder}/new", f"{folder}/old")
-    client.rename(f"{folder}/new", f"{folder}/old", overwrite=True)
-
-    assert [status.path for status in client.list_status(folder)] == [f"{folder}/old"]
-    assert client.read(f"{folder}/old").read() == b"new"
-
-
 def test_closing_a_file_does_not_wait_for_the_block_report(hdfs: MiniHdfs, hdfs_uri: str) -> None:
     client = hdfs_native.Client(hdfs.uri)
     numbers = itertools.count()
@@ -86,11 +71,6 @@ def test_closing_a_file_does_not_wait_for_the_block_report(hdfs: MiniHdfs, hdfs_
 
     # hdfs-native's wait is 0.5. A machine that is busy with other things is asked again.
     wait_until(lambda: statistics.median(seconds_to_close() for _ in range(20)) < 0.45)
-
-
-def test_the_configuration_folder_names_the_cluster(hdfs: MiniHdfs, hdfs_uri: str) -> None:
-    assert os.environ["HADOOP_CONF_DIR"] == str(hdfs.conf_dir)
-    assert hdfs_native.Client().get_file_info(urlsplit(hdfs_uri).path).isdir
 
 
 @pytest.mark.slow
@@ -120,23 +100,6 @@ def test_a_cluster_that_cannot_start_shows_its_log(tmp_path: Path) -> None:
     settings = {"dfs.namenode.fs-limits.max-component-length": "many"}
     with pytest.raises(RuntimeError, match=r"(?s)exit code 1.*many"), mini_hdfs(tmp_path, settings=settings):
         pass
-
-
-@pytest.mark.slow
-def test_a_failed_fetch_quotes_maven_and_leaves_no_jars(tmp_path: Path) -> None:
-    try:
-        check_tools()
-    except HadoopUnavailableError as unavailable:
-        pytest.skip(str(unavailable))
-    with pytest.raises(HadoopUnavailableError, match=r"exit code 1.*offline"):
-        ensure_jars(tmp_path / "cache", ["--offline", f"-Dmaven.repo.local={tmp_path / 'empty'}"])
-    assert list((tmp_path / "cache").iterdir()) == []
-
-
-def test_missing_tools_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(HadoopUnavailableError, match="java on PATH"):
-        check_tools()
 
 
 def listens(uri: str) -> bool:

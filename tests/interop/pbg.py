@@ -14,6 +14,7 @@ import re
 import subprocess
 import sys
 import sysconfig
+import tempfile
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -26,6 +27,7 @@ SOURCE = "PBG_SOURCE"
 RELEASES = ("1.0.0", SOURCE)
 REQUIREMENTS = ("setuptools<81", "attrs", "tqdm")
 TIMEOUT_S = 600
+SERVER = Path(__file__).with_name("pbg_server.py")
 
 
 class NotInstallableError(Exception):
@@ -62,6 +64,12 @@ def _install(environment: Path, release: str) -> Path:
     return python
 
 
+def examples(python: Path) -> Path:
+    """The folder of the release's own example scripts."""
+    (folder,) = python.parents[1].glob("lib/python*/site-packages/torchbiggraph/examples")
+    return folder
+
+
 @cache
 def _known_keys(python: Path) -> dict[str, list[str]]:
     """The keys of this release's configuration, and of its entities."""
@@ -96,9 +104,9 @@ class Pbg:
 
     def evaluate(self, settings: Mapping[str, Any]) -> dict[str, float]:
         """`torchbiggraph_eval`: its figures over all edges."""
-        told = self._call("torchbiggraph.eval", settings)
-        totals = re.findall(r"\] Stats: (.+)", told)
-        assert len(totals) == 1, told
+        output = self._call("torchbiggraph.eval", settings)
+        totals = re.findall(r"\] Stats: (.+)", output)
+        assert len(totals) == 1, output
         pairs = (figure.split(":") for figure in totals[0].split(" , "))
         return {name.strip(): float(figure) for name, figure in pairs}
 
@@ -115,15 +123,37 @@ class Pbg:
 
     def call(self, module: str, *arguments: str) -> str:
         """The output of one of PBG's commands."""
-        done = subprocess.run(
-            [str(self._python), "-m", module, *arguments],
-            capture_output=True,
-            text=True,
-            timeout=TIMEOUT_S,
-            env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"},
-        )
-        assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
-        return done.stdout + done.stderr
+        return told(self._python, Path.cwd(), "-m", module, *arguments)
+
+
+def told(python: Path, folder: Path, *words: str) -> str:
+    """The output of a program in PBG's environment and in this folder: `-m MODULE`, or a script."""
+    server = _server(python)
+    assert server.stdin is not None
+    assert server.stdout is not None
+    with tempfile.NamedTemporaryFile("r") as output:
+        server.stdin.write(json.dumps([str(folder), output.name, words]) + "\n")
+        server.stdin.flush()
+        code, text = server.stdout.readline(), output.read()
+    assert code == "0\n", text[-4000:]
+    return text
+
+
+@cache
+def _server(python: Path) -> "subprocess.Popen[str]":
+    """The process that has imported PBG; it ends with this one."""
+    return subprocess.Popen(
+        [str(python), str(SERVER)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={
+            **os.environ,
+            "OMP_NUM_THREADS": "1",
+            "PYTHONWARNINGS": "ignore",
+            "PYTHONPATH": str(REPOSITORY),
+        },
+    )
 
 
 def known_to(python: Path, settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -3,9 +3,7 @@
 import gzip
 import io
 import json
-import os
 import re
-import subprocess
 import tarfile
 from pathlib import Path
 
@@ -13,7 +11,7 @@ import numpy as np
 import pytest
 
 from graphmill.errors import ConfigError
-from tests import DATA, REPOSITORY
+from tests import DATA
 from tests.interop import pbg
 from train import pbg_api
 
@@ -41,7 +39,7 @@ if __name__ == "__main__":
 
 # What PBG's loader makes of a configuration with each of several lists of `-p`; null where it refuses one.
 LOADING = """
-import json, sys
+import json
 from torchbiggraph.config import ConfigFileLoader
 
 def load(overrides):
@@ -50,7 +48,7 @@ def load(overrides):
     except (Exception, SystemExit):
         return None
 
-print(json.dumps([load(each) for each in json.load(sys.stdin)]))
+print(json.dumps([load(each) for each in json.load(open("lists.json"))]))
 """
 CONFIG = {
     "entities": {"user": {"numPartitions": 1}, "item": {"num_partitions": 1, "featurized": 0}},
@@ -72,27 +70,10 @@ TEXTS = [
 ]
 
 
-@pytest.fixture(scope="module")
-def examples(python: Path) -> Path:
-    """The folder of PBG's scripts in its own installation."""
-    find = "import torchbiggraph.examples as e; print(e.__path__[0])"
-    done = subprocess.run([str(python), "-c", find], capture_output=True, text=True, check=True)
-    return Path(done.stdout.strip())
-
-
 def run(python: Path, text: str, folder: Path, *arguments: str) -> list[float]:
     """Run a program; the last figures that it logs."""
     (folder / "script.py").write_text(text)
-    done = subprocess.run(
-        [str(python), "script.py", *arguments],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=pbg.TIMEOUT_S,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore", "PYTHONPATH": str(REPOSITORY)},
-    )
-    told = done.stdout + done.stderr
-    assert done.returncode == 0, told[-4000:]
+    told = pbg.told(python, folder, "script.py", *arguments)
     return [float(each) for each in FIGURES.findall(told)[-1]]
 
 
@@ -103,7 +84,7 @@ def with_our_imports(script: Path) -> str:
     return text
 
 
-def test_fb15k(tmp_path: Path, python: Path, examples: Path) -> None:
+def test_fb15k(tmp_path: Path, python: Path) -> None:
     """Import, training and filtered ranking; PBG takes the same files, and measures the same."""
     (tmp_path / "data").mkdir()
     rng = np.random.default_rng(0)
@@ -115,20 +96,20 @@ def test_fb15k(tmp_path: Path, python: Path, examples: Path) -> None:
             member.size = len(text)
             archive.addfile(member, io.BytesIO(text))
     params = ("num_epochs=2", "dimension=20", "num_uniform_negs=20", "workers=1")
-    ours = run(python, with_our_imports(examples / "fb15k.py"), tmp_path, "-p", *params)
-    config = str(examples / "configs" / "fb15k_config.py")
+    ours = run(python, with_our_imports(pbg.examples(python) / "fb15k.py"), tmp_path, "-p", *params)
+    config = str(pbg.examples(python) / "configs" / "fb15k_config.py")
     assert ours == pytest.approx(run(python, EVALUATION, tmp_path, config, *params), rel=1e-4)
     assert (tmp_path / "model" / "fb15k" / "checkpoint_version.txt").read_text().strip() == "2"
 
 
-def test_livejournal(tmp_path: Path, python: Path, examples: Path) -> None:
+def test_livejournal(tmp_path: Path, python: Path) -> None:
     """Its evaluation draws candidates at random: a trained model ranks its edges above them."""
     (tmp_path / "data").mkdir()
     blocks = [(lhs, rhs) for lhs in range(60) for rhs in range(60) if lhs % 6 == rhs % 6]
     text = "# a comment\n" * 4 + "".join(f"{lhs}\t{rhs}\n" for lhs, rhs in blocks)
     (tmp_path / "data" / "soc-LiveJournal1.txt.gz").write_bytes(gzip.compress(text.encode()))
     params = ("num_epochs=20", "dimension=16", "workers=1", "lr=0.1", "batch_size=50")
-    rank, *_ = run(python, with_our_imports(examples / "livejournal.py"), tmp_path, "-p", *params)
+    rank, *_ = run(python, with_our_imports(pbg.examples(python) / "livejournal.py"), tmp_path, "-p", *params)
     assert rank < 30  # of 100
     assert (tmp_path / "model" / "livejournal" / "checkpoint_version.txt").read_text().strip() == "20"
 
@@ -139,16 +120,8 @@ def test_the_loader_and_p_mean_the_same(tmp_path: Path, python: Path) -> None:
     path.write_text(f"def get_torchbiggraph_config():\n    return {CONFIG!r}\n")
     (tmp_path / "load.py").write_text(LOADING)
     lists = [[], *([text] for text in TEXTS), ["disable_lhs_negs=y", "disable_rhs_negs=y"]]
-    done = subprocess.run(
-        [str(python), "load.py"],
-        input=json.dumps(lists),
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=pbg.TIMEOUT_S,
-        check=True,
-    )
-    theirs = json.loads(done.stdout)
+    (tmp_path / "lists.json").write_text(json.dumps(lists))
+    theirs = json.loads(pbg.told(python, tmp_path, "load.py").splitlines()[-1])
     keys = json.loads((DATA / "pbg_keys.json").read_text())["config"]
     assert list(theirs[0]) == [key for key, fact in keys.items() if fact["since"] == "1.0.0"]
     loader = pbg_api.ConfigFileLoader()

@@ -1,6 +1,5 @@
 """PyTorch-BigGraph's users bring its examples, its import, its export; each works here by itself."""
 
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from graphmill.vocab import Bucket
 from remap import job as remap_job
 from tests.commands import Command
 from tests.etl.graphs import files_under
-from tests.interop.pbg import Pbg
+from tests.interop.pbg import Pbg, examples, told
 from train import job as train_job
 from train.step.held_out import RandomPairs
 
@@ -36,9 +35,7 @@ def example(
 ) -> Any:
     """An example of PBG as it ships, in a folder with tables like those of the example."""
     monkeypatch.chdir(tmp_path)
-    find = "import torchbiggraph.examples as e; print(e.__path__[0])"
-    done = subprocess.run([str(python), "-c", find], capture_output=True, text=True, check=True)
-    Path("config.py").write_text(Path(done.stdout.strip(), "configs", request.param).read_text())
+    Path("config.py").write_text((examples(python) / "configs" / request.param).read_text())
     rng = np.random.default_rng(0)
     files = []
     folder = Path("data/FB15k" if "fb15k" in request.param else "data")
@@ -150,12 +147,12 @@ def test_auc_is_what_pbg_calls_so(python: Path, tmp_path: Path) -> None:
     pos_P, neg_PM = (torch.randint(6, shape, generator=draw).float() for shape in ((50,), (50, 20)))
     neg_PM[:, 0] = -1e9
     torch.save((pos_P, neg_PM), tmp_path / "scores.pt")
-    done = subprocess.run([str(python), "-c", AUC], cwd=tmp_path, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
+    (tmp_path / "auc.py").write_text(AUC)
+    theirs = float(told(python, tmp_path, "auc.py"))
     generator, found = torch.Generator().manual_seed(0), 0
     for _ in range(400):
         for negatives in (neg_PM, -neg_PM):
             pairs = RandomPairs(1, generator)
             pairs.add(pos_P[None], negatives[None])
             found += pairs.num_in_order()
-    assert found / (2 * 400 * 50) == pytest.approx(float(done.stdout), abs=4 * 0.5 * (2 / 40_000) ** 0.5)
+    assert found / (2 * 400 * 50) == pytest.approx(theirs, abs=4 * 0.5 * (2 / 40_000) ** 0.5)

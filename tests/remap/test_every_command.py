@@ -54,8 +54,10 @@ WRITTEN = [
     ("predict", "part-*.json", 0, 1),
     ("pairs", "part-*.parquet", 0, 0),
     ("ids", "part-*.json", 0, 1),
+    ("lists", "centers.h5", 0, 0),
     ("lists", "block-*.h5", 0, 0),
     ("lists", "part-*.h5", 0, 0),
+    ("lists", "places-*.h5", 0, 0),
     ("lists", "part-*.json", 0, 1),
     ("export", "user-*.json", 0, 1),
     ("export", "user-*.json", 2, 3),
@@ -71,7 +73,6 @@ WRITTEN = [
 COMMITS = [(command, pattern, 0, 0) for command in COMMANDS for pattern in (".out.old-*", "out")]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("command", "pattern", "number", "num_kept"), [*WRITTEN, *COMMITS])
 def test_a_killed_command_goes_on(
     tmp_path: Path,

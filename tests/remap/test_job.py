@@ -86,18 +86,6 @@ def test_selected_types_only(near_client: Client, output: str) -> None:
     assert {key for key, _ in graph.read_rows(config.embedding_path)} == {"item"}
 
 
-def test_new_output_replaces_the_old(near_client: Client, output: str) -> None:
-    graph.write_entities(output)
-    graph.write_checkpoint(output)
-    config = graph.configured(output)
-    job.run(config, near_client)
-    storage.write_marker(config.embedding_path, {})
-    graph.write_checkpoint(output, version=2)
-    job.run(config, near_client)
-    assert graph.read_rows(config.embedding_path) == graph.expected_rows(version=2)
-    assert [path.name for path in Path(output).iterdir() if path.name.startswith(".")] == []
-
-
 def test_preserved_version(near_client: Client, output: str) -> None:
     graph.write_entities(output)
     graph.write_checkpoint(output, version=1, preserve_epoch=0)
@@ -124,18 +112,6 @@ def test_global_embedding_of_another_dimension(near_client: Client, output: str)
     graph.write_checkpoint(output, state={"global_embs.emb_user": torch.ones(5)})
     with pytest.raises(FormatError, match=r"model\.v1\.h5: global embedding of 'user': expected dimension 4"):
         job.run(graph.configured(output), near_client)
-
-
-def test_same_bytes_again(near_client: Client, tmp_path: Path) -> None:
-    snapshots = []
-    for name in ("one", "two"):
-        output = str(tmp_path / name)
-        graph.write_entities(output)
-        graph.write_checkpoint(output)
-        config = graph.configured(output, batch_rows=3)
-        job.run(config, near_client)
-        snapshots.append(graph.snapshot(config.embedding_path))
-    assert snapshots[0] == snapshots[1]
 
 
 def _no_checkpoint(config: Config) -> None:

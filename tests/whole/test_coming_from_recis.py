@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-import pytest
 import torch
 
 import graphmill
@@ -24,7 +23,6 @@ def _by_raw_id(folder: Path, name: str) -> dict[str, list[float]]:
     return dict(zip(table["id"].to_pylist(), table["embedding"].to_pylist(), strict=True))
 
 
-@pytest.mark.slow
 def test_a_user_of_recis_gets_vectors_and_returns(tmp_path: Path, forked: Forks) -> None:
     """From hashed ids to parquet by raw id; trained further with a new id; and back into RecIS' tables."""
     run_page(PAGE, tmp_path, forked)

@@ -11,6 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
+import graphmill
+from graphmill import report
 from graphmill.ask.drift.job import DRIFT_RATIO
 from graphmill.run import lock
 from tests.forked import Fork, Forks
@@ -170,7 +172,8 @@ def test_vectors_that_moved_too_far_end_the_run_with_a_code_of_its_own(tmp_path:
     assert 1 - users["p1"] <= DRIFT_RATIO * (1 - users["moved_most"][0]["cosine"]) + 1e-6
     assert len(users["moved_most"]) == 3
     assert sum(band["num_ids"] for band in users["by_degree"]) == 40
-    assert "The ids that moved most" in (tmp_path / "out" / DAYS[1] / "report.html").read_text()
+    page = Path(report.write(graphmill.open(str(tmp_path / "out" / DAYS[1]))))
+    assert "The ids that moved most" in page.read_text()
 
     conf["drift"]["max_p10"] = 2.0
     (tmp_path / "daily.yaml").write_text(yaml.safe_dump(conf))

@@ -95,7 +95,7 @@ def run_page(page: Path, folder: Path, forked: Forks) -> None:
             for text in texts:
                 words = shlex.split(text) if block.language == "console" else ["python", "-c", text]
                 if page != FIRST and words[0] in ("graphmill", "python"):
-                    code, _, *output = forked(*words, cwd=folder, has_report=False)
+                    code, _, *output = forked(*words, cwd=folder)
                 else:  # as a newcomer types them
                     real = {"python": sys.executable}.get(words[0], words[0])
                     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
@@ -112,7 +112,6 @@ def run_page(page: Path, folder: Path, forked: Forks) -> None:
                 assert code == 0, f"{page.name}: {text}\n{output}"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("page", RUN_PAGES, ids=lambda page: page.name)
 def test_the_commands_of_a_page_run(folder: Path, page: Path, forked: Forks) -> None:
     if page != FIRST:  # which the fixture has run

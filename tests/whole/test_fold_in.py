@@ -43,7 +43,7 @@ def graph(tmp_path_factory: pytest.TempPathFactory, forked: Forks) -> tuple[Path
         write(folder / f"{split}.txt", rows)
     settings = (f"input={folder}", f"output={folder / 'out'}", "dimension=32", "workers=1")
     conf = ("--conf", REPOSITORY / "conf/triples.yaml", *(f"--set={each}" for each in settings))
-    done = forked("graphmill", "pipeline", *conf, has_report=False)
+    done = forked("graphmill", "pipeline", *conf)
     assert done.code == 0, done.stderr
     return folder / "out", old, [each for each in edges if len(NEW & set(each)) == 1]
 

@@ -123,7 +123,8 @@ def run_on_all(forked: Forks, triples: Path, tmp_path: Path, *settings: str) -> 
     conf = tmp_path / "all.yaml"
     conf.write_text(ALL_TO_TRAIN)
     overrides = (f"input={triples}", f"output={tmp_path / 'out'}", "workers=1", *settings)
-    return forked("graphmill", "pipeline", "--conf", conf, *(f"--set={each}" for each in overrides))
+    sets = (f"--set={each}" for each in overrides)
+    return forked("graphmill", "pipeline", "--conf", conf, *sets, has_report=True)
 
 
 def test_without_edges_held_out_evaluation_is_left_out_and_remap_runs(
@@ -313,7 +314,7 @@ def test_a_killed_run_is_finished_by_the_next(
 ) -> None:
     output = tmp_path / "out"
     options = of_triples(triples, output)
-    killed = forked("graphmill", "pipeline", *options, kill=kill, has_report=False)
+    killed = forked("graphmill", "pipeline", *options, kill=kill)
     assert killed.code == -signal.SIGKILL, killed.stderr
     assert list(output.glob(evidence))
     run(forked, *options)

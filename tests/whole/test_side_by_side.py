@@ -139,7 +139,6 @@ def overtaken(
         return ended.stderr, before, files_of(output)
 
 
-@pytest.mark.slow
 def test_an_etl_that_was_overtaken_commits_nothing(
     tmp_path: Path, forked: Forks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -157,7 +156,6 @@ def test_an_etl_that_was_overtaken_commits_nothing(
     )
 
 
-@pytest.mark.slow
 def test_a_training_that_was_overtaken_commits_nothing(
     tmp_path: Path, rng: np.random.Generator, forked: Forks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -190,19 +188,18 @@ def finished(tmp_path: Path, conf: Path) -> dict[str, bytes]:
     return files_of(tmp_path)
 
 
-@pytest.mark.parametrize("name", COMMANDS)
 @pytest.mark.parametrize(
-    "settings",
+    ("name", "settings"),
     [
-        [],  # but for the master
-        ["cluster.mastre=local"],
-        ["etl.no_key=1"],
-        ["train.no_key=1"],
-        ["evaluate.no_key=1"],
-        ["remap.no_key=1"],
-        ["schedule.no_key=1"],
-        ["no_key=1"],
-        ["dimension=many"],
+        *((name, []) for name in COMMANDS),  # but for the master
+        *((name, ["no_key=1"]) for name in COMMANDS),
+        ("etl", ["cluster.mastre=local"]),
+        ("etl", ["train.no_key=1"]),
+        ("train", ["remap.no_key=1"]),
+        ("train", ["evaluate.no_key=1"]),
+        ("remap", ["etl.no_key=1"]),
+        ("remap", ["schedule.no_key=1"]),
+        ("pipeline", ["dimension=many"]),
     ],
 )
 def test_a_wrong_option_leaves_a_finished_run_as_it_is(

@@ -27,7 +27,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory, forked: Forks) -> Path:
     folder = tmp_path_factory.mktemp("stranger")
     write_ratings(folder / "ratings.csv", 12_000)
     for words in (["init", "ratings.csv", "--to", "ratings.yaml"], ["pipeline", "--conf", "ratings.yaml"]):
-        done = forked("graphmill", *words, cwd=folder)
+        done = forked("graphmill", *words, cwd=folder, has_report=True)
         assert done.code == 0, done.stderr
     assert done.stderr.count("keys that the configuration leaves out") == 1
     return folder

@@ -92,9 +92,9 @@ class Chain(NamedTuple):
         for day in DAYS[:num_days]:
             command = ("graphmill", "pipeline", "--conf", conf, "--date", day)
             for number in kills.get(day, ()):
-                killed = forked(*command, kill=Kill(number), has_report=False)
+                killed = forked(*command, kill=Kill(number))
                 assert killed.code == -signal.SIGKILL, (day, number, killed.stderr)
-            done = forked(*command, has_report=False)
+            done = forked(*command)
             assert done.code == 0, done.stderr
             renamings.append(done.renamings)
         return renamings

@@ -104,3 +104,19 @@ def test_a_run_needs_no_optional_package(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert {*re.findall("needs more: (.*)", done.stdout)} == NEED_MORE
     assert (tmp_path / "run/report.html").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "modules",
+    [
+        "train.__main__, train.job, graphmill.ask.evaluate.job",  # the workers alone need torch
+        "remap.job, remap.graphstorm.job, graphmill.cli.remap",
+    ],
+)
+def test_modules_that_checks_and_small_jobs_do_without(modules: str) -> None:
+    program = f"import sys, {modules}; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    imported = done.stdout.split()
+    assert "pyarrow" in imported
+    assert {*HEAVY, "pandas", "faiss", "numba"}.isdisjoint(imported)

@@ -8,13 +8,23 @@ from distributed import Client
 
 from graphmill import cluster
 from graphmill.config.sections.cluster import ClusterConfig
+from tests.workers import FORKING, forking
+
+
+@pytest.fixture
+def forking_workers() -> Iterator[None]:
+    """Worker processes fork, which takes a tenth of the time; the environment that they get may be old."""
+    forking()
+    with dask.config.set(FORKING):
+        yield
 
 
 @pytest.fixture(scope="package")
 def local_run() -> Iterator[Client]:
     """A worker process, whose profiler a configuration of Dask has turned on."""
+    forking()
     with (
-        dask.config.set({"distributed.worker.profile.enabled": True}),
+        dask.config.set(FORKING | {"distributed.worker.profile.enabled": True}),
         cluster.connect("local[1]", ClusterConfig()) as client,
     ):
         yield client

@@ -95,7 +95,6 @@ class Seen:
         self.ticks.append(tick)
 
 
-@pytest.mark.slow
 def test_after_an_error_nothing_runs_any_more(client: Client, tmp_path: Path) -> None:
     arguments = [(str(tmp_path), number) for number in range(5)]
     with pytest.raises(FormatError, match="the first is bad"):
@@ -173,7 +172,6 @@ def test_a_killed_worker_costs_its_tasks_only(tmp_path: Path, caplog: pytest.Log
     assert "replaces a lost one" in caplog.text
 
 
-@pytest.mark.slow
 def test_progress_of_a_task_is_shown_here(client: Client) -> None:
     seen = Seen()
     with progress.shown_by(seen):
@@ -183,7 +181,6 @@ def test_progress_of_a_task_is_shown_here(client: Client) -> None:
     assert seen.ticks[-1].fields == {"loss": "0.5"}
 
 
-@pytest.mark.slow
 def test_long_tasks_side_by_side_have_a_bar_each(client: Client) -> None:
     seen = Seen()
     with progress.shown_by(seen), cluster.shown_by_worker(client):

@@ -80,6 +80,7 @@ def test_another_user_can_connect_with_tls_off(public_folder: Path) -> None:
         wait_until(lambda: who_answers() == expected)  # a slow machine answers too late at first
 
 
+@pytest.mark.usefixtures("forking_workers")
 def test_the_keys_of_a_run_are_in_a_file_that_goes_with_it() -> None:
     with cluster.connect("local[1]", ClusterConfig()) as client:
         config = client.security.get_tls_config_for_role("client")
@@ -106,6 +107,7 @@ def test_without_the_key_no_one_is_answered(local_run: Client) -> None:
     assert local_run.submit(sum, [1, 2]).result() == 3
 
 
+@pytest.mark.usefixtures("forking_workers")
 def test_tls_off_accepts_every_client_and_warns(caplog: pytest.LogCaptureFixture) -> None:
     with cluster.connect("local[1]", ClusterConfig(tls="off")) as client:
         address = client.scheduler_info()["address"]

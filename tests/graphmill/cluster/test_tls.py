@@ -31,6 +31,7 @@ def settings(folder: Path, name: str = "cluster") -> ClusterConfig:
     return ClusterConfig(tls=TlsConfig(**certificates(folder, name)))
 
 
+@pytest.mark.usefixtures("forking_workers")
 @pytest.mark.slow
 def test_a_local_cluster_speaks_tls_and_lets_no_stranger_in(tmp_path: Path) -> None:
     with cluster.connect("local[1]", settings(tmp_path)) as client:
@@ -55,6 +56,7 @@ def test_keys_that_are_none_are_refused(tmp_path: Path) -> None:
             keys_in_files(bad)
 
 
+@pytest.mark.usefixtures("forking_workers")
 @pytest.mark.slow
 def test_a_running_cluster_is_joined_by_tls(tmp_path: Path) -> None:
     own = settings(tmp_path)
@@ -123,6 +125,7 @@ def test_a_dashboard_behind_a_proxy_has_the_address_that_the_user_configured() -
         assert re.fullmatch(r"/user/me/proxy/\d+/status", dashboard.address(client, is_here=True) or "")
 
 
+@pytest.mark.usefixtures("forking_workers")
 @pytest.mark.slow
 def test_a_dashboard_for_the_network_has_the_certificate_of_the_run(
     monkeypatch: pytest.MonkeyPatch,

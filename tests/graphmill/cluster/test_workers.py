@@ -87,6 +87,7 @@ def test_versions_that_differ_are_named_with_the_worker(bare: str, monkeypatch: 
         pass
 
 
+@pytest.mark.usefixtures("forking_workers")
 @pytest.mark.slow
 def test_py_files_are_imported_by_workers(tmp_path: Path) -> None:
     (tmp_path / "graphmill_test_module.py").write_text(MODULE)
@@ -98,6 +99,7 @@ def test_py_files_are_imported_by_workers(tmp_path: Path) -> None:
             assert client.submit(eval, f"__import__({name!r}).answer()").result() == 42
 
 
+@pytest.mark.usefixtures("forking_workers")
 @pytest.mark.slow
 def test_a_file_that_cannot_be_imported(tmp_path: Path) -> None:
     with (
@@ -123,7 +125,6 @@ def test_a_scratch_folder_that_cannot_be_one(tmp_path: Path, path: str) -> None:
     assert refused.value.exit_code == 2
 
 
-@pytest.mark.slow
 def test_addresses_of_workers_however_late_the_answer_is_read(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:

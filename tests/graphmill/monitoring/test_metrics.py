@@ -31,7 +31,6 @@ def scraped(log: str) -> dict[tuple[str, ...], float]:
     }
 
 
-@pytest.mark.slow
 def test_what_a_run_does_is_served(tmp_path: Path, client: Client, caplog: pytest.LogCaptureFixture) -> None:
     settings = make_config(tmp_path)
     record = RunRecord(str(tmp_path / "run.json"), settings)

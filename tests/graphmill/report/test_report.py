@@ -106,7 +106,6 @@ def test_the_page_is_one_small_file_that_loads_no_other(page: Path) -> None:
     assert "img" not in read(page).tags
 
 
-@pytest.mark.slow
 def test_the_same_run_gives_the_same_bytes(folder: Path, forked: Forks) -> None:
     run = graphmill.open(str(folder))
     first = render(report.page_of(run))

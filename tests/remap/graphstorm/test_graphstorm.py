@@ -111,24 +111,6 @@ def test_integer_raw_ids_stay_integers(tree: Tree, cli: Cli) -> None:
     assert found == expected
 
 
-@pytest.mark.parametrize(
-    ("dtype", "arrow"),
-    [
-        (torch.float16, pa.float16()),
-        (torch.bfloat16, pa.float32()),
-        (torch.float64, pa.float64()),
-    ],
-)
-def test_other_floats(tree: Tree, cli: Cli, dtype: torch.dtype, arrow: pa.DataType) -> None:
-    tree.write_map("user", 9)
-    expected = tree.write_embeddings("user", [4, 5], dtype=dtype)
-    tree.write_emb_info("user", 2)
-    assert cli(*tree.arguments()) == 0
-    assert tree.embeddings() == expected
-    schema = pq.read_schema(tree.emb / "user/embed-00000_00000.parquet")
-    assert schema.field("emb").type == pa.list_(pa.field("element", arrow))
-
-
 def test_empty_ranks_write_no_table_and_are_no_fault(tree: Tree, cli: Cli) -> None:
     tree.write_map("user", 5)
     expected = tree.write_embeddings("user", [0, 5, 0])

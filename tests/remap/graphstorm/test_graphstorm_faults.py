@@ -25,7 +25,7 @@ from graphmill.run import lock
 from remap.graphstorm import commit
 from remap.graphstorm.unique_ids import Ids, first_repeated
 from remap.output import tables
-from tests.remap.saved import Cli, Tree, raw_id, save, snapshot
+from tests.remap.saved import Cli, Tree, save, snapshot
 
 
 class Hostile:
@@ -241,18 +241,6 @@ def test_repeated_ids_are_found(share: int, ranks: list[list[int]]) -> None:
     for uri, row, nid in filter(None, found):
         assert ranks[int(uri)][row] == nid
         assert counts[nid] > 1
-
-
-def test_a_map_without_its_last_id(tree: Tree, cli: Cli, capsys: pytest.CaptureFixture[str]) -> None:
-    """The map looks complete; only the row with the missing id shows the gap."""
-    tree.write_map_file("user", 0, ["a", "b"], [0, 1])
-    save(tree.emb / "user/embed-00000.pt", torch.ones(2, 4))
-    save(tree.emb / "user/embed_nids-00000.pt", torch.tensor([1, 2]))
-    tree.write_emb_info(["user"], 1)
-    before = snapshot(tree.root)
-    assert cli(*tree.arguments()) == 2
-    assert re.search(r"embed_nids-00000\.pt: row 1: the id is 2; expected 0 to 1", capsys.readouterr().err)
-    assert snapshot(tree.root) == before
 
 
 def test_edges_whose_files_differ_in_length(tree: Tree, cli: Cli, capsys: pytest.CaptureFixture[str]) -> None:
@@ -492,13 +480,3 @@ def test_a_journal_of_places_elsewhere(
     assert cli(*tree.arguments()) == 2
     assert "journal names it; it is in no folder that this command names" in capsys.readouterr().err
     assert snapshot(tree.root) == before
-
-
-def test_many_ids_over_many_parts(tree: Tree, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    tree.write_map("user", 2000, 7)
-    expected = tree.write_embeddings("user", [700, 1300])
-    tree.write_emb_info(["user"], 2)
-    assert cli(*tree.arguments("--output-chunk-size", 333)) == 0
-    assert tree.embeddings() == expected
-    assert raw_id("user", 1999) in expected
-    assert np.isfinite(list(expected.values())).all()

@@ -1,8 +1,5 @@
 """The tables of ids."""
 
-import subprocess
-import sys
-
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -13,7 +10,6 @@ from hypothesis import strategies as st
 from graphmill.ask.strings import ids as strings
 from graphmill.errors import FormatError
 from remap.graphstorm import id_map
-from tests import REPOSITORY
 
 
 @pytest.mark.slow
@@ -68,14 +64,3 @@ def test_what_comes_twice_is_found(texts: list[str], first: int, is_compiled: bo
     else:
         second = next(row for row, each in enumerate(texts) if each in texts[:row])
         assert found == (texts[second], texts.index(texts[second]), second)
-
-
-@pytest.mark.slow
-def test_neither_torch_nor_pandas_is_imported() -> None:
-    """Importing these libraries takes longer than most jobs."""
-    code = "import sys, remap.job, remap.graphstorm.job, graphmill.cli.remap; print(*sys.modules)"
-    found = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=REPOSITORY
-    ).stdout.split()
-    assert "pyarrow" in found
-    assert not {"torch", "pandas", "faiss", "sklearn", "numba"} & set(found)

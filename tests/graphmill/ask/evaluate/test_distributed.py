@@ -79,7 +79,6 @@ def without_speed(figures: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in figures.items() if key != "edges_per_s"}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("num_partitions", "dynamic"), [(1, False), (2, True), (4, False)])
 def test_a_cluster_finds_what_one_process_finds(
     tmp_path: Path, client: distributed.Client, num_partitions: int, dynamic: bool
@@ -127,7 +126,6 @@ def test_a_lost_worker_changes_nothing(tmp_path: Path) -> None:
     assert (tmp_path / "work-died").exists()
 
 
-@pytest.mark.slow
 def test_the_stage_spreads_what_is_not_small(
     tmp_path: Path,
     client: distributed.Client,

@@ -2,8 +2,6 @@
 
 import functools
 import itertools
-import subprocess
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,7 +27,7 @@ from graphmill.formats.edge_buckets import Edges
 from graphmill.gpu import device
 from graphmill.model.built_in import COMPARATORS, OPERATORS
 from graphmill.vocab import Bucket, Side
-from tests import DATA, REPOSITORY
+from tests import DATA
 from tests.train.oracle import operate
 
 ITERATION = pbg.Iteration(1, 0, 1, 0, "train", 1, 0)
@@ -392,17 +390,6 @@ def test_as_a_job(tmp_path: Path, client: distributed.Client) -> None:
     assert job.output_uris(world.config) == []
 
 
-@pytest.mark.slow
-def test_the_checks_of_a_command_do_not_import_torch() -> None:
-    """Torch takes seconds to import; only the workers need it."""
-    code = "import sys, train.__main__, train.job, graphmill.ask.evaluate.job; print(*sys.modules)"
-    found = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=REPOSITORY
-    )
-    assert "graphmill.ask.evaluate.inputs" in found.stdout.split()
-    assert "torch" not in found.stdout.split()
-
-
 def test_fingerprint_tells_what_matters(tmp_path: Path) -> None:
     world = _small(tmp_path)
     before = job.fingerprint(world.config)
@@ -412,44 +399,6 @@ def test_fingerprint_tells_what_matters(tmp_path: Path) -> None:
         world.config.split_path("test"), Bucket(0, 0), Edges(*(np.zeros(1, np.int64) for _ in range(3)))
     )
     assert job.fingerprint(world.config) != before
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("dynamic", [False, True])
-def test_bits_do_not_depend_on_blocks_or_threads(tmp_path: Path, dynamic: bool) -> None:
-    """Copies tie wherever they lie, though products of other shapes round differently."""
-    rng = np.random.default_rng(0)
-    relations = [{"name": "r", "lhs": "user", "rhs": "user", "operator": "affine"}]
-    raw = {
-        "entities": {"user": {"num_partitions": 2}},
-        "relations": relations,
-        "dynamic_relations": dynamic,
-        "global_emb": False,
-        "dimension": 33,
-        "comparator": "dot",
-    }
-    config = configuration.from_mapping({**raw, "output": str(tmp_path)})
-    vector = rng.normal(size=33).astype(np.float32)
-    tables = {("user", partition): rng.normal(size=(333, 33)).astype(np.float32) for partition in range(2)}
-    for table in tables.values():
-        table[rng.permutation(333)[:100]] = vector
-    entities = [("user", partition, index) for partition in range(2) for index in range(333)]
-    copies = [each for each in entities if (tables[each[:2]][each[2]] == vector).all()]
-    others = [each for each in entities if each not in copies]
-    model = Model(config, NUM_DYNAMIC if dynamic else None)
-    parameters = {
-        key: rng.normal(size=tuple(initial.shape)).astype(np.float32)
-        for key, initial in model.state_dict().items()
-    }
-    edges = [(copies[int(rng.integers(200))], 0, others[int(rng.integers(400))]) for _ in range(20)]
-    edges += [(rhs, 0, lhs) for lhs, _, rhs in edges]
-    world = World(config, tables, parameters, {"train": [], "test": edges})
-    _on_disk(world)
-    (expected,) = _oracle_metrics(world, "test", [])
-    for block_bytes, workers in ((1 << 10, 1), (1 << 16, 2), (1 << 19, 1), (1 << 22, 3)):
-        section = EvaluateConfig(filtered=False, block_bytes=block_bytes)
-        changed = config.model_copy(update={"workers": workers, "evaluate": section})
-        assert evaluate.evaluate(changed)["metrics"] == pytest.approx(expected, rel=1e-12)
 
 
 @pytest.mark.parametrize("operator", OPERATORS)

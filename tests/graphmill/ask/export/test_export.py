@@ -1,8 +1,6 @@
 """`graphmill export` on a finished run: every format and precision, wrong wishes, the loss, the next run."""
 
 import json
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,24 +14,11 @@ from graphmill import report, storage
 from graphmill.ask.export import job
 from graphmill.ask.export.settings import ExportOptions
 from graphmill.library.run import Run
+from tests.commands import Command
 from tests.graphmill.ask.export.readers import read
 from tests.graphmill.ask.predict.world import World, write_world
-from tests.remap.graph import snapshot
-
-Export = Callable[..., int]
 
 TABLES = ("parquet", "npy", "arrow")
-
-
-@pytest.fixture
-def export(graphmill_command: Export) -> Export:
-    """`graphmill export ARGS` on the tests' cluster; its exit code."""
-    return partial(graphmill_command, "export")
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> World:
-    return write_world(tmp_path / "run", num_partitions=3)
 
 
 def expected(world: World, entity_type: str) -> dict[str, np.ndarray]:
@@ -57,7 +42,7 @@ def assert_close(found: dict[str, np.ndarray], wanted: dict[str, np.ndarray], pr
 @pytest.mark.slow
 @pytest.mark.parametrize("file_format", TABLES)
 @pytest.mark.parametrize("precision", ["float32", "float16", "int8", "pq"])
-def test_tables(tmp_path: Path, world: World, export: Export, precision: str, file_format: str) -> None:
+def test_tables(tmp_path: Path, world: World, export: Command, precision: str, file_format: str) -> None:
     to = tmp_path / "out"
     arguments = ["--precision", precision, "--format", file_format, "--to", to]
     measured = file_format == "parquet"  # the loss is that of the codec
@@ -79,7 +64,7 @@ def test_tables(tmp_path: Path, world: World, export: Export, precision: str, fi
 
 
 @pytest.mark.slow
-def test_the_report_names_exports(tmp_path: Path, world: World, export: Export) -> None:
+def test_the_report_names_exports(tmp_path: Path, world: World, export: Command) -> None:
     (tmp_path / "run/report.html").touch()
     for wish in (["--precision", "int8"], ["--precision", "int8", "--no-loss", "--format", "npy"]):
         assert export(tmp_path / "run", *wish, "--to", tmp_path / wish[-1]) == 0
@@ -94,7 +79,7 @@ def test_the_report_names_exports(tmp_path: Path, world: World, export: Export) 
 
 
 def test_a_run_that_cannot_be_written(
-    tmp_path: Path, world: World, export: Export, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, world: World, export: Command, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "run/results").write_text("in the way")
     assert export(tmp_path / "run", "--to", tmp_path / "out") == 0
@@ -107,7 +92,9 @@ HOSTILE = (
 
 
 @pytest.mark.parametrize("text", ["no JSON", "[]", HOSTILE])
-def test_hostile_notes_do_not_spoil_a_report(tmp_path: Path, world: World, export: Export, text: str) -> None:
+def test_hostile_notes_do_not_spoil_a_report(
+    tmp_path: Path, world: World, export: Command, text: str
+) -> None:
     (tmp_path / "run/results").mkdir()
     for kind in ("export", "predict", "features"):
         (tmp_path / f"run/results/{kind}-0.json").write_text(text)
@@ -205,9 +192,14 @@ def test_coarse_codes_lose_and_say_so(tmp_path: Path, near_client: Client) -> No
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("comparator", ["dot", "cos", "l2"])
-@pytest.mark.parametrize("precision", ["float32", "float16", "int8", "pq"])
-def test_faiss(tmp_path: Path, export: Export, precision: str, comparator: str) -> None:
+@pytest.mark.parametrize(
+    ("precision", "comparator"),
+    [
+        *(("float32", each) for each in ("dot", "cos", "l2")),
+        *(("float16", "cos"), ("int8", "cos"), ("int8", "l2"), ("pq", "dot")),
+    ],
+)
+def test_faiss(tmp_path: Path, export: Command, precision: str, comparator: str) -> None:
     world = write_world(tmp_path / "run", comparator=comparator, num_partitions=3)
     arguments = ["--precision", precision, "--format", "faiss", "--to", tmp_path / "out"]
     arguments += [] if comparator == "cos" else ["--no-loss"]
@@ -254,14 +246,14 @@ def test_faiss_decodes_as_the_codec_does(tmp_path: Path, near_client: Client) ->
     assert np.square(rows - world.vectors["item"]).mean() < 0.05
 
 
-def test_word2vec(tmp_path: Path, world: World, export: Export) -> None:
+def test_word2vec(tmp_path: Path, world: World, export: Command) -> None:
     assert export(tmp_path / "run", "--format", "word2vec", "--to", tmp_path / "out") == 0
     assert_close(read(tmp_path / "out", "user"), expected(world, "user"), "float32")
     first = (tmp_path / "out/item/vectors.txt").read_text().split("\n")[1]
     assert first.startswith("item-00000ß ")
 
 
-def test_projector(tmp_path: Path, world: World, export: Export) -> None:
+def test_projector(tmp_path: Path, world: World, export: Command) -> None:
     arguments = ["--format", "tensorboard-projector", "--limit", 5, "--to", tmp_path / "out"]
     assert export(tmp_path / "run", *arguments) == 0
     config = json.loads((tmp_path / "out/projector_config.json").read_text())["embeddings"]
@@ -341,7 +333,7 @@ def hostile(tmp_path: Path, raw_id: str) -> World:
 
 
 @pytest.mark.parametrize("raw_id", ["a b", "a\nb", "\u3000", "100%", "a\tb"])
-def test_ids_with_white_space(tmp_path: Path, export: Export, raw_id: str, capsys: Any) -> None:
+def test_ids_with_white_space(tmp_path: Path, export: Command, raw_id: str, capsys: Any) -> None:
     hostile(tmp_path, raw_id)
     arguments = [tmp_path / "run", "--format", "word2vec", "--to", tmp_path / "out"]
     is_plain = raw_id == "100%"
@@ -355,13 +347,13 @@ def test_ids_with_white_space(tmp_path: Path, export: Export, raw_id: str, capsy
     assert next(iter(read(tmp_path / "tables", "user"))) == raw_id
 
 
-def test_cos_with_lengths_that_matter(tmp_path: Path, export: Export, capsys: Any) -> None:
+def test_cos_with_lengths_that_matter(tmp_path: Path, export: Command, capsys: Any) -> None:
     write_world(tmp_path / "run", comparator="cos", operator="translation")
     assert export(tmp_path / "run", "--format", "faiss", "--to", tmp_path / "out") == 2
     assert "the operator translation needs their lengths" in capsys.readouterr().err
 
 
-def test_no_loss_where_there_is_nothing_to_rank(tmp_path: Path, export: Export) -> None:
+def test_no_loss_where_there_is_nothing_to_rank(tmp_path: Path, export: Command) -> None:
     write_world(tmp_path / "run", splits=["train"])
     assert export(tmp_path / "run", "--precision", "int8", "--to", tmp_path / "out") == 0
     loss = json.loads((tmp_path / "out/_export.json").read_text())["loss"]
@@ -382,36 +374,6 @@ def test_a_finished_export_is_not_made_again(tmp_path: Path, world: World, near_
         world.config, ExportOptions(precision="pq", format="npy", is_measured=False), str(to), near_client
     )  # replaces the other
     assert sorted(path.name for path in (to / "item").iterdir())[0] == "_centroids.npy"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "wish",
-    [
-        ExportOptions(precision="int8"),
-        ExportOptions(precision="pq", format="arrow", is_measured=False),
-        ExportOptions(precision="float16", format="word2vec", is_measured=False),
-    ],
-)
-def test_one_worker_and_two_write_the_same(tmp_path: Path, near_client: Client, wish: ExportOptions) -> None:
-    world = write_world(tmp_path / "run", counts={"user": [1000, 1400], "item": [30]})
-    job.run(world.config, wish, str(tmp_path / "two"), near_client)
-    with Client(processes=False, n_workers=1, threads_per_worker=1, dashboard_address=":0") as alone:
-        job.run(world.config, wish, str(tmp_path / "one"), alone)
-    assert snapshot(tmp_path / "two") == snapshot(tmp_path / "one")
-
-
-@pytest.mark.slow
-def test_pieces_of_another_wish_are_not_gone_on_with(
-    tmp_path: Path, world: World, near_client: Client
-) -> None:
-    (tmp_path / ".out.tmp-0123456789ab/_work").mkdir(parents=True)
-    (tmp_path / ".out.tmp-0123456789ab/_work/user-0.json").write_text("{}")
-    for name in ("out", "fresh"):
-        wish = ExportOptions(precision="int8", is_measured=False)
-        job.run(world.config, wish, str(tmp_path / name), near_client)
-    assert snapshot(tmp_path / "out") == snapshot(tmp_path / "fresh")
-    assert not list(tmp_path.glob(".out*"))
 
 
 @pytest.mark.hdfs

@@ -1,8 +1,7 @@
 """`graphmill features`: against a join by pandas, in all forms of tables, with wrong questions."""
 
 import json
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,25 +17,11 @@ from distributed import Client
 from etl import whole_rows
 from graphmill.ask.features import job
 from graphmill.ask.features.settings import FeaturesOptions
-from graphmill.errors import ClusterError
 from graphmill.formats import remapped
+from tests.commands import Command
 from tests.graphmill.ask.fold_in.test_fold_in import write_edges
 from tests.graphmill.ask.predict.world import DIMENSION, World, write_world
 from tests.remap.graph import snapshot
-from tests.waiting import wait_until
-
-Features = Callable[..., int]
-
-
-@pytest.fixture
-def features(graphmill_command: Features) -> Features:
-    """`graphmill features ARGS` on the tests' cluster; its exit code."""
-    return partial(graphmill_command, "features")
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> World:
-    return write_world(tmp_path / "run", num_partitions=3)
 
 
 def orders(world: World, rng: np.random.Generator, num: int = 200) -> pa.Table:
@@ -78,7 +63,7 @@ def figures(folder: Path) -> dict[str, Any]:
 def test_like_a_left_join(
     tmp_path: Path,
     world: World,
-    features: Features,
+    features: Command,
     rng: np.random.Generator,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -137,7 +122,7 @@ def write(kind: str, table: pa.Table, folder: Path) -> Path:
 
 @pytest.mark.parametrize("kind", ["parquet", "orc", "csv", "json"])
 def test_forms_of_tables(
-    tmp_path: Path, world: World, features: Features, rng: np.random.Generator, kind: str
+    tmp_path: Path, world: World, features: Command, rng: np.random.Generator, kind: str
 ) -> None:
     table = orders(world, rng)
     given = write(kind, table, tmp_path / "orders")
@@ -170,7 +155,7 @@ def table_to_read(world: World, path: Path, read_rows: Any = whole_rows.read_row
     return job.TableToRead([str(path)], found.schema, found.pieces, read_rows, found.made_from)
 
 
-def test_integers_are_ids(tmp_path: Path, features: Features) -> None:
+def test_integers_are_ids(tmp_path: Path, features: Command) -> None:
     world = write_world(tmp_path / "run", num_partitions=1)
     world_ids = pa.array([5, None, 2], pa.int64())
     pq.write_table(pa.table({"c": world_ids}), tmp_path / "t.parquet")
@@ -184,7 +169,7 @@ def test_integers_are_ids(tmp_path: Path, features: Features) -> None:
 
 
 def test_principal_components(
-    tmp_path: Path, world: World, features: Features, rng: np.random.Generator
+    tmp_path: Path, world: World, features: Command, rng: np.random.Generator
 ) -> None:
     table = orders(world, rng)
     pq.write_table(table, tmp_path / "orders.parquet")
@@ -212,7 +197,7 @@ def test_principal_components(
     np.testing.assert_allclose(shares, (spread**2 / (spread**2).sum())[:4], atol=1e-5)
 
 
-def test_similarity(tmp_path: Path, world: World, features: Features, rng: np.random.Generator) -> None:
+def test_similarity(tmp_path: Path, world: World, features: Command, rng: np.random.Generator) -> None:
     table = orders(world, rng)
     pq.write_table(table, tmp_path / "orders.parquet")
     names = [world.name("user", number) for number in (2, 11)]
@@ -233,7 +218,7 @@ def test_similarity(tmp_path: Path, world: World, features: Features, rng: np.ra
                 assert similarity is None
 
 
-def test_several_columns(tmp_path: Path, world: World, features: Features) -> None:
+def test_several_columns(tmp_path: Path, world: World, features: Command) -> None:
     users, items = (
         [world.name(kind, number) for number in numbers]
         for kind, numbers in (("user", (1, 15)), ("item", (29, 0)))
@@ -256,7 +241,7 @@ def test_several_columns(tmp_path: Path, world: World, features: Features) -> No
 
 @pytest.mark.slow
 def test_ids_are_folded_in(
-    tmp_path: Path, world: World, features: Features, graphmill_command: Features
+    tmp_path: Path, world: World, features: Command, graphmill_command: Command
 ) -> None:
     known = world.name("user", 3)
     pq.write_table(pa.table({"c": ["new", known, "nobody", "new"]}), tmp_path / "t.parquet")
@@ -283,7 +268,7 @@ def test_ids_are_folded_in(
 
 
 @pytest.mark.parametrize("kind", ["parquet", "csv"])
-def test_an_empty_table(tmp_path: Path, world: World, features: Features, kind: str) -> None:
+def test_an_empty_table(tmp_path: Path, world: World, features: Command, kind: str) -> None:
     path = tmp_path / f"t.{kind}"
     if kind == "csv":
         path.write_text("a,c\n")
@@ -296,7 +281,7 @@ def test_an_empty_table(tmp_path: Path, world: World, features: Features, kind: 
     assert len(found) == 0
 
 
-def test_columns_that_folders_name(tmp_path: Path, world: World, features: Features) -> None:
+def test_columns_that_folders_name(tmp_path: Path, world: World, features: Command) -> None:
     for day in ("01", "02"):
         (tmp_path / f"t/day={day}").mkdir(parents=True)
         pq.write_table(pa.table({"c": [world.name("user", int(day))]}), tmp_path / f"t/day={day}/x.parquet")
@@ -305,20 +290,9 @@ def test_columns_that_folders_name(tmp_path: Path, world: World, features: Featu
     assert read(tmp_path / "out")["day"].to_pylist() == ["01", "02"]
 
 
-@pytest.mark.parametrize("header", ["", "name\n"])
-def test_similarity_to_ids_in_csv(tmp_path: Path, world: World, features: Features, header: str) -> None:
-    names = [world.name("user", number) for number in (2, 3)]
-    pq.write_table(pa.table({"c": names}), tmp_path / "t.parquet")
-    (tmp_path / "ids.csv").write_text(header + "\n".join(names))
-    ask = [tmp_path / "run", tmp_path / "t.parquet", "--column", "c", "--type", "user"]
-    assert features(*ask, "--similar-to", tmp_path / "ids.csv", "--to", tmp_path / "out") == 0
-    found = pq.read_table(tmp_path / "out").column_names
-    assert found == ["c", *(f"similarity_{name}" for name in names), "has_vector"]
-
-
 @pytest.mark.slow
 def test_wrong_files(
-    tmp_path: Path, world: World, features: Features, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, world: World, features: Command, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "t").mkdir()
     pq.write_table(pa.table({"c": [world.name("user", 1)]}), tmp_path / "t/a.parquet")
@@ -342,32 +316,3 @@ def test_wrong_files(
     assert features(*latin) == 2
     assert features(*latin, "--encoding", "latin-1") == 0
     assert read(tmp_path / "latin")["c"].to_pylist() == ["é", known]
-
-
-def test_it_goes_on_with_what_is_finished(
-    tmp_path: Path, world: World, near_client: Client, rng: np.random.Generator
-) -> None:
-    given = write("parquet", orders(world, rng), tmp_path / "orders")
-    table = table_to_read(world, given)
-    assert len(table.pieces) > 1
-    request = FeaturesOptions(columns={"customer": "user"})
-    out = str(tmp_path / "out")
-    broken = table_to_read(world, given, _broken)
-    with pytest.raises(ClusterError, match="gone"):
-        job.run(world.config, request, broken, out, near_client)
-    (left,) = tmp_path.glob(".out.tmp-*")
-    first = left / "part-00000.parquet"
-    finished = first.stat().st_mtime_ns, first.stat().st_ino
-    job.run(world.config, request, table, out, near_client)
-    assert ((stat := (tmp_path / "out" / first.name).stat()).st_mtime_ns, stat.st_ino) == finished
-    assert read(out)["order"].to_pylist() == list(range(200))
-    assert not list(tmp_path.glob(".out.tmp-*"))
-
-
-def _broken(schema: pa.Schema, columns: Sequence[str], group: Any) -> Any:
-    """Read the first file of the table alone; fail when its rows are written."""
-    if not group[0].uri.endswith("t0.parquet"):
-        folder = Path(group[0].uri).parents[1]
-        wait_until(lambda: bool(list(folder.glob(".out.tmp-*/_work/done/part-00000.json"))))
-        raise ClusterError("gone")
-    yield from whole_rows.read_rows(schema, columns, group)

@@ -12,14 +12,12 @@ from deltalake import DeltaTable, write_deltalake
 from pyiceberg.manifest import DataFileContent
 from pyiceberg.types import StringType
 
+from tests.commands import Command
 from tests.etl.tables.lakes import catalog_at, deletion_vector
 from tests.etl.tables.test_iceberg import delete_rows, write_parquet
-from tests.graphmill.ask.features.test_features import expected, features, figures, orders, read, world
+from tests.graphmill.ask.features.test_features import expected, figures, orders, read
 from tests.graphmill.ask.predict.world import World
 
-__all__ = ["features", "world"]  # fixtures
-
-Features = Callable[..., int]
 LEFT_OUT = [3, 60, 61, 150]
 
 
@@ -76,7 +74,7 @@ def nested_rows(rows: pa.Table) -> pa.Table:
 
 
 def test_columns_of_structs_of_delta_lake(
-    tmp_path: Path, world: World, features: Features, rng: np.random.Generator
+    tmp_path: Path, world: World, features: Command, rng: np.random.Generator
 ) -> None:
     rows = nested_rows(orders(world, rng).select(["customer"]).append_column("n", pa.array(np.arange(200))))
     write_deltalake(tmp_path / "lake", rows)
@@ -87,7 +85,7 @@ def test_columns_of_structs_of_delta_lake(
 
 
 def test_fields_of_structs_that_were_renamed(
-    tmp_path: Path, world: World, features: Features, rng: np.random.Generator
+    tmp_path: Path, world: World, features: Command, rng: np.random.Generator
 ) -> None:
     """Files from before the change have other names in them; a field may have the name of a dropped one."""
     rows = nested_rows(orders(world, rng).select(["customer"]).append_column("n", pa.array(np.arange(200))))
@@ -115,7 +113,7 @@ def test_fields_of_structs_that_were_renamed(
 def test_rows_of_the_snapshot(
     tmp_path: Path,
     world: World,
-    features: Features,
+    features: Command,
     rng: np.random.Generator,
     write: Callable[[Path, pa.Table], Path],
 ) -> None:

@@ -1,8 +1,6 @@
 """`graphmill fold-in` on a finished run: what it writes, wrong input, what is left behind."""
 
 import json
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,23 +11,16 @@ import pytest
 
 import graphmill
 from graphmill import storage
-from graphmill.ask import work
 from graphmill.ask.fold_in import job, solving
 from graphmill.ask.neighbors import lookup
 from graphmill.errors import BadInputError
 from graphmill.formats import remapped
+from tests.commands import Command
 from tests.graphmill.ask.predict import world as remap_world
 from tests.graphmill.ask.predict.world import World, write_world
 from tests.remap.graph import snapshot
 
-FoldIn = Callable[..., int]
 NUM_NEW = 40
-
-
-@pytest.fixture
-def fold_in(graphmill_command: FoldIn) -> FoldIn:
-    """`graphmill fold-in ARGS` on the tests' cluster; its exit code."""
-    return partial(graphmill_command, "fold-in")
 
 
 @pytest.fixture
@@ -71,7 +62,7 @@ def read_all(folder: Path) -> dict[tuple[str, str], dict[str, Any]]:
 def test_new_ids_get_vectors(
     tmp_path: Path,
     world: World,
-    fold_in: FoldIn,
+    fold_in: Command,
     rng: np.random.Generator,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -122,7 +113,7 @@ def test_new_ids_get_vectors(
 
 @pytest.mark.slow
 def test_the_same_bytes_from_any_files_and_groups(
-    tmp_path: Path, world: World, fold_in: FoldIn, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, world: World, fold_in: Command, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows = new_edges(world, rng)
     write_edges(tmp_path / "new.parquet", rows)
@@ -140,7 +131,7 @@ def test_the_same_bytes_from_any_files_and_groups(
 
 @pytest.mark.slow
 def test_new_edges_may_be_a_delta_table(
-    tmp_path: Path, world: World, fold_in: FoldIn, rng: np.random.Generator
+    tmp_path: Path, world: World, fold_in: Command, rng: np.random.Generator
 ) -> None:
     """Its newest snapshot: rows that were overwritten do not count."""
     deltalake = pytest.importorskip("deltalake")
@@ -156,7 +147,7 @@ def test_new_edges_may_be_a_delta_table(
 
 @pytest.mark.slow
 def test_a_call_gives_the_same(
-    tmp_path: Path, world: World, fold_in: FoldIn, rng: np.random.Generator
+    tmp_path: Path, world: World, fold_in: Command, rng: np.random.Generator
 ) -> None:
     rows = new_edges(world, rng)
     assert (
@@ -186,7 +177,7 @@ def test_a_call_gives_the_same(
         run.fold_in(pa.table({"lhs": ["a"], "relation": ["likes"]}))
 
 
-def test_ids_without_edges(tmp_path: Path, world: World, fold_in: FoldIn) -> None:
+def test_ids_without_edges(tmp_path: Path, world: World, fold_in: Command) -> None:
     edges = write_edges(tmp_path / "new.parquet", [("new-0", "likes", world.name("item", 1))])
     pq.write_table(pa.table({"id": ["new-0", "silent", world.name("user", 2)]}), tmp_path / "ids.parquet")
     ask = ["--edges", edges, "--ids", f"user={tmp_path / 'ids.parquet'}", "--to", tmp_path / "out"]
@@ -203,7 +194,7 @@ def test_ids_without_edges(tmp_path: Path, world: World, fold_in: FoldIn) -> Non
 
 
 @pytest.mark.slow
-def test_tables_of_other_forms(tmp_path: Path, world: World, fold_in: FoldIn) -> None:
+def test_tables_of_other_forms(tmp_path: Path, world: World, fold_in: Command) -> None:
     user, item = world.name("user", 1), world.name("item", 2)
     rows = [("new-0", "likes", item), ("new-1", "follows", user)]
     write_edges(tmp_path / "a.parquet", rows)
@@ -227,7 +218,7 @@ def test_tables_of_other_forms(tmp_path: Path, world: World, fold_in: FoldIn) ->
 
 
 @pytest.mark.slow
-def test_weights_count(tmp_path: Path, world: World, fold_in: FoldIn) -> None:
+def test_weights_count(tmp_path: Path, world: World, fold_in: Command) -> None:
     rows = [("new-0", "likes", world.name("item", 1)), ("new-0", "likes", world.name("item", 9))]
     found = []
     for weights in ([1.0, 0.0], [1.0, 1.0]):
@@ -239,7 +230,7 @@ def test_weights_count(tmp_path: Path, world: World, fold_in: FoldIn) -> None:
 
 
 @pytest.mark.slow
-def test_at_most_so_many_edges(tmp_path: Path, world: World, fold_in: FoldIn) -> None:
+def test_at_most_so_many_edges(tmp_path: Path, world: World, fold_in: Command) -> None:
     rows = [("hub", "likes", world.name("item", number)) for number in range(30)]
     found = []
     for order in (rows, rows[::-1]):
@@ -253,7 +244,7 @@ def test_at_most_so_many_edges(tmp_path: Path, world: World, fold_in: FoldIn) ->
 
 
 def test_featurized_types_are_refused(
-    tmp_path: Path, world: World, fold_in: FoldIn, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, world: World, fold_in: Command, capsys: pytest.CaptureFixture[str]
 ) -> None:
     record = json.loads((tmp_path / "run/run.json").read_text())
     record["config"]["entities"]["item"]["featurized"] = True
@@ -263,31 +254,3 @@ def test_featurized_types_are_refused(
     assert "relation 'likes' joins a featurized type" in capsys.readouterr().err
     edges = write_edges(tmp_path / "a.parquet", [("new", "follows", world.name("user", 1))])
     assert fold_in(tmp_path / "run", "--edges", edges, "--to", tmp_path / "out") == 0
-
-
-@pytest.mark.slow
-def test_a_command_that_ends_before_the_rename_leaves_the_earlier_result(
-    tmp_path: Path, world: World, fold_in: FoldIn, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    edges = write_edges(tmp_path / "a.parquet", [("new", "likes", world.name("item", 1))])
-    ask: list[Any] = [tmp_path / "run", "--edges", edges, "--to", tmp_path / "out"]
-    assert fold_in(*ask) == 0
-    before = snapshot(tmp_path / "out")
-
-    def killed(*_: object) -> None:  # between the last part and the rename
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(work, "complete", killed)
-        fold_in(*ask)
-    assert snapshot(tmp_path / "out") == before
-    assert fold_in(*ask) == 0
-    assert read_all(tmp_path / "out").keys() == {("user", "new")}
-
-
-def test_leftovers_of_a_killed_run_are_removed(tmp_path: Path, world: World, fold_in: FoldIn) -> None:
-    edges = write_edges(tmp_path / "a.parquet", [("new", "likes", world.name("item", 1))])
-    (tmp_path / ".out.tmp-0123456789ab/_work").mkdir(parents=True)
-    (tmp_path / ".out.tmp-0123456789ab/_work/edges-000000-000000.parquet").write_text("half")
-    assert fold_in(tmp_path / "run", "--edges", edges, "--to", tmp_path / "out") == 0
-    assert not (tmp_path / ".out.tmp-0123456789ab").exists()

@@ -1,4 +1,7 @@
-"""Answers equal those of a sort of the whole matrix of scores, whatever the sizes of the blocks."""
+"""Answers equal those of a sort of the whole matrix of scores, whatever the sizes of the blocks.
+
+Those of a GPU do too, ties in the same order; without one, the CPU stands for it.
+"""
 
 from dataclasses import replace
 from itertools import product
@@ -7,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+import torch
 
 from graphmill.ask.predict.answers import IdChunk, write_answers
 from graphmill.ask.predict.settings import PredictOptions
@@ -15,6 +19,7 @@ from graphmill.ask.scan import WIDTH, TopK
 from graphmill.checkpoints import pbg
 from graphmill.checkpoints.pbg import Iteration
 from graphmill.errors import ConfigError, FormatError
+from graphmill.gpu import device
 from graphmill.model.operators import OPERATORS
 from graphmill.vocab import Side
 from tests.graphmill.ask.predict.world import DIMENSION, World, asked, assert_equal, read_answers, write_world
@@ -23,9 +28,24 @@ from tests.pairs import pairs
 SMALL = Sizes(queries=3, candidate_rows=WIDTH, known_edges=4, pairs=5)
 
 
-def answers(world: World, folder: Path, question: PredictOptions, sizes: Sizes | None = None):
+@pytest.fixture
+def gpus(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Numbers of GPUs that were asked for; the device is a GPU only where there is one."""
+    found: list[int] = []
+
+    def device_of(num_gpus: int) -> torch.device:
+        found.append(num_gpus)
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+    monkeypatch.setattr(device, "device_of", device_of)
+    return found
+
+
+def answers(
+    world: World, folder: Path, question: PredictOptions, sizes: Sizes | None = None, num_gpus: int = 0
+):
     """The answers for all ids, and the figures of all tasks."""
-    what = asked(world.config, question)
+    what = asked(world.config.model_copy(update={"num_gpus": num_gpus}), question)
     what = replace(what, sizes=sizes) if sizes else what
     folder.mkdir()
     figures = []
@@ -70,19 +90,28 @@ def test_partitions_give_the_same_answers(tmp_path: Path, side: Side) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("side", "name", "num_partitions", "loops"),
-    pairs(list(Side), ["likes", "follows"], [1, 3], [False, True]),
+    ("side", "name", "num_partitions", "loops", "comparator", "num_gpus"),
+    pairs(list(Side), ["likes", "follows"], [1, 3], [False, True], ["dot", "cos"], [0, 1]),
 )
 def test_known_edges_are_no_answers(
-    tmp_path: Path, side: Side, name: str, num_partitions: int, loops: bool
+    tmp_path: Path,
+    gpus: list[int],
+    side: Side,
+    name: str,
+    num_partitions: int,
+    loops: bool,
+    comparator: str,
+    num_gpus: int,
 ) -> None:
-    world = write_world(tmp_path / "run", num_partitions=num_partitions, loops=loops)
+    world = write_world(tmp_path / "run", num_partitions=num_partitions, loops=loops, comparator=comparator)
     relation = ["likes", "follows"].index(name)
     edges = {edge for split in world.edges.values() for edge in split if edge[1] == relation}
     known = frozenset((lhs, rhs) if side is Side.RHS else (rhs, lhs) for lhs, _, rhs in edges)
     question = PredictOptions(relation=name, side=side, k=1000, exclude_known=True)
     expected = world.best(relation, side, 1000, known)
-    found, figures = answers(world, tmp_path / "out", question, SMALL if num_partitions > 1 else None)
+    sizes = SMALL if num_partitions > 1 else None
+    found, figures = answers(world, tmp_path / "out", question, sizes, num_gpus)
+    assert (gpus != []) == num_gpus
     assert_equal(found, expected)
     num_known = sum(query != each or world.may_be_itself(relation) for query, each in known)
     assert figures == {"num_answers": len(expected), "num_known_left_out": num_known}
@@ -124,9 +153,12 @@ def test_sizes_of_blocks_change_no_bit(tmp_path: Path, comparator: str) -> None:
     assert len(large) == 150 * 20
 
 
+@pytest.mark.parametrize("num_gpus", [0, 1])
 @pytest.mark.parametrize("counts", [{"user": [0, 0], "item": [5]}, {"user": [3], "item": [0]}])
-def test_a_type_without_entities_has_no_answers(tmp_path: Path, counts: dict[str, list[int]]) -> None:
-    world = write_world(tmp_path / "run", counts=counts)
+def test_a_type_without_entities_has_no_answers(
+    tmp_path: Path, gpus: list[int], counts: dict[str, list[int]], num_gpus: int
+) -> None:
+    world = write_world(tmp_path / "run", counts=counts, num_gpus=num_gpus)
     what = asked(world.config, PredictOptions(relation="likes", side=Side.RHS, k=5, exclude_known=True))
     uri = str(tmp_path / "part-00000.parquet")
     figures = write_answers(what, IdChunk(0, sum(counts["user"])), uri)
@@ -135,12 +167,13 @@ def test_a_type_without_entities_has_no_answers(tmp_path: Path, counts: dict[str
     assert pq.read_schema(uri).names == ["id", "relation", "rank", "candidate", "score"]
 
 
-def test_many_known_edges_are_read_in_several_passes(tmp_path: Path) -> None:
+@pytest.mark.parametrize("num_gpus", [0, 1])
+def test_many_known_edges_are_read_in_several_passes(tmp_path: Path, gpus: list[int], num_gpus: int) -> None:
     counts = {"user": [4], "item": [2 * WIDTH + 10]}
     world = write_world(tmp_path / "run", counts=counts)
     question = PredictOptions(relation="likes", side=Side.RHS, k=4200, exclude_known=True)
-    sizes = Sizes(queries=4, candidate_rows=3 * WIDTH, known_edges=2, pairs=1)
-    found, figures = answers(world, tmp_path / "out", question, sizes)
+    sizes = Sizes(queries=4, candidate_rows=WIDTH * (1 if num_gpus else 3), known_edges=2, pairs=1)
+    found, figures = answers(world, tmp_path / "out", question, sizes, num_gpus)
     known = {(lhs, rhs) for each in world.edges.values() for lhs, rel, rhs in each if rel == 0}
     assert figures["num_known_left_out"] == len(known) > sizes.known_edges
     assert {(key[0], name) for key, (name, _) in found.items()} == {
@@ -192,3 +225,32 @@ def test_sizes_follow_the_memory() -> None:
         sizes_for(16 << 20, 100, 1_000_000, 1_000_000)
     with pytest.raises(ConfigError, match="vectors of length 100000"):
         sizes_for(64 << 20, 100_000, 1000, 1)
+
+
+@pytest.mark.parametrize(("comparator", "bias"), [("l2", False), ("squared_l2", False), ("dot", True)])
+def test_scores_that_are_no_dot_products_stay_on_the_cpu(
+    tmp_path: Path, gpus: list[int], comparator: str, bias: bool
+) -> None:
+    world = write_world(tmp_path / "run", comparator=comparator, bias=bias)
+    question = PredictOptions(relation="likes", side=Side.LHS, k=5)
+    assert answers(world, tmp_path / "out", question, None, 1) == answers(
+        world, tmp_path / "wanted", question
+    )
+    assert gpus == []
+
+
+def test_one_task_takes_more_queries_on_a_gpu(tmp_path: Path) -> None:
+    world = write_world(tmp_path / "run", counts={"user": [3], "item": [40 * WIDTH]})
+    world.config = world.config.model_copy(update={"num_gpus": 1})
+    on_gpu = asked(world.config, PredictOptions(relation="likes", memory_bytes=1 << 40)).sizes
+    world.config = world.config.model_copy(update={"num_gpus": 0})
+    on_cpu = asked(world.config, PredictOptions(relation="likes", memory_bytes=1 << 40)).sizes
+    assert on_gpu == replace(on_cpu, queries=on_gpu.queries)
+    assert on_gpu.queries > 10 * on_cpu.queries
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_gpu_that_is_not_there(tmp_path: Path) -> None:
+    world = write_world(tmp_path / "run")
+    with pytest.raises(ConfigError, match="num_gpus: 1, but this worker sees no GPU; set num_gpus: 0"):
+        answers(world, tmp_path / "out", PredictOptions(relation="likes"), None, 1)

@@ -2,9 +2,7 @@
 
 import json
 import re
-from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +13,7 @@ from distributed import Client
 
 from graphmill import report, storage
 from graphmill.ask import given, work
-from graphmill.ask.predict import approximate, job, list_search, lists, make_lists
+from graphmill.ask.predict import job, list_search, lists, make_lists
 from graphmill.ask.predict.answers import IdChunk, joined, write_answers
 from graphmill.ask.predict.for_ids import find_ids
 from graphmill.ask.predict.list_search import search_lists
@@ -29,19 +27,13 @@ from graphmill.errors import FormatError
 from graphmill.library.run import Run
 from graphmill.run.results import notes_of
 from graphmill.vocab import Side
+from tests.commands import Command
 from tests.graphmill.ask.predict.world import World, asked, assert_equal, read_answers, write_world
 from tests.pairs import pairs
 from tests.remap.graph import snapshot
 
 pytest.importorskip("faiss", reason="pip install 'graphmill[neighbors]'")
 COUNTS = {"user": [70, 0, 80], "item": [5000, 10, 700]}
-Predict = Callable[..., int]
-
-
-@pytest.fixture
-def predict(graphmill_command: Predict) -> Predict:
-    """`graphmill predict ARGS` on the tests' cluster; its exit code."""
-    return partial(graphmill_command, "predict")
 
 
 def with_lists(what: Asked, folder: Path, near_client: Client, num_lists: int = 16) -> lists.Lists:
@@ -116,7 +108,7 @@ def cosines(world: World, own: str, other: str, k: int) -> dict[tuple[str, int],
 @pytest.mark.slow
 @pytest.mark.parametrize("num_partitions", [1, 3])
 @pytest.mark.parametrize("method", ["--exact", "--approximate"])
-def test_cosines(tmp_path: Path, predict: Predict, num_partitions: int, method: str) -> None:
+def test_cosines(tmp_path: Path, predict: Command, num_partitions: int, method: str) -> None:
     world = write_world(tmp_path / "run", num_partitions=num_partitions)
     out = tmp_path / "out"
     recall = ["--recall", 1] if method == "--approximate" else []
@@ -156,7 +148,7 @@ def clustered(world: World, rng: np.random.Generator) -> None:
 @pytest.mark.parametrize("comparator", ["dot", "cos", "l2"])
 def test_the_recall_is_as_wanted(
     tmp_path: Path,
-    predict: Predict,
+    predict: Command,
     rng: np.random.Generator,
     wanted: float,
     comparator: str,
@@ -185,7 +177,7 @@ def test_the_recall_is_as_wanted(
     assert f"{figures['num_probed']} of 128" in page
 
 
-def test_exact_where_that_is_faster(tmp_path: Path, predict: Predict, caplog: Any) -> None:
+def test_exact_where_that_is_faster(tmp_path: Path, predict: Command, caplog: Any) -> None:
     write_world(tmp_path / "run")
     ask = [tmp_path / "run", "--relation", "likes", "--to", tmp_path / "out"]
     caplog.set_level("INFO")
@@ -195,7 +187,7 @@ def test_exact_where_that_is_faster(tmp_path: Path, predict: Predict, caplog: An
 
 
 @pytest.mark.slow
-def test_an_index_is_used_again(tmp_path: Path, predict: Predict, caplog: Any) -> None:
+def test_an_index_is_used_again(tmp_path: Path, predict: Command, caplog: Any) -> None:
     write_world(tmp_path / "run", num_partitions=3)
     caplog.set_level("INFO")
     ask = [tmp_path / "run", "--cosine", "--type", "item", "--approximate", "--index", tmp_path / "index"]
@@ -211,7 +203,7 @@ def test_an_index_is_used_again(tmp_path: Path, predict: Predict, caplog: Any) -
 
 
 @pytest.mark.slow
-def test_an_index_with_another_bias_is_not_used(tmp_path: Path, predict: Predict) -> None:
+def test_an_index_with_another_bias_is_not_used(tmp_path: Path, predict: Command) -> None:
     write_world(tmp_path / "run", comparator="cos")
     ask = [tmp_path / "run", "--relation", "likes", "--k", 5]
     lists = ["--approximate", "--recall", 1, "--index", tmp_path / "index"]
@@ -225,69 +217,8 @@ class Killed(BaseException):
     """Stands for a kill of the driver: nothing is cleaned up."""
 
 
-@pytest.mark.slow
-def test_a_killed_command_goes_on(
-    tmp_path: Path, near_client: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    world = write_world(tmp_path / "run", counts=COUNTS)
-    question = PredictOptions(
-        relation="likes", side=Side.RHS, k=5, exclude_known=True, is_exact=False, recall=0.9
-    )
-    expected, to = str(tmp_path / "expected"), str(tmp_path / "out")
-    job.run(world.config, question, expected, near_client)
-    for where in ("write_centers", "write_block", "write_part", "write_places"):
-        monkeypatch.setattr(make_lists, "run_tasks", run_until(where))
-        with pytest.raises(Killed):
-            job.run(world.config, question, to, near_client)
-        monkeypatch.undo()
-    (folder,) = tmp_path.glob(".out.tmp-*")
-    made = {path.name: path.stat().st_mtime_ns for path in folder.rglob("*.h5")}
-    assert {"centers.h5", "block-00000.h5", "part-00000.h5"} <= made.keys()
-    monkeypatch.setattr(approximate, "tuned", killed)
-    with pytest.raises(Killed):
-        job.run(world.config, question, to, near_client)
-    again = {path.name: path.stat().st_mtime_ns for path in folder.rglob("*.h5")}
-    assert {name: again[name] for name in ("centers.h5", "part-00000.h5")} == {
-        name: made[name] for name in ("centers.h5", "part-00000.h5")
-    }
-    monkeypatch.undo()
-    monkeypatch.setattr(work, "complete", killed)
-    with pytest.raises(Killed):
-        job.run(world.config, question, to, near_client)
-    parts = {path.name: path.stat().st_mtime_ns for path in folder.rglob("part-*.parquet")}
-    monkeypatch.undo()
-    job.run(world.config, question, to, near_client)
-    assert {path.name: path.stat().st_mtime_ns for path in Path(to).glob("part-*.parquet")} == parts
-    assert snapshot(to) == snapshot(expected)
-    assert not folder.exists()
-
-
 def killed(*_: Any, **__: Any) -> None:
     raise Killed
-
-
-def run_until(name: str) -> Callable[..., Any]:
-    """`run_tasks` that ends at the tasks of this function."""
-    really = make_lists.run_tasks
-
-    def run(near_client: Client, function: Callable[..., Any], arguments: Any, **own: Any) -> Any:
-        if function.__name__ == name:
-            raise Killed
-        return really(near_client, function, arguments, **own)
-
-    return run
-
-
-def test_what_a_killed_command_left_for_another_question_is_deleted(
-    tmp_path: Path, near_client: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    world = write_world(tmp_path / "run")
-    monkeypatch.setattr(work, "complete", killed)
-    with pytest.raises(Killed):
-        job.run(world.config, PredictOptions(relation="likes", k=3), str(tmp_path / "out"), near_client)
-    monkeypatch.undo()
-    job.run(world.config, PredictOptions(relation="likes", k=2), str(tmp_path / "out"), near_client)
-    assert_equal(read_answers(tmp_path / "out"), world.best(0, Side.RHS, 2))
 
 
 def test_what_a_killed_command_left_with_another_comparator_is_deleted(

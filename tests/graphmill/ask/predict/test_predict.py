@@ -2,37 +2,19 @@
 
 import json
 import shutil
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from distributed import Client
 
 from graphmill import storage
-from graphmill.ask.predict import job
-from graphmill.ask.predict.settings import PredictOptions
 from graphmill.vocab import Side
+from tests.commands import Command
 from tests.graphmill.ask.predict.world import World, assert_equal, read_answers, write_world
-from tests.remap.graph import snapshot
-
-Predict = Callable[..., int]
 
 
-@pytest.fixture
-def predict(graphmill_command: Predict) -> Predict:
-    """`graphmill predict ARGS` on the tests' cluster; its exit code."""
-    return partial(graphmill_command, "predict")
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> World:
-    return write_world(tmp_path / "run", num_partitions=3)
-
-
-def test_all_ids(tmp_path: Path, world: World, predict: Predict) -> None:
+def test_all_ids(tmp_path: Path, world: World, predict: Command) -> None:
     arguments = ["--relation", "likes", "--k", 4, "--exclude-known", "--to", tmp_path / "out"]
     assert predict(tmp_path / "run", *arguments) == 0
     known = frozenset((lhs, rhs) for each in world.edges.values() for lhs, rel, rhs in each if rel == 0)
@@ -73,7 +55,7 @@ def write_ids(kind: str, path: Path, ids: list[str]) -> Path:
 
 @pytest.mark.parametrize("kind", ["parquet", "folder", "csv", "lines"])
 def test_given_ids(
-    tmp_path: Path, world: World, predict: Predict, kind: str, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, world: World, predict: Command, kind: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     chosen = [world.name("user", number) for number in (15, 3, 8)]
     given = write_ids(kind, tmp_path / "ids", [chosen[0], "nobody,1", *chosen[1:], "nobody 2"])
@@ -94,7 +76,7 @@ def test_given_ids(
 def test_ids_in_csv_with_and_without_header(
     tmp_path: Path,
     world: World,
-    predict: Predict,
+    predict: Command,
     header: str | None,
     encoding: str,
     caplog: pytest.LogCaptureFixture,
@@ -114,7 +96,7 @@ def test_ids_in_csv_with_and_without_header(
     assert told in caplog.text
 
 
-def test_an_id_that_comes_twice_is_answered_twice(tmp_path: Path, world: World, predict: Predict) -> None:
+def test_an_id_that_comes_twice_is_answered_twice(tmp_path: Path, world: World, predict: Command) -> None:
     name = world.name("user", 3)
     (tmp_path / "ids").write_text(f"{name}\n{name}\n")
     arguments = ["--relation", "likes", "--k", 2, "--ids", tmp_path / "ids", "--to", tmp_path / "out"]
@@ -125,7 +107,7 @@ def test_an_id_that_comes_twice_is_answered_twice(tmp_path: Path, world: World, 
 @pytest.mark.slow  # the workers import torch
 @pytest.mark.parametrize("side", list(Side))
 @pytest.mark.parametrize("kind", ["static", "dynamic"])
-def test_pairs_have_the_scores_of_the_oracle(tmp_path: Path, predict: Predict, side: Side, kind: str) -> None:
+def test_pairs_have_the_scores_of_the_oracle(tmp_path: Path, predict: Command, side: Side, kind: str) -> None:
     world = write_world(tmp_path / "run", operator="affine", dynamic=kind == "dynamic", comparator="cos")
     names = ["likes", "sees", "buys"] if kind == "dynamic" else ["likes", "follows"]
     triples = [edge for edge in world.edges["test"] if edge[1] < len(names)]
@@ -149,7 +131,7 @@ def test_pairs_have_the_scores_of_the_oracle(tmp_path: Path, predict: Predict, s
     assert (figures["num_pairs"], figures["num_without_score"]) == (len(rows), 1)
 
 
-def test_pairs_of_one_relation_in_csv(tmp_path: Path, world: World, predict: Predict) -> None:
+def test_pairs_of_one_relation_in_csv(tmp_path: Path, world: World, predict: Command) -> None:
     lhs, rhs = world.name("user", 12), world.name("item", 29)
     (tmp_path / "pairs.csv").write_text(f"rhs,day,lhs\n{rhs},monday,{lhs}\n{rhs},friday,nobody\n")
     arguments = ["--pairs", tmp_path / "pairs.csv", "--to", tmp_path / "out"]
@@ -159,32 +141,21 @@ def test_pairs_of_one_relation_in_csv(tmp_path: Path, world: World, predict: Pre
     assert table["score"] == [pytest.approx(world.scores(0, Side.RHS)[12, 29], abs=1e-4), None]
 
 
-def test_more_answers_than_candidates(tmp_path: Path, world: World, predict: Predict) -> None:
+def test_more_answers_than_candidates(tmp_path: Path, world: World, predict: Command) -> None:
     arguments = ["--relation", "likes", "--side", "lhs", "--k", 10**6, "--to", tmp_path / "out"]
     assert predict(tmp_path / "run", *arguments) == 0
     assert_equal(read_answers(tmp_path / "out"), world.best(0, Side.LHS, 16))
 
 
-def test_a_run_that_has_moved(tmp_path: Path, world: World, predict: Predict) -> None:
+def test_a_run_that_has_moved(tmp_path: Path, world: World, predict: Command) -> None:
     shutil.move(tmp_path / "run", tmp_path / "elsewhere")
     arguments = ["--relation", "likes", "--k", 2, "--exclude-known", "--to", tmp_path / "elsewhere/answers"]
     assert predict(tmp_path / "elsewhere", *arguments) == 0
     assert len(read_answers(tmp_path / "elsewhere/answers")) == 32
 
 
-def test_what_is_no_run(
-    tmp_path: Path, world: World, predict: Predict, capsys: pytest.CaptureFixture[str]
-) -> None:
-    ask = ["--relation", "likes", "--to", tmp_path / "out"]
-    assert predict(tmp_path / "nothing", *ask) == 2
-    assert "run.json" in capsys.readouterr().err
-    shutil.rmtree(tmp_path / "run/checkpoint")
-    assert predict(tmp_path / "run", *ask) == 2
-    assert "there is no checkpoint" in capsys.readouterr().err
-
-
 def test_a_relation_that_was_added_after_the_training(
-    tmp_path: Path, predict: Predict, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, predict: Command, capsys: pytest.CaptureFixture[str]
 ) -> None:
     world = write_world(tmp_path / "run", dynamic=True)
     storage.write_text(
@@ -196,7 +167,7 @@ def test_a_relation_that_was_added_after_the_training(
 
 
 def test_featurized_types_are_refused(
-    tmp_path: Path, world: World, predict: Predict, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, world: World, predict: Command, capsys: pytest.CaptureFixture[str]
 ) -> None:
     record = json.loads((tmp_path / "run/run.json").read_text())
     record["config"]["entities"]["item"]["featurized"] = True
@@ -204,17 +175,3 @@ def test_featurized_types_are_refused(
     assert predict(tmp_path / "run", "--relation", "likes", "--to", tmp_path / "out") == 2
     assert "item: a featurized type has no list of all its entities" in capsys.readouterr().err
     assert predict(tmp_path / "run", "--relation", "follows", "--k", 1, "--to", tmp_path / "out") == 0
-
-
-@pytest.mark.slow
-def test_one_worker_and_two_write_the_same(tmp_path: Path, near_client: Client) -> None:
-    world = write_world(tmp_path / "run", counts={"user": [1000, 1400], "item": [30]})
-    question = PredictOptions(
-        relation="likes", side=Side.RHS, k=30, exclude_known=True, memory_bytes=16 << 20
-    )
-    job.run(world.config, question, str(tmp_path / "two"), near_client)
-    with Client(processes=False, n_workers=1, threads_per_worker=1, dashboard_address=":0") as alone:
-        job.run(world.config, question, str(tmp_path / "one"), alone)
-    found = snapshot(tmp_path / "two")
-    assert len(found) == 3 + 3
-    assert found == snapshot(tmp_path / "one")

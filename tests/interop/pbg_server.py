@@ -1,0 +1,51 @@
+"""Runs in PBG's environment: programs in forks of this process, which has imported PBG once.
+
+A line on stdin is a JSON list: a folder, a file for the output, and the words after `python`, which begin
+with `-m MODULE` or with a script. The answer is the exit code.
+"""
+
+import json
+import os
+import runpy
+import sys
+import traceback
+from pathlib import Path
+from typing import Any
+
+import torchbiggraph.converters.export_to_tsv
+import torchbiggraph.converters.import_from_tsv
+import torchbiggraph.eval
+import torchbiggraph.train  # noqa: F401
+
+
+def run(folder: str, output: str, words: list[str]) -> int:
+    """Run a program in a fork; its exit code."""
+    if child := os.fork():
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    code: Any = 1
+    try:
+        os.chdir(folder)
+        for descriptor in (1, 2):
+            os.dup2(os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND), descriptor)
+        is_module = words[0] == "-m"
+        sys.argv = words[1:] if is_module else words
+        sys.path.insert(0, folder)
+        if is_module:
+            runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+        else:
+            script = str(Path(folder, sys.argv[0]))  # processes that it spawns look for it elsewhere
+            runpy.run_path(script, run_name="__main__")
+        code = 0
+    except SystemExit as end:
+        code = end.code or 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        os._exit(code if isinstance(code, int) else 1)
+
+
+if __name__ == "__main__":
+    for line in sys.stdin:
+        print(run(*json.loads(line)), flush=True)  # noqa: T201
