@@ -195,10 +195,14 @@ def test_what_evaluation_needs_is_checked_before_anything_is_written(
 
 
 def files(output_uri: str) -> dict[str, bytes]:
-    """Contents by path, but for run.json, its report and markers, which hold times and places."""
+    """Contents by path, but for run.json and markers, which hold times and places, and without the report."""
     entries = (each.uri for each in storage.list_dir(output_uri, recursive=True) if not each.is_dir)
     named = {uri.removeprefix(output_uri).lstrip("/"): uri for uri in entries}
-    kept = {name: uri for name, uri in named.items() if storage.name(uri) not in UNLIKE}
+    kept = {
+        name: uri
+        for name, uri in named.items()
+        if storage.name(uri) not in UNLIKE and not name.startswith("results/")
+    }
     return {name: storage.read_bytes(uri) for name, uri in kept.items()}
 
 

@@ -10,9 +10,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 import graphmill
+from graphmill.checkpoints import pbg
 from graphmill.cli.main import command
 from graphmill.config import yaml_text
-from graphmill.formats import pbg_checkpoint
 from tests.forked import Forks
 from tests.whole.ratings import genre_of, write_ratings
 
@@ -48,7 +48,7 @@ def test_there_are_vectors_a_report_and_a_record(output: Path) -> None:
     assert record["stages"]["etl"]["num_rows_quarantined"] == 34
     assert (output / "report.html").exists()
     assert {path.name for path in (output / "embeddings").iterdir()} >= {"user", "movie", "_SUCCESS"}
-    written = pbg_checkpoint.read_config(str(output / "checkpoint"))
+    written = pbg.read_config(str(output / "checkpoint"))
     for settings in (record["config"], written):
         assert (settings["num_epochs"], settings["batch_size"], settings["dimension"]) == (8, 16, 200)
         assert settings["entities"]["user"]["num_partitions"] == 1
