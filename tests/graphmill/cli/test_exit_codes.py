@@ -11,7 +11,8 @@ import pyarrow as pa
 import pytest
 
 from graphmill import config, storage
-from graphmill.checkpoints import pbg, recis
+from graphmill.checkpoints import pbg
+from graphmill.checkpoints.recis import checkpoint as recis
 from graphmill.checkpoints.recis.safetensors import SafetensorsFile
 from graphmill.cli import exit_codes
 from graphmill.errors import ConfigError, FormatError, PathError
