@@ -60,6 +60,7 @@ reference: $(INSTALLED) ## write the pages that are made from code and figures, 
 	$(BIN)/graphmill schema > conf/graphmill.schema.json
 	$(BIN)/graphmill schema --format markdown > docs/reference/configuration.md
 	$(BIN)/python docs/commands_page.py > tests/graphmill/cli/help.txt
+	$(BIN)/python docs/rooms_page.py
 	$(BIN)/python -m bench.page docs/benchmarks/figures.json > docs/benchmarks/figures.md
 	$(BIN)/python -m bench.page docs/benchmarks/large.json > docs/benchmarks/large.md
 

@@ -1,1 +1,1 @@
-"""Edge buckets -> checkpoints, and their evaluation."""
+"""Edge buckets -> checkpoints."""

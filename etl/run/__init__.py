@@ -1,1 +1,3 @@
-"""Checks, outputs, journal and figures of a run."""
+"""A run of etl: checks before it, files that an earlier run had (`sources`), outputs, resume after the
+last finished step (`work`), figures.
+"""

@@ -1,4 +1,5 @@
-"""Steps of a run, in their order:
+"""Steps of a run, in their order, and what they share: number of partitions (`sizes`), holdout split,
+duplicates, spill files, ids and edges of an earlier run, ids that are gone:
 
     encode.py       1  raw rows -> ids and numbered edges, chunk by chunk (encode_rows)
     index.py        2  ids of all chunks -> the entity index (index_shard, index_previous)

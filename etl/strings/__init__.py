@@ -1,1 +1,3 @@
-"""Strings by number: hashes of raw ids, and tables that keep one of equal ids."""
+"""Strings by number: the string dictionary in C++, MurmurHash of raw ids, tables that keep one of equal
+ids.
+"""

@@ -1,1 +1,3 @@
-"""A look at raw tables: columns, types and distinct values of a sample; and the graph that they may be."""
+"""A look at raw tables for `graphmill init` (how files are written, columns, ends, relations, weights)
+and estimates for `graphmill check` (`outlook`).
+"""

@@ -1,1 +1,3 @@
-"""Raw tables: their files, cut into ranges, read as blocks of checked rows."""
+"""Raw tables: file patterns, Hive folders, filters, checks of rows, quarantine of bad rows; files cut
+into ranges and read as blocks of rows.
+"""

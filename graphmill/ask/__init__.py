@@ -1,1 +1,4 @@
-"""A trained run as its users ask it: vectors and raw ids of its entities, scores of its relations."""
+"""What is asked of a trained run, whoever asks: a version of the checkpoint and its raw ids (`run`), its
+model in torch and its relations in numpy, entities by number and by id, known edges of rows (`edges`),
+best candidates (`scan`), a result that a killed command goes on with (`work`).
+"""

@@ -1,4 +1,5 @@
-"""Checkpoints of every format: the table of formats, recognition and opening.
+"""Checkpoints of every format: one interface (`checkpoint`), the table of formats, recognition and
+opening; a folder for each format, with its files and its adapter.
 
 To add a format, write a module with a subclass of `Checkpoint` and a function `write`, and add a line to the
 table and a case to `_code_of`. The commands, their help texts and errors come from this table.

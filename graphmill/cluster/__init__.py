@@ -1,13 +1,5 @@
-"""The Dask cluster of a command, and the functions that run tasks on the cluster.
-
-connecting   connect(...): a client of the cluster
-local, yarn, ssh: starts of a cluster, by its kind
-settings     environment of workers
-resources    memory of workers: the least that they need, and what YARN is asked for
-keys         TLS keys of one run, or from files
-workers      checks and preparation of workers: the package, versions, environment
-tasks        run_tasks, run_task, workers that were lost during a run
-yarn         containers of Hadoop's distributed shell: application, container, hadoop
+"""The Dask cluster of a command (`--master`: local, YARN, ssh, CUDA), TLS keys, a driver in a container
+(`deploy`), and the functions that run tasks (`run_tasks`), retries and lost workers.
 """
 
 from graphmill.cluster.connecting import connect

@@ -1,4 +1,6 @@
-"""The configuration: YAML or a PBG Python config -> one frozen, typed `Config`."""
+"""The configuration: YAML or a PBG Python config -> one frozen, typed `Config`; keys (`schema`),
+defaults, what changes restart, consent to what a run.json names.
+"""
 
 from graphmill.config.consent import check_cluster
 from graphmill.config.pbg_values import as_override, bare, from_python

@@ -1,4 +1,4 @@
-"""A finished run as an object for notebooks and scripts; the search for nearest vectors."""
+"""`graphmill.open()`: a finished run as an object for notebooks and scripts."""
 
 from graphmill.library.run import Run
 

@@ -1,1 +1,1 @@
-"""This machine and process: compiled code, shared tables, identity, interrupts."""
+"""This machine and process: compiled C++ and its variants, scratch on local disks, processes, signals."""

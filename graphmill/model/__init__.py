@@ -1,1 +1,4 @@
-"""The arithmetic that several stages need: operators, comparators, and the keys of their parameters."""
+"""Operators, comparators and losses: what there is and what each can do (`built_in`), formulas for torch
+and numpy, keys of their parameters, registries and base classes of plug-ins, probabilities
+(`calibration`).
+"""

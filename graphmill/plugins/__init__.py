@@ -1,4 +1,4 @@
-"""Registries and base classes of plug-ins, as in PyTorch-BigGraph, and checks of a plug-in.
+"""What users import to write a plug-in, as in PyTorch-BigGraph, and checks of a plug-in.
 
 docs/how_to/plug_ins.md has examples.
 """

@@ -1,1 +1,4 @@
-"""One run: run.json, locks, the places it writes, its date."""
+"""One run: run.json (`record`), skipping finished stages by fingerprints (`inputs`), locks, `--date` and
+retention, what a checkpoint was trained with, values that wait for the data (`auto_values`), the
+`verdict`.
+"""

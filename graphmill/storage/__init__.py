@@ -1,4 +1,6 @@
-"""Storage by URI: local disks, HDFS and the other file systems of pyarrow."""
+"""Storage by URI: local disks, HDFS and the other file systems of pyarrow; patterns (`named`), atomic
+writes, checksums, temporary files, secrets in URIs (`redaction`).
+"""
 
 from graphmill.storage.atomic import (
     MARKER,

@@ -22,6 +22,7 @@ import click
 import pandas as pd
 import pytest
 
+from docs.rooms_page import with_rooms
 from graphmill.cli import etl, main, remap, submit, train
 from graphmill.display import terminal
 from tests import REPOSITORY
@@ -279,10 +280,11 @@ def test_every_page_that_the_code_cites_exists() -> None:
     assert not [each for each in cited if not (REPOSITORY / each[1]).exists()]
 
 
-def test_the_architecture_draws_the_contracts_between_rooms() -> None:
+def test_the_architecture_has_all_rooms_and_draws_the_contracts_between_them() -> None:
     page = (REPOSITORY / "docs/explanation/architecture.md").read_text()
     settings = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())
     contracts = settings["tool"]["importlinter"]["contracts"]
+    assert with_rooms(page) == page, "make reference"
     for contract in [each for each in contracts if each["type"] == "layers"]:
         assert " -> ".join(each for each in contract["layers"] if each != "__main__") in page, contract[
             "name"

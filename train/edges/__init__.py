@@ -1,1 +1,3 @@
-"""Edges in training: the order of buckets, batches, negatives, the schedule, seeds."""
+"""Edges in training: batches, queries of 1-vs-all and their candidates, negative sampling, the order of
+buckets, blocks of partitions, the schedule of epochs and chunks.
+"""

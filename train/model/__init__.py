@@ -1,1 +1,3 @@
-"""Parts of a model for training alone: masks, losses of its own, optimizer, learning rates, features."""
+"""Parts of a model for training alone: Adagrad (`optimizer`), learning rates, regularizers, relation
+prediction, featurized entities, frozen parameters.
+"""

@@ -1,1 +1,3 @@
-"""The plan of a run: device, engine, placement of rows, threads and workers."""
+"""The plan of a run: device, the step of each sort of batch, batches at the same time (Hogwild),
+placement of rows, workers.
+"""

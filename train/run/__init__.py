@@ -1,1 +1,3 @@
-"""A run of training: what it goes on from, its steps, buckets, validation, metrics."""
+"""A run of training: resume or restart (`claim`), the loop of iterations and commits, buckets, early
+stopping, ensembles, metrics, TensorBoard.
+"""

@@ -1,1 +1,3 @@
-"""One gradient step in torch (read `plain` first), and the process that takes steps."""
+"""One gradient step in torch, on edges (read `plain` first) or on queries of 1-vs-all (`queries`); which
+edges and rows a `delta` trains.
+"""

@@ -1,1 +1,4 @@
-"""Holders of the rows of embeddings: checkpoint files, host memory, device memory."""
+"""Holders of the rows of embeddings: partition swapping and prefetch, device buffer, outside rows,
+writing beside the steps, warm start (`init_path`), rows of `init_embeddings` (`given_*`), new ids of a
+delta (`folded_*`).
+"""

@@ -1,1 +1,1 @@
-"""Search of a configuration for a graph, by short trainings on a dense part of it: `graphmill tune`."""
+"""`graphmill tune`: search space, successive halving, the densest part of a graph (k-core)."""

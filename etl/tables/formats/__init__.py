@@ -1,4 +1,6 @@
-"""Formats of raw tables: one module per format, listed here and in `FileFormat` of the section `etl`."""
+"""Formats of raw tables (parquet, ORC, JSON lines, text): one module per format, listed here and in
+`FileFormat` of the section `etl`.
+"""
 
 from etl.tables.formats import json_lines, orc, parquet, text
 from etl.tables.formats.base import BadLine, FileRange, Head, TableFormat

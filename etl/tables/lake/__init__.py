@@ -1,1 +1,3 @@
-"""Tables of Delta Lake and Apache Iceberg: a snapshot's files, as the table's log names them."""
+"""Tables of Delta Lake and Apache Iceberg: a snapshot's files and deleted rows, as the table's log names
+them.
+"""

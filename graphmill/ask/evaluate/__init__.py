@@ -1,1 +1,3 @@
-"""Evaluation: ranking, the metrics of its parts, predictions."""
+"""The stage evaluate: filtered MRR and Hits@k by relation and degree, baselines, samples and intervals
+(`extent`), tasks over partitions and queries, probabilities of answers (`calibrate`).
+"""

@@ -1,1 +1,3 @@
-"""`graphmill export`: the vectors of a run, smaller if wanted, in the formats that other systems load."""
+"""`graphmill export`: codecs (int8, pq), the loss of smaller vectors, and how to score with them
+(`model`).
+"""

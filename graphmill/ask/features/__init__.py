@@ -1,1 +1,1 @@
-"""Tables with vectors joined in by raw id."""
+"""`graphmill features`: tables with vectors joined in by raw id, as columns."""

@@ -1,1 +1,1 @@
-"""Vectors for ids that a trained run has never seen, from their few edges."""
+"""`graphmill fold-in`: vectors for ids that a trained run has never seen, from their few edges."""

@@ -1,1 +1,1 @@
-"""Nearest neighbours of an id, for a look at the quality of the vectors."""
+"""`graphmill neighbors`: nearest neighbours of an id, by cosine or along a relation."""

@@ -1,1 +1,3 @@
-"""Answers by raw id: the best candidates for each id along a relation, and scores of given pairs."""
+"""`graphmill predict`: the best candidates for ids along a relation, similar ids, scores of pairs; known
+edges left out, probabilities (`calibrated`); approximate answers by lists, and their recall (`tuning`).
+"""

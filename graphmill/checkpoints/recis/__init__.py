@@ -1,4 +1,4 @@
-"""RecIS' safetensors checkpoints: tables of rows by id, divided into shards, and dense tensors.
+"""RecIS' safetensors checkpoints: tables of rows by (hashed) id, divided into shards, and dense tensors.
 
     checkpoint/
       model-000000-of-000002.safetensors    blocks; numbered from 0 on, without gaps

@@ -1,4 +1,4 @@
-"""The sections of a configuration: what each stage, the cluster and the schedule are told."""
+"""The sections of a configuration: keys of each stage, the cluster and the schedule."""
 
 from collections.abc import Mapping
 

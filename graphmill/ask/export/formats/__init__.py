@@ -1,4 +1,6 @@
-"""The formats of an export. To add one, write a module with a function `write`, and a line of `FORMATS`."""
+"""The formats of an export (parquet, npy, Arrow, faiss, word2vec, projector). To add one, write a module
+with a function `write`, and a line of `FORMATS`.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
