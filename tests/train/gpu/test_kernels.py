@@ -18,6 +18,7 @@ from train.gpu import kernels
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 NUM_ROWS, NUM_RELATIONS = 40, 5
+SOME = 40  # gradients: every row is moved, in one program or two
 LR = torch.tensor(0.1, dtype=torch.float64, device=DEVICE)
 
 
@@ -81,17 +82,22 @@ def side_of_a_step(
         source, compared.gradient_CPD, positive, (0.03, 0.02), gradient_CKD, related_CPD
     )
     results |= {"candidate gradients": gradient_CKD, "cost": cost_CP}
-    rows_T, gradient_TD = problem.rows_CK.flatten(), gradient_CKD.flatten(0, 1)
+    if parameters_RD is None:
+        return results
+    return results | {"related": related_CPD}
+
+
+def updates(module: Any, problem: Problem, results: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return what some of the gradients make of rows and parameters; `test_runs_` takes many."""
+    rows_T, gradient_TD = (
+        each[:SOME] for each in (problem.rows_CK.flatten(), results["candidate gradients"].flatten(0, 1))
+    )
+    moved = {}
     for update, touched in ((module.update_rows, module.runs(rows_T)), (module.update_rows_fast, rows_T)):
         table_ND, sums_N = problem.table_ND.clone(), problem.sums_N.clone()
         update(table_ND, sums_N, touched, gradient_TD, LR)
-        results |= {f"{update.__name__} table": table_ND, f"{update.__name__} sums": sums_N}
-    if source.parameters_RD is not None:
-        values_RD, sums_RD = problem.parameters_RD.clone(), problem.parameters_RD.square()
-        related = module.runs(problem.rel_CP.flatten())
-        module.update_rows(values_RD, sums_RD, related, related_CPD.flatten(0, 1), LR)
-        results |= {"related": related_CPD, "parameters": values_RD, "parameter sums": sums_RD}
-    return results
+        moved |= {f"{update.__name__} table": table_ND, f"{update.__name__} sums": sums_N}
+    return moved
 
 
 def assert_alike(
@@ -124,10 +130,11 @@ def test_kernels_compute_what_the_reference_defines(
     problem = Problem(seed, chunks, positives, drawn, 2 * half)
     first = 0 if in_batch else positives
     adjoint = adjoint and operator_of(operator).is_linear  # `supported` asks for no other
-    wanted = side_of_a_step(
-        reference, problem.to(torch.float64), operator, loss, adjoint, first, torch.float64
-    )
+    exact = problem.to(torch.float64)
+    wanted = side_of_a_step(reference, exact, operator, loss, adjoint, first, torch.float64)
     found = side_of_a_step(kernels, problem, operator, loss, adjoint, first, torch.float32)
+    wanted |= updates(reference, exact, wanted)
+    found |= updates(kernels, problem, found)
     # on a GPU occurrences come in any order, and every order gives other rows, if the same sums
     assert_alike(found, wanted, 1e-4, *(("update_rows_fast table",) if DEVICE == "cuda" else ()))
 
