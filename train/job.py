@@ -98,16 +98,14 @@ def _check_given(config: Config) -> None:
 def _check_candidates(config: Config) -> None:
     if config.train.candidates is None:
         return
-    is_needed = {
+    is_product = comparators.is_dot(config.comparator, bias=False)
+    needed = {
         "a relation with all_negs": not any(relation.all_negs for relation in config.relations),
         f"loss_fn softmax (found {config.loss_fn!r})": config.loss_fn != "softmax",
-        f"comparator dot or cos (found {config.comparator!r})": not comparators.is_dot(
-            config.comparator, bias=False
-        ),
+        f"comparator dot or cos (found {config.comparator!r})": not is_product,
         "bias: false": config.bias,
     }
-    if needed := [setting for setting, is_missing in is_needed.items() if is_missing]:
-        raise ConfigError(f"train.candidates needs {', '.join(needed)}; or leave it out")
+    _require(needed, "train.candidates needs", "leave it out")
 
 
 def _check_relation_prediction(config: Config) -> None:
@@ -115,14 +113,19 @@ def _check_relation_prediction(config: Config) -> None:
         return
     operator = config.relations[0].operator
     products = [name for name, each in OPERATORS.items() if each.is_product]
-    is_needed = {
+    needed = {
         "dynamic_relations": not config.dynamic_relations,
         f"operator {' or '.join(products)} (found {operator!r})": operator not in products,
         f"comparator dot (found {config.comparator!r})": config.comparator != "dot",
         "bias: false": config.bias,
     }
-    if needed := [setting for setting, is_missing in is_needed.items() if is_missing]:
-        raise ConfigError(f"train.relation_prediction needs {', '.join(needed)}; or set it to 0")
+    _require(needed, "train.relation_prediction needs", "set it to 0")
+
+
+def _require(needed: Mapping[str, bool], needs: str, otherwise: str) -> None:
+    """Refuse a run that lacks some of the settings `needed`, whose value says so."""
+    if missing := [setting for setting, is_missing in needed.items() if is_missing]:
+        raise ConfigError(f"{needs} {', '.join(missing)}; or {otherwise}")
 
 
 def estimate(config: Config, size: GraphSize | None) -> Estimate:

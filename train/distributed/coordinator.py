@@ -38,8 +38,7 @@ from graphmill.vocab import Bucket, Side
 from train.distributed.bucket_assignment import Assignment, Dynamic, Tournament, rounds_of
 from train.distributed.messages import Message, SavedFile
 from train.distributed.partition_locations import PartitionLocations
-from train.distributed.publishing import Publishing
-from train.distributed.worker_pool import Pool, WorkerLoss, WorkerPool, WorkerTask
+from train.distributed.worker_pool import Publishing, WorkerLoss, WorkerPool, WorkerTask
 from train.edges import schedule
 from train.edges.blocks import Blocks
 from train.edges.bucket_order import order_of
@@ -62,7 +61,7 @@ class Coordinator(TrainingRun):
         self,
         config: Config,
         schedule: Schedule,
-        pool: Pool,
+        pool: WorkerPool,
         evaluate: Rank,
         claim: Claim = NO_CLAIM,
         num_blocks: int = 0,

@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Collection
 from contextlib import suppress
 from itertools import count
-from typing import Any, Protocol
+from typing import Any
 
 from distributed import Client, Future
 
@@ -21,22 +21,6 @@ from train.distributed.shards import Holder, ShardLostError, ShardServer
 SHARD_BYTES = 1 << 20  # a smaller state has fewer shards than workers
 
 log = logging.getLogger("graphmill")
-
-
-class Shards(Protocol):
-    """The shards, as the coordinator sees them."""
-
-    def add(self, address: str) -> None:
-        """Note that a worker has a copy of the state."""
-
-    def publish(self, bucket: Bucket, grant: int) -> None:
-        """Note that a bucket's changes are being pushed; in rounds they wait under its grant."""
-
-    def give_up(self, bucket: Bucket) -> None:
-        """Note that what was pushed of a bucket does not count: its worker was lost."""
-
-    def end_round(self) -> None:
-        """Have the shards take over what the buckets of a round have changed, in one order in every run."""
 
 
 class ShardPlacement:

@@ -5,7 +5,7 @@ import queue
 import time
 import uuid
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple
 
 from distributed import Client, Future, Queue
 
@@ -15,9 +15,10 @@ from graphmill.config.partitions import PartitionKey
 from graphmill.errors import ClusterError
 from graphmill.machine import shortage
 from graphmill.vocab import Bucket
+from train.distributed.bucket_assignment import Assignment
 from train.distributed.messages import Message
 from train.distributed.partition_holder import PartitionHolder
-from train.distributed.shard_placement import ShardPlacement, Shards
+from train.distributed.shard_placement import ShardPlacement
 from train.edges.schedule import Schedule
 from train.run.run_metrics import Visit
 
@@ -67,32 +68,6 @@ class WorkerLoss(NamedTuple):
     address: str
     holder: str
     task: WorkerTask | None
-
-
-class Pool(Protocol):
-    """The workers, as the coordinator sees them."""
-
-    tasks: dict[str, WorkerTask]
-    topic: str
-
-    @property
-    def shards(self) -> Shards:
-        """The state that all buckets change."""
-
-    def receive(self) -> Message | None:
-        """The next message of a worker, or None after a while."""
-
-    def send(self, task: WorkerTask, kind: str, **content: Any) -> None:
-        """Send a task a message."""
-
-    def poll(self, *, start_tasks: bool) -> list[WorkerLoss]:
-        """The workers that were lost; with `start_tasks`, give each free worker a task."""
-
-    def finish(self, task: WorkerTask) -> dict[str, Any]:
-        """End a task; returns its figures, which are empty if its worker is lost first."""
-
-    def shut_down(self) -> None:
-        """End all tasks."""
 
 
 class WorkerPool:
@@ -240,3 +215,44 @@ def _work(_: Any, *arguments: Any) -> dict[str, Any]:
 
 def _host(address: str) -> str:
     return address.rpartition(":")[0]
+
+
+class Publishing:
+    """The workers that wait for their turn to publish, and those that publish."""
+
+    def __init__(self, pool: WorkerPool) -> None:
+        self._pool = pool
+        self._turns: dict[str, WorkerTask] = {}  # the longest first, by name
+        self._publishing: set[str] = set()
+
+    def wait(self, task: WorkerTask) -> None:
+        """Let a task that has trained its bucket wait for its turn."""
+        task.waits_for = "turn"
+        self._turns[task.name] = task
+
+    def forget(self, task: WorkerTask) -> None:
+        """Forget a task that has published, or is lost."""
+        self._turns.pop(task.name, None)
+        self._publishing.discard(task.name)
+
+    def go_on(self, assignment: Assignment) -> None:
+        """Have workers publish: at once, or when all that a round can train is trained."""
+        if not assignment.publish_group:
+            group = list(self._turns.values())
+        elif self._publishing:
+            return
+        else:
+            waiting = {task.bucket: task for task in self._turns.values() if task.bucket}
+            group = [waiting[bucket] for bucket in assignment.publish_group if bucket in waiting]
+            if len(group) < len(assignment.publish_group) and len(waiting) < len(self._pool.tasks):
+                return
+        for task in group:
+            self._publish(task)
+
+    def _publish(self, task: WorkerTask) -> None:
+        task.waits_for = None
+        del self._turns[task.name]
+        self._publishing.add(task.name)
+        if task.bucket is not None:
+            self._pool.shards.publish(task.bucket, task.grant)
+        self._pool.send(task, "publish")

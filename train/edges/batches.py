@@ -145,7 +145,10 @@ def read(
             )
     weight = _weight(config, edges, relation_E)
     columns = index[Side.LHS], torch.from_numpy(edges.rel), index[Side.RHS]
-    marks = _marked_held_out(config, bucket, columns)
+    marks: npt.NDArray[np.bool_] | None = None
+    if config.eval_fraction:  # then no epoch trains these edges
+        seed = seeds.derived(config.seed, "held out", *bucket)
+        marks = seeds.held_out(tuple(column.numpy() for column in columns), config.eval_fraction, seed)
     lhs, rel, rhs = (column.to(device, non_blocking=True) for column in columns)
     weight_E, is_held_out_E = (
         None if each is None else torch.from_numpy(each).to(device, non_blocking=True)
@@ -153,16 +156,6 @@ def read(
     )
     bags = {key: bag.to(device) for key, bag in bags.items()}
     return EdgeTensors(lhs, rel, rhs, weight_E, bags, is_held_out=is_held_out_E)
-
-
-def _marked_held_out(
-    config: Config, bucket: Bucket, columns: tuple[Tensor, Tensor, Tensor]
-) -> npt.NDArray[np.bool_] | None:
-    """Mark the edges that no epoch trains on; None where none is held out."""
-    if not config.eval_fraction:
-        return None
-    seed = seeds.derived(config.seed, "held out", *bucket)
-    return seeds.held_out(tuple(column.numpy() for column in columns), config.eval_fraction, seed)
 
 
 def joined(parts: Sequence[EdgeTensors]) -> EdgeTensors:
