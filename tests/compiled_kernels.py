@@ -4,8 +4,10 @@
 launch, and computes nothing.
 """
 
+import os
 import re
 import subprocess
+import sys
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -20,6 +22,8 @@ import triton.language as tl
 from triton.backends.compiler import GPUTarget
 from triton.backends.driver import DriverBase
 from triton.runtime import driver
+
+from tests import REPOSITORY
 
 BINARIES = Path(str(triton.__file__)).parent / "backends/nvidia/bin"
 SHARED_BYTES = {80: 163 << 10, 90: 227 << 10, 100: 227 << 10}  # that a block can have, by architecture
@@ -180,3 +184,18 @@ class Compiler(DriverBase):  # type: ignore[misc]
     @classmethod
     def is_active(cls) -> bool:
         return False
+
+
+def compiled_by(module: str, *words: str) -> dict[str, list[list[str]]]:
+    """Run a module that prints of its kernels, below a line `# CASE`, and return their words by case.
+
+    In a process of its own: in this one Triton may be interpreting.
+    """
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    run = subprocess.run(
+        [sys.executable, "-m", module, *words],
+        env=environment, cwd=REPOSITORY, capture_output=True, text=True, check=False, timeout=600,
+    )  # fmt: skip
+    assert run.returncode == 0, run.stderr
+    parts = run.stdout.removeprefix("# ").split("\n# ")
+    return {case: [line.split() for line in lines] for case, *lines in map(str.splitlines, parts)}

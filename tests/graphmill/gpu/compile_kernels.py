@@ -1,6 +1,6 @@
 """Compiles the kernels as they are launched, on any machine; runs none of them.
 
-    python -m tests.graphmill.gpu.compile_kernels CAPABILITY D ...
+    python -m tests.graphmill.gpu.compile_kernels CAPABILITY ...
 
 Prints of each kernel: name, kind of product, bytes of shared memory and of stack, matrix instructions.
 """
@@ -12,15 +12,17 @@ import torch
 from graphmill.gpu import kernels
 from tests.compiled_kernels import Compiler
 
+DIMENSION = 100
 
-def main(capability: int, dimensions: list[int]) -> None:
+
+def main(capability: int) -> None:
+    sys.stdout.write(f"# {capability}\n")
     compiler = Compiler(capability)
-    for dimension in dimensions:
-        query_QD, table_ND = torch.zeros(16, dimension), torch.zeros(16, dimension)
-        row_P = torch.zeros(16, dtype=torch.int64)
-        kernels.count_above(query_QD, table_ND, kernels.pair_scores(query_QD, table_ND, row_P, row_P))
-        kernels.tile_maxima(query_QD, table_ND)
-        kernels.tile_scores(query_QD, table_ND, row_P, row_P)
+    query_QD, table_ND = torch.zeros(16, DIMENSION), torch.zeros(16, DIMENSION)
+    row_P = torch.zeros(16, dtype=torch.int64)
+    kernels.count_above(query_QD, table_ND, kernels.pair_scores(query_QD, table_ND, row_P, row_P))
+    kernels.tile_maxima(query_QD, table_ND)
+    kernels.tile_scores(query_QD, table_ND, row_P, row_P)
     for kernel in dict.fromkeys(launch.kernel for launch in compiler.launches):
         names = "+".join(sorted(kernel.matrix_instructions)) or "none"
         words = kernel.name, kernel.product, kernel.shared_bytes, kernel.stack_bytes, names
@@ -28,4 +30,5 @@ def main(capability: int, dimensions: list[int]) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), list(map(int, sys.argv[2:])))
+    for word in sys.argv[1:]:
+        main(int(word))

@@ -1,14 +1,10 @@
 """The kernels compile for a Hopper GPU, on any machine: with matrix instructions, in few registers."""
 
-import os
-import subprocess
-import sys
-
 import pytest
 
-from tests import REPOSITORY
-
 pytest.importorskip("triton", reason="triton comes with torch's builds for CUDA")
+
+from tests.compiled_kernels import compiled_by
 
 STEP = {
     "sample",
@@ -22,17 +18,6 @@ STEP = {
 }
 SCORES = {"query_gradients", "candidate_gradients"}
 MOST_SPILLS = {100: 0, 400: 100, 1000: 700}  # loads and stores in loops, by dimension
-
-
-def run_apart(*words: str) -> str:
-    """Return the output of a module, run in a process of its own: in this one Triton may be interpreting."""
-    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    run = subprocess.run(
-        [sys.executable, "-m", *words],
-        env=environment, cwd=REPOSITORY, capture_output=True, text=True, check=False, timeout=600,
-    )  # fmt: skip
-    assert run.returncode == 0, run.stderr
-    return run.stdout
 
 
 CASES = (
@@ -49,12 +34,7 @@ SIZES = "sizes 2003 2101 2205 2307 2409 93 205"
 @pytest.fixture(scope="module")
 def told() -> dict[str, list[list[str]]]:
     """The lines that compile_kernels prints of each case, in words."""
-    found: dict[str, list[list[str]]] = {}
-    for line in run_apart("tests.train.gpu.compile_kernels", *" ".join((*CASES, SIZES)).split()).splitlines():
-        if line.startswith("# "):
-            found[line[2:]] = []
-        else:
-            found[list(found)[-1]].append(line.split())
+    found = compiled_by("tests.train.gpu.compile_kernels", *" ".join((*CASES, SIZES)).split())
     assert found.keys() == {*CASES, "sizes"}
     return found
 
