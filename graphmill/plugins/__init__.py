@@ -1,4 +1,4 @@
-"""What users import to write a plug-in, as in PyTorch-BigGraph, and checks of a plug-in.
+"""Names that users import to write a plug-in, as in PyTorch-BigGraph, and checks of a plug-in.
 
 docs/how_to/plug_ins.md has examples.
 """
