@@ -1,4 +1,4 @@
-"""Training and ranking on a GPU, against the floor of the device for the same work; docs/how_to/gpu.md.
+"""Training and ranking on a GPU, against the floor of the device for the same work; docs/benchmarks/gpu.md.
 
 A case that fails is reported, and the others continue. With `--add`, cases that the JSON file has are kept:
 the same command goes on where it was stopped. Graphs are generated on the device. Without a GPU,

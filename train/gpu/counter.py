@@ -8,7 +8,7 @@ the epoch to an edge. The kernels compute the same numbers.
     draw        (mix x n) >> 32: uniform over [0, n) but for a share of n / 2^32
 
 Numbers are 32 bits wide, held in int64. Source: Black and Rogaway, Ciphers with arbitrary finite domains
-(CT-RSA 2002), for the walk; docs/how_to/gpu.md.
+(CT-RSA 2002), for the walk.
 """
 
 import torch
