@@ -122,7 +122,7 @@ def _code_of(format_name: str) -> tuple[Callable[..., Checkpoint], Write]:
 
             return recis.RecisCheckpoint, recis.write
         case "pbg-legacy":
-            from graphmill.checkpoints.legacy import adapter as legacy
+            from graphmill.checkpoints.legacy import checkpoint as legacy
 
             return legacy.LegacyCheckpoint, legacy.write
     raise FormatError(f"expected a format of {', '.join(FORMATS)}, found {format_name!r}")

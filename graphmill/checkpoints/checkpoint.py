@@ -7,11 +7,11 @@ Shapes: N rows of a partition, D dimension.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -44,6 +44,13 @@ class Rows(Protocol):
 
     def read(self, start: int, stop: int) -> Floats:
         """Rows [start, stop), float32."""
+
+
+class ReadRows(NamedTuple):
+    """Rows [N, D] that a function reads."""
+
+    shape: tuple[int, int]
+    read: Callable[[int, int], Floats]
 
 
 @dataclass(frozen=True)
@@ -108,7 +115,7 @@ class Checkpoint(ABC):
     def open_whole(self, entity_type: str, partition: Partition) -> Iterator[Rows]:
         """Open the embeddings of one partition; the block must read all rows."""
         with self.open_rows(entity_type, partition, whole=True) as rows:
-            yield rows if self.allow_non_finite else _FiniteRows(rows, self._place(entity_type, partition))
+            yield rows if self.allow_non_finite else _checked(rows, self._place(entity_type, partition))
 
     def read_optimizer_state(self, entity_type: str, partition: Partition) -> dict[str, Any] | None:
         """The Adagrad's state_dict() of one partition, row-wise or element-wise, if there is one.
@@ -279,14 +286,12 @@ class PartitionFilesCheckpoint(Checkpoint):
         return {entity_type: shapes[0][1] for entity_type, shapes in self._shapes.items()}
 
 
-class _FiniteRows:
+def _checked(rows: Rows, where: str) -> Rows:
     """Rows that are checked when they are read."""
 
-    def __init__(self, rows: Rows, where: str) -> None:
-        self._rows, self._where = rows, where
-        self.shape = rows.shape
-
-    def read(self, start: int, stop: int) -> Floats:
-        found = self._rows.read(start, stop)
-        check_finite(found, self._where, start)
+    def read(start: int, stop: int) -> Floats:
+        found = rows.read(start, stop)
+        check_finite(found, where, start)
         return found
+
+    return ReadRows(rows.shape, read)

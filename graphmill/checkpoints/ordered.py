@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from graphmill.checkpoints.checkpoint import BATCH_BYTES, Floats, Rows, rows_of_batch
+from graphmill.checkpoints.checkpoint import BATCH_BYTES, Floats, ReadRows, Rows, rows_of_batch
 from graphmill.errors import FormatError
 
 Numbers = npt.NDArray[np.int64]
@@ -63,7 +63,7 @@ class OrderedTable:
         self.shape, self._leaves_out, self._hint = shape, leaves_out, hint
         self._open_pieces, self._where = open_pieces, where
         self._is_sorted: bool | None = None
-        self._copy: _SortedCopy | None = None
+        self._copy: Rows | None = None  # its file goes with it
 
     @contextmanager
     def open(self) -> Iterator[Rows]:
@@ -138,20 +138,7 @@ def _position(piece: OrderedPiece, wanted: int) -> int:
     )
 
 
-class _SortedCopy(NamedTuple):
-    """Rows in a mapped temporary file, which the disk frees with this object."""
-
-    rows: Floats
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        return self.rows.shape[0], self.rows.shape[1]
-
-    def read(self, start: int, stop: int) -> Floats:
-        return np.array(self.rows[start:stop])
-
-
-def _sorted_copy(pieces: Sequence[OrderedPiece], shape: tuple[int, int], where: str) -> _SortedCopy:
+def _sorted_copy(pieces: Sequence[OrderedPiece], shape: tuple[int, int], where: str) -> Rows:
     copy = mapped_array(shape, np.float32)
     found = np.zeros(shape[0], bool)
     num_read = 0
@@ -167,7 +154,7 @@ def _sorted_copy(pieces: Sequence[OrderedPiece], shape: tuple[int, int], where: 
             found[ids] = True
             num_read += len(ids)
     _check_found(found, num_read, 0, where)
-    return _SortedCopy(copy)
+    return ReadRows(shape, lambda start, stop: np.array(copy[start:stop]))
 
 
 def mapped_array(shape: tuple[int, ...], dtype: npt.DTypeLike, folder: str | None = None) -> npt.NDArray[Any]:

@@ -10,12 +10,12 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from graphmill.checkpoints import states
-from graphmill.checkpoints.checkpoint import Checkpoint, Floats, Rows
+from graphmill.checkpoints.checkpoint import Checkpoint, Floats, ReadRows, Rows
 from graphmill.checkpoints.ordered import OrderedTable
 from graphmill.errors import FormatError
 from graphmill.formats import entity_counts
@@ -74,7 +74,11 @@ class WholeTablesCheckpoint(Checkpoint):
     def _open_partition(self, table: OrderedTable, entity_type: str, partition: Partition) -> Iterator[Rows]:
         counts = self.counts[entity_type]
         with table.open() as rows:
-            yield _PartitionRows(rows, sum(counts[:partition]), (counts[partition], rows.shape[1]))
+            first, count = sum(counts[:partition]), counts[partition]
+            yield ReadRows(
+                (count, rows.shape[1]),
+                lambda start, stop: rows.read(first + start, first + min(stop, count)),
+            )
 
     def _check_counts(self, counts: Mapping[str, Any], name: str, total: int) -> None:
         counts_uri = self._entity_path or self.uri
@@ -90,17 +94,6 @@ class WholeTablesCheckpoint(Checkpoint):
             raise FormatError(
                 f"{self.uri}: {name!r} has {total} rows; expected {sum(found)}, as {counts_uri} counts"
             )
-
-
-class _PartitionRows(NamedTuple):
-    """The rows of a partition [count, D], which begin at row `first` of a table."""
-
-    rows: Rows
-    first: int
-    shape: tuple[int, int]
-
-    def read(self, start: int, stop: int) -> Floats:
-        return self.rows.read(self.first + start, self.first + min(stop, self.shape[0]))
 
 
 class JoinedRows(AbstractContextManager["JoinedRows"]):

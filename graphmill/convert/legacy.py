@@ -115,7 +115,7 @@ def import_outdir(checkpoint_path: str, index_base: IndexBase = "auto") -> None:
     names = {storage.name(entry.uri) for entry in storage.list_dir(checkpoint_path)}
     if "CHECKPOINT_VERSION" not in names or pbg.read_version(checkpoint_path):
         return
-    from graphmill.checkpoints.legacy.adapter import LegacyCheckpoint  # imports torch
+    from graphmill.checkpoints.legacy.checkpoint import LegacyCheckpoint  # imports torch
     from graphmill.checkpoints.pbg.checkpoint import write
 
     source = LegacyCheckpoint(checkpoint_path, index_base=index_base)

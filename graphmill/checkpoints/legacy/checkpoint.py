@@ -2,127 +2,50 @@
 
 Protocol: write the embeddings of version V, the metadata, then `commit`. Only CHECKPOINT_VERSION commits a
 version. Metadata of older versions stay, as with PBG; embeddings of older versions are deleted.
-
-The legacy names of configuration keys and parameters, and states of optimizers as an old torch saved them.
-
-legacy                  v1
-outdir, loadPath        checkpoint_path, init_path; all other keys in camelCase
-rotation(s)             linear_transformation(s), transposed: the operator multiplied from the other side
 """
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from torch import Tensor
 
 from graphmill import storage
-from graphmill.config import PbgConfig, check_known, from_python
+from graphmill.checkpoints import states
+from graphmill.checkpoints.checkpoint import (
+    Checkpoint,
+    Floats,
+    Iteration,
+    ModelState,
+    PartitionFilesCheckpoint,
+    ReadRows,
+    Rows,
+)
+from graphmill.checkpoints.legacy import index_base as bases
+from graphmill.checkpoints.legacy.index_base import IndexBase
+from graphmill.checkpoints.legacy.names import (
+    legacy_config,
+    legacy_parameters,
+    numbered,
+    v1_config,
+    v1_parameters,
+)
 from graphmill.errors import ConfigError, FormatError, NotFoundError
 from graphmill.formats.partition_numbers import numbers_by_type
 from graphmill.formats.torch_files import read as torch_files
-from graphmill.formats.torch_files.stored import TensorRows
 from graphmill.formats.torch_files.write import NewTorchTensor, save
+from graphmill.vocab import Partition
 
 VERSION_FILE = "CHECKPOINT_VERSION"
 METADATA = "METADATA_1.pt"
+WRITTEN_BASE = 1
 
 _FILE = re.compile(r"^(?P<type>.+)_(?P<partition>0|[1-9]\d*)\.pt(?:\.(?P<version>\d+))?$")
 _OTHERS = ("METADATA", "entity_count_")
-
-Floats = npt.NDArray[np.float32]
-
-_KEYS = {"checkpoint_path": "outdir", "init_path": "loadPath"}
-_ROTATION = re.compile(r"^((?:lhs|rhs)_operators\.\d+\.)rotation(s?)$")
-_LINEAR = re.compile(r"^((?:lhs|rhs)_operators\.\d+\.)linear_transformation(s?)$")
-
-OptimizerState = Mapping[str, Any] | None
-Renamed = tuple[dict[str, Tensor], dict[str, Any] | None]
-
-
-def legacy_config(config: Mapping[str, Any]) -> dict[str, Any]:
-    """PBG v1's configuration with the legacy keys."""
-
-    def inner(section: Any) -> Any:
-        return (
-            {_camel(key): value for key, value in section.items()}
-            if isinstance(section, Mapping)
-            else section
-        )
-
-    renamed = {_KEYS.get(key) or _camel(key): value for key, value in config.items()}
-    entities, relations = renamed.get("entities"), renamed.get("relations")
-    if isinstance(entities, Mapping):  # the keys are names of types
-        renamed["entities"] = {name: inner(entity) for name, entity in entities.items()}
-    if isinstance(relations, list | tuple):
-        renamed["relations"] = [inner(relation) for relation in relations]
-    return renamed
-
-
-def _camel(key: str) -> str:
-    return re.sub(r"_([a-z])", lambda match: match[1].upper(), key)
-
-
-def v1_config(config: Mapping[str, Any]) -> dict[str, Any]:
-    """A legacy configuration, or a part of one, with the keys and values of PBG v1."""
-    found = from_python(config)
-    check_known(PbgConfig, found)
-    return found
-
-
-def legacy_parameters(parameters: Mapping[str, Tensor], optimizer_state: OptimizerState) -> Renamed:
-    """v1's parameters, and the state of their optimizer, under the legacy names."""
-    return _renamed_parameters(parameters, optimizer_state, _LINEAR, "rotation")
-
-
-def v1_parameters(parameters: Mapping[str, Tensor], optimizer_state: OptimizerState) -> Renamed:
-    """Legacy parameters, and the state of their optimizer, under v1's names."""
-    state = None if optimizer_state is None else numbered(optimizer_state)
-    return _renamed_parameters(parameters, state, _ROTATION, "linear_transformation")
-
-
-def numbered(optimizer_state: Mapping[str, Any]) -> dict[str, Any]:
-    """A torch optimizer's state_dict() with parameters numbered from 0; an old torch used addresses."""
-    groups, state = optimizer_state.get("param_groups"), optimizer_state.get("state")
-    if not isinstance(groups, list) or not isinstance(state, Mapping):
-        return dict(optimizer_state)
-    numbers: dict[Any, int] = {}
-    for group in groups:
-        for parameter in group["params"]:
-            numbers[parameter] = len(numbers)
-    renumbered = [group | {"params": [numbers[each] for each in group["params"]]} for group in groups]
-    states = {numbers[parameter]: value for parameter, value in state.items() if parameter in numbers}
-    return dict(optimizer_state) | {"state": states, "param_groups": renumbered}
-
-
-def _renamed_parameters(
-    parameters: Mapping[str, Tensor], optimizer_state: OptimizerState, pattern: re.Pattern[str], name: str
-) -> Renamed:
-    renamed: dict[str, Tensor] = {}
-    turned: set[int] = set()
-    for number, (key, value) in enumerate(parameters.items()):
-        if (match := pattern.match(key)) and value.dim() >= 2:
-            renamed[f"{match[1]}{name}{match[2]}"] = _transposed(value)
-            turned.add(number)
-        else:
-            renamed[key] = value
-    if optimizer_state is None:
-        return renamed, None
-    state = dict(optimizer_state)
-    if isinstance(state.get("state"), Mapping):
-        state["state"] = {
-            number: {each: _transposed(value) for each, value in sums.items()} if number in turned else sums
-            for number, sums in state["state"].items()
-        }
-    return renamed, state
-
-
-def _transposed(value: Any) -> Any:
-    return value.transpose(-1, -2).contiguous() if isinstance(value, Tensor) and value.dim() >= 2 else value
 
 
 @dataclass(frozen=True)
@@ -170,38 +93,6 @@ def versions_of(checkpoint_path: str) -> dict[int, dict[str, set[int]]]:
         if (match := _FILE.match(name)) and not name.startswith(_OTHERS) and not entry.is_dir:
             versions.setdefault(int(match["version"] or 0), []).append(name)
     return {version: numbers_by_type(files, _FILE) for version, files in versions.items()}
-
-
-@contextmanager
-def open_embeddings(
-    checkpoint_path: str, entity_type: str, number: int, version: int
-) -> Iterator["FloatRows"]:
-    """One partition's embeddings, to be read piece by piece within the block."""
-    uri = embeddings_uri(checkpoint_path, entity_type, number, version)
-    with torch_files.open_torch(uri) as file:
-        yield FloatRows(file.rows(_pair(file.content, uri)[0]))
-
-
-class FloatRows:
-    """Rows of a tensor [N, D] as float32, whatever the file has."""
-
-    def __init__(self, rows: TensorRows) -> None:
-        self._rows = rows
-        self.shape = rows.shape[0], rows.shape[1]
-
-    def read(self, start: int, stop: int) -> Floats:
-        """Rows [start, stop)."""
-        return self._rows.read(start, stop).astype(np.float32, copy=False)
-
-
-def read_optimizer_state(
-    checkpoint_path: str, entity_type: str, number: int, version: int
-) -> dict[str, Any] | None:
-    """The state of one partition's optimizer, or None; the embeddings are not read."""
-    uri = embeddings_uri(checkpoint_path, entity_type, number, version)
-    with torch_files.open_torch(uri) as file:
-        state = file.loaded(_pair(file.content, uri)[1])
-    return None if state is None else numbered(state)
 
 
 def read_metadata(checkpoint_path: str, version: int) -> Metadata | None:
@@ -281,3 +172,114 @@ def _metadata_uri(checkpoint_path: str, version: int) -> str:
 
 def _suffix(version: int) -> str:
     return f".{version}" if version else ""
+
+
+class LegacyCheckpoint(PartitionFilesCheckpoint):
+    """A version of a legacy outdir, or a loadPath."""
+
+    format = "pbg-legacy"
+
+    def __init__(
+        self, uri: str, version: int | None = None, index_base: IndexBase = "auto", **_: object
+    ) -> None:
+        """Raises FormatError if there is no such version, or if the names fit no index base."""
+        super().__init__(uri, find_version(uri) if version is None else version)
+        numbers = versions_of(uri).get(self.version)
+        if not numbers:
+            raise FormatError(f"{uri}: version {self.version} has no embeddings")
+        declared = states.declared_partitions(self.config, set(numbers))
+        self.index_base = bases.of_partitions(
+            numbers,
+            index_base,
+            uri,
+            lambda name, number: embeddings_uri(uri, name, number, self.version),
+            declared if declared.keys() >= numbers.keys() else None,
+        )
+        states.check_complete({name: len(each) for name, each in numbers.items()}, self.config, uri)
+        self._num_partitions = {name: declared.get(name, len(numbers[name])) for name in numbers}
+
+    @cached_property
+    def _metadata(self) -> Metadata | None:
+        return read_metadata(self.uri, self.version)
+
+    def embeddings_uri(self, entity_type: str, partition: Partition) -> str:
+        """URI of the partition's file."""
+        return embeddings_uri(self.uri, entity_type, partition + self.index_base, self.version)
+
+    @contextmanager
+    def open_rows(self, entity_type: str, partition: Partition, *, whole: bool = False) -> Iterator[Rows]:
+        """The embeddings of one partition; the format has no checksums."""
+        uri = self.embeddings_uri(entity_type, partition)
+        with torch_files.open_torch(uri) as file:
+            rows = file.rows(_pair(file.content, uri)[0])
+            shape = rows.shape[0], rows.shape[1]
+            yield ReadRows(shape, lambda start, stop: rows.read(start, stop).astype(np.float32, copy=False))
+
+    def _read_optimizer_state(self, entity_type: str, partition: Partition) -> dict[str, Any] | None:
+        uri = self.embeddings_uri(entity_type, partition)
+        with torch_files.open_torch(uri) as file:
+            state = file.loaded(_pair(file.content, uri)[1])
+        return None if state is None else numbered(state)
+
+    def _read_model(self) -> ModelState | None:
+        found = self._metadata
+        if found is None or found.parameters is None:
+            return None
+        keys = self._in_order(found.parameters)
+        parameters = {key: found.parameters[key] for key in keys}
+        return ModelState(parameters, states.reordered(found.optimizer_state, list(found.parameters), keys))
+
+    @property
+    def config(self) -> dict[str, Any] | None:
+        """The configuration in the metadata."""
+        return None if self._metadata is None else self._metadata.config
+
+    @property
+    def iteration(self) -> Iteration | None:
+        """The iteration, from the metadata and the version, which counts finished iterations."""
+        found = self._metadata
+        if found is None or found.edge_path_count is None or found.edge_chunk is None or not self.version:
+            return None
+        count, chunk = found.edge_path_count, found.edge_chunk
+        edge_paths = list(found.config.get("edge_paths") or [""])
+        num_chunks = found.config.get("num_edge_chunks")
+        if not num_chunks:  # PBG chose the number of chunks by the number of edges
+            num_chunks = max(chunk + 1, (self.version - chunk - 1) // count if count else 1)
+        count, chunk = divmod(self.version - 1, num_chunks)
+        epoch_idx, edge_path_idx = divmod(count, len(edge_paths))
+        return Iteration(
+            num_epochs=int(found.config.get("num_epochs", epoch_idx + 1)),
+            epoch_idx=epoch_idx,
+            num_edge_paths=len(edge_paths),
+            edge_path_idx=edge_path_idx,
+            edge_path=str(edge_paths[edge_path_idx]),
+            num_edge_chunks=num_chunks,
+            edge_chunk_idx=chunk,
+        )
+
+
+def write(source: Checkpoint, target_uri: str, **_: object) -> list[str]:
+    """Write `source` as a legacy outdir, numbered from 1, and return the lost content: nothing."""
+    version = max(source.version, 1)
+    for entity_type, partition, shape in source.partitions():
+        write_embeddings(
+            target_uri,
+            entity_type,
+            partition + WRITTEN_BASE,
+            version,
+            shape,
+            source.iter_embeddings(entity_type, partition),
+            source.read_optimizer_state(entity_type, partition),
+        )
+    model = source.read_model() or ModelState({}, None)
+    iteration = source.iteration
+    metadata = Metadata(
+        source.described_config(),
+        iteration.epoch_idx * iteration.num_edge_paths + iteration.edge_path_idx if iteration else None,
+        iteration.edge_chunk_idx if iteration else None,
+        model.parameters,
+        model.optimizer_state,
+    )
+    write_metadata(target_uri, version, metadata)
+    commit(target_uri, version)
+    return []

@@ -24,10 +24,9 @@ from typing import TYPE_CHECKING, Any
 
 import h5py
 import numpy as np
-import numpy.typing as npt
 
 from graphmill import storage
-from graphmill.checkpoints.checkpoint import Iteration
+from graphmill.checkpoints.checkpoint import Floats, Iteration, ReadRows
 from graphmill.checkpoints.pbg.files import MODEL, embeddings_uri, manifest_of, model_uri
 from graphmill.errors import FormatError
 from graphmill.formats.hdf5 import (
@@ -48,25 +47,19 @@ from graphmill.vocab import Partition
 if TYPE_CHECKING:
     from torch import Tensor
 
-Floats = npt.NDArray[np.float32]
-
 _EMBEDDINGS = "embeddings"
 _OPTIMIZER = "optimizer/state_dict"
 _OPAQUE = np.dtype("V1")
 _KEY = "state_dict_key"
 
 
-class DatasetRows:
-    """Rows of a dataset [count, D], read piece by piece."""
-
-    def __init__(self, hdf5: h5py.File, uri: str) -> None:
-        self._dataset = checked_dataset(hdf5, _EMBEDDINGS, "f", uri, num_dims=2)
-        self.shape: tuple[int, int] = self._dataset.shape
-
-    def read(self, start: int, stop: int) -> Floats:
-        """Rows [start, stop) as float32, whatever the file has."""
-        rows: Floats = read_rows(self._dataset, start, min(stop, self.shape[0]), np.float32)
-        return rows
+def _rows_of(hdf5: h5py.File, uri: str) -> ReadRows:
+    """The rows of the dataset [count, D], float32 whatever the file has."""
+    dataset = checked_dataset(hdf5, _EMBEDDINGS, "f", uri, num_dims=2)
+    count = dataset.shape[0]
+    return ReadRows(
+        dataset.shape, lambda start, stop: read_rows(dataset, start, min(stop, count), np.float32)
+    )
 
 
 def write_embeddings(
@@ -102,11 +95,11 @@ def write_embeddings(
 @contextmanager
 def open_embeddings(
     checkpoint_path: str, entity_type: str, partition: Partition, version: int, *, whole: bool = False
-) -> Iterator[DatasetRows]:
+) -> Iterator[ReadRows]:
     """Open a partition's embeddings, to be read piece by piece; `whole`: compare with the checksum."""
     uri = embeddings_uri(checkpoint_path, entity_type, partition, version)
     with open_checked(uri, manifest_of(checkpoint_path, version) if whole else None) as hdf5:
-        yield DatasetRows(hdf5, uri)
+        yield _rows_of(hdf5, uri)
 
 
 def read_embeddings(
@@ -115,7 +108,7 @@ def read_embeddings(
     """One partition: embeddings [count, D] float32, and its optimizer's state or None."""
     uri = embeddings_uri(checkpoint_path, entity_type, partition, version)
     with open_checked(uri, manifest_of(checkpoint_path, version)) as hdf5:
-        rows = DatasetRows(hdf5, uri)
+        rows = _rows_of(hdf5, uri)
         return rows.read(0, rows.shape[0]), _read_optimizer(hdf5, uri)
 
 

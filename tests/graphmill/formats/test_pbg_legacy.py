@@ -15,8 +15,8 @@ import torch
 from graphmill import storage
 from graphmill.checkpoints import open_checkpoint
 from graphmill.checkpoints import pbg as v1
-from graphmill.checkpoints.legacy import checkpoint, inputs
 from graphmill.checkpoints.legacy import checkpoint as legacy
+from graphmill.checkpoints.legacy import inputs, names
 from graphmill.cli.main import command
 from graphmill.convert import legacy as conversion
 from graphmill.errors import ConfigError, FormatError, NotFoundError
@@ -286,11 +286,11 @@ def test_commit_deletes_older_embeddings_and_keeps_metadata(tmp_path: Path) -> N
 
 def test_config_keys() -> None:
     config = v1.read_config(str(DATA / "pbg_v1_static" / "checkpoint"))
-    camel = checkpoint.legacy_config(config)
+    camel = names.legacy_config(config)
     assert {"entityPath", "edgePaths", "outdir", "loadPath", "initScale", "numUniformNegs"} < camel.keys()
     assert not any("_" in key for key in camel)
     assert camel["relations"][0].keys() >= {"allNegs"}
-    assert checkpoint.v1_config(camel) == config
+    assert names.v1_config(camel) == config
 
 
 JANUARY = {
@@ -473,10 +473,8 @@ def test_damaged_counts(tmp_path: Path) -> None:
 
 def test_an_outdir_goes_on_as_v1(tmp_path: Path) -> None:
     """v1's files beside the legacy ones, once; the legacy ones stay."""
-    from graphmill.checkpoints.legacy import adapter
-
     root = str(tmp_path)
-    adapter.write(sample(), root)
+    legacy.write(sample(), root)
     before = {each.name: each.read_bytes() for each in tmp_path.iterdir()}
     conversion.import_outdir(root)
     found = open_checkpoint(root)

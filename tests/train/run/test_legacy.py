@@ -9,7 +9,7 @@ import pytest
 
 from graphmill import storage
 from graphmill.checkpoints import open_checkpoint
-from graphmill.checkpoints.legacy import checkpoint, inputs
+from graphmill.checkpoints.legacy import inputs, names
 from graphmill.config import Config, from_mapping
 from graphmill.convert import convert, legacy
 from graphmill.formats import edge_buckets, entity_counts
@@ -45,7 +45,7 @@ def _legacy_twin(config: Config, root: Path) -> dict[str, Any]:
             columns = (read.lhs, read.rel, read.rhs)
             inputs.write_bucket(edges, Bucket(lhs, rhs), 1, len(read), [columns])
     paths = {"entity_path": entities, "edge_paths": [edges], "checkpoint_path": str(root / "out")}
-    return checkpoint.legacy_config(config.pbg() | paths)
+    return names.legacy_config(config.pbg() | paths)
 
 
 def _rows(checkpoint_path: str) -> np.ndarray:

@@ -1,0 +1,102 @@
+"""The legacy names of configuration keys and parameters, and states of optimizers as an old torch saved them.
+
+legacy                  v1
+outdir, loadPath        checkpoint_path, init_path; all other keys in camelCase
+rotation(s)             linear_transformation(s), transposed: the operator multiplied from the other side
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor
+
+from graphmill.config import PbgConfig, check_known, from_python
+
+_KEYS = {"checkpoint_path": "outdir", "init_path": "loadPath"}
+_ROTATION = re.compile(r"^((?:lhs|rhs)_operators\.\d+\.)rotation(s?)$")
+_LINEAR = re.compile(r"^((?:lhs|rhs)_operators\.\d+\.)linear_transformation(s?)$")
+
+OptimizerState = Mapping[str, Any] | None
+Renamed = tuple[dict[str, Tensor], dict[str, Any] | None]
+
+
+def legacy_config(config: Mapping[str, Any]) -> dict[str, Any]:
+    """PBG v1's configuration with the legacy keys."""
+
+    def inner(section: Any) -> Any:
+        return (
+            {_camel(key): value for key, value in section.items()}
+            if isinstance(section, Mapping)
+            else section
+        )
+
+    renamed = {_KEYS.get(key) or _camel(key): value for key, value in config.items()}
+    entities, relations = renamed.get("entities"), renamed.get("relations")
+    if isinstance(entities, Mapping):  # the keys are names of types
+        renamed["entities"] = {name: inner(entity) for name, entity in entities.items()}
+    if isinstance(relations, list | tuple):
+        renamed["relations"] = [inner(relation) for relation in relations]
+    return renamed
+
+
+def _camel(key: str) -> str:
+    return re.sub(r"_([a-z])", lambda match: match[1].upper(), key)
+
+
+def v1_config(config: Mapping[str, Any]) -> dict[str, Any]:
+    """A legacy configuration, or a part of one, with the keys and values of PBG v1."""
+    found = from_python(config)
+    check_known(PbgConfig, found)
+    return found
+
+
+def legacy_parameters(parameters: Mapping[str, Tensor], optimizer_state: OptimizerState) -> Renamed:
+    """v1's parameters, and the state of their optimizer, under the legacy names."""
+    return _renamed_parameters(parameters, optimizer_state, _LINEAR, "rotation")
+
+
+def v1_parameters(parameters: Mapping[str, Tensor], optimizer_state: OptimizerState) -> Renamed:
+    """Legacy parameters, and the state of their optimizer, under v1's names."""
+    state = None if optimizer_state is None else numbered(optimizer_state)
+    return _renamed_parameters(parameters, state, _ROTATION, "linear_transformation")
+
+
+def numbered(optimizer_state: Mapping[str, Any]) -> dict[str, Any]:
+    """A torch optimizer's state_dict() with parameters numbered from 0; an old torch used addresses."""
+    groups, state = optimizer_state.get("param_groups"), optimizer_state.get("state")
+    if not isinstance(groups, list) or not isinstance(state, Mapping):
+        return dict(optimizer_state)
+    numbers: dict[Any, int] = {}
+    for group in groups:
+        for parameter in group["params"]:
+            numbers[parameter] = len(numbers)
+    renumbered = [group | {"params": [numbers[each] for each in group["params"]]} for group in groups]
+    states = {numbers[parameter]: value for parameter, value in state.items() if parameter in numbers}
+    return dict(optimizer_state) | {"state": states, "param_groups": renumbered}
+
+
+def _renamed_parameters(
+    parameters: Mapping[str, Tensor], optimizer_state: OptimizerState, pattern: re.Pattern[str], name: str
+) -> Renamed:
+    renamed: dict[str, Tensor] = {}
+    turned: set[int] = set()
+    for number, (key, value) in enumerate(parameters.items()):
+        if (match := pattern.match(key)) and value.dim() >= 2:
+            renamed[f"{match[1]}{name}{match[2]}"] = _transposed(value)
+            turned.add(number)
+        else:
+            renamed[key] = value
+    if optimizer_state is None:
+        return renamed, None
+    state = dict(optimizer_state)
+    if isinstance(state.get("state"), Mapping):
+        state["state"] = {
+            number: {each: _transposed(value) for each, value in sums.items()} if number in turned else sums
+            for number, sums in state["state"].items()
+        }
+    return renamed, state
+
+
+def _transposed(value: Any) -> Any:
+    return value.transpose(-1, -2).contiguous() if isinstance(value, Tensor) and value.dim() >= 2 else value
