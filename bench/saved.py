@@ -4,17 +4,18 @@
 {root}/emb/ or {root}/pred/                     two ranks, like those of its inference
 """
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+import torch
 
 from bench.synthetic import Edges
-from graphmill.checkpoints.graphstorm import saved_embeddings, saved_predictions
+from graphmill.checkpoints.graphstorm import saved_embeddings, saved_predictions, saved_ranks
 from graphmill.checkpoints.graphstorm.saved_embeddings import EmbInfo
-from graphmill.checkpoints.graphstorm.saved_predictions import ResultInfo
 
 TYPE = "user"
 EDGE_TYPE = (TYPE, "bought", TYPE)
@@ -76,5 +77,9 @@ class Saved:
             num_rows = self.num_rows // NUM_RANKS
             nids = {stem: rng.integers(0, self.num_ids, num_rows) for stem in saved_predictions.EDGE_STEMS}
             values = rng.random(num_rows, dtype=np.float32)
-            saved_predictions.write_rank(folder, rank, nids, values)
-        saved_predictions.write_result_info(root, ResultInfo((), (EDGE_TYPE,), NUM_RANKS))
+            for stem, rows in {saved_predictions.PREDICT: values, **nids}.items():
+                path = Path(saved_ranks.file_uri(folder, stem, rank))
+                path.parent.mkdir(parents=True, exist_ok=True)
+                torch.save(torch.from_numpy(rows), path)
+        info = {"format": "pytorch", "world_size": NUM_RANKS, "etypes": [EDGE_TYPE]}
+        Path(saved_predictions.result_info_uri(root)).write_text(json.dumps(info))

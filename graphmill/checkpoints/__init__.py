@@ -110,9 +110,9 @@ def _code_of(format_name: str) -> tuple[Callable[..., Checkpoint], Write]:
 
             return pbg.PbgCheckpoint, pbg.write
         case "graphstorm":
-            from graphmill.checkpoints.graphstorm import embeddings
+            from graphmill.checkpoints.graphstorm import saved_embeddings
 
-            return embeddings.GraphStormCheckpoint, embeddings.write
+            return saved_embeddings.GraphStormCheckpoint, saved_embeddings.write
         case "graphstorm-model":
             from graphmill.checkpoints.graphstorm import model
 

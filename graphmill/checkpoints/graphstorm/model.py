@@ -30,7 +30,7 @@ import numpy as np
 
 from graphmill.checkpoints.checkpoint import Checkpoint, ModelState, rows_of_batch
 from graphmill.checkpoints.graphstorm import saved_models
-from graphmill.checkpoints.graphstorm.embeddings import lost_operators, not_kept
+from graphmill.checkpoints.graphstorm.saved_embeddings import lost_operators, not_kept
 from graphmill.checkpoints.graphstorm.saved_predictions import EdgeType
 from graphmill.checkpoints.ordered import Numbers, OrderedPiece, OrderedTable
 from graphmill.checkpoints.whole_tables import JoinedRows, WholeTablesCheckpoint

@@ -8,24 +8,37 @@
 
 Older writers omit the ids: then rank r of W has the ids from r * (N // W) on, and the last rank has the
 remainder. A multi-task run has one such folder per task.
+As a `Checkpoint` the layout holds only embeddings by integer id.
 Source: docs/formats/graphstorm_embeddings.md.
 """
 
-from collections.abc import Mapping
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from copy import copy
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from graphmill import storage
+from graphmill.checkpoints.checkpoint import Checkpoint
 from graphmill.checkpoints.graphstorm import saved_ranks
-from graphmill.checkpoints.graphstorm.saved_ranks import Array, Numbers, RankRows, checked_name
+from graphmill.checkpoints.graphstorm.saved_ranks import Array, Numbers, RankRows, checked_name, open_values
+from graphmill.checkpoints.ordered import OrderedPiece, OrderedTable
+from graphmill.checkpoints.whole_tables import JoinedRows, WholeTablesCheckpoint
 from graphmill.errors import FormatError
+from graphmill.formats.torch_files.tensor import open_tensor
+from graphmill.model.parameters import parse_global_key, parse_operator_key
 
 EMB_INFO = "emb_info.json"
 EMBED = "embed"
 NIDS = "embed_nids"
 HDF5 = "embed_dict.hdf5"
+
+_RANK_BYTES = 32 << 20
 
 Floats = npt.NDArray[np.floating]
 
@@ -71,11 +84,12 @@ def read_emb_info(embed_path: str) -> EmbInfo:
 def write_emb_info(embed_path: str, emb_info: EmbInfo) -> None:
     """Write emb_info.json, the last file to be written."""
     content = {
+        "format": "pytorch",
         "emb_name": list(emb_info.entity_types),
         "world_size": emb_info.world_size,
         "emb_dim": dict(emb_info.dimensions),
     }
-    saved_ranks.write_info(emb_info_uri(embed_path), content)
+    storage.write_text(emb_info_uri(embed_path), json.dumps(content, indent=4) + "\n")
 
 
 def list_ranks(
@@ -105,8 +119,13 @@ def list_ranks(
 
 def write_rank(embed_path: str, entity_type: str, rank: int, nids: Numbers, embeddings: Floats) -> None:
     """Write one rank's rows: ids int64 [n] and float32 [n, D], each as one plain tensor."""
+    import torch
+
     columns: dict[str, Array] = {EMBED: np.asarray(embeddings, np.float32), NIDS: np.asarray(nids, np.int64)}
-    saved_ranks.write_rank(storage.join(embed_path, entity_type), rank, columns)
+    for stem, rows in columns.items():
+        uri = saved_ranks.file_uri(storage.join(embed_path, entity_type), stem, rank)
+        with storage.atomic_output(uri) as stream:
+            torch.save(torch.from_numpy(np.ascontiguousarray(rows)), stream)
 
 
 def _numbered_by_rank(found: list[RankRows]) -> list[RankRows]:
@@ -120,3 +139,104 @@ def _numbered_by_rank(found: list[RankRows]) -> list[RankRows]:
                 f"ranks by {share}, the last with the rest; expected {expected} rows, found {each.num_rows}"
             )
     return [replace(each, first_nid=position * share) for position, each in enumerate(found)]
+
+
+class GraphStormCheckpoint(WholeTablesCheckpoint):
+    """Embeddings in GraphStorm's layout."""
+
+    format = "graphstorm"
+
+    def __init__(self, uri: str, entity_path: str | None = None, **_: object) -> None:
+        """Counts of partitions are in `entity_path`; by default one. Raises FormatError on damage."""
+        info = read_emb_info(uri)
+        tables = {}
+        for name in info.entity_types:
+            dimension = info.dimensions.get(name)
+            ranks = list_ranks(uri, name, info.world_size, dimension, is_hdf5=info.is_hdf5)
+            if wrong := next((rank for rank in ranks if "float" not in rank.dtype), None):
+                raise FormatError(f"{wrong.values_uri}: expected floats, found {wrong.dtype}")
+            tables[name] = OrderedTable(
+                partial(_open_pieces, ranks), _shape(ranks, dimension or 0), f"{uri}: {name}"
+            )
+        super().__init__(uri, 0, tables, None, entity_path)
+
+
+def write(source: Checkpoint, target_uri: str, **_: object) -> list[str]:
+    """Write the embeddings of `source`, and return the names of the lost content: all else."""
+    rank_rows = {name: max(1, _RANK_BYTES // (4 * max(size, 1))) for name, size in source.dimensions.items()}
+    totals = {name: sum(counts) for name, counts in source.counts.items()}
+    world_size = max(1, *(-(-total // rank_rows[name]) for name, total in totals.items()))
+    for name, total in totals.items():
+        with JoinedRows(source, name) as rows:
+            for rank in range(world_size):
+                first = min(rank * rank_rows[name], total)
+                last = min(first + rank_rows[name], total)
+                ids = np.arange(first, last)
+                # torch warns about read-only buffers.
+                writable = np.require(rows.read(first, last), requirements="W")
+                write_rank(target_uri, name, rank, ids, writable)
+    info = EmbInfo(tuple(totals), world_size, dict(source.dimensions))
+    write_emb_info(target_uri, info)
+    return _not_kept(source)
+
+
+def _not_kept(source: Checkpoint) -> list[str]:
+    model = _allowing_all(source).read_model()
+    parameters = list(model.parameters) if model else []
+    lost = lost_operators(parameters)
+    if added := [key for key in parameters if parse_global_key(key)]:
+        lost.append(f"{', '.join(added)}, which is not added to the rows either")
+    return not_kept(source, lost)
+
+
+def lost_operators(keys: Iterable[str]) -> list[str]:
+    """The parameters of relations among `keys`, in words."""
+    found = [key for key in keys if parse_operator_key(key)]
+    return [f"{len(found)} parameters of relations: {', '.join(found[:4])}"] if found else []
+
+
+def not_kept(source: Checkpoint, lost_parameters: list[str]) -> list[str]:
+    """Name the content without a place in GraphStorm's files, which keep no state of embeddings."""
+    source, lost = _allowing_all(source), []
+    if any(source.read_optimizer_state(name, partition) for name, partition, _ in source.partitions()):
+        lost.append("optimizer state of the embeddings")
+    lost += lost_parameters
+    model = source.read_model()
+    if model and model.optimizer_state:
+        lost.append("optimizer state of those parameters")
+    if source.config is not None:
+        lost.append("configuration")
+    if source.iteration is not None:
+        lost.append("iteration and version")
+    if any(len(counts) > 1 for counts in source.counts.values()):
+        lost.append("sizes of partitions; --entity-path brings them back")
+    return lost
+
+
+def _allowing_all(source: Checkpoint) -> Checkpoint:
+    source = copy(source)
+    source.allow_non_finite = True  # the target has none of these numbers
+    return source
+
+
+@contextmanager
+def _open_pieces(ranks: Sequence[RankRows]) -> Iterator[list[OrderedPiece]]:
+    with ExitStack() as stack:
+        pieces = []
+        for rank in ranks:
+            if rank.num_rows:
+                values = stack.enter_context(open_values(rank)).read
+                ids: Callable[[int, int], Any] = partial(_count, rank.first_nid)
+                if rank.nids_uris:
+                    ids = stack.enter_context(open_tensor(rank.nids_uris[0])).read
+                pieces.append(OrderedPiece(rank.num_rows, ids, values))
+        yield pieces
+
+
+def _count(first_id: int, start: int, stop: int) -> Numbers:
+    return np.arange(first_id + start, first_id + stop)
+
+
+def _shape(ranks: Sequence[RankRows], known_dimension: int) -> tuple[int, int]:
+    widths = [rank.shape[1] if len(rank.shape) == 2 else 1 for rank in ranks if rank.num_rows]
+    return sum(rank.num_rows for rank in ranks), widths[0] if widths else known_dimension

@@ -9,15 +9,12 @@
 A multi-task run has one such folder per task. Source: docs/formats/graphstorm_predictions.md.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from graphmill import storage
 from graphmill.checkpoints.graphstorm import saved_ranks
-from graphmill.checkpoints.graphstorm.saved_ranks import Array, Numbers, checked_name
+from graphmill.checkpoints.graphstorm.saved_ranks import checked_name
 from graphmill.errors import FormatError
 
 RESULT_INFO = "result_info.json"
@@ -69,19 +66,3 @@ def checked_edge_type(edge_type: Any, where: str) -> EdgeType:
         raise FormatError(f"{where}: expected [source type, relation, target type], found {edge_type!r}")
     src, rel, dst = (checked_name(each, where) for each in edge_type)
     return src, rel, dst
-
-
-def write_result_info(prediction_path: str, result_info: ResultInfo) -> None:
-    """Write result_info.json, the last file to be written."""
-    content: dict[str, Any] = {"world_size": result_info.world_size}
-    if result_info.entity_types:
-        content["ntypes"] = list(result_info.entity_types)
-    if result_info.edge_types:
-        content["etypes"] = [list(each) for each in result_info.edge_types]
-    saved_ranks.write_info(result_info_uri(prediction_path), content)
-
-
-def write_rank(folder: str, rank: int, nids: Mapping[str, Numbers], values: Array) -> None:
-    """Write one rank's predictions: values [n] or [n, C], and int64 [n] under each stem of `nids`."""
-    columns = {stem: np.asarray(nid, np.int64) for stem, nid in nids.items()}
-    saved_ranks.write_rank(folder, rank, {PREDICT: values, **columns})

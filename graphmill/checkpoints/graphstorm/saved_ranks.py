@@ -8,9 +8,8 @@ The files of a rank belong together row by row: values ([n, D] or [n]), and one 
 """
 
 import itertools
-import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -182,15 +181,6 @@ def measure_hdf5(uri: str, entity_type: str) -> RankRows:
         return RankRows(0, uri, (), str(dataset.dtype), tuple(dataset.shape), dataset=entity_type)
 
 
-def write_rank(folder: str, rank: int, columns: Mapping[str, Array]) -> None:
-    """Write the files of one rank: one tensor under each stem."""
-    import torch
-
-    for stem, rows in columns.items():
-        with storage.atomic_output(file_uri(folder, stem, rank)) as stream:
-            torch.save(torch.from_numpy(np.ascontiguousarray(rows)), stream)
-
-
 def checked_name(name: Any, where: str) -> str:
     """Check that `name` can be the name of a folder: a name in JSON must not lead out of its folder."""
     if not isinstance(name, str) or not name or name in (".", "..") or set(name) & set("/\\\0"):
@@ -208,8 +198,3 @@ def read_info(uri: str, formats: Sequence[str] = ("pytorch",)) -> tuple[dict[str
     if kind != "hdf5" and world_size is not None and not (type(world_size) is int and world_size >= 1):
         raise FormatError(f"{uri}: world_size: expected an integer from 1 on, found {world_size!r}")
     return content, world_size
-
-
-def write_info(uri: str, content: Mapping[str, Any]) -> None:
-    """Write a JSON object as GraphStorm does."""
-    storage.write_text(uri, json.dumps({"format": "pytorch", **content}, indent=4) + "\n")

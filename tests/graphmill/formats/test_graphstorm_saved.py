@@ -5,10 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 
-from graphmill.checkpoints.graphstorm import saved_embeddings, saved_predictions, saved_ranks
+from graphmill.checkpoints.graphstorm import id_maps, saved_embeddings, saved_predictions, saved_ranks
 from graphmill.checkpoints.graphstorm.saved_embeddings import EmbInfo
 from graphmill.checkpoints.graphstorm.saved_predictions import EDGE_STEMS, NODE_STEMS, PREDICT, ResultInfo
 from graphmill.checkpoints.graphstorm.saved_ranks import iter_rows, list_ranks
@@ -68,24 +70,6 @@ def test_plain_tensors_are_written(tmp_path: Path, rng: np.random.Generator) -> 
     # By number, not by text; a rank without rows is a rank.
     ranks = saved_embeddings.list_ranks(str(tmp_path), "user")
     assert [(each.rank, each.num_rows) for each in ranks] == [(0, 5), (100_000, 0)]
-
-
-def test_predictions_round_trip(tmp_path: Path) -> None:
-    edge_type = ("a_b", "likes_much", "c")
-    result_info = ResultInfo(("n",), (edge_type,), 1)
-    saved_predictions.write_result_info(str(tmp_path), result_info)
-    folder = saved_predictions.edge_folder(str(tmp_path), edge_type)
-    nids = {"src_nids": np.arange(3), "dst_nids": np.arange(3)[::-1]}
-    saved_predictions.write_rank(folder, 0, nids, np.array([0.5, 1.5, 2.5], np.float32))
-    assert sorted(path.name for path in (tmp_path / "a_b_likes_much_c").iterdir()) == [
-        "dst_nids-00000.pt",
-        "predict-00000.pt",
-        "src_nids-00000.pt",
-    ]
-    assert saved_predictions.read_result_info(str(tmp_path)) == result_info
-    ranked = list_ranks(folder, PREDICT, EDGE_STEMS, 1)[0]
-    (src, dst), values = next(iter_rows(ranked, 2, start=1))
-    assert (src.tolist(), dst.tolist(), values.tolist()) == ([1, 2], [1, 0], [1.5, 2.5])
 
 
 def test_omitted_ids_count_up(tmp_path: Path) -> None:
@@ -203,3 +187,20 @@ def test_the_key_of_the_format_page(tmp_path: Path) -> None:
     (tmp_path / "result_info.json").write_text('{"emb_name": ["a"], "world_size": 1}')
     assert saved_predictions.read_result_info(str(tmp_path)).entity_types == ("a",)
     assert saved_ranks.file_uri("x", "embed", 123_456) == "x/embed-123456.pt"
+
+
+def test_maps(tmp_path: Path) -> None:
+    batches = [pa.array(["b", "a"]), pa.array([], pa.string()), pa.array(["é"])]
+    id_maps.write_raw_id_map(str(tmp_path), "user", 2, 10, batches)
+    found = pq.read_table(tmp_path / "raw_id_mappings/user/part-00002.parquet")
+    assert found.to_pydict() == {"orig": ["b", "a", "é"], "new": [10, 11, 12]}
+
+
+def test_the_schema_is_that_of_graphstorm() -> None:
+    golden = sorted((DATA / "graphstorm/raw_id_mappings").rglob("*.parquet"))
+    assert golden
+    for path in golden:
+        schema = pq.read_schema(path)
+        assert schema.names == id_maps.SCHEMA.names
+        assert schema.field("new").type == id_maps.SCHEMA.field("new").type
+        assert schema.field("orig").type in (pa.string(), pa.int64())
