@@ -49,6 +49,7 @@ def write_entities(
 ) -> None:
     """Counts and raw ids: our entity index, or the JSON lists of PBG's importer."""
     entity_path = configured(output, counts).entity_path
+    storage.delete(entity_path)
     for entity_type, each in counts.items():
         for partition, count in enumerate(each):
             ids = [raw_id(entity_type, partition, row) for row in range(count)]
@@ -80,6 +81,11 @@ def write_checkpoint(
             pbg.write_embeddings(path, entity_type, partition, version, rows, None, {}, ITERATION)
     pbg.write_model(path, version, state or {}, {}, {}, ITERATION)
     pbg.commit(path, version, preserve_epoch=preserve_epoch)
+
+
+def flags(output: str) -> list[str]:
+    """The flags that name the checkpoint and the raw ids, for a command without a configuration."""
+    return ["--checkpoint-path", f"{output}/checkpoint", "--entity-path", f"{output}/entities"]
 
 
 def expected_rows(

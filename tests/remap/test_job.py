@@ -3,9 +3,11 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 from distributed import Client
@@ -23,11 +25,6 @@ from tests import DATA
 from tests.processes import full_disk
 from tests.remap import graph
 from tests.remap.graph import COUNTS
-
-
-@pytest.fixture
-def output(tmp_path: Path) -> str:
-    return str(tmp_path / "run")
 
 
 @pytest.mark.parametrize("as_pbg", [False, True])
@@ -79,15 +76,12 @@ def test_any_sizes_and_batches(
 
 
 def test_selected_types_only(near_client: Client, output: str) -> None:
-    graph.write_entities(output)
-    graph.write_checkpoint(output)
     config = graph.configured(output, entity_types=["item"])
     assert job.run(config, near_client)["num_rows"] == 3
     assert {key for key, _ in graph.read_rows(config.embedding_path)} == {"item"}
 
 
 def test_preserved_version(near_client: Client, output: str) -> None:
-    graph.write_entities(output)
     graph.write_checkpoint(output, version=1, preserve_epoch=0)
     graph.write_checkpoint(output, version=2)
     config = graph.configured(output, checkpoint_version=1)
@@ -97,7 +91,6 @@ def test_preserved_version(near_client: Client, output: str) -> None:
 
 def test_global_embedding_is_added_to_its_type(near_client: Client, output: str) -> None:
     global_D = torch.tensor([1.0, -2.0, 0.5, 0.0])
-    graph.write_entities(output)
     graph.write_checkpoint(output, state={"global_embs.emb_user": global_D})
     config = graph.configured(output, batch_rows=2)
     job.run(config, near_client)
@@ -108,79 +101,12 @@ def test_global_embedding_is_added_to_its_type(near_client: Client, output: str)
 
 
 def test_global_embedding_of_another_dimension(near_client: Client, output: str) -> None:
-    graph.write_entities(output)
     graph.write_checkpoint(output, state={"global_embs.emb_user": torch.ones(5)})
     with pytest.raises(FormatError, match=r"model\.v1\.h5: global embedding of 'user': expected dimension 4"):
         job.run(graph.configured(output), near_client)
 
 
-def _no_checkpoint(config: Config) -> None:
-    storage.delete(config.checkpoint_path)
-
-
-def _empty_version(config: Config) -> None:
-    Path(config.checkpoint_path, "checkpoint_version.txt").write_text("")
-
-
-def _no_ids(config: Config) -> None:
-    storage.delete(storage.join(config.entity_path, "entity_index"))
-
-
-def _missing_embeddings(config: Config) -> None:
-    storage.delete(pbg.embeddings_uri(config.checkpoint_path, "user", 2, 2))
-
-
-def _missing_count(config: Config) -> None:
-    storage.delete(entity_counts.count_uri(config.entity_path, "user", 1))
-
-
-def _missing_ids(config: Config) -> None:
-    storage.delete(entity_index.part_uri(config.entity_path, "user", 2))
-
-
-def _other_count(config: Config) -> None:
-    entity_counts.write_count(config.entity_path, "item", 0, 4)
-
-
-def _more_ids(config: Config) -> None:
-    with entity_index.new_part(config.entity_path, "item", 0) as writer:
-        writer.append(graph.pa.array(["a", "b", "c", "d"]))
-
-
-def _wrong_index(config: Config) -> None:
-    uri = entity_index.part_uri(config.entity_path, "item", 0)
-    graph.pq.write_table(graph.pa.table({"id": ["a", "b", "c"], "index": [0, 2, 1]}), uri)
-
-
-def _other_dimension(config: Config) -> None:
-    rows = np.ones((3, 5), np.float32)
-    path = config.checkpoint_path
-    pbg.write_embeddings(path, "item", 0, 2, rows, None, {}, graph.ITERATION)
-
-
-def _more_partitions(config: Config) -> None:
-    rows = np.ones((3, 4), np.float32)
-    path = config.checkpoint_path
-    pbg.write_embeddings(path, "item", 1, 2, rows, None, {}, graph.ITERATION)
-
-
-def _other_partitions_of_the_index(config: Config) -> None:
-    manifest = entity_index.Manifest("blake2b", 0, {"user": 3, "item": 2})
-    entity_index.write_manifest(config.entity_path, manifest)
-
-
-def _truncated_embeddings(config: Config) -> None:
-    path = Path(pbg.embeddings_uri(config.checkpoint_path, "user", 0, 2))
-    path.write_bytes(path.read_bytes()[:-100])
-
-
-def _foreign_file(config: Config) -> None:
-    Path(config.embedding_path, "item", "thesis.tex").write_text("years of work")
-
-
 def test_a_changed_dimension_is_told(near_client: Client, output: str) -> None:
-    graph.write_entities(output)
-    graph.write_checkpoint(output)
     config = graph.configured(output)
     pbg.write_config(config.checkpoint_path, config.pbg())
     wide = from_mapping(config.model_dump() | {"dimension": 6})
@@ -190,37 +116,103 @@ def test_a_changed_dimension_is_told(near_client: Client, output: str) -> None:
         job.run(wide, near_client)
 
 
-@pytest.mark.parametrize(
-    ("damage", "error", "message"),
-    [
-        (_no_checkpoint, NotFoundError, "there is no checkpoint; run the stage train first"),
-        (_empty_version, FormatError, r"checkpoint_version\.txt: expected the number of a version"),
-        (_no_ids, NotFoundError, r"there are no raw ids: neither .*manifest\.json nor .*entity_names_user_0"),
-        (_missing_embeddings, NotFoundError, r"embeddings_user_2\.v2\.h5"),
-        (_missing_count, NotFoundError, r"entity_count_user_1\.txt"),
-        (_missing_ids, NotFoundError, r"entity_index/user/part-00002\.parquet"),
-        (_other_count, FormatError, r"item_0\.v2\.h5 has 3 rows, but .*entity_count_item_0\.txt says 4"),
-        (_more_ids, FormatError, r"00000\.parquet has 4 raw ids, but .*item_0\.v2\.h5 has 3 rows"),
-        (_wrong_index, FormatError, r"item/part-00000\.parquet: expected index 1 in row 1, found 2"),
-        (_other_dimension, FormatError, r"item_0\.v2\.h5: expected dimension 4 as configured, found 5"),
-        (_more_partitions, FormatError, r"item_1\.v2\.h5: the configuration has 1 partitions of 'item'"),
-        (_other_partitions_of_the_index, FormatError, "1 partitions of 'item', the entity index 2"),
-        (_truncated_embeddings, FormatError, r"embeddings_user_0\.v2\.h5: expected an HDF5 file"),
-        (_foreign_file, ConfigError, r"holds .*thesis\.tex"),
-    ],
-)  # fmt: skip
-def test_what_does_not_fit_changes_nothing(
-    near_client: Client,
-    output: str,
-    damage: Callable[[Config], None],
-    error: type[GraphMillError],
-    message: str,
-) -> None:
-    graph.write_entities(output)
-    graph.write_checkpoint(output)
+def _write_rows(config: Config, partition: int, dimension: int) -> None:
+    rows, path = np.ones((3, dimension), np.float32), config.checkpoint_path
+    pbg.write_embeddings(path, "item", partition, 2, rows, None, {}, graph.ITERATION)
+
+
+def _write_ids(config: Config, ids: list[str], index: list[int]) -> None:
+    pq.write_table(
+        pa.table({"id": ids, "index": index}), entity_index.part_uri(config.entity_path, "item", 0)
+    )
+
+
+def _cut(uri: str) -> None:
+    Path(uri).write_bytes(Path(uri).read_bytes()[:-100])
+
+
+DAMAGE: dict[str, tuple[Callable[[Config], Any], type[GraphMillError], str]] = {
+    "no checkpoint": (
+        lambda config: storage.delete(config.checkpoint_path),
+        NotFoundError,
+        "there is no checkpoint; run the stage train first",
+    ),
+    "no version": (
+        lambda config: Path(config.checkpoint_path, "checkpoint_version.txt").write_text(""),
+        FormatError,
+        r"checkpoint_version\.txt: expected the number of a version",
+    ),
+    "no ids": (
+        lambda config: storage.delete(storage.join(config.entity_path, "entity_index")),
+        NotFoundError,
+        r"there are no raw ids: neither .*manifest\.json nor .*entity_names_user_0",
+    ),
+    "no embeddings of a partition": (
+        lambda config: storage.delete(pbg.embeddings_uri(config.checkpoint_path, "user", 2, 2)),
+        NotFoundError,
+        r"embeddings_user_2\.v2\.h5",
+    ),
+    "no count": (
+        lambda config: storage.delete(entity_counts.count_uri(config.entity_path, "user", 1)),
+        NotFoundError,
+        r"entity_count_user_1\.txt",
+    ),
+    "no ids of a partition": (
+        lambda config: storage.delete(entity_index.part_uri(config.entity_path, "user", 2)),
+        NotFoundError,
+        r"entity_index/user/part-00002\.parquet",
+    ),
+    "another count": (
+        lambda config: entity_counts.write_count(config.entity_path, "item", 0, 4),
+        FormatError,
+        r"item_0\.v2\.h5 has 3 rows, but .*entity_count_item_0\.txt says 4",
+    ),
+    "more ids": (
+        lambda config: _write_ids(config, [*"abcd"], [0, 1, 2, 3]),
+        FormatError,
+        r"00000\.parquet has 4 raw ids, but .*item_0\.v2\.h5 has 3 rows",
+    ),
+    "an index in another order": (
+        lambda config: _write_ids(config, [*"abc"], [0, 2, 1]),
+        FormatError,
+        r"item/part-00000\.parquet: expected index 1 in row 1, found 2",
+    ),
+    "another dimension": (
+        lambda config: _write_rows(config, 0, 5),
+        FormatError,
+        r"item_0\.v2\.h5: expected dimension 4 as configured, found 5",
+    ),
+    "more partitions": (
+        lambda config: _write_rows(config, 1, 4),
+        FormatError,
+        r"item_1\.v2\.h5: the configuration has 1 partitions of 'item'",
+    ),
+    "more partitions of ids": (
+        lambda config: entity_index.write_manifest(
+            config.entity_path, entity_index.Manifest("blake2b", 0, {"user": 3, "item": 2})
+        ),
+        FormatError,
+        "1 partitions of 'item', the entity index 2",
+    ),
+    "half a file": (
+        lambda config: _cut(pbg.embeddings_uri(config.checkpoint_path, "user", 0, 2)),
+        FormatError,
+        r"embeddings_user_0\.v2\.h5: expected an HDF5 file",
+    ),
+    "a file of others": (
+        lambda config: Path(config.embedding_path, "item", "thesis.tex").write_text("years of work"),
+        ConfigError,
+        r"holds .*thesis\.tex",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGE)
+def test_what_does_not_fit_changes_nothing(near_client: Client, output: str, name: str) -> None:
     config = graph.configured(output, batch_rows=2)
     job.run(config, near_client)
     graph.write_checkpoint(output, version=2)
+    damage, error, message = DAMAGE[name]
     damage(config)
     before = graph.snapshot(config.embedding_path)
     with pytest.raises(error, match=message) as raised:
@@ -233,7 +225,6 @@ def test_what_does_not_fit_changes_nothing(
 def test_a_raw_id_that_comes_twice(near_client: Client, output: str, as_pbg: bool) -> None:
     """The duplicates are in different batches, each of which is valid."""
     graph.write_entities(output, as_pbg=as_pbg)
-    graph.write_checkpoint(output)
     config = graph.configured(output, batch_rows=2)
     ids = [graph.raw_id("user", 0, row) for row in range(COUNTS["user"][0])]
     ids[-1] = ids[0]
@@ -251,7 +242,6 @@ def test_a_raw_id_that_comes_twice(near_client: Client, output: str, as_pbg: boo
 
 def test_names_of_pbg_that_are_too_few(near_client: Client, output: str) -> None:
     graph.write_entities(output, as_pbg=True)
-    graph.write_checkpoint(output)
     config = graph.configured(output)
     entity_counts.write_entity_names(config.entity_path, "user", 2, ["a", "b"])
     message = r"entity_names_user_2\.json has 2 raw ids, but .*embeddings_user_2\.v1\.h5 has 7 rows"
@@ -278,16 +268,12 @@ def test_names_of_pbg_that_are_too_few(near_client: Client, output: str) -> None
 def test_settings_that_are_wrong(
     near_client: Client, output: str, section: dict[str, object], message: str
 ) -> None:
-    graph.write_entities(output)
-    graph.write_checkpoint(output)
     with pytest.raises(ConfigError, match=message):
         job.run(graph.configured(output, **section), near_client)
     assert not storage.exists(graph.configured(output).embedding_path)
 
 
 def test_half_a_version_is_not_remapped(near_client: Client, output: str) -> None:
-    graph.write_entities(output)
-    graph.write_checkpoint(output)
     config = graph.configured(output, checkpoint_version=2)
     rows = graph.vectors("user", 0, 5, 2)
     path = config.checkpoint_path
@@ -297,8 +283,6 @@ def test_half_a_version_is_not_remapped(near_client: Client, output: str) -> Non
 
 
 def test_fingerprint_tells_what_matters(output: str) -> None:
-    graph.write_entities(output)
-    graph.write_checkpoint(output)
     first = job.fingerprint(graph.configured(output))
     assert json.loads(json.dumps(first)) == first
     assert job.fingerprint(graph.configured(output)) == first
@@ -330,7 +314,7 @@ def test_what_pbg_exports(near_client: Client, tmp_path: Path, name: str) -> Non
 
 @pytest.mark.slow
 def test_a_full_disk_leaves_the_earlier_tables(near_client: Client, output: str) -> None:
-    counts = {"user": [2000] * 2, "item": [3]}
+    output, counts = f"{output}/large", {"user": [2000] * 2, "item": [3]}
     config = graph.configured(output, counts, batch_rows=20)
     graph.write_entities(output, counts)
     graph.write_checkpoint(output, counts)

@@ -141,6 +141,7 @@ def test_dimensions_and_types_are_checked(tmp_path: Path) -> None:
     [
         ('{"format": "wholegraph-binary", "emb_name": "a"}', "'wholegraph-binary', which cannot be read"),
         ('{"format": "hdf5", "emb_name": ["a"]}', "emb_dim: expected a type's name"),
+        ('{"format": "hdf5", "emb_dim": 7}', "emb_dim: expected a type's name or a list of them, found 7"),
         ('{"emb_name": ["../x"]}', r"emb_name: expected a name that can be a folder's, found '\.\./x'"),
         ('{"emb_name": [".."]}', "expected a name that can be a folder's"),
         ('{"emb_name": ["/etc"]}', "expected a name that can be a folder's"),

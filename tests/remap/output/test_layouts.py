@@ -27,14 +27,6 @@ from tests.remap.graph import COUNTS
 from tests.remap.saved import Cli
 
 
-@pytest.fixture
-def output(tmp_path: Path) -> str:
-    output = str(tmp_path / "run")
-    graph.write_entities(output)
-    graph.write_checkpoint(output)
-    return output
-
-
 def files(config: Config) -> list[str]:
     return sorted(name for name in graph.snapshot(config.embedding_path) if not name.startswith("_"))
 
@@ -172,15 +164,13 @@ def test_relations_that_the_configuration_does_not_have(
 ) -> None:
     """A checkpoint without a configuration: which relation a parameter belongs to is not known."""
     graph.write_checkpoint(output, version=2, state={f"rhs_operators.{number}.diagonal": torch.ones(4)})
-    flags = ["--checkpoint-path", f"{output}/checkpoint", "--entity-path", f"{output}/entities"]
-    assert cli(*flags, "--set", "remap.relations=true") == ConfigError.exit_code
+    assert cli(*graph.flags(output), "--set", "remap.relations=true") == ConfigError.exit_code
     assert f"the configuration has no operator of a relation {number}" in capsys.readouterr().err
     assert not Path(output, "embeddings").exists()
 
 
 def test_a_checkpoint_and_its_entities_are_enough(output: str, cli: Cli, tmp_path: Path) -> None:
-    flags = ["--checkpoint-path", f"{output}/checkpoint", "--entity-path", f"{output}/entities"]
-    assert cli(*flags, "--output-dir", tmp_path / "out/embeddings") == 0
+    assert cli(*graph.flags(output), "--output-dir", tmp_path / "out/embeddings") == 0
     assert graph.read_rows(tmp_path / "out/embeddings") == graph.expected_rows()
     assert (tmp_path / "out/run.json").exists()
 
@@ -195,8 +185,7 @@ def test_no_setting_of_a_foreign_checkpoint_is_taken(output: str, cli: Cli, tmp_
         "init_path": "hdfs://nowhere:1/x",
     }
     config_json.write_text(json.dumps(hostile))
-    flags = ["--checkpoint-path", f"{output}/checkpoint", "--entity-path", f"{output}/entities"]
-    assert cli(*flags, "--output-dir", tmp_path / "out/embeddings") == 0
+    assert cli(*graph.flags(output), "--output-dir", tmp_path / "out/embeddings") == 0
     assert graph.read_rows(tmp_path / "out/embeddings") == graph.expected_rows()
     recorded = json.loads((tmp_path / "out/run.json").read_text())["config"]
     assert (recorded["remap"], recorded["cluster"], recorded["init_path"]) == ({}, {}, None)
@@ -208,8 +197,7 @@ def test_a_checkpoint_alone_leaves_the_configuration_of_its_run(output: str, cli
     config = {"seed": 5, "schedule": {"previous_date": "2026-11-19"}} | places
     before = {"status": "done", "config": config}
     Path(output, "run.json").write_text(json.dumps(before | {"stages": {"etl": {"status": "done"}}}))
-    flags = ["--checkpoint-path", f"{output}/checkpoint", "--entity-path", f"{output}/entities"]
-    assert cli(*flags) == 0
+    assert cli(*graph.flags(output)) == 0
     after = json.loads(Path(output, "run.json").read_text())
     assert after["config"] == before["config"]
     assert {name: entry["status"] for name, entry in after["stages"].items()} == {
@@ -219,7 +207,7 @@ def test_a_checkpoint_alone_leaves_the_configuration_of_its_run(output: str, cli
 
 
 def test_rank_0_does_the_work_of_all(output: str, cli: Cli) -> None:
-    flags = ["--checkpoint-path", f"{output}/checkpoint", "--entity-path", f"{output}/entities"]
+    flags = graph.flags(output)
     before = graph.snapshot(output)
     assert cli(*flags, "--rank", 1, "--world-size", 2) == 0
     assert cli(*flags, "--rank", 2, "--world-size", 2) == ConfigError.exit_code
@@ -266,15 +254,13 @@ def test_flags_are_of_one_call(output: str, cli: Cli, tmp_path: Path) -> None:
 
 def test_flags_hold_any_text(output: str, cli: Cli, tmp_path: Path) -> None:
     target = tmp_path / "ü 🦆=1 %20" / "out"
-    flags = ["--checkpoint-path", f"{output}/checkpoint", "--entity-path", f"{output}/entities"]
-    assert cli(*flags, "--output-dir", target, "--column-names", "id,🦆: é") == 0
+    assert cli(*graph.flags(output), "--output-dir", target, "--column-names", "id,🦆: é") == 0
     assert pq.read_table(target / "item/part-00000.parquet").schema.names == ["🦆: é", "type", "embedding"]
 
 
 @pytest.mark.parametrize("pair", ["id,type", "embedding,", "id"])
 def test_columns_of_one_name(output: str, cli: Cli, capsys: pytest.CaptureFixture[str], pair: str) -> None:
-    flags = ["--checkpoint-path", f"{output}/checkpoint", "--entity-path", f"{output}/entities"]
-    assert cli(*flags, "--column-names", pair) == ConfigError.exit_code
+    assert cli(*graph.flags(output), "--column-names", pair) == ConfigError.exit_code
     assert "column_names: expected three different names" in capsys.readouterr().err
 
 
