@@ -96,8 +96,8 @@ def make(config: Config, client: Client, claim: Claim = NO_CLAIM) -> None:
     }
     with storage.atomic_directory(folder_of(config)) as folder:
         if keys:
-            model = client.submit(_read_model, earlier, config.entity_path, pure=False)
-            tasks = [(model, config, key, starts, counts[key[0]][key[1]], folder) for key in keys]
+            model = client.submit(_read_model, earlier, config, pure=False)
+            tasks = [(model, (name, part), starts[name][part], folder) for name, part in keys]
             done = cluster.run_tasks(
                 client, _solve_partition, tasks, description="folding in new ids", unit="partitions"
             )
@@ -148,10 +148,10 @@ def _made_from(config: Config, starts: dict[str, list[int]]) -> dict[str, Any]:
     return {"starts": starts, "seed": config.seed, "inputs": record.describe_inputs(inputs)}
 
 
-def _read_model(earlier: Config, entity_path: str) -> Any:
+def _read_model(*settings: Config) -> Any:
     from train.tables.folding import read_earlier  # imports torch
 
-    return read_earlier(earlier, entity_path)
+    return read_earlier(*settings)
 
 
 def _solve_partition(*arguments: Any) -> Any:

@@ -11,6 +11,7 @@ import torch
 
 from graphmill.ask.entities import Numbers
 from graphmill.ask.fold_in.frozen import FrozenModel
+from graphmill.ask.fold_in.sorting import NONE
 from graphmill.ask.relation import Relation
 from graphmill.checkpoints import Floats
 from graphmill.model import operators
@@ -42,6 +43,11 @@ class NewEdges(NamedTuple):
         """Select some edges."""
         return NewEdges(*(column[rows] for column in self))  # type: ignore[arg-type]
 
+    def of_ids(self, start: int, stop: int) -> "NewEdges":
+        """Select the edges of the ids start..stop, whose positions then count from `start`."""
+        some = self.take(slice(*np.searchsorted(self.id_E, [start, stop]).tolist()))
+        return some._replace(id_E=some.id_E - start)
+
 
 class Mentions(NamedTuple):
     """Sides of relations on which ids stand, for the priors of ids without edges: [K] each.
@@ -56,8 +62,24 @@ class Mentions(NamedTuple):
     relation_K: Numbers
     is_rhs_K: Numbers
 
+    def of_ids(self, start: int, stop: int) -> "Mentions":
+        """Select the mentions of the ids start..stop, whose positions then count from `start`."""
+        own = slice(*np.searchsorted(self.id_K, [start, stop]).tolist())
+        return Mentions(self.id_K[own] - start, self.relation_K[own], self.is_rhs_K[own])
+
 
 NO_MENTIONS = Mentions(*(np.empty(0, np.int64) for _ in Mentions._fields))
+
+
+def parted(
+    id_K: Numbers, relation_K: Numbers, is_rhs_K: Numbers, known_K: Numbers, weight_K: Floats
+) -> tuple[NewEdges, Mentions]:
+    """Part rows, by ascending id, into edges with a known end, without its vector, and mentions."""
+    kept, named = np.flatnonzero(known_K != NONE), np.flatnonzero((known_K == NONE) & (relation_K != NONE))
+    none_ED = np.empty((len(kept), 0), np.float32)
+    ends = id_K[kept], relation_K[kept], is_rhs_K[kept], known_K[kept]
+    edges = NewEdges(*ends, none_ED, weight_K[kept])
+    return edges, Mentions(id_K[named], relation_K[named], is_rhs_K[named])
 
 
 def side_of(is_rhs: int) -> Side:

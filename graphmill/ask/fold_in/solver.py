@@ -205,10 +205,7 @@ class Solver:
         while start < num_ids:
             by_edges = int(np.searchsorted(first_B, first_B[start] + self._sizes.edges, side="right")) - 1
             stop = min(max(by_edges, start + 1), start + self._sizes.ids, num_ids)
-            tile = edges.take(slice(int(first_B[start]), int(first_B[stop])))
-            some = slice(*np.searchsorted(mentions.id_K, [start, stop]).tolist())
-            own = Mentions(*(column[some] for column in mentions))
-            yield tile._replace(id_E=tile.id_E - start), own._replace(id_K=own.id_K - start), stop - start
+            yield edges.of_ids(start, stop), mentions.of_ids(start, stop), stop - start
             start = stop
 
     def _tile(self, edges: NewEdges, mentions: Mentions, num_ids: int) -> Solution:

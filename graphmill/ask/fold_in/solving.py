@@ -7,23 +7,22 @@
 Shapes: B ids, E edges, D dimension, K rows.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
 
 from graphmill import storage
-from graphmill.ask.entities import Numbers
+from graphmill.ask.entities import EntityTable, Numbers
 from graphmill.ask.fold_in.frozen import FrozenModel
-from graphmill.ask.fold_in.new_edges import Mentions, NewEdges
-from graphmill.ask.fold_in.solver import OF_JOB, Solver
+from graphmill.ask.fold_in.new_edges import Mentions, NewEdges, parted, side_of
+from graphmill.ask.fold_in.solver import OF_JOB, Solution, Solver
 from graphmill.ask.fold_in.sorting import NONE, SCHEMA, Sorting, batch_number
 from graphmill.ask.relation import check_magnitude
 from graphmill.display import progress
 from graphmill.errors import FormatError
 from graphmill.formats import remapped
 from graphmill.storage import Checksums
-from graphmill.vocab import Side
 
 COLUMNS = (
     pa.field("confidence", pa.float32(), nullable=False),
@@ -48,33 +47,40 @@ def solve_group(
     rows = pa.concat_tables(_read_batch(uri, number) for uri in sorted_uris).sort_by(_ORDER).combine_chunks()
     encoded = rows["id"].combine_chunks().dictionary_encode()  # in order: ids are sorted
     ids, id_K = encoded.dictionary, encoded.indices.to_numpy().astype(np.int64)
-    edges, mentions = _split(sorting, rows, id_K, max_edges)
+    edges, mentions = _split(rows, id_K, max_edges)
     dimension = model.config.entity_dimension(entity_type)
     counts = np.bincount(edges.id_E, minlength=len(ids)).astype(np.int32)
     checksums: Checksums = {}
     new_part = remapped.new_part(folder, entity_type, group, dimension, more=COLUMNS, checksums=checksums)
     with new_part as part:
-        solver = Solver(model, entity_type)
-        for start, stop in _blocks(edges.id_E, len(ids), MOST_FLOATS // dimension):
-            of_edges, of_mentions = (
-                slice(*np.searchsorted(column, [start, stop]).tolist())
-                for column in (edges.id_E, mentions.id_K)
-            )
-            some = edges.take(of_edges)
-            some = _with_vectors(sorting, some._replace(id_E=some.id_E - start), dimension)
-            own = Mentions(*(column[of_mentions] for column in mentions))
-            found = solver.solve(some, stop - start, own._replace(id_K=own.id_K - start))
-            check_magnitude(
-                found.vectors_BD, f"{model.run.checkpoint_path}: vectors of new ids of {entity_type!r}"
-            )
-            columns = pa.array(found.confidence_B), pa.array(counts[start:stop])
-            part.append(ids[start:stop], found.vectors_BD, *columns)
-            progress.stop_if_cancelled()
+        for start, found in solutions(model, sorting.tables, entity_type, edges, mentions, len(ids)):
+            own = slice(start, start + len(found.vectors_BD))
+            part.append(ids[own], found.vectors_BD, pa.array(found.confidence_B), pa.array(counts[own]))
     return {
         "num_ids": len(ids),
         "num_without_edges": int((counts == 0).sum()),
         "num_edges": len(edges.id_E),
     }, checksums
+
+
+def solutions(
+    model: FrozenModel,
+    tables: Mapping[str, EntityTable],
+    entity_type: str,
+    edges: NewEdges,
+    mentions: Mentions,
+    num_ids: int,
+) -> Iterator[tuple[int, Solution]]:
+    """Solve ids in blocks; yield the first id of a block with the solution. `edges` have no vectors yet."""
+    solver = Solver(model, entity_type)
+    dimension = model.config.entity_dimension(entity_type)
+    for start, stop in _blocks(edges.id_E, num_ids, MOST_FLOATS // dimension):
+        some = _with_vectors(model, tables, edges.of_ids(start, stop), dimension)
+        found = solver.solve(some, stop - start, mentions.of_ids(start, stop))
+        where = f"{model.run.checkpoint_path}: vectors of new ids of {entity_type!r}"
+        check_magnitude(found.vectors_BD, where)
+        yield start, found
+        progress.stop_if_cancelled()
 
 
 def _blocks(id_E: Numbers, num_ids: int, most_edges: int) -> Iterator[tuple[int, int]]:
@@ -97,27 +103,24 @@ def _read_batch(uri: str, number: int) -> pa.Table:
         return pa.Table.from_batches([reader.get_batch(number)], SCHEMA)
 
 
-def _split(sorting: Sorting, rows: pa.Table, id_K: np.ndarray, max_edges: int) -> tuple[NewEdges, Mentions]:
+def _split(rows: pa.Table, id_K: Numbers, max_edges: int) -> tuple[NewEdges, Mentions]:
     """The first `max_edges` edges of each id, without vectors; and mentions, of ids without edges too."""
     relation_K, known_K = (rows[name].to_numpy().astype(np.int64) for name in ("relation", "known"))
     is_rhs_K = rows["is_rhs"].to_numpy(zero_copy_only=False).astype(np.int64)
-    first = np.searchsorted(id_K, id_K)
-    kept = np.flatnonzero((known_K != NONE) & (np.arange(len(id_K)) - first < max_edges))
-    named = np.flatnonzero((known_K == NONE) & (relation_K != NONE))
-    none_ED = np.empty((len(kept), 0), np.float32)
-    weight_E = rows["weight"].to_numpy()[kept]
-    edges = NewEdges(id_K[kept], relation_K[kept], is_rhs_K[kept], known_K[kept], none_ED, weight_E)
-    return edges, Mentions(id_K[named], relation_K[named], is_rhs_K[named])
+    kept = (known_K == NONE) | (np.arange(len(id_K)) - np.searchsorted(id_K, id_K) < max_edges)
+    columns = id_K, relation_K, is_rhs_K, known_K, rows["weight"].to_numpy()
+    return parted(*(column[kept] for column in columns))
 
 
-def _with_vectors(sorting: Sorting, edges: NewEdges, dimension: int) -> NewEdges:
+def _with_vectors(
+    model: FrozenModel, tables: Mapping[str, EntityTable], edges: NewEdges, dimension: int
+) -> NewEdges:
     """Add the vectors of the known ends."""
-    known_ED = np.zeros((len(edges.id_E), dimension), np.float32)
     keys, inverse = np.unique(edges.relation_E * 2 + edges.is_rhs_E, return_inverse=True)
-    sides = [(key // 2, Side.LHS if key % 2 else Side.RHS) for key in keys.tolist()]
-    types = np.array([sorting.type_of(*side) for side in sides], object)
+    types = np.array([model.type_of(key // 2, side_of(key % 2).other) for key in keys.tolist()], object)
+    known_ED = np.zeros((len(edges.id_E), dimension), np.float32)
     for name in dict.fromkeys(types.tolist()):
         here = np.flatnonzero((types == name)[inverse])
-        known_ED[here] = sorting.tables[name].gather(edges.known_E[here])
+        known_ED[here] = tables[name].gather(edges.known_E[here])
     check_magnitude(known_ED, "vectors of known ids")
     return edges._replace(known_ED=known_ED)
