@@ -132,11 +132,21 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture(scope="module")
+def before(root: Path) -> dict[str, bytes]:
+    """All files of the folder."""
+    return snapshot(root)
+
+
 @pytest.mark.parametrize(("command", "wrong"), [(name, each) for name in WRONG for each in WRONG[name]])
 def test_wrong_questions(
-    root: Path, graphmill_command: Command, command: str, wrong: str, capsys: pytest.CaptureFixture[str]
+    root: Path,
+    before: dict[str, bytes],
+    graphmill_command: Command,
+    command: str,
+    wrong: str,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    before = snapshot(root)
     words = COMMANDS[command].replace("WRONG", wrong).format(root=root).split()
     assert graphmill_command(*words) == 2
     assert WRONG[command][wrong] in " ".join(capsys.readouterr().err.replace("│", " ").split())

@@ -95,18 +95,6 @@ def test_a_lazy_table_without_pandas_names_the_extra(output: Path, monkeypatch: 
         graphmill.open(str(output)).lazy_embeddings("user")
 
 
-def test_neighbors_equal_a_comparison_of_all_vectors(output: Path, vectors: np.ndarray) -> None:
-    run = graphmill.open(str(output))
-    unit_ND = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
-    for asked in (0, 399, 400, 699):
-        cosine_N = unit_ND @ unit_ND[asked]
-        expected = [row for row in np.argsort(-cosine_N) if row != asked][:6]
-        found = run.neighbors("user", f"u{asked}", k=6)
-        assert [each.id for each in found] == [f"u{row}" for row in expected]
-        np.testing.assert_allclose([each.similarity for each in found], cosine_N[expected], rtol=1e-5)
-    assert len(run.neighbors("item", "i0", k=10)) == 1  # all there are
-
-
 def test_the_first_rows_come_from_every_partition(output: Path) -> None:
     run = graphmill.open(str(output))
     found = [name for ids, _ in run.iter_vectors("user", max_rows=10) for name in ids.to_pylist()]
