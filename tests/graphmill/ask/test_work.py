@@ -111,6 +111,22 @@ def test_errors(tmp_path: Path) -> None:
     assert not left.exists()
 
 
+def test_the_work_of_another_request_is_not_gone_on_with(tmp_path: Path) -> None:
+    asked: list[str] = []
+
+    def make_for(request: str) -> None:
+        def make(work: Work) -> tuple[dict[str, Any], Checksums]:
+            work.once("first", lambda: asked.append(request))
+            raise LockedError("held")
+
+        with pytest.raises(LockedError):
+            make_result("toy", str(tmp_path / "out"), "_toy.json", {"toy": request}, make, NO_CLAIM)
+
+    for request in ("one", "one", "other"):
+        make_for(request)
+    assert asked == ["one", "other"]
+
+
 def test_a_foreign_file_in_the_unfinished_folder(tmp_path: Path) -> None:
     def make(work: Work) -> tuple[dict[str, Any], Checksums]:
         storage.write_text(storage.join(work.folder, "foreign"), "")
