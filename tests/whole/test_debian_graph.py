@@ -76,14 +76,6 @@ def script() -> Iterator[ModuleType]:
     del sys.modules[spec.name]
 
 
-def test_stanzas_join_continued_lines(script: ModuleType) -> None:
-    first, second = script.stanzas(
-        ["Package: a\n", "Tag: x,\n", " y,\n", "\tz\n", "\n", "\n", "Package: b\n"]
-    )
-    assert first == {"Package": "a", "Tag": "x, y, z"}
-    assert second == {"Package": "b"}
-
-
 @pytest.mark.parametrize(
     ("relationship", "names"),
     [

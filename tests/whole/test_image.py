@@ -117,26 +117,6 @@ def test_a_pipeline_runs_as_an_unprivileged_user_with_compiled_code_and_no_compi
     assert image.run("bash", "-c", "command -v g++ gcc cc c++", check=False).returncode == 1
 
 
-@pytest.mark.parametrize(
-    ("words", "found"),
-    [
-        (["graphmill", "--help"], "Usage: graphmill"),
-        (["--help"], "Usage: dask-submit"),
-        (["train.py", "--help"], "Usage: train.py"),
-        (["python", "-m", "etl", "--help"], "Usage:"),
-        (["id", "--user"], str(USER_ID)),
-    ],
-)
-def test_the_entry_point_runs_jobs_and_commands(image: Image, words: list[str], found: str) -> None:
-    assert found in image.run(*words).stdout
-
-
-def test_libhdfs_without_a_hadoop_is_refused(image: Image) -> None:
-    refused = image.run("--help", check=False, GRAPHMILL_HDFS_DRIVER="libhdfs")
-    assert refused.returncode != 0
-    assert "needs a Hadoop" in refused.stderr
-
-
 def test_the_compose_file_s_scheduler_is_healthy(image: Image, tmp_path: Path) -> None:
     """Its commands, at an address of this machine."""
     service = yaml.safe_load((REPOSITORY / "docker" / "compose.yaml").read_text())["services"]["scheduler"]

@@ -177,23 +177,6 @@ def test_a_configuration_with_buckets_and_no_tables_runs_the_other_stages(
     assert "etl.tables: missing" in refused.stderr
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        (["evaluate.split=tset"], "evaluate.split: there is no folder"),
-        (["evaluate.filter_paths=[/nowhere]"], "evaluate.filter_paths: there is no folder /nowhere"),
-        (["train.validate_split=valid"], "train.validate_split: there is no folder"),
-    ],
-)
-def test_what_evaluation_needs_is_checked_before_anything_is_written(
-    triples: Path, tmp_path: Path, forked: Forks, settings: list[str], message: str
-) -> None:
-    done = run_on_all(forked, triples, tmp_path, *settings)
-    assert done.code == 2
-    assert message in " ".join(done.stderr.split())
-    assert not (tmp_path / "out").exists()
-
-
 def files(output_uri: str) -> dict[str, bytes]:
     """Contents by path, but for run.json and markers, which hold times and places, and without the report."""
     entries = (each.uri for each in storage.list_dir(output_uri, recursive=True) if not each.is_dir)

@@ -1,6 +1,7 @@
 """A cluster as a command starts it, for all tests that only look at it."""
 
 from collections.abc import Iterator
+from contextlib import ExitStack
 
 import dask
 import pytest
@@ -23,8 +24,7 @@ def forking_workers() -> Iterator[None]:
 def local_run() -> Iterator[Client]:
     """A worker process, whose profiler a configuration of Dask has turned on."""
     forking()
-    with (
-        dask.config.set(FORKING | {"distributed.worker.profile.enabled": True}),
-        cluster.connect("local[1]", ClusterConfig()) as client,
-    ):
+    with ExitStack() as stack:
+        with dask.config.set(FORKING | {"distributed.worker.profile.enabled": True}):  # at its start alone
+            client = stack.enter_context(cluster.connect("local[1]", ClusterConfig()))
         yield client

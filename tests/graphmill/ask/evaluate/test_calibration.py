@@ -59,17 +59,6 @@ def test_a_fit_finds_temperature_and_lines(rng: np.random.Generator, scale: floa
     assert figures["top_10"]["brier"] < 0.95 * figures["top_10"]["brier_base_rate"]
 
 
-def test_lines_are_recovered_at_the_true_temperature(
-    rng: np.random.Generator,
-) -> None:
-    """A line from the shares of the true temperature is the line that answers were drawn with."""
-    answers = drawn(rng, 3000)
-    found = calibration.fit(answers)
-    exact_Q2 = np.array([GROUPS[each] for each in answers.group.tolist()])
-    exact_QK = probabilities(shares(answers.score, 1.0), exact_Q2[:, :1], exact_Q2[:, 1:])
-    assert np.abs(found.probabilities(answers) - exact_QK)[:, :10].mean() < 0.02
-
-
 def test_few_answers_stay_near_the_pooled_line(rng: np.random.Generator) -> None:
     answers = drawn(rng, 2000)
     answers.group[:] = 0

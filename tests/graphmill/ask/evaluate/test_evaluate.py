@@ -454,36 +454,6 @@ def test_pbg_dynamic_checkpoint() -> None:
     assert found["num_edges"] == by_pbg["count"]
 
 
-@pytest.mark.slow
-def test_pbg_static_checkpoint(tmp_path: Path) -> None:
-    config = _golden("pbg_v1_static")
-    found = evaluate.evaluate(config)["metrics"]
-    root = DATA / "pbg_v1_static"
-    state, _, _ = pbg.read_model(str(root / "checkpoint"), 2)
-    tables = {
-        ("concept", p): pbg.read_embeddings(str(root / "checkpoint"), "concept", p, 2)[0] for p in range(2)
-    }
-    edges = []
-    for bucket in itertools.starmap(Bucket, itertools.product(range(2), repeat=2)):
-        own = edge_buckets.read_bucket(str(root / "edges"), bucket)
-        edges += [
-            (("concept", bucket.lhs, int(lhs)), int(rel), ("concept", bucket.rhs, int(rhs)))
-            for lhs, rel, rhs in zip(own.lhs, own.rel, own.rhs, strict=True)
-        ]
-    parameters = {key: value.numpy() for key, value in state.items()}
-    some = edges[::100]
-    world = World(config, tables, parameters, {"some": some})
-    assert found["num_edges"] == len(edges)
-    assert found["mrr"] > 0.2
-    # The oracle is slow: it ranks one edge in a hundred, ours among the same known edges.
-    (expected,) = _oracle_metrics(world, "some", edges)
-    chosen = config.model_copy(update={"edge_root": str(tmp_path)})
-    chosen = chosen.with_section(EvaluateConfig(split="some", filter_paths=[str(root / "edges")]))
-    world.config = chosen
-    _write_splits(world)
-    assert evaluate.evaluate(chosen)["metrics"] == pytest.approx(expected, rel=1e-6)
-
-
 # ---- bad input
 
 

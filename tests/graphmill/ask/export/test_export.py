@@ -136,31 +136,6 @@ def test_the_loss_is_that_of_the_files(
 
 
 @pytest.mark.slow
-def test_a_preserved_version(tmp_path: Path, world: World, near_client: Client) -> None:
-    """Vectors of another version than the last, and its loss."""
-    from graphmill import config as configuration
-    from graphmill.ask.evaluate.evaluate import evaluate
-    from graphmill.checkpoints import pbg
-    from tests.remap.graph import ITERATION
-
-    first = evaluate(world.config)["metrics"]["mrr"]
-    path = world.config.checkpoint_path
-    parameters, _, _ = pbg.read_model(path, 1)
-    pbg.commit(path, 1, preserve_epoch=7)
-    for name, counts in world.counts.items():
-        for partition, count in enumerate(counts):
-            rows = np.ones((count, 6), np.float32)
-            pbg.write_embeddings(path, name, partition, 2, rows, None, {}, ITERATION)
-    pbg.write_model(path, 2, parameters, None, world.config.pbg(), ITERATION)
-    pbg.commit(path, 2, preserve_epoch=None)
-    config = configuration.load(str(tmp_path / "run/run.json"), ["remap.checkpoint_version=1"])
-    figures = job.run(config, ExportOptions(precision="int8"), str(tmp_path / "out"), near_client)
-    assert_close(read(tmp_path / "out", "item"), expected(world, "item"), "int8")
-    assert figures["checkpoint_version"] == 1
-    assert figures["loss"]["exact"]["mrr"] == first
-
-
-@pytest.mark.slow
 def test_other_edges_to_rank_are_another_export(tmp_path: Path, world: World, near_client: Client) -> None:
     from graphmill.formats.edge_buckets import bucket_uri
     from graphmill.vocab import Bucket
@@ -177,18 +152,6 @@ def test_other_edges_to_rank_are_another_export(tmp_path: Path, world: World, ne
         ]
         != before
     )
-
-
-@pytest.mark.slow
-def test_coarse_codes_lose_and_say_so(tmp_path: Path, near_client: Client) -> None:
-    world = write_world(tmp_path / "run", counts={"user": [900], "item": [1200]})
-    job.run(world.config, ExportOptions(precision="pq", num_bytes=3), str(tmp_path / "coarse"), near_client)
-    job.run(world.config, ExportOptions(precision="int8"), str(tmp_path / "int8"), near_client)
-    coarse, fine = (json.loads((tmp_path / each / "_export.json").read_text()) for each in ("coarse", "int8"))
-    assert coarse["loss"]["exact"] == fine["loss"]["exact"]
-    assert abs(fine["loss"]["mrr_loss"]) < 0.01
-    assert coarse["loss"]["decoded"] != coarse["loss"]["exact"]
-    assert coarse["types"]["user"]["vector_bytes"] == 900 * 3
 
 
 @pytest.mark.slow

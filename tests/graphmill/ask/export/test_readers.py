@@ -69,31 +69,6 @@ def stored(frame: pd.DataFrame) -> tuple[list[str], np.ndarray]:
     return frame["id"].tolist(), np.stack([np.asarray(row, np.float64) for row in rows])
 
 
-@pytest.mark.parametrize("precision", ["float32", "float16", "int8", "pq"])
-def test_pandas_duckdb_and_polars_read_the_same(
-    tmp_path: Path, world: World, near_client: Client, precision: str
-) -> None:
-    folder = exported(tmp_path, world, near_client, precision, "parquet") / "user"
-    ids, rows = stored(pd.read_parquet(folder))
-    assert ids == [world.name("user", number) for number in range(70)]
-    if precision in ("float32", "float16"):
-        assert np.array_equal(rows, world.vectors["user"].astype(precision))
-    others = []
-    if find_spec("duckdb"):
-        import duckdb
-
-        others.append(duckdb.sql(f"select * from read_parquet('{folder}/part-*.parquet')").df())
-    if find_spec("polars"):
-        import polars
-
-        frame = polars.read_parquet(f"{folder}/part-*.parquet")
-        others.append(pd.DataFrame({name: frame[name].to_list() for name in frame.columns}))
-    for each in others:
-        found_ids, found = stored(each)
-        assert found_ids == ids
-        assert np.array_equal(found, rows)
-
-
 @pytest.mark.slow
 def test_parquet_java_reads_every_row(tmp_path: Path, world: World, near_client: Client) -> None:
     if reason := jars.why_not():
@@ -113,16 +88,6 @@ def test_parquet_java_reads_every_row(tmp_path: Path, world: World, near_client:
             else:
                 numbers = np.array([row[1].split(",") for row in rows], np.float32)
             assert np.array_equal(numbers, wanted.astype(np.float32))
-
-
-def test_numpy_maps_and_torch_takes_it(tmp_path: Path, world: World, near_client: Client) -> None:
-    import torch
-
-    folder = exported(tmp_path, world, near_client, "float16", "npy")
-    mapped = np.load(folder / "item/part-00000.npy", mmap_mode="c")
-    assert isinstance(mapped, np.memmap)
-    assert mapped.dtype == np.float16
-    assert torch.from_numpy(mapped).shape == (500, 6)
 
 
 def test_gensim_reads_word2vec(tmp_path: Path, world: World, near_client: Client) -> None:

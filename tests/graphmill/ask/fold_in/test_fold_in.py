@@ -130,22 +130,6 @@ def test_the_same_bytes_from_any_files_and_groups(
 
 
 @pytest.mark.slow
-def test_new_edges_may_be_a_delta_table(
-    tmp_path: Path, world: World, fold_in: Command, rng: np.random.Generator
-) -> None:
-    """Its newest snapshot: rows that were overwritten do not count."""
-    deltalake = pytest.importorskip("deltalake")
-    rows = new_edges(world, rng)
-    path = write_edges(tmp_path / "new.parquet", rows)
-    table = pq.read_table(path)
-    deltalake.write_deltalake(str(tmp_path / "delta"), table.slice(3, 4))
-    deltalake.write_deltalake(str(tmp_path / "delta"), table, mode="overwrite")
-    for edges, to in ((path, "one"), (tmp_path / "delta", "two")):
-        assert fold_in(tmp_path / "run", "--edges", edges, "--to", tmp_path / to) == 0
-    assert read_all(tmp_path / "two") == read_all(tmp_path / "one")
-
-
-@pytest.mark.slow
 def test_a_call_gives_the_same(
     tmp_path: Path, world: World, fold_in: Command, rng: np.random.Generator
 ) -> None:
