@@ -325,7 +325,7 @@ def test_spread(num_rows: int, count: int, seed: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("kind", "operator"), zip(cycle(KINDS), OPERATORS))
+@pytest.mark.parametrize(("kind", "operator"), [*zip(cycle(KINDS), OPERATORS)])
 def test_plug_ins_solve_as_built_ins(
     tmp_path: Path, kind: str, operator: str, rng: np.random.Generator
 ) -> None:
