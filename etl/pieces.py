@@ -1,12 +1,17 @@
-"""Checked rows of raw tables in pieces, for jobs that need no buckets: `graphmill fold-in`.
+"""Rows of raw tables in pieces, for jobs that need no buckets.
+
+For `graphmill fold-in`, rows are checked, and written to files of at most PIECE_ROWS rows:
 
     {folder}/edges-{group:06d}-{number:06d}.parquet     lhs, rhs: string   relation: int32   weight: float32
     {folder}/ids-{group:06d}-{number:06d}.parquet       id: string
 
-Pieces have at most PIECE_ROWS rows, or one block. The rows of a group of file ranges are in their order.
+For `graphmill features`, rows have all columns of their table, with their types; text has none, its columns
+are strings. Columns that only the folders of a file name (`day=2026-11-01`) follow the others.
 """
 
-from collections.abc import Mapping, Sequence
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, get_args
 
@@ -16,16 +21,26 @@ import pyarrow.parquet as pq
 from distributed import Client
 
 from etl.run.checks import refuse_ignored, warn_of_left_out
-from etl.tables.check_rows import Rules
+from etl.tables.blocks import cut
+from etl.tables.check_rows import BlockPosition, Rules, ids_or_null
+from etl.tables.data_file import DataFile
 from etl.tables.files import find_files
-from etl.tables.formats import FileRange
+from etl.tables.formats import FileRange, format_of
 from etl.tables.ranges import grouped, ranges_of_files
-from etl.tables.read import read_blocks
+from etl.tables.read import read_blocks, read_whole
 from graphmill import storage
+from graphmill.ask.features.job import TableToRead
 from graphmill.ask.run import relation_names
 from graphmill.cluster import run_tasks
 from graphmill.config import Config, validated
-from graphmill.config.sections.etl import EntityTableConfig, EtlConfig, FileFormat, Table, TableConfig
+from graphmill.config.sections.etl import (
+    EntityTableConfig,
+    EtlConfig,
+    FileFormat,
+    Table,
+    TableConfig,
+    WholeTableConfig,
+)
 from graphmill.errors import ConfigError, RawTableError
 from graphmill.storage.as_json import Int32
 from graphmill.vocab import Side
@@ -40,6 +55,7 @@ _COLUMNS = ("lhs", "rhs", "relation", "relation_column", "weight")
 # Not of new edges:
 _OF_RUN = {"path", "split", "filters", "snapshot", "catalog", "data_path", "missing_paths"}
 _SHOWN = 10
+_WITHOUT_VIEWS = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
 
 
 @dataclass(frozen=True)
@@ -108,13 +124,17 @@ def write_pieces(
     """
     inputs = [find_files(config, table, f"table {number}") for number, table in enumerate(tables)]
     warn_of_left_out(inputs)
-    files = [(0, of_table.label, of_table.table, file) for of_table in inputs for file in of_table.files()]
     _check_constants(tables, relations)
-    ranges = ranges_of_files(files, PIECE_ROWS)
-    groups = grouped(ranges, _GROUPS_LIKE_WORKERS, PIECE_ROWS)
-    tasks = [(group, relations, folder, number) for number, group in enumerate(groups)]
+    files = [(of_table.table, file) for of_table in inputs for file in of_table.files()]
+    tasks = [(group, relations, folder, number) for number, group in enumerate(_groups(files))]
     written = run_tasks(client, write_group, tasks, description="reading tables", unit="ranges")
     return [piece for pieces in written for piece in pieces]
+
+
+def _groups(files: Iterable[tuple[Table, DataFile]]) -> list[list[FileRange]]:
+    """Cut files into ranges, one group for each task: the same for any number of workers."""
+    ranges = ranges_of_files([(0, "table", table, file) for table, file in files], PIECE_ROWS)
+    return grouped(ranges, _GROUPS_LIKE_WORKERS, PIECE_ROWS)
 
 
 def write_group(
@@ -122,33 +142,21 @@ def write_group(
 ) -> list[dict[str, Any]]:
     """Write the rows of some ranges of one table; a Dask task."""
     table = ranges[0].table
-    is_edges = isinstance(table, TableConfig)
-    rules = Rules(None, frozenset())
-    pending: list[pa.Table] = []
-    pieces: list[dict[str, Any]] = []
-
-    def write() -> None:
-        rows = pa.concat_tables(pending)
-        pending.clear()
-        uri = storage.join(folder, f"{'edges' if is_edges else 'ids'}-{number:06d}-{len(pieces):06d}.parquet")
+    kind, entity_type = (
+        ("edges", None) if isinstance(table, TableConfig) else ("ids", getattr(table, "type", None))
+    )
+    rows = (
+        _edges(block, file_range, relations) if kind == "edges" else block.cast(IDS)
+        for file_range in ranges
+        for block, _ in read_blocks(file_range, PIECE_ROWS, Rules())
+        if block.num_rows
+    )
+    pieces = []
+    for place, piece in enumerate(cut(rows, PIECE_ROWS)):
+        uri = storage.join(folder, f"{kind}-{number:06d}-{place:06d}.parquet")
         with storage.atomic_output(uri) as stream:
-            pq.write_table(rows, stream, compression="zstd")
-        pieces.append(
-            {
-                "uri": uri,
-                "num_rows": rows.num_rows,
-                "type": None if is_edges else getattr(table, "type", None),
-            }
-        )
-
-    for file_range in ranges:
-        for block, _ in read_blocks(file_range, PIECE_ROWS, rules):
-            if block.num_rows:
-                pending.append(_edges(block, file_range, relations) if is_edges else block.cast(IDS))
-            if sum(map(len, pending)) >= PIECE_ROWS:
-                write()
-    if pending:
-        write()
+            pq.write_table(piece, stream, compression="zstd")
+        pieces.append({"uri": uri, "num_rows": piece.num_rows, "type": entity_type})
     return pieces
 
 
@@ -195,3 +203,78 @@ def _check_constants(tables: Sequence[Table], relations: Relations) -> None:
     for table in tables:
         if isinstance(table, TableConfig) and table.relation is not None:
             _number(table.relation, "--edges", relations)
+
+
+def whole_table(config: Config, paths: Sequence[str], given: Mapping[str, Any]) -> TableToRead:
+    """Find the columns and the pieces of a table; `given` are keys of `FilesConfig`."""
+    paths = [storage.absolute(path) for path in paths]
+    named: WholeTableConfig = validated(WholeTableConfig, {**given, "path": paths}, prefix=("TABLE",))
+    inputs = find_files(config, named, "table")
+    warn_of_left_out([inputs])
+    refuse_ignored(inputs, given)
+    files = inputs.files()
+    names, schema = _columns(files, named)
+    table = named.model_copy(update={"names": names})
+    pieces = _groups((table, file) for file in files)
+    for piece in pieces:
+        _check_width(piece, len(names))
+    described = [inputs.describe(), [[file.uri, file.size_bytes, file.mtime_ns] for file in files]]
+    made_from = hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()[:16]
+    return TableToRead(paths, schema, pieces, read_rows, made_from)
+
+
+def read_rows(
+    schema: pa.Schema, id_columns: Sequence[str], group: Sequence[FileRange]
+) -> Iterator[tuple[pa.Table, list[pa.Array]]]:
+    """Read the rows of a piece in blocks: all columns, and the raw ids (string) of some, null where missing.
+
+    Raises:
+        RawTableError: a file cannot be read, has a column of another type, or ids that are no ids.
+    """
+    for file_range in group:
+        fields = list(
+            file_range.table.columns()
+        )  # a block has those that all rows of its file share at its end
+        for first_row, block in read_whole(file_range):
+            at = BlockPosition(file_range.uri, dict(zip(schema.names, schema.names, strict=True)), first_row)
+            columns = [
+                _as(wanted.type, block[field], wanted.name, at)
+                for field, wanted in zip(fields, schema, strict=True)
+            ]
+            rows = pa.table(columns, schema=schema)
+            yield rows, [ids_or_null(rows[name], name, at) for name in id_columns]
+
+
+def _columns(files: Sequence[DataFile], table: WholeTableConfig) -> tuple[tuple[str, ...], pa.Schema]:
+    """Names and types of the columns of the first file that has any."""
+    for file in files:
+        if file.schema is not None:
+            names, types = file.schema.names, dict(zip(file.schema.names, file.schema.types, strict=True))
+        else:
+            head = format_of(file.uri, table).read_head(file.uri, table, PIECE_ROWS)
+            names, types = head.names, head.types
+            if not names:
+                continue
+            names = [*names, *(value for value in file.values if value not in names)]
+        if twice := next((name for name in names if names.count(name) > 1), None):
+            raise RawTableError(f"{file.uri}: two columns are named {twice!r}; rename one")
+        kinds = [_WITHOUT_VIEWS.get(kind := types.get(name, pa.string()), kind) for name in names]
+        return tuple(names), pa.schema(list(zip(names, kinds, strict=True)))
+    raise RawTableError(f"{', '.join(table.path)}: expected a table, found files without columns")
+
+
+def _check_width(piece: Sequence[FileRange], num_columns: int) -> None:
+    """Refuse a file with more columns than the first: they would be lost."""
+    for file_range in piece:
+        if not file_range.snapshot and file_range.num_columns > num_columns:
+            raise RawTableError(
+                f"{file_range.uri}: expected {num_columns} columns as in the first file, found "
+                f"{file_range.num_columns}; give files of one kind"
+            )
+
+
+def _as(kind: pa.DataType, column: pa.ChunkedArray, name: str, at: BlockPosition) -> pa.ChunkedArray:
+    try:
+        return column.cast(kind)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise at.error(name, f"expected {kind}, as in the first file, found {column.type}: {error}") from None

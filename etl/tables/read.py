@@ -72,22 +72,14 @@ def read_blocks(file_range: FileRange, chunk_rows: int, rules: Rules) -> Iterato
         RawTableError: a row cannot become an edge, and bad rows do not go to quarantine; the message names
             file, row and column.
     """
-    file_format = format_of(file_range.uri, file_range.table, file_range.snapshot)
-    unit = file_format.unit
-    start = 0 if file_range.cut is None or not unit else file_range.cut[0]
-    columns = {field: str(column) for field, column in file_range.table.columns().items()}
-    at = BlockPosition(file_range.uri, columns, file_range.first_row, start, unit)
-    skipped = _Skipped()
+    at, skipped = _position(file_range), _Skipped()
+    on_bad_line = skipped.skip if rules.quarantines else partial(_refuse, at)
+    block_rows = -(-chunk_rows // -(-chunk_rows // blocks.BLOCK_ROWS))
     with reading(file_range.uri):
-        batches = file_format.read(file_range, skipped.skip if rules.quarantines else partial(_refuse, at))
-        rows = (fields_of(file_range, pa.table(batch)) for batch in batches)
-        block_rows = -(-chunk_rows // -(-chunk_rows // blocks.BLOCK_ROWS))
-        deleted = DeletedRows(file_range.deletes)
-        for block in blocks.cut(rows, block_rows, blocks.BLOCK_BYTES):
-            kept, row_N = _kept(file_range, with_true_types(block), at.first_row, deleted)
-            good, bad = checked(kept, at, rules, row_N)
+        for first_row, block, row_N in _read(file_range, block_rows, on_bad_line):
+            at = replace(at, first_row=first_row)
+            good, bad = checked(block, at, rules, row_N)
             yield good, [*map(skipped.renumbered, bad), *skipped.take_new(at)]
-            at = replace(at, first_row=at.first_row + block.num_rows)
     if new_lines := skipped.take_new(at):
         yield pa.table({}), new_lines
 
@@ -96,20 +88,30 @@ def read_whole(file_range: FileRange, on_bad_line: OnBadLine | None = None) -> I
     """Read a file range block by block, without a check of its rows; yield the first row's number too.
 
     `on_bad_line` takes lines that are no rows; None: they are errors.
-
-    Raises:
-        RawTableError: the file cannot be read.
     """
+    on_bad_line = on_bad_line or partial(_refuse, _position(file_range))
+    with reading(file_range.uri):
+        for first_row, block, _ in _read(file_range, blocks.BLOCK_ROWS, on_bad_line):
+            yield first_row, block
+
+
+def _position(file_range: FileRange) -> BlockPosition:
+    unit = format_of(file_range.uri, file_range.table, file_range.snapshot).unit
+    start = file_range.cut[0] if file_range.cut is not None and unit else 0
+    columns = {field: str(column) for field, column in file_range.table.columns().items()}
+    return BlockPosition(file_range.uri, columns, file_range.first_row, start, unit)
+
+
+def _read(
+    file_range: FileRange, block_rows: int, on_bad_line: OnBadLine
+) -> Iterator[tuple[int, pa.Table, Int64 | None]]:
+    """Yield the first row's number of each block, the rows that stay, and their numbers in the block."""
     file_format = format_of(file_range.uri, file_range.table, file_range.snapshot)
     first_row, deleted = file_range.first_row, DeletedRows(file_range.deletes)
-    start = file_range.cut[0] if file_range.cut is not None and file_format.unit else 0
-    at = BlockPosition(file_range.uri, {}, first_row, start, file_format.unit)
-    with reading(file_range.uri):
-        batches = file_format.read(file_range, on_bad_line or partial(_refuse, at))
-        rows = (fields_of(file_range, pa.table(batch)) for batch in batches)
-        for block in blocks.cut(rows, blocks.BLOCK_ROWS, blocks.BLOCK_BYTES):
-            yield first_row, _kept(file_range, with_true_types(block), first_row, deleted)[0]
-            first_row += block.num_rows
+    rows = (fields_of(file_range, pa.table(batch)) for batch in file_format.read(file_range, on_bad_line))
+    for block in blocks.cut(rows, block_rows, blocks.BLOCK_BYTES):
+        yield first_row, *_kept(file_range, with_true_types(block), first_row, deleted)
+        first_row += block.num_rows
 
 
 def _refuse(at: BlockPosition, line: BadLine) -> NoReturn:

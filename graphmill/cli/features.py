@@ -5,7 +5,6 @@ from typing import Any, get_args
 
 import click
 
-from graphmill import storage
 from graphmill.ask.features.settings import FeaturesOptions
 from graphmill.cli import exit_codes
 from graphmill.cli.options import result_options, task_memory_option
@@ -60,7 +59,7 @@ def command(
     RUN is the output folder of a run, or its run.json. TABLE is a file, folder or pattern; several make one
     table. All its rows and columns stay, in their order; `has_vector` says which ids the run knows.
     """
-    from etl.whole_rows import read_rows, whole_table
+    from etl.pieces import whole_table
     from graphmill.ask.features import job
     from graphmill.cli.result_session import result_session, tell_run
 
@@ -68,11 +67,9 @@ def command(
     of_table = {key: options.pop(key) for key in ("format", "delimiter", "encoding", "header")}
     given = {key: value for key, value in of_table.items() if value is not None}
     request = FeaturesOptions(columns=_typed(columns, types, list(settings.entities)), **options)
-    paths = [storage.absolute(path) for path in table]
     job.check(settings, request, to)
     fold_ids_in = _fold_in(settings, request)
-    rows = whole_table(settings, paths, given)
-    read = job.TableToRead(paths, rows.schema, rows.pieces, read_rows, rows.made_from)
+    read = whole_table(settings, table, given)
     with result_session(settings, master, job.__name__, [to]) as (client, claim):
         figures = job.run(settings, request, read, to, client, claim, fold_ids_in)
     terminal.show_table("features", _summary(figures))

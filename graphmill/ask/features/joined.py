@@ -26,7 +26,7 @@ from graphmill.sorted_arrays import distinct
 from graphmill.storage import Checksums
 
 ReadRows = Callable[[pa.Schema, Sequence[str], Any], Iterable[tuple[pa.Table, list[pa.Array]]]]
-"""Reads a piece as etl/whole_rows.py does: blocks of rows, and the raw ids of some columns."""
+"""Reads a piece as etl/pieces.py does: blocks of rows, and the raw ids of some columns."""
 
 MOST_ROWS = 1 << 20  # whose ids are looked up together
 _ID_BYTES = 100  # a raw id and its place, roughly

@@ -202,7 +202,7 @@ class TableConfig(FilesConfig):
 
 
 class WholeTableConfig(FilesConfig):
-    """A table of any rows, which is read with all its columns: see `etl.whole_rows`."""
+    """A table of any rows, which is read with all its columns: see `etl.pieces`."""
 
     names: Fixed[tuple[str, ...]] = Field((), description="Columns to read, in order.")
 

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 from distributed import Client
 
-from etl import whole_rows
+from etl import pieces
 from graphmill.ask.features import job
 from graphmill.ask.features.settings import FeaturesOptions
 from graphmill.formats import remapped
@@ -150,9 +151,8 @@ def test_rows_do_not_depend_on_the_memory(
     assert pq.ParquetFile(tmp_path / "small/part-00000.parquet").num_row_groups >= 30
 
 
-def table_to_read(world: World, path: Path, read_rows: Any = whole_rows.read_rows) -> job.TableToRead:
-    found = whole_rows.whole_table(world.config, [str(path)], {})
-    return job.TableToRead([str(path)], found.schema, found.pieces, read_rows, found.made_from)
+def table_to_read(world: World, path: Path, read_rows: Any = pieces.read_rows) -> job.TableToRead:
+    return replace(pieces.whole_table(world.config, [str(path)], {}), read=read_rows)
 
 
 def test_integers_are_ids(tmp_path: Path, features: Command) -> None:
