@@ -85,23 +85,13 @@ _CUTTING = {name for name, effect in EtlConfig.effects().items() if effect is Ef
 
 
 def check(config: Config, coming: Collection[str] = ()) -> str:
-    """Refuse a run that cannot succeed, before anything is changed.
-
-    Raises:
-        ConfigError: the tables do not fit the relations, or the outputs would replace foreign files.
-    """
+    """Refuse tables that do not fit the relations, before anything is changed."""
     check_config(config)
     return ""
 
 
 def run(config: Config, client: Client, claim: Claim = NO_CLAIM) -> dict[str, Any]:
-    """Do the stage's work, and return its figures.
-
-    Raises:
-        ConfigError: the tables do not fit the relations, or the outputs would replace foreign files.
-        RawTableError: a table lacks a column, or holds a row that cannot become an edge.
-        NotFoundError: a table's file does not exist.
-    """
+    """Do the stage's work, and return its figures."""
     check(config)
     check_outputs(config)
     etl = config.section(EtlConfig)
@@ -273,7 +263,6 @@ def _translate(
 ) -> Translated:
     names = [rows_name(settings, shard) for shard in indexed.shards]
     rows = exchange.planned(settings, "rows", names, np.arange(len(chunks) + 1))
-    work.combine([rows], settings.etl)
     partition_numbers = np.array([shard.partition_number for shard in indexed.shards])
     first = np.array(index.first_indices(indexed))
     num_relations = indexed.relations.num_relations
@@ -290,8 +279,8 @@ def _translate(
     def add(result: Translated) -> None:
         total[0] += result
 
-    work.run_tasks(translate, tasks, "translate", "chunks", keep=add)
-    work.remove_combined([rows])
+    with work.combined([rows], settings.etl):
+        work.run_tasks(translate, tasks, "translate", "chunks", keep=add)
     return total[0]
 
 
@@ -317,14 +306,13 @@ def _merge(
         )
         for name, suffix in suffixes.items()
     ]
-    work.combine(edges, settings.etl)
     counts_anew = earlier is not None or settings.removes  # chunks do not have all edges, or too many
     num_counted = len(translated.relation_counts) if counts_anew else 0
     removing = sorted({number for chunk in chunks if chunk.removes for number, _ in chunk.files})
     shared = work.share("merge", merge.MergePlan(settings, edges, earlier, num_counted, removing), len(runs))
     tasks: list[tuple[Any, ...]] = [(shared, number, run) for number, run in enumerate(runs)]
-    written = work.run_tasks(merge.merge, tasks, "write buckets", "runs")
-    work.remove_combined(edges)
+    with work.combined(edges, settings.etl):
+        written = work.run_tasks(merge.merge, tasks, "write buckets", "runs")
     degrees = None
     if counts_anew:
         counted = zip(settings.partitions, indexed.num_entities, strict=True)

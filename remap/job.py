@@ -15,7 +15,6 @@ from graphmill.ask.earlier import parts_of
 from graphmill.ask.entities import MeasuredPartition, check_partitions, measure_partition
 from graphmill.ask.relation_parameters import RELATIONS, write_relation_parameters
 from graphmill.ask.run import TrainedRun, vectors_digest
-from graphmill.ask.work import complete
 from graphmill.checkpoints.id_maps import INTEGERS
 from graphmill.cluster import run_tasks
 from graphmill.config import Config
@@ -28,6 +27,7 @@ from graphmill.run.job import Estimate, GraphSize
 from graphmill.run.lock import NO_CLAIM, Claim
 from graphmill.run.output_checks import check_result_folder
 from graphmill.run.trained_with import changes_in_errors
+from graphmill.run.work import complete
 from graphmill.storage import Checksums
 from remap.output.align import Alignment
 from remap.output.partition import write_partition

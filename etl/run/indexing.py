@@ -36,12 +36,11 @@ def index_ids(
     shards = index.plan_shards(settings, num_ids, id_bytes)
     bounds = index.shard_bounds(settings, shards)
     ids = exchange.planned(settings, "ids", [f"{chunk.name}.ids" for chunk in chunks], bounds)
-    work.combine([ids], settings.etl)
     uris = {number: [block.uri for block in blocks] for number, blocks in previous.items()}
     shared = work.share("index", IndexPlan(settings, shards, ids, uris), len(shards))
     tasks = [(shared, number) for number in range(len(shards))]
-    indexed = work.run_tasks(index_shard, tasks, "index entities", "shards")
-    work.remove_combined([ids])
+    with work.combined([ids], settings.etl):
+        indexed = work.run_tasks(index_shard, tasks, "index entities", "shards")
     num_entities = index.count_entities(shards, indexed, num_previous)
     written, num_gone = _write_index(work, settings, shards, indexed, num_entities, earlier)
     relations = index.static_relations(settings, counts.relation_counts)

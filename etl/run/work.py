@@ -18,7 +18,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from datetime import datetime
 from typing import Any, Self, TypeVar
 
@@ -34,9 +34,10 @@ from graphmill import storage
 from graphmill.cluster import run_tasks
 from graphmill.config import Config
 from graphmill.config.sections.etl import EtlConfig
-from graphmill.errors import BadInputError, FormatError, LockedError, NotFoundError, StorageError
+from graphmill.errors import FormatError, StorageError
 from graphmill.run import record
 from graphmill.run.lock import Claim
+from graphmill.run.work import kept_unless_wrong
 from graphmill.storage import Checksums
 from graphmill.storage.checksums import of_bytes
 from graphmill.version import __version__
@@ -180,17 +181,16 @@ class EtlWork:
             keep=record,
         )
 
-    def combine(self, exchanges: Sequence[Exchange], etl: EtlConfig) -> None:
-        """Write the combined files of exchanges, if they have any; no later step needs them."""
+    @contextmanager
+    def combined(self, exchanges: Sequence[Exchange], etl: EtlConfig) -> Iterator[None]:
+        """Write the combined files of exchanges, if they have any; after the block nobody reads them."""
         for plan in exchanges:
             shared = self.share(f"exchange-{plan.name}", plan, len(plan.blocks))
             tasks = [(shared, block, etl) for block in plan.blocks]
             if tasks:
                 description = "etl: combine intermediate files"
                 run_tasks(self._client, exchange.combine, tasks, description=description, unit="files")
-
-    def remove_combined(self, exchanges: Sequence[Exchange]) -> None:
-        """Delete the combined files of exchanges, which no later step reads."""
+        yield
         _delete_files([plan.uri(block) for plan in exchanges for block in plan.blocks])
 
     def share(self, name: str, value: Value, num_tasks: int) -> Shared[Value]:
@@ -272,7 +272,7 @@ def kept_work(client: Client, config: Config, made_from: dict[str, Any], claim: 
     uri, outputs = _work_uri(config), output_uris(config)
     made_from = made_from | {"outputs": outputs, "version": __version__}
     work = _found(client, uri, config, made_from) or _started(client, uri, config, made_from)
-    try:
+    with kept_unless_wrong("etl", uri, lambda: _remove(uri, outputs), claim):
         with closing(work):
             yield work
             work.wait()
@@ -280,14 +280,6 @@ def kept_work(client: Client, config: Config, made_from: dict[str, Any], claim: 
         keep_trained_ids(config, work.folders.entities)
         for output, folder in work.outputs.items():  # the ids first: without theirs, no checkpoint is asked
             (put if output in shared else storage.replace_directory)(folder, output)
-    except (BadInputError, NotFoundError):
-        with suppress(StorageError, LockedError):  # the first error is the one to report
-            claim.check()
-            _remove(uri, outputs)
-        raise
-    except BaseException:
-        log.info("etl: finished work stays in %s; the same command continues from there", uri)
-        raise
     storage.delete(uri)
 
 

@@ -29,7 +29,6 @@ from graphmill.ask.export.settings import ExportOptions
 from graphmill.ask.export.source import Source
 from graphmill.ask.relation_parameters import RELATIONS, write_relation_parameters
 from graphmill.ask.run import TrainedRun
-from graphmill.ask.work import Work, make_result
 from graphmill.cluster import run_tasks
 from graphmill.config import Config
 from graphmill.errors import ConfigError
@@ -38,6 +37,7 @@ from graphmill.model.operators import operator_of
 from graphmill.run import record
 from graphmill.run.lock import NO_CLAIM, Claim
 from graphmill.run.output_checks import check_result_folder
+from graphmill.run.work import Work, make_result
 from graphmill.storage import Checksums
 from graphmill.storage.checksums import of_bytes
 from graphmill.vocab import Side

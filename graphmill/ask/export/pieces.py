@@ -17,8 +17,8 @@ from graphmill.ask.export.fitting import Prepare, codec_of, fit
 from graphmill.ask.export.formats import Format
 from graphmill.ask.export.settings import Precision
 from graphmill.ask.export.source import Source
-from graphmill.ask.work import Work
 from graphmill.errors import FormatError
+from graphmill.run.work import Work
 
 CODEC_FILES = (r"_scales\.npy", r"_centroids\.npy")
 _TABLES: Mapping[Precision, tuple[str, ...]] = {"int8": ("scales",), "pq": ("centroids",)}

@@ -25,13 +25,13 @@ from graphmill.ask.features.request import components_of, folded_parts, similar_
 from graphmill.ask.features.settings import FeaturesOptions
 from graphmill.ask.fold_in import job as fold_in
 from graphmill.ask.run import TrainedRun
-from graphmill.ask.work import Work, make_result
 from graphmill.cluster import run_tasks
 from graphmill.config import Config
 from graphmill.errors import ConfigError
 from graphmill.run import record
 from graphmill.run.lock import NO_CLAIM, Claim
 from graphmill.run.output_checks import check_result_folder
+from graphmill.run.work import Work, make_result
 from graphmill.storage import Checksums
 
 RECORD = "_features.json"

@@ -21,13 +21,13 @@ from graphmill.ask.entities import read_tables
 from graphmill.ask.fold_in.settings import FoldInOptions, ignores_regularizer, solvable_types
 from graphmill.ask.fold_in.sorting import Sorting, sort_piece
 from graphmill.ask.run import TrainedRun
-from graphmill.ask.work import Work, make_result
 from graphmill.cluster import run_tasks
 from graphmill.config import Config
 from graphmill.errors import ConfigError
 from graphmill.run import record
 from graphmill.run.lock import NO_CLAIM, Claim
 from graphmill.run.output_checks import check_result_folder
+from graphmill.run.work import Work, make_result
 from graphmill.storage import Checksums
 
 RECORD = "_fold_in.json"

@@ -19,9 +19,9 @@ from graphmill.ask.predict.search import Asked
 from graphmill.ask.predict.settings import PredictOptions
 from graphmill.ask.predict.sizes import UNLIMITED, sizes_for
 from graphmill.ask.predict.tuning import Recall, sample_of, tuned
-from graphmill.ask.work import Work
 from graphmill.formats.parquet import open_parquet
 from graphmill.model.registry import COMPARATORS
+from graphmill.run.work import Work
 
 TASKS = 4
 """Tasks at least, where there are as many chunks: workers shall not wait for the last."""

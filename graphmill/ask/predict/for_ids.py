@@ -23,13 +23,13 @@ from graphmill.ask.predict.settings import PredictOptions
 from graphmill.ask.predict.sizes import GPU_PRODUCTS, PRODUCTS, sizes_for
 from graphmill.ask.relation import Relation, number_of, read_parameters, relation_of
 from graphmill.ask.run import TrainedRun
-from graphmill.ask.work import Work
 from graphmill.cluster import run_tasks
 from graphmill.config import Config
 from graphmill.errors import ConfigError
 from graphmill.model import comparators
 from graphmill.model.calibration import NUM_BEST
 from graphmill.run import record
+from graphmill.run.work import Work
 from graphmill.storage import Checksums
 from graphmill.vocab import Side
 

@@ -28,13 +28,13 @@ from graphmill.ask.predict.settings import PredictOptions
 from graphmill.ask.predict.sizes import sizes_for
 from graphmill.ask.relation import number_of
 from graphmill.ask.run import TrainedRun
-from graphmill.ask.work import Work, make_result
 from graphmill.cluster import run_tasks
 from graphmill.config import Config
 from graphmill.errors import ConfigError, FormatError
 from graphmill.run import record
 from graphmill.run.lock import NO_CLAIM, Claim
 from graphmill.run.output_checks import check_folder, check_result_folder
+from graphmill.run.work import Work, make_result
 from graphmill.storage import Checksums
 from graphmill.vocab import Side
 

@@ -22,10 +22,10 @@ from graphmill.ask.drift.job import moved_of_part
 from graphmill.ask.entities import read_tables
 from graphmill.ask.neighbors import lookup
 from graphmill.ask.run import TrainedRun
-from graphmill.ask.work import complete
 from graphmill.checkpoints.pbg.files import manifest_of
 from graphmill.errors import FormatError
 from graphmill.formats import remapped
+from graphmill.run.work import complete
 from graphmill.storage.checksums import of_file
 from remap.output.partition import read_ids
 from tests.graphmill.ask.predict.world import write_world

@@ -12,7 +12,7 @@ import pytest
 from distributed import Client
 
 from graphmill import report, storage
-from graphmill.ask import given, work
+from graphmill.ask import given
 from graphmill.ask.predict import job, list_search, lists, make_lists
 from graphmill.ask.predict.answers import IdChunk, joined, write_answers
 from graphmill.ask.predict.for_ids import find_ids
@@ -25,6 +25,7 @@ from graphmill.checkpoints import pbg
 from graphmill.checkpoints.pbg import Iteration
 from graphmill.errors import FormatError
 from graphmill.library.run import Run
+from graphmill.run import work
 from graphmill.run.results import notes_of
 from graphmill.vocab import Side
 from tests.commands import Command

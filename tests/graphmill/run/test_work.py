@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from graphmill import cluster, storage
-from graphmill.ask.work import Work, make_result
 from graphmill.config.sections.cluster import ClusterConfig
 from graphmill.errors import ConfigError, LockedError, StorageError
 from graphmill.run.lock import NO_CLAIM
+from graphmill.run.work import Work, make_result
 from graphmill.storage import Checksums
 from tests.forked import Forks, Kill
 

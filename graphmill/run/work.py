@@ -13,7 +13,8 @@ input the folder is deleted, because the same request would fail again.
 import hashlib
 import json
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -21,7 +22,7 @@ from distributed import Client
 
 from graphmill import storage
 from graphmill.cluster import run_tasks
-from graphmill.errors import BadInputError, NotFoundError, StorageError
+from graphmill.errors import BadInputError, LockedError, NotFoundError, StorageError
 from graphmill.run.lock import Claim
 from graphmill.storage import Checksums
 from graphmill.version import __version__
@@ -31,6 +32,21 @@ _WORK, _DONE = "_work", "done"
 Result = TypeVar("Result")
 
 log = logging.getLogger("graphmill")
+
+
+@contextmanager
+def kept_unless_wrong(command: str, folder: str, discard: Callable[[], None], claim: Claim) -> Iterator[None]:
+    """Keep unfinished work in `folder` when the block fails; discard it after bad input."""
+    try:
+        yield
+    except (BadInputError, NotFoundError):
+        with suppress(StorageError, LockedError):  # the first error is the one to report
+            claim.check()
+            discard()
+        raise
+    except BaseException:
+        log.info("%s: finished work stays in %s; the same command goes on from there", command, folder)
+        raise
 
 
 def complete(folder: str, checksums: Checksums, record: str | None = None, work: str | None = None) -> None:
@@ -116,7 +132,7 @@ def make_result(
     work = Work(command, folder)
     storage.recover(to, keep=folder)
     storage.make_dir(folder)
-    try:
+    with kept_unless_wrong(command, folder, lambda: storage.delete(folder), claim):
         if storage.read_marker(folder) is None:
             figures, checksums = make(work)
             storage.write_text(storage.join(folder, record), json.dumps(figures, indent=1) + "\n")
@@ -127,12 +143,6 @@ def make_result(
         storage.delete(work.uri())
         claim.check()
         storage.replace_directory(folder, to)
-    except (BadInputError, NotFoundError):
-        storage.delete(folder)
-        raise
-    except BaseException:
-        log.info("%s: finished work stays in %s; the same command goes on from there", command, folder)
-        raise
     return figures
 
 
