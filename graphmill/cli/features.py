@@ -7,7 +7,7 @@ import click
 
 from graphmill.ask.features.settings import FeaturesOptions
 from graphmill.cli import exit_codes
-from graphmill.cli.options import result_options, task_memory_option
+from graphmill.cli.options import result_options
 from graphmill.cli.section_options import check_options, section_options
 from graphmill.config import Config
 from graphmill.config.sections.etl import FileFormat
@@ -38,12 +38,11 @@ from graphmill.display.readable import number
     metavar="TYPE",
     help="Entity type of the column; one for all columns, or one for each (default: the only type).",
 )
-@section_options(FeaturesOptions, without=["columns", "memory_bytes"])
+@section_options(FeaturesOptions, without=["columns"])
 @click.option("--format", type=click.Choice(["auto", *get_args(FileFormat)]), help="Of the table.")
 @click.option("--delimiter", metavar="CHARACTER", help="Delimiter of text.")
 @click.option("--encoding", metavar="NAME", help="Encoding of text and JSON, as Python names it.")
 @click.option("--header/--no-header", default=None, help="Whether text has a row of column names.")
-@task_memory_option
 @result_options
 def command(
     settings: Config,

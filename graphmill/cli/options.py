@@ -2,9 +2,10 @@
 
 import functools
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import datetime
-from typing import Any, NoReturn
+from typing import Any
 
 import click
 from click.core import ParameterSource
@@ -122,36 +123,6 @@ def set_option(command: Command) -> Command:
     return with_overrides
 
 
-LEAST_TASK_BYTES = 16 << 20
-
-
-class _Memory(click.ParamType[int]):
-    """A size such as 512MiB."""
-
-    name = "size"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        from dask.utils import parse_bytes  # a tenth of a second that most commands do without
-
-        try:
-            size_bytes = value if isinstance(value, int) else int(parse_bytes(value))
-        except ValueError:
-            size_bytes = 0
-        if size_bytes < LEAST_TASK_BYTES:
-            self.fail(f"expected a size of 16MiB or more, such as 512MiB, found {value!r}", param, ctx)
-        return size_bytes
-
-
-task_memory_option = click.option(
-    "--task-memory",
-    "memory_bytes",
-    type=_Memory(),
-    default="512MiB",
-    show_default=True,
-    help="Memory of a task's blocks.",
-)
-
-
 def output_options(command: Command) -> Command:
     """Add the options for log lines and errors; they act by themselves, the function gets none of them."""
 
@@ -243,8 +214,7 @@ def as_overrides(settings: Mapping[str, Any]) -> tuple[str, ...]:
 def run_options(command: Command) -> Command:
     """Add the options of a command that runs stages; it gets `conf`, `overrides` and `master`.
 
-    A command with a `run_argument` gets the configuration of that run as `conf`. The command opens paths on
-    HDFS with the driver that the configuration names.
+    A command with a `run_argument` gets the configuration of that run as `conf`.
     """
 
     @click.option("--output", metavar="FOLDER", help="Folder of all results: sets `output`.")
@@ -256,48 +226,20 @@ def run_options(command: Command) -> Command:
         run: str | None = None,
         **others: Any,
     ) -> Any:
-        chosen = {key: others.pop(key) for key in OF_A_CLUSTER}
-        overrides = (*overrides, *as_overrides(chosen))
+        overrides = _with_cluster(overrides, others)
         if output is not None:
             overrides = (*overrides, f"output={json.dumps(output, ensure_ascii=False)}")
         conf = conf_of(run, conf)
-        section = cluster_of(conf, overrides, others["master"])
-        with hdfs.use_driver(section.get("hdfs_driver")):
-            if _is_deployed(section, others):
-                _run_in_a_container(conf, overrides, others)
+        with _chosen_driver(conf, overrides, others):
             return command(conf=conf, overrides=overrides, **others)
 
     return conf_option(set_option(master_option(cluster_options(output_options(with_settings)))))
 
 
-def cluster_of(conf: str | None, overrides: Sequence[str], master: str | None) -> Mapping[str, Any]:
-    """Read the section `cluster`, unchecked."""
-    raw, missing = config.read_named(conf, overrides)
-    config.check_cluster(missing, conf, master)
-    section = raw.get(ClusterConfig.key)
-    return section if isinstance(section, Mapping) else {}
-
-
-def _run_in_a_container(conf: str | None, overrides: Sequence[str], options: Mapping[str, Any]) -> NoReturn:
-    from graphmill.cli import in_a_container
-
-    raise SystemExit(in_a_container.run_command(conf, overrides, options))
-
-
-def _is_deployed(section: Mapping[str, Any], options: Mapping[str, Any]) -> bool:
-    """Whether a command is to run in a container."""
-    if section.get("deploy") != "cluster":
-        return False
-    from graphmill.cli import in_a_container
-
-    return in_a_container.is_deployed(options)
-
-
 def result_options(command: Command) -> Command:
     """Add the options of a command that makes something of a finished run, which its argument `run` names.
 
-    The command gets the run's `settings`, the URI `to`, and `master`. It opens paths on HDFS with the driver
-    that the configuration names.
+    The command gets the run's `settings`, the URI `to`, and `master`.
     """
 
     @click.option("--to", required=True, metavar="FOLDER", help="Where the files go; replaced as a whole.")
@@ -308,20 +250,40 @@ def result_options(command: Command) -> Command:
     def with_settings(
         run: str, to: str, checkpoint_version: int | None, overrides: tuple[str, ...], **others: Any
     ) -> Any:
-        chosen = {key: others.pop(key) for key in OF_A_CLUSTER}
-        overrides = (*overrides, *as_overrides(chosen))
+        overrides = _with_cluster(overrides, others)
         if checkpoint_version is not None:
             overrides = (*overrides, f"remap.checkpoint_version={checkpoint_version}")
         conf = conf_of(run, None)
-        section = cluster_of(conf, overrides, others["master"])
-        with hdfs.use_driver(section.get("hdfs_driver")):
-            if _is_deployed(section, others):
-                words = {"run": run, "to": to, **others}
-                _run_in_a_container(conf, overrides, words)
-            settings = config.load(conf, overrides)
-            return command(settings=settings, to=storage.absolute(to), **others)
+        with _chosen_driver(conf, overrides, {"run": run, "to": to, **others}):
+            return command(settings=config.load(conf, overrides), to=storage.absolute(to), **others)
 
     return set_option(master_option(cluster_options(output_options(with_settings))))
+
+
+def _with_cluster(overrides: tuple[str, ...], options: dict[str, Any]) -> tuple[str, ...]:
+    """Move the options of a cluster to the overrides."""
+    return (*overrides, *as_overrides({key: options.pop(key) for key in OF_A_CLUSTER}))
+
+
+@contextmanager
+def _chosen_driver(conf: str | None, overrides: Sequence[str], options: Mapping[str, Any]) -> Iterator[None]:
+    """Open paths on HDFS with the driver that the configuration names; or run the command in a container."""
+    section = cluster_of(conf, overrides, options["master"])
+    with hdfs.use_driver(section.get("hdfs_driver")):
+        if section.get("deploy") == "cluster":
+            from graphmill.cli import in_a_container
+
+            if in_a_container.is_deployed(options):
+                raise SystemExit(in_a_container.run_command(conf, overrides, options))
+        yield
+
+
+def cluster_of(conf: str | None, overrides: Sequence[str], master: str | None) -> Mapping[str, Any]:
+    """Read the section `cluster`, unchecked."""
+    raw, missing = config.read_named(conf, overrides)
+    config.check_cluster(missing, conf, master)
+    section = raw.get(ClusterConfig.key)
+    return section if isinstance(section, Mapping) else {}
 
 
 def conf_of(run: str | None, conf: str | None) -> str | None:

@@ -6,7 +6,7 @@ import click
 
 from graphmill.ask.predict.settings import PredictOptions
 from graphmill.cli import exit_codes
-from graphmill.cli.options import result_options, task_memory_option
+from graphmill.cli.options import result_options
 from graphmill.cli.section_options import check_options, section_options
 from graphmill.config import Config
 from graphmill.display import terminal
@@ -28,8 +28,7 @@ _NEEDED = {"--calibrated": "--exclude-known", "--type": "--cosine", "--candidate
     epilog="Example: graphmill predict output/shop --relation bought --to answers",
 )
 @click.argument("run")
-@section_options(PredictOptions, without=["memory_bytes"])
-@task_memory_option
+@section_options(PredictOptions)
 @result_options
 def command(settings: Config, to: str, master: str | None, **options: Any) -> None:
     """Write the best answers for ids, or scores of given pairs.

@@ -9,9 +9,28 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from graphmill.config.section import Flag, Section
+from graphmill.config.section import SIZE, Flag, Section
+
+LEAST_BYTES = 16 << 20
 
 Command = Callable[..., Any]
+
+
+class _Size(click.ParamType[int]):
+    """A size such as 512MiB."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        from dask.utils import parse_bytes  # a tenth of a second that most commands do without
+
+        try:
+            size_bytes = value if isinstance(value, int) else int(parse_bytes(value))
+        except ValueError:
+            size_bytes = 0
+        if size_bytes < LEAST_BYTES:
+            self.fail(f"expected a size of 16MiB or more, such as 512MiB, found {value!r}", param, ctx)
+        return size_bytes
 
 
 def section_options(model: type[Section], *, without: Collection[str] = ()) -> Callable[[Command], Command]:
@@ -33,8 +52,12 @@ def _option(key: str, flag: Flag, schema: Any, definitions: Any) -> Callable[[Co
     (kind,) = [choice for choice in schema.get("anyOf", [schema]) if choice.get("type") != "null"]
     kind = definitions[kind["$ref"].rpartition("/")[2]] if "$ref" in kind else kind
     form: dict[str, Any] = {"type": _type(kind), "default": default}
-    if kind.get("type") == "array":
+    if "default" not in schema:
+        form = {"type": _type(kind), "required": True}
+    elif kind.get("type") == "array":
         form = {"multiple": True}
+    elif flag.metavar == SIZE:
+        form = {"type": _Size(), "default": f"{default >> 20}MiB", "show_default": True}
     elif kind.get("type") == "boolean" and "/" not in flag.names:
         form |= {"is_flag": True, "flag_value": not default}
     else:

@@ -1,11 +1,22 @@
 """The command `graphmill tune`: a configuration with better rates, found by short trainings."""
 
-from typing import Any
+from typing import Annotated, Any
 
 import click
+from pydantic import Field
 
 from graphmill.cli import exit_codes
 from graphmill.cli.options import run_options
+from graphmill.cli.section_options import section_options
+from graphmill.config.section import Flag, Section
+
+
+class TuneOptions(Section):
+    """Limits of a search, and the file to write."""
+
+    minutes: float = Field(gt=0, description="Time of the search.")
+    most: Annotated[int, Flag("--candidates")] = Field(27, ge=2, description="Candidates at most.")
+    target: Annotated[str, Flag("--to", "FILE")] = Field("tuned.yaml", description="Configuration to write.")
 
 
 @click.command(
@@ -14,21 +25,8 @@ from graphmill.cli.options import run_options
     epilog="Example: graphmill tune --conf shop.yaml --minutes 10 --to tuned.yaml",
 )
 @run_options
-@click.option(
-    "--minutes", type=click.FloatRange(min=0, min_open=True), required=True, help="Time of the search."
-)
-@click.option(
-    "--candidates",
-    "most",
-    type=click.IntRange(min=2),
-    default=27,
-    show_default=True,
-    help="Candidates at most.",
-)
-@click.option(
-    "--to", "target", metavar="FILE", default="tuned.yaml", show_default=True, help="Configuration to write."
-)
-def command(**options: Any) -> None:
+@section_options(TuneOptions)
+def command(conf: str | None, overrides: tuple[str, ...], master: str | None, **options: Any) -> None:
     """Try settings of training; write the best configuration.
 
     Tried are rates, regularization, dimension, negatives and batches, in short trainings on the densest part
@@ -38,4 +36,4 @@ def command(**options: Any) -> None:
     """
     from graphmill.cli.tuning import tune
 
-    tune(**options)
+    tune(conf, overrides, master, TuneOptions(**options))

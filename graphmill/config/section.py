@@ -31,6 +31,10 @@ Tunable = Annotated[AnyType, Effect.TUNABLE]
 Neutral = Annotated[AnyType, Effect.NEUTRAL]
 
 
+SIZE = "SIZE"
+"""Metavar of a key in bytes that an option takes as 512MiB."""
+
+
 @dataclass(frozen=True)
 class Flag:
     """Form of a key as an option of a command, where that is not `--key VALUE`."""

@@ -5,7 +5,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from graphmill.config.section import Flag, Section
+from graphmill.config.section import SIZE, Flag, Section
 from graphmill.config.values import AbsolutePath
 
 
@@ -31,8 +31,9 @@ class FeaturesOptions(Section):
         description="Edges of ids that the run does not know, or a result of `graphmill fold-in`; "
         "repeatable.",
     )
-    memory_bytes: int = 512 << 20
-    """Memory of a task."""
+    memory_bytes: Annotated[int, Flag("--task-memory", SIZE)] = Field(
+        512 << 20, description="Memory of a task's blocks."
+    )
 
     def stem(self, column: str) -> str:
         """Beginning of the names of the new columns of a column of ids."""

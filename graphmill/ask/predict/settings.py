@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
-from graphmill.config.section import Flag, Section
+from graphmill.config.section import SIZE, Flag, Section
 from graphmill.config.values import AbsolutePath
 from graphmill.vocab import Side
 
@@ -64,8 +64,9 @@ class PredictOptions(Section):
         description="Keep the lists of candidates here, for more questions (default: delete them at the "
         "end).",
     )
-    memory_bytes: int = 512 << 20
-    """Memory of a task."""
+    memory_bytes: Annotated[int, Flag("--task-memory", SIZE)] = Field(
+        512 << 20, description="Memory of a task's blocks."
+    )
 
     @property
     def how(self) -> How:
