@@ -112,10 +112,6 @@ def checked(
     """Return the good rows of a block `with_true_types`, as the types listed above, and the bad rows.
 
     `numbers` are those of the rows, from the block's first row; None: 0, 1, 2, ...
-
-    Raises:
-        RawTableError: a row cannot become an edge, and bad rows do not go to quarantine; or a column has a
-            type that cannot hold its field.
     """
     row_N = np.arange(block.num_rows) if numbers is None else numbers
     bad: list[BadRows] = []

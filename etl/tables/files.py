@@ -75,10 +75,6 @@ def find_files(config: Config, table: Table, label: str = "") -> TableFiles:
 
     In a folder, names that begin with `_` or `.` are skipped, and so are the outputs of this run and what
     writers have not finished.
-
-    Raises:
-        NotFoundError: a path names no file.
-        RawTableError: a path lies in a table that is more than its files, or no file passes the filters.
     """
     plain_files: list[DataFile] = []
     snapshots: list[Snapshot] = []

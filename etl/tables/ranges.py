@@ -40,12 +40,7 @@ def ranges_of_files(files: Sequence[NumberedFile], chunk_rows: int) -> list[File
 
 
 def find_ranges(label: str, table: Table, file: DataFile, chunk_rows: int) -> list[FileRange]:
-    """Find the columns of a file, and cut the file into ranges; `label` names the table in figures.
-
-    Raises:
-        RawTableError: the file cannot be read, lacks a column, or is of a table that is more than its files.
-        NotFoundError: the file is not there.
-    """
+    """Find the columns of a file, and cut the file into ranges; `label` names the table in figures."""
     file_format = format_of(file.uri, table, file.snapshot)
     try:
         head = file_format.read_head(file.uri, table, chunk_rows)

@@ -67,10 +67,6 @@ def read_blocks(file_range: FileRange, chunk_rows: int, rules: Rules) -> Iterato
     """Read a file range block by block.
 
     Blocks are of one size; some of them make `chunk_rows` rows, or a few more.
-
-    Raises:
-        RawTableError: a row cannot become an edge, and bad rows do not go to quarantine; the message names
-            file, row and column.
     """
     at, skipped = _position(file_range), _Skipped()
     on_bad_line = skipped.skip if rules.quarantines else partial(_refuse, at)

@@ -54,10 +54,6 @@ def connect(
 
     A cluster that starts here ends with the block; its workers import the modules `imports` at their start.
     `local` runs work that `is_small` in this process.
-
-    Raises:
-        ConfigError: `master` has no known form, or something that it needs is missing.
-        NoClusterError: the cluster cannot be started or reached.
     """
     master = local.place_of(master or settings.master, settings, is_small=is_small)
     kind = kind_of(master)

@@ -69,10 +69,6 @@ def run(words: Sequence[str], files: Mapping[str, str], settings: ClusterConfig)
         words: Arguments of the interpreter; they name files as `job/NAME`.
         files: Local paths by NAME.
         settings: The section `cluster`.
-
-    Raises:
-        ConfigError: the cluster needs Kerberos tickets, or a setting is wrong.
-        ClusterError: YARN does not take the application, or the driver has ended without an exit code.
     """
     if hadoop_conf.uses_kerberos():
         raise ConfigError(
@@ -102,12 +98,7 @@ def run(words: Sequence[str], files: Mapping[str, str], settings: ClusterConfig)
 
 
 def follow(application_id: str, settings: ClusterConfig) -> int:
-    """Show the output of a driver that another command has submitted, and return its exit code.
-
-    Raises:
-        ConfigError: `application_id` has another form.
-        ClusterError: the driver has ended without an exit code, or its output was shown before.
-    """
+    """Show the output of a driver that another command has submitted, and return its exit code."""
     if not re.fullmatch(r"application_\d+_\d+", application_id):
         raise ConfigError(f"{application_id}: expected the id of an application, as application_17_0001")
     with run_folder.temporary() as folder:

@@ -45,9 +45,6 @@ def run_tasks(
 
     The first other error cancels the remaining tasks. The error is raised when no task runs any more, so that
     the caller can delete their files.
-
-    Raises:
-        ClusterError: a task killed several workers, or the cluster went away.
     """
     progress.report(description, 0, len(arguments), unit)
     number_of: dict[Future, int] = {

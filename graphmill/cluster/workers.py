@@ -56,9 +56,6 @@ def described_workers(client: Client) -> dict[str, dict[str, Any]]:
     """Return Dask's description of each worker that is there now, by address.
 
     Not by client.scheduler_info(): every two seconds, Dask puts an answer without workers in its place.
-
-    Raises:
-        OSError: the scheduler does not answer.
     """
     workers: dict[str, dict[str, Any]] = client.sync(client.scheduler.identity, n_workers=-1)["workers"]
     return workers

@@ -46,11 +46,7 @@ def check_plugins(missing: Mapping[str, Any], record_uri: str) -> None:
 
 
 def check_cluster(missing: Mapping[str, Any], record_uri: str | None, master: str | None) -> None:
-    """Tell which settings of a run.json's cluster do not count; `master`: that of the user.
-
-    Raises:
-        ConfigError: nobody but run.json says on which cluster to work.
-    """
+    """Tell which settings of a run.json's cluster do not count; `master`: that of the user."""
     options = " ".join(_option(key, value) for key, value in missing.items() if key.startswith("cluster."))
     if _MASTER in missing and master is None:
         raise ConfigError(

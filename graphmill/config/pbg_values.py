@@ -56,9 +56,6 @@ def as_override(given: str) -> str:
 
     The type of the key decides: lists are cut at commas, numbers and booleans are parsed, other text is taken
     as it is, quotes included.
-
-    Raises:
-        ConfigError: PBG has no such key, or the text is not of its type.
     """
     path, equals, text = given.partition("=")
     if not equals:

@@ -300,11 +300,7 @@ def _read_pbg_python(conf_uri: str) -> dict[str, Any]:
 
 
 def apply_override(raw: dict[str, Any], override: str) -> None:
-    """Set one `key.path=value`; a number in the path (`relations[0].operator`) is a position in a list.
-
-    Raises:
-        ConfigError: the value cannot be parsed, or there is no such place.
-    """
+    """Set one `key.path=value`; a number in the path (`relations[0].operator`) is a position in a list."""
     path, equals, text = override.partition("=")
     keys = _place(path)
     if not equals or not all(keys) or len(keys) > _MAX_DEPTH:

@@ -84,11 +84,7 @@ _UNKNOWN = ("extra_forbidden", "literal_error", "value_error")
 
 
 def validated(model: type[AnySection], raw: Any, prefix: tuple[str, ...] = ()) -> AnySection:
-    """Return `raw` as a `model`; `prefix` is its path in the configuration.
-
-    Raises:
-        ConfigError: a key is unknown, missing, or of the wrong type, or two of them contradict.
-    """
+    """Return `raw` as a `model`; `prefix` is its path in the configuration."""
     try:
         return model.model_validate(raw)
     except ValidationError as error:

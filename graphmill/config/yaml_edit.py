@@ -14,9 +14,6 @@ def edited(text: str, changes: Mapping[str, Any], where: str) -> str:
     """Set each `key.path` of `changes` to its value; add the keys that are missing.
 
     A text that cannot be edited in place, as one with aliases, is written anew, without its comments.
-
-    Raises:
-        ConfigError: the text is not YAML, or has no such place; `where` names its origin.
     """
     wanted = parsed(text, where)
     changed = text

@@ -85,11 +85,7 @@ _Yaml.add_implicit_resolver(
 
 
 def parsed(text: str, where: str) -> Any:
-    """Parse YAML.
-
-    Raises:
-        ConfigError: the text is not YAML, or has a key twice; `where` names its origin.
-    """
+    """Parse YAML."""
     try:
         return yaml.load(text, _Yaml)
     except RecursionError as error:

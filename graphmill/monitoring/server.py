@@ -20,11 +20,7 @@ log = logging.getLogger("graphmill")
 def served(
     options: ClusterConfig, record: RunRecord | None = None, losses: Losses | None = None
 ) -> Iterator[None]:
-    """Serve metrics at `metrics_port` of the dashboard's host during the block; do nothing without a port.
-
-    Raises:
-        ConfigError: the port is taken, or prometheus_client is not installed.
-    """
+    """Serve metrics at `metrics_port` of the dashboard's host during the block; do nothing without a port."""
     if options.metrics_port is None:
         yield
         return

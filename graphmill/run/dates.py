@@ -73,11 +73,7 @@ def refuse_places(raw: dict[str, Any]) -> dict[str, Any]:
 
 
 def hold_previous(settings: Config, output_template: str, save: Callable[[], None]) -> None:
-    """Write the previous date to run.json (by `save`) before its output is read.
-
-    Raises:
-        LockedError: the previous date has been deleted meanwhile.
-    """
+    """Write the previous date to run.json (by `save`) before its output is read."""
     own = settings.schedule
     if settings.output is None or own.previous_date is None:
         return

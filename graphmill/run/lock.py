@@ -61,11 +61,7 @@ class Claim:
         return Claim({uri: folder for uri, folder in self.uris.items() if folder in wanted}, self.text)
 
     def check(self) -> None:
-        """Check that this run still holds all locks. Call this right before a commit.
-
-        Raises:
-            LockedError: another run has taken over a lock, or a lock file was deleted.
-        """
+        """Check that this run still holds all locks. Call this right before a commit."""
         for uri in self.uris:
             if lock_file.read_text(uri) != self.text:
                 link = lock_file.read(uri)
@@ -86,11 +82,6 @@ def held(*folders: str, whole: Iterable[str] = ()) -> Iterator[Claim]:
     Args:
         folders: Folders whose own files are locked, such as run.json in `output`; not their subfolders.
         whole: Folders that are locked with everything below.
-
-    Raises:
-        PathError: a whole folder is on storage that renames none.
-        LockedError: another run has a lock, or took over a lock because this run showed no life.
-        FormatError: a lock file has other content.
     """
     whole = list(whole)
     for uri in whole:

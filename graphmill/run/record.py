@@ -112,22 +112,14 @@ class RunRecord:
             self._observer(name, content)
 
     def save(self) -> None:
-        """Write run.json atomically, without the secrets of URIs.
-
-        Raises:
-            LockedError: another run has taken over the output.
-        """
+        """Write run.json atomically, without the secrets of URIs."""
         self.claim.check()
         self.is_begun = True
         storage.write_text(self.uri, redacted(json.dumps(self.content, indent=1)) + "\n")
 
 
 def read_record(uri: str) -> dict[str, Any] | None:
-    """Read a run.json; None if there is no such file.
-
-    Raises:
-        FormatError: the file is no JSON object.
-    """
+    """Read a run.json; None if there is no such file."""
     if not storage.exists(uri):
         return None
     try:

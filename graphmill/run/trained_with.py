@@ -21,12 +21,7 @@ FILE = "graphmill.json"
 
 @contextmanager
 def changes_in_errors(config: Config) -> Iterator[None]:
-    """Add what has changed since the training to an error about the checkpoint in the block.
-
-    Raises:
-        FormatError: the error, with the changed settings: `dimension: 100 -> 64`.
-        NotFoundError: likewise.
-    """
+    """Add what has changed since the training to an error about the checkpoint in the block."""
     try:
         yield
     except (FormatError, NotFoundError) as error:

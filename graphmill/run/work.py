@@ -53,9 +53,6 @@ def complete(folder: str, checksums: Checksums, record: str | None = None, work:
     """Remove temporary files of dead workers, check that the folder holds the files of `checksums` alone, and
     write their manifest. The file `record`, with times of the run, has no checksum. The folder
     `work` in it is not looked at.
-
-    Raises:
-        StorageError: a file is missing, or another one is there.
     """
     manifest_uri = storage.published_manifest(folder).uri
     expected = {*checksums, *([storage.join(folder, record)] if record else [])}

@@ -68,12 +68,7 @@ class Snapshot(Protocol):
         """Columns of the table; metadata of the fields says which column of a file each is."""
 
     def files(self, filters: Filters) -> list[DataFile]:
-        """List the files that may have rows that pass the filters.
-
-        Raises:
-            RawTableError: the log cannot be read, or has deletes that are not applied.
-            FormatError: the log names a file outside the table's folder.
-        """
+        """List the files that may have rows that pass the filters."""
 
 
 def described(snapshot: Snapshot) -> dict[str, Any]:

@@ -72,11 +72,7 @@ def column_names(uri: str) -> list[str]:
 def iter_strings(
     uri: str, columns: Sequence[int], syntax: Syntax = CSV, *, has_header: bool = True
 ) -> Iterator[list[pa.Array]]:
-    """Read columns of a file, by number, as strings, some thousand rows at a time.
-
-    Raises:
-        RawTableError: a quote that nothing closes, a row of other length, or text that is no UTF-8.
-    """
+    """Read columns of a file, by number, as strings, some thousand rows at a time."""
     num_rows = 0
     with open_text(uri) as stream, reading(uri):
         rows = RawRows(stream.read, syntax, uri)
