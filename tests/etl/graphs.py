@@ -34,10 +34,10 @@ class RawEdge(NamedTuple):
 
 def config_of(
     output: Path | str,
-    tables: Sequence[Mapping[str, Any]],
+    tables: str | Sequence[Mapping[str, Any]],
     *,
     entities: Mapping[str, int],
-    relations: Sequence[tuple[str, str, str]],
+    relations: Sequence[tuple[str, str, str]] = (),
     top: Mapping[str, Any] | None = None,
     listed: Sequence[Mapping[str, Any]] = (),
     featurized: str | None = None,
@@ -45,8 +45,11 @@ def config_of(
 ) -> Config:
     """A configuration with `entities` (type -> partitions) and `relations` (name, lhs type, rhs type).
 
-    `listed` are the tables of entities; `featurized` is a type.
+    `tables` may be the path of one, with edges `to` from l to t. Without `relations` there is `to`, between
+    entities of the first type. `listed` are the tables of entities; `featurized` is a type.
     """
+    if isinstance(tables, str):
+        tables = [{"path": tables, "lhs": "l", "rhs": "t", "relation": "to"}]
     return from_mapping(
         {
             "output": str(output),
@@ -55,7 +58,10 @@ def config_of(
                 name: {"num_partitions": count, "featurized": name == featurized}
                 for name, count in entities.items()
             },
-            "relations": [{"name": n, "lhs": lhs, "rhs": rhs} for n, lhs, rhs in relations],
+            "relations": [
+                {"name": name, "lhs": lhs, "rhs": rhs}
+                for name, lhs, rhs in relations or [("to", *[next(iter(entities))] * 2)]
+            ],
             "etl": {"tables": list(tables), "entities": list(listed), **etl},
             **(top or {}),
         }

@@ -138,9 +138,8 @@ def test_small_runs_take_no_more_calls_than_planned(
         ):
             config = config_of(
                 f"{hdfs_uri}/out-{chunk_rows}-{index_bytes}",
-                [{"path": f"{hdfs_uri}/raw", "lhs": "l", "rhs": "t", "relation": "to"}],
+                f"{hdfs_uri}/raw",
                 entities={"n": 4},
-                relations=[("to", "n", "n")],
                 **{"chunk_rows": chunk_rows, "index_bytes": index_bytes, "max_opens": max_opens},
                 merge_bytes=1_000,
             )

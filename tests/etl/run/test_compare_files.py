@@ -22,11 +22,7 @@ TABLE = {"lhs": 0, "rhs": 1, "relation": "to", "header": False}
 def described(folder: Path, compare_files: str) -> tuple[Any, list[str]]:
     """Say whether the stage runs again, and whether a later run reads a file again."""
     config = config_of(
-        folder / "out",
-        [TABLE | {"path": f"{folder}/t"}],
-        entities={"n": 1},
-        relations=[("to", "n", "n")],
-        compare_files=compare_files,
+        folder / "out", [TABLE | {"path": f"{folder}/t"}], entities={"n": 1}, compare_files=compare_files
     )
     files = sources.source_files(sources.numbered(find_all(config)))
     return job.fingerprint(config)["inputs"], [each.digest for each in files]
@@ -62,9 +58,7 @@ def test_a_file_that_is_named_with_an_underscore_is_compared_too(tmp_path: Path)
     states = []
     for content in ("a,b\n", "a,bc\n"):
         path.write_text(content)
-        config = config_of(
-            tmp_path / "out", [TABLE | {"path": str(path)}], entities={"n": 1}, relations=[("to", "n", "n")]
-        )
+        config = config_of(tmp_path / "out", [TABLE | {"path": str(path)}], entities={"n": 1})
         states.append(job.fingerprint(config)["inputs"])
     assert states[0] != states[1]
     assert storage.name(states[0][0]["uri"]) == "_a.csv"

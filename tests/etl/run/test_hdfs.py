@@ -87,7 +87,6 @@ def test_names_on_hdfs(hdfs_uri: str, tmp_path: Path) -> None:
             tmp_path / "out",
             [table | {"path": top.pop("path", "*")}],
             entities={"n": 1},
-            relations=[("to", "n", "n")],
             top=top,
             compare_files="content",
         )
@@ -110,9 +109,7 @@ def test_beside_files_of_the_user(hdfs_client: distributed.Client, hdfs_uri: str
     table = {"path": f"{hdfs_uri}/graph/t.tsv", "lhs": "l", "rhs": "t", "relation": "to"}
     for entity_path in ("graph", "graph/train"):
         places = {"entity_path": f"{hdfs_uri}/{entity_path}", "edge_root": f"{hdfs_uri}/graph"}
-        config = config_of(
-            f"{hdfs_uri}/out", [table], entities={"n": 1}, relations=[("to", "n", "n")], top=places
-        )
+        config = config_of(f"{hdfs_uri}/out", [table], entities={"n": 1}, top=places)
         for _ in range(2):
             job.run(config, hdfs_client)
         files = files_at(f"{hdfs_uri}/graph")

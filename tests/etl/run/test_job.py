@@ -133,13 +133,7 @@ def test_a_compiler_makes_no_difference(
     path = write_parquet(tmp_path / "edges.parquet", 700, **columns)
     made = []
     for name in ("compiled", "plain"):
-        config = config_of(
-            tmp_path / name,
-            [{"path": path, "lhs": "l", "rhs": "t", "relation": "to"}],
-            entities={"node": 3},
-            relations=[("to", "node", "node")],
-            chunk_rows=1500,
-        )
+        config = config_of(tmp_path / name, path, entities={"node": 3}, chunk_rows=1500)
         if name == "plain":
             monkeypatch.setattr(native, "library", lambda: None)
         job.run(config, near_client)
@@ -156,12 +150,7 @@ def test_two_processes_make_the_same_bytes(
     made = []
     for name, each, chunk_rows in (("near", near_client, 100_000), ("far", client, 2_000)):
         config = config_of(
-            tmp_path / name,
-            [{"path": path, "lhs": "l", "rhs": "t", "relation": "to"}],
-            entities={"node": 4},
-            relations=[("to", "node", "node")],
-            holdout={"test": 0.1},
-            chunk_rows=chunk_rows,
+            tmp_path / name, path, entities={"node": 4}, holdout={"test": 0.1}, chunk_rows=chunk_rows
         )
         job.run(config, each)
         made.append(files_under(tmp_path / name))
@@ -173,16 +162,10 @@ def test_edges_keep_the_order_of_files_and_rows(near_client: distributed.Client,
     for name, first in (("b", 100), ("a", 0)):
         ids = [f"{first + n:03d}" for n in range(100)]
         write_parquet(tmp_path / "raw" / f"{name}.parquet", 30, l=ids, t=["x"] * 100)
+    paths = [str(tmp_path / "raw/b.parquet"), str(tmp_path / "raw/*.parquet")]
     config = config_of(
         tmp_path / "out",
-        [
-            {
-                "path": [str(tmp_path / "raw/b.parquet"), str(tmp_path / "raw/*.parquet")],
-                "lhs": "l",
-                "rhs": "t",
-                "relation": "to",
-            }
-        ],
+        [{"path": paths, "lhs": "l", "rhs": "t", "relation": "to"}],
         entities={"node": 2, "other": 1},
         relations=[("to", "node", "other")],
         chunk_rows=40,
@@ -204,9 +187,8 @@ def test_strings_that_share_a_hash_stay_distinct(
     for chunk_rows, index_bytes in ((2000, 1 << 29), (300, 5000)):
         config = config_of(
             tmp_path / f"out{chunk_rows}",
-            [{"path": path, "lhs": "l", "rhs": "t", "relation": "to"}],
+            path,
             entities={"node": 4},
-            relations=[("to", "node", "node")],
             chunk_rows=chunk_rows,
             index_bytes=index_bytes,
         )
@@ -346,7 +328,6 @@ def test_holdout_is_drawn_by_content(
                 {"path": given_path, "lhs": "l", "rhs": "t", "relation": "to", "split": "valid"},
             ],
             entities={"node": partitions},
-            relations=[("to", "node", "node")],
             top={"seed": seed},
             holdout={"valid": 0.1, "test": 0.2},
         )

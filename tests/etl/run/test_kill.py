@@ -54,14 +54,7 @@ def graph_config(root: Path, number: int, num_edges: int = 2_000) -> Config:
     if not path.exists():
         ids = np.random.default_rng(number).integers(0, 3_000, (2, num_edges))
         write_parquet(path, 500, **{k: [f"{number}-{n}" for n in v] for k, v in zip("lt", ids, strict=True)})
-    return config_of(
-        root / "out",
-        [{"path": str(path), "lhs": "l", "rhs": "t", "relation": "to"}],
-        entities={"node": 2},
-        relations=[("to", "node", "node")],
-        holdout={"test": 0.2},
-        chunk_rows=500,
-    )
+    return config_of(root / "out", str(path), entities={"node": 2}, holdout={"test": 0.2}, chunk_rows=500)
 
 
 @pytest.fixture(scope="module")

@@ -30,7 +30,7 @@ def config_for(root: Path, day: int, pairs: Pairs, top: Any = None, **etl: Any) 
         etl = {"previous_entity_path": str(root / f"out{day - 1}/entities")} | etl
     return config_of(
         root / f"out{day}",
-        [{"path": path, "lhs": "l", "rhs": "t", "relation": "to"}],
+        path,
         entities={"user": 3, "shop": 1},
         relations=[("to", "user", "shop")],
         top=top,

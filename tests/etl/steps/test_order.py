@@ -30,9 +30,8 @@ def test_rows_in_another_order(
                 write_parquet(tmp_path / name / "raw" / f"{1 - number}.parquet", 9, **ends)
         config = config_of(
             tmp_path / name / "out",
-            [{"path": str(tmp_path / name / "raw"), "lhs": "l", "rhs": "t", "relation": "to"}],
+            str(tmp_path / name / "raw"),
             entities={"node": 3},
-            relations=[("to", "node", "node")],
             holdout={"test": 0.3},
             chunk_rows=10,
         )

@@ -15,9 +15,7 @@ ID_BYTES = 20
 @pytest.mark.parametrize("num_ids", [1_000, 10**8, 10**10])
 def test_every_task_fits_the_memory(num_partitions: int, num_ids: int) -> None:
     table = {"path": "t.parquet", "lhs": 0, "rhs": 1, "relation": "to"}
-    config = config_of(
-        "out", [table], entities={"n": num_partitions}, relations=[("to", "n", "n")], index_bytes=2 << 30
-    )
+    config = config_of("out", [table], entities={"n": num_partitions}, index_bytes=2 << 30)
     etl = config.section(EtlConfig)
     settings = TaskSettings.of(config, Folders("w", "e", {"train": "t"}), num_ids)
     num_slots = num_partitions * settings.num_slots["n"]

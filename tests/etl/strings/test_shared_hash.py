@@ -96,7 +96,7 @@ def test_a_graph_of_ids_of_one_hash(
         monkeypatch.setattr(index_shard, "MIN_PASS_BYTES", index_bytes)
         config = config_of(
             tmp_path / name,
-            [{"path": paths, "lhs": "l", "rhs": "t", "relation": "to"}],
+            paths,
             entities={"user": 2, "item": 1},
             relations=[("to", "user", "user")],
             chunk_rows=4000,
@@ -120,9 +120,8 @@ def test_ordinary_ids_cause_no_warning(
     path = write_parquet(tmp_path / "t.parquet", l=[f"u{n}" for n in range(50_000)], t=["v"] * 50_000)
     config = config_of(
         tmp_path / "out",
-        [{"path": path, "lhs": "l", "rhs": "t", "relation": "to"}],
+        path,
         entities={"user": 3},
-        relations=[("to", "user", "user")],
     )
     with caplog.at_level(logging.WARNING, "graphmill"):
         job.run(config, near_client)

@@ -16,49 +16,60 @@ TABLE = {"path": "t.parquet", "lhs": "l", "rhs": "t", "relation": "to"}
 SHAPE: Any = {"entities": {"node": 2}, "relations": [("to", "node", "node")]}
 
 
-@pytest.mark.parametrize(
-    ("changed", "message"),
-    [
-        ({"lsh": "l"}, r"etl\.tables\[0\]\.lsh: unknown key"),
-        ({"lhs": 1.5}, r"etl\.tables\[0\]\.lhs"),
-        ({"lhs": -1}, r"etl\.tables\[0\]\.lhs"),
-        ({"lhs": None}, r"etl\.tables\[0\]\.lhs"),
-        ({"path": []}, r"etl\.tables\[0\]\.path"),
-        ({"path": 3}, r"etl\.tables\[0\]\.path"),
-        ({"header": "yes"}, r"etl\.tables\[0\]\.header: .*found 'yes'"),
-        (
-            {"format": "xml"},
-            r"etl\.tables\[0\]\.format: .*'parquet', 'csv', 'orc', 'json', 'delta' or 'iceberg'",
-        ),
-        ({"delimiter": "||"}, r"etl\.tables\[0\]\.delimiter: expected one character"),
-        ({"delimiter": '"'}, r"etl\.tables\[0\]\.delimiter: expected one character .*no quote"),
-        ({"relation": None}, r"etl\.tables\[0\]: expected one of relation .* found neither"),
-        ({"relation_column": "r"}, r"etl\.tables\[0\]: expected one of relation .* found both"),
-        ({"rhs": "l"}, r"etl\.tables\[0\]: column 'l' is named twice"),
-        ({"split": "../up"}, r"etl\.tables\[0\]\.split"),
-    ],
-)
-def test_tables_that_do_not_fit(changed: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        config_of("out", [TABLE | changed], **SHAPE)
+# Keys of the entry, or of etl; the message.
+BAD_ENTRIES: list[tuple[dict[str, Any], str]] = [
+    ({"lsh": "l"}, r"\.lsh: unknown key"),
+    ({"lhs": 1.5}, r"\.lhs"),
+    ({"lhs": -1}, r"\.lhs"),
+    ({"lhs": None}, r"\.lhs"),
+    ({"path": []}, r"\.path"),
+    ({"path": 3}, r"\.path"),
+    ({"header": "yes"}, r"\.header: .*found 'yes'"),
+    ({"format": "xml"}, r"\.format: .*'parquet', 'csv', 'orc', 'json', 'delta' or 'iceberg'"),
+    ({"delimiter": "||"}, r"\.delimiter: expected one character"),
+    ({"delimiter": '"'}, r"\.delimiter: expected one character .*no quote"),
+    ({"relation": None}, r": expected one of relation .* found neither"),
+    ({"relation_column": "r"}, r": expected one of relation .* found both"),
+    ({"rhs": "l"}, r": column 'l' is named twice"),
+    ({"split": "../up"}, r"\.split"),
+    ({"encoding": "rot13"}, r"\.encoding"),
+    ({"encoding": "latin-l"}, r"\.encoding"),
+    ({"comment": ""}, r"\.comment"),
+    ({"comment": "#\n"}, r"\.comment"),
+    ({"max_field_lines": 0}, r"\.max_field_lines"),
+    ({"filters": "day > 1"}, r"\.filters: input should be a valid tuple"),
+    ({"filters": [[]]}, r"\.filters: expected conditions"),
+    ({"filters": [["day", "~", 1]]}, r"\.filters\[0\]\[0\]\[1\]: input should be '=='"),
+    ({"filters": [["day", "in", 1]]}, r"\.filters: \[day, 'in'\]: expected a list of values, found 1"),
+    ({"filters": [["day", "in", []]]}, r"\.filters: \[day, 'in'\]: expected values, found an empty list"),
+    ({"filters": [["day", "==", [1]]]}, r"\.filters: \[day, '=='\]: expected one value"),
+    ({"filters": [["day", "<", None]]}, r"\.filters: \[day, '<'\]: null is only == or !="),
+]
+BAD_KEYS: list[tuple[dict[str, Any], str]] = [
+    ({"tables": []}, r"etl\.tables"),
+    ({"chunk_rows": 0}, r"etl\.chunk_rows: .*greater than 0.*found 0"),
+    ({"holdout": {"train": 0.1}}, r"etl: holdout\.train"),
+    ({"holdout": {"valid": 0.5, "test": 0.5}}, r"etl: holdout: the fractions add up"),
+    ({"holdout": {"valid": "much"}}, r"etl\.holdout\.valid"),
+    ({"chunk_row": 5}, r"etl\.chunk_row: unknown key; did you mean 'chunk_rows'"),
+    ({"entities": [{"type": "nobody", "path": "x", "id": 0}]}, r"etl\.entities\[0\]\.type: 'nobody'"),
+    ({"min_entity_count": {"nobody": 1}}, r"etl\.min_entity_count: 'nobody'"),
+    ({"duplicates": "remove"}, r"etl\.duplicates: .*'keep' or 'drop'"),
+    ({"min_relation_count": -1}, r"etl\.min_relation_count"),
+]
 
 
 @pytest.mark.parametrize(
-    ("settings", "message"),
+    ("etl", "message"),
     [
-        ({"tables": []}, r"etl\.tables"),
-        ({"chunk_rows": 0}, r"etl\.chunk_rows: .*greater than 0.*found 0"),
-        ({"holdout": {"train": 0.1}}, r"etl: holdout\.train"),
-        ({"holdout": {"valid": 0.5, "test": 0.5}}, r"etl: holdout: the fractions add up"),
-        ({"holdout": {"valid": "much"}}, r"etl\.holdout\.valid"),
-        ({"chunk_row": 5}, r"etl\.chunk_row: unknown key; did you mean 'chunk_rows'"),
+        *(({"tables": [TABLE | entry]}, rf"etl\.tables\[0\]{message}") for entry, message in BAD_ENTRIES),
+        *BAD_KEYS,
     ],
 )
-def test_settings_that_do_not_fit(settings: dict[str, Any], message: str) -> None:
-    config = config_of("out", [TABLE], **SHAPE)
-    raw = config.model_dump() | {"etl": {"tables": [TABLE], **settings}}
+def test_keys_that_do_not_fit(etl: dict[str, Any], message: str) -> None:
+    raw = config_of("out", [TABLE], **SHAPE).model_dump()
     with pytest.raises(ConfigError, match=message):
-        from_mapping(raw)
+        job.check(from_mapping(raw | {"etl": {"tables": [TABLE], **etl}}))
 
 
 @pytest.mark.slow
@@ -122,23 +133,6 @@ def test_tables_that_cannot_become_a_graph(
     with pytest.raises(error, match=message):
         job.run(config, near_client)
     assert files_under(tmp_path) == {"t.parquet": (tmp_path / "t.parquet").read_bytes()}
-
-
-def test_text_that_is_not_utf8(client: distributed.Client, tmp_path: Path) -> None:
-    (tmp_path / "t.tsv").write_bytes(b"l\tt\na\tb\nc\t\xe9t\xe9\n")
-    config = config_of(tmp_path / "out", [TABLE | {"path": "t.tsv"}], top={"input": str(tmp_path)}, **SHAPE)
-    with pytest.raises(RawTableError, match=r"t\.tsv: row 2 .*'t' \(rhs\): not UTF-8: b'.xe9t.xe9'"):
-        job.run(config, client)
-
-
-def test_a_line_with_too_few_fields(near_client: distributed.Client, tmp_path: Path) -> None:
-    (tmp_path / "t.csv").write_text("l,t\na,b\nc\n")
-    config = config_of(tmp_path / "out", [TABLE | {"path": "t.csv"}], top={"input": str(tmp_path)}, **SHAPE)
-    with pytest.raises(
-        RawTableError,
-        match=r"t\.csv: row 2 .*expected 2 columns, found 1.*: 'c'; .*etl\.on_bad_row: quarantine",
-    ):
-        job.run(config, near_client)
 
 
 @pytest.mark.slow

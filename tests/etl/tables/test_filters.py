@@ -2,7 +2,6 @@
 
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import distributed
 import numpy as np
@@ -12,8 +11,7 @@ from hypothesis import strategies as st
 
 from etl import job
 from etl.run import figures
-from graphmill.config import from_mapping
-from graphmill.errors import ConfigError, RawTableError
+from graphmill.errors import RawTableError
 from graphmill.formats import entity_counts
 from tests.etl.graphs import RawEdge, all_edges, check_entities, config_of, files_under, write_parquet
 
@@ -126,7 +124,6 @@ def test_the_first_of_duplicate_edges_keeps_its_weight(
         tmp_path / "out",
         [{"path": path, "lhs": "l", "rhs": "t", "relation": "to", "weight": "w"}],
         entities={"n": 1},
-        relations=[("to", "n", "n")],
         duplicates="drop",
     )
     job.run(config, near_client)
@@ -150,9 +147,8 @@ def test_half_of_all_edges_have_one_id(
     for chunk_rows, tight in ((100_000, 1 << 29), (2_000, 10_000)):
         config = config_of(
             tmp_path / f"out{chunk_rows}",
-            [{"path": path, "lhs": "l", "rhs": "t", "relation": "to"}],
+            path,
             entities={"n": 8},
-            relations=[("to", "n", "n")],
             chunk_rows=chunk_rows,
             index_bytes=tight,
             merge_bytes=tight,
@@ -170,22 +166,3 @@ def test_half_of_all_edges_have_one_id(
     written = [each for each in Path(config.output or "").rglob("*") if each.is_file()]
     sizes = [each.stat().st_size for each in written if each.name != "origins.json"]
     assert found["bytes_out"] == sum(sizes)
-
-
-@pytest.mark.parametrize(
-    ("etl", "message"),
-    [
-        ({"entities": [{"type": "nobody", "path": "x", "id": 0}]}, r"etl\.entities\[0\]\.type: 'nobody'"),
-        ({"min_entity_count": {"nobody": 1}}, r"etl\.min_entity_count: 'nobody'"),
-        ({"duplicates": "remove"}, r"etl\.duplicates: .*'keep' or 'drop'"),
-        ({"min_relation_count": -1}, r"etl\.min_relation_count"),
-    ],
-)
-def test_settings_that_do_not_fit(
-    near_client: distributed.Client, tmp_path: Path, etl: dict[str, Any], message: str
-) -> None:
-    raw = config_of(
-        tmp_path / "out", [{"path": "t", **NAMED}], entities={"n": 1}, relations=[("r", "n", "n")]
-    ).model_dump()
-    with pytest.raises(ConfigError, match=message):
-        job.run(from_mapping(raw | {"etl": raw["etl"] | etl}), near_client)

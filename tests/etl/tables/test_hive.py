@@ -21,10 +21,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from etl.tables.filters import expression, left_for_rows, rows_that_pass
-from graphmill.config.sections.etl import Filters, TableConfig
-from graphmill.errors import ConfigError, NotFoundError, RawTableError
-from tests.etl.graphs import config_of, write_parquet
-from tests.etl.tables.lakes import EDGES, found_in, opened_files, read, rows_of
+from graphmill.config.sections.etl import Filters
+from graphmill.errors import NotFoundError, RawTableError
+from tests.etl.graphs import write_parquet
+from tests.etl.tables.lakes import found_in, opened_files, read, rows_of
 
 VALUES = ["de", "a b", "a/b", "ä=%", "__HIVE_DEFAULT_PARTITION__", "07"]
 
@@ -187,24 +187,6 @@ def test_filters_that_do_not_fit_the_table(tmp_path: Path, filters: Any, message
     path = write_parquet(tmp_path / "t.parquet", u=["a"], i=["x"], n=[1])
     with pytest.raises(RawTableError, match=message):
         rows_of(path, filters=filters)
-
-
-@pytest.mark.parametrize(
-    ("filters", "message"),
-    [
-        ("day > 1", r"filters: input should be a valid tuple"),
-        ([[]], r"filters: expected conditions"),
-        ([["day", "~", 1]], r"filters\[0\]\[0\]\[1\]: input should be '=='"),
-        ([["day", "in", 1]], r"filters: \[day, 'in'\]: expected a list of values, found 1"),
-        ([["day", "in", []]], r"filters: \[day, 'in'\]: expected values, found an empty list"),
-        ([["day", "==", [1]]], r"filters: \[day, '=='\]: expected one value"),
-        ([["day", "<", None]], r"filters: \[day, '<'\]: null is only == or !="),
-    ],
-)
-def test_filters_that_are_none(filters: Any, message: str) -> None:
-    table = EDGES | {"path": "x", "filters": filters}
-    with pytest.raises(ConfigError, match=rf"etl\.tables\[0\]\.{message}"):
-        config_of("/nowhere", [table], entities={"n": 1}, relations=[("bought", "n", "n")])
 
 
 CONDITIONS = st.tuples(
@@ -416,11 +398,6 @@ def test_a_snapshot_of_plain_files(tmp_path: Path) -> None:
     path = write_parquet(tmp_path / "t.parquet", u=["a"], i=["x"])
     with pytest.raises(RawTableError, match="snapshots are those of such tables"):
         found_in(path, snapshot=3)
-
-
-def test_defaults_are_as_before() -> None:
-    table = TableConfig(**EDGES, path="x")
-    assert (table.filters, table.snapshot, table.catalog, table.missing_paths) == ((), None, None, "fail")
 
 
 def test_statistics_of_text_columns_are_not_those_of_numbers(tmp_path: Path) -> None:

@@ -23,14 +23,7 @@ GOOD = {"l": ["a"] * 40, "t": ["b"] * 40, "r": ["to"] * 40, "w": ["1"] * 40}
 
 def config_with(root: Path, table: dict[str, Any], **etl: Any) -> Config:
     settings = {"on_bad_row": "quarantine", "max_bad_fraction": 0.5, "chunk_rows": 7} | etl
-    return config_of(
-        root / "out",
-        [table],
-        entities={"n": 2},
-        relations=[("to", "n", "n")],
-        top={"input": str(root)},
-        **settings,
-    )
+    return config_of(root / "out", [table], entities={"n": 2}, top={"input": str(root)}, **settings)
 
 
 def quarantined(root: Path) -> list[dict[str, Any]]:
@@ -136,7 +129,7 @@ def test_a_block_without_a_good_list_of_features(near_client: distributed.Client
     write_parquet(tmp_path / "in/good.parquet", l=[["a", "b"]], t=["x"])
     config = config_of(
         tmp_path / "out",
-        [{"path": str(tmp_path / "in"), "lhs": "l", "rhs": "t", "relation": "to"}],
+        str(tmp_path / "in"),
         entities={"words": 1, "n": 1},
         relations=[("to", "words", "n")],
         featurized="words",
@@ -175,7 +168,6 @@ def test_quarantine_needs_a_folder() -> None:
         "",
         [{"path": "t.parquet", **NAMED}],
         entities={"n": 1},
-        relations=[("to", "n", "n")],
         top=top | {"output": None},
         on_bad_row="quarantine",
     )

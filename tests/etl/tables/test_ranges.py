@@ -101,26 +101,6 @@ def test_json_lines(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) 
     assert found[0].integer_columns == ("tables[0].lhs",)
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        ('{"lhs": "a", "rhs": "b"}\n{"lhs": "a"}\n', r"row 2 .*'rhs' \(rhs\): null"),
-        ('{"lhs": "a", "rhs": "b"}\n{"lhs": "a", "rhs": ""}\n', r"row 2 .*'rhs' \(rhs\): empty"),
-        (
-            '{"lhs": "a", "rhs": "b"}\nlhs\n',
-            "row 2 .*: expected one JSON object in a line: .*: 'lhs'; .*quarantine",
-        ),
-        ('{"lhs": "a", "rhs": {"b": 1}}\n', "cannot be read as a table|expected strings"),
-        ('{"lhs": "a"}\n', r"expected a column 'rhs' \(rhs\), found columns \['lhs'\]"),
-    ],
-)
-def test_json_that_has_no_edges(tmp_path: Path, content: str, message: str) -> None:
-    path = tmp_path / "t.jsonl"
-    path.write_text(content)
-    with pytest.raises(RawTableError, match=rf"t\.jsonl: .*{message}|t\.jsonl: {message}"):
-        rows_of(table_of(path, lhs="lhs", rhs="rhs"), str(path))
-
-
 def test_json_whose_weights_are_no_integers_further_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

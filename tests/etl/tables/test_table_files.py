@@ -18,7 +18,7 @@ TABLE: Any = {"path": "t.csv", "lhs": 0, "rhs": 1, "relation": "to"}
 
 
 def config(output: str) -> Config:
-    return config_of(output, [TABLE], entities={"node": 1}, relations=[("to", "node", "node")])
+    return config_of(output, [TABLE], entities={"node": 1})
 
 
 def table_at(*paths: str) -> EntityTableConfig:
@@ -204,9 +204,7 @@ def test_a_name_with_brackets_that_exists_is_no_pattern(
 def test_the_input_is_never_a_pattern(tmp_path: Path, root: str) -> None:
     touch(tmp_path, "run1/a.csv")
     place = {"input": root.format(f"{tmp_path}/run[1]")}
-    named = config_of(
-        "/nowhere", [TABLE], entities={"node": 1}, relations=[("to", "node", "node")], top=place
-    )
+    named = config_of("/nowhere", [TABLE], entities={"node": 1}, top=place)
     with pytest.raises(NotFoundError, match=r"run\[1\]/\*\.csv: no file there"):
         files.find_files(named, table_at("*.csv"))
     touch(tmp_path, "run[1]/b.csv")
@@ -244,5 +242,5 @@ def test_roots_of_tables(tmp_path: Path) -> None:
     touch(tmp_path, "odd[1].csv")
     paths = ["a.csv", "b/*.csv", "c/d=*/e/*.csv", "odd[1].csv"]
     tables = [TABLE | {"path": [f"{tmp_path}/{path}" for path in paths]}]
-    chosen = config_of("out", tables, entities={"node": 1}, relations=[("to", "node", "node")])
+    chosen = config_of("out", tables, entities={"node": 1})
     assert files.table_roots(chosen) == [f"{tmp_path}/{name}" for name in ("a.csv", "b", "c", "odd[1].csv")]

@@ -14,9 +14,7 @@ from etl.tables.data_file import plain_file
 from etl.tables.formats import base as line_files
 from etl.tables.ranges import find_ranges
 from etl.tables.read import read_blocks
-from graphmill.config import validated
-from graphmill.config.sections.etl import FilesConfig
-from graphmill.errors import ConfigError, RawTableError
+from graphmill.errors import RawTableError
 from graphmill.formats.raw_tables import rows as text_rows
 from tests.etl.tables.test_read_tables import rows_of, table_of
 
@@ -115,13 +113,6 @@ def test_text_that_is_not_of_the_encoding(
 ) -> None:
     with pytest.raises(RawTableError, match=message):
         read(tmp_path / "t.tsv", content, encoding=encoding)
-
-
-@pytest.mark.parametrize("settings", [{"encoding": "rot13"}, {"encoding": "latin-l"}, {"comment": ""},
-                                      {"comment": "#\n"}, {"max_field_lines": 0}])  # fmt: skip
-def test_keys_that_do_not_fit(settings: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match=next(iter(settings))):
-        validated(FilesConfig, {"path": "t.csv", **settings})
 
 
 @pytest.mark.parametrize("compression", COMPRESS)
