@@ -96,7 +96,7 @@ def test_a_graph_of_ids_of_one_hash(
         monkeypatch.setattr(index_shard, "MIN_PASS_BYTES", index_bytes)
         config = config_of(
             tmp_path / name,
-            paths,
+            [{"path": paths, "lhs": "l", "rhs": "t", "relation": "to"}],
             entities={"user": 2, "item": 1},
             relations=[("to", "user", "user")],
             chunk_rows=4000,
@@ -118,11 +118,7 @@ def test_ordinary_ids_cause_no_warning(
     near_client: distributed.Client, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = write_parquet(tmp_path / "t.parquet", l=[f"u{n}" for n in range(50_000)], t=["v"] * 50_000)
-    config = config_of(
-        tmp_path / "out",
-        path,
-        entities={"user": 3},
-    )
+    config = config_of(tmp_path / "out", path, entities={"user": 3})
     with caplog.at_level(logging.WARNING, "graphmill"):
         job.run(config, near_client)
     assert "crowded" not in caplog.text

@@ -130,6 +130,25 @@ def test_pbg_python_config_gives_what_pbg_wrote() -> None:
             "dimension 4",
         ),
         ({"disable_lhs_negs": True, "disable_rhs_negs": True}, "disable_rhs_negs: cannot be used with"),
+        (
+            {
+                "dynamic_relations": True,
+                "relations": [{"name": name, "lhs": "user", "rhs": "item"} for name in "ab"],
+            },
+            "exactly one entry, found 2",
+        ),
+        ({"output": ""}, "output: expected a folder's URI, found an empty string"),
+        (
+            {"etl": {"tables": [{"path": "x", "lhs": 0, "rhs": 1, "relaton": "r"}]}},
+            r"etl\.tables\[0\]\.relaton: unknown key; did you mean 'relation'",
+        ),
+        (
+            {"etl": {"tables": [], "entities": [{"path": "x", "typ": "t"}]}},
+            r"etl\.entities\[0\]\.typ: unknown key; did you mean 'type'",
+        ),
+        ({"remap": {"batch_row": 4}}, r"remap\.batch_row: unknown key; did you mean 'batch_rows'"),
+        ({"train": 3}, r"train: .*valid dictionary.*found 3"),
+        ({"etl": {"chunk_rows": 4}}, r"etl\.tables: missing, it has no default"),
     ],
 )
 def test_a_wrong_value_is_refused_with_its_path(changes: dict[str, Any], message: str) -> None:
@@ -159,37 +178,25 @@ def test_a_wrong_item_does_not_make_its_list_too_short_as_well() -> None:
         config.validated(_Shelf, {"books": []})
 
 
-def test_dynamic_relations_allow_one_entry() -> None:
-    two = [{"name": name, "lhs": "user", "rhs": "item"} for name in "ab"]
-    with pytest.raises(ConfigError, match="exactly one entry, found 2"):
-        config.from_mapping(raw(dynamic_relations=True, relations=two))
-    assert config.from_mapping(raw(dynamic_relations=True)).global_emb is False
-
-
 def test_without_any_root_the_message_says_what_to_set() -> None:
     with pytest.raises(ConfigError, match="set it \\(--set output=URI\\)"):
         config.from_mapping({k: v for k, v in raw().items() if k != "output"})
 
 
-def test_an_empty_output_is_not_the_root_of_the_disk() -> None:
-    with pytest.raises(ConfigError, match="output: expected a folder's URI, found an empty string"):
-        config.from_mapping(raw(output=""))
-
-
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("name", "text", "message"),
     [
-        ("def get_torchbiggraph_config(:", "SyntaxError"),
-        ("import no_such_module", "ModuleNotFoundError: No module named 'no_such_module'"),
-        ("def get_torchbiggraph_config(): pass", "TypeError"),
-        ("x = 1", "expected a function"),
+        ("c.py", "def get_torchbiggraph_config(:", "SyntaxError"),
+        ("c.py", "import no_such_module", "ModuleNotFoundError: No module named 'no_such_module'"),
+        ("c.py", "def get_torchbiggraph_config(): pass", "TypeError"),
+        ("c.py", "x = 1", "expected a function"),
+        *(("c.yaml", text, "") for text in ("a: [1", "- just\n- a list\n", "3")),
     ],
 )
-def test_a_pbg_config_that_does_not_run(tmp_path: Path, text: str, message: str) -> None:
-    conf = tmp_path / "c.py"
-    conf.write_text(text)
-    with pytest.raises(ConfigError, match=rf"c\.py: .*{message}"):
-        config.load(str(conf))
+def test_a_file_that_is_no_configuration(tmp_path: Path, name: str, text: str, message: str) -> None:
+    (tmp_path / name).write_text(text)
+    with pytest.raises(ConfigError, match=rf"{re.escape(name)}.*{message}"):
+        config.load(str(tmp_path / name))
 
 
 def test_overrides_reach_everywhere(tmp_path: Path) -> None:
@@ -249,18 +256,6 @@ def test_lines_of_aliases_are_those_of_what_they_stand_for() -> None:
 
 
 @pytest.mark.parametrize(
-    ("section", "message"),
-    [
-        ({"tables": [{"path": "x", "lhs": 0, "rhs": 1, "relaton": "r"}]}, "etl.tables[0].relaton: unknown"),
-        ({"tables": [], "entities": [{"path": "x", "typ": "t"}]}, "etl.entities[0].typ: unknown"),
-    ],
-)
-def test_a_nested_key_gets_the_closest_known_one(section: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError, match=re.escape(message) + " key; did you mean '(relation|type)'"):
-        config.from_mapping(raw(etl=section))
-
-
-@pytest.mark.parametrize(
     "override",
     ["lr", "=3", "a..b=1", "relations[7].name=x", "lr.deep=3", "lr=[1", "entities.usr.num_partitions=2"],
 )
@@ -271,27 +266,9 @@ def test_an_override_that_fits_nowhere_is_refused(tmp_path: Path, override: str)
         config.load(str(conf), [override])
 
 
-@pytest.mark.parametrize("text", ["a: [1", "- just\n- a list\n", "3"])
-def test_a_file_that_is_no_configuration(tmp_path: Path, text: str) -> None:
-    conf = tmp_path / "c.yaml"
-    conf.write_text(text)
-    with pytest.raises(ConfigError, match=r"c\.yaml"):
-        config.load(str(conf))
-
-
 def test_a_missing_file() -> None:
     with pytest.raises(NotFoundError, match=r"nowhere\.yaml"):
         config.load("nowhere.yaml")
-
-
-def test_every_section_is_checked_with_its_path_when_it_is_loaded() -> None:
-    assert config.from_mapping(raw(remap={"batch_rows": 4})).remap.batch_rows == 4
-    with pytest.raises(ConfigError, match=r"remap\.batch_row: unknown key; did you mean 'batch_rows'"):
-        config.from_mapping(raw(remap={"batch_row": 4}))
-    with pytest.raises(ConfigError, match=r"train: .*valid dictionary.*found 3"):
-        config.from_mapping(raw(train=3))
-    with pytest.raises(ConfigError, match=r"etl\.tables: missing, it has no default"):
-        config.from_mapping(raw(etl={"chunk_rows": 4}))
 
 
 def test_a_section_that_is_absent_has_its_defaults() -> None:

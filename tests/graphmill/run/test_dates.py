@@ -61,10 +61,13 @@ def at_work(forked: Forks, *outputs: str) -> Iterator[None]:
             each.wait()
 
 
+def entry(**table: Any) -> dict[str, Any]:
+    return {"output": "out/{date}", "etl": {"tables": [TABLE | table]}}
+
+
 def filled(folder: Path, **table: Any) -> TableConfig:
     """A table as a run for DAY gets it."""
-    path = conf(folder, output=f"{folder}/{{date}}", etl={"tables": [TABLE | table]})
-    return dates.load(path, (), DAY).section(EtlConfig).tables[0]
+    return dates.load(conf(folder, **entry(**table)), (), DAY).section(EtlConfig).tables[0]
 
 
 @given(back=st.integers(0, 40), length=st.integers(0, 40))
@@ -83,26 +86,6 @@ def test_days_in_filters_and_in_lists(tmp_path: Path) -> None:
     found = filled(tmp_path, path=["a/{date-1..date}", "b/{date-1}"], filters=conditions)
     assert found.path == ("a/2026-11-19", "a/2026-11-20", "b/2026-11-19")
     assert found.filters == ((("day", ">=", "2026-10-22"), ("d", "in", ("1120", "1121"))),)
-
-
-@pytest.mark.parametrize(
-    ("path", "message"),
-    [
-        ("{date..date-1}", "expected 1 to 10000 days, found 2026-11-20 to 2026-11-19"),
-        ("{date-1..date}/{date-2..date}", "expected one range of days, found date-1..date, date-2..date"),
-        ("{date-99999999}", "expected a day of a year from 1 to 9999"),
-    ],
-)
-def test_ranges_that_are_none(tmp_path: Path, path: str, message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        filled(tmp_path, path=path)
-
-
-def test_a_range_is_for_lists_and_paths(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"found \{date-1..date\}, which stands for several"):
-        filled(tmp_path, path="x", split="{date-1..date}")
-    with pytest.raises(ConfigError, match=r"output: expected \{date\} once"):
-        dates.load(conf(tmp_path, output=f"{tmp_path}/{{date-1}}"), (), DAY)
 
 
 def test_dates_are_filled_in_everywhere(root: str, tmp_path: Path) -> None:
@@ -161,16 +144,25 @@ def test_a_finished_date_whose_predecessor_is_gone_stays_as_it_is(root: str, tmp
 
 
 @pytest.mark.parametrize(
-    ("output", "message"),
+    ("settings", "message"),
     [
-        (None, "output: --date needs it"),
-        ("out", "expected {date} once"),
-        ("out/{date}/{date:%H}", "expected {date} once"),
-        ("out/{previous_date}", "expected {date} once"),
+        (entry(path="{date..date-1}"), "expected 1 to 10000 days, found 2026-11-20 to 2026-11-19"),
+        (
+            entry(path="{date-1..date}/{date-2..date}"),
+            "expected one range of days, found date-1..date, date-2..date",
+        ),
+        (entry(path="{date-99999999}"), "expected a day of a year from 1 to 9999"),
+        (entry(path="x", split="{date-1..date}"), r"found \{date-1..date\}, which stands for several"),
+        ({"entity_path": "e"}, "output: --date needs it"),
+        ({"output": "out"}, r"output: expected \{date\} once"),
+        ({"output": "out/{date-1}"}, r"output: expected \{date\} once"),
+        ({"output": "out/{date}/{date:%H}"}, r"output: expected \{date\} once"),
+        ({"output": "out/{previous_date}"}, r"output: expected \{date\} once"),
+        ({"output": "out/{date}", "schedule": None}, "schedule: input should be a valid dictionary"),
+        ({"output": "out/{date}", "schedule": [14]}, "schedule: input should be a valid dictionary"),
     ],
 )
-def test_an_output_that_does_not_tell_dates_apart(tmp_path: Path, output: str | None, message: str) -> None:
-    settings = {"output": output} if output else {"entity_path": "e"}
+def test_settings_that_fit_no_date(tmp_path: Path, settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         dates.load(conf(tmp_path, **settings), (), DAY)
 
@@ -196,13 +188,6 @@ def test_a_place_for_a_date_without_a_date() -> None:
 )
 def test_the_folder_that_is_searched_for_dates(template: str, base: str) -> None:
     assert dates._split(template)[0] == base
-
-
-@pytest.mark.parametrize("section", [None, [14]])
-def test_a_schedule_that_is_no_mapping_is_refused(tmp_path: Path, section: Any) -> None:
-    path = conf(tmp_path, output=f"{tmp_path}/{{date}}", schedule=section)
-    with pytest.raises(ConfigError, match="schedule: input should be a valid dictionary"):
-        dates.load(path, (), DAY)
 
 
 def chain(tmp_path: Path, root: str) -> str:
