@@ -247,13 +247,6 @@ def test_a_task_checks_the_locks_of_what_it_writes(tmp_path: Path) -> None:
                 each.check()
 
 
-@pytest.mark.usefixtures("elsewhere", "long_ago")
-def test_takeovers_leave_no_files(root: str) -> None:
-    acquired(root)
-    acquired(root)
-    assert [storage.name(uri) for uri in storage.list_hidden(root)] == [lock.NAME]
-
-
 def test_a_slow_rival_does_not_take_over_what_has_been_taken_over(tmp_path: Path) -> None:
     """It has seen the dead owner alone, and comes when a successor has made the lock its own."""
     root = str(tmp_path)
