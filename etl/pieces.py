@@ -116,7 +116,7 @@ def relations_of(settings: Config) -> Relations:
 def write_pieces(
     config: Config, tables: Sequence[Table], relations: Relations, folder: str, client: Client
 ) -> list[dict[str, Any]]:
-    """Write the rows of all tables; return the uri, the number of rows, and the type (of ids) of each piece."""
+    """Write the rows of all tables; return the uri, the number of rows, and the type of ids of each piece."""
     inputs = [find_files(config, table, f"table {number}") for number, table in enumerate(tables)]
     warn_of_left_out(inputs)
     _check_constants(tables, relations)
@@ -221,7 +221,7 @@ def whole_table(config: Config, paths: Sequence[str], given: Mapping[str, Any]) 
 def read_rows(
     schema: pa.Schema, id_columns: Sequence[str], group: Sequence[FileRange]
 ) -> Iterator[tuple[pa.Table, list[pa.Array]]]:
-    """Read the rows of a piece in blocks: all columns, and the raw ids (string) of some, null where missing."""
+    """Read the rows of a piece in blocks: all columns, and the raw ids of some, null where missing."""
     for file_range in group:
         fields = list(
             file_range.table.columns()

@@ -168,7 +168,6 @@ def put(folder: str, uri: str) -> None:
 
 
 def _delete(uri: str, paths: Iterable[str]) -> None:
-    """Delete files below `uri`, and the folders that are empty then."""
     for path in paths:
         storage.delete(storage.join(uri, path))
         while (path := path.rpartition("/")[0]) and not storage.list_dir(

@@ -304,7 +304,6 @@ def _found(client: Client, uri: str, config: Config, made_from: dict[str, Any]) 
 
 
 def _started(client: Client, uri: str, config: Config, made_from: dict[str, Any]) -> EtlWork:
-    """Begin new work; remove any other."""
     _remove(uri, output_uris(config))
     journal = EtlJournal(made_from=made_from, token=uuid.uuid4().hex[:12])
     work = EtlWork(client, uri, journal.token, config)
@@ -334,7 +333,6 @@ def _delete_files(uris: Sequence[str]) -> None:
 
 
 def _read(model: type[Model], uri: str) -> Model | None:
-    """Read a file; None if it is missing or damaged."""
     if not storage.exists(uri):
         return None
     try:

@@ -63,7 +63,6 @@ def _indices(rows: AllRows, side: Side, is_own: Int32 | None, *, edges_only: boo
 
 
 def _highest(settings: TaskSettings, partition: Partition, counts: Int64) -> list[tuple[int, str]]:
-    """Find the ids with most edges."""
     highest: list[tuple[int, str]] = []
     first = 0
     for ids in entity_index.iter_part(settings.folders.entities, *partition, _PIECE_ROWS):

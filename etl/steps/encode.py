@@ -185,7 +185,6 @@ def _write_chunk(
 
 
 def _smallest(settings: TaskSettings, rows: EncodedRows) -> dict[str, Hashes]:
-    """Select the smallest hashes of the ids of each type that may be cut."""
     by_type = zip(settings.entity_types, rows.ids, strict=True)
     return {name: ids.hashes[:NUM_SMALLEST] for name, ids in by_type if name in settings.uncut}
 
@@ -224,7 +223,6 @@ def _end_hashes(rows: EncodedRows, side: Side) -> Hashes:
 
 
 def _count_ids(rows: EncodedRows, train_N: npt.NDArray[np.bool_]) -> Int32:
-    """Count the train edges of each of the chunk's ids."""
     num_ids = sum(map(len, rows.ids))
     counts = np.zeros(num_ids, np.int64)
     for side in Side:
@@ -237,7 +235,6 @@ def _count_ids(rows: EncodedRows, train_N: npt.NDArray[np.bool_]) -> Int32:
 
 
 def _write_ids(settings: TaskSettings, rows: EncodedRows, counts: Int32, uri: str) -> tuple[Int64, Int64]:
-    """Write the chunk's ids slot by slot; return the ids per slot, and their bytes."""
     slot_counts = []
     for entity_type, distinct in zip(settings.entity_types, rows.ids, strict=True):
         num_slots = settings.num_partitions[entity_type] * settings.num_slots[entity_type]

@@ -171,7 +171,6 @@ def write_partition_with_history(
 
 
 def _partition_ids(settings: TaskSettings, partition: Partition, shards: list[Shard]) -> Iterator[pa.Table]:
-    """Read all ids of a partition in the order of their indices."""
     for ids in previous_ids(settings, partition):
         yield pa.table({"id": ids})
     for shard in shards:

@@ -214,7 +214,6 @@ def _within(
 
 
 def _put(rows: Int32, inside: npt.NDArray[np.bool_], row_of: Int32) -> Int32:
-    """Put the rows of one pass in their positions among the rows of all passes."""
     row_of = row_of if len(row_of) else np.full(len(inside), LEFT_OUT, np.int32)
     row_of[inside] = rows
     return row_of

@@ -265,7 +265,6 @@ def _append(
     is_edge_n: Bools | None,
     start: int,
 ) -> None:
-    """Write some rows of a bucket, of which the first is row `start`."""
     if is_edge_n is None or is_edge_n.all():
         writer.append(_edges(settings, records, features))
         return

@@ -193,7 +193,6 @@ def _are_codes(rows: pa.Table) -> bool:
 
 
 def _is_quoted(rows: pa.Table) -> bool:
-    """Whether quotes stand around all fields of a column, as R's write.table writes text."""
     columns = [pc.drop_null(column) for column in rows.columns]
     return any(
         len(column) > 1 and pc.all(pc.match_substring_regex(column, r'^".*"$')).as_py() for column in columns

@@ -165,7 +165,6 @@ def _look_at(
 
 
 def _types(file: DataFile, head: Head) -> dict[str, pa.DataType]:
-    """Return the type of each column that can be named, also of those in structs."""
     if file.schema is not None:
         return {field.name: field.type for field in file.schema}
     once = [name for name in head.names if head.names.count(name) == 1]

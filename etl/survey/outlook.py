@@ -78,7 +78,6 @@ def _count(table: Table, files: list[DataFile]) -> tuple[int, FileRange | None]:
 
 
 def _passing(first: FileRange) -> float:
-    """Share of the first rows of a range that its filters let pass."""
     rows = first_rows(replace(first, filters=()))
     columns = {column: rows[filter_field(column)] for column in columns_of(first.filters)}
     return float(pc.mean(rows_that_pass(first.filters, columns).cast(pa.int8())).as_py() or 0)

@@ -120,7 +120,6 @@ def _end_score(column: Column) -> float:
 
 
 def _ranked(look: Look) -> list[Column]:
-    """Return the columns that may be ends, the best first."""
     scores = [(_end_score(column) - 0.01 * at, column) for at, column in enumerate(look.columns)]
     return [column for score, column in sorted(scores, key=lambda scored: -scored[0]) if score > _NO_END + 4]
 
@@ -150,7 +149,6 @@ def _pair_score(one: Column, other: Column) -> float:
 
 
 def _differing(one: Column, other: Column) -> tuple[str, str] | None:
-    """Return the only words in which two names differ."""
     if len(one.words) != len(other.words):
         return None
     differing = [(x, y) for x, y in zip(one.words, other.words, strict=True) if x != y]
@@ -226,7 +224,6 @@ def _pairs(
 
 
 def _is_turned(first: Column, second: Column) -> bool:
-    """Whether names say that the first column is the right-hand side."""
     if differing := _differing(first, second):
         return differing not in PAIRS and (differing[1], differing[0]) in PAIRS
     return bool({*first.words} & (RHS - LHS)) and not {*second.words} & RHS

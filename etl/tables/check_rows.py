@@ -330,7 +330,6 @@ def _converted(
 
 
 def _failing(column: pa.ChunkedArray, convert: Convert, first: int = 0) -> list[int]:
-    """Find the rows that cannot be converted, by bisection."""
     try:
         convert(column)
         return []

@@ -176,7 +176,6 @@ def _named(config: Config, path: str) -> tuple[str, list[str]]:
 
 
 def _written_below(config: Config, uri: str) -> list[str]:
-    """List the folders below `uri` that this run writes."""
     written = [config.output, config.entity_path, config.split_root, config.checkpoint_path]
     written.append(config.embedding_path)
     if config.etl:

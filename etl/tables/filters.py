@@ -125,7 +125,6 @@ def _any_of(filters: Filters, judge: Any) -> Any:
 
 @contextmanager
 def _comparing(column: str, kind: pa.DataType, value: Any) -> Iterator[None]:
-    """Turn errors of a comparison into a RawTableError."""
     try:
         yield
     except (pa.ArrowException, OverflowError, TypeError) as error:
@@ -175,7 +174,6 @@ def _possible(column: str, low: Any, high: Any, operator: str, value: Any) -> An
 
 
 def _set_type(kind: pa.DataType, values: Sequence[Scalar]) -> pa.DataType:
-    """Return the type to look up values of type `kind` in a set."""
     if not pa.types.is_integer(kind):
         return kind
     return pa.float64() if isinstance(values[0], float) else pa.int64()
@@ -228,7 +226,6 @@ def _is_text(kind: pa.DataType) -> bool:
 
 
 def _converted(value: Scalar, kind: pa.DataType) -> pa.Scalar:
-    """Return a value as a scalar that a column of the type `kind` can be compared with."""
     scalar = pa.scalar(value)
     if pa.types.is_timestamp(kind) and kind.tz and isinstance(value, str):
         return scalar.cast(pa.timestamp(kind.unit)).cast(kind)  # a time without a zone is UTC

@@ -112,7 +112,6 @@ def _renamed(
 def _cuts(
     file: DataFile, file_format: TableFormat, head: Head, paths: Mapping[str, nested.Path], chunk_rows: int
 ) -> Sequence[tuple[int, int, Cut]]:
-    """Return the ranges of a file that may have rows that pass its filters."""
     if not file.filters or file_format.select is None:
         return head.cuts
     names = {column: paths.get(filter_field(column), ()) for column in columns_of(file.filters)}

@@ -119,7 +119,6 @@ def _refuse(at: BlockPosition, line: BadLine) -> NoReturn:
 def _kept(
     file_range: FileRange, block: pa.Table, first_row: int, deleted: DeletedRows
 ) -> tuple[pa.Table, Int64 | None]:
-    """Return the rows that pass and are not deleted, and their numbers in the block; None: all."""
     fields = {column: filter_field(column) for column in columns_of(file_range.filters)}
     mask_N = deleted.mask(first_row, block.num_rows)
     if file_range.filters:

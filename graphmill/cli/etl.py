@@ -78,7 +78,6 @@ def _tables(
     relation: str | None,
     delimiter: str | None,
 ) -> list[dict[str, Any]]:
-    """Describe the i-th file as the table of the i-th edge path."""
     if lhs is None or rhs is None:
         raise click.UsageError("FILE...: expected both --lhs-col and --rhs-col")
     if relation is None and settings.dynamic_relations:

@@ -17,8 +17,6 @@ from graphmill.display.readable import number
 
 
 class _Column(click.ParamType[str | int]):
-    """The name of a column, or its number."""
-
     name = "column"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str | int:

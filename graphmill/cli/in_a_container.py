@@ -44,8 +44,6 @@ _UPLOADED = ("train.plugins", "cluster.")
 
 
 class _Files:
-    """Local files of a command, by their names in the container."""
-
     def __init__(self) -> None:
         self.paths: dict[str, str] = {}
 
@@ -127,7 +125,6 @@ def _check_path(key: str, uri: str) -> None:
 
 
 def _paths_of(key: str, node: Any) -> Iterator[tuple[str, str]]:
-    """Find absolute paths, and those of `input` and `output`, with their keys."""
     if key.startswith(_UPLOADED):
         return
     if isinstance(node, dict):
@@ -148,7 +145,6 @@ def _is_path_key(key: str) -> bool:
 
 
 def _uploaded(settings: Config, files: _Files) -> Iterator[tuple[str, str]]:
-    """Yield the settings that name local files, with the places of these files in the container."""
     cluster = settings.cluster
     for key, names in (("train.plugins", tuple(settings.plugins)), ("cluster.py_files", cluster.py_files)):
         placed = [files.place(name) if name.endswith(_SUFFIXES) or "/" in name else name for name in names]
@@ -159,7 +155,6 @@ def _uploaded(settings: Config, files: _Files) -> Iterator[tuple[str, str]]:
 
 
 def _output_words() -> list[str]:
-    """Return the options of this command for its output."""
     flags = {"--debug": "debug", "--json-logs": "json_lines", "--quiet": "quiet"}
     return [flag for flag, name in flags.items() if getattr(terminal.options, name)]
 

@@ -30,8 +30,6 @@ from graphmill.version import __version__
 
 
 class _Group(click.Group):
-    """Commands in the order in which they are added."""
-
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Names of all commands, stages first."""
         return list(self.commands)

@@ -261,7 +261,6 @@ def result_options(command: Command) -> Command:
 
 
 def _with_cluster(overrides: tuple[str, ...], options: dict[str, Any]) -> tuple[str, ...]:
-    """Move the options of a cluster to the overrides."""
     return (*overrides, *as_overrides({key: options.pop(key) for key in OF_A_CLUSTER}))
 
 

@@ -66,7 +66,6 @@ def command(
 
 
 def _finish(settings: Config, conf: str | None, overrides: tuple[str, ...]) -> None:
-    """Mark the output as finished, and delete the oldest dates."""
     from graphmill.run import dates
 
     if settings.output is None:

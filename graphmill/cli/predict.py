@@ -55,7 +55,6 @@ _OF_METHOD = ("method", "recall", "recall_error", "recall_ids", "num_lists", "nu
 
 
 def _told(figures: dict[str, Any]) -> dict[str, Any]:
-    """Figures for the run's report: of a whole question, not of its ids."""
     return {key: figures[key] for key in (*_KEPT, *_OF_METHOD) if key in figures}
 
 

@@ -32,8 +32,6 @@ _SAVED = ("node_id_mapping", "node_emb_dir", "prediction_dir", "yaml_config_file
 
 
 class _RemapByDefault(click.Group):
-    """Commands with the default `remap`."""
-
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         is_named = bool(args) and args[0] in self.commands
         return super().parse_args(ctx, args if is_named else ["remap", *args])
@@ -66,7 +64,6 @@ class _AsGraphStorm(click.Command):
 
 
 def _split_lists(args: list[str]) -> list[str]:
-    """Turn `--flag a b` into `--flag a --flag b`, for the flags that take several values."""
     split: list[str] = []
     flag: str | None = None
     for arg, following in zip(args, [*args[1:], "--"], strict=True):
@@ -93,7 +90,6 @@ class _Truth(click.ParamType[bool]):
 
 
 def _of_training(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the flags of a training that win over its YAML."""
     for name in ("part-config", "save-embed-path", "save-prediction-path"):
         command = click.option(f"--{name}", hidden=True)(command)
     for name in ("target-etype", "target-ntype"):

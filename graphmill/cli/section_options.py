@@ -17,8 +17,6 @@ Command = Callable[..., Any]
 
 
 class _Size(click.ParamType[int]):
-    """A size such as 512MiB."""
-
     name = "size"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
@@ -67,7 +65,6 @@ def _option(key: str, flag: Flag, schema: Any, definitions: Any) -> Callable[[Co
 
 
 def _type(schema: Any) -> click.ParamType[Any] | type:
-    """Choose click's type of a key, by its JSON schema."""
     if "enum" in schema:
         return click.Choice(schema["enum"])
     least, above, most = (schema.get(key) for key in ("minimum", "exclusiveMinimum", "maximum"))

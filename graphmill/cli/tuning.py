@@ -84,7 +84,6 @@ def _early_stopping(graph: Config) -> dict[str, Any]:
 
 
 def _show(result: TuningResult) -> None:
-    """Show what was tried, the best of each rung first."""
     rows = sorted(result.trials, key=lambda trial: (-trial.rung, -trial.mrr))
     table = Table("rung", "epochs", "seconds", "MRR", "change", title="tune")
     for trial in rows:

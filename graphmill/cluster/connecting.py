@@ -85,7 +85,6 @@ def connect(
 
 @contextmanager
 def _starting(master: str) -> Iterator[None]:
-    """Turn the errors of a cluster that does not start into a `NoClusterError`."""
     try:
         yield
     except (ClusterError, OSError, RuntimeError) as error:  # a TimeoutError is an OSError

@@ -285,7 +285,6 @@ class Application:
                 storage.delete(storage.join(home_uri(), self.name, self.id))
 
     def _wait_for_id(self) -> None:
-        """Wait until a client that is submitting has submitted: an end before leaves the outcome unknown."""
         deadline = time.monotonic() + _ID_TIMEOUT_S
         while self.id is None and not self.ended and time.monotonic() < deadline:
             time.sleep(_POLL_S)

@@ -165,7 +165,6 @@ def parse(master: str) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _environment(settings: ClusterConfig) -> dict[str, str]:
-    """Return the settings of Dask that give the workers their environment variables."""
     names = ("HADOOP_CONF_DIR", "HADOOP_USER_NAME", "KRB5_CONFIG")
     passed = {name: os.environ[name] for name in names if name in os.environ}
     return pre_spawn_environment(passed | {CORES_VARIABLE: str(settings.worker_cores)})

@@ -106,7 +106,6 @@ def listening(client: Client, topic: str, handler: Callable[[tuple[Any, Any]], N
 
 
 def _may_pass(error: StorageError) -> bool:
-    """Tell whether the same task may succeed later."""
     return error.exit_code == StorageError.exit_code and not isinstance(error, DiskFullError)
 
 

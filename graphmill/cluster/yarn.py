@@ -100,8 +100,6 @@ def _end_of(container: str, text: str) -> str:
 
 
 class _Place(NamedTuple):
-    """Number of the application of a container, and its host."""
-
     application: int
     host: str
 
@@ -193,7 +191,6 @@ class Containers:
         return shell_words(options | settings.yarn_options)
 
     def _present(self) -> dict[str, _Place]:
-        """Return the containers that have a worker."""
         name = re.compile(rf"{re.escape(self.settings.name)}-(\d+)-(container_\w+)")
         # The scheduler's thread changes this dict: copy it in one step, which its sorted view does not do.
         workers = list(dict.values(self.cluster.scheduler.workers))
@@ -228,7 +225,6 @@ class Containers:
                 missing_since, grace_s, num_in_vain = None, grace_s * 2, num_in_vain + 1
 
     def _is_pending(self, present: dict[str, _Place]) -> bool:
-        """Tell whether containers of the last application may still start."""
         number = len(self._applications) - 1
         last = self._applications[number]
         num_present = sum(place.application == number for place in present.values())

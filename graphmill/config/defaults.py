@@ -140,7 +140,6 @@ def _takes_one_vs_all(given: Mapping[str, Any], filled: Mapping[str, Any]) -> bo
 
 
 def _apply_one_vs_all(given: Mapping[str, Any], filled: dict[str, Any], chosen: dict[str, Any]) -> None:
-    """Fill in the recipe of 1-vs-all."""
     has_all_negs = any(ALL_NEGS in relation for relation in given["relations"])
     for key in NUM_NEGS:
         del chosen[key]  # without effect
@@ -218,7 +217,6 @@ def _sizes_of_queries(num_queries: int, num_edges: int, *, is_one: bool) -> tupl
 
 
 def _drawn_sizes(num_edges: int, *, has_operators: bool) -> tuple[int, int]:
-    """Choose epochs, and the edges of a batch, for drawn negatives."""
     most = _EPOCHS if has_operators else _EPOCHS_WITHOUT_OPERATORS
     num_epochs = max(
         _within((_LEAST_EPOCHS, most), _power_of_two(_TRAINED_EDGES / max(num_edges, 1))),
@@ -277,7 +275,6 @@ def summary_line(chosen: Mapping[str, Any], num_entities: Mapping[str, Sequence[
 
 
 def _shown(value: Any) -> str:
-    """A value as YAML has it."""
     return json.dumps(value) if value is None or isinstance(value, bool) else str(value)
 
 

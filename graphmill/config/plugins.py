@@ -74,7 +74,6 @@ def _read(given: Any) -> Any:
 
 
 def _named_by(raw: Any) -> Any:
-    """Look up `train.plugins` in an unchecked mapping."""
     train = raw.get("train") if isinstance(raw, Mapping) else None
     return train.get("plugins") if isinstance(train, Mapping) else None
 

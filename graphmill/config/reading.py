@@ -164,7 +164,6 @@ def place(override: str) -> yaml_text.Place:
 
 
 def _place(path: str) -> yaml_text.Place:
-    """Split `etl.tables[0].lhs`, or `etl.tables.0.lhs`."""
     return tuple(re.sub(r"\[(\d+)\]", r".\1", path.strip()).split("."))
 
 

@@ -48,8 +48,6 @@ The column `effect` tells what becomes of finished and begun work when the value
 
 
 class _Untitled(GenerateJsonSchema):
-    """A schema without the titles that pydantic makes of the keys."""
-
     def field_title_should_be_set(self, schema: Any) -> bool:
         return False
 
@@ -83,7 +81,6 @@ def markdown() -> str:
 
 
 def _inner(path: str, model: type[Section]) -> Iterator[tuple[str, type[Section]]]:
-    """Path and class of each mapping inside `model`."""
     for name, field in model.model_fields.items():
         inner = section_in(field.annotation)
         if inner:
@@ -136,7 +133,6 @@ def _json(value: Any) -> str:
 
 
 def _type(schema: Schema) -> str:
-    """Words for a type of the JSON schema."""
     match schema:
         case {"anyOf": choices}:
             return " or ".join(dict.fromkeys(map(_type, choices)))

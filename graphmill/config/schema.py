@@ -330,7 +330,7 @@ class Config(PbgConfig):
         return section.model_dump(mode="json", exclude_unset=True) if section else {}
 
     def section(self, model: type[AnySection]) -> AnySection:
-        """Return the section of class `model`, or its defaults where the configuration has no such section."""
+        """Return the section of class `model`, or its defaults if the configuration has no such section."""
         own = getattr(self, model.key)
         return own if isinstance(own, model) else validated(model, {}, prefix=(model.key,))
 

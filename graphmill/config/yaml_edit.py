@@ -48,7 +48,6 @@ def _with(text: str, place: Place, value: Any) -> str:
 
 
 def _child(node: yaml.Node | None, name: str) -> yaml.Node | None:
-    """Find the value of a key, or the item of a list at a position."""
     if isinstance(node, yaml.MappingNode):
         return next((value for key, value in node.value if key.value == name), None)
     if isinstance(node, yaml.SequenceNode) and name.isdecimal() and int(name) < len(node.value):

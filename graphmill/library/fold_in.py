@@ -38,8 +38,6 @@ class FoldedId(NamedTuple):
 
 
 class _Entities:
-    """Vectors [N, D] and raw ids of a type, in memory."""
-
     def __init__(self, table: EntityTable, seed: int) -> None:
         parts = [list(iter_ids(table.trained, part, ID_ROWS)) for part in table.parts]
         self._ids = pa.chunked_array([batch for part in parts for batch in part], pa.string())
@@ -159,7 +157,6 @@ class FoldIn:
 
 
 def _rows(edges: Iterable[Edge] | pa.Table) -> list[tuple[str, str, str, float]]:
-    """Edges as tuples of lhs, relation, rhs and weight."""
     if isinstance(edges, pa.Table):
         if missing := [name for name in _COLUMNS if name not in edges.column_names]:
             raise BadInputError(

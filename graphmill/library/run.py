@@ -81,7 +81,6 @@ class Run:
 
     @cached_property
     def _num_parts(self) -> dict[str, int]:
-        """Number of partitions of each type that has embeddings."""
         if not storage.is_dir(self.embedding_path):
             return {}
         folders = [entry.uri for entry in storage.list_dir(self.embedding_path) if entry.is_dir]

@@ -151,7 +151,6 @@ def _free_previous(output_template: str, day: date) -> date | None:
 
 
 def _previous(output_template: str, day: date) -> tuple[date | None, bool]:
-    """Find the previous date, and tell whether an earlier attempt at `day` chose that date."""
     outputs = _dated_outputs(output_template)
     own = outputs.get(day)
     recorded = _recorded_schedule(own) if own else {}
@@ -210,7 +209,6 @@ def _with_days(text: str, day: date, previous: date | None, of_range: date) -> s
 
 
 def _day(word: str, day: date) -> date:
-    """Return the day that `date`, `date-7` or `date+1` means."""
     try:
         return day + timedelta(int(word.removeprefix("date") or 0))
     except OverflowError as error:
@@ -222,7 +220,6 @@ def _text(raw: Mapping[str, Any]) -> str:
 
 
 def _split(output_template: str) -> tuple[str, str, str]:
-    """Split a template into `base`, the component with the date as a format of strftime, and the rest."""
     parts = output_template.split("/")
     numbers = [number for number, part in enumerate(parts) if "{" in part]
     if len(numbers) != 1 or len(_DATE.findall(parts[numbers[0]])) != 1:
@@ -237,7 +234,6 @@ def _split(output_template: str) -> tuple[str, str, str]:
 
 
 def _dated_outputs(output_template: str) -> dict[date, str]:
-    """List the existing outputs by date."""
     base, date_format, rest = _split(output_template)
     folders = [entry.uri for entry in storage.list_dir(base) if entry.is_dir]
     days = ((_parsed(storage.name(uri), date_format), uri) for uri in folders)

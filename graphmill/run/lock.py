@@ -241,12 +241,10 @@ def _resolved(folder: str) -> str:
 
 
 def _beside(folder: str) -> str:
-    """Return the lock file of a whole folder."""
     return storage.join(storage.parent(folder), f".{storage.name(folder)}{NAME}")
 
 
 def _with_ancestors(folder: str) -> Iterator[str]:
-    """Yield the folder and the folders above it, except the root."""
     root = _ROOT.match(folder)
     while folder.rstrip("/") not in ("", ".", root[0] if root else ""):
         yield folder

@@ -65,7 +65,6 @@ def tables_in(uri: str, tables: Sequence[str]) -> list[str]:
 
 
 def _replaced(stage: Stage, config: Config) -> list[str]:
-    """List the folders that a stage writes, and in which it keeps no files of others."""
     shared = stage.shared_uris(config)
     return [uri for uri in stage.job.written_uris(config) if uri not in shared]
 

@@ -276,7 +276,6 @@ def _age(config: Config, name: str, made_s: float | None) -> str:
 
 
 def _finished_s(entry: Mapping[str, Any]) -> float | None:
-    """Return when the stage finished, in seconds since 1970."""
     try:
         if "finished" in entry:
             return datetime.fromisoformat(entry["finished"]).timestamp()
@@ -311,7 +310,6 @@ def _evaluated_before(config: Config) -> dict[str, Any]:
 
 
 def _kept(entry: Any) -> dict[str, Any]:
-    """Select the keys that a later run compares its metrics with; nothing, without metrics."""
     if not isinstance(entry, dict) or not entry.get("metrics"):
         return {}
     keys = ("started", "split", "filtered", "itself", "metrics")
@@ -321,7 +319,6 @@ def _kept(entry: Any) -> dict[str, Any]:
 def _staleness(
     config: Config, entry: Mapping[str, Any], outputs: Iterable[str], fingerprint: Mapping[str, Any]
 ) -> str:
-    """Return why the stage has to run, or "" if the stage is finished."""
     recorded = entry.get("fingerprint")
     if recorded is None:
         status = entry.get("status")

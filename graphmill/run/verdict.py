@@ -50,7 +50,6 @@ def _mrr(metrics: Entry) -> float | None:
 
 
 def _compared(entry: Entry, before: Entry) -> str:
-    """A sentence about the run before; none without one."""
     mrr, then = (_mrr(mapping(run, "metrics")) for run in (entry, before))
     if mrr is None or then is None:
         return ""

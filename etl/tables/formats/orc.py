@@ -79,7 +79,6 @@ def _varints(content: bytes) -> Iterator[int]:
 
 
 def _fields(message: bytes) -> Iterator[tuple[int, Any]]:
-    """Yield numbers and values of the fields of a message of protobuf: integers and bytes."""
     at = 0
 
     def varint() -> int:

@@ -89,7 +89,6 @@ def _puffin(deletes: Deletes) -> list[Deletes]:
 
 
 def _vector(deletes: Deletes) -> bytes:
-    """Read a vector: its size, its bytes, and their checksum."""
     if not 0 < deletes.num_bytes <= _MAX_BYTES or deletes.offset < 0:
         raise FormatError(
             f"{deletes.place}: expected a deletion vector of 1 to {_MAX_BYTES:,} bytes from byte 0 on, found "

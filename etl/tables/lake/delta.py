@@ -184,7 +184,6 @@ def at_folder(uri: str, version: int | str | None, allowed: Iterable[str]) -> De
 
 
 def _complete(parts: list[storage.FileStatus]) -> list[storage.FileStatus]:
-    """Return the files of one checkpoint of a version; none, if parts are missing."""
     for part in parts:
         match = _CHECKPOINT.fullmatch(storage.name(part.uri))
         if match and match[3] is None:

@@ -101,7 +101,6 @@ class IcebergSnapshot:
         yield from table.scan(row_filter=row_filter, snapshot_id=self._snapshot.snapshot_id).plan_files()
 
     def _of_spec(self, spec_id: int, tasks: list[Any], filters: Filters) -> Iterator[DataFile]:
-        """Yield the files of one way to partition the table."""
         values = list(self._shared_values(spec_id, tasks))
         kinds = dict(zip(self.schema.names, self.schema.types, strict=True))
         shared = {
@@ -256,7 +255,6 @@ def _text(value: Any) -> str:
 
 @contextmanager
 def _explained(where: str) -> Iterator[None]:
-    """Turn errors of the package into a RawTableError."""
     try:
         yield
     except GraphMillError:

@@ -39,8 +39,6 @@ _HIVE = (
 
 @dataclass(frozen=True)
 class _Kind:
-    """A kind of table that is more than its files."""
-
     name: str
     sign: re.Pattern[str]
     """Matches URIs in such a table; group 1 is its folder."""

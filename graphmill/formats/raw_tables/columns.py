@@ -89,7 +89,6 @@ def iter_strings(
 
 
 def _first(uri: str, rows: RawRows, syntax: Syntax) -> tuple[list[str], int]:
-    """Read the first row, and the number of bytes up to its end."""
     first, end = rows.first(is_header=True)
     try:
         return names_in(first, syntax) if first else [], end

@@ -67,7 +67,6 @@ def _open(uri: str, cut: Cut) -> Iterator[pa.NativeFile]:
 
 
 def _line_start(stream: pa.NativeFile, offset: int) -> int:
-    """Offset of the first line that begins at `offset` or after it."""
     if offset == 0:
         return 0
     at = offset - 1

@@ -162,7 +162,6 @@ class RawRows:
             start = row.end()
 
     def _problem(self, start: int) -> str:
-        """Say which rule of quotes the row that begins there breaks; empty: none, or it does not end yet."""
         if not self._syntax.has_quotes:
             return ""
         text, at = self.text, start
