@@ -72,7 +72,7 @@ def check(config: Config, coming: Collection[str] = ()) -> str:
     _check_candidates(config)
     ensemble.check(config)
     check_claim(config, coming)
-    if config.ensemble > 1:
+    if config.train.ensemble > 1:
         for member in ensemble.members_of(config):
             check_claim(member, coming)
     return ""
@@ -145,7 +145,7 @@ def run(config: Config, client: Client, claim: Claim = NO_CLAIM) -> dict[str, An
     claim.check()
     changes = claim_checkpoint(config)
     with announced(client), changes_in_errors(config):
-        if config.ensemble > 1:
+        if config.train.ensemble > 1:
             figures = _train_ensemble(config, client, claim)
         else:
             _give_rows(config, client, claim.of(config.checkpoint_path))
@@ -194,7 +194,7 @@ def _tell_delta(config: Config) -> None:
 
 def _end_delta(config: Config, claim: Claim) -> dict[str, Any]:
     """Delete the rows of new ids, which versions hold; return the figures of a delta, if the run is one."""
-    models = ensemble.members_of(config) if config.ensemble > 1 else [config]
+    models = ensemble.members_of(config) if config.train.ensemble > 1 else [config]
     found = folded_rows.figures(models[0])
     for model in models:
         folded_rows.finish(model, claim)
@@ -283,7 +283,7 @@ def one_worker_per_gpu(config: Config) -> Config:
     """Set one worker per GPU where train.num_workers is not set; members of an ensemble have a GPU each."""
     settings = config.train
     is_set = "num_workers" in settings.model_fields_set
-    if config.num_gpus > 1 and config.ensemble == 1 and not is_set:
+    if config.num_gpus > 1 and config.train.ensemble == 1 and not is_set:
         return config.with_section(settings.model_copy(update={"num_workers": config.num_gpus}))
     return config
 

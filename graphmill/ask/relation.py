@@ -147,7 +147,7 @@ def relation_of(run: TrainedRun, parameters: Parameters, number: int) -> Relatio
         config.bias,
         {side: _transform(config, parameters, position, row, side, where) for side in sides},
         config.dynamic_relations,
-        config.plugins,
+        config.train.plugins,
     )
 
 

@@ -146,7 +146,10 @@ def _is_path_key(key: str) -> bool:
 
 def _uploaded(settings: Config, files: _Files) -> Iterator[tuple[str, str]]:
     cluster = settings.cluster
-    for key, names in (("train.plugins", tuple(settings.plugins)), ("cluster.py_files", cluster.py_files)):
+    for key, names in (
+        ("train.plugins", tuple(settings.train.plugins)),
+        ("cluster.py_files", cluster.py_files),
+    ):
         placed = [files.place(name) if name.endswith(_SUFFIXES) or "/" in name else name for name in names]
         if placed != list(names):
             yield key, f"[{', '.join(placed)}]"

@@ -13,7 +13,6 @@ from pydantic import BeforeValidator, Field, PrivateAttr, field_serializer, mode
 
 from graphmill import storage
 from graphmill.config import defaults, splits
-from graphmill.config.plugins import Plugins
 from graphmill.config.section import AnySection, AnyType, Fixed, Neutral, Section, Tunable, validated
 from graphmill.config.sections import SECTIONS
 from graphmill.config.sections.cluster import ClusterConfig
@@ -334,16 +333,6 @@ class Config(PbgConfig):
         own = getattr(self, model.key)
         return own if isinstance(own, model) else validated(model, {}, prefix=(model.key,))
 
-    @property
-    def plugins(self) -> Plugins:
-        """Files and modules that register plug-ins."""
-        return self.train.plugins
-
-    @property
-    def ensemble(self) -> int:
-        """Number of models that the checkpoint joins."""
-        return self.train.ensemble
-
     def num_compared(self, largest_type: int) -> int:
         """Count the entities that training compares with a side; the largest type has `largest_type`."""
         if not any(relation.all_negs for relation in self.relations):
@@ -353,7 +342,7 @@ class Config(PbgConfig):
 
     def entity_dimension(self, entity_type: str) -> int:
         """Length of the embeddings of `entity_type` in the checkpoint: that of all models together."""
-        return self.ensemble * super().entity_dimension(entity_type)
+        return self.train.ensemble * super().entity_dimension(entity_type)
 
     def with_section(self, section: Section) -> Self:
         """Return the same configuration with another `section`."""
@@ -364,7 +353,7 @@ class Config(PbgConfig):
         content = self.model_dump(mode="json", include=set(PbgConfig.model_fields))
         for model in (content, *content["entities"].values()):
             if model["dimension"] is not None:
-                model["dimension"] *= self.ensemble
+                model["dimension"] *= self.train.ensemble
         return content
 
     def split_path(self, split: str) -> str:

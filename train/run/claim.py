@@ -147,7 +147,7 @@ def _known_to_pbg(settings: Mapping[str, Any]) -> dict[str, Any]:
 def _changes(config: Config, former: Former, ours: Mapping[str, Any]) -> tuple[list[str], bool]:
     """Return the differences, and whether training resumes the checkpoint."""
     before = {part: former.content[part] for part in ours if part in former.content}
-    joins = {"train": {"ensemble": config.ensemble}} if config.ensemble > 1 else {}
+    joins = {"train": {"ensemble": config.train.ensemble}} if config.train.ensemble > 1 else {}
     now = dict(ours) if former.is_ours else {"settings": _known_to_pbg(ours["settings"])} | joins
     made_s = trained_s(config.checkpoint_path)
     changes = record.differences(config, before, now, made_s) if former.is_ours or before or joins else []

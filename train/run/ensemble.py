@@ -29,7 +29,7 @@ _OF_MEMBER = ("version", "num_edges", "loss", "total_seconds", "best_epoch")
 
 def check(config: Config) -> None:
     """Refuse an ensemble whose scores are not the sums of its members' scores."""
-    if config.ensemble == 1:
+    if config.train.ensemble == 1:
         return
     plug_ins = sorted({relation.operator for relation in config.relations} - OPERATORS.keys())
     is_needed = {
@@ -39,16 +39,16 @@ def check(config: Config) -> None:
     }
     if needed := [setting for setting, is_missing in is_needed.items() if is_missing]:
         raise ConfigError(
-            f"train.ensemble: {config.ensemble} adds up the scores of its members and needs "
+            f"train.ensemble: {config.train.ensemble} adds up the scores of its members and needs "
             f"{', '.join(needed)}; or set it to 1"
         )
 
 
 def members_of(config: Config) -> list[Config]:
     """Configurations of the members; the only model of a configuration without an ensemble is its own."""
-    if config.ensemble == 1:
+    if config.train.ensemble == 1:
         return [config]
-    return [_member(config, number) for number in range(config.ensemble)]
+    return [_member(config, number) for number in range(config.train.ensemble)]
 
 
 def _member(config: Config, number: int) -> Config:

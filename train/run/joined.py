@@ -90,8 +90,8 @@ def order(config: Config, dimension: int, size: int | None = None) -> Tensor:
     size = size or dimension
     most = math.lcm(*(operator_of(relation.operator).parts for relation in config.relations))
     num_parts = math.gcd(most, dimension) * size // dimension
-    places = torch.arange(config.ensemble * size)
-    return places.view(config.ensemble, num_parts, -1).transpose(0, 1).flatten()
+    places = torch.arange(config.train.ensemble * size)
+    return places.view(config.train.ensemble, num_parts, -1).transpose(0, 1).flatten()
 
 
 def joined(config: Config, key: str, values: Sequence[Tensor]) -> Tensor:

@@ -177,7 +177,7 @@ def fingerprint(config: Config) -> dict[str, Any]:
     return {
         "evaluate": settings.result_settings(),
         "model": score_settings(config.pbg()),
-        **({"plugins": config.plugins.checksums()} if config.plugins else {}),
+        **({"plugins": config.train.plugins.checksums()} if config.train.plugins else {}),
         "inputs": describe_inputs(input_uris(config)),
     }
 

@@ -166,7 +166,7 @@ class FrozenModel:
     @property
     def temperature(self) -> float:
         """Number of models that the checkpoint joins: scores are the sums of theirs."""
-        return float(self.config.ensemble)
+        return float(self.config.train.ensemble)
 
     def num_negatives(self, number: int, side: Side) -> int:
         """Entities that training has compared an edge's own on this side with."""

@@ -56,4 +56,4 @@ def test_kill_anywhere_and_run_again(tmp_path, rng, placement, every):
     assert len(order) > 80
     # two versions of each model: where all rows stay in memory, steps come between the files of the first
     runs = re.findall("c+", order.replace(".", ""))
-    assert (len(runs) > 2 * config.ensemble) == (not in_files)
+    assert (len(runs) > 2 * config.train.ensemble) == (not in_files)

@@ -294,7 +294,7 @@ def test_an_edited_file_takes_the_place_of_the_former(tmp_path):
             module.shift.zero_()
             assert module(torch.ones(8)).tolist() == [factor] * 8
         found = settings.train.result_settings()["plugins"]
-        assert found == settings.plugins.checksums()
+        assert found == settings.train.plugins.checksums()
         assert list(found) == ["edited.py"]
 
 
@@ -328,9 +328,9 @@ def get_torchbiggraph_config():
     )
     monkeypatch.chdir(tmp_path)
     config = configuration.load("conf.py")
-    assert list(config.plugins) == [str(conf)]
+    assert list(config.train.plugins) == [str(conf)]
     assert config.recorded()["train"]["plugins"] == [str(conf)]
-    assert config.plugins.sources[0].text == conf.read_text()
+    assert config.train.plugins.sources[0].text == conf.read_text()
 
 
 def test_the_plan_says_why_the_plain_step_trains(tmp_path):

@@ -357,7 +357,7 @@ class TestRun:
             figures = job.run(config, client)
         expected = vectors[:30] * config.lr / rms(vectors[:30])
         rows = embeddings(config, "node", NUM).numpy()
-        for member in np.split(rows, config.ensemble, axis=1):
+        for member in np.split(rows, config.train.ensemble, axis=1):
             np.testing.assert_allclose(member[:30], expected, rtol=1e-5)
         assert figures["init_embeddings"]["node"] == {
             "num_vectors": 31,
