@@ -48,14 +48,9 @@ class IcebergSnapshot:
 
     @property
     def _schema(self) -> Any:
-        if self._is_chosen and self._snapshot is not None and self._snapshot.schema_id is not None:
-            of_then = next(
-                (schema for schema in self._metadata.schemas if schema.schema_id == self._snapshot.schema_id),
-                None,
-            )
-            if of_then is not None:
-                return of_then
-        return self._metadata.schema()
+        of_then = self._snapshot.schema_id if self._is_chosen and self._snapshot is not None else None
+        schema = self._metadata.schema_by_id(of_then)
+        return self._metadata.schema() if schema is None else schema
 
     @cached_property
     def schema(self) -> pa.Schema:

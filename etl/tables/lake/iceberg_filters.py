@@ -36,16 +36,8 @@ _IS_NULL: dict[str, Any] = {"==": IsNull, "=": IsNull, "!=": NotNull}
 
 def expression(filters: Filters, schema: Schema) -> BooleanExpression:
     """Return an expression that all rows that pass fulfil."""
-    every = [reduce(_both, [_condition(schema, *one) for one in conditions]) for conditions in filters]
-    return reduce(_either, every)
-
-
-def _both(one: BooleanExpression, other: BooleanExpression) -> BooleanExpression:
-    return And(one, other)
-
-
-def _either(one: BooleanExpression, other: BooleanExpression) -> BooleanExpression:
-    return Or(one, other)
+    every = [reduce(And, [_condition(schema, *one) for one in conditions]) for conditions in filters]
+    return reduce(Or, every)
 
 
 def _condition(schema: Schema, column: str, operator: str, value: Any) -> BooleanExpression:
