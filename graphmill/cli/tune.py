@@ -36,4 +36,4 @@ def command(conf: str | None, overrides: tuple[str, ...], master: str | None, **
     """
     from graphmill.cli.tuning import tune
 
-    tune(conf, overrides, master, TuneOptions(**options))
+    tune(conf, overrides, master, **options)

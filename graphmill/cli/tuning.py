@@ -10,7 +10,6 @@ from graphmill import config, storage
 from graphmill.ask.evaluate.inputs import obstacle_to_ranking
 from graphmill.cli.session import session
 from graphmill.cli.stages import ETL, TRAIN
-from graphmill.cli.tune import TuneOptions
 from graphmill.config import Config
 from graphmill.config.reading import place, resolved
 from graphmill.config.yaml_edit import edited
@@ -28,9 +27,16 @@ _PATIENCE = 3
 _FOLDER = "tune"
 
 
-def tune(conf: str | None, overrides: tuple[str, ...], master: str | None, options: TuneOptions) -> None:
+def tune(
+    conf: str | None,
+    overrides: tuple[str, ...],
+    master: str | None,
+    *,
+    minutes: float,
+    most: int,
+    target: str,
+) -> None:
     """Search, and write the best configuration."""
-    target = options.target
     if storage.exists(target):
         raise ConfigError(f"{target}: there is a file of that name; remove it, or choose another --to")
     settings = config.load(conf, overrides)
@@ -46,9 +52,7 @@ def tune(conf: str | None, overrides: tuple[str, ...], master: str | None, optio
         graph = resolve_auto_values(import_legacy_inputs(own))
         if obstacle := obstacle_to_ranking(graph, graph.edge_paths[0]):
             raise ConfigError(f"tune: {obstacle}")
-        result = Tuner(
-            graph, str(own.output), options.minutes, options.most, run.client, run.record.claim
-        ).run()
+        result = Tuner(graph, str(own.output), minutes, most, run.client, run.record.claim).run()
         changes = result.best.changes | _early_stopping(graph)
         storage.write_text(target, edited(text, changes, conf))
     _show(result)
