@@ -1,3 +1,3 @@
-"""Raw edge tables with string ids -> entity index, entity counts and edge buckets. `pieces`: checked
-rows of tables for `fold-in`; `whole_rows`: rows with all their columns for `features`.
+"""Raw edge tables with string ids -> entity index, entity counts and edge buckets. `pieces`: rows of tables,
+checked for `fold-in`, or with all their columns for `features`.
 """
