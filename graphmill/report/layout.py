@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from graphmill import storage
 from graphmill.ask.nearest import Floats, unit
+from graphmill.ask.principal import Components, Moments
 from graphmill.errors import GraphMillError
 from graphmill.storage.checksums import of_bytes
 
@@ -101,10 +102,7 @@ def tsne(unit_ND: Floats) -> Places | None:
 
 def project(vectors_ND: Floats) -> tuple[Places, float]:
     """Principal components: [N, 2], each with its largest value positive, and the share of the variance."""
-    centred_ND = vectors_ND.astype(np.float64) - vectors_ND.mean(axis=0, dtype=np.float64)
-    _, scale, axes = np.linalg.svd(centred_ND, full_matrices=False)
-    place_N2 = centred_ND @ axes[:2].T
+    components = Components.of(Moments.of(vectors_ND), 2)
+    place_N2 = components(vectors_ND).astype(np.float64)
     sign = np.sign(place_N2[np.abs(place_N2).argmax(axis=0), [0, 1]])
-    spread = float((scale**2).sum())
-    rounded = np.round(place_N2 * np.where(sign == 0, 1, sign), 5)
-    return rounded, float((scale[:2] ** 2).sum()) / spread if spread else 0.0
+    return np.round(place_N2 * np.where(sign == 0, 1, sign), 5), float(components.share_K.sum())

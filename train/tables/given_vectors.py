@@ -22,6 +22,7 @@ import pyarrow.compute as pc
 
 from graphmill import storage
 from graphmill.ask.id_search import IdSearch
+from graphmill.ask.principal import Components, moments_of
 from graphmill.checkpoints import pbg
 from graphmill.checkpoints.id_join import Files
 from graphmill.checkpoints.id_maps import MOST_FILES
@@ -34,13 +35,13 @@ from graphmill.run import record
 from graphmill.run.lock import NO_CLAIM, Claim
 from graphmill.storage import Checksums, run_folder
 from train.model.frozen import Frozen
-from train.tables import projection
 from train.tables.earlier_rows import EarlierRows
 from train.tables.given_rows import Given, content_of, folder_of, part_uri, schema, write_content
 from train.tables.vector_files import VectorFiles, paths_of
 
 SAMPLE = 100_000
 """Vectors, about, that a projection is fitted on, of more: those whose ids have the smallest hashes."""
+MOST_LENGTH = 8192  # a matrix of L x L numbers of 8 bytes, and its factors, are in memory
 WRITE_BYTES = 32 << 20
 
 log = logging.getLogger("graphmill")
@@ -173,8 +174,8 @@ class _Maker:
             "num_of_init_path": self.num_known - self.num_taken,
         }
         if self.projection is not None:
-            found["explained_variance"] = round(self.projection.explained, 4)
-            found["num_fitted"] = self.projection.num_fitted
+            found["explained_variance"] = round(float(self.projection.share_K.sum()), 4)
+            found["num_fitted"] = self.num_fitted
         return found
 
     def _num_ids(self) -> int:
@@ -219,15 +220,22 @@ class _Maker:
                 num_ids,
             )
 
-    def _fitted(self) -> projection.Projection:
+    def _fitted(self) -> Components:
+        if self.files.length > MOST_LENGTH:
+            raise FormatError(
+                f"vectors of length {self.files.length}: expected {MOST_LENGTH} at most to project them to "
+                f"{self.width} components; shorten them first"
+            )
         num_rows = sum(self.files.num_rows)
         share = min(1.0, SAMPLE / num_rows)
         batches = (
             batch.vectors_nL if share == 1 else batch.vectors_nL[_is_sampled(batch.ids, share)]
             for batch in self.files.batches()
         )
-        wanted = (vectors_nL for vectors_nL in batches if len(vectors_nL))
-        return projection.fitted(wanted, self.files.length, self.width)
+        moments = moments_of(batches)
+        assert moments is not None  # a sample of many vectors has some
+        self.num_fitted = moments.num
+        return Components.of(moments, self.width)
 
     def _divided(self, scratch: str) -> Files:
         vector = pa.list_(pa.float32(), self.width)
@@ -235,7 +243,7 @@ class _Maker:
         divided = Files(scratch, "vectors", min(self.num_partitions, MOST_FILES), pa.schema(columns))
         firsts = np.cumsum([0, *self.files.num_rows])
         for batch in self.files.batches():
-            vectors_nW = batch.vectors_nL if self.projection is None else self.projection.of(batch.vectors_nL)
+            vectors_nW = batch.vectors_nL if self.projection is None else self.projection(batch.vectors_nL)
             vectors = pa.FixedSizeListArray.from_arrays(
                 pa.array(np.ascontiguousarray(vectors_nW).reshape(-1)), type=vector
             )

@@ -33,7 +33,7 @@ from tests.train.graphs import (
 )
 from tests.train.vectors import raw_ids, write_index, write_vectors
 from train import job
-from train.tables import given_rows, given_vectors, projection
+from train.tables import given_rows, given_vectors
 from train.tables.partition_files import PartitionFiles
 from train.tables.run_context import RunContext
 from train.tables.vector_files import VectorFiles
@@ -227,29 +227,12 @@ class TestProjection:
         before, after = (np.linalg.norm(each, axis=2)[np.triu_indices(NUM, 1)] for each in apart)
         assert np.std(after / before) < 0.02 * np.mean(after / before)
 
-    @settings(max_examples=30)
-    @given(seed=st.integers(0, 2**32 - 1), num=st.integers(1, 60), cut=st.integers(0, 60))
-    def test_fitted_as_by_a_singular_value_decomposition(self, seed, num, cut):
-        rng = np.random.default_rng(seed)
-        vectors = (rng.normal(size=(num, 12)) * np.geomspace(9, 0.1, 12) + rng.normal(size=12)).astype("f4")
-        batches = [each for each in (vectors[:cut], vectors[cut:]) if len(each)]
-        found = projection.fitted(batches, 12, 5)
-        centred = (vectors - vectors.mean(0, dtype=np.float64)).astype(np.float64)
-        _, sizes, turned = np.linalg.svd(centred)
-        strong = min(5, max(num - 1, 0))
-        for number in range(strong):
-            assert abs(turned[number] @ found.components_LD[:, number]) == pytest.approx(1, abs=1e-3)
-        largest = np.abs(found.components_LD).argmax(0)
-        assert (found.components_LD[largest, range(5)] > 0).all()
-        total = np.square(sizes).sum()
-        share = np.square(sizes[:5]).sum() / total if total > 1e-9 else 1.0
-        assert found.explained == pytest.approx(share, abs=1e-4)
-        assert found.num_fitted == num
-
-    def test_too_long_vectors_are_refused(self, monkeypatch):
-        monkeypatch.setattr(projection, "MOST_LENGTH", 11)
+    def test_too_long_vectors_are_refused(self, tmp_path, monkeypatch):
+        monkeypatch.setattr(given_vectors, "MOST_LENGTH", 11)
+        config, ids = written(tmp_path, tmp_path / "v.parquet")
+        write_vectors(tmp_path / "v.parquet", ids, np.zeros((NUM, 12), np.float32))
         with pytest.raises(FormatError, match="length 12: expected 11 at most"):
-            projection.fitted([np.zeros((3, 12), np.float32)], 12, 5)
+            given_vectors.make(config)
 
 
 class TestBadInput:
