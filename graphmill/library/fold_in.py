@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from graphmill.ask.entities import ID_ROWS, UNKNOWN, EntityTable, Numbers, iter_ids, iter_vectors, read_tables
 from graphmill.ask.fold_in.frozen import FrozenModel, read_model
-from graphmill.ask.fold_in.new_edges import Mentions, NewEdges
+from graphmill.ask.fold_in.new_edges import parted, side_of
 from graphmill.ask.fold_in.settings import FoldInOptions, solvable_types
 from graphmill.ask.fold_in.solver import OF_CALL, Solver
 from graphmill.ask.nearest import Floats
@@ -127,22 +127,20 @@ class FoldIn:
         ids = [raw_id for name, raw_id in edges_of if name == entity_type]
         if not ids:
             return {}
-        usable, others = [], []
-        for place, raw_id in enumerate(ids):
-            own = sorted(edges_of[entity_type, raw_id])  # their order is part of the result
-            usable += [(place, *edge) for edge in own if edge[2] != UNKNOWN]
-            others += [(place, *edge) for edge in own if edge[2] == UNKNOWN]
-        known_ED = np.empty((len(usable), self._entities[entity_type].vectors_ND.shape[1]), np.float32)
-        for row, (_, relation, is_rhs, known, _) in enumerate(usable):
-            known_ED[row] = self._vector(relation, is_rhs, known)
-        id_E, relation_E, is_rhs_E, known_E = (
-            np.array([edge[place] for edge in usable], np.int64) for place in range(4)
-        )
-        weight_E = np.array([edge[4] for edge in usable], np.float32)
-        edges = NewEdges(id_E, relation_E, is_rhs_E, known_E, known_ED, weight_E)
-        mentions = Mentions(*(np.array([other[place] for other in others], np.int64) for place in range(3)))
+        rows = [  # the order of an id's edges is part of the result
+            (place, *edge)
+            for place, raw_id in enumerate(ids)
+            for edge in sorted(edges_of[entity_type, raw_id])
+        ]
+        *ends, weights = zip(*rows, strict=True)
+        id_K, relation_K, is_rhs_K, known_K = (np.array(end, np.int64) for end in ends)
+        edges, mentions = parted(id_K, relation_K, is_rhs_K, known_K, np.array(weights, np.float32))
+        known_ED = np.empty((len(edges.id_E), self._entities[entity_type].vectors_ND.shape[1]), np.float32)
+        for row, edge in enumerate(zip(edges.relation_E, edges.is_rhs_E, edges.known_E, strict=True)):
+            known_ED[row] = self._vector(*map(int, edge))
+        edges = edges._replace(known_ED=known_ED)
         solution = self._solvers[entity_type].solve(edges, len(ids), mentions)
-        counts: Numbers = np.bincount(id_E, minlength=len(ids))
+        counts: Numbers = np.bincount(edges.id_E, minlength=len(ids))
         return {
             raw_id: FoldedId(entity_type, raw_id, vector_D, float(confidence), int(count))
             for raw_id, vector_D, confidence, count in zip(
@@ -151,8 +149,8 @@ class FoldIn:
         }
 
     def _vector(self, relation: int, is_rhs: int, known: int) -> Floats:
-        side = Side.LHS if is_rhs else Side.RHS
-        vector_D: Floats = self._entities[self._model.type_of(relation, side)].vectors_ND[known]
+        name = self._model.type_of(relation, side_of(is_rhs).other)
+        vector_D: Floats = self._entities[name].vectors_ND[known]
         return vector_D
 
 

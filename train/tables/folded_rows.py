@@ -27,7 +27,7 @@ from graphmill.storage import Checksums
 from graphmill.vocab import TRAIN_SPLIT, Side
 from train.edges.schedule import is_delta
 from train.tables.earlier_rows import EarlierRows
-from train.tables.given_rows import Given, content_of, write_content
+from train.tables.given_rows import Given, delete, figures_of, is_made, write_content
 
 FOLDER = "folded"
 
@@ -87,8 +87,7 @@ def make(config: Config, client: Client, claim: Claim = NO_CLAIM) -> None:
         if counts[name][part] > first
     ]
     made_from = _made_from(config, starts)
-    content = content_of(folder_of(config))
-    if content is not None and content["made_from"] == made_from:
+    if is_made(folder_of(config), made_from):
         return
     checksums: Checksums = {}
     counted: dict[str, Any] = {
@@ -115,15 +114,12 @@ def make(config: Config, client: Client, claim: Claim = NO_CLAIM) -> None:
 
 def figures(config: Config) -> dict[str, Any]:
     """Counts of the new rows by type, for run.json; empty where no rows have been made."""
-    content = content_of(folder_of(config))
-    return {} if content is None else {name: each["figures"] for name, each in content["types"].items()}
+    return figures_of(folder_of(config))
 
 
 def finish(config: Config, claim: Claim = NO_CLAIM) -> None:
     """Delete the rows, which the versions of the run hold."""
-    if content_of(folder_of(config)) is not None:
-        claim.check()
-        storage.delete(folder_of(config))
+    delete(folder_of(config), claim)
 
 
 def _earlier(config: Config) -> Config | None:

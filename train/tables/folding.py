@@ -9,7 +9,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from graphmill import storage
 from graphmill.ask.edges import Graph, Numbers, RowEdges, edges_of, pieces_of
 from graphmill.ask.entities import EntityTable, read_tables
 from graphmill.ask.fold_in.frozen import FrozenModel, read_model
@@ -22,11 +21,10 @@ from graphmill.config import Config
 from graphmill.config.partitions import PartitionKey
 from graphmill.formats import entity_counts
 from graphmill.formats.edge_buckets.origins import added_rows
-from graphmill.formats.parquet.vectors import new_table
 from graphmill.storage import Checksums
 from graphmill.vocab import Side
 from train.tables.earlier_rows import EarlierRows
-from train.tables.given_rows import part_uri, schema
+from train.tables.given_rows import new_part
 
 MAX_EDGES = 256
 """Edges that a row is solved from; of more, some are drawn."""
@@ -65,13 +63,9 @@ def solve_partition(
     num_new = earlier.graph.counts[name][partition] - first
     edges, mentions = _edges_of(earlier, key, first + np.arange(num_new))
     edges = _limited(edges, config.seed)
-    uri, columns = part_uri(folder, name, partition), schema(config.entity_dimension(name))
     checksums: Checksums = {}
     global_D = earlier.model.global_of(name)
-    with (
-        storage.atomic_output(uri, is_large=True, checksums=checksums) as stream,
-        new_table(stream, columns, is_plain=True, compression="zstd") as table,
-    ):
+    with new_part(folder, *key, config.entity_dimension(name), checksums) as table:
         for start, found in solutions(earlier.model, earlier.tables, name, edges, mentions, num_new):
             rows_ND = found.vectors_BD
             index = first + start + np.arange(len(rows_ND))

@@ -14,6 +14,7 @@ No import of torch: the client looks at the folder.
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import cached_property
 from typing import Any, NamedTuple, Self
 
@@ -25,6 +26,8 @@ from graphmill import storage
 from graphmill.config import Config
 from graphmill.errors import FormatError
 from graphmill.formats.parquet import check_schema, iter_columns, open_parquet
+from graphmill.formats.parquet.vectors import ParquetTable, new_table
+from graphmill.run.lock import Claim
 from graphmill.storage import Checksums
 
 FOLDER = "initial"
@@ -66,10 +69,42 @@ def part_uri(folder: str, entity_type: str, partition: int) -> str:
     return storage.join(folder, entity_type, f"part-{partition:05d}.parquet")
 
 
+@contextmanager
+def new_part(
+    folder: str, entity_type: str, partition: int, width: int, checksums: Checksums
+) -> Iterator[ParquetTable]:
+    """Write a part: the body appends row numbers and the elements that these are given."""
+    uri = part_uri(folder, entity_type, partition)
+    with (
+        storage.atomic_output(uri, is_large=True, checksums=checksums) as stream,
+        new_table(stream, schema(width), is_plain=True, compression="zstd") as table,
+    ):
+        yield table
+
+
 def content_of(folder: str) -> dict[str, Any] | None:
     """The content of given.json; None where no rows have been made."""
     uri = storage.join(folder, CONTENT)
     return storage.read_json(uri) if storage.exists(uri) else None
+
+
+def is_made(folder: str, made_from: Any) -> bool:
+    """Whether a run that was killed has made the rows, from the same."""
+    content = content_of(folder)
+    return content is not None and bool(content.get("made_from") == made_from)
+
+
+def figures_of(folder: str) -> dict[str, Any]:
+    """Figures of each type for run.json; empty where no rows have been made, or training has ended."""
+    content = content_of(folder)
+    return {name: made["figures"] for name, made in content["types"].items()} if content else {}
+
+
+def delete(folder: str, claim: Claim) -> None:
+    """Delete the rows, which the versions of the run hold."""
+    if content_of(folder) is not None:
+        claim.check()
+        storage.delete(folder)
 
 
 def write_content(folder: str, made_from: Any, types: Mapping[str, Any], checksums: Checksums) -> None:

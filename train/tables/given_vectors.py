@@ -30,13 +30,12 @@ from graphmill.config import Config
 from graphmill.errors import ConfigError, FormatError, NotFoundError
 from graphmill.formats import entity_counts, entity_index
 from graphmill.formats.murmur import HASH_NAME, hash_strings, mix, scale
-from graphmill.formats.parquet.vectors import new_table
 from graphmill.run import record
 from graphmill.run.lock import NO_CLAIM, Claim
 from graphmill.storage import Checksums, run_folder
 from train.model.frozen import Frozen
 from train.tables.earlier_rows import EarlierRows
-from train.tables.given_rows import Given, content_of, folder_of, part_uri, schema, write_content
+from train.tables.given_rows import Given, delete, figures_of, folder_of, is_made, new_part, write_content
 from train.tables.vector_files import VectorFiles, paths_of
 
 SAMPLE = 100_000
@@ -72,8 +71,7 @@ def is_needed(config: Config, models: Sequence[Config]) -> bool:
     """Whether rows have yet to be made: a model has no version, and no run that was killed has made them."""
     if not _paths(config) or all(pbg.read_version(model.checkpoint_path) for model in models):
         return False
-    content = content_of(folder_of(config))
-    return content is None or content.get("made_from") != _made_from(config)
+    return not is_made(folder_of(config), _made_from(config))
 
 
 def make(config: Config, claim: Claim = NO_CLAIM) -> None:
@@ -91,16 +89,13 @@ def make(config: Config, claim: Claim = NO_CLAIM) -> None:
 def finish(config: Config, claim: Claim = NO_CLAIM) -> dict[str, Any]:
     """Delete the rows, which the versions of the run hold; return their figures by type."""
     found = figures(config)
-    if content_of(folder_of(config)) is not None:  # maybe of a run that was killed and had other settings
-        claim.check()
-        storage.delete(folder_of(config))
+    delete(folder_of(config), claim)  # maybe of a run that was killed and had other settings
     return found
 
 
 def figures(config: Config) -> dict[str, Any]:
     """Figures of each type for run.json; empty where no rows have been made, or training has ended."""
-    content = content_of(folder_of(config)) if _paths(config) else None
-    return {name: each["figures"] for name, each in content["types"].items()} if content else {}
+    return figures_of(folder_of(config)) if _paths(config) else {}
 
 
 def told(config: Config) -> list[str]:
@@ -258,11 +253,7 @@ class _Maker:
         index = IdSearch(entity_index.read_part(self.config.entity_path, self.entity_type, partition))
         first_new = self._num_saved(partition)
         read_at = np.full(len(index), -1, np.int64)  # the row of the files that an id was found in
-        uri = part_uri(folder, self.entity_type, partition)
-        with (
-            storage.atomic_output(uri, is_large=True, checksums=checksums) as stream,
-            new_table(stream, schema(self.width), is_plain=True, compression="zstd") as table,
-        ):
+        with new_part(folder, self.entity_type, partition, self.width, checksums) as table:
             for batch in _larger(divided, partition % len(divided), 4 * self.width):
                 batch = batch.filter(pc.equal(batch["partition"], partition))
                 rows, at = index.among(batch["id"].combine_chunks())
