@@ -294,7 +294,6 @@ def test_a_packed_environment_and_the_command_yarn(yarn: MiniHdfs, tmp_path: Pat
             *("packed", "--archive", archive, "--queue", "nightly", "--conf", conf),
             *("--yarn-option", "shell_env=COLOUR=red", "--yarn-option", "shell_env=SHAPE=round"),
             *("--yarn-option", "debug", "about.py"),
-            num_workers=2,
         ),
         executable=Path(sys.executable).with_name("dask-submit"),
         cwd=tmp_path,
@@ -308,22 +307,21 @@ def test_a_packed_environment_and_the_command_yarn(yarn: MiniHdfs, tmp_path: Pat
     )
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
-    assert len(found) == 2
-    for worker in found:
-        assert worker["prefix"].endswith("small.tar.gz.unpacked")
-        environment = worker["environment"]
-        for variable, value in cluster.ENVIRONMENT.items():
-            assert environment[variable] == value
-        assert environment["GRAPHMILL_HDFS_TIMEOUT_S"] == "17"
-        assert environment["HADOOP_USER_NAME"] == "alice"
-        assert environment["GRAPHMILL_NUM_CORES"] == "1"
-        assert (environment["COLOUR"], environment["SHAPE"]) == ("red", "round")
-        own = f"{environment['LOCAL_DIRS']}/{environment['CONTAINER_ID']}/"
-        assert worker["temporary"] == f"{own}tmp"
-        for variable in ("XDG_CACHE_HOME", "MPLCONFIGDIR", "TRITON_CACHE_DIR", "NUMBA_CACHE_DIR"):
-            assert environment[variable].startswith(f"{own}cache")
-        assert worker["scratch"].startswith(own)
-        assert worker["address"].startswith("tls://")
+    (worker,) = found
+    assert worker["prefix"].endswith("small.tar.gz.unpacked")
+    environment = worker["environment"]
+    for variable, value in cluster.ENVIRONMENT.items():
+        assert environment[variable] == value
+    assert environment["GRAPHMILL_HDFS_TIMEOUT_S"] == "17"
+    assert environment["HADOOP_USER_NAME"] == "alice"
+    assert environment["GRAPHMILL_NUM_CORES"] == "1"
+    assert (environment["COLOUR"], environment["SHAPE"]) == ("red", "round")
+    own = f"{environment['LOCAL_DIRS']}/{environment['CONTAINER_ID']}/"
+    assert worker["temporary"] == f"{own}tmp"
+    for variable in ("XDG_CACHE_HOME", "MPLCONFIGDIR", "TRITON_CACHE_DIR", "NUMBA_CACHE_DIR"):
+        assert environment[variable].startswith(f"{own}cache")
+    assert worker["scratch"].startswith(own)
+    assert worker["address"].startswith("tls://")
     application = rm.named(yarn, "packed")[0]
     assert application.queue.endswith("nightly")
     assert application.final_status == "SUCCEEDED"

@@ -53,22 +53,6 @@ EXAMPLES = pytest.mark.parametrize("example", list(COLUMNS), indirect=True)
 
 
 @EXAMPLES
-def test_an_example_runs_as_it_is(
-    example: Any, near_client: distributed.Client, graphmill_command: Command
-) -> None:
-    columns, files = example
-    own = files_under(".")
-    assert graphmill_command("etl", "config.py", *columns, *files) == 0
-    config = configuration.load("config.py", SMALL)
-    train_job.run(config, near_client)
-    assert evaluate.evaluate(config)["metrics"]["num_edges"] == 150
-    now = files_under(".")
-    assert {name: now[name] for name in own} == own
-    assert edge_buckets.count_edges(config.split_path("test"), Bucket(0, 0)) == 150
-    assert config.split_path("test") == config.edge_paths[-1]
-
-
-@EXAMPLES
 def test_we_train_on_what_pbg_has_imported_for_its_example(
     example: Any, python: Path, tmp_path: Path, near_client: distributed.Client
 ) -> None:
@@ -100,13 +84,19 @@ def test_pbg_exports_what_we_have_imported_and_trained(
 ) -> None:
     """The vectors and parameters are those of remap; names of relations need no `dynamic_relations`."""
     columns, files = example
+    own = files_under(".")
     assert graphmill_command("etl", "config.py", *columns, *files) == 0
     operator = "complex_diagonal" if "--rel-col" in columns else "diagonal"
     config = configuration.load(
         "config.py", [*SMALL, f"relations.0.operator={operator}", "remap.relations=true", "lr=0.1"]
     )
+    assert config.split_path("test") == config.edge_paths[-1]
+    assert edge_buckets.count_edges(config.split_path("test"), Bucket(0, 0)) == 150
     train_job.run(config, near_client)
+    assert evaluate.evaluate(config)["metrics"]["num_edges"] == 150
     remap_job.run(config, near_client)
+    now = files_under(".")
+    assert {name: now[name] for name in own} == own  # the example's own files stay as they are
     theirs = Pbg(python, tmp_path / "pbg")
     outputs = ["--entities-output", "entities.tsv", "--relation-types-output", "relations.tsv"]
     theirs.call("torchbiggraph.converters.export_to_tsv", str(theirs.written(config.pbg())), *outputs)

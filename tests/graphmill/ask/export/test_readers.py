@@ -121,15 +121,12 @@ def test_tensorboard_finds_the_projector_s_files(tmp_path: Path, world: World, n
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("script", "package"), [("load_lancedb", "lancedb"), ("load_qdrant", "qdrant_client")]
-)
-@pytest.mark.parametrize(
-    ("precision", "file_format", "comparator"),
+    ("script", "package", "precision", "file_format", "comparator"),
     [
-        ("float32", "parquet", "dot"),
-        ("int8", "parquet", "cos"),
-        ("pq", "arrow", "l2"),
-        ("float16", "npy", "dot"),
+        ("load_lancedb", "lancedb", "float32", "parquet", "dot"),
+        ("load_qdrant", "qdrant_client", "int8", "parquet", "cos"),
+        ("load_lancedb", "lancedb", "pq", "arrow", "l2"),
+        ("load_qdrant", "qdrant_client", "float16", "npy", "dot"),
     ],
 )
 def test_a_vector_store_finds_the_nearest(

@@ -145,8 +145,7 @@ def clustered(world: World, rng: np.random.Generator) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("wanted", [0.8, 0.97])
-@pytest.mark.parametrize("comparator", ["dot", "cos", "l2"])
+@pytest.mark.parametrize(("wanted", "comparator"), [(0.8, "dot"), (0.97, "cos"), (0.97, "l2")])
 def test_the_recall_is_as_wanted(
     tmp_path: Path,
     predict: Command,
