@@ -7,49 +7,37 @@ where the relation has no loops. The ranked split is not used for the fit: there
 Shapes: Q queries of a side, K answers, P queries and N candidates of a block.
 """
 
-from __future__ import annotations
-
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from graphmill.ask.edges import Numbers, known_paths, loopless
+from graphmill.ask.entities import EntityTable, MeasuredPartition
 from graphmill.ask.evaluate import calibration, evaluate, tasks, work
 from graphmill.ask.evaluate.calibration import CalibrationAnswers
 from graphmill.ask.evaluate.execution import Execution
 from graphmill.ask.evaluate.inputs import calibration_path, has_edges
-from graphmill.ask.evaluate.queries import BlockSize, Group, Queries
-from graphmill.ask.evaluate.tasks import CellSlice, KnownFile, Part, Range
+from graphmill.ask.evaluate.queries import VECTOR_BYTES, BlockSize, Group, Queries
+from graphmill.ask.evaluate.tasks import KnownFile, Part
+from graphmill.ask.relation import read_parameters, relation_of
 from graphmill.ask.run import TrainedRun
-from graphmill.ask.scan import TopK
-from graphmill.checkpoints import pbg
+from graphmill.ask.scan import HEIGHT, WIDTH, Pairs, Scan, made
+from graphmill.checkpoints import Floats, pbg
 from graphmill.config import Config
-from graphmill.config.partitions import PartitionKey
 from graphmill.formats.calibration import Calibration
 from graphmill.model.calibration import NUM_BEST, Line
+from graphmill.model.comparators import is_dot
 from graphmill.run import seeds
 from graphmill.sorted_arrays import contains, distinct
 from graphmill.vocab import Side
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from graphmill.ask.evaluate.ranker import Ranker
-
 MOST_EDGES = 5000
 """Edges of a split whose queries are asked."""
-_HEIGHT = 256  # queries of a block
-_MOST_TASKS = 32  # each returns the best answers of all queries
-
-
-class FoundAnswers(NamedTuple):
-    """The best answers of one side's queries in some partitions: scores (-inf: none) and numbers, [Q, K]."""
-
-    score: npt.NDArray[np.float32]
-    number: Numbers
+_TASK_QUERIES = 8 * HEIGHT
+_KNOWN = 1 << 22  # pairs that are held at a time
 
 
 def calibrate(config: Config, execution: Execution) -> tuple[Calibration, dict[str, Any]] | None:
@@ -82,117 +70,87 @@ def _answers(
     edges, extent = evaluate.edges_to_rank(execution, graph, path, MOST_EDGES)
     with execution.folder() as folder:
         alone = loopless(config, range(run.num_relations))
-        part = Part(folder, graph, run, BlockSize(_HEIGHT, block.width), execution.sharers, alone)
+        part = Part(folder, graph, run, BlockSize(HEIGHT, block.width), execution.sharers, alone)
         pieces = evaluate.pieces(execution, config, known, ())
         queries, found = evaluate.prepare(execution, part, edges, pieces)
         own = enumerate(evaluate.pieces(execution, config, [path], ()), len(pieces))
         arguments = [(part, each, number) for number, each in own]
         true = execution.run(tasks.find_known, arguments, "evaluate: held-out edges")
-        keys = [(name, number) for name, rows in graph.counts.items() for number in range(len(rows))]
-        ranges = [Range(side, 0, len(query)) for side, query in queries.items()]
         asked = [
-            (part, own_keys, [evaluate.slices(found, key, ranges) for key in own_keys])
-            for own_keys in evaluate.grouped(keys, min(2 * execution.num_workers, _MOST_TASKS))
+            (part, side, rows, found) for side, each in queries.items() for rows in _blocks_of(each.groups)
         ]
-        parts = execution.run(find_best, asked, "evaluate: answers to calibrate")
-        best = {side: merged([each[side] for each in parts]) for side in Side}
+        best = execution.run(find_best, asked, "evaluate: answers to calibrate")
         share = extent.num_edges / extent.of_edges
-        of_sides = [_labelled(part, side, queries[side], best[side], true, share) for side in Side]
+        of_sides = []
+        for side, own_queries in queries.items():
+            parts = [own for (_, each, *_), own in zip(asked, best, strict=True) if each is side]
+            score_QK, number_QK = (np.concatenate(column) for column in zip(*parts, strict=True))
+            of_sides.append(_labelled(part, own_queries, score_QK, number_QK, true, share))
     return CalibrationAnswers(*(np.concatenate(each) for each in zip(*of_sides, strict=True)))
 
 
+def _blocks_of(groups: Sequence[Group]) -> Iterator[slice]:
+    """Queries of a task: a task reads all candidates of a group."""
+    for group in groups:
+        for start in range(group.start, group.stop, _TASK_QUERIES):
+            yield slice(start, min(start + _TASK_QUERIES, group.stop))
+
+
 def _labelled(
-    part: Part, side: Side, queries: Queries, best: FoundAnswers, files: Sequence[KnownFile], share: float
-) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.bool_], Numbers]:
+    part: Part,
+    queries: Queries,
+    score_QK: Floats,
+    number_QK: Numbers,
+    files: Sequence[KnownFile],
+    share: float,
+) -> tuple[Floats, npt.NDArray[np.bool_], Numbers]:
     """Scores of some queries, a mask of edges of the files, and groups, as `CalibrationAnswers` has them.
 
     A drawn `share` of the edges favours queries with many edges. A second draw, of queries, corrects this.
     """
+    side = queries.side
     files_of = [work.load(part.folder, f"known-{side}-{file.number}", np.int64) for file in files]
     cells = distinct(np.concatenate(files_of).reshape(-1))
-    cell_QK = best.number * len(queries) + np.arange(len(queries))[:, None]
-    is_edge_QK = contains(cells, cell_QK.reshape(-1)).reshape(cell_QK.shape) & np.isfinite(best.score)
+    cell_QK = number_QK * len(queries) + np.arange(len(queries))[:, None]
+    is_edge_QK = contains(cells, cell_QK.reshape(-1)).reshape(cell_QK.shape) & np.isfinite(score_QK)
     num_edges_Q = np.bincount(cells % len(queries), minlength=len(queries))
     chance_Q = share / (1 - (1 - share) ** num_edges_Q)
     drawn = np.random.default_rng(seeds.derived(part.config.seed, "calibrate", side))
     kept = drawn.random(len(queries)) < chance_Q
     group_Q = queries.rel * len(Side) + list(Side).index(side)
-    return best.score[kept], is_edge_QK[kept], group_Q[kept]
+    return score_QK[kept], is_edge_QK[kept], group_Q[kept]
 
 
-def merged(parts: Sequence[FoundAnswers]) -> FoundAnswers:
-    """The best of several parts; of equal answers, those of earlier parts."""
-    score, number = parts[0]
-    for other in parts[1:]:
-        score, number = np.hstack([score, other.score]), np.hstack([number, other.number])
-        order = np.argsort(-score, axis=1, kind="stable")[:, :NUM_BEST]
-        score, number = np.take_along_axis(score, order, 1), np.take_along_axis(number, order, 1)
-    return FoundAnswers(score, number)
-
-
-def find_best(
-    part: Part, keys: Sequence[PartitionKey], known: Sequence[Sequence[CellSlice]]
-) -> dict[Side, FoundAnswers]:
-    """Find the best answers of all queries in some partitions; a task. `known` has slices of each."""
-    from graphmill.cluster.runtime import cpu_threads
-
-    edges, ranker = part.edges(), tasks.ranker_of(part)
-    queries = {side: part.queries(side, edges) for side in Side}
-    vectors = {side: part.vectors(side, 0, len(query)) for side, query in queries.items()}
-    found: dict[Side, list[FoundAnswers]] = {side: [] for side in Side}
-    for key, slices in zip(keys, known, strict=True):
-        table_ND = tasks.table_of(part, key)
-        for side, own in queries.items():
-            of_side = [each for each in slices if each.side == side]
-            cells = tasks.known_cells_of(part, own, slice(0, len(own)), of_side)
-            with cpu_threads(1):
-                found[side].append(_best_of(ranker, own, vectors[side], key, table_ND, cells))
-            found[side] = [merged(found[side])]
-    return {side: parts[0] for side, parts in found.items()}
-
-
-def _best_of(
-    ranker: Ranker,
-    queries: Queries,
-    vectors_QD: npt.NDArray[np.float32],
-    key: PartitionKey,
-    table_ND: Tensor,
-    known: Numbers,
-) -> FoundAnswers:
-    """The best answers of the queries in a partition; `known` has cells that are no answers, sorted."""
-    entity_type, partition = key
-    shape = len(queries), NUM_BEST
-    found = FoundAnswers(np.full(shape, -np.inf, np.float32), np.zeros(shape, np.int64))
-    first_number = int(queries.graph.first[entity_type][partition])
-
-    def ask(group: Group, block: int, start: int, stop: int) -> int:
-        """Ask a block of queries; each thread has blocks of its own."""
-        best = TopK(stop - start, NUM_BEST)
-        dimension = ranker.model.config.entity_dimension(entity_type)
-        query_PD = _on(ranker, vectors_QD[start:stop, :dimension])
-        for begin in range(0, len(table_ND), queries.width):
-            rows_ND = table_ND[begin : begin + queries.width]
-            candidate_ND = ranker.candidates(queries, group, rows_ND.to(ranker.device))
-            scores = ranker.model.matrix_scores(query_PD, candidate_ND, queries.side)[:, : len(rows_ND)]
-            score_PN = scores.float().cpu().numpy()
-            number = first_number + begin
-            row_K, number_K = queries.within(known, block, number, number + len(rows_ND))
-            score_PN[row_K, number_K - number] = -np.inf
-            best.add(np.arange(stop - start), score_PN, np.arange(number, number + len(rows_ND)))
-        found.score[start:stop], found.number[start:stop] = best.result().table(stop - start, NUM_BEST)
-        return (stop - start) * len(table_ND)
-
-    blocks = (
-        partial(ask, group, group.first_block + number, start, min(start + queries.height, group.stop))
-        for group in queries.groups
-        if group.entity_type == entity_type
-        for number, start in enumerate(range(group.start, group.stop, queries.height))
+def find_best(part: Part, side: Side, rows: slice, known: Sequence[KnownFile]) -> tuple[Floats, Numbers]:
+    """Find the best answers of some queries of a group: scores, -inf for none, and numbers, [Q, K]; a task."""
+    run, config = part.run, part.config
+    queries = part.queries(side, part.edges())
+    relation = relation_of(run, read_parameters(run), int(queries.rel[rows.start]))
+    name = relation.types[side]
+    dimension, first = config.entity_dimension(name), part.graph.first[name]
+    table = EntityTable(
+        run,
+        tuple(
+            MeasuredPartition(name, number, num_rows, dimension, "", "")
+            for number, num_rows in enumerate(run.num_rows[name])
+        ),
     )
-    ranker.run(blocks, lambda done: None)
-    return found
+    others = part.asking_others(queries, rows)
 
+    def left_out(partition: int) -> Pairs:
+        for file, begins, _ in known:
+            start, stop = begins[side][name][partition : partition + 2].tolist()
+            cells = work.load(part.folder, f"known-{side}-{file}", np.int64, 1, start, stop).reshape(-1)
+            number_K, query_K = np.divmod(cells, len(queries))
+            is_mine_K = (query_K >= rows.start) & (query_K < rows.stop)
+            yield query_K[is_mine_K] - rows.start, number_K[is_mine_K] - first[partition]
+        row = queries.ends[others] - first[partition]
+        is_here = (row >= 0) & (row < run.num_rows[name][partition])
+        yield others[is_here] - rows.start, row[is_here]
 
-def _on(ranker: Ranker, vectors_PD: npt.NDArray[np.float32]) -> Tensor:
-    from torch import from_numpy
-
-    return from_numpy(np.ascontiguousarray(vectors_PD)).to(ranker.device)
+    vectors_QD = part.vectors(side, rows.start, rows.stop)[:, :dimension]
+    query_QD = made(lambda tile_PD: tile_PD, vectors_QD, HEIGHT, run.checkpoint_path)
+    block_rows = max(1, VECTOR_BYTES // (4 * dimension * WIDTH)) * WIDTH
+    scan = Scan(relation, side, query_QD, len(vectors_QD), table, left_out, block_rows, _KNOWN)
+    num_gpus = config.num_gpus if is_dot(config.comparator, config.bias) else 0
+    return scan.best(NUM_BEST, num_gpus)[0].table(len(vectors_QD), NUM_BEST)
