@@ -186,7 +186,7 @@ def _read_codes(parts: Pairs, num_queries: int, start: int, num_rows: int, most:
     return codes.merged(), stop
 
 
-class Block(NamedTuple):
+class CandidateBlock(NamedTuple):
     """Candidates that follow each other, as scores take them, padded with zeros to whole tiles.
 
     Attributes:
@@ -237,7 +237,7 @@ class Scan:
                 num_left_out += len(block.query_L)
         return sink.result(), num_left_out
 
-    def _blocks(self, partition: int) -> Iterator[Block]:
+    def _blocks(self, partition: int) -> Iterator[CandidateBlock]:
         table = self.candidates
         where = f"{table.trained.checkpoint_path}: {table.entity_type!r}, partition {partition}"
         make = partial(self.relation.candidates, self.side)
@@ -256,7 +256,7 @@ class Scan:
                 order = np.argsort(query, kind="stable")
                 padded_ND = made_ND[start - first : start - first + -(-(stop - start) // WIDTH) * WIDTH]
                 number = int(table.first[partition]) + start
-                yield Block(number, padded_ND, stop - start, query[order], row[order] - start)
+                yield CandidateBlock(number, padded_ND, stop - start, query[order], row[order] - start)
                 start = stop
 
 
@@ -266,7 +266,7 @@ class _BestOnCpu:
     def __init__(self, scan: Scan, k: int) -> None:
         self._scan, self._top = scan, TopK(scan.num_queries, k)
 
-    def add(self, block: Block) -> None:
+    def add(self, block: CandidateBlock) -> None:
         """Take candidates."""
         scan, num_queries = self._scan, self._scan.num_queries
         num_tiles = len(scan.query_QD) // HEIGHT
@@ -302,7 +302,7 @@ class _BestOnGpu:
         query_QD = self._tensor(scan.query_QD[: scan.num_queries]).to(self._device)
         self._best = best.BestOnDevice(query_QD, k)
 
-    def add(self, block: Block) -> None:
+    def add(self, block: CandidateBlock) -> None:
         """Take candidates."""
         arrays = block.vectors_ND[: block.num_rows], block.query_L, block.row_L
         table_ND, query_L, row_L = (self._tensor(array).to(self._device) for array in arrays)

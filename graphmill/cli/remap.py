@@ -256,7 +256,7 @@ def neighbors(
     as_json: bool,
 ) -> None:
     """Print the nearest neighbours of an id. RUN: the output of a run, instead of --conf."""
-    from graphmill.ask.neighbors import by_relation, lookup
+    from graphmill.ask import neighbors
 
     check_options(
         {"--relation": ("--type",)},
@@ -269,11 +269,11 @@ def neighbors(
         raise click.UsageError("RUN or --conf: missing; or --embeddings, where no --relation is asked about")
     folder = storage.absolute(folder)
     if relation and settings:
-        found_type, nearest = by_relation.along_relation(
+        found_type, nearest = neighbors.along_relation(
             settings, folder, raw_id, k, relation, inverse, with_itself
         )
     else:
-        found_type, nearest = lookup.neighbors(folder, raw_id, k, entity_type)
+        found_type, nearest = neighbors.neighbors(folder, raw_id, k, entity_type)
     if as_json:
         click.echo(
             json.dumps({"type": found_type, "neighbors": [neighbor._asdict() for neighbor in nearest]})

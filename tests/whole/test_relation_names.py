@@ -13,7 +13,7 @@ from etl import job as etl
 from graphmill import config as configuration
 from graphmill import report
 from graphmill.ask.evaluate import evaluate
-from graphmill.ask.neighbors import by_relation
+from graphmill.ask.neighbors import along_relation
 from graphmill.ask.predict import job as answers
 from graphmill.ask.predict.settings import PredictOptions
 from graphmill.checkpoints import open_checkpoint
@@ -77,7 +77,7 @@ def test_any_name_goes_everywhere(
     table = pq.read_table(f"{config.embedding_path}/_relations.parquet")
     assert set(table["relation"].to_pylist()) == set(NAMES)
     for name in NAMES:
-        _, found = by_relation.along_relation(config, config.embedding_path, "/m/07", 3, name, False)
+        _, found = along_relation(config, config.embedding_path, "/m/07", 3, name, False)
         assert len(found) == 3
     question = PredictOptions(relation=NAMES[0], k=2, exclude_known=True)
     answers.run(config, question, str(tmp_path / "answers"), near_client)

@@ -1,9 +1,18 @@
-"""Exact or approximate: which of the two answers a question, and lists of candidates for the second."""
+"""Exact or approximate: which of the two answers a question, and lists of candidates for the second.
+
+Multiplications, divided by the length of the vectors, decide:
+
+    exact           queries x candidates
+    lists           candidates x lists to sort them, k-means, and the exact answers of a sample
+    approximate     queries x (lists + candidates of the lists that are looked into)
+
+Products with single lists are smaller, and take longer for each number.
+"""
 
 import logging
 import time
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from typing import Any
 
@@ -12,21 +21,53 @@ from distributed import Client
 
 from graphmill.ask.entities import UNKNOWN
 from graphmill.ask.predict.answers import IdChunk, joined
-from graphmill.ask.predict.choice import Cost
 from graphmill.ask.predict.lists import Lists, Numbers
-from graphmill.ask.predict.make_lists import make_lists, num_lists_for
+from graphmill.ask.predict.make_lists import ROUNDS, ROWS_PER_LIST, make_lists, num_lists_for
 from graphmill.ask.predict.search import Asked
 from graphmill.ask.predict.settings import PredictOptions
 from graphmill.ask.predict.sizes import UNLIMITED, sizes_for
-from graphmill.ask.predict.tuning import Recall, sample_of, tuned
+from graphmill.ask.predict.tuning import SAMPLE, Recall, sample_of, tuned
 from graphmill.formats.parquet import open_parquet
 from graphmill.model.registry import COMPARATORS
 from graphmill.run.work import Work
 
 TASKS = 4
 """Tasks at least, where there are as many chunks: workers shall not wait for the last."""
+SMALL_PRODUCTS = 2.0
+"""Time of a multiplication in a product with a list, in those of a large product."""
+GUESSED_SHARE = 1 / 16
+"""Share of the lists that are looked into, before it is known."""
 
 log = logging.getLogger("graphmill")
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Multiplications, divided by the length of the vectors, of both ways."""
+
+    num_queries: int
+    num_candidates: int
+    num_lists: int
+
+    @property
+    def exact(self) -> float:
+        """Cost of comparing all candidates."""
+        return float(self.num_queries) * self.num_candidates
+
+    @property
+    def making(self) -> float:
+        """Cost of making lists, and of tuning."""
+        sample = ROWS_PER_LIST * self.num_lists
+        return float(self.num_lists) * (self.num_candidates + ROUNDS * sample) + SAMPLE * self.num_candidates
+
+    def approximate(self, share: float = GUESSED_SHARE) -> float:
+        """Cost of answering with finished lists, where this share of the lists is looked into."""
+        return self.num_queries * (self.num_lists + SMALL_PRODUCTS * share * self.num_candidates)
+
+    @property
+    def is_approximate_cheaper(self) -> bool:
+        """Whether lists are worth making."""
+        return self.making + self.approximate() < self.exact
 
 
 def prepare(

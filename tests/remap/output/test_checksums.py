@@ -20,7 +20,7 @@ from graphmill.ask import earlier
 from graphmill.ask import given as given_files
 from graphmill.ask.drift.job import moved_of_part
 from graphmill.ask.entities import read_tables
-from graphmill.ask.neighbors import lookup
+from graphmill.ask.neighbors import neighbors
 from graphmill.ask.run import TrainedRun
 from graphmill.checkpoints.pbg.files import manifest_of
 from graphmill.errors import FormatError
@@ -64,7 +64,7 @@ def _ids_of(folder: str) -> None:
 
 
 READERS: dict[str, Callable[[str], Any]] = {
-    "neighbors": lambda folder: lookup.neighbors(folder, "n7", 5),
+    "neighbors": lambda folder: neighbors(folder, "n7", 5),
     "library, table": lambda folder: graphmill.open(storage.parent(folder)).embeddings("node"),
     "library, vectors": lambda folder: graphmill.open(storage.parent(folder)).vectors("node"),
     "first vectors": lambda folder: _read_all(VectorFiles(folder).batches()),

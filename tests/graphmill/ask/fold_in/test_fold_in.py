@@ -12,7 +12,7 @@ import pytest
 import graphmill
 from graphmill import storage
 from graphmill.ask.fold_in import job, solving
-from graphmill.ask.neighbors import lookup
+from graphmill.ask.neighbors import neighbors
 from graphmill.errors import BadInputError
 from graphmill.formats import remapped
 from tests.commands import Command
@@ -105,7 +105,7 @@ def test_new_ids_get_vectors(
             "user", "new-3", 2
         )
     ]
-    assert lookup.neighbors(str(tmp_path / "out"), "new-3", 5, None)[0] == "user"
+    assert neighbors(str(tmp_path / "out"), "new-3", 5, None)[0] == "user"
     ids, vectors = next(remapped.iter_part(str(tmp_path / "out"), "user", 0))  # as embeddings are read
     assert vectors.shape == (len(ids), 16)
     assert ids.to_pylist() == sorted(ids.to_pylist())

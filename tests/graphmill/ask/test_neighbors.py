@@ -15,7 +15,7 @@ from distributed import Client
 import graphmill
 from graphmill import config as configuration
 from graphmill.ask.model import Model
-from graphmill.ask.neighbors import by_relation, lookup, vector_tables
+from graphmill.ask.neighbors import along_relation, find_types, neighbors
 from graphmill.checkpoints import pbg
 from graphmill.checkpoints.pbg import Iteration
 from graphmill.cli import exit_codes
@@ -54,23 +54,23 @@ def rows(rng: np.random.Generator) -> np.ndarray:
 
 def test_exact(tmp_path: Path, rows: np.ndarray) -> None:
     write_ours(tmp_path, rows)
-    entity_type, found = lookup.neighbors(str(tmp_path), "n7", 5)
+    entity_type, found = neighbors(str(tmp_path), "n7", 5)
     assert entity_type == "node"
     expected = cosines(rows, 7)[:5]
     assert [each.id for each in found] == [name for name, _ in expected]
     assert [each.similarity for each in found] == pytest.approx([value for _, value in expected], abs=1e-6)
-    assert len(lookup.neighbors(str(tmp_path), "n7", 500)[1]) == 49
+    assert len(neighbors(str(tmp_path), "n7", 500)[1]) == 49
 
 
 def test_vectors_that_are_no_numbers(tmp_path: Path, rows: np.ndarray) -> None:
     expected = [name for name, _ in cosines(rows, 7) if name not in ("n3", "n30")]
     rows[[3, 30], 2] = np.nan
     write_ours(tmp_path / "embeddings", rows)
-    found = lookup.neighbors(str(tmp_path / "embeddings"), "n7", 50)[1]
+    found = neighbors(str(tmp_path / "embeddings"), "n7", 50)[1]
     assert [each.id for each in found] == expected
     found = graphmill.open(str(tmp_path)).neighbors("node", "n7", 50)
     assert [each.id for each in found] == expected
-    assert lookup.neighbors(str(tmp_path / "embeddings"), "n3", 50)[1] == []
+    assert neighbors(str(tmp_path / "embeddings"), "n3", 50)[1] == []
 
 
 def test_tables_of_other_names_and_integer_ids(tmp_path: Path, rows: np.ndarray) -> None:
@@ -79,7 +79,7 @@ def test_tables_of_other_names_and_integer_ids(tmp_path: Path, rows: np.ndarray)
     pq.write_table(
         pa.table({"emb": lists, "nid": np.arange(50)}), tmp_path / "user/embed-00000_00000.parquet"
     )
-    entity_type, found = lookup.neighbors(str(tmp_path), "7", 3)
+    entity_type, found = neighbors(str(tmp_path), "7", 3)
     assert entity_type == "user"
     assert [f"n{each.id}" for each in found] == [name for name, _ in cosines(rows, 7)[:3]]
 
@@ -92,7 +92,7 @@ def test_tables_of_ours_in_another_shape(near_client: Client, tmp_path: Path, na
     config = graph.configured(output, vectors="list", column_names=names, rows_per_file=2)
     job.run(config, near_client)
     mine = graph.raw_id("user", 2, 3)
-    entity_type, found = lookup.neighbors(config.embedding_path, mine, 20)
+    entity_type, found = neighbors(config.embedding_path, mine, 20)
     assert entity_type == "user"
     assert {each.id for each in found} == {i for t, i in graph.expected_rows() if t == "user"} - {mine}
 
@@ -141,7 +141,7 @@ def test_relations_are_asked_as_the_model_would(
     score = model.matrix_scores(query, model.candidates(number, side, torch.from_numpy(rows)))[0]
     score[4] = -torch.inf
     best = score.topk(3)
-    entity_type, found = by_relation.along_relation(
+    entity_type, found = along_relation(
         config, config.embedding_path, "n4", 3, "r1", inverse=side is Side.LHS
     )
     assert entity_type == "node"
@@ -156,7 +156,7 @@ def test_an_id_is_its_own_neighbour_where_training_has_a_loop(
     config, _ = write_model(tmp_path, rows, "none", "cos", dynamic=False)
     lhs, rel, rhs = np.array([[4, 1, 4 if has_loop else 5], [3, 0, 3]]).T
     edge_buckets.write_bucket(config.edge_paths[0], Bucket(0, 0), Edges(lhs, rel, rhs))
-    ask = partial(by_relation.along_relation, config, config.embedding_path, "n4", 3, inverse=False)
+    ask = partial(along_relation, config, config.embedding_path, "n4", 3, inverse=False)
     assert (ask("r1")[1][0].id == "n4") == has_loop
     assert ask("r0")[1][0].id == "n4"
     assert ask("r1", with_itself=True)[1][0].id == "n4"
@@ -165,29 +165,29 @@ def test_an_id_is_its_own_neighbour_where_training_has_a_loop(
 def test_relations_that_cannot_be_asked(tmp_path: Path, rows: np.ndarray) -> None:
     config, _ = write_model(tmp_path, rows, "diagonal", "dot", dynamic=False)
     with pytest.raises(ConfigError, match="--relation r7: expected one of r0, r1"):
-        by_relation.along_relation(config, config.embedding_path, "n4", 3, "r7", False)
+        along_relation(config, config.embedding_path, "n4", 3, "r7", False)
     biased = configuration.from_mapping(config.model_dump() | {"bias": True})
     with pytest.raises(ConfigError, match="a model with bias"):
-        by_relation.along_relation(biased, config.embedding_path, "n4", 3, "r1", False)
+        along_relation(biased, config.embedding_path, "n4", 3, "r1", False)
 
 
 def test_what_is_not_there(tmp_path: Path, rows: np.ndarray) -> None:
     with pytest.raises(NotFoundError, match="expected a folder with tables of vectors"):
-        lookup.neighbors(str(tmp_path), "n7", 5)
+        neighbors(str(tmp_path), "n7", 5)
     write_ours(tmp_path, rows)
     with pytest.raises(NotFoundError, match="--id nobody: there is no such id among node"):
-        lookup.neighbors(str(tmp_path), "nobody", 5)
+        neighbors(str(tmp_path), "nobody", 5)
     with pytest.raises(NotFoundError, match="--type item: expected one of node"):
-        lookup.neighbors(str(tmp_path), "n7", 5, "item")
+        neighbors(str(tmp_path), "n7", 5, "item")
     (tmp_path / "odd").mkdir()
     pq.write_table(pa.table({"a": ["x"], "b": ["y"]}), tmp_path / "odd/x.parquet")
     with pytest.raises(FormatError, match="expected one column of ids and one of lists of floats"):
-        vector_tables.find_types(str(tmp_path))
+        find_types(str(tmp_path))
     for ragged in ([[1.0], [1.0, 2.0]], [[1.0], [1.0, 2.0, 3.0]]):
         table = pa.table({"nid": ["x", "y"], "emb": pa.array(ragged)})
         pq.write_table(table, tmp_path / "odd/x.parquet")
         with pytest.raises(FormatError, match="expected vectors of one length"):
-            lookup.neighbors(str(tmp_path), "x", 5, "odd")
+            neighbors(str(tmp_path), "x", 5, "odd")
 
 
 def test_the_command(tmp_path: Path, rows: np.ndarray, cli: Cli, capsys: pytest.CaptureFixture[str]) -> None:
@@ -209,7 +209,7 @@ def test_vectors_of_another_run(tmp_path: Path, rows: np.ndarray) -> None:
     config, _ = write_model(tmp_path, rows, "none", "dot", dynamic=False)
     write_ours(tmp_path / "other", rows[:, :4])
     with pytest.raises(ConfigError, match="other: expected vectors of length 6, found 4"):
-        by_relation.along_relation(config, str(tmp_path / "other"), "n4", 3, "r1", False)
+        along_relation(config, str(tmp_path / "other"), "n4", 3, "r1", False)
 
 
 @pytest.mark.parametrize("command", [["neighbors", "--id", "x"], ["remap"]])
@@ -238,4 +238,4 @@ def test_an_operator_that_was_not_trained(tmp_path: Path, rows: np.ndarray) -> N
     with pytest.raises(
         ConfigError, match=r"no parameter 'rhs_operators\.1\.translation' of the operator trans"
     ):
-        by_relation.along_relation(other, config.embedding_path, "n4", 3, "r1", False)
+        along_relation(other, config.embedding_path, "n4", 3, "r1", False)
