@@ -122,7 +122,7 @@ def _labelled(
 
 
 def find_best(part: Part, side: Side, rows: slice, known: Sequence[KnownFile]) -> tuple[Floats, Numbers]:
-    """Find the best answers of some queries of a group: scores, -inf for none, and numbers, [Q, K]; a task."""
+    """Find the best answers of some queries of a group: scores (-inf: none) and numbers, [Q, K]; a task."""
     run, config = part.run, part.config
     queries = part.queries(side, part.edges())
     relation = relation_of(run, read_parameters(run), int(queries.rel[rows.start]))
