@@ -186,6 +186,14 @@ def _read_codes(parts: Pairs, num_queries: int, start: int, num_rows: int, most:
     return codes.merged(), stop
 
 
+def pairs_within(codes: Numbers, num_queries: int, start: int, stop: int) -> tuple[Numbers, Numbers]:
+    """Queries, which ascend, and candidates start..stop of ascending numbers candidate x queries + query."""
+    first, last = np.searchsorted(codes, [start * num_queries, stop * num_queries])
+    candidate_L, query_L = np.divmod(codes[first:last], num_queries)
+    order = np.argsort(query_L, kind="stable")
+    return query_L[order], candidate_L[order]
+
+
 class CandidateBlock(NamedTuple):
     """Candidates that follow each other, as scores take them, padded with zeros to whole tiles.
 
@@ -251,12 +259,10 @@ class Scan:
                     parts = iter(()) if self.left_out is None else self.left_out(partition)
                     codes, end = _read_codes(parts, num_queries, start, num_rows, self.known_edges)
                 stop = min(last, end)
-                bounds = np.searchsorted(codes, [start * num_queries, stop * num_queries])
-                row, query = np.divmod(codes[slice(*bounds)], num_queries)
-                order = np.argsort(query, kind="stable")
+                query_L, row_L = pairs_within(codes, num_queries, start, stop)
                 padded_ND = made_ND[start - first : start - first + -(-(stop - start) // WIDTH) * WIDTH]
                 number = int(table.first[partition]) + start
-                yield CandidateBlock(number, padded_ND, stop - start, query[order], row[order] - start)
+                yield CandidateBlock(number, padded_ND, stop - start, query_L, row_L - start)
                 start = stop
 
 

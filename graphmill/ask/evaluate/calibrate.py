@@ -135,18 +135,12 @@ def find_best(part: Part, side: Side, rows: slice, known: Sequence[KnownFile]) -
             for number, num_rows in enumerate(run.num_rows[name])
         ),
     )
-    others = part.asking_others(queries, rows)
 
     def left_out(partition: int) -> Pairs:
-        for file, begins, _ in known:
-            start, stop = begins[side][name][partition : partition + 2].tolist()
-            cells = work.load(part.folder, f"known-{side}-{file}", np.int64, 1, start, stop).reshape(-1)
-            number_K, query_K = np.divmod(cells, len(queries))
-            is_mine_K = (query_K >= rows.start) & (query_K < rows.stop)
-            yield query_K[is_mine_K] - rows.start, number_K[is_mine_K] - first[partition]
-        row = queries.ends[others] - first[partition]
-        is_here = (row >= 0) & (row < run.num_rows[name][partition])
-        yield others[is_here] - rows.start, row[is_here]
+        slices = evaluate.slices(known, (name, partition), [side])
+        cells = tasks.cells_left_out(part, queries, rows, slices)
+        number_K, query_K = np.divmod(cells, len(queries))
+        yield query_K - rows.start, number_K - first[partition]
 
     vectors_QD = part.vectors(side, rows.start, rows.stop)[:, :dimension]
     query_QD = made(lambda tile_PD: tile_PD, vectors_QD, HEIGHT, run.checkpoint_path)

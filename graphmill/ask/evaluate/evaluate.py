@@ -14,7 +14,7 @@ rather too wide. Shapes: E edges.
 
 import logging
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, pairwise, product
 from typing import Any, TypeVar
@@ -284,9 +284,10 @@ def _count(
     sizes = [counts[name][number] * _num_queries(ranges) for (name, number), ranges in cuts]
     num_edges, (first, total) = len(queries[Side.LHS].order), place
     begins = first + num_edges * np.cumsum([0, *sizes]) / max(sum(sizes), 1)
+    shares = [Share(float(begin), float(end - begin), total) for begin, end in pairwise(begins)]
     arguments = [
-        (part, key, ranges, slices(known, key, ranges), Share(float(begin), float(end - begin), total))
-        for (key, ranges), (begin, end) in zip(cuts, pairwise(begins), strict=True)
+        (part, key, ranges, slices(known, key, {each.side for each in ranges}), share)
+        for (key, ranges), share in zip(cuts, shares, strict=True)
     ]
     return chain.from_iterable(execution.run(tasks.count, arguments, COUNTING))
 
@@ -309,10 +310,10 @@ def _num_queries(ranges: Sequence[Range]) -> int:
     return sum(stop - start for _, start, stop in ranges)
 
 
-def slices(known: Sequence[KnownFile], key: PartitionKey, ranges: Sequence[Range]) -> list[CellSlice]:
+def slices(known: Sequence[KnownFile], key: PartitionKey, sides: Collection[Side]) -> list[CellSlice]:
     """The slices of files that hold the known cells of a partition."""
     found = []
-    for side, (number, begins, _) in product({each.side for each in ranges}, known):
+    for side, (number, begins, _) in product(sides, known):
         start, stop = begins[side][key[0]][key[1] : key[1] + 2].tolist()
         if start < stop:
             found.append(CellSlice(side, number, start, stop))

@@ -2,10 +2,7 @@
 
 To rank an edge on one side is to compare its query (the other side's entity and the relation) with
 candidates for that side. Edges with the same query share its scores. Queries with the same candidates form
-a group, cut in blocks of `height` queries. A cell is one score; the cells of one block of queries against
-neighbouring candidates have consecutive numbers:
-
-    cell = (query block x entities + candidate) x height + row
+a group, cut in blocks of `height` queries. A cell is one score, candidate x queries + query.
 
 Shapes: E edges, Q queries, K cells. All numbers are int64.
 """
@@ -55,7 +52,6 @@ class Group:
     entity_type: str
     start: int
     stop: int
-    first_block: int
 
 
 class Queries:
@@ -66,7 +62,6 @@ class Queries:
         of_edge: [E], the query of each edge, in that order.
         candidates: [E], each edge's own candidate, in that order.
         rel, ends: [Q], relation and other side's entity of each query.
-        row: [Q], the row of each query in its block.
         groups: the groups, in order.
     """
 
@@ -83,12 +78,6 @@ class Queries:
         self.rel = edges.rel[self.order][starts]
         self.ends = edges.ends(side.other)[self.order][starts]
         self.groups = list(self._make_groups())
-        firsts = np.array([group.start for group in self.groups], np.int64)
-        blocks = np.array([group.first_block for group in self.groups], np.int64)
-        number = np.arange(len(starts))
-        group = np.searchsorted(firsts, number, side="right") - 1
-        self._block = blocks[group] + (number - firsts[group]) // self.height
-        self.row = (number - firsts[group]) % self.height
 
     def __len__(self) -> int:
         return len(self.rel)
@@ -99,17 +88,6 @@ class Queries:
             if group.entity_type == entity_type:
                 for start in range(group.start, group.stop, self.height):
                     yield self.side, start, min(start + self.height, group.stop)
-
-    def cells(self, query: Numbers, candidate: Numbers) -> Numbers:
-        """The cells of pairs of a query and a candidate."""
-        return (self._block[query] * self.graph.end + candidate) * self.height + self.row[query]
-
-    def within(self, cells: Numbers, query_block: int, start: int, stop: int) -> tuple[Numbers, Numbers]:
-        """Rows and candidates of those sorted `cells` of a query block that have candidates start..stop."""
-        first = query_block * self.graph.end
-        own = slice(*np.searchsorted(cells, [(first + start) * self.height, (first + stop) * self.height]))
-        pair, row = np.divmod(cells[own], self.height)
-        return row, pair - first
 
     def find(self, rel: Integers, ends: Numbers) -> Numbers:
         """The query of each pair of a relation and the other side's entity, -1 for one without: [K]."""
@@ -140,8 +118,6 @@ class Queries:
             return
         group = self._group[self.rel]
         starts = [0, *(np.flatnonzero(np.diff(group)) + 1).tolist()]
-        first_block = 0
         for start, stop in zip(starts, [*starts[1:], len(self)], strict=True):
             relation = int(self.graph.static(self.rel[start : start + 1])[0])
-            yield Group(relation, self.graph.types(self.side)[relation], start, stop, first_block)
-            first_block += -(-(stop - start) // self.height)
+            yield Group(relation, self.graph.types(self.side)[relation], start, stop)

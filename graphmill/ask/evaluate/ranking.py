@@ -23,6 +23,7 @@ from graphmill.ask.evaluate.comparison import ComparedEdges, ComparedFactors
 from graphmill.ask.evaluate.metrics import Ranks
 from graphmill.ask.evaluate.queries import BlockSize, Group, Queries
 from graphmill.ask.evaluate.ranker import Ranker, Report, chunks, prepare
+from graphmill.ask.scan import pairs_within
 from graphmill.gpu.device import copied
 from graphmill.sorted_arrays import distinct, positions
 from graphmill.vocab import Partition, Side
@@ -31,9 +32,8 @@ BLOCKS_PER_TASK = 4
 
 
 class _Block(NamedTuple):
-    """A block of queries: its number, its queries and their edges, both within the range that is counted."""
+    """A block of queries, and their edges, both within the range that is counted."""
 
-    number: int
     queries: slice
     edges: slice
 
@@ -41,6 +41,20 @@ class _Block(NamedTuple):
     def num_queries(self) -> int:
         """Queries of the block."""
         return int(self.queries.stop) - int(self.queries.start)
+
+
+class _Tile(NamedTuple):
+    """Neighbouring candidates, and known cells of them: queries of the range, which ascend, and columns."""
+
+    vectors_ND: Tensor
+    number_N: Numbers
+    query_K: Numbers
+    column_K: Numbers
+
+    def known_of(self, block: _Block) -> tuple[Numbers, Numbers]:
+        """Rows and columns of known cells of a block."""
+        own = slice(*np.searchsorted(self.query_K, [block.queries.start, block.queries.stop]))
+        return self.query_K[own] - block.queries.start, self.column_K[own]
 
 
 class Counting:
@@ -64,7 +78,8 @@ class Counting:
         first, last = np.searchsorted(queries.of_edge, [rows.start, rows.stop]).tolist()
         self.edges = slice(first, last)
         self._vectors_QD, self._own_E = vectors_QD, own_E.to(ranker.device)
-        self._row_E = torch.from_numpy(queries.row[queries.of_edge[self.edges]]).to(ranker.device)
+        self._query = queries.of_edge[self.edges] - rows.start
+        self._query_E = torch.from_numpy(self._query).to(ranker.device)
         self._candidates = queries.candidates[self.edges]
         self._counts = torch.zeros(2, last - first, dtype=torch.int64, device=ranker.device)
         self._factors: dict[int, ComparedFactors] = {}
@@ -77,14 +92,20 @@ class Counting:
 
     def add(self, entity_type: str, partition: Partition, table_ND: Tensor, report: Report) -> None:
         """Count the candidates of a partition; `report` gets the number of scores so far."""
-        first, width = int(self.queries.graph.first[entity_type][partition]), self.queries.width
+        first = int(self.queries.graph.first[entity_type][partition])
+        cuts = chunks(slice(0, len(table_ND)), self.queries.width)
         tasks = (
-            partial(self._count_span, group, blocks, table_ND[start : start + width], first + start)
-            for start in range(0, len(table_ND), width)
+            partial(self._count_span, group, blocks, tile)
+            for tile in (self._tile(table_ND[rows], first + rows.start) for rows in cuts)
             for group in self._groups(entity_type)
             for blocks in self._spans(group)
         )
         self.ranker.run(tasks, report)
+
+    def _tile(self, vectors_ND: Tensor, start: int) -> _Tile:
+        stop = start + len(vectors_ND)
+        query_K, number_K = pairs_within(self.known, len(self.queries), start, stop)
+        return _Tile(vectors_ND, np.arange(start, stop), query_K - self.rows.start, number_K - start)
 
     def _groups(self, entity_type: str) -> list[Group]:
         """The groups with candidates of a type, as far as they are in the range."""
@@ -97,11 +118,11 @@ class Counting:
         ]
 
     def _blocks(self, group: Group) -> Iterator[_Block]:
-        for number, rows in enumerate(chunks(slice(group.start, group.stop), self.queries.height)):
+        for rows in chunks(slice(group.start, group.stop), self.queries.height):
             if self.rows.start <= rows.start < self.rows.stop:
                 edges = np.searchsorted(self.queries.of_edge, [rows.start, rows.stop]) - self.edges.start
                 own = slice(rows.start - self.rows.start, rows.stop - self.rows.start)
-                yield _Block(group.first_block + number, own, slice(*edges.tolist()))
+                yield _Block(own, slice(*edges.tolist()))
 
     def _spans(self, group: Group) -> Iterator[list[_Block]]:
         """Runs of blocks that compute their candidates once, short enough to keep all threads busy."""
@@ -109,80 +130,74 @@ class Counting:
         for chunk in chunks(slice(0, len(blocks)), BLOCKS_PER_TASK):
             yield blocks[chunk]
 
-    def _count_span(self, group: Group, blocks: Sequence[_Block], rows_ND: Tensor, first: int) -> int:
+    def _count_span(self, group: Group, blocks: Sequence[_Block], tile: _Tile) -> int:
         """Count for some blocks of queries against one block of candidates; the number of scores."""
         ranker = self.ranker
-        candidate_ND = ranker.candidates(self.queries, group, copied(rows_ND, ranker.device))
-        number_N = np.arange(first, first + len(rows_ND))
+        candidate_ND = ranker.candidates(self.queries, group, copied(tile.vectors_ND, ranker.device))
         if ranker.kernels is not None:
-            table_ND = candidate_ND[: len(rows_ND)].contiguous()
+            table_ND = candidate_ND[: len(tile.number_N)].contiguous()
             for block in blocks:
-                self._count_fused(ranker.kernels, group, block, table_ND, number_N)
+                self._count_fused(ranker.kernels, group, block, table_ND, tile)
         else:
             candidates = ranker.comparison.candidates(candidate_ND)
             for block in blocks:
-                self._compare(group, block, candidates, number_N)
-        return sum(each.num_queries for each in blocks) * len(rows_ND)
+                self._compare(group, block, candidates, tile)
+        return sum(each.num_queries for each in blocks) * len(tile.number_N)
 
-    def _compare(self, group: Group, block: _Block, candidates: ComparedFactors, number_N: Numbers) -> None:
-        """Count for a block of queries against candidates, whose numbers follow each other."""
+    def _compare(self, group: Group, block: _Block, candidates: ComparedFactors, tile: _Tile) -> None:
+        """Count for a block of queries."""
         device, edges = self.ranker.device, block.edges
-        row_K, column_K = (torch.from_numpy(each).to(device) for each in self._known_pairs(block, number_N))
-        column_C = torch.from_numpy(positions(number_N, self._candidates[edges])).to(device)
-        of_block = ComparedEdges(
-            self._row_E[edges], self._own_E[edges], column_C, (row_K, column_K), len(number_N)
-        )
+        row_K, column_K = (torch.from_numpy(each).to(device) for each in tile.known_of(block))
+        column_C = torch.from_numpy(positions(tile.number_N, self._candidates[edges])).to(device)
+        row_C, left_out = self._query_E[edges] - block.queries.start, (row_K, column_K)
+        of_block = ComparedEdges(row_C, self._own_E[edges], column_C, left_out, len(tile.number_N))
         queries = self._factors_of(group, block)
         counts = self.ranker.comparison.count(of_block, queries, candidates, self.queries.side)
         with self.ranker.lock:
             self._counts[:, edges] += counts
 
-    def _known_pairs(self, block: _Block, number_N: Numbers) -> tuple[Numbers, Numbers]:
-        """Rows and columns of a block's known cells among candidates."""
-        first = int(number_N[0])
-        row_K, number_K = self.queries.within(self.known, block.number, first, first + len(number_N))
-        return row_K, number_K - first
-
     def _factors_of(self, group: Group, block: _Block) -> ComparedFactors:
         """Factors of a block of queries, made once."""
-        if block.number not in self._factors:  # two threads may make the same
-            self._factors[block.number] = self.ranker.comparison.queries(self._query_rows(group, block))
-        return self._factors[block.number]
+        number = block.queries.start
+        if number not in self._factors:  # two threads may make the same
+            self._factors[number] = self.ranker.comparison.queries(self._query_rows(group, block))
+        return self._factors[number]
 
     def _query_rows(self, group: Group, block: _Block) -> Tensor:
         dimension = self.ranker.model.config.entity_dimension(group.entity_type)
         return self._vectors_QD[block.queries, :dimension].to(self.ranker.device)
 
     def _count_fused(
-        self, kernels: ModuleType, group: Group, block: _Block, table_ND: Tensor, number_N: Numbers
+        self, kernels: ModuleType, group: Group, block: _Block, table_ND: Tensor, tile: _Tile
     ) -> None:
         """Count for a block with the kernels, and subtract the candidates that do not count."""
         edges, device = block.edges, self.ranker.device
-        row_E, score_E = self._row_E[edges], self._own_E[edges].float()
-        if block.number not in self._query_ED:  # two threads may make the same
-            self._query_ED[block.number] = self._query_rows(group, block)[row_E].contiguous()
-        query_ED = self._query_ED[block.number]
+        number, score_E = block.queries.start, self._own_E[edges].float()
+        if number not in self._query_ED:  # two threads may make the same
+            row_E = self._query_E[edges] - number
+            self._query_ED[number] = self._query_rows(group, block)[row_E].contiguous()
+        query_ED = self._query_ED[number]
         counts = torch.stack(kernels.count_above(query_ED, table_ND, score_E))
-        edge_T, column_T = (torch.from_numpy(each).to(device) for each in self._left_out(block, number_N))
+        edge_T, column_T = (torch.from_numpy(each).to(device) for each in self._left_out(block, tile))
         score_T = kernels.pair_scores(query_ED, table_ND, edge_T, column_T)
         is_counted = torch.stack([score_T > score_E[edge_T], score_T == score_E[edge_T]])
         counts.index_add_(1, edge_T, is_counted.long(), alpha=-1)
         with self.ranker.lock:
             self._counts[:, edges] += counts
 
-    def _left_out(self, block: _Block, number_N: Numbers) -> tuple[Numbers, Numbers]:
+    def _left_out(self, block: _Block, tile: _Tile) -> tuple[Numbers, Numbers]:
         """Pairs of an edge and a column, each once, that are known or the edge's own."""
-        row_E = self.queries.row[self.queries.of_edge[self.edges][block.edges]]
-        row_K, column_K = self._known_pairs(block, number_N)
+        row_E = self._query[block.edges] - block.queries.start
+        (row_K, column_K), num_columns = tile.known_of(block), len(tile.number_N)
         # edges are sorted by query, so the edges of a known cell's query are a range
         first_K = np.searchsorted(row_E, row_K)
         count_K = np.searchsorted(row_E, row_K, side="right") - first_K
         before_K = np.cumsum(count_K) - count_K
         edge_T = np.arange(count_K.sum()) + np.repeat(first_K - before_K, count_K)
-        own_E = positions(number_N, self._candidates[block.edges])
-        own = np.flatnonzero(own_E >= 0) * len(number_N) + own_E[own_E >= 0]
-        pairs = distinct(np.concatenate([edge_T * len(number_N) + np.repeat(column_K, count_K), own]))
-        return np.divmod(pairs, len(number_N))
+        own_E = positions(tile.number_N, self._candidates[block.edges])
+        own = np.flatnonzero(own_E >= 0) * num_columns + own_E[own_E >= 0]
+        pairs = distinct(np.concatenate([edge_T * num_columns + np.repeat(column_K, count_K), own]))
+        return np.divmod(pairs, num_columns)
 
 
 def rank(
@@ -201,7 +216,7 @@ def rank(
             ranker, queries, lambda name, part, rows: tables[name, part][torch.from_numpy(rows)]
         )
         query_K = queries.find(known.rel, known.ends(side.other))
-        cells = distinct(queries.cells(query_K, known.ends(side))[query_K >= 0])
+        cells = distinct((known.ends(side) * len(queries) + query_K)[query_K >= 0])
         every = slice(0, len(queries))
         counting = Counting(ranker, queries, every, vectors_QD, own_E, cells)
         for (name, part), table_ND in tables.items():

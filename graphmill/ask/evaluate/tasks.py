@@ -73,11 +73,6 @@ class Part:
         """The queries of one side of the edges."""
         return Queries(self.graph, side, edges, self.block)
 
-    def asking_others(self, queries: Queries, rows: slice = slice(None)) -> Numbers:
-        """The queries, among `rows`, in which the entity that is asked about does not count: [n]."""
-        first = rows.start or 0
-        return first + np.flatnonzero(contains(np.array(self.loopless, np.int64), queries.rel[rows]))
-
     def vectors(self, side: Side, start: int, stop: int) -> npt.NDArray[np.float32]:
         """The vectors of some queries: [Q, D]."""
         dimension = max(self.config.entity_dimension(each) for each in self.graph.counts)
@@ -104,12 +99,12 @@ class Range(NamedTuple):
 
 
 class CellSlice(NamedTuple):
-    """Cells start..stop of a file of known cells."""
+    """Cells start..stop (None: to the end) of a file of known cells."""
 
     side: Side
     number: int
     start: int
-    stop: int
+    stop: int | None
 
 
 class Share(NamedTuple):
@@ -144,7 +139,7 @@ def read_edges(graph: Graph, path: str, chosen: Sequence[tuple[Bucket, Numbers |
 def find_known(part: Part, pieces: Sequence[Piece], number: int) -> KnownFile:
     """Find the known edges that have a ranked query, and write their cells; raises as `edges_of`.
 
-    A known cell is one number, candidate x queries + query. Sorted, the cells of a partition are a range.
+    Sorted, the cells of a partition are a range.
     """
     edges = part.edges()
     queries = {side: part.queries(side, edges) for side in Side}
@@ -209,9 +204,7 @@ def count(
     num_queries = sum(stop - start for _, start, stop in ranges)
     counted, num_done = [], 0
     for side, start, stop in ranges:
-        known_cells = known_cells_of(
-            part, queries[side], slice(start, stop), [s for s in slices if s.side == side]
-        )
+        known_cells = cells_left_out(part, queries[side], slice(start, stop), slices)
         first, last = np.searchsorted(queries[side].of_edge, [start, stop]).tolist()
         own_E = work.load(part.folder, f"own-{side}", np.float64, 1, first, last).reshape(-1)
         vectors_QD = from_numpy(part.vectors(side, start, stop))
@@ -239,22 +232,21 @@ def rank_plainly(part: Part, side: Side, numbers: Sequence[int], trained_paths: 
     """Rank one side of the edges without the model; `numbers` are those of the files of known cells."""
     edges = part.edges()
     queries = part.queries(side, edges)
-    found = [work.load(part.folder, f"known-{side}-{number}", np.int64) for number in numbers]
-    others = part.asking_others(queries)
-    found.append(queries.ends[others, None] * len(queries) + others[:, None])
-    number_K, query_K = np.divmod(distinct(np.concatenate(found).reshape(-1), overwrite=True), len(queries))
+    slices = [CellSlice(side, number, 0, None) for number in numbers]
+    cells = cells_left_out(part, queries, slice(0, len(queries)), slices)
+    number_K, query_K = np.divmod(cells, len(queries))
     return baselines.rank(queries, edges, np.sort(query_K * part.graph.end + number_K), trained_paths)
 
 
-def known_cells_of(part: Part, queries: Queries, rows: slice, slices: Sequence[CellSlice]) -> Numbers:
+def cells_left_out(part: Part, queries: Queries, rows: slice, slices: Sequence[CellSlice]) -> Numbers:
     """The cells of a range of queries that do not count, known or their own, sorted and distinct."""
-    others = part.asking_others(queries, rows)
-    found = [queries.cells(others, queries.ends[others])]
+    others = rows.start + np.flatnonzero(contains(np.array(part.loopless, np.int64), queries.rel[rows]))
+    found = [queries.ends[others] * len(queries) + others]
     for side, number, start, stop in slices:
-        cells = work.load(part.folder, f"known-{side}-{number}", np.int64, 1, start, stop).reshape(-1)
-        number_K, query_K = np.divmod(cells, len(queries))
-        is_mine_K = (query_K >= rows.start) & (query_K < rows.stop)
-        found.append(queries.cells(query_K[is_mine_K], number_K[is_mine_K]))
+        if side is queries.side:
+            cells = work.load(part.folder, f"known-{side}-{number}", np.int64, 1, start, stop).reshape(-1)
+            query_K = cells % len(queries)
+            found.append(cells[(query_K >= rows.start) & (query_K < rows.stop)])
     return distinct(np.concatenate(found), overwrite=True)
 
 
