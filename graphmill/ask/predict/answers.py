@@ -22,11 +22,11 @@ import pyarrow.parquet as pq
 
 from graphmill import storage
 from graphmill.ask.entities import UNKNOWN
-from graphmill.ask.predict.calibrated import probabilities_of
 from graphmill.ask.predict.list_search import search_lists
 from graphmill.ask.predict.search import Asked
 from graphmill.ask.scan import Answers
 from graphmill.formats.parquet import iter_columns, open_parquet
+from graphmill.model.calibration import NUM_BEST, Scale, probabilities, shares
 from graphmill.sorted_arrays import distinct
 from graphmill.storage import Checksums
 
@@ -115,7 +115,7 @@ def _write(
     """Write the best answers of each id, in the order of the ids; return their number, and the checksum."""
     schema, added = SCHEMA, []
     if asked.scale is not None:
-        schema, added = SCHEMA.append(PROBABILITY), [probabilities_of(answers, asked.scale)]
+        schema, added = SCHEMA.append(PROBABILITY), [_probabilities_of(answers, asked.scale)]
     wanted, place_M = np.unique(answers.candidate, return_inverse=True)  # no search at random places
     names = asked.candidates.names(wanted).cast(pa.large_string()).combine_chunks()
     num_rows = 0
@@ -145,3 +145,11 @@ def _write(
             parquet.write_table(pa.table(columns, schema=schema), max(len(taken), 1))
             num_rows += len(taken)
     return num_rows, checksums[uri]
+
+
+def _probabilities_of(answers: Answers, scale: Scale) -> npt.NDArray[np.float32]:
+    """The probability of each answer, [M]; a query has its NUM_BEST best answers, or all there are."""
+    query, place = answers.query, answers.place
+    most = max(int(place.max(initial=0)) + 1, NUM_BEST)
+    share_QK = shares(answers.table(int(query.max(initial=-1)) + 1, most)[0], scale.temperature)
+    return probabilities(share_QK[query, place], *scale.line).astype(np.float32)

@@ -23,9 +23,8 @@ from graphmill.ask.entities import UNKNOWN
 from graphmill.ask.predict.answers import IdChunk, joined
 from graphmill.ask.predict.lists import Lists, Numbers
 from graphmill.ask.predict.make_lists import ROUNDS, ROWS_PER_LIST, make_lists, num_lists_for
-from graphmill.ask.predict.search import Asked
+from graphmill.ask.predict.search import UNLIMITED, Asked, sizes_for
 from graphmill.ask.predict.settings import PredictOptions
-from graphmill.ask.predict.sizes import UNLIMITED, sizes_for
 from graphmill.ask.predict.tuning import SAMPLE, Recall, sample_of, tuned
 from graphmill.formats.parquet import open_parquet
 from graphmill.model.registry import COMPARATORS

@@ -14,18 +14,18 @@ from graphmill import storage
 from graphmill.ask import given
 from graphmill.ask.edges import known_paths, loopless
 from graphmill.ask.entities import UNKNOWN, EntityTable
-from graphmill.ask.predict import approximate, similar
+from graphmill.ask.predict import approximate
 from graphmill.ask.predict.answers import FOUND, IdChunk, write_answers
-from graphmill.ask.predict.calibrated import read_calibration
-from graphmill.ask.predict.known import LeftOut
-from graphmill.ask.predict.search import Asked
+from graphmill.ask.predict.search import GPU_PRODUCTS, PRODUCTS, Asked, LeftOut, sizes_for
 from graphmill.ask.predict.settings import PredictOptions
-from graphmill.ask.predict.sizes import GPU_PRODUCTS, PRODUCTS, sizes_for
 from graphmill.ask.relation import Relation, number_of, read_parameters, relation_of
 from graphmill.ask.run import TrainedRun
+from graphmill.checkpoints import pbg
 from graphmill.cluster import run_tasks
 from graphmill.config import Config
-from graphmill.errors import ConfigError
+from graphmill.errors import ConfigError, suggestion
+from graphmill.formats import calibration
+from graphmill.formats.calibration import Calibration
 from graphmill.model import comparators
 from graphmill.model.calibration import NUM_BEST
 from graphmill.run import record
@@ -66,9 +66,38 @@ def _is_no_answer_to_itself(config: Config, question: PredictOptions, relation: 
 def relation_asked(trained: TrainedRun, question: PredictOptions) -> Relation:
     """Make the relation that answers."""
     if question.cosine:
-        return similar.relation_of(trained.config, question)
+        return cosine_relation(trained.config, question)
     number = number_of(trained, question.relation or trained.relation_names[0])
     return relation_of(trained, read_parameters(trained), number)
+
+
+def cosine_relation(config: Config, question: PredictOptions) -> Relation:
+    """Make the relation whose score of two ids is the cosine of their vectors."""
+    types = list(config.entities)
+    if question.id_type is None and len(types) > 1:
+        raise ConfigError(f"--type: missing; the run has {', '.join(types[:10])}")
+    own = _known_type("--type", question.id_type or types[0], types)
+    other = _known_type("--candidates", question.candidate_type or own, types)
+    if config.entity_dimension(own) != config.entity_dimension(other):
+        raise ConfigError(
+            f"--candidates {other}: expected vectors as long as those of {own} "
+            f"({config.entity_dimension(own)}), found {config.entity_dimension(other)}"
+        )
+    return Relation("cosine", 0, {Side.LHS: own, Side.RHS: other}, "none", "cos", False, {Side.RHS: []})
+
+
+def _known_type(option: str, name: str, types: list[str]) -> str:
+    if name not in types:
+        raise ConfigError(f"{option} {name}: {suggestion(name, types, 'expected one of')}")
+    return name
+
+
+def read_calibration(trained: TrainedRun) -> Calibration:
+    """Read the calibration of the run; raises as `graphmill.formats.calibration.read`."""
+    config = trained.config
+    checksum = pbg.version_checksum(trained.checkpoint_path, trained.version)
+    uri = calibration.uri_beside(config.record_uri(config.checkpoint_path))
+    return calibration.read(uri, trained.version, checksum)
 
 
 def formula(relation: Relation) -> dict[str, Any]:

@@ -19,13 +19,19 @@ from distributed import Client
 from graphmill import storage
 from graphmill.ask import given
 from graphmill.ask.entities import EntityTable, read_tables
-from graphmill.ask.predict import lists, similar
-from graphmill.ask.predict.calibrated import read_calibration
-from graphmill.ask.predict.for_ids import answer_ids, asked_of, formula, relation_asked
+from graphmill.ask.predict import lists
+from graphmill.ask.predict.for_ids import (
+    answer_ids,
+    asked_of,
+    cosine_relation,
+    formula,
+    read_calibration,
+    relation_asked,
+)
 from graphmill.ask.predict.make_lists import check_faiss
 from graphmill.ask.predict.pairs import AskedPairs, write_scores
+from graphmill.ask.predict.search import sizes_for
 from graphmill.ask.predict.settings import PredictOptions
-from graphmill.ask.predict.sizes import sizes_for
 from graphmill.ask.relation import number_of
 from graphmill.ask.run import TrainedRun
 from graphmill.cluster import run_tasks
@@ -56,7 +62,7 @@ def check(config: Config, question: PredictOptions, to: str) -> None:
     trained = TrainedRun.chosen(config)
     names = trained.relation_names
     if question.cosine:
-        similar.relation_of(config, question)
+        cosine_relation(config, question)
     elif question.relation is not None:
         number_of(trained, question.relation)
     elif question.pairs is None and len(names) > 1:
@@ -117,7 +123,7 @@ def run(
 def _types(config: Config, question: PredictOptions) -> list[str]:
     """Types of the ids that are asked about and of their answers."""
     if question.cosine:
-        return list(dict.fromkeys(similar.relation_of(config, question).types.values()))
+        return list(dict.fromkeys(cosine_relation(config, question).types.values()))
     relations = config.relations
     if question.relation is not None and not config.dynamic_relations:
         relations = tuple(relation for relation in relations if relation.name == question.relation)

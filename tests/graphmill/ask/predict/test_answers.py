@@ -13,8 +13,8 @@ import pytest
 import torch
 
 from graphmill.ask.predict.answers import IdChunk, write_answers
+from graphmill.ask.predict.search import Sizes, sizes_for
 from graphmill.ask.predict.settings import PredictOptions
-from graphmill.ask.predict.sizes import Sizes, sizes_for
 from graphmill.ask.scan import WIDTH, TopK
 from graphmill.checkpoints import pbg
 from graphmill.checkpoints.pbg import Iteration
