@@ -7,10 +7,12 @@ from pathlib import Path
 
 
 def wait_until(condition: Callable[[], bool], timeout_s: float = 300) -> None:
-    deadline = time.monotonic() + timeout_s
+    """Ask again and again; less often after a while, as others need the processor meanwhile."""
+    deadline, pause_s = time.monotonic() + timeout_s, 0.002
     while not condition():
         assert time.monotonic() < deadline, "it did not come to that in time"
-        time.sleep(0.002)
+        time.sleep(pause_s)
+        pause_s = min(1.1 * pause_s, 0.02)
 
 
 def found_in(folder: Path, pattern: str) -> list[Path]:

@@ -31,11 +31,9 @@ def conf(tmp_path: Path) -> Path:
     return tmp_path / "conf.yaml"
 
 
-@pytest.mark.slow
-def test_a_batch_gets_lines_and_a_table(conf: Path) -> None:
-    command = [DASK_SUBMIT, "etl.py", "--conf", str(conf)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
-    assert done.returncode == 0, done.stderr
+def test_a_batch_gets_lines_and_a_table(conf: Path, forked: Forks) -> None:
+    done = forked("dask-submit", "etl.py", "--conf", conf, has_report=True)
+    assert done.code == 0, done.stderr
     assert re.search(r"^\d\d:\d\d:\d\d I etl: done in", done.stderr, re.M)
     assert re.search(r"^\d\d:\d\d:\d\d I dashboard: http://127\.0\.0\.1:\d+/status$", done.stderr, re.M)
     assert re.search(r"report: .*report\.html", done.stderr)
@@ -103,8 +101,9 @@ def test_an_error_is_one_block(
     assert trace or len(lines) == 1
 
 
-@pytest.mark.slow
-def test_a_defect_says_that_it_is_one_and_where_and_the_record_has_the_trace(conf: Path) -> None:
+def test_a_defect_says_that_it_is_one_and_where_and_the_record_has_the_trace(
+    conf: Path, forked: Forks
+) -> None:
     program = f"""
 import etl.job, sys
 from graphmill.cli import exit_codes
@@ -113,14 +112,8 @@ def broken(config, client, claim): return 1 / 0
 etl.job.run = broken
 exit_codes.main(command, ["--conf", {str(conf)!r}, "--quiet"])
 """
-    done = subprocess.run(
-        [sys.executable, "-c", f"if __name__ == '__main__':\n{program.replace(chr(10), chr(10) + ' ')}"],
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
-    assert done.returncode == 1
+    done = forked("python", "-c", program, has_report=True)
+    assert done.code == 1
     assert "error: ZeroDivisionError: division by zero (" in done.stderr
     assert "this is a defect" in done.stderr
     assert "Traceback" not in done.stderr
