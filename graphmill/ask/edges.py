@@ -22,8 +22,7 @@ import numpy.typing as npt
 
 from graphmill import storage
 from graphmill.config import Config
-from graphmill.config.partitions import PartitionKey, all_buckets, key_of
-from graphmill.errors import FormatError
+from graphmill.config.partitions import PartitionKey, all_buckets, key_of, rows_of
 from graphmill.formats import edge_buckets
 from graphmill.formats.edge_buckets.loops import read_loops
 from graphmill.sorted_arrays import distinct, positions
@@ -38,6 +37,7 @@ READ_EDGES = 1 << 20  # at a time
 
 _TABLE_ROWS = 1 << 22  # of a partition; a table of more rows pays where many of them are asked of
 _TABLE_SHARE = 4096
+_MOST = int(np.iinfo(np.int64).max)
 _NUM_READING = 16  # threads, which wait for HDFS
 
 log = logging.getLogger("graphmill")
@@ -112,8 +112,12 @@ class Graph:
         self, config: Config, counts: Mapping[str, Sequence[int]], num_relations: int | None = None
     ) -> None:
         self.config, self.counts = config, counts
-        most = np.iinfo(np.int64).max if config.dynamic_relations else len(config.relations)
+        most = _MOST if config.dynamic_relations else len(config.relations)
         self.num_relations = most if num_relations is None else num_relations
+        self._limits = {
+            name: counts.get(name, [_MOST] * entity.num_partitions)
+            for name, entity in config.entities.items()
+        }
         self.first = {name: np.cumsum([0, *rows]) for name, rows in counts.items()}
         self.end = max(int(first[-1]) for first in self.first.values())
 
@@ -129,12 +133,6 @@ class Graph:
         """First number of each static relation's partition, on one side of a bucket: [R]."""
         keys = [key_of(self.config, name, side, bucket) for name in self.types(side)]
         return np.array([self.first[name][part] if name in self.first else 0 for name, part in keys])
-
-    def num_rows(self, side: Side, bucket: Bucket) -> Numbers:
-        """Rows of each static relation's partition, on one side of a bucket: [R]."""
-        keys = [key_of(self.config, name, side, bucket) for name in self.types(side)]
-        most = np.iinfo(np.int64).max
-        return np.array([self.counts[name][part] if name in self.counts else most for name, part in keys])
 
     def numbered(self, bucket: Bucket, edges: edge_buckets.Edges, rows: slice | Numbers) -> Triples:
         """Some edges of a bucket, by the numbers of their ends."""
@@ -156,14 +154,14 @@ class Graph:
         """
         path, bucket, start, stop, *_ = piece
         uri = edge_buckets.bucket_uri(path, bucket)
-        limits = {side: self.num_rows(side, bucket) for side in Side}
+        limits = rows_of(self.config, self._limits, bucket)
         stop = edge_buckets.count_edges(path, bucket) if stop is None else stop
         for first in range(start, stop, READ_EDGES):
             last = min(first + READ_EDGES, stop)
             edges = edge_buckets.read_bucket(path, bucket, first, last, takes_features=takes_features)
-            _check("rel", edges.rel, None, np.array([self.num_relations]), uri, first)
-            for side, limit_R in limits.items():
-                _check(side.value, getattr(edges, side), self.static(edges.rel), limit_R, uri, first)
+            edge_buckets.check_indices(
+                edges, uri, limits[Side.LHS], limits[Side.RHS], self.num_relations, first
+            )
             yield edges
 
     def visits(
@@ -273,22 +271,6 @@ def _lookup(rows: Numbers, num_rows: int) -> Callable[[Numbers], Integers]:
     table = np.full(num_rows + 1, -1, np.int32)
     table[rows] = np.arange(len(rows))
     return lambda row: table[row]
-
-
-def _check(
-    column: str, values: Integers, relation: Integers | None, limits: Numbers, uri: str, first_row: int
-) -> None:
-    """Refuse values that reach the limit; `limits` has one for all, or one for each relation."""
-    if int(values.max(initial=-1)) < limits.min():
-        return
-    limit = np.broadcast_to(limits if relation is None else limits[relation], values.shape)
-    wrong = np.flatnonzero(values >= limit)
-    if len(wrong):
-        row = int(wrong[0])
-        raise FormatError(
-            f"{uri}: {column}[{first_row + row}] is {values[row]}; expected less than {limit[row]}: "
-            "the bucket and the counts are not from the same run"
-        )
 
 
 def known_paths(config: Config) -> list[str]:

@@ -114,18 +114,19 @@ def read(
     `num_rows` lists, for each of config.relations, the rows of its partition in this bucket. `new` makes the
     arrays that are copied to the device; copies from pinned memory may end later, with the current stream.
     """
-    limits = max(num_rows[Side.LHS]), max(num_rows[Side.RHS]), num_rel
-    dtype = np.int32 if max(limits) <= np.iinfo(np.int32).max else np.int64
+    dtype = (
+        np.int32
+        if max(*num_rows[Side.LHS], *num_rows[Side.RHS], num_rel) <= np.iinfo(np.int32).max
+        else np.int64
+    )
     edges = edge_buckets.read_bucket(
         edge_path, bucket, *rows, takes_features=True, index_dtype=dtype, new=new, kind=kind
     )
     uri = edge_buckets.bucket_uri(edge_path, bucket, kind)
-    edge_buckets.check_indices(edges, uri, *limits, rows[0])
+    edge_buckets.check_indices(edges, uri, num_rows[Side.LHS], num_rows[Side.RHS], num_rel, rows[0])
     relation_E = np.zeros_like(edges.rel) if config.dynamic_relations else edges.rel
     index, bags = {}, {}
     for side in Side:
-        if len(set(num_rows[side])) > 1:  # otherwise the limit above is that of every type
-            _check_type(config, edges, relation_E, uri, rows[0], side, num_rows[side])
         index[side] = torch.from_numpy(getattr(edges, side))
         for name, chosen in _featurized(config, relation_E, side):
             if len(wrong := chosen[getattr(edges, side)[chosen] >= 0]):
@@ -189,34 +190,6 @@ def _featurized(config: PbgConfig, relation_E: Indices, side: Side) -> Iterator[
             chosen = np.flatnonzero(np.array([each == name for each in types])[relation_E])
             if len(chosen):
                 yield name, chosen
-
-
-def _check_type(
-    config: PbgConfig,
-    edges: Edges,
-    relation_E: Indices,
-    uri: str,
-    first_row: int,
-    side: Side,
-    num_rows: list[int],
-) -> None:
-    """Check that each index is below the count of its type, which the edge's relation names."""
-    limit_E = np.asarray(num_rows)[relation_E]
-    values = getattr(edges, side)
-    features = edges.features(side)
-    if features is not None:  # the largest of an edge's features, or its index where it has none
-        has_some = features.counts > 0
-        values = values.copy()
-        values[has_some] = np.maximum.reduceat(features.indices, features.offsets[:-1][has_some])
-    beyond = np.flatnonzero(values >= limit_E)
-    if len(beyond):
-        row = int(beyond[0])
-        relation = config.relations[int(relation_E[row])]
-        raise FormatError(
-            f"{uri}: {side}[{first_row + row}] is {values[row]}; relation {relation.name!r} has there the "
-            f"type {relation.entity_type(side)!r}, {limit_E[row]} rows here: "
-            "the bucket and the counts beside it are not from the same run"
-        )
 
 
 def split(edges: EdgeTensors, generator: torch.Generator) -> tuple[EdgeTensors, EdgeTensors]:

@@ -282,26 +282,36 @@ def read_bucket(
 
 
 def check_indices(
-    edges: Edges, uri: str, num_lhs: int, num_rhs: int, num_rel: int, first_row: int = 0
+    edges: Edges,
+    uri: str,
+    num_lhs: int | Sequence[int],
+    num_rhs: int | Sequence[int],
+    num_rel: int,
+    first_row: int = 0,
 ) -> None:
     """Check that the entities and the relation of every edge exist.
 
-    The limits are the rows of the lhs and rhs partitions (of the largest type) and the number of relations.
-    The edges begin at row `first_row` of the file at `uri`.
+    The limits are the rows of the lhs and rhs partitions, for all relations or for each of them, and the
+    number of relations. The edges begin at row `first_row` of the file at `uri`.
     """
-    for column, limit in zip(COLUMNS, (num_lhs, num_rel, num_rhs), strict=True):
-        values = getattr(edges, column)
-        if len(values) and int(values.max()) >= limit:
-            row = int(np.flatnonzero(values >= limit)[0])
+    for column, limits in (("rel", num_rel), (Side.LHS, num_lhs), (Side.RHS, num_rhs)):
+        values, limit_R = getattr(edges, column), np.atleast_1d(limits)
+        features = edges.features(column) if isinstance(column, Side) else None
+        if features is not None:
+            values = features.largest(values)
+        if int(values.max(initial=-1)) < limit_R.min():
+            continue
+        limit_E = np.broadcast_to(limit_R if len(limit_R) == 1 else limit_R[edges.rel], len(values))
+        beyond = np.flatnonzero(values >= limit_E)
+        if len(beyond):
+            row = int(beyond[0])
+            place = f"{column}[{first_row + row}] is"
+            if features is not None and features.counts[row]:
+                place = f"{features_name(Side(column))} holds"
+            of_relation = f", as relation {edges.rel[row]} has there" if len(limit_R) > 1 else ""
             raise FormatError(
-                f"{uri}: {column}[{first_row + row}] is {values[row]}; expected less than {limit}: "
+                f"{uri}: {place} {values[row]}; expected less than {limit_E[row]}{of_relation}: "
                 "the bucket and the counts beside it are not from the same run"
-            )
-    for side, limit in ((Side.LHS, num_lhs), (Side.RHS, num_rhs)):
-        features = edges.features(side)
-        if features is not None and int(features.indices.max(initial=-1)) >= limit:
-            raise FormatError(
-                f"{uri}: {features_name(side)} holds {features.indices.max()}; expected less than {limit}"
             )
 
 

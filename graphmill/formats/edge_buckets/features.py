@@ -40,6 +40,13 @@ class Features:
         """[N] features of each edge; 0: an empty list, or an entity of its own."""
         return np.diff(self.offsets)
 
+    def largest(self, otherwise: Indices) -> Indices:
+        """The largest feature of each edge [N], or the number that it has `otherwise`."""
+        has_some = self.counts > 0
+        values = otherwise.copy()
+        values[has_some] = np.maximum.reduceat(self.indices, self.offsets[:-1][has_some])
+        return values
+
 
 def empty_lists(num_edges: int) -> Features:
     """Return a list without features for each edge."""
