@@ -7,6 +7,7 @@ Shapes: D dimension, R relations, P queries, N candidates, `...` any number of l
 """
 
 import inspect
+import math
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -183,8 +184,9 @@ def matrix_scores(name: str, queries: Array, candidates: Array, *, candidates_ar
         with torch.no_grad():
             found = matrix_scores(name, *_tensors(queries, candidates), candidates_are_lhs=candidates_are_lhs)
             return cast(Array, found.numpy())
-    query_CPD = queries.reshape(-1, *queries.shape[-2:])
-    candidate_CND = candidates.reshape(-1, *candidates.shape[-2:])
+    query_CPD, candidate_CND = (  # not -1, which torch refuses where there are no candidates
+        each.reshape(math.prod(each.shape[:-2]), *each.shape[-2:]) for each in (queries, candidates)
+    )
     if candidates_are_lhs:
         _, found, _ = _scores(name, query_CPD, query_CPD, candidate_CND, candidate_CND[:, :0])
     else:
