@@ -215,35 +215,21 @@ def test_with_initial_value(tmp_path, base):
         np.testing.assert_allclose(found["embeddings"][...], given["embeddings"][...], atol=1e-5)
 
 
-def test_featurized(tmp_path, base):
+@pytest.mark.parametrize(
+    ("entities", "ends"),
+    [
+        ({"e1": {"num_partitions": 1, "featurized": True}, "e2": {"num_partitions": 1}}, ["e1 e2", "e2 e1"]),
+        # three partitions on one side, two on the other, one type without
+        ({f"e{number}": {"num_partitions": number} for number in (1, 2, 3)}, ["e1 e3", "e2 e3", "e2 e1"]),
+    ],
+    ids=["featurized", "partitioned"],
+)
+def test_types_of_several_kinds(tmp_path, base, entities, ends):
+    sides = [dict(zip(("lhs", "rhs"), pair.split(), strict=True)) for pair in ends]
     base = evolve(
         base,
-        entities={
-            "e1": EntitySchema(num_partitions=1, featurized=True),
-            "e2": EntitySchema(num_partitions=1),
-        },
-        relations=[
-            RelationSchema(name="r1", lhs="e1", rhs="e2"),
-            RelationSchema(name="r2", lhs="e2", rhs="e1"),
-        ],
-    )
-    graph = Graph(tmp_path, base, [0.4, 0.2])
-    config = on(graph, base, 0)
-    train(config, rank=0)
-    check_checkpoint(config, 1)
-    assert do_eval(on(graph, base, 1))["count"] > 100
-
-
-def test_partitioned(tmp_path, base):
-    """Three partitions on one side, two on the other, one type without."""
-    base = evolve(
-        base,
-        entities={f"e{number}": EntitySchema(num_partitions=number) for number in (1, 2, 3)},
-        relations=[
-            RelationSchema(name="r1", lhs="e1", rhs="e3"),
-            RelationSchema(name="r2", lhs="e2", rhs="e3"),
-            RelationSchema(name="r3", lhs="e2", rhs="e1"),
-        ],
+        entities={name: EntitySchema(**entity) for name, entity in entities.items()},
+        relations=[RelationSchema(name=f"r{number}", **each) for number, each in enumerate(sides, 1)],
     )
     graph = Graph(tmp_path, base, [0.4, 0.2])
     config = on(graph, base, 0)
