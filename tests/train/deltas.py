@@ -17,6 +17,7 @@ from graphmill.config import Config, from_mapping
 from graphmill.config.partitions import all_keys
 from graphmill.formats import entity_index
 from tests.etl.graphs import write_parquet
+from tests.train.graphs import USUAL
 from train import job
 
 Edge = tuple[str, str, str]
@@ -90,16 +91,7 @@ class TwoDays:
                 "city": {"num_partitions": 1},
             },
             "relations": RELATIONS,
-            "dimension": 8,
-            "comparator": "dot",
-            "loss_fn": "softmax",
-            "lr": 0.1,
-            "num_epochs": 2,
-            "batch_size": 50,
-            "num_batch_negs": 25,
-            "num_uniform_negs": 10,
-            "eval_fraction": 0.0,
-            "workers": 1,
+            **USUAL,
         } | settings
         self.old = list(old_edges() if first is None else first)
         self.new = [*(new_edges() if second is None else second), *more]

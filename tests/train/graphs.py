@@ -19,6 +19,19 @@ from graphmill.formats import edge_buckets, entity_counts
 from graphmill.formats.edge_buckets import Edges
 from graphmill.vocab import Bucket, Side
 
+USUAL: dict[str, Any] = {
+    "dimension": 8,
+    "comparator": "dot",
+    "loss_fn": "softmax",
+    "lr": 0.1,
+    "num_epochs": 2,
+    "batch_size": 50,
+    "num_batch_negs": 25,
+    "num_uniform_negs": 10,
+    "eval_fraction": 0.0,
+    "workers": 1,
+}
+
 
 def make_config(root, **settings) -> Config:
     """A configuration with one type and one static relation, unless `settings` say otherwise."""
@@ -27,17 +40,8 @@ def make_config(root, **settings) -> Config:
             "output": str(root),
             "entities": {"node": {"num_partitions": 1}},
             "relations": [{"name": "r", "lhs": "node", "rhs": "node", "operator": "diagonal"}],
-            "dimension": 8,
-            "comparator": "dot",
-            "loss_fn": "softmax",
-            "lr": 0.1,
-            "num_epochs": 2,
-            "batch_size": 50,
-            "num_batch_negs": 25,
-            "num_uniform_negs": 10,
-            "eval_fraction": 0.0,
-            "workers": 1,
         }
+        | USUAL
         | settings
         | {"train": {"resident": "never", **settings.get("train", {})}}  # else no small graph has partitions
     )
