@@ -193,10 +193,6 @@ def files_at(
     """
     logs.refuse_around(uri, set() if plain is None else plain)
     entries, unfinished = storage.files_at(uri, patterns, logs.list_plain, logs.list_below)
-    return [
-        plain_file(entry.uri, entry) for entry in entries if not _is_within(entry.uri, skipped)
-    ], unfinished
-
-
-def _is_within(uri: str, places: Sequence[str]) -> bool:
-    return any((uri + "/").startswith(place + "/") for place in places)
+    within = tuple(f"{place}/" for place in skipped)
+    kept = [entry for entry in entries if not f"{entry.uri}/".startswith(within)]
+    return [plain_file(entry.uri, entry) for entry in kept], unfinished

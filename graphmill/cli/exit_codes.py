@@ -33,7 +33,7 @@ def main(command: click.Command, arguments: list[str] | None = None) -> NoReturn
     terminal.start_logging()
     signal.signal(signal.SIGTERM, _terminate)
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper) and not _is_unicode(stream.encoding):
+        if isinstance(stream, io.TextIOWrapper) and not codecs.lookup(stream.encoding).name.startswith("utf"):
             stream.reconfigure(encoding="utf-8")
     words = sys.argv[1:] if arguments is None else arguments
     code = exit_code(lambda: command.main(decoded(words), standalone_mode=False))
@@ -47,10 +47,6 @@ def decoded(words: Iterable[str]) -> list[str]:
         return [os.fsencode(word).decode() if _UNDECODED.search(word) else word for word in words]
     except UnicodeDecodeError as error:
         raise BadInputError(f"an argument: expected UTF-8, found {error.object!r}") from error
-
-
-def _is_unicode(encoding: str) -> bool:
-    return codecs.lookup(encoding).name.startswith("utf")
 
 
 def exit_code(action: Callable[[], Any]) -> int:

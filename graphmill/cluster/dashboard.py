@@ -27,11 +27,6 @@ _TIMEOUT_S = 5.0
 _NOT_FOUND = 404
 
 
-def is_installed() -> bool:
-    """Tell whether Bokeh is installed."""
-    return importlib.util.find_spec("bokeh") is not None
-
-
 def check(listens_at: str) -> None:
     """Refuse an address at which this machine cannot listen; instead of a taken port Dask takes another."""
     try:
@@ -48,7 +43,7 @@ def check(listens_at: str) -> None:
 
 def offer(scheduler: Scheduler) -> None:
     """Make the dashboard when somebody first asks for a page at the scheduler's HTTP address."""
-    if is_installed():
+    if importlib.util.find_spec("bokeh") is not None:
         scheduler.http_application.add_application(
             web.Application([(r".*", _Maker, {"scheduler": scheduler})])
         )

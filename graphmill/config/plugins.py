@@ -65,7 +65,7 @@ def _read(given: Any) -> Any:
         raise ValueError(f"expected a list of files and modules, found {given!r}")
     sources = []
     for name in dict.fromkeys(given):
-        if _is_file(name):
+        if name.endswith(".py") or "/" in name:
             uri = storage.absolute(name)
             sources.append(PlugInSource(uri, _text(uri)))
         else:
@@ -76,10 +76,6 @@ def _read(given: Any) -> Any:
 def _named_by(raw: Any) -> Any:
     train = raw.get("train") if isinstance(raw, Mapping) else None
     return train.get("plugins") if isinstance(train, Mapping) else None
-
-
-def _is_file(name: str) -> bool:
-    return name.endswith(".py") or "/" in name
 
 
 def _text(uri: str) -> str:

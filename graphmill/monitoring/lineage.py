@@ -160,14 +160,15 @@ class Lineage:
             "producer": PRODUCER,
             "schemaURL": f"{_EVENT}/RunEvent",
             "run": {"runId": run_id, "facets": self._run_facets(stage, content)},
-            "job": {"namespace": self.namespace, "name": self._job(stage), "facets": _job_facets(stage)},
+            "job": {
+                "namespace": self.namespace,
+                "name": f"{self.name}.{stage}" if stage else self.name,
+                "facets": _job_facets(stage),
+            },
             "inputs": inputs,
             "outputs": outputs,
         }
         self.send(redacted(json.dumps(event)))
-
-    def _job(self, stage: str) -> str:
-        return f"{self.name}.{stage}" if stage else self.name
 
     def _datasets(self, stage: str) -> tuple[list[Json], list[Json]]:
         if not stage:

@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 
 import pyarrow as pa
-import pyarrow.csv as pacsv
 
 from etl.tables.formats.base import BadLine, FileRange, Head, OnBadLine, TableFormat, cut_lines
 from graphmill.config.sections.etl import FilesConfig
@@ -74,7 +73,8 @@ def _read(file_range: FileRange, on_bad_line: OnBadLine) -> Iterator[pa.RecordBa
                 continue
             table, misfits = parsed(block, syntax, *columns)
             for row in misfits:
-                on_bad_line(_number_of_fields(num_rows + row.number, row))
+                number, problem = num_rows + row.number, misfit(row)
+                on_bad_line(BadLine(number, "number of fields", problem, row.text, row.actual_columns))
             num_rows += table.num_rows + len(misfits)
             yield from table.to_batches()
 
@@ -82,10 +82,6 @@ def _read(file_range: FileRange, on_bad_line: OnBadLine) -> Iterator[pa.RecordBa
 def _quotes(number: int, fault: Fault) -> BadLine:
     text = fault.text.rstrip(b"\r\n").decode(errors="backslashreplace")
     return BadLine(number, "quotes", f"line {fault.line}: {fault.problem}", text)
-
-
-def _number_of_fields(number: int, row: pacsv.InvalidRow) -> BadLine:
-    return BadLine(number, "number of fields", misfit(row), row.text, num_fields=row.actual_columns)
 
 
 FORMAT = TableFormat((".csv", ".tsv", ".tab", ".txt"), "byte", _read_head, _read)

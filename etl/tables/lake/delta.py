@@ -121,8 +121,9 @@ class DeltaSnapshot:
     def _copy_sidecars(self, folder: str, checkpoint: str) -> list[str]:
         """Copy the parts of a checkpoint that it names, if it is one; return the copies."""
         copies = []
-        for path in sidecars_of(checkpoint) if _CHECKPOINT.fullmatch(storage.name(checkpoint)) else []:
-            source = self.places.uri_of(storage.join(_LOG, _SIDECARS, path))
+        parts = _actions(checkpoint, _SIDECAR) if _CHECKPOINT.fullmatch(storage.name(checkpoint)) else ()
+        for part in parts:
+            source = self.places.uri_of(storage.join(_LOG, _SIDECARS, part["path"]))
             copies.append(storage.join(folder, _LOG, _SIDECARS, storage.name(source)))
             storage.copy_file(source, copies[-1])
         return copies
@@ -234,7 +235,7 @@ def deletion_vectors(
     """
     newest: dict[str, Any] = {}
     for uri in log:
-        newest.update(_adds(uri))
+        newest.update((row["path"], row.get("deletionVector")) for row in _actions(uri, _ADD))
     vectors: dict[str, tuple[Deletes, ...]] = {}
     for path in paths:
         if path not in newest:  # else its deleted rows would come back
@@ -250,15 +251,6 @@ def decoded(text: str) -> bytes:
         return base64.b85decode(text.translate(_AS_B85))
     except ValueError as error:
         raise FormatError(f"expected Z85 in a deletion vector, found {text[:40]!r}: {error}") from error
-
-
-def sidecars_of(checkpoint: str) -> list[str]:
-    """List the names of the files in `_sidecars` that a checkpoint consists of, beside itself."""
-    return [row["path"] for row in _actions(checkpoint, _SIDECAR)]
-
-
-def _adds(uri: str) -> Iterator[tuple[str, Any]]:
-    return ((row["path"], row.get("deletionVector")) for row in _actions(uri, _ADD))
 
 
 def _actions(uri: str, field: pa.Field) -> Iterator[dict[str, Any]]:
