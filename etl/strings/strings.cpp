@@ -217,10 +217,10 @@ std::vector<Entry> in_order(const Strings& table, uint32_t kind) {
   int bits = 1;
   while ((members.size() >> bits) > 8) ++bits;
   std::vector<size_t> ends((size_t{1} << bits) + 1);
-  for (const Entry& each : members) ++ends[(each.hash >> (64 - bits)) + 1];
+  for (const Entry& member : members) ++ends[(member.hash >> (64 - bits)) + 1];
   for (size_t at = 1; at < ends.size(); ++at) ends[at] += ends[at - 1];
   std::vector<Entry> order(members.size());
-  for (const Entry& each : members) order[ends[each.hash >> (64 - bits)]++] = each;
+  for (const Entry& member : members) order[ends[member.hash >> (64 - bits)]++] = member;
   size_t begin = 0;
   for (size_t at = 0; at + 1 < ends.size(); begin = ends[at++])
     std::sort(order.begin() + begin, order.begin() + ends[at], [](const Entry& one, const Entry& other) {

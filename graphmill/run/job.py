@@ -67,11 +67,6 @@ class Job(Protocol):
         """Refuse folders with files that the stage must not replace."""
 
 
-def no_folders(config: Config) -> list[str]:
-    """Return none: a stage writes no folder that holds files of others."""
-    return []
-
-
 @dataclass(frozen=True)
 class Stage:
     """One stage of a run."""
@@ -82,5 +77,5 @@ class Stage:
     """Module that does the work."""
     keeps_work: bool = False
     """Whether the next run continues with the work of a run that was stopped."""
-    shared_uris: Callable[[Config], list[str]] = no_folders
+    shared_uris: Callable[[Config], list[str]] = lambda config: []
     """Return the folders that the stage writes and that may hold files of others."""

@@ -57,8 +57,8 @@ def complete(folder: str, checksums: Checksums, record: str | None = None, work:
     manifest_uri = storage.published_manifest(folder).uri
     expected = {*checksums, *([storage.join(folder, record)] if record else [])}
     storage.delete(manifest_uri)  # of a command that was killed here
-    for each in {storage.parent(uri) for uri in expected}:
-        storage.sweep(each)
+    for parent in {storage.parent(uri) for uri in expected}:
+        storage.sweep(parent)
     found = {entry.uri for entry in storage.list_dir(folder, recursive=True) if not entry.is_dir}
     found = {uri for uri in found if work is None or not uri.startswith(f"{work}/")}
     if found != expected:

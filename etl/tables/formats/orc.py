@@ -32,8 +32,8 @@ def _read_head(uri: str, table: FilesConfig, chunk_rows: int) -> Head:
             "Hive: INSERT OVERWRITE TABLE plain SELECT COLUMNS FROM ITS_NAME; plain is an external table"
         )
     # The file has no row counts per stripe: assume equal stripes.
-    each = num_rows // max(num_stripes, 1)
-    cuts = [(0, num, cut) for _, num, cut in cut_groups([each] * num_stripes, chunk_rows)]
+    mean = num_rows // max(num_stripes, 1)
+    cuts = [(0, num, cut) for _, num, cut in cut_groups([mean] * num_stripes, chunk_rows)]
     return Head(schema.names, cuts, dict(zip(schema.names, schema.types, strict=True)))
 
 
