@@ -77,17 +77,16 @@ def test_parquet_java_reads_every_row(tmp_path: Path, world: World, near_client:
         precision: exported(tmp_path, world, near_client, precision, "parquet") / "item/part-00000.parquet"
         for precision in ("float32", "float16", "int8", "pq")
     }
-    for num_shares in (1, 4):
-        found = parquet_java.read(list(paths.values()), num_shares)
-        for precision, path in paths.items():
-            rows = found[path]
-            assert [row[0] for row in rows] == [world.name("item", number) for number in range(500)]
-            _, wanted = stored(pd.read_parquet(path))
-            if precision == "pq":
-                numbers = np.array([list(bytes.fromhex(row[1])) for row in rows], np.float32)
-            else:
-                numbers = np.array([row[1].split(",") for row in rows], np.float32)
-            assert np.array_equal(numbers, wanted.astype(np.float32))
+    found = parquet_java.read(list(paths.values()), 4)
+    for precision, path in paths.items():
+        rows = found[path]
+        assert [row[0] for row in rows] == [world.name("item", number) for number in range(500)]
+        _, wanted = stored(pd.read_parquet(path))
+        if precision == "pq":
+            numbers = np.array([list(bytes.fromhex(row[1])) for row in rows], np.float32)
+        else:
+            numbers = np.array([row[1].split(",") for row in rows], np.float32)
+        assert np.array_equal(numbers, wanted.astype(np.float32))
 
 
 def test_gensim_reads_word2vec(tmp_path: Path, world: World, near_client: Client) -> None:
