@@ -20,7 +20,7 @@ from graphmill.ask.evaluate import calibration, evaluate, tasks, work
 from graphmill.ask.evaluate.calibration import CalibrationAnswers
 from graphmill.ask.evaluate.execution import Execution
 from graphmill.ask.evaluate.inputs import calibration_path, has_edges
-from graphmill.ask.evaluate.queries import VECTOR_BYTES, BlockSize, Group, Queries
+from graphmill.ask.evaluate.queries import VECTOR_BYTES, BlockSize, Group
 from graphmill.ask.evaluate.tasks import KnownFile, Part
 from graphmill.ask.relation import read_parameters, relation_of
 from graphmill.ask.run import TrainedRun
@@ -76,17 +76,14 @@ def _answers(
         own = enumerate(evaluate.pieces(execution, config, [path], ()), len(pieces))
         arguments = [(part, each, number) for number, each in own]
         true = execution.run(tasks.find_known, arguments, "evaluate: held-out edges")
-        asked = [
-            (part, side, rows, found) for side, each in queries.items() for rows in _blocks_of(each.groups)
-        ]
-        best = execution.run(find_best, asked, "evaluate: answers to calibrate")
         share = extent.num_edges / extent.of_edges
-        of_sides = []
-        for side, own_queries in queries.items():
-            parts = [own for (_, each, *_), own in zip(asked, best, strict=True) if each is side]
-            score_QK, number_QK = (np.concatenate(column) for column in zip(*parts, strict=True))
-            of_sides.append(_labelled(part, own_queries, score_QK, number_QK, true, share))
-    return CalibrationAnswers(*(np.concatenate(each) for each in zip(*of_sides, strict=True)))
+        asked = [
+            (part, side, rows, found, true, share)
+            for side, of_side in queries.items()
+            for rows in _blocks_of(of_side.groups)
+        ]
+        answers = execution.run(find_best, asked, "evaluate: answers to calibrate")
+    return CalibrationAnswers(*(np.concatenate(columns) for columns in zip(*answers, strict=True)))
 
 
 def _blocks_of(groups: Sequence[Group]) -> Iterator[slice]:
@@ -96,33 +93,18 @@ def _blocks_of(groups: Sequence[Group]) -> Iterator[slice]:
             yield slice(start, min(start + _TASK_QUERIES, group.stop))
 
 
-def _labelled(
+def find_best(
     part: Part,
-    queries: Queries,
-    score_QK: Floats,
-    number_QK: Numbers,
-    files: Sequence[KnownFile],
+    side: Side,
+    rows: slice,
+    known: Sequence[KnownFile],
+    true: Sequence[KnownFile],
     share: float,
 ) -> tuple[Floats, npt.NDArray[np.bool_], Numbers]:
-    """Scores of some queries, a mask of edges of the files, and groups, as `CalibrationAnswers` has them.
+    """Find the best answers of some queries of a group, as `CalibrationAnswers` has them; a task.
 
     A drawn `share` of the edges favours queries with many edges. A second draw, of queries, corrects this.
     """
-    side = queries.side
-    files_of = [work.load(part.folder, f"known-{side}-{file.number}", np.int64) for file in files]
-    cells = distinct(np.concatenate(files_of).reshape(-1))
-    cell_QK = number_QK * len(queries) + np.arange(len(queries))[:, None]
-    is_edge_QK = contains(cells, cell_QK.reshape(-1)).reshape(cell_QK.shape) & np.isfinite(score_QK)
-    num_edges_Q = np.bincount(cells % len(queries), minlength=len(queries))
-    chance_Q = share / (1 - (1 - share) ** num_edges_Q)
-    drawn = np.random.default_rng(seeds.derived(part.config.seed, "calibrate", side))
-    kept = drawn.random(len(queries)) < chance_Q
-    group_Q = queries.rel * len(Side) + list(Side).index(side)
-    return score_QK[kept], is_edge_QK[kept], group_Q[kept]
-
-
-def find_best(part: Part, side: Side, rows: slice, known: Sequence[KnownFile]) -> tuple[Floats, Numbers]:
-    """Find the best answers of some queries of a group: scores (-inf: none) and numbers, [Q, K]; a task."""
     run, config = part.run, part.config
     queries = part.queries(side, part.edges())
     relation = relation_of(run, read_parameters(run), int(queries.rel[rows.start]))
@@ -147,4 +129,13 @@ def find_best(part: Part, side: Side, rows: slice, known: Sequence[KnownFile]) -
     block_rows = max(1, VECTOR_BYTES // (4 * dimension * WIDTH)) * WIDTH
     scan = Scan(relation, side, query_QD, len(vectors_QD), table, left_out, block_rows, _KNOWN)
     num_gpus = config.num_gpus if is_dot(config.comparator, config.bias) else 0
-    return scan.best(NUM_BEST, num_gpus)[0].table(len(vectors_QD), NUM_BEST)
+    score_QK, number_QK = scan.best(NUM_BEST, num_gpus)[0].table(len(vectors_QD), NUM_BEST)
+    files_of = [work.load(part.folder, f"known-{side}-{file.number}", np.int64) for file in true]
+    cells = distinct(np.concatenate(files_of).reshape(-1))
+    cell_QK = number_QK * len(queries) + np.arange(rows.start, rows.stop)[:, None]
+    is_edge_QK = contains(cells, cell_QK.reshape(-1)).reshape(cell_QK.shape) & np.isfinite(score_QK)
+    num_edges_Q = np.bincount(cells % len(queries), minlength=len(queries))[rows]
+    drawn = np.random.default_rng(seeds.derived(config.seed, "calibrate", side))
+    kept = drawn.random(len(queries))[rows] < share / (1 - (1 - share) ** num_edges_Q)
+    group_Q = queries.rel[rows] * len(Side) + list(Side).index(side)
+    return score_QK[kept], is_edge_QK[kept], group_Q[kept]

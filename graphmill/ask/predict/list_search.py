@@ -6,15 +6,16 @@ its queries.
 Shapes: U queries, L lists, P queries and N candidates of a tile, D dimension, M known edges.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from graphmill.ask.predict.lists import Lists, Numbers
 from graphmill.ask.predict.search import Asked
-from graphmill.ask.scan import Answers, Codes, TopK
+from graphmill.ask.scan import Answers, Codes, TopK, pairs_within
 from graphmill.checkpoints import Floats
 from graphmill.display import progress
+from graphmill.sorted_arrays import positions
 
 MOST_QUERIES, MOST_CANDIDATES = 512, 4096  # of a product
 MOST_SCORES = MOST_QUERIES * MOST_CANDIDATES
@@ -27,66 +28,39 @@ def search_lists(asked: Asked, lists: Lists, number_U: Numbers) -> tuple[Answers
 
     Queries with more known edges than fit in memory are answered in parts; a single one is answered exactly.
     """
-    most = max(
-        1, asked.sizes.candidate_rows * 4 * asked.candidates.dimension // (_PROBE_BYTES * lists.num_probed)
-    )
-    found: list[tuple[int, Answers]] = []
-    num_known, start, step = 0, 0, min(most, max(len(number_U), 1))
-    while start < len(number_U):
-        own = number_U[start : start + step]
-        known = _KnownPlaces.read(asked, lists, own)
-        if known is None and len(own) > 1:
-            step = len(own) // 2
-            continue
-        if known is None:
-            answers, count = replace(asked, num_gpus=0).search_all(own)
-        else:
-            answers, count = _ListSearch(asked, lists, own, known).answers(), len(known.place)
-        found.append((start, answers))
-        num_known += count
-        start += len(own)
-    shifted = [each._replace(query=each.query + first) for first, each in found]
-    empty = TopK(0, 1).result()
-    return Answers(*(np.concatenate(columns) for columns in zip(empty, *shifted, strict=True))), num_known
+    list_bytes = asked.sizes.candidate_rows * 4 * asked.candidates.dimension
+    known = None
+    if len(number_U) <= max(1, list_bytes // (_PROBE_BYTES * lists.num_probed)):
+        known = _known_cells(asked, lists, number_U)
+    if known is not None:
+        return _ListSearch(asked, lists, number_U, known).answers(), len(known)
+    if len(number_U) == 1:
+        return replace(asked, num_gpus=0).search_all(number_U)
+    middle = len(number_U) // 2
+    first, num_known = search_lists(asked, lists, number_U[:middle])
+    second, more = search_lists(asked, lists, number_U[middle:])
+    query = np.concatenate([first.query, second.query + middle])
+    score = np.concatenate([first.score, second.score])
+    return Answers(query, score, np.concatenate([first.candidate, second.candidate])), num_known + more
 
 
-@dataclass(frozen=True)
-class _KnownPlaces:
-    """Known edges in the order of their candidates' places: place [M] and query [M]."""
-
-    place: Numbers
-    query: Numbers
-
-    @classmethod
-    def read(cls, asked: Asked, lists: Lists, number_U: Numbers) -> "_KnownPlaces | None":
-        """Read the known edges of queries; None where they do not fit in memory."""
-        codes = Codes()
-        for partition in range(len(asked.candidates.parts)):
-            first = asked.candidates.first[partition]
-            for query, row in asked.left_out.read(asked.queries, number_U, asked.candidates, partition):
-                codes.add((row + first) * len(number_U) + query)
-                if codes.exceed(asked.sizes.known_edges):
-                    return None
-        number, query = np.divmod(codes.merged(), max(len(number_U), 1))
-        place = lists.places(number)
-        order = np.argsort(place, kind="stable")
-        return cls(place[order], query[order])
-
-    def leave_out(self, score_PN: Floats, query_P: Numbers, start: int) -> None:
-        """Give -inf to the known edges of ascending queries and the candidates from place `start` on."""
-        first, last = np.searchsorted(self.place, [start, start + score_PN.shape[1]])
-        if first == last:
-            return
-        query, column = self.query[first:last], self.place[first:last] - start
-        row = np.minimum(np.searchsorted(query_P, query), len(query_P) - 1)
-        here = query_P[row] == query
-        score_PN[row[here], column[here]] = -np.inf
+def _known_cells(asked: Asked, lists: Lists, number_U: Numbers) -> Numbers | None:
+    """Known edges, candidate's place x queries + query, ascending; None if they do not fit in memory."""
+    cells, num_queries = Codes(), max(len(number_U), 1)
+    for partition in range(len(asked.candidates.parts)):
+        first = asked.candidates.first[partition]
+        for query, row in asked.left_out.read(asked.queries, number_U, asked.candidates, partition):
+            cells.add((row + first) * num_queries + query)
+            if cells.exceed(asked.sizes.known_edges):
+                return None
+    number, query = np.divmod(cells.merged(), num_queries)
+    return np.sort(lists.places(number) * num_queries + query)
 
 
 class _ListSearch:
     """The best candidates of queries that fit in memory together with their known edges."""
 
-    def __init__(self, asked: Asked, lists: Lists, number_U: Numbers, known: _KnownPlaces) -> None:
+    def __init__(self, asked: Asked, lists: Lists, number_U: Numbers, known: Numbers) -> None:
         self._asked, self._lists, self._known = asked, lists, known
         self._query_UD = asked.made_queries(number_U)[: len(number_U)]
         self._best = TopK(len(number_U), asked.num_best)
@@ -122,7 +96,12 @@ class _ListSearch:
             for start in range(0, len(numbers), MOST_CANDIDATES):
                 tile_ND = vectors_ND[start : start + MOST_CANDIDATES]
                 score_PN = relation.matrix_scores(side, query_PD, tile_ND)
-                self._known.leave_out(score_PN, queries, place + start)
+                first_place = place + start
+                known = pairs_within(
+                    self._known, len(self._query_UD), first_place, first_place + len(tile_ND)
+                )
+                row = positions(queries, known[0])
+                score_PN[row[row >= 0], known[1][row >= 0] - first_place] = -np.inf
                 self._best.add(queries, score_PN, numbers[start : start + MOST_CANDIDATES])
 
 
