@@ -35,8 +35,8 @@ Rows = Mapping[PartitionKey, Numbers]
 
 READ_EDGES = 1 << 20  # at a time
 
-_TABLE_ROWS = 1 << 22  # of a partition; a table of more rows pays where many of them are asked of
-_TABLE_SHARE = 4096
+TABLE_ROWS = 1 << 22  # of a partition; a table of more rows pays where many of them are asked of
+TABLE_SHARE = 4096
 _MOST = int(np.iinfo(np.int64).max)
 _NUM_READING = 16  # threads, which wait for HDFS
 
@@ -266,7 +266,7 @@ def _lookup(rows: Numbers, num_rows: int) -> Callable[[Numbers], Integers]:
     """Make what finds the places of rows of a partition, -1 for others and for a row -1."""
     if rows[-1] - rows[0] < len(rows):
         return lambda row: np.where((row >= rows[0]) & (row <= rows[-1]), row - rows[0], -1)
-    if num_rows > max(_TABLE_ROWS, _TABLE_SHARE * len(rows)):
+    if num_rows > max(TABLE_ROWS, TABLE_SHARE * len(rows)):
         return partial(positions, rows)
     table = np.full(num_rows + 1, -1, np.int32)
     table[rows] = np.arange(len(rows))
@@ -281,7 +281,7 @@ def known_paths(config: Config) -> list[str]:
 
 def loopless(config: Config, numbers: Iterable[int]) -> tuple[int, ...]:
     """Choose relations by number: those of one type on both sides of which no training edge is a loop."""
-    entries = {each: config.relations[0 if config.dynamic_relations else each] for each in numbers}
+    entries = {number: config.entry(number) for number in numbers}
     num_partitions = {
         number: config.entities[entry.lhs].num_partitions
         for number, entry in entries.items()

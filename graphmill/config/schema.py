@@ -175,6 +175,10 @@ class PbgConfig(Section):
         """Length of the embeddings of `entity_type`."""
         return self.entities[entity_type].dimension or self.dimension
 
+    def entry(self, relation: int) -> RelationConfig:
+        """Settings of a relation, by number: all dynamic relations have those of the first."""
+        return self.relations[0 if self.dynamic_relations else relation]
+
     def num_side_partitions(self, side: Side) -> int:
         """Partitions of the bucket grid along `side`: the largest of the types that occur there."""
         return max(self.entities[r.entity_type(side)].num_partitions for r in self.relations)

@@ -26,8 +26,7 @@ from graphmill.run.lock import NO_CLAIM, Claim
 from graphmill.storage import Checksums
 from graphmill.vocab import TRAIN_SPLIT, Side
 from train.edges.schedule import is_delta
-from train.tables.earlier_rows import EarlierRows
-from train.tables.given_rows import Given, delete, figures_of, is_made, write_content
+from train.tables.given_rows import EarlierRows, Given, delete, figures_of, is_made, write_content
 
 FOLDER = "folded"
 

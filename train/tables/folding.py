@@ -23,8 +23,7 @@ from graphmill.formats import entity_counts
 from graphmill.formats.edge_buckets.origins import added_rows
 from graphmill.storage import Checksums
 from graphmill.vocab import Side
-from train.tables.earlier_rows import EarlierRows
-from train.tables.given_rows import new_part
+from train.tables.given_rows import EarlierRows, new_part
 
 MAX_EDGES = 256
 """Edges that a row is solved from; of more, some are drawn."""

@@ -24,11 +24,13 @@ import pyarrow as pa
 
 from graphmill import storage
 from graphmill.config import Config
-from graphmill.errors import FormatError
+from graphmill.errors import FormatError, NotFoundError
+from graphmill.formats import entity_counts, entity_index
 from graphmill.formats.parquet import check_schema, iter_columns, open_parquet
 from graphmill.formats.parquet.vectors import ParquetTable, new_table
 from graphmill.run.lock import Claim
 from graphmill.storage import Checksums
+from graphmill.vocab import Partition
 
 FOLDER = "initial"
 CONTENT = "given.json"
@@ -112,6 +114,36 @@ def write_content(folder: str, made_from: Any, types: Mapping[str, Any], checksu
     storage.write_checksums(storage.manifest_of(folder).uri, checksums)
     content = {"made_from": made_from, "types": types}
     storage.write_text(storage.join(folder, CONTENT), json.dumps(content, indent=1, sort_keys=True) + "\n")
+
+
+class EarlierRows:
+    """Finds the rows of an earlier run that a run has too: its first ones, in the order of that run.
+
+    They are all rows of the earlier run, unless etl has left out ids that were gone (`etl.forget_after`): the
+    entity index then says which row an id had (docs/formats/entity_index.md).
+    """
+
+    def __init__(self, entity_path: str) -> None:
+        self._entity_path = entity_path
+        try:
+            self._num_previous = entity_index.read_manifest(entity_path).num_previous
+        except NotFoundError:  # entities that etl has not written
+            self._num_previous = None
+
+    def kept(self, entity_type: str, partition: Partition, num_earlier: int, uri: str) -> Numbers:
+        """Find rows of a partition, ascending, of `num_earlier` rows in the earlier run's `uri`."""
+        counts = (self._num_previous or {}).get(entity_type)
+        if counts is None:
+            return np.arange(num_earlier)
+        if counts[partition] != num_earlier:
+            raise FormatError(
+                f"{uri}: expected {counts[partition]} rows, as the entities have that {self._entity_path} "
+                f"follows (etl.previous_entity_path), found {num_earlier}; set init_path to the checkpoint "
+                "of that run, or start without init_path"
+            )
+        num_ids = entity_counts.read_count(self._entity_path, entity_type, partition)
+        place = (self._entity_path, entity_type, partition)
+        return entity_index.read_previous_index(*place, num_ids, num_earlier)
 
 
 class GivenRows:

@@ -34,8 +34,16 @@ from graphmill.run import record
 from graphmill.run.lock import NO_CLAIM, Claim
 from graphmill.storage import Checksums, run_folder
 from train.model.frozen import Frozen
-from train.tables.earlier_rows import EarlierRows
-from train.tables.given_rows import Given, delete, figures_of, folder_of, is_made, new_part, write_content
+from train.tables.given_rows import (
+    EarlierRows,
+    Given,
+    delete,
+    figures_of,
+    folder_of,
+    is_made,
+    new_part,
+    write_content,
+)
 from train.tables.vector_files import VectorFiles, paths_of
 
 SAMPLE = 100_000

@@ -30,7 +30,7 @@ from graphmill.run.trained_with import entities_of
 from graphmill.vocab import Partition
 from train.model.frozen import Frozen
 from train.model.optimizer import Adagrad
-from train.tables.earlier_rows import EarlierRows, Rows
+from train.tables.given_rows import EarlierRows, Numbers
 
 _REMEDY = (
     "run etl with etl.previous_entity_path set to the entities that the checkpoint was trained with, "
@@ -116,7 +116,7 @@ class WarmStart:
 
     def kept_rows(
         self, entity_type: str, partition: Partition, saved_shape: tuple[int, int], shape: tuple[int, int]
-    ) -> Rows:
+    ) -> Numbers:
         """Return the saved rows [K], of `saved_shape`, that are the first of a partition's current rows."""
         uri = pbg.embeddings_uri(self.path, entity_type, partition, self.version)
         kept = self.earlier_rows.kept(entity_type, partition, saved_shape[0], uri)
@@ -191,7 +191,7 @@ class WarmStart:
         )
         return None
 
-    def _check_ids(self, entity_type: str, partition: Partition, num_saved: int, kept: Rows) -> None:
+    def _check_ids(self, entity_type: str, partition: Partition, num_saved: int, kept: Numbers) -> None:
         former = self.former_entity_path
         if former is None or storage.absolute(former) == storage.absolute(self.entity_path):
             return

@@ -150,13 +150,9 @@ class FrozenModel:
             self._relations[number] = relation_of(self.run, self.parameters, number).with_tensors()
         return self._relations[number]
 
-    def position(self, number: int) -> int:
-        """Place of a relation in the configuration, which has one entry for all dynamic relations."""
-        return 0 if self.config.dynamic_relations else number
-
     def type_of(self, number: int, side: Side) -> str:
         """Type of the entities on a side of a relation."""
-        return self.config.relations[self.position(number)].entity_type(side)
+        return self.config.entry(number).entity_type(side)
 
     def global_of(self, entity_type: str) -> Tensor | None:
         """The vector that is added to all embeddings of a type, if there is one."""
@@ -170,7 +166,7 @@ class FrozenModel:
 
     def num_negatives(self, number: int, side: Side) -> int:
         """Entities that training has compared an edge's own on this side with."""
-        if self.config.relations[self.position(number)].all_negs:
+        if self.config.entry(number).all_negs:
             return self.samples[self.type_of(number, side)].num_entities
         return max(self.config.num_batch_negs + self.config.num_uniform_negs, 1)
 

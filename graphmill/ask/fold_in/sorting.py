@@ -54,10 +54,6 @@ class Sorting:
     num_groups: int
     seed: int
 
-    def type_of(self, relation: int, side: Side) -> str:
-        """Type on a side of a relation."""
-        return self.config.relations[0 if self.config.dynamic_relations else relation].entity_type(side)
-
 
 def batch_number(sorting: Sorting, entity_type: str, group: int) -> int:
     """Number of the record batch of a type's group."""
@@ -118,7 +114,9 @@ def _find(sorting: Sorting, piece: pa.Table, relation_E: Numbers) -> dict[Side, 
 def _is_of(sorting: Sorting, relation_E: Numbers, side: Side, entity_type: str) -> Numbers:
     """Whether the type of each edge's relation on a side is this one."""
     relations = range(relation_E.max(initial=NONE) + 1)
-    is_of_R = np.array([sorting.type_of(relation, side) == entity_type for relation in relations], bool)
+    is_of_R = np.array(
+        [sorting.config.entry(relation).entity_type(side) == entity_type for relation in relations], bool
+    )
     found: Numbers = is_of_R[relation_E]
     return found
 

@@ -33,8 +33,8 @@ def test_finds_what_a_search_finds(
     lookup: str,
 ) -> None:
     if lookup == "search":
-        monkeypatch.setattr(module, "_TABLE_ROWS", 0)
-        monkeypatch.setattr(module, "_TABLE_SHARE", 0)
+        monkeypatch.setattr(module, "TABLE_ROWS", 0)
+        monkeypatch.setattr(module, "TABLE_SHARE", 0)
     monkeypatch.setattr(module, "READ_EDGES", 7)
     config = settings(tmp_path, relations)
     graph = Graph(config, COUNTS, 3)

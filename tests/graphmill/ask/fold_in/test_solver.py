@@ -82,7 +82,7 @@ class Oracle:
 
     def score(self, relation: int, side: Side, query: Any, answer: Any) -> Any:
         """Score an answer for `side` to a query."""
-        position = self.model.position(relation)
+        position = 0 if self.config.dynamic_relations else relation
         operator, two_sided = self.config.relations[position].operator, self.world.model.two_sided
         transformed = side.other if two_sided else Side.RHS
         keys = self.world.model.operator_keys(position, transformed)
@@ -132,7 +132,7 @@ class Oracle:
             examples = 2 if self.world.model.two_sided else 1
             added = self.model.global_of("user")
             row_D = vector if added is None else vector - added.double()
-            operator = self.config.relations[self.model.position(relation)].operator
+            operator = self.config.entry(relation).operator
             total += self.config.regularization_coef * examples * oracle.n3(operator, row_D)
         return total + (self.as_others(vector) if len(edges.id_E) else 0)
 
