@@ -15,18 +15,20 @@ import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from pydantic import Field, TypeAdapter
 
 from graphmill import storage
 from graphmill.errors import FormatError
 from graphmill.formats.parquet import bounds, check_schema, iter_columns, open_parquet
 from graphmill.storage import Checksums
+from graphmill.storage.as_json import read_as
 from graphmill.storage.checksums import of_bytes
 
 FORMAT_VERSION = 1
@@ -53,9 +55,12 @@ class Manifest:
 
     hash_name: str
     seed: int
-    num_partitions: dict[str, int]
-    num_previous: dict[str, list[int]] | None = None
+    num_partitions: dict[Annotated[str, Field(pattern=r"^[^./]*$")], Annotated[int, Field(ge=1)]]
+    num_previous: dict[str, list[Annotated[int, Field(ge=0)]]] | None = None
     """Rows of each partition of the earlier index, of types that it had; None: the parts have no history."""
+
+
+_MANIFEST = TypeAdapter(Manifest)
 
 
 class History(NamedTuple):
@@ -220,41 +225,15 @@ def write_manifest(entity_path: str, manifest: Manifest, checksums: Checksums | 
 def read_manifest(entity_path: str) -> Manifest:
     """The manifest of the index."""
     uri = _manifest_uri(entity_path)
-    content = storage.json_in(storage.read_compared(uri, storage.manifest_of(entity_path)), uri)
-    if "format_version" not in content:
-        raise FormatError(f"{uri}: expected an object with the key 'format_version', found none")
-    version = content["format_version"]
-    if version != FORMAT_VERSION:
-        raise FormatError(f"{uri}: format_version is {version!r}; this reader knows {FORMAT_VERSION}")
-    hash_name, seed, num_partitions = (content.get(key) for key in ("hash_name", "seed", "num_partitions"))
-    if not (isinstance(hash_name, str) and type(seed) is int and isinstance(num_partitions, dict)):
-        raise FormatError(
-            f"{uri}: expected hash_name (string), seed (integer) and num_partitions (object), "
-            f"found {hash_name!r}, {seed!r}, {num_partitions!r}"
-        )
-    for entity_type, num in num_partitions.items():
-        if type(num) is not int or num < 1 or set("./") & set(entity_type):
-            raise FormatError(
-                f"{uri}: num_partitions: expected a type's name (no dot or slash) and its number of "
-                f"partitions (1 or more), found {entity_type!r}: {num!r}"
-            )
-    return Manifest(hash_name, seed, num_partitions, _num_previous(content, num_partitions, uri))
-
-
-def _num_previous(
-    content: Mapping[str, Any], num_partitions: Mapping[str, int], uri: str
-) -> dict[str, list[int]] | None:
-    given = content.get("num_previous")
-    if given is None:
-        return None
-    for name, counts in given.items() if isinstance(given, dict) else [("", given)]:
-        is_list = isinstance(counts, list) and len(counts) == num_partitions.get(name)
-        if not (is_list and all(type(count) is int and count >= 0 for count in counts)):
+    content = storage.read_compared(uri, storage.manifest_of(entity_path))
+    found = read_as(_MANIFEST, content, uri, "the manifest of an entity index", FORMAT_VERSION)
+    for name, counts in (found.num_previous or {}).items():
+        if len(counts) != found.num_partitions.get(name):
             raise FormatError(
                 f"{uri}: num_previous: expected the rows of each partition of a type, found {name!r}: "
                 f"{counts!r}"
             )
-    return dict(given)
+    return found
 
 
 def _manifest_uri(entity_path: str) -> str:

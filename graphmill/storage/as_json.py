@@ -1,14 +1,39 @@
-"""Types of a journal's values for which JSON has no type: arrays, ranges, Arrow types; without pickle."""
+"""JSON as a type; types of a journal's values for which JSON has none: arrays, ranges, Arrow types."""
 
 import base64
 import math
 import zlib
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from pydantic import PlainSerializer, PlainValidator
+from pydantic import PlainSerializer, PlainValidator, TypeAdapter, ValidationError
+
+from graphmill.errors import FormatError
+from graphmill.storage.json_files import json_in
+
+Kind = TypeVar("Kind")
+
+
+def read_as(
+    kind: TypeAdapter[Kind], text: str | bytes, where: str, expected: str, version: int | None = None
+) -> Kind:
+    """Return JSON text from the place `where` as a type; with `version`, its key format_version must be that.
+
+    Raises:
+        FormatError: the text is something else than is `expected`.
+    """
+    if version is not None and (found := json_in(text, where).get("format_version")) != version:
+        raise FormatError(f"{where}: format_version is {found!r}; this reader knows {version}")
+    try:
+        return kind.validate_json(text, strict=True)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = "".join(f"{each}: " for each in first["loc"])
+        raise FormatError(
+            f"{where}: expected {expected}; {place}{first['msg']}, found {first['input']!r:.80}"
+        ) from error
 
 
 def _write_array(values: npt.NDArray[Any]) -> list[Any]:

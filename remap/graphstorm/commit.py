@@ -18,11 +18,12 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 
 from graphmill import storage
 from graphmill.errors import FormatError, NotFoundError, StorageError
 from graphmill.run.lock import NO_CLAIM, Claim
+from graphmill.storage.as_json import read_as
 
 WORK = ".graphmill-remap"
 JOURNAL = "journal.json"
@@ -101,14 +102,7 @@ def read_journal(root: str) -> Journal | None:
     uri = work_uri(root, JOURNAL)
     if not storage.exists(uri):
         return None
-    content = storage.read_json(uri)
-    version = content.pop("format_version", FORMAT_VERSION)
-    if version != FORMAT_VERSION:
-        raise FormatError(f"{uri}: format_version is {version!r}; this reader knows {FORMAT_VERSION}")
-    try:
-        return _JOURNAL.validate_python(content)
-    except ValidationError as error:
-        raise FormatError(f"{uri}: expected the journal of a job, found something else: {error}") from error
+    return read_as(_JOURNAL, storage.read_text(uri), uri, "the journal of a job", FORMAT_VERSION)
 
 
 def check_places(journal: Journal, named: Sequence[str]) -> None:

@@ -15,8 +15,11 @@ RecIS itself writes no graphmill_checkpoint.json. The tensors of such a checkpoi
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
+
+from pydantic import TypeAdapter
 
 from graphmill import storage
 from graphmill.checkpoints import states
@@ -31,6 +34,7 @@ from graphmill.checkpoints.recis.reshard import reshard
 from graphmill.checkpoints.recis.write import ELEMENT_SUMS, FORMAT_VERSION, ROW_SUMS, SIDE_FILE, parse_names
 from graphmill.checkpoints.whole_tables import WholeTablesCheckpoint
 from graphmill.errors import FormatError
+from graphmill.storage.as_json import read_as
 from graphmill.vocab import Partition
 
 __all__ = ["SIDE_FILE", "RecisCheckpoint", "write"]
@@ -41,6 +45,18 @@ _HINT = (
     "; hashed ids need a map: graphmill convert and remap with --id-map TYPE=FILE, or TYPE=int64 where the "
     "raw ids are these integers"
 )
+
+
+@dataclass(frozen=True)
+class _Recorded:
+    """The content of graphmill_checkpoint.json; None without the file."""
+
+    version: int
+    counts: dict[str, Any] | None
+    table_states: dict[str, Any] | None
+    config: dict[str, Any] | None = None
+    iteration: Iteration | None = None
+    model_state: dict[str, Any] | None = None
 
 
 class RecisCheckpoint(WholeTablesCheckpoint):
@@ -61,7 +77,13 @@ class RecisCheckpoint(WholeTablesCheckpoint):
             log.info("%s: the newest checkpoint is %s", uri, newest_uri)
         uri = newest_uri
         self._reader = CheckpointReader(uri)
-        self._recorded = _read_side_file(storage.join(uri, SIDE_FILE))
+        side_uri = storage.join(uri, SIDE_FILE)
+        self._recorded = _Recorded(0, None, None)
+        if storage.exists(side_uri):
+            content = storage.read_text(side_uri)
+            self._recorded = read_as(
+                TypeAdapter(_Recorded), content, side_uri, "what belongs to a checkpoint", FORMAT_VERSION
+            )
         self._slots = self._reader.table_slots()
         for name, slots in self._slots.items():
             if EMBEDDING_SLOT not in slots:
@@ -73,15 +95,15 @@ class RecisCheckpoint(WholeTablesCheckpoint):
             self.translated = {name: TranslatedIds(self._reader, name, id_maps) for name in id_maps.maps}
         names = list(self.translated or self._slots)
         tables = {name: self._ordered_table(name, EMBEDDING_SLOT) for name in names}
-        counts = {name: table.counts for name, table in self.translated.items()} or self._recorded["counts"]
-        super().__init__(uri, self._recorded["version"], tables, counts, entity_path)
+        counts = {name: table.counts for name, table in self.translated.items()} or self._recorded.counts
+        super().__init__(uri, self._recorded.version, tables, counts, entity_path)
         self._sums_tables: dict[str, OrderedTable] = {}
 
     def _read_optimizer_state(self, entity_type: str, partition: Partition) -> dict[str, Any] | None:
         import torch
 
         slot = next((each for each in (ROW_SUMS, ELEMENT_SUMS) if each in self._slots[entity_type]), None)
-        if self._recorded["table_states"] is not None:
+        if self._recorded.table_states is not None:
             plain = self._recorded_state(entity_type, partition)
         else:
             plain = None if slot is None else _UNKNOWN_STATE
@@ -98,11 +120,11 @@ class RecisCheckpoint(WholeTablesCheckpoint):
 
     def _read_model(self) -> ModelState | None:
         found, sum_names = parse_names(self._reader.dense_names())
-        if not found and self._recorded["table_states"] is None:
+        if not found and self._recorded.table_states is None:
             return None
         keys = self._in_order(found)
         parameters = {key: self._reader.read_tensor(found[key]).float() for key in keys}
-        plain = self._recorded["model_state"]
+        plain = self._recorded.model_state
         if plain is None:
             return ModelState(parameters, None)
         sums = {
@@ -120,7 +142,7 @@ class RecisCheckpoint(WholeTablesCheckpoint):
     @property
     def config(self) -> dict[str, Any] | None:
         """The configuration in graphmill_checkpoint.json, with the partitions of raw ids."""
-        config: dict[str, Any] | None = self._recorded["config"]
+        config = self._recorded.config
         if config is None or not self.translated:
             return config
         nums = self.num_partitions
@@ -138,8 +160,7 @@ class RecisCheckpoint(WholeTablesCheckpoint):
     @property
     def iteration(self) -> Iteration | None:
         """The iteration in graphmill_checkpoint.json."""
-        found = self._recorded["iteration"]
-        return Iteration(**found) if found else None
+        return self._recorded.iteration
 
     @property
     def unread(self) -> list[str]:
@@ -174,7 +195,7 @@ class RecisCheckpoint(WholeTablesCheckpoint):
         )
 
     def _recorded_state(self, entity_type: str, partition: Partition) -> Any:
-        recorded = self._recorded["table_states"].get(entity_type)
+        recorded = (self._recorded.table_states or {}).get(entity_type)
         if not isinstance(recorded, list) or not recorded:
             raise FormatError(f"{self.uri}: {SIDE_FILE}: table_states: expected a list for {entity_type!r}")
         # entity_path may have other partitions: all but the sums is the same for all rows.
@@ -227,19 +248,3 @@ def _cut(ids: Numbers, start: int, stop: int) -> Numbers:
 
 def _read_floats(file: Any, key: str, start: int, stop: int) -> Any:
     return file.read(key, start, stop).float()
-
-
-def _read_side_file(uri: str) -> dict[str, Any]:
-    """The content of graphmill_checkpoint.json; without the file, None under each key."""
-    unknown = dict.fromkeys(("counts", "table_states", "config", "iteration", "model_state"))
-    if not storage.exists(uri):
-        return {**unknown, "version": 0}
-    content = storage.read_json(uri)
-    version = content.get("format_version")
-    if version != FORMAT_VERSION:
-        raise FormatError(f"{uri}: format_version is {version}; this reader knows {FORMAT_VERSION}")
-    expected = {"version": int, "counts": dict, "table_states": dict}
-    for key, kind in expected.items():
-        if not isinstance(content.get(key), kind):
-            raise FormatError(f"{uri}: {key}: expected {kind.__name__}, found {content.get(key)!r:.60}")
-    return {**unknown, **content}

@@ -13,11 +13,12 @@ import json
 from collections.abc import Mapping
 from typing import Annotated
 
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter
 
 from graphmill import storage
-from graphmill.errors import FormatError, NotFoundError
+from graphmill.errors import NotFoundError
 from graphmill.storage import Checksums
+from graphmill.storage.as_json import read_as
 from graphmill.vocab import Bucket
 
 EDGES = "edges"
@@ -48,9 +49,8 @@ def known_counts(edge_path: str) -> dict[str, int]:
         return {}
     uri = storage.join(edge_path, COUNTS)
     try:
-        found = _CONTENT.validate_json(storage.read_compared(uri, manifest))
+        content = storage.read_compared(uri, manifest)
     except NotFoundError:
         return {}
-    except ValidationError as error:
-        raise FormatError(f"{uri}: expected the edges and the checksum of each bucket: {error}") from error
+    found = read_as(_CONTENT, content, uri, "the edges and the checksum of each bucket")
     return {name: count for name, (count, checksum) in found.items() if checksums.get(name) == checksum}

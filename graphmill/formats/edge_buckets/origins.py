@@ -21,14 +21,14 @@ from typing import Any
 
 import h5py
 import numpy as np
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, Field, TypeAdapter
 
 from graphmill import storage
 from graphmill.errors import FormatError, NotFoundError
 from graphmill.formats.edge_buckets.files import bucket_uri
 from graphmill.formats.hdf5 import checked_dataset, new_dataset, open_checked, read_rows
 from graphmill.storage import Checksums, FileStatus
-from graphmill.storage.as_json import Int32, Int64
+from graphmill.storage.as_json import Int32, Int64, read_as
 from graphmill.vocab import Bucket
 
 ORIGINS = "origins.json"
@@ -102,14 +102,7 @@ def read_origins(edge_path: str) -> Origins | None:
         content = storage.read_compared(uri, storage.manifest_of(edge_path))
     except NotFoundError:
         return None
-    try:
-        found = Origins.model_validate_json(content)
-    except ValidationError as error:
-        raise FormatError(f"{uri}: expected the raw files of a run: {error}") from error
-    if found.format_version != FORMAT_VERSION:
-        raise FormatError(
-            f"{uri}: format_version is {found.format_version}; this reader knows {FORMAT_VERSION}"
-        )
+    found = read_as(TypeAdapter(Origins), content, uri, "the raw files of a run", FORMAT_VERSION)
     if any(not 0 <= number < len(found.files) for number in found.added or ()):
         raise FormatError(f"{uri}: added: expected numbers of the {len(found.files)} files")
     return found

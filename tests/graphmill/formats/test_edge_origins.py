@@ -127,9 +127,12 @@ def test_a_bucket_without_origins_beside_added_files(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("{}", "expected the raw files of a run"),
+        ('{"format_version": 1}', "expected the raw files of a run; settings: Field required"),
         ('{"format_version": 2, "settings": {}, "entities": "", "files": []}', "this reader knows 1"),
-        ('{"settings": {}, "entities": "", "files": [], "added": [0]}', "numbers of the 0 files"),
+        (
+            '{"format_version": 1, "settings": {}, "entities": "", "files": [], "added": [0]}',
+            "of the 0 files",
+        ),
     ],
 )
 def test_a_damaged_list_of_files_is_refused(tmp_path: Path, content: str, message: str) -> None:

@@ -138,13 +138,16 @@ GOOD = {"format_version": 1, "hash_name": "h", "seed": 0, "num_partitions": {"us
         ("", "expected a JSON object, found something else"),
         ("[]", "expected a JSON object, found list"),
         ("[" * 200_000, "expected a JSON object, found lists or objects nested too deep"),
-        ("{}", "expected an object with the key 'format_version'"),
+        ("{}", "format_version is None; this reader knows 1"),
         (json.dumps(GOOD | {"format_version": 2}), "format_version is 2; this reader knows 1"),
         (json.dumps(GOOD | {"seed": "0"}), "seed"),
         (json.dumps(GOOD | {"num_partitions": []}), "num_partitions"),
-        (json.dumps(GOOD | {"num_partitions": {"user": 0}}), "'user': 0"),
-        (json.dumps(GOOD | {"num_partitions": {"user": True}}), "'user': True"),
-        (json.dumps(GOOD | {"num_partitions": {"../user": 1}}), "no dot or slash"),
+        (json.dumps(GOOD | {"num_partitions": {"user": 0}}), "num_partitions: user: .* found 0"),
+        (json.dumps(GOOD | {"num_partitions": {"user": True}}), "num_partitions: user: .* found True"),
+        (
+            json.dumps(GOOD | {"num_partitions": {"../user": 1}}),
+            "num_partitions: .* found '../user'",
+        ),
     ],
 )
 def test_manifest_that_is_wrong(tmp_path: Path, content: str, message: str) -> None:

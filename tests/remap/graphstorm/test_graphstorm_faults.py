@@ -407,7 +407,8 @@ def test_a_table_that_was_deleted_before_the_job_was_finished(
     assert (len(tree.embeddings()), tree.inputs()) == (12, {})
 
 
-NO_PATH = '{"options": {}, "roots": [5], "moves": [], "replaced": [], "inputs": [], "figures": {}}'
+EMPTY = '"options": {}, "moves": [], "replaced": [], "inputs": [], "figures": {}'
+NO_PATH = f'{{"format_version": 1, "roots": [5], {EMPTY}}}'
 
 
 @pytest.mark.parametrize("content", ["{", "[]", '{"format_version": 2}', '{"format_version": 1}', NO_PATH])
