@@ -11,8 +11,9 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from graphmill import config, storage
+from graphmill import storage
 from graphmill.checkpoints.graphstorm import id_maps
+from graphmill.checkpoints.graphstorm.saved_models import read_yaml
 from graphmill.checkpoints.graphstorm.saved_predictions import EdgeType, checked_edge_type
 from graphmill.config import Positive, Section
 from graphmill.config.section import validated
@@ -132,13 +133,7 @@ def _read_yaml(uri: str, of_training: Mapping[str, Any]) -> dict[str, Any]:
 
     A folder of outputs that is not there is left out: GraphStorm's launchers remap after every training.
     """
-    content = config.parsed_yaml(storage.read_text(uri), uri)
-    sections = content.get("gsf") if isinstance(content, dict) else None
-    if not isinstance(sections, dict):
-        raise ConfigError(f"{uri}: expected GraphStorm's YAML with the key 'gsf'")
-    found: dict[str, Any] = {}
-    for section in sections.values():
-        found |= section if isinstance(section, dict) else {}
+    sections, found = read_yaml(uri)
     found |= of_training
     folders = {"node_emb_dir": "save_embed_path", "prediction_dir": "save_prediction_path"}
     settings: dict[str, Any] = {}

@@ -86,16 +86,19 @@ def read_states(model_path: str) -> States:
 
 def read_settings(model_path: str) -> dict[str, Any] | None:
     """The settings of all sections of the YAML, beside model.bin or one folder up; None without a YAML."""
-    for uri in _beside(model_path, CONFIG):
-        content = parsed_yaml(storage.read_text(uri), uri)
-        sections = content.get("gsf") if isinstance(content, dict) else None
-        if not isinstance(sections, dict):
-            raise FormatError(f"{uri}: expected GraphStorm's YAML with the key 'gsf'")
-        found: dict[str, Any] = {}
-        for section in sections.values():
-            found |= section if isinstance(section, dict) else {}
-        return found
-    return None
+    return next((read_yaml(uri)[1] for uri in _beside(model_path, CONFIG)), None)
+
+
+def read_yaml(uri: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The sections of GraphStorm's YAML, and the settings of all of them."""
+    content = parsed_yaml(storage.read_text(uri), uri)
+    sections = content.get("gsf") if isinstance(content, dict) else None
+    if not isinstance(sections, dict):
+        raise FormatError(f"{uri}: expected GraphStorm's YAML with the key 'gsf'")
+    found: dict[str, Any] = {}
+    for section in sections.values():
+        found |= section if isinstance(section, dict) else {}
+    return sections, found
 
 
 def read_edge_types(model_path: str) -> list[EdgeType] | None:
