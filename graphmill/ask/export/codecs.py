@@ -15,10 +15,11 @@ it decoded vectors are too short.
 Source: docs/how_to/export.md. Shapes: N vectors, D dimension, M codes of a vector, K centroids of a piece.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Protocol, get_args
+from typing import Any, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -46,52 +47,39 @@ class EncodedVectors:
     scale_N: Array | None = None
 
 
-class Codec(Protocol):
-    """Encodes vectors of one entity type."""
+class Codec(ABC):
+    """Encodes vectors of one entity type.
 
-    @property
-    def precision(self) -> Precision:
-        """Its name."""
+    Attributes:
+        precision: its name.
+        width: numbers or codes of a vector.
+        dtype: type of the numbers or codes.
+        has_scale: whether each row has a scale.
+    """
 
-    @property
-    def width(self) -> int:
-        """Numbers or codes of a vector."""
+    has_scale = False
 
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """Type of the numbers or codes."""
+    def __init__(self, precision: Precision, width: int, dtype: npt.DTypeLike) -> None:
+        self.precision, self.width, self.dtype = precision, width, np.dtype(dtype)
 
-    @property
-    def has_scale(self) -> bool:
-        """Whether each row has a scale."""
-
+    @abstractmethod
     def encode(self, vectors_ND: Floats) -> EncodedVectors:
         """Encode vectors; a number that is too large for the codec is a FormatError."""
 
+    @abstractmethod
     def decode(self, encoded: EncodedVectors) -> Floats:
         """Decode vectors, float32 [N, D]."""
 
     def tables(self) -> Mapping[str, Array]:
         """The tables that a reader needs, by name."""
+        return {}
 
 
-@dataclass(frozen=True)
-class FloatCodec:
-    """Stores numbers as float32 or float16."""
+class FloatCodec(Codec):
+    """Stores numbers as float32 or float16, which have the names of their types."""
 
-    precision: Precision
-    dimension: int
-    has_scale = False
-
-    @property
-    def width(self) -> int:
-        """The dimension."""
-        return self.dimension
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """The type of the same name."""
-        return np.dtype(self.precision)
+    def __init__(self, precision: Precision, dimension: int) -> None:
+        super().__init__(precision, dimension, precision)
 
     def encode(self, vectors_ND: Floats) -> EncodedVectors:
         """Round to the type; refuses numbers that float16 cannot hold."""
@@ -106,19 +94,13 @@ class FloatCodec:
         """Widen to float32."""
         return encoded.values_NW.astype(np.float32, copy=False)
 
-    def tables(self) -> Mapping[str, Array]:
-        """None."""
-        return {}
 
-
-@dataclass(frozen=True, eq=False)
-class Int8Codec:
+class Int8Codec(Codec):
     """Stores a step of each dimension's range: number = scale x step + offset, both float32 [D]."""
 
-    scale_D: Floats
-    offset_D: Floats
-    precision: Precision = "int8"
-    has_scale = False
+    def __init__(self, scale_D: Floats, offset_D: Floats) -> None:
+        super().__init__("int8", len(scale_D), np.int8)
+        self.scale_D, self.offset_D = scale_D, offset_D
 
     @classmethod
     def of_range(cls, low_D: Floats, range_D: Floats) -> "Int8Codec":
@@ -136,16 +118,6 @@ class Int8Codec:
         """Begin of each range, [D]."""
         return self.offset_D - self.scale_D * np.float32(_MIDDLE)
 
-    @property
-    def width(self) -> int:
-        """The dimension."""
-        return len(self.scale_D)
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """int8."""
-        return np.dtype(np.int8)
-
     def encode(self, vectors_ND: Floats) -> EncodedVectors:
         """Find the step of each number."""
         divisor_D = np.where(self.scale_D > 0, self.scale_D, np.float32(1))
@@ -162,34 +134,22 @@ class Int8Codec:
         return {"scales": np.stack([self.scale_D, self.offset_D])}
 
 
-@dataclass(frozen=True, eq=False)
-class PqCodec:
+class PqCodec(Codec):
     """Stores the nearest centroid of each piece; `centroids_KD` holds the pieces side by side (float16)."""
 
-    centroids_KD: Array
-    num_codes: int
-    has_scale: bool = True
-    precision: Precision = "pq"
-
-    @property
-    def width(self) -> int:
-        """Codes of a vector."""
-        return self.num_codes
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """uint8."""
-        return np.dtype(np.uint8)
+    def __init__(self, centroids_KD: Array, num_codes: int, has_scale: bool = True) -> None:
+        super().__init__("pq", num_codes, np.uint8)
+        self.centroids_KD, self.has_scale = centroids_KD, has_scale
 
     @property
     def bounds(self) -> list[int]:
         """First dimension of each piece, and D."""
-        return bounds_of(self.centroids_KD.shape[1], self.num_codes)
+        return bounds_of(self.centroids_KD.shape[1], self.width)
 
     def encode(self, vectors_ND: Floats) -> EncodedVectors:
         """Find the nearest centroids, and the scale that keeps the length."""
         centroids_KD = self.centroids_KD.astype(np.float32)
-        codes_NM = np.empty((len(vectors_ND), self.num_codes), np.uint8)
+        codes_NM = np.empty((len(vectors_ND), self.width), np.uint8)
         for piece, (first, stop) in enumerate(pairwise(self.bounds)):
             codes_NM[:, piece] = nearest(vectors_ND[:, first:stop], centroids_KD[:, first:stop])
         if not self.has_scale:
@@ -201,7 +161,7 @@ class PqCodec:
     def decode(self, encoded: EncodedVectors) -> Floats:
         """Look the codes up, and scale."""
         dimension = self.centroids_KD.shape[1]
-        piece_D = piece_of(dimension, self.num_codes)
+        piece_D = piece_of(dimension, self.width)
         # Row by row of the table's columns: numpy gathers [N, D] at once.
         found = self.centroids_KD[encoded.values_NW[:, piece_D], np.arange(dimension)].astype(np.float32)
         return found if encoded.scale_N is None else found * encoded.scale_N.astype(np.float32)[:, None]

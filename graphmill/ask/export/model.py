@@ -78,7 +78,7 @@ def _of_codec(codec: Codec) -> dict[str, Any]:
     decoded = _DECODED[codec.precision]
     if isinstance(codec, PqCodec):
         decoded = decoded if codec.has_scale else _WITHOUT_SCALE
-        return {"precision": "pq", "decode": decoded, "num_codes": codec.num_codes}
+        return {"precision": "pq", "decode": decoded, "num_codes": codec.width}
     return {"precision": codec.precision, "decode": decoded}
 
 

@@ -78,7 +78,7 @@ def _new_index(faiss: Any, codec: Codec, metric: int) -> tuple[Any, Any]:
 
 def _new_pq(faiss: Any, codec: PqCodec, metric: int) -> tuple[Any, Any]:
     """An IndexPQ; its pieces have one length, so shorter ones get a zero in front of it."""
-    dimension, num_codes = codec.centroids_KD.shape[1], codec.num_codes
+    dimension, num_codes = codec.centroids_KD.shape[1], codec.width
     piece_D = piece_of(dimension, num_codes)
     widths_M = np.bincount(piece_D)
     width = int(widths_M.max())
