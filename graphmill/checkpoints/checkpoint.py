@@ -80,11 +80,12 @@ class Checkpoint(ABC):
     """One version of a checkpoint, opened for reading.
 
     Attributes:
+        format: name of the format, of an opened checkpoint.
         allow_non_finite: whether to read rows, sums and parameters that are NaN or infinite.
         has_added_globals: whether rows of the format include the global embedding of their type.
     """
 
-    format: ClassVar[str]
+    format = ""
     has_added_globals: ClassVar[bool] = False
     allow_non_finite = False
 

@@ -154,7 +154,6 @@ def _edge_type(relation: Mapping[str, Any]) -> EdgeType:
 class GraphStormModelCheckpoint(WholeTablesCheckpoint):
     """A folder with model.bin."""
 
-    format = "graphstorm-model"
     has_added_globals = True
 
     def __init__(self, uri: str, entity_path: str | None = None, **_: object) -> None:

@@ -144,8 +144,6 @@ def _numbered_by_rank(found: list[RankRows]) -> list[RankRows]:
 class GraphStormCheckpoint(WholeTablesCheckpoint):
     """Embeddings in GraphStorm's layout."""
 
-    format = "graphstorm"
-
     def __init__(self, uri: str, entity_path: str | None = None, **_: object) -> None:
         """Counts of partitions are in `entity_path`; by default one. Raises FormatError on damage."""
         info = read_emb_info(uri)

@@ -177,8 +177,6 @@ def _suffix(version: int) -> str:
 class LegacyCheckpoint(PartitionFilesCheckpoint):
     """A version of a legacy outdir, or a loadPath."""
 
-    format = "pbg-legacy"
-
     def __init__(
         self, uri: str, version: int | None = None, index_base: IndexBase = "auto", **_: object
     ) -> None:

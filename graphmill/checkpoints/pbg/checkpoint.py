@@ -21,8 +21,6 @@ from graphmill.vocab import Partition
 class PbgCheckpoint(PartitionFilesCheckpoint):
     """A version of a PBG v1 checkpoint."""
 
-    format = "pbg"
-
     def __init__(self, uri: str, version: int | None = None, **_: object) -> None:
         """Raises FormatError if there is no such version. Version 0 holds the user's initial values."""
         super().__init__(uri, pbg.read_version(uri) if version is None else version)

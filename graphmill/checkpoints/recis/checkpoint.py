@@ -62,8 +62,6 @@ class _Recorded:
 class RecisCheckpoint(WholeTablesCheckpoint):
     """A checkpoint in RecIS' layout."""
 
-    format = "recis"
-
     def __init__(
         self, uri: str, entity_path: str | None = None, id_maps: IdMaps | None = None, **_: object
     ) -> None:
