@@ -11,9 +11,8 @@ Shapes: E edges, K known candidates of queries, W pairs of a relation and an ent
 U distinct such pairs, H distinct pairs of a relation and a degree. All numbers are int64.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import reduce
 
 import numpy as np
 import numpy.typing as npt
@@ -145,8 +144,8 @@ def _degrees(graph: Graph, side: Side, paths: Sequence[str], wanted_W: Numbers) 
         buckets = [each for each in all_buckets(graph.config) if getattr(each, side.value) == row]
         pieces = (Piece(path, bucket) for path in paths for bucket in buckets)
         read = (edges for piece in pieces for edges in graph.read(piece))
-        counted = by_sorting(edges.rel * graph.end + edges.ends(side) for edges in read)
-        pair_U, count_U = _added(*going_on, *counted)
+        of_row = counted(edges.rel * graph.end + edges.ends(side) for edges in read)
+        pair_U, count_U = _added(*going_on, *of_row)
         ends_U = is_split[graph.static(pair_U // graph.end)] | (row == num_rows - 1)
         going_on = pair_U[~ends_U], count_U[~ends_U]
         pair_U, count_U = pair_U[ends_U], count_U[ends_U]
@@ -157,27 +156,16 @@ def _degrees(graph: Graph, side: Side, paths: Sequence[str], wanted_W: Numbers) 
     return degree_W, _Degrees(*np.divmod(keys_H, _MAX_DEGREE), weights_H)
 
 
-def by_sorting(parts: Iterable[Numbers]) -> tuple[Numbers, Numbers]:
-    """Distinct keys, sorted, and how often they occur: [U]."""
-    sorted_parts = (np.unique(keys, return_counts=True) for keys in _gathered(parts, READ_EDGES))
-    sums = [(np.empty(0, np.int64), np.empty(0, np.int64))]
-    for part in sorted_parts:
-        sums.append(part)
-        while len(sums) > 1 and len(sums[-1][0]) >= len(sums[-2][0]) // 2:  # each is twice the next
-            sums[-2:] = [_added(*sums[-2], *sums[-1])]
-    return reduce(lambda one, other: _added(*one, *other), reversed(sums))
-
-
-def _gathered(parts: Iterable[Numbers], least: int) -> Iterator[Numbers]:
-    """Concatenate parts until there are so many."""
-    waiting: list[Numbers] = []
+def counted(parts: Iterable[Numbers]) -> tuple[Numbers, Numbers]:
+    """Distinct keys, sorted, and how often they occur: [U]. Parts wait until they are as many as these."""
+    none = np.empty(0, np.int64)
+    keys, counts, waiting = none, none, [none]
     for part in parts:
         waiting.append(part)
-        if sum(map(len, waiting)) >= least:
-            yield np.concatenate(waiting)
-            waiting = []
-    if waiting:
-        yield np.concatenate(waiting)
+        if sum(map(len, waiting)) > max(len(keys), READ_EDGES):
+            keys, counts = _added(keys, counts, *np.unique(np.concatenate(waiting), return_counts=True))
+            waiting = [none]
+    return _added(keys, counts, *np.unique(np.concatenate(waiting), return_counts=True))
 
 
 def _added(keys: Numbers, counts: Numbers, more: Numbers, more_counts: Numbers) -> tuple[Numbers, Numbers]:

@@ -96,7 +96,7 @@ def test_the_user_names_what_runs(theirs: Path, name: str) -> None:
     assert not (theirs.parent / "caught").exists()
     own = theirs.parent / f"own_{len(name)}.py"
     own.write_text((theirs.parent / "evil.py").read_text())
-    assert list(config.load(uri, [f"train.plugins=[{own}]"]).plugins) == [str(own)]
+    assert list(config.load(uri, [f"train.plugins=[{own}]"]).train.plugins) == [str(own)]
     assert (theirs.parent / "caught").exists()
 
 
