@@ -30,6 +30,8 @@ from graphmill.errors import FormatError
 Numbers = npt.NDArray[np.int64]
 
 MADE_FROM, LISTS, BLOCKS = "made_from.json", "lists.json", "blocks"
+CENTERS, SIZES, PART, PLACES = "centers", "sizes", "part", "places"
+BLOCK = f"{BLOCKS}/block"  # a block of candidates, list by list, until the parts are written
 CHUNK_BYTES = 1 << 19
 """Size of a chunk, which has one checksum; HDF5 keeps a chunk in memory while its rows are written."""
 NAMES = rf"{MADE_FROM}|{LISTS}|centers\.h5|sizes\.h5|(?:part|places|block)-[0-9]{{5,}}\.h5|{BLOCKS}"
@@ -57,17 +59,17 @@ class Lists:
 
     def centers(self) -> Floats:
         """The centers, [L, D]."""
-        found: Floats = read(centers_uri(self.folder), "centers")
+        found: Floats = read(uri_of(self.folder, CENTERS), "centers")
         return found
 
     def first(self) -> Numbers:
         """Place of the first candidate of each list, and the number of candidates, [L + 1]."""
-        found: Numbers = read(sizes_uri(self.folder), "first")
+        found: Numbers = read(uri_of(self.folder, SIZES), "first")
         return found
 
     def windows(self, part: int, rows: int) -> Iterator[tuple[int, Floats, Numbers]]:
         """Read a part, at most `rows` at a time: the first row, vectors [N, D] and numbers [N]."""
-        with opened(part_uri(self.folder, part)) as hdf5:
+        with opened(uri_of(self.folder, PART, part)) as hdf5:
             vectors, numbers = hdf5["vectors"], hdf5["numbers"]
             for start in range(0, len(numbers), rows):
                 yield start, vectors[start : start + rows], numbers[start : start + rows]
@@ -79,7 +81,7 @@ class Lists:
         for block, (start, stop) in enumerate(pairwise(bounds)):
             if start < stop:
                 own = numbers[start:stop] - self.block_first[block]
-                found.append(read(places_uri(self.folder, block), "places")[own])
+                found.append(read(uri_of(self.folder, PLACES, block), "places")[own])
         return np.concatenate(found)
 
 
@@ -128,26 +130,7 @@ def new_dataset(hdf5: h5py.File, name: str, shape: tuple[int, ...], dtype: npt.D
     return hdf5.create_dataset(name, shape, dtype, chunks=(chunk_rows, *shape[1:]), fletcher32=True)
 
 
-def centers_uri(folder: str) -> str:
-    """The file of the centers."""
-    return storage.join(folder, "centers.h5")
-
-
-def sizes_uri(folder: str) -> str:
-    """The file of the lists' sizes."""
-    return storage.join(folder, "sizes.h5")
-
-
-def part_uri(folder: str, number: int) -> str:
-    """The file of the lists of a part."""
-    return storage.join(folder, f"part-{number:05d}.h5")
-
-
-def places_uri(folder: str, number: int) -> str:
-    """The file of the places of a block of candidates."""
-    return storage.join(folder, f"places-{number:05d}.h5")
-
-
-def block_uri(folder: str, number: int) -> str:
-    """The file of a block of candidates, list by list, until the parts are written."""
-    return storage.join(folder, BLOCKS, f"block-{number:05d}.h5")
+def uri_of(folder: str, name: str, number: int | None = None) -> str:
+    """A file of lists: of the centers, of sizes, or with a number of a part, of places, or of a block."""
+    ending = "" if number is None else f"-{number:05d}"
+    return storage.join(folder, f"{name}{ending}.h5")

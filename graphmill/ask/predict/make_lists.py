@@ -47,7 +47,7 @@ def make_lists(
         return found
     check_faiss()
     _begin(folder, made_from)
-    if not storage.exists(lists.centers_uri(folder)):
+    if not storage.exists(lists.uri_of(folder, lists.CENTERS)):
         run_tasks(client, write_centers, [(asked, num_lists, folder)], description="finding lists")
     first = _block_first(asked)
     counts_BL = run_tasks(
@@ -70,7 +70,7 @@ def make_lists(
         description="numbering candidates",
         unit="blocks",
     )
-    with storage.create_hdf5(lists.sizes_uri(folder)) as hdf5:
+    with storage.create_hdf5(lists.uri_of(folder, lists.SIZES)) as hdf5:
         lists.write(hdf5, first=first_L1)
     content = {"block_first": first, "part_first": parts}
     storage.write_text(storage.join(folder, lists.LISTS), json.dumps(content) + "\n")
@@ -137,17 +137,17 @@ def write_centers(asked: Asked, num_lists: int, folder: str) -> None:
         max_points_per_centroid=ROWS_PER_LIST + 1,
     )
     means.train(sample_ND)
-    with storage.create_hdf5(lists.centers_uri(folder)) as hdf5:
+    with storage.create_hdf5(lists.uri_of(folder, lists.CENTERS)) as hdf5:
         lists.write(hdf5, centers=np.asarray(means.centroids, np.float32).reshape(num_lists, -1))
 
 
 def write_block(asked: Asked, folder: str, block: int, start: int, stop: int) -> Numbers:
     """Write the candidates start..stop by list; return how many each list has, [L]. A Dask task."""
-    uri = lists.block_uri(folder, block)
+    uri = lists.uri_of(folder, lists.BLOCK, block)
     if storage.exists(uri):
         counts_L: Numbers = np.diff(lists.read(uri, "first"))
         return counts_L
-    centers_LD = lists.read(lists.centers_uri(folder), "centers")
+    centers_LD = lists.read(lists.uri_of(folder, lists.CENTERS), "centers")
     index = check_faiss().IndexFlatL2(centers_LD.shape[1])
     index.add(centers_LD)
     vectors_ND = asked.made_candidates(np.arange(start, stop))
@@ -161,12 +161,12 @@ def write_block(asked: Asked, folder: str, block: int, start: int, stop: int) ->
 
 def write_part(folder: str, part: int, num_blocks: int, first_list: int, last_list: int) -> None:
     """Write the candidates of the lists first_list..last_list, list by list; a Dask task."""
-    uri = lists.part_uri(folder, part)
+    uri = lists.uri_of(folder, lists.PART, part)
     if storage.exists(uri):
         return
     bounds = [_bounds(folder, block, first_list, last_list) for block in range(num_blocks)]
     num_rows = sum(int(bound[-1] - bound[0]) for bound in bounds)
-    dimension = lists.read(lists.centers_uri(folder), "centers").shape[1]
+    dimension = lists.read(lists.uri_of(folder, lists.CENTERS), "centers").shape[1]
     written = np.cumsum([0, *np.sum([np.diff(each) for each in bounds], axis=0)])[:-1]  # of each list
     with storage.create_hdf5(uri) as hdf5:
         if last_list - first_list > 1:  # fits in memory; a single list is copied block by block
@@ -177,7 +177,7 @@ def write_part(folder: str, part: int, num_blocks: int, first_list: int, last_li
         for block, own in enumerate(bounds):
             if own[0] == own[-1]:
                 continue
-            with lists.opened(lists.block_uri(folder, block)) as source:
+            with lists.opened(lists.uri_of(folder, lists.BLOCK, block)) as source:
                 rows = slice(int(own[0]), int(own[-1]))
                 block_ND, block_N = source["vectors"][rows], source["numbers"][rows]
             count = np.diff(own)
@@ -192,17 +192,17 @@ def write_part(folder: str, part: int, num_blocks: int, first_list: int, last_li
 
 
 def _bounds(folder: str, block: int, first_list: int, last_list: int) -> Numbers:
-    with lists.opened(lists.block_uri(folder, block)) as hdf5:
+    with lists.opened(lists.uri_of(folder, lists.BLOCK, block)) as hdf5:
         found: Numbers = hdf5["first"][first_list : last_list + 1]
         return found
 
 
 def write_places(folder: str, block: int, base_L: Numbers) -> None:
     """Write the places of a block's candidates; the first of each list is at `base`. A Dask task."""
-    uri = lists.places_uri(folder, block)
+    uri = lists.uri_of(folder, lists.PLACES, block)
     if storage.exists(uri):
         return
-    with lists.opened(lists.block_uri(folder, block)) as hdf5:
+    with lists.opened(lists.uri_of(folder, lists.BLOCK, block)) as hdf5:
         numbers, first_L1 = hdf5["numbers"][:], hdf5["first"][:]
     places = np.empty(len(numbers), np.int64)
     places[numbers - numbers.min()] = np.arange(len(numbers)) + np.repeat(
