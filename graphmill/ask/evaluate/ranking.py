@@ -9,7 +9,7 @@ Shapes: D dimension (the largest of all types; a narrower type uses the first co
 Q queries, N candidates of a block, T pairs of an edge and a candidate, K cells.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from types import ModuleType
 from typing import NamedTuple
@@ -18,15 +18,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from graphmill.ask.edges import Graph, Numbers, Triples
+from graphmill.ask.edges import Numbers
 from graphmill.ask.evaluate.comparison import ComparedEdges, ComparedFactors
-from graphmill.ask.evaluate.metrics import Ranks
-from graphmill.ask.evaluate.queries import BlockSize, Group, Queries
-from graphmill.ask.evaluate.ranker import Ranker, Report, chunks, prepare
+from graphmill.ask.evaluate.queries import Group, Queries
+from graphmill.ask.evaluate.ranker import Ranker, Report, chunks
 from graphmill.ask.scan import pairs_within
 from graphmill.gpu.device import copied
 from graphmill.sorted_arrays import distinct, positions
-from graphmill.vocab import Partition, Side
+from graphmill.vocab import Partition
 
 BLOCKS_PER_TASK = 4
 
@@ -198,28 +197,3 @@ class Counting:
         own = np.flatnonzero(own_E >= 0) * num_columns + own_E[own_E >= 0]
         pairs = distinct(np.concatenate([edge_T * num_columns + np.repeat(column_K, count_K), own]))
         return np.divmod(pairs, num_columns)
-
-
-def rank(
-    ranker: Ranker,
-    graph: Graph,
-    tables: Mapping[tuple[str, Partition], Tensor],
-    edges: Triples,
-    known: Triples,
-    block: BlockSize,
-) -> dict[Side, Ranks]:
-    """Rank each side of every edge, where all partitions and known edges are in memory."""
-    ranks = {}
-    for side in Side:
-        queries = Queries(graph, side, edges, block)
-        vectors_QD, own_E = prepare(
-            ranker, queries, lambda name, part, rows: tables[name, part][torch.from_numpy(rows)]
-        )
-        query_K = queries.find(known.rel, known.ends(side.other))
-        cells = distinct((known.ends(side) * len(queries) + query_K)[query_K >= 0])
-        every = slice(0, len(queries))
-        counting = Counting(ranker, queries, every, vectors_QD, own_E, cells)
-        for (name, part), table_ND in tables.items():
-            counting.add(name, part, table_ND, lambda done: None)
-        ranks[side] = Ranks(*counting.counts()[:, np.argsort(queries.order)])
-    return ranks

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 
+from bench.gpu.evaluation import rank_all
 from graphmill.ask.edges import Graph, Triples
-from graphmill.ask.evaluate import ranking
 from graphmill.ask.evaluate.queries import BlockSize
 from graphmill.ask.evaluate.ranker import Ranker
 from graphmill.ask.model import Model
@@ -53,9 +53,7 @@ def test_ranks(dynamic: bool) -> None:
     edges = Triples(*(getattr(known, name)[:60] for name in ("lhs", "rel", "rhs")))
     for filtered in (known[:0], known):
         plain, fused = (
-            ranking.rank(
-                Ranker(model, torch.device(DEVICE), fused=each), graph, tables, edges, filtered, block
-            )
+            rank_all(Ranker(model, torch.device(DEVICE), fused=each), graph, tables, edges, filtered, block)
             for each in (False, True)
         )
         for side in Side:
