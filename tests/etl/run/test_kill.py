@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 import signal
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -16,9 +17,10 @@ import pytest
 import yaml
 
 from etl import job
+from graphmill.cluster import tasks
 from graphmill.config import Config
 from tests import REPOSITORY
-from tests.etl.graphs import config_of, files_under, saved, write_parquet
+from tests.etl.graphs import config_of, files_under, run_saved, saved, write_parquet
 from tests.etl.run.test_go_on import figures_of, finished_steps
 from tests.forked import Forks, Kill
 from tests.held import hold
@@ -68,6 +70,12 @@ def old_run(near_client: distributed.Client, tmp_path_factory: pytest.TempPathFa
     return root
 
 
+@pytest.fixture
+def old(old_run: Path, tmp_path: Path) -> Path:
+    """A folder with the output of graph 0."""
+    return copytree(old_run, tmp_path, dirs_exist_ok=True)
+
+
 def folders(root: Path) -> dict[str, dict[str, bytes]]:
     """Content of each output folder that is there under its name."""
     named = [root / "out" / name for name in ("entities", "edges/train", "edges/test")]
@@ -91,27 +99,21 @@ def new_output(near_client: distributed.Client, tmp_path_factory: pytest.TempPat
 # checksums; 3 x 2 commits.
 @pytest.mark.parametrize("rename", [1, 2, 9, 11, 14, 20, 21, 24, 34, *range(35, 49)])
 def test_killed_at_a_rename(
-    near_client: distributed.Client,
-    forked: Forks,
-    tmp_path: Path,
-    rename: int,
-    old_run: Path,
-    new_output: dict[str, Any],
+    near_client: distributed.Client, forked: Forks, rename: int, old: Path, new_output: dict[str, Any]
 ) -> None:
-    copytree(old_run, tmp_path, dirs_exist_ok=True)
-    old_output = folders(tmp_path)
-    words = saved(graph_config(tmp_path, 1), tmp_path / "saved")
+    old_output = folders(old)
+    words = saved(graph_config(old, 1), old / "saved")
     killed = forked(*words, kill=Kill(rename - 1))
     assert killed.code == -signal.SIGKILL, killed.stderr
-    left = folders(tmp_path)
-    assert hidden(tmp_path)
-    done = finished_steps(tmp_path)
+    left = folders(old)
+    assert hidden(old)
+    done = finished_steps(old)
     if left != old_output:  # the commits had begun: every folder is whole, and none passes for finished
         for name, files in left.items():
             assert files in (new_output[name], without_marker(old_output[name]))
-    _, num_tasks = figures_of(graph_config(tmp_path, 1), near_client)
-    assert folders(tmp_path) == new_output
-    assert not hidden(tmp_path)
+    _, num_tasks = figures_of(graph_config(old, 1), near_client)
+    assert folders(old) == new_output
+    assert not hidden(old)
     if left == old_output:  # else outputs have left the work, which what they were made from left before
         assert ("etl: encode" in num_tasks) == ("encode" not in done)
     if "merge" not in done:
@@ -128,29 +130,27 @@ def without_marker(files: dict[str, bytes]) -> dict[str, bytes]:
 def test_killed_where_a_file_has_got_its_name(
     near_client: distributed.Client,
     forked: Forks,
-    tmp_path: Path,
     file: str,
     num_workers: int,
-    old_run: Path,
+    old: Path,
     new_output: dict[str, Any],
 ) -> None:
-    copytree(old_run, tmp_path, dirs_exist_ok=True)
-    old_output = folders(tmp_path)
-    config, sign = graph_config(tmp_path, 1), tmp_path / "held"
+    old_output = folders(old)
+    config, sign = graph_config(old, 1), old / "held"
     if num_workers == 1:
-        ended = forked(*saved(config, tmp_path / "saved"), kill=Kill(0, file, is_after=True))
+        ended = forked(*saved(config, old / "saved"), kill=Kill(0, file, is_after=True))
         assert ended.code == -signal.SIGKILL, ended.stderr
     else:
-        command = [sys.executable, "-c", ON_TWO_WORKERS, tmp_path, file, sign]
-        with running(command, tmp_path / "stderr.txt", cwd=REPOSITORY) as process:
+        command = [sys.executable, "-c", ON_TWO_WORKERS, old, file, sign]
+        with running(command, old / "stderr.txt", cwd=REPOSITORY) as process:
             wait_until(sign.exists, DEADLINE_S)
             os.killpg(process.pid, signal.SIGKILL)
             assert process.wait() == -signal.SIGKILL
-    assert folders(tmp_path) == old_output
-    assert hidden(tmp_path)
+    assert folders(old) == old_output
+    assert hidden(old)
     job.run(config, near_client)
-    assert folders(tmp_path) == new_output
-    assert not hidden(tmp_path)
+    assert folders(old) == new_output
+    assert not hidden(old)
 
 
 def test_a_worker_of_the_command_killed(tmp_path: Path, new_output: dict[str, Any]) -> None:
@@ -197,3 +197,38 @@ def test_one_of_two_workers_killed(tmp_path: Path, new_output: dict[str, Any]) -
             killing.result()
     assert folders(tmp_path) == new_output
     assert not hidden(tmp_path)
+
+
+def run_with_limit() -> None:
+    """Run where no file may grow beyond the limit: for the writer it is the same as a full disk."""
+    tasks.RETRY_DELAYS_S = ()
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]), resource.RLIM_INFINITY))
+    try:
+        run_saved()
+    finally:  # the limit is for the error's own file too
+        resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+
+
+def test_a_full_disk(
+    near_client: distributed.Client, forked: Forks, old: Path, new_output: dict[str, Any]
+) -> None:
+    """A clear error, the old output is whole, and the next run continues."""
+    config = graph_config(old, 1)
+    _, path = saved(config, old / "saved")
+    before = folders(old)
+    for limit, names in (
+        (1_000, [".json"]),
+        (6_000, [".ids"]),
+        (9_000, [".ids", "rows.i32", "codes.arrow", "parquet"]),
+    ):
+        ended = forked("tests.etl.run.test_kill:run_with_limit", path, limit)
+        assert ended.code == 1
+        error = ended.stderr.strip().splitlines()[-1]
+        assert "DiskFullError" in error, ended.stderr
+        assert "File too large" in error
+        assert any(name in error for name in names)
+        assert folders(old) == before
+    job.run(config, near_client)
+    assert not hidden(old)
+    assert folders(old) == new_output
