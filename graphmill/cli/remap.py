@@ -4,9 +4,10 @@ import contextlib
 import json
 import logging
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Annotated, Any
 
 import click
+from pydantic import Field
 
 from graphmill import config, storage
 from graphmill.cli import exit_codes
@@ -19,7 +20,8 @@ from graphmill.cli.options import (
     run_options,
     set_option,
 )
-from graphmill.cli.section_options import check_options
+from graphmill.cli.section_options import check_options, section_options
+from graphmill.config.section import Flag, Section
 from graphmill.config.sections.cluster import ClusterConfig
 from graphmill.errors import ConfigError
 from graphmill.vocab import RECORD
@@ -220,41 +222,36 @@ def _remap_saved(
     click.echo(json.dumps(job.run(wanted, connect)))
 
 
+class NeighborsOptions(Section):
+    """An id, and which of its neighbours to print."""
+
+    embeddings: Annotated[str | None, Flag(metavar="FOLDER")] = Field(
+        None, description="Tables of vectors (default: the run's embedding_path)."
+    )
+    raw_id: Annotated[str, Flag("--id")] = Field(description="Raw id of the entity.")
+    k: int = Field(10, ge=1, description="Number of neighbours.")
+    entity_type: Annotated[str | None, Flag("--type", "TYPE")] = Field(
+        None, description="Entity type of the id (default: the first with it)."
+    )
+    relation: Annotated[str | None, Flag(metavar="NAME")] = Field(
+        None, description="Entities at the other end of this relation, by the model's score."
+    )
+    inverse: bool = Field(False, description="With --relation: follow it backwards.")
+    with_itself: bool = Field(
+        False,
+        description="With --relation: the id too (default: where a training edge of the relation is a loop).",
+    )
+    as_json: Annotated[bool, Flag("--json")] = Field(False, description="Print JSON.")
+
+
 @command.command(
     context_settings=exit_codes.CONTEXT, epilog="Example: graphmill neighbors demo-output --id bash"
 )
 @run_argument
 @conf_option
 @set_option
-@click.option("--embeddings", metavar="FOLDER", help="Tables of vectors (default: the run's embedding_path).")
-@click.option("--id", "raw_id", required=True, help="Raw id of the entity.")
-@click.option("--k", type=click.IntRange(1), default=10, show_default=True, help="Number of neighbours.")
-@click.option(
-    "--type", "entity_type", metavar="TYPE", help="Entity type of the id (default: the first with it)."
-)
-@click.option(
-    "--relation", metavar="NAME", help="Entities at the other end of this relation, by the model's score."
-)
-@click.option("--inverse", is_flag=True, help="With --relation: follow it backwards.")
-@click.option(
-    "--with-itself",
-    is_flag=True,
-    help="With --relation: the id too (default: where a training edge of the relation is a loop).",
-)
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def neighbors(
-    run: str | None,
-    conf: str | None,
-    overrides: tuple[str, ...],
-    embeddings: str | None,
-    raw_id: str,
-    k: int,
-    entity_type: str | None,
-    relation: str | None,
-    inverse: bool,
-    with_itself: bool,
-    as_json: bool,
-) -> None:
+@section_options(NeighborsOptions)
+def neighbors(run: str | None, conf: str | None, overrides: tuple[str, ...], **options: Any) -> None:
     """Print the nearest neighbours of an id. RUN: the output of a run, instead of --conf."""
     from graphmill.ask import neighbors
 
@@ -262,19 +259,20 @@ def neighbors(
         {"--relation": ("--type",)},
         {"--inverse": "--relation", "--with-itself": "--relation"},
     )
+    asked = NeighborsOptions(**options)
     conf = conf_of(run, conf)
     settings = config.load(conf, overrides) if conf or overrides else None
-    folder = embeddings or (settings.embedding_path if settings else None)
-    if folder is None or (relation and settings is None):
+    folder = asked.embeddings or (settings.embedding_path if settings else None)
+    if folder is None or (asked.relation and settings is None):
         raise click.UsageError("RUN or --conf: missing; or --embeddings, where no --relation is asked about")
     folder = storage.absolute(folder)
-    if relation and settings:
+    if asked.relation and settings:
         found_type, nearest = neighbors.along_relation(
-            settings, folder, raw_id, k, relation, inverse, with_itself
+            settings, folder, asked.raw_id, asked.k, asked.relation, asked.inverse, asked.with_itself
         )
     else:
-        found_type, nearest = neighbors.neighbors(folder, raw_id, k, entity_type)
-    if as_json:
+        found_type, nearest = neighbors.neighbors(folder, asked.raw_id, asked.k, asked.entity_type)
+    if asked.as_json:
         click.echo(
             json.dumps({"type": found_type, "neighbors": [neighbor._asdict() for neighbor in nearest]})
         )
