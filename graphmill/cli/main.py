@@ -8,7 +8,6 @@ import click
 
 from graphmill import checkpoints, config
 from graphmill.cli import (
-    check,
     etl,
     exit_codes,
     export,
@@ -43,7 +42,7 @@ def command() -> None:
 
 for subcommand in (
     init.command,
-    check.command,
+    pipeline.check,
     pipeline.command,
     etl.command,
     train.train,
