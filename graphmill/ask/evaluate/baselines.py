@@ -26,6 +26,7 @@ from graphmill.vocab import Side
 
 Floats = npt.NDArray[np.float64]
 
+MAX_TABLE = 1 << 25  # pairs of a relation and an entity that a table counts
 _MAX_DEGREE = 1 << 36  # a relation or a query times this, plus a degree, is one number
 _FEW = 100  # up to here sums are exact, from here the series is
 _EULER = 0.57721566490153286
@@ -107,7 +108,7 @@ def rank(queries: Queries, edges: Triples, known: Numbers, trained_paths: Sequen
 
     `known` has pairs that do not count: distinct numbers query x end + candidate, sorted. Reads the trained
     edges once. Memory: about 50 bytes per pair of a relation and an entity that has edges, in one row of
-    buckets.
+    buckets; or 24 bytes per pair of them all, up to MAX_TABLE.
     """
     graph, side = queries.graph, queries.side
     query_E = np.empty(len(edges), np.int64)
@@ -144,7 +145,8 @@ def _degrees(graph: Graph, side: Side, paths: Sequence[str], wanted_W: Numbers) 
         buckets = [each for each in all_buckets(graph.config) if getattr(each, side.value) == row]
         pieces = (Piece(path, bucket) for path in paths for bucket in buckets)
         read = (edges for piece in pieces for edges in graph.read(piece))
-        of_row = counted(edges.rel * graph.end + edges.ends(side) for edges in read)
+        keys = (edges.rel * graph.end + edges.ends(side) for edges in read)
+        of_row = counted(keys, graph.num_relations * graph.end)
         pair_U, count_U = _added(*going_on, *of_row)
         ends_U = is_split[graph.static(pair_U // graph.end)] | (row == num_rows - 1)
         going_on = pair_U[~ends_U], count_U[~ends_U]
@@ -156,8 +158,17 @@ def _degrees(graph: Graph, side: Side, paths: Sequence[str], wanted_W: Numbers) 
     return degree_W, _Degrees(*np.divmod(keys_H, _MAX_DEGREE), weights_H)
 
 
-def counted(parts: Iterable[Numbers]) -> tuple[Numbers, Numbers]:
-    """Distinct keys, sorted, and how often they occur: [U]. Parts wait until they are as many as these."""
+def counted(parts: Iterable[Numbers], num_keys: int) -> tuple[Numbers, Numbers]:
+    """Distinct keys of 0..num_keys, sorted, and how often they occur: [U].
+
+    Where they are too many for a table, parts wait until they are as many as the distinct keys before them.
+    """
+    if num_keys <= MAX_TABLE:
+        count_N = np.zeros(num_keys, np.int64)
+        for part in parts:
+            np.add.at(count_N, part, 1)
+        key_U = np.flatnonzero(count_N)
+        return key_U, count_N[key_U]
     none = np.empty(0, np.int64)
     keys, counts, waiting = none, none, [none]
     for part in parts:
@@ -170,6 +181,8 @@ def counted(parts: Iterable[Numbers]) -> tuple[Numbers, Numbers]:
 
 def _added(keys: Numbers, counts: Numbers, more: Numbers, more_counts: Numbers) -> tuple[Numbers, Numbers]:
     """Add counts of distinct keys: both sorted, [U]."""
-    found, place = np.unique(np.concatenate([keys, more]), return_inverse=True)
-    sums = np.bincount(place, np.concatenate([counts, more_counts]), minlength=len(found))
-    return found, sums.astype(np.int64)
+    found = distinct(np.concatenate([keys, more]), overwrite=True)
+    sums = np.zeros(len(found), np.int64)
+    sums[np.searchsorted(found, keys)] = counts
+    sums[np.searchsorted(found, more)] += more_counts
+    return found, sums

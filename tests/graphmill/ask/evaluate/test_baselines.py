@@ -134,12 +134,12 @@ def test_counts_are_the_same_however_edges_come_in_parts(
 ) -> None:
     keys, none = rng.integers(1000, size=5000), np.empty(0, np.int64)
     expected = np.unique(keys, return_counts=True)
-    for most, parts in itertools.product(
-        (1, 1 << 20), ([keys], np.array_split(keys, 70), [none, keys, none])
-    ):
+    sizes, splits = ((1, 0), (1 << 20, 0), (1 << 20, 1000)), ([keys], np.array_split(keys, 70), [none, keys])
+    for (most, table), parts in itertools.product(sizes, splits):
         monkeypatch.setattr(baselines, "READ_EDGES", most)
-        np.testing.assert_array_equal(baselines.counted(parts), expected)
-    np.testing.assert_array_equal(baselines.counted([]), (none, none))
+        monkeypatch.setattr(baselines, "MAX_TABLE", table)
+        np.testing.assert_array_equal(baselines.counted(parts, 1000), expected)
+        np.testing.assert_array_equal(baselines.counted([], 1000), (none, none))
 
 
 def test_harmonic_sums_are_exact() -> None:
