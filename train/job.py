@@ -38,6 +38,7 @@ from train.plan.plan import announced
 from train.run import ensemble
 from train.run.claim import check_claim, claim_checkpoint, end_training, inputs_of, moved_aside, trained_with
 from train.run.ignored_keys import log_ignored_keys
+from train.run.run_metrics import warn_of_growing_loss
 from train.tables import folded_rows, given_vectors
 
 # Names of files that only checkpoints have, ours or PBG's, even before version 1.
@@ -47,8 +48,6 @@ _CHECKPOINT_FILES = (
 )
 # Other files that may be there before the first version; without `output` the run's record is one.
 _OTHER_FILES = r"config\.json|training_stats\.json|tensorboard|run\.json|report\.html|tune"
-
-LOSS_NOISE = 0.05
 
 log = logging.getLogger("graphmill")
 
@@ -137,35 +136,62 @@ def run(config: Config, client: Client, claim: Claim = NO_CLAIM) -> dict[str, An
     """Train until all epochs are done; returns the figures for run.json."""
     check(config)
     config = one_worker_per_gpu(resolve_auto_values(import_legacy_inputs(config)))
+    _announce(config)
+    claim.check()
+    changes = claim_checkpoint(config)
+    with announced(client), changes_in_errors(config):
+        figures = _train(config, client, claim)
+    claim.check()
+    if changes and not figures["num_edges"]:
+        log.warning("training: nothing was left to train: raise num_epochs, the total, to go on")
+    warn_of_growing_loss(config, figures.get("epochs", ()))
+    figures |= _end(config, claim)
+    if paths := _graphstorm_paths(config):
+        arguments = config, paths, claim.of(*paths.values())
+        cluster.run_task(client, save_for_graphstorm, *arguments, description="saving for GraphStorm")
+    return figures
+
+
+def _announce(config: Config) -> None:
+    """Log what the data have decided, which edges are trained, and what may not be meant."""
     if config.chosen:
         log.info("training: %s", describe(config))
     log_ignored_keys(config)
     warn_of_drawn(config)
-    _tell_delta(config)
-    claim.check()
-    changes = claim_checkpoint(config)
-    with announced(client), changes_in_errors(config):
-        if config.train.ensemble > 1:
-            figures = _train_ensemble(config, client, claim)
-        else:
-            _give_rows(config, client, claim.of(config.checkpoint_path))
-            folded_rows.make(config, client, claim)
-            figures = _train_one(config, client, claim, claim.of(config.checkpoint_path))
-    claim.check()
-    for path in dict.fromkeys(each.checkpoint_path for each in (*ensemble.members_of(config), config)):
+    why = why_whole(config)
+    if why:
+        log.info("training: train.replay: all edges are trained, because %s", why)
+    elif why is not None:
+        log.info("training: edges that etl has added, and %g others for each", config.train.replay)
+
+
+def _train(config: Config, client: Client, claim: Claim) -> dict[str, Any]:
+    if config.train.ensemble > 1:
+        return _train_ensemble(config, client, claim)
+    in_task = claim.of(config.checkpoint_path)
+    _give_rows(config, client, in_task)
+    folded_rows.make(config, client, claim)
+    return _train_one(config, client, claim, in_task)
+
+
+def _end(config: Config, claim: Claim) -> dict[str, Any]:
+    """Mark all checkpoints as trained, and delete first rows, which versions hold; return more figures."""
+    members, figures = ensemble.members_of(config), dict[str, Any]()
+    paths = dict.fromkeys(model.checkpoint_path for model in (*members, config))
+    for path in paths:
         end_training(path)
-    if changes and not figures["num_edges"]:
-        log.warning("training: nothing was left to train: raise num_epochs, the total, to go on")
     if given := given_vectors.finish(config, claim):
-        figures |= {"init_embeddings": given}
-    figures |= _end_delta(config, claim)
-    warn_of_growing_loss(config, figures.get("epochs", ()))
-    models = {each.checkpoint_path for each in (config, *ensemble.members_of(config))}
-    if aside := [each for path in sorted(models) for each in moved_aside(path)]:
-        figures |= {"moved_aside": aside}  # only the user deletes these
-    if paths := _graphstorm_paths(config):
-        arguments = config, paths, claim.of(*paths.values())
-        cluster.run_task(client, save_for_graphstorm, *arguments, description="saving for GraphStorm")
+        figures["init_embeddings"] = given
+    new_ids = folded_rows.figures(members[0])
+    for member in members:
+        folded_rows.finish(member, claim)
+    why = why_whole(config)
+    if why:
+        figures |= {"delta": None, "delta_reason": why}
+    elif why is not None:
+        figures["delta"] = {"replay": config.train.replay, "new_ids": new_ids}
+    if aside := [folder for path in sorted(paths) for folder in moved_aside(path)]:
+        figures["moved_aside"] = aside  # only the user deletes these
     return figures
 
 
@@ -182,28 +208,6 @@ def _give_rows(config: Config, client: Client, in_task: Claim, models: Sequence[
         cluster.run_task(client, given_vectors.make, config, in_task, description="vectors")
     for line in given_vectors.told(config):
         log.info("training: %s", line)
-
-
-def _tell_delta(config: Config) -> None:
-    why = why_whole(config)
-    if why:
-        log.info("training: train.replay: all edges are trained, because %s", why)
-    elif why is not None:
-        log.info("training: edges that etl has added, and %g others for each", config.train.replay)
-
-
-def _end_delta(config: Config, claim: Claim) -> dict[str, Any]:
-    """Delete the rows of new ids, which versions hold; return the figures of a delta, if the run is one."""
-    models = ensemble.members_of(config) if config.train.ensemble > 1 else [config]
-    found = folded_rows.figures(models[0])
-    for model in models:
-        folded_rows.finish(model, claim)
-    why = why_whole(config)
-    if why is None:
-        return {}
-    if why:
-        return {"delta": None, "delta_reason": why}
-    return {"delta": {"replay": config.train.replay, "new_ids": found}}
 
 
 def _train_ensemble(config: Config, client: Client, claim: Claim) -> dict[str, Any]:
@@ -265,17 +269,6 @@ def warn_of_drawn(config: Config) -> None:
             "training: train.freeze: %s: %s, so the vectors stay as they are drawn",
             ", ".join(drawn),
             f"{path} has none" if path else "there is no init_path",
-        )
-
-
-def warn_of_growing_loss(config: Config, epochs: Sequence[Mapping[str, Any]]) -> None:
-    """Warn if the last epoch had a higher loss than an earlier one, by more than noise."""
-    losses = [float(epoch["loss"]) for epoch in epochs]
-    if losses and losses[-1] > (1 + LOSS_NOISE) * min(losses):
-        best = losses.index(min(losses))
-        log.warning(
-            f"training: the loss has grown from {losses[best]:.4g} in epoch {best + 1} to {losses[-1]:.4g} "
-            f"in epoch {len(losses)}: the steps are too large; set lr lower than {config.lr:g}"
         )
 
 

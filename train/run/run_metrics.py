@@ -23,6 +23,7 @@ an earlier run of the same checkpoint come from training_stats.json, which has n
 """
 
 import importlib.util
+import logging
 import resource
 import shutil
 import time
@@ -43,6 +44,7 @@ from graphmill.vocab import Bucket
 from train.edges.schedule import Schedule
 
 MAX_BUCKETS = 2000
+LOSS_NOISE = 0.05
 
 # Figures of what a bucket moves.
 PARTITIONS = ("partitions_read", "partitions_written")
@@ -50,6 +52,8 @@ BYTES = ("fetched_bytes", "read_bytes", "written_bytes", "shared_bytes")
 NOTHING: Mapping[str, int] = {}
 
 Entry = dict[str, Any]
+
+log = logging.getLogger("graphmill")
 
 
 def peak_bytes() -> int:
@@ -242,6 +246,17 @@ class RunMetrics:
         return {
             name: sum(getattr(visit, name) for visit in visits) + self._commit_moved[name] for name in names
         }
+
+
+def warn_of_growing_loss(config: Config, epochs: Sequence[Mapping[str, Any]]) -> None:
+    """Warn if the last epoch had a higher loss than an earlier one, by more than noise."""
+    losses = [float(epoch["loss"]) for epoch in epochs]
+    if losses and losses[-1] > (1 + LOSS_NOISE) * min(losses):
+        best = losses.index(min(losses))
+        log.warning(
+            f"training: the loss has grown from {losses[best]:.4g} in epoch {best + 1} to {losses[-1]:.4g} "
+            f"in epoch {len(losses)}: the steps are too large; set lr lower than {config.lr:g}"
+        )
 
 
 def _metric(stats: Mapping[str, Any], name: str) -> float:

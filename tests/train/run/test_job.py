@@ -15,6 +15,7 @@ from graphmill.errors import ConfigError
 from tests.train.graphs import changed, embeddings, make_config, random_triples, write_graph
 from tests.workers import workers
 from train import job
+from train.run.run_metrics import warn_of_growing_loss
 
 
 @pytest.fixture
@@ -109,7 +110,7 @@ def test_keys_without_effect_are_logged_once(config, client, caplog):
     ("losses", "warned"), [([5.0, 4.0, 4.1], False), ([5.0, 4.0, 4.5], True), ([3.0], False), ([], False)]
 )
 def test_a_loss_that_grows_is_told(config, caplog, losses, warned):
-    job.warn_of_growing_loss(config, [{"epoch": 1, "loss": loss} for loss in losses])
+    warn_of_growing_loss(config, [{"epoch": 1, "loss": loss} for loss in losses])
     assert ("the loss has grown from 4 in epoch 2 to 4.5 in epoch 3" in caplog.text) == warned
     assert bool(caplog.text) == warned
 
