@@ -17,6 +17,7 @@ from etl.tables.read import read_blocks
 from graphmill.errors import RawTableError
 from graphmill.formats.raw_tables import rows as text_rows
 from tests.etl.tables.test_read_tables import rows_of, table_of
+from tests.pairs import pairs
 
 COMPRESS: dict[str, Callable[[bytes], bytes]] = {
     "": bytes,
@@ -24,6 +25,7 @@ COMPRESS: dict[str, Callable[[bytes], bytes]] = {
     ".zst": lambda content: bytes(pa.compress(content, "zstd", asbytes=True)),
 }
 PAIRS = [("é", "x"), ("ß,;|", "y\n1"), ("ü", "z")]
+ENCODINGS = ["utf-16", "utf-16-le", "utf-16-be", "utf-32", "latin-1", "cp1252", "cp500", "utf-7"]
 UNQUOTED = "l\tr\né\tx\nü\ty\n"
 
 
@@ -49,11 +51,9 @@ def quarantined(path: Path, content: bytes, **settings: Any) -> tuple[list[Any],
     return good, bad
 
 
-@pytest.mark.parametrize("compression", COMPRESS)
 @pytest.mark.parametrize(
-    "encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-32", "latin-1", "cp1252", "cp500", "utf-7"]
+    ("compression", "encoding", "range_bytes"), pairs([*COMPRESS], ENCODINGS, [1, 1 << 20])
 )
-@pytest.mark.parametrize("range_bytes", [1, 1 << 20])
 def test_encodings(
     tmp_path: Path, encoding: str, compression: str, range_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -88,14 +88,10 @@ def test_text_of_one_byte_a_character_is_cut(tmp_path: Path, monkeypatch: pytest
 
 @pytest.mark.parametrize("name", ["t.csv", "t.tsv", "t.jsonl"])
 @pytest.mark.parametrize("header", [True, False])
-@pytest.mark.parametrize(
-    ("encoding", "named"),
-    [("utf-16", "utf-16"), ("utf-32", "utf-32"), ("utf-16-le", "utf-16-le"), ("utf-16-be", "utf-16-be")],
-)
-def test_another_encoding_is_named(
-    tmp_path: Path, name: str, header: bool, encoding: str, named: str
-) -> None:
-    with pytest.raises(RawTableError, match=rf"first bytes of {named}; set the table's encoding: {named}$"):
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-32", "utf-16-le", "utf-16-be"])
+def test_another_encoding_is_named(tmp_path: Path, name: str, header: bool, encoding: str) -> None:
+    message = rf"first bytes of {encoding}; set the table's encoding: {encoding}$"
+    with pytest.raises(RawTableError, match=message):
         read(tmp_path / name, UNQUOTED.encode(encoding), header=header)
 
 
@@ -115,9 +111,9 @@ def test_text_that_is_not_of_the_encoding(
         read(tmp_path / "t.tsv", content, encoding=encoding)
 
 
-@pytest.mark.parametrize("compression", COMPRESS)
-@pytest.mark.parametrize("range_bytes", [1, 1 << 20])
-@pytest.mark.parametrize("chunk_bytes", [1, 7, 1 << 20])
+@pytest.mark.parametrize(
+    ("compression", "range_bytes", "chunk_bytes"), pairs([*COMPRESS], [1, 1 << 20], [1, 7, 1 << 20])
+)
 def test_comments(
     tmp_path: Path, compression: str, range_bytes: int, chunk_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -150,9 +146,14 @@ def test_text_of_codecs_that_are_not_read_is_refused(tmp_path: Path, suffix: str
             read(tmp_path / name, bytes(4) + b"\x00\x06\nl\tr\na\tb\n", format=kind)
 
 
-@pytest.mark.parametrize("name", ["part.csv", "part.tsv", "part.jsonl"])
-@pytest.mark.parametrize("compression", [*COMPRESS, "no bytes.gz", "no bytes.zst", "no bytes.bz2"])
-@pytest.mark.parametrize("header", [True, False])
+@pytest.mark.parametrize(
+    ("name", "compression", "header"),
+    pairs(
+        ["part.csv", "part.tsv", "part.jsonl"],
+        [*COMPRESS, "no bytes.gz", "no bytes.zst", "no bytes.bz2"],
+        [True, False],
+    ),
+)
 def test_a_part_without_rows(tmp_path: Path, name: str, compression: str, header: bool) -> None:
     """Hive and Spark write such files for empty partitions, with a header or not."""
     path = tmp_path / f"{name}{compression.removeprefix('no bytes')}"
