@@ -29,6 +29,8 @@ from graphmill.config.sections.etl import TableConfig
 from tests.etl.graphs import config_of
 
 FIELDS = ("lhs", "rhs", "relation", "weight")
+DAYS = [datetime.date(2026, 11, day) for day in (1, 1, 2)]
+ROWS = pa.table({"u": ["a", "b", "c"], "i": ["x", "y", "z"], "n": [1, 2, 3], "day": DAYS})
 EDGES: dict[str, Any] = {"lhs": "u", "rhs": "i", "relation": "bought"}
 _Z85 = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
 _B85 = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%&()*+-;<=>?@^_`{|}~"

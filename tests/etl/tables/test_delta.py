@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from etl.tables.lake.delta import decoded
 from graphmill.errors import FormatError, NotFoundError, RawTableError
 from tests.etl.tables.lakes import (
+    ROWS,
     TYPED,
     VALUES,
     deletion_vector,
@@ -27,9 +28,6 @@ from tests.etl.tables.lakes import (
     write_mapped_delta,
     z85,
 )
-
-DAYS = [datetime.date(2026, 11, day) for day in (1, 1, 2)]
-ROWS = pa.table({"u": ["a", "b", "c"], "i": ["x", "y", "z"], "n": [1, 2, 3], "day": DAYS})
 
 
 def foreign_rows(path: Path, columns: list[str], version: int | None = None) -> list[tuple[Any, ...]]:

@@ -1,6 +1,5 @@
 """Tables of Iceberg: written by pyiceberg, with deletes of other writers; read back by pyiceberg."""
 
-import datetime
 import gzip
 import json
 import shutil
@@ -31,6 +30,8 @@ from pyroaring import BitMap64
 from graphmill import storage
 from graphmill.errors import FormatError, NotFoundError, RawTableError
 from tests.etl.tables.lakes import (
+    DAYS,
+    ROWS,
     TYPED,
     VALUES,
     catalog_at,
@@ -40,9 +41,6 @@ from tests.etl.tables.lakes import (
     read,
     rows_of,
 )
-
-DAYS = [datetime.date(2026, 11, day) for day in (1, 1, 2)]
-ROWS = pa.table({"u": ["a", "b", "c"], "i": ["x", "y", "z"], "n": [1, 2, 3], "day": DAYS})
 
 
 def root_of(table: Table) -> Path:
