@@ -14,7 +14,7 @@ from train import job
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("operator", "dynamic"), zip(OPERATORS, cycle([False, True]), strict=False))
+@pytest.mark.parametrize(("operator", "dynamic"), [*zip(OPERATORS, cycle([False, True]), strict=False)])
 def test_every_operator_fits_a_small_graph(tmp_path, operator, dynamic):
     """Sixty random edges between two types, of two relations where the operator can tell these apart.
 
