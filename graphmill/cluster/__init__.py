@@ -6,18 +6,3 @@ from graphmill.cluster.connecting import connect
 from graphmill.cluster.settings import ENVIRONMENT, num_cores
 from graphmill.cluster.tasks import Losses, cleaning_up, listening, run_task, run_tasks, shown_by_worker
 from graphmill.cluster.workers import described_workers, memory_of_workers, worker_addresses
-
-__all__ = [
-    "ENVIRONMENT",
-    "Losses",
-    "cleaning_up",
-    "connect",
-    "described_workers",
-    "listening",
-    "memory_of_workers",
-    "num_cores",
-    "run_task",
-    "run_tasks",
-    "shown_by_worker",
-    "worker_addresses",
-]
