@@ -62,7 +62,6 @@ def load_settings(conf: str | None, overrides: Sequence[str], given: dict[str, A
 
 
 def _of_maps(given: dict[str, Any]) -> list[str]:
-    """Settings of maps of ids."""
     if "id_maps" not in given:
         return []
     columns = given.get("id_map_columns")

@@ -171,16 +171,15 @@ class Checkpoint(ABC):
         """The vector [D] that the model adds to all embeddings of a type, if there is one."""
         return (self.read_parameters() or {}).get(global_key(entity_type))
 
+    # What subclasses read from their files, before the methods above check it.
+
     def _read_optimizer_state(self, entity_type: str, partition: Partition) -> dict[str, Any] | None:
-        """The state of the files, before `read_optimizer_state` checks it."""
         return None
 
     def _read_model(self) -> ModelState | None:
-        """The model of the files, before `read_model` checks it."""
         return None
 
     def _read_parameters(self) -> dict[str, Floats] | None:
-        """The parameters of the files, before `read_parameters` checks them."""
         model = self._read_model()
         return {key: value.numpy() for key, value in model.parameters.items()} if model else None
 
@@ -288,8 +287,6 @@ class PartitionFilesCheckpoint(Checkpoint):
 
 
 def _checked(rows: Rows, where: str) -> Rows:
-    """Rows that are checked when they are read."""
-
     def read(start: int, stop: int) -> Floats:
         found = rows.read(start, stop)
         check_finite(found, where, start)

@@ -39,6 +39,11 @@ class OrderedPiece(NamedTuple):
         return np.asarray(self.values(start, stop), np.float32).reshape(stop - start, -1)
 
 
+def sliced(ids: Numbers, start: int, stop: int) -> Numbers:
+    """Ids of rows [start, stop), where they are in memory."""
+    return ids[start:stop]
+
+
 class OrderedTable:
     """A table with rows in the order of ids: row k has id k."""
 

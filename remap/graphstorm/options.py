@@ -14,7 +14,7 @@ from pydantic import Field, model_validator
 from graphmill import storage
 from graphmill.checkpoints.graphstorm import id_maps
 from graphmill.checkpoints.graphstorm.saved_models import read_yaml
-from graphmill.checkpoints.graphstorm.saved_predictions import EdgeType, checked_edge_type
+from graphmill.checkpoints.graphstorm.saved_predictions import checked_edge_type
 from graphmill.config import Positive, Section
 from graphmill.config.section import validated
 from graphmill.errors import ConfigError
@@ -97,7 +97,10 @@ def make_options(given: dict[str, Any], yaml_uri: str | None) -> GraphStormOptio
             return None
         raise ConfigError("--node-emb-dir, --prediction-dir: expected at least one of them")
     if "pred_etypes" in settings:
-        settings["pred_etypes"] = _parse_edge_types(settings["pred_etypes"])
+        texts = settings["pred_etypes"]
+        settings["pred_etypes"] = tuple(
+            checked_edge_type(str(text).split(","), "--pred-etypes") for text in texts
+        )
     settings["column_names"] = _parse_column_names(settings.get("column_names", ()))
     for key in ("node_id_mapping", "node_emb_dir", "prediction_dir", "output_dir"):
         if isinstance(settings.get(key), str):
@@ -110,7 +113,6 @@ def _flag(key: str) -> str:
 
 
 def _parse_column_names(pairs: Iterable[str]) -> dict[str, str]:
-    """Parse the pairs `old,new` of --column-names."""
     names = {}
     for pair in pairs:
         old, comma, new = pair.partition(",")
@@ -121,11 +123,6 @@ def _parse_column_names(pairs: Iterable[str]) -> dict[str, str]:
     if len(set(renamed)) < len(renamed):
         raise ConfigError(f"--column-names: two columns are called the same: {', '.join(renamed)}")
     return names
-
-
-def _parse_edge_types(texts: Iterable[str]) -> tuple[EdgeType, ...]:
-    """Parse the triples `src,rel,dst` of --pred-etypes."""
-    return tuple(checked_edge_type(str(text).split(","), "--pred-etypes") for text in texts)
 
 
 def _read_yaml(uri: str, of_training: Mapping[str, Any]) -> dict[str, Any]:

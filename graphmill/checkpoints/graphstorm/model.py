@@ -32,7 +32,7 @@ from graphmill.checkpoints.checkpoint import Checkpoint, ModelState, rows_of_bat
 from graphmill.checkpoints.graphstorm import saved_models
 from graphmill.checkpoints.graphstorm.saved_embeddings import lost_operators, not_kept
 from graphmill.checkpoints.graphstorm.saved_predictions import EdgeType
-from graphmill.checkpoints.ordered import Numbers, OrderedPiece, OrderedTable
+from graphmill.checkpoints.ordered import OrderedPiece, OrderedTable, sliced
 from graphmill.checkpoints.whole_tables import JoinedRows, WholeTablesCheckpoint
 from graphmill.errors import FormatError
 from graphmill.formats.torch_files.tensor import open_tensor
@@ -316,10 +316,6 @@ def _open_pieces(files: Any, ids: Any) -> Iterator[list[OrderedPiece]]:
         for uri, (count, _) in files:
             if count:
                 values = stack.enter_context(open_tensor(uri)).read
-                pieces.append(OrderedPiece(count, partial(_sliced, ids[first : first + count]), values))
+                pieces.append(OrderedPiece(count, partial(sliced, ids[first : first + count]), values))
             first += count
         yield pieces
-
-
-def _sliced(ids: Numbers, start: int, stop: int) -> Numbers:
-    return ids[start:stop]

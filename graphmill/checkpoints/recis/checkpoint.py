@@ -25,7 +25,7 @@ from graphmill import storage
 from graphmill.checkpoints import states
 from graphmill.checkpoints.checkpoint import Checkpoint, Iteration, ModelState
 from graphmill.checkpoints.id_maps import IdMaps
-from graphmill.checkpoints.ordered import Numbers, OrderedPiece, OrderedTable
+from graphmill.checkpoints.ordered import Numbers, OrderedPiece, OrderedTable, sliced
 from graphmill.checkpoints.recis import CheckpointReader, newest
 from graphmill.checkpoints.recis import write as others
 from graphmill.checkpoints.recis.hashed import TranslatedIds
@@ -233,15 +233,11 @@ def _open_pieces(
             if new_ids is None:
                 read_ids = partial(stack.enter_context(reader.open_file(ids)).read, ids.key)
             else:
-                read_ids = partial(_cut, new_ids[first : first + num_rows])
+                read_ids = partial(sliced, new_ids[first : first + num_rows])
             read_rows = partial(_read_floats, stack.enter_context(reader.open_file(rows)), rows.key)
             pieces.append(OrderedPiece(num_rows, read_ids, read_rows))
             first += num_rows
         yield pieces
-
-
-def _cut(ids: Numbers, start: int, stop: int) -> Numbers:
-    return ids[start:stop]
 
 
 def _read_floats(file: Any, key: str, start: int, stop: int) -> Any:

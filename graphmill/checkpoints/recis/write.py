@@ -30,7 +30,7 @@ from graphmill import storage
 from graphmill.checkpoints import states
 from graphmill.checkpoints.checkpoint import Checkpoint, Floats, ModelState, Rows
 from graphmill.checkpoints.id_maps import IdMaps
-from graphmill.checkpoints.ordered import Numbers, OrderedPiece, OrderedTable
+from graphmill.checkpoints.ordered import Numbers, OrderedPiece, OrderedTable, sliced
 from graphmill.checkpoints.recis import HashTable, Saver, Slice, slice_of
 from graphmill.checkpoints.recis.hashed import Keyed
 from graphmill.checkpoints.recis.layout import EMBEDDING_SLOT, NUM_HASH_SLOTS
@@ -235,7 +235,7 @@ def _ordered(source: Checkpoint, name: str, sums_dim: int, keyed: Keyed) -> dict
 @contextmanager
 def _open_piece(join: Callable[[], JoinedRows], places: Numbers) -> Iterator[list[OrderedPiece]]:
     with join() as rows:
-        yield [OrderedPiece(len(places), lambda start, stop: places[start:stop], rows.read)]
+        yield [OrderedPiece(len(places), partial(sliced, places), rows.read)]
 
 
 def _keyed_table(
