@@ -12,7 +12,7 @@ import torch
 import graphmill
 from tests import REPOSITORY
 from tests.forked import Forks
-from tests.graphmill.formats.recis_rules import RecisReader
+from tests.graphmill.checkpoints.recis_rules import RecisReader
 from tests.whole.test_docs import run_page
 
 PAGE = REPOSITORY / "docs/how_to/coming_from_recis.md"

@@ -22,7 +22,7 @@ from graphmill.errors import ConfigError, FormatError
 from graphmill.formats import entity_counts, entity_index
 from tests.etl.graphs import hash_of
 from tests.forked import Forks
-from tests.graphmill.formats.recis_rules import RecisReader
+from tests.graphmill.checkpoints.recis_rules import RecisReader
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
 ANY = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]

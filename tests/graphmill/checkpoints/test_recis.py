@@ -17,6 +17,7 @@ from graphmill.checkpoints.recis.checkpoint import write
 from graphmill.convert import convert
 from graphmill.errors import FormatError, NotFoundError
 from graphmill.model.parameters import in_order
+from tests.graphmill.checkpoints.recis_rules import RecisReader
 from tests.graphmill.checkpoints.samples import (
     GROUP,
     MemoryCheckpoint,
@@ -24,7 +25,6 @@ from tests.graphmill.checkpoints.samples import (
     config_of,
     sample,
 )
-from tests.graphmill.formats.recis_rules import RecisReader
 
 TYPES = st.sampled_from(["user", "user_id", "user2", "use", "id", "embedding", "item", "a b"])
 KEYS = st.sampled_from(

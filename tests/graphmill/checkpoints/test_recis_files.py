@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 from graphmill.checkpoints import open_checkpoint
 from graphmill.checkpoints.recis import CheckpointReader, HashTable, Loader, Saver, hash_slot, slice_of
 from graphmill.errors import FormatError, NotFoundError
-from tests.graphmill.formats.recis_rules import RecisReader
+from tests.graphmill.checkpoints.recis_rules import RecisReader
 
 DTYPES = [
     torch.float64,
