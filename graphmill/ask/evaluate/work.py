@@ -3,7 +3,7 @@
 {work folder}/{part of the edges}/
     edges           int64 [3, E]: lhs, rel, rhs by number, in the order of the split
     known-{side}-{task}     int64 [K]: known cells, sorted (`known`)
-    rows-{type}-{partition} float32 [n, D]: vectors of the ranked edges' entities, by slot
+    rows-{type}-{partition} float32 [n, D]: vectors of the ranked edges' entities, by row
     queries-{side}  float32 [Q, D]         own-{side}  float64 [E]: scores of the edges themselves
 """
 
