@@ -93,18 +93,19 @@ class TopK:
             return
         self._make_room(query_P, count_P)
         row = np.repeat(np.arange(len(query_P)), count_P)
-        place = np.arange(len(found)) + (self._num_held_Q[query_P] - bounds[:-1])[row]
+        first_P = query_P * self._held_QM.shape[1] + self._num_held_Q[query_P] - bounds[:-1]
         key = np.empty(len(found), complex)
         key.real, key.imag = -score_PN.reshape(-1)[found], candidate_N[found - row * score_PN.shape[1]]
-        self._held_QM[query_P[row], place] = key
+        self._held_QM.reshape(-1)[first_P[row] + np.arange(len(found))] = key
         self._num_held_Q[query_P] += count_P
 
     def result(self) -> Answers:
         """All answers; more scores may follow."""
         self._held_QM.sort(axis=1)
         key_QK = self._held_QM[:, : self._k]
-        query, place = np.nonzero(key_QK != _NOTHING)
-        key = key_QK[query, place]
+        count_Q = np.minimum(self._num_held_Q, self._k)
+        key = key_QK[np.arange(key_QK.shape[1]) < count_Q[:, None]]
+        query = np.repeat(np.arange(len(count_Q)), count_Q)
         return Answers(query, (-key.real).astype(np.float32), key.imag.astype(np.int64))
 
     def _raise(self, least_P: Floats, score_PN: Floats, rows: Numbers) -> None:
