@@ -74,7 +74,7 @@ def test_a_map_gives_rows_to_raw_ids_and_back(
         "item": IdMap("int64"),
     }
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("PIECE_BYTES", piece_bytes)
+        patch.setattr(id_join, "PIECE_BYTES", piece_bytes)
         id_maps = IdMaps(maps, partitions, seed)
         done = convert(str(root / "recis"), str(root / "pbg"), "pbg", id_maps=id_maps)
         entities = str(root / "pbg" / "entities")
