@@ -69,6 +69,7 @@ def check(config: Config, coming: Collection[str] = ()) -> str:
     _check_given(config)
     _check_relation_prediction(config)
     _check_candidates(config)
+    _check_popularity(config)
     ensemble.check(config)
     check_claim(config, coming)
     if config.train.ensemble > 1:
@@ -105,6 +106,20 @@ def _check_candidates(config: Config) -> None:
         "bias: false": config.bias,
     }
     _require(needed, "train.candidates needs", "leave it out")
+
+
+def _check_popularity(config: Config) -> None:
+    if not config.train.popularity:
+        return
+    operators = sorted({relation.operator for relation in config.relations} - {"none"})
+    needed = {
+        "all_negs for all relations": not all(relation.all_negs for relation in config.relations),
+        f"loss_fn softmax (found {config.loss_fn!r})": config.loss_fn != "softmax",
+        f"comparator dot (found {config.comparator!r})": config.comparator != "dot",
+        "bias: false": config.bias,
+        f"operator none (found {', '.join(operators)})": bool(operators),
+    }
+    _require(needed, "train.popularity needs", "set it to false")
 
 
 def _check_relation_prediction(config: Config) -> None:

@@ -40,6 +40,7 @@ OWN_TRAIN: Mapping[str, Any] = {"optimizer": "adagrad", "lr_schedule": "linear"}
 # The recipe of 1-vs-all: a key of every relation, keys of the top level and of the section `train`.
 ALL_NEGS = "all_negs"
 _CANDIDATES = "train.candidates"
+_POPULARITY = "train.popularity"
 ONE_VS_ALL: Mapping[str, Any] = {
     ALL_NEGS: True,
     _CANDIDATES: 4000,
@@ -50,18 +51,29 @@ ONE_VS_ALL: Mapping[str, Any] = {
 }
 # One relation says little of single edges: the model should learn what they have in common.
 _ONE_VS_ALL_OF_ONE_RELATION: Mapping[str, Any] = {**ONE_VS_ALL, "lr": 0.05, "regularization_coef": 0.2}
+# Where an element of its own says how popular an id is, the others may be regularized more.
+_RECOMMENDATIONS: Mapping[str, Any] = {
+    **_ONE_VS_ALL_OF_ONE_RELATION,
+    "regularization_coef": 0.5,
+    _POPULARITY: True,
+}
 _LR_OF_DELTA = 0.2
 """Factor of that rate, which would move trained vectors too far when only added edges are trained."""
 _DRAWN: Mapping[str, Any] = {
     ALL_NEGS: False,
     _CANDIDATES: None,
     "train.relation_init": "random",
+    _POPULARITY: False,
     "half_precision": False,
     "lr": OWN["lr"],
     "regularization_coef": OWN["regularization_coef"],
 }
-_SPARSE: Mapping[str, Any] = {"regularization_coef": 0.1}
+_COEF_OF_SPARSE = 0.1
 _SPARSE_DEGREE = 2.5  # edges per entity, below which single edges are learned by heart
+_USUAL_DEGREE = (
+    19  # edges per entity, from which vectors are regularized less: more edges, less chance in them
+)
+_LEAST_SHARE = 1 / 4  # of the usual coefficient
 _MOST_EDGES_OF_ONE_VS_ALL = 1 << 24  # beyond, drawn negatives: an epoch takes a third of the time
 # Keys that mean drawn negatives, or that 1-vs-all does not know.
 NUM_NEGS = ("num_batch_negs", "num_uniform_negs")
@@ -79,6 +91,7 @@ _QUERIES_OF_BATCH = (128, 512)
 _QUERIES_OF_BATCH_OF_ONE_RELATION = (16, 512)  # where a query has many answers
 _EPOCHS_OF_QUERIES = 1 << 13  # divided by the root of the number of edges
 _EPOCHS_OF_QUERIES_OF_ONE_RELATION = 1 << 11
+_DENSE_DEGREE = 8  # edges per entity, from which vectors that are regularized much have twice the epochs
 
 _MEMORY_SHARE = 1 / 2
 _TABLES = 3  # a bucket has two partitions of a type in memory, while a third one is read or written
@@ -143,7 +156,9 @@ def _apply_one_vs_all(given: Mapping[str, Any], filled: dict[str, Any], chosen: 
     has_all_negs = any(ALL_NEGS in relation for relation in given["relations"])
     for key in NUM_NEGS:
         del chosen[key]  # without effect
-    for key, value in _recipe(len(given["relations"]), dynamic=bool(given.get("dynamic_relations"))).items():
+    is_one = len(given["relations"]) == 1 and not given.get("dynamic_relations")
+    is_free = filled["relations"][0]["operator"] == "none" and "popularity" not in given.get("train", {})
+    for key, value in _recipe(is_one=is_one, with_popularity=is_free).items():
         section, _, name = key.rpartition(".")
         if key == ALL_NEGS:
             filled["relations"] = [{ALL_NEGS: value, **relation} for relation in filled["relations"]]
@@ -159,8 +174,11 @@ def _apply_one_vs_all(given: Mapping[str, Any], filled: dict[str, Any], chosen: 
             chosen[key] = AUTO if not has_all_negs else value
 
 
-def _recipe(num_relations: int, *, dynamic: bool) -> Mapping[str, Any]:
-    return _ONE_VS_ALL_OF_ONE_RELATION if num_relations == 1 and not dynamic else ONE_VS_ALL
+def _recipe(*, is_one: bool, with_popularity: bool) -> Mapping[str, Any]:
+    """Choose the recipe of 1-vs-all; `is_one`: of one relation, which is not dynamic."""
+    if not is_one:
+        return ONE_VS_ALL
+    return _RECOMMENDATIONS if with_popularity else _ONE_VS_ALL_OF_ONE_RELATION
 
 
 def decided(
@@ -185,16 +203,20 @@ def decided(
         is_delta: Whether training goes on from a checkpoint with added edges (`train.replay`).
     """
     recipe: Mapping[str, Any] = {}
+    is_one, num_ids = len(ends) == 1, sum(map(sum, num_entities.values()))
     if ALL_NEGS in chosen:
         all_negs = num_edges <= _MOST_EDGES_OF_ONE_VS_ALL
-        recipe = _recipe(len(ends), dynamic=not ends) if all_negs else _DRAWN
-        if recipe is ONE_VS_ALL and num_edges < _SPARSE_DEGREE * sum(map(sum, num_entities.values())):
-            recipe = {**recipe, **_SPARSE}
+        recipe = _recipe(is_one=is_one, with_popularity=_POPULARITY in chosen) if all_negs else _DRAWN
+        if recipe is ONE_VS_ALL:
+            recipe = {**recipe, "regularization_coef": _regularization(num_edges / max(num_ids, 1))}
         if all_negs and is_delta:
             recipe = {**recipe, "lr": recipe["lr"] * _LR_OF_DELTA}
     if all_negs:
         num_queries = _num_queries(num_entities, num_edges, ends)
-        num_epochs, batch_size = _sizes_of_queries(num_queries, num_edges, is_one=len(ends) == 1)
+        takes_longer = _POPULARITY in chosen and num_edges >= _DENSE_DEGREE * num_ids
+        num_epochs, batch_size = _sizes_of_queries(
+            num_queries, num_edges, is_one=is_one, takes_longer=takes_longer
+        )
     else:
         num_epochs, batch_size = _drawn_sizes(num_edges, has_operators=has_operators)
     by_size: dict[str, Any] = {
@@ -206,14 +228,24 @@ def decided(
     return {key: by_size.get(key, value) for key, value in chosen.items()}
 
 
-def _sizes_of_queries(num_queries: int, num_edges: int, *, is_one: bool) -> tuple[int, int]:
+def _regularization(degree: float) -> float:
+    """Choose the coefficient of N3 for `degree` edges per entity."""
+    if degree < _SPARSE_DEGREE:
+        return _COEF_OF_SPARSE
+    share = 2.0 ** round(1.5 * math.log2(min(1, _USUAL_DEGREE / degree)))
+    return float(ONE_VS_ALL["regularization_coef"] * max(share, _LEAST_SHARE))
+
+
+def _sizes_of_queries(
+    num_queries: int, num_edges: int, *, is_one: bool, takes_longer: bool
+) -> tuple[int, int]:
     """Choose epochs, and the queries of a batch; `is_one`: of one relation."""
     epochs, most, batch = _EPOCHS_OF_QUERIES, _MOST_EPOCHS, _QUERIES_OF_BATCH
     if is_one:
         epochs, most = _EPOCHS_OF_QUERIES_OF_ONE_RELATION, _EPOCHS_WITHOUT_OPERATORS
         batch = _QUERIES_OF_BATCH_OF_ONE_RELATION
     num_epochs = _within((_LEAST_EPOCHS, most), _power_of_two(epochs / max(num_edges, 1) ** 0.5))
-    return num_epochs, _within(batch, _power_of_two(num_queries / _STEPS))
+    return num_epochs * (2 if takes_longer else 1), _within(batch, _power_of_two(num_queries / _STEPS))
 
 
 def _drawn_sizes(num_edges: int, *, has_operators: bool) -> tuple[int, int]:

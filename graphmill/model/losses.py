@@ -138,3 +138,10 @@ def n3(vectors: tuple[Tensor, ...], weight: Tensor | float) -> tuple[Tensor, tup
         modulus = reduce(lambda square, x: square.addcmul(x, x), vectors[1:], vectors[0].square()).sqrt_()
     slope = modulus * weight
     return (slope * modulus * modulus).sum(-1), tuple(3 * part * slope for part in vectors)
+
+
+def without_popularity(weight_K1: Tensor, vectors_KD: Tensor) -> Tensor:
+    """Expand weights of N3 to those of elements, [K, D]: 0 for element 0, which learns the popularity."""
+    weight_KD = weight_K1.repeat(1, vectors_KD.shape[1])
+    weight_KD[:, 0] = 0
+    return weight_KD

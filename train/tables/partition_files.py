@@ -122,6 +122,8 @@ class PartitionFiles:
         rows = torch.from_numpy(np.empty(self._shape(key), np.float32))
         # in place: a partition may fill most of the memory
         rows.normal_(generator=generator).mul_(self.config.init_scale)
+        if self.config.train.popularity:
+            rows[:, 0] = 1
         for index, where, given_nW in self.given.of(*key):
             rows.numpy()[index, where] = given_nW
         return rows

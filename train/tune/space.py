@@ -26,7 +26,7 @@ RECIPES: dict[str, dict[str, tuple[Any, ...]]] = {
     "all entities": {
         "all_negs": (True,),
         "lr": (0.5, 0.2, 1.0, 0.1),
-        "regularization_coef": (0.05, 0.1, 0.02, 0.2),
+        "regularization_coef": (0.05, 0.02, 0.1, 0.01, 0.2),
         "batch_size": (500, 250, 1000),
         "train.candidates": (4000, 8000, 2000),
         "train.relation_init": ("small", "random"),
@@ -46,6 +46,10 @@ _OF_ONE_RELATION: dict[str, tuple[Any, ...]] = {
     "regularization_coef": (0.2, 0.1, 0.5, 0.05),
     "batch_size": (64, 16, 256),
 }
+_WITHOUT_OPERATOR: dict[str, tuple[Any, ...]] = {
+    "train.popularity": (True, False),
+    "regularization_coef": (0.5, 0.2, 1.0, 0.1),
+}
 _MARGINS = (0.1, 0.05, 0.2, 0.5)
 
 
@@ -55,12 +59,14 @@ def recipes(config: Config, largest_type: int) -> dict[str, dict[str, tuple[Any,
     asked = found["all entities"]
     if len(config.relations) == 1 and not config.dynamic_relations:
         asked.update(_OF_ONE_RELATION)
+        if config.relations[0].operator == "none" and config.comparator == "dot" and not config.bias:
+            asked.update(_WITHOUT_OPERATOR)
     can_sample = comparators.is_dot(config.comparator, config.bias)
     if not can_sample:
         asked["train.candidates"] = (None,)
     if config.loss_fn != "softmax" or (largest_type > MOST_ENTITIES and not can_sample):
         del found["all entities"]
-    found["drawn"]["train.candidates"] = (None,)
+    found["drawn"] |= {"train.candidates": (None,), "train.popularity": (False,)}
     for recipe in found.values():
         if config.comparator != "dot" or config.loss_fn != "softmax":
             del recipe["regularization_coef"]

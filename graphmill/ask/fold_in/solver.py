@@ -29,7 +29,7 @@ from graphmill.ask.fold_in.settings import ignores_regularizer
 from graphmill.checkpoints import Floats
 from graphmill.model import operators
 from graphmill.model.arrays import split
-from graphmill.model.losses import n3
+from graphmill.model.losses import n3, without_popularity
 from graphmill.model.registry import LOSS_FUNCTIONS
 
 FIRST_STEP = 0.5
@@ -118,7 +118,10 @@ class Objective:
                 slope_BD[block] += slope * has_edges_B1
         for num_parts, weight_B1 in self._regularized.items():
             own_BD = vectors_BD if self._global_D is None else vectors_BD - self._global_D
-            loss, slopes = n3(split(own_BD, num_parts), weight_B1)
+            weight = (
+                without_popularity(weight_B1, own_BD) if self._model.config.train.popularity else weight_B1
+            )
+            loss, slopes = n3(split(own_BD, num_parts), weight)
             loss_B += loss
             slope_BD += torch.cat(slopes, -1)
         return loss_B, slope_BD

@@ -23,6 +23,7 @@ _UNUSED: dict[str, Any] = {
     "ensemble": 1,
     "outside_rows": 0.25,
     "candidates": None,
+    "popularity": False,
     "replay": None,
 }
 
@@ -75,6 +76,12 @@ class TrainConfig(Section):
         description="Entities that the queries of a batch of all_negs are compared with, drawn anew for each "
         "batch, beside the answers of each query; null: all of the partition. Needs softmax, and comparator "
         "dot or cos without bias.",
+    )
+    popularity: Tunable[bool] = Field(
+        False,
+        description="Start element 0 of each embedding at 1, and leave it out of the regularizer: it learns "
+        "how popular an id is, and the others need not. Needs all_negs, softmax, dot without bias, and "
+        "relations without operator.",
     )
     chunk_edges: Tunable[Positive] = Field(
         500,

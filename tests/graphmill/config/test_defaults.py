@@ -82,7 +82,7 @@ SEVERAL = [RATED, RATED | {"name": "saw"}]
 
 @pytest.mark.parametrize(
     ("changes", "lr", "regularization"),
-    [({}, 0.05, 0.2), ({"relations": SEVERAL}, 0.5, 0.05), ({"dynamic_relations": True}, 0.5, 0.05)],
+    [({}, 0.05, 0.5), ({"relations": SEVERAL}, 0.5, 0.0125), ({"dynamic_relations": True}, 0.5, 0.0125)],
     ids=["one relation", "several", "dynamic"],
 )
 def test_queries_are_compared_with_all_entities_or_a_sample(
@@ -126,11 +126,25 @@ def test_negatives_are_drawn_for_what_asks_for_them(tmp_path: Path, changes: dic
     assert filled["lr"] == 0.1
 
 
-def test_sparse_graphs_are_regularized_more(tmp_path: Path) -> None:
-    several, one = loaded(tmp_path, relations=SEVERAL), loaded(tmp_path)
-    for settings, degree, regularization in ((several, 2, 0.1), (several, 3, 0.05), (one, 2, 0.2)):
-        found = with_sizes(settings, {"user": [600], "movie": [400]}, degree * 1000)
-        assert found.regularization_coef == regularization
+@pytest.mark.parametrize(
+    ("relations", "degree", "regularization"),
+    [
+        (SEVERAL, 2, 0.1),
+        (SEVERAL, 3, 0.05),
+        (SEVERAL, 19, 0.05),
+        (SEVERAL, 28, 0.025),
+        (SEVERAL, 39, 0.0125),
+        (SEVERAL, 1000, 0.0125),
+        ([RATED], 2, 0.5),
+        ([RATED], 100, 0.5),
+    ],
+)
+def test_graphs_are_regularized_by_the_edges_of_an_entity(
+    tmp_path: Path, relations: list[dict[str, Any]], degree: int, regularization: float
+) -> None:
+    settings = loaded(tmp_path, relations=relations)
+    found = with_sizes(settings, {"user": [600], "movie": [400]}, degree * 1000)
+    assert found.regularization_coef == regularization
 
 
 def test_large_graphs_draw_negatives(tmp_path: Path) -> None:
@@ -139,7 +153,27 @@ def test_large_graphs_draw_negatives(tmp_path: Path) -> None:
     assert small.relations[0].all_negs
     assert not large.relations[0].all_negs
     assert large.train.candidates is None
+    assert (small.train.popularity, large.train.popularity) == (True, False)
     assert (large.lr, large.regularization_coef, large.num_uniform_negs) == (0.1, 0.03, 1000)
+
+
+@pytest.mark.parametrize(
+    ("changes", "popularity", "regularization", "epochs"),
+    [
+        ({}, True, 0.5, 16),
+        ({"train": {"popularity": False}}, False, 0.2, 8),
+        ({"relations": [RATED | {"operator": "translation"}]}, False, 0.2, 8),
+        ({"relations": SEVERAL}, False, 0.025, 32),
+        ({"dynamic_relations": True}, False, 0.025, 32),
+    ],
+    ids=str,
+)
+def test_popularity_is_learned_apart_where_one_relation_has_no_operator(
+    tmp_path: Path, changes: dict[str, Any], popularity: bool, regularization: float, epochs: int
+) -> None:
+    settings = with_sizes(loaded(tmp_path, **changes), {"user": [900], "movie": [2000]}, 80_000)
+    assert settings.train.popularity is popularity
+    assert (settings.regularization_coef, settings.num_epochs) == (regularization, epochs)
 
 
 def test_all_negs_that_are_set_are_all(tmp_path: Path) -> None:
@@ -160,7 +194,7 @@ def test_a_part_of_the_recipe_may_be_set(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "num_entities", "num_edges", "epochs", "batch"),
     [
-        ({}, {"user": [8000], "movie": [3000]}, 102_047, 8, 16),  # few queries with many answers
+        ({}, {"user": [8000], "movie": [3000]}, 102_047, 16, 16),  # few queries with many answers
         ({"dynamic_relations": True}, {"user": [14_000]}, 272_115, 16, 512),
         ({"dynamic_relations": True}, {"user": [39_000]}, 54_072, 32, 256),
         ({"dynamic_relations": True}, {"user": [90]}, 100, 64, 128),

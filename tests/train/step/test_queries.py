@@ -8,6 +8,7 @@ from functools import partial
 import pytest
 import torch
 
+from graphmill.errors import ConfigError
 from graphmill.machine.variants import LIMIT_VARIABLE, has_bfloat16_products
 from graphmill.vocab import Side
 from tests.pairs import pairs
@@ -165,6 +166,52 @@ def test_both_directions_regularise_as_often_as_the_edges():
             )
         assert len(found) == 2
         torch.testing.assert_close(sum(found), expected)
+
+
+@pytest.mark.usefixtures("engine")
+def test_popularity_is_left_out_of_the_regularizer():
+    moved = []
+    for coefficient, popularity in ((0.03, True), (0.0, False), (0.03, False)):
+        more = {"regularization_coef": coefficient, "train": {"popularity": popularity}}
+        scene = Scene(all_negs("none", "dot", False, **more), num_edges=25, elementwise=True)
+        step = QueryStep(scene.config, scene.model, scene.adagrad)
+        step(queries_of(scene)[0], scene.side_tables, torch.Generator())
+        moved.append(torch.cat([table.embeddings_ND for table in scene.tables.values()]))
+    own, free, usual = moved
+    assert torch.equal(own[:, 0], free[:, 0])
+    assert torch.equal(own[:, 1:], usual[:, 1:])
+    assert not torch.equal(usual[:, 0], free[:, 0])
+
+
+def test_popularity_starts_at_one(tmp_path, rng):
+    relation = {"name": "r", "lhs": "node", "rhs": "node", "operator": "none", "all_negs": True}
+    more = {"loss_fn": "softmax", "lr": 1e-9, "num_epochs": 1, "train": {"popularity": True}}
+    config = make_config(tmp_path, relations=[relation], **more)
+    write_graph(config, {"node": 30}, random_triples(rng, 30, 1, 30, 90))
+    job.train(config)
+    vectors = saved(config)["node", 0]
+    torch.testing.assert_close(vectors[:, 0], torch.ones(30))
+    assert vectors[:, 1:].abs().max() < 0.1
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"relations": [{"name": "r", "lhs": "node", "rhs": "node", "operator": "none"}]}, "all_negs"),
+        ({"loss_fn": "logistic"}, "loss_fn softmax"),
+        ({"comparator": "cos"}, "comparator dot"),
+        ({"bias": True}, "bias: false"),
+    ],
+    ids=str,
+)
+def test_popularity_needs_dot_and_no_operator(tmp_path, changes, message):
+    relation = {"name": "r", "lhs": "node", "rhs": "node", "operator": "none", "all_negs": True}
+    usual = {"relations": [relation], "loss_fn": "softmax", "train": {"popularity": True}}
+    job.check(make_config(tmp_path, **usual))
+    with pytest.raises(ConfigError, match=f"train.popularity needs .*{message}"):
+        job.check(make_config(tmp_path, **(usual | changes)))
+    with pytest.raises(ConfigError, match=r"operator none [(]found translation"):
+        job.check(make_config(tmp_path, **(usual | {"relations": [relation | {"operator": "translation"}]})))
 
 
 @pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])

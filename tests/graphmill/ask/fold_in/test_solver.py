@@ -132,6 +132,8 @@ class Oracle:
             examples = 2 if self.world.model.two_sided else 1
             added = self.model.global_of("user")
             row_D = vector if added is None else vector - added.double()
+            if self.config.train.popularity:
+                row_D = row_D[1:]
             operator = self.config.entry(relation).operator
             total += self.config.regularization_coef * examples * oracle.n3(operator, row_D)
         return total + (self.as_others(vector) if len(edges.id_E) else 0)
@@ -190,6 +192,7 @@ def test_objective_and_gradient(
         num_batch_negs=0,
         bias=bias,
         **KINDS[kind],
+        train={"reciprocal_relations": kind == "reciprocal", "popularity": operator == "none"},
     )
     model = model_of(world, num_known_edges=12)
     edges = random_edges(world, rng, 3)
