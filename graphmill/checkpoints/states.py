@@ -1,5 +1,6 @@
 """States of optimizers, which number a model's parameters in the order of `graphmill.model.parameters`."""
 
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -87,14 +88,18 @@ def without_sums(state: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def with_sums(plain: Mapping[str, Any], sums: Mapping[int, "Tensor"]) -> dict[str, Any]:
-    """The inverse of `without_sums`: a state_dict() with the sums, by number of the parameter."""
+    """The inverse of `without_sums`: a state_dict() with the sums, by number of the parameter.
+
+    Equal names are one string, as in a state_dict() of torch: so torch.save writes the same bytes.
+    """
     restored = {
-        int(number): {name: _restored(value) for name, value in each.items()}
-        for number, each in plain["state"].items()
+        int(number): {sys.intern(name): _restored(value) for name, value in of_parameter.items()}
+        for number, of_parameter in plain["state"].items()
     }
     for number, value in sums.items():
         restored.setdefault(number, {})["sum"] = value
-    return {"state": restored, "param_groups": [dict(each) for each in plain["param_groups"]]}
+    groups = [{sys.intern(name): value for name, value in group.items()} for group in plain["param_groups"]]
+    return {"state": restored, "param_groups": groups}
 
 
 def _plain(value: Any, name: str) -> Any:

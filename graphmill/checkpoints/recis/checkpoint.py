@@ -48,7 +48,7 @@ _HINT = (
 
 
 @dataclass(frozen=True)
-class _Recorded:
+class Recorded:
     """The content of graphmill_checkpoint.json; None without the file."""
 
     version: int
@@ -57,6 +57,14 @@ class _Recorded:
     config: dict[str, Any] | None = None
     iteration: Iteration | None = None
     model_state: dict[str, Any] | None = None
+
+
+def read_recorded(uri: str) -> Recorded:
+    """Read graphmill_checkpoint.json; without the file, nothing is known."""
+    if not storage.exists(uri):
+        return Recorded(0, None, None)
+    expected = "what belongs to a checkpoint"
+    return read_as(TypeAdapter(Recorded), storage.read_text(uri), uri, expected, FORMAT_VERSION)
 
 
 class RecisCheckpoint(WholeTablesCheckpoint):
@@ -75,13 +83,7 @@ class RecisCheckpoint(WholeTablesCheckpoint):
             log.info("%s: the newest checkpoint is %s", uri, newest_uri)
         uri = newest_uri
         self._reader = CheckpointReader(uri)
-        side_uri = storage.join(uri, SIDE_FILE)
-        self._recorded = _Recorded(0, None, None)
-        if storage.exists(side_uri):
-            content = storage.read_text(side_uri)
-            self._recorded = read_as(
-                TypeAdapter(_Recorded), content, side_uri, "what belongs to a checkpoint", FORMAT_VERSION
-            )
+        self._recorded = read_recorded(storage.join(uri, SIDE_FILE))
         self._slots = self._reader.table_slots()
         for name, slots in self._slots.items():
             if EMBEDDING_SLOT not in slots:

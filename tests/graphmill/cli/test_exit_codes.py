@@ -145,7 +145,7 @@ READERS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "the entity index": ("entity_index/manifest.json", entity_index.read_manifest),
     "a checkpoint's configuration": ("config.json", pbg.read_config),
     "a checkpoint's statistics": ("training_stats.json", pbg.read_stats),
-    "RecIS' side file": (recis.SIDE_FILE, lambda f: recis._read_side_file(f"{f}/{recis.SIDE_FILE}")),
+    "RecIS' side file": (recis.SIDE_FILE, lambda f: recis.read_recorded(f"{f}/{recis.SIDE_FILE}")),
     "a journal": (work_uri("", JOURNAL).lstrip("/"), read_journal),
 }
 
