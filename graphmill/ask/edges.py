@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from graphmill import storage
 from graphmill.config import Config
-from graphmill.config.partitions import PartitionKey, all_buckets, key_of, rows_of
+from graphmill.config.partitions import PartitionKey, all_buckets, key_of, rows_of, type_there
 from graphmill.formats import edge_buckets
 from graphmill.formats.edge_buckets.loops import read_loops
 from graphmill.sorted_arrays import distinct, positions
@@ -159,9 +159,8 @@ class Graph:
         for first in range(start, stop, READ_EDGES):
             last = min(first + READ_EDGES, stop)
             edges = edge_buckets.read_bucket(path, bucket, first, last, takes_features=takes_features)
-            edge_buckets.check_indices(
-                edges, uri, limits[Side.LHS], limits[Side.RHS], self.num_relations, first
-            )
+            own = limits[Side.LHS], limits[Side.RHS], self.num_relations
+            edge_buckets.check_indices(edges, uri, *own, first, partial(type_there, self.config))
             yield edges
 
     def visits(

@@ -66,6 +66,12 @@ def by_side(
     return {side: held[key_of(config, entry.entity_type(side), side, bucket)] for side in Side}
 
 
+def type_there(config: PbgConfig, relation: int, side: Side) -> str:
+    """Name the entities of a side of a relation, for messages."""
+    entry = config.relations[relation]
+    return f"{entry.entity_type(side)!r}, which relation {entry.name!r} has there"
+
+
 def rows_of(
     config: PbgConfig, num_rows: Mapping[str, Sequence[int]], bucket: Bucket
 ) -> dict[Side, list[int]]:

@@ -50,7 +50,7 @@ def test_there_are_vectors_a_report_and_a_record(output: Path) -> None:
     assert {path.name for path in (output / "embeddings").iterdir()} >= {"user", "movie", "_SUCCESS"}
     written = pbg.read_config(str(output / "checkpoint"))
     for settings in (record["config"], written):
-        assert (settings["num_epochs"], settings["batch_size"], settings["dimension"]) == (8, 16, 200)
+        assert (settings["num_epochs"], settings["batch_size"], settings["dimension"]) == (16, 16, 200)
         assert settings["entities"]["user"]["num_partitions"] == 1
 
 

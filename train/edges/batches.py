@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from graphmill.config import Config, PbgConfig
+from graphmill.config.partitions import type_there
 from graphmill.errors import FormatError
 from graphmill.formats import edge_buckets
 from graphmill.formats.edge_buckets import Edges, NewArray
@@ -123,7 +124,8 @@ def read(
         edge_path, bucket, *rows, takes_features=True, index_dtype=dtype, new=new, kind=kind
     )
     uri = edge_buckets.bucket_uri(edge_path, bucket, kind)
-    edge_buckets.check_indices(edges, uri, num_rows[Side.LHS], num_rows[Side.RHS], num_rel, rows[0])
+    limits = num_rows[Side.LHS], num_rows[Side.RHS], num_rel
+    edge_buckets.check_indices(edges, uri, *limits, rows[0], partial(type_there, config))
     relation_E = np.zeros_like(edges.rel) if config.dynamic_relations else edges.rel
     index, bags = {}, {}
     for side in Side:

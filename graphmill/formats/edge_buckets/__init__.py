@@ -16,7 +16,7 @@ Written: contiguous int32 (int64 on request), float32 weights. Read: any integer
 chunked. Source: docs/formats/pbg_v1.md.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -288,11 +288,13 @@ def check_indices(
     num_rhs: int | Sequence[int],
     num_rel: int,
     first_row: int = 0,
+    type_there: Callable[[int, Side], str] = "relation {}".format,
 ) -> None:
     """Check that the entities and the relation of every edge exist.
 
     The limits are the rows of the lhs and rhs partitions, for all relations or for each of them, and the
-    number of relations. The edges begin at row `first_row` of the file at `uri`.
+    number of relations. The edges begin at row `first_row` of the file at `uri`. `type_there` names the type
+    that a relation has on a side.
     """
     for column, limits in (("rel", num_rel), (Side.LHS, num_lhs), (Side.RHS, num_rhs)):
         values, limit_R = getattr(edges, column), np.atleast_1d(limits)
@@ -308,7 +310,8 @@ def check_indices(
             place = f"{column}[{first_row + row}] is"
             if features is not None and features.counts[row]:
                 place = f"{features_name(Side(column))} holds"
-            of_relation = f", as relation {edges.rel[row]} has there" if len(limit_R) > 1 else ""
+            relation = int(edges.rel[row])
+            of_relation = f", rows of {type_there(relation, Side(column))}" if len(limit_R) > 1 else ""
             raise FormatError(
                 f"{uri}: {place} {values[row]}; expected less than {limit_E[row]}{of_relation}: "
                 "the bucket and the counts beside it are not from the same run"

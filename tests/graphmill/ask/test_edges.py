@@ -91,6 +91,6 @@ def test_rows_beyond_the_counts_are_refused(tmp_path: Path, rng: np.random.Gener
     config = settings(tmp_path, STATIC)
     write(Graph(config, COUNTS), triples(drawn(config, rng, 300)), str(tmp_path / "train"))
     fewer = Graph(config, {"user": [9, 3, 7]})  # items have no numbers, and are not checked
-    with pytest.raises(FormatError, match=r"\[\d+\] is 3; expected less than 3, as relation"):
+    with pytest.raises(FormatError, match=r"\[\d+\] is 3; expected less than 3, rows of"):
         for piece in pieces_of(config, [str(tmp_path / "train")], ("user", 1)):
             list(fewer.read(piece))

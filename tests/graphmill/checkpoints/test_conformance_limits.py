@@ -40,10 +40,10 @@ if target.startswith("hdfs"):
     done = threading.Event()
     threading.Thread(target=watch, daemon=True).start()
 else:
-    limit = data_bytes() + (112 << 20)
+    limit = data_bytes() + (128 << 20)
     resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
     try:
-        np.ones(32 << 20, np.float32)
+        np.ones(40 << 20, np.float32)
     except MemoryError:
         print("bounded", flush=True)
 for each in formats:
@@ -74,7 +74,7 @@ def test_memory_is_bounded(
 ) -> None:
     """A table larger than the limit is converted from every format to two, and to every format from two."""
     num_rows = 1 << 19 if storage.is_local(root) else 1 << 20
-    rows = np.random.default_rng(0).standard_normal((num_rows, 64), np.float32)
+    rows = np.random.default_rng(0).standard_normal((num_rows, 80), np.float32)
     state = {"state": {0: {"step": 0, "sum": torch.ones(len(rows))}}, "param_groups": []}
     for name, count in (("source", len(rows)), ("source_small", 8)):
         tables = {"user": [(rows[:count], None if count == 8 else state)]}

@@ -43,8 +43,8 @@ def test_partitions_are_those_of_the_entities_and_edges_are_counted(tmp_path: Pa
     write_graph(settings, 9, 500)  # 81 buckets, of which some are counted
     found = resolve_auto_values(settings)
     assert found.entities["user"].num_partitions == 9
-    assert (found.batch_size, found.num_epochs) == (16, 8)
-    assert "batch_size 16, num_epochs 8 for 40,500 edges of 90 user" in describe(found)
+    assert (found.batch_size, found.num_epochs) == (16, 16)
+    assert "batch_size 16, num_epochs 16 for 40,500 edges of 90 user" in describe(found)
 
 
 def test_what_is_set_is_not_decided(tmp_path: Path) -> None:

@@ -194,7 +194,7 @@ def test_training_on_empty_lists_alone_stays_finite(tmp_path, comparator):
         (([1], 0, [3]), r"lhs\[1\] has a list of features, and its type 'user' is not featurized"),
         ((0, 0, [1, 10**6]), "rhsd_data holds 1000000; expected less than 12"),
         (([1, 2], 1, [3, 12]), "rhsd_data holds 12; expected less than 12"),
-        ((9, 2, 1), r"lhs\[1\] is 9; expected less than 9, as relation 2 has there"),
+        ((9, 2, 1), r"lhs\[1\] is 9; expected less than 9, rows of"),
     ],
 )
 def test_edges_that_do_not_fit_are_refused(tmp_path, edge, words):
