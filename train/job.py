@@ -67,9 +67,7 @@ def check(config: Config, coming: Collection[str] = ()) -> str:
     _check_negatives(config)
     Frozen.of(config)
     _check_given(config)
-    _check_relation_prediction(config)
-    _check_candidates(config)
-    _check_popularity(config)
+    _check_needs(config)
     ensemble.check(config)
     check_claim(config, coming)
     if config.train.ensemble > 1:
@@ -95,45 +93,29 @@ def _check_given(config: Config) -> None:
         given_vectors.check(config)
 
 
-def _check_candidates(config: Config) -> None:
-    if config.train.candidates is None:
-        return
-    is_product = comparators.is_dot(config.comparator, bias=False)
-    needed = {
-        "a relation with all_negs": not any(relation.all_negs for relation in config.relations),
-        f"loss_fn softmax (found {config.loss_fn!r})": config.loss_fn != "softmax",
-        f"comparator dot or cos (found {config.comparator!r})": not is_product,
-        "bias: false": config.bias,
-    }
-    _require(needed, "train.candidates needs", "leave it out")
-
-
-def _check_popularity(config: Config) -> None:
-    if not config.train.popularity:
-        return
-    operators = sorted({relation.operator for relation in config.relations} - {"none"})
-    needed = {
-        "all_negs for all relations": not all(relation.all_negs for relation in config.relations),
-        f"loss_fn softmax (found {config.loss_fn!r})": config.loss_fn != "softmax",
-        f"comparator dot (found {config.comparator!r})": config.comparator != "dot",
-        "bias: false": config.bias,
-        f"operator none (found {', '.join(operators)})": bool(operators),
-    }
-    _require(needed, "train.popularity needs", "set it to false")
-
-
-def _check_relation_prediction(config: Config) -> None:
-    if not config.train.relation_prediction:
-        return
-    operator = config.relations[0].operator
-    products = [name for name, each in OPERATORS.items() if each.is_product]
-    needed = {
-        "dynamic_relations": not config.dynamic_relations,
-        f"operator {' or '.join(products)} (found {operator!r})": operator not in products,
-        f"comparator dot (found {config.comparator!r})": config.comparator != "dot",
-        "bias: false": config.bias,
-    }
-    _require(needed, "train.relation_prediction needs", "set it to 0")
+def _check_needs(config: Config) -> None:
+    """Refuse settings of `train` that lack the settings which they need."""
+    settings, comparator = config.train, config.comparator
+    has_all_negs = [relation.all_negs for relation in config.relations]
+    operators = sorted({relation.operator for relation in config.relations})
+    no_bias = {"bias: false": config.bias}
+    dot = {f"comparator dot (found {comparator!r})": comparator != "dot"} | no_bias
+    softmax = {f"loss_fn softmax (found {config.loss_fn!r})": config.loss_fn != "softmax"}
+    if settings.candidates is not None:
+        is_product = comparators.is_dot(comparator, bias=False)
+        product = {f"comparator dot or cos (found {comparator!r})": not is_product}
+        needed = {"a relation with all_negs": not any(has_all_negs)} | softmax | product | no_bias
+        _require(needed, "train.candidates needs", "leave it out")
+    if settings.popularity:
+        needed = {"all_negs for all relations": not all(has_all_negs)} | softmax | dot
+        needed |= {f"operator none (found {', '.join(operators)})": operators != ["none"]}
+        _require(needed, "train.popularity needs", "set it to false")
+    if settings.relation_prediction:
+        products = [name for name, operator in OPERATORS.items() if operator.is_product]
+        is_other = config.relations[0].operator not in products
+        needed = {"dynamic_relations": not config.dynamic_relations} | dot
+        needed |= {f"operator {' or '.join(products)} (found {operators[0]!r})": is_other}
+        _require(needed, "train.relation_prediction needs", "set it to 0")
 
 
 def _require(needed: Mapping[str, bool], needs: str, otherwise: str) -> None:
