@@ -31,7 +31,7 @@ demo: $(INSTALLED) ## raw ids in, embeddings out: the Debian package graph
 test: check ## the whole suite; parts that need java and mvn skip without them
 	$(BIN)/pytest $(PARALLEL)
 
-test-fast: $(INSTALLED) ## the quick tests, without servers; two and a half minutes on two cores
+test-fast: $(INSTALLED) ## the quick tests, without servers; a minute and a half on two cores
 	$(BIN)/pytest $(PARALLEL) -m "not slow and not hdfs and not yarn and not interop and not gpu and not image"
 
 test-image: $(INSTALLED) ## build the Dockerfile and run its image, as root, with debootstrap and buildah; minutes
