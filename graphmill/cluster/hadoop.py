@@ -29,10 +29,10 @@ _SHELL_JAR = "hadoop-yarn-applications-distributedshell*.jar"
 _COMMAND_TIMEOUT_S = 120
 _LOGS_TIMEOUT_S = 30
 _CORE_SITE = "core-site.xml"
-log = logging.getLogger("graphmill")
-
 _POLL_S = 0.5
 _ID_TIMEOUT_S = 20
+
+log = logging.getLogger("graphmill")
 
 
 @dataclass(frozen=True)

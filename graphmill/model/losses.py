@@ -140,8 +140,10 @@ def n3(vectors: tuple[Tensor, ...], weight: Tensor | float) -> tuple[Tensor, tup
     return (slope * modulus * modulus).sum(-1), tuple(3 * part * slope for part in vectors)
 
 
-def without_popularity(weight_K1: Tensor, vectors_KD: Tensor) -> Tensor:
-    """Expand weights of N3 to those of elements, [K, D]: 0 for element 0, which learns the popularity."""
+def n3_weights(weight_K1: Tensor, vectors_KD: Tensor, *, has_popularity: bool) -> Tensor:
+    """Return the weights of N3, [K, 1]; or [K, D] with 0 for element 0, if that learns the popularity."""
+    if not has_popularity:
+        return weight_K1
     weight_KD = weight_K1.repeat(1, vectors_KD.shape[1])
     weight_KD[:, 0] = 0
     return weight_KD

@@ -264,11 +264,7 @@ class QueryStep(Step[QueryBatch]):
             is_answer_A = torch.arange(len(batch.answer_A), device=rows_ND.device) < batch.count_Q.sum()
             vectors_KD = torch.cat([entity_QD, rows_ND.index_select(0, batch.answer_A)])
             weight_K1 = coefficient * torch.cat([batch.count_Q, is_answer_A]).unsqueeze(1)
-            weight = (
-                losses.without_popularity(weight_K1, vectors_KD)
-                if self.config.train.popularity
-                else weight_K1
-            )
+            weight = losses.n3_weights(weight_K1, vectors_KD, has_popularity=self.config.train.popularity)
             cost_K, slopes = losses.n3(operators.parts(operator, vectors_KD), weight)
             slope_QD, slope_AD = torch.split(torch.cat(slopes, dim=-1), [len(entity_QD), len(batch.answer_A)])
             gradient_of(entity_QD).add_(slope_QD)

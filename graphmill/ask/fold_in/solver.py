@@ -29,7 +29,7 @@ from graphmill.ask.fold_in.settings import ignores_regularizer
 from graphmill.checkpoints import Floats
 from graphmill.model import operators
 from graphmill.model.arrays import split
-from graphmill.model.losses import n3, without_popularity
+from graphmill.model.losses import n3, n3_weights
 from graphmill.model.registry import LOSS_FUNCTIONS
 
 FIRST_STEP = 0.5
@@ -118,9 +118,7 @@ class Objective:
                 slope_BD[block] += slope * has_edges_B1
         for num_parts, weight_B1 in self._regularized.items():
             own_BD = vectors_BD if self._global_D is None else vectors_BD - self._global_D
-            weight = (
-                without_popularity(weight_B1, own_BD) if self._model.config.train.popularity else weight_B1
-            )
+            weight = n3_weights(weight_B1, own_BD, has_popularity=self._model.config.train.popularity)
             loss, slopes = n3(split(own_BD, num_parts), weight)
             loss_B += loss
             slope_BD += torch.cat(slopes, -1)
