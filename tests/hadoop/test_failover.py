@@ -48,6 +48,7 @@ lr: 0.1
 global_emb: false
 eval_fraction: 0
 workers: 1
+train: {commit_interval_s: 0}
 etl:
   tables: [{path: "edges/*.parquet", lhs: lhs, rhs: rhs, relation: r}]
   chunk_rows: 5000

@@ -87,6 +87,7 @@ def test_the_demo_in_containers_ends_well_although_workers_and_its_client_are_ki
         "dimension": 16,
         "num_epochs": 8,
         "entities.package.num_partitions": 2,
+        "train.commit_interval_s": 0,
         "cluster.replace_after_s": 1,
     }
     overrides = [f"--set={key}={value}" for key, value in settings.items()]

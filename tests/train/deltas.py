@@ -124,7 +124,7 @@ class TwoDays:
         if after:
             for key, folder in (("previous_entity_path", "entities"), ("previous_edge_path", "edges")):
                 etl[key] = str(self.root / after / folder)
-        train = {"resident": "never"} | settings.pop("train", {})
+        train = {"resident": "never", "commit_interval_s": 0} | settings.pop("train", {})
         return from_mapping(
             self.settings
             | {

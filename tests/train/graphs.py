@@ -43,7 +43,8 @@ def make_config(root, **settings) -> Config:
         }
         | USUAL
         | settings
-        | {"train": {"resident": "never", **settings.get("train", {})}}  # else no small graph has partitions
+        # Otherwise no small graph has partitions, and no small run a second version.
+        | {"train": {"resident": "never", "commit_interval_s": 0, **settings.get("train", {})}}
     )
 
 

@@ -22,6 +22,9 @@ from train.tables.run_context import RunContext
 # Of queries. On WordNet (106,000 edges) two and four at once cost nothing, eight .006 MRR, sixteen .009.
 MOST_AT_ONCE = 4
 LEAST_BATCHES = 64  # of a bucket, for each of those at once
+# Of a batch of queries with the rows it is compared with, so that two threads are faster than one. Two take
+# 2.5 times as long at 1.3e7, 1.6 times at 1.4e8, 1.2 times at 4e8, and .8 at 1.5e9.
+LEAST_PRODUCTS = 1 << 30
 
 
 def decide(context: RunContext, workers: int = 1, *, blocks_of_all: int = 0) -> Plan:
@@ -31,29 +34,31 @@ def decide(context: RunContext, workers: int = 1, *, blocks_of_all: int = 0) -> 
     ignored: list[str] = []
     steps = steps_for(config, context.device, reasons)
     rows = _rows(context, workers, blocks_of_all, reasons, ignored)
+    at_once = _batches_at_once(context, steps, rows.blocks, reasons)
+    threads = torch.get_num_threads() if at_once > 1 else _threads(context, steps, rows.blocks, reasons)
     return Plan(
         device=str(context.device),
         steps=steps,
         **rows._asdict(),
-        threads=torch.get_num_threads(),
-        batches_at_once=_batches_at_once(context, steps, rows.blocks, reasons),
+        threads=threads,
+        batches_at_once=at_once,
         workers=workers,
         num_partitions=max((entity.num_partitions for entity in config.entities.values()), default=1),
         reasons=tuple(reasons),
         ignored=tuple(ignored),
-        varying=tuple(_varying(config, workers, is_gpu=context.device.type == "cuda")),
+        varying=tuple(_varying(config, workers, threads, is_gpu=context.device.type == "cuda")),
     )
 
 
-def _varying(config: Config, workers: int, *, is_gpu: bool) -> Iterator[str]:
+def _varying(config: Config, workers: int, threads: int, *, is_gpu: bool) -> Iterator[str]:
     """List the settings by which a result depends on timing, each with the value that repeats."""
     settings = config.train
     if workers > 1 and settings.bucket_assignment == "dynamic":
         yield "train.bucket_assignment: dynamic (tournament repeats, and so does train.num_workers: 1)"
     if is_gpu and not settings.deterministic:
         yield "train.deterministic: false"
-    if not is_gpu and torch.get_num_threads() > 1:
-        yield f"{torch.get_num_threads()} threads (workers: 1 repeats)"
+    if not is_gpu and threads > 1:
+        yield f"{threads} threads (workers: 1 repeats)"
 
 
 def steps_for(config: Config, device: torch.device, reasons: list[str]) -> dict[Sort, StepName]:
@@ -117,22 +122,47 @@ def _batches_at_once(
     return at_once
 
 
+def _threads(context: RunContext, steps: dict[Sort, StepName], blocks: int, reasons: list[str]) -> int:
+    """Count the threads of a batch: one where batches of queries are too small to be shared."""
+    threads, config = torch.get_num_threads(), context.config
+    if threads == 1 or context.device.type != "cpu" or set(steps) != {"queries"}:
+        return threads
+    num = config.train.candidates
+    compared = max(
+        (num if num and has_sample(num, rows) else rows) * config.entity_dimension(name)
+        for name, rows in _rows_of_queries(context, blocks).items()
+    )
+    if config.batch_size * compared >= LEAST_PRODUCTS:
+        return threads
+    reasons.append(
+        f"one thread trains: batches of {config.batch_size} queries are too small to be shared by {threads}"
+    )
+    return 1
+
+
 def _obstacle_of_samples(context: RunContext, blocks: int) -> str | None:
     """Tell why some queries are compared with all rows, but for a few (train/edges/candidates.py)."""
-    config, num = context.config, context.config.train.candidates
+    num = context.config.train.candidates
     if num is None:
         return "without train.candidates they move all rows"
-    pairs = zip(config.relations, sorts_of(config), strict=True)
-    relations = [each for each, sort in pairs if sort == "queries"]
-    for name in {
-        relation.entity_type(side) for relation in relations for side in sides_with_negatives(config)
-    }:
-        counts = context.num_rows[name]
-        joined = min(2, blocks) * sum(counts) // blocks if blocks else min(counts)  # in a bucket's table
-        rows = counts[0] if len(counts) == 1 else joined
+    for name, rows in _rows_of_queries(context, blocks).items():
         if not has_sample(num, rows):
             return f"they move all {rows} rows of {name}, which are too few for train.candidates: {num}"
     return None
+
+
+def _rows_of_queries(context: RunContext, blocks: int) -> dict[str, int]:
+    """Count the rows, in a bucket, of the types that queries are compared with."""
+    config = context.config
+    pairs = zip(config.relations, sorts_of(config), strict=True)
+    relations = [each for each, sort in pairs if sort == "queries"]
+    rows = {}
+    sides = sides_with_negatives(config)
+    for name in sorted({relation.entity_type(side) for relation in relations for side in sides}):
+        counts = context.num_rows[name]
+        joined = min(2, blocks) * sum(counts) // blocks if blocks else min(counts)  # in a bucket's table
+        rows[name] = counts[0] if len(counts) == 1 else joined
+    return rows
 
 
 class PlannedRows(NamedTuple):

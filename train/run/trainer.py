@@ -3,7 +3,7 @@
     for each iteration left (epoch, edge path, chunk):
         for each bucket, in bucket_order:
             swap partitions; read edges; rank the held-out ones; step through the batches; rank again
-        write every partition, the model, the stats; commit: a delta's short iterations at most once a minute
+        write every partition, the model, the stats; commit: short iterations share a commit
 
 While a bucket is trained, a thread writes what the last one left and reads what the next one needs
 (`train.prefetch`). Where all rows stay in memory, and a copy of them, another thread writes and commits a
@@ -34,9 +34,6 @@ from train.tables.background import Background
 from train.tables.device_buffer import DeviceBuffer, order_slots
 from train.tables.partition_store import BlockStore, PartitionStore, ResidentStore, Store
 from train.tables.run_context import RunContext, SavedModel
-
-COMMIT_S = 60.0
-"""Seconds between commits of a delta whose rows are all in memory."""
 
 
 class Trainer(TrainingRun):
@@ -98,14 +95,13 @@ class Trainer(TrainingRun):
         return {"device": self.plan.device, "plan": self.plan.figures(), "num_parameters": num_parameters}
 
     def _is_committed(self, version: int) -> bool:
-        """Commit every version, but not those of a delta within COMMIT_S: writing takes too long."""
+        """Commit every version; of rows in memory not those within `train.commit_interval_s`."""
         return (
-            self.context.delta is None
-            or not self.store.is_in_memory
+            not self.store.is_in_memory
             or version == self.schedule.num_iterations
             or self.validation.is_due(version)
             or self.schedule.preserved_epoch(self.config, version) is not None
-            or time.monotonic() >= self._committed_s + COMMIT_S
+            or time.monotonic() >= self._committed_s + self.context.config.train.commit_interval_s
         )
 
     def _begin_commit(self, version: int, iteration: Iteration) -> None:

@@ -113,6 +113,12 @@ class TrainConfig(Section):
         "share of its own. One worker trains them, from files, where it holds less than two fifths of all "
         "rows.",
     )
+    commit_interval_s: Neutral[float] = Field(
+        30.0,
+        ge=0,
+        description="Seconds between two versions of the checkpoint, where all rows are in memory: shorter "
+        "epochs share one. A killed run loses as much. 0: every epoch is a version.",
+    )
     tensorboard: Neutral[bool] = Field(
         False, description="Write event files of the curves to {output}/tensorboard, one per epoch."
     )

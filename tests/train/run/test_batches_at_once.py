@@ -26,6 +26,12 @@ def settings(operator="none", **train):
     return {"relations": relations, "batch_size": 20, "dimension": 8, "train": {"candidates": 40, **train}}
 
 
+@pytest.fixture
+def few_products(monkeypatch):
+    """Batches are as large as those of graphs that fill two threads."""
+    monkeypatch.setattr("train.plan.decide.LEAST_PRODUCTS", 20 * 40 * 8)
+
+
 NEVER = {"entities": {"node": {"num_partitions": 4}}, "train": {"candidates": 40, "resident": "never"}}
 
 
@@ -44,7 +50,9 @@ NEVER = {"entities": {"node": {"num_partitions": 4}}, "train": {"candidates": 40
     ],
 )
 @pytest.mark.parametrize("operator", ["none", "rotation", "linear"])
-def test_number_at_once(tmp_path, rng, operator, changed, num_edges, num_rows, expected, reason):
+def test_number_at_once(
+    tmp_path, rng, few_products, operator, changed, num_edges, num_rows, expected, reason
+):
     config = make_config(tmp_path, **(settings(operator) | changed))
     triples = np.stack([rng.integers(0, num_rows, num_edges) for _ in range(3)], axis=1)
     triples[:, 1] = 0
@@ -56,6 +64,26 @@ def test_number_at_once(tmp_path, rng, operator, changed, num_edges, num_rows, e
     assert (reason is None) == (plan.reasons == ())
     assert reason is None or reason in plan.reasons[-1]
     assert (f"on {expected} batches at the same time" in str(plan)) == (expected > 1)
+
+
+@pytest.mark.parametrize("engine", ["auto", "plain"])
+@pytest.mark.parametrize(
+    ("candidates", "dimension", "expected"),
+    [(None, 8, 6), (None, 6, 1), (20, 8, 1), (40, 8, 6)],  # 40 rows: sampled with 20, not with 40
+)
+def test_small_batches_of_queries_have_one_thread(
+    tmp_path, rng, few_products, engine, candidates, dimension, expected
+):
+    train = {"candidates": candidates, "engine": engine}
+    config = make_config(tmp_path, **settings(**train) | {"dimension": dimension})
+    write_graph(config, {"node": 40}, np.array([[0, 0, 1]]))
+    with cpu_threads(6):
+        plan = decide(RunContext(config))
+    assert (plan.threads, plan.threads_of_batch, plan.batches_at_once) == (expected, expected, 1)
+    assert ("one thread trains: batches of 20 queries are too small to be shared by 6" in plan.reasons) == (
+        expected == 1
+    )
+    assert (plan.varying == ()) == (expected == 1)
 
 
 def test_edges_take_all_threads(tmp_path):
@@ -70,7 +98,7 @@ def test_edges_take_all_threads(tmp_path):
 @pytest.mark.parametrize(
     ("candidates", "operator"), [(40, "none"), (None, "none"), (40, "rotation"), (40, "linear")]
 )
-def test_threads_train_as_well_as_one(tmp_path, rng, monkeypatch, candidates, operator):
+def test_threads_train_as_well_as_one(tmp_path, rng, monkeypatch, few_products, candidates, operator):
     """Steps on a sample run side by side, and of those that move all rows one at a time."""
     group = rng.integers(0, 10, 200)
     members = [np.flatnonzero(group == each) for each in range(10)]

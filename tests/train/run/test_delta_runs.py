@@ -18,7 +18,6 @@ from tests.train.graphs import contents
 from tests.train.kill_driver import kill_anywhere
 from train import job
 from train.edges.schedule import why_whole
-from train.run import trainer
 from train.run.ensemble import members_of
 from train.tables import folded_rows
 
@@ -78,14 +77,12 @@ def whole_days(tmp_path_factory: pytest.TempPathFactory, near_client: distribute
 
 @pytest.mark.slow
 @pytest.mark.parametrize("resident", ["never", "always"])
-def test_short_epochs_share_a_commit(
-    whole_days: TwoDays, monkeypatch: pytest.MonkeyPatch, resident: str
-) -> None:
+def test_short_epochs_share_a_commit(whole_days: TwoDays, resident: str) -> None:
     """The checkpoint is the same, training_stats.json too, whenever epochs are committed."""
     written, left, rows = {}, {}, {}
     for seconds in (0.0, 1000.0):
-        monkeypatch.setattr(trainer, "COMMIT_S", seconds)
-        config = whole_days.second(f"{resident}-{seconds:g}", num_epochs=4, train={"resident": resident})
+        train = {"resident": resident, "commit_interval_s": seconds}
+        config = whole_days.second(f"{resident}-{seconds:g}", num_epochs=4, train=train)
         epochs = job.run(config, whole_days.client)["epochs"]
         written[seconds] = [each["partitions_written"] > 0 for each in epochs]
         left[seconds], rows[seconds] = contents(config.checkpoint_path), state_of(config)
@@ -102,17 +99,16 @@ def test_short_epochs_share_a_commit(
 @pytest.mark.parametrize(
     ("why", "settings"),
     [
-        ("preserved", {"checkpoint_preservation_interval": 2}),
-        ("validated", {"train": {"validate_split": "valid", "validate_every": 2}}),
+        ("preserved", {"checkpoint_preservation_interval": 2, "train": {"commit_interval_s": 1000}}),
+        ("validated", {"train": {"commit_interval_s": 1000, "validate_split": "valid", "validate_every": 2}}),
     ],
 )
 def test_epochs_that_are_validated_or_preserved_are_committed(
-    whole_days: TwoDays, monkeypatch: pytest.MonkeyPatch, why: str, settings: dict[str, Any]
+    whole_days: TwoDays, why: str, settings: dict[str, Any]
 ) -> None:
-    monkeypatch.setattr(trainer, "COMMIT_S", 1000.0)
     config = whole_days.second(why, num_epochs=5, **settings)
-    train = Path(config.split_path("train"))
-    shutil.copytree(train, train.with_name("valid"), dirs_exist_ok=True)
+    edges = Path(config.split_path("train"))
+    shutil.copytree(edges, edges.with_name("valid"), dirs_exist_ok=True)
     figures = job.run(config, whole_days.client)
     assert [each["partitions_written"] > 0 for each in figures["epochs"]] == [False, True, False, True, True]
 
