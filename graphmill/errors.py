@@ -31,7 +31,7 @@ _MAX_SHOWN = 20
 
 def closest(word: str, known: Iterable[str]) -> str | None:
     """The known word that somebody who wrote `word` may have meant, if there is one."""
-    lower = {each.lower(): each for each in reversed(list(known))}
+    lower = {other.lower(): other for other in reversed(list(known))}
     close = difflib.get_close_matches(word.lower(), lower, n=1, cutoff=_ALIKE)
     return lower[close[0]] if close else None
 

@@ -121,7 +121,7 @@ def _run(
         files: list[tuple[dict[str, int], Checksums]] = run_tasks(
             client, write_partition, arguments, description="remapping", unit="partitions"
         )
-        checksums = {uri: checksum for _, each in files for uri, checksum in each.items()}
+        checksums = {uri: checksum for _, by_uri in files for uri, checksum in by_uri.items()}
         num_written = sum(num for counts, _ in files for num in counts.values())
         if settings.ids_path is not None and not num_written:
             raise ConfigError(f"remap.ids_path: {settings.ids_path}: expected ids of the run, found none")

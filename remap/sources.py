@@ -67,8 +67,8 @@ def _of_maps(given: dict[str, Any]) -> list[str]:
     columns = given.get("id_map_columns")
     maps = parse_id_maps(given["id_maps"], columns)
     uris = {name: map_.uri for name, map_ in maps.items()}
-    found = {"id_maps": uris} | ({"id_map_columns": columns.split(",")} if columns else {})
-    return [f"remap.{key}={json.dumps(value, ensure_ascii=False)}" for key, value in found.items()]
+    keys = {"id_maps": uris} | ({"id_map_columns": columns.split(",")} if columns else {})
+    return [f"remap.{key}={json.dumps(value, ensure_ascii=False)}" for key, value in keys.items()]
 
 
 def _yaml(name: str, value: Any) -> str:
@@ -177,9 +177,9 @@ def open_sources(config: Config, settings: RemapConfig) -> Iterator[Sources]:
 
 def check_maps(config: Config, settings: RemapConfig) -> None:
     """Refuse maps of ids for another format than RecIS', or for some of the types alone."""
-    if (found := recognise(config.checkpoint_path)) != "recis":
+    if (kind := recognise(config.checkpoint_path)) != "recis":
         raise ConfigError(
-            f"remap.id_maps: expected a checkpoint of RecIS, found the format {found} in "
+            f"remap.id_maps: expected a checkpoint of RecIS, found the format {kind} in "
             f"{config.checkpoint_path}"
         )
     for name in select_types(config, settings):

@@ -288,8 +288,8 @@ class PartitionFilesCheckpoint(Checkpoint):
 
 def _checked(rows: Rows, where: str) -> Rows:
     def read(start: int, stop: int) -> Floats:
-        found = rows.read(start, stop)
-        check_finite(found, where, start)
-        return found
+        piece = rows.read(start, stop)
+        check_finite(piece, where, start)
+        return piece
 
     return ReadRows(rows.shape, read)

@@ -31,8 +31,8 @@ def check_finite(values: npt.NDArray[Any], where: str, first_row: int = 0) -> No
     """Refuse NaN and infinity; the first value is in row `first_row` of `where`."""
     row = first_not_finite(values)
     if row is not None:
-        found = values.reshape(len(values), -1)[row] if values.ndim else values.reshape(1)
-        number = found[~np.isfinite(found)][0]
+        numbers = values.reshape(len(values), -1)[row] if values.ndim else values.reshape(1)
+        number = numbers[~np.isfinite(numbers)][0]
         raise FormatError(
             f"{where}: row {first_row + row}: expected finite numbers, found {number}; {REMEDY}"
         )

@@ -57,9 +57,9 @@ class Files:
     def read(self, number: int) -> pa.Table:
         """The rows of one file; it is deleted."""
         with storage.open_input(self._uris[number]) as stream, pa.ipc.open_stream(stream) as reader:
-            found = reader.read_all().combine_chunks()
+            table = reader.read_all().combine_chunks()
         storage.delete(self._uris[number])
-        return found
+        return table
 
     def batches(self, number: int) -> Iterator[pa.RecordBatch]:
         """The rows of one file, batch by batch."""
@@ -97,8 +97,8 @@ def raw_ids_of(
         pairs.add([raw, batch], _by_id(batch, num))
     pairs.close()
     for number in range(num):
-        found = rows.read(number).sort_by("id")
-        wanted, row = found["id"].to_numpy(), found["row"].to_numpy()
+        table = rows.read(number).sort_by("id")
+        wanted, row = table["id"].to_numpy(), table["row"].to_numpy()
         again = np.flatnonzero(wanted[1:] == wanted[:-1])
         if len(again):
             raise FormatError(f"{where}: id {wanted[again[0]]} stands in two rows; expected each id once")
@@ -134,8 +134,8 @@ def ids_of(
     pairs.close()
     translated = Files(folder, "ids", num, _ROWS)
     for number in range(num):
-        found = names.read(number)
-        raw, row = found["raw"].combine_chunks(), found["row"].to_numpy()
+        table = names.read(number)
+        raw, row = table["raw"].combine_chunks(), table["row"].to_numpy()
         ids = _parsed(raw) if id_map.is_integers else _join_by_raw_id(pairs.read(number), raw, misses, where)
         is_known = pc.is_valid(ids).to_numpy(zero_copy_only=False)
         misses.unmapped.add(raw.filter(pa.array(~is_known)))
@@ -162,8 +162,8 @@ def _join_by_raw_id(pairs: pa.Table, raw: pa.Array, misses: Misses, where: str) 
 def _without_shared(translated: Files, misses: Misses) -> Iterator[tuple[Numbers, Numbers]]:
     """Leave out rows with one int64 id."""
     for number in range(len(translated)):
-        found = translated.read(number).sort_by("id")
-        ids, row = found["id"].to_numpy(), found["row"].to_numpy()
+        table = translated.read(number).sort_by("id")
+        ids, row = table["id"].to_numpy(), table["row"].to_numpy()
         is_shared = _has_equal_neighbour(ids)
         misses.shared.add(pa.array(ids[is_shared]))
         yield ids[~is_shared], row[~is_shared]
@@ -188,7 +188,7 @@ def _parsed(raw: pa.Array) -> pa.Array:
     try:
         return pc.cast(fits, pa.int64())
     except pa.ArrowInvalid:  # some have 19 digits, but 64 bits are not enough
-        return pa.array([_int64(each) for each in fits.to_pylist()], pa.int64())
+        return pa.array([_int64(text) for text in fits.to_pylist()], pa.int64())
 
 
 def _int64(text: str | None) -> int | None:

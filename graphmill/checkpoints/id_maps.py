@@ -67,16 +67,16 @@ class IdMap:
     def _uris(self) -> list[str]:
         if not storage.is_dir(self.uri):
             return [self.uri]
-        found = [
+        uris = [
             entry.uri
             for entry in storage.list_dir(self.uri, recursive=True)
             if not entry.is_dir
             and entry.uri.endswith(".parquet")
             and not storage.name(entry.uri).startswith("_")
         ]
-        if not found:
+        if not uris:
             raise NotFoundError(f"{self.uri}: expected a map of ids, *.parquet, found none")
-        return sorted(found)
+        return sorted(uris)
 
     def _columns_of(self, schema: pa.Schema, uri: str) -> list[str]:
         kinds = {
@@ -172,14 +172,14 @@ class IdMaps:
             (misses.unmapped, f"ids of {name!r} that its map lacks"),
             (misses.shared, f"ids of {name!r} that share one int64 id"),
         ]
-        found = [f"{each} {what}" for each, what in wrong if each.num]
-        if found and not self.leave_out:
+        lines = [f"{ids} {what}" for ids, what in wrong if ids.num]
+        if lines and not self.leave_out:
             raise FormatError(
-                f"{where}: {'; '.join(found)}: complete the map, or leave these ids out with --leave-out"
+                f"{where}: {'; '.join(lines)}: complete the map, or leave these ids out with --leave-out"
             )
         if misses.without_row.num:
-            found.append(f"{misses.without_row} raw ids of the map of {name!r}, which have no row")
-        return found
+            lines.append(f"{misses.without_row} raw ids of the map of {name!r}, which have no row")
+        return lines
 
 
 def parse_id_maps(given: Iterable[str], columns: str | None = None) -> dict[str, IdMap]:
@@ -192,10 +192,10 @@ def parse_id_maps(given: Iterable[str], columns: str | None = None) -> dict[str,
     if names is not None and (len(names) != 2 or not all(names)):
         raise ConfigError(f"--id-map-columns: expected RAW,ID, found {columns!r}")
     maps: dict[str, IdMap] = {}
-    for each in given:
-        name, sign, uri = each.partition("=")
+    for text in given:
+        name, sign, uri = text.partition("=")
         if not (name and sign and uri):
-            raise ConfigError(f"--id-map: expected TYPE=FILE or TYPE={INTEGERS}, found {each!r}")
+            raise ConfigError(f"--id-map: expected TYPE=FILE or TYPE={INTEGERS}, found {text!r}")
         if name in maps:
             raise ConfigError(f"--id-map: expected each type once, found {name!r} again")
         uri = uri if uri == INTEGERS else storage.absolute(uri)

@@ -118,21 +118,21 @@ class _Merged:
         if reached != start:
             positions = [_position(piece, start) for piece in self._pieces]
         rows = np.empty((stop - start, self.shape[1]), np.float32)
-        found = np.zeros(stop - start, bool)
+        is_read = np.zeros(stop - start, bool)
         ends = []
         for piece, first in zip(self._pieces, positions, strict=True):
             ids = piece.read_ids(first, min(first + stop - start, piece.num_rows))
             ids = ids[: np.searchsorted(ids, stop)] - start
             ends.append(first + len(ids))
-            if 0 < len(ids) == len(rows) and not found.any():
+            if 0 < len(ids) == len(rows) and not is_read.any():
                 rows = piece.read(first, first + len(ids))  # sorted and complete: no copy
-                found[:] = True
+                is_read[:] = True
             elif len(ids):
                 rows[ids] = piece.read(first, first + len(ids))
-                found[ids] = True
+                is_read[ids] = True
         self._next = stop, ends
         num_read = sum(ends) - sum(positions)
-        _check_found(found, num_read, start, self._where)
+        _check_all_read(is_read, num_read, start, self._where)
         return rows
 
 
@@ -145,7 +145,7 @@ def _position(piece: OrderedPiece, wanted: int) -> int:
 
 def _sorted_copy(pieces: Sequence[OrderedPiece], shape: tuple[int, int], where: str) -> Rows:
     copy = mapped_array(shape, np.float32)
-    found = np.zeros(shape[0], bool)
+    is_read = np.zeros(shape[0], bool)
     num_read = 0
     batch_rows = rows_of_batch(shape[1])
     for piece in pieces:
@@ -156,9 +156,9 @@ def _sorted_copy(pieces: Sequence[OrderedPiece], shape: tuple[int, int], where: 
             if not is_kept.all():
                 ids, rows = ids[is_kept], rows[is_kept]
             copy[ids] = rows
-            found[ids] = True
+            is_read[ids] = True
             num_read += len(ids)
-    _check_found(found, num_read, 0, where)
+    _check_all_read(is_read, num_read, 0, where)
     return ReadRows(shape, lambda start, stop: np.array(copy[start:stop]))
 
 
@@ -172,9 +172,9 @@ def mapped_array(shape: tuple[int, ...], dtype: npt.DTypeLike, folder: str | Non
         return np.memmap(file, dtype, "r+", shape=shape)
 
 
-def _check_found(found: npt.NDArray[np.bool_], num_read: int, first_id: int, where: str) -> None:
-    if num_read == len(found) and found.all():
+def _check_all_read(is_read: npt.NDArray[np.bool_], num_read: int, first_id: int, where: str) -> None:
+    if num_read == len(is_read) and is_read.all():
         return
-    missing = np.flatnonzero(~found)
+    missing = np.flatnonzero(~is_read)
     mistake = f"id {first_id + int(missing[0])} is missing" if len(missing) else "an id occurs twice"
     raise FormatError(f"{where}: {mistake}: expected every id from 0 on once")

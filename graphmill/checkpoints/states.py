@@ -19,7 +19,7 @@ def reordered(
     if state is None or not isinstance(state.get("state"), Mapping):
         return None if state is None else dict(state)
     numbers = {number: after.index(key) for number, key in enumerate(before)}
-    states = {numbers.get(number, number): each for number, each in state["state"].items()}
+    states = {numbers.get(number, number): entry for number, entry in state["state"].items()}
     return dict(state) | {"state": dict(sorted(states.items()))}
 
 
@@ -34,15 +34,15 @@ def table_sums(state: Mapping[str, Any], shape: tuple[int, int], where: str) -> 
     if not state.get("state"):
         return None
     try:
-        found = state["state"][0]["sum"]
-        found_shape = tuple(found.shape)
+        sums = state["state"][0]["sum"]
+        sums_shape = tuple(sums.shape)
     except (LookupError, TypeError, AttributeError) as error:
         raise FormatError(f"{where}: optimizer state: expected 'sum' of parameter 0, found none") from error
-    if found_shape not in (shape[:1], shape):
+    if sums_shape not in (shape[:1], shape):
         raise FormatError(
-            f"{where}: optimizer state: expected sums of shape {shape[:1]} or {shape}, found {found_shape}"
+            f"{where}: optimizer state: expected sums of shape {shape[:1]} or {shape}, found {sums_shape}"
         )
-    converted: Tensor = found.to(torch.float32)
+    converted: Tensor = sums.to(torch.float32)
     return converted
 
 
@@ -50,7 +50,7 @@ def sums_of(state: Mapping[str, Any] | None) -> dict[Any, Any]:
     """The Adagrad sums in an optimizer's state_dict(), by number of the parameter."""
     saved = (state or {}).get("state")
     entries = saved.items() if isinstance(saved, Mapping) else ()
-    return {number: each["sum"] for number, each in entries if isinstance(each, Mapping) and "sum" in each}
+    return {n: entry["sum"] for n, entry in entries if isinstance(entry, Mapping) and "sum" in entry}
 
 
 def check_sums(state: Mapping[str, Any] | None, parameters: Mapping[str, "Tensor"], where: str) -> None:
@@ -80,10 +80,10 @@ def check_finite_sums(state: Mapping[str, Any] | None, parameters: Sequence[str 
 def without_sums(state: Mapping[str, Any]) -> dict[str, Any]:
     """A state_dict() as JSON types, without the tensors named `sum`."""
     plain = {
-        str(number): {name: _plain(value, name) for name, value in each.items() if name != "sum"}
-        for number, each in state.get("state", {}).items()
+        str(number): {name: _plain(value, name) for name, value in entry.items() if name != "sum"}
+        for number, entry in state.get("state", {}).items()
     }
-    groups = [{name: _plain(value, name) for name, value in each.items()} for each in state["param_groups"]]
+    groups = [{name: _plain(value, name) for name, value in group.items()} for group in state["param_groups"]]
     return {"state": plain, "param_groups": groups}
 
 
@@ -137,7 +137,7 @@ def declared_partitions(config: Mapping[str, Any] | None, others: Iterable[str] 
         return {}
     listed = relations if isinstance(relations, list | tuple) else []
     sides = [relation.get(side) for relation in listed if isinstance(relation, Mapping) for side in Side]
-    names = {each for each in (*sides, *others) if isinstance(each, str)} & declared.keys()
+    names = {name for name in (*sides, *others) if isinstance(name, str)} & declared.keys()
     entities = {name: declared[name] for name in sorted(names)}
     counts = {
         name: entity.get("num_partitions", 1) if isinstance(entity, Mapping) else 1

@@ -85,14 +85,14 @@ class WholeTablesCheckpoint(Checkpoint):
         if name not in counts:
             known = ", ".join(counts)
             raise FormatError(f"{self.uri}: {name!r} has no counts in {counts_uri}, which has {known}")
-        found = counts[name]
-        if not (isinstance(found, list | tuple) and all(type(each) is int and each >= 0 for each in found)):
+        rows = counts[name]
+        if not (isinstance(rows, list | tuple) and all(type(num) is int and num >= 0 for num in rows)):
             raise FormatError(
-                f"{self.uri}: {name!r}: expected the rows of each partition from 0 on, found {found!r:.80}"
+                f"{self.uri}: {name!r}: expected the rows of each partition from 0 on, found {rows!r:.80}"
             )
-        if sum(found) != total:
+        if sum(rows) != total:
             raise FormatError(
-                f"{self.uri}: {name!r} has {total} rows; expected {sum(found)}, as {counts_uri} counts"
+                f"{self.uri}: {name!r} has {total} rows; expected {sum(rows)}, as {counts_uri} counts"
             )
 
 

@@ -172,7 +172,7 @@ def _check_same(source: Checkpoint, written: Checkpoint, where: str, *, compare_
             raise FormatError(f"{where}: {name!r}: {sum(counts)} rows were read, {written.counts} written")
         added = source.global_embedding(name) if written.has_added_globals else None
         for end in (0, -1) if compare_rows else ():
-            first, second = (_end_row(each, name, end) for each in (source, written))
+            first, second = (_end_row(checkpoint, name, end) for checkpoint in (source, written))
             first = first if added is None else first + added
             if not np.array_equal(first, second, equal_nan=True):
                 raise FormatError(f"{where}: {name!r}: row {end} is not the one that was read")

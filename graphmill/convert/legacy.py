@@ -92,20 +92,20 @@ def import_init(init_path: str, target_uri: str, entity_path: str, index_base: I
 
     `entity_path` has the partitions for formats without partitions.
     """
-    found = checkpoints.recognise(init_path)
-    if found == "pbg":
+    source_format = checkpoints.recognise(init_path)
+    if source_format == "pbg":
         return init_path
     made_from = {"source": record.describe_inputs([init_path]), "index_base": index_base}
     imported = storage.join(target_uri, "init")
     if storage.read_marker(imported) != made_from:
-        log.info("importing init_path %s, which is %s", init_path, found)
+        log.info("importing init_path %s, which is %s", init_path, source_format)
         with lock.held(whole=[target_uri]) as claim:
             storage.delete(imported)
             done = convert.convert(
                 init_path, imported, "pbg", entity_path=entity_path, index_base=index_base, claim=claim
             )
-            for each in done.not_kept:
-                log.info("importing init_path: not kept: %s", each)
+            for line in done.not_kept:
+                log.info("importing init_path: not kept: %s", line)
             storage.write_marker(imported, made_from)
     return imported
 
@@ -164,8 +164,8 @@ def convert_inputs(
 
 
 def _write_counts(source_path: str, counts: Counts, target_path: str, checksums: Checksums) -> None:
-    for entity_type, each in counts.items():
-        for partition, count in enumerate(each):
+    for entity_type, rows in counts.items():
+        for partition, count in enumerate(rows):
             entity_counts.write_count(target_path, entity_type, partition, count, checksums)
     num_relations = legacy.read_relation_count(source_path)
     if num_relations is not None:
@@ -192,7 +192,7 @@ def _write_buckets(edge_path: str, base: int, counts: Counts, target_path: str, 
 
 def _largest(counts: Counts, partition: int) -> int:
     """Rows of the largest partition with this number, over all types."""
-    tables = (each * (partition + 1) if len(each) == 1 else each for each in map(list, counts.values()))
+    tables = (rows * (partition + 1) if len(rows) == 1 else rows for rows in map(list, counts.values()))
     return max((table[partition] for table in tables if partition < len(table)), default=0)
 
 

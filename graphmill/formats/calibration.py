@@ -77,7 +77,7 @@ def read(uri: str, checkpoint_version: int, checkpoint: str | None) -> Calibrati
     if content.get("format_version") != FORMAT_VERSION or expected != _checksum(content):
         raise FormatError(f"{uri}: expected a calibration with its checksum, found another file; {REMEDY}")
     try:
-        found = Calibration(
+        calibration = Calibration(
             int(content["checkpoint_version"]),
             content["checkpoint"],
             str(content["split"]),
@@ -90,18 +90,21 @@ def read(uri: str, checkpoint_version: int, checkpoint: str | None) -> Calibrati
         )
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise FormatError(f"{uri}: expected the keys of a calibration, found others; {REMEDY}") from error
-    lines = [found.pooled, *(line for sides in found.relations.values() for line in sides.values())]
-    numbers = [found.temperature, *(number for line in lines for number in line)]
-    is_rising = found.temperature > 0 and all(each.slope >= 0 for each in lines)
+    lines = [
+        calibration.pooled,
+        *(line for sides in calibration.relations.values() for line in sides.values()),
+    ]
+    numbers = [calibration.temperature, *(number for line in lines for number in line)]
+    is_rising = calibration.temperature > 0 and all(line.slope >= 0 for line in lines)
     if not (is_rising and all(map(math.isfinite, numbers))):
         raise FormatError(f"{uri}: expected finite numbers and no negative slope, found others; {REMEDY}")
-    if (found.checkpoint_version, found.checkpoint) != (checkpoint_version, checkpoint):
-        other = "another" if found.checkpoint_version == checkpoint_version else "the"
+    if (calibration.checkpoint_version, calibration.checkpoint) != (checkpoint_version, checkpoint):
+        other = "another" if calibration.checkpoint_version == checkpoint_version else "the"
         raise FormatError(
             f"{uri}: expected the calibration of the checkpoint's version {checkpoint_version}, found that "
-            f"of {other} version {found.checkpoint_version}; {REMEDY}"
+            f"of {other} version {calibration.checkpoint_version}; {REMEDY}"
         )
-    return found
+    return calibration
 
 
 def _checksum(content: Mapping[str, Any]) -> str:

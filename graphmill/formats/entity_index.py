@@ -196,12 +196,12 @@ def read_previous_index(
 
 
 def _read_history(
-    uri: str, manifest: storage.ChecksumManifest, column: str, kind: pa.DataType, found: npt.NDArray[Any]
+    uri: str, manifest: storage.ChecksumManifest, column: str, kind: pa.DataType, values_N: npt.NDArray[Any]
 ) -> npt.NDArray[Any] | None:
     """Put the values of a column that are not null into `found`; None if there is no such column."""
     with open_parquet(uri, manifest) as parquet:
-        if parquet.metadata.num_rows != len(found):
-            raise FormatError(f"{uri}: expected {len(found)} ids, found {parquet.metadata.num_rows}")
+        if parquet.metadata.num_rows != len(values_N):
+            raise FormatError(f"{uri}: expected {len(values_N)} ids, found {parquet.metadata.num_rows}")
         if column not in parquet.schema_arrow.names:
             return None
         check_schema(parquet, {column: (kind,)}, uri)
@@ -209,9 +209,9 @@ def _read_history(
         for batch in parquet.iter_batches(columns=[column]):
             values = batch.column(0).cast(pa.int32() if pa.types.is_date(kind) else kind)
             rows = start + np.flatnonzero(values.is_valid().to_numpy(zero_copy_only=False))
-            found[rows] = values.drop_null().to_numpy()
+            values_N[rows] = values.drop_null().to_numpy()
             start += len(batch)
-    return found
+    return values_N
 
 
 def write_manifest(entity_path: str, manifest: Manifest, checksums: Checksums | None = None) -> None:
@@ -226,14 +226,14 @@ def read_manifest(entity_path: str) -> Manifest:
     """The manifest of the index."""
     uri = _manifest_uri(entity_path)
     content = storage.read_compared(uri, storage.manifest_of(entity_path))
-    found = read_as(_MANIFEST, content, uri, "the manifest of an entity index", FORMAT_VERSION)
-    for name, counts in (found.num_previous or {}).items():
-        if len(counts) != found.num_partitions.get(name):
+    manifest = read_as(_MANIFEST, content, uri, "the manifest of an entity index", FORMAT_VERSION)
+    for name, counts in (manifest.num_previous or {}).items():
+        if len(counts) != manifest.num_partitions.get(name):
             raise FormatError(
                 f"{uri}: num_previous: expected the rows of each partition of a type, found {name!r}: "
                 f"{counts!r}"
             )
-    return found
+    return manifest
 
 
 def _manifest_uri(entity_path: str) -> str:

@@ -47,10 +47,10 @@ def open_checked(
     """
     with storage.open_hdf5(uri, manifest) as hdf5:
         try:
-            found = hdf5.attrs.get("format_version")
-            if versioned and not np.array_equal(found, FORMAT_VERSION):
+            version = hdf5.attrs.get("format_version")
+            if versioned and not np.array_equal(version, FORMAT_VERSION):
                 raise FormatError(
-                    f"{uri}: attribute 'format_version' is {found}; this reader knows {FORMAT_VERSION}"
+                    f"{uri}: attribute 'format_version' is {version}; this reader knows {FORMAT_VERSION}"
                 )
             yield hdf5
         except (OSError, LookupError, RuntimeError, TypeError, ValueError) as error:  # h5py, of damage inside
@@ -187,7 +187,7 @@ def _check_stored(dataset: h5py.Dataset, uri: str) -> None:
     expected, most = dataset.nbytes, stored
     if dataset.chunks is not None:
         grid = zip(dataset.shape, dataset.chunks, strict=True)
-        num_chunks = math.prod(-(-size // each) for size, each in grid)
+        num_chunks = math.prod(-(-size // chunk) for size, chunk in grid)
         expected = num_chunks * math.prod(dataset.chunks) * dataset.dtype.itemsize
         most = stored * _MAX_RATIO if _is_packed(dataset, uri) else stored
         if dataset.id.get_num_chunks() < num_chunks:
@@ -202,7 +202,7 @@ def _check_stored(dataset: h5py.Dataset, uri: str) -> None:
 def _is_packed(dataset: h5py.Dataset, uri: str) -> bool:
     plan = dataset.id.get_create_plist()
     filters = [plan.get_filter(number)[0] for number in range(plan.get_nfilters())]
-    packing = [each for each in filters if each not in _UNPACKED]
+    packing = [number for number in filters if number not in _UNPACKED]
     if len(packing) > 1:
         raise FormatError(f"{uri}: {dataset.name!r}: expected one filter that packs, found {len(packing)}")
     return bool(packing)

@@ -157,8 +157,8 @@ def iter_part(
 
 
 def _dimension(parquet: pq.ParquetFile, uri: str) -> int:
-    found = parquet.schema_arrow
-    kind = found.field("embedding").type if "embedding" in found.names else None
+    columns = parquet.schema_arrow
+    kind = columns.field("embedding").type if "embedding" in columns.names else None
     dimension = int(kind.list_size) if kind is not None and pa.types.is_fixed_size_list(kind) else 0
-    check_schema(parquet, {each.name: (each.type,) for each in schema(dimension)}, uri)
+    check_schema(parquet, {field.name: (field.type,) for field in schema(dimension)}, uri)
     return dimension

@@ -39,23 +39,23 @@ def comparator(
     yield from vector_wise(module.prepare, normal(draw, 2, 3, dimension), ())
     lhs, rhs = (module.prepare(normal(draw, 2, 3, dimension)) for _ in range(2))
     other_lhs, other_rhs = (module.prepare(normal(draw, 2, num, dimension)) for num in (4, 5))
-    found = module(lhs, rhs, other_lhs, other_rhs)
+    scores = module(lhs, rhs, other_lhs, other_rhs)
     shapes = [(2, 3), (2, 3, 4), (2, 3, 5)]
-    if [tuple(each.shape) for each in found] != shapes:
-        yield f"forward: expected scores of shapes {shapes}, found {[tuple(each.shape) for each in found]}"
+    if list(map(shape, scores)) != shapes:
+        yield f"forward: expected scores of shapes {shapes}, found {list(map(shape, scores))}"
         return
     pos, lhs_scores, rhs_scores = module(lhs, rhs, lhs, rhs)
     yield from same("the score of the same pair among lhs_neg", pos, lhs_scores.diagonal(dim1=1, dim2=2))
     yield from same("the score of the same pair among rhs_neg", pos, rhs_scores.diagonal(dim1=1, dim2=2))
     yield from same("scores of rhs_pos and lhs_neg, turned", rhs_scores, lhs_scores.transpose(1, 2))
     alone = module(lhs[1:], rhs[1:], other_lhs[1:], other_rhs[1:])
-    for each, expected in zip(found, alone, strict=True):
-        yield from same("a chunk by itself", each[1:], expected)
+    for part, expected in zip(scores, alone, strict=True):
+        yield from same("a chunk by itself", part[1:], expected)
     without = module(lhs, rhs, other_lhs[:, :0], other_rhs[:, :0])
-    if [tuple(each.shape) for each in without] != [(2, 3), (2, 3, 0), (2, 3, 0)]:
+    if list(map(shape, without)) != [(2, 3), (2, 3, 0), (2, 3, 0)]:
         yield "forward: expected no scores for no negatives"
     yield from differentiable(
-        lambda *each: torch.cat([s.flatten() for s in module(*each)]), lhs, rhs, other_lhs, other_rhs
+        lambda *vectors: torch.cat([s.flatten() for s in module(*vectors)]), lhs, rhs, other_lhs, other_rhs
     )
     if reference is not None:
         yield from _as_built_in(module, reference, draw, dimension)
@@ -63,14 +63,14 @@ def comparator(
 
 def _as_built_in(module: Any, reference: str, draw: torch.Generator, dimension: int) -> Failures:
     raw = [normal(draw, 2, num, dimension) for num in (3, 3, 4, 5)]
-    found = module(*(module.prepare(each) for each in raw))
-    lhs, rhs, other_lhs, other_rhs = (comparators.prepare(reference, False, each) for each in raw)
+    scores = module(*(module.prepare(vectors) for vectors in raw))
+    lhs, rhs, other_lhs, other_rhs = (comparators.prepare(reference, False, vectors) for vectors in raw)
     expected = (
         comparators.edge_scores(reference, False, lhs, rhs),
         comparators.matrix_scores(reference, False, rhs, other_lhs),
         comparators.matrix_scores(reference, False, lhs, other_rhs),
     )
-    for ours, theirs in zip(found, expected, strict=True):
+    for ours, theirs in zip(scores, expected, strict=True):
         yield from same(f"the comparator {reference}", ours, theirs)
 
 
@@ -84,24 +84,24 @@ def loss(
     weight = 0.5 + torch.rand(5, generator=draw, dtype=torch.float64)
 
     def total_loss(pos: Tensor, neg: Tensor, weight: Tensor = weight) -> Tensor:
-        found: Tensor = module(pos, neg, weight) if weighted else module(pos, neg)
-        return found
+        whole: Tensor = module(pos, neg, weight) if weighted else module(pos, neg)
+        return whole
 
-    found = total_loss(pos, neg)
-    if not isinstance(found, Tensor) or found.dim():
-        yield f"forward: expected one number, the sum of the losses, found the shape {shape(found)}"
+    whole = total_loss(pos, neg)
+    if not isinstance(whole, Tensor) or whole.dim():
+        yield f"forward: expected one number, the sum of the losses, found the shape {shape(whole)}"
         return
     singles = [total_loss(pos[i : i + 1], neg[i : i + 1], torch.ones_like(pos[:1])) for i in range(len(pos))]
     total = sum(single * (factor if weighted else 1) for single, factor in zip(singles, weight, strict=True))
     what = "the sum of the edges' losses" + (", times their weights" if weighted else "")
-    yield from same(what, found, torch.as_tensor(total))
+    yield from same(what, whole, torch.as_tensor(total))
     yield from _masked(total_loss, pos, neg)
     if not bool(torch.isfinite(torch.as_tensor(total_loss(pos, neg[:, :0]))).all()):
         yield "forward: expected a finite loss for edges without negatives"
     yield from differentiable(total_loss, pos, neg)
     if reference is not None:
         name = getattr(reference, "__name__", "the reference")
-        yield from same(name, found, reference(pos, neg, weight) if weighted else reference(pos, neg))
+        yield from same(name, whole, reference(pos, neg, weight) if weighted else reference(pos, neg))
 
 
 def _masked(loss: Callable[..., Tensor], pos: Tensor, neg: Tensor) -> Failures:
@@ -180,8 +180,8 @@ def negative_sampler(
                 yield f"sample: expected rows of torch.int64 and shape (3, K), found {described(drawn)}"
                 return
             if drawn.numel() and not 0 <= int(drawn.min()) <= int(drawn.max()) < num_rows:
-                found = f"{int(drawn.min())} to {int(drawn.max())}"
-                yield f"sample: expected rows from 0 to {num_rows - 1}, found {found}"
+                rows = f"{int(drawn.min())} to {int(drawn.max())}"
+                yield f"sample: expected rows from 0 to {num_rows - 1}, found {rows}"
             if not torch.equal(drawn, again):
                 yield "sample: expected the same rows for one seed, found others; draw from `generator` alone"
         if not all(map(torch.equal, before, columns)):
@@ -227,9 +227,9 @@ def check(
 
 
 def _failures(checks: Callable[..., Failures], *given: Any) -> list[str]:
-    found: list[str] = []
+    failures: list[str] = []
     try:
-        found.extend(checks(*given))
+        failures.extend(checks(*given))
     except Exception as error:  # of the user's own code
-        found.append(f"fails with {type(error).__name__}: {error}")
-    return found
+        failures.append(f"fails with {type(error).__name__}: {error}")
+    return failures

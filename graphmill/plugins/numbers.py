@@ -11,7 +11,7 @@ Failures = Iterator[str]  # a line for each check that fails
 
 def differentiable(compute: Callable[..., Tensor], *inputs: Tensor) -> Failures:
     """Compare the gradients of a result with differences of the result."""
-    leaves = tuple(each.detach().clone().requires_grad_() for each in inputs)
+    leaves = tuple(tensor.detach().clone().requires_grad_() for tensor in inputs)
     if not compute(*leaves).requires_grad:
         yield "expected a result with a gradient, found one without"
         return
@@ -21,12 +21,12 @@ def differentiable(compute: Callable[..., Tensor], *inputs: Tensor) -> Failures:
         yield f"gradients differ from differences of the result: {str(error).splitlines()[0]}"
 
 
-def same(what: str, found: Tensor, expected: Tensor) -> Failures:
+def same(what: str, actual: Tensor, expected: Tensor) -> Failures:
     """Compare numbers, and say `what` was expected."""
-    if found.shape != expected.shape:
-        yield f"expected the shape {shape(expected)} of {what}, found {shape(found)}"
-    elif found.numel() and not torch.allclose(found, expected, rtol=1e-6, atol=1e-8):
-        difference = (found - expected).abs().max().item()
+    if actual.shape != expected.shape:
+        yield f"expected the shape {shape(expected)} of {what}, found {shape(actual)}"
+    elif actual.numel() and not torch.allclose(actual, expected, rtol=1e-6, atol=1e-8):
+        difference = (actual - expected).abs().max().item()
         yield f"expected the numbers of {what}, found a difference of {difference:.3g}"
 
 

@@ -57,13 +57,13 @@ def dynamic_operator(
         return _called(module, parameters, own, vectors, rel)
 
     own = tuple(parameters.values())
-    found = apply(vectors, *own)
-    if found.shape != vectors.shape:
-        yield f"forward: expected the shape {shape(vectors)} of the vectors, found {shape(found)}"
+    moved = apply(vectors, *own)
+    if moved.shape != vectors.shape:
+        yield f"forward: expected the shape {shape(vectors)} of the vectors, found {shape(moved)}"
         return
     yield from differentiable(apply, vectors, *own)
-    yield from _unused(parameters, found)
-    yield from _rows_of_relations(class_, module, reference, vectors, rel, found, arguments)
+    yield from _unused(parameters, moved)
+    yield from _rows_of_relations(class_, module, reference, vectors, rel, moved, arguments)
 
 
 def _rows_of_relations(
@@ -72,7 +72,7 @@ def _rows_of_relations(
     reference: Any,
     vectors: Tensor,
     rel: Tensor,
-    found: Tensor,
+    moved: Tensor,
     arguments: dict[str, Any],
 ) -> Failures:
     """Check that relation k depends on row k alone: a module with this one relation gives the same."""
@@ -82,7 +82,7 @@ def _rows_of_relations(
         alone = class_(dimension, 1, **arguments).double()
         mine = vectors[rel == relation]
         expected = functional_call(alone, row, (mine, torch.zeros(len(mine), dtype=torch.int64)))
-        yield from same(f"relation {relation} by itself", found[rel == relation], expected)
+        yield from same(f"relation {relation} by itself", moved[rel == relation], expected)
         if reference is None:
             continue
         values = [value[0] for value in row.values()]
@@ -92,7 +92,7 @@ def _rows_of_relations(
             other = reference(dimension, **arguments).double()
             static = _called(other, dict(other.named_parameters()), values, mine)
         name = reference if isinstance(reference, str) else reference.__name__
-        yield from same(f"relation {relation} of {name}", found[rel == relation], static)
+        yield from same(f"relation {relation} of {name}", moved[rel == relation], static)
 
 
 def _drawn(module: nn.Module, draw: torch.Generator) -> Any:
@@ -106,8 +106,8 @@ def _drawn(module: nn.Module, draw: torch.Generator) -> Any:
 
 
 def _called(module: nn.Module, names: Any, values: Sequence[Tensor], *arguments: Tensor) -> Tensor:
-    found: Tensor = functional_call(module, dict(zip(names, values, strict=True)), arguments)
-    return found
+    moved: Tensor = functional_call(module, dict(zip(names, values, strict=True)), arguments)
+    return moved
 
 
 def vector_wise(apply: Callable[..., Tensor], vectors: Tensor, own: tuple[Tensor, ...]) -> Failures:
@@ -116,18 +116,18 @@ def vector_wise(apply: Callable[..., Tensor], vectors: Tensor, own: tuple[Tensor
     if not torch.equal(before, vectors):
         yield "forward: expected the vectors unchanged, found that it overwrites them"
     for part in (vectors, vectors[0], vectors[0, 0]):
-        found = apply(part, *own)
-        if found.shape != part.shape:
-            yield f"forward: expected the shape {shape(part)} of the vectors, found {shape(found)}"
+        moved = apply(part, *own)
+        if moved.shape != part.shape:
+            yield f"forward: expected the shape {shape(part)} of the vectors, found {shape(moved)}"
             return
     yield from same("one vector by itself", whole[1, 2], apply(vectors[1, 2], *own))
     yield from same("a second call", apply(vectors, *own), whole)
 
 
-def _unused(parameters: dict[str, Tensor], found: Tensor) -> Failures:
+def _unused(parameters: dict[str, Tensor], moved: Tensor) -> Failures:
     if not parameters:
         return
-    gradients = torch.autograd.grad(found.square().sum(), list(parameters.values()), allow_unused=True)
+    gradients = torch.autograd.grad(moved.square().sum(), list(parameters.values()), allow_unused=True)
     for name, gradient in zip(parameters, gradients, strict=True):
         if gradient is None:
             yield f"parameter {name!r}: expected a gradient, found that the result does not depend on it"

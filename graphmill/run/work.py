@@ -59,10 +59,10 @@ def complete(folder: str, checksums: Checksums, record: str | None = None, work:
     storage.delete(manifest_uri)  # of a command that was killed here
     for parent in {storage.parent(uri) for uri in expected}:
         storage.sweep(parent)
-    found = {entry.uri for entry in storage.list_dir(folder, recursive=True) if not entry.is_dir}
-    found = {uri for uri in found if work is None or not uri.startswith(f"{work}/")}
-    if found != expected:
-        wrong = ", ".join(sorted(found ^ expected)[:5])
+    uris = {entry.uri for entry in storage.list_dir(folder, recursive=True) if not entry.is_dir}
+    uris = {uri for uri in uris if work is None or not uri.startswith(f"{work}/")}
+    if uris != expected:
+        wrong = ", ".join(sorted(uris ^ expected)[:5])
         raise StorageError(f"{folder}: expected {len(expected)} files; missing or foreign: {wrong}")
     storage.write_checksums(manifest_uri, checksums)
 

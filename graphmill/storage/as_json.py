@@ -24,13 +24,13 @@ def read_as(
     Raises:
         FormatError: the text is something else than is `expected`.
     """
-    if version is not None and (found := json_in(text, where).get("format_version")) != version:
-        raise FormatError(f"{where}: format_version is {found!r}; this reader knows {version}")
+    if version is not None and (version_there := json_in(text, where).get("format_version")) != version:
+        raise FormatError(f"{where}: format_version is {version_there!r}; this reader knows {version}")
     try:
         return kind.validate_json(text, strict=True)
     except ValidationError as error:
         first = error.errors()[0]
-        place = "".join(f"{each}: " for each in first["loc"])
+        place = "".join(f"{key}: " for key in first["loc"])
         raise FormatError(
             f"{where}: expected {expected}; {place}{first['msg']}, found {first['input']!r:.80}"
         ) from error
@@ -41,8 +41,8 @@ def _write_array(values: npt.NDArray[Any]) -> list[Any]:
     return [values.dtype.str, list(values.shape), base64.b64encode(packed).decode()]
 
 
-def _read_array(found: Any) -> npt.NDArray[Any]:
-    dtype, shape, packed = found
+def _read_array(packed_array: Any) -> npt.NDArray[Any]:
+    dtype, shape, packed = packed_array
     num_bytes = math.prod(shape) * np.dtype(dtype).itemsize
     try:
         content = zlib.decompressobj().decompress(base64.b64decode(packed), num_bytes + 1)
@@ -57,14 +57,14 @@ def _write_type(kind: pa.DataType) -> str:
     return base64.b64encode(pa.schema([("", kind)]).serialize().to_pybytes()).decode()
 
 
-def _read_type(found: Any) -> pa.DataType:
-    return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(found))).field(0).type
+def _read_type(text: Any) -> pa.DataType:
+    return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text))).field(0).type
 
 
 Int32 = Annotated[npt.NDArray[np.int32], PlainValidator(_read_array), PlainSerializer(_write_array)]
 Int64 = Annotated[npt.NDArray[np.int64], PlainValidator(_read_array), PlainSerializer(_write_array)]
 UInt64 = Annotated[npt.NDArray[np.uint64], PlainValidator(_read_array), PlainSerializer(_write_array)]
 Range = Annotated[
-    range, PlainValidator(lambda found: range(*found)), PlainSerializer(lambda each: [each.start, each.stop])
+    range, PlainValidator(lambda ends: range(*ends)), PlainSerializer(lambda ends: [ends.start, ends.stop])
 ]
 ArrowType = Annotated[pa.DataType, PlainValidator(_read_type), PlainSerializer(_write_type)]

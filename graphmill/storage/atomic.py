@@ -174,8 +174,8 @@ def recover(uri: str, *, keep: str | None = None) -> None:
 def moved_aside(uri: str) -> list[str]:
     """Return the folders that `move_aside` moved away from `uri`, oldest first."""
     form = re.compile(re.escape(name(uri)) + r"\.stale-([0-9]{1,18})")
-    found = [(form.fullmatch(name(entry.uri)), entry.uri) for entry in fs.list_dir(parent(uri))]
-    return [place for _, place in sorted((int(match[1]), place) for match, place in found if match)]
+    places = [(form.fullmatch(name(entry.uri)), entry.uri) for entry in fs.list_dir(parent(uri))]
+    return [place for _, place in sorted((int(match[1]), place) for match, place in places if match)]
 
 
 def is_moved_aside(uri: str) -> bool:

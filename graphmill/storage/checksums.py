@@ -68,21 +68,21 @@ def of_bytes(content: bytes) -> str:
 
 def of_file(uri: str) -> str:
     """The checksum of a file."""
-    found, block = xxhash.xxh3_128(), memoryview(bytearray(_BLOCK_BYTES))
+    hashed, block = xxhash.xxh3_128(), memoryview(bytearray(_BLOCK_BYTES))
     with fs.open_input(uri) as stream, explained("read", uri):
         while size := stream.readinto(block):
-            found.update(block[:size])
-    return found.hexdigest()
+            hashed.update(block[:size])
+    return hashed.hexdigest()
 
 
 def as_text(manifest_uri: str, checksums: Mapping[str, str]) -> str:
     """The content of a manifest; `checksums` are by URI, or by path below its folder."""
-    found = {_path_below(manifest_uri, uri): checksum for uri, checksum in checksums.items()}
+    checksums_by_path = {_path_below(manifest_uri, uri): checksum for uri, checksum in checksums.items()}
     lines = []
-    for path in sorted(found):
+    for path in sorted(checksums_by_path):
         escaped = path.replace("\\", "\\\\").replace("\n", "\\n")
         mark = "" if escaped == path else "\\"  # as in xxhsum
-        lines.append(f"{mark}{found[path]}  {escaped}\n")
+        lines.append(f"{mark}{checksums_by_path[path]}  {escaped}\n")
     return "".join(lines)
 
 
@@ -96,14 +96,14 @@ def read_checksums(manifest_uri: str) -> Checksums:
     Raises:
         FormatError: the file is not a manifest.
     """
-    found = fs.status(manifest_uri)
-    return {} if found is None else dict(_read(manifest_uri, found))
+    status = fs.status(manifest_uri)
+    return {} if status is None else dict(_read(manifest_uri, status))
 
 
 @lru_cache(maxsize=64)
 def _read(manifest_uri: str, _status: fs.FileStatus) -> Checksums:
     """The manifest, cached by its status: another run may replace the file."""
-    found: Checksums = {}
+    checksums: Checksums = {}
     lines = io.StringIO(fs.read_text(manifest_uri), newline="\n").readlines()
     for number, line in enumerate(lines or [""], 1):
         match = _LINE.fullmatch(line)
@@ -114,9 +114,9 @@ def _read(manifest_uri: str, _status: fs.FileStatus) -> Checksums:
             )
         path = match["path"]
         if match["escaped"]:
-            path = re.sub(r"\\(.)", lambda each: "\n" if each[1] == "n" else each[1], path)
-        found[path] = match["checksum"]
-    return found
+            path = re.sub(r"\\(.)", lambda escape: "\n" if escape[1] == "n" else escape[1], path)
+        checksums[path] = match["checksum"]
+    return checksums
 
 
 _compared: set[tuple[Any, ...]] = set()  # by this process
@@ -134,10 +134,10 @@ def _comparison(uri: str, manifest: ChecksumManifest | None) -> Callable[[str], 
     if file is None or (key := (uri, file.size_bytes, file.mtime_ns, expected)) in _compared:
         return None
 
-    def compare(found: str) -> None:
-        if found != expected:
+    def compare(actual: str) -> None:
+        if actual != expected:
             raise FormatError(
-                f"{uri}: expected the checksum {expected}, as {manifest.uri} says, found {found}: the file "
+                f"{uri}: expected the checksum {expected}, as {manifest.uri} says, found {actual}: the file "
                 f"is damaged; {manifest.remedy}. If something else has written it since, delete its line in "
                 f"{name(manifest.uri)}"
             )

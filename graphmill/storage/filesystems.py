@@ -41,10 +41,10 @@ def missing(action: str, uri: str) -> str:
     """Name the permission and the file or folder that an action on a local path lacks."""
     path = Path(local_path(uri) or "/")
     above = [*reversed(path.parents)]
-    closed = [each for each in above if each.is_dir() and not _may(each, os.X_OK)][:1]
+    closed = [folder for folder in above if folder.is_dir() and not _may(folder, os.X_OK)][:1]
     if closed:
         return f"{uri}: cannot {action}: no permission to enter the folder {_described(closed[0])}"
-    folder = next(each for each in reversed(above) if each.is_dir())
+    folder = next(folder for folder in reversed(above) if folder.is_dir())
     if not _may(folder, os.W_OK) and action.startswith(_CHANGES):
         return f"{folder}: no permission to write into the folder {_described(folder)}"
     return f"{uri}: cannot {action}: no permission to do that with {_described(path)}"

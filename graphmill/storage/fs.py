@@ -56,9 +56,9 @@ def _check_regular(path: str, uri: str) -> None:
     if stat.S_ISDIR(mode):
         raise PathError(f"{uri}: expected a file, found a folder")
     if not stat.S_ISREG(mode):
-        found = next((name for is_kind, name in _NO_FILES if is_kind(mode)), "something else")
+        kind = next((name for is_kind, name in _NO_FILES if is_kind(mode)), "something else")
         raise FormatError(
-            f"{uri}: expected a file, found {found}, which is not read; write its content to a file"
+            f"{uri}: expected a file, found {kind}, which is not read; write its content to a file"
         )
 
 
@@ -138,8 +138,8 @@ def status(uri: str) -> FileStatus | None:
     """Status of the file or folder at `uri`; None if there is none."""
     file_system, path = filesystem(uri)
     with explained("look up", uri):
-        found = file_system.get_file_info(path)
-    return None if found.type == pafs.FileType.NotFound else _status(found, uri)
+        info = file_system.get_file_info(path)
+    return None if info.type == pafs.FileType.NotFound else _status(info, uri)
 
 
 def exists(uri: str) -> bool:
@@ -149,8 +149,8 @@ def exists(uri: str) -> bool:
 
 def is_dir(uri: str) -> bool:
     """Whether `uri` is a folder."""
-    found = status(uri)
-    return found is not None and found.is_dir
+    entry = status(uri)
+    return entry is not None and entry.is_dir
 
 
 def list_dir(uri: str, recursive: bool = False, *, hidden: bool = False) -> list[FileStatus]:
@@ -162,30 +162,30 @@ def list_dir(uri: str, recursive: bool = False, *, hidden: bool = False) -> list
     file_system, path = filesystem(uri)
     with explained("list", uri):
         if recursive and is_local(uri):
-            found = list(_walk(path))
+            infos = list(_walk(path))
         else:
             selector = pafs.FileSelector(path, allow_not_found=True, recursive=recursive)
-            found = file_system.get_file_info(selector)
+            infos = file_system.get_file_info(selector)
     root = path.rstrip("/") + "/"
-    entries = [_status(each, below(uri, each.path.removeprefix(root))) for each in found]
+    entries = [_status(info, below(uri, info.path.removeprefix(root))) for info in infos]
     if not hidden:
         entries = [entry for entry in entries if "/." not in entry.uri[len(uri.rstrip("/")) :]]
-    return sorted(entries, key=lambda each: each.uri)
+    return sorted(entries, key=lambda entry: entry.uri)
 
 
 def _walk(path: str, above: tuple[str, ...] = (), num_links: int = 0) -> Iterator[pafs.FileInfo]:
     """Yield what lies below a local folder; pyarrow follows a link to a folder above it 40 times."""
     above = (*above, os.path.realpath(path))
-    for found in LOCAL.get_file_info(pafs.FileSelector(path, allow_not_found=True)):
-        yield found
-        if found.type == pafs.FileType.Directory:
-            is_link = Path(found.path).is_symlink()
+    for info in LOCAL.get_file_info(pafs.FileSelector(path, allow_not_found=True)):
+        yield info
+        if info.type == pafs.FileType.Directory:
+            is_link = Path(info.path).is_symlink()
             if is_link and num_links == _MAX_LINKS:
                 raise OSError(
                     errno.ELOOP, f"more than {_MAX_LINKS} links, each in the folder of the one before"
                 )
-            if not (is_link and os.path.realpath(found.path) in above):
-                yield from _walk(found.path, above, num_links + is_link)
+            if not (is_link and os.path.realpath(info.path) in above):
+                yield from _walk(info.path, above, num_links + is_link)
 
 
 def links_below(uri: str) -> dict[str, str]:
@@ -290,9 +290,9 @@ def _move_new_locally(source: Path, target: Path) -> bool:
 def delete(uri: str) -> None:
     """Delete the file, or the folder with its content, if it exists."""
     file_system, path = filesystem(uri)
-    while (found := status(uri)) is not None:
+    while (entry := status(uri)) is not None:
         with suppress(NotFoundError), explained("delete", uri):
-            (file_system.delete_dir if found.is_dir else file_system.delete_file)(path)
+            (file_system.delete_dir if entry.is_dir else file_system.delete_file)(path)
             return
         # Another process has deleted a file of the folder, and Arrow has left the others.
 
@@ -304,9 +304,9 @@ def delete_file(uri: str) -> None:
         file_system.delete_file(path)
 
 
-def _status(found: pafs.FileInfo, uri: str) -> FileStatus:
-    is_folder = found.type == pafs.FileType.Directory
-    return FileStatus(uri, is_folder, 0 if is_folder else found.size or 0, found.mtime_ns or 0)
+def _status(info: pafs.FileInfo, uri: str) -> FileStatus:
+    is_folder = info.type == pafs.FileType.Directory
+    return FileStatus(uri, is_folder, 0 if is_folder else info.size or 0, info.mtime_ns or 0)
 
 
 def list_hidden(uri: str, recursive: bool = False) -> list[str]:

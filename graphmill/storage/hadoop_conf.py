@@ -81,10 +81,10 @@ def _settings(conf_dir: str) -> dict[str, str]:
 
 
 def _size_bytes(text: str) -> int:
-    found = re.fullmatch(r"(\d+)([kmgt]?)", text.lower())
-    if found is None:
+    match = re.fullmatch(r"(\d+)([kmgt]?)", text.lower())
+    if match is None:
         raise ValueError(f"dfs.blocksize: expected bytes or a number with k, m, g or t, found {text!r}")
-    return int(found[1]) * _UNITS[found[2]]
+    return int(match[1]) * _UNITS[match[2]]
 
 
 def parse_umask(text: str) -> int:
@@ -93,13 +93,13 @@ def parse_umask(text: str) -> int:
         return int(text, 8) & 0o777
     allowed = 0
     for part in text.split(","):  # u=rwx,g=rx,o=
-        found = re.fullmatch(r"([ugoa]+)=([rwx]*)", part.strip())
-        if found is None:
+        match = re.fullmatch(r"([ugoa]+)=([rwx]*)", part.strip())
+        if match is None:
             raise ValueError(
                 f"fs.permissions.umask-mode: expected octal digits or u=rwx,g=rx,o=, found {text!r}"
             )
-        bits = sum({"r": 4, "w": 2, "x": 1}[each] for each in set(found[2]))
+        bits = sum({"r": 4, "w": 2, "x": 1}[letter] for letter in set(match[2]))
         for who, shift in (("u", 6), ("g", 3), ("o", 0)):
-            if who in found[1] or "a" in found[1]:
+            if who in match[1] or "a" in match[1]:
                 allowed |= bits << shift
     return 0o777 & ~allowed

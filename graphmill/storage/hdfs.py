@@ -70,9 +70,9 @@ def connect(uri: str) -> pafs.FileSystem:
 
 def _unknown(uri: str, reason: str) -> str:
     conf_dir = os.environ.get(hadoop_conf.VARIABLE)
-    found = f"which is {conf_dir}, and does not name it" if conf_dir else "which is not set"
+    state = f"which is {conf_dir}, and does not name it" if conf_dir else "which is not set"
     return (
-        f"{uri}: no namenode is known for it ({reason}); set {hadoop_conf.VARIABLE}, {found}, to the folder "
+        f"{uri}: no namenode is known for it ({reason}); set {hadoop_conf.VARIABLE}, {state}, to the folder "
         "of core-site.xml and hdfs-site.xml, or name host and port: hdfs://HOST:PORT/..."
     )
 
@@ -123,10 +123,12 @@ def move_new(file_system: pafs.FileSystem, source: str, target: str) -> bool:
             client = file_system.handler.fs.client
             patiently(lambda: client.rename(source, target, overwrite=False))
     except Exception:
-        found = [each.type != pafs.FileType.NotFound for each in file_system.get_file_info([source, target])]
-        if not found[1]:
+        old, new = (info.type for info in file_system.get_file_info([source, target]))
+        if new == pafs.FileType.NotFound:
             raise
-        return not found[0]  # without the source, an attempt succeeded whose answer was lost
+        return bool(
+            old == pafs.FileType.NotFound
+        )  # without the source, an attempt succeeded whose answer was lost
     return True
 
 
@@ -155,10 +157,10 @@ class _Handler(pafs.FSSpecHandler):  # type: ignore[misc]  # pyarrow ships no ty
         self._cluster = Cluster(fs.client)
 
     @staticmethod
-    def _create_file_info(path: str, found: dict[str, Any]) -> pafs.FileInfo:
+    def _create_file_info(path: str, entry: dict[str, Any]) -> pafs.FileInfo:
         # pyarrow reads `mtime`, for which hdfs-native has another name.
-        mtime_s = found.get("modification_time", 0) / 1000
-        info: pafs.FileInfo = pafs.FSSpecHandler._create_file_info(path, {**found, "mtime": mtime_s})
+        mtime_s = entry.get("modification_time", 0) / 1000
+        info: pafs.FileInfo = pafs.FSSpecHandler._create_file_info(path, {**entry, "mtime": mtime_s})
         return info
 
     def open_output_stream(self, path: str, metadata: dict[str, str] | None) -> pa.NativeFile:

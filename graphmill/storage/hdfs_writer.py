@@ -102,7 +102,7 @@ class Cluster:
         """Whether a recent file found too few datanodes for all its copies."""
         return time.monotonic() < self._short_until
 
-    def found_short(self) -> None:
+    def note_shortage(self) -> None:
         """Make new files ask for one copy less, for a while."""
         self._short_until = time.monotonic() + _SHORT_OF_DATANODES_S
 
@@ -188,7 +188,7 @@ class _ReplayingWriter(io.RawIOBase):
             try:
                 if num_failures > _NUM_FULL_ATTEMPTS and self._num_copies is None:
                     self._ask_for_one_copy_less()
-                    self._cluster.found_short()
+                    self._cluster.note_shortage()
                 create = partial(self._cluster.client.create, self._name, self._options)
                 self._file = within(STALL_S, create)
                 self._written.seek(0)

@@ -76,7 +76,7 @@ def matches(
 
     Only patterns that name such match notes, as `_SUCCESS`, or unfinished files. `listed` lists a folder.
     """
-    folders, found, left_out = [folder], list[FileStatus](), list[str]()
+    folders, matched, left_out = [folder], list[FileStatus](), list[str]()
     for pattern in patterns:
         entries = []
         for listing in map(listed, folders):
@@ -85,9 +85,9 @@ def matches(
         if not unfinished(pattern):
             left_out += [entry.uri for entry in entries if unfinished(name(entry.uri))]
             entries = [entry for entry in entries if not unfinished(name(entry.uri))]
-        found = [each for each in entries if pattern.startswith("_") or not is_note(name(each.uri))]
-        folders = [entry.uri for entry in found if entry.is_dir]
-    return found, left_out
+        matched = [entry for entry in entries if pattern.startswith("_") or not is_note(name(entry.uri))]
+        folders = [entry.uri for entry in matched if entry.is_dir]
+    return matched, left_out
 
 
 _list_below = partial(list_dir, recursive=True)
@@ -106,17 +106,17 @@ def files_at(
     if patterns:
         entries, left_out = matches(uri, patterns, listed)
     else:
-        entries, left_out = [each for each in [status(uri)] if each], []
-    found = []
+        entries, left_out = [entry for entry in [status(uri)] if entry], []
+    files = []
     for entry in entries:
         root = entry.uri.rstrip("/")
-        for each in listed_below(entry.uri) if entry.is_dir else [entry]:
-            below = each.uri[len(root) :]
+        for file in listed_below(entry.uri) if entry.is_dir else [entry]:
+            below = file.uri[len(root) :]
             if start := unfinished(below):
                 left_out.append(root + start)
-            elif not (each.is_dir or is_note(below)):
-                found.append(each)
-    return found, sorted(set(left_out))
+            elif not (file.is_dir or is_note(below)):
+                files.append(file)
+    return files, sorted(set(left_out))
 
 
 def is_note(path: str) -> bool:

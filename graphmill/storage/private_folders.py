@@ -30,8 +30,8 @@ def make_private(path: Path, *, forbidden_mode: int = 0o077) -> None:
     """
     with suppress(FileExistsError):  # exist_ok raises this where another process removes the folder meanwhile
         path.mkdir(mode=_PRIVATE, parents=True)
-    found = path.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & forbidden_mode:
+    status = path.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & forbidden_mode:
         raise PermissionError(f"{path}: expected a folder of this user alone, found another's; delete it")
 
 

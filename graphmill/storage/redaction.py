@@ -63,8 +63,8 @@ def redacted(text: str) -> str:
     return text
 
 
-def _without_secret(found: re.Match[str]) -> str:
-    end = found.start() - len("://")
-    scheme = _SCHEME_END.search(found.string[max(end - _MAX_SCHEME, 0) : end])
-    secret = secret_of(scheme[0], found[0]) if scheme else ""
-    return found[0].replace(secret, "***", 1) if secret else found[0]
+def _without_secret(match: re.Match[str]) -> str:
+    end = match.start() - len("://")
+    scheme = _SCHEME_END.search(match.string[max(end - _MAX_SCHEME, 0) : end])
+    secret = secret_of(scheme[0], match[0]) if scheme else ""
+    return match[0].replace(secret, "***", 1) if secret else match[0]

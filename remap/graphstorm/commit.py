@@ -111,11 +111,11 @@ def check_places(journal: Journal, named: Sequence[str]) -> None:
     A folder beside them that holds the same journal belongs to the job too.
     """
     beside = [
-        root for root in journal.roots if any(storage.within(storage.parent(each), root) for each in named)
+        root for root in journal.roots if any(storage.within(storage.parent(uri), root) for uri in named)
     ]
     known = [*named, *(root for root in beside if read_journal(root) == journal)]
     moved = [place for move in journal.moves for place in (move.written, move.target)]
-    for uri in [*journal.roots, *moved, *journal.replaced, *(each.uri for each in journal.inputs)]:
+    for uri in [*journal.roots, *moved, *journal.replaced, *(input_.uri for input_ in journal.inputs)]:
         if not any(storage.within(folder, uri) for folder in known):
             places = " and ".join(work_uri(folder) for folder in known)
             raise FormatError(
@@ -151,12 +151,12 @@ def finish(journal: Journal, count_rows: CountRows, claim: Claim = NO_CLAIM) -> 
             raise _wrong_table(journal, move, num_rows)
     claim.check()
     are_the_same = True
-    for each in journal.inputs:
-        status = storage.status(each.uri)
+    for input_ in journal.inputs:
+        status = storage.status(input_.uri)
         if status is None:  # deleted before a kill
             continue
-        if (status.size_bytes, status.mtime_ns) == (each.size_bytes, each.mtime_ns):
-            storage.delete(each.uri)
+        if (status.size_bytes, status.mtime_ns) == (input_.size_bytes, input_.mtime_ns):
+            storage.delete(input_.uri)
         else:
             are_the_same = False
     for root in journal.roots:
@@ -166,9 +166,9 @@ def finish(journal: Journal, count_rows: CountRows, claim: Claim = NO_CLAIM) -> 
     return are_the_same
 
 
-def _wrong_table(journal: Journal, move: Move, found: int | str) -> StorageError:
+def _wrong_table(journal: Journal, move: Move, counted: int | str) -> StorageError:
     places = " and ".join(map(work_uri, journal.roots))
     return StorageError(
-        f"{move.target}: expected {move.num_rows} rows, found {found}; the inputs are kept; "
+        f"{move.target}: expected {move.num_rows} rows, found {counted}; the inputs are kept; "
         f"delete {places} to remap them anew"
     )

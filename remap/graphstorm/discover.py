@@ -55,17 +55,17 @@ def check_folders(options: GraphStormOptions) -> None:
 
 def find_outputs(options: GraphStormOptions) -> tuple[list[OutputFile], list[str]]:
     """Find all output tables, and all input files, including input files without rows."""
-    found: list[OutputFile] = []
+    files: list[OutputFile] = []
     if options.node_emb_dir is not None:
-        found += _embeddings(options, options.node_emb_dir)
+        files += _embeddings(options, options.node_emb_dir)
     if options.prediction_dir is not None:
         for task in _prediction_tasks(options, options.prediction_dir):
-            found += _predictions(options, options.prediction_dir, task)
-    outputs = [each for each in found if each.num_rows]
+            files += _predictions(options, options.prediction_dir, task)
+    outputs = [file for file in files if file.num_rows]
     counts = Counter(storage.join(output.root, output.path) for output in outputs)
     if twice := next((uri for uri, count in counts.items() if count > 1), None):
         raise FormatError(f"{twice}: two inputs would be written to this one table; use another --output-dir")
-    return outputs, list(dict.fromkeys(uri for each in found for uri in each.ranked.uris))
+    return outputs, list(dict.fromkeys(uri for file in files for uri in file.ranked.uris))
 
 
 def _embeddings(options: GraphStormOptions, root: str) -> Iterator[OutputFile]:
@@ -76,10 +76,10 @@ def _embeddings(options: GraphStormOptions, root: str) -> Iterator[OutputFile]:
         emb_info = saved_embeddings.read_emb_info(root)
         types, dimensions, is_hdf5 = emb_info.entity_types, dict(emb_info.dimensions), emb_info.is_hdf5
         world_size = emb_info.world_size if options.with_shared_fs else None
-    places = [("", each) for each in types]
+    places = [("", name) for name in types]
     for task in _folders(root):
         if task not in types:
-            places += [(task, each) for each in types if _has_embeddings(storage.join(root, task, each))]
+            places += [(task, name) for name in types if _has_embeddings(storage.join(root, task, name))]
     for task, entity_type in places:
         dimension = None if task else dimensions.get(entity_type)
         ranks = saved_embeddings.list_ranks(
@@ -100,18 +100,18 @@ def _predictions(options: GraphStormOptions, root: str, task: str) -> Iterator[O
     entity_types = tuple(checked_name(ntype, "--pred-ntypes") for ntype in options.pred_ntypes)
     edge_types = options.pred_etypes
     is_named = bool(entity_types or edge_types)
-    found = ResultInfo()
+    info = ResultInfo()
     if _has_results(place) or not is_named:
-        found = saved_predictions.read_result_info(place)
+        info = saved_predictions.read_result_info(place)
     if not is_named:
-        entity_types, edge_types = found.entity_types, found.edge_types
+        entity_types, edge_types = info.entity_types, info.edge_types
     types: list[tuple[str, tuple[str, ...], Ids]] = [
-        (storage.join(place, each), NODE_STEMS, (("nid", each),)) for each in entity_types
+        (storage.join(place, name), NODE_STEMS, (("nid", name),)) for name in entity_types
     ]
     for edge_type in edge_types:
         folder = saved_predictions.edge_folder(place, edge_type)
         types.append((folder, EDGE_STEMS, (("src_nid", edge_type[0]), ("dst_nid", edge_type[2]))))
-    world_size = found.world_size if options.with_shared_fs else None
+    world_size = info.world_size if options.with_shared_fs else None
     for folder, stems, ids in types:
         if is_named and not storage.is_dir(folder):
             log.warning("remap: %s: there is no such folder; the type is skipped", folder)

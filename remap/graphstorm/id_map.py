@@ -145,9 +145,8 @@ class _TableWriter:
         scratch.make_together(self.folder, parts, self._read_part)
         scratch.make_together(self.folder, ["complete"], self._check_complete)
         num_shares = -(-self.plan.num_ids // DISTINCT_ROWS)
-        scratch.make_together(
-            self.folder, [f"distinct-{each}-{num_shares}" for each in range(num_shares)], self._check_distinct
-        )
+        shares = [f"distinct-{share}-{num_shares}" for share in range(num_shares)]
+        scratch.make_together(self.folder, shares, self._check_distinct)
 
     @cached_property
     def _place(self) -> npt.NDArray[Any]:
@@ -207,8 +206,8 @@ class _TableWriter:
             return
         missing = int(np.flatnonzero(self._place == 0)[0])
         rows = (Ids(part.file.uri, row, new) for part in self.plan.parts for row, _, new in part.rows())
-        if (found := first_repeated(rows, 0, self.plan.num_ids)) is not None:
-            uri, row, again = found
+        if (repeated_id := first_repeated(rows, 0, self.plan.num_ids)) is not None:
+            uri, row, again = repeated_id
             raise FormatError(
                 f"{uri}: row {row}: {self.plan.parts[0].file.new} {again} comes again in the map of "
                 f"{self.plan.entity_type!r}; {missing} does not come at all"
@@ -217,7 +216,7 @@ class _TableWriter:
 
     def _check_distinct(self, name: str) -> None:
         """Refuse a raw id with two integer ids, among the ids of one share of the hashes."""
-        share, num_shares = (np.uint64(int(each)) for each in name.split("-")[1:])
+        share, num_shares = (np.uint64(int(number)) for number in name.split("-")[1:])
         pieces = [np.empty(0, np.uint64)]
         for start in range(0, self.plan.num_ids, PART_ROWS):
             hashes = self._hashes[start : start + PART_ROWS]

@@ -107,11 +107,11 @@ def _run(options: GraphStormOptions, connect: Connect, claim: lock.Claim) -> dic
 
 
 def _named(options: GraphStormOptions) -> list[str]:
-    return [each for each in (options.node_emb_dir, options.prediction_dir, options.output_dir) if each]
+    return [uri for uri in (options.node_emb_dir, options.prediction_dir, options.output_dir) if uri]
 
 
 def _roots(options: GraphStormOptions) -> list[str]:
-    roots = [options.output_dir or each for each in (options.node_emb_dir, options.prediction_dir) if each]
+    roots = [options.output_dir or uri for uri in (options.node_emb_dir, options.prediction_dir) if uri]
     return list(dict.fromkeys(roots))
 
 
@@ -188,20 +188,20 @@ def write_table(
     row = output.start
     with tables.open_table(uri, schema, options.tables) as table:
         for ids, values in saved_ranks.iter_rows(ranked, _batch_rows(ranked), output.start, output.stop):
-            found = [
+            raw_ids = [
                 id_table.take(nids, nids_uri, row)
                 for id_table, nids, nids_uri in zip(id_tables, ids, where, strict=True)
             ]
             if not options.allow_non_finite and (wrong := first_not_finite(values)) is not None:
                 named = ", ".join(
-                    f"{entity_type} {each[wrong].as_py()!r}"
-                    for (_, entity_type), each in zip(output.ids, found, strict=True)
+                    f"{entity_type} {raw_id[wrong].as_py()!r}"
+                    for (_, entity_type), raw_id in zip(output.ids, raw_ids, strict=True)
                 )
                 raise FormatError(
                     f"{ranked.values_uri}: row {row + wrong}, of {named}, is not finite; save the "
                     "model again in GraphStorm; --allow-non-finite writes the row as it is"
                 )
-            table.append([values, *found])
+            table.append([values, *raw_ids])
             row += len(values)
             # Ends a cancelled task here.
             progress.report(f"remapping {output.path}", row - output.start, output.num_rows, "rows")

@@ -60,14 +60,14 @@ class GraphStormOptions(Section):
             raise ValueError("--pred-etypes, --pred-ntypes: they need --prediction-dir")
         unknown = set(self.column_names) - set(COLUMNS)
         if unknown:
-            found = ", ".join(sorted(unknown))
-            raise ValueError(f"--column-names: expected old names among {', '.join(COLUMNS)}, found {found}")
+            words = ", ".join(sorted(unknown))
+            raise ValueError(f"--column-names: expected old names among {', '.join(COLUMNS)}, found {words}")
         return self
 
     @property
     def tables(self) -> TableOptions:
         """Format of the tables."""
-        return TableOptions(**{each.name: getattr(self, each.name) for each in fields(TableOptions)})
+        return TableOptions(**{field.name: getattr(self, field.name) for field in fields(TableOptions)})
 
     def column(self, name: str) -> str:
         """Name of a column in the output."""
@@ -119,7 +119,7 @@ def _parse_column_names(pairs: Iterable[str]) -> dict[str, str]:
         if not comma or not new or "," in new:
             raise ConfigError(f"--column-names {pair}: expected OLD,NEW")
         names[old] = new
-    renamed = [names.get(each, each) for each in COLUMNS]
+    renamed = [names.get(name, name) for name in COLUMNS]
     if len(set(renamed)) < len(renamed):
         raise ConfigError(f"--column-names: two columns are called the same: {', '.join(renamed)}")
     return names
@@ -130,22 +130,22 @@ def _read_yaml(uri: str, of_training: Mapping[str, Any]) -> dict[str, Any]:
 
     A folder of outputs that is not there is left out: GraphStorm's launchers remap after every training.
     """
-    sections, found = read_yaml(uri)
-    found |= of_training
+    sections, run_settings = read_yaml(uri)
+    run_settings |= of_training
     folders = {"node_emb_dir": "save_embed_path", "prediction_dir": "save_prediction_path"}
     settings: dict[str, Any] = {}
     for option, key in folders.items():
-        if (folder := found.get(key)) and not storage.is_dir(folder):
+        if (folder := run_settings.get(key)) and not storage.is_dir(folder):
             log.warning("remap: %s: %s: there is no such folder; nothing was saved there", key, folder)
             folder = None
         settings[option] = folder
-    if isinstance(found.get("part_config"), str):
-        graph = str(storage.parent(found["part_config"]))
+    if isinstance(run_settings.get("part_config"), str):
+        graph = str(storage.parent(run_settings["part_config"]))
         settings["node_id_mapping"] = storage.join(graph, id_maps.FOLDER)
     if "multi_task_learning" not in sections and settings["prediction_dir"]:
         # A multi-task run has a folder with a result_info.json for each task.
-        kind = str(found.get("task_type", "")).partition("_")[0]
+        kind = str(run_settings.get("task_type", "")).partition("_")[0]
         for task, key, option in _TARGETS:
-            if kind == task and (targets := found.get(key)):
+            if kind == task and (targets := run_settings.get(key)):
                 settings[option] = (targets,) if isinstance(targets, str) else tuple(targets)
     return {key: value for key, value in settings.items() if value is not None}

@@ -66,7 +66,7 @@ def check_ranks(client: Client, outputs: Sequence[OutputFile], num_ids: dict[str
     cluster.run_tasks(client, check_share, arguments, description="checking the ids", unit="shares")
     are_all_there = True
     for (folder, _, entity_type), own in ranks.items():
-        num_rows = sum(each.num_rows for each in own.values())
+        num_rows = sum(rank.num_rows for rank in own.values())
         if num_rows < num_ids[entity_type]:
             are_all_there = False
             log.warning(
@@ -88,14 +88,14 @@ def check_share(ranks: Sequence[RankRows], start: int, stop: int) -> None:
         num_inside += len(own)
     if num_inside == np.count_nonzero(seen):
         return
-    found = first_repeated(_ids_of(ranks), start, stop)
-    if found is None:
+    repeated_id = first_repeated(_ids_of(ranks), start, stop)
+    if repeated_id is None:
         raise FormatError(f"{ranks[0].values_uri}: the ids have changed while they were being read")
-    uri, row, again = found
+    uri, row, again = repeated_id
     first_uri, first_row = next(
-        (each.uri, each.row + int(np.flatnonzero(each.ids == again)[0]))
-        for each in _ids_of(ranks)
-        if again in each.ids
+        (batch.uri, batch.row + int(np.flatnonzero(batch.ids == again)[0]))
+        for batch in _ids_of(ranks)
+        if again in batch.ids
     )
     raise FormatError(
         f"{uri}: row {row}: the id {again} comes again, after row {first_row} of {first_uri}; expected each "

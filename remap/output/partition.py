@@ -109,8 +109,8 @@ def _read_ids(uri: str, _files: str) -> pa.Array:
         if file.endswith(".parquet"):
             with open_parquet(file) as parquet:
                 bounds.check_whole(parquet, file)  # all ids are kept
-    found = [batch["id"].combine_chunks() for batch in given.iter_ids(uri)]
-    return pa.chunked_array(found, pa.string()).combine_chunks()
+    batches = [batch["id"].combine_chunks() for batch in given.iter_ids(uri)]
+    return pa.chunked_array(batches, pa.string()).combine_chunks()
 
 
 def write_partition(

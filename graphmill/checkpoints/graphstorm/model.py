@@ -68,16 +68,16 @@ def decoder_of(
 ) -> Decoder:
     """The decoder of a PBG configuration, with edge types in GraphStorm's order: sorted."""
     relations = config.get("relations", [])
-    numbers = {_edge_type(each): number for number, each in enumerate(relations)}
+    numbers = {_edge_type(relation): number for number, relation in enumerate(relations)}
     comparator = config.get("comparator", "cos") + (" and bias" if config.get("bias") else "")
     names = {relation.get("operator", "none") for relation in relations} - {"none"} or {"none"}
-    decoders = [_DECODERS.get(each) for each in names]
+    decoders = [_DECODERS.get(operator) for operator in names]
     types = {entity_type for lhs, _, rhs in numbers for entity_type in (lhs, rhs)}
     if not relations or config.get("dynamic_relations"):
         raise NoDecoderError("the configuration lists no relations, or leaves them to the edges")
     if len(numbers) < len(relations) or not types <= dimensions.keys():
         raise NoDecoderError("two relations are one edge type, or of a type without embeddings")
-    if len({dimensions[each] for each in types}) > 1:
+    if len({dimensions[entity_type] for entity_type in types}) > 1:
         raise NoDecoderError("GraphStorm's embeddings have one dimension")
     if len(names) > 1 or comparator not in _COMPARATORS.get(str(decoders[0]), ()):
         raise NoDecoderError(
@@ -90,7 +90,7 @@ def decoder_of(
     import torch
 
     (known,) = OPERATORS[operator].parameters
-    keys = [operator_key(numbers[each], Side.RHS, known.name) for each in edge_types]
+    keys = [operator_key(numbers[edge_type], Side.RHS, known.name) for edge_type in edge_types]
     sample = next((parameters[key] for key in keys if key in parameters), None)
     if sample is None:
         raise NoDecoderError(f"the checkpoint lacks {keys[0]}")
@@ -103,8 +103,8 @@ def used_keys(config: Mapping[str, Any]) -> set[str]:
     """Keys of the parameters of a PBG configuration's static relations."""
     return {
         operator_key(number, Side.RHS, parameter)
-        for number, each in enumerate(config["relations"])
-        for parameter in OPERATORS[each.get("operator", "none")].parameter_names(dynamic=False)
+        for number, relation in enumerate(config["relations"])
+        for parameter in OPERATORS[relation.get("operator", "none")].parameter_names(dynamic=False)
     }
 
 
@@ -118,7 +118,7 @@ def relations_of(decoder: Decoder) -> tuple[list[dict[str, Any]], dict[str, "Ten
         return relations, {}
     (parameter,) = OPERATORS[operator].parameter_names(dynamic=False)
     rows = _as_parameter(decoder.name, decoder.weight, decoder.gamma)
-    return relations, {operator_key(row, Side.RHS, parameter): each for row, each in enumerate(rows)}
+    return relations, {operator_key(row, Side.RHS, parameter): values for row, values in enumerate(rows)}
 
 
 def comparator_of(decoder_name: str, settings: Mapping[str, Any], where: str) -> str:
@@ -286,7 +286,7 @@ def _task(decoder: Decoder, comparator: str) -> dict[str, Any]:
         "task_type": "link_prediction",
         "lp_decoder_type": decoder.name,
         "gamma": decoder.gamma,
-        "train_etype": [",".join(each) for each in decoder.edge_types],
+        "train_etype": [",".join(edge_type) for edge_type in decoder.edge_types],
     }
     return task | ({"lp_embed_normalizer": "l2_norm"} if comparator == "cos" else {})
 
@@ -299,12 +299,12 @@ def _write_rows(source: Checkpoint, target_uri: str, name: str, num_ranks: int) 
     def batches(first: int, last: int) -> Iterator[Any]:
         step = rows_of_batch(dimension)
         for start in range(first, last, step):
-            found = rows.read(start, min(start + step, last))
-            yield found if added_D is None else found + added_D
+            piece = rows.read(start, min(start + step, last))
+            yield piece if added_D is None else piece + added_D
 
     with JoinedRows(source, name) as rows:
         for rank in range(num_ranks):
-            first, last = (min(each * share, total) for each in (rank, rank + 1))
+            first, last = (min(number * share, total) for number in (rank, rank + 1))
             tensor = NewTorchTensor((last - first, dimension), batches(first, last))
             save(saved_models.sparse_emb_uri(target_uri, name, rank), tensor)
 

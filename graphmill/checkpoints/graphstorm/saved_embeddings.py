@@ -70,7 +70,7 @@ def read_emb_info(embed_path: str) -> EmbInfo:
     listed = [names] if isinstance(names, str) else names
     if not isinstance(listed, list) or not listed:
         raise FormatError(f"{uri}: {key}: expected a type's name or a list of them, found {names!r}")
-    types = tuple(checked_name(each, f"{uri}: emb_name") for each in listed)
+    types = tuple(checked_name(name, f"{uri}: emb_name") for name in listed)
     if len(set(types)) < len(types):
         raise FormatError(f"{uri}: emb_name: expected each type once, found {', '.join(types)}")
     dimensions = content.get("emb_dim", {})
@@ -103,18 +103,18 @@ def list_ranks(
     """The files of a type in the order of their ranks, with their shapes; reads no rows."""
     folder = storage.join(embed_path, entity_type)
     if is_hdf5:
-        found = [saved_ranks.measure_hdf5(storage.join(embed_path, HDF5), entity_type)]
+        ranks = [saved_ranks.measure_hdf5(storage.join(embed_path, HDF5), entity_type)]
     else:
-        found = saved_ranks.list_ranks(folder, EMBED, [NIDS], world_size, optional=True)
-    filled = [each for each in found if each.num_rows]
+        ranks = saved_ranks.list_ranks(folder, EMBED, [NIDS], world_size, optional=True)
+    filled = [rank for rank in ranks if rank.num_rows]
     if filled and len(filled[0].shape) == 1:
         dimension = None  # of [n], GraphStorm writes the length as emb_dim
-    for each in filled:
-        width = each.shape[1] if len(each.shape) == 2 else 1
+    for rank in filled:
+        width = rank.shape[1] if len(rank.shape) == 2 else 1
         dimension = dimension or width
-        if width != dimension or len(each.shape) != len(filled[0].shape):
-            raise FormatError(f"{each.values_uri}: expected dimension {dimension}, found shape {each.shape}")
-    return found if found[0].nids_uris else _numbered_by_rank(found)
+        if width != dimension or len(rank.shape) != len(filled[0].shape):
+            raise FormatError(f"{rank.values_uri}: expected dimension {dimension}, found shape {rank.shape}")
+    return ranks if ranks[0].nids_uris else _numbered_by_rank(ranks)
 
 
 def write_rank(embed_path: str, entity_type: str, rank: int, nids: Numbers, embeddings: Floats) -> None:
@@ -128,17 +128,17 @@ def write_rank(embed_path: str, entity_type: str, rank: int, nids: Numbers, embe
             torch.save(torch.from_numpy(np.ascontiguousarray(rows)), stream)
 
 
-def _numbered_by_rank(found: list[RankRows]) -> list[RankRows]:
-    total, last = sum(each.num_rows for each in found), len(found) - 1
-    share = total // len(found)
-    for position, each in enumerate(found):
+def _numbered_by_rank(ranks: list[RankRows]) -> list[RankRows]:
+    total, last = sum(rank.num_rows for rank in ranks), len(ranks) - 1
+    share = total // len(ranks)
+    for position, rank in enumerate(ranks):
         expected = share if position < last else total - share * last
-        if each.rank != position or each.num_rows != expected:
+        if rank.rank != position or rank.num_rows != expected:
             raise FormatError(
-                f"{each.values_uri}: there are no {NIDS}-*.pt, so {total} rows should lie in {len(found)} "
-                f"ranks by {share}, the last with the rest; expected {expected} rows, found {each.num_rows}"
+                f"{rank.values_uri}: there are no {NIDS}-*.pt, so {total} rows should lie in {len(ranks)} "
+                f"ranks by {share}, the last with the rest; expected {expected} rows, found {rank.num_rows}"
             )
-    return [replace(each, first_nid=position * share) for position, each in enumerate(found)]
+    return [replace(rank, first_nid=position * share) for position, rank in enumerate(ranks)]
 
 
 class GraphStormCheckpoint(WholeTablesCheckpoint):
@@ -189,8 +189,8 @@ def _not_kept(source: Checkpoint) -> list[str]:
 
 def lost_operators(keys: Iterable[str]) -> list[str]:
     """The parameters of relations among `keys`, in words."""
-    found = [key for key in keys if parse_operator_key(key)]
-    return [f"{len(found)} parameters of relations: {', '.join(found[:4])}"] if found else []
+    operators = [key for key in keys if parse_operator_key(key)]
+    return [f"{len(operators)} parameters of relations: {', '.join(operators[:4])}"] if operators else []
 
 
 def not_kept(source: Checkpoint, lost_parameters: list[str]) -> list[str]:

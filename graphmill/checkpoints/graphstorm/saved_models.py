@@ -79,7 +79,9 @@ def read_states(model_path: str) -> States:
     content: Any = load(uri)
     parts = content.values() if isinstance(content, Mapping) else [None]
     for part in parts:
-        if not isinstance(part, Mapping) or not all(isinstance(each, torch.Tensor) for each in part.values()):
+        if not isinstance(part, Mapping) or not all(
+            isinstance(tensor, torch.Tensor) for tensor in part.values()
+        ):
             raise FormatError(f"{uri}: expected parameters by part and name, found other content")
     return dict(content)
 
@@ -95,20 +97,20 @@ def read_yaml(uri: str) -> tuple[dict[str, Any], dict[str, Any]]:
     sections = content.get("gsf") if isinstance(content, dict) else None
     if not isinstance(sections, dict):
         raise FormatError(f"{uri}: expected GraphStorm's YAML with the key 'gsf'")
-    found: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
     for section in sections.values():
-        found |= section if isinstance(section, dict) else {}
-    return sections, found
+        settings |= section if isinstance(section, dict) else {}
+    return sections, settings
 
 
 def read_edge_types(model_path: str) -> list[EdgeType] | None:
     """The edge types in the order of the decoder's rows; None without a file of them."""
     for uri in _beside(model_path, RELATIONS):
         numbers = storage.read_json(uri)
-        found = {number: text for text, number in numbers.items() if type(number) is int}
-        if sorted(found) != list(range(len(numbers))):
+        texts = {number: text for text, number in numbers.items() if type(number) is int}
+        if sorted(texts) != list(range(len(numbers))):
             raise FormatError(f"{uri}: expected edge types with the numbers from 0 on, found {numbers!r:.80}")
-        return [_edge_type(found[number], uri) for number in sorted(found)]
+        return [_edge_type(texts[number], uri) for number in sorted(texts)]
     return None
 
 
@@ -141,7 +143,7 @@ def write(
     save(storage.join(model_path, OPTIMIZERS), {})
     storage.write_text(storage.join(model_path, CONFIG), yaml.safe_dump({"gsf": settings}))
     if edge_types:
-        numbers = {str(each): number for number, each in enumerate(edge_types)}
+        numbers = {str(edge_type): number for number, edge_type in enumerate(edge_types)}
         text = json.dumps(numbers, ensure_ascii=False, indent=4) + "\n"
         storage.write_text(storage.join(model_path, RELATIONS), text)
 

@@ -54,7 +54,7 @@ def read_result_info(prediction_path: str) -> ResultInfo:
     if not isinstance(listed, list) or not isinstance(edges, list) or not (listed or edges):
         raise FormatError(f"{uri}: expected lists ntypes or etypes, found {types!r} and {edges!r}")
     return ResultInfo(
-        tuple(checked_name(each, f"{uri}: ntypes") for each in listed),
+        tuple(checked_name(name, f"{uri}: ntypes") for name in listed),
         tuple(checked_edge_type(edge, f"{uri}: etypes") for edge in edges),
         world_size,
     )
@@ -64,5 +64,5 @@ def checked_edge_type(edge_type: Any, where: str) -> EdgeType:
     """Check that `edge_type` has three names."""
     if not isinstance(edge_type, list | tuple) or len(edge_type) != 3:
         raise FormatError(f"{where}: expected [source type, relation, target type], found {edge_type!r}")
-    src, rel, dst = (checked_name(each, where) for each in edge_type)
+    src, rel, dst = (checked_name(name, where) for name in edge_type)
     return src, rel, dst

@@ -73,36 +73,36 @@ def list_ranks(
     `values_stem` and `nids_stems` begin the names of the files of values and of ids. With `optional`, the
     files of ids may be missing for all ranks. Without `world_size`, any number of ranks is accepted.
     """
-    found = _numbered_files(folder, {values_stem, *nids_stems})
-    if optional and not any(found[stem] for stem in nids_stems):
+    files_of = _numbered_files(folder, {values_stem, *nids_stems})
+    if optional and not any(files_of[stem] for stem in nids_stems):
         nids_stems = ()
     stems = (values_stem, *nids_stems)
-    ranks = sorted({rank for files in found.values() for rank in files} | set(range(world_size or 0)))
+    ranks = sorted({rank for files in files_of.values() for rank in files} | set(range(world_size or 0)))
     if not ranks:
         raise NotFoundError(f"{folder}: expected {values_stem}-*.pt files, found none")
     for rank, stem in itertools.product(ranks, stems):
-        if rank not in found[stem]:
+        if rank not in files_of[stem]:
             raise NotFoundError(
                 f"{file_uri(folder, stem, rank)}: there is no such file, but others that belong to it"
             )
         if world_size is not None and rank >= world_size:
             raise FormatError(
-                f"{found[stem][rank]}: expected files of {world_size} ranks, as the JSON beside says; "
+                f"{files_of[stem][rank]}: expected files of {world_size} ranks, as the JSON beside says; "
                 "is this one left from another run?"
             )
-    return [_measure(rank, *(found[stem][rank] for stem in stems)) for rank in ranks]
+    return [_measure(rank, *(files_of[stem][rank] for stem in stems)) for rank in ranks]
 
 
 def _numbered_files(folder: str, stems: set[str]) -> dict[str, dict[int, str]]:
-    found: dict[str, dict[int, str]] = {stem: {} for stem in stems}
+    uris: dict[str, dict[int, str]] = {stem: {} for stem in stems}
     for entry in storage.list_dir(folder):
         match = _NUMBERED.match(storage.name(entry.uri))
-        if not match or entry.is_dir or match["stem"] not in found:
+        if not match or entry.is_dir or match["stem"] not in uris:
             continue
-        earlier = found[match["stem"]].setdefault(int(match["number"]), entry.uri)
+        earlier = uris[match["stem"]].setdefault(int(match["number"]), entry.uri)
         if earlier != entry.uri:
             raise FormatError(f"{entry.uri}: expected one file of that number, found also {earlier}")
-    return found
+    return uris
 
 
 def _measure(rank: int, values_uri: str, *nids_uris: str) -> RankRows:

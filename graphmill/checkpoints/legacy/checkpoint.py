@@ -81,8 +81,8 @@ def find_version(checkpoint_path: str) -> int:
     versions = set(versions_of(checkpoint_path))
     if 0 in versions or len(versions) == 1:
         return 0 if 0 in versions else versions.pop()
-    found = f"versions {sorted(versions)}" if versions else "no embeddings"
-    raise FormatError(f"{checkpoint_path}: no {VERSION_FILE} and {found}; say which version is meant")
+    known = f"versions {sorted(versions)}" if versions else "no embeddings"
+    raise FormatError(f"{checkpoint_path}: no {VERSION_FILE} and {known}; say which version is meant")
 
 
 def versions_of(checkpoint_path: str) -> dict[int, dict[str, set[int]]]:
@@ -103,8 +103,8 @@ def read_metadata(checkpoint_path: str, version: int) -> Metadata | None:
     except NotFoundError:
         return None
     if not isinstance(content, tuple) or len(content) not in (2, 5) or not isinstance(content[0], Mapping):
-        found = f"{type(content).__name__} of {len(content)}" if isinstance(content, tuple) else type(content)
-        raise FormatError(f"{uri}: expected (config, edge paths, chunk, model, optimizer), found {found}")
+        kinds = f"{type(content).__name__} of {len(content)}" if isinstance(content, tuple) else type(content)
+        raise FormatError(f"{uri}: expected (config, edge paths, chunk, model, optimizer), found {kinds}")
     try:
         config = v1_config(content[0])
     except ConfigError as error:
@@ -120,8 +120,8 @@ def read_metadata(checkpoint_path: str, version: int) -> Metadata | None:
         ):
             floats = {key: value.detach().float() for key, value in model.items()}
             return Metadata(config, edge_path_count, edge_chunk, *v1_parameters(floats, state))
-    found = ", ".join(type(each).__name__ for each in content)
-    raise FormatError(f"{uri}: expected (dict, int, int, dict of tensors, dict), found ({found})")
+    kinds = ", ".join(type(part).__name__ for part in content)
+    raise FormatError(f"{uri}: expected (dict, int, int, dict of tensors, dict), found ({kinds})")
 
 
 def write_embeddings(
@@ -162,8 +162,8 @@ def _pair(content: Any, uri: str) -> tuple[Tensor, Any]:
         ):
             return embeddings, content[1]
     parts = content if isinstance(content, tuple) else (content,)
-    found = ", ".join(map(torch_files.described, parts))
-    raise FormatError(f"{uri}: expected (embeddings (count, dimension), optimizer state), found {found}")
+    described = ", ".join(map(torch_files.described, parts))
+    raise FormatError(f"{uri}: expected (embeddings (count, dimension), optimizer state), found {described}")
 
 
 def _metadata_uri(checkpoint_path: str, version: int) -> str:
@@ -193,7 +193,7 @@ class LegacyCheckpoint(PartitionFilesCheckpoint):
             lambda name, number: embeddings_uri(uri, name, number, self.version),
             declared if declared.keys() >= numbers.keys() else None,
         )
-        states.check_complete({name: len(each) for name, each in numbers.items()}, self.config, uri)
+        states.check_complete({name: len(files) for name, files in numbers.items()}, self.config, uri)
         self._num_partitions = {name: declared.get(name, len(numbers[name])) for name in numbers}
 
     @cached_property
@@ -220,12 +220,12 @@ class LegacyCheckpoint(PartitionFilesCheckpoint):
         return None if state is None else numbered(state)
 
     def _read_model(self) -> ModelState | None:
-        found = self._metadata
-        if found is None or found.parameters is None:
+        metadata = self._metadata
+        if metadata is None or metadata.parameters is None:
             return None
-        keys = self._in_order(found.parameters)
-        parameters = {key: found.parameters[key] for key in keys}
-        return ModelState(parameters, states.reordered(found.optimizer_state, list(found.parameters), keys))
+        keys = self._in_order(metadata.parameters)
+        state = states.reordered(metadata.optimizer_state, list(metadata.parameters), keys)
+        return ModelState({key: metadata.parameters[key] for key in keys}, state)
 
     @property
     def config(self) -> dict[str, Any] | None:
@@ -235,18 +235,18 @@ class LegacyCheckpoint(PartitionFilesCheckpoint):
     @property
     def iteration(self) -> Iteration | None:
         """The iteration, from the metadata and the version, which counts finished iterations."""
-        found = self._metadata
-        if found is None or found.edge_path_count is None or found.edge_chunk is None or not self.version:
+        metadata = self._metadata or Metadata({})
+        count, chunk = metadata.edge_path_count, metadata.edge_chunk
+        if count is None or chunk is None or not self.version:
             return None
-        count, chunk = found.edge_path_count, found.edge_chunk
-        edge_paths = list(found.config.get("edge_paths") or [""])
-        num_chunks = found.config.get("num_edge_chunks")
+        edge_paths = list(metadata.config.get("edge_paths") or [""])
+        num_chunks = metadata.config.get("num_edge_chunks")
         if not num_chunks:  # PBG chose the number of chunks by the number of edges
             num_chunks = max(chunk + 1, (self.version - chunk - 1) // count if count else 1)
         count, chunk = divmod(self.version - 1, num_chunks)
         epoch_idx, edge_path_idx = divmod(count, len(edge_paths))
         return Iteration(
-            num_epochs=int(found.config.get("num_epochs", epoch_idx + 1)),
+            num_epochs=int(metadata.config.get("num_epochs", epoch_idx + 1)),
             epoch_idx=epoch_idx,
             num_edge_paths=len(edge_paths),
             edge_path_idx=edge_path_idx,

@@ -32,7 +32,7 @@ def of_partitions(
     Raises:
         FormatError: a partition is lost; the names fit neither base, or both; or the types disagree.
     """
-    counts = dict(num_partitions or {name: len(found) for name, found in numbers.items()})
+    counts = dict(num_partitions or {name: len(files) for name, files in numbers.items()})
     fits = {
         base
         for base in (0, 1)
@@ -40,14 +40,14 @@ def of_partitions(
     }
     if not fits & ({0, 1} if index_base == "auto" else {index_base}):
         _check_none_is_lost(numbers, index_base, file_of, num_partitions)
-    found = "; ".join(f"{name}: {', '.join(map(str, sorted(number)))}" for name, number in numbers.items())
+    shown = "; ".join(f"{name}: {', '.join(map(str, sorted(number)))}" for name, number in numbers.items())
     if index_base != "auto":
         if index_base not in fits:
-            raise FormatError(f"{where}: partitions from {index_base} on are not complete; found {found}")
+            raise FormatError(f"{where}: partitions from {index_base} on are not complete; found {shown}")
         return index_base
     if len(fits) != 1:
         fit = "fits numbering from 0 and from 1" if fits else "fits neither numbering from 0 nor from 1"
-        raise FormatError(f"{where}: cannot tell the index base: {fit}; found partitions {found}; {_REMEDY}")
+        raise FormatError(f"{where}: cannot tell the index base: {fit}; found partitions {shown}; {_REMEDY}")
     return fits.pop()
 
 
@@ -74,8 +74,8 @@ def _check_none_is_lost(
         )
 
 
-def _has_all(found: Set[int], wanted: range) -> bool:
-    return len(found) >= len(wanted) and all(number in found for number in wanted)
+def _has_all(known: Set[int], wanted: range) -> bool:
+    return len(known) >= len(wanted) and all(number in known for number in wanted)
 
 
 def _wanted(
@@ -87,7 +87,7 @@ def _wanted(
     """
     if num_partitions is None:
         is_other = 1 - base in map(min, numbers.values())
-        return {} if is_other else {name: range(base, max(found) + 1) for name, found in numbers.items()}
+        return {} if is_other else {name: range(base, max(files) + 1) for name, files in numbers.items()}
     wanted = {name: range(base, base + num) for name, num in num_partitions.items()}
     has_others = any(number not in wanted[name] for name in wanted for number in numbers.get(name, ()))
     return {} if has_others else wanted

@@ -52,8 +52,8 @@ def find_index_base(entity_path: str, edge_paths: Sequence[str], index_base: Ind
     for edge_path in edge_paths:
         bases_by_uri[edge_path] = of_buckets(_bucket_numbers(edge_path), index_base, edge_path)
     if len(set(bases_by_uri.values())) > 1:
-        found = "; ".join(f"{uri} from {base}" for uri, base in bases_by_uri.items())
-        raise FormatError(f"numbers start differently: {found}; set index_base to 0 or 1")
+        described = "; ".join(f"{uri} from {base}" for uri, base in bases_by_uri.items())
+        raise FormatError(f"numbers start differently: {described}; set index_base to 0 or 1")
     return bases_by_uri[entity_path]
 
 
@@ -132,8 +132,8 @@ def write_bucket(
 def _open_bucket(uri: str) -> Iterator[list[h5py.Dataset]]:
     """lhs, rel, rhs of the file, checked."""
     with open_checked(uri, versioned=False) as hdf5:
-        if found := [name for name in _NOT_READ if name in hdf5]:
-            raise FormatError(f"{uri}: expected lhs, rel and rhs alone, found {', '.join(found)} too")
+        if others := [name for name in _NOT_READ if name in hdf5]:
+            raise FormatError(f"{uri}: expected lhs, rel and rhs alone, found {', '.join(others)} too")
         datasets = [checked_dataset(hdf5, column, "iu", uri) for column in COLUMNS]
         if len({len(dataset) for dataset in datasets}) > 1:
             raise FormatError(f"{uri}: expected datasets of one length, found {list(map(len, datasets))}")
@@ -161,7 +161,7 @@ def _write_integer(uri: str, number: int) -> None:
 def _read_integer(uri: str) -> int:
     from graphmill.formats.torch_files.read import load  # imports torch, which takes a second
 
-    found = load(uri)
-    if type(found) is not int or found < 0:
-        raise FormatError(f"{uri}: expected one integer that is not negative, found {found!r:.40}")
-    return found
+    number = load(uri)
+    if type(number) is not int or number < 0:
+        raise FormatError(f"{uri}: expected one integer that is not negative, found {number!r:.40}")
+    return number

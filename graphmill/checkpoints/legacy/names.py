@@ -46,9 +46,9 @@ def _camel(key: str) -> str:
 
 def v1_config(config: Mapping[str, Any]) -> dict[str, Any]:
     """A legacy configuration, or a part of one, with the keys and values of PBG v1."""
-    found = from_python(config)
-    check_known(PbgConfig, found)
-    return found
+    renamed = from_python(config)
+    check_known(PbgConfig, renamed)
+    return renamed
 
 
 def legacy_parameters(parameters: Mapping[str, Tensor], optimizer_state: OptimizerState) -> Renamed:
@@ -71,7 +71,7 @@ def numbered(optimizer_state: Mapping[str, Any]) -> dict[str, Any]:
     for group in groups:
         for parameter in group["params"]:
             numbers[parameter] = len(numbers)
-    renumbered = [group | {"params": [numbers[each] for each in group["params"]]} for group in groups]
+    renumbered = [group | {"params": [numbers[old] for old in group["params"]]} for group in groups]
     states = {numbers[parameter]: value for parameter, value in state.items() if parameter in numbers}
     return dict(optimizer_state) | {"state": states, "param_groups": renumbered}
 
@@ -92,7 +92,7 @@ def _renamed_parameters(
     state = dict(optimizer_state)
     if isinstance(state.get("state"), Mapping):
         state["state"] = {
-            number: {each: _transposed(value) for each, value in sums.items()} if number in turned else sums
+            number: {kind: _transposed(value) for kind, value in sums.items()} if number in turned else sums
             for number, sums in state["state"].items()
         }
     return renamed, state

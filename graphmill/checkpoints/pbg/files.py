@@ -40,8 +40,8 @@ def manifest_of(checkpoint_path: str, version: int) -> storage.ChecksumManifest:
 
 def version_checksum(checkpoint_path: str, version: int) -> str | None:
     """The checksum of the files of a version, its checksums taken together; None where it has none."""
-    found = storage.read_checksums(manifest_of(checkpoint_path, version).uri)
-    own = {name: each for name, each in found.items() if version_in(name) == version}
+    checksums_by_name = storage.read_checksums(manifest_of(checkpoint_path, version).uri)
+    own = {name: checksum for name, checksum in checksums_by_name.items() if version_in(name) == version}
     return checksums.of_bytes(json.dumps(own, sort_keys=True).encode()) if own else None
 
 

@@ -153,7 +153,7 @@ def read_model(
     import torch
 
     with open_checked(uri, manifest_of(checkpoint_path, version)) as hdf5:
-        parameters = {key: torch.from_numpy(each) for key, each in _read_parameters(hdf5, uri).items()}
+        parameters = {key: torch.from_numpy(values) for key, values in _read_parameters(hdf5, uri).items()}
         return parameters, _read_optimizer(hdf5, uri), _read_iteration(hdf5, uri)
 
 
@@ -179,14 +179,14 @@ def _write_attributes(hdf5: h5py.File, config: Mapping[str, Any], iteration: Ite
 
 
 def _read_iteration(hdf5: h5py.File, uri: str) -> Iteration | None:
-    found = {each.name: hdf5.attrs.get(f"iteration/{each.name}") for each in fields(Iteration)}
-    if all(value is None for value in found.values()):
+    attributes = {field.name: hdf5.attrs.get(f"iteration/{field.name}") for field in fields(Iteration)}
+    if all(value is None for value in attributes.values()):
         return None
     try:
-        integers = {name: int(value) for name, value in found.items() if name != "edge_path"}
+        integers = {name: int(value) for name, value in attributes.items() if name != "edge_path"}
     except (TypeError, ValueError) as error:
-        raise FormatError(f"{uri}: expected seven attributes 'iteration/...', found {found}") from error
-    return Iteration(edge_path=str(found["edge_path"]), **integers)
+        raise FormatError(f"{uri}: expected seven attributes 'iteration/...', found {attributes}") from error
+    return Iteration(edge_path=str(attributes["edge_path"]), **integers)
 
 
 def _write_optimizer(hdf5: h5py.File, state: Mapping[str, Any] | None) -> None:
@@ -245,8 +245,8 @@ def _read_parameters(hdf5: h5py.File, uri: str) -> dict[str, Floats]:
 
 
 def _place(key: str, uri: str) -> str:
-    if found := parse_operator_key(key):
-        return f"{MODEL}/relations/{found.relation}/operator/{found.side}/{found.parameter}"
+    if operator := parse_operator_key(key):
+        return f"{MODEL}/relations/{operator.relation}/operator/{operator.side}/{operator.parameter}"
     if entity_type := parse_global_key(key):
         return f"{MODEL}/entities/{entity_type}/global_embedding"
     raise FormatError(f"{uri}: the format has no place for a parameter named {key!r}")

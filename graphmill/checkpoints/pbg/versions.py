@@ -62,7 +62,7 @@ def commit(
     if preserve_epoch is not None:
         _preserve_epoch(checkpoint_path, version, epoch_path(checkpoint_path, preserve_epoch))
     storage.write_text(storage.join(checkpoint_path, VERSION_FILE), f"{version}\n")
-    _delete(checkpoint_path, lambda each: each < version)
+    _delete(checkpoint_path, lambda number: number < version)
 
 
 def keep(checkpoint_path: str, version: int, name: str) -> None:
@@ -89,10 +89,10 @@ def restore(checkpoint_path: str, name: str) -> None:
     beside = storage.read_checksums(manifest_of(checkpoint_path, read_version(checkpoint_path)).uri)
     kept = storage.read_checksums(manifest_of(source, version).uri)
     kept.pop(CONFIG_FILE, None)
-    config = {name: each for name, each in beside.items() if name == CONFIG_FILE}
+    config = {name: checksum for name, checksum in beside.items() if name == CONFIG_FILE}
     _write_checksums(checkpoint_path, version, kept and kept | config)
     storage.write_text(storage.join(checkpoint_path, VERSION_FILE), f"{version}\n")
-    _delete(checkpoint_path, lambda each: each != version)
+    _delete(checkpoint_path, lambda number: number != version)
 
 
 def delete_uncommitted(checkpoint_path: str) -> None:
@@ -105,7 +105,7 @@ def delete_uncommitted(checkpoint_path: str) -> None:
     for file, links in _links_of(checkpoint_path).items():
         if version_in(file) > committed:
             _make_own(checkpoint_path, links)
-    _delete(checkpoint_path, lambda each: each < committed or each == committed + 1)
+    _delete(checkpoint_path, lambda number: number < committed or number == committed + 1)
     storage.sweep(checkpoint_path)
 
 
@@ -152,13 +152,13 @@ def _write_checksums(checkpoint_path: str, version: int, checksums: Mapping[str,
     """Write the checksums of a version's files, or delete the old ones if there are none."""
     manifest_uri = manifest_of(checkpoint_path, version).uri
     by_name = {storage.name(uri): checksum for uri, checksum in checksums.items()}
-    found = {
+    own = {
         name: checksum
         for name, checksum in by_name.items()
         if name == CONFIG_FILE or version_in(name) == version
     }
-    if found:
-        storage.write_checksums(manifest_uri, found)
+    if own:
+        storage.write_checksums(manifest_uri, own)
     else:
         storage.delete(manifest_uri)
 

@@ -102,7 +102,7 @@ class RecisCheckpoint(WholeTablesCheckpoint):
     def _read_optimizer_state(self, entity_type: str, partition: Partition) -> dict[str, Any] | None:
         import torch
 
-        slot = next((each for each in (ROW_SUMS, ELEMENT_SUMS) if each in self._slots[entity_type]), None)
+        slot = next((name for name in (ROW_SUMS, ELEMENT_SUMS) if name in self._slots[entity_type]), None)
         if self._recorded.table_states is not None:
             plain = self._recorded_state(entity_type, partition)
         else:
@@ -114,16 +114,16 @@ class RecisCheckpoint(WholeTablesCheckpoint):
             if entity_type not in self._sums_tables:
                 self._sums_tables[entity_type] = self._ordered_table(entity_type, slot)
             with self._open_partition(self._sums_tables[entity_type], entity_type, partition) as rows:
-                found = torch.from_numpy(rows.read(0, rows.shape[0]))
-            sums[0] = found.reshape(-1) if slot == ROW_SUMS else found
+                values = torch.from_numpy(rows.read(0, rows.shape[0]))
+            sums[0] = values.reshape(-1) if slot == ROW_SUMS else values
         return states.with_sums(plain, sums)
 
     def _read_model(self) -> ModelState | None:
-        found, sum_names = parse_names(self._reader.dense_names())
-        if not found and self._recorded.table_states is None:
+        names, sum_names = parse_names(self._reader.dense_names())
+        if not names and self._recorded.table_states is None:
             return None
-        keys = self._in_order(found)
-        parameters = {key: self._reader.read_tensor(found[key]).float() for key in keys}
+        keys = self._in_order(names)
+        parameters = {key: self._reader.read_tensor(names[key]).float() for key in keys}
         plain = self._recorded.model_state
         if plain is None:
             return ModelState(parameters, None)

@@ -49,8 +49,8 @@ class TranslatedIds:
         name, folder, num = tensor_name(table, ID_SLOT), _folder_of(self), maps.num_partitions
         num_rows = reader.tensor_shape(name)[0]
         where, id_map, misses = f"{reader.path}: {name}", maps.maps[table], Misses()
-        bytes_each = 24 * num_rows + (64 * num_rows if id_map.is_integers else id_map.estimate_bytes())
-        ranges = max(1, min(MOST_FILES, num_files(bytes_each)) // num)  # ranges of hashes in a partition
+        num_bytes = 24 * num_rows + (64 * num_rows if id_map.is_integers else id_map.estimate_bytes())
+        ranges = max(1, min(MOST_FILES, num_files(num_bytes)) // num)  # ranges of hashes in a partition
         ordered = Files(folder, "ordered", num * ranges, _ORDERED)
         for raw, row in raw_ids_of(_iter_ids(reader, name), num_rows, id_map, folder, misses, where):
             hashes = hash_strings(raw, maps.seed)
@@ -65,14 +65,14 @@ class TranslatedIds:
             self._number(ordered.read(number), number // ranges, where)
         self._raw_ids.close()
 
-    def _number(self, found: pa.Table, partition: int, where: str) -> None:
-        found = found.sort_by([("hash", "ascending"), ("raw", "ascending")])
-        raw = found["raw"].combine_chunks()
+    def _number(self, rows: pa.Table, partition: int, where: str) -> None:
+        rows = rows.sort_by([("hash", "ascending"), ("raw", "ascending")])
+        raw = rows["raw"].combine_chunks()
         again = np.flatnonzero(pc.equal(raw[1:], raw[:-1]).to_numpy(zero_copy_only=False))
         if len(again):
             raise FormatError(f"{where}: raw id {raw[int(again[0])].as_py()!r} has two ids in the map")
         first = sum(self.counts)
-        self.new_ids[found["row"].to_numpy()] = np.arange(first, first + len(raw))
+        self.new_ids[rows["row"].to_numpy()] = np.arange(first, first + len(raw))
         self.counts[partition] += len(raw)
         self._raw_ids.add([raw], np.full(len(raw), partition))
 
@@ -125,8 +125,8 @@ class Keyed:
         )
         ids, self.places = (mapped_array((sum(counts),), np.int64, folder) for _ in range(2))
         self.places[:] = LEFT_OUT
-        for found, row in ids_of(raw_ids, sum(counts), maps.maps[name], folder, misses, entity_path):
-            ids[row], self.places[row] = found, 0
+        for known_ids, row in ids_of(raw_ids, sum(counts), maps.maps[name], folder, misses, entity_path):
+            ids[row], self.places[row] = known_ids, 0
         self.left_out = maps.checked(name, misses, entity_path)
         ends = np.array([slice_of(shard, shard_num).end for shard in range(shard_num)], np.uint64)
         batches = [slice(start, start + _BATCH_ROWS) for start in range(0, len(ids), _BATCH_ROWS)]
@@ -164,10 +164,10 @@ def _check_counts(source: Checkpoint, name: str, entity_path: str) -> None:
     manifest = entity_index.read_manifest(entity_path)
     counts = list(source.counts[name])
     num = manifest.num_partitions.get(name, 0)
-    found = [entity_index.count_part(entity_path, name, partition) for partition in range(num)]
-    if found != counts:
+    sizes = [entity_index.count_part(entity_path, name, partition) for partition in range(num)]
+    if sizes != counts:
         raise FormatError(
-            f"{entity_path}: expected {counts} raw ids of {name!r}, the rows of {source.uri}, found {found}: "
+            f"{entity_path}: expected {counts} raw ids of {name!r}, the rows of {source.uri}, found {sizes}: "
             "they are not from the same run"
         )
 

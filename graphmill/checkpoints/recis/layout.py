@@ -123,20 +123,20 @@ class Index:
     def blocks(self, where: str) -> dict[str, list[Stored]]:
         """The blocks of each tensor in the order of slots, by name: `table@slot`, or a dense tensor's."""
         files = {number: name for name, number in self.file_index.items()}
-        found: dict[str, list[Stored]] = {}
+        blocks_of: dict[str, list[Stored]] = {}
         for key, number in self.block_index.items():
             if number not in files:
                 raise FormatError(f"{where}: {key!r} lies in file {number}, which file_index does not have")
             name, slots = self._name_and_slots(key, where)
-            found.setdefault(name, []).append(Stored(key, files[number], slots))
-        for name, blocks in found.items():
+            blocks_of.setdefault(name, []).append(Stored(key, files[number], slots))
+        for name, blocks in blocks_of.items():
             sliced = sorted(block.slots for block in blocks if block.slots is not None)
             if len(blocks) > 1 and len(sliced) < len(blocks):
                 raise FormatError(f"{where}: {name!r} is a dense tensor and a table's slot at once")
             if any(left.end > right.begin for left, right in itertools.pairwise(sliced)):
                 raise FormatError(f"{where}: {name!r}: slices overlap: {', '.join(map(str, sliced))}")
             blocks.sort(key=lambda block: block.slots or Slice(0, 0))
-        return found
+        return blocks_of
 
     def _name_and_slots(self, key: str, where: str) -> tuple[str, Slice | None]:
         if key.endswith(DENSE_END):
@@ -184,14 +184,14 @@ def newest(path: str) -> str:
             raise FormatError(f"{run_uri}: expected names of folders in the same folder, found {name!r:.80}")
     if not names:
         raise FormatError(f"{run_uri}: expected the name of a checkpoint in each line, found none")
-    found = storage.join(path, names[-1])
-    if not storage.exists(storage.join(found, INDEX)):
+    newest_path = storage.join(path, names[-1])
+    if not storage.exists(storage.join(newest_path, INDEX)):
         others = f"; or name another: {', '.join(names[:-1][-5:])}" if names[:-1] else ""
         raise NotFoundError(
-            f"{found}: {run_uri} calls it the newest checkpoint, but it has no {INDEX!r}: its save is "
+            f"{newest_path}: {run_uri} calls it the newest checkpoint, but it has no {INDEX!r}: its save is "
             f"unfinished, or it was deleted; save again{others}"
         )
-    return found
+    return newest_path
 
 
 def read_index(path: str) -> Index:

@@ -107,7 +107,7 @@ class CheckpointReader:
             raise FormatError(f"{self.path}: blocks of {name!r} differ in dtype or in the shape of a row")
         if len(entries) == 1:
             return first.shape, first.dtype
-        return (sum(each.shape[0] for each in entries), *first.shape[1:]), first.dtype
+        return (sum(entry.shape[0] for entry in entries), *first.shape[1:]), first.dtype
 
 
 class Loader:
@@ -153,7 +153,7 @@ class Loader:
         wanted = [*self._tensors, *itertools.chain(*slot_names.values())]
         load_info = self._filter_func({name: name for name in wanted})
         for name, names in slot_names.items():
-            left_out = [each for each in names if each not in load_info]
+            left_out = [slot_name for slot_name in names if slot_name not in load_info]
             if 0 < len(left_out) < len(names):
                 raise FormatError(
                     f"table {name!r}: filter_func left out {', '.join(left_out)}: rows are loaded with all "
@@ -165,7 +165,7 @@ class Loader:
             reads = [pool.submit(self._load_dense, name, present[name]) for name in dense]
             for name, names in slot_names.items():
                 if present.keys() >= set(names):
-                    parts = self._parts(name, {each: present[each] for each in names})
+                    parts = self._parts(name, {slot_name: present[slot_name] for slot_name in names})
                     reads += [pool.submit(self._load_part, name, part) for part in parts]
             for read in reads:
                 read.result()

@@ -45,9 +45,9 @@ def reshard(
             Saver(shard, shard_num, NUM_WRITERS, target_uri, tables, dense).save()
     written = CheckpointReader(target_uri)
     for name in reader.tensor_names():
-        found, expected = written.tensor_shape(names.get(name, name)), reader.tensor_shape(name)
-        if found != expected:
-            raise FormatError(f"{reader.path}: {name!r}: expected {expected}, found {found} in their slices")
+        shape, expected = written.tensor_shape(names.get(name, name)), reader.tensor_shape(name)
+        if shape != expected:
+            raise FormatError(f"{reader.path}: {name!r}: expected {expected}, found {shape} in their slices")
     return _copy_others(reader.path, target_uri)
 
 
@@ -145,15 +145,15 @@ class _OwnedRows:
 
     def __getitem__(self, rows: slice) -> Tensor:
         start, stop, _ = rows.indices(len(self))
-        found = torch.empty((stop - start, *self.shape[1:]), dtype=self.dtype)
+        tensor = torch.empty((stop - start, *self.shape[1:]), dtype=self.dtype)
         begin = start
         while start < stop:
             batch = bisect.bisect_right(self._ends, start)
             first = self._ends[batch] - self._batches[batch].num_owned
             last = min(stop, self._ends[batch])
-            found[start - begin : last - begin] = self._batch(batch)[start - first : last - first]
+            tensor[start - begin : last - begin] = self._batch(batch)[start - first : last - first]
             start = last
-        return found
+        return tensor
 
     def _batch(self, batch: int) -> Tensor:
         if self._held[0] != batch:
@@ -170,8 +170,8 @@ class _OwnedRows:
     def _read(self, block: Stored, start: int, stop: int) -> Tensor:
         if block.file not in self._files:
             self._files[block.file] = self._stack.enter_context(self._reader.open_file(block))
-        found: Tensor = self._files[block.file].read(block.key, start, stop)
-        return found
+        rows: Tensor = self._files[block.file].read(block.key, start, stop)
+        return rows
 
 
 def _num_rows(reader: CheckpointReader, block: Stored) -> tuple[Slice | None, int]:

@@ -134,34 +134,34 @@ class NewTensor:
 def write(uri: str, tensors: Sequence[NewTensor]) -> None:
     """Write a file, with one batch in memory."""
     # Wider elements first, so that all elements are aligned.
-    ordered = sorted(tensors, key=lambda each: (-each.dtype.itemsize, each.key))
+    ordered = sorted(tensors, key=lambda tensor: (-tensor.dtype.itemsize, tensor.key))
     header: dict[str, Any] = {}
     end = 0
-    for each in ordered:
-        offsets = [end, end + each.num_bytes]
-        header[each.key] = {"dtype": NAMES[each.dtype], "shape": list(each.shape), "data_offsets": offsets}
-        end += each.num_bytes
+    for tensor in ordered:
+        dtype, shape, stop = NAMES[tensor.dtype], list(tensor.shape), end + tensor.num_bytes
+        header[tensor.key] = {"dtype": dtype, "shape": shape, "data_offsets": [end, stop]}
+        end = stop
     text = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
     text += b" " * (-len(text) % _ALIGNMENT)
     with storage.atomic_output(uri) as stream:
         stream.write(struct.pack("<Q", len(text)) + text)
-        for each in ordered:
-            where, num_written = f"{uri}: {each.key!r}", 0
-            for batch in each.batches():
-                elements = _as_bytes(batch, each.dtype, where)
+        for tensor in ordered:
+            where, num_written = f"{uri}: {tensor.key!r}", 0
+            for batch in tensor.batches():
+                elements = _as_bytes(batch, tensor.dtype, where)
                 stream.write(elements)
                 num_written += len(elements)
-            if num_written != each.num_bytes:
-                raise FormatError(f"{where}: expected {each.num_bytes} bytes, found {num_written}")
+            if num_written != tensor.num_bytes:
+                raise FormatError(f"{where}: expected {tensor.num_bytes} bytes, found {num_written}")
 
 
 def dtype_of(array: Any) -> torch.dtype:
     """torch's dtype of a numpy array or a torch tensor."""
     dtype = array.dtype
-    found = dtype if isinstance(dtype, torch.dtype) else _OF_NUMPY.get(np.dtype(dtype))
-    if found not in NAMES:
+    known = dtype if isinstance(dtype, torch.dtype) else _OF_NUMPY.get(np.dtype(dtype))
+    if known not in NAMES:
         raise FormatError(f"expected a tensor of one of {', '.join(DTYPES)}, found {dtype}")
-    return found
+    return known
 
 
 def _as_bytes(array: Any, dtype: torch.dtype, where: str) -> npt.NDArray[np.uint8]:
@@ -180,7 +180,7 @@ def _read_header(stream: Any, uri: str) -> dict[str, Entry]:
     header = storage.json_in(stream.read(length), f"{uri}: header")
     header.pop("__metadata__", None)
     end = 8 + length
-    entries = {name: _entry(name, each, end, uri) for name, each in header.items()}
+    entries = {name: _entry(name, described, end, uri) for name, described in header.items()}
     for name, entry in sorted(entries.items(), key=lambda item: (item[1].start, item[1].stop)):
         if entry.start != end:
             raise FormatError(f"{uri}: {name!r}: expected its elements at byte {end}, found {entry.start}")
@@ -194,7 +194,7 @@ def _entry(name: str, described: Any, base: int, uri: str) -> Entry:
     match described:
         case {"dtype": str(dtype), "shape": list(shape), "data_offsets": [int(start), int(stop)]} if (
             dtype in DTYPES
-            and all(type(each) is int and each >= 0 for each in shape)
+            and all(type(size) is int and size >= 0 for size in shape)
             and start >= 0
             and stop - start == math.prod(shape) * DTYPES[dtype].itemsize
         ):

@@ -210,8 +210,8 @@ class Saver:
         except NotFoundError:
             return  # the last of the other shards will
         merged = Index()
-        for each in written:
-            merged.append(each)
+        for part in written:
+            merged.append(part)
         for before, after in merged.number_files().items():
             self._rename(storage.join(self._path, before), storage.join(self._path, after))
         layout.write_index(self._path, merged)
@@ -237,7 +237,7 @@ def _spread(blocks: Blocks, num_writers: int) -> dict[int, Blocks]:
     """Assign blocks, the largest first, each to the writer with the fewest bytes; omits idle writers."""
     loads = [0] * num_writers
     spread: dict[int, Blocks] = {}
-    for block in sorted(blocks, key=lambda each: (-each.num_bytes, each.key)):
+    for block in sorted(blocks, key=lambda block: (-block.num_bytes, block.key)):
         writer = loads.index(min(loads))
         loads[writer] += block.num_bytes + 1
         spread.setdefault(writer, []).append(block)

@@ -114,10 +114,10 @@ class OwnedRows:
     def __getitem__(self, rows: slice) -> Floats:
         ids = self._ids[rows]
         runs = np.split(ids, np.flatnonzero(np.diff(ids) != 1) + 1)
-        found = [self._rows.read(int(run[0]), int(run[-1]) + 1) for run in runs if len(run)]
-        if len(found) == 1:
-            return found[0]
-        return np.concatenate([np.empty((0, self.shape[1]), np.float32), *found])
+        pieces = [self._rows.read(int(run[0]), int(run[-1]) + 1) for run in runs if len(run)]
+        if len(pieces) == 1:
+            return pieces[0]
+        return np.concatenate([np.empty((0, self.shape[1]), np.float32), *pieces])
 
 
 def write(
@@ -147,7 +147,7 @@ def write(
         del state, sums
     model = source.read_model()
     tensors = _dense_tensors(model) if model else {}
-    ordered = {name: _ordered(source, name, sums_dims[name], each) for name, each in (keyed or {}).items()}
+    ordered = {name: _ordered(source, name, sums_dims[name], ids) for name, ids in (keyed or {}).items()}
     for shard in range(shard_num):
         with ExitStack() as stack:
             tables = {
@@ -174,7 +174,7 @@ def write(
     without = [
         f"entity type {name!r}: there is no --id-map of it" for name in source.counts if name not in keyed
     ]
-    return without + [line for each in keyed.values() for line in each.left_out]
+    return without + [line for ids in keyed.values() for line in ids.left_out]
 
 
 def _plain_model_state(model: ModelState | None) -> dict[str, Any] | None:

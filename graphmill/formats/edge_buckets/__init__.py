@@ -87,10 +87,10 @@ def folders(edge_root: str, entity_path: str) -> list[str]:
 
     A folder is of another graph if its marker tells of other tables or settings than that of `entity_path`.
     """
-    found = [entry.uri for entry in storage.list_dir(edge_root) if entry.is_dir]
-    found = [each for each in found if storage.exists(bucket_uri(each, Bucket(0, 0)))]
+    uris = [entry.uri for entry in storage.list_dir(edge_root) if entry.is_dir]
+    uris = [uri for uri in uris if storage.exists(bucket_uri(uri, Bucket(0, 0)))]
     ours = storage.read_marker(entity_path)
-    return [each for each in found if ours is None or _marker(each, ours) == ours]
+    return [uri for uri in uris if ours is None or _marker(uri, ours) == ours]
 
 
 def _marker(folder: str, otherwise: dict[str, Any]) -> dict[str, Any]:
@@ -119,8 +119,8 @@ class BucketWriter:
         """Write `edges` after those written so far."""
         columns = {name: getattr(edges, name) for name in self._columns.datasets}
         if (edges.weight is not None) != (WEIGHT in columns):
-            found = "without weights" if edges.weight is None else "with weights"
-            raise FormatError(f"{self.uri}: edges {found} appended to a bucket that is not so")
+            kind = "without weights" if edges.weight is None else "with weights"
+            raise FormatError(f"{self.uri}: edges {kind} appended to a bucket that is not so")
         for name, values in columns.items():
             if len(values) != len(edges):
                 raise FormatError(f"{self.uri}: lengths differ: lhs has {len(edges)}, {name} {len(values)}")
@@ -192,8 +192,8 @@ def new_bucket(
         if num_left_out is not None:
             left_out = DatasetWriter(hdf5, uri, num_left_out, left_out_dtypes(list(dtypes), index_dtype))
             # HDF5 places a dataset at its first write: here, whatever the pieces are in which rows come.
-            for each in left_out.datasets.values() if num_left_out else ():
-                each[-1:] = 0
+            for dataset in left_out.datasets.values() if num_left_out else ():
+                dataset[-1:] = 0
         writer = BucketWriter(uri, columns, features, left_out)
         yield writer
         writer.finish(hdf5)
@@ -201,7 +201,7 @@ def new_bucket(
 
 def write_bucket(edge_path: str, bucket: Bucket, edges: Edges) -> None:
     """Write a whole bucket: int32, or int64 where a value needs it."""
-    features = {side: found for side in Side if (found := edges.features(side)) is not None}
+    features = {side: lists for side in Side if (lists := edges.features(side)) is not None}
     indices = [edges.lhs, edges.rel, edges.rhs, *(feature.indices for feature in features.values())]
     largest = max(int(index.max(initial=0)) for index in indices)
     with new_bucket(
@@ -210,7 +210,7 @@ def write_bucket(edge_path: str, bucket: Bucket, edges: Edges) -> None:
         len(edges),
         index_dtype=np.int32 if largest <= np.iinfo(np.int32).max else np.int64,
         weighted=edges.weight is not None,
-        num_features={side: len(each.indices) for side, each in features.items()},
+        num_features={side: len(lists.indices) for side, lists in features.items()},
     ) as writer:
         writer.append(edges)
 
@@ -341,6 +341,6 @@ def _checked_datasets(hdf5: h5py.File, uri: str) -> dict[str, h5py.Dataset]:
             datasets |= {name: checked_dataset(hdf5, name, "iu", uri) for name in names}
             lengths[names[0]] = len(datasets[names[0]]) - 1
     if len(set(lengths.values())) > 1:
-        found = ", ".join(f"{column} has {length}" for column, length in lengths.items())
-        raise FormatError(f"{uri}: expected datasets of one length, found: {found}")
+        described = ", ".join(f"{column} has {length}" for column, length in lengths.items())
+        raise FormatError(f"{uri}: expected datasets of one length, found: {described}")
     return datasets

@@ -35,11 +35,11 @@ class AllRows:
 
     def __init__(self, hdf5: h5py.File, uri: str, columns: Sequence[str]) -> None:
         self.uri = uri
-        found = read_bucket_origins(hdf5, uri)
-        if found is None:
+        origins = read_bucket_origins(hdf5, uri)
+        if origins is None:
             raise FormatError(f"{uri}: expected a dataset {ORIGIN!r}, which says the rows' raw files")
-        self.origins: BucketOrigins = found
-        self.starts = found.starts + found.left_out_starts
+        self.origins: BucketOrigins = origins
+        self.starts = origins.starts + origins.left_out_starts
         kinds = {name: "iuf" if name == "weight" else "iu" for name in columns}
         self._edges = {name: checked_dataset(hdf5, name, kind, uri) for name, kind in kinds.items()}
         self._left_out: dict[str, h5py.Dataset] = {}
@@ -49,9 +49,9 @@ class AllRows:
             self._left_out = {
                 name: checked_dataset(hdf5, left_out_name(name), kind, uri) for name, kind in kinds.items()
             }
-        num_edges, num_left_out = int(found.starts[-1]), int(found.left_out_starts[-1])
+        num_edges, num_left_out = int(origins.starts[-1]), int(origins.left_out_starts[-1])
         lengths = {len(edge) for edge in self._edges.values()}
-        if lengths != {num_edges} or any(len(each) != num_left_out for each in self._left_out.values()):
+        if lengths != {num_edges} or any(len(dataset) != num_left_out for dataset in self._left_out.values()):
             raise FormatError(f"{uri}: expected datasets of {num_edges} edges, {num_left_out} left out")
 
     def read(self, start: int, stop: int, column: str, dtype: npt.DTypeLike) -> npt.NDArray[Any]:

@@ -37,8 +37,8 @@ _CONTENT = TypeAdapter(dict[str, tuple[Annotated[int, Field(ge=0)], str]])
 
 def write_counts(edge_path: str, counts: Mapping[str, int], checksums: Checksums) -> None:
     """Write the edges of each bucket file, by URI; `checksums` has those of the files, and gets another."""
-    found = {storage.name(uri): [count, checksums[uri]] for uri, count in counts.items()}
-    storage.write_text(storage.join(edge_path, COUNTS), json.dumps(found), checksums)
+    content = {storage.name(uri): [count, checksums[uri]] for uri, count in counts.items()}
+    storage.write_text(storage.join(edge_path, COUNTS), json.dumps(content), checksums)
 
 
 def known_counts(edge_path: str) -> dict[str, int]:
@@ -52,5 +52,5 @@ def known_counts(edge_path: str) -> dict[str, int]:
         content = storage.read_compared(uri, manifest)
     except NotFoundError:
         return {}
-    found = read_as(_CONTENT, content, uri, "the edges and the checksum of each bucket")
-    return {name: count for name, (count, checksum) in found.items() if checksums.get(name) == checksum}
+    counts = read_as(_CONTENT, content, uri, "the edges and the checksum of each bucket")
+    return {name: count for name, (count, checksum) in counts.items() if checksums.get(name) == checksum}

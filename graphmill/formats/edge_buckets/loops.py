@@ -38,12 +38,12 @@ def read_loops(edge_path: str, bucket: Bucket) -> set[int]:
         if LOOPS in hdf5:
             listed = checked_dataset(hdf5, LOOPS, "iu", uri)
             return set(read_rows(listed, 0, len(listed), np.int64).tolist())
-    found: set[int] = set()
+    relations: set[int] = set()
     with open_checked(uri, storage.manifest_of(edge_path)) as hdf5:
         columns = [checked_dataset(hdf5, name, "iu", uri) for name in ("lhs", "rel", "rhs")]
         for start in range(0, min(map(len, columns)), READ_EDGES):
             stop = min(start + READ_EDGES, *map(len, columns))
-            found |= set(
+            relations |= set(
                 find_loops(*(read_rows(column, start, stop, np.int64) for column in columns)).tolist()
             )
-    return found
+    return relations

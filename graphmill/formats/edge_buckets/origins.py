@@ -102,10 +102,10 @@ def read_origins(edge_path: str) -> Origins | None:
         content = storage.read_compared(uri, storage.manifest_of(edge_path))
     except NotFoundError:
         return None
-    found = read_as(TypeAdapter(Origins), content, uri, "the raw files of a run", FORMAT_VERSION)
-    if any(not 0 <= number < len(found.files) for number in found.added or ()):
-        raise FormatError(f"{uri}: added: expected numbers of the {len(found.files)} files")
-    return found
+    origins = read_as(TypeAdapter(Origins), content, uri, "the raw files of a run", FORMAT_VERSION)
+    if any(not 0 <= number < len(origins.files) for number in origins.added or ()):
+        raise FormatError(f"{uri}: added: expected numbers of the {len(origins.files)} files")
+    return origins
 
 
 def has_added(edge_path: str) -> bool:
@@ -123,11 +123,11 @@ def added_rows(edge_path: str, bucket: Bucket) -> Int64:
     if not added:
         return none
     with open_checked(bucket_uri(edge_path, bucket)) as hdf5:
-        found = read_bucket_origins(hdf5, bucket_uri(edge_path, bucket))
-    if found is None:
+        origins = read_bucket_origins(hdf5, bucket_uri(edge_path, bucket))
+    if origins is None:
         raise FormatError(f"{bucket_uri(edge_path, bucket)}: expected a dataset {ORIGIN!r}, found none")
-    is_added = np.isin(found.origin, added) & (np.diff(found.starts) > 0)
-    first, last = found.starts[:-1][is_added], found.starts[1:][is_added]
+    is_added = np.isin(origins.origin, added) & (np.diff(origins.starts) > 0)
+    first, last = origins.starts[:-1][is_added], origins.starts[1:][is_added]
     if not len(first):
         return none
     apart = np.flatnonzero(first[1:] != last[:-1])
@@ -146,9 +146,9 @@ def read_bucket_origins(hdf5: h5py.File, uri: str) -> BucketOrigins | None:
     num_left_out = len(checked_dataset(hdf5, LEFT_OUT_ROW, "iu", uri)) if has_left_out else 0
     if (np.diff(origin) <= 0).any() or (origin < 0).any():
         raise FormatError(f"{uri}: {ORIGIN}: expected ascending numbers of files")
-    for name, found, last in ((STARTS, starts, num_edges), (LEFT_OUT_STARTS, left_out, num_left_out)):
-        ends = len(found) and found[0] == 0 and found[-1] == last
-        if len(found) != len(origin) + 1 or not ends or (np.diff(found) < 0).any():
+    for name, firsts, last in ((STARTS, starts, num_edges), (LEFT_OUT_STARTS, left_out, num_left_out)):
+        ends = len(firsts) and firsts[0] == 0 and firsts[-1] == last
+        if len(firsts) != len(origin) + 1 or not ends or (np.diff(firsts) < 0).any():
             raise FormatError(
                 f"{uri}: {name}: expected {len(origin) + 1} starts that never fall, from 0 to {last}"
             )
@@ -190,8 +190,8 @@ def _uri(edge_path: str) -> str:
 
 
 def _added(edge_path: str) -> list[int] | None:
-    found = storage.status(_uri(edge_path))
-    return None if found is None else _read_added(edge_path, found)
+    status = storage.status(_uri(edge_path))
+    return None if status is None else _read_added(edge_path, status)
 
 
 @lru_cache(maxsize=64)

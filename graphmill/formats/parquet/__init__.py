@@ -32,10 +32,10 @@ def check_schema(parquet: pq.ParquetFile, expected: Mapping[str, tuple[pa.DataTy
     """Refuse a file that lacks a column, or has a column of a type that is not accepted."""
     schema = parquet.schema_arrow
     for column, accepted in expected.items():
-        found = schema.field(column).type if column in schema.names else "no such column"
-        if found not in accepted:
+        kind = schema.field(column).type if column in schema.names else "no such column"
+        if kind not in accepted:
             wanted = " or ".join(map(str, accepted))
-            raise FormatError(f"{uri}: column {column!r}: expected {wanted}, found {found}")
+            raise FormatError(f"{uri}: column {column!r}: expected {wanted}, found {kind}")
 
 
 def iter_columns(

@@ -56,7 +56,7 @@ def _encoded(kind: ThriftKind, value: Any) -> bytes:
             element, values = value
             short = min(len(values), _LONG)
             size = varint(len(values)) if short == _LONG else b""
-            return bytes([short << 4 | element]) + size + b"".join(_encoded(element, each) for each in values)
+            return bytes([short << 4 | element]) + size + b"".join(_encoded(element, part) for part in values)
         case ThriftKind.STRUCT:
             return encode(value)
 
@@ -77,16 +77,16 @@ def _zigzag(number: int) -> bytes:
 
 def read(stream: BinaryIO) -> Struct:
     """Read the struct at the stream's position."""
-    found: Struct = {}
+    struct: Struct = {}
     number = 0
     while head := stream.read(1)[0]:
         step, kind = head >> 4, ThriftKind(head & 0xF)
         number = number + step if step else _read_zigzag(stream)
-        found[number] = (
+        struct[number] = (
             kind,
             (kind if kind in (ThriftKind.TRUE, ThriftKind.FALSE) else _read_value(stream, kind)),
         )
-    return found
+    return struct
 
 
 def _read_value(stream: BinaryIO, kind: ThriftKind) -> Any:

@@ -182,7 +182,7 @@ def _levels(num_rows: int, width: int, def_level: int) -> tuple[bytes, int]:
     others = varint((width - 1) << 1) + b"\1" if width > 1 else b""  # a run: twice its length, then its value
     repetition = (b"\2\0" + others) * num_rows
     definition = varint(num_rows * width << 1) + bytes([def_level])
-    levels = b"".join(len(each).to_bytes(4, "little") + each for each in (repetition, definition))
+    levels = b"".join(len(level).to_bytes(4, "little") + level for level in (repetition, definition))
     return levels, zlib.crc32(levels)
 
 

@@ -69,9 +69,9 @@ def check_file(stream: Any, size_bytes: int, where: str, expected: str = ANYTHIN
 def _check_pickle(pickled: Any, where: str) -> None:
     for opcode, argument, _ in pickletools.genops(pickled):
         if opcode.name == "GLOBAL" and _MADE_BY_LENGTH.fullmatch(str(argument)):
-            found = str(argument).replace(" ", ".")
+            kind = str(argument).replace(" ", ".")
             raise FormatError(
-                f"{where}: expected what torch.save() wrote, found the type {found}; "
+                f"{where}: expected what torch.save() wrote, found the type {kind}; "
                 "nothing else is loaded, for a few bytes of it could take any memory"
             )
 
@@ -93,7 +93,7 @@ def check_content(content: Any, size_bytes: int, where: str, device: str = "cpu"
             stored[value.untyped_storage()._cdata] = value.untyped_storage().nbytes()
         elif isinstance(value, Mapping | list | tuple | set):
             inner = value.values() if isinstance(value, Mapping) else value
-            left += [(each, depth + 1) for each in inner]
+            left += [(part, depth + 1) for part in inner]
     if sum(stored.values()) > size_bytes:
         raise FormatError(f"{where}: expected tensors of {sum(stored.values())} bytes, found {size_bytes}")
 
@@ -211,17 +211,17 @@ def mapped(value: Any, function: Callable[[Tensor], Any]) -> Any:
     if isinstance(value, Tensor):
         return function(value)
     if isinstance(value, Mapping):
-        return {key: mapped(each, function) for key, each in value.items()}
+        return {key: mapped(inner, function) for key, inner in value.items()}
     if isinstance(value, list | tuple):
-        return type(value)([mapped(each, function) for each in value])
+        return type(value)([mapped(inner, function) for inner in value])
     return value
 
 
 def tensors_of(value: Any) -> list[Tensor]:
     """The tensors in nested mappings and sequences, in the order in which they were pickled."""
-    found: list[Tensor] = []
-    mapped(value, found.append)
-    return found
+    tensors: list[Tensor] = []
+    mapped(value, tensors.append)
+    return tensors
 
 
 def _load_whole(stream: Any, size_bytes: int, where: str, expected: str) -> Any:
@@ -237,13 +237,13 @@ def _load_by_torch(stream: Any, where: str, device: str, expected: str = ANYTHIN
             return torch.load(stream, map_location=device, weights_only=True)
     except Exception as error:  # hostile bytes make the unpickler raise nearly anything
         if refused := _REFUSED.search(str(error)):
-            found = f"the type {refused[1]}; nothing else is loaded, for it could run code"
+            problem = f"the type {refused[1]}; nothing else is loaded, for it could run code"
         elif isinstance(error, pickle.UnpicklingError):  # its own text advises to load the file nevertheless
-            found = "damage or a part: it asks for more than tensors"
+            problem = "damage or a part: it asks for more than tensors"
         else:
             reason = str(error).partition("\n")[0][:200] or type(error).__name__
-            found = f"damage or a part: {reason}"
-        raise FormatError(f"{where}: expected {expected}, found {found}") from error
+            problem = f"damage or a part: {reason}"
+        raise FormatError(f"{where}: expected {expected}, found {problem}") from error
 
 
 def _zip_starts(archive: Archive, tensors: list[Tensor]) -> Starts:

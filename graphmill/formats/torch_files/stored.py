@@ -92,7 +92,7 @@ class Archive:
         self._zip = zipfile.ZipFile(stream)
         records = self._zip.infolist()
         is_packed = any(record.compress_type != zipfile.ZIP_STORED for record in records)
-        if is_packed or sum(each.file_size for each in records) > size_bytes:
+        if is_packed or sum(record.file_size for record in records) > size_bytes:
             raise FormatError(
                 f"{where}: expected records as they are, as torch.save() writes, found packed ones"
             )

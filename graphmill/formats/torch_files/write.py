@@ -39,8 +39,8 @@ def save(uri: str, content: Any) -> None:
     The memory is that of one batch. Equal content has equal bytes.
     """
     with storage.atomic_output(uri) as stream:
-        for each in (MAGIC_NUMBER, PROTOCOL_VERSION, _SYSTEM):
-            stream.write(pickle.dumps(each, protocol=2))
+        for head in (MAGIC_NUMBER, PROTOCOL_VERSION, _SYSTEM):
+            stream.write(pickle.dumps(head, protocol=2))
         pickled = io.BytesIO()
         pickler = _Pickler(pickled)
         pickler.dump(_interned(content))
@@ -81,9 +81,9 @@ def _interned(value: Any) -> Any:
     if isinstance(value, str):
         return sys.intern(value)
     if isinstance(value, Mapping):
-        return {_interned(key): _interned(each) for key, each in value.items()}
+        return {_interned(key): _interned(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
-        return type(value)([_interned(each) for each in value])
+        return type(value)([_interned(inner) for inner in value])
     return value
 
 
