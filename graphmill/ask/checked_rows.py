@@ -40,9 +40,9 @@ def checked_rows(
 
 def _check_distinct(trained: TrainedRun, part: MeasuredPartition, batch_rows: int, hashes: Hashes) -> None:
     suspects = repeated(hashes)
-    found = first_repeated(iter_ids(trained, part, batch_rows), suspects) if len(suspects) else None
-    if found is not None:
-        raw_id, first, second = found
+    duplicate = first_repeated(iter_ids(trained, part, batch_rows), suspects) if len(suspects) else None
+    if duplicate is not None:
+        raw_id, first, second = duplicate
         raise FormatError(
             f"{part.ids_uri}: raw id {raw_id!r} stands in row {first} and in row {second}; expected each once"
         )

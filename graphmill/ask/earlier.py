@@ -46,10 +46,10 @@ def parts_with(part: int, num_parts: int, earlier: Sequence[int]) -> Sequence[in
 
 def check_length(embedding_path: str, entity_type: str, dimension: int, key: str) -> None:
     """Refuse vectors of another length than `dimension`."""
-    found = remapped.shape_of(embedding_path, entity_type, 0)[1]
-    if found != dimension:
+    length = remapped.shape_of(embedding_path, entity_type, 0)[1]
+    if length != dimension:
         raise BadInputError(
-            f"{key}: {entity_type!r} has vectors of length {dimension} now, of {found} in {embedding_path}; "
+            f"{key}: {entity_type!r} has vectors of length {dimension} now, of {length} in {embedding_path}; "
             "they cannot be compared: whoever uses the vectors must replace all of them. "
             f"Remove {key} for this run"
         )
@@ -70,8 +70,8 @@ def pairs(batches: Batches, embedding_path: str, entity_type: str, parts: Sequen
 def _read(embedding_path: str, entity_type: str, part: int) -> tuple[pa.ChunkedArray, Floats]:
     vectors_MD = np.empty(remapped.shape_of(embedding_path, entity_type, part), np.float32)
     ids, start = [], 0
-    for each, each_ND in remapped.iter_part(embedding_path, entity_type, part):
-        ids.append(each)
-        vectors_MD[start : start + len(each)] = each_ND
-        start += len(each)
+    for batch, batch_ND in remapped.iter_part(embedding_path, entity_type, part):
+        ids.append(batch)
+        vectors_MD[start : start + len(batch)] = batch_ND
+        start += len(batch)
     return pa.chunked_array(ids, pa.string()), vectors_MD

@@ -178,11 +178,11 @@ class Graph:
 
     def rows_of(self, edges: Triples) -> dict[PartitionKey, Numbers]:
         """The rows that are ends of edges."""
-        found: dict[PartitionKey, list[Numbers]] = {}
+        by_partition: dict[PartitionKey, list[Numbers]] = {}
         for side in Side:
             for entity_type, partition, _, rows in self.visits(side, edges.rel, edges.ends(side)):
-                found.setdefault((entity_type, partition), []).append(rows)
-        return {key: distinct(np.concatenate(rows)) for key, rows in found.items()}
+                by_partition.setdefault((entity_type, partition), []).append(rows)
+        return {key: distinct(np.concatenate(rows)) for key, rows in by_partition.items()}
 
     def places_of(self, rows: Rows, side: Side, edges: Triples) -> Numbers:
         """The place of each edge's end among rows that have all of them, [E]."""
@@ -244,16 +244,16 @@ def edges_of(
                 place_E = lookups[key](getattr(edges, side.value)[own_E])
                 hit_H = np.flatnonzero(place_E >= 0)
                 at_H = hit_H if isinstance(own_E, slice) else own_E[hit_H]
-                found = graph.numbered(piece.bucket, edges, at_H)
-                yield RowEdges(piece, side, place_E[hit_H] + np.int64(begins[key]), found)
+                own_edges = graph.numbered(piece.bucket, edges, at_H)
+                yield RowEdges(piece, side, place_E[hit_H] + np.int64(begins[key]), own_edges)
 
 
 def degrees_of(graph: Graph, rows: Rows, pieces: Iterable[Piece]) -> Numbers:
     """Count the edges of each row, by its place; those of files that are gone count nothing."""
     degrees = np.zeros(sum(map(len, rows.values())), np.int64)
     there = (piece for piece in pieces if storage.exists(edge_buckets.bucket_uri(*piece[:2])))
-    for found in edges_of(graph, rows, there, takes_features=True):
-        degrees += np.bincount(found.place_H, minlength=len(degrees))
+    for row_edges in edges_of(graph, rows, there, takes_features=True):
+        degrees += np.bincount(row_edges.place_H, minlength=len(degrees))
     return degrees
 
 
@@ -294,13 +294,13 @@ def loopless(config: Config, numbers: Iterable[int]) -> tuple[int, ...]:
             "%s: there are no training edges: no id is taken for its own answer", config.edge_paths[0]
         )
     is_anywhere = 1 in num_partitions.values()  # edges of a type with one partition are in all buckets
-    buckets = [each for each in all_buckets(config) if is_anywhere or each.lhs == each.rhs]
-    found: set[int] = set()
+    buckets = [bucket for bucket in all_buckets(config) if is_anywhere or bucket.lhs == bucket.rhs]
+    with_loops: set[int] = set()
     with ThreadPoolExecutor(_NUM_READING) as pool:
         for path in paths:
             for bucket, relations in zip(buckets, pool.map(partial(read_loops, path), buckets), strict=True):
                 has_diagonal = bucket.lhs == bucket.rhs
-                found |= {
+                with_loops |= {
                     relation for relation in relations if has_diagonal or num_partitions.get(relation) == 1
                 }
-    return tuple(sorted(num_partitions.keys() - found))
+    return tuple(sorted(num_partitions.keys() - with_loops))

@@ -75,12 +75,12 @@ def check_partitions(trained: TrainedRun, num_partitions: dict[str, int]) -> Non
                 f"{trained.entity_path}: the configuration has {num} partitions of {entity_type!r}, "
                 f"the entity index {indexed.get(entity_type, 'none')}"
             )
-        found = checkpoint.num_partitions.get(entity_type, 0)
-        if found != num:
-            first = checkpoint.embeddings_uri(entity_type, min(num, found))
-            error = NotFoundError if found < num else FormatError
+        saved = checkpoint.num_partitions.get(entity_type, 0)
+        if saved != num:
+            first = checkpoint.embeddings_uri(entity_type, min(num, saved))
+            error = NotFoundError if saved < num else FormatError
             raise error(
-                f"{first}: the configuration has {num} partitions of {entity_type!r}, the checkpoint {found}"
+                f"{first}: the configuration has {num} partitions of {entity_type!r}, the checkpoint {saved}"
             )
 
 
@@ -91,7 +91,7 @@ def measure_partition(
     count = entity_counts.read_count(trained.entity_path, entity_type, partition)
     checkpoint = trained.open_checkpoint(allow_non_finite=True)
     with checkpoint.open_rows(entity_type, partition) as rows:
-        num_rows, found_dimension = rows.shape
+        num_rows, saved_dimension = rows.shape
     uri = checkpoint.embeddings_uri(entity_type, partition)
     if num_rows != count:
         raise FormatError(
@@ -99,8 +99,8 @@ def measure_partition(
             f"{entity_counts.count_uri(trained.entity_path, entity_type, partition)} says {count}: "
             "they are not from the same run"
         )
-    if found_dimension != dimension:
-        raise FormatError(f"{uri}: expected dimension {dimension} as configured, found {found_dimension}")
+    if saved_dimension != dimension:
+        raise FormatError(f"{uri}: expected dimension {dimension} as configured, found {saved_dimension}")
     ids_uri = trained.ids_uri(entity_type, partition)
     measured = MeasuredPartition(entity_type, partition, num_rows, dimension, uri, ids_uri)
     if trained.id_source == "entity_index":
@@ -160,9 +160,8 @@ def _global_embedding(trained: TrainedRun, part: MeasuredPartition, checkpoint: 
     if global_D is not None:
         name = f"global embedding of {part.entity_type!r}"
         if global_D.shape != (part.dimension,):
-            found = global_D.shape[0]
             raise FormatError(
-                f"{checkpoint.model_uri}: {name}: expected dimension {part.dimension}, found {found}"
+                f"{checkpoint.model_uri}: {name}: expected dimension {part.dimension}, found {len(global_D)}"
             )
         if not trained.allow_non_finite:
             check_finite(global_D, f"{trained.checkpoint_path}: {name}")
@@ -245,16 +244,16 @@ class EntityTable:
 
     def names(self, numbers: Numbers) -> pa.ChunkedArray:
         """Read the raw ids of some entities, whose numbers ascend."""
-        found: list[pa.Array] = []
+        chunks: list[pa.Array] = []
         for (_, partition), rows in self.rows_of(numbers).items():
             first = 0
             for ids in iter_ids(self.trained, self.parts[partition], ID_ROWS):
                 start, stop = np.searchsorted(rows, [first, first + len(ids)])
-                found.append(ids.take(pa.array(rows[start:stop] - first)))
+                chunks.append(ids.take(pa.array(rows[start:stop] - first)))
                 first += len(ids)
                 if stop == len(rows):
                     break
-        return pa.chunked_array(found, pa.string())
+        return pa.chunked_array(chunks, pa.string())
 
     def find(self, ids: pa.Array) -> Numbers:
         """Find the numbers of raw ids (string [Q]); UNKNOWN for an id that the type does not have."""

@@ -33,21 +33,21 @@ def iter_ids(uri: str) -> Iterator[pa.Table]:
     Raises:
         BadInputError: there is no such column, or a null, or text that cannot be read.
     """
-    for each in files(uri):
-        if not each.endswith((".parquet", ".csv")):
-            for lines in iter_strings(each, [0], LINES, has_header=False):
+    for file in files(uri):
+        if not file.endswith((".parquet", ".csv")):
+            for lines in iter_strings(file, [0], LINES, has_header=False):
                 yield pa.table(lines, ["id"])
             continue
-        fields = _fields(each)
-        if may_have_header(each) and fields.names:
-            for firsts in iter_strings(each, [0], has_header=False):
+        fields = _fields(file)
+        if may_have_header(file) and fields.names:
+            for firsts in iter_strings(file, [0], has_header=False):
                 yield pa.table(firsts, ["id"])
             continue
         strings = [field.name for field in fields if _is_string(field.type)]
         column = "id" if "id" in fields.names else next(iter(strings), None)
         if column is None:
-            raise FormatError(f"{each}: expected a column of strings, found {', '.join(fields.names)}")
-        for table in _columns(each, fields, [column]):
+            raise FormatError(f"{file}: expected a column of strings, found {', '.join(fields.names)}")
+        for table in _columns(file, fields, [column]):
             yield table.rename_columns(["id"])
 
 
@@ -59,19 +59,19 @@ def may_have_header(uri: str) -> bool:
 def iter_pairs(uri: str) -> Iterator[pa.Table]:
     """Read pairs: tables of the columns lhs, rhs and, where the file has it, relation; all are strings."""
     expected: list[str] = []
-    for each in files(uri):
-        if not each.endswith((".parquet", ".csv")):
-            raise FormatError(f"{each}: expected pairs in FILE.parquet or FILE.csv")
-        fields = _fields(each)
+    for file in files(uri):
+        if not file.endswith((".parquet", ".csv")):
+            raise FormatError(f"{file}: expected pairs in FILE.parquet or FILE.csv")
+        fields = _fields(file)
         if not {"lhs", "rhs"} <= set(fields.names):
-            raise FormatError(f"{each}: expected the columns lhs and rhs, found {', '.join(fields.names)}")
+            raise FormatError(f"{file}: expected the columns lhs and rhs, found {', '.join(fields.names)}")
         chosen = [name for name in ("lhs", "relation", "rhs") if name in fields.names]
         expected = expected or chosen
         if chosen != expected:
             raise FormatError(
-                f"{each}: expected the columns {', '.join(expected)}, as the files before it have"
+                f"{file}: expected the columns {', '.join(expected)}, as the files before it have"
             )
-        yield from _columns(each, fields, chosen)
+        yield from _columns(file, fields, chosen)
 
 
 def cut(tables: Iterable[pa.Table], folder: str, rows: int, most_bytes: int) -> list[str]:
@@ -87,7 +87,7 @@ def cut(tables: Iterable[pa.Table], folder: str, rows: int, most_bytes: int) -> 
     for table in tables:
         for start in range(0, len(table), rows):
             pending.append(table[start : start + rows])
-            if sum(map(len, pending)) >= rows or sum(each.nbytes for each in pending) >= most_bytes:
+            if sum(map(len, pending)) >= rows or sum(part.nbytes for part in pending) >= most_bytes:
                 whole = pa.concat_tables(pending)
                 write(whole[:rows])
                 pending = [whole[rows:]]
@@ -105,10 +105,10 @@ def read_piece(uri: str) -> pa.Table:
 def files(uri: str) -> list[str]:
     """List the files that a path of the user names; of a folder, its parquet files."""
     if storage.is_dir(uri):
-        found = [entry.uri for entry in storage.list_dir(uri) if entry.uri.endswith(".parquet")]
-        if not found:
+        uris = [entry.uri for entry in storage.list_dir(uri) if entry.uri.endswith(".parquet")]
+        if not uris:
             raise NotFoundError(f"{uri}: expected a file, or a folder with *.parquet, found no such file")
-        return sorted(found)
+        return sorted(uris)
     if not storage.exists(uri):
         raise NotFoundError(f"{uri}: there is no such file")
     return [uri]

@@ -42,9 +42,9 @@ class IdSearch:
             at_N, at_Q = _equal(hash_N, hash_Q)
         places, rows = self._order_Q[start + at_Q], order_N[at_N]
         is_same = pc.equal(self._ids.take(pa.array(places)), batch.take(pa.array(rows)))
-        found = np.flatnonzero(is_same)
-        found = found[np.argsort(rows[found], kind="stable")]
-        return places[found], rows[found]
+        same = np.flatnonzero(is_same)
+        same = same[np.argsort(rows[same], kind="stable")]
+        return places[same], rows[same]
 
 
 def _ascending(hashes: Hashes) -> tuple[Hashes, Numbers]:

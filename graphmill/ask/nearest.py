@@ -29,16 +29,16 @@ def close_id(raw_id: str, batches: Iterable[pa.Array]) -> str:
     `batches` (string [N]).
     """
     size = len(raw_id)
-    found: list[str] = []
+    near_ids: list[str] = []
     for ids in batches:
         near = ids.filter(pc.less_equal(pc.abs(pc.subtract(pc.utf8_length(ids), size)), 2))
         begins = [pc.starts_with(near, raw_id[:n], ignore_case=True) for n in (size // 3, size * 2 // 3)]
         ends = [pc.ends_with(near, raw_id[size - n :], ignore_case=True) for n in (size // 3, size * 2 // 3)]
         is_close = pc.or_(pc.or_(begins[1], ends[1]), pc.and_(begins[0], ends[0]))
-        found += near.filter(is_close).slice(0, _MAX_CLOSE - len(found)).to_pylist()
-        if len(found) >= _MAX_CLOSE:
+        near_ids += near.filter(is_close).slice(0, _MAX_CLOSE - len(near_ids)).to_pylist()
+        if len(near_ids) >= _MAX_CLOSE:
             break
-    close = closest(raw_id, found)
+    close = closest(raw_id, near_ids)
     return f"; did you mean {close!r}?" if close else ""
 
 
@@ -76,10 +76,10 @@ def nearest(
         names = {number: names[number] for number in held[held < first].tolist()}
         names |= zip(new.tolist(), ids.take(pa.array(new - first)).to_pylist(), strict=True)
         first += len(ids)
-    found: list[list[Neighbor]] = [[] for _ in leave_out]
+    neighbors: list[list[Neighbor]] = [[] for _ in leave_out]
     for query, value, number in zip(*best.result(), strict=True):
-        found[query].append(Neighbor(names[int(number)], float(value)))
-    return found
+        neighbors[query].append(Neighbor(names[int(number)], float(value)))
+    return neighbors
 
 
 def by_cosine(queries_QD: Floats) -> Score:

@@ -65,14 +65,14 @@ def batches(tables: Iterable[VectorTable]) -> Iterator[tuple[pa.Array, Floats]]:
 
 def find_types(folder: str) -> dict[str, list[VectorTable]]:
     """Find the tables of each type, in the order of their names."""
-    found = {
+    folders = {
         storage.name(entry.uri): [
-            _open(each.uri) for each in storage.list_dir(entry.uri) if each.uri.endswith(".parquet")
+            _open(file.uri) for file in storage.list_dir(entry.uri) if file.uri.endswith(".parquet")
         ]
         for entry in storage.list_dir(folder)
         if entry.is_dir
     }
-    tables = {entity_type: each for entity_type, each in found.items() if each}
+    tables = {entity_type: own for entity_type, own in folders.items() if own}
     if not tables:
         raise NotFoundError(f"{folder}: expected a folder with tables of vectors for each type, found none")
     return tables

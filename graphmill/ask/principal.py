@@ -56,8 +56,8 @@ def moments_of(blocks: Iterable[Floats]) -> Moments | None:
     total: Moments | None = None
     for vectors_ND in blocks:
         if len(vectors_ND):
-            found = Moments.of(vectors_ND)
-            total = found if total is None else total.merged(found)
+            moments = Moments.of(vectors_ND)
+            total = moments if total is None else total.merged(moments)
     return total
 
 
@@ -110,10 +110,10 @@ class Components:
 
 def product(rows_ND: Doubles, others_DK: Doubles) -> Floats:
     """Multiply in tiles of one shape: a row's result does not depend on the rows beside it."""
-    found_NK = np.empty((len(rows_ND), others_DK.shape[1]), np.float32)
+    product_NK = np.empty((len(rows_ND), others_DK.shape[1]), np.float32)
     for start in range(0, len(rows_ND), TILE_ROWS):
         part = rows_ND[start : start + TILE_ROWS]
         tile = np.zeros((TILE_ROWS, rows_ND.shape[1]))
         tile[: len(part)] = part
-        found_NK[start : start + len(part)] = (tile @ others_DK)[: len(part)]
-    return found_NK
+        product_NK[start : start + len(part)] = (tile @ others_DK)[: len(part)]
+    return product_NK

@@ -55,10 +55,11 @@ class Relation:
         """Return the relation with tensors as parameters: all vectors must be tensors too."""
         import torch
 
-        found = {
-            side: [torch.from_numpy(np.array(each)) for each in own] for side, own in self.transforms.items()
+        tensors = {
+            side: [torch.from_numpy(np.array(parameter)) for parameter in parameters]
+            for side, parameters in self.transforms.items()
         }
-        return replace(self, transforms=found)
+        return replace(self, transforms=tensors)
 
     def queries(self, side: Side, vectors_PD: Array) -> Array:
         """Make queries for `side` from vectors of the other side, [P, D]."""
@@ -104,8 +105,8 @@ class Relation:
     def _slopes(self, side: Side, gradients: Array, is_transformed: bool) -> Array:
         if not is_transformed:
             return gradients
-        found: Array = OPERATORS[self.operator].slopes(gradients, self.transforms[side])
-        return found
+        slopes: Array = OPERATORS[self.operator].slopes(gradients, self.transforms[side])
+        return slopes
 
 
 def check_magnitude(vectors: Floats, where: str) -> None:

@@ -79,9 +79,9 @@ class TrainedRun:
             FormatError: the raw ids are not those of the training.
             LockedError: a run trains now.
         """
-        path, found = find_model(config, version)
+        path, number = find_model(config, version)
         source = _find_ids(config)
-        return cls(config, path, found, source, allow_non_finite, _digests(path, found, config.entity_path))
+        return cls(config, path, number, source, allow_non_finite, _digests(path, number, config.entity_path))
 
     @classmethod
     def chosen(cls, config: Config) -> Self:
@@ -160,16 +160,16 @@ def find_model(config: Config, version: int | None, embedding_path: str | None =
         FormatError: the raw ids are not those of the training, or remap has written the embeddings of
             another version: parameters would not fit them; and as `find_version`.
     """
-    path, found = find_version(config.checkpoint_path, version)
+    path, number = find_version(config.checkpoint_path, version)
     check_entities(config.checkpoint_path, config.entity_path)
     then = None if embedding_path is None else (storage.read_marker(embedding_path) or {}).get(VECTORS)
-    now = pbg.version_checksum(path, found)
+    now = pbg.version_checksum(path, number)
     if None not in (then, now) and then != now:
         raise FormatError(
-            f"{embedding_path} has the vectors of another model than version {found} of {path}; run the "
+            f"{embedding_path} has the vectors of another model than version {number} of {path}; run the "
             "stage remap again"
         )
-    return path, found
+    return path, number
 
 
 def vectors_digest(checkpoint_path: str, wanted: int | None) -> str | None:
@@ -191,11 +191,9 @@ def find_version(path: str, wanted: int | None) -> tuple[str, int]:
     if is_open and (holder := lock.holder(path, whole=True)):
         raise LockedError(f"{path}: there is no finished version now: {holder} trains; try again later")
     is_ours = storage.exists(storage.join(path, FILE))
-    if not (latest or is_ours) and storage.is_dir(path) and (found := recognise(path)) != "pbg":
+    if not (latest or is_ours) and storage.is_dir(path) and (kind := recognise(path)) != "pbg":
         if wanted is not None:
-            raise ConfigError(
-                f"remap.checkpoint_version: {path} is of the format {found}: it has one version"
-            )
+            raise ConfigError(f"remap.checkpoint_version: {path} is of the format {kind}: it has one version")
         return path, 0
     if wanted is None or wanted == latest:
         if latest == 0:

@@ -87,7 +87,7 @@ class Moved:
         return cls(
             sum(part.num_ids for part in parts),
             np.sum([part.counts_GB for part in parts], axis=0),
-            sorted(each for part in parts for each in part.most)[:num_most],
+            sorted(moved for part in parts for moved in part.most)[:num_most],
             sum(part.sum_cosine for part in parts),
             np.sum([part.shown for part in parts], axis=0),
         )
@@ -100,19 +100,19 @@ class Moved:
     def figures(self, num_before: int) -> dict[str, Any]:
         """Figures of a type for run.json, where the run before had `num_before` ids."""
         num = self.num_compared
-        found: dict[str, Any] = {
+        counts: dict[str, Any] = {
             "num_compared": num,
             "num_new": self.num_ids - num,
             "num_gone": num_before - num,
         }
         if not num:
-            return found
+            return counts
         bands = [
             {"first": _first_of(band), "last": max(0, 2 * _first_of(band) - 1), **_quantiles(counts_B)}
             for band, counts_B in enumerate(self.counts_GB)
             if counts_B.any()
         ]
-        return found | {
+        return counts | {
             "mean_cosine": round(self.sum_cosine / num, 7),
             **_quantiles(self.counts_GB.sum(0)),
             "by_cosine": [
@@ -148,9 +148,9 @@ def moved_of_part(
     batches = partial(remapped.iter_part, now, entity_type, part)
     for row_N, now_ND, then_ND in pairs(batches, before, entity_type, parts_before):
         cosine_N[row_N] = cosines(now_ND, then_ND)
-    found = np.flatnonzero(~np.isnan(cosine_N))
-    ids = remapped.read_ids(now, entity_type, part).take(pa.array(found))
-    return Moved.of(num_rows, ids, cosine_N[found], degree_N[found], num_most)
+    rows = np.flatnonzero(~np.isnan(cosine_N))
+    ids = remapped.read_ids(now, entity_type, part).take(pa.array(rows))
+    return Moved.of(num_rows, ids, cosine_N[rows], degree_N[rows], num_most)
 
 
 def cosines(now_ND: Floats, then_ND: Floats) -> Cosines:
@@ -158,8 +158,8 @@ def cosines(now_ND: Floats, then_ND: Floats) -> Cosines:
     now, then = now_ND.astype(np.float64), then_ND.astype(np.float64)
     lengths_N = np.sqrt(np.einsum("nd,nd->n", now, now) * np.einsum("nd,nd->n", then, then))
     are_zero_N = ~now.any(1) & ~then.any(1)
-    found_N: Cosines = np.einsum("nd,nd->n", now, then) / np.where(lengths_N > 0, lengths_N, 1)
-    return np.where(are_zero_N, 1.0, np.clip(found_N, -1, 1))
+    cosine_N: Cosines = np.einsum("nd,nd->n", now, then) / np.where(lengths_N > 0, lengths_N, 1)
+    return np.where(are_zero_N, 1.0, np.clip(cosine_N, -1, 1))
 
 
 def _bin_of(drift_N: Cosines) -> Numbers:
@@ -183,12 +183,12 @@ def _first_of(band: int) -> int:
 def _quantiles(counts_B: Numbers) -> dict[str, Any]:
     """Number of ids, and percentiles of their cosines: p10 is what the tenth that moved most is below."""
     below_B = np.cumsum(counts_B)
-    found: dict[str, Any] = {"num_ids": int(below_B[-1])}
+    quantiles: dict[str, Any] = {"num_ids": int(below_B[-1])}
     for name, share in (("p50", 0.5), ("p10", 0.9), ("p1", 0.99)):
         place = int(np.searchsorted(below_B, share * below_B[-1]))
         drift = 0.0 if place == 0 else min(2.0, LEAST_DRIFT * DRIFT_RATIO**place)
-        found[name] = round(1 - drift, 7)
-    return found
+        quantiles[name] = round(1 - drift, 7)
+    return quantiles
 
 
 def check(config: Config, coming: Collection[str] = ()) -> str:
@@ -221,29 +221,25 @@ def run(config: Config, client: Client, claim: Claim = NO_CLAIM) -> dict[str, An
         FormatError: embeddings or edges are damaged.
     """
     settings = config.section(DriftConfig)
-    places = config.embedding_path, _before(config) or ""
-    parts = {entity: parts_of(places[0], entity) for entity in config.entities}
-    before = {each: parts_of(places[1], each) for each in config.entities}
-    types = [each for each in config.entities if parts[each] and before[each]]
-    num_before = {each: sum(_num_rows(places[1], each, before[each])) for each in types}
-    for each in types:
-        check_length(places[1], each, config.entity_dimension(each), "drift")
-    counts = {each: _num_rows(places[0], each, parts[each]) for each in types}
-    graphs = {each: Graph(config, {each: counts[each]}) for each in types}
-    degrees = {each: _degrees(graphs[each], client, each) for each in types if len(parts[each]) == 1}
+    now, before = places = config.embedding_path, _before(config) or ""
+    all_parts = {name: (parts_of(now, name), parts_of(before, name)) for name in config.entities}
+    both = {name: parts for name, parts in all_parts.items() if all(parts)}
+    for name in both:
+        check_length(before, name, config.entity_dimension(name), "drift")
     arguments = []
-    for each in types:
-        for part in parts[each]:
-            others = parts_with(part, len(parts[each]), before[each])
-            arguments.append(
-                (graphs[each], places, each, part, others, degrees.get(each), settings.num_moved)
-            )
-    found: list[Moved] = run_tasks(client, _moved, arguments, description="comparing", unit="partitions")
+    for name, (parts, parts_before) in both.items():
+        graph = Graph(config, {name: _num_rows(now, name, parts)})
+        degree_N = _degrees(graph, client, name) if len(parts) == 1 else None
+        for part in parts:
+            others = parts_with(part, len(parts), parts_before)
+            arguments.append((graph, places, name, part, others, degree_N, settings.num_moved))
+    moved = run_tasks(client, _moved, arguments, description="comparing", unit="partitions")
     figures: dict[str, Any] = {}
-    for each in types:
-        own = [moved for moved, (_, _, name, *_) in zip(found, arguments, strict=True) if name == each]
-        figures[each] = Moved.joined(own, settings.num_moved).figures(num_before[each])
-    result = {"before": places[1], "types": figures}
+    for name, (_, parts_before) in both.items():
+        own = [part for part, arguments_of in zip(moved, arguments, strict=True) if arguments_of[2] == name]
+        num_before = sum(_num_rows(before, name, parts_before))
+        figures[name] = Moved.joined(own, settings.num_moved).figures(num_before)
+    result = {"before": before, "types": figures}
     _check_limit(settings, result)
     return result
 
@@ -290,10 +286,10 @@ def _check_limit(settings: DriftConfig, figures: dict[str, Any]) -> None:
     limit = settings.max_p10
     if limit is None:
         return
-    drifts = {name: 1 - each["p10"] for name, each in figures["types"].items() if "p10" in each}
+    drifts = {name: 1 - counts["p10"] for name, counts in figures["types"].items() if "p10" in counts}
     beyond = {name: drift for name, drift in drifts.items() if drift > limit}
     if beyond:
-        listed = ", ".join(f"{name} {each:.4g}" for name, each in beyond.items())
+        listed = ", ".join(f"{name} {drift:.4g}" for name, drift in beyond.items())
         raise DriftError(
             f"drift: a tenth of the ids has moved by more than drift.max_p10 = {limit:g} (1 - cosine) since "
             f"{figures['before']}: {listed}; the embeddings are written, but the run does not count as "

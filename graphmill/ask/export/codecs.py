@@ -126,8 +126,8 @@ class Int8Codec(Codec):
 
     def decode(self, encoded: EncodedVectors) -> Floats:
         """Take the middle of each step."""
-        found: Floats = encoded.values_NW.astype(np.float32) * self.scale_D + self.offset_D
-        return found
+        vectors_ND: Floats = encoded.values_NW.astype(np.float32) * self.scale_D + self.offset_D
+        return vectors_ND
 
     def tables(self) -> Mapping[str, Array]:
         """`scales`, float32 [2, D]: scale and offset of each dimension."""
@@ -163,8 +163,8 @@ class PqCodec(Codec):
         dimension = self.centroids_KD.shape[1]
         piece_D = piece_of(dimension, self.width)
         # Row by row of the table's columns: numpy gathers [N, D] at once.
-        found = self.centroids_KD[encoded.values_NW[:, piece_D], np.arange(dimension)].astype(np.float32)
-        return found if encoded.scale_N is None else found * encoded.scale_N.astype(np.float32)[:, None]
+        unit_ND = self.centroids_KD[encoded.values_NW[:, piece_D], np.arange(dimension)].astype(np.float32)
+        return unit_ND if encoded.scale_N is None else unit_ND * encoded.scale_N.astype(np.float32)[:, None]
 
     def tables(self) -> Mapping[str, Array]:
         """`centroids`, float16 [K, D]."""
@@ -192,5 +192,5 @@ def bounds_of(dimension: int, num_codes: int) -> list[int]:
 def nearest(vectors_Nd: Floats, centroids_Kd: Floats) -> npt.NDArray[np.intp]:
     """Number of the nearest centroid of each vector, [N]; the first of several."""
     half_K = np.square(centroids_Kd).sum(1) / 2
-    found: npt.NDArray[np.intp] = (half_K - vectors_Nd @ centroids_Kd.T).argmin(1)
-    return found
+    number_N: npt.NDArray[np.intp] = (half_K - vectors_Nd @ centroids_Kd.T).argmin(1)
+    return number_N

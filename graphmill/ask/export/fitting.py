@@ -74,9 +74,9 @@ def codec_of(
 
 def _fit_ranges(client: Client, table: EntityTable, prepare: Prepare) -> Int8Codec:
     arguments = [(table, part.partition, prepare) for part in table.parts]
-    found = run_tasks(client, range_of, arguments, description="finding ranges", unit="partitions")
-    low_D = np.min([each[0] for each in found], axis=0)
-    high_D = np.max([each[1] for each in found], axis=0)
+    ranges = run_tasks(client, range_of, arguments, description="finding ranges", unit="partitions")
+    low_D = np.min([low for low, _ in ranges], axis=0)
+    high_D = np.max([high for _, high in ranges], axis=0)
     if not table.num_entities:
         low_D = high_D = np.zeros(table.dimension, np.float32)
     with np.errstate(over="ignore"):
@@ -103,10 +103,10 @@ def range_of(table: EntityTable, partition: int, prepare: Prepare) -> tuple[Floa
 def _fit_centroids(
     client: Client, table: EntityTable, num_codes: int, prepare: Prepare, *, has_scale: bool
 ) -> PqCodec:
-    groups = [each.tolist() for each in np.array_split(np.arange(num_codes), min(_GROUPS, num_codes))]
+    groups = [pieces.tolist() for pieces in np.array_split(np.arange(num_codes), min(_GROUPS, num_codes))]
     arguments = [(table, num_codes, group, prepare) for group in groups]
-    found = run_tasks(client, centroids_of, arguments, description="finding centroids", unit="groups")
-    return PqCodec(np.concatenate(found, 1), num_codes, has_scale)
+    centroids = run_tasks(client, centroids_of, arguments, description="finding centroids", unit="groups")
+    return PqCodec(np.concatenate(centroids, 1), num_codes, has_scale)
 
 
 def centroids_of(table: EntityTable, num_codes: int, pieces: Sequence[int], prepare: Prepare) -> Array:
@@ -118,8 +118,8 @@ def centroids_of(table: EntityTable, num_codes: int, pieces: Sequence[int], prep
     numbers = np.arange(min(num_rows, SAMPLE_ROWS)) * num_rows // min(num_rows, SAMPLE_ROWS)
     sample_ND = prepare(table.gather(numbers))
     bounds = bounds_of(table.dimension, num_codes)
-    found = [k_means(sample_ND[:, bounds[piece] : bounds[piece + 1]], piece) for piece in pieces]
-    whole_KD = np.concatenate(found, 1)
+    slices = [(piece, slice(bounds[piece], bounds[piece + 1])) for piece in pieces]
+    whole_KD = np.concatenate([k_means(sample_ND[:, own], piece) for piece, own in slices], 1)
     if not np.isfinite(whole_KD).all() or np.abs(whole_KD).max(initial=0) > np.finfo(np.float16).max:
         raise FormatError(
             f"--precision pq: {table.entity_type!r} has numbers that are not finite or beyond 65504; take "

@@ -83,7 +83,7 @@ def check(config: Config, options: ExportOptions, to: str) -> None:
 def _check_folder(to: str, names: str) -> None:
     """Refuse a folder with other files than those of an export, of any format."""
     every = "|".join(
-        [names, *(each.names for each in FORMATS.values()), *FORMATS["tensorboard-projector"].others]
+        [names, *(kind.names for kind in FORMATS.values()), *FORMATS["tensorboard-projector"].others]
     )
     check_result_folder(to, every, RECORD)
 
@@ -121,8 +121,8 @@ def run(
     made_from = _made_from(trained, options)
     if storage.read_marker(to) == made_from:
         log.info("export: %s is finished, with the same settings and inputs", to)
-        found: dict[str, Any] = storage.read_json(storage.join(to, RECORD))
-        return found
+        figures: dict[str, Any] = storage.read_json(storage.join(to, RECORD))
+        return figures
     make = partial(_make, trained, options, client, claim)
     return make_result("export", to, RECORD, made_from, make, claim)
 
@@ -134,12 +134,12 @@ def _made_from(trained: TrainedRun, options: ExportOptions) -> dict[str, Any]:
         uris += config.edge_paths
     if _is_measured(options):
         uris += loss.input_uris(config)
-    found = {
+    described = {
         "export": options.model_dump() | {"checkpoint_version": trained.version},
         "inputs": record.describe_inputs(dict.fromkeys(uris)),
         **({"evaluate": loss.settings_of(config).result_settings()} if _is_measured(options) else {}),
     }
-    plain: dict[str, Any] = json.loads(json.dumps(found))
+    plain: dict[str, Any] = json.loads(json.dumps(described))
     return plain
 
 
@@ -152,8 +152,8 @@ def _make(
     tables = read_tables(trained, types, measuring)
     folder = work.folder
     sources = {name: _source(config, options, table, folder, client) for name, table in tables.items()}
-    found = pieces.write(client, FORMATS[options.format], list(sources.values()), work)
-    checksums = {uri: checksum for each in found for uri, checksum in each["files"].items()}
+    written = pieces.write(client, FORMATS[options.format], list(sources.values()), work)
+    checksums = {uri: checksum for piece in written for uri, checksum in piece["files"].items()}
     checksums |= FORMATS[options.format].finish(folder, list(sources.values()))
     of_codecs = {name: pieces.table_uris(folder, name, source.codec) for name, source in sources.items()}
     of_tables = [uri for codec in of_codecs.values() for uri in codec.values()]
@@ -163,7 +163,7 @@ def _make(
         "precision": options.precision,
         "format": options.format,
         "checkpoint_version": trained.version,
-        "types": _sizes(found, sources, of_codecs),
+        "types": _sizes(written, sources, of_codecs),
     }
     if options.precision != "float32":
         figures["loss"] = _loss(trained, options, tables, sources, work, client, claim)
@@ -212,21 +212,21 @@ def _write_model(
 
 
 def _sizes(
-    found: Sequence[Mapping[str, Any]],
+    written: Sequence[Mapping[str, Any]],
     sources: Mapping[str, Source],
     of_codecs: Mapping[str, Mapping[str, str]],
 ) -> dict[str, Any]:
     """Rows and bytes of each type; `vector_bytes` are without ids and tables."""
     sizes = {}
     for name, source in sources.items():
-        own = [each for each in found if each["entity_type"] == name]
+        own = [piece for piece in written if piece["entity_type"] == name]
         num_rows, codec = min(source.limit, source.table.num_entities), source.codec
         row_bytes = codec.width * codec.dtype.itemsize + (2 if codec.has_scale else 0)
         sizes[name] = {
             "num_rows": num_rows,
             "dimension": source.table.dimension,
-            "num_files": sum(len(each["files"]) for each in own),
-            "file_bytes": sum(each["bytes"] for each in own),
+            "num_files": sum(len(piece["files"]) for piece in own),
+            "file_bytes": sum(piece["bytes"] for piece in own),
             "table_bytes": sum(pieces.size_of(uri) for uri in of_codecs[name].values()),
             "vector_bytes": num_rows * row_bytes,
             "float32_bytes": num_rows * source.table.dimension * 4,

@@ -52,17 +52,17 @@ def measure(
     write_decoded(trained, tables, sources, decoded_path, client)
     evaluate = evaluation.run
     places = {"exact": (trained.checkpoint_path, trained.version), "decoded": (decoded_path, _VERSION)}
-    found = {
+    evaluated = {
         name: evaluate(_settings(trained.config, path, version or None, folder), client, claim)
         for name, (path, version) in places.items()
     }
-    metrics = {name: {key: each["metrics"][key] for key in _NAMES} for name, each in found.items()}
-    counts = {key: found["decoded"]["metrics"][key] for key in ("num_edges", "of_edges")}
+    metrics = {name: {key: figures["metrics"][key] for key in _NAMES} for name, figures in evaluated.items()}
+    counts = {key: evaluated["decoded"]["metrics"][key] for key in ("num_edges", "of_edges")}
     losses = {
         f"{key}_loss": metrics["exact"][key] - metrics["decoded"][key] for key in ("mrr", "hits@1", "hits@10")
     }
     storage.delete(folder)
-    return {"split": found["decoded"]["split"]} | counts | metrics | losses
+    return {"split": evaluated["decoded"]["split"]} | counts | metrics | losses
 
 
 def write_decoded(
@@ -81,10 +81,10 @@ def write_decoded(
         for name, table in tables.items()
         for part in table.parts
     ]
-    found = run_tasks(
+    written = run_tasks(
         client, decode_partition, arguments, description="decoding to measure", unit="partitions"
     )
-    checksums |= {uri: digest for each in found for uri, digest in each.items()}
+    checksums |= {uri: digest for digests in written for uri, digest in digests.items()}
     model = checkpoint.read_model() or ModelState({}, None)
     pbg.write_model(
         checkpoint_path, _VERSION, model.parameters, None, content, checkpoint.iteration, checksums

@@ -83,5 +83,5 @@ def read_array(uri: str) -> Array:
 
 def size_of(uri: str) -> int:
     """Bytes of a file."""
-    found = storage.status(uri)
-    return found.size_bytes if found else 0
+    status = storage.status(uri)
+    return status.size_bytes if status else 0

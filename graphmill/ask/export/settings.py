@@ -13,7 +13,7 @@ FileFormat = Literal["parquet", "npy", "arrow", "faiss", "word2vec", "tensorboar
 
 def _names(given: Any) -> Any:
     """Split lists of names, NAME,NAME."""
-    words = (word.strip() for each in given for word in each.split(","))
+    words = (word.strip() for text in given for word in text.split(","))
     return tuple(dict.fromkeys(filter(None, words)))
 
 

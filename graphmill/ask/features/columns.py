@@ -85,7 +85,7 @@ class Form:
         else:
             values_NK = np.zeros((len(place_N), values_UK.shape[1]), np.float32)
         if self._kind == pa.float32():
-            columns = [pa.array(np.ascontiguousarray(each), mask=is_missing_N) for each in values_NK.T]
+            columns = [pa.array(np.ascontiguousarray(value_N), mask=is_missing_N) for value_N in values_NK.T]
         else:
             columns = [_lists(values_NK, is_missing_N)]
         columns.append(pa.array(~is_missing_N))
@@ -103,7 +103,7 @@ class Form:
     @property
     def _names(self) -> list[str]:
         if self.similar is not None:
-            return [f"{self.stem}similarity_{each}" for each in self.similar.ids]
+            return [f"{self.stem}similarity_{raw_id}" for raw_id in self.similar.ids]
         several, one = ("vector", "vector") if self.components is None else ("components", "component")
         if not self.as_columns:
             return [f"{self.stem}{several}"]

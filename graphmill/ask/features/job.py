@@ -134,8 +134,8 @@ def _joining(
         return run_tasks(client, function, arguments, description="measuring", unit="partitions")
 
     tables = read_tables(trained, list(dict.fromkeys(request.columns.values())), measure)
-    components = {name: components_of(request, each, client) for name, each in tables.items()}
-    similar = {name: similar_of(request, each, client) for name, each in tables.items()}
+    components = {name: components_of(request, entities, client) for name, entities in tables.items()}
+    similar = {name: similar_of(request, entities, client) for name, entities in tables.items()}
     folded = _folded_folders(request, work, client, fold_ids_in)
     columns = tuple(
         IdColumn(
@@ -149,13 +149,13 @@ def _joining(
                 request.as_columns,
                 bool(request.fold_in),
             ),
-            tuple(uri for each in folded for uri in folded_parts(each, name, tables[name].dimension)),
+            tuple(uri for folder in folded for uri in folded_parts(folder, name, tables[name].dimension)),
         )
         for column, name in request.columns.items()
     )
     joining = Joining(table.schema, columns, request.memory_bytes)
     names = joining.result.names
-    if twice := next((each for each in names if names.count(each) > 1), None):
+    if twice := next((name for name in names if names.count(name) > 1), None):
         raise ConfigError(
             f"--prefix: the result would have two columns named {twice!r}; choose another beginning of the "
             "names of new columns"
@@ -197,32 +197,32 @@ def _write(
     columns = {
         column.name: {
             "type": column.table.entity_type,
-            **_added([each["columns"][place] for each in written]),
+            **_added([part["columns"][place] for part in written]),
         }
         for place, column in enumerate(joining.columns)
     }
-    for name, each in columns.items():
-        _check_found(name, each)
-    checksums = {uri: str(each["checksum"]) for uri, each in zip(files, written, strict=True)}
-    return {"num_rows": sum(each["num_rows"] for each in written), "columns": columns}, checksums
+    for name, counts in columns.items():
+        _check_ids(name, counts)
+    checksums = {uri: str(part["checksum"]) for uri, part in zip(files, written, strict=True)}
+    return {"num_rows": sum(part["num_rows"] for part in written), "columns": columns}, checksums
 
 
 def _added(parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    found: dict[str, Any] = {
-        key: sum(each[key] for each in parts)
+    sums: dict[str, Any] = {
+        key: sum(part[key] for part in parts)
         for key in ("num_found", "num_folded_in", "num_missing", "num_without_id")
     }
     missing = dict.fromkeys(name for part in parts for name in part["missing"])
-    return found | {"missing": list(missing)[:_SHOWN]}
+    return sums | {"missing": list(missing)[:_SHOWN]}
 
 
-def _check_found(column: str, counts: Mapping[str, Any]) -> None:
+def _check_ids(column: str, counts: Mapping[str, Any]) -> None:
     """Refuse a column of other ids; warn of missing ones."""
-    num_found, num_missing = counts["num_found"] + counts["num_folded_in"], counts["num_missing"]
+    num_with_vector, num_missing = counts["num_found"] + counts["num_folded_in"], counts["num_missing"]
     if not num_missing:
         return
     shown = ", ".join(map(repr, counts["missing"]))
-    if not num_found:
+    if not num_with_vector:
         raise ConfigError(
             f"--column {column}: expected ids of {counts['type']!r}, found none of them in {num_missing:,} "
             f"rows, but others, such as {shown}; choose another column or another --type"
@@ -231,7 +231,7 @@ def _check_found(column: str, counts: Mapping[str, Any]) -> None:
         "features: %s: %d of %d rows have ids that are no %s of the run, and no vector: %s%s",
         column,
         num_missing,
-        num_missing + num_found,
+        num_missing + num_with_vector,
         counts["type"],
         shown,
         ", ..." if num_missing > len(counts["missing"]) else "",
@@ -246,7 +246,7 @@ def _described(request: FeaturesOptions) -> dict[str, Any]:
 def _told(joining: Joining) -> dict[str, Any]:
     """Shares of the variance that the components explain, by type."""
     shares = {
-        column.table.entity_type: [round(float(each), 6) for each in column.form.components.share_K]
+        column.table.entity_type: [round(float(share), 6) for share in column.form.components.share_K]
         for column in joining.columns
         if column.form.components is not None
     }

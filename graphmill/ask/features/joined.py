@@ -79,16 +79,16 @@ def write_part(joining: Joining, read: ReadRows, group: Any, uri: str) -> dict[s
         storage.atomic_output(uri, is_large=True, checksums=checksums) as stream,
         pq.ParquetWriter(stream, joining.result, **options) as parquet,
     ):
-        blocks = read(joining.schema, [each.name for each in joining.columns], group)
+        blocks = read(joining.schema, [column.name for column in joining.columns], group)
         for rows, ids in _chunks(blocks, joining.memory_bytes // 4):
-            added = [_Found(each, own) for each, own in zip(joining.columns, ids, strict=True)]
+            added = [_LookedUpIds(column, own) for column, own in zip(joining.columns, ids, strict=True)]
             for start in range(0, len(rows), joining.slice_rows):
                 progress.stop_if_cancelled()
                 part = rows.slice(start, joining.slice_rows)
                 more = [
                     column
-                    for each, count in zip(added, counts["columns"], strict=True)
-                    for column in each.columns(start, len(part), count)
+                    for looked_up, count in zip(added, counts["columns"], strict=True)
+                    for column in looked_up.columns(start, len(part), count)
                 ]
                 parquet.write_table(pa.table([*part.columns, *more], schema=joining.result))
             counts["num_rows"] += len(rows)
@@ -131,7 +131,7 @@ def _chunks(
         yield joined()
 
 
-class _Found:
+class _LookedUpIds:
     """The ids (string, or null) of a chunk's column, looked up."""
 
     def __init__(self, column: IdColumn, ids: pa.Array) -> None:
@@ -147,10 +147,10 @@ class _Found:
         code_N = self._code_N[start : start + num]
         code_U = distinct(code_N[code_N >= 0])
         number_U = self._number_of[code_U]
-        is_found_U = number_U != UNKNOWN
+        is_known_U = number_U != UNKNOWN
         vectors_UD = table.gather(number_U)
         confidence_U = np.full(len(code_U), np.nan, np.float32)
-        missing = np.flatnonzero(~is_found_U)
+        missing = np.flatnonzero(~is_known_U)
         if len(missing):
             for place, vectors_MD, confidence_M in _folded(self._column, self._names, code_U[missing]):
                 vectors_UD[missing[place]] = vectors_MD
@@ -159,21 +159,21 @@ class _Found:
         check_magnitude(vectors_UD, f"{table.trained.checkpoint_path}: {table.entity_type!r}")
         at_N = np.searchsorted(code_U, code_N)
         at_N[code_N < 0] = UNKNOWN
-        has_vector_U = is_found_U | is_folded_U
+        has_vector_U = is_known_U | is_folded_U
         place_N = np.where((at_N >= 0) & np.append(has_vector_U, False)[at_N], at_N, UNKNOWN)
-        _count(counts, at_N, is_found_U, is_folded_U)
+        _count(counts, at_N, is_known_U, is_folded_U)
         if len(counts["missing"]) < _SHOWN:
             unknown = self._names.take(pa.array(code_U[~has_vector_U])).to_pylist()
             counts["missing"] = [*dict.fromkeys([*counts["missing"], *unknown])][:_SHOWN]
         return form.columns(form.values(vectors_UD), place_N, confidence_U)
 
 
-def _count(counts: dict[str, Any], at_N: Numbers, is_found_U: Any, is_folded_U: Any) -> None:
-    rows_U = np.bincount(at_N[at_N >= 0], minlength=len(is_found_U))
+def _count(counts: dict[str, Any], at_N: Numbers, is_known_U: Any, is_folded_U: Any) -> None:
+    rows_U = np.bincount(at_N[at_N >= 0], minlength=len(is_known_U))
     counts["num_without_id"] += int((at_N < 0).sum())
-    counts["num_found"] += int(rows_U[is_found_U].sum())
+    counts["num_found"] += int(rows_U[is_known_U].sum())
     counts["num_folded_in"] += int(rows_U[is_folded_U].sum())
-    counts["num_missing"] += int(rows_U[~is_found_U & ~is_folded_U].sum())
+    counts["num_missing"] += int(rows_U[~is_known_U & ~is_folded_U].sum())
 
 
 def _folded(column: IdColumn, names: pa.Array, code_M: Numbers) -> Iterator[tuple[Numbers, Floats, Floats]]:

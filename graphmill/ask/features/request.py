@@ -25,9 +25,9 @@ def components_of(request: FeaturesOptions, table: EntityTable, client: Client) 
     total: Moments | None = None
     num_added = 0
 
-    def add(found: tuple[int, Moments | None]) -> None:
+    def add(part: tuple[int, Moments | None]) -> None:
         nonlocal total, num_added
-        waiting[found[0]] = found[1]
+        waiting[part[0]] = part[1]
         while num_added in waiting:
             moments = waiting.pop(num_added)
             num_added += 1
@@ -56,8 +56,8 @@ def similar_of(request: FeaturesOptions, table: EntityTable, client: Client) -> 
     if given.may_have_header(uri) and numbers[0] == UNKNOWN:
         ids, numbers, vectors_QD = ids[1:], numbers[1:], vectors_QD[1:]
     if not 0 < len(ids) <= MOST_SIMILAR:
-        found = f"at least {len(ids)}" if ids else "none"
-        raise ConfigError(f"--similar-to {uri}: expected 1 to {MOST_SIMILAR} ids, found {found}")
+        count = f"at least {len(ids)}" if ids else "none"
+        raise ConfigError(f"--similar-to {uri}: expected 1 to {MOST_SIMILAR} ids, found {count}")
     unknown = [name for name, number in zip(ids, numbers.tolist(), strict=True) if number == UNKNOWN]
     if unknown:
         shown = ", ".join(map(repr, unknown[:_SHOWN]))
@@ -70,10 +70,10 @@ def similar_of(request: FeaturesOptions, table: EntityTable, client: Client) -> 
 def folded_parts(folder: str, entity_type: str, dimension: int) -> list[str]:
     """Files of folded ids of a type."""
     uri = storage.join(folder, entity_type)
-    found = sorted(entry.uri for entry in storage.list_dir(uri) if remapped.is_part(entry.uri))
-    if found and (length := remapped.shape_of(folder, entity_type, 0)[1]) != dimension:
+    files = sorted(entry.uri for entry in storage.list_dir(uri) if remapped.is_part(entry.uri))
+    if files and (length := remapped.shape_of(folder, entity_type, 0)[1]) != dimension:
         raise ConfigError(
             f"--fold-in {folder}: expected vectors of {entity_type!r} of length {dimension}, found {length}; "
             "give the result of `graphmill fold-in` with this run"
         )
-    return found
+    return files

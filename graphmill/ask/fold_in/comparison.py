@@ -155,10 +155,10 @@ def _losses(model: FrozenModel, scored: Scored, weight_E: Tensor) -> tuple[Tenso
     elif config.loss_fn == "ranking":
         weight_E = weight_E * math.exp(scored.log_scale)
     pos_E = scored.pos_E.detach() / model.temperature
-    found = loss_gradient(config.loss_fn, config.margin, pos_E[None], neg_EX[None], weight_E[None])
+    gradient = loss_gradient(config.loss_fn, config.margin, pos_E[None], neg_EX[None], weight_E[None])
     # A loss of the user's is one sum of all edges, which tells nothing of an id.
-    loss_E = found.loss_CP[0] * model.temperature if found.loss_CP.dim() else torch.zeros_like(weight_E)
-    return loss_E, found.pos_CP[0], found.neg_CPM[0]
+    loss_E = gradient.loss_CP[0] * model.temperature if gradient.loss_CP.dim() else torch.zeros_like(weight_E)
+    return loss_E, gradient.pos_CP[0], gradient.neg_CPM[0]
 
 
 def beaten_shares(chunk: QueryChunk, vectors_BD: Tensor) -> Tensor:
@@ -191,8 +191,8 @@ def _chunk(model: FrozenModel, entity_type: str, edges: NewEdges, rows: int) -> 
     known, sample = model.samples[model.type_of(number, other)], model.samples[entity_type]
     query_ED = relation.queries(side, known_ED) if model.is_asked(side) else None
     scales = tuple(
-        math.log(model.num_negatives(number, each) / max(len(of_side.numbers), 1))
-        for each, of_side in ((other, known), (side, sample))
+        math.log(model.num_negatives(number, end) / max(len(of_side.numbers), 1))
+        for end, of_side in ((other, known), (side, sample))
     )
     numbers, own = known.numbers.numpy(), edges.known_E[:num]
     place_E = np.minimum(np.searchsorted(numbers, own), len(numbers) - 1)

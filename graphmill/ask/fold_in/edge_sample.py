@@ -53,8 +53,8 @@ EdgeSample = Mapping[tuple[str, str], RelationEdges]
 def sample_edges(config: Config, tables: Mapping[str, EntityTable], num_relations: int) -> EdgeSample:
     """Read the beginnings of a few buckets, evenly spaced; the sample is empty if the edges are gone."""
     edge_path, buckets = config.split_path(TRAIN_SPLIT), _some_buckets(config)
-    missing = [uri for each in buckets if not storage.exists(uri := edge_buckets.bucket_uri(edge_path, each))]
-    if missing:
+    uris = [edge_buckets.bucket_uri(edge_path, bucket) for bucket in buckets]
+    if missing := [uri for uri in uris if not storage.exists(uri)]:
         log.warning(
             "fold-in: %s: there are no such edges; priors are those of types, and new ids may be found too "
             "often by queries of others",
@@ -69,24 +69,24 @@ def sample_edges(config: Config, tables: Mapping[str, EntityTable], num_relation
     by_types = _by_types(graph, tables, Triples.concatenated(read))
     total = sum(map(num_edges, config.edge_paths))
     factor = total / max(sum(map(len, by_types.values())), 1)
-    return {types: replace(each, stands_for=factor) for types, each in by_types.items()}
+    return {types: replace(edges, stands_for=factor) for types, edges in by_types.items()}
 
 
 def thinned(sample: EdgeSample, count: int, seed: int) -> EdgeSample:
     """Keep about `count` edges in all, and at least some of each pair of types; each stands for more."""
     total = sum(map(len, sample.values()))
-    found = {}
+    kept = {}
     for types, edges in sample.items():
         share = max(-(-count * len(edges) // max(total, 1)), _FEWEST)
         rows = spread(len(edges), share, seed)
         if len(rows):
-            found[types] = RelationEdges(
+            kept[types] = RelationEdges(
                 edges.relation_E[rows],
                 edges.weight_E[rows],
                 {side: vectors_ED[rows] for side, vectors_ED in edges.vectors.items()},
                 edges.stands_for * len(edges) / len(rows),
             )
-    return found
+    return kept
 
 
 def _some_buckets(config: Config) -> list[Bucket]:
@@ -102,7 +102,7 @@ def _by_types(
 ) -> dict[tuple[str, str], RelationEdges]:
     """Part edges by the types of their ends, and read the vectors of these."""
     types = list(zip(*map(graph.types, Side), strict=True))
-    found = {}
+    by_pair = {}
     for pair in dict.fromkeys(types):
         of_types = edges[np.array([own == pair for own in types])[graph.static(edges.rel)]]
         vectors = {
@@ -110,8 +110,8 @@ def _by_types(
             for side, name in zip(Side, pair, strict=True)
             if name in tables
         }
-        found[pair] = RelationEdges(of_types.rel, of_types.weights(), vectors)
-    return found
+        by_pair[pair] = RelationEdges(of_types.rel, of_types.weights(), vectors)
+    return by_pair
 
 
 def spread(num_rows: int, count: int, seed: int) -> npt.NDArray[np.int64]:

@@ -77,8 +77,8 @@ class RelationPriors:
             offset_D = self.offsets.get((key // 2, Side.RHS if key % 2 else Side.LHS))
             if offset_D is not None:
                 means[place] += offset_D
-        found: Floats = means[inverse]
-        return found
+        mean_ED: Floats = means[inverse]
+        return mean_ED
 
 
 def relation_priors(sample: EdgeSample, priors: Mapping[str, TypePrior]) -> RelationPriors:
@@ -90,8 +90,8 @@ def relation_priors(sample: EdgeSample, priors: Mapping[str, TypePrior]) -> Rela
         for side, entity_type in zip(Side, types, strict=True):
             if side not in edges.vectors or not len(edges):
                 continue
-            found_ED = (edges.vectors[side] - priors[entity_type].mean_D)[order].astype(np.float64)
-            mean_RD = np.add.reduceat(found_ED, first, axis=0) / (num[:, None] + SHRINKAGE)
+            offset_ED = (edges.vectors[side] - priors[entity_type].mean_D)[order].astype(np.float64)
+            mean_RD = np.add.reduceat(offset_ED, first, axis=0) / (num[:, None] + SHRINKAGE)
             offsets |= {
                 (number, side): offset_D.astype(np.float32)
                 for number, offset_D in zip(numbers.tolist(), mean_RD, strict=True)
@@ -156,8 +156,8 @@ class FrozenModel:
 
     def global_of(self, entity_type: str) -> Tensor | None:
         """The vector that is added to all embeddings of a type, if there is one."""
-        found = self.parameters.get(global_key(entity_type))
-        return None if found is None else torch.from_numpy(np.array(found))
+        global_D = self.parameters.get(global_key(entity_type))
+        return None if global_D is None else torch.from_numpy(np.array(global_D))
 
     @property
     def temperature(self) -> float:
@@ -177,8 +177,8 @@ class FrozenModel:
     def relation_weights(self, relation_E: Numbers) -> Floats:
         """Weights of the relations of edges."""
         weights = np.array([relation.weight for relation in self.config.relations], np.float32)
-        found: Floats = weights[np.zeros_like(relation_E) if self.config.dynamic_relations else relation_E]
-        return found
+        weight_E: Floats = weights[np.zeros_like(relation_E) if self.config.dynamic_relations else relation_E]
+        return weight_E
 
 
 def read_model(trained: TrainedRun, tables: Mapping[str, EntityTable], options: FoldInOptions) -> FrozenModel:

@@ -91,7 +91,7 @@ def run(
     made_from = {"fold_in": asked, "inputs": record.describe_inputs(uris)}
 
     def write(work: Work) -> tuple[dict[str, Any], Checksums]:
-        pieces = work.once("pieces", lambda: [dict(each) for each in read(work.uri(), client)])
+        pieces = work.once("pieces", lambda: [dict(piece) for piece in read(work.uri(), client)])
         counts, checksums = _solve(trained, request, pieces, work, client)
         figures = asked | {"checkpoint_version": trained.version, "num_files": len(checksums)} | counts
         return figures | {"seconds": round(time.monotonic() - began_s, 3)}, checksums
@@ -110,15 +110,15 @@ def _solve(
     config = trained.config
     measure = partial(run_tasks, client, description="measuring", unit="partitions")
     tables = read_tables(trained, solvable_types(config), measure)
-    num_rows = sum(each["num_rows"] for each in pieces)
+    num_rows = sum(piece["num_rows"] for piece in pieces)
     sorting = Sorting(config, tables, max(1, -(-num_rows // GROUP_ROWS)), config.seed)
     uris = [work.uri(f"sorted-{number:06d}.arrow") for number in range(len(pieces))]
     tasks = {
         storage.name(uri): (sorting, piece["uri"], piece["type"], uri)
         for piece, uri in zip(pieces, uris, strict=True)
     }
-    found = _added(work.run_tasks(client, sort_piece, tasks, description="finding new ids", unit="pieces"))
-    new_types = [name for name in tables if found.pop(f"type:{name}", 0)]
+    counts = _added(work.run_tasks(client, sort_piece, tasks, description="finding new ids", unit="pieces"))
+    new_types = [name for name in tables if counts.pop(f"type:{name}", 0)]
     if not new_types:
         raise NothingNewError(
             f"--edges: expected ids that the run does not know, found none in {num_rows:,} rows; the run has "
@@ -140,9 +140,9 @@ def _solve(
     }
     written = work.run_tasks(client, _solve_group, solving, description="solving", unit="groups")
     solved = _added([counts for counts, _ in written])
-    solved["num_over_limit"] = found["num_usable"] - solved["num_edges"]
-    checksums = {uri: checksum for _, each in written for uri, checksum in each.items()}
-    return {"num_rows": num_rows} | found | solved, checksums
+    solved["num_over_limit"] = counts["num_usable"] - solved["num_edges"]
+    checksums = {uri: checksum for _, files in written for uri, checksum in files.items()}
+    return {"num_rows": num_rows} | counts | solved, checksums
 
 
 def _read_model(*arguments: Any) -> Any:
@@ -159,4 +159,4 @@ def _solve_group(*arguments: Any) -> tuple[dict[str, int], Checksums]:
 
 def _added(counts: Sequence[Mapping[str, int]]) -> dict[str, int]:
     names = dict.fromkeys(name for count in counts for name in count)
-    return {name: sum(each.get(name, 0) for each in counts) for name in names}
+    return {name: sum(count.get(name, 0) for count in counts) for name in names}

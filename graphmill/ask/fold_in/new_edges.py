@@ -122,7 +122,7 @@ def _is_stacked(relation: Relation) -> bool:
     if not operators.operator_of(relation.operator).takes_rows:
         return False
     own = [parameter for parameters in relation.transforms.values() for parameter in parameters]
-    return not own or (relation.is_two_sided and all(each.ndim == 1 for each in own))
+    return not own or (relation.is_two_sided and all(parameter.ndim == 1 for parameter in own))
 
 
 def _group_key(model: FrozenModel, number: int) -> int:

@@ -82,15 +82,15 @@ def _losses(model: FrozenModel, queries: OtherQueries, score_BQ: Tensor) -> tupl
     else:
         pos_1P = (queries.offset_Q / temperature).expand_as(score_BQ).reshape(1, -1)
         neg_1P1 = (score_BQ / temperature).reshape(1, -1, 1)
-        found = loss_gradient(loss_fn, model.config.margin, pos_1P, neg_1P1, torch.ones_like(pos_1P))
-        loss_BQ, slope_BQ = torch.zeros_like(score_BQ), found.neg_CPM.view_as(score_BQ)
+        gradient = loss_gradient(loss_fn, model.config.margin, pos_1P, neg_1P1, torch.ones_like(pos_1P))
+        loss_BQ, slope_BQ = torch.zeros_like(score_BQ), gradient.neg_CPM.view_as(score_BQ)
     return (loss_BQ @ queries.weight_Q) * temperature, slope_BQ.mul_(queries.weight_Q)
 
 
 def other_queries(model: FrozenModel, entity_type: str) -> list[OtherQueries]:
     """Make queries of the sample's edges whose answers are of this type."""
-    found = sorted(_of_relations(model, entity_type), key=_together)
-    return [_joined(list(several)) for _, several in groupby(found, key=_together)]
+    queries = sorted(_of_relations(model, entity_type), key=_together)
+    return [_joined(list(several)) for _, several in groupby(queries, key=_together)]
 
 
 def _together(queries: OtherQueries) -> tuple[str, int]:
@@ -102,7 +102,7 @@ def _together(queries: OtherQueries) -> tuple[str, int]:
 
 def _joined(several: list[OtherQueries]) -> OtherQueries:
     names = ("query_QD", "offset_Q", "weight_Q")
-    columns = (torch.cat([getattr(each, name) for each in several]) for name in names)
+    columns = (torch.cat([getattr(queries, name) for queries in several]) for name in names)
     return OtherQueries(several[0].relation, several[0].side, *columns)
 
 

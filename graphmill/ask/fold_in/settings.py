@@ -31,13 +31,13 @@ class FoldInOptions(Section):
 def solvable_types(config: Config) -> list[str]:
     """List the types that relations join, and whose entities have vectors of their own."""
     types = list(dict.fromkeys(relation.entity_type(side) for relation in config.relations for side in Side))
-    found = [name for name in types if not config.entities[name].featurized]
-    if not found:
+    solvable = [name for name in types if not config.entities[name].featurized]
+    if not solvable:
         raise ConfigError(
             f"fold-in: {', '.join(types)}: an entity of a featurized type is the mean of its features, and "
             "has no vector to solve for"
         )
-    return found
+    return solvable
 
 
 def ignores_regularizer(config: Config) -> bool:

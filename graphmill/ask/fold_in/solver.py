@@ -151,7 +151,7 @@ class Objective:
 
     def _regularizer_weights(self, edges: NewEdges) -> dict[int, Tensor]:
         """Weight of each id's N3 [B, 1], by the number of parts that its vector has."""
-        model, found = self._model, {}
+        model, weights = self._model, {}
         coefficient = model.config.regularization_coef
         if not coefficient or ignores_regularizer(model.config):
             return {}
@@ -164,8 +164,8 @@ class Objective:
         for num_parts in np.unique(parts_E).tolist():
             id_E = torch.from_numpy(edges.id_E[parts_E == num_parts])
             count_B = torch.bincount(id_E, minlength=self._sizes.ids).float()
-            found[num_parts] = (count_B * (coefficient * examples))[:, None]
-        return found
+            weights[num_parts] = (count_B * (coefficient * examples))[:, None]
+        return weights
 
 
 class Solution(NamedTuple):

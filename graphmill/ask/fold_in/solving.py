@@ -53,9 +53,9 @@ def solve_group(
     checksums: Checksums = {}
     new_part = remapped.new_part(folder, entity_type, group, dimension, more=COLUMNS, checksums=checksums)
     with new_part as part:
-        for start, found in solutions(model, sorting.tables, entity_type, edges, mentions, len(ids)):
-            own = slice(start, start + len(found.vectors_BD))
-            part.append(ids[own], found.vectors_BD, pa.array(found.confidence_B), pa.array(counts[own]))
+        for start, solution in solutions(model, sorting.tables, entity_type, edges, mentions, len(ids)):
+            own = slice(start, start + len(solution.vectors_BD))
+            part.append(ids[own], solution.vectors_BD, pa.array(solution.confidence_B), pa.array(counts[own]))
     return {
         "num_ids": len(ids),
         "num_without_edges": int((counts == 0).sum()),
@@ -76,10 +76,10 @@ def solutions(
     dimension = model.config.entity_dimension(entity_type)
     for start, stop in _blocks(edges.id_E, num_ids, MOST_FLOATS // dimension):
         some = _with_vectors(model, tables, edges.of_ids(start, stop), dimension)
-        found = solver.solve(some, stop - start, mentions.of_ids(start, stop))
+        solution = solver.solve(some, stop - start, mentions.of_ids(start, stop))
         where = f"{model.run.checkpoint_path}: vectors of new ids of {entity_type!r}"
-        check_magnitude(found.vectors_BD, where)
-        yield start, found
+        check_magnitude(solution.vectors_BD, where)
+        yield start, solution
         progress.stop_if_cancelled()
 
 

@@ -76,7 +76,7 @@ def sort_piece(sorting: Sorting, piece_uri: str, entity_type: str | None, uri: s
         for name in sorting.tables:
             for batch in _grouped(rows.get(name, SCHEMA.empty_table()), sorting):
                 writer.write_batch(batch)
-    return counts | {f"type:{name}": len(found) for name, found in rows.items() if len(found)}
+    return counts | {f"type:{name}": len(new_rows) for name, new_rows in rows.items() if len(new_rows)}
 
 
 def _of_edges(sorting: Sorting, piece: pa.Table, counts: dict[str, int]) -> dict[str, pa.Table]:
@@ -87,7 +87,7 @@ def _of_edges(sorting: Sorting, piece: pa.Table, counts: dict[str, int]) -> dict
     counts["num_between_new"] = int((is_new[Side.LHS] & is_new[Side.RHS]).sum())
     counts["num_between_known"] = int((~is_new[Side.LHS] & ~is_new[Side.RHS]).sum())
     counts["num_usable"] = len(piece) - counts["num_between_new"] - counts["num_between_known"]
-    found: dict[str, list[pa.Table]] = {}
+    by_type: dict[str, list[pa.Table]] = {}
     for side in Side:
         for name in sorting.tables:
             here = np.flatnonzero(is_new[side] & _is_of(sorting, relation_E, side, name))
@@ -95,8 +95,8 @@ def _of_edges(sorting: Sorting, piece: pa.Table, counts: dict[str, int]) -> dict
                 ids = piece[side].combine_chunks().take(pa.array(here))
                 known, weight = numbers[side.other][here], piece["weight"].to_numpy()[here]
                 rows = _rows(ids, relation_E[here], side is Side.RHS, known, weight)
-                found.setdefault(name, []).append(rows)
-    return {name: pa.concat_tables(parts) for name, parts in found.items()}
+                by_type.setdefault(name, []).append(rows)
+    return {name: pa.concat_tables(parts) for name, parts in by_type.items()}
 
 
 def _find(sorting: Sorting, piece: pa.Table, relation_E: Numbers) -> dict[Side, Numbers]:
@@ -105,8 +105,8 @@ def _find(sorting: Sorting, piece: pa.Table, relation_E: Numbers) -> dict[Side, 
     for name, table in sorting.tables.items():
         here = {side: np.flatnonzero(_is_of(sorting, relation_E, side, name)) for side in Side}
         ids = [piece[side].combine_chunks().take(pa.array(here[side])) for side in Side]
-        found = table.find(pa.concat_arrays(ids)) if any(map(len, ids)) else np.empty(0, np.int64)
-        for side, own in zip(Side, np.split(found, [len(ids[0])]), strict=True):
+        number_K = table.find(pa.concat_arrays(ids)) if any(map(len, ids)) else np.empty(0, np.int64)
+        for side, own in zip(Side, np.split(number_K, [len(ids[0])]), strict=True):
             numbers[side][here[side]] = own
     return numbers
 
@@ -117,8 +117,8 @@ def _is_of(sorting: Sorting, relation_E: Numbers, side: Side, entity_type: str) 
     is_of_R = np.array(
         [sorting.config.entry(relation).entity_type(side) == entity_type for relation in relations], bool
     )
-    found: Numbers = is_of_R[relation_E]
-    return found
+    is_of_E: Numbers = is_of_R[relation_E]
+    return is_of_E
 
 
 def _rows(

@@ -42,17 +42,17 @@ SCHEMA = pa.schema(
     ]
 )
 PROBABILITY = pa.field("probability", pa.float32(), nullable=False)
-FOUND = pa.schema([pa.field("id", pa.string()), pa.field("number", pa.int64())])
+NUMBERED = pa.schema([pa.field("id", pa.string()), pa.field("number", pa.int64())])
 _ROWS_OF_A_GROUP = 1 << 17
 
 
 @dataclass(frozen=True)
 class IdChunk:
-    """Entities start..stop of the queries' type, or the ids of some row groups of a file of found ids."""
+    """Entities start..stop of the queries' type, or some row groups of a file of ids with their numbers."""
 
     start: int
     stop: int
-    found_uri: str | None = None
+    ids_uri: str | None = None
     group: int = 0
     num_groups: int = 1
 
@@ -64,14 +64,14 @@ class IdChunk:
 
 def joined(chunks: Sequence[IdChunk], most: int) -> list[IdChunk]:
     """Join chunks that follow each other in the same place, into ones of at most so many queries."""
-    found: list[IdChunk] = []
+    merged: list[IdChunk] = []
     for chunk in chunks:
-        last = found[-1] if found else None
-        if last is None or last.found_uri != chunk.found_uri or chunk.stop - last.start > most:
-            found.append(chunk)
+        last = merged[-1] if merged else None
+        if last is None or last.ids_uri != chunk.ids_uri or chunk.stop - last.start > most:
+            merged.append(chunk)
         else:
-            found[-1] = replace(last, stop=chunk.stop, num_groups=last.num_groups + chunk.num_groups)
-    return found
+            merged[-1] = replace(last, stop=chunk.stop, num_groups=last.num_groups + chunk.num_groups)
+    return merged
 
 
 def write_answers(asked: Asked, chunk: IdChunk, uri: str) -> dict[str, Any]:
@@ -90,14 +90,14 @@ def write_answers(asked: Asked, chunk: IdChunk, uri: str) -> dict[str, Any]:
 
 def _read_chunk(asked: Asked, chunk: IdChunk) -> tuple[pa.ChunkedArray, Numbers]:
     """Raw ids (string [Q]) and the numbers of their entities [Q]."""
-    if chunk.found_uri is None:
+    if chunk.ids_uri is None:
         number_Q = np.arange(chunk.start, chunk.stop)
         return asked.queries.names(number_Q), number_Q
-    with open_parquet(chunk.found_uri) as parquet:
+    with open_parquet(chunk.ids_uri) as parquet:
         batches = [
             columns
             for _, columns in iter_columns(
-                parquet, chunk.found_uri, FOUND.names, chunk.stop - chunk.start, chunk.groups
+                parquet, chunk.ids_uri, NUMBERED.names, chunk.stop - chunk.start, chunk.groups
             )
         ]
     ids, numbers = zip(*batches, strict=True)
@@ -140,7 +140,7 @@ def _write(
                 pa.array((rank + 1).astype(np.int32)),
                 names.take(pa.array(place_M[taken])).cast(pa.string()),
                 pa.array(answers.score[taken]),
-                *(pa.array(each[taken]) for each in added),
+                *(pa.array(column_M[taken]) for column_M in added),
             ]
             parquet.write_table(pa.table(columns, schema=schema), max(len(taken), 1))
             num_rows += len(taken)

@@ -171,18 +171,18 @@ def _figures(question: PredictOptions, cost: Cost, lists: Lists, recall: Recall)
 
 
 def _sample(asked: Asked, chunks: list[IdChunk]) -> Numbers:
-    place = np.sort(sample_of(sum(each.stop - each.start for each in chunks)))
-    found, first = [np.empty(0, np.int64)], 0
+    place = np.sort(sample_of(sum(chunk.stop - chunk.start for chunk in chunks)))
+    parts, first = [np.empty(0, np.int64)], 0
     for chunk in chunks:
         start, stop = np.searchsorted(place, [first, first + chunk.stop - chunk.start])
         own = place[start:stop] - first
         first += chunk.stop - chunk.start
-        if chunk.found_uri is None:
-            found.append(own + chunk.start)
+        if chunk.ids_uri is None:
+            parts.append(own + chunk.start)
         elif len(own):
-            with open_parquet(chunk.found_uri) as parquet:
+            with open_parquet(chunk.ids_uri) as parquet:
                 column = parquet.read_row_group(chunk.group, columns=["number"])["number"]
-            found.append(column.to_numpy()[own])
-    numbers: Numbers = np.concatenate(found)
+            parts.append(column.to_numpy()[own])
+    numbers: Numbers = np.concatenate(parts)
     known: Numbers = numbers[numbers != UNKNOWN]
     return known

@@ -15,7 +15,7 @@ from graphmill.ask import given
 from graphmill.ask.edges import known_paths, loopless
 from graphmill.ask.entities import UNKNOWN, EntityTable
 from graphmill.ask.predict import approximate
-from graphmill.ask.predict.answers import FOUND, IdChunk, write_answers
+from graphmill.ask.predict.answers import NUMBERED, IdChunk, write_answers
 from graphmill.ask.predict.search import GPU_PRODUCTS, PRODUCTS, Asked, LeftOut, sizes_for
 from graphmill.ask.predict.settings import PredictOptions
 from graphmill.ask.relation import Relation, number_of, read_parameters, relation_of
@@ -162,16 +162,16 @@ def _write(
         f"part-{number:05d}": (asked, chunk, work.part_uri(number)) for number, chunk in enumerate(chunks)
     }
     written = work.run_tasks(client, write_answers, arguments, description="predicting", unit="files")
-    checksums = {work.part_uri(number): each["checksum"] for number, each in enumerate(written)}
+    checksums = {work.part_uri(number): part["checksum"] for number, part in enumerate(written)}
     keys = ("num_answers", "num_known_left_out")
-    return checksums, {key: sum(each[key] for each in written) for key in keys}
+    return checksums, {key: sum(part[key] for part in written) for key in keys}
 
 
 def _find(asked: Asked, ids_uri: str, work: Work, client: Client) -> tuple[list[IdChunk], dict[str, Any]]:
     """Find the entities of the given ids; return pieces for the tasks, and counts."""
     pieces = given.cut(given.iter_ids(ids_uri), work.uri("given"), _PIECE_IDS, 64 << 20)
     may_have_header = given.may_have_header(ids_uri)
-    found = run_tasks(
+    searched = run_tasks(
         client,
         find_ids,
         [
@@ -186,11 +186,11 @@ def _find(asked: Asked, ids_uri: str, work: Work, client: Client) -> tuple[list[
             "predict: %s: no column is named id: the first column has the ids, and the first line %s",
             ids_uri,
             "is its name, as the run knows no such id"
-            if found and found[0]["has_header"]
+            if searched and searched[0]["has_header"]
             else "is an id too",
         )
-    num_ids, num_unknown = (sum(each[key] for each in found) for key in ("num_ids", "num_unknown"))
-    shown = [name for each in found for name in each["unknown"]][:_SHOWN]
+    num_ids, num_unknown = (sum(piece[key] for piece in searched) for key in ("num_ids", "num_unknown"))
+    shown = [name for piece in searched for name in piece["unknown"]][:_SHOWN]
     kind = asked.queries.entity_type
     if num_unknown == num_ids:
         like = f", such as {', '.join(map(repr, shown))}" if shown else ""
@@ -205,9 +205,9 @@ def _find(asked: Asked, ids_uri: str, work: Work, client: Client) -> tuple[list[
             ", ..." if num_unknown > len(shown) else "",
         )
     chunks = [
-        IdChunk(start, min(start + asked.sizes.queries, each["num_ids"]), each["uri"], group)
-        for each in found
-        for group, start in enumerate(range(0, each["num_ids"], asked.sizes.queries))
+        IdChunk(start, min(start + asked.sizes.queries, piece["num_ids"]), piece["uri"], group)
+        for piece in searched
+        for group, start in enumerate(range(0, piece["num_ids"], asked.sizes.queries))
     ]
     return chunks, {"num_ids": num_ids, "num_unknown": num_unknown, "unknown": shown}
 
@@ -222,12 +222,12 @@ def find_ids(table: EntityTable, uri: str, group_rows: int, may_have_header: boo
     numbers = table.find(ids)
     has_header = may_have_header and bool(numbers[0] == UNKNOWN)
     ids, numbers = ids[int(has_header) :], numbers[int(has_header) :]
-    found_uri = storage.join(storage.parent(uri), f"found-{storage.name(uri)}")
-    with storage.atomic_output(found_uri) as stream:
-        pq.write_table(pa.table([ids, pa.array(numbers)], schema=FOUND), stream, row_group_size=group_rows)
+    numbered_uri = storage.join(storage.parent(uri), f"found-{storage.name(uri)}")
+    with storage.atomic_output(numbered_uri) as stream:
+        pq.write_table(pa.table([ids, pa.array(numbers)], schema=NUMBERED), stream, row_group_size=group_rows)
     unknown = pc.filter(ids, pa.array(numbers == UNKNOWN))
     return {
-        "uri": found_uri,
+        "uri": numbered_uri,
         "has_header": has_header,
         "num_ids": len(ids),
         "num_unknown": len(unknown),

@@ -127,7 +127,7 @@ def _types(config: Config, question: PredictOptions) -> list[str]:
     relations = config.relations
     if question.relation is not None and not config.dynamic_relations:
         relations = tuple(relation for relation in relations if relation.name == question.relation)
-    return list(dict.fromkeys(each.entity_type(side) for each in relations for side in Side))
+    return list(dict.fromkeys(relation.entity_type(side) for relation in relations for side in Side))
 
 
 def _check_one_names_relations(uri: str, relation: str | None) -> None:
@@ -166,14 +166,14 @@ def _scores(
         f"part-{number:05d}": (asked, piece, work.part_uri(number)) for number, piece in enumerate(pieces)
     }
     written = work.run_tasks(client, write_scores, arguments, description="scoring pairs", unit="files")
-    sums = {key: sum(each[key] for each, _ in written) for key in ("num_pairs", "num_without_score")}
+    sums = {key: sum(counts[key] for counts, _ in written) for key in ("num_pairs", "num_without_score")}
     if sums["num_without_score"]:
         log.warning(
             "predict: %d of %d pairs have no score: the run does not know an id of theirs",
             sums["num_without_score"],
             sums["num_pairs"],
         )
-    return sums, {uri: checksum for _, each in written for uri, checksum in each.items()}
+    return sums, {uri: checksum for _, files in written for uri, checksum in files.items()}
 
 
 def _checked(pairs: pa.Table, names: list[str], uri: str) -> pa.Table:

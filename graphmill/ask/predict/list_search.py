@@ -79,9 +79,9 @@ class _ListSearch:
             for row, vectors_ND, numbers in lists.windows(part, self._window_rows):
                 progress.stop_if_cancelled()
                 start, stop = base + row, base + row + len(numbers)
-                for each in range(start_list, stop_list):
-                    low, high = max(start, int(first_L1[each])), min(stop, int(first_L1[each + 1]))
-                    queries = query[bounds_L1[each] : bounds_L1[each + 1]]
+                for number in range(start_list, stop_list):
+                    low, high = max(start, int(first_L1[number])), min(stop, int(first_L1[number + 1]))
+                    queries = query[bounds_L1[number] : bounds_L1[number + 1]]
                     if low < high and len(queries):
                         here = slice(low - start, high - start)
                         self._compare(queries, vectors_ND[here], numbers[here], low)
@@ -108,14 +108,14 @@ class _ListSearch:
 def nearest_lists(asked: Asked, lists: Lists, query_UD: Floats) -> Numbers:
     """The lists [U, probed] whose centers score best for each query."""
     centers_LD, probed = lists.centers(), min(lists.num_probed, lists.num_lists)
-    found = np.empty((len(query_UD), probed), np.int64)
+    list_UP = np.empty((len(query_UD), probed), np.int64)
     step = max(1, min(MOST_QUERIES, MOST_SCORES // lists.num_lists))
     for start in range(0, len(query_UD), step):
         score_PL = asked.relation.matrix_scores(asked.side, query_UD[start : start + step], centers_LD)
         best = TopK(len(score_PL), probed)
         best.add(np.arange(len(score_PL)), score_PL, np.arange(len(centers_LD)))
-        found[start : start + step] = best.result().candidate.reshape(-1, probed)
-    return found
+        list_UP[start : start + step] = best.result().candidate.reshape(-1, probed)
+    return list_UP
 
 
 def by_list(list_UP: Numbers, num_lists: int) -> tuple[Numbers, Numbers]:

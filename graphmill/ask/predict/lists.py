@@ -59,13 +59,13 @@ class Lists:
 
     def centers(self) -> Floats:
         """The centers, [L, D]."""
-        found: Floats = read(uri_of(self.folder, CENTERS), "centers")
-        return found
+        center_LD: Floats = read(uri_of(self.folder, CENTERS), "centers")
+        return center_LD
 
     def first(self) -> Numbers:
         """Place of the first candidate of each list, and the number of candidates, [L + 1]."""
-        found: Numbers = read(uri_of(self.folder, SIZES), "first")
-        return found
+        first_L1: Numbers = read(uri_of(self.folder, SIZES), "first")
+        return first_L1
 
     def windows(self, part: int, rows: int) -> Iterator[tuple[int, Floats, Numbers]]:
         """Read a part, at most `rows` at a time: the first row, vectors [N, D] and numbers [N]."""
@@ -77,12 +77,12 @@ class Lists:
     def places(self, numbers: Numbers) -> Numbers:
         """The places of candidates, whose numbers ascend."""
         bounds = np.searchsorted(numbers, self.block_first).tolist()
-        found = [np.empty(0, np.int64)]
+        places = [np.empty(0, np.int64)]
         for block, (start, stop) in enumerate(pairwise(bounds)):
             if start < stop:
                 own = numbers[start:stop] - self.block_first[block]
-                found.append(read(uri_of(self.folder, PLACES, block), "places")[own])
-        return np.concatenate(found)
+                places.append(read(uri_of(self.folder, PLACES, block), "places")[own])
+        return np.concatenate(places)
 
 
 def open_lists(folder: str, made_from: Mapping[str, Any]) -> Lists | None:

@@ -41,10 +41,10 @@ def make_lists(
     asked: Asked, num_lists: int, folder: str, made_from: Mapping[str, Any], client: Client
 ) -> Lists:
     """Return the lists in a folder, made anew or completed unless they are finished."""
-    found = lists.open_lists(folder, made_from)
-    if found is not None:
+    finished = lists.open_lists(folder, made_from)
+    if finished is not None:
         log.info("predict: the lists in %s are used again", folder)
-        return found
+        return finished
     check_faiss()
     _begin(folder, made_from)
     if not storage.exists(lists.uri_of(folder, lists.CENTERS)):
@@ -53,14 +53,14 @@ def make_lists(
     counts_BL = run_tasks(
         client,
         write_block,
-        [(asked, folder, block, *each) for block, each in enumerate(pairwise(first))],
+        [(asked, folder, block, *bounds) for block, bounds in enumerate(pairwise(first))],
         description="sorting candidates",
         unit="blocks",
     )
     first_L1 = np.concatenate([[0], np.cumsum(np.sum(counts_BL, axis=0))])
     parts = _part_first(first_L1, asked.sizes.candidate_rows)
     num_blocks = len(counts_BL)
-    arguments = [(folder, part, num_blocks, *each) for part, each in enumerate(pairwise(parts))]
+    arguments = [(folder, part, num_blocks, *bounds) for part, bounds in enumerate(pairwise(parts))]
     run_tasks(client, write_part, arguments, description="writing lists", unit="parts")
     base_BL = first_L1[:-1] + np.cumsum([np.zeros_like(counts_BL[0]), *counts_BL[:-1]], axis=0)
     run_tasks(
@@ -108,18 +108,18 @@ def _begin(folder: str, made_from: Mapping[str, Any]) -> None:
 def _block_first(asked: Asked) -> list[int]:
     """The numbers at which blocks of candidates begin, and that of all; no block spans partitions."""
     table, rows = asked.candidates, asked.sizes.candidate_rows
-    found = [number for start, stop in pairwise(table.first.tolist()) for number in range(start, stop, rows)]
-    return [*found, table.num_entities]
+    firsts = [number for start, stop in pairwise(table.first.tolist()) for number in range(start, stop, rows)]
+    return [*firsts, table.num_entities]
 
 
 def _part_first(first_L1: Numbers, rows: int) -> list[int]:
     """The lists at which parts begin, and their number: a part has at most so many rows, or one list."""
-    found, num_lists = [0], len(first_L1) - 1
-    while found[-1] < num_lists:
-        start = found[-1]
+    firsts, num_lists = [0], len(first_L1) - 1
+    while firsts[-1] < num_lists:
+        start = firsts[-1]
         stop = int(np.searchsorted(first_L1, first_L1[start] + rows, side="right")) - 1
-        found.append(min(max(stop, start + 1), num_lists))
-    return found
+        firsts.append(min(max(stop, start + 1), num_lists))
+    return firsts
 
 
 def write_centers(asked: Asked, num_lists: int, folder: str) -> None:
@@ -167,7 +167,7 @@ def write_part(folder: str, part: int, num_blocks: int, first_list: int, last_li
     bounds = [_bounds(folder, block, first_list, last_list) for block in range(num_blocks)]
     num_rows = sum(int(bound[-1] - bound[0]) for bound in bounds)
     dimension = lists.read(lists.uri_of(folder, lists.CENTERS), "centers").shape[1]
-    written = np.cumsum([0, *np.sum([np.diff(each) for each in bounds], axis=0)])[:-1]  # of each list
+    written = np.cumsum([0, *np.sum([np.diff(bound) for bound in bounds], axis=0)])[:-1]  # of each list
     with storage.create_hdf5(uri) as hdf5:
         if last_list - first_list > 1:  # fits in memory; a single list is copied block by block
             vectors_ND, numbers = np.empty((num_rows, dimension), np.float32), np.empty(num_rows, np.int64)
@@ -193,8 +193,8 @@ def write_part(folder: str, part: int, num_blocks: int, first_list: int, last_li
 
 def _bounds(folder: str, block: int, first_list: int, last_list: int) -> Numbers:
     with lists.opened(lists.uri_of(folder, lists.BLOCK, block)) as hdf5:
-        found: Numbers = hdf5["first"][first_list : last_list + 1]
-        return found
+        first_L1: Numbers = hdf5["first"][first_list : last_list + 1]
+        return first_L1
 
 
 def write_places(folder: str, block: int, base_L: Numbers) -> None:

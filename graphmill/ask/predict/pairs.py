@@ -80,17 +80,15 @@ def write_scores(asked: AskedPairs, piece_uri: str, uri: str) -> tuple[dict[str,
 def _scores(asked: AskedPairs, relation: Relation, pairs: pa.Table) -> tuple[Floats, npt.NDArray[np.bool_]]:
     """Scores [E] of one relation's pairs, and which of them both ends are known of."""
     side = asked.side
-    numbers = {
-        each: asked.tables[relation.types[each]].find(pairs[str(each)].combine_chunks()) for each in Side
-    }
+    numbers = {end: asked.tables[relation.types[end]].find(pairs[str(end)].combine_chunks()) for end in Side}
     is_known_E = (numbers[Side.LHS] != UNKNOWN) & (numbers[Side.RHS] != UNKNOWN)
-    known = {each: numbers[each][is_known_E] for each in Side}
+    known = {end: numbers[end][is_known_E] for end in Side}
     makes = {side.other: partial(relation.queries, side), side: partial(relation.candidates, side)}
     made = {}
-    for each, make in makes.items():
-        table = asked.tables[relation.types[each]]
+    for end, make in makes.items():
+        table = asked.tables[relation.types[end]]
         where = f"{asked.trained.checkpoint_path}: {table.entity_type!r}"
-        made[each] = made_of(make, table.gather(known[each]), HEIGHT, where)[: len(known[each])]
+        made[end] = made_of(make, table.gather(known[end]), HEIGHT, where)[: len(known[end])]
     score_E = np.zeros(len(pairs), np.float32)
     score_E[is_known_E] = relation.edge_scores(side, made[side.other], made[side])
     return score_E, is_known_E

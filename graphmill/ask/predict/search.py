@@ -101,8 +101,8 @@ class LeftOut:
         graph = Graph(config, {table.entity_type: table.num_rows for table in (queries, candidates)})
         pieces = pieces_of(config, self.folders, (candidates.entity_type, partition), [self.side])
         asking = queries.rows_of(numbers), pieces, [self.side.other]
-        for found in edges_of(graph, *asking, relation=self.relation, takes_features=True):
-            yield found.place_H, found.edges.ends(self.side) - first
+        for row_edges in edges_of(graph, *asking, relation=self.relation, takes_features=True):
+            yield row_edges.place_H, row_edges.edges.ends(self.side) - first
 
 
 @dataclass(frozen=True)

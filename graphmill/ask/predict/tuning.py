@@ -45,8 +45,8 @@ class Recall:
 def sample_of(num_queries: int) -> Numbers:
     """Draw queries by their number; the same ones each time."""
     size = min(SAMPLE, num_queries)
-    found: Numbers = np.random.default_rng(SEED).choice(num_queries, size, replace=False)
-    return found
+    queries: Numbers = np.random.default_rng(SEED).choice(num_queries, size, replace=False)
+    return queries
 
 
 def tuned(
@@ -65,16 +65,19 @@ def tuned(
     ranks = run_tasks(
         client,
         ranks_of_lists,
-        [(asked, lists, own, found) for (_, own), found in zip(parts, exact[:num_choosing], strict=False)],
+        [
+            (asked, lists, own, answers)
+            for (_, own), answers in zip(parts, exact[:num_choosing], strict=False)
+        ],
         description="choosing the number of lists",
     )
     lists = replace(lists, num_probed=_fewest(ranks, lists.num_lists, wanted))
     shares = run_tasks(
         client,
-        shares_found,
+        shares_of_lists,
         [
-            (asked, lists, own, found)
-            for (_, own), found in zip(parts[num_choosing:], exact[num_choosing:], strict=True)
+            (asked, lists, own, answers)
+            for (_, own), answers in zip(parts[num_choosing:], exact[num_choosing:], strict=True)
         ],
         description="measuring the recall",
     )
@@ -90,25 +93,25 @@ def _fewest(ranks: list[tuple[Numbers, Numbers]], num_lists: int, wanted: float)
         return num_lists
     for probed in _steps(num_lists):
         share_U = np.concatenate([_share(rank < probed, query) for query, rank in ranks])
-        found = Recall.of(share_U)
-        if found.mean - 2 * found.error >= wanted:
+        recall = Recall.of(share_U)
+        if recall.mean - 2 * recall.error >= wanted:
             return probed
     return num_lists
 
 
 def _steps(num_lists: int) -> list[int]:
     """Numbers of lists to try: 1, 2, 3, 4, 5, 6, 7, 8, 10, 12, ..."""
-    found = [1]
-    while found[-1] < num_lists:
-        found.append(min(num_lists, found[-1] + max(1, found[-1] // 5)))
-    return found
+    steps = [1]
+    while steps[-1] < num_lists:
+        steps.append(min(num_lists, steps[-1] + max(1, steps[-1] // 5)))
+    return steps
 
 
-def _share(is_found_M: npt.NDArray[np.bool_], query_M: Numbers) -> npt.NDArray[np.float64]:
+def _share(is_hit_M: npt.NDArray[np.bool_], query_M: Numbers) -> npt.NDArray[np.float64]:
     """The share of each query's answers that is found; queries without answers are left out."""
     total = np.bincount(query_M)
-    found = np.bincount(query_M, weights=is_found_M)
-    return found[total > 0] / total[total > 0]
+    hits = np.bincount(query_M, weights=is_hit_M)
+    return hits[total > 0] / total[total > 0]
 
 
 def exact_answers(asked: Asked, number_U: Numbers) -> Answers:
@@ -132,9 +135,9 @@ def ranks_of_lists(asked: Asked, lists: Lists, number_U: Numbers, exact: Answers
     return exact.query, rank_M
 
 
-def shares_found(asked: Asked, lists: Lists, number_U: Numbers, exact: Answers) -> npt.NDArray[np.float64]:
+def shares_of_lists(asked: Asked, lists: Lists, number_U: Numbers, exact: Answers) -> npt.NDArray[np.float64]:
     """The share of each query's exact answers that the lists give; a Dask task."""
-    found = search_lists(asked, lists, number_U)[0].cut(asked.k)
+    answers = search_lists(asked, lists, number_U)[0].cut(asked.k)
     num = max(asked.candidates.num_entities, 1)
     code = exact.query * num + exact.candidate
-    return _share(np.isin(code, found.query * num + found.candidate), exact.query)
+    return _share(np.isin(code, answers.query * num + answers.candidate), exact.query)

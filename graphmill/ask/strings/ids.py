@@ -54,8 +54,8 @@ class Texts:
     def take(self, numbers: Numbers) -> pa.ChunkedArray:
         """Look up the strings of `numbers` [n]; every number must have a string."""
         numbers, compiled = np.ascontiguousarray(numbers, np.int64), library()
-        found = self._plain(numbers) if compiled is None else self._compiled(compiled, numbers)
-        return pa.chunked_array(found, pa.string())
+        strings = self._plain(numbers) if compiled is None else self._compiled(compiled, numbers)
+        return pa.chunked_array(strings, pa.string())
 
     def _compiled(self, compiled: ctypes.CDLL, numbers: Numbers) -> Iterator[pa.Array]:
         num = len(numbers)
@@ -104,8 +104,8 @@ def hashes_of(ids: pa.Array) -> Hashes:
         return np.asarray(ids.cast(pa.int64()).to_numpy(zero_copy_only=False)).view(np.uint64)
     compiled = library()
     if compiled is None:
-        each = (hashlib.blake2b(text.encode(), digest_size=8).digest() for text in ids.to_pylist())
-        return np.frombuffer(b"".join(each), np.uint64)
+        digests = (hashlib.blake2b(text.encode(), digest_size=8).digest() for text in ids.to_pylist())
+        return np.frombuffer(b"".join(digests), np.uint64)
     _, offsets_buffer, chars_buffer = ids.buffers()
     offsets = np.frombuffer(offsets_buffer, np.int32)[ids.offset :]
     chars = np.frombuffer(chars_buffer or b"", np.uint8)

@@ -72,11 +72,13 @@ def finish(folder: str, sources: Sequence[Source]) -> Checksums:
         }
         for source in sources
     ]
-    quoted = [{key: json.dumps(value, ensure_ascii=False) for key, value in each.items()} for each in listed]
+    quoted = [
+        {key: json.dumps(value, ensure_ascii=False) for key, value in tensor.items()} for tensor in listed
+    ]
     text = "".join(
-        f"embeddings {{\n  tensor_name: {each['tensorName']}\n  tensor_path: {each['tensorPath']}\n"
-        f"  metadata_path: {each['metadataPath']}\n}}\n"
-        for each in quoted
+        f"embeddings {{\n  tensor_name: {tensor['tensorName']}\n  tensor_path: {tensor['tensorPath']}\n"
+        f"  metadata_path: {tensor['metadataPath']}\n}}\n"
+        for tensor in quoted
     )
     uris = [storage.join(folder, f"projector_config.{ending}") for ending in ("json", "pbtxt")]
     checksums: Checksums = {}

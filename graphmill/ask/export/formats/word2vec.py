@@ -28,7 +28,7 @@ def write(source: Source, _: int, folder: str) -> Checksums:
     with storage.atomic_output(uri, is_large=True, checksums=checksums) as stream:
         stream.write(f"{source.table.num_entities} {source.table.dimension}\n".encode())
         for ids, encoded in source.all_batches():
-            words = (_word(each, source) for each in ids.to_pylist())
+            words = (_word(raw_id, source) for raw_id in ids.to_pylist())
             for word, numbers in zip(words, as_lines(encoded.values_NW, " "), strict=True):
                 stream.write(f"{word} {numbers}\n".encode())
     return checksums
@@ -42,7 +42,7 @@ def as_lines(values_ND: Array, separator: str) -> Iterator[str]:
 
 def _word(raw_id: str, source: Source) -> str:
     if source.escape_ids and raw_id:
-        return _ESCAPED.sub(lambda found: quote(found[0], safe=""), raw_id)
+        return _ESCAPED.sub(lambda match: quote(match[0], safe=""), raw_id)
     if not raw_id or _SPACE.search(raw_id):
         raise ConfigError(
             f"--format word2vec: {source.entity_type!r} has the id {raw_id!r}; readers cut lines at "
