@@ -1,4 +1,4 @@
-"""The layers of the house, as drawn in docs/explanation/architecture.md."""
+"""The layers of the house, as drawn in docs/explanation/architecture.md; the suite itself."""
 
 import ast
 import re
@@ -109,3 +109,10 @@ def test_a_class_name_stands_for_one_thing() -> None:
     ]
     names = [name for name, _ in places]
     assert not [each for each in sorted(places) if names.count(each[0]) > 1]
+
+
+def test_pytest_xdist_sees_the_groups(request: pytest.FixtureRequest) -> None:
+    """A file stays in one process; with pytest 9.2, pytest-xdist 3.8 distributes tests one by one."""
+    if not request.config.getoption("loadgroup", False):
+        pytest.skip("all tests run in this process")
+    assert request.node.nodeid.endswith(f"@{request.node.location[0]}")

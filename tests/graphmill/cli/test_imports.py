@@ -1,5 +1,6 @@
-"""Commands import nothing for nothing: they take as long as what they import."""
+"""Commands start at once: the first line is there before the imports, and nothing is imported for nothing."""
 
+import os
 import re
 import subprocess
 import sys
@@ -7,8 +8,23 @@ import tomllib
 from importlib.metadata import packages_distributions
 from pathlib import Path
 
+import click
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
 
+from docs.commands_page import COMMANDS, DOORS, help_texts
+from graphmill import __version__
+from graphmill.cli import main, train
+from graphmill.cli.entry import first_line
+from graphmill.cli.exit_codes import decoded
+from graphmill.cli.stages import STAGES
+from graphmill.config import Config
+from graphmill.config.sections import SECTIONS
+from graphmill.errors import BadInputError
 from tests import REPOSITORY
 from tests.graphmill.ask.predict.world import write_world
 
@@ -120,3 +136,112 @@ def test_modules_that_checks_and_small_jobs_do_without(modules: str) -> None:
     imported = done.stdout.split()
     assert "pyarrow" in imported
     assert {*HEAVY, "pandas", "faiss", "numba"}.isdisjoint(imported)
+
+
+SHOWS_IMPORTS = """
+import sys
+from graphmill.cli import entry
+heavy = {"click", "dask", "distributed", "numpy", "pyarrow", "pydantic", "rich", "torch", "yaml"}
+class Write:
+    def write(self, text):
+        sys.__stdout__.write(text + " ".join(sorted(heavy & set(sys.modules))))
+        sys.__stdout__.flush()
+        raise SystemExit(0)
+    def flush(self): pass
+sys.stderr, sys.argv = Write(), sys.argv[1:]
+entry.{entry}()
+"""
+
+
+@pytest.mark.parametrize(
+    ("entry", "arguments"),
+    [
+        ("graphmill", ["graphmill", "pipeline", "--conf", "shop.yaml"]),
+        ("dask_submit", ["dask-submit", "--master", "local[2]", "pipeline.py", "--conf=shop.yaml"]),
+    ],
+)
+def test_the_first_line_comes_before_the_imports(entry: str, arguments: list[str]) -> None:
+    program = SHOWS_IMPORTS.replace("{entry}", entry)
+    done = subprocess.run(
+        [sys.executable, "-c", program, *arguments], capture_output=True, text=True, timeout=120
+    )
+    assert done.stdout == f"graphmill {__version__}: pipeline, configuration shop.yaml\n", done.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "expected"),
+    [
+        ("etl", ["etl", "--conf", "a.yaml"], f"graphmill {__version__}: etl, configuration a.yaml"),
+        ("train", ["train"], f"graphmill {__version__}: train"),
+        ("train", ["train", "--help"], ""),
+        ("etl", ["etl", "--quiet"], ""),
+        ("etl", ["etl", "--json-logs"], ""),
+        ("schema", ["schema"], ""),
+        ("", ["--version"], ""),
+    ],
+)
+def test_only_runs_say_what_they_run(
+    name: str, arguments: list[str], expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("GRAPHMILL_CONF", raising=False)
+    assert first_line(name, ["graphmill", *arguments]) == expected
+    if expected:
+        monkeypatch.setenv("GRAPHMILL_CONF", "b.yaml")
+        assert first_line(name, ["graphmill", name]).endswith(f"{name}, configuration b.yaml")
+    monkeypatch.setenv("_GRAPHMILL_COMPLETE", "bash_complete")
+    assert first_line(name, ["graphmill", *arguments]) == ""
+
+
+@pytest.mark.slow
+def test_the_version_is_told_by_the_command() -> None:
+    command = [sys.executable, "-m", "graphmill", "--version"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    assert __version__ in done.stdout
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"])))
+def test_words_are_utf_8(word: str) -> None:
+    as_in_the_c_locale = word.encode().decode("ascii", "surrogateescape")
+    assert decoded([word, as_in_the_c_locale]) == [word, word]
+
+
+def test_other_bytes_are_refused() -> None:
+    with pytest.raises(BadInputError, match=r"expected UTF-8, found b'n\\xff'"):
+        decoded(["x", os.fsdecode(b"n\xff")])
+
+
+@pytest.mark.slow
+def test_a_command_in_the_c_locale(tmp_path: Path) -> None:
+    (tmp_path / "n").mkdir()
+    rows = {"id": ["né", "nü"], "vector": [[1.0, 0.0], [0.9, 0.1]]}
+    pq.write_table(pa.table(rows), tmp_path / "n/part-00000.parquet")
+    words = ["neighbors", "--embeddings", str(tmp_path), "--id", "né"]
+    environment = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONPATH": str(REPOSITORY)}
+
+    def run(*words: str) -> subprocess.CompletedProcess[bytes]:
+        command = [sys.executable, "-m", "graphmill", *words]
+        return subprocess.run(command, env=environment, capture_output=True, timeout=120, check=False)
+
+    assert "nü" in run(*words).stdout.decode()
+    refused = run("check", "--conf", "cé.yaml")
+    assert refused.returncode == 2
+    assert b"set LC_ALL=C.UTF-8 or PYTHONUTF8=1" in refused.stderr
+
+
+@pytest.mark.parametrize("group", [main.command, train.command])
+def test_no_description_of_a_command_is_cut(group: click.Group) -> None:
+    shown = CliRunner().invoke(group, ["--help"], terminal_width=80).output.partition("Commands:\n")[2]
+    assert len(shown.splitlines()) >= len(group.commands)
+    assert [line for line in shown.splitlines() if not line.endswith(".") or line.endswith("...")] == []
+
+
+def test_help_of_all_commands_changes_on_purpose_only() -> None:
+    """The file is a text to compare with: `make reference` writes it anew."""
+    shown = "\n".join([*help_texts(COMMANDS | DOORS), ""])
+    assert shown == Path(__file__).with_name("help.txt").read_text()
+
+
+def test_every_stage_has_its_section() -> None:
+    names = [stage.name for stage in STAGES]
+    assert names == list(SECTIONS)[: len(STAGES)]
+    assert SECTIONS.keys() < Config.model_fields.keys()

@@ -1,24 +1,31 @@
-"""Checks of running workers: missing packages are uploaded, other versions are refused."""
+"""Checks of running workers: their packages, versions and memory."""
 
 import importlib.metadata
 import os
+import re
 import subprocess
 import sys
 import time
 import venv
 import zipfile
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
-from distributed import Client
+from distributed import Client, system
+from hypothesis import given
+from hypothesis import strategies as st
 
 from graphmill import cluster
-from graphmill.cluster import workers
+from graphmill.cluster import resources, workers
+from graphmill.cluster.connecting import STARTERS
+from graphmill.cluster.local import place_of
+from graphmill.config.masters import FORMS, KINDS, kind_of
 from graphmill.config.sections.cluster import ClusterConfig
 from graphmill.errors import ConfigError, StorageError
+from tests import REPOSITORY
 
 MODULE = "def answer():\n    return 42\n"
 
@@ -138,3 +145,79 @@ def test_addresses_of_workers_however_late_the_answer_is_read(
 
     monkeypatch.setattr(client, "sync", sync_and_stand_still)
     assert len(cluster.worker_addresses(client)) == 2
+
+
+STAGES = ("etl", "train", "evaluate", "remap", "drift")
+MASTERS = ("local", "local[3]", "local[*]", "ssh://a,b", "yarn")
+
+
+@given(st.sampled_from(MASTERS), st.lists(st.sampled_from(STAGES), unique=True), st.integers(1, 2000))
+def test_less_than_the_least_of_any_stage_is_refused(master: str, stages: list[str], mib: int) -> None:
+    settings = ClusterConfig(worker_memory=f"{mib}MiB")
+    least = 768 if {"train", "evaluate"} & set(stages) else 256  # with PyTorch
+    expected: Any = nullcontext()
+    if mib < least:
+        expected = pytest.raises(
+            ConfigError, match=f"worker_memory: expected at least {least}MiB.*found {mib}MiB"
+        )
+    with expected:
+        resources.check_memory(master, settings, stages)
+
+
+@pytest.mark.parametrize("master", ["tcp://a:1", "tls://a:1", "cuda"])
+def test_others_decide_the_memory_of_a_running_cluster(master: str) -> None:
+    resources.check_memory(master, ClusterConfig(worker_memory="10MiB"), STAGES)
+
+
+def test_zero_is_no_limit_but_on_yarn() -> None:
+    assert resources.memory_of("local[1]", ClusterConfig(worker_memory="0")) is None
+    with pytest.raises(ConfigError, match="at least 1 MiB"):
+        resources.check_memory("yarn", ClusterConfig(worker_memory="0"))
+
+
+def test_workers_have_an_equal_share_of_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(system, "MEMORY_LIMIT", 2 << 30)
+    assert resources.memory_of("local[1]", ClusterConfig()) == 2 << 30
+    assert resources.memory_of("local[4]", ClusterConfig()) == 512 << 20
+    resources.check_memory("local[4]", ClusterConfig(), ["etl"])
+    with pytest.raises(
+        ConfigError, match=r"local\[4\]: expected at least 768MiB for train, found 512MiB.*fewer"
+    ):
+        resources.check_memory("local[4]", ClusterConfig(), ["etl", "train"])
+
+
+EXAMPLES = ("local", "local[2]", "local[*]", "cuda", "yarn", "ssh://me@h1:22,h2", "tcp://h:1", "tls://h:1")
+
+
+def test_every_kind_is_named_and_can_be_started() -> None:
+    assert {kind_of(master) for master in EXAMPLES} == set(KINDS)
+    assert {kind.name for kind in KINDS} == STARTERS.keys() | {"running"}
+
+
+@pytest.mark.parametrize("master", ["local[0]", "local[x]", "local[1]x", "cuda2", "spark://h:1", "http://h"])
+def test_another_form_is_refused_with_all_forms(master: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(f"--master {master}: expected {FORMS}")):
+        kind_of(master)
+
+
+@pytest.mark.parametrize(
+    ("master", "is_small", "settings", "expected"),
+    [
+        ("local", True, {}, "local"),
+        ("local", False, {}, "local[*]"),
+        ("local", True, {"worker_memory": "1GiB"}, "local[*]"),
+        ("local", True, {"py_files": ["own.py"]}, "local[*]"),
+        ("local[3]", True, {}, "local[3]"),
+        ("yarn", True, {}, "yarn"),
+    ],
+)
+def test_small_work_that_needs_no_processes_is_done_here(
+    master: str, is_small: bool, settings: dict[str, Any], expected: str
+) -> None:
+    assert place_of(master, ClusterConfig(**settings), is_small=is_small) == expected
+
+
+def test_the_page_names_every_kind() -> None:
+    page = (REPOSITORY / "docs/how_to/operations.md").read_text()
+    missing = [form for kind in KINDS for form in kind.forms[-1:] if re.split(r"[\[H]", form)[0] not in page]
+    assert not missing

@@ -1,15 +1,24 @@
-"""Raw ids of every type as text, and types that are no ids."""
+"""Raw ids of every type as text, and CSV that users give, read as strictly as the tables of etl."""
 
+import csv
+import gzip
 import uuid
+from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given as drawn
+from hypothesis import strategies as st
 
 from graphmill.ask import given
+from graphmill.errors import RawTableError
 from graphmill.formats.raw_ids import may_be_ids, strings_of
+from graphmill.formats.raw_tables import rows as text_rows
+from graphmill.formats.raw_tables.columns import column_names, iter_strings
+from graphmill.report.labels import Labels
 from train.tables.vector_files import VectorFiles
 
 ONE = uuid.UUID(int=1)
@@ -55,3 +64,51 @@ def test_files_of_users_have_ids_of_the_same_types(tmp_path: Path) -> None:
             pq.write_table(pa.table({"id": array, "embedding": [[1.0]]}), path)
             assert [each for table in given.iter_ids(path) for each in table["id"].to_pylist()] == [text]
             assert [each for batch in VectorFiles(path).batches() for each in batch.ids.to_pylist()] == [text]
+
+
+READERS: dict[str, tuple[str, Callable[[str], object]]] = {
+    "ids": ("id,age", lambda uri: list(given.iter_ids(uri))),
+    "ids without a header": ("a,1", lambda uri: list(given.iter_ids(uri))),
+    "pairs": ("lhs,rhs", lambda uri: list(given.iter_pairs(uri))),
+    "labels of a map": ("id,label", lambda uri: Labels(uri).of(["a"])),
+}
+FAULTS = {
+    'b,"2\nc,3\n': "line 3: the quote of a field that begins there is never closed",
+    'b,"2"x\nc,3\n': "line 3: a quoted field that begins there goes on after its closing quote",
+    "b,2,3\nc,3\n": "row [23]: expected 2 columns, found 3",
+    "b,2\n\udcff,3\n": "UTF",
+}
+
+
+@pytest.mark.parametrize("reader", READERS)
+@pytest.mark.parametrize("fault", FAULTS)
+def test_text_that_is_no_csv_is_refused(tmp_path: Path, reader: str, fault: str) -> None:
+    header, read = READERS[reader]
+    path = tmp_path / "given.csv"
+    path.write_text(f"{header}\na,1\n{fault}", errors="surrogateescape")
+    with pytest.raises(RawTableError, match=rf"given\.csv: .*{FAULTS[fault]}"):
+        read(str(path))
+
+
+@drawn(
+    st.lists(st.tuples(*[st.text('ab",;\r\n é', min_size=1, max_size=6)] * 2), min_size=1, max_size=9),
+    st.sampled_from(["\n", "\r\n"]),
+    st.integers(1, 40),
+    st.sampled_from(["rows.csv", "rows.csv.gz"]),
+)
+def test_any_rows_come_back_from_blocks_of_any_size(
+    tmp_path_factory: pytest.TempPathFactory,
+    rows: list[tuple[str, str]],
+    end: str,
+    chunk_bytes: int,
+    name: str,
+) -> None:
+    path = tmp_path_factory.getbasetemp() / name
+    opened = gzip.open if name.endswith("gz") else open
+    with opened(path, "wt", encoding="utf-8-sig", newline="") as file:
+        csv.writer(file, lineterminator=end, quoting=csv.QUOTE_ALL).writerows([("id", "x"), *rows])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(text_rows, "CHUNK_BYTES", chunk_bytes)
+        assert column_names(str(path)) == ["id", "x"]
+        found = [row for part in iter_strings(str(path), [0, 1]) for row in zip(*part, strict=True)]
+    assert [(lhs.as_py(), rhs.as_py()) for lhs, rhs in found] == rows

@@ -1,4 +1,4 @@
-"""Tables that the processes of a machine share."""
+"""Tables that the processes of a machine share, and folders that other machines see."""
 
 import threading
 import time
@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from graphmill.cli.in_a_container import is_of_one_machine
 from graphmill.errors import StorageError
 from graphmill.machine import scratch
 
@@ -42,3 +43,11 @@ def test_failed_work_is_done_by_the_next_process(tmp_path: Path) -> None:
 def test_reserve_reports_a_full_disk(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match="cannot reserve scratch space"):
         scratch.reserve(str(tmp_path / "huge"), 1 << 60)
+
+
+def test_memory_and_links_to_it_are_of_one_machine(tmp_path: Path) -> None:
+    link = tmp_path / "link"
+    link.symlink_to("/dev/shm")
+    assert is_of_one_machine("/dev/shm/not/there")
+    assert is_of_one_machine(str(link / "file"))
+    assert not is_of_one_machine("/proc/self")  # of a type that is no disk

@@ -1,17 +1,24 @@
-"""Values that the data decide, from the files of a run."""
+"""Values that the data decide, sizes of inputs, and what has changed since a checkpoint was trained."""
 
 import json
+import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from graphmill import config
-from graphmill.config import Config
+from graphmill import config, storage
+from graphmill.checkpoints import pbg
+from graphmill.config import Config, from_mapping
+from graphmill.errors import FormatError, NotFoundError, StorageError
 from graphmill.formats import edge_buckets, entity_counts
 from graphmill.formats.edge_buckets import Edges
 from graphmill.formats.edge_buckets.origins import Origins, write_origins
+from graphmill.run import record
 from graphmill.run.auto_values import describe, resolve_auto_values
+from graphmill.run.inputs import SMALL_BYTES, are_small
+from graphmill.run.trained_with import FILE, changes_in_errors
 from graphmill.vocab import Bucket
 
 
@@ -75,3 +82,86 @@ def test_the_rate_of_a_delta_is_for_runs_that_train_added_edges_only(
         write_origins(settings.edge_paths[0], Origins(settings={}, entities="", files=[], added=added), {})
         rates.append(resolve_auto_values(settings).lr)
     assert rates[1] == pytest.approx(rates[0] * (1 if added is None else 0.2))
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        ({}, True),
+        ({"a": 1, "deep/er/b": SMALL_BYTES - 1}, True),
+        ({"a": 1, "deep/er/b": SMALL_BYTES}, False),
+        ({f"{number % 7}/{number}": 0 for number in range(1001)}, False),
+    ],
+)
+def test_few_files_of_few_bytes_are_small(files: dict[str, int], expected: bool, tmp_path: Path) -> None:
+    for name, num_bytes in files.items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("wb") as file:
+            file.truncate(num_bytes)
+    twice_and_missing = [str(tmp_path), str(tmp_path), str(tmp_path / "missing")]
+    assert are_small(twice_and_missing) is expected
+
+
+def configured(folder: Path, **settings: Any) -> Config:
+    relation = {"name": "r", "lhs": "a", "rhs": "a", "operator": settings.pop("operator", "none")}
+    entities = {"a": {"num_partitions": settings.pop("num_partitions", 1)}}
+    raw = {"output": str(folder / "out"), "dimension": 4, "entities": entities, "relations": [relation]}
+    return from_mapping(raw | settings)
+
+
+def message(config: Config, error: Exception) -> str:
+    with pytest.raises(type(error)) as raised, changes_in_errors(config):
+        raise error
+    return str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("settings", "change"),
+    [
+        ({"dimension": 6}, "dimension: 4 -> 6"),
+        ({"operator": "diagonal"}, 'relations[0].operator: "none" -> "diagonal"'),
+        ({"num_partitions": 2}, "entities.a.num_partitions: 1 -> 2"),
+        ({"dimension": 6, "global_emb": False}, "dimension: 4 -> 6; global_emb: true -> false"),
+    ],
+)
+@pytest.mark.parametrize("kind", [FormatError, NotFoundError])
+def test_changed_settings(
+    tmp_path: Path, settings: dict[str, Any], change: str, kind: type[Exception]
+) -> None:
+    trained = configured(tmp_path)
+    pbg.write_config(trained.checkpoint_path, trained.pbg())
+    told = message(configured(tmp_path, **settings), kind("x.h5: wrong shape"))
+    first, second = told.splitlines()
+    assert first == "x.h5: wrong shape"
+    assert re.fullmatch(
+        rf"changed since .*/out/checkpoint was trained: {re.escape(change)}; set this .*", second
+    )
+
+
+def test_other_entities(tmp_path: Path) -> None:
+    config = configured(tmp_path)
+    storage.write_marker(config.entity_path, {"run": 1})
+    inputs = record.describe_inputs([config.entity_path, "/elsewhere"])
+    storage.write_text(storage.join(config.checkpoint_path, FILE), json.dumps({"inputs": inputs}))
+    storage.write_text(storage.join(config.checkpoint_path, "checkpoint_version.txt"), "1")
+    assert message(config, FormatError("x")) == "x"
+    storage.write_marker(config.entity_path, {"run": 2})
+    assert re.search(
+        r"entities is newer \(.*\) than what was made from it \(.*\); set", message(config, FormatError("x"))
+    )
+
+
+@pytest.mark.parametrize("content", ["{", "[]", '{"relations": 7}', '{"inputs": 7}'])
+def test_damaged_files_change_nothing(tmp_path: Path, content: str) -> None:
+    config = configured(tmp_path)
+    assert message(config, FormatError("x")) == "x"
+    for name in (FILE, "config.json"):
+        storage.write_text(storage.join(config.checkpoint_path, name), content)
+    assert message(config, FormatError("x")) == "x"
+
+
+def test_only_errors_about_files_get_an_explanation(tmp_path: Path) -> None:
+    trained = configured(tmp_path)
+    pbg.write_config(trained.checkpoint_path, trained.pbg())
+    assert message(configured(tmp_path, dimension=6), StorageError("x")) == "x"

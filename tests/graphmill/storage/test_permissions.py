@@ -1,15 +1,28 @@
-"""A missing permission: the message names file or folder and what is missing, and a retry is useless."""
+"""Folders and names: lacking permissions, folders of one user, leftovers of a kill, any text as a name."""
 
+import errno
 import os
+import signal
+import subprocess
+import sys
 import tempfile
+import textwrap
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from urllib.parse import unquote
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from graphmill import storage
-from graphmill.errors import AccessError
+from graphmill.errors import AccessError, StorageError
 from graphmill.run import lock
+from graphmill.storage import private_folders, run_folder
+from graphmill.storage.named import MAX_BYTES
+from tests import REPOSITORY
+from tests.graphmill.cli.test_submit import DASK_SUBMIT, GRAPH, SLEEPER
+from tests.waiting import found_in
 
 NOBODY = 65534
 
@@ -69,3 +82,139 @@ def test_a_file_that_may_not_be_read(folder: Path) -> None:
         AccessError, match=r"file: cannot open: no permission to do that with .*/file \(-------"
     ):
         storage.read_text(f"file://{folder}/file")
+
+
+HOLD = """
+import sys
+from graphmill.storage import private_folders
+print(private_folders.use_folder(sys.argv[1], "test", "theirs"), flush=True)
+sys.stdin.read()
+"""
+
+
+def test_folders_of_the_dead_are_removed_and_of_the_living_are_not(tmp_path: Path) -> None:
+    environment = os.environ | {"PYTHONPATH": str(REPOSITORY)}
+    command = [sys.executable, "-c", HOLD, str(tmp_path)]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+    ) as process:
+        assert process.stdout
+        theirs = Path(process.stdout.readline().strip())
+        private_folders.use_folder(str(tmp_path), "test", "first")
+        assert theirs.is_dir()
+        process.kill()
+    mine = private_folders.use_folder(str(tmp_path), "test", "second")
+    assert not theirs.exists()
+    assert Path(mine).is_dir()
+    for token in ("first", "second"):
+        private_folders.remove_folder(str(tmp_path), "test", token)
+    assert list(Path(mine).parent.iterdir()) == []
+
+
+@pytest.mark.parametrize("depth", [0, 1])
+def test_a_folder_that_another_process_removes_at_that_moment_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, depth: int
+) -> None:
+    """A run that ends removes the folder of all runs if it was the last."""
+    paths = [tmp_path / f"test-{os.getuid()}", tmp_path / f"test-{os.getuid()}" / "mine"]
+    vanishing = {str(paths[depth])}
+    mkdir = os.mkdir
+
+    def made(path: Path | str, mode: int = 0o777) -> None:
+        if str(path) in vanishing:
+            vanishing.remove(str(path))
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path))  # and is gone by now
+        mkdir(path, mode)
+
+    monkeypatch.setattr(os, "mkdir", made)
+    folder = private_folders.use_folder(str(tmp_path), "test", "mine")
+    assert Path(folder).is_dir()
+    assert not vanishing
+    private_folders.remove_folder(str(tmp_path), "test", "mine")
+
+
+def test_a_file_in_the_place_of_the_folder_is_refused(tmp_path: Path) -> None:
+    (tmp_path / f"test-{os.getuid()}").touch(0o600)
+    with pytest.raises(StorageError, match="expected a folder of this user alone"):
+        private_folders.use_folder(str(tmp_path), "test", "mine")
+
+
+def test_a_folder_that_others_can_write_to_is_refused(tmp_path: Path) -> None:
+    above = tmp_path / f"test-{os.getuid()}"
+    above.mkdir()
+    above.chmod(0o777)
+    with pytest.raises(StorageError, match="expected a folder of this user alone"):
+        private_folders.use_folder(str(tmp_path), "test", "mine")
+
+
+@pytest.mark.slow
+def test_a_killed_run_is_cleared_away_by_the_next(tmp_path: Path) -> None:
+    (tmp_path / "t").mkdir()
+    (tmp_path / "t.csv").write_text("x,y\n1,2\n")
+    conf = GRAPH + "etl: {tables: [{path: t.csv, lhs: 0, rhs: 1, relation: r}]}}"
+    (tmp_path / "c.yaml").write_text(conf)
+    command = [DASK_SUBMIT, "--master", "local[1]", "etl.py", "--conf", "c.yaml"]
+    environment = {**os.environ, "TMPDIR": str(tmp_path / "t")}
+    (tmp_path / "t" / "pymp-of-others").mkdir()
+    (tmp_path / "sleeper.py").write_text(textwrap.dedent(SLEEPER))
+
+    with subprocess.Popen(
+        [DASK_SUBMIT, "--master", "local[1]", "sleeper.py"],
+        cwd=tmp_path,
+        env=environment,
+        start_new_session=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith(b"workers ")
+        left = found_in(tmp_path / "t", f"{run_folder.NAME}-*/*")
+        os.killpg(process.pid, signal.SIGKILL)
+    assert left
+    assert all(path.exists() for path in left), "with the whole group killed nobody clears away"
+
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    found = {path.name for path in (tmp_path / "t").iterdir()} - {"dask-scratch-space"}
+    assert found == {"pymp-of-others"}
+
+
+TEXTS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1)
+
+
+@pytest.mark.parametrize("name", ["knows", "is a", "größe", "a.b", "likes_it"])
+def test_plain_names_stay(name: str) -> None:
+    assert storage.file_name(name) == name
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("/people/person/nationality", "%2Fpeople%2Fperson%2Fnationality"),
+        ("http://www.wikidata.org/prop/direct/P31", "http%3A%2F%2Fwww.wikidata.org%2Fprop%2Fdirect%2FP31"),
+        ("..", "%2E."),
+        (".hidden", "%2Ehidden"),
+        ("100%", "100%25"),
+        ("a\tb", "a%09b"),
+    ],
+)
+def test_what_files_cannot_have_is_encoded_as_in_urls(name: str, expected: str) -> None:
+    assert storage.file_name(name) == expected
+
+
+@given(TEXTS)
+def test_any_name_lies_in_its_folder_and_can_be_read_back(name: str) -> None:
+    encoded = storage.file_name(name)
+    assert len(encoded.encode()) <= MAX_BYTES
+    assert storage.join("/x", encoded) == f"/x/{encoded}"
+    assert storage.within("/x", f"/x/{encoded}")
+    assert not encoded.startswith(".")
+    assert not set(encoded) & set("/\\:\0\n")
+    assert "%~" in encoded or unquote(encoded) == name
+
+
+@given(TEXTS, TEXTS)
+def test_different_names_differ(one: str, other: str) -> None:
+    longer = "/" * 40 + one, "/" * 40 + other
+    assert (storage.file_name(one) == storage.file_name(other)) == (one == other)
+    assert (storage.file_name(longer[0]) == storage.file_name(longer[1])) == (one == other)

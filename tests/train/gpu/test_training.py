@@ -22,7 +22,7 @@ from tests.train.graphs import (
     random_triples,
     write_graph,
 )
-from tests.train.run.test_quality import planted
+from tests.train.run.test_pbg_keys import planted
 from train import job
 from train.edges.bucket_order import order_of
 from train.plan import decide

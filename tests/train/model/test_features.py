@@ -1,4 +1,4 @@
-"""Featurized entities: the mean of their features' embeddings, in a step and in a run."""
+"""Featurized entities, relation prediction and the state of optimizers: steps and runs as autograd says."""
 
 import numpy as np
 import pytest
@@ -6,18 +6,24 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from graphmill import config as configuration
 from graphmill.ask.model import Model
 from graphmill.checkpoints import pbg
-from graphmill.errors import FormatError
+from graphmill.errors import ConfigError, FormatError
 from graphmill.formats import edge_buckets, entity_counts
 from graphmill.formats.edge_buckets import Edges
 from graphmill.formats.edge_buckets.features import Features
+from graphmill.model.operators import OPERATORS, operator_of
 from graphmill.vocab import Bucket, Side
-from tests.train.graphs import make_config
+from tests.train.graphs import embeddings, make_config, random_triples, write_graph
 from tests.train.oracle import Oracle, row_adagrad
+from tests.train.step.test_plain import NUM_RELATIONS, Scene, check_step, settings
+from tests.train.step.test_queries import all_negs, check_same_as_step
 from train import job
+from train.compiled import compiled_step
 from train.edges import batches
-from train.model import optimizer
+from train.gpu import supported
+from train.model import optimizer, relation_prediction
 from train.model.features import distinct
 from train.step.plain import PlainStep
 from train.step.table import Table
@@ -202,3 +208,144 @@ def test_edges_that_do_not_fit_are_refused(tmp_path, edge, words):
     write(config, [EDGES[0], edge])
     with pytest.raises(FormatError, match=words):
         read(config)
+
+
+SHAPE = (3, 2)
+
+
+def changed(config, **settings):
+    return configuration.from_mapping(config.model_dump() | settings)
+
+
+@pytest.mark.slow
+def test_elementwise_state_is_that_of_torch():
+    """torch's own Adagrad loads what we save, and moves on as ours does."""
+    rows = torch.tensor([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]])
+    sums = torch.tensor([[1.0, 4.0], [9.0, 16.0], [25.0, 36.0]])
+    gradient = torch.tensor([[0.5, -0.5], [1.0, 2.0], [0.0, 3.0]])
+    theirs = rows.clone().requires_grad_()
+    torch_adagrad = torch.optim.Adagrad([theirs], lr=0.1)
+    torch_adagrad.load_state_dict(optimizer.table_state(sums.clone(), 0.1))
+    theirs.grad = gradient
+    torch_adagrad.step()
+    optimizer.update_rows(rows, sums, torch.arange(3), gradient, 0.1)
+    torch.testing.assert_close(rows, theirs.detach())
+    torch.testing.assert_close(sums, torch_adagrad.state[theirs]["sum"])
+
+
+def test_either_state_is_taken_over():
+    by_row = optimizer.table_state(torch.tensor([1.0, 2.0, 3.0]), 0.1)
+    by_element = optimizer.table_state(torch.tensor([[0.0, 2.0], [2.0, 2.0], [0.0, 6.0]]), 0.1)
+    for state in (by_row, by_element):
+        found = optimizer.sums_of_table_state(state, "row_adagrad", SHAPE, "here")
+        assert found.tolist() == [1.0, 2.0, 3.0]
+    spread = optimizer.sums_of_table_state(by_row, "adagrad", SHAPE, "here")
+    assert spread.tolist() == [[1.0, 1.0], [2.0, 2.0], [3.0, 3.0]]
+    assert torch.equal(
+        optimizer.sums_of_table_state(by_element, "adagrad", SHAPE, "here"), by_element["state"][0]["sum"]
+    )
+
+
+@pytest.mark.parametrize("sums", [torch.ones(2), torch.ones(3, 3), torch.ones(3, 2, 1), None])
+def test_states_of_other_shapes_are_refused(sums):
+    state = {"state": {0: {"sum": sums}}}
+    for kind in ("row_adagrad", "adagrad"):
+        with pytest.raises(FormatError, match="here: optimizer state: expected"):
+            optimizer.sums_of_table_state(state, kind, SHAPE, "here")
+
+
+def test_a_run_stopped_and_resumed_keeps_its_sums(tmp_path, rng):
+    triples = random_triples(rng, 20, 1, 20, 60)
+    whole, parts = (
+        make_config(tmp_path / name, num_epochs=2, train={"optimizer": "adagrad"}) for name in ("a", "b")
+    )
+    for config in (whole, parts):
+        write_graph(config, {"node": 20}, triples)
+    job.train(whole)
+    for epochs in (1, 2):
+        job.train(changed(parts, num_epochs=epochs))
+    assert torch.equal(*(embeddings(config, "node", 20) for config in (whole, parts)))
+    _, state = pbg.read_embeddings(whole.checkpoint_path, "node", 0, 2)
+    assert state["state"][0]["sum"].shape == (20, 8)
+
+
+WEIGHT = 0.7
+PRODUCTS = [name for name, each in OPERATORS.items() if each.is_product]
+
+
+def predicting(**more):
+    return {"train": {"relation_prediction": WEIGHT, "chunk_edges": 1, "engine": "plain"}, **more}
+
+
+class PredictingScene(Scene):
+    """The oracle's loss, and that of the edges' relations."""
+
+    def expected_loss(self, embeddings, parameters):
+        total, reg = super().expected_loss(embeddings, parameters)
+        entry = self.config.relations[0]
+        every = torch.arange(NUM_RELATIONS)
+        for (lhs, rel, rhs), weight in zip(self.edges, self.batch.weight_B, strict=True):
+            rows = {Side.LHS: embeddings[entry.lhs][lhs], Side.RHS: embeddings[entry.rhs][rhs]}
+            for side in Side:
+                own = [parameters[key] for key in self.model.operator_keys(0, side)]
+                transformed = operator_of(entry.operator).apply(
+                    rows[side].expand(NUM_RELATIONS, -1), own, every
+                )
+                scores = transformed @ rows[side.other]
+                total = total + WEIGHT * weight * (scores.logsumexp(0) - scores[rel])
+        return total, reg
+
+
+@pytest.mark.parametrize("elementwise", [False, True], ids=["by row", "by element"])
+@pytest.mark.parametrize("operator", PRODUCTS)
+def test_plain_step_predicts_relations(operator, elementwise):
+    config = settings(operator, "dot", "softmax", True, **predicting(regularization_coef=0.03))
+    check_step(PredictingScene(config, elementwise=elementwise))
+
+
+@pytest.mark.parametrize("side", list(Side))
+@pytest.mark.parametrize("operator", PRODUCTS)
+def test_grouped_step_predicts_relations(operator, side, monkeypatch):
+    monkeypatch.setattr(relation_prediction, "EDGES_AT_A_TIME", 10)  # 25 edges: three parts
+    more = predicting() | {f"disable_{side}_negs": True}
+    check_same_as_step(all_negs(operator, "dot", True, **more))
+
+
+def test_other_engines_leave_it_to_torch():
+    with_it, without = (
+        settings("diagonal", "dot", "softmax", True, train={"relation_prediction": weight})
+        for weight in (WEIGHT, 0.0)
+    )
+    for engine in (compiled_step, supported):
+        assert engine.obstacle(with_it) == "train.relation_prediction"
+        assert engine.obstacle(without) is None
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"dynamic_relations": False},
+        {"comparator": "cos"},
+        {"bias": True},
+        {"operator": "translation"},
+    ],
+    ids=lambda changes: next(iter(changes)),
+)
+def test_what_it_needs(tmp_path, changes):
+    relation = {"name": "r", "lhs": "node", "rhs": "node", "operator": changes.pop("operator", "diagonal")}
+    usual = {"dynamic_relations": True, "global_emb": False, "relations": [relation], **predicting()}
+    job.check(make_config(tmp_path, **usual | {"relations": [relation | {"operator": "diagonal"}]}))
+    with pytest.raises(ConfigError, match=r"train\.relation_prediction needs "):
+        job.check(make_config(tmp_path, **usual | changes))
+
+
+def test_training_learns_the_relations(tmp_path, rng):
+    """The loss falls, also of what is predicted."""
+    relation = {"name": "r", "lhs": "node", "rhs": "node", "operator": "complex_diagonal", "all_negs": True}
+    config = make_config(
+        tmp_path, relations=[relation], dynamic_relations=True, global_emb=False, num_epochs=10,
+        dimension=16, init_scale=0.1, **predicting(),
+    )  # fmt: skip
+    write_graph(config, {"node": 30}, random_triples(rng, 30, 3, 30, 90))
+    losses = [epoch["loss"] for epoch in job.train(config)["epochs"]]
+    assert losses[-1] < losses[0] / 2

@@ -1,13 +1,17 @@
-"""The stage drift on embeddings and edges of two runs, local and on HDFS."""
+"""The stage drift on embeddings and edges of two runs, local and on HDFS, and what it counts."""
 
 import json
+from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from graphmill import config, storage
 from graphmill.ask.drift import job
+from graphmill.ask.drift.job import DRIFT_RATIO, Moved, cosines, moved_of_part
 from graphmill.errors import BadInputError, ConfigError, DriftError, FormatError
 from graphmill.formats import edge_buckets, remapped
 from graphmill.formats.edge_buckets import Edges
@@ -127,3 +131,68 @@ def test_what_cannot_be_compared(tmp_path, client, rng):
     }
     with pytest.raises(ConfigError, match="found keys of remap that write others"):
         job.check(config.from_mapping(as_csv))
+
+
+seeds = st.integers(0, 2**32)
+
+
+@given(seed=seeds, num=st.integers(1, 300), power=st.floats(0, 4), cuts=st.lists(st.integers(0, 300)))
+@settings(max_examples=60, deadline=None)
+def test_parts_add_up_to_the_whole(seed, num, power, cuts):
+    """Quantiles are those of all ids, but for the width of a bin; the ids that moved most are found."""
+    rng = np.random.default_rng(seed)
+    cosine_N = 1 - 2 * rng.random(num) ** (1 + power)
+    degree_N = rng.integers(0, 50, num)
+    ids = pa.array([f"id{number}" for number in range(num)])
+    ends = sorted({0, num, *(each for each in cuts if each < num)})
+    parts = [
+        Moved.of(stop - start, ids[start:stop], cosine_N[start:stop], degree_N[start:stop], 5)
+        for start, stop in pairwise(ends)
+    ]
+    found = Moved.joined(parts, 5).figures(num + 3)
+    assert found == Moved.of(num, ids, cosine_N, degree_N, 5).figures(num + 3) | {
+        "mean_cosine": pytest.approx(cosine_N.mean(), abs=1e-6)
+    }
+    assert (found["num_compared"], found["num_new"], found["num_gone"]) == (num, 0, 3)
+    drift_N = np.sort(1 - cosine_N)
+    for name, share in (("p50", 0.5), ("p10", 0.9), ("p1", 0.99)):
+        exact = drift_N[int(np.ceil(share * num - 1e-9)) - 1]
+        assert exact - 1e-6 <= 1 - found[name] <= max(exact * DRIFT_RATIO, 1e-7) + 1e-6
+    lowest = [each["id"] for each in found["moved_most"]]
+    assert [cosine_N[int(each[2:])] for each in lowest] == sorted(cosine_N)[:5]
+    assert sum(each["num_ids"] for each in found["by_cosine"]) == num
+    for band in found["by_degree"]:
+        assert band["num_ids"] == ((band["first"] <= degree_N) & (degree_N <= band["last"])).sum()
+
+
+def test_cosines_of_zero_vectors():
+    now = np.array([[0, 0], [0, 0], [1, 1], [3, 4], [1e-30, 0]], np.float32)
+    then = np.array([[0, 0], [1, 0], [0, 0], [-6, -8], [5, 0]], np.float32)
+    np.testing.assert_allclose(cosines(now, then), [1, 0, 0, -1, 1])
+
+
+@pytest.mark.parametrize("num_before", [1, 2, 3])
+def test_ids_are_found_wherever_the_run_before_has_them(tmp_path, rng, num_before):
+    """Other rows, other partitions, ids that came and ids that went; batches smaller than a part."""
+    places = str(tmp_path / "now"), str(tmp_path / "before")
+    old = {f"id{number}": rng.normal(size=4).astype(np.float32) for number in range(90)}
+    new = {
+        name: old.get(name, np.ones(4, np.float32)) for name in [f"id{number}" for number in range(20, 120)]
+    }
+    new["id30"] = -new["id30"]
+    for place, rows, parts in ((places[0], new, 2), (places[1], old, num_before)):
+        for part in range(parts):
+            names = [name for number, name in enumerate(sorted(rows)) if number % parts == part]
+            with remapped.new_part(place, "node", part, 4) as writer:
+                for start in range(0, len(names), 16):
+                    own = names[start : start + 16]
+                    writer.append(pa.array(own), np.stack([rows[name] for name in own]))
+    degrees = [np.arange(remapped.shape_of(places[0], "node", part)[0]) for part in range(2)]
+    parts = [moved_of_part(places, "node", part, range(num_before), degrees[part], 3) for part in range(2)]
+    found = Moved.joined(parts, 3).figures(len(old))
+    assert (found["num_compared"], found["num_new"], found["num_gone"]) == (70, 30, 20)
+    names = sorted(new)
+    place = names.index("id30")
+    assert found["moved_most"][0] == {"id": "id30", "cosine": -1, "degree": place // 2}
+    assert found["p50"] == 1
+    assert found["by_cosine"][-1] == {"from": -1, "to": 0, "num_ids": 1}
