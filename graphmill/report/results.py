@@ -16,7 +16,7 @@ SIDES = {"lhs": "lhs asked for", "rhs": "rhs asked for"}
 MAX_RELATIONS = 25
 MAX_NAMED = 5
 PESSIMISTIC = "_pessimistic"
-BASELINES = {"most_popular": "most popular", "random": "random"}
+BASELINES = {"neighbors": "neighbors", "most_popular": "most popular", "random": "random"}
 FIRST = "top_"
 SHOWN = f"{FIRST}10"
 ERRORS = {"ece": "calibration error", "brier": "Brier score", "brier_base_rate": "Brier of the base rate"}
@@ -30,8 +30,9 @@ def ranking(entry: Entry, before: Entry) -> Iterator[Block]:
     compared = {name: column["mrr"] for name, column in columns.items() if "mrr" in column}
     if len(compared) > 1:
         note = (
-            "Good: this run's bar is much longer than those of the simple rankings. Random is any order; "
-            "most popular puts those candidates first that have most train edges with the relation."
+            "Good: this run's bar is longer than those of the simple rankings. Random is any order; most "
+            "popular puts those candidates first that have most train edges with the relation, and neighbors "
+            "those that ids with the same edges have."
         )
         mrr = {"MRR": list(compared.values())}
         yield from bars("baselines", "MRR beside simple rankings", "MRR", list(compared), mrr, note=note)

@@ -1,4 +1,4 @@
-"""One sentence that says whether a ranking is good: against chance, popularity and the run before."""
+"""One sentence that says whether a ranking is good: against simple rankings and the run before."""
 
 from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
@@ -27,19 +27,30 @@ def verdict(entry: Entry, before: Entry) -> Verdict:
     if (mrr := _mrr(mapping(entry, "metrics"))) is None:
         return Verdict("run.json has no MRR.", "warning")
     simple = mapping(entry, "baselines")
-    popular, chance = (_mrr(mapping(simple, name)) for name in ("most_popular", "random"))
+    popular, chance, near = (_mrr(mapping(simple, name)) for name in ("most_popular", "random", "neighbors"))
+    own = mapping(simple, "neighbors").get("mrr_vectors")  # of the edges that neighbors rank
+    ahead = f"{number(own / near, 3)} times that of neighbors, " if near and own else ""
     level: Level = "error"
     if popular is None or chance is None:
         level, text = "plain", f"MRR {number(mrr)}; evaluate again to see what simple rankings would get"
     elif mrr < CLEARLY * chance:
         text = f"Bad: the MRR of {number(mrr)} is that of chance ({number(chance)})"
+    elif near and own and own <= near:
+        said = f"neighbors ({number(near)}), which need no training, do better"
+        text = f"Bad: with an MRR of {number(own)}, {said}"
     elif mrr <= popular:
         text = f"Bad: with an MRR of {number(mrr)}, the most popular candidates ({number(popular)}) do better"
-    elif mrr < CLEARLY * popular:
+    elif near and own and own < (1 + SAME) * near:
+        level, said = (
+            "warning",
+            f"is little more than that of neighbors ({number(near)}), which need no training",
+        )
+        text = f"Fair: the MRR of {number(own)} {said}"
+    elif not ahead and mrr < CLEARLY * popular:
         level, said = "warning", f"is little more than that of the most popular ({number(popular)})"
         text = f"Fair: the MRR of {number(mrr)} {said}"
     else:
-        level, said = "good", f"{number(mrr / popular, 3)} times that of the most popular"
+        level, said = "good", f"{ahead}{number(mrr / popular, 3)} times that of the most popular"
         text = f"Good: the MRR of {number(mrr)} is {said}, and {number(mrr / chance, 3)} times that of chance"
     return Verdict(f"{text}. {_compared(entry, before)}".strip(), level)
 

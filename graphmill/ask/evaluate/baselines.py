@@ -1,11 +1,13 @@
-"""Metrics of rankings without a model: a random order, and the most popular candidates first.
+"""Metrics of rankings without a model: a random order, the most popular candidates first, those of neighbors.
 
 A metric says little alone: MRR 0.3 is good among a million candidates, and bad where a handful of entities
-answers every query. Both baselines rank the same edges among the same candidates, with the same ties.
+answers every query. The baselines rank the same edges among the same candidates, with the same ties.
 
 random        The expected metrics, if each of the n candidates that the filter leaves has rank 1..n alike:
               MRR (1 + 1/2 + ... + 1/n) / n, hits@k min(k, n) / n, mean rank (n + 1) / 2.
 most_popular  The score of a candidate is its number of trained edges with the relation, on that side.
+neighbors     The score of a candidate is high if entities like the query's own hold it (`neighbors`). Ranks
+              some of the edges; the MRR of the vectors for the same ones is beside it.
 
 Shapes: E edges, K known candidates of queries, W pairs of a relation and an entity that are looked up,
 U distinct such pairs, H distinct pairs of a relation and a degree. All numbers are int64.
@@ -34,19 +36,37 @@ _EULER = 0.57721566490153286
 
 @dataclass(frozen=True, eq=False)
 class Baselines:
-    """Candidates of one side that the filter leaves, the edge's own included, [E]; ranks by popularity."""
+    """One side of edges, ranked without a model.
+
+    Attributes:
+        num_candidates: those that the filter leaves, the edge's own included, [E].
+        popular: ranks by popularity, [E].
+        near: ranks by neighbors, of some of the edges; None where the graph is too large.
+    """
 
     num_candidates: Numbers
     popular: Ranks
+    near: Ranks | None = None
 
 
-def metrics(parts: Sequence[Mapping[Side, Baselines]]) -> dict[str, dict[str, float]]:
-    """Metrics of both baselines, as `Ranks.metrics`: means over both sides of all edges."""
+def metrics(
+    parts: Sequence[Mapping[Side, Baselines]], ranks: Mapping[Side, Ranks], sample: Numbers
+) -> dict[str, dict[str, float]]:
+    """Metrics of the baselines, as `Ranks.metrics`: means over both sides of all edges.
+
+    Those of the neighbors are of the edges `sample`, and have `mrr_vectors`, of `ranks` of the same edges.
+    """
     by_side = [each for part in parts for each in part.values()]
-    popular = concatenated([each.popular for each in by_side]).metrics()
-    return {
-        "most_popular": {name: popular[name] for name in popular if not name.endswith(PESSIMISTIC)},
+    figures = {
+        "most_popular": concatenated([each.popular for each in by_side]).metrics(),
         "random": random_metrics(np.concatenate([each.num_candidates for each in by_side])),
+    }
+    if near := [each.near for each in by_side if each.near is not None]:
+        own = float(np.mean([(1 / rank.middle[sample]).mean() for rank in ranks.values()]))
+        figures["neighbors"] = concatenated(near).metrics() | {"mrr_vectors": own, "num_edges": len(sample)}
+    return {
+        name: {key: value for key, value in simple.items() if not key.endswith(PESSIMISTIC)}
+        for name, simple in figures.items()
     }
 
 

@@ -24,7 +24,7 @@ from distributed import get_worker
 
 from graphmill import storage
 from graphmill.ask.edges import Graph, Numbers, Piece, Triples, loopless
-from graphmill.ask.evaluate import baselines, metrics, tasks, work
+from graphmill.ask.evaluate import baselines, metrics, neighbors, tasks, work
 from graphmill.ask.evaluate.baselines import Baselines
 from graphmill.ask.evaluate.execution import COUNTING, Execution
 from graphmill.ask.evaluate.extent import Extent, drawn_rows, extent_of, told
@@ -114,12 +114,13 @@ def evaluate(
     known = [each.rstrip("/") for each in filter_paths(config)]
     scanned = pieces(execution, config, known, trained_paths(config))
     alone = loopless(config, range(run.num_relations)) if settings.leave_out_itself else ()
+    sample = _rows_by_neighbors(graph, len(edges)) if with_baselines else None
     parts = []
     with execution.folder() as folder:
         for first, some in _parts(config, edges, run):
             where = storage.join(folder, str(first))
             part = Part(where, graph, run, block, execution.sharers, alone)
-            parts.append(_rank(execution, part, some, scanned, (first, len(edges)), with_baselines))
+            parts.append(_rank(execution, part, some, scanned, (first, len(edges)), sample))
     by_side = {side: concatenated([part.ranks[side] for part in parts]) for side in Side}
     degrees = {side: np.concatenate([part.degrees[side] for part in parts]) for side in Side}
     plain = [part.plain for part in parts if part.plain]
@@ -132,7 +133,7 @@ def evaluate(
         "metrics": concatenated(list(by_side.values())).metrics()
         | {"num_edges": len(edges), "of_edges": extent.of_edges, "sampled": extent.is_sampled},
         **({"intervals": of_sample} if of_sample else {}),
-        **({"baselines": baselines.metrics(plain)} if plain else {}),
+        **({} if sample is None else {"baselines": baselines.metrics(plain, by_side, sample)}),
         **breakdown,
         "split": settings.split,
         "filtered": settings.filtered,
@@ -140,6 +141,15 @@ def evaluate(
         "checkpoint_version": run.version,
         "edges_per_s": round(len(edges) / seconds, 1),
     }
+
+
+def _rows_by_neighbors(graph: Graph, num_ranked: int) -> Numbers:
+    """Draw the edges that neighbors rank too, ascending; none where there are too many trained edges."""
+    num_trained = sum(map(num_edges, trained_paths(graph.config)))
+    num_entities = int(sum(first[-1] for first in graph.first.values()))
+    num = neighbors.num_ranked(num_trained, num_entities, num_ranked)
+    rng = np.random.default_rng(seeds.derived(graph.config.seed, "neighbors"))
+    return np.sort(rng.choice(num_ranked, num, replace=False))
 
 
 def tell(text: str) -> None:
@@ -251,20 +261,24 @@ def _rank(
     edges: Triples,
     pieces: Sequence[Sequence[Piece]],
     place: tuple[int, int],
-    with_baselines: bool,
+    sample: Numbers | None,
 ) -> Ranked:
-    """Rank edges that fit in memory; `place`: the number of the first one, and of all."""
+    """Rank edges that fit in memory; `place`: the number of the first one, and of all.
+
+    With `sample` also without the model, and those edges by neighbors.
+    """
     queries, found = prepare(execution, part, edges, pieces)
     totals = {side: np.zeros((2, len(edges)), np.int64) for side in Side}
     for side, first, counts in _count(execution, part, queries, found, place):
         totals[side][:, first : first + counts.shape[1]] += counts
     ranks = {side: Ranks(*total[:, np.argsort(queries[side].order)]) for side, total in totals.items()}
     plain = {}
-    if with_baselines:
-        asked = [(part, side, [each.number for each in found], trained_paths(part.config)) for side in Side]
-        plain = dict(
-            zip(Side, execution.run(tasks.rank_plainly, asked, "evaluate: simple rankings"), strict=True)
-        )
+    if sample is not None:
+        own = sample[(sample >= place[0]) & (sample < place[0] + len(edges))] - place[0]
+        numbers, trained = [each.number for each in found], trained_paths(part.config)
+        asked = [(part, side, numbers, trained, own) for side in Side]
+        simple = execution.run(tasks.rank_plainly, asked, "evaluate: simple rankings")
+        plain = dict(zip(Side, simple, strict=True))
     return Ranked(ranks, _degrees(part, edges, found), plain)
 
 

@@ -13,7 +13,7 @@ that need it: the process that submits them does without.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -22,11 +22,12 @@ import numpy.typing as npt
 from graphmill.ask.edges import READ_EDGES, Graph, Numbers, Piece, Triples, edges_of
 from graphmill.ask.evaluate import baselines, work
 from graphmill.ask.evaluate.baselines import Baselines
+from graphmill.ask.evaluate.neighbors import Neighbors
 from graphmill.ask.evaluate.queries import BlockSize, Queries
 from graphmill.ask.run import TrainedRun
 from graphmill.cluster import num_cores
 from graphmill.config import Config
-from graphmill.config.partitions import PartitionKey
+from graphmill.config.partitions import PartitionKey, all_buckets
 from graphmill.display import progress
 from graphmill.formats import edge_buckets
 from graphmill.sorted_arrays import contains, distinct
@@ -228,14 +229,25 @@ def count(
     return counted
 
 
-def rank_plainly(part: Part, side: Side, numbers: Sequence[int], trained_paths: Sequence[str]) -> Baselines:
-    """Rank one side of the edges without the model; `numbers` are those of the files of known cells."""
+def rank_plainly(
+    part: Part, side: Side, numbers: Sequence[int], trained_paths: Sequence[str], sample: Numbers
+) -> Baselines:
+    """Rank one side of the edges without the model, and those of a sample by neighbors.
+
+    `numbers` are those of the files of known cells.
+    """
     edges = part.edges()
     queries = part.queries(side, edges)
     slices = [CellSlice(side, number, 0, None) for number in numbers]
     cells = cells_left_out(part, queries, slice(0, len(queries)), slices)
     number_K, query_K = np.divmod(cells, len(queries))
-    return baselines.rank(queries, edges, np.sort(query_K * part.graph.end + number_K), trained_paths)
+    known = np.sort(query_K * part.graph.end + number_K)
+    simple = baselines.rank(queries, edges, known, trained_paths)
+    if not len(sample):
+        return simple
+    pieces = (Piece(path, bucket) for path in trained_paths for bucket in all_buckets(part.config))
+    trained = Triples.concatenated([some for piece in pieces for some in part.graph.read(piece)])
+    return replace(simple, near=Neighbors(part.graph, trained).rank(queries, edges[sample], known))
 
 
 def cells_left_out(part: Part, queries: Queries, rows: slice, slices: Sequence[CellSlice]) -> Numbers:

@@ -39,6 +39,33 @@ def test_the_verdict_compares_with_simple_rankings(mrr: float, level: str, text:
     assert (found.level, found.text) == (level, text)
 
 
+@pytest.mark.parametrize(
+    ("own", "level", "text"),
+    [
+        (
+            0.12,  # less than half above the most popular, but learned
+            "good",
+            "Good: the MRR of 0.13 is 1.2 times that of neighbors, 1.3 times that of the most popular, and "
+            "13 times that of chance.",
+        ),
+        (
+            0.101,
+            "warning",
+            "Fair: the MRR of 0.101 is little more than that of neighbors (0.1), which need no training.",
+        ),
+        (
+            0.09,
+            "error",
+            "Bad: with an MRR of 0.09, neighbors (0.1), which need no training, do better.",
+        ),
+    ],
+)
+def test_the_verdict_compares_with_neighbors_on_the_same_edges(own: float, level: str, text: str) -> None:
+    near = {"mrr": 0.1, "mrr_vectors": own, "num_edges": 20}
+    found = verdict(entry(0.13, baselines=SIMPLE["baselines"] | {"neighbors": near}), {})
+    assert (found.level, found.text) == (level, text)
+
+
 def test_a_run_json_without_baselines_gets_no_judgement() -> None:
     assert verdict(entry(0.4), {}).level == "plain"
     assert "evaluate again" in verdict(entry(0.4), {}).text

@@ -1,6 +1,8 @@
-"""Random and most-popular rankings: against counting one candidate at a time."""
+"""Rankings without a model: against counting one candidate at a time."""
 
 import itertools
+import math
+from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ import pytest
 from graphmill import config as configuration
 from graphmill.ask.edges import Graph, Numbers, Triples
 from graphmill.ask.evaluate import baselines
+from graphmill.ask.evaluate.neighbors import Neighbors, num_ranked
 from graphmill.ask.evaluate.queries import BlockSize, Queries
 from graphmill.config import Config
 from graphmill.config.partitions import all_buckets
@@ -117,7 +120,7 @@ def test_baselines_are_those_of_counting(
     assert np.concatenate([found[side].num_candidates for side in Side]).tolist() == expected["left"]
     middle = np.concatenate([found[side].popular.middle for side in Side])
     assert middle.tolist() == expected["middle"]
-    figures = baselines.metrics([found])
+    figures = baselines.metrics([found], {}, np.arange(len(ranked)))
     assert figures["random"]["mrr"] == pytest.approx(np.mean(expected["random_mrr"]), rel=1e-12)
     assert figures["random"]["mean_rank"] == pytest.approx((np.mean(expected["left"]) + 1) / 2)
     assert figures["random"]["hits@10"] == pytest.approx(
@@ -127,6 +130,74 @@ def test_baselines_are_those_of_counting(
     assert figures["most_popular"].keys() == figures["random"].keys()
     # few entities have many edges, so popularity tells something
     assert figures["most_popular"]["mrr"] > 1.3 * figures["random"]["mrr"]
+
+
+def scores_by_hand(config: Config, side: Side, edge: Edge, train: list[Edge]) -> list[float]:
+    """Score all candidates of one side of an edge by what the neighbors of its other end have."""
+    ends: dict[tuple[str, int], set[tuple[int, Side, int]]] = defaultdict(set)
+    for lhs, relation, rhs in train:
+        ends[type_of(config, relation, Side.LHS), lhs].add((relation, Side.LHS, rhs))
+        ends[type_of(config, relation, Side.RHS), rhs].add((relation, Side.RHS, lhs))
+    held = Counter(feature for features in ends.values() for feature in features)
+    weight = {each: math.log(1 + sum(map(sum, COUNTS.values())) / count) ** 2 for each, count in held.items()}
+
+    def product(*of: set[tuple[int, Side, int]]) -> float:
+        return sum(weight[each] for each in set.intersection(*of))
+
+    relation, place = edge[1], 0 if side is Side.LHS else 2
+    kind, asked = type_of(config, relation, side.other), edge[2 - place]
+    own, scores = ends[kind, asked], [0.0] * sum(COUNTS[type_of(config, relation, side)])
+    for other in train:
+        if other[1] == relation:
+            features, holder = ends[kind, other[2 - place]], other[2 - place]
+            cosine = product(own, features) / math.sqrt(product(own) * product(features)) if own else 0.0
+            scores[other[place]] += 1e-9 + (0.0 if holder == asked else cosine**3)
+    return scores
+
+
+@pytest.mark.parametrize("relations", [STATIC, DYNAMIC], ids=["static", "dynamic"])
+def test_neighbors_are_those_of_counting(
+    tmp_path: Path, rng: np.random.Generator, relations: dict[str, Any]
+) -> None:
+    config = settings(tmp_path, relations)
+    graph = Graph(config, COUNTS, 3)
+    train, test = sorted(set(drawn(config, rng, 150))), drawn(config, rng, 40)
+    ranked, trained = triples(test), triples(train)
+    for side in Side:
+        queries = Queries(graph, side, ranked, BlockSize(1, 64))
+        known = triples([*train, *test])
+        query_K = queries.find(known.rel, known.ends(side.other))
+        pairs = np.unique((query_K * graph.end + known.ends(side))[query_K >= 0])
+        middle = Neighbors(graph, trained).rank(queries, ranked, pairs).middle
+        place = 0 if side is Side.LHS else 2
+        for edge, rank in zip(test, middle.tolist(), strict=True):
+            scores, own = scores_by_hand(config, side, edge, train), edge[place]
+            left = [each for each in range(len(scores)) if with_end(edge, place, each) not in {*train, *test}]
+            higher = sum(scores[each] > scores[own] + 1e-12 for each in left)
+            equal = sum(abs(scores[each] - scores[own]) <= 1e-12 for each in left)
+            assert rank == 1 + higher + equal / 2
+
+
+def with_end(edge: Edge, place: int, number: int) -> Edge:
+    lhs, relation, rhs = edge
+    return (number, relation, rhs) if place == 0 else (lhs, relation, number)
+
+
+@pytest.mark.parametrize(
+    ("num_trained", "num_entities", "num_edges", "expected"),
+    [
+        (0, 5, 100, 0),
+        (200_000, 15_000, 100, 100),
+        (200_000, 15_000, 20_000, 2000),
+        (4_000_000, 1_000_000, 20_000, 200),
+        (1 << 22, 10, 20_000, 238),
+        ((1 << 22) + 1, 10, 20_000, 0),
+    ],
+)
+def test_a_large_graph_has_fewer_edges_that_neighbors_rank(
+    num_trained: int, num_entities: int, num_edges: int, expected: int
+) -> None:
+    assert num_ranked(num_trained, num_entities, num_edges) == expected
 
 
 def test_counts_are_the_same_however_edges_come_in_parts(

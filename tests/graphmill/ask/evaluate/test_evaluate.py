@@ -379,9 +379,13 @@ def test_as_a_job(tmp_path: Path, client: distributed.Client) -> None:
     figures = job.run(world.config, client)
     alone = evaluate.evaluate(world.config)
     assert figures["metrics"] == alone["metrics"]
-    assert figures["baselines"].keys() == {"random", "most_popular"}
+    assert figures["baselines"].keys() == {"random", "most_popular", "neighbors"}
     assert "baselines" not in alone  # a validation during training does without
     by_side = [each[side] for each in figures["metrics_by_relation"] for side in Side]
+    near = figures["baselines"].pop("neighbors")
+    assert near.keys() > {"mrr", "hits@10", "num_edges"}
+    assert near["num_edges"] == figures["metrics"]["num_edges"]  # all of them
+    assert near["mrr_vectors"] == pytest.approx(figures["metrics"]["mrr"])
     for name, baseline in figures["baselines"].items():
         mean = sum(each[f"mrr_{name}"] * each["num_edges"] for each in by_side)
         assert mean / (2 * figures["metrics"]["num_edges"]) == pytest.approx(baseline["mrr"])
