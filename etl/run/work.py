@@ -271,7 +271,7 @@ def kept_work(client: Client, config: Config, made_from: dict[str, Any], claim: 
     """
     uri, outputs = _work_uri(config), output_uris(config)
     made_from = made_from | {"outputs": outputs, "version": __version__}
-    work = _found(client, uri, config, made_from) or _started(client, uri, config, made_from)
+    work = _unfinished(client, uri, config, made_from) or _started(client, uri, config, made_from)
     with kept_unless_wrong("etl", uri, lambda: _remove(uri, outputs), claim):
         with closing(work):
             yield work
@@ -283,7 +283,7 @@ def kept_work(client: Client, config: Config, made_from: dict[str, Any], claim: 
     storage.delete(uri)
 
 
-def _found(client: Client, uri: str, config: Config, made_from: dict[str, Any]) -> EtlWork | None:
+def _unfinished(client: Client, uri: str, config: Config, made_from: dict[str, Any]) -> EtlWork | None:
     """Return the work of an unfinished run if this run can continue it."""
     journal = _read(EtlJournal, storage.join(uri, _JOURNAL))
     if journal is None:

@@ -181,10 +181,10 @@ def heads_of(files: Sequence[tuple[int, int]], bucket_N: Int32, num_buckets: int
     buckets, numbers, counts = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
     start = 0
     for number, num_edges in files:
-        of_file, num_found = _count_buckets(bucket_N[start : start + num_edges], num_buckets)
+        of_file, num_of_file = _count_buckets(bucket_N[start : start + num_edges], num_buckets)
         buckets.append(of_file)
         numbers.append(np.full(len(of_file), number, np.int64))
-        counts.append(num_found)
+        counts.append(num_of_file)
         start += num_edges
     bucket_H = np.concatenate(buckets)
     order = np.argsort(bucket_H, kind="stable")

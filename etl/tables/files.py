@@ -97,7 +97,7 @@ def find_files(config: Config, table: Table, label: str = "") -> TableFiles:
             waiting += at_work
     if missing and (table.missing_paths == "fail" or not (plain_files or snapshots)):
         raise _none_there(config, table, missing, waiting)
-    plain, twice = _each_once(plain_files)
+    plain, twice = _without_links(plain_files)
     chosen = chosen_by_path(table.filters, plain)
     if plain and not (chosen or snapshots):
         raise RawTableError(
@@ -108,7 +108,7 @@ def find_files(config: Config, table: Table, label: str = "") -> TableFiles:
     return TableFiles(label, table, tuple(chosen), tuple(snapshots), tuple(missing), left_out, tuple(twice))
 
 
-def _each_once(files: Sequence[DataFile]) -> tuple[list[DataFile], list[str]]:
+def _without_links(files: Sequence[DataFile]) -> tuple[list[DataFile], list[str]]:
     """Return files sorted by URI, each once, and the symbolic links that name one of them again."""
     by_uri = {file.uri: file for file in files}
     names: dict[str, list[str]] = {}

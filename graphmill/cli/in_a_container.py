@@ -25,13 +25,13 @@ _OF_ONE_MACHINE = {"ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "jfs",
 def is_of_one_machine(path: str) -> bool:
     """Tell whether a local path, which need not exist, lies on a disk of this machine alone."""
     place = os.path.realpath(path) + "/"
-    found, longest = "", 0
+    file_system, longest = "", 0
     for line in Path("/proc/self/mountinfo").read_text().splitlines():
         fields, _, rest = line.partition(" - ")
         mount = fields.split()[4].replace("\\040", " ").rstrip("/") + "/"
         if place.startswith(mount) and len(mount) >= longest:  # a later mount covers an earlier one
-            found, longest = rest.split()[0], len(mount)
-    return found in _OF_ONE_MACHINE
+            file_system, longest = rest.split()[0], len(mount)
+    return file_system in _OF_ONE_MACHINE
 
 
 _COMMANDS = ("pipeline", "etl", "train", "evaluate", "remap", "predict", "export", "features", "fold-in")

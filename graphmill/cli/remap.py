@@ -267,14 +267,14 @@ def neighbors(run: str | None, conf: str | None, overrides: tuple[str, ...], **o
         raise click.UsageError("RUN or --conf: missing; or --embeddings, where no --relation is asked about")
     folder = storage.absolute(folder)
     if asked.relation and settings:
-        found_type, nearest = neighbors.along_relation(
+        entity_type, nearest = neighbors.along_relation(
             settings, folder, asked.raw_id, asked.k, asked.relation, asked.inverse, asked.with_itself
         )
     else:
-        found_type, nearest = neighbors.neighbors(folder, asked.raw_id, asked.k, asked.entity_type)
+        entity_type, nearest = neighbors.neighbors(folder, asked.raw_id, asked.k, asked.entity_type)
     if asked.as_json:
         click.echo(
-            json.dumps({"type": found_type, "neighbors": [neighbor._asdict() for neighbor in nearest]})
+            json.dumps({"type": entity_type, "neighbors": [neighbor._asdict() for neighbor in nearest]})
         )
     else:
         for place, neighbor in enumerate(nearest, start=1):

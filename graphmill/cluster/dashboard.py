@@ -24,7 +24,7 @@ from graphmill.errors import ConfigError
 
 _TLS = "distributed.scheduler.dashboard.tls"
 _TIMEOUT_S = 5.0
-_NOT_FOUND = 404
+_NO_PAGE = 404
 
 
 def check(listens_at: str) -> None:
@@ -107,7 +107,7 @@ def _answers(scheme: str, host: str, port: int) -> bool:
         connection = HTTPConnection(host, port, timeout=_TIMEOUT_S)
         try:
             connection.request("HEAD", "/status")
-            return connection.getresponse().status != _NOT_FOUND
+            return connection.getresponse().status != _NO_PAGE
         finally:
             connection.close()
     except (OSError, HTTPException):

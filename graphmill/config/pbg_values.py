@@ -61,7 +61,7 @@ def as_override(given: str) -> str:
     if not equals:
         raise ConfigError(f"-p {given}: expected key=value")
     try:
-        keys, kind = _found(path.strip().split("."))
+        keys, kind = _v1_path(path.strip().split("."))
         value = _from_text(kind, text)
     except KeyError as error:
         close = closest(str(error.args[0]), PbgConfig.model_fields)
@@ -82,7 +82,7 @@ def bare(kind: Any) -> Any:
     return kind
 
 
-def _found(path: Sequence[str]) -> tuple[list[str], Any]:
+def _v1_path(path: Sequence[str]) -> tuple[list[str], Any]:
     """Return the keys of version 1 along a path of PBG's configuration, and the type of the last."""
     keys: list[str] = []
     kind: Any = PbgConfig

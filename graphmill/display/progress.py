@@ -213,7 +213,7 @@ class Bars:
         if tick.finished:
             self.end(name)
             return
-        self._finished = [each for each in self._finished if each != name]
+        self._finished = [finished for finished in self._finished if finished != name]
         rate, left = self._clock.rate_and_time_left(tick)
         figures = [*left, *_texts(tick.fields), *rate]
         is_new = name not in self._unfinished
@@ -224,7 +224,7 @@ class Bars:
     def end(self, description: str) -> None:
         """Fold the bar of finished work into the line below the bars."""
         self._unfinished.pop(description, None)
-        self._finished = [*(each for each in self._finished if each != description), description]
+        self._finished = [*(finished for finished in self._finished if finished != description), description]
 
     def renderable(self) -> RenderableType:
         """Return the bars, the finished descriptions in one line, and the line below them."""
@@ -262,8 +262,8 @@ def _rows(ticks: list[tuple[Tick, list[str]]], width: int) -> Table:
 def _fitting(figures: list[str], width: int) -> str:
     """Join as many of the first figures as fit."""
     text = ""
-    for each in figures:
-        longer = f"{text}  {each}".lstrip()
+    for figure in figures:
+        longer = f"{text}  {figure}".lstrip()
         if len(longer) > width:
             break
         text = longer

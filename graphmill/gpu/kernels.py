@@ -26,15 +26,15 @@ def _upper(x):
 @triton.jit
 def _product(left, right, left_row, right_row, there, D: tl.constexpr, DB: tl.constexpr, B: tl.constexpr):
     """Scores of B x B pairs of rows; `there` tells which rows of each exist, the others score 0."""
-    found_left, found_right = there
+    is_left, is_right = there
     column = tl.arange(0, DB)
     left += left_row.to(tl.int64)[:, None] * D + column[None, :]
     right += right_row.to(tl.int64)[:, None] * D + column[None, :]
     product = tl.zeros([B, B], tl.float32)
     for first in range(0, D, DB):
         inside = (first + column < D)[None, :]
-        left_BD = tl.load(left + first, mask=found_left[:, None] & inside, other=0.0)
-        right_BD = tl.load(right + first, mask=found_right[:, None] & inside, other=0.0)
+        left_BD = tl.load(left + first, mask=is_left[:, None] & inside, other=0.0)
+        right_BD = tl.load(right + first, mask=is_right[:, None] & inside, other=0.0)
         # By hand: Triton's tf32x3 also guards every score against NaN, and takes twice the instructions.
         upper_left_BD, upper_right_BD = _upper(left_BD), _upper(right_BD)
         upper_right_DB = tl.trans(upper_right_BD)

@@ -42,7 +42,7 @@ def deferred() -> Iterator[None]:
         return
     multiprocessing.resource_tracker.ensure_running()  # which lets Ctrl-C through to the thread that calls it
     came: list[int] = []
-    before = {each: signal.signal(each, lambda number, _: came.append(number)) for each in _OF_USERS}
+    before = {number: signal.signal(number, lambda number, _: came.append(number)) for number in _OF_USERS}
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
@@ -50,8 +50,8 @@ def deferred() -> Iterator[None]:
         for number, handler in before.items():
             signal.signal(number, handler)
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        for each in came:
-            signal.raise_signal(each)
+        for caught in came:
+            signal.raise_signal(caught)
 
 
 def _interrupt(error: GraphMillError) -> None:

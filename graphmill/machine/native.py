@@ -67,15 +67,15 @@ def loader(
     @cache
     def library(*, double: bool = False) -> Library | None:
         flags = ["-DDOUBLE"] if double else []
-        found = None if double else _installed(source_path, name)
-        found = found or _made_here(source_path, name, instead, flags)
-        if found is None:
+        loaded = None if double else _installed(source_path, name)
+        loaded = loaded or _made_here(source_path, name, instead, flags)
+        if loaded is None:
             return None
-        log.debug("%s: compiled code for %s", name, found.origin)
+        log.debug("%s: compiled code for %s", name, loaded.origin)
         for function_name, (result, arguments) in functions.items():
-            function = getattr(found, f"graphmill_{function_name}")
+            function = getattr(loaded, f"graphmill_{function_name}")
             function.restype, function.argtypes = result, arguments
-        return found
+        return loaded
 
     return library
 
@@ -121,9 +121,9 @@ def _made_here(source_path: Path, name: str, instead: str, flags: Sequence[str])
 
 
 def _loaded(path: Path, origin: str) -> Library:
-    found = Library(str(path))
-    found.origin = origin
-    return found
+    loaded = Library(str(path))
+    loaded.origin = origin
+    return loaded
 
 
 @contextmanager
@@ -147,9 +147,9 @@ def _kept(folder: Path, stem: str) -> Path | None:
     """Find an unchanged shared object; delete all others of that name."""
     for path in sorted(folder.glob(f"{stem}-*.so")):
         with suppress(FileNotFoundError):  # another process has just deleted it
-            found = path.lstat()
-            is_private = found.st_uid == os.geteuid() and not found.st_mode & _WRITABLE_BY_OTHERS
-            if is_private and stat.S_ISREG(found.st_mode) and path.name == name_of(stem, path):
+            status = path.lstat()
+            is_private = status.st_uid == os.geteuid() and not status.st_mode & _WRITABLE_BY_OTHERS
+            if is_private and stat.S_ISREG(status.st_mode) and path.name == name_of(stem, path):
                 return path
             log.warning("%s is not what was compiled here, and is compiled anew", path)
             path.unlink()
@@ -202,7 +202,7 @@ def _fingerprint(words: list[str], source_path: Path) -> str:
     """Hash everything that the machine code depends on."""
     version = subprocess.run([words[0], "--version"], check=True, capture_output=True, timeout=60).stdout
     digest = _digest()
-    for path in sorted(each for each in source_path.parent.iterdir() if each.is_file()):
+    for path in sorted(file for file in source_path.parent.iterdir() if file.is_file()):
         digest.update(path.read_bytes())
     for part in (version, " ".join(words[1:]).encode(), platform.machine().encode(), _processor()):
         digest.update(part + b"\0")

@@ -25,7 +25,7 @@ class AbstractOperator(nn.Module, ABC):
 
     def get_operator_params_for_reg(self) -> Tensor | None:
         """Return the numbers whose cubes the regularizer N3 adds up, not negative; None: there are none."""
-        own = [each.flatten() for each in self.parameters()]
+        own = [parameter.flatten() for parameter in self.parameters()]
         return torch.cat(own).abs() if own else None
 
     def prepare_embs_for_reg(self, embs: Tensor) -> Tensor:
@@ -47,7 +47,7 @@ class AbstractDynamicOperator(nn.Module, ABC):
 
     def get_operator_params_for_reg(self, operator_idxs: Tensor) -> Tensor | None:
         """Return, for each relation of `operator_idxs` [P], the numbers whose cubes N3 adds up: [P, any]."""
-        own = [each[operator_idxs].flatten(1) for each in self.parameters()]
+        own = [parameter[operator_idxs].flatten(1) for parameter in self.parameters()]
         return torch.cat(own, 1).abs() if own else None
 
     def prepare_embs_for_reg(self, embs: Tensor) -> Tensor:

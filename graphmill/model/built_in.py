@@ -108,8 +108,8 @@ class Operator:
 
     def slopes(self, gradients: Array, parameters: Sequence[Array]) -> Array:
         """Gradients [..., D] with respect to vectors, from those of the transformed vectors."""
-        found: Array = self.slope(gradients, *parameters)
-        return found
+        slopes: Array = self.slope(gradients, *parameters)
+        return slopes
 
     def moduli(self, parameters: Sequence[Array]) -> list[tuple[Array, ...]]:
         """Group parameters for N3: the parts of one complex number together."""
@@ -132,7 +132,7 @@ class Operator:
             values = self.random(shapes[0], generator)
         else:
             pairs = zip(self.parameters, shapes, strict=True)
-            values = [each.initial(shape, init, init_scale, generator) for each, shape in pairs]
+            values = [parameter.initial(shape, init, init_scale, generator) for parameter, shape in pairs]
         return dict(zip(self.parameter_names(num_relations is not None), values, strict=True))
 
 
@@ -142,8 +142,8 @@ def _rows(parameter: Array, rel: Any) -> Array:
 
     whole: Any = parameter
     rows: Any = F.embedding(rel, whole.flatten(1)).view(*rel.shape, *whole.shape[1:])
-    found: Array = rows
-    return found
+    gathered: Array = rows
+    return gathered
 
 
 def _product(x: Array, diagonal: Array) -> Array:

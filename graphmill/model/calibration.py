@@ -49,13 +49,13 @@ def shares(score_QK: npt.NDArray[Any], temperature: float) -> Floats:
     most_Q1 = np.where(np.isfinite(most_Q1), most_Q1, 0)  # a query without candidates
     scaled_QK -= most_Q1
     sum_Q1 = np.exp(scaled_QK).sum(1, keepdims=True)
-    found: Floats = scaled_QK - np.log(np.maximum(sum_Q1, 1))
-    return found
+    share_QK: Floats = scaled_QK - np.log(np.maximum(sum_Q1, 1))
+    return share_QK
 
 
 def probabilities(share: Floats, slope: npt.ArrayLike, bias: npt.ArrayLike) -> Floats:
     """Probabilities of shares, above 0 and below 1 even as float32."""
     odds = np.asarray(slope) * np.maximum(share, _NO_SHARE) + np.asarray(bias)
     with np.errstate(over="ignore"):
-        found: Floats = np.clip(1 / (1 + np.exp(-odds)), _LEAST, _MOST)
-    return found
+        probability: Floats = np.clip(1 / (1 + np.exp(-odds)), _LEAST, _MOST)
+    return probability

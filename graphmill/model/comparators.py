@@ -42,8 +42,8 @@ def edge_scores(comparator: str, bias: bool, a: Array, b: Array, *, candidates_a
     if bias:
         return edge_scores(comparator, False, a[..., 1:], b[..., 1:], **roles) + a[..., 0] + b[..., 0]
     if comparator not in COMPARATORS:
-        found: Array = _plug_ins().edge_scores(comparator, a, b, **roles)
-        return found
+        scores: Array = _plug_ins().edge_scores(comparator, a, b, **roles)
+        return scores
     if COMPARATORS[comparator].is_product:
         return _sum(a * b)
     return _negative_distance(comparator, _sum(_square(a - b)))
@@ -68,8 +68,8 @@ def matrix_scores(
         scores = matrix_scores(comparator, False, queries[..., 1:], candidates[..., 1:], half=half, **roles)
         return scores + queries[..., :1] + candidates[..., 0][..., None, :]
     if comparator not in COMPARATORS:
-        found: Array = _plug_ins().matrix_scores(comparator, queries, candidates, **roles)
-        return found
+        score: Array = _plug_ins().matrix_scores(comparator, queries, candidates, **roles)
+        return score
     product = _half_product(queries, candidates) if half else queries @ candidates.mT
     if COMPARATORS[comparator].is_product:
         return product

@@ -92,8 +92,8 @@ def _by_autograd(
         leaves = pos_P.clone().requires_grad_(), neg_PM.clone().requires_grad_()
         loss = module(*leaves, weight_P) if is_weighted else module(*leaves)
         if not isinstance(loss, Tensor) or loss.dim():
-            found = tuple(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
-            raise ConfigError(f"loss_fn {loss_fn!r}: expected one number, the sum of losses, found {found}")
+            shape = tuple(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
+            raise ConfigError(f"loss_fn {loss_fn!r}: expected one number, the sum of losses, found {shape}")
         if not is_weighted:
             loss = loss * _one_weight(loss_fn, weight_P)
         gradients: Sequence[Tensor | None] = (None, None)

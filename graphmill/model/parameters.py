@@ -64,10 +64,10 @@ def in_order(
     orders = _orders(config or {})
 
     def place(key: str) -> tuple[int, str, int, int, str]:
-        if found := parse_operator_key(key):
-            own = orders.get(found.relation, ())
-            at = own.index(found.parameter) if found.parameter in own else _position(found.parameter)
-            return 0, found.side, found.relation, at, found.parameter
+        if parsed := parse_operator_key(key):
+            own = orders.get(parsed.relation, ())
+            at = own.index(parsed.parameter) if parsed.parameter in own else _position(parsed.parameter)
+            return 0, parsed.side, parsed.relation, at, parsed.parameter
         entity_type = parse_global_key(key) or key
         return 1, "", types.get(entity_type, len(types)), 0, entity_type
 
@@ -77,14 +77,14 @@ def in_order(
 def relations_without_order(keys: Iterable[str], config: Mapping[str, Any] | None) -> list[str]:
     """Operators of several parameters among the keys, whose order needs a class that is not there."""
     known = _orders(config or {})
-    found: dict[tuple[Side, int], int] = {}
+    num_parameters: dict[tuple[Side, int], int] = {}
     for key in keys:
         if (parsed := parse_operator_key(key)) and _position(parsed.parameter) == _UNKNOWN:
-            found[parsed[:2]] = found.get(parsed[:2], 0) + 1
+            num_parameters[parsed[:2]] = num_parameters.get(parsed[:2], 0) + 1
     return sorted(
         {
             str(_operator(config or {}, number))
-            for (_, number), count in found.items()
+            for (_, number), count in num_parameters.items()
             if count > 1 and number not in known
         }
     )
@@ -92,7 +92,7 @@ def relations_without_order(keys: Iterable[str], config: Mapping[str, Any] | Non
 
 def _position(parameter: str) -> int:
     """Position of a parameter among the parameters of its operator, by its name in a checkpoint."""
-    every = (names for each in OPERATORS.values() for names in map(each.parameter_names, (False, True)))
+    every = (names for kind in OPERATORS.values() for names in map(kind.parameter_names, (False, True)))
     return max((names.index(parameter) for names in every if parameter in names), default=_UNKNOWN)
 
 

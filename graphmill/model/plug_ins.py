@@ -41,18 +41,18 @@ class PlugInOperator:
 
     def parameter_names(self, dynamic: bool, dimension: int) -> tuple[str, ...]:
         """Names of the parameters, in the order of the class."""
-        found = dict(self.module(dimension, 1 if dynamic else None).named_parameters())
-        if nested := [name for name in found if "." in name]:
+        parameters = dict(self.module(dimension, 1 if dynamic else None).named_parameters())
+        if nested := [name for name in parameters if "." in name]:
             raise ConfigError(
                 f"operator {self.name!r}: expected parameters of its own, found {nested[0]!r} of a module "
                 "inside, which PyTorch-BigGraph cannot save; make it an nn.Parameter of the operator"
             )
-        if dynamic and (other := [name for name, value in found.items() if not _is_row(value)]):
+        if dynamic and (other := [name for name, value in parameters.items() if not _is_row(value)]):
             raise ConfigError(
                 f"operator {self.name!r}: expected a row for each dynamic relation in every parameter, found "
                 f"another shape of {other[0]!r}"
             )
-        return tuple(found)
+        return tuple(parameters)
 
     def apply(self, vectors: Array, parameters: Sequence[Array], rel: Any = None) -> Array:
         """Transform vectors [..., D] by the parameters; `rel` [...] numbers their dynamic relations."""
@@ -65,13 +65,14 @@ class PlugInOperator:
         own = dict(zip(names, parameters, strict=True))
         arguments = (vectors,) if rel is None else (vectors, rel)
         num_relations = None if rel is None else (len(parameters[0]) if parameters else 1)
-        found = functional_call(self.module(vectors.shape[-1], num_relations, vectors.device), own, arguments)
-        if found.shape != vectors.shape:
+        module = self.module(vectors.shape[-1], num_relations, vectors.device)
+        transformed = functional_call(module, own, arguments)
+        if transformed.shape != vectors.shape:
             raise ConfigError(
                 f"operator {self.name!r}: expected vectors of shape {tuple(vectors.shape)} as they came, "
-                f"found {tuple(found.shape)}"
+                f"found {tuple(transformed.shape)}"
             )
-        return cast(Array, found)
+        return cast(Array, transformed)
 
     def apply_one(self, vectors: Array, parameters: Sequence[Array], *, dynamic: bool) -> Array:
         """Transform vectors [..., D] by one relation, whose parameters are rows of dynamic ones if so."""
@@ -132,8 +133,8 @@ def with_parameters(
 ) -> Tensor:
     """Call `compute` with the module while it has other parameters."""
     own = {f"module.{name}": value for name, value in parameters.items()}
-    found: Tensor = functional_call(_Holder(module), own, (compute,))
-    return found
+    computed: Tensor = functional_call(_Holder(module), own, (compute,))
+    return computed
 
 
 class _Holder(nn.Module):
@@ -169,10 +170,10 @@ def edge_scores(name: str, queries: Array, candidates: Array, *, candidates_are_
     """Score pairs of prepared vectors: [..., D] and [..., D] -> [...]."""
     if isinstance(queries, np.ndarray):
         with torch.no_grad():
-            found = edge_scores(name, *_tensors(queries, candidates), candidates_are_lhs=candidates_are_lhs)
-            return cast(Array, found.numpy())
+            score = edge_scores(name, *_tensors(queries, candidates), candidates_are_lhs=candidates_are_lhs)
+            return cast(Array, score.numpy())
     queries, candidates = torch.broadcast_tensors(queries, candidates)  # type: ignore[no-untyped-call]
-    query_1PD, candidate_1PD = (each.reshape(1, -1, each.shape[-1]) for each in (queries, candidates))
+    query_1PD, candidate_1PD = (rows.reshape(1, -1, rows.shape[-1]) for rows in (queries, candidates))
     lhs, rhs = (candidate_1PD, query_1PD) if candidates_are_lhs else (query_1PD, candidate_1PD)
     pos, _, _ = _scores(name, lhs, rhs, lhs[:, :0], rhs[:, :0])
     return pos.reshape(queries.shape[:-1])
@@ -182,30 +183,30 @@ def matrix_scores(name: str, queries: Array, candidates: Array, *, candidates_ar
     """Score every query against every candidate: [..., P, D] and [..., N, D] -> [..., P, N]."""
     if isinstance(queries, np.ndarray):
         with torch.no_grad():
-            found = matrix_scores(name, *_tensors(queries, candidates), candidates_are_lhs=candidates_are_lhs)
-            return cast(Array, found.numpy())
+            score = matrix_scores(name, *_tensors(queries, candidates), candidates_are_lhs=candidates_are_lhs)
+            return cast(Array, score.numpy())
     query_CPD, candidate_CND = (  # not -1, which torch refuses where there are no candidates
-        each.reshape(math.prod(each.shape[:-2]), *each.shape[-2:]) for each in (queries, candidates)
+        rows.reshape(math.prod(rows.shape[:-2]), *rows.shape[-2:]) for rows in (queries, candidates)
     )
     if candidates_are_lhs:
-        _, found, _ = _scores(name, query_CPD, query_CPD, candidate_CND, candidate_CND[:, :0])
+        _, scores, _ = _scores(name, query_CPD, query_CPD, candidate_CND, candidate_CND[:, :0])
     else:
-        _, _, found = _scores(name, query_CPD, query_CPD, candidate_CND[:, :0], candidate_CND)
+        _, _, scores = _scores(name, query_CPD, query_CPD, candidate_CND[:, :0], candidate_CND)
     shape = (*queries.shape[:-1], candidates.shape[-2])
     # a new array that its caller may overwrite, which a comparator's own result may not be
-    return found.reshape(shape).clone()
+    return scores.reshape(shape).clone()
 
 
 def _scores(name: str, *vectors: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     lhs_pos, _, lhs_neg, rhs_neg = vectors
-    found: tuple[Tensor, Tensor, Tensor] = _comparator(
+    scores: tuple[Tensor, Tensor, Tensor] = _comparator(
         COMPARATORS.get_class(name), name, str(lhs_pos.device)
     )(*vectors)
-    expected = [lhs_pos.shape[:2], *((*lhs_pos.shape[:2], each.shape[1]) for each in (lhs_neg, rhs_neg))]
-    shapes = [[tuple(shape) for shape in shapes] for shapes in (expected, [each.shape for each in found])]
+    expected = [lhs_pos.shape[:2], *((*lhs_pos.shape[:2], neg.shape[1]) for neg in (lhs_neg, rhs_neg))]
+    shapes = [[tuple(shape) for shape in shapes] for shapes in (expected, [score.shape for score in scores])]
     if shapes[0] != shapes[1]:
         raise ConfigError(f"comparator {name!r}: expected scores of shapes {shapes[0]}, found {shapes[1]}")
-    return found
+    return scores
 
 
 def _tensors(*arrays: Any) -> list[Any]:

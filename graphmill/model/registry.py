@@ -112,10 +112,10 @@ class Registry:
 
     def get_class(self, name: str) -> type:
         """Look up a plug-in."""
-        found = self.find(name)
-        if found is None:
+        plug_in = self.find(name)
+        if plug_in is None:
             raise ConfigError(self.unknown(name))
-        return found
+        return plug_in
 
     def check(self, name: str) -> str:
         """Return the name, that of a plug-in or built in; else raise a ValueError."""
@@ -176,9 +176,9 @@ def offer(sources: Iterable[PlugInSource]) -> None:
 def _forget(origin: str) -> None:
     """Forget that a file has run, and what it has registered."""
     del _run[origin]
-    for each in _REGISTRIES:
-        for name in [name for name, place in each._origins.items() if place == origin]:
-            del each.registry[name], each._origins[name]
+    for registry in _REGISTRIES:
+        for name in [name for name, place in registry._origins.items() if place == origin]:
+            del registry.registry[name], registry._origins[name]
 
 
 def check_operator(name: str) -> str:

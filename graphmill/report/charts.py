@@ -85,11 +85,11 @@ def curves(
     `whole_x` asks for whole numbers only along x, such as epochs. A square chart is a map: as high as wide,
     with equal units, without ticks.
     """
-    if not any(_is_number(y) for each in series for y in each.y):
+    if not any(_is_number(y) for points in series for y in points.y):
         return
     plot = _figure(name, HEIGHT, x_label, y_label, scale, scale)
-    for number, each in enumerate(series):
-        _add_series(plot, each, number, [(x_label, "@x"), (y_label, "@y")], is_square)
+    for number, points in enumerate(series):
+        _add_series(plot, points, number, [(x_label, "@x"), (y_label, "@y")], is_square)
     if is_square:
         plot.sizing_mode, plot.aspect_ratio, plot.match_aspect = "scale_width", 1, True
         plot.xaxis.major_label_text_font_size = plot.yaxis.major_label_text_font_size = "0px"

@@ -47,10 +47,10 @@ def names(runs: Sequence[Run]) -> list[str]:
     """Short names that differ: the ends of the runs' URIs."""
     parts = [storage.absolute(redacted(run.uri)).rstrip("/").split("/") for run in runs]
     for length in range(1, max(map(len, parts)) + 1):
-        found = ["/".join(part[-length:]) for part in parts]
-        if len(set(found)) == len(found):
-            return found
-    return [f"{'/'.join(each)} #{place}" for place, each in enumerate(parts, start=1)]
+        ends = ["/".join(part[-length:]) for part in parts]
+        if len(set(ends)) == len(ends):
+            return ends
+    return [f"{'/'.join(part)} #{place}" for place, part in enumerate(parts, start=1)]
 
 
 def _metrics(runs: Named) -> Iterator[Block]:
@@ -61,7 +61,7 @@ def _metrics(runs: Named) -> Iterator[Block]:
         yield Note("None of the runs has been evaluated.")
         return
     values = {key: [run.metrics.get(key) for run in runs.values()] for key in keys}
-    rows = [[key, *found] for key, found in values.items()]
+    rows = [[key, *figures] for key, figures in values.items()]
     best = {row: _best(key, values[key]) for row, key in enumerate(keys)}
     marked = {row: column + 1 for row, column in best.items() if column is not None}
     yield PageTable("Metrics", ["metric", *runs], rows, best=marked, note=BEST)
@@ -72,8 +72,8 @@ def _metrics(runs: Named) -> Iterator[Block]:
         ranked = {name: run.metrics["mrr"] for name, run in runs.items() if "mrr" in run.metrics}
         yield from bars("mrr", "MRR", "MRR", list(ranked), {"mrr": list(ranked.values())}, note=HIGH)
     bands = {name: _by_band(run) for name, run in runs.items()}
-    labels = dict.fromkeys(label for found in bands.values() for label in found)
-    groups = {name: [found.get(label, 0.0) for label in labels] for name, found in bands.items()}
+    labels = dict.fromkeys(label for by_band in bands.values() for label in by_band)
+    groups = {name: [by_band.get(label, 0.0) for label in labels] for name, by_band in bands.items()}
     title = "MRR by the degree of the entity asked for, both sides"
     yield from bars("degrees", title, "MRR", [f"{label} edges" for label in labels], groups, note=HIGH)
 
@@ -85,8 +85,8 @@ def _by_band(run: Run) -> dict[str, float]:
 
 def _both_sides(band: Mapping[str, Any]) -> float:
     sides = [mapping(band, side) for side in ("lhs", "rhs")]
-    edges = sum(each.get("num_edges", 0) for each in sides)
-    return sum(each.get("num_edges", 0) * each.get("mrr", 0) for each in sides) / edges if edges else 0.0
+    edges = sum(part.get("num_edges", 0) for part in sides)
+    return sum(part.get("num_edges", 0) * part.get("mrr", 0) for part in sides) / edges if edges else 0.0
 
 
 def _best(key: str, values: Sequence[float | None]) -> int | None:
@@ -112,8 +112,8 @@ def _settings(runs: Named) -> Iterator[Block]:
 
 
 def _differing(kind: Mapping[str, Mapping[str, Any]]) -> Iterator[list[str]]:
-    for key in dict.fromkeys(key for each in kind.values() for key in each):
-        values = [shown(each[key]) if key in each else ABSENT for each in kind.values()]
+    for key in dict.fromkeys(key for settings in kind.values() for key in settings):
+        values = [shown(settings[key]) if key in settings else ABSENT for settings in kind.values()]
         if len(set(values)) > 1:
             yield [key, *values]
 
@@ -127,8 +127,8 @@ def _curves(runs: Named) -> Iterator[Block]:
     )
     charts: list[Block] = []
     for key, label, recorded_in, value, note in kinds:
-        found = {name: records(mapping(run.stages, "train"), recorded_in) for name, run in runs.items()}
-        series = [each for name, epochs in found.items() for each in epoch_series(name, epochs, value)]
+        epochs_of = {name: records(mapping(run.stages, "train"), recorded_in) for name, run in runs.items()}
+        series = [curve for name, epochs in epochs_of.items() for curve in epoch_series(name, epochs, value)]
         charts += epoch_chart(key, label[0].upper() + label[1:], label, series, note)
     yield from charts or [Note("None of the runs has figures of its epochs.")]
 

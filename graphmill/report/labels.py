@@ -25,13 +25,13 @@ class Labels:
 
         Reads the file in batches.
         """
-        wanted, found = pa.array(raw_ids, pa.string()), dict[str, str]()
+        wanted, label_of = pa.array(raw_ids, pa.string()), dict[str, str]()
         for columns in self._batches():
             table = pa.table(columns, ["id", "label"])
             texts = table.filter(pc.is_in(table["id"], wanted)).drop_null()
             for raw_id, label in zip(texts["id"].to_pylist(), texts["label"].to_pylist(), strict=True):
-                found.setdefault(raw_id, label)
-        return found
+                label_of.setdefault(raw_id, label)
+        return label_of
 
     def _batches(self) -> Iterator[list[pa.Array]]:
         """Batches of the two columns; an empty field of CSV is no label."""
@@ -50,8 +50,8 @@ class Labels:
     def _check(self, names: list[str]) -> None:
         for column in self.columns:
             if column not in names:
-                found = ", ".join(names)
+                there = ", ".join(names)
                 raise ConfigError(
-                    f"{self.uri}: expected a column {column!r}, found {found}; give the columns of ids and "
+                    f"{self.uri}: expected a column {column!r}, found {there}; give the columns of ids and "
                     "of labels with --label-columns"
                 )

@@ -57,8 +57,8 @@ def _tiles(record: Mapping[str, Any], stages: Mapping[str, Any]) -> Iterator[Pag
 
 
 def _times(stages: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
-    for name in (each for each in dict.fromkeys([*SECTIONS, *stages]) if each in stages):
-        entry = stages[name]
+    for name in dict.fromkeys([*SECTIONS, *stages]):
+        entry = mapping(stages, name)
         if isinstance(entry.get("seconds"), int | float):
             yield name, entry["seconds"]
             steps = mapping(entry, "step_seconds")
@@ -77,8 +77,8 @@ def settings(record: Mapping[str, Any]) -> Iterator[Block]:
     )
     yield PageTable("Run", ["what", "value"], list(run.items()), 2, note=note)
     rows = [
-        [name, str(each.get("status", "-")), str(each.get("started", "-")), duration(each.get("seconds"))]
-        for name, each in mapping(record, "stages").items()
+        [name, str(stage.get("status", "-")), str(stage.get("started", "-")), duration(stage.get("seconds"))]
+        for name, stage in mapping(record, "stages").items()
     ]
     note = "Good: all are done. What failed or is still running has no results that count."
     yield PageTable("Stages", ["stage", "status", "started", "time"], rows, 3, note=note)

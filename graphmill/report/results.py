@@ -39,7 +39,7 @@ def ranking(entry: Entry, before: Entry) -> Iterator[Block]:
     relations = records(entry, "metrics_by_relation")
     if len(relations) > 1:
         yield from _by_relation(relations, entry.get("num_relations_ranked", len(relations)))
-    bands = {band_name(each): each for each in records(entry, "metrics_by_degree")}
+    bands = {band_name(band): band for band in records(entry, "metrics_by_degree")}
     labels = [f"{name} edges" for name in bands]
     note = (
         "Long bars are good. Short bars at few edges are usual, because little is known of them. "
@@ -83,9 +83,9 @@ def band_name(band: Entry) -> str:
 def _columns(entry: Entry, before: Entry) -> dict[str, Entry]:
     """Metrics of this run, of the run before, and of the simple rankings, as far as run.json has them."""
     simple = mapping(entry, "baselines")
-    found = {"this run": mapping(entry, "metrics"), "run before": mapping(before, "metrics")}
-    found |= {shown: mapping(simple, name) for name, shown in BASELINES.items()}
-    return {name: each for name, each in found.items() if each}
+    columns = {"this run": mapping(entry, "metrics"), "run before": mapping(before, "metrics")}
+    columns |= {shown: mapping(simple, name) for name, shown in BASELINES.items()}
+    return {name: metrics for name, metrics in columns.items() if metrics}
 
 
 def _metrics(columns: Mapping[str, Entry], is_same: bool, intervals: Entry) -> Block:
@@ -117,14 +117,14 @@ def _by_relation(relations: Sequence[Entry], num_all: int) -> Iterator[Block]:
         note += f"Bad: the most popular candidates do better in {', '.join(worse[:MAX_NAMED])}{more}."
     else:
         note += "Long bars are good; a short bar among long ones is a relation that is not learned."
-    labels = [str(each.get("relation")) for each in shown]
+    labels = [str(relation.get("relation")) for relation in shown]
     yield from bars("relations", "MRR by relation", "MRR", labels, _sides(shown), note=note)
 
 
 def _is_beaten(relation: Entry) -> bool:
     """Whether popularity ranks the relation's edges better, on both sides together."""
     sides = [mapping(relation, side) for side in SIDES]
-    ahead = sum(float(each.get("mrr", 0)) - float(each.get("mrr_most_popular", 0)) for each in sides)
+    ahead = sum(float(part.get("mrr", 0)) - float(part.get("mrr_most_popular", 0)) for part in sides)
     return ahead < 0
 
 
@@ -135,12 +135,12 @@ def _sides(parts: Sequence[Entry]) -> dict[str, list[float]]:
 def _by_side(title: str, first: str, names: Sequence[str], parts: Sequence[Entry], note: str) -> Block:
     keys = {"edges": "num_edges", "MRR": "mrr"}
     keys |= {shown: f"mrr_{name}" for name, shown in BASELINES.items()} | {"hits@10": "hits@10"}
-    found = {key for part in parts for side in SIDES for key in mapping(part, side)}
-    keys = {shown: key for shown, key in keys.items() if key in found}
+    known = {key for part in parts for side in SIDES for key in mapping(part, side)}
+    keys = {shown: key for shown, key in keys.items() if key in known}
     columns = [first, *(f"{side} {shown}" for side in SIDES for shown in keys)]
     rows = [
-        [name, *(mapping(each, side).get(key) for side in SIDES for key in keys.values())]
-        for name, each in zip(names, parts, strict=True)
+        [name, *(mapping(part, side).get(key) for side in SIDES for key in keys.values())]
+        for name, part in zip(names, parts, strict=True)
     ]
     return PageTable(title, columns, rows, folded=True, note=note)
 
@@ -165,7 +165,7 @@ def calibration(entry: Entry) -> Iterator[Block]:
     note = "Good: the first two columns are alike. Rows hold equally many answers."
     yield PageTable(title, heads, rows, folded=True, note=note)
     columns = {"num_answers": "answers", "true": "true"} | ERRORS
-    kinds = {name.removeprefix(FIRST): each for name, each in entry.items() if name.startswith(FIRST)}
+    kinds = {name.removeprefix(FIRST): kind for name, kind in entry.items() if name.startswith(FIRST)}
     rows = [[name, *map(kind.get, columns)] for name, kind in kinds.items()]
     note = (
         "Low figures are good. A Brier score near that of the base rate is bad: the probabilities then "
@@ -246,11 +246,11 @@ def features(notes: Sequence[Entry]) -> Iterator[Block]:
             redacted(str(note.get("to"))),
             name,
             note.get("num_rows"),
-            *map(found.get, counts),
+            *map(counted.get, counts),
             note.get("finished"),
         ]
         for note in notes
-        for name, found in mapping(note, "columns").items()
+        for name, counted in mapping(note, "columns").items()
     ]
     heads = ["folder", "column", "rows", *counts.values(), "finished"]
     yield PageTable(

@@ -110,7 +110,7 @@ def _buckets(entry: Entry) -> Iterator[Block]:
         yield from heat_map("buckets", "Edges of each bucket (train)", labels, cells, step, note=note)
         columns = ["split", "buckets", "empty", "smallest", "mean", "largest"]
         keys = ("num_buckets", "num_empty", "min_edges", "mean_edges", "max_edges")
-        rows = [[split, *map(each.get, keys)] for split, each in mapping(entry, "buckets").items()]
+        rows = [[split, *map(bucket.get, keys)] for split, bucket in mapping(entry, "buckets").items()]
         note = "Good: the largest is not far above the mean. Many empty buckets mean too many partitions."
         yield PageTable("Buckets", columns, rows, note=note)
 
@@ -122,14 +122,14 @@ def _degrees(entry: Entry) -> Iterator[Block]:
         "How many entities have which degree",
         "train edges of an entity",
         "entities per degree",
-        [each for name, bins in histograms for each in _density(name, bins)],
+        [series for name, bins in histograms for series in _density(name, bins)],
         scale="log",
         note="A straight line is usual: few ids have most of the edges. "
         "Bad: a high left end, since an id with one or two edges hardly learns.",
     )
     quantiles = mapping(entry, "train_degree")
     keys = list(dict.fromkeys(key for quantile in quantiles.values() for key in quantile))
-    rows = [[name, *map(each.get, keys)] for name, each in quantiles.items()]
+    rows = [[name, *map(quantile.get, keys)] for name, quantile in quantiles.items()]
     note = "Good: the middle (p50) is 5 or more. Below, half of the vectors have learned from little."
     yield PageTable("Degrees", ["type", *keys], rows, note=note)
     highest = mapping(entry, "highest_degrees").items()
@@ -144,7 +144,7 @@ def _degrees(entry: Entry) -> Iterator[Block]:
 
 def _density(name: str, bins: Sequence[Sequence[int]]) -> Iterator[Series]:
     """Entities per degree in the bins that have entities; a log axis cannot show degree 0."""
-    seen = [each for each in bins if each[0] > 0 and each[2]]
+    seen = [counted for counted in bins if counted[0] > 0 and counted[2]]
     if seen:
         middle = [(first * last) ** 0.5 for first, last, _ in seen]
         density = [entities / (last - first + 1) for first, last, entities in seen]
@@ -162,9 +162,9 @@ def training(entry: Entry) -> Iterator[Block]:
     yield Tiles(list(_training_tiles(entry, epochs, validation)))
     columns = ["member", "seed", "loss", "validation MRR", "time"]
     rows = [
-        [str(place), str(each.get("seed", "-")), *map(each.get, ("loss", "validation_mrr")), seconds]
-        for place, each in enumerate(records(entry, "members"))
-        for seconds in [duration(each.get("total_seconds"))]
+        [str(place), str(member.get("seed", "-")), *map(member.get, ("loss", "validation_mrr")), seconds]
+        for place, member in enumerate(records(entry, "members"))
+        for seconds in [duration(member.get("total_seconds"))]
     ]
     yield PageTable("Members of the ensemble", columns, rows, 2, note=MEMBERS)
     if not epochs:
@@ -193,12 +193,12 @@ def _training_tiles(entry: Entry, epochs: Sequence[Entry], rankings: Sequence[En
     if held := [epoch["mrr"] for epoch in epochs if "mrr" in epoch]:
         yield PageTile("held-out MRR", held[-1], f"best {number(max(held))}")
     if rankings:
-        best = max(rankings, key=lambda each: each["mrr"])
+        best = max(rankings, key=lambda ranking: ranking["mrr"])
         note = f"after epoch {best['epoch']}, the best of {len(rankings)}"
         yield PageTile("validation MRR", best["mrr"], note)
     yield PageTile("speed", entry.get("edges_per_s"), "edges per second")
     yield PageTile("parameters", entry.get("num_parameters"), str(entry.get("device", "")))
-    if peaks := [each["peak_bytes"] for each in epochs if "peak_bytes" in each]:
+    if peaks := [epoch["peak_bytes"] for epoch in epochs if "peak_bytes" in epoch]:
         yield PageTile("memory", size(max(peaks)), "largest process")
     yield PageTile("time", duration(entry.get("seconds")), "with start and checkpoints")
 
@@ -218,7 +218,7 @@ def epoch_series(name: str, epochs: Sequence[Entry], value: Value) -> list[Serie
 
 def epoch_chart(name: str, title: str, label: str, series: Sequence[Series], note: str) -> Iterator[Block]:
     """A chart over the epochs, if a series has more than one point to draw."""
-    if any(len(each.x) > 1 for each in series):
+    if any(len(curve.x) > 1 for curve in series):
         from_zero = name != "loss"
         yield from curves(name, title, "epoch", label, series, from_zero=from_zero, whole_x=True, note=note)
 
@@ -246,7 +246,7 @@ def value_of(key: str) -> Value:
 
 def _if_any(series: list[Series]) -> list[Series]:
     """The series that are not zero throughout."""
-    return [each for each in series if any(each.y)]
+    return [curve for curve in series if any(curve.y)]
 
 
 def _megabytes(epoch: Entry) -> float | None:
@@ -266,7 +266,7 @@ def _with_buckets(
         if (y := value(bucket)) is not None
     ]
     if len(points) > (len(series[0].x) if series else 0):
-        tips = [f"({each.get('lhs')}, {each.get('rhs')}): {number(y)}" for _, y, each in points]
+        tips = [f"({bucket.get('lhs')}, {bucket.get('rhs')}): {number(y)}" for _, y, bucket in points]
         places, values, _ = zip(*points, strict=True)
         series.insert(0, Series("buckets", places, values, "thin", tips))
     yield from epoch_chart(name, title, label, series, note)

@@ -83,8 +83,8 @@ def _sampled(run: Run, entity_type: str, num_rows: int) -> tuple[list[str], Floa
     """
     none = np.empty((0, run.dimension(entity_type)), np.float32)
     parts = list(run.iter_vectors(entity_type, max_rows=num_rows))
-    ids = [each for names, _ in parts for each in names.to_pylist()]
-    return ids[:num_rows], np.concatenate([none, *(each for _, each in parts)])[:num_rows]
+    ids = [raw_id for names, _ in parts for raw_id in names.to_pylist()]
+    return ids[:num_rows], np.concatenate([none, *(part_ND for _, part_ND in parts)])[:num_rows]
 
 
 def maps(run: Run, labels: Labels | None) -> Iterator[Block]:
@@ -101,7 +101,7 @@ def _by_type(run: Run, names: list[str]) -> Iterator[Block]:
     shown = names[:MAX_TYPES]
     samples = {name: _sampled(run, name, SAMPLE_ROWS // len(shown)) for name in shown}
     groups = [name for name, (ids, _) in samples.items() for _ in ids]
-    tips = [f"{name} {each}" for name, (ids, _) in samples.items() for each in ids]
+    tips = [f"{name} {raw_id}" for name, (ids, _) in samples.items() for raw_id in ids]
     title = f"A map of {len(tips):,} embeddings"
     said = "Good: groups that mean something to you; point at them to see their ids. Bad: one even cloud."
     more = f" {len(names) - len(shown)} more types are not shown." if len(names) > len(shown) else ""
@@ -117,8 +117,8 @@ def _labelled(run: Run, filled: list[str], labels: Labels) -> Iterator[Block]:
     label_of = labels.of(ids)
     if not label_of:
         yield Note(f"No id of {name} in the map has a label in {labels.uri}.", "warning")
-    groups = [label_of.get(each, NO_LABEL) for each in ids]
-    tips = [f"{each}: {label}" for each, label in zip(ids, groups, strict=True)]
+    groups = [label_of.get(raw_id, NO_LABEL) for raw_id in ids]
+    tips = [f"{raw_id}: {label}" for raw_id, label in zip(ids, groups, strict=True)]
     column = labels.columns[1]
     said = f"Good: each {column} has a place of its own. Bad: all colours are mixed."
     yield from _map(
@@ -133,7 +133,7 @@ def _map(
     count, dimension = vectors_ND.shape
     if count < 3 or dimension < 2:
         return
-    found = kept_layout(storage.join(run.uri, FOLDER, f"map-{dimension}.json"), vectors_ND)
+    placed = kept_layout(storage.join(run.uri, FOLDER, f"map-{dimension}.json"), vectors_ND)
     counts = Counter(groups)
     counts.pop(NO_LABEL, None)
     most = [name for name, _ in sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))[:MAX_COLOURS]]
@@ -144,10 +144,10 @@ def _map(
         Series(name, x, y, "points", [tips[row][:ID_CHARS] for row in own], is_rest=name == REST)
         for name, own in rows.items()
         if own
-        for x, y in [found.places[own].T.tolist()]
+        for x, y in [placed.places[own].T.tolist()]
     ]
-    note = f"{said} {found.meaning}{more}"
-    yield from curves(f"map-{dimension}", title, *found.axes, series, is_square=True, note=note)
+    note = f"{said} {placed.meaning}{more}"
+    yield from curves(f"map-{dimension}", title, *placed.axes, series, is_square=True, note=note)
 
 
 def _neighbors(run: Run, highest: Entry) -> Iterator[Block]:
@@ -155,18 +155,20 @@ def _neighbors(run: Run, highest: Entry) -> Iterator[Block]:
     for name in run.entity_types[:MAX_TYPES]:
         max_rows = max(1, MAX_FLOATS // run.dimension(name))
         asked = [str(raw_id) for _, raw_id in highest.get(name, [])[:NUM_ASKED]]
-        found = run.find(name, asked, max_rows) if asked else {}
-        asked = [each for each in asked if each in found]
+        vector_of = run.find(name, asked, max_rows) if asked else {}
+        asked = [raw_id for raw_id in asked if raw_id in vector_of]
         if not asked:
             continue
         if max_rows < run.num_entities[name]:
             notes.append(
                 f"{name}: among the first {number(max_rows)} of {number(run.num_entities[name])} rows."
             )
-        queries_QD = np.stack([found[each] for each in asked])
+        queries_QD = np.stack([vector_of[raw_id] for raw_id in asked])
         near = nearest(run.iter_vectors(name, max_rows=max_rows), by_cosine(queries_QD), asked, NUM_NEIGHBORS)
-        for raw_id, each in zip(asked, near, strict=True):
-            rows.append([name, raw_id, ", ".join(f"{other.id} ({other.similarity:.2f})" for other in each)])
+        for raw_id, neighbors in zip(asked, near, strict=True):
+            rows.append(
+                [name, raw_id, ", ".join(f"{other.id} ({other.similarity:.2f})" for other in neighbors)]
+            )
     heads = ["type", "id", "nearest (cosine)"]
     yield PageTable("Nearest neighbours of the ids with most edges", heads, rows, 3, note=" ".join(notes))
 
@@ -177,21 +179,21 @@ def _measured(entry: Entry) -> Iterator[Block]:
         yield Note("Vectors have moved farther than allowed.", "warning", str(entry["error"]))
     kinds = {name: mapping(mapping(entry, "types"), name) for name in mapping(entry, "types")}
     keys = ("num_compared", "num_new", "num_gone", *PERCENTILES)
-    rows = [[name, *map(each.get, keys)] for name, each in kinds.items()]
+    rows = [[name, *map(kind.get, keys)] for name, kind in kinds.items()]
     note = (
         "Good: cosines near 1, so vectors of both runs can be compared, and stored ones need no replacement. "
         f"The run before: {entry.get('before', '-')}"
     )
     heads = ["type", "ids of both runs", "new", "gone", *PERCENTILES.values()]
     yield PageTable("Vectors against the run before", heads, rows, note=note)
-    bands = [(name, band) for name, each in kinds.items() for band in records(each, "by_degree")]
+    bands = [(name, band) for name, kind in kinds.items() for band in records(kind, "by_degree")]
     rows = [[name, _degrees(band), *map(band.get, ("num_ids", *PERCENTILES))] for name, band in bands]
     note = "Good: only ids with few edges, which a new edge moves most, are below the others."
     yield PageTable(
         "Drift by number of edges", ["type", "edges", "ids", *PERCENTILES.values()], rows, note=note
     )
-    moved = [(name, each) for name, kind in kinds.items() for each in records(kind, "moved_most")]
-    rows = [[name, str(each.get("id")), each.get("cosine"), each.get("degree")] for name, each in moved]
+    moved = [(name, row) for name, kind in kinds.items() for row in records(kind, "moved_most")]
+    rows = [[name, str(row.get("id")), row.get("cosine"), row.get("degree")] for name, row in moved]
     note = "Look here first: new edges explain a move, a cosine far below the others without them does not."
     yield PageTable("The ids that moved most", ["type", "id", "cosine", "edges"], rows, note=note)
 
@@ -205,18 +207,21 @@ def drift(run: Run, before: Run) -> Iterator[Block]:
     """A histogram and a table of the cosines of a sample of ids that both runs have."""
     shared = [name for name in run.entity_types if name in before.entity_types][:MAX_TYPES]
     shared = [name for name in shared if run.dimension(name) == before.dimension(name)]
-    found = {name: each for name in shared if len(each := cosines(run, before, name))}
-    if not found:
+    cosines_of = {name: cosine_N for name in shared if len(cosine_N := cosines(run, before, name))}
+    if not cosines_of:
         return
-    middle = {name: float(np.median(each)) for name, each in found.items()}
-    rows = [[name, len(each), middle[name], np.percentile(each, 10)] for name, each in found.items()]
+    middle = {name: float(np.median(cosine_N)) for name, cosine_N in cosines_of.items()}
+    rows = [
+        [name, len(cosine_N), middle[name], np.percentile(cosine_N, 10)]
+        for name, cosine_N in cosines_of.items()
+    ]
     said = "Good: the middle id has hardly moved, so vectors of both runs can be compared."
-    if moved := [name for name, each in middle.items() if each < STEADY]:
+    if moved := [name for name, cosine in middle.items() if cosine < STEADY]:
         said = (
             f"Bad, if you use vectors of both runs together: {', '.join(moved)} moved much. Start from the "
             "checkpoint before (init_path), or replace all stored vectors at once."
         )
-    yield from _histogram(found)
+    yield from _histogram(cosines_of)
     heads = ["type", "ids compared", "median cosine", "10th percentile"]
     yield PageTable("Vectors against the run before", heads, rows, note=said)
 
@@ -225,7 +230,7 @@ def cosines(run: Run, before: Run, entity_type: str) -> Cosines:
     """The cosine of each sampled id's two vectors, of the ids that both runs have: [N]."""
     ids, now_ND = _sampled(run, entity_type, SAMPLE_ROWS)
     then = before.find(entity_type, ids, max(1, MAX_FLOATS // before.dimension(entity_type)))
-    rows = [row for row, each in enumerate(ids) if each in then]
+    rows = [row for row, raw_id in enumerate(ids) if raw_id in then]
     if not rows:
         return np.empty(0)
     then_ND = np.stack([then[ids[row]] for row in rows])
@@ -233,17 +238,17 @@ def cosines(run: Run, before: Run, entity_type: str) -> Cosines:
     return np.clip(cosine_N, -1, 1)
 
 
-def _histogram(found: dict[str, Cosines]) -> Iterator[Block]:
+def _histogram(cosines_of: dict[str, Cosines]) -> Iterator[Block]:
     """Shares of the ids of each type by their cosine, from 1 down to the smallest that occurs."""
-    least = min(float(each.min()) for each in found.values())
-    digits = next((each for each in (3, 2) if least >= 1 - 10 * 10.0**-each), 1)
+    least = min(float(cosine_N.min()) for cosine_N in cosines_of.values())
+    digits = next((count for count in (3, 2) if least >= 1 - 10 * 10.0**-count), 1)
     step = 10.0**-digits
     num_bins = max(1, int(np.ceil((1 - least) / step - 1e-9)))
     ends = np.round(1 - step * np.arange(num_bins + 1), digits)
     groups = {}
-    for name, each in found.items():
-        counts, _ = np.histogram(np.clip(each, ends[-1], 1), ends[::-1])
-        groups[name] = (counts[::-1] / len(each)).tolist()
+    for name, cosine_N in cosines_of.items():
+        counts, _ = np.histogram(np.clip(cosine_N, ends[-1], 1), ends[::-1])
+        groups[name] = (counts[::-1] / len(cosine_N)).tolist()
     labels = [f"{low:.{digits}f} to {high:.{digits}f}" for high, low in pairwise(ends)]
     note = "Good: long bars at the top and short ones below. Ids far below have new edges, or few."
     title = "Cosine with the vector of the run before"

@@ -52,7 +52,7 @@ class Dynamic:
     ) -> None:
         """`from_one`: all buckets but the first wait for a trained partition. Later ones come last."""
         keys_of = [sorted(keys(bucket)) for bucket in order]
-        names = {key: number for number, key in enumerate(sorted({each for own in keys_of for each in own}))}
+        names = {key: number for number, key in enumerate(sorted({key for own in keys_of for key in own}))}
         self._buckets, self._names = list(order), names
         self._numbers = {bucket: number for number, bucket in enumerate(order)}
         width = max(1, *map(len, keys_of))
@@ -140,8 +140,8 @@ class Dynamic:
 
     def _left_of(self, keys: Sequence[int]) -> Numbers:
         """The buckets of partitions that are left; one of several of them comes several times."""
-        found = np.concatenate([NONE, *(self._of_key[key] for key in keys)])
-        left: Numbers = found[self._is_left_B[found]]
+        bucket_L = np.concatenate([NONE, *(self._of_key[key] for key in keys)])
+        left: Numbers = bucket_L[self._is_left_B[bucket_L]]
         return left
 
     def _take_nearest(self, candidates_C: Numbers, held: Held) -> Bucket:
@@ -188,20 +188,20 @@ class Tournament:
     needs_files = True  # a bucket is never trained again once it is done: the result would be another
 
     def __init__(self, rounds: Sequence[Sequence[Bucket]]) -> None:
-        self.order: Sequence[Bucket] = [bucket for each in rounds for bucket in each]
-        self._rounds = [list(each) for each in rounds if each]
-        self._places = {bucket: place for each in rounds for place, bucket in enumerate(each)}
+        self.order: Sequence[Bucket] = [bucket for of_round in rounds for bucket in of_round]
+        self._rounds = [list(of_round) for of_round in rounds if of_round]
+        self._places = {bucket: place for of_round in rounds for place, bucket in enumerate(of_round)}
         ends = [0, *accumulate(map(len, self._rounds))]
         self._parts = {
             bucket: (before / ends[-1], after / ends[-1])
-            for each, (before, after) in zip(self._rounds, pairwise(ends), strict=True)
-            for bucket in each
+            for of_round, (before, after) in zip(self._rounds, pairwise(ends), strict=True)
+            for bucket in of_round
         }
         self._taken: set[Bucket] = set()
 
     def next_bucket(self, held: Held, likely: Bucket | None = None) -> Bucket | None:
         """Take the likely bucket if it is free, or the round's first free one; groups reduce in order."""
-        free = [each for each in self.publish_group if each not in self._taken]
+        free = [bucket for bucket in self.publish_group if bucket not in self._taken]
         bucket = likely if likely in free else next(iter(free), None)
         if bucket is not None:
             self._taken.add(bucket)

@@ -143,16 +143,16 @@ class Coordinator(TrainingRun):
                 for visit in order
             }
         from_one = not self.version and not self.config.init_path
-        own = self._own.__getitem__
+        own, num_workers = self._own.__getitem__, self.settings.num_workers
         if self.settings.bucket_assignment == "dynamic":
             later = frozenset(bucket for order in passes[1:] for bucket in order)
             whole = [bucket for order in passes for bucket in order]
             return Dynamic(whole, own, from_one=from_one, is_later=later.__contains__)
         return Tournament(
             [
-                each
+                buckets
                 for number, order in enumerate(passes)
-                for each in rounds_of(order, own, self.settings.num_workers, from_one=from_one and not number)
+                for buckets in rounds_of(order, own, num_workers, from_one=from_one and not number)
             ]
         )
 
@@ -191,7 +191,7 @@ class Coordinator(TrainingRun):
                 self._note_files(message)
                 self._moved.update(message["moved"])
                 if task.writes_shared:
-                    self._checksums |= {storage.name(uri): each for uri, each in message["checksums"].items()}
+                    self._checksums |= {storage.name(uri): text for uri, text in message["checksums"].items()}
                     self.locations.shared_folder = message["folder"]
                 task.writes, task.writes_shared = (), False
                 self._wait(task)
@@ -292,9 +292,9 @@ class Coordinator(TrainingRun):
             self._give_back(task, assignment)
         grants = self.locations.lose(loss.holder) & self._done.keys()
         undone = [self._done.pop(grant) for grant in sorted(grants)]
-        for each in undone:
-            assignment.give_back(each)
-            self.metrics.forget(each)
+        for grant in undone:
+            assignment.give_back(grant)
+            self.metrics.forget(grant)
             self.locations.shared_folder = None
         again = [*([] if bucket is None else [bucket]), *undone]
         text = "training: worker %s was lost; buckets that are trained again: %s"

@@ -85,8 +85,8 @@ class PartitionExchange:
                 try:
                     tables[key] = self._obtain(key, source)
                 except PartitionLostError:
-                    for each in own.items():
-                        self.holder.put(*each)
+                    for returned in own.items():
+                        self.holder.put(*returned)
                     raise
         return tables
 
@@ -189,7 +189,7 @@ class PartitionExchange:
                     return None
                 if table is None:  # the first row tells the shapes
                     table = Table(torch.from_numpy(piece[0]), torch.from_numpy(piece[1])).like(num_rows, CPU)
-                    step = max(1, PIECE_BYTES // max(1, sum(each[:1].nbytes for each in piece)))
+                    step = max(1, PIECE_BYTES // max(1, sum(array[:1].nbytes for array in piece)))
                 stop = start + len(piece[0])
                 table.embeddings_ND.numpy()[start:stop] = piece[0]
                 table.sums.numpy()[start:stop] = piece[1]

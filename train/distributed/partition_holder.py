@@ -78,14 +78,14 @@ class PartitionHolder:
         Views, which Dask sends without a copy. As a coroutine it waits for no other call of an actor.
         """
         with self._lock:
-            found = self._resting.get((key, revision))
-        if found is None:
+            resting = self._resting.get((key, revision))
+        if resting is None:
             return None
         embeddings_nD, sums = (
-            each[start:stop].cpu().numpy() for each in (found.table.embeddings_ND, found.table.sums)
+            array[start:stop].cpu().numpy() for array in (resting.table.embeddings_ND, resting.table.sums)
         )
-        if stop >= len(found.table):
-            found.is_fetched = True
+        if stop >= len(resting.table):
+            resting.is_fetched = True
         return embeddings_nD, sums
 
     def put(self, entry: Entry, resting: Resting) -> None:

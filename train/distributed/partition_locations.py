@@ -114,10 +114,8 @@ class PartitionLocations:
         for key in self._held.pop(holder, set()):
             copies = self._copies[key]
             revisions = {copy.revision for copy in copies}
-            left = [
-                replace(each, holder="", address="") if each.holder == holder else each for each in copies
-            ]
-            left = [each for each in left if each.holder or each.file is not None]
+            kept = (copy for copy in copies if copy.holder != holder or copy.file is not None)
+            left = [replace(copy, holder="", address="") if copy.holder == holder else copy for copy in kept]
             self._copies[key] = left
             lost |= {revision for revision in revisions if revision > left[-1].revision}
         return lost

@@ -88,9 +88,9 @@ class ShardPlacement:
     def end_round(self) -> None:
         """Have the shards take over what the buckets of a round have changed, in one order in every run."""
         if self._in_rounds:
-            found = self._call_all("merge", [grant for _, grant in sorted(self._pushed.items())])
+            merged = self._call_all("merge", [grant for _, grant in sorted(self._pushed.items())])
             self._revisions = {
-                number: revision for revisions in found for number, revision in revisions.items()
+                number: revision for revisions in merged for number, revision in revisions.items()
             }
             self._pushed.clear()
             self._spread()
@@ -120,7 +120,7 @@ class ShardPlacement:
         """Move shards from the workers that hold the most to those that hold the fewest."""
         while self._ready:
             loads = {address: self._shards_on(address) for address in self._ready}
-            most, least = (choose(loads, key=lambda each: len(loads[each])) for choose in (max, min))
+            most, least = (choose(loads, key=lambda address: len(loads[address])) for choose in (max, min))
             if len(loads[most]) < len(loads[least]) + 2:
                 break
             shard = loads[most][-1]
@@ -148,7 +148,7 @@ class ShardPlacement:
             for address, actor in self._ready.items():
                 with suppress(ShardLostError):
                     knows[address] = shards.call(actor, "knows", lost.origin)
-        return sorted(self._ready, key=lambda each: (-knows[each], len(self._shards_on(each))))
+        return sorted(self._ready, key=lambda address: (-knows[address], len(self._shards_on(address))))
 
     def _find_holder(self, shard: int, address: str, *, is_first: bool) -> bool:
         """Give a shard to a worker; returns whether it has taken it."""
@@ -190,11 +190,11 @@ class ShardPlacement:
 
     def _call_all(self, method: str, argument: Any) -> list[Any]:
         """Call a method of all servers at the same time; one that is lost is noticed by `tend`."""
-        calls, found = [], []
+        calls, answers = [], []
         for actor in self._ready.values():
             with suppress(RuntimeError):
                 calls.append(getattr(actor, method)(argument))
         for call in calls:
             with suppress(OSError, RuntimeError):
-                found.append(call.result(timeout=shards.HOLD_S))
-        return found
+                answers.append(call.result(timeout=shards.HOLD_S))
+        return answers

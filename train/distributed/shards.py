@@ -64,7 +64,7 @@ class ShardRows(NamedTuple):
     @property
     def nbytes(self) -> int:
         """Size in a message."""
-        return sum(each.nbytes for each in self[1:])
+        return sum(array.nbytes for array in self[1:])
 
 
 class LocalCopy(Protocol):
@@ -179,8 +179,8 @@ class _Shard:
     def merge(self, pushed: Sequence[ShardRows]) -> int:
         revision = self.revision + 1
         self.revision += 2
-        for each in pushed:
-            self.parts[each.name].merge(each, revision)
+        for message in pushed:
+            self.parts[message.name].merge(message, revision)
         return revision
 
 
@@ -265,14 +265,14 @@ class ShardServer:
         self, number: int, names: Iterable[Name], since: int, own: Collection[int]
     ) -> tuple[int, dict[Name, Array]]:
         """The revision now, and the rows that have changed after `since`, but not in the revisions `own`."""
-        shard, found = self._shard(number), {}
+        shard, rows_of = self._shard(number), {}
         for name in names:
             part = shard.parts[name]
             is_new = part.revisions > since
             if own:
                 is_new &= ~np.isin(part.revisions, list(own))
-            found[name] = np.flatnonzero(is_new) + part.first
-        return shard.revision, found
+            rows_of[name] = np.flatnonzero(is_new) + part.first
+        return shard.revision, rows_of
 
     def revisions(self, number: int) -> tuple[int, dict[Name, Array]]:
         """The revision now, and that of every row; also of a shard that is handed over."""
@@ -281,11 +281,11 @@ class ShardServer:
 
     def read(self, number: int, wanted: Sequence[tuple[Name, Array]]) -> list[tuple[Array, Array]]:
         """Values and sums of rows; also of a shard that is handed over."""
-        shard, found = self._shard(number, is_leaving=True), []
+        shard, arrays = self._shard(number, is_leaving=True), []
         for name, rows in wanted:
             part = shard.parts[name]
-            found.append((part.values[rows - part.first], part.sums[rows - part.first]))
-        return found
+            arrays.append((part.values[rows - part.first], part.sums[rows - part.first]))
+        return arrays
 
     def _shard(self, number: int, *, is_leaving: bool = False) -> _Shard:
         shard = self._shards.get(number)
@@ -310,7 +310,7 @@ def _copy_shard(source: Holder, shard: _Shard) -> None:
         for name, part in shard.parts.items()
     }
     for batch in batches(wanted, row_bytes):
-        found = call_from_worker(worker, source, "read", batch)
-        for (name, rows), (values, sums) in zip(batch, found, strict=True):
+        arrays = call_from_worker(worker, source, "read", batch)
+        for (name, rows), (values, sums) in zip(batch, arrays, strict=True):
             part = shard.parts[name]
             part.values[rows - part.first], part.sums[rows - part.first] = values, sums

@@ -81,7 +81,7 @@ class SharedRows:
     def row_bytes(self) -> int:
         """Size of a row with its sums."""
         both = (self.table.embeddings_ND, self.table.sums)
-        return sum(each[:1].numel() * each.element_size() for each in both)
+        return sum(tensor[:1].numel() * tensor.element_size() for tensor in both)
 
     def moved(self, first: int, last: int) -> Array:
         """Those of the rows first..last that have seen a gradient since `base`."""
@@ -95,23 +95,23 @@ class SharedRows:
         at = _tensor(rows, self.table.sums.device)
         sums = self.table.sums[at]  # before the values: a step in between is pushed again, not lost
         values = self.table.embeddings_ND[at]
-        return ShardRows(name, rows, *(each.cpu().numpy() for each in (values, sums, self.base.sums[at])))
+        return ShardRows(name, rows, *(tensor.cpu().numpy() for tensor in (values, sums, self.base.sums[at])))
 
     def pushed(self, message: ShardRows) -> None:
         """Note that the shard has merged the rows."""
-        at, sums = (_tensor(each, self.table.sums.device) for each in (message.rows, message.sums))
+        at, sums = (_tensor(array, self.table.sums.device) for array in (message.rows, message.sums))
         self.base.sums[at] = sums
 
     def pull(self, rows: Array, values: Array, sums: Array) -> None:
         """Take over rows of the shard, merged with what this copy has seen since."""
         device = self.table.sums.device
-        at, *theirs = (_tensor(each, device) for each in (rows, values, sums))
+        at, *theirs = (_tensor(array, device) for array in (rows, values, sums))
         if self.in_rounds:
             self.base.embeddings_ND[at] = theirs[0]
         else:
             ours = self.table.embeddings_ND[at], self.table.sums[at]
-            found = merged(torch, ours, (theirs[0], theirs[1]), self.base.sums[at])
-            self.table.embeddings_ND[at], self.table.sums[at] = found
+            both = merged(torch, ours, (theirs[0], theirs[1]), self.base.sums[at])
+            self.table.embeddings_ND[at], self.table.sums[at] = both
         self.base.sums[at] = theirs[1]
 
     def reset(self) -> None:
@@ -303,11 +303,11 @@ class SharedState:
         for number, batch in enumerate(self._batches(moved)):
             pushed = [self.parts[name].push(name, rows) for name, rows in batch]
             revision = self._call(holder, "push", pushed, grant, number)
-            self._num_bytes += sum(each.nbytes for each in pushed)
+            self._num_bytes += sum(message.nbytes for message in pushed)
             if grant is None:
                 self._own[holder.origin].add(revision)
-                for each in pushed:
-                    self.parts[each.name].pushed(each)
+                for message in pushed:
+                    self.parts[message.name].pushed(message)
 
     def _pull(self, shard: int, *, at_rest: bool) -> None:
         holder = self._holder(shard)
@@ -316,8 +316,8 @@ class SharedState:
             since = self._since[holder.origin, resting]
             revision, changed = self._call(holder, "changed", names, since, self._own[holder.origin])
             for batch in self._batches(changed):
-                found = self._call(holder, "read", batch)
-                for (name, rows), (values, sums) in zip(batch, found, strict=True):
+                arrays = self._call(holder, "read", batch)
+                for (name, rows), (values, sums) in zip(batch, arrays, strict=True):
                     self.parts[name].pull(rows, values, sums)
                     self._num_bytes += rows.nbytes + values.nbytes + sums.nbytes
             self._since[holder.origin, resting] = revision

@@ -214,4 +214,4 @@ def _sources(listed: Iterable[Any]) -> dict[PartitionKey, RowSource]:
 
 
 def _listed(saved: Iterable[tuple[PartitionKey, SavedFile]]) -> list[Any]:
-    return [[*key, list(each)] for key, each in saved]
+    return [[*key, list(file)] for key, file in saved]

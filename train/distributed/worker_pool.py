@@ -170,7 +170,7 @@ class WorkerPool:
 
     def _lose(self, address: str) -> None:
         holder = self._holders.pop(address)
-        task = next((each for each in self.tasks.values() if each.address == address), None)
+        task = next((task for task in self.tasks.values() if task.address == address), None)
         if task is not None:
             self._client.cancel([self._running[task.name][0]])
             self._forget(task)
@@ -186,7 +186,7 @@ class WorkerPool:
         free = sorted(present - taken, key=lambda address: (address not in self._holders, address))
         for address in free[: self._num_workers - len(taken)]:
             name = f"graphmill-train-{uuid.uuid4().hex[:12]}"
-            num_on_host = min(self._num_workers, sum(_host(each) == _host(address) for each in present))
+            num_on_host = min(self._num_workers, sum(_host(other) == _host(address) for other in present))
             to_task = Queue(name, client=self._client)
             there = {"workers": [address], "allow_other_workers": False, "pure": False}
             if address not in self._holders:

@@ -163,9 +163,9 @@ def at_folder(uri: str, snapshot: int | str | None, allowed: Iterable[str]) -> I
             numbers.setdefault(int(match[1]), []).append(entry.uri)
     newest = numbers.get(max(numbers, default=-1), [])
     if len(newest) != 1:
-        found_names = ", ".join(map(storage.name, newest)) or "none with a number"
+        names = ", ".join(map(storage.name, newest)) or "none with a number"
         raise RawTableError(
-            f"{uri}: expected one newest file metadata/*.metadata.json, found {found_names}; only the "
+            f"{uri}: expected one newest file metadata/*.metadata.json, found {names}; only the "
             "table's catalog knows which one counts: name it as `catalog`, or set `path` to the file"
         )
     return at_metadata(newest[0], snapshot, allowed)
