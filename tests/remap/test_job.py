@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from distributed import Client
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from graphmill import config as configuration
@@ -53,11 +53,7 @@ def test_every_entity_under_its_raw_id(
 
 
 @pytest.mark.slow
-@settings(
-    max_examples=15,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)
+@settings(max_examples=15)
 @given(
     user=st.lists(st.integers(0, 40), min_size=1, max_size=3),
     item=st.integers(0, 40),

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from etl import job as etl_job
@@ -210,7 +210,7 @@ def committed(root: Path) -> dict[str, bytes]:
 @pytest.mark.parametrize(
     ("what", "pattern"), [(what, pattern) for what, (_, patterns) in READ.items() for pattern in patterns]
 )
-@settings(max_examples=2, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=2)
 @given(data=st.data())
 def test_a_wrong_bit_is_refused_and_its_file_named(
     what: str,

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from graphmill import storage
@@ -25,7 +25,6 @@ from tests.forked import Forks
 from tests.graphmill.checkpoints.recis_rules import RecisReader
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
-ANY = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 
 
 def _rows_of(ids: np.ndarray, dimension: int = 3) -> np.ndarray:
@@ -49,7 +48,7 @@ def _write_map(path: Path, raw: list[str], ids: list[int], **columns: Any) -> st
 
 
 @pytest.mark.slow
-@settings(suppress_health_check=ANY, max_examples=10)
+@settings(max_examples=10)
 @given(
     ids=st.lists(INT64, unique=True, min_size=1, max_size=40),
     partitions=st.integers(1, 4),

@@ -5,7 +5,6 @@ import json
 import multiprocessing
 import os
 import signal
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -16,9 +15,6 @@ import h5py
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
-from hypothesis.extra import numpy as hnp
 
 from graphmill import storage
 from graphmill.checkpoints import pbg as checkpoint
@@ -77,52 +73,6 @@ def _names(root: str) -> set[str]:
     return {entry.name for entry in Path(root).iterdir()}
 
 
-@pytest.mark.slow
-@settings(
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-    deadline=None,
-    max_examples=30,
-)
-@given(
-    rows=hnp.arrays(
-        np.float32, st.tuples(st.integers(0, 7), st.integers(1, 5)), elements=st.floats(-9, 9, width=32)
-    ),
-    batch_rows=st.integers(1, 4),
-    with_state=st.booleans(),
-)
-def test_embeddings_come_back(tmp_path: Path, rows: np.ndarray, batch_rows: int, with_state: bool) -> None:
-    root = str(tmp_path / "checkpoint")
-    state = _optimizer_state(len(rows)) if with_state else None
-    checkpoint.write_embeddings(root, "user", 1, 7, rows, state, CONFIG, ITERATION)
-
-    read, read_state = checkpoint.read_embeddings(root, "user", 1, 7)
-    np.testing.assert_array_equal(read, rows)
-    assert read.dtype == np.float32
-    with checkpoint.open_embeddings(root, "user", 1, 7) as stored:
-        assert stored.shape == rows.shape
-        batches = [stored.read(start, start + batch_rows) for start in range(0, len(rows), batch_rows)]
-    assert all(0 < len(batch) <= batch_rows for batch in batches)
-    np.testing.assert_array_equal(np.concatenate([rows[:0], *batches]), rows)
-    if with_state:
-        assert read_state is not None
-        assert torch.equal(read_state["state"][0]["sum"], state["state"][0]["sum"])
-        assert read_state["param_groups"] == state["param_groups"]
-    else:
-        assert read_state is None
-
-
-def test_model_comes_back(tmp_path: Path) -> None:
-    root = str(tmp_path)
-    state = {"state": {0: {"step": torch.tensor(18.0), "sum": torch.ones(2)}}, "param_groups": []}
-    checkpoint.write_model(root, 3, MODEL, state, CONFIG, ITERATION)
-    model, optimizer, iteration = checkpoint.read_model(root, 3)
-    assert model.keys() == MODEL.keys()
-    assert all(torch.equal(model[key], MODEL[key]) for key in MODEL)
-    assert optimizer is not None
-    assert optimizer["state"][0]["step"] == 18
-    assert iteration == ITERATION
-
-
 def test_raw_h5py_and_torch_read_embeddings(tmp_path: Path) -> None:
     rows = np.arange(20, dtype=np.float32).reshape(5, 4)
     # A view of a bigger table: only the view may be written.
@@ -131,6 +81,8 @@ def test_raw_h5py_and_torch_read_embeddings(tmp_path: Path) -> None:
     checkpoint.write_embeddings(str(tmp_path), "user", 0, 1, rows, state, CONFIG, ITERATION)
     path = tmp_path / "embeddings_user_0.v1.h5"
     assert path.stat().st_size < 20_000
+    with checkpoint.open_embeddings(str(tmp_path), "user", 0, 1) as stored:
+        np.testing.assert_array_equal(stored.read(3, 9), rows[3:])
     with h5py.File(path) as hdf5:
         assert set(hdf5.attrs) == {
             "format_version",
@@ -175,15 +127,6 @@ def test_unknown_parameter_has_no_place(tmp_path: Path) -> None:
     with pytest.raises(FormatError, match="no place for a parameter named 'bias'"):
         checkpoint.write_model(str(tmp_path), 1, {"bias": torch.ones(1)}, {}, CONFIG, ITERATION)
     assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.slow
-def test_same_content_same_bytes(tmp_path: Path) -> None:
-    for root in ("a", "b"):
-        _write_version(str(tmp_path / root), 1)
-        time.sleep(1.1)  # HDF5 stamps whole seconds where it stamps
-    for name in _names(str(tmp_path / "a")):
-        assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
 
 
 def test_float64_is_accepted(tmp_path: Path) -> None:
@@ -341,14 +284,6 @@ def test_damaged_embeddings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nam
     with pytest.raises(FormatError, match=rf"embeddings_user_0\.v1\.h5: {message}"):
         checkpoint.read_embeddings(str(tmp_path), "user", 0, 1)
     assert "sprung" not in _names(str(tmp_path))
-
-
-def test_truncated_file(tmp_path: Path) -> None:
-    _write_partition(str(tmp_path), 1)
-    path = tmp_path / "embeddings_user_0.v1.h5"
-    path.write_bytes(path.read_bytes()[:-100])
-    with pytest.raises(FormatError, match=r"embeddings_user_0\.v1\.h5"):
-        checkpoint.read_embeddings(str(tmp_path), "user", 0, 1)
 
 
 @pytest.mark.slow

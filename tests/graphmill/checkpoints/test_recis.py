@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
@@ -50,7 +50,7 @@ def _checkpoint(types: list[str], keys: list[str]) -> MemoryCheckpoint:
 
 
 @pytest.mark.slow
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], max_examples=20)
+@settings(max_examples=20)
 @given(
     types=st.lists(TYPES, min_size=1, max_size=4, unique=True),
     keys=st.lists(KEYS, max_size=4, unique=True),
@@ -175,7 +175,7 @@ def _save_adam(path: Path, shards: int, ids: np.ndarray) -> None:
 
 
 @pytest.mark.slow
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], max_examples=8)
+@settings(max_examples=8)
 @given(
     ids=st.lists(st.integers(-(2**63), 2**63 - 1), unique=True, max_size=60),
     before=st.integers(1, 4),

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
@@ -110,7 +110,7 @@ def test_worked_example(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], max_examples=40)
+@settings(max_examples=40)
 @given(
     ids=st.lists(st.integers(-(2**63), 2**63 - 1), unique=True, max_size=60),
     saved=st.integers(1, 7),
@@ -180,7 +180,7 @@ def test_fewer_blocks_than_writers(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], max_examples=25)
+@settings(max_examples=25)
 @given(
     shards=st.integers(1, 6),
     parallel=st.integers(1, 9),

@@ -6,7 +6,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from graphmill import storage
@@ -59,7 +59,6 @@ def write(folder: Path, rows: list[tuple[int, bool]], added: list[int] | None) -
 
 
 @given(rows=ROWS, added=st.none() | st.lists(st.integers(0, 4), unique=True))
-@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_added_rows_are_those_of_the_added_files(
     tmp_path: Path, rows: list[tuple[int, bool]], added: list[int] | None
 ) -> None:
@@ -74,7 +73,6 @@ def test_added_rows_are_those_of_the_added_files(
 
 @pytest.mark.slow
 @given(rows=ROWS, cut=st.integers(0, 40))
-@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_all_rows_in_their_order(tmp_path: Path, rows: list[tuple[int, bool]], cut: int) -> None:
     write(tmp_path, rows, None)
     cut = min(cut, len(rows))
@@ -143,7 +141,6 @@ def test_a_damaged_list_of_files_is_refused(tmp_path: Path, content: str, messag
 
 @pytest.mark.slow
 @given(rows=st.lists(st.booleans(), min_size=1, max_size=20), cut=st.integers(0, 20))
-@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_bytes_do_not_depend_on_the_pieces(tmp_path: Path, rows: list[bool], cut: int) -> None:
     kept = np.array(rows)
     at = np.arange(len(rows), dtype=np.int32)

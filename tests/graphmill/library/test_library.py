@@ -237,7 +237,7 @@ def test_wrong_questions(tmp_path: Path, world: World) -> None:
         run.features("shop", [user])
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     counts=st.lists(st.integers(0, 9), min_size=1, max_size=6).filter(any),
     offset=st.floats(-1e3, 1e3),

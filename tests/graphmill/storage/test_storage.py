@@ -2,7 +2,6 @@
 
 import errno
 import os
-import resource
 import signal
 import socket
 import subprocess
@@ -10,11 +9,9 @@ import sys
 import textwrap
 import threading
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import h5py
 import numpy as np
 import pytest
 from hypothesis import given
@@ -25,7 +22,7 @@ from graphmill.errors import ConfigError, FormatError, NotFoundError, PathError,
 from graphmill.storage import atomic, fs, hdfs
 from graphmill.storage.filesystems import explained
 from tests import REPOSITORY
-from tests.processes import DEADLINE_S
+from tests.processes import DEADLINE_S, full_disk
 
 
 def names(uri: str) -> list[str]:
@@ -366,23 +363,14 @@ def test_a_killed_writer_never_leaves_a_part(tmp_path: Path) -> None:
     assert names(str(tmp_path)) == ["x"]
 
 
-@pytest.fixture
-def full_disk() -> Iterator[None]:
-    """Files of this process may have 100 kB, as if the disk were full then."""
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    earlier = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, limits[1]))
-    yield
-    resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    signal.signal(signal.SIGXFSZ, earlier)
-
-
-@pytest.mark.usefixtures("full_disk")
 def test_a_full_disk_is_an_error_that_leaves_the_old_file(tmp_path: Path) -> None:
     uri = str(tmp_path / "x")
     storage.write_text(uri, "old")
-    with pytest.raises(StorageError, match="x: cannot write"), storage.atomic_output(uri) as stream:
-        stream.write(b"n" * 1_000_000)
+    with full_disk(100_000):
+        with pytest.raises(StorageError, match="x: cannot write"), storage.atomic_output(uri) as stream:
+            stream.write(b"n" * 1_000_000)
+        with pytest.raises(StorageError, match=r"x\.h5"), storage.create_hdf5(f"{uri}.h5") as hdf5:
+            hdf5["numbers"] = np.arange(1_000_000)
     assert storage.read_text(uri) == "old"
     assert names(str(tmp_path)) == ["x"]
 
@@ -421,20 +409,6 @@ def test_hdf5_that_fails_half_way_leaves_nothing(root: str) -> None:
         hdf5["numbers"] = np.arange(10)
         raise RuntimeError
     assert names(root) == []
-
-
-@pytest.mark.usefixtures("full_disk")
-def test_hdf5_on_a_full_disk(tmp_path: Path) -> None:
-    with pytest.raises(StorageError, match=r"x\.h5"), storage.create_hdf5(str(tmp_path / "x.h5")) as hdf5:
-        hdf5["numbers"] = np.arange(1_000_000)
-    assert names(str(tmp_path)) == []
-
-
-def test_a_staged_file_is_readable_by_raw_h5py(tmp_path: Path) -> None:
-    with storage.create_hdf5(str(tmp_path / "x.h5")) as hdf5:
-        hdf5["numbers"] = [1, 2]
-    with h5py.File(tmp_path / "x.h5") as raw:
-        assert raw["numbers"][:].tolist() == [1, 2]
 
 
 # ---- services
@@ -492,15 +466,6 @@ def test_an_error_of_the_namenode_is_one_line(hdfs_uri: str) -> None:
         storage.write_text(storage.join(hdfs_uri, "x", "below a file"), "")
     assert "\tat " not in str(refused.value)
     assert len(str(refused.value).splitlines()) == 1
-
-
-@pytest.mark.hdfs
-def test_hdfs_writes_at_the_speed_of_the_raw_client_not_byte_by_byte(hdfs_uri: str) -> None:
-    # Not a timed test: a buffer that reaches the client as anything but bytes would raise here.
-    stream = storage.open_output(storage.join(hdfs_uri, "x"))
-    with stream:
-        stream.write(np.arange(10).tobytes())
-    assert os.environ["HADOOP_CONF_DIR"]
 
 
 @pytest.mark.hdfs

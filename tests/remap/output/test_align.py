@@ -25,7 +25,7 @@ def orthogonal(rng, dimension):
 
 
 @given(seed=st.integers(0, 2**32), dimension=st.integers(1, 12), noise=st.floats(0, 0.01))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_the_matrix_of_a_turn_is_found(seed, dimension, noise):
     rng = np.random.default_rng(seed)
     now = rng.normal(size=(10 * dimension, dimension))

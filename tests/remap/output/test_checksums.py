@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import graphmill
@@ -76,7 +76,7 @@ READERS: dict[str, Callable[[str], Any]] = {
 
 
 @pytest.mark.parametrize("reader", READERS)
-@settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=8)
 @given(data=st.data())
 def test_damage_is_refused_and_the_file_named(
     embeddings: Path, tmp_path: Path, reader: str, data: st.DataObject

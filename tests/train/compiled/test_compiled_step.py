@@ -135,7 +135,7 @@ def check_same(ours, theirs, **close):
 
 
 @pytest.mark.slow
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(cases())
 def test_equals_the_torch_step(case):
     assert obstacle(case[0]) is None

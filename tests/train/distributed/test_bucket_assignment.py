@@ -4,7 +4,7 @@ import time
 from itertools import combinations, product
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from graphmill import storage
@@ -302,7 +302,7 @@ def test_coordinator_takes_little_time(tmp_path):
 
 
 @pytest.mark.slow
-@settings(max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=10)
 @given(seed=st.integers(0, 2**32), num_partitions=st.integers(2, 9), num_losses=st.integers(0, 6))
 def test_lost_workers_cost_buckets_only(tmp_path_factory, seed, num_partitions, num_losses):
     """Each bucket counts once in each epoch, and the checkpoint is whole, whenever workers are lost."""
@@ -317,7 +317,7 @@ def test_lost_workers_cost_buckets_only(tmp_path_factory, seed, num_partitions, 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("assignment", ["dynamic", "tournament"])
-@settings(max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=10)
 @given(seed=st.integers(0, 2**32), num_blocks=st.integers(3, 9), num_losses=st.integers(0, 6))
 def test_lost_workers_cost_visits_of_blocks_only(tmp_path_factory, assignment, seed, num_blocks, num_losses):
     """Each visit counts once too where partitions are joined to blocks, anew in each pass."""

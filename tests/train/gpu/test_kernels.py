@@ -111,7 +111,7 @@ def assert_alike(
 
 
 @pytest.mark.slow
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=8)
 @given(
     operator=st.sampled_from([*OPERATORS]),
     loss=st.sampled_from([*LOSSES]),
@@ -176,7 +176,7 @@ def test_operands_of_half_width(loss: str) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=8)
 @given(
     num_rows=st.integers(1, 300),
     num_gradients=st.integers(1, 2500),

@@ -157,7 +157,7 @@ def test_a_stopped_run_ends_with_the_same_bytes(tmp_path, order, prefetch, chunk
     seed=st.integers(0, 9),
     data=st.data(),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_what_steps_make_of_the_sample_comes_back_to_its_rows(counts, share, seed, data):
     """Blocks come and go in any order, as in the store, and steps add one to every outside row."""
     outside = OutsideRows(seed, {"node": counts}, share)

@@ -137,7 +137,7 @@ seeds = st.integers(0, 2**32)
 
 
 @given(seed=seeds, num=st.integers(1, 300), power=st.floats(0, 4), cuts=st.lists(st.integers(0, 300)))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_parts_add_up_to_the_whole(seed, num, power, cuts):
     """Quantiles are those of all ids, but for the width of a bin; the ids that moved most are found."""
     rng = np.random.default_rng(seed)

@@ -60,7 +60,7 @@ def near_misses(generator: torch.Generator, num: int, dimension: int, scale: flo
 
 @pytest.mark.slow
 @pytest.mark.parametrize("compiled", [True, False])
-@settings(max_examples=30, deadline=None, derandomize=True)
+@settings(max_examples=30, derandomize=True)
 @given(
     comparator=st.sampled_from(("dot", "cos", "l2", "squared_l2")),
     bias=st.booleans(),

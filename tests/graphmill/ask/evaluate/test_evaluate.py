@@ -11,7 +11,7 @@ import distributed
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from graphmill import config as configuration
@@ -273,8 +273,6 @@ EVERYTHING = {
 
 @pytest.mark.slow
 @settings(
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-    deadline=None,
     max_examples=20,
     derandomize=True,  # among random floats there are near misses that float32 cannot tell
 )

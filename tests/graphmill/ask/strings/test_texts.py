@@ -4,7 +4,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from graphmill.ask.strings import ids
@@ -27,7 +27,6 @@ def make(strings: list[str], place: npt.NDArray[np.integer]) -> Texts:
 
 
 @pytest.mark.parametrize("dtype", [np.uint32, np.uint64])
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(
     strings=st.lists(st.text(max_size=40), min_size=1, max_size=30),
     numbers=st.lists(st.integers(0, 1 << 30), max_size=700),
