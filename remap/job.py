@@ -13,7 +13,7 @@ from distributed import Client
 from graphmill import storage
 from graphmill.ask.earlier import parts_of
 from graphmill.ask.entities import MeasuredPartition, check_partitions, measure_partition
-from graphmill.ask.relation_parameters import RELATIONS, write_relation_parameters
+from graphmill.ask.relation import RELATIONS, write_relation_parameters
 from graphmill.ask.run import TrainedRun, vectors_digest
 from graphmill.checkpoints.id_maps import INTEGERS
 from graphmill.cluster import run_tasks

@@ -10,9 +10,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from graphmill.ask.features.columns import MOST_SIMILAR, Form, Numbers, Similar
-from graphmill.ask.nearest import Floats
+from graphmill.ask.features.joined import MOST_SIMILAR, Form, Numbers, Similar
 from graphmill.ask.principal import Components, moments_of
+from graphmill.checkpoints import Floats
 from graphmill.errors import BadInputError
 from graphmill.formats.raw_ids import may_be_ids, strings_of
 

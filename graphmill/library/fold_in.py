@@ -16,8 +16,8 @@ from graphmill.ask.fold_in.frozen import FrozenModel, read_model
 from graphmill.ask.fold_in.new_edges import parted, side_of
 from graphmill.ask.fold_in.settings import FoldInOptions, solvable_types
 from graphmill.ask.fold_in.solver import OF_CALL, Solver
-from graphmill.ask.nearest import Floats
 from graphmill.ask.run import TrainedRun, find_model
+from graphmill.checkpoints import Floats
 from graphmill.config import Config
 from graphmill.errors import BadInputError
 from graphmill.formats import murmur

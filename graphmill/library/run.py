@@ -15,7 +15,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from graphmill import config, storage
-from graphmill.ask.nearest import Floats, Neighbor, by_cosine, close_id, nearest
+from graphmill.ask.neighbors import Neighbor, by_cosine, close_id, nearest
+from graphmill.checkpoints import Floats
 from graphmill.config import no_run, place_now
 from graphmill.errors import BadInputError, ConfigError, FormatError, NotFoundError, suggestion
 from graphmill.formats import remapped

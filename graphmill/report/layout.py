@@ -18,8 +18,9 @@ import numpy as np
 import numpy.typing as npt
 
 from graphmill import storage
-from graphmill.ask.nearest import Floats, unit
+from graphmill.ask.neighbors import unit
 from graphmill.ask.principal import Components, Moments
+from graphmill.checkpoints import Floats
 from graphmill.errors import GraphMillError
 from graphmill.storage.checksums import of_bytes
 

@@ -12,7 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from graphmill import storage
-from graphmill.ask.nearest import Floats, by_cosine, nearest, unit
+from graphmill.ask.neighbors import by_cosine, nearest, unit
+from graphmill.checkpoints import Floats
 from graphmill.display.readable import duration, number, size
 from graphmill.errors import ConfigError
 from graphmill.library.run import Run

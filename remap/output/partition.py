@@ -18,8 +18,7 @@ import pyarrow.compute as pc
 
 from graphmill import storage
 from graphmill.ask import given
-from graphmill.ask.checked_rows import checked_rows
-from graphmill.ask.entities import MeasuredPartition
+from graphmill.ask.entities import MeasuredPartition, checked_rows
 from graphmill.ask.run import TrainedRun
 from graphmill.checkpoints import Floats
 from graphmill.config.sections.remap import RemapConfig

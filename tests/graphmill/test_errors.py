@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphmill.ask.nearest import close_id
+from graphmill.ask.neighbors import close_id
 from graphmill.cli import exit_codes, main
 from graphmill.config import load
 from graphmill.config.schema import Config

@@ -27,7 +27,7 @@ from graphmill.ask.export.formats.faiss_index import import_faiss
 from graphmill.ask.export.pieces import CODEC_FILES
 from graphmill.ask.export.settings import ExportOptions
 from graphmill.ask.export.source import Source
-from graphmill.ask.relation_parameters import RELATIONS, write_relation_parameters
+from graphmill.ask.relation import RELATIONS, write_relation_parameters
 from graphmill.ask.run import TrainedRun
 from graphmill.cluster import run_tasks
 from graphmill.config import Config

@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from graphmill.ask.checked_rows import checked_rows
-from graphmill.ask.entities import EntityTable
+from graphmill.ask.entities import EntityTable, checked_rows
 from graphmill.ask.export.codecs import Codec, EncodedVectors
 from graphmill.ask.export.fitting import Prepare, rows_of_batch
 from graphmill.config import Config

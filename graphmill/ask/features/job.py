@@ -18,16 +18,25 @@ from distributed import Client
 
 from graphmill import storage
 from graphmill.ask import given
-from graphmill.ask.entities import read_tables
-from graphmill.ask.features.columns import Form
-from graphmill.ask.features.joined import IdColumn, Joining, ReadRows, write_part
-from graphmill.ask.features.request import components_of, folded_parts, similar_of
+from graphmill.ask.entities import UNKNOWN, EntityTable, read_tables
+from graphmill.ask.features.joined import (
+    MOST_SIMILAR,
+    Form,
+    IdColumn,
+    Joining,
+    ReadRows,
+    Similar,
+    find_vectors,
+    write_part,
+)
 from graphmill.ask.features.settings import FeaturesOptions
 from graphmill.ask.fold_in import job as fold_in
+from graphmill.ask.principal import Components, Moments, moments_of_partition
 from graphmill.ask.run import TrainedRun
 from graphmill.cluster import run_tasks
 from graphmill.config import Config
 from graphmill.errors import ConfigError
+from graphmill.formats import remapped
 from graphmill.run import record
 from graphmill.run.lock import NO_CLAIM, Claim
 from graphmill.run.output_checks import check_result_folder
@@ -251,3 +260,65 @@ def _told(joining: Joining) -> dict[str, Any]:
         if column.form.components is not None
     }
     return {"explained_variance": shares} if shares else {}
+
+
+def components_of(request: FeaturesOptions, table: EntityTable, client: Client) -> Components | None:
+    """Compute the principal components of a type, in the order of its partitions."""
+    if request.components is None:
+        return None
+    waiting: dict[int, Moments | None] = {}
+    total: Moments | None = None
+    num_added = 0
+
+    def add(part: tuple[int, Moments | None]) -> None:
+        nonlocal total, num_added
+        waiting[part[0]] = part[1]
+        while num_added in waiting:
+            moments = waiting.pop(num_added)
+            num_added += 1
+            if moments is not None:
+                total = moments if total is None else total.merged(moments)
+
+    tasks = [(table, partition) for partition in range(len(table.parts))]
+    run_tasks(client, moments_of_partition, tasks, description="components", unit="partitions", keep=add)
+    if total is None:
+        raise ConfigError(f"--components: expected vectors of {table.entity_type!r}, found none")
+    return Components.of(total, request.components)
+
+
+def similar_of(request: FeaturesOptions, table: EntityTable, client: Client) -> Similar | None:
+    """Read the ids to compare with, and their vectors."""
+    if request.similar_to is None:
+        return None
+    uri, names = request.similar_to, dict[str, None]()
+    for batch in given.iter_ids(uri):
+        names.update(dict.fromkeys(batch["id"].to_pylist()))
+        if len(names) > MOST_SIMILAR + 1:  # the first may be a header
+            break
+    ids = list(names)
+    arguments = [(table, pa.array(ids, pa.string()))]
+    numbers, vectors_QD = run_tasks(client, find_vectors, arguments, description="finding the ids")[0]
+    if given.may_have_header(uri) and numbers[0] == UNKNOWN:
+        ids, numbers, vectors_QD = ids[1:], numbers[1:], vectors_QD[1:]
+    if not 0 < len(ids) <= MOST_SIMILAR:
+        count = f"at least {len(ids)}" if ids else "none"
+        raise ConfigError(f"--similar-to {uri}: expected 1 to {MOST_SIMILAR} ids, found {count}")
+    unknown = [name for name, number in zip(ids, numbers.tolist(), strict=True) if number == UNKNOWN]
+    if unknown:
+        shown = ", ".join(map(repr, unknown[:_SHOWN]))
+        raise ConfigError(
+            f"--similar-to {uri}: expected ids of {table.entity_type!r}, found {len(unknown)} others: {shown}"
+        )
+    return Similar(ids, vectors_QD)
+
+
+def folded_parts(folder: str, entity_type: str, dimension: int) -> list[str]:
+    """Files of folded ids of a type."""
+    uri = storage.join(folder, entity_type)
+    files = sorted(entry.uri for entry in storage.list_dir(uri) if remapped.is_part(entry.uri))
+    if files and (length := remapped.shape_of(folder, entity_type, 0)[1]) != dimension:
+        raise ConfigError(
+            f"--fold-in {folder}: expected vectors of {entity_type!r} of length {dimension}, found {length}; "
+            "give the result of `graphmill fold-in` with this run"
+        )
+    return files

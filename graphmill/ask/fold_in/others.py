@@ -15,8 +15,7 @@ import torch
 from torch import Tensor
 
 from graphmill.ask.entities import Numbers
-from graphmill.ask.fold_in.edge_sample import RelationEdges
-from graphmill.ask.fold_in.frozen import FrozenModel
+from graphmill.ask.fold_in.frozen import FrozenModel, RelationEdges
 from graphmill.ask.fold_in.new_edges import groups, relation_of_rows
 from graphmill.ask.fold_in.softplus import weighted_softplus
 from graphmill.ask.relation import Relation

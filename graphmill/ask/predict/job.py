@@ -1,24 +1,31 @@
 """Answers of a trained run, by raw id: the best candidates for ids, or scores of given pairs.
 
 {to}/                           replaced as a whole, once every file is written
-    part-{number:05d}.parquet   answers or scores, one file per task
+    part-{number:05d}.parquet   answers (see `answers`) or scores, one file per task; scores are
+        lhs, relation, rhs      string      pairs as they were given
+        score                   float32     null where the run does not know an id
     _predict.json               what was asked, and figures
     _checksums.xxh128           checksums of the files
     _SUCCESS
+
+Shapes: E pairs, D dimension.
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 from distributed import Client
 
 from graphmill import storage
 from graphmill.ask import given
-from graphmill.ask.entities import EntityTable, read_tables
+from graphmill.ask.entities import UNKNOWN, EntityTable, read_tables
 from graphmill.ask.predict import lists
 from graphmill.ask.predict.for_ids import (
     answer_ids,
@@ -29,13 +36,15 @@ from graphmill.ask.predict.for_ids import (
     relation_asked,
 )
 from graphmill.ask.predict.make_lists import check_faiss
-from graphmill.ask.predict.pairs import AskedPairs, write_scores
 from graphmill.ask.predict.search import sizes_for
 from graphmill.ask.predict.settings import PredictOptions
-from graphmill.ask.relation import number_of
+from graphmill.ask.relation import Relation, number_of, read_parameters, relation_of
 from graphmill.ask.run import TrainedRun
+from graphmill.ask.scan import HEIGHT, made
+from graphmill.checkpoints import Floats
 from graphmill.cluster import run_tasks
 from graphmill.config import Config
+from graphmill.display import progress
 from graphmill.errors import ConfigError, FormatError
 from graphmill.run import record
 from graphmill.run.lock import NO_CLAIM, Claim
@@ -46,6 +55,11 @@ from graphmill.vocab import Side
 
 RECORD = "_predict.json"
 _OURS = rf"part-[0-9]{{5,}}\.parquet|{storage.MARKER}|{storage.PUBLISHED}|{RECORD}"
+
+_PAIR = ("lhs", "relation", "rhs")
+SCHEMA = pa.schema(
+    [*(pa.field(name, pa.string(), nullable=False) for name in _PAIR), pa.field("score", pa.float32())]
+)
 
 log = logging.getLogger("graphmill")
 
@@ -105,7 +119,7 @@ def run(
     made_from = {"predict": question.described(), "inputs": _inputs(config, question)}
     layout: dict[str, Any] = {"version": trained.version, "memory_bytes": question.memory_bytes}
     if question.pairs:
-        make = partial(_scores, trained, question, tables, client)
+        make = partial(_score_pairs, trained, question, tables, client)
     else:
         asked = asked_of(trained, question, tables)
         layout |= {"index": question.index, "scores": formula(asked.relation)}
@@ -145,7 +159,7 @@ def _measured(trained: TrainedRun, types: Sequence[str], client: Client) -> dict
     return read_tables(trained, types, run)
 
 
-def _scores(
+def _score_pairs(
     trained: TrainedRun,
     question: PredictOptions,
     tables: dict[str, EntityTable],
@@ -161,9 +175,9 @@ def _scores(
     pieces = given.cut(pairs, work.uri("given"), sizes.pairs, question.memory_bytes // 4)
     if not pieces:
         raise ConfigError(f"--pairs {given_uri}: expected pairs, found none")
-    asked = AskedPairs(trained, question.side, tables, question.relation or names[0])
+    asked = trained, tables, question.side, question.relation or names[0]
     arguments = {
-        f"part-{number:05d}": (asked, piece, work.part_uri(number)) for number, piece in enumerate(pieces)
+        f"part-{number:05d}": (*asked, piece, work.part_uri(number)) for number, piece in enumerate(pieces)
     }
     written = work.run_tasks(client, write_scores, arguments, description="scoring pairs", unit="files")
     sums = {key: sum(counts[key] for counts, _ in written) for key in ("num_pairs", "num_without_score")}
@@ -191,3 +205,52 @@ def _inputs(config: Config, question: PredictOptions) -> list[dict[str, Any]]:
     if question.exclude_known:
         uris += config.edge_paths
     return record.describe_inputs(uris)
+
+
+def write_scores(
+    trained: TrainedRun,
+    tables: Mapping[str, EntityTable],
+    side: Side,
+    relation_name: str,
+    piece_uri: str,
+    uri: str,
+) -> tuple[dict[str, int], Checksums]:
+    """Write scores of a piece of pairs; return pairs, pairs without score, and checksums. A Dask task.
+
+    A dynamic or reciprocal relation uses the operator of `side`. Pairs that name no relation are of
+    `relation_name`.
+    """
+    pairs = given.read_piece(piece_uri)
+    if "relation" not in pairs.column_names:
+        pairs = pairs.append_column("relation", pa.repeat(relation_name, len(pairs)))
+    pairs = pairs.select(_PAIR).combine_chunks()
+    parameters = read_parameters(trained)
+    score_E, is_known_E = np.zeros(len(pairs), np.float32), np.zeros(len(pairs), bool)
+    for name in pc.unique(pairs["relation"]).to_pylist():
+        relation = relation_of(trained, parameters, trained.relation_names.index(name))
+        mine = np.flatnonzero(pc.equal(pairs["relation"], name).to_numpy())
+        score_E[mine], is_known_E[mine] = _scores(tables, side, relation, pairs.take(pa.array(mine)))
+        progress.stop_if_cancelled()
+    table = pa.table([*pairs.columns, pa.array(score_E, mask=~is_known_E)], schema=SCHEMA)
+    checksums: Checksums = {}
+    with storage.atomic_output(uri, is_large=True, checksums=checksums) as stream:
+        pq.write_table(table, stream, compression="zstd", write_page_checksum=True)
+    return {"num_pairs": len(pairs), "num_without_score": int((~is_known_E).sum())}, checksums
+
+
+def _scores(
+    tables: Mapping[str, EntityTable], side: Side, relation: Relation, pairs: pa.Table
+) -> tuple[Floats, npt.NDArray[np.bool_]]:
+    """Scores [E] of one relation's pairs, and which of them both ends are known of."""
+    own = {end: tables[relation.types[end]] for end in Side}
+    numbers = {end: table.find(pairs[str(end)].combine_chunks()) for end, table in own.items()}
+    is_known_E = (numbers[Side.LHS] != UNKNOWN) & (numbers[Side.RHS] != UNKNOWN)
+    makes = {side.other: partial(relation.queries, side), side: partial(relation.candidates, side)}
+    vectors = {}
+    for end, make in makes.items():
+        known = numbers[end][is_known_E]
+        where = f"{own[end].trained.checkpoint_path}: {own[end].entity_type!r}"
+        vectors[end] = made(make, own[end].gather(known), HEIGHT, where)[: len(known)]
+    score_E = np.zeros(len(pairs), np.float32)
+    score_E[is_known_E] = relation.edge_scores(side, vectors[side.other], vectors[side])
+    return score_E, is_known_E

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphmill.ask import id_search
-from graphmill.ask.id_search import IdSearch
+from graphmill.ask.strings import ids as id_search
+from graphmill.ask.strings.ids import IdSearch
 from graphmill.formats.murmur import hash_strings
 
 TEXTS = st.text(alphabet="abß", max_size=3)

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import graphmill
-from graphmill.ask.nearest import nearest
+from graphmill.ask.neighbors import nearest
 from graphmill.ask.principal import Components, Moments, moments_of
 from graphmill.errors import BadInputError, ConfigError, FormatError, NotFoundError
 from graphmill.formats import remapped

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 import graphmill
 from graphmill import report
-from graphmill.ask.nearest import Floats
+from graphmill.checkpoints import Floats
 from graphmill.cli.main import command
 from graphmill.display.readable import number
 from graphmill.errors import BadInputError, ConfigError

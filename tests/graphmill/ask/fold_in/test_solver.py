@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 from graphmill import config as configuration
 from graphmill.ask.entities import read_tables
 from graphmill.ask.fold_in.comparison import chunks
-from graphmill.ask.fold_in.edge_sample import spread
-from graphmill.ask.fold_in.frozen import FrozenModel, read_model
+from graphmill.ask.fold_in.frozen import FrozenModel, read_model, spread
 from graphmill.ask.fold_in.new_edges import NO_MENTIONS, Mentions, NewEdges
 from graphmill.ask.fold_in.others import other_queries
 from graphmill.ask.fold_in.settings import FoldInOptions, solvable_types
