@@ -225,7 +225,7 @@ def _train_ensemble(config: Config, client: Client, claim: Claim) -> dict[str, A
         keys = [(name, partition) for name, count in counts.items() for partition in range(count)]
         tasks = [(config, key, before + 1, in_task) for key in keys]
         written = cluster.run_tasks(client, join_partition, tasks, description="joining", unit="partitions")
-        checksums = {uri: each for found in written for uri, each in found.items()}
+        checksums = {uri: text for of_partition in written for uri, text in of_partition.items()}
         cluster.run_task(client, join_model, config, before + 1, checksums, in_task, description="joining")
     return ensemble.figures(config, before, trained)
 
@@ -236,9 +236,9 @@ def _train_members(
     """Train members side by side, one on a worker, or one after the other where each takes all workers."""
     addresses = cluster.worker_addresses(client)
     at_once = min(len(members), len(addresses))
-    one_worker_each = members[0].train.num_workers == 1 and members[0].num_gpus != 1
+    is_one_worker = members[0].train.num_workers == 1 and members[0].num_gpus != 1
     trained: list[dict[str, Any]] = []
-    if at_once < 2 or not one_worker_each:
+    if at_once < 2 or not is_one_worker:
         for number, member in enumerate(members, start=1):
             log.info("training: model %d of %d, in %s", number, len(members), member.checkpoint_path)
             trained.append(_train_one(member, client, claim, in_task))

@@ -95,7 +95,7 @@ class EdgeTensors:
 
         lhs, rel, rhs = map(chosen, (self.lhs, self.rel, self.rhs))
         optional = (self.weight, self.role, self.is_held_out)
-        weight, role, is_held_out = (None if each is None else chosen(each) for each in optional)
+        weight, role, is_held_out = (None if column is None else chosen(column) for column in optional)
         return EdgeTensors(lhs, rel, rhs, weight, self.bags, self.popularity, role, is_held_out)
 
 
@@ -154,8 +154,8 @@ def read(
         marks = seeds.held_out(tuple(column.numpy() for column in columns), config.eval_fraction, seed)
     lhs, rel, rhs = (column.to(device, non_blocking=True) for column in columns)
     weight_E, is_held_out_E = (
-        None if each is None else torch.from_numpy(each).to(device, non_blocking=True)
-        for each in (weight, marks)
+        None if array is None else torch.from_numpy(array).to(device, non_blocking=True)
+        for array in (weight, marks)
     )
     bags = {key: bag.to(device) for key, bag in bags.items()}
     return EdgeTensors(lhs, rel, rhs, weight_E, bags, is_held_out=is_held_out_E)
@@ -189,7 +189,7 @@ def _featurized(config: PbgConfig, relation_E: Indices, side: Side) -> Iterator[
     types = [relation.entity_type(side) for relation in config.relations]
     for name in dict.fromkeys(types):
         if config.entities[name].featurized:
-            chosen = np.flatnonzero(np.array([each == name for each in types])[relation_E])
+            chosen = np.flatnonzero(np.array([other == name for other in types])[relation_E])
             if len(chosen):
                 yield name, chosen
 
@@ -316,7 +316,7 @@ def _popularity(
     for side in Side:
         types = [relation.entity_type(side) for relation in config.relations]
         for name in dict.fromkeys(types):
-            own_E = torch.tensor([each == name for each in types], device=edges.rel.device)[relation_E]
+            own_E = torch.tensor([other == name for other in types], device=edges.rel.device)[relation_E]
             bags = edges.bags.get((side, name))
             num = num_rows[side][types.index(name)] if bags is None else (len(bags), 0)
             sums[side, name] = popularity(getattr(edges, side)[own_E], *num, power)

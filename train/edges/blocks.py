@@ -41,7 +41,7 @@ class Blocks:
 
     def __init__(self, config: Config, schedule: Schedule, num: int) -> None:
         self.num, self.config, self.schedule = num, config, schedule
-        self.passes = 1 if any(each.all_negs for each in config.relations) else num_passes(num)
+        self.passes = 1 if any(relation.all_negs for relation in config.relations) else num_passes(num)
         self.types = sorted({relation.entity_type(side) for relation in config.relations for side in Side})
         self._grouping = lru_cache(16)(self._grouped)
 
@@ -53,11 +53,11 @@ class Blocks:
         """Order the visits of each pass; those of the second pass have the larger block first."""
         if self.num == 1:
             return [[WHOLE]]
-        found = []
+        passes = []
         for number in range(self.passes):
             seed = seeds.derived(self.config.seed, "order", *_purpose(iteration), number)
-            found.append(ordered_pairs(self.config.bucket_order, self.num, seed, larger_first=bool(number)))
-        return found
+            passes.append(ordered_pairs(self.config.bucket_order, self.num, seed, larger_first=bool(number)))
+        return passes
 
     def keys_of(self, visit: Bucket, iteration: Iteration) -> list[PartitionKey]:
         """Partitions of all types that a visit needs, in the order of their rows in its tables."""

@@ -109,7 +109,7 @@ def elimination_order(num_lhs: int, num_rhs: int, slots: int, seed: int) -> list
                 load(part)
         passing = left[slots - 1 :]
         for part in passing:
-            held = [each for each in held if each in anchors]
+            held = [kept for kept in held if kept in anchors]
             load(part)
         left = passing[-1:] + passing[:-1]  # the last partition is still in memory
     return list(met)
@@ -133,7 +133,7 @@ def _affinity(num_lhs: int, num_rhs: int, generator: random.Random) -> list[Buck
     visited: dict[Bucket, None] = {}
     while len(visited) < len(left):
         last = next(reversed(visited), None)
-        neighbours = [each for part in last or () for each in by_partition[part]]
+        neighbours = [neighbour for part in last or () for neighbour in by_partition[part]]
         bucket = generator.choice(neighbours) if neighbours else next(b for b in left if b not in visited)
         visited[bucket] = None
         for part in bucket:

@@ -145,7 +145,7 @@ class Sampling:
             if self.sampler is None or side in self.disabled or all_negs:
                 drawn_CN = _draw(num_rows[side], (num_chunks, drawn), batch.popularity.get(side), generator)
             else:
-                index = {each: chunks(batch.index[each]) for each in Side}
+                index = {end: chunks(batch.index[end]) for end in Side}
                 rel = None if batch.rel_B is None else chunks(batch.rel_B)
                 chunked = ChunkedEdges(index[Side.LHS], index[Side.RHS], rel, weight_CP, batch.relation)
                 drawn_CN = sample(self.sampler, chunked, side, num_rows[side], generator)
@@ -168,13 +168,13 @@ def sample(
 ) -> Tensor:
     """Draw negatives by a plug-in, int64 [C, K], and check what it has drawn."""
     drawn_CK = sampler.sample(edges, side, num_rows, generator)
-    found = type(drawn_CK).__name__
+    drawn = type(drawn_CK).__name__
     if isinstance(drawn_CK, Tensor):
-        found = f"{drawn_CK.dtype} {tuple(drawn_CK.shape)}"
-    if not found.startswith(f"torch.int64 ({len(edges.lhs)}, ") or drawn_CK.dim() != 2:
+        drawn = f"{drawn_CK.dtype} {tuple(drawn_CK.shape)}"
+    if not drawn.startswith(f"torch.int64 ({len(edges.lhs)}, ") or drawn_CK.dim() != 2:
         raise ConfigError(
             f"train.negative_sampler: {type(sampler).__name__}: expected rows of torch.int64 and shape "
-            f"({len(edges.lhs)}, K), found {found}"
+            f"({len(edges.lhs)}, K), found {drawn}"
         )
     if drawn_CK.numel() and not (int(drawn_CK.min()) >= 0 and int(drawn_CK.max()) < num_rows):
         raise ConfigError(

@@ -145,10 +145,10 @@ class QueryGroup:
         num_rows = int(max(answer_E.max(), self.answer_A.max())) + 1
         query_A = torch.repeat_interleave(self.count_Q, output_size=len(self.answer_A))
         has_E = torch.isin(query_E * num_rows + answer_E, query_A * num_rows + self.answer_A)
-        found = torch.nonzero((key_Q[query_E] == key_E) & ~has_E)[:, 0]
-        query_O, order_O = torch.sort(query_E[found], stable=True)
+        edge_O = torch.nonzero((key_Q[query_E] == key_E) & ~has_E)[:, 0]
+        query_O, order_O = torch.sort(query_E[edge_O], stable=True)
         counts_Q = torch.bincount(query_O, minlength=len(key_Q))
-        return replace(self, other_count_Q=counts_Q, other_answer_O=answer_E[found[order_O]])
+        return replace(self, other_count_Q=counts_Q, other_answer_O=answer_E[edge_O[order_O]])
 
     def sum_weights(self) -> Tensor:
         """Sum up the weights of each query's answers: [Q]."""

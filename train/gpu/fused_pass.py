@@ -107,8 +107,8 @@ class FusedPass:
         if self.capture is None:
             work()
             return
-        rows = [each for table in tables for each in (table.embeddings_ND, table.sums)]
-        places = tuple(0 if each is None else each.data_ptr() for each in (*edges, *rows))
+        rows = [tensor for table in tables for tensor in (table.embeddings_ND, table.sums)]
+        places = tuple(0 if tensor is None else tensor.data_ptr() for tensor in (*edges, *rows))
         key = (shape, *places)
         step = self._graphs.pop(key, None) or Captured(self.capture)
         step(work)

@@ -75,7 +75,7 @@ class _Touched(NamedTuple):
 class _Compared(NamedTuple):
     """The result of one side, and its positives."""
 
-    found: Compared
+    compared: Compared
     positive: Positive
 
 
@@ -225,7 +225,7 @@ class FusedStep:
             gradient_CKD, positive = gradient_SCKD[1 - side], sides[1 - side].positive
             cost_CP = self.kernels.backward(
                 source,
-                sides[side].found.gradient_CPD,
+                sides[side].compared.gradient_CPD,
                 positive,
                 self._regularization(side),
                 gradient_CKD,
@@ -237,8 +237,8 @@ class FusedStep:
             self._add_figures(sides, costs)
             if related is not None:
                 self._update_relations(parameters, related, related_SCPD)
-        for each in touched:
-            self._update_touched(each, gradient_SCKD)
+        for of_table in touched:
+            self._update_touched(of_table, gradient_SCKD)
         self.branch.join()
 
     def _touched(self, shape: Shape, rows_SCK: Tensor, tables: Sides) -> list[_Touched]:
@@ -297,7 +297,7 @@ class FusedStep:
         return _Compared(compared, Positive(query_CPD, compared.pull_CP, is_negative=not first))
 
     def _add_figures(self, sides: list[_Compared], costs: list[Tensor]) -> None:
-        lhs, rhs = (side.found for side in sides)
+        lhs, rhs = (side.compared for side in sides)
         parts = [lhs.loss_CP, rhs.loss_CP, *costs, lhs.violators_CP, rhs.violators_CP]
         # As a product, which adds in the same order every time.
         self.sums.addmv_(self._figure_of, torch.stack(parts).sum((1, 2), dtype=torch.float64))

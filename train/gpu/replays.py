@@ -74,7 +74,7 @@ class Replays:
 
     def _move(self, move: Move, shape: _Shape, tables: Mapping[Side, Table]) -> None:
         figures, shape.moved = move(shape.batch, tables, self._lr_scale)
-        torch.stack([each.double() for each in figures], out=shape.figures_4)
+        torch.stack([figure.double() for figure in figures], out=shape.figures_4)
 
     def _size(self, name: str, size: int) -> int:
         """Round up to a power of two; queries to no more than a full batch."""
@@ -85,10 +85,10 @@ class Replays:
 
     def _addresses(self, relation: int, tables: Mapping[Side, Table]) -> list[int]:
         """List what a graph of the relation refers to beside its buffers."""
-        own = [each for table in tables.values() for each in (table.embeddings_ND, table.sums)]
+        own = [tensor for table in tables.values() for tensor in (table.embeddings_ND, table.sums)]
         for key in self._model.keys_of(relation):
             own += self._model.parameters[key], self._adagrad.sums[key]
-        return [number for each in own for number in (each.data_ptr(), *each.shape)]
+        return [number for tensor in own for number in (tensor.data_ptr(), *tensor.shape)]
 
 
 def _room(batch: QueryBatch, sizes: Mapping[str, int]) -> QueryBatch:

@@ -37,11 +37,11 @@ class Frozen:
             if name not in known:
                 hint = suggestion(name, known)
                 raise ConfigError(f"train.freeze[{number}]: no entity type or relation {name!r}; {hint}")
-        relations = [number for number, each in enumerate(config.relations) if each.name in given]
-        found = cls(frozenset(given) & config.entities.keys(), frozenset(relations))
+        relations = [number for number, relation in enumerate(config.relations) if relation.name in given]
+        frozen = cls(frozenset(given) & config.entities.keys(), frozenset(relations))
         if given:
-            found._check_rest(config)
-        return found
+            frozen._check_rest(config)
+        return frozen
 
     def __bool__(self) -> bool:
         return bool(self.types or self.relations)
@@ -56,14 +56,14 @@ class Frozen:
         return frozenset(key for key in parameters if self._has(key))
 
     def _has(self, key: str) -> bool:
-        if found := parse_operator_key(key):
-            return found.relation in self.relations
+        if parsed := parse_operator_key(key):
+            return parsed.relation in self.relations
         return parse_global_key(key) in self.types
 
     def _check_rest(self, config: Config) -> None:
         used = {relation.entity_type(side) for relation in config.relations for side in Side}
-        moving = [each for number, each in enumerate(config.relations) if number not in self.relations]
-        if used <= self.types and all(relation.operator == "none" for relation in moving):
+        moving = {entry.operator for at, entry in enumerate(config.relations) if at not in self.relations}
+        if used <= self.types and moving <= {"none"}:
             raise ConfigError(
                 "train.freeze: nothing is left to train: expected an entity type, or a relation with an "
                 "operator, that is not frozen"

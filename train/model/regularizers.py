@@ -82,8 +82,8 @@ def regularizer_of(config: Config) -> AbstractRegularizer:
     """Make the regularizer of the configuration."""
     if config.regularizer in REGULARIZERS.built_in:
         return N3(config.regularization_coef)
-    found: AbstractRegularizer = made(REGULARIZERS, config.regularizer, config.regularization_coef)
-    return found
+    regularizer: AbstractRegularizer = made(REGULARIZERS, config.regularizer, config.regularization_coef)
+    return regularizer
 
 
 def penalty(
@@ -114,7 +114,7 @@ def _of_side(
     own = {names[key]: value for key, value in parameters.items()}
     src, dst = vectors[side.other], vectors[side]
     name, dimension = model.config.relations[relation].operator, src.shape[1]
-    num_relations = None if rel_E is None else max((len(each) for each in own.values()), default=1)
+    num_relations = None if rel_E is None else max((len(value) for value in own.values()), default=1)
     module = _module(name, dimension, num_relations, src.device)
 
     def compute(operator: Any) -> Tensor:
@@ -149,7 +149,7 @@ class BuiltIn(torch.nn.Module):
     def get_operator_params_for_reg(self, operator_idxs: Tensor | None = None) -> Tensor | None:
         """Return the numbers of all parameters, or of the relations of `operator_idxs`."""
         every = list(self.parameters())
-        own = [each.flatten() if operator_idxs is None else each[operator_idxs].flatten(1) for each in every]
+        own = [part.flatten() if operator_idxs is None else part[operator_idxs].flatten(1) for part in every]
         groups = self.operator.moduli(own)
         return torch.cat([_modulus(parts) for parts in groups], -1) if groups else None
 

@@ -106,7 +106,7 @@ def convert_input_data(
     raw: dict[str, Any] = {
         "entity_path": storage.absolute(str(entity_path)).rstrip("/"),
         "edge_paths": [storage.absolute(str(path)) for path in edge_paths_out],
-        "entities": {name: {"num_partitions": each.num_partitions} for name, each in entity_configs.items()},
+        "entities": {name: {"num_partitions": kind.num_partitions} for name, kind in entity_configs.items()},
         "relations": [
             {"name": config.name, "lhs": config.lhs, "rhs": config.rhs} for config in relation_configs
         ],

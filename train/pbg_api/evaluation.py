@@ -136,13 +136,13 @@ class RankingEvaluator:
     def eval(self, scores: Scores, batch_edges: EdgeList) -> Stats:
         """Sum metrics over the edges, as means over the sides with negatives."""
         sides = [(scores.lhs_pos, scores.lhs_neg), (scores.rhs_pos, scores.rhs_neg)]
-        found = [_sums(pos_B, neg_BM) for pos_B, neg_BM in sides if neg_BM.numel()]
-        if not found:
+        of_sides = [_sums(pos_B, neg_BM) for pos_B, neg_BM in sides if neg_BM.numel()]
+        if not of_sides:
             raise ConfigError(
                 "num_batch_negs, num_uniform_negs: found no negatives to rank edges among; set one of them, "
                 "or all_negs of the relation"
             )
-        means = {name: sum(each[name] for each in found) / len(found) for name in found[0]}
+        means = {name: sum(of_side[name] for of_side in of_sides) / len(of_sides) for name in of_sides[0]}
         return Stats(count=len(batch_edges), **means)
 
 
@@ -168,7 +168,7 @@ class FilteredRankingEvaluator(RankingEvaluator):
 
     def eval(self, scores: Scores, batch_edges: EdgeList) -> Stats:
         """Mask the known edges, in place, and rank."""
-        lhs_B, rhs_B = (each.to_tensor().tolist() for each in (batch_edges.lhs, batch_edges.rhs))
+        lhs_B, rhs_B = (entities.to_tensor().tolist() for entities in (batch_edges.lhs, batch_edges.rhs))
         rel_B = batch_edges.rel.expand(len(batch_edges)).tolist()
         for row, (lhs, number, rhs) in enumerate(zip(lhs_B, rel_B, rhs_B, strict=True)):
             scores.lhs_neg[row, self._known.get((Side.LHS, number, rhs), [])] = MASKED
@@ -276,10 +276,10 @@ class _Scorer:
         is_static = edges.has_scalar_relation_type()
         batch = Batch(
             int(edges.rel) if is_static else 0,
-            {side: each.tensor for side, each in listed.items()},
+            {side: entities.tensor for side, entities in listed.items()},
             None if is_static else edges.rel,
             edges.weight,
-            {side: each.bags for side, each in listed.items() if each.bags is not None},
+            {side: entities.bags for side, entities in listed.items() if entities.bags is not None},
         )
         sampling = replace(Sampling.of_training(self.config), chunk_edges=1)  # chunks of PBG
         all_negs = self.config.relations[batch.relation].all_negs
@@ -296,9 +296,9 @@ class _Scorer:
 def _joined(parts: Sequence[plain.StepScores]) -> tuple[Tensor, Tensor]:
     """Join the scores of blocks: [B] and [B, M]; a smaller chunk, with fewer negatives, gets masked ones."""
     negatives = [part.neg_CPM.flatten(0, 1) for part in parts]
-    width = max(each.shape[1] for each in negatives)
+    width = max(negative.shape[1] for negative in negatives)
     padded = [F.pad(negative, (0, width - negative.shape[1]), value=MASKED) for negative in negatives]
-    return torch.cat([each.pos_CP.flatten() for each in parts]), torch.cat(padded)
+    return torch.cat([part.pos_CP.flatten() for part in parts]), torch.cat(padded)
 
 
 def _sums(pos_B: Tensor, neg_BM: Tensor) -> dict[str, float]:

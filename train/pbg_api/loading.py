@@ -116,5 +116,5 @@ def call_one_after_the_other(*funcs: Callable[[], None] | None) -> None:
 
 
 def _flat(overrides: Overrides) -> list[str]:
-    texts = [[each] if isinstance(each, str) else list(each) for each in overrides or ()]
+    texts = [[given] if isinstance(given, str) else list(given) for given in overrides or ()]
     return [config.as_override(text) for several in texts for text in several]

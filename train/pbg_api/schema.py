@@ -59,23 +59,23 @@ class Schema:
         if not isinstance(raw, Mapping):
             raise DeepTypeError(f"{cls.NAME}: expected a mapping, found {type(raw).__name__}")
         try:
-            found = from_python(raw, cls.section)
+            values = from_python(raw, cls.section)
         except ConfigError as error:
             raise DeepTypeError(str(error)) from error
-        _check(cls.section, found)
-        return cls(**found)
+        _check(cls.section, values)
+        return cls(**values)
 
     def to_dict(self) -> dict[str, Any]:
         """All keys, in PBG's order, as plain JSON types."""
         attrs: Any = self
-        return attr.asdict(attrs, value_serializer=lambda _, __, each: _plain(each))
+        return attr.asdict(attrs, value_serializer=lambda _, __, value: _plain(value))
 
     @classmethod
     def help(cls) -> list[str]:
         """Lines that describe all keys, those of the schemas inside first."""
         fields = cls.section.model_fields
-        inside = dict.fromkeys(each for field in fields.values() if (each := _schema_in(field.annotation)))
-        lines = [line for each in inside for line in each.help()] + [f"{cls.NAME}:", ""]
+        inside = dict.fromkeys(part for field in fields.values() if (part := _schema_in(field.annotation)))
+        lines = [line for part in inside for line in part.help()] + [f"{cls.NAME}:", ""]
         for key, field in fields.items():
             kind = "(" + "|".join(_ENUMS[key]) + ")" if key in _ENUMS else _type(field.annotation)
             lines += [f"  {key} ({kind})", f"\t{field.description}"]
@@ -116,13 +116,13 @@ def _converter(key: str, annotation: Any) -> Any:
 
     def convert(value: Any) -> Any:
         if origin is dict and isinstance(value, Mapping):
-            return {name: made(each) for name, each in value.items()}
+            return {name: made(part) for name, part in value.items()}
         if origin is tuple and isinstance(value, list | tuple):
-            return [made(each) for each in value]
+            return [made(part) for part in value]
         if key not in _ENUMS:
             return value
         word = value.name.lower() if isinstance(value, Enum) else value
-        return next((each for each in _ENUMS[key] if each == str(word).lower()), value)
+        return next((choice for choice in _ENUMS[key] if choice == str(word).lower()), value)
 
     return convert
 

@@ -201,7 +201,7 @@ class _Totals:
 
     def add(self, num_edges: float, step: Callable[[], StepFigures]) -> int:
         """Take a step on a batch."""
-        figures = torch.stack([each.double() for each in step()])
+        figures = torch.stack([figure.double() for figure in step()])
         with self._lock:
             self.sums.add_(figures)
             self._done += num_edges

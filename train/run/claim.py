@@ -88,7 +88,7 @@ def claim_checkpoint(config: Config) -> list[str]:
                 _write(config, ours, former.content, version)
             return changes
         _start_anew(path, f"was trained with something else: {'; '.join(changes)}")
-    elif late := [each for each in pbg.versions_of(path) if each > 1]:
+    elif late := [number for number in pbg.versions_of(path) if number > 1]:
         # no kill of a first version leaves these
         _start_anew(path, f"holds version {max(late)}, and no checkpoint_version.txt")
     # A run that was killed before its first commit may have had another configuration.
@@ -140,7 +140,7 @@ def _known_to_pbg(settings: Mapping[str, Any]) -> dict[str, Any]:
     known = {
         key: settings[key] for key in effects if effects[key] is not Effect.NEUTRAL and key not in unknown
     }
-    relations = [{key: each[key] for key in each if key != "name"} for each in settings["relations"]]
+    relations = [{key: entry[key] for key in entry if key != "name"} for entry in settings["relations"]]
     return known | {"relations": relations}
 
 
@@ -177,16 +177,16 @@ def _more_epochs(config: Config) -> list[str]:
 
 
 def _refusal(path: str, on_change: str, changes: list[str]) -> str:
-    found = f"train.on_change: {on_change}: the checkpoint {path} was trained with something else"
+    refused = f"train.on_change: {on_change}: the checkpoint {path} was trained with something else"
     if on_change == "resume":
-        found += ", which decides what is learned"
+        refused += ", which decides what is learned"
         others = "--set train.on_change=restart, which moves it aside and starts anew"
     else:
         others = (
             "--set train.on_change=resume to go on where these decide how it is learned, or restart to move "
             "it aside and start anew"
         )
-    return f"{found}: {'; '.join(changes)}. Set this back, name another checkpoint_path, or {others}"
+    return f"{refused}: {'; '.join(changes)}. Set this back, name another checkpoint_path, or {others}"
 
 
 def _what(part: Mapping[str, Any], num_edge_paths: int) -> dict[str, Any]:

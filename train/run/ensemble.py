@@ -84,13 +84,13 @@ def record(config: Config, version: int) -> None:
 def figures(config: Config, first_version: int, trained: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Figures of the run: sums, a line for each member, and else those of the first member."""
     members = [
-        {"seed": member.seed} | {key: each[key] for key in _OF_MEMBER if key in each} | _best(each)
-        for member, each in zip(members_of(config), trained, strict=True)
+        {"seed": member.seed} | {key: own[key] for key in _OF_MEMBER if key in own} | _best(own)
+        for member, own in zip(members_of(config), trained, strict=True)
     ]
     version = pbg.read_version(config.checkpoint_path)
     return {
         **trained[0],
-        **{key: sum(each[key] for each in trained) for key in _SUMS},
+        **{key: sum(own[key] for own in trained) for key in _SUMS},
         "first_version": first_version,
         "version": version,
         "members": members,
@@ -99,7 +99,7 @@ def figures(config: Config, first_version: int, trained: Sequence[Mapping[str, A
 
 def _best(trained: Mapping[str, Any]) -> dict[str, float]:
     """The validation MRR of the epoch that a member ended with."""
-    ranked = {each["epoch"]: each["mrr"] for each in trained.get("validation", ())}
+    ranked = {ranking["epoch"]: ranking["mrr"] for ranking in trained.get("validation", ())}
     return {"validation_mrr": ranked[trained["best_epoch"]]} if ranked else {}
 
 

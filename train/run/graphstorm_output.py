@@ -80,8 +80,8 @@ def _save_model(checkpoint: PbgCheckpoint, model_path: str, claim: Claim) -> Non
         lost = graphstorm_model.write(checkpoint, folder)
         claim.check()
     log.info("train: saved %s/%s for GraphStorm", model_path, name)
-    for each in lost:
-        log.info("train: not kept: %s", each)
+    for text in lost:
+        log.info("train: not kept: %s", text)
 
 
 def _ends_epoch(iteration: pbg.Iteration) -> bool:

@@ -49,7 +49,7 @@ def join_partition(config: Config, key: PartitionKey, version: int, claim: Claim
         config.checkpoint_path,
         *key,
         version,
-        (np.concatenate(each, 1)[:, order_J] for each in pieces),
+        (np.concatenate(vectors, 1)[:, order_J] for vectors in pieces),
         table_state(sums, config.lr),
         config.pbg(),
         members[0].iteration,
@@ -66,7 +66,7 @@ def join_model(config: Config, version: int, checksums: Checksums, claim: Claim 
     models, optimizers = zip(*(RunContext(member, schedule).load_model() for member in members), strict=True)
     parameters, sums = (
         {key: joined(config, key, [part[key] for part in parts]) for key in parts[0]}
-        for parts in ([model.parameters for model in models], [each.sums for each in optimizers])
+        for parts in ([model.parameters for model in models], [optimizer.sums for optimizer in optimizers])
     )
     adagrad = Adagrad(parameters, optimizers[0].lr)
     adagrad.sums = sums

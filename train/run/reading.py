@@ -77,17 +77,17 @@ class BlockReader(BucketReader):
         shares = self.blocks.shares(bucket, iteration)
         starts = self.blocks.starts(bucket, iteration, context.num_rows)
         if context.delta is not None:
-            read = [self._read_part(each, starts, iteration, share) for each, share in shares.items()]
+            read = [self._read_part(stored, starts, iteration, share) for stored, share in shares.items()]
             return self._sorted(batches.joined(context.delta.used(read)))
-        rows = (context.schedule.rows(iteration, each, share) for each, share in shares.items())
+        rows = (context.schedule.rows(iteration, stored, share) for stored, share in shares.items())
         size = sum(stop - start for start, stop in rows)
         # room for all edges, so that one bucket is all the memory beside them
         lhs, rel, rhs = (torch.empty(size, dtype=torch.int32, device=context.device) for _ in range(3))
         weight: Tensor | None = None
         held_out = torch.zeros_like(lhs, dtype=torch.bool) if context.config.eval_fraction else None
         done = 0
-        for each, share in shares.items():
-            part = self._read_part(each, starts, iteration, share)
+        for stored, share in shares.items():
+            part = self._read_part(stored, starts, iteration, share)
             own = slice(done, done + len(part))
             lhs[own], rel[own], rhs[own] = part.lhs, part.rel, part.rhs
             if part.weight is not None:

@@ -226,13 +226,13 @@ class RunMetrics:
             "buckets": [visit.entry() for visit in visits],
         }
         if self._curves is not None:
-            self._curves.write(entry, sum(each["edges"] for each in self._epochs))
+            self._curves.write(entry, sum(of_epoch["edges"] for of_epoch in self._epochs))
         self._epochs.append(entry)
         num_left = 0
-        for each in reversed(self._epochs):
-            num_left += len(each.get("buckets", ()))
+        for of_epoch in reversed(self._epochs):
+            num_left += len(of_epoch.get("buckets", ()))
             if num_left > MAX_BUCKETS:
-                each.pop("buckets", None)
+                of_epoch.pop("buckets", None)
 
     def _count(self, visit: Visit, times: int) -> None:
         self._done_edges += times * visit.num_edges
@@ -265,14 +265,14 @@ def _metric(stats: Mapping[str, Any], name: str) -> float:
 
 def _means(visits: Sequence[Mapping[str, Any]]) -> Entry:
     """The number of edges of some lines of training_stats.json, and means over these edges."""
-    num_edges = sum(each["stats"]["count"] for each in visits)
+    num_edges = sum(visit["stats"]["count"] for visit in visits)
     means = {
-        name: sum(each["stats"]["count"] * _metric(each, name) for each in visits) / max(num_edges, 1)
+        name: sum(visit["stats"]["count"] * _metric(visit, name) for visit in visits) / max(num_edges, 1)
         for name in ("loss", "reg")
     }
     held = [visit["eval_stats_after"] for visit in visits if visit.get("eval_stats_after")]
-    num_held = sum(each["count"] for each in held)
-    mrr = {"mrr": sum(each["count"] * each["metrics"]["mrr"] for each in held) / num_held} if num_held else {}
+    count = sum(stats["count"] for stats in held)
+    mrr = {"mrr": sum(stats["count"] * stats["metrics"]["mrr"] for stats in held) / count} if count else {}
     return {"edges": num_edges} | means | mrr
 
 
@@ -309,9 +309,9 @@ class Curves:
             with SummaryWriter(folder) as writer:
                 for bucket in epoch["buckets"]:
                     num_edges += bucket["edges"]
-                    for name in (each for each in _BUCKET if each in bucket):
+                    for name in (name for name in _BUCKET if name in bucket):
                         writer.add_scalar(f"bucket/{name}", bucket[name], num_edges)
-                for name in (each for each in _EPOCH if each in epoch):
+                for name in (name for name in _EPOCH if name in epoch):
                     writer.add_scalar(f"epoch/{name}", epoch[name], epoch["epoch"])
             for file in Path(folder).iterdir():
                 target = storage.join(self.uri, _in_order(file.name, epoch["epoch"]))

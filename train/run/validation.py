@@ -131,10 +131,10 @@ class Validation:
         _write(self._uri, state | {"ended": self._ended})
 
     def _read(self, version: int) -> None:
-        found = _parsed(self._uri)
-        if found["split"] != self.settings.validate_split:
+        state = _parsed(self._uri)
+        if state["split"] != self.settings.validate_split:
             return  # the MRR of another split does not compare
-        self._epochs, self._ended = found["epochs"], found["ended"]
+        self._epochs, self._ended = state["epochs"], state["ended"]
         if not self.ended:  # later epochs are lost: the run continues from `version`
             self._epochs = [entry for entry in self._epochs if entry["version"] <= version]
 
@@ -145,13 +145,13 @@ def _write(uri: str, state: dict[str, Any]) -> None:
 
 def _parsed(uri: str) -> dict[str, Any]:
     try:
-        found = storage.read_json(uri)
+        content = storage.read_json(uri)
         epochs = [
             {"epoch": int(entry["epoch"]), "version": int(entry["version"])}
             | {key: float(entry[key]) for key in ("mrr", "hits@10")}
-            for entry in found["epochs"]
+            for entry in content["epochs"]
         ]
-        ended = None if found["ended"] is None else int(found["ended"])
-        return {"split": found["split"], "epochs": epochs, "best": found["best"], "ended": ended}
+        ended = None if content["ended"] is None else int(content["ended"])
+        return {"split": content["split"], "epochs": epochs, "best": content["best"], "ended": ended}
     except (FormatError, KeyError, TypeError, ValueError) as error:
         raise FormatError(f"{uri}: expected the MRR of each epoch, found something else: {error}") from error

@@ -125,17 +125,17 @@ class Delta:
 
     def _has_new(self, edges: EdgeTensors, bucket: Bucket) -> Tensor:
         """Mask of the edges that have a folded-in entity, [E]."""
-        found_E = torch.zeros(len(edges), dtype=torch.bool, device=edges.lhs.device)
+        has_new_E = torch.zeros(len(edges), dtype=torch.bool, device=edges.lhs.device)
         for side, index_E in ((Side.LHS, edges.lhs), (Side.RHS, edges.rhs)):
             limits = [
                 self._limit(relation.entity_type(side), side, bucket) for relation in self.config.relations
             ]
             if len(set(limits)) == 1 or self.config.dynamic_relations:
-                found_E |= index_E >= limits[0]
+                has_new_E |= index_E >= limits[0]
             else:
                 limit_R = torch.tensor(limits, dtype=index_E.dtype, device=index_E.device)
-                found_E |= index_E >= limit_R.index_select(0, edges.rel)
-        return found_E
+                has_new_E |= index_E >= limit_R.index_select(0, edges.rel)
+        return has_new_E
 
     def _limit(self, entity_type: str, side: Side, bucket: Bucket) -> int:
         """The first new row of the partition of a type on one side of a bucket."""
@@ -153,8 +153,8 @@ def _touched(
     touched_N = torch.zeros(len(table), dtype=torch.bool, device=table.sums.device)
     for number in range(len(config.relations)):
         own_E = moves_E if config.dynamic_relations else moves_E & (edges.rel == number)
-        for side, each in by_side(config, number, bucket, tables).items():
-            if each is table:
+        for side, side_table in by_side(config, number, bucket, tables).items():
+            if side_table is table:
                 touched_N[getattr(edges, side)[own_E].long()] = True
     return touched_N
 
@@ -170,7 +170,7 @@ def _slopes(
     """Compute the slopes of pos_CP of both sides; the loss is not known, and 0."""
     slopes: list[Tensor | None] = []
     for side in (Side.LHS, Side.RHS):
-        pos_CP, neg_CPM = (each.detach() for each in scored[side])
+        pos_CP, neg_CPM = (tensor.detach() for tensor in scored[side])
         slopes += [_slope(config, pos_CP, neg_CPM, num_entities[side]) * block.weight_CP, None]
     return block.weight_CP.new_zeros(()), slopes
 
@@ -181,11 +181,11 @@ def _slope(config: Config, pos_CP: Tensor, neg_CPM: Tensor, num_entities: int) -
         return torch.zeros_like(pos_CP)
     # with softmax, so many candidates stand for all rows of the table
     offset = math.log(num_entities / NUM_CANDIDATES) if config.loss_fn == "softmax" else 0.0
-    found = losses.loss_gradient(
+    gradient = losses.loss_gradient(
         config.loss_fn, config.margin, pos_CP, neg_CPM + offset, torch.ones_like(pos_CP)
     )
     most = num_candidates if config.loss_fn == "ranking" else 1
-    return (weight * (1 + found.pos_CP / most)).clamp_max(1)
+    return (weight * (1 + gradient.pos_CP / most)).clamp_max(1)
 
 
 def _config_of(config: Config) -> Config:

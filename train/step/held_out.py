@@ -74,8 +74,8 @@ class RandomPairs:
             return 0
         pos_SB, neg_SN = torch.cat(self._pos, 1), torch.cat(self._neg, 1)
         drawn = (
-            each_SK.gather(1, self._drawn(each_SK.shape[1], pos_SB.shape).to(each_SK.device))
-            for each_SK in (pos_SB, neg_SN)
+            score_SK.gather(1, self._drawn(score_SK.shape[1], pos_SB.shape).to(score_SK.device))
+            for score_SK in (pos_SB, neg_SN)
         )
         return int(torch.gt(*drawn).sum())
 
@@ -87,4 +87,4 @@ def _sums(config: PbgConfig, pos_CP: Tensor, neg_CPM: Tensor, weight_CP: Tensor)
     rank_CP = 1 + (neg_CPM >= pos_CP.unsqueeze(-1)).sum(-1)
     hits = [(rank_CP <= limit).sum() for limit in (1, 10, 50)]
     loss = losses.loss_gradient(config.loss_fn, config.margin, pos_CP, neg_CPM, weight_CP).loss_CP.sum()
-    return torch.stack([each.double() for each in (loss, rank_CP.sum(), (1 / rank_CP).sum(), *hits)])
+    return torch.stack([figure.double() for figure in (loss, rank_CP.sum(), (1 / rank_CP).sum(), *hits)])

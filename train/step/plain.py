@@ -47,9 +47,9 @@ def loss_of_edges(
     """Compute the loss that the configuration names."""
     lhs, rhs = (
         losses.loss_gradient(
-            config.loss_fn, config.margin, each.pos_CP.detach(), each.neg_CPM.detach(), block.weight_CP
+            config.loss_fn, config.margin, of_side.pos_CP.detach(), of_side.neg_CPM.detach(), block.weight_CP
         )
-        for each in (scored[Side.LHS], scored[Side.RHS])
+        for of_side in (scored[Side.LHS], scored[Side.RHS])
     )
     return lhs.loss_CP.sum() + rhs.loss_CP.sum(), [lhs.pos_CP, lhs.neg_CPM, rhs.pos_CP, rhs.neg_CPM]
 
@@ -81,9 +81,9 @@ class PlainStep(Step[Batch]):
             reg = self._regularise_entities(model, block, embeddings)
             figures.append(StepFigures(loss, reg, *violators))
             for side in Side:
-                found = block.rows[side].flatten(), gradient_of(embeddings[side]).flatten(0, 1)
+                row_gradient = block.rows[side].flatten(), gradient_of(embeddings[side]).flatten(0, 1)
                 row_gradients[side].append(
-                    batch.bags[side].feature_gradients(*found) if side in batch.bags else found
+                    batch.bags[side].feature_gradients(*row_gradient) if side in batch.bags else row_gradient
                 )
         reg = self._regularise_operators(model, batch.relation, blocks)
         self._update_rows(tables, row_gradients, self.frozen.sides(self.config, batch.relation))
@@ -111,9 +111,9 @@ class PlainStep(Step[Batch]):
             leaves = [model.parameters[key] for key in model.operator_keys(block.relation, side)]
             weight_E = block.weight_CP.flatten() * self.relation_weight
             ends = own[side], own[side.other]
-            found = relation_prediction.predict(operator, *ends, leaves, block.rel_CP.flatten(), weight_E)
-            total += found.loss
-            for place, gradient_ED in ((side, found.entity_ED), (side.other, found.answer_ED)):
+            predicted = relation_prediction.predict(operator, *ends, leaves, block.rel_CP.flatten(), weight_E)
+            total += predicted.loss
+            for place, gradient_ED in ((side, predicted.entity_ED), (side.other, predicted.answer_ED)):
                 gradient_CKD = gradient_of(embeddings[place])
                 gradient_CKD[:, :size] += gradient_ED.view_as(gradient_CKD[:, :size])
         return total
@@ -164,7 +164,7 @@ class PlainStep(Step[Batch]):
         for sides in [tuple(Side)] if one_table else [(side,) for side in Side]:
             if sides[0] in frozen:
                 continue
-            rows, gradients = zip(*(each for side in sides for each in row_gradients[side]), strict=True)
+            rows, gradients = zip(*(pair for side in sides for pair in row_gradients[side]), strict=True)
             rows_U, gradient_UD = optimizer.sum_duplicates(torch.cat(rows), torch.cat(gradients))
             table = tables[sides[0]]
             optimizer.update_rows(table.embeddings_ND, table.sums, rows_U, gradient_UD, lr, max_norm)
@@ -172,7 +172,7 @@ class PlainStep(Step[Batch]):
 
 def backward(values: Sequence[Tensor], gradients: Sequence[Tensor | None]) -> None:
     """Carry the gradients of values back to the rows; those without a gradient move nothing."""
-    pairs = [each for each in zip(values, gradients, strict=True) if each[1] is not None]
+    pairs = [pair for pair in zip(values, gradients, strict=True) if pair[1] is not None]
     torch.autograd.backward([value for value, _ in pairs], [gradient for _, gradient in pairs])
 
 
@@ -243,7 +243,7 @@ def _touched_by(
         return local, None, blocks
     positions = torch.split(position_B, [block.weight_CP.numel() for block in blocks])
     pairs = zip(blocks, positions, strict=True)
-    return local, rel_U, [replace(block, rel_CP=each.view_as(block.weight_CP)) for block, each in pairs]
+    return local, rel_U, [replace(block, rel_CP=places.view_as(block.weight_CP)) for block, places in pairs]
 
 
 def _relations_of(blocks: Iterable[Block]) -> Tensor | None:

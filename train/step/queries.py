@@ -136,19 +136,19 @@ class QueryStep(Step[QueryBatch]):
         rows_ND.requires_grad_()
         query_QD = local.query(batch.relation, batch.side, entity_QD, batch.rel_Q)
         candidate_ND = local.candidates(batch.relation, batch.side, rows_ND)
-        found = self._compare(query_QD.detach(), candidate_ND.detach(), batch)
-        ends = (query_QD, entity_QD, found.query_QD), (candidate_ND, rows_ND, found.candidate_ND)
+        gradients = self._compare(query_QD.detach(), candidate_ND.detach(), batch)
+        ends = (query_QD, entity_QD, gradients.query_QD), (candidate_ND, rows_ND, gradients.candidate_ND)
         for made, leaf, gradient in ends:
             if made is leaf:  # autograd would copy the gradient, and import modules for .4 s
                 leaf.grad = gradient
             else:
                 made.backward(gradient)  # type: ignore[no-untyped-call]
-        loss = sum(self._predict_relations(own, local, entity_QD, rows_ND), start=found.loss)
+        loss = sum(self._predict_relations(own, local, entity_QD, rows_ND), start=gradients.loss)
         reg = self._regularise(own, local, entity_QD, rows_ND)
         self._update(batch, tables, rows_K, gradient_of(rows_ND), gradient_of(entity_QD), lr_scale)
         moved = self.adagrad.move(local.parameters, None, lr_scale)
-        none = torch.zeros_like(found.violators)
-        lhs, rhs = (found.violators if side is batch.side else none for side in Side)
+        none = torch.zeros_like(gradients.violators)
+        lhs, rhs = (gradients.violators if side is batch.side else none for side in Side)
         return StepFigures(loss, reg, lhs, rhs), moved
 
     def _compare(self, query_QD: Tensor, candidate_ND: Tensor, batch: QueryBatch) -> Gradients:
@@ -164,8 +164,8 @@ class QueryStep(Step[QueryBatch]):
             return compare(query_QD, candidate_ND, batch)
         starts = range(0, len(query_QD), height)
         parts = [slice(start, min(start + height, len(query_QD))) for start in starts]
-        found = [compare(query_QD[part], candidate_ND, batch.part(part)) for part in parts]
-        loss, violators, query, candidate = zip(*found, strict=True)
+        compared = [compare(query_QD[part], candidate_ND, batch.part(part)) for part in parts]
+        loss, violators, query, candidate = zip(*compared, strict=True)
         return Gradients(
             torch.stack(loss).sum(),
             torch.stack(violators).sum(),
@@ -247,11 +247,11 @@ class QueryStep(Step[QueryBatch]):
             for part in relation_prediction.parts_of(len(batch.answer_A)):
                 query_A, answer_A = batch.query_A[part], batch.answer_A[part]
                 weight_A = batch.weight_A[part] * self.relation_weight
-                ends = entity_QD[query_A], rows_ND[answer_A]
-                found = relation_prediction.predict(operator, *ends, leaves, batch.rel_Q[query_A], weight_A)
-                loss.append(found.loss)
-                add_rows(gradient_of(entity_QD), query_A, found.entity_ED)
-                add_rows(gradient_of(rows_ND), answer_A, found.answer_ED)
+                ends, rel_A = (entity_QD[query_A], rows_ND[answer_A]), batch.rel_Q[query_A]
+                predicted = relation_prediction.predict(operator, *ends, leaves, rel_A, weight_A)
+                loss.append(predicted.loss)
+                add_rows(gradient_of(entity_QD), query_A, predicted.entity_ED)
+                add_rows(gradient_of(rows_ND), answer_A, predicted.answer_ED)
         return loss
 
     def _regularise(self, batch: QueryBatch, local: Model, entity_QD: Tensor, rows_ND: Tensor) -> Tensor:

@@ -49,7 +49,7 @@ class Table:
 
     def like(self, num_rows: int, device: torch.device) -> Self:
         """Make an empty table of `num_rows` such rows."""
-        shapes = [(num_rows, *each.shape[1:]) for each in (self.embeddings_ND, self.sums)]
+        shapes = [(num_rows, *tensor.shape[1:]) for tensor in (self.embeddings_ND, self.sums)]
         if (
             device.type == "cpu"
         ):  # numpy asks for huge pages, which random reads of rows want, and torch does not
@@ -75,7 +75,7 @@ def num_rows_of(
 ) -> dict[Side, list[tuple[int, int]]]:
     """List, for each side, the rows of each relation's table, and how many of them are outside."""
     sides = [by_side(config, number, bucket, tables) for number in range(len(config.relations))]
-    return {side: [(len(each[side]), each[side].num_outside) for each in sides] for side in Side}
+    return {side: [(len(pair[side]), pair[side].num_outside) for pair in sides] for side in Side}
 
 
 def with_tables(

@@ -99,10 +99,10 @@ def make(config: Config, client: Client, claim: Claim = NO_CLAIM) -> None:
             done = cluster.run_tasks(
                 client, _solve_partition, tasks, description="folding in new ids", unit="partitions"
             )
-            for (name, _), (found, written) in zip(keys, done, strict=True):
+            for (name, _), (counts_of_part, written) in zip(keys, done, strict=True):
                 checksums |= written
-                for each, count in found.items():
-                    counted[name][each] += count
+                for figure, count in counts_of_part.items():
+                    counted[name][figure] += count
         types = {
             name: {"given": Given(0, config.entity_dimension(name), 1.0), "figures": counted[name]}
             for name in counted

@@ -65,8 +65,8 @@ def solve_partition(
     checksums: Checksums = {}
     global_D = earlier.model.global_of(name)
     with new_part(folder, *key, config.entity_dimension(name), checksums) as table:
-        for start, found in solutions(earlier.model, earlier.tables, name, edges, mentions, num_new):
-            rows_ND = found.vectors_BD
+        for start, solution in solutions(earlier.model, earlier.tables, name, edges, mentions, num_new):
+            rows_ND = solution.vectors_BD
             index = first + start + np.arange(len(rows_ND))
             table.append([pa.array(index), rows_ND if global_D is None else rows_ND - global_D.numpy()])
     num_without = num_new - len(np.unique(edges.id_E))
@@ -81,11 +81,11 @@ def _edges_of(earlier: EarlierRun, key: PartitionKey, rows: Numbers) -> tuple[Ne
         for piece in pieces_of(graph.config, graph.config.edge_paths, key)
         for start, stop in added_rows(piece.path, piece.bucket).tolist()
     )
-    found = [_columns(earlier, of_rows) for of_rows in edges_of(graph, {key: rows}, pieces)]
-    if not found:
+    of_pieces = [_columns(earlier, of_rows) for of_rows in edges_of(graph, {key: rows}, pieces)]
+    if not of_pieces:
         none = np.empty(0, np.int64)
         return parted(none, none, none, none, none.astype(np.float32))
-    columns = [np.concatenate(column) for column in zip(*found, strict=True)]
+    columns = [np.concatenate(column) for column in zip(*of_pieces, strict=True)]
     order_K = np.argsort(columns[0], kind="stable")
     return parted(*(column[order_K] for column in columns))
 

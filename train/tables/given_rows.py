@@ -167,7 +167,7 @@ class GivenRows:
         uri = part_uri(self.folder, entity_type, partition)
         where = slice(given.first, given.first + given.width)
         with open_parquet(uri, storage.manifest_of(self.folder)) as parquet:
-            check_schema(parquet, {each.name: (each.type,) for each in schema(given.width)}, uri)
+            check_schema(parquet, {field.name: (field.type,) for field in schema(given.width)}, uri)
             batch_rows = max(1, _READ_BYTES // max(1, 4 * given.width))  # files without rows have no width
             for _, (index, rows) in iter_columns(parquet, uri, [INDEX, VALUES], batch_rows):
                 rows_nW = rows.flatten().to_numpy().reshape(len(index), given.width)
@@ -181,4 +181,4 @@ class GivenRows:
                 f"{self.folder}: expected the first rows of a run, found none; train with the command "
                 "`graphmill train`, which makes them first"
             )
-        return {name: Given(*found["given"]) for name, found in content["types"].items()}
+        return {name: Given(*entry["given"]) for name, entry in content["types"].items()}

@@ -96,9 +96,9 @@ def make(config: Config, claim: Claim = NO_CLAIM) -> None:
 
 def finish(config: Config, claim: Claim = NO_CLAIM) -> dict[str, Any]:
     """Delete the rows, which the versions of the run hold; return their figures by type."""
-    found = figures(config)
+    taken = figures(config)
     delete(folder_of(config), claim)  # maybe of a run that was killed and had other settings
-    return found
+    return taken
 
 
 def figures(config: Config) -> dict[str, Any]:
@@ -108,7 +108,7 @@ def figures(config: Config) -> dict[str, Any]:
 
 def told(config: Config) -> list[str]:
     """Tell, one line for each type, what has become of the vectors."""
-    return [_told(name, found) for name, found in figures(config).items()]
+    return [_told(name, of_type) for name, of_type in figures(config).items()]
 
 
 def _paths(config: Config) -> dict[str, str]:
@@ -168,7 +168,7 @@ class _Maker:
         return {"given": Given(self.first, self.width, factor), "figures": self._figures()}
 
     def _figures(self) -> dict[str, Any]:
-        found: dict[str, Any] = {
+        counted: dict[str, Any] = {
             "num_vectors": sum(self.files.num_rows),
             "length": self.files.length,
             "num_taken": self.num_taken,
@@ -177,21 +177,21 @@ class _Maker:
             "num_of_init_path": self.num_known - self.num_taken,
         }
         if self.projection is not None:
-            found["explained_variance"] = round(float(self.projection.share_K.sum()), 4)
-            found["num_fitted"] = self.num_fitted
-        return found
+            counted["explained_variance"] = round(float(self.projection.share_K.sum()), 4)
+            counted["num_fitted"] = self.num_fitted
+        return counted
 
     def _num_ids(self) -> int:
         counts = entity_counts.read_counts(self.config.entity_path, {self.entity_type: self.num_partitions})
         return sum(counts[self.entity_type])
 
     def _check_index(self) -> None:
-        found = self.manifest.num_partitions.get(self.entity_type)
-        if found != self.num_partitions or self.manifest.hash_name != HASH_NAME:
+        num_partitions = self.manifest.num_partitions.get(self.entity_type)
+        if num_partitions != self.num_partitions or self.manifest.hash_name != HASH_NAME:
             raise FormatError(
                 f"{self.config.entity_path}: train.init_embeddings needs an entity index of {HASH_NAME} with "
                 f"{self.num_partitions} partitions of {self.entity_type!r}, found {self.manifest.hash_name} "
-                f"and {found}; run etl again"
+                f"and {num_partitions}; run etl again"
             )
 
     def _check_frozen(self, room: int) -> None:
@@ -328,13 +328,13 @@ def _values(vectors: pa.ChunkedArray, width: int) -> Floats:
     return values
 
 
-def _told(entity_type: str, found: dict[str, Any]) -> str:
-    kept = f", {found['num_of_init_path']:,} keep the rows of init_path" if found["num_of_init_path"] else ""
+def _told(entity_type: str, entry: dict[str, Any]) -> str:
+    kept = f", {entry['num_of_init_path']:,} keep the rows of init_path" if entry["num_of_init_path"] else ""
     reduced = ""
-    if "explained_variance" in found:
-        reduced = f"; their principal components explain {found['explained_variance']:.1%} of the variance"
+    if "explained_variance" in entry:
+        reduced = f"; their principal components explain {entry['explained_variance']:.1%} of the variance"
     return (
-        f"{found['num_taken']:,} ids of {entity_type!r} take a vector of {found['num_vectors']:,} "
-        f"(length {found['length']}){kept}; {found['num_drawn']:,} are without one, "
-        f"{found['num_not_in_graph']:,} vectors are not in the graph{reduced}"
+        f"{entry['num_taken']:,} ids of {entity_type!r} take a vector of {entry['num_vectors']:,} "
+        f"(length {entry['length']}){kept}; {entry['num_drawn']:,} are without one, "
+        f"{entry['num_not_in_graph']:,} vectors are not in the graph{reduced}"
     )

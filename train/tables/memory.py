@@ -54,8 +54,8 @@ def edges_bytes(config: Config, num_edges: int) -> int:
     """Edges while they are trained on, and their copies while they are sorted and some are held out."""
     is_sorted = not config.dynamic_relations and len(config.relations) > 1
     held_out = 9 + EDGE_BYTES if config.eval_fraction else 0  # a mark, an order, and the edges in it
-    bytes_each = EDGE_BYTES + held_out + (8 + 4 + EDGE_BYTES if is_sorted else 0)
-    return num_edges * (bytes_each + (_QUERY_BYTES if has_queries(config) else 0))
+    edge_bytes = EDGE_BYTES + held_out + (8 + 4 + EDGE_BYTES if is_sorted else 0)
+    return num_edges * (edge_bytes + (_QUERY_BYTES if has_queries(config) else 0))
 
 
 def queries_bytes(context: RunContext) -> int:

@@ -51,7 +51,7 @@ class VectorFiles:
     def __init__(self, path: str) -> None:
         """Expand `path`, a file, a folder or a glob pattern, and read the footers."""
         self.path = path
-        self.uris = [each.uri for each in storage.files_at(*storage.split_pattern(path))[0]]
+        self.uris = [file.uri for file in storage.files_at(*storage.split_pattern(path))[0]]
         if not self.uris:
             raise NotFoundError(f"{path}: no parquet file there to read vectors from (train.init_embeddings)")
         self.num_rows = [_checked_rows(uri) for uri in self.uris]

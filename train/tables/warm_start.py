@@ -91,7 +91,7 @@ class WarmStart:
                 state, list(self.former.get("entities", self.config.entities)), self.former
             )
             numbered = {key: saved.get(number) for number, key in enumerate(former_keys)}
-            states = {current[key]: each for key, each in numbered.items() if key in current}
+            states = {current[key]: of_key for key, of_key in numbered.items() if key in current}
             adagrad.load_states(states, uri, grown=grown)
         return adagrad
 
@@ -172,7 +172,7 @@ class WarmStart:
                 return str(path)
         if then and former == self.entity_path and content_of(former):
             raise FormatError(f"{former} has other ids than {self.path} was trained with; {_REMEDY}")
-        roots = [storage.parent(self.path), *(each for each in set_here if isinstance(each, str))]
+        roots = [storage.parent(self.path), *(path for path in set_here if isinstance(path, str))]
         reason = "they cannot be read"
         try:
             if isinstance(former, str) and not any(storage.within(root, former) for root in roots):
