@@ -76,7 +76,7 @@ class PlainStep(Step[Batch]):
             scored = scores(model, block, embeddings)
             violators = [_num_violators(scored[side]) for side in Side]
             loss, score_gradients = self.loss(self.config, scored, block, batch.num_entities(tables))
-            backward([each for side in Side for each in scored[side]], score_gradients)
+            backward([score for side in Side for score in scored[side]], score_gradients)
             loss += self._predict_relations(model, block, embeddings)
             reg = self._regularise_entities(model, block, embeddings)
             figures.append(StepFigures(loss, reg, *violators))
