@@ -119,7 +119,9 @@ def write_pieces(
     """Write the rows of all tables; return the uri, the number of rows, and the type of ids of each piece."""
     inputs = [find_files(config, table, f"table {number}") for number, table in enumerate(tables)]
     warn_of_left_out(inputs)
-    _check_constants(tables, relations)
+    for table in tables:
+        if isinstance(table, TableConfig) and table.relation is not None:
+            _number(table.relation, "--edges", relations)
     files = [(of_table.table, file) for of_table in inputs for file in of_table.files()]
     tasks = [(group, relations, folder, number) for number, group in enumerate(_groups(files))]
     written = run_tasks(client, write_group, tasks, description="reading tables", unit="ranges")
@@ -192,12 +194,6 @@ def _number(name: str, where: str, relations: Relations) -> int:
             "ids have no vectors to solve for, or to solve with; leave these edges out"
         )
     return relations.numbers[name]
-
-
-def _check_constants(tables: Sequence[Table], relations: Relations) -> None:
-    for table in tables:
-        if isinstance(table, TableConfig) and table.relation is not None:
-            _number(table.relation, "--edges", relations)
 
 
 def whole_table(config: Config, paths: Sequence[str], given: Mapping[str, Any]) -> TableToRead:

@@ -55,9 +55,8 @@ log = logging.getLogger("graphmill")
 def check(config: Config, coming: Collection[str] = ()) -> str:
     """Refuse a run that cannot train, before any file changes; the folders `coming` are still to be written.
 
-    Raises:
-        ConfigError: settings contradict each other; or the checkpoint may not be resumed, and
-            `train.on_change` forbids a new start; or there are no edges to validate on.
+    Raises ConfigError: settings contradict each other, or `train.on_change` forbids to go on and to start
+    anew, or there are no edges to validate on.
     """
     if config.init_path and storage.absolute(config.init_path) == storage.absolute(config.checkpoint_path):
         raise ConfigError(
@@ -66,7 +65,8 @@ def check(config: Config, coming: Collection[str] = ()) -> str:
         )
     _check_negatives(config)
     Frozen.of(config)
-    _check_given(config)
+    if config.train.on_change != "resume" or not pbg.read_version(config.checkpoint_path):
+        given_vectors.check(config)
     _check_needs(config)
     ensemble.check(config)
     check_claim(config, coming)
@@ -85,12 +85,6 @@ def _check_negatives(config: Config) -> None:
         "num_batch_negs, num_uniform_negs: found 0 for both, and no relation with all_negs: edges without "
         "negatives train nothing; set one of them"
     )
-
-
-def _check_given(config: Config) -> None:
-    resumes = config.train.on_change == "resume"
-    if not (resumes and pbg.read_version(config.checkpoint_path)):
-        given_vectors.check(config)
 
 
 def _check_needs(config: Config) -> None:

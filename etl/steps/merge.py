@@ -180,7 +180,6 @@ def _values(piece: Piece, place: int) -> Int32:
 
 
 def _write(plan: MergePlan, run: SortedRun, place: int, rows: BucketRows, checksums: Checksums) -> _Written:
-    """Write one bucket, which may be read several times."""
     settings = plan.settings
     num_rows = run.num_edges[place] + (int(rows.kept.counts.sum()) if rows.kept else 0)
     is_edge_N = None

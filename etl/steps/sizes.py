@@ -41,11 +41,12 @@ def cut_types(
         name: defaults.embedding_bytes(count, config.entity_dimension(name))
         for name, count in num_ids.items()
     }
+    num_workers = config.train.num_workers
     chosen = defaults.decided_partitions(
         table_bytes,
         memory_bytes,
         given=max(settings.num_partitions.values()),
-        least=_needed_by_workers(config),
+        least=1 << (2 * num_workers - 1).bit_length() if num_workers > 1 else 1,  # all train at once
         most=min(MAX_UNCUT_PARTITIONS, *(settings.num_slots[name] for name in uncut)),
     )
     for name, count in chosen.items():
@@ -56,9 +57,3 @@ def cut_types(
                 f"sums take {size:.3g} GiB, and the smallest worker has {memory:.3g} GiB of memory"
             )
     return settings.num_partitions | chosen
-
-
-def _needed_by_workers(config: Config) -> int:
-    """Partitions for all workers to train at once, two per worker; a power of two."""
-    num_workers = config.train.num_workers
-    return 1 << (2 * num_workers - 1).bit_length() if num_workers > 1 else 1

@@ -127,7 +127,6 @@ def look_at(paths: Sequence[str]) -> list[Look]:
 
 
 def _look(path: str, files: Sequence[DataFile], split: str | None) -> Look:
-    """Look at the first file that has rows."""
     for file in files[:_MAX_FILES]:
         if files[1:] and not (file.snapshot or file.num_bytes()):
             continue

@@ -114,7 +114,6 @@ class TopK:
         least_P[rows] = np.maximum(least_P[rows], own)
 
     def _make_room(self, query_P: Numbers, count_P: Numbers) -> None:
-        """Make room for so many more candidates of some queries."""
         wanted_P = self._num_held_Q[query_P] + count_P
         full = query_P[wanted_P > 2 * self._k]
         if (most := min(int(wanted_P.max(initial=0)), 2 * self._k)) > self._held_QM.shape[1]:

@@ -34,7 +34,8 @@ def dask_submit() -> None:
 
 def first_line(name: str, arguments: Sequence[str]) -> str:
     """Return the first line of the command `name`; "" if it runs no stage, or its output is for programs."""
-    if name not in _RUNS or not _WITHOUT_LINE.isdisjoint(arguments) or _completes():
+    is_completion = any(variable.endswith("_COMPLETE") for variable in os.environ)
+    if name not in _RUNS or not _WITHOUT_LINE.isdisjoint(arguments) or is_completion:
         return ""
     conf = os.environ.get("GRAPHMILL_CONF", "")
     for word, following in zip(arguments, [*arguments[1:], ""], strict=True):
@@ -42,10 +43,6 @@ def first_line(name: str, arguments: Sequence[str]) -> str:
         if option == "--conf":
             conf = value or following
     return f"graphmill {__version__}: {name}" + (f", configuration {conf}" if conf else "")
-
-
-def _completes() -> bool:
-    return any(name.endswith("_COMPLETE") for name in os.environ)
 
 
 def _say(line: str) -> None:

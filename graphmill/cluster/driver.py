@@ -72,7 +72,8 @@ class Writer:
             return False
         if stream not in self._number:
             self._number[stream] = len(_parts(self.folder, stream))
-        with storage.atomic_output(_part_uri(self.folder, stream, self._number[stream])) as target:
+        uri = storage.join(self.folder, f"{stream}-{self._number[stream]:04}")
+        with storage.atomic_output(uri) as target:
             target.write(content)
         self._num_written[stream] = len(content)
         if len(content) < PART_BYTES:
@@ -82,10 +83,6 @@ class Writer:
         self._number[stream] += 1
         self._num_written[stream] = 0
         return True
-
-
-def _part_uri(folder: str, stream: str, number: int) -> str:
-    return storage.join(folder, f"{stream}-{number:04}")
 
 
 class Reader:

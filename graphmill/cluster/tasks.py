@@ -121,7 +121,7 @@ def _holds(keys: set[str], dask_worker: Any) -> bool:
 
 def run_task(client: Client, function: Callable[..., Result], *arguments: Any, description: str) -> Result:
     """Run one long Dask task and show its progress."""
-    with listening(client, progress.TOPIC, _show_event):
+    with listening(client, progress.TOPIC, lambda event: progress.show(_told(event[1]))):
         future = client.submit(function, *arguments, pure=False)
         try:
             result: Result = _result(future, description)
@@ -130,10 +130,6 @@ def run_task(client: Client, function: Callable[..., Result], *arguments: Any, d
         finally:
             with cleaning_up(client):
                 client.cancel([future])
-
-
-def _show_event(event: tuple[Any, dict[str, Any]]) -> None:
-    progress.show(_told(event[1]))
 
 
 def _told(content: dict[str, Any]) -> progress.Tick:

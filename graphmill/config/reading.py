@@ -63,11 +63,7 @@ def load(
 
 
 def read_raw(conf_uri: str | None, overrides: Sequence[str] = ()) -> dict[str, Any]:
-    """Read a configuration file with its overrides as a mapping, unchecked.
-
-    Raises:
-        ConfigError: the file or an override cannot be parsed; or plug-ins of a run.json are not named.
-    """
+    """Read a configuration file with its overrides as a mapping, unchecked."""
     return read_named(conf_uri, overrides)[0]
 
 

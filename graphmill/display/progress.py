@@ -68,11 +68,7 @@ _displays: list[Display] = []
 
 
 def report(description: str, done: float, total: float, unit: str, **fields: str | float) -> None:
-    """Report the progress of the work called `description`; frequent calls are cheap.
-
-    Raises:
-        CancelledError: this is a Dask task that has been cancelled.
-    """
+    """Report the progress of the work called `description`; frequent calls are cheap."""
     tick = Tick(description, done, total, unit, fields)
     work_on(description, **fields, done=f"{100 * done / max(total, 1):.0f} %")
     stop_if_cancelled()
@@ -98,11 +94,7 @@ def worked_on(worker: Worker) -> str:
 
 
 def stop_if_cancelled() -> None:
-    """End the running Dask task if it has been cancelled: Dask does not interrupt tasks.
-
-    Raises:
-        CancelledError: the task has been cancelled.
-    """
+    """Raise CancelledError in a Dask task that has been cancelled: Dask does not interrupt tasks."""
     with suppress(KeyError, ValueError, AttributeError):  # this is no Dask task
         worker = get_worker()
         if worker.state.tasks[worker.get_current_task()].state == "cancelled":

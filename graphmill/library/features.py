@@ -67,7 +67,6 @@ def features(
 
 
 def _strings(ids: Iterable[Any] | pa.Array) -> pa.Array:
-    """Raw ids as strings; what is null, NaN or empty is null."""
     values = ids if isinstance(ids, pa.Array | pa.ChunkedArray) else _array(ids)
     if not may_be_ids(values.type):
         raise BadInputError(f"ids: expected strings or integers, found {values.type}")

@@ -163,7 +163,6 @@ def name_of(stem: str, path: Path) -> str:
 
 
 def _compile(words: list[str], folder: Path, stem: str) -> Path:
-    """Compile to `folder`, and return the path of the shared object."""
     log.info("%s: compiling, once on this machine", stem.partition("-")[0])
     for leftover in folder.glob(f"{_WORK}*"):
         with suppress(FileNotFoundError):  # its process has just deleted it

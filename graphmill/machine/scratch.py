@@ -48,7 +48,6 @@ def _locked(path: Path, wait: bool) -> Iterator[bool]:
 
 
 def _opened(path: str) -> BinaryIO:
-    """Open a file to read and write, and create it if it is missing."""
 
     def create(name: str, flags: int) -> int:
         return os.open(name, flags | os.O_CREAT, 0o600)
@@ -57,11 +56,7 @@ def _opened(path: str) -> BinaryIO:
 
 
 def reserve(path: str, num_bytes: int) -> None:
-    """Make a file of zeros with all its blocks, so that a write to its map cannot hit a full disk.
-
-    Raises:
-        StorageError: the disk is full.
-    """
+    """Make a file of zeros with all its blocks, so that a write to its map cannot hit a full disk."""
     with explained("reserve scratch space", path), Path(path).open("wb") as stream:
         if num_bytes:
             os.posix_fallocate(stream.fileno(), 0, num_bytes)

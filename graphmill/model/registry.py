@@ -67,11 +67,7 @@ class Registry:
         _REGISTRIES.append(self)
 
     def register(self, name: str, class_: type) -> None:
-        """Register a class. The same file may register a name again, such as when it is edited.
-
-        Raises:
-            ConfigError: the name is taken.
-        """
+        """Register a class; a name is of one file, which may register it again, such as when it is edited."""
         origin = _file.get() or class_.__module__
         if name in self.built_in:
             raise ConfigError(f"{self.kind} {name!r} is built in: register {class_.__name__} by another name")
@@ -95,11 +91,7 @@ class Registry:
         return decorator
 
     def find(self, name: str) -> type | None:
-        """Look up a plug-in, after all files that are offered have run.
-
-        Raises:
-            ConfigError: two of them have one name; or one cannot be run, and the others lack this name.
-        """
+        """Look up a plug-in, after all files that are offered have run; raises their ConfigErrors."""
         if name in self.built_in:
             return None
         _run_offered()
@@ -174,7 +166,6 @@ def offer(sources: Iterable[PlugInSource]) -> None:
 
 
 def _forget(origin: str) -> None:
-    """Forget that a file has run, and what it has registered."""
     del _run[origin]
     for registry in _REGISTRIES:
         for name in [name for name, place in registry._origins.items() if place == origin]:

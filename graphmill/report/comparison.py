@@ -71,16 +71,15 @@ def _metrics(runs: Named) -> Iterator[Block]:
     if "mrr" in keys:
         ranked = {name: run.metrics["mrr"] for name, run in runs.items() if "mrr" in run.metrics}
         yield from bars("mrr", "MRR", "MRR", list(ranked), {"mrr": list(ranked.values())}, note=HIGH)
-    bands = {name: _by_band(run) for name, run in runs.items()}
+    evaluated = {name: mapping(run.stages, "evaluate") for name, run in runs.items()}
+    bands = {
+        name: {band_name(band): _both_sides(band) for band in records(entry, "metrics_by_degree")}
+        for name, entry in evaluated.items()
+    }
     labels = dict.fromkeys(label for by_band in bands.values() for label in by_band)
     groups = {name: [by_band.get(label, 0.0) for label in labels] for name, by_band in bands.items()}
     title = "MRR by the degree of the entity asked for, both sides"
     yield from bars("degrees", title, "MRR", [f"{label} edges" for label in labels], groups, note=HIGH)
-
-
-def _by_band(run: Run) -> dict[str, float]:
-    bands = records(mapping(run.stages, "evaluate"), "metrics_by_degree")
-    return {band_name(band): _both_sides(band) for band in bands}
 
 
 def _both_sides(band: Mapping[str, Any]) -> float:

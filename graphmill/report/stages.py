@@ -58,7 +58,6 @@ def _rows(entry: Entry) -> Iterator[tuple[str, float]]:
 
 
 def _rows_note(entry: Entry) -> str:
-    """Say how many rows were lost."""
     bad, all_rows = entry.get("num_rows_quarantined", 0), entry.get("num_rows", 0)
     if not bad:
         return "Good: no row is bad. Rows that are left out are those that the settings ask to leave out."

@@ -189,7 +189,8 @@ class SharedState:
         if self.in_rounds:
             for part in self.parts.values():
                 part.reset()
-        self._put_steps()
+        steps, num_steps = self.adagrad.steps, map(int, self.parts[STEPS].table.sums)
+        steps.update(zip(steps, num_steps, strict=True))
 
     @contextmanager
     def exchanging(self) -> Iterator[None]:
@@ -208,7 +209,8 @@ class SharedState:
 
     def push(self, grant: int) -> None:
         """After a bucket: push what it has changed; in a tournament, under the number `grant`."""
-        self._take_steps()
+        counts = list(self.adagrad.steps.values())
+        self.parts[STEPS].table.sums.copy_(torch.tensor(counts, dtype=torch.float64))
         for shard in self._order():
             self._patiently(shard, self._push, at_rest=True, grant=grant if self.in_rounds else None)
 
@@ -254,15 +256,6 @@ class SharedState:
             Table(counts.new_empty(len(counts), 0), counts), self.in_rounds, at_rest=True
         )
         return parts
-
-    def _take_steps(self) -> None:
-        counts = list(self.adagrad.steps.values())
-        self.parts[STEPS].table.sums.copy_(torch.tensor(counts, dtype=torch.float64))
-
-    def _put_steps(self) -> None:
-        self.adagrad.steps.update(
-            zip(self.adagrad.steps, map(int, self.parts[STEPS].table.sums), strict=True)
-        )
 
     def _order(self) -> list[int]:
         """All shards, another one first on each worker, so that not all ask the same server at a time."""

@@ -125,7 +125,8 @@ class TrainingWorker:
             stats = self.bucket.train(bucket, iteration, edges, tables, self.channel.report_progress)
         begun = time.monotonic()
         del tables
-        self._separate(own)
+        if self.blocks is not None:  # a partition goes where others do not
+            own = {key: table.copied() for key, table in own.items()}
         self.exchange.put(own, grant, folder, version)
         files: list[Any] = []
         if message["needs_files"]:
@@ -156,12 +157,6 @@ class TrainingWorker:
         keys = self.blocks.keys_of(bucket, iteration)
         types = dict.fromkeys(name for name, _ in keys if (name, 0) not in self.shared.tables)
         return {(name, 0): joined(own, [key for key in keys if key[0] == name]) for name in types}
-
-    def _separate(self, own: dict[PartitionKey, Table]) -> None:
-        """Give each partition memory of its own: it goes where others do not."""
-        if self.blocks is not None:
-            for key in own:
-                own[key] = own[key].copied()
 
     def _begin_moving(self, message: Message, iteration: Iteration) -> None:
         """Begin to read what the following bucket adds, and to write what the last one left."""
@@ -196,7 +191,6 @@ class TrainingWorker:
         return self.channel.ask("written", files=files, checksums=checksums, folder=folder, moved=moved)
 
     def _saved(self, key: PartitionKey, saved: SavedFile) -> None:
-        """Report a file that was written behind."""
         self.channel.send("saved", files=_listed([(key, saved)]))
 
 

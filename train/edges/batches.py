@@ -185,7 +185,6 @@ def _weight(config: PbgConfig, edges: Edges, relation_E: Indices) -> npt.NDArray
 
 
 def _featurized(config: PbgConfig, relation_E: Indices, side: Side) -> Iterator[tuple[str, Indices]]:
-    """Yield the featurized types of a side, and the edges of each."""
     types = [relation.entity_type(side) for relation in config.relations]
     for name in dict.fromkeys(types):
         if config.entities[name].featurized:

@@ -162,11 +162,7 @@ def why_whole(config: PbgConfig) -> str | None:
 def trained_share(config: Config, path: str, num_edges: int) -> float:
     """Share of the edges of a folder, of `num_edges`, that an epoch of a delta trains; about."""
     with ThreadPoolExecutor(_NUM_READING) as pool:
-        counts = pool.map(partial(_num_added, path), all_buckets(config))
-        num_added = sum(counts)
+        added = pool.map(partial(added_rows, path), all_buckets(config))
+        num_added = sum(int(np.diff(rows, axis=1).sum()) for rows in added)
     replay = config.train.replay or 0.0
     return min(1.0, num_added * (1 + replay) / max(num_edges, 1))
-
-
-def _num_added(path: str, bucket: Bucket) -> int:
-    return int(np.diff(added_rows(path, bucket), axis=1).sum())

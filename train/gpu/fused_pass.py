@@ -95,7 +95,6 @@ class FusedPass:
         return step.sums
 
     def _rates(self, pieces: list[Piece], lr_scale: Callable[[float], float]) -> Tensor:
-        """Make the learning rates of each step, [S, 2]."""
         begun = list(accumulate((shape.num_edges for _, shape, _ in pieces), initial=0))
         scales = [lr_scale(done / max(begun[-1], 1)) for done in begun[:-1]]
         rates_2 = torch.tensor([self.step.config.lr, self.step.adagrad.lr], dtype=torch.float64)
@@ -157,7 +156,6 @@ def _alike(config: Config) -> list[int]:
 
 
 def _clocks(pieces: list[Piece], sides: Mapping[int, Sides], seed: int) -> Tensor:
-    """Make the clock of each step, [S, F]."""
     keys = {
         relation: seeds.derived(seed, "group", relation) & 0xFFFFFFFF
         for relation in {group.relation for group, *_ in pieces}

@@ -64,12 +64,8 @@ def check_claim(config: Config, coming: Collection[str] = ()) -> None:
 def claim_checkpoint(config: Config) -> list[str]:
     """Make sure that training can resume the checkpoint at checkpoint_path, or move the checkpoint aside.
 
-    Returns:
-        the changed settings, one per line, if the checkpoint continues with other settings.
-
-    Raises:
-        ConfigError: training cannot resume the checkpoint, and `train.on_change` forbids to start anew.
-        FormatError: edges belong to other entities.
+    Returns the changed settings, if the checkpoint continues with others. Raises ConfigError if
+    `train.on_change` forbids to start anew, and FormatError if edges belong to other entities.
     """
     path = config.checkpoint_path
     _check_edges(config)

@@ -98,7 +98,6 @@ def figures(config: Config, first_version: int, trained: Sequence[Mapping[str, A
 
 
 def _best(trained: Mapping[str, Any]) -> dict[str, float]:
-    """The validation MRR of the epoch that a member ended with."""
     ranked = {ranking["epoch"]: ranking["mrr"] for ranking in trained.get("validation", ())}
     return {"validation_mrr": ranked[trained["best_epoch"]]} if ranked else {}
 

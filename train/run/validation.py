@@ -110,7 +110,6 @@ class Validation:
 
     @property
     def _best(self) -> dict[str, Any]:
-        """The first epoch with the highest MRR."""
         return max(self._epochs, key=lambda entry: (entry["mrr"], -entry["epoch"]))
 
     def _validate(self, epoch: int, version: int) -> None:

@@ -105,7 +105,6 @@ class PartitionFiles:
         return embeddings_ND, sums
 
     def _read(self, key: PartitionKey, version: int, path: str) -> tuple[Tensor, Tensor]:
-        """Embeddings [R, D] and sums of one file."""
         rows_RD, state = read_finite(path, key, version)
         embeddings_RD = torch.from_numpy(rows_RD)
         if state is None:

@@ -163,7 +163,6 @@ class PartitionStore(Store):
             raise
 
     def _settle(self, *, wait: bool) -> None:
-        """Raise the error of a write that has failed."""
         # Asked once: a write that failed between two looks would be forgotten.
         ended = [future for future in self._leaving if wait or future.done()]
         self._leaving = [future for future in self._leaving if future not in ended]
@@ -327,7 +326,6 @@ def _copied(table: Table, device: torch.device) -> Table:
 
 
 def _rows_of(num_rows: Sequence[int], name: str) -> dict[PartitionKey, slice]:
-    """The rows of each partition among all rows of its type."""
     rows, stop = {}, 0
     for partition, count in enumerate(num_rows):
         rows[name, Partition(partition)] = slice(stop, stop := stop + count)
