@@ -2,7 +2,9 @@
 
 import json
 import re
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 
 import pytest
 from hypothesis import given
@@ -125,14 +127,28 @@ def test_redacting_twice_changes_nothing(text: str) -> None:
     assert redacted(redacted(text)) == redacted(text)
 
 
+class Denying(BaseHTTPRequestHandler):
+    """A store to which nobody has access: its answer comes at once, where none is waited for for seconds."""
+
+    def do_HEAD(self) -> None:
+        self.send_error(403)
+
+    do_GET = do_HEAD
+
+
 @pytest.mark.slow
 def test_a_run_logs_and_records_no_secret(tmp_path: Path, forked: Forks) -> None:
     (tmp_path / "c.yaml").write_text(
         GRAPH + "etl: {tables: [{path: missing.csv, lhs: 0, rhs: 1, relation: r}]}}"
     )
-    place = f"--set=input=s3://AKIA:{SECRET}@bucket/x"
-    done = forked("dask-submit", "--master", "local[1]", "etl.py", "--conf", "c.yaml", place, cwd=tmp_path)
+    words = ["--master", "local[1]", "etl.py", "--conf", "c.yaml"]
+    with ThreadingHTTPServer(("127.0.0.1", 0), Denying) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        place, store = f"--set=input=s3://AKIA:{SECRET}@bucket/x", f"http://127.0.0.1:{server.server_port}"
+        done = forked("dask-submit", *words, place, cwd=tmp_path, AWS_ENDPOINT_URL=store, AWS_REGION="x")
+        server.shutdown()
     assert done.code != 0
+    assert "ACCESS_DENIED" in done.stderr
     text = (tmp_path / "o" / "run.json").read_text()
     assert json.loads(text)["config"]["input"] == "s3://***@bucket/x"
     assert SECRET not in text + done.stdout + done.stderr
