@@ -1,10 +1,12 @@
-"""Commands on a finished run: they replace their own results alone, as a whole, and go on after a kill."""
+"""Commands on a finished run replace their own results alone, go on after a kill, refuse wrong options."""
 
 import signal
 from collections.abc import Callable
 from pathlib import Path
 
 import distributed
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from graphmill import storage
@@ -12,6 +14,7 @@ from graphmill.cli import main
 from tests.commands import Command, on_cluster
 from tests.finished import copy_of
 from tests.forked import Forks, Kill
+from tests.graphmill.ask.predict.world import write_world
 from tests.remap.commands import COMMANDS, OTHERWISE, RECORDS, words, write_asked
 from tests.remap.graph import download, snapshot, upload
 
@@ -177,3 +180,146 @@ def test_on_hdfs_the_same_bytes(
         found = {name: content.replace(there, here) for name, content in found.items()}
         assert found == results_of(result(command, more)), (command, more)
     assert [uri for uri in storage.list_hidden(hdfs_uri) if ".out" in uri] == []
+
+
+WITH_WRONG = {
+    "predict": "predict {place}/run WRONG --to {place}/out",
+    "export": "export {place}/run WRONG --to {place}/out",
+    "features": "features {place}/run {place}/table.parquet WRONG --to {place}/out",
+    "fold-in": "fold-in {place}/run --edges WRONG --to {place}/out",
+    "neighbors": "neighbors --embeddings {place} --id n7 WRONG",
+}
+TEXTS = {
+    "unknown": "x\ny\n",
+    "plain.csv": "lhs,rhs\na,b\n",
+    "eats.csv": "lhs,relation,rhs\na,eats,b\n",
+    "names.csv": "lhs,relation,rhs\na,likes,b\n",
+    "twice.csv": "id,id\na,b\n",
+    "columns.csv": "a\nb\n",
+    "mine/thesis.tex": "x",
+}
+# What is wrong, and the message.
+WRONG = {
+    "predict": {
+        "": "--relation: missing; the run has likes, follows",
+        "--relation bought": "--relation bought: expected one of likes, follows",
+        "--relation likes --side xhs": "'xhs' is not one of",
+        "--relation likes --checkpoint-version 9": "has no complete version 9; complete versions: 1",
+        "--relation likes --task-memory 7": "'--task-memory': expected a size of 16MiB or more",
+        "--relation likes --calibrated": "--calibrated: has no effect without --exclude-known",
+        "--relation likes --calibrated --exclude-known": "there is no calibration",
+        "--relation follows --calibrated --exclude-known --with-itself": (
+            "--calibrated: cannot be used with --with-itself"
+        ),
+        "--relation likes --ids absent.txt": "absent.txt: there is no such file",
+        "--relation likes --ids {place}/unknown": "expected ids of 'user', found 2 others, such as 'x', 'y'",
+        "--relation likes --ids {place}/twice.csv": "expected one column 'id', found 2",
+        "--relation likes --ids {place}/nulls.parquet": "row 1: column 'name': expected no nulls",
+        "--relation likes --ids {place}/floats.parquet": (
+            "column 'id': expected strings or integers, found double"
+        ),
+        "--pairs x.csv --ids y": "--pairs: cannot be used with --ids",
+        "--pairs x.csv --exact": "--pairs: cannot be used with --exact",
+        "--pairs x.csv --recall 0.5 --k 3": "--pairs: cannot be used with --k, --recall",
+        "--pairs {place}/plain.csv": "--relation: missing; ",
+        "--pairs {place}/eats.csv": "column 'relation': expected one of likes, follows, found 'eats'",
+        "--pairs {place}/names.csv --relation follows": "names.csv, whose column `relation` names them",
+        "--pairs {place}/columns.csv --relation likes": "expected the columns lhs and rhs, found a",
+        "--pairs {place}/unknown --relation likes": "expected pairs in FILE.parquet or FILE.csv",
+        "--cosine": "--type: missing; the run has user, item",
+        "--cosine --type shop": "--type shop: expected one of user, item",
+        "--cosine --type user --candidates shop": "--candidates shop: expected one of",
+        "--cosine --relation likes": "--cosine: cannot be used with --relation",
+        "--cosine --type user --side lhs": "--cosine: cannot be used with --side",
+        "--relation likes --type user": "--type: has no effect without --cosine",
+        "--relation likes --index {place}/out/index": "out/index lies in the folder of --to",
+        "--relation likes --index {place}/mine": "thesis.tex, which is no list of candidates",
+        "--relation likes --exact --index {place}/mine": "--exact: cannot be used with --index",
+        "--relation likes --exact --recall 0.5": "--exact: cannot be used with --recall",
+        "--relation likes --recall 1.5": "'--recall': 1.5 is not in the range",
+    },
+    "export": {
+        "--types user,shop": "--types: 'shop' is not among the entities: user, item",
+        "--format word2vec --precision pq": "holds float32 and float16, not --precision pq",
+        "--pq-bytes 8": "--pq-bytes: has no effect without --precision pq",
+        "--limit 8": "--limit: has no effect without --format tensorboard-projector",
+        "--escape-ids --format npy": "--escape-ids: has no effect without --format word2vec",
+        "--checkpoint-version 7": "no complete version 7",
+        "--precision int4": "int4",
+    },
+    "features": {
+        "--column c --type shop": "--type: expected one of user, item, found 'shop'",
+        "--column x --type user": "--column: expected one of c, vector, n, found 'x'",
+        "--column c": "--type: missing; the run has user, item",
+        "--column c --type user --components 7": (
+            "--components: expected 6 at most, the length of the vectors of 'user', found 7"
+        ),
+        "--column c --type user": "two columns named 'vector'",
+        "--column c --type item --prefix g_": "found none of them in 1 rows",
+        "--column n --type user --prefix g_": "expected strings or integers, found double",
+        "--column c --type user --components 2 --similar-to ids": (
+            "--components: cannot be used with --similar-to"
+        ),
+        "--column c --type user --no-header": "table.parquet, which is read as parquet",
+    },
+    "fold-in": {
+        "{place}/eats.csv": "relation 'eats': the run was trained without it, and has likes, follows",
+        "{place}/known.parquet": "expected ids that the run does not know, found none in 1 rows",
+        "absent.parquet": "absent.parquet: no file there to read rows from",
+        "{place}/columns.csv": "expected a column 'lhs' (lhs), found columns ['a']",
+        "{place}/no-lhs.parquet": "row 2 (from 1, the header not counted), column 'lhs' (lhs): null",
+        "{place}/names.csv --no-weight --weight w": "--no-weight: cannot be used with --weight",
+        "{place}/names.csv --format json --delimiter ;": "names.csv, which is read as json",
+        "{place}/known.parquet --delimiter ; --encoding latin-1": "--delimiter, --encoding: no effect on",
+        "{place}/names.csv --ids thing=x": "--ids thing=x: expected TYPE=FILE, types: user, item",
+        "{place}/names.csv --checkpoint-version 9": "has no complete version 9; complete versions: 1",
+        "{place}/names.csv --relation likes --relation-column relation": (
+            "expected one of relation (the same for every row) and relation_column"
+        ),
+    },
+    "neighbors": {
+        "--inverse": "--inverse: has no effect without --relation",
+        "--with-itself": "--with-itself: has no effect without --relation",
+        "--relation r1 --type node": "--relation: cannot be used with --type",
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("wrong")
+    world = write_world(folder / "run", num_partitions=3)
+    for name, text in TEXTS.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(text)
+    user = world.name("user", 1)
+    for name, columns in {
+        "nulls": {"name": ["a", None]},
+        "floats": {"id": [1.0, 2.0]},
+        "table": {"c": [user], "vector": [1], "n": [1.5]},
+        "known": {"lhs": [user], "relation": ["likes"], "rhs": [world.name("item", 1)]},
+        "no-lhs": {"lhs": ["a", None], "relation": ["likes"] * 2, "rhs": ["b", "c"]},
+    }.items():
+        pq.write_table(pa.table(columns), folder / f"{name}.parquet")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def before(place: Path) -> dict[str, bytes]:
+    """All files of the folder."""
+    return snapshot(place)
+
+
+@pytest.mark.parametrize(("command", "wrong"), [(name, each) for name in WRONG for each in WRONG[name]])
+def test_wrong_questions(
+    place: Path,
+    before: dict[str, bytes],
+    graphmill_command: Command,
+    command: str,
+    wrong: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    words = WITH_WRONG[command].replace("WRONG", wrong).format(place=place).split()
+    assert graphmill_command(*words) == 2
+    assert WRONG[command][wrong] in " ".join(capsys.readouterr().err.replace("│", " ").split())
+    assert snapshot(place) == before

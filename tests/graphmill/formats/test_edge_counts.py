@@ -1,18 +1,28 @@
-"""Edges by bucket: believed where the manifest agrees, else counted in the bucket files."""
+"""Counts, loops and lists of features in bucket files: round trips, raw h5py, files of others, damage."""
 
+from collections.abc import Callable
 from pathlib import Path
 
+import h5py
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from graphmill import config as configuration
 from graphmill import storage
+from graphmill.ask.edges import loopless
 from graphmill.errors import FormatError
 from graphmill.formats import edge_buckets
 from graphmill.formats.edge_buckets import Edges, bucket_uri
+from graphmill.formats.edge_buckets import loops as edge_loops
+from graphmill.formats.edge_buckets.features import Features
 from graphmill.formats.edge_buckets.files import COUNTS, write_counts
+from graphmill.formats.edge_buckets.loops import LOOPS, read_loops
 from graphmill.storage import Checksums
 from graphmill.storage.checksums import of_file
-from graphmill.vocab import Bucket
+from graphmill.vocab import Bucket, Side
+from tests.graphmill.formats.foreign_buckets import BUCKET, URI, foreign, replaced
 
 BUCKETS = [Bucket(0, 0), Bucket(0, 1), Bucket(1, 0)]
 
@@ -83,3 +93,166 @@ def test_counts_of_another_form(edge_path: str, content: str) -> None:
     storage.write_checksums(storage.manifest_of(edge_path).uri, checksums | {COUNTS: found[uri]})
     with pytest.raises(FormatError, match=r"num_edges\.json: expected the edges and the checksum"):
         counts(edge_path)
+
+
+EDGES = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 4), st.integers(0, 3)), max_size=30)
+
+
+def forget_loops(path: str | Path, bucket: Bucket) -> None:
+    """Make the bucket one of another program."""
+    with h5py.File(edge_buckets.bucket_uri(str(path), bucket), "r+") as hdf5:
+        del hdf5[LOOPS]
+
+
+@given(EDGES, st.integers(1, 31))
+def test_loops_are_written_in_any_pieces_and_found_without(tmp_path_factory, edges, size) -> None:
+    folder = tmp_path_factory.getbasetemp() / "loops"
+    columns = np.array(edges, np.int32).reshape(-1, 3)
+    with edge_buckets.new_bucket(str(folder), BUCKET, len(edges)) as writer:
+        for start in range(0, len(edges), size):
+            writer.append(Edges(*columns[start : start + size].T))
+    expected = {rel for lhs, rel, rhs in edges if lhs == rhs}
+    assert read_loops(str(folder), BUCKET) == expected
+    forget_loops(folder, BUCKET)
+    assert read_loops(str(folder), BUCKET) == expected
+
+
+def test_edges_are_read_some_at_a_time(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(edge_loops, "READ_EDGES", 3)
+    rel = np.arange(10)
+    edge_buckets.write_bucket(str(tmp_path), BUCKET, Edges(rel // 2, rel, np.where(rel < 9, rel // 3, 4)))
+    forget_loops(tmp_path, BUCKET)
+    assert read_loops(str(tmp_path), BUCKET) == {0, 1, 3, 9}
+
+
+def test_lists_of_features_are_no_loops() -> None:
+    assert edge_loops.find_loops(*np.array([[-1, 2], [0, 1], [-1, 2]])).tolist() == [1]
+
+
+def test_equal_rows_of_other_types_and_partitions_are_no_loops(tmp_path, caplog) -> None:
+    """Edges of `one`, with one partition, are in all buckets; of `many` only the diagonal has loops."""
+    names = {"one": 1, "many": 3}
+    relations = [{"name": f"{a}-{b}", "lhs": a, "rhs": b} for a in names for b in names]
+    entities = {name: {"num_partitions": num} for name, num in names.items()}
+    raw = {"output": str(tmp_path), "entities": entities, "relations": relations, "dimension": 2}
+    config = configuration.from_mapping(raw)
+    assert loopless(config, range(4)) == (0, 3)  # nobody has written edges
+    assert "there are no training edges" in caplog.text
+    (path,) = config.edge_paths
+    for lhs in range(3):
+        for rhs in range(3):
+            rel = [1, 2, *([3] if lhs != rhs else [])]
+            edges = [np.array(each) for each in ([5] * len(rel), rel, [5] * len(rel))]
+            edge_buckets.write_bucket(path, Bucket(lhs, rhs), Edges(*edges))
+    assert loopless(config, range(4)) == (0, 3)
+    edge_buckets.write_bucket(path, Bucket(2, 1), Edges(*np.array([[5], [0], [5]])))
+    assert loopless(config, range(4)) == (3,)
+    edge_buckets.write_bucket(path, Bucket(1, 1), Edges(*np.array([[5], [3], [5]])))
+    assert loopless(config, range(4)) == ()
+    assert loopless(config, [1, 2]) == ()
+
+
+EMPTY = Features(np.zeros(4, np.int64), np.zeros(0, np.int64))
+
+
+def featurized_edges() -> Edges:
+    """Three edges: features (7, 7), a plain entity, feature 2."""
+    features = Features(np.array([0, 2, 2, 3]), np.array([7, 7, 2]))
+    return Edges(np.array([-1, 5, -1]), np.zeros(3, int), np.arange(3), None, features)
+
+
+def test_h5py_reads_features(tmp_path: Path) -> None:
+    edge_buckets.write_bucket(str(tmp_path), BUCKET, featurized_edges())
+    with h5py.File(tmp_path / URI) as hdf5:
+        assert set(hdf5) == {"lhs", "rel", "rhs", "loops", "lhsd_offsets", "lhsd_data"}
+        assert hdf5["lhs"][:].tolist() == [-1, 5, -1]
+        assert hdf5["lhsd_offsets"][:].tolist() == [0, 2, 2, 3]
+        assert hdf5["lhsd_data"][:].tolist() == [7, 7, 2]
+
+
+@pytest.mark.parametrize(("start", "stop"), [(0, 3), (1, 3), (2, 3), (1, 1), (3, 3)])
+def test_features_come_back(tmp_path: Path, start: int, stop: int) -> None:
+    edge_buckets.write_bucket(str(tmp_path), BUCKET, featurized_edges())
+    found = edge_buckets.read_bucket(str(tmp_path), BUCKET, start, stop, takes_features=True)
+    assert found.rhs_features is None
+    assert found.lhs_features is not None
+    lists = [[7, 7], [], [2]][start:stop]
+    assert found.lhs_features.counts.tolist() == [len(each) for each in lists]
+    assert found.lhs_features.indices.tolist() == [feature for each in lists for feature in each]
+    assert found.lhs.tolist() == [-1, 5, -1][start:stop]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (replaced("lhsd_offsets", [0, 1, 2, 3]), "lhsd_offsets has 3"),
+        (replaced("lhsd_offsets", [0, 2, 1, 2, 2]), "never fall"),
+        (replaced("lhsd_offsets", [1, 1, 1, 1, 2]), "from 0"),
+        (replaced("lhsd_offsets", [0, 0, 0, 0, 4]), "up to 3"),
+        (replaced("lhsd_data", [0, -1, 2]), r"lhsd_data\[1\] is -1"),
+        (replaced("lhs", [-1, -2, 1, 1]), r"lhs\[1\] is -2"),
+        (lambda hdf5: hdf5.pop("lhsd_data"), "expected a dataset 'lhsd_data'"),
+    ],
+)
+def test_features_that_are_wrong(tmp_path: Path, change: Callable[[h5py.File], None], message: str) -> None:
+    def featurized(hdf5: h5py.File) -> None:
+        for name, values in {
+            "lhs": [-1, 1, 1, 1],
+            "lhsd_offsets": [0, 3, 3, 3, 3],
+            "lhsd_data": [0, 1, 2],
+        }.items():
+            replaced(name, values)(hdf5)
+        change(hdf5)
+
+    with pytest.raises(FormatError, match=rf"edges_1_2\.h5: .*{message}"):
+        edge_buckets.read_bucket(foreign(tmp_path, featurized), BUCKET, takes_features=True)
+
+
+def test_empty_lists_come_back(tmp_path: Path) -> None:
+    lists = Features(np.array([0, 0, 0, 1]), np.array([4]))
+    edges = Edges(np.array([-1, 5, -1]), np.zeros(3, int), np.array([-1] * 3), None, lists, EMPTY)
+    edge_buckets.write_bucket(str(tmp_path), BUCKET, edges)
+    found = edge_buckets.read_bucket(str(tmp_path), BUCKET, takes_features=True)
+    for side in Side:
+        features, expected = found.features(side), edges.features(side)
+        assert features is not None
+        assert expected is not None
+        np.testing.assert_array_equal(features.offsets, expected.offsets)
+        np.testing.assert_array_equal(features.indices, expected.indices)
+    assert (found.lhs.tolist(), found.rhs.tolist()) == ([-1, 5, -1], [-1] * 3)
+
+
+def test_pbg_writes_no_lists_where_all_are_empty(tmp_path: Path) -> None:
+    folder = foreign(tmp_path, replaced("lhs", [-1, 1, -1, 1]))
+    found = edge_buckets.read_bucket(folder, BUCKET, 1, 4, takes_features=True)
+    assert found.lhs_features is not None
+    assert found.lhs_features.offsets.tolist() == [0, 0, 0, 0]
+    assert found.rhs_features is None
+    with pytest.raises(FormatError, match=r"lhs\[0\] is -1"):
+        edge_buckets.read_bucket(folder, BUCKET)
+
+
+def test_features_are_refused_unless_the_caller_takes_them(tmp_path: Path) -> None:
+    edge_buckets.write_bucket(str(tmp_path), BUCKET, featurized_edges())
+    with pytest.raises(FormatError, match=r"edges_1_2\.h5: its lhs side has lists of features"):
+        edge_buckets.read_bucket(str(tmp_path), BUCKET)
+
+
+def test_a_featurized_writer_refuses(tmp_path: Path) -> None:
+    edges = featurized_edges()
+    for num_features, appended, message in (
+        ({Side.LHS: 2}, edges, "expected 2 lhs features, found at least 3"),
+        ({Side.LHS: 4}, edges, "expected 4 lhs features, found 3"),
+        ({}, edges, r"lhs\[0\] is -1"),
+        ({Side.RHS: 3, Side.LHS: 3}, edges, "rhs features were announced"),
+    ):
+        with (
+            pytest.raises(FormatError, match=message),
+            edge_buckets.new_bucket(str(tmp_path), BUCKET, 3, num_features=num_features) as writer,
+        ):
+            writer.append(appended)
+
+
+def test_features_out_of_range() -> None:
+    with pytest.raises(FormatError, match="lhsd_data holds 7; expected less than 7"):
+        edge_buckets.check_indices(featurized_edges(), URI, 7, 3, 1)

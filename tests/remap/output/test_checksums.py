@@ -1,4 +1,4 @@
-"""Published tables: a wrong byte, or 16 more, in any of them is refused by every reader, by name."""
+"""Published tables: a wrong byte is refused by every reader; parquet-java reads every row of every table."""
 
 import shutil
 from collections.abc import Callable, Iterator
@@ -25,10 +25,13 @@ from graphmill.ask.run import TrainedRun
 from graphmill.checkpoints.pbg.files import manifest_of
 from graphmill.errors import FormatError
 from graphmill.formats import remapped
+from graphmill.formats.parquet.vectors import Column
 from graphmill.run.work import complete
 from graphmill.storage.checksums import of_file
 from remap.output.partition import read_ids
+from remap.output.tables import TableOptions, open_table, values_type
 from tests.graphmill.ask.predict.world import write_world
+from tests.hadoop import jars, parquet_java
 from train.tables.vector_files import VectorFiles
 
 NUM_PARTS, ROWS, DIMENSION = 2, 40, 4
@@ -150,3 +153,72 @@ def test_rows_of_a_damaged_checkpoint_are_not_gathered(tmp_path: Path) -> None:
         file["embeddings"][1, 0] += 1
     with pytest.raises(FormatError, match=embeddings.name):
         table.gather(np.arange(2))
+
+
+NUM_GROUPS, GROUP_ROWS, LENGTH = 3, 400, 16
+NUM_ROWS = NUM_GROUPS * GROUP_ROWS
+
+
+def ids_of(rows: range) -> pa.Array:
+    return pa.array([f"id {row} é" for row in rows])
+
+
+def vectors_of(rows: range) -> np.ndarray:
+    return (np.array(rows)[:, None] / 4 + np.arange(LENGTH)).astype(np.float32)
+
+
+def groups() -> list[range]:
+    return [range(start, start + GROUP_ROWS) for start in range(0, NUM_ROWS, GROUP_ROWS)]
+
+
+def write_part(folder: Path, compression: remapped.Compression) -> Path:
+    root = str(folder / compression)
+    with remapped.new_part(root, "user", 0, LENGTH, compression) as part:
+        for rows in groups():
+            part.append(ids_of(rows), vectors_of(rows))
+    return Path(remapped.part_uri(root, "user", 0))
+
+
+def write_table(path: Path, names: str, options: TableOptions) -> Path:
+    """`names` are columns: i ids, v vectors, n numbers."""
+    kinds = {
+        "i": pa.string(),
+        "v": values_type("float32", (NUM_ROWS, LENGTH), options),
+        "n": values_type("float32", (NUM_ROWS,), options),
+    }
+    schema = pa.schema([(f"{name}{place}", kinds[name]) for place, name in enumerate(names)])
+    with open_table(str(path), schema, options) as table:
+        for rows in groups():
+            of: dict[str, Column] = {"i": ids_of(rows), "v": vectors_of(rows), "n": vectors_of(rows)[:, 0]}
+            table.append([of[name] for name in names])
+    return path
+
+
+def expected(names: str) -> list[list[str]]:
+    rows = range(NUM_ROWS)
+    vectors = [",".join(map(str, vector)) for vector in vectors_of(rows).tolist()]
+    numbers = list(map(str, vectors_of(rows)[:, 0].tolist()))
+    of = {"i": ids_of(rows).to_pylist(), "v": vectors, "n": numbers, "t": ["user"] * NUM_ROWS}
+    return [list(row) for row in zip(*(of[name] for name in names), strict=True)]
+
+
+@pytest.mark.slow
+def test_parquet_java_reads_every_row_once(tmp_path: Path) -> None:
+    if reason := jars.why_not():
+        pytest.skip(f"no parquet-java: {reason}")
+    wanted = {write_part(tmp_path, "none"): "itv", write_part(tmp_path, "zstd"): "itv"}
+    for number, (names, options) in enumerate(
+        [
+            ("vi", TableOptions()),  # GraphStorm's embeddings
+            ("nii", TableOptions()),  # and edge predictions
+            ("iiv", TableOptions(compression="zstd", fixed_size_list=True)),
+            ("ivi", TableOptions(compression="lz4")),
+            ("vi", TableOptions(value_compression="zstd")),
+        ]
+    ):
+        wanted[write_table(tmp_path / f"{number}.parquet", names, options)] = names
+    for num_shares in (1, 5):
+        found = parquet_java.read(list(wanted), num_shares)
+        assert found.keys() == wanted.keys()
+        for path, names in wanted.items():
+            assert found[path] == expected(names), (path, num_shares)

@@ -1,14 +1,21 @@
-"""Probabilities of answers: the fit finds the numbers that answers were drawn with."""
+"""Probabilities of answers, metrics in parts, and metrics of drawn edges: simulations meet the truth."""
+
+from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from graphmill.ask.evaluate import calibration
+from graphmill.ask.evaluate import calibration, evaluate, job, metrics
 from graphmill.ask.evaluate.calibration import CalibrationAnswers, Fit
+from graphmill.ask.evaluate.extent import ALWAYS, drawn_rows, extent_of, told
+from graphmill.ask.evaluate.metrics import Ranks
+from graphmill.ask.evaluate.queries import Triples
+from graphmill.config.sections.evaluate import EvaluateConfig
 from graphmill.model.calibration import NUM_BEST, probabilities, shares
 from graphmill.vocab import Side
+from tests.graphmill.ask.evaluate.test_distributed import graph
 
 GROUPS = {0: (1.0, 0.5), 3: (2.0, 0.0), 4: (0.6, -1.0)}  # slope and bias
 
@@ -112,3 +119,127 @@ def test_measures_by_hand() -> None:
     assert found["brier"] == pytest.approx(((expected - true) ** 2).mean())
     assert found["brier_base_rate"] == pytest.approx(0.24)
     assert calibration.measure(exact, answers)["top_1"]["num_answers"] == len(Side)
+
+
+def drawn_ranks(rng: np.random.Generator, num_edges: int) -> Triples:
+    rel = rng.integers(2, size=num_edges)
+    lhs = rng.choice([*range(40), *range(128, 140)], num_edges)
+    return Triples(
+        lhs, rel, np.where(rel == 0, rng.integers(50, size=num_edges), rng.integers(90, size=num_edges))
+    )
+
+
+def test_parts_have_the_means_of_their_own_edges(rng: np.random.Generator) -> None:
+    edges = drawn_ranks(rng, 80)
+    ranks = {side: Ranks(rng.integers(30, size=80), rng.integers(3, size=80)) for side in Side}
+    parts = metrics.break_down(
+        ranks, edges, {side: rng.integers(20, size=80) for side in Side}, ["bought", "knows"]
+    )
+    for entry in parts["metrics_by_relation"]:
+        chosen = edges.rel == ["bought", "knows"].index(entry["relation"])
+        for side in Side:
+            rank = 1 + ranks[side].greater[chosen] + ranks[side].equal[chosen] / 2
+            assert entry[side.value]["num_edges"] == chosen.sum()
+            assert entry[side.value]["mrr"] == np.mean(1 / rank)
+            assert entry[side.value]["hits@10"] == np.mean(rank <= 10)
+    bands = parts["metrics_by_degree"]
+    for side in Side:
+        assert sum(band[side.value]["num_edges"] for band in bands) == 80
+        weighted = sum(band[side.value].get("mrr", 0) * band[side.value]["num_edges"] for band in bands)
+        assert np.isclose(weighted / 80, parts["metrics_by_side"][side.value]["mrr"])
+    assert [band["first"] for band in bands] == sorted(band["first"] for band in bands)
+
+
+def test_edges_that_nothing_was_trained_on_have_degree_0(rng: np.random.Generator) -> None:
+    edges = drawn_ranks(rng, 5)
+    ranks = {side: Ranks(np.zeros(5, np.int64), np.zeros(5, np.int64)) for side in Side}
+    parts = metrics.break_down(
+        ranks, edges, {side: np.zeros(5, np.int64) for side in Side}, ["bought", "knows"]
+    )
+    assert parts["metrics_by_degree"] == [
+        {"first": 0, "last": 0} | {side.value: {"num_edges": 5, "mrr": 1.0, "hits@10": 1.0} for side in Side}
+    ]
+
+
+def test_relations_without_edges_are_named_and_told(
+    rng: np.random.Generator, caplog: pytest.LogCaptureFixture
+) -> None:
+    edges = drawn_ranks(rng, 80)
+    bought = Triples(*(column[edges.rel == 0] for column in (edges.lhs, edges.rel, edges.rhs)))
+    num_edges = len(bought)
+    ranks = {side: Ranks(rng.integers(30, size=num_edges), rng.integers(3, size=num_edges)) for side in Side}
+    parts = metrics.break_down(ranks, bought, dict.fromkeys(Side, bought.rel), ["bought", "knows"])
+    assert (parts["num_relations_unranked"], parts["relations_unranked"]) == (1, ["knows"])
+    job.warn_of_unranked(parts | {"split": "test"})
+    assert "1 relations have no edges in test" in caplog.text
+    assert "them: knows;" in caplog.text
+
+
+NUM = 1000  # candidates
+
+
+def higher(rng: np.random.Generator, num_edges: int) -> np.ndarray:
+    """Numbers of better candidates: most are small, some are large."""
+    return np.minimum((rng.pareto(0.5, num_edges) * 2).astype(np.int64), NUM)
+
+
+def ranks_of(num_higher: np.ndarray) -> Ranks:
+    return Ranks(num_higher, np.zeros_like(num_higher))
+
+
+def test_intervals_cover_the_truth(rng: np.random.Generator) -> None:
+    """95 of 100."""
+    num_runs, num_edges, share = 80, 600, 0.25
+    covered: dict[str, int] = {}
+    for _ in range(num_runs):
+        all_edges = {side: higher(rng, num_edges) for side in Side}
+        truths = [ranks_of(each).metrics() for each in all_edges.values()]
+        chosen = rng.choice(num_edges, int(share * num_edges), replace=False)
+        ranks = {side: ranks_of(each[chosen]) for side, each in all_edges.items()}
+        for name, (low, high) in evaluate.intervals(ranks, share).items():
+            truth = np.mean([each[name] for each in truths])
+            covered[name] = covered.get(name, 0) + bool(low <= truth <= high)
+    assert covered.keys() == {"mrr", "mean_rank", "hits@1", "hits@3", "hits@10", "hits@50"}
+    assert min(covered.values()) >= 0.9 * num_runs
+
+
+def test_the_middle_of_an_interval_is_the_metric(rng: np.random.Generator) -> None:
+    num_higher = higher(rng, 500)
+    ranks = {side: ranks_of(num_higher) for side in Side}
+    for name, (low, high) in evaluate.intervals(ranks, 0.1).items():
+        assert (low + high) / 2 == pytest.approx(ranks[Side.LHS].metrics()[name], rel=1e-9)
+    assert evaluate.intervals({side: ranks_of(num_higher[:1]) for side in Side}, 0.1) == {}
+
+
+def test_rows_are_drawn_from_all_files_alike() -> None:
+    counts, times = [5, 0, 3, 12], np.zeros(20)
+    for seed in range(3000):
+        rows = drawn_rows(seed, counts, 6)
+        assert sum(map(len, rows)) == 6
+        for first, each in zip((0, 5, 5, 8), rows, strict=True):
+            assert (np.diff(each) > 0).all()
+            times[first + each] += 1
+    assert np.abs(times / 3000 - 0.3).max() < 0.04
+    assert [len(each) for each in drawn_rows(0, counts, 99)] == counts
+
+
+def test_the_budget_counts_work(tmp_path: Path) -> None:
+    config = graph(tmp_path, 1)
+    sizes = {"user": 10**6, "item": 2 * 10**6}
+    always = ALWAYS // config.dimension // (4 * 10**6)  # both sides of `like`
+    small = extent_of(config, 10**7, sizes, 10**6)
+    assert (small.num_edges, small.is_sampled) == (always, True)
+    assert "some minutes" in told(small, "test")
+    assert told(small, "test").endswith("evaluate.budget: unlimited ranks all")
+    large = extent_of(config, 10**9, sizes, 10**12)
+    work = 10**12 * config.num_epochs * 6 * (1 + config.num_batch_negs + config.num_uniform_negs)
+    assert large.num_edges == pytest.approx(0.1 * work / (4 * 10**6), rel=1e-9)
+    assert not extent_of(config, always, sizes, 0).is_sampled
+    for changes, expected in (
+        ({"budget": "unlimited"}, 10**9),
+        ({"sample": 77}, 77),
+        ({"budget": "unlimited", "candidates": 10}, 10**9),  # of older configurations, without effect
+        ({"budget": 0.2}, 2 * large.num_edges),
+    ):
+        changed = config.with_section(EvaluateConfig(**changes))
+        assert extent_of(changed, 10**9, sizes, 10**12).num_edges == pytest.approx(expected, abs=1)
