@@ -33,9 +33,7 @@ from remap.output.align import Alignment
 from remap.output.partition import write_partition
 from remap.sources import Sources, check_maps, open_sources, select_types
 
-_OURS = (
-    rf"part-[0-9]{{5,}}(?:_[0-9]{{5,}})?\.(?:parquet|csv)|{storage.MARKER}|{storage.PUBLISHED}|{RELATIONS}"
-)
+_OURS = rf"part-[0-9]{{5,}}(?:_[0-9]{{5,}})?\.(?:parquet|csv)|{RELATIONS}"
 
 
 def check(config: Config, coming: Collection[str] = ()) -> str:
@@ -187,4 +185,4 @@ def check_outputs(config: Config) -> None:
     path = config.embedding_path
     is_ours = storage.read_marker(path)  # Spark's marker is empty
     record = storage.MARKER if is_ours else storage.PUBLISHED
-    check_result_folder(path, _OURS, record, "embedding_path")
+    check_result_folder(path, record, _OURS, "embedding_path")

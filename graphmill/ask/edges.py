@@ -81,11 +81,9 @@ class Triples:
     @classmethod
     def concatenated(cls, parts: Sequence["Triples"]) -> "Triples":
         """All edges of all parts; with weights if a part has them."""
-        none = np.empty(0, np.int64)
-        names = ("lhs", "rel", "rhs")
-        columns = (np.concatenate([none, *(getattr(part, name) for part in parts)]) for name in names)
+        none, names = np.empty(0, np.int64), ("lhs", "rel", "rhs")
+        lhs, rel, rhs = (np.concatenate([none, *(getattr(part, name) for part in parts)]) for name in names)
         is_plain = all(part.weight is None for part in parts)
-        lhs, rel, rhs = columns
         weight = None if is_plain else np.concatenate([part.weights() for part in parts])
         return cls(lhs, rel, rhs, weight)
 

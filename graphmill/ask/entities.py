@@ -6,21 +6,22 @@ partition is measured before it is read: counts, raw ids and embeddings must agr
 Shapes: N rows of a block, Q wanted rows, D dimension.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+from distributed import Client
 
 from graphmill import storage
 from graphmill.ask.run import TrainedRun
 from graphmill.ask.strings.ids import Hashes, IdSearch, first_repeated, hashes_of, repeated
 from graphmill.checkpoints import Checkpoint, Floats
 from graphmill.checkpoints.finite import check_finite, first_not_finite
+from graphmill.cluster import run_tasks
 from graphmill.config.partitions import PartitionKey
 from graphmill.display import progress
 from graphmill.errors import FormatError, NotFoundError
@@ -54,9 +55,6 @@ class MeasuredPartition:
                 f"{self.ids_uri} has {num_ids} raw ids, but {self.embeddings_uri} has {self.num_rows} rows: "
                 "they are not from the same run"
             )
-
-
-RunTasks = Callable[[Callable[..., MeasuredPartition], list[tuple[Any, ...]]], list[MeasuredPartition]]
 
 
 def check_partitions(trained: TrainedRun, num_partitions: dict[str, int]) -> None:
@@ -170,9 +168,9 @@ def _global_embedding(trained: TrainedRun, part: MeasuredPartition, checkpoint: 
 
 
 def read_tables(
-    trained: TrainedRun, types: Sequence[str], run: RunTasks | None = None
+    trained: TrainedRun, types: Sequence[str], client: Client | None = None
 ) -> dict[str, "EntityTable"]:
-    """Measure all partitions of some types; `run` measures several at a time.
+    """Measure all partitions of some types; tasks of a `client` measure several at a time.
 
     Raises:
         NotFoundError: a partition is missing.
@@ -186,7 +184,10 @@ def read_tables(
         for name, num in num_partitions.items()
         for partition in range(num)
     ]
-    parts = run(measure_partition, keys) if run else [measure_partition(*key) for key in keys]
+    if client is None:
+        parts = [measure_partition(*key) for key in keys]
+    else:
+        parts = run_tasks(client, measure_partition, keys, description="measuring", unit="partitions")
     return {
         name: EntityTable(trained, tuple(part for part in parts if part.entity_type == name))
         for name in types

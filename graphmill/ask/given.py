@@ -22,11 +22,6 @@ from graphmill.formats.raw_tables.columns import LINES, column_names, iter_strin
 READ_ROWS = 1 << 16
 
 
-def check_file(uri: str) -> None:
-    """Refuse a file that is not there, or a folder without parquet files."""
-    files(uri)
-
-
 def iter_ids(uri: str) -> Iterator[pa.Table]:
     """Read ids: tables of one column `id`, string. The first may be a header: see `may_have_header`.
 
@@ -103,7 +98,7 @@ def read_piece(uri: str) -> pa.Table:
 
 
 def files(uri: str) -> list[str]:
-    """List the files that a path of the user names; of a folder, its parquet files."""
+    """List the files that a path of the user names, which must be there; of a folder, its parquet files."""
     if storage.is_dir(uri):
         uris = [entry.uri for entry in storage.list_dir(uri) if entry.uri.endswith(".parquet")]
         if not uris:

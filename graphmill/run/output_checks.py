@@ -15,6 +15,7 @@ from graphmill.errors import ConfigError
 from graphmill.run.job import Stage
 from graphmill.run.record import read_record
 
+PARTS = r"part-[0-9]{5,}\.parquet"
 _LEFTOVERS = (
     r"\..+\.(?:tmp|old|retired)-[0-9a-f]{12}|\.(?:.+\.)?graphmill\.lock.*|\.graphmill\.life-.+"
     r"|\.etl-work-[0-9a-f]{12}|\..+\.crc"
@@ -94,16 +95,17 @@ def check_folder(uri: str, names: str, setting: str, reason: str, *, below: bool
             )
 
 
-def check_result_folder(to: str, names: str, record: str, setting: str = "--to") -> None:
+def check_result_folder(to: str, record: str, names: str = PARTS, setting: str = "--to") -> None:
     """Refuse to replace the folder that a setting names, unless it is empty or an earlier result.
 
-    An earlier result has files of the pattern `names` alone, and the file `record` among them.
+    An earlier result has files of the pattern `names`, the file `record`, and no others but marks.
     """
     storage.check_moves_folders(to)
     status = storage.status(to)
     if status and not status.is_dir:
         raise ConfigError(f"{setting}: expected a folder, or none yet, found the file {to}")
-    check_folder(to, names, setting, "and is replaced as a whole", below=True)
+    ours = f"{names}|{storage.MARKER}|{storage.PUBLISHED}|{record}"
+    check_folder(to, ours, setting, "and is replaced as a whole", below=True)
     if storage.list_dir(to) and not storage.exists(storage.join(to, record)):
         raise ConfigError(
             f"{setting}: {to} holds files, and no {record}, as an earlier result has; choose another folder"

@@ -1,18 +1,21 @@
 """Fitting of codecs: ranges of dimensions, centroids of pieces. Dask tasks; the client puts parts together.
 
+{folder}/{type}/_scales.npy, _centroids.npy     the tables of a fitted codec
+
 Centroids come from at most SAMPLE_ROWS rows, spread evenly over the type. The sample and its first centroids
 do not depend on the workers, so neither do the tables.
 
 Shapes: N rows of the sample, D dimension, d dimensions of a piece, K centroids.
 """
 
-from collections.abc import Callable, Sequence
+import io
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
 
 import numpy as np
 from distributed import Client
 
+from graphmill import storage
 from graphmill.ask.entities import EntityTable
 from graphmill.ask.export.codecs import (
     NUM_CENTROIDS,
@@ -34,6 +37,8 @@ SAMPLE_ROWS = 64 * NUM_CENTROIDS
 BATCH_BYTES = 32 << 20
 _ROUNDS = 15
 _GROUPS = 8
+CODEC_FILES = (r"_scales\.npy", r"_centroids\.npy")
+_TABLES: Mapping[Precision, tuple[str, ...]] = {"int8": ("scales",), "pq": ("centroids",)}
 
 Prepare = Callable[[Floats], Floats]  # what is done to vectors before they are encoded
 
@@ -45,6 +50,7 @@ def rows_of_batch(dimension: int) -> int:
 
 def fit(
     client: Client,
+    folder: str,
     table: EntityTable,
     precision: Precision,
     num_bytes: int | None,
@@ -52,13 +58,19 @@ def fit(
     *,
     has_scale: bool,
 ) -> Codec:
-    """Fit the codec of a type."""
+    """Fit the codec of a type, and write its tables; or read those of an earlier fit."""
+    uris = table_uris(folder, table.entity_type, precision)
+    num_codes = num_codes_of(table.dimension, num_bytes, has_scale=has_scale)
+    if all(storage.exists(uri) for uri in uris.values()):
+        tables = {name: _read_array(uri) for name, uri in uris.items()}
+        return codec_of(precision, table.dimension, tables, num_codes, has_scale=has_scale)
     if precision == "int8":
-        return _fit_ranges(client, table, prepare)
-    if precision == "pq":
-        num_codes = num_codes_of(table.dimension, num_bytes, has_scale=has_scale)
-        return _fit_centroids(client, table, num_codes, prepare, has_scale=has_scale)
-    return FloatCodec(precision, table.dimension)
+        codec: Codec = _fit_ranges(client, table, prepare)
+    else:
+        codec = _fit_centroids(client, table, num_codes, prepare, has_scale=has_scale)
+    for name, array in codec.tables().items():
+        _write_array(uris[name], array)
+    return codec
 
 
 def codec_of(
@@ -145,13 +157,19 @@ def k_means(sample_Nd: Floats, seed: int) -> Floats:
     return centroids_Kd
 
 
-def as_is(vectors_ND: Floats) -> Floats:
-    """Return vectors as they are."""
-    return vectors_ND
+def table_uris(folder: str, entity_type: str, precision: Precision) -> dict[str, str]:
+    """Name the files of a codec's tables."""
+    names = _TABLES.get(precision, ())
+    return {name: storage.join(folder, entity_type, f"_{name}.npy") for name in names}
 
 
-def unit(vectors_ND: Floats) -> Floats:
-    """Scale vectors to length 1; zero stays zero."""
-    length_N1 = np.linalg.norm(vectors_ND, axis=1, keepdims=True)
-    scaled: Any = vectors_ND / np.where(length_N1 > 0, length_N1, 1)
-    return np.asarray(scaled, np.float32)
+def _write_array(uri: str, array: Array) -> None:
+    with storage.atomic_output(uri) as stream:
+        np.lib.format.write_array(stream, array, allow_pickle=False)
+
+
+def _read_array(uri: str) -> Array:
+    try:
+        return np.lib.format.read_array(io.BytesIO(storage.read_bytes(uri)), allow_pickle=False)
+    except ValueError as error:
+        raise FormatError(f"{uri}: expected an array of numpy, found something else: {error}") from error

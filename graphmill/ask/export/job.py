@@ -12,7 +12,7 @@
 
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -20,18 +20,17 @@ from distributed import Client
 
 from graphmill import storage
 from graphmill.ask.entities import EntityTable, read_tables
-from graphmill.ask.export import loss, model, pieces
-from graphmill.ask.export.fitting import as_is, unit
-from graphmill.ask.export.formats import FORMATS
+from graphmill.ask.evaluate import job as evaluation
+from graphmill.ask.export import fitting, loss, model
+from graphmill.ask.export.formats import FORMATS, Format
 from graphmill.ask.export.formats.faiss_index import import_faiss
-from graphmill.ask.export.pieces import CODEC_FILES
 from graphmill.ask.export.settings import ExportOptions
 from graphmill.ask.export.source import Source
 from graphmill.ask.relation import RELATIONS, write_relation_parameters
 from graphmill.ask.run import TrainedRun
-from graphmill.cluster import run_tasks
 from graphmill.config import Config
 from graphmill.errors import ConfigError
+from graphmill.model import comparators
 from graphmill.model.built_in import COMPARATORS
 from graphmill.model.operators import operator_of
 from graphmill.run import record
@@ -56,15 +55,8 @@ def check(config: Config, options: ExportOptions, to: str) -> None:
         NotFoundError: there is no checkpoint, or no raw ids.
     """
     kind = FORMATS[options.format]
-    names = "|".join(
-        [
-            kind.names,
-            *kind.others,
-            *CODEC_FILES,
-            *map(str, (MODEL, RECORD, RELATIONS, storage.MARKER, storage.PUBLISHED)),
-        ]
-    )
-    _check_folder(to, names)
+    written = [name for every in FORMATS.values() for name in (every.names, *every.others)]
+    check_result_folder(to, RECORD, "|".join([*written, *fitting.CODEC_FILES, MODEL, RELATIONS]))
     for name in options.types:
         if name not in config.entities:
             raise ConfigError(f"--types: {name!r} is not among the entities: {', '.join(config.entities)}")
@@ -78,14 +70,6 @@ def check(config: Config, options: ExportOptions, to: str) -> None:
     TrainedRun.chosen(config)
     if _is_measured(options) and (reason := loss.obstacle(config, to)):
         log.warning("export: the loss cannot be measured: %s", reason)
-
-
-def _check_folder(to: str, names: str) -> None:
-    """Refuse a folder with other files than those of an export, of any format."""
-    every = "|".join(
-        [names, *(kind.names for kind in FORMATS.values()), *FORMATS["tensorboard-projector"].others]
-    )
-    check_result_folder(to, every, RECORD)
 
 
 def _check_faiss(config: Config) -> None:
@@ -133,11 +117,11 @@ def _made_from(trained: TrainedRun, options: ExportOptions) -> dict[str, Any]:
     if options.format == "tensorboard-projector":
         uris += config.edge_paths
     if _is_measured(options):
-        uris += loss.input_uris(config)
+        uris += evaluation.input_uris(config)
     described = {
         "export": options.model_dump() | {"checkpoint_version": trained.version},
         "inputs": record.describe_inputs(dict.fromkeys(uris)),
-        **({"evaluate": loss.settings_of(config).result_settings()} if _is_measured(options) else {}),
+        **({"evaluate": config.evaluate.result_settings()} if _is_measured(options) else {}),
     }
     plain: dict[str, Any] = json.loads(json.dumps(described))
     return plain
@@ -148,14 +132,18 @@ def _make(
 ) -> tuple[dict[str, Any], Checksums]:
     config = trained.config
     types = options.types or tuple(config.entities)
-    measuring = partial(run_tasks, client, description="measuring", unit="partitions")
-    tables = read_tables(trained, types, measuring)
-    folder = work.folder
+    tables = read_tables(trained, types, client)
+    folder, kind = work.folder, FORMATS[options.format]
     sources = {name: _source(config, options, table, folder, client) for name, table in tables.items()}
-    written = pieces.write(client, FORMATS[options.format], list(sources.values()), work)
+    tasks = {
+        f"{storage.file_name(name)}-{partition}": (kind, source, partition, folder)
+        for name, source in sources.items()
+        for partition in range(1 if kind.is_whole else len(source.table.parts))
+    }
+    written = work.run_tasks(client, write_piece, tasks, description="exporting", unit="pieces")
     checksums = {uri: checksum for piece in written for uri, checksum in piece["files"].items()}
-    checksums |= FORMATS[options.format].finish(folder, list(sources.values()))
-    of_codecs = {name: pieces.table_uris(folder, name, source.codec) for name, source in sources.items()}
+    checksums |= kind.finish(folder, list(sources.values()))
+    of_codecs = {name: fitting.table_uris(folder, name, options.precision) for name in sources}
     of_tables = [uri for codec in of_codecs.values() for uri in codec.values()]
     checksums |= {uri: of_bytes(storage.read_bytes(uri)) for uri in of_tables}
     _write_model(trained, options, list(sources.values()), of_codecs, folder, checksums)
@@ -170,12 +158,23 @@ def _make(
     return figures, checksums
 
 
+def write_piece(kind: Format, source: Source, partition: int, folder: str) -> dict[str, Any]:
+    """Write a partition, or a whole type; return the type, checksums and bytes. A Dask task."""
+    files = kind.write(source, partition, folder)
+    return {"entity_type": source.entity_type, "files": files, "bytes": _size_of(files)}
+
+
+def _size_of(uris: Iterable[str]) -> int:
+    return sum(status.size_bytes for uri in uris if (status := storage.status(uri)))
+
+
 def _source(
     config: Config, options: ExportOptions, table: EntityTable, folder: str, client: Client
 ) -> Source:
     """The vectors of a type with their codec, which is fitted once."""
-    prepare = unit if options.format == "faiss" and COMPARATORS[config.comparator].is_unit else as_is
-    codec = pieces.codec(
+    comparator = config.comparator if options.format == "faiss" else "dot"  # which takes vectors as they are
+    prepare = partial(comparators.prepare, comparator, False)
+    codec = fitting.fit(
         client,
         folder,
         table,
@@ -227,7 +226,7 @@ def _sizes(
             "dimension": source.table.dimension,
             "num_files": sum(len(piece["files"]) for piece in own),
             "file_bytes": sum(piece["bytes"] for piece in own),
-            "table_bytes": sum(pieces.size_of(uri) for uri in of_codecs[name].values()),
+            "table_bytes": _size_of(of_codecs[name].values()),
             "vector_bytes": num_rows * row_bytes,
             "float32_bytes": num_rows * source.table.dimension * 4,
         }

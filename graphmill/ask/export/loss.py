@@ -21,7 +21,6 @@ from graphmill.checkpoints import pbg
 from graphmill.checkpoints.checkpoint import ModelState
 from graphmill.cluster import run_tasks
 from graphmill.config import Config
-from graphmill.config.sections.evaluate import EvaluateConfig
 from graphmill.run.lock import NO_CLAIM, Claim
 
 _NAMES = ("mrr", "hits@1", "hits@10", "mean_rank")
@@ -31,11 +30,6 @@ _VERSION = 1
 def obstacle(config: Config, folder: str) -> str:
     """Return the reason why nothing can be measured, or ""."""
     return evaluation.check(_settings(config, config.checkpoint_path, None, folder))
-
-
-def input_uris(config: Config) -> list[str]:
-    """Inputs of the measurement."""
-    return evaluation.input_uris(config)
 
 
 def measure(
@@ -50,10 +44,9 @@ def measure(
     storage.delete(folder)
     decoded_path = storage.join(folder, "checkpoint")
     write_decoded(trained, tables, sources, decoded_path, client)
-    evaluate = evaluation.run
     places = {"exact": (trained.checkpoint_path, trained.version), "decoded": (decoded_path, _VERSION)}
     evaluated = {
-        name: evaluate(_settings(trained.config, path, version or None, folder), client, claim)
+        name: evaluation.run(_settings(trained.config, path, version or None, folder), client, claim)
         for name, (path, version) in places.items()
     }
     metrics = {name: {key: figures["metrics"][key] for key in _NAMES} for name, figures in evaluated.items()}
@@ -125,12 +118,5 @@ def decode_partition(
 def _settings(config: Config, checkpoint_path: str, version: int | None, folder: str) -> Config:
     """The run with another checkpoint; the stage works in `folder`, and fits no probabilities."""
     changed = {"calibrate": None, "checkpoint_version": version, "enabled": True}
-    section = settings_of(config).model_copy(update=changed)
-    return config.with_section(section).model_copy(
-        update={"checkpoint_path": checkpoint_path, "output": folder}
-    )
-
-
-def settings_of(config: Config) -> EvaluateConfig:
-    """The section `evaluate` of the run, whose split is ranked."""
-    return config.evaluate
+    config = config.with_section(config.evaluate.model_copy(update=changed))
+    return config.model_copy(update={"checkpoint_path": checkpoint_path, "output": folder})

@@ -85,16 +85,10 @@ def _of_codec(codec: Codec) -> dict[str, Any]:
 def _relations(config: Config) -> list[dict[str, str]]:
     """The first relations; all of them are in the table of parameters."""
     names = relation_names(config)[:MOST_LISTED]
-    entries = [config.relations[0] if config.dynamic_relations else relation for relation in config.relations]
-    if config.dynamic_relations:
-        entries = entries[:1] * len(names)
+    entries = [config.entry(number) for number in range(len(names))]
     return [
-        {
-            "name": name,
-            **{str(side): entry.entity_type(side) for side in Side},
-            "operator": entry.operator,
-        }
-        for name, entry in zip(names, entries, strict=False)
+        {"name": name, **{str(side): entry.entity_type(side) for side in Side}, "operator": entry.operator}
+        for name, entry in zip(names, entries, strict=True)
     ]
 
 

@@ -44,7 +44,6 @@ from graphmill.run.work import Work, make_result
 from graphmill.storage import Checksums
 
 RECORD = "_features.json"
-_OURS = rf"part-[0-9]{{5,}}\.parquet|{storage.MARKER}|{storage.PUBLISHED}|{RECORD}"
 _SHOWN = 5
 
 FoldIn = Callable[[str, Client], Any]
@@ -71,7 +70,7 @@ def check(config: Config, request: FeaturesOptions, to: str) -> TrainedRun:
         ConfigError: there is no such type, it is featurized, or the folder holds other files.
         NotFoundError: there is no checkpoint, no raw ids, or no such file.
     """
-    check_result_folder(to, _OURS, RECORD)
+    check_result_folder(to, RECORD)
     for name in dict.fromkeys(request.columns.values()):
         if name not in config.entities:
             raise ConfigError(f"--type: expected one of {', '.join(config.entities)}, found {name!r}")
@@ -85,7 +84,7 @@ def check(config: Config, request: FeaturesOptions, to: str) -> TrainedRun:
     if request.similar_to is not None:
         if len(set(request.columns.values())) > 1:
             raise ConfigError("--similar-to: expected columns of one type, as its ids are of that type")
-        given.check_file(request.similar_to)
+        given.files(request.similar_to)
     return TrainedRun.chosen(config)
 
 
@@ -107,7 +106,9 @@ def run(
     """
     began_s = time.monotonic()
     trained = check(config, request, to)
-    _check_columns(request, table)
+    names = table.schema.names
+    if unknown := [column for column in request.columns if column not in names]:
+        raise ConfigError(f"--column: expected one of {', '.join(names)}, found {unknown[0]!r}")
     asked = {"table": list(table.described), **_described(request)}
     uris = [config.entity_path, config.checkpoint_path, *request.fold_in, *filter(None, [request.similar_to])]
     made_from = {
@@ -124,13 +125,6 @@ def run(
     return make_result("features", to, RECORD, made_from, write, claim, version=trained.version)
 
 
-def _check_columns(request: FeaturesOptions, table: TableToRead) -> None:
-    names = table.schema.names
-    for column in request.columns:
-        if column not in names:
-            raise ConfigError(f"--column: expected one of {', '.join(names)}, found {column!r}")
-
-
 def _joining(
     trained: TrainedRun,
     request: FeaturesOptions,
@@ -139,10 +133,7 @@ def _joining(
     client: Client,
     fold_ids_in: FoldIn | None,
 ) -> Joining:
-    def measure(function: Any, arguments: Any) -> Any:
-        return run_tasks(client, function, arguments, description="measuring", unit="partitions")
-
-    tables = read_tables(trained, list(dict.fromkeys(request.columns.values())), measure)
+    tables = read_tables(trained, list(dict.fromkeys(request.columns.values())), client)
     components = {name: components_of(request, entities, client) for name, entities in tables.items()}
     similar = {name: similar_of(request, entities, client) for name, entities in tables.items()}
     folded = _folded_folders(request, work, client, fold_ids_in)

@@ -11,7 +11,6 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 from distributed import Client
@@ -21,7 +20,6 @@ from graphmill.ask.entities import read_tables
 from graphmill.ask.fold_in.settings import FoldInOptions, ignores_regularizer, solvable_types
 from graphmill.ask.fold_in.sorting import Sorting, sort_piece
 from graphmill.ask.run import TrainedRun
-from graphmill.cluster import run_tasks
 from graphmill.config import Config
 from graphmill.errors import ConfigError
 from graphmill.run import record
@@ -32,7 +30,6 @@ from graphmill.storage import Checksums
 
 RECORD = "_fold_in.json"
 GROUP_ROWS = 1 << 17
-_OURS = rf"part-[0-9]{{5,}}\.parquet|{storage.MARKER}|{storage.PUBLISHED}|{RECORD}"
 
 ReadTables = Callable[[str, Client], Sequence[Mapping[str, Any]]]
 """Writes the tables as pieces into a folder, as etl/pieces.py does, and describes them."""
@@ -66,7 +63,7 @@ def check(config: Config, request: Request, to: str) -> TrainedRun:
         ConfigError: all types are featurized, or the folder holds other files.
         NotFoundError: there is no checkpoint, or no raw ids.
     """
-    check_result_folder(to, _OURS, RECORD)
+    check_result_folder(to, RECORD)
     solvable_types(config)
     return TrainedRun.with_ids(config, config.remap.checkpoint_version)
 
@@ -108,8 +105,7 @@ def _solve(
 ) -> tuple[dict[str, int], Checksums]:
     """Sort the pieces, and solve their ids; return counts, and the checksums of the files of vectors."""
     config = trained.config
-    measure = partial(run_tasks, client, description="measuring", unit="partitions")
-    tables = read_tables(trained, solvable_types(config), measure)
+    tables = read_tables(trained, solvable_types(config), client)
     num_rows = sum(piece["num_rows"] for piece in pieces)
     sorting = Sorting(config, tables, max(1, -(-num_rows // GROUP_ROWS)), config.seed)
     uris = [work.uri(f"sorted-{number:06d}.arrow") for number in range(len(pieces))]

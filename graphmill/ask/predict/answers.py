@@ -56,11 +56,6 @@ class IdChunk:
     group: int = 0
     num_groups: int = 1
 
-    @property
-    def groups(self) -> list[int]:
-        """Row groups of the file."""
-        return list(range(self.group, self.group + self.num_groups))
-
 
 def joined(chunks: Sequence[IdChunk], most: int) -> list[IdChunk]:
     """Join chunks that follow each other in the same place, into ones of at most so many queries."""
@@ -93,13 +88,10 @@ def _read_chunk(asked: Asked, chunk: IdChunk) -> tuple[pa.ChunkedArray, Numbers]
     if chunk.ids_uri is None:
         number_Q = np.arange(chunk.start, chunk.stop)
         return asked.queries.names(number_Q), number_Q
+    groups, rows = list(range(chunk.group, chunk.group + chunk.num_groups)), chunk.stop - chunk.start
     with open_parquet(chunk.ids_uri) as parquet:
-        batches = [
-            columns
-            for _, columns in iter_columns(
-                parquet, chunk.ids_uri, NUMBERED.names, chunk.stop - chunk.start, chunk.groups
-            )
-        ]
+        columns = iter_columns(parquet, chunk.ids_uri, NUMBERED.names, rows, groups)
+        batches = [batch for _, batch in columns]
     ids, numbers = zip(*batches, strict=True)
     return pa.chunked_array(ids, pa.string()), np.concatenate([number.to_numpy() for number in numbers])
 

@@ -78,11 +78,6 @@ class Cost:
         """Cost of answering with finished lists, where this share of the lists is looked into."""
         return self.num_queries * (self.num_lists + SMALL_PRODUCTS * share * self.num_candidates)
 
-    @property
-    def is_approximate_cheaper(self) -> bool:
-        """Whether lists are worth making."""
-        return self.making + self.approximate() < self.exact
-
 
 @dataclass(frozen=True)
 class Recall:
@@ -157,7 +152,7 @@ def _is_exact(question: PredictOptions, asked: Asked, cost: Cost) -> bool:
         return False
     elif asked.num_gpus:
         reason = "on a GPU"
-    elif not cost.is_approximate_cheaper:
+    elif cost.making + cost.approximate() >= cost.exact:
         reason = "approximate answers would take longer"
     elif find_spec("faiss") is None:
         log.warning(

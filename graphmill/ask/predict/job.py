@@ -12,7 +12,7 @@ Shapes: E pairs, D dimension.
 """
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -42,7 +42,6 @@ from graphmill.ask.relation import Relation, number_of, read_parameters, relatio
 from graphmill.ask.run import TrainedRun
 from graphmill.ask.scan import HEIGHT, made
 from graphmill.checkpoints import Floats
-from graphmill.cluster import run_tasks
 from graphmill.config import Config
 from graphmill.display import progress
 from graphmill.errors import ConfigError, FormatError
@@ -54,7 +53,6 @@ from graphmill.storage import Checksums
 from graphmill.vocab import Side
 
 RECORD = "_predict.json"
-_OURS = rf"part-[0-9]{{5,}}\.parquet|{storage.MARKER}|{storage.PUBLISHED}|{RECORD}"
 
 _PAIR = ("lhs", "relation", "rhs")
 SCHEMA = pa.schema(
@@ -72,7 +70,7 @@ def check(config: Config, question: PredictOptions, to: str) -> None:
         NotFoundError: there is no checkpoint, no raw ids, no such file, or no calibration.
         FormatError: the calibration is damaged, or of another checkpoint.
     """
-    check_result_folder(to, _OURS, RECORD)
+    check_result_folder(to, RECORD)
     trained = TrainedRun.chosen(config)
     names = trained.relation_names
     if question.cosine:
@@ -88,7 +86,7 @@ def check(config: Config, question: PredictOptions, to: str) -> None:
             "choose from"
         )
     for uri in filter(None, (question.ids, question.pairs)):
-        given.check_file(uri)
+        given.files(uri)
     if question.pairs is not None and len(names) > 1:
         _check_one_names_relations(question.pairs, question.relation)
     if question.pairs is None:
@@ -115,7 +113,7 @@ def run(
         FormatError: checkpoint, raw ids, edges or the given file are damaged or do not fit each other.
     """
     trained = TrainedRun.chosen(config)
-    tables = _measured(trained, _types(config, question), client)
+    tables = read_tables(trained, _types(config, question), client)
     made_from = {"predict": question.described(), "inputs": _inputs(config, question)}
     layout: dict[str, Any] = {"version": trained.version, "memory_bytes": question.memory_bytes}
     if question.pairs:
@@ -152,11 +150,6 @@ def _check_one_names_relations(uri: str, relation: str | None) -> None:
     if relation is None:
         raise ConfigError(f"--relation: missing; {uri} has no column `relation`")
     raise ConfigError(f"--relation: cannot be used with --pairs {uri}, whose column `relation` names them")
-
-
-def _measured(trained: TrainedRun, types: Sequence[str], client: Client) -> dict[str, EntityTable]:
-    run = partial(run_tasks, client, description="measuring", unit="partitions")
-    return read_tables(trained, types, run)
 
 
 def _score_pairs(

@@ -164,7 +164,8 @@ def write_part(folder: str, part: int, num_blocks: int, first_list: int, last_li
     uri = lists.uri_of(folder, lists.PART, part)
     if storage.exists(uri):
         return
-    bounds = [_bounds(folder, block, first_list, last_list) for block in range(num_blocks)]
+    firsts = [lists.read(lists.uri_of(folder, lists.BLOCK, block), "first") for block in range(num_blocks)]
+    bounds = [first_L1[first_list : last_list + 1] for first_L1 in firsts]
     num_rows = sum(int(bound[-1] - bound[0]) for bound in bounds)
     dimension = lists.read(lists.uri_of(folder, lists.CENTERS), "centers").shape[1]
     written = np.cumsum([0, *np.sum([np.diff(bound) for bound in bounds], axis=0)])[:-1]  # of each list
@@ -189,12 +190,6 @@ def write_part(folder: str, part: int, num_blocks: int, first_list: int, last_li
             written = written + count
         if last_list - first_list > 1:
             lists.write(hdf5, vectors=vectors_ND, numbers=numbers)
-
-
-def _bounds(folder: str, block: int, first_list: int, last_list: int) -> Numbers:
-    with lists.opened(lists.uri_of(folder, lists.BLOCK, block)) as hdf5:
-        first_L1: Numbers = hdf5["first"][first_list : last_list + 1]
-        return first_L1
 
 
 def write_places(folder: str, block: int, base_L: Numbers) -> None:

@@ -30,7 +30,7 @@ from graphmill.ask.export.codecs import (
     num_codes_of,
     piece_of,
 )
-from graphmill.ask.export.fitting import codec_of, k_means, unit
+from graphmill.ask.export.fitting import codec_of, k_means
 from graphmill.ask.export.settings import ExportOptions
 from graphmill.errors import FormatError
 from tests import REPOSITORY
@@ -286,9 +286,3 @@ def test_pieces_cover_all_dimensions(dimension: int, data: st.DataObject) -> Non
 )
 def test_number_of_codes(dimension: int, num_bytes: int | None, has_scale: bool, expected: int) -> None:
     assert num_codes_of(dimension, num_bytes, has_scale=has_scale) == expected
-
-
-def test_unit() -> None:
-    found = unit(np.array([[3, 4], [0, 0]], np.float32))
-    assert found.dtype == np.float32
-    np.testing.assert_allclose(found, [[0.6, 0.8], [0, 0]], rtol=1e-6)
