@@ -23,7 +23,6 @@ from train.tune.sample import VALID_SPLIT
 from train.tune.tuner import Tuner, TuningResult, described
 
 _VALIDATIONS = 8  # of a run
-_PATIENCE = 3
 _FOLDER = "tune"
 
 
@@ -56,6 +55,7 @@ def tune(
         changes = result.best.changes | _early_stopping(graph)
         storage.write_text(target, edited(text, changes, conf))
     _show(result)
+    terminal.say(_judgement(result))
     kept = [override for override in overrides if place(override) not in map(place, changes)]
     words = [word for override in kept for word in ("--set", override)]
     terminal.say(f"{target}: {described(changes)}")
@@ -83,8 +83,17 @@ def _early_stopping(graph: Config) -> dict[str, Any]:
     return {
         "train.validate_split": VALID_SPLIT,
         "train.validate_every": max(1, graph.num_epochs // _VALIDATIONS),
-        "train.patience": _PATIENCE,
     }
+
+
+def _judgement(result: TuningResult) -> str:
+    """Say what the search has gained, on edges that decided nothing in it."""
+    where = f"on {result.sample.num_unseen:,} edges that no trial has seen"
+    if result.best is result.before:
+        return (
+            f"nothing is better than the configuration as it is: {where}, its MRR is {result.best.unseen:.4f}"
+        )
+    return f"{where}: MRR before {result.before.unseen:.4f}, after {result.best.unseen:.4f}"
 
 
 def _show(result: TuningResult) -> None:

@@ -1,5 +1,7 @@
 """Successive halving (arXiv:1502.07943): all candidates train for few epochs, the best for more.
 
+The first candidate goes on to every rung: it is what the best one has to beat, on edges that chose nothing.
+
 The budget is spent in rungs of equal time. The clock adds up the seconds that trials have measured: a search
 that is run again with the results of its finished trials takes the same decisions.
 """
@@ -20,13 +22,19 @@ FIRST_EPOCHS = 2
 
 @dataclass(frozen=True)
 class Trial:
-    """One short training: what it changed, how long it took, and how well it ranks validation edges."""
+    """One short training: what it changed, and how long it took.
+
+    Attributes:
+        mrr: of the validation edges, by which candidates go on.
+        unseen: MRR of edges that decide nothing but whether the search has been of use.
+    """
 
     changes: dict[str, Any]
     rung: int
     epochs: int
     seconds: float
     mrr: float
+    unseen: float
 
     @property
     def epoch_s(self) -> float:
@@ -77,28 +85,36 @@ def search(
             break
         trials += done
         last = sorted(done, key=lambda each: -each.mrr)  # of equals, the better guess
-        if (following := _next_rung(last, budget_s - spent_s, RUNGS - 1 - rung, most_epochs, slots)) is None:
+        left = budget_s - spent_s, RUNGS - 1 - rung
+        if (following := _next_rung(last, candidates[0], *left, most_epochs, slots)) is None:
             break
-        coming, epochs = [each.changes for each in last[: following[0]]], following[1]
+        coming, epochs = following
     return trials
 
 
-def best(trials: Sequence[Trial]) -> Trial:
-    """Return the trial with the highest MRR of the last rung."""
-    rung = max(trial.rung for trial in trials)
-    return max((each for each in trials if each.rung == rung), key=lambda each: each.mrr)
+def judged(trials: Sequence[Trial]) -> tuple[Trial, Trial]:
+    """Return the first candidate and the best one, after the same epochs.
+
+    They are the same where the best one, by its MRR, does not rank the unseen edges better.
+    """
+    before = [trial for trial in trials if trial.changes == trials[0].changes][-1]
+    best = max((trial for trial in trials if trial.rung == before.rung), key=lambda trial: trial.mrr)
+    return before, best if best.unseen > before.unseen else before
 
 
 def _next_rung(
-    ranked: Sequence[Trial], left_s: float, rungs_left: int, most_epochs: int, slots: int
-) -> tuple[int, int] | None:
-    """Choose how many of the best candidates go on, and for how many epochs; None: the search has ended."""
+    ranked: Sequence[Trial], first: Changes, left_s: float, rungs_left: int, most_epochs: int, slots: int
+) -> tuple[list[Changes], int] | None:
+    """Choose the best candidates and the first, and their epochs; None: the search has ended."""
+    others = [trial for trial in ranked if trial.changes != first]
+    firsts = [trial for trial in ranked if trial.changes == first]
     for rungs in sorted({rungs_left, min(rungs_left, 1)}, reverse=True):
         for kept in range(min(len(ranked), max(2, ceil(len(ranked) / KEPT))), 1, -1):
-            epoch_s = sum(max(each.epoch_s for each in wave) for wave in _waves(ranked[:kept], slots))
+            going = [*others[: kept - len(firsts)], *firsts]
+            epoch_s = sum(max(trial.epoch_s for trial in wave) for wave in _waves(going, slots))
             epochs = min(most_epochs, int(left_s / rungs / epoch_s)) if rungs else 0
             if epochs > ranked[0].epochs:
-                return kept, epochs
+                return [trial.changes for trial in going], epochs
     return None
 
 

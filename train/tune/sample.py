@@ -1,4 +1,7 @@
-"""The tuner's graph: the densest part of the training edges, in one partition, and edges to validate on.
+"""The tuner's graph: the densest part of the training edges, in one partition, and edges to judge by.
+
+Half of the edges that are no training edges judge trials, the other half only what has won. Other known edges
+are no answers that count: a better model would have them before the edges that judge it.
 
 Entities are peeled off, those with the fewest edges first, until few enough edges are left. What is left of
 any graph is a k-core, or lies between two: of a tree it is a smaller tree. Shapes: N entities, E edges.
@@ -12,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from graphmill import storage
-from graphmill.ask.edges import Graph, Numbers, Piece, Triples
+from graphmill.ask.edges import Graph, Numbers, Piece, Triples, known_paths
 from graphmill.config import Config
 from graphmill.config.partitions import PartitionKey, all_buckets, keys_of
 from graphmill.errors import ConfigError
@@ -24,10 +27,12 @@ from graphmill.sorted_arrays import distinct
 from graphmill.vocab import TRAIN_SPLIT, Bucket
 
 VALID_SPLIT = "valid"
-FEW_VALID_EDGES = 500
+UNSEEN_SPLIT = "unseen"
+_KNOWN_SPLIT = "known"  # filters rankings
+FEW_VALID_EDGES = 500  # of both splits
 _HELD_OUT = 0.05
 MOST_READ = 1 << 24
-_MOST_VALID = 5000
+_MOST_VALID = 10_000
 
 
 @dataclass(frozen=True)
@@ -37,8 +42,9 @@ class Sample:
     num_entities: dict[str, int]
     num_edges: int
     num_valid: int
+    num_unseen: int
     is_held_out: bool
-    """Whether the validation edges were taken from the training edges."""
+    """Whether the edges to judge by were taken from the training edges."""
 
 
 def write_sample(
@@ -55,6 +61,10 @@ def write_sample(
     path = config.split_path(split)
     valid = graph.read_all([path] if storage.is_dir(path) else [], buckets)
     valid = valid[is_chosen_N[valid.lhs] & is_chosen_N[valid.rhs]]
+    trained = {path.rstrip("/") for path in config.edge_paths}
+    others = [folder for folder in known_paths(config) if folder not in trained and storage.is_dir(folder)]
+    known = graph.read_all(others, buckets)
+    known = known[is_chosen_N[known.lhs] & is_chosen_N[known.rhs]]
     seed = derived(config.seed, "tune", "valid")
     is_held_out = len(valid) < FEW_VALID_EDGES
     if is_held_out:
@@ -62,16 +72,21 @@ def write_sample(
         edges, valid = edges[~is_valid_E], edges[is_valid_E]
     drawn = np.random.default_rng(seed).permutation(len(valid))[:_MOST_VALID]
     valid = valid[np.sort(drawn)]
+    is_unseen_E = held_out((valid.lhs, valid.rel, valid.rhs), 0.5, derived(config.seed, "tune", "unseen"))
+    valid, unseen = valid[~is_unseen_E], valid[is_unseen_E]
+    if not (len(valid) and len(unseen)):
+        raise ConfigError(f"{path}: the edges are too few to tune with, or the same")
     row_N, counts = graph.chosen_rows(is_chosen_N)
     entities = storage.join(target, "entities")
     for name, count in counts.items():
         entity_counts.write_count(entities, name, 0, count)
     if config.dynamic_relations:
         entity_counts.write_relation_count(entities, entity_counts.read_relation_count(config.entity_path))
-    for name, own in ((TRAIN_SPLIT, edges), (VALID_SPLIT, valid)):
+    splits = {TRAIN_SPLIT: edges, VALID_SPLIT: valid, UNSEEN_SPLIT: unseen, _KNOWN_SPLIT: known}
+    for name, own in splits.items():
         rows = Edges(row_N[own.lhs], own.rel, row_N[own.rhs], own.weight)
         edge_buckets.write_bucket(storage.join(target, "edges", name), Bucket(0, 0), rows)
-    return Sample(counts, len(edges), len(valid), is_held_out)
+    return Sample(counts, len(edges), len(valid), len(unseen), is_held_out)
 
 
 def _drawn_for_validation(config: Config, edges: Triples, seed: int) -> npt.NDArray[np.bool_]:

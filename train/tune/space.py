@@ -26,7 +26,7 @@ RECIPES: dict[str, dict[str, tuple[Any, ...]]] = {
     "all entities": {
         "all_negs": (True,),
         "lr": (0.5, 0.2, 1.0, 0.1),
-        "regularization_coef": (0.05, 0.02, 0.1, 0.01, 0.2),
+        "regularization_coef": (0.05,),  # and shares of it
         "batch_size": (500, 250, 1000),
         "train.candidates": (4000, 8000, 2000),
         "train.relation_init": ("small", "random"),
@@ -43,13 +43,14 @@ RECIPES: dict[str, dict[str, tuple[Any, ...]]] = {
 }
 _OF_ONE_RELATION: dict[str, tuple[Any, ...]] = {
     "lr": (0.05, 0.1, 0.2, 0.5),
-    "regularization_coef": (0.2, 0.1, 0.5, 0.05),
+    "regularization_coef": (0.2,),
     "batch_size": (64, 16, 256),
 }
 _WITHOUT_OPERATOR: dict[str, tuple[Any, ...]] = {
     "train.popularity": (True, False),
-    "regularization_coef": (0.5, 0.2, 1.0, 0.1),
+    "regularization_coef": (0.5,),
 }
+_SHARES = (1.0, 0.4, 2.0, 0.2, 4.0)
 _MARGINS = (0.1, 0.05, 0.2, 0.5)
 
 
@@ -61,6 +62,10 @@ def recipes(config: Config, largest_type: int) -> dict[str, dict[str, tuple[Any,
         asked.update(_OF_ONE_RELATION)
         if config.relations[0].operator == "none" and config.comparator == "dot" and not config.bias:
             asked.update(_WITHOUT_OPERATOR)
+    # The default of a configuration with all_negs follows the graph.
+    follows = config.regularization_coef > 0 and all(relation.all_negs for relation in config.relations)
+    middle = config.regularization_coef if follows else asked["regularization_coef"][0]
+    asked["regularization_coef"] = tuple(float(f"{middle * share:.3g}") for share in _SHARES)
     can_sample = comparators.is_dot(config.comparator, config.bias)
     if not can_sample:
         asked["train.candidates"] = (None,)

@@ -1,6 +1,6 @@
 """The work of `graphmill tune`: the tuner's graph, the trials, and their record.
 
-A trial is a task: a short training on the tuner's graph, ranked on its validation edges.
+A trial is a task: a short training on the tuner's graph, ranked on its two kinds of held-out edges.
 
     output/tune/
       tune.json                 settings, the sample, every trial so far
@@ -33,8 +33,8 @@ from graphmill.run.lock import Claim
 from graphmill.run.record import describe_inputs
 from graphmill.vocab import TRAIN_SPLIT
 from train import job
-from train.tune.halving import Changes, Trial, best, search
-from train.tune.sample import VALID_SPLIT, Sample, write_sample
+from train.tune.halving import Changes, Trial, judged, search
+from train.tune.sample import UNSEEN_SPLIT, VALID_SPLIT, Sample, write_sample
 from train.tune.space import candidates
 
 FILE = "tune.json"
@@ -110,17 +110,22 @@ def run_trial(config: Config, changes: dict[str, Any], rung: int, epochs: int, f
     storage.delete(folder)  # of a task that was lost
     try:
         job.train(chosen)
-        mrr = float(evaluate.evaluate(chosen)["metrics"]["mrr"])
+        ranked = [
+            chosen.with_section(chosen.evaluate.model_copy(update={"split": split}))
+            for split in (VALID_SPLIT, UNSEEN_SPLIT)
+        ]
+        mrr, unseen = (float(evaluate.evaluate(config)["metrics"]["mrr"]) for config in ranked)
     except TrainingError:
-        mrr = 0.0
+        mrr = unseen = 0.0
     storage.delete(folder)
-    return Trial(changes, rung, epochs, time.monotonic() - start, mrr)
+    return Trial(changes, rung, epochs, time.monotonic() - start, mrr, unseen)
 
 
 @dataclass(frozen=True)
 class TuningResult:
-    """The result of a search."""
+    """The result of a search: the best trial, and that of the unchanged configuration, of as many epochs."""
 
+    before: Trial
     best: Trial
     trials: list[Trial]
     sample: Sample
@@ -140,7 +145,7 @@ class Tuner:
         sharers = 1 if config.num_gpus else max(map(hosts.count, hosts), default=1)
         self._threads = max(1, (config.workers or cluster.num_cores()) // sharers)
         self._split = config.train.validate_split or VALID_SPLIT
-        self._sample = Sample({}, 0, 0, False)
+        self._sample = Sample({}, 0, 0, 0, False)
         self._trials: list[Trial] = []
         self._made_from: dict[str, Any] = {}
 
@@ -178,7 +183,7 @@ class Tuner:
         if len(trials) < 2:
             needed = "" if not trials else f"; a trial takes {trials[0].seconds:.0f} s here"
             raise ConfigError(f"--minutes: {self._minutes:g} are too few for two trials{needed}")
-        return TuningResult(best(trials), trials, sample)
+        return TuningResult(*judged(trials), trials, sample)
 
     def _wave(self, base: Config, wave: Sequence[Changes], epochs: int, rung: int) -> list[Trial]:
         """Run trials at the same time, but for those that have been run before."""

@@ -14,12 +14,13 @@ from graphmill.formats import edge_buckets, entity_counts
 from graphmill.vocab import Bucket
 from tests.train.graphs import make_config, random_triples, write_graph
 from train import job
-from train.tune.halving import FIRST_EPOCHS, Trial, best, search
+from train.tune.halving import FIRST_EPOCHS, Trial, judged, search
 from train.tune.sample import densest, peeled, write_sample
 from train.tune.space import MOST_ENTITIES, candidates
 from train.tune.tuner import changed
 
 NUM = 12
+SPLITS = ("train", "valid", "unseen")
 pairs = arrays.arrays(np.int64, st.tuples(st.integers(1, 60), st.just(2)), elements=st.integers(0, NUM - 1))
 
 
@@ -100,10 +101,11 @@ def test_a_small_graph_is_taken_whole(config, tmp_path):
     found = write_sample(config, folder, "valid", 10_000)
     assert found.num_entities == {"a": 60, "b": 30}
     assert found.is_held_out
-    assert found.num_edges + found.num_valid == 3000
-    assert 400 < found.num_valid < 600  # 500, by the edges' hashes
+    assert found.num_edges + found.num_valid + found.num_unseen == 3000
+    assert 200 < found.num_valid < 300  # 250, by the edges' hashes
+    assert 200 < found.num_unseen < 300
     assert entity_counts.list_counts(storage.join(folder, "entities")) == {"a": [60], "b": [30]}
-    whole = np.concatenate([read(folder, "train"), read(folder, "valid")], axis=1)
+    whole = np.concatenate([read(folder, split) for split in SPLITS], axis=1)
     assert len({tuple(each) for each in whole.T.tolist()}) == 3000
     degree_R = [np.bincount(whole[0, whole[1] == r], minlength=60) for r in (0, 1)]
     parts = [edge_buckets.read_bucket(config.edge_paths[0], Bucket(i, j)) for i in (0, 1) for j in (0, 1)]
@@ -114,20 +116,26 @@ def test_a_small_graph_is_taken_whole(config, tmp_path):
 def test_the_same_seed_writes_the_same_bytes(config, tmp_path):
     for name in ("one", "two"):
         write_sample(config, str(tmp_path / name), "valid", 1500)
-    assert (read(str(tmp_path / "one"), "train") == read(str(tmp_path / "two"), "train")).all()
-    assert (read(str(tmp_path / "one"), "valid") == read(str(tmp_path / "two"), "valid")).all()
+    for split in SPLITS:
+        assert (read(str(tmp_path / "one"), split) == read(str(tmp_path / "two"), split)).all()
 
 
 def test_validation_edges_are_those_of_the_split(config, tmp_path, rng):
-    write_graph(config, {"a": 60, "b": 30}, triples(rng, 600), path=config.split_path("dev"))
+    counts, test = {"a": 60, "b": 30}, triples(rng, 40)
+    write_graph(config, counts, triples(rng, 600), path=config.split_path("dev"))
+    write_graph(config, counts, test, path=config.split_path("test"))
     found = write_sample(config, str(tmp_path / "sample"), "dev", 10_000)
-    assert (found.num_edges, found.num_valid, found.is_held_out) == (3000, 600, False)
+    assert (found.num_edges, found.num_valid + found.num_unseen, found.is_held_out) == (3000, 600, False)
+    assert 250 < found.num_valid < 350
+    known = read(str(tmp_path / "sample"), "known")  # filters rankings, and judges nothing
+    assert np.bincount(known[1]).tolist() == np.bincount(test[:, 1]).tolist()
+    assert known.shape == (3, 640)
 
 
 def test_a_part_of_the_graph_has_edges_between_its_entities_only(config, tmp_path):
     found = write_sample(config, str(tmp_path / "sample"), "valid", 1500)
-    assert found.num_edges + found.num_valid <= 1500
-    for split in ("train", "valid"):
+    assert found.num_edges + found.num_valid + found.num_unseen <= 1500
+    for split in SPLITS:
         lhs, rel, rhs = read(str(tmp_path / "sample"), split)
         assert lhs.max() < found.num_entities["a"]
         for relation, name in enumerate("ab"):
@@ -138,7 +146,7 @@ def test_of_a_large_graph_the_first_partitions_are_read(config, tmp_path):
     found = write_sample(config, str(tmp_path / "sample"), "valid", 10_000, most_read=1000)
     assert found.num_entities == {"a": 30, "b": 30}
     first = edge_buckets.read_bucket(config.edge_paths[0], Bucket(0, 0))
-    whole = np.concatenate([read(str(tmp_path / "sample"), split) for split in ("train", "valid")], axis=1)
+    whole = np.concatenate([read(str(tmp_path / "sample"), split) for split in SPLITS], axis=1)
     assert sorted(whole.T.tolist()) == sorted(np.stack([first.lhs, first.rel, first.rhs]).T.tolist())
 
 
@@ -147,10 +155,11 @@ def test_copies_of_an_edge_are_held_out_together(config, tmp_path, rng):
     write_graph(config, {"a": 60, "b": 30}, np.concatenate([edges, edges[::2], edges[::3], edges[::3]]))
     found = write_sample(config, str(tmp_path / "sample"), "valid", 10_000)
     assert found.is_held_out
-    train, valid = (read(str(tmp_path / "sample"), split).T.tolist() for split in ("train", "valid"))
-    assert len(train) + len(valid) == 2168
-    assert not set(map(tuple, train)) & set(map(tuple, valid))
-    assert 300 < len(set(map(tuple, valid))) < 700
+    parts = [read(str(tmp_path / "sample"), split).T.tolist() for split in SPLITS]
+    train, valid, unseen = (set(map(tuple, part)) for part in parts)
+    assert sum(map(len, parts)) == 2168
+    assert not train & valid | train & unseen | valid & unseen
+    assert 300 < len(valid | unseen) < 700
 
 
 def test_few_edges_are_refused(tmp_path, rng):
@@ -182,7 +191,13 @@ class Simulated:
         numbers = [each["lr"] for each in wave]
         self.begun += [(rung, number, epochs) for number in numbers]
         return [
-            Trial(dict(each), rung, epochs, epochs * self.epoch_s[n], self.quality[n] * epochs / (epochs + 1))
+            Trial(
+                dict(each),
+                rung,
+                epochs,
+                epochs * self.epoch_s[n],
+                *[self.quality[n] * epochs / (epochs + 1)] * 2,
+            )
             for each, n in zip(wave, numbers, strict=True)
         ]
 
@@ -212,7 +227,9 @@ def test_the_best_of_a_rung_gets_to_the_next(simulated, budget_s, slots):
         for rung in range(1 + max(each.rung for each in trials))
     ]
     assert len(set(best_of)) == 1
-    assert simulated.quality[best(trials).changes["lr"]] == best_of[0]
+    before, best = judged(trials)
+    assert (before.changes, before.rung) == ({"lr": 0}, trials[-1].rung)
+    assert simulated.quality[best.changes["lr"]] == best_of[0]
 
 
 @given(searches, st.floats(1, 2000), st.integers(1, 4), st.integers(1, 64))
@@ -241,7 +258,16 @@ def test_much_time_is_used():
     trials = simulated.search(100, most_epochs=1000)
     assert len([each for each in trials if each.rung == 0]) == 9
     assert spent_s(trials, 1) > 90
-    assert best(trials).changes == {"lr": 8}
+    assert judged(trials)[1].changes == {"lr": 8}
+
+
+@pytest.mark.parametrize(("unseen", "winner"), [(0.31, {"lr": 1}), (0.3, {}), (0.2, {})])
+def test_what_is_not_better_on_unseen_edges_changes_nothing(unseen, winner):
+    last = Trial({}, 1, 8, 4.0, 0.35, 0.3), Trial({"lr": 1}, 1, 8, 4.0, 0.4, unseen)
+    trials = [Trial({}, 0, 2, 1.0, 0.2, 0.2), Trial({"lr": 1}, 0, 2, 1.0, 0.3, 0.1), *last]
+    before, best = judged(trials)
+    assert before == last[0]
+    assert best.changes == winner
 
 
 def test_dear_candidates_still_meet_for_more_epochs():

@@ -97,7 +97,9 @@ def test_a_better_configuration_is_written_from_a_finished_etl(conf):
     after = contents(out)
     assert {name: after[name] for name in after if not name.startswith("tune/")} == before
     found = json.loads(after["tune/tune.json"])
-    assert found["sample"]["num_valid"] == 600
+    assert found["sample"]["num_valid"] + found["sample"]["num_unseen"] == 600
+    before, best = (trial["unseen"] for trial in found["trials"][-2:][::-1])
+    assert f"that no trial has seen: MRR before {before:.4f}, after {best:.4f}" in result.output
     assert found["trials"][0]["changes"] == {}
     assert not [name for name in after if name.startswith(("tune/trial-", "tune/entities"))]
 
