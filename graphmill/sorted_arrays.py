@@ -31,6 +31,11 @@ def positions(ascending: npt.NDArray[Any], wanted: npt.NDArray[Any]) -> npt.NDAr
     return np.where(ascending[place] == wanted, place, -1)
 
 
+def ranges(first: npt.NDArray[np.int64], count: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Return the numbers first..first + count of each of K ranges, one range after the other."""
+    return np.repeat(first - (np.cumsum(count) - count), count) + np.arange(count.sum())
+
+
 def contains(ascending: npt.NDArray[Any], wanted: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
     """Tell which wanted numbers [K] are among sorted ones [N]."""
     return positions(ascending, wanted) >= 0

@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from graphmill.machine import native
 from graphmill.machine.native import address
+from graphmill.sorted_arrays import ranges
 from graphmill.storage.as_json import Int32, Int64
 
 Value = TypeVar("Value", bound=np.generic)
@@ -102,11 +103,11 @@ def group(
     np.cumsum(num_rows + num_heads, out=starts[1:])
     records = np.empty((starts[-1], len(columns)), np.int32)
     if heads is not None:
-        records[_within_groups(starts[:-1], num_heads)] = heads[:, 1:]
+        records[ranges(starts[:-1], num_heads)] = heads[:, 1:]
     compiled = library()
     if compiled is None:
         order = np.argsort(group_N, kind="stable")[len(group_N) - num_rows.sum() :]  # NOWHERE is the least
-        places = _within_groups(starts[:-1] + num_heads, num_rows)
+        places = ranges(starts[:-1] + num_heads, num_rows)
         for number, column in enumerate(columns):
             records[places, number] = column[order]
     else:
@@ -116,9 +117,3 @@ def group(
             addresses, len(columns), address(group_N), len(group_N), address(free), address(records)
         )
     return starts, records
-
-
-def _within_groups(starts: Int64, counts: Int64) -> Int64:
-    """Return the places of so many adjacent rows from the start of each group on."""
-    before: Int64 = np.cumsum(counts) - counts
-    return np.repeat(starts - before, counts) + np.arange(counts.sum())

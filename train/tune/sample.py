@@ -23,7 +23,7 @@ from graphmill.formats import edge_buckets, entity_counts
 from graphmill.formats.edge_buckets import Edges
 from graphmill.formats.murmur import hash_edges, hash_numbers
 from graphmill.run.seeds import derived, held_out
-from graphmill.sorted_arrays import distinct
+from graphmill.sorted_arrays import distinct, ranges
 from graphmill.vocab import TRAIN_SPLIT, Bucket
 
 VALID_SPLIT = "valid"
@@ -132,19 +132,13 @@ def peeled(lhs_E: Numbers, rhs_E: Numbers, num_entities: int, seed: int) -> Numb
         while len(round_N):
             order_N[draw.permutation(round_N)] = np.arange(num_peeled, num_peeled + len(round_N))
             num_peeled += len(round_N)
-            touched_N = other_2E[_ranges(begin_N[round_N], length_N[round_N])]
+            touched_N = other_2E[ranges(begin_N[round_N], length_N[round_N])]
             touched_N = touched_N[order_N[touched_N] < 0]
             np.subtract.at(degree_N, touched_N, 1)
             touched_N = np.unique(touched_N)
             round_N = touched_N[degree_N[touched_N] <= k]
         left_N = left_N[order_N[left_N] < 0]
     return order_N
-
-
-def _ranges(begin: Numbers, length: Numbers) -> Numbers:
-    """Concatenate begin..begin + length of each pair."""
-    found: Numbers = np.arange(length.sum()) + np.repeat(begin - (np.cumsum(length) - length), length)
-    return found
 
 
 class _Graph(Graph):

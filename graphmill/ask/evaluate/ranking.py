@@ -24,7 +24,7 @@ from graphmill.ask.evaluate.queries import Group, Queries
 from graphmill.ask.evaluate.ranker import Ranker, Report, chunks
 from graphmill.ask.scan import pairs_within
 from graphmill.gpu.device import copied
-from graphmill.sorted_arrays import distinct, positions
+from graphmill.sorted_arrays import distinct, positions, ranges
 from graphmill.vocab import Partition
 
 BLOCKS_PER_TASK = 4
@@ -191,8 +191,7 @@ class Counting:
         # edges are sorted by query, so the edges of a known cell's query are a range
         first_K = np.searchsorted(row_E, row_K)
         count_K = np.searchsorted(row_E, row_K, side="right") - first_K
-        before_K = np.cumsum(count_K) - count_K
-        edge_T = np.arange(count_K.sum()) + np.repeat(first_K - before_K, count_K)
+        edge_T = ranges(first_K, count_K)
         own_E = positions(tile.number_N, self._candidates[block.edges])
         own = np.flatnonzero(own_E >= 0) * num_columns + own_E[own_E >= 0]
         pairs = distinct(np.concatenate([edge_T * num_columns + np.repeat(column_K, count_K), own]))

@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 from graphmill.formats.murmur import hash_strings
 from graphmill.machine import native
 from graphmill.machine.native import address
-from graphmill.sorted_arrays import contains, distinct
+from graphmill.sorted_arrays import contains, distinct, ranges
 
 SOURCE = Path(__file__).with_name("gather.cpp")
 
@@ -189,5 +189,4 @@ def _equal(few: Hashes, many: Hashes) -> tuple[Numbers, Numbers]:
     has_any = np.flatnonzero(many[np.minimum(first, len(many) - 1)] == few)
     first = first[has_any]
     num = np.searchsorted(many, few[has_any], side="right") - first
-    pairs = np.arange(num.sum())
-    return np.repeat(has_any, num), pairs + np.repeat(first - np.cumsum(num) + num, num)
+    return np.repeat(has_any, num), ranges(first, num)
