@@ -37,12 +37,7 @@ _OURS = rf"part-[0-9]{{5,}}(?:_[0-9]{{5,}})?\.(?:parquet|csv)|{RELATIONS}"
 
 
 def check(config: Config, coming: Collection[str] = ()) -> str:
-    """Refuse wrong settings before anything changes; earlier stages will write the folders `coming`.
-
-    Raises:
-        ConfigError: an entity type, a version or the embeddings of `remap.align_to` are missing, or the
-            output folder holds other files.
-    """
+    """Refuse wrong settings before anything changes; earlier stages will write the folders `coming`."""
     settings = config.remap
     select_types(config, settings)
     if settings.align_to is not None:
@@ -81,12 +76,6 @@ def run(config: Config, client: Client, claim: Claim = NO_CLAIM) -> dict[str, An
     """Write the embedding of every entity under its raw id; return the rows and files of each type.
 
     The old folder stays until the new folder is complete.
-
-    Raises:
-        NotFoundError: there is no checkpoint, or a part of the checkpoint or of the raw ids is missing.
-        FormatError: checkpoint, counts and raw ids do not fit each other or are damaged, or a vector is not
-            finite.
-        ConfigError: an entity type or a version is missing, or the output folder holds other files.
     """
     settings = config.remap
     check_outputs(config)

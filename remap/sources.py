@@ -41,13 +41,7 @@ _IGNORED = ("rank", "world_size", "num_processes")
 
 
 def load_settings(conf: str | None, overrides: Sequence[str], given: dict[str, Any]) -> Config:
-    """Load the configuration, and override settings by the `given` flags.
-
-    Raises:
-        ConfigError: a flag is for GraphStorm's files alone, or there is no configuration.
-        NotFoundError: a file or the checkpoint is missing.
-        FormatError: the format of the checkpoint is unknown.
-    """
+    """Load the configuration, and override settings by the `given` flags."""
     chosen = [f"{_SETTINGS[name]}={_yaml(name, value)}" for name, value in given.items() if name in _SETTINGS]
     names = dict(pair.partition(",")[::2] for pair in given.get("column_names", ()))
     chosen += [f"remap.column_names={json.dumps(names, ensure_ascii=False)}"] if names else []

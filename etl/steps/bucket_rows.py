@@ -16,7 +16,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from etl.strings.native import NOWHERE, count
-from graphmill.formats.edge_buckets.all_rows import AllRows
+from graphmill.formats.edge_buckets.origins import AllRows
 from graphmill.storage.as_json import Int32, Int64
 
 Records = list[Int32]

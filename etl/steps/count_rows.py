@@ -10,7 +10,7 @@ from etl.steps.task_settings import Partition, TaskSettings
 from etl.strings.native import NOWHERE, add_counts, take
 from graphmill.errors import FormatError
 from graphmill.formats import entity_index
-from graphmill.formats.edge_buckets.all_rows import AllRows, open_all_rows
+from graphmill.formats.edge_buckets.origins import AllRows, open_all_rows
 from graphmill.storage.as_json import Int32, Int64
 from graphmill.vocab import TRAIN_SPLIT, Bucket, Side
 

@@ -19,7 +19,7 @@ from etl.strings.native import NOWHERE, take
 from graphmill import storage
 from graphmill.errors import FormatError
 from graphmill.formats import entity_counts, entity_index
-from graphmill.formats.edge_buckets.all_rows import open_all_rows
+from graphmill.formats.edge_buckets.origins import open_all_rows
 from graphmill.formats.entity_index import HERE, History
 from graphmill.storage.as_json import Int32, Int64
 from graphmill.vocab import Bucket, Side

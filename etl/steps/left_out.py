@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from etl.steps.bucket_rows import RowsOfBucket
 from etl.strings import hashing
-from graphmill.formats.edge_buckets.all_rows import AllRows
+from graphmill.formats.edge_buckets.origins import AllRows
 from graphmill.storage.as_json import Int32, Int64
 
 Bools = npt.NDArray[np.bool_]

@@ -24,10 +24,9 @@ from graphmill import storage
 from graphmill.errors import FormatError
 from graphmill.formats import edge_buckets
 from graphmill.formats.edge_buckets import BucketWriter, Edges, bucket_uri
-from graphmill.formats.edge_buckets.all_rows import open_all_rows
 from graphmill.formats.edge_buckets.features import Features
 from graphmill.formats.edge_buckets.files import REMOVED
-from graphmill.formats.edge_buckets.origins import BucketOrigins
+from graphmill.formats.edge_buckets.origins import BucketOrigins, open_all_rows
 from graphmill.storage import Checksums
 from graphmill.storage.as_json import Int32, Int64
 from graphmill.vocab import TRAIN_SPLIT, Bucket, Side

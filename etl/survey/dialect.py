@@ -23,8 +23,13 @@ from etl.tables.ranges import find_ranges
 from graphmill.config import validated
 from graphmill.config.sections.etl import FilesConfig, WholeTableConfig
 from graphmill.errors import RawTableError
-from graphmill.formats.raw_tables.encoded import encoding_by_bytes, format_by_bytes, refuse_binary
-from graphmill.formats.raw_tables.opened import first_bytes, suffixes_of
+from graphmill.formats.raw_tables.opened import (
+    encoding_by_bytes,
+    first_bytes,
+    format_by_bytes,
+    refuse_binary,
+    suffixes_of,
+)
 
 _DELIMITERS = ("\t", ",", ";", "|", " ", ":")  # MovieLens has `::`
 _COMMENTS = ("#", "%", "//")

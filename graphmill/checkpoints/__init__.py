@@ -12,7 +12,7 @@ from typing import NamedTuple, TypedDict, Unpack
 from graphmill import storage
 from graphmill.checkpoints.checkpoint import Checkpoint, Floats, Iteration, ModelState, Rows
 from graphmill.checkpoints.id_maps import IdMaps
-from graphmill.checkpoints.legacy.index_base import IndexBase
+from graphmill.checkpoints.legacy.inputs import IndexBase
 from graphmill.errors import FormatError, NotFoundError
 
 Read = Callable[..., Checkpoint]

@@ -183,11 +183,7 @@ class IdMaps:
 
 
 def parse_id_maps(given: Iterable[str], columns: str | None = None) -> dict[str, IdMap]:
-    """Parse `TYPE=FILE` or `TYPE=int64` of the command line, and `RAW,ID`, the names of columns.
-
-    Raises:
-        ConfigError: a text has another form, or a type stands twice.
-    """
+    """Parse `TYPE=FILE` or `TYPE=int64` of the command line, and `RAW,ID`, the names of columns."""
     names = None if columns is None else columns.split(",")
     if names is not None and (len(names) != 2 or not all(names)):
         raise ConfigError(f"--id-map-columns: expected RAW,ID, found {columns!r}")

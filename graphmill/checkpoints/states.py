@@ -24,11 +24,7 @@ def reordered(
 
 
 def table_sums(state: Mapping[str, Any], shape: tuple[int, int], where: str) -> "Tensor | None":
-    """The Adagrad sums of a table of `shape` (N, D): float32 [N] row-wise or [N, D]; None before a step.
-
-    Raises:
-        FormatError: the sums have another shape.
-    """
+    """The Adagrad sums of a table of `shape` (N, D): float32 [N] row-wise or [N, D]; None before a step."""
     import torch
 
     if not state.get("state"):

@@ -19,7 +19,7 @@ import numpy as np
 from graphmill import checkpoints, convert, storage
 from graphmill.checkpoints import pbg
 from graphmill.checkpoints.legacy import inputs as legacy
-from graphmill.checkpoints.legacy.index_base import IndexBase
+from graphmill.checkpoints.legacy.inputs import IndexBase
 from graphmill.config import Config
 from graphmill.errors import ConfigError, FormatError
 from graphmill.formats import edge_buckets, entity_counts
@@ -44,11 +44,7 @@ log = logging.getLogger("graphmill")
 
 
 def import_legacy_inputs(config: Config) -> Config:
-    """Import the inputs of a run that are not PBG v1; returns the configuration with the imported paths.
-
-    Raises:
-        FormatError: a source is damaged, or its index base is unclear (see train.index_base).
-    """
+    """Import the inputs of a run that are not PBG v1; returns the configuration with the imported paths."""
     target = config.checkpoint_path.rstrip("/") + ".adopted"
     index_base = config.train.index_base
     import_outdir(config.checkpoint_path, index_base)
@@ -134,12 +130,7 @@ def convert_inputs(
     index_base: IndexBase,
     claim: Claim = NO_CLAIM,
 ) -> tuple[str, tuple[str, ...]]:
-    """Make the missing and outdated folders of entities and edges below `target_uri`, and return all folders.
-
-    Raises:
-        ConfigError: the target holds other files than PBG's input, or contains the source.
-        FormatError: the names fit no index base, or an edge has an unknown entity.
-    """
+    """Make the missing and outdated folders of entities and edges below `target_uri`; return all folders."""
     _check_target(entity_path, edge_paths, target_uri)
     base = legacy.find_index_base(entity_path, edge_paths, index_base)
     log.info("importing legacy input, numbered from %d: %s and its edges", base, entity_path)
@@ -199,11 +190,7 @@ def _largest(counts: Counts, partition: int) -> int:
 def export_inputs(
     entity_path: str, edge_paths: Sequence[str], target_uri: str, claim: Claim = NO_CLAIM
 ) -> list[str]:
-    """Write v1's input in the legacy layout, numbered from 1, and return the lost content.
-
-    Raises:
-        FormatError: the input is damaged, or has lists of features.
-    """
+    """Write v1's input in the legacy layout, numbered from 1, and return the lost content."""
     _check_target(entity_path, edge_paths, target_uri)
     with storage.atomic_directory(storage.join(target_uri, ENTITIES)) as temporary:
         for entity_type, counts in entity_counts.list_counts(entity_path).items():

@@ -42,11 +42,7 @@ def texts_of(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def strings_of(ids: pa.Array | pa.ChunkedArray) -> pa.Array:
-    """Return raw ids, of a type that `may_be_ids`, as strings.
-
-    Raises:
-        pa.ArrowInvalid: an id is no UTF-8.
-    """
+    """Return raw ids, of a type that `may_be_ids`, as strings."""
     column = ids if isinstance(ids, pa.ChunkedArray) else pa.chunked_array([ids])
     column.validate(full=True)  # by default Arrow accepts any bytes as UTF-8
     return texts_of(column).cast(pa.string()).combine_chunks()

@@ -24,8 +24,16 @@ from graphmill.model.abstract import (
 )
 from graphmill.model.plug_ins import MASKED, takes_weights, with_parameters
 from graphmill.plugins import operators
-from graphmill.plugins.numbers import Failures, described, differentiable, normal, same, shape
-from graphmill.plugins.operators import RELATIONS, vector_wise
+from graphmill.plugins.operators import (
+    RELATIONS,
+    Failures,
+    described,
+    differentiable,
+    normal,
+    same,
+    shape,
+    vector_wise,
+)
 from graphmill.vocab import Side
 
 

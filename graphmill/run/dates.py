@@ -42,12 +42,7 @@ log = logging.getLogger("graphmill")
 
 
 def load(conf_uri: str | None, overrides: tuple[str, ...], day: date) -> Config:
-    """Load the configuration for `day`, with all its placeholders filled.
-
-    Raises:
-        ConfigError: as `config.load`; or `output` does not tell dates apart.
-        LockedError: a run works on a date that would become the previous one.
-    """
+    """Load the configuration for `day`, with all its placeholders filled."""
 
     def fill(raw: dict[str, Any]) -> dict[str, Any]:
         output = raw.get("output")

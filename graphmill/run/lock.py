@@ -18,6 +18,7 @@ A locked folder may contain another one. So a run that has made its locks looks 
 Of two runs that make their locks at the same time, at least one sees the other.
 """
 
+import hashlib
 import json
 import logging
 import os
@@ -27,16 +28,20 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from typing import Any
 
 from graphmill import storage
-from graphmill.errors import FormatError, GraphMillError, LockedError, StorageError
+from graphmill.errors import FormatError, GraphMillError, LockedError, NotFoundError, StorageError
 from graphmill.machine import processes
 from graphmill.machine.interrupt import interruptible
-from graphmill.run import lock_file
 
-NAME = lock_file.NAME
+NAME = ".graphmill.lock"
+LIFE = ".graphmill.life-"
 BEAT_S = 15.0
+EXPIRY_S = 180.0
 
+_SETTLE_S = 0.5  # a file system without hard links shows a lock while it is written
+_TOKEN = re.compile(r"[0-9a-f]{32}")
 _LEFTOVER = re.compile(
     r"\.graphmill\.life-\w+"
     r"|\..*graphmill\.lock\.after-\w+"
@@ -45,6 +50,96 @@ _LEFTOVER = re.compile(
 _ROOT = re.compile(r"\w[^/]*://[^/]*")
 
 log = logging.getLogger("graphmill")
+
+
+@dataclass(frozen=True)
+class Link:
+    """A lock file, or the file of a successor."""
+
+    uri: str
+    text: str
+    mtime_ns: int
+
+    @property
+    def owner(self) -> Mapping[str, Any]:
+        """Identity of the process that wrote the file; empty if the text is no lock."""
+        with suppress(FormatError):
+            content: dict[str, Any] = storage.json_in(self.text, self.uri)
+            if _TOKEN.fullmatch(str(content.get("token"))):
+                return content
+        return {}
+
+    @property
+    def life_uri(self) -> str:
+        """File that the owner rewrites to show life."""
+        return storage.join(storage.parent(self.uri), LIFE + self.owner["token"])
+
+
+def after(uri: str, link: Link) -> str:
+    """Return the URI of the file of the successor to the owner of `link`."""
+    return f"{uri}.after-{hashlib.sha256(link.text.encode()).hexdigest()[:16]}"
+
+
+def last_of(uri: str) -> Link | None:
+    """Follow the successors at `uri` to the last."""
+    link = read(uri)
+    while link and (following := read(after(uri, link))):
+        link = following
+    return link
+
+
+def read(uri: str) -> Link | None:
+    """Read a lock file, if there is one."""
+    for wait_s in (_SETTLE_S, 0.0):
+        status = storage.status(uri)
+        if status is None or status.is_dir:
+            break
+        try:
+            link = Link(uri, storage.read_text(uri), status.mtime_ns)
+        except NotFoundError:
+            return None
+        except StorageError as error:
+            raise StorageError(f"{error}; {_advice(uri)}") from error
+        if link.owner:
+            return link
+        time.sleep(wait_s)
+    if status is None:
+        return None
+    kind = "a folder" if status.is_dir else "another text, or a part of it"
+    raise FormatError(f"{uri}: expected the lock of a run, JSON, found {kind}; {_advice(uri)}")
+
+
+def _advice(uri: str) -> str:
+    return f"GraphMill cannot tell whether a run works there; if none does, delete {uri}"
+
+
+def read_text(uri: str) -> str | None:
+    """Read any text of a lock file; None if there is no file."""
+    try:
+        return storage.read_text(uri)
+    except NotFoundError:
+        return None
+
+
+def is_fresh(link: Link, near: str) -> bool:
+    """Tell whether the owner showed life recently, by the clock of the storage at `near`."""
+    shown_ns = life_ns(link)
+    return 0 <= (now_ns(near) - shown_ns) / 1e9 < EXPIRY_S
+
+
+def life_ns(link: Link) -> int:
+    """Return the time, by the clock of the storage, of the owner's last sign of life."""
+    life = storage.status(link.life_uri)
+    return max(link.mtime_ns, life.mtime_ns) if life else link.mtime_ns
+
+
+def now_ns(uri: str) -> int:
+    """Read the clock of the storage, in the folder of `uri`."""
+    probe = storage.temporary_sibling(uri)
+    storage.write_text(probe, "")
+    status = storage.status(probe)
+    storage.delete(probe)
+    return status.mtime_ns if status else 0
 
 
 @dataclass(frozen=True)
@@ -63,8 +158,8 @@ class Claim:
     def check(self) -> None:
         """Check that this run still holds all locks. Call this right before a commit."""
         for uri in self.uris:
-            if lock_file.read_text(uri) != self.text:
-                link = lock_file.read(uri)
+            if read_text(uri) != self.text:
+                link = read(uri)
                 now = processes.describe(link.owner) if link else "nobody has it"
                 raise LockedError(
                     f"{uri}: lost, as this run showed no life for a while; {now}; this run ends here, and "
@@ -104,13 +199,13 @@ def held(*folders: str, whole: Iterable[str] = ()) -> Iterator[Claim]:
 def holder(folder: str, *, whole: bool = False) -> str | None:
     """Describe another process that writes the run at `folder`, or `whole` folder; None if there is none."""
     folder = _resolved(folder)
-    link = lock_file.last_of(_beside(folder) if whole else storage.join(folder, NAME))
+    link = last_of(_beside(folder) if whole else storage.join(folder, NAME))
     if link is None:
         return None
     is_there = processes.is_alive(link.owner)
     if is_there and link.owner.get("pid") == os.getpid():
         return None
-    is_alive = lock_file.is_fresh(link, link.uri) if is_there is None else is_there
+    is_alive = is_fresh(link, link.uri) if is_there is None else is_there
     return processes.describe(link.owner) if is_alive else None
 
 
@@ -121,7 +216,7 @@ class Locks:
         this = processes.identify()
         self.released = threading.Event()
         self.claim = Claim({}, json.dumps(this) + "\n")
-        self._life_name = lock_file.LIFE + this["token"]
+        self._life_name = LIFE + this["token"]
         self._silent: set[str] = set()  # texts of owners that showed no life
 
     def acquire(self, folders: list[str], whole: list[str]) -> None:
@@ -137,7 +232,7 @@ class Locks:
             below = (uri for uri in hidden if storage.name(uri).endswith(NAME))
             covering |= dict.fromkeys((*above, *below), own)
         for uri, own in covering.items():
-            if link := lock_file.last_of(uri):
+            if link := last_of(uri):
                 self._refuse_others(link, own)
         for folder in self._folders():
             self._sweep(folder)
@@ -158,7 +253,7 @@ class Locks:
         """Delete the locks that this run still holds."""
         for uri in reversed(list(self.claim.uris)):
             with suppress(StorageError):  # the lock expires
-                if lock_file.read_text(uri) == self.claim.text:
+                if read_text(uri) == self.claim.text:
                     storage.delete(uri)
         for folder in self._folders():
             with suppress(StorageError):
@@ -170,11 +265,11 @@ class Locks:
     def _take(self, uri: str, folder: str) -> None:
         """Make the lock file `uri` of `folder`, or one inside if `uri` cannot be written."""
         while True:
-            last = lock_file.last_of(uri)
+            last = last_of(uri)
             if last:
                 self._refuse_others(last, uri)
             try:
-                created = storage.create_text(lock_file.after(uri, last) if last else uri, self.claim.text)
+                created = storage.create_text(after(uri, last) if last else uri, self.claim.text)
             except StorageError:
                 inside = storage.join(folder, NAME)
                 if uri == inside or not storage.is_dir(folder):
@@ -185,10 +280,10 @@ class Locks:
                 self.claim = Claim({**self.claim.uris, uri: folder}, self.claim.text)
                 return
 
-    def _succeeds(self, uri: str, last: lock_file.Link) -> bool:
+    def _succeeds(self, uri: str, last: Link) -> bool:
         """Succeed a dead owner, unless another run has done so meanwhile."""
-        own = lock_file.after(uri, last)
-        now = lock_file.last_of(uri)
+        own = after(uri, last)
+        now = last_of(uri)
         if now is None or now.uri != own or now.text != self.claim.text:
             storage.delete(own)
             return False
@@ -199,24 +294,24 @@ class Locks:
                 storage.delete(leftover)
         return True
 
-    def _refuse_others(self, link: lock_file.Link, own: str) -> None:
+    def _refuse_others(self, link: Link, own: str) -> None:
         if link.text != self.claim.text and self._is_alive(link, own):
             raise LockedError(f"{link.uri}: {processes.describe(link.owner)}, and is alive; try again later")
 
-    def _is_alive(self, link: lock_file.Link, own: str) -> bool:
+    def _is_alive(self, link: Link, own: str) -> bool:
         is_there = processes.is_alive(link.owner)
         if is_there is not None:
             return is_there
-        if lock_file.is_fresh(link, own):
+        if is_fresh(link, own):
             return True
         if link.text in self._silent:
             return False
         watch_s = 2 * BEAT_S
         owner = processes.describe(link.owner)
         log.info("lock: %s: %s; watching for %.0f s whether it shows life", link.uri, owner, watch_s)
-        before = lock_file.life_ns(link)
+        before = life_ns(link)
         time.sleep(watch_s)
-        if lock_file.life_ns(link) != before:
+        if life_ns(link) != before:
             return True
         self._silent.add(link.text)
         return False
@@ -225,10 +320,10 @@ class Locks:
         """Delete old files of killed runs; a young file may be of a run that takes a lock just now."""
         hidden = storage.list_hidden(folder)
         leftovers = [uri for uri in hidden if _LEFTOVER.fullmatch(storage.name(uri))]
-        now_ns = lock_file.now_ns(storage.join(folder, NAME)) if leftovers else 0
+        present_ns = now_ns(storage.join(folder, NAME)) if leftovers else 0
         for uri in leftovers:
             status = storage.status(uri)
-            if status and (now_ns - status.mtime_ns) / 1e9 > lock_file.EXPIRY_S:
+            if status and (present_ns - status.mtime_ns) / 1e9 > EXPIRY_S:
                 storage.delete(uri)
 
 

@@ -43,6 +43,7 @@ from graphmill.storage.fs import (
     delete_file,
     exists,
     is_dir,
+    json_in,
     links_below,
     list_dir,
     list_hidden,
@@ -51,13 +52,13 @@ from graphmill.storage.fs import (
     open_input,
     open_output,
     read_bytes,
+    read_json,
     read_text,
     replicate,
     replicates,
     resolved,
     status,
 )
-from graphmill.storage.json_files import json_in, read_json
 from graphmill.storage.named import file_name, files_at, matches, split_pattern
 from graphmill.storage.staging import create_hdf5, open_hdf5
 from graphmill.storage.uri import (

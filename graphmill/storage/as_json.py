@@ -11,7 +11,7 @@ import pyarrow as pa
 from pydantic import PlainSerializer, PlainValidator, TypeAdapter, ValidationError
 
 from graphmill.errors import FormatError
-from graphmill.storage.json_files import json_in
+from graphmill.storage.fs import json_in
 
 Kind = TypeVar("Kind")
 
@@ -19,11 +19,7 @@ Kind = TypeVar("Kind")
 def read_as(
     kind: TypeAdapter[Kind], text: str | bytes, where: str, expected: str, version: int | None = None
 ) -> Kind:
-    """Return JSON text from the place `where` as a type; with `version`, its key format_version must be that.
-
-    Raises:
-        FormatError: the text is something else than is `expected`.
-    """
+    """Return JSON text from the place `where` as a type; with `version`, its format_version must be that."""
     if version is not None and (version_there := json_in(text, where).get("format_version")) != version:
         raise FormatError(f"{where}: format_version is {version_there!r}; this reader knows {version}")
     try:

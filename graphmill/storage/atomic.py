@@ -29,7 +29,7 @@ from graphmill.storage import checksums as hashing
 from graphmill.storage import fs
 from graphmill.storage.checksums import Checksums
 from graphmill.storage.filesystems import explained
-from graphmill.storage.json_files import json_in
+from graphmill.storage.fs import json_in
 from graphmill.storage.uri import join, local_path, name, parent
 
 MARKER = "_SUCCESS"
@@ -210,11 +210,7 @@ def write_marker(directory: str, fingerprint: Mapping[str, Any]) -> None:
 
 
 def read_marker(directory: str) -> dict[str, Any] | None:
-    """Read the fingerprint of a finished folder; None if the folder is not finished.
-
-    Raises:
-        FormatError: another program wrote the marker.
-    """
+    """Read the fingerprint of a finished folder; None if the folder is not finished."""
     uri = join(directory, MARKER)
     if not fs.exists(uri):
         return None

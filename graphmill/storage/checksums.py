@@ -91,11 +91,7 @@ def _path_below(manifest_uri: str, uri: str) -> str:
 
 
 def read_checksums(manifest_uri: str) -> Checksums:
-    """Checksums by path; empty without a manifest.
-
-    Raises:
-        FormatError: the file is not a manifest.
-    """
+    """Checksums by path; empty without a manifest."""
     status = fs.status(manifest_uri)
     return {} if status is None else dict(_read(manifest_uri, status))
 
@@ -147,11 +143,7 @@ def _comparison(uri: str, manifest: ChecksumManifest | None) -> Callable[[str], 
 
 
 def read_bytes(uri: str, manifest: ChecksumManifest | None) -> bytes:
-    """The whole file.
-
-    Raises:
-        FormatError: the file has another checksum than in the manifest.
-    """
+    """The whole file."""
     content = fs.read_bytes(uri)
     if (compare := _comparison(uri, manifest)) is not None:
         compare(of_bytes(content))
@@ -160,11 +152,7 @@ def read_bytes(uri: str, manifest: ChecksumManifest | None) -> bytes:
 
 @contextmanager
 def open_compared(uri: str, manifest: ChecksumManifest | None) -> Iterator[pa.NativeFile]:
-    """Open for reading with random access; the block must read the whole file.
-
-    Raises:
-        FormatError: the file has another checksum than in the manifest: at once, or at the end of the block.
-    """
+    """Open for reading with random access; the block must read the whole file."""
     compare, path = _comparison(uri, manifest), local_path(uri)
     if compare is not None and path is not None:
         compare(of_file(path))

@@ -4,6 +4,7 @@ Every function takes a URI (see `uri`); errors are those of `filesystems`.
 """
 
 import errno
+import json
 import os
 import shutil
 import stat
@@ -12,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.fs as pafs
@@ -26,6 +27,7 @@ _COPY_BYTES = 8 << 20
 _MAX_LINKS = 8
 MAX_TEXT_BYTES = 256 << 20  # of a text or a JSON file: a sparse file of any size takes no room on a disk
 _WITHOUT_FOLDERS = ("s3", "gs", "gcs")
+_JSON_NAMES: dict[type, str] = {dict: "object", list: "list"}
 
 
 class FileStatus(NamedTuple):
@@ -38,12 +40,7 @@ class FileStatus(NamedTuple):
 
 
 def open_input(uri: str) -> pa.NativeFile:
-    """Open for reading with random access.
-
-    Raises:
-        PathError: `uri` is a folder.
-        FormatError: `uri` is a pipe, a device or a socket, which a reader may wait for without end.
-    """
+    """Open for reading with random access."""
     file_system, path = filesystem(uri)
     with explained("open", uri):
         if is_local(uri):
@@ -102,11 +99,7 @@ def replicate(uri: str) -> None:
 
 
 def read_bytes(uri: str, max_bytes: int = sys.maxsize) -> bytes:
-    """The whole file.
-
-    Raises:
-        FormatError: the file has more than `max_bytes`.
-    """
+    """The whole file."""
     with open_input(uri) as stream, explained("read", uri):
         if (size := stream.size()) > max_bytes:
             raise FormatError(f"{uri}: expected at most {max_bytes:,} bytes of text, found {size:,}")
@@ -115,17 +108,32 @@ def read_bytes(uri: str, max_bytes: int = sys.maxsize) -> bytes:
 
 
 def read_text(uri: str) -> str:
-    """The whole file, as UTF-8.
-
-    Raises:
-        FormatError: the file is not UTF-8, or has more than `MAX_TEXT_BYTES`.
-    """
+    """The whole file, as UTF-8."""
     try:
         return read_bytes(uri, MAX_TEXT_BYTES).decode()
     except UnicodeDecodeError as error:
         raise FormatError(
             f"{uri}: expected UTF-8 text, found byte {error.object[error.start]:#x} at offset {error.start}"
         ) from error
+
+
+def read_json(uri: str, kind: type = dict) -> Any:
+    """The content of the JSON file at `uri`; raises like `json_in`, and NotFoundError."""
+    return json_in(read_bytes(uri, MAX_TEXT_BYTES), uri, kind)
+
+
+def json_in(text: str | bytes, where: str, kind: type = dict) -> Any:
+    """The content of JSON text from the place `where`, which must be a `kind`."""
+    expected = f"{where}: expected a JSON {_JSON_NAMES.get(kind, kind.__name__)}"
+    try:
+        content = json.loads(text)
+    except RecursionError as error:
+        raise FormatError(f"{expected}, found lists or objects nested too deep") from error
+    except ValueError as error:  # no JSON, no UTF-8, an integer of too many digits
+        raise FormatError(f"{expected}, found something else: {error}") from error
+    if not isinstance(content, kind):
+        raise FormatError(f"{expected}, found {type(content).__name__}")
+    return content
 
 
 def copy_file(source: str, target: str) -> None:

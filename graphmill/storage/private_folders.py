@@ -22,12 +22,7 @@ _locks: dict[str, int] = {}  # folders that this process uses, with the descript
 
 
 def make_private(path: Path, *, forbidden_mode: int = 0o077) -> None:
-    """Make a folder for this user alone, unless it exists.
-
-    Raises:
-        PermissionError: the folder is a link, a file or another user's, or has a bit of `forbidden_mode`.
-        FileNotFoundError: another process has just removed the folder.
-    """
+    """Make a folder for this user alone, unless it exists."""
     with suppress(FileExistsError):  # exist_ok raises this where another process removes the folder meanwhile
         path.mkdir(mode=_PRIVATE, parents=True)
     status = path.lstat()
@@ -39,9 +34,6 @@ def use_folder(root: str, name: str, token: str) -> str:
     """Make the folder of a job, keep it while this process lives, and return its path.
 
     Folders of jobs that have ended are removed.
-
-    Raises:
-        StorageError: the folder cannot be made, or the folder above belongs to another user.
     """
     path = _path(root, name, token)
     if str(path) in _locks:

@@ -49,9 +49,6 @@ def create_hdf5(
 
     `checksums` gets the checksum of the file. `replication` is the number of copies on HDFS (None: its
     default); other storage ignores it.
-
-    Raises:
-        StorageError: the file cannot be written; for example, the disk is full.
     """
     with _staged_output(uri, checksums, replication) as path:
         hdf5 = h5py.File(path, "w")
@@ -101,12 +98,7 @@ class _ReadAhead(io.RawIOBase):
 
 @contextmanager
 def open_hdf5(uri: str, manifest: ChecksumManifest | None = None) -> Iterator[h5py.File]:
-    """Open the HDF5 file at `uri`; with a `manifest`, compare the whole file with its checksum.
-
-    Raises:
-        NotFoundError: there is no such file.
-        FormatError: the file is not HDF5, is cut short, or has another checksum.
-    """
+    """Open the HDF5 file at `uri`; with a `manifest`, compare the whole file with its checksum."""
     with hashing.open_compared(uri, manifest) as source:
         try:
             hdf5 = h5py.File(local_path(uri) or _ReadAhead(source), "r")

@@ -43,10 +43,6 @@ def run(options: GraphStormOptions, connect: Connect) -> dict[str, Any]:
     """Do the whole job, or finish an interrupted job; return the numbers of rows and files.
 
     `connect` starts a cluster. A job without work never calls `connect`.
-
-    Raises:
-        GraphMillError: the job failed, and all inputs are still there.
-        LockedError: another job is working in one of the output folders.
     """
     check_folders(options)
     with lock.held(*_roots(options)) as claim:

@@ -78,11 +78,6 @@ def make_options(given: dict[str, Any], yaml_uri: str | None) -> GraphStormOptio
     """Make the options from flags, and from GraphStorm's YAML file if there is one.
 
     None if the YAML's run saved nothing.
-
-    Raises:
-        ConfigError: an option is missing, unknown, malformed, or contradicts another.
-        FormatError: an edge type is not three names.
-        NotFoundError: there is no such YAML file.
     """
     of_training = {key: given[key] for key in OF_TRAINING if key in given}
     settings = {key: value for key, value in given.items() if key not in of_training}

@@ -11,8 +11,7 @@ from etl.tables.blocks import ranges_within
 from etl.tables.data_file import Deletes
 from graphmill import storage
 from graphmill.config.sections.etl import FilesConfig, Filters, Table
-from graphmill.formats.raw_tables.encoded import has_lines_of_bytes
-from graphmill.formats.raw_tables.opened import Cut, suffixes_of
+from graphmill.formats.raw_tables.opened import Cut, has_lines_of_bytes, suffixes_of
 from graphmill.storage.as_json import ArrowType
 
 MIN_RANGE_BYTES = 1 << 20

@@ -32,8 +32,13 @@ from graphmill.checkpoints.checkpoint import Checkpoint, ModelState, rows_of_bat
 from graphmill.checkpoints.graphstorm import saved_models
 from graphmill.checkpoints.graphstorm.saved_embeddings import lost_operators, not_kept
 from graphmill.checkpoints.graphstorm.saved_predictions import EdgeType
-from graphmill.checkpoints.ordered import OrderedPiece, OrderedTable, sliced
-from graphmill.checkpoints.whole_tables import JoinedRows, WholeTablesCheckpoint
+from graphmill.checkpoints.whole_tables import (
+    JoinedRows,
+    OrderedPiece,
+    OrderedTable,
+    WholeTablesCheckpoint,
+    sliced,
+)
 from graphmill.errors import FormatError
 from graphmill.formats.torch_files.tensor import open_tensor
 from graphmill.formats.torch_files.write import NewTorchTensor, save

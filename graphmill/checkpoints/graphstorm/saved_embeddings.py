@@ -27,8 +27,7 @@ from graphmill import storage
 from graphmill.checkpoints.checkpoint import Checkpoint
 from graphmill.checkpoints.graphstorm import saved_ranks
 from graphmill.checkpoints.graphstorm.saved_ranks import Array, Numbers, RankRows, checked_name, open_values
-from graphmill.checkpoints.ordered import OrderedPiece, OrderedTable
-from graphmill.checkpoints.whole_tables import JoinedRows, WholeTablesCheckpoint
+from graphmill.checkpoints.whole_tables import JoinedRows, OrderedPiece, OrderedTable, WholeTablesCheckpoint
 from graphmill.errors import FormatError
 from graphmill.formats.torch_files.tensor import open_tensor
 from graphmill.model.parameters import parse_global_key, parse_operator_key

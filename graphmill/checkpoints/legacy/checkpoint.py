@@ -25,8 +25,7 @@ from graphmill.checkpoints.checkpoint import (
     ReadRows,
     Rows,
 )
-from graphmill.checkpoints.legacy import index_base as bases
-from graphmill.checkpoints.legacy.index_base import IndexBase
+from graphmill.checkpoints.legacy.inputs import IndexBase, of_partitions
 from graphmill.checkpoints.legacy.names import (
     legacy_config,
     legacy_parameters,
@@ -67,11 +66,7 @@ def embeddings_uri(checkpoint_path: str, entity_type: str, number: int, version:
 
 
 def find_version(checkpoint_path: str) -> int:
-    """The committed version; without CHECKPOINT_VERSION, the only version; 0 means no suffix.
-
-    Raises:
-        FormatError: CHECKPOINT_VERSION holds no number; or it is missing, and there are several versions.
-    """
+    """The committed version; without CHECKPOINT_VERSION, the only version; 0 means no suffix."""
     uri = storage.join(checkpoint_path, VERSION_FILE)
     if storage.exists(uri):
         text = storage.read_text(uri).strip()
@@ -186,7 +181,7 @@ class LegacyCheckpoint(PartitionFilesCheckpoint):
         if not numbers:
             raise FormatError(f"{uri}: version {self.version} has no embeddings")
         declared = states.declared_partitions(self.config, set(numbers))
-        self.index_base = bases.of_partitions(
+        self.index_base = of_partitions(
             numbers,
             index_base,
             uri,

@@ -84,11 +84,7 @@ def num_partitions(checkpoint_path: str, version: int) -> dict[str, int]:
 
 
 def read_version(checkpoint_path: str) -> int:
-    """The committed version; 0 where there is no checkpoint.
-
-    Raises:
-        FormatError: the file is empty (PBG, killed while committing) or holds no version.
-    """
+    """The committed version; 0 where there is no checkpoint."""
     uri = storage.join(checkpoint_path, VERSION_FILE)
     if not storage.exists(uri):
         return 0

@@ -47,9 +47,6 @@ def commit(
     `checksums` has those of its files, by the URI under which each was written.
     The copy for `preserve_epoch` is made first: after a kill, the copy is made again and never lost. Another
     version that has been preserved under that number is moved aside.
-
-    Raises:
-        FormatError: `version` lacks a file that the committed version has, or its model.
     """
     committed = read_version(checkpoint_path)
     versions = versions_of(checkpoint_path)
@@ -71,11 +68,7 @@ def keep(checkpoint_path: str, version: int, name: str) -> None:
 
 
 def restore(checkpoint_path: str, name: str) -> None:
-    """Commit the version of the folder `name` in the checkpoint and delete the others; may be repeated.
-
-    Raises:
-        FormatError: the folder has no version.
-    """
+    """Commit the version of the folder `name` in the checkpoint and delete the others; may be repeated."""
     source = storage.join(checkpoint_path, name)
     version = read_version(source)
     stems = versions_of(source).get(version, set())

@@ -25,14 +25,19 @@ from graphmill import storage
 from graphmill.checkpoints import states
 from graphmill.checkpoints.checkpoint import Checkpoint, Iteration, ModelState
 from graphmill.checkpoints.id_maps import IdMaps
-from graphmill.checkpoints.ordered import Numbers, OrderedPiece, OrderedTable, sliced
 from graphmill.checkpoints.recis import CheckpointReader, newest
 from graphmill.checkpoints.recis import write as others
 from graphmill.checkpoints.recis.hashed import TranslatedIds
 from graphmill.checkpoints.recis.layout import EMBEDDING_SLOT, ID_SLOT, tensor_name
 from graphmill.checkpoints.recis.reshard import reshard
 from graphmill.checkpoints.recis.write import ELEMENT_SUMS, FORMAT_VERSION, ROW_SUMS, SIDE_FILE, parse_names
-from graphmill.checkpoints.whole_tables import WholeTablesCheckpoint
+from graphmill.checkpoints.whole_tables import (
+    Numbers,
+    OrderedPiece,
+    OrderedTable,
+    WholeTablesCheckpoint,
+    sliced,
+)
 from graphmill.errors import FormatError
 from graphmill.storage.as_json import read_as
 from graphmill.vocab import Partition

@@ -20,9 +20,9 @@ from graphmill import storage
 from graphmill.checkpoints.checkpoint import Checkpoint
 from graphmill.checkpoints.id_join import Files, ids_of, num_files, raw_ids_of
 from graphmill.checkpoints.id_maps import MOST_FILES, IdMaps, Misses, Numbers
-from graphmill.checkpoints.ordered import mapped_array
 from graphmill.checkpoints.recis import CheckpointReader, hash_slot, slice_of
 from graphmill.checkpoints.recis.layout import ID_SLOT, tensor_name
+from graphmill.checkpoints.whole_tables import mapped_array
 from graphmill.errors import FormatError
 from graphmill.formats import entity_counts, entity_index
 from graphmill.formats.murmur import HASH_NAME, Hashes, hash_strings, scale

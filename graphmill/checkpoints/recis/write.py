@@ -30,11 +30,17 @@ from graphmill import storage
 from graphmill.checkpoints import states
 from graphmill.checkpoints.checkpoint import Checkpoint, Floats, ModelState, Rows
 from graphmill.checkpoints.id_maps import IdMaps
-from graphmill.checkpoints.ordered import Numbers, OrderedPiece, OrderedTable, sliced
 from graphmill.checkpoints.recis import HashTable, Saver, Slice, slice_of
 from graphmill.checkpoints.recis.hashed import Keyed
 from graphmill.checkpoints.recis.layout import EMBEDDING_SLOT, NUM_HASH_SLOTS
-from graphmill.checkpoints.whole_tables import JoinedRows, JoinedSums
+from graphmill.checkpoints.whole_tables import (
+    JoinedRows,
+    JoinedSums,
+    Numbers,
+    OrderedPiece,
+    OrderedTable,
+    sliced,
+)
 from graphmill.errors import ConfigError, FormatError
 from graphmill.model.parameters import is_parameter_key
 

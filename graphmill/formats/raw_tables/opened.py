@@ -1,17 +1,19 @@
-"""Files of lines, opened: compression by the suffix, encodings, and ranges of bytes.
+"""Files of lines, opened: compression by the suffix, ranges of bytes, text of any encoding as UTF-8 without a
+byte-order mark; formats by the first bytes of a file.
 
 A line belongs to the range that holds the line's first byte.
 """
 
+import codecs
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Literal
 
 import pyarrow as pa
 
 from graphmill import storage
 from graphmill.errors import RawTableError
 from graphmill.formats.raw_tables import reading
-from graphmill.formats.raw_tables.encoded import Utf8Stream
 
 Cut = tuple[int, int] | None
 
@@ -19,6 +21,128 @@ CODECS = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2", ".lz4": "lz4"}
 SAMPLE_BYTES = 1 << 20
 _OTHER_CODECS = (".deflate", ".snappy", ".lzo", ".lzo_deflate", ".xz", ".zip")
 _LZ4_FRAME = b"\x04\x22\x4d\x18"  # Hadoop's own files of this suffix have none
+
+# UTF-32 first: its mark in little-endian order begins like that of UTF-16.
+_MARKS = {
+    codecs.BOM_UTF32_LE: "utf-32",
+    codecs.BOM_UTF32_BE: "utf-32",
+    codecs.BOM_UTF16_LE: "utf-16",
+    codecs.BOM_UTF16_BE: "utf-16",
+}
+_MARK_BYTES = 4
+# By which of the first bytes are not null:
+_WITHOUT_MARK = {
+    b"\1\0\1\0": "utf-16-le",
+    b"\0\1\0\1": "utf-16-be",
+    b"\1\0\0\0": "utf-32-le",
+    b"\0\0\0\1": "utf-32-be",
+}
+BinaryFormat = Literal["parquet", "orc"]
+_FORMATS: dict[bytes, BinaryFormat] = {b"PAR1": "parquet", b"ORC": "orc"}
+_SUFFIXES = {b"\x1f\x8b": ".gz", b"\x28\xb5\x2f\xfd": ".zst", b"BZh": ".bz2", b"\x04\x22\x4d\x18": ".lz4"}
+
+
+def is_utf8(encoding: str) -> bool:
+    """Whether a file of this encoding is read as it is."""
+    return codecs.lookup(encoding).name in ("utf-8", "utf-8-sig")
+
+
+def has_lines_of_bytes(encoding: str) -> bool:
+    """Whether the byte of a newline is one wherever it stands: such a file can be cut there."""
+    if is_utf8(encoding):
+        return True
+    characters = bytes(range(256)).decode(encoding, "replace")
+    return len(characters) == 256 and characters[0x0A] == "\n" and characters.count("\n") == 1
+
+
+def encoding_by_bytes(content: bytes) -> str | None:
+    """Return the encoding that the first bytes of a text tell; None: UTF-8, or one of single bytes."""
+    named = next((name for mark, name in _MARKS.items() if content.startswith(mark)), None)
+    return named or _WITHOUT_MARK.get(bytes(map(bool, content[:_MARK_BYTES])))
+
+
+class Utf8Stream:
+    """A stream of bytes of an encoding as UTF-8.
+
+    Args:
+        is_start: whether the stream begins where the file does, and may have a byte-order mark.
+    """
+
+    def __init__(self, stream: pa.NativeFile, uri: str, encoding: str, *, is_start: bool) -> None:
+        self._stream, self._uri, self._encoding, self._is_start = stream, uri, encoding, is_start
+        self._decoder = None if is_utf8(encoding) else codecs.getincrementaldecoder(encoding)()
+        self._num_bytes = self._mark_bytes = 0
+
+    def read(self, num_bytes: int) -> bytes:
+        """Read some bytes, about `num_bytes`; none at the end."""
+        text = b""
+        while not text:
+            content = self._content(num_bytes)
+            if self._decoder is None:
+                return content
+            text = self._decoded(self._decoder, content)
+            if not content:
+                break
+        return text
+
+    def raw_bytes(self, head: bytes) -> int:
+        """Bytes that the beginning of the text takes in the file, whose characters are bytes or UTF-8."""
+        if self._decoder is None:
+            return self._mark_bytes + len(head)
+        return len(head.decode().encode(self._encoding, "replace"))
+
+    def _content(self, num_bytes: int) -> bytes:
+        content: bytes = self._stream.read(num_bytes)
+        if self._is_start:
+            self._is_start = False
+            while len(content) < _MARK_BYTES and (more := self._stream.read(_MARK_BYTES)):
+                content += more
+            refuse_binary(self._uri, content)
+            if self._decoder is None:
+                self._refuse_marks(content)
+                marked, content = content, content.removeprefix(codecs.BOM_UTF8)
+                self._mark_bytes = len(marked) - len(content)
+                return content or self._content(num_bytes)
+        return content
+
+    def _refuse_marks(self, content: bytes) -> None:
+        if named := encoding_by_bytes(content):
+            raise RawTableError(
+                f"{self._uri}: expected text in {self._encoding}, found the first bytes of {named}; set the "
+                f"table's encoding: {named}"
+            )
+
+    def _decoded(self, decoder: codecs.IncrementalDecoder, content: bytes) -> bytes:
+        is_first = not self._num_bytes
+        self._num_bytes += len(content)
+        try:
+            text = decoder.decode(content, final=not content)
+            return (text.removeprefix("\ufeff") if is_first else text).encode()
+        except UnicodeError as error:
+            at = ""
+            if isinstance(error, UnicodeDecodeError):
+                at = f" at byte {self._num_bytes - len(error.object) + error.start}"
+            raise RawTableError(
+                f"{self._uri}: expected text in {self._encoding}, found other bytes{at}: {error}; correct "
+                "the table's encoding"
+            ) from error
+
+
+def format_by_bytes(content: bytes) -> BinaryFormat | None:
+    """Return the format that has these first bytes; None: text, or another one."""
+    return next((name for magic, name in _FORMATS.items() if content.startswith(magic)), None)
+
+
+def refuse_binary(uri: str, content: bytes) -> None:
+    """Refuse a file that is to be read as text, and has the first bytes of another format."""
+    if kind := format_by_bytes(content):
+        raise RawTableError(
+            f"{uri}: expected text, found the first bytes of {kind}; set the table's format: {kind}"
+        )
+    if suffix := next((name for magic, name in _SUFFIXES.items() if content.startswith(magic)), None):
+        raise RawTableError(
+            f"{uri}: expected text, found compressed bytes; give the file a name that ends with {suffix}"
+        )
 
 
 def suffixes_of(uri: str) -> tuple[str, str]:

@@ -30,7 +30,7 @@ from torch.serialization import MAGIC_NUMBER, PROTOCOL_VERSION
 
 from graphmill import storage
 from graphmill.errors import FormatError
-from graphmill.formats.torch_files.stored import BFLOAT16, Archive, TensorRows, UnusualError, is_archive
+from graphmill.formats.torch_files.tensor import BFLOAT16, Archive, TensorRows, UnusualError, is_archive
 
 _REFUSED = re.compile(r"(?:GLOBAL|global|class) ([A-Za-z_][\w.]*\.[\w.]+)")
 _BUFFER_BYTES = 1 << 16
@@ -175,12 +175,7 @@ class TorchFile:
 
 @contextmanager
 def open_torch(uri: str, expected: str = ANYTHING) -> Iterator[TorchFile]:
-    """The file at `uri`, to be read within the block; `expected` is for messages.
-
-    Raises:
-        NotFoundError: there is no such file.
-        FormatError: torch.save() has not written it, or it holds more than tensors and plain values.
-    """
+    """The file at `uri`, to be read within the block; `expected` is for messages."""
     with storage.open_input(uri) as source, io.BufferedReader(source, _BUFFER_BYTES) as stream:
         yield TorchFile(source, stream, uri, expected)
 

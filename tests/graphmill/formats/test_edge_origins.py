@@ -13,7 +13,6 @@ from graphmill import storage
 from graphmill.errors import FormatError
 from graphmill.formats import edge_buckets
 from graphmill.formats.edge_buckets import Edges
-from graphmill.formats.edge_buckets.all_rows import open_all_rows
 from graphmill.formats.edge_buckets.origins import (
     ORIGINS,
     BucketOrigins,
@@ -21,6 +20,7 @@ from graphmill.formats.edge_buckets.origins import (
     SourceFile,
     added_rows,
     has_added,
+    open_all_rows,
     read_origins,
     write_origins,
 )

@@ -22,7 +22,7 @@ import pytest
 from graphmill import storage
 from graphmill.errors import FormatError, LockedError, StorageError
 from graphmill.machine import processes
-from graphmill.run import lock, lock_file
+from graphmill.run import lock
 from tests import REPOSITORY
 from tests.waiting import wait_until
 
@@ -63,17 +63,17 @@ def elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def long_ago(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first lock that is read looks as if it had not been touched for ages; later ones do not."""
-    read = lock_file.read
+    read = lock.read
     old: list[str] = []
 
-    def aged(uri: str) -> lock_file.Link | None:
+    def aged(uri: str) -> lock.Link | None:
         link = read(uri)
         if link and link.text in (old or [link.text]):
             old.append(link.text)
             return replace(link, mtime_ns=0)
         return link
 
-    monkeypatch.setattr(lock_file, "read", aged)
+    monkeypatch.setattr(lock, "read", aged)
 
 
 def test_one_of_many_runs_gets_the_lock(root: str) -> None:
@@ -97,7 +97,7 @@ def test_what_killed_runs_left_is_removed(root: str, monkeypatch: pytest.MonkeyP
     storage.write_text(leftover, "")
     with lock.held(root):
         assert storage.exists(leftover)  # it may be of somebody who tries just now
-    monkeypatch.setattr(lock_file, "EXPIRY_S", -1.0)  # two files of one moment may have the same time
+    monkeypatch.setattr(lock, "EXPIRY_S", -1.0)  # two files of one moment may have the same time
     with lock.held(root):
         assert not storage.exists(leftover)
 
@@ -134,7 +134,7 @@ def test_a_silent_owner_elsewhere_is_waited_for(root: str, monkeypatch: pytest.M
         pass
     with ExitStack() as stack:
         with monkeypatch.context() as patience:
-            patience.setattr(lock_file, "EXPIRY_S", -1.0)
+            patience.setattr(lock, "EXPIRY_S", -1.0)
             stack.enter_context(lock.held(root))
         silent.release()  # what it wakes up to is not its own to delete
         assert not is_held(silent)
@@ -165,7 +165,7 @@ def test_one_of_many_runs_takes_a_lock_over(root: str) -> None:
 @pytest.mark.usefixtures("elsewhere")
 def test_an_owner_that_shows_life_keeps_its_lock(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with lock.held(root):
-        wait_until(lambda: any(lock_file.LIFE in uri for uri in storage.list_hidden(root)))
+        wait_until(lambda: any(lock.LIFE in uri for uri in storage.list_hidden(root)))
         with pytest.raises(LockedError), lock.held(root):
             pass
     assert storage.list_hidden(root) == []
@@ -176,13 +176,13 @@ def test_an_owner_that_shows_life_keeps_its_lock(root: str, monkeypatch: pytest.
 def test_a_jump_of_the_storage_s_clock_takes_it_from_nobody_that_lives(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, jump_s: float
 ) -> None:
-    now_ns = lock_file.now_ns
-    monkeypatch.setattr(lock_file, "now_ns", lambda uri: now_ns(uri) + int(jump_s * 1e9))
+    now_ns = lock.now_ns
+    monkeypatch.setattr(lock, "now_ns", lambda uri: now_ns(uri) + int(jump_s * 1e9))
 
     def life() -> list[int]:
         """When the owner showed life last."""
         entries = storage.list_dir(str(tmp_path), hidden=True)
-        return [each.mtime_ns for each in entries if storage.name(each.uri).startswith(lock_file.LIFE)]
+        return [each.mtime_ns for each in entries if storage.name(each.uri).startswith(lock.LIFE)]
 
     def watch(watch_s: float) -> None:
         """However slow the machine is, the owner shows life while it is watched."""
@@ -225,7 +225,7 @@ def test_a_run_that_lost_its_lock_ends(root: str, monkeypatch: pytest.MonkeyPatc
         successor = pool.submit(succeed)
         with pytest.raises(LockedError, match="lost"), lock.held(root) as claim:
             claims.append(claim)
-            monkeypatch.setattr(lock_file, "life_ns", lambda link: 0)
+            monkeypatch.setattr(lock, "life_ns", lambda link: 0)
             begun.set()
             while True:
                 time.sleep(0.1)
@@ -253,10 +253,10 @@ def test_a_slow_rival_does_not_take_over_what_has_been_taken_over(tmp_path: Path
     dead, slow = lock.Locks(), lock.Locks()
     uri = f"{root}/{lock.NAME}"
     storage.write_text(uri, dead.claim.text)
-    seen = lock_file.last_of(uri)
+    seen = lock.last_of(uri)
     assert seen is not None
     storage.write_text(uri, acquired(f"{root}/another").claim.text)
-    storage.create_text(lock_file.after(uri, seen), slow.claim.text)
+    storage.create_text(lock.after(uri, seen), slow.claim.text)
     assert not slow._succeeds(uri, seen)
     assert [storage.name(each) for each in storage.list_hidden(root)] == [lock.NAME]
 
