@@ -20,7 +20,8 @@ import numpy.typing as npt
 from graphmill import storage
 from graphmill.errors import FormatError, NotFoundError
 from graphmill.formats.hdf5 import find_dataset, open_checked
-from graphmill.formats.torch_files.tensor import TensorRows, open_tensor
+from graphmill.formats.torch_files.stored import TensorRows
+from graphmill.formats.torch_files.tensor import open_tensor
 
 Array = npt.NDArray[Any]
 Numbers = npt.NDArray[np.int64]

@@ -30,7 +30,7 @@ from torch.serialization import MAGIC_NUMBER, PROTOCOL_VERSION
 
 from graphmill import storage
 from graphmill.errors import FormatError
-from graphmill.formats.torch_files.tensor import BFLOAT16, Archive, TensorRows, UnusualError, is_archive
+from graphmill.formats.torch_files.stored import BFLOAT16, Archive, TensorRows, UnusualError, is_archive
 
 _REFUSED = re.compile(r"(?:GLOBAL|global|class) ([A-Za-z_][\w.]*\.[\w.]+)")
 _BUFFER_BYTES = 1 << 16

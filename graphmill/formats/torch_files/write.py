@@ -22,7 +22,7 @@ from torch.serialization import MAGIC_NUMBER, PROTOCOL_VERSION
 
 from graphmill import storage
 from graphmill.errors import FormatError
-from graphmill.formats.torch_files.tensor import DTYPES
+from graphmill.formats.torch_files.stored import DTYPES
 
 
 @dataclass(frozen=True)
