@@ -75,6 +75,17 @@ class Iteration:
     num_edge_chunks: int
     edge_chunk_idx: int
 
+    @property
+    def place(self) -> tuple[int, int, int]:
+        """Numbers that tell it from all others of a run, for generators of random numbers."""
+        return self.epoch_idx, self.edge_path_idx, self.edge_chunk_idx
+
+    @property
+    def in_epoch(self) -> tuple[int, int]:
+        """Position within its epoch, and the number of iterations of an epoch."""
+        index = self.edge_path_idx * self.num_edge_chunks + self.edge_chunk_idx
+        return index, self.num_edge_paths * self.num_edge_chunks
+
 
 class Checkpoint(ABC):
     """One version of a checkpoint, opened for reading.

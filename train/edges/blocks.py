@@ -55,7 +55,7 @@ class Blocks:
             return [[WHOLE]]
         passes = []
         for number in range(self.passes):
-            seed = seeds.derived(self.config.seed, "order", *_purpose(iteration), number)
+            seed = seeds.derived(self.config.seed, "order", *iteration.place, number)
             passes.append(ordered_pairs(self.config.bucket_order, self.num, seed, larger_first=bool(number)))
         return passes
 
@@ -106,7 +106,7 @@ class Blocks:
         """The block of each partition in the pass of a visit; None for what every visit has."""
         if num_partitions == 1:
             return (None,)
-        return self._grouping(num_partitions, *_purpose(iteration), visit.lhs > visit.rhs)
+        return self._grouping(num_partitions, *iteration.place, visit.lhs > visit.rhs)
 
     def _grouped(self, num_partitions: int, *purpose: int) -> tuple[int, ...]:
         places = list(range(num_partitions))
@@ -115,7 +115,3 @@ class Blocks:
 
     def _num_partitions(self, name: str) -> int:
         return self.config.entities[name].num_partitions
-
-
-def _purpose(iteration: Iteration) -> tuple[int, int, int]:
-    return iteration.epoch_idx, iteration.edge_path_idx, iteration.edge_chunk_idx

@@ -30,9 +30,8 @@ from graphmill.vocab import Bucket, Side
 
 def order_of(config: Config, iteration: Iteration, device_slots: int | None = None) -> list[Bucket]:
     """Order the buckets of an iteration as the configuration says, or for slots on a device."""
-    purpose = (iteration.epoch_idx, iteration.edge_path_idx, iteration.edge_chunk_idx)
     num_lhs, num_rhs = (config.num_side_partitions(side) for side in Side)
-    seed = seeds.derived(config.seed, "order", *purpose)
+    seed = seeds.derived(config.seed, "order", *iteration.place)
     if device_slots is not None:
         return elimination_order(num_lhs, num_rhs, device_slots, seed)
     return ordered_buckets(config.bucket_order, num_lhs, num_rhs, seed)

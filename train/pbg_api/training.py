@@ -95,5 +95,5 @@ def _is_trained(config: Config) -> bool:
         return False
     if ended is None:
         return not config.num_epochs
-    last = (ended.num_edge_paths - 1, ended.num_edge_chunks - 1)
-    return ended.epoch_idx + 1 >= config.num_epochs and (ended.edge_path_idx, ended.edge_chunk_idx) == last
+    index, per_epoch = ended.in_epoch
+    return ended.epoch_idx + 1 >= config.num_epochs and index + 1 == per_epoch

@@ -74,7 +74,7 @@ class BucketTrainer:
         self, bucket: Bucket, iteration: Iteration, edges: EdgeTensors, tables: Tables, report: ReportProgress
     ) -> dict[str, Any]:
         """Train on the bucket; returns its entry of training_stats.json, and `seconds` of stepping."""
-        place = (iteration.edge_path_idx, iteration.edge_chunk_idx, *bucket)
+        place = (*iteration.place[1:], *bucket)  # the same edges in all epochs
         edges, held = batches.split(edges, seeds.generator(self.config.seed, "held out", *place))
         stats: dict[str, Any] = {}
         if len(held):
@@ -119,7 +119,7 @@ class BucketTrainer:
         if self.fused is None:
             total = self._by_batches(edges, known, bucket, iteration, tables, check)
         else:
-            seed = seeds.derived(self.config.seed, "bucket", *_place(iteration, bucket))
+            seed = seeds.derived(self.config.seed, "bucket", *iteration.place, *bucket)
             sides = (
                 by_side(self.config, number, bucket, tables) for number in range(len(self.config.relations))
             )
@@ -142,7 +142,7 @@ class BucketTrainer:
         As many batches as planned train at the same time. All threads update the same tables without locks
         (Hogwild), as PBG's workers do.
         """
-        place, at_once = _place(iteration, bucket), self.plan.batches_at_once
+        place, at_once = (*iteration.place, *bucket), self.plan.batches_at_once
         generator = seeds.generator(self.config.seed, "bucket", *place)
         sorts, num_rows = sorts_of(self.config), num_rows_of(self.config, bucket, tables)
         cut = batches.cut_for_training(self.config, edges, generator, num_rows, known)
@@ -169,7 +169,7 @@ class BucketTrainer:
     def _remove(self, removed: EdgeTensors, bucket: Bucket, iteration: Iteration, tables: Tables) -> None:
         if not len(removed):
             return
-        generator = seeds.generator(self.config.seed, "removed", *_place(iteration, bucket))
+        generator = seeds.generator(self.config.seed, "removed", *iteration.place, *bucket)
         self.removing.lr_scale = self._lr_scale(iteration, 1.0)
         cut = batches.cut(self.removing.config, removed, generator)
         for batch, sides in with_tables(self.config, cut, bucket, tables):
@@ -215,15 +215,9 @@ class _Totals:
             self._check(int(self._checked), so_far)
 
 
-def _place(iteration: Iteration, bucket: Bucket) -> tuple[int, ...]:
-    """Numbers that tell a visit of a bucket from all others, for the generators of random numbers."""
-    return (iteration.epoch_idx, iteration.edge_path_idx, iteration.edge_chunk_idx, *bucket)
-
-
 def share_done(iteration: Iteration, share: float) -> float:
     """Share of the run that is done (0 to 1) when `share` of each bucket of the iteration is done."""
-    per_epoch = iteration.num_edge_paths * iteration.num_edge_chunks
-    index = iteration.edge_path_idx * iteration.num_edge_chunks + iteration.edge_chunk_idx
+    index, per_epoch = iteration.in_epoch
     return (iteration.epoch_idx + (index + share) / per_epoch) / iteration.num_epochs
 
 

@@ -16,7 +16,6 @@ import re
 import numpy as np
 
 from graphmill import storage
-from graphmill.checkpoints import pbg
 from graphmill.checkpoints.finite import check_finite
 from graphmill.checkpoints.graphstorm import model as graphstorm_model
 from graphmill.checkpoints.graphstorm import saved_embeddings
@@ -73,19 +72,12 @@ def _save_embeddings(config: Config, checkpoint: PbgCheckpoint, embed_path: str,
 def _save_model(checkpoint: PbgCheckpoint, model_path: str, claim: Claim) -> None:
     iteration = checkpoint.iteration
     name = f"epoch-{iteration.epoch_idx if iteration else 0}"
-    if iteration is not None and not _ends_epoch(iteration):
-        per_path = iteration.num_edge_chunks
-        name += f"-iter-{iteration.edge_path_idx * per_path + iteration.edge_chunk_idx}"
+    index, per_epoch = iteration.in_epoch if iteration else (0, 1)
+    if index + 1 < per_epoch:
+        name += f"-iter-{index}"
     with storage.atomic_directory(storage.join(model_path, name)) as folder:
         lost = graphstorm_model.write(checkpoint, folder)
         claim.check()
     log.info("train: saved %s/%s for GraphStorm", model_path, name)
     for text in lost:
         log.info("train: not kept: %s", text)
-
-
-def _ends_epoch(iteration: pbg.Iteration) -> bool:
-    return (
-        iteration.edge_chunk_idx == iteration.num_edge_chunks - 1
-        and iteration.edge_path_idx == iteration.num_edge_paths - 1
-    )

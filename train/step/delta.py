@@ -77,8 +77,7 @@ class Delta:
         added_E &= usable_E
         replay = self.config.train.replay or 0.0
         count = min(len(others), math.floor(replay * int(added_E.sum()) + 0.5))
-        place = (iteration.epoch_idx, iteration.edge_path_idx, iteration.edge_chunk_idx, *bucket, first)
-        generator = seeds.generator(self.config.seed, "replay", *place)
+        generator = seeds.generator(self.config.seed, "replay", *iteration.place, *bucket, first)
         drawn = others[torch.randperm(len(others), generator=generator)[:count]]
         role_E = torch.full((len(edges),), Role.KNOWN, dtype=torch.int8)
         role_E[drawn] = Role.REPLAYED
