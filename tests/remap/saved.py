@@ -79,6 +79,14 @@ class Tree:
         content = {"format": "pytorch", "emb_name": types, "world_size": world_size}
         (self.emb / "emb_info.json").write_text(json.dumps(content))
 
+    def write_users(
+        self, rows_of_ranks: Sequence[int], num_ids: int | None = None, num_files: int = 2
+    ) -> dict[str, list[float]]:
+        """A map of users, by default those of the embeddings, the embeddings, and their JSON."""
+        self.write_map("user", num_ids or sum(rows_of_ranks), num_files)
+        self.write_emb_info(["user"], len(rows_of_ranks))
+        return self.write_embeddings("user", rows_of_ranks)
+
     def embeddings(self) -> dict[str, list[float]]:
         """Read the tables of embeddings."""
         found: dict[str, list[float]] = {}

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from etl import job
-from etl.strings import hashing, native
+from etl.strings import native
 from graphmill.formats import edge_buckets, entity_counts, entity_index
 from graphmill.vocab import Bucket
 from tests.etl.graphs import (
@@ -175,30 +175,6 @@ def test_edges_keep_the_order_of_files_and_rows(near_client: distributed.Client,
         names = [edge.lhs for edge in edges]
         assert names == sorted(names)
         assert len(names) > 50
-
-
-@pytest.mark.slow
-def test_strings_that_share_a_hash_stay_distinct(
-    near_client: distributed.Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator
-) -> None:
-    rows = [tuple(str(n) for n in pair) for pair in rng.integers(0, 3000, (2000, 2))]
-    path = write_parquet(tmp_path / "edges.parquet", 500, l=[a for a, _ in rows], t=[b for _, b in rows])
-    made = []
-    for chunk_rows, index_bytes in ((2000, 1 << 29), (300, 5000)):
-        config = config_of(
-            tmp_path / f"out{chunk_rows}",
-            path,
-            entities={"node": 4},
-            chunk_rows=chunk_rows,
-            index_bytes=index_bytes,
-        )
-        with monkeypatch.context() as patch:
-            patch.setattr(hashing, "MASK", 2 << 62)
-            figures = job.run(config, near_client)
-        assert 0 in figures["num_entities"]["node"]  # the hash is weak indeed
-        assert all_edges(config) == Counter(RawEdge("node", a, "to", "node", b) for a, b in rows)
-        made.append(files_under(config.output or ""))
-    assert made[0] == made[1]
 
 
 @pytest.mark.slow

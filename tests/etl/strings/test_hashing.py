@@ -2,6 +2,7 @@
 
 import logging
 import time
+from collections import Counter
 from pathlib import Path
 
 import distributed
@@ -16,7 +17,15 @@ from etl.steps import index_shard
 from etl.strings import hashing, native
 from etl.strings.hashing import Hashes
 from etl.strings.table import distinct
-from tests.etl.graphs import check_entities, config_of, files_under, hash_of, write_parquet
+from tests.etl.graphs import (
+    RawEdge,
+    all_edges,
+    check_entities,
+    config_of,
+    files_under,
+    hash_of,
+    write_parquet,
+)
 
 MASK = (1 << 64) - 1
 TEXTS = st.lists(st.text(max_size=40), max_size=60)
@@ -192,6 +201,8 @@ def test_a_graph_of_ids_of_one_hash(
         write_parquet(tmp_path / f"{number}.parquet", l=part[0::2], t=part[1::2])
         for number, part in enumerate((ends, others))
     ]
+    pairs = [*zip(ends[0::2], ends[1::2], strict=True), *zip(others[0::2], others[1::2], strict=True)]
+    edges = Counter(RawEdge("user", lhs, "to", "user", rhs) for lhs, rhs in pairs)
     made = {}
     for name, index_bytes in (("at once", 1 << 29), ("in passes", 20_000)):
         monkeypatch.setattr(index_shard, "MIN_PASS_BYTES", index_bytes)
@@ -207,6 +218,7 @@ def test_a_graph_of_ids_of_one_hash(
         with caplog.at_level(logging.WARNING, "graphmill"):
             figures = job.run(config, near_client)
         check_entities(config, {"user": {*ids, *others}})
+        assert all_edges(config) == edges
         made[name] = files_under(tmp_path / name), figures["num_entities"], figures["train_degree"]
         crowded = [record.getMessage() for record in caplog.records if "is crowded" in record.getMessage()]
         partition = int(np.argmax(figures["num_entities"]["user"]))

@@ -12,8 +12,8 @@ import torch
 
 from graphmill.checkpoints.graphstorm import id_maps, saved_embeddings, saved_predictions, saved_ranks
 from graphmill.checkpoints.graphstorm.saved_embeddings import EmbInfo
-from graphmill.checkpoints.graphstorm.saved_predictions import EDGE_STEMS, NODE_STEMS, PREDICT, ResultInfo
-from graphmill.checkpoints.graphstorm.saved_ranks import iter_rows, list_ranks
+from graphmill.checkpoints.graphstorm.saved_predictions import ResultInfo
+from graphmill.checkpoints.graphstorm.saved_ranks import iter_rows
 from graphmill.errors import FormatError, NotFoundError
 from tests import DATA
 
@@ -23,33 +23,15 @@ def save(path: Path, rows: Any) -> None:
     torch.save(torch.as_tensor(rows), path)
 
 
-def test_golden_embeddings() -> None:
-    folder = DATA / "graphstorm/emb"
-    emb_info = saved_embeddings.read_emb_info(str(folder))
-    assert emb_info == EmbInfo(("user", "item"), 2, {"user": 4, "item": 4})
-    for entity_type, num_rows in (("user", 30), ("item", 45)):
-        ranks = saved_embeddings.list_ranks(str(folder), entity_type, 2, 4)
-        assert [each.shape for each in ranks] == [(num_rows, 4)] * 2
-        for ranked in ranks:
-            embed, nids = (torch.load(uri, weights_only=True).numpy() for uri in ranked.uris)
-            batches = list(iter_rows(ranked, 7))
-            np.testing.assert_array_equal(np.concatenate([rows for _, rows in batches]), embed)
-            np.testing.assert_array_equal(np.concatenate([ids[0] for ids, _ in batches]), nids)
-
-
-def test_golden_predictions() -> None:
-    folder = DATA / "graphstorm"
-    nodes = saved_predictions.read_result_info(str(folder / "pred_node"))
-    edges = saved_predictions.read_result_info(str(folder / "pred_edge"))
-    assert nodes == ResultInfo(("user", "item"), (), 2)
-    assert edges == ResultInfo((), (("user", "rated-by", "item"), ("item", "also_viewed", "item")), 2)
-    of_users = list_ranks(str(folder / "pred_node/user"), PREDICT, NODE_STEMS, 2)
-    assert [(each.dtype, each.shape) for each in of_users] == [("int64", (30,))] * 2
-    viewed = saved_predictions.edge_folder(str(folder / "pred_edge"), edges.edge_types[1])
-    ranked = list_ranks(viewed, PREDICT, EDGE_STEMS, 2)[1]
-    ((src, dst), predict) = next(iter_rows(ranked, 1000))
-    for rows, uri in zip((predict, src, dst), ranked.uris, strict=True):
-        np.testing.assert_array_equal(rows, torch.load(uri, weights_only=True).numpy())
+def test_golden_json() -> None:
+    """The files beside are remapped by tests/remap/graphstorm/test_graphstorm.py."""
+    emb, pred_node, pred_edge = (
+        str(DATA / "graphstorm" / name) for name in ("emb", "pred_node", "pred_edge")
+    )
+    assert saved_embeddings.read_emb_info(emb) == EmbInfo(("user", "item"), 2, {"user": 4, "item": 4})
+    assert saved_predictions.read_result_info(pred_node) == ResultInfo(("user", "item"), (), 2)
+    edges = (("user", "rated-by", "item"), ("item", "also_viewed", "item"))
+    assert saved_predictions.read_result_info(pred_edge) == ResultInfo((), edges, 2)
 
 
 def test_plain_tensors_are_written(tmp_path: Path, rng: np.random.Generator) -> None:

@@ -230,7 +230,7 @@ def test_ctrl_c_says_how_to_go_on_and_that_is_true(tmp_path: Path, forked: Forks
     (tmp_path / "t.csv").write_text("x,y\n" + "".join(f"{n},{n + 1}\n" for n in range(500)))
     (tmp_path / "c.yaml").write_text(GRAPH + "etl: {tables: [{path: t.csv, lhs: 0, rhs: 1, relation: r}]}}")
     words = ["dask-submit", "pipeline.py", "--conf", "c.yaml", "--set", f"input={tmp_path}"]
-    words += ["--set", "evaluate.split=train"]
+    words += ["--set", "evaluate.split=train", "--set", "train.commit_interval_s=0"]
     process = forked.start(*words, "--set", "num_epochs=100000", cwd=tmp_path)
     wait_until(lambda: pbg.read_version(str(tmp_path / "o/checkpoint")) > 1)
     process.send(signal.SIGINT)

@@ -71,7 +71,7 @@ def test_both_at_once_and_types_by_flags(golden: Path, cli: Cli) -> None:
 
 @pytest.mark.parametrize("form", ["nested", "older columns", "one file", "integers as text"])
 def test_every_form_of_map(tree: Tree, cli: Cli, form: str) -> None:
-    tree.write_map("user", 10)
+    expected = tree.write_users([4, 6])
     files = sorted((tree.maps / "user").iterdir())
     if form == "nested":
         (tree.maps / "user/parquet").mkdir()
@@ -91,8 +91,6 @@ def test_every_form_of_map(tree: Tree, cli: Cli, form: str) -> None:
             table = pq.read_table(path)
             large = table.set_column(0, "orig", table["orig"].cast(pa.large_string()).dictionary_encode())
             pq.write_table(large.set_column(1, "new", table["new"].cast(pa.int32())), path)
-    expected = tree.write_embeddings("user", [4, 6])
-    tree.write_emb_info(["user"], 2)
     assert cli(*tree.arguments()) == 0
     assert tree.embeddings() == expected
 
@@ -112,9 +110,7 @@ def test_integer_raw_ids_stay_integers(tree: Tree, cli: Cli) -> None:
 
 
 def test_empty_ranks_write_no_table_and_are_no_fault(tree: Tree, cli: Cli) -> None:
-    tree.write_map("user", 5)
-    expected = tree.write_embeddings("user", [0, 5, 0])
-    tree.write_emb_info(["user"], 3)
+    expected = tree.write_users([0, 5, 0])
     assert cli(*tree.arguments()) == 0
     assert tree.embeddings() == expected
     assert tree.tables() == ["emb/user/embed-00001_00000.parquet"]
@@ -157,9 +153,7 @@ def test_tasks_of_a_multi_task_run(tree: Tree, cli: Cli) -> None:
 
 def test_other_folders_of_types_among_the_embeddings(tree: Tree, cli: Cli) -> None:
     """Predictions, a model and an earlier output below the embeddings are not tasks of theirs."""
-    tree.write_map("user", 8)
-    tree.write_embeddings("user", [3, 5])
-    tree.write_emb_info(["user"], 2)
+    tree.write_users([3, 5])
     predictions = tree.emb / "predictions"
     save(predictions / "user/predict-00000.pt", torch.arange(8) * 0.5)
     save(predictions / "user/predict_nids-00000.pt", torch.arange(8))
@@ -203,9 +197,7 @@ def test_csv_of_predictions_with_a_tab(tree: Tree, cli: Cli) -> None:
 
 
 def test_vectors_of_fixed_size_and_compression(tree: Tree, cli: Cli) -> None:
-    tree.write_map("user", 8)
-    expected = tree.write_embeddings("user", [8])
-    tree.write_emb_info(["user"], 1)
+    expected = tree.write_users([8])
     more = ["--fixed-size-list", "--value-compression", "zstd", "--compression", "lz4"]
     assert cli(*tree.arguments(*more)) == 0
     parquet = pq.ParquetFile(tree.emb / "user/embed-00000_00000.parquet")
@@ -215,9 +207,7 @@ def test_vectors_of_fixed_size_and_compression(tree: Tree, cli: Cli) -> None:
 
 
 def test_tables_of_an_earlier_job_are_replaced(tree: Tree, cli: Cli) -> None:
-    tree.write_map("user", 8)
-    tree.write_emb_info(["user"], 1)
-    tree.write_embeddings("user", [8])
+    tree.write_users([8])
     assert cli(*tree.arguments("--output-chunk-size", 2)) == 0
     expected = tree.write_embeddings("user", [8])
     assert cli(*tree.arguments("--output-chunk-size", 5)) == 0
@@ -226,10 +216,8 @@ def test_tables_of_an_earlier_job_are_replaced(tree: Tree, cli: Cli) -> None:
 
 
 def test_the_launchers_yaml(tree: Tree, cli: Cli, tmp_path: Path) -> None:
-    tree.write_map("user", 4)
     tree.write_map("item", 4)
-    tree.write_embeddings("user", [4])
-    tree.write_emb_info(["user"], 1)
+    tree.write_users([4])
     folder = tree.pred / "user_likes_a_lot_item"
     for stem in ("predict", "src_nids", "dst_nids"):
         save(folder / f"{stem}-00000.pt", torch.arange(4))
@@ -250,9 +238,7 @@ gsf:
 
 
 def test_ranks(tree: Tree, cli: Cli) -> None:
-    tree.write_map("user", 4)
-    expected = tree.write_embeddings("user", [2, 2])
-    tree.write_emb_info(["user"], 2)
+    expected = tree.write_users([2, 2])
     before = snapshot(tree.root)
     assert cli(*tree.arguments("--rank", 1, "--world-size", 2)) == 0  # rank 0 does it all
     assert snapshot(tree.root) == before

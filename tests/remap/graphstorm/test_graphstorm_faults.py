@@ -34,9 +34,7 @@ class Hostile:
 
 
 def write_tree(tree: Tree) -> None:
-    tree.write_map("user", 12, 3)
-    tree.write_embeddings("user", [4, 4, 4])
-    tree.write_emb_info(["user"], 3)
+    tree.write_users([4, 4, 4], num_files=3)
 
 
 def set_id(tree: Tree, row: int, nid: int) -> None:
@@ -196,9 +194,7 @@ def test_predictions_of_a_node_twice(tree: Tree, cli: Cli, capsys: pytest.Captur
 
 
 def test_rows_of_some_ids_alone(tree: Tree, cli: Cli, caplog: pytest.LogCaptureFixture) -> None:
-    tree.write_map("user", 12, 3)
-    expected = tree.write_embeddings("user", [4, 4])
-    tree.write_emb_info(["user"], 2)
+    expected = tree.write_users([4, 4], 12, 3)
     given = {name: content for name, content in snapshot(tree.root).items() if name.endswith(".pt")}
     assert cli(*tree.arguments("--preserve-input", "false")) == 0
     assert tree.embeddings() == expected
@@ -328,9 +324,7 @@ def test_killed_at_every_step_of_the_commit(tree: Tree, cli: Cli) -> None:
 
 
 def test_a_job_on_two_folders_is_finished_from_either(tree: Tree, cli: Cli) -> None:
-    tree.write_map("user", 12, 3)
-    expected = tree.write_embeddings("user", [12])
-    tree.write_emb_info(["user"], 1)
+    expected = tree.write_users([12], num_files=3)
     save(tree.pred / "user/predict-00000.pt", torch.arange(12))
     save(tree.pred / "user/predict_nids-00000.pt", torch.arange(12))
     both = tree.arguments("--prediction-dir", tree.pred, "--pred-ntypes", "user")

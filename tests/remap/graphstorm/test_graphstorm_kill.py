@@ -39,9 +39,7 @@ def write_or_die(output: Any, *arguments: Any) -> int:
 @pytest.fixture
 def expected(tree: Tree) -> dict[str, list[float]]:
     """Embeddings to be remapped into many tables; what they should be."""
-    tree.write_map("user", 100)
-    tree.write_emb_info(["user"], 2)
-    return tree.write_embeddings("user", [50, 50])
+    return tree.write_users([50, 50])
 
 
 def words(tree: Tree) -> list[Any]:
@@ -126,9 +124,7 @@ def test_disk_full(
 
 @pytest.mark.hdfs
 def test_embeddings_and_predictions(tree: Tree, cli: Cli, hdfs_uri: str) -> None:
-    tree.write_map("user", 300, 3)
-    expected = tree.write_embeddings("user", [100, 0, 200])
-    tree.write_emb_info(["user"], 3)
+    expected = tree.write_users([100, 0, 200], num_files=3)
     folder = tree.pred / "user_knows_user"
     for stem, values in (("predict", [0.5, 1.5]), ("src_nids", [299, 0]), ("dst_nids", [7, 7])):
         save(folder / f"{stem}-00000.pt", values)
@@ -158,9 +154,7 @@ def test_embeddings_and_predictions(tree: Tree, cli: Cli, hdfs_uri: str) -> None
 def test_a_fault_on_hdfs_loses_nothing(
     tree: Tree, cli: Cli, hdfs_uri: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    tree.write_map("user", 5)
-    tree.write_embeddings("user", [5])
-    tree.write_emb_info(["user"], 1)
+    tree.write_users([5])
     path = tree.emb / "user/embed-00000.pt"
     path.write_bytes(path.read_bytes()[:-100])
     upload(tree.root, hdfs_uri)

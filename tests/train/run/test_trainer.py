@@ -126,24 +126,6 @@ def test_empty_buckets_and_empty_partitions(tmp_path):
     assert embeddings(config, "node", 2).isfinite().all()
 
 
-@pytest.mark.slow
-def test_init_path_gives_the_first_embeddings(tmp_path, rng):
-    first = mixed(tmp_path / "first")
-    write_mixed(first, rng)
-    job.train(first)
-    second = mixed(tmp_path / "second", init_path=first.checkpoint_path, lr=1e-12, num_epochs=1)
-    shutil.copytree(first.entity_path, second.entity_path)
-    shutil.copytree(first.edge_paths[0], second.edge_paths[0])
-    job.train(second)
-    for name, count in COUNTS.items():
-        torch.testing.assert_close(embeddings(second, name, count), embeddings(first, name, count))
-    state, _, iteration = pbg.read_model(second.checkpoint_path, 1)
-    start, _, _ = pbg.read_model(first.checkpoint_path, 2)
-    assert iteration.epoch_idx == 0
-    for key, value in state.items():
-        torch.testing.assert_close(value, start[key])
-
-
 @pytest.mark.parametrize("name", ["pbg_v1_static", "pbg_v1_dyn"])
 def test_golden_checkpoint_of_pbg_is_resumed(tmp_path, name):
     for folder in ("entities", "edges", "checkpoint"):
@@ -220,17 +202,6 @@ class TestRefusals:
         self.refuse(wild, DivergenceError, "not finite", "lower lr")
         assert DivergenceError.exit_code == 2  # it would end so again
         assert pbg.read_version(config.checkpoint_path) == 0
-
-    def test_empty_version_file(self, config, tmp_path):
-        job.train(config)
-        (tmp_path / "checkpoint" / "checkpoint_version.txt").write_text("")
-        self.refuse(config, FormatError, "checkpoint_version.txt")
-
-    def test_checkpoint_of_other_entities(self, config):
-        job.train(config)
-        entity_counts.write_count(config.entity_path, "city", 0, 6)
-        more = changed(config, num_epochs=3)
-        self.refuse(more, FormatError, "embeddings_city_0", "(5, 8)", "(6, 8)")
 
     def test_checkpoint_counted_in_other_chunks(self, config):
         job.train(config)
