@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from graphmill import storage
 from graphmill.errors import FormatError, NotFoundError
 from graphmill.formats.parquet import iter_columns, open_parquet
-from graphmill.formats.raw_ids import may_be_ids, strings_of
+from graphmill.formats.raw_ids import is_text, may_be_ids, strings_of
 from graphmill.formats.raw_tables.columns import LINES, column_names, iter_strings
 
 READ_ROWS = 1 << 16
@@ -38,7 +38,7 @@ def iter_ids(uri: str) -> Iterator[pa.Table]:
             for firsts in iter_strings(file, [0], has_header=False):
                 yield pa.table(firsts, ["id"])
             continue
-        strings = [field.name for field in fields if _is_string(field.type)]
+        strings = [field.name for field in fields if is_text(field.type)]
         column = "id" if "id" in fields.names else next(iter(strings), None)
         if column is None:
             raise FormatError(f"{file}: expected a column of strings, found {', '.join(fields.names)}")
@@ -138,8 +138,3 @@ def _strings(uri: str, ids: pa.Array) -> pa.Array:
         return strings_of(ids)
     except pa.ArrowInvalid as error:
         raise FormatError(f"{uri}: expected ids in UTF-8: {error}") from error
-
-
-def _is_string(kind: pa.DataType) -> bool:
-    value = kind.value_type if pa.types.is_dictionary(kind) else kind
-    return bool(pa.types.is_string(value) or pa.types.is_large_string(value))

@@ -17,7 +17,8 @@ import pyarrow as pa
 
 from graphmill import storage
 from graphmill.errors import ConfigError, FormatError, NotFoundError
-from graphmill.formats.parquet import iter_columns, open_parquet
+from graphmill.formats.parquet import files_below, iter_columns, open_parquet
+from graphmill.formats.raw_ids import is_text
 
 INTEGERS = "int64"
 """In the place of a file: the raw ids are the int64 themselves, in decimal digits."""
@@ -67,20 +68,13 @@ class IdMap:
     def _uris(self) -> list[str]:
         if not storage.is_dir(self.uri):
             return [self.uri]
-        uris = [
-            entry.uri
-            for entry in storage.list_dir(self.uri, recursive=True)
-            if not entry.is_dir
-            and entry.uri.endswith(".parquet")
-            and not storage.name(entry.uri).startswith("_")
-        ]
-        if not uris:
+        if not (uris := files_below(self.uri)):
             raise NotFoundError(f"{self.uri}: expected a map of ids, *.parquet, found none")
-        return sorted(uris)
+        return uris
 
     def _columns_of(self, schema: pa.Schema, uri: str) -> list[str]:
         kinds = {
-            "strings": [field.name for field in schema if _is_text(field.type)],
+            "strings": [field.name for field in schema if is_text(field.type)],
             "integers": [field.name for field in schema if pa.types.is_integer(field.type)],
         }
         if self.columns is not None:
@@ -97,11 +91,6 @@ class IdMap:
                     "columns of raw ids and int64 ids with --id-map-columns RAW,ID"
                 )
         return [known[0] for known in kinds.values()]
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    values = kind.value_type if pa.types.is_dictionary(kind) else kind
-    return bool(pa.types.is_string(values) or pa.types.is_large_string(values))
 
 
 def _as_int64(ids: pa.Array) -> Numbers:

@@ -16,8 +16,10 @@ The file appears whole, or not at all. Source: docs/how_to/predict.md.
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
 
 from graphmill import storage
 from graphmill.errors import FormatError, NotFoundError
@@ -46,6 +48,9 @@ class Calibration:
         return Scale(self.temperature, self.relations.get(relation, {}).get(side, self.pooled))
 
 
+_CONTENT = TypeAdapter(Calibration)
+
+
 def uri_beside(record_uri: str) -> str:
     """Place of the file beside run.json."""
     return storage.join(storage.parent(record_uri), NAME)
@@ -53,18 +58,7 @@ def uri_beside(record_uri: str) -> str:
 
 def write(uri: str, calibration: Calibration) -> None:
     """Write the file."""
-    content = {
-        "format_version": FORMAT_VERSION,
-        "checkpoint_version": calibration.checkpoint_version,
-        "checkpoint": calibration.checkpoint,
-        "split": calibration.split,
-        "temperature": calibration.temperature,
-        "pooled": list(calibration.pooled),
-        "relations": {
-            name: {str(side): list(line) for side, line in lines.items()}
-            for name, lines in calibration.relations.items()
-        },
-    }
+    content = {"format_version": FORMAT_VERSION} | asdict(calibration)
     storage.write_text(uri, json.dumps(content | {"checksum": _checksum(content)}, indent=1) + "\n")
 
 
@@ -77,23 +71,11 @@ def read(uri: str, checkpoint_version: int, checkpoint: str | None) -> Calibrati
     if content.get("format_version") != FORMAT_VERSION or expected != _checksum(content):
         raise FormatError(f"{uri}: expected a calibration with its checksum, found another file; {REMEDY}")
     try:
-        calibration = Calibration(
-            int(content["checkpoint_version"]),
-            content["checkpoint"],
-            str(content["split"]),
-            float(content["temperature"]),
-            Line(*map(float, content["pooled"])),
-            {
-                name: {Side(side): Line(*map(float, line)) for side, line in lines.items()}
-                for name, lines in content["relations"].items()
-            },
-        )
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        calibration = _CONTENT.validate_python(content)
+    except ValidationError as error:
         raise FormatError(f"{uri}: expected the keys of a calibration, found others; {REMEDY}") from error
-    lines = [
-        calibration.pooled,
-        *(line for sides in calibration.relations.values() for line in sides.values()),
-    ]
+    sides = calibration.relations.values()
+    lines = [calibration.pooled, *(line for of_side in sides for line in of_side.values())]
     numbers = [calibration.temperature, *(number for line in lines for number in line)]
     is_rising = calibration.temperature > 0 and all(line.slope >= 0 for line in lines)
     if not (is_rising and all(map(math.isfinite, numbers))):

@@ -28,6 +28,11 @@ def holds_whole_numbers(kind: pa.DataType) -> bool:
     return bool(pa.types.is_integer(kind) or (pa.types.is_decimal(kind) and kind.scale <= 0))
 
 
+def is_text(kind: pa.DataType) -> bool:
+    """Whether values of a type are strings, also as a dictionary."""
+    return _plain(kind) in (pa.string(), pa.large_string())
+
+
 def texts_of(column: pa.ChunkedArray) -> pa.ChunkedArray:
     """Return raw ids, of a type that `may_be_ids`, as text; bytes stay bytes, which may not be UTF-8."""
     column = column.cast(_plain(column.type))

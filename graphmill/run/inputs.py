@@ -37,7 +37,10 @@ def describe(uri: str) -> dict[str, Any]:
     if marker is not None:
         digest = hashlib.sha256(json.dumps(marker, sort_keys=True).encode()).hexdigest()
         return {"name": storage.name(uri), "made_from": digest[:16], **described}
-    entries = [status] if status and not status.is_dir else _entries(uri)
+    entries = [status] if status else []
+    if not status or status.is_dir:  # of a folder of PBG's input only that: a checkpoint may lie there too
+        of_graph = [entry for entry in storage.list_dir(uri) if _OF_GRAPH.match(storage.name(entry.uri))]
+        entries = of_graph or storage.list_dir(uri, recursive=True)
     files = [entry for entry in entries if not entry.is_dir and not storage.name(entry.uri).startswith("_")]
     sizes = {file.uri.removeprefix(uri): [file.size_bytes, file.mtime_ns] for file in files}
     return {"uri": uri, "files": sizes, **described}
@@ -58,9 +61,3 @@ def are_small(uris: Iterable[str]) -> bool:
     except StorageError:
         return False
     return num_bytes <= SMALL_BYTES and num_seen <= _SMALL_FILES
-
-
-def _entries(uri: str) -> list[storage.FileStatus]:
-    """List what is below a folder; of a folder of PBG's input only that: a checkpoint may lie there too."""
-    of_graph = [entry for entry in storage.list_dir(uri) if _OF_GRAPH.match(storage.name(entry.uri))]
-    return of_graph or storage.list_dir(uri, recursive=True)

@@ -46,7 +46,12 @@ def check_outputs(
     `tables`: files and folders of the user's tables. Without `is_chosen`, `output` is the folder around
     a checkpoint, which may hold any other files.
     """
-    written = [(f"the output of {stage.name}", uri) for stage in stages for uri in _replaced(stage, config)]
+    written = [
+        (f"the output of {stage.name}", uri)
+        for stage in stages
+        for uri in stage.job.written_uris(config)
+        if uri not in stage.shared_uris(config)
+    ]
     if config.output is not None:
         written.insert(0, ("output", config.output))
     for setting, uri in written:
@@ -63,11 +68,6 @@ def check_outputs(
 def tables_in(uri: str, tables: Sequence[str]) -> list[str]:
     """List those of the tables, files and folders, that are a folder or lie in it."""
     return [table for table in tables if storage.contains(uri, table)]
-
-
-def _replaced(stage: Stage, config: Config) -> list[str]:
-    shared = stage.shared_uris(config)
-    return [uri for uri in stage.job.written_uris(config) if uri not in shared]
 
 
 def _check_output(config: Config, *, is_chosen: bool) -> None:

@@ -8,6 +8,7 @@ from graphmill.storage.atomic import (
     atomic_output,
     create_text,
     delete_marker,
+    discarded_on_error,
     is_moved_aside,
     move_aside,
     moved_aside,

@@ -43,13 +43,14 @@ def temporary_sibling(uri: str, kind: str = "tmp") -> str:
 
 
 @contextmanager
-def discarded_on_error(temporary: str) -> Iterator[None]:
-    """Remove the unfinished file or folder `temporary` when the block ends with an error."""
+def discarded_on_error(*temporary: str) -> Iterator[None]:
+    """Remove unfinished files or folders when the block ends with an error."""
     try:
         yield
     except BaseException:
         with suppress(StorageError):  # the first error matters
-            fs.delete(temporary)
+            for uri in temporary:
+                fs.delete(uri)
         raise
 
 

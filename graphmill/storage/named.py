@@ -57,16 +57,12 @@ def split_pattern(path: str, base: str = "") -> tuple[str, list[str]]:
     parts = uri.rstrip("/").split("/")
     own = [part for part in relative.split("/") if part not in ("", ".", "..")]
     first = len(parts) - len(own) if relative else 3 if "://" in uri else 0
-    while (first := next((at for at in range(first, len(parts)) if _is_pattern(parts[at])), -1)) >= 0:
+    while (first := next((at for at in range(first, len(parts)) if set(parts[at]) & set("*?[")), -1)) >= 0:
         named = "/".join(parts[: first + 1])
         if not exists(named):
             return parent(named), parts[first:]
         first += 1
     return uri, []
-
-
-def _is_pattern(part: str) -> bool:
-    return bool(set(part) & set("*?["))
 
 
 def matches(

@@ -2,8 +2,7 @@
 
 s3://KEY:SECRET@bucket/x?secret_key=SECRET      ->  s3://***@bucket/x?secret_key=***
 https://TOKEN@host/x                             ->  https://***@host/x
-https://host/x?X-Amz-Signature=SECRET&sig=SECRET -> https://TOKEN@host/x                             ->  https://***@host/x
-https://host/x?X-Amz-Signature=***&sig=***
+https://host/x?X-Amz-Signature=SECRET&sig=S     ->  https://host/x?X-Amz-Signature=***&sig=***
 """
 
 import json

@@ -13,8 +13,7 @@ A folder without `_SUCCESS` is incomplete.
 """
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -78,23 +77,6 @@ def describe_inputs(uris: Iterable[str]) -> list[Input]:
 def work_uri(root: str, *parts: str) -> str:
     """Return the work folder in an output folder, or a place in the work folder."""
     return storage.join(root, WORK, *parts)
-
-
-def discard_unfinished(roots: Iterable[str]) -> None:
-    """Remove the work folders of a job that has no journal."""
-    for root in roots:
-        storage.delete(work_uri(root))
-
-
-@contextmanager
-def discarded_on_error(roots: Sequence[str]) -> Iterator[None]:
-    """Remove the work folders when the block ends with an error."""
-    try:
-        yield
-    except BaseException:
-        with suppress(StorageError):  # the first error matters
-            discard_unfinished(roots)
-        raise
 
 
 def read_journal(root: str) -> Journal | None:

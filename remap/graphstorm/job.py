@@ -54,7 +54,8 @@ def _run(options: GraphStormOptions, connect: Connect, claim: lock.Claim) -> dic
     for root in _roots(options):
         journal = commit.read_journal(root)
         if journal is not None:
-            commit.check_places(journal, _named(options))
+            named = (options.node_emb_dir, options.prediction_dir, options.output_dir)
+            commit.check_places(journal, list(filter(None, named)))
             log.info("remap: finishing the job that was interrupted in %s", root)
             earlier = GraphStormOptions.model_validate(journal.options, strict=False)
             with connect() as client:
@@ -63,12 +64,15 @@ def _run(options: GraphStormOptions, connect: Connect, claim: lock.Claim) -> dic
                 return journal.figures
     outputs, sources = find_outputs(options)
     inputs = commit.describe_inputs(sources)
-    plans = _plan_maps(options, outputs)
+    types = dict.fromkeys(entity_type for output in outputs for _, entity_type in output.ids)
+    plans = {name: plan_map(options.node_id_mapping, name, str(number)) for number, name in enumerate(types)}
     roots = list(dict.fromkeys(output.root for output in outputs)) or _roots(options)
-    commit.discard_unfinished(roots)
+    works = [commit.work_uri(root) for root in roots]
+    for work in works:  # of a job that has no journal
+        storage.delete(work)
     with connect() as client:
         mapped = time.monotonic()
-        with commit.discarded_on_error(roots):
+        with storage.discarded_on_error(*works):
             moves, are_all_there = _write_all(client, options, outputs, plans)
             keeps_input = options.preserve_input or (options.with_shared_fs and not are_all_there)
             if keeps_input and not options.preserve_input:
@@ -102,21 +106,9 @@ def _run(options: GraphStormOptions, connect: Connect, claim: lock.Claim) -> dic
     return figures | {"seconds": round(time.monotonic() - mapped, 3)}
 
 
-def _named(options: GraphStormOptions) -> list[str]:
-    return [uri for uri in (options.node_emb_dir, options.prediction_dir, options.output_dir) if uri]
-
-
 def _roots(options: GraphStormOptions) -> list[str]:
     roots = [options.output_dir or uri for uri in (options.node_emb_dir, options.prediction_dir) if uri]
     return list(dict.fromkeys(roots))
-
-
-def _plan_maps(options: GraphStormOptions, outputs: Sequence[OutputFile]) -> dict[str, MapPlan]:
-    types = dict.fromkeys(entity_type for output in outputs for _, entity_type in output.ids)
-    return {
-        entity_type: plan_map(options.node_id_mapping, entity_type, str(number))
-        for number, entity_type in enumerate(types)
-    }
 
 
 def _write_all(

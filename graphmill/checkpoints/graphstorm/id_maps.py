@@ -19,7 +19,8 @@ import pyarrow.parquet as pq
 
 from graphmill import storage
 from graphmill.errors import FormatError, NotFoundError
-from graphmill.formats.parquet import bounds, iter_columns, open_parquet
+from graphmill.formats.parquet import bounds, files_below, iter_columns, open_parquet
+from graphmill.formats.raw_ids import is_text
 from graphmill.storage import Checksums
 
 FOLDER = "raw_id_mappings"
@@ -44,11 +45,7 @@ def list_raw_id_map(mapping_path: str, entity_type: str) -> list[MapFile]:
     """The files of a type's map, in any depth of folders, sorted by name; reads no rows."""
     folder = storage.join(mapping_path, entity_type)
     older = storage.join(mapping_path, f"{entity_type}_id_remap.parquet")
-    uris = [
-        entry.uri
-        for entry in storage.list_dir(folder, recursive=True)
-        if not entry.is_dir and entry.uri.endswith(".parquet") and not storage.name(entry.uri).startswith("_")
-    ]
+    uris = files_below(folder)
     if not uris and storage.exists(older):
         uris = [older]
     if not uris:
@@ -79,15 +76,14 @@ def _measure(uri: str) -> MapFile:
         orig, new = columns
         kinds = [schema.field(column).type for column in (orig, new)]
         ids = kinds[0].value_type if pa.types.is_dictionary(kinds[0]) else kinds[0]
-        is_text = pa.types.is_string(ids) or pa.types.is_large_string(ids)
-        if not (is_text or pa.types.is_integer(ids)) or not pa.types.is_integer(kinds[1]):
+        if not (is_text(ids) or pa.types.is_integer(ids)) or not pa.types.is_integer(kinds[1]):
             raise FormatError(
                 f"{uri}: expected {orig} of strings or integers and {new} of integers, found {kinds[0]} and "
                 f"{kinds[1]}"
             )
         bounds.check_rows(parquet, uri)
         rows = tuple(metadata.row_group(group).num_rows for group in range(metadata.num_row_groups))
-        return MapFile(uri, orig, new, not is_text, rows)
+        return MapFile(uri, orig, new, not is_text(ids), rows)
 
 
 def write_raw_id_map(

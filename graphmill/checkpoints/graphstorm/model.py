@@ -73,7 +73,9 @@ def decoder_of(
 ) -> Decoder:
     """The decoder of a PBG configuration, with edge types in GraphStorm's order: sorted."""
     relations = config.get("relations", [])
-    numbers = {_edge_type(relation): number for number, relation in enumerate(relations)}
+    numbers = {
+        (relation["lhs"], relation["name"], relation["rhs"]): row for row, relation in enumerate(relations)
+    }
     comparator = config.get("comparator", "cos") + (" and bias" if config.get("bias") else "")
     names = {relation.get("operator", "none") for relation in relations} - {"none"} or {"none"}
     decoders = [_DECODERS.get(operator) for operator in names]
@@ -150,10 +152,6 @@ def _as_parameter(name: str, weight: "Tensor", gamma: float) -> "Tensor":
     if name == "rotate":
         return -weight * (math.pi * weight.shape[1] / gamma)
     return -weight if name == "transe_l2" else weight
-
-
-def _edge_type(relation: Mapping[str, Any]) -> EdgeType:
-    return relation["lhs"], relation["name"], relation["rhs"]
 
 
 class GraphStormModelCheckpoint(WholeTablesCheckpoint):

@@ -174,10 +174,6 @@ def write(source: Checkpoint, target_uri: str, **_: object) -> list[str]:
                 write_rank(target_uri, name, rank, ids, writable)
     info = EmbInfo(tuple(totals), world_size, dict(source.dimensions))
     write_emb_info(target_uri, info)
-    return _not_kept(source)
-
-
-def _not_kept(source: Checkpoint) -> list[str]:
     model = _allowing_all(source).read_model()
     parameters = list(model.parameters) if model else []
     lost = lost_operators(parameters)

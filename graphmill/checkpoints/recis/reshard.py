@@ -9,7 +9,6 @@ import bisect
 import itertools
 import math
 import re
-import shutil
 from contextlib import ExitStack
 from typing import Any, NamedTuple
 
@@ -185,9 +184,5 @@ def _copy_others(source_uri: str, target_uri: str) -> list[str]:
         if entry.is_dir or re.fullmatch(_OF_RANKS, name):
             lost.append(name)
         elif not re.fullmatch(_WRITTEN, name):
-            with (
-                storage.open_input(entry.uri) as source,
-                storage.atomic_output(storage.join(target_uri, name)) as target,
-            ):
-                shutil.copyfileobj(source, target, 4 << 20)
+            storage.copy_file(entry.uri, storage.join(target_uri, name))
     return sorted(lost)

@@ -138,7 +138,12 @@ def write(
     With `id_maps`, the ids of the tables are those of the raw ids in `entity_path`; else 0 to N - 1.
     """
     check_table_names(source.counts)
-    keyed = None if id_maps is None else _keyed(source, id_maps, entity_path, shard_num)
+    keyed: dict[str, Keyed] | None = None
+    if id_maps is not None:
+        if entity_path is None:
+            raise ConfigError("--entity-path: missing; the raw ids of the checkpoint's rows are there")
+        id_maps.check_types(list(source.counts), source.uri)
+        keyed = {name: Keyed(source, name, entity_path, id_maps, shard_num) for name in id_maps.maps}
     names = list(source.counts if keyed is None else keyed)
     table_states: dict[str, list[Any]] = {name: [] for name in names}
     sums_dims = dict.fromkeys(names, 0)
@@ -211,13 +216,6 @@ def _owned_table(
 def _sums_slot(sums_dim: int, dimension: int) -> tuple[str, int]:
     """Name and width of the slot of Adagrad sums."""
     return (ROW_SUMS, 1) if sums_dim == 1 else (ELEMENT_SUMS, dimension)
-
-
-def _keyed(source: Checkpoint, id_maps: IdMaps, entity_path: str | None, shard_num: int) -> dict[str, Keyed]:
-    if entity_path is None:
-        raise ConfigError("--entity-path: missing; the raw ids of the checkpoint's rows are there")
-    id_maps.check_types(list(source.counts), source.uri)
-    return {name: Keyed(source, name, entity_path, id_maps, shard_num) for name in id_maps.maps}
 
 
 def _ordered(source: Checkpoint, name: str, sums_dim: int, keyed: Keyed) -> dict[str, OrderedTable]:

@@ -28,6 +28,15 @@ def open_parquet(uri: str, manifest: ChecksumManifest | None = None) -> Iterator
             raise FormatError(f"{uri}: expected a parquet file, found damage or a part: {error}") from error
 
 
+def files_below(folder: str) -> list[str]:
+    """The parquet files of a folder and its subfolders, sorted; none whose name begins with _."""
+    return [
+        entry.uri
+        for entry in storage.list_dir(folder, recursive=True)
+        if not entry.is_dir and entry.uri.endswith(".parquet") and not storage.name(entry.uri).startswith("_")
+    ]
+
+
 def check_schema(parquet: pq.ParquetFile, expected: Mapping[str, tuple[pa.DataType, ...]], uri: str) -> None:
     """Refuse a file that lacks a column, or has a column of a type that is not accepted."""
     schema = parquet.schema_arrow

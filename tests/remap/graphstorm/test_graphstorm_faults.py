@@ -329,7 +329,7 @@ def test_a_job_on_two_folders_is_finished_from_either(tree: Tree, cli: Cli) -> N
     save(tree.pred / "user/predict_nids-00000.pt", torch.arange(12))
     both = tree.arguments("--prediction-dir", tree.pred, "--pred-ntypes", "user")
     with pytest.MonkeyPatch.context() as patch:
-        events = count_events(patch, 5)
+        events = count_events(patch, 3)
         with pytest.raises(KilledError):
             cli(*both)
     assert events.count("move") < 2
