@@ -24,18 +24,16 @@ from etl.run import checks, figures, sources
 from etl.run.checks import check_config
 from etl.run.figures import Merged
 from etl.run.indexing import index_ids
-from etl.run.outputs import check_outputs, hide_outputs, output_uris, quarantine_uri
+from etl.run.outputs import check_outputs as check_outputs
+from etl.run.outputs import hide_outputs, quarantine_uri
+from etl.run.outputs import output_uris as output_uris
 from etl.run.work import EtlWork, kept_work
 from etl.steps import exchange, index, merge
 from etl.steps.bucket_rows import EarlierIds
 from etl.steps.chunks import EdgeChunk, Encoded, IdCounts
 from etl.steps.count_rows import count_partition
 from etl.steps.encode import encode_ranges, no_ids
-from etl.steps.index_previous import (
-    as_before,
-    num_earlier_ids,
-    num_previous_ids,
-)
+from etl.steps.index_previous import as_before, num_earlier_ids, num_previous_ids
 from etl.steps.index_shard import rows_name
 from etl.steps.sizes import cut_types
 from etl.steps.task_settings import TaskSettings, day_of
@@ -59,17 +57,6 @@ from graphmill.run.lock import NO_CLAIM, Claim
 from graphmill.storage import Checksums
 from graphmill.storage.as_json import Int64
 from graphmill.vocab import TRAIN_SPLIT
-
-__all__ = [
-    "check",
-    "check_outputs",
-    "estimate",
-    "fingerprint",
-    "input_uris",
-    "output_uris",
-    "run",
-    "written_uris",
-]
 
 written_uris = output_uris
 

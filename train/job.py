@@ -25,7 +25,6 @@ from graphmill.errors import ConfigError
 from graphmill.model import comparators
 from graphmill.model.built_in import LOSSES, OPERATORS
 from graphmill.run.auto_values import describe, resolve_auto_values
-from graphmill.run.job import Estimate, GraphSize
 from graphmill.run.lock import NO_CLAIM, Claim
 from graphmill.run.output_checks import check_folder
 from graphmill.run.trained_with import changes_in_errors
@@ -33,7 +32,7 @@ from graphmill.storage import Checksums
 from train.distributed.coordinator import Coordinator
 from train.edges.schedule import why_whole
 from train.model.frozen import Frozen
-from train.plan import outlook as estimates
+from train.plan.outlook import estimate as estimate
 from train.plan.plan import announced
 from train.run import ensemble
 from train.run.claim import check_claim, claim_checkpoint, end_training, inputs_of, moved_aside, trained_with
@@ -116,11 +115,6 @@ def _require(needed: Mapping[str, bool], needs: str, otherwise: str) -> None:
     """Refuse a run that lacks some of the settings `needed`, whose value says so."""
     if missing := [setting for setting, is_missing in needed.items() if is_missing]:
         raise ConfigError(f"{needs} {', '.join(missing)}; or {otherwise}")
-
-
-def estimate(config: Config, size: GraphSize | None) -> Estimate:
-    """Estimate what training takes."""
-    return estimates.estimate(config, size)
 
 
 def run(config: Config, client: Client, claim: Claim = NO_CLAIM) -> dict[str, Any]:

@@ -80,11 +80,11 @@ class TopK:
         least_P = self._least_Q[query_P]
         if score_PN.shape[1] > self._k:
             self._raise(least_P, score_PN, np.flatnonzero(least_P == _LOWEST))
-        found, bounds = _reaching(score_PN, least_P)  # of equal scores, a smaller number may come later
+        position, bounds = _reaching(score_PN, least_P)  # of equal scores, a smaller number may come later
         crowded = np.flatnonzero(np.diff(bounds) > self._k)
         if len(crowded):
             self._raise(least_P, score_PN, crowded)
-            found, bounds = _reaching(score_PN, least_P)
+            position, bounds = _reaching(score_PN, least_P)
         self._least_Q[query_P] = least_P
         count_P = np.diff(bounds)
         if count_P.max(initial=0) > self._k:  # many equal scores
@@ -94,9 +94,9 @@ class TopK:
         self._make_room(query_P, count_P)
         row = np.repeat(np.arange(len(query_P)), count_P)
         first_P = query_P * self._held_QM.shape[1] + self._num_held_Q[query_P] - bounds[:-1]
-        key = np.empty(len(found), complex)
-        key.real, key.imag = -score_PN.reshape(-1)[found], candidate_N[found - row * score_PN.shape[1]]
-        self._held_QM.reshape(-1)[first_P[row] + np.arange(len(found))] = key
+        key = np.empty(len(position), complex)
+        key.real, key.imag = -score_PN.reshape(-1)[position], candidate_N[position - row * score_PN.shape[1]]
+        self._held_QM.reshape(-1)[first_P[row] + np.arange(len(position))] = key
         self._num_held_Q[query_P] += count_P
 
     def result(self) -> Answers:
@@ -129,8 +129,8 @@ class TopK:
 def _reaching(score_PN: Floats, least_P: Floats) -> tuple[Numbers, Numbers]:
     """Positions of the scores that are not below those of their queries; where each query's begin [P + 1]."""
     num_queries, num_candidates = score_PN.shape
-    found = np.flatnonzero(score_PN >= least_P[:, None])
-    return found, np.searchsorted(found, np.arange(num_queries + 1) * num_candidates)
+    position = np.flatnonzero(score_PN >= least_P[:, None])
+    return position, np.searchsorted(position, np.arange(num_queries + 1) * num_candidates)
 
 
 class Codes:

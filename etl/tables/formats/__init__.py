@@ -8,16 +8,6 @@ from graphmill.config.sections.etl import FileFormat, FilesConfig
 from graphmill.errors import RawTableError
 from graphmill.formats.raw_tables.opened import CODECS, suffixes_of
 
-__all__ = [
-    "FORMATS",
-    "BadLine",
-    "FileRange",
-    "Head",
-    "TableFormat",
-    "format_by_suffix",
-    "format_of",
-]
-
 FORMATS: dict[FileFormat, TableFormat] = {
     "parquet": parquet.FORMAT,
     "orc": orc.FORMAT,

@@ -6,16 +6,3 @@ from train.gpu.kernels.scores import candidate_gradients, query_gradients
 from train.gpu.kernels.tiles import shared_bytes
 from train.gpu.kernels.updates import update_rows, update_rows_fast
 from train.gpu.reference import runs
-
-__all__ = [
-    "backward",
-    "candidate_gradients",
-    "query",
-    "query_gradients",
-    "runs",
-    "sample",
-    "shared_bytes",
-    "stage",
-    "update_rows",
-    "update_rows_fast",
-]
