@@ -13,7 +13,7 @@ import sys
 import tempfile
 import threading
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from fnmatch import fnmatch
 from itertools import count
@@ -165,6 +165,24 @@ def kill_at(kill: Kill, renamings: Path) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
 
     storage.move = fs.move = move
+
+
+def die_before(change: int) -> None:
+    """Have this process end right before the change of a folder of that number: a renaming or a deletion."""
+    numbers = count()
+
+    def counted(really_change: Callable[..., Any]) -> Callable[..., Any]:
+        def change_folder(*args: str) -> Any:
+            if next(numbers) == change:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return really_change(*args)
+
+        return change_folder
+
+    for name in ("move", "move_new", "delete"):
+        for module in (storage, fs):
+            if hasattr(module, name):
+                setattr(module, name, counted(getattr(module, name)))
 
 
 def start(

@@ -17,7 +17,7 @@ from graphmill import checkpoints, storage
 from graphmill.checkpoints import open_checkpoint, recognise
 from graphmill.convert import convert
 from graphmill.errors import ConfigError, FormatError, GraphMillError, NotFoundError
-from tests.forked import Forks
+from tests.forked import Forks, die_before
 from tests.graphmill.checkpoints.samples import WRITERS, MemoryCheckpoint, check_same, held_by, sample
 
 
@@ -288,23 +288,7 @@ def test_memory_is_bounded(
 def _die_at(environment: dict[str, str], source: str, target: str, target_format: str, change: int) -> None:
     """Convert, and die before change number `change` of a folder."""
     os.environ.update(environment)
-    changes = 0
-    real = {name: getattr(storage.fs, name) for name in ("move", "move_new", "delete")}
-
-    def counted(name: str) -> Any:
-        def change_of_a_folder(*args: str) -> Any:
-            nonlocal changes
-            if changes == change:
-                os.kill(os.getpid(), signal.SIGKILL)
-            changes += 1
-            return real[name](*args)
-
-        return change_of_a_folder
-
-    for name in real:
-        setattr(storage.fs, name, counted(name))
-        if hasattr(storage, name):
-            setattr(storage, name, counted(name))
+    die_before(change)
     convert(source, target, target_format)
 
 

@@ -21,6 +21,7 @@ from graphmill.checkpoints import pbg as checkpoint
 from graphmill.errors import FormatError, NotFoundError
 from graphmill.formats import hdf5 as hdf5_files
 from tests import DATA
+from tests.forked import die_before
 
 CONFIG = {"dimension": 4, "entities": {"user": {"num_partitions": 2}}}
 ITERATION = checkpoint.Iteration(
@@ -386,22 +387,7 @@ def test_deletes_only_what_a_kill_leaves(tmp_path: Path) -> None:
 
 def _die_at(root: str, change: int) -> None:
     """Write and commit version 2, and be killed right before the given change of the folder."""
-    changes = 0
-    real = {name: getattr(storage.fs, name) for name in ("move", "delete")}
-
-    def counted(name: str) -> Any:
-        def change_of_the_folder(*args: str) -> None:
-            nonlocal changes
-            if changes == change:
-                os.kill(os.getpid(), signal.SIGKILL)
-            changes += 1
-            real[name](*args)
-
-        return change_of_the_folder
-
-    for name in real:
-        setattr(storage.fs, name, counted(name))
-        setattr(storage, name, counted(name))
+    die_before(change)
     _write_version(root, 2)
     checkpoint.append_stats(root, [{"epoch_idx": 1}])
     checkpoint.commit(root, 2, preserve_epoch=1)
