@@ -212,10 +212,9 @@ def edges_of(
     relation: int | None = None,
     takes_features: bool = False,
 ) -> Iterator[RowEdges]:
-    """Read the edges with an end among some rows; one with both ends there comes twice.
+    """Read the edges, of one relation or all, with an end among some rows; one with both ends comes twice.
 
-    With `relation`, those of one relation. Memory: READ_EDGES edges, and
-    tables over the partitions of a bucket.
+    Memory: READ_EDGES edges, and tables over the partitions of a bucket.
     """
     begins = _begins(rows)
     lookups: dict[PartitionKey, Callable[[Numbers], Integers]] = {}

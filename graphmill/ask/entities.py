@@ -58,12 +58,7 @@ class MeasuredPartition:
 
 
 def check_partitions(trained: TrainedRun, num_partitions: dict[str, int]) -> None:
-    """Check that checkpoint and entity index have the partitions of the configuration.
-
-    Raises:
-        NotFoundError: the checkpoint has fewer.
-        FormatError: the checkpoint has more, or the entity index has others.
-    """
+    """Check that checkpoint and entity index have the partitions of the configuration."""
     indexed = num_partitions
     if trained.id_source == "entity_index":
         indexed = entity_index.read_manifest(trained.entity_path).num_partitions

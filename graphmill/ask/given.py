@@ -17,7 +17,7 @@ from graphmill import storage
 from graphmill.errors import FormatError, NotFoundError
 from graphmill.formats.parquet import iter_columns, open_parquet
 from graphmill.formats.raw_ids import is_text, may_be_ids, strings_of
-from graphmill.formats.raw_tables.columns import LINES, column_names, iter_strings
+from graphmill.formats.raw_tables.columns import CSV, LINES, column_names, iter_strings
 
 READ_ROWS = 1 << 16
 
@@ -29,13 +29,10 @@ def iter_ids(uri: str) -> Iterator[pa.Table]:
         BadInputError: there is no such column, or a null, or text that cannot be read.
     """
     for file in files(uri):
-        if not file.endswith((".parquet", ".csv")):
-            for lines in iter_strings(file, [0], LINES, has_header=False):
-                yield pa.table(lines, ["id"])
-            continue
-        fields = _fields(file)
-        if may_have_header(file) and fields.names:
-            for firsts in iter_strings(file, [0], has_header=False):
+        is_lines = not file.endswith((".parquet", ".csv"))
+        fields = pa.schema([]) if is_lines else _fields(file)
+        if is_lines or (may_have_header(file) and fields.names):
+            for firsts in iter_strings(file, [0], LINES if is_lines else CSV, has_header=False):
                 yield pa.table(firsts, ["id"])
             continue
         strings = [field.name for field in fields if is_text(field.type)]

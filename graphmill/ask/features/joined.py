@@ -263,19 +263,15 @@ class _LookedUpIds:
         at_N[code_N < 0] = UNKNOWN
         has_vector_U = is_known_U | is_folded_U
         place_N = np.where((at_N >= 0) & np.append(has_vector_U, False)[at_N], at_N, UNKNOWN)
-        _count(counts, at_N, is_known_U, is_folded_U)
+        rows_U = np.bincount(at_N[at_N >= 0], minlength=len(code_U))
+        counts["num_without_id"] += int((at_N < 0).sum())
+        counts["num_found"] += int(rows_U[is_known_U].sum())
+        counts["num_folded_in"] += int(rows_U[is_folded_U].sum())
+        counts["num_missing"] += int(rows_U[~has_vector_U].sum())
         if len(counts["missing"]) < _SHOWN:
             unknown = self._names.take(pa.array(code_U[~has_vector_U])).to_pylist()
             counts["missing"] = [*dict.fromkeys([*counts["missing"], *unknown])][:_SHOWN]
         return form.columns(form.values(vectors_UD), place_N, confidence_U)
-
-
-def _count(counts: dict[str, Any], at_N: Numbers, is_known_U: Any, is_folded_U: Any) -> None:
-    rows_U = np.bincount(at_N[at_N >= 0], minlength=len(is_known_U))
-    counts["num_without_id"] += int((at_N < 0).sum())
-    counts["num_found"] += int(rows_U[is_known_U].sum())
-    counts["num_folded_in"] += int(rows_U[is_folded_U].sum())
-    counts["num_missing"] += int(rows_U[~is_known_U & ~is_folded_U].sum())
 
 
 def _folded(column: IdColumn, names: pa.Array, code_M: Numbers) -> Iterator[tuple[Numbers, Floats, Floats]]:

@@ -9,15 +9,19 @@ against the sample do not move, and are computed once:
     ranking     all of them
 
 All products have the same number of rows, the last of which may be empty: an id has the same result beside
-any others.
+any others. Where many queries are summed, loops of softplus.cpp compute log(1 + exp(gap)) and its slope;
+without them torch does the same in a dozen passes.
 
-Shapes: E edges of a chunk, M entities of a sample, D dimension, X scores that stand for the sample, B ids.
+Shapes: E edges of a chunk, M entities of a sample, D dimension, X scores that stand for the sample, B ids,
+Q queries.
 """
 
 import math
 from collections.abc import Callable
+from ctypes import c_float, c_int64, c_void_p
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -26,14 +30,50 @@ from torch import Tensor
 
 from graphmill.ask.fold_in.frozen import FrozenModel
 from graphmill.ask.fold_in.new_edges import NewEdges, groups, relation_of_rows, side_of
-from graphmill.ask.fold_in.softplus import softplus
 from graphmill.ask.relation import Relation
+from graphmill.machine import native
 from graphmill.model import comparators
 from graphmill.model.losses import loss_gradient
 from graphmill.model.plug_ins import MASKED
 from graphmill.vocab import Side
 
+SOURCE = Path(__file__).with_name("softplus.cpp")
+
+_LARGEST_GAP = 80.0  # whose exp is a float32
 _MASKED = torch.tensor(MASKED)
+
+library = native.loader(
+    SOURCE,
+    {"softplus": (None, [*[c_void_p] * 3, c_float, *[c_int64] * 2, c_void_p])},
+    name="fold-in",
+    instead="torch computes the losses",
+)
+
+
+def softplus(gap: Tensor) -> tuple[Tensor, Tensor]:
+    """Compute log(1 + exp(gap)) and its slope, faster than by torch's log1p; overwrites the gaps."""
+    exp = gap.clamp_max_(_LARGEST_GAP).exp_()
+    total = exp + 1
+    lost = (total - 1).sub_(exp).div_(total)  # what the rounding of the total has added
+    return torch.log(total).sub_(lost), exp.div_(total)
+
+
+def weighted_softplus(
+    score_BQ: Tensor, offset_Q: Tensor, weight_Q: Tensor, temperature: float
+) -> tuple[Tensor, Tensor]:
+    """Sum weight x log(1 + exp((score - offset) / temperature)) of each id [B]; and its slopes [B, Q].
+
+    Overwrites the scores, which are contiguous.
+    """
+    compiled = library()
+    if compiled is None:
+        loss_BQ, slope_BQ = softplus(score_BQ.sub_(offset_Q).div_(temperature))
+        return loss_BQ @ weight_Q, slope_BQ.mul_(weight_Q)
+    loss_B = score_BQ.new_empty(len(score_BQ))
+    tensors = (score_BQ, offset_Q, weight_Q)
+    pointers = [tensor.data_ptr() for tensor in tensors]
+    compiled.graphmill_softplus(*pointers, 1 / temperature, *score_BQ.shape, loss_B.data_ptr())
+    return loss_B, score_BQ
 
 
 class Scored(NamedTuple):

@@ -6,7 +6,6 @@ Shapes: B ids, Q queries, D dimension, N entities of a sample.
 """
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -15,9 +14,9 @@ import torch
 from torch import Tensor
 
 from graphmill.ask.entities import Numbers
+from graphmill.ask.fold_in.comparison import weighted_softplus
 from graphmill.ask.fold_in.frozen import FrozenModel, RelationEdges
 from graphmill.ask.fold_in.new_edges import groups, relation_of_rows
-from graphmill.ask.fold_in.softplus import weighted_softplus
 from graphmill.ask.relation import Relation
 from graphmill.model import comparators
 from graphmill.model.losses import loss_gradient
@@ -88,8 +87,14 @@ def _losses(model: FrozenModel, queries: OtherQueries, score_BQ: Tensor) -> tupl
 
 def other_queries(model: FrozenModel, entity_type: str) -> list[OtherQueries]:
     """Make queries of the sample's edges whose answers are of this type."""
-    queries = sorted(_of_relations(model, entity_type), key=_together)
-    return [_joined(list(several)) for _, several in groupby(queries, key=_together)]
+    queries = [
+        _queries(model, entity_type, edges, rows, side)
+        for types, edges in model.edges.items()
+        for side, name in zip(Side, types, strict=True)
+        if name == entity_type and model.is_asked(side) and set(edges.vectors) == set(Side)
+        for rows in groups(model, edges.relation_E, np.full(len(edges), side is Side.RHS))
+    ]
+    return [_joined(list(several)) for _, several in groupby(sorted(queries, key=_together), key=_together)]
 
 
 def _together(queries: OtherQueries) -> tuple[str, int]:
@@ -103,16 +108,6 @@ def _joined(several: list[OtherQueries]) -> OtherQueries:
     names = ("query_QD", "offset_Q", "weight_Q")
     columns = (torch.cat([getattr(queries, name) for queries in several]) for name in names)
     return OtherQueries(several[0].relation, several[0].side, *columns)
-
-
-def _of_relations(model: FrozenModel, entity_type: str) -> Iterator[OtherQueries]:
-    for types, edges in model.edges.items():
-        for side, name in zip(Side, types, strict=True):
-            if name != entity_type or not model.is_asked(side) or set(edges.vectors) != set(Side):
-                continue
-            is_rhs_E = np.full(len(edges), side is Side.RHS)
-            for rows in groups(model, edges.relation_E, is_rhs_E):
-                yield _queries(model, entity_type, edges, rows, side)
 
 
 def _queries(

@@ -22,8 +22,7 @@ import pyarrow.parquet as pq
 
 from graphmill import storage
 from graphmill.ask.entities import UNKNOWN
-from graphmill.ask.predict.list_search import search_lists
-from graphmill.ask.predict.search import Asked
+from graphmill.ask.predict.search import Asked, search_lists
 from graphmill.ask.scan import Answers
 from graphmill.formats.parquet import iter_columns, open_parquet
 from graphmill.model.calibration import NUM_BEST, Scale, probabilities, shares

@@ -29,10 +29,9 @@ from distributed import Client
 
 from graphmill.ask.entities import UNKNOWN
 from graphmill.ask.predict.answers import IdChunk, joined
-from graphmill.ask.predict.list_search import search_lists
 from graphmill.ask.predict.lists import Lists, Numbers
 from graphmill.ask.predict.make_lists import ROUNDS, ROWS_PER_LIST, make_lists, num_lists_for
-from graphmill.ask.predict.search import UNLIMITED, Asked, sizes_for
+from graphmill.ask.predict.search import UNLIMITED, Asked, search_lists, sizes_for
 from graphmill.ask.predict.settings import PredictOptions
 from graphmill.ask.scan import Answers
 from graphmill.cluster import run_tasks

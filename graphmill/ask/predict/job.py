@@ -114,7 +114,9 @@ def run(
     """
     trained = TrainedRun.chosen(config)
     tables = read_tables(trained, _types(config, question), client)
-    made_from = {"predict": question.described(), "inputs": _inputs(config, question)}
+    uris = [config.entity_path, config.checkpoint_path, *filter(None, (question.ids, question.pairs))]
+    uris += config.edge_paths if question.exclude_known else []
+    made_from = {"predict": question.described(), "inputs": record.describe_inputs(uris)}
     layout: dict[str, Any] = {"version": trained.version, "memory_bytes": question.memory_bytes}
     if question.pairs:
         make = partial(_score_pairs, trained, question, tables, client)
@@ -191,13 +193,6 @@ def _checked(pairs: pa.Table, names: list[str], uri: str) -> pa.Table:
                     f"{uri}: column 'relation': expected one of {', '.join(names[:10])}, found {name!r}"
                 )
     return pairs
-
-
-def _inputs(config: Config, question: PredictOptions) -> list[dict[str, Any]]:
-    uris = [config.entity_path, config.checkpoint_path, *filter(None, (question.ids, question.pairs))]
-    if question.exclude_known:
-        uris += config.edge_paths
-    return record.describe_inputs(uris)
 
 
 def write_scores(

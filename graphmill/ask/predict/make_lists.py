@@ -49,7 +49,9 @@ def make_lists(
     _begin(folder, made_from)
     if not storage.exists(lists.uri_of(folder, lists.CENTERS)):
         run_tasks(client, write_centers, [(asked, num_lists, folder)], description="finding lists")
-    first = _block_first(asked)
+    table, rows = asked.candidates, asked.sizes.candidate_rows
+    spans = pairwise(table.first.tolist())  # no block spans partitions
+    first = [*(number for start, stop in spans for number in range(start, stop, rows)), table.num_entities]
     counts_BL = run_tasks(
         client,
         write_block,
@@ -58,7 +60,7 @@ def make_lists(
         unit="blocks",
     )
     first_L1 = np.concatenate([[0], np.cumsum(np.sum(counts_BL, axis=0))])
-    parts = _part_first(first_L1, asked.sizes.candidate_rows)
+    parts = _part_first(first_L1, rows)
     num_blocks = len(counts_BL)
     arguments = [(folder, part, num_blocks, *bounds) for part, bounds in enumerate(pairwise(parts))]
     run_tasks(client, write_part, arguments, description="writing lists", unit="parts")
@@ -103,13 +105,6 @@ def _begin(folder: str, made_from: Mapping[str, Any]) -> None:
     storage.delete(folder)  # the caller has checked that it holds lists alone
     storage.make_dir(folder)
     storage.write_text(uri, json.dumps(made_from) + "\n")
-
-
-def _block_first(asked: Asked) -> list[int]:
-    """The numbers at which blocks of candidates begin, and that of all; no block spans partitions."""
-    table, rows = asked.candidates, asked.sizes.candidate_rows
-    firsts = [number for start, stop in pairwise(table.first.tolist()) for number in range(start, stop, rows)]
-    return [*firsts, table.num_entities]
 
 
 def _part_first(first_L1: Numbers, rows: int) -> list[int]:

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphmill.ask.fold_in import softplus
+from graphmill.ask.fold_in import comparison
 
 
 @pytest.mark.parametrize("is_compiled", [True, False])
@@ -31,11 +31,11 @@ def test_sums_and_slopes(
     expected_B, slope_BQ = torch.log1p(odds) @ weight_Q.double(), odds / (1 + odds) * weight_Q
     with pytest.MonkeyPatch.context() as patch:
         if not is_compiled:
-            patch.setattr(softplus, "library", lambda: None)
-        elif softplus.library() is None:
+            patch.setattr(comparison, "library", lambda: None)
+        elif comparison.library() is None:
             pytest.skip("no compiler")
-        loss_B, found_BQ = softplus.weighted_softplus(score_BQ.clone(), offset_Q, weight_Q, temperature)
-        apart_B, _ = softplus.weighted_softplus(score_BQ[-1:].clone(), offset_Q, weight_Q, temperature)
+        loss_B, found_BQ = comparison.weighted_softplus(score_BQ.clone(), offset_Q, weight_Q, temperature)
+        apart_B, _ = comparison.weighted_softplus(score_BQ[-1:].clone(), offset_Q, weight_Q, temperature)
     # A gap of 80 has an error of 4e-6, which its exp has too; below -87 all is 0.
     assert torch.allclose(loss_B.double(), expected_B, rtol=2e-5, atol=1e-30)
     assert torch.allclose(found_BQ.double(), slope_BQ.double(), rtol=2e-5, atol=1e-30)

@@ -13,12 +13,11 @@ from distributed import Client
 
 from graphmill import report, storage
 from graphmill.ask import given
-from graphmill.ask.predict import job, list_search, lists, make_lists
+from graphmill.ask.predict import job, lists, make_lists, search
 from graphmill.ask.predict.answers import IdChunk, joined, write_answers
 from graphmill.ask.predict.for_ids import find_ids
-from graphmill.ask.predict.list_search import search_lists
 from graphmill.ask.predict.make_lists import make_lists as make
-from graphmill.ask.predict.search import Asked
+from graphmill.ask.predict.search import Asked, search_lists
 from graphmill.ask.predict.settings import PredictOptions
 from graphmill.ask.scan import WIDTH
 from graphmill.checkpoints import pbg
@@ -243,7 +242,7 @@ def test_lists_that_are_read_in_pieces_have_the_same_answers(
     what = asked(world.config, PredictOptions(relation="likes", k=30))
     made = replace(with_lists(what, tmp_path / "lists", near_client), num_probed=5)
     expected, _ = search_lists(what, made, np.arange(50))
-    monkeypatch.setattr(list_search, "WINDOW_BYTES", 4 * what.candidates.dimension * 100)
+    monkeypatch.setattr(search, "WINDOW_BYTES", 4 * what.candidates.dimension * 100)
     found, _ = search_lists(what, made, np.arange(50))
     np.testing.assert_array_equal(found.query, expected.query)
     np.testing.assert_allclose(found.score, expected.score, rtol=1e-5)
