@@ -14,7 +14,7 @@ from graphmill.ask.entities import EntityTable, read_tables
 from graphmill.ask.fold_in.frozen import FrozenModel, read_model
 from graphmill.ask.fold_in.new_edges import Mentions, NewEdges, parted
 from graphmill.ask.fold_in.settings import FoldInOptions, solvable_types
-from graphmill.ask.fold_in.solving import solutions
+from graphmill.ask.fold_in.solver import solutions
 from graphmill.ask.fold_in.sorting import NONE
 from graphmill.ask.run import TrainedRun
 from graphmill.config import Config

@@ -26,7 +26,7 @@ from graphmill.ask.export.formats import FORMATS, Format
 from graphmill.ask.export.formats.faiss_index import import_faiss
 from graphmill.ask.export.settings import ExportOptions
 from graphmill.ask.export.source import Source
-from graphmill.ask.relation import RELATIONS, write_relation_parameters
+from graphmill.ask.relation import RELATIONS
 from graphmill.ask.run import TrainedRun
 from graphmill.config import Config
 from graphmill.errors import ConfigError
@@ -39,9 +39,8 @@ from graphmill.run.output_checks import check_result_folder
 from graphmill.run.work import Work, make_result
 from graphmill.storage import Checksums
 from graphmill.storage.checksums import of_bytes
-from graphmill.vocab import Side
 
-RECORD, MODEL = "_export.json", "_model.json"
+RECORD = "_export.json"
 
 log = logging.getLogger("graphmill")
 
@@ -56,7 +55,7 @@ def check(config: Config, options: ExportOptions, to: str) -> None:
     """
     kind = FORMATS[options.format]
     written = [name for every in FORMATS.values() for name in (every.names, *every.others)]
-    check_result_folder(to, RECORD, "|".join([*written, *fitting.CODEC_FILES, MODEL, RELATIONS]))
+    check_result_folder(to, RECORD, "|".join([*written, *fitting.CODEC_FILES, model.MODEL, RELATIONS]))
     for name in options.types:
         if name not in config.entities:
             raise ConfigError(f"--types: {name!r} is not among the entities: {', '.join(config.entities)}")
@@ -146,7 +145,7 @@ def _make(
     of_codecs = {name: fitting.table_uris(folder, name, options.precision) for name in sources}
     of_tables = [uri for codec in of_codecs.values() for uri in codec.values()]
     checksums |= {uri: of_bytes(storage.read_bytes(uri)) for uri in of_tables}
-    _write_model(trained, options, list(sources.values()), of_codecs, folder, checksums)
+    model.write(trained, list(sources.values()), of_codecs, options.format, folder, checksums)
     figures = {
         "precision": options.precision,
         "format": options.format,
@@ -185,29 +184,6 @@ def _source(
     )
     limit = options.limit if options.format == "tensorboard-projector" else table.num_entities
     return Source(table, codec, prepare, config, limit, options.escape_ids)
-
-
-def _write_model(
-    trained: TrainedRun,
-    options: ExportOptions,
-    sources: Sequence[Source],
-    of_codecs: Mapping[str, Mapping[str, str]],
-    folder: str,
-    checksums: Checksums,
-) -> None:
-    config = trained.config
-    uris = [storage.join(folder, name) for name in (RELATIONS, MODEL)]
-    write_relation_parameters(trained, uris[0], checksums)
-    parameters = trained.open_checkpoint(allow_non_finite=True).read_parameters() or {}
-    is_two_sided = config.dynamic_relations or any(f"{Side.LHS}_operators" in key for key in parameters)
-    tables = {
-        name: {key: f"{name}/{storage.name(uri)}" for key, uri in codec.items()}
-        for name, codec in of_codecs.items()
-    }
-    content = model.described(
-        config, sources, tables, options.format, trained.version, is_two_sided=is_two_sided
-    )
-    storage.write_text(uris[1], json.dumps(content, indent=1, ensure_ascii=False) + "\n", checksums)
 
 
 def _sizes(

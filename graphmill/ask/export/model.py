@@ -8,16 +8,21 @@
 Source: docs/how_to/export.md; docs/formats/pbg_v1.md.
 """
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from graphmill import storage
 from graphmill.ask.export.codecs import Codec, PqCodec
 from graphmill.ask.export.source import Source
-from graphmill.ask.run import relation_names
+from graphmill.ask.relation import RELATIONS, write_relation_parameters
+from graphmill.ask.run import TrainedRun, relation_names
 from graphmill.config import Config
 from graphmill.model.built_in import COMPARATORS, OPERATORS, Comparator, Operator
+from graphmill.storage import Checksums
 from graphmill.vocab import Side
 
+MODEL = "_model.json"
 MOST_LISTED = 1000
 
 _DECODED = {
@@ -29,22 +34,28 @@ _DECODED = {
 _WITHOUT_SCALE = "x = centroids[code[piece], arange(D)], where piece = arange(D) * num_codes // D"
 
 
-def described(
-    config: Config,
+def write(
+    trained: TrainedRun,
     sources: Sequence[Source],
-    tables: Mapping[str, Mapping[str, str]],
+    of_codecs: Mapping[str, Mapping[str, str]],
     file_format: str,
-    version: int,
-    *,
-    is_two_sided: bool,
-) -> dict[str, Any]:
-    """Describe the model; `tables` has the paths of each type's tables by name."""
+    folder: str,
+    checksums: Checksums,
+) -> None:
+    """Write the model and its relations' parameters; `of_codecs` has the files of each type's tables."""
+    config = trained.config
+    write_relation_parameters(trained, storage.join(folder, RELATIONS), checksums)
+    parameters = trained.open_checkpoint(allow_non_finite=True).read_parameters() or {}
+    is_two_sided = config.dynamic_relations or any(f"{Side.LHS}_operators" in key for key in parameters)
     types = {
         source.entity_type: {
             "num_rows": source.table.num_entities,
             "dimension": source.table.dimension,
             **_of_codec(source.codec),
-            "tables": dict(tables[source.entity_type]),
+            "tables": {
+                name: f"{source.entity_type}/{storage.name(uri)}"
+                for name, uri in of_codecs[source.entity_type].items()
+            },
         }
         for source in sources
     }
@@ -52,9 +63,9 @@ def described(
     if config.bias:
         compared += ", of a[1:] and b[1:], + a[0] + b[0]"
     is_unit = file_format == "faiss" and COMPARATORS[config.comparator].is_unit
-    return {
+    content = {
         "made_by": "GraphMill",
-        "checkpoint_version": version,
+        "checkpoint_version": trained.version,
         "format": file_format,
         "comparator": config.comparator,
         "bias": config.bias,
@@ -68,6 +79,8 @@ def described(
         },
         "score": {"compare(a, b)": compared} | _formulas(is_two_sided=is_two_sided),
     }
+    text = json.dumps(content, indent=1, ensure_ascii=False) + "\n"
+    storage.write_text(storage.join(folder, MODEL), text, checksums)
 
 
 def _words(entry: Operator | Comparator | None) -> str:

@@ -148,7 +148,7 @@ def _read_model(*arguments: Any) -> Any:
 
 
 def _solve_group(*arguments: Any) -> tuple[dict[str, int], Checksums]:
-    from graphmill.ask.fold_in.solving import solve_group
+    from graphmill.ask.fold_in.solver import solve_group
 
     return solve_group(*arguments)
 

@@ -1,4 +1,9 @@
-"""Solves new ids: takes a fixed number of gradient steps for each, independent of all others.
+"""Solves new ids: takes a fixed number of gradient steps for each, independent of all others. A Dask task
+solves those of one type and group:
+
+    {folder}/{type}/part-{group:05d}.parquet    as docs/formats/embeddings.md says, sorted by id, and
+        confidence      float32     from 0 to 1
+        num_edges       int32       edges that the vector was solved for
 
 Steps start at the prior mean. Their length is that of Barzilai and Borwein (IMA Journal of Numerical Analysis
 8, 1988), in units of the spread. The best of the points that were tried is the result.
@@ -10,35 +15,48 @@ prior mean, with the spread of the type. The mean is that of the sides of relati
 Confidence is n / (n + CONFIDENT_EDGES). An edge adds to n as much as it exceeds chance: 1 if the id finds the
 known end before all others of the sample, 0 if it finds half of them before it.
 
-Shapes: B ids of a tile, D dimension, E edges.
+Shapes: B ids of a tile, D dimension, E edges, K rows.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
+import pyarrow as pa
 import torch
 from torch import Tensor
 
+from graphmill.ask.entities import EntityTable, Numbers
 from graphmill.ask.fold_in.comparison import beaten_shares, chunks, loss_and_gradient
 from graphmill.ask.fold_in.frozen import FrozenModel
-from graphmill.ask.fold_in.new_edges import NO_MENTIONS, Mentions, NewEdges
+from graphmill.ask.fold_in.new_edges import NO_MENTIONS, Mentions, NewEdges, parted, side_of
 from graphmill.ask.fold_in.others import ROWS, OtherQueries, loss_as_others, other_queries
 from graphmill.ask.fold_in.settings import ignores_regularizer
+from graphmill.ask.fold_in.sorting import NONE, SCHEMA, Sorting, read_batch
+from graphmill.ask.relation import check_magnitude
 from graphmill.checkpoints import Floats
+from graphmill.display import progress
+from graphmill.formats import remapped
 from graphmill.model import operators
 from graphmill.model.arrays import split
 from graphmill.model.losses import n3, n3_weights
 from graphmill.model.registry import LOSS_FUNCTIONS
+from graphmill.storage import Checksums
 
 FIRST_STEP = 0.5
 LONGEST_STEP = 1.0
 """Lengths in spreads of the type."""
+CONFIDENT_EDGES = 5.0
 _TINY = 1e-20
 
-
-CONFIDENT_EDGES = 5.0
+COLUMNS = (
+    pa.field("confidence", pa.float32(), nullable=False),
+    pa.field("num_edges", pa.int32(), nullable=False),
+)
+MOST_FLOATS = 1 << 24
+"""Coordinates of known ends that are in memory at a time, but for copies."""
+_ORDER = [(name, "ascending") for name in ("id", "order", "relation", "is_rhs", "known", "weight")]
 
 
 class TileSizes(NamedTuple):
@@ -176,11 +194,7 @@ class Solution(NamedTuple):
 
 
 class Solver:
-    """Solves ids of one type.
-
-    Raises:
-        ConfigError: the checkpoint lacks a parameter of a relation.
-    """
+    """Solves ids of one type."""
 
     def __init__(self, model: FrozenModel, entity_type: str, sizes: TileSizes = OF_JOB) -> None:
         self._model, self._type, self._sizes = model, entity_type, sizes
@@ -242,3 +256,87 @@ def minimised(objective: Objective, num_points: int) -> Tensor:
 def _length(vectors_BD: Tensor) -> Tensor:
     length_B1: Tensor = vectors_BD.norm(dim=1, keepdim=True).clamp_min(_TINY)
     return length_B1
+
+
+def solve_group(
+    model: FrozenModel,
+    sorting: Sorting,
+    sorted_uris: Sequence[str],
+    entity_type: str,
+    group: int,
+    max_edges: int,
+    folder: str,
+) -> tuple[dict[str, int], Checksums]:
+    """Write the vectors of one group; return counts of ids, of ids without edges, of edges, and checksums."""
+    batches = [read_batch(sorting, uri, entity_type, group) for uri in sorted_uris]
+    rows = pa.Table.from_batches(batches, SCHEMA).sort_by(_ORDER).combine_chunks()
+    encoded = rows["id"].combine_chunks().dictionary_encode()  # in order: ids are sorted
+    ids, id_K = encoded.dictionary, encoded.indices.to_numpy().astype(np.int64)
+    edges, mentions = _split(rows, id_K, max_edges)
+    dimension = model.config.entity_dimension(entity_type)
+    counts = np.bincount(edges.id_E, minlength=len(ids)).astype(np.int32)
+    checksums: Checksums = {}
+    new_part = remapped.new_part(folder, entity_type, group, dimension, more=COLUMNS, checksums=checksums)
+    with new_part as part:
+        for start, solution in solutions(model, sorting.tables, entity_type, edges, mentions, len(ids)):
+            own = slice(start, start + len(solution.vectors_BD))
+            part.append(ids[own], solution.vectors_BD, pa.array(solution.confidence_B), pa.array(counts[own]))
+    return {
+        "num_ids": len(ids),
+        "num_without_edges": int((counts == 0).sum()),
+        "num_edges": len(edges.id_E),
+    }, checksums
+
+
+def solutions(
+    model: FrozenModel,
+    tables: Mapping[str, EntityTable],
+    entity_type: str,
+    edges: NewEdges,
+    mentions: Mentions,
+    num_ids: int,
+) -> Iterator[tuple[int, Solution]]:
+    """Solve ids in blocks; yield the first id of a block with the solution. `edges` have no vectors yet."""
+    solver = Solver(model, entity_type)
+    dimension = model.config.entity_dimension(entity_type)
+    for start, stop in _blocks(edges.id_E, num_ids, MOST_FLOATS // dimension):
+        some = _with_vectors(model, tables, edges.of_ids(start, stop), dimension)
+        solution = solver.solve(some, stop - start, mentions.of_ids(start, stop))
+        where = f"{model.run.checkpoint_path}: vectors of new ids of {entity_type!r}"
+        check_magnitude(solution.vectors_BD, where)
+        yield start, solution
+        progress.stop_if_cancelled()
+
+
+def _blocks(id_E: Numbers, num_ids: int, most_edges: int) -> Iterator[tuple[int, int]]:
+    """Cut ids into blocks of whole tiles, whose known ends are read together: a reading may pass all rows."""
+    start = 0
+    while start < num_ids:
+        first = np.searchsorted(id_E, start)
+        stop = num_ids if first + most_edges >= len(id_E) else int(id_E[first + most_edges])
+        stop = start + max((stop - start) // OF_JOB.ids, 1) * OF_JOB.ids if stop < num_ids else num_ids
+        yield start, min(stop, num_ids)
+        start = stop
+
+
+def _split(rows: pa.Table, id_K: Numbers, max_edges: int) -> tuple[NewEdges, Mentions]:
+    """The first `max_edges` edges of each id, without vectors; and mentions, of ids without edges too."""
+    relation_K, known_K = (rows[name].to_numpy().astype(np.int64) for name in ("relation", "known"))
+    is_rhs_K = rows["is_rhs"].to_numpy(zero_copy_only=False).astype(np.int64)
+    kept = (known_K == NONE) | (np.arange(len(id_K)) - np.searchsorted(id_K, id_K) < max_edges)
+    columns = id_K, relation_K, is_rhs_K, known_K, rows["weight"].to_numpy()
+    return parted(*(column[kept] for column in columns))
+
+
+def _with_vectors(
+    model: FrozenModel, tables: Mapping[str, EntityTable], edges: NewEdges, dimension: int
+) -> NewEdges:
+    """Add the vectors of the known ends."""
+    keys, inverse = np.unique(edges.relation_E * 2 + edges.is_rhs_E, return_inverse=True)
+    types = np.array([model.type_of(key // 2, side_of(key % 2).other) for key in keys.tolist()], object)
+    known_ED = np.zeros((len(edges.id_E), dimension), np.float32)
+    for name in dict.fromkeys(types.tolist()):
+        here = np.flatnonzero((types == name)[inverse])
+        known_ED[here] = tables[name].gather(edges.known_E[here])
+    check_magnitude(known_ED, "vectors of known ids")
+    return edges._replace(known_ED=known_ED)

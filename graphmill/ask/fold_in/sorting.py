@@ -22,6 +22,7 @@ import pyarrow.parquet as pq
 from graphmill import storage
 from graphmill.ask.entities import UNKNOWN, EntityTable, Numbers
 from graphmill.config import Config
+from graphmill.errors import FormatError
 from graphmill.formats.murmur import hash_strings, mix, scale
 from graphmill.vocab import Side
 
@@ -55,9 +56,15 @@ class Sorting:
     seed: int
 
 
-def batch_number(sorting: Sorting, entity_type: str, group: int) -> int:
-    """Number of the record batch of a type's group."""
-    return list(sorting.tables).index(entity_type) * sorting.num_groups + group
+def read_batch(sorting: Sorting, uri: str, entity_type: str, group: int) -> pa.RecordBatch:
+    """Read the rows of a type's group from a file of `sort_piece`."""
+    number = list(sorting.tables).index(entity_type) * sorting.num_groups + group
+    with storage.open_input(uri) as stream, pa.ipc.open_file(stream) as reader:
+        if number >= reader.num_record_batches:
+            raise FormatError(
+                f"{uri}: expected {number + 1} batches or more, found {reader.num_record_batches}"
+            )
+        return reader.get_batch(number)
 
 
 def sort_piece(sorting: Sorting, piece_uri: str, entity_type: str | None, uri: str) -> dict[str, int]:

@@ -78,7 +78,7 @@ def write_answers(asked: Asked, chunk: IdChunk, uri: str) -> dict[str, Any]:
         answers, num_known = search_lists(asked, asked.lists, number_U)
     place_Q = np.searchsorted(number_U, number_Q)
     num_rows, checksum = _write(asked, ids, place_Q, number_Q != UNKNOWN, answers, uri)
-    num_known -= len(number_U) if asked.left_out.itself else 0
+    num_known -= len(number_U) if asked.is_itself_left_out else 0
     return {"num_answers": num_rows, "num_known_left_out": num_known, "checksum": checksum}
 
 

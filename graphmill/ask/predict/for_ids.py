@@ -16,7 +16,7 @@ from graphmill.ask.edges import known_paths, loopless
 from graphmill.ask.entities import UNKNOWN, EntityTable
 from graphmill.ask.predict import approximate
 from graphmill.ask.predict.answers import NUMBERED, IdChunk, write_answers
-from graphmill.ask.predict.search import GPU_PRODUCTS, PRODUCTS, Asked, LeftOut, sizes_for
+from graphmill.ask.predict.search import GPU_PRODUCTS, PRODUCTS, Asked, sizes_for
 from graphmill.ask.predict.settings import PredictOptions
 from graphmill.ask.relation import Relation, number_of, read_parameters, relation_of
 from graphmill.ask.run import TrainedRun
@@ -53,8 +53,7 @@ def asked_of(trained: TrainedRun, question: PredictOptions, tables: Mapping[str,
     sizes = sizes_for(memory_bytes, candidates.dimension, num_entities, num_best, products)
     folders = tuple(known_paths(config)) if question.exclude_known else ()
     itself = _is_no_answer_to_itself(config, question, relation)
-    left_out = LeftOut(relation.number, side, folders, itself)
-    return Asked(relation, side, k, queries, candidates, left_out, sizes, num_gpus, scale)
+    return Asked(relation, side, k, queries, candidates, folders, itself, sizes, num_gpus, scale)
 
 
 def _is_no_answer_to_itself(config: Config, question: PredictOptions, relation: Relation) -> bool:
@@ -116,7 +115,7 @@ def answer_ids(
     """Write the best candidates of all ids; return figures and checksums. Files of a killed command stay."""
     config = trained.config
     relation, queries, candidates = asked.relation, asked.queries, asked.candidates
-    if asked.left_out.itself and not question.cosine:
+    if asked.is_itself_left_out and not question.cosine:
         log.info(
             "predict: no id is its own answer, as no training edge of %s is a loop (but with --with-itself)",
             relation.name,
@@ -149,7 +148,7 @@ def answer_ids(
         "relation": relation.name,
         "id_type": queries.entity_type,
         "candidate_type": candidates.entity_type,
-        "itself_left_out": asked.left_out.itself,
+        "itself_left_out": asked.is_itself_left_out,
     }
     return kinds | counts | {"num_candidates": candidates.num_entities} | sums | how, checksums
 

@@ -123,7 +123,7 @@ def run(
     else:
         asked = asked_of(trained, question, tables)
         layout |= {"index": question.index, "scores": formula(asked.relation)}
-        layout |= {"itself_left_out": asked.left_out.itself}
+        layout |= {"itself_left_out": asked.is_itself_left_out}
         make = partial(answer_ids, trained, question, asked, client)
 
     def write(work: Work) -> tuple[dict[str, Any], Checksums]:

@@ -80,48 +80,13 @@ def sizes_for(
 
 
 @dataclass(frozen=True)
-class LeftOut:
-    """Candidates that are no answers.
-
-    Attributes:
-        relation: whose edges are known.
-        side: of the candidates.
-        folders: of known edges; none where these are answers too.
-        itself: the id that is asked about; both tables are of one type.
-    """
-
-    relation: int
-    side: Side
-    folders: tuple[str, ...] = ()
-    itself: bool = False
-
-    def __bool__(self) -> bool:
-        return self.itself or bool(self.folders)
-
-    def read(self, queries: EntityTable, numbers: Numbers, candidates: EntityTable, partition: int) -> Pairs:
-        """Read what is left out of a partition, some of it twice: query [K], row of the candidate [K].
-
-        `numbers` are those of the queries' entities; they ascend.
-        """
-        first = candidates.first[partition]
-        if self.itself:
-            start, stop = np.searchsorted(numbers, candidates.first[partition : partition + 2])
-            yield np.arange(start, stop), numbers[start:stop] - first
-        config = candidates.trained.config
-        graph = Graph(config, {table.entity_type: table.num_rows for table in (queries, candidates)})
-        pieces = pieces_of(config, self.folders, (candidates.entity_type, partition), [self.side])
-        asking = queries.rows_of(numbers), pieces, [self.side.other]
-        for row_edges in edges_of(graph, *asking, relation=self.relation, takes_features=True):
-            yield row_edges.place_H, row_edges.edges.ends(self.side) - first
-
-
-@dataclass(frozen=True)
 class Asked:
     """The question that all queries share; small, because every task receives it.
 
     Attributes:
         side: side of the answers.
-        left_out: candidates that are no answers.
+        known_paths: folders of known edges that are no answers; none where they are answers too.
+        is_itself_left_out: an id is no answer to itself; both tables are of one type.
         scale: adds probabilities to the answers.
         num_gpus: 0 searches on the CPU.
         lists: only candidates of the nearest lists are compared; None: all.
@@ -132,7 +97,8 @@ class Asked:
     k: int
     queries: EntityTable
     candidates: EntityTable
-    left_out: LeftOut
+    known_paths: tuple[str, ...]
+    is_itself_left_out: bool
     sizes: Sizes
     num_gpus: int = 0
     scale: Scale | None = None
@@ -156,16 +122,33 @@ class Asked:
         make = partial(self.relation.candidates, self.side)
         return made(make, table.gather(number_N), WIDTH, where)[: len(number_N)]
 
+    def left_out(self, number_U: Numbers, partition: int) -> Pairs:
+        """Read candidates of a partition that are no answers to some entities, whose numbers [U] ascend.
+
+        Yields queries [K] and rows of candidates [K], some pairs twice.
+        """
+        queries, candidates = self.queries, self.candidates
+        first = candidates.first[partition]
+        if self.is_itself_left_out:
+            start, stop = np.searchsorted(number_U, candidates.first[partition : partition + 2])
+            yield np.arange(start, stop), number_U[start:stop] - first
+        config = candidates.trained.config
+        graph = Graph(config, {table.entity_type: table.num_rows for table in (queries, candidates)})
+        pieces = pieces_of(config, self.known_paths, (candidates.entity_type, partition), [self.side])
+        asking = queries.rows_of(number_U), pieces, [self.side.other]
+        for row_edges in edges_of(graph, *asking, relation=self.relation.number, takes_features=True):
+            yield row_edges.place_H, row_edges.edges.ends(self.side) - first
+
     def search_all(self, number_U: Numbers) -> tuple[Answers, int]:
         """Compare entities, whose numbers ascend, with all candidates: answers, number of known edges."""
-        left_out = partial(self.left_out.read, self.queries, number_U, self.candidates)
+        leaves_out = self.is_itself_left_out or self.known_paths
         scan = Scan(
             self.relation,
             self.side,
             self.made_queries(number_U),
             len(number_U),
             self.candidates,
-            left_out if self.left_out else None,
+            partial(self.left_out, number_U) if leaves_out else None,
             self.sizes.candidate_rows,
             self.sizes.known_edges,
         )
@@ -198,7 +181,7 @@ def _known_cells(asked: Asked, lists: Lists, number_U: Numbers) -> Numbers | Non
     cells, num_queries = Codes(), max(len(number_U), 1)
     for partition in range(len(asked.candidates.parts)):
         first = asked.candidates.first[partition]
-        for query, row in asked.left_out.read(asked.queries, number_U, asked.candidates, partition):
+        for query, row in asked.left_out(number_U, partition):
             cells.add((row + first) * num_queries + query)
             if cells.exceed(asked.sizes.known_edges):
                 return None

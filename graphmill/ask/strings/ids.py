@@ -9,7 +9,6 @@ Shapes: Q ids that are held, N ids of a batch.
 """
 
 import ctypes
-import hashlib
 from collections.abc import Iterable, Iterator
 from ctypes import c_bool, c_int64, c_void_p
 from pathlib import Path
@@ -107,8 +106,7 @@ def hashes_of(ids: pa.Array) -> Hashes:
         return np.asarray(ids.cast(pa.int64()).to_numpy(zero_copy_only=False)).view(np.uint64)
     compiled = library()
     if compiled is None:
-        digests = (hashlib.blake2b(text.encode(), digest_size=8).digest() for text in ids.to_pylist())
-        return np.frombuffer(b"".join(digests), np.uint64)
+        return hash_strings(ids, _SEED)
     _, offsets_buffer, chars_buffer = ids.buffers()
     offsets = np.frombuffer(offsets_buffer, np.int32)[ids.offset :]
     chars = np.frombuffer(chars_buffer or b"", np.uint8)

@@ -11,7 +11,7 @@ import pytest
 
 import graphmill
 from graphmill import storage
-from graphmill.ask.fold_in import job, solving
+from graphmill.ask.fold_in import job, solver
 from graphmill.ask.neighbors import neighbors
 from graphmill.errors import BadInputError
 from graphmill.formats import remapped
@@ -122,8 +122,8 @@ def test_the_same_bytes_from_any_files_and_groups(
     for number in range(5):
         write_edges(tmp_path / f"parts/{number}.parquet", rows[::-1][number::5])
     monkeypatch.setattr(job, "GROUP_ROWS", 20)
-    monkeypatch.setattr(solving, "OF_JOB", solving.OF_JOB._replace(ids=4))
-    monkeypatch.setattr(solving, "MOST_FLOATS", 5 * 16)  # known ends of a few ids are read together
+    monkeypatch.setattr(solver, "OF_JOB", solver.OF_JOB._replace(ids=4))
+    monkeypatch.setattr(solver, "MOST_FLOATS", 5 * 16)  # known ends of a few ids are read together
     assert fold_in(tmp_path / "run", "--edges", tmp_path / "parts", "--to", tmp_path / "many") == 0
     assert len(list((tmp_path / "many/user").iterdir())) > 3
     assert read_all(tmp_path / "many") == read_all(tmp_path / "one")
