@@ -11,7 +11,7 @@ import pytest
 from distributed import Client
 
 from graphmill import report, storage
-from graphmill.ask.export import job
+from graphmill.ask.export import job, model
 from graphmill.ask.export.settings import ExportOptions
 from graphmill.library.run import Run
 from tests.commands import Command
@@ -353,7 +353,7 @@ def test_goes_on_where_it_was_stopped(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(job, "write_relation_parameters", stop)
+        patched.setattr(model, "write_relation_parameters", stop)
         with pytest.raises(KeyboardInterrupt):
             job.run(world.config, wish, f"{hdfs_uri}/out", near_client)
     (work,) = [uri for uri in storage.list_hidden(hdfs_uri) if storage.name(uri).startswith(".out.tmp-")]
