@@ -45,7 +45,11 @@ def load_settings(conf: str | None, overrides: Sequence[str], given: dict[str, A
     chosen = [f"{_SETTINGS[name]}={_yaml(name, value)}" for name, value in given.items() if name in _SETTINGS]
     names = dict(pair.partition(",")[::2] for pair in given.get("column_names", ()))
     chosen += [f"remap.column_names={json.dumps(names, ensure_ascii=False)}"] if names else []
-    chosen += _of_maps(given)
+    if "id_maps" in given:
+        columns = given.get("id_map_columns")
+        uris = {name: map_.uri for name, map_ in parse_id_maps(given["id_maps"], columns).items()}
+        keys = {"id_maps": uris} | ({"id_map_columns": columns.split(",")} if columns else {})
+        chosen += [f"remap.{key}={json.dumps(keys[key], ensure_ascii=False)}" for key in keys]
     foreign = set(given) - {*_SETTINGS, *_IGNORED, "column_names", "id_maps", "id_map_columns"}
     if foreign:
         flags = ", ".join(f"--{name.replace('_', '-')}" for name in sorted(foreign))
@@ -53,16 +57,6 @@ def load_settings(conf: str | None, overrides: Sequence[str], given: dict[str, A
     if conf is None and "checkpoint_path" in given:
         return _from_checkpoint(given, [*chosen, *overrides])
     return config.load(conf, [*chosen, *overrides])
-
-
-def _of_maps(given: dict[str, Any]) -> list[str]:
-    if "id_maps" not in given:
-        return []
-    columns = given.get("id_map_columns")
-    maps = parse_id_maps(given["id_maps"], columns)
-    uris = {name: map_.uri for name, map_ in maps.items()}
-    keys = {"id_maps": uris} | ({"id_map_columns": columns.split(",")} if columns else {})
-    return [f"remap.{key}={json.dumps(value, ensure_ascii=False)}" for key, value in keys.items()]
 
 
 def _yaml(name: str, value: Any) -> str:

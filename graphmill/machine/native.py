@@ -29,7 +29,7 @@ from typing import Any
 import numpy.typing as npt
 
 from graphmill.machine.variants import command, installed_path, variants_here
-from graphmill.storage.private_folders import make_private
+from graphmill.storage.run_folder import make_private
 
 TIME_LIMIT_S = 300
 KERNELS = Path(__file__).parent.with_name("kernels")  # the sources of steps and rankings, with their headers

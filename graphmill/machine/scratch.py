@@ -1,7 +1,7 @@
 """Tables on the local disk that all processes of this machine share: written once, mapped by all.
 
 A table may be larger than the memory of one process. Processes share the work by locks: the lock of a process
-that dies is released, and another process does its work again. See `private_folders` for the folder.
+that dies is released, and another process does its work again. See `run_folder` for the folder.
 """
 
 import fcntl

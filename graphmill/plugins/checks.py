@@ -226,18 +226,13 @@ def check(
     draw = torch.Generator().manual_seed(seed)
     for base, checks in _CHECKS.items():
         if issubclass(class_, base):
-            failures = _failures(checks, class_, reference, dimension, draw, arguments)
+            failures: list[str] = []
+            try:
+                failures.extend(checks(class_, reference, dimension, draw, arguments))
+            except Exception as error:  # of the user's own code
+                failures.append(f"fails with {type(error).__name__}: {error}")
             if failures:
                 raise ConfigError("\n".join(f"{class_.__name__}: {failure}" for failure in failures))
             return
     names = ", ".join(base.__name__ for base in _CHECKS)
     raise ConfigError(f"{class_.__name__}: expected a subclass of one of {names}")
-
-
-def _failures(checks: Callable[..., Failures], *given: Any) -> list[str]:
-    failures: list[str] = []
-    try:
-        failures.extend(checks(*given))
-    except Exception as error:  # of the user's own code
-        failures.append(f"fails with {type(error).__name__}: {error}")
-    return failures

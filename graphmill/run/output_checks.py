@@ -60,7 +60,13 @@ def check_outputs(
                 f"{setting}: a table is read from {inside}, which is {uri} or lies in it; results go to a "
                 "folder of their own, beside the tables or below them"
             )
-    _check_output(config, is_chosen=is_chosen)
+    has_record = _has_our_record(config.record_uri(config.checkpoint_path))
+    if config.output is not None and is_chosen and not has_record:
+        status = storage.status(config.output)
+        if status and not status.is_dir:
+            raise ConfigError(f"output: expected a folder, or none yet, found the file {config.output}")
+        if not _has_our_files(config.output):
+            check_folder(config.output, _OF_OUTPUT, "output", "which no run of ours wrote")
     for stage in stages:
         stage.job.check_outputs(config)
 
@@ -68,18 +74,6 @@ def check_outputs(
 def tables_in(uri: str, tables: Sequence[str]) -> list[str]:
     """List those of the tables, files and folders, that are a folder or lie in it."""
     return [table for table in tables if storage.contains(uri, table)]
-
-
-def _check_output(config: Config, *, is_chosen: bool) -> None:
-    """Refuse an `output` with the run.json of another program or, if the user has chosen it, other files."""
-    has_record = _has_our_record(config.record_uri(config.checkpoint_path))
-    if config.output is None or has_record or not is_chosen:
-        return
-    status = storage.status(config.output)
-    if status and not status.is_dir:
-        raise ConfigError(f"output: expected a folder, or none yet, found the file {config.output}")
-    if not _has_our_files(config.output):
-        check_folder(config.output, _OF_OUTPUT, "output", "which no run of ours wrote")
 
 
 def check_folder(uri: str, names: str, setting: str, reason: str, *, below: bool = False) -> None:

@@ -116,18 +116,10 @@ class IdTable:
         return self._texts.take(nids)
 
 
+@lru_cache(maxsize=64)
 def open_table(plan: MapPlan, scratch_path: str) -> IdTable:
     """Open the table of a type, which the first caller on this machine makes; one per process."""
-    return _open_table(plan, storage.join(scratch_path, plan.folder))
-
-
-def forget_tables() -> None:
-    """Unmap the tables of this process."""
-    _open_table.cache_clear()
-
-
-@lru_cache(maxsize=64)
-def _open_table(plan: MapPlan, folder: str) -> IdTable:
+    folder = storage.join(scratch_path, plan.folder)
     _TableWriter(plan, folder).write()
     return IdTable(plan, folder)
 

@@ -19,11 +19,11 @@ from graphmill.checkpoints.graphstorm import saved_ranks
 from graphmill.display import progress
 from graphmill.errors import ClusterError, FormatError, StorageError
 from graphmill.run import lock
-from graphmill.storage import private_folders
+from graphmill.storage import run_folder
 from remap.graphstorm import commit
 from remap.graphstorm.commit import Journal, Move
 from remap.graphstorm.discover import STEMS, OutputFile, check_folders, find_outputs
-from remap.graphstorm.id_map import MapPlan, forget_tables, open_table, plan_map
+from remap.graphstorm.id_map import MapPlan, open_table, plan_map
 from remap.graphstorm.options import GraphStormOptions
 from remap.graphstorm.unique_ids import check_ranks
 from remap.output import tables
@@ -138,16 +138,12 @@ def _write_all(
         are_all_there = check_ranks(client, outputs, num_ids)
         cluster.run_tasks(client, write_table, arguments, description="remapping", unit="files")
     finally:
-        _forget_scratch(client, token)
+        try:
+            with cluster.cleaning_up(client):
+                client.run(_remove_scratch, token, on_error="ignore")
+        except (OSError, ClusterError, ValueError):  # without a cluster, the next job cleans up
+            log.debug("scratch folders could not be removed", exc_info=True)
     return moves, are_all_there
-
-
-def _forget_scratch(client: Client, token: str) -> None:
-    try:
-        with cluster.cleaning_up(client):
-            client.run(_remove_scratch, token, on_error="ignore")
-    except (OSError, ClusterError, ValueError):  # without a cluster, the next job cleans up
-        log.debug("scratch folders could not be removed", exc_info=True)
 
 
 def _count_rows(client: Client, options: GraphStormOptions, uris: list[str]) -> list[int]:
@@ -174,8 +170,10 @@ def write_table(
     schema = pa.schema(list(zip(map(options.column, columns), types, strict=True)))
     where = ranked.nids_uris or (ranked.values_uri,)
     row = output.start
+    row_bytes = 8 * (ranked.shape[1] if len(ranked.shape) == 2 else 1) + _ID_BYTES
+    batch_rows = max(_MIN_BATCH_ROWS, min(_MAX_BATCH_ROWS, BATCH_BYTES // row_bytes))
     with tables.open_table(uri, schema, options.tables) as table:
-        for ids, values in saved_ranks.iter_rows(ranked, _batch_rows(ranked), output.start, output.stop):
+        for ids, values in saved_ranks.iter_rows(ranked, batch_rows, output.start, output.stop):
             raw_ids = [
                 id_table.take(nids, nids_uri, row)
                 for id_table, nids, nids_uri in zip(id_tables, ids, where, strict=True)
@@ -199,19 +197,13 @@ def write_table(
     return counted
 
 
-def _batch_rows(ranked: saved_ranks.RankRows) -> int:
-    width = ranked.shape[1] if len(ranked.shape) == 2 else 1
-    row_bytes = 8 * width + _ID_BYTES
-    return max(_MIN_BATCH_ROWS, min(_MAX_BATCH_ROWS, BATCH_BYTES // row_bytes))
-
-
 def _scratch_path(token: str) -> str:
-    return private_folders.use_folder(_scratch_root(get_worker()), SCRATCH, token)
+    return run_folder.use_folder(_scratch_root(get_worker()), SCRATCH, token)
 
 
 def _remove_scratch(token: str, dask_worker: Any) -> None:
-    forget_tables()
-    private_folders.remove_folder(_scratch_root(dask_worker), SCRATCH, token)
+    open_table.cache_clear()
+    run_folder.remove_folder(_scratch_root(dask_worker), SCRATCH, token)
 
 
 def _scratch_root(worker: Any) -> str:

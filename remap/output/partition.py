@@ -25,7 +25,6 @@ from graphmill.config.sections.remap import RemapConfig
 from graphmill.errors import FormatError
 from graphmill.formats import remapped
 from graphmill.formats.parquet import bounds, open_parquet
-from graphmill.formats.parquet.vectors import ParquetTable
 from graphmill.run import record
 from graphmill.storage import Checksums
 from remap.output.tables import TableOptions, count_rows, open_table, values_type
@@ -55,19 +54,14 @@ def write_custom(
         name = f"part-{part.partition:05d}{suffix}.{settings.output_format}"
         uri = storage.join(embedding_path, part.entity_type, name)
         with open_table(uri, schema, options, checksums) as table:
-            written[uri] = _write(table, rows, part.entity_type)
+            written[uri] = 0
+            for ids, vectors_ND in rows:
+                table.append([ids, pa.repeat(part.entity_type, len(ids)), vectors_ND])
+                written[uri] += len(ids)
         counted = count_rows(uri, options)
         if counted != written[uri]:
             raise FormatError(f"{uri}: expected {written[uri]} rows as written, found {counted}")
     return written, checksums
-
-
-def _write(table: ParquetTable, rows: Iterator[Rows], entity_type: str) -> int:
-    num_rows = 0
-    for ids, vectors_ND in rows:
-        table.append([ids, pa.repeat(entity_type, len(ids)), vectors_ND])
-        num_rows += len(ids)
-    return num_rows
 
 
 def _selected(batches: Iterator[Rows], wanted: pa.Array) -> Iterator[Rows]:

@@ -272,7 +272,14 @@ def write(source: Checkpoint, target_uri: str, **_: object) -> list[str]:
         lost.append(f"a decoder: {error}")
     else:
         edge_types = decoder.edge_types
-        settings["link_prediction"] = _task(decoder, config.get("comparator", "cos"))
+        settings["link_prediction"] = {
+            "task_type": "link_prediction",
+            "lp_decoder_type": decoder.name,
+            "gamma": decoder.gamma,
+            "train_etype": [",".join(edge_type) for edge_type in edge_types],
+        }
+        if config.get("comparator", "cos") == "cos":
+            settings["link_prediction"]["lp_embed_normalizer"] = "l2_norm"
         if decoder.weight is not None:
             states["decoder"] = {saved_models.WEIGHT: decoder.weight}
             lost = lost_operators(sorted(parameters.keys() - used_keys(config)))
@@ -282,16 +289,6 @@ def write(source: Checkpoint, target_uri: str, **_: object) -> list[str]:
         _write_rows(source, target_uri, name, len(counts))
     saved_models.write(target_uri, states, settings, edge_types)
     return not_kept(source, lost)
-
-
-def _task(decoder: Decoder, comparator: str) -> dict[str, Any]:
-    task: dict[str, Any] = {
-        "task_type": "link_prediction",
-        "lp_decoder_type": decoder.name,
-        "gamma": decoder.gamma,
-        "train_etype": [",".join(edge_type) for edge_type in decoder.edge_types],
-    }
-    return task | ({"lp_embed_normalizer": "l2_norm"} if comparator == "cos" else {})
 
 
 def _write_rows(source: Checkpoint, target_uri: str, name: str, num_ranks: int) -> None:

@@ -34,10 +34,15 @@ def reshard(
     names = _new_names(reader)
     for shard in range(shard_num):
         with ExitStack() as stack:
-            tables = {
-                name: _owned_table(reader, name, slots, shard, shard_num, stack, not allow_non_finite)
-                for name, slots in reader.table_slots().items()
-            }
+            owned = slice_of(shard, shard_num)
+            tables = {}
+            for table, slots in reader.table_slots().items():
+                batches = _owned_batches(reader, table, slots, owned)
+                ids, *rows = (
+                    _OwnedRows(reader, table, slot, owned, batches, stack, not allow_non_finite)
+                    for slot in (ID_SLOT, *slots)
+                )
+                tables[table] = HashTable(ids, dict(zip(slots, rows, strict=True)), shard, shard_num)
             dense = {names[name]: reader.read_tensor(name) for name in names} if shard == 0 else {}
             for name, tensor in dense.items() if not allow_non_finite else ():
                 _check_finite(tensor, f"{reader.path}: {name!r}")
@@ -59,23 +64,6 @@ def _new_names(reader: CheckpointReader) -> dict[str, str]:
     return {name: renamed.get(name, name) for name in reader.dense_names()}
 
 
-def _owned_table(
-    reader: CheckpointReader,
-    table: str,
-    slots: list[str],
-    shard: int,
-    shard_num: int,
-    stack: ExitStack,
-    is_checked: bool,
-) -> HashTable:
-    owned = slice_of(shard, shard_num)
-    batches = _owned_batches(reader, table, slots, owned)
-    ids, *rows = (
-        _OwnedRows(reader, table, slot, owned, batches, stack, is_checked) for slot in (ID_SLOT, *slots)
-    )
-    return HashTable(ids, dict(zip(slots, rows, strict=True)), shard, shard_num)
-
-
 class _Batch(NamedTuple):
     """Stored rows [start, stop) of a block, some of whose ids a shard owns."""
 
@@ -86,7 +74,8 @@ class _Batch(NamedTuple):
 
 
 def _owned_batches(reader: CheckpointReader, table: str, slots: list[str], owned: Slice) -> list[_Batch]:
-    widest = max(_row_bytes(reader, tensor_name(table, slot)) for slot in (ID_SLOT, *slots))
+    names = [tensor_name(table, slot) for slot in (ID_SLOT, *slots)]
+    widest = max(math.prod(reader.tensor_shape(n)[1:]) * reader.tensor_dtype(n).itemsize for n in names)
     batch_rows = max(1, _BATCH_BYTES // widest)
     batches = []
     for number, block in enumerate(reader.blocks(tensor_name(table, ID_SLOT))):
@@ -107,10 +96,6 @@ def _check_finite(tensor: Tensor, where: str, first_row: int = 0) -> None:
         check_finite(
             tensor.float().numpy() if tensor.dtype is torch.bfloat16 else tensor.numpy(), where, first_row
         )
-
-
-def _row_bytes(reader: CheckpointReader, name: str) -> int:
-    return math.prod(reader.tensor_shape(name)[1:]) * reader.tensor_dtype(name).itemsize
 
 
 class _OwnedRows:

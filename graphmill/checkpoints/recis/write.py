@@ -73,16 +73,6 @@ def parse_names(dense_names: Iterable[str]) -> tuple[dict[str, str], dict[str, s
     return parameters, sums
 
 
-def check_table_names(entity_types: Iterable[str]) -> None:
-    """Refuse the name of a table that RecIS would take apart."""
-    for name in entity_types:
-        if set("@^") & set(name):
-            raise FormatError(
-                f"entity type {name!r}: expected a name without @ and ^, which RecIS puts between names; "
-                "RecIS could not read a table of that name"
-            )
-
-
 SIDE_FILE = "graphmill_checkpoint.json"
 FORMAT_VERSION = 1
 ROW_SUMS = "sparse_row_wise_adagrad_state_sum"
@@ -137,7 +127,12 @@ def write(
 
     With `id_maps`, the ids of the tables are those of the raw ids in `entity_path`; else 0 to N - 1.
     """
-    check_table_names(source.counts)
+    for name in source.counts:
+        if set("@^") & set(name):
+            raise FormatError(
+                f"entity type {name!r}: expected a name without @ and ^, which RecIS puts between names; "
+                "RecIS could not read a table of that name"
+            )
     keyed: dict[str, Keyed] | None = None
     if id_maps is not None:
         if entity_path is None:
@@ -158,6 +153,9 @@ def write(
         del state, sums
     model = source.read_model()
     tensors = _dense_tensors(model) if model else {}
+    model_state = None
+    if model is not None and model.optimizer_state is not None:
+        model_state = states.without_sums({"param_groups": [], **model.optimizer_state})
     ordered = {name: _ordered(source, name, sums_dims[name], ids) for name, ids in (keyed or {}).items()}
     for shard in range(shard_num):
         with ExitStack() as stack:
@@ -177,7 +175,7 @@ def write(
         "config": source.config,
         "iteration": asdict(source.iteration) if source.iteration else None,
         "table_states": table_states,
-        "model_state": _plain_model_state(model),
+        "model_state": model_state,
     }
     storage.write_text(storage.join(target_uri, SIDE_FILE), json.dumps(content, indent=1) + "\n")
     if keyed is None:
@@ -186,12 +184,6 @@ def write(
         f"entity type {name!r}: there is no --id-map of it" for name in source.counts if name not in keyed
     ]
     return without + [line for ids in keyed.values() for line in ids.left_out]
-
-
-def _plain_model_state(model: ModelState | None) -> dict[str, Any] | None:
-    if model is None or model.optimizer_state is None:
-        return None
-    return states.without_sums({"param_groups": [], **model.optimizer_state})
 
 
 def _dense_tensors(model: ModelState) -> dict[str, Any]:

@@ -323,24 +323,20 @@ def _open_bucket(uri: str, manifest: ChecksumManifest | None = None) -> Iterator
     """The datasets of the bucket file by name, checked; `weight` only where there is one."""
     try:
         with open_checked(uri, manifest) as hdf5:
-            yield _checked_datasets(hdf5, uri)
+            datasets = {column: checked_dataset(hdf5, column, "iu", uri) for column in COLUMNS}
+            if WEIGHT in hdf5:
+                datasets[WEIGHT] = checked_dataset(hdf5, WEIGHT, "iuf", uri)
+            lengths = {column: len(dataset) for column, dataset in datasets.items()}
+            for side in Side:
+                names = (offsets_name(side), features_name(side))
+                if any(name in hdf5 for name in names):
+                    datasets |= {name: checked_dataset(hdf5, name, "iu", uri) for name in names}
+                    lengths[names[0]] = len(datasets[names[0]]) - 1
+            if len(set(lengths.values())) > 1:
+                described = ", ".join(f"{column} has {length}" for column, length in lengths.items())
+                raise FormatError(f"{uri}: expected datasets of one length, found: {described}")
+            yield datasets
     except NotFoundError as error:
         raise FormatError(
             f"{uri}: there is no such bucket; every bucket must exist, an empty one with datasets of length 0"
         ) from error
-
-
-def _checked_datasets(hdf5: h5py.File, uri: str) -> dict[str, h5py.Dataset]:
-    datasets = {column: checked_dataset(hdf5, column, "iu", uri) for column in COLUMNS}
-    if WEIGHT in hdf5:
-        datasets[WEIGHT] = checked_dataset(hdf5, WEIGHT, "iuf", uri)
-    lengths = {column: len(dataset) for column, dataset in datasets.items()}
-    for side in Side:
-        names = (offsets_name(side), features_name(side))
-        if any(name in hdf5 for name in names):
-            datasets |= {name: checked_dataset(hdf5, name, "iu", uri) for name in names}
-            lengths[names[0]] = len(datasets[names[0]]) - 1
-    if len(set(lengths.values())) > 1:
-        described = ", ".join(f"{column} has {length}" for column, length in lengths.items())
-        raise FormatError(f"{uri}: expected datasets of one length, found: {described}")
-    return datasets

@@ -142,7 +142,8 @@ class TorchFile:
                 self._first_bytes[id(tensor)] = _first_byte(tensor, starts, size_bytes)
         except Exception:  # damage, which torch names, or an unusual form, which torch reads whole
             self._first_bytes.clear()
-            self.content = _load_whole(stream, size_bytes, uri, expected)
+            self.content = _load_by_torch(stream, uri, "cpu", expected)
+            check_content(self.content, size_bytes, uri)
 
     def rows(self, tensor: Tensor) -> TensorRows:
         """Rows of a tensor in `content`."""
@@ -217,12 +218,6 @@ def tensors_of(value: Any) -> list[Tensor]:
     tensors: list[Tensor] = []
     mapped(value, tensors.append)
     return tensors
-
-
-def _load_whole(stream: Any, size_bytes: int, where: str, expected: str) -> Any:
-    content = _load_by_torch(stream, where, "cpu", expected)
-    check_content(content, size_bytes, where)
-    return content
 
 
 def _load_by_torch(stream: Any, where: str, device: str, expected: str = ANYTHING) -> Any:

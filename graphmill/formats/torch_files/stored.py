@@ -57,11 +57,8 @@ class TensorRows:
     def read(self, start: int, stop: int) -> Array:
         """Rows [start, stop); bfloat16 comes as float32, which holds every value of it."""
         stop = min(stop, self.shape[0])
-        if self._stored_shape != self.shape:
-            return self._read_expanded(start, stop)
-        return self._read_stored(start, stop)
-
-    def _read_expanded(self, start: int, stop: int) -> Array:
+        if self._stored_shape == self.shape:
+            return self._read_stored(start, stop)
         wanted = (0, 1) if self._stored_shape[0] == 1 else (start, stop)
         return np.broadcast_to(self._read_stored(*wanted), (stop - start, *self.shape[1:]))
 

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from graphmill import storage
 from graphmill.errors import AccessError, StorageError
 from graphmill.run import lock
-from graphmill.storage import private_folders, run_folder
+from graphmill.storage import run_folder
 from graphmill.storage.named import MAX_BYTES
 from tests import REPOSITORY
 from tests.graphmill.cli.test_submit import DASK_SUBMIT, GRAPH, SLEEPER
@@ -86,8 +86,8 @@ def test_a_file_that_may_not_be_read(folder: Path) -> None:
 
 HOLD = """
 import sys
-from graphmill.storage import private_folders
-print(private_folders.use_folder(sys.argv[1], "test", "theirs"), flush=True)
+from graphmill.storage import run_folder
+print(run_folder.use_folder(sys.argv[1], "test", "theirs"), flush=True)
 sys.stdin.read()
 """
 
@@ -100,14 +100,14 @@ def test_folders_of_the_dead_are_removed_and_of_the_living_are_not(tmp_path: Pat
     ) as process:
         assert process.stdout
         theirs = Path(process.stdout.readline().strip())
-        private_folders.use_folder(str(tmp_path), "test", "first")
+        run_folder.use_folder(str(tmp_path), "test", "first")
         assert theirs.is_dir()
         process.kill()
-    mine = private_folders.use_folder(str(tmp_path), "test", "second")
+    mine = run_folder.use_folder(str(tmp_path), "test", "second")
     assert not theirs.exists()
     assert Path(mine).is_dir()
     for token in ("first", "second"):
-        private_folders.remove_folder(str(tmp_path), "test", token)
+        run_folder.remove_folder(str(tmp_path), "test", token)
     assert list(Path(mine).parent.iterdir()) == []
 
 
@@ -127,16 +127,16 @@ def test_a_folder_that_another_process_removes_at_that_moment_is_made_again(
         mkdir(path, mode)
 
     monkeypatch.setattr(os, "mkdir", made)
-    folder = private_folders.use_folder(str(tmp_path), "test", "mine")
+    folder = run_folder.use_folder(str(tmp_path), "test", "mine")
     assert Path(folder).is_dir()
     assert not vanishing
-    private_folders.remove_folder(str(tmp_path), "test", "mine")
+    run_folder.remove_folder(str(tmp_path), "test", "mine")
 
 
 def test_a_file_in_the_place_of_the_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / f"test-{os.getuid()}").touch(0o600)
     with pytest.raises(StorageError, match="expected a folder of this user alone"):
-        private_folders.use_folder(str(tmp_path), "test", "mine")
+        run_folder.use_folder(str(tmp_path), "test", "mine")
 
 
 def test_a_folder_that_others_can_write_to_is_refused(tmp_path: Path) -> None:
@@ -144,7 +144,7 @@ def test_a_folder_that_others_can_write_to_is_refused(tmp_path: Path) -> None:
     above.mkdir()
     above.chmod(0o777)
     with pytest.raises(StorageError, match="expected a folder of this user alone"):
-        private_folders.use_folder(str(tmp_path), "test", "mine")
+        run_folder.use_folder(str(tmp_path), "test", "mine")
 
 
 @pytest.mark.slow
