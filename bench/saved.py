@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import torch
 
 from bench.synthetic import Edges
-from graphmill.checkpoints.graphstorm import saved_embeddings, saved_predictions, saved_ranks
+from graphmill.checkpoints.graphstorm import saved_embeddings, saved_ranks
 from graphmill.checkpoints.graphstorm.saved_embeddings import EmbInfo
 
 TYPE = "user"
@@ -72,14 +72,14 @@ class Saved:
 
     def _write_predictions(self, rng: np.random.Generator) -> None:
         root = str(self.folder)
-        folder = saved_predictions.edge_folder(root, EDGE_TYPE)
+        folder = saved_ranks.edge_folder(root, EDGE_TYPE)
         for rank in range(NUM_RANKS):
             num_rows = self.num_rows // NUM_RANKS
-            nids = {stem: rng.integers(0, self.num_ids, num_rows) for stem in saved_predictions.EDGE_STEMS}
+            nids = {stem: rng.integers(0, self.num_ids, num_rows) for stem in saved_ranks.EDGE_STEMS}
             values = rng.random(num_rows, dtype=np.float32)
-            for stem, rows in {saved_predictions.PREDICT: values, **nids}.items():
+            for stem, rows in {saved_ranks.PREDICT: values, **nids}.items():
                 path = Path(saved_ranks.file_uri(folder, stem, rank))
                 path.parent.mkdir(parents=True, exist_ok=True)
                 torch.save(torch.from_numpy(rows), path)
         info = {"format": "pytorch", "world_size": NUM_RANKS, "etypes": [EDGE_TYPE]}
-        Path(saved_predictions.result_info_uri(root)).write_text(json.dumps(info))
+        Path(saved_ranks.result_info_uri(root)).write_text(json.dumps(info))

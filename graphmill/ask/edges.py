@@ -24,7 +24,7 @@ from graphmill import storage
 from graphmill.config import Config
 from graphmill.config.partitions import PartitionKey, all_buckets, key_of, rows_of, type_there
 from graphmill.formats import edge_buckets
-from graphmill.formats.edge_buckets.loops import read_loops
+from graphmill.formats.edge_buckets.files import read_loops
 from graphmill.sorted_arrays import distinct, positions
 from graphmill.vocab import Bucket, Partition, Side
 

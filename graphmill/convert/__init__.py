@@ -98,7 +98,12 @@ class _Route:
         """Write into a temporary folder, which will be `target_uri`, and compare; return what is lost."""
         source, write = self.source, checkpoints.writer_of(self.target_format)
         if self.id_maps is not None and self.to_raw_ids:
-            _write_entities(source, folder, target_uri, self.id_maps)
+            from graphmill.checkpoints.recis.checkpoint import RecisCheckpoint
+            from graphmill.checkpoints.recis.hashed import write_entities
+
+            if isinstance(source, RecisCheckpoint):
+                write_entities(storage.join(folder, ENTITIES), source.translated, self.id_maps)
+                source.entity_path = storage.join(target_uri, ENTITIES)
         maps = {"id_maps": self.id_maps, "entity_path": self.entity_path} if self.to_hashed_ids else {}
         not_kept = [*source.left_out, *write(source, self._checkpoint(folder), shard_num=shard_num, **maps)]
         keeps_all = source.format == self.target_format == "recis"
@@ -132,15 +137,6 @@ def _check_maps(source_uri: str, target_format: str, options: Options) -> checkp
     if target_format == "recis":
         options["id_maps"] = None
     return id_maps
-
-
-def _write_entities(source: Checkpoint, folder: str, target_uri: str, id_maps: checkpoints.IdMaps) -> None:
-    from graphmill.checkpoints.recis.checkpoint import RecisCheckpoint
-    from graphmill.checkpoints.recis.hashed import write_entities
-
-    if isinstance(source, RecisCheckpoint):
-        write_entities(storage.join(folder, ENTITIES), source.translated, id_maps)
-        source.entity_path = storage.join(target_uri, ENTITIES)
 
 
 def described(checkpoint: Checkpoint) -> str:

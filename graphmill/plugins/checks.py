@@ -6,6 +6,7 @@ Shapes: D dimension, R relations, C chunks, P positives, N negatives, `...` any.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -37,11 +38,9 @@ from graphmill.plugins.operators import (
 from graphmill.vocab import Side
 
 
-def comparator(
-    class_: type, reference: Any, dimension: int, draw: torch.Generator, arguments: dict[str, Any]
-) -> Failures:
+def comparator(make: partial[Any], reference: Any, dimension: int, draw: torch.Generator) -> Failures:
     """Check a comparator."""
-    module = class_(**arguments).double()
+    module = make().double()
     if names := [name for name, _ in module.named_parameters()]:
         yield f"parameter {names[0]!r}: expected none, a comparator is not trained"
     yield from vector_wise(module.prepare, normal(draw, 2, 3, dimension), ())
@@ -82,11 +81,9 @@ def _as_built_in(module: Any, reference: str, draw: torch.Generator, dimension: 
         yield from same(f"the comparator {reference}", ours, theirs)
 
 
-def loss(
-    class_: type, reference: Any, dimension: int, draw: torch.Generator, arguments: dict[str, Any]
-) -> Failures:
+def loss(make: partial[Any], reference: Any, dimension: int, draw: torch.Generator) -> Failures:
     """Check a loss."""
-    module = class_(**arguments).double()
+    module = make().double()
     weighted = takes_weights(module)
     pos, neg = normal(draw, 5), normal(draw, 5, 3)
     weight = 0.5 + torch.rand(5, generator=draw, dtype=torch.float64)
@@ -122,9 +119,7 @@ def _masked(loss: Callable[..., Tensor], pos: Tensor, neg: Tensor) -> Failures:
         yield from same(f"negatives of score {2 * MASKED:g}", loss(pos, masked), loss(pos, lower))
 
 
-def regularizer(
-    class_: type, reference: Any, dimension: int, draw: torch.Generator, arguments: dict[str, Any]
-) -> Failures:
+def regularizer(make: partial[Any], reference: Any, dimension: int, draw: torch.Generator) -> Failures:
     """Check a regularizer."""
     src, dst = normal(draw, 5, dimension), normal(draw, 5, dimension)
     rel = torch.tensor([0, 2, 2, 3, 0])
@@ -132,17 +127,17 @@ def regularizer(
         operator = _Diagonal(number, dimension, draw)
         more = (operator, rel) if is_dynamic else (operator,)
         name = "forward_dynamic" if is_dynamic else "forward"
-        cost = getattr(class_(0.5, **arguments), name)(src, dst, *more)
+        cost = getattr(make(0.5), name)(src, dst, *more)
         if not isinstance(cost, Tensor) or cost.dim():
             yield f"{name}: expected one number, found the shape {shape(cost)}"
             continue
         if not bool(cost >= 0):
             yield f"{name}: expected a penalty that is not negative, found {float(cost):g}"
-        doubled = getattr(class_(1.0, **arguments), name)(src, dst, *more)
+        doubled = getattr(make(1.0), name)(src, dst, *more)
         yield from same(f"{name} with half of the weight, twice", cost * 2, doubled)
 
         def penalty(src: Tensor, dst: Tensor, own: Tensor, *, called: str = name, rest: Any = more) -> Tensor:
-            bound = getattr(class_(0.5, **arguments), called)
+            bound = getattr(make(0.5), called)
             return with_parameters(rest[0], {"diagonal": own}, lambda op: bound(src, dst, op, *rest[1:]))
 
         yield from differentiable(penalty, src, dst, operator.diagonal.detach())
@@ -166,15 +161,13 @@ class _Diagonal(nn.Module):
         return embs.abs()
 
 
-def negative_sampler(
-    class_: type, reference: Any, dimension: int, draw: torch.Generator, arguments: dict[str, Any]
-) -> Failures:
+def negative_sampler(make: partial[Any], reference: Any, dimension: int, draw: torch.Generator) -> Failures:
     """Check a negative sampler."""
     for num_rows, num_negatives in ((50, 7), (1, 2)):
         columns = [torch.randint(num_rows, (3, 4), generator=draw) for _ in range(2)]
         edges = ChunkedEdges(columns[0], columns[1], None, torch.ones(3, 4), 0)
         before = [column.clone() for column in columns]
-        sampler = class_(num_negatives, **arguments)
+        sampler = make(num_negatives)
         for side in Side:
             drawn, again = (
                 sampler.sample(edges, side, num_rows, torch.Generator().manual_seed(7)) for _ in range(2)
@@ -228,7 +221,7 @@ def check(
         if issubclass(class_, base):
             failures: list[str] = []
             try:
-                failures.extend(checks(class_, reference, dimension, draw, arguments))
+                failures.extend(checks(partial(class_, **arguments), reference, dimension, draw))
             except Exception as error:  # of the user's own code
                 failures.append(f"fails with {type(error).__name__}: {error}")
             if failures:

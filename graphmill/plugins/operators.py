@@ -4,6 +4,7 @@ Shapes: D dimension, R relations, C chunks, P positives, N negatives, `...` any.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -52,11 +53,9 @@ def described(value: Any) -> str:
     return f"{value.dtype} {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
 
 
-def static_operator(
-    class_: type, reference: Any, dimension: int, draw: torch.Generator, arguments: dict[str, Any]
-) -> Failures:
+def static_operator(make: partial[Any], reference: Any, dimension: int, draw: torch.Generator) -> Failures:
     """Check an operator of static relations."""
-    module = class_(dimension, **arguments).double()
+    module = make(dimension).double()
     parameters = yield from _drawn(module, draw)
     vectors = normal(draw, 2, 3, dimension)
 
@@ -75,11 +74,9 @@ def static_operator(
         )
 
 
-def dynamic_operator(
-    class_: type, reference: Any, dimension: int, draw: torch.Generator, arguments: dict[str, Any]
-) -> Failures:
+def dynamic_operator(make: partial[Any], reference: Any, dimension: int, draw: torch.Generator) -> Failures:
     """Check an operator of dynamic relations."""
-    module = class_(dimension, RELATIONS, **arguments).double()
+    module = make(dimension, RELATIONS).double()
     parameters = yield from _drawn(module, draw)
     for name, value in parameters.items():
         if not value.dim() or len(value) != RELATIONS:
@@ -99,23 +96,17 @@ def dynamic_operator(
         return
     yield from differentiable(apply, vectors, *own)
     yield from _unused(parameters, moved)
-    yield from _rows_of_relations(class_, module, reference, vectors, rel, moved, arguments)
+    yield from _rows_of_relations(make, module, reference, vectors, rel, moved)
 
 
 def _rows_of_relations(
-    class_: type,
-    module: nn.Module,
-    reference: Any,
-    vectors: Tensor,
-    rel: Tensor,
-    moved: Tensor,
-    arguments: dict[str, Any],
+    make: partial[Any], module: nn.Module, reference: Any, vectors: Tensor, rel: Tensor, moved: Tensor
 ) -> Failures:
     """Check that relation k depends on row k alone: a module with this one relation gives the same."""
     dimension, own = vectors.shape[-1], dict(module.named_parameters())
     for relation in sorted(set(rel.flatten().tolist())):
         row = {name: value.detach()[relation : relation + 1] for name, value in own.items()}
-        alone = class_(dimension, 1, **arguments).double()
+        alone = make(dimension, 1).double()
         mine = vectors[rel == relation]
         expected = functional_call(alone, row, (mine, torch.zeros(len(mine), dtype=torch.int64)))
         yield from same(f"relation {relation} by itself", moved[rel == relation], expected)
@@ -125,7 +116,7 @@ def _rows_of_relations(
         if isinstance(reference, str):
             static = operator_of(reference).apply(mine, values)
         else:
-            other = reference(dimension, **arguments).double()
+            other = reference(dimension, **make.keywords).double()
             static = _called(other, dict(other.named_parameters()), values, mine)
         name = reference if isinstance(reference, str) else reference.__name__
         yield from same(f"relation {relation} of {name}", moved[rel == relation], static)

@@ -5,7 +5,7 @@ checkpoint_path/graphmill.json    inputs, the entities first; the version that e
 """
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from graphmill import storage
@@ -21,26 +21,20 @@ FILE = "graphmill.json"
 
 @contextmanager
 def changes_in_errors(config: Config) -> Iterator[None]:
-    """Add what has changed since the training to an error about the checkpoint in the block."""
+    """Add changed settings that shape a checkpoint, and entities, to an error about it in the block."""
     try:
         yield
     except (FormatError, NotFoundError) as error:
-        changes = changes_since_training(config)
+        changes: list[str] = []
+        with suppress(GraphMillError):  # the first error is the one to report
+            saved, own = _shaping(saved_settings(config.checkpoint_path)), _shaping(config.pbg())
+            changes = [*(record.changes(saved, own) if saved else []), *_changed_entities(config)]
         if not changes:
             raise
         raise type(error)(
             f"{error}\nchanged since {config.checkpoint_path} was trained: {'; '.join(changes)}; "
             "set this back, or train again"
         ) from error
-
-
-def changes_since_training(config: Config) -> list[str]:
-    """List the settings that shape a checkpoint, and the entities, that have changed since its training."""
-    try:
-        saved, own = _shaping(saved_settings(config.checkpoint_path)), _shaping(config.pbg())
-        return [*(record.changes(saved, own) if saved else []), *_changed_entities(config)]
-    except GraphMillError:  # the first error is the one to report
-        return []
 
 
 def saved_settings(checkpoint_path: str) -> dict[str, Any]:

@@ -49,18 +49,14 @@ def _read_array(packed_array: Any) -> npt.NDArray[Any]:
     return np.frombuffer(content, np.dtype(dtype)).reshape(shape).copy()
 
 
-def _write_type(kind: pa.DataType) -> str:
-    return base64.b64encode(pa.schema([("", kind)]).serialize().to_pybytes()).decode()
-
-
-def _read_type(text: Any) -> pa.DataType:
-    return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text))).field(0).type
-
-
 Int32 = Annotated[npt.NDArray[np.int32], PlainValidator(_read_array), PlainSerializer(_write_array)]
 Int64 = Annotated[npt.NDArray[np.int64], PlainValidator(_read_array), PlainSerializer(_write_array)]
 UInt64 = Annotated[npt.NDArray[np.uint64], PlainValidator(_read_array), PlainSerializer(_write_array)]
 Range = Annotated[
     range, PlainValidator(lambda ends: range(*ends)), PlainSerializer(lambda ends: [ends.start, ends.stop])
 ]
-ArrowType = Annotated[pa.DataType, PlainValidator(_read_type), PlainSerializer(_write_type)]
+ArrowType = Annotated[
+    pa.DataType,
+    PlainValidator(lambda text: pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text))).field(0).type),
+    PlainSerializer(lambda kind: base64.b64encode(pa.schema([("", kind)]).serialize()).decode()),
+]

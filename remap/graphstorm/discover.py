@@ -15,9 +15,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from graphmill import storage
-from graphmill.checkpoints.graphstorm import saved_embeddings, saved_predictions
-from graphmill.checkpoints.graphstorm.saved_predictions import EDGE_STEMS, NODE_STEMS, PREDICT, ResultInfo
-from graphmill.checkpoints.graphstorm.saved_ranks import RankRows, checked_name, list_ranks
+from graphmill.checkpoints.graphstorm import saved_embeddings, saved_ranks
+from graphmill.checkpoints.graphstorm.saved_ranks import (
+    EDGE_STEMS,
+    NODE_STEMS,
+    PREDICT,
+    RankRows,
+    ResultInfo,
+    checked_name,
+    list_ranks,
+)
 from graphmill.errors import FormatError, NotFoundError
 from remap.graphstorm.options import GraphStormOptions
 
@@ -102,14 +109,14 @@ def _predictions(options: GraphStormOptions, root: str, task: str) -> Iterator[O
     is_named = bool(entity_types or edge_types)
     info = ResultInfo()
     if _has_results(place) or not is_named:
-        info = saved_predictions.read_result_info(place)
+        info = saved_ranks.read_result_info(place)
     if not is_named:
         entity_types, edge_types = info.entity_types, info.edge_types
     types: list[tuple[str, tuple[str, ...], Ids]] = [
         (storage.join(place, name), NODE_STEMS, (("nid", name),)) for name in entity_types
     ]
     for edge_type in edge_types:
-        folder = saved_predictions.edge_folder(place, edge_type)
+        folder = saved_ranks.edge_folder(place, edge_type)
         types.append((folder, EDGE_STEMS, (("src_nid", edge_type[0]), ("dst_nid", edge_type[2]))))
     world_size = info.world_size if options.with_shared_fs else None
     for folder, stems, ids in types:
@@ -145,7 +152,7 @@ def _has_embeddings(folder: str) -> bool:
 
 
 def _has_results(folder: str) -> bool:
-    return storage.exists(saved_predictions.result_info_uri(folder))
+    return storage.exists(saved_ranks.result_info_uri(folder))
 
 
 def _folders(uri: str) -> list[str]:

@@ -14,7 +14,7 @@ from pydantic import Field, model_validator
 from graphmill import storage
 from graphmill.checkpoints.graphstorm import id_maps
 from graphmill.checkpoints.graphstorm.saved_models import read_yaml
-from graphmill.checkpoints.graphstorm.saved_predictions import checked_edge_type
+from graphmill.checkpoints.graphstorm.saved_ranks import checked_edge_type
 from graphmill.config import Positive, Section
 from graphmill.config.section import validated
 from graphmill.errors import ConfigError

@@ -31,7 +31,7 @@ import numpy as np
 from graphmill.checkpoints.checkpoint import Checkpoint, ModelState, rows_of_batch
 from graphmill.checkpoints.graphstorm import saved_models
 from graphmill.checkpoints.graphstorm.saved_embeddings import lost_operators, not_kept
-from graphmill.checkpoints.graphstorm.saved_predictions import EdgeType
+from graphmill.checkpoints.graphstorm.saved_ranks import EdgeType
 from graphmill.checkpoints.whole_tables import (
     JoinedRows,
     OrderedPiece,

@@ -20,7 +20,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from graphmill import storage
-from graphmill.checkpoints.graphstorm.saved_predictions import EdgeType
+from graphmill.checkpoints.graphstorm.saved_ranks import EdgeType
 from graphmill.config import parsed_yaml
 from graphmill.errors import FormatError
 from graphmill.formats.torch_files.tensor import open_tensor

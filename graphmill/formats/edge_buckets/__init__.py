@@ -6,8 +6,8 @@
             lhs, rel, rhs           integer [N]: index of the entity in its partition, number of the relation
             weight                  optional, float32 [N]
             lhsd_offsets, ...       optional, of a featurized side: see features
-            loops, origin, ...      optional: see loops, origins
-        num_edges.json              optional: see counts
+            loops, origin, ...      optional: see files, origins
+        num_edges.json              optional: see files
         origins.json                optional: see origins
         removed_{lhs}_{rhs}.h5      optional, of a delta: edges that the earlier run had and this does not;
                                     lhs, rel, rhs as above, with the indices that the ids have now
@@ -40,9 +40,8 @@ from graphmill.formats.edge_buckets.features import (
     offsets_name,
     read_features,
 )
-from graphmill.formats.edge_buckets.files import EDGES, known_counts
+from graphmill.formats.edge_buckets.files import EDGES, find_loops, known_counts, write_loops
 from graphmill.formats.edge_buckets.files import bucket_uri as bucket_uri
-from graphmill.formats.edge_buckets.loops import find_loops, write_loops
 from graphmill.formats.edge_buckets.origins import (
     LEFT_OUT_ROW,
     BucketOrigins,

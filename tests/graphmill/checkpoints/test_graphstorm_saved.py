@@ -10,10 +10,9 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from graphmill.checkpoints.graphstorm import id_maps, saved_embeddings, saved_predictions, saved_ranks
+from graphmill.checkpoints.graphstorm import id_maps, saved_embeddings, saved_ranks
 from graphmill.checkpoints.graphstorm.saved_embeddings import EmbInfo
-from graphmill.checkpoints.graphstorm.saved_predictions import ResultInfo
-from graphmill.checkpoints.graphstorm.saved_ranks import iter_rows
+from graphmill.checkpoints.graphstorm.saved_ranks import ResultInfo, iter_rows
 from graphmill.errors import FormatError, NotFoundError
 from tests import DATA
 
@@ -29,9 +28,9 @@ def test_golden_json() -> None:
         str(DATA / "graphstorm" / name) for name in ("emb", "pred_node", "pred_edge")
     )
     assert saved_embeddings.read_emb_info(emb) == EmbInfo(("user", "item"), 2, {"user": 4, "item": 4})
-    assert saved_predictions.read_result_info(pred_node) == ResultInfo(("user", "item"), (), 2)
+    assert saved_ranks.read_result_info(pred_node) == ResultInfo(("user", "item"), (), 2)
     edges = (("user", "rated-by", "item"), ("item", "also_viewed", "item"))
-    assert saved_predictions.read_result_info(pred_edge) == ResultInfo((), edges, 2)
+    assert saved_ranks.read_result_info(pred_edge) == ResultInfo((), edges, 2)
 
 
 def test_plain_tensors_are_written(tmp_path: Path, rng: np.random.Generator) -> None:
@@ -163,12 +162,12 @@ def test_a_bare_name(tmp_path: Path) -> None:
 def test_hostile_result_info(tmp_path: Path, content: str, message: str) -> None:
     (tmp_path / "result_info.json").write_text(content)
     with pytest.raises(FormatError, match=message):
-        saved_predictions.read_result_info(str(tmp_path))
+        saved_ranks.read_result_info(str(tmp_path))
 
 
 def test_the_key_of_the_format_page(tmp_path: Path) -> None:
     (tmp_path / "result_info.json").write_text('{"emb_name": ["a"], "world_size": 1}')
-    assert saved_predictions.read_result_info(str(tmp_path)).entity_types == ("a",)
+    assert saved_ranks.read_result_info(str(tmp_path)).entity_types == ("a",)
     assert saved_ranks.file_uri("x", "embed", 123_456) == "x/embed-123456.pt"
 
 

@@ -15,10 +15,9 @@ from graphmill.ask.edges import loopless
 from graphmill.errors import FormatError
 from graphmill.formats import edge_buckets
 from graphmill.formats.edge_buckets import Edges, bucket_uri
-from graphmill.formats.edge_buckets import loops as edge_loops
+from graphmill.formats.edge_buckets import files as edge_files
 from graphmill.formats.edge_buckets.features import Features
-from graphmill.formats.edge_buckets.files import COUNTS, write_counts
-from graphmill.formats.edge_buckets.loops import LOOPS, read_loops
+from graphmill.formats.edge_buckets.files import COUNTS, LOOPS, read_loops, write_counts
 from graphmill.storage import Checksums
 from graphmill.storage.checksums import of_file
 from graphmill.vocab import Bucket, Side
@@ -118,7 +117,7 @@ def test_loops_are_written_in_any_pieces_and_found_without(tmp_path_factory, edg
 
 
 def test_edges_are_read_some_at_a_time(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(edge_loops, "READ_EDGES", 3)
+    monkeypatch.setattr(edge_files, "READ_EDGES", 3)
     rel = np.arange(10)
     edge_buckets.write_bucket(str(tmp_path), BUCKET, Edges(rel // 2, rel, np.where(rel < 9, rel // 3, 4)))
     forget_loops(tmp_path, BUCKET)
@@ -126,7 +125,7 @@ def test_edges_are_read_some_at_a_time(tmp_path, monkeypatch) -> None:
 
 
 def test_lists_of_features_are_no_loops() -> None:
-    assert edge_loops.find_loops(*np.array([[-1, 2], [0, 1], [-1, 2]])).tolist() == [1]
+    assert edge_files.find_loops(*np.array([[-1, 2], [0, 1], [-1, 2]])).tolist() == [1]
 
 
 def test_equal_rows_of_other_types_and_partitions_are_no_loops(tmp_path, caplog) -> None:
