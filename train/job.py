@@ -10,7 +10,6 @@ checkpoint_path/
 
 import logging
 import re
-from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -222,8 +221,8 @@ def _train_members(
     members: Sequence[Config], client: Client, claim: Claim, in_task: Claim
 ) -> list[dict[str, Any]]:
     """Train members side by side, one on a worker, or one after the other where each takes all workers."""
-    addresses = cluster.worker_addresses(client)
-    at_once = min(len(members), len(addresses))
+    hosts = cluster.workers_by_host(client)
+    at_once = min(len(members), hosts.total())
     is_one_worker = members[0].train.num_workers == 1 and members[0].num_gpus != 1
     trained: list[dict[str, Any]] = []
     if at_once < 2 or not is_one_worker:
@@ -231,7 +230,7 @@ def _train_members(
             log.info("training: model %d of %d, in %s", number, len(members), member.checkpoint_path)
             trained.append(_train_one(member, client, claim, in_task))
         return trained
-    num_on_host = min(at_once, max(Counter(address.rpartition(":")[0] for address in addresses).values()))
+    num_on_host = min(at_once, max(hosts.values()))
     tasks = [(member, in_task, num_on_host) for member in members]
     with cluster.shown_by_worker(client):
         for first in range(0, len(members), at_once):

@@ -5,4 +5,4 @@
 from graphmill.cluster.connecting import connect
 from graphmill.cluster.settings import ENVIRONMENT, num_cores
 from graphmill.cluster.tasks import Losses, cleaning_up, listening, run_task, run_tasks, shown_by_worker
-from graphmill.cluster.workers import described_workers, memory_of_workers, worker_addresses
+from graphmill.cluster.workers import described_workers, memory_of_workers, worker_addresses, workers_by_host

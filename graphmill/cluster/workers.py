@@ -9,6 +9,7 @@ import os
 import platform
 import shutil
 import zipfile
+from collections import Counter
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -67,6 +68,11 @@ def memory_of_workers(client: Client) -> int:
         worker["memory_limit"] for worker in described_workers(client).values() if worker.get("memory_limit")
     ]
     return int(min(limits, default=system.MEMORY_LIMIT))
+
+
+def workers_by_host(client: Client) -> Counter[str]:
+    """Count the workers that are there now, by the names of their machines."""
+    return Counter(worker["host"] for worker in described_workers(client).values())
 
 
 def worker_addresses(client: Client) -> set[str]:

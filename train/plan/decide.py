@@ -80,17 +80,17 @@ def steps_for(config: Config, device: torch.device, reasons: list[str]) -> dict[
     if choice == "plain":
         return steps
     obstacles: dict[Sort, str | None] = {"edges": compiled_step.obstacle(config), "features": "features"}
-    found: list[str] = []
+    of_steps: list[str] = []
     for sort in steps:
         library = query_passes.library if sort == "queries" else compiled_step.library
         if obstacle := obstacles.get(sort):
-            found.append(f"the compiled step cannot train {obstacle}")
+            of_steps.append(f"the compiled step cannot train {obstacle}")
         elif (loaded := library()) is None:
-            found.append("the compiled step cannot be built here")
+            of_steps.append("the compiled step cannot be built here")
         else:
-            found.append(f"the compiled step is for {loaded.origin}")
+            of_steps.append(f"the compiled step is for {loaded.origin}")
             steps[sort] = "compiled"
-    reasons += dict.fromkeys(found)
+    reasons += dict.fromkeys(of_steps)
     return steps
 
 
@@ -155,7 +155,7 @@ def _rows_of_queries(context: RunContext, blocks: int) -> dict[str, int]:
     """Count the rows, in a bucket, of the types that queries are compared with."""
     config = context.config
     pairs = zip(config.relations, sorts_of(config), strict=True)
-    relations = [each for each, sort in pairs if sort == "queries"]
+    relations = [relation for relation, sort in pairs if sort == "queries"]
     rows = {}
     sides = sides_with_negatives(config)
     for name in sorted({relation.entity_type(side) for relation in relations for side in sides}):
@@ -230,7 +230,7 @@ def blocks_of_workers(context: RunContext, workers: int, worker_bytes: int) -> i
         return max(least, blocks_for(config, settings.memory_partitions or 2))
     room = memory.WORKER_SHARE * worker_bytes
     fitting = (
-        each for each in range(least, most) if memory.blocks_bytes(context, each, 0.0, prefetch=True) <= room
+        num for num in range(least, most) if memory.blocks_bytes(context, num, 0.0, prefetch=True) <= room
     )
     return next(fitting, most)
 

@@ -116,10 +116,10 @@ def announced(client: Client) -> Iterator[None]:
     seen: set[str] = set()
 
     def show(event: tuple[Any, dict[str, Any]]) -> None:
-        found = {field.name: event[1][field.name] for field in fields(Plan)}  # Dask adds the worker
-        if str(found) not in seen:
-            seen.add(str(found))
-            Plan(**found).log()
+        content = {field.name: event[1][field.name] for field in fields(Plan)}  # Dask adds the worker
+        if str(content) not in seen:
+            seen.add(str(content))
+            Plan(**content).log()
 
     with cluster.listening(client, TOPIC, show):
         yield

@@ -66,25 +66,25 @@ def search(
     last: list[Trial] = []
     coming, epochs = list(candidates), min(FIRST_EPOCHS, most_epochs)
     for rung in range(RUNGS):
-        measured_s = [(each.changes, each.epoch_s) for each in last]
+        measured_s = [(trial.changes, trial.epoch_s) for trial in last]
         done: list[Trial] = []
         for wave in _waves(coming, slots):
             epoch_s = [
-                next((s for changes, s in measured_s if changes == each), worst_s * work(each))
-                for each in wave
+                next((s for changes, s in measured_s if changes == wanted), worst_s * work(wanted))
+                for wanted in wave
             ]
             share_s = budget_s * (rung + 1) / RUNGS
             is_enough = rung == 0 and spent_s >= share_s and len(done) > 1
             if is_enough or spent_s + epochs * max(epoch_s) > budget_s:
                 break
-            found = run(wave, epochs, rung)
-            spent_s += max(each.seconds for each in found)
-            worst_s = max(worst_s, *(each.epoch_s / work(each.changes) for each in found))
-            done += found
+            ended = run(wave, epochs, rung)
+            spent_s += max(trial.seconds for trial in ended)
+            worst_s = max(worst_s, *(trial.epoch_s / work(trial.changes) for trial in ended))
+            done += ended
         if not done:
             break
         trials += done
-        last = sorted(done, key=lambda each: -each.mrr)  # of equals, the better guess
+        last = sorted(done, key=lambda trial: -trial.mrr)  # of equals, the better guess
         left = budget_s - spent_s, RUNGS - 1 - rung
         if (following := _next_rung(last, candidates[0], *left, most_epochs, slots)) is None:
             break

@@ -56,8 +56,8 @@ _MARGINS = (0.1, 0.05, 0.2, 0.5)
 
 def recipes(config: Config, largest_type: int) -> dict[str, dict[str, tuple[Any, ...]]]:
     """Select the recipes, and of them the keys, that fit a model; the largest type has so many entities."""
-    found = {name: dict(recipe) for name, recipe in RECIPES.items()}
-    asked = found["all entities"]
+    fitting = {name: dict(recipe) for name, recipe in RECIPES.items()}
+    asked = fitting["all entities"]
     if len(config.relations) == 1 and not config.dynamic_relations:
         asked.update(_OF_ONE_RELATION)
         if config.relations[0].operator == "none" and config.comparator == "dot" and not config.bias:
@@ -70,9 +70,9 @@ def recipes(config: Config, largest_type: int) -> dict[str, dict[str, tuple[Any,
     if not can_sample:
         asked["train.candidates"] = (None,)
     if config.loss_fn != "softmax" or (largest_type > MOST_ENTITIES and not can_sample):
-        del found["all entities"]
-    found["drawn"] |= {"train.candidates": (None,), "train.popularity": (False,)}
-    for recipe in found.values():
+        del fitting["all entities"]
+    fitting["drawn"] |= {"train.candidates": (None,), "train.popularity": (False,)}
+    for recipe in fitting.values():
         if config.comparator != "dot" or config.loss_fn != "softmax":
             del recipe["regularization_coef"]
         if all(relation.operator == "none" for relation in config.relations):
@@ -80,7 +80,7 @@ def recipes(config: Config, largest_type: int) -> dict[str, dict[str, tuple[Any,
             del recipe["relation_lr"]
         if config.loss_fn == "ranking":
             recipe["margin"] = _MARGINS
-    return found
+    return fitting
 
 
 def candidates(config: Config, largest_type: int, most: int) -> list[dict[str, Any]]:
@@ -88,13 +88,13 @@ def candidates(config: Config, largest_type: int, most: int) -> list[dict[str, A
 
     The first one changes nothing. The others are the recipes, then random neighbours of each in turn.
     """
-    found: list[dict[str, Any]] = [{}]
+    chosen: list[dict[str, Any]] = [{}]
     for keys in _endless(recipes(config, largest_type), config.seed):
-        if (changes := _changes(config, keys)) not in found:
-            found.append(changes)
-        if len(found) == most:
+        if (changes := _changes(config, keys)) not in chosen:
+            chosen.append(changes)
+        if len(chosen) == most:
             break
-    return found
+    return chosen
 
 
 def _endless(chosen: Mapping[str, Mapping[str, tuple[Any, ...]]], seed: int) -> Iterator[Keys]:

@@ -25,7 +25,6 @@ from distributed import Client
 from graphmill import cluster, storage
 from graphmill.ask.evaluate import evaluate
 from graphmill.ask.evaluate.extent import training_scores
-from graphmill.cluster.workers import described_workers
 from graphmill.config import Config, apply_override, from_mapping
 from graphmill.errors import ConfigError, FormatError, TrainingError
 from graphmill.formats import entity_counts
@@ -140,9 +139,9 @@ class Tuner:
         """`config` has entities and edges, and is settled; at most `most` candidates are tried."""
         self._config, self._folder, self._minutes = config, folder, minutes
         self._client, self._claim, self._most = client, claim, most
-        hosts = [each["host"] for each in described_workers(client).values()]
-        self._slots = 1 if config.num_gpus else max(1, len(hosts))
-        sharers = 1 if config.num_gpus else max(map(hosts.count, hosts), default=1)
+        hosts = cluster.workers_by_host(client)
+        self._slots = 1 if config.num_gpus else max(1, hosts.total())
+        sharers = 1 if config.num_gpus else max(hosts.values(), default=1)
         self._threads = max(1, (config.workers or cluster.num_cores()) // sharers)
         self._split = config.train.validate_split or VALID_SPLIT
         self._sample = Sample({}, 0, 0, 0, False)
@@ -175,7 +174,7 @@ class Tuner:
         trials = search(
             candidates(self._config, max(map(sum, counts)), self._most),
             partial(self._wave, base),
-            lambda each: work(base, each, sample.num_entities, sample.num_edges),
+            lambda changes: work(base, changes, sample.num_entities, sample.num_edges),
             budget_s=60 * self._minutes,
             most_epochs=self._config.num_epochs,
             slots=self._slots,
@@ -197,8 +196,8 @@ class Tuner:
             cluster.run_tasks(
                 self._client, run_trial, arguments, description=description, unit="trials", keep=self._add
             )
-        found = [self._known(changes, epochs, rung) for changes in wave]
-        return [each for each in found if each is not None]
+        trials = [self._known(changes, epochs, rung) for changes in wave]
+        return [trial for trial in trials if trial is not None]
 
     def _known(self, changes: Changes, epochs: int, rung: int) -> Trial | None:
         wanted = (changes, epochs, rung)
@@ -258,7 +257,7 @@ class Tuner:
             content = storage.read_json(self._uri)
             if content["made_from"] == self._made_from:
                 self._sample = Sample(**content["sample"])
-                self._trials = [Trial(**each) for each in content["trials"]]
+                self._trials = [Trial(**trial) for trial in content["trials"]]
                 log.info("tune: going on after %d trials", len(self._trials))
                 return
         except (KeyError, TypeError) as error:

@@ -56,12 +56,12 @@ def metrics(
 
     Those of the neighbors are of the edges `sample`, and have `mrr_vectors`, of `ranks` of the same edges.
     """
-    by_side = [each for part in parts for each in part.values()]
+    by_side = [of_side for part in parts for of_side in part.values()]
     figures = {
-        "most_popular": concatenated([each.popular for each in by_side]).metrics(),
-        "random": random_metrics(np.concatenate([each.num_candidates for each in by_side])),
+        "most_popular": concatenated([of_side.popular for of_side in by_side]).metrics(),
+        "random": random_metrics(np.concatenate([of_side.num_candidates for of_side in by_side])),
     }
-    if near := [each.near for each in by_side if each.near is not None]:
+    if near := [of_side.near for of_side in by_side if of_side.near is not None]:
         own = float(np.mean([(1 / rank.middle[sample]).mean() for rank in ranks.values()]))
         figures["neighbors"] = concatenated(near).metrics() | {"mrr_vectors": own, "num_edges": len(sample)}
     return {
@@ -72,14 +72,14 @@ def metrics(
 
 def reciprocal_ranks(parts: Sequence[Mapping[Side, Baselines]]) -> dict[str, dict[Side, Floats]]:
     """Reciprocal ranks of each edge in both baselines, in the order of the edges; empty without parts."""
-    found: dict[str, dict[Side, Floats]] = {}
+    by_name: dict[str, dict[Side, Floats]] = {}
     for side in Side if parts else ():
         of_side = [part[side] for part in parts]
-        num_E = np.concatenate([each.num_candidates for each in of_side])
-        popular = concatenated([each.popular for each in of_side])
-        found.setdefault("most_popular", {})[side] = 1 / popular.middle
-        found.setdefault("random", {})[side] = harmonic(num_E) / num_E
-    return found
+        num_E = np.concatenate([baseline.num_candidates for baseline in of_side])
+        popular = concatenated([baseline.popular for baseline in of_side])
+        by_name.setdefault("most_popular", {})[side] = 1 / popular.middle
+        by_name.setdefault("random", {})[side] = harmonic(num_E) / num_E
+    return by_name
 
 
 def random_metrics(num_candidates: Numbers) -> dict[str, float]:
@@ -141,7 +141,7 @@ def rank(queries: Queries, edges: Triples, known: Numbers, trained_paths: Sequen
     degree_E = degree_W[np.searchsorted(wanted_W, pair_E)]
     left_out = _Degrees(query_K, degree_W[np.searchsorted(wanted_W, pair_K)], np.ones_like(query_K))
 
-    sizes = np.array([sum(graph.counts[each]) for each in graph.types(side)])
+    sizes = np.array([sum(graph.counts[name]) for name in graph.types(side)])
     all_E = sizes[graph.static(edges.rel)]
     higher_E = entities.above(edges.rel, degree_E) - left_out.above(query_E, degree_E)
     at_least_E = np.where(degree_E > 0, entities.above(edges.rel, degree_E - 1), all_E)
@@ -156,13 +156,13 @@ def _degrees(graph: Graph, side: Side, paths: Sequence[str], wanted_W: Numbers) 
     A row of buckets holds all edges of a partition's entities. Types without partitions have edges in every
     row, so their counts add up from row to row.
     """
-    is_split = np.array([len(graph.counts[each]) > 1 for each in graph.types(side)])
+    is_split = np.array([len(graph.counts[name]) > 1 for name in graph.types(side)])
     degree_W = np.zeros_like(wanted_W)
     none = np.empty(0, np.int64)
-    found, going_on = [(none, none)], (none, none)
+    seen, going_on = [(none, none)], (none, none)
     num_rows = graph.config.num_side_partitions(side)
     for row in range(num_rows):
-        buckets = [each for each in all_buckets(graph.config) if getattr(each, side.value) == row]
+        buckets = [bucket for bucket in all_buckets(graph.config) if getattr(bucket, side.value) == row]
         pieces = (Piece(path, bucket) for path in paths for bucket in buckets)
         read = (edges for piece in pieces for edges in graph.read(piece))
         keys = (edges.rel * graph.end + edges.ends(side) for edges in read)
@@ -173,8 +173,8 @@ def _degrees(graph: Graph, side: Side, paths: Sequence[str], wanted_W: Numbers) 
         pair_U, count_U = pair_U[ends_U], count_U[ends_U]
         place_U = positions(wanted_W, pair_U)
         degree_W[place_U[place_U >= 0]] = count_U[place_U >= 0]
-        found.append(np.unique(pair_U // graph.end * _MAX_DEGREE + count_U, return_counts=True))
-    keys_H, weights_H = (np.concatenate(each) for each in zip(*found, strict=True))
+        seen.append(np.unique(pair_U // graph.end * _MAX_DEGREE + count_U, return_counts=True))
+    keys_H, weights_H = (np.concatenate(numbers) for numbers in zip(*seen, strict=True))
     return degree_W, _Degrees(*np.divmod(keys_H, _MAX_DEGREE), weights_H)
 
 
@@ -201,8 +201,8 @@ def counted(parts: Iterable[Numbers], num_keys: int) -> tuple[Numbers, Numbers]:
 
 def _added(keys: Numbers, counts: Numbers, more: Numbers, more_counts: Numbers) -> tuple[Numbers, Numbers]:
     """Add counts of distinct keys: both sorted, [U]."""
-    found = distinct(np.concatenate([keys, more]), overwrite=True)
-    sums = np.zeros(len(found), np.int64)
-    sums[np.searchsorted(found, keys)] = counts
-    sums[np.searchsorted(found, more)] += more_counts
-    return found, sums
+    key_U = distinct(np.concatenate([keys, more]), overwrite=True)
+    sums = np.zeros(len(key_U), np.int64)
+    sums[np.searchsorted(key_U, keys)] = counts
+    sums[np.searchsorted(key_U, more)] += more_counts
+    return key_U, sums

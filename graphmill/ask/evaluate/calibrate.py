@@ -7,7 +7,7 @@ where the relation has no loops. The ranked split is not used for the fit: there
 Shapes: Q queries of a side, K answers, P queries and N candidates of a block.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -20,7 +20,7 @@ from graphmill.ask.evaluate import calibration, evaluate, tasks, work
 from graphmill.ask.evaluate.calibration import CalibrationAnswers
 from graphmill.ask.evaluate.execution import Execution
 from graphmill.ask.evaluate.inputs import calibration_path, has_edges
-from graphmill.ask.evaluate.queries import VECTOR_BYTES, BlockSize, Group
+from graphmill.ask.evaluate.queries import VECTOR_BYTES, BlockSize, chunks
 from graphmill.ask.evaluate.tasks import KnownFile, Part
 from graphmill.ask.relation import read_parameters, relation_of
 from graphmill.ask.run import TrainedRun
@@ -49,17 +49,17 @@ def calibrate(config: Config, execution: Execution) -> tuple[Calibration, dict[s
     run = TrainedRun.committed(config, "evaluate", settings.checkpoint_version)
     known = known_paths(config)
     ask = partial(_answers, config, execution, run)
-    fitted = calibration.fit(ask(path, [each for each in known if each not in (path, ranked)]))
-    figures = calibration.measure(fitted, ask(ranked, [each for each in known if each != ranked]))
+    fitted = calibration.fit(ask(path, [folder for folder in known if folder not in (path, ranked)]))
+    figures = calibration.measure(fitted, ask(ranked, [folder for folder in known if folder != ranked]))
     split = str(settings.calibrate)
     checksum = pbg.version_checksum(config.checkpoint_path, run.version)
     lines: dict[str, dict[Side, Line]] = {}
     for group, line in zip(fitted.groups.tolist(), fitted.lines.tolist(), strict=True):
         name = run.relation_names[group // len(Side)]
         lines.setdefault(name, {})[list(Side)[group % len(Side)]] = Line(*line)
-    found = Calibration(run.version, checksum, split, fitted.temperature, fitted.pooled, lines)
+    calibrated = Calibration(run.version, checksum, split, fitted.temperature, fitted.pooled, lines)
     fit = {"fitted_on": split, "temperature": fitted.temperature, "pooled": list(fitted.pooled)}
-    return found, fit | {"measured_on": settings.split} | figures
+    return calibrated, fit | {"measured_on": settings.split} | figures
 
 
 def _answers(
@@ -72,25 +72,19 @@ def _answers(
         alone = loopless(config, range(run.num_relations))
         part = Part(folder, graph, run, BlockSize(HEIGHT, block.width), execution.sharers, alone)
         pieces = evaluate.pieces(execution, config, known, ())
-        queries, found = evaluate.prepare(execution, part, edges, pieces)
+        queries, known_files = evaluate.prepare(execution, part, edges, pieces)
         own = enumerate(evaluate.pieces(execution, config, [path], ()), len(pieces))
-        arguments = [(part, each, number) for number, each in own]
+        arguments = [(part, of_task, number) for number, of_task in own]
         true = execution.run(tasks.find_known, arguments, "evaluate: held-out edges")
         share = extent.num_edges / extent.of_edges
         asked = [
-            (part, side, rows, found, true, share)
+            (part, side, rows, known_files, true, share)
             for side, of_side in queries.items()
-            for rows in _blocks_of(of_side.groups)
+            for group in of_side.groups  # a task reads all candidates of a group
+            for rows in chunks(slice(group.start, group.stop), _TASK_QUERIES)
         ]
         answers = execution.run(find_best, asked, "evaluate: answers to calibrate")
     return CalibrationAnswers(*(np.concatenate(columns) for columns in zip(*answers, strict=True)))
-
-
-def _blocks_of(groups: Sequence[Group]) -> Iterator[slice]:
-    """Queries of a task: a task reads all candidates of a group."""
-    for group in groups:
-        for start in range(group.start, group.stop, _TASK_QUERIES):
-            yield slice(start, min(start + _TASK_QUERIES, group.stop))
 
 
 def find_best(

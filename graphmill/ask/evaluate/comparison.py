@@ -160,11 +160,11 @@ class Comparison:
         if self._is_product:
             return self._count_products(edges, queries, candidates, side)
         score_PN = edges.leave_out(self._model.matrix_scores(queries.vectors, candidates.vectors, side))
-        found = []
+        counted = []
         for edge_E in edges.parts(len(score_PN)):
             rival_EN, own_E1 = edges.rivals(score_PN, edge_E), edges.own_C[edge_E].float().unsqueeze(1)
-            found.append(torch.stack([(rival_EN > own_E1).sum(1), (rival_EN == own_E1).sum(1)]))
-        return torch.cat(found, 1)
+            counted.append(torch.stack([(rival_EN > own_E1).sum(1), (rival_EN == own_E1).sum(1)]))
+        return torch.cat(counted, 1)
 
     def _count_products(
         self, edges: ComparedEdges, queries: ComparedFactors, candidates: ComparedFactors, side: Side
@@ -288,7 +288,7 @@ def _weights(norms: tuple[Tensor, Tensor, Tensor], term_P: Tensor, num_terms: in
 
 def _sizes(norms: tuple[Tensor, Tensor, Tensor], term_N: Tensor) -> Tensor:
     """Largest norm, rounded norm, lost norm and own term of a block of candidates, and 1: [5]."""
-    largest = [each.amax() for each in (*norms, term_N.abs())]
+    largest = [norm_N.amax() for norm_N in (*norms, term_N.abs())]
     return torch.stack([*largest, torch.ones_like(largest[0])])
 
 
@@ -325,14 +325,14 @@ class _TorchCounter:
 
     def count(self) -> tuple[Tensor, Tensor]:
         """Numbers of products above the upper limit, and of those between the limits: [C] each."""
-        found = []
+        counted = []
         for edge_E in self._edges.parts(len(self._product_PN)):
             rival_EN = self._edges.rivals(self._product_PN, edge_E)
             is_beyond_EN = torch.empty_like(rival_EN)  # sums of floats are vectorised, of booleans not
             higher_E = _sum(torch.gt(rival_EN, self._high_C1[edge_E], out=is_beyond_EN))
             lower_E = _sum(torch.lt(rival_EN, self._low_C1[edge_E], out=is_beyond_EN))
-            found.append(torch.stack([higher_E, rival_EN.shape[1] - higher_E - lower_E]))
-        higher_C, doubt_C = torch.cat(found, 1)
+            counted.append(torch.stack([higher_E, rival_EN.shape[1] - higher_E - lower_E]))
+        higher_C, doubt_C = torch.cat(counted, 1)
         return higher_C, doubt_C
 
     def pairs(
@@ -346,5 +346,5 @@ class _TorchCounter:
             yield edge_E[which_T], column_T
 
 
-def _sum(found_CN: Tensor) -> Tensor:
-    return found_CN.sum(1, dtype=torch.float32).long()
+def _sum(is_beyond_CN: Tensor) -> Tensor:
+    return is_beyond_CN.sum(1, dtype=torch.float32).long()

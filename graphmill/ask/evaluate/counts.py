@@ -69,10 +69,10 @@ class Counter:
     def __init__(
         self, product_PN: Tensor, row_C: Tensor, own_column_C: Tensor, low_C: Tensor, high_C: Tensor
     ) -> None:
-        low_C, high_C = (each.flatten().float().contiguous() for each in (low_C, high_C))
+        low_C, high_C = (limit.flatten().float().contiguous() for limit in (low_C, high_C))
         rows = row_C.contiguous(), own_column_C.contiguous()
         self._held = product_PN, *rows, low_C, high_C  # the addresses below are theirs
-        self._edges = _Edges(len(row_C), *(each.data_ptr() for each in self._held[1:]))
+        self._edges = _Edges(len(row_C), *(tensor.data_ptr() for tensor in self._held[1:]))
         is_half = product_PN.dtype is torch.bfloat16
         width, stride = product_PN.shape[1], product_PN.stride(0)
         self._arguments = product_PN.data_ptr(), is_half, width, stride, ctypes.byref(self._edges)
@@ -94,7 +94,7 @@ class Counter:
         structure = _Factors()
         if factors is not None:
             held = [factor.contiguous() for factor in factors]
-            query, candidate, low, high = (each.data_ptr() for each in held)
+            query, candidate, low, high = (tensor.data_ptr() for tensor in held)
             structure = _Factors(query, candidate, held[0].shape[1], low, high)
         num_pairs = _loaded().graphmill_list(
             *self._arguments,
@@ -108,6 +108,6 @@ class Counter:
 
 
 def _loaded() -> native.Library:
-    found = library()
-    assert found is not None
-    return found
+    loaded = library()
+    assert loaded is not None
+    return loaded

@@ -57,15 +57,15 @@ _NORMAL = 1.959964
 def intervals(ranks: Mapping[Side, Ranks], share: float) -> dict[str, list[float]]:
     """Compute the interval of each metric over both sides; none for a single edge. `share` is ranked."""
     by_side = [_contributions(rank.middle) for rank in ranks.values()]
-    found = {}
+    interval_of = {}
     for name in by_side[0] if len(by_side[0]["mrr"]) > 1 else ():
         values = [of_side[name] for of_side in by_side]
         is_bounded = name != "mean_rank"
         margin = _NORMAL * float(np.mean([_error(value_E, share, is_bounded) for value_E in values]))
         mean = float(np.mean([value_E.mean() for value_E in values]))
         least, most = (0.0, 1.0) if is_bounded else (1.0, np.inf)
-        found[name] = [float(max(mean - margin, least)), float(min(mean + margin, most))]
-    return found
+        interval_of[name] = [float(max(mean - margin, least)), float(min(mean + margin, most))]
+    return interval_of
 
 
 def _contributions(rank_E: Floats) -> dict[str, Floats]:
@@ -111,7 +111,7 @@ def evaluate(
         tell("evaluate: evaluate.candidates has no effect: edges are ranked among all entities")
     if extent.is_sampled:
         tell(told(extent, settings.split))
-    known = [each.rstrip("/") for each in filter_paths(config)]
+    known = [folder.rstrip("/") for folder in filter_paths(config)]
     scanned = pieces(execution, config, known, trained_paths(config))
     alone = loopless(config, range(run.num_relations)) if settings.leave_out_itself else ()
     sample = _rows_by_neighbors(graph, len(edges)) if with_baselines else None
@@ -181,7 +181,7 @@ def edges_to_rank(
     """The edges of a split, or a sample of them; at most `most`, and then a quarter of a larger sample."""
     config = graph.config
     groups = grouped(all_buckets(config), _FEW_BUCKETS)
-    counts = execution.run(tasks.count_edges, [(path, each) for each in groups], "evaluate: counting edges")
+    counts = execution.run(tasks.count_edges, [(path, group) for group in groups], "evaluate: counting edges")
     total = sum(map(sum, counts))
     if not total:
         raise FormatError(f"{path}: expected edges to rank, found none")
@@ -193,9 +193,9 @@ def edges_to_rank(
     rows: list[Numbers | None] = [None] * len(all_buckets(config))
     if extent.is_sampled:
         seed = seeds.derived(config.seed, "evaluate")
-        rows = list(drawn_rows(seed, [each for group in counts for each in group], extent.num_edges))
+        rows = list(drawn_rows(seed, [count for group in counts for count in group], extent.num_edges))
     chosen = dict(zip(all_buckets(config), rows, strict=True))
-    arguments = [(graph, path, [(each, chosen[each]) for each in group]) for group in groups]
+    arguments = [(graph, path, [(bucket, chosen[bucket]) for bucket in group]) for group in groups]
     return Triples.concatenated(execution.run(tasks.read_edges, arguments, "evaluate: reading edges")), extent
 
 
@@ -207,23 +207,23 @@ def pieces(
     if len(buckets) > _FEW_BUCKETS:
         groups = grouped(list(product(paths, buckets)), 4 * _FEW_BUCKETS)
         return [
-            [Piece(*each, 0, None, each[0] in known, each[0] in trained) for each in group]
+            [Piece(*file, 0, None, file[0] in known, file[0] in trained) for file in group]
             for group in groups
         ]
     counts = execution.run(tasks.count_edges, [(path, buckets) for path in paths], "evaluate: known edges")
-    found: list[list[Piece]] = [[]]
+    of_tasks: list[list[Piece]] = [[]]
     size = 0
     for (path, bucket), count in zip(
-        product(paths, buckets), (n for each in counts for n in each), strict=True
+        product(paths, buckets), (n for of_path in counts for n in of_path), strict=True
     ):
         for start in range(0, max(count, 1), _PIECE_EDGES):
             stop = min(start + _PIECE_EDGES, count)
             if size + stop - start > _PIECE_EDGES:
-                found.append([])
+                of_tasks.append([])
                 size = 0
-            found[-1].append(Piece(path, bucket, start, stop, path in known, path in trained))
+            of_tasks[-1].append(Piece(path, bucket, start, stop, path in known, path in trained))
             size += stop - start
-    return found
+    return of_tasks
 
 
 def grouped(items: Sequence[Item], num_groups: int) -> list[Sequence[Item]]:
@@ -248,11 +248,11 @@ def prepare(
     """Write what the tasks read: edges, known cells, queries; return the queries, and where the cells are."""
     work.save(part.folder, "edges", np.stack([edges.lhs, edges.rel, edges.rhs]))
     arguments = [(part, piece, number) for number, piece in enumerate(pieces)]
-    found = execution.run(tasks.find_known, arguments, "evaluate: known edges")
+    known = execution.run(tasks.find_known, arguments, "evaluate: known edges")
     keys = list(part.graph.rows_of(edges))
     execution.run(tasks.take_rows, [(part, key) for key in keys], "evaluate: vectors of the edges")
     execution.run(tasks.make_queries, [(part, side) for side in Side], "evaluate: queries")
-    return {side: part.queries(side, edges) for side in Side}, found
+    return {side: part.queries(side, edges) for side in Side}, known
 
 
 def _rank(
@@ -267,19 +267,19 @@ def _rank(
 
     With `sample` also without the model, and those edges by neighbors.
     """
-    queries, found = prepare(execution, part, edges, pieces)
+    queries, known = prepare(execution, part, edges, pieces)
     totals = {side: np.zeros((2, len(edges)), np.int64) for side in Side}
-    for side, first, counts in _count(execution, part, queries, found, place):
+    for side, first, counts in _count(execution, part, queries, known, place):
         totals[side][:, first : first + counts.shape[1]] += counts
     ranks = {side: Ranks(*total[:, np.argsort(queries[side].order)]) for side, total in totals.items()}
     plain = {}
     if sample is not None:
         own = sample[(sample >= place[0]) & (sample < place[0] + len(edges))] - place[0]
-        numbers, trained = [each.number for each in found], trained_paths(part.config)
+        numbers, trained = [file.number for file in known], trained_paths(part.config)
         asked = [(part, side, numbers, trained, own) for side in Side]
         simple = execution.run(tasks.rank_plainly, asked, "evaluate: simple rankings")
         plain = dict(zip(Side, simple, strict=True))
-    return Ranked(ranks, _degrees(part, edges, found), plain)
+    return Ranked(ranks, _degrees(part, edges, known), plain)
 
 
 def _count(
@@ -300,7 +300,7 @@ def _count(
     begins = first + num_edges * np.cumsum([0, *sizes]) / max(sum(sizes), 1)
     shares = [Share(float(begin), float(end - begin), total) for begin, end in pairwise(begins)]
     arguments = [
-        (part, key, ranges, slices(known, key, {each.side for each in ranges}), share)
+        (part, key, ranges, slices(known, key, {own.side for own in ranges}), share)
         for (key, ranges), share in zip(cuts, shares, strict=True)
     ]
     return chain.from_iterable(execution.run(tasks.count, arguments, COUNTING))
@@ -316,8 +316,8 @@ def _cut(
     num_cuts = min(max(wanted, -(-num_queries // _TASK_QUERIES)), len(blocks))
     for number in range(num_cuts):
         own = blocks[number * len(blocks) // num_cuts : (number + 1) * len(blocks) // num_cuts]
-        by_side = {side: [each for each in own if each[0] == side] for side in Side}
-        yield [Range(side, each[0][1], each[-1][2]) for side, each in by_side.items() if each]
+        by_side = {side: [block for block in own if block[0] == side] for side in Side}
+        yield [Range(side, of_side[0][1], of_side[-1][2]) for side, of_side in by_side.items() if of_side]
 
 
 def _num_queries(ranges: Sequence[Range]) -> int:
@@ -326,18 +326,18 @@ def _num_queries(ranges: Sequence[Range]) -> int:
 
 def slices(known: Sequence[KnownFile], key: PartitionKey, sides: Collection[Side]) -> list[CellSlice]:
     """The slices of files that hold the known cells of a partition."""
-    found = []
+    cells = []
     for side, (number, begins, _) in product(sides, known):
         start, stop = begins[side][key[0]][key[1] : key[1] + 2].tolist()
         if start < stop:
-            found.append(CellSlice(side, number, start, stop))
-    return found
+            cells.append(CellSlice(side, number, start, stop))
+    return cells
 
 
-def _degrees(part: Part, edges: Triples, found: Sequence[KnownFile]) -> dict[Side, Numbers]:
+def _degrees(part: Part, edges: Triples, known: Sequence[KnownFile]) -> dict[Side, Numbers]:
     """Degree of the entity on each side: the number of trained edges that have it on either end, [E]."""
     rows = part.graph.rows_of(edges)
     degrees = np.zeros(sum(map(len, rows.values())), np.int64)
-    for each in found:
-        degrees[each.degrees[0]] += each.degrees[1]
+    for file in known:
+        degrees[file.degrees[0]] += file.degrees[1]
     return {side: degrees[part.graph.places_of(rows, side, edges)] for side in Side}

@@ -8,7 +8,6 @@ from typing import Any, TypeVar
 from distributed import Client
 
 from graphmill import cluster, storage
-from graphmill.cluster.workers import described_workers
 from graphmill.display import progress
 from graphmill.storage import run_folder
 
@@ -33,8 +32,8 @@ class Execution:
     @classmethod
     def on(cls, client: Client, folder_uri: str) -> "Execution":
         """Run on the workers that are there now."""
-        hosts = [each["host"] for each in described_workers(client).values()]
-        return cls(client, max(1, len(hosts)), max(map(hosts.count, hosts), default=1), folder_uri)
+        hosts = cluster.workers_by_host(client)
+        return cls(client, max(1, hosts.total()), max(hosts.values(), default=1), folder_uri)
 
     def run(
         self, function: Callable[..., Result], arguments: Sequence[tuple[Any, ...]], description: str

@@ -62,13 +62,13 @@ def calibration_path(config: Config) -> str | None:
     if settings.calibrate is None:
         return None  # answers are compared with all candidates
     path = config.split_path(settings.calibrate).rstrip("/")
-    used = [each.rstrip("/") for each in (*config.edge_paths, config.split_path(settings.split))]
+    used = [used_path.rstrip("/") for used_path in (*config.edge_paths, config.split_path(settings.split))]
     return path if path not in used and storage.is_dir(path) else None
 
 
 def _existing_splits(config: Config) -> str:
     splits = (
-        ", ".join(storage.name(each) for each in edge_buckets.folders(config.edge_root, config.entity_path))
+        ", ".join(storage.name(path) for path in edge_buckets.folders(config.edge_root, config.entity_path))
         or "none"
     )
     return f"splits there: {splits}"

@@ -53,13 +53,13 @@ def run(config: Config, client: Client, claim: Claim = NO_CLAIM) -> dict[str, An
         legacy = import_legacy_inputs(config)
         execution = Execution.on(client, _work_uri(config))
         if execution.num_workers == 1 or config.num_gpus or is_small(legacy):
-            figures, found = cluster.run_task(client, evaluate_all, legacy, description="evaluate")
+            figures, fitted = cluster.run_task(client, evaluate_all, legacy, description="evaluate")
         else:
-            figures, found = evaluate_all(legacy, execution)
+            figures, fitted = evaluate_all(legacy, execution)
     warn_of_unranked(figures)
-    if found is not None:
+    if fitted is not None:
         claim.check()
-        calibration.write(calibration.uri_beside(config.record_uri(config.checkpoint_path)), found)
+        calibration.write(calibration.uri_beside(config.record_uri(config.checkpoint_path)), fitted)
     if (path := config.split_path(config.evaluate.split)) in config.edge_paths:
         log.warning(
             f"evaluate: {path} is one of edge_paths: if the checkpoint was trained on these edges, the "
@@ -114,8 +114,8 @@ def evaluate_all(
     """Evaluate with baselines, and calibrate; by default in this process."""
     execution = execution or Execution()
     figures = evaluation.evaluate(config, execution, with_baselines=True)
-    found = calibrate(config, execution)
-    return (figures, None) if found is None else (figures | {"calibration": found[1]}, found[0])
+    fitted = calibrate(config, execution)
+    return (figures, None) if fitted is None else (figures | {"calibration": fitted[1]}, fitted[0])
 
 
 def evaluate(config: Config, with_baselines: bool = False) -> dict[str, Any]:
@@ -137,13 +137,13 @@ def check(config: Config, coming: Collection[str] = ()) -> str:
         check_same_model(config)
         check_entities(config.checkpoint_path, config.entity_path)
     path = config.split_path(settings.split)
-    named = [("evaluate.filter_paths", each) for each in settings.filter_paths or ()]
+    named = [("evaluate.filter_paths", folder) for folder in settings.filter_paths or ()]
     named += [("evaluate.split", path)] if "split" in settings.model_fields_set else []
     if settings.calibrate is not None and "calibrate" in settings.model_fields_set:
         named.append(("evaluate.calibrate", config.split_path(settings.calibrate)))
-    for key, each in named:
-        if storage.absolute(each) not in coming:
-            check_folder(config, key, each)
+    for key, folder in named:
+        if storage.absolute(folder) not in coming:
+            check_folder(config, key, folder)
     return "" if storage.absolute(path) in coming else obstacle_to_ranking(config, path)
 
 

@@ -75,16 +75,16 @@ def break_down(
     shown = np.argsort(-counts, kind="stable")[:MAX_RELATIONS]
     unranked = np.setdiff1d(np.arange(len(names)), numbers)
     return {
-        "metrics_by_side": {side.value: _metrics(each) for side, each in rank_of.items()},
+        "metrics_by_side": {side.value: _metrics(rank_E) for side, rank_E in rank_of.items()},
         "metrics_by_relation": [
             {"relation": names[number]}
             | {
-                side.value: _metrics(each[edges.rel == number])
+                side.value: _metrics(rank_E[edges.rel == number])
                 | {
                     f"mrr_{name}": float(of_side[side][edges.rel == number].mean())
                     for name, of_side in (baselines or {}).items()
                 }
-                for side, each in rank_of.items()
+                for side, rank_E in rank_of.items()
             }
             for number in numbers[shown].tolist()
         ],
@@ -98,9 +98,9 @@ def break_down(
 def _by_degree(rank_of: Mapping[Side, Floats], degree_of: Mapping[Side, Numbers]) -> list[dict[str, Any]]:
     bands = []
     for first, end in zip(FIRST_DEGREES, (*FIRST_DEGREES[1:], np.inf), strict=True):
-        within = {side: rank_of[side][(each >= first) & (each < end)] for side, each in degree_of.items()}
+        within = {side: rank_of[side][(num_E >= first) & (num_E < end)] for side, num_E in degree_of.items()}
         if any(map(len, within.values())):
-            band = {side.value: _metrics(each) for side, each in within.items()}
+            band = {side.value: _metrics(rank_E) for side, rank_E in within.items()}
             bands.append({"first": first, "last": None if end == np.inf else int(end) - 1} | band)
     return bands
 

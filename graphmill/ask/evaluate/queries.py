@@ -44,6 +44,12 @@ def default_block_bytes(config: Config, *, fused: bool) -> int:
     return 256 << 20 if config.num_gpus else 8 << 20
 
 
+def chunks(whole: slice, size: int) -> Iterator[slice]:
+    """The range, `size` at a time."""
+    for start in range(whole.start, whole.stop, size):
+        yield slice(start, min(start + size, whole.stop))
+
+
 @dataclass(frozen=True)
 class Group:
     """Queries start..stop with the same candidates: those of `entity_type`, transformed by `relation`."""
@@ -86,8 +92,8 @@ class Queries:
         """Side, start and stop of each block of queries that has candidates of a type, in order."""
         for group in self.groups:
             if group.entity_type == entity_type:
-                for start in range(group.start, group.stop, self.height):
-                    yield self.side, start, min(start + self.height, group.stop)
+                for rows in chunks(slice(group.start, group.stop), self.height):
+                    yield self.side, rows.start, rows.stop
 
     def find(self, rel: Integers, ends: Numbers) -> Numbers:
         """The query of each pair of a relation and the other side's entity, -1 for one without: [K]."""

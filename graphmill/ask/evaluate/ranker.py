@@ -16,7 +16,7 @@ from torch import Tensor
 
 from graphmill.ask.edges import Graph, Numbers
 from graphmill.ask.evaluate.comparison import Comparison
-from graphmill.ask.evaluate.queries import Group, Queries
+from graphmill.ask.evaluate.queries import Group, Queries, chunks
 from graphmill.ask.model import Model
 from graphmill.config import Config
 from graphmill.errors import FormatError
@@ -95,7 +95,7 @@ def _make_queries(ranker: Ranker, queries: Queries, vectors_QD: Tensor) -> None:
             step = max(1, num_floats // dimension**2)
         rel = queries.rel[group.start : group.stop]
         changes = [] if config.dynamic_relations else (np.flatnonzero(np.diff(rel)) + 1).tolist()
-        runs = [group.start + each for each in (0, *changes, len(rel))]
+        runs = [group.start + change for change in (0, *changes, len(rel))]
         for first, last in itertools.pairwise(runs):
             for rows in chunks(slice(first, last), step):
                 rel_P = torch.from_numpy(queries.rel[rows]).to(ranker.device)
@@ -127,9 +127,3 @@ def _own_scores(ranker: Ranker, queries: Queries, vectors_QD: Tensor, own_ED: Te
             "not finite, or too large for float32"
         )
     return score_E
-
-
-def chunks(whole: slice, size: int) -> Iterator[slice]:
-    """The range, `size` at a time."""
-    for start in range(whole.start, whole.stop, size):
-        yield slice(start, min(start + size, whole.stop))

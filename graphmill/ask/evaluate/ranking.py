@@ -20,8 +20,8 @@ from torch import Tensor
 
 from graphmill.ask.edges import Numbers
 from graphmill.ask.evaluate.comparison import ComparedEdges, ComparedFactors
-from graphmill.ask.evaluate.queries import Group, Queries
-from graphmill.ask.evaluate.ranker import Ranker, Report, chunks
+from graphmill.ask.evaluate.queries import Group, Queries, chunks
+from graphmill.ask.evaluate.ranker import Ranker, Report
 from graphmill.ask.scan import pairs_within
 from graphmill.gpu.device import copied
 from graphmill.sorted_arrays import distinct, positions, ranges
@@ -86,8 +86,8 @@ class Counting:
 
     def counts(self) -> Numbers:
         """Numbers of other candidates that score higher, and of those that score the same: [2, E]."""
-        found: Numbers = self._counts.cpu().numpy()
-        return found
+        counts: Numbers = self._counts.cpu().numpy()
+        return counts
 
     def add(self, entity_type: str, partition: Partition, table_ND: Tensor, report: Report) -> None:
         """Count the candidates of a partition; `report` gets the number of scores so far."""
@@ -141,12 +141,12 @@ class Counting:
             candidates = ranker.comparison.candidates(candidate_ND)
             for block in blocks:
                 self._compare(group, block, candidates, tile)
-        return sum(each.num_queries for each in blocks) * len(tile.number_N)
+        return sum(block.num_queries for block in blocks) * len(tile.number_N)
 
     def _compare(self, group: Group, block: _Block, candidates: ComparedFactors, tile: _Tile) -> None:
         """Count for a block of queries."""
         device, edges = self.ranker.device, block.edges
-        row_K, column_K = (torch.from_numpy(each).to(device) for each in tile.known_of(block))
+        row_K, column_K = (torch.from_numpy(cells).to(device) for cells in tile.known_of(block))
         column_C = torch.from_numpy(positions(tile.number_N, self._candidates[edges])).to(device)
         row_C, left_out = self._query_E[edges] - block.queries.start, (row_K, column_K)
         of_block = ComparedEdges(row_C, self._own_E[edges], column_C, left_out, len(tile.number_N))
@@ -177,7 +177,7 @@ class Counting:
             self._query_ED[number] = self._query_rows(group, block)[row_E].contiguous()
         query_ED = self._query_ED[number]
         counts = torch.stack(kernels.count_above(query_ED, table_ND, score_E))
-        edge_T, column_T = (torch.from_numpy(each).to(device) for each in self._left_out(block, tile))
+        edge_T, column_T = (torch.from_numpy(numbers).to(device) for numbers in self._left_out(block, tile))
         score_T = kernels.pair_scores(query_ED, table_ND, edge_T, column_T)
         is_counted = torch.stack([score_T > score_E[edge_T], score_T == score_E[edge_T]])
         counts.index_add_(1, edge_T, is_counted.long(), alpha=-1)

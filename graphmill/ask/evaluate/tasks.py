@@ -76,7 +76,7 @@ class Part:
 
     def vectors(self, side: Side, start: int, stop: int) -> npt.NDArray[np.float32]:
         """The vectors of some queries: [Q, D]."""
-        dimension = max(self.config.entity_dimension(each) for each in self.graph.counts)
+        dimension = max(self.config.entity_dimension(name) for name in self.graph.counts)
         return work.load(self.folder, f"queries-{side}", np.float32, dimension, start, stop)
 
 
@@ -134,7 +134,7 @@ def count_edges(path: str, buckets: Sequence[Bucket]) -> list[int]:
 
 def read_edges(graph: Graph, path: str, chosen: Sequence[tuple[Bucket, Numbers | None]]) -> Triples:
     """Chosen rows of bucket files, in ascending order (None: all); raises as `Graph.read`."""
-    return Triples.concatenated([part for each in chosen for part in _read(graph, path, *each)])
+    return Triples.concatenated([part for piece in chosen for part in _read(graph, path, *piece)])
 
 
 def find_known(part: Part, pieces: Sequence[Piece], number: int) -> KnownFile:
@@ -146,20 +146,20 @@ def find_known(part: Part, pieces: Sequence[Piece], number: int) -> KnownFile:
     queries = {side: part.queries(side, edges) for side in Side}
     rows = part.graph.rows_of(edges)
     degrees = np.zeros(sum(map(len, rows.values())), np.int64)
-    found: dict[Side, list[Numbers]] = {side: [np.empty(0, np.int64)] for side in Side}
+    cells_of: dict[Side, list[Numbers]] = {side: [np.empty(0, np.int64)] for side in Side}
     for piece, other, place_H, of_rows in edges_of(part.graph, rows, pieces):
         if piece.is_trained:
             degrees += np.bincount(place_H, minlength=len(degrees))
         if piece.is_known:
             own = queries[side := other.other]
             query_H = own.find(of_rows.rel, of_rows.ends(other))
-            found[side].append((of_rows.ends(side) * len(own) + query_H)[query_H >= 0])
+            cells_of[side].append((of_rows.ends(side) * len(own) + query_H)[query_H >= 0])
     begins: dict[Side, dict[str, Numbers]] = {}
-    for side, parts in found.items():
+    for side, parts in cells_of.items():
         cells = distinct(np.concatenate(parts), overwrite=True)
         work.save(part.folder, f"known-{side}-{number}", cells)
         first = part.graph.first.items()
-        begins[side] = {name: np.searchsorted(cells, each * len(queries[side])) for name, each in first}
+        begins[side] = {name: np.searchsorted(cells, start * len(queries[side])) for name, start in first}
     place = np.flatnonzero(degrees)
     return KnownFile(number, begins, np.stack([place, degrees[place]]))
 
@@ -201,7 +201,7 @@ def count(
     from graphmill.cluster.runtime import cpu_threads
 
     edges, ranker, table = part.edges(), ranker_of(part), table_of(part, key)
-    queries = {each.side: part.queries(each.side, edges) for each in ranges}
+    queries = {of_side.side: part.queries(of_side.side, edges) for of_side in ranges}
     num_queries = sum(stop - start for _, start, stop in ranges)
     counted, num_done = [], 0
     for side, start, stop in ranges:
@@ -253,13 +253,13 @@ def rank_plainly(
 def cells_left_out(part: Part, queries: Queries, rows: slice, slices: Sequence[CellSlice]) -> Numbers:
     """The cells of a range of queries that do not count, known or their own, sorted and distinct."""
     others = rows.start + np.flatnonzero(contains(np.array(part.loopless, np.int64), queries.rel[rows]))
-    found = [queries.ends[others] * len(queries) + others]
+    parts = [queries.ends[others] * len(queries) + others]
     for side, number, start, stop in slices:
         if side is queries.side:
             cells = work.load(part.folder, f"known-{side}-{number}", np.int64, 1, start, stop).reshape(-1)
             query_K = cells % len(queries)
-            found.append(cells[(query_K >= rows.start) & (query_K < rows.stop)])
-    return distinct(np.concatenate(found), overwrite=True)
+            parts.append(cells[(query_K >= rows.start) & (query_K < rows.stop)])
+    return distinct(np.concatenate(parts), overwrite=True)
 
 
 def _read(graph: Graph, path: str, bucket: Bucket, rows: Numbers | None) -> Iterator[Triples]:

@@ -31,6 +31,6 @@ def load(
         end = stream.size() // row_bytes if stop is None else stop
         rows = np.empty((end - start, columns), dtype)
         stream.seek(start * row_bytes)
-        if rows.size and (found := stream.readinto(rows.reshape(-1).view(np.uint8))) != rows.nbytes:
-            raise FormatError(f"{storage.join(folder, name)}: expected {rows.nbytes} bytes, found {found}")
+        if rows.size and (size := stream.readinto(rows.reshape(-1).view(np.uint8))) != rows.nbytes:
+            raise FormatError(f"{storage.join(folder, name)}: expected {rows.nbytes} bytes, found {size}")
     return rows
