@@ -59,6 +59,7 @@ def settings(root: Path, **changes: Any) -> dict[str, Any]:
         "num_uniform_negs": 10,
         "workers": 1,
         "etl": {"tables": tables},
+        "train": {"commit_interval_s": 0},  # short epochs have no version of their own otherwise
     } | changes
 
 

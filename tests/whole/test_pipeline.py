@@ -300,7 +300,7 @@ def test_a_killed_run_is_finished_by_the_next(
     kill: Kill, evidence: str, finished_run: Path, triples: Path, tmp_path: Path, forked: Forks
 ) -> None:
     output = tmp_path / "out"
-    options = of_triples(triples, output)
+    options = of_triples(triples, output, "train.commit_interval_s=0")
     killed = forked("graphmill", "pipeline", *options, kill=kill)
     assert killed.code == -signal.SIGKILL, killed.stderr
     assert list(output.glob(evidence))

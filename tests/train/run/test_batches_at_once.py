@@ -95,9 +95,7 @@ def test_edges_take_all_threads(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("candidates", "operator"), [(40, "none"), (None, "none"), (40, "rotation"), (40, "linear")]
-)
+@pytest.mark.parametrize(("candidates", "operator"), [(40, "none"), (None, "none"), (40, "rotation")])
 def test_threads_train_as_well_as_one(tmp_path, rng, monkeypatch, few_products, candidates, operator):
     """Steps on a sample run side by side, and of those that move all rows one at a time."""
     group = rng.integers(0, 10, 200)
