@@ -220,7 +220,10 @@ def along_relation(
         NotFoundError: the type at this end has no such id, or there is no checkpoint.
         FormatError: the vectors of `folder`, the ids or the parameters are not of one model.
     """
-    relation = _find_relation(config, folder, name)
+    if config.bias:
+        raise ConfigError("--relation: a model with bias cannot be asked")
+    trained = TrainedRun(config, *find_model(config, config.remap.checkpoint_version, folder))
+    relation = relation_of(trained, read_parameters(trained), number_of(trained, name))
     side = Side.LHS if inverse else Side.RHS
     tables = find_types(folder)
     _, vector_D = _find_id(tables, raw_id, relation.types[side.other])
@@ -230,14 +233,6 @@ def along_relation(
     leave_out = None if with_itself or not loopless(config, [relation.number]) else raw_id
     score = _score(relation, side, vector_D)
     return wanted, nearest(batches(tables.get(wanted, [])), score, [leave_out], k)[0]
-
-
-def _find_relation(config: Config, folder: str, name: str) -> Relation:
-    if config.bias:
-        raise ConfigError("--relation: a model with bias cannot be asked")
-    trained = TrainedRun(config, *find_model(config, config.remap.checkpoint_version, folder))
-    number = number_of(trained, name)
-    return relation_of(trained, read_parameters(trained), number)
 
 
 def _score(relation: Relation, side: Side, vector_D: Floats) -> Score:

@@ -157,12 +157,12 @@ def read_parameters(run: TrainedRun, *, allow_non_finite: bool = True) -> Parame
 
 def relation_of(run: TrainedRun, parameters: Parameters, number: int) -> Relation:
     """Make the relation of this number."""
-    config, where = run.config, run.checkpoint_path
-    position, row = (0, number) if config.dynamic_relations else (number, None)
-    entry = config.relations[position]
-    keys = [operator_key(position, Side.LHS, name) for name in _parameter_names(config, position)]
-    is_two_sided = config.dynamic_relations or any(key in parameters for key in keys)
-    sides = list(Side) if is_two_sided else [Side.RHS]
+    config, entry = run.config, run.config.entry(number)
+    dimension, position = config.entity_dimension(entry.rhs), 0 if config.dynamic_relations else number
+    names = operator_of(entry.operator).parameter_names(config.dynamic_relations, dimension)
+    keys = {side: [operator_key(position, side, name) for name in names] for side in Side}
+    if not config.dynamic_relations and not any(key in parameters for key in keys[Side.LHS]):
+        del keys[Side.LHS]
     return Relation(
         run.relation_names[number],
         number,
@@ -170,31 +170,26 @@ def relation_of(run: TrainedRun, parameters: Parameters, number: int) -> Relatio
         entry.operator,
         config.comparator,
         config.bias,
-        {side: _transform(config, parameters, position, row, side, where) for side in sides},
+        {side: _transform(run, parameters, number, own) for side, own in keys.items()},
         config.dynamic_relations,
         config.train.plugins,
     )
 
 
-def _parameter_names(config: Config, position: int) -> tuple[str, ...]:
-    entry = config.relations[position]
-    dimension = config.entity_dimension(entry.rhs)
-    return operator_of(entry.operator).parameter_names(config.dynamic_relations, dimension)
-
-
-def _transform(
-    config: Config, parameters: Parameters, position: int, row: int | None, side: Side, where: str
-) -> list[Floats]:
-    entry = config.relations[position]
-    keys = [operator_key(position, side, name) for name in _parameter_names(config, position)]
+def _transform(run: TrainedRun, parameters: Parameters, number: int, keys: list[str]) -> list[Floats]:
+    entry, where = run.config.entry(number), run.checkpoint_path
     if missing := [key for key in keys if key not in parameters]:
         raise ConfigError(
             f"--relation {entry.name}: {where} has no parameter {missing[0]!r} of the operator "
             f"{entry.operator}; set the operator that was trained"
         )
-    if row is not None and any(row >= len(parameters[key]) for key in keys):
-        raise ConfigError(f"relation {row}: {where} was trained before this relation was added; train again")
-    return [np.ascontiguousarray(parameters[key] if row is None else parameters[key][row]) for key in keys]
+    if not run.config.dynamic_relations:
+        return [np.ascontiguousarray(parameters[key]) for key in keys]
+    if any(number >= len(parameters[key]) for key in keys):
+        raise ConfigError(
+            f"relation {number}: {where} was trained before this relation was added; train again"
+        )
+    return [np.ascontiguousarray(parameters[key][number]) for key in keys]
 
 
 def write_relation_parameters(trained: TrainedRun, uri: str, checksums: Checksums) -> int:

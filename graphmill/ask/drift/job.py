@@ -36,8 +36,6 @@ from graphmill.run import record
 from graphmill.run.job import Estimate, GraphSize
 from graphmill.run.lock import NO_CLAIM, Claim
 
-Places = tuple[str, str]  # folders of the embeddings of this run and of the run before
-
 Floats = npt.NDArray[np.float32]
 Cosines = npt.NDArray[np.float64]
 
@@ -132,16 +130,19 @@ def moved_of_part(
     entity_type: str,
     part: int,
     parts_before: Sequence[int],
-    degree_N: Numbers,
+    degree_N: Numbers | Graph,
     num_most: int,
 ) -> Moved:
-    """Compare a part of this run with the parts of the run before that may have its ids.
+    """Compare a part of this run with the parts of the run before that may have its ids; a Dask task.
 
     Args:
         places: folders of the embeddings of this run and of the run before.
-        degree_N: edges of each row of the part.
+        degree_N: edges of each row of the part; or the graph, whose edges are counted here.
         num_most: ids to name.
     """
+    if isinstance(degree_N, Graph):
+        key, config = (entity_type, part), degree_N.config
+        degree_N = count_edges(degree_N, key, pieces_of(config, config.edge_paths, key))
     now, before = places
     num_rows, _ = remapped.shape_of(now, entity_type, part)
     cosine_N = np.full(num_rows, np.nan)
@@ -229,35 +230,19 @@ def run(config: Config, client: Client, claim: Claim = NO_CLAIM) -> dict[str, An
     arguments = []
     for name, (parts, parts_before) in both.items():
         graph = Graph(config, {name: _num_rows(now, name, parts)})
-        degree_N = _degrees(graph, client, name) if len(parts) == 1 else None
+        degrees = _degrees(graph, client, name) if len(parts) == 1 else graph
         for part in parts:
             others = parts_with(part, len(parts), parts_before)
-            arguments.append((graph, places, name, part, others, degree_N, settings.num_moved))
-    moved = run_tasks(client, _moved, arguments, description="comparing", unit="partitions")
+            arguments.append((places, name, part, others, degrees, settings.num_moved))
+    moved = run_tasks(client, moved_of_part, arguments, description="comparing", unit="partitions")
     figures: dict[str, Any] = {}
     for name, (_, parts_before) in both.items():
-        own = [part for part, arguments_of in zip(moved, arguments, strict=True) if arguments_of[2] == name]
+        own = [part for part, arguments_of in zip(moved, arguments, strict=True) if arguments_of[1] == name]
         num_before = sum(_num_rows(before, name, parts_before))
         figures[name] = Moved.joined(own, settings.num_moved).figures(num_before)
     result = {"before": before, "types": figures}
     _check_limit(settings, result)
     return result
-
-
-def _moved(
-    graph: Graph,
-    places: Places,
-    entity_type: str,
-    part: int,
-    parts_before: Sequence[int],
-    degree_N: Numbers | None,
-    num_most: int,
-) -> Moved:
-    """Compare one partition; its degrees are counted here, unless all edges have them."""
-    if degree_N is None:
-        pieces = pieces_of(graph.config, graph.config.edge_paths, (entity_type, part))
-        degree_N = count_edges(graph, (entity_type, part), pieces)
-    return moved_of_part(places, entity_type, part, parts_before, degree_N, num_most)
 
 
 def count_edges(graph: Graph, key: PartitionKey, pieces: Sequence[Piece]) -> Numbers:

@@ -52,14 +52,11 @@ def asked_of(trained: TrainedRun, question: PredictOptions, tables: Mapping[str,
     memory_bytes, num_entities = question.memory_bytes, candidates.num_entities
     sizes = sizes_for(memory_bytes, candidates.dimension, num_entities, num_best, products)
     folders = tuple(known_paths(config)) if question.exclude_known else ()
-    itself = _is_no_answer_to_itself(config, question, relation)
-    return Asked(relation, side, k, queries, candidates, folders, itself, sizes, num_gpus, scale)
-
-
-def _is_no_answer_to_itself(config: Config, question: PredictOptions, relation: Relation) -> bool:
     if question.cosine:
-        return relation.types[Side.LHS] == relation.types[Side.RHS]
-    return not question.with_itself and bool(loopless(config, [relation.number]))
+        itself = queries.entity_type == candidates.entity_type
+    else:
+        itself = not question.with_itself and bool(loopless(config, [relation.number]))
+    return Asked(relation, side, k, queries, candidates, folders, itself, sizes, num_gpus, scale)
 
 
 def relation_asked(trained: TrainedRun, question: PredictOptions) -> Relation:

@@ -62,17 +62,15 @@ def _new_index(faiss: Any, codec: Codec, metric: int) -> tuple[Any, Any]:
     """An index without vectors, and the index in it that holds the codes."""
     if isinstance(codec, PqCodec):
         return _new_pq(faiss, codec, metric)
+    if codec.precision == "float32":
+        index = faiss.IndexFlat(codec.width, metric)
+        return index, index
+    kinds = {"int8": faiss.ScalarQuantizer.QT_8bit, "float16": faiss.ScalarQuantizer.QT_fp16}
+    index = faiss.IndexScalarQuantizer(codec.width, kinds[codec.precision], metric)
     if isinstance(codec, Int8Codec):
-        index = faiss.IndexScalarQuantizer(codec.width, faiss.ScalarQuantizer.QT_8bit, metric)
         trained = np.concatenate([codec.lows, codec.ranges])
         faiss.copy_array_to_vector(trained.astype(np.float32), index.sq.trained)
-        index.is_trained = True
-        return index, index
-    if codec.precision == "float16":
-        index = faiss.IndexScalarQuantizer(codec.width, faiss.ScalarQuantizer.QT_fp16, metric)
-        index.is_trained = True
-        return index, index
-    index = faiss.IndexFlat(codec.width, metric)
+    index.is_trained = True
     return index, index
 
 

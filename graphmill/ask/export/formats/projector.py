@@ -56,9 +56,7 @@ def degrees(source: Source) -> Numbers:
 def _names(source: Source, numbers: Numbers) -> Iterator[str]:
     order = np.argsort(numbers)
     names = source.table.names(numbers[order]).to_pylist()
-    back = np.empty_like(order)
-    back[order] = np.arange(len(order))
-    return (names[place] for place in back.tolist())
+    return (names[place] for place in np.argsort(order).tolist())
 
 
 def finish(folder: str, sources: Sequence[Source]) -> Checksums:
