@@ -166,10 +166,8 @@ def _neighbors(run: Run, highest: Entry) -> Iterator[Block]:
             )
         queries_QD = np.stack([vector_of[raw_id] for raw_id in asked])
         near = nearest(run.iter_vectors(name, max_rows=max_rows), by_cosine(queries_QD), asked, NUM_NEIGHBORS)
-        for raw_id, neighbors in zip(asked, near, strict=True):
-            rows.append(
-                [name, raw_id, ", ".join(f"{other.id} ({other.similarity:.2f})" for other in neighbors)]
-            )
+        for raw_id, others in zip(asked, near, strict=True):
+            rows.append([name, raw_id, ", ".join(f"{other.id} ({other.similarity:.2f})" for other in others)])
     heads = ["type", "id", "nearest (cosine)"]
     yield PageTable("Nearest neighbours of the ids with most edges", heads, rows, 3, note=" ".join(notes))
 
@@ -212,10 +210,7 @@ def drift(run: Run, before: Run) -> Iterator[Block]:
     if not cosines_of:
         return
     middle = {name: float(np.median(cosine_N)) for name, cosine_N in cosines_of.items()}
-    rows = [
-        [name, len(cosine_N), middle[name], np.percentile(cosine_N, 10)]
-        for name, cosine_N in cosines_of.items()
-    ]
+    rows = [[name, len(own_N), middle[name], np.percentile(own_N, 10)] for name, own_N in cosines_of.items()]
     said = "Good: the middle id has hardly moved, so vectors of both runs can be compared."
     if moved := [name for name, cosine in middle.items() if cosine < STEADY]:
         said = (

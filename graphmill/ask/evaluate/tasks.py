@@ -201,22 +201,16 @@ def count(
     from graphmill.cluster.runtime import cpu_threads
 
     edges, ranker, table = part.edges(), ranker_of(part), table_of(part, key)
-    queries = {of_side.side: part.queries(of_side.side, edges) for of_side in ranges}
+    queries = {side: part.queries(side, edges) for side, _, _ in ranges}
     num_queries = sum(stop - start for _, start, stop in ranges)
     counted, num_done = [], 0
     for side, start, stop in ranges:
-        known_cells = cells_left_out(part, queries[side], slice(start, stop), slices)
-        first, last = np.searchsorted(queries[side].of_edge, [start, stop]).tolist()
-        own_E = work.load(part.folder, f"own-{side}", np.float64, 1, first, last).reshape(-1)
+        of_side, rows = queries[side], slice(start, stop)
+        known_cells = cells_left_out(part, of_side, rows, slices)
+        first, last = np.searchsorted(of_side.of_edge, [start, stop]).tolist()
+        own_E = from_numpy(work.load(part.folder, f"own-{side}", np.float64, 1, first, last).reshape(-1))
         vectors_QD = from_numpy(part.vectors(side, start, stop))
-        counting = Counting(
-            ranker,
-            queries[side],
-            slice(start, stop),
-            vectors_QD,
-            from_numpy(own_E),
-            known_cells,
-        )
+        counting = Counting(ranker, of_side, rows, vectors_QD, own_E, known_cells)
 
         def report(done: int, before: int = num_done) -> None:
             of_all = (before + done / max(len(table), 1)) / num_queries
