@@ -222,8 +222,7 @@ def rare_relations(settings: TaskSettings, counts: Int64) -> list[int]:
     """Return the numbers of static relations with too few train edges."""
     if settings.dynamic:
         return []
-    rare: list[int] = np.flatnonzero(counts < settings.etl.min_relation_count).tolist()
-    return rare
+    return np.flatnonzero(counts < settings.etl.min_relation_count).tolist()
 
 
 def shard_bounds(settings: TaskSettings, shards: list[Shard]) -> Int64:

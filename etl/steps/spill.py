@@ -266,8 +266,7 @@ class Shared(Generic[Value]):
 
     def read(self) -> Value:
         """Return the value."""
-        value: Value = _read(self.kind, self.uri) if self.value is None else self.value
-        return value
+        return _read(self.kind, self.uri) if self.value is None else self.value
 
 
 def share(uri: str, value: Value, num_tasks: int) -> Shared[Value]:

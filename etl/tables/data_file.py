@@ -164,8 +164,7 @@ def _is_same(wanted: pa.Field, given: pa.Field, has_ids: bool) -> bool:
 
 
 def _metadata(of: pa.Field, key: bytes) -> bytes | None:
-    value: bytes | None = (of.metadata or {}).get(key)
-    return value
+    return (of.metadata or {}).get(key)
 
 
 def _below(kind: pa.DataType) -> list[pa.Field]:

@@ -41,8 +41,7 @@ class Answers(NamedTuple):
     @property
     def place(self) -> Numbers:
         """Place of each answer among those of its query, from 0: [M]."""
-        place: Numbers = np.arange(len(self.query)) - np.searchsorted(self.query, self.query)
-        return place
+        return np.arange(len(self.query)) - np.searchsorted(self.query, self.query)
 
     def cut(self, k: int) -> "Answers":
         """The `k` best answers of each query."""

@@ -123,5 +123,4 @@ def lines(text: str) -> dict[Place, int]:
 
 def compose(text: str) -> yaml.Node | None:
     """Parse YAML to nodes, which know their places in the text."""
-    root: yaml.Node | None = yaml.compose(text, _Yaml)
-    return root
+    return yaml.compose(text, _Yaml)

@@ -151,13 +151,11 @@ def _product(x: Array, diagonal: Array) -> Array:
 
 
 def _matrix_product(x: Array, matrix: Array) -> Array:
-    product: Array = x @ matrix.T if matrix.ndim == 2 else (matrix @ x[..., None])[..., 0]
-    return product
+    return x @ matrix.T if matrix.ndim == 2 else (matrix @ x[..., None])[..., 0]
 
 
 def _transposed_product(x: Array, matrix: Array) -> Array:
-    product: Array = x @ matrix if matrix.ndim == 2 else (matrix.mT @ x[..., None])[..., 0]
-    return product
+    return x @ matrix if matrix.ndim == 2 else (matrix.mT @ x[..., None])[..., 0]
 
 
 def _complex_product(x: Array, real: Array, imag: Array) -> Array:

@@ -72,7 +72,6 @@ def capture_on(device: torch.device) -> Capture | None:
                 work()
             finally:
                 graph.capture_end()
-        replay: Work = graph.replay
-        return replay
+        return graph.replay
 
     return capture

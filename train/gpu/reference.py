@@ -238,8 +238,7 @@ def _apply(source: KernelSource, rows_CPD: Tensor, own_CPD: Tensor | None) -> Te
         return rows_CPD.clone()
     operator = operators.OPERATORS[source.operator]
     values = operators.parts(source.operator, own_CPD)
-    query_CPD: Tensor = (operator.slopes if source.adjoint else operator.apply)(rows_CPD, values)
-    return query_CPD
+    return (operator.slopes if source.adjoint else operator.apply)(rows_CPD, values)
 
 
 def _regularised(operator: str, leaf: Tensor, coefficient: float) -> tuple[Tensor, Tensor]:

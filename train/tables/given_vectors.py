@@ -305,8 +305,7 @@ class _Maker:
 
 
 def _is_sampled(ids: pa.Array, share: float) -> npt.NDArray[np.bool_]:
-    chosen: npt.NDArray[np.bool_] = mix(hash_strings(ids, 0)) < np.uint64(share * 2**64)
-    return chosen
+    return mix(hash_strings(ids, 0)) < np.uint64(share * 2**64)
 
 
 def _larger(divided: Files, number: int, row_bytes: int) -> Iterator[pa.Table]:

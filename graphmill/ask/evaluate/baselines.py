@@ -95,8 +95,7 @@ def harmonic(count: Numbers) -> Floats:
     exact = np.concatenate([[0.0], np.cumsum(1 / np.arange(1, _FEW + 1))])
     large = np.maximum(count, _FEW).astype(np.float64)
     series = np.log(large) + _EULER + 1 / (2 * large) - 1 / (12 * large**2) + 1 / (120 * large**4)
-    sums: Floats = np.where(count <= _FEW, exact[np.minimum(count, _FEW)], series)
-    return sums
+    return np.where(count <= _FEW, exact[np.minimum(count, _FEW)], series)
 
 
 class _Degrees:
@@ -114,13 +113,11 @@ class _Degrees:
     def above(self, groups: Numbers, degrees: Numbers) -> Numbers:
         """Entities of each group with a higher degree: [E]."""
         ends = self._first((groups + 1) * _MAX_DEGREE)
-        above: Numbers = ends - self._first(groups * _MAX_DEGREE + degrees + 1)
-        return above
+        return ends - self._first(groups * _MAX_DEGREE + degrees + 1)
 
     def _first(self, keys: Numbers) -> Numbers:
         """Entities with smaller keys: [E]."""
-        smaller: Numbers = self._before[np.searchsorted(self._keys, keys)]
-        return smaller
+        return self._before[np.searchsorted(self._keys, keys)]
 
 
 def rank(queries: Queries, edges: Triples, known: Numbers, trained_paths: Sequence[str]) -> Baselines:

@@ -147,8 +147,7 @@ def _lines(
     """Likeliest lines [G, 2] of no negative slope, by Newton's steps; and their information [G, 2, 2]."""
 
     def sums(values_M: Floats) -> Floats:
-        sum_G: Floats = np.bincount(group_M, values_M, num_groups).astype(np.float64)
-        return sum_G
+        return np.bincount(group_M, values_M, num_groups).astype(np.float64)
 
     def loss(line_G2: Floats) -> Floats:
         odds_M = line_G2[group_M, 0] * share_M + line_G2[group_M, 1]

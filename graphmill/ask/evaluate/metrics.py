@@ -35,8 +35,7 @@ class Ranks:
     @property
     def middle(self) -> Floats:
         """Ranks where half of the equal candidates come first: [E]."""
-        ranks: Floats = 1.0 + self.greater + self.equal / 2
-        return ranks
+        return 1.0 + self.greater + self.equal / 2
 
     def metrics(self) -> dict[str, float]:
         """Means over all ranks. Half of the equal candidates come first; with `_pessimistic` all of them."""

@@ -86,8 +86,7 @@ class Counting:
 
     def counts(self) -> Numbers:
         """Numbers of other candidates that score higher, and of those that score the same: [2, E]."""
-        counts: Numbers = self._counts.cpu().numpy()
-        return counts
+        return self._counts.cpu().numpy()
 
     def add(self, entity_type: str, partition: Partition, table_ND: Tensor, report: Report) -> None:
         """Count the candidates of a partition; `report` gets the number of scores so far."""
