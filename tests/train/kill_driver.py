@@ -78,7 +78,7 @@ def in_child(config, step_s, kill_at=None) -> tuple[int, str]:
 
     count_events(on_event, step_s)
     if is_delta(config):  # folds in by tasks
-        with distributed.Client(processes=False, threads_per_worker=1, dashboard_address=":0") as client:
+        with distributed.Client(processes=False, threads_per_worker=1, dashboard_address=None) as client:
             job.run(config, client)
         os._exit(0)
     job.claim_checkpoint(config)
