@@ -41,6 +41,8 @@ OF_COMMANDS = (
     "graphmill.ask.evaluate.evaluate",
     "etl.job",
     "remap.job",
+    "distributed.http.scheduler.prometheus",
+    "distributed.http.worker.prometheus",
 )
 
 
