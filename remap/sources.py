@@ -17,7 +17,7 @@ from typing import Any
 
 from graphmill import config, convert, storage
 from graphmill.ask.run import TrainedRun
-from graphmill.checkpoints import Checkpoint, open_checkpoint, recognise
+from graphmill.checkpoints import open_checkpoint, recognise
 from graphmill.checkpoints.id_maps import MOST_FILES, IdMap, IdMaps, parse_id_maps
 from graphmill.config import Config
 from graphmill.config.sections.remap import RemapConfig
@@ -64,14 +64,6 @@ def _yaml(name: str, value: Any) -> str:
     return json.dumps(given, ensure_ascii=False)  # YAML cannot read JSON's surrogate pairs
 
 
-def _cut_tables(checkpoint: Checkpoint, given: dict[str, Any]) -> dict[str, int]:
-    """Give every table with a map of ids the number of partitions that the largest table needs."""
-    maps = parse_id_maps(given["id_maps"])
-    IdMaps(maps).check_types(list(checkpoint.counts), checkpoint.uri)
-    sizes = [sum(checkpoint.counts[name]) * 4 * checkpoint.dimensions[name] for name in maps]
-    return dict.fromkeys(maps, min(MOST_FILES, max(-(-max(sizes) // _PARTITION_BYTES), 1)))
-
-
 def _from_checkpoint(given: dict[str, Any], overrides: Sequence[str]) -> Config:
     """Make the configuration of a checkpoint without a run, from its config.json or its files."""
     path = storage.absolute(given["checkpoint_path"])
@@ -83,7 +75,12 @@ def _from_checkpoint(given: dict[str, Any], overrides: Sequence[str]) -> Config:
         )
     entity_path = path if is_mapped else given["entity_path"]
     checkpoint = open_checkpoint(path, entity_path=None if is_mapped else storage.absolute(entity_path))
-    num_partitions = _cut_tables(checkpoint, given) if is_mapped else checkpoint.num_partitions
+    num_partitions = checkpoint.num_partitions
+    if is_mapped:  # all tables get the number of partitions that the largest one needs
+        maps = parse_id_maps(given["id_maps"])
+        IdMaps(maps).check_types(list(checkpoint.counts), checkpoint.uri)
+        size = max(sum(checkpoint.counts[name]) * 4 * checkpoint.dimensions[name] for name in maps)
+        num_partitions = dict.fromkeys(maps, min(MOST_FILES, max(-(-size // _PARTITION_BYTES), 1)))
     model = (
         {}
         if is_mapped

@@ -2,7 +2,7 @@
 opening; a folder for each format, with its files and its adapter.
 
 To add a format, write a module with a subclass of `Checkpoint` and a function `write`, and add a line to the
-table. The commands, their help texts and errors come from this table.
+table, and its import to `_code`. The commands, their help texts and errors come from this table.
 """
 
 import re
@@ -19,67 +19,57 @@ Read = Callable[..., Checkpoint]
 Write = Callable[..., list[str]]
 
 
-def _pbg() -> tuple[Read, Write]:
-    from graphmill.checkpoints.pbg import checkpoint
-
-    return checkpoint.PbgCheckpoint, checkpoint.write
-
-
-def _graphstorm() -> tuple[Read, Write]:
-    from graphmill.checkpoints.graphstorm import saved_embeddings
-
-    return saved_embeddings.GraphStormCheckpoint, saved_embeddings.write
-
-
-def _graphstorm_model() -> tuple[Read, Write]:
-    from graphmill.checkpoints.graphstorm import model
-
-    return model.GraphStormModelCheckpoint, model.write
-
-
-def _recis() -> tuple[Read, Write]:
-    from graphmill.checkpoints.recis import checkpoint
-
-    return checkpoint.RecisCheckpoint, checkpoint.write
-
-
-def _legacy() -> tuple[Read, Write]:
-    from graphmill.checkpoints.legacy import checkpoint
-
-    return checkpoint.LegacyCheckpoint, checkpoint.write
-
-
 class _Format(NamedTuple):
     """One format.
 
     Attributes:
         files: Files that identify the format, for messages.
         patterns: Regular expressions. Each one matches the name of at least one file in the folder.
-        code: Imports its reader and its writer, and no other ones: torch takes a second.
     """
 
     files: str
     patterns: tuple[str, ...]
-    code: Callable[[], tuple[Read, Write]]
 
 
 # The first match counts. Legacy is last, because files of other formats may have its names.
 _TABLE = {
-    "pbg": _Format("checkpoint_version.txt (PBG)", (r"checkpoint_version\.txt",), _pbg),
-    "graphstorm": _Format("emb_info.json (GraphStorm)", (r"emb_info\.json",), _graphstorm),
-    "graphstorm-model": _Format("model.bin (GraphStorm)", (r"model\.bin",), _graphstorm_model),
+    "pbg": _Format("checkpoint_version.txt (PBG)", (r"checkpoint_version\.txt",)),
+    "graphstorm": _Format("emb_info.json (GraphStorm)", (r"emb_info\.json",)),
+    "graphstorm-model": _Format("model.bin (GraphStorm)", (r"model\.bin",)),
     "recis": _Format(
         "index and *.safetensors, or checkpoint and ckpt_* (RecIS)",
         (r"index|checkpoint", r".*\.safetensors|ckpt_.+"),
-        _recis,
     ),
     "pbg-legacy": _Format(
         "CHECKPOINT_VERSION or TYPE_N.pt (PBG legacy)",
         (r"CHECKPOINT_VERSION|(?!METADATA_|entity_count_).+_(0|[1-9]\d*)\.pt(\.\d+)?",),
-        _legacy,
     ),
 }
 FORMATS = tuple(_TABLE)
+
+
+def _code(format_name: str) -> tuple[Read, Write]:
+    """Import the reader and the writer of a format, and no other ones: torch takes a second."""
+    match format_name:
+        case "pbg":
+            from graphmill.checkpoints.pbg import checkpoint as pbg
+
+            return pbg.PbgCheckpoint, pbg.write
+        case "graphstorm":
+            from graphmill.checkpoints.graphstorm import saved_embeddings
+
+            return saved_embeddings.GraphStormCheckpoint, saved_embeddings.write
+        case "graphstorm-model":
+            from graphmill.checkpoints.graphstorm import model
+
+            return model.GraphStormModelCheckpoint, model.write
+        case "recis":
+            from graphmill.checkpoints.recis import checkpoint as recis
+
+            return recis.RecisCheckpoint, recis.write
+    from graphmill.checkpoints.legacy import checkpoint as legacy
+
+    return legacy.LegacyCheckpoint, legacy.write
 
 
 def recognise(uri: str) -> str:
@@ -125,7 +115,7 @@ def open_checkpoint(uri: str, **options: Unpack[Options]) -> Checkpoint:
         FormatError: the folder holds no checkpoint, or a damaged checkpoint.
     """
     name = recognise(uri)
-    checkpoint = _TABLE[name].code()[0](uri, **options)
+    checkpoint = _code(name)[0](uri, **options)
     checkpoint.format = name
     checkpoint.allow_non_finite = options.get("allow_non_finite", False)
     return checkpoint
@@ -135,4 +125,4 @@ def writer_of(format_name: str) -> Write:
     """Import the function that writes a checkpoint in a format: `write(source, target_uri, shard_num=1)`."""
     if format_name not in _TABLE:
         raise FormatError(f"expected a format of {', '.join(FORMATS)}, found {format_name!r}")
-    return _TABLE[format_name].code()[1]
+    return _code(format_name)[1]

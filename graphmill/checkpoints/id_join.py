@@ -188,12 +188,8 @@ def _parsed(raw: pa.Array) -> pa.Array:
     try:
         return pc.cast(fits, pa.int64())
     except pa.ArrowInvalid:  # some have 19 digits, but 64 bits are not enough
-        return pa.array([_int64(text) for text in fits.to_pylist()], pa.int64())
-
-
-def _int64(text: str | None) -> int | None:
-    number = None if text is None else int(text)
-    return number if number is not None and -(2**63) <= number < 2**63 else None
+        texts = fits.to_pylist()
+        return pa.array([int(t) if t and -(2**63) <= int(t) < 2**63 else None for t in texts], pa.int64())
 
 
 def _by_id(ids: Numbers, num: int) -> Numbers:

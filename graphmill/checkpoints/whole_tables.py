@@ -222,8 +222,20 @@ class WholeTablesCheckpoint(Checkpoint):
             )
         if counts is None:
             return {name: [total] for name, total in totals.items()}
+        counts_uri = self._entity_path or self.uri
         for name, total in totals.items():
-            self._check_counts(counts, name, total)
+            if name not in counts:
+                known = ", ".join(counts)
+                raise FormatError(f"{self.uri}: {name!r} has no counts in {counts_uri}, which has {known}")
+            rows: Any = counts[name]
+            if not (isinstance(rows, list | tuple) and all(type(num) is int and num >= 0 for num in rows)):
+                raise FormatError(
+                    f"{self.uri}: {name!r}: expected the rows of each partition from 0 on, found {rows!r:.80}"
+                )
+            if sum(rows) != total:
+                raise FormatError(
+                    f"{self.uri}: {name!r} has {total} rows; expected {sum(rows)}, as {counts_uri} counts"
+                )
         return {name: list(counts[name]) for name in totals}
 
     @property
@@ -245,21 +257,6 @@ class WholeTablesCheckpoint(Checkpoint):
             yield ReadRows(
                 (count, rows.shape[1]),
                 lambda start, stop: rows.read(first + start, first + min(stop, count)),
-            )
-
-    def _check_counts(self, counts: Mapping[str, Any], name: str, total: int) -> None:
-        counts_uri = self._entity_path or self.uri
-        if name not in counts:
-            known = ", ".join(counts)
-            raise FormatError(f"{self.uri}: {name!r} has no counts in {counts_uri}, which has {known}")
-        rows = counts[name]
-        if not (isinstance(rows, list | tuple) and all(type(num) is int and num >= 0 for num in rows)):
-            raise FormatError(
-                f"{self.uri}: {name!r}: expected the rows of each partition from 0 on, found {rows!r:.80}"
-            )
-        if sum(rows) != total:
-            raise FormatError(
-                f"{self.uri}: {name!r} has {total} rows; expected {sum(rows)}, as {counts_uri} counts"
             )
 
 

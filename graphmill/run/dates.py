@@ -101,7 +101,11 @@ def retire(output_template: str, keep: int) -> list[str]:
         if ".retired-" in storage.name(hidden):  # a killed run has not finished this deletion
             storage.delete(hidden)
     finished = sorted(day for day, uri in outputs.items() if storage.read_marker(uri) is not None)
-    complete = [day for day in finished if _is_complete(outputs[day])]
+    complete = [
+        day
+        for day in finished
+        if None not in (storage.read_marker(storage.join(outputs[day], name)) for name in _STAGE_FOLDERS)
+    ]
     needed = _needed(outputs)
     oldest_kept = complete[-keep] if len(complete) >= keep else date.min
     victims = [day for day in finished if day < oldest_kept and str(day) not in needed]
@@ -251,10 +255,6 @@ def _recorded_schedule(output: str) -> dict[str, Any]:
     except (KeyError, TypeError) as error:
         raise FormatError(f"{uri}: expected run.json of a run with --date: {error}; move it away") from error
     return schedule if isinstance(schedule, dict) else {}
-
-
-def _is_complete(output: str) -> bool:
-    return all(storage.read_marker(storage.join(output, folder)) is not None for folder in _STAGE_FOLDERS)
 
 
 def _delete(output_template: str, day: date, output: str) -> bool:

@@ -66,8 +66,11 @@ def find_outputs(options: GraphStormOptions) -> tuple[list[OutputFile], list[str
     if options.node_emb_dir is not None:
         files += _embeddings(options, options.node_emb_dir)
     if options.prediction_dir is not None:
-        for task in _prediction_tasks(options, options.prediction_dir):
-            files += _predictions(options, options.prediction_dir, task)
+        root, tasks = options.prediction_dir, [""]  # "" for the root itself
+        if not (_has_results(root) or options.pred_etypes or options.pred_ntypes):
+            tasks = [task for task in _folders(root) if _has_results(storage.join(root, task))] or [""]
+        for task in tasks:
+            files += _predictions(options, root, task)
     outputs = [file for file in files if file.num_rows]
     counts = Counter(storage.join(output.root, output.path) for output in outputs)
     if twice := next((uri for uri, count in counts.items() if count > 1), None):
@@ -93,13 +96,6 @@ def _embeddings(options: GraphStormOptions, root: str) -> Iterator[OutputFile]:
             _join(root, task), entity_type, world_size, dimension, is_hdf5=is_hdf5 and not task
         )
         yield from _tables(options, root, _join(task, entity_type), "emb", (("nid", entity_type),), ranks)
-
-
-def _prediction_tasks(options: GraphStormOptions, root: str) -> list[str]:
-    """The folders of tasks that have predictions; "" for the root itself."""
-    if _has_results(root) or options.pred_etypes or options.pred_ntypes:
-        return [""]
-    return [task for task in _folders(root) if _has_results(storage.join(root, task))] or [""]
 
 
 def _predictions(options: GraphStormOptions, root: str, task: str) -> Iterator[OutputFile]:

@@ -68,7 +68,6 @@ class Alignment:
                     num_rows += part.num_rows
 
     def _add(self, product_DD: Doubles, num_ids: int) -> None:
-        """Add the matrix for vectors of length D."""
         dimension = len(product_DD)
         if num_ids < dimension:
             raise BadInputError(

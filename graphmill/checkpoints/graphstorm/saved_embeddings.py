@@ -152,9 +152,9 @@ class GraphStormCheckpoint(WholeTablesCheckpoint):
             ranks = list_ranks(uri, name, info.world_size, dimension, is_hdf5=info.is_hdf5)
             if wrong := next((rank for rank in ranks if "float" not in rank.dtype), None):
                 raise FormatError(f"{wrong.values_uri}: expected floats, found {wrong.dtype}")
-            tables[name] = OrderedTable(
-                partial(_open_pieces, ranks), _shape(ranks, dimension or 0), f"{uri}: {name}"
-            )
+            widths = [rank.shape[1] if len(rank.shape) == 2 else 1 for rank in ranks if rank.num_rows]
+            shape = sum(rank.num_rows for rank in ranks), widths[0] if widths else dimension or 0
+            tables[name] = OrderedTable(partial(_open_pieces, ranks), shape, f"{uri}: {name}")
         super().__init__(uri, 0, tables, None, entity_path)
 
 
@@ -228,8 +228,3 @@ def _open_pieces(ranks: Sequence[RankRows]) -> Iterator[list[OrderedPiece]]:
 
 def _count(first_id: int, start: int, stop: int) -> Numbers:
     return np.arange(first_id + start, first_id + stop)
-
-
-def _shape(ranks: Sequence[RankRows], known_dimension: int) -> tuple[int, int]:
-    widths = [rank.shape[1] if len(rank.shape) == 2 else 1 for rank in ranks if rank.num_rows]
-    return sum(rank.num_rows for rank in ranks), widths[0] if widths else known_dimension

@@ -57,14 +57,27 @@ def commit(
         )
     _write_checksums(checkpoint_path, version, checksums or {})
     if preserve_epoch is not None:
-        _preserve_epoch(checkpoint_path, version, epoch_path(checkpoint_path, preserve_epoch))
+        kept_path = epoch_path(checkpoint_path, preserve_epoch)
+        if storage.exists(kept_path) and not _has_same(checkpoint_path, version, kept_path):
+            aside = storage.move_aside(kept_path)
+            log.info(
+                "checkpoint: another epoch had been preserved as %s: it is moved to %s", kept_path, aside
+            )
+        if not storage.exists(kept_path):  # else a run that was killed has made it
+            keep(checkpoint_path, version, storage.name(kept_path))
     storage.write_text(storage.join(checkpoint_path, VERSION_FILE), f"{version}\n")
     _delete(checkpoint_path, lambda number: number < version)
 
 
 def keep(checkpoint_path: str, version: int, name: str) -> None:
     """Copy one version to the folder `name` in the checkpoint, which becomes a checkpoint itself."""
-    _preserve(checkpoint_path, version, storage.join(checkpoint_path, name))
+    with storage.atomic_directory(storage.join(checkpoint_path, name)) as temporary:
+        beside = storage.name(manifest_of(checkpoint_path, version).uri), CONFIG_FILE
+        for entry in storage.list_dir(checkpoint_path):
+            file = storage.name(entry.uri)
+            if file in beside or version_in(file) == version:
+                _link_or_copy(entry.uri, storage.join(temporary, file))
+        storage.write_text(storage.join(temporary, VERSION_FILE), f"{version}\n")
 
 
 def restore(checkpoint_path: str, name: str) -> None:
@@ -109,15 +122,6 @@ def move_aside(checkpoint_path: str) -> str:
     return storage.move_aside(checkpoint_path)
 
 
-def _preserve_epoch(checkpoint_path: str, version: int, target_path: str) -> None:
-    if storage.exists(target_path):
-        if _has_same(checkpoint_path, version, target_path):
-            return  # a run that was killed has made it
-        aside = storage.move_aside(target_path)
-        log.info("checkpoint: another epoch had been preserved as %s: it is moved to %s", target_path, aside)
-    _preserve(checkpoint_path, version, target_path)
-
-
 def _has_same(checkpoint_path: str, version: int, other_path: str) -> bool:
     """Whether a folder holds exactly that version, byte for byte."""
     stems = versions_of(checkpoint_path).get(version, set())
@@ -154,17 +158,6 @@ def _write_checksums(checkpoint_path: str, version: int, checksums: Mapping[str,
         storage.write_checksums(manifest_uri, own)
     else:
         storage.delete(manifest_uri)
-
-
-def _preserve(checkpoint_path: str, version: int, target_path: str) -> None:
-    """Make `target_path` a checkpoint of that one version."""
-    with storage.atomic_directory(target_path) as temporary:
-        beside = storage.name(manifest_of(checkpoint_path, version).uri), CONFIG_FILE
-        for entry in storage.list_dir(checkpoint_path):
-            name = storage.name(entry.uri)
-            if name in beside or version_in(name) == version:
-                _link_or_copy(entry.uri, storage.join(temporary, name))
-        storage.write_text(storage.join(temporary, VERSION_FILE), f"{version}\n")
 
 
 def _delete(checkpoint_path: str, is_old: Callable[[int], bool]) -> None:

@@ -149,7 +149,10 @@ class Loader:
             FormatError: a tensor has another shape, a table lacks a slice or has an id twice, a file is
                 damaged, or the filter leaves out some of a table's slots.
         """
-        slot_names = {table: self._slot_names(table) for table in self._hashtables}
+        slot_names = {
+            name: [tensor_name(name, slot) for slot in (ID_SLOT, *table.slots)]
+            for name, table in self._hashtables.items()
+        }
         wanted = [*self._tensors, *itertools.chain(*slot_names.values())]
         load_info = self._filter_func({name: name for name in wanted})
         for name, names in slot_names.items():
@@ -186,9 +189,6 @@ class Loader:
                 f"{self._path}: no tensors {', '.join(missing)}; it has {', '.join(known[:20])}"
             )
         return {name: source for name, source in load_info.items() if name not in missing}
-
-    def _slot_names(self, table: str) -> list[str]:
-        return [tensor_name(table, slot) for slot in (ID_SLOT, *self._hashtables[table].slots)]
 
     def _load_dense(self, name: str, source: str) -> None:
         target, value = self._tensors[name], self._reader.read_tensor(source)

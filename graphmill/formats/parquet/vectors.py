@@ -149,7 +149,6 @@ class _VectorTable:
         self._chunks.append(self._chunk(first_byte, vectors_ND.size))
 
     def _chunk(self, first_byte: int, num_values: int) -> Struct:
-        """A ColumnChunk."""
         num_bytes = self._stream.tell() - first_byte
         metadata = {
             1: (ThriftKind.I32, _PHYSICAL[self._value_type]),

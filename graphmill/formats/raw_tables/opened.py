@@ -99,18 +99,15 @@ class Utf8Stream:
                 content += more
             refuse_binary(self._uri, content)
             if self._decoder is None:
-                self._refuse_marks(content)
+                if named := encoding_by_bytes(content):
+                    raise RawTableError(
+                        f"{self._uri}: expected text in {self._encoding}, found the first bytes of {named}; "
+                        f"set the table's encoding: {named}"
+                    )
                 marked, content = content, content.removeprefix(codecs.BOM_UTF8)
                 self._mark_bytes = len(marked) - len(content)
                 return content or self._content(num_bytes)
         return content
-
-    def _refuse_marks(self, content: bytes) -> None:
-        if named := encoding_by_bytes(content):
-            raise RawTableError(
-                f"{self._uri}: expected text in {self._encoding}, found the first bytes of {named}; set the "
-                f"table's encoding: {named}"
-            )
 
     def _decoded(self, decoder: codecs.IncrementalDecoder, content: bytes) -> bytes:
         is_first = not self._num_bytes

@@ -193,7 +193,8 @@ class RawRows:
         if comment and (text.startswith(comment) or any(end + comment in text for end in (b"\n", b"\r"))):
             return None
         if not self._syntax.has_quotes or b'"' not in text:
-            return _last_line_end(text)
+            # A `\r` that a newline may follow ends no line.
+            return text.rfind(b"\n") + 1 or text.rfind(b"\r", 0, len(text) - 1) + 1
         byte_N = np.frombuffer(text, np.uint8)
         quotes = np.flatnonzero(byte_N == _QUOTE)
         opens, closes = quotes[0::2], quotes[1::2]
@@ -228,8 +229,3 @@ class RawRows:
                 return at + 1
             stop = int(quotes[num_before - 1])
         return 0
-
-
-def _last_line_end(text: bytes) -> int:
-    """End of the last line that ends in the text; a `\\r` that a newline may follow ends none; 0: none."""
-    return text.rfind(b"\n") + 1 or text.rfind(b"\r", 0, len(text) - 1) + 1
