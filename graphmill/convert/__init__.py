@@ -64,7 +64,15 @@ def convert(
     if storage.list_dir(target_uri) or storage.list_hidden(target_uri):
         raise ConfigError(f"{target_uri}: expected a folder that is empty or does not exist; name another")
     started = time.monotonic()
-    id_maps = _check_maps(source_uri, target_format, options)
+    if (id_maps := options.get("id_maps")) is not None:  # for reading the source, or for writing the target
+        formats = checkpoints.recognise(source_uri), target_format
+        if formats.count("recis") != 1:
+            raise ConfigError(
+                "--id-map: expected RecIS' format as the source or as the target, found "
+                f"{' to '.join(formats)}"
+            )
+        if target_format == "recis":
+            options["id_maps"] = None
     source = checkpoints.open_checkpoint(source_uri, **options)
     log.info("convert: %s is %s, %s", source_uri, source.format, described(source))
     _check_order(source)
@@ -122,21 +130,6 @@ class _Route:
 
     def _checkpoint(self, folder: str) -> str:
         return storage.join(folder, CHECKPOINT) if self.to_raw_ids else folder
-
-
-def _check_maps(source_uri: str, target_format: str, options: Options) -> checkpoints.IdMaps | None:
-    """The maps of ids, which either reading the source or writing the target needs."""
-    id_maps = options.get("id_maps")
-    if id_maps is None:
-        return None
-    formats = checkpoints.recognise(source_uri), target_format
-    if formats.count("recis") != 1:
-        raise ConfigError(
-            f"--id-map: expected RecIS' format as the source or as the target, found {' to '.join(formats)}"
-        )
-    if target_format == "recis":
-        options["id_maps"] = None
-    return id_maps
 
 
 def described(checkpoint: Checkpoint) -> str:

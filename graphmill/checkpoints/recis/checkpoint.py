@@ -64,6 +64,14 @@ class Recorded:
     model_state: dict[str, Any] | None = None
 
 
+def read_recorded(uri: str) -> Recorded:
+    """Read graphmill_checkpoint.json; without the file, nothing is known."""
+    if not storage.exists(uri):
+        return Recorded(0, None, None)
+    expected = "what belongs to a checkpoint"
+    return read_as(TypeAdapter(Recorded), storage.read_text(uri), uri, expected, FORMAT_VERSION)
+
+
 class RecisCheckpoint(WholeTablesCheckpoint):
     """A checkpoint in RecIS' layout."""
 
@@ -80,10 +88,7 @@ class RecisCheckpoint(WholeTablesCheckpoint):
             log.info("%s: the newest checkpoint is %s", uri, newest_uri)
         uri = newest_uri
         self._reader = CheckpointReader(uri)
-        self._recorded, side_uri = Recorded(0, None, None), storage.join(uri, SIDE_FILE)
-        if storage.exists(side_uri):
-            text, expected = storage.read_text(side_uri), "what belongs to a checkpoint"
-            self._recorded = read_as(TypeAdapter(Recorded), text, side_uri, expected, FORMAT_VERSION)
+        self._recorded = read_recorded(storage.join(uri, SIDE_FILE))
         self._slots = self._reader.table_slots()
         for name, slots in self._slots.items():
             if EMBEDDING_SLOT not in slots:

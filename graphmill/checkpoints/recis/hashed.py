@@ -117,7 +117,13 @@ class Keyed:
     def __init__(self, source: Checkpoint, name: str, entity_path: str, maps: IdMaps, shard_num: int) -> None:
         """Raises FormatError or NotFoundError where ids cannot be translated, or files are damaged."""
         folder, counts, misses = _folder_of(self), source.counts[name], Misses()
-        _check_counts(source, name, entity_path)
+        num = entity_index.read_manifest(entity_path).num_partitions.get(name, 0)
+        counted = [entity_index.count_part(entity_path, name, partition) for partition in range(num)]
+        if counted != list(counts):
+            raise FormatError(
+                f"{entity_path}: expected {list(counts)} raw ids of {name!r}, the rows of {source.uri}, "
+                f"found {counted}: they are not from the same run"
+            )
         raw_ids = (
             ids
             for partition in range(len(counts))
@@ -158,18 +164,6 @@ def _next_places(shards: Numbers, free: Numbers) -> Numbers:
     places[order] = free[shards[order]] + within
     free += counts
     return places
-
-
-def _check_counts(source: Checkpoint, name: str, entity_path: str) -> None:
-    manifest = entity_index.read_manifest(entity_path)
-    counts = list(source.counts[name])
-    num = manifest.num_partitions.get(name, 0)
-    sizes = [entity_index.count_part(entity_path, name, partition) for partition in range(num)]
-    if sizes != counts:
-        raise FormatError(
-            f"{entity_path}: expected {counts} raw ids of {name!r}, the rows of {source.uri}, found {sizes}: "
-            "they are not from the same run"
-        )
 
 
 def _folder_of(owner: object) -> str:
