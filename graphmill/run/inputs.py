@@ -14,7 +14,7 @@ from graphmill.formats import entity_index
 VECTORS = "vectors"
 """Key of the fingerprint of published embeddings: the digest of the version that has their vectors."""
 
-SMALL_BYTES = 64 << 20
+SMALL_BYTES = 256 << 20
 """Bytes of inputs up to which `--master local` starts no processes; see `are_small`."""
 _SMALL_FILES = 1000
 

@@ -21,9 +21,8 @@ Floats = npt.NDArray[np.float64]
 
 MAX_EDGES = 1 << 22  # trained edges; the memory is about 100 bytes for each
 MOST_RANKED = 2000
-_LEAST_RANKED = 200
-_WORK = 1_000_000_000  # numbers that are read for all ranked edges
-_SHARPNESS = 3  # on FB15k-237 an MRR of .319, .336, .341 by the power 1, 2, 3
+_LEAST_RANKED = 100
+_WORK = 400_000_000  # numbers that are read for all ranked edges
 _TIE = 1e-9
 
 
@@ -91,7 +90,7 @@ class Neighbors:
         for place, (rel, own) in enumerate(zip(edges.rel.tolist(), edges.ends(side).tolist(), strict=True)):
             entity_type = types[int(self._graph.static(np.array(rel)))]
             rows, size = by_relation.of(rel), int(self._graph.first[entity_type][-1])
-            near_E = self._cosines(int(asked_R[place]))[self._edges[side.other][rows]] ** _SHARPNESS
+            near_E = self._nearness(int(asked_R[place]))[self._edges[side.other][rows]]
             candidate_E = self._edges[side][rows] - self._offset[entity_type]
             score_N = np.bincount(candidate_E, weights=near_E + _TIE, minlength=size)
             score, is_counted_N = score_N[own], np.ones(size, bool)
@@ -101,14 +100,14 @@ class Neighbors:
             counts[:, place] = (others > score).sum(), (others == score).sum()
         return Ranks(*counts)
 
-    def _cosines(self, entity: int) -> Floats:
-        """Compute the cosine of an entity with all others, and 0 with itself: [N]."""
+    def _nearness(self, entity: int) -> Floats:
+        """Compute the cube of the cosine of an entity with all others, and 0 with itself: [N]."""
         feature = self._features.of(entity)
         holder, place = self._holders.joined(feature)
         products = np.bincount(holder, weights=self._square_F[feature][place], minlength=self._num)
         products[entity] = 0.0
-        cosines: Floats = products / self._length_N / self._length_N[entity]
-        return cosines
+        cosines: Floats = products / (self._length_N * self._length_N[entity])
+        return cosines * cosines * cosines  # on FB15k-237 an MRR of .319, .336, .341 by the power 1, 2, 3
 
     def _entities(self, side: Side, rel: Numbers, numbers: Numbers) -> Numbers:
         """Number entities through all types."""
