@@ -87,7 +87,7 @@ def test_no_string_names_code_of_ours() -> None:
 
 
 # The most lines of Python and C++ in each package; they only fall. A change that adds lines replaces others.
-LINES = {"etl": 10_500, "train": 14_800, "remap": 1_900, "graphmill/ask": 11_250, "graphmill": 41_200}
+LINES = {"etl": 10_450, "train": 14_750, "remap": 1_810, "graphmill/ask": 10_950, "graphmill": 40_600}
 
 
 def sources_of(package: str) -> list[Path]:
