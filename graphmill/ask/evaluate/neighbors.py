@@ -22,7 +22,7 @@ Floats = npt.NDArray[np.float64]
 MAX_EDGES = 1 << 22  # trained edges; the memory is about 100 bytes for each
 MOST_RANKED = 2000
 _LEAST_RANKED = 100
-_WORK = 400_000_000  # numbers that are read for all ranked edges
+_WORK = 150_000_000  # numbers that are read for all ranked edges
 _TIE = 1e-9
 
 
