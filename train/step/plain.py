@@ -219,7 +219,8 @@ def touched_parameters(
     keys = model.keys_of(relation)
     operator = operators.operator_of(model.config.relations[relation].operator)
     if rel is None or not operator.takes_rows:
-        leaves = {key: model.parameters[key].detach().requires_grad_() for key in keys}
+        # With `data`, autograd allows other threads to move the parameters meanwhile (Hogwild).
+        leaves = {key: model.parameters[key].data.requires_grad_() for key in keys}
         return model.with_parameters(leaves), None, rel
     rel_U, position = torch.unique(rel, return_inverse=True)
     leaves = {key: model.parameters[key][rel_U].requires_grad_() for key in keys}

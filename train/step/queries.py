@@ -126,7 +126,7 @@ class QueryStep(Step[QueryBatch]):
         local, _, _ = touched_parameters(self.model, batch.relation, None)
         entity_QD = tables[batch.side.other].embeddings_ND.index_select(0, batch.entity_Q)
         entity_QD.requires_grad_()
-        rows_ND, rows_K = tables[batch.side].embeddings_ND.detach(), None
+        rows_ND, rows_K = tables[batch.side].embeddings_ND.data, None  # which other threads may move
         own = batch  # its answers are numbered by rows_ND
         if batch.candidate_C is not None:
             rows_K = torch.cat([batch.candidate_C, batch.answer_A])

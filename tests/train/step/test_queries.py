@@ -31,7 +31,7 @@ from train.edges.batches import EdgeTensors
 from train.edges.one_vs_all import QueryBatch
 from train.step import queries as query_module
 from train.step.plain import PlainStep
-from train.step.queries import QueryStep
+from train.step.queries import TORCH, Passes, QueryStep
 
 ENGINES = ["torch", "compiled"]
 
@@ -232,6 +232,32 @@ def test_every_edge_is_asked_about_on_both_sides(dynamic):
     edges = sorted((*edge, w) for edge, w in zip(scene.edges, scene.batch.weight_B.tolist(), strict=True))
     assert sorted(asked[Side.LHS]) == sorted(asked[Side.RHS]) == edges
     assert sum(queries.num_edges for queries in found) == 40
+
+
+class Racing(Passes):
+    """Passes during which another thread moves all rows and parameters."""
+
+    def __init__(self, scene):
+        self._moved = [*scene.model.parameters.values(), *(t.embeddings_ND for t in scene.tables.values())]
+
+    def softmax(self, score_QN):
+        for tensor in self._moved:
+            tensor.add_(0.0)
+        return super().softmax(score_QN)
+
+
+@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_another_thread_may_move_what_a_step_reads(operator, dynamic):
+    moved = []
+    for is_raced in (False, True):
+        scene = Scene(all_negs(operator, "dot", dynamic), num_edges=25)
+        passes = Racing(scene) if is_raced else TORCH
+        step = QueryStep(scene.config, scene.model, scene.adagrad, passes)
+        for queries in queries_of(scene):
+            step(queries, scene.side_tables, torch.Generator())
+        moved.append([*scene.model.parameters.values(), *(t.embeddings_ND for t in scene.tables.values())])
+    torch.testing.assert_close(*moved, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("has_products", [True, False])
