@@ -51,13 +51,14 @@ def test_the_verdict_compares_with_simple_rankings(mrr: float, level: str, text:
         (
             0.101,
             "warning",
-            "Fair: the MRR of 0.101 is little more than that of neighbors (0.1), which need no training.",
+            "Fair: the MRR of 0.101 is about that of neighbors (0.1), which need no training.",
         ),
         (
-            0.09,
-            "error",
-            "Bad: with an MRR of 0.09, neighbors (0.1), which need no training, do better.",
+            0.099,
+            "warning",
+            "Fair: the MRR of 0.099 is about that of neighbors (0.1), which need no training.",
         ),
+        (0.09, "error", "Bad: with an MRR of 0.09, neighbors (0.1), which need no training, do better."),
     ],
 )
 def test_the_verdict_compares_with_neighbors_on_the_same_edges(own: float, level: str, text: str) -> None:
