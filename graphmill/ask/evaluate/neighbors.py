@@ -15,6 +15,7 @@ import numpy.typing as npt
 from graphmill.ask.edges import Graph, Numbers, Triples
 from graphmill.ask.evaluate.metrics import Ranks
 from graphmill.ask.evaluate.queries import Queries
+from graphmill.sorted_arrays import ranges
 from graphmill.vocab import Side
 
 Floats = npt.NDArray[np.float64]
@@ -49,9 +50,7 @@ class _Lists:
     def joined(self, keys: Numbers) -> tuple[Numbers, Numbers]:
         """Join the numbers of some keys, and repeat the place of their key beside each."""
         count = self.begins[keys + 1] - self.begins[keys]
-        place = np.repeat(np.arange(len(keys)), count)
-        begin = self.begins[keys] - (np.cumsum(count) - count)
-        return self.values[np.arange(len(place)) + begin[place]], place
+        return self.values[ranges(self.begins[keys], count)], np.repeat(np.arange(len(keys)), count)
 
 
 class Neighbors:
@@ -80,18 +79,15 @@ class Neighbors:
         """
         side, end = queries.side, queries.graph.end
         by_relation = _Lists(self._rel, np.arange(len(self._rel)), self._graph.num_relations)
-        asked_R, types = (
-            self._entities(side.other, edges.rel, edges.ends(side.other)),
-            self._graph.types(side),
-        )
+        asked_R = self._entities(side.other, edges.rel, edges.ends(side.other))
+        type_R = np.array(self._graph.types(side))[self._graph.static(edges.rel)].tolist()
         query_R = queries.find(edges.rel, edges.ends(side.other))
         begin_R, end_R = (np.searchsorted(known, number_R * end) for number_R in (query_R, query_R + 1))
         counts = np.empty((2, len(edges)), np.int64)
         for place, (rel, own) in enumerate(zip(edges.rel.tolist(), edges.ends(side).tolist(), strict=True)):
-            entity_type = types[int(self._graph.static(np.array(rel)))]
-            rows, size = by_relation.of(rel), int(self._graph.first[entity_type][-1])
+            rows, size = by_relation.of(rel), int(self._graph.first[type_R[place]][-1])
             near_E = self._nearness(int(asked_R[place]))[self._edges[side.other][rows]]
-            candidate_E = self._edges[side][rows] - self._offset[entity_type]
+            candidate_E = self._edges[side][rows] - self._offset[type_R[place]]
             score_N = np.bincount(candidate_E, weights=near_E + _TIE, minlength=size)
             score, is_counted_N = score_N[own], np.ones(size, bool)
             is_counted_N[known[begin_R[place] : end_R[place]] - query_R[place] * end] = False

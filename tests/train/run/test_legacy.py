@@ -147,7 +147,7 @@ def load(path):
 
 
 def global_rows(config, entity_type):
-    """What represents each node, by integer id, [N, D]."""
+    """Read the vector of each node, by integer id, [N, D]."""
     version = pbg.read_version(config.checkpoint_path)
     rows = [
         pbg.read_embeddings(config.checkpoint_path, entity_type, part, version)[0]
