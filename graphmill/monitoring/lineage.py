@@ -85,7 +85,7 @@ class Sender:
         authorization = {"Authorization": f"Bearer {api_key}"} if api_key else {}
         self.url, self._headers = url, {"Content-Type": "application/json"} | authorization
         self._events: queue.SimpleQueue[str | None] = queue.SimpleQueue()
-        self._first_warning = threading.Lock()  # never released
+        self._has_warned, self._warning = False, threading.Lock()
 
     @contextmanager
     def running(self) -> Iterator[None]:
@@ -114,8 +114,10 @@ class Sender:
             self._warn(str(error) or type(error).__name__)
 
     def _warn(self, reason: str) -> None:
-        if self._first_warning.acquire(blocking=False):
-            log.warning("OpenLineage: %s: %s; the run goes on without events", redacted(self.url), reason)
+        with self._warning:  # the run waits until the message is written
+            if not self._has_warned:
+                log.warning("OpenLineage: %s: %s; the run goes on without events", redacted(self.url), reason)
+            self._has_warned = True
 
 
 @contextmanager

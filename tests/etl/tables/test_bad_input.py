@@ -13,6 +13,7 @@ from etl import job
 from graphmill.config import from_mapping
 from graphmill.errors import ConfigError, NotFoundError, RawTableError
 from tests.etl.graphs import config_of, files_under, read_raw_edges, write_parquet
+from tests.logged import messages_of
 
 TABLE = {"path": "t.parquet", "lhs": "l", "rhs": "t", "relation": "to"}
 SHAPE: Any = {"entities": {"node": 2}, "relations": [("to", "node", "node")]}
@@ -188,7 +189,7 @@ def warnings_of(
     job.run(
         config_of(folder / "out", [table], entities=entities, relations=[("r", "user", "item")]), near_client
     )
-    return [record.message for record in caplog.records if record.levelname == "WARNING"]
+    return messages_of(caplog, "WARNING")
 
 
 def test_tables_as_they_should_be(

@@ -30,6 +30,7 @@ from graphmill.errors import (
     StorageError,
 )
 from graphmill.storage import hdfs
+from tests.logged import messages_of
 from tests.waiting import wait_until
 from tests.workers import FORKING, forking
 
@@ -127,7 +128,7 @@ def test_a_task_that_storage_failed_is_run_again(
         results = cluster.run_tasks(client, fail_at_first, arguments, description="reading")
     assert results == [1, 2, 3, 4]
     assert [tick.done for tick in seen.ticks] == [0, 1, 2, 3, 4]
-    told = [record.getMessage() for record in caplog.records]
+    told = messages_of(caplog)
     assert len(told) == 6
     assert "reading: trying again in 0.1 s: attempt 2 of 3 failed" in told
 

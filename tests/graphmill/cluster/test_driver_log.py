@@ -16,6 +16,7 @@ from graphmill.cluster.driver import Reader
 from graphmill.cluster.hadoop import YarnClient
 from graphmill.cluster.yarn import ContainerEvents
 from graphmill.errors import StorageError
+from tests.logged import messages_of
 
 pieces = st.lists(st.tuples(st.sampled_from(driver.STREAMS), st.binary(max_size=30), st.booleans()))
 
@@ -143,10 +144,10 @@ def test_replacements_and_new_attempts_of_application_masters_are_told(
     events.see({FIRST: "node1", SECOND: "node2"})
     events.see({SECOND: "node2"})
     events.see({SECOND: "node2", FIRST: "node1"})  # its worker has started again in the same container
-    assert not caplog.messages
+    assert not messages_of(caplog)
     events.see({SECOND: "node2"})
     events.see({SECOND: "node2", LATER: "node3"})
-    assert caplog.messages == [
+    assert messages_of(caplog) == [
         "yarn: attempt 2 of the application master of application_1795403766182_0001 began",
         f"yarn: {LATER} on node3 replaces {FIRST} on node1",
     ]

@@ -17,6 +17,7 @@ from rich.console import Console
 from graphmill.display import readable, terminal
 from graphmill.display.progress import MIN_BAR, Bars, Clock, Tick, displayed, end, show, shown_by
 from tests.forked import Forks
+from tests.logged import messages_of
 
 DASK_SUBMIT = str(Path(sys.executable).with_name("dask-submit"))
 CONF = """
@@ -248,7 +249,7 @@ def test_lines_of_a_log_leave_out_work_that_ends_at_once(
         for name, done, now in work:
             monkeypatch.setattr(time, "monotonic", lambda now=now: now)
             show(Tick(name, done, 2, "tasks", {"file": "x"}))
-    assert caplog.messages == [
+    assert messages_of(caplog) == [
         "long: 1 of 2 tasks, 0.069 tasks/s, 14 s left, file x",
         "long: 2 of 2 tasks, 0.08 tasks/s, file x",
         "late: 2 of 2 tasks, file x",
