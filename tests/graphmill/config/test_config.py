@@ -4,69 +4,52 @@ import json
 import pickle
 import re
 from pathlib import Path
-from typing import Annotated, Any, get_args
+from typing import Any, get_args
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import BaseModel, Field
+from pydantic import BaseModel
 
 from graphmill import config
-from graphmill.config import PbgConfig, Section, yaml_text
-from graphmill.config.sections.cluster import ClusterConfig
+from graphmill.config import PbgConfig, Section
 from graphmill.config.sections.etl import EtlConfig
 from graphmill.config.sections.evaluate import EvaluateConfig
 from graphmill.config.sections.remap import DriftConfig, RemapConfig
-from graphmill.config.sections.schedule import ScheduleConfig
 from graphmill.config.sections.train import TrainConfig
-from graphmill.errors import ConfigError, NotFoundError
+from graphmill.errors import ConfigError
 from graphmill.vocab import Side
-from tests import DATA, REPOSITORY
+from tests import DATA
 
-CONF_FOLDER = REPOSITORY / "conf"
+ONE = {"num_partitions": 1}
+BUYS = {"name": "buys", "lhs": "user", "rhs": "item"}
 
 
 def raw(**changes: Any) -> dict[str, Any]:
     return {
         "output": "/out",
-        "entities": {"user": {"num_partitions": 4}, "item": {"num_partitions": 1}},
-        "relations": [{"name": "buys", "lhs": "user", "rhs": "item"}],
+        "entities": {"user": {"num_partitions": 4}, "item": ONE},
+        "relations": [BUYS],
         "dimension": 8,
         **changes,
     }
 
 
-def test_output_is_the_root_of_every_path() -> None:
-    settings = config.from_mapping(raw(output="hdfs://ns/out"))
+def test_output_is_the_root_of_every_path_that_is_not_set() -> None:
+    settings = config.from_mapping(raw(output="hdfs://ns/out", checkpoint_path="/fast/ckpt"))
     assert settings.entity_path == "hdfs://ns/out/entities"
     assert settings.edge_paths == ("hdfs://ns/out/edges/train",)
     assert settings.split_path("test") == "hdfs://ns/out/edges/test"
-    assert settings.checkpoint_path == "hdfs://ns/out/checkpoint"
     assert settings.embedding_path == "hdfs://ns/out/embeddings"
     assert settings.record_uri("elsewhere") == "hdfs://ns/out/run.json"
-
-
-def test_each_path_can_be_set_on_its_own() -> None:
-    settings = config.from_mapping(raw(checkpoint_path="/fast/ckpt", edge_paths=["/e/one", "/e/two"]))
     assert settings.checkpoint_path == "/fast/ckpt"
-    assert settings.edge_paths == ("/e/one", "/e/two")
-    assert settings.entity_path == "/out/entities"
-
-
-def test_pbg_paths_are_enough_without_an_output() -> None:
-    changes = {"entity_path": "d/entities", "edge_paths": ["d/edges/train"], "checkpoint_path": "d/model"}
-    settings = config.from_mapping({k: v for k, v in raw(**changes).items() if k != "output"})
+    paths = {"entity_path": "d/entities", "edge_paths": ["d/edges/train"], "checkpoint_path": "d/model"}
+    settings = config.from_mapping({k: v for k, v in raw(**paths).items() if k != "output"})
     assert settings.split_path("test") == "d/edges/test"
     assert settings.record_uri(settings.checkpoint_path) == "d/model/run.json"
     assert settings.embedding_path == "d/model/embeddings"  # another model beside it has its own
-
-
-def test_camel_case_keys_of_old_pbg_configs() -> None:
-    settings = config.from_mapping(
-        raw(batchSize=7, entities={"user": {"numPartitions": 2}, "item": {"num_partitions": 1}})
-    )
-    assert settings.batch_size == 7
-    assert settings.entities["user"].num_partitions == 2
+    with pytest.raises(ConfigError, match="set it \\(--set output=URI\\)"):
+        config.from_mapping({k: v for k, v in raw().items() if k != "output"})
 
 
 def test_pbg_python_config_gives_what_pbg_wrote() -> None:
@@ -84,40 +67,19 @@ def test_pbg_python_config_gives_what_pbg_wrote() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"dimention": 3}, "dimention: unknown key; did you mean 'dimension'?"),
-        ({"dimension": "8"}, r"dimension: .* found '8' \(str\)"),
         ({"dimension": 0}, "dimension: .* found 0"),
         ({"lr": float("nan")}, "lr: .*finite"),
         ({"entities": {"user": {}}}, "entities.user.num_partitions: missing"),
         ({"entities": {"a.b": {"num_partitions": 1}}}, "entities.a.b"),
         ({"entities": {}}, "entities: expected at least one"),
         ({"relations": []}, "relations: expected at least one"),
-        (
-            {"relations": [{"name": "r", "lhs": "usr", "rhs": "item"}]},
-            r"relations\[0\].lhs: 'usr' is not among",
-        ),
-        (
-            {"relations": [{"name": "r", "lhs": "user", "rhs": "item", "operator": "x"}]},
-            r"relations\[0\].operator",
-        ),
-        ({"relations": [{"name": "r", "lhs": "user", "rhs": "item"}] * 2}, "two relations are named 'r'"),
+        ({"relations": [BUYS | {"lhs": "usr"}]}, r"relations\[0\].lhs: 'usr' is not among"),
+        ({"relations": [BUYS | {"operator": "x"}]}, r"relations\[0\].operator"),
+        ({"relations": [BUYS] * 2}, "two relations are named 'buys'"),
         (
             {
-                "entities": {"user": {"num_partitions": 4}, "item": {"num_partitions": 3}},
-                "relations": [
-                    {"name": "buys", "lhs": "user", "rhs": "item"},
-                    {"name": "knows", "lhs": "user", "rhs": "user"},
-                ],
-            },
-            "user has 4, item has 3, on the rhs side: partition counts that differ cannot broadcast",
-        ),
-        (
-            {
-                "entities": {
-                    "user": {"num_partitions": 1},
-                    "item": {"num_partitions": 1, "featurized": True},
-                },
-                "relations": [{"name": "r", "lhs": "user", "rhs": "item", "all_negs": True}],
+                "entities": {"user": ONE, "item": ONE | {"featurized": True}},
+                "relations": [BUYS | {"all_negs": True}],
             },
             r"relations\[0\].all_negs: a featurized type",
         ),
@@ -125,28 +87,17 @@ def test_pbg_python_config_gives_what_pbg_wrote() -> None:
             {"dynamic_relations": True, "global_emb": True},
             "global_emb: cannot be used with dynamic_relations",
         ),
+        ({"entities": {"user": ONE | {"dimension": 4}, "item": ONE}}, "dimension 4"),
         (
-            {"entities": {"user": {"num_partitions": 1, "dimension": 4}, "item": {"num_partitions": 1}}},
-            "dimension 4",
-        ),
-        ({"disable_lhs_negs": True, "disable_rhs_negs": True}, "disable_rhs_negs: cannot be used with"),
-        (
-            {
-                "dynamic_relations": True,
-                "relations": [{"name": name, "lhs": "user", "rhs": "item"} for name in "ab"],
-            },
+            {"dynamic_relations": True, "relations": [BUYS, BUYS | {"name": "b"}]},
             "exactly one entry, found 2",
         ),
         ({"output": ""}, "output: expected a folder's URI, found an empty string"),
         (
             {"etl": {"tables": [{"path": "x", "lhs": 0, "rhs": 1, "relaton": "r"}]}},
-            r"etl\.tables\[0\]\.relaton: unknown key; did you mean 'relation'",
+            r"^etl\.tables\[0\]\.relaton: unknown key; did you mean 'relation'\?$",  # nor a list too short
         ),
-        (
-            {"etl": {"tables": [], "entities": [{"path": "x", "typ": "t"}]}},
-            r"etl\.entities\[0\]\.typ: unknown key; did you mean 'type'",
-        ),
-        ({"remap": {"batch_row": 4}}, r"remap\.batch_row: unknown key; did you mean 'batch_rows'"),
+        ({"etl": {"tables": []}}, "at least 1 item"),
         ({"train": 3}, r"train: .*valid dictionary.*found 3"),
         ({"etl": {"chunk_rows": 4}}, r"etl\.tables: missing, it has no default"),
     ],
@@ -154,33 +105,6 @@ def test_pbg_python_config_gives_what_pbg_wrote() -> None:
 def test_a_wrong_value_is_refused_with_its_path(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         config.from_mapping(raw(**changes))
-
-
-def test_all_problems_are_reported_at_once() -> None:
-    with pytest.raises(ConfigError) as refused:
-        config.from_mapping(raw(dimension="x", lr=-1, colour="blue"))
-    assert len(str(refused.value).splitlines()) == 3
-
-
-class _Book(Section):
-    pages: int
-
-
-class _Shelf(Section):
-    books: Annotated[tuple[_Book, ...], Field(min_length=1, strict=False)]
-
-
-def test_a_wrong_item_does_not_make_its_list_too_short_as_well() -> None:
-    with pytest.raises(ConfigError) as refused:
-        config.validated(_Shelf, {"books": [{"pages": "x"}]})
-    assert str(refused.value) == "books[0].pages: input should be a valid integer; found 'x' (str)"
-    with pytest.raises(ConfigError, match="at least 1 item"):
-        config.validated(_Shelf, {"books": []})
-
-
-def test_without_any_root_the_message_says_what_to_set() -> None:
-    with pytest.raises(ConfigError, match="set it \\(--set output=URI\\)"):
-        config.from_mapping({k: v for k, v in raw().items() if k != "output"})
 
 
 @pytest.mark.parametrize(
@@ -237,22 +161,12 @@ def test_an_error_names_the_line_in_the_file(tmp_path: Path) -> None:
         f"{conf}:10: relations[1].lhss: unknown key; did you mean 'lhs'?",
     ]
 
-
-def test_the_line_of_a_key_that_contradicts_another(tmp_path: Path) -> None:
-    conf = tmp_path / "c.yaml"
     conf.write_text(json.dumps(raw(disable_lhs_negs=True, disable_rhs_negs=True), indent=1))
     line = next(at for at, text in enumerate(conf.read_text().splitlines(), 1) if "disable_rhs" in text)
     with pytest.raises(
         ConfigError, match=rf"^{re.escape(str(conf))}:{line}: disable_rhs_negs: cannot be used"
     ):
         config.load(str(conf))
-
-
-def test_lines_of_aliases_are_those_of_what_they_stand_for() -> None:
-    text = "a: &a [x, y]\nb:\n- c: *a\n"
-    of_a = {("a",): 1, ("a", "0"): 1, ("a", "1"): 1}
-    of_b = {("b",): 2, ("b", "0"): 3, ("b", "0", "c"): 3, ("b", "0", "c", "0"): 1, ("b", "0", "c", "1"): 1}
-    assert yaml_text.lines(text) == of_a | of_b
 
 
 @pytest.mark.parametrize(
@@ -266,15 +180,10 @@ def test_an_override_that_fits_nowhere_is_refused(tmp_path: Path, override: str)
         config.load(str(conf), [override])
 
 
-def test_a_missing_file() -> None:
-    with pytest.raises(NotFoundError, match=r"nowhere\.yaml"):
-        config.load("nowhere.yaml")
-
-
 def test_a_section_that_is_absent_has_its_defaults() -> None:
     settings = config.from_mapping(raw(etl={}))
     assert settings.train == TrainConfig()
-    with pytest.raises(ConfigError, match=r"etl\.tables: missing, it has no default"):
+    with pytest.raises(ConfigError, match=r"etl\.tables: missing"):
         settings.section(EtlConfig)
 
 
@@ -313,23 +222,6 @@ def test_every_key_says_its_effect_on_the_result() -> None:
     assert unsaid == {"etl", "train", "evaluate", "remap", "drift"}  # the keys inside say it
 
 
-def test_every_key_has_a_description() -> None:
-    models = (
-        config.Config,
-        EtlConfig,
-        TrainConfig,
-        EvaluateConfig,
-        RemapConfig,
-        DriftConfig,
-        ClusterConfig,
-        ScheduleConfig,
-    )
-    for model in (inner for each in models for inner in sections_of(each)):
-        for name, field in model.model_fields.items():
-            assert field.description, f"{model.__name__}.{name}"
-            assert field.description.endswith("."), f"{model.__name__}.{name}"
-
-
 @given(st.integers(1, 9), st.integers(1, 9))
 def test_the_grid_is_as_wide_as_the_most_partitioned_type(user: int, item: int) -> None:
     """Each side has a width of its own, as in PBG; types on one side have the same number, or 1."""
@@ -343,12 +235,6 @@ def test_the_grid_is_as_wide_as_the_most_partitioned_type(user: int, item: int) 
         return
     settings = config.from_mapping(raw(entities=entities, relations=both))
     assert [settings.num_side_partitions(side) for side in Side] == [max(user, item), item]
-
-
-@pytest.mark.parametrize("conf", sorted(CONF_FOLDER.glob("*.yaml")), ids=lambda path: path.name)
-def test_the_shipped_configurations_load(conf: Path) -> None:
-    settings = config.load(str(conf))
-    assert set(PbgConfig.model_fields) == set(settings.pbg())
 
 
 def test_paths_of_a_run_follow_an_output_that_is_named(tmp_path: Path) -> None:

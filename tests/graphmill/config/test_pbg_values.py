@@ -84,26 +84,21 @@ def test_the_schema_has_exactly_the_keys_of_pbg() -> None:
 
 
 @pytest.mark.parametrize(("section", "key"), EACH_KEY)
-def test_each_key_of_pbg_passes_both_loaders(tmp_path: Path, section: str, key: str) -> None:
+def test_each_key_of_pbg_passes_both_loaders_and_p(tmp_path: Path, section: str, key: str) -> None:
     fact = KEYS[section][key]
     raw = with_key(section, key, fact["example"])
     text = tmp_path / "config.yaml"
     text.write_text(json.dumps(raw))
     for conf in (in_python(tmp_path, raw), str(text)):
         assert same(read(config.load(conf), section, key), fact["example"])
+    conf = in_python(tmp_path, SMALLEST)
     if "default" in fact:
-        assert read(config.load(in_python(tmp_path, SMALLEST)), section, key) == fact["default"]
-
-
-@pytest.mark.parametrize(
-    ("section", "key"), [each for each in EACH_KEY if each[1] not in ("entities", "relations")]
-)
-def test_each_key_of_pbg_can_be_given_by_p(tmp_path: Path, section: str, key: str) -> None:
-    value = KEYS[section][key]["example"]
-    text = ",".join(value) if isinstance(value, list) else str(value)
-    path = ".".join(map(str, (*INSIDE[section], key)))
-    settings = config.load(in_python(tmp_path, SMALLEST), [config.as_override(f"{path}={text}")])
-    assert read(settings, section, key) == value
+        assert read(config.load(conf), section, key) == fact["default"]
+    if key not in ("entities", "relations"):
+        value = fact["example"]
+        path = ".".join(map(str, (*INSIDE[section], key)))
+        given = config.as_override(f"{path}={','.join(value) if isinstance(value, list) else value}")
+        assert read(config.load(conf, [given]), section, key) == value
 
 
 @pytest.mark.parametrize(
@@ -151,15 +146,11 @@ def test_p_that_fits_nowhere_is_refused(given: str, message: str) -> None:
 @pytest.mark.parametrize("name", ["check", "etl", "train", "evaluate", "remap", "pipeline"])
 def test_commands_take_p_before_set(tmp_path: Path, name: str) -> None:
     """The dry run needs no data; a wrong value of -p, and not of --set, is what each command refuses."""
-    conf = in_python(tmp_path, SMALLEST)
-    arguments = [name, "--conf", conf, *([] if name == "check" else ["--dry-run"])]
-    found = CliRunner().invoke(command, [*arguments, "-p", "comparator=COSINE"])
-    assert isinstance(found.exception, ConfigError)
-    assert re.search(r"comparator: .*'COSINE'", str(found.exception))
-    found = CliRunner().invoke(
-        command, [*arguments, "-p", "comparator=COSINE", "--param", "lr=0.5", "--set", "comparator=dott"]
-    )
-    assert re.search(r"comparator: .*'dott'", str(found.exception))
+    arguments = [name, "--conf", in_python(tmp_path, SMALLEST), *([] if name == "check" else ["--dry-run"])]
+    for more, wrong in (([], "COSINE"), (["--param", "lr=0.5", "--set", "comparator=dott"], "dott")):
+        found = CliRunner().invoke(command, [*arguments, "-p", "comparator=COSINE", *more])
+        assert isinstance(found.exception, ConfigError)
+        assert re.search(f"comparator: .*'{wrong}'", str(found.exception))
 
 
 def test_enums_and_words_of_python(tmp_path: Path) -> None:
@@ -216,126 +207,39 @@ def test_a_configuration_of_january(tmp_path: Path, function: str) -> None:
     assert (settings.checkpoint_path, settings.init_path) == ("/data/model", "/data/init")
     assert (settings.num_epochs, settings.eval_num_batch_negs, settings.global_emb) == (3, 5, False)
     assert not settings.dynamic_relations
-
-
-def test_dynamic_relations_of_january(tmp_path: Path) -> None:
-    """With dynamic relations, all_rhs_negs replaced both sides."""
-    for changes in ({"numDynamicRels": 7}, {"dynamic_relations": True}):
-        settings = config.load(in_python(tmp_path, {**JANUARY, **changes}))
+    for changes in ({"numDynamicRels": 7}, {"dynamic_relations": True}):  # all_rhs_negs replaced both sides
+        settings = config.load(in_python(tmp_path, JANUARY | changes, function))
         assert settings.dynamic_relations
         assert settings.relations[0].all_negs
         assert not settings.disable_lhs_negs
+    with pytest.raises(ConfigError, match="colour: unknown key"):
+        config.load(in_python(tmp_path, JANUARY | {"colour": 1}, function))
+    several = [JANUARY["relations"][0] | {"name": name, "all_rhs_negs": name} for name in ("", "b")]
+    with pytest.raises(ConfigError, match=r"relations\[1\]\.all_rhs_negs: expected in all relations or none"):
+        config.load(in_python(tmp_path, JANUARY | {"relations": several}, function))
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"colour": 1}, "colour: unknown key"),
-        (
-            {
-                "relations": [
-                    {**JANUARY["relations"][0], "name": name, "all_rhs_negs": name} for name in ("", "b")
-                ]
-            },
-            r"relations\[1\]\.all_rhs_negs: expected in all relations or none",
-        ),
-    ],
-)
-def test_what_has_no_counterpart_is_refused_by_name(tmp_path: Path, changes: Any, message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        config.load(in_python(tmp_path, {**JANUARY, **changes}))
-
-
-EXAMPLES = {
-    "January, FB15k": {
-        "entityPath": "data/FB15k",
-        "numEpochs": 200,
-        "entities": {"all": {"numPartitions": 1}},
-        "relations": [{"name": "all_edges", "lhs": "all", "rhs": "all", "operator": "translation"}],
-        "edgePaths": [],
-        "model": "fb15k_dynamic",
-        "outdir": "model/fb15k",
-        "dimension": 100,
-        "globalEmb": False,
-        "maxNorm": 1,
-        "margin": 0.2,
-        "metric": "dot",
-        "lr": 0.1,
-        "numUniformNegs": 0,
-        "numBatchNegs": 100,
-    },
-    "January, LiveJournal": {
-        "entityPath": "data/livejournal",
-        "edgePaths": [],
-        "numEpochs": 30,
-        "entities": {"user_id": {"numPartitions": 1}},
-        "relations": [{"name": "follow", "lhs": "user_id", "rhs": "user_id", "operator": "none"}],
-        "model": "livejournal",
-        "outdir": "model/livejournal",
-        "dimension": 1024,
-        "globalEmb": False,
-        "lr": 0.001,
-        "hogwild_delay": 2,
-    },
-    "February, FB15k": {
-        "entity_path": "data/FB15k",
-        "num_epochs": 50,
-        "entities": {"all": {"num_partitions": 1}},
-        "relations": [
-            {
-                "name": "all_edges",
-                "lhs": "all",
-                "rhs": "all",
-                "operator": "complex_diagonal",
-                "all_negs": True,
-            }
-        ],
-        "dynamic_relations": True,
-        "edge_paths": [],
-        "checkpoint_path": "model/fb15k",
-        "dimension": 400,
-        "global_emb": False,
-        "comparator": "dot",
-        "loss_fn": "softmax",
-        "lr": 0.1,
-        "eval_fraction": 0,
-    },
-}
-
-
-@pytest.mark.parametrize("name", EXAMPLES)
-def test_the_examples_of_early_releases_load(tmp_path: Path, name: str) -> None:
-    """Their edge paths come from a program or from -p; `model` was a name without effect."""
-    conf = in_python(tmp_path, EXAMPLES[name], "getConf" if "January" in name else "get_torchbiggraph_conf")
-    given = config.as_override("edge_paths=data/FB15k/freebase_mtr100_mte100-train_partitioned")
-    settings = config.load(conf, [given])
-    assert [Path(each).name for each in settings.edge_paths] == ["freebase_mtr100_mte100-train_partitioned"]
-    assert settings.num_epochs == EXAMPLES[name].get("numEpochs", 50)
+def test_edge_paths_of_the_examples_come_from_a_program_or_p(tmp_path: Path) -> None:
+    conf = in_python(tmp_path, JANUARY | {"edgePaths": []}, "getConf")
+    settings = config.load(conf, [config.as_override("edge_paths=/data/FB15k/train")])
+    assert settings.edge_paths == ("/data/FB15k/train",)
     with pytest.raises(ConfigError, match=r"edge_paths: expected at least one, found none: .*-p edge_paths"):
         config.load(conf)
     raw = ConfigFileLoader().load_config(conf).to_dict()  # as PBG's example scripts, which fill them in
     assert (raw["edge_paths"], raw["dimension"]) == ([], settings.dimension)
 
 
-def table_of_keys() -> list[str]:
-    """The lines of the page's table: all keys of PBG, those of the top level first."""
+def test_the_page_tells_what_becomes_of_each_key() -> None:
+    """All keys of PBG, those of the top level first."""
     lines = []
     for section, path in (("config", ""), ("entity", "entities.*."), ("relation", "relations.*.")):
         for key, fact in KEYS[section].items():
             instead = REPLACED.get(key) if section == "config" else None
             since = "" if fact["since"] == "1.0.0" else " (HEAD)"
             lines.append(f"| `{path}{key}`{since} | {f'ignored: {instead}' if instead else 'same'} |")
-    return lines
-
-
-def test_the_page_tells_what_becomes_of_each_key() -> None:
     page = PAGE.read_text().splitlines()
     start = page.index("| key of PBG | here |")
-    assert [line for line in page[start + 2 :] if line.startswith("|")] == table_of_keys()
-
-
-def test_ignored_keys_are_keys_of_pbg() -> None:
+    assert [line for line in page[start + 2 :] if line.startswith("|")] == lines
     assert REPLACED.keys() <= KEYS["config"].keys()
     for key in REPLACED:
-        description = PbgConfig.model_fields[key].description or ""
-        assert re.match("Without effect", description), key
+        assert re.match("Without effect", PbgConfig.model_fields[key].description or ""), key

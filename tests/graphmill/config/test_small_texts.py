@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from graphmill import storage
 from graphmill.cli import exit_codes, main
-from graphmill.config import apply_override, load, parsed_yaml
+from graphmill.config import load, parsed_yaml
 from graphmill.config.yaml_edit import edited
 from graphmill.config.yaml_text import lines
 from graphmill.errors import ConfigError, FormatError
@@ -65,14 +65,6 @@ def test_a_message_shows_the_beginning_of_a_long_value() -> None:
     assert len(str(caught.value)) < 10_000
 
 
-@pytest.mark.parametrize("text", ["[" * 100_000, "9" * 100_000, '{"a":' * 100_000])
-def test_deep_and_long_json(tmp_path: Path, text: str) -> None:
-    path = tmp_path / "x.json"
-    path.write_text(text)
-    with pytest.raises(FormatError, match=r"x\.json: expected a JSON object"):
-        storage.read_json(str(path))
-
-
 def test_a_sparse_file_is_no_text(tmp_path: Path) -> None:
     path = tmp_path / "run.json"
     with path.open("wb") as file:
@@ -102,7 +94,7 @@ VALUES = st.one_of(
 
 
 @pytest.mark.slow
-@settings(max_examples=30)
+@settings(max_examples=12)
 @given(st.sampled_from(sorted(CONFIGURATIONS)), st.dictionaries(st.sampled_from(PLACES), VALUES))
 def test_values_change_and_comments_stay(name, changes):
     text = CONFIGURATIONS[name]
@@ -125,7 +117,6 @@ def test_values_change_and_comments_stay(name, changes):
         ("lr: 0.1", {"dimension": 8}, "lr: 0.1\ndimension: 8\n"),
         ("lr:   # the rate\nx: 1\n", {"lr": 0.5}, "lr: 0.5   # the rate\nx: 1\n"),
         ("train: {patience: 1}\n", {"train.x": 2}, "train: {x: 2, patience: 1}\n"),
-        ("train: {}\n", {"train.x": 2}, "train: {x: 2}\n"),
         ("train:\n  y: 1\nlr: 1\n", {"train.x": 2}, "train:\n  x: 2\n  y: 1\nlr: 1\n"),
         ("lr: 1\n", {"train.x": "a", "train.y": True}, 'lr: 1\ntrain: {y: true, x: "a"}\n'),
         ("rel:\n  - name: a\n  - name: b\n", {"rel.1.z": 2}, "rel:\n  - name: a\n  - z: 2\n    name: b\n"),
@@ -137,18 +128,8 @@ def test_places(text, changes, expected):
     assert edited(text, changes, "conf") == expected
 
 
-def test_a_text_that_shares_values_is_written_anew():
-    text = "a: &both {x: 1}  # lost\nb: *both\n"
-    found = edited(text, {"b.x": 2}, "conf")
+def test_a_text_that_shares_values_is_written_anew_and_a_place_that_cannot_be_is_an_error():
+    found = edited("a: &both {x: 1}  # lost\nb: *both\n", {"b.x": 2}, "conf")
     assert parsed_yaml(found, "conf")["b"] == {"x": 2}
-
-
-def test_a_place_that_cannot_be_is_an_error():
     with pytest.raises(ConfigError, match="no such place"):
         edited("relations: []\n", {"relations.0.all_negs": True}, "conf")
-
-
-def test_an_override_does_the_same():
-    raw = {"lr": 1}
-    apply_override(raw, "train.x=2")
-    assert parsed_yaml(edited("lr: 1\n", {"train.x": 2}, "conf"), "conf") == raw
