@@ -144,6 +144,20 @@ def deletion_vector(folder: Path, rows: Sequence[int], kind: str) -> dict[str, A
     return described | {"pathOrInlineDv": place, "offset": 1}
 
 
+def puffin(vectors: Mapping[str, bytes], **described: Any) -> bytes:
+    """A file of Puffin with deletion vectors of data files (bitmaps); descriptions are changed."""
+    content, blobs = b"PFA1", []
+    for name, bitmap in vectors.items():
+        vector = b"\xd1\xd3\x39\x64" + bitmap
+        blob = struct.pack(">I", len(vector)) + vector + struct.pack(">I", zlib.crc32(vector))
+        whole = {"type": "deletion-vector-v1", "fields": [], "snapshot-id": -1, "sequence-number": -1}
+        whole |= {"offset": len(content), "length": len(blob), "properties": {"referenced-data-file": name}}
+        blobs.append(whole | described)
+        content += blob
+    footer = json.dumps({"blobs": blobs}).encode()
+    return content + b"PFA1" + footer + struct.pack("<iI", len(footer), 0) + b"PFA1"
+
+
 def write_mapped_delta(
     folder: Path, files: Mapping[str, pa.Table], vectors: Mapping[str, Any], mode: str = "name"
 ) -> None:

@@ -1,8 +1,6 @@
 """Files of deleted rows that a table of Iceberg may name: damaged, senseless, and larger than they look."""
 
-import json
 import struct
-import zlib
 from pathlib import Path
 from typing import Any
 
@@ -15,23 +13,16 @@ from pyroaring import BitMap64
 from etl.tables.data_file import Deletes
 from etl.tables.lake.deletes import DeletedRows
 from graphmill.errors import FormatError
+from tests.etl.tables.lakes import puffin
 
 
-def puffin(folder: Path, bitmap: bytes, **described: Any) -> Deletes:
-    """Write a file of Puffin with one deletion vector, whose description has these changes."""
-    vector = b"\xd1\xd3\x39\x64" + bitmap
-    blob = struct.pack(">I", len(vector)) + vector + struct.pack(">I", zlib.crc32(vector))
-    whole = {"type": "deletion-vector-v1", "fields": [], "snapshot-id": -1, "sequence-number": -1}
-    whole |= {"offset": 4, "length": len(blob), "properties": {"referenced-data-file": "mine"}}
-    footer = json.dumps({"blobs": [whole | described]}).encode()
-    path = folder / "deletes.puffin"
-    path.write_bytes(b"PFA1" + blob + b"PFA1" + footer + struct.pack("<iI", len(footer), 0) + b"PFA1")
-    return Deletes("puffin", str(path), "mine")
+def deletes_in(folder: Path, bitmap: bytes, **described: Any) -> Deletes:
+    (folder / "deletes.puffin").write_bytes(puffin({"mine": bitmap}, **described))
+    return Deletes("puffin", str(folder / "deletes.puffin"), "mine")
 
 
-@pytest.mark.parametrize(
-    ("described", "message"),
-    [
+def test_a_vector_in_puffin_that_makes_no_sense(tmp_path: Path) -> None:
+    cases: list[tuple[dict[str, Any], str]] = [
         ({"offset": -4}, "from byte 0 on, found .* from byte -4"),
         ({"length": -1}, "expected a deletion vector of 1 to"),
         ({"length": 1 << 40}, "expected a deletion vector of 1 to"),
@@ -39,19 +30,16 @@ def puffin(folder: Path, bitmap: bytes, **described: Any) -> Deletes:
         ({"compression-codec": "zstd"}, "without compression"),
         ({"type": "apache-datasketches-theta-v1"}, "expected deletion vectors"),
         ({"offset": "x"}, "expected deletion vectors in Puffin"),
-    ],
-)
-def test_a_vector_in_puffin_that_makes_no_sense(
-    tmp_path: Path, described: dict[str, Any], message: str
-) -> None:
-    with pytest.raises(FormatError, match=message):
-        DeletedRows([puffin(tmp_path, BitMap64([1]).serialize(), **described)])
+    ]
+    for described, message in cases:
+        with pytest.raises(FormatError, match=message):
+            DeletedRows([deletes_in(tmp_path, BitMap64([1]).serialize(), **described)])
 
 
 def test_a_vector_of_a_few_bytes_stays_small(tmp_path: Path) -> None:
     """The key 2^31 - 1 stands for positions near 2^63: readers that fill the gap take all memory."""
     last = struct.pack("<QI", 1, 2**31 - 1) + BitMap64([7]).serialize()[12:]
-    mask = DeletedRows([puffin(tmp_path, last)]).mask(((2**31 - 1) << 32) + 5, 4)
+    mask = DeletedRows([deletes_in(tmp_path, last)]).mask(((2**31 - 1) << 32) + 5, 4)
     assert mask.tolist() == [True, True, False, True]
 
 

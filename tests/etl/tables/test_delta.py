@@ -47,16 +47,12 @@ def table(tmp_path: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize("version", [None, 0, 1, 2, 3])
-@pytest.mark.parametrize("with_checkpoint", [False, True])
-def test_the_rows_of_each_version(table: Path, version: int | None, with_checkpoint: bool) -> None:
-    if with_checkpoint:
-        DeltaTable(table, version=1).create_checkpoint()
-        if version is None or version > 1:
-            (table / "_delta_log/00000000000000000000.json").unlink()
-    expected = foreign_rows(table, ["u", "i"], version)
-    assert rows_of(table, snapshot=version) == expected
-    assert len(list(table.rglob("*.parquet"))) - with_checkpoint > len(found_in(table).files())
+def test_versions_whose_log_begins_with_a_checkpoint(table: Path) -> None:
+    DeltaTable(table, version=1).create_checkpoint()
+    (table / "_delta_log/00000000000000000000.json").unlink()
+    for version in (None, 2, 3):
+        assert rows_of(table, snapshot=version) == foreign_rows(table, ["u", "i"], version)
+    assert len(list(table.rglob("part-*.parquet"))) > len(found_in(table).files())
 
 
 OPERATIONS = st.one_of(
@@ -111,42 +107,34 @@ def test_columns_that_came_later_are_null(tmp_path: Path) -> None:
     rows, bad = read(tmp_path, rhs="n")
     assert rows == [("a", "1"), ("b", "2"), ("c", "3")]
     assert bad == [("rhs: null", row) for row in (1, 2, 3)]
-    with pytest.raises(
-        RawTableError, match=r"expected a column 'm' \(rhs\), found columns \['u', 'i', 'n'\]"
-    ):
+    with pytest.raises(RawTableError, match=r"column 'm' \(rhs\), found columns \['u', 'i', 'n'\]"):
         rows_of(tmp_path, rhs="m")
 
 
-@pytest.mark.parametrize(
-    ("filters", "num_files", "rows"),
-    [
+def test_filters_prune_files_and_rows(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cases: list[tuple[Any, int, list[str]]] = [
         ([["day", "==", "2026-11-01"]], 1, ["a"]),
-        ([["day", ">", "2026-11-01"]], 1, ["c", "c"]),
         ([["day", "in", ["2026-11-01", "2026-11-02"]], ["n", ">", 1]], 1, ["c", "c"]),
         ([[["day", "<", "2026-11-02"]], [["u", "==", "c"]]], 2, ["a", "c", "c"]),
         ([["day", "!=", None], ["u", "!=", "a"]], 2, ["c", "c"]),
-    ],
-)
-def test_filters_prune_files_and_rows(
-    table: Path, monkeypatch: pytest.MonkeyPatch, filters: Any, num_files: int, rows: list[str]
-) -> None:
-    assert len(found_in(table, filters=filters).files()) == num_files
-    with opened_files(monkeypatch) as opened:
-        assert [row[0] for row in rows_of(table, filters=filters)] == rows
-    assert len({name for name in opened if name.startswith("part-")}) == num_files
+    ]
+    for filters, num_files, rows in cases:
+        assert len(found_in(table, filters=filters).files()) == num_files
+        with opened_files(monkeypatch) as opened:
+            assert [row[0] for row in rows_of(table, filters=filters)] == rows
+        assert len({name for name in opened if name.startswith("part-")}) == num_files
 
 
-@pytest.mark.parametrize("column", VALUES)
-@pytest.mark.parametrize("is_partition", [True, False])
-def test_filters_on_columns_of_all_types(tmp_path: Path, column: str, is_partition: bool) -> None:
-    for number in range(TYPED.num_rows):  # each row has statistics of its own
-        write_deltalake(
-            tmp_path, TYPED.slice(number, 1), mode="append", partition_by=[column] if is_partition else None
-        )
-    for filters, expected in filters_on(column):
-        if is_partition and column == "text":  # Hive folders cannot tell an empty text from null
-            expected = [each for each in expected if each != "4"] + ["4"] * (filters[0][2] is None)
-        assert [row[0] for row in rows_of(tmp_path, filters=filters)] == expected
+@pytest.mark.parametrize("partition", [None, *VALUES])
+def test_filters_on_columns_of_all_types(tmp_path: Path, partition: str | None) -> None:
+    parts = [TYPED] if partition else [TYPED.slice(n, 2) for n in (0, 2, 4)]  # own statistics
+    for part in parts:
+        write_deltalake(tmp_path, part, mode="append", partition_by=partition and [partition])
+    for column in [partition] if partition else VALUES:
+        for filters, expected in filters_on(column):
+            if partition == "text":  # Hive folders cannot tell an empty text from null
+                expected = [each for each in expected if each != "4"] + ["4"] * (filters[0][2] is None)
+            assert [row[0] for row in rows_of(tmp_path, filters=filters)] == expected
 
 
 def test_long_text_is_not_cut_as_its_statistics(tmp_path: Path) -> None:
@@ -200,6 +188,8 @@ def test_a_checkpoint_in_parts(tmp_path: Path) -> None:
     """Version 2 of checkpoints: deletion vectors are in sidecars, beside those of other checkpoints."""
     log = tmp_path / "_delta_log"
     features = ["columnMapping", "deletionVectors", "v2Checkpoint"]
+    dv_fields = {"storageType": pa.string(), "pathOrInlineDv": pa.string(), "offset": pa.int32()}
+    dv_fields |= {"sizeInBytes": pa.int32(), "cardinality": pa.int64()}
     vectors = [{"one.parquet": deletion_vector(tmp_path, [row], "u")} for row in (0, 1, 2)]
     for version, vector in enumerate(vectors):
         write_mapped_delta(tmp_path, FILES, vector)
@@ -215,20 +205,7 @@ def test_a_checkpoint_in_parts(tmp_path: Path) -> None:
                 ("path", pa.string()),
                 ("partitionValues", pa.map_(pa.string(), pa.string())),
                 *(("size", pa.int64()), ("modificationTime", pa.int64()), ("dataChange", pa.bool_())),
-                ("stats", pa.string()),
-                (
-                    "deletionVector",
-                    pa.struct(
-                        [
-                            *(("storageType", pa.string()), ("pathOrInlineDv", pa.string())),
-                            *(
-                                ("offset", pa.int32()),
-                                ("sizeInBytes", pa.int32()),
-                                ("cardinality", pa.int64()),
-                            ),
-                        ]
-                    ),
-                ),
+                *(("stats", pa.string()), ("deletionVector", pa.struct(dv_fields))),
             ]
         )
         pq.write_table(pa.table({"add": pa.array(rows, schema), "remove": removed}), sidecar)
@@ -247,10 +224,11 @@ def test_a_checkpoint_in_parts(tmp_path: Path) -> None:
         rows_of(tmp_path, rhs="ev.item")
 
 
-@pytest.mark.parametrize("name", ["a b.parquet", "ä.parquet", "a%20b.parquet", "a+b=c.parquet"])
-def test_odd_names_of_files_with_deletion_vectors(tmp_path: Path, name: str) -> None:
-    write_mapped_delta(tmp_path, {name: FILES["one.parquet"]}, {name: deletion_vector(tmp_path, [0], "u")})
-    assert [row[0] for row in rows_of(tmp_path, rhs="ev.item")] == list("bcde")
+def test_odd_names_of_files_with_deletion_vectors(tmp_path: Path) -> None:
+    for name in ("a b.parquet", "ä.parquet", "a%20b.parquet", "a+b=c.parquet"):
+        vector = deletion_vector(tmp_path, [0], "u")
+        write_mapped_delta(tmp_path, {name: FILES["one.parquet"]}, {name: vector})
+        assert [row[0] for row in rows_of(tmp_path, rhs="ev.item")] == list("bcde")
     assert rows_of(f"{tmp_path}/", rhs="ev.item") == rows_of(tmp_path, rhs="ev.item")
     assert found_in(f"{tmp_path}/").describe() == found_in(tmp_path).describe()
 
@@ -279,46 +257,33 @@ def test_a_damaged_deletion_vector(tmp_path: Path) -> None:
         rows_of(tmp_path, rhs="ev.item")
 
 
-@pytest.mark.parametrize(
-    ("vector", "message"),
-    [
-        (
-            {"storageType": "u", "pathOrInlineDv": "ab"},
-            "20 characters of a deletion vector's UUID, found 'ab'",
-        ),
+def test_a_deletion_vector_that_makes_no_sense(tmp_path: Path) -> None:
+    cases: list[tuple[dict[str, Any], str]] = [
+        ({"storageType": "u", "pathOrInlineDv": "ab"}, "20 characters of a deletion vector's UUID, found"),
         ({"storageType": "u", "pathOrInlineDv": "ä" * 20}, "expected Z85"),
         ({"storageType": "i", "pathOrInlineDv": "ab"}, "found other bytes"),
         ({"storageType": "i", "pathOrInlineDv": ""}, "with a text, a size and an offset"),
         ({"offset": -1}, "an offset from 0 on, found .* and -1"),
-        ({"sizeInBytes": -1}, "a size and an offset"),
         ({"sizeInBytes": 0}, "a size and an offset"),
         ({"sizeInBytes": 2_000_000_000}, "1 to 1,073,741,824 bytes"),
         ({"offset": 1 << 30}, "is damaged"),
-    ],
-)
-def test_a_deletion_vector_that_makes_no_sense(tmp_path: Path, vector: dict[str, Any], message: str) -> None:
-    whole = deletion_vector(tmp_path, [0], "u") | vector
-    write_mapped_delta(tmp_path, FILES, {"one.parquet": whole})
-    with pytest.raises(FormatError, match=message):
-        rows_of(tmp_path, rhs="ev.item")
+    ]
+    for vector, message in cases:
+        whole = deletion_vector(tmp_path, [0], "u") | vector
+        write_mapped_delta(tmp_path, FILES, {"one.parquet": whole})
+        with pytest.raises(FormatError, match=message):
+            rows_of(tmp_path, rhs="ev.item")
 
 
-@pytest.mark.parametrize("kind", ["i", "u"])
-def test_a_few_bytes_that_delete_billions_of_rows(tmp_path: Path, kind: str) -> None:
+def test_a_few_bytes_that_delete_billions_of_rows(tmp_path: Path) -> None:
     """A vector is never expanded: 2^33 positions in 2 MB would be 64 GiB."""
-    vector = deletion_vector(tmp_path, range(2, 1 << 33), kind)
-    write_mapped_delta(tmp_path, FILES, {"one.parquet": vector})
+    write_mapped_delta(tmp_path, FILES, {"one.parquet": deletion_vector(tmp_path, range(2, 1 << 33), "i")})
     assert [row[0] for row in rows_of(tmp_path, rhs="ev.item")] == list("abfg")
 
 
 @given(st.binary(max_size=40))
 def test_z85_gives_the_bytes_back(content: bytes) -> None:
     assert decoded(z85(content))[: len(content)] == content
-
-
-def test_a_deletion_vector_that_is_no_z85() -> None:
-    with pytest.raises(FormatError, match="expected Z85 in a deletion vector"):
-        decoded("\\\\\\\\\\")
 
 
 def test_files_that_vacuum_has_deleted(table: Path) -> None:
@@ -330,19 +295,13 @@ def test_files_that_vacuum_has_deleted(table: Path) -> None:
         rows_of(table, snapshot=1)
 
 
-@pytest.mark.parametrize(
-    ("snapshot", "message"),
-    [
+def test_versions_that_are_not_there(table: Path) -> None:
+    for snapshot, message in (
         (9, r"expected a log of version 9, found the versions 0 to 3"),
         ("main", r"expected a number as snapshot of Delta Lake, found 'main'"),
-    ],
-)
-def test_snapshots_that_are_none(table: Path, snapshot: Any, message: str) -> None:
-    with pytest.raises(RawTableError, match=message):
-        found_in(table, snapshot=snapshot)
-
-
-def test_a_log_with_a_gap(table: Path) -> None:
+    ):
+        with pytest.raises(RawTableError, match=message):
+            found_in(table, snapshot=snapshot)
     (table / "_delta_log/00000000000000000001.json").unlink()
     with pytest.raises(RawTableError, match=r"expected the commits 0 to 3 .*found none of version 1"):
         found_in(table)
@@ -358,11 +317,11 @@ def test_an_unknown_feature(table: Path) -> None:
         found_in(table).files()
 
 
-@pytest.mark.parametrize("log", ["{", '{"metaData": 3}', "[" * 100_000, "\0"])
-def test_a_damaged_log(table: Path, log: str) -> None:
-    (table / "_delta_log/00000000000000000003.json").write_text(log)
-    with pytest.raises(RawTableError, match=r"orders: version 3 cannot be read"):
-        found_in(table).files()
+def test_a_damaged_log(table: Path) -> None:
+    for log in ("{", '{"metaData": 3}', "[" * 100_000, "\0"):
+        (table / "_delta_log/00000000000000000003.json").write_text(log)
+        with pytest.raises(RawTableError, match=r"orders: version 3 cannot be read"):
+            found_in(table).files()
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,6 @@ from typing import Any
 from urllib.parse import quote
 
 import pyarrow as pa
-import pyarrow.dataset as ds
 import pyarrow.json as pajson
 import pyarrow.orc as paorc
 import pyarrow.parquet as pq
@@ -21,6 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from etl.tables.filters import expression, left_for_rows, rows_that_pass
+from etl.tables.ranges import find_ranges
 from graphmill.config.sections.etl import Filters
 from graphmill.errors import NotFoundError, RawTableError
 from tests.etl.graphs import write_parquet
@@ -60,25 +60,12 @@ CASES: list[tuple[Any, list[int]]] = [
 ]
 
 
-@pytest.mark.parametrize(("filters", "numbers"), CASES)
-def test_filters_on_folders_open_no_other_file(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, filters: Any, numbers: list[int]
-) -> None:
-    with opened_files(monkeypatch) as opened:
-        rows = rows_of(folder, filters=filters)
-    assert [int(row[0]) for row in rows] == numbers
-    assert {int(name[5:-8]) for name in opened} == set(numbers)
-
-
-def test_pyarrow_reads_the_same_rows(folder: Path) -> None:
-    dataset = ds.dataset(folder, partitioning=ds.partitioning(flavor="hive", schema=_SCHEMA))
-    wanted = (ds.field("day") >= datetime.date(2026, 11, 2)) & (ds.field("n") > 8) | (ds.field("n") == 1)
-    expected = sorted(dataset.to_table(["u"], filter=wanted)["u"].to_pylist())
-    filters = [[["day", ">=", "2026-11-02"], ["n", ">", 8]], [["n", "==", 1]]]
-    assert [row[0] for row in rows_of(folder, filters=filters)] == expected == ["01", "09", "10", "11"]
-
-
-_SCHEMA = pa.schema([("day", pa.date32()), ("c", pa.string())])
+def test_filters_on_folders_open_no_other_file(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for filters, numbers in CASES:
+        with opened_files(monkeypatch) as opened:
+            rows = rows_of(folder, filters=filters)
+        assert [int(row[0]) for row in rows] == numbers
+        assert {int(name[5:-8]) for name in opened} == set(numbers)
 
 
 def test_numbers_in_folders(tmp_path: Path) -> None:
@@ -113,43 +100,34 @@ def write(folder: Path, suffix: str) -> Path:
 
 
 @pytest.mark.parametrize("suffix", ["parquet", "orc", "csv", "jsonl"])
-@pytest.mark.parametrize(
-    ("filters", "numbers"),
-    [
-        ([["n", ">=", 37]], {37, 38, 39}),
-        ([["n", "in", [1, 3, 70]], ["i", "==", "y"]], {1, 3}),
-        ([["u", "==", "u7"]], {7}),
-        ([["w", "<", 1.5]], {0, 1, 2}),
-        ([["n", "<", 2.5], ["w", "!=", 1]], {0, 1}),
-        ([[["at", "<", "2026-11-02"]], [["n", "==", 5]]], {0, 28, 5}),
-    ],
-)
-def test_filters_on_rows_of_each_format(tmp_path: Path, suffix: str, filters: Any, numbers: set[int]) -> None:
+def test_filters_on_rows_of_each_format(tmp_path: Path, suffix: str) -> None:
     path = write(tmp_path, suffix)
-    for chunk_rows in (3, 1000):
-        rows = rows_of(path, chunk_rows, weight="n", filters=filters)
-        assert {int(row[2]) for row in rows} == numbers
-        assert len(rows) == len(numbers)
-    assert len(rows_of(path, filters=filters)) == len(numbers)
+    cases: list[tuple[Any, list[int]]] = [
+        ([["n", "in", [1, 3, 70]], ["i", "==", "y"]], [1, 3]),
+        ([["u", "==", "u7"]], [7]),
+        ([["w", "<", 1.5]], [0, 1, 2]),
+        ([["n", "<", 2.5], ["w", "!=", 1]], [0, 1]),
+        ([[["at", "<", "2026-11-02"]], [["n", "==", 5]]], [0, 28, 5]),
+    ]
+    for filters, numbers in cases:
+        for chunk_rows in (3, 1000):
+            rows = rows_of(path, chunk_rows, weight="n", filters=filters)
+            assert sorted(int(row[2]) for row in rows) == sorted(numbers)
+        assert len(rows_of(path, filters=filters)) == len(numbers)
 
 
 def test_row_groups_without_such_rows_are_not_read(tmp_path: Path) -> None:
-    from etl.tables.ranges import find_ranges
-
     path = write(tmp_path, "parquet")
-
-    def cuts(filters: Any) -> list[Any]:
+    cases: list[tuple[Any, Any]] = [
+        ([["n", ">=", 37]], [((9, 10), 36)]),
+        ([["n", "in", [0, 39]]], [((0, 1), 0), ((9, 10), 36)]),
+        ([[["n", "<", 12]], [["n", "==", 38]]], [((0, 2), 0), ((2, 3), 8), ((9, 10), 36)]),
+        ([["u", "==", "zz"]], []),
+    ]
+    for filters, cuts in cases:
         found = found_in(path, filters=filters)
-        return [
-            (each.cut, each.first_row)
-            for file in found.files()
-            for each in find_ranges("t", found.table, file, 8)
-        ]
-
-    assert cuts([["n", ">=", 37]]) == [((9, 10), 36)]
-    assert cuts([["n", "in", [0, 39]]]) == [((0, 1), 0), ((9, 10), 36)]
-    assert cuts([[["n", "<", 12]], [["n", "==", 38]]]) == [((0, 2), 0), ((2, 3), 8), ((9, 10), 36)]
-    assert cuts([["u", "==", "zz"]]) == []
+        (file,) = found.files()
+        assert [(each.cut, each.first_row) for each in find_ranges("t", found.table, file, 8)] == cuts
 
 
 def test_rows_keep_their_numbers(tmp_path: Path) -> None:
@@ -172,21 +150,18 @@ def test_columns_inside_structs(tmp_path: Path) -> None:
     assert rows_of(path, rhs="e.n", filters=[["e.n", "==", 2]]) == [("b", "2")]
 
 
-@pytest.mark.parametrize(
-    ("filters", "message"),
-    [
-        (
-            [["m", "==", 1]],
-            r"t\.parquet: expected a column 'm' \(filter m\), found columns \['u', 'i', 'n'\]",
-        ),
-        ([["n", "==", "many"]], r"filters: n is of type int64, which 'many' cannot be compared with"),
-        ([["u", ">", 3]], r"filters: u is text that cannot be compared with 3: .*quote the value"),
-    ],
-)
-def test_filters_that_do_not_fit_the_table(tmp_path: Path, filters: Any, message: str) -> None:
+def test_filters_that_do_not_fit_the_table(tmp_path: Path) -> None:
     path = write_parquet(tmp_path / "t.parquet", u=["a"], i=["x"], n=[1])
-    with pytest.raises(RawTableError, match=message):
-        rows_of(path, filters=filters)
+    cases: list[tuple[Any, str]] = [
+        (["m", "==", 1], r"t\.parquet: expected a column 'm' \(filter m\), found columns \['u', 'i', 'n'\]"),
+        (["n", "==", "many"], r"filters: n is of type int64, which 'many' cannot be compared with"),
+        (["u", ">", 3], r"filters: u is text that cannot be compared with 3: .*quote the value"),
+    ]
+    for condition, message in cases:
+        with pytest.raises(RawTableError, match=message):
+            rows_of(path, filters=[condition])
+    with pytest.raises(RawTableError, match="snapshots are those of such tables"):
+        found_in(path, snapshot=3)
 
 
 CONDITIONS = st.tuples(
@@ -264,25 +239,8 @@ def _columns() -> Iterator[pa.Array]:
     yield from (pa.array([datetime.time(1), None, None]), pa.nulls(3), pa.array([{"a": 1}, None, {"a": 2}]))
 
 
-ANY_VALUE = st.sampled_from(
-    [
-        1,
-        2**40,
-        2**70,
-        -1,
-        1.5,
-        float("inf"),
-        True,
-        "1",
-        "b",
-        "2026-11-01",
-        "2026-11-01 01:00:00",
-        "true",
-        "",
-        "ä",
-        None,
-    ]
-)
+NUMBERS: list[Any] = [1, 2**40, 2**70, -1, 1.5, float("inf"), True, None]
+ANY_VALUE = st.sampled_from([*NUMBERS, "1", "b", "2026-11-01", "2026-11-01 01:00:00", "true", "", "ä"])
 
 
 @given(
@@ -392,12 +350,6 @@ def test_days_that_are_missing(tmp_path: Path) -> None:
     assert [file.uri for file in found.files()] == [f"{tmp_path}/day={day}/a.parquet" for day in (1, 3)]
     with pytest.raises(NotFoundError, match="no file there to read rows from"):
         found_in([paths[1], paths[3]], missing_paths="skip")
-
-
-def test_a_snapshot_of_plain_files(tmp_path: Path) -> None:
-    path = write_parquet(tmp_path / "t.parquet", u=["a"], i=["x"])
-    with pytest.raises(RawTableError, match="snapshots are those of such tables"):
-        found_in(path, snapshot=3)
 
 
 def test_statistics_of_text_columns_are_not_those_of_numbers(tmp_path: Path) -> None:

@@ -3,8 +3,6 @@
 import gzip
 import json
 import shutil
-import struct
-import zlib
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +18,7 @@ from pyiceberg.manifest import (
     ManifestEntry,
     ManifestEntryStatus,
     ManifestWriterV2,
+    write_manifest_list,
 )
 from pyiceberg.table import StaticTable, Table
 from pyiceberg.transforms import BucketTransform, DayTransform, IdentityTransform, TruncateTransform
@@ -38,6 +37,7 @@ from tests.etl.tables.lakes import (
     filters_on,
     found_in,
     opened_files,
+    puffin,
     read,
     rows_of,
 )
@@ -72,14 +72,13 @@ def table(catalog: SqlCatalog) -> Table:
 
 def test_the_rows_of_each_snapshot(table: Table) -> None:
     assert rows_of(root_of(table)) == foreign_rows(table, ["u", "i"])
-    assert [row[0] for row in rows_of(root_of(table))] == ["a", "c", "c"]
     for each in table.snapshots():
         expected = foreign_rows(table, ["u", "i"], each.snapshot_id)
         assert rows_of(root_of(table), snapshot=each.snapshot_id) == expected
-        assert rows_of(root_of(table), snapshot=str(each.snapshot_id)) == expected
     first = table.snapshots()[0].snapshot_id
     table.manage_snapshots().create_tag(first, "monthly").commit()
-    assert rows_of(root_of(table), snapshot="monthly") == foreign_rows(table, ["u", "i"], first)
+    for name in (str(first), "monthly"):
+        assert rows_of(root_of(table), snapshot=name) == foreign_rows(table, ["u", "i"], first)
     with pytest.raises(RawTableError, match=r"expected a snapshot weekly, found .*main.*monthly"):
         found_in(root_of(table), snapshot="weekly")
 
@@ -121,59 +120,42 @@ def test_columns_that_are_renamed_dropped_and_added(table: Table) -> None:
     assert rows_of(root_of(table), snapshot=first) == foreign_rows(table, ["u", "i"], first)
 
 
-@pytest.mark.parametrize(
-    ("filters", "num_files", "rows"),
-    [
-        ([["day", "==", "2026-11-01"]], 1, ["a"]),
+def test_filters_prune_files_and_rows(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    cases: list[tuple[Any, int, list[str]]] = [
         ([["day", ">", "2026-11-01"]], 2, ["c", "c"]),
-        ([["n", ">", 2]], 2, ["c", "c"]),
         ([["u", "in", ["a", "z"]], ["day", "!=", None]], 1, ["a"]),
         ([[["day", "<", "2026-11-02"]], [["u", "==", "c"]]], 3, ["a", "c", "c"]),
         ([["n", "not in", [1, 2]], ["i", "!=", "x"]], 3, ["c", "c"]),
         ([["u", "==", "nobody"]], 0, []),
-    ],
-)
-def test_filters_prune_files_and_rows(
-    table: Table, monkeypatch: pytest.MonkeyPatch, filters: Any, num_files: int, rows: list[str]
-) -> None:
-    root = root_of(table)
-    assert len(found_in(root, filters=filters).files()) == num_files
-    with opened_files(monkeypatch) as opened:
-        assert [row[0] for row in rows_of(root, filters=filters)] == rows
-    assert len({name for name in opened if name.endswith(".parquet")}) == num_files
-
-
-TRANSFORMS: dict[Any, list[str]] = {
-    IdentityTransform(): list(VALUES),
-    BucketTransform(3): ["long", "text", "day", "time", "zoned", "money"],
-    DayTransform(): ["day", "time", "zoned"],
-    TruncateTransform(2): ["long", "text", "money"],
-}
+    ]
+    for filters, num_files, rows in cases:
+        assert len(found_in(root_of(table), filters=filters).files()) == num_files
+        with opened_files(monkeypatch) as opened:
+            assert [row[0] for row in rows_of(root_of(table), filters=filters)] == rows
+        assert len({name for name in opened if name.endswith(".parquet")}) == num_files
 
 
 @pytest.mark.parametrize(
     ("transform", "column"),
-    [(transform, column) for transform, columns in TRANSFORMS.items() for column in columns],
+    [
+        *((IdentityTransform(), column) for column in VALUES),
+        *((BucketTransform(3), column) for column in ("long", "text", "money")),
+        *((DayTransform(), column) for column in ("day", "zoned")),
+        *((TruncateTransform(2), column) for column in ("long", "text", "money")),
+    ],
     ids=str,
 )
 def test_partitions_by_columns_of_all_types(catalog: SqlCatalog, column: str, transform: Any) -> None:
     made = catalog.create_table("sales.typed", schema=TYPED.schema)
     with made.update_spec() as spec:
         spec.add_field(column, transform, "part")
+        if isinstance(transform, DayTransform):
+            spec.add_identity("bytes")
     made.append(TYPED)
-    value = VALUES[column]
     for filters, expected in filters_on(column):
         assert [row[0] for row in rows_of(root_of(made), filters=filters)] == expected
     if isinstance(transform, IdentityTransform):
-        assert len(found_in(root_of(made), filters=[[column, "==", value]]).files()) == 1
-
-
-def test_a_partition_of_bytes(catalog: SqlCatalog) -> None:
-    made = catalog.create_table("sales.typed", schema=TYPED.schema)
-    with made.update_spec() as spec:
-        spec.add_identity("bytes")
-    made.append(TYPED)
-    assert len(rows_of(root_of(made))) == 6
+        assert len(found_in(root_of(made), filters=[[column, "==", VALUES[column]]]).files()) == 1
     assert [row[0] for row in rows_of(root_of(made), filters=[["bytes", "==", "c"]])] == ["3"]
 
 
@@ -198,22 +180,6 @@ def test_files_that_were_added_as_they_are(tmp_path: Path, catalog: SqlCatalog) 
 def write_parquet(table: Table, rows: pa.Table) -> Path:
     path = root_of(table) / "data/deletes.parquet"
     pq.write_table(rows, path)
-    return path
-
-
-def write_puffin(table: Table, rows: dict[str, list[int]]) -> Path:
-    """Deletion vectors of data files, as version 3 of Iceberg has them."""
-    content, blobs = b"PFA1", []
-    for name, positions in rows.items():
-        vector = b"\xd1\xd3\x39\x64" + BitMap64(positions).serialize()
-        blob = struct.pack(">I", len(vector)) + vector + struct.pack(">I", zlib.crc32(vector))
-        described = {"type": "deletion-vector-v1", "fields": [], "snapshot-id": -1, "sequence-number": -1}
-        place = {"offset": len(content), "length": len(blob), "properties": {"referenced-data-file": name}}
-        blobs.append(described | place)
-        content += blob
-    footer = json.dumps({"blobs": blobs}).encode()
-    path = root_of(table) / "data/deletes.puffin"
-    path.write_bytes(content + b"PFA1" + footer + struct.pack("<iI", len(footer), 0) + b"PFA1")
     return path
 
 
@@ -250,8 +216,6 @@ def delete_rows(table: Table, content: DataFileContent, path: Path, equality_ids
         )
         writer.add_entry(entry)
     manifest = writer.to_manifest_file()
-    from pyiceberg.manifest import write_manifest_list
-
     listed = str(root / "metadata/snap-deletes.avro")
     with write_manifest_list(
         2, table.io.new_output(listed), snapshot.snapshot_id, None, number, "null"
@@ -290,7 +254,10 @@ def test_deletion_vectors(catalog: SqlCatalog) -> None:
         (task.file.file_path for task in made.scan().plan_files()),
         key=lambda name: pq.read_metadata(name.removeprefix("file://")).num_rows,
     )
-    path = write_puffin(made, {other: [0, 8], "elsewhere": [1]})
+    path = root_of(made) / "data/deletes.puffin"
+    path.write_bytes(
+        puffin({name: BitMap64(rows).serialize() for name, rows in ((other, [0, 8]), ("else", [1]))})
+    )
     changed = delete_rows(made, DataFileContent.POSITION_DELETES, path, [])
     expected = foreign_rows(StaticTable.from_metadata(str(changed)), ["u", "i"])
     assert len(expected) == 10
@@ -365,15 +332,14 @@ def test_metadata_that_names_files_elsewhere(tmp_path: Path, table: Table, name:
     assert rows_of(copy, data_path=[str(root)]) == rows_of(root)
 
 
-@pytest.mark.parametrize("text", ["{", "[]", '{"format-version": 9}', "[" * 100_000])
-def test_damaged_metadata(table: Table, text: str) -> None:
+def test_damaged_metadata(table: Table) -> None:
     newest = max(root_of(table).glob("metadata/*.metadata.json"))
-    newest.write_text(text)
-    with pytest.raises(RawTableError, match=r"metadata\.json: cannot be read as a table of Iceberg"):
-        found_in(root_of(table))
-
-
-def test_a_damaged_manifest(table: Table) -> None:
+    whole = newest.read_text()
+    for text in ("{", "[]", '{"format-version": 9}', "[" * 100_000):
+        newest.write_text(text)
+        with pytest.raises(RawTableError, match=r"metadata\.json: cannot be read as a table of Iceberg"):
+            found_in(root_of(table))
+    newest.write_text(whole)
     for path in root_of(table).glob("metadata/*-m0.avro"):
         path.write_bytes(path.read_bytes()[:100])
     with pytest.raises(RawTableError, match=r"cannot be read as a table of Iceberg"):

@@ -53,7 +53,6 @@ def write(path: Path, writer: Writer, rows: list[tuple[str, ...]], form: dict[st
     chunk_bytes=st.integers(1, 50) | st.just(1 << 20),
     chunk_rows=st.integers(1, 9),
 )
-@settings(max_examples=2 * settings().max_examples)
 def test_quoted_text(
     tmp_path_factory: pytest.TempPathFactory, files: list[list[tuple[str, str, str]]], writer: Writer,
     compression: str, sep: str, end: str, quoting: int, encoding: str, header: bool,
@@ -90,7 +89,6 @@ def test_quoted_text(
     chunk_bytes=st.integers(1, 50) | st.just(1 << 20),
     num_workers=st.integers(1, 5),
 )
-@settings(max_examples=2 * settings().max_examples)
 def test_plain_text(
     tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[str, str, str]], compression: str, end: str,
     encoding: str, header: bool, range_bytes: int, chunk_bytes: int, num_workers: int,
@@ -117,12 +115,6 @@ def test_no_byte_is_lost_at_any_border(tmp_path: Path, end: str, monkeypatch: py
         assert read(tmp_path / "t.csv", content) == expected
 
 
-def test_no_byte_is_lost_at_the_borders_of_true_blocks(tmp_path: Path) -> None:
-    lines = [f'{n:06d},"x\r\ny{"z" * (n % 7)}"\r\n' for n in range(150_000)]
-    rows = read(tmp_path / "t.csv", ("l,r\n" + "".join(lines)).encode())
-    assert rows == [(f"{n:06d}", "x\r\ny" + "z" * (n % 7)) for n in range(150_000)]
-
-
 def pieces_of(content: bytes, chunk_bytes: int, syntax: Syntax) -> tuple[bytes, list[Fault]]:
     """All rows of a text, and its faulty lines."""
     stream = io.BytesIO(content)
@@ -137,7 +129,7 @@ SPOILT = st.text('""a,\r\n#', max_size=40)
 
 
 @given(text=SPOILT, chunk_bytes=st.integers(1, 20), comment=st.sampled_from([None, "#"]))
-@settings(max_examples=8 * settings().max_examples)
+@settings(max_examples=4 * settings().max_examples)
 def test_faults_do_not_depend_on_blocks(text: str, chunk_bytes: int, comment: str | None) -> None:
     syntax = Syntax(has_quotes=True, comment=comment, max_field_lines=3)
     content = text.encode()
@@ -148,7 +140,7 @@ def test_faults_do_not_depend_on_blocks(text: str, chunk_bytes: int, comment: st
 
 
 @given(text=SPOILT, chunk_bytes=st.integers(1, 20))
-@settings(max_examples=8 * settings().max_examples)
+@settings(max_examples=4 * settings().max_examples)
 def test_faults_are_those_of_a_strict_parser(text: str, chunk_bytes: int) -> None:
     rows, faults = pieces_of(text.encode(), chunk_bytes, Syntax(has_quotes=True))
     try:
@@ -170,46 +162,38 @@ def table_with(spoilt: dict[int, str], *, end: str = "\n") -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("spoilt", "line", "problem"),
-    [
-        ({35: 'a35,b35,"z'}, 37, "never closed"),
+    ("end", "compression", "chunk_bytes"), [("\n", "", 1 << 20), ("\r\n", "", 64), ("\n", ".gz", 64)]
+)
+def test_a_quote_that_nothing_closes(
+    tmp_path: Path, end: str, compression: str, chunk_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An error with its line; or, in the quarantine, that line alone."""
+    monkeypatch.setattr(text_rows, "CHUNK_BYTES", chunk_bytes)
+    path = tmp_path / f"t.csv{compression}"
+    cases: list[tuple[dict[int, str], int, str]] = [
         ({39: 'a39,b39,"z'}, 41, "never closed"),
         ({5: 'a5,b5,"z', 8: 'a8,b8,"z"'}, 7, "goes on after its closing quote"),
         ({5: 'a5,b5,"say \\"z\\" "'}, 7, "goes on after its closing quote"),
         ({5: '"a"5,b5,z'}, 7, "goes on after its closing quote"),
         ({5: 'a5,b5,"z', 20: 'a20,b20,z"'}, 7, "more than 10 lines"),
-    ],
-)
-@pytest.mark.parametrize("end", ["\n", "\r\n"])
-@pytest.mark.parametrize("compression", ["", ".gz"])
-@pytest.mark.parametrize("chunk_bytes", [1 << 20, 64])
-def test_a_quote_that_nothing_closes(
-    tmp_path: Path, spoilt: dict[int, str], line: int, problem: str, end: str, compression: str,
-    chunk_bytes: int, monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
-    """An error with its line; or, in the quarantine, that line alone."""
-    monkeypatch.setattr(text_rows, "CHUNK_BYTES", chunk_bytes)
-    content = table_with(spoilt, end=end)
-    content = gzip.compress(content) if compression else content
-    path = tmp_path / f"t.csv{compression}"
-    with pytest.raises(
-        RawTableError, match=rf"t\.csv.*: row {line - 1} .*: line {line}: .*{problem}.*etl\.on_bad_row"
-    ):
-        read(path, content, max_field_lines=10)
-    rows, bad = quarantined(path, content, max_field_lines=10)
-    first = min(spoilt)
-    assert bad == [(line - 1, "quotes", spoilt[first])]
-    assert rows == [row for number, row in enumerate(GOOD) if number != first]
+    ]
+    for spoilt, line, problem in cases:
+        content = table_with(spoilt, end=end)
+        content = gzip.compress(content) if compression else content
+        message = rf"t\.csv.*: row {line - 1} .*: line {line}: .*{problem}.*etl\.on_bad_row"
+        with pytest.raises(RawTableError, match=message):
+            read(path, content, max_field_lines=10)
+        rows, bad = quarantined(path, content, max_field_lines=10)
+        first = min(spoilt)
+        assert bad == [(line - 1, "quotes", spoilt[first])]
+        assert rows == [row for number, row in enumerate(GOOD) if number != first]
 
 
-def test_a_header_with_an_open_quote(tmp_path: Path) -> None:
+def test_quotes_in_the_header_and_within_fields(tmp_path: Path) -> None:
     with pytest.raises(RawTableError, match=r"t\.csv: line 2: .*never closed"):
         quarantined(tmp_path / "t.csv", b'\nl,"r\na,b\n')
     rows, bad = quarantined(tmp_path / "t.csv", b'\nl,"r\na,b\n', header=False)
     assert (rows, bad) == ([("a", "b")], [(1, "quotes", 'l,"r')])
-
-
-def test_quotes_within_fields_are_characters(tmp_path: Path) -> None:
     content = b'l,r\n5" disk,a""b\n"7"" disk",x"\n'
     assert read(tmp_path / "t.csv", content) == [('5" disk', 'a""b'), ('7" disk', 'x"')]
 
