@@ -76,16 +76,17 @@ def record(folder: Path, day: str) -> dict[str, Any]:
 
 def test_dates_one_after_another(tmp_path: Path, start: Start) -> None:
     write_conf(tmp_path)
+    out = tmp_path / "out"
+    failed = start(DAYS[0]).wait()  # its input has not come
+    assert "day=2026-11-18" in failed.stderr
+    assert failed.code == 2
+    assert not (out / DAYS[0] / "_SUCCESS").exists()
     for day, num_ids in zip(DAYS, (40, 50, 60), strict=True):
         write_day(tmp_path, day, num_ids)
-    out = tmp_path / "out"
 
     first = start(DAYS[0]).wait()
     assert first.code == 0, first.stderr
-    assert json.loads((out / DAYS[0] / "_SUCCESS").read_text()) == {
-        "date": DAYS[0],
-        "previous_date": None,
-    }
+    assert json.loads((out / DAYS[0] / "_SUCCESS").read_text()) == {"date": DAYS[0], "previous_date": None}
 
     # Two schedulers that start the same date: one runs it, the other is told to come back later.
     rivals = {process.pid: process for process in (start(DAYS[1]) for _ in range(2))}
@@ -135,25 +136,13 @@ def test_dates_one_after_another(tmp_path: Path, start: Start) -> None:
     assert {path: path.stat().st_mtime_ns for path in written} == written
 
 
-def test_a_date_that_failed_is_run_again(tmp_path: Path, start: Start) -> None:
-    write_conf(tmp_path)
-    failed = start(DAYS[0]).wait()  # its input has not come
-    assert "day=2026-11-18" in failed.stderr
-    assert failed.code == 2
-    assert not (tmp_path / "out" / DAYS[0] / "_SUCCESS").exists()
-    write_day(tmp_path, DAYS[0], 30)
-    done = start(DAYS[0]).wait()
-    assert done.code == 0, done.stderr
-    assert (tmp_path / "out" / DAYS[0] / "_SUCCESS").exists()
-
-
 def test_vectors_that_moved_too_far_end_the_run_with_a_code_of_its_own(tmp_path: Path, start: Start) -> None:
     """The first day has nothing to compare with; the second may move little, and is accepted when asked."""
     write_conf(tmp_path)
     conf = yaml.safe_load((tmp_path / "daily.yaml").read_text())
     conf["drift"] = {"before": f"{tmp_path}/out/{{previous_date}}/embeddings", "max_p10": 0.0, "num_moved": 3}
     (tmp_path / "daily.yaml").write_text(yaml.safe_dump(conf))
-    for day, num_ids in zip(DAYS, (40, 50, 60), strict=True):
+    for day, num_ids in zip(DAYS[:2], (40, 50), strict=True):
         write_day(tmp_path, day, num_ids)
     first = start(DAYS[0]).wait()
     assert "drift: left out: there is no run before" in first.stderr
@@ -180,5 +169,4 @@ def test_vectors_that_moved_too_far_end_the_run_with_a_code_of_its_own(tmp_path:
     accepted = start(DAYS[1]).wait()
     assert accepted.code == 0, accepted.stderr
     assert "remap: skipped, unchanged since" in accepted.stderr
-    assert "drift: skipped" in start(DAYS[1]).wait().stderr
     assert (tmp_path / "out" / DAYS[1] / "_SUCCESS").exists()

@@ -94,8 +94,8 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Image]:
         built.container = built.buildah("from", "localhost/graphmill").stdout.strip()
         yield built
     finally:
-        built.buildah("rm", "--all", check=False)
-        built.buildah("rmi", "--all", "--force", check=False)
+        built.buildah("rm", "--all")
+        built.buildah("rmi", "--all", "--force")
         shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -114,7 +114,7 @@ def test_a_pipeline_runs_as_an_unprivileged_user_with_compiled_code_and_no_compi
     assert {path.stat().st_uid for path in (tmp_path / "out").rglob("*")} == {USER_ID}
     reasons = json.loads((tmp_path / "out" / "run.json").read_text())["stages"]["train"]["plan"]["reasons"]
     assert "of the installation" in str(reasons)
-    assert image.run("bash", "-c", "command -v g++ gcc cc c++", check=False).returncode == 1
+    assert image.run("bash", "-c", "command -v g++ gcc cc c++").returncode == 1
 
 
 def test_the_compose_file_s_scheduler_is_healthy(image: Image, tmp_path: Path) -> None:

@@ -200,13 +200,13 @@ def test_any_name_goes_everywhere(
     }
 
 
-@pytest.mark.parametrize("name", ["a/b", "a.b", "a:b", ".", "..", "", " a", "a\nb", "ä" * 101])
-def test_names_of_types_are_names_of_files(name: str) -> None:
-    raw: dict[str, Any] = {
-        "output": "x",
-        "dimension": 2,
-        "entities": {name: {"num_partitions": 1}},
-        "relations": [{"name": "r", "lhs": name, "rhs": name}],
-    }
-    with pytest.raises(ConfigError, match="entities"):
-        configuration.from_mapping(raw)
+def test_names_of_types_are_names_of_files() -> None:
+    for name in ("a/b", "a.b", "a:b", ".", "..", "", " a", "a\nb", "ä" * 101):
+        raw: dict[str, Any] = {
+            "output": "x",
+            "dimension": 2,
+            "entities": {name: {"num_partitions": 1}},
+            "relations": [{"name": "r", "lhs": name, "rhs": name}],
+        }
+        with pytest.raises(ConfigError, match="entities"):
+            configuration.from_mapping(raw)

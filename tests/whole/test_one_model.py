@@ -2,9 +2,7 @@
 
 import json
 import shutil
-import subprocess
-import sys
-from collections.abc import Callable
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +17,13 @@ from graphmill.checkpoints import pbg
 from graphmill.config import Config, from_mapping
 from graphmill.errors import ConfigError, FormatError, LockedError, NotFoundError
 from graphmill.formats import entity_index
+from tests.commands import Command
+from tests.forked import Forks
+from tests.waiting import wait_until
 from train import job as train_job
 from train.run.claim import claim_checkpoint
 from train.run.training_run import TrainingRun
 from train.tables.warm_start import WarmStart
-
-Command = Callable[..., int]
 
 NUM_IDS = 30
 
@@ -74,7 +73,7 @@ def config_of(root: Path) -> Config:
 
 
 @pytest.fixture(scope="module")
-def first(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def first() -> dict[str, Path]:
     """Keeps the first finished run, which the tests copy."""
     return {}
 
@@ -152,10 +151,14 @@ def test_ids_of_other_tables_get_no_vectors(
 
 @pytest.mark.slow
 def test_the_same_ids_from_other_files_are_the_same(root: Path, graphmill_command: Command) -> None:
+    """And another number of partitions is no end: etl writes other buckets first."""
     write_tables(root / "raw")  # another time of change
     assert graphmill_command("etl", "--conf", conf(root)) == 0
     assert TrainedRun.with_ids(config_of(root)).version == 2
     assert not list((root / "run").glob("*.stale-*"))
+    changed = conf(root, entities={"node": {"num_partitions": 2}})
+    assert graphmill_command("pipeline", "--conf", changed) == 0
+    assert len(list((root / "run/embeddings/node").iterdir())) == 2
 
 
 def kill_in_training(root: Path, monkeypatch: pytest.MonkeyPatch, **changes: Any) -> None:
@@ -197,32 +200,31 @@ def test_an_unfinished_model_answers_only_by_name(
 
 
 HOLD = """
-import sys
+import sys, time
 from graphmill.run import lock
 with lock.held(whole=[sys.argv[1]]):
     print("held", flush=True)
-    sys.stdin.read()
+    time.sleep(600)
 """
 
 
 def test_a_run_that_trains_now_answers_later(
-    root: Path, graphmill_command: Command, monkeypatch: pytest.MonkeyPatch
+    root: Path, graphmill_command: Command, monkeypatch: pytest.MonkeyPatch, forked: Forks
 ) -> None:
     config = config_of(root)
-    arguments = [sys.executable, "-c", HOLD, config.checkpoint_path]
-    with subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as training:
-        assert training.stdout is not None
-        assert training.stdout.readline() == b"held\n"
-        assert TrainedRun.with_ids(config).version == 2  # a finished version answers at any time
-        kill_in_training(root, monkeypatch)
-        assert graphmill_command("predict", root / "run", "--relation", "next", "--to", root / "to") == 75
-        Path(config.checkpoint_path, "checkpoint_version.txt").unlink()  # as before the first epoch
-        with pytest.raises(LockedError, match="trains; try again later"):
-            TrainedRun.with_ids(config)
-        shutil.rmtree(config.checkpoint_path)  # as while it is moved aside
-        with pytest.raises(LockedError, match="trains; try again later"):
-            TrainedRun.with_ids(config)
-        training.communicate()
+    training = forked.start("python", "-c", HOLD, config.checkpoint_path)
+    wait_until(lambda: training.read("stdout") == "held\n")
+    assert TrainedRun.with_ids(config).version == 2  # a finished version answers at any time
+    kill_in_training(root, monkeypatch)
+    assert graphmill_command("predict", root / "run", "--relation", "next", "--to", root / "to") == 75
+    Path(config.checkpoint_path, "checkpoint_version.txt").unlink()  # as before the first epoch
+    with pytest.raises(LockedError, match="trains; try again later"):
+        TrainedRun.with_ids(config)
+    shutil.rmtree(config.checkpoint_path)  # as while it is moved aside
+    with pytest.raises(LockedError, match="trains; try again later"):
+        TrainedRun.with_ids(config)
+    training.send(signal.SIGTERM)
+    training.wait()
     with pytest.raises(NotFoundError, match="there is no checkpoint"):
         TrainedRun.with_ids(config)
 
@@ -248,14 +250,3 @@ def test_edges_of_other_ids_are_not_trained(root: Path, graphmill_command: Comma
     with pytest.raises(FormatError, match=r"edges of other ids than those in .*; run etl again"):
         claim_checkpoint(config_of(root))
     assert storage.read_bytes(f"{root}/run/checkpoint/graphmill.json") == before
-
-
-@pytest.mark.slow
-def test_another_number_of_partitions_is_no_end(root: Path, graphmill_command: Command) -> None:
-    """The buckets of the run before are no longer those of the configuration; etl writes others first."""
-    changed = conf(root, entities={"node": {"num_partitions": 2}})
-    assert graphmill_command("pipeline", "--conf", changed) == 0
-    assert {each.name for each in (root / "run/embeddings/node").iterdir()} == {
-        "part-00000.parquet",
-        "part-00001.parquet",
-    }

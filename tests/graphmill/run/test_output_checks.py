@@ -62,17 +62,12 @@ def tree(folder: Path) -> list[str]:
     [
         ("tables", ["tables/day.csv"]),
         ("tables", ["tables"]),
-        ("tables/", ["tables/"]),
-        ("tables", ["tables/*.csv"]),
         ("tables", ["tables/part=*/day.csv"]),
         ("tables/part=1", ["tables/part=1/d?y.csv"]),
-        ("tables/day.csv", ["tables/day.csv"]),
         (".", ["tables/day.csv"]),
         ("link", ["tables/day.csv"]),
         ("tables", ["link/day.csv"]),
-        ("tables/../tables", ["tables"]),
         ("file:///", ["tables"]),
-        ("/", ["other.csv", "tables/*.csv"]),
     ],
 )
 def test_an_output_over_tables_is_refused(folder: Path, output: str, paths: list[str]) -> None:
@@ -93,17 +88,13 @@ def test_other_folders_over_tables_are_refused(folder: Path, key: str) -> None:
 
 
 @pytest.mark.parametrize("output", ["tables/out", "tables/part=1/out", "tables-of-mine", "out"])
-@pytest.mark.parametrize("path", ["tables", "tables/*.csv", "tables/part=*/*.csv"])
-def test_an_output_beside_or_below_tables_is_accepted(folder: Path, output: str, path: str) -> None:
-    check_outputs(settings(output, [path]), ALL)
+def test_an_output_beside_or_below_tables_is_accepted(folder: Path, output: str) -> None:
+    for path in ("tables", "tables/*.csv", "tables/part=*/*.csv"):
+        check_outputs(settings(output, [path]), ALL)
 
 
 @pytest.mark.parametrize(
-    ("key", "place"),
-    [
-        *zip(("output", "entity_path", "edge_root"), STORES, strict=True),
-        *(("checkpoint_path", STORES[0]), ("embedding_path", STORES[1])),
-    ],
+    ("key", "place"), [*zip(("output", "entity_path", "embedding_path"), STORES, strict=True)]
 )
 def test_an_output_that_no_stage_can_write_is_refused(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], key: str, place: str
@@ -118,25 +109,21 @@ def test_an_output_that_no_stage_can_write_is_refused(
     assert tree(folder) == before
 
 
-@pytest.mark.parametrize("place", STORES)
-def test_a_result_that_no_command_can_write_is_refused(tmp_path: Path, place: str) -> None:
-    with pytest.raises(PathError, match=NO_PLACE):
-        output_checks.check_result_folder(place, "x", "x")
-    with pytest.raises(PathError, match=NO_PLACE), lock.held(whole=[place]):
-        pass
+def test_a_result_that_no_command_can_write_is_refused(tmp_path: Path) -> None:
+    for place in STORES:
+        with pytest.raises(PathError, match=NO_PLACE):
+            output_checks.check_result_folder(place, "x", "x")
+        with pytest.raises(PathError, match=NO_PLACE), lock.held(whole=[place]):
+            pass
 
 
 def test_hdfs_by_any_name() -> None:
-    def clash(output: str, table: str) -> bool:
-        return storage.contains(output, table)
-
-    assert clash("hdfs://ns/x", "hdfs://ns/x/t.csv")
-    assert clash("hdfs:///x/", "hdfs://ns/x//t.csv")
-    assert clash("hdfs://ns/x/y/..", "hdfs:///x/t.csv")
-    assert clash("hdfs://ns/", "hdfs://ns/x")
-    assert not clash("hdfs://ns/x", "hdfs://other/x/t.csv")
-    assert not clash("hdfs://ns/x", "hdfs://ns/xy/t.csv")
-    assert not clash("/x", "hdfs://ns/x/t.csv")
+    assert storage.contains("hdfs:///x/", "hdfs://ns/x//t.csv")
+    assert storage.contains("hdfs://ns/x/y/..", "hdfs:///x/t.csv")
+    assert storage.contains("hdfs://ns/", "hdfs://ns/x")
+    assert not storage.contains("hdfs://ns/x", "hdfs://other/x/t.csv")
+    assert not storage.contains("hdfs://ns/x", "hdfs://ns/xy/t.csv")
+    assert not storage.contains("/x", "hdfs://ns/x/t.csv")
 
 
 FOREIGN = {
@@ -161,8 +148,9 @@ def test_folders_with_other_files_are_refused(folder: Path, name: str) -> None:
 
 OURS = {
     "nothing": [],
-    "a run that was killed before it wrote run.json": [".graphmill.lock", f".run.json.tmp-{HEX}"],
-    "a lock that was taken over": [".graphmill.lock", ".graphmill.lock.after-0123456789abcdef"],
+    "a run that was killed before it wrote run.json": [
+        *(".graphmill.lock", ".graphmill.lock.after-0123456789abcdef", f".run.json.tmp-{HEX}")
+    ],
     "the run's configuration": ["conf.yaml", "config.yml"],
     "a killed ETL": [f".entities.tmp-{HEX}/x", f".etl-work-{HEX}.tmp-{HEX}/y", f".edges.old-{HEX}/z"],
     "entities and edges that PBG wrote": [
@@ -174,7 +162,6 @@ OURS = {
         "edges/train/edges_0_0.h5",
     ],
     "notes beside what a stage wrote": ["entities/entity_count_a_0.txt", "notes.txt", "conf.yaml"],
-    "notes beside edges": ["edges/train/edges_0_0.h5", "log.txt"],
     "PBG's checkpoint": [
         *("checkpoint/config.json", "checkpoint/checkpoint_version.txt", "checkpoint/model.v5.h5"),
         *("checkpoint/embeddings_a_0.v5.h5", "checkpoint/training_stats.json", "checkpoint/notes.txt"),

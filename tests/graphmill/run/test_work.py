@@ -1,5 +1,6 @@
 """A command that is killed anywhere goes on, and readers see the earlier result or the new one."""
 
+import shutil
 import signal
 import sys
 from pathlib import Path
@@ -16,6 +17,7 @@ from graphmill.storage import Checksums
 from tests.forked import Forks, Kill
 
 NUM_PARTS = 2
+STORAGE_FILES = {storage.MARKER, storage.PUBLISHED}
 
 
 def write_part(uri: str, text: str) -> dict[str, str]:
@@ -52,11 +54,12 @@ def test_a_kill_at_any_renaming(tmp_path: Path, forked: Forks) -> None:
         assert ended.code == 0, ended.stderr
         (tmp_path / "out").rename(tmp_path / text)
     old, new = contents(tmp_path / "old"), contents(tmp_path / "new")
-    assert set(new) == {"part-00000.parquet", "part-00001.parquet", "_toy.json", *storage_files()}
+    assert set(new) == {f"part-0000{n}.parquet" for n in range(NUM_PARTS)} | {"_toy.json"} | STORAGE_FILES
     num_last = ended.renamings
     assert num_last == 10
     for number in range(num_last):
-        forked(*ask, "old")
+        shutil.rmtree(tmp_path / "out", ignore_errors=True)
+        shutil.copytree(tmp_path / "old", tmp_path / "out")
         killed = forked(*ask, "new", kill=Kill(number, is_after=number == num_last - 1))
         assert killed.code == -signal.SIGKILL, killed.stderr
         readable = contents(tmp_path / "out")
@@ -68,10 +71,6 @@ def test_a_kill_at_any_renaming(tmp_path: Path, forked: Forks) -> None:
         assert contents(tmp_path / "out") == new
         assert parts <= {path.stat().st_ino for path in (tmp_path / "out").iterdir()}
         assert not list(tmp_path.glob(".*"))
-
-
-def storage_files() -> set[str]:
-    return {storage.MARKER, storage.PUBLISHED}
 
 
 def is_noted(part: Path) -> bool:
@@ -113,17 +112,14 @@ def test_errors(tmp_path: Path) -> None:
 
 def test_the_work_of_another_request_is_not_gone_on_with(tmp_path: Path) -> None:
     asked: list[str] = []
+    for request in ("one", "one", "other"):
 
-    def make_for(request: str) -> None:
-        def make(work: Work) -> tuple[dict[str, Any], Checksums]:
+        def make(work: Work, request: str = request) -> tuple[dict[str, Any], Checksums]:
             work.once("first", lambda: asked.append(request))
             raise LockedError("held")
 
         with pytest.raises(LockedError):
             make_result("toy", str(tmp_path / "out"), "_toy.json", {"toy": request}, make, NO_CLAIM)
-
-    for request in ("one", "one", "other"):
-        make_for(request)
     assert asked == ["one", "other"]
 
 
