@@ -26,7 +26,6 @@ from tests.hadoop.cluster import MiniHdfs
 
 pytestmark = pytest.mark.slow
 
-GRAPHMILL = str(Path(sys.executable).with_name("graphmill"))
 METRICS = ("mrr", "mean_rank", "hits@1", "hits@3", "hits@10", "hits@50")
 UNLIKE = ("run.json", "report.html", "_SUCCESS")
 
@@ -42,7 +41,7 @@ def run_json(output: Path) -> dict[str, Any]:
     return content
 
 
-def test_every_raw_id_comes_out_once_with_its_vector(finished_run: Path) -> None:
+def test_every_raw_id_comes_out_once_with_its_vector_and_the_record_has_metrics(finished_run: Path) -> None:
     table = pq.read_table(finished_run / "embeddings" / "entity")
     assert table.column_names == ["id", "type", "embedding"]
     assert sorted(table["id"].to_pylist()) == [f"n{number:03}" for number in range(NUM_ENTITIES)]
@@ -50,14 +49,10 @@ def test_every_raw_id_comes_out_once_with_its_vector(finished_run: Path) -> None
     vectors = np.array(table["embedding"].to_pylist())
     assert vectors.shape == (NUM_ENTITIES, 16)
     assert np.isfinite(vectors).all()
-
-
-def test_run_json_holds_metrics_and_seconds(finished_run: Path) -> None:
     content = run_json(finished_run)
     assert content["status"] == "done"
-    assert {f"{name}{ties}" for name in METRICS for ties in ("", "_pessimistic")} | {"num_edges"} <= set(
-        content["metrics"]
-    )
+    names = {f"{name}{ties}" for name in METRICS for ties in ("", "_pessimistic")}
+    assert names | {"num_edges"} <= set(content["metrics"])
     assert content["metrics"]["num_edges"] == 200
     assert content["metrics"]["mrr"] > 0.1  # a random ranking of 300 has .02
     assert all(content["stages"][name]["seconds"] > 0 for name in ("etl", "train", "evaluate", "remap"))
@@ -193,14 +188,10 @@ def checkpoint_arrays(content: bytes, tmp_path: Path) -> dict[str, bytes]:
     """The datasets of an HDF5 file; its attributes hold paths."""
     path = tmp_path / "compared.h5"
     path.write_bytes(content)
-    found: dict[str, bytes] = {}
+    found: list[tuple[str, Any]] = []
     with h5py.File(path) as hdf5:
-        hdf5.visititems(
-            lambda name, node: found.update(
-                {name: node[()].tobytes()} if isinstance(node, h5py.Dataset) else {}
-            )
-        )
-    return found
+        hdf5.visititems(lambda name, node: found.append((name, node)))
+        return {name: node[()].tobytes() for name, node in found if isinstance(node, h5py.Dataset)}
 
 
 def calibration(content: bytes) -> dict[str, Any]:
@@ -246,6 +237,7 @@ def test_the_same_seed_gives_the_same_bytes_whatever_the_workers_and_wherever_co
         arguments, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=600, check=False
     )
     assert done.returncode == 0, done.stderr
+    subprocess.run([home / "bin/graphmill", "--version"], env=environment, timeout=600, check=True)
     assert_same_output(str(finished_run), str(tmp_path / "out"), tmp_path)
     if shutil.which("g++") and platform.machine() == "x86_64":
         assert not list((tmp_path / "cache").rglob("*.so"))
@@ -255,18 +247,6 @@ def test_the_same_seed_gives_the_same_bytes_whatever_the_workers_and_wherever_co
         )
         assert "of the installation" in there
         assert here == there.replace("of the installation", "compiled on this machine")
-
-
-def test_this_process_gives_the_bytes_of_worker_processes(
-    finished_run: Path, tmp_path: Path, forked: Forks
-) -> None:
-    """The command's own choices; test_every_command compares the bytes of all commands."""
-    words = ["predict", "--relation", "r0", copy_of(finished_run, tmp_path / "run"), "--to"]
-    done = forked("graphmill", *words, tmp_path / "here")
-    assert "cluster: local, in this process" in done.stderr, done.stderr
-    elsewhere = [GRAPHMILL, *words, tmp_path / "there", "--master", "local[2]"]
-    subprocess.run(elsewhere, timeout=600, check=True)
-    assert same_bytes(files(str(tmp_path / "here"))) == same_bytes(files(str(tmp_path / "there")))
 
 
 @pytest.mark.hdfs
@@ -281,29 +261,26 @@ def test_on_hdfs_the_bytes_are_the_same(
     assert_same_output(str(finished_run), f"{hdfs_uri}/out", tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("kill", "evidence"),
-    [
-        pytest.param(Kill(0, is_after=True), "run.json", id="at the start of etl"),
-        pytest.param(Kill(0, "edges_*.h5", is_after=True), "edges/.train.tmp-*", id="during etl"),
-        pytest.param(
-            Kill(0, "checkpoint/config.json", is_after=True), "checkpoint/config.json", id="first epoch"
-        ),
-        pytest.param(Kill(0, "*.v1.h5", is_after=True), "checkpoint/*.v1.h5", id="a checkpoint's commit"),
-        pytest.param(Kill(0, "*.v2.h5", is_after=True), "checkpoint/*.v2.h5", id="the next checkpoint"),
-        pytest.param(
-            Kill(0, ".embeddings.tmp-*/part-*", is_after=True), ".embeddings.tmp-*", id="during remap"
-        ),
-    ],
-)
-def test_a_killed_run_is_finished_by_the_next(
-    kill: Kill, evidence: str, finished_run: Path, triples: Path, tmp_path: Path, forked: Forks
+# The end of a run, and what it leaves.
+KILLS = {
+    "run.json": Kill(0, is_after=True),
+    "edges/.train.tmp-*": Kill(0, "edges_*.h5", is_after=True),
+    "checkpoint/config.json": Kill(0, "checkpoint/config.json", is_after=True),
+    "checkpoint/*.v1.h5": Kill(0, "*.v1.h5", is_after=True),
+    "checkpoint/*.v2.h5": Kill(0, "*.v2.h5", is_after=True),
+    ".embeddings.tmp-*": Kill(0, ".embeddings.tmp-*/part-*", is_after=True),
+}
+
+
+def test_a_run_killed_in_every_stage_is_finished_by_the_next(
+    finished_run: Path, triples: Path, tmp_path: Path, forked: Forks
 ) -> None:
     output = tmp_path / "out"
     options = of_triples(triples, output, "train.commit_interval_s=0")
-    killed = forked("graphmill", "pipeline", *options, kill=kill)
-    assert killed.code == -signal.SIGKILL, killed.stderr
-    assert list(output.glob(evidence))
+    for evidence, kill in KILLS.items():
+        killed = forked("graphmill", "pipeline", *options, kill=kill)
+        assert killed.code == -signal.SIGKILL, (evidence, killed.stderr)
+        assert list(output.glob(evidence))
     run(forked, *options)
     assert_same_output(str(finished_run), str(output), tmp_path)
     hidden = [path.name for path in output.rglob(".*") if not path.name.startswith("..")]  # of locks

@@ -87,7 +87,6 @@ def test_a_command_that_a_signal_ends_is_told_to_the_client(
         capture_output=True,
         text=True,
         timeout=300,
-        check=False,
     )
     assert done.returncode == 128 + signal.SIGABRT
     reader = Reader(str(tmp_path / "logs" / "application_17_0001"))

