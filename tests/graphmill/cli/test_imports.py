@@ -105,32 +105,17 @@ def test_a_run_needs_no_optional_package(tmp_path: Path) -> None:
         "relations: [{name: likes, lhs: user, rhs: item}]\n"
         "etl: {tables: [{path: edges.tsv, lhs: 0, rhs: 2, relation: likes, header: false}]}\n"
     )
-    command = [
-        sys.executable,
-        "-W",
-        "ignore",
-        "-c",
-        WITHOUT,
-        " ".join(missing),
-        "pipeline",
-        "--conf",
-        "run.yaml",
-    ]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    words = ["-W", "ignore", "-c", WITHOUT, " ".join(missing), "pipeline", "--conf", "run.yaml"]
+    done = subprocess.run([sys.executable, *words], capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert {*re.findall("needs more: (.*)", done.stdout)} == NEED_MORE
     assert (tmp_path / "run/report.html").exists()
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "modules",
-    [
-        "train.__main__, train.job, graphmill.ask.evaluate.job",  # the workers alone need torch
-        "remap.job, remap.graphstorm.job, graphmill.cli.remap",
-    ],
-)
-def test_modules_that_checks_and_small_jobs_do_without(modules: str) -> None:
+def test_modules_that_checks_and_small_jobs_do_without() -> None:
+    """Of training and of an evaluation the workers alone need torch."""
+    modules = "train.__main__, train.job, graphmill.ask.evaluate.job, remap.graphstorm.job, graphmill.cli.remap"
     program = f"import sys, {modules}; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     imported = done.stdout.split()
@@ -176,7 +161,6 @@ def test_the_first_line_comes_before_the_imports(entry: str, arguments: list[str
         ("train", ["train", "--help"], ""),
         ("etl", ["etl", "--quiet"], ""),
         ("etl", ["etl", "--json-logs"], ""),
-        ("schema", ["schema"], ""),
         ("", ["--version"], ""),
     ],
 )
@@ -192,20 +176,10 @@ def test_only_runs_say_what_they_run(
     assert first_line(name, ["graphmill", *arguments]) == ""
 
 
-@pytest.mark.slow
-def test_the_version_is_told_by_the_command() -> None:
-    command = [sys.executable, "-m", "graphmill", "--version"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
-    assert __version__ in done.stdout
-
-
 @given(st.text(st.characters(exclude_categories=["Cs"])))
 def test_words_are_utf_8(word: str) -> None:
     as_in_the_c_locale = word.encode().decode("ascii", "surrogateescape")
     assert decoded([word, as_in_the_c_locale]) == [word, word]
-
-
-def test_other_bytes_are_refused() -> None:
     with pytest.raises(BadInputError, match=r"expected UTF-8, found b'n\\xff'"):
         decoded(["x", os.fsdecode(b"n\xff")])
 
@@ -233,6 +207,7 @@ def test_no_description_of_a_command_is_cut(group: click.Group) -> None:
     shown = CliRunner().invoke(group, ["--help"], terminal_width=80).output.partition("Commands:\n")[2]
     assert len(shown.splitlines()) >= len(group.commands)
     assert [line for line in shown.splitlines() if not line.endswith(".") or line.endswith("...")] == []
+    assert __version__ in CliRunner().invoke(main.command, ["--version"]).output
 
 
 def test_help_of_all_commands_changes_on_purpose_only() -> None:

@@ -1,7 +1,6 @@
 """Answers of lists: all lists give the exact ones, some give the wanted recall; cosines; kills."""
 
 import json
-import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -46,8 +45,15 @@ def with_lists(what: Asked, folder: Path, near_client: Client, num_lists: int = 
     pairs(["dot", "cos", "l2", "squared_l2"], [False, True], ["likes", "follows"]),
 )
 def test_all_lists_give_the_exact_answers(
-    tmp_path: Path, near_client: Client, comparator: str, exclude_known: bool, relation: str
+    tmp_path: Path,
+    near_client: Client,
+    monkeypatch: pytest.MonkeyPatch,
+    comparator: str,
+    exclude_known: bool,
+    relation: str,
 ) -> None:
+    if exclude_known:
+        monkeypatch.setattr(search, "WINDOW_BYTES", 4 * 6 * 100)  # lists are read in pieces
     counts = COUNTS if relation == "likes" else {"user": COUNTS["item"], "item": [5]}
     world = write_world(
         tmp_path / "run", counts=counts, operator="affine", comparator=comparator, loops=False
@@ -106,8 +112,7 @@ def cosines(world: World, own: str, other: str, k: int) -> dict[tuple[str, int],
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("num_partitions", [1, 3])
-@pytest.mark.parametrize("method", ["--exact", "--approximate"])
+@pytest.mark.parametrize(("num_partitions", "method"), [(1, "--exact"), (3, "--approximate")])
 def test_cosines(tmp_path: Path, predict: Command, num_partitions: int, method: str) -> None:
     world = write_world(tmp_path / "run", num_partitions=num_partitions)
     out = tmp_path / "out"
@@ -144,7 +149,7 @@ def clustered(world: World, rng: np.random.Generator) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("wanted", "comparator"), [(0.8, "dot"), (0.97, "cos"), (0.97, "l2")])
+@pytest.mark.parametrize(("wanted", "comparator"), [(0.8, "dot"), (0.97, "l2")])
 def test_the_recall_is_as_wanted(
     tmp_path: Path,
     predict: Command,
@@ -235,42 +240,22 @@ def test_what_a_killed_command_left_with_another_comparator_is_deleted(
     assert_equal(read_answers(tmp_path / "out"), read_answers(tmp_path / "expected"))
 
 
-def test_lists_that_are_read_in_pieces_have_the_same_answers(
-    tmp_path: Path, near_client: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    world = write_world(tmp_path / "run", counts=COUNTS)
-    what = asked(world.config, PredictOptions(relation="likes", k=30))
-    made = replace(with_lists(what, tmp_path / "lists", near_client), num_probed=5)
-    expected, _ = search_lists(what, made, np.arange(50))
-    monkeypatch.setattr(search, "WINDOW_BYTES", 4 * what.candidates.dimension * 100)
-    found, _ = search_lists(what, made, np.arange(50))
-    np.testing.assert_array_equal(found.query, expected.query)
-    np.testing.assert_allclose(found.score, expected.score, rtol=1e-5)
-    assert (found.candidate == expected.candidate).mean() > 0.99  # nearly equal scores may swap
-
-
-@pytest.mark.parametrize("damage", ["cut", "changed"])
-@pytest.mark.parametrize(
-    ("name", "dataset"),
-    [("part-00000.h5", "vectors"), ("centers.h5", "centers"), ("places-00000.h5", "places")],
-)
-def test_damaged_lists_are_refused(
-    tmp_path: Path, near_client: Client, name: str, dataset: str, damage: str
-) -> None:
+def test_damaged_lists_are_refused(tmp_path: Path, near_client: Client) -> None:
     world = write_world(tmp_path / "run")
     what = asked(world.config, PredictOptions(relation="likes", exclude_known=True))
-    made = with_lists(what, tmp_path / "lists", near_client, 4)
-    path = tmp_path / "lists" / name
-    content = bytearray(path.read_bytes())
-    if damage == "cut":
-        del content[100:]
-    else:
+    made = replace(with_lists(what, tmp_path / "lists", near_client, 4), num_probed=4)
+    for name, dataset in (("part-00000", "vectors"), ("centers", "centers"), ("places-00000", "places")):
+        path = tmp_path / f"lists/{name}.h5"
+        whole = path.read_bytes()
         with h5py.File(path) as hdf5:
             chunk = hdf5[dataset].id.get_chunk_info(0)
-        content[chunk.byte_offset + chunk.size // 2] ^= 1
-    path.write_bytes(content)
-    with pytest.raises(FormatError, match=f"{re.escape(name)}.*(damaged|part)"):
-        search_lists(what, replace(made, num_probed=4), np.arange(3))
+        changed = bytearray(whole)
+        changed[chunk.byte_offset + chunk.size // 2] ^= 1
+        for content in (whole[:100], changed):
+            path.write_bytes(content)
+            with pytest.raises(FormatError, match=rf"{name}\.h5.*(damaged|part)"):
+                search_lists(what, made, np.arange(3))
+        path.write_bytes(whole)
 
 
 def test_sizes_are_kept_small() -> None:
