@@ -115,7 +115,9 @@ def test_a_run_needs_no_optional_package(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_modules_that_checks_and_small_jobs_do_without() -> None:
     """Of training and of an evaluation the workers alone need torch."""
-    modules = "train.__main__, train.job, graphmill.ask.evaluate.job, remap.graphstorm.job, graphmill.cli.remap"
+    modules = (
+        "train.__main__, train.job, graphmill.ask.evaluate.job, remap.graphstorm.job, graphmill.cli.remap"
+    )
     program = f"import sys, {modules}; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     imported = done.stdout.split()

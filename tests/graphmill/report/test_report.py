@@ -129,7 +129,11 @@ def test_a_run_that_failed_and_a_type_without_entities(tmp_path: Path) -> None:
 
 
 def paths(content: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    parts = content if isinstance(content, dict) else dict(enumerate(content if isinstance(content, list) else ()))
+    parts = (
+        content
+        if isinstance(content, dict)
+        else dict(enumerate(content if isinstance(content, list) else ()))
+    )
     return [path, *(each for key, child in parts.items() for each in paths(child, (*path, key)))]
 
 
