@@ -64,8 +64,9 @@ def test_weights_are_left_out_where_all_are_one(tmp_path_factory, edges, has_wei
     assert all(index.dtype == torch.int64 for index in found.index.values())
 
 
-@pytest.mark.parametrize("column", edge_buckets.COLUMNS)
-@pytest.mark.parametrize("value", [5, 2**31, 2**32 + 1, 2**62])
+@pytest.mark.parametrize(
+    ("column", "value"), [("lhs", 5), ("rel", 2**31), ("rhs", 2**32 + 1), ("lhs", 2**62)]
+)
 def test_a_number_beyond_32_bits_is_refused(tmp_path, column, value):
     config = config_of(tmp_path)
     columns = {name: np.array([0, 0]) for name in edge_buckets.COLUMNS} | {column: np.array([0, value])}
@@ -74,7 +75,7 @@ def test_a_number_beyond_32_bits_is_refused(tmp_path, column, value):
         read(config)
 
 
-@pytest.mark.parametrize("weighted", [[], [0], [1], [0, 1]])
+@pytest.mark.parametrize("weighted", [[], [0], [1]])
 def test_a_whole_graph_of_buckets_with_and_without_weights(tmp_path, weighted):
     relation = {"name": "r", "lhs": "user", "rhs": "item", "operator": "diagonal"}
     types = {"user": {"num_partitions": 2}, "item": {"num_partitions": 1}}
@@ -192,14 +193,11 @@ def test_the_heaviest_within_the_limits(lhs, rhs, more, num):
         assert min(chosen) > sum(chosen + left) / (total + (len(rhs) if not more else 0))
 
 
-def test_queries_alike_take_a_sample_all():
-    (mask,) = exact([group([3] * 6400)], [10_000], 4_000)
-    assert not mask.any()
-
-
-def test_some_are_exact():
-    (mask,) = exact([group([1] * 6300 + [9] * 200)], [10_000], 4_000)
-    assert mask.nonzero()[:, 0].tolist() == list(range(6300, 6300 + 6500 // candidates.ONE_OF))
+def test_only_heavy_queries_are_exact():
+    (none,) = exact([group([3] * 6400)], [10_000], 4_000)
+    assert not none.any()
+    (some,) = exact([group([1] * 6300 + [9] * 200)], [10_000], 4_000)
+    assert some.nonzero()[:, 0].tolist() == list(range(6300, 6300 + 6500 // candidates.ONE_OF))
 
 
 def star(num):
@@ -226,7 +224,10 @@ def cut(config, edges, num_rows):
 )
 def test_the_query_with_many_answers_is_exact(candidates, num_rows, num_exact):
     config, edges = asking(candidates), star(2000)
-    found = cut(config, edges, num_rows)
+    found, again = cut(config, edges, num_rows), cut(config, edges, num_rows)
+    for one, other in zip(found, again, strict=True):
+        assert one.takes_sample == other.takes_sample
+        assert torch.equal(one.entity_Q, other.entity_Q)
     whole = [batch for batch in found if not batch.takes_sample]
     assert sum(len(batch.entity_Q) for batch in whole) == num_exact
     assert all(batch.side is Side.LHS and batch.entity_Q.tolist() == [0] for batch in whole)
@@ -241,14 +242,6 @@ def test_the_query_with_many_answers_is_exact(candidates, num_rows, num_exact):
     ends = zip(edges.lhs.tolist(), edges.rhs.tolist(), strict=True)
     assert asked == sorted(each for lhs, rhs in ends for each in ((Side.LHS, rhs, lhs), (Side.RHS, lhs, rhs)))
     assert sum(batch.num_edges for batch in found) == len(edges)
-
-
-def test_the_same_seed_cuts_the_same():
-    config, edges = asking(500), star(2000)
-    first, second = cut(config, edges, 2000), cut(config, edges, 2000)
-    for one, other in zip(first, second, strict=True):
-        assert one.takes_sample == other.takes_sample
-        assert torch.equal(one.entity_Q, other.entity_Q)
 
 
 def test_memory_counts_the_gradient_of_all_rows(tmp_path):

@@ -17,8 +17,6 @@ from train.gpu import reference
 from train.gpu.capture import Work
 from train.gpu.fused_pass import FusedPass
 
-VIEWS = ("view", "select", "slice", "split", "detach", "alias", "expand", "unsqueeze", "empty", "as_strided")
-
 
 class Launch(NamedTuple):
     name: str
@@ -112,12 +110,6 @@ class Recorder(TorchDispatchMode):
             _repeat(each)
         self.is_inside = False
         assert not late, "a branch that nothing joins"
-
-
-def chain(launches: list[Launch]) -> tuple[list[str], list[str]]:
-    """Name the launches that compute, one after the other and on the branch."""
-    real = [each for each in launches if each.name != "join" and not any(v in each.name for v in VIEWS)]
-    return [each.name for each in real if not each.beside], [each.name for each in real if each.beside]
 
 
 def _repeat(launch: Launch) -> None:

@@ -1,8 +1,5 @@
 """A pass over buckets: captured steps serve all groups, buckets and epochs, and change nothing."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,10 +10,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from graphmill.ask.model import Model
 from graphmill.config import Config
 from graphmill.vocab import Side
-from tests.train.gpu.recording import Recorder, chain
+from tests.train.gpu.recording import Recorder
 from tests.train.gpu.test_fused_step import NUM_RELATIONS, NUM_ROWS, config_of, groups_of
 from train.gpu import fused_pass
-from train.gpu.capture import Branch, capture_on
 from train.gpu.copies import Slot, num_floats_of
 from train.gpu.fused_pass import FusedPass
 from train.gpu.fused_step import FusedStep
@@ -85,22 +81,16 @@ class Run:
         return [*tables, *self.model.parameters.values(), *self.adagrad.sums.values(), *self.sums]
 
 
-CASES = [
-    pytest.param(dynamic, same, operator, own, id=f"{operator}-{dynamic=}-{same=}-{number}")
-    for number, (dynamic, same, operator, own) in enumerate(
-        [
-            (True, True, "complex_diagonal", {"regularization_coef": 0.03}),
-            (False, True, "complex_diagonal", {}),
-            (False, False, "diagonal", {"train": {"freeze": ["r1"]}}),
-            (False, False, "none", {"train": {"freeze": ["a"]}}),
-            (False, True, "translation", {"train": {"reciprocal_relations": True, "deterministic": False}}),
-        ]
-    )
-]
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize(("dynamic", "same", "operator", "own"), CASES)
+@pytest.mark.parametrize(
+    ("dynamic", "same", "operator", "own"),
+    [
+        (True, True, "complex_diagonal", {"regularization_coef": 0.03}),
+        (False, False, "diagonal", {"train": {"freeze": ["r1"]}}),
+        (False, False, "none", {"train": {"freeze": ["a"]}}),
+        (False, True, "translation", {"train": {"reciprocal_relations": True, "deterministic": False}}),
+    ],
+)
 def test_captured_steps_are_the_steps(dynamic: bool, same: bool, operator: str, own: dict[str, Any]) -> None:
     config = config_of(dynamic=dynamic, same_type=same, operator=operator, batch_size=48, **own)
     direct, replayed = (Run(config, captured=captured).train() for captured in (False, True))
@@ -123,14 +113,6 @@ def test_later_epochs_capture_nothing() -> None:
     assert len(run.recorder.captured) == num_captures
 
 
-def test_relations_alike_share_their_graphs() -> None:
-    config = config_of(dynamic=False, same_type=True, operator="diagonal", batch_size=6)
-    run = Run(config, captured=True)
-    run.bucket(0, 0)
-    assert run.recorder is not None
-    assert len(run.recorder.captured) == 1  # of three relations with 25 full steps together
-
-
 class HostNumbers(TorchDispatchMode):
     """Counts tensors made of Python's numbers outside kernels: what a device gets from its host."""
 
@@ -144,27 +126,14 @@ class HostNumbers(TorchDispatchMode):
         return function(*arguments, **(options or {}))
 
 
-def test_the_host_sends_a_few_tensors_a_pass() -> None:
+def test_relations_share_their_graphs_and_the_host_sends_a_few_tensors_a_pass() -> None:
     run = Run(config_of(dynamic=False, same_type=True, operator="diagonal", batch_size=6), captured=True)
     assert run.recorder is not None
     with HostNumbers(run.recorder) as counted:
         run.bucket(0, 0)
+    assert len(run.recorder.captured) == 1  # of three relations with 25 full steps together
     assert run.recorder.num_replays > 20
     assert counted.count == 3  # clocks, and rates of two tensors
-
-
-def test_rows_are_sorted_and_relations_move_beside_the_rest() -> None:
-    config = config_of(dynamic=True, same_type=False, operator="complex_diagonal", batch_size=48)
-    run = Run(config, captured=True)
-    run.bucket(0, 0)
-    assert run.recorder is not None
-    assert run.recorder.captured
-    for launches in run.recorder.captured:
-        after, beside = chain(launches)
-        assert beside.count("runs") == 3  # types of lhs and of rhs, and relations
-        assert beside.count("update_rows") == 1  # relations of both sides
-        assert after.count("runs") == 0
-        assert after.count("update_rows") == 2  # types of lhs and of rhs
 
 
 @pytest.mark.slow
@@ -185,78 +154,6 @@ def test_many_edges_stay_where_they_are(monkeypatch: pytest.MonkeyPatch) -> None
     assert not run.fused._kept
     assert run.recorder is not None
     assert run.recorder.captured
-
-
-class Cuda:
-    """Stands for torch.cuda: notes what happens, on which stream."""
-
-    def __init__(self) -> None:
-        self.now, self.events = "steps", list[str]()
-
-    def note(self, what: str) -> None:
-        self.events.append(f"{what} on {self.now}")
-
-    def Stream(self, device: torch.device) -> SimpleNamespace:  # noqa: N802
-        return SimpleNamespace(
-            name="side", wait_stream=lambda other: self.note(f"side waits for {other.name}")
-        )
-
-    def current_stream(self, device: torch.device) -> SimpleNamespace:
-        def wait(other: SimpleNamespace) -> None:
-            self.note(f"{self.now} waits for {other.name}")
-
-        return SimpleNamespace(name=self.now, wait_stream=wait)
-
-    @contextmanager
-    def stream(self, stream: SimpleNamespace) -> Iterator[None]:
-        before, self.now = self.now, stream.name
-        yield
-        self.now = before
-
-    def graph_pool_handle(self) -> str:
-        return "pool"
-
-    def CUDAGraph(self) -> SimpleNamespace:  # noqa: N802
-        return SimpleNamespace(
-            capture_begin=lambda pool, capture_error_mode: self.note(f"begin {pool} {capture_error_mode}"),
-            capture_end=lambda: self.note("end"),
-            replay=lambda: self.note("replay"),
-        )
-
-
-def test_a_capture_waits_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    cuda = Cuda()
-    monkeypatch.setattr(torch, "cuda", cuda)
-    capture = capture_on(torch.device("cuda", 0))
-    assert capture is not None
-    replay = capture(lambda: cuda.note("work"))
-    replay()
-    captured = ["begin pool thread_local on side", "work on side", "end on side"]
-    assert cuda.events == [*captured, "replay on steps"]
-
-    def failing() -> None:
-        raise ValueError("no luck")
-
-    with pytest.raises(ValueError, match="no luck"):
-        capture(failing)
-    assert cuda.events[-1] == "end on side"  # or the device would capture for ever
-    assert capture_on(torch.device("cpu")) is None
-
-
-def test_a_branch_forks_from_the_steps_and_joins_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    cuda = Cuda()
-    monkeypatch.setattr(torch, "cuda", cuda)
-    branch = Branch(torch.device("cuda", 0))
-    with branch.forked():
-        cuda.note("relations")
-    cuda.note("entities")
-    branch.join()
-    assert cuda.events == [
-        "side waits for steps on steps",
-        "relations on side",
-        "entities on steps",
-        "steps waits for side on steps",
-    ]
 
 
 def test_partitions_of_almost_one_size_have_the_same_addresses_in_a_slot() -> None:

@@ -7,17 +7,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from graphmill.ask.model import Model
 from graphmill.config import Config, from_mapping
 from graphmill.vocab import Side
+from tests.train.step.test_plain import Scene
 from train.edges.negative_sampling import Batch, Block, in_batch_negatives
 from train.gpu import counter, reference
 from train.gpu.fused_step import FusedStep, NegativeGroup, Shape
 from train.gpu.reference import KernelClock
 from train.gpu.supported import obstacle
-from train.model.optimizer import Adagrad
 from train.step.plain import PlainStep
-from train.step.table import Table
 
 NUM_ROWS = {"a": 40, "b": 30}
 NUM_RELATIONS = 3
@@ -90,39 +88,19 @@ def groups_of(config: Config, edges: reference.KernelEdges) -> list[NegativeGrou
     return [NegativeGroup(number, sum(counts[:number]), count) for number, count in enumerate(counts)]
 
 
-def state_of(config: Config, dtype: torch.dtype) -> tuple[Model, Adagrad, dict[str, Table]]:
-    generator = torch.Generator().manual_seed(1)
-    tables = {
-        name: Table(
-            torch.randn(NUM_ROWS[name], config.dimension, generator=generator, dtype=torch.float64).to(dtype)
-            / 2,
-            torch.rand(NUM_ROWS[name], generator=generator, dtype=torch.float64).to(dtype),
-        )
-        for name in config.entities
-    }
-    num_relations = NUM_RELATIONS if config.dynamic_relations else None
-    model = Model(config, num_relations, relation_init="random", seed=2).to("cpu", dtype)
-    return model, Adagrad(model.parameters, config.relation_lr or config.lr), tables
-
-
 CASES = [
-    pytest.param(dynamic, same, operator, loss, settings, id=f"{operator}-{loss}-{dynamic=}-{same=}-{number}")
-    for number, (dynamic, same, operator, loss, settings) in enumerate(
-        [
-            (True, True, "complex_diagonal", "softmax", {"regularization_coef": 0.03}),
-            (True, False, "diagonal", "ranking", {"num_batch_negs": 0, "num_uniform_negs": 6}),
-            (True, True, "translation", "logistic", {"num_batch_negs": 5}),
-            (False, True, "complex_diagonal", "softmax", {"regularization_coef": 0.03}),
-            (False, False, "diagonal", "logistic", {"regularization_coef": 0.01}),
-            (False, True, "none", "ranking", {}),
-            (True, True, "none", "softmax", {"num_uniform_negs": 0}),
-        ]
-    )
+    # dynamic, one type, operator, loss, settings, weighted
+    (True, True, "complex_diagonal", "softmax", {"regularization_coef": 0.03}, False),
+    (True, False, "diagonal", "ranking", {"num_batch_negs": 0, "num_uniform_negs": 6}, True),
+    (True, True, "translation", "logistic", {"num_batch_negs": 5}, True),
+    (False, True, "complex_diagonal", "softmax", {"regularization_coef": 0.03}, True),
+    (False, False, "diagonal", "logistic", {"regularization_coef": 0.01}, False),
+    (False, True, "none", "ranking", {}, True),
+    (True, True, "none", "softmax", {"num_uniform_negs": 0}, True),
 ]
 
 
-@pytest.mark.parametrize(("dynamic", "same", "operator", "loss", "settings"), CASES)
-@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize(("dynamic", "same", "operator", "loss", "settings", "weighted"), CASES)
 def test_a_step_is_that_of_the_plain_trainer(
     dynamic: bool, same: bool, operator: str, loss: str, settings: dict[str, Any], weighted: bool
 ) -> None:
@@ -136,20 +114,19 @@ def test_a_step_is_that_of_the_plain_trainer(
     positives = 12
     shape = Shape(group.relation, 2, positives)
 
-    model, adagrad, tables = state_of(config, torch.float64)
-    fused = FusedStep(config, model, adagrad, torch.device("cpu"), torch.float64)
-    sides = tuple(tables[config.relations[0].entity_type(side)] for side in Side)
-    num_rows = [NUM_ROWS[config.relations[0].entity_type(side)] for side in Side]
+    ours, plain = (Scene(config, group.relation, counts=NUM_ROWS) for _ in range(2))
+    fused = FusedStep(config, ours.model, ours.adagrad, torch.device("cpu"), torch.float64)
+    sides = ours.side_tables
+    num_rows = [len(sides[side]) for side in Side]
     clock = KernelClock(77, 5, group.first, group.size, counter.half_bits(group.size), *num_rows)
     fused.clock_F.copy_(torch.tensor(clock))
     first, again = in_batch_negatives(config.num_batch_negs, positives)
     sample = reference.sample(edges, fused.clock_F, (2, positives, again, config.num_uniform_negs))
     fused.operators[group.relation].load(group.relation)
-    fused(edges, shape, (sides[0], sides[1]))
+    fused(edges, shape, (sides[Side.LHS], sides[Side.RHS]))
     fused.operators[group.relation].write_back(group.relation, 1)
 
-    plain_model, plain_adagrad, plain_tables = state_of(config, torch.float64)
-    step = PlainStep(config, plain_model, plain_adagrad)
+    step = PlainStep(config, plain.model, plain.adagrad)
     # as the plain trainer cuts a chunk of so many edges
     assert first == (0 if config.num_batch_negs >= positives else positives)
     drawn = Drawn(sample, group.relation, first, dynamic=dynamic)
@@ -160,13 +137,6 @@ def test_a_step_is_that_of_the_plain_trainer(
         sample.rel_CP.flatten().long() if dynamic else None,
         sample.weight_CP.flatten().double(),
     )
-    by_side = {side: plain_tables[config.relations[0].entity_type(side)] for side in Side}
-    figures = step(batch, by_side, generator)
-
+    figures = step(batch, plain.side_tables, generator)
     torch.testing.assert_close(fused.sums, torch.stack([each.double() for each in figures]))
-    for name, table in tables.items():
-        torch.testing.assert_close(table.embeddings_ND, plain_tables[name].embeddings_ND)
-        torch.testing.assert_close(table.sums, plain_tables[name].sums)
-    for key, value in model.parameters.items():
-        torch.testing.assert_close(value, plain_model.parameters[key])
-        torch.testing.assert_close(adagrad.sums[key], plain_adagrad.sums[key])
+    torch.testing.assert_close(ours.state(), plain.state())
