@@ -48,52 +48,30 @@ def murmur64a(content: bytes, seed: int) -> int:
 
 
 @pytest.mark.slow
-@given(TEXTS, SEEDS)
-def test_is_murmurhash64a_without_a_compiler(texts: list[str], seed: int) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(native, "library", lambda: None)
-        hashes = hashing.hash_strings(pa.array(["x", *texts], pa.large_string())[1:], seed)
-    assert hashes.tolist() == [murmur64a(text.encode(), seed) for text in texts]
-
-
-@pytest.mark.slow
-@given(TEXTS, SEEDS)
-def test_is_murmurhash64a(texts: list[str], seed: int) -> None:
-    hashes = hashing.hash_strings(pa.array(texts, pa.string()), seed)
-    assert hashes.tolist() == [murmur64a(text.encode(), seed) for text in texts]
-
-
+@pytest.mark.parametrize("table_kind", ["compiled", "plain"])
 @given(TEXTS, SEEDS, st.integers(0, 5), st.sampled_from([pa.string(), pa.large_string()]))
-def test_alone_as_in_any_batch(texts: list[str], seed: int, start: int, kind: pa.DataType) -> None:
-    batch = pa.array(texts, kind)[start:]
-    assert hashing.hash_strings(batch, seed).tolist() == [hash_of(t, seed) for t in texts[start:]]
+def test_is_murmurhash64a(
+    table_kind: str, texts: list[str], seed: int, start: int, kind: pa.DataType
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        if table_kind == "plain":
+            patch.setattr(native, "library", lambda: None)
+        hashes = hashing.hash_strings(pa.array(texts, kind)[start:], seed)
+    assert hashes.tolist() == [murmur64a(text.encode(), seed) for text in texts[start:]]
 
 
 def test_golden_values() -> None:
     """These place every entity of every index that was ever written: they must never change."""
-    texts = ["", "a", "abcdefgh", "abcdefghi", "/m/027rn", "üñí", "x" * 100]
-    golden = {
-        0: [
-            0,
-            510903276987443985,
-            12671724553504926360,
-            14535887056033573570,
-            17529282943660875401,
-            15095767028477256767,
-            2452818515257052624,
-        ],
-        42: [
-            10881679856671751284,
-            18003918085672799305,
-            6017840126650231081,
-            10270522532464202773,
-            14053344575251068447,
-            9613488600243709329,
-            17002900889104741547,
-        ],
-    }
-    for seed, expected in golden.items():
-        assert [hash_of(text, seed) for text in texts] == expected
+    for text, *expected in (
+        ("", 0, 10881679856671751284),
+        ("a", 510903276987443985, 18003918085672799305),
+        ("abcdefgh", 12671724553504926360, 6017840126650231081),
+        ("abcdefghi", 14535887056033573570, 10270522532464202773),
+        ("/m/027rn", 17529282943660875401, 14053344575251068447),
+        ("üñí", 15095767028477256767, 9613488600243709329),
+        ("x" * 100, 2452818515257052624, 17002900889104741547),
+    ):
+        assert [hash_of(text, seed) for seed in (0, 42)] == expected
 
 
 def test_values_that_other_projects_publish() -> None:
@@ -107,13 +85,6 @@ def test_more_strings_than_a_block() -> None:
     texts = [f"id-{number}" * (number % 7) for number in range(20_000)]
     hashes = hashing.hash_strings(pa.array(texts), 5)
     assert all(hashes[n] == murmur64a(texts[n].encode(), 5) for n in range(0, 20_000, 97))
-
-
-def test_partitions_are_even() -> None:
-    hashes = hashing.hash_strings(pa.array([f"user:{n}" for n in range(100_000)]), 0)
-    counts = np.bincount(hashing.scale(hashes, 8).astype(int))
-    assert counts.min() > 12_000
-    assert counts.max() < 13_000
 
 
 @given(st.lists(st.integers(0, MASK), min_size=1), st.integers(1, 4096), st.integers(1, 64))
@@ -225,16 +196,6 @@ def test_a_graph_of_ids_of_one_hash(
         assert len(crowded) == 1
         assert f"partition {partition} of user is crowded: 16" in crowded[0]
     assert made["at once"] == made["in passes"]
-
-
-def test_ordinary_ids_cause_no_warning(
-    near_client: distributed.Client, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    path = write_parquet(tmp_path / "t.parquet", l=[f"u{n}" for n in range(50_000)], t=["v"] * 50_000)
-    config = config_of(tmp_path / "out", path, entities={"user": 3})
-    with caplog.at_level(logging.WARNING, "graphmill"):
-        job.run(config, near_client)
-    assert "crowded" not in caplog.text
 
 
 def test_ranges_of_keys_hold_every_id_once(ids: list[str]) -> None:

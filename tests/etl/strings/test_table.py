@@ -14,7 +14,7 @@ from etl.strings.native import NOWHERE, count, group, take
 from etl.strings.table import Distinct, distinct, new_table
 
 # Which bits the hash has.
-MASKS = {"all": (1 << 64) - 1, "the uppermost": 3 << 62, "the lowest": 7, "none": 0}
+MASKS = {"all": (1 << 64) - 1, "the uppermost": 3 << 62, "none": 0}
 
 
 @pytest.fixture(params=["compiled", "plain"], autouse=True)
@@ -45,7 +45,7 @@ def test_whatever_the_hash(weak_hash: None, texts: list[str], cut: int) -> None:
     check(*distinct(column, 7), texts, 7)
 
 
-@pytest.mark.parametrize("num_distinct", [1, 300, 32_000, 150_000])
+@pytest.mark.parametrize("num_distinct", [1, 300, 150_000])
 def test_many_strings(num_distinct: int, rng: np.random.Generator) -> None:
     """The table grows as it fills, from room for 32,768 strings on."""
     texts = [f"id-{n}" for n in rng.integers(0, num_distinct, 200_000)]
@@ -76,14 +76,6 @@ def test_kinds_have_nothing_in_common(weak_hash: None, rows: list[tuple[str, int
     assert len(found) == 4
 
 
-def test_strings_that_share_a_prefix_and_a_hash(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hashing, "MASK", 0)
-    texts = [prefix + "x" * n for n in range(40) for prefix in ("", "same beginning ", "same beginning\0")]
-    found, code_N = distinct(pa.chunked_array([texts * 5]), 0)
-    assert found.strings.to_pylist() == sorted(set(texts))
-    assert found.strings.take(pa.array(code_N)).to_pylist() == texts * 5
-
-
 @pytest.mark.slow
 def test_long_strings(table_kind: str) -> None:
     """Longer than the table's first room for text, and growing past it while others lie before it."""
@@ -97,18 +89,6 @@ def test_a_slice_of_strings() -> None:
     for kind in (pa.string(), pa.large_string()):
         strings = pa.array([f"id-{n % 7}" for n in range(100)], kind)[13:60]
         check(*distinct(pa.chunked_array([strings]), 2), strings.to_pylist(), 2)
-
-
-def test_both_tables_agree(
-    table_kind: str, monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator
-) -> None:
-    texts = ["\U0001f600" * (n % 5) + str(n) for n in rng.integers(0, 5000, 20_000)]
-    found, code_N = distinct(pa.chunked_array([texts]), 9)
-    monkeypatch.setattr(native, "library", lambda: None)
-    plain, plain_N = distinct(pa.chunked_array([texts]), 9)
-    assert found.strings.equals(plain.strings)
-    assert (found.hashes == plain.hashes).all()
-    assert (code_N == plain_N).all()
 
 
 @pytest.mark.parametrize("dtype", [np.int32, np.uint64])

@@ -66,8 +66,9 @@ def test_a_ratings_table_becomes_users_and_films(tmp_path: Path, rng: np.random.
     assert found["output"] == "output/ratings"
 
 
-@pytest.mark.parametrize("suffix", [".csv", ".tsv", ".txt"])
-@pytest.mark.parametrize("delimiter", [",", "\t", ";", "|", " "])
+@pytest.mark.parametrize(
+    ("suffix", "delimiter"), [(".csv", ","), (".csv", "\t"), (".tsv", ";"), (".txt", "|"), (".txt", " ")]
+)
 def test_triples_without_a_header(
     tmp_path: Path, rng: np.random.Generator, suffix: str, delimiter: str
 ) -> None:
@@ -136,29 +137,20 @@ def test_ends_with_common_values_are_of_one_type(tmp_path: Path, rng: np.random.
     assert found["relations"][0]["operator"] == "complex_diagonal"  # the direction counts
 
 
-@pytest.mark.parametrize(
-    ("rows", "message"),
-    [
-        ([["name", "price"], ["a", 0.5], ["b", 1.5]], "expected two columns of ids, found the columns name"),
-        ([], "expected rows, found an empty file"),
-    ],
-)
-def test_tables_that_are_no_graph(tmp_path: Path, rows: list[list[Any]], message: str) -> None:
-    path = write(tmp_path / "table.csv", rows)
-    with pytest.raises(GraphMillError, match=message):
-        CliRunner().invoke(command, [str(path)], catch_exceptions=False)
-    with pytest.raises(GraphMillError, match="no file there"):
-        CliRunner().invoke(command, [str(tmp_path / "none.csv")], catch_exceptions=False)
-
-
-def test_an_existing_file_stays(tmp_path: Path) -> None:
-    target = tmp_path / "mine.yaml"
-    target.write_text("mine")
-    with pytest.raises(GraphMillError, match=r"mine\.yaml: there is a file"):
-        CliRunner().invoke(
-            command, [str(DEBIAN / "in_section.parquet"), "--to", str(target)], catch_exceptions=False
-        )
-    assert target.read_text() == "mine"
+def test_tables_that_are_no_graph(tmp_path: Path) -> None:
+    table, mine = tmp_path / "table.csv", tmp_path / "mine.yaml"
+    write(table, [["name", "price"], ["a", 0.5], ["b", 1.5]])
+    mine.write_text("mine")
+    (tmp_path / "empty.csv").touch()
+    for words, message in (
+        ([table], "expected two columns of ids, found the columns name"),
+        ([tmp_path / "empty.csv"], "expected rows, found an empty file"),
+        ([tmp_path / "none.csv"], "no file there"),
+        ([DEBIAN / "in_section.parquet", "--to", mine], r"mine\.yaml: there is a file"),
+    ):
+        with pytest.raises(GraphMillError, match=message):
+            CliRunner().invoke(command, [str(each) for each in words], catch_exceptions=False)
+    assert mine.read_text() == "mine"
 
 
 def test_names_that_yaml_would_change(tmp_path: Path) -> None:

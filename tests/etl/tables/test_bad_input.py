@@ -1,11 +1,9 @@
 """Mistakes of the user: refused before the run with key or row, or warned about where they are legal."""
 
 import re
-from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-import distributed
 import pytest
 from distributed import Client
 
@@ -22,12 +20,9 @@ SHAPE: Any = {"entities": {"node": 2}, "relations": [("to", "node", "node")]}
 # Keys of the entry, or of etl; the message.
 BAD_ENTRIES: list[tuple[dict[str, Any], str]] = [
     ({"lsh": "l"}, r"\.lsh: unknown key"),
-    ({"lhs": 1.5}, r"\.lhs"),
     ({"lhs": -1}, r"\.lhs"),
     ({"lhs": None}, r"\.lhs"),
     ({"path": []}, r"\.path"),
-    ({"path": 3}, r"\.path"),
-    ({"header": "yes"}, r"\.header: .*found 'yes'"),
     ({"format": "xml"}, r"\.format: .*'parquet', 'csv', 'orc', 'json', 'delta' or 'iceberg'"),
     ({"delimiter": "||"}, r"\.delimiter: expected one character"),
     ({"delimiter": '"'}, r"\.delimiter: expected one character .*no quote"),
@@ -36,11 +31,9 @@ BAD_ENTRIES: list[tuple[dict[str, Any], str]] = [
     ({"rhs": "l"}, r": column 'l' is named twice"),
     ({"split": "../up"}, r"\.split"),
     ({"encoding": "rot13"}, r"\.encoding"),
-    ({"encoding": "latin-l"}, r"\.encoding"),
     ({"comment": ""}, r"\.comment"),
     ({"comment": "#\n"}, r"\.comment"),
     ({"max_field_lines": 0}, r"\.max_field_lines"),
-    ({"filters": "day > 1"}, r"\.filters: input should be a valid tuple"),
     ({"filters": [[]]}, r"\.filters: expected conditions"),
     ({"filters": [["day", "~", 1]]}, r"\.filters\[0\]\[0\]\[1\]: input should be '=='"),
     ({"filters": [["day", "in", 1]]}, r"\.filters: \[day, 'in'\]: expected a list of values, found 1"),
@@ -50,29 +43,21 @@ BAD_ENTRIES: list[tuple[dict[str, Any], str]] = [
 ]
 BAD_KEYS: list[tuple[dict[str, Any], str]] = [
     ({"tables": []}, r"etl\.tables"),
-    ({"chunk_rows": 0}, r"etl\.chunk_rows: .*greater than 0.*found 0"),
     ({"holdout": {"train": 0.1}}, r"etl: holdout\.train"),
     ({"holdout": {"valid": 0.5, "test": 0.5}}, r"etl: holdout: the fractions add up"),
-    ({"holdout": {"valid": "much"}}, r"etl\.holdout\.valid"),
     ({"chunk_row": 5}, r"etl\.chunk_row: unknown key; did you mean 'chunk_rows'"),
     ({"entities": [{"type": "nobody", "path": "x", "id": 0}]}, r"etl\.entities\[0\]\.type: 'nobody'"),
     ({"min_entity_count": {"nobody": 1}}, r"etl\.min_entity_count: 'nobody'"),
     ({"duplicates": "remove"}, r"etl\.duplicates: .*'keep' or 'drop'"),
-    ({"min_relation_count": -1}, r"etl\.min_relation_count"),
 ]
 
 
-@pytest.mark.parametrize(
-    ("etl", "message"),
-    [
-        *(({"tables": [TABLE | entry]}, rf"etl\.tables\[0\]{message}") for entry, message in BAD_ENTRIES),
-        *BAD_KEYS,
-    ],
-)
-def test_keys_that_do_not_fit(etl: dict[str, Any], message: str) -> None:
+def test_keys_that_do_not_fit() -> None:
     raw = config_of("out", [TABLE], **SHAPE).model_dump()
-    with pytest.raises(ConfigError, match=message):
-        job.check(from_mapping(raw | {"etl": {"tables": [TABLE], **etl}}))
+    entries = [({"tables": [TABLE | entry]}, rf"etl\.tables\[0\]{message}") for entry, message in BAD_ENTRIES]
+    for etl, message in entries + BAD_KEYS:
+        with pytest.raises(ConfigError, match=message):
+            job.check(from_mapping(raw | {"etl": {"tables": [TABLE], **etl}}))
 
 
 @pytest.mark.slow
@@ -86,51 +71,23 @@ def test_keys_that_do_not_fit(etl: dict[str, Any], message: str) -> None:
             {},
             {"t": ["x", None]},
             RawTableError,
-            r"t\.parquet: row 2 .*'t' \(rhs\): null.*; .*etl\.on_bad_row: quarantine",
-        ),
-        (
-            {},
-            {"l": ["", "x"]},
-            RawTableError,
-            r"t\.parquet: row 1 .*'l' \(lhs\): empty.*; .*etl\.on_bad_row: quarantine",
-        ),
-        (
-            {},
-            {"l": [None, 12.0]},
-            RawTableError,
-            r"'l' \(lhs\): .* found double, first 12\.0: .*astype\(\"Int64\"\).*CAST\(l AS BIGINT\)",
-        ),
-        (
-            {},
-            {"l": [Decimal("0.5"), None]},
-            RawTableError,
-            r"'l' \(lhs\): .* first Decimal\('0\.5'\), .*CAST\(l AS STRING\)",
-        ),
-        (
-            {},
-            {"l": [{"id": "a", "n": 1}] * 2},
-            RawTableError,
-            r"'l' \(lhs\): .* found struct.*; name the field to read: l\.id or l\.n",
+            r"row 2 .*'t' \(rhs\): null.*; .*etl\.on_bad_row: quarantine",
         ),
         ({}, {"l": [], "t": []}, RawTableError, r"the tables hold no rows"),
         (
-            {"relation": None, "relation_column": "r"},
-            {"r": ["to", "from"]},
-            RawTableError,
+            *({"relation": None, "relation_column": "r"}, {"r": ["to", "from"]}, RawTableError),
             r"t\.parquet: row 2 .*'r' \(relation\): 'from' is not a relation .*to; add it to relations",
         ),
     ],
 )
 def test_tables_that_cannot_become_a_graph(
-    near_client: distributed.Client,
+    near_client: Client,
     tmp_path: Path,
     table: dict[str, Any],
     columns: dict[str, Any],
     error: type[Exception],
     message: str,
 ) -> None:
-    if "t" in columns or "l" in columns:
-        columns = {"l": ["a", "b"], "t": ["c", "d"]} | columns
     write_parquet(tmp_path / "t.parquet", 1, **({"l": ["a", "b"], "t": ["c", "d"]} | columns))
     config = config_of(tmp_path / "out", [TABLE | table], top={"input": str(tmp_path)}, **SHAPE)
     with pytest.raises(error, match=message):
@@ -139,30 +96,19 @@ def test_tables_that_cannot_become_a_graph(
 
 
 @pytest.mark.slow
-def test_folders_in_one_another_and_one_folder_by_two_names(
-    near_client: distributed.Client, tmp_path: Path
-) -> None:
+def test_folders_in_one_another_and_one_folder_by_two_names(near_client: Client, tmp_path: Path) -> None:
     table = TABLE | {"path": write_parquet(tmp_path / "t.parquet", l=["a"], t=["b"])}
-    edge_root = f"{tmp_path}/graph"
     (tmp_path / "graph" / "other").mkdir(parents=True)
-    for entity_path in ("graph", "graph/other/../train/", "graph/train/entities"):
-        places = {"edge_root": edge_root, "entity_path": f"{tmp_path}/{entity_path}"}
-        config = config_of(tmp_path / "out", [table], top=places, **SHAPE)
+    for entity_path in ("graph", "graph/other/../train/"):
+        places = {"edge_root": f"{tmp_path}/graph/", "entity_path": f"{tmp_path}/{entity_path}"}
+        config = config_of(f"{tmp_path}/out/", [table], top=places, **SHAPE)
         for _ in range(2):
             job.run(config, near_client)
         assert sum(map(len, read_raw_edges(config, "train").values())) == 1
+        assert (tmp_path / "graph/train/edges_1_1.h5").exists()
 
 
-def test_a_slash_at_the_end_of_a_folder_does_no_harm(near_client: distributed.Client, tmp_path: Path) -> None:
-    table = TABLE | {"path": write_parquet(tmp_path / "t.parquet", l=["a"], t=["b"])}
-    folders = {"entity_path": f"{tmp_path}/entities/", "edge_root": f"{tmp_path}/edges/"}
-    for _ in range(2):
-        job.run(config_of(f"{tmp_path}/out/", [table], top=folders, **SHAPE), near_client)
-    assert (tmp_path / "entities/entity_count_node_0.txt").exists()
-    assert (tmp_path / "edges/train/edges_1_1.h5").exists()
-
-
-def test_splits_of_an_earlier_run_lose_their_markers(near_client: distributed.Client, tmp_path: Path) -> None:
+def test_splits_of_an_earlier_run_lose_their_markers(near_client: Client, tmp_path: Path) -> None:
     path = write_parquet(tmp_path / "t.parquet", l=["a"] * 9, t=list("bcdefghij"))
     table = TABLE | {"path": path}
     job.run(config_of(tmp_path / "out", [table], holdout={"test": 0.5}, **SHAPE), near_client)
@@ -175,75 +121,54 @@ def test_splits_of_an_earlier_run_lose_their_markers(near_client: distributed.Cl
     assert (tmp_path / "out/edges/notes/_SUCCESS").exists()
 
 
-def warnings_of(
-    near_client: Client,
-    caplog: pytest.LogCaptureFixture,
-    folder: Path,
-    rows: list[tuple[str, str]],
-    *,
-    num_partitions: int = 1,
-) -> list[str]:
-    (folder / "t.csv").write_text("".join(f"{lhs},{rhs}\n" for lhs, rhs in rows))
-    table = {"path": str(folder / "t.csv"), "header": False, "lhs": 0, "rhs": 1, "relation": "r"}
+ROWS = [(f"u{number % 50}", f"i{number % 30}") for number in range(150)]
+WARNINGS: dict[str, tuple[list[tuple[str, str]], int, list[str]]] = {
+    "none": (ROWS, 1, []),
+    "a header that is read as a row": (
+        [("user_id", "Item"), ("u1", "i1"), ("u1", "i2")],
+        1,
+        [r"first row looks like column names \(user_id, Item\).*etl\.tables\[0\]\.header: true"],
+    ),
+    "more partitions than ids need": (
+        ROWS,
+        8,
+        ["user: 8 partitions for 50 ids", "item: 8 partitions for 30"],
+    ),
+    "ids that occur once": (
+        [(f"order-{number}", f"i{number % 30}") for number in range(150)],
+        1,
+        [r"entities\.user: each of 150 ids has one edge only"],
+    ),
+    "ids that other systems write for null": (
+        [*ROWS, (r"\N", "i1"), ("NULL", "i2"), (r"\N", "i2")],
+        1,
+        [r"entities\.user: ids that .* null: 'NULL', '.*N'; .* not in"],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WARNINGS)
+def test_what_is_legal_and_cannot_be_meant(
+    near_client: Client, caplog: pytest.LogCaptureFixture, tmp_path: Path, name: str
+) -> None:
+    rows, num_partitions, expected = WARNINGS[name]
+    (tmp_path / "t.csv").write_text("".join(f"{lhs},{rhs}\n" for lhs, rhs in rows))
+    table = {"path": str(tmp_path / "t.csv"), "header": False, "lhs": 0, "rhs": 1, "relation": "r"}
     entities = {"user": num_partitions, "item": num_partitions}
     job.run(
-        config_of(folder / "out", [table], entities=entities, relations=[("r", "user", "item")]), near_client
+        config_of(tmp_path / "o", [table], entities=entities, relations=[("r", "user", "item")]), near_client
     )
-    return messages_of(caplog, "WARNING")
-
-
-def test_tables_as_they_should_be(
-    near_client: Client, caplog: pytest.LogCaptureFixture, tmp_path: Path
-) -> None:
-    rows = [(f"u{number % 50}", f"i{number % 30}") for number in range(150)]
-    assert warnings_of(near_client, caplog, tmp_path, rows) == []
-
-
-def test_a_header_that_is_read_as_a_row(
-    near_client: Client, caplog: pytest.LogCaptureFixture, tmp_path: Path
-) -> None:
-    (found,) = warnings_of(near_client, caplog, tmp_path, [("user_id", "Item"), ("u1", "i1"), ("u1", "i2")])
-    assert "first row looks like column names (user_id, Item)" in found
-    assert "etl.tables[0].header: true" in found
-
-
-@pytest.mark.slow
-def test_more_partitions_than_ids_need(
-    near_client: Client, caplog: pytest.LogCaptureFixture, tmp_path: Path
-) -> None:
-    rows = [(f"u{number % 50}", f"i{number % 30}") for number in range(150)]
-    found = warnings_of(near_client, caplog, tmp_path, rows, num_partitions=8)
-    assert [line for line in found if "entities.user: 8 partitions for 50 ids" in line]
-    assert len(found) == 2
-
-
-def test_ids_that_occur_once(near_client: Client, caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
-    rows = [(f"order-{number}", f"i{number % 30}") for number in range(150)]
-    (found,) = warnings_of(near_client, caplog, tmp_path, rows)
-    assert "entities.user: each of 150 ids has one edge only" in found
-
-
-def test_ids_that_other_systems_write_for_null(
-    near_client: Client, caplog: pytest.LogCaptureFixture, tmp_path: Path
-) -> None:
-    rows = [(f"u{number % 50}", f"i{number % 30}") for number in range(150)]
-    (found,) = warnings_of(
-        near_client, caplog, tmp_path, [*rows, (r"\N", "i1"), ("NULL", "i2"), (r"\N", "i2")]
-    )
-    assert re.search(r"entities\.user: ids that .* null: 'NULL', '.*N'; .* not in", found)
+    found = messages_of(caplog, "WARNING")
+    assert len(found) == len(expected)
+    assert all(re.search(message, line) for message, line in zip(expected, found, strict=True)), found
 
 
 def test_keys_of_text_for_tables_of_other_formats(
     near_client: Client, caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
-    (tmp_path / "t.json").write_text('{"l": "a", "r": "b"}\n')
-    table = {"path": str(tmp_path / "t.json"), "lhs": "l", "rhs": "r", "relation": "r"}
-    text = {"delimiter": ";", "comment": "#", "header": True}
-    entities = {"user": 1, "item": 1}
-    job.run(
-        config_of(tmp_path / "out", [table | text], entities=entities, relations=[("r", "user", "item")]),
-        near_client,
-    )
-    (told,) = (record.message for record in caplog.records if "no effect" in record.message)
+    (tmp_path / "t.json").write_text('{"l": "a", "t": "b"}\n')
+    table = TABLE | {"path": str(tmp_path / "t.json"), "delimiter": ";", "comment": "#", "header": True}
+    job.run(config_of(tmp_path / "out", [table], **SHAPE), near_client)
+    (told,) = (line for line in messages_of(caplog) if "no effect" in line)
     assert told.startswith("etl: etl.tables[0].delimiter: no effect on ")
     assert "t.json, which is read as json" in told

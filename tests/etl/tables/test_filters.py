@@ -116,20 +116,6 @@ def test_rare_dynamic_relations_have_no_number(near_client: distributed.Client, 
     assert (figures["num_relations"], figures["num_relations_left_out"]) == (1, 2)
 
 
-def test_the_first_of_duplicate_edges_keeps_its_weight(
-    near_client: distributed.Client, tmp_path: Path
-) -> None:
-    path = write_parquet(tmp_path / "t.parquet", l=list("aab"), t=list("xxy"), w=[3.0, 1.0, 2.0])
-    config = config_of(
-        tmp_path / "out",
-        [{"path": path, "lhs": "l", "rhs": "t", "relation": "to", "weight": "w"}],
-        entities={"n": 1},
-        duplicates="drop",
-    )
-    job.run(config, near_client)
-    assert {(edge.lhs, edge.weight) for edge in all_edges(config)} == {("a", 3.0), ("b", 2.0)}
-
-
 @pytest.mark.slow
 def test_half_of_all_edges_have_one_id(
     near_client: distributed.Client,

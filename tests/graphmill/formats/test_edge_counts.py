@@ -122,10 +122,7 @@ def test_edges_are_read_some_at_a_time(tmp_path, monkeypatch) -> None:
     edge_buckets.write_bucket(str(tmp_path), BUCKET, Edges(rel // 2, rel, np.where(rel < 9, rel // 3, 4)))
     forget_loops(tmp_path, BUCKET)
     assert read_loops(str(tmp_path), BUCKET) == {0, 1, 3, 9}
-
-
-def test_lists_of_features_are_no_loops() -> None:
-    assert edge_files.find_loops(*np.array([[-1, 2], [0, 1], [-1, 2]])).tolist() == [1]
+    assert edge_files.find_loops(*np.array([[-1, 2], [0, 1], [-1, 2]])).tolist() == [1]  # lists of features
 
 
 def test_equal_rows_of_other_types_and_partitions_are_no_loops(tmp_path, caplog) -> None:
@@ -160,25 +157,25 @@ def featurized_edges() -> Edges:
     return Edges(np.array([-1, 5, -1]), np.zeros(3, int), np.arange(3), None, features)
 
 
-def test_h5py_reads_features(tmp_path: Path) -> None:
+def test_features_come_back_where_the_caller_takes_them(tmp_path: Path) -> None:
     edge_buckets.write_bucket(str(tmp_path), BUCKET, featurized_edges())
     with h5py.File(tmp_path / URI) as hdf5:
         assert set(hdf5) == {"lhs", "rel", "rhs", "loops", "lhsd_offsets", "lhsd_data"}
         assert hdf5["lhs"][:].tolist() == [-1, 5, -1]
         assert hdf5["lhsd_offsets"][:].tolist() == [0, 2, 2, 3]
         assert hdf5["lhsd_data"][:].tolist() == [7, 7, 2]
-
-
-@pytest.mark.parametrize(("start", "stop"), [(0, 3), (1, 3), (2, 3), (1, 1), (3, 3)])
-def test_features_come_back(tmp_path: Path, start: int, stop: int) -> None:
-    edge_buckets.write_bucket(str(tmp_path), BUCKET, featurized_edges())
-    found = edge_buckets.read_bucket(str(tmp_path), BUCKET, start, stop, takes_features=True)
-    assert found.rhs_features is None
-    assert found.lhs_features is not None
-    lists = [[7, 7], [], [2]][start:stop]
-    assert found.lhs_features.counts.tolist() == [len(each) for each in lists]
-    assert found.lhs_features.indices.tolist() == [feature for each in lists for feature in each]
-    assert found.lhs.tolist() == [-1, 5, -1][start:stop]
+    for start, stop in ((0, 3), (1, 3), (2, 3), (1, 1), (3, 3)):
+        found = edge_buckets.read_bucket(str(tmp_path), BUCKET, start, stop, takes_features=True)
+        assert found.rhs_features is None
+        assert found.lhs_features is not None
+        lists = [[7, 7], [], [2]][start:stop]
+        assert found.lhs_features.counts.tolist() == [len(each) for each in lists]
+        assert found.lhs_features.indices.tolist() == [feature for each in lists for feature in each]
+        assert found.lhs.tolist() == [-1, 5, -1][start:stop]
+    with pytest.raises(FormatError, match=r"edges_1_2\.h5: its lhs side has lists of features"):
+        edge_buckets.read_bucket(str(tmp_path), BUCKET)
+    with pytest.raises(FormatError, match="lhsd_data holds 7; expected less than 7"):
+        edge_buckets.check_indices(featurized_edges(), URI, 7, 3, 1)
 
 
 @pytest.mark.parametrize(
@@ -195,11 +192,8 @@ def test_features_come_back(tmp_path: Path, start: int, stop: int) -> None:
 )
 def test_features_that_are_wrong(tmp_path: Path, change: Callable[[h5py.File], None], message: str) -> None:
     def featurized(hdf5: h5py.File) -> None:
-        for name, values in {
-            "lhs": [-1, 1, 1, 1],
-            "lhsd_offsets": [0, 3, 3, 3, 3],
-            "lhsd_data": [0, 1, 2],
-        }.items():
+        whole = {"lhs": [-1, 1, 1, 1], "lhsd_offsets": [0, 3, 3, 3, 3], "lhsd_data": [0, 1, 2]}
+        for name, values in whole.items():
             replaced(name, values)(hdf5)
         change(hdf5)
 
@@ -231,12 +225,6 @@ def test_pbg_writes_no_lists_where_all_are_empty(tmp_path: Path) -> None:
         edge_buckets.read_bucket(folder, BUCKET)
 
 
-def test_features_are_refused_unless_the_caller_takes_them(tmp_path: Path) -> None:
-    edge_buckets.write_bucket(str(tmp_path), BUCKET, featurized_edges())
-    with pytest.raises(FormatError, match=r"edges_1_2\.h5: its lhs side has lists of features"):
-        edge_buckets.read_bucket(str(tmp_path), BUCKET)
-
-
 def test_a_featurized_writer_refuses(tmp_path: Path) -> None:
     edges = featurized_edges()
     for num_features, appended, message in (
@@ -250,8 +238,3 @@ def test_a_featurized_writer_refuses(tmp_path: Path) -> None:
             edge_buckets.new_bucket(str(tmp_path), BUCKET, 3, num_features=num_features) as writer,
         ):
             writer.append(appended)
-
-
-def test_features_out_of_range() -> None:
-    with pytest.raises(FormatError, match="lhsd_data holds 7; expected less than 7"):
-        edge_buckets.check_indices(featurized_edges(), URI, 7, 3, 1)

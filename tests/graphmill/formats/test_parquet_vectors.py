@@ -114,8 +114,7 @@ class _FullDisk(io.BytesIO):
 
 
 @pytest.mark.parametrize("place", [0, 1])
-@pytest.mark.parametrize("share", [0.001, 0.05, 0.3, 0.9, 0.999])
-def test_a_full_disk_is_reported_at_every_write(place: int, share: float) -> None:
+def test_a_full_disk_is_reported_at_every_write(place: int) -> None:
     fields = [pa.field("id", pa.int64())]
     fields.insert(place, pa.field("vector", pa.list_(pa.float32(), 4)))
 
@@ -128,8 +127,9 @@ def test_a_full_disk_is_reported_at_every_write(place: int, share: float) -> Non
 
     whole = io.BytesIO()
     write(whole)
-    with pytest.raises(OSError, match="No space left"):
-        write(_FullDisk(int(whole.getbuffer().nbytes * share)))
+    for share in (0.001, 0.05, 0.3, 0.9, 0.999):
+        with pytest.raises(OSError, match="No space left"):
+            write(_FullDisk(int(whole.getbuffer().nbytes * share)))
 
 
 NUM_GROUPS, ROWS, LENGTH = 30, 1000, 256

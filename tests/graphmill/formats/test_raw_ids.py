@@ -27,23 +27,13 @@ IDS = {
         *(pa.array([7], kind) for kind in (pa.int8(), pa.uint64())),
         *(pa.array([Decimal(7)], kind) for kind in (pa.decimal32(3, 0), pa.decimal128(38, 0))),
         *(pa.array(["7"], kind) for kind in (pa.string(), pa.large_string(), pa.string_view())),
-        *(
-            pa.array([b"7"], kind)
-            for kind in (pa.binary(), pa.large_binary(), pa.binary_view(), pa.binary(1))
-        ),
+        *(pa.array([b"7"], kind) for kind in (pa.binary(), pa.binary_view(), pa.binary(1))),
         pa.array(["7"]).dictionary_encode(),
     ],
     "700": [pa.array([Decimal(700)], pa.decimal128(3, -2))],
     str(ONE): [pa.array([ONE.bytes], pa.uuid())],
 }
-NO_IDS = [
-    pa.float64(),
-    pa.bool_(),
-    pa.date32(),
-    pa.timestamp("us"),
-    pa.decimal128(9, 2),
-    pa.list_(pa.int64()),
-]
+NO_IDS = [pa.float64(), pa.bool_(), pa.timestamp("us"), pa.decimal128(9, 2), pa.list_(pa.int64())]
 
 
 def test_texts_of_all_types() -> None:
@@ -80,14 +70,13 @@ FAULTS = {
 }
 
 
-@pytest.mark.parametrize("reader", READERS)
-@pytest.mark.parametrize("fault", FAULTS)
-def test_text_that_is_no_csv_is_refused(tmp_path: Path, reader: str, fault: str) -> None:
-    header, read = READERS[reader]
+def test_text_that_is_no_csv_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "given.csv"
-    path.write_text(f"{header}\na,1\n{fault}", errors="surrogateescape")
-    with pytest.raises(RawTableError, match=rf"given\.csv: .*{FAULTS[fault]}"):
-        read(str(path))
+    for header, read in READERS.values():
+        for fault, message in FAULTS.items():
+            path.write_text(f"{header}\na,1\n{fault}", errors="surrogateescape")
+            with pytest.raises(RawTableError, match=rf"given\.csv: .*{message}"):
+                read(str(path))
 
 
 @drawn(

@@ -4,7 +4,6 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
@@ -82,14 +81,6 @@ def test_pyarrow_reads_the_file(
     assert (column.compression == "ZSTD") == (compression == "zstd")
 
 
-def test_types_in_one_folder_are_one_dataset(tmp_path: Path) -> None:
-    for entity_type in ("user", "item"):
-        with remapped.new_part(str(tmp_path), entity_type, 0, 2) as writer:
-            writer.append(pa.array([entity_type + "1"]), np.ones((1, 2), np.float32))
-    table = ds.dataset(tmp_path).to_table(columns=["type", "id"])
-    assert sorted(zip(*table.to_pydict().values(), strict=True)) == [("item", "item1"), ("user", "user1")]
-
-
 def test_same_rows_same_bytes(tmp_path: Path, rng: np.random.Generator) -> None:
     embeddings_ND = rng.standard_normal((10, 4), np.float32)
     for folder in ("one", "two"):
@@ -97,14 +88,14 @@ def test_same_rows_same_bytes(tmp_path: Path, rng: np.random.Generator) -> None:
     assert (tmp_path / "one" / PART).read_bytes() == (tmp_path / "two" / PART).read_bytes()
 
 
-@pytest.mark.parametrize("shape", [(3, 4), (2, 3), (2,)])
-def test_writer_refuses_other_shapes(tmp_path: Path, shape: tuple[int, ...]) -> None:
-    with (
-        pytest.raises(FormatError, match=r"part-00003\.parquet: expected embeddings of shape \(2, 4\)"),
-        remapped.new_part(str(tmp_path), "user", 3, 4) as writer,
-    ):
-        writer.append(pa.array(["a", "b"]), np.zeros(shape, np.float32))
-    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+def test_writer_refuses_other_shapes(tmp_path: Path) -> None:
+    for shape in ((3, 4), (2, 3), (2,)):
+        refused = pytest.raises(
+            FormatError, match=r"part-00003\.parquet: expected embeddings of shape \(2, 4\)"
+        )
+        with refused, remapped.new_part(str(tmp_path), "user", 3, 4) as writer:
+            writer.append(pa.array(["a", "b"]), np.zeros(shape, np.float32))
+        assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
 
 VECTORS = pa.array([[1.0, 2.0], [3.0, None]], pa.list_(pa.float32(), 2))

@@ -22,15 +22,13 @@ pytestmark = pytest.mark.slow
 HUGE = 1 << 29
 
 _BUCKET = "from graphmill.vocab import Bucket; "
-_READ_BUCKET = (
-    _BUCKET + "from graphmill.formats import edge_buckets as e; e.read_bucket(args[0], Bucket(0, 0))"
-)
+_READ_BUCKET = _BUCKET + "from graphmill.formats import edge_buckets as e; e.read_bucket(each, Bucket(0, 0))"
 _READ_LEGACY = (
     _BUCKET
     + "from graphmill.checkpoints.legacy.inputs import iter_edges; "
-    + "list(iter_edges(args[0], Bucket(0, 0), 0, 1 << 40))"
+    + "list(iter_edges(each, Bucket(0, 0), 0, 1 << 40))"
 )
-_READ_TABLE = "from graphmill.checkpoints import pbg as p; p.read_embeddings(args[0], 'user', 0, 1)"
+_READ_TABLE = "from graphmill.checkpoints import pbg as p; p.read_embeddings(each, 'user', 0, 1)"
 
 # Ways to make a dataset of 2 GiB in a kilobyte.
 _DATASETS: dict[str, dict[str, Any]] = {
@@ -41,51 +39,48 @@ _DATASETS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize(
-    ("how", "read"), [*((how, _READ_BUCKET) for how in _DATASETS), ("never written", _READ_LEGACY)]
-)
-def test_a_bucket(tmp_path: Path, how: str, read: str) -> None:
-    path = tmp_path / "edges_0_0.h5"
-    with h5py.File(path, "w") as hdf5:
-        hdf5.attrs["format_version"] = 1
-        for column in ("lhs", "rel", "rhs"):
-            hdf5.create_dataset(column, shape=(HUGE,), dtype=np.int32, **_DATASETS[how])
-    assert path.stat().st_size < 8 << 10
-    check_refused(read, str(tmp_path), message="edges_0_0.h5: '/lhs': expected")
+def test_buckets(tmp_path: Path) -> None:
+    """Each by a thousand, two filters pack a million bytes into one."""
+    folders = {how: tmp_path / how for how in (*_DATASETS, "two filters")}
+    for how, folder in folders.items():
+        folder.mkdir()
+        with h5py.File(folder / "edges_0_0.h5", "w") as hdf5:
+            hdf5.attrs["format_version"] = 1
+            for column in ("lhs", "rel", "rhs"):
+                if how in _DATASETS:
+                    hdf5.create_dataset(column, shape=(HUGE,), dtype=np.int32, **_DATASETS[how])
+                    continue
+                plan = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+                plan.set_chunk((1 << 20,))
+                plan.set_deflate(9)
+                plan.set_deflate(9)
+                space = h5py.h5s.create_simple((1 << 20,))
+                made = h5py.h5d.create(hdf5.id, column.encode(), h5py.h5t.NATIVE_INT32, space, plan)
+                h5py.Dataset(made)[:] = 0
+        assert (folder / "edges_0_0.h5").stat().st_size < 16 << 10
+    message = "edges_0_0.h5: '/lhs': expected"
+    check_refused(_READ_BUCKET, *map(str, folders.values()), message=message)
+    check_refused(_READ_LEGACY, str(folders["never written"]), message=message)
 
 
-@pytest.mark.parametrize("how", ["never written", "contiguous", "no columns"])
-def test_a_checkpoint(tmp_path: Path, how: str) -> None:
+def test_checkpoints(tmp_path: Path) -> None:
     """128 GiB of zeros, which convert would write."""
-    path = tmp_path / "embeddings_user_0.v1.h5"
-    with h5py.File(path, "w") as hdf5:
-        hdf5.attrs["format_version"] = 1
-        shape = (1 << 31, 0) if how == "no columns" else (1 << 31, 16)
-        more: dict[str, Any] = {"chunks": (1 << 16, 16)} if how == "never written" else {}
-        hdf5.create_dataset("embeddings", shape=shape, dtype=np.float32, **more)
-    (tmp_path / "checkpoint_version.txt").write_text("1")
+    folders = {how: tmp_path / how for how in ("never written", "contiguous", "no columns")}
+    for how, folder in folders.items():
+        folder.mkdir()
+        path = folder / "embeddings_user_0.v1.h5"
+        with h5py.File(path, "w") as hdf5:
+            hdf5.attrs["format_version"] = 1
+            shape = (1 << 31, 0) if how == "no columns" else (1 << 31, 16)
+            more: dict[str, Any] = {"chunks": (1 << 16, 16)} if how == "never written" else {}
+            hdf5.create_dataset("embeddings", shape=shape, dtype=np.float32, **more)
+        (folder / "checkpoint_version.txt").write_text("1")
     message = "embeddings_user_0.v1.h5: '/embeddings': expected"
-    check_refused(_READ_TABLE, str(tmp_path), message=message)
-    done = run(
-        ["-m", "graphmill", "convert", str(tmp_path), str(tmp_path / "target"), "--format", "graphstorm"]
-    )
+    check_refused(_READ_TABLE, *map(str, folders.values()), message=message)
+    words = ["convert", str(folders["contiguous"]), str(tmp_path / "target"), "--format", "graphstorm"]
+    done = run(["-m", "graphmill", *words])
     assert done.code == 2
     assert message in " ".join(done.told.split())
-
-
-def test_two_filters_that_pack_are_refused(tmp_path: Path) -> None:
-    """Each by a thousand: a million bytes of one."""
-    plan = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
-    plan.set_chunk((1 << 20,))
-    plan.set_deflate(9)
-    plan.set_deflate(9)
-    with h5py.File(tmp_path / "edges_0_0.h5", "w") as hdf5:
-        hdf5.attrs["format_version"] = 1
-        space = h5py.h5s.create_simple((1 << 20,))
-        for column in (b"lhs", b"rel", b"rhs"):
-            made = h5py.h5d.create(hdf5.id, column, h5py.h5t.NATIVE_INT32, space, plan)
-            h5py.Dataset(made)[:] = 0
-    check_refused(_READ_BUCKET, str(tmp_path), message="expected one filter that packs, found 2")
 
 
 def test_zeros_packed_tightly_are_read(tmp_path: Path) -> None:
@@ -146,19 +141,13 @@ _TENSORS = {
         "found the type torch._utils._rebuild_sparse_tensor",
     ),
     "is packed": (_packed, "found packed ones"),
-    "is made by its length": (
-        lambda: _zipped(_HUGE_BYTES),
-        "found the type builtins.bytearray",
-    ),
+    "is made by its length": (lambda: _zipped(_HUGE_BYTES), "found the type builtins.bytearray"),
     "is not even written": (
         lambda: _zipped(b"\x80\x02ctorch\nFloatTensor\nJ" + struct.pack("<i", 2**31 - 1) + b"\x85R."),
         "found the type torch.FloatTensor",
     ),
     "holds itself many times": (lambda: _saved(_nested()), "hold each other endlessly"),
-    "in the old form": (
-        lambda: _old_form() + _HUGE_BYTES,
-        "found the type builtins.bytearray",
-    ),
+    "in the old form": (lambda: _old_form() + _HUGE_BYTES, "found the type builtins.bytearray"),
     "in the old form, as its keys": (
         lambda: _old_form() + pickle.dumps(0, 2) + _HUGE_BYTES,
         "found the type builtins.bytearray",
