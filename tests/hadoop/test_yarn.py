@@ -175,7 +175,7 @@ def test_every_way_to_end_ends_the_application_from_which_other_users_are_kept_o
         for way in [each for each in waiting if "\n" in runs[each].read("stdout")]:
             workers.extend(map(int, runs[way].read("stdout").split()[1:]))
             if way == "sigterm" and os.geteuid() == 0:  # only root can become another user
-                check_private(yarn, way, runs[way], tmp_path / way)
+                check_private(forked, yarn, way, runs[way], tmp_path / way)
             runs[way].send(waiting.pop(way))
         return not waiting
 
@@ -222,7 +222,7 @@ def test_missing_workers_end_the_run_with_yarn_s_reason(
     assert rm.is_over(yarn, "late")
 
 
-def check_private(yarn: MiniHdfs, name: str, run: Fork, folder: Path) -> None:
+def check_private(forked: Forks, yarn: MiniHdfs, name: str, run: Fork, folder: Path) -> None:
     """By default, keys are for this user alone, on HDFS, on the nodes and here; others get nowhere."""
     uploaded = [status.uri for status in files_on_hdfs(yarn, name)]
     assert [uri for uri in uploaded if storage.name(uri) == "keys.pem"]
@@ -238,7 +238,7 @@ def check_private(yarn: MiniHdfs, name: str, run: Fork, folder: Path) -> None:
     assert "PRIVATE KEY" not in script + inherited.decode()
     every = [*stranger.tree(run.pid), *pids]
     assert {ip for ip, _ in stranger.listening(every)} == {"127.0.0.1"}
-    assert stranger.attempts(folder, every) == []
+    assert stranger.attempts(forked, folder, every) == []
 
 
 def files_on_hdfs(cluster: MiniHdfs, name: str) -> list[storage.FileStatus]:

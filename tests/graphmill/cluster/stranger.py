@@ -1,7 +1,6 @@
-"""Attacks of another user of the machine on a run; prints those that succeed as a JSON list.
+"""Attacks of another user of the machine on a run.
 
-Usage: python -m tests.graphmill.cluster.stranger FOLDER PID...; for root alone, who becomes `nobody`
-before he tries. FOLDER is TMPDIR of the run, whose processes the PIDs are.
+For root alone, who becomes `nobody` before he tries, in a process of his own.
 """
 
 import asyncio
@@ -9,7 +8,6 @@ import json
 import os
 import re
 import socket
-import subprocess
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
@@ -20,7 +18,7 @@ from distributed import Security
 from distributed.core import connect
 
 from graphmill.cluster.keys import new_keys
-from tests import REPOSITORY
+from tests.forked import Forks
 
 NOBODY = 65534
 SILENCE_S = 3  # of an address that does not answer
@@ -111,18 +109,14 @@ async def identity(address: str, security: Security, timeout_s: float) -> str:
     return f"{told['type']} at {address} answers"
 
 
-def attempts(folder: Path, pids: Iterable[int]) -> list[str]:
-    """Result of the other user's attempts."""
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.graphmill.cluster.stranger", str(folder), *map(str, pids)],
-        cwd=REPOSITORY,
-        stdout=subprocess.PIPE,
-        timeout=600,
-        check=True,
-    )
+def attempts(forked: Forks, folder: Path, pids: Iterable[int]) -> list[str]:
+    """Attempts of the other user that succeed; `folder` is TMPDIR of the run, whose processes these are."""
+    done = forked(f"{__name__}:main", folder, *pids)
+    assert done.code == 0, done.stderr
     found: list[str] = json.loads(done.stdout)
     return found
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Print the attacks that succeed as a JSON list."""
     json.dump(attack(Path(sys.argv[1]), [int(each) for each in sys.argv[2:]]), sys.stdout)

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ from graphmill.cluster.ssh import parse
 from graphmill.config.sections.cluster import ClusterConfig
 from graphmill.errors import ClusterError, ConfigError
 from tests import REPOSITORY
+from tests.forked import Forks
 from tests.graphmill.cluster import stranger
 from tests.waiting import found_in, wait_until
 
@@ -36,15 +38,9 @@ def ssh_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tupl
         key.write_public_key(folder / f"{name}.pub")
     for name in (*cluster.ENVIRONMENT, "HADOOP_CONF_DIR"):  # a host's own would count
         monkeypatch.delenv(name, raising=False)
-    command = [
-        sys.executable,
-        "-m",
-        "tests.graphmill.cluster.ssh_server",
-        folder / "host",
-        folder / "id_ed25519.pub",
-    ]
+    command = [sys.executable, "-m", "tests.graphmill.cluster.ssh_server"]
     with subprocess.Popen(
-        command,
+        [*command, folder / "host", folder / "id_ed25519.pub"],
         cwd=REPOSITORY,
         env={**os.environ, "TMPDIR": str(remote_tmp(tmp_path))},
         stdin=subprocess.PIPE,
@@ -58,11 +54,6 @@ def ssh_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tupl
         yield f"tester@127.0.0.1:{port}", server.pid
         assert server.stdin is not None
         server.stdin.close()
-
-
-@pytest.fixture
-def ssh_host(ssh_server: tuple[str, int]) -> str:
-    return ssh_server[0]
 
 
 def remote_tmp(folder: Path) -> Path:
@@ -83,14 +74,14 @@ SLOW_TO_JOIN = (
 
 @pytest.mark.slow
 def test_workers_come_by_ssh_and_are_waited_for(
-    ssh_host: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ssh_server: tuple[str, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HADOOP_CONF_DIR", "/etc/hadoop/of-this-test")
     with (
         dask.config.set({"distributed.worker.preload": [SLOW_TO_JOIN]}),
-        cluster.connect(f"ssh://{ssh_host}", ClusterConfig(num_workers=2)) as client,
+        cluster.connect(f"ssh://{ssh_server[0]}", ClusterConfig(num_workers=1)) as client,
     ):
-        assert len(cluster.worker_addresses(client)) == 2
+        assert len(cluster.worker_addresses(client)) == 1
         pids = client.run(os.getpid).values()
         assert os.getpid() not in pids
         for variable, value in cluster.ENVIRONMENT.items():
@@ -100,58 +91,51 @@ def test_workers_come_by_ssh_and_are_waited_for(
     wait_until(lambda: not found_in(remote_tmp(tmp_path), "**/*.pem"))
 
 
-# Ends with its standard input.
 RUN = """
-import sys
+import sys, time
 from graphmill import cluster
 from graphmill.config.sections.cluster import ClusterConfig
-if __name__ == "__main__":
-    with cluster.connect(sys.argv[1], ClusterConfig(num_workers=1)) as client:
-        print(client.scheduler_info()["address"], flush=True)
-        sys.stdin.read()
+with cluster.connect(sys.argv[1], ClusterConfig(num_workers=1)) as client:
+    print(client.scheduler_info()["address"], flush=True)
+    time.sleep(600)
 """
 
 
 @pytest.mark.slow
-def test_neither_other_users_nor_other_keys_can_connect(ssh_server: tuple[str, int], tmp_path: Path) -> None:
+def test_neither_other_users_nor_other_keys_can_connect(
+    ssh_server: tuple[str, int], tmp_path: Path, forked: Forks
+) -> None:
     """Neither another user of the host nor a client without the key; a killed run leaves nothing there."""
     host, server = ssh_server
-    with subprocess.Popen(
-        [sys.executable, "-c", RUN, f"ssh://{host}"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as run:
-        assert run.stdout is not None
-        address = run.stdout.readline().strip()
-        assert address.startswith("tls://")
-        keys = found_in(remote_tmp(tmp_path), "**/*.pem")
-        assert len(keys) == 2  # the scheduler's and the worker's
-        for key in keys:
-            assert (key.stat().st_mode & 0o777, key.parent.stat().st_mode & 0o777) == (0o600, 0o700)
-        assert asyncio.run(stranger.who_answers([(address, new_keys().security())])) == []
-        processes = stranger.tree(server)
-        assert {ip for ip, _ in stranger.listening(processes)} <= {"127.0.0.1", get_ip()}
-        if os.geteuid() == 0:
-            assert stranger.attempts(tmp_path, processes) == []
-        run.kill()
+    run = forked.start("python", "-c", RUN, f"ssh://{host}")
+    wait_until(lambda: run.read("stdout").endswith("\n") or not run.is_running())
+    address = run.read("stdout").strip()
+    assert address.startswith("tls://"), run.read("stderr")
+    keys = found_in(remote_tmp(tmp_path), "**/*.pem")
+    assert len(keys) == 2  # the scheduler's and the worker's
+    for key in keys:
+        assert (key.stat().st_mode & 0o777, key.parent.stat().st_mode & 0o777) == (0o600, 0o700)
+    assert asyncio.run(stranger.who_answers([(address, new_keys().security())])) == []
+    processes = stranger.tree(server)
+    assert {ip for ip, _ in stranger.listening(processes)} <= {"127.0.0.1", get_ip()}
+    if os.geteuid() == 0:
+        assert stranger.attempts(forked, tmp_path, processes) == []
+    run.send(signal.SIGKILL)
+    run.wait()
     wait_until(lambda: not found_in(remote_tmp(tmp_path), "graphmill-keys-*"))
     wait_until(lambda: stranger.tree(server) == [server])
 
 
-def test_an_interpreter_that_is_missing_there(ssh_server: tuple[str, int]) -> None:
+def test_an_interpreter_that_is_missing_there_and_a_host_whose_key_is_not_known(
+    ssh_server: tuple[str, int], tmp_path: Path
+) -> None:
     host, server = ssh_server
-    with (
-        pytest.raises(ClusterError, match="failed to start"),
-        cluster.connect(f"ssh://{host}", ClusterConfig(num_workers=1, python="/no/python")),
-    ):
+    settings = ClusterConfig(num_workers=1, python="/no/python")
+    with pytest.raises(ClusterError, match="failed to start"), cluster.connect(f"ssh://{host}", settings):
         pass
     wait_until(lambda: stranger.tree(server) == [server])
-
-
-def test_a_host_whose_key_is_not_known_is_refused(ssh_host: str, tmp_path: Path) -> None:
     (tmp_path / "home" / ".ssh" / "known_hosts").write_text("")
-    with (
-        pytest.raises(ClusterError, match="does not answer"),
-        cluster.connect(f"ssh://{ssh_host}", ClusterConfig(num_workers=1)),
-    ):
+    with pytest.raises(ClusterError, match="does not answer"), cluster.connect(f"ssh://{host}", settings):
         pass
 
 

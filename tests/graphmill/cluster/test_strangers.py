@@ -17,18 +17,19 @@ from graphmill.config import validated
 from graphmill.config.sections.cluster import ClusterConfig
 from graphmill.errors import ConfigError
 from graphmill.storage import run_folder
+from tests.forked import Forks
 from tests.graphmill.cluster import stranger
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.slow
 
-# Starts workers, and ends with its standard input.
+# Starts a worker, and ends with its standard input.
 RUN = """
 import sys
 from graphmill import cluster
 from graphmill.config.sections.cluster import ClusterConfig
 if __name__ == "__main__":
-    with cluster.connect("local[2]", ClusterConfig(tls=sys.argv[1])) as client:
+    with cluster.connect("local[1]", ClusterConfig(tls=sys.argv[1])) as client:
         print("ready", flush=True)
         sys.stdin.read()
 """
@@ -59,23 +60,25 @@ def public_folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_local_run_listens_on_loopback_only_and_lets_no_other_user_in(public_folder: Path) -> None:
+def test_a_local_run_listens_on_loopback_only_and_lets_no_other_user_in(
+    public_folder: Path, forked: Forks
+) -> None:
     with run_in(public_folder, "auto") as processes:
         found = stranger.listening(processes)
-        assert len(found) >= 5  # the scheduler, two nannies, two workers
+        assert len(found) >= 3  # the scheduler, a nanny, a worker
         assert {address for address, _ in found} == {"127.0.0.1"}
         assert not [name for name in stranger.unix_sockets(processes) if name.startswith("@")]
         if os.geteuid() == 0:  # only root can become another user
-            assert stranger.attempts(public_folder, processes) == []
+            assert stranger.attempts(forked, public_folder, processes) == []
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
-def test_another_user_can_connect_with_tls_off(public_folder: Path) -> None:
-    expected = ["Nanny", "Nanny", "Scheduler", "Worker", "Worker"]
+def test_another_user_can_connect_with_tls_off(public_folder: Path, forked: Forks) -> None:
+    expected = ["Nanny", "Scheduler", "Worker"]
     with run_in(public_folder, "off") as processes:
 
         def who_answers() -> list[str]:
-            return sorted(each.split()[0] for each in stranger.attempts(public_folder, processes))
+            return sorted(each.split()[0] for each in stranger.attempts(forked, public_folder, processes))
 
         wait_until(lambda: who_answers() == expected)  # a slow machine answers too late at first
 
@@ -120,31 +123,18 @@ def test_a_running_cluster_without_encryption_gets_a_warning(
 ) -> None:
     with cluster.connect(client.scheduler_info()["address"], ClusterConfig()):
         pass
+    with pytest.raises(ConfigError, match=r"tls://h:1: set cluster\.tls to the ca_file"):
+        cluster.connect("tls://h:1", ClusterConfig()).__enter__()
     assert len([text for text in caplog.messages if "is not encrypted: whoever reaches" in text]) == 1
 
 
-def test_a_running_cluster_with_encryption_needs_files() -> None:
-    with (
-        pytest.raises(ConfigError, match=r"tls://h:1: set cluster\.tls to the ca_file"),
-        cluster.connect("tls://h:1", ClusterConfig()),
-    ):
-        pass
-
-
-@pytest.mark.parametrize(
-    ("given", "meant"), [("auto", "auto"), ("off", "off"), (False, "off"), (None, "auto")]
-)
-def test_values_of_cluster_tls(given: object, meant: str) -> None:
-    assert validated(ClusterConfig, {"tls": given}).tls == meant
-
-
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ("on", r"cluster\.tls: expected auto, off, or ca_file, cert_file and key_file, found 'on'"),
-        ({"ca_file": "a", "cert_file": "b"}, r"cluster\.tls\.key_file: missing"),
-    ],
-)
-def test_a_wrong_value_of_cluster_tls_is_refused(given: object, message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        validated(ClusterConfig, {"tls": given}, prefix=("cluster",))
+def test_values_of_cluster_tls() -> None:
+    for given, meant in (("auto", "auto"), ("off", "off"), (False, "off"), (None, "auto")):
+        assert validated(ClusterConfig, {"tls": given}).tls == meant
+    wrong: dict[str, object] = {
+        r"cluster\.tls: expected auto, off, or ca_file, cert_file and key_file, found 'on'": "on",
+        r"cluster\.tls\.key_file: missing": {"ca_file": "a", "cert_file": "b"},
+    }
+    for message, value in wrong.items():
+        with pytest.raises(ConfigError, match=message):
+            validated(ClusterConfig, {"tls": value}, prefix=("cluster",))

@@ -13,8 +13,7 @@ from urllib.request import urlopen
 
 import dask
 import pytest
-from distributed import Client, LocalCluster
-from distributed.security import Security
+from distributed import Client
 
 from graphmill import cluster
 from graphmill.cluster import dashboard
@@ -33,16 +32,16 @@ def settings(folder: Path, name: str = "cluster") -> ClusterConfig:
 
 @pytest.mark.usefixtures("forking_workers")
 @pytest.mark.slow
-def test_a_local_cluster_speaks_tls_and_lets_no_stranger_in(tmp_path: Path) -> None:
-    with cluster.connect("local[1]", settings(tmp_path)) as client:
+def test_a_cluster_with_certificates_lets_those_in_that_have_them(tmp_path: Path) -> None:
+    own = settings(tmp_path)
+    stranger = settings(tmp_path, "stranger").model_copy(update={"connect_timeout_s": 5})
+    with cluster.connect("local[1]", own) as client:
         address = client.scheduler_info()["address"]
         assert address.startswith("tls://")
         assert client.submit(os.getpid).result() != os.getpid()
-        stranger = settings(tmp_path, "stranger").model_copy(update={"connect_timeout_s": 5})
-        with (
-            pytest.raises(ClusterError, match="does not answer"),
-            cluster.connect(address, stranger),
-        ):
+        with cluster.connect(address, own) as joined:
+            assert joined.submit(sum, [1, 2]).result() == 3
+        with pytest.raises(ClusterError, match="does not answer"), cluster.connect(address, stranger):
             pass
 
 
@@ -54,28 +53,6 @@ def test_keys_that_are_none_are_refused(tmp_path: Path) -> None:
         bad = good.tls.model_copy(update={key: str(tmp_path / "junk.pem")})
         with pytest.raises(ConfigError, match=r"cluster\.tls: expected certificates .*junk\.pem"):
             keys_in_files(bad)
-
-
-@pytest.mark.usefixtures("forking_workers")
-@pytest.mark.slow
-def test_a_running_cluster_is_joined_by_tls(tmp_path: Path) -> None:
-    own = settings(tmp_path)
-    assert own.tls is not None
-    security = Security(
-        require_encryption=True,
-        tls_ca_file=own.tls.ca_file,
-        **{
-            f"tls_{role}_{kind}": path
-            for role in ("scheduler", "worker", "client")
-            for kind, path in (("cert", own.tls.cert_file), ("key", own.tls.key_file))
-        },
-    )
-    with (
-        LocalCluster(n_workers=1, threads_per_worker=1, security=security, dashboard_address=":0") as running,
-        cluster.connect(running.scheduler_address, own) as client,
-    ):
-        assert running.scheduler_address.startswith("tls://")
-        assert client.submit(sum, [1, 2]).result() == 3
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
@@ -100,7 +77,7 @@ def test_the_dashboard_is_on_loopback_and_made_when_somebody_looks(local_run: Cl
             assert b"Dask" in answer.read()
 
 
-def test_the_address_of_the_dashboard_can_be_reached() -> None:
+def test_the_address_of_a_dashboard_can_be_reached(monkeypatch: pytest.MonkeyPatch) -> None:
     """The case of --master yarn: the scheduler has one address, and its dashboard listens at another."""
     with (
         scheduler_here(ClusterConfig(tls="off"), None, host="127.0.0.2", n_workers=0) as here,
@@ -114,22 +91,19 @@ def test_the_address_of_the_dashboard_can_be_reached() -> None:
             assert answer.read() == b"ok"
         applications = client.cluster.scheduler.http_application.applications
         assert not any("/status" in getattr(each, "app_paths", ()) for each in applications)
-
-
-def test_a_dashboard_behind_a_proxy_has_the_address_that_the_user_configured() -> None:
-    with (
-        dask.config.set({"distributed.dashboard.link": "/user/me/proxy/{port}/status"}),
-        scheduler_here(ClusterConfig(tls="off"), None, host="127.0.0.1", n_workers=0) as here,
-        Client(here) as client,
-    ):
-        assert re.fullmatch(r"/user/me/proxy/\d+/status", dashboard.address(client, is_here=True) or "")
+        # behind the loopback address of another network it is named by its tunnel
+        told = dashboard.described(client, kind_of("yarn"), None)
+        tunnel = r"ssh -L (\d+):127.0.0.1:\1 \S+, then http://127.0.0.1:\1/status"
+        assert re.fullmatch(tunnel, told or ""), told
+        with dask.config.set({"distributed.dashboard.link": "/user/me/proxy/{port}/status"}):  # as configured
+            assert re.fullmatch(r"/user/me/proxy/\d+/status", dashboard.address(client, is_here=True) or "")
+        monkeypatch.setenv(DRIVER_VARIABLE, "1")  # nobody has a tunnel into a container
+        assert dashboard.described(client, kind_of("yarn"), None) is None
 
 
 @pytest.mark.usefixtures("forking_workers")
 @pytest.mark.slow
-def test_a_dashboard_for_the_network_has_the_certificate_of_the_run(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_dashboard_for_the_network_has_the_certificate_of_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     told = queue.SimpleQueue[logging.LogRecord]()
     monkeypatch.setattr(logging.getLogger("graphmill"), "handlers", [QueueHandler(told)])
     monkeypatch.setattr(logging.getLogger("graphmill"), "level", logging.INFO)
@@ -148,18 +122,3 @@ def test_a_dashboard_for_the_network_has_the_certificate_of_the_run(
             assert b"Dask" in answer.read()
         of_the_run = client.security.get_connection_args("client")["ssl_context"]
         assert of_the_run.get_ca_certs(binary_form=True) == [ssl.PEM_cert_to_DER_cert(pem)]
-
-
-def test_a_dashboard_behind_the_loopback_address_of_another_network_is_named_by_its_tunnel(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """The case of --master yarn; nobody has a tunnel into a container."""
-    with (
-        scheduler_here(ClusterConfig(tls="off"), None, host="127.0.0.2", n_workers=0) as here,
-        Client(here) as client,
-    ):
-        told = dashboard.described(client, kind_of("yarn"), None)
-        found = re.fullmatch(r"ssh -L (\d+):127.0.0.1:\1 \S+, then http://127.0.0.1:\1/status", told or "")
-        assert found, told
-        monkeypatch.setenv(DRIVER_VARIABLE, "1")
-        assert dashboard.described(client, kind_of("yarn"), None) is None
