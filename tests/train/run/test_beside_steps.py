@@ -32,10 +32,6 @@ def graph(root, own, **settings):
     return config
 
 
-def is_placed(trainer, own):
-    return trainer.plan.placement == ("device" if "resident" in own else "buffer")
-
-
 @pytest.fixture(autouse=True)
 def one_thread():
     """Several threads would step without locks."""
@@ -45,13 +41,19 @@ def one_thread():
 
 @pytest.fixture
 def gate(monkeypatch):
-    """Files of a version wait until the second iteration has trained a bucket, or an error has ended it."""
+    """Files of a version wait until the second iteration has trained a bucket, or an error has ended it.
+
+    Rows stay as they are until they are in their file.
+    """
     opened = threading.Event()
     write = PartitionFiles.write
 
-    def late(*arguments, **named):
+    def late(self, key, table, *arguments, **named):
+        before = table.embeddings_ND.clone()
         assert opened.wait(TIMEOUT_S)
-        write(*arguments, **named)
+        threading.Event().wait(0.05)
+        write(self, key, table, *arguments, **named)
+        assert torch.equal(before, table.embeddings_ND)
 
     monkeypatch.setattr(PartitionFiles, "write", late)
     return opened
@@ -80,11 +82,11 @@ def test_a_version_holds_the_state_at_the_end_of_its_iteration(tmp_path, gate, o
         committed.append(pbg.read_version(late.config.checkpoint_path))
         gate.set()
 
-    assert is_placed(late, own)
+    assert late.plan.placement == ("device" if "resident" in own else "buffer")
     on_second_iteration(late, then)
     late.run()
     assert committed[0] == 0  # the second iteration did not wait for the first version
-    for epochs in (1, 2, 3):
+    for epochs in (1, 3):
         once = graph(tmp_path / str(epochs), own, num_epochs=epochs)
         Trainer(once).run()
         expected = saved(once)
@@ -111,9 +113,8 @@ def test_without_room_for_a_copy_training_waits_for_the_files(tmp_path, monkeypa
     assert not differing(found, expected)
 
 
-@pytest.mark.parametrize("own", IN_MEMORY, ids=["device", "buffer"])
-def test_a_write_that_fails_ends_the_run_early_with_its_own_message(tmp_path, monkeypatch, own):
-    config = graph(tmp_path, own, num_epochs=50)
+def test_a_write_that_fails_ends_the_run_early_with_its_own_message(tmp_path, monkeypatch):
+    config = graph(tmp_path, IN_MEMORY[0], num_epochs=50)
     write, seen = PartitionFiles.write, []
 
     def failing(self, key, table, version, *arguments, **named):
@@ -130,9 +131,8 @@ def test_a_write_that_fails_ends_the_run_early_with_its_own_message(tmp_path, mo
     assert max(seen) <= 2  # no third version
 
 
-@pytest.mark.parametrize("own", IN_MEMORY, ids=["device", "buffer"])
-def test_an_error_of_training_leaves_the_version_before_it(tmp_path, gate, own):
-    config = graph(tmp_path, own)
+def test_an_error_of_training_leaves_the_version_before_it(tmp_path, gate):
+    config = graph(tmp_path, IN_MEMORY[1])
     trainer = Trainer(config)
 
     def fail():
@@ -143,29 +143,3 @@ def test_an_error_of_training_leaves_the_version_before_it(tmp_path, gate, own):
     with pytest.raises(TrainingError, match="not finite"):
         trainer.run()
     assert pbg.read_version(config.checkpoint_path) == 1
-
-
-@pytest.mark.slow
-def test_a_partition_waits_until_its_rows_are_in_their_file(tmp_path, monkeypatch):
-    """A buffer's rows leave the device in the second iteration while the first version is being written."""
-    config = graph(tmp_path, {"device_partitions": 2})
-    trainer = Trainer(config)
-    take, writes = trainer.store._take, []
-    write = PartitionFiles.write
-
-    def slow(self, key, table, version, *arguments):
-        before = table.embeddings_ND.clone()
-        threading.Event().wait(0.05)
-        write(self, key, table, version, *arguments)
-        writes.append((key, version))
-        assert torch.equal(before, table.embeddings_ND)
-
-    def watched(key):
-        take(key)
-        if trainer.version == 1:
-            assert (key, 1) in writes
-
-    monkeypatch.setattr(PartitionFiles, "write", slow)
-    trainer.store._take = watched
-    trainer.run()
-    assert len(writes) == 8

@@ -37,60 +37,37 @@ def read(config):
     return json.loads(contents(config.checkpoint_path)["validation.json"])
 
 
-def mrr(config):
-    ranked = changed(config, evaluate={"split": "valid"})
-    return evaluate.evaluate(ranked)["metrics"]["mrr"]
-
-
 @pytest.mark.slow
-def test_the_best_version_stays(config):
+def test_the_best_version_stays(config, tmp_path):
     figures = job.train(config)
     found = read(config)
     scores = [entry["mrr"] for entry in found["epochs"]]
+    best = found["best"]
     assert len(scores) < 12
-    assert scores.index(max(scores)) == len(scores) - 4 == found["best"] - 1
-    assert figures["version"] == figures["best_epoch"] == found["best"]
+    assert scores.index(max(scores)) == len(scores) - 4 == best - 1
+    assert figures["version"] == figures["best_epoch"] == best
     assert figures["validation"] == found["epochs"]
-    assert pbg.read_version(config.checkpoint_path) == found["best"]
-    assert mrr(config) == max(scores)
+    assert pbg.read_version(config.checkpoint_path) == best
+    ranked = evaluate.evaluate(changed(config, evaluate={"split": "valid"}))
+    assert ranked["metrics"]["mrr"] == max(scores)
     versions = {name for name in contents(config.checkpoint_path) if ".v" in name and "/" not in name}
-    assert versions == {
-        f"{stem}.v{found['best']}.{end}"
-        for stem, end in (("embeddings_node_0", "h5"), ("model", "h5"), ("checksums", "xxh128"))
-    }
+    assert versions == {f"embeddings_node_0.v{best}.h5", f"model.v{best}.h5", f"checksums.v{best}.xxh128"}
     assert_checksums(config.checkpoint_path)
     assert_checksums(f"{config.checkpoint_path}/best")
-
-
-@pytest.mark.slow
-def test_the_best_version_equals_that_of_a_shorter_run(config, tmp_path):
-    job.train(config)
-    best = read(config)["best"]
+    # it is that of a shorter run
     shorter = changed(config, checkpoint_path=str(tmp_path / "shorter"), num_epochs=best, train={})
     job.train(shorter)
     assert embeddings(shorter, "node", 30).equal(embeddings(config, "node", 30))
-
-
-@pytest.mark.slow
-def test_a_run_that_has_ended_does_nothing_and_goes_on_when_asked_for_more(config):
-    job.train(config)
+    # a run that has ended does nothing, also where its copy of the best is deleted, and goes on when asked
     before = contents(config.checkpoint_path)
-    figures = job.train(config)
-    assert figures["num_edges"] == 0
+    assert job.train(config)["num_edges"] == 0
     assert contents(config.checkpoint_path) == before
     patient = changed(config, num_epochs=14, train={"validate_split": "valid"})
-    best = figures["best_epoch"]
     assert job.train(patient)["num_edges"] == (14 - best) * 150
     assert [entry["epoch"] for entry in read(patient)["epochs"]] == list(range(1, 15))
-
-
-@pytest.mark.slow
-def test_a_run_that_has_ended_stays_where_its_copy_of_the_best_is_deleted(config):
-    job.train(config)
     shutil.rmtree(f"{config.checkpoint_path}/best")
     before = contents(config.checkpoint_path)
-    figures = job.train(config)
-    assert figures["version"] == read(config)["best"]
+    assert job.train(patient)["version"] == read(config)["best"]
     assert contents(config.checkpoint_path) == before
 
 
@@ -124,7 +101,7 @@ def test_a_killed_run_ends_with_the_same_checkpoint(config, tmp_path, monkeypatc
     def kill(*arguments):
         raise Killed
 
-    target = {"keep": "keep", "restore": "restore", "delete": "_delete"}[killed_in]
+    target = "_delete" if killed_in == "delete" else killed_in
     commits = []
     commit = pbg.commit
 
@@ -153,33 +130,12 @@ def test_a_killed_run_ends_with_the_same_checkpoint(config, tmp_path, monkeypatc
     assert embeddings(config, "node", 30).equal(embeddings(other, "node", 30))
 
 
-def test_validation_runs_every_validate_every_epochs_and_at_the_end(config):
-    job.train(changed(config, num_epochs=7, train={"validate_split": "valid", "validate_every": 3}))
-    assert [entry["epoch"] for entry in read(config)["epochs"]] == [3, 6, 7]
-
-
-def test_an_error_names_the_damaged_file(config, tmp_path):
-    job.train(changed(config, num_epochs=1))
+def test_validation_runs_every_validate_every_epochs_and_at_the_end(config, tmp_path):
+    train = {"validate_split": "valid", "validate_every": 2}
+    job.train(changed(config, num_epochs=5, train=train))
+    assert [entry["epoch"] for entry in read(config)["epochs"]] == [2, 4, 5]
+    with pytest.raises(ConfigError, match=r"train\.validate_split: there is no folder .*dev"):
+        job.train(changed(config, train={"validate_split": "dev"}))
     (tmp_path / "checkpoint" / "validation.json").write_text('{"epochs": [{"epoch": 1}]}')
     with pytest.raises(FormatError, match=r"validation\.json: expected the MRR of each epoch"):
         Trainer(config)
-
-
-def test_without_a_split_nothing_happens(tmp_path):
-    config = make_config(tmp_path)
-    validation = Validation(config, 1, 0, lambda config: pytest.fail("nothing to rank"))
-    assert validation.after(1)
-    assert validation.end(1) == 1
-    assert validation.figures() == {}
-    assert not validation.ended
-
-
-def test_a_split_that_is_not_there_is_refused_before_training(config):
-    with pytest.raises(ConfigError, match=r"train\.validate_split: there is no folder .*dev"):
-        job.train(changed(config, train={"validate_split": "dev"}))
-
-
-def test_another_split_is_another_input(config, rng):
-    before = job.fingerprint(config)
-    write_graph(config, {"node": 30}, random_triples(rng, 30, 1, 30, 41), path=config.split_path("valid"))
-    assert job.fingerprint(config) != before
