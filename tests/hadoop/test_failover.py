@@ -4,7 +4,6 @@ import gc
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -21,10 +20,7 @@ from etl.tables.ranges import find_ranges
 from graphmill import storage
 from graphmill.config.sections.etl import TableConfig
 from graphmill.errors import StorageError
-from graphmill.formats import edge_buckets
-from graphmill.formats.edge_buckets import Edges
 from graphmill.storage import hdfs_writer
-from graphmill.vocab import Bucket
 from tests import REPOSITORY
 from tests.etl.graphs import same_bytes, write_parquet
 from tests.etl.run.test_go_on import figures_of, graph_config, stopped_before
@@ -67,7 +63,7 @@ SETTINGS = {
 
 
 @pytest.fixture
-def available(request: pytest.FixtureRequest) -> Iterator[MiniHdfs]:
+def available() -> Iterator[MiniHdfs]:
     """An HDFS with a name service; HADOOP_CONF_DIR names it while the test lasts."""
     if reason := why_not():
         pytest.skip(f"no HDFS: {reason}")
@@ -187,36 +183,3 @@ def test_a_run_survives_the_loss_of_a_datanode_with_work_files(available: MiniHd
         available.tell("stop-datanode 0")  # of those that are left
     with pytest.raises(StorageError, match=r"t\.parquet: cannot read: .*DataNodes"):  # no bad input
         find_ranges("tables[0]", raw, plain_file(f"{available.uri}/t.parquet"), 100)
-
-
-@pytest.mark.hadoop_full
-def test_a_datanode_stopped_while_bucket_files_are_written_loses_nothing(
-    available: MiniHdfs, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """At full speed hdfs-native can wait for ever for the one that has stopped."""
-    monkeypatch.setattr(hdfs_writer, "STALL_S", 4.0)
-    rng = np.random.default_rng(4)
-    edges = Edges(*(rng.integers(0, 1 << 30, 700_000) for _ in range(3)), weight=None)  # 8 MB of file
-    folder = f"{available.uri}/buckets/edges"
-    buckets = [Bucket(lhs, rhs) for lhs in range(4) for rhs in range(4)]
-    begun, stopped = threading.Event(), threading.Event()
-
-    def write() -> None:
-        is_last = False
-        while not is_last:  # until all were written with a datanode less, however long that takes to stop
-            is_last = stopped.is_set()
-            for bucket in buckets:
-                edge_buckets.write_bucket(folder, bucket, edges)
-                begun.set()
-
-    writer = threading.Thread(target=write, daemon=True)
-    writer.start()
-    assert begun.wait(300)
-    available.tell("stop-datanode 1")
-    stopped.set()
-    writer.join(600)
-    assert not writer.is_alive()
-    for bucket in buckets:
-        found = edge_buckets.read_bucket(folder, bucket)
-        for column in ("lhs", "rel", "rhs"):
-            np.testing.assert_array_equal(getattr(found, column), getattr(edges, column))

@@ -1,9 +1,6 @@
 """A secured HDFS: Kerberos by keytab and by ticket cache, everything on the wire encrypted."""
 
-import os
 import re
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from ctypes.util import find_library
@@ -11,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.forked import Ended, Forks
 from tests.hadoop.cluster import MiniHdfs, mini_hdfs
 from tests.hadoop.jars import why_not
 
@@ -47,48 +45,39 @@ def secured() -> Iterator[MiniHdfs]:
         yield cluster
 
 
-def attempt(cluster: MiniHdfs, uri: str, **variables: str) -> subprocess.CompletedProcess[str]:
+def attempt(forked: Forks, cluster: MiniHdfs, uri: str, **variables: str) -> Ended:
     base = cluster.conf_dir.parent
-    kept = {key: value for key, value in os.environ.items() if not key.startswith(("KRB5", "HADOOP"))}
     environment = {
-        **kept,
         "HADOOP_CONF_DIR": str(cluster.conf_dir),
-        "KRB5_CONFIG": str(base / "krb5.conf"),
+        "KRB5_CONFIG": f"{base}/krb5.conf",
         "KRB5CCNAME": f"FILE:{base}/none",
-        **variables,
     }
-    return subprocess.run(
-        [sys.executable, "-c", SCRIPT, uri, "somebody"],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
+    return forked("python", "-c", SCRIPT, uri, "somebody", **environment | variables)
 
 
-def test_a_keytab_lets_in_and_so_does_its_ticket(secured: MiniHdfs) -> None:
+def test_a_keytab_lets_in_and_so_does_its_ticket(secured: MiniHdfs, forked: Forks) -> None:
     base = secured.conf_dir.parent
     cache = f"FILE:{base}/tickets"
     keytab = str(base / "hdfs.keytab")
-    by_keytab = attempt(secured, f"{secured.uri}/a", KRB5_CLIENT_KTNAME=keytab, KRB5CCNAME=cache)
+    by_keytab = attempt(forked, secured, f"{secured.uri}/a", KRB5_CLIENT_KTNAME=keytab, KRB5CCNAME=cache)
     assert by_keytab.stdout == "secret of somebody 18\n", by_keytab.stderr
-    by_ticket = attempt(secured, f"{secured.uri}/b", KRB5CCNAME=cache)
+    by_ticket = attempt(forked, secured, f"{secured.uri}/b", KRB5CCNAME=cache)
     assert by_ticket.stdout == "secret of somebody 18\n", by_ticket.stderr
 
 
 @pytest.mark.hadoop_full
-def test_without_a_ticket_the_error_names_kerberos(secured: MiniHdfs) -> None:
-    refused = attempt(secured, f"{secured.uri}/c")
-    assert refused.returncode == 1
+def test_without_a_ticket_the_error_names_kerberos(secured: MiniHdfs, forked: Forks) -> None:
+    refused = attempt(forked, secured, f"{secured.uri}/c")
+    assert refused.code == 1
     assert re.search(r"StorageError: .*(?i:kerberos|gss|credential|ticket)", refused.stderr), refused.stderr
 
 
 @pytest.mark.hadoop_full
-def test_the_ticket_names_the_user_not_the_environment(secured: MiniHdfs) -> None:
+def test_the_ticket_names_the_user_not_the_environment(secured: MiniHdfs, forked: Forks) -> None:
     """HADOOP_USER_NAME is no password: what only the superuser may do stays refused."""
     base = secured.conf_dir.parent
     refused = attempt(
+        forked,
         secured,
         f"{secured.uri}/d",
         KRB5_CLIENT_KTNAME=str(base / "alice.keytab"),
