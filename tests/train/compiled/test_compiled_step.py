@@ -3,17 +3,17 @@
 import math
 import shutil
 
+import hypothesis
 import hypothesis.strategies as st
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 
 from graphmill.cluster.runtime import cpu_threads
-from graphmill.config import from_mapping
 from graphmill.config.sections.train import TrainConfig
 from graphmill.machine import variants
 from tests.pairs import pairs
-from tests.train.step.test_plain import Scene
+from tests.train.step.test_plain import COMPARATORS, LOSSES, Scene, settings
 from train.compiled import compiled_step, query_passes
 from train.compiled.compiled_step import CompiledStep, obstacle
 from train.compiled.query_passes import CompiledPasses
@@ -27,49 +27,36 @@ pytestmark = pytest.mark.skipif(compiled_step.library() is None, reason="no C++ 
 
 @st.composite
 def cases(draw):
-    """A configuration that the kernel supports, counts of rows and edges, a seed."""
-    comparator = draw(st.sampled_from(["dot", "cos", "l2", "squared_l2"]))
+    """A scene of a configuration that the kernel supports."""
     dynamic = draw(st.booleans())
-    one_type = draw(st.booleans())
-    loss_fn = draw(st.sampled_from(["ranking", "softmax", "logistic"]))
-    raw = {
-        "entities": {"user": {"num_partitions": 1}, "item": {"num_partitions": 1}},
-        "relations": [
-            {
-                "name": "likes",
-                "lhs": "user",
-                "rhs": "user" if one_type else "item",
-                "operator": draw(st.sampled_from(["none", "diagonal", "translation", "complex_diagonal"])),
-                "all_negs": draw(st.integers(0, 7)) == 0,
-            }
-        ],
-        "dimension": 2 * draw(st.integers(1, 40)),
-        "comparator": comparator,
-        "loss_fn": loss_fn,
-        "dynamic_relations": dynamic,
-        "global_emb": not dynamic and draw(st.booleans()),
-        "output": "unused",
-        "num_batch_negs": draw(st.sampled_from([0, 1, 3, 8, 33, 70])),
-        "num_uniform_negs": draw(st.integers(0, 40)),
-        "disable_lhs_negs": draw(st.integers(0, 7)) == 0,
-        "lr": 0.1,
-        "relation_lr": 0.05,
-        "margin": 0.5,
-        "max_norm": draw(st.sampled_from([None, 2.0])),
-        "regularization_coef": draw(st.sampled_from([0.0, 0.03])),
-        "train": {
+    config = settings(
+        draw(st.sampled_from(["none", "diagonal", "translation", "complex_diagonal"])),
+        draw(st.sampled_from(COMPARATORS)),
+        draw(st.sampled_from(LOSSES)),
+        dynamic,
+        dimension=2 * draw(st.integers(1, 40)),
+        global_emb=not dynamic and draw(st.booleans()),
+        num_batch_negs=draw(st.sampled_from([0, 1, 3, 8, 33, 70])),
+        num_uniform_negs=draw(st.integers(0, 40)),
+        disable_lhs_negs=draw(st.integers(0, 7)) == 0,
+        margin=0.5,
+        max_norm=draw(st.sampled_from([None, 2.0])),
+        regularization_coef=draw(st.sampled_from([0.0, 0.03])),
+        train={
             "reciprocal_relations": not dynamic and draw(st.booleans()),
             "chunk_edges": draw(st.sampled_from([1, 7, 40, 100])),
         },
-    }
-    counts = {"user": draw(st.integers(2, 60)), "item": draw(st.integers(2, 60))}
-    num_edges, num_steps = draw(st.integers(1, 150)), draw(st.sampled_from([1, 1, 2, 3]))
+    )
+    update = {"all_negs": draw(st.integers(0, 7)) == 0}
+    relations = [each.model_copy(update=update) for each in config.relations]
+    num_steps = draw(st.sampled_from([1, 1, 2, 3]))
     return {
-        "config": from_mapping(raw),
-        "counts": counts,
-        "num_edges": num_edges * num_steps,
-        "elementwise": draw(st.booleans()),
+        "config": config.model_copy(update={"relations": relations}),
+        "relation": 0 if dynamic else draw(st.integers(0, 1)),  # of two types, of one
         "seed": draw(st.integers(0, 99)),
+        "num_edges": num_steps * draw(st.integers(1, 150)),
+        "elementwise": draw(st.booleans()),
+        "counts": {"user": draw(st.integers(2, 60)), "item": draw(st.integers(2, 60))},
         "num_steps": num_steps,
     }
 
@@ -84,7 +71,7 @@ def moved(scene, make=PlainStep, *more):
 
 
 @pytest.mark.slow
-@settings(max_examples=60)
+@hypothesis.settings(max_examples=60)
 @given(cases())
 def test_equals_the_torch_step(case):
     assert obstacle(case["config"]) is None
@@ -92,30 +79,14 @@ def test_equals_the_torch_step(case):
     torch.testing.assert_close(found, moved(Scene(**case)), rtol=1e-7, atol=1e-7)
 
 
-def wide(half: bool):
+def wide(half):
     """Two chunks of 64 edges and 140 negatives, softmax of ComplEx: what the kernel is made for."""
-    return from_mapping(
-        {
-            "entities": {"user": {"num_partitions": 1}},
-            "relations": [{"name": "all", "lhs": "user", "rhs": "user", "operator": "complex_diagonal"}],
-            "dynamic_relations": True,
-            "global_emb": False,
-            "dimension": 100,
-            "comparator": "dot",
-            "loss_fn": "softmax",
-            "lr": 0.1,
-            "relation_lr": 0.1,
-            "num_batch_negs": 20,
-            "num_uniform_negs": 120,
-            "half_precision": half,
-            "output": "unused",
-            "train": {"chunk_edges": 64},
-        }
-    )
+    more = {"dimension": 100, "num_batch_negs": 20, "num_uniform_negs": 120, "half_precision": half}
+    return settings("complex_diagonal", "dot", "softmax", True, **more, train={"chunk_edges": 64})
 
 
 def wide_scene(half, **more):
-    return Scene(wide(half), 0, 3, 128, True, {"user": 500}, **more)
+    return Scene(wide(half), 0, 3, 128, True, {"user": 500, "item": 500}, **more)
 
 
 @pytest.mark.slow

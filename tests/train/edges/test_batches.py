@@ -63,15 +63,6 @@ def test_order_is_random_and_repeatable():
     assert orders[0] != tuple(sorted(orders[0]))
 
 
-def test_batches_of_a_static_relation_are_handed_on_together():
-    edges = numbered([0, 1] * 6403)
-    found = cut(False, edges, 100)
-    for relation in (0, 1):
-        steps = sorted((batch.num_steps for batch in found if batch.relation == relation), reverse=True)
-        assert steps == [batch.num_steps for batch in cut(True, numbered([0] * 6403), 100)]
-    assert {batch.relation for batch in found[:10]} == {0, 1}  # in random order
-
-
 def test_batches_are_handed_on_together_fewer_towards_the_end():
     found = [batch.num_steps for batch in cut(True, numbered([0] * 6403), 100)]
     assert found[0] == 4

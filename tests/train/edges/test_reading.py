@@ -18,7 +18,6 @@ from train.edges.blocks import Blocks
 from train.edges.candidates import CandidateSampler, exact
 from train.edges.one_vs_all import QueryGroup
 from train.run.reading import BlockReader
-from train.tables import memory
 from train.tables.run_context import RunContext
 
 CPU = torch.device("cpu")
@@ -242,14 +241,3 @@ def test_the_query_with_many_answers_is_exact(candidates, num_rows, num_exact):
     ends = zip(edges.lhs.tolist(), edges.rhs.tolist(), strict=True)
     assert asked == sorted(each for lhs, rhs in ends for each in ((Side.LHS, rhs, lhs), (Side.RHS, lhs, rhs)))
     assert sum(batch.num_edges for batch in found) == len(edges)
-
-
-def test_memory_counts_the_gradient_of_all_rows(tmp_path):
-    relation = {"name": "r", "lhs": "node", "rhs": "node", "operator": "complex_diagonal", "all_negs": True}
-    needed = []
-    for num in (10, None):
-        config = make_config(tmp_path, relations=[relation], train={"candidates": num})
-        write_graph(config, {"node": 5000}, np.array([[0, 0, 4999]]))
-        needed.append(memory.queries_bytes(RunContext(config)))
-    odds = 2 * 16 * 5000
-    assert needed[0] - odds == needed[1] > 2 * 4 * 5000 * 8

@@ -6,29 +6,19 @@ pytest.importorskip("triton", reason="triton comes with torch's builds for CUDA"
 
 from tests.compiled_kernels import compiled_by
 
-STEP = {
-    "sample",
-    "query",
-    "stage",
-    "query_gradients",
-    "candidate_gradients",
-    "backward",
-    "sum_runs",
-    "scatter",
-}
 SCORES = {"query_gradients", "candidate_gradients"}
+STEP = SCORES | {"sample", "query", "stage", "backward", "sum_runs", "scatter"}
 MOST_SPILLS = {100: 0, 400: 100, 1000: 700}  # loads and stores in loops, by dimension
 
 
 CASES = (
     "80 400 1000 softmax bfloat16",
     "100 100 1000 softmax bfloat16",
-    "90 400 1000 logistic bfloat16",
     "90 400 1000 ranking bfloat16",
     "90 1000 1000 softmax tf32",
     "90 100 1000 softmax float32",
 )
-SIZES = "sizes 2003 2101 2205 2307 2409 93 205"
+SIZES = "sizes 2003 2101 2205 93 205"
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +39,7 @@ def test_what_is_left_of_many_groups_compiles_nothing_anew(told: dict[str, list[
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("case", "products"),
-    list(zip(CASES, ("mma.sync", "tcgen05", "wgmma", "wgmma", "wgmma mma.sync", "none"), strict=True)),
+    list(zip(CASES, ("mma.sync", "tcgen05", "wgmma", "wgmma mma.sync", "none"), strict=True)),
 )
 def test_all_gpus_losses_widths_and_operands(
     told: dict[str, list[list[str]]], case: str, products: str

@@ -6,7 +6,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphmill import config as configuration
 from graphmill.ask.model import Model
 from graphmill.checkpoints import pbg
 from graphmill.errors import ConfigError, FormatError
@@ -15,7 +14,7 @@ from graphmill.formats.edge_buckets import Edges
 from graphmill.formats.edge_buckets.features import Features
 from graphmill.model.operators import OPERATORS, operator_of
 from graphmill.vocab import Bucket, Side
-from tests.train.graphs import embeddings, make_config, random_triples, write_graph
+from tests.train.graphs import make_config, random_triples, write_graph
 from tests.train.oracle import Oracle, row_adagrad
 from tests.train.step.test_plain import NUM_RELATIONS, Scene, check_step, settings
 from tests.train.step.test_queries import all_negs, check_same_as_step
@@ -180,7 +179,7 @@ def test_training_on_features(tmp_path):
     assert lines[-1]["eval_stats_after"]["metrics"]["mrr"] > 0
 
 
-@pytest.mark.parametrize("comparator", ["dot", "cos", "l2", "squared_l2"])
+@pytest.mark.parametrize("comparator", ["cos", "l2"])
 def test_training_on_empty_lists_alone_stays_finite(tmp_path, comparator):
     """PBG's cosine of a zero vector is no number; ours is 0."""
     config = configure(tmp_path, num_epochs=2, eval_fraction=0.2, num_batch_negs=2, comparator=comparator)
@@ -211,10 +210,6 @@ def test_edges_that_do_not_fit_are_refused(tmp_path, edge, words):
 
 
 SHAPE = (3, 2)
-
-
-def changed(config, **settings):
-    return configuration.from_mapping(config.model_dump() | settings)
 
 
 @pytest.mark.slow
@@ -254,21 +249,6 @@ def test_states_of_other_shapes_are_refused(sums):
             optimizer.sums_of_table_state(state, kind, SHAPE, "here")
 
 
-def test_a_run_stopped_and_resumed_keeps_its_sums(tmp_path, rng):
-    triples = random_triples(rng, 20, 1, 20, 60)
-    whole, parts = (
-        make_config(tmp_path / name, num_epochs=2, train={"optimizer": "adagrad"}) for name in ("a", "b")
-    )
-    for config in (whole, parts):
-        write_graph(config, {"node": 20}, triples)
-    job.train(whole)
-    for epochs in (1, 2):
-        job.train(changed(parts, num_epochs=epochs))
-    assert torch.equal(*(embeddings(config, "node", 20) for config in (whole, parts)))
-    _, state = pbg.read_embeddings(whole.checkpoint_path, "node", 0, 2)
-    assert state["state"][0]["sum"].shape == (20, 8)
-
-
 WEIGHT = 0.7
 PRODUCTS = [name for name, each in OPERATORS.items() if each.is_product]
 
@@ -296,11 +276,10 @@ class PredictingScene(Scene):
         return total, reg
 
 
-@pytest.mark.parametrize("elementwise", [False, True], ids=["by row", "by element"])
 @pytest.mark.parametrize("operator", PRODUCTS)
-def test_plain_step_predicts_relations(operator, elementwise):
+def test_plain_step_predicts_relations(operator):
     config = settings(operator, "dot", "softmax", True, **predicting(regularization_coef=0.03))
-    check_step(PredictingScene(config, elementwise=elementwise))
+    check_step(PredictingScene(config, elementwise=operator == "diagonal"))
 
 
 @pytest.mark.parametrize("side", list(Side))
@@ -323,13 +302,7 @@ def test_other_engines_leave_it_to_torch():
 
 @pytest.mark.parametrize(
     "changes",
-    [
-        {"dynamic_relations": False},
-        {"comparator": "cos"},
-        {"bias": True},
-        {"operator": "translation"},
-    ],
-    ids=lambda changes: next(iter(changes)),
+    [{"dynamic_relations": False}, {"comparator": "cos"}, {"bias": True}, {"operator": "translation"}],
 )
 def test_what_it_needs(tmp_path, changes):
     relation = {"name": "r", "lhs": "node", "rhs": "node", "operator": changes.pop("operator", "diagonal")}
