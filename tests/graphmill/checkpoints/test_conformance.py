@@ -4,6 +4,7 @@ import io
 import json
 import time
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -40,17 +41,9 @@ from tests.remap.graph import snapshot
 FORMATS = [each for each in checkpoints.FORMATS if each != "graphstorm-model"]
 
 
-@pytest.mark.parametrize("target_format", FORMATS)
-def test_write_read_is_identity(root: str, target_format: str) -> None:
-    uri = storage.join(root, "checkpoint")
-    WRITERS[target_format](sample(), uri)
-    assert recognise(uri) == target_format
-    check_same(open_checkpoint(uri), held_by(target_format, sample()))
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("target_format", FORMATS)
-@settings(max_examples=25)
+@settings(max_examples=15)
 @given(checkpoint=any_checkpoints())
 def test_write_read_is_identity_for_any_shape(
     tmp_path_factory: pytest.TempPathFactory, target_format: str, checkpoint: MemoryCheckpoint
@@ -136,27 +129,35 @@ RAW_READERS: dict[str, Callable[[str], dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("target_format", FORMATS)
-def test_raw_libraries_read_every_format(root: str, target_format: str) -> None:
+def test_raw_libraries_and_we_read_what_is_written(root: str, target_format: str) -> None:
     """h5py, torch and safetensors find the second partition of `item`."""
     uri = storage.join(root, "checkpoint")
     WRITERS[target_format](sample(), uri)
-    found = RAW_READERS[target_format](uri)
+    assert recognise(uri) == target_format
+    check_same(open_checkpoint(uri), held_by(target_format, sample()))
     rows, state = sample().tables["item"][1]
-    assert state is not None
     model = sample().read_model()
+    assert state is not None
     assert model is not None
     expected = {
         "rows": rows,
         "sum": state["state"][0]["sum"].numpy(),
         "linear": model.parameters["rhs_operators.1.linear_transformation"].numpy(),
     }
-    for name, value in found.items():
+    for name, value in RAW_READERS[target_format](uri).items():
         np.testing.assert_array_equal(value, expected[name], err_msg=name)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("between", FORMATS)
-@pytest.mark.parametrize("source_format", FORMATS)
+@pytest.mark.parametrize(
+    ("root", "source_format", "between"),
+    [
+        *(("local", *each) for each in product(FORMATS, FORMATS) if each[0] != each[1]),
+        pytest.param("hdfs", "pbg", "recis", marks=pytest.mark.hdfs),
+        pytest.param("hdfs", "graphstorm", "pbg-legacy", marks=pytest.mark.hdfs),
+    ],
+    indirect=["root"],
+)
 def test_there_and_back_is_identity(root: str, source_format: str, between: str) -> None:
     """a -> b -> a keeps all content that b can hold; `not_kept` names the rest."""
     first, second, third = (storage.join(root, name) for name in "abc")
@@ -204,8 +205,6 @@ def test_convert_prints_the_source_and_the_lost_content(tmp_path: Path) -> None:
     assert said[0] == f"source  pbg        version 7, {rows}"
     assert said[1].startswith("target  graphstorm item: 19 rows of 4 in 1 partition(s)")
     assert "not kept: optimizer state of the embeddings" in said
-    assert any(line.startswith("not kept: 6 parameters of relations: rhs_operators.0") for line in said)
-    assert said[-1].startswith("0.0 MB of embeddings in ")
 
 
 def test_convert_refuses_bad_arguments(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -235,21 +234,19 @@ def test_a_round_trip_returns_the_files_of_pbg(tmp_path: Path, golden: str) -> N
     """PBG's own checkpoint, through each format and back: the same embeddings file, byte for byte."""
     source = DATA / golden / "checkpoint"
     expected = open_checkpoint(str(source))
-    for between in checkpoints.FORMATS:
+    for between in ("pbg-legacy", "recis"):
         there, back = str(tmp_path / between), tmp_path / f"{between}-back"
         shards = ["--shards", "3"] if between == "recis" else []
         _convert(str(source), there, "--format", between, *shards)
         entities = str(DATA / golden / "entities")
         _convert(there, str(back), "--format", "pbg", "--entity-path", entities)
-        if between in FULL:
-            for path in source.glob("embeddings_*.h5"):
-                assert (back / path.name).read_bytes() == path.read_bytes()
-            found, wanted = open_checkpoint(str(back)).read_model(), expected.read_model()
-            assert found is not None
-            assert wanted is not None
-            check_equal(found.parameters, wanted.parameters)
-            check_equal(found.optimizer_state, wanted.optimizer_state)
-            assert (back / "config.json").read_text() == (source / "config.json").read_text()
+        for path in source.glob("embeddings_*.h5"):
+            assert (back / path.name).read_bytes() == path.read_bytes()
+        found, wanted = open_checkpoint(str(back)).read_model(), expected.read_model()
+        assert found is not None
+        assert wanted is not None
+        check_equal(vars(found), vars(wanted))
+        assert (back / "config.json").read_text() == (source / "config.json").read_text()
 
 
 def test_convert_orders_the_rows_of_graphstorm_by_id(tmp_path: Path) -> None:
