@@ -42,8 +42,9 @@ def _save(path: Path | str, tables: dict[str, np.ndarray], shards: int = 1, **de
         Saver(shard, shards, 2, str(path), content, dense).save()
 
 
-def _write_map(path: Path, raw: list[str], ids: list[int], **columns: Any) -> str:
-    pq.write_table(pa.table({**columns, "name": raw, "hash": pa.array(ids, pa.int64())}), path)
+def _write_map(path: Path, raw: list[str], ids: Any, **columns: Any) -> str:
+    table = pa.table({**columns, "name": raw, "hash": pa.array(ids, pa.int64())})
+    pq.write_table(table, path, row_group_size=1 << 16)
     return str(path)
 
 
@@ -116,20 +117,20 @@ def test_a_map_gives_rows_to_raw_ids_and_back(
         assert set().union(*owned) == set(ids)
 
 
-def test_maps_and_checkpoints_on_any_storage(tmp_path: Path, root: str) -> None:
+@pytest.mark.hdfs
+def test_maps_and_checkpoints_on_hdfs(tmp_path: Path, hdfs_uri: str) -> None:
     ids = [2**63 - 1, -(2**63), 0, 40000]
-    map_uri = storage.join(root, "map.parquet")
+    map_uri = storage.join(hdfs_uri, "map.parquet")
     local = _write_map(tmp_path / "map.parquet", ["a", "b", "c", "d"], ids)
     with storage.atomic_output(map_uri) as stream:
         stream.write(Path(local).read_bytes())
-    _save(storage.join(root, "recis"), {"user": np.array(ids)}, 2)
+    _save(storage.join(hdfs_uri, "recis"), {"user": np.array(ids)}, 2)
     maps = IdMaps({"user": IdMap(map_uri)}, 2)
-    done = convert(storage.join(root, "recis"), storage.join(root, "pbg"), "pbg", id_maps=maps)
-    assert sum(done.target.counts["user"]) == 4
-    entities = storage.join(root, "pbg", "entities")
-    back = convert(done.target.uri, storage.join(root, "back"), "recis", id_maps=maps, entity_path=entities)
+    pbg, back = (storage.join(hdfs_uri, name) for name in ("pbg", "back"))
+    done = convert(storage.join(hdfs_uri, "recis"), pbg, "pbg", id_maps=maps)
+    convert(done.target.uri, back, "recis", id_maps=maps, entity_path=storage.join(pbg, "entities"))
     table = HashTable.empty({"embedding": ("float32", 3)})
-    Loader(back.target.uri, {"user": table}).load()
+    Loader(back, {"user": table}).load()
     assert set(table.ids.tolist()) == set(ids)
     np.testing.assert_array_equal(table.slots["embedding"], _rows_of(table.ids))
 
@@ -197,47 +198,33 @@ def test_ids_that_cannot_be_translated(tmp_path: Path, raw: list[str], ids: list
 def test_raw_ids_that_cannot_become_int64(tmp_path: Path) -> None:
     """On the way to RecIS: a map that lacks raw ids, two raw ids with one id, and words as integers."""
     _save(tmp_path / "recis", {"user": np.array([1, 2, 3])})
-    full = _write_map(tmp_path / "full.parquet", ["a", "b", "c"], [1, 2, 3])
-    two = IdMaps({"user": IdMap(full)}, num_partitions=2)
+    full = IdMap(_write_map(tmp_path / "full.parquet", ["a", "b", "c"], [1, 2, 3]))
+    pbg, entities = str(tmp_path / "pbg/checkpoint"), str(tmp_path / "pbg/entities")
+    two = IdMaps({"user": full}, num_partitions=2)
     convert(str(tmp_path / "recis"), str(tmp_path / "pbg"), "pbg", id_maps=two)
-
-    def back(id_map: IdMap, target: str, leave_out: bool = False) -> Any:
-        return convert(
-            str(tmp_path / "pbg/checkpoint"),
-            str(tmp_path / target),
-            "recis",
-            id_maps=IdMaps({"user": id_map}, leave_out=leave_out),
-            entity_path=str(tmp_path / "pbg/entities"),
-        )
-
-    assert RecisReader(Path(back(IdMap(full), "full").target.uri)).table("user").keys() == {1, 2, 3}
-    fewer = IdMap(_write_map(tmp_path / "fewer.parquet", ["a", "b"], [1, 2]))
-    with pytest.raises(FormatError, match=r"1 \('c'\) ids of 'user' that its map lacks"):
-        back(fewer, "fewer")
-    assert RecisReader(Path(back(fewer, "fewer", leave_out=True).target.uri)).table("user").keys() == {1, 2}
-    shared = IdMap(_write_map(tmp_path / "shared.parquet", ["a", "b", "c"], [1, 7, 7]))
-    with pytest.raises(FormatError, match=r"2 \(7, 7\) ids of 'user' that share one int64 id"):
-        back(shared, "shared")
-    assert RecisReader(Path(back(shared, "shared", leave_out=True).target.uri)).table("user").keys() == {1}
-    twice = IdMap(_write_map(tmp_path / "twice.parquet", ["a", "a", "b", "c"], [1, 4, 2, 3]))
-    with pytest.raises(FormatError, match=r"raw id 'a' has the ids 1 and 4 in the map"):
-        back(twice, "twice")
-    with pytest.raises(FormatError, match=r"3 \('.'.*\) ids of 'user' that its map lacks"):
-        back(IdMap("int64"), "words")
+    for name, raw, ids, kept, message in (
+        ("fewer", ["a", "b"], [1, 2], {1, 2}, r"1 \('c'\) ids of 'user' that its map lacks"),
+        ("shared", ["a", "b", "c"], [1, 7, 7], {1}, r"2 \(7, 7\) ids of 'user' that share one int64 id"),
+        ("twice", ["a", "a", "b", "c"], [1, 4, 2, 3], None, r"'a' has the ids 1 and 4 in the map"),
+        ("int64", [], [], None, r"3 \('.'.*\) ids of 'user' that its map lacks"),
+    ):
+        id_map = IdMap(_write_map(tmp_path / name, raw, ids) if raw else name)
+        target = tmp_path / f"of {name}"
+        with pytest.raises(FormatError, match=message):
+            convert(pbg, str(target), "recis", id_maps=IdMaps({"user": id_map}), entity_path=entities)
+        if kept:
+            fewer = IdMaps({"user": id_map}, leave_out=True)
+            convert(pbg, str(target), "recis", id_maps=fewer, entity_path=entities)
+            assert RecisReader(target).table("user").keys() == kept
     with pytest.raises(ConfigError, match="--entity-path: missing"):
-        convert(
-            str(tmp_path / "pbg/checkpoint"),
-            str(tmp_path / "no"),
-            "recis",
-            id_maps=IdMaps({"user": IdMap(full)}),
-        )
+        convert(pbg, str(tmp_path / "no"), "recis", id_maps=two)
 
 
 def test_a_raw_id_with_two_ids_and_an_id_in_two_rows_are_refused(tmp_path: Path) -> None:
     _save(tmp_path / "recis", {"user": np.array([1, 2])})
-    twice = _write_map(tmp_path / "map.parquet", ["a", "a", "a"], [1, 2, 2])
+    twice = IdMaps({"user": IdMap(_write_map(tmp_path / "map.parquet", ["a", "a", "a"], [1, 2, 2]))})
     with pytest.raises(FormatError, match="raw id 'a' has two ids in the map"):
-        convert(str(tmp_path / "recis"), str(tmp_path / "x"), "pbg", id_maps=IdMaps({"user": IdMap(twice)}))
+        convert(str(tmp_path / "recis"), str(tmp_path / "x"), "pbg", id_maps=twice)
     rows = np.zeros((3, 2), np.float32)
     Saver(0, 1, 1, str(tmp_path / "again"), {"t": HashTable(np.array([4, 7, 4]), {"embedding": rows})}).save()
     with pytest.raises(FormatError, match="id 4 stands in two rows"):
@@ -264,108 +251,61 @@ def test_columns_of_a_map_are_found_by_type_or_named(tmp_path: Path) -> None:
     assert [(raw.to_pylist(), ids.tolist()) for raw, ids in found] == [(["r0"], [-3]), (["r1"], [7])]
 
 
-def test_the_command_converts_hashed_ids(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    ids = [2**62 + 1, -5, 17]
-    _save(tmp_path / "run" / "ckpt_20", {"user": np.array(ids), "item": np.array(ids)}, 2)
+def test_options_of_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What they do: docs/how_to/coming_from_recis.md, whose commands tests/whole runs."""
+    _save(tmp_path / "run" / "ckpt_20", {"user": np.array([17, -5])}, 2)
     (tmp_path / "run" / "checkpoint").write_text("ckpt_20\n")
-    uri = _write_map(tmp_path / "user.parquet", ["ann", "bob", "cem"], ids, also=["x", "y", "z"])
-    run, pbg, back = (str(tmp_path / each) for each in ("run", "pbg", "back"))
-    maps = ["--id-map", f"user={uri}", "--id-map", "item=int64", "--id-map-columns", "name,hash"]
-
-    def call(*arguments: str) -> tuple[int, str]:
-        code = exit_codes.exit_code(lambda: command.main(["convert", *arguments], standalone_mode=False))
-        captured = capsys.readouterr()
-        return code, captured.out + captured.err
-
-    code, said = call(run, pbg, "--format", "pbg")
-    assert code == 2
-    assert "hashed ids need a map: graphmill convert and remap with --id-map TYPE=FILE" in said
-    code, said = call(run, pbg, "--format", "pbg", "--partitions", "2", *maps)
-    assert code == 0, said
-    assert "target  pbg        version 1, item: 3 rows of 3 in 2 partition(s)" in said
-    entities = str(tmp_path / "pbg" / "entities")
-    arguments = ["--format", "recis", "--shards", "2", "--entity-path", entities, *maps]
-    code, said = call(str(tmp_path / "pbg" / "checkpoint"), back, *arguments)
-    assert code == 0, said
-    assert RecisReader(tmp_path / "back").table("user").keys() == set(ids)
     for wrong, message in (
+        ([], "hashed ids need a map: graphmill convert and remap with --id-map TYPE=FILE"),
         (["--id-map", "user"], "expected TYPE=FILE or TYPE=int64, found 'user'"),
         (["--id-map", "user=a", "--id-map", "user=b"], "expected each type once, found 'user' again"),
-        ([*maps, "--id-map-columns", "a"], "--id-map-columns: expected RAW,ID"),
+        (["--id-map", "user=a", "--id-map-columns", "a"], "--id-map-columns: expected RAW,ID"),
         (["--id-map", f"user={tmp_path}/none.parquet"], "none.parquet"),
+        (["--id-map", "user=int64", "--format", "recis"], "as the source or as the target, found recis to"),
     ):
-        code, said = call(run, str(tmp_path / "new"), "--format", "pbg", *wrong)
-        assert (code, message in said) == (2, True), said
-    code, said = call(run, str(tmp_path / "new"), "--format", "recis", *maps)
-    assert code == 2
-    assert "expected RecIS' format as the source or as the target, found recis to recis" in said
+        words = ["convert", str(tmp_path / "run"), str(tmp_path / "new"), "--format", "pbg", *wrong]
+        assert exit_codes.exit_code(lambda given=words: command.main(given, standalone_mode=False)) == 2
+        assert message in capsys.readouterr().err
     assert not (tmp_path / "new").exists()
-    code, said = call(run, str(tmp_path / "four"), "--format", "recis", "--shards", "4")
-    assert code == 0, said  # hashed ids need no map from RecIS to RecIS
-    assert RecisReader(tmp_path / "four").table("item").keys() == set(ids)
 
 
-def test_half_precision_becomes_float32(tmp_path: Path) -> None:
-    ids = np.array([3, -4])
+def test_embeddings_of_half_precision_or_several_dimensions(tmp_path: Path) -> None:
+    """The first become float32, the second are refused."""
+    ids, maps = np.array([3, -4]), IdMaps({"t": IdMap("int64")})
     half = torch.tensor([[1.5, -2.0], [0.25, 4.0]], dtype=torch.bfloat16)
     Saver(0, 1, 1, str(tmp_path / "half"), {"t": HashTable(ids, {"embedding": half})}).save()
-    maps = IdMaps({"t": IdMap("int64")})
     convert(str(tmp_path / "half"), str(tmp_path / "pbg"), "pbg", id_maps=maps)
     there, entities = str(tmp_path / "pbg/checkpoint"), str(tmp_path / "pbg/entities")
     convert(there, str(tmp_path / "back"), "recis", id_maps=maps, entity_path=entities)
     found = RecisReader(tmp_path / "back").table("t")
     assert {each: row.dtype for each, row in found.items()} == {3: torch.float32, -4: torch.float32}
     assert (found[3].tolist(), found[-4].tolist()) == ([1.5, -2.0], [0.25, 4.0])
-
-
-def test_embeddings_of_several_dimensions_are_refused(tmp_path: Path) -> None:
-    rows = np.zeros((2, 3, 4), np.float32)
-    table = HashTable(np.array([3, -4]), {"embedding": rows})
-    Saver(0, 1, 1, str(tmp_path / "recis"), {"t": table}).save()
-    with pytest.raises(
-        FormatError, match=r"'t@embedding': expected floats \(rows, dimension\), found \(2, 3, 4\)"
-    ):
-        convert(str(tmp_path / "recis"), str(tmp_path / "x"), "pbg", id_maps=IdMaps({"t": IdMap("int64")}))
+    deep = HashTable(ids, {"embedding": np.zeros((2, 3, 4), np.float32)})
+    Saver(0, 1, 1, str(tmp_path / "deep"), {"t": deep}).save()
+    with pytest.raises(FormatError, match=r"'t@embedding': expected floats .*, found \(2, 3, 4\)"):
+        convert(str(tmp_path / "deep"), str(tmp_path / "x"), "pbg", id_maps=maps)
 
 
 # Raw ids of 50 MB and a table of 50 MB, there and back, in pieces of 4 MB; only memory of no file counts.
 # Copies of both would take more than 150 MB.
 _BOUNDED = """
-import os, sys, threading
-import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
+import sys, threading
 from graphmill.checkpoints import id_join
+from graphmill.checkpoints.id_maps import IdMap, IdMaps
 from graphmill.convert import convert
-from graphmill.checkpoints.id_maps import IdMaps
-from graphmill.checkpoints.id_maps import IdMap
-from graphmill.checkpoints.recis import HashTable, Saver
 from tests.graphmill.formats.memory import anonymous_bytes
 id_join.PIECE_BYTES = 4 << 20
-def save(root, count):
-    os.makedirs(root)
-    ids = np.arange(count) * 6364136223846793005
-    schema = pa.schema([("raw", pa.string()), ("id", pa.int64())])
-    with pq.ParquetWriter(root + "/map.parquet", schema) as writer:
-        for start in range(0, count, 1 << 16):
-            some = ids[start : start + (1 << 16)]
-            raw = [f"https://example.org/an/id/of/sixty/characters/{each:020d}" for each in some.tolist()]
-            writer.write_table(pa.table({"raw": raw, "id": some}))
-    rows = np.broadcast_to(np.float32(1), (count, 16))
-    Saver(0, 1, 1, root + "/recis", {"user": HashTable(ids, {"embedding": rows})}).save()
 def there_and_back(root):
     maps = IdMaps({"user": IdMap(root + "/map.parquet")}, 2)
     convert(root + "/recis", root + "/pbg", "pbg", id_maps=maps)
     source, target, entities = (root + each for each in ("/pbg/checkpoint", "/back", "/pbg/entities"))
     convert(source, target, "recis", shard_num=2, id_maps=maps, entity_path=entities)
-save(sys.argv[1] + "/small", 50_000)  # warm up
-there_and_back(sys.argv[1] + "/small")
-save(sys.argv[1] + "/large", 750_000)
-before, peak, done = anonymous_bytes(), 0, threading.Event()
 def watch():
     global peak
     while not done.wait(0.01):
         peak = max(peak, anonymous_bytes() - before)
+there_and_back(sys.argv[1] + "/small")  # warm up
+before, peak, done = anonymous_bytes(), 0, threading.Event()
 threading.Thread(target=watch, daemon=True).start()
 there_and_back(sys.argv[1] + "/large")
 done.set()
@@ -375,6 +315,13 @@ print(peak)
 
 @pytest.mark.slow
 def test_maps_and_tables_may_be_larger_than_memory(tmp_path: Path, forked: Forks) -> None:
+    for name, count in (("small", 50_000), ("large", 750_000)):
+        ids = np.arange(count) * 6364136223846793005
+        raw = [f"https://example.org/an/id/of/sixty/characters/{each:020d}" for each in ids.tolist()]
+        rows = np.broadcast_to(np.float32(1), (count, 16))
+        table = HashTable(ids, {"embedding": rows})
+        Saver(0, 1, 1, str(tmp_path / name / "recis"), {"user": table}).save()
+        _write_map(tmp_path / name / "map.parquet", raw, ids)
     done = forked("python", "-c", _BOUNDED, tmp_path)
     assert done.code == 0, done.stderr
     assert int(done.stdout) < 96 << 20
