@@ -79,7 +79,7 @@ WRITTEN = [
     ("remap", "part-*.parquet", 4, 0),
 ]
 # Before the old folder goes aside, and before the new one has its name.
-COMMITS = [(command, pattern, 0, 0) for command in COMMANDS for pattern in (".out.old-*", "out")]
+COMMITS = [("predict", ".out.old-*", 0, 0), ("fold-in", "out", 0, 0), ("remap", ".out.old-*", 0, 0)]
 
 
 @pytest.mark.parametrize(("command", "pattern", "number", "num_kept"), [*WRITTEN, *COMMITS])
@@ -110,9 +110,14 @@ def test_a_killed_command_goes_on(
     assert left_in(tmp_path) == []
 
 
+INDEX, ROWS = "entities/entity_index/user/part-00000.parquet", "checkpoint/embeddings_user_2.v1.h5"
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("damage", ["entities/entity_index/user/part-00000.parquet", "checkpoint/{user}"])
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize(
+    ("command", "damage"),
+    [*((each, INDEX) for each in ("predict", "export", "fold-in")), *((each, ROWS) for each in COMMANDS)],
+)
 def test_an_error_leaves_the_earlier_result(
     tmp_path: Path,
     root: Path,
@@ -125,7 +130,7 @@ def test_an_error_leaves_the_earlier_result(
     out = tmp_path / "out"
     copy_of(result(command, OTHERWISE[command]), out)
     before = results_of(tmp_path)
-    path = root / "run" / damage.format(user="embeddings_user_2.v1.h5")
+    path = root / "run" / damage
     whole = path.read_bytes()
     path.write_bytes(whole[: len(whole) // 2])
     try:
@@ -136,7 +141,7 @@ def test_an_error_leaves_the_earlier_result(
     assert results_of(tmp_path) == before
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", ["predict", "export", "features", "fold-in", "remap"])
 def test_folders_of_others_are_not_replaced(
     tmp_path: Path, root: Path, graphmill_command: Command, command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -159,7 +164,10 @@ def test_folders_of_others_are_not_replaced(
 
 
 HALF = "--precision float16"
-FORMATS = ("npy", "arrow", "faiss", f"word2vec {HALF}", f"tensorboard-projector {HALF}")
+ON_HDFS = (
+    *((command, "") for command in ("lists", "features", "fold-in", "remap")),
+    *(("export", more) for more in ("", "--format arrow", "--format faiss", f"--format word2vec {HALF}")),
+)
 
 
 @pytest.mark.hdfs
@@ -169,8 +177,7 @@ def test_on_hdfs_the_same_bytes(
 ) -> None:
     upload(root, hdfs_uri)
     there, here = hdfs_uri.encode(), str(root).encode()
-    exports = [("export", f"--format {each}") for each in FORMATS]
-    for number, (command, more) in enumerate([*((each, "") for each in COMMANDS), *exports]):
+    for number, (command, more) in enumerate(ON_HDFS):
         # The first replaces what it wrote with other options, and an export in one format that in another.
         if number == 0:
             upload(result(command, OTHERWISE[command]), f"{hdfs_uri}/out-{command}")
@@ -203,7 +210,6 @@ WRONG = {
     "predict": {
         "": "--relation: missing; the run has likes, follows",
         "--relation bought": "--relation bought: expected one of likes, follows",
-        "--relation likes --side xhs": "'xhs' is not one of",
         "--relation likes --checkpoint-version 9": "has no complete version 9; complete versions: 1",
         "--relation likes --task-memory 7": "'--task-memory': expected a size of 16MiB or more",
         "--relation likes --calibrated": "--calibrated: has no effect without --exclude-known",
@@ -218,8 +224,6 @@ WRONG = {
         "--relation likes --ids {place}/floats.parquet": (
             "column 'id': expected strings or integers, found double"
         ),
-        "--pairs x.csv --ids y": "--pairs: cannot be used with --ids",
-        "--pairs x.csv --exact": "--pairs: cannot be used with --exact",
         "--pairs x.csv --recall 0.5 --k 3": "--pairs: cannot be used with --k, --recall",
         "--pairs {place}/plain.csv": "--relation: missing; ",
         "--pairs {place}/eats.csv": "column 'relation': expected one of likes, follows, found 'eats'",
@@ -229,23 +233,15 @@ WRONG = {
         "--cosine": "--type: missing; the run has user, item",
         "--cosine --type shop": "--type shop: expected one of user, item",
         "--cosine --type user --candidates shop": "--candidates shop: expected one of",
-        "--cosine --relation likes": "--cosine: cannot be used with --relation",
-        "--cosine --type user --side lhs": "--cosine: cannot be used with --side",
         "--relation likes --type user": "--type: has no effect without --cosine",
         "--relation likes --index {place}/out/index": "out/index lies in the folder of --to",
         "--relation likes --index {place}/mine": "thesis.tex, which is no list of candidates",
         "--relation likes --exact --index {place}/mine": "--exact: cannot be used with --index",
-        "--relation likes --exact --recall 0.5": "--exact: cannot be used with --recall",
-        "--relation likes --recall 1.5": "'--recall': 1.5 is not in the range",
     },
     "export": {
         "--types user,shop": "--types: 'shop' is not among the entities: user, item",
         "--format word2vec --precision pq": "holds float32 and float16, not --precision pq",
         "--pq-bytes 8": "--pq-bytes: has no effect without --precision pq",
-        "--limit 8": "--limit: has no effect without --format tensorboard-projector",
-        "--escape-ids --format npy": "--escape-ids: has no effect without --format word2vec",
-        "--checkpoint-version 7": "no complete version 7",
-        "--precision int4": "int4",
     },
     "features": {
         "--column c --type shop": "--type: expected one of user, item, found 'shop'",
@@ -272,14 +268,12 @@ WRONG = {
         "{place}/names.csv --format json --delimiter ;": "names.csv, which is read as json",
         "{place}/known.parquet --delimiter ; --encoding latin-1": "--delimiter, --encoding: no effect on",
         "{place}/names.csv --ids thing=x": "--ids thing=x: expected TYPE=FILE, types: user, item",
-        "{place}/names.csv --checkpoint-version 9": "has no complete version 9; complete versions: 1",
         "{place}/names.csv --relation likes --relation-column relation": (
             "expected one of relation (the same for every row) and relation_column"
         ),
     },
     "neighbors": {
         "--inverse": "--inverse: has no effect without --relation",
-        "--with-itself": "--with-itself: has no effect without --relation",
         "--relation r1 --type node": "--relation: cannot be used with --type",
     },
 }

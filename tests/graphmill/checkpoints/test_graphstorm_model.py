@@ -1,6 +1,5 @@
 """GraphStorm's trained models: what is written, what is read, what is told as lost, what is refused."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -122,7 +121,7 @@ def test_what_no_decoder_computes_is_told(tmp_path: Path, changed: dict[str, Any
     assert open_checkpoint(str(tmp_path)).config is None
 
 
-def test_files_may_lie_one_folder_up(tmp_path: Path) -> None:
+def test_files_one_folder_up_and_layers_of_a_network(tmp_path: Path) -> None:
     """GraphStorm saves its YAML at save_model_path, and the user copies the other two there."""
     model = tmp_path / "epoch-0"
     write(model, source_of())
@@ -133,13 +132,9 @@ def test_files_may_lie_one_folder_up(tmp_path: Path) -> None:
     assert found.config is not None
     stored = np.concatenate([rows for rows, _ in source_of().tables["user"]]) + np.float32(0.5)
     np.testing.assert_array_equal(found.read_embeddings("user", 0), stored[::-1])
-
-
-def test_layers_of_a_network_are_told_and_the_decoder_is_left_out(tmp_path: Path) -> None:
-    write(tmp_path, source_of())
-    states = torch.load(tmp_path / "model.bin", weights_only=True) | {"gnn": {"h.weight": torch.ones(2)}}
-    torch.save(states, tmp_path / "model.bin")
-    found = open_checkpoint(str(tmp_path))
+    states = torch.load(model / "model.bin", weights_only=True) | {"gnn": {"h.weight": torch.ones(2)}}
+    torch.save(states, model / "model.bin")
+    found = open_checkpoint(str(model))  # the layers are told, and the decoder is left out
     assert (found.config, found.unread) == (None, ["decoder._w_relation.weight", "gnn.h.weight"])
 
 
@@ -153,38 +148,23 @@ def edit_settings(folder: Path, **task: Any) -> None:
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (lambda folder: (folder / saved_models.CONFIG).unlink(), f"expected {saved_models.CONFIG} beside"),
+        (lambda at: (at / saved_models.CONFIG).unlink(), f"expected {saved_models.CONFIG} beside"),
+        (lambda at: (at / saved_models.RELATIONS).unlink(), f"expected {saved_models.RELATIONS} beside"),
+        (lambda at: edit_settings(at, lp_decoder_type="transe_l1"), "decoder 'transe_l1' has no op"),
+        (lambda at: edit_settings(at, lp_decoder_type="rotate"), r"shape \(2, 2\).*found \(2, 4\)"),
+        (lambda at: edit_settings(at, lp_decoder_type="dot_product"), "which does not fit model.bin"),
+        (lambda at: edit_settings(at, lp_embed_normalizer="l2_norm"), "lp_embed_normalizer has no equal"),
+        (lambda at: edit_settings(at, lp_loss_func="contrastive"), "lp_embed_normalizer has no equal"),
+        (lambda at: edit_settings(at, gamma="much"), "gamma: expected a number"),
+        (lambda at: (at / saved_models.RELATIONS).write_text('{"x": 0, "y": 1}'), r"text of \(source type"),
+        (lambda at: (at / saved_models.RELATIONS).write_text('{"x": 1}'), "the numbers from 0 on"),
+        (lambda at: torch.save({"decoder": 1}, at / "model.bin"), "parameters by part and name"),
+        (lambda at: (at / "user/sparse_emb_00000.pt").unlink(), r"sparse_emb_00000\.pt: missing"),
         (
-            lambda folder: (folder / saved_models.RELATIONS).unlink(),
-            f"expected {saved_models.RELATIONS} besi",
+            lambda at: torch.save({"user": torch.arange(3)}, at / saved_models.NODE_MAPPING),
+            "3 rows, as node_",
         ),
-        (lambda folder: edit_settings(folder, lp_decoder_type="transe_l1"), "decoder 'transe_l1' has no op"),
-        (lambda folder: edit_settings(folder, lp_decoder_type="rotate"), r"shape \(2, 2\).*found \(2, 4\)"),
-        (lambda folder: edit_settings(folder, lp_decoder_type="dot_product"), "which does not fit model.bin"),
-        (
-            lambda folder: edit_settings(folder, lp_embed_normalizer="l2_norm"),
-            "lp_embed_normalizer has no eq",
-        ),
-        (
-            lambda folder: edit_settings(folder, lp_loss_func="contrastive"),
-            "lp_embed_normalizer has no equal",
-        ),
-        (lambda folder: edit_settings(folder, gamma="much"), "gamma: expected a number"),
-        (
-            lambda folder: (folder / saved_models.RELATIONS).write_text(json.dumps({"x": 0, "y": 1})),
-            r"the text of \(source type",
-        ),
-        (lambda folder: (folder / saved_models.RELATIONS).write_text('{"x": 1}'), "the numbers from 0 on"),
-        (lambda folder: torch.save({"decoder": 1}, folder / "model.bin"), "parameters by part and name"),
-        (lambda folder: (folder / "user/sparse_emb_00000.pt").unlink(), r"sparse_emb_00000\.pt: missing"),
-        (
-            lambda folder: torch.save({"user": torch.arange(3)}, folder / saved_models.NODE_MAPPING),
-            "expected 3 rows, as node_mapping.pt has, found 7",
-        ),
-        (
-            lambda folder: torch.save(torch.ones(7, 9), folder / "item/sparse_emb_00001.pt"),
-            "files differ in dimension",
-        ),
+        (lambda at: torch.save(torch.ones(7, 9), at / "item/sparse_emb_00001.pt"), "files differ in dimens"),
     ],
 )
 def test_damage(tmp_path: Path, damage: Any, message: str) -> None:

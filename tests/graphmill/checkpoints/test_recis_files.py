@@ -1,7 +1,7 @@
 """RecIS checkpoints: the worked example of the format's page, shards, names, and the library as a reader."""
 
 import json
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,16 +20,8 @@ from graphmill.errors import FormatError, NotFoundError
 from tests.graphmill.checkpoints.recis_rules import RecisReader
 
 DTYPES = [
-    torch.float64,
-    torch.float32,
-    torch.float16,
-    torch.bfloat16,
-    torch.int64,
-    torch.int32,
-    torch.int16,
-    torch.int8,
-    torch.uint8,
-    torch.bool,
+    *(torch.float64, torch.float32, torch.float16, torch.bfloat16),
+    *(torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool),
 ]
 
 
@@ -83,34 +75,26 @@ def test_worked_example(tmp_path: Path) -> None:
         assert file.metadata() is None
 
     described = json.loads((tmp_path / "torch_rank_weights_embs_table_multi_shard.json").read_text())
+    dense = {"dense": True, "dimension": 0, "dtype": "float32", "shape": [1, 2], "is_hashmap": False}
+    assert described.pop("fc.weight^ ") == {"name": "fc.weight^ ", **dense}
     assert described == {
-        "fc.weight^ ": {
-            "name": "fc.weight^ ",
-            "dense": True,
-            "dimension": 0,
+        f"user_id.embedding/part_{part}_2": {
+            "name": f"user_id.embedding/part_{part}_2",
+            "dense": False,
+            "dimension": 2,
             "dtype": "float32",
-            "shape": [1, 2],
-            "is_hashmap": False,
-        },
-        **{
-            f"user_id.embedding/part_{part}_2": {
-                "name": f"user_id.embedding/part_{part}_2",
-                "dense": False,
-                "dimension": 2,
-                "dtype": "float32",
-                "hashmap_key": f"user_id.id/part_{part}_2",
-                "hashmap_key_dtype": "int64",
-                "hashmap_value": f"user_id.embedding/part_{part}_2",
-                "shape": [rows, 2],
-                "is_hashmap": True,
-            }
-            for part, rows in ((0, 2), (1, 3))
-        },
+            "hashmap_key": f"user_id.id/part_{part}_2",
+            "hashmap_key_dtype": "int64",
+            "hashmap_value": f"user_id.embedding/part_{part}_2",
+            "shape": [rows, 2],
+            "is_hashmap": True,
+        }
+        for part, rows in ((0, 2), (1, 3))
     }
 
 
 @pytest.mark.slow
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(
     ids=st.lists(st.integers(-(2**63), 2**63 - 1), unique=True, max_size=60),
     saved=st.integers(1, 7),
@@ -158,29 +142,20 @@ def test_every_dtype(tmp_path: Path, dtype: torch.dtype) -> None:
     Saver(path=str(tmp_path), hashtables={"t": table}, tensors=tensors, parallel=2).save()
     reader = CheckpointReader(str(tmp_path))
     assert reader.tensor_names() == sorted([*tensors, "t@embedding", "t@id"])
+    targets = {name: torch.zeros_like(torch.as_tensor(value)) for name, value in tensors.items()}
+    loaded = HashTable.empty({"embedding": (dtype, 2)})
+    Loader(str(tmp_path), {"t": loaded}, targets).load()
+    targets["t@embedding"] = loaded.slots["embedding"]
     for name, value in {**tensors, "t@embedding": values}.items():
         read = reader.read_tensor(name)
         assert reader.tensor_dtype(name) == read.dtype == dtype
         assert reader.tensor_shape(name) == tuple(read.shape) == tuple(value.shape)
         assert torch.equal(read, torch.as_tensor(value))
-    targets = {name: torch.zeros_like(torch.as_tensor(value)) for name, value in tensors.items()}
-    loaded = HashTable.empty({"embedding": (dtype, 2)})
-    Loader(str(tmp_path), {"t": loaded}, targets).load()
-    assert all(torch.equal(targets[name], torch.as_tensor(value)) for name, value in tensors.items())
-    assert torch.equal(loaded.slots["embedding"], values)
-
-
-def test_fewer_blocks_than_writers(tmp_path: Path) -> None:
-    """RecIS never returns from this; here writers without a block write no file, and take no number."""
-    Saver(0, 1, 8, str(tmp_path), tensors={"a": torch.ones(2)}).save()
-    index = json.loads((tmp_path / "index").read_text())
-    assert index["file_index"] == {"model-000000-of-000001.safetensors": 0}
-    assert len(list(tmp_path.glob("*.safetensors"))) == 1
-    assert torch.equal(CheckpointReader(str(tmp_path)).read_tensor("a"), torch.ones(2))
+        assert torch.equal(targets[name], read)
 
 
 @pytest.mark.slow
-@settings(max_examples=25)
+@settings(max_examples=15)
 @given(
     shards=st.integers(1, 6),
     parallel=st.integers(1, 9),
@@ -306,14 +281,6 @@ def test_a_missing_name_is_an_error_unless_allowed(tmp_path: Path) -> None:
         Loader(str(tmp_path), {"t": wide}).load()
 
 
-def test_an_id_that_comes_twice_is_refused(tmp_path: Path) -> None:
-    rows = np.zeros((3, 2), np.float32)
-    Saver(0, 1, 1, str(tmp_path), {"t": HashTable(np.array([4, 7, 4]), {"embedding": rows})}, {}).save()
-    table = HashTable.empty({"embedding": ("float32", 2)})
-    with pytest.raises(FormatError, match=r"table 't': expected each id once, found 4 again"):
-        Loader(str(tmp_path), {"t": table}).load()
-
-
 def test_only_filtered_blocks_are_written(tmp_path: Path) -> None:
     tables = {"t": HashTable(np.arange(3), {"embedding": np.ones((3, 1), np.float32), "sums": np.ones(3)})}
     Saver(
@@ -324,15 +291,17 @@ def test_only_filtered_blocks_are_written(tmp_path: Path) -> None:
     assert CheckpointReader(str(tmp_path)).tensor_names() == ["t@embedding", "t@id"]
 
 
-def test_an_id_of_another_shard_is_refused(tmp_path: Path) -> None:
-    table = HashTable(np.array([7, 40000]), {"embedding": np.ones((2, 1), np.float32)}, 0, 2)
-    with pytest.raises(
-        FormatError, match=r"id 40000 has hash slot 40000, which the shard's slice 00000@32768"
-    ):
-        Saver(0, 2, 1, str(tmp_path), {"t": table}).save()
+def test_an_id_of_another_shard_or_one_that_comes_twice_is_refused(tmp_path: Path) -> None:
+    path, rows = str(tmp_path), np.ones((2, 1), np.float32)
+    table = HashTable(np.array([7, 40000]), {"embedding": rows}, 0, 2)
+    with pytest.raises(FormatError, match=r"id 40000 has hash slot 40000, which .* slice 00000@32768"):
+        Saver(0, 2, 1, path, {"t": table}).save()
     with pytest.raises(FormatError, match="table 't' is of the slice"):
-        Saver(1, 2, 1, str(tmp_path), {"t": table})
+        Saver(1, 2, 1, path, {"t": table})
     assert not (tmp_path / "index").exists()
+    Saver(path=path, hashtables={"t": HashTable(np.array([4, 4]), {"embedding": rows})}).save()
+    with pytest.raises(FormatError, match=r"table 't': expected each id once, found 4 again"):
+        Loader(path, {"t": HashTable.empty({"embedding": ("float32", 1)})}).load()
 
 
 def test_index_comes_last_and_a_folder_holds_one_checkpoint(tmp_path: Path) -> None:
@@ -351,32 +320,18 @@ def test_index_comes_last_and_a_folder_holds_one_checkpoint(tmp_path: Path) -> N
 
 def test_shards_that_save_at_the_same_time(tmp_path: Path) -> None:
     ids = np.arange(5000) * 7919
-    errors: list[BaseException] = []
 
     def save(shard: int) -> None:
         owned = ids[slice_of(shard, 6).owns(ids)]
-        try:
-            table = HashTable(owned, {"embedding": _rows_of(owned)}, shard, 6)
-            Saver(shard, 6, 2, str(tmp_path), {"t": table}).save()
-        except BaseException as error:
-            errors.append(error)
+        table = HashTable(owned, {"embedding": _rows_of(owned)}, shard, 6)
+        Saver(shard, 6, 2, str(tmp_path), {"t": table}).save()
 
-    threads = [threading.Thread(target=save, args=(shard,)) for shard in range(6)]
-    for each in threads:
-        each.start()
-    for each in threads:
-        each.join()
-    assert not errors
+    with ThreadPoolExecutor(6) as pool:
+        list(pool.map(save, range(6)))
     table = HashTable.empty({"embedding": ("float32", 2)})
     Loader(str(tmp_path), {"t": table}).load()
     assert sorted(table.ids) == sorted(ids)
     np.testing.assert_array_equal(table.slots["embedding"], _rows_of(table.ids))
-
-
-def _edit(path: Path, name: str, change: Any) -> None:
-    content = json.loads((path / name).read_text())
-    change(content)
-    (path / name).write_text(json.dumps(content))
 
 
 @pytest.mark.parametrize(
@@ -384,53 +339,31 @@ def _edit(path: Path, name: str, change: Any) -> None:
     [
         (
             "index",
-            lambda each: each["file_index"].update({"../../etc/x": 0}),
+            lambda it: it["file_index"].update({"../../etc/x": 0}),
             "names of files in the same folder",
         ),
-        ("index", lambda each: each["block_index"].update({"t.id/part_0_2": 9}), "lies in file 9"),
-        ("index", lambda each: each["block_index"].pop("t.id/part_0_2"), "has no ids of the hash slots 0"),
-        ("index", lambda each: each.pop("file_index"), "file_index: expected numbers by name"),
-        ("tensorkey.json", lambda each: each.pop("t.id/part_0_2"), "neither a dense tensor nor in tensorkey"),
-        (
-            "tensorkey.json",
-            lambda each: each.update({"t.id/part_0_2": "t@id^00@50@99"}),
-            r"spread over 99 hash slots; this reader knows 65536",
+        ("index", lambda it: it["block_index"].update({"t.id/part_0_2": 9}), "lies in file 9"),
+        ("index", lambda it: it["block_index"].pop("t.id/part_0_2"), "has no ids of the hash slots 0"),
+        ("index", lambda it: it.pop("file_index"), "file_index: expected numbers by name"),
+        ("tensorkey.json", lambda it: it.pop("t.id/part_0_2"), "neither a dense tensor nor in tensorkey"),
+        *(
+            ("tensorkey.json", lambda it, text=text: it.update({"t.id/part_0_2": text}), message)
+            for text, message in (
+                ("t@id^00@50@99", r"spread over 99 hash slots; this reader knows 65536"),
+                ("t@id^00000@40000@65536", "slices overlap"),
+                ("t", "expected table@slot"),
+            )
         ),
-        (
-            "tensorkey.json",
-            lambda each: each.update({"t.id/part_0_2": "t@id^00000@40000@65536"}),
-            "slices overlap",
-        ),
-        ("tensorkey.json", lambda each: each.update({"t.id/part_0_2": "t"}), "expected table@slot"),
     ],
 )
 def test_indexes_that_contradict(tmp_path: Path, name: str, change: Any, message: str) -> None:
     ids = np.array([7, 40000])
     _save_shards(str(tmp_path), "t", ids, 2, embedding=_rows_of(ids))
-    _edit(tmp_path, name, change)
+    content = json.loads((tmp_path / name).read_text())
+    change(content)
+    (tmp_path / name).write_text(json.dumps(content))
     with pytest.raises(FormatError, match=message):
         Loader(str(tmp_path), {"t": HashTable.empty({"embedding": ("float32", 2)})}).load()
-
-
-def test_slots_are_read_as_they_are_written(tmp_path: Path) -> None:
-    """A slot is anything with a shape, a dtype and slices: it is asked for pieces, never for all."""
-    asked: list[int] = []
-
-    class Lazy:
-        shape, dtype = (1 << 20, 8), np.dtype(np.float32)
-
-        def __getitem__(self, rows: slice) -> np.ndarray:
-            asked.append(rows.stop - rows.start)
-            return np.broadcast_to(
-                np.arange(rows.start, rows.stop, dtype=np.float32)[:, None], (asked[-1], 8)
-            )
-
-    ids = np.arange(1 << 20)
-    Saver(path=str(tmp_path), hashtables={"t": HashTable(ids, {"embedding": Lazy()})}, parallel=2).save()
-    assert sum(asked) == 1 << 20
-    assert max(asked) * 8 * 4 <= 4 << 20
-    read = CheckpointReader(str(tmp_path)).read_tensor("t@embedding")
-    np.testing.assert_array_equal(read[:, 3], ids.astype(np.float32))
 
 
 def test_files_of_recis_itself_are_read(tmp_path: Path) -> None:
