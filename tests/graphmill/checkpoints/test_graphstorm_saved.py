@@ -67,14 +67,15 @@ def test_omitted_ids_count_up(tmp_path: Path) -> None:
 
 
 EMBED = {"embed-00000.pt": 4, "embed-00001.pt": 4}
+BOTH = EMBED | {"embed_nids-00001.pt": 4}
 
 
 @pytest.mark.parametrize(
     ("files", "message"),
     [
-        ({"embed-00000.pt": 4, "embed_nids-00000.pt": 3}, r"embed_nids-00000.pt: expected 4 integers"),
-        ({"embed-00000.pt": 4, "embed_nids-00000.pt": 5}, r"embed_nids-00000.pt: expected 4 integers"),
-        ({"embed_nids-00000.pt": 4, **EMBED}, r"embed_nids-00001.pt: there is no"),
+        ({**BOTH, "embed_nids-00000.pt": 3}, r"embed_nids-00000.pt: expected 4 integers"),
+        ({**BOTH, "embed_nids-00000.pt": 5}, r"embed_nids-00000.pt: expected 4 integers"),
+        ({**EMBED, "embed_nids-00000.pt": 4}, r"embed_nids-00001.pt: there is no"),
         ({"embed-00000.pt": 4, "embed_nids-00000.pt": 4}, r"embed-00001.pt: there is no"),
         (
             {f"embed{nids}-{rank:05d}.pt": 4 for rank in range(3) for nids in ("", "_nids")},
