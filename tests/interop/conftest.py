@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.interop import pbg
+from tests.interop.environments import NotInstallableError
 
 
 @pytest.fixture(scope="session")
@@ -22,5 +23,5 @@ def any_python(request: pytest.FixtureRequest) -> Path:
 def _installed(release: str) -> Path:
     try:
         return pbg.install(release)
-    except pbg.NotInstallableError as error:
+    except NotInstallableError as error:
         pytest.skip(f"no PyTorch-BigGraph {release}: {error}")

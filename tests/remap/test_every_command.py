@@ -79,7 +79,7 @@ WRITTEN = [
     ("remap", "part-*.parquet", 4, 0),
 ]
 # Before the old folder goes aside, and before the new one has its name.
-COMMITS = [("predict", ".out.old-*", 0, 0), ("fold-in", "out", 0, 0), ("remap", ".out.old-*", 0, 0)]
+COMMITS = [(command, at, 0, 0) for command in ("fold-in", "remap") for at in (".out.old-*", "out")]
 
 
 @pytest.mark.parametrize(("command", "pattern", "number", "num_kept"), [*WRITTEN, *COMMITS])

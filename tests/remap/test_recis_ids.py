@@ -29,7 +29,7 @@ def _run(root: Path, ids: np.ndarray = IDS) -> str:
     return str(root / "run")
 
 
-def _map(root: Path, **columns: list[str]) -> str:
+def _map(root: Path) -> str:
     pq.write_table(pa.table({"name": [f"u{n}" for n in range(len(IDS))], "hash": IDS}), root / "user.parquet")
     return str(root / "user.parquet")
 
@@ -39,30 +39,24 @@ def _read(folder: Path, name: str) -> dict[str, list[float]]:
     return dict(zip(table["id"].to_pylist(), table["embedding"].to_pylist(), strict=True))
 
 
-@pytest.mark.slow
-def test_hashed_ids_become_raw_ids_in_one_command(tmp_path: Path, cli: Cli) -> None:
-    checkpoint, out = _run(tmp_path), tmp_path / "out" / "embeddings"
+def test_hashed_ids_become_raw_ids(tmp_path: Path, cli: Cli, capsys: pytest.CaptureFixture[str]) -> None:
+    """An id without a raw id is an error that keeps the old output, or left out, with a word in run.json."""
+    checkpoint, out = _run(tmp_path, np.append(IDS, 99)), tmp_path / "out" / "embeddings"
     maps = ["--id-map", f"user={_map(tmp_path)}", "--id-map", "item=int64"]
-    assert cli("--checkpoint-path", checkpoint, "--output-dir", str(out), *maps) == 0
-    vectors = {int(each): [int(each % 10007) + n / 16 for n in range(3)] for each in IDS}
+    call = ["--checkpoint-path", checkpoint, "--output-dir", str(out), *maps]
+    lacking = "1 (99) ids of 'user' that its map lacks"
+    assert cli(*call) == 2
+    assert f"{lacking}: complete the map, or leave" in capsys.readouterr().err
+    assert not out.exists()
+    assert cli(*call, "--leave-out") == 0
+    vectors = {int(each): [int(each % 10007) + n / 16 for n in range(3)] for each in (*IDS, 99)}
     assert _read(out, "user") == {f"u{n}": vectors[int(each)] for n, each in enumerate(IDS)}
     assert _read(out, "item") == {str(each): vector for each, vector in vectors.items()}
     assert {each.name for each in out.iterdir()} == {"user", "item", "_checksums.xxh128", "_SUCCESS"}
     assert not [each.name for each in out.parent.iterdir() if "by_raw_id" in each.name]
-    stage = json.loads((out.parent / "run.json").read_text())["stages"]["remap"]
-    assert "table 'query': there is no --id-map of it" in json.dumps(stage)
-
-
-def test_ids_without_a_raw_id(tmp_path: Path, cli: Cli, capsys: pytest.CaptureFixture[str]) -> None:
-    """An error that keeps the old output, or left out, with the number in run.json."""
-    checkpoint, out = _run(tmp_path, np.append(IDS, 99)), tmp_path / "out" / "embeddings"
-    call = ["--checkpoint-path", checkpoint, "--output-dir", str(out), "--id-map", f"user={_map(tmp_path)}"]
-    assert cli(*call) == 2
-    assert "1 (99) ids of 'user' that its map lacks: complete the map, or leave" in capsys.readouterr().err
-    assert not out.exists()
-    assert cli(*call, "--leave-out") == 0
-    assert len(_read(out, "user")) == len(IDS)
-    assert "1 (99) ids of 'user' that its map lacks" in (out.parent / "run.json").read_text()
+    stage = json.dumps(json.loads((out.parent / "run.json").read_text())["stages"]["remap"])
+    assert lacking in stage
+    assert "table 'query': there is no --id-map of it" in stage
 
 
 def test_without_a_map_the_error_says_what_to_do(

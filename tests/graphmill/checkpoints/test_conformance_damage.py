@@ -121,10 +121,10 @@ def test_damage_is_floats_or_an_error(tmp_path: Path, target_format: str) -> Non
     assert num_refused > 5
 
 
-@pytest.mark.slow
-def test_one_wrong_bit_is_found_by_the_checksum(root: str) -> None:
-    """Files of PBG, on local disks and on HDFS, where they are hashed while they are read."""
-    uri = storage.join(root, "checkpoint")
+@pytest.mark.hdfs
+def test_one_wrong_bit_is_found_by_the_checksum(hdfs_uri: str) -> None:
+    """Files are hashed while they are read; of local files tests/whole/test_integrity.py holds it."""
+    uri = storage.join(hdfs_uri, "checkpoint")
     WRITERS["pbg"](sample(), uri)
     rng = np.random.default_rng(0)
     for file_uri in storage.read_checksums(storage.join(uri, "checksums.v7.xxh128")):

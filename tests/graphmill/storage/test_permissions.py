@@ -21,6 +21,7 @@ from graphmill.run import lock
 from graphmill.storage import run_folder
 from graphmill.storage.named import MAX_BYTES
 from tests import REPOSITORY
+from tests.forked import Forks
 from tests.graphmill.cli.test_submit import DASK_SUBMIT, GRAPH, SLEEPER
 from tests.waiting import found_in
 
@@ -133,64 +134,55 @@ def test_a_folder_that_another_process_removes_at_that_moment_is_made_again(
     run_folder.remove_folder(str(tmp_path), "test", "mine")
 
 
-def test_a_file_in_the_place_of_the_folder_is_refused(tmp_path: Path) -> None:
-    (tmp_path / f"test-{os.getuid()}").touch(0o600)
-    with pytest.raises(StorageError, match="expected a folder of this user alone"):
-        run_folder.use_folder(str(tmp_path), "test", "mine")
-
-
-def test_a_folder_that_others_can_write_to_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_folder", [False, True], ids=["a file", "a folder that others can write to"])
+def test_what_is_no_folder_of_this_user_alone_is_refused(tmp_path: Path, is_folder: bool) -> None:
     above = tmp_path / f"test-{os.getuid()}"
-    above.mkdir()
-    above.chmod(0o777)
+    if is_folder:
+        above.mkdir()
+        above.chmod(0o777)
+    else:
+        above.touch(0o600)
     with pytest.raises(StorageError, match="expected a folder of this user alone"):
         run_folder.use_folder(str(tmp_path), "test", "mine")
 
 
 @pytest.mark.slow
-def test_a_killed_run_is_cleared_away_by_the_next(tmp_path: Path) -> None:
-    (tmp_path / "t").mkdir()
+def test_a_killed_run_is_cleared_away_by_the_next(tmp_path: Path, forked: Forks) -> None:
+    temporary = tmp_path / "t"
+    (temporary / "pymp-of-others").mkdir(parents=True)
     (tmp_path / "t.csv").write_text("x,y\n1,2\n")
     conf = GRAPH + "etl: {tables: [{path: t.csv, lhs: 0, rhs: 1, relation: r}]}}"
     (tmp_path / "c.yaml").write_text(conf)
-    command = [DASK_SUBMIT, "--master", "local[1]", "etl.py", "--conf", "c.yaml"]
-    environment = {**os.environ, "TMPDIR": str(tmp_path / "t")}
-    (tmp_path / "t" / "pymp-of-others").mkdir()
     (tmp_path / "sleeper.py").write_text(textwrap.dedent(SLEEPER))
 
     with subprocess.Popen(
         [DASK_SUBMIT, "--master", "local[1]", "sleeper.py"],
         cwd=tmp_path,
-        env=environment,
+        env={**os.environ, "TMPDIR": str(temporary)},
         start_new_session=True,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
     ) as process:
         assert process.stdout is not None
         assert process.stdout.readline().startswith(b"workers ")
-        left = found_in(tmp_path / "t", f"{run_folder.NAME}-*/*")
+        left = found_in(temporary, f"{run_folder.NAME}-*/*")
         os.killpg(process.pid, signal.SIGKILL)
     assert left
     assert all(path.exists() for path in left), "with the whole group killed nobody clears away"
 
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    found = {path.name for path in (tmp_path / "t").iterdir()} - {"dask-scratch-space"}
-    assert found == {"pymp-of-others"}
+    words = ["--master", "local[1]", "etl.py", "--conf", "c.yaml"]
+    done = forked("dask-submit", *words, cwd=tmp_path, TMPDIR=str(temporary))
+    assert done.code == 0, done.stderr
+    assert {path.name for path in temporary.iterdir()} - {"dask-scratch-space"} == {"pymp-of-others"}
 
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1)
 
 
-@pytest.mark.parametrize("name", ["knows", "is a", "größe", "a.b", "likes_it"])
-def test_plain_names_stay(name: str) -> None:
-    assert storage.file_name(name) == name
-
-
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
-        ("/people/person/nationality", "%2Fpeople%2Fperson%2Fnationality"),
+        *((plain, plain) for plain in ("knows", "is a", "größe", "a.b", "likes_it")),
         ("http://www.wikidata.org/prop/direct/P31", "http%3A%2F%2Fwww.wikidata.org%2Fprop%2Fdirect%2FP31"),
         ("..", "%2E."),
         (".hidden", "%2Ehidden"),

@@ -135,31 +135,47 @@ def test_pipes_devices_and_sockets_are_refused_at_once(
 
 def test_a_file_is_written_listed_read_and_deleted(root: str) -> None:
     uri = storage.join(root, "deep", "down", "x.txt")
+    before = time.time()
     storage.write_text(uri, "häuser")
     assert storage.read_text(uri) == "häuser"
+    with storage.open_input(uri) as stream:
+        stream.seek(4)
+        assert (stream.read(3), stream.size()) == (b"ser", 7)
     found = storage.status(uri)
     assert found is not None
     assert found.size_bytes == 7
+    (listed,) = storage.list_dir(storage.parent(uri))
+    for mtime_ns in (found.mtime_ns, listed.mtime_ns):
+        assert before - 1 < mtime_ns / 1e9 < time.time() + 1
     assert [each.uri for each in storage.list_dir(root, recursive=True) if not each.is_dir] == [uri]
     storage.write_text(uri, "again")
     assert storage.read_text(uri) == "again"
+    assert not storage.create_text(uri, "second")
+    assert storage.create_text(f"{uri}2", "first")
+    assert (storage.read_text(uri), storage.read_text(f"{uri}2")) == ("again", "first")
+    with storage.atomic_output(uri) as stream:
+        stream.write(b"ab\xff")
+    with pytest.raises(FormatError, match="0xff at offset 2"):
+        storage.read_text(uri)
     storage.delete(storage.join(root, "deep"))
-    assert not storage.exists(uri)
     assert storage.list_dir(root) == []
+    with pytest.raises(NotFoundError, match="down/x"):
+        storage.read_bytes(uri)
+    assert storage.status(uri) is None
+    assert storage.list_dir(uri) == []
+    storage.delete(uri)
 
 
-@pytest.mark.parametrize("name", ["a b", "a%20b", "50%", "ä#b", "a?b", "[a]", "a+b&c=d"])
-def test_any_name_is_written_listed_read_and_deleted(root: str, name: str) -> None:
-    beside = storage.join(
-        root, "a"
-    )  # what is left of some of the names where a query or a fragment is cut off
+def test_any_name_is_written_listed_read_and_deleted(root: str) -> None:
+    beside = storage.join(root, "a")  # what is left of some names where a query or a fragment is cut off
     storage.write_text(beside, "beside")
-    storage.write_text(storage.join(root, name, name), "x")
-    (found,) = (each for each in storage.list_dir(root, recursive=True) if each.size_bytes == 1)
-    assert storage.read_text(found.uri) == "x"
-    assert storage.status(found.uri) == found
-    storage.delete(storage.join(root, name))
-    assert names(root) == ["a"]
+    for name in ("a b", "a%20b", "50%", "ä#b", "a?b", "[a]", "a+b&c=d"):
+        storage.write_text(storage.join(root, name, name), "x")
+        (found,) = (each for each in storage.list_dir(root, recursive=True) if each.size_bytes == 1)
+        assert storage.read_text(found.uri) == "x"
+        assert storage.status(found.uri) == found
+        storage.delete(storage.join(root, name))
+        assert names(root) == ["a"]
     assert storage.read_text(beside) == "beside"
 
 
@@ -175,48 +191,12 @@ def test_any_name_below_a_file_uri(tmp_path: Path, name: str) -> None:
     assert storage.read_text(hidden) == "y"
 
 
-def test_status_has_the_time_of_the_last_write(root: str) -> None:
-    for uri in (f"{root}/file", f"{root}/folder/file"):
-        before = time.time()
-        storage.write_text(uri, "x")
-        found = storage.status(uri)
-        assert found is not None
-        (listed,) = storage.list_dir(storage.parent(uri))
-        for mtime_ns in (found.mtime_ns, listed.mtime_ns):
-            assert before - 1 < mtime_ns / 1e9 < time.time() + 1
-        storage.delete(uri)
-
-
-def test_create_text_keeps_an_existing_file(root: str) -> None:
-    assert storage.create_text(f"{root}/new", "first")
-    assert not storage.create_text(f"{root}/new", "second")
-    assert storage.read_text(f"{root}/new") == "first"
-    assert names(root) == ["new"]
-
-
 def test_big_writes_keep_every_byte(root: str) -> None:
     content = np.random.default_rng(0).bytes(9_000_001)
     with storage.atomic_output(storage.join(root, "big")) as stream:
         stream.write(memoryview(content)[:4_000_000])
         stream.write(content[4_000_000:])
     assert storage.read_bytes(storage.join(root, "big")) == content
-
-
-def test_random_access(root: str) -> None:
-    storage.write_text(storage.join(root, "x"), "0123456789")
-    with storage.open_input(storage.join(root, "x")) as stream:
-        stream.seek(4)
-        assert stream.read(3) == b"456"
-        assert stream.size() == 10
-
-
-def test_errors_name_the_missing_file(root: str) -> None:
-    uri = storage.join(root, "nowhere", "x")
-    with pytest.raises(NotFoundError, match="nowhere/x"):
-        storage.read_bytes(uri)
-    assert storage.status(uri) is None
-    assert storage.list_dir(uri) == []
-    storage.delete(uri)
 
 
 def test_a_concurrent_delete_is_no_error(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -261,14 +241,6 @@ def test_a_folder_is_deleted_while_others_delete_files_in_it(tmp_path: Path) -> 
         other.result()
 
 
-def test_text_must_be_utf8(root: str) -> None:
-    uri = storage.join(root, "x")
-    with storage.atomic_output(uri) as stream:
-        stream.write(b"ab\xff")
-    with pytest.raises(FormatError, match="0xff at offset 2"):
-        storage.read_text(uri)
-
-
 # ---- whole or not at all
 
 
@@ -277,6 +249,9 @@ def test_an_error_while_writing_leaves_the_old_file(root: str) -> None:
     storage.write_text(uri, "old")
     with pytest.raises(RuntimeError), storage.atomic_output(uri) as stream:
         stream.write(b"new, but n")
+        raise RuntimeError
+    with pytest.raises(RuntimeError), storage.create_hdf5(uri) as hdf5:
+        hdf5["numbers"] = np.arange(10)
         raise RuntimeError
     assert storage.read_text(uri) == "old"
     assert names(root) == ["x"]
@@ -288,29 +263,14 @@ def test_a_folder_appears_whole_and_replaces_the_old_one(root: str) -> None:
         with storage.atomic_directory(uri) as temporary:
             storage.write_text(storage.join(temporary, generation), generation)
             assert generation not in names(uri)
-    assert names(uri) == ["two"]
-    assert names(root) == ["out"]
-
-
-def test_an_error_leaves_the_old_folder(root: str) -> None:
-    uri = storage.join(root, "out")
-    with storage.atomic_directory(uri) as temporary:
-        storage.write_text(storage.join(temporary, "old"), "")
     with pytest.raises(RuntimeError), storage.atomic_directory(uri) as temporary:
-        storage.write_text(storage.join(temporary, "new"), "")
+        storage.write_text(storage.join(temporary, "three"), "")
         raise RuntimeError
-    assert names(uri) == ["old"]
-    assert names(root) == ["out"]
-
-
-def test_a_kill_between_the_two_renames_of_a_folder_is_repaired(root: str) -> None:
-    uri = storage.join(root, "out")
-    storage.write_text(storage.join(uri, "old"), "")
-    storage.move(uri, atomic.temporary_sibling(uri, "old"))
+    assert (names(uri), names(root)) == (["two"], ["out"])
+    storage.move(uri, atomic.temporary_sibling(uri, "old"))  # and a kill, before the second renaming
     storage.write_text(storage.join(atomic.temporary_sibling(uri), "new"), "")
     storage.recover(uri)
-    assert names(uri) == ["old"]
-    assert names(root) == ["out"]
+    assert (names(uri), names(root)) == (["two"], ["out"])
 
 
 def test_sweep_removes_leftovers_only(root: str) -> None:
@@ -346,7 +306,7 @@ WRITER = """
 @pytest.mark.slow
 def test_a_killed_writer_never_leaves_a_part(tmp_path: Path) -> None:
     uri = str(tmp_path / "x")
-    for delay_s in (0.0, 0.005, 0.02, 0.05):
+    for delay_s in (0.0, 0.005, 0.03):
         child = subprocess.Popen(
             [sys.executable, "-c", textwrap.dedent(WRITER), uri], stdout=subprocess.PIPE, cwd=REPOSITORY
         )
@@ -378,18 +338,12 @@ def test_a_full_disk_is_an_error_that_leaves_the_old_file(tmp_path: Path) -> Non
 # ---- HDF5
 
 
-def test_hdf5_round_trip(root: str) -> None:
-    uri = storage.join(root, "deep", "x.h5")
-    with storage.create_hdf5(uri) as hdf5:
-        hdf5["numbers"] = np.arange(100_000)
-    with storage.open_hdf5(uri) as hdf5:
-        assert hdf5["numbers"][99_990:].tolist() == list(range(99_990, 100_000))
-
-
 def test_hdf5_that_is_cut_short_or_something_else_is_refused(root: str) -> None:
-    whole = storage.join(root, "x.h5")
+    whole = storage.join(root, "deep", "x.h5")
     with storage.create_hdf5(whole) as hdf5:
         hdf5["numbers"] = np.arange(10_000)
+    with storage.open_hdf5(whole) as hdf5:
+        assert hdf5["numbers"][9_990:].tolist() == list(range(9_990, 10_000))
     for name, content in (
         ("cut.h5", storage.read_bytes(whole)[:-1000]),
         ("text.h5", b"no hdf5"),
@@ -401,14 +355,6 @@ def test_hdf5_that_is_cut_short_or_something_else_is_refused(root: str) -> None:
             pass
     with pytest.raises(NotFoundError), storage.open_hdf5(storage.join(root, "none.h5")):
         pass
-
-
-def test_hdf5_that_fails_half_way_leaves_nothing(root: str) -> None:
-    uri = storage.join(root, "x.h5")
-    with pytest.raises(RuntimeError), storage.create_hdf5(uri) as hdf5:
-        hdf5["numbers"] = np.arange(10)
-        raise RuntimeError
-    assert names(root) == []
 
 
 # ---- services
@@ -423,24 +369,14 @@ def test_a_read_only_disk_is_no_reason_to_try_again() -> None:
     assert refused.value.exit_code == 2
 
 
-def test_an_unknown_scheme_is_refused() -> None:
-    with pytest.raises(StorageError, match="gopher"):
-        storage.read_bytes("gopher://host/x")
-
-
-def test_a_bucket_is_a_part_of_the_path() -> None:
-    for uri, path in (("a/b#c", "bucket/a/b#c"), ("a/", "bucket/a/"), ("", "bucket/")):
-        assert storage.filesystem(f"gs://anonymous@bucket/{uri}")[1] == path
-    assert storage.filesystem("gs://anonymous@bucket")[1] == "bucket"
-
-
-def test_an_object_store_is_refused_before_anything_is_written_there() -> None:
+def test_buckets_and_what_is_no_storage(monkeypatch: pytest.MonkeyPatch) -> None:
+    for uri, path in (("/a/b#c", "/a/b#c"), ("/a/", "/a/"), ("/", "/"), ("", "")):
+        assert storage.filesystem(f"gs://anonymous@bucket{uri}")[1] == f"bucket{path}"
     with pytest.raises(StorageError, match="s3://bucket/x: an output folder gets its name by a rename"):  # noqa: SIM117
         with storage.atomic_directory("s3://bucket/x"):
             pytest.fail("nobody asks before")
-
-
-def test_an_unknown_hdfs_driver_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(StorageError, match="gopher"):
+        storage.read_bytes("gopher://host/x")
     monkeypatch.setenv(hdfs.DRIVER_VARIABLE, "java")
     with pytest.raises(ConfigError, match="expected one of native, libhdfs, found 'java'"):
         hdfs.connect("hdfs://localhost:1/")
@@ -460,18 +396,13 @@ def test_hdfs_that_does_not_answer_is_an_error(listening: bool, monkeypatch: pyt
 
 
 @pytest.mark.hdfs
-def test_an_error_of_the_namenode_is_one_line(hdfs_uri: str) -> None:
-    storage.write_text(storage.join(hdfs_uri, "x"), "")
-    with pytest.raises(StorageError, match="cannot") as refused:
-        storage.write_text(storage.join(hdfs_uri, "x", "below a file"), "")
-    assert "\tat " not in str(refused.value)
-    assert len(str(refused.value).splitlines()) == 1
-
-
-@pytest.mark.hdfs
-def test_a_uri_without_a_host_means_the_default_file_system(hdfs_uri: str) -> None:
+def test_the_default_file_system_and_an_error_of_the_namenode(hdfs_uri: str) -> None:
     storage.write_text(storage.join(hdfs_uri, "x"), "here")
     without_host = "hdfs:///" + hdfs_uri.split("/", 3)[3]
     assert storage.read_text(storage.join(without_host, "x")) == "here"
     storage.write_text(storage.join(without_host, "y"), "too")
     assert [storage.name(each.uri) for each in storage.list_dir(without_host)] == ["x", "y"]
+    with pytest.raises(StorageError, match="cannot") as refused:
+        storage.write_text(storage.join(hdfs_uri, "x", "below a file"), "")
+    assert "\tat " not in str(refused.value)
+    assert len(str(refused.value).splitlines()) == 1  # of the many that Java has

@@ -1,9 +1,12 @@
-"""Runs in PBG's environment: programs in forks of this process, which has imported PBG once.
+"""Runs in another project's environment: programs in forks of this process, which has imported its modules.
+
+    python server.py MODULE ...
 
 A line on stdin is a JSON list: a folder, a file for the output, and the words after `python`, which begin
 with `-m MODULE` or with a script. The answer is the exit code.
 """
 
+import importlib
 import json
 import os
 import runpy
@@ -11,11 +14,6 @@ import sys
 import traceback
 from pathlib import Path
 from typing import Any
-
-import torchbiggraph.converters.export_to_tsv
-import torchbiggraph.converters.import_from_tsv
-import torchbiggraph.eval
-import torchbiggraph.train  # noqa: F401
 
 
 def run(folder: str, output: str, words: list[str]) -> int:
@@ -47,5 +45,7 @@ def run(folder: str, output: str, words: list[str]) -> int:
 
 
 if __name__ == "__main__":
+    for module in sys.argv[1:]:
+        importlib.import_module(module)
     for line in sys.stdin:
         print(run(*json.loads(line)), flush=True)  # noqa: T201
