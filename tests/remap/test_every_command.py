@@ -213,17 +213,10 @@ WRONG = {
         "--relation likes --checkpoint-version 9": "has no complete version 9; complete versions: 1",
         "--relation likes --task-memory 7": "'--task-memory': expected a size of 16MiB or more",
         "--relation likes --calibrated": "--calibrated: has no effect without --exclude-known",
-        "--relation likes --calibrated --exclude-known": "there is no calibration",
-        "--relation follows --calibrated --exclude-known --with-itself": (
-            "--calibrated: cannot be used with --with-itself"
-        ),
         "--relation likes --ids absent.txt": "absent.txt: there is no such file",
         "--relation likes --ids {place}/unknown": "expected ids of 'user', found 2 others, such as 'x', 'y'",
         "--relation likes --ids {place}/twice.csv": "expected one column 'id', found 2",
         "--relation likes --ids {place}/nulls.parquet": "row 1: column 'name': expected no nulls",
-        "--relation likes --ids {place}/floats.parquet": (
-            "column 'id': expected strings or integers, found double"
-        ),
         "--pairs x.csv --recall 0.5 --k 3": "--pairs: cannot be used with --k, --recall",
         "--pairs {place}/plain.csv": "--relation: missing; ",
         "--pairs {place}/eats.csv": "column 'relation': expected one of likes, follows, found 'eats'",
@@ -245,23 +238,17 @@ WRONG = {
     },
     "features": {
         "--column c --type shop": "--type: expected one of user, item, found 'shop'",
-        "--column x --type user": "--column: expected one of c, vector, n, found 'x'",
+        "--column x --type user": "--column: expected one of c, vector, found 'x'",
         "--column c": "--type: missing; the run has user, item",
-        "--column c --type user --components 7": (
-            "--components: expected 6 at most, the length of the vectors of 'user', found 7"
-        ),
         "--column c --type user": "two columns named 'vector'",
         "--column c --type item --prefix g_": "found none of them in 1 rows",
-        "--column n --type user --prefix g_": "expected strings or integers, found double",
         "--column c --type user --components 2 --similar-to ids": (
             "--components: cannot be used with --similar-to"
         ),
         "--column c --type user --no-header": "table.parquet, which is read as parquet",
     },
     "fold-in": {
-        "{place}/eats.csv": "relation 'eats': the run was trained without it, and has likes, follows",
         "{place}/known.parquet": "expected ids that the run does not know, found none in 1 rows",
-        "absent.parquet": "absent.parquet: no file there to read rows from",
         "{place}/columns.csv": "expected a column 'lhs' (lhs), found columns ['a']",
         "{place}/no-lhs.parquet": "row 2 (from 1, the header not counted), column 'lhs' (lhs): null",
         "{place}/names.csv --no-weight --weight w": "--no-weight: cannot be used with --weight",
@@ -289,8 +276,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     user = world.name("user", 1)
     for name, columns in {
         "nulls": {"name": ["a", None]},
-        "floats": {"id": [1.0, 2.0]},
-        "table": {"c": [user], "vector": [1], "n": [1.5]},
+        "table": {"c": [user], "vector": [1]},
         "known": {"lhs": [user], "relation": ["likes"], "rhs": [world.name("item", 1)]},
         "no-lhs": {"lhs": ["a", None], "relation": ["likes"] * 2, "rhs": ["b", "c"]},
     }.items():

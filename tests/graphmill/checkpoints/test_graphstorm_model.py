@@ -8,7 +8,7 @@ import pytest
 import torch
 import yaml
 
-from graphmill.checkpoints import ModelState, open_checkpoint, recognise, writer_of
+from graphmill.checkpoints import ModelState, open_checkpoint, writer_of
 from graphmill.checkpoints.graphstorm import saved_models
 from graphmill.convert import convert
 from graphmill.errors import FormatError
@@ -42,23 +42,6 @@ def source_of(
 def write(folder: Path, source: MemoryCheckpoint) -> list[str]:
     lost: list[str] = writer_of("graphstorm-model")(source, str(folder))
     return lost
-
-
-def test_files_of_a_model(tmp_path: Path) -> None:
-    source = source_of()
-    lost = write(tmp_path, source)
-    assert lost == ["configuration", "sizes of partitions; --entity-path brings them back"]
-    assert recognise(str(tmp_path)) == "graphstorm-model"
-    states = torch.load(tmp_path / "model.bin", weights_only=True)
-    assert states["decoder"]["_w_relation.weight"].tolist() == [[1.0] * D, torch.linspace(-3, 3, D).tolist()]
-    assert torch.load(tmp_path / "optimizers.bin", weights_only=True) == {}
-    shares = [torch.load(tmp_path / f"user/sparse_emb_0000{rank}.pt", weights_only=True) for rank in (0, 1)]
-    assert [len(each) for each in shares] == [4, 3]
-    expected = np.concatenate([rows for rows, _ in source.tables["user"]]) + np.float32(0.5)
-    np.testing.assert_array_equal(torch.cat(shares).numpy(), expected)
-    settings = yaml.safe_load((tmp_path / saved_models.CONFIG).read_text())["gsf"]
-    assert settings["link_prediction"]["lp_decoder_type"] == "distmult"
-    assert settings["gnn"]["hidden_size"] == D
 
 
 @pytest.mark.parametrize(

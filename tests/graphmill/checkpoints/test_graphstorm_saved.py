@@ -1,6 +1,5 @@
 """GraphStorm's saved embeddings and predictions, with files of GraphStorm and files in every odd form."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -31,26 +30,6 @@ def test_golden_json() -> None:
     assert saved_ranks.read_result_info(pred_node) == ResultInfo(("user", "item"), (), 2)
     edges = (("user", "rated-by", "item"), ("item", "also_viewed", "item"))
     assert saved_ranks.read_result_info(pred_edge) == ResultInfo((), edges, 2)
-
-
-def test_plain_tensors_are_written(tmp_path: Path, rng: np.random.Generator) -> None:
-    rows = rng.standard_normal((5, 3), np.float32)
-    nids = np.array([4, 2, 0, 1, 3])
-    saved_embeddings.write_rank(str(tmp_path), "user", 0, nids, rows)
-    saved_embeddings.write_rank(str(tmp_path), "user", 100_000, nids[:0], rows[:0])
-    saved_embeddings.write_emb_info(str(tmp_path), EmbInfo(("user",), 2, {"user": 3}))
-    assert torch.load(tmp_path / "user/embed-00000.pt", weights_only=True).numpy().tolist() == rows.tolist()
-    found = torch.load(tmp_path / "user/embed_nids-00000.pt", weights_only=True)
-    assert (found.dtype, found.tolist()) == (torch.int64, nids.tolist())
-    assert json.loads((tmp_path / "emb_info.json").read_text()) == {
-        "format": "pytorch",
-        "emb_name": ["user"],
-        "world_size": 2,
-        "emb_dim": {"user": 3},
-    }
-    # By number, not by text; a rank without rows is a rank.
-    ranks = saved_embeddings.list_ranks(str(tmp_path), "user")
-    assert [(each.rank, each.num_rows) for each in ranks] == [(0, 5), (100_000, 0)]
 
 
 def test_omitted_ids_count_up(tmp_path: Path) -> None:

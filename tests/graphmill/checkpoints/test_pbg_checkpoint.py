@@ -1,7 +1,6 @@
 """PBG v1 checkpoints, compared with raw h5py and torch, PBG's own files, kills and hostile bytes."""
 
 import io
-import json
 import multiprocessing
 import os
 import signal
@@ -16,7 +15,6 @@ import numpy as np
 import pytest
 import torch
 
-from graphmill import storage
 from graphmill.checkpoints import pbg as checkpoint
 from graphmill.errors import FormatError, NotFoundError
 from graphmill.formats import hdf5 as hdf5_files
@@ -74,10 +72,8 @@ def _names(root: str) -> set[str]:
     return {entry.name for entry in Path(root).iterdir()}
 
 
-def test_raw_h5py_and_torch_read_embeddings(tmp_path: Path) -> None:
-    rows = np.arange(20, dtype=np.float32).reshape(5, 4)
-    # A view of a bigger table: only the view may be written.
-    state = _optimizer_state(5)
+def test_a_view_of_a_bigger_table_is_written_alone(tmp_path: Path) -> None:
+    rows, state = np.arange(20, dtype=np.float32).reshape(5, 4), _optimizer_state(5)
     state["state"][0]["sum"] = torch.arange(100_000, dtype=torch.float32)[:5]
     checkpoint.write_embeddings(str(tmp_path), "user", 0, 1, rows, state, CONFIG, ITERATION)
     path = tmp_path / "embeddings_user_0.v1.h5"
@@ -85,36 +81,8 @@ def test_raw_h5py_and_torch_read_embeddings(tmp_path: Path) -> None:
     with checkpoint.open_embeddings(str(tmp_path), "user", 0, 1) as stored:
         np.testing.assert_array_equal(stored.read(3, 9), rows[3:])
     with h5py.File(path) as hdf5:
-        assert set(hdf5.attrs) == {
-            "format_version",
-            "config/json",
-            *(f"iteration/{name}" for name in vars(ITERATION)),
-        }
-        assert hdf5.attrs["format_version"] == 1
-        assert json.loads(hdf5.attrs["config/json"]) == CONFIG
-        assert hdf5.attrs["iteration/edge_path"] == "edges"
-        assert hdf5.attrs["iteration/epoch_idx"] == 1
-        assert hdf5["embeddings"].dtype == np.float32
-        np.testing.assert_array_equal(hdf5["embeddings"][...], rows)
-        assert hdf5["optimizer/state_dict"].dtype == np.dtype("V1")
-        assert hdf5["optimizer/state_dict"].ndim == 1
-        read = torch.load(io.BytesIO(hdf5["optimizer/state_dict"][...].tobytes()), weights_only=True)
-    assert torch.equal(read["state"][0]["sum"], torch.arange(5.0))
-
-
-def test_raw_h5py_reads_model(tmp_path: Path) -> None:
-    checkpoint.write_model(str(tmp_path), 1, MODEL, None, CONFIG, ITERATION)
-    places = {
-        "model/relations/0/operator/rhs/real": "rhs_operators.0.real",
-        "model/relations/0/operator/lhs/imag": "lhs_operators.0.imag",
-        "model/relations/11/operator/rhs/linear_transformation": "rhs_operators.11.linear_transformation",
-        "model/entities/user/global_embedding": "global_embs.emb_user",
-    }
-    with h5py.File(tmp_path / "model.v1.h5") as hdf5:
-        for place, key in places.items():
-            assert hdf5[place].attrs["state_dict_key"] == key
-            np.testing.assert_array_equal(hdf5[place][...], MODEL[key].numpy())
-        assert "optimizer" not in hdf5
+        stream = io.BytesIO(hdf5["optimizer/state_dict"][...].tobytes())
+    assert torch.equal(torch.load(stream, weights_only=True)["state"][0]["sum"], torch.arange(5.0))
 
 
 def test_a_parameter_without_a_place_is_refused(tmp_path: Path) -> None:
@@ -369,23 +337,6 @@ def test_kill_at_every_point_leaves_one_version_whole(tmp_path: Path) -> None:
     assert sorted(seen) == seen
     assert seen.count(1) >= 6  # four files, the stats, the epoch, the version
     assert seen.count(2) >= 4  # three deletions, and the run that nothing killed
-
-
-@pytest.mark.hdfs
-def test_on_hdfs(hdfs_uri: str) -> None:
-    root = storage.join(hdfs_uri, "checkpoint")
-    checkpoint.write_config(root, CONFIG)
-    for version, epoch in ((1, 0), (2, None)):
-        _write_version(root, version)
-        checkpoint.append_stats(root, [{"epoch_idx": version}])
-        checkpoint.commit(root, version, preserve_epoch=epoch)
-    _check_whole(root, 2)
-    _check_whole(checkpoint.epoch_path(root, 0), 1)
-    assert [line["epoch_idx"] for line in checkpoint.read_stats(root)] == [1, 2]
-    with pytest.raises(NotFoundError):
-        checkpoint.read_model(root, 1)
-    with checkpoint.open_embeddings(root, "user", 1, 2, whole=True) as stored:
-        assert stored.read(0, 5).shape == stored.shape == (5, 4)
 
 
 def test_other_files_are_read_while_a_large_one_is_written(

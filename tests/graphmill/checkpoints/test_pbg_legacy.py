@@ -21,7 +21,6 @@ from graphmill.cli.main import command
 from graphmill.convert import legacy as conversion
 from graphmill.errors import ConfigError, FormatError, NotFoundError
 from graphmill.formats import edge_buckets, entity_counts
-from graphmill.formats.torch_files.read import open_torch, tensors_of
 from graphmill.vocab import Bucket
 from tests.graphmill.checkpoints.samples import WRITERS, check_same, held_by, sample
 
@@ -198,22 +197,6 @@ def test_views_and_strides_are_read(tmp_path: Path) -> None:
         for as_zip in (True, False):
             torch.save(content, tmp_path / "user_1.pt", _use_new_zipfile_serialization=as_zip)
             np.testing.assert_array_equal(_rows(tmp_path, "user", 0), ROWS)
-
-
-@pytest.mark.parametrize("as_zip", [True, False])
-def test_shapes_are_loaded_first(tmp_path: Path, as_zip: bool) -> None:
-    """A view, and two tensors of one storage: known by shape, read by rows, loaded on request."""
-    wide = torch.from_numpy(ROWS)
-    content = (torch.nn.Parameter(wide), {"view": wide[1:3], "sum": torch.arange(3.0), "lr": 0.5})
-    torch.save(content, tmp_path / "x.pt", _use_new_zipfile_serialization=as_zip)
-    with open_torch(str(tmp_path / "x.pt")) as file:
-        assert all(each.is_meta for each in tensors_of(file.content))
-        np.testing.assert_array_equal(file.rows(file.content[0]).read(2, 5), ROWS[2:5])
-        np.testing.assert_array_equal(file.rows(file.content[1]["view"]).read(1, 2), ROWS[2:3])
-        loaded = file.loaded(file.content[1])
-    assert loaded["lr"] == 0.5
-    assert torch.equal(loaded["view"], wide[1:3])
-    assert torch.equal(loaded["sum"], torch.arange(3.0))
 
 
 def test_written_files_open_in_a_torch_of_2019(tmp_path: Path) -> None:

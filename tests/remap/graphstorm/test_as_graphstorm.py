@@ -98,22 +98,6 @@ def test_one_number_per_node_has_the_length_as_its_dimension(users: Tree, cli: C
     assert table(users).to_pydict() == {"emb": [0.0, 0.5, 1.0, 1.5], "nid": IDS}
 
 
-@pytest.mark.parametrize(
-    "rows",
-    [
-        torch.arange(4.0)[:, None].expand(4, 3),
-        torch.tensor(7).expand(4),
-        torch.arange(12.0).reshape(3, 4).T,
-        torch.arange(16.0).reshape(4, 4)[:, ::2],
-    ],
-    ids=["columns", "1-D", "transposed", "every other column"],
-)
-def test_views_of_other_tensors(users: Tree, cli: Cli, rows: torch.Tensor) -> None:
-    torch.save(rows, users.emb / "user/embed-00000.pt")
-    assert cli(*users.arguments()) == 0
-    assert table(users).to_pydict() == {"emb": rows.tolist(), "nid": IDS}
-
-
 @pytest.mark.parametrize("dtype", [np.float32, np.int64])
 def test_hdf5(tree: Tree, cli: Cli, dtype: type) -> None:
     """`save_embeddings` with the format hdf5: one file, rows in the order of the ids."""

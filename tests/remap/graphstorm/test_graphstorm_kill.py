@@ -3,7 +3,6 @@
 import os
 import re
 import signal
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +12,11 @@ import pytest
 from graphmill import storage
 from graphmill.cli import remap
 from remap.graphstorm import commit, job
-from tests import REPOSITORY
 from tests.commands import on_cluster
 from tests.forked import Forks, Kill
-from tests.processes import DEADLINE_S, full_disk, running
+from tests.processes import full_disk
 from tests.remap.graph import upload
 from tests.remap.saved import Cli, Tree, save, snapshot
-from tests.waiting import wait_until
 from tests.workers import workers
 
 pytestmark = pytest.mark.slow
@@ -61,27 +58,6 @@ def test_killed_while_writing(
     kill = Kill(number, "embed-*.parquet", is_after=True)
     ended = forked("graphmill", "remap", *words(tree), kill=kill)
     assert ended.code == -signal.SIGKILL, ended.stderr
-    assert tree.inputs() == before
-    assert tree.embeddings() == {}
-    check_next_run(tree, cli, expected)
-
-
-def test_terminated_while_writing(
-    tree: Tree, cli: Cli, expected: dict[str, list[float]], tmp_path: Path
-) -> None:
-    """One of its workers is at its third table, and stays there; nothing of the command is left behind."""
-    before = tree.inputs()
-    (tmp_path / "tmp").mkdir()
-    command = [sys.executable, "-m", "tests.held", "embed-*.parquet", 3, tmp_path / "held", "remap"]
-    variables = {"PYTHONPATH": str(REPOSITORY), "TMPDIR": str(tmp_path / "tmp")}
-    stderr = tmp_path / "stderr.txt"
-    with running(
-        [*command, *words(tree), "--master", "local[1]"], stderr, env=os.environ | variables
-    ) as process:
-        wait_until((tmp_path / "held").exists, DEADLINE_S)
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(DEADLINE_S) == 128 + signal.SIGTERM, stderr.read_text()
-    assert list((tmp_path / "tmp").rglob("graphmill-remap-*/*")) == []
     assert tree.inputs() == before
     assert tree.embeddings() == {}
     check_next_run(tree, cli, expected)
@@ -146,18 +122,3 @@ def test_embeddings_and_predictions(tree: Tree, cli: Cli, hdfs_uri: str) -> None
         assert pq.read_table(stream)["pred"].to_pylist() == [0.5, 1.5]
     assert storage.read_marker(f"{hdfs_uri}/emb") == storage.read_marker(f"{hdfs_uri}/pred") is not None
     assert cli(*arguments) == 2  # there is nothing left to remap
-
-
-@pytest.mark.hdfs
-def test_a_fault_on_hdfs_loses_nothing(
-    tree: Tree, cli: Cli, hdfs_uri: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    tree.write_users([5])
-    path = tree.emb / "user/embed-00000.pt"
-    path.write_bytes(path.read_bytes()[:-100])
-    upload(tree.root, hdfs_uri)
-    arguments = ["--node-id-mapping", f"{hdfs_uri}/raw_id_mappings", "--node-emb-dir", f"{hdfs_uri}/emb"]
-    assert cli(*arguments) == 2
-    assert "embed-00000.pt: expected a file of one tensor, found damage" in capsys.readouterr().err
-    assert storage.exists(f"{hdfs_uri}/emb/user/embed-00000.pt")
-    assert storage.exists(f"{hdfs_uri}/emb/user/embed_nids-00000.pt")

@@ -17,14 +17,11 @@ from hypothesis import strategies as st
 
 from graphmill import config as configuration
 from graphmill import convert
-from graphmill.checkpoints.graphstorm import saved_embeddings
-from graphmill.checkpoints.graphstorm.saved_embeddings import EmbInfo
 from graphmill.config import Config
 from graphmill.errors import ConfigError, FormatError
 from remap import job
 from remap.output import partition, tables
 from tests.remap import graph
-from tests.remap.graph import COUNTS
 from tests.remap.saved import Cli
 
 
@@ -234,31 +231,18 @@ def test_flags_that_do_not_go_together(output: str, cli: Cli, capsys: pytest.Cap
         assert message in capsys.readouterr().err
 
 
-def test_a_checkpoint_of_another_format(near_client: Client, output: str, tmp_path: Path) -> None:
-    """GraphStorm's embeddings under our raw ids: integer ids count through all partitions."""
-    folder = str(tmp_path / "emb")
-    for entity_type, counts in COUNTS.items():
-        rows = [graph.vectors(entity_type, part, count, 1) for part, count in enumerate(counts)]
-        all_rows, nids = np.concatenate(rows), np.random.default_rng(1).permutation(sum(counts))
-        for rank, part in enumerate(np.array_split(nids, 2)):
-            saved_embeddings.write_rank(folder, entity_type, rank, part, all_rows[part])
-    saved_embeddings.write_emb_info(folder, EmbInfo(tuple(COUNTS), 2, {}))
-    raw = graph.configured(output).model_dump() | {"checkpoint_path": folder}
-    config = configuration.from_mapping(raw)
-    assert job.run(config, near_client)["num_rows"] == 15
-    assert graph.read_rows(config.embedding_path) == graph.expected_rows()
-    wrong = configuration.from_mapping(raw | {"remap": {"checkpoint_version": 3}})
-    with pytest.raises(ConfigError, match="of the format graphstorm: it has one version"):
-        job.run(wrong, near_client)
-
-
-def test_a_converted_checkpoint_that_knows_no_relations(output: str, cli: Cli, tmp_path: Path) -> None:
+def test_a_converted_checkpoint_that_knows_no_relations(
+    output: str, cli: Cli, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Checkpoints converted from GraphStorm have no relations."""
     saved, target, entities = str(tmp_path / "emb"), str(tmp_path / "target"), f"{output}/entities"
     convert.convert(f"{output}/checkpoint", saved, "graphstorm")
     convert.convert(saved, target, "pbg", entity_path=entities)
     assert cli("--checkpoint-path", target, "--entity-path", entities) == 0
     assert graph.read_rows(f"{target}/embeddings") == graph.expected_rows()
+    version = ["--set", "remap.checkpoint_version=3"]
+    assert cli("--checkpoint-path", saved, "--entity-path", entities, *version) == 2
+    assert "of the format graphstorm: it has one version" in capsys.readouterr().err
 
 
 @pytest.mark.slow
