@@ -52,7 +52,7 @@ def make(name: str, *installs: Sequence[str], sites: Sequence[str] = (), check: 
             _run(sys.executable, "-m", "venv", "--clear", "--without-pip", str(folder))
             pip = [sys.executable, "-m", "pip", "--python", str(python), "--disable-pip-version-check"]
             for each in installs:
-                _run(*pip, "install", "--quiet", *each)
+                _run(*pip, "install", "--quiet", "--no-compile", *each)
             site = _run(str(python), "-c", "import sysconfig; print(sysconfig.get_path('purelib'))").strip()
             Path(site, "project.pth").write_text("\n".join(paths))
             _run(str(python), "-c", f"import {check}")

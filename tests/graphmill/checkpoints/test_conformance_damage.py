@@ -25,16 +25,22 @@ def _files_of(root: str) -> list[str]:
     return [each.uri for each in storage.list_dir(root, recursive=True) if not each.is_dir]
 
 
+def _write(uri: str, content: bytes) -> None:
+    with storage.atomic_output(uri) as stream:
+        stream.write(content)
+
+
+def _flipped(content: bytes, position: int, bits: int) -> bytes:
+    """Change bits of one byte."""
+    return content[:position] + bytes([content[position] ^ bits]) + content[position + 1 :]
+
+
 def _read_all(uri: str) -> None:
     found = open_checkpoint(uri)
     for name, partition, _ in found.partitions():
         found.read_embeddings(name, partition)
         found.read_optimizer_state(name, partition)
     found.read_model()
-
-
-# Files for other readers alone, and YAML, whose beginning is YAML too.
-_FOR_OTHERS = ("torch_rank_weights", "optimizers.bin", "GRAPHSTORM_")
 
 
 LOCAL_AND_ON_HDFS = pytest.mark.parametrize(
@@ -45,55 +51,35 @@ LOCAL_AND_ON_HDFS = pytest.mark.parametrize(
     ],
     indirect=["root"],
 )
+# Files for other readers alone, and YAML, whose beginning is YAML too.
+_FOR_OTHERS = ("torch_rank_weights", "optimizers.bin", "GRAPHSTORM_")
+# Legacy files need neither version nor metadata, GraphStorm's no ids; nothing counts the ranks of its models.
+_NOT_NEEDED = (
+    *_FOR_OTHERS,
+    *("METADATA", "CHECKPOINT_VERSION", "embed_nids", "sparse_emb"),
+    *("config", "model.v", "checksums", "graphmill_", "relation2id"),
+)
 
 
 @pytest.mark.slow
 @LOCAL_AND_ON_HDFS
-def test_a_file_without_its_end_is_refused(root: str, target_format: str) -> None:
+def test_a_file_that_is_missing_or_without_its_end_is_refused(root: str, target_format: str) -> None:
     """The message names the file."""
     uri = storage.join(root, "checkpoint")
     WRITERS[target_format](sample(), uri)
     for file_uri in _files_of(uri):
-        whole = storage.read_bytes(file_uri)
-        if len(whole) < 4 or storage.name(file_uri).startswith(_FOR_OTHERS):
-            continue  # a number, cut, is another number
-        for length in {0, len(whole) // 2, len(whole) - 3}:
-            with storage.atomic_output(file_uri) as stream:
-                stream.write(whole[:length])
-            with pytest.raises(GraphMillError, match=re.escape(storage.name(file_uri))):
+        whole, name = storage.read_bytes(file_uri), storage.name(file_uri)
+        if not name.startswith(_NOT_NEEDED):
+            storage.delete(file_uri)
+            with pytest.raises(GraphMillError):
                 _read_all(uri)
-        with storage.atomic_output(file_uri) as stream:
-            stream.write(whole)
+        if len(whole) >= 4 and not name.startswith(_FOR_OTHERS):  # a number, cut, is another number
+            for length in {0, len(whole) // 2, len(whole) - 3}:
+                _write(file_uri, whole[:length])
+                with pytest.raises(GraphMillError, match=re.escape(name)):
+                    _read_all(uri)
+        _write(file_uri, whole)
     _read_all(uri)
-
-
-@pytest.mark.parametrize("target_format", checkpoints.FORMATS)
-def test_a_missing_file_is_refused(tmp_path: Path, target_format: str) -> None:
-    uri = str(tmp_path / "checkpoint")
-    WRITERS[target_format](sample(), uri)
-    # Legacy files need neither version nor metadata, GraphStorm's no ids; nothing counts the ranks of its
-    # models; the others are extras.
-    optional = (
-        "METADATA",
-        "CHECKPOINT_VERSION",
-        "embed_nids",
-        "config",
-        "model.v",
-        "checksums",
-        "graphmill_",
-        "relation2id",
-        "sparse_emb",
-        *_FOR_OTHERS,
-    )
-    for file_uri in _files_of(uri):
-        if storage.name(file_uri).startswith(optional):
-            continue
-        whole = storage.read_bytes(file_uri)
-        storage.delete(file_uri)
-        with pytest.raises(GraphMillError):
-            _read_all(uri)
-        with storage.atomic_output(file_uri) as stream:
-            stream.write(whole)
 
 
 @pytest.mark.slow
@@ -107,17 +93,14 @@ def test_damage_is_floats_or_an_error(tmp_path: Path, target_format: str) -> Non
     rng = np.random.default_rng(0)
     num_refused = 0
     for file_uri in _files_of(uri):
-        path = Path(file_uri)
-        whole = path.read_bytes()
+        whole = storage.read_bytes(file_uri)
         for position in rng.integers(0, len(whole), 12):
-            damaged = bytearray(whole)
-            damaged[position] ^= int(rng.integers(1, 256))
-            path.write_bytes(damaged)
+            _write(file_uri, _flipped(whole, position, int(rng.integers(1, 256))))
             try:
                 _read_all(uri)
             except GraphMillError:
                 num_refused += 1
-        path.write_bytes(whole)
+        _write(file_uri, whole)
     assert num_refused > 5
 
 
@@ -127,17 +110,13 @@ def test_one_wrong_bit_is_found_by_the_checksum(hdfs_uri: str) -> None:
     uri = storage.join(hdfs_uri, "checkpoint")
     WRITERS["pbg"](sample(), uri)
     rng = np.random.default_rng(0)
-    for file_uri in storage.read_checksums(storage.join(uri, "checksums.v7.xxh128")):
-        whole = storage.read_bytes(storage.join(uri, file_uri))
+    for name in storage.read_checksums(storage.join(uri, "checksums.v7.xxh128")):
+        whole = storage.read_bytes(storage.join(uri, name))
         for position in rng.integers(0, len(whole), 4):
-            damaged = bytearray(whole)
-            damaged[position] ^= 1 << int(rng.integers(8))
-            with storage.atomic_output(storage.join(uri, file_uri)) as stream:
-                stream.write(bytes(damaged))
-            with pytest.raises(FormatError, match=re.escape(file_uri) + ": expected the checksum"):
+            _write(storage.join(uri, name), _flipped(whole, position, 1 << int(rng.integers(8))))
+            with pytest.raises(FormatError, match=re.escape(name) + ": expected the checksum"):
                 _read_all(uri)
-        with storage.atomic_output(storage.join(uri, file_uri)) as stream:
-            stream.write(whole)
+        _write(storage.join(uri, name), whole)
     _read_all(uri)
 
 
