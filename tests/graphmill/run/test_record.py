@@ -20,7 +20,7 @@ from graphmill.run.lock import NO_CLAIM, Claim
 from graphmill.storage import fs
 
 JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+    st.none() | st.booleans() | st.integers() | st.text("ab", max_size=2),
     lambda inner: (
         st.lists(inner, max_size=3)
         | st.dictionaries(st.text("abc", min_size=1, max_size=2), inner, max_size=3)
