@@ -116,7 +116,7 @@ def test_a_browser_draws_every_chart_without_messages_within_the_width(page: Pat
 
 def test_a_run_that_failed_and_a_type_without_entities(tmp_path: Path) -> None:
     content = record() | {"status": "failed", "error": "RawTableError: <b>row 7</b> is bad"}
-    content["stages"] = {"etl": {"status": "failed", "error": "RawTableError: row 7 is bad"}}
+    content["stages"]["etl"] = {"status": "failed", "error": "RawTableError: row 7 is bad"}
     write_run(tmp_path, content)
     with remapped.new_part(str(tmp_path / "embeddings"), "nobody", 0, 8) as part:
         part.append(pa.array([], pa.string()), np.empty((0, 8), np.float32))
