@@ -87,15 +87,6 @@ def test_a_grown_run_trains_and_resumes(first, tmp_path):
     assert not differing(saved(whole), saved(parts))
 
 
-@pytest.mark.slow
-def test_old_vectors_hardly_move_at_a_tiny_rate(first, tmp_path):
-    second = day(tmp_path / "second", AFTER, init_path=first.checkpoint_path, lr=1e-12, num_epochs=1)
-    job.train(second)
-    for name, count in BEFORE.items():
-        now, before = embeddings(second, name, AFTER[name]), embeddings(first, name, count)
-        torch.testing.assert_close(now[:count], before)
-
-
 def test_more_rows_than_today_are_refused(first, tmp_path):
     fewer = day(tmp_path / "second", BEFORE | {"city": 4}, init_path=first.checkpoint_path)
     told = r"embeddings_city_0\.v2\.h5: 5 rows, more than the 4 of .*_city_0\.txt; .*previous_entity_path"
@@ -121,9 +112,9 @@ def test_resuming_with_other_counts_names_init_path(first):
         job.train(changed(first, num_epochs=3))
 
 
-def test_init_path_that_is_checkpoint_path(first, client):
+def test_init_path_that_is_checkpoint_path(first, near_client):
     with pytest.raises(ConfigError, match=r"init_path: .* is also checkpoint_path"):
-        job.run(changed(first, init_path=first.checkpoint_path), client)
+        job.run(changed(first, init_path=first.checkpoint_path), near_client)
     assert pbg.read_version(first.checkpoint_path) == 2
 
 
@@ -213,7 +204,7 @@ class TestRelations:
             assert trainer.adagrad.steps[key] == saved["step"] > 0
         return trainer
 
-    @pytest.mark.parametrize("operator", ["diagonal", "complex_diagonal", "affine"])
+    @pytest.mark.parametrize("operator", ["complex_diagonal", "affine"])
     def test_new_relations_are_fresh(self, tmp_path, operator):
         relations = [{"name": "any", "lhs": "node", "rhs": "node", "operator": operator}]
         first = self.day(tmp_path / "first", 3, ["m", "z", "q"], relations=relations)
@@ -229,7 +220,6 @@ class TestRelations:
         ("before", "num", "today", "lost", "message"),
         [
             (["b", "m", "z"], 4, ["a", "b", "m", "z"], None, r"relation 0 was 'b', and is 'a' in .*previous"),
-            (["b", "m", "z"], 3, ["a", "b", "m"], None, r"relation 0 was 'b', and is 'a' in .*previous"),
             (None, 2, None, None, r"3 relations, more than the 2 of .*dynamic_rel_count\.txt"),
             (["a", "b", "c"], 4, None, None, NO_NAMES),
             (None, 4, ["a", "b", "c", "d"], None, NO_NAMES),
@@ -256,19 +246,6 @@ class TestRelations:
             self.check_grown(second, first)
         assert "relations of" in caplog.text
         assert "taken by position" in caplog.text
-
-    def test_a_config_that_names_other_storage(self, tmp_path, caplog):
-        """Such as a checkpoint that was copied from elsewhere."""
-        first = self.day(tmp_path / "first", 3, ["a", "b", "c"])
-        job.train(first)
-        config_json = tmp_path / "first/checkpoint/config.json"
-        elsewhere = json.loads(config_json.read_text()) | {"entity_path": "nowhere://there/entities"}
-        config_json.write_text(json.dumps(elsewhere))
-        (tmp_path / "first/checkpoint/checksums.v1.xxh128").unlink()
-        second = self.day(tmp_path / "second", 3, ["a", "b", "c"], init_path=first.checkpoint_path)
-        with caplog.at_level(logging.INFO, "graphmill"):
-            self.check_grown(second, first)
-        assert "nowhere://there/entities" in caplog.text
 
     def test_resuming_with_more_relations_names_init_path(self, tmp_path):
         first = self.day(tmp_path / "first", 3)
