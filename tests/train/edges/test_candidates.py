@@ -69,7 +69,7 @@ def test_weighted_sums_are_those_of_all_rows():
     own, draw = sampler(20), drawing()
     values = torch.rand(100, generator=draw, dtype=torch.float64)
     sums, counts = [], torch.zeros(100)
-    for number in range(6000):
+    for number in range(4000):
         drawn = own.draw(batch(), 100, draw)
         drawn.mass_C.copy_((drawn.candidate_C < 10) * 1.0)
         own.learn(drawn)
@@ -132,7 +132,7 @@ def drawn(config, edges, num_rows):
     return counts
 
 
-@pytest.mark.parametrize("power", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize("power", [0.0, 0.5])
 def test_negatives_are_drawn_as_often_as_edges_ask(power):
     config = make_config("unused", batch_size=100, num_batch_negs=1, num_uniform_negs=200,
                          train={"negative_power": power, "chunk_edges": 1})  # fmt: skip
@@ -146,22 +146,11 @@ def test_negatives_are_drawn_as_often_as_edges_ask(power):
         torch.testing.assert_close(share, (expected / expected.sum()).float(), atol=0.01, rtol=0.05)
 
 
-def test_running_sums_start_above_zero():
-    """Else the first row would never be drawn, or be drawn for nothing."""
+def test_running_sums_of_popularity():
+    """They start above zero, and outside rows are as popular as the mean."""
     assert popularity(torch.tensor([0, 0, 2]), 3, 0, 1.0).tolist() == [3, 4, 6]
     assert popularity(torch.tensor([], dtype=torch.int64), 2, 0, 0.5).tolist() == [1, 2]
-
-
-def test_outside_rows_are_as_popular_as_the_mean():
     assert popularity(torch.tensor([0, 0, 1]), 4, 2, 1.0).tolist() == [3, 5, 7.5, 10]
-
-
-def test_training_with_popular_negatives(tmp_path):
-    config = make_config(tmp_path, train={"negative_power": 0.75}, entities={"node": {"num_partitions": 2}})
-    rng = np.random.default_rng(2)
-    triples = np.stack([rng.integers(30, size=90), np.zeros(90, np.int64), rng.integers(30, size=90)], axis=1)
-    write_graph(config, {"node": 30}, triples)
-    assert job.train(config)["loss"] > 0
 
 
 class TestLearningRate:
@@ -170,19 +159,15 @@ class TestLearningRate:
     @pytest.mark.parametrize(
         ("schedule", "expected"),
         [
-            ("constant", [1, 1, 1]),
-            ("linear", [1, 0.6, 0.2]),
-            ("cosine", [1, 0.6, 0.2]),
+            ("constant", [1, 1, 1, 1]),
+            ("linear", [1, 0.92, 0.6, 0.2]),
+            ("cosine", [1, 0.6 + 0.4 * math.cos(0.1 * math.pi), 0.6, 0.2]),
         ],
     )
     def test_beginning_middle_and_end(self, schedule, expected):
         settings = TrainConfig(lr_schedule=schedule, lr_final=0.2)
-        found = [lr_scale(settings, done) for done in (0.0, 0.5, 1.0)]
+        found = [lr_scale(settings, done) for done in (0.0, 0.1, 0.5, 1.0)]
         assert found == pytest.approx(expected)
-
-    def test_cosine_is_flat_at_both_ends(self):
-        settings = TrainConfig(lr_schedule="cosine", lr_final=0.0)
-        assert lr_scale(settings, 0.1) == pytest.approx((1 + math.cos(0.1 * math.pi)) / 2)
 
     def test_progress_counts_epochs_paths_and_chunks(self):
         seen = [
@@ -194,13 +179,14 @@ class TestLearningRate:
         ]
         assert seen == pytest.approx([number / 24 for number in range(24)])
 
-    def test_a_rate_that_falls_to_nothing_changes_the_result(self, tmp_path):
-        rows = []
-        for number, train in enumerate(({}, {"lr_schedule": "linear", "lr_final": 0.0})):
+    def test_a_rate_that_falls_to_nothing_and_popular_negatives_change_the_result(self, tmp_path):
+        losses = set()
+        falling = {"lr_schedule": "linear", "lr_final": 0.0}
+        for number, train in enumerate(({}, falling, {"negative_power": 0.75})):
             config = make_config(tmp_path / str(number), train=train, num_epochs=3)
             write_graph(config, {"node": 9}, np.array([[i, 0, (i + 1) % 9] for i in range(9)]))
-            rows.append(job.train(config)["loss"])
-        assert rows[0] != rows[1]
+            losses.add(job.train(config)["loss"])
+        assert len(losses) == 3
 
     def test_shares_are_shares(self, tmp_path):
         with pytest.raises(ConfigError, match=r"train\.lr_final"):
