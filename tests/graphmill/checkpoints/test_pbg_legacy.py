@@ -22,7 +22,6 @@ from graphmill.convert import legacy as conversion
 from graphmill.errors import ConfigError, FormatError, NotFoundError
 from graphmill.formats import edge_buckets, entity_counts
 from graphmill.vocab import Bucket
-from tests.graphmill.checkpoints.samples import WRITERS, check_same, held_by, sample
 
 ROWS = np.arange(12, dtype=np.float32).reshape(6, 2)
 
@@ -322,13 +321,13 @@ def test_input_goes_there_and_back(tmp_path: Path, capsys: pytest.CaptureFixture
     assert {path: path.read_bytes() for path in tmp_path.rglob("*.*")} == before
 
 
-@pytest.mark.parametrize("base", [0, 1])
-def test_input_becomes_v1s(tmp_path: Path, base: int) -> None:
+def test_input_of_base_0_becomes_v1s(tmp_path: Path) -> None:
+    """Again, if the source has changed; tests/train/run/test_legacy.py trains on input of base 1."""
     counts = {"user": [7, 9], "word": [4]}
-    expected = _write_input(tmp_path, base, counts)
-    with h5py.File(tmp_path / "edges" / f"edges_{base}_{base + 1}.h5") as hdf5:
+    expected = _write_input(tmp_path, 0, counts)
+    with h5py.File(tmp_path / "edges" / "edges_0_1.h5") as hdf5:
         assert "format_version" not in hdf5.attrs
-        np.testing.assert_array_equal(hdf5["lhs"][...], expected[1][0] + base)
+        np.testing.assert_array_equal(hdf5["lhs"][...], expected[1][0])
     arguments = (str(tmp_path / "entities"), [str(tmp_path / "edges")], str(tmp_path / "adopted"))
     entities, (edges,) = conversion.import_inputs(*arguments)
     assert entity_counts.list_counts(entities) == counts
@@ -337,13 +336,7 @@ def test_input_becomes_v1s(tmp_path: Path, base: int) -> None:
         read = edge_buckets.read_bucket(edges, Bucket(*divmod(number, 2)))
         for values, wanted in zip((read.lhs, read.rel, read.rhs), columns, strict=True):
             np.testing.assert_array_equal(values, wanted)
-
-    # Made once, and again when the source has changed; v1's own input is taken as it is.
-    marker = tmp_path / "adopted" / "edges" / "edges" / "_SUCCESS"
-    before = marker.stat().st_mtime_ns
-    assert conversion.import_inputs(*arguments) == (entities, (edges,))
-    assert marker.stat().st_mtime_ns == before
-    inputs.write_bucket(str(tmp_path / "edges"), Bucket(0, 0), base, 0, [])
+    inputs.write_bucket(str(tmp_path / "edges"), Bucket(0, 0), 0, 0, [])
     conversion.import_inputs(*arguments)
     assert edge_buckets.count_edges(edges, Bucket(0, 0)) == 0
     assert conversion.import_inputs(entities, [edges], "elsewhere") == (entities, (edges,))
@@ -386,36 +379,3 @@ def test_damaged_and_lost_counts(tmp_path: Path) -> None:
     (tmp_path / "edges").mkdir()
     with pytest.raises(FormatError, match=r"entity_count_user_2\.pt \(partition 2 of 3 .* is lost"):
         inputs.find_index_base(str(tmp_path), [str(tmp_path / "edges")], "auto")
-
-
-def test_an_outdir_goes_on_as_v1(tmp_path: Path) -> None:
-    """v1's files beside the legacy ones, once; the legacy ones stay."""
-    root = str(tmp_path)
-    legacy.write(sample(), root)
-    before = {each.name: each.read_bytes() for each in tmp_path.iterdir()}
-    conversion.import_outdir(root)
-    found = open_checkpoint(root)
-    assert found.format == "pbg"
-    check_same(found, sample())
-    assert all((tmp_path / name).read_bytes() == content for name, content in before.items())
-    storage.delete(str(tmp_path / "user_1.pt.7"))  # nobody looks at it any more
-    conversion.import_outdir(root)
-    check_same(open_checkpoint(root), sample())
-
-
-@pytest.mark.parametrize("source_format", ["pbg", "pbg-legacy", "recis", "graphstorm"])
-def test_init_path_of_any_format(tmp_path: Path, source_format: str) -> None:
-    source, entities = str(tmp_path / "source"), str(tmp_path / "entities")
-    WRITERS[source_format](sample(), source)
-    for name, counts in sample().counts.items():
-        for partition, count in enumerate(counts):
-            entity_counts.write_count(entities, name, partition, count)
-    adopted = conversion.import_init(source, str(tmp_path / "adopted"), entities)
-    assert (adopted == source) == (source_format == "pbg")
-    found = open_checkpoint(adopted)
-    if source_format == "graphstorm":
-        assert held_by("graphstorm", sample()).dimensions == dict(found.dimensions)
-        np.testing.assert_array_equal(found.read_embeddings("item", 1), sample().tables["item"][1][0])
-    else:
-        check_same(found, sample())
-    assert conversion.import_init(source, str(tmp_path / "adopted"), entities) == adopted
