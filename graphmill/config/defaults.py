@@ -69,7 +69,7 @@ _DRAWN: Mapping[str, Any] = {
     "regularization_coef": OWN["regularization_coef"],
 }
 _COEF_OF_SPARSE = 0.1
-_SPARSE_DEGREE = 2.5  # edges per entity, below which single edges are learned by heart
+_SPARSE_DEGREE = 10  # edges per entity, below which single edges are learned by heart
 _USUAL_DEGREE = (
     19  # edges per entity, from which vectors are regularized less: more edges, less chance in them
 )

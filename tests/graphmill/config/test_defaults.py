@@ -135,8 +135,8 @@ def test_negatives_are_drawn_for_what_asks_for_them(tmp_path: Path, changes: dic
 @pytest.mark.parametrize(
     ("relations", "degree", "regularization"),
     [
-        (SEVERAL, 2, 0.1),
-        (SEVERAL, 3, 0.05),
+        (SEVERAL, 9, 0.1),
+        (SEVERAL, 11, 0.05),
         (SEVERAL, 28, 0.025),
         (SEVERAL, 1000, 0.0125),
         ([RATED], 2, 0.5),
