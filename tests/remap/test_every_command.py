@@ -166,7 +166,7 @@ def test_folders_of_others_are_not_replaced(
 HALF = "--precision float16"
 ON_HDFS = (
     *((command, "") for command in ("lists", "features", "fold-in", "remap")),
-    *(("export", more) for more in ("", "--format arrow", "--format faiss", f"--format word2vec {HALF}")),
+    *(("export", more) for more in ("", "--format arrow", f"--format word2vec {HALF}")),
 )
 
 
