@@ -5,7 +5,6 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -13,7 +12,6 @@ from etl import job
 from etl.run import sources
 from etl.tables.files import find_all
 from graphmill import storage
-from graphmill.storage import checksums
 from tests.etl.graphs import config_of
 
 TABLE = {"lhs": 0, "rhs": 1, "relation": "to", "header": False}
@@ -42,14 +40,6 @@ def test_a_file_is_the_same_by_time_or_by_content(first: bytes, second: bytes, i
         before, after = found
         assert (before["content"] == after["content"]) == (first == second)
         assert (before["time"] == after["time"]) == (len(first) == len(second) and not is_later)
-
-
-@pytest.mark.parametrize("size", [0, 1, (1 << 20) - 1, 1 << 20, 5_000_001])
-def test_checksums_of_files_are_those_of_their_bytes(tmp_path: Path, size: int) -> None:
-    content = os.urandom(size)
-    (tmp_path / "x").write_bytes(content)
-    assert checksums.of_file(str(tmp_path / "x")) == checksums.of_bytes(content)
-    assert checksums.of_file(f"file://{tmp_path}/x") == checksums.of_bytes(content)
 
 
 def test_a_file_that_is_named_with_an_underscore_is_compared_too(tmp_path: Path) -> None:

@@ -4,10 +4,10 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import distributed
 import numpy as np
 import pyarrow as pa
 import pytest
+from distributed import Client
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -35,14 +35,8 @@ def config_for(root: Path, name: str, rows: Rows, num_partitions: int, **etl: An
         root / name,
         [
             {"path": str(root / "looks.parquet"), "lhs": "f", "rhs": "t", "relation": "looks"},
-            {
-                "path": str(root / "alike.csv"),
-                "header": False,
-                "lhs": 0,
-                "rhs": 1,
-                "relation": "alike",
-                "feature_delimiter": "|",
-            },
+            {"path": str(root / "alike.csv"), "header": False, "lhs": 0, "rhs": 1, "relation": "alike"}
+            | {"feature_delimiter": "|"},
             {"path": str(root / "bought.parquet"), "lhs": "l", "rhs": "t", "relation": "bought"},
         ],
         entities={"look": 1, "item": num_partitions, "user": num_partitions},
@@ -79,7 +73,7 @@ def raw_edges(config: Config, num_partitions: int) -> Counter[Any]:
 @given(rows=ROWS, num_partitions=st.integers(1, 3), tight=st.booleans())
 @settings(max_examples=8)
 def test_lists_come_back(
-    near_client: distributed.Client, tmp_path: Path, rows: Rows, num_partitions: int, tight: bool
+    near_client: Client, tmp_path: Path, rows: Rows, num_partitions: int, tight: bool
 ) -> None:
     memory = {"chunk_rows": 4, "merge_bytes": 1, "index_bytes": 500, "max_opens": 9} if tight else {}
     config = config_for(tmp_path, "out", rows, num_partitions, **memory)
@@ -95,43 +89,31 @@ def test_lists_come_back(
 
 @pytest.mark.slow
 def test_the_same_bytes_whatever_the_cut(
-    near_client: distributed.Client, tmp_path: Path, rng: np.random.Generator
+    near_client: Client, tmp_path: Path, rng: np.random.Generator
 ) -> None:
     rows = [([f"f{n}" for n in rng.integers(0, 50, n % 5)], f"i{n % 70}") for n in range(150)]
     made = []
-    for memory in (
-        {},
-        {
-            "chunk_rows": 30,
-            "merge_bytes": 500,
-            "index_bytes": 500,
-            "spill_compression": "none",
-            "max_opens": 40,
-        },
-    ):
+    tight = {"chunk_rows": 30, "merge_bytes": 500, "index_bytes": 500, "max_opens": 40}
+    for memory in ({}, tight | {"spill_compression": "none"}):
         job.run(config_for(tmp_path, "out", rows, 2, holdout={"test": 0.3}, **memory), near_client)
         made.append(files_under(tmp_path / "out"))
     assert made[0] == made[1]
 
 
-@pytest.mark.parametrize(
-    ("features", "message"),
-    [
+def test_rows_without_a_list_of_features(near_client: Client, tmp_path: Path) -> None:
+    config = config_for(tmp_path, "out", [(["a"], "b")], 1)
+    cases: list[tuple[list[Any], str]] = [
         ([["a"], None], r"row 2 .*'f' \(lhs\): null"),
         ([["a"], ["b", ""]], r"row 2 .*'f' \(lhs\): a feature is empty"),
         ([["a"], [None]], r"row 2 .*'f' \(lhs\): a feature is null"),
-    ],
-)
-def test_rows_without_a_list_of_features(
-    near_client: distributed.Client, tmp_path: Path, features: list[Any], message: str
-) -> None:
-    config = config_for(tmp_path, "out", [(["a"], "b")], 1)
-    write_parquet(tmp_path / "looks.parquet", f=pa.array(features, pa.list_(pa.string())), t=["x", "y"])
-    with pytest.raises(RawTableError, match=message):
-        job.run(config, near_client)
+    ]
+    for features, message in cases:
+        write_parquet(tmp_path / "looks.parquet", f=pa.array(features, pa.list_(pa.string())), t=["x", "y"])
+        with pytest.raises(RawTableError, match=message):
+            job.run(config, near_client)
 
 
-def test_settings_that_features_exclude(near_client: distributed.Client, tmp_path: Path) -> None:
+def test_settings_that_features_exclude(near_client: Client, tmp_path: Path) -> None:
     rows: Rows = [(["a"], "b")]
     for etl, message in (
         ({"duplicates": "drop"}, r"etl\.duplicates"),

@@ -5,16 +5,15 @@ import os
 import resource
 import signal
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from shutil import copytree
 from typing import Any
 
-import distributed
 import numpy as np
 import psutil
 import pytest
 import yaml
+from distributed import Client
 
 from etl import job
 from graphmill.cluster import tasks
@@ -23,31 +22,12 @@ from tests import REPOSITORY
 from tests.etl.graphs import config_of, files_under, run_saved, saved, write_parquet
 from tests.etl.run.test_go_on import figures_of, finished_steps
 from tests.forked import Forks, Kill
-from tests.held import hold
 from tests.processes import DEADLINE_S, running
 from tests.waiting import wait_until
-from tests.workers import workers
 
 pytestmark = pytest.mark.slow
 
 DASK_SUBMIT = str(Path(sys.executable).with_name("dask-submit"))
-
-# Runs the stage on two worker processes, one of which stops where it is to be killed.
-ON_TWO_WORKERS = """
-import sys
-from pathlib import Path
-from shutil import copytree
-import distributed
-from etl import job
-from tests.etl.run.test_kill import graph_config
-from tests.forked import Forks, Kill
-from tests.held import hold
-if __name__ == "__main__":
-    with distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0") as cluster:
-        with distributed.Client(cluster) as client:
-            client.run(hold, sys.argv[2], 1, sys.argv[3])
-            job.run(graph_config(Path(sys.argv[1]), 1), client)
-"""
 
 
 def graph_config(root: Path, number: int, num_edges: int = 2_000) -> Config:
@@ -60,7 +40,7 @@ def graph_config(root: Path, number: int, num_edges: int = 2_000) -> Config:
 
 
 @pytest.fixture(scope="module")
-def old_run(near_client: distributed.Client, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def old_run(near_client: Client, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The output of graph 0, marked as finished, and the table of graph 1, which takes its place."""
     root = tmp_path_factory.mktemp("old")
     job.run(graph_config(root, 0), near_client)
@@ -87,7 +67,7 @@ def hidden(root: Path) -> list[Path]:
 
 
 @pytest.fixture(scope="module")
-def new_output(near_client: distributed.Client, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def new_output(near_client: Client, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What an undisturbed run makes of graph 1."""
     root = tmp_path_factory.mktemp("undisturbed")
     job.run(graph_config(root, 1), near_client)
@@ -99,7 +79,7 @@ def new_output(near_client: distributed.Client, tmp_path_factory: pytest.TempPat
 # checksums; 3 x 2 commits.
 @pytest.mark.parametrize("rename", [1, 2, 9, 11, 14, 20, 21, 24, 34, *range(35, 49)])
 def test_killed_at_a_rename(
-    near_client: distributed.Client, forked: Forks, rename: int, old: Path, new_output: dict[str, Any]
+    near_client: Client, forked: Forks, rename: int, old: Path, new_output: dict[str, Any]
 ) -> None:
     old_output = folders(old)
     words = saved(graph_config(old, 1), old / "saved")
@@ -124,28 +104,18 @@ def without_marker(files: dict[str, bytes]) -> dict[str, bytes]:
     return {name: content for name, content in files.items() if name != "_SUCCESS"}
 
 
-@pytest.mark.parametrize(
-    ("file", "num_workers"), [("*.codes.arrow", 1), ("*.edges.i32", 1), ("edges_*.h5", 2), ("edges_*.h5", 1)]
-)
+def unmarked(root: Path) -> dict[str, dict[str, bytes]]:
+    return {name: without_marker(files) for name, files in folders(root).items()}
+
+
+@pytest.mark.parametrize("file", ["*.codes.arrow", "*.edges.i32", "edges_*.h5"])
 def test_killed_where_a_file_has_got_its_name(
-    near_client: distributed.Client,
-    forked: Forks,
-    file: str,
-    num_workers: int,
-    old: Path,
-    new_output: dict[str, Any],
+    near_client: Client, forked: Forks, file: str, old: Path, new_output: dict[str, Any]
 ) -> None:
     old_output = folders(old)
-    config, sign = graph_config(old, 1), old / "held"
-    if num_workers == 1:
-        ended = forked(*saved(config, old / "saved"), kill=Kill(0, file, is_after=True))
-        assert ended.code == -signal.SIGKILL, ended.stderr
-    else:
-        command = [sys.executable, "-c", ON_TWO_WORKERS, old, file, sign]
-        with running(command, old / "stderr.txt", cwd=REPOSITORY) as process:
-            wait_until(sign.exists, DEADLINE_S)
-            os.killpg(process.pid, signal.SIGKILL)
-            assert process.wait() == -signal.SIGKILL
+    config = graph_config(old, 1)
+    ended = forked(*saved(config, old / "saved"), kill=Kill(0, file, is_after=True))
+    assert ended.code == -signal.SIGKILL, ended.stderr
     assert folders(old) == old_output
     assert hidden(old)
     job.run(config, near_client)
@@ -153,50 +123,39 @@ def test_killed_where_a_file_has_got_its_name(
     assert not hidden(old)
 
 
-def test_a_worker_of_the_command_killed(tmp_path: Path, new_output: dict[str, Any]) -> None:
-    """Dask starts another worker in the place of one that was killed."""
-    config = graph_config(tmp_path, 1)
-    conf, sign = tmp_path / "conf.yaml", tmp_path / "held"
-    conf.write_text(
-        yaml.safe_dump({"defaults": "pbg"} | config.model_dump(mode="json", exclude_defaults=True))
-    )
-    command = [sys.executable, "-m", "tests.held", "*.codes.arrow", 1, sign, DASK_SUBMIT]
-    command += ["--master", "local[2]", "etl.py", "--conf", conf]
-    with running(command, tmp_path / "stderr.txt", cwd=REPOSITORY) as process:
+def test_the_command_killed_with_its_workers_and_then_one_of_them(
+    old: Path, new_output: dict[str, Any]
+) -> None:
+    """The next run goes on; Dask starts another worker in the place of one that was killed."""
+    config, old_output = graph_config(old, 1), unmarked(old)
+    conf, sign, log = old / "conf.yaml", old / "held", old / "stderr.txt"
+    settings = config.model_dump(mode="json", exclude_defaults=True)
+    conf.write_text(yaml.safe_dump({"defaults": "pbg"} | settings))
+    words = [sign, DASK_SUBMIT, "--master", "local[2]", "etl.py", "--conf", conf]
+    with running(
+        [sys.executable, "-m", "tests.held", "*.codes.arrow", 1, *words], log, cwd=REPOSITORY
+    ) as process:
+        wait_until(sign.exists, DEADLINE_S)
+        os.killpg(process.pid, signal.SIGKILL)
+        assert process.wait() == -signal.SIGKILL
+    assert unmarked(old) == old_output
+    assert hidden(old)
+    sign.unlink()
+    with running(
+        [sys.executable, "-m", "tests.held", "edges_*.h5", 1, *words], log, cwd=REPOSITORY
+    ) as process:
         wait_until(sign.exists, DEADLINE_S)
         children = psutil.Process(process.pid).children()
         workers = [each for each in children if "spawn_main" in " ".join(each.cmdline())]
         assert len(workers) == 2
         (held,) = (each for each in workers if each.pid == int(sign.read_text()))
         held.kill()
-        assert process.wait(DEADLINE_S) == 0, (tmp_path / "stderr.txt").read_text()
-    assert json.loads((tmp_path / "out" / "run.json").read_text())["workers_lost"] == 1
-    assert folders_without_markers(tmp_path) == new_output
-    assert not hidden(tmp_path)
+        assert process.wait(DEADLINE_S) == 0, log.read_text()
+    assert json.loads((old / "out" / "run.json").read_text())["workers_lost"] == 1
+    assert unmarked(old) == new_output
+    assert not hidden(old)
     _, alive = psutil.wait_procs(children, DEADLINE_S)  # multiprocessing's tracker ends after the command
     assert not alive
-
-
-def folders_without_markers(root: Path) -> dict[str, dict[str, bytes]]:
-    return {name: without_marker(files) for name, files in folders(root).items()}
-
-
-def test_one_of_two_workers_killed(tmp_path: Path, new_output: dict[str, Any]) -> None:
-    config = graph_config(tmp_path, 1)
-    with workers(2) as client:
-        sign = tmp_path / "held"
-        client.run(hold, "edges_*.h5", 1, str(sign))
-
-        def kill() -> None:
-            wait_until(sign.exists, DEADLINE_S)
-            os.kill(int(sign.read_text()), signal.SIGKILL)
-
-        with ThreadPoolExecutor(1) as pool:
-            killing = pool.submit(kill)
-            job.run(config, client)
-            killing.result()
-    assert folders(tmp_path) == new_output
-    assert not hidden(tmp_path)
 
 
 def run_with_limit() -> None:
@@ -210,9 +169,7 @@ def run_with_limit() -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
 
 
-def test_a_full_disk(
-    near_client: distributed.Client, forked: Forks, old: Path, new_output: dict[str, Any]
-) -> None:
+def test_a_full_disk(near_client: Client, forked: Forks, old: Path, new_output: dict[str, Any]) -> None:
     """A clear error, the old output is whole, and the next run continues."""
     config = graph_config(old, 1)
     _, path = saved(config, old / "saved")

@@ -8,12 +8,12 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import distributed
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
+from distributed import Client
 from pydantic import TypeAdapter
 
 from etl import job
@@ -26,7 +26,7 @@ from graphmill.config import Config
 from graphmill.config.sections.etl import EtlConfig
 from graphmill.errors import FormatError
 from graphmill.run import record
-from tests.etl.graphs import all_edges, config_of, content_under, files_under
+from tests.etl.graphs import all_edges, config_of, files_under
 from tests.etl.run.test_go_on import stopped_before
 from tests.etl.tables.lakes import catalog_at, deletion_vector, write_mapped_delta
 from tests.hadoop.cluster import MiniHdfs
@@ -79,41 +79,7 @@ def graph(output: Path | str, path: str, **entry: Any) -> Config:
     )
 
 
-def write_plain(path: Path, config: Config) -> str:
-    """The same rows as one plain file, in the order of the files' names; read by pyarrow."""
-    parts = []
-    for file in find_all(config)[0].files():
-        day = datetime.date.fromisoformat(str(file.values["day"]))
-        part = pq.ParquetFile(file.uri).read().select(["u", "i", "n"])
-        parts.append(part.append_column("day", pa.repeat(pa.scalar(day), part.num_rows)))
-    pq.write_table(pa.concat_tables(parts, promote_options="permissive"), path)
-    return str(path)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", WRITERS)
-@pytest.mark.parametrize("filters", [[], FILTERS])
-def test_the_same_graph_as_from_plain_parquet(
-    near_client: distributed.Client, tmp_path: Path, kind: str, filters: Any
-) -> None:
-    path = WRITERS[kind](tmp_path / "lake")
-    of_lake = graph(tmp_path / "out", path, filters=filters)
-    job.run(of_lake, near_client)
-    plain = write_plain(tmp_path / "plain.parquet", graph("/nowhere", path))
-    of_plain = graph(tmp_path / "plain", plain, filters=filters)
-    job.run(of_plain, near_client)
-    assert content_under(tmp_path / "out") == content_under(tmp_path / "plain")
-    edges = all_edges(of_lake)
-    rows = pa.concat_tables([some_rows(1), some_rows(2)]).to_pylist()
-    wanted = [row for row in rows if row["u"] != "u7"]
-    if filters:
-        wanted = [row for row in wanted if row["day"] >= DAYS[1] and row["n"] < 300]
-    assert sorted((each.lhs, each.rhs, each.weight) for each in edges.elements()) == sorted(
-        (row["u"], row["i"], float(row["n"])) for row in wanted
-    )
-
-
-def skipped(config: Config, client: distributed.Client) -> bool:
+def skipped(config: Config, client: Client) -> bool:
     """Run the stage as the pipeline does; tell whether it was skipped."""
     run_record = record.RunRecord(config.record_uri(""), config)
     return "skipped" in record.run_stage("etl", job, config, client, run_record, resume=True)
@@ -122,12 +88,18 @@ def skipped(config: Config, client: distributed.Client) -> bool:
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", WRITERS)
 def test_a_new_snapshot_runs_again(
-    near_client: distributed.Client, tmp_path: Path, kind: str, caplog: pytest.LogCaptureFixture
+    near_client: Client, tmp_path: Path, kind: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = WRITERS[kind](tmp_path / "lake")
-    config = graph(tmp_path / "out", path)
+    config = graph(tmp_path / "out", path, filters=FILTERS)
     with caplog.at_level(logging.INFO, "graphmill"):
         assert not skipped(config, near_client)
+        rows = pa.concat_tables([some_rows(1), some_rows(2)]).to_pylist()
+        assert sorted((each.lhs, each.rhs, each.weight) for each in all_edges(config).elements()) == sorted(
+            (row["u"], row["i"], float(row["n"]))
+            for row in rows
+            if row["u"] != "u7" and row["day"] >= DAYS[1] and row["n"] < 300
+        )
         before = record.describe_inputs([])  # nothing else is an input
         assert [*before, *find_all(config)[0].describe()] == job.fingerprint(config)["inputs"]
         assert skipped(config, near_client)
@@ -146,7 +118,7 @@ def test_a_new_snapshot_runs_again(
 
 
 @pytest.mark.slow
-def test_files_that_filters_leave_out_are_no_inputs(near_client: distributed.Client, tmp_path: Path) -> None:
+def test_files_that_filters_leave_out_are_no_inputs(near_client: Client, tmp_path: Path) -> None:
     for day in DAYS:
         (tmp_path / f"day={day}").mkdir()
         pq.write_table(some_rows(day.day).drop_columns("day"), tmp_path / f"day={day}/a.parquet")
@@ -171,22 +143,8 @@ def test_a_plan_survives_as_json(tmp_path: Path) -> None:
     assert adapter.validate_json(adapter.dump_json(ranges)) == ranges
 
 
-@pytest.mark.slow
-def test_an_unfinished_run_goes_on_with_the_same_snapshot(
-    near_client: distributed.Client, tmp_path: Path
-) -> None:
-    path = write_delta(tmp_path / "lake")
-    config = graph(tmp_path / "out", path)
-    stopped_before("index", near_client, config)
-    job.run(config, near_client)
-    job.run(graph(tmp_path / "again", path), near_client)
-    assert files_under(tmp_path / "out") == files_under(tmp_path / "again")
-
-
 @pytest.mark.parametrize("field", ["uri", "place"])
-def test_a_journal_that_names_other_files(
-    near_client: distributed.Client, tmp_path: Path, field: str
-) -> None:
+def test_a_journal_that_names_other_files(near_client: Client, tmp_path: Path, field: str) -> None:
     rows = pa.table({"c1": list("abcde"), "c2": [{"c3": "x"}] * 5, "c4": range(5)})
     path = tmp_path / "lake"
     path.mkdir()
@@ -215,9 +173,7 @@ def copied(folder: Path, uri: str) -> str:
 
 @pytest.mark.hdfs
 @pytest.mark.parametrize("kind", WRITERS)
-def test_on_hdfs(
-    near_client: distributed.Client, hdfs: MiniHdfs, hdfs_uri: str, tmp_path: Path, kind: str
-) -> None:
+def test_on_hdfs(near_client: Client, hdfs: MiniHdfs, hdfs_uri: str, tmp_path: Path, kind: str) -> None:
     path = WRITERS[kind](tmp_path / "lake")
     remote = copied(Path(path), f"{hdfs_uri}/lake")
     for root, place in ((str(tmp_path), path), (f"{hdfs_uri}/graph", remote)):

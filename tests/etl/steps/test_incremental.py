@@ -4,9 +4,9 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import distributed
 import pyarrow as pa
 import pytest
+from distributed import Client
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -52,7 +52,7 @@ def index_of(config: Config) -> dict[tuple[str, int], list[str]]:
 )
 @settings(max_examples=6)
 def test_each_day_keeps_old_ids_and_adds_new_ids(
-    near_client: distributed.Client, tmp_path: Path, days: list[Pairs], tight: bool
+    near_client: Client, tmp_path: Path, days: list[Pairs], tight: bool
 ) -> None:
     before: dict[tuple[str, int], list[str]] = {}
     for day, pairs in enumerate(days, start=1):
@@ -79,7 +79,7 @@ def test_each_day_keeps_old_ids_and_adds_new_ids(
 
 @pytest.mark.slow
 def test_a_relative_path_starts_at_the_folder_of_the_command(
-    client: distributed.Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job.run(config_for(tmp_path, 1, [("a", "x")]), client)
     monkeypatch.chdir(tmp_path)  # where the workers are not
@@ -87,7 +87,7 @@ def test_a_relative_path_starts_at_the_folder_of_the_command(
     assert job.run(config, client)["num_entities_from_previous"] == {"user": 1, "shop": 1}
 
 
-def test_rare_ids_of_the_earlier_index_stay(near_client: distributed.Client, tmp_path: Path) -> None:
+def test_rare_ids_of_the_earlier_index_stay(near_client: Client, tmp_path: Path) -> None:
     job.run(config_for(tmp_path, 1, [("old", "s"), ("old", "s")]), near_client)
     pairs = [("old", "s"), ("new", "s"), ("newer", "s"), ("newer", "s")]
     config = config_for(tmp_path, 2, pairs, min_entity_count={"user": 2})
@@ -95,7 +95,7 @@ def test_rare_ids_of_the_earlier_index_stay(near_client: distributed.Client, tmp
     assert {edge.lhs for edge in all_edges(config)} == {"old", "newer"}
 
 
-def test_dynamic_relations_keep_their_numbers(near_client: distributed.Client, tmp_path: Path) -> None:
+def test_dynamic_relations_keep_their_numbers(near_client: Client, tmp_path: Path) -> None:
     for day, names in enumerate((["m", "z"], ["a", "z", "b"]), start=1):
         path = write_parquet(tmp_path / f"{day}.parquet", l=["x"] * len(names), r=names, t=["y"] * len(names))
         config = config_of(
@@ -111,7 +111,7 @@ def test_dynamic_relations_keep_their_numbers(near_client: distributed.Client, t
     assert entity_counts.read_relation_names(config.entity_path) == ["m", "z", "a", "b"]
 
 
-def test_changes_that_move_ids_are_refused(near_client: distributed.Client, tmp_path: Path) -> None:
+def test_changes_that_move_ids_are_refused(near_client: Client, tmp_path: Path) -> None:
     pairs = [("a", "s"), ("b", "s")]
     job.run(config_for(tmp_path, 1, pairs), near_client)
     with pytest.raises(ConfigError, match=r"previous_entity_path: .* has 0 for seed, this configuration 1"):
@@ -124,7 +124,7 @@ def test_changes_that_move_ids_are_refused(near_client: distributed.Client, tmp_
             job.run(config_for(tmp_path, 1, pairs, previous_entity_path=same), near_client)
 
 
-def test_an_index_with_ids_in_the_wrong_partition(near_client: distributed.Client, tmp_path: Path) -> None:
+def test_an_index_with_ids_in_the_wrong_partition(near_client: Client, tmp_path: Path) -> None:
     config = config_for(tmp_path, 1, [(f"u{n}", "s") for n in range(9)])
     job.run(config, near_client)
     found = entity_index.read_part(config.entity_path, "user", 0)
@@ -136,7 +136,7 @@ def test_an_index_with_ids_in_the_wrong_partition(near_client: distributed.Clien
         job.run(config_for(tmp_path, 2, [("a", "s")]), near_client)
 
 
-def test_a_count_of_another_index(near_client: distributed.Client, tmp_path: Path) -> None:
+def test_a_count_of_another_index(near_client: Client, tmp_path: Path) -> None:
     job.run(config_for(tmp_path, 1, [("a", "x"), ("b", "y"), ("c", "z")]), near_client)
     config = config_for(tmp_path, 2, [("a", "w")])
     before = job.fingerprint(config)

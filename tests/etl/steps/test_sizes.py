@@ -52,17 +52,13 @@ def files_of(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.slow
-def test_a_small_graph_has_one_partition(near_client: Client, tmp_path: Path) -> None:
-    settings = settings_of(tmp_path, "auto", {"user": {"num_partitions": "auto"}, "place": {}})
-    job.run(settings, near_client)
-    counts = entity_counts.list_counts(settings.entity_path)
-    assert {name: len(each) for name, each in counts.items()} == {"user": 1, "place": 1}
-    assert job.fingerprint(settings)["entities"] == {"user": "auto", "place": "auto"}
-
-
-@pytest.mark.slow
 def test_a_large_type_is_cut_as_if_the_configuration_said_so(near_client: Client, tmp_path: Path) -> None:
     """Four workers that train at once need eight partitions, which stand for a large table."""
+    small = settings_of(tmp_path, "small", {"user": {"num_partitions": "auto"}, "place": {}})
+    job.run(small, near_client)
+    counts = entity_counts.list_counts(small.entity_path)
+    assert {name: len(each) for name, each in counts.items()} == {"user": 1, "place": 1}
+    assert job.fingerprint(small)["entities"] == {"user": "auto", "place": "auto"}
     auto = settings_of(tmp_path, "auto", {"user": {}, "place": {}}, train={"num_workers": 4})
     job.run(auto, near_client)
     counts = entity_counts.list_counts(auto.entity_path)

@@ -5,10 +5,10 @@ import time
 from collections import Counter
 from pathlib import Path
 
-import distributed
 import numpy as np
 import pyarrow as pa
 import pytest
+from distributed import Client
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -158,7 +158,7 @@ def test_ids_of_one_hash_are_found_as_fast_as_others(
 
 @pytest.mark.slow
 def test_a_graph_of_ids_of_one_hash(
-    near_client: distributed.Client,
+    near_client: Client,
     tmp_path: Path,
     ids: list[str],
     caplog: pytest.LogCaptureFixture,

@@ -1,16 +1,18 @@
 """Filters of rare ids, relations and loops; entities without edges."""
 
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
-import distributed
 import numpy as np
 import pytest
+from distributed import Client
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from etl import job
 from etl.run import figures
+from etl.steps.left_out import find_edges
 from graphmill.errors import RawTableError
 from graphmill.formats import entity_counts
 from tests.etl.graphs import RawEdge, all_edges, check_entities, config_of, files_under, write_parquet
@@ -39,7 +41,7 @@ def edge_of(row: tuple[str, str, str]) -> RawEdge:
 )
 @settings(max_examples=12)
 def test_filters(
-    near_client: distributed.Client,
+    near_client: Client,
     tmp_path: Path,
     rows: list[tuple[str, str, str]],
     entity_count: int,
@@ -97,7 +99,7 @@ def test_filters(
             assert figures["train_degree"][kind]["p50"] == found[(len(found) - 1) // 2]
 
 
-def test_rare_dynamic_relations_have_no_number(near_client: distributed.Client, tmp_path: Path) -> None:
+def test_rare_dynamic_relations_have_no_number(near_client: Client, tmp_path: Path) -> None:
     path = write_parquet(tmp_path / "t.parquet", 2, l=list("abcd"), r=["x", "y", "x", "z"], t=list("bcde"))
     config = config_of(
         tmp_path / "out",
@@ -118,7 +120,7 @@ def test_rare_dynamic_relations_have_no_number(near_client: distributed.Client, 
 
 @pytest.mark.slow
 def test_half_of_all_edges_have_one_id(
-    near_client: distributed.Client,
+    near_client: Client,
     tmp_path: Path,
     rng: np.random.Generator,
     monkeypatch: pytest.MonkeyPatch,
@@ -152,3 +154,39 @@ def test_half_of_all_edges_have_one_id(
     written = [each for each in Path(config.output or "").rglob("*") if each.is_file()]
     sizes = [each.stat().st_size for each in written if each.name != "origins.json"]
     assert found["bytes_out"] == sum(sizes)
+
+
+Edge = tuple[int, int, int]
+PIECES = st.lists(
+    st.tuples(
+        st.booleans(),
+        st.lists(st.tuples(st.integers(0, 2), st.integers(0, 3), st.integers(0, 3)), max_size=20),
+    ),
+    max_size=6,
+)
+
+
+@given(pieces=PIECES, budget=st.integers(0, 60), drops=st.booleans())
+def test_the_first_of_equal_edges_stays_unless_it_is_removed(
+    pieces: list[tuple[bool, list[Edge]]], budget: int, drops: bool
+) -> None:
+    def read() -> Iterator[tuple[np.ndarray, bool]]:
+        for removes, edges in pieces:
+            yield np.array(edges, np.int32).reshape(-1, 3), removes
+
+    expected: list[bool] = []
+    live: list[tuple[int, Edge]] = []
+    for removes, edges in pieces:
+        for edge in edges:
+            if removes:
+                for place, other in live:
+                    expected[place] &= other != edge
+                live = [each for each in live if each[1] != edge]
+            else:
+                live.append((len(expected), edge))
+                expected.append(True)
+    if drops:
+        for number, (place, edge) in enumerate(live):
+            expected[place] = edge not in [other for _, other in live[:number]]
+    num_rows = sum(len(edges) for _, edges in pieces)
+    assert find_edges(read, num_rows, budget, drops=drops).tolist() == expected

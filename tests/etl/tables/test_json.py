@@ -33,19 +33,6 @@ def lines_of(*rows: Any) -> bytes:
     return "".join(json.dumps(row) + "\n" for row in rows).encode()
 
 
-@pytest.mark.parametrize("others", [[1, "s"], [None, True, 1.5], [[1], {"a": 1}, {"a": [{"b": "c"}]}, "x"]])
-def test_columns_that_nobody_asks_for(
-    tmp_path: Path, others: list[Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    rows = [{"z": other, "l": f"a{n}", "r": f"b{n}"} for n, other in enumerate(others * 50)]
-    expected = [(row["l"], row["r"]) for row in rows]
-    for chunk_bytes in (1 << 20, 100):
-        monkeypatch.setattr(text_rows, "CHUNK_BYTES", chunk_bytes)
-        assert read(tmp_path / "t.jsonl", lines_of(*rows), **ENDS) == expected
-    nested = [{"e": {"l": row["l"], "z": row["z"], "r": row["r"]}} for row in rows]
-    assert read(tmp_path / "t.jsonl", lines_of(*nested), lhs="e.l", rhs="e.r") == expected
-
-
 @pytest.mark.parametrize("chunk_bytes", [1, 1 << 20])
 def test_ids_of_several_types(tmp_path: Path, chunk_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(text_rows, "CHUNK_BYTES", chunk_bytes)
@@ -192,30 +179,21 @@ def write(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[list[dict
 
 
 def test_fields_of_structs(write: Callable[[list[dict[str, Any]]], str]) -> None:
+    uri = write([*EVENTS, {"event": None, "at": 9}])
+    with pytest.raises(RawTableError, match=r"row 6 .*column 'event\.user' \(lhs\): null"):
+        rows_of(table_of(uri, lhs="event.user", rhs="at"), uri)
     uri = write(EVENTS)
     expected = [(f"u{n}", str(n), "buys", n / 2) for n in range(1, 6)]
     assert rows_of(table_of(uri, **PATHS), uri, 2) == expected
     entities = EntityTableConfig(path=uri, type="item", id="event.item.id")  # type: ignore[arg-type]
     assert rows_of(entities, uri) == [(str(n),) for n in range(1, 6)]  # type: ignore[arg-type]
+    known = r"columns \['event\.user', 'event\.item\.id', 'event\.item\.tags', 'event\.kind', .*'at'\]"
+    for missing in ("event.usr", "event.item", "at.user", "event.", ""):
+        with pytest.raises(RawTableError, match=rf"expected a column '{missing}' \(lhs\), found {known}"):
+            rows_of(table_of(uri, lhs=missing, rhs="at"), uri)
 
 
 def test_a_column_with_a_dot_in_its_name_comes_first(write: Callable[[list[dict[str, Any]]], str]) -> None:
     uri = write([{"a.b": "column", "a": {"b": "field", "c": "c"}, "c.d": {"e": "deep"}}])
     assert rows_of(table_of(uri, lhs="a.b", rhs="a.c"), uri) == [("column", "c")]
     assert rows_of(table_of(uri, lhs="c.d.e", rhs="a.c"), uri) == [("deep", "c")]
-
-
-def test_a_null_struct_is_a_null_id(write: Callable[[list[dict[str, Any]]], str]) -> None:
-    uri = write([*EVENTS, {"event": None, "at": 9}])
-    with pytest.raises(RawTableError, match=r"row 6 .*column 'event\.user' \(lhs\): null"):
-        rows_of(table_of(uri, lhs="event.user", rhs="at"), uri)
-
-
-@pytest.mark.parametrize("missing", ["event.usr", "event.item", "at.user", "event.", ""])
-def test_a_missing_field_is_told_with_the_known_names(
-    write: Callable[[list[dict[str, Any]]], str], missing: str
-) -> None:
-    uri = write(EVENTS)
-    known = r"columns \['event\.user', 'event\.item\.id', 'event\.item\.tags', 'event\.kind', .*'at'\]"
-    with pytest.raises(RawTableError, match=rf"expected a column '{missing}' \(lhs\), found {known}"):
-        rows_of(table_of(uri, lhs=missing, rhs="at"), uri)

@@ -6,10 +6,10 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import distributed
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from distributed import Client
 
 from etl import job
 from graphmill.config import Config
@@ -33,7 +33,7 @@ def quarantined(root: Path) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda row: (row["start"], row["row"]))
 
 
-def test_parquet(near_client: distributed.Client, tmp_path: Path) -> None:
+def test_parquet(near_client: Client, tmp_path: Path) -> None:
     columns: dict[str, Any] = {name: list(values) for name, values in GOOD.items()}
     for row, (column, value) in {
         3: ("l", None), 4: ("l", b""), 12: ("l", b"\xff"), 13: ("w", "x"), 20: ("w", "-1"), 39: ("r", "from")
@@ -70,7 +70,7 @@ def test_parquet(near_client: distributed.Client, tmp_path: Path) -> None:
 
 
 def test_the_most_frequent_unknown_relations_are_told(
-    near_client: distributed.Client, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    near_client: Client, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     names = ["to"] * 30 + ["of", "in"] * 4 + ["in", "x" * 200]
     write_parquet(tmp_path / "t.parquet", 7, l=["a"] * 40, t=["b"] * 40, r=names, w=["1"] * 40)
@@ -91,7 +91,7 @@ def test_the_most_frequent_unknown_relations_are_told(
 
 @pytest.mark.parametrize(("num_blank", "chunk_rows"), [(0, 1), (2, 3), (0, 1000)])
 def test_text_with_missing_and_surplus_fields(
-    near_client: distributed.Client, tmp_path: Path, chunk_rows: int, num_blank: int
+    near_client: Client, tmp_path: Path, chunk_rows: int, num_blank: int
 ) -> None:
     lines = ["a,b", "a", "c,d", ",e", "a,b,c", "x,y", ",z"]
     (tmp_path / "t.csv").write_text("\n" * num_blank + "\n".join(["l,t", *lines]) + "\n")
@@ -108,7 +108,7 @@ def test_text_with_missing_and_surplus_fields(
     assert figures["num_edges"] == {"train": 3}
 
 
-def test_a_block_without_a_good_list_of_features(near_client: distributed.Client, tmp_path: Path) -> None:
+def test_a_block_without_a_good_list_of_features(near_client: Client, tmp_path: Path) -> None:
     write_parquet(tmp_path / "in/bad.parquet", l=pa.array([None], pa.list_(pa.string())), t=["x"])
     write_parquet(tmp_path / "in/good.parquet", l=[["a", "b"]], t=["x"])
     config = config_of(
@@ -124,7 +124,7 @@ def test_a_block_without_a_good_list_of_features(near_client: distributed.Client
     assert [row["reason"] for row in quarantined(tmp_path)] == ["lhs: null"]
 
 
-def test_too_many_bad_rows(near_client: distributed.Client, tmp_path: Path) -> None:
+def test_too_many_bad_rows(near_client: Client, tmp_path: Path) -> None:
     write_parquet(tmp_path / "t.parquet", l=["a"] * 9 + [None], t=["b"] * 10)
     table = {"path": "t.parquet", "lhs": "l", "rhs": "t", "relation": "to"}
     job.run(config_with(tmp_path, table, max_bad_fraction=0.1), near_client)

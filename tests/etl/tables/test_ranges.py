@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.orc as paorc
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from etl.tables import ranges
@@ -20,40 +20,12 @@ from etl.tables.ranges import FileRange, balanced, find_ranges, grouped
 from etl.tables.read import read_blocks
 from graphmill.config.sections.etl import TableConfig
 from graphmill.errors import RawTableError
-from tests.etl.graphs import write_parquet
 from tests.etl.tables.test_read_tables import NAMED, rows_of, table_of
-
-ROWS = st.lists(
-    st.tuples(st.text("ab\"'é ", min_size=1, max_size=9), st.text("xy€", min_size=1)), max_size=40
-)
 
 
 def rows_of_ranges(found: list[FileRange], chunk_rows: int = 1000) -> list[tuple[Any, ...]]:
     blocks = [block for source in found for block, _ in read_blocks(source, chunk_rows, Rules())]
     return [tuple(row.values()) for block in blocks for row in block.to_pylist()]
-
-
-@pytest.mark.slow
-@given(rows=ROWS, range_bytes=st.integers(1, 60), header=st.booleans(), end=st.sampled_from(["\n", "\r\n"]))
-@settings(max_examples=40)
-def test_text_in_ranges_of_bytes(
-    tmp_path_factory: pytest.TempPathFactory,
-    rows: list[tuple[str, str]],
-    range_bytes: int,
-    header: bool,
-    end: str,
-) -> None:
-    path = tmp_path_factory.getbasetemp() / "ranges.tsv"
-    lines = ["left\tright"] * header + ["\t".join(row) for row in rows]
-    for last in ("", end):  # the last line may lack its end
-        path.write_bytes((end.join(lines) + (last if lines else "")).encode())
-        if header and not path.stat().st_size:
-            continue
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(line_files, "MIN_RANGE_BYTES", range_bytes)
-            found = find_ranges("t", table_of(path, header=header), plain_file(str(path)), 1)
-        assert rows_of_ranges(found) == rows
-        assert len(found) > 1 or path.stat().st_size < 4 * (range_bytes + 60)
 
 
 def test_text_that_cannot_be_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,17 +72,6 @@ def test_json_lines(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) 
     assert found[0].integer_columns == ("tables[0].lhs",)
 
 
-def test_json_whose_weights_are_no_integers_further_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("graphmill.formats.raw_tables.rows.CHUNK_BYTES", 200)
-    weights = [*range(20), 0.5]
-    lines = [json.dumps({"lhs": "a", "rhs": "b", "w": weight}) for weight in weights]
-    (tmp_path / "t.jsonl").write_text("\n".join(lines))
-    table = table_of(tmp_path / "t.jsonl", lhs="lhs", rhs="rhs", weight="w")
-    assert [row[-1] for row in rows_of(table, str(tmp_path / "t.jsonl"))] == weights
-
-
 def test_orc_by_stripes(tmp_path: Path) -> None:
     path = str(tmp_path / "t.orc")
     ids = [f"{n:0200d}" for n in range(60_000)]
@@ -118,15 +79,6 @@ def test_orc_by_stripes(tmp_path: Path) -> None:
     found = find_ranges("t", table_of(path), plain_file(path), 1000)
     assert len(found) > 3
     assert rows_of_ranges(found) == [(each, each) for each in ids]
-
-
-def test_a_hive_folder_without_a_value(tmp_path: Path) -> None:
-    path = write_parquet(tmp_path / "r=__HIVE_DEFAULT_PARTITION__/1.parquet", l=["a"])
-    with pytest.raises(RawTableError, match=r"row 1 .*'r' \(rhs\): null"):
-        rows_of(table_of(path, lhs="l", rhs="r"), path)
-    other = TableConfig(path=(path,), lhs="l", rhs="s", relation="to")
-    with pytest.raises(RawTableError, match=r"expected a column 's' \(rhs\)"):
-        find_ranges("t", other, plain_file(str(path)), 10)
 
 
 @pytest.fixture
