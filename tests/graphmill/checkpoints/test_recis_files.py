@@ -347,6 +347,27 @@ def test_indexes_that_contradict(tmp_path: Path, name: str, change: Any, message
         Loader(str(tmp_path), {"t": HashTable.empty({"embedding": ("float32", 2)})}).load()
 
 
+def test_slots_are_read_as_they_are_written(tmp_path: Path) -> None:
+    """A slot is anything with a shape, a dtype and slices: it is asked for pieces, never for all."""
+    asked: list[int] = []
+
+    class Lazy:
+        shape, dtype = (1 << 18, 16), np.dtype(np.float32)
+
+        def __getitem__(self, rows: slice) -> np.ndarray:
+            asked.append(rows.stop - rows.start)
+            return np.broadcast_to(
+                np.arange(rows.start, rows.stop, dtype=np.float32)[:, None], (asked[-1], 16)
+            )
+
+    ids = np.arange(1 << 18)
+    Saver(path=str(tmp_path), hashtables={"t": HashTable(ids, {"embedding": Lazy()})}, parallel=2).save()
+    assert sum(asked) == 1 << 18
+    assert max(asked) * 16 * 4 <= 4 << 20
+    read = CheckpointReader(str(tmp_path)).read_tensor("t@embedding")
+    np.testing.assert_array_equal(read[:, 3], ids.astype(np.float32))
+
+
 def test_files_of_recis_itself_are_read(tmp_path: Path) -> None:
     """An extra key in a header's entries, metadata, blanks, and blocks of one part in two files."""
     first = {"t.id/part_0_1": torch.tensor([1, 0, 2]), "fc.weight^ ": torch.ones(1)}
