@@ -23,8 +23,9 @@ from tests.graphmill.ask.evaluate.test_baselines import (
 )
 
 
-@pytest.mark.parametrize("relations", [STATIC, DYNAMIC], ids=["static", "dynamic"])
-@pytest.mark.parametrize("lookup", ["table", "search"])
+@pytest.mark.parametrize(
+    ("relations", "lookup"), [(STATIC, "table"), (DYNAMIC, "search")], ids=["static", "dynamic"]
+)
 def test_finds_what_a_search_finds(
     tmp_path: Path,
     rng: np.random.Generator,

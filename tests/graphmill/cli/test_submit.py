@@ -101,7 +101,6 @@ def test_a_bundled_job_goes_before_a_file_that_is_not_named_as_one(
         (["etl.py", "--colour"], "No such option"),
         (["--colour", "etl.py"], "No such option"),
         (["--quiet", "--set", "dimension=x", "etl.py", "--conf", "c.yaml"], "dimension"),
-        (["--master", "local[1]", "--py-files", "𠮷.py", "etl.py", "--conf", "c.yaml"], "𠮷.py: cannot open"),
         (["--master", "spark://x", "etl.py", "--conf", "c.yaml"], "--master spark://x: expected local"),
     ],
 )

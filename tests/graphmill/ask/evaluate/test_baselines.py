@@ -94,8 +94,11 @@ def by_hand(config: Config, ranked: list[Edge], known: set[Edge], trained: list[
     return found
 
 
-@pytest.mark.parametrize("relations", [STATIC, DYNAMIC], ids=["static", "dynamic"])
-@pytest.mark.parametrize("filtered", [True, False], ids=["filtered", "unfiltered"])
+@pytest.mark.parametrize(
+    ("relations", "filtered"),
+    [(STATIC, True), (STATIC, False), (DYNAMIC, True)],
+    ids=["static", "all", "dynamic"],
+)
 def test_baselines_are_those_of_counting(
     tmp_path: Path,
     rng: np.random.Generator,
@@ -187,9 +190,7 @@ def with_end(edge: Edge, place: int, number: int) -> Edge:
     ("num_trained", "num_entities", "num_edges", "expected"),
     [
         (0, 5, 100, 0),
-        (200_000, 15_000, 100, 100),
         (60_000, 15_000, 20_000, 2000),
-        (200_000, 100_000, 20_000, 500),
         (1 << 22, 1_000_000, 20_000, 100),
         ((1 << 22) + 1, 10, 20_000, 0),
     ],

@@ -79,7 +79,7 @@ def without_speed(figures: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in figures.items() if key != "edges_per_s"}
 
 
-@pytest.mark.parametrize(("num_partitions", "dynamic"), [(1, False), (2, True), (4, False)])
+@pytest.mark.parametrize(("num_partitions", "dynamic"), [(1, False), (2, True)])
 def test_a_cluster_finds_what_one_process_finds(
     tmp_path: Path, client: distributed.Client, num_partitions: int, dynamic: bool
 ) -> None:

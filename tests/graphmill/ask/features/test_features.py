@@ -107,8 +107,6 @@ def write(kind: str, table: pa.Table, folder: Path) -> Path:
     for number, part in enumerate((table[:90], table[90:])):
         path = folder / f"t{number}.{kind}"
         match kind:
-            case "parquet":
-                pq.write_table(part, path)
             case "orc":
                 paorc.write_table(part, str(path))
             case "csv":
@@ -121,7 +119,7 @@ def write(kind: str, table: pa.Table, folder: Path) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("kind", ["parquet", "orc", "csv", "json"])
+@pytest.mark.parametrize("kind", ["orc", "csv", "json"])
 def test_forms_of_tables(
     tmp_path: Path, world: World, features: Command, rng: np.random.Generator, kind: str
 ) -> None:
@@ -135,17 +133,14 @@ def test_forms_of_tables(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("components", [None, 3])
 def test_rows_do_not_depend_on_the_memory(
-    tmp_path: Path, world: World, near_client: Client, rng: np.random.Generator, components: int | None
+    tmp_path: Path, world: World, near_client: Client, rng: np.random.Generator
 ) -> None:
     path = tmp_path / "orders.parquet"
     pq.write_table(orders(world, rng, 150), path, row_group_size=30)
     table = table_to_read(world, path)
     for name, memory_bytes in (("large", 1 << 28), ("small", 1)):
-        request = FeaturesOptions(
-            columns={"customer": "user"}, components=components, memory_bytes=memory_bytes
-        )
+        request = FeaturesOptions(columns={"customer": "user"}, components=3, memory_bytes=memory_bytes)
         job.run(world.config, request, table, str(tmp_path / name), near_client)
     assert read(tmp_path / "large").equals(read(tmp_path / "small"))
     assert pq.ParquetFile(tmp_path / "small/part-00000.parquet").num_row_groups >= 30
@@ -267,14 +262,10 @@ def test_ids_are_folded_in(
     assert read(tmp_path / "none")["has_vector"].to_pylist() == [False, True, False, False]
 
 
-@pytest.mark.parametrize("kind", ["parquet", "csv"])
-def test_an_empty_table(tmp_path: Path, world: World, features: Command, kind: str) -> None:
-    path = tmp_path / f"t.{kind}"
-    if kind == "csv":
-        path.write_text("a,c\n")
-    else:
-        pq.write_table(pa.table({"a": pa.array([], pa.string()), "c": pa.array([], pa.string())}), path)
-    assert features(tmp_path / "run", path, "--column", "c", "--type", "user", "--to", tmp_path / "out") == 0
+def test_an_empty_table(tmp_path: Path, world: World, features: Command) -> None:
+    (tmp_path / "t.csv").write_text("a,c\n")
+    ask = [tmp_path / "run", tmp_path / "t.csv", "--column", "c", "--type", "user"]
+    assert features(*ask, "--to", tmp_path / "out") == 0
     found = read(tmp_path / "out")
     assert found.column_names == ["a", "c", "vector", "has_vector"]
     assert found.schema.types[:2] == [pa.string(), pa.string()]

@@ -202,28 +202,18 @@ def test_tables_of_other_forms(tmp_path: Path, world: World, fold_in: Command) -
 
 
 @pytest.mark.slow
-def test_weights_count(tmp_path: Path, world: World, fold_in: Command) -> None:
-    rows = [("new-0", "likes", world.name("item", 1)), ("new-0", "likes", world.name("item", 9))]
-    found = []
-    for weights in ([1.0, 0.0], [1.0, 1.0]):
-        edges = write_edges(tmp_path / "a.parquet", rows, w=weights)
-        ask = ["--edges", edges, "--weight", "w", "--to", tmp_path / "out"]
-        assert fold_in(tmp_path / "run", *ask) == 0
-        found.append(read_all(tmp_path / "out")["user", "new-0"]["embedding"])
-    assert found[0] != found[1]
-
-
-@pytest.mark.slow
-def test_at_most_so_many_edges(tmp_path: Path, world: World, fold_in: Command) -> None:
+def test_weights_count_and_at_most_so_many_edges(tmp_path: Path, world: World, fold_in: Command) -> None:
     rows = [("hub", "likes", world.name("item", number)) for number in range(30)]
     found = []
-    for order in (rows, rows[::-1]):
-        edges = write_edges(tmp_path / "a.parquet", order)
-        ask = ["--edges", edges, "--max-edges", 7, "--to", tmp_path / "out"]
+    for weights in (np.ones(30), np.ones(30), np.linspace(0.5, 1.5, 30)):
+        rows.reverse()
+        edges = write_edges(tmp_path / "a.parquet", rows, w=weights)
+        ask = ["--edges", edges, "--max-edges", 7, "--weight", "w", "--to", tmp_path / "out"]
         assert fold_in(tmp_path / "run", *ask) == 0
-        found.append(read_all(tmp_path / "out"))
+        found.append(read_all(tmp_path / "out")["user", "hub"])
     assert found[0] == found[1]
-    assert found[0]["user", "hub"]["num_edges"] == 7
+    assert found[0]["embedding"] != found[2]["embedding"]
+    assert found[0]["num_edges"] == 7
     assert json.loads((tmp_path / "out/_fold_in.json").read_text())["num_over_limit"] == 23
 
 
