@@ -2,7 +2,6 @@
 
 import heapq
 import random
-import time
 from itertools import count
 
 from graphmill import storage
@@ -40,44 +39,40 @@ class SimulatedPool:
     Attributes:
         waited_s: virtual seconds that workers waited for partitions or for a bucket.
         trained_s: virtual seconds that they trained.
-        cpu_s: CPU seconds that this pool itself took.
     """
 
     def __init__(self, num_workers, *, fetch_s=0.3, write_s=0.5, progress_s=None, num_losses=0, seed=0):
         self.tasks, self.topic, self.shards = {}, "simulated", NoShards()
         self.fetch_s, self.write_s, self.progress_s = fetch_s, write_s, progress_s
-        self.waited_s = self.trained_s = self.cpu_s = self.now_s = 0.0
+        self.waited_s = self.trained_s = self.now_s = 0.0
         self._num_workers, self._num_losses = num_workers, num_losses
         self._random, self._numbers = random.Random(seed), count()
         self._events, self._memory, self._ahead, self._idle_since_s = [], {}, {}, {}
         self._losses = []
 
     def receive(self):
-        with _Counted(self):
-            if not self._events:
-                return None
-            self.now_s, _, message = heapq.heappop(self._events)
-            for uri in message.pop("write", ()):
-                storage.write_text(uri, "")
-            if self._num_losses and self._random.random() < 0.02:
-                self._lose(self.tasks[self._random.choice(list(self.tasks))])
-            return message
+        if not self._events:
+            return None
+        self.now_s, _, message = heapq.heappop(self._events)
+        for uri in message.pop("write", ()):
+            storage.write_text(uri, "")
+        if self._num_losses and self._random.random() < 0.02:
+            self._lose(self.tasks[self._random.choice(list(self.tasks))])
+        return message
 
     def poll(self, *, start_tasks):
-        with _Counted(self):
-            while start_tasks and len(self.tasks) < self._num_workers:
-                number = next(self._numbers)
-                task = WorkerTask(f"task-{number}", f"tcp://{number}", f"holder-{number}")
-                self.tasks[task.name] = task
-                self._memory[task.holder], self._ahead[task.name] = set(), set()
-                self._say(task, 0.0, "ready")
-                self._idle_since_s[task.name] = self.now_s
-            lost, self._losses = self._losses, []
-            return lost
+        while start_tasks and len(self.tasks) < self._num_workers:
+            number = next(self._numbers)
+            task = WorkerTask(f"task-{number}", f"tcp://{number}", f"holder-{number}")
+            self.tasks[task.name] = task
+            self._memory[task.holder], self._ahead[task.name] = set(), set()
+            self._say(task, 0.0, "ready")
+            self._idle_since_s[task.name] = self.now_s
+        lost, self._losses = self._losses, []
+        return lost
 
     def send(self, task, kind, **content):
-        with _Counted(self):
-            getattr(self, f"_{kind}")(task, **content)
+        getattr(self, f"_{kind}")(task, **content)
 
     def finish(self, task):
         del self.tasks[task.name]
@@ -147,17 +142,6 @@ def _files(keys, revision, folder, version):
         "files": [[*key, list(SavedFile(revision, folder, version, "sum", False))] for key in keys],
         "write": [pbg.embeddings_uri(folder, *key, version) for key in keys],
     }
-
-
-class _Counted:
-    def __init__(self, pool):
-        self.pool = pool
-
-    def __enter__(self):
-        self.begun_s = time.thread_time()
-
-    def __exit__(self, *_):
-        self.pool.cpu_s += time.thread_time() - self.begun_s
 
 
 def coordinator_of(config, pool, num_blocks=0):

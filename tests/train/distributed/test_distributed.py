@@ -14,6 +14,7 @@ from distributed import WorkerPlugin
 from graphmill import config as configuration
 from graphmill import storage
 from graphmill.checkpoints import pbg
+from graphmill.config.partitions import all_keys
 from graphmill.errors import ClusterError, TrainingError
 from tests.train.graphs import (
     assert_checksums,
@@ -34,6 +35,8 @@ from train import job
 from train.distributed import coordinator
 from train.distributed.coordinator import Coordinator
 
+SIX_PARTITIONS = {"entities": {"node": {"num_partitions": 6}}}
+
 
 def several_workers(root, num_workers, assignment="dynamic", **settings):
     train = {"num_workers": num_workers, "bucket_assignment": assignment}
@@ -41,16 +44,14 @@ def several_workers(root, num_workers, assignment="dynamic", **settings):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("assignment", ["dynamic", "tournament"])
-def test_checkpoint_of_a_heterogeneous_graph(tmp_path, client, assignment):
+def test_checkpoint_of_a_heterogeneous_graph(tmp_path, client):
     """Types with three partitions and with one, chunks, held-out edges, copies of epochs."""
-    settings = {"num_workers": 2, "bucket_assignment": assignment}
     config = mixed(
         tmp_path,
         eval_fraction=0.1,
         num_edge_chunks=2,
         checkpoint_preservation_interval=1,
-        train=settings,
+        train={"num_workers": 2},
         entities={
             "user": {"num_partitions": 3},
             "item": {"num_partitions": 3},
@@ -62,15 +63,9 @@ def test_checkpoint_of_a_heterogeneous_graph(tmp_path, client, assignment):
     figures = json.loads(json.dumps(job.run(config, client)))
     assert figures["version"] == 4
     checkpoint = config.checkpoint_path
-    names = {name for name in contents(checkpoint) if "/" not in name}
-    assert names == {"config.json", "checkpoint_version.txt", "graphmill.json", "model.v4.h5"} | {
-        "training_stats.json",
-        "checksums.v4.xxh128",
-    } | {f"embeddings_{name}_{part}.v4.h5" for name in ("user", "item") for part in range(3)} | {
-        "embeddings_city_0.v4.h5",
-        "embeddings_idle_0.v4.h5",
-        "embeddings_idle_1.v4.h5",
-    }
+    stems = {f"embeddings_{name}_{part}" for name, part in all_keys(config)}
+    assert pbg.versions_of(checkpoint)[4] == stems | {"model"}
+    assert {"config.json", "graphmill.json", "training_stats.json"} < contents(checkpoint).keys()
     assert not storage.fs.list_hidden(checkpoint)
     assert pbg.read_version(f"{checkpoint}/epoch_1") == 2
     for path in (checkpoint, f"{checkpoint}/epoch_1"):
@@ -92,13 +87,12 @@ def test_checkpoint_of_a_heterogeneous_graph(tmp_path, client, assignment):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("assignment", ["dynamic", "tournament"])
-def test_blocks_of_several_workers_keep_every_row(tmp_path, client, assignment):
+def test_blocks_of_several_workers_keep_every_row(tmp_path, client):
     """Types with eight, six and one partition: without a learning rate each row stays as it was drawn."""
     still = {"lr": 1e-30, "relation_lr": 0.1, "max_norm": None}
     whole = test_blocks.graph(tmp_path / "whole", num_epochs=1, **still)
     job.run(whole, client)
-    train = {"num_workers": 2, "bucket_assignment": assignment, "memory_partitions": 4}
+    train = {"num_workers": 2, "bucket_assignment": "tournament", "memory_partitions": 4}
     config = test_blocks.graph(tmp_path / "blocks", num_epochs=2, train=train, **still)
     figures = job.run(config, client)
     assert figures["plan"]["blocks"] == 4
@@ -108,24 +102,6 @@ def test_blocks_of_several_workers_keep_every_row(tmp_path, client, assignment):
     for name, count in test_blocks.COUNTS.items():
         found, drawn = (embeddings(each, name, count) for each in (config, whole))
         torch.testing.assert_close(found, drawn, rtol=0, atol=1e-12)
-
-
-@pytest.mark.slow
-def test_several_workers_are_as_good_as_one(tmp_path, client):
-    """Four partitions on one worker and on two: the MRR of 600 held-out edges is within .01."""
-    count, *parts = planted(np.random.default_rng(5), num_groups=20, size=30, degree=10)
-    known = np.concatenate(parts)
-    test, train = known[:600], known[600:]
-    found = {}
-    settings = {"dimension": 32, "num_epochs": 6, "regularization_coef": 0.01}
-    for num, assignment in ((1, "dynamic"), (2, "dynamic"), (2, "tournament")):
-        config = several_workers(tmp_path / f"{num}{assignment}", num, assignment, **settings)
-        write_graph(config, {"node": count}, train)
-        job.run(config, client)
-        found[num, assignment] = mean_reciprocal_rank(config, {"node": count}, known, test)
-    alone = found.pop((1, "dynamic"))
-    assert alone > 0.1
-    assert min(found.values()) > alone - 0.01, (alone, found)
 
 
 def is_in_mid_bucket(task):
@@ -153,36 +129,26 @@ def test_worker_that_dies_costs_a_bucket(tmp_path, caplog):
     In a tournament it ends with the same bytes, unless the log says that changes were lost with its shard.
     """
     count, train, test = planted(np.random.default_rng(5))
-    configs = {}
-    for name in ("undisturbed", "tournament", "dynamic"):
-        configs[name] = several_workers(
-            tmp_path / name,
-            3,
-            "dynamic" if name == "dynamic" else "tournament",
-            entities={"node": {"num_partitions": 6}},
-            dimension=32,
-            num_epochs=3,
-            regularization_coef=0.01,
-        )
-        write_graph(configs[name], {"node": count}, train)
-        job.claim_checkpoint(configs[name])
-    with workers(3) as client:
-        Coordinator.on(client, configs["undisturbed"]).run()
-    for name in ("tournament", "dynamic"):  # on clusters of their own: Dask may take long over a new worker
-        with workers(3) as client, ThreadPoolExecutor(1) as pool:
-            run = Coordinator.on(client, configs[name])
-            pids = client.run(os.getpid)
-            running = pool.submit(run.run)
-            wait_until(lambda: running.done() or run.version > 0, 600)  # noqa: B023
-            wait_until(lambda: running.done() or kill_one(run, pids), 600)  # noqa: B023
-            assert running.result()["version"] == 3
-            assert sum(run.losses.values()) == 1  # it was in the middle of a bucket
+    settings = {"dimension": 32, "num_epochs": 3, "regularization_coef": 0.01, **SIX_PARTITIONS}
+    configs = [several_workers(tmp_path / name, 3, "tournament", **settings) for name in ("a", "b")]
+    for config in configs:
+        write_graph(config, {"node": count}, train)
+        job.claim_checkpoint(config)
+    with workers(3) as client, ThreadPoolExecutor(1) as pool:
+        Coordinator.on(client, configs[0]).run()
+        run = Coordinator.on(client, configs[1])
+        pids = client.run(os.getpid)
+        running = pool.submit(run.run)
+        wait_until(lambda: running.done() or run.version > 0, 600)
+        wait_until(lambda: running.done() or kill_one(run, pids), 600)
+        assert running.result()["version"] == 3
+        assert sum(run.losses.values()) == 1  # it was in the middle of a bucket
     if "does not repeat to the last byte" not in caplog.text:
-        assert not differing(*(saved(configs[name]) for name in ("tournament", "undisturbed")))
+        assert not differing(*map(saved, configs))
     known = np.concatenate([train, test])
-    mrr = [mean_reciprocal_rank(configs[name], {"node": count}, known, test) for name in configs]
+    mrr = [mean_reciprocal_rank(config, {"node": count}, known, test) for config in configs]
     assert mrr[0] > 0.05  # a blind guess scores .025
-    assert min(mrr) > 0.65 * mrr[0], mrr  # in a dynamic order each run differs, also one that nobody disturbs
+    assert mrr[1] > 0.65 * mrr[0], mrr
 
 
 def train_apart(config):
@@ -266,8 +232,7 @@ class DiesTwice(WorkerPlugin):
 def test_workers_that_die_with_partitions_cost_their_buckets(tmp_path):
     """SIGKILL to a worker that sends a partition, and to one whose partitions are in no file yet."""
     count, train, test = planted(np.random.default_rng(5))
-    entities = {"node": {"num_partitions": 6}}
-    config = several_workers(tmp_path / "run", 3, entities=entities, dimension=32, num_epochs=4)
+    config = several_workers(tmp_path / "run", 3, **SIX_PARTITIONS, dimension=32, num_epochs=4)
     write_graph(config, {"node": count}, train)
     with workers(3) as client:
         client.register_plugin(DiesTwice(str(tmp_path)))

@@ -17,7 +17,7 @@ from train.distributed.shards import ShardLostError
 from train.plan.decide import decide
 from train.tables.run_context import RunContext
 
-NUM_ROWS = 1_000_000
+NUM_ROWS = 50_000
 KEY = ("city", 0)
 
 
@@ -121,7 +121,7 @@ def cluster_of(config, begins=begin, joins=begin):
 
 @pytest.mark.slow
 def test_traffic_grows_with_the_rows_that_change(tmp_path):
-    """1,000 of a million rows are pushed, and pulled by the other worker; then nothing."""
+    """1,000 of many rows are pushed, and pulled by the other worker; then nothing."""
     with cluster_of(write(tmp_path)) as cluster:
         rows = torch.randperm(NUM_ROWS, generator=torch.Generator().manual_seed(1))[:1000]
         row_bytes = 8 * 4 + 4

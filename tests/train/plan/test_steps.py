@@ -7,6 +7,7 @@ from graphmill.cluster.runtime import cpu_threads
 from graphmill.errors import ConfigError
 from graphmill.model.built_in import OPERATORS
 from graphmill.vocab import Bucket, Side
+from tests.pairs import pairs
 from tests.train.graphs import make_config, random_triples, write_graph
 from tests.train.model import test_features as featurized
 from train.compiled import compiled_step, query_passes
@@ -23,6 +24,7 @@ from train.step.queries import Passes, QueryStep
 from train.tables.run_context import RunContext
 
 SORTS = {"queries": (True,), "edges": (False,), "edges and queries": (True, False)}
+ENGINES = ["auto", "plain", "fused"]
 COMPILED = {"none", "diagonal", "translation", "complex_diagonal"}  # edges; queries of all
 
 
@@ -52,9 +54,7 @@ def check(config, expected):
     assert set(sorts_of(config)) == set(expected)
 
 
-@pytest.mark.parametrize("engine", ["auto", "plain", "fused"])
-@pytest.mark.parametrize("sorts", SORTS)
-@pytest.mark.parametrize("operator", [*OPERATORS])
+@pytest.mark.parametrize(("operator", "sorts", "engine"), pairs([*OPERATORS], [*SORTS], ENGINES))
 def test_steps_are_those_of_the_plan(tmp_path, rng, operator, sorts, engine):
     relations = [
         {"name": f"r{number}", "lhs": "node", "rhs": "node", "operator": operator, "all_negs": all_negs}

@@ -119,10 +119,9 @@ def test_halves_stay_halves(config):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("optimizer", ["adagrad", "row_adagrad"])
-def test_run_trains_the_members_and_joins_them(config, client, tmp_path, optimizer):
-    config = with_train(config, optimizer=optimizer)
-    figures = job.run(config, client)
+def test_run_trains_the_members_and_joins_them(config, near_client, tmp_path):
+    """More epochs continue the members and join them again; another number of members is another model."""
+    figures = job.run(config, near_client)
     members = members_of(config)
     seeds = [each["seed"] for each in figures["members"]]
     assert seeds[0] == config.seed
@@ -143,28 +142,52 @@ def test_run_trains_the_members_and_joins_them(config, client, tmp_path, optimiz
     expected = torch.cat([*(each[:, :4] for each in tables), *(each[:, 4:] for each in tables)], 1)
     assert torch.equal(embeddings(ordinary, "node", NUM_NODES), expected)
     assert pbg.read_config(config.checkpoint_path) == ordinary.pbg()
-    ranked = evaluate.evaluate(changed(config, evaluate={"split": "train", "filtered": False}))
-    assert (
-        ranked["metrics"]
-        == evaluate.evaluate(changed(ordinary, evaluate={"split": "train", "filtered": False}))["metrics"]
-    )
+    unfiltered = {"evaluate": {"split": "train", "filtered": False}}
+    ranked = [evaluate.evaluate(changed(each, **unfiltered))["metrics"] for each in (config, ordinary)]
+    assert ranked[0] == ranked[1]
     # sums follow what they belong to
     checkpoint = PbgCheckpoint(config.checkpoint_path)
-    model = checkpoint.read_model()
-    assert list(map(len, sums_of(model.optimizer_state).values())) == [12, 12, 24]
-    sums = table_sums(checkpoint.read_optimizer_state("node", 1), (20, 24), "")
-    of_members = [
-        table_sums(PbgCheckpoint(each.checkpoint_path).read_optimizer_state("node", 1), (20, 8), "")
-        for each in members
-    ]
-    if optimizer == "adagrad":
-        assert torch.equal(sums[:, 4:8], of_members[1][:, :4])
-    else:
-        torch.testing.assert_close(sums, sum(of_members) / 3)
+    assert list(map(len, sums_of(checkpoint.read_model().optimizer_state).values())) == [12, 12, 24]
+    sums, *of_members = (
+        table_sums(PbgCheckpoint(each.checkpoint_path).read_optimizer_state("node", 1), (20, width), "")
+        for each, width in zip((config, *members), (24, 8, 8, 8), strict=True)
+    )
+    torch.testing.assert_close(sums, sum(of_members) / 3)
+
+    before = contents(config.checkpoint_path)
+    assert job.run(config, near_client)["num_edges"] == 0
+    assert contents(config.checkpoint_path) == before  # joined once
+    figures = job.run(changed(config, num_epochs=3), near_client)
+    assert (figures["first_version"], figures["version"], figures["num_edges"]) == (1, 2, 3 * 200)
+    assert [each["version"] for each in figures["members"]] == [3, 3, 3]
+    assert_checksums(config.checkpoint_path)
+    tables = [embeddings(member, "node", NUM_NODES) for member in members]
+    assert torch.equal(embeddings(config, "node", NUM_NODES)[:, :4], tables[0][:, :4])
+
+    fewer = with_train(config, ensemble=2)
+    assert job.fingerprint(fewer) != job.fingerprint(config)
+    for other in (fewer, alone):
+        with pytest.raises(ConfigError, match=r"train\.ensemble: 3 -> "):
+            job.check(with_train(changed(other, checkpoint_path=config.checkpoint_path), on_change="resume"))
+    figures = job.run(fewer, near_client)
+    assert figures["moved_aside"] == [str(tmp_path / "checkpoint.stale-1")]
+    assert Path(figures["moved_aside"][0], "members", "2", "model.v3.h5").exists()
+    assert embeddings(fewer, "node", NUM_NODES).shape == (NUM_NODES, 16)
+
+
+def test_sums_of_elements_are_joined_as_the_elements_are(config, near_client):
+    config = with_train(changed(config, num_epochs=1), optimizer="adagrad", ensemble=2)
+    job.run(config, near_client)
+    sums, _, second = (
+        table_sums(PbgCheckpoint(each.checkpoint_path).read_optimizer_state("node", 1), (20, width), "")
+        for each, width in zip((config, *members_of(config)), (16, 8, 8), strict=True)
+    )
+    assert torch.equal(sums[:, 4:8], second[:, :4])
 
 
 @pytest.mark.slow
-def test_what_a_kill_leaves_is_trained_and_joined_to_the_same_bytes(config, client):
+def test_what_a_kill_leaves_is_trained_and_joined_to_the_same_bytes(config, client, near_client):
+    """On one worker, which trains the members one after the other, or on several."""
     job.run(config, client)
     whole = contents(config.checkpoint_path)
     shutil.rmtree(config.checkpoint_path)
@@ -174,7 +197,7 @@ def test_what_a_kill_leaves_is_trained_and_joined_to_the_same_bytes(config, clie
         job.claim_checkpoint(member)
         job.train(member.model_copy(update={"num_epochs": num_epochs}))
     finished = Path(pbg.model_uri(done.checkpoint_path, 2)).stat().st_mtime_ns
-    job.run(config, client)
+    job.run(config, near_client)
     assert Path(pbg.model_uri(done.checkpoint_path, 2)).stat().st_mtime_ns == finished
     assert contents(config.checkpoint_path) == whole
     # all members are trained, and a kill interrupts the join: before a file, and before the commit
@@ -183,99 +206,58 @@ def test_what_a_kill_leaves_is_trained_and_joined_to_the_same_bytes(config, clie
             is_joined = "members" not in name and name != "graphmill.json"
             if (is_joined or name == "members/joined.json") and name not in leaves:
                 Path(config.checkpoint_path, name).unlink()
-        assert job.run(config, client)["num_edges"] == 0
+        assert job.run(config, near_client)["num_edges"] == 0
         assert contents(config.checkpoint_path) == whole
 
 
 @pytest.mark.slow
-def test_one_worker_trains_the_members_one_after_the_other(config, client, near_client):
-    job.run(config, client)
-    whole = contents(config.checkpoint_path)
-    shutil.rmtree(config.checkpoint_path)
-    job.run(config, near_client)
-    assert contents(config.checkpoint_path) == whole
-
-
-@pytest.mark.slow
-def test_more_epochs_continue_the_members_and_join_them_again(config, client):
-    job.run(config, client)
-    before = contents(config.checkpoint_path)
-    assert job.run(config, client)["num_edges"] == 0
-    assert contents(config.checkpoint_path) == before  # joined once
-    figures = job.run(changed(config, num_epochs=3), client)
-    assert (figures["first_version"], figures["version"], figures["num_edges"]) == (1, 2, 3 * 200)
-    assert [each["version"] for each in figures["members"]] == [3, 3, 3]
-    assert_checksums(config.checkpoint_path)
-    tables = [embeddings(member, "node", NUM_NODES) for member in members_of(config)]
-    assert torch.equal(embeddings(config, "node", NUM_NODES)[:, :4], tables[0][:, :4])
-
-
-@pytest.mark.slow
-def test_each_member_keeps_its_best_version(config, client, rng):
+def test_members_keep_their_best_version_and_start_from_members(config, near_client, rng, tmp_path):
     valid = random_triples(rng, NUM_NODES, 1, NUM_NODES, 40)
     config = with_train(changed(config, num_epochs=6), validate_split="valid", patience=1)
     write_graph(config, {"node": NUM_NODES}, valid, path=config.split_path("valid"))
-    members = job.run(config, client)["members"]
+    members = job.run(config, near_client)["members"]
     for member, figures in zip(members_of(config), members, strict=True):
         found = json.loads(Path(member.checkpoint_path, "validation.json").read_text())
         assert figures["version"] == figures["best_epoch"] == found["best"]
         assert figures["validation_mrr"] == max(each["mrr"] for each in found["epochs"])
-
-
-@pytest.mark.slow
-def test_members_start_from_the_members_at_init_path(config, client, tmp_path):
-    job.run(config, client)
-    later = changed(config, checkpoint_path=str(tmp_path / "later"), init_path=config.checkpoint_path)
-    job.run(changed(later, lr=0.0), client)
+    later = changed(
+        config,
+        checkpoint_path=str(tmp_path / "later"),
+        init_path=config.checkpoint_path,
+        num_epochs=1,
+        train={"ensemble": 3},
+    )
+    job.run(changed(later, lr=0.0), near_client)
     assert torch.equal(embeddings(later, "node", NUM_NODES), embeddings(config, "node", NUM_NODES))
     too_many = with_train(changed(later, checkpoint_path=str(tmp_path / "more")), ensemble=4)
     with pytest.raises(FormatError, match=r"members/3: expected a checkpoint \(init_path\)"):
-        job.run(too_many, client)
+        job.run(too_many, near_client)
 
 
-@pytest.mark.slow
-def test_another_number_of_members_is_another_model(config, client, tmp_path):
-    job.run(config, client)
-    fewer = with_train(config, ensemble=2)
-    assert job.fingerprint(fewer) != job.fingerprint(config)
-    for other in (fewer, with_train(config, ensemble=1)):
-        with pytest.raises(ConfigError, match=r"train\.ensemble: 3 -> "):
-            job.check(with_train(other, on_change="resume"))
-    figures = job.run(fewer, client)
-    assert figures["moved_aside"] == [str(tmp_path / "checkpoint.stale-1")]
-    assert Path(figures["moved_aside"][0], "members", "2", "model.v2.h5").exists()
-    assert embeddings(fewer, "node", NUM_NODES).shape == (NUM_NODES, 16)
-
-
-def test_a_configuration_without_an_ensemble_is_recorded_as_before(config):
-    assert "ensemble" not in job.fingerprint(with_train(config, ensemble=1))["train"]
-
-
-def test_a_checkpoint_of_pbg_is_never_replaced(config):
-    job.claim_checkpoint(one := with_train(config, ensemble=1))
+def test_without_an_ensemble(config):
+    """The record is as before, and a checkpoint of PBG is never replaced; members have a GPU each."""
+    one = with_train(config, ensemble=1)
+    assert "ensemble" not in job.fingerprint(one)["train"]
+    job.claim_checkpoint(one)
     job.train(one)
     Path(config.checkpoint_path, "graphmill.json").unlink()
     with pytest.raises(ConfigError, match=r"train\.ensemble"):
         job.check(from_mapping(config.model_dump()))
+    members = make_config("unused", num_gpus=2, train={"ensemble": 2})
+    assert job.one_worker_per_gpu(members) == members
 
 
 @pytest.mark.parametrize(
-    ("settings", "needed"),
-    [({"comparator": "cos"}, r"comparator dot \(found 'cos'\)"), ({"bias": True}, "bias: false")],
+    ("settings", "message"),
+    [
+        ({"comparator": "cos"}, r"train\.ensemble: 3 adds up .* needs comparator dot \(found 'cos'\)"),
+        ({"bias": True}, r"train\.ensemble: 3 adds up .* needs bias: false; or set it to 1"),
+        ({"dimension": 5}, "needs an even dimension, found 5"),
+    ],
 )
-def test_scores_that_do_not_add_are_refused(config, settings, needed):
-    with pytest.raises(ConfigError, match=rf"train\.ensemble: 3 adds up .* needs {needed}; or set it to 1"):
+def test_scores_that_do_not_add_are_refused(config, settings, message):
+    with pytest.raises(ConfigError, match=message):
         job.check(changed(config, **settings))
-
-
-def test_members_of_complex_operators_need_an_even_dimension(config):
-    with pytest.raises(ConfigError, match="needs an even dimension, found 5"):
-        changed(with_train(config, ensemble=2), dimension=5)
-
-
-def test_a_gpu_for_each_member():
-    config = make_config("unused", num_gpus=2, train={"ensemble": 2})
-    assert job.one_worker_per_gpu(config) == config
 
 
 @pytest.mark.slow
