@@ -57,11 +57,6 @@ def test_json_logs_are_json_to_the_last_line(conf: Path, forked: Forks) -> None:
     assert done.stdout == ""
 
 
-def test_quiet_prints_nothing_on_success(conf: Path, forked: Forks) -> None:
-    done = forked("dask-submit", "etl.py", "--conf", conf, "--quiet")
-    assert (done.code, done.stdout, done.stderr) == (0, "", "")
-
-
 @pytest.mark.slow
 def test_a_terminal_gets_bars_and_the_dashboard(conf: Path) -> None:
     ours, theirs = pty.openpty()
@@ -132,23 +127,19 @@ exit_codes.main(command, ["--conf", {str(conf)!r}, "--quiet"])
 
 
 @pytest.mark.slow
-def test_the_shell_completes_jobs_and_options(tmp_path: Path) -> None:
-    def complete(words: str, position: int) -> str:
-        names = {"_DASK_SUBMIT_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": str(position)}
-        return subprocess.run(
-            [DASK_SUBMIT], env={**os.environ, **names}, capture_output=True, text=True
-        ).stdout
-
-    assert "plain,pipeline.py" in complete("dask-submit pi", 1)
-    assert "plain,--master" in complete("dask-submit --ma", 1)
+def test_the_shell_completes_jobs() -> None:
+    names = {"_DASK_SUBMIT_COMPLETE": "bash_complete", "COMP_WORDS": "dask-submit pi", "COMP_CWORD": "1"}
+    told = subprocess.run([DASK_SUBMIT], env={**os.environ, **names}, capture_output=True, text=True)
+    assert "plain,pipeline.py" in told.stdout
 
 
-def test_the_command_report(conf: Path, tmp_path: Path, forked: Forks) -> None:
-    assert forked("dask-submit", "etl.py", "--conf", conf, "--quiet", has_report=True).code == 0
-    page = tmp_path / "out" / "report.html"
+def test_quiet_prints_nothing_and_the_command_report(conf: Path, tmp_path: Path, forked: Forks) -> None:
+    done = forked("dask-submit", "etl.py", "--conf", conf, "--quiet", has_report=True)
+    assert (done.code, done.stdout, done.stderr) == (0, "", "")
+    output = tmp_path / "out"
+    page = output / "report.html"
     before = page.read_text()
     page.unlink()
-    output = tmp_path / "out"
     done = forked("graphmill", "report", output)
     assert done.code == 0, done.stderr
     assert done.stdout.strip() == str(page)
@@ -183,7 +174,7 @@ def bars() -> Bars:
     return Bars(Console(file=io.StringIO(), force_terminal=True, color_system="standard"))
 
 
-@pytest.mark.parametrize("width", [40, 60, 80, 100, 200])
+@pytest.mark.parametrize("width", [40, 60, 200])
 def test_a_bar_keeps_its_length(bars: Bars, width: int) -> None:
     for tick in TICKS:
         bars.show(Tick(tick.description, tick.done / 2, tick.total, tick.unit, tick.fields))

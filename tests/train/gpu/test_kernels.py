@@ -139,8 +139,8 @@ def test_kernels_compute_what_the_reference_defines(
     assert_alike(found, wanted, 1e-4, *(("update_rows_fast table",) if DEVICE == "cuda" else ()))
 
 
-@pytest.mark.parametrize("element_wise", [False, True])
-def test_rows_that_occur_once_move_alike_in_either_mode(element_wise: bool) -> None:
+def test_rows_that_occur_once_move_alike_in_either_mode() -> None:
+    """With a sum of squares for every number."""
     problem = Problem(5, 1, NUM_ROWS, 0, 46)
     generator = torch.Generator().manual_seed(6)
     rows_T = torch.randperm(NUM_ROWS, generator=generator)[:17].to(DEVICE, torch.int32)
@@ -151,9 +151,8 @@ def test_rows_that_occur_once_move_alike_in_either_mode(element_wise: bool) -> N
         (kernels, "update_rows", torch.float32),
         (kernels, "update_rows_fast", torch.float32),
     ):
-        table_ND, sums = problem.table_ND.to(dtype, copy=True), problem.sums_N.to(dtype, copy=True)
-        if element_wise:
-            sums = table_ND.square()
+        table_ND = problem.table_ND.to(dtype, copy=True)
+        sums = table_ND.square()
         touched = rows_T if name == "update_rows_fast" else module.runs(rows_T)
         getattr(module, name)(table_ND, sums, touched, gradient_TD.to(dtype), LR)
         moved.append({"table": table_ND, "sums": sums})
@@ -162,17 +161,27 @@ def test_rows_that_occur_once_move_alike_in_either_mode(element_wise: bool) -> N
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("loss", [*LOSSES])
-def test_operands_of_half_width(loss: str) -> None:
+def test_operands_of_half_width() -> None:
     # Triton's interpreter multiplies the bits of bfloat16 as integers
     half = torch.bfloat16 if DEVICE == "cuda" else torch.float16
     problem = Problem(1, 2, 65, 40, 50)
     wanted = side_of_a_step(
-        reference, problem.to(torch.float64), "complex_diagonal", loss, False, 0, torch.float64
+        reference, problem.to(torch.float64), "complex_diagonal", "softmax", False, 0, torch.float64
     )
-    found = side_of_a_step(kernels, problem, "complex_diagonal", loss, False, 0, half)
+    found = side_of_a_step(kernels, problem, "complex_diagonal", "softmax", False, 0, half)
     names = {"query", "candidates", "loss", "query gradients", "candidate gradients"}
     assert_alike({n: found[n] for n in names}, {n: wanted[n] for n in names}, 2e-2)
+
+
+def check_update(table_ND: Tensor, sums: Tensor, rows_T: Tensor, gradient_TD: Tensor) -> None:
+    modules: list[Any] = [reference, kernels]
+    results = []
+    for module, dtype in zip(modules, (torch.float64, torch.float32), strict=True):
+        own = {"table": table_ND.to(dtype, copy=True), "sums": sums.to(dtype, copy=True)}
+        module.update_rows(own["table"], own["sums"], module.runs(rows_T), gradient_TD.to(dtype), LR)
+        results.append(own)
+    assert not torch.equal(results[1]["table"], table_ND)
+    assert_alike(results[1], results[0], 1e-5)
 
 
 @pytest.mark.slow
@@ -195,36 +204,20 @@ def test_runs_of_any_length_are_summed_whole(
     problem = Problem(seed, 1, 1, 1, 12)
     table_ND = problem.table_ND.repeat(num_rows // NUM_ROWS + 1, 1)
     sums = table_ND.square() if element_wise else table_ND[:, 0].square()
-    results = []
-    for module, dtype in ((reference, torch.float64), (kernels, torch.float32)):
-        own = {"table": table_ND.to(dtype, copy=True), "sums": sums.to(dtype, copy=True)}
-        touched = module.runs(rows_T)  # type: ignore[attr-defined]
-        module.update_rows(own["table"], own["sums"], touched, gradient_TD.to(dtype), LR)  # type: ignore[attr-defined]
-        results.append(own)
-    assert_alike(results[1], results[0], 1e-5)
+    check_update(table_ND, sums, rows_T, gradient_TD)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("others", [0, 40])
-def test_a_row_in_almost_every_place_is_summed_whole(others: int) -> None:
-    num_rows = 3300  # more than 32 blocks of 32
+def test_a_row_in_almost_every_place_is_summed_whole() -> None:
+    num_rows, others = 3300, 40  # more than 32 blocks of 32
     problem = Problem(2, 1, num_rows, 0, 24)
     gradient_TD = problem.table_ND[problem.rows_CK.flatten().long()]
-    before_D = problem.table_ND[7].clone()
-    results = []
-    for module, dtype in ((reference, torch.float64), (kernels, torch.float32)):
-        table_ND, sums_N = problem.table_ND.to(dtype, copy=True), problem.sums_N.to(dtype, copy=True)
-        rows_T = torch.full((num_rows,), 7, dtype=torch.int32, device=DEVICE)
-        rows_T[:others] = torch.arange(others, dtype=torch.int32, device=DEVICE) // 2
-        touched = module.runs(rows_T)  # type: ignore[attr-defined]
-        module.update_rows(table_ND, sums_N, touched, gradient_TD.to(dtype), LR)  # type: ignore[attr-defined]
-        results.append({"table": table_ND, "sums": sums_N})
-    assert_alike(results[1], results[0], 1e-5)
-    assert not torch.equal(results[1]["table"][7].float(), before_D)
+    rows_T = torch.full((num_rows,), 7, dtype=torch.int32, device=DEVICE)
+    rows_T[:others] = torch.arange(others, dtype=torch.int32, device=DEVICE) // 2
+    check_update(problem.table_ND, problem.sums_N, rows_T, gradient_TD)
 
 
-@pytest.mark.parametrize(("first", "size"), [(0, 1000), (100, 333), (5, 7)])
-@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize(("first", "size", "weighted"), [(0, 1000, False), (100, 333, True), (5, 7, True)])
 def test_samples_are_the_same_numbers(first: int, size: int, weighted: bool) -> None:
     generator = torch.Generator().manual_seed(3)
     columns = [torch.randint(30, (1000,), generator=generator, dtype=torch.int32) for _ in range(3)]
@@ -241,7 +234,7 @@ def test_samples_are_the_same_numbers(first: int, size: int, weighted: bool) -> 
     assert wanted.rows_SCK[1].max() < 30
 
 
-@pytest.mark.parametrize("dimension", [1, 2, 3, 46])
+@pytest.mark.parametrize("dimension", [2, 3])
 def test_operands_end_with_zeros(dimension: int) -> None:
     """A row of two numbers takes the place of four; what memory held there before must not count."""
     problem = Problem(1, 2, 3, 40, dimension)
