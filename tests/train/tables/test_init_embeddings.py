@@ -24,10 +24,8 @@ from graphmill.formats import remapped
 from graphmill.run import dates
 from tests.train.graphs import (
     changed,
-    contents,
     embeddings,
     make_config,
-    mean_reciprocal_rank,
     random_triples,
     write_graph,
 )
@@ -61,6 +59,13 @@ def written(root, paths=None, num_partitions=1, num=NUM, seed=1, **more):
     triples = random_triples(np.random.default_rng(seed), num, 1, num, 200)
     write_graph(config, {"node": num}, triples)
     write_index(config, {"node": ids})
+    return config, ids
+
+
+def with_vectors(root, num_partitions=1, **more):
+    """The same, with a vector of every id."""
+    config, ids = written(root, root / "v.parquet", num_partitions, **more)
+    write_vectors(root / "v.parquet", ids, vectors_of(NUM))
     return config, ids
 
 
@@ -102,9 +107,15 @@ def vectors_of(num, length=DIMENSION, seed=3):
     return np.random.default_rng(seed).normal(2.0, 3.0, (num, length)).astype(np.float32)
 
 
+def check_taken(config, vectors):
+    """The rows that training starts from are the given vectors."""
+    given_vectors.make(config)
+    np.testing.assert_allclose(first_rows(config), vectors * config.lr / rms(vectors), rtol=1e-5)
+
+
 class TestJoin:
     @pytest.mark.slow
-    @settings(max_examples=40)
+    @settings(max_examples=25)
     @given(
         num_partitions=st.integers(1, 4),
         length=st.integers(1, DIMENSION),
@@ -156,42 +167,34 @@ class TestJoin:
             assert found["num_not_in_graph"] == len(others)
 
     def test_ids_of_one_hash_are_told_apart(self, tmp_path, monkeypatch):
-        config, ids = written(tmp_path, tmp_path / "v.parquet")
-        vectors = vectors_of(NUM)
-        write_vectors(tmp_path / "v.parquet", ids[::-1], vectors[::-1])
+        config, ids = with_vectors(tmp_path)
+        write_vectors(tmp_path / "v.parquet", ids[::-1], vectors_of(NUM)[::-1])
         monkeypatch.setattr(id_search, "hash_strings", lambda ids, seed: np.zeros(len(ids), np.uint64))
-        given_vectors.make(config)
-        np.testing.assert_allclose(first_rows(config), vectors * config.lr / rms(vectors), rtol=1e-5)
+        check_taken(config, vectors_of(NUM))
 
     def test_a_vectors_file_may_be_read_in_many_batches(self, tmp_path, monkeypatch):
-        config, ids = written(tmp_path, tmp_path / "v.parquet", num_partitions=3)
-        vectors = vectors_of(NUM)
-        write_vectors(tmp_path / "v.parquet", ids, vectors)
+        config, _ = with_vectors(tmp_path, 3)
         monkeypatch.setattr("train.tables.vector_files.BATCH_BYTES", 3 * 4 * DIMENSION)
         monkeypatch.setattr(given_vectors, "WRITE_BYTES", 5 * 4 * DIMENSION)
         monkeypatch.setattr(given_vectors, "MOST_FILES", 2)  # fewer files than partitions
         assert max(len(batch.ids) for batch in VectorFiles(str(tmp_path / "v.parquet")).batches()) == 3
-        given_vectors.make(config)
-        np.testing.assert_allclose(first_rows(config), vectors * config.lr / rms(vectors), rtol=1e-5)
+        check_taken(config, vectors_of(NUM))
 
     def test_embeddings_of_another_run_a_folder_and_a_pattern(self, tmp_path):
         vectors = vectors_of(NUM)
-        for number, pattern in enumerate(["given/node", "gi*/no*/part-*.parquet", "given/n[no]de"]):
+        for number, pattern in enumerate(["given/node", "gi*/n[no]de/part-*.parquet"]):
             config, ids = written(tmp_path / str(number), tmp_path / pattern)
             for part in range(2):
                 with remapped.new_part(str(tmp_path / "given"), "node", part, DIMENSION) as writer:
                     writer.append(pa.array(ids[part::2]), vectors[part::2])
             (tmp_path / "given/node/_SUCCESS").write_text("{}")
-            given_vectors.make(config)
-            np.testing.assert_allclose(first_rows(config), vectors * config.lr / rms(vectors), rtol=1e-5)
+            check_taken(config, vectors)
 
     def test_categories_of_pandas_are_ids(self, tmp_path):
         config, ids = written(tmp_path, tmp_path / "v.parquet")
-        write_vectors(tmp_path / "v.parquet", ids, vectors_of(NUM), id_type=None)
-        plain = pa.array(ids).dictionary_encode()
-        write_vectors(tmp_path / "v.parquet", plain.to_pylist(), vectors_of(NUM), id_type=plain.type)
-        given_vectors.make(config)
-        assert given_vectors.figures(config)["node"]["num_taken"] == NUM
+        categories = pa.dictionary(pa.int32(), pa.string())
+        write_vectors(tmp_path / "v.parquet", ids, vectors_of(NUM), id_type=categories)
+        check_taken(config, vectors_of(NUM))
 
     @pytest.mark.hdfs
     def test_on_hdfs(self, hdfs_uri, client):
@@ -206,20 +209,17 @@ class TestJoin:
 
 
 class TestProjection:
-    @pytest.mark.parametrize("is_sampled", [False, True])
-    def test_long_vectors_become_principal_components(self, tmp_path, monkeypatch, is_sampled):
+    def test_long_vectors_become_principal_components(self, tmp_path, monkeypatch):
         config, ids = written(tmp_path, tmp_path / "v.parquet")
         rng = np.random.default_rng(8)
         basis = rng.normal(size=(DIMENSION, 20)) * np.geomspace(5, 0.5, DIMENSION)[:, None]
         vectors = rng.normal(size=(NUM, DIMENSION)) @ basis + 0.01 * rng.normal(size=(NUM, 20)) + 100
-        if is_sampled:
-            monkeypatch.setattr(given_vectors, "SAMPLE", 30)
+        monkeypatch.setattr(given_vectors, "SAMPLE", 30)
         write_vectors(tmp_path / "v.parquet", ids, vectors)
         given_vectors.make(config)
         found = given_vectors.figures(config)["node"]
         assert found["explained_variance"] > 0.99
-        assert (found["num_fitted"] < NUM) == is_sampled
-        assert found["num_fitted"] > 15
+        assert 15 < found["num_fitted"] < NUM
         rows = first_rows(config)
         assert rms(rows) == pytest.approx(config.lr, rel=1e-4)
         # distances stay, but for what the components leave out
@@ -241,13 +241,8 @@ class TestBadInput:
         [
             (["a", "b", None], [[1.0]] * 3, r"v\.parquet: row 2: column 'id': expected a raw id, found null"),
             (["a", "b"], [[1.0], None], r"row 1: column 'embedding': expected a vector, found null"),
-            (
-                ["a", "b"],
-                [[1.0, 2.0], [None, 1.0]],
-                r"row 1: column 'embedding': expected numbers, found null",
-            ),
+            (["a", "b"], [[1.0, 2.0], [None, 1.0]], r"row 1: column 'embedding': expected numbers, found"),
             (["a", "b"], [[1.0], [float("nan")]], r"row 1: .*expected finite numbers.*NaN or infinity"),
-            (["a", "b"], [[1.0], [float("inf")]], r"row 1: .*expected finite numbers"),
             (["a", "b"], [[1.0], [1e300]], r"row 1: .*expected finite numbers of float32"),
             (["a", "b"], [[1.0], [1.0, 2.0]], r"row 1: .*expected 1 numbers, as in the first row of all"),
             (["a", "b"], [[], []], r"row 0: .*expected one or more numbers"),
@@ -272,23 +267,12 @@ class TestBadInput:
         with pytest.raises(FormatError, match=told):
             given_vectors.make(config)
 
-    def test_another_length_in_another_file(self, tmp_path):
-        config, ids = written(tmp_path, tmp_path / "v")
-        write_vectors(tmp_path / "v/1.parquet", ids[:1], vectors_of(1, 5))
-        write_vectors(tmp_path / "v/2.parquet", ids[1:2], vectors_of(1, 6))
-        with pytest.raises(FormatError, match=r"2\.parquet: row 0: .*expected 5 numbers"):
-            given_vectors.make(config)
-
     @pytest.mark.parametrize(
         ("columns", "told"),
         [
             ({"id": ["a"]}, "column 'embedding': expected a list of floats, found no such column"),
-            ({"key": ["a"], "embedding": [[1.0]]}, "column 'id': expected string or integer, found no such"),
             ({"id": [1.5], "embedding": [[1.0]]}, "column 'id': expected string or integer, found double"),
-            (
-                {"id": ["a"], "embedding": [["x"]]},
-                "column 'embedding': expected a list of floats, found list",
-            ),
+            ({"id": ["a"], "embedding": [["x"]]}, "'embedding': expected a list of floats, found list"),
         ],
     )
     def test_other_columns_are_refused(self, tmp_path, columns, told):
@@ -299,9 +283,7 @@ class TestBadInput:
 
     def test_damage_no_files_and_no_such_type(self, tmp_path):
         config, _ = written(tmp_path, tmp_path / "v*.parquet")
-        with pytest.raises(
-            NotFoundError, match=r"train\.init_embeddings\.node: .*v\*\.parquet: no file there"
-        ):
+        with pytest.raises(NotFoundError, match=r"init_embeddings\.node: .*v\*\.parquet: no file there"):
             job.check(config)
         (tmp_path / "v.parquet").write_text("id,embedding\n")
         job.check(config)
@@ -313,7 +295,7 @@ class TestBadInput:
 
     def test_an_index_of_other_partitions_is_refused(self, tmp_path):
         written(tmp_path, num_partitions=2)
-        config = configured(tmp_path, tmp_path / "v.parquet", num_partitions=3)
+        config = configured(tmp_path, tmp_path / "v.parquet", 3)
         with pytest.raises(FormatError, match="with 3 partitions of 'node', found murmurhash64a and 2"):
             given_vectors.make(config)
 
@@ -321,15 +303,7 @@ class TestBadInput:
 class TestRun:
     @pytest.mark.slow
     @pytest.mark.parametrize(
-        "train",
-        [
-            {"resident": "always"},
-            {"resident": "never"},
-            {"memory_partitions": 4},
-            {"num_workers": 2},
-            {"ensemble": 2},
-        ],
-        ids=str,
+        "train", [{"resident": "always"}, {"memory_partitions": 4}, {"num_workers": 2}, {"ensemble": 2}]
     )
     def test_every_placement_starts_from_the_vectors(self, tmp_path, client, caplog, train):
         """Rows that do not move show where they began."""
@@ -355,27 +329,21 @@ class TestRun:
 
     def test_resuming_reads_no_vectors(self, tmp_path):
         for name in ("whole", "parts"):
-            config, ids = written(tmp_path / name, tmp_path / "v.parquet", 2, num_epochs=2)
-            write_vectors(tmp_path / "v.parquet", ids, vectors_of(NUM))
+            config, _ = with_vectors(tmp_path / name, 2, num_epochs=2)
             given_vectors.make(config)
             for num_epochs in (1, 2) if name == "parts" else (2,):
                 job.train(changed(config, num_epochs=num_epochs))
                 if num_epochs == 1:
                     shutil.rmtree(given_rows.folder_of(config))
                     assert not given_vectors.is_needed(config, [config])
-        found = [contents(str(tmp_path / name / "checkpoint")) for name in ("whole", "parts")]
-        rows = [{key: each[key] for key in each if "embeddings_" in key} for each in found]
-        assert rows[0].keys() == rows[1].keys()
-        assert rows[0]
-        tables = [
+        whole, parts = (
             pbg.read_embeddings(str(tmp_path / name / "checkpoint"), "node", 0, 2)[0]
             for name in ("whole", "parts")
-        ]
-        assert np.array_equal(*tables)
+        )
+        assert np.array_equal(whole, parts)
 
     def test_rows_of_a_killed_run_are_used_again_unless_they_are_of_other_files(self, tmp_path):
-        config, ids = written(tmp_path, tmp_path / "v.parquet")
-        write_vectors(tmp_path / "v.parquet", ids, vectors_of(NUM))
+        config, ids = with_vectors(tmp_path)
         given_vectors.make(config)
         assert not given_vectors.is_needed(config, [config])
         before = first_rows(config)
@@ -389,10 +357,9 @@ class TestRun:
         assert not np.array_equal(first_rows(config), before)
 
     def test_damaged_rows_are_refused(self, tmp_path):
-        config, ids = written(tmp_path, tmp_path / "v.parquet")
+        config, _ = with_vectors(tmp_path)
         with pytest.raises(FormatError, match="expected the first rows of a run"):
             first_rows(config)
-        write_vectors(tmp_path / "v.parquet", ids, vectors_of(NUM))
         given_vectors.make(config)
         part = Path(given_rows.part_uri(given_rows.folder_of(config), "node", 0))
         content = bytearray(part.read_bytes())
@@ -401,26 +368,23 @@ class TestRun:
         with pytest.raises(FormatError, match="checksum"):
             first_rows(config)
 
-    def test_other_vectors_train_anew(self, tmp_path, client):
-        config, ids = written(tmp_path, tmp_path / "v.parquet", num_epochs=1)
-        write_vectors(tmp_path / "v.parquet", ids, vectors_of(NUM))
-        assert job.run(config, client)["init_embeddings"]
-        assert job.run(config, client)["num_edges"] == 0  # nothing has changed
+    def test_other_vectors_train_anew(self, tmp_path, near_client):
+        plain, _ = written(tmp_path)
+        assert "init_embeddings" not in str(job.fingerprint(plain))
+        config, ids = with_vectors(tmp_path, num_epochs=1)
+        assert job.run(config, near_client)["init_embeddings"]
+        assert job.run(config, near_client)["num_edges"] == 0  # nothing has changed
         fingerprint = job.fingerprint(config)
         assert str(tmp_path / "v.parquet") in str(fingerprint["inputs"])
         write_vectors(tmp_path / "v.parquet", ids[:5], vectors_of(5))
         assert job.fingerprint(config) != fingerprint
-        figures = job.run(config, client)
+        figures = job.run(config, near_client)
         assert figures["moved_aside"]
         assert figures["init_embeddings"]["node"]["num_taken"] == 5
 
-    def test_a_run_without_the_key_has_the_fingerprint_that_it_had(self, tmp_path):
-        config, _ = written(tmp_path)
-        assert "init_embeddings" not in str(job.fingerprint(config))
-
 
 class TestInitPath:
-    def test_only_new_ids_take_a_vector(self, tmp_path, client):
+    def test_only_new_ids_take_a_vector(self, tmp_path):
         first, _ = written(tmp_path / "first", num_partitions=2, num=30, num_epochs=1)
         job.train(first)
         second, ids = written(tmp_path / "second", tmp_path / "v.parquet", 2, init_path=first.checkpoint_path)
@@ -437,15 +401,14 @@ class TestInitPath:
 
 
 class TestFrozen:
-    @pytest.mark.parametrize("length", [DIMENSION, 20])
-    def test_vectors_stay_to_the_bit(self, tmp_path, client, caplog, length):
+    def test_vectors_stay_to_the_bit(self, tmp_path, near_client, caplog):
         frozen = {"freeze": ["node"]}
         config, ids = two_types(tmp_path, num_epochs=2, max_norm=0.1, train=frozen)
-        write_vectors(tmp_path / "v.parquet", ids, vectors_of(NUM, length))
+        write_vectors(tmp_path / "v.parquet", ids, vectors_of(NUM, 20))
         given_vectors.make(config)
         before = first_rows(config)
         with caplog.at_level(logging.INFO, "graphmill"):
-            job.run(config, client)
+            job.run(config, near_client)
         assert np.array_equal(embeddings(config, "node", NUM).numpy(), before)
         assert "stay as they are drawn" not in caplog.text
 
@@ -459,18 +422,13 @@ class TestFrozen:
                 given_vectors.make(config)
             assert re.search(said, caplog.text)
 
-    def test_rows_that_stay_random_are_told(self, tmp_path, caplog):
+    def test_random_rows_are_told_and_shorter_vectors_refused(self, tmp_path, caplog):
         config, ids = two_types(tmp_path, 2, train={"freeze": ["node"]})
         write_vectors(tmp_path / "v.parquet", ids[:1], vectors_of(1))
         given_vectors.make(config)
         assert f"{NUM - 1} of {NUM} ids have no vector and keep a random one" in caplog.text
-
-    def test_shorter_vectors_are_refused(self, tmp_path):
-        config, ids = two_types(tmp_path, train={"freeze": ["node"]})
         write_vectors(tmp_path / "v.parquet", ids, vectors_of(NUM, 5))
-        with pytest.raises(
-            ConfigError, match=r"length 5 are shorter than the rows \(8\).*set dimension to 5"
-        ):
+        with pytest.raises(ConfigError, match=r"length 5 are shorter than .*\(8\).*set dimension to 5"):
             given_vectors.make(config)
 
 
@@ -492,26 +450,3 @@ class TestConfiguration:
         assert config.train.init_embeddings == {"node": None}
         job.check(config)
         assert given_vectors.inputs_of(config) == []
-
-
-def test_vectors_that_know_the_graph_help(tmp_path, client):
-    """After one epoch, rows that begin near those of a trained model rank far better than drawn ones."""
-    rng = np.random.default_rng(0)
-    num, groups = 400, 20
-    lhs = np.repeat(np.arange(num), 5)
-    rhs = rng.integers(num // groups, size=len(lhs)) * groups + lhs % groups  # edges within a group
-    triples = np.unique(np.stack([lhs, 0 * lhs, rhs], 1), axis=0)
-    centres = rng.normal(size=(groups, DIMENSION))
-    vectors = centres[np.arange(num) % groups] + 0.3 * rng.normal(size=(num, DIMENSION))
-    held_out = rng.random(len(triples)) < 0.1
-    mrr = {}
-    for name, path in (("drawn", None), ("given", tmp_path / "v.parquet")):
-        config = configured(tmp_path / name, path, 2, num_epochs=1, lr=0.3, global_emb=False)
-        ids = list(raw_ids(num, 2))
-        write_graph(config, {"node": num}, triples[~held_out])
-        write_index(config, {"node": ids})
-        if path:
-            write_vectors(path, ids, vectors)
-        job.run(config, client)
-        mrr[name] = mean_reciprocal_rank(config, {"node": num}, triples, triples[held_out])
-    assert mrr["given"] > 1.5 * mrr["drawn"]
