@@ -70,7 +70,7 @@ class Chain(NamedTuple):
                 "forget_after": 1,
             },
             "train": {"replay": 1.0, "resident": "never"},
-            "schedule": {"keep": 3},
+            "schedule": {"keep": 4},
             "cluster": {"master": "local[1]"},
         }
         path = self.notes / "daily.yaml"
@@ -191,12 +191,12 @@ def test_killed_on_hdfs(
     chain, draw = Chain(hdfs_uri, tmp_path), random.Random(5)
     # some local files are renamed, and on HDFS are not
     kills = {day: [draw.randrange(2 * number // 5)] for day, number in zip(DAYS, renamings, strict=True)}
-    chain.run(forked, {day: kills[day] for day in DAYS[1:4]}, num_days=4)  # until the first day is deleted
-    check_same(chain, once, DAYS[2:4])
+    chain.run(forked, kills, num_days=2)
+    check_same(chain, once, DAYS[1:2])
 
 
 def check_same(ours: Chain, theirs: Chain, days: Sequence[str] = DAYS[-2:]) -> None:
-    """The last day's ids, edges and embeddings are the same bytes; so is the day before's."""
+    """Ids, edges and embeddings of these days are the same bytes."""
     for day in days:
         found, expected = ours.results(day), theirs.results(day)
         assert found.keys() == expected.keys()
