@@ -1,11 +1,13 @@
 """Everything on a real HDFS: raw tables, intermediate files, outputs."""
 
 from pathlib import Path
+from typing import Any
 
-import distributed
 import numpy as np
 import pyarrow as pa
 import pytest
+from distributed import Client
+from pyarrow.fs import FileSelector, FileType
 
 from etl import job
 from etl.steps import spill
@@ -31,8 +33,6 @@ def hdfs_client(hdfs: MiniHdfs) -> object:
 def files_at(root: str) -> dict[str, bytes]:
     """Relative path -> content of all files, hidden ones too."""
     file_system, path = storage.filesystem(root)
-    from pyarrow.fs import FileSelector, FileType
-
     found = file_system.get_file_info(FileSelector(path, recursive=True))
     files = [each.path for each in found if each.type == FileType.File]
     below = [each.removeprefix(path + "/") for each in files]
@@ -41,19 +41,22 @@ def files_at(root: str) -> dict[str, bytes]:
 
 @pytest.mark.slow
 def test_the_same_bytes_as_on_local_disk(
-    hdfs_client: distributed.Client, hdfs_uri: str, tmp_path: Path, rng: np.random.Generator
+    hdfs_client: Client, hdfs_uri: str, tmp_path: Path, rng: np.random.Generator
 ) -> None:
+    """Twice, and a day later, without a file, from the edges of the first; a damaged bucket is refused."""
     ids = rng.integers(0, 300, (2, 5_000))
     write_parquet(tmp_path / "raw/a.parquet", 1_000, l=[f"u{n}" for n in ids[0]], t=[f"i{n}" for n in ids[1]])
+    write_parquet(tmp_path / "raw/c.parquet", l=["u1", "u9"], t=["i7", "new"])
     (tmp_path / "raw/b.tsv").write_text("".join(f"u{n}\tseen\ti{n + 1}\n" for n in range(500)))
-    for name in ("a.parquet", "b.tsv"):
+    for name in ("a.parquet", "b.tsv", "c.parquet"):
         with storage.atomic_output(f"{hdfs_uri}/raw/{name}") as stream:
             stream.write((tmp_path / "raw" / name).read_bytes())
-    for root in (str(tmp_path), hdfs_uri):
+
+    def run(root: str, name: str, paths: list[str], **etl: object) -> dict[str, Any]:
         config = config_of(
-            f"{root}/out",
+            f"{root}/{name}",
             [
-                {"path": "*.parquet", "lhs": "l", "rhs": "t", "relation": "bought"},
+                {"path": paths, "lhs": "l", "rhs": "t", "relation": "bought"},
                 {"path": "b.tsv", "header": False, "lhs": 0, "relation_column": 1, "rhs": 2},
             ],
             entities={"user": 2, "item": 2},
@@ -62,12 +65,29 @@ def test_the_same_bytes_as_on_local_disk(
             holdout={"test": 0.2},
             chunk_rows=1_500,
             entity_names=True,
+            **etl,
         )
+        return job.run(config, hdfs_client)
+
+    for root in (str(tmp_path), hdfs_uri):
         for _ in range(2):  # the second run replaces what the first has made
-            job.run(config, hdfs_client)
+            run(root, "out", ["*.parquet"])
+        earlier = {name: f"{root}/out/{name}" for name in ("entities", "edges")}
+        day = {"previous_entity_path": earlier["entities"], "previous_edge_path": earlier["edges"]}
+        assert run(root, "later", ["a.parquet"], **day)["delta"]["files_gone"] == 1
     on_hdfs = files_at(f"{hdfs_uri}/out")
     assert on_hdfs == files_under(tmp_path / "out")
     assert len(on_hdfs) == 2 * 4 + 3 * 4 + 1 + 1 + 3 + 2  # the last: names of relations, checksums, counts
+    later = files_at(f"{hdfs_uri}/later")
+    assert later == files_under(tmp_path / "later")
+    uri = f"{hdfs_uri}/out/edges/train/edges_1_1.h5"
+    content = bytearray(storage.read_bytes(uri))
+    content[-9] ^= 1
+    with storage.atomic_output(uri) as stream:
+        stream.write(bytes(content))
+    with pytest.raises(Exception, match=r"edges_1_1\.h5: expected the checksum"):
+        run(hdfs_uri, "later", ["a.parquet"], **day)
+    assert files_at(f"{hdfs_uri}/later") == later
 
 
 def test_names_on_hdfs(hdfs_uri: str, tmp_path: Path) -> None:
@@ -101,7 +121,7 @@ def test_names_on_hdfs(hdfs_uri: str, tmp_path: Path) -> None:
         found(path=f"{hdfs_uri}/orders")
 
 
-def test_beside_files_of_the_user(hdfs_client: distributed.Client, hdfs_uri: str) -> None:
+def test_beside_files_of_the_user(hdfs_client: Client, hdfs_uri: str) -> None:
     """Edges in a folder of the entities, then in the same folder, as PBG's examples have them."""
     for name in ("graph/t.tsv", "graph/train/notes.txt"):
         with storage.atomic_output(f"{hdfs_uri}/{name}") as stream:
@@ -136,7 +156,7 @@ def test_intermediate_files_are_compressed_and_replicated(hdfs_uri: str) -> None
     assert found.replication == 3
 
 
-def test_errors_name_the_file_on_hdfs(hdfs_client: distributed.Client, hdfs_uri: str) -> None:
+def test_errors_name_the_file_on_hdfs(hdfs_client: Client, hdfs_uri: str) -> None:
     with storage.atomic_output(f"{hdfs_uri}/raw/t.tsv") as stream:
         stream.write(b"l\tt\na\t\n")
     shape = {"entities": {"n": 1}, "relations": [("to", "n", "n")], "top": {"input": f"{hdfs_uri}/raw"}}
