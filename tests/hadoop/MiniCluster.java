@@ -122,7 +122,6 @@ public class MiniCluster {
     effective.addResource(core);
     effective.addResource(settings);
     effective.set("yarn.scheduler.minimum-allocation-mb", "128");
-    effective.set("yarn.resourcemanager.nodemanagers.heartbeat-interval-ms", "200");
     effective.set("yarn.scheduler.capacity.root.queues", "default,nightly");
     effective.set("yarn.scheduler.capacity.root.default.capacity", "50");
     effective.set("yarn.scheduler.capacity.root.nightly.capacity", "50");
