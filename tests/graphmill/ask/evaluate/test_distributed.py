@@ -10,69 +10,20 @@ from pathlib import Path
 from typing import Any
 
 import distributed
-import numpy as np
 import pytest
 
-from graphmill import config as configuration
 from graphmill import storage
 from graphmill.ask.evaluate import evaluate, job
 from graphmill.ask.evaluate.execution import COUNTING, Execution, Result
-from graphmill.ask.model import Model
-from graphmill.checkpoints import pbg
 from graphmill.config import Config
-from graphmill.config.partitions import all_buckets
 from graphmill.config.sections.evaluate import EvaluateConfig
-from graphmill.formats import edge_buckets, entity_counts
-from graphmill.formats.edge_buckets import Edges
+from tests.graphmill.ask.predict.world import write_world
 from tests.workers import workers
 
-ITERATION = pbg.Iteration(1, 0, 1, 0, "train", 1, 0)
-STATIC = [
-    {"name": "bought", "lhs": "user", "rhs": "item", "operator": "translation"},
-    {"name": "knows", "lhs": "user", "rhs": "user", "operator": "diagonal"},
-    {"name": "like", "lhs": "item", "rhs": "item", "operator": "none"},
-]
 
-
-def graph(
-    root: Path, num_partitions: int, *, dynamic: bool = False, rows: int = 400, **evaluated: Any
-) -> Config:
-    """A graph of two types with a checkpoint of random numbers; some entities have the same vector."""
-    rng = np.random.default_rng(num_partitions)
-    config = configuration.from_mapping(
-        {
-            "output": str(root),
-            "entities": {
-                "user": {"num_partitions": num_partitions},
-                "item": {"num_partitions": num_partitions},
-            },
-            "relations": [STATIC[1] | {"name": "all"}] if dynamic else STATIC,
-            "dynamic_relations": dynamic,
-            "global_emb": False,
-            "dimension": 12,
-            "comparator": "dot",
-            "edge_paths": [str(root / "edges" / "train")],
-            "evaluate": {"block_bytes": 64 * 128 * 4} | evaluated,
-        }
-    )
-    count = rows // num_partitions
-    for name, part in ((name, part) for name in config.entities for part in range(num_partitions)):
-        entity_counts.write_count(config.entity_path, name, part, count)
-        vectors = rng.standard_normal((count // 2, 12), np.float32)
-        vectors = vectors[rng.integers(len(vectors), size=count)]
-        pbg.write_embeddings(config.checkpoint_path, name, part, 1, vectors, None, config.pbg(), ITERATION)
-    if dynamic:
-        entity_counts.write_relation_count(config.entity_path, 5)
-    state = Model(config, 5 if dynamic else None, relation_init="random").state_dict()
-    pbg.write_model(config.checkpoint_path, 1, state, {}, config.pbg(), ITERATION)
-    pbg.commit(config.checkpoint_path, 1, preserve_epoch=None)
-    for split, num in (("train", 800), ("test", 240)):
-        for bucket in all_buckets(config):
-            columns = [(count * rng.random(num // num_partitions**2) ** 3).astype(np.int64) for _ in range(2)]
-            rel = rng.integers(5 if dynamic else len(config.relations), size=len(columns[0]))
-            edges = Edges(columns[0], rel, columns[1])
-            edge_buckets.write_bucket(config.split_path(split), bucket, edges)
-    return config
+def small_world(folder: Path, num_partitions: int, **settings: Any) -> Config:
+    counts = dict.fromkeys(("user", "item"), [400 // num_partitions] * num_partitions)
+    return write_world(folder, counts=counts, num_distinct=200, **settings).config
 
 
 def without_speed(figures: Mapping[str, Any]) -> dict[str, Any]:
@@ -83,7 +34,8 @@ def without_speed(figures: Mapping[str, Any]) -> dict[str, Any]:
 def test_a_cluster_finds_what_one_process_finds(
     tmp_path: Path, client: distributed.Client, num_partitions: int, dynamic: bool
 ) -> None:
-    config = graph(tmp_path, num_partitions, dynamic=dynamic)
+    evaluated = {"block_bytes": 64 * 128 * 4}
+    config = small_world(tmp_path, num_partitions, dynamic=dynamic, evaluate=evaluated)
     alone = evaluate.evaluate(config, with_baselines=True)
     folder = str(tmp_path / "work")
     spread = evaluate.evaluate(config, Execution.on(client, folder), with_baselines=True)
@@ -117,7 +69,7 @@ class Dying(Execution):
 
 @pytest.mark.slow
 def test_a_lost_worker_changes_nothing(tmp_path: Path) -> None:
-    config = graph(tmp_path, 4, rows=2000)
+    config = small_world(tmp_path, 4)
     alone = evaluate.evaluate(config)
     with workers(2) as mortal:
         on = Execution.on(mortal, str(tmp_path / "work"))
@@ -133,8 +85,8 @@ def test_the_stage_spreads_what_is_not_small(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO, "graphmill")
-    config = graph(tmp_path, 2, sample=50)
-    told = "ranking 50 of 240 edges of test, drawn at random: evaluate.sample is 50; evaluate.sample: null"
+    config = small_world(tmp_path, 2, evaluate={"sample": 50})
+    told = "ranking 50 of 125 edges of test, drawn at random: evaluate.sample is 50; evaluate.sample: null"
     figures = {}
     (tmp_path / ".run.json.evaluate-0123").mkdir()  # of a killed run
     assert job.is_small(config)

@@ -1,9 +1,7 @@
 """Ranking, held against an oracle that knows neither blocks nor matrix products, and against PBG."""
 
-import functools
 import itertools
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +9,6 @@ import distributed
 import numpy as np
 import pytest
 import torch
-from hypothesis import example, given, settings
-from hypothesis import strategies as st
 
 from graphmill import config as configuration
 from graphmill import storage
@@ -28,106 +24,30 @@ from graphmill.gpu import device
 from graphmill.model.built_in import COMPARATORS, OPERATORS
 from graphmill.vocab import Bucket, Side
 from tests import DATA
-from tests.train.oracle import operate
+from tests.graphmill.ask.predict.world import DIMENSION, Triple, World, write_world
+from tests.pairs import pairs
 
 ITERATION = pbg.Iteration(1, 0, 1, 0, "train", 1, 0)
-
 TIE = 1e-9  # copies tie exactly, in float64 too
-
-Entity = tuple[str, int, int]  # type, partition, index
-Edge = tuple[Entity, int, Entity]
+SMALL = {"user": [70, 1], "item": [30]}  # rows by type and partition
 
 
-@dataclass
-class World:
-    """A small graph with an embedding, on disk and in plain Python."""
-
-    config: Config
-    tables: Mapping[tuple[str, int], np.ndarray]
-    parameters: Mapping[str, np.ndarray]
-    splits: Mapping[str, Sequence[Edge]]
-
-    def entities(self, entity_type: str) -> list[Entity]:
-        return [
-            (name, partition, index)
-            for (name, partition), table in self.tables.items()
-            if name == entity_type
-            for index in range(len(table))
-        ]
-
-
-# ---- the oracle: docs/formats/pbg_v1.md, one score at a time, in float64
-
-
-def _compare(config: Config, a: np.ndarray, b: np.ndarray) -> float:
-    if config.bias:
-        return float(a[0] + b[0]) + _compare(config.model_copy(update={"bias": False}), a[1:], b[1:])
-    match config.comparator:
-        case "dot":
-            return float(a @ b)
-        case "cos":
-            norms = np.linalg.norm(a) * np.linalg.norm(b)
-            return float(a @ b / norms) if norms else 0.0
-        case "l2":
-            return -float(np.linalg.norm(a - b))
-    return -float((a - b) @ (a - b))
-
-
-def _oracle_score(world: World, edge: Edge, corrupted: Side) -> float:
-    config = world.config
-    relation = 0 if config.dynamic_relations else edge[1]
-    kind = config.relations[relation].operator
-
-    def vector(entity: Entity) -> np.ndarray:
-        x = world.tables[entity[:2]][entity[2]].astype(np.float64)
-        shift = world.parameters[f"global_embs.emb_{entity[0]}"] if config.global_emb else 0
-        return x + shift
-
-    def transformed(side: Side, x: np.ndarray) -> np.ndarray:
-        prefix = f"{side}_operators.{relation}."
-        names = OPERATORS[kind].parameter_names(config.dynamic_relations)
-        own = [world.parameters[prefix + name].astype(np.float64) for name in names]
-        own = [value[edge[1]] for value in own] if config.dynamic_relations else own
-        return operate(kind, [*map(torch.from_numpy, own)], torch.from_numpy(x)).numpy()
-
-    lhs, rhs = vector(edge[0]), vector(edge[2])
-    if config.dynamic_relations and corrupted is Side.RHS:
-        return _compare(config, transformed(Side.LHS, lhs), rhs)
-    return _compare(config, lhs, transformed(Side.RHS, rhs))
-
-
-def _oracle_metrics(world: World, split: str, *known_edges: Sequence[Edge]) -> list[dict[str, float]]:
-    """The metrics with each of several sets of known edges."""
+def ranked_by_hand(world: World, split: str, *known_edges: set[Triple]) -> list[dict[str, float]]:
+    """The metrics with each of several sets of known edges: docs/formats/pbg_v1.md, in float64."""
     ranks: list[list[tuple[int, int]]] = [[] for _ in known_edges]
-    score_of = functools.cache(functools.partial(_oracle_score, world))  # edges share their rivals
-    sets = [set(known) for known in known_edges]
-    for edge, side in itertools.product(world.splits[split], Side):
-        own = edge[0] if side is Side.LHS else edge[2]
-        score = score_of(edge, side)
-        rivals = []
-        for other in world.entities(own[0]):
-            rival = (other, *edge[1:]) if side is Side.LHS else (*edge[:2], other)
-            if other != own:
-                rivals.append((rival, score_of(rival, side) - score))
-        equal = {rival for rival, ahead in rivals if abs(ahead) < TIE * max(1, abs(score))}
-        greater = {rival for rival, ahead in rivals if ahead > 0} - equal
-        for known, own_ranks in zip(sets, ranks, strict=True):
-            own_ranks.append((len(greater - known), len(equal - known)))
-    return [_means(np.array(each), len(world.splits[split])) for each in ranks]
-
-
-def _missing_loops(world: World) -> list[Edge]:
-    """The loops of all entities, for the relations of which no training edge is a loop."""
-    config = world.config
-    relations = range(NUM_DYNAMIC if config.dynamic_relations else len(config.relations))
-    have_loops = {rel for lhs, rel, rhs in world.splits["train"] if lhs == rhs}
-    entries = {rel: config.relations[0 if config.dynamic_relations else rel] for rel in relations}
-    return [
-        (entity, rel, entity)
-        for rel, entry in entries.items()
-        if entry.lhs == entry.rhs and rel not in have_loops
-        for entity in world.entities(entry.lhs)
-    ]
+    scores = {
+        key: world.scores(*key) for key in itertools.product({rel for _, rel, _ in world.edges[split]}, Side)
+    }
+    for edge, side in itertools.product(world.edges[split], Side):
+        lhs, rel, rhs = edge
+        query, answer = (lhs, rhs) if side is Side.RHS else (rhs, lhs)
+        row = scores[rel, side][query]
+        ahead, is_equal = row - row[answer], np.isclose(row, row[answer], rtol=TIE, atol=TIE)
+        rivals = [(lhs, rel, each) if side is Side.RHS else (each, rel, rhs) for each in range(len(row))]
+        for known, own in zip(known_edges, ranks, strict=True):
+            counts = np.array([each != edge and each not in known for each in rivals])
+            own.append((int((counts & ~is_equal & (ahead > 0)).sum()), int((counts & is_equal).sum())))
+    return [_means(np.array(each), len(world.edges[split])) for each in ranks]
 
 
 def _means(ranks: np.ndarray, num_edges: int) -> dict[str, float]:
@@ -143,166 +63,70 @@ def _means(ranks: np.ndarray, num_edges: int) -> dict[str, float]:
 # ---- worlds
 
 
-def _on_disk(world: World) -> None:
-    config = world.config
-    for (entity_type, partition), table in world.tables.items():
-        entity_counts.write_count(config.entity_path, entity_type, partition, len(table))
-        pbg.write_embeddings(
-            config.checkpoint_path, entity_type, partition, 1, table, None, config.pbg(), ITERATION
-        )
-    if config.dynamic_relations:
-        entity_counts.write_relation_count(config.entity_path, NUM_DYNAMIC)
-    state = {key: torch.from_numpy(value) for key, value in world.parameters.items()}
-    pbg.write_model(config.checkpoint_path, 1, state, {}, config.pbg(), ITERATION)
-    pbg.commit(config.checkpoint_path, 1, preserve_epoch=None)
-    _write_splits(world)
-
-
-def _write_splits(world: World) -> None:
-    config = world.config
-    grid = itertools.product(*(range(config.num_side_partitions(side)) for side in Side))
-    for number, bucket in enumerate(Bucket(*each) for each in grid):
-        for split, edges in world.splits.items():
-            own = [edge for edge in edges if _bucket_of(config, edge) == bucket]
-            columns = [[e[0][2] for e in own], [e[1] for e in own], [e[2][2] for e in own]]
-            lhs, rel, rhs = (np.array(column, np.int64) for column in columns)
-            dtype = (np.int32, np.int64)[number % 2]
-            with edge_buckets.new_bucket(
-                config.split_path(split), bucket, len(own), index_dtype=dtype
-            ) as writer:
-                writer.append(Edges(lhs, rel, rhs))
-
-
-def _bucket_of(config: Config, edge: Edge) -> Bucket:
-    """Edges of unpartitioned entities are spread over all buckets of their side."""
-    spread = edge[0][2] + edge[1] + edge[2][2]
-    sides = []
-    for side, entity in ((Side.LHS, edge[0]), (Side.RHS, edge[2])):
-        num = config.num_side_partitions(side)
-        partitioned = config.entities[entity[0]].num_partitions > 1
-        sides.append(entity[1] if partitioned else spread % num)
-    return Bucket(*sides)
-
-
-NUM_DYNAMIC = 3
-
-
-@st.composite
-def worlds(draw: st.DrawFn) -> tuple[dict[str, Any], int]:
-    """A configuration and the seed of everything random in it."""
-    dynamic = draw(st.booleans())
-    num_partitions = draw(st.integers(1, 3))
-    types = {
-        "user": {"num_partitions": num_partitions, "dimension": 4},
-        "item": {"num_partitions": draw(st.sampled_from((1, num_partitions))), "dimension": 4},
-        "tag": {"num_partitions": 1, "dimension": 6},
-    }
-    pairs = [("user", "user"), ("user", "item"), ("item", "user"), ("item", "item"), ("tag", "tag")]
-    num_relations = 1 if dynamic else draw(st.integers(1, 4))
-    operators = st.sampled_from([*OPERATORS])
-    relations = [
-        {"name": f"r{number}", "lhs": pair[0], "rhs": pair[1], "operator": draw(operators)}
-        for number, pair in enumerate(draw(st.sampled_from(pairs)) for _ in range(num_relations))
-    ]
-    raw = {
-        "entities": types,
-        "relations": relations,
-        "dynamic_relations": dynamic,
-        "global_emb": not dynamic and draw(st.booleans()),
-        "dimension": 4,
-        "comparator": draw(st.sampled_from([*COMPARATORS])),
-        "bias": draw(st.booleans()),
-        "workers": draw(st.sampled_from((1, 3))),
-        "evaluate": {
-            "block_bytes": draw(st.sampled_from((1 << 10, 40 * 64 * 4, 1 << 20))),
-            "query_bytes": draw(st.sampled_from((500, 1 << 20))),
-            "precision": draw(st.sampled_from(("bfloat16", "float32"))),
-        },
-    }
-    return raw, draw(st.integers(0, 2**32 - 1))
-
-
-def _make(raw: Mapping[str, Any], seed: int, root: Path) -> World:
-    config = configuration.from_mapping({**raw, "output": str(root)})
-    rng = np.random.default_rng(seed)
-    tables = {}
-    for name, entity in config.entities.items():
-        vectors = rng.integers(-2, 3, (9, config.entity_dimension(name))).astype(np.float32)
-        if seed % 2 or config.comparator == "cos":  # only copies tie; products are rounded
-            vectors = rng.normal(size=vectors.shape).astype(np.float32)
-        for partition in range(entity.num_partitions):
-            # Copies: the same vector in several rows and several partitions; above 64, several blocks.
-            count = int(rng.choice((0, 1, 5, 30, 70))) if entity.num_partitions > 1 else 30
-            tables[name, partition] = vectors[rng.integers(0, len(vectors), count)].reshape(
-                -1, vectors.shape[1]
-            )
-    model = Model(config, NUM_DYNAMIC if config.dynamic_relations else None)
-    parameters = {
-        key: rng.integers(-2, 3, tuple(value.shape)).astype(np.float32)
-        for key, value in model.state_dict().items()
-    }
-    world = World(config, tables, parameters, {})
-    splits: dict[str, list[Edge]] = {"train": [], "test": []}
-    for split, num in (("train", 40), ("test", 12)):
-        for _ in range(num):
-            rel = int(rng.integers(0, NUM_DYNAMIC if config.dynamic_relations else len(config.relations)))
-            relation = config.relations[0 if config.dynamic_relations else rel]
-            sides = [world.entities(relation.entity_type(side)) for side in Side]
-            if not all(sides):
-                continue
-            # Few distinct lhs: queries with many answers.
-            lhs = sides[0][int(rng.integers(0, min(4, len(sides[0]))))]
-            splits[split].append((lhs, rel, sides[1][int(rng.integers(0, len(sides[1])))]))
-        splits[split] += splits[split][:2]  # duplicates
-    splits["test"] += splits["train"][:2]  # edges of both
-    world.splits = splits
-    return world
-
-
-EVERYTHING = {
-    "entities": {"user": {"num_partitions": 2}, "item": {"num_partitions": 1}},
-    "relations": [
-        {"name": "likes", "lhs": "user", "rhs": "item", "operator": "linear"},
-        {"name": "follows", "lhs": "user", "rhs": "user", "operator": "complex_diagonal"},
-    ],
-    "dimension": 4,
-    "comparator": "dot",
-    "evaluate": {"block_bytes": 1 << 10},
-}
-
-
-DYNAMIC = {**EVERYTHING, "relations": EVERYTHING["relations"][:1], "dynamic_relations": True}
+def missing_loops(world: World) -> set[Triple]:
+    """The loops of all entities, for the relations of which no training edge is a loop."""
+    relations = range(3 if world.config.dynamic_relations else 2)
+    numbers = {rel: range(len(world.vectors[world.types(rel)[Side.LHS]])) for rel in relations}
+    return {(each, rel, each) for rel in relations if not world.may_be_itself(rel) for each in numbers[rel]}
 
 
 @pytest.mark.slow
-@settings(
-    max_examples=12,
-    derandomize=True,  # among random floats there are near misses that float32 cannot tell
+@pytest.mark.parametrize(
+    ("operator", "comparator", "kind", "counts", "loops", "bias", "section"),
+    pairs(
+        [*OPERATORS],
+        [*COMPARATORS],
+        ["static", "dynamic", "reciprocal"],
+        [SMALL, {"user": [5, 0, 70], "item": [30, 5, 1]}],
+        [True, False],
+        [True, False],
+        [
+            {"block_bytes": 40 * 64 * 4, "query_bytes": 20_000, "precision": "bfloat16"},
+            {"block_bytes": 1 << 20, "precision": "float32"},
+        ],
+    ),
 )
-@given(worlds())
-@example((EVERYTHING, 1))
-def test_equals_the_oracle(tmp_path: Path, case: tuple[dict[str, Any], int]) -> None:
-    raw, seed = case
-    root = tmp_path / f"{abs(hash(str(case)))}"
-    world = _make(raw, seed, root)
-    if not world.splits["test"]:
-        return
-    _on_disk(world)
-    everything = [edge for edges in world.splits.values() for edge in edges]
-    expected = _oracle_metrics(world, "test", everything, [], everything + _missing_loops(world))
+def test_equals_the_oracle(
+    tmp_path: Path,
+    operator: str,
+    comparator: str,
+    kind: str,
+    counts: dict[str, list[int]],
+    loops: bool,
+    bias: bool,
+    section: dict[str, Any],
+) -> None:
+    """Many vectors are copies of others, in other partitions too."""
+    world = write_world(
+        tmp_path,
+        operator=operator,
+        comparator=comparator,
+        dynamic=kind == "dynamic",
+        reciprocal=kind == "reciprocal",
+        counts=counts,
+        loops=loops,
+        num_distinct=9,
+        bias=bias,
+        workers=3 if loops else 1,
+    )
+    everything = {edge for edges in world.edges.values() for edge in edges}
+    expected = ranked_by_hand(world, "test", everything, set(), everything | missing_loops(world))
     ways = [{"filtered": True}, {"filtered": False}, {"leave_out_itself": True}]
     for way, metrics in zip(ways, expected, strict=True):
-        config = world.config.with_section(EvaluateConfig(**raw.get("evaluate", {}), **way))
-        found = evaluate.evaluate(config)
+        found = evaluate.evaluate(world.config.with_section(EvaluateConfig(**section, **way)))
         assert found["metrics"] == pytest.approx(metrics, rel=1e-9)
         assert found["itself"] == ("left out" if "leave_out_itself" in way else "ranked")
 
 
-def _small(root: Path) -> World:
-    world = _make(EVERYTHING, 14, root)
-    assert [len(table) for table in world.tables.values()] == [70, 1, 30]
-    _on_disk(world)
-    return world
+def _small(root: Path, **settings: Any) -> World:
+    return write_world(
+        root,
+        operator="linear",
+        counts=SMALL,
+        num_distinct=9,
+        evaluate={"block_bytes": 40 * 64 * 4},
+        **settings,
+    )
 
 
 def _with(world: World, **section: Any) -> Config:
@@ -313,20 +137,18 @@ def _with(world: World, **section: Any) -> Config:
 def test_filter_paths_name_the_known_edges(tmp_path: Path) -> None:
     world = _small(tmp_path)
     config = _with(world, filter_paths=[world.config.split_path("train")])
-    everything = [edge for edges in world.splits.values() for edge in edges]
-    expected, default = _oracle_metrics(world, "test", world.splits["train"], everything)
+    everything = {edge for edges in world.edges.values() for edge in edges}
+    expected, default = ranked_by_hand(world, "test", set(world.edges["train"]), everything)
     assert evaluate.evaluate(config)["metrics"] == pytest.approx(expected)
     assert evaluate.evaluate(world.config)["metrics"] == pytest.approx(default)
     assert expected["mrr"] < default["mrr"]  # the edges of the split itself are known by default
 
 
-@pytest.mark.parametrize("raw", [EVERYTHING, DYNAMIC], ids=["static", "dynamic"])
-def test_a_gpu_ranks_as_the_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, raw: dict[str, Any]) -> None:
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_a_gpu_ranks_as_the_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dynamic: bool) -> None:
     """The reference stands for the kernels where there is no GPU."""
-    world = _make(raw, 14, tmp_path)
-    _on_disk(world)
-    given = {key: value for key, value in raw.items() if key != "evaluate"}
-    config = configuration.from_mapping({**given, "output": world.config.output, "num_gpus": 1})
+    world = _small(tmp_path, dynamic=dynamic)
+    config = world.config.model_copy(update={"num_gpus": 1, "evaluate": EvaluateConfig()})
     expected = evaluate.evaluate(world.config)["metrics"]
     here = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     shapes = []
@@ -344,8 +166,7 @@ def test_a_gpu_ranks_as_the_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
 
 
 def test_queries_of_matrices_are_made_in_small_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    world = _make(DYNAMIC, 14, tmp_path)
-    _on_disk(world)
+    world = _small(tmp_path, dynamic=True)
     expected = evaluate.evaluate(world.config)["metrics"]
     sizes = []
     make = Model.query
@@ -355,7 +176,7 @@ def test_queries_of_matrices_are_made_in_small_parts(tmp_path: Path, monkeypatch
         return make(model, relation, side, vectors, rel)
 
     monkeypatch.setattr(Model, "query", query)
-    monkeypatch.setattr(ranker, "MATRIX_BYTES", 3 * 4 * 4**2)
+    monkeypatch.setattr(ranker, "MATRIX_BYTES", 3 * 4 * DIMENSION**2)
     assert evaluate.evaluate(world.config)["metrics"] == expected
     assert max(sizes) == 3
 
@@ -364,8 +185,8 @@ def test_a_chosen_version(tmp_path: Path) -> None:
     world = _small(tmp_path)
     expected = evaluate.evaluate(world.config)["metrics"]
     root = world.config.checkpoint_path
-    for (entity_type, partition), table in world.tables.items():
-        pbg.write_embeddings(root, entity_type, partition, 2, np.ones_like(table), None, {}, ITERATION)
+    for (entity_type, partition), ones in _rows(1.0).items():
+        pbg.write_embeddings(root, entity_type, partition, 2, ones, None, {}, ITERATION)
     pbg.write_model(root, 2, {}, {}, {}, ITERATION)
     storage.write_text(storage.join(root, "checkpoint_version.txt"), "2")
     tied = evaluate.evaluate(_with(world, filtered=False))["metrics"]
@@ -462,7 +283,8 @@ def test_pbg_dynamic_checkpoint() -> None:
 
 
 def test_no_checkpoint(tmp_path: Path) -> None:
-    config = configuration.from_mapping({**EVERYTHING, "output": str(tmp_path)})
+    config = _small(tmp_path).config
+    storage.delete(config.checkpoint_path)
     with pytest.raises(NotFoundError, match="there is no checkpoint to evaluate; train first"):
         evaluate.evaluate(config)
 
@@ -491,17 +313,20 @@ def test_checks_before_an_evaluation(tmp_path: Path) -> None:
     assert job.check(featurized).startswith("item, user: a featurized type has no list of all")
 
 
+def _rows(number: float) -> dict[tuple[str, int], np.ndarray]:
+    """Vectors of nothing but one number."""
+    return {
+        (name, part): np.full((count, DIMENSION), number, np.float32)
+        for name, counts in SMALL.items()
+        for part, count in enumerate(counts)
+    }
+
+
 def _write_rows(world: World, rows: Mapping[tuple[str, int], np.ndarray]) -> None:
     for (entity_type, partition), table in rows.items():
         pbg.write_embeddings(
             world.config.checkpoint_path, entity_type, partition, 1, table, None, {}, ITERATION
         )
-
-
-def _with_nan(world: World) -> dict[tuple[str, int], np.ndarray]:
-    table = world.tables["item", 0].copy()
-    table[3, 1] = np.nan
-    return {("item", 0): table}
 
 
 def _out_of_range(world: World, lhs: int, rel: int, rhs: int) -> None:
@@ -521,16 +346,14 @@ DAMAGE: dict[str, tuple[Callable[[World], object], str]] = {
     "rhs": (lambda world: _out_of_range(world, 0, 0, 30), BEYOND.format("rhs")),
     "other entities": (
         lambda world: entity_counts.write_count(world.config.entity_path, "item", 0, 31),
-        r"embeddings_item_0\.v1\.h5: embeddings have shape \(30, 4\).*; set entity_path and dimension as in",
+        r"embeddings_item_0\.v1\.h5: embeddings have shape \(30, 6\).*; set entity_path and dimension as in",
     ),
     "no number": (
-        lambda world: _write_rows(world, _with_nan(world)),
+        lambda world: _write_rows(world, {("item", 0): _rows(np.nan)["item", 0]}),
         r"embeddings_item_0\.v1\.h5.*: expected finite numbers",
     ),
     "too large a score": (
-        lambda world: _write_rows(
-            world, {key: np.full_like(rows, 1e30) for key, rows in world.tables.items()}
-        ),
+        lambda world: _write_rows(world, _rows(1e30)),
         "an edge's score is not a finite number",
     ),
 }

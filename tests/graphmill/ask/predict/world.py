@@ -126,11 +126,12 @@ def write_world(
     counts: Mapping[str, Sequence[int]] | None = None,
     splits: Sequence[str] = ("train", "test"),
     loops: bool = True,
+    num_distinct: int | None = None,
     **settings: Any,
 ) -> World:
     """A run with the relations `likes` (user, item) and `follows` (user, user), or three dynamic ones.
 
-    Without `loops`, no training edge is one.
+    Without `loops`, no training edge is one. All vectors of a type may be copies of `num_distinct` ones.
     """
     counts = counts or COUNTS[num_partitions]
     raw = {
@@ -152,7 +153,9 @@ def write_world(
     for key in model.parameters:
         if key.startswith("global"):
             model.parameters[key] = torch.from_numpy(rng.standard_normal(DIMENSION, np.float32))
-    vectors = {name: _write_type(config, name, each, model, rng) for name, each in counts.items()}
+    vectors = {
+        name: _write_type(config, name, each, model, rng, num_distinct) for name, each in counts.items()
+    }
     entity_index.write_manifest(
         config.entity_path, Manifest("blake2b", 0, {name: len(each) for name, each in counts.items()})
     )
@@ -172,11 +175,18 @@ def write_world(
 
 
 def _write_type(
-    config: Config, name: str, counts: Sequence[int], model: Model, rng: np.random.Generator
+    config: Config,
+    name: str,
+    counts: Sequence[int],
+    model: Model,
+    rng: np.random.Generator,
+    num_distinct: int | None,
 ) -> np.ndarray:
     at = Iteration(1, 0, 1, 0, "edges", 1, 0)
     whole, first = rng.standard_normal((sum(counts), DIMENSION), np.float32), 0
     whole[sum(counts) // 2 :][:1] = whole[1:2]  # a copy, which ties
+    if num_distinct is not None:
+        whole = whole[rng.integers(num_distinct, size=len(whole))]
     for partition, count in enumerate(counts):
         rows = whole[first : first + count]
         entity_counts.write_count(config.entity_path, name, partition, count)
