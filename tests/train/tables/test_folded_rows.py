@@ -19,20 +19,14 @@ from tests.train.vectors import write_vectors
 from train import job
 from train.tables import folded_rows
 
-ONE_TYPE = {
+ONE_TYPE: dict[str, Any] = {
+    "entities": {"node": {"num_partitions": 1}},
     "relations": [{"name": "all", "lhs": "node", "rhs": "node", "operator": "complex_diagonal"}],
     "dynamic_relations": True,
     "global_emb": False,
 }
 # Relations that the first day does not have, to old and to new ids.
 NEW_RELATIONS = [("u40", "met", "u41"), ("u40", "met", "v1"), ("x0", "met", "u3"), ("x0", "met", "x1")]
-
-
-def graph(root: Path, client: Any, *, partitions: int, dynamic: bool, **settings: Any) -> TwoDays:
-    if dynamic:
-        settings = {"entities": {"node": {"num_partitions": partitions}}} | ONE_TYPE | settings
-    more = NEW_RELATIONS if dynamic else ()
-    return TwoDays(root, client, partitions=partitions, more=more, **settings)
 
 
 def global_of(config: Config, name: str) -> Any:
@@ -56,13 +50,11 @@ def new_ids(config: Config, edges: list[Edge]) -> Counter[tuple[str, str]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("partitions", [1, 3])
 @pytest.mark.parametrize("dynamic", [False, True])
-def test_rows_are_those_of_a_fold_in(
-    tmp_path: Path, near_client: distributed.Client, partitions: int, dynamic: bool
-) -> None:
-    days = graph(tmp_path, near_client, partitions=partitions, dynamic=dynamic)
-    first, second = days.train_first(num_epochs=6), days.second(num_epochs=2)
+def test_rows_are_those_of_a_fold_in(tmp_path: Path, near_client: distributed.Client, dynamic: bool) -> None:
+    own = {"more": NEW_RELATIONS, **ONE_TYPE} if dynamic else {"partitions": 3}
+    days = TwoDays(tmp_path, near_client, **own)
+    first, second = days.train_first(), days.second()
     figures = job.run(second, near_client)
     assert not Path(second.checkpoint_path, "folded").exists()
     solvable = [edge for edge in days.new if edge[1] in KINDS]
@@ -88,36 +80,6 @@ def test_rows_are_those_of_a_fold_in(
             "num_without_edges": sum(not count for count in own),
         }
     assert figures["delta"] == {"replay": 1.0, "new_ids": told}
-
-
-@pytest.mark.slow
-def test_they_know_their_edges(tmp_path: Path, near_client: distributed.Client) -> None:
-    """A new id is nearer to its own items than to others; as drawn, it would not be."""
-    days = graph(tmp_path, near_client, partitions=2, dynamic=False)
-    days.train_first(num_epochs=30)
-    found = {}
-    for name, replay in (("folded", 1.0), ("drawn", None)):
-        config = days.second(name, num_epochs=1, lr=1e-9, train={"replay": replay})
-        job.run(config, near_client)
-        found[name] = ranks(config, days.new)
-    assert np.mean(found["folded"]) < 0.25 < 0.35 < np.mean(found["drawn"])
-
-
-def ranks(config: Config, edges: list[Edge]) -> list[float]:
-    """Share of items with a higher score, for items that new users saw."""
-    version = pbg.read_version(config.checkpoint_path)
-    state, _, _ = pbg.read_model(config.checkpoint_path, version)
-    (diagonal,) = (value.numpy() for key, value in state.items() if key.endswith("diagonal"))
-    rows = state_of(config)
-    items = [key for key in rows if key[0] == "item" and is_old(key[1])]
-    table = np.stack([rows[key][0] for key in items]) + global_of(config, "item")
-    found = []
-    for lhs, relation, rhs in edges:
-        if relation == "saw" and not is_old(lhs) and is_old(rhs):
-            user = rows["user", lhs][0] + global_of(config, "user")
-            scores = user @ (table * diagonal).T
-            found.append(float((scores > scores[items.index(("item", rhs))]).mean()))
-    return found
 
 
 @pytest.mark.slow
@@ -171,22 +133,20 @@ def test_rows_are_made_anew_for_other_inputs(tmp_path: Path, near_client: distri
     days = TwoDays(tmp_path, near_client, partitions=2)
     days.train_first()
     config = days.second()
-    folded_rows.make(config, near_client)
     folder = Path(config.checkpoint_path, "folded")
-    before = {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in folder.rglob("*.parquet")}
+
+    def made() -> dict[Path, tuple[int, bytes]]:
+        folded_rows.make(config, near_client)
+        return {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in folder.rglob("*.parquet")}
+
+    before = made()
     assert len(before) > 3
-    folded_rows.make(config, near_client)
-    assert {
-        path: (path.stat().st_mtime_ns, path.read_bytes()) for path in folder.rglob("*.parquet")
-    } == before
+    assert made() == before
     shutil.rmtree(tmp_path / "one-checkpoint")
     days.train_first(seed=7)
-    folded_rows.make(config, near_client)
-    after = {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in folder.rglob("*.parquet")}
+    after = made()
     assert after.keys() == before.keys()
     assert all(after[path][1] != before[path][1] for path in before)
-    job.run(config, near_client)
-    assert not folder.exists()
 
 
 LONELY: list[Edge] = [(f"u9{n:02}", "saw", f"i9{n:02}") for n in range(40)]
@@ -221,11 +181,9 @@ class Days(TwoDays):
         return {"schedule": {"date": f"2026-03-{day:02}"}, "etl": {"forget_after": 1}}
 
 
-@pytest.fixture(scope="module", params=[1, 3])
-def days(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, near_client: distributed.Client
-) -> Days:
-    found = Days(tmp_path_factory.mktemp("days"), near_client, request.param)
+@pytest.fixture(scope="module")
+def days(tmp_path_factory: pytest.TempPathFactory, near_client: distributed.Client) -> Days:
+    found = Days(tmp_path_factory.mktemp("days"), near_client, partitions=3)
     job.run(found.third, near_client)
     return found
 
