@@ -21,17 +21,14 @@ from graphmill.ask.run import TrainedRun
 from graphmill.checkpoints import open_checkpoint, pbg
 from graphmill.cli.main import command
 from graphmill.config.sections.evaluate import EvaluateConfig
-from graphmill.config.sections.train import TrainConfig
 from graphmill.errors import ConfigError, NotFoundError
 from graphmill.model.registry import OPERATORS, PlugInSource, offer
 from graphmill.run.trained_with import saved_settings
 from graphmill.vocab import Side
 from tests import REPOSITORY
 from tests.train.graphs import differing, embeddings, make_config, saved, write_graph
-from tests.train.model import test_features
 from tests.train.run.test_trainer import COUNTS, RELATIONS, TYPES, write_mixed
 from train import job
-from train.pbg_api import do_eval
 from train.plan import decide
 
 PLAIN = {"engine": "plain", "resident": "never"}
@@ -69,36 +66,33 @@ def plug_in_file(folder: Path, name: str, factor: float = 1.0) -> str:
     return str(path)
 
 
-def written_again(relations):
-    return [each | {"operator": f"my_{each['operator']}"} for each in relations]
-
-
-def mixed_runs(tmp_path, rng, **more):
-    """A run with built-ins, and the same with plug-ins."""
-    own = {"entities": TYPES, "relations": RELATIONS, "train": PLAIN, "eval_fraction": 0.1} | more
-    ours = own | {
-        "relations": written_again(RELATIONS),
-        "comparator": "my_l2",
-        "loss_fn": "my_ranking",
-        "regularizer": "my_N3",
-        "train": PLAIN | {"negative_sampler": "my_uniform"},
-    }
-    own |= {"comparator": "l2", "loss_fn": "ranking"}
-    runs = [make_config(tmp_path / "built-in", **own), make_config(tmp_path / "plug-ins", **ours)]
-    write_mixed(runs[0], rng)
-    for part in ("entities", "edges"):
-        shutil.copytree(tmp_path / "built-in" / part, tmp_path / "plug-ins" / part)
-    return runs
-
-
 @pytest.mark.slow
 def test_a_run_with_plug_ins_ends_as_one_with_built_ins(tmp_path, rng):
     """Static relations, partitions, global embeddings, max_norm, a regularizer, held-out edges."""
-    relation_init = {"relation_init": "identity"}
-    built_in, plug_ins = mixed_runs(
-        tmp_path, rng, global_emb=True, max_norm=1.5, regularization_coef=0.01, init_scale=0.3
+    common = {
+        "entities": TYPES, "eval_fraction": 0.1, "global_emb": True, "max_norm": 1.5,
+        "regularization_coef": 0.01, "init_scale": 0.3,
+    }  # fmt: skip
+    built_in = make_config(
+        tmp_path / "built-in",
+        relations=RELATIONS,
+        comparator="l2",
+        loss_fn="ranking",
+        train=PLAIN | {"relation_init": "identity"},
+        **common,
     )
-    built_in = built_in.with_section(TrainConfig(**PLAIN, **relation_init))
+    plug_ins = make_config(
+        tmp_path / "plug-ins",
+        relations=[each | {"operator": f"my_{each['operator']}"} for each in RELATIONS],
+        comparator="my_l2",
+        loss_fn="my_ranking",
+        regularizer="my_N3",
+        train=PLAIN | {"negative_sampler": "my_uniform"},
+        **common,
+    )
+    write_mixed(built_in, rng)
+    for part in ("entities", "edges"):
+        shutil.copytree(tmp_path / "built-in" / part, tmp_path / "plug-ins" / part)
     theirs, ours = job.train(built_in), job.train(plug_ins)
     assert ours["epochs"][-1]["loss"] == pytest.approx(theirs["epochs"][-1]["loss"], rel=1e-4)
     for name, count in COUNTS.items():
@@ -137,21 +131,13 @@ def small(tmp_path, rng, operator="shift_and_scale", dynamic=False, **more):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("dynamic", [False, True])
-def test_other_processes_find_a_plug_in(tmp_path, rng, client, dynamic):
+def test_other_processes_find_a_plug_in_and_a_stopped_run_ends_the_same(tmp_path, rng, client, dynamic):
     """The file travels with the settings: workers need no file."""
     config = small(tmp_path, rng, f"travels_{dynamic}".lower(), dynamic)
     (tmp_path / f"travels_{dynamic}.py".lower()).unlink()
-    figures = job.run(config, client)
-    assert figures["version"] == 2
+    figures = job.run(config.model_copy(update={"num_epochs": 1}), client)
     assert "the compiled step cannot train operator 'travels_" in figures["plan"]["reasons"][0]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("dynamic", [False, True])
-def test_a_stopped_run_goes_on_and_ends_the_same(tmp_path, rng, dynamic):
-    config = small(tmp_path, rng, f"goes_on_{dynamic}".lower(), dynamic)
-    job.train(config.model_copy(update={"num_epochs": 1}))
-    job.train(config)
+    assert job.run(config, client)["version"] == 2
     once = config.model_copy(update={"checkpoint_path": str(tmp_path / "once")})
     job.train(once)
     assert not differing(saved(config), saved(once))
@@ -182,86 +168,61 @@ def test_numpy_scores_as_the_model(tmp_path, rng, dynamic):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("target_format", ["recis", "pbg-legacy"])
-def test_conversion_keeps_each_sum_with_its_parameter(tmp_path, rng, target_format):
+def test_conversion_keeps_each_sum_with_its_parameter(tmp_path, rng):
     """Files have no order, and this class defines `shift` before `scale`."""
-    config = small(tmp_path, rng, f"converted_{target_format}")
+    config = small(tmp_path, rng, "converted")
     job.train(config)
-    file = str(tmp_path / f"converted_{target_format}.py")
-    for source, target, name in (("run/checkpoint", "other", target_format), ("other", "again", "pbg")):
-        arguments = [str(tmp_path / source), str(tmp_path / target), "--format", name, "--plugins", file]
-        done = CliRunner().invoke(command, ["convert", *arguments])
-        assert done.exit_code == 0, done.output
-    before, after = (
-        pbg.read_model(str(path), pbg.read_version(str(path)))
-        for path in (tmp_path / "run/checkpoint", tmp_path / "again")
-    )
-    for key, value in before[0].items():
-        assert torch.equal(value, after[0][key])
-    for number, state in before[1]["state"].items():
-        assert torch.equal(state["sum"], after[1]["state"][number]["sum"])
-    other = open_checkpoint(str(tmp_path / "other")).read_model()
-    sums = dict(
-        zip(other.parameters, (each["sum"] for each in other.optimizer_state["state"].values()), strict=True)
-    )
+    before = pbg.read_model(config.checkpoint_path, 2)
     names = [key.rpartition(".")[2] for key in Model(config).parameters]
-    for number, name in enumerate(names):
-        key = f"rhs_operators.{number // 2}.{name}"
-        assert torch.equal(sums[key], before[1]["state"][number]["sum"])
+    for target_format in ("recis", "pbg-legacy"):
+        other, again = tmp_path / target_format, tmp_path / f"from-{target_format}"
+        for source, target, name in ((config.checkpoint_path, other, target_format), (other, again, "pbg")):
+            words = ["convert", str(source), str(target), "--format", name]
+            done = CliRunner().invoke(command, [*words, "--plugins", str(tmp_path / "converted.py")])
+            assert done.exit_code == 0, done.output
+        after = pbg.read_model(str(again), pbg.read_version(str(again)))
+        for key, value in before[0].items():
+            assert torch.equal(value, after[0][key])
+        model = open_checkpoint(str(other)).read_model()
+        states = model.optimizer_state["state"].values()
+        sums = dict(zip(model.parameters, (each["sum"] for each in states), strict=True))
+        for number, state in before[1]["state"].items():
+            assert torch.equal(state["sum"], after[1]["state"][number]["sum"])
+            assert torch.equal(state["sum"], sums[f"rhs_operators.{number // 2}.{names[number]}"])
 
 
 def test_a_checkpoint_of_an_operator_that_is_not_there(tmp_path, rng):
+    """It is refused, and a checkpoint of somebody else brings no code."""
     config = small(tmp_path, rng, "lost", num_epochs=1)
     job.train(config)
     path = Path(config.checkpoint_path)
-    saved = json.loads((path / "config.json").read_text())
-    for each in saved["relations"]:
-        each["operator"] = "nobody_has_it"
+    trap = tmp_path / "trap.py"
+    trap.write_text(f"open({str(tmp_path / 'caught')!r}, 'w')")
+    text = (path / "config.json").read_text().replace('"lost"', '"nobody_has_it"')
+    saved = json.loads(text) | {"train": {"plugins": [str(trap)]}}
     (path / "config.json").write_text(json.dumps(saved))
     (path / "checksums.v1.xxh128").unlink()
+    assert saved_settings(str(path)) == {}
     with pytest.raises(ConfigError, match=r"was trained with.*nobody_has_it"):
         evaluate(config)
     with pytest.raises(ConfigError, match=r"operator 'nobody_has_it': expected one of none.*train\.plugins"):
-        configuration.from_mapping(saved)
-
-
-def test_conversion_asks_for_the_class_of_several_parameters(tmp_path, rng):
-    config = small(tmp_path, rng, "unknown_order", num_epochs=1)
-    job.train(config)
-    path = Path(config.checkpoint_path)
-    saved = (path / "config.json").read_text().replace("unknown_order", "nobody_has_it")
-    (path / "config.json").write_text(saved)
-    (path / "checksums.v1.xxh128").unlink()
-    done = CliRunner().invoke(command, ["convert", str(path), str(tmp_path / "to"), "--format", "recis"])
-    assert "operator 'nobody_has_it' is a plug-in with several parameters" in str(done.exception)
+        configuration.from_mapping(json.loads(text))
+    remap = ["remap", "--checkpoint-path", str(path), "--entity-path", config.entity_path, "--output-dir"]
+    for words, message in (
+        ([*remap, str(tmp_path / "tables")], "operator 'nobody_has_it'"),
+        (
+            ["convert", str(path), str(tmp_path / "to"), "--format", "recis"],
+            "operator 'nobody_has_it' is a plug-in with several parameters",
+        ),
+    ):
+        assert message in str(CliRunner().invoke(command, words).exception)
+    assert not (tmp_path / "caught").exists()
     assert not (tmp_path / "to").exists()
 
 
-def test_featurized_entities(tmp_path):
-    """Two runs on lists of features, by built-ins and by plug-ins."""
-    rows = []
-    for name, operator, loss in (("one", "diagonal", "softmax"), ("two", "my_diagonal", "my_softmax")):
-        config = make_config(
-            tmp_path / name,
-            entities=test_features.TYPES,
-            relations=[each | {"operator": operator} for each in test_features.RELATIONS],
-            loss_fn=loss,
-            train={"engine": "plain", "relation_init": "identity"},
-        )
-        lists = [(k % 9, 0, [k % 5, 5 + k % 7]) for k in range(40)]
-        lists += [([k % 12], 1, [(k + 1) % 12, k % 4]) for k in range(40)]
-        test_features.write(config, lists)
-        job.train(config)
-        rows.append(embeddings(config, "doc", 12))
-    torch.testing.assert_close(rows[0], rows[1], rtol=1e-4, atol=1e-5)
-
-
-def test_do_eval_scores_with_plug_ins(tmp_path, rng):
-    config = small(tmp_path, rng, "do_eval", comparator="my_l2", loss_fn="my_ranking", num_epochs=1)
-    job.train(config)
-    found = do_eval(config.pbg())
-    assert found["count"] == 200
-    assert 0 < found["metrics"]["mrr"] < 1
+def with_operator(root, name, *files, **more):
+    relations = [{"name": "r", "lhs": "node", "rhs": "node", "operator": name}]
+    return make_config(root, relations=relations, train={"plugins": [*map(str, files)]}, **more)
 
 
 def test_names_and_files_that_are_not_there(tmp_path):
@@ -274,63 +235,59 @@ def test_names_and_files_that_are_not_there(tmp_path):
     with pytest.raises(ConfigError, match=r"train\.plugins: no_such_module cannot be run: ModuleNotFound"):
         make_config(tmp_path, train={"plugins": ["no_such_module"]}, comparator="mine")
     offer([PlugInSource("no_such_module", "")])  # other tests look up names too
-    wrong = tmp_path / "wrong.py"
-    wrong.write_text("1 / 0")
-    with pytest.raises(ConfigError, match=r"wrong\.py cannot be run: ZeroDivisionError"):
-        make_config(tmp_path, train={"plugins": [str(wrong)]}, comparator="mine")
-    wrong.write_text("")
-    make_config(tmp_path, train={"plugins": [str(wrong)]})
+    broken = tmp_path / "broken.py"
+    broken.write_text("1 / 0")
+    # it stops only those who need it
+    files = broken, plug_in_file(tmp_path, "beside_broken")
+    with_operator(tmp_path, "beside_broken", *files)
+    with pytest.raises(ConfigError, match=r"broken\.py cannot be run: ZeroDivisionError"):
+        with_operator(tmp_path, "beside_broken", *files, comparator="lost")
+    offer([PlugInSource(str(broken), "")])
 
 
-def test_an_edited_file_takes_the_place_of_the_former(tmp_path):
-    for factor in (1.0, 2.0):
-        settings = make_config(
-            tmp_path,
-            relations=[{"name": "r", "lhs": "node", "rhs": "node", "operator": "edited"}],
-            train={"plugins": [plug_in_file(tmp_path, "edited", factor)]},
-        )
+def test_the_last_settings_decide(tmp_path):
+    """A process may see several runs, and a file that was edited."""
+    for folder, factor in (("one", 1.0), ("two", 2.0), ("one", 1.0), ("one", 3.0)):
+        (tmp_path / folder).mkdir(exist_ok=True)
+        file = plug_in_file(tmp_path / folder, "edited", factor)
+        settings = with_operator(tmp_path, "edited", file)
         module = OPERATORS.get_class("edited")(8)
         with torch.no_grad():
             module.shift.zero_()
             assert module(torch.ones(8)).tolist() == [factor] * 8
-        found = settings.train.result_settings()["plugins"]
-        assert found == settings.train.plugins.checksums()
-        assert list(found) == ["edited.py"]
+        recorded = settings.train.result_settings()["plugins"]
+        assert recorded == settings.train.plugins.checksums()
+        assert list(recorded) == ["edited.py"]
 
 
-def test_two_files_cannot_have_one_name(tmp_path):
+def test_a_name_is_of_one_class_and_of_two_where_relations_are_dynamic(tmp_path):
     files = []
     for folder in ("one", "two"):
         (tmp_path / folder).mkdir()
         files.append(plug_in_file(tmp_path / folder, "taken"))
-    relations = [{"name": "r", "lhs": "node", "rhs": "node", "operator": "taken"}]
     with pytest.raises(ConfigError, match=r"operator 'taken': expected one class of this name, found .*two/"):
-        make_config(tmp_path, relations=relations, train={"plugins": files})
+        with_operator(tmp_path, "taken", *files)
     with pytest.raises(ConfigError, match="operator 'diagonal' is built in"):
         OPERATORS.register("diagonal", object)
     for file in files:
         offer([PlugInSource(file, "")])
+    if "static_only" not in OPERATORS.registry:
+        OPERATORS.register("static_only", tests.train.plug_ins.Diagonal)
+    with pytest.raises(ConfigError, match=r"relations.*static_only.*DYNAMIC_OPERATORS too"):
+        with_operator(tmp_path, "static_only", dynamic_relations=True)
 
 
 def test_a_python_configuration_with_decorators(tmp_path, monkeypatch):
     conf = tmp_path / "conf.py"
-    conf.write_text(
-        OPERATOR.format(name="in_conf", factor=1.0)
-        + """
-def get_torchbiggraph_config():
-    return {
-        "output": "out",
-        "entities": {"node": {"num_partitions": 1}},
-        "relations": [{"name": "r", "lhs": "node", "rhs": "node", "operator": "in_conf"}],
-        "dimension": 4,
-    }
-"""
-    )
+    relations = [{"name": "r", "lhs": "node", "rhs": "node", "operator": "in_conf"}]
+    raw = make_config("out").pbg() | {"output": "out", "relations": relations}
+    text = OPERATOR.format(name="in_conf", factor=1.0)
+    text += f"\n\ndef get_torchbiggraph_config():\n    return {raw!r}\n"
+    conf.write_text(text)
     monkeypatch.chdir(tmp_path)
     config = configuration.load("conf.py")
-    assert list(config.train.plugins) == [str(conf)]
-    assert config.recorded()["train"]["plugins"] == [str(conf)]
-    assert config.train.plugins.sources[0].text == conf.read_text()
+    assert list(config.train.plugins) == config.recorded()["train"]["plugins"] == [str(conf)]
+    assert config.train.plugins.sources[0].text == text
 
 
 def test_the_plan_says_why_the_plain_step_trains(tmp_path):
@@ -346,14 +303,6 @@ def test_the_plan_says_why_the_plain_step_trains(tmp_path):
     sampled = make_config(tmp_path, train={"negative_sampler": "my_uniform"})
     assert decide.steps_for(sampled, torch.device("cpu"), []) == {"edges": "compiled"}
     assert decide.supported.obstacle(sampled) == "train.negative_sampler 'my_uniform'"
-
-
-def test_an_operator_for_static_relations_alone(tmp_path):
-    if "static_only" not in OPERATORS.registry:
-        OPERATORS.register("static_only", tests.train.plug_ins.Diagonal)
-    relations = [{"name": "r", "lhs": "node", "rhs": "node", "operator": "static_only"}]
-    with pytest.raises(ConfigError, match=r"relations.*static_only.*DYNAMIC_OPERATORS too"):
-        make_config(tmp_path, relations=relations, dynamic_relations=True)
 
 
 @pytest.mark.slow
@@ -386,54 +335,3 @@ assert list(model.parameters) == ["rhs_operators.0.shift", "rhs_operators.0.scal
         check=False,
     )
     assert done.returncode == 0, done.stderr
-
-
-def test_a_checkpoint_of_somebody_else_brings_no_code(tmp_path, rng):
-    config = small(tmp_path, rng, "own_code", num_epochs=1)
-    job.train(config)
-    path = Path(config.checkpoint_path)
-    trap = tmp_path / "trap.py"
-    trap.write_text(f"open({str(tmp_path / 'caught')!r}, 'w')")
-    saved = json.loads((path / "config.json").read_text()) | {"train": {"plugins": [str(trap)]}}
-    saved["relations"][0]["operator"] = "caught"
-    (path / "config.json").write_text(json.dumps(saved))
-    (path / "checksums.v1.xxh128").unlink()
-    assert saved_settings(str(path)) == {}
-    remap = ["remap", "--checkpoint-path", str(path), "--entity-path", config.entity_path]
-    done = CliRunner().invoke(command, [*remap, "--output-dir", str(tmp_path / "to")])
-    assert "operator 'caught'" in str(done.exception)
-    assert not (tmp_path / "caught").exists()
-
-
-def test_a_broken_file_stops_only_those_who_need_it(tmp_path):
-    broken = tmp_path / "broken.py"
-    broken.write_text("1 / 0")
-    files = [str(broken), plug_in_file(tmp_path, "beside_broken")]
-    relations = [{"name": "r", "lhs": "node", "rhs": "node", "operator": "beside_broken"}]
-    make_config(tmp_path, relations=relations, train={"plugins": files})
-    with pytest.raises(ConfigError, match=r"broken\.py cannot be run: ZeroDivisionError"):
-        make_config(tmp_path, relations=relations, comparator="lost", train={"plugins": files})
-    offer([PlugInSource(str(broken), "")])
-
-
-def test_files_of_other_settings_give_way(tmp_path):
-    """A process may see several runs: the last settings decide, whatever ran before."""
-    folders = [tmp_path / "one", tmp_path / "two"]
-    relations = [{"name": "r", "lhs": "node", "rhs": "node", "operator": "gives_way"}]
-    for _ in range(2):
-        for factor, folder in enumerate(folders, 2):
-            folder.mkdir(exist_ok=True)
-            file = plug_in_file(folder, "gives_way", factor)
-            make_config(tmp_path, relations=relations, train={"plugins": [file]})
-            with torch.no_grad():
-                module = OPERATORS.get_class("gives_way")(4)
-                module.shift.zero_()
-                assert module(torch.ones(4)).tolist() == [factor] * 4
-
-
-def test_a_file_may_look_up_names_while_it_runs(tmp_path):
-    file = tmp_path / "looks_up.py"
-    text = OPERATOR.format(name="looks_up", factor=1.0)
-    file.write_text(f"{text}\nassert OPERATORS.get_class('looks_up') is ShiftAndScale\n")
-    relations = [{"name": "r", "lhs": "node", "rhs": "node", "operator": "looks_up"}]
-    make_config(tmp_path, relations=relations, train={"plugins": [str(file)]})
