@@ -106,8 +106,7 @@ def test_every_command_knows_it(tmp_path: Path, triples: Path, graphmill_command
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_the_formula_holds_to_what_all_do(dynamic: bool, rng: np.random.Generator) -> None:
     vectors = rng.standard_normal((5, test_operators.DIMENSION), np.float32)
-    test_operators.test_numpy_and_torch_agree(NAME, dynamic, vectors)
-    test_operators.test_slopes_are_those_of_autograd(NAME, dynamic, vectors)
+    test_operators.test_numpy_torch_and_autograd_agree(NAME, dynamic, vectors)
     test_operators.test_the_identity_changes_nothing(NAME, 3 if dynamic else None, vectors)
 
 

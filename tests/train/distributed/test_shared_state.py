@@ -17,7 +17,7 @@ from train.distributed.shards import ShardLostError
 from train.plan.decide import decide
 from train.tables.run_context import RunContext
 
-NUM_ROWS = 50_000
+NUM_ROWS = 100_000  # of 36 bytes: more than a shard of 1 MiB for each worker
 KEY = ("city", 0)
 
 

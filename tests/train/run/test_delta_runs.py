@@ -34,9 +34,10 @@ def days(tmp_path_factory: pytest.TempPathFactory, near_client: distributed.Clie
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["no replay", "no init_path", "no earlier edges"])
 def test_runs_that_are_no_delta_train_all_edges(
-    days: TwoDays, tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str
+    days: TwoDays, caplog: pytest.LogCaptureFixture, name: str
 ) -> None:
-    config = days.second(f"whole-{tmp_path.name}", train={"replay": None if name == "no replay" else 1.0})
+    folder = f"whole-{name}".replace(" ", "-")
+    config = days.second(folder, train={"replay": None if name == "no replay" else 1.0})
     why = ""
     if name == "no init_path":
         config, why = config.model_copy(update={"init_path": None}), "there is no init_path to start from"
@@ -92,17 +93,15 @@ def test_short_epochs_share_a_commit(whole_days: TwoDays, resident: str) -> None
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "settings",
-    [
-        {"checkpoint_preservation_interval": 2, "train": {"commit_interval_s": 1000}},
-        {"train": {"commit_interval_s": 1000, "validate_split": "valid", "validate_every": 2}},
-    ],
-    ids=["preserved", "validated"],
+    ("name", "validated"),
+    [("preserved", None), ("validated", {"validate_split": "valid", "validate_every": 2})],
 )
 def test_epochs_that_are_validated_or_preserved_are_committed(
-    whole_days: TwoDays, tmp_path: Path, settings: dict[str, Any]
+    whole_days: TwoDays, name: str, validated: dict[str, Any] | None
 ) -> None:
-    config = whole_days.second(tmp_path.name, num_epochs=3, **settings)
+    interval = 2 if validated is None else None
+    train = {"commit_interval_s": 1000} | (validated or {})
+    config = whole_days.second(name, num_epochs=3, checkpoint_preservation_interval=interval, train=train)
     edges = Path(config.split_path("train"))
     shutil.copytree(edges, edges.with_name("valid"), dirs_exist_ok=True)
     figures = job.run(config, whole_days.client)
@@ -153,9 +152,9 @@ def test_a_run_goes_on_only_beside_the_earlier_run(tmp_path: Path, near_client: 
 
 
 @pytest.mark.slow
-def test_another_replay_is_another_training(days: TwoDays, tmp_path: Path) -> None:
+def test_another_replay_is_another_training(days: TwoDays) -> None:
     """The checkpoint of the former one is moved aside; the new one is as if there had been none."""
-    name = f"changed-{tmp_path.name}"
+    name = "changed"
     job.run(days.second(name, num_epochs=1), days.client)
     changed, fresh = (
         days.second(each, num_epochs=1, train={"replay": 2.0}) for each in (name, f"fresh-{name}")
