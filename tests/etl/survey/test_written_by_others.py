@@ -75,7 +75,7 @@ def pairs(rng: np.random.Generator, num: int = 300, most: int = 40) -> list[tupl
 
 
 def test_a_header_that_is_a_field_too_short_is_refused(tmp_path: Path) -> None:
-    """As R writes row names, or OpenKE a count."""
+    """A first line with row names, which R writes, or a count, which OpenKE writes."""
     (tmp_path / "links.tsv").write_text('"from"\t"to"\n' + '"1"\t"a"\t"b"\n' * 20)
     with pytest.raises(
         RawTableError, match=r"expected 3 fields in its first row.*found 2.*row\.names = FALSE"
@@ -275,7 +275,7 @@ class Form(NamedTuple):
     name: str
     row: str
     edge: str = ""
-    """What the row is: lhs, relation and rhs; default a, the file's name, b."""
+    """Lhs, relation and rhs of the row; default a, the file's name, b."""
     head: str = ""
     said: str = ""
     options: str = ""

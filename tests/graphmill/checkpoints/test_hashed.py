@@ -252,7 +252,7 @@ def test_columns_of_a_map_are_found_by_type_or_named(tmp_path: Path) -> None:
 
 
 def test_options_of_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """What they do: docs/how_to/coming_from_recis.md, whose commands tests/whole runs."""
+    """The way of docs/how_to/coming_from_recis.md, whose commands tests/whole runs."""
     _save(tmp_path / "run" / "ckpt_20", {"user": np.array([17, -5])}, 2)
     (tmp_path / "run" / "checkpoint").write_text("ckpt_20\n")
     for wrong, message in (

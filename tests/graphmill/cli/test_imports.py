@@ -114,7 +114,7 @@ def test_a_run_needs_no_optional_package(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_modules_that_checks_and_small_jobs_do_without() -> None:
-    """Of training and of an evaluation the workers alone need torch."""
+    """The workers alone need torch, for training and for an evaluation."""
     modules = (
         "train.__main__, train.job, graphmill.ask.evaluate.job, remap.graphstorm.job, graphmill.cli.remap"
     )

@@ -167,7 +167,7 @@ def evaluated(settings: Config, mrr: float) -> dict[str, Any]:
 
 
 def test_run_json_keeps_the_metrics_of_the_evaluation_before(tmp_path: Path) -> None:
-    """Of the run that training started from, if this is the first one here."""
+    """The metrics of the run that training started from, if this is the first one here."""
     settings = settings_at(tmp_path / "monday")
     assert evaluated(settings, 0.1)["before"] == {}
     content = evaluated(settings, 0.2)

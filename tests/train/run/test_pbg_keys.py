@@ -165,7 +165,7 @@ def fitted(root, operator, num_rel=1, seed=1, repeats=6, **settings):
 @pytest.mark.slow
 @pytest.mark.parametrize(("operator", "dynamic"), [*zip(OPERATORS, cycle([False, True]), strict=False)])
 def test_every_operator_fits_a_small_graph(tmp_path, operator, dynamic):
-    """Of two relations where the operator can tell these apart.
+    """Two relations, where the operator can tell these apart.
 
     (With dot, a translation of rhs adds the same to all of an lhs entity's scores.)
     """
