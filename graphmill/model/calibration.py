@@ -41,14 +41,14 @@ class Scale(NamedTuple):
 
 
 def shares(score_QK: npt.NDArray[Any], temperature: float) -> Floats:
-    """Shares of the best candidates, best first; -inf where a query has fewer than K: [Q, K]."""
+    """Shares of candidates, best first; NUM_BEST of them are in the sum; -inf where there is none: [Q, K]."""
     if not score_QK.shape[1]:
         return np.empty(score_QK.shape)
     scaled_QK = np.asarray(score_QK, np.float64) / temperature
     most_Q1 = scaled_QK[:, :1]
     most_Q1 = np.where(np.isfinite(most_Q1), most_Q1, 0)  # a query without candidates
     scaled_QK -= most_Q1
-    sum_Q1 = np.exp(scaled_QK).sum(1, keepdims=True)
+    sum_Q1 = np.exp(scaled_QK[:, :NUM_BEST]).sum(1, keepdims=True)
     share_QK: Floats = scaled_QK - np.log(np.maximum(sum_Q1, 1))
     return share_QK
 

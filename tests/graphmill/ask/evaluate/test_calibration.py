@@ -41,6 +41,8 @@ def test_shares_are_those_of_a_softmax() -> None:
     assert np.exp(share_QK[0]).tolist() == pytest.approx([1 / (1 + np.exp(-2)), 1 / (1 + np.exp(2)), 0])
     assert (share_QK[1] == -np.inf).all()
     assert shares(np.empty((3, 0)), 1.0).shape == (3, 0)
+    score_QK = -np.sort(-np.random.default_rng(0).normal(size=(2, 3 * NUM_BEST)))
+    assert (shares(score_QK, 1.0)[:, :NUM_BEST] == shares(score_QK[:, :NUM_BEST], 1.0)).all()  # whatever K
 
 
 @given(st.integers(0, 2**32), st.floats(0.01, 100), st.floats(0, 50), st.floats(-50, 50))
