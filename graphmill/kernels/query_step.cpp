@@ -1,4 +1,4 @@
-// Passes over the scores and the rows of a step on queries, as train/step/grouped.py defines it.
+// Passes over the scores and the rows of a step on queries, as train/step/queries.py defines it.
 //
 // Shapes: Q queries, N scores of a query, K touched rows with repetitions, D dimension.
 

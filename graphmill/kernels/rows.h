@@ -24,10 +24,12 @@ class Buffer {
         if (count * sizeof(T) > bytes_) {
             constexpr size_t PAGE = size_t(2) << 20;
             const size_t alignment = count * sizeof(T) >= PAGE ? PAGE : 64;
-            bytes_ = (count * sizeof(T) + alignment - 1) / alignment * alignment;
+            const size_t bytes = (count * sizeof(T) + alignment - 1) / alignment * alignment;
             std::free(at_);
-            at_ = static_cast<T*>(std::aligned_alloc(alignment, bytes_));
+            bytes_ = 0;  // until there is memory: a workspace may be used again after a failure
+            at_ = static_cast<T*>(std::aligned_alloc(alignment, bytes));
             if (!at_) throw std::bad_alloc();
+            bytes_ = bytes;
             if (alignment == PAGE) madvise(at_, bytes_, MADV_HUGEPAGE);
         }
         return at_;

@@ -43,7 +43,6 @@ inline void store(void* to, V value) {
 }
 
 inline Vec fill(Real value) { return Vec{} + value; }
-inline IntVec fill_int(Int value) { return IntVec{} + value; }
 inline Vec highest(Vec a, Vec b) { return a > b ? a : b; }
 
 inline Real lane_sum(Vec v) {
