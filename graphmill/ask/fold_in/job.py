@@ -107,7 +107,8 @@ def _solve(
     config = trained.config
     tables = read_tables(trained, solvable_types(config), client)
     num_rows = sum(piece["num_rows"] for piece in pieces)
-    sorting = Sorting(config, tables, max(1, -(-num_rows // GROUP_ROWS)), config.seed)
+    num_groups = max(1, -(-num_rows // GROUP_ROWS))
+    sorting = Sorting(config, tables, num_groups, config.seed, request.options.max_edges)
     uris = [work.uri(f"sorted-{number:06d}.arrow") for number in range(len(pieces))]
     tasks = {
         storage.name(uri): (sorting, piece["uri"], piece["type"], uri)
@@ -122,15 +123,7 @@ def _solve(
         )
     model = client.submit(_read_model, trained, tables, request.options, pure=False)
     solving = {
-        f"solved-{storage.file_name(name)}-{group}": (
-            model,
-            sorting,
-            uris,
-            name,
-            group,
-            request.options.max_edges,
-            work.folder,
-        )
+        f"solved-{storage.file_name(name)}-{group}": (model, sorting, uris, name, group, work.folder)
         for name in new_types
         for group in range(sorting.num_groups)
     }

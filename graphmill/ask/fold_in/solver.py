@@ -33,7 +33,7 @@ from graphmill.ask.fold_in.frozen import FrozenModel
 from graphmill.ask.fold_in.new_edges import NO_MENTIONS, Mentions, NewEdges, parted, side_of
 from graphmill.ask.fold_in.others import ROWS, OtherQueries, loss_as_others, other_queries
 from graphmill.ask.fold_in.settings import ignores_regularizer
-from graphmill.ask.fold_in.sorting import NONE, SCHEMA, Sorting, read_batch
+from graphmill.ask.fold_in.sorting import SCHEMA, Sorting, first_edges, read_batch
 from graphmill.ask.relation import check_magnitude
 from graphmill.checkpoints import Floats
 from graphmill.display import progress
@@ -56,7 +56,6 @@ COLUMNS = (
 )
 MOST_FLOATS = 1 << 24
 """Coordinates of known ends that are in memory at a time, but for copies."""
-_ORDER = [(name, "ascending") for name in ("id", "order", "relation", "is_rhs", "known", "weight")]
 
 
 class TileSizes(NamedTuple):
@@ -264,15 +263,16 @@ def solve_group(
     sorted_uris: Sequence[str],
     entity_type: str,
     group: int,
-    max_edges: int,
     folder: str,
 ) -> tuple[dict[str, int], Checksums]:
     """Write the vectors of one group; return counts of ids, of ids without edges, of edges, and checksums."""
     batches = [read_batch(sorting, uri, entity_type, group) for uri in sorted_uris]
-    rows = pa.Table.from_batches(batches, SCHEMA).sort_by(_ORDER).combine_chunks()
+    rows = first_edges(pa.Table.from_batches(batches, SCHEMA), sorting.max_edges)
     encoded = rows["id"].combine_chunks().dictionary_encode()  # in order: ids are sorted
     ids, id_K = encoded.dictionary, encoded.indices.to_numpy().astype(np.int64)
-    edges, mentions = _split(rows, id_K, max_edges)
+    relation_K, known_K = (rows[name].to_numpy().astype(np.int64) for name in ("relation", "known"))
+    is_rhs_K = rows["is_rhs"].to_numpy(zero_copy_only=False).astype(np.int64)
+    edges, mentions = parted(id_K, relation_K, is_rhs_K, known_K, rows["weight"].to_numpy())
     dimension = model.config.entity_dimension(entity_type)
     counts = np.bincount(edges.id_E, minlength=len(ids)).astype(np.int32)
     checksums: Checksums = {}
@@ -309,23 +309,18 @@ def solutions(
 
 
 def _blocks(id_E: Numbers, num_ids: int, most_edges: int) -> Iterator[tuple[int, int]]:
-    """Cut ids into blocks of whole tiles, whose known ends are read together: a reading may pass all rows."""
+    """Cut ids into blocks, whose known ends are read together: a reading may pass all rows.
+
+    A block has whole tiles, or fewer ids where these have very many edges.
+    """
     start = 0
     while start < num_ids:
         first = np.searchsorted(id_E, start)
-        stop = num_ids if first + most_edges >= len(id_E) else int(id_E[first + most_edges])
-        stop = start + max((stop - start) // OF_JOB.ids, 1) * OF_JOB.ids if stop < num_ids else num_ids
-        yield start, min(stop, num_ids)
+        stop = num_ids if first + most_edges >= len(id_E) else max(int(id_E[first + most_edges]), start + 1)
+        if stop < num_ids:
+            stop -= (stop - start) % OF_JOB.ids if stop - start > OF_JOB.ids else 0
+        yield start, stop
         start = stop
-
-
-def _split(rows: pa.Table, id_K: Numbers, max_edges: int) -> tuple[NewEdges, Mentions]:
-    """The first `max_edges` edges of each id, without vectors; and mentions, of ids without edges too."""
-    relation_K, known_K = (rows[name].to_numpy().astype(np.int64) for name in ("relation", "known"))
-    is_rhs_K = rows["is_rhs"].to_numpy(zero_copy_only=False).astype(np.int64)
-    kept = (known_K == NONE) | (np.arange(len(id_K)) - np.searchsorted(id_K, id_K) < max_edges)
-    columns = id_K, relation_K, is_rhs_K, known_K, rows["weight"].to_numpy()
-    return parted(*(column[kept] for column in columns))
 
 
 def _with_vectors(

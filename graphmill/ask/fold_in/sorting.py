@@ -37,6 +37,7 @@ SCHEMA = pa.schema(
     ]
 )
 NONE = -1
+_ORDER = [(name, "ascending") for name in ("id", "order", "relation", "is_rhs", "known", "weight")]
 _LAST = np.uint64(2**64 - 1)
 
 
@@ -48,12 +49,14 @@ class Sorting:
         tables: known entities by type.
         num_groups: of each type.
         seed: of the hash that places ids in groups.
+        max_edges: edges of an id that count.
     """
 
     config: Config
     tables: Mapping[str, EntityTable]
     num_groups: int
     seed: int
+    max_edges: int
 
 
 def read_batch(sorting: Sorting, uri: str, entity_type: str, group: int) -> pa.RecordBatch:
@@ -65,6 +68,14 @@ def read_batch(sorting: Sorting, uri: str, entity_type: str, group: int) -> pa.R
                 f"{uri}: expected {number + 1} batches or more, found {reader.num_record_batches}"
             )
         return reader.get_batch(number)
+
+
+def first_edges(rows: pa.Table, max_edges: int) -> pa.Table:
+    """Sort rows by id, and leave out edges of an id beyond the first `max_edges`."""
+    rows = rows.sort_by(_ORDER).combine_chunks()
+    id_K = rows["id"].combine_chunks().dictionary_encode().indices.to_numpy()  # ascending
+    is_early_K = np.arange(len(id_K)) - np.searchsorted(id_K, id_K) < max_edges
+    return rows.filter(pa.array(is_early_K | (rows["known"].to_numpy() == NONE)))
 
 
 def sort_piece(sorting: Sorting, piece_uri: str, entity_type: str | None, uri: str) -> dict[str, int]:
@@ -81,7 +92,8 @@ def sort_piece(sorting: Sorting, piece_uri: str, entity_type: str | None, uri: s
         rows = {entity_type: _rows(ids.filter(pa.array(is_new)), NONE, False, None, None)}
     with storage.atomic_output(uri) as stream, pa.ipc.new_file(stream, SCHEMA) as writer:
         for name in sorting.tables:
-            for batch in _grouped(rows.get(name, SCHEMA.empty_table()), sorting):
+            own = first_edges(rows.get(name, SCHEMA.empty_table()), sorting.max_edges)
+            for batch in _grouped(own, sorting):
                 writer.write_batch(batch)
     return counts | {f"type:{name}": len(new_rows) for name, new_rows in rows.items() if len(new_rows)}
 

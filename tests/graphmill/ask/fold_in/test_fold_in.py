@@ -12,12 +12,13 @@ import pytest
 import graphmill
 from graphmill import storage
 from graphmill.ask.fold_in import job, solver
+from graphmill.ask.fold_in.sorting import Sorting, read_batch, sort_piece
 from graphmill.ask.neighbors import neighbors
 from graphmill.errors import BadInputError
 from graphmill.formats import remapped
 from tests.commands import Command
 from tests.graphmill.ask.predict import world as remap_world
-from tests.graphmill.ask.predict.world import World, write_world
+from tests.graphmill.ask.predict.world import World, tables_of, write_world
 from tests.remap.graph import snapshot
 
 NUM_NEW = 40
@@ -215,6 +216,21 @@ def test_weights_count_and_at_most_so_many_edges(tmp_path: Path, world: World, f
     assert found[0]["embedding"] != found[2]["embedding"]
     assert found[0]["num_edges"] == 7
     assert json.loads((tmp_path / "out/_fold_in.json").read_text())["num_over_limit"] == 23
+
+
+def test_a_piece_keeps_the_edges_that_count(tmp_path: Path, world: World) -> None:
+    """One id with very many edges fits in memory: a piece holds no more of them than its vector takes."""
+    names, ones = [world.name("item", number) for number in range(30)], np.ones(30, np.float32)
+    piece = {"lhs": ["hub"] * 30, "relation": np.zeros(30, np.int32), "rhs": names, "weight": ones}
+    pq.write_table(pa.table(piece), tmp_path / "piece.parquet")
+    known = []
+    for most in (30, 7):
+        sorting = Sorting(world.config, tables_of(world.config)[1], 1, 0, most)
+        counts = sort_piece(sorting, str(tmp_path / "piece.parquet"), None, str(tmp_path / "sorted.arrow"))
+        assert counts["num_usable"] == 30
+        batch = read_batch(sorting, str(tmp_path / "sorted.arrow"), "user", 0)
+        known.append(batch["known"].to_pylist())
+    assert known[1] == known[0][:7]
 
 
 def test_featurized_types_are_refused(

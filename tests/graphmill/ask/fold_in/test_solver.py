@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from graphmill import config as configuration
 from graphmill.ask.entities import read_tables
+from graphmill.ask.fold_in import solver
 from graphmill.ask.fold_in.frozen import FrozenModel, read_model, spread
 from graphmill.ask.fold_in.new_edges import NO_MENTIONS, Mentions, NewEdges
 from graphmill.ask.fold_in.others import other_queries
@@ -251,6 +252,22 @@ def test_a_call_solves_as_a_job(worlds: Worlds, kind: str, rng: np.random.Genera
     calls = Solver(model, "user", OF_CALL).solve(edges, 12)
     assert np.allclose(jobs.vectors_BD, calls.vectors_BD, atol=1e-3)
     assert np.allclose(jobs.confidence_B, calls.confidence_B, atol=0.05)  # the sample has ties
+
+
+def test_edges_are_read_for_a_few_ids_at_a_time(
+    worlds: Worlds, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The known ends of a block take limited memory, even if those of one tile do not."""
+    world, model = worlds["static"]
+    edges = random_edges(world, rng, 12)
+    expected = Solver(model, "user").solve(edges, 12)
+    monkeypatch.setattr(solver, "MOST_FLOATS", 6 * WIDE)
+    tables = read_tables(model.run, solvable_types(world.config))
+    blocks = solver.solutions(model, tables, "user", edges, NO_MENTIONS, 12)
+    for start, solution in blocks:
+        own = slice(start, start + len(solution.vectors_BD))
+        assert np.isin(edges.id_E, np.arange(12)[own]).sum() <= 6
+        assert np.array_equal(solution.vectors_BD, expected.vectors_BD[own])
 
 
 @pytest.mark.parametrize(("kind", "comparator"), [*zip(cycle(KINDS), COMPARATORS)])
