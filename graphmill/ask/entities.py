@@ -6,7 +6,7 @@ partition is measured before it is read: counts, raw ids and embeddings must agr
 Shapes: N rows of a block, Q wanted rows, D dimension.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -22,10 +22,12 @@ from graphmill.ask.strings.ids import Hashes, IdSearch, first_repeated, hashes_o
 from graphmill.checkpoints import Checkpoint, Floats
 from graphmill.checkpoints.finite import check_finite, first_not_finite
 from graphmill.cluster import run_tasks
+from graphmill.config import Config
 from graphmill.config.partitions import PartitionKey
 from graphmill.display import progress
 from graphmill.errors import FormatError, NotFoundError
 from graphmill.formats import entity_counts, entity_index
+from graphmill.vocab import Side
 
 ID_ROWS = 1 << 16
 UNKNOWN = -1
@@ -271,6 +273,27 @@ class EntityTable:
             for part, (start, stop) in enumerate(pairwise(bounds))
         }
         return {key: own for key, own in rows.items() if len(own)}
+
+
+def find_ends(
+    config: Config, tables: Mapping[str, EntityTable], relation_E: Numbers, edges: pa.Table
+) -> dict[Side, Numbers]:
+    """Find the raw ids in the columns lhs and rhs of edges of any relations, in one search of each type."""
+    numbers = {side: np.full(len(edges), UNKNOWN, np.int64) for side in Side}
+    for name, table in tables.items():
+        here = {side: np.flatnonzero(are_of_type(config, relation_E, side, name)) for side in Side}
+        ids = [edges[side].combine_chunks().take(pa.array(here[side])) for side in Side]
+        number_K = table.find(pa.concat_arrays(ids)) if any(map(len, ids)) else np.empty(0, np.int64)
+        for side, own in zip(Side, np.split(number_K, [len(ids[0])]), strict=True):
+            numbers[side][here[side]] = own
+    return numbers
+
+
+def are_of_type(config: Config, relation_E: Numbers, side: Side, entity_type: str) -> npt.NDArray[np.bool_]:
+    """Whether the ends on a side of relations, by number, are of a type: [E]."""
+    relations = range(relation_E.max(initial=-1) + 1)
+    is_of_R = [config.entry(relation).entity_type(side) == entity_type for relation in relations]
+    return np.array(is_of_R, bool)[relation_E]
 
 
 def checked_rows(

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from graphmill import storage
-from graphmill.ask.entities import UNKNOWN, EntityTable, Numbers
+from graphmill.ask.entities import UNKNOWN, EntityTable, Numbers, are_of_type, find_ends
 from graphmill.config import Config
 from graphmill.errors import FormatError
 from graphmill.formats.murmur import hash_strings, mix, scale
@@ -101,7 +101,7 @@ def sort_piece(sorting: Sorting, piece_uri: str, entity_type: str | None, uri: s
 def _of_edges(sorting: Sorting, piece: pa.Table, counts: dict[str, int]) -> dict[str, pa.Table]:
     """Rows of the ids that the run does not know, by type."""
     relation_E = piece["relation"].to_numpy()
-    numbers = _find(sorting, piece, relation_E)
+    numbers = find_ends(sorting.config, sorting.tables, relation_E, piece)
     is_new = {side: numbers[side] == UNKNOWN for side in Side}
     counts["num_between_new"] = int((is_new[Side.LHS] & is_new[Side.RHS]).sum())
     counts["num_between_known"] = int((~is_new[Side.LHS] & ~is_new[Side.RHS]).sum())
@@ -109,35 +109,13 @@ def _of_edges(sorting: Sorting, piece: pa.Table, counts: dict[str, int]) -> dict
     by_type: dict[str, list[pa.Table]] = {}
     for side in Side:
         for name in sorting.tables:
-            here = np.flatnonzero(is_new[side] & _is_of(sorting, relation_E, side, name))
+            here = np.flatnonzero(is_new[side] & are_of_type(sorting.config, relation_E, side, name))
             if len(here):
                 ids = piece[side].combine_chunks().take(pa.array(here))
                 known, weight = numbers[side.other][here], piece["weight"].to_numpy()[here]
                 rows = _rows(ids, relation_E[here], side is Side.RHS, known, weight)
                 by_type.setdefault(name, []).append(rows)
     return {name: pa.concat_tables(parts) for name, parts in by_type.items()}
-
-
-def _find(sorting: Sorting, piece: pa.Table, relation_E: Numbers) -> dict[Side, Numbers]:
-    """Numbers of the ends on both sides, which one search of a type finds together."""
-    numbers = {side: np.full(len(piece), UNKNOWN, np.int64) for side in Side}
-    for name, table in sorting.tables.items():
-        here = {side: np.flatnonzero(_is_of(sorting, relation_E, side, name)) for side in Side}
-        ids = [piece[side].combine_chunks().take(pa.array(here[side])) for side in Side]
-        number_K = table.find(pa.concat_arrays(ids)) if any(map(len, ids)) else np.empty(0, np.int64)
-        for side, own in zip(Side, np.split(number_K, [len(ids[0])]), strict=True):
-            numbers[side][here[side]] = own
-    return numbers
-
-
-def _is_of(sorting: Sorting, relation_E: Numbers, side: Side, entity_type: str) -> Numbers:
-    """Whether the type of each edge's relation on a side is this one."""
-    relations = range(relation_E.max(initial=NONE) + 1)
-    is_of_R = np.array(
-        [sorting.config.entry(relation).entity_type(side) == entity_type for relation in relations], bool
-    )
-    is_of_E: Numbers = is_of_R[relation_E]
-    return is_of_E
 
 
 def _rows(

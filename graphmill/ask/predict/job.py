@@ -17,7 +17,6 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -25,7 +24,7 @@ from distributed import Client
 
 from graphmill import storage
 from graphmill.ask import given
-from graphmill.ask.entities import UNKNOWN, EntityTable, read_tables
+from graphmill.ask.entities import UNKNOWN, EntityTable, Numbers, find_ends, read_tables
 from graphmill.ask.predict import lists
 from graphmill.ask.predict.for_ids import (
     answer_ids,
@@ -187,11 +186,13 @@ def _score_pairs(
 
 def _checked(pairs: pa.Table, names: list[str], uri: str) -> pa.Table:
     if "relation" in pairs.column_names:
-        for name in pc.unique(pairs["relation"]).to_pylist():
-            if name not in names:
-                raise FormatError(
-                    f"{uri}: column 'relation': expected one of {', '.join(names[:10])}, found {name!r}"
-                )
+        given_names = pc.unique(pairs["relation"])
+        unknown = given_names.filter(pc.invert(pc.is_in(given_names, pa.array(names, pa.string()))))
+        if len(unknown):
+            raise FormatError(
+                f"{uri}: column 'relation': expected one of {', '.join(names[:10])}, found "
+                f"{unknown[0].as_py()!r}"
+            )
     return pairs
 
 
@@ -212,12 +213,14 @@ def write_scores(
     if "relation" not in pairs.column_names:
         pairs = pairs.append_column("relation", pa.repeat(relation_name, len(pairs)))
     pairs = pairs.select(_PAIR).combine_chunks()
-    parameters = read_parameters(trained)
-    score_E, is_known_E = np.zeros(len(pairs), np.float32), np.zeros(len(pairs), bool)
-    for name in pc.unique(pairs["relation"]).to_pylist():
-        relation = relation_of(trained, parameters, trained.relation_names.index(name))
-        mine = np.flatnonzero(pc.equal(pairs["relation"], name).to_numpy())
-        score_E[mine], is_known_E[mine] = _scores(tables, side, relation, pairs.take(pa.array(mine)))
+    relation_E = pc.index_in(pairs["relation"], pa.array(trained.relation_names)).to_numpy()
+    number_E = find_ends(trained.config, tables, relation_E, pairs)
+    is_known_E = (number_E[Side.LHS] != UNKNOWN) & (number_E[Side.RHS] != UNKNOWN)
+    parameters, score_E = read_parameters(trained), np.zeros(len(pairs), np.float32)
+    for number in np.unique(relation_E[is_known_E]).tolist():
+        mine = np.flatnonzero((relation_E == number) & is_known_E)
+        ends = {end: number_E[end][mine] for end in Side}
+        score_E[mine] = _scores(tables, side, relation_of(trained, parameters, number), ends)
         progress.stop_if_cancelled()
     table = pa.table([*pairs.columns, pa.array(score_E, mask=~is_known_E)], schema=SCHEMA)
     checksums: Checksums = {}
@@ -227,18 +230,14 @@ def write_scores(
 
 
 def _scores(
-    tables: Mapping[str, EntityTable], side: Side, relation: Relation, pairs: pa.Table
-) -> tuple[Floats, npt.NDArray[np.bool_]]:
-    """Scores [E] of one relation's pairs, and which of them both ends are known of."""
-    own = {end: tables[relation.types[end]] for end in Side}
-    numbers = {end: table.find(pairs[str(end)].combine_chunks()) for end, table in own.items()}
-    is_known_E = (numbers[Side.LHS] != UNKNOWN) & (numbers[Side.RHS] != UNKNOWN)
+    tables: Mapping[str, EntityTable], side: Side, relation: Relation, ends: Mapping[Side, Numbers]
+) -> Floats:
+    """Score pairs of one relation, by the numbers of their ends: [E]."""
     makes = {side.other: partial(relation.queries, side), side: partial(relation.candidates, side)}
     vectors = {}
     for end, make in makes.items():
-        known = numbers[end][is_known_E]
-        where = f"{own[end].trained.checkpoint_path}: {own[end].entity_type!r}"
-        vectors[end] = made(make, own[end].gather(known), HEIGHT, where)[: len(known)]
-    score_E = np.zeros(len(pairs), np.float32)
-    score_E[is_known_E] = relation.edge_scores(side, vectors[side.other], vectors[side])
-    return score_E, is_known_E
+        table = tables[relation.types[end]]
+        where = f"{table.trained.checkpoint_path}: {table.entity_type!r}"
+        vectors[end] = made(make, table.gather(ends[end]), HEIGHT, where)[: len(ends[end])]
+    scores: Floats = relation.edge_scores(side, vectors[side.other], vectors[side])
+    return scores

@@ -9,9 +9,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from graphmill import storage
+from graphmill.ask.entities import EntityTable, Numbers
+from graphmill.ask.predict import job
 from graphmill.vocab import Side
 from tests.commands import Command
-from tests.graphmill.ask.predict.world import World, assert_equal, read_answers, write_world
+from tests.graphmill.ask.predict.world import World, assert_equal, read_answers, tables_of, write_world
 
 
 def test_all_ids(tmp_path: Path, world: World, predict: Command) -> None:
@@ -122,6 +124,24 @@ def test_pairs_have_the_scores_of_the_oracle(tmp_path: Path, predict: Command, s
     assert table["score"] == pytest.approx(expected, abs=1e-5)
     figures = json.loads((tmp_path / "out/_predict.json").read_text())
     assert (figures["num_pairs"], figures["num_without_score"]) == (len(rows), 1)
+
+
+def test_raw_ids_are_searched_once_for_all_relations(
+    tmp_path: Path, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    searched, find = [], EntityTable.find
+
+    def counted(table: EntityTable, ids: pa.Array) -> Numbers:
+        searched.append(table.entity_type)
+        return find(table, ids)
+
+    monkeypatch.setattr(EntityTable, "find", counted)
+    user, item = world.name("user", 1), world.name("item", 2)
+    pairs = {"lhs": [user, user], "relation": ["likes", "follows"], "rhs": [item, user]}
+    pq.write_table(pa.table(pairs), tmp_path / "piece.parquet")
+    asked = *tables_of(world.config), Side.RHS, "likes", str(tmp_path / "piece.parquet")
+    counts, _ = job.write_scores(*asked, str(tmp_path / "part-0.parquet"))
+    assert (counts["num_without_score"], sorted(searched)) == (0, ["item", "user"])
 
 
 def test_pairs_of_one_relation_in_csv(tmp_path: Path, world: World, predict: Command) -> None:
