@@ -113,7 +113,6 @@ class VectorTable:
     uri: str
     ids: str
     vectors: str
-    num_rows: int
 
     def batches(self) -> Iterator[tuple[pa.Array, Floats]]:
         """Read ids (string [N]) and vectors [N, D]."""
@@ -134,10 +133,16 @@ class VectorTable:
                 yield ids.cast(pa.string())
 
 
-def batches(tables: Iterable[VectorTable]) -> Iterator[tuple[pa.Array, Floats]]:
+def batches(tables: Iterable[VectorTable], dimension: int) -> Iterator[tuple[pa.Array, Floats]]:
     """Read ids (string [N]) and vectors [N, D] of all tables, one after the other."""
     for table in tables:
-        yield from table.batches()
+        for ids, rows_ND in table.batches():
+            if rows_ND.shape[1] != dimension:
+                raise FormatError(
+                    f"{table.uri}: expected vectors of length {dimension}, found {rows_ND.shape[1]}; give a "
+                    "folder whose tables are of one model"
+                )
+            yield ids, rows_ND
 
 
 def find_types(folder: str) -> dict[str, list[VectorTable]]:
@@ -160,7 +165,6 @@ def _open(uri: str) -> VectorTable:
         fields = list(parquet.schema_arrow)
         if [field.name for field in fields[:3]] == ["id", "type", "embedding"]:
             fields = fields[:3]  # those behind, such as num_edges, are neither ids nor vectors
-        num_rows = parquet.metadata.num_rows
     vectors = [field.name for field in fields if _is_vector(field.type)]
     ids = [f.name for f in fields if pa.types.is_string(f.type) or pa.types.is_integer(f.type)]
     if [pa.types.is_string(f.type) for f in fields] == [True, True, False]:  # id, type, vector: ours
@@ -170,7 +174,7 @@ def _open(uri: str) -> VectorTable:
             f"{uri}: expected one column of ids and one of lists of floats, found "
             f"{', '.join(f'{field.name} ({field.type})' for field in fields)}"
         )
-    return VectorTable(uri, ids[0], vectors[0], num_rows)
+    return VectorTable(uri, ids[0], vectors[0])
 
 
 def _is_vector(kind: pa.DataType) -> bool:
@@ -189,10 +193,13 @@ def _find_id(
         for table in tables[name]:
             if not any(pc.index(ids, raw_id).as_py() >= 0 for ids in table.iter_ids()):
                 continue
-            for ids, rows_ND in table.batches():  # to the end, where its checksum is compared
-                if (row := pc.index(ids, raw_id).as_py()) >= 0:
-                    vector_D = rows_ND[row].copy()
-            return name, vector_D
+            found = [  # to the end of the table, where its checksum is compared
+                rows_ND[row].copy()
+                for ids, rows_ND in table.batches()
+                if (row := pc.index(ids, raw_id).as_py()) >= 0
+            ]
+            if found:
+                return name, found[-1]
     close = close_id(raw_id, (ids for name in searched for table in tables[name] for ids in table.iter_ids()))
     raise NotFoundError(f"--id {raw_id}: there is no such id among {', '.join(searched)}{close}")
 
@@ -205,7 +212,8 @@ def neighbors(folder: str, raw_id: str, k: int, entity_type: str | None = None) 
     """
     tables = find_types(folder)
     entity_type, vector_D = _find_id(tables, raw_id, entity_type)
-    return entity_type, nearest(batches(tables[entity_type]), by_cosine(vector_D[None]), [raw_id], k)[0]
+    own = batches(tables[entity_type], len(vector_D))
+    return entity_type, nearest(own, by_cosine(vector_D[None]), [raw_id], k)[0]
 
 
 def along_relation(
@@ -232,7 +240,8 @@ def along_relation(
     wanted = relation.types[side]
     leave_out = None if with_itself or not loopless(config, [relation.number]) else raw_id
     score = _score(relation, side, vector_D)
-    return wanted, nearest(batches(tables.get(wanted, [])), score, [leave_out], k)[0]
+    of_wanted = batches(tables.get(wanted, []), config.entity_dimension(wanted))
+    return wanted, nearest(of_wanted, score, [leave_out], k)[0]
 
 
 def _score(relation: Relation, side: Side, vector_D: Floats) -> Score:

@@ -188,6 +188,13 @@ def test_what_is_not_there(tmp_path: Path, rows: np.ndarray) -> None:
         pq.write_table(table, tmp_path / "odd/x.parquet")
         with pytest.raises(FormatError, match="expected vectors of one length"):
             neighbors(str(tmp_path), "x", 5, "odd")
+    for number, length in enumerate((2, 3)):
+        table = pa.table({"nid": [f"x{number}"], "emb": [[1.0] * length]})
+        pq.write_table(table, tmp_path / f"odd/{'xy'[number]}.parquet")
+    with pytest.raises(
+        FormatError, match=r"y\.parquet: expected vectors of length 2, found 3; give a folder"
+    ):
+        neighbors(str(tmp_path), "x0", 5, "odd")
 
 
 def test_the_command(tmp_path: Path, rows: np.ndarray, cli: Cli, capsys: pytest.CaptureFixture[str]) -> None:
