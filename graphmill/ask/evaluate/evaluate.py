@@ -24,7 +24,7 @@ from distributed import get_worker
 
 from graphmill import storage
 from graphmill.ask.edges import Graph, Numbers, Piece, Triples, loopless
-from graphmill.ask.evaluate import baselines, metrics, neighbors, tasks, work
+from graphmill.ask.evaluate import baselines, metrics, tasks, work
 from graphmill.ask.evaluate.baselines import Baselines
 from graphmill.ask.evaluate.execution import COUNTING, Execution
 from graphmill.ask.evaluate.extent import Extent, drawn_rows, extent_of, told
@@ -147,7 +147,7 @@ def _rows_by_neighbors(graph: Graph, num_ranked: int) -> Numbers:
     """Draw the edges that neighbors rank too, ascending; none where there are too many trained edges."""
     num_trained = sum(map(num_edges, trained_paths(graph.config)))
     num_entities = int(sum(first[-1] for first in graph.first.values()))
-    num = neighbors.num_ranked(num_trained, num_entities, num_ranked)
+    num = baselines.num_ranked(num_trained, num_entities, num_ranked)
     rng = np.random.default_rng(seeds.derived(graph.config.seed, "neighbors"))
     return np.sort(rng.choice(num_ranked, num, replace=False))
 

@@ -21,8 +21,7 @@ import numpy.typing as npt
 
 from graphmill.ask.edges import READ_EDGES, Graph, Numbers, Piece, Triples, edges_of
 from graphmill.ask.evaluate import baselines, work
-from graphmill.ask.evaluate.baselines import Baselines
-from graphmill.ask.evaluate.neighbors import Neighbors
+from graphmill.ask.evaluate.baselines import Baselines, Neighbors
 from graphmill.ask.evaluate.queries import BlockSize, Queries
 from graphmill.ask.run import TrainedRun
 from graphmill.cluster import num_cores

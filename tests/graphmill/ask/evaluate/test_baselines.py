@@ -12,7 +12,7 @@ import pytest
 from graphmill import config as configuration
 from graphmill.ask.edges import Graph, Numbers, Triples
 from graphmill.ask.evaluate import baselines
-from graphmill.ask.evaluate.neighbors import Neighbors, num_ranked
+from graphmill.ask.evaluate.baselines import Neighbors, num_ranked
 from graphmill.ask.evaluate.queries import BlockSize, Queries
 from graphmill.config import Config
 from graphmill.config.partitions import all_buckets

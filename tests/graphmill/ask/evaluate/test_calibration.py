@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from graphmill.ask.evaluate import calibration, evaluate, job, metrics
-from graphmill.ask.evaluate.calibration import CalibrationAnswers, Fit
+from graphmill.ask.evaluate import calibrate, evaluate, job, metrics
+from graphmill.ask.evaluate.calibrate import CalibrationAnswers, Fit
 from graphmill.ask.evaluate.extent import ALWAYS, drawn_rows, extent_of, told
 from graphmill.ask.evaluate.metrics import Ranks
 from graphmill.ask.evaluate.queries import Triples
@@ -59,10 +59,10 @@ def test_probabilities_are_between_0_and_1_and_rise_with_the_score(
 def test_a_fit_finds_temperature_and_lines(rng: np.random.Generator, scale: float) -> None:
     """Whatever the scale of the scores; temperature and slope can make up for each other in part."""
     answers = drawn(rng, 3000, scale)
-    found = calibration.fit(answers)
+    found = calibrate.fit(answers)
     assert found.groups.tolist() == sorted(GROUPS)
     assert 0.4 < found.temperature / scale < 2.5
-    figures = calibration.measure(found, drawn(rng, 3000, scale))
+    figures = calibrate.measure(found, drawn(rng, 3000, scale))
     assert figures["top_10"]["ece"] < 0.02
     assert figures["top_100"]["ece"] < 0.003
     assert figures["top_10"]["brier"] < 0.95 * figures["top_10"]["brier_base_rate"]
@@ -74,12 +74,12 @@ def test_few_answers_stay_near_the_pooled_line(rng: np.random.Generator) -> None
     answers.group[0] = 8
     answers.is_true[0] = False
     answers.is_true[0, 80] = True  # a bad answer of one query is the only true one
-    found = calibration.fit(answers)
+    found = calibrate.fit(answers)
     assert found.groups.tolist() == [0, 8]
     slope, bias = found.lines[0]
     assert found.pooled == pytest.approx((slope, bias), abs=0.05)
     assert 0 < found.lines[1, 0] < slope
-    alone = calibration.fit(
+    alone = calibrate.fit(
         CalibrationAnswers(*(each[1:] for each in (answers.score, answers.is_true, answers.group)))
     )
     unknown = CalibrationAnswers(answers.score[:1], answers.is_true[:1], np.array([99]))
@@ -96,14 +96,14 @@ def test_any_answers_have_a_fit(seed: int, num_queries: int, chance: float) -> N
     score_QK[:, rng.integers(NUM_BEST + 1) :] = -np.inf
     is_true_QK = (rng.random(score_QK.shape) < chance) & np.isfinite(score_QK)
     answers = CalibrationAnswers(score_QK, is_true_QK, rng.integers(4, size=num_queries))
-    found = calibration.fit(answers)
+    found = calibrate.fit(answers)
     assert np.isfinite([found.temperature, *found.pooled, *found.lines.reshape(-1)]).all()
     assert (found.lines[:, 0] >= 0).all()
     assert found.temperature > 0
-    again = calibration.fit(answers)
+    again = calibrate.fit(answers)
     assert (again.temperature, again.pooled) == (found.temperature, found.pooled)
     assert again.lines.tobytes() == found.lines.tobytes()
-    calibration.measure(found, answers)
+    calibrate.measure(found, answers)
 
 
 def test_measures_by_hand() -> None:
@@ -115,12 +115,12 @@ def test_measures_by_hand() -> None:
     odds = np.array([0.6, 0.3, 0.1, 0.5, 0.5])
     expected = odds / (1 + odds)  # a line of slope 1 makes odds of shares
     true = np.array([1, 0, 0, 0, 1])
-    found = calibration.measure(exact, answers)["top_10"]
+    found = calibrate.measure(exact, answers)["top_10"]
     assert (found["num_answers"], found["true"]) == (5, 0.4)
     assert found["ece"] == pytest.approx(np.abs(expected - true).mean())  # a bin for each answer
     assert found["brier"] == pytest.approx(((expected - true) ** 2).mean())
     assert found["brier_base_rate"] == pytest.approx(0.24)
-    assert calibration.measure(exact, answers)["top_1"]["num_answers"] == len(Side)
+    assert calibrate.measure(exact, answers)["top_1"]["num_answers"] == len(Side)
 
 
 def drawn_ranks(rng: np.random.Generator, num_edges: int) -> Triples:

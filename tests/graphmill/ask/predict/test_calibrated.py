@@ -11,9 +11,9 @@ import pytest
 import torch
 from distributed import Client
 
-from graphmill.ask.evaluate import calibrate, calibration, ranker
+from graphmill.ask.evaluate import calibrate, ranker
 from graphmill.ask.evaluate import job as evaluate_job
-from graphmill.ask.evaluate.calibration import CalibrationAnswers
+from graphmill.ask.evaluate.calibrate import CalibrationAnswers
 from graphmill.ask.evaluate.execution import Execution
 from graphmill.ask.predict import job as predict_job
 from graphmill.ask.predict.settings import PredictOptions
@@ -77,7 +77,7 @@ def by_hand(world: World, split: str, *known: str) -> CalibrationAnswers:
 )
 def test_the_fit_is_that_of_all_scores(tmp_path: Path, settings: dict[str, Any]) -> None:
     world = write_world(tmp_path / "run", splits=SPLITS, **settings)
-    expected = calibration.fit(by_hand(world, "valid", "train"))
+    expected = calibrate.fit(by_hand(world, "valid", "train"))
     found = calibrate.calibrate(world.config, Execution())
     assert found is not None
     content, figures = found
@@ -88,7 +88,7 @@ def test_the_fit_is_that_of_all_scores(tmp_path: Path, settings: dict[str, Any])
     for group, line in zip(expected.groups.tolist(), expected.lines.tolist(), strict=True):
         own = content.scale(names[group // 2], list(Side)[group % 2]).line
         assert own == pytest.approx(line, rel=1e-2, abs=1e-3)
-    measured = calibration.measure(expected, by_hand(world, "test", "train", "valid"))
+    measured = calibrate.measure(expected, by_hand(world, "test", "train", "valid"))
     assert figures["num_queries"] == measured["num_queries"]
     for name in ("top_1", "top_10"):
         assert figures[name]["num_answers"] == measured[name]["num_answers"]
