@@ -16,8 +16,7 @@ from bench.setting import Setting
 from graphmill.ask.edges import Graph, Triples
 from graphmill.ask.evaluate.metrics import Ranks, concatenated
 from graphmill.ask.evaluate.queries import BlockSize, Queries, block_sizes, default_block_bytes
-from graphmill.ask.evaluate.ranker import Ranker, can_rank, prepare
-from graphmill.ask.evaluate.ranking import Counting
+from graphmill.ask.evaluate.ranking import Counting, Ranker, can_rank, prepare
 from graphmill.ask.model import Model
 from graphmill.cluster import num_cores
 from graphmill.config import from_mapping

@@ -24,7 +24,7 @@ from distributed import Client
 
 from graphmill import cluster, storage
 from graphmill.ask.evaluate import evaluate
-from graphmill.ask.evaluate.extent import training_scores
+from graphmill.ask.evaluate.inputs import training_scores
 from graphmill.config import Config, apply_override, from_mapping
 from graphmill.errors import ConfigError, FormatError, TrainingError
 from graphmill.formats import entity_counts

@@ -23,7 +23,7 @@ import numpy.typing as npt
 
 from graphmill.ask.edges import Numbers, known_paths, loopless
 from graphmill.ask.entities import EntityTable, MeasuredPartition
-from graphmill.ask.evaluate import evaluate, tasks, work
+from graphmill.ask.evaluate import evaluate, tasks
 from graphmill.ask.evaluate.execution import Execution
 from graphmill.ask.evaluate.inputs import calibration_path, has_edges
 from graphmill.ask.evaluate.queries import VECTOR_BYTES, BlockSize, chunks
@@ -167,7 +167,7 @@ def find_best(
     scan = Scan(relation, side, query_QD, len(vectors_QD), table, left_out, block_rows, _KNOWN)
     num_gpus = config.num_gpus if is_dot(config.comparator, config.bias) else 0
     score_QK, number_QK = scan.best(NUM_BEST, num_gpus)[0].table(len(vectors_QD), NUM_BEST)
-    files_of = [work.load(part.folder, f"known-{side}-{file.number}", np.int64) for file in true]
+    files_of = [tasks.load(part.folder, f"known-{side}-{file.number}", np.int64) for file in true]
     cells = distinct(np.concatenate(files_of).reshape(-1))
     cell_QK = number_QK * len(queries) + np.arange(rows.start, rows.stop)[:, None]
     is_edge_QK = contains(cells, cell_QK.reshape(-1)).reshape(cell_QK.shape) & np.isfinite(score_QK)

@@ -2,9 +2,9 @@
 
 Reads checkpoint_path/, entity_path/entity_count_*.txt (and dynamic_rel_count.txt), the split's bucket files
 and, for a filtered ranking, the bucket files of all known edges. The metrics go to run.json; intermediate
-files (`work`) are in a folder that ends with the evaluation.
+files (see `tasks`) are in a folder that ends with the evaluation.
 
-The work is cut by (partition of the entities x range of queries), see `tasks`. Counts are whole numbers, so
+The work is cut by (partition of the entities x range of queries). Counts are whole numbers, so
 their sums are the same for every cut.
 
 Metrics of edges that were drawn without replacement get 95 % confidence intervals: the mean of each side,
@@ -24,11 +24,18 @@ from distributed import get_worker
 
 from graphmill import storage
 from graphmill.ask.edges import Graph, Numbers, Piece, Triples, loopless
-from graphmill.ask.evaluate import baselines, metrics, tasks, work
+from graphmill.ask.evaluate import baselines, metrics, tasks
 from graphmill.ask.evaluate.baselines import Baselines
 from graphmill.ask.evaluate.execution import COUNTING, Execution
-from graphmill.ask.evaluate.extent import Extent, drawn_rows, extent_of, told
-from graphmill.ask.evaluate.inputs import check_folder, check_same_model, filter_paths
+from graphmill.ask.evaluate.inputs import (
+    Extent,
+    check_folder,
+    check_same_model,
+    drawn_rows,
+    extent_of,
+    filter_paths,
+    told,
+)
 from graphmill.ask.evaluate.metrics import HITS, Floats, Ranks, concatenated
 from graphmill.ask.evaluate.queries import BlockSize, Queries, block_sizes, default_block_bytes
 from graphmill.ask.evaluate.tasks import CellSlice, KnownFile, Part, Range, Share
@@ -246,7 +253,7 @@ def prepare(
     execution: Execution, part: Part, edges: Triples, pieces: Sequence[Sequence[Piece]]
 ) -> tuple[dict[Side, Queries], list[KnownFile]]:
     """Write what the tasks read: edges, known cells, queries; return the queries, and where the cells are."""
-    work.save(part.folder, "edges", np.stack([edges.lhs, edges.rel, edges.rhs]))
+    tasks.save(part.folder, "edges", np.stack([edges.lhs, edges.rel, edges.rhs]))
     arguments = [(part, piece, number) for number, piece in enumerate(pieces)]
     known = execution.run(tasks.find_known, arguments, "evaluate: known edges")
     keys = list(part.graph.rows_of(edges))

@@ -15,14 +15,15 @@ from graphmill.ask.edges import known_paths
 from graphmill.ask.evaluate import evaluate as evaluation
 from graphmill.ask.evaluate.calibrate import calibrate
 from graphmill.ask.evaluate.execution import Execution
-from graphmill.ask.evaluate.extent import extent_of, scores_per_edge
 from graphmill.ask.evaluate.inputs import (
     calibration_path,
     check_folder,
     check_same_model,
+    extent_of,
     filter_paths,
     obstacle_to_ranking,
     score_settings,
+    scores_per_edge,
 )
 from graphmill.checkpoints import pbg
 from graphmill.config import Config

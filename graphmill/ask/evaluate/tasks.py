@@ -8,19 +8,28 @@
 
 Memory of a task: a partition, the vectors of its queries, blocks of scores. Torch is imported in the tasks
 that need it: the process that submits them does without.
+
+Arrays for later tasks are files in a work folder, without headers:
+
+{work folder}/{part of the edges}/
+    edges           int64 [3, E]: lhs, rel, rhs by number, in the order of the split
+    known-{side}-{task}     int64 [K]: known cells, sorted (`find_known`)
+    rows-{type}-{partition} float32 [n, D]: vectors of the ranked edges' entities, by row
+    queries-{side}  float32 [Q, D]         own-{side}  float64 [E]: scores of the edges themselves
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from graphmill import storage
 from graphmill.ask.edges import READ_EDGES, Graph, Numbers, Piece, Triples, edges_of
-from graphmill.ask.evaluate import baselines, work
+from graphmill.ask.evaluate import baselines
 from graphmill.ask.evaluate.baselines import Baselines, Neighbors
 from graphmill.ask.evaluate.queries import BlockSize, Queries
 from graphmill.ask.run import TrainedRun
@@ -28,6 +37,7 @@ from graphmill.cluster import num_cores
 from graphmill.config import Config
 from graphmill.config.partitions import PartitionKey, all_buckets
 from graphmill.display import progress
+from graphmill.errors import FormatError
 from graphmill.formats import edge_buckets
 from graphmill.sorted_arrays import contains, distinct
 from graphmill.storage import file_name
@@ -36,7 +46,27 @@ from graphmill.vocab import Bucket, Partition, Side
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from graphmill.ask.evaluate.ranker import Ranker
+    from graphmill.ask.evaluate.ranking import Ranker
+
+
+def save(folder: str, name: str, array: npt.NDArray[np.generic]) -> None:
+    """Write an array; a task that runs twice writes the same bytes."""
+    with storage.atomic_output(storage.join(folder, name)) as stream:
+        stream.write(np.ascontiguousarray(array).data)
+
+
+def load(
+    folder: str, name: str, dtype: npt.DTypeLike, columns: int = 1, start: int = 0, stop: int | None = None
+) -> npt.NDArray[Any]:
+    """Rows start..stop (None: to the end) of an array with so many columns: [n, columns]."""
+    with storage.open_input(storage.join(folder, name)) as stream:
+        row_bytes = columns * np.dtype(dtype).itemsize
+        end = stream.size() // row_bytes if stop is None else stop
+        rows = np.empty((end - start, columns), dtype)
+        stream.seek(start * row_bytes)
+        if rows.size and (size := stream.readinto(rows.reshape(-1).view(np.uint8))) != rows.nbytes:
+            raise FormatError(f"{storage.join(folder, name)}: expected {rows.nbytes} bytes, found {size}")
+    return rows
 
 
 @dataclass(frozen=True)
@@ -66,7 +96,7 @@ class Part:
 
     def edges(self) -> Triples:
         """The edges."""
-        lhs, rel, rhs = work.load(self.folder, "edges", np.int64).reshape(3, -1)
+        lhs, rel, rhs = load(self.folder, "edges", np.int64).reshape(3, -1)
         return Triples(lhs, rel, rhs)
 
     def queries(self, side: Side, edges: Triples) -> Queries:
@@ -76,7 +106,7 @@ class Part:
     def vectors(self, side: Side, start: int, stop: int) -> npt.NDArray[np.float32]:
         """The vectors of some queries: [Q, D]."""
         dimension = max(self.config.entity_dimension(name) for name in self.graph.counts)
-        return work.load(self.folder, f"queries-{side}", np.float32, dimension, start, stop)
+        return load(self.folder, f"queries-{side}", np.float32, dimension, start, stop)
 
 
 class KnownFile(NamedTuple):
@@ -156,7 +186,7 @@ def find_known(part: Part, pieces: Sequence[Piece], number: int) -> KnownFile:
     begins: dict[Side, dict[str, Numbers]] = {}
     for side, parts in cells_of.items():
         cells = distinct(np.concatenate(parts), overwrite=True)
-        work.save(part.folder, f"known-{side}-{number}", cells)
+        save(part.folder, f"known-{side}-{number}", cells)
         first = part.graph.first.items()
         begins[side] = {name: np.searchsorted(cells, start * len(queries[side])) for name, start in first}
     place = np.flatnonzero(degrees)
@@ -166,14 +196,14 @@ def find_known(part: Part, pieces: Sequence[Piece], number: int) -> KnownFile:
 def take_rows(part: Part, key: PartitionKey) -> None:
     """Write the ranked edges' vectors of one partition; raises FormatError if its file is damaged."""
     rows = part.graph.rows_of(part.edges())[key]
-    work.save(part.folder, _rows_name(*key), table_of(part, key).numpy()[rows])
+    save(part.folder, _rows_name(*key), table_of(part, key).numpy()[rows])
 
 
 def make_queries(part: Part, side: Side) -> None:
     """Write the queries of one side, and the edges' own scores."""
     from torch import from_numpy
 
-    from graphmill.ask.evaluate import ranker
+    from graphmill.ask.evaluate import ranking
     from graphmill.cluster.runtime import cpu_threads
 
     edges = part.edges()
@@ -181,13 +211,13 @@ def make_queries(part: Part, side: Side) -> None:
 
     def take(entity_type: str, partition: Partition, index: Numbers) -> Tensor:
         dimension = part.config.entity_dimension(entity_type)
-        table = work.load(part.folder, _rows_name(entity_type, partition), np.float32, dimension)
+        table = load(part.folder, _rows_name(entity_type, partition), np.float32, dimension)
         return from_numpy(table[np.searchsorted(rows[entity_type, partition], index)])
 
     with cpu_threads(1):
-        vectors_QD, score_E = ranker.prepare(ranker_of(part), part.queries(side, edges), take)
-    work.save(part.folder, f"queries-{side}", vectors_QD.numpy())
-    work.save(part.folder, f"own-{side}", score_E.numpy())
+        vectors_QD, score_E = ranking.prepare(ranker_of(part), part.queries(side, edges), take)
+    save(part.folder, f"queries-{side}", vectors_QD.numpy())
+    save(part.folder, f"own-{side}", score_E.numpy())
 
 
 def count(
@@ -207,7 +237,7 @@ def count(
         of_side, rows = queries[side], slice(start, stop)
         known_cells = cells_left_out(part, of_side, rows, slices)
         first, last = np.searchsorted(of_side.of_edge, [start, stop]).tolist()
-        own_E = from_numpy(work.load(part.folder, f"own-{side}", np.float64, 1, first, last).reshape(-1))
+        own_E = from_numpy(load(part.folder, f"own-{side}", np.float64, 1, first, last).reshape(-1))
         vectors_QD = from_numpy(part.vectors(side, start, stop))
         counting = Counting(ranker, of_side, rows, vectors_QD, own_E, known_cells)
 
@@ -249,7 +279,7 @@ def cells_left_out(part: Part, queries: Queries, rows: slice, slices: Sequence[C
     parts = [queries.ends[others] * len(queries) + others]
     for side, number, start, stop in slices:
         if side is queries.side:
-            cells = work.load(part.folder, f"known-{side}-{number}", np.int64, 1, start, stop).reshape(-1)
+            cells = load(part.folder, f"known-{side}-{number}", np.int64, 1, start, stop).reshape(-1)
             query_K = cells % len(queries)
             parts.append(cells[(query_K >= rows.start) & (query_K < rows.stop)])
     return distinct(np.concatenate(parts), overwrite=True)
@@ -279,10 +309,10 @@ def table_of(part: Part, key: PartitionKey) -> Tensor:
 
 def ranker_of(part: Part) -> Ranker:
     """The model, and means to rank with it."""
-    from graphmill.ask.evaluate import ranker
+    from graphmill.ask.evaluate import ranking
     from graphmill.gpu.device import device_of
 
     device = device_of(part.config.num_gpus)
     num_threads = max(1, (part.config.workers or num_cores()) // part.sharers)
-    fused = ranker.can_rank(part.config, device)
-    return ranker.Ranker(part.run.load_model().to(device), device, num_threads=num_threads, fused=fused)
+    fused = ranking.can_rank(part.config, device)
+    return ranking.Ranker(part.run.load_model().to(device), device, num_threads=num_threads, fused=fused)

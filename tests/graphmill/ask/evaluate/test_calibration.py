@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from graphmill.ask.evaluate import calibrate, evaluate, job, metrics
 from graphmill.ask.evaluate.calibrate import CalibrationAnswers, Fit
-from graphmill.ask.evaluate.extent import ALWAYS, drawn_rows, extent_of, told
+from graphmill.ask.evaluate.inputs import ALWAYS, drawn_rows, extent_of, told
 from graphmill.ask.evaluate.metrics import Ranks
 from graphmill.ask.evaluate.queries import Triples
 from graphmill.config.sections.evaluate import EvaluateConfig

@@ -12,7 +12,7 @@ import torch
 
 from graphmill import config as configuration
 from graphmill import storage
-from graphmill.ask.evaluate import evaluate, job, ranker
+from graphmill.ask.evaluate import evaluate, job, ranking
 from graphmill.ask.model import Model
 from graphmill.checkpoints import pbg
 from graphmill.config import Config
@@ -158,7 +158,7 @@ def test_a_gpu_ranks_as_the_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
         return kernels_count(query_QD, table_ND, score_Q)
 
     monkeypatch.setattr(device, "device_of", lambda num_gpus: here)
-    monkeypatch.setattr(ranker, "can_rank", lambda config, device: True)
+    monkeypatch.setattr(ranking, "can_rank", lambda config, device: True)
     kernels_count = device.kernels_of(here).count_above
     monkeypatch.setattr(device.kernels_of(here), "count_above", count_above)
     assert evaluate.evaluate(config)["metrics"] == pytest.approx(expected)
@@ -176,7 +176,7 @@ def test_queries_of_matrices_are_made_in_small_parts(tmp_path: Path, monkeypatch
         return make(model, relation, side, vectors, rel)
 
     monkeypatch.setattr(Model, "query", query)
-    monkeypatch.setattr(ranker, "MATRIX_BYTES", 3 * 4 * DIMENSION**2)
+    monkeypatch.setattr(ranking, "MATRIX_BYTES", 3 * 4 * DIMENSION**2)
     assert evaluate.evaluate(world.config)["metrics"] == expected
     assert max(sizes) == 3
 

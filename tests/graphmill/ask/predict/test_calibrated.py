@@ -11,7 +11,7 @@ import pytest
 import torch
 from distributed import Client
 
-from graphmill.ask.evaluate import calibrate, ranker
+from graphmill.ask.evaluate import calibrate, ranking
 from graphmill.ask.evaluate import job as evaluate_job
 from graphmill.ask.evaluate.calibrate import CalibrationAnswers
 from graphmill.ask.evaluate.execution import Execution
@@ -101,7 +101,7 @@ def test_a_gpu_calibrates_as_the_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyP
     expected = calibrate.calibrate(write_world(tmp_path / "one", splits=SPLITS).config, Execution())
     here = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     monkeypatch.setattr(device, "device_of", lambda num_gpus: here)
-    monkeypatch.setattr(ranker, "can_rank", lambda config, device: True)
+    monkeypatch.setattr(ranking, "can_rank", lambda config, device: True)
     config = write_world(tmp_path / "two", splits=SPLITS, num_gpus=1).config
     found = calibrate.calibrate(config, Execution())
     assert expected is not None
