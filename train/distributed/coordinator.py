@@ -25,7 +25,7 @@ from typing import Any, Self
 from distributed import Client
 
 from graphmill import cluster, storage
-from graphmill.ask.evaluate.job import evaluate
+from graphmill.ask.evaluate.evaluate import evaluate
 from graphmill.checkpoints import pbg
 from graphmill.checkpoints.pbg import Iteration
 from graphmill.config import Config

@@ -18,7 +18,7 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Any
 
-from graphmill.ask.evaluate.job import evaluate
+from graphmill.ask.evaluate.evaluate import evaluate
 from graphmill.checkpoints.pbg import Iteration
 from graphmill.config import Config
 from graphmill.gpu.device import device_of

@@ -7,15 +7,13 @@ files (see `tasks`) are in a folder that ends with the evaluation.
 The work is cut by (partition of the entities x range of queries). Counts are whole numbers, so
 their sums are the same for every cut.
 
-Metrics of edges that were drawn without replacement get 95 % confidence intervals: the mean of each side,
-1.96 standard errors below and above. Errors of the two sides count as if they went together, so intervals are
-rather too wide. Shapes: E edges.
+Shapes: E edges.
 """
 
 import logging
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain, pairwise, product
 from typing import Any, TypeVar
 
@@ -36,7 +34,7 @@ from graphmill.ask.evaluate.inputs import (
     filter_paths,
     told,
 )
-from graphmill.ask.evaluate.metrics import HITS, Floats, Ranks, concatenated
+from graphmill.ask.evaluate.metrics import Ranks, concatenated
 from graphmill.ask.evaluate.queries import BlockSize, Queries, block_sizes, default_block_bytes
 from graphmill.ask.evaluate.tasks import CellSlice, KnownFile, Part, Range, Share
 from graphmill.ask.run import TrainedRun
@@ -57,43 +55,6 @@ _COUNT_BYTES = 32  # of an edge and a partition
 Item = TypeVar("Item")
 
 log = logging.getLogger("graphmill")
-
-_NORMAL = 1.959964
-
-
-def intervals(ranks: Mapping[Side, Ranks], share: float) -> dict[str, list[float]]:
-    """Compute the interval of each metric over both sides; none for a single edge. `share` is ranked."""
-    by_side = [_contributions(rank.middle) for rank in ranks.values()]
-    interval_of = {}
-    for name in by_side[0] if len(by_side[0]["mrr"]) > 1 else ():
-        values = [of_side[name] for of_side in by_side]
-        is_bounded = name != "mean_rank"
-        margin = _NORMAL * float(np.mean([_error(value_E, share, is_bounded) for value_E in values]))
-        mean = float(np.mean([value_E.mean() for value_E in values]))
-        least, most = (0.0, 1.0) if is_bounded else (1.0, np.inf)
-        interval_of[name] = [float(max(mean - margin, least)), float(min(mean + margin, most))]
-    return interval_of
-
-
-def _contributions(rank_E: Floats) -> dict[str, Floats]:
-    """Contribution of each edge to every metric: [E]."""
-    hits = {f"hits@{limit}": (rank_E <= limit).astype(np.float64) for limit in HITS}
-    return {"mrr": 1 / rank_E, "mean_rank": rank_E} | hits
-
-
-def _error(value_E: Floats, share: float, is_bounded: bool) -> float:
-    """Compute the standard error of a mean, with four more edges, two of them 1, as Agresti and Coull do."""
-    squares = float(((value_E - value_E.mean()) ** 2).sum()) + (2.0 if is_bounded else 0.0)
-    return float(np.sqrt((1 - share) * squares)) / len(value_E)
-
-
-@dataclass(frozen=True, eq=False)
-class Ranked:
-    """Results of edges that were ranked together."""
-
-    ranks: dict[Side, Ranks]
-    degrees: dict[Side, Numbers]
-    plain: dict[Side, Baselines]
 
 
 def evaluate(
@@ -128,11 +89,12 @@ def evaluate(
             where = storage.join(folder, str(first))
             part = Part(where, graph, run, block, execution.sharers, alone)
             parts.append(_rank(execution, part, some, scanned, (first, len(edges)), sample))
-    by_side = {side: concatenated([part.ranks[side] for part in parts]) for side in Side}
-    degrees = {side: np.concatenate([part.degrees[side] for part in parts]) for side in Side}
-    plain = [part.plain for part in parts if part.plain]
+    ranks_of, degrees_of, plain_of = zip(*parts, strict=True)
+    by_side = {side: concatenated([ranks[side] for ranks in ranks_of]) for side in Side}
+    degrees = {side: np.concatenate([degree[side] for degree in degrees_of]) for side in Side}
+    plain = [of_part for of_part in plain_of if of_part]
     share = len(edges) / extent.of_edges
-    of_sample = intervals(by_side, share) if extent.is_sampled else {}
+    of_sample = metrics.intervals(by_side, share) if extent.is_sampled else {}
     simple = baselines.reciprocal_ranks(plain)
     breakdown = metrics.break_down(by_side, edges, degrees, run.relation_names, simple)
     seconds = time.monotonic() - started
@@ -269,8 +231,8 @@ def _rank(
     pieces: Sequence[Sequence[Piece]],
     place: tuple[int, int],
     sample: Numbers | None,
-) -> Ranked:
-    """Rank edges that fit in memory; `place`: the number of the first one, and of all.
+) -> tuple[dict[Side, Ranks], dict[Side, Numbers], dict[Side, Baselines]]:
+    """Rank edges that fit in memory, the first of which has the number `place` of all; ranks and degrees.
 
     With `sample` also without the model, and those edges by neighbors.
     """
@@ -286,7 +248,7 @@ def _rank(
         asked = [(part, side, numbers, trained, own) for side in Side]
         simple = execution.run(tasks.rank_plainly, asked, "evaluate: simple rankings")
         plain = dict(zip(Side, simple, strict=True))
-    return Ranked(ranks, _degrees(part, edges, known), plain)
+    return ranks, _degrees(part, edges, known), plain
 
 
 def _count(
@@ -302,7 +264,10 @@ def _count(
     cuts = [
         (key, ranges) for key in keys for ranges in _cut(queries, key[0], len(keys), execution.num_workers)
     ]
-    sizes = [counts[name][number] * _num_queries(ranges) for (name, number), ranges in cuts]
+    sizes = [
+        counts[name][number] * sum(stop - start for _, start, stop in ranges)
+        for (name, number), ranges in cuts
+    ]
     num_edges, (first, total) = len(queries[Side.LHS].order), place
     begins = first + num_edges * np.cumsum([0, *sizes]) / max(sum(sizes), 1)
     shares = [Share(float(begin), float(end - begin), total) for begin, end in pairwise(begins)]
@@ -325,10 +290,6 @@ def _cut(
         own = blocks[number * len(blocks) // num_cuts : (number + 1) * len(blocks) // num_cuts]
         by_side = {side: [block for block in own if block[0] == side] for side in Side}
         yield [Range(side, of_side[0][1], of_side[-1][2]) for side, of_side in by_side.items() if of_side]
-
-
-def _num_queries(ranges: Sequence[Range]) -> int:
-    return sum(stop - start for _, start, stop in ranges)
 
 
 def slices(known: Sequence[KnownFile], key: PartitionKey, sides: Collection[Side]) -> list[CellSlice]:

@@ -4,8 +4,7 @@ Reads the checkpoint, counts and edges (see `graphmill.ask.evaluate.evaluate`). 
 """
 
 import logging
-from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Collection
 from typing import Any
 
 from distributed import Client
@@ -50,7 +49,8 @@ def run(config: Config, client: Client, claim: Claim = NO_CLAIM) -> dict[str, An
     One worker does a small evaluation alone, with all its cores: others would only import torch. So does a
     worker that shares its GPU with the others of its machine.
     """
-    with changes_in_errors(config), _told(client):
+    listening = cluster.listening(client, evaluation.TOPIC, lambda event: log.info(event[1]["text"]))
+    with changes_in_errors(config), listening:
         legacy = import_legacy_inputs(config)
         execution = Execution.on(client, _work_uri(config))
         if execution.num_workers == 1 or config.num_gpus or is_small(legacy):
@@ -90,13 +90,6 @@ def is_small(config: Config) -> bool:
     return products <= SMALL_PRODUCTS and sum(map(num_edges, config.edge_paths)) <= SMALL_EDGES
 
 
-@contextmanager
-def _told(client: Client) -> Iterator[None]:
-    """Log what an evaluation inside a task tells."""
-    with cluster.listening(client, evaluation.TOPIC, lambda event: log.info(event[1]["text"])):
-        yield
-
-
 def warn_of_unranked(figures: dict[str, Any]) -> None:
     """Warn of relations without an edge in the split: the metrics say nothing about them."""
     if num := figures["num_relations_unranked"]:
@@ -117,11 +110,6 @@ def evaluate_all(
     figures = evaluation.evaluate(config, execution, with_baselines=True)
     fitted = calibrate(config, execution)
     return (figures, None) if fitted is None else (figures | {"calibration": fitted[1]}, fitted[0])
-
-
-def evaluate(config: Config, with_baselines: bool = False) -> dict[str, Any]:
-    """Evaluate in this process; see `graphmill.ask.evaluate.evaluate.evaluate`."""
-    return evaluation.evaluate(config, with_baselines=with_baselines)
 
 
 def check(config: Config, coming: Collection[str] = ()) -> str:

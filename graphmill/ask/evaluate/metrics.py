@@ -20,6 +20,7 @@ HITS = (1, 3, 10, 50)
 PESSIMISTIC = "_pessimistic"  # ends the names of metrics in which all ties count against the edge
 MAX_RELATIONS = 100
 MAX_UNRANKED = 5
+_NORMAL = 1.959964
 FIRST_DEGREES = (0, 1, 3, 10, 30, 100, 300, 1000, 10_000)  # the first degree of each band
 
 Floats = npt.NDArray[np.float64]
@@ -39,17 +40,43 @@ class Ranks:
 
     def metrics(self) -> dict[str, float]:
         """Means over all ranks. Half of the equal candidates come first; with `_pessimistic` all of them."""
-        figures = {}
-        for suffix, ranks in (("", self.middle), (PESSIMISTIC, 1.0 + self.greater + self.equal)):
-            figures[f"mrr{suffix}"] = float((1 / ranks).mean())
-            figures[f"mean_rank{suffix}"] = float(ranks.mean())
-            figures |= {f"hits@{k}{suffix}": float((ranks <= k).mean()) for k in HITS}
-        return figures
+        kinds = {"": self.middle, PESSIMISTIC: 1.0 + self.greater + self.equal}
+        return {
+            f"{name}{suffix}": float(value_E.mean())
+            for suffix, rank_E in kinds.items()
+            for name, value_E in _contributions(rank_E).items()
+        }
+
+
+def _contributions(rank_E: Floats) -> dict[str, Floats]:
+    """Contribution of each edge to every metric: [E]."""
+    hits = {f"hits@{limit}": (rank_E <= limit).astype(np.float64) for limit in HITS}
+    return {"mrr": 1 / rank_E, "mean_rank": rank_E} | hits
+
+
+def intervals(ranks: Mapping[Side, Ranks], share: float) -> dict[str, list[float]]:
+    """Compute the 95 % interval of each metric over both sides, of a share of edges that was drawn.
+
+    It is the mean of each side, 1.96 standard errors below and above; none for a single edge. Errors of both
+    sides count as if they went together, so intervals are rather too wide. Means that are shares have four
+    more edges, two of them 1, as Agresti and Coull do.
+    """
+    by_side = [_contributions(rank.middle) for rank in ranks.values()]
+    interval_of = {}
+    for name in by_side[0] if len(by_side[0]["mrr"]) > 1 else ():
+        is_bounded, errors, means = name != "mean_rank", [], []
+        for value_E in (of_side[name] for of_side in by_side):
+            squares = float(((value_E - value_E.mean()) ** 2).sum()) + (2.0 if is_bounded else 0.0)
+            errors.append(float(np.sqrt((1 - share) * squares)) / len(value_E))
+            means.append(value_E.mean())
+        margin, mean = _NORMAL * float(np.mean(errors)), float(np.mean(means))
+        least, most = (0.0, 1.0) if is_bounded else (1.0, np.inf)
+        interval_of[name] = [float(max(mean - margin, least)), float(min(mean + margin, most))]
+    return interval_of
 
 
 def concatenated(parts: Sequence[Ranks]) -> Ranks:
     """The ranks of all parts."""
-
     return Ranks(*(np.concatenate([getattr(part, name) for part in parts]) for name in ("greater", "equal")))
 
 

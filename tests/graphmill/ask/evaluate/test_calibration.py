@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from graphmill.ask.evaluate import calibrate, evaluate, job, metrics
+from graphmill.ask.evaluate import calibrate, job, metrics
 from graphmill.ask.evaluate.calibrate import CalibrationAnswers, Fit
 from graphmill.ask.evaluate.inputs import ALWAYS, drawn_rows, extent_of, told
 from graphmill.ask.evaluate.metrics import Ranks
@@ -188,7 +188,7 @@ def test_intervals_cover_the_truth(rng: np.random.Generator) -> None:
         truths = [ranks_of(each).metrics() for each in all_edges.values()]
         chosen = rng.choice(num_edges, int(share * num_edges), replace=False)
         ranks = {side: ranks_of(each[chosen]) for side, each in all_edges.items()}
-        for name, (low, high) in evaluate.intervals(ranks, share).items():
+        for name, (low, high) in metrics.intervals(ranks, share).items():
             truth = np.mean([each[name] for each in truths])
             covered[name] = covered.get(name, 0) + bool(low <= truth <= high)
     assert covered.keys() == {"mrr", "mean_rank", "hits@1", "hits@3", "hits@10", "hits@50"}
@@ -198,9 +198,9 @@ def test_intervals_cover_the_truth(rng: np.random.Generator) -> None:
 def test_the_middle_of_an_interval_is_the_metric(rng: np.random.Generator) -> None:
     num_higher = higher(rng, 500)
     ranks = {side: ranks_of(num_higher) for side in Side}
-    for name, (low, high) in evaluate.intervals(ranks, 0.1).items():
+    for name, (low, high) in metrics.intervals(ranks, 0.1).items():
         assert (low + high) / 2 == pytest.approx(ranks[Side.LHS].metrics()[name], rel=1e-9)
-    assert evaluate.intervals({side: ranks_of(num_higher[:1]) for side in Side}, 0.1) == {}
+    assert metrics.intervals({side: ranks_of(num_higher[:1]) for side in Side}, 0.1) == {}
 
 
 def test_rows_are_drawn_from_all_files_alike() -> None:
