@@ -145,11 +145,7 @@ class Graph:
             yield self.numbered(piece.bucket, edges, slice(None))
 
     def read_rows(self, piece: Piece, *, takes_features: bool = False) -> Iterator[edge_buckets.Edges]:
-        """Read the edges of a piece as they are there, at most READ_EDGES at a time.
-
-        Raises:
-            FormatError: an entity or a relation is none of the run.
-        """
+        """Read the edges of a piece as they are there, checked, at most READ_EDGES at a time."""
         path, bucket, start, stop, *_ = piece
         uri = edge_buckets.bucket_uri(path, bucket)
         limits = rows_of(self.config, self._limits, bucket)
@@ -277,11 +273,10 @@ def known_paths(config: Config) -> list[str]:
 
 def loopless(config: Config, numbers: Iterable[int]) -> tuple[int, ...]:
     """Choose relations by number: those of one type on both sides of which no training edge is a loop."""
-    entries = {number: config.entry(number) for number in numbers}
     num_partitions = {
         number: config.entities[entry.lhs].num_partitions
-        for number, entry in entries.items()
-        if entry.lhs == entry.rhs
+        for number in numbers
+        if (entry := config.entry(number)).lhs == entry.rhs
     }
     if not num_partitions:
         return ()

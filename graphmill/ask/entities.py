@@ -18,7 +18,7 @@ from distributed import Client
 
 from graphmill import storage
 from graphmill.ask.run import TrainedRun
-from graphmill.ask.strings.ids import Hashes, IdSearch, first_repeated, hashes_of, repeated
+from graphmill.ask.strings.ids import IdSearch, first_repeated, hashes_of, repeated
 from graphmill.checkpoints import Checkpoint, Floats
 from graphmill.checkpoints.finite import check_finite, first_not_finite
 from graphmill.cluster import run_tasks
@@ -167,12 +167,7 @@ def _global_embedding(trained: TrainedRun, part: MeasuredPartition, checkpoint: 
 def read_tables(
     trained: TrainedRun, types: Sequence[str], client: Client | None = None
 ) -> dict[str, "EntityTable"]:
-    """Measure all partitions of some types; tasks of a `client` measure several at a time.
-
-    Raises:
-        NotFoundError: a partition is missing.
-        FormatError: checkpoint, counts and raw ids do not fit each other, or the configuration.
-    """
+    """Measure all partitions of some types; tasks of a `client` measure several at a time."""
     config = trained.config
     num_partitions = {name: config.entities[name].num_partitions for name in types}
     check_partitions(trained, num_partitions)
@@ -299,43 +294,28 @@ def are_of_type(config: Config, relation_E: Numbers, side: Side, entity_type: st
 def checked_rows(
     trained: TrainedRun, part: MeasuredPartition, batch_rows: int, *, doing: str = "remapping"
 ) -> Iterator[tuple[pa.Array, Floats]]:
-    """Read raw ids and vectors of the partition, (string [N], [N, D]), and check them.
-
-    Raises:
-        FormatError: ids or vectors are damaged, a vector is not finite, or an id stands there twice.
-    """
+    """Read raw ids and vectors of the partition, (string [N], [N, D]): finite ones, each id once."""
     num_read, hashes = 0, [np.empty(0, np.uint64)]
     # Batches of ids and of vectors have the same sizes. If one side is shorter, the count is wrong.
     for ids, vectors_ND in zip(
         iter_ids(trained, part, batch_rows), iter_vectors(trained, part, batch_rows), strict=False
     ):
-        if not trained.allow_non_finite:
-            _check_finite(part, ids, vectors_ND, num_read)
+        if not trained.allow_non_finite and (row := first_not_finite(vectors_ND)) is not None:
+            raise FormatError(
+                f"{part.embeddings_uri}: {part.entity_type!r}, partition {part.partition}, row "
+                f"{num_read + row}: the vector of the raw id {ids[row].as_py()!r} is not finite; go back to "
+                "a preserved epoch, or train again; remap.allow_non_finite: true writes it as it is"
+            )
         yield ids, vectors_ND
         num_read += len(ids)
         hashes.append(hashes_of(ids))
         # A cancelled task ends here.
         progress.report(f"{doing} {part.entity_type} {part.partition}", num_read, part.num_rows, "rows")
     part.check_num_ids(num_read)
-    _check_distinct(trained, part, batch_rows, np.concatenate(hashes))
-
-
-def _check_distinct(trained: TrainedRun, part: MeasuredPartition, batch_rows: int, hashes: Hashes) -> None:
-    suspects = repeated(hashes)
+    suspects = repeated(np.concatenate(hashes))
     duplicate = first_repeated(iter_ids(trained, part, batch_rows), suspects) if len(suspects) else None
     if duplicate is not None:
         raw_id, first, second = duplicate
         raise FormatError(
             f"{part.ids_uri}: raw id {raw_id!r} stands in row {first} and in row {second}; expected each once"
-        )
-
-
-def _check_finite(part: MeasuredPartition, ids: pa.Array, vectors_ND: Floats, first_row: int) -> None:
-    """Refuse vectors that are not finite; rows count from `first_row`."""
-    row = first_not_finite(vectors_ND)
-    if row is not None:
-        raise FormatError(
-            f"{part.embeddings_uri}: {part.entity_type!r}, partition {part.partition}, row "
-            f"{first_row + row}: the vector of the raw id {ids[row].as_py()!r} is not finite; go back to a "
-            "preserved epoch, or train again; remap.allow_non_finite: true writes it as it is"
         )

@@ -23,11 +23,7 @@ READ_ROWS = 1 << 16
 
 
 def iter_ids(uri: str) -> Iterator[pa.Table]:
-    """Read ids: tables of one column `id`, string. The first may be a header: see `may_have_header`.
-
-    Raises:
-        BadInputError: there is no such column, or a null, or text that cannot be read.
-    """
+    """Read ids: tables of one column `id`, string. The first may be a header: see `may_have_header`."""
     for file in files(uri):
         is_lines = not file.endswith((".parquet", ".csv"))
         fields = pa.schema([]) if is_lines else _fields(file)
@@ -127,11 +123,8 @@ def _columns(uri: str, fields: pa.Schema, columns: Sequence[str]) -> Iterator[pa
         return
     with open_parquet(uri, storage.manifest_of_table(uri)) as parquet:
         for _, arrays in iter_columns(parquet, uri, columns, READ_ROWS):
-            yield pa.table([_strings(uri, array) for array in arrays], schema=as_strings)
-
-
-def _strings(uri: str, ids: pa.Array) -> pa.Array:
-    try:
-        return strings_of(ids)
-    except pa.ArrowInvalid as error:
-        raise FormatError(f"{uri}: expected ids in UTF-8: {error}") from error
+            try:
+                strings = list(map(strings_of, arrays))
+            except pa.ArrowInvalid as error:
+                raise FormatError(f"{uri}: expected ids in UTF-8: {error}") from error
+            yield pa.table(strings, schema=as_strings)

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 
 from graphmill import storage
 from graphmill.ask.edges import loopless
-from graphmill.ask.relation import Relation, number_of, read_parameters, relation_of
+from graphmill.ask.relation import number_of, read_parameters, relation_of
 from graphmill.ask.run import TrainedRun, find_model
 from graphmill.ask.scan import TopK
 from graphmill.checkpoints import Floats
@@ -165,7 +165,12 @@ def _open(uri: str) -> VectorTable:
         fields = list(parquet.schema_arrow)
         if [field.name for field in fields[:3]] == ["id", "type", "embedding"]:
             fields = fields[:3]  # those behind, such as num_edges, are neither ids nor vectors
-    vectors = [field.name for field in fields if _is_vector(field.type)]
+    vectors = [
+        field.name
+        for field in fields
+        if pa.types.is_list(field.type) or pa.types.is_fixed_size_list(field.type)
+        if pa.types.is_floating(field.type.value_type)
+    ]
     ids = [f.name for f in fields if pa.types.is_string(f.type) or pa.types.is_integer(f.type)]
     if [pa.types.is_string(f.type) for f in fields] == [True, True, False]:  # id, type, vector: ours
         ids = ids[:1]
@@ -175,11 +180,6 @@ def _open(uri: str) -> VectorTable:
             f"{', '.join(f'{field.name} ({field.type})' for field in fields)}"
         )
     return VectorTable(uri, ids[0], vectors[0])
-
-
-def _is_vector(kind: pa.DataType) -> bool:
-    is_list = pa.types.is_list(kind) or pa.types.is_fixed_size_list(kind)
-    return bool(is_list and pa.types.is_floating(kind.value_type))
 
 
 def _find_id(
@@ -205,11 +205,7 @@ def _find_id(
 
 
 def neighbors(folder: str, raw_id: str, k: int, entity_type: str | None = None) -> tuple[str, list[Neighbor]]:
-    """Find the type of an id, and the `k` nearest of that type.
-
-    Raises:
-        NotFoundError: there are no tables, or no such id.
-    """
+    """Find the type of an id, and the `k` nearest of that type."""
     tables = find_types(folder)
     entity_type, vector_D = _find_id(tables, raw_id, entity_type)
     own = batches(tables[entity_type], len(vector_D))
@@ -239,16 +235,10 @@ def along_relation(
         raise ConfigError(f"{folder}: expected vectors of length {dimension}, found {len(vector_D)}")
     wanted = relation.types[side]
     leave_out = None if with_itself or not loopless(config, [relation.number]) else raw_id
-    score = _score(relation, side, vector_D)
-    of_wanted = batches(tables.get(wanted, []), config.entity_dimension(wanted))
-    return wanted, nearest(of_wanted, score, [leave_out], k)[0]
-
-
-def _score(relation: Relation, side: Side, vector_D: Floats) -> Score:
-    """Return a score of vectors of `side`: that of the edge between each vector and `vector_D`."""
     query_1D = relation.queries(side, vector_D[None])
 
     def score(rows_ND: Floats) -> Floats:
         return relation.edge_scores(side, query_1D, relation.candidates(side, rows_ND))[:, None]
 
-    return score
+    of_wanted = batches(tables.get(wanted, []), config.entity_dimension(wanted))
+    return wanted, nearest(of_wanted, score, [leave_out], k)[0]

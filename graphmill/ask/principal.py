@@ -64,14 +64,13 @@ def moments_of(blocks: Iterable[Floats]) -> Moments | None:
 def moments_of_partition(table: EntityTable, partition: int) -> tuple[int, Moments | None]:
     """Compute the moments of a partition; a Dask task. Returns the partition's number too."""
     where = f"{table.trained.checkpoint_path}: {table.entity_type!r}, partition {partition}"
-    vectors = (vectors_ND for _, vectors_ND in table.blocks(partition, BLOCK_ROWS))
-    return partition, moments_of(_finite(vectors, where))
 
+    def blocks() -> Iterable[Floats]:
+        for _, vectors_ND in table.blocks(partition, BLOCK_ROWS):
+            check_magnitude(vectors_ND, where)
+            yield vectors_ND
 
-def _finite(blocks: Iterable[Floats], where: str) -> Iterable[Floats]:
-    for vectors_ND in blocks:
-        check_magnitude(vectors_ND, where)
-        yield vectors_ND
+    return partition, moments_of(blocks())
 
 
 @dataclass(frozen=True, eq=False)

@@ -31,7 +31,7 @@ from graphmill.checkpoints import Floats
 from graphmill.config import NO_PLUGINS, Config, Plugins, RelationConfig
 from graphmill.errors import ConfigError, FormatError, suggestion
 from graphmill.model import comparators
-from graphmill.model.arrays import Array
+from graphmill.model.built_in import Array
 from graphmill.model.operators import OPERATORS, operator_of
 from graphmill.model.parameters import operator_key, parse_operator_key
 from graphmill.storage import Checksums
@@ -193,12 +193,7 @@ def _transform(run: TrainedRun, parameters: Parameters, number: int, keys: list[
 
 
 def write_relation_parameters(trained: TrainedRun, uri: str, checksums: Checksums) -> int:
-    """Write the table of parameters, and add its checksum; return its rows: one for each of each relation.
-
-    Raises:
-        ConfigError: the checkpoint holds no relations, or others than the configuration.
-        FormatError: a parameter is not finite.
-    """
+    """Write the table of parameters, and add its checksum; return its rows: one for each of each relation."""
     config = trained.config
     parameters = trained.open_checkpoint(allow_non_finite=trained.allow_non_finite).read_parameters()
     if parameters is None:

@@ -58,9 +58,7 @@ class TrainedRun:
     def committed(cls, config: Config, purpose: str, version: int | None = None) -> Self:
         """Find a version of PBG's format that is not preserved, by default the committed one.
 
-        Raises:
-            NotFoundError: there is no checkpoint; the message names the `purpose`.
-            FormatError: the entities are not those of its training.
+        The message of an error names the `purpose`.
         """
         path = config.checkpoint_path
         check_entities(path, config.entity_path)
@@ -71,21 +69,14 @@ class TrainedRun:
 
     @classmethod
     def with_ids(cls, config: Config, version: int | None = None, *, allow_non_finite: bool = False) -> Self:
-        """Find a version, the one that training has ended with if None, and its raw ids.
-
-        Raises:
-            NotFoundError: there is no checkpoint, or no raw ids.
-            ConfigError: the checkpoint lacks the requested version, or training has not ended.
-            FormatError: the raw ids are not those of the training.
-            LockedError: a run trains now.
-        """
+        """Find a version, the one that training has ended with if None, and its raw ids, of its training."""
         path, number = find_model(config, version)
         source = _find_ids(config)
         return cls(config, path, number, source, allow_non_finite, _digests(path, number, config.entity_path))
 
     @classmethod
     def chosen(cls, config: Config) -> Self:
-        """Find the version that the section `remap` chooses, and its raw ids; raises as `with_ids`."""
+        """Find the version that the section `remap` chooses, and its raw ids."""
         settings = config.remap
         return cls.with_ids(config, settings.checkpoint_version, allow_non_finite=settings.allow_non_finite)
 
@@ -119,7 +110,7 @@ class TrainedRun:
             )
 
     def open_checkpoint(self, *, allow_non_finite: bool) -> Checkpoint:
-        """Open the version; raises as `check_unchanged`."""
+        """Open the version, which no other run may have replaced."""
         self.check_unchanged()
         return open_checkpoint(
             self.checkpoint_path,
@@ -154,12 +145,7 @@ class TrainedRun:
 
 
 def find_model(config: Config, version: int | None, embedding_path: str | None = None) -> tuple[str, int]:
-    """Find the folder and the number of a version, of the ids of today and of published embeddings.
-
-    Raises:
-        FormatError: the raw ids are not those of the training, or remap has written the embeddings of
-            another version: parameters would not fit them; and as `find_version`.
-    """
+    """Find the folder and the number of a version, of the ids of today and of published embeddings."""
     path, number = find_version(config.checkpoint_path, version)
     check_entities(config.checkpoint_path, config.entity_path)
     then = None if embedding_path is None else (storage.read_marker(embedding_path) or {}).get(VECTORS)
@@ -236,11 +222,7 @@ def relation_names(config: Config) -> list[str]:
 
 
 def read_finite(path: str, key: PartitionKey, version: int) -> tuple[Floats, dict[str, Any] | None]:
-    """Read the embeddings [N, D] of one file, and the state of their optimizer where there is one.
-
-    Raises:
-        FormatError: the file is damaged, or a number is not finite.
-    """
+    """Read the embeddings [N, D] of one file, all finite, and the state of their optimizer or None."""
     embeddings_ND, state = pbg.read_embeddings(path, *key, version)
     uri = pbg.embeddings_uri(path, *key, version)
     check_finite(embeddings_ND, f"{uri}: {key[0]!r}, partition {key[1]}")

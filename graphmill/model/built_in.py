@@ -1,7 +1,8 @@
 """Built-in operators, comparators and losses: an entry holds all that others ask of one of them.
 
 To add an operator, add its entry to `OPERATORS`: kernels leave what they do not know to PyTorch. Formulas
-take tensors of torch and arrays of numpy. Source: docs/formats/pbg_v1.md.
+take tensors of torch and arrays of numpy, by the names that both libraries share.
+Source: docs/formats/pbg_v1.md.
 
 Shapes: D dimension, `...` any number of leading dimensions.
 """
@@ -9,14 +10,34 @@ Shapes: D dimension, `...` any number of leading dimensions.
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from graphmill.model.arrays import Array, library, split
+import numpy as np
+import numpy.typing as npt
 
 if TYPE_CHECKING:
     from torch import Generator, Tensor
 
+Array = TypeVar("Array", "Tensor", "npt.NDArray[np.float32]")
 Init = Literal["identity", "random", "small"]
+
+
+def library(array: Any) -> Any:
+    """Return the library of an array: the module numpy or the module torch."""
+    if isinstance(array, np.ndarray):
+        return np
+    import torch
+
+    return torch
+
+
+def split(vectors: Array, num_parts: int) -> tuple[Array, ...]:
+    """Split the coordinates into equal parts, [..., D / num_parts] each."""
+    if num_parts == 1:
+        return (vectors,)
+    if isinstance(vectors, np.ndarray):
+        return tuple(np.split(vectors, num_parts, -1))
+    return tuple(vectors.chunk(num_parts, -1))
 
 
 @dataclass(frozen=True)

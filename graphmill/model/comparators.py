@@ -10,8 +10,7 @@ Shapes: D dimension, P queries, N candidates, `...` any number of leading dimens
 
 from typing import Any
 
-from graphmill.model.arrays import Array, library
-from graphmill.model.built_in import COMPARATORS
+from graphmill.model.built_in import COMPARATORS, Array, library
 
 SMALLEST_SQUARE = 1e-30  # keeps the gradients of norms and distances finite at zero
 
@@ -31,7 +30,7 @@ def prepare(comparator: str, bias: bool, vectors: Array) -> Array:
         prepared: Array = library(vectors).concatenate([vectors[..., :1], compared], -1)
         return prepared
     if built_in:
-        return _unit(vectors)
+        return vectors / _root(_sum(_square(vectors)))[..., None]
     made: Array = _plug_ins().prepare(comparator, vectors)
     return made
 
@@ -90,10 +89,6 @@ def _half_product(queries: Any, candidates: Any) -> Any:
 
 def _negative_distance(comparator: str, square: Array) -> Array:
     return -_root(square) if COMPARATORS[comparator].is_root else -square
-
-
-def _unit(vectors: Array) -> Array:
-    return vectors / _root(_sum(_square(vectors)))[..., None]
 
 
 def _sum(x: Array) -> Array:

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 from graphmill.errors import ConfigError
 from graphmill.model import registry
-from graphmill.model.arrays import Array, split
-from graphmill.model.built_in import OPERATORS, Init, Operator
+from graphmill.model.built_in import OPERATORS, Array, Init, Operator, split
 
 if TYPE_CHECKING:
     from graphmill.model.plug_ins import PlugInOperator

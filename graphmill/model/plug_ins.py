@@ -21,7 +21,7 @@ from torch.func import functional_call
 
 from graphmill.errors import ConfigError
 from graphmill.model.abstract import AbstractComparator
-from graphmill.model.arrays import Array
+from graphmill.model.built_in import Array
 from graphmill.model.registry import COMPARATORS, DYNAMIC_OPERATORS, OPERATORS, Registry
 
 MASKED = -1e9
@@ -47,7 +47,8 @@ class PlugInOperator:
                 f"operator {self.name!r}: expected parameters of its own, found {nested[0]!r} of a module "
                 "inside, which PyTorch-BigGraph cannot save; make it an nn.Parameter of the operator"
             )
-        if dynamic and (other := [name for name, value in parameters.items() if not _is_row(value)]):
+        are_rows = {name: value.dim() > 0 and len(value) == 1 for name, value in parameters.items()}
+        if dynamic and (other := [name for name, is_row in are_rows.items() if not is_row]):
             raise ConfigError(
                 f"operator {self.name!r}: expected a row for each dynamic relation in every parameter, found "
                 f"another shape of {other[0]!r}"
@@ -107,10 +108,6 @@ class PlugInOperator:
 
     def _class(self, dynamic: bool) -> type:
         return (DYNAMIC_OPERATORS if dynamic else OPERATORS).get_class(self.name)
-
-
-def _is_row(value: Tensor) -> bool:
-    return value.dim() > 0 and len(value) == 1  # of a module for one relation
 
 
 def _made(class_: type, name: str, dimension: int, num_relations: int | None) -> nn.Module:

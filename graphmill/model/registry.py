@@ -96,7 +96,9 @@ class Registry:
             return None
         _run_offered()
         if name not in self.registry:
-            _run_packages()
+            with _LOCK:
+                for module in _modules_of_packages():
+                    _run_once(PlugInSource(module))
         for failure in list(_failures.values()):
             if name not in self.registry or isinstance(failure, _ConflictError):
                 raise failure
@@ -212,12 +214,6 @@ def _run_offered() -> None:
     with _LOCK:
         for source in _offered.values():
             _run_once(source)
-
-
-def _run_packages() -> None:
-    with _LOCK:
-        for name in _modules_of_packages():
-            _run_once(PlugInSource(name))
 
 
 @cache

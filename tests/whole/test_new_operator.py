@@ -25,8 +25,7 @@ from graphmill.convert import convert
 from graphmill.errors import ConfigError
 from graphmill.library.run import Run
 from graphmill.model import losses
-from graphmill.model.arrays import Array, library, split
-from graphmill.model.built_in import OPERATORS, Operator, Parameter
+from graphmill.model.built_in import OPERATORS, Array, Operator, Parameter, library, split
 from graphmill.run import record
 from remap import job as remap
 from tests.commands import Command

@@ -16,7 +16,7 @@ from torch import Tensor
 from graphmill.ask.model import Model
 from graphmill.config import Config
 from graphmill.model.abstract import AbstractRegularizer
-from graphmill.model.arrays import split
+from graphmill.model.built_in import split
 from graphmill.model.losses import n3
 from graphmill.model.operators import OPERATORS, operator_of
 from graphmill.model.parameters import parse_operator_key

@@ -17,8 +17,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from graphmill.model.arrays import split
-from graphmill.model.built_in import OPERATORS
+from graphmill.model.built_in import OPERATORS, split
 
 EDGES_AT_A_TIME = 1 << 14
 

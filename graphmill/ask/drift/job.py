@@ -67,7 +67,10 @@ class Moved:
     @classmethod
     def of(cls, num_ids: int, ids: pa.Array, cosine_N: Cosines, degree_N: Numbers, num_most: int) -> "Moved":
         """Count ids (string [N]) that both runs have."""
-        cell_N = _band_of(degree_N) * NUM_BINS + _bin_of(1 - cosine_N)
+        _, band_N = np.frexp(degree_N.astype(np.float64))
+        steps = np.log(np.maximum(1 - cosine_N, LEAST_DRIFT) / LEAST_DRIFT) / np.log(DRIFT_RATIO)
+        bin_N = np.minimum(np.ceil(steps), NUM_BINS - 1).astype(np.int64)  # 0 up to LEAST_DRIFT
+        cell_N = band_N.astype(np.int64) * NUM_BINS + bin_N
         counts = np.bincount(cell_N, minlength=NUM_BANDS * NUM_BINS)
         farthest = np.argsort(cosine_N, kind="stable")[:num_most].tolist()
         shown, _ = np.histogram(cosine_N, SHOWN[::-1])
@@ -163,20 +166,6 @@ def cosines(now_ND: Floats, then_ND: Floats) -> Cosines:
     return np.where(are_zero_N, 1.0, np.clip(cosine_N, -1, 1))
 
 
-def _bin_of(drift_N: Cosines) -> Numbers:
-    """Number of the bin of each drift: 0 up to LEAST_DRIFT."""
-    steps = np.log(np.maximum(drift_N, LEAST_DRIFT) / LEAST_DRIFT) / np.log(DRIFT_RATIO)
-    bin_N: Numbers = np.minimum(np.ceil(steps), NUM_BINS - 1).astype(np.int64)
-    return bin_N
-
-
-def _band_of(degree_N: Numbers) -> Numbers:
-    """Number of the band of each degree: 0, then one for each power of two."""
-    _, exponent_N = np.frexp(degree_N.astype(np.float64))
-    band_N: Numbers = exponent_N.astype(np.int64)
-    return band_N
-
-
 def _first_of(band: int) -> int:
     return 1 << band >> 1
 
@@ -258,11 +247,7 @@ def _degrees(graph: Graph, client: Client, entity_type: str) -> Numbers:
         lines.setdefault(piece.bucket.lhs, []).append(piece)
     arguments = [(graph, key, line) for line in lines.values()]
     total = np.zeros(graph.counts[entity_type][0], np.int64)
-
-    def add(counts: Numbers) -> None:
-        nonlocal total
-        total += counts
-
+    add = partial(np.add, total, out=total)
     run_tasks(client, count_edges, arguments, description="counting edges", unit="parts", keep=add)
     return total
 

@@ -176,7 +176,11 @@ class Comparison:
             if overflows:
                 product_PN.nan_to_num_()  # finite: all are in doubt
             edges.leave_out(product_PN)
-            counter = _counter(edges, product_PN, low_C1, high_C1, is_compiled)
+            counter: counts.Counter | _TorchCounter = (
+                counts.Counter(product_PN, edges.row_C, edges.own_column_C, low_C1, high_C1)
+                if is_compiled
+                else _TorchCounter(edges, product_PN, low_C1, high_C1)
+            )
             higher_C, doubt_C = counter.count()
             many = MANY_COMPILED if is_compiled else MANY_PAIRS
             if int(doubt_C.sum()) <= many * len(doubt_C) * product_PN.shape[1]:
@@ -306,15 +310,6 @@ def _outwards(limit_C: Tensor, dtype: torch.dtype, sign: int) -> Tensor:
     is_inside_C = sign * (limit_C - rounded_C.double()) > 0
     next_C = torch.nextafter(rounded_C, torch.full_like(rounded_C, sign * largest))
     return torch.where(is_inside_C, next_C, rounded_C).unsqueeze(1)
-
-
-def _counter(
-    edges: ComparedEdges, product_PN: Tensor, low_C1: Tensor, high_C1: Tensor, is_compiled: bool
-) -> "counts.Counter | _TorchCounter":
-    """Something that counts products beyond and between two limits [C, 1]."""
-    if is_compiled:
-        return counts.Counter(product_PN, edges.row_C, edges.own_column_C, low_C1, high_C1)
-    return _TorchCounter(edges, product_PN, low_C1, high_C1)
 
 
 class _TorchCounter:

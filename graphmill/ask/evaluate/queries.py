@@ -74,7 +74,7 @@ class Queries:
     def __init__(self, graph: Graph, side: Side, edges: Triples, block: BlockSize) -> None:
         self.graph, self.side, (self.height, self.width) = graph, side, block
         self._rank, self._group = self._ranks_of_relations()
-        unsorted = self._keys(edges)
+        unsorted = self._keys(edges.rel, edges.ends(side.other))
         self.order = np.argsort(unsorted, kind="stable")
         self._query_keys, starts, lengths = np.unique(
             unsorted[self.order], return_index=True, return_counts=True
@@ -97,10 +97,10 @@ class Queries:
 
     def find(self, rel: Integers, ends: Numbers) -> Numbers:
         """The query of each pair of a relation and the other side's entity, -1 for one without: [K]."""
-        return positions(self._query_keys, self._rank[rel] * self.graph.end + ends)
+        return positions(self._query_keys, self._keys(rel, ends))
 
-    def _keys(self, edges: Triples) -> Numbers:
-        return self._rank[edges.rel] * self.graph.end + edges.ends(self.side.other)
+    def _keys(self, rel: Integers, ends: Numbers) -> Numbers:
+        return self._rank[rel] * self.graph.end + ends
 
     def _ranks_of_relations(self) -> tuple[Numbers, Numbers]:
         """Number of each relation, consecutive within its group, and the relation's group."""

@@ -69,7 +69,8 @@ def fit(
     else:
         codec = _fit_centroids(client, table, num_codes, prepare, has_scale=has_scale)
     for name, array in codec.tables().items():
-        _write_array(uris[name], array)
+        with storage.atomic_output(uris[name]) as stream:
+            np.lib.format.write_array(stream, array, allow_pickle=False)
     return codec
 
 
@@ -123,13 +124,11 @@ def _fit_centroids(
 
 def centroids_of(table: EntityTable, num_codes: int, pieces: Sequence[int], prepare: Prepare) -> Array:
     """Find the centroids of neighbouring pieces, float16 [K, dimensions of the pieces]; a Dask task."""
-    num_rows = table.num_entities
+    num_rows, bounds = table.num_entities, bounds_of(table.dimension, num_codes)
     if not num_rows:
-        bounds = bounds_of(table.dimension, num_codes)
         return np.zeros((1, bounds[pieces[-1] + 1] - bounds[pieces[0]]), np.float16)
     numbers = np.arange(min(num_rows, SAMPLE_ROWS)) * num_rows // min(num_rows, SAMPLE_ROWS)
     sample_ND = prepare(table.gather(numbers))
-    bounds = bounds_of(table.dimension, num_codes)
     slices = [(piece, slice(bounds[piece], bounds[piece + 1])) for piece in pieces]
     whole_KD = np.concatenate([k_means(sample_ND[:, own], piece) for piece, own in slices], 1)
     if not np.isfinite(whole_KD).all() or np.abs(whole_KD).max(initial=0) > np.finfo(np.float16).max:
@@ -161,11 +160,6 @@ def table_uris(folder: str, entity_type: str, precision: Precision) -> dict[str,
     """Name the files of a codec's tables."""
     names = _TABLES.get(precision, ())
     return {name: storage.join(folder, entity_type, f"_{name}.npy") for name in names}
-
-
-def _write_array(uri: str, array: Array) -> None:
-    with storage.atomic_output(uri) as stream:
-        np.lib.format.write_array(stream, array, allow_pickle=False)
 
 
 def _read_array(uri: str) -> Array:

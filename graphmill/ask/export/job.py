@@ -141,7 +141,8 @@ def _make(
     }
     written = work.run_tasks(client, write_piece, tasks, description="exporting", unit="pieces")
     checksums = {uri: checksum for piece in written for uri, checksum in piece["files"].items()}
-    checksums |= kind.finish(folder, list(sources.values()))
+    if kind.finish is not None:
+        checksums |= kind.finish(folder, list(sources.values()))
     of_codecs = {name: fitting.table_uris(folder, name, options.precision) for name in sources}
     of_tables = [uri for codec in of_codecs.values() for uri in codec.values()]
     checksums |= {uri: of_bytes(storage.read_bytes(uri)) for uri in of_tables}

@@ -52,7 +52,7 @@ def measure(
     metrics = {name: {key: figures["metrics"][key] for key in _NAMES} for name, figures in evaluated.items()}
     counts = {key: evaluated["decoded"]["metrics"][key] for key in ("num_edges", "of_edges")}
     losses = {
-        f"{key}_loss": metrics["exact"][key] - metrics["decoded"][key] for key in ("mrr", "hits@1", "hits@10")
+        f"{key}_loss": metrics["exact"][key] - metrics["decoded"][key] for key in _NAMES if key != "mean_rank"
     }
     storage.delete(folder)
     return {"split": evaluated["decoded"]["split"]} | counts | metrics | losses

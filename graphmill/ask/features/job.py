@@ -20,6 +20,7 @@ from graphmill import storage
 from graphmill.ask import given
 from graphmill.ask.entities import UNKNOWN, EntityTable, read_tables
 from graphmill.ask.features.joined import (
+    COUNTS,
     MOST_SIMILAR,
     Form,
     IdColumn,
@@ -109,7 +110,8 @@ def run(
     names = table.schema.names
     if unknown := [column for column in request.columns if column not in names]:
         raise ConfigError(f"--column: expected one of {', '.join(names)}, found {unknown[0]!r}")
-    asked = {"table": list(table.described), **_described(request)}
+    options = request.model_dump(mode="json", exclude={"columns", "memory_bytes"})
+    asked = {"table": list(table.described), "ids": dict(request.columns), **options}
     uris = [config.entity_path, config.checkpoint_path, *request.fold_in, *filter(None, [request.similar_to])]
     made_from = {
         "features": asked | {"memory_bytes": request.memory_bytes},
@@ -208,10 +210,7 @@ def _write(
 
 
 def _added(parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    sums: dict[str, Any] = {
-        key: sum(part[key] for part in parts)
-        for key in ("num_found", "num_folded_in", "num_missing", "num_without_id")
-    }
+    sums: dict[str, Any] = {key: sum(part[key] for part in parts) for key in COUNTS}
     missing = dict.fromkeys(name for part in parts for name in part["missing"])
     return sums | {"missing": list(missing)[:_SHOWN]}
 
@@ -236,11 +235,6 @@ def _check_ids(column: str, counts: Mapping[str, Any]) -> None:
         shown,
         ", ..." if num_missing > len(counts["missing"]) else "",
     )
-
-
-def _described(request: FeaturesOptions) -> dict[str, Any]:
-    options = request.model_dump(mode="json", exclude={"columns", "memory_bytes"})
-    return {"ids": dict(request.columns), **options}
 
 
 def _told(joining: Joining) -> dict[str, Any]:

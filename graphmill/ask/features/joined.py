@@ -35,6 +35,7 @@ ReadRows = Callable[[pa.Schema, Sequence[str], Any], Iterable[tuple[pa.Table, li
 Numbers = npt.NDArray[np.int64]
 
 HAS_VECTOR, CONFIDENCE = "has_vector", "confidence"
+COUNTS = ("num_found", "num_folded_in", "num_missing", "num_without_id")
 MOST_SIMILAR = 1000
 MOST_ROWS = 1 << 20  # whose ids are looked up together
 _ID_BYTES = 100  # a raw id and its place, roughly
@@ -172,7 +173,8 @@ class Joining:
 
 def write_part(joining: Joining, read: ReadRows, group: Any, uri: str) -> dict[str, Any]:
     """Write the file of one piece; return counts by column, and its checksum."""
-    counts: dict[str, Any] = {"num_rows": 0, "columns": [_no_counts() for _ in joining.columns]}
+    counts: dict[str, Any] = {"num_rows": 0}
+    counts["columns"] = [dict.fromkeys(COUNTS, 0) | {"missing": []} for _ in joining.columns]
     names = joining.schema.names
     options: dict[str, Any] = {"compression": "zstd", "use_dictionary": names, "write_statistics": names}
     options["write_page_checksum"] = True
@@ -204,10 +206,6 @@ def find_vectors(table: EntityTable, ids: pa.Array) -> tuple[Numbers, Floats]:
     vectors_QD = table.gather(numbers)
     check_magnitude(vectors_QD, f"{table.trained.checkpoint_path}: {table.entity_type!r}")
     return numbers, vectors_QD
-
-
-def _no_counts() -> dict[str, Any]:
-    return {"num_found": 0, "num_folded_in": 0, "num_missing": 0, "num_without_id": 0, "missing": []}
 
 
 def _chunks(

@@ -75,7 +75,10 @@ EdgeSample = Mapping[tuple[str, str], RelationEdges]
 
 def sample_edges(config: Config, tables: Mapping[str, EntityTable], num_relations: int) -> EdgeSample:
     """Read the beginnings of a few buckets, evenly spaced; the sample is empty if the edges are gone."""
-    edge_path, buckets = config.split_path(TRAIN_SPLIT), _some_buckets(config)
+    num_lhs, num_rhs = (config.num_side_partitions(side) for side in Side)
+    count = min(MOST_BUCKETS, num_lhs * num_rhs)
+    places = ((2 * number + 1) * num_lhs * num_rhs // (2 * count) for number in range(count))
+    edge_path, buckets = config.split_path(TRAIN_SPLIT), [Bucket(*divmod(n, num_rhs)) for n in places]
     uris = [edge_buckets.bucket_uri(edge_path, bucket) for bucket in buckets]
     if missing := [uri for uri in uris if not storage.exists(uri)]:
         log.warning(
@@ -110,14 +113,6 @@ def thinned(sample: EdgeSample, count: int, seed: int) -> EdgeSample:
                 edges.stands_for * len(edges) / len(rows),
             )
     return kept
-
-
-def _some_buckets(config: Config) -> list[Bucket]:
-    """At most MOST_BUCKETS of the run's buckets, evenly spaced."""
-    num_lhs, num_rhs = (config.num_side_partitions(side) for side in Side)
-    count = min(MOST_BUCKETS, num_lhs * num_rhs)
-    places = ((2 * number + 1) * num_lhs * num_rhs // (2 * count) for number in range(count))
-    return [Bucket(*divmod(place, num_rhs)) for place in places]
 
 
 def _by_types(

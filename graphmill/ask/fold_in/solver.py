@@ -39,7 +39,7 @@ from graphmill.checkpoints import Floats
 from graphmill.display import progress
 from graphmill.formats import remapped
 from graphmill.model import operators
-from graphmill.model.arrays import split
+from graphmill.model.built_in import split
 from graphmill.model.losses import n3, n3_weights
 from graphmill.model.registry import LOSS_FUNCTIONS
 from graphmill.storage import Checksums

@@ -98,12 +98,8 @@ def read_calibration(trained: TrainedRun) -> Calibration:
 
 def formula(relation: Relation) -> dict[str, Any]:
     """Name what the scores of a checkpoint's vectors depend on, beside its parameters."""
-    return {
-        "relation": relation.name,
-        "operator": relation.operator,
-        "comparator": relation.comparator,
-        "bias": relation.bias,
-    }
+    names = ("operator", "comparator", "bias")
+    return {"relation": relation.name} | {name: getattr(relation, name) for name in names}
 
 
 def answer_ids(

@@ -17,10 +17,6 @@ Write = Callable[[Source, int, str], Checksums]
 Finish = Callable[[str, Sequence[Source]], Checksums]
 
 
-def _nothing(folder: str, sources: Sequence[Source]) -> Checksums:
-    return {}
-
-
 @dataclass(frozen=True)
 class Format:
     """One format.
@@ -32,7 +28,7 @@ class Format:
         precisions: what it can hold.
         holds_scales: whether it can hold a scale of each row.
         others: names of the files for all types together, which `finish` writes.
-        finish: writes the files for all types together; returns their checksums.
+        finish: writes the files for all types together, if there are any; returns their checksums.
     """
 
     write: Write
@@ -41,7 +37,7 @@ class Format:
     precisions: tuple[Precision, ...] = PRECISIONS
     holds_scales: bool = True
     others: tuple[str, ...] = ()
-    finish: Finish = _nothing
+    finish: Finish | None = None
 
 
 _PART = r"part-[0-9]{5,}"

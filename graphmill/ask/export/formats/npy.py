@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from graphmill import storage
-from graphmill.ask.export.formats.columns import ID
+from graphmill.ask.export.formats.arrow import ID
 from graphmill.ask.export.source import Source
 from graphmill.storage import Checksums
 

@@ -8,7 +8,7 @@ float and tinyint. Files of float32 are like those of remap.
 import pyarrow as pa
 
 from graphmill import storage
-from graphmill.ask.export.formats.columns import ID, columns, fields
+from graphmill.ask.export.formats.arrow import ID, columns, fields
 from graphmill.ask.export.source import Source
 from graphmill.formats.parquet.vectors import new_table
 from graphmill.storage import Checksums
@@ -24,6 +24,7 @@ def write(source: Source, partition: int, folder: str) -> Checksums:
     schema = pa.schema([ID, *fields(codec, as_arrow=False)])
     small = {"float16": [_LIST], "int8": [_LIST], "pq": ["scale"]}.get(codec.precision, [])
     is_plain = codec.precision == "float32"
+    leaves = [_LIST if name == "embedding" else name for name in schema.names[1:]]
     with (
         storage.atomic_output(uri, is_large=True, checksums=checksums) as stream,
         new_table(
@@ -32,14 +33,10 @@ def write(source: Source, partition: int, folder: str) -> Checksums:
             is_plain=is_plain,
             use_dictionary=small or False,
             write_statistics=["id"],
-            compression="zstd" if is_plain else {"id": "zstd", **dict.fromkeys(_leaves(schema), "none")},
+            compression="zstd" if is_plain else {"id": "zstd", **dict.fromkeys(leaves, "none")},
         ) as table,
     ):
         for ids, encoded in source.batches(partition):
             values = encoded.values_NW if is_plain else None
             table.append([ids.cast(pa.string()), *([values] if is_plain else columns(encoded, schema))])
     return checksums
-
-
-def _leaves(schema: pa.Schema) -> list[str]:
-    return [_LIST if name == "embedding" else name for name in schema.names[1:]]

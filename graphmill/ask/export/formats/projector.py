@@ -11,7 +11,7 @@ Source: https://github.com/tensorflow/tensorboard/blob/master/tensorboard/plugin
 """
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -38,10 +38,12 @@ def write(source: Source, _: int, folder: str) -> Checksums:
             vectors_ND = source.prepare(source.table.gather(chosen[start : start + _BLOCK]))
             for line in as_lines(source.codec.encode(vectors_ND).values_NW, "\t"):
                 stream.write(f"{line}\n".encode())
+    ascending = np.sort(chosen)
+    name_of = dict(zip(ascending.tolist(), source.table.names(ascending).to_pylist(), strict=True))
     with storage.atomic_output(labels_uri, checksums=checksums) as stream:
         stream.write(b"id\tedges\n")
-        for name, degree in zip(_names(source, chosen), degree_N[chosen].tolist(), strict=True):
-            stream.write(f"{name.translate(_BREAKS)}\t{degree}\n".encode())
+        for number, degree in zip(chosen.tolist(), degree_N[chosen].tolist(), strict=True):
+            stream.write(f"{name_of[number].translate(_BREAKS)}\t{degree}\n".encode())
     return checksums
 
 
@@ -51,12 +53,6 @@ def degrees(source: Source) -> Numbers:
     rows = table.rows_of(np.arange(table.num_entities))
     pieces = [Piece(path, bucket) for path in config.edge_paths for bucket in all_buckets(config)]
     return degrees_of(Graph(config, {table.entity_type: table.num_rows}), rows, pieces)
-
-
-def _names(source: Source, numbers: Numbers) -> Iterator[str]:
-    order = np.argsort(numbers)
-    names = source.table.names(numbers[order]).to_pylist()
-    return (names[place] for place in np.argsort(order).tolist())
 
 
 def finish(folder: str, sources: Sequence[Source]) -> Checksums:
