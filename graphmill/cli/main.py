@@ -226,7 +226,7 @@ def report(
     """
     from graphmill import report as reports
     from graphmill.library.run import Run
-    from graphmill.report.labels import Labels
+    from graphmill.report.maps import Labels
 
     check_options({}, {"--label-columns": "--labels", "--type": "--labels"})
     runs = [Run(uri) for uri in uris]

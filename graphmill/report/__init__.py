@@ -11,7 +11,7 @@ from graphmill import storage
 from graphmill.errors import GraphMillError
 from graphmill.library.run import Run
 from graphmill.report.comparison import page_of_runs
-from graphmill.report.labels import Labels
+from graphmill.report.maps import Labels
 from graphmill.report.overview import overview, settings
 from graphmill.report.page import Block, Note, Page, PageSection, render
 from graphmill.report.results import answers, calibration, exports, features, ranking

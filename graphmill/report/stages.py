@@ -147,12 +147,9 @@ def _density(name: str, bins: Sequence[Sequence[int]]) -> Iterator[Series]:
     if seen:
         middle = [(first * last) ** 0.5 for first, last, _ in seen]
         density = [entities / (last - first + 1) for first, last, entities in seen]
-        tips = [f"{name}: {entities:,} with {_span(first, last)}" for first, last, entities in seen]
+        spans = [f"{first:,}" if first == last else f"{first:,} to {last:,}" for first, last, _ in seen]
+        tips = [f"{name}: {some[2]:,} with {span} edges" for span, some in zip(spans, seen, strict=True)]
         yield Series(name, middle, density, labels=tips)
-
-
-def _span(first: int, last: int) -> str:
-    return f"{first:,} edges" if first == last else f"{first:,} to {last:,} edges"
 
 
 def training(entry: Entry) -> Iterator[Block]:
@@ -179,7 +176,8 @@ def training(entry: Entry) -> Iterator[Block]:
     read = _if_any(epoch_series("read", epochs, value_of("partitions_read")))
     written = _if_any(epoch_series("written", epochs, value_of("partitions_written")))
     yield from epoch_chart("swaps", "Partitions swapped", "partitions", read + written, SWAPS)
-    memory = epoch_series("memory", epochs, _megabytes)
+    measured = [epoch for epoch in epochs if "peak_bytes" in epoch]
+    memory = epoch_series("memory", measured, lambda epoch: epoch["peak_bytes"] / 1e6)
     yield from epoch_chart("memory", "Largest process so far", "MB", memory, MEMORY)
 
 
@@ -246,10 +244,6 @@ def value_of(key: str) -> Value:
 def _if_any(series: list[Series]) -> list[Series]:
     """The series that are not zero throughout."""
     return [curve for curve in series if any(curve.y)]
-
-
-def _megabytes(epoch: Entry) -> float | None:
-    return epoch["peak_bytes"] / 1e6 if "peak_bytes" in epoch else None
 
 
 def _with_buckets(

@@ -1,9 +1,8 @@
-"""Embeddings: rows and sizes, a map of a sample, drift since the run before, neighbours.
+"""Embeddings: rows and sizes, a map of a sample (`maps`), drift since the run before, neighbours.
 
 Shapes: N rows, D dimension, Q queries.
 """
 
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from typing import Any
@@ -11,31 +10,19 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from graphmill import storage
 from graphmill.ask.neighbors import by_cosine, nearest, unit
-from graphmill.checkpoints import Floats
 from graphmill.display.readable import duration, number, size
-from graphmill.errors import ConfigError
 from graphmill.library.run import Run
-from graphmill.report.charts import Series, bars, curves
-from graphmill.report.labels import Labels
-from graphmill.report.layout import kept_layout
+from graphmill.report.charts import bars
+from graphmill.report.maps import MAX_TYPES, SAMPLE_ROWS, Labels, maps, sampled
 from graphmill.report.page import Block, Note, PageTable, PageTile, Tiles
 from graphmill.run.reading import mapping, records
-from graphmill.run.results import FOLDER
 
-SAMPLE_ROWS = 3000
-"""Number of vectors, of all types together."""
 MAX_FLOATS = 1 << 26
 """Numbers of a type that are read to find ids and their neighbours."""
-MAX_TYPES = 8
 NUM_ASKED = 5
 """Ids of each type whose neighbours are shown."""
 NUM_NEIGHBORS = 5
-MAX_COLOURS = 10
-REST = "other"
-NO_LABEL = "without label"
-ID_CHARS = 100
 STEADY = 0.9
 PERCENTILES = {"p50": "median cosine", "p10": "10th percentile", "p1": "1st"}
 
@@ -75,80 +62,6 @@ def _are_of_earlier_model(entry: Entry, train: Entry) -> bool:
     """Whether run.json says that the checkpoint has changed since the embeddings were written."""
     is_open = train.get("status") in ("running", "failed")
     return is_open or str(train.get("finished", "")) > str(entry.get("finished", "~"))
-
-
-def _sampled(run: Run, entity_type: str, num_rows: int) -> tuple[list[str], Floats]:
-    """Raw ids [N] and vectors [N, D] of about so many rows, from all partitions alike.
-
-    Rows lie in the order of a hash of their ids, so the first rows of every partition are a random sample.
-    """
-    none = np.empty((0, run.dimension(entity_type)), np.float32)
-    parts = list(run.iter_vectors(entity_type, max_rows=num_rows))
-    ids = [raw_id for names, _ in parts for raw_id in names.to_pylist()]
-    return ids[:num_rows], np.concatenate([none, *(part_ND for _, part_ND in parts)])[:num_rows]
-
-
-def maps(run: Run, labels: Labels | None) -> Iterator[Block]:
-    """One map for each length of vectors; with `labels`, one map of the type that has them."""
-    filled = [name for name, count in run.num_entities.items() if count]
-    if labels is not None:
-        yield from _labelled(run, filled, labels)
-        return
-    for dimension in sorted({run.dimension(name) for name in filled}):
-        yield from _by_type(run, [name for name in filled if run.dimension(name) == dimension])
-
-
-def _by_type(run: Run, names: list[str]) -> Iterator[Block]:
-    shown = names[:MAX_TYPES]
-    samples = {name: _sampled(run, name, SAMPLE_ROWS // len(shown)) for name in shown}
-    groups = [name for name, (ids, _) in samples.items() for _ in ids]
-    tips = [f"{name} {raw_id}" for name, (ids, _) in samples.items() for raw_id in ids]
-    title = f"A map of {len(tips):,} embeddings"
-    said = "Good: groups that mean something to you; point at them to see their ids. Bad: one even cloud."
-    more = f" {len(names) - len(shown)} more types are not shown." if len(names) > len(shown) else ""
-    sample_ND = np.concatenate([sample_ND for _, sample_ND in samples.values()])
-    yield from _map(run, sample_ND, groups, tips, title, said, more)
-
-
-def _labelled(run: Run, filled: list[str], labels: Labels) -> Iterator[Block]:
-    name = labels.entity_type or next(iter(filled), "")
-    if name not in filled:
-        raise ConfigError(f"--type: expected one of {', '.join(filled) or 'no type'}, found {name!r}")
-    ids, sample_ND = _sampled(run, name, SAMPLE_ROWS)
-    label_of = labels.of(ids)
-    if not label_of:
-        yield Note(f"No id of {name} in the map has a label in {labels.uri}.", "warning")
-    groups = [label_of.get(raw_id, NO_LABEL) for raw_id in ids]
-    tips = [f"{raw_id}: {label}" for raw_id, label in zip(ids, groups, strict=True)]
-    column = labels.columns[1]
-    said = f"Good: each {column} has a place of its own. Bad: all colours are mixed."
-    yield from _map(
-        run, sample_ND, groups, tips, f"A map of {len(ids):,} {name} embeddings by {column}", said
-    )
-
-
-def _map(
-    run: Run, vectors_ND: Floats, groups: list[str], tips: list[str], title: str, said: str, more: str = ""
-) -> Iterator[Block]:
-    """A map with the most frequent groups in colours of their own, the rest in grey."""
-    count, dimension = vectors_ND.shape
-    if count < 3 or dimension < 2:
-        return
-    placed = kept_layout(storage.join(run.uri, FOLDER, f"map-{dimension}.json"), vectors_ND)
-    counts = Counter(groups)
-    counts.pop(NO_LABEL, None)
-    most = [name for name, _ in sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))[:MAX_COLOURS]]
-    rows: dict[str, list[int]] = {name: [] for name in (*most, REST)}
-    for row, name in enumerate(groups):
-        rows[name if name in rows else REST].append(row)
-    series = [
-        Series(name, x, y, "points", [tips[row][:ID_CHARS] for row in own], is_rest=name == REST)
-        for name, own in rows.items()
-        if own
-        for x, y in [placed.places[own].T.tolist()]
-    ]
-    note = f"{said} {placed.meaning}{more}"
-    yield from curves(f"map-{dimension}", title, *placed.axes, series, is_square=True, note=note)
 
 
 def _neighbors(run: Run, highest: Entry) -> Iterator[Block]:
@@ -224,7 +137,7 @@ def drift(run: Run, before: Run) -> Iterator[Block]:
 
 def cosines(run: Run, before: Run, entity_type: str) -> Cosines:
     """The cosine of each sampled id's two vectors, of the ids that both runs have: [N]."""
-    ids, now_ND = _sampled(run, entity_type, SAMPLE_ROWS)
+    ids, now_ND = sampled(run, entity_type, SAMPLE_ROWS)
     then = before.find(entity_type, ids, max(1, MAX_FLOATS // before.dimension(entity_type)))
     rows = [row for row, raw_id in enumerate(ids) if raw_id in then]
     if not rows:

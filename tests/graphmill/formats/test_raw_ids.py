@@ -18,7 +18,7 @@ from graphmill.errors import RawTableError
 from graphmill.formats.raw_ids import may_be_ids, strings_of
 from graphmill.formats.raw_tables import rows as text_rows
 from graphmill.formats.raw_tables.columns import column_names, iter_strings
-from graphmill.report.labels import Labels
+from graphmill.report.maps import Labels
 from train.tables.vector_files import VectorFiles
 
 ONE = uuid.UUID(int=1)

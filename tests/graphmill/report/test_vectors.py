@@ -20,10 +20,9 @@ from graphmill.errors import BadInputError, ConfigError
 from graphmill.formats import remapped
 from graphmill.library import Run
 from graphmill.report.charts import REST, Chart
-from graphmill.report.labels import Labels
-from graphmill.report.layout import MIN_VECTORS, kept_layout, layout, project
+from graphmill.report.maps import MAX_COLOURS, MIN_VECTORS, Labels, kept_layout, layout, maps, project
 from graphmill.report.page import Block, Note, PageTable
-from graphmill.report.vectors import MAX_COLOURS, cosines, drift, maps
+from graphmill.report.vectors import cosines, drift
 from graphmill.report.vectors import vectors as blocks_of
 
 IDS = [f"{number:03d}" for number in range(60)]
