@@ -17,8 +17,8 @@ import pyarrow as pa
 from distributed import Client
 
 from graphmill import storage
+from graphmill.ask.ids import IdSearch, first_repeated, hashes_of, repeated
 from graphmill.ask.run import TrainedRun
-from graphmill.ask.strings.ids import IdSearch, first_repeated, hashes_of, repeated
 from graphmill.checkpoints import Checkpoint, Floats
 from graphmill.checkpoints.finite import check_finite, first_not_finite
 from graphmill.cluster import run_tasks

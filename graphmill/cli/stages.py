@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from etl import job as etl_job
 from etl.run.outputs import shared_uris
 from graphmill import storage
-from graphmill.ask.drift import job as drift_job
+from graphmill.ask import drift
 from graphmill.ask.evaluate import job as evaluate_job
 from graphmill.config import Config
 from graphmill.formats.edge_buckets import bucket_uri
@@ -19,7 +19,7 @@ ETL = Stage("etl", etl_job, keeps_work=True, shared_uris=shared_uris)
 TRAIN = Stage("train", train_job, keeps_work=True)
 EVALUATE = Stage("evaluate", evaluate_job)
 REMAP = Stage("remap", remap_job)
-DRIFT = Stage("drift", drift_job)
+DRIFT = Stage("drift", drift)
 STAGES = (ETL, TRAIN, EVALUATE, REMAP, DRIFT)
 
 

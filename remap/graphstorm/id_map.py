@@ -23,7 +23,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from graphmill import storage
-from graphmill.ask.strings.ids import Texts, hashes_of, repeated, suspected
+from graphmill.ask.ids import Texts, hashes_of, repeated, suspected
 from graphmill.checkpoints.graphstorm import id_maps
 from graphmill.checkpoints.graphstorm.id_maps import MapFile
 from graphmill.display import progress

@@ -13,7 +13,7 @@ import yaml
 
 import graphmill
 from graphmill import report
-from graphmill.ask.drift.job import DRIFT_RATIO
+from graphmill.ask.drift import DRIFT_RATIO
 from graphmill.run import lock
 from tests.forked import Fork, Forks
 from tests.waiting import wait_until

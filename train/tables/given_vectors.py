@@ -21,8 +21,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from graphmill import storage
+from graphmill.ask.ids import IdSearch
 from graphmill.ask.principal import Components, moments_of
-from graphmill.ask.strings.ids import IdSearch
 from graphmill.checkpoints import pbg
 from graphmill.checkpoints.id_join import Files
 from graphmill.checkpoints.id_maps import MOST_FILES

@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphmill.ask.strings import ids
-from graphmill.ask.strings import ids as id_search
-from graphmill.ask.strings.ids import IdSearch, Texts
+from graphmill.ask import ids
+from graphmill.ask.ids import IdSearch, Texts
 from graphmill.formats.murmur import hash_strings
 
 TEXTS = st.text(alphabet="abß", max_size=3)
@@ -40,7 +39,7 @@ def test_finds_all_pairs(wanted: list[str], batch: list[str], is_sorted: bool) -
 @given(wanted=st.lists(TEXTS), batch=st.lists(TEXTS))
 def test_ids_with_one_hash_are_told_apart(wanted: list[str], batch: list[str]) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(id_search, "hash_strings", lambda ids, seed: hash_strings(ids, seed) % np.uint64(2))
+        patch.setattr(ids, "hash_strings", lambda ids, seed: hash_strings(ids, seed) % np.uint64(2))
         assert found(wanted, batch) == expected(wanted, batch)
 
 

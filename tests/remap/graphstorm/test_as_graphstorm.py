@@ -14,7 +14,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphmill.ask.strings import ids as strings
+from graphmill.ask import ids as strings
 from graphmill.errors import FormatError
 from remap.graphstorm import id_map
 from tests.remap.saved import Cli, Tree, raw_id, save

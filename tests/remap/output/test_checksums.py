@@ -18,7 +18,7 @@ import graphmill
 from graphmill import storage
 from graphmill.ask import earlier
 from graphmill.ask import given as given_files
-from graphmill.ask.drift.job import moved_of_part
+from graphmill.ask.drift import moved_of_part
 from graphmill.ask.entities import read_tables
 from graphmill.ask.neighbors import neighbors
 from graphmill.ask.run import TrainedRun

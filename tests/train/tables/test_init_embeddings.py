@@ -17,7 +17,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from graphmill import config as configuration
-from graphmill.ask.strings import ids as id_search
+from graphmill.ask import ids as id_search
 from graphmill.checkpoints import pbg
 from graphmill.errors import ConfigError, FormatError, NotFoundError
 from graphmill.formats import remapped

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from graphmill import config, storage
-from graphmill.ask.drift import job
-from graphmill.ask.drift.job import DRIFT_RATIO, Moved, cosines, moved_of_part
+from graphmill.ask import drift as job
+from graphmill.ask.drift import DRIFT_RATIO, Moved, cosines, moved_of_part
 from graphmill.errors import BadInputError, ConfigError, DriftError, FormatError
 from graphmill.formats import edge_buckets, remapped
 from graphmill.formats.edge_buckets import Edges
