@@ -1,12 +1,12 @@
-"""The formats of an export (parquet, npy, Arrow, faiss, word2vec, projector). To add one, write a module
-with a function `write`, and a line of `FORMATS`.
+"""The formats of an export (parquet, npy, Arrow, faiss, word2vec, projector). To add one, write a function
+that writes a partition, and a line of `FORMATS`.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from graphmill.ask.export.codecs import PRECISIONS
-from graphmill.ask.export.formats import arrow, faiss_index, npy, parquet, projector, word2vec
+from graphmill.ask.export.formats import faiss_index, tables, text
 from graphmill.ask.export.settings import Precision
 from graphmill.ask.export.source import Source
 from graphmill.storage import Checksums
@@ -43,17 +43,17 @@ class Format:
 _PART = r"part-[0-9]{5,}"
 
 FORMATS = {
-    "parquet": Format(parquet.write, rf"{_PART}\.parquet"),
-    "npy": Format(npy.write, rf"{_PART}(?:\.scale)?\.npy|{_PART}\.ids\.parquet"),
-    "arrow": Format(arrow.write, rf"{_PART}\.arrow"),
+    "parquet": Format(tables.write_parquet, rf"{_PART}\.parquet"),
+    "npy": Format(tables.write_npy, rf"{_PART}(?:\.scale)?\.npy|{_PART}\.ids\.parquet"),
+    "arrow": Format(tables.write_arrow, rf"{_PART}\.arrow"),
     "faiss": Format(faiss_index.write, r"vectors\.faiss|ids\.parquet", is_whole=True, holds_scales=False),
-    "word2vec": Format(word2vec.write, r"vectors\.txt", is_whole=True, precisions=_TEXT),
+    "word2vec": Format(text.write_word2vec, r"vectors\.txt", is_whole=True, precisions=_TEXT),
     "tensorboard-projector": Format(
-        projector.write,
+        text.write_projector,
         r"vectors\.tsv|metadata\.tsv",
         is_whole=True,
         precisions=_TEXT,
         others=("projector_config.json", "projector_config.pbtxt"),
-        finish=projector.finish,
+        finish=text.finish_projector,
     ),
 }
