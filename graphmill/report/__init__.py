@@ -10,9 +10,8 @@ from contextlib import suppress
 from graphmill import storage
 from graphmill.errors import GraphMillError
 from graphmill.library.run import Run
-from graphmill.report.comparison import page_of_runs
 from graphmill.report.maps import Labels
-from graphmill.report.overview import overview, settings
+from graphmill.report.overview import overview, page_of_runs, settings
 from graphmill.report.page import Block, Note, Page, PageSection, render
 from graphmill.report.results import answers, calibration, exports, features, ranking
 from graphmill.report.stages import etl, training

@@ -1,26 +1,29 @@
-"""Fitting of codecs: ranges of dimensions, centroids of pieces. Dask tasks; the client puts parts together.
+"""The vectors of a type with their codec, and its fitting: ranges of dimensions, centroids of pieces.
 
 {folder}/{type}/_scales.npy, _centroids.npy     the tables of a fitted codec
 
 Centroids come from at most SAMPLE_ROWS rows, spread evenly over the type. The sample and its first centroids
 do not depend on the workers, so neither do the tables.
 
-Shapes: N rows of the sample, D dimension, d dimensions of a piece, K centroids.
+Shapes: N rows of the sample or of a batch, D dimension, d dimensions of a piece, K centroids.
 """
 
 import io
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
+import pyarrow as pa
 from distributed import Client
 
 from graphmill import storage
-from graphmill.ask.entities import EntityTable
+from graphmill.ask.entities import EntityTable, checked_rows
 from graphmill.ask.export.codecs import (
     NUM_CENTROIDS,
     Array,
     Codec,
+    EncodedVectors,
     FloatCodec,
     Int8Codec,
     PqCodec,
@@ -31,6 +34,7 @@ from graphmill.ask.export.codecs import (
 from graphmill.ask.export.settings import Precision
 from graphmill.checkpoints import Floats
 from graphmill.cluster import run_tasks
+from graphmill.config import Config
 from graphmill.errors import FormatError
 
 SAMPLE_ROWS = 64 * NUM_CENTROIDS
@@ -46,6 +50,43 @@ Prepare = Callable[[Floats], Floats]  # what is done to vectors before they are 
 def rows_of_batch(dimension: int) -> int:
     """Rows that are in memory at a time."""
     return max(1, BATCH_BYTES // (4 * dimension))
+
+
+@dataclass(frozen=True)
+class Source:
+    """Vectors of one entity type.
+
+    Attributes:
+        prepare: what is done to vectors before they are encoded.
+        config: the run.
+        limit: rows at most, the most frequent first (tensorboard-projector).
+        escape_ids: write white space in ids as %20 (word2vec).
+    """
+
+    table: EntityTable
+    codec: Codec
+    prepare: Prepare
+    config: Config
+    limit: int
+    escape_ids: bool
+
+    @property
+    def entity_type(self) -> str:
+        """The type."""
+        return self.table.entity_type
+
+    def batches(self, partition: int) -> Iterator[tuple[pa.Array, EncodedVectors]]:
+        """Read a partition: raw ids (string [N]) and encoded vectors; some megabytes at a time."""
+        part = self.table.parts[partition]
+        trained = replace(self.table.trained, allow_non_finite=False)
+        rows = checked_rows(trained, part, rows_of_batch(part.dimension), doing="exporting")
+        for ids, vectors_ND in rows:
+            yield ids, self.codec.encode(self.prepare(vectors_ND))
+
+    def all_batches(self) -> Iterator[tuple[pa.Array, EncodedVectors]]:
+        """Read all partitions, one after the other."""
+        for part in self.table.parts:
+            yield from self.batches(part.partition)
 
 
 def fit(

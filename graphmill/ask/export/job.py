@@ -25,7 +25,6 @@ from graphmill.ask.export import fitting, loss, model
 from graphmill.ask.export.formats import FORMATS, Format
 from graphmill.ask.export.formats.faiss_index import import_faiss
 from graphmill.ask.export.settings import ExportOptions
-from graphmill.ask.export.source import Source
 from graphmill.ask.relation import RELATIONS
 from graphmill.ask.run import TrainedRun
 from graphmill.config import Config
@@ -158,7 +157,7 @@ def _make(
     return figures, checksums
 
 
-def write_piece(kind: Format, source: Source, partition: int, folder: str) -> dict[str, Any]:
+def write_piece(kind: Format, source: fitting.Source, partition: int, folder: str) -> dict[str, Any]:
     """Write a partition, or a whole type; return the type, checksums and bytes. A Dask task."""
     files = kind.write(source, partition, folder)
     return {"entity_type": source.entity_type, "files": files, "bytes": _size_of(files)}
@@ -170,7 +169,7 @@ def _size_of(uris: Iterable[str]) -> int:
 
 def _source(
     config: Config, options: ExportOptions, table: EntityTable, folder: str, client: Client
-) -> Source:
+) -> fitting.Source:
     """The vectors of a type with their codec, which is fitted once."""
     comparator = config.comparator if options.format == "faiss" else "dot"  # which takes vectors as they are
     prepare = partial(comparators.prepare, comparator, False)
@@ -184,12 +183,12 @@ def _source(
         has_scale=FORMATS[options.format].holds_scales,
     )
     limit = options.limit if options.format == "tensorboard-projector" else table.num_entities
-    return Source(table, codec, prepare, config, limit, options.escape_ids)
+    return fitting.Source(table, codec, prepare, config, limit, options.escape_ids)
 
 
 def _sizes(
     written: Sequence[Mapping[str, Any]],
-    sources: Mapping[str, Source],
+    sources: Mapping[str, fitting.Source],
     of_codecs: Mapping[str, Mapping[str, str]],
 ) -> dict[str, Any]:
     """Rows and bytes of each type; `vector_bytes` are without ids and tables."""
@@ -214,7 +213,7 @@ def _loss(
     trained: TrainedRun,
     options: ExportOptions,
     tables: Mapping[str, EntityTable],
-    sources: Mapping[str, Source],
+    sources: Mapping[str, fitting.Source],
     work: Work,
     client: Client,
     claim: Claim,

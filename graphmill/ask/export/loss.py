@@ -14,8 +14,7 @@ from distributed import Client
 from graphmill import storage
 from graphmill.ask.entities import EntityTable
 from graphmill.ask.evaluate import job as evaluation
-from graphmill.ask.export.fitting import rows_of_batch
-from graphmill.ask.export.source import Source
+from graphmill.ask.export.fitting import Source, rows_of_batch
 from graphmill.ask.run import TrainedRun
 from graphmill.checkpoints import pbg
 from graphmill.checkpoints.checkpoint import ModelState

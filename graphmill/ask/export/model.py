@@ -14,7 +14,7 @@ from typing import Any
 
 from graphmill import storage
 from graphmill.ask.export.codecs import Codec, PqCodec
-from graphmill.ask.export.source import Source
+from graphmill.ask.export.fitting import Source
 from graphmill.ask.relation import RELATIONS, write_relation_parameters
 from graphmill.ask.run import TrainedRun, relation_names
 from graphmill.config import Config

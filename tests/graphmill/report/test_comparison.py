@@ -7,7 +7,7 @@ import graphmill
 from graphmill import report
 from graphmill.library import Run
 from graphmill.report.charts import COLOURS, bars, to_json
-from graphmill.report.comparison import names, page_of_runs
+from graphmill.report.overview import names, page_of_runs
 from graphmill.report.page import PageTable
 from tests.graphmill.report.browser import show
 from tests.graphmill.report.runs import record, write_run

@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from graphmill.ask.export.codecs import PRECISIONS
+from graphmill.ask.export.fitting import Source
 from graphmill.ask.export.formats import faiss_index, tables, text
 from graphmill.ask.export.settings import Precision
-from graphmill.ask.export.source import Source
 from graphmill.storage import Checksums
 
 _TEXT: tuple[Precision, ...] = ("float32", "float16")

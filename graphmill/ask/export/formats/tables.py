@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 
 from graphmill import storage
 from graphmill.ask.export.codecs import Array, Codec, EncodedVectors
-from graphmill.ask.export.source import Source
+from graphmill.ask.export.fitting import Source
 from graphmill.formats.parquet.vectors import new_table
 from graphmill.storage import Checksums
 

@@ -23,7 +23,7 @@ import numpy as np
 from graphmill import storage
 from graphmill.ask.edges import Graph, Numbers, Piece, degrees_of
 from graphmill.ask.export.codecs import Array
-from graphmill.ask.export.source import Source
+from graphmill.ask.export.fitting import Source
 from graphmill.config.partitions import all_buckets
 from graphmill.errors import ConfigError
 from graphmill.storage import Checksums
