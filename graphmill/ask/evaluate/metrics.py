@@ -40,7 +40,7 @@ class Ranks:
 
     def metrics(self) -> dict[str, float]:
         """Means over all ranks. Half of the equal candidates come first; with `_pessimistic` all of them."""
-        kinds = {"": self.middle, PESSIMISTIC: 1.0 + self.greater + self.equal}
+        kinds = {"": self.middle, PESSIMISTIC: self.middle + self.equal / 2}
         return {
             f"{name}{suffix}": float(value_E.mean())
             for suffix, rank_E in kinds.items()
