@@ -116,19 +116,14 @@ def _chunk_numbers(chunk_rows: int) -> Callable[[tuple[int, Block]], int]:
 
     def chunk_number(numbered: tuple[int, Block]) -> int:
         nonlocal number, num_rows, num_bytes
-        _, block = numbered
+        _, (good, bad) = numbered
         if num_rows >= chunk_rows or num_bytes >= CHUNK_BYTES:
             number, num_rows, num_bytes = number + 1, 0, 0
-        num_rows += _num_rows(block)
-        num_bytes += block[0].nbytes
+        num_rows += good.num_rows + sum(len(rows.rows) for rows in bad)
+        num_bytes += good.nbytes + sum(rows.block.nbytes for rows in bad)
         return number
 
     return chunk_number
-
-
-def _num_rows(block: Block) -> int:
-    good, bad = block
-    return int(good.num_rows) + sum(len(rows.rows) for rows in bad)
 
 
 def _rules(settings: TaskSettings, table: Table) -> Rules:

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from etl.tables.check_rows import BlockPosition, ids_or_null
-from etl.tables.formats import FileRange
+from etl.tables.formats import BadLine, FileRange
 from etl.tables.formats.base import OnBadLine
 from etl.tables.read import read_whole
 from graphmill.errors import RawTableError
@@ -22,12 +22,22 @@ def read_sample_of(file_range: FileRange) -> dict[str, list[str]]:
 
 
 def first_rows(
-    file_range: FileRange, on_bad_line: OnBadLine = lambda line: None, limit: int = SAMPLE_ROWS
+    file_range: FileRange, on_bad_line: OnBadLine | None = None, limit: int = SAMPLE_ROWS
 ) -> pa.Table:
-    """Read the first rows of a range as strings, by field; `on_bad_line` takes lines that are no rows."""
+    """Read the first rows of a range as strings, by field.
+
+    `on_bad_line` takes lines that are no rows, which count as rows then; None: they are skipped.
+    """
     blocks: list[pa.Table] = []
     num_rows = 0
-    for _, block in read_whole(file_range, on_bad_line):
+
+    def note(line: BadLine) -> None:
+        nonlocal num_rows
+        if on_bad_line is not None:
+            num_rows += 1
+            on_bad_line(line)
+
+    for _, block in read_whole(file_range, note):
         blocks.append(pa.table({name: as_strings(block[name]) for name in block.column_names}))
         num_rows += block.num_rows
         if num_rows >= limit:

@@ -1,6 +1,6 @@
 """Cuts tables into blocks that fit the processor's cache, and items into ranges that fit a task."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import pyarrow as pa
 
@@ -8,8 +8,16 @@ BLOCK_ROWS = 1 << 16
 BLOCK_BYTES = 64 << 20  # a block ends here too, so that long ids do not make it large
 
 
-def cut(tables: Iterable[pa.Table], block_rows: int, block_bytes: int | None = None) -> Iterator[pa.Table]:
-    """Cut into blocks of `block_rows` rows; the last block, and one that reaches `block_bytes`, has fewer."""
+def cut(
+    tables: Iterable[pa.Table],
+    block_rows: int,
+    block_bytes: int | None = None,
+    is_over: Callable[[], bool] = lambda: False,
+) -> Iterator[pa.Table]:
+    """Cut into blocks of `block_rows` rows.
+
+    The last block, one that reaches `block_bytes`, and one that `is_over` at the end of a table have fewer.
+    """
     pending: list[pa.Table] = []
     num_rows = num_bytes = 0
     for table in tables:
@@ -22,6 +30,9 @@ def cut(tables: Iterable[pa.Table], block_rows: int, block_bytes: int | None = N
             if num_rows == block_rows or (block_bytes is not None and num_bytes >= block_bytes):
                 yield pa.concat_tables(pending)
                 pending, num_rows, num_bytes = [], 0, 0
+        if is_over():
+            yield pa.concat_tables([*pending, table])  # of the table nothing is left but its columns
+            pending, num_rows, num_bytes = [], 0, 0
     if pending:
         yield pa.concat_tables(pending)
 

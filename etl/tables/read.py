@@ -7,7 +7,7 @@ them; or id, for a table of entities.
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 import pyarrow as pa
@@ -34,23 +34,30 @@ class _Skipped:
     """Lines of a text file that are no rows, which the reader skips."""
 
     def __init__(self) -> None:
-        self._lines: list[BadLine] = []
-        self._num_taken = 0
+        self._new: list[BadLine] = []
+        self._rows: list[int] = []  # of lines that are not before every row to come
+        self._num_before = 0  # lines before those
 
     def skip(self, line: BadLine) -> None:
-        self._lines.append(line)
+        self._new.append(line)
+        self._rows.append(line.row)
+
+    def _num_up_to(self, row: Int64 | int) -> Any:
+        """Count the skipped lines before rows, which the reader has counted from 0 without such lines."""
+        numbers = np.arange(self._num_before, self._num_before + len(self._rows))
+        good_before = np.array(self._rows, np.int64) - numbers - 1
+        return self._num_before + np.searchsorted(good_before, row, side="right")
 
     def renumbered(self, bad: BadRows) -> BadRows:
         """Number bad rows as if the reader had counted the skipped lines too."""
-        skipped = np.array([line.row for line in self._lines], np.int64)
-        num_good_before = skipped - np.arange(len(skipped)) - 1
-        rows = bad.rows + np.searchsorted(num_good_before, bad.rows - 1, side="right")
-        return replace(bad, rows=rows)
+        return replace(bad, rows=bad.rows + self._num_up_to(bad.rows - 1))
 
     def take_new(self, at: BlockPosition) -> list[BadRows]:
-        """Return the lines skipped since the last call."""
-        new = self._lines[self._num_taken :]
-        self._num_taken = len(self._lines)
+        """Return the lines skipped since the last call; rows to come are not before the block `at`."""
+        num_before = int(self._num_up_to(at.first_row))
+        del self._rows[: num_before - self._num_before]
+        self._num_before = num_before
+        new, self._new = self._new, []
         return [
             BadRows(
                 at,
@@ -104,8 +111,19 @@ def _read(
     """Yield the first row's number of each block, the rows that stay, and their numbers in the block."""
     file_format = format_of(file_range.uri, file_range.table, file_range.snapshot)
     first_row, deleted = file_range.first_row, DeletedRows(file_range.deletes)
-    rows = (fields_of(file_range, pa.table(batch)) for batch in file_format.read(file_range, on_bad_line))
-    for block in blocks.cut(rows, block_rows, blocks.BLOCK_BYTES):
+    num_skipped = 0  # since the last block: their texts wait for it in memory
+
+    def skip(line: BadLine) -> None:
+        nonlocal num_skipped
+        num_skipped += 1
+        on_bad_line(line)
+
+    def is_over() -> bool:
+        return num_skipped >= blocks.BLOCK_ROWS
+
+    rows = (fields_of(file_range, pa.table(batch)) for batch in file_format.read(file_range, skip))
+    for block in blocks.cut(rows, block_rows, blocks.BLOCK_BYTES, is_over):
+        num_skipped = 0
         yield first_row, *_kept(file_range, with_true_types(block), first_row, deleted)
         first_row += block.num_rows
 

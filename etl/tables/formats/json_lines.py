@@ -213,7 +213,7 @@ def _lines(block: bytes) -> list[bytes]:
     return [line for line in block.splitlines() if line.strip()]
 
 
-def _read(file_range: FileRange, on_bad_line: OnBadLine) -> Iterator[pa.RecordBatch]:
+def _read(file_range: FileRange, on_bad_line: OnBadLine) -> Iterator[pa.Table]:
     uri, table = file_range.uri, file_range.table
     takes_others = not isinstance(table, WholeTableConfig)
     fields = {file_range.nested.get(name, (column,)): name for name, column in file_range.columns.items()}
@@ -241,7 +241,7 @@ def _read(file_range: FileRange, on_bad_line: OnBadLine) -> Iterator[pa.RecordBa
                 rows = pa.Table.from_pylist(objects, schema)
             else:
                 num_rows += rows.num_rows
-            yield from rows.cast(schema).to_batches()
+            yield rows.cast(schema)
 
 
 def _schema(types: dict[str, pa.DataType], ids: Collection[Path], number: pa.DataType) -> pa.Schema:

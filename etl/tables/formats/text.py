@@ -61,7 +61,7 @@ def _names(uri: str, first: bytes, syntax: Syntax, table: FilesConfig) -> list[s
         ) from error
 
 
-def _read(file_range: FileRange, on_bad_line: OnBadLine) -> Iterator[pa.RecordBatch]:
+def _read(file_range: FileRange, on_bad_line: OnBadLine) -> Iterator[pa.Table]:
     uri, syntax = file_range.uri, _syntax(file_range.uri, file_range.table)
     columns = (file_range.num_columns, file_range.names, file_range.table.null_values)
     num_rows = 0
@@ -69,19 +69,16 @@ def _read(file_range: FileRange, on_bad_line: OnBadLine) -> Iterator[pa.RecordBa
         for block in RawRows(stream.read, syntax, uri).blocks(file_range.head_bytes):
             if isinstance(block, Fault):
                 num_rows += 1
-                on_bad_line(_quotes(num_rows, block))
+                text = block.text.rstrip(b"\r\n").decode(errors="backslashreplace")
+                on_bad_line(BadLine(num_rows, "quotes", f"line {block.line}: {block.problem}", text))
+                yield pa.schema([(name, pa.binary()) for name in file_range.names]).empty_table()
                 continue
             table, misfits = parsed(block, syntax, *columns)
             for row in misfits:
                 number, problem = num_rows + row.number, misfit(row)
                 on_bad_line(BadLine(number, "number of fields", problem, row.text, row.actual_columns))
             num_rows += table.num_rows + len(misfits)
-            yield from table.to_batches()
-
-
-def _quotes(number: int, fault: Fault) -> BadLine:
-    text = fault.text.rstrip(b"\r\n").decode(errors="backslashreplace")
-    return BadLine(number, "quotes", f"line {fault.line}: {fault.problem}", text)
+            yield table
 
 
 FORMAT = TableFormat((".csv", ".tsv", ".tab", ".txt"), "byte", _read_head, _read)

@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from etl.survey.sample import first_rows
 from etl.tables.check_rows import Rules
 from etl.tables.data_file import plain_file
 from etl.tables.formats import base as line_files
@@ -157,6 +158,35 @@ def test_a_part_without_rows(tmp_path: Path, name: str, compression: str, header
         content = codecs.BOM_UTF16_LE + "\n".encode("utf-16-le")
         compressed = COMPRESS.get(compression, lambda _: b"")(content)
         assert read(path, compressed, header=header, encoding="utf-16") == []
+
+
+@pytest.mark.parametrize(
+    ("name", "line", "reason"),
+    [("t.csv", "a", "number of fields"), ("t.csv", '"a"b,c', "quotes"), ("t.jsonl", "[1]", "JSON")],
+)
+def test_lines_that_are_no_rows_do_not_gather_in_memory(
+    tmp_path: Path, name: str, line: str, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Blocks end where many of them wait, whatever is between them; and so does a look at the table."""
+    monkeypatch.setattr("etl.tables.blocks.BLOCK_ROWS", 16)
+    monkeypatch.setattr(text_rows, "CHUNK_BYTES", 64)
+    good, empty = ("a,b", ",b") if name == "t.csv" else ('{"f0": "a", "f1": "b"}', '{"f0": "", "f1": "b"}')
+    lines = [good, *(empty if n % 90 == 0 else good if n % 50 == 0 else line for n in range(2, 401))]
+    (tmp_path / name).write_text("".join(f"{each}\n" for each in lines))
+    columns = {} if name == "t.csv" else {"lhs": "f0", "rhs": "f1"}
+    table = table_of(tmp_path / name, header=False, **columns)
+    (source,) = find_ranges("t", table, plain_file(str(tmp_path / name)), 1000)
+    found = [
+        [(int(row), rows.reason) for rows in bad for row in rows.rows]
+        for _, bad in read_blocks(source, 1000, Rules(quarantines=True))
+    ]
+    reasons = {good: None, empty: "lhs: empty", line: reason}
+    expected = [(row, reasons[each]) for row, each in enumerate(lines, 1) if each != good]
+    assert sorted(each for block in found for each in block) == expected
+    assert max(map(len, found)) < 60
+    seen: list[object] = []
+    first_rows(source, seen.append, 20)
+    assert len(seen) < 60
 
 
 @pytest.mark.parametrize("name", ["t.csv", "t.tsv"])
