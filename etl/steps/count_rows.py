@@ -4,10 +4,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from etl.steps.degrees import DegreeCounts, count_degrees, highest_degrees, top_degrees
 from etl.steps.task_settings import Partition, TaskSettings
-from etl.strings.native import NOWHERE, add_counts, take
+from etl.strings.native import add_counts, take
 from graphmill.errors import FormatError
 from graphmill.formats import entity_index
 from graphmill.formats.edge_buckets.origins import AllRows, open_all_rows
@@ -40,7 +41,7 @@ def count_partition(settings: TaskSettings, partition: Partition, num_entities: 
             columns = [side] if is_own is None else ["rel", side]
             with open_all_rows(settings.folders.splits[TRAIN_SPLIT], bucket, columns) as rows:
                 for at in _indices(rows, side, is_own, edges_only=settings.removes):
-                    check_below(at, num_entities, side, rows.uri)
+                    check_indices(at, num_entities, side, rows.uri)
                     add_counts(at, counts)
     return PartitionDegrees(
         int((counts == 0).sum()), count_degrees(counts), _highest(settings, partition, counts)
@@ -48,17 +49,14 @@ def count_partition(settings: TaskSettings, partition: Partition, num_entities: 
 
 
 def _indices(rows: AllRows, side: Side, is_own: Int32 | None, *, edges_only: bool) -> Iterator[Int32]:
-    """Read the indices of one side, piece by piece; `NOWHERE` where the relation has another type."""
+    """Read the indices of one side, piece by piece, in rows of the relations that are own; None: all."""
     read = rows.read_edges if edges_only else rows.read
     num_rows = int((rows.origins.starts if edges_only else rows.starts)[-1])
     for start in range(0, num_rows, _PIECE_ROWS):
         stop = min(start + _PIECE_ROWS, num_rows)
         at = read(start, stop, side, np.int32)
         if is_own is not None:
-            rel = read(start, stop, "rel", np.int32)
-            check_below(rel, len(is_own), "rel", rows.uri)
-            owned = take(is_own, rel)
-            at = np.where(owned == 1, at, np.int32(NOWHERE))
+            at = at[are_own(read(start, stop, "rel", np.int32), is_own, rows.uri)]
         yield at
 
 
@@ -88,8 +86,16 @@ def buckets_of(settings: TaskSettings, partition: Partition, side: Side) -> Iter
             yield Bucket(own, other) if side is Side.LHS else Bucket(other, own)
 
 
-def check_below(values: Int32, limit: int, column: str, uri: str) -> None:
+def are_own(rel: Int32, is_own: Int32, uri: str) -> npt.NDArray[np.bool_]:
+    """Return a mask of rows, by their relations, that are own by `own_relations`."""
+    check_indices(rel, len(is_own), "rel", uri)
+    return take(is_own, rel) == 1
+
+
+def check_indices(values: Int32, limit: int, column: str, uri: str) -> None:
     """Refuse values that a bucket of an earlier run cannot have."""
+    if int(values.min(initial=0)) < 0:
+        raise FormatError(f"{uri}: {column}: expected no number below 0, found {values.min()}")
     if int(values.max(initial=-1)) >= limit:
         raise FormatError(
             f"{uri}: {column} holds {values.max()}; expected less than {limit}: the edges of "

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from etl.steps.bucket_rows import EarlierIds, KeptRows
-from etl.steps.count_rows import buckets_of, check_below, own_relations
+from etl.steps.count_rows import are_own, buckets_of, check_indices, own_relations
 from etl.steps.task_settings import Partition, TaskSettings
 from etl.strings.native import NOWHERE, take
 from graphmill import storage
@@ -90,24 +90,11 @@ def _named_by_kept_rows(
                     kept = KeptRows.of(rows, earlier.numbers, columns)
                     for piece in kept.read(0, len(kept.numbers)):
                         rel, at = np.ascontiguousarray(piece.records.T)
-                        at = at[_are_own(rel, is_own, rows.uri)]
-                        _check_indices(at, num_ids, side, rows.uri)
+                        if is_own is not None:
+                            at = at[are_own(rel, is_own, rows.uri)]
+                        check_indices(at, num_ids, side, rows.uri)
                         is_named[at] = True
     return is_named
-
-
-def _are_own(rel: Int32, is_own: Int32 | None, uri: str) -> Bools | slice:
-    if is_own is None:
-        return slice(None)
-    _check_indices(rel, len(is_own), "rel", uri)
-    are_own: Bools = is_own[rel] == 1
-    return are_own
-
-
-def _check_indices(values: Int32, limit: int, column: str, uri: str) -> None:
-    if int(values.min(initial=0)) < 0:
-        raise FormatError(f"{uri}: {column}: expected no number below 0, found {values.min()}")
-    check_below(values, limit, column, uri)
 
 
 class Renumbering:
@@ -132,9 +119,9 @@ class Renumbering:
                 if index is None:
                     continue
                 is_own = own_relations(self._settings, name, side)
-                rows = _are_own(records[:, 0], is_own, uri)
+                rows = slice(None) if is_own is None else are_own(records[:, 0].copy(), is_own, uri)
                 at = np.ascontiguousarray(records[rows, column])
-                _check_indices(at, len(index), side, uri)
+                check_indices(at, len(index), side, uri)
                 own = take(index, at)
                 if drops:
                     is_kept_N[rows] &= own != NOWHERE

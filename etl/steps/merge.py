@@ -13,6 +13,7 @@ import numpy as np
 
 from etl.steps import exchange
 from etl.steps.bucket_rows import BucketRows, EarlierIds, KeptRows, Records
+from etl.steps.count_rows import check_indices
 from etl.steps.exchange import Exchange, Piece
 from etl.steps.gone import Renumbering
 from etl.steps.left_out import Bools, RemovedEdges, find_edges, taken_out
@@ -21,7 +22,6 @@ from etl.steps.task_settings import TaskSettings
 from etl.strings.native import add_counts
 from etl.tables.blocks import ranges_within
 from graphmill import storage
-from graphmill.errors import FormatError
 from graphmill.formats import edge_buckets
 from graphmill.formats.edge_buckets import BucketWriter, Edges, bucket_uri
 from graphmill.formats.edge_buckets.features import Features
@@ -220,7 +220,9 @@ def _write(plan: MergePlan, run: SortedRun, place: int, rows: BucketRows, checks
             if plan.num_relations:
                 # edges that were removed do not count, duplicates do, where nothing is removed
                 counted = records[is_edge_n] if settings.removes else records
-                _count_relations(counted[:, 0].copy(), relation_counts, writer.uri)
+                rel = counted[:, 0].copy()
+                check_indices(rel, plan.num_relations, "rel", writer.uri)
+                add_counts(rel, relation_counts)
             start = stop
         writer.set_origins(_origins(*rows.files(), is_edge_N))
     if removed is not None:
@@ -245,14 +247,6 @@ def _write_removed(edge_path: str, bucket: Bucket, removed: Int32, checksums: Ch
             edge_path, bucket, len(removed), checksums=checksums, kind=REMOVED
         ) as writer:
             writer.append(Edges(lhs, rel, rhs))
-
-
-def _count_relations(rel: Int32, counts: Int64, uri: str) -> None:
-    if int(rel.max(initial=-1)) >= len(counts):
-        raise FormatError(
-            f"{uri}: expected relations below {len(counts)}, found {rel.max()} in an earlier bucket"
-        )
-    add_counts(rel, counts)
 
 
 def _append(
