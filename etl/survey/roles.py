@@ -50,8 +50,12 @@ def typed_ends(
             types.setdefault(raw_id, set()).add(of_id)
     if all(len(of_id) == 1 for raw_id, of_id in types.items() if raw_id is not None):
         return None, f"{names}: types of ids, which are left out, as no id of these rows has two"
-    relations = relation.values.to_pylist() if relation else [None] * len(lhs.values)
+    of_rows = relation if relation and not relation.is_of_path else None
+    relations = of_rows.values.to_pylist() if of_rows else [None] * len(lhs.values)
     kinds_of_rows = set(zip(lhs_type.values.to_pylist(), rhs_type.values.to_pylist(), relations, strict=True))
+    if relation and relation.is_of_path:  # the rows are of one file, whose folder names one relation
+        names_of_folders = relation.distinct.to_pylist()
+        kinds_of_rows = {(a, b, name) for a, b, _ in kinds_of_rows for name in names_of_folders}
     rows = [TypedRow(*row) for row in sorted(kinds_of_rows, key=str) if row[0] and row[1]]
     if len(rows) > _MAX_ROWS:
         return None, f"{names}: types of ids, too many to write down, though some ids have several"
@@ -62,6 +66,8 @@ def typed_ends(
 def _says_type(column: Column, end: Column) -> bool:
     """Whether a column is named like an end, with `type` beside or in place of `id`: x_type of x_id."""
     stem = [*column.words[:-1]]
+    if column.is_of_path or end.is_of_path:
+        return False
     is_type = column.kind == "text" and bool(TYPE & {*column.words[-1:]})
     return is_type and stem in ([*end.words], [*end.words[:-1]]) and 0 < len(column.distinct) <= _MAX_TYPES
 
@@ -159,7 +165,8 @@ def _edges(look: Look, asked: AskedColumns) -> GuessedEdges:
     lhs, rhs, relation = (_named(look, name) for name in (asked.lhs, asked.rhs, asked.relation))
     candidates = [column for column in _ranked(look) if column not in (lhs, rhs, relation)]
     if relation is None:
-        relation = _relation(look, [*filter(None, (lhs, rhs)), *candidates])
+        guessed = _relation(look, [*filter(None, (lhs, rhs)), *candidates])
+        relation = guessed if guessed not in (lhs, rhs) else None
     ends, doubt = _first_two([column for column in candidates if column is not relation][:_MOST_ENDS], look)
     pairs = sorted(_pairs(look, lhs, rhs, ends), key=lambda pair: -pair[0])
     if not pairs:
@@ -278,6 +285,8 @@ def _relation(look: Look, candidates: Sequence[Column]) -> Column | None:
 
 def _rows_with_ends(look: Look, lhs: Column, rhs: Column) -> Filters:
     """Find a filter for rows with both ends: Neo4j's APOC writes nodes and edges into one table."""
+    if lhs.is_of_path or rhs.is_of_path:
+        return ()
     has_ends = pc.and_(pc.is_valid(lhs.values), pc.is_valid(rhs.values))
     if pc.all(has_ends).as_py() or not pc.any(has_ends).as_py():
         return ()

@@ -138,6 +138,21 @@ def test_types_beside_the_ends(tmp_path: Path, rng: np.random.Generator, is_told
     assert 270 <= int(num_edges) <= 300  # each row counts once, whatever number of entries reads it
 
 
+def test_folders_that_name_relations_or_an_end(tmp_path: Path, rng: np.random.Generator) -> None:
+    """A sample has rows of one file, and the folders of all."""
+    edges = []
+    for relation in ("binds", "treats"):
+        folder = tmp_path / f"graph/relation={relation}"
+        folder.mkdir(parents=True)
+        rows = [(a, ("gene", "drug")[a % 2], b, "gene") for a, b in rng.integers(0, 30, (300, 2)).tolist()]
+        columns = ["x_id", "x_type", "y_id", "y_type"]
+        pd.DataFrame(rows, columns=columns).to_csv(folder / "a.csv", index=False)
+        edges += [(str(a), kind, relation, str(b)) for a, kind, b, _ in rows]
+    check(tmp_path / "graph", [(a, f"{kind}-{relation}-gene", b) for a, kind, relation, b in edges])
+    ends = ("--lhs", "x_id", "--rhs", "relation")
+    check(tmp_path / "graph", [(a, "graph", relation) for a, _, relation, _ in edges], *ends)
+
+
 def test_types_that_ids_do_without_are_told(tmp_path: Path, rng: np.random.Generator) -> None:
     rows = [(f"g{a}", "gene", f"d{b}", "disease") for a, b in rng.integers(0, 30, (300, 2)).tolist()]
     path = tmp_path / "links.csv"
