@@ -48,7 +48,7 @@ def left_out(settings: Config, num_edges: int) -> str:
 
 def _head(output: str, command: str) -> list[str]:
     return [
-        f"# Made by `{command}`. All keys: `graphmill schema --format markdown`.",
+        _remark(f"Made by `{command}`. All keys: `graphmill schema --format markdown`."),
         "# Check it: graphmill check --conf THIS_FILE. Run it: graphmill pipeline --conf THIS_FILE.",
         "",
         "# The folder of all results, local or hdfs://. Its folder `embeddings` has the vectors by raw id.",
@@ -87,7 +87,7 @@ def _etl(graph: GuessedGraph) -> Iterator[str]:
     yield from ("", "etl:", "  tables:")
     for edge in graph.edges:
         yield from _comment(edge.look)
-        yield f"    # {edge.summary_line()}"
+        yield "    " + _remark(edge.summary_line())
         for fields in _tables(edge):
             yield from _item(fields)
         yield from _notes(edge)
@@ -105,7 +105,12 @@ def _etl(graph: GuessedGraph) -> Iterator[str]:
 def _comment(look: Look) -> Iterator[str]:
     rows = f"{look.num_rows:,} rows" if look.is_whole else f"the first {look.num_rows:,} rows"
     columns = [f"{column.name} {column.type}, {len(column.distinct):,} distinct" for column in look.columns]
-    yield f"    # {look.path}, {rows}: {'; '.join(columns)}"
+    yield "    " + _remark(f"{look.path}, {rows}: {'; '.join(columns)}")
+
+
+def _remark(text: str) -> str:
+    """Return a comment of one line; names of files and columns may have line ends."""
+    return "# " + "".join(sign if sign.isprintable() else " " for sign in text)
 
 
 def _tables(edges: GuessedEdges) -> Iterator[dict[str, object]]:
@@ -128,7 +133,7 @@ def _notes(edges: GuessedEdges) -> Iterator[str]:
     for column in edges.look.columns:
         if column.is_of_path and column is not edges.relation and len(column.distinct):
             condition = json.dumps([column.name, "==", column.distinct[0].as_py()], ensure_ascii=False)
-            yield f"      # filters: [{condition}]  # rows to read; other files are not opened"
+            yield "      " + _remark(f"filters: [{condition}]  # rows to read; other files are not opened")
             break
     if edges.time and edges.look.split is None:
         yield from _by_time(edges)
@@ -146,7 +151,9 @@ def _by_time(edges: GuessedEdges) -> Iterator[str]:
         first | {"filters": [*_listed(first.get("filters")), [edges.time.name, sign, border]]}
         for sign in ("<", ">=")
     )
-    yield f"    # {edges.time.name} looks like time. To test on later edges, write in place of this entry,"
+    yield "    " + _remark(
+        f"{edges.time.name} looks like time. To test on later edges, write in place of this entry,"
+    )
     yield "    # and of `holdout`, which flatters:"
     for line in [*_item(before), *_item(after | {"split": "test"})]:
         yield f"    # {line.removeprefix('    ')}"

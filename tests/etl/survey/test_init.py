@@ -158,6 +158,9 @@ def test_names_that_yaml_would_change(tmp_path: Path) -> None:
     found = written(write(tmp_path / "on.csv", rows))
     (table,) = found["etl"]["tables"]
     assert (table["lhs"], table["rhs"], table["relation"]) == ("yes", "no: really", "on")
+    rows[0] = ["user\n  on_bad_row: x", "timestamp"]  # which are in comments too
+    (table,) = written(write(tmp_path / "lines.csv", rows))["etl"]["tables"]
+    assert (table["lhs"], table["rhs"]) == tuple(rows[0])
 
 
 @pytest.mark.parametrize("scale", [1, 4, 25])
