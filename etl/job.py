@@ -88,7 +88,7 @@ def run(config: Config, client: Client, claim: Claim = NO_CLAIM) -> dict[str, An
     config = as_before(config)
     with kept_work(client, config, made_from | {"cutting": cutting}, claim) as work:
         plan = work.step("plan", sources.SourcePlan, lambda: _plan(work, config, inputs))
-        checks.warn_of_headers(config)
+        checks.warn_of_headers(inputs)
         checks.warn_of_ignored(inputs)
         sources.log_delta(config, plan)
         ranges = plan.ranges

@@ -8,7 +8,7 @@ from typing import Any
 from etl.steps.chunks import Encoded
 from etl.steps.index_previous import check_previous
 from etl.steps.task_settings import day_of
-from etl.tables.files import TableFiles, find_files
+from etl.tables.files import TableFiles
 from etl.tables.formats import FORMATS, format_of
 from graphmill import storage
 from graphmill.config import Config
@@ -29,22 +29,23 @@ _COLUMN_NAME = re.compile(
 log = logging.getLogger("graphmill")
 
 
-def warn_of_headers(config: Config) -> None:
-    """Warn of a table without a header whose first row reads like column names."""
-    for number, table in enumerate(config.section(EtlConfig).tables):
-        for uri in [] if table.header else [file.uri for file in find_files(config, table).plain[:1]]:
-            with_header = table.model_copy(update={"header": True})
-            names = format_of(uri, table).read_head(uri, with_header, 1).names
-            ends = [
-                names[number]
-                for number in (table.lhs, table.rhs)
-                if isinstance(number, int) and number < len(names)
-            ]
-            if len(ends) == 2 and all(map(_COLUMN_NAME.fullmatch, ends)):
-                log.warning(
-                    f"etl: {uri}: the first row looks like column names ({', '.join(names[:5])}), and "
-                    f"becomes an edge; if it is a header, set etl.tables[{number}].header: true"
-                )
+def warn_of_headers(inputs: Sequence[TableFiles]) -> None:
+    """Warn of a table of edges without a header whose first row reads like column names."""
+    for of_table in inputs:
+        table = of_table.table
+        if table.header or not isinstance(table, TableConfig) or not of_table.plain:
+            continue
+        uri = of_table.plain[0].uri
+        kind = format_of(uri, table)
+        if "header" in kind.ignores:
+            continue
+        names = kind.read_head(uri, table.model_copy(update={"header": True}), 1).names
+        places = [at for at in (table.lhs, table.rhs) if isinstance(at, int) and at < len(names)]
+        if len(places) == 2 and all(_COLUMN_NAME.fullmatch(names[at]) for at in places):
+            log.warning(
+                f"etl: {uri}: the first row looks like column names ({', '.join(names[:5])}), and "
+                f"becomes an edge; if it is a header, set etl.{of_table.label}.header: true"
+            )
 
 
 def warn_of_ignored(inputs: Sequence[TableFiles]) -> None:

@@ -172,3 +172,9 @@ def test_keys_of_text_for_tables_of_other_formats(
     (told,) = (line for line in messages_of(caplog) if "no effect" in line)
     assert told.startswith("etl: etl.tables[0].delimiter: no effect on ")
     assert "t.json, which is read as json" in told
+    caplog.clear()
+    path = write_parquet(tmp_path / "t.parquet", user_id=["a"], item=["b"])
+    table = TABLE | {"path": path, "header": False, "lhs": 0, "rhs": 1}
+    job.run(config_of(tmp_path / "out", [table], **SHAPE), near_client)
+    assert "header: no effect" in caplog.text
+    assert "looks like column names" not in caplog.text
