@@ -26,6 +26,7 @@ from etl.tables.lake.snapshot import imported
 from graphmill import storage
 from graphmill.errors import FormatError
 from graphmill.formats.parquet import bounds
+from graphmill.formats.raw_tables import reading
 
 _MAGIC = 1681511377
 _MAX_BYTES = 1 << 30
@@ -62,7 +63,7 @@ def _positions(deletes: Deletes) -> Iterator[Any]:
     pyroaring = imported("pyroaring", "iceberg", f"{deletes.place}: a file of deletes of Iceberg")
     bitmap = pyroaring.BitMap64()
     names = ["file_path", "pos"]
-    with storage.open_input(deletes.place) as stream:
+    with storage.open_input(deletes.place) as stream, reading(deletes.place):
         parquet = pq.ParquetFile(stream)
         rows = bounds.batch_rows(parquet, deletes.place, names, BLOCK_ROWS)
         for batch in parquet.iter_batches(rows, columns=names, use_threads=False):

@@ -412,3 +412,6 @@ def test_positions(tmp_path: Path) -> None:
     pq.write_table(pa.table(rows | {"pos": [-5, 6, 1, 7]}), path)
     with pytest.raises(FormatError, match="expected positions from 0 on, found -5"):
         DeletedRows([Deletes("positions", path, "mine")])
+    (tmp_path / "deletes.parquet").write_bytes(b"PAR1 and no more")
+    with pytest.raises(RawTableError, match=r"deletes\.parquet: cannot be read"):
+        DeletedRows([Deletes("positions", path, "mine")])
