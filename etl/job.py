@@ -38,7 +38,6 @@ from etl.steps.index_shard import rows_name
 from etl.steps.sizes import cut_types
 from etl.steps.task_settings import TaskSettings, day_of
 from etl.steps.translate import Translated, TranslatePlan, features_suffix, nothing, translate
-from etl.strings.hashing import HASH_NAME
 from etl.survey import outlook as estimates
 from etl.tables.files import TableFiles, find_all, table_roots
 from etl.tables.formats import FileRange
@@ -51,6 +50,7 @@ from graphmill.errors import FormatError, RawTableError
 from graphmill.formats.edge_buckets import bucket_uri
 from graphmill.formats.edge_buckets.files import write_counts
 from graphmill.formats.entity_index import Manifest, write_manifest
+from graphmill.formats.murmur import HASH_NAME
 from graphmill.run import record
 from graphmill.run.job import Estimate, GraphSize
 from graphmill.run.lock import NO_CLAIM, Claim

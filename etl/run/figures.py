@@ -17,10 +17,10 @@ from etl.steps.index import IndexedEntities
 from etl.steps.index_shard import IndexedShard, sum_counts
 from etl.steps.task_settings import TaskSettings
 from etl.steps.translate import Translated
-from etl.strings.hashing import HASH_NAME
 from graphmill import storage
 from graphmill.errors import RawTableError
 from graphmill.formats.edge_buckets.origins import ORIGINS, SourceFile
+from graphmill.formats.murmur import HASH_NAME
 from graphmill.storage import Checksums
 from graphmill.storage.as_json import Int64
 

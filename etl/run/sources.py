@@ -17,7 +17,6 @@ import numpy as np
 from etl.steps.bucket_rows import EarlierIds
 from etl.steps.chunks import Encoded
 from etl.steps.task_settings import TaskSettings
-from etl.strings.hashing import HASH_NAME
 from etl.tables.data_file import DataFile
 from etl.tables.files import TableFiles
 from etl.tables.formats import FileRange
@@ -27,6 +26,7 @@ from graphmill.config import Config
 from graphmill.config.sections.etl import EntityTableConfig, EtlConfig, Table, TableConfig
 from graphmill.formats import entity_index
 from graphmill.formats.edge_buckets.origins import ORIGINS, Origins, SourceFile, read_origins, write_origins
+from graphmill.formats.murmur import HASH_NAME
 from graphmill.run import record
 from graphmill.run.inputs import content_of
 from graphmill.storage import Checksums

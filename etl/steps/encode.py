@@ -29,8 +29,7 @@ from etl.steps.chunks import NUM_SMALLEST, EdgeChunk, Encoded, IdCounts, RowCoun
 from etl.steps.encode_rows import ChunkIds, ChunkRows, EncodedRows
 from etl.steps.spill import Shared
 from etl.steps.task_settings import TaskSettings
-from etl.strings import hashing
-from etl.strings.hashing import Hashes
+from etl.strings import native
 from etl.strings.native import count, take
 from etl.tables import quarantine
 from etl.tables.check_rows import NULL_WORDS, BadRows, Rules
@@ -38,7 +37,7 @@ from etl.tables.formats import FileRange
 from etl.tables.read import Block, read_blocks
 from graphmill import storage
 from graphmill.config.sections.etl import EntityTableConfig, Table, TableConfig
-from graphmill.formats.murmur import draw_shares, hash_edges
+from graphmill.formats.murmur import Hashes, draw_shares, hash_edges, mix
 from graphmill.storage.as_json import Int32, Int64
 from graphmill.vocab import TRAIN_SPLIT, Side
 
@@ -201,7 +200,7 @@ def _features_uri(uri: str, side: Side) -> str:
 
 
 def _edge_hashes(settings: TaskSettings, rows: EncodedRows) -> Hashes:
-    rel_hashes = hashing.hash_strings(pa.array(rows.relations, pa.string()), settings.seed)
+    rel_hashes = native.hash_strings(pa.array(rows.relations, pa.string()), settings.seed)
     lhs_N, rhs_N = (_end_hashes(rows, side) for side in Side)
     return hash_edges(lhs_N, rel_hashes[rows.columns["rel"]], rhs_N)
 
@@ -211,7 +210,7 @@ def _end_hashes(rows: EncodedRows, side: Side) -> Hashes:
     hashes = np.concatenate([of_type.hashes for of_type in rows.ids])
     if side not in rows.features:
         return take(hashes, rows.columns[side])
-    sums = np.concatenate([np.zeros(1, np.uint64), np.cumsum(hashing.mix(hashes[rows.features[side]]))])
+    sums = np.concatenate([np.zeros(1, np.uint64), np.cumsum(mix(hashes[rows.features[side]]))])
     stops = np.cumsum(rows.columns[f"{side}_features"])
     of_lists: Hashes = sums[stops] - sums[stops - rows.columns[f"{side}_features"]]
     return of_lists

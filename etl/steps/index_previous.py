@@ -14,8 +14,7 @@ import pyarrow as pa
 from etl.steps import spill
 from etl.steps.gone import kept_rows
 from etl.steps.task_settings import Partition, TaskSettings
-from etl.strings import hashing
-from etl.strings.hashing import HASH_NAME
+from etl.strings import native
 from etl.tables.blocks import cut
 from graphmill import storage
 from graphmill.config import Config
@@ -23,6 +22,7 @@ from graphmill.config.defaults import ENTITIES
 from graphmill.config.sections.etl import EtlConfig
 from graphmill.errors import ConfigError, FormatError
 from graphmill.formats import entity_counts, entity_index
+from graphmill.formats.murmur import HASH_NAME
 from graphmill.storage.as_json import Int64
 
 SCHEMA = pa.schema([("id", pa.string()), ("index", pa.int32())])
@@ -135,7 +135,7 @@ def file_previous(settings: TaskSettings, partition: Partition) -> list[Previous
     num_earlier = 0
     for block in cut(batches, settings.etl.chunk_rows):
         ids = pa.concat_arrays(block["id"].chunks)
-        hashes = hashing.hash_strings(ids, settings.seed)
+        hashes = native.hash_strings(ids, settings.seed)
         slots = settings.slots_of(partition.entity_type, hashes) - partition.number * num_slots
         outside = np.flatnonzero((slots < 0) | (slots >= num_slots))
         if outside.size:

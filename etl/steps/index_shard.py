@@ -28,7 +28,7 @@ from etl.steps.exchange import Exchange
 from etl.steps.index_previous import SCHEMA as PREVIOUS_SCHEMA
 from etl.steps.spill import Shared
 from etl.steps.task_settings import TaskSettings
-from etl.strings import hashing
+from etl.strings import native
 from etl.strings.native import take
 from etl.strings.table import distinct
 from graphmill import storage
@@ -61,7 +61,7 @@ class KeyRange(NamedTuple):
 
     def holds(self, ids: pa.Array, seed: int) -> npt.NDArray[np.bool_]:
         """Return a mask [N] of the ids in the range."""
-        hashes = hashing.hash_strings(ids, seed)
+        hashes = native.hash_strings(ids, seed)
         inside = np.ones(len(ids), bool)
         for key, is_first in ((self.first, True), (self.stop, False)):
             if key is not None:

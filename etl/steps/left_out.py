@@ -16,8 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from etl.steps.bucket_rows import RowsOfBucket
-from etl.strings import hashing
 from graphmill.formats.edge_buckets.origins import AllRows
+from graphmill.formats.murmur import mix, scale
 from graphmill.storage.as_json import Int32, Int64
 
 Bools = npt.NDArray[np.bool_]
@@ -74,8 +74,8 @@ def _left_out(ordered: Int32, removes_M: Bools, *, drops: bool) -> Bools:
 
 def _of_pass(records: Int32, number: int, num_passes: int) -> npt.NDArray[np.int64]:
     columns = records.astype(np.uint64).T
-    hashes = hashing.mix(hashing.mix(columns[0] ^ (columns[1] << np.uint64(32))) ^ columns[2])
-    return np.flatnonzero(hashing.scale(hashes, num_passes) == number)
+    hashes = mix(mix(columns[0] ^ (columns[1] << np.uint64(32))) ^ columns[2])
+    return np.flatnonzero(scale(hashes, num_passes) == number)
 
 
 class RemovedEdges:

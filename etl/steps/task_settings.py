@@ -9,11 +9,11 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 import numpy.typing as npt
 
-from etl.strings.hashing import Hashes, scale
 from graphmill import storage
 from graphmill.config import Config
 from graphmill.config.sections.etl import EtlConfig, TableConfig
 from graphmill.errors import ConfigError
+from graphmill.formats.murmur import Hashes, scale
 from graphmill.storage.as_json import Int64
 from graphmill.vocab import Bucket, Side
 

@@ -23,9 +23,9 @@ from etl.steps.exchange import Exchange
 from etl.steps.index import MAX_COUNTED_RELATIONS, relation_rows_uri
 from etl.steps.spill import Shared
 from etl.steps.task_settings import TaskSettings
-from etl.strings.hashing import mix, scale
 from etl.strings.native import NOWHERE, count, group, take
 from graphmill import storage
+from graphmill.formats.murmur import mix, scale
 from graphmill.storage.as_json import Int32, Int64
 from graphmill.vocab import Side
 

@@ -1,6 +1,7 @@
 """Loops over strings and numbers in C++: strings.cpp, built into the wheel or compiled when first used.
 
-Without either, numpy and pyarrow do the same work, more slowly.
+Without either, numpy and pyarrow do the same work, more slowly. The hash that places raw ids need not be
+strong: strings that share a hash are ordered by the strings themselves.
 """
 
 import ctypes
@@ -13,6 +14,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from graphmill.formats import murmur
+from graphmill.formats.murmur import Hashes
 from graphmill.machine import native
 from graphmill.machine.native import address
 from graphmill.sorted_arrays import ranges
@@ -21,6 +24,9 @@ from graphmill.storage.as_json import Int32, Int64
 Value = TypeVar("Value", bound=np.generic)
 
 NOWHERE = -1
+
+MASK = (1 << 64) - 1
+"""Bits of the hash that are kept. Tests keep fewer, to get equal hashes."""
 
 SOURCE = Path(__file__).with_name("strings.cpp")
 
@@ -52,6 +58,16 @@ def text_arguments(strings: pa.Array) -> tuple[int, bool, int, int]:
         return 0, large, 0, 0
     start = offsets.address + strings.offset * (8 if large else 4)
     return start, large, text.address if text is not None else 0, len(strings)
+
+
+def hash_strings(strings: pa.Array, seed: int) -> Hashes:
+    """Return the MurmurHash64A of the UTF-8 bytes of each string: see `murmur.hash_strings`."""
+    compiled = library()
+    if compiled is None or not len(strings):
+        return murmur.hash_strings(strings, seed) & np.uint64(MASK)
+    hashes = np.empty(len(strings), np.uint64)
+    compiled.graphmill_hash(*text_arguments(strings), seed, address(hashes))
+    return hashes & np.uint64(MASK)
 
 
 def take(values: npt.NDArray[Value], at_N: Int32) -> npt.NDArray[Value]:

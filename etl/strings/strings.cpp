@@ -51,7 +51,7 @@ uint64_t tail(const uint8_t* end, size_t left, size_t length) {
   return at[0] | uint64_t{at[left / 2]} << (8 * (left / 2)) | uint64_t{end[-1]} << (8 * (left - 1));
 }
 
-// MurmurHash64A, see etl/strings/hashing.py.
+// MurmurHash64A, see graphmill/formats/murmur.py.
 uint64_t hash_of(const uint8_t* at, size_t length, uint64_t seed) {
   uint64_t value = seed ^ (length * kM);
   size_t left = length;

@@ -19,9 +19,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from etl.strings import hashing, native
-from etl.strings.hashing import Hashes
+from etl.strings import native
 from etl.strings.native import take, text_arguments
+from graphmill.formats.murmur import Hashes
 from graphmill.machine.native import address
 from graphmill.storage.as_json import Int32
 
@@ -49,7 +49,7 @@ class CompiledTable:
     def __init__(self, library: ctypes.CDLL, seed: int) -> None:
         self._library = library
         secret = np.frombuffer(secrets.token_bytes(_SECRET_BYTES), np.uint64)
-        self._table = library.graphmill_strings(seed, hashing.MASK, address(secret))
+        self._table = library.graphmill_strings(seed, native.MASK, address(secret))
         _check(self._table)
         weakref.finalize(self, library.graphmill_strings_free, self._table)
 
@@ -115,7 +115,7 @@ class PlainTable:
             members = np.flatnonzero(kinds == kind)
             encoded = strings.take(pa.array(members)).dictionary_encode()
             texts = encoded.dictionary
-            table = pa.table({"hash": hashing.hash_strings(texts, self._seed), "text": texts})
+            table = pa.table({"hash": native.hash_strings(texts, self._seed), "text": texts})
             order = pc.sort_indices(table, [("hash", "ascending"), ("text", "ascending")]).to_numpy()
             place_of = np.empty(len(texts), np.int32)
             place_of[order] = np.arange(len(texts)) + sum(map(len, by_kind))

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from etl import job
-from etl.strings.hashing import hash_strings
+from etl.strings.native import hash_strings
 from graphmill import cluster
 from graphmill.config import Config, from_mapping
 from graphmill.config.sections.cluster import ClusterConfig

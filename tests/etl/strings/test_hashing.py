@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from etl import job
 from etl.steps import index_shard
-from etl.strings import hashing, native
-from etl.strings.hashing import Hashes
+from etl.strings import native
 from etl.strings.table import distinct
+from graphmill.formats.murmur import Hashes, scale
 from tests.etl.graphs import (
     RawEdge,
     all_edges,
@@ -56,7 +56,7 @@ def test_is_murmurhash64a(
     with pytest.MonkeyPatch.context() as patch:
         if table_kind == "plain":
             patch.setattr(native, "library", lambda: None)
-        hashes = hashing.hash_strings(pa.array(texts, kind)[start:], seed)
+        hashes = native.hash_strings(pa.array(texts, kind)[start:], seed)
     assert hashes.tolist() == [murmur64a(text.encode(), seed) for text in texts[start:]]
 
 
@@ -83,18 +83,16 @@ def test_values_that_other_projects_publish() -> None:
 
 def test_more_strings_than_a_block() -> None:
     texts = [f"id-{number}" * (number % 7) for number in range(20_000)]
-    hashes = hashing.hash_strings(pa.array(texts), 5)
+    hashes = native.hash_strings(pa.array(texts), 5)
     assert all(hashes[n] == murmur64a(texts[n].encode(), 5) for n in range(0, 20_000, 97))
 
 
 @given(st.lists(st.integers(0, MASK), min_size=1), st.integers(1, 4096), st.integers(1, 64))
 def test_slots_lie_within_partitions(values: list[int], num_partitions: int, num_slots: int) -> None:
     hashes = np.array(values, np.uint64)
-    slots = hashing.scale(hashes, num_partitions * num_slots)
-    assert (slots // num_slots).tolist() == hashing.scale(hashes, num_partitions).tolist()
-    assert hashing.scale(hashes, num_partitions).tolist() == [
-        (v >> 32) * num_partitions >> 32 for v in values
-    ]
+    slots = scale(hashes, num_partitions * num_slots)
+    assert (slots // num_slots).tolist() == scale(hashes, num_partitions).tolist()
+    assert scale(hashes, num_partitions).tolist() == [(v >> 32) * num_partitions >> 32 for v in values]
 
 
 NUM_IDS = 16_384
@@ -127,7 +125,7 @@ def ids_of_one_hash(count: int, seed: int) -> list[str]:
 def ids() -> list[str]:
     made = ids_of_one_hash(NUM_IDS, seed=0)
     assert len(set(made)) == NUM_IDS
-    assert len(set(hashing.hash_strings(pa.array(made), 0).tolist())) == 1
+    assert len(set(native.hash_strings(pa.array(made), 0).tolist())) == 1
     return made
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from etl.strings import hashing, native
+from etl.strings import native
 from etl.strings.native import NOWHERE, count, group, take
 from etl.strings.table import Distinct, distinct, new_table
 
@@ -28,13 +28,13 @@ def table_kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.fixture(params=MASKS)
 def weak_hash(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hashing, "MASK", MASKS[request.param])
+    monkeypatch.setattr(native, "MASK", MASKS[request.param])
 
 
 def check(found: Distinct, code_N: Any, texts: list[str], seed: int) -> None:
     names = found.strings.to_pylist()
     assert [names[code] for code in code_N] == texts
-    assert found.hashes.tolist() == [int(each) for each in hashing.hash_strings(found.strings, seed)]
+    assert found.hashes.tolist() == [int(each) for each in native.hash_strings(found.strings, seed)]
     keys = list(zip(found.hashes.tolist(), [name.encode() for name in names], strict=True))
     assert keys == sorted(set(keys))
 
