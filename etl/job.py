@@ -31,7 +31,7 @@ from etl.run.work import EtlWork, kept_work
 from etl.steps import exchange, index, merge
 from etl.steps.bucket_rows import EarlierIds
 from etl.steps.chunks import EdgeChunk, Encoded, IdCounts
-from etl.steps.count_rows import count_partition
+from etl.steps.degrees import count_partition
 from etl.steps.encode import encode_ranges, no_ids
 from etl.steps.index_previous import as_before, num_earlier_ids, num_previous_ids
 from etl.steps.index_shard import rows_name

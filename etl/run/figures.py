@@ -11,8 +11,7 @@ import numpy as np
 from etl.run.sources import SourcePlan
 from etl.steps import degrees
 from etl.steps.chunks import Encoded
-from etl.steps.count_rows import PartitionDegrees
-from etl.steps.degrees import top_degrees
+from etl.steps.degrees import PartitionDegrees, top_degrees
 from etl.steps.index import IndexedEntities
 from etl.steps.index_shard import IndexedShard, sum_counts
 from etl.steps.task_settings import TaskSettings

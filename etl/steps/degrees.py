@@ -1,18 +1,27 @@
-"""Quantiles of the entities' degrees, in memory that does not grow with the number of entities.
+"""Degrees of the entities: counted in buckets, for runs that have not read all rows anew; and quantiles.
 
-Degrees are counted in bins: one bin per degree below 128, and above that one bin per leading seven binary
-digits. A quantile is at most 1/64 too low.
+For quantiles, in memory that does not grow with the number of entities, degrees are counted in bins: one bin
+per degree below 128, and above that one bin per leading seven binary digits. A quantile is at most 1/64 too
+low.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from graphmill.storage.as_json import Int64
+from etl.steps.task_settings import Partition, TaskSettings
+from etl.strings.native import add_counts, take
+from graphmill.errors import FormatError
+from graphmill.formats import entity_index
+from graphmill.formats.edge_buckets.origins import AllRows, open_all_rows
+from graphmill.storage.as_json import Int32, Int64
+from graphmill.vocab import TRAIN_SPLIT, Bucket, Side
 
+_PIECE_ROWS = 1 << 20
 _DIGITS = 7
 _SHOWN_DIGITS = 3
 NUM_HIGHEST = 10
@@ -87,3 +96,88 @@ def highest_degrees(ids: pa.Array, degrees: Int64) -> list[tuple[int, str]]:
 def top_degrees(pairs: Iterable[tuple[int, str]]) -> list[tuple[int, str]]:
     """Return the `NUM_HIGHEST` ids with most edges; of equal ones the first by raw id."""
     return sorted(pairs, key=lambda pair: (-pair[0], pair[1]))[:NUM_HIGHEST]
+
+
+@dataclass(frozen=True, eq=False)
+class PartitionDegrees:
+    """Degrees of the ids of a partition in train edges; the same figures as of a shard (`index_shard`)."""
+
+    num_outside_train: int
+    degrees: DegreeCounts
+    highest: list[tuple[int, str]]
+
+
+def count_partition(settings: TaskSettings, partition: Partition, num_entities: int) -> PartitionDegrees:
+    """Count the rows of each id of a partition in the written buckets.
+
+    Duplicates that were left out count too, unless tables take out edges: edges alone count then.
+    """
+    counts = np.zeros(num_entities, np.int64)
+    for side in Side:
+        is_own = own_relations(settings, partition.entity_type, side)
+        if is_own is not None and not is_own.any():
+            continue
+        for bucket in buckets_of(settings, partition, side):
+            columns = [side] if is_own is None else ["rel", side]
+            with open_all_rows(settings.folders.splits[TRAIN_SPLIT], bucket, columns) as rows:
+                for at in _indices(rows, side, is_own, edges_only=settings.removes):
+                    check_indices(at, num_entities, side, rows.uri)
+                    add_counts(at, counts)
+    return PartitionDegrees(
+        int((counts == 0).sum()), count_degrees(counts), _highest(settings, partition, counts)
+    )
+
+
+def _indices(rows: AllRows, side: Side, is_own: Int32 | None, *, edges_only: bool) -> Iterator[Int32]:
+    """Read the indices of one side, piece by piece, in rows of the relations that are own; None: all."""
+    read = rows.read_edges if edges_only else rows.read
+    num_rows = int((rows.origins.starts if edges_only else rows.starts)[-1])
+    for start in range(0, num_rows, _PIECE_ROWS):
+        stop = min(start + _PIECE_ROWS, num_rows)
+        at = read(start, stop, side, np.int32)
+        if is_own is not None:
+            at = at[are_own(read(start, stop, "rel", np.int32), is_own, rows.uri)]
+        yield at
+
+
+def _highest(settings: TaskSettings, partition: Partition, counts: Int64) -> list[tuple[int, str]]:
+    highest: list[tuple[int, str]] = []
+    first = 0
+    for ids in entity_index.iter_part(settings.folders.entities, *partition, _PIECE_ROWS):
+        of_batch = highest_degrees(ids, counts[first : first + len(ids)])
+        highest = top_degrees([*highest, *of_batch])
+        first += len(ids)
+    return highest
+
+
+def own_relations(settings: TaskSettings, entity_type: str, side: Side) -> Int32 | None:
+    """Tell by 1 and 0 which relations [R] have a type on a side; None: all."""
+    types = [relation.entity_type(side) == entity_type for relation in settings.relations]
+    return None if all(types) else np.array(types, np.int32)
+
+
+def buckets_of(settings: TaskSettings, partition: Partition, side: Side) -> Iterator[Bucket]:
+    """List the buckets that have ids of the partition on a side; a type with one partition is in all."""
+    slices = range(settings.grid[side is Side.RHS])
+    if settings.num_partitions[partition.entity_type] == len(slices):
+        slices = range(partition.number, partition.number + 1)
+    for own in slices:
+        for other in range(settings.grid[side is Side.LHS]):
+            yield Bucket(own, other) if side is Side.LHS else Bucket(other, own)
+
+
+def are_own(rel: Int32, is_own: Int32, uri: str) -> npt.NDArray[np.bool_]:
+    """Return a mask of rows, by their relations, that are own by `own_relations`."""
+    check_indices(rel, len(is_own), "rel", uri)
+    return take(is_own, rel) == 1
+
+
+def check_indices(values: Int32, limit: int, column: str, uri: str) -> None:
+    """Refuse values that a bucket of an earlier run cannot have."""
+    if int(values.min(initial=0)) < 0:
+        raise FormatError(f"{uri}: {column}: expected no number below 0, found {values.min()}")
+    if int(values.max(initial=-1)) >= limit:
+        raise FormatError(
+            f"{uri}: {column} holds {values.max()}; expected less than {limit}: the edges of "
+            "etl.previous_edge_path are not those of etl.previous_entity_path"
+        )

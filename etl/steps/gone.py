@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from etl.steps.bucket_rows import EarlierIds, KeptRows
-from etl.steps.count_rows import are_own, buckets_of, check_indices, own_relations
+from etl.steps.degrees import are_own, buckets_of, check_indices, own_relations
 from etl.steps.task_settings import Partition, TaskSettings
 from etl.strings.native import NOWHERE, take
 from graphmill import storage

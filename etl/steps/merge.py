@@ -13,7 +13,7 @@ import numpy as np
 
 from etl.steps import exchange
 from etl.steps.bucket_rows import BucketRows, EarlierIds, KeptRows, Records
-from etl.steps.count_rows import check_indices
+from etl.steps.degrees import check_indices
 from etl.steps.exchange import Exchange, Piece
 from etl.steps.gone import Renumbering
 from etl.steps.left_out import Bools, RemovedEdges, find_edges, taken_out
