@@ -28,7 +28,7 @@ _NUMBER = re.compile(r"v?(\d+)(?:-[^/]*)?(?:\.gz)?\.metadata\.json(?:\.gz)?")
 _GZIP = b"\x1f\x8b"
 _OF_SERVICES = ("ServerError", "ServiceUnavailableError", "OperationalError")  # a retry may help
 _COMPACT = "compact the table first (Spark: CALL catalog.system.rewrite_data_files(table => 'NAME'))"
-_STORAGE = "etl.tables.lake.iceberg_storage.StorageIO"
+_STORAGE = "etl.tables.lake.iceberg_scan.StorageIO"
 
 
 class IcebergSnapshot:
@@ -84,8 +84,7 @@ class IcebergSnapshot:
         from pyiceberg.expressions import AlwaysTrue
         from pyiceberg.table import StaticTable
 
-        from etl.tables.lake.iceberg_filters import expression
-        from etl.tables.lake.iceberg_storage import StorageIO
+        from etl.tables.lake.iceberg_scan import StorageIO, expression
 
         table = StaticTable(
             ("table",), self._metadata, self.places.root, StorageIO(places=self.places), NoopCatalog("none")

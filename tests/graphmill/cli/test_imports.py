@@ -83,8 +83,7 @@ graphmill()
 NEED_MORE = {
     "graphmill.cluster.ssh",
     "graphmill.monitoring.metrics",
-    "etl.tables.lake.iceberg_filters",
-    "etl.tables.lake.iceberg_storage",
+    "etl.tables.lake.iceberg_scan",
 }
 
 
