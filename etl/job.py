@@ -30,12 +30,11 @@ from etl.run.outputs import output_uris as output_uris
 from etl.run.work import EtlWork, kept_work
 from etl.steps import exchange, index, merge
 from etl.steps.bucket_rows import EarlierIds
-from etl.steps.chunks import EdgeChunk, Encoded, IdCounts
+from etl.steps.chunks import EdgeChunk, Encoded, IdCounts, cut_types
 from etl.steps.degrees import count_partition
 from etl.steps.encode import encode_ranges, no_ids
 from etl.steps.index_previous import as_before, num_earlier_ids, num_previous_ids
 from etl.steps.index_shard import rows_name
-from etl.steps.sizes import cut_types
 from etl.steps.task_settings import TaskSettings, day_of
 from etl.steps.translate import Translated, TranslatePlan, features_suffix, nothing, translate
 from etl.survey import outlook as estimates

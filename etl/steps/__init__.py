@@ -1,4 +1,4 @@
-"""Steps of a run, in their order, and what they share: number of partitions (`sizes`), holdout split,
+"""Steps of a run, in their order, and what they share: number of partitions (`chunks`), holdout split,
 duplicates, spill files, ids and edges of an earlier run, ids that are gone:
 
     encode.py       1  raw rows -> ids and numbered edges, chunk by chunk (encode_rows)

@@ -20,11 +20,10 @@ import pytest
 from distributed import Client
 
 from etl.steps import exchange, index, merge
-from etl.steps.chunks import EdgeChunk
+from etl.steps.chunks import EdgeChunk, cut_types
 from etl.steps.encode import encode_ranges
 from etl.steps.exchange import Exchange
 from etl.steps.index_shard import IndexPlan, index_shard
-from etl.steps.sizes import cut_types
 from etl.steps.spill import Shared, Tracked
 from etl.steps.task_settings import Folders, TaskSettings
 from etl.steps.translate import TranslatePlan, translate

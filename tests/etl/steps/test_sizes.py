@@ -9,9 +9,8 @@ import pytest
 from distributed import Client
 
 from etl import job
-from etl.steps.encode import NUM_SMALLEST
+from etl.steps.chunks import NUM_SMALLEST, estimate
 from etl.steps.index import plan_shards
-from etl.steps.sizes import estimate
 from etl.steps.task_settings import ID_OVERHEAD_BYTES, Folders, TaskSettings
 from graphmill import config
 from graphmill.config import Config
