@@ -20,13 +20,13 @@ from graphmill.display import progress
 from graphmill.errors import ClusterError, FormatError, StorageError
 from graphmill.run import lock
 from graphmill.storage import run_folder
+from remap import tables
 from remap.graphstorm import commit
 from remap.graphstorm.commit import Journal, Move
 from remap.graphstorm.discover import STEMS, OutputFile, check_folders, find_outputs
 from remap.graphstorm.id_map import MapPlan, open_table, plan_map
 from remap.graphstorm.options import GraphStormOptions
 from remap.graphstorm.unique_ids import check_ranks
-from remap.output import tables
 
 SCRATCH = "graphmill-remap"
 BATCH_BYTES = 32 << 20

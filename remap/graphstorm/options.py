@@ -18,7 +18,7 @@ from graphmill.checkpoints.graphstorm.saved_ranks import checked_edge_type
 from graphmill.config import Positive, Section
 from graphmill.config.section import validated
 from graphmill.errors import ConfigError
-from remap.output.tables import Codec, TableOptions
+from remap.tables import Codec, TableOptions
 
 # Kinds of tasks, their key in GraphStorm's YAML, and the option.
 _TARGETS = (("edge", "target_etype", "pred_etypes"), ("node", "target_ntype", "pred_ntypes"))

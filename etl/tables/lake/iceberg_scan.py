@@ -1,4 +1,4 @@
-"""Parts that pyiceberg scans a table with: our storage, read only, inside the folders of the table; and filters.
+"""Parts that pyiceberg scans a table with: our storage, read only, inside the table's folders; and filters.
 
 It prunes manifests and files by a filter, which is an expression of its own.
 """

@@ -29,7 +29,7 @@ from graphmill.errors import BadInputError
 from graphmill.formats import entity_index
 from etl.tables.read import read_blocks
 from etl.tables.ranges import find_ranges
-from remap.output.partition import read_ids
+from remap.job import read_ids
 def raw(path):
     table = TableConfig(path=path, lhs=0, rhs=1, relation="r")
     (source,) = find_ranges("t", table, plain_file(path), 1 << 20)

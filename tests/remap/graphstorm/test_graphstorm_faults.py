@@ -22,9 +22,9 @@ from hypothesis import strategies as st
 from graphmill import storage
 from graphmill.errors import LockedError, StorageError
 from graphmill.run import lock
+from remap import tables
 from remap.graphstorm import commit
 from remap.graphstorm.unique_ids import Ids, first_repeated
-from remap.output import tables
 from tests.remap.saved import Cli, Tree, save, snapshot
 
 

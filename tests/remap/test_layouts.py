@@ -19,8 +19,7 @@ from graphmill import config as configuration
 from graphmill import convert
 from graphmill.config import Config
 from graphmill.errors import ConfigError, FormatError
-from remap import job
-from remap.output import partition, tables
+from remap import job, tables
 from tests.remap import graph
 from tests.remap.saved import Cli
 
@@ -111,7 +110,7 @@ def test_any_batches_into_files_of_one_size(sizes: list[int], rows_per_file: int
     ids, vectors_ND = pa.array(map(str, range(total)), pa.string()), np.arange(total)[:, None]
     ends = np.cumsum([0, *sizes])
     batches = ((ids[a:b], vectors_ND[a:b]) for a, b in itertools.pairwise(ends))
-    cut = [list(each) for each in partition.split_into_files(batches, rows_per_file)]
+    cut = [list(each) for each in job.split_into_files(batches, rows_per_file)]
     lengths = [sum(len(ids) for ids, _ in each) for each in cut]
     assert lengths == [min(rows_per_file, total - start) for start in range(0, total, rows_per_file)]
     assert [text for each in cut for ids, _ in each for text in ids.to_pylist()] == ids.to_pylist()

@@ -14,7 +14,7 @@ import remap.job
 from graphmill import storage
 from graphmill.errors import BadInputError, ConfigError
 from graphmill.formats import remapped
-from remap.output.align import rotation
+from remap.align import rotation
 from tests.remap import graph
 
 DIMENSION = graph.DIMENSION

@@ -28,8 +28,8 @@ from graphmill.formats import remapped
 from graphmill.formats.parquet.vectors import Column
 from graphmill.run.work import complete
 from graphmill.storage.checksums import of_file
-from remap.output.partition import read_ids
-from remap.output.tables import TableOptions, open_table, values_type
+from remap.job import read_ids
+from remap.tables import TableOptions, open_table, values_type
 from tests.graphmill.ask.predict.world import write_world
 from tests.hadoop import jars, parquet_java
 from train.tables.vector_files import VectorFiles
