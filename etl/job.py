@@ -122,7 +122,10 @@ def run(config: Config, client: Client, claim: Claim = NO_CLAIM) -> dict[str, An
         write_manifest(work.folders.entities, manifest, checksums)
         sources.write_sources(config, settings, plan, files, checksums)
         _write_checksums(settings, merged.num_edges, checksums)
-        _sweep(work)
+        for folder in work.outputs.values():  # unfinished files of dead workers and runs
+            below = [entry.uri for entry in storage.list_dir(folder, recursive=True) if entry.is_dir]
+            for uri in (folder, *below):
+                storage.sweep(uri)
         numbers = figures.figures(settings, plan, files, encoded, indexed, translated, merged)
         figures.warn_if_uneven(settings, merged.num_edges)
         checks.warn_of_counts(numbers)
@@ -324,11 +327,3 @@ def _write_checksums(settings: TaskSettings, num_edges: Int64, checksums: Checks
     for folder in (settings.folders.entities, *settings.folders.splits.values()):
         inside = {uri: checksum for uri, checksum in checksums.items() if uri.startswith(folder + "/")}
         storage.write_checksums(storage.manifest_of(folder).uri, inside)
-
-
-def _sweep(work: EtlWork) -> None:
-    """Remove unfinished files of dead workers and runs from the folders that are about to be renamed."""
-    for folder in work.outputs.values():
-        below = [entry.uri for entry in storage.list_dir(folder, recursive=True) if entry.is_dir]
-        for uri in (folder, *below):
-            storage.sweep(uri)

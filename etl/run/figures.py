@@ -191,29 +191,21 @@ def _entities(settings: TaskSettings, index: IndexedEntities, merged: Merged) ->
                 degrees=degrees.merge_counts(part.degrees for part in parts),
                 highest=top_degrees(pair for part in parts for pair in part.highest),
             )
+    by_partition = {"num_entities_from_previous": index.num_previous}
+    if settings.today is not None:  # ids that no row names any more, and those that the run forgot for it
+        by_partition |= {"num_entities_gone": index.num_gone, "num_entities_forgotten": index.num_forgotten}
     return {
         "num_entities": _by_type(settings, index.num_entities),
         # No edge trains their embeddings.
         "num_entities_outside_train": {name: count.num_outside_train for name, count in counts.items()},
         "num_entities_left_out": {name: count.num_left_out for name, count in counts.items()},
-        "num_entities_from_previous": {
-            name: sum(counts) for name, counts in _by_type(settings, index.num_previous).items()
+        **{
+            key: {name: sum(of_partitions) for name, of_partitions in _by_type(settings, counts).items()}
+            for key, counts in by_partition.items()
         },
-        **_gone(settings, index),
         "train_degree": {name: degrees.summarize(count.degrees) for name, count in counts.items()},
         "degree_histogram": {name: degrees.histogram(count.degrees) for name, count in counts.items()},
         "highest_degrees": {name: [list(pair) for pair in count.highest] for name, count in counts.items()},
-    }
-
-
-def _gone(settings: TaskSettings, index: IndexedEntities) -> dict[str, Any]:
-    """Count, by type, ids that no row names any more, and those that the run forgot for it."""
-    if settings.today is None:
-        return {}
-    by_key = {"num_entities_gone": index.num_gone, "num_entities_forgotten": index.num_forgotten}
-    return {
-        key: {name: sum(of_partitions) for name, of_partitions in _by_type(settings, counts).items()}
-        for key, counts in by_key.items()
     }
 
 

@@ -53,12 +53,9 @@ def shared_uris(config: Config) -> list[str]:
     splits = config.section(EtlConfig).splits() if config.etl else ()
     uris: list[str] = []
     for uri in map(storage.absolute, (config.entity_path, *map(config.split_path, splits))):
-        uris.append(next((known for known in uris if _is_same(known, uri)), uri))
+        same = (known for known in uris if storage.contains(known, uri) and storage.contains(uri, known))
+        uris.append(next(same, uri))
     return uris
-
-
-def _is_same(uri: str, other: str) -> bool:
-    return storage.contains(uri, other) and storage.contains(other, uri)
 
 
 def quarantine_uri(config: Config) -> str:
@@ -74,7 +71,10 @@ def quarantine_uri(config: Config) -> str:
 def check_outputs(config: Config) -> None:
     """Refuse to replace anything but output of this stage."""
     uris, tables = shared_uris(config), table_roots(config)
-    _check_splits(config)
+    by_split = zip(config.section(EtlConfig).splits(), uris[1:], strict=True)
+    for (split, of_split), (other, of_other) in combinations(by_split, 2):
+        if of_split == of_other:
+            raise ConfigError(f"edge_paths: the splits {split} and {other} would both be {of_split}")
     for uri in dict.fromkeys(uris):
         _check_names(uri)
         for table in tables_in(uri, tables):
@@ -93,17 +93,9 @@ def check_outputs(config: Config) -> None:
         check_folder(uri, _OF_QUARANTINE, "etl", "and is replaced as a whole")
 
 
-def _check_splits(config: Config) -> None:
-    splits = config.section(EtlConfig).splits()
-    uris = dict(zip(splits, shared_uris(config)[1:], strict=True))
-    for split, other in combinations(splits, 2):
-        if uris[split] == uris[other]:
-            raise ConfigError(f"edge_paths: the splits {split} and {other} would both be {uris[split]}")
-
-
 def _check_names(uri: str) -> None:
     """Refuse a folder in which a file of another program has the name of one of our files."""
-    ours = files_of_last_run(uri)
+    ours = _files_of_last_run(uri)
     beginnings = {path.partition("/")[0] for path in ours}
     if ours:
         beginnings |= {storage.MARKER, storage.CHECKSUMS}
@@ -117,7 +109,7 @@ def _check_names(uri: str) -> None:
             )
 
 
-def files_of_last_run(uri: str) -> list[str]:
+def _files_of_last_run(uri: str) -> list[str]:
     """List what the stage wrote in a folder, as paths below it, by the folder's manifest."""
     if not storage.exists(manifest := storage.manifest_of(uri).uri):
         return []
@@ -145,7 +137,7 @@ def keep_trained_ids(config: Config, folder: str) -> None:
     else:
         kept = storage.name_aside(uri)
         with storage.atomic_directory(kept) as temporary:
-            for path in (*files_of_last_run(uri), storage.CHECKSUMS):
+            for path in (*_files_of_last_run(uri), storage.CHECKSUMS):
                 storage.copy_file(storage.join(uri, path), storage.join(temporary, path))
     log.info("etl: the ids of %s stay in %s: the checkpoint needs them", config.checkpoint_path, kept)
 
@@ -159,7 +151,7 @@ def put(folder: str, uri: str) -> None:
     new = [entry.uri for entry in storage.list_dir(folder, recursive=True) if not entry.is_dir]
     paths = {source[len(folder) + 1 :]: source for source in new}
     manifest = storage.name(storage.manifest_of(uri).uri)
-    _delete(uri, set(files_of_last_run(uri)) - set(paths))
+    _delete(uri, set(_files_of_last_run(uri)) - set(paths))
     storage.move(paths.pop(manifest), storage.join(uri, manifest))
     for path, source in paths.items():
         storage.make_dir(storage.parent(storage.join(uri, path)))
@@ -177,7 +169,7 @@ def _delete(uri: str, paths: Iterable[str]) -> None:
 
 
 def _holds_only_ours(uri: str) -> bool:
-    ours = {*files_of_last_run(uri), storage.MARKER, storage.CHECKSUMS}
+    ours = {*_files_of_last_run(uri), storage.MARKER, storage.CHECKSUMS}
     entries = storage.list_dir(uri, hidden=True)
     if not all(re.fullmatch(_OURS, storage.name(entry.uri)) for entry in entries):
         return False  # without a look at all that lies below

@@ -7,8 +7,8 @@ a setting of the whole run has changed, or edges are left out by counts of all e
 
 import json
 import logging
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -17,13 +17,12 @@ import numpy as np
 from etl.steps.bucket_rows import EarlierIds
 from etl.steps.chunks import Encoded
 from etl.steps.task_settings import TaskSettings
-from etl.tables.data_file import DataFile
 from etl.tables.files import TableFiles
 from etl.tables.formats import FileRange
 from etl.tables.ranges import NumberedFile
 from graphmill import storage
 from graphmill.config import Config
-from graphmill.config.sections.etl import EntityTableConfig, EtlConfig, Table, TableConfig
+from graphmill.config.sections.etl import EntityTableConfig, EtlConfig, TableConfig
 from graphmill.formats import entity_index
 from graphmill.formats.edge_buckets.origins import ORIGINS, Origins, SourceFile, read_origins, write_origins
 from graphmill.formats.murmur import HASH_NAME
@@ -86,30 +85,26 @@ def source_files(files: Sequence[NumberedFile]) -> list[SourceFile]:
     for _, _, table, file in files:
         if id(table) not in of_table:
             of_table[id(table)] = table.model_dump(mode="json", exclude=_OF_PATHS)
-        described.append(_described(table, file, of_table[id(table)]))
+        size_bytes, state = file.state()
+        content = {
+            "uri": file.uri,
+            "size_bytes": size_bytes,
+            "mtime_ns": state,
+            "table": [type(table).__name__, of_table[id(table)]],
+            "values": dict(file.values),
+            "filters": file.filters,
+            "deletes": [asdict(delete) for delete in file.deletes],
+            "schema": None if file.schema is None else file.schema.serialize().to_pybytes().hex(),
+        }
+        source = SourceFile(
+            uri=file.uri,
+            size_bytes=size_bytes,
+            mtime_ns=file.mtime_ns,
+            digest=of_bytes(json.dumps(content, sort_keys=True).encode()),
+            removes=isinstance(table, TableConfig) and table.removes,
+        )
+        described.append(source)
     return described
-
-
-def _described(table: Table, file: DataFile, settings: Mapping[str, Any]) -> SourceFile:
-    size_bytes, state = file.state()
-    content = {
-        "uri": file.uri,
-        "size_bytes": size_bytes,
-        "mtime_ns": state,
-        "table": [type(table).__name__, settings],
-        "values": dict(file.values),
-        "filters": file.filters,
-        "deletes": [asdict(delete) for delete in file.deletes],
-        "schema": None if file.schema is None else file.schema.serialize().to_pybytes().hex(),
-    }
-    digest = of_bytes(json.dumps(content, sort_keys=True).encode())
-    return SourceFile(
-        uri=file.uri,
-        size_bytes=size_bytes,
-        mtime_ns=file.mtime_ns,
-        digest=digest,
-        removes=isinstance(table, TableConfig) and table.removes,
-    )
 
 
 def run_settings(config: Config) -> dict[str, Any]:
@@ -211,15 +206,11 @@ def with_counts(plan: SourcePlan, encoded: Sequence[Encoded]) -> list[SourceFile
                     "num_rows": before.num_rows + counts.num_rows,
                     "num_edges": before.num_edges + counts.num_edges,
                     "num_self_loops": before.num_self_loops + counts.num_self_loops,
-                    "num_bad": _added(before.num_bad, counts.num_bad),
-                    "num_unknown": _added(before.num_unknown, counts.num_unknown),
+                    "num_bad": dict(sorted((counts.num_bad + Counter(before.num_bad)).items())),
+                    "num_unknown": dict(sorted((counts.num_unknown + Counter(before.num_unknown)).items())),
                 }
             )
     return [by_number[number] for number in range(len(by_number))]
-
-
-def _added(before: Mapping[str, int], more: Mapping[str, int]) -> dict[str, int]:
-    return {key: before.get(key, 0) + more.get(key, 0) for key in sorted({*before, *more})}
 
 
 def log_delta(config: Config, plan: SourcePlan) -> None:

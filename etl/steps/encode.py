@@ -168,14 +168,14 @@ def _write_chunk(
         relation_counts = np.full_like(relation_counts, REMOVES if settings.dynamic else 0)
     batch = pa.record_batch({name: pa.array(column) for name, column in columns.items()})
     spill.write_batches(f"{uri}.codes.arrow", batch.schema, [batch], settings.etl)
-    if not settings.dynamic:
-        of_chunk = EdgeChunk(name, len(rel_N), removes=table.removes)
-        return of_chunk, IdCounts(*ids, relation_counts, _smallest(settings, rows))
-    names = pa.array(rows.relations, pa.string())
-    batch = pa.record_batch([names, pa.array(relation_counts)], schema=RELATIONS_SCHEMA)
-    spill.write_batches(f"{uri}.relations.arrow", RELATIONS_SCHEMA, [batch], settings.etl)
-    of_chunk = EdgeChunk(name, len(rel_N), len(rows.relations), removes=table.removes)
-    return of_chunk, IdCounts(*ids, none.relation_counts, _smallest(settings, rows))
+    num_names = len(rows.relations) if settings.dynamic else 0
+    if settings.dynamic:
+        names = pa.array(rows.relations, pa.string())
+        batch = pa.record_batch([names, pa.array(relation_counts)], schema=RELATIONS_SCHEMA)
+        spill.write_batches(f"{uri}.relations.arrow", RELATIONS_SCHEMA, [batch], settings.etl)
+        relation_counts = none.relation_counts
+    counts_of_ids = IdCounts(*ids, relation_counts, _smallest(settings, rows))
+    return EdgeChunk(name, len(rel_N), num_names, removes=table.removes), counts_of_ids
 
 
 def _smallest(settings: TaskSettings, rows: EncodedRows) -> dict[str, Hashes]:

@@ -76,7 +76,8 @@ class ChunkRows:
         """Add the rows of a block that `check_rows` has checked; return the number of edges added."""
         rel_N = self._number_relations(block)
         if self._settings.etl.self_loops == "drop" and not self._featurized:
-            kept_N = ~self._loops(block, rel_N)
+            is_one_type_N = self._types(Side.LHS, rel_N) == self._types(Side.RHS, rel_N)
+            kept_N = ~(pc.equal(block["lhs"], block["rhs"]).to_numpy() & is_one_type_N)
             block, rel_N = block.filter(pa.array(kept_N)), rel_N[kept_N]
         self._keep("rel", rel_N)
         if self._settings.weighted:
@@ -115,11 +116,6 @@ class ChunkRows:
 
     def _number_relation(self, name: str) -> int:
         return self._relations.setdefault(name, len(self._relations))
-
-    def _loops(self, block: pa.Table, rel_N: Int32) -> npt.NDArray[np.bool_]:
-        type_N = self._types(Side.LHS, rel_N) == self._types(Side.RHS, rel_N)
-        loops: npt.NDArray[np.bool_] = pc.equal(block["lhs"], block["rhs"]).to_numpy() & type_N
-        return loops
 
     def _number_ends(self, block: pa.Table, side: Side, rel_N: Int32) -> None:
         column = block[side]

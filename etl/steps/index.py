@@ -8,8 +8,9 @@ earlier index come first, with their old indices. In the work folder:
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import TypeVar
 
 import numpy as np
@@ -138,8 +139,10 @@ def write_partition(
     place = (settings.folders.entities, *partition)
     checksums: Checksums = {}
     num_entities = 0
+    previous = (pa.table({"id": ids}) for ids in previous_ids(settings, partition))
+    new = (rows for shard in shards for rows in spill.iter_batches(new_ids_uri(settings, shard)))
     with entity_index.new_part(*place, checksums, has_history=known is not None) as writer:
-        for block in cut(_partition_ids(settings, partition, shards), ROW_GROUP_ROWS):
+        for block in cut(chain(previous, new), ROW_GROUP_ROWS):
             start, num_entities = num_entities, num_entities + block.num_rows
             of_block = None if known is None else gone.history_within(known, start, num_entities)
             writer.append(pa.concat_arrays(block["id"].chunks), of_block)
@@ -168,13 +171,6 @@ def write_partition_with_history(
     known = gone.history_of(settings, partition, named, earlier)
     checksums = write_partition(settings, partition, shards, first_id, known)
     return checksums, int((known.gone_since != entity_index.HERE).sum())
-
-
-def _partition_ids(settings: TaskSettings, partition: Partition, shards: list[Shard]) -> Iterator[pa.Table]:
-    for ids in previous_ids(settings, partition):
-        yield pa.table({"id": ids})
-    for shard in shards:
-        yield from spill.iter_batches(new_ids_uri(settings, shard))
 
 
 def static_relations(settings: TaskSettings, counts: Int64) -> IndexedRelations:

@@ -184,7 +184,11 @@ def index_shard(shared: Shared[IndexPlan], shard_number: int) -> IndexedShard:
             num_new = sum(done.num_new for done in passes)
             counts, new, rows, named_old = _order(settings, shard, old, ids, num_new)
             named.append(named_old)
-            row_of = rows if inside is None else _put(rows, inside, row_of)
+            if inside is None:
+                row_of = rows
+            else:
+                row_of = row_of if len(row_of) else np.full(len(inside), LEFT_OUT, np.int32)
+                row_of[inside] = rows
             passes.append(counts)
             for at in range(0, len(new), ROW_GROUP_ROWS):
                 strings = new.slice(at, ROW_GROUP_ROWS).cast(pa.string())
@@ -211,12 +215,6 @@ def _within(
         inside.append(keys.holds(table["id"].combine_chunks(), seed))
         within.append(table.filter(pa.array(inside[-1])))
     return pa.concat_tables(within), np.concatenate(inside)
-
-
-def _put(rows: Int32, inside: npt.NDArray[np.bool_], row_of: Int32) -> Int32:
-    row_of = row_of if len(row_of) else np.full(len(inside), LEFT_OUT, np.int32)
-    row_of[inside] = rows
-    return row_of
 
 
 def _order(

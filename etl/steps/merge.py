@@ -127,33 +127,25 @@ def merge(shared: Shared[MergePlan], number: int, run: SortedRun) -> MergedRun:
     plan = shared.read()
     checksums: Checksums = {}
     removing = frozenset(plan.removing)
-    relation_counts = np.zeros(plan.num_relations, np.int64)
     renumbering = Renumbering(plan.settings)
     # A single bucket may be larger than memory: its chunks are read one by one, on every pass.
     loaded = list(_pieces(plan, number)) if len(run.flat) > 1 else None
 
-    def write(place: int) -> _Written:
+    def write(place: int) -> tuple[int, int, Int64]:
         def read() -> Iterator[Records]:
             for of_chunk in loaded if loaded is not None else _pieces(plan, number):
-                edges, *features = (_values(piece, place) for piece in of_chunk)
+                edges, *features = (
+                    np.frombuffer(content[starts[place] : starts[place + 1]], np.int32)
+                    for starts, content in of_chunk
+                )
                 yield [edges.reshape(-1, len(plan.settings.record_fields)), *features]
 
         with _kept_rows(plan, run.flat[place], renumbering) as kept:
             return _write(plan, run, place, BucketRows(read, kept, removing), checksums)
 
     with ThreadPoolExecutor(_NUM_WRITERS) as pool:
-        written = list(pool.map(write, range(len(run.flat))))
-    for bucket in written:
-        relation_counts += bucket.relation_counts
-    num_rows, num_edges = [bucket.num_rows for bucket in written], [bucket.num_edges for bucket in written]
-    return MergedRun(num_rows, num_edges, relation_counts, checksums)
-
-
-@dataclass(frozen=True, eq=False)
-class _Written:
-    num_rows: int
-    num_edges: int
-    relation_counts: Int64
+        num_rows, num_edges, relation_counts = zip(*pool.map(write, range(len(run.flat))), strict=True)
+    return MergedRun([*num_rows], [*num_edges], np.sum(relation_counts, axis=0), checksums)
 
 
 @contextmanager
@@ -173,12 +165,10 @@ def _pieces(plan: MergePlan, number: int) -> Iterator[tuple[Piece, ...]]:
     return zip(*(exchange.pieces(edge, number) for edge in plan.edges), strict=True)
 
 
-def _values(piece: Piece, place: int) -> Int32:
-    starts, content = piece
-    return np.frombuffer(content[starts[place] : starts[place + 1]], np.int32)
-
-
-def _write(plan: MergePlan, run: SortedRun, place: int, rows: BucketRows, checksums: Checksums) -> _Written:
+def _write(
+    plan: MergePlan, run: SortedRun, place: int, rows: BucketRows, checksums: Checksums
+) -> tuple[int, int, Int64]:
+    """Write one bucket; return its rows, its edges, and the rows of each relation."""
     settings = plan.settings
     num_rows = run.num_edges[place] + (int(rows.kept.counts.sum()) if rows.kept else 0)
     is_edge_N = None
@@ -227,7 +217,7 @@ def _write(plan: MergePlan, run: SortedRun, place: int, rows: BucketRows, checks
         writer.set_origins(_origins(*rows.files(), is_edge_N))
     if removed is not None:
         _write_removed(settings.folders.splits[split], bucket, removed.removed(), checksums)
-    return _Written(num_rows, num_edges, relation_counts)
+    return num_rows, num_edges, relation_counts
 
 
 def _candidates(

@@ -194,10 +194,9 @@ class SectionsWriter:
         self._lengths.append(np.array([self.stream.tell() - self._num_bytes]))
         self._num_bytes = self.stream.tell()
 
-    @property
-    def starts(self) -> Int64:
-        """[sections + 1]."""
-        return np.cumsum(np.concatenate([np.zeros(1, np.int64), *self._lengths]), dtype=np.int64)
+    def write_starts(self) -> None:
+        """Write where the sections start, and where the last one ends."""
+        self.stream.write(np.cumsum(np.concatenate([np.zeros(1, np.int64), *self._lengths]), dtype=np.int64))
 
 
 @contextmanager
@@ -206,7 +205,7 @@ def new_sections(uri: str, etl: EtlConfig) -> Iterator[SectionsWriter]:
     with new_file(uri, etl) as stream:
         writer = SectionsWriter(stream)
         yield writer
-        stream.write(writer.starts)
+        writer.write_starts()
 
 
 def write_records(uri: str, starts: Int64, records: npt.NDArray[Any], etl: EtlConfig) -> None:
