@@ -22,7 +22,7 @@ from distributed import Client
 
 from etl.run.checks import refuse_ignored, warn_of_left_out
 from etl.tables.blocks import cut
-from etl.tables.check_rows import BlockPosition, Rules, ids_or_null
+from etl.tables.check_rows import WITHOUT_VIEWS, BlockPosition, Rules, ids_or_null
 from etl.tables.data_file import DataFile
 from etl.tables.files import find_files
 from etl.tables.formats import FileRange, format_of
@@ -55,7 +55,6 @@ _COLUMNS = ("lhs", "rhs", "relation", "relation_column", "weight")
 # Not of new edges:
 _OF_RUN = {"path", "split", "filters", "snapshot", "catalog", "data_path", "missing_paths"}
 _SHOWN = 10
-_WITHOUT_VIEWS = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
 
 
 @dataclass(frozen=True)
@@ -219,9 +218,7 @@ def read_rows(
 ) -> Iterator[tuple[pa.Table, list[pa.Array]]]:
     """Read the rows of a piece in blocks: all columns, and the raw ids of some, null where missing."""
     for file_range in group:
-        fields = list(
-            file_range.table.columns()
-        )  # a block has those that all rows of its file share at its end
+        fields = list(file_range.table.columns())  # those that all rows of a file share end its blocks
         for first_row, block in read_whole(file_range):
             at = BlockPosition(file_range.uri, dict(zip(schema.names, schema.names, strict=True)), first_row)
             columns = [
@@ -245,7 +242,7 @@ def _columns(files: Sequence[DataFile], table: WholeTableConfig) -> tuple[tuple[
             names = [*names, *(value for value in file.values if value not in names)]
         if twice := next((name for name in names if names.count(name) > 1), None):
             raise RawTableError(f"{file.uri}: two columns are named {twice!r}; rename one")
-        kinds = [_WITHOUT_VIEWS.get(kind := types.get(name, pa.string()), kind) for name in names]
+        kinds = [WITHOUT_VIEWS.get(kind := types.get(name, pa.string()), kind) for name in names]
         return tuple(names), pa.schema(list(zip(names, kinds, strict=True)))
     raise RawTableError(f"{', '.join(table.path)}: expected a table, found files without columns")
 

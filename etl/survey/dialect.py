@@ -113,7 +113,9 @@ def _of_text(given: dict[str, Any], file: DataFile, lines: Sequence[str], doubts
     best = max(trials, key=lambda trial: _rank(trial, suffix, default), default=None)
     if best is None:
         raise RawTableError(f"{file.uri}: cannot be read as text, whatever divides its fields")
-    if best.given.get("delimiter", default) == "\t" and _is_quoted(best.rows):
+    values = [pc.drop_null(column) for column in best.rows.columns]
+    quoted = (pc.match_substring_regex(column, r'^".*"$') for column in values if len(column) > 1)
+    if best.given.get("delimiter", default) == "\t" and any(pc.all(column).as_py() for column in quoted):
         best = _tried(best.given | {"quoting": True}, file) or best
     if best.rows.num_columns != best.width:
         raise RawTableError(
@@ -173,20 +175,9 @@ def _rank(trial: _Trial, suffix: str, default: str) -> tuple[float, bool, int, b
     if delimiter == " " and suffix == ".csv" and not _are_codes(trial.rows):
         evenness = 0.0
     rarity = {" ": -1, ":": -2}.get(delimiter, 0)
-    return (
-        evenness,
-        _are_balanced(trial.rows),
-        rarity,
-        is_default and default == "\t",
-        trial.width,
-        is_default,
-    )
-
-
-def _are_balanced(rows: pa.Table) -> bool:
-    """Whether brackets that open in a field close in it."""
-    fields = [cell or "" for row in rows.slice(0, 100).to_pylist() for cell in row.values()]
-    return all(field.count(a) == field.count(b) for field in fields for a, b in ("[]", "{}"))
+    fields = [cell or "" for row in trial.rows.slice(0, 100).to_pylist() for cell in row.values()]
+    closes_brackets = all(field.count(a) == field.count(b) for field in fields for a, b in ("[]", "{}"))
+    return evenness, closes_brackets, rarity, is_default and default == "\t", trial.width, is_default
 
 
 def _are_codes(rows: pa.Table) -> bool:
@@ -194,13 +185,6 @@ def _are_codes(rows: pa.Table) -> bool:
     words = r"^[\pL'.,-]*$"
     return all(
         (pc.mean(pc.match_substring_regex(column, words)).as_py() or 0) < 0.5 for column in rows.columns
-    )
-
-
-def _is_quoted(rows: pa.Table) -> bool:
-    columns = [pc.drop_null(column) for column in rows.columns]
-    return any(
-        len(column) > 1 and pc.all(pc.match_substring_regex(column, r'^".*"$')).as_py() for column in columns
     )
 
 

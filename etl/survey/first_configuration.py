@@ -6,6 +6,7 @@ Writes the configuration of a guessed graph as YAML with comments.
 import json
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import pyarrow.compute as pc
 
@@ -113,7 +114,7 @@ def _remark(text: str) -> str:
     return "# " + "".join(sign if sign.isprintable() else " " for sign in text)
 
 
-def _tables(edges: GuessedEdges) -> Iterator[dict[str, object]]:
+def _tables(edges: GuessedEdges) -> Iterator[dict[str, Any]]:
     """Yield the entries of `etl.tables` of a table: several, where the types of rows take filters."""
     fields = _files(edges.look) | {"lhs": edges.lhs.name, "rhs": edges.rhs.name}
     if edges.look.split not in (None, "train"):
@@ -148,7 +149,7 @@ def _by_time(edges: GuessedEdges) -> Iterator[str]:
     border = int(float(str(border))) if is_number else border
     first = next(iter(_tables(edges)))
     before, after = (
-        first | {"filters": [*_listed(first.get("filters")), [edges.time.name, sign, border]]}
+        first | {"filters": [*first.get("filters", ()), [edges.time.name, sign, border]]}
         for sign in ("<", ">=")
     )
     yield "    " + _remark(
@@ -159,11 +160,7 @@ def _by_time(edges: GuessedEdges) -> Iterator[str]:
         yield f"    # {line.removeprefix('    ')}"
 
 
-def _listed(filters: object) -> list[object]:
-    return filters if isinstance(filters, list) else []
-
-
-def _files(look: Look) -> dict[str, object]:
+def _files(look: Look) -> dict[str, Any]:
     """Keys that say which files to read, and how, where that is not the default."""
     reading = look.options.model_dump(mode="json", exclude_defaults=True, exclude={"path"})
     return {"path": look.path, **reading}
@@ -179,11 +176,8 @@ def _item(fields: dict[str, object]) -> Iterator[str]:
 def _quoted(value: object) -> str:
     """A scalar of YAML: JSON's form, without quotes where a word needs none."""
     text = json.dumps(value, ensure_ascii=False)
-    return (
-        str(value)
-        if isinstance(value, str) and value.isidentifier() and value.lower() not in _WORDS
-        else text
-    )
+    is_plain = isinstance(value, str) and value.isidentifier() and value.lower() not in _WORDS
+    return str(value) if is_plain else text
 
 
 _WORDS = {"true", "false", "null", "yes", "no", "on", "off", "y", "n"}

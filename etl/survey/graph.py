@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import chain, combinations, count
 from typing import NamedTuple
 
 import pyarrow.compute as pc
@@ -134,7 +134,9 @@ def type_names(ends: Sequence[Column]) -> list[str]:
             group = [group[a] if number == group[b] else number for number in group]
     names: dict[int, str] = {}
     for number in dict.fromkeys(group):
-        names[number] = _free(_type_name([ends[at] for at in range(len(ends)) if group[at] == number]), names)
+        name = _type_name([ends[at] for at in range(len(ends)) if group[at] == number])
+        candidates = chain([name], (f"{name}_{n}" for n in count(2)))
+        names[number] = next(candidate for candidate in candidates if candidate not in names.values())
     return [names[number] for number in group]
 
 
@@ -169,10 +171,3 @@ def _type_name(columns: Sequence[Column]) -> str:
         "_".join(column.words) for column in named
     }
     return name_of(words.pop()) if len(words) == 1 else "entity"
-
-
-def _free(name: str, names: dict[int, str]) -> str:
-    taken = set(names.values())
-    return next(
-        candidate for candidate in (name, *(f"{name}_{n}" for n in range(2, 10**6))) if candidate not in taken
-    )

@@ -79,7 +79,8 @@ class Column:
             return "time"
         if holds_whole_numbers(self.type):
             return "integer"
-        kind = next((kind for kind, pattern in _PATTERNS.items() if _all_match(pattern, self.distinct)), None)
+        matched = {kind: pc.match_substring_regex(self.distinct, _PATTERNS[kind]) for kind in _PATTERNS}
+        kind = next((kind for kind, are_matched in matched.items() if pc.all(are_matched).as_py()), None)
         if kind == "integer" and pa.types.is_floating(self.type):
             return "whole"
         return kind or ("other" if _is_json(self.distinct[0].as_py()) else "text")
@@ -172,10 +173,6 @@ def _types(file: DataFile, head: Head) -> dict[str, pa.DataType]:
         way = nested.find(head.types, name)
         types[name] = nested.type_at(head.types[way[0]], way[1:]) if way else pa.string()
     return types
-
-
-def _all_match(pattern: str, values: pa.Array) -> bool:
-    return bool(len(values)) and pc.all(pc.match_substring_regex(values, pattern)).as_py()
 
 
 def _is_json(text: str) -> bool:

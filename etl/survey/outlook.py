@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 
 import pyarrow as pa
@@ -50,20 +50,12 @@ def estimate(config: Config) -> Estimate:
     num_rows = sum(num_edges.values())
     rows["etl, memory per task"] = size(_CHUNK_BYTES + _ROW_BYTES * min(etl.chunk_rows, num_rows))
     rows["etl, time of one core"] = f"about {duration(num_rows / ROWS_PER_CORE_S)}"
-    return Estimate(
-        rows,
-        GraphSize(_after_holdout(num_edges, etl.holdout), num_entities),
-    )
-
-
-def _after_holdout(num_edges: Mapping[str, int], holdout: Mapping[str, float]) -> dict[str, int]:
-    """Estimate the edges of each split when train has given the others their share."""
     by_split = {TRAIN_SPLIT: 0, **num_edges}
-    for split, fraction in holdout.items():
+    for split, fraction in etl.holdout.items():
         num_taken = round(fraction * num_edges[TRAIN_SPLIT])
         by_split[split] = by_split.get(split, 0) + num_taken
         by_split[TRAIN_SPLIT] -= num_taken
-    return by_split
+    return Estimate(rows, GraphSize(by_split, num_entities))
 
 
 def _count(table: Table, files: list[DataFile]) -> tuple[int, FileRange | None]:
@@ -73,14 +65,12 @@ def _count(table: Table, files: list[DataFile]) -> tuple[int, FileRange | None]:
     sizes = [file.num_bytes() for file in files]
     share = sum(sizes[:_MAX_HEADS]) / max(sum(sizes), 1)
     first = next((file_range for ranges in heads for file_range in ranges), None)
-    passing = _passing(first) if first and first.filters else 1.0
+    passing = 1.0
+    if first and first.filters:
+        rows = first_rows(replace(first, filters=()))
+        columns = {column: rows[filter_field(column)] for column in columns_of(first.filters)}
+        passing = float(pc.mean(rows_that_pass(first.filters, columns).cast(pa.int8())).as_py() or 0)
     return round(num_rows * passing / share) if share else 0, first
-
-
-def _passing(first: FileRange) -> float:
-    rows = first_rows(replace(first, filters=()))
-    columns = {column: rows[filter_field(column)] for column in columns_of(first.filters)}
-    return float(pc.mean(rows_that_pass(first.filters, columns).cast(pa.int8())).as_py() or 0)
 
 
 def _ids(config: Config, table: Table, first: FileRange | None) -> Iterator[tuple[str, list[str]]]:

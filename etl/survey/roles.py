@@ -84,7 +84,12 @@ class AskedColumns:
 def guess(looks: Sequence[Look], asked: AskedColumns = AskedColumns()) -> GuessedGraph:
     """Guess the graph; refuse tables without two columns of ids, and tables without edges."""
     several = looks if len(looks) > 1 else ()
-    about = [look for look in several if _is_about_entities(look) and not _has_asked(look, asked)]
+    about = [
+        look
+        for look in several
+        if _is_about_entities(look)
+        and not {asked.lhs, asked.rhs} <= {str(column.name) for column in look.columns}
+    ]
     edges = [_edges(look, asked) for look in looks if look not in about]
     if not edges:
         raise RawTableError(f"{looks[0].path}: expected a table of edges, found tables of entities only")
@@ -136,12 +141,6 @@ def _is_about_entities(look: Look) -> bool:
     if len(look.columns) < 3 or not able or any({*column.words} & (LHS | RHS) for column in able):
         return False
     return able[0].is_key and not any(names_id(str(column.name)) for column in able[1:])
-
-
-def _has_asked(look: Look, asked: AskedColumns) -> bool:
-    """Whether a table has both columns that the user names, so that it is one of edges."""
-    names = {str(column.name) for column in look.columns}
-    return asked.lhs in names and asked.rhs in names
 
 
 def _pair_score(one: Column, other: Column) -> float:

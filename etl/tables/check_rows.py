@@ -21,7 +21,7 @@ from graphmill.formats.raw_ids import holds_whole_numbers, may_be_ids, texts_of
 from graphmill.storage.as_json import Int64
 
 _FIRST_NOT_ASCII = 0x80
-_WITHOUT_VIEWS = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
+WITHOUT_VIEWS = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
 UNKNOWN_RELATION = "relation: unknown relation"
 QUARANTINE = (
     "correct the table, or set etl.on_bad_row: quarantine to leave such rows out and write them to a table"
@@ -29,23 +29,8 @@ QUARANTINE = (
 _OTHER_ENCODING = "; set the table's encoding, if its text has another, such as latin-1"
 NULL_WORDS = pa.array(
     [
-        *(
-            r"\N",
-            "NULL",
-            "Null",
-            "null",
-            "None",
-            "nil",
-            "NaN",
-            "nan",
-            "NaT",
-            "NA",
-            "<NA>",
-            "N/A",
-            "n/a",
-            "#N/A",
-        ),
-        *("(null)", "<null>", "undefined", "-", "?", "__HIVE_DEFAULT_PARTITION__"),
+        *(r"\N", "NULL", "Null", "null", "None", "nil", "NaN", "nan", "NaT", "NA", "<NA>", "N/A", "n/a"),
+        *("#N/A", "(null)", "<null>", "undefined", "-", "?", "__HIVE_DEFAULT_PARTITION__"),
         "00000000-0000-0000-0000-000000000000",
     ]
 )
@@ -136,7 +121,7 @@ def with_true_types(block: pa.Table) -> pa.Table:
 
 
 def _with_true_type(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    column = column.cast(_replaced(column.type, _WITHOUT_VIEWS))
+    column = column.cast(_replaced(column.type, WITHOUT_VIEWS))
     kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
     of_bytes = _replaced(kind, _OF_BYTES)
     if of_bytes != kind:
@@ -250,7 +235,9 @@ def _features(column: pa.ChunkedArray, field: str, at: BlockPosition, delimiter:
     if column.null_count:
         _refuse(field, column.is_null(), "null", "null; a row without features has an empty list")
     if not (pa.types.is_list(column.type) or pa.types.is_large_list(column.type)):
-        column = _split(_strings(column, field, at, takes_empty=True), delimiter)
+        texts = _strings(column, field, at, takes_empty=True)
+        parts = pc.split_pattern(texts, delimiter)
+        column = pc.if_else(pc.equal(texts, ""), pa.scalar([], parts.type), parts)
     lists = column.combine_chunks().cast(pa.list_(column.type.value_type))
     lengths = pc.list_value_length(lists).to_numpy()
     values = lists.flatten()
@@ -261,11 +248,6 @@ def _features(column: pa.ChunkedArray, field: str, at: BlockPosition, delimiter:
         raise _BadRowsError(field, rows, f"{error.reason} feature", f"a feature is {error.detail}") from error
     offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
     return pa.chunked_array([pa.ListArray.from_arrays(offsets, pa.concat_arrays(names.chunks))])
-
-
-def _split(texts: pa.ChunkedArray, delimiter: str) -> pa.ChunkedArray:
-    lists = pc.split_pattern(texts, delimiter)
-    return pc.if_else(pc.equal(texts, ""), pa.scalar([], lists.type), lists)
 
 
 def _relations(column: pa.ChunkedArray, at: BlockPosition, rules: Rules) -> pa.ChunkedArray:
@@ -301,7 +283,13 @@ def _weights(column: pa.ChunkedArray, at: BlockPosition) -> pa.ChunkedArray:
     if pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
     if column.type in (*_OF_BYTES, *_OF_BYTES.values()):
-        column = _converted(column, "weight", _parsed, "not a number", "expected a number, found")
+        column = _converted(
+            column,
+            "weight",
+            lambda texts: texts.cast(pa.string()).cast(pa.float64()),
+            "not a number",
+            "expected a number, found",
+        )
     try:
         weights = column.cast(pa.float32(), safe=False)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
@@ -312,10 +300,6 @@ def _weights(column: pa.ChunkedArray, at: BlockPosition) -> pa.ChunkedArray:
         first = column[int(np.argmax(wrong_N))]
         _refuse("weight", wrong_N, "out of range", f"expected a finite number, 0 or more, found {first}")
     return weights
-
-
-def _parsed(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    return column.cast(pa.string()).cast(pa.float64())
 
 
 def _converted(

@@ -149,7 +149,9 @@ def _compared(column: str, values: Any, kind: pa.DataType, operator: str, value:
     by_type = {type(item): [other for other in listed if type(other) is type(item)] for item in listed}
     for some in by_type.values():
         parsed, other = _parsed(column, values, kind, some[0])
-        wanted, set_type = [_converted(item, other).as_py() for item in some], _set_type(other, some)
+        wanted, set_type = [_converted(item, other).as_py() for item in some], other
+        if pa.types.is_integer(other):
+            set_type = pa.float64() if isinstance(some[0], float) else pa.int64()
         if pa.types.is_floating(set_type) and 0 in wanted:
             wanted += [0.0, -0.0]  # equal, but not to is_in
         parts.append(pc.is_in(parsed, value_set=pa.array(wanted, set_type)))
@@ -171,12 +173,6 @@ def _possible(column: str, low: Any, high: Any, operator: str, value: Any) -> An
         if operator in ("==", "="):
             return pc.and_kleene(pc.less_equal(low, scalar), pc.greater_equal(high, scalar))
         return _COMPARE[operator](low if operator.startswith("<") else high, scalar)
-
-
-def _set_type(kind: pa.DataType, values: Sequence[Scalar]) -> pa.DataType:
-    if not pa.types.is_integer(kind):
-        return kind
-    return pa.float64() if isinstance(values[0], float) else pa.int64()
 
 
 def _decoded(column: pa.ChunkedArray) -> pa.ChunkedArray:

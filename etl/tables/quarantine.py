@@ -57,19 +57,14 @@ def _unknown_relations(bad: BadRows) -> list[str]:
     return [shortened(_as_text(name) or "", MAX_NAME) for name in bad.block["relation"].to_pylist()]
 
 
-def _reasons(bad: BadRows) -> list[str]:
-    if names := _unknown_relations(bad):
-        return [f"{bad.reason} {name!r}" for name in names]
-    return [bad.reason] * len(bad.rows)
-
-
 def _table(bad: BadRows) -> pa.Table:
     num_rows = len(bad.rows)
+    reasons = [f"{bad.reason} {name!r}" for name in _unknown_relations(bad)] or [bad.reason] * num_rows
     columns = {
         "file": pa.repeat(pa.scalar(bad.at.uri), num_rows),
         "start": pa.repeat(pa.scalar(bad.at.start, pa.int64()), num_rows),
         "row": pa.array(bad.rows, pa.int64()),
-        "reason": pa.array(_reasons(bad), pa.string()),
+        "reason": pa.array(reasons, pa.string()),
     }
     for field in FIELDS:
         cells = bad.block[field].to_pylist() if field in bad.block.column_names else [None] * num_rows

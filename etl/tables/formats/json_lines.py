@@ -129,7 +129,11 @@ def _value(value: Any, kind: pa.DataType, path: Path, ids: Collection[Path], tak
         if not isinstance(value, list):
             raise _unlike("a list", value, path)
         return [_value(item, kind.value_type, path, ids, takes_others) for item in value]
-    return _id(value, path) if path in ids else _scalar(value, kind, path)
+    if path not in ids:
+        return _scalar(value, kind, path)
+    if not isinstance(value, str) or isinstance(value, _Fraction):
+        raise _unlike("a text or a whole number", value, path)
+    return "0" if isinstance(value, _Whole) and value == "-0" else _text(value, path)
 
 
 def _scalar(value: Any, kind: pa.DataType, path: Path) -> Any:
@@ -145,12 +149,6 @@ def _scalar(value: Any, kind: pa.DataType, path: Path) -> Any:
     except (ValueError, OverflowError, pa.ArrowInvalid):
         pass
     raise _unlike(f"{kind}, as in the file's first rows", value, path)
-
-
-def _id(value: Any, path: Path) -> str:
-    if not isinstance(value, str) or isinstance(value, _Fraction):
-        raise _unlike("a text or a whole number", value, path)
-    return "0" if isinstance(value, _Whole) and value == "-0" else _text(value, path)
 
 
 def _text(value: str, path: Path) -> str:
@@ -220,7 +218,11 @@ def _read(file_range: FileRange, on_bad_line: OnBadLine) -> Iterator[pa.Table]:
     ids = {
         path for path, name in fields.items() if takes_others and name != "weight" and name in table.columns()
     }
-    schema, exact = (_schema(file_range.types, ids, number) for number in (pa.string(), pa.int64()))
+    # Raw ids that are numbers in the file's first rows are read as such if all are, and become strings.
+    schema, exact = (
+        pa.schema([(name, _type(kind, (name,), ids, number)) for name, kind in file_range.types.items()])
+        for number in (pa.string(), pa.int64())
+    )
     parsing = pajson.ParseOptions(
         explicit_schema=exact, unexpected_field_behavior="ignore" if takes_others else "error"
     )
@@ -242,11 +244,6 @@ def _read(file_range: FileRange, on_bad_line: OnBadLine) -> Iterator[pa.Table]:
             else:
                 num_rows += rows.num_rows
             yield rows.cast(schema)
-
-
-def _schema(types: dict[str, pa.DataType], ids: Collection[Path], number: pa.DataType) -> pa.Schema:
-    """Return the columns to read, with another type for raw ids that are numbers in the file's first rows."""
-    return pa.schema([(name, _type(kind, (name,), ids, number)) for name, kind in types.items()])
 
 
 def _type(kind: pa.DataType, path: Path, ids: Collection[Path], number: pa.DataType) -> pa.DataType:

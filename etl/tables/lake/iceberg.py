@@ -102,7 +102,9 @@ class IcebergSnapshot:
                 kinds[name]
             )
             for name in columns_of(filters)
-            if name in values[0] and not _is_binary(kinds[name])
+            # values of other types have another form as text
+            if name in values[0]
+            and not (isinstance(kinds[name], pa.ExtensionType) or "binary" in str(kinds[name]))
         }
         left = left_for_rows(filters, shared, {}, len(tasks))
         defaults = {
@@ -236,11 +238,6 @@ def _names_by_id(mapping: Iterable[Any]) -> Iterator[tuple[int, list[str]]]:
         if field.field_id is not None:
             yield field.field_id, field.names
         yield from _names_by_id(field.fields)
-
-
-def _is_binary(kind: pa.DataType) -> bool:
-    """Whether values of the type have another form as text."""
-    return isinstance(kind, pa.ExtensionType) or "binary" in str(kind)
 
 
 def _text(value: Any) -> str:
