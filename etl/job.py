@@ -187,7 +187,8 @@ def _plan(work: EtlWork, config: Config, inputs: Sequence[TableFiles]) -> source
     files = sources.numbered(inputs)
     checks.warn_of_empty({of_table.label for of_table in inputs} - {label for _, label, _, _ in files})
     plan = sources.plan_files(config, files)
-    files = [file for file in files if file[0] not in plan.kept]
+    kept = plan.kept
+    files = [file for file in files if file[0] not in kept]
     # A task costs more than a look at a small file.
     step = min(1 + len(files) // (_LOOKS_PER_THREAD * work.num_threads), _MAX_LOOKS)
     tasks = [(files[start : start + step], etl.chunk_rows) for start in range(0, len(files), step)]
@@ -281,10 +282,9 @@ def _merge(
     indexed: index.IndexedEntities,
     earlier: EarlierIds | None,
 ) -> Merged:
+    num_edges, num_records = translated.num_edges, translated.num_edges + translated.num_heads
     earlier_bytes = None if earlier is None else merge.earlier_bytes(settings, earlier)
-    runs = merge.plan_runs(
-        settings, translated.num_edges, translated.num_features, translated.num_heads, earlier_bytes
-    )
+    runs = merge.plan_runs(settings, num_edges, num_records, translated.num_features, earlier_bytes)
     suffixes = {"edges": ".edges.i32"} | {side: features_suffix(side) for side in settings.feature_sides}
     edges = [
         exchange.planned(

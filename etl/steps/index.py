@@ -29,7 +29,6 @@ from graphmill import storage
 from graphmill.checkpoints.graphstorm import id_maps
 from graphmill.errors import RawTableError
 from graphmill.formats import entity_counts, entity_index
-from graphmill.formats.entity_index import History
 from graphmill.storage import Checksums
 from graphmill.storage.as_json import Int64
 
@@ -128,14 +127,23 @@ def write_partition(
     settings: TaskSettings,
     partition: Partition,
     shards: list[Shard],
+    num_named: list[int],
     first_id: int,
-    known: History | None = None,
-) -> Checksums:
-    """Write a partition's entity index, its count, and optional files; return the checksums of the files.
+    earlier: EarlierIds | None,
+) -> tuple[Checksums, int]:
+    """Write a partition's entity index, its count, and optional files.
 
-    Earlier partitions have `first_id` ids of the same type. `known` is the history of the earlier index's
-    ids, in a run that forgets ids.
+    Earlier partitions have `first_id` ids of the same type. In a run that forgets ids, the chunks name
+    `num_named` ids of the earlier index in each shard, and `earlier` has edges that name others.
+
+    Returns:
+        the checksums of the files, and the number of gone ids of a run that forgets ids.
     """
+    known = None
+    if settings.today is not None:
+        of_shards = zip(shards, num_named, strict=True)
+        named = (index_shard.read_named(settings, *of_shard) for of_shard in of_shards)
+        known = gone.history_of(settings, partition, named, earlier)
     place = (settings.folders.entities, *partition)
     checksums: Checksums = {}
     num_entities = 0
@@ -152,25 +160,7 @@ def write_partition(
         entity_counts.write_entity_names(*place, names, checksums)
     if settings.etl.graphstorm_maps:
         id_maps.write_raw_id_map(*place, first_id, entity_index.iter_part(*place), checksums)
-    return checksums
-
-
-def write_partition_with_history(
-    settings: TaskSettings,
-    partition: Partition,
-    shards: list[Shard],
-    num_named: list[int],
-    first_id: int,
-    earlier: EarlierIds | None,
-) -> tuple[Checksums, int]:
-    """Write a partition in a run that forgets ids; return the checksums, and the number of gone ids.
-
-    The chunks name `num_named` ids of the earlier index in each shard.
-    """
-    named = (index_shard.read_named(settings, *of_shard) for of_shard in zip(shards, num_named, strict=True))
-    known = gone.history_of(settings, partition, named, earlier)
-    checksums = write_partition(settings, partition, shards, first_id, known)
-    return checksums, int((known.gone_since != entity_index.HERE).sum())
+    return checksums, 0 if known is None else int((known.gone_since != entity_index.HERE).sum())
 
 
 def static_relations(settings: TaskSettings, counts: Int64) -> IndexedRelations:

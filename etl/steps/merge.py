@@ -77,17 +77,16 @@ class MergedRun:
 def plan_runs(
     settings: TaskSettings,
     num_edges: Int64,
+    num_records: Int64,
     num_features: dict[Side, Int64],
-    num_heads: Int64 | None = None,
-    earlier_bytes: Int64 | None = None,
+    earlier_bytes: Int64 | None,
 ) -> list[SortedRun]:
     """Cut all buckets into runs within one row of the grid and within the memory of a task.
 
-    `num_edges` and `num_features` [splits x buckets] count the edges, and the features of featurized sides;
-    `num_heads` the records that say the files of the edges. `earlier_bytes` are those of the earlier buckets.
+    Counts are [splits x buckets]: edges, edges and heads, which say their files, and features of featurized
+    sides. `earlier_bytes` are those of the earlier buckets.
     """
-    records = num_edges if num_heads is None else num_edges + num_heads
-    sizes = 4 * (records * len(settings.record_fields) + sum(num_features.values()))
+    sizes = 4 * (num_records * len(settings.record_fields) + sum(num_features.values()))
     if earlier_bytes is not None:
         sizes = sizes + earlier_bytes
     rows = range(0, len(sizes), settings.grid.rhs)

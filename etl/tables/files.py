@@ -10,9 +10,8 @@ import pyarrow as pa
 from etl.tables.data_file import DataFile, plain_file
 from etl.tables.filters import described, left_for_rows
 from etl.tables.lake import logs
-from etl.tables.lake.opened import place_in_catalog, snapshot_at
+from etl.tables.lake.opened import snapshot_at
 from etl.tables.lake.snapshot import Snapshot
-from etl.tables.lake.snapshot import described as described_snapshot
 from graphmill import storage
 from graphmill.config import Config
 from graphmill.config.sections.etl import EtlConfig, Filters, Table
@@ -40,8 +39,8 @@ class TableFiles:
     """Symbolic links to files that are there under another name, which are left out."""
 
     def describe(self) -> list[dict[str, Any]]:
-        """Describe the snapshots for a fingerprint."""
-        return [described_snapshot(snapshot) for snapshot in self.snapshots]
+        """Describe the snapshots for a fingerprint, as JSON types; no data file is listed or read."""
+        return [{"uri": snapshot.places.root, "snapshot": snapshot.name} for snapshot in self.snapshots]
 
     def files(self) -> list[DataFile]:
         """List the files with rows that may pass the filters, sorted by URI, each once."""
@@ -159,12 +158,15 @@ def chosen_by_path(filters: Filters, files: Sequence[DataFile]) -> list[DataFile
 
 
 def table_roots(config: Config) -> list[str]:
-    """List the files and folders of all tables; for a glob pattern, the folder that it begins with."""
+    """List the files and folders of all tables; for a glob pattern, the folder that it begins with.
+
+    A table of a catalog has a name in the form of a URI, for lineage.
+    """
     if not config.etl:
         return []
     etl = config.section(EtlConfig)
     roots = [
-        _named(config, path)[0] if table.catalog is None else place_in_catalog(table)
+        _named(config, path)[0] if table.catalog is None else storage.join(f"iceberg://{table.catalog}", path)
         for table in (*etl.tables, *etl.entities)
         for path in table.path
     ]

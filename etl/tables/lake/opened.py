@@ -5,7 +5,6 @@ from collections.abc import Iterable
 from etl.tables.lake import delta, iceberg
 from etl.tables.lake.logs import METADATA, log_at, refuse
 from etl.tables.lake.snapshot import Snapshot
-from graphmill import storage
 from graphmill.config.sections.etl import FilesConfig
 from graphmill.errors import RawTableError
 
@@ -42,8 +41,3 @@ def snapshot_at(
     if kind == "delta":
         return delta.at_folder(uri, table.snapshot, allowed)
     return iceberg.at_folder(uri, table.snapshot, allowed)
-
-
-def place_in_catalog(table: FilesConfig) -> str:
-    """Return a name for a table of a catalog, in the form of a URI, for lineage."""
-    return storage.join(f"iceberg://{table.catalog}", table.path[0])

@@ -71,11 +71,6 @@ class Snapshot(Protocol):
         """List the files that may have rows that pass the filters."""
 
 
-def described(snapshot: Snapshot) -> dict[str, Any]:
-    """Describe a snapshot for a fingerprint, as JSON types; no data file is listed or read."""
-    return {"uri": snapshot.places.root, "snapshot": snapshot.name}
-
-
 def marked(schema: pa.Schema, mark: Callable[[pa.Field], dict[bytes, bytes]]) -> pa.Schema:
     """Return the schema with other metadata of its fields, and of those in structs, lists and maps."""
 

@@ -202,7 +202,8 @@ def test_a_large_run_takes_few_calls_and_small_arguments(tmp_path: Path) -> None
     num_slots, num_buckets = settings.first_slots[-1], settings.num_split_buckets
     in_slots = np.full(num_slots, 2 * num_edges // num_slots)  # at worst, no chunk has an id twice
     shards = index.plan_shards(settings, in_slots, 16 * in_slots)
-    runs = merge.plan_runs(settings, np.full(num_buckets, num_edges // num_buckets), {})
+    in_buckets = np.full(num_buckets, num_edges // num_buckets)
+    runs = merge.plan_runs(settings, in_buckets, in_buckets, {}, None)
     size = Size(
         num_files, len(groups), len(shards), len(runs), len(settings.partitions), num_buckets, processes=800
     )
