@@ -30,60 +30,51 @@ Doubles = npt.NDArray[np.float64]
 log = logging.getLogger("graphmill")
 
 
-class Alignment:
-    """A matrix for each length of vectors: types of one length are in one space."""
+def fit_alignment(
+    client: Client, trained: TrainedRun, parts: Sequence[MeasuredPartition], to: str, batch_rows: int
+) -> tuple[dict[int, Floats], dict[str, Any]]:
+    """Find a matrix for each length of vectors, as types of one length are in one space; and figures.
 
-    def __init__(self, embedding_path: str) -> None:
-        """`embedding_path` is the folder of the earlier run's embeddings."""
-        self.embedding_path = embedding_path
-        self.matrices: dict[int, Floats] = {}
-        self.figures: dict[str, Any] = {"to": embedding_path}
-
-    def fit(
-        self, client: Client, trained: TrainedRun, parts: Sequence[MeasuredPartition], batch_rows: int
-    ) -> None:
-        """Find the matrices, from at least ENOUGH_ROWS ids of each type, or all."""
-        chosen = list(self._chosen(parts))
-        arguments = [(trained, part, batch_rows, self.embedding_path, others) for part, others in chosen]
-        products = run_tasks(client, product_of_part, arguments, description="aligning", unit="partitions")
-        for dimension in dict.fromkeys(part.dimension for part in parts):
-            product_DD, num_ids = np.zeros((dimension, dimension)), 0
-            for (part, _), (own_DD, num) in zip(chosen, products, strict=True):
-                if part.dimension == dimension:
-                    product_DD += own_DD
-                    num_ids += num
-            self._add(product_DD, num_ids)
-
-    def _chosen(
-        self, parts: Sequence[MeasuredPartition]
-    ) -> Iterator[tuple[MeasuredPartition, Sequence[int]]]:
-        """The first partitions of each type that both runs have, and the parts that may have their ids."""
-        for name in dict.fromkeys(part.entity_type for part in parts):
-            own = [part for part in parts if part.entity_type == name]
-            earlier, num_rows = parts_of(self.embedding_path, name), 0
-            for part in own if earlier else []:
-                if num_rows < ENOUGH_ROWS:
-                    check_length(self.embedding_path, name, part.dimension, "remap.align_to")
-                    yield part, parts_with(part.partition, len(own), earlier)
-                    num_rows += part.num_rows
-
-    def _add(self, product_DD: Doubles, num_ids: int) -> None:
-        dimension = len(product_DD)
+    `to` is the folder of the earlier run's embeddings. At least ENOUGH_ROWS ids of a type count, or all.
+    """
+    chosen = list(_chosen(parts, to))
+    arguments = [(trained, part, batch_rows, to, others) for part, others in chosen]
+    products = run_tasks(client, product_of_part, arguments, description="aligning", unit="partitions")
+    matrices: dict[int, Floats] = {}
+    figures: dict[str, Any] = {"to": to}
+    for dimension in dict.fromkeys(part.dimension for part in parts):
+        product_DD, num_ids = np.zeros((dimension, dimension)), 0
+        for (part, _), (own_DD, num) in zip(chosen, products, strict=True):
+            if part.dimension == dimension:
+                product_DD += own_DD
+                num_ids += num
         if num_ids < dimension:
             raise BadInputError(
                 f"remap.align_to: expected {dimension} ids, as many as the length of the vectors, that this "
-                f"run shares with {self.embedding_path}; found {num_ids}. Name the run that these vectors "
-                "replace, or remove the key"
+                f"run shares with {to}; found {num_ids}. Name the run that these vectors replace, or remove "
+                "the key"
             )
         matrix_DD, singular_D = rotation(product_DD)
-        self.matrices[dimension] = matrix_DD.astype(np.float32)
-        figures = {
+        matrices[dimension] = matrix_DD.astype(np.float32)
+        figures[f"length_{dimension}"] = {
             "num_ids": num_ids,
             "mean_cosine_before": round(float(np.trace(product_DD)) / num_ids, 6),
             "mean_cosine": round(float(singular_D.sum()) / num_ids, 6),
         }
-        self.figures[f"length_{dimension}"] = figures
-        log.info("remap: mean cosine with %s: %s", self.embedding_path, figures)
+        log.info("remap: mean cosine with %s: %s", to, figures[f"length_{dimension}"])
+    return matrices, figures
+
+
+def _chosen(parts: Sequence[MeasuredPartition], to: str) -> Iterator[tuple[MeasuredPartition, Sequence[int]]]:
+    """The first partitions of each type that both runs have, and the parts that may have their ids."""
+    for name in dict.fromkeys(part.entity_type for part in parts):
+        own = [part for part in parts if part.entity_type == name]
+        earlier, num_rows = parts_of(to, name), 0
+        for part in own if earlier else []:
+            if num_rows < ENOUGH_ROWS:
+                check_length(to, name, part.dimension, "remap.align_to")
+                yield part, parts_with(part.partition, len(own), earlier)
+                num_rows += part.num_rows
 
 
 def rotation(product_DD: Doubles) -> tuple[Doubles, Doubles]:

@@ -39,8 +39,8 @@ from graphmill.run.output_checks import check_result_folder
 from graphmill.run.trained_with import changes_in_errors
 from graphmill.run.work import complete
 from graphmill.storage import Checksums
-from remap.align import Alignment
-from remap.sources import Sources, check_maps, open_sources, select_types
+from remap.align import fit_alignment
+from remap.sources import check_maps, open_sources, select_types
 from remap.tables import TableOptions, count_rows, open_table, values_type
 
 Rows = tuple[pa.Array, Floats]
@@ -91,15 +91,15 @@ def run(config: Config, client: Client, claim: Claim = NO_CLAIM) -> dict[str, An
     """
     settings = config.remap
     check_outputs(config)
-    with open_sources(config, settings) as sources:
-        result = _run(config, settings, sources, client, claim)
-    return result | ({"not_translated": sources.left_out} if settings.id_maps else {})
+    with open_sources(config, settings) as (trained, num_partitions, left_out):
+        result = _run(config, trained, num_partitions, client, claim)
+    return result | ({"not_translated": left_out} if settings.id_maps else {})
 
 
 def _run(
-    config: Config, settings: RemapConfig, sources: Sources, client: Client, claim: Claim
+    config: Config, trained: TrainedRun, num_partitions: dict[str, int], client: Client, claim: Claim
 ) -> dict[str, Any]:
-    trained, num_partitions = sources.trained, sources.num_partitions
+    settings = config.remap
     partitions = [
         (trained, entity_type, partition, config.entity_dimension(entity_type))
         for entity_type, num in num_partitions.items()
@@ -110,11 +110,10 @@ def _run(
         parts: list[MeasuredPartition] = run_tasks(
             client, measure_partition, partitions, description="measuring", unit="partitions"
         )
-    alignment = None
+    matrices: dict[int, Floats] = {}
+    aligned: dict[str, Any] = {}
     if settings.align_to is not None:
-        alignment = Alignment(settings.align_to)
-        alignment.fit(client, trained, parts, settings.batch_rows)
-    matrices = {} if alignment is None else alignment.matrices
+        matrices, aligned = fit_alignment(client, trained, parts, settings.align_to, settings.batch_rows)
     with storage.atomic_directory(config.embedding_path) as folder:
         arguments = [(trained, part, folder, settings, matrices.get(part.dimension)) for part in parts]
         files: list[tuple[dict[str, int], Checksums]] = run_tasks(
@@ -138,7 +137,7 @@ def _run(
         "num_rows": sum(num_rows.values()),
         "num_files": len(checksums),
         **({"num_relation_parameters": num_parameters} if settings.relations else {}),
-        **({"aligned": alignment.figures} if alignment is not None else {}),
+        **({"aligned": aligned} if aligned else {}),
         "types": {
             entity_type: {"num_rows": num, "dimension": config.entity_dimension(entity_type)}
             for entity_type, num in num_rows.items()

@@ -12,7 +12,6 @@ import json
 import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 from graphmill import config, convert, storage
@@ -38,6 +37,8 @@ _SETTINGS = {
 _MODEL_KEYS = ("relations", "dimension", "dynamic_relations", "global_emb", "comparator", "loss_fn")
 _PARTITION_BYTES = 1 << 30
 _IGNORED = ("rank", "world_size", "num_processes")
+
+log = logging.getLogger("graphmill")
 
 
 def load_settings(conf: str | None, overrides: Sequence[str], given: dict[str, Any]) -> Config:
@@ -110,24 +111,18 @@ def _from_checkpoint(given: dict[str, Any], overrides: Sequence[str]) -> Config:
         raise ConfigError(f"{path} was trained with, or a flag says: {error}") from error
 
 
-log = logging.getLogger("graphmill")
-
-
-@dataclass(frozen=True)
-class Sources:
-    """TrainedRun of a run, the partitions of each type, and lines about ids that are left out."""
-
-    trained: TrainedRun
-    num_partitions: dict[str, int]
-    left_out: list[str]
-
-
 @contextmanager
-def open_sources(config: Config, settings: RemapConfig) -> Iterator[Sources]:
-    """Find the inputs; with maps of ids, make them for the time of the block."""
+def open_sources(
+    config: Config, settings: RemapConfig
+) -> Iterator[tuple[TrainedRun, dict[str, int], list[str]]]:
+    """Find the inputs; with maps of ids, make them for the time of the block.
+
+    Yields:
+        the run, the number of partitions of each type, and lines about ids that are left out.
+    """
     num_partitions = select_types(config, settings)
     if not settings.id_maps:
-        yield Sources(TrainedRun.chosen(config), num_partitions, [])
+        yield TrainedRun.chosen(config), num_partitions, []
         return
     check_maps(config, settings)
     num = max(num_partitions.values())
@@ -155,7 +150,7 @@ def open_sources(config: Config, settings: RemapConfig) -> Iterator[Sources]:
             "entity_index",
             settings.allow_non_finite,
         )
-        yield Sources(trained, dict.fromkeys(num_partitions, num), done.source.left_out)
+        yield trained, dict.fromkeys(num_partitions, num), done.source.left_out
     finally:
         storage.delete(folder)
 
