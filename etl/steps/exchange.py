@@ -78,17 +78,12 @@ class Exchange:
         return range(int(self.bounds[targets.start]), int(self.bounds[targets.stop]))
 
 
-def max_opens(etl: EtlConfig, folder: str) -> int:
-    """Opens that a step may take in a work folder."""
-    if etl.max_opens != "auto":
-        return etl.max_opens
-    return MAX_OPENS if storage.replicates(folder) else MAX_LOCAL_OPENS
-
-
 def planned(settings: TaskSettings, name: str, sources: list[str], bounds: Int64) -> Exchange:
     """Plan an exchange in the work folder, with as many opens as the settings allow."""
-    folder = settings.folders.work
-    return plan(folder, name, sources, bounds, max_opens(settings.etl, folder))
+    folder, max_opens = settings.folders.work, settings.etl.max_opens
+    if max_opens == "auto":
+        max_opens = MAX_OPENS if storage.replicates(folder) else MAX_LOCAL_OPENS
+    return plan(folder, name, sources, bounds, max_opens)
 
 
 def plan(folder: str, name: str, sources: Sequence[str], bounds: Int64, max_opens: int) -> Exchange:

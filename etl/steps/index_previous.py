@@ -96,22 +96,25 @@ def previous_ids(settings: TaskSettings, partition: Partition) -> Iterator[pa.Ar
 
 def previous_counts(settings: TaskSettings) -> list[int]:
     """Count the ids of each partition of the earlier index, forgotten ones too."""
+    uri = settings.etl.previous_entity_path or ""
+    known = _known(settings)
+    return [
+        _count(uri, partition) if partition.entity_type in known else 0 for partition in settings.partitions
+    ]
+
+
+def _known(settings: TaskSettings) -> dict[str, int]:
+    """Return the number of partitions of each type of this run that the earlier index has."""
     uri = settings.etl.previous_entity_path
     known = {} if uri is None else entity_index.read_manifest(uri).num_partitions
-    return [
-        _count(uri or "", partition) if partition.entity_type in known else 0
-        for partition in settings.partitions
-    ]
+    return {name: num for name, num in settings.num_partitions.items() if name in known}
 
 
 def num_earlier_ids(settings: TaskSettings) -> dict[str, list[int]] | None:
     """Count the ids of the earlier index by type and partition; None unless the run forgets ids."""
     if settings.today is None:
         return None
-    uri = settings.etl.previous_entity_path
-    known = {} if uri is None else entity_index.read_manifest(uri).num_partitions
-    own = {name: num for name, num in settings.num_partitions.items() if name in known}
-    return entity_counts.read_counts(uri or "", own)
+    return entity_counts.read_counts(settings.etl.previous_entity_path or "", _known(settings))
 
 
 def _count(previous_uri: str, partition: Partition) -> int:

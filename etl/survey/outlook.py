@@ -4,11 +4,12 @@ import math
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import reduce
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from etl.survey.sample import first_rows, read_sample_of
+from etl.survey.sample import first_rows
 from etl.tables.data_file import DataFile
 from etl.tables.files import find_files
 from etl.tables.filters import columns_of, filter_field, rows_that_pass
@@ -76,7 +77,8 @@ def _count(table: Table, files: list[DataFile]) -> tuple[int, FileRange | None]:
 def _ids(config: Config, table: Table, first: FileRange | None) -> Iterator[tuple[str, list[str]]]:
     if first is None:
         return
-    sample = read_sample_of(first)
+    rows = first_rows(first).select([*first.table.columns()])
+    sample = rows.filter(reduce(pc.and_, [pc.is_valid(column) for column in rows.columns])).to_pydict()
     if isinstance(table, EntityTableConfig):
         yield table.type, sample["id"]
         return

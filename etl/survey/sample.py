@@ -1,9 +1,6 @@
 """The first rows of a table, as the stage itself reads them."""
 
-from functools import reduce
-
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from etl.tables.check_rows import BlockPosition, ids_or_null
 from etl.tables.formats import BadLine, FileRange
@@ -12,13 +9,6 @@ from etl.tables.read import read_whole
 from graphmill.errors import RawTableError
 
 SAMPLE_ROWS = 100_000
-
-
-def read_sample_of(file_range: FileRange) -> dict[str, list[str]]:
-    """Read the first rows of a range: values of each field of an edge or entity, without the empty rows."""
-    rows = first_rows(file_range).select([*file_range.table.columns()])
-    whole = rows.filter(reduce(pc.and_, [pc.is_valid(column) for column in rows.columns]))
-    return {name: whole[name].to_pylist() for name in whole.column_names}
 
 
 def first_rows(
