@@ -81,12 +81,6 @@ def test_values_that_other_projects_publish() -> None:
     assert hash_of("", 0xADC83B19) == 0xD8DFEA6585BC9732
 
 
-def test_more_strings_than_a_block() -> None:
-    texts = [f"id-{number}" * (number % 7) for number in range(20_000)]
-    hashes = native.hash_strings(pa.array(texts), 5)
-    assert all(hashes[n] == murmur64a(texts[n].encode(), 5) for n in range(0, 20_000, 97))
-
-
 @given(st.lists(st.integers(0, MASK), min_size=1), st.integers(1, 4096), st.integers(1, 64))
 def test_slots_lie_within_partitions(values: list[int], num_partitions: int, num_slots: int) -> None:
     hashes = np.array(values, np.uint64)

@@ -66,13 +66,6 @@ def test_keys_that_do_not_fit() -> None:
     [
         ({"relation": "into"}, {}, ConfigError, r"etl\.tables\[0\]\.relation: 'into' is not among .*: to"),
         ({"path": "other.parquet"}, {}, NotFoundError, r"other\.parquet: no file there"),
-        ({"rhs": "r"}, {}, RawTableError, r"t\.parquet: expected a column 'r' \(rhs\), found .*'l', 't'"),
-        (
-            {},
-            {"t": ["x", None]},
-            RawTableError,
-            r"row 2 .*'t' \(rhs\): null.*; .*etl\.on_bad_row: quarantine",
-        ),
         ({}, {"l": [], "t": []}, RawTableError, r"the tables hold no rows"),
         (
             *({"relation": None, "relation_column": "r"}, {"r": ["to", "from"]}, RawTableError),
