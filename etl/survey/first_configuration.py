@@ -145,6 +145,8 @@ def _by_time(edges: GuessedEdges) -> Iterator[str]:
     values = pc.drop_null(edges.time.values)
     is_number = edges.time.kind != "time"
     ordered = sorted(values.to_pylist(), key=float if is_number else str)
+    if not (is_number or ordered[0][:4].isdigit()):
+        return  # 31/12/2026, whose order as text is another than in time
     border: object = ordered[int((1 - HOLDOUT) * len(ordered))]
     border = int(float(str(border))) if is_number else border
     first = next(iter(_tables(edges)))

@@ -182,6 +182,8 @@ def test_a_split_by_time_is_written_as_a_comment(tmp_path: Path, rng: np.random.
         assert (train.split, test.split) == ("train", "test")
         assert edges_read(settings) == Counter((a, name, b) for a, b in rows)
         assert test.filters[0][0][2] == (1_700_000_285 if name == "timestamp" else "2026-10-13")
+    frame.assign(day=pd.date_range("2026-01-01", periods=300).strftime("%d/%m/%Y")).to_csv(path, index=False)
+    assert "looks like time" not in text_of(path)[0]  # text in another order
 
 
 def test_ids_that_became_fractions_are_named_with_the_way_out(tmp_path: Path) -> None:
