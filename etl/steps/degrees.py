@@ -169,7 +169,8 @@ def buckets_of(settings: TaskSettings, partition: Partition, side: Side) -> Iter
 def are_own(rel: Int32, is_own: Int32, uri: str) -> npt.NDArray[np.bool_]:
     """Return a mask of rows, by their relations, that are own by `own_relations`."""
     check_indices(rel, len(is_own), "rel", uri)
-    return take(is_own, rel) == 1
+    owned: npt.NDArray[np.bool_] = take(is_own, rel) == 1
+    return owned
 
 
 def check_indices(values: Int32, limit: int, column: str, uri: str) -> None:
