@@ -1,8 +1,13 @@
-"""States of optimizers, which number a model's parameters in the order of `graphmill.model.parameters`."""
+"""States of optimizers, which number a model's parameters in the order of `graphmill.model.parameters`, and
+PBG's configuration beside them: both come from files of anybody.
+"""
 
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import BaseModel, Field, ValidationError
 
 from graphmill.checkpoints.finite import check_finite
 from graphmill.errors import FormatError
@@ -12,11 +17,61 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
+class _Group(BaseModel):
+    params: list[int] = []
+
+
+class _State(BaseModel):
+    state: dict[int, dict[str, Any]] = {}
+    param_groups: list[_Group] = []
+
+
+class _Entity(BaseModel):
+    num_partitions: Annotated[int, Field(ge=1)] = 1
+
+
+class _Relation(BaseModel):
+    name: str
+    lhs: str
+    rhs: str
+    operator: str = "none"
+
+
+class _Configuration(BaseModel):
+    entities: dict[str, _Entity] = {}
+    relations: list[_Relation] | tuple[_Relation, ...] = ()
+    comparator: str = "cos"
+    edge_paths: list[str] | tuple[str, ...] = ()
+    num_epochs: Annotated[int, Field(ge=0)] = 1
+    num_edge_chunks: Annotated[int, Field(ge=0)] | None = None
+
+
+def checked_state(state: Any, where: str) -> dict[str, Any]:
+    """Refuse what is no state_dict() of an optimizer."""
+    return _checked(_State, state, f"{where}: expected the state_dict() of an optimizer")
+
+
+def checked_config(config: Any, where: str) -> dict[str, Any]:
+    """Refuse a configuration whose entities, relations or numbers are not as PBG has them."""
+    return _checked(_Configuration, config, f"{where}: expected PyTorch-BigGraph's configuration")
+
+
+def _checked(form: type[BaseModel], content: Any, expected: str) -> dict[str, Any]:
+    try:
+        form.model_validate(content, strict=True)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = "".join(f"{key}: " for key in first["loc"])
+        raise FormatError(f"{expected}; {place}{first['msg']}, found {first['input']!r:.80}") from error
+    known: dict[str, Any] = content
+    return known
+
+
 def reordered(
     state: Mapping[str, Any] | None, before: Sequence[str], after: Sequence[str]
 ) -> dict[str, Any] | None:
     """Renumber an optimizer's state_dict() from the order `before` to the order `after`."""
-    if state is None or not isinstance(state.get("state"), Mapping):
+    if state is None or "state" not in state:
         return None if state is None else dict(state)
     numbers = {number: after.index(key) for number, key in enumerate(before)}
     states = {numbers.get(number, number): entry for number, entry in state["state"].items()}
@@ -29,24 +84,20 @@ def table_sums(state: Mapping[str, Any], shape: tuple[int, int], where: str) -> 
 
     if not state.get("state"):
         return None
-    try:
-        sums = state["state"][0]["sum"]
-        sums_shape = tuple(sums.shape)
-    except (LookupError, TypeError, AttributeError) as error:
-        raise FormatError(f"{where}: optimizer state: expected 'sum' of parameter 0, found none") from error
-    if sums_shape not in (shape[:1], shape):
+    sums = state["state"].get(0, {}).get("sum")
+    if not isinstance(sums, torch.Tensor):
+        raise FormatError(f"{where}: optimizer state: expected 'sum' of parameter 0, found none")
+    if (sums_shape := tuple(sums.shape)) not in (shape[:1], shape):
         raise FormatError(
             f"{where}: optimizer state: expected sums of shape {shape[:1]} or {shape}, found {sums_shape}"
         )
-    converted: Tensor = sums.to(torch.float32)
-    return converted
+    return sums.to(torch.float32)
 
 
-def sums_of(state: Mapping[str, Any] | None) -> dict[Any, Any]:
+def sums_of(state: Mapping[str, Any] | None) -> dict[int, Any]:
     """The Adagrad sums in an optimizer's state_dict(), by number of the parameter."""
-    saved = (state or {}).get("state")
-    entries = saved.items() if isinstance(saved, Mapping) else ()
-    return {n: entry["sum"] for n, entry in entries if isinstance(entry, Mapping) and "sum" in entry}
+    entries = (state or {}).get("state", {})
+    return {number: entry["sum"] for number, entry in entries.items() if "sum" in entry}
 
 
 def check_sums(state: Mapping[str, Any] | None, parameters: Mapping[str, "Tensor"], where: str) -> None:
@@ -67,34 +118,43 @@ def check_finite_sums(state: Mapping[str, Any] | None, parameters: Sequence[str 
 
     for number, sums in sums_of(state).items():
         if isinstance(sums, torch.Tensor) and sums.is_floating_point():
-            known = isinstance(number, int) and 0 <= number < len(parameters)
-            key = parameters[number] if known else number
+            key = parameters[number] if 0 <= number < len(parameters) else number
             of = "" if key is None else f" of parameter {key!r}"
             check_finite(sums.detach().cpu().float().numpy(), f"{where}: optimizer sums{of}")
 
 
-def without_sums(state: Mapping[str, Any]) -> dict[str, Any]:
+@dataclass(frozen=True)
+class RecordedState:
     """A state_dict() as JSON types, without the tensors named `sum`."""
+
+    state: dict[int, dict[str, Any]]
+    param_groups: list[dict[str, Any]]
+
+
+def without_sums(state: Mapping[str, Any]) -> RecordedState:
+    """What can be recorded of a state_dict()."""
     plain = {
-        str(number): {name: _plain(value, name) for name, value in entry.items() if name != "sum"}
+        number: {name: _plain(value, name) for name, value in entry.items() if name != "sum"}
         for number, entry in state.get("state", {}).items()
     }
-    groups = [{name: _plain(value, name) for name, value in group.items()} for group in state["param_groups"]]
-    return {"state": plain, "param_groups": groups}
+    groups = state.get("param_groups", [])
+    return RecordedState(
+        plain, [{name: _plain(value, name) for name, value in each.items()} for each in groups]
+    )
 
 
-def with_sums(plain: Mapping[str, Any], sums: Mapping[int, "Tensor"]) -> dict[str, Any]:
+def with_sums(recorded: RecordedState, sums: Mapping[int, "Tensor"], where: str) -> dict[str, Any]:
     """The inverse of `without_sums`: a state_dict() with the sums, by number of the parameter.
 
     Equal names are one string, as in a state_dict() of torch: so torch.save writes the same bytes.
     """
     restored = {
-        int(number): {sys.intern(name): _restored(value) for name, value in of_parameter.items()}
-        for number, of_parameter in plain["state"].items()
+        number: {sys.intern(name): _restored(value, where) for name, value in of_parameter.items()}
+        for number, of_parameter in recorded.state.items()
     }
     for number, value in sums.items():
         restored.setdefault(number, {})["sum"] = value
-    groups = [{sys.intern(name): value for name, value in group.items()} for group in plain["param_groups"]]
+    groups = [{sys.intern(name): value for name, value in group.items()} for group in recorded.param_groups]
     return {"state": restored, "param_groups": groups}
 
 
@@ -108,12 +168,15 @@ def _plain(value: Any, name: str) -> Any:
     raise FormatError(f"optimizer state {name!r}: expected a number, found {type(value).__name__}")
 
 
-def _restored(value: Any) -> Any:
+def _restored(value: Any, where: str) -> Any:
     import torch
 
-    if isinstance(value, dict):
+    if not isinstance(value, dict):
+        return value
+    try:
         return torch.tensor(value["value"], dtype=getattr(torch, value["tensor"]))
-    return value
+    except (LookupError, TypeError, ValueError, RuntimeError, AttributeError) as error:
+        raise FormatError(f"{where}: expected a number and its type, found {value!r:.80}") from error
 
 
 def check_complete(num_partitions: Mapping[str, int], config: Mapping[str, Any] | None, where: str) -> None:
@@ -128,15 +191,6 @@ def check_complete(num_partitions: Mapping[str, int], config: Mapping[str, Any] 
 
 def declared_partitions(config: Mapping[str, Any] | None, others: Iterable[str] = ()) -> dict[str, int]:
     """Partitions of each type of a relation, and of `others`, as far as a checkpoint's configuration says."""
-    declared, relations = ((config or {}).get(key) for key in ("entities", "relations"))
-    if not isinstance(declared, Mapping):
-        return {}
-    listed = relations if isinstance(relations, list | tuple) else []
-    sides = [relation.get(side) for relation in listed if isinstance(relation, Mapping) for side in Side]
-    names = {name for name in (*sides, *others) if isinstance(name, str)} & declared.keys()
-    entities = {name: declared[name] for name in sorted(names)}
-    counts = {
-        name: entity.get("num_partitions", 1) if isinstance(entity, Mapping) else 1
-        for name, entity in entities.items()
-    }
-    return {name: count for name, count in counts.items() if type(count) is int}
+    entities, relations = ((config or {}).get(key, ()) for key in ("entities", "relations"))
+    names = {*others, *(relation[side] for relation in relations for side in Side)}
+    return {name: entities[name].get("num_partitions", 1) for name in sorted(names) if name in entities}

@@ -101,7 +101,7 @@ def read_metadata(checkpoint_path: str, version: int) -> Metadata | None:
         kinds = f"{type(content).__name__} of {len(content)}" if isinstance(content, tuple) else type(content)
         raise FormatError(f"{uri}: expected (config, edge paths, chunk, model, optimizer), found {kinds}")
     try:
-        config = v1_config(content[0])
+        config = states.checked_config(v1_config(content[0]), uri)
     except ConfigError as error:
         raise FormatError(
             f"{uri}: its configuration has no counterpart in PyTorch-BigGraph's version 1; change it with "
@@ -114,7 +114,7 @@ def read_metadata(checkpoint_path: str, version: int) -> Metadata | None:
             isinstance(value, Tensor) for value in model.values()
         ):
             floats = {key: value.detach().float() for key, value in model.items()}
-            return Metadata(config, edge_path_count, edge_chunk, *v1_parameters(floats, state))
+            return Metadata(config, edge_path_count, edge_chunk, *v1_parameters(floats, state, uri))
     kinds = ", ".join(type(part).__name__ for part in content)
     raise FormatError(f"{uri}: expected (dict, int, int, dict of tensors, dict), found ({kinds})")
 
@@ -212,7 +212,7 @@ class LegacyCheckpoint(PartitionFilesCheckpoint):
         uri = self.embeddings_uri(entity_type, partition)
         with torch_files.open_torch(uri) as file:
             state = file.loaded(_pair(file.content, uri)[1])
-        return None if state is None else numbered(state)
+        return None if state is None else numbered(state, uri)
 
     def _read_model(self) -> ModelState | None:
         metadata = self._metadata

@@ -11,6 +11,7 @@ from typing import Any
 
 from torch import Tensor
 
+from graphmill.checkpoints.states import checked_state
 from graphmill.config import PbgConfig, check_known, from_python
 
 _KEYS = {"checkpoint_path": "outdir", "init_path": "loadPath"}
@@ -56,24 +57,23 @@ def legacy_parameters(parameters: Mapping[str, Tensor], optimizer_state: Optimiz
     return _renamed_parameters(parameters, optimizer_state, _LINEAR, "rotation")
 
 
-def v1_parameters(parameters: Mapping[str, Tensor], optimizer_state: OptimizerState) -> Renamed:
+def v1_parameters(parameters: Mapping[str, Tensor], optimizer_state: OptimizerState, where: str) -> Renamed:
     """Legacy parameters, and the state of their optimizer, under v1's names."""
-    state = None if optimizer_state is None else numbered(optimizer_state)
+    state = None if optimizer_state is None else numbered(optimizer_state, where)
     return _renamed_parameters(parameters, state, _ROTATION, "linear_transformation")
 
 
-def numbered(optimizer_state: Mapping[str, Any]) -> dict[str, Any]:
+def numbered(optimizer_state: Mapping[str, Any], where: str) -> dict[str, Any]:
     """A torch optimizer's state_dict() with parameters numbered from 0; an old torch used addresses."""
-    groups, state = optimizer_state.get("param_groups"), optimizer_state.get("state")
-    if not isinstance(groups, list) or not isinstance(state, Mapping):
-        return dict(optimizer_state)
-    numbers: dict[Any, int] = {}
-    for group in groups:
-        for parameter in group["params"]:
-            numbers[parameter] = len(numbers)
-    renumbered = [group | {"params": [numbers[old] for old in group["params"]]} for group in groups]
+    optimizer_state = checked_state(optimizer_state, where)
+    if not optimizer_state.keys() >= {"param_groups", "state"}:
+        return optimizer_state
+    groups, state = optimizer_state["param_groups"], optimizer_state["state"]
+    parameters = [parameter for group in groups for parameter in group.get("params", ())]
+    numbers = {parameter: number for number, parameter in enumerate(parameters)}
+    renumbered = [group | {"params": [numbers[old] for old in group.get("params", ())]} for group in groups]
     states = {numbers[parameter]: value for parameter, value in state.items() if parameter in numbers}
-    return dict(optimizer_state) | {"state": states, "param_groups": renumbered}
+    return optimizer_state | {"state": states, "param_groups": renumbered}
 
 
 def _renamed_parameters(
@@ -89,13 +89,11 @@ def _renamed_parameters(
             renamed[key] = value
     if optimizer_state is None:
         return renamed, None
-    state = dict(optimizer_state)
-    if isinstance(state.get("state"), Mapping):
-        state["state"] = {
-            number: {kind: _transposed(value) for kind, value in sums.items()} if number in turned else sums
-            for number, sums in state["state"].items()
-        }
-    return renamed, state
+    states = {
+        number: {kind: _transposed(value) for kind, value in sums.items()} if number in turned else sums
+        for number, sums in optimizer_state.get("state", {}).items()
+    }
+    return renamed, dict(optimizer_state) | ({"state": states} if "state" in optimizer_state else {})
 
 
 def _transposed(value: Any) -> Any:

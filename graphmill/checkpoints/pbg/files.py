@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from graphmill import storage
+from graphmill.checkpoints.states import checked_config
 from graphmill.errors import FormatError
 from graphmill.formats.partition_numbers import count_partitions, numbers_by_type
 from graphmill.storage import Checksums, checksums
@@ -114,8 +115,7 @@ def read_config(checkpoint_path: str) -> dict[str, Any]:
     """PBG's configuration that the checkpoint was trained with."""
     uri = storage.join(checkpoint_path, CONFIG_FILE)
     manifest = manifest_of(checkpoint_path, read_version(checkpoint_path))
-    content: dict[str, Any] = storage.json_in(storage.read_compared(uri, manifest), uri)
-    return content
+    return checked_config(storage.json_in(storage.read_compared(uri, manifest), uri), uri)
 
 
 def append_stats(checkpoint_path: str, lines: Iterable[Mapping[str, Any]]) -> None:

@@ -28,6 +28,7 @@ import numpy as np
 from graphmill import storage
 from graphmill.checkpoints.checkpoint import Floats, Iteration, ReadRows
 from graphmill.checkpoints.pbg.files import MODEL, embeddings_uri, manifest_of, model_uri
+from graphmill.checkpoints.states import checked_state
 from graphmill.errors import FormatError
 from graphmill.formats.hdf5 import (
     FORMAT_VERSION,
@@ -217,10 +218,7 @@ def _read_optimizer(hdf5: h5py.File, uri: str) -> dict[str, Any] | None:
     from graphmill.formats.torch_files.read import load_bytes
 
     content = read_rows(dataset, 0, len(dataset), _OPAQUE)  # `dataset[...]` takes many times as long
-    state = load_bytes(content.view(np.uint8), where)
-    if not isinstance(state, dict):
-        raise FormatError(f"{where}: expected a dict, found {type(state).__name__}")
-    return state
+    return checked_state(load_bytes(content.view(np.uint8), where), where)
 
 
 def _read_parameters(hdf5: h5py.File, uri: str) -> dict[str, Floats]:

@@ -58,10 +58,10 @@ class Recorded:
 
     version: int
     counts: dict[str, Any] | None
-    table_states: dict[str, Any] | None
+    table_states: dict[str, list[states.RecordedState | None]] | None
     config: dict[str, Any] | None = None
     iteration: Iteration | None = None
-    model_state: dict[str, Any] | None = None
+    model_state: states.RecordedState | None = None
 
 
 def read_recorded(uri: str) -> Recorded:
@@ -69,7 +69,10 @@ def read_recorded(uri: str) -> Recorded:
     if not storage.exists(uri):
         return Recorded(0, None, None)
     expected = "what belongs to a checkpoint"
-    return read_as(TypeAdapter(Recorded), storage.read_text(uri), uri, expected, FORMAT_VERSION)
+    recorded = read_as(TypeAdapter(Recorded), storage.read_text(uri), uri, expected, FORMAT_VERSION)
+    if recorded.config is not None:
+        states.checked_config(recorded.config, f"{uri}: config")
+    return recorded
 
 
 class RecisCheckpoint(WholeTablesCheckpoint):
@@ -109,19 +112,19 @@ class RecisCheckpoint(WholeTablesCheckpoint):
 
         slot = next((name for name in (ROW_SUMS, ELEMENT_SUMS) if name in self._slots[entity_type]), None)
         if self._recorded.table_states is not None:
-            plain = self._recorded_state(entity_type, partition)
+            recorded = self._recorded_state(entity_type, partition)
         else:
-            plain = None if slot is None else _UNKNOWN_STATE
-        if plain is None:
+            recorded = None if slot is None else _UNKNOWN_STATE
+        if recorded is None:
             return None
         sums = {}
-        if plain["state"] and slot is not None:
+        if recorded.state and slot is not None:
             if entity_type not in self._sums_tables:
                 self._sums_tables[entity_type] = self._ordered_table(entity_type, slot)
             with self._open_partition(self._sums_tables[entity_type], entity_type, partition) as rows:
                 values = torch.from_numpy(rows.read(0, rows.shape[0]))
             sums[0] = values.reshape(-1) if slot == ROW_SUMS else values
-        return states.with_sums(plain, sums)
+        return states.with_sums(recorded, sums, self.uri)
 
     def _read_model(self) -> ModelState | None:
         names, sum_names = parse_names(self._reader.dense_names())
@@ -129,15 +132,16 @@ class RecisCheckpoint(WholeTablesCheckpoint):
             return None
         keys = self._in_order(names)
         parameters = {key: self._reader.read_tensor(names[key]).float() for key in keys}
-        plain = self._recorded.model_state
-        if plain is None:
+        recorded = self._recorded.model_state
+        if recorded is None:
             return ModelState(parameters, None)
         sums = {
             number: self._reader.read_tensor(sum_names[key])
             for number, key in enumerate(keys)
             if key in sum_names
         }
-        return ModelState(parameters, states.with_sums(plain, sums) if plain["param_groups"] else {})
+        state = states.with_sums(recorded, sums, self.uri) if recorded.param_groups else {}
+        return ModelState(parameters, state)
 
     @property
     def reader(self) -> CheckpointReader:
@@ -153,7 +157,7 @@ class RecisCheckpoint(WholeTablesCheckpoint):
         nums = self.num_partitions
         entities = {
             name: {**entity, "num_partitions": nums.get(name, entity.get("num_partitions", 1))}
-            for name, entity in config["entities"].items()
+            for name, entity in config.get("entities", {}).items()
         }
         return {**config, "entities": entities}
 
@@ -199,19 +203,18 @@ class RecisCheckpoint(WholeTablesCheckpoint):
             hint=_HINT,
         )
 
-    def _recorded_state(self, entity_type: str, partition: Partition) -> Any:
+    def _recorded_state(self, entity_type: str, partition: Partition) -> states.RecordedState | None:
         recorded = (self._recorded.table_states or {}).get(entity_type)
-        if not isinstance(recorded, list) or not recorded:
+        if not recorded:
             raise FormatError(f"{self.uri}: {SIDE_FILE}: table_states: expected a list for {entity_type!r}")
         # entity_path may have other partitions: all but the sums is the same for all rows.
         return recorded[partition if len(recorded) == len(self.counts[entity_type]) else 0]
 
 
 # A checkpoint of RecIS itself records the sums alone.
-_UNKNOWN_STATE: dict[str, Any] = {
-    "state": {"0": {"step": 0}},
-    "param_groups": [{"lr": 0.01, "lr_decay": 0, "weight_decay": 0, "params": [0]}],
-}
+_UNKNOWN_STATE = states.RecordedState(
+    {0: {"step": 0}}, [{"lr": 0.01, "lr_decay": 0, "weight_decay": 0, "params": [0]}]
+)
 
 
 def write(source: Checkpoint, target_uri: str, shard_num: int = 1, **options: Any) -> list[str]:

@@ -146,7 +146,7 @@ def write(
         if name not in names:
             continue
         state = source.read_optimizer_state(name, partition)
-        table_states[name].append(None if state is None else states.without_sums(state))
+        table_states[name].append(None if state is None else asdict(states.without_sums(state)))
         sums = states.table_sums(state or {}, shape, f"{source.uri}: {name}_{partition}")
         if sums is not None:
             sums_dims[name] = max(sums_dims[name], sums.dim())
@@ -155,7 +155,7 @@ def write(
     tensors = _dense_tensors(model) if model else {}
     model_state = None
     if model is not None and model.optimizer_state is not None:
-        model_state = states.without_sums({"param_groups": [], **model.optimizer_state})
+        model_state = asdict(states.without_sums(model.optimizer_state))
     ordered = {name: _ordered(source, name, sums_dims[name], ids) for name, ids in (keyed or {}).items()}
     for shard in range(shard_num):
         with ExitStack() as stack:
