@@ -27,6 +27,7 @@ from graphmill.checkpoints import states
 from graphmill.checkpoints.checkpoint import BATCH_BYTES, Checkpoint, Floats, ReadRows, Rows, rows_of_batch
 from graphmill.errors import FormatError
 from graphmill.formats import entity_counts
+from graphmill.storage.filesystems import explained
 from graphmill.vocab import Partition
 
 Numbers = npt.NDArray[np.int64]
@@ -175,7 +176,8 @@ def mapped_array(shape: tuple[int, ...], dtype: npt.DTypeLike, folder: str | Non
     """Make an array in a mapped temporary file, in `folder` or where temporary files are."""
     if not math.prod(shape):
         return np.empty(shape, dtype)
-    with tempfile.TemporaryFile(prefix="graphmill-", dir=folder) as file:
+    folder = folder or tempfile.gettempdir()
+    with explained("reserve temporary space", folder), tempfile.TemporaryFile(dir=folder) as file:
         # A full disk is an error here. Without reserved space, a write to the map would kill the process.
         os.posix_fallocate(file.fileno(), 0, math.prod(shape) * np.dtype(dtype).itemsize)
         return np.memmap(file, dtype, "r+", shape=shape)

@@ -15,7 +15,7 @@ import numpy as np
 from graphmill import checkpoints, storage
 from graphmill.checkpoints import Checkpoint, Floats, Options, states
 from graphmill.errors import ConfigError, FormatError
-from graphmill.model.parameters import relations_without_order
+from graphmill.model.parameters import global_key, relations_without_order
 from graphmill.run.lock import NO_CLAIM, Claim
 
 log = logging.getLogger("graphmill")
@@ -156,13 +156,13 @@ def _check_order(source: Checkpoint) -> None:
 
 def _check_same(source: Checkpoint, written: Checkpoint, where: str, *, compare_rows: bool) -> None:
     """Compare shapes, and the first and last rows of every type."""
+    added = (source.read_parameters() or {}) if written.has_added_globals else {}
     for name, counts in source.counts.items():
         if sum(written.counts.get(name, [])) != sum(counts):
             raise FormatError(f"{where}: {name!r}: {sum(counts)} rows were read, {written.counts} written")
-        added = source.global_embedding(name) if written.has_added_globals else None
         for end in (0, -1) if compare_rows else ():
             first, second = (_end_row(checkpoint, name, end) for checkpoint in (source, written))
-            first = first if added is None else first + added
+            first = first + added.get(global_key(name), np.float32(0))
             if not np.array_equal(first, second, equal_nan=True):
                 raise FormatError(f"{where}: {name!r}: row {end} is not the one that was read")
 

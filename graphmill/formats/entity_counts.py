@@ -11,6 +11,7 @@ Source: docs/formats/pbg_v1.md.
 
 import json
 import re
+import sys
 from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any
@@ -127,7 +128,7 @@ def _write_strings(uri: str, strings: Iterable[str], checksums: Checksums | None
 
 
 def _read_strings(entity_path: str, uri: str) -> list[str]:
-    content = storage.read_compared(uri, storage.manifest_of(entity_path))
+    content = storage.read_compared(uri, storage.manifest_of(entity_path), sys.maxsize)
     strings: list[Any] = storage.json_in(content, uri, list)
     for row, string in enumerate(strings):
         if not (isinstance(string, str) and _is_encodable(string)):

@@ -198,7 +198,7 @@ def read_previous_index(
 def _read_history(
     uri: str, manifest: storage.ChecksumManifest, column: str, kind: pa.DataType, values_N: npt.NDArray[Any]
 ) -> npt.NDArray[Any] | None:
-    """Put the values of a column that are not null into `found`; None if there is no such column."""
+    """Put the values of a column that are not null into `values_N`; None if there is no such column."""
     with open_parquet(uri, manifest) as parquet:
         if parquet.metadata.num_rows != len(values_N):
             raise FormatError(f"{uri}: expected {len(values_N)} ids, found {parquet.metadata.num_rows}")
@@ -206,7 +206,7 @@ def _read_history(
             return None
         check_schema(parquet, {column: (kind,)}, uri)
         start = 0
-        for batch in parquet.iter_batches(columns=[column]):
+        for batch in parquet.iter_batches(bounds.batch_rows(parquet, uri, [column], 65536), columns=[column]):
             values = batch.column(0).cast(pa.int32() if pa.types.is_date(kind) else kind)
             rows = start + np.flatnonzero(values.is_valid().to_numpy(zero_copy_only=False))
             values_N[rows] = values.drop_null().to_numpy()

@@ -17,7 +17,8 @@ def numbers_by_type(names: Iterable[str], pattern: re.Pattern[str]) -> dict[str,
 def count_partitions(numbers: Mapping[str, Set[int]], uri_of: Callable[[str, int], str]) -> dict[str, int]:
     """Number of partitions of each entity type; `uri_of` is the place of a partition's file, for messages."""
     for entity_type, own in numbers.items():
-        if missing := set(range(max(own))) - own:
-            uri = uri_of(entity_type, min(missing))
+        missing = next(number for number in range(len(own) + 1) if number not in own)  # a name has any number
+        if missing < len(own):
+            uri = uri_of(entity_type, missing)
             raise FormatError(f"{uri}: expected the file of this partition, found no such file")
     return {entity_type: len(own) for entity_type, own in numbers.items()}

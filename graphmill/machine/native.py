@@ -112,7 +112,8 @@ def _made_here(source_path: Path, name: str, instead: str, flags: Sequence[str])
             with _compiled([*command(compiler, variant), *flags], source_path, name) as path:
                 return _loaded(path, f"{variant}, compiled on this machine")
         except subprocess.CalledProcessError as error:  # an old compiler does not know all levels
-            reason = (error.stderr.decode(errors="replace").strip().splitlines() or [str(error)])[-1]
+            lines = error.stderr.decode(errors="replace").strip().splitlines() or [str(error)]
+            reason = next((line for line in lines if "error" in line), lines[-1])
         except (OSError, subprocess.TimeoutExpired) as error:
             reason = str(error)
             break

@@ -142,9 +142,9 @@ def _comparison(uri: str, manifest: ChecksumManifest | None) -> Callable[[str], 
     return compare
 
 
-def read_bytes(uri: str, manifest: ChecksumManifest | None) -> bytes:
-    """The whole file."""
-    content = fs.read_bytes(uri)
+def read_bytes(uri: str, manifest: ChecksumManifest | None, max_bytes: int = fs.MAX_TEXT_BYTES) -> bytes:
+    """The whole file, which is a text."""
+    content = fs.read_bytes(uri, max_bytes)
     if (compare := _comparison(uri, manifest)) is not None:
         compare(of_bytes(content))
     return content

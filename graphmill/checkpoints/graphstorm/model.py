@@ -43,7 +43,7 @@ from graphmill.errors import FormatError
 from graphmill.formats.torch_files.tensor import open_tensor
 from graphmill.formats.torch_files.write import NewTorchTensor, save
 from graphmill.model.operators import OPERATORS
-from graphmill.model.parameters import operator_key
+from graphmill.model.parameters import global_key, operator_key
 from graphmill.vocab import Side
 
 if TYPE_CHECKING:
@@ -286,21 +286,22 @@ def write(source: Checkpoint, target_uri: str, **_: object) -> list[str]:
         if decoder.name == "rotate":
             lost.append("the score: rotate adds moduli, the comparator l2 takes the root of their squares")
     for name, counts in source.counts.items():
-        _write_rows(source, target_uri, name, len(counts))
+        _write_rows(source, target_uri, name, len(counts), parameters.get(global_key(name)))
     saved_models.write(target_uri, states, settings, edge_types)
     return not_kept(source, lost)
 
 
-def _write_rows(source: Checkpoint, target_uri: str, name: str, num_ranks: int) -> None:
+def _write_rows(
+    source: Checkpoint, target_uri: str, name: str, num_ranks: int, added_D: "Tensor | None"
+) -> None:
     total, dimension = sum(source.counts[name]), source.dimensions[name]
-    added_D = source.global_embedding(name)
     share = -(-total // num_ranks)
 
     def batches(first: int, last: int) -> Iterator[Any]:
         step = rows_of_batch(dimension)
         for start in range(first, last, step):
             piece = rows.read(start, min(start + step, last))
-            yield piece if added_D is None else piece + added_D
+            yield piece if added_D is None else piece + added_D.numpy()
 
     with JoinedRows(source, name) as rows:
         for rank in range(num_ranks):

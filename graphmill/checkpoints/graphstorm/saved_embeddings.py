@@ -74,7 +74,7 @@ def read_emb_info(embed_path: str) -> EmbInfo:
         raise FormatError(f"{uri}: emb_name: expected each type once, found {', '.join(types)}")
     dimensions = content.get("emb_dim", {})
     if not isinstance(dimensions, dict) or not all(
-        isinstance(dimension, int) for dimension in dimensions.values()
+        type(dimension) is int and dimension >= 0 for dimension in dimensions.values()
     ):
         raise FormatError(f"{uri}: emb_dim: expected the dimension of each type, found {dimensions!r}")
     return EmbInfo(types, None if is_hdf5 else world_size, dimensions, is_hdf5)

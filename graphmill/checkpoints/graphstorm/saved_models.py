@@ -48,9 +48,9 @@ def list_tables(model_path: str) -> dict[str, list[tuple[str, tuple[int, int]]]]
         for file in storage.list_dir(entry.uri) if entry.is_dir else ():
             if match := _RANK_FILE.fullmatch(storage.name(file.uri)):
                 numbered[int(match["number"])] = file.uri
-        if numbered and sorted(numbered) != list(range(len(numbered))):
-            missing = min(set(range(max(numbered))) - set(numbered))
-            raise FormatError(f"{sparse_emb_uri(model_path, storage.name(entry.uri), missing)}: missing")
+        for rank in range(len(numbered)):  # not up to the largest: a name has any number
+            if rank not in numbered:
+                raise FormatError(f"{sparse_emb_uri(model_path, storage.name(entry.uri), rank)}: missing")
         if numbered:
             tables[storage.name(entry.uri)] = [_measured(numbered[rank]) for rank in sorted(numbered)]
     return tables

@@ -18,7 +18,6 @@ The files of a rank belong together row by row: values ([n, D] or [n]), and one 
 docs/formats/graphstorm_predictions.md.
 """
 
-import itertools
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -88,17 +87,20 @@ def list_ranks(
     if optional and not any(files_of[stem] for stem in nids_stems):
         nids_stems = ()
     stems = (values_stem, *nids_stems)
-    ranks = sorted({rank for files in files_of.values() for rank in files} | set(range(world_size or 0)))
-    if not ranks:
+    found = sorted({rank for files in files_of.values() for rank in files})
+    if not (found or world_size):
         raise NotFoundError(f"{folder}: expected {values_stem}-*.pt files, found none")
-    for rank, stem in itertools.product(ranks, stems):
-        if rank not in files_of[stem]:
+    ranks: Sequence[int] = found if world_size is None else range(world_size)  # maybe far more than files
+    for rank in ranks:
+        if missing := next((stem for stem in stems if rank not in files_of[stem]), None):
             raise NotFoundError(
-                f"{file_uri(folder, stem, rank)}: there is no such file, but others that belong to it"
+                f"{file_uri(folder, missing, rank)}: there is no such file, but others that belong to it"
             )
-        if world_size is not None and rank >= world_size:
+    for rank in found:
+        if rank not in ranks:
+            uri = next(files[rank] for files in files_of.values() if rank in files)
             raise FormatError(
-                f"{files_of[stem][rank]}: expected files of {world_size} ranks, as the JSON beside says; "
+                f"{uri}: expected files of {world_size} ranks, as the JSON beside says; "
                 "is this one left from another run?"
             )
     return [_measure(rank, *(files_of[stem][rank] for stem in stems)) for rank in ranks]

@@ -54,7 +54,7 @@ def of_partitions(
     fits = {
         base
         for base in (0, 1)
-        if all(_has_all(numbers.get(name, set()), range(base, base + num)) for name, num in counts.items())
+        if all(_has_all(numbers.get(name, set()), base, num) for name, num in counts.items())
     }
     if not fits & ({0, 1} if index_base == "auto" else {index_base}):
         _check_none_is_lost(numbers, index_base, file_of, num_partitions)
@@ -79,7 +79,7 @@ def _check_none_is_lost(
     lost: list[str] = []
     for base in (0, 1) if index_base == "auto" else (index_base,):
         files = (
-            f"{file_of(name, number)} (partition {number - base + 1} of {len(wanted)} of {name!r})"
+            f"{file_of(name, number)} (partition {number - base + 1} of {wanted.stop - base} of {name!r})"
             for name, wanted in _wanted(numbers, base, num_partitions).items()
             for number in wanted
             if number not in numbers.get(name, set())
@@ -92,8 +92,8 @@ def _check_none_is_lost(
         )
 
 
-def _has_all(known: Set[int], wanted: range) -> bool:
-    return len(known) >= len(wanted) and all(number in known for number in wanted)
+def _has_all(known: Set[int], base: int, num: int) -> bool:
+    return len(known) >= num and all(number in known for number in range(base, base + num))
 
 
 def _wanted(

@@ -132,7 +132,7 @@ def read_stats(checkpoint_path: str) -> list[dict[str, Any]]:
     uri = storage.join(checkpoint_path, STATS_FILE)
     if not storage.exists(uri):
         return []
-    lines = storage.read_text(uri).splitlines()
+    lines = storage.read_bytes(uri).splitlines()  # as many as training takes, which `read_text` would not
     return [storage.json_in(line, f"{uri}: line {number}") for number, line in enumerate(lines, 1) if line]
 
 

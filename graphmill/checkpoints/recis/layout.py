@@ -81,10 +81,11 @@ def tensor_name(table: str, slot: str) -> str:
 
 @dataclass(frozen=True)
 class Stored:
-    """A block: its key in a file of tensors, and the slots of its ids (None: a dense tensor)."""
+    """A block: its key in a file of tensors, its tensor, and the slots of its ids (None: a dense tensor)."""
 
     key: str
     file: str
+    name: str
     slots: Slice | None
 
 
@@ -128,7 +129,7 @@ class Index:
             if number not in files:
                 raise FormatError(f"{where}: {key!r} lies in file {number}, which file_index does not have")
             name, slots = self._name_and_slots(key, where)
-            blocks_of.setdefault(name, []).append(Stored(key, files[number], slots))
+            blocks_of.setdefault(name, []).append(Stored(key, files[number], name, slots))
         for name, blocks in blocks_of.items():
             sliced = sorted(block.slots for block in blocks if block.slots is not None)
             if len(blocks) > 1 and len(sliced) < len(blocks):

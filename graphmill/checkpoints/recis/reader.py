@@ -66,7 +66,7 @@ class CheckpointReader:
         return self._blocks[name]
 
     def entry(self, block: Stored) -> Entry:
-        """dtype, shape and place of a block."""
+        """dtype, shape and place of a block, whose rows are those of ids in a table."""
         if block.file not in self._entries:
             with self.open_file(block) as file:
                 self._entries[block.file] = file.entries
@@ -74,7 +74,15 @@ class CheckpointReader:
             raise FormatError(
                 f"{storage.join(self.path, block.file)}: expected {block.key!r}, found no such tensor"
             )
-        return self._entries[block.file][block.key]
+        entry = self._entries[block.file][block.key]
+        is_ids = block.name.endswith(f"@{ID_SLOT}")
+        fits = (entry.dtype, len(entry.shape)) == (torch.int64, 1) if is_ids else bool(entry.shape)
+        if block.slots is not None and not fits:
+            raise FormatError(
+                f"{storage.join(self.path, block.file)}: {block.key!r}: expected rows, ids as int64 [rows], "
+                f"found {entry.dtype} {entry.shape}"
+            )
+        return entry
 
     @contextmanager
     def open_file(self, block: Stored) -> Iterator[SafetensorsFile]:
@@ -241,7 +249,7 @@ class Loader:
             for start in range(0, num_rows, batch_rows):
                 stop = min(start + batch_rows, num_rows)
                 batch = {name: files[name].read(block.key, start, stop) for name, block in part.items()}
-                ids = batch.pop(id_name).to(torch.int64).numpy()
+                ids = batch.pop(id_name).numpy()
                 owned = torch.from_numpy(target.slice.owns(ids))
                 rows = {name.rpartition("@")[2]: value[owned] for name, value in batch.items()}
                 target.insert(ids[owned.numpy()], rows)

@@ -34,7 +34,7 @@ class NewTorchTensor:
 
 
 def save(uri: str, content: Any) -> None:
-    """Write `content`, nested plain values, tensors and `NewTensor`s, in the form before torch 1.6.
+    """Write `content`, nested plain values, tensors and `NewTorchTensor`s, in the form before torch 1.6.
 
     The memory is that of one batch. Equal content has equal bytes.
     """

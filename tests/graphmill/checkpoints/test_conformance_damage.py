@@ -171,6 +171,33 @@ def test_counts_that_differ_from_the_rows_are_refused(tmp_path: Path) -> None:
         _read_all(uri)
 
 
+STATE = {"state": {"0": {"step": {"tensor": "load", "value": 1}}}, "param_groups": [{}]}
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        ({"table_states": {"user": [5]}}, "table_states: user: 0: "),
+        ({"table_states": {"user": [{"state": {}}]}}, "param_groups: Field required"),
+        ({"model_state": STATE}, "expected a number and its type, found {'tensor': 'load'"),
+        ({"config": {"entities": {"user": 5}}}, "config: expected PyTorch-BigGraph's .* entities: user: "),
+        ({"config": {"relations": [{"lhs": "user", "rhs": "user"}]}}, "relations: .*name: Field required"),
+    ],
+)
+def test_a_damaged_record_beside_a_checkpoint_is_refused(tmp_path: Path, damage: Any, message: str) -> None:
+    WRITERS["recis"](sample(), str(tmp_path))
+    _set_json(str(tmp_path / "graphmill_checkpoint.json"), **damage)
+    with pytest.raises(FormatError, match=message):
+        _read_all(str(tmp_path))
+
+
+def test_a_state_without_any_content_is_converted(tmp_path: Path) -> None:
+    rows = np.ones((2, 2), np.float32)
+    WRITERS["pbg"](MemoryCheckpoint({"user": [(rows, {})]}, None, None), str(tmp_path / "pbg"))
+    done = convert(str(tmp_path / "pbg"), str(tmp_path / "recis"), "recis")
+    assert done.target.read_optimizer_state("user", 0) == {"state": {}, "param_groups": []}
+
+
 def _set_json(uri: str, **values: Any) -> None:
     storage.write_text(uri, json.dumps(json.loads(storage.read_bytes(uri)) | values))
 

@@ -121,6 +121,15 @@ def test_files_one_folder_up_and_layers_of_a_network(tmp_path: Path) -> None:
     assert (found.config, found.unread) == (None, ["decoder._w_relation.weight", "gnn.h.weight"])
 
 
+def test_initial_values_without_a_model(tmp_path: Path) -> None:
+    """A user makes files of embeddings alone, as version 0."""
+    writer_of("pbg")(source_of(), str(tmp_path / "pbg"))
+    (tmp_path / "pbg/model.v7.h5").unlink()
+    done = convert(str(tmp_path / "pbg"), str(tmp_path / "model"), "graphstorm-model")
+    assert "a decoder: the checkpoint lacks rhs_operators.0.diagonal" in done.not_kept
+    assert done.target.counts == {"item": [5], "user": [7]}
+
+
 def edit_settings(folder: Path, **task: Any) -> None:
     path = folder / saved_models.CONFIG
     content = yaml.safe_load(path.read_text())
@@ -142,7 +151,10 @@ def edit_settings(folder: Path, **task: Any) -> None:
         (lambda at: (at / saved_models.RELATIONS).write_text('{"x": 0, "y": 1}'), r"text of \(source type"),
         (lambda at: (at / saved_models.RELATIONS).write_text('{"x": 1}'), "the numbers from 0 on"),
         (lambda at: torch.save({"decoder": 1}, at / "model.bin"), "parameters by part and name"),
-        (lambda at: (at / "user/sparse_emb_00000.pt").unlink(), r"sparse_emb_00000\.pt: missing"),
+        (
+            lambda at: (at / "user/sparse_emb_00001.pt").rename(at / "user/sparse_emb_999999999.pt"),
+            r"sparse_emb_00001\.pt: missing",
+        ),
         (
             lambda at: torch.save({"user": torch.arange(3)}, at / saved_models.NODE_MAPPING),
             "3 rows, as node_",

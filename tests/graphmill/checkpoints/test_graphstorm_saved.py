@@ -38,6 +38,8 @@ def test_omitted_ids_count_up(tmp_path: Path) -> None:
     ranks = saved_embeddings.list_ranks(str(tmp_path), "user", 3)
     found = [ids[0].tolist() for each in ranks for ids, _ in iter_rows(each, 100)]
     assert found == [[0, 1, 2], [3, 4, 5], [6, 7, 8, 9, 10]]
+    with pytest.raises(NotFoundError, match=r"embed-00003\.pt: there is no such file"):
+        saved_embeddings.list_ranks(str(tmp_path), "user", 10**15)
     save(tmp_path / "user/embed-00001.pt", np.ones((4, 2), np.float32))
     with pytest.raises(
         FormatError, match=r"embed-00000.pt: there are no embed_nids.*expected 4 rows, found 3"
@@ -98,6 +100,7 @@ def test_dimensions_and_types_are_checked(tmp_path: Path) -> None:
         ('{"emb_name": [3]}', "expected a name that can be a folder's"),
         ('{"emb_name": []}', "expected a type's name or a list"),
         ('{"emb_name": ["a", "a"]}', "expected each type once"),
+        ('{"emb_name": "a", "emb_dim": {"a": -1}}', "emb_dim: expected the dimension of each type"),
         ('{"emb_name": "a", "world_size": 0}', "world_size: expected an integer from 1 on, found 0"),
         ("{", "expected a JSON object"),
         ("[" * 100_000, "expected a JSON object"),

@@ -219,8 +219,14 @@ DAMAGE: dict[str, tuple[Callable[[h5py.File], Any], str]] = {
     "one axis": (lambda each: _put(each, "embeddings", np.ones(4, np.float32)), "dataset 'embeddings'"),
     "no embeddings": (lambda each: each.move("embeddings", "vectors"), f"{_ROWS} optimizer, vectors"),
 } | {
-    f"state {content[:9]!r}": (partial(_put, name=_STATE, data=content), f"dataset '{_STATE}': expected")
-    for content in (_saved({"state": _Trap()}), b"", b"not a pickle", b"\x80\x02N.", bytes(100))
+    f"state {content[:9]!r} {len(content)}": (
+        partial(_put, name=_STATE, data=content),
+        f"dataset '{_STATE}': expected",
+    )
+    for content in (
+        *map(_saved, ({"state": _Trap()}, {"state": 5}, {"param_groups": [{"params": 3}]})),
+        *(b"", b"not a pickle", b"\x80\x02N.", bytes(100)),
+    )
 }
 
 
@@ -239,7 +245,7 @@ def test_damaged_embeddings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nam
     assert "sprung" not in _names(str(tmp_path))
 
 
-def test_config_and_stats(tmp_path: Path) -> None:
+def test_config_and_stats(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = str(tmp_path)
     checkpoint.write_config(root, CONFIG)
     assert checkpoint.read_config(root) == CONFIG
@@ -250,6 +256,7 @@ def test_config_and_stats(tmp_path: Path) -> None:
 
     assert checkpoint.read_stats(root) == []
     checkpoint.append_stats(root, [line(0, 0, 1.0), line(0, 1, 2.0)])
+    monkeypatch.setattr("graphmill.storage.fs.MAX_TEXT_BYTES", 10)  # which a long training passes
     checkpoint.append_stats(root, [line(1, 0, 3.0)])
     # The iteration of chunk 1 was not committed; done again, it tells its story again.
     checkpoint.append_stats(root, [line(1, 0, 4.0), line(1, 1, 5.0)])
@@ -261,6 +268,12 @@ def test_config_and_stats(tmp_path: Path) -> None:
         checkpoint.read_stats(root)
     (tmp_path / "config.json").write_text("[1]")
     with pytest.raises(FormatError, match=r"config\.json: expected a JSON object, found list"):
+        checkpoint.read_config(root)
+    (tmp_path / "config.json").write_text('{"relations": [7]}')
+    with pytest.raises(FormatError, match=r"config\.json: expected PyTorch-BigGraph's configuration; rel"):
+        checkpoint.read_config(root)
+    os.truncate(tmp_path / "config.json", 1 << 40)  # a file that takes no room on the disk
+    with pytest.raises(FormatError, match=r"config\.json: expected at most 268,435,456 bytes of text"):
         checkpoint.read_config(root)
 
 

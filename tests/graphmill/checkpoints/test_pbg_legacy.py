@@ -71,7 +71,7 @@ def test_index_base_is_not_guessed(tmp_path: Path) -> None:
         ({"user": (1, 2)}, {"user": 3}, r"user_0\.pt\.7 .*, or .*/user_3\.pt\.7"),
         ({"user": (1,)}, {"user": 1, "item": 2}, r"item_1\.pt\.7 \(.* 1 of 2 of 'item'\), .*item_2\.pt\.7"),
         ({"user": (0, 2), "item": (0, 1)}, None, r"user_1\.pt\.7 \(partition 2 of 3 of 'user'\)"),
-        ({"user": (1, 3)}, {"user": 10**15}, r"user_2\.pt\.7 \(partition 2 of 10{15} of 'user'\)"),
+        ({"user": (1, 3)}, {"user": 10**30}, r"user_2\.pt\.7 \(partition 2 of 10{30} of 'user'\)"),
     ],
 )
 def test_a_lost_partition_is_called_so(
@@ -181,12 +181,19 @@ def test_hostile_pickles_are_refused_by_name(
 
 
 @pytest.mark.parametrize(
-    "content", [torch.ones(2, 2), (torch.ones(2), None), (torch.ones(2, 2, dtype=int), None), 7]
+    "content",
+    [
+        *(torch.ones(2, 2), (torch.ones(2), None), (torch.ones(2, 2, dtype=int), None), 7),
+        *((torch.ones(2, 2), state) for state in ({"state": {0: 5}}, {"state": {}, "param_groups": [[]]})),
+    ],
 )
 def test_not_a_pair(tmp_path: Path, content: Any) -> None:
     torch.save(content, tmp_path / "user_1.pt")
+    found = open_checkpoint(str(tmp_path))
     with pytest.raises(FormatError, match=r"user_1\.pt: expected"):
-        open_checkpoint(str(tmp_path)).read_embeddings("user", 0)
+        found.read_embeddings("user", 0) if isinstance(content, int) else found.read_optimizer_state(
+            "user", 0
+        )
 
 
 def test_views_and_strides_are_read(tmp_path: Path) -> None:

@@ -390,3 +390,7 @@ def test_files_of_recis_itself_are_read(tmp_path: Path) -> None:
     assert (found.version, found.config, found.counts) == (0, None, {"t": [3]})
     np.testing.assert_array_equal(found.read_embeddings("t", 0), [[0], [10], [20]])
     assert found.unread == ["fc.weight"]
+    for ids in (torch.tensor([1.0, 0.0, 2.0]), torch.tensor(3)):
+        save_file(first | {"t.id/part_0_1": ids}, tmp_path / "model-000000-of-000002.safetensors")
+        with pytest.raises(FormatError, match=r"'t\.id/part_0_1': expected rows, ids as int64"):
+            open_checkpoint(str(tmp_path)).read_embeddings("t", 0)

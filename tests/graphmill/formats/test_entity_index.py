@@ -161,6 +161,9 @@ def test_counts_of_all_types(tmp_path: Path) -> None:
     assert found == {"user": [5, 0, 7], "item": [2]}
     with pytest.raises(NotFoundError, match=r"entity_count_item_1\.txt"):
         entity_counts.read_counts(str(tmp_path), {"item": 2})
+    (tmp_path / f"entity_count_user_{10**12}.txt").touch()  # as many numbers are not looked through
+    with pytest.raises(FormatError, match=r"entity_count_user_3\.txt: expected the file of this partition"):
+        entity_counts.list_counts(str(tmp_path))
 
 
 def test_spellings_of_counts(tmp_path: Path) -> None:

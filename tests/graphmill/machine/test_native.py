@@ -215,7 +215,8 @@ def test_compiled_where_nobody_has_a_home(
 def test_a_compiler_that_fails_is_told_of(machine: Machine, caplog: pytest.LogCaptureFixture) -> None:
     machine.source.write_text("no C++\n")
     assert native.loader(machine.source, {}, name="answer", instead="nothing")() is None
-    assert "answer: no compiled code" in caplog.text
+    assert "answer: no compiled code (" in caplog.text
+    assert "error: " in caplog.text, "not the compiler's last line, which points at a column"
     assert not list(machine.cache.iterdir())  # nothing half done is left
 
 

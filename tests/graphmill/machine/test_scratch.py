@@ -4,11 +4,14 @@ import threading
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from graphmill.checkpoints.whole_tables import mapped_array
 from graphmill.cli.in_a_container import is_of_one_machine
-from graphmill.errors import StorageError
+from graphmill.errors import DiskFullError, StorageError
 from graphmill.machine import scratch
+from tests.processes import full_disk
 
 
 def test_work_is_shared_out_and_done_once(tmp_path: Path) -> None:
@@ -43,6 +46,8 @@ def test_failed_work_is_done_by_the_next_process(tmp_path: Path) -> None:
 def test_reserve_reports_a_full_disk(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match="cannot reserve scratch space"):
         scratch.reserve(str(tmp_path / "huge"), 1 << 60)
+    with pytest.raises(DiskFullError, match="cannot reserve temporary space"), full_disk(100_000):
+        mapped_array((1 << 20,), np.float32)
 
 
 def test_memory_and_links_to_it_are_of_one_machine(tmp_path: Path) -> None:
