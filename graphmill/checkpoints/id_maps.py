@@ -63,7 +63,9 @@ class IdMap:
             with open_parquet(uri) as parquet:
                 columns = self._columns_of(parquet.schema_arrow, uri)
                 for _, (raw, ids) in iter_columns(parquet, uri, columns, _BATCH_ROWS):
-                    yield raw.cast(pa.string()), _as_int64(ids)
+                    is_unsigned = pa.types.is_uint64(ids.type)
+                    numbers = (ids if is_unsigned else ids.cast(pa.int64())).to_numpy()
+                    yield raw.cast(pa.string()), numbers.view(np.int64)
 
     def _uris(self) -> list[str]:
         if not storage.is_dir(self.uri):
@@ -91,12 +93,6 @@ class IdMap:
                     "columns of raw ids and int64 ids with --id-map-columns RAW,ID"
                 )
         return [known[0] for known in kinds.values()]
-
-
-def _as_int64(ids: pa.Array) -> Numbers:
-    if pa.types.is_uint64(ids.type):
-        return np.asarray(ids.to_numpy()).view(np.int64)
-    return np.asarray(ids.cast(pa.int64()).to_numpy())
 
 
 @dataclass

@@ -11,6 +11,7 @@ from pydantic import BaseModel, Field, ValidationError
 
 from graphmill.checkpoints.finite import check_finite
 from graphmill.errors import FormatError
+from graphmill.storage.as_json import refusal
 from graphmill.vocab import Side
 
 if TYPE_CHECKING:
@@ -60,9 +61,7 @@ def _checked(form: type[BaseModel], content: Any, expected: str) -> dict[str, An
     try:
         form.model_validate(content, strict=True)
     except ValidationError as error:
-        first = error.errors()[0]
-        place = "".join(f"{key}: " for key in first["loc"])
-        raise FormatError(f"{expected}; {place}{first['msg']}, found {first['input']!r:.80}") from error
+        raise refusal(error, expected) from error
     known: dict[str, Any] = content
     return known
 

@@ -52,7 +52,7 @@ def import_legacy_inputs(config: Config) -> Config:
     entity_path = config.entity_path
     if is_legacy_input(entity_path):
         beside = [entry.uri for entry in storage.list_dir(config.edge_root) if entry.is_dir]
-        others = [uri for uri in beside if uri not in config.edge_paths and _has_edge_files(uri)]
+        others = [uri for uri in beside if uri not in config.edge_paths and _has_files(uri, "edges_")]
         edge_paths = [*config.edge_paths, *others]
         entity_path, edges = import_inputs(entity_path, edge_paths, target, index_base)
         changed["entity_path"] = entity_path
@@ -63,14 +63,14 @@ def import_legacy_inputs(config: Config) -> Config:
     return config.model_copy(update=changed)
 
 
-def _has_edge_files(uri: str) -> bool:
-    return any(storage.name(entry.uri).startswith("edges_") for entry in storage.list_dir(uri))
-
-
 def is_legacy_input(entity_path: str) -> bool:
     """Whether the folder holds legacy entity counts."""
-    names = (storage.name(entry.uri) for entry in storage.list_dir(entity_path))
-    return any(name.startswith("entity_count_") and name.endswith(".pt") for name in names)
+    return _has_files(entity_path, "entity_count_", ".pt")
+
+
+def _has_files(uri: str, beginning: str, end: str = "") -> bool:
+    names = (storage.name(entry.uri) for entry in storage.list_dir(uri))
+    return any(name.startswith(beginning) and name.endswith(end) for name in names)
 
 
 def import_inputs(

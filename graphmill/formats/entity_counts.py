@@ -26,6 +26,7 @@ RELATION_NAMES = "dynamic_rel_names.json"
 
 _COUNT_NAME = re.compile(r"^entity_count_(?P<type>.+)_(?P<partition>0|[1-9]\d*)\.txt$")
 _DECIMAL = re.compile(rb"\s*([+-]?[0-9]{1,18})\s*")
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _FLUSH_CHARS = 1 << 20
 
 
@@ -130,12 +131,7 @@ def _write_strings(uri: str, strings: Iterable[str], checksums: Checksums | None
 def _read_strings(entity_path: str, uri: str) -> list[str]:
     content = storage.read_compared(uri, storage.manifest_of(entity_path), sys.maxsize)
     strings: list[Any] = storage.json_in(content, uri, list)
-    for row, string in enumerate(strings):
-        if not (isinstance(string, str) and _is_encodable(string)):
+    for row, string in enumerate(strings):  # JSON can hold half a surrogate pair, which UTF-8 cannot encode
+        if not isinstance(string, str) or (not string.isascii() and _SURROGATE.search(string)):
             raise FormatError(f"{uri}: expected strings only, found {string!r} at position {row}")
     return strings
-
-
-def _is_encodable(string: str) -> bool:
-    # JSON can contain half a surrogate pair, which UTF-8 cannot encode.
-    return string.isascii() or not any("\ud800" <= char <= "\udfff" for char in string)

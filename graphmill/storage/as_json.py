@@ -25,11 +25,14 @@ def read_as(
     try:
         return kind.validate_json(text, strict=True)
     except ValidationError as error:
-        first = error.errors()[0]
-        place = "".join(f"{key}: " for key in first["loc"])
-        raise FormatError(
-            f"{where}: expected {expected}; {place}{first['msg']}, found {first['input']!r:.80}"
-        ) from error
+        raise refusal(error, f"{where}: expected {expected}") from error
+
+
+def refusal(error: ValidationError, expected: str) -> FormatError:
+    """The error that says what was expected, and the first thing that differs."""
+    first = error.errors()[0]
+    place = "".join(f"{key}: " for key in first["loc"])
+    return FormatError(f"{expected}; {place}{first['msg']}, found {first['input']!r:.80}")
 
 
 def _write_array(values: npt.NDArray[Any]) -> list[Any]:

@@ -1,8 +1,9 @@
 """PBG v1 checkpoints as `Checkpoint`."""
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 from graphmill.checkpoints import pbg, states
 from graphmill.checkpoints.checkpoint import (
@@ -16,6 +17,8 @@ from graphmill.checkpoints.checkpoint import (
 from graphmill.errors import FormatError, NotFoundError
 from graphmill.model.parameters import global_key
 from graphmill.vocab import Partition
+
+Content = TypeVar("Content")
 
 
 class PbgCheckpoint(PartitionFilesCheckpoint):
@@ -39,19 +42,15 @@ class PbgCheckpoint(PartitionFilesCheckpoint):
         return pbg.read_optimizer_state(self.uri, entity_type, partition, self.version)
 
     def _read_model(self) -> ModelState | None:
-        try:
-            parameters, optimizer_state, _ = pbg.read_model(self.uri, self.version)
-        except NotFoundError:
+        if (model := _found(pbg.read_model, self.uri, self.version)) is None:
             return None
+        parameters, optimizer_state, _ = model
         # HDF5 sorts parameters by name.
         return ModelState({key: parameters[key] for key in self._in_order(parameters)}, optimizer_state)
 
     def _read_parameters(self) -> dict[str, Floats] | None:
-        try:
-            parameters = pbg.read_parameters(self.uri, self.version)
-        except NotFoundError:
-            return None
-        return {key: parameters[key] for key in self._in_order(parameters)}
+        parameters = _found(pbg.read_parameters, self.uri, self.version)
+        return parameters and {key: parameters[key] for key in self._in_order(parameters)}
 
     @property
     def model_uri(self) -> str:
@@ -69,18 +68,20 @@ class PbgCheckpoint(PartitionFilesCheckpoint):
     @cached_property
     def config(self) -> dict[str, Any] | None:
         """Content of config.json."""
-        try:
-            return pbg.read_config(self.uri)
-        except NotFoundError:
-            return None
+        return _found(pbg.read_config, self.uri)
 
     @cached_property
     def iteration(self) -> Iteration | None:
         """The iteration in the version's model file."""
-        try:
-            return pbg.read_model_iteration(self.uri, self.version)
-        except NotFoundError:
-            return None
+        return _found(pbg.read_model_iteration, self.uri, self.version)
+
+
+def _found(read: Callable[..., Content], *place: Any) -> Content | None:
+    """What is read from a file; None where there is no such file."""
+    try:
+        return read(*place)
+    except NotFoundError:
+        return None
 
 
 def write(source: Checkpoint, target_uri: str, **_: object) -> list[str]:

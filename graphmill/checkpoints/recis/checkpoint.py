@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from pydantic import TypeAdapter
+from pydantic import NonNegativeInt, TypeAdapter
 
 from graphmill import storage
 from graphmill.checkpoints import states
@@ -57,7 +57,7 @@ class Recorded:
     """The content of graphmill_checkpoint.json; None without the file."""
 
     version: int
-    counts: dict[str, Any] | None
+    counts: dict[str, list[NonNegativeInt]] | None
     table_states: dict[str, list[states.RecordedState | None]] | None
     config: dict[str, Any] | None = None
     iteration: Iteration | None = None

@@ -164,7 +164,7 @@ def test_counts_that_differ_from_the_rows_are_refused(tmp_path: Path) -> None:
     assert before == {"item": [9, 10], "user": [9]}
     for counts in ([19, -1], [18], ["9", "9"], [9.0, 9.0], 18, None, [True, 17]):
         _set_json(side, counts=before | {"item": counts})
-        with pytest.raises(FormatError, match=r"'item'"):
+        with pytest.raises(FormatError, match="item"):
             _read_all(uri)
     _set_json(side, counts=before | {"other": [3]})
     with pytest.raises(FormatError, match=r"counts of 'other', of which there are no rows"):
