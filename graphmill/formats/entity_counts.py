@@ -1,4 +1,5 @@
-"""Counts of entities and relations in PyTorch-BigGraph's input folder, and optionally their names.
+"""Counts of entities and relations in PyTorch-BigGraph's input folder, and optionally their names; partition
+numbers in the names of files.
 
     entities/
         entity_count_{type}_{partition}.txt     one decimal integer: rows of the partition
@@ -12,13 +13,12 @@ Source: docs/formats/pbg_v1.md.
 import json
 import re
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Set
 from functools import partial
 from typing import Any
 
 from graphmill import storage
 from graphmill.errors import FormatError
-from graphmill.formats.partition_numbers import count_partitions, numbers_by_type
 from graphmill.storage import Checksums
 
 RELATION_COUNT = "dynamic_rel_count.txt"
@@ -28,6 +28,24 @@ _COUNT_NAME = re.compile(r"^entity_count_(?P<type>.+)_(?P<partition>0|[1-9]\d*)\
 _DECIMAL = re.compile(rb"\s*([+-]?[0-9]{1,18})\s*")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _FLUSH_CHARS = 1 << 20
+
+
+def numbers_by_type(names: Iterable[str], pattern: re.Pattern[str]) -> dict[str, set[int]]:
+    """Partition numbers of each entity type, sorted by type; `pattern` has the groups type and partition."""
+    numbers: dict[str, set[int]] = {}
+    for match in filter(None, map(pattern.match, names)):
+        numbers.setdefault(match["type"], set()).add(int(match["partition"]))
+    return {entity_type: numbers[entity_type] for entity_type in sorted(numbers)}
+
+
+def count_partitions(numbers: Mapping[str, Set[int]], uri_of: Callable[[str, int], str]) -> dict[str, int]:
+    """Number of partitions of each entity type; `uri_of` is the place of a partition's file, for messages."""
+    for entity_type, own in numbers.items():
+        missing = next(number for number in range(len(own) + 1) if number not in own)  # a name has any number
+        if missing < len(own):
+            uri = uri_of(entity_type, missing)
+            raise FormatError(f"{uri}: expected the file of this partition, found no such file")
+    return {entity_type: len(own) for entity_type, own in numbers.items()}
 
 
 def count_uri(entity_path: str, entity_type: str, partition: int) -> str:

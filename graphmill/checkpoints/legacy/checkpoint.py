@@ -34,7 +34,7 @@ from graphmill.checkpoints.legacy.names import (
     v1_parameters,
 )
 from graphmill.errors import ConfigError, FormatError, NotFoundError
-from graphmill.formats.partition_numbers import numbers_by_type
+from graphmill.formats.entity_counts import numbers_by_type
 from graphmill.formats.torch_files import read as torch_files
 from graphmill.formats.torch_files.write import NewTorchTensor, save
 from graphmill.vocab import Partition

@@ -19,8 +19,8 @@ import numpy.typing as npt
 
 from graphmill import storage
 from graphmill.errors import FormatError
+from graphmill.formats.entity_counts import numbers_by_type
 from graphmill.formats.hdf5 import DatasetWriter, check_least, checked_dataset, open_checked, read_rows
-from graphmill.formats.partition_numbers import numbers_by_type
 from graphmill.vocab import Bucket
 
 IndexBase = Literal["auto", 0, 1]

@@ -8,7 +8,7 @@ from typing import Any
 from graphmill import storage
 from graphmill.checkpoints.states import checked_config
 from graphmill.errors import FormatError
-from graphmill.formats.partition_numbers import count_partitions, numbers_by_type
+from graphmill.formats.entity_counts import count_partitions, numbers_by_type
 from graphmill.storage import Checksums, checksums
 from graphmill.vocab import Partition
 
