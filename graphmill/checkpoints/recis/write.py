@@ -1,11 +1,6 @@
 """Writing of any checkpoint in RecIS' layout: an entity type is a table, with the ids 0 to N - 1 or a map's.
 
-Source: docs/formats/recis.md.
-
-The part of a table with the ids 0 to N - 1 that one shard of a RecIS checkpoint owns, read on request.
-
-65536 consecutive ids have each hash slot once: a shard owns a run of neighbours in each such cycle.
-
+Of the ids 0 to N - 1, 65536 neighbours have each hash slot once: a shard owns a run in each such cycle.
 Names of dense tensors, none of which begins another:
 
     rhs_operators.0.real                    a parameter, under PBG's key
@@ -14,11 +9,11 @@ Names of dense tensors, none of which begins another:
     rhs_operators.0.real.optimizer.sum      the same in checkpoints of earlier versions
 
 RecIS' reader looks for the blocks of a tensor by the beginning of their names. Asked for `K`, that of RecIS
-1.0.0 also finds `K.more`, and returns `K` twice.
+1.0.0 also finds `K.more`, and returns `K` twice. Source: docs/formats/recis.md.
 """
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from functools import partial
@@ -43,6 +38,12 @@ from graphmill.checkpoints.whole_tables import (
 )
 from graphmill.errors import ConfigError, FormatError
 from graphmill.model.parameters import is_parameter_key
+
+SIDE_FILE = "graphmill_checkpoint.json"
+FORMAT_VERSION = 1
+ROW_SUMS = "sparse_row_wise_adagrad_state_sum"
+ELEMENT_SUMS = "sparse_adagrad_state_sum"
+NUM_WRITERS = 4
 
 _SUM = "optimizer.sum."
 _OLD_SUM_END = ".optimizer.sum"
@@ -71,13 +72,6 @@ def parse_names(dense_names: Iterable[str]) -> tuple[dict[str, str], dict[str, s
         if is_parameter_key(key):
             (parameters if name == without_sum else sums)[key] = name
     return parameters, sums
-
-
-SIDE_FILE = "graphmill_checkpoint.json"
-FORMAT_VERSION = 1
-ROW_SUMS = "sparse_row_wise_adagrad_state_sum"
-ELEMENT_SUMS = "sparse_adagrad_state_sum"
-NUM_WRITERS = 4
 
 
 class OwnedIds:
@@ -156,11 +150,14 @@ def write(
     model_state = None
     if model is not None and model.optimizer_state is not None:
         model_state = asdict(states.without_sums(model.optimizer_state))
-    ordered = {name: _ordered(source, name, sums_dims[name], ids) for name, ids in (keyed or {}).items()}
+    slots = {name: _slots(source, name, sums_dims[name]) for name in names}
+    ordered = {
+        name: _ordered(slots[name], ids, f"{source.uri}: {name!r}") for name, ids in (keyed or {}).items()
+    }
     for shard in range(shard_num):
         with ExitStack() as stack:
             tables = {
-                name: _owned_table(source, name, sums_dims[name], shard, shard_num, stack)
+                name: _owned_table(sum(source.counts[name]), slots[name], shard, shard_num, stack)
                 if keyed is None
                 else _keyed_table(keyed[name], ordered[name], shard, shard_num, stack)
                 for name in names
@@ -193,38 +190,32 @@ def _dense_tensors(model: ModelState) -> dict[str, Any]:
     return tensors | {sum_name(names[key]): sums[n] for n, key in enumerate(model.parameters) if n in sums}
 
 
-def _owned_table(
-    source: Checkpoint, name: str, sums_dim: int, shard: int, shard_num: int, stack: ExitStack
-) -> HashTable:
+Slots = Mapping[str, Callable[[], JoinedRows]]
+
+
+def _slots(source: Checkpoint, name: str, sums_dim: int) -> Slots:
+    """The rows of each slot of a table: embeddings, and Adagrad sums of one dimension, two or none."""
+    slots: dict[str, Callable[[], JoinedRows]] = {EMBEDDING_SLOT: partial(JoinedRows, source, name)}
+    if sums_dim:
+        slot, width = (ROW_SUMS, 1) if sums_dim == 1 else (ELEMENT_SUMS, source.dimensions[name])
+        slots[slot] = partial(JoinedSums, source, name, width)
+    return slots
+
+
+def _owned_table(count: int, slots: Slots, shard: int, shard_num: int, stack: ExitStack) -> HashTable:
     owned = slice_of(shard, shard_num)
-    rows = stack.enter_context(JoinedRows(source, name))
-    slots = {EMBEDDING_SLOT: OwnedRows(rows, owned)}
-    if sums_dim:
-        slot, width = _sums_slot(sums_dim, rows.shape[1])
-        slots[slot] = OwnedRows(JoinedSums(source, name, width), owned)
-    return HashTable(OwnedIds(rows.shape[0], owned), slots, shard, shard_num)
+    rows = {slot: OwnedRows(stack.enter_context(join()), owned) for slot, join in slots.items()}
+    return HashTable(OwnedIds(count, owned), rows, shard, shard_num)
 
 
-def _sums_slot(sums_dim: int, dimension: int) -> tuple[str, int]:
-    """Name and width of the slot of Adagrad sums."""
-    return (ROW_SUMS, 1) if sums_dim == 1 else (ELEMENT_SUMS, dimension)
-
-
-def _ordered(source: Checkpoint, name: str, sums_dim: int, keyed: Keyed) -> dict[str, OrderedTable]:
+def _ordered(slots: Slots, keyed: Keyed, where: str) -> dict[str, OrderedTable]:
     """The slots of a table, with rows in the order of the shards; sorted once, in a temporary file."""
-    dimension = source.dimensions[name]
-    joined = {EMBEDDING_SLOT: (JoinedRows, dimension)}
-    if sums_dim:
-        slot, width = _sums_slot(sums_dim, dimension)
-        joined[slot] = JoinedSums, width
+    count, leaves_out = len(keyed.ids), len(keyed.ids) < len(keyed.places)
     return {
         slot: OrderedTable(
-            partial(_open_piece, partial(kind, source, name, width), keyed.places),
-            (len(keyed.ids), width),
-            f"{source.uri}: {name!r}",
-            leaves_out=len(keyed.ids) < len(keyed.places),
+            partial(_open_piece, join, keyed.places), (count, join().shape[1]), where, leaves_out=leaves_out
         )
-        for slot, (kind, width) in joined.items()
+        for slot, join in slots.items()
     }
 
 
