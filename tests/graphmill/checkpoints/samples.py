@@ -1,8 +1,8 @@
 """Checkpoints in memory, for the conformance suite to write in every format; comparison of checkpoints."""
 
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from graphmill.checkpoints import FORMATS, Checkpoint, Iteration, ModelState, Rows, writer_of
+from graphmill.checkpoints.checkpoint import ReadRows
 
 Partition = tuple[np.ndarray, dict[str, Any] | None]
 
@@ -27,16 +28,11 @@ VERSION = 7  # the seventh iteration is the one above
 GROUP = {"lr": 0.1, "lr_decay": 0, "weight_decay": 0, "params": [0]}
 
 
-@dataclass(frozen=True)
-class _Held:
-    rows: np.ndarray
+class Trap:
+    """What makes a folder where it is unpickled."""
 
-    @property
-    def shape(self) -> tuple[int, int]:
-        return self.rows.shape[0], self.rows.shape[1]
-
-    def read(self, start: int, stop: int) -> np.ndarray:
-        return self.rows[start:stop]
+    def __reduce__(self) -> tuple[Any, tuple[str]]:
+        return os.mkdir, ("sprung",)
 
 
 class MemoryCheckpoint(Checkpoint):
@@ -66,7 +62,8 @@ class MemoryCheckpoint(Checkpoint):
 
     @contextmanager
     def open_rows(self, entity_type: str, partition: int, *, whole: bool = False) -> Iterator[Rows]:
-        yield _Held(self.tables[entity_type][partition][0])
+        rows = self.tables[entity_type][partition][0]
+        yield ReadRows((rows.shape[0], rows.shape[1]), lambda start, stop: rows[start:stop])
 
     def _read_optimizer_state(self, entity_type: str, partition: int) -> dict[str, Any] | None:
         return self.tables[entity_type][partition][1]

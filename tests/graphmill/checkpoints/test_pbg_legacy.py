@@ -1,7 +1,6 @@
 """PBG's legacy files: index bases, what PBG of 2019 wrote, hostile pickles, input."""
 
 import io
-import os
 import pickle
 from collections import OrderedDict
 from pathlib import Path
@@ -22,6 +21,7 @@ from graphmill.convert import legacy as conversion
 from graphmill.errors import ConfigError, FormatError, NotFoundError
 from graphmill.formats import edge_buckets, entity_counts
 from graphmill.vocab import Bucket
+from tests.graphmill.checkpoints.samples import Trap
 
 ROWS = np.arange(12, dtype=np.float32).reshape(6, 2)
 
@@ -158,11 +158,6 @@ def test_as_pbg_of_2019_wrote_it(tmp_path: Path) -> None:
     assert found.iteration.edge_path == "a"
 
 
-class _Trap:
-    def __reduce__(self) -> tuple[Any, tuple[str]]:
-        return os.mkdir, ("sprung",)
-
-
 @pytest.mark.parametrize(
     ("place", "as_zip"), [("user_1.pt", True), ("METADATA_1.pt", False), ("entity_count_user_1.pt", True)]
 )
@@ -171,7 +166,7 @@ def test_hostile_pickles_are_refused_by_name(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     torch.save((torch.ones(2, 2), None), tmp_path / "user_1.pt")
-    torch.save((torch.ones(2, 2), _Trap()), tmp_path / place, _use_new_zipfile_serialization=as_zip)
+    torch.save((torch.ones(2, 2), Trap()), tmp_path / place, _use_new_zipfile_serialization=as_zip)
     with pytest.raises(FormatError, match=rf"{place}: .*found the type \S*\.?mkdir; nothing else is loaded"):
         if place.startswith("entity"):
             inputs.read_counts(str(tmp_path), 1)

@@ -1,8 +1,9 @@
-"""Tensors in `.pt` files, read by rows: files of torch, and damaged or hostile files."""
+"""Tensors in `.pt` files, read by rows: files of torch, and damaged files.
+
+Hostile ones: tests/graphmill/checkpoints/test_pbg_legacy.py and tests/remap/graphstorm.
+"""
 
 import io
-import os
-import pickle
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -95,26 +96,6 @@ def test_every_truncation_is_noticed(tmp_path: Path) -> None:
         path.write_bytes(whole[:length])
         with pytest.raises(FormatError, match=r"cut\.pt: expected a file of one tensor, found damage"):
             read(path)
-
-
-class Hostile:
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return os.mkdir, (str(self.path),)
-
-
-@pytest.mark.parametrize("inside_zip", [False, True])
-def test_a_hostile_pickle_is_refused_and_not_run(tmp_path: Path, inside_zip: bool) -> None:
-    path = tmp_path / "hostile.pt"
-    if inside_zip:
-        torch.save(Hostile(tmp_path / "made"), path)
-    else:
-        path.write_bytes(pickle.dumps(Hostile(tmp_path / "made")))
-    with pytest.raises(FormatError, match=r"hostile\.pt: expected a file of one tensor"):
-        read(path)
-    assert not (tmp_path / "made").exists()
 
 
 def test_anything_but_a_tensor_with_rows_is_refused(tmp_path: Path) -> None:
