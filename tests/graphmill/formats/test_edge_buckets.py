@@ -12,13 +12,12 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from graphmill import storage
-from graphmill.errors import FormatError, StorageError
+from graphmill.errors import FormatError
 from graphmill.formats import edge_buckets
 from graphmill.formats.edge_buckets import Edges
 from graphmill.vocab import Bucket
 from tests import DATA
 from tests.graphmill.formats.foreign_buckets import BUCKET, URI, foreign, replaced
-from tests.processes import full_disk
 
 
 @st.composite
@@ -226,16 +225,6 @@ def test_on_hdfs_the_same_bytes(tmp_path: Path, hdfs_uri: str) -> None:
     assert storage.read_bytes(f"{hdfs_uri}/{URI}") == (tmp_path / URI).read_bytes()
     with pytest.raises(FormatError, match="every bucket must exist"):
         edge_buckets.read_bucket(hdfs_uri, Bucket(0, 0))
-
-
-def test_disk_full(tmp_path: Path) -> None:
-    edge_buckets.write_bucket(str(tmp_path), BUCKET, some_edges())
-    before = (tmp_path / URI).read_bytes()
-    message = r"edges_1_2\.h5: cannot write: .*File too large"
-    with full_disk(100_000), pytest.raises(StorageError, match=message):
-        edge_buckets.write_bucket(str(tmp_path), BUCKET, some_edges(100_000))
-    assert [path.name for path in tmp_path.iterdir()] == [URI]
-    assert (tmp_path / URI).read_bytes() == before
 
 
 def test_folders_of_other_graphs_are_no_splits(tmp_path: Path) -> None:
