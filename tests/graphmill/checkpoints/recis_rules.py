@@ -1,4 +1,5 @@
-"""A reader of RecIS checkpoints by the rules of RecIS' own reader, the strict ones of all its versions.
+"""A reader of RecIS checkpoints by the rules of RecIS' own reader, the strict ones of all its versions; and
+checkpoints of any shards.
 
 RecIS has a vector with one place per file of `index`, and looks a file up by its number. It finds the blocks
 of a tensor by the beginning of their names: in 1.0.0 a longer name counts as well, since 1.2 only that name.
@@ -6,13 +7,40 @@ Tables are read shard by shard, with the ids that a rank owns by `uint64(id) % 6
 """
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from safetensors.torch import load_file
 
+from graphmill.checkpoints.recis import HashTable, Saver, slice_of
+
 CARET, SLOTS = "^", 65536
+Tables = Mapping[str, tuple[np.ndarray, dict[str, Any]]]
+"""Ids and slots by name."""
+
+
+def rows_of(ids: np.ndarray, dimension: int = 2) -> np.ndarray:
+    """Rows that tell which id they belong to."""
+    return (ids[:, None] % 10007 + np.arange(dimension) / 16).astype(np.float32)
+
+
+def save_shards(
+    path: Path,
+    tables: Mapping[str, tuple[np.ndarray, dict[str, Any]]],
+    shard_num: int = 1,
+    **dense: torch.Tensor,
+) -> None:
+    """Save tables, each id by the shard that owns it."""
+    for shard in range(shard_num):
+        content = {}
+        for name, (ids, slots) in tables.items():
+            owned = slice_of(shard, shard_num).owns(ids)
+            own = {slot: rows[owned] for slot, rows in slots.items()}
+            content[name] = HashTable(ids[owned], own, shard, shard_num)
+        Saver(shard, shard_num, 1, str(path), content, dense).save()
 
 
 class RecisReader:

@@ -11,10 +11,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from graphmill import storage
 from graphmill.checkpoints import id_join
 from graphmill.checkpoints.id_maps import IdMap, IdMaps, Misses
-from graphmill.checkpoints.recis import HashTable, Loader, Saver, slice_of
+from graphmill.checkpoints.recis import HashTable, Saver
 from graphmill.cli import exit_codes
 from graphmill.cli.main import command
 from graphmill.convert import convert
@@ -22,24 +21,17 @@ from graphmill.errors import ConfigError, FormatError
 from graphmill.formats import entity_counts, entity_index
 from tests.etl.graphs import hash_of
 from tests.forked import Forks
-from tests.graphmill.checkpoints.recis_rules import RecisReader
+from tests.graphmill.checkpoints.recis_rules import RecisReader, Tables, rows_of, save_shards
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
 
 
-def _rows_of(ids: np.ndarray, dimension: int = 3) -> np.ndarray:
-    return (ids[:, None] % 10007 + np.arange(dimension) / 16).astype(np.float32)
-
-
-def _save(path: Path | str, tables: dict[str, np.ndarray], shards: int = 1, **dense: torch.Tensor) -> None:
-    """A checkpoint as RecIS saves it, with row-wise Adagrad."""
-    for shard in range(shards):
-        content = {}
-        for name, ids in tables.items():
-            own = ids[slice_of(shard, shards).owns(ids)]
-            slots = {"embedding": _rows_of(own), "sparse_row_wise_adagrad_state_sum": _rows_of(own, 1)}
-            content[name] = HashTable(own, slots, shard, shards)
-        Saver(shard, shards, 2, str(path), content, dense).save()
+def _tables(**ids_of: Any) -> Tables:
+    """Tables as RecIS saves them with row-wise Adagrad."""
+    return {
+        name: (ids, {"embedding": rows_of(ids, 3), "sparse_row_wise_adagrad_state_sum": rows_of(ids, 1)})
+        for name, ids in ((name, np.array(ids, np.int64)) for name, ids in ids_of.items())
+    }
 
 
 def _write_map(path: Path, raw: list[str], ids: Any, **columns: Any) -> str:
@@ -68,7 +60,7 @@ def test_a_map_gives_rows_to_raw_ids_and_back(
     """RecIS to PBG and back: partitions and indices are those of etl, rows and sums are the same bits."""
     root = tmp_path_factory.mktemp("map")
     raw = [f"id-{number}-é" for number in range(len(ids))]
-    _save(root / "recis", {"user": np.array(ids), "item": np.array(ids)}, 3)
+    save_shards(root / "recis", _tables(user=ids, item=ids), 3)
     maps = {
         "user": IdMap(_write_map(root / "map.parquet", raw, ids)),
         "item": IdMap("int64"),
@@ -101,10 +93,10 @@ def test_a_map_gives_rows_to_raw_ids_and_back(
             assert all((hash_of(each, seed) >> 32) * partitions >> 32 == partition for each in found)
             assert entity_counts.read_count(entities, name, partition) == len(found)
             own = np.array([id_of[each] for each in found], np.int64)
-            np.testing.assert_array_equal(done.target.read_embeddings(name, partition), _rows_of(own))
+            np.testing.assert_array_equal(done.target.read_embeddings(name, partition), rows_of(own, 3))
             state = done.target.read_optimizer_state(name, partition)
             assert state is not None
-            np.testing.assert_array_equal(state["state"][0]["sum"], _rows_of(own, 1)[:, 0])
+            np.testing.assert_array_equal(state["state"][0]["sum"], rows_of(own, 1)[:, 0])
             num_found += len(found)
         assert num_found == len(ids)
     before, after = RecisReader(root / "recis"), RecisReader(root / "back")
@@ -115,24 +107,6 @@ def test_a_map_gives_rows_to_raw_ids_and_back(
             assert all(torch.equal(new[each], old[each]) for each in ids)
         owned = [after.owned(name, rank, shards) for rank in range(shards)]
         assert set().union(*owned) == set(ids)
-
-
-@pytest.mark.hdfs
-def test_maps_and_checkpoints_on_hdfs(tmp_path: Path, hdfs_uri: str) -> None:
-    ids = [2**63 - 1, -(2**63), 0, 40000]
-    map_uri = storage.join(hdfs_uri, "map.parquet")
-    local = _write_map(tmp_path / "map.parquet", ["a", "b", "c", "d"], ids)
-    with storage.atomic_output(map_uri) as stream:
-        stream.write(Path(local).read_bytes())
-    _save(storage.join(hdfs_uri, "recis"), {"user": np.array(ids)}, 2)
-    maps = IdMaps({"user": IdMap(map_uri)}, 2)
-    pbg, back = (storage.join(hdfs_uri, name) for name in ("pbg", "back"))
-    done = convert(storage.join(hdfs_uri, "recis"), pbg, "pbg", id_maps=maps)
-    convert(done.target.uri, back, "recis", id_maps=maps, entity_path=storage.join(pbg, "entities"))
-    table = HashTable.empty({"embedding": ("float32", 3)})
-    Loader(back, {"user": table}).load()
-    assert set(table.ids.tolist()) == set(ids)
-    np.testing.assert_array_equal(table.slots["embedding"], _rows_of(table.ids))
 
 
 def test_words_are_no_integers(tmp_path: Path) -> None:
@@ -148,8 +122,8 @@ def test_words_are_no_integers(tmp_path: Path) -> None:
 
 
 def test_tables_without_a_map_are_left_out(tmp_path: Path) -> None:
-    ids = np.array([5, -7, 2**62])
-    _save(tmp_path / "recis", {"user": ids, "query": ids}, 2, sparse_adam_step=torch.tensor([3]))
+    ids = [5, -7, 2**62]
+    save_shards(tmp_path / "recis", _tables(user=ids, query=ids), 2, sparse_adam_step=torch.tensor([3]))
     maps = IdMaps({"user": IdMap("int64")})
     done = convert(str(tmp_path / "recis"), str(tmp_path / "pbg"), "pbg", id_maps=maps)
     assert done.not_kept == [
@@ -172,7 +146,7 @@ def test_tables_without_a_map_are_left_out(tmp_path: Path) -> None:
 )
 def test_ids_that_cannot_be_translated(tmp_path: Path, raw: list[str], ids: list[int], message: str) -> None:
     """An error with their number and examples, or left out and told."""
-    _save(tmp_path / "recis", {"user": np.array([1, 2, 3])})
+    save_shards(tmp_path / "recis", _tables(user=[1, 2, 3]))
     uri = _write_map(tmp_path / "map.parquet", [*raw, "seen nowhere"], [*ids, 9])
 
     def run(leave_out: bool) -> Any:
@@ -185,7 +159,7 @@ def test_ids_that_cannot_be_translated(tmp_path: Path, raw: list[str], ids: list
     done = run(leave_out=True)
     assert done.target.counts == {"user": [2]}
     np.testing.assert_array_equal(
-        np.sort(done.target.read_embeddings("user", 0), axis=0), _rows_of(np.array([1, 2]))
+        np.sort(done.target.read_embeddings("user", 0), axis=0), rows_of(np.array([1, 2]), 3)
     )
     assert entity_index.read_part(str(tmp_path / "pbg/entities"), "user", 0).to_pylist() in (
         ["a", "b"],
@@ -197,7 +171,7 @@ def test_ids_that_cannot_be_translated(tmp_path: Path, raw: list[str], ids: list
 
 def test_raw_ids_that_cannot_become_int64(tmp_path: Path) -> None:
     """On the way to RecIS: a map that lacks raw ids, two raw ids with one id, and words as integers."""
-    _save(tmp_path / "recis", {"user": np.array([1, 2, 3])})
+    save_shards(tmp_path / "recis", _tables(user=[1, 2, 3]))
     full = IdMap(_write_map(tmp_path / "full.parquet", ["a", "b", "c"], [1, 2, 3]))
     pbg, entities = str(tmp_path / "pbg/checkpoint"), str(tmp_path / "pbg/entities")
     two = IdMaps({"user": full}, num_partitions=2)
@@ -221,7 +195,7 @@ def test_raw_ids_that_cannot_become_int64(tmp_path: Path) -> None:
 
 
 def test_a_raw_id_with_two_ids_and_an_id_in_two_rows_are_refused(tmp_path: Path) -> None:
-    _save(tmp_path / "recis", {"user": np.array([1, 2])})
+    save_shards(tmp_path / "recis", _tables(user=[1, 2]))
     twice = IdMaps({"user": IdMap(_write_map(tmp_path / "map.parquet", ["a", "a", "a"], [1, 2, 2]))})
     with pytest.raises(FormatError, match="raw id 'a' has two ids in the map"):
         convert(str(tmp_path / "recis"), str(tmp_path / "x"), "pbg", id_maps=twice)
@@ -253,7 +227,7 @@ def test_columns_of_a_map_are_found_by_type_or_named(tmp_path: Path) -> None:
 
 def test_options_of_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The way of docs/how_to/coming_from_recis.md, whose commands tests/whole runs."""
-    _save(tmp_path / "run" / "ckpt_20", {"user": np.array([17, -5])}, 2)
+    save_shards(tmp_path / "run" / "ckpt_20", _tables(user=[17, -5]), 2)
     (tmp_path / "run" / "checkpoint").write_text("ckpt_20\n")
     for wrong, message in (
         ([], "hashed ids need a map: graphmill convert and remap with --id-map TYPE=FILE"),

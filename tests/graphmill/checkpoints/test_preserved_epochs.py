@@ -1,5 +1,6 @@
 """Epochs that PBG preserved as links into the checkpoint survive every change of the checkpoint."""
 
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -130,10 +131,7 @@ def test_each_checkpoint_moved_aside_has_its_own_name(tmp_path: Path) -> None:
         (root / "checkpoint_version.txt").write_text(f"{number}\n")
         assert checkpoint.move_aside(f"{root}/") == str(tmp_path / f"checkpoint.stale-{number}")
         if number == 2:  # of two, the user deletes the older one; and the numbers have gone on meanwhile
-            (tmp_path / "checkpoint.stale-1" / "model.v1.h5").unlink()
-            for file in (tmp_path / "checkpoint.stale-1").iterdir():
-                file.unlink()
-            (tmp_path / "checkpoint.stale-1").rmdir()
+            shutil.rmtree(tmp_path / "checkpoint.stale-1")
             (tmp_path / "checkpoint.stale-11").touch()
             (tmp_path / "checkpoint.stale-x").touch()
     assert vectors(tmp_path / "checkpoint.stale-2", 2) == [2, 2]

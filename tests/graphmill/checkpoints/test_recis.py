@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
 from graphmill.checkpoints import ModelState, open_checkpoint, recognise
-from graphmill.checkpoints.recis import HashTable, Loader, Saver, slice_of
+from graphmill.checkpoints.recis import HashTable, Loader, Saver
 from graphmill.checkpoints.recis.checkpoint import write
 from graphmill.convert import convert
 from graphmill.errors import FormatError, NotFoundError
 from graphmill.model.parameters import in_order
-from tests.graphmill.checkpoints.recis_rules import RecisReader
+from tests.graphmill.checkpoints.recis_rules import RecisReader, save_shards
 from tests.graphmill.checkpoints.samples import (
     GROUP,
     MemoryCheckpoint,
@@ -154,15 +154,7 @@ def _save_adam(path: Path, shards: int, ids: np.ndarray) -> None:
         "sparse_adam_beta1": torch.tensor([0.25], dtype=torch.float64),
         "sparse_adam_beta2": torch.tensor(0.5),
     }
-    for shard in range(shards):
-        owned = torch.from_numpy(slice_of(shard, shards).owns(ids))
-        tables = {
-            name: HashTable(
-                ids[owned.numpy()], {key: each[owned] for key, each in slots.items()}, shard, shards
-            )
-            for name in ("user", "user.embedding")
-        }
-        Saver(shard, shards, 2, str(path), tables, dense).save()
+    save_shards(path, dict.fromkeys(("user", "user.embedding"), (ids, slots)), shards, **dense)
     (path / "model.pt").write_bytes(b"the dense model")
     (path / "extra.pt").write_bytes(b"its optimizer")
     (path / "io_state_0.pt").write_bytes(b"a position")

@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 from graphmill.checkpoints import open_checkpoint
 from graphmill.checkpoints.recis import CheckpointReader, HashTable, Loader, Saver, hash_slot, slice_of
 from graphmill.errors import FormatError, NotFoundError
-from tests.graphmill.checkpoints.recis_rules import RecisReader
+from tests.graphmill.checkpoints.recis_rules import RecisReader, rows_of, save_shards
 
 DTYPES = [
     *(torch.float64, torch.float32, torch.float16, torch.bfloat16),
@@ -25,26 +25,12 @@ DTYPES = [
 ]
 
 
-def _rows_of(ids: np.ndarray, dimension: int = 2) -> np.ndarray:
-    """Rows that tell which id they belong to."""
-    return (ids[:, None] % 10007 + np.arange(dimension) / 16).astype(np.float32)
-
-
-def _save_shards(
-    path: str, name: str, ids: np.ndarray, shard_num: int, parallel: int = 1, **slots: np.ndarray
-) -> None:
-    """Save a table, each id by the shard that owns it."""
-    for shard in range(shard_num):
-        owned = slice_of(shard, shard_num).owns(ids)
-        table = HashTable(ids[owned], {slot: rows[owned] for slot, rows in slots.items()}, shard, shard_num)
-        Saver(shard, shard_num, parallel, path, {name: table}, {"fc.weight": torch.ones(1, 2)}).save()
-
-
 def test_worked_example(tmp_path: Path) -> None:
     """The page's example, byte for byte where the page is explicit."""
     ids = np.array([7, 65543, 40000, 123456789, -3])
     assert hash_slot(ids).tolist() == [7, 7, 40000, 52501, 65533]
-    _save_shards(str(tmp_path), "user_id", ids, 2, embedding=_rows_of(ids))
+    fc = {"fc.weight": torch.ones(1, 2)}
+    save_shards(tmp_path, {"user_id": (ids, {"embedding": rows_of(ids)})}, 2, **fc)
 
     assert {each.name for each in tmp_path.iterdir()} == {
         "index",
@@ -70,7 +56,7 @@ def test_worked_example(tmp_path: Path) -> None:
     assert first["user_id.id/part_0_2"].tolist() == [7, 65543]
     assert second["user_id.id/part_1_2"].tolist() == [40000, 123456789, -3]
     assert second["user_id.id/part_1_2"].dtype == torch.int64
-    np.testing.assert_array_equal(second["user_id.embedding/part_1_2"], _rows_of(ids[2:]))
+    np.testing.assert_array_equal(second["user_id.embedding/part_1_2"], rows_of(ids[2:]))
     with safe_open(tmp_path / "model-000000-of-000002.safetensors", "pt") as file:
         assert file.metadata() is None
 
@@ -157,7 +143,7 @@ def test_any_number_of_shards_to_any_other(
         order.shuffle(numbers)
         for shard in numbers:
             owned = all_ids[slice_of(shard, shards).owns(all_ids)]
-            slots = {"embedding": _rows_of(owned, 3), "sums": _rows_of(owned, 1)}
+            slots = {"embedding": rows_of(owned, 3), "sums": rows_of(owned, 1)}
             tables = {f"t{number}": HashTable(owned, slots, shard, shards) for number in range(num_tables)}
             Saver(shard, shards, parallel, str(folder), tables, tensors).save()
     first, second = ({each.name: each.read_bytes() for each in folder.iterdir()} for folder in folders)
@@ -178,8 +164,8 @@ def test_any_number_of_shards_to_any_other(
             table = HashTable.empty({"embedding": ("float32", 3), "sums": ("float32", 1)}, shard, loaded)
             Loader(str(folders[0]), {name: table}, parallel=3).load()
             assert slice_of(shard, loaded).owns(table.ids).all()
-            np.testing.assert_array_equal(table.slots["embedding"], _rows_of(table.ids, 3))
-            np.testing.assert_array_equal(table.slots["sums"], _rows_of(table.ids, 1))
+            np.testing.assert_array_equal(table.slots["embedding"], rows_of(table.ids, 3))
+            np.testing.assert_array_equal(table.slots["sums"], rows_of(table.ids, 1))
             found += table.ids.tolist()
         assert sorted(found) == sorted(ids)
 
@@ -187,13 +173,12 @@ def test_any_number_of_shards_to_any_other(
 def test_a_save_that_was_killed_while_it_named_files_is_finished_by_the_next(tmp_path: Path) -> None:
     """Every shard has written; some files have their names already, and `index` is missing."""
     ids = np.array([7, 40000])
-    path = str(tmp_path / "saved")
-    _save_shards(path, "t", ids, 2, embedding=_rows_of(ids))
+    save_shards(tmp_path / "saved", {"t": (ids, {"embedding": rows_of(ids)})}, 2)
     killed = tmp_path / "killed"
     for shard in range(2):
         owned = ids[slice_of(shard, 2).owns(ids)]
-        table = HashTable(owned, {"embedding": _rows_of(owned)}, shard, 2)
-        saver = Saver(shard, 2, 1, str(killed), {"t": table}, {"fc.weight": torch.ones(1, 2)})
+        table = HashTable(owned, {"embedding": rows_of(owned)}, shard, 2)
+        saver = Saver(shard, 2, 1, str(killed), {"t": table})
         if shard == 0:
             saver.save()
     named = killed / "model-000000-of-000002.safetensors"
@@ -207,7 +192,7 @@ def test_a_save_that_was_killed_while_it_named_files_is_finished_by_the_next(tmp
 def test_names_are_matched_whole(tmp_path: Path) -> None:
     """A slot whose name begins another's, a table that is called as a slot, a tensor with the sign in it."""
     ids = np.arange(4)
-    slots = {"embedding": _rows_of(ids), "exp_avg": 2 * _rows_of(ids), "exp_avg_sq": 3 * _rows_of(ids)}
+    slots = {"embedding": rows_of(ids), "exp_avg": 2 * rows_of(ids), "exp_avg_sq": 3 * rows_of(ids)}
     tables = {
         name: HashTable(ids, {slot: factor * rows for slot, rows in slots.items()})
         for name, factor in (("user", 1), ("user.embedding", 10), ("user@id", 100))
@@ -230,7 +215,8 @@ def test_names_are_matched_whole(tmp_path: Path) -> None:
 
 
 def test_a_missing_name_is_an_error_unless_allowed(tmp_path: Path) -> None:
-    _save_shards(str(tmp_path), "t", np.arange(4), 1, embedding=_rows_of(np.arange(4)))
+    ids, fc = np.arange(4), {"fc.weight": torch.ones(1, 2)}
+    save_shards(tmp_path, {"t": (ids, {"embedding": rows_of(ids)})}, **fc)
     table = HashTable.empty({"embedding": ("float32", 2), "sums": ("float32", 1)})
     tensors = {"fc.weight": torch.zeros(1, 2), "fc.bias": torch.full((1,), 7.0)}
     with pytest.raises(KeyError, match=r"no tensors fc\.bias, t@sums"):
@@ -304,7 +290,7 @@ def test_shards_that_save_at_the_same_time(tmp_path: Path) -> None:
 
     def save(shard: int) -> None:
         owned = ids[slice_of(shard, 6).owns(ids)]
-        table = HashTable(owned, {"embedding": _rows_of(owned)}, shard, 6)
+        table = HashTable(owned, {"embedding": rows_of(owned)}, shard, 6)
         Saver(shard, 6, 2, str(tmp_path), {"t": table}).save()
 
     with ThreadPoolExecutor(6) as pool:
@@ -312,7 +298,7 @@ def test_shards_that_save_at_the_same_time(tmp_path: Path) -> None:
     table = HashTable.empty({"embedding": ("float32", 2)})
     Loader(str(tmp_path), {"t": table}).load()
     assert sorted(table.ids) == sorted(ids)
-    np.testing.assert_array_equal(table.slots["embedding"], _rows_of(table.ids))
+    np.testing.assert_array_equal(table.slots["embedding"], rows_of(table.ids))
 
 
 @pytest.mark.parametrize(
@@ -339,7 +325,7 @@ def test_shards_that_save_at_the_same_time(tmp_path: Path) -> None:
 )
 def test_indexes_that_contradict(tmp_path: Path, name: str, change: Any, message: str) -> None:
     ids = np.array([7, 40000])
-    _save_shards(str(tmp_path), "t", ids, 2, embedding=_rows_of(ids))
+    save_shards(tmp_path, {"t": (ids, {"embedding": rows_of(ids)})}, 2)
     content = json.loads((tmp_path / name).read_text())
     change(content)
     (tmp_path / name).write_text(json.dumps(content))

@@ -217,16 +217,6 @@ def test_files_that_pbg_wrote(graph: str, num_partitions: int, num_edges: int) -
             np.testing.assert_array_equal(edges.rhs, hdf5["rhs"][:])
 
 
-@pytest.mark.hdfs
-def test_on_hdfs_the_same_bytes(tmp_path: Path, hdfs_uri: str) -> None:
-    for folder in (str(tmp_path), hdfs_uri):
-        edge_buckets.write_bucket(folder, BUCKET, some_edges(weighted=True))
-        assert_equal(edge_buckets.read_bucket(folder, BUCKET), some_edges(weighted=True))
-    assert storage.read_bytes(f"{hdfs_uri}/{URI}") == (tmp_path / URI).read_bytes()
-    with pytest.raises(FormatError, match="every bucket must exist"):
-        edge_buckets.read_bucket(hdfs_uri, Bucket(0, 0))
-
-
 def test_folders_of_other_graphs_are_no_splits(tmp_path: Path) -> None:
     """Folders with another marker than that of the entities; folders without one belong to the graph."""
     for name in ("train", "test", "byhand", "other", "foreign", "empty"):

@@ -52,12 +52,6 @@ def test_pyarrow_reads_the_file(tmp_path: Path) -> None:
     assert "DELTA_BINARY_PACKED" in index.encodings
 
 
-def test_same_ids_same_bytes(tmp_path: Path) -> None:
-    for folder in ("one", "two"):
-        _write(str(tmp_path / folder), ["a", "b"], ["c"])
-    assert (tmp_path / "one" / PART).read_bytes() == (tmp_path / "two" / PART).read_bytes()
-
-
 def test_null_is_refused_and_nothing_is_left(tmp_path: Path) -> None:
     with pytest.raises(FormatError, match=r"part-00002\.parquet: the raw id of row 3 is null"):
         _write(str(tmp_path), ["a", "b"], ["c", None])

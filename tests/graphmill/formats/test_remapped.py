@@ -81,13 +81,6 @@ def test_pyarrow_reads_the_file(
     assert (column.compression == "ZSTD") == (compression == "zstd")
 
 
-def test_same_rows_same_bytes(tmp_path: Path, rng: np.random.Generator) -> None:
-    embeddings_ND = rng.standard_normal((10, 4), np.float32)
-    for folder in ("one", "two"):
-        _write(str(tmp_path / folder), list("abcdefghij"), embeddings_ND, 3, "zstd")
-    assert (tmp_path / "one" / PART).read_bytes() == (tmp_path / "two" / PART).read_bytes()
-
-
 def test_writer_refuses_other_shapes(tmp_path: Path) -> None:
     for shape in ((3, 4), (2, 3), (2,)):
         refused = pytest.raises(
