@@ -13,12 +13,11 @@ Source: docs/formats/graphstorm_embeddings.md.
 """
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -26,10 +25,9 @@ import numpy.typing as npt
 from graphmill import storage
 from graphmill.checkpoints.checkpoint import Checkpoint
 from graphmill.checkpoints.graphstorm import saved_ranks
-from graphmill.checkpoints.graphstorm.saved_ranks import Array, Numbers, RankRows, checked_name, open_values
+from graphmill.checkpoints.graphstorm.saved_ranks import Array, Numbers, RankRows, checked_name
 from graphmill.checkpoints.whole_tables import JoinedRows, OrderedPiece, OrderedTable, WholeTablesCheckpoint
 from graphmill.errors import FormatError
-from graphmill.formats.torch_files.tensor import open_tensor
 from graphmill.model.parameters import parse_global_key, parse_operator_key
 
 EMB_INFO = "emb_info.json"
@@ -218,13 +216,7 @@ def _open_pieces(ranks: Sequence[RankRows]) -> Iterator[list[OrderedPiece]]:
         pieces = []
         for rank in ranks:
             if rank.num_rows:
-                values = stack.enter_context(open_values(rank)).read
-                ids: Callable[[int, int], Any] = partial(_count, rank.first_nid)
-                if rank.nids_uris:
-                    ids = stack.enter_context(open_tensor(rank.nids_uris[0])).read
+                (ids,) = stack.enter_context(saved_ranks.open_nids(rank))
+                values = stack.enter_context(saved_ranks.open_values(rank)).read
                 pieces.append(OrderedPiece(rank.num_rows, ids, values))
         yield pieces
-
-
-def _count(first_id: int, start: int, stop: int) -> Numbers:
-    return np.arange(first_id + start, first_id + stop)

@@ -19,9 +19,10 @@ docs/formats/graphstorm_predictions.md.
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -141,24 +142,31 @@ def iter_rows(
     n is at most `batch_rows`; bfloat16 comes as float32, all else as it is stored.
     """
     end = ranked.num_rows if stop is None else min(stop, ranked.num_rows)
-    with ExitStack() as stack:
-        values = stack.enter_context(open_values(ranked))
-        nids = [stack.enter_context(open_tensor(uri)) for uri in ranked.nids_uris]
+    with open_values(ranked) as values, open_nids(ranked) as nids:
         for first in range(start, end, batch_rows):
             last = min(first + batch_rows, end)
-            counted = np.arange(ranked.first_nid + first, ranked.first_nid + last)
-            ids = tuple(np.asarray(nid.read(first, last).reshape(-1), np.int64) for nid in nids)
-            yield ids or (counted,), values.read(first, last)
+            yield tuple(read(first, last) for read in nids), values.read(first, last)
 
 
 def iter_ids(ranked: RankRows) -> Iterator[tuple[int, Numbers]]:
     """The first row and the ids, int64 [n], of rows of a rank with one file of ids or none."""
-    with ExitStack() as stack:
-        nids = [stack.enter_context(open_tensor(uri)) for uri in ranked.nids_uris]
+    with open_nids(ranked) as (read,):
         for first in range(0, ranked.num_rows, ID_ROWS):
-            last = min(first + ID_ROWS, ranked.num_rows)
-            ids = nids[0].read(first, last) if nids else np.arange(first, last) + ranked.first_nid
-            yield first, np.asarray(ids.reshape(-1), np.int64)
+            yield first, read(first, min(first + ID_ROWS, ranked.num_rows))
+
+
+@contextmanager
+def open_nids(ranked: RankRows) -> Iterator[list[Callable[[int, int], Numbers]]]:
+    """Functions that read ids of rows [start, stop), int64 [n]: one for each file, or one that counts."""
+    with ExitStack() as stack:
+        files = [stack.enter_context(open_tensor(uri)) for uri in ranked.nids_uris]
+        yield [partial(_read_nids, file) for file in files] or [
+            lambda start, stop: np.arange(start, stop) + ranked.first_nid
+        ]
+
+
+def _read_nids(file: TensorRows, start: int, stop: int) -> Numbers:
+    return np.asarray(file.read(start, stop).reshape(-1), np.int64)
 
 
 class Hdf5Rows(NamedTuple):

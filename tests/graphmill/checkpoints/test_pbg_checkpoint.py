@@ -120,37 +120,19 @@ def tree(path: Path) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("folder", "version", "counts", "keys"),
-    [
-        ("pbg_v1_dyn", 3, [135], {f"{s}_operators.0.{p}" for s in ("lhs", "rhs") for p in ("real", "imag")}),
-        (
-            "pbg_v1_static",
-            2,
-            [68, 67],
-            {
-                "global_embs.emb_concept",
-                "rhs_operators.1.diagonal",
-                "rhs_operators.2.translation",
-                "rhs_operators.3.linear_transformation",
-                "rhs_operators.4.linear_transformation",
-                "rhs_operators.4.translation",
-                "rhs_operators.5.real",
-                "rhs_operators.5.imag",
-            },
-        ),
-    ],
+    ("folder", "version", "counts", "num_parameters"),
+    [("pbg_v1_dyn", 3, [135], 4), ("pbg_v1_static", 2, [68, 67], 8)],
 )
 def test_files_of_pbg_are_read_and_written_alike(
-    tmp_path: Path, folder: str, version: int, counts: list[int], keys: set[str]
+    tmp_path: Path, folder: str, version: int, counts: list[int], num_parameters: int
 ) -> None:
     """Files that are written again have the same tree, types and attributes."""
     golden = DATA / folder / "checkpoint"
     root, config = str(golden), checkpoint.read_config(str(golden))
     assert (checkpoint.read_version(root), config["dimension"]) == (version, 8)
     model, optimizer, iteration = checkpoint.read_model(root, version)
-    assert model.keys() == keys
     assert optimizer is not None
-    assert len(optimizer["state"]) == len(keys)
+    assert len(optimizer["state"]) == len(model) == num_parameters
     assert iteration is not None
     assert (iteration.num_epochs, iteration.edge_path) == (version, "edges")
     assert {line["epoch_idx"] for line in checkpoint.read_stats(root)} == set(range(version))
