@@ -126,7 +126,7 @@ def test_initial_values_without_a_model(tmp_path: Path) -> None:
     writer_of("pbg")(source_of(), str(tmp_path / "pbg"))
     (tmp_path / "pbg/model.v7.h5").unlink()
     done = convert(str(tmp_path / "pbg"), str(tmp_path / "model"), "graphstorm-model")
-    assert "a decoder: the checkpoint lacks rhs_operators.0.diagonal" in done.not_kept
+    assert "a decoder: the checkpoint lacks rhs_operators.1.diagonal" in done.not_kept
     assert done.target.counts == {"item": [5], "user": [7]}
 
 
