@@ -25,19 +25,14 @@ Renamed = tuple[dict[str, Tensor], dict[str, Any] | None]
 def legacy_config(config: Mapping[str, Any]) -> dict[str, Any]:
     """PBG v1's configuration with the legacy keys."""
 
-    def inner(section: Any) -> Any:
-        return (
-            {_camel(key): value for key, value in section.items()}
-            if isinstance(section, Mapping)
-            else section
-        )
+    def inner(section: Mapping[str, Any]) -> dict[str, Any]:
+        return {_camel(key): value for key, value in section.items()}
 
     renamed = {_KEYS.get(key) or _camel(key): value for key, value in config.items()}
-    entities, relations = renamed.get("entities"), renamed.get("relations")
-    if isinstance(entities, Mapping):  # the keys are names of types
-        renamed["entities"] = {name: inner(entity) for name, entity in entities.items()}
-    if isinstance(relations, list | tuple):
-        renamed["relations"] = [inner(relation) for relation in relations]
+    if "entities" in renamed:  # the keys are names of types
+        renamed["entities"] = {name: inner(entity) for name, entity in renamed["entities"].items()}
+    if "relations" in renamed:
+        renamed["relations"] = [inner(relation) for relation in renamed["relations"]]
     return renamed
 
 

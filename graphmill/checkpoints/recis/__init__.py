@@ -6,9 +6,7 @@
       torch_rank_weights_embs_table_multi_shard.json    one entry per embedding block or dense tensor
       index                                 which block lies in which file; written last
 
-Modules: `saver`, `reader`; `layout` (names, owners, JSON files),
-`safetensors`.
-Source: docs/formats/recis.md.
+Modules: `saver`, `reader`, `layout` (names, owners, JSON files), `safetensors`; docs/formats/recis.md.
 """
 
 from graphmill.checkpoints.recis.layout import Slice, UnknownTensorError, hash_slot, newest, slice_of

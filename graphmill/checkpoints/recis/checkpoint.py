@@ -42,8 +42,6 @@ from graphmill.errors import FormatError
 from graphmill.storage.as_json import read_as
 from graphmill.vocab import Partition
 
-__all__ = ["SIDE_FILE", "RecisCheckpoint", "write"]
-
 log = logging.getLogger("graphmill")
 
 _HINT = (

@@ -104,11 +104,8 @@ class Index:
     def append(self, other: "Index") -> None:
         """Add the content of the next shard, whose files get the next numbers."""
         first = len(self.file_index)
-        for numbers, added in (
-            (self.block_index, other.block_index),
-            (self.file_index, other.file_index),
-        ):
-            numbers.update({key: number + first for key, number in added.items()})
+        self.block_index.update({key: number + first for key, number in other.block_index.items()})
+        self.file_index.update({name: number + first for name, number in other.file_index.items()})
         self.tensor_keys.update(other.tensor_keys)
         self.multi_shard.update(other.multi_shard)
 
