@@ -185,8 +185,7 @@ def test_a_chosen_version(tmp_path: Path) -> None:
     world = _small(tmp_path)
     expected = evaluate.evaluate(world.config)["metrics"]
     root = world.config.checkpoint_path
-    for (entity_type, partition), ones in _rows(1.0).items():
-        pbg.write_embeddings(root, entity_type, partition, 2, ones, None, {}, ITERATION)
+    _write_rows(world, _rows(1.0), 2)
     pbg.write_model(root, 2, {}, {}, {}, ITERATION)
     storage.write_text(storage.join(root, "checkpoint_version.txt"), "2")
     tied = evaluate.evaluate(_with(world, filtered=False))["metrics"]
@@ -254,25 +253,20 @@ def test_copies_tie_to_the_last_bit(dimension: int, operator: str) -> None:
 # ---- PBG's own checkpoints
 
 
-def _golden(name: str, split_folder: str = "edges") -> Config:
-    root = DATA / name
-    settings = pbg.read_config(str(root / "checkpoint"))
-    settings |= {
+def test_pbg_dynamic_checkpoint() -> None:
+    root = DATA / "pbg_v1_dyn"
+    settings = pbg.read_config(str(root / "checkpoint")) | {
         "entity_path": str(root / "entities"),
-        "edge_paths": [str(root / split_folder)],
+        "edge_paths": [str(root / "edges")],
         "checkpoint_path": str(root / "checkpoint"),
         "edge_root": str(root),
-        "evaluate": {"split": split_folder},
+        "evaluate": {"split": "edges", "filtered": False},
     }
-    return configuration.from_mapping(settings)
-
-
-def test_pbg_dynamic_checkpoint() -> None:
-    config = _golden("pbg_v1_dyn").with_section(EvaluateConfig(split="edges", filtered=False))
-    line = (DATA / "pbg_v1_dyn" / "eval.txt").read_text()
-    fields = [field.split(":") for field in line.removeprefix("Stats: ").split(",")]
+    fields = [
+        field.split(":") for field in (root / "eval.txt").read_text().removeprefix("Stats: ").split(",")
+    ]
     by_pbg = {name.strip(): float(value) for name, value in fields}
-    found = evaluate.evaluate(config)["metrics"]
+    found = evaluate.evaluate(configuration.from_mapping(settings))["metrics"]
     names = {"mrr": "mrr", "pos_rank": "mean_rank", "r1": "hits@1", "r10": "hits@10", "r50": "hits@50"}
     for theirs, ours in names.items():
         assert found[f"{ours}_pessimistic"] == pytest.approx(by_pbg[theirs], rel=1e-5, abs=1e-5), theirs
@@ -280,13 +274,6 @@ def test_pbg_dynamic_checkpoint() -> None:
 
 
 # ---- bad input
-
-
-def test_no_checkpoint(tmp_path: Path) -> None:
-    config = _small(tmp_path).config
-    storage.delete(config.checkpoint_path)
-    with pytest.raises(NotFoundError, match="there is no checkpoint to evaluate; train first"):
-        evaluate.evaluate(config)
 
 
 def test_checks_before_an_evaluation(tmp_path: Path) -> None:
@@ -311,6 +298,12 @@ def test_checks_before_an_evaluation(tmp_path: Path) -> None:
     features = {name: each.model_copy(update={"featurized": True}) for name, each in config.entities.items()}
     featurized = config.model_copy(update={"entities": features})
     assert job.check(featurized).startswith("item, user: a featurized type has no list of all")
+    pbg.write_config(config.checkpoint_path, config.pbg() | {"comparator": "cos"})
+    with pytest.raises(ConfigError, match=r'trained with other settings: comparator: "cos" -> "dot"'):
+        evaluate.evaluate(config)
+    storage.delete(config.checkpoint_path)
+    with pytest.raises(NotFoundError, match="there is no checkpoint to evaluate; train first"):
+        evaluate.evaluate(config)
 
 
 def _rows(number: float) -> dict[tuple[str, int], np.ndarray]:
@@ -322,11 +315,10 @@ def _rows(number: float) -> dict[tuple[str, int], np.ndarray]:
     }
 
 
-def _write_rows(world: World, rows: Mapping[tuple[str, int], np.ndarray]) -> None:
-    for (entity_type, partition), table in rows.items():
-        pbg.write_embeddings(
-            world.config.checkpoint_path, entity_type, partition, 1, table, None, {}, ITERATION
-        )
+def _write_rows(world: World, rows: Mapping[tuple[str, int], np.ndarray], version: int = 1) -> None:
+    path = world.config.checkpoint_path
+    for key, table in rows.items():
+        pbg.write_embeddings(path, *key, version, table, None, {}, ITERATION)
 
 
 def _out_of_range(world: World, lhs: int, rel: int, rhs: int) -> None:
@@ -367,10 +359,3 @@ def test_damage_is_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(FormatError, match=message) as found:
         evaluate.evaluate(world.config)
     assert "init_path" not in str(found.value)  # advice for training
-
-
-def test_a_checkpoint_of_another_model(tmp_path: Path) -> None:
-    world = _small(tmp_path)
-    pbg.write_config(world.config.checkpoint_path, world.config.pbg() | {"comparator": "cos"})
-    with pytest.raises(ConfigError, match=r'trained with other settings: comparator: "cos" -> "dot"'):
-        evaluate.evaluate(world.config)

@@ -223,10 +223,3 @@ def test_scores_that_are_no_dot_products_stay_on_the_cpu(
         world, tmp_path / "wanted", question
     )
     assert gpus == []
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_a_gpu_that_is_not_there(tmp_path: Path) -> None:
-    world = write_world(tmp_path / "run")
-    with pytest.raises(ConfigError, match="num_gpus: 1, but this worker sees no GPU; set num_gpus: 0"):
-        answers(world, tmp_path / "out", PredictOptions(relation="likes"), None, 1)
