@@ -1,7 +1,7 @@
 """Vectors of a run in another format, and maybe smaller: a folder that other systems load.
 
 {to}/                           replaced as a whole, once every file is written and the loss is measured
-    {type}/...                  ids and vectors; see `formats`
+    {type}/...                  ids and vectors; see `FORMATS`
     {type}/_scales.npy, _centroids.npy
     _model.json                 how to decode and to score; see `model`
     _relations.parquet          parameters of the relations' operators
@@ -12,7 +12,8 @@
 
 import json
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -21,10 +22,11 @@ from distributed import Client
 from graphmill import storage
 from graphmill.ask.entities import EntityTable, read_tables
 from graphmill.ask.evaluate import job as evaluation
-from graphmill.ask.export import fitting, loss, model
-from graphmill.ask.export.formats import FORMATS, Format
-from graphmill.ask.export.formats.faiss_index import import_faiss
-from graphmill.ask.export.settings import ExportOptions
+from graphmill.ask.export import faiss_index, fitting, loss, model
+from graphmill.ask.export.codecs import PRECISIONS
+from graphmill.ask.export.settings import ExportOptions, Precision
+from graphmill.ask.export.tables import write_arrow, write_npy, write_parquet
+from graphmill.ask.export.text import finish_projector, write_projector, write_word2vec
 from graphmill.ask.relation import RELATIONS
 from graphmill.ask.run import TrainedRun
 from graphmill.config import Config
@@ -42,6 +44,53 @@ from graphmill.storage.checksums import of_bytes
 RECORD = "_export.json"
 
 log = logging.getLogger("graphmill")
+
+_TEXT: tuple[Precision, ...] = ("float32", "float16")
+
+Write = Callable[[fitting.Source, int, str], Checksums]
+Finish = Callable[[str, Sequence[fitting.Source]], Checksums]
+
+
+@dataclass(frozen=True)
+class Format:
+    """One format.
+
+    Attributes:
+        write: writes a partition of a source to a folder; returns checksums of its files.
+        names: pattern of the names of its files.
+        is_whole: whether a type is one piece, not one for each partition.
+        precisions: what it can hold.
+        holds_scales: whether it can hold a scale of each row.
+        others: names of the files for all types together, which `finish` writes.
+        finish: writes the files for all types together, if there are any; returns their checksums.
+    """
+
+    write: Write
+    names: str
+    is_whole: bool = False
+    precisions: tuple[Precision, ...] = PRECISIONS
+    holds_scales: bool = True
+    others: tuple[str, ...] = ()
+    finish: Finish | None = None
+
+
+_PART = r"part-[0-9]{5,}"
+
+FORMATS = {
+    "parquet": Format(write_parquet, rf"{_PART}\.parquet"),
+    "npy": Format(write_npy, rf"{_PART}(?:\.scale)?\.npy|{_PART}\.ids\.parquet"),
+    "arrow": Format(write_arrow, rf"{_PART}\.arrow"),
+    "faiss": Format(faiss_index.write, r"vectors\.faiss|ids\.parquet", is_whole=True, holds_scales=False),
+    "word2vec": Format(write_word2vec, r"vectors\.txt", is_whole=True, precisions=_TEXT),
+    "tensorboard-projector": Format(
+        write_projector,
+        r"vectors\.tsv|metadata\.tsv",
+        is_whole=True,
+        precisions=_TEXT,
+        others=("projector_config.json", "projector_config.pbtxt"),
+        finish=finish_projector,
+    ),
+}
 
 
 def check(config: Config, options: ExportOptions, to: str) -> None:
@@ -71,7 +120,7 @@ def check(config: Config, options: ExportOptions, to: str) -> None:
 
 
 def _check_faiss(config: Config) -> None:
-    import_faiss()
+    faiss_index.import_faiss()
     comparator = COMPARATORS.get(config.comparator)
     if config.bias or not comparator:
         raise ConfigError(

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from graphmill import storage
 from graphmill.ask.export.codecs import Array, Codec, EncodedVectors, Int8Codec, PqCodec, piece_of
 from graphmill.ask.export.fitting import Source
-from graphmill.ask.export.formats.tables import IDS
+from graphmill.ask.export.tables import IDS
 from graphmill.errors import ConfigError
 from graphmill.model.comparators import is_dot
 from graphmill.storage import Checksums
