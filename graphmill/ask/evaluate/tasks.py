@@ -162,12 +162,12 @@ def count_edges(path: str, buckets: Sequence[Bucket]) -> list[int]:
 
 
 def read_edges(graph: Graph, path: str, chosen: Sequence[tuple[Bucket, Numbers | None]]) -> Triples:
-    """Chosen rows of bucket files, in ascending order (None: all); raises as `Graph.read`."""
+    """Chosen rows of bucket files, in ascending order (None: all)."""
     return Triples.concatenated([part for piece in chosen for part in _read(graph, path, *piece)])
 
 
 def find_known(part: Part, pieces: Sequence[Piece], number: int) -> KnownFile:
-    """Find the known edges that have a ranked query, and write their cells; raises as `edges_of`.
+    """Find the known edges that have a ranked query, and write their cells.
 
     Sorted, the cells of a partition are a range.
     """
@@ -194,7 +194,7 @@ def find_known(part: Part, pieces: Sequence[Piece], number: int) -> KnownFile:
 
 
 def take_rows(part: Part, key: PartitionKey) -> None:
-    """Write the ranked edges' vectors of one partition; raises FormatError if its file is damaged."""
+    """Write the ranked edges' vectors of one partition."""
     rows = part.graph.rows_of(part.edges())[key]
     save(part.folder, _rows_name(*key), table_of(part, key).numpy()[rows])
 
@@ -301,7 +301,7 @@ def _rows_name(entity_type: str, partition: Partition) -> str:
 
 
 def table_of(part: Part, key: PartitionKey) -> Tensor:
-    """The embeddings of a partition; raises FormatError if its file is damaged."""
+    """The embeddings of a partition."""
     from torch import from_numpy
 
     return from_numpy(part.run.read_embeddings(key))

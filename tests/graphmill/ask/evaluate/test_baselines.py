@@ -165,7 +165,7 @@ def test_neighbors_are_those_of_counting(
     config = settings(tmp_path, relations)
     graph = Graph(config, COUNTS, 3)
     train, test = sorted(set(drawn(config, rng, 150))), drawn(config, rng, 40)
-    ranked, trained = triples(test), triples(train)
+    ranked, trained, left_out = triples(test), triples(train), {*train, *test}
     for side in Side:
         queries = Queries(graph, side, ranked, BlockSize(1, 64))
         known = triples([*train, *test])
@@ -175,15 +175,14 @@ def test_neighbors_are_those_of_counting(
         place = 0 if side is Side.LHS else 2
         for edge, rank in zip(test, middle.tolist(), strict=True):
             scores, own = scores_by_hand(config, side, edge, train), edge[place]
-            left = [each for each in range(len(scores)) if with_end(edge, place, each) not in {*train, *test}]
+            left = [
+                each
+                for each in range(len(scores))
+                if (*edge[:place], each, *edge[place + 1 :]) not in left_out
+            ]
             higher = sum(scores[each] > scores[own] + 1e-12 for each in left)
             equal = sum(abs(scores[each] - scores[own]) <= 1e-12 for each in left)
             assert rank == 1 + higher + equal / 2
-
-
-def with_end(edge: Edge, place: int, number: int) -> Edge:
-    lhs, relation, rhs = edge
-    return (number, relation, rhs) if place == 0 else (lhs, relation, number)
 
 
 @pytest.mark.parametrize(

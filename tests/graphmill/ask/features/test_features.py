@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -138,16 +137,12 @@ def test_rows_do_not_depend_on_the_memory(
 ) -> None:
     path = tmp_path / "orders.parquet"
     pq.write_table(orders(world, rng, 150), path, row_group_size=30)
-    table = table_to_read(world, path)
+    table = pieces.whole_table(world.config, [str(path)], {})
     for name, memory_bytes in (("large", 1 << 28), ("small", 1)):
         request = FeaturesOptions(columns={"customer": "user"}, components=3, memory_bytes=memory_bytes)
         job.run(world.config, request, table, str(tmp_path / name), near_client)
     assert read(tmp_path / "large").equals(read(tmp_path / "small"))
     assert pq.ParquetFile(tmp_path / "small/part-00000.parquet").num_row_groups >= 30
-
-
-def table_to_read(world: World, path: Path, read_rows: Any = pieces.read_rows) -> job.TableToRead:
-    return replace(pieces.whole_table(world.config, [str(path)], {}), read=read_rows)
 
 
 def test_integers_are_ids(tmp_path: Path, features: Command) -> None:

@@ -13,12 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from graphmill import config as configuration
-from graphmill.ask.entities import read_tables
 from graphmill.ask.fold_in import solver
 from graphmill.ask.fold_in.frozen import FrozenModel, read_model, spread
 from graphmill.ask.fold_in.new_edges import NO_MENTIONS, Mentions, NewEdges
 from graphmill.ask.fold_in.others import other_queries
-from graphmill.ask.fold_in.settings import FoldInOptions, solvable_types
+from graphmill.ask.fold_in.settings import FoldInOptions
 from graphmill.ask.fold_in.solver import OF_CALL, Objective, Solver, TileSizes
 from graphmill.model.built_in import COMPARATORS, LOSSES, OPERATORS
 from graphmill.model.plug_ins import MASKED
@@ -49,8 +48,7 @@ class Worlds(dict[str, tuple[World, FrozenModel]]):
 
 
 def model_of(world: World, **options: Any) -> FrozenModel:
-    trained, _ = tables_of(world.config)
-    tables = read_tables(trained, solvable_types(world.config))
+    trained, tables = tables_of(world.config)
     return read_model(trained, tables, FoldInOptions(**{"num_candidates": 7, **options}))
 
 
@@ -262,7 +260,7 @@ def test_edges_are_read_for_a_few_ids_at_a_time(
     edges = random_edges(world, rng, 12)
     expected = Solver(model, "user").solve(edges, 12)
     monkeypatch.setattr(solver, "MOST_FLOATS", 6 * WIDE)
-    tables = read_tables(model.run, solvable_types(world.config))
+    tables = tables_of(world.config)[1]
     blocks = solver.solutions(model, tables, "user", edges, NO_MENTIONS, 12)
     for start, solution in blocks:
         own = slice(start, start + len(solution.vectors_BD))

@@ -13,7 +13,7 @@ import torch
 
 from graphmill import config as configuration
 from graphmill import storage
-from graphmill.ask.entities import EntityTable, measure_partition
+from graphmill.ask.entities import EntityTable, read_tables
 from graphmill.ask.model import Model
 from graphmill.ask.predict import for_ids
 from graphmill.ask.predict.settings import PredictOptions
@@ -234,16 +234,7 @@ def _write_edges(world: World, split: str, rng: np.random.Generator, *, loops: b
 
 def tables_of(config: Config) -> tuple[Any, dict[str, EntityTable]]:
     trained = TrainedRun.chosen(config)
-    return trained, {
-        name: EntityTable(
-            trained,
-            tuple(
-                measure_partition(trained, name, partition, config.entity_dimension(name))
-                for partition in range(entity.num_partitions)
-            ),
-        )
-        for name, entity in config.entities.items()
-    }
+    return trained, read_tables(trained, list(config.entities))
 
 
 def asked(config: Config, question: PredictOptions) -> Any:
