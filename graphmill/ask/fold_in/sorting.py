@@ -17,6 +17,7 @@ from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from graphmill import storage
@@ -92,7 +93,9 @@ def sort_piece(sorting: Sorting, piece_uri: str, entity_type: str | None, uri: s
         rows = {entity_type: _rows(ids.filter(pa.array(is_new)), NONE, False, None, None)}
     with storage.atomic_output(uri) as stream, pa.ipc.new_file(stream, SCHEMA) as writer:
         for name in sorting.tables:
-            own = first_edges(rows.get(name, SCHEMA.empty_table()), sorting.max_edges)
+            own = rows.get(name, SCHEMA.empty_table())
+            most = pc.max(pc.value_counts(own["id"]).field("counts")).as_py() or 0
+            own = first_edges(own, sorting.max_edges) if most > sorting.max_edges else own
             for batch in _grouped(own, sorting):
                 writer.write_batch(batch)
     return counts | {f"type:{name}": len(new_rows) for name, new_rows in rows.items() if len(new_rows)}
