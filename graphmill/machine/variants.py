@@ -46,6 +46,11 @@ def has_bfloat16_products() -> bool:
     return _BFLOAT16 in variants_here()
 
 
+def has_fast_bfloat16_lanes() -> bool:
+    """Whether AVX512-BF16 is faster than float32: Intel's processors, which have AMX for that, take longer."""
+    return has_bfloat16_products() and "amx_bf16" not in _features()
+
+
 def command(compiler: str, variant: str) -> list[str]:
     """Return the command that compiles one variant, without the paths to read and to write."""
     return [compiler, *FLAGS, *(_VARIANTS[variant][1] if variant in _VARIANTS else ("-march=native",))]

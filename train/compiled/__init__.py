@@ -3,5 +3,5 @@ needs them.
 
 Sources: graphmill/kernels. train/step/plain.py defines the result of a step on edges, and takes over
 if there is no compiler, or if the compiled step cannot train the configuration. The code uses AVX-512 if the
-CPU has it; with avx512_bf16, `half_precision` rounds the operands of products to bfloat16.
+CPU has it; where AVX512-BF16 is fast, `half_precision` rounds the operands of products to bfloat16.
 """
