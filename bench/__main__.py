@@ -34,7 +34,11 @@ ON_REQUEST = ("start", "gpu", "billion", "topk")
     type=click.IntRange(1000),
     help="Edges of the tables of etl, start and billion, embeddings of remap, candidates of topk.",
 )
-@click.option("--large", is_flag=True, help="etl: also a table with five times the rows (50 M).")
+@click.option(
+    "--large",
+    is_flag=True,
+    help="etl: also a table with five times the rows (50 M). train: also a graph of 20 M edges.",
+)
 @click.option(
     "--triples",
     type=click.Path(exists=True, file_okay=False, path_type=Path),

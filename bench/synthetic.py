@@ -209,8 +209,8 @@ def tsv_edges(root: Path, edges: Edges) -> Path:
 class Triples:
     """A synthetic knowledge graph, by default of the size of FB15k-237.
 
-    Every entity belongs to a cluster. Every relation leads from a cluster to one other cluster, in which few
-    entities take most edges: a model can learn the structure, up to a limit.
+    Every entity belongs to a cluster of a ring. A relation leads some clusters further, where few entities
+    take most edges: a model learns this in an epoch if there are few relations and many edges.
     """
 
     num_entities: int = 14_541
@@ -225,12 +225,12 @@ class Triples:
         """Draw distinct triples [N, 3] (head, relation, tail) of each split."""
         rng = np.random.default_rng(self.seed)
         wanted = self.num_train + self.num_valid + self.num_test
-        leads_to = np.stack([rng.permutation(self.num_clusters) for _ in range(self.num_relations)])
+        distance = rng.integers(self.num_clusters, size=self.num_relations)
         found = np.empty((0, 3), np.int64)
         while len(found) < wanted:
             head = rng.permutation(np.arange(2 * wanted) % self.num_entities)
             relation = power_law(rng, self.num_relations, len(head))
-            cluster = leads_to[relation, head % self.num_clusters]
+            cluster = (head + distance[relation]) % self.num_clusters
             place = power_law(rng, self.num_entities // self.num_clusters, len(head))
             tail = place * self.num_clusters + cluster
             found = np.unique(np.concatenate([found, np.stack([head, relation, tail], axis=1)]), axis=0)

@@ -57,7 +57,7 @@ CASES = (
 RATES = (0.05, 0.1, 0.2)
 QUALITY = Case(200, 50, 1000, num_epochs=10, goal={})
 LARGE_QUALITY = Case(100, 50, 50, num_epochs=4, goal={})
-LARGE = Triples(1_000_000, 200, num_train=20_000_000, num_valid=2000, num_test=2000, num_clusters=5000)
+LARGE = Triples(1_000_000, 5, num_train=20_000_000, num_valid=2000, num_test=2000, num_clusters=5000)
 
 
 def run(setting: Setting) -> Report:
