@@ -47,7 +47,7 @@ def has_bfloat16_products() -> bool:
 
 
 def has_fast_bfloat16_lanes() -> bool:
-    """Whether AVX512-BF16 is faster than float32: Intel's processors, which have AMX for that, take longer."""
+    """Whether AVX512-BF16 is faster than float32: on Intel's processors, which have AMX for it, it is not."""
     return has_bfloat16_products() and "amx_bf16" not in _features()
 
 
