@@ -49,15 +49,10 @@ class Key(NamedTuple):
 
 
 class KeyRange(NamedTuple):
-    """Range of keys of one pass: [first, stop)."""
+    """Range of keys of one pass: [first, stop); by default it holds every id."""
 
     first: Key | None = None
     stop: Key | None = None
-
-    @property
-    def is_all(self) -> bool:
-        """Whether the range holds every id."""
-        return self.first is None and self.stop is None
 
     def holds(self, ids: pa.Array, seed: int) -> npt.NDArray[np.bool_]:
         """Return a mask [N] of the ids in the range."""
@@ -208,7 +203,7 @@ def _within(
     keys: KeyRange, tables: Iterable[pa.Table], schema: pa.Schema, seed: int
 ) -> tuple[pa.Table, npt.NDArray[np.bool_] | None]:
     """Join the ids within a range of keys; return also a mask of these ids among all ids, None for all."""
-    if keys.is_all:
+    if keys == KeyRange():
         return pa.concat_tables([schema.empty_table(), *tables]), None
     within, inside = [schema.empty_table()], [np.zeros(0, bool)]
     for table in tables:

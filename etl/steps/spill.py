@@ -81,15 +81,14 @@ def new_file(uri: str, etl: EtlConfig) -> Iterator[pa.NativeFile]:
 
 def first_damaged(checksums: Checksums) -> str | None:
     """Return the first of these files that is gone or has another checksum; None if all are intact."""
-    return next((uri for uri, checksum in checksums.items() if not _is_intact(uri, checksum)), None)
-
-
-def _is_intact(uri: str, checksum: str) -> bool:
-    try:
-        with storage.open_input(uri) as stream:
-            return HashedInput(stream).checksum(uri) == checksum
-    except StorageError:
-        return False
+    for uri, checksum in checksums.items():
+        try:
+            with storage.open_input(uri) as stream:
+                if HashedInput(stream).checksum(uri) != checksum:
+                    return uri
+        except StorageError:
+            return uri
+    return None
 
 
 def write_batches(uri: str, schema: pa.Schema, batches: Iterable[pa.RecordBatch], etl: EtlConfig) -> None:

@@ -159,9 +159,14 @@ class _TableWriter:
 
     def _read_part(self, name: str) -> None:
         part = self.plan.parts[int(name.removeprefix("part-"))]
-        num_read = 0
+        num_read, num_ids = 0, self.plan.num_ids
         for row, orig, new in part.rows():
-            self._check_range(part, new, row)
+            if (wrong := _first_outside(new, num_ids)) is not None:
+                raise FormatError(
+                    f"{part.file.uri}: row {row + wrong}: {part.file.new} is {new[wrong]}; expected 0 to "
+                    f"{num_ids - 1}, as the map of {self.plan.entity_type!r} has {num_ids} rows: is one of "
+                    "its files missing?"
+                )
             first = self._write_batch(orig)
             self._hashes[new] = hashes_of(orig)
             self._place[new] = np.arange(first + 1, first + 1 + len(new), dtype=self.plan.place_dtype)
@@ -183,15 +188,6 @@ class _TableWriter:
         scratch.write_at(self._file("chars"), first_byte, chars)
         scratch.write_at(self._file("offsets"), row * 8, ends + first_byte)
         return row
-
-    def _check_range(self, part: MapPart, new: Numbers, row: int) -> None:
-        num_ids = self.plan.num_ids
-        if (wrong := _first_outside(new, num_ids)) is not None:
-            raise FormatError(
-                f"{part.file.uri}: row {row + wrong}: {part.file.new} is "
-                f"{new[wrong]}; expected 0 to {num_ids - 1}, as the map of {self.plan.entity_type!r} has "
-                f"{num_ids} rows: is one of its files missing?"
-            )
 
     def _check_complete(self, name: str) -> None:
         if np.count_nonzero(self._place) == self.plan.num_ids:

@@ -111,13 +111,6 @@ class DeltaSnapshot:
                 vectors = deletion_vectors(copies, paths, self.places)
         return schema, actions, vectors
 
-    def _texts(self, name: str, values: pa.ChunkedArray) -> list[str | None]:
-        try:
-            texts: list[str | None] = values.cast(pa.string()).to_pylist()
-            return texts
-        except pa.ArrowInvalid as error:
-            raise RawTableError(f"{self.places.root}: partition column {name}: {error}") from error
-
     def _copy_sidecars(self, folder: str, checkpoint: str) -> list[str]:
         """Copy the parts of a checkpoint that it names, if it is one; return the copies."""
         copies = []
@@ -134,7 +127,12 @@ class DeltaSnapshot:
         kinds = dict(zip(schema.names, schema.types, strict=True))
         shared = {name: values.cast(kinds[name]) for name, values in _struct(actions, "partition").items()}
         left = left_for_rows(filters, shared, _spans(schema, actions), actions.num_rows)
-        texts = {name: self._texts(name, values) for name, values in shared.items()}
+        texts: dict[str, list[str | None]] = {}
+        for name, values in shared.items():
+            try:
+                texts[name] = values.cast(pa.string()).to_pylist()
+            except pa.ArrowInvalid as error:
+                raise RawTableError(f"{self.places.root}: partition column {name}: {error}") from error
         return [
             DataFile(
                 self.places.uri_of(unquote(path)),

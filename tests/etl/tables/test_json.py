@@ -21,8 +21,7 @@ from etl.tables.ranges import find_ranges
 from graphmill.config.sections.etl import EntityTableConfig
 from graphmill.errors import RawTableError
 from graphmill.formats.raw_tables import rows as text_rows
-from tests.etl.tables.test_ranges import rows_of_ranges
-from tests.etl.tables.test_read_tables import rows_of, table_of
+from tests.etl.tables.test_read_tables import rows_of, rows_of_ranges, table_of
 from tests.etl.tables.test_text import quarantined, read
 
 ENDS = {"lhs": "l", "rhs": "r"}

@@ -13,19 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from etl.tables import ranges
-from etl.tables.check_rows import Rules
 from etl.tables.data_file import plain_file
 from etl.tables.formats import base as line_files
 from etl.tables.ranges import FileRange, balanced, find_ranges, grouped
-from etl.tables.read import read_blocks
 from graphmill.config.sections.etl import TableConfig
 from graphmill.errors import RawTableError
-from tests.etl.tables.test_read_tables import NAMED, rows_of, table_of
-
-
-def rows_of_ranges(found: list[FileRange], chunk_rows: int = 1000) -> list[tuple[Any, ...]]:
-    blocks = [block for source in found for block, _ in read_blocks(source, chunk_rows, Rules())]
-    return [tuple(row.values()) for block in blocks for row in block.to_pylist()]
+from tests.etl.tables.test_read_tables import NAMED, rows_of, rows_of_ranges, table_of
 
 
 def test_text_that_cannot_be_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,21 +90,12 @@ def sources(tmp_path: Path) -> list[FileRange]:
     return found
 
 
-def rows(sources: list[FileRange]) -> list[str]:
-    return [
-        lhs
-        for source in sources
-        for block, _ in read_blocks(source, 1000, Rules())
-        for lhs in block["lhs"].to_pylist()
-    ]
-
-
 def test_a_round_is_filled(sources: list[FileRange], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ranges, "MIN_BALANCED_BYTES", 1 << 19)
     found = balanced(sources, 6)
     assert len(found) == 6
     assert [each.uri for each in found] == [sources[0].uri] * 5 + [sources[-1].uri]
-    assert rows(found) == rows(sources)
+    assert rows_of_ranges(found) == rows_of_ranges(sources)
     assert sum(each.num_bytes for each in found) == sum(each.num_bytes for each in sources)
     sizes = [each.cut[1] - each.cut[0] for each in found if each.cut]
     assert max(sizes) - min(sizes) <= 1

@@ -3,7 +3,7 @@
 import gzip
 import re
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, get_args
@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from etl.tables.check_rows import BlockPosition, Rules, ids_or_null
 from etl.tables.data_file import plain_file
-from etl.tables.formats import FORMATS
+from etl.tables.formats import FORMATS, FileRange
 from etl.tables.ranges import find_ranges
 from etl.tables.read import read_blocks
 from graphmill.config.sections.etl import FileFormat, TableConfig
@@ -30,11 +30,14 @@ COLUMNS = {"lhs": ["a", "b", "007"], "rel": ["r", "s", "r"], "rhs": ["x", "y", "
 NAMED = {"lhs": "lhs", "rhs": "rhs", "relation_column": "rel", "weight": "w"}
 
 
-def rows_of(table: TableConfig, uri: str, chunk_rows: int = 1000) -> list[tuple[Any, ...]]:
-    sources = find_ranges("tables[0]", table, plain_file(uri), chunk_rows)
-    blocks = [block for source in sources for block, _ in read_blocks(source, chunk_rows, Rules())]
+def rows_of_ranges(found: Iterable[FileRange], chunk_rows: int = 1000) -> list[tuple[Any, ...]]:
+    blocks = [block for source in found for block, _ in read_blocks(source, chunk_rows, Rules())]
     assert all(block.num_rows <= chunk_rows for block in blocks)
     return [tuple(row.values()) for block in blocks for row in block.to_pylist()]
+
+
+def rows_of(table: TableConfig, uri: str, chunk_rows: int = 1000) -> list[tuple[Any, ...]]:
+    return rows_of_ranges(find_ranges("tables[0]", table, plain_file(uri), chunk_rows), chunk_rows)
 
 
 def table_of(path: Path | str, **settings: Any) -> TableConfig:

@@ -18,8 +18,7 @@ from etl.tables.ranges import balanced, find_ranges
 from graphmill.errors import RawTableError
 from graphmill.formats.raw_tables import rows as text_rows
 from graphmill.formats.raw_tables.rows import Fault, Syntax
-from tests.etl.tables.test_ranges import rows_of_ranges
-from tests.etl.tables.test_read_tables import table_of
+from tests.etl.tables.test_read_tables import rows_of_ranges, table_of
 from tests.etl.tables.test_text import quarantined, read
 
 FIELD = st.text("ab\"',;|\t\r\n #\\é€\U0001f600", min_size=1, max_size=9)
