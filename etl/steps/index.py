@@ -17,10 +17,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from etl.steps import gone, index_shard, spill
+from etl.steps import index_shard, spill
 from etl.steps.bucket_rows import EarlierIds
 from etl.steps.encode import RELATIONS_SCHEMA, REMOVES
-from etl.steps.index_previous import previous_ids, previous_relations
+from etl.steps.index_previous import history_of, history_within, previous_ids, previous_relations
 from etl.steps.index_shard import LEFT_OUT, ROW_GROUP_ROWS, IndexedShard, Shard, new_ids_uri, num_passes
 from etl.steps.task_settings import ID_OVERHEAD_BYTES, Partition, TaskSettings
 from etl.strings.table import distinct
@@ -143,7 +143,7 @@ def write_partition(
     if settings.today is not None:
         of_shards = zip(shards, num_named, strict=True)
         named = (index_shard.read_named(settings, *of_shard) for of_shard in of_shards)
-        known = gone.history_of(settings, partition, named, earlier)
+        known = history_of(settings, partition, named, earlier)
     place = (settings.folders.entities, *partition)
     checksums: Checksums = {}
     num_entities = 0
@@ -152,7 +152,7 @@ def write_partition(
     with entity_index.new_part(*place, checksums, has_history=known is not None) as writer:
         for block in cut(chain(previous, new), ROW_GROUP_ROWS):
             start, num_entities = num_entities, num_entities + block.num_rows
-            of_block = None if known is None else gone.history_within(known, start, num_entities)
+            of_block = None if known is None else history_within(known, start, num_entities)
             writer.append(pa.concat_arrays(block["id"].chunks), of_block)
     entity_counts.write_count(*place, num_entities, checksums)
     if settings.etl.entity_names:

@@ -15,7 +15,7 @@ from etl.steps import exchange
 from etl.steps.bucket_rows import BucketRows, EarlierIds, KeptRows, Records
 from etl.steps.degrees import check_indices
 from etl.steps.exchange import Exchange, Piece
-from etl.steps.gone import Renumbering
+from etl.steps.index_previous import Renumbering
 from etl.steps.left_out import Bools, RemovedEdges, find_edges, taken_out
 from etl.steps.spill import Shared
 from etl.steps.task_settings import TaskSettings

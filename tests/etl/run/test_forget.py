@@ -12,7 +12,7 @@ import pytest
 from distributed import Client
 
 from etl import job
-from etl.steps.gone import Renumbering
+from etl.steps.index_previous import Renumbering
 from etl.steps.task_settings import Folders, TaskSettings
 from graphmill import storage
 from graphmill.config import Config
