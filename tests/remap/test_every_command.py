@@ -15,15 +15,55 @@ from tests.commands import Command, on_cluster
 from tests.finished import copy_of
 from tests.forked import Forks, Kill
 from tests.graphmill.ask.predict.world import write_world
-from tests.remap.commands import COMMANDS, OTHERWISE, RECORDS, words, write_asked
 from tests.remap.graph import download, snapshot, upload
+
+# Each writes the folder {out}; {root} is the fixture.
+COMMANDS = {
+    "predict": "predict {root}/run --relation likes --k 4 --exclude-known --exact --to {out}",
+    "pairs": "predict {root}/run --pairs {root}/edges.parquet --to {out}",
+    "ids": "predict {root}/run --cosine --type user --ids {root}/ids --k 3 --approximate --to {out}",
+    "lists": "predict {root}/run --relation likes --k 20 --approximate --task-memory 16MiB --to {out}",
+    "export": "export {root}/run --precision int8 --to {out}",
+    "features": "features {root}/run {root}/table --column c --type user --to {out}",
+    "fold-in": "fold-in {root}/run --edges {root}/edges.parquet --to {out}",
+    "remap": "remap {root}/run --output-chunk-size 99 --output-dir {out}",
+}
+# Options with which a command writes something else.
+OTHERWISE = {
+    "predict": "--k 2",
+    "pairs": "--side lhs",
+    "ids": "--k 2",
+    "lists": "--k 2",
+    "export": "--precision float16",
+    "features": "--components 2",
+    "fold-in": "--max-edges 1",
+    "remap": "--output-chunk-size 2",
+}
+RECORDS = ("_features.json", "_fold_in.json", "_SUCCESS")  # with times, or with the places of the inputs
+
+
+def words(command: str, root: str | Path, out: str | Path, more: str = "") -> list[str]:
+    """The arguments of `graphmill`."""
+    return [*COMMANDS[command].format(root=root, out=out).split(), *more.split()]
 
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run and what the commands read beside it, which no test changes for good."""
+    """A run, files of a table to join with it, some ids, edges of new ones; no test changes it for good."""
     folder = tmp_path_factory.mktemp("asked") / "root"
-    write_asked(folder)
+    world = write_world(folder / "run", num_partitions=3)
+    (folder / "table").mkdir()
+    for number in range(3):
+        ids = [world.name("user", (number + row) % 16) for row in range(40)]
+        pq.write_table(pa.table({"row": range(40), "c": ids}), folder / f"table/part-{number}.parquet")
+    (folder / "ids").write_text("\n".join(world.name("user", number) for number in (9, 0, 15)))
+    numbers = range(60)
+    edges = {
+        "lhs": [f"new-{number % 7}" if number % 3 else world.name("user", number % 16) for number in numbers],
+        "relation": ["likes" if number % 2 else "follows" for number in numbers],
+        "rhs": [world.name("item" if number % 2 else "user", number % 16) for number in numbers],
+    }
+    pq.write_table(pa.table(edges), folder / "edges.parquet")
     return folder
 
 
