@@ -23,14 +23,8 @@ from graphmill.storage.uri import check_has_no_nul, check_user_info, is_local, l
 LOCAL = pafs.LocalFileSystem(use_mmap=False)
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-_OF_PATHS = (
-    errno.ENOTDIR,
-    errno.EISDIR,
-    errno.EEXIST,
-    errno.ENAMETOOLONG,
-    errno.ELOOP,
-    errno.EROFS,
-)  # for good
+# For good:
+_OF_PATHS = (errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENAMETOOLONG, errno.ELOOP, errno.EROFS)
 _DENIED_BY_HDFS = "Permission denied: user="
 _MAX_NAME_BYTES = 255  # of local disks, and of HDFS by default
 

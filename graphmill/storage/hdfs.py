@@ -126,9 +126,7 @@ def move_new(file_system: pafs.FileSystem, source: str, target: str) -> bool:
         old, new = (info.type for info in file_system.get_file_info([source, target]))
         if new == pafs.FileType.NotFound:
             raise
-        return bool(
-            old == pafs.FileType.NotFound
-        )  # without the source, an attempt succeeded whose answer was lost
+        return bool(old == pafs.FileType.NotFound)  # then an attempt succeeded whose answer was lost
     return True
 
 

@@ -35,9 +35,8 @@ def encode(struct: Struct) -> bytes:
     for number, (kind, value) in sorted(struct.items()):
         step = number - last
         out += bytes([step << 4 | kind]) if step <= _LONG else bytes([kind]) + _zigzag(number)
-        out += (
-            b"" if kind in (ThriftKind.TRUE, ThriftKind.FALSE) else _encoded(kind, value)
-        )  # the kind is the value
+        if kind not in (ThriftKind.TRUE, ThriftKind.FALSE):  # whose kind is the value
+            out += _encoded(kind, value)
         last = number
     return bytes(out) + b"\0"
 
@@ -82,10 +81,8 @@ def read(stream: BinaryIO) -> Struct:
     while head := stream.read(1)[0]:
         step, kind = head >> 4, ThriftKind(head & 0xF)
         number = number + step if step else _read_zigzag(stream)
-        struct[number] = (
-            kind,
-            (kind if kind in (ThriftKind.TRUE, ThriftKind.FALSE) else _read_value(stream, kind)),
-        )
+        is_value = kind in (ThriftKind.TRUE, ThriftKind.FALSE)
+        struct[number] = kind, kind if is_value else _read_value(stream, kind)
     return struct
 
 

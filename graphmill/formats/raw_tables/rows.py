@@ -211,9 +211,7 @@ class RawRows:
 
     def _has_long_field(self, opens: Int64, closes: Int64) -> bool:
         ends = np.append(closes, len(self.text))[: len(opens)]
-        is_new = np.append(
-            True, opens[1:] != ends[:-1] + 1
-        )  # a doubled quote closes and opens within a field
+        is_new = np.append(True, opens[1:] != ends[:-1] + 1)  # not after the first of a doubled quote
         if not is_new.all():
             opens, ends = opens[is_new], ends[np.append(is_new[1:], True)]
         limit = self._syntax.max_field_lines

@@ -89,10 +89,8 @@ def test_buckets_without_origins_have_no_added_rows(tmp_path: Path) -> None:
     assert not has_added(str(tmp_path))
     assert added_rows(str(tmp_path), BUCKET).shape == (0, 2)
     write(tmp_path, [(0, True), (0, False), (3, True)], [0])
-    assert edge_buckets.read_bucket(str(tmp_path), BUCKET).lhs.tolist() == [
-        0,
-        2,
-    ]  # other readers see the edges
+    found = edge_buckets.read_bucket(str(tmp_path), BUCKET).lhs.tolist()
+    assert found == [0, 2], "other readers see the edges"
     assert edge_buckets.count_edges(str(tmp_path), BUCKET) == 2
     edge_buckets.write_bucket(str(tmp_path), BUCKET, Edges(ones, ones, ones))
     with pytest.raises(FormatError, match="expected a dataset 'origin'"):

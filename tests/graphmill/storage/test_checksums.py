@@ -125,9 +125,7 @@ def test_a_changed_file_is_compared_again(tmp_path: Path) -> None:
             assert stream.read() == b"right"
     before = (tmp_path / "file").stat().st_mtime_ns
     (tmp_path / "file").write_text("wrong")
-    os.utime(
-        tmp_path / "file", ns=(before + 1, before + 1)
-    )  # a kernel's clock may tick in hundredths of a second
+    os.utime(tmp_path / "file", ns=(before + 1, before + 1))  # a kernel's clock may tick more slowly
     with pytest.raises(
         FormatError, match=r"file: expected the checksum .* run the stage that wrote it again"
     ):
