@@ -47,7 +47,7 @@ def command(
     A stage is finished if it ended with the same settings and inputs.
     """
     from graphmill.cli.plan import show_plan
-    from graphmill.cli.session import session, tell_verdict
+    from graphmill.cli.session import kept_of, session, tell_verdict
     from graphmill.cli.stages import stages_of
     from graphmill.run import dates
     from graphmill.run.auto_values import resolve_auto_values
@@ -68,7 +68,7 @@ def command(
     for stage in stages:  # reports a wrong setting of the last stage before the first stage runs
         stage.job.fingerprint(planned)
         stage.job.check(planned, coming)
-    with session(settings, master, stages) as run:
+    with session(settings, master, stages, kept=kept_of(conf)) as run:
         if day:
             template = config.read_raw(conf, overrides)["output"]
             dates.hold_previous(settings, template, run.record.save)

@@ -24,7 +24,6 @@ from graphmill.cli.section_options import check_options, section_options
 from graphmill.config.section import Flag, Section
 from graphmill.config.sections.cluster import ClusterConfig
 from graphmill.errors import ConfigError
-from graphmill.vocab import RECORD
 
 # GraphStorm's flags that take several values: `--pred-ntypes user item`.
 _LISTS = ("--column-names", "--pred-etypes", "--pred-ntypes", "--target-etype", "--target-ntype")
@@ -162,8 +161,9 @@ def remap(
         _remap_saved(conf, overrides, master, given)
         return
     from graphmill.cli.plan import show_plan
-    from graphmill.cli.session import session
+    from graphmill.cli.session import kept_of, session
     from graphmill.cli.stages import REMAP
+    from graphmill.run.record import Kept
     from remap.sources import load_settings
 
     settings = load_settings(conf, overrides, given)
@@ -172,9 +172,9 @@ def remap(
     if dry_run:
         show_plan(settings, [REMAP], master)
         return
-    has_flags = not given.keys() <= {"num_processes", "rank", "world_size"}
-    is_of_user = conf is not None and storage.name(conf) != RECORD
-    with session(settings, master, [REMAP], keeps_config=has_flags and not is_of_user) as run:
+    of_checkpoint = conf is None and "checkpoint_path" in given
+    kept: Kept = "all" if of_checkpoint else kept_of(conf, makes_model=False)
+    with session(settings, master, [REMAP], kept=kept, is_chosen=not of_checkpoint) as run:
         run(REMAP, resume=False)
     run.report()
 

@@ -9,7 +9,7 @@ from typing import Any
 from distributed import Client
 
 from etl.tables.files import table_roots
-from graphmill import cluster, config
+from graphmill import cluster, config, storage
 from graphmill.cli.plan import show_plan
 from graphmill.cli.stages import are_small_stages
 from graphmill.cluster.resources import check_memory
@@ -24,6 +24,7 @@ from graphmill.run.job import Stage
 from graphmill.run.output_checks import check_outputs, check_storage
 from graphmill.run.summaries import summary
 from graphmill.run.verdict import verdict
+from graphmill.vocab import RECORD
 
 log = logging.getLogger("graphmill")
 
@@ -53,7 +54,8 @@ def session(
     master: str | None,
     stages: Sequence[Stage],
     *,
-    keeps_config: bool = False,
+    kept: record.Kept = "nothing",
+    is_chosen: bool = True,
     is_long: bool = False,
 ) -> Iterator[Session]:
     """Lock the folders that `stages` write, open run.json, start a cluster and show progress.
@@ -62,13 +64,14 @@ def session(
         settings: Configuration of the run.
         master: Dask cluster; default `cluster.master`.
         stages: The stages that the block runs.
-        keeps_config: Keep the configuration in run.json.
+        kept: What stays of the configuration in run.json; see `kept_of`.
+        is_chosen: The user has chosen `output`; see `check_outputs`.
         is_long: Take worker processes, however little the stages read.
     """
     options = settings.cluster
     is_small = not is_long and are_small_stages(settings, stages)
     check_memory(master, options, [stage.name for stage in stages], is_small=is_small)
-    check_outputs(settings, stages, table_roots(settings), is_chosen=not keeps_config)
+    check_outputs(settings, stages, table_roots(settings), is_chosen=is_chosen)
     written = [uri for stage in stages for uri in stage.job.written_uris(settings)]
     outputs = [settings.output] if settings.output else []
     if not outputs:  # run.json is in the checkpoint, which a stage may move aside
@@ -79,7 +82,7 @@ def session(
         lock.held(*outputs, whole=written) as claim,
         lineage.emitting_lineage(settings, stages, uri) as observer,
     ):
-        run = record.RunRecord(uri, settings, claim, keeps_config=keeps_config, observer=observer)
+        run = record.RunRecord(uri, settings, claim, kept=kept, observer=observer)
         try:
             with (
                 progress.displayed(),
@@ -96,6 +99,16 @@ def session(
             if is_recorded and isinstance(error, Exception):  # a signal asks for an immediate end
                 write_report(run.uri, settings)
             raise
+
+
+def kept_of(conf: str | None, *, makes_model: bool = True) -> record.Kept:
+    """Tell what stays of a run's configuration after a command for this run: `conf` is its run.json.
+
+    A cluster is of one command, and so are all settings of a command that makes no other model.
+    """
+    if conf is None or storage.name(conf) != RECORD:
+        return "nothing"
+    return "cluster" if makes_model else "all"
 
 
 def _record_failure(run: record.RunRecord, error: BaseException, num_lost: int) -> bool:
@@ -140,7 +153,7 @@ def run_stage(
         return
     check_storage(settings, [stage])
     stage.job.check(resolve_auto_values(settings))
-    with session(settings, master, [stage]) as run:
+    with session(settings, master, [stage], kept=kept_of(conf)) as run:
         entry = run(stage, resume=False)
     terminal.show_table(stage.name, summary({stage.name: entry}))
     run.report()

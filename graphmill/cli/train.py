@@ -65,7 +65,7 @@ def evaluate(
     RUN: the output of a run, whose settings count then; or CONFIG, a file as for --conf.
     """
     from graphmill.cli.plan import show_plan
-    from graphmill.cli.session import session, tell_verdict
+    from graphmill.cli.session import kept_of, session, tell_verdict
     from graphmill.cli.stages import EVALUATE
 
     chosen = ["evaluate.enabled=true", *([f"evaluate.split={split}"] if split is not None else [])]
@@ -74,7 +74,7 @@ def evaluate(
     if dry_run:
         show_plan(settings, [EVALUATE], master)
         return
-    with session(settings, master, [EVALUATE]) as run:
+    with session(settings, master, [EVALUATE], kept=kept_of(conf, makes_model=False)) as run:
         entry = run(EVALUATE, resume=False)
     if as_json:
         intervals = {"intervals": entry["intervals"]} if "intervals" in entry else {}

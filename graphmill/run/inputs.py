@@ -30,7 +30,11 @@ def content_of(uri: str) -> str | None:
 
 
 def describe(uri: str) -> dict[str, Any]:
-    """Describe an input, as JSON types; see `graphmill.run.record.describe_inputs`."""
+    """Describe an input, as JSON types.
+
+    Marker and checksums describe a folder that a stage finished, so that a copy on other storage is the same
+    input. Sizes and modification times describe other files.
+    """
     status, marker = storage.status(uri), storage.read_marker(uri)
     content = content_of(uri) if status and status.is_dir else None
     described = {} if content is None else {"content": content}

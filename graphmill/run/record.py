@@ -15,12 +15,13 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from importlib.metadata import version
-from typing import Any
+from typing import Any, Literal
 
 from distributed import Client
 
 from graphmill import storage
 from graphmill.config import Config, place_now
+from graphmill.config.sections.cluster import ClusterConfig
 from graphmill.display.readable import moment
 from graphmill.errors import ConfigError, FormatError, GraphMillError, LockedError, NotFoundError
 from graphmill.run.inputs import VECTORS, describe
@@ -35,6 +36,9 @@ LIBRARIES = ("dask", "distributed", "h5py", "numpy", "pyarrow", "torch")
 Observer = Callable[[str, Mapping[str, Any]], None]
 """Gets the name of a stage and its entry whenever that is written; at the end of a run "", and run.json."""
 
+Kept = Literal["nothing", "cluster", "all"]
+"""What stays of the configuration that an earlier run recorded."""
+
 _ABSENT = object()
 
 log = logging.getLogger("graphmill")
@@ -45,7 +49,7 @@ class RunRecord:
 
     The file keeps the stages of earlier runs with the same output, so that it explains the whole output.
     `before` holds the metrics of the evaluation before: of this output, or of the run at init_path. With
-    `keeps_config`, for flags of one command, it keeps their configuration too.
+    `kept`, an earlier run's cluster or all of its configuration stays, for later commands.
 
     Attributes:
         is_begun: This run has written the file.
@@ -58,7 +62,7 @@ class RunRecord:
         config: Config,
         claim: Claim = NO_CLAIM,
         *,
-        keeps_config: bool = False,
+        kept: Kept = "nothing",
         observer: Observer | None = None,
     ) -> None:
         self.uri = uri
@@ -68,15 +72,14 @@ class RunRecord:
         storage.recover(uri)
         earlier = read_record(uri) or {}
         self.has_earlier = bool(earlier)
-        self._keeps_config = keeps_config and "config" in earlier
-        own = config.recorded()
+        self._kept, self._config_before = kept, earlier.get("config", {})
         self.content: dict[str, Any] = {
             "status": "running",
             "command": sys.argv,
             "started": _now(),
             "python": platform.python_version(),
             "versions": {"graphmill": __version__} | {name: version(name) for name in LIBRARIES},
-            "config": earlier["config"] if self._keeps_config else own,
+            "config": self._recorded(config),
             "stages": earlier.get("stages", {}),
             "metrics": earlier.get("metrics", {}),
             "before": earlier.get("before") or _evaluated_before(config),
@@ -84,8 +87,14 @@ class RunRecord:
 
     def use(self, config: Config) -> None:
         """Record the configuration with the values that the data have decided."""
-        if not self._keeps_config:
-            self.content["config"] = config.recorded()
+        self.content["config"] = self._recorded(config)
+
+    def _recorded(self, config: Config) -> dict[str, Any]:
+        before, key = self._config_before, ClusterConfig.key
+        if before and self._kept == "all":
+            return dict(before)
+        cluster = {key: before[key]} if key in before and self._kept == "cluster" else {}
+        return config.recorded() | cluster
 
     def stage(self, name: str) -> dict[str, Any]:
         """Return the entry of the stage `name`."""
@@ -202,11 +211,7 @@ def is_finished(name: str, job: Job, config: Config) -> bool:
 
 
 def describe_inputs(uris: Iterable[str]) -> list[dict[str, Any]]:
-    """Describe the inputs at `uris` for a fingerprint, as JSON types.
-
-    Marker and checksums describe a folder that a stage finished, so that a copy on other storage is the same
-    input. Sizes and modification times describe other files.
-    """
+    """Describe the inputs at `uris` for a fingerprint, as JSON types; see `inputs.describe`."""
     return [describe(uri) for uri in uris]
 
 

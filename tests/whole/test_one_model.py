@@ -161,6 +161,24 @@ def test_the_same_ids_from_other_files_are_the_same(root: Path, graphmill_comman
     assert len(list((root / "run/embeddings/node").iterdir())) == 2
 
 
+@pytest.mark.slow
+def test_a_command_for_a_run_leaves_no_settings_for_later_ones(
+    root: Path, graphmill_command: Command
+) -> None:
+    """But those of a model that it trains anew: the run's settings are those of its model."""
+    run = root / "run"
+
+    def recorded() -> Any:
+        return json.loads((run / "run.json").read_text())["config"]
+
+    before = recorded()
+    assert graphmill_command("evaluate", run, "--split", "train", "--num-workers", 7) == 0
+    assert graphmill_command("remap", run, "--set", f"embedding_path={root}/other", "--queue", "q") == 0
+    assert recorded() == before
+    assert graphmill_command("train", run, "--set", "num_epochs=3", "--num-workers", 7) == 0
+    assert recorded() == before | {"num_epochs": 3}
+
+
 def kill_in_training(root: Path, monkeypatch: pytest.MonkeyPatch, **changes: Any) -> None:
     """Train anew with another seed, up to an error after the first epoch."""
     config = from_mapping(settings(root, seed=5, **changes))
