@@ -179,7 +179,7 @@ def run_stage(
         record.write_stage(name, entry)
         return entry
     record.claim.check()
-    for uri in (storage.parent(record.uri), *outputs):
+    for uri in filter(None, (config.output, *outputs)):  # without `output`, run.json is in the checkpoint
         storage.delete_marker(uri)
     entry = {"status": "running", "started": _now()}
     record.write_stage(name, entry)

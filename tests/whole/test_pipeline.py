@@ -165,6 +165,8 @@ def test_a_configuration_with_buckets_and_no_tables_runs_the_other_stages(
     assert table["id"].to_pylist() == names
     assert before.items() <= files(str(folder)).items()
     assert run_json(folder / "checkpoint")["stages"].keys() == {"train", "evaluate", "remap"}
+    again = graphmill("pipeline", "--set", "evaluate.split=edges")
+    assert again.stderr.count("skipped, unchanged since") == 3, again.stderr
 
     shutil.rmtree(folder / "edges")
     refused = graphmill("pipeline")
