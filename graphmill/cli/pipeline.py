@@ -7,7 +7,6 @@ import click
 from graphmill import config, storage
 from graphmill.cli import exit_codes
 from graphmill.cli.options import date_option, dry_run_option, load_for, run_argument, run_options
-from graphmill.config import Config
 from graphmill.display import terminal
 
 
@@ -69,30 +68,23 @@ def command(
         stage.job.fingerprint(planned)
         stage.job.check(planned, coming)
     with session(settings, master, stages, kept=kept_of(conf)) as run:
+        template = config.read_raw(conf, overrides)["output"] if day else ""
         if day:
-            template = config.read_raw(conf, overrides)["output"]
             dates.hold_previous(settings, template, run.record.save)
         entries = {first.name: run(first, resume=True)}
         for stage in others:  # reports missing inputs of all stages before the second stage runs
             stage.job.check(resolve_auto_values(settings), [settings.checkpoint_path])
         entries |= {stage.name: run(stage, resume=True) for stage in others}
         run.record.claim.check()
-        _finish(settings, conf, overrides)
+        if settings.output is not None:
+            schedule = settings.schedule
+            storage.write_marker(settings.output, schedule.model_dump(include={"date", "previous_date"}))
+            if day and schedule.keep:  # the output of one date names no others
+                dates.retire(template, schedule.keep)
     terminal.show_table("pipeline", summary(entries))
     tell_verdict(run.record)
     terminal.say(f"embeddings: {settings.embedding_path}")
     run.report()
-
-
-def _finish(settings: Config, conf: str | None, overrides: tuple[str, ...]) -> None:
-    from graphmill.run import dates
-
-    if settings.output is None:
-        return
-    schedule = settings.schedule
-    storage.write_marker(settings.output, schedule.model_dump(include={"date", "previous_date"}))
-    if schedule.keep:
-        dates.retire(config.read_raw(conf, overrides)["output"], schedule.keep)
 
 
 if __name__ == "__main__":
