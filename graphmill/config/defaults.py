@@ -117,12 +117,12 @@ def applied(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
         filled["train"] = {**train, **of_train}
         chosen |= {f"train.{key}": value for key, value in of_train.items()}
     if isinstance(entities := given.get("entities"), Mapping):
-        left_out = [name for name, entity in entities.items() if _partitions(entity) in (None, AUTO)]
+        left_out = [name for name, entity in entities.items() if _is_uncut(entity)]
         ones = {name: {**(entities[name] or {}), "num_partitions": 1} for name in left_out}
         filled["entities"] = {**entities, **ones}
         chosen |= {f"{ENTITIES}{name}": AUTO for name in left_out}
     relations = given.get("relations")
-    if isinstance(relations, list | tuple) and all(isinstance(relation, Mapping) for relation in relations):
+    if isinstance(relations, list | tuple) and relations and all(isinstance(r, Mapping) for r in relations):
         operator = _operator(filled, relations)
         filled["relations"] = [{"operator": operator, **relation} for relation in relations]
         if not all("operator" in relation for relation in relations):
@@ -310,10 +310,8 @@ def _shown(value: Any) -> str:
     return json.dumps(value) if value is None or isinstance(value, bool) else str(value)
 
 
-def _partitions(entity: Any) -> Any:
-    if entity is None:
-        return None
-    return entity.get("num_partitions") if isinstance(entity, Mapping) else entity
+def _is_uncut(entity: Any) -> bool:
+    return entity is None or (isinstance(entity, Mapping) and entity.get("num_partitions") in (None, AUTO))
 
 
 def _operator(filled: Mapping[str, Any], relations: Sequence[Mapping[str, Any]]) -> str:

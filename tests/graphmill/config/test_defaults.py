@@ -2,6 +2,7 @@
 
 import json
 import pickle
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from graphmill import config
 from graphmill.config import Config, PbgConfig, defaults
+from graphmill.errors import ConfigError
 from graphmill.run.auto_values import with_sizes
 
 RATED = {"name": "rated", "lhs": "user", "rhs": "movie"}
@@ -44,6 +46,35 @@ def test_what_is_set_stays(tmp_path: Path) -> None:
     assert settings.train.lr_schedule == "cosine"
     assert settings.uncut_types == ("movie",)
     assert not {"lr", "num_epochs", "batch_size", "dimension", "train.lr_schedule"} & set(settings.chosen)
+
+
+WRONG = st.recursive(
+    st.sampled_from([None, True, 0, -1, 1.5, "auto", "softmax", ""]),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from(["user", "name"]), inner),
+    max_leaves=3,
+)
+
+
+@given(key=st.sampled_from([*Config.model_fields]), value=WRONG)
+def test_a_wrong_value_is_refused_whatever_depends_on_it(
+    tmp_path_factory: pytest.TempPathFactory, key: str, value: Any
+) -> None:
+    with suppress(ConfigError):
+        loaded(tmp_path_factory.getbasetemp(), **{key: value})
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"relations": []}, "relations: expected at least one, found none"),
+        ({"entities": {"user": "auto", "movie": {}}}, r"entities\.user: .* found 'auto'"),
+    ],
+)
+def test_wrong_entities_and_relations_are_named(
+    tmp_path: Path, changes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        loaded(tmp_path, **changes)
 
 
 def test_mappings_have_the_defaults_of_pbg_and_yaml_may_ask_for_them(tmp_path: Path) -> None:
