@@ -24,7 +24,7 @@ class _Size(click.ParamType[int]):
 
         try:
             size_bytes = value if isinstance(value, int) else int(parse_bytes(value))
-        except ValueError:
+        except (ValueError, OverflowError):  # 1e999GiB
             size_bytes = 0
         if size_bytes < LEAST_BYTES:
             self.fail(f"expected a size of 16MiB or more, such as 512MiB, found {value!r}", param, ctx)

@@ -3,7 +3,7 @@
 import re
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field, ValidationInfo, field_validator
 
 from graphmill.config.masters import FORMS, is_of_this_machine
 from graphmill.config.section import Section, validated
@@ -124,14 +124,14 @@ class ClusterConfig(Section):
 
     @field_validator("worker_memory", "driver_memory")
     @classmethod
-    def _check_memory(cls, asked: str) -> str:
-        if asked == "auto":
+    def _check_memory(cls, asked: str, info: ValidationInfo) -> str:
+        if asked == "auto" and info.field_name == "worker_memory":
             return asked
         from dask.utils import parse_bytes  # a tenth of a second that most commands do without
 
         try:
             size_bytes = parse_bytes(asked)
-        except ValueError as error:
+        except (ValueError, OverflowError) as error:  # 1e999GiB
             raise ValueError(f"expected a size as 4GiB, found {asked!r}") from error
         if size_bytes < _MIN_MEMORY_BYTES and size_bytes != 0:  # 0: no limit in Dask
             raise ValueError(f"expected at least 1 MiB, found {asked!r}; a size has a unit, as 4GiB")

@@ -83,9 +83,10 @@ def test_a_container_has_room_beside_its_worker(asked: str, worker: int, whole: 
 
 
 def test_no_memory_size() -> None:
-    for asked in ("much", "-1GiB", "10KiB", "4"):
-        with pytest.raises(ConfigError, match=r"cluster\.worker_memory: expected"):
-            validated(ClusterConfig, {"worker_memory": asked}, prefix=("cluster",))
+    cases = [("worker_memory", asked) for asked in ("much", "-1GiB", "10KiB", "4", "1e999GiB")]
+    for key, asked in (*cases, ("driver_memory", "auto")):
+        with pytest.raises(ConfigError, match=rf"cluster\.{key}: expected .* found '{asked}'"):
+            validated(ClusterConfig, {key: asked}, prefix=("cluster",))
     with pytest.raises(ConfigError, match=r"cluster\.worker_memory: expected at least 1 MiB"):
         container.memory_mib(ClusterConfig(worker_memory="0"))  # a container has a limit
 
