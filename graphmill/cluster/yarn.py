@@ -198,6 +198,13 @@ class Containers:
         return {match[2]: _Place(int(match[1]), worker.host) for worker, match in matches if match}
 
     def _keep(self) -> None:
+        try:
+            self._replace_missing()
+        except Exception as error:  # of this machine: the run would wait for workers that nobody asks for
+            reason = f"{type(error).__name__}: {error}"
+            self.interrupt(ClusterError(f"--master yarn: missing workers cannot be replaced: {reason}"))
+
+    def _replace_missing(self) -> None:
         """Replace missing containers. The wait doubles while that does not help; in the end the run fails."""
         patience_s = grace_s = float(self.settings.replace_after_s)
         missing_since: float | None = None

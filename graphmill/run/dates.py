@@ -97,9 +97,10 @@ def retire(output_template: str, keep: int) -> list[str]:
     if such a date continues from it, or if its output holds a folder that was moved aside.
     """
     outputs = _dated_outputs(output_template)
-    for hidden in storage.list_hidden(_split(output_template)[0]):
-        if ".retired-" in storage.name(hidden):  # a killed run has not finished this deletion
-            storage.delete(hidden)
+    for folder in {storage.parent(uri) for uri in outputs.values()}:
+        for hidden in storage.list_hidden(folder):
+            if ".retired-" in storage.name(hidden):  # a killed run has not finished this deletion
+                storage.delete(hidden)
     finished = sorted(day for day, uri in outputs.items() if storage.read_marker(uri) is not None)
     complete = [
         day

@@ -1,8 +1,10 @@
 """Commands of the YARN client and the script of a container, without a YARN."""
 
 import os
+import queue
 import re
 import shlex
+import shutil
 import socket
 import subprocess
 from pathlib import Path
@@ -13,9 +15,11 @@ import pytest
 from graphmill import config
 from graphmill.cluster import container, deploy, hadoop
 from graphmill.cluster.hadoop import shell_words
+from graphmill.cluster.local import scheduler_here
+from graphmill.cluster.yarn import Containers
 from graphmill.config import validated
 from graphmill.config.sections.cluster import ClusterConfig
-from graphmill.errors import ClusterError, ConfigError
+from graphmill.errors import ClusterError, ConfigError, GraphMillError
 
 JAR = "hadoop-yarn-applications-distributedshell-3.4.2.jar"
 
@@ -203,6 +207,43 @@ def test_further_options_become_words_of_the_client_unless_they_follow_from_sett
     ):
         with pytest.raises(ConfigError, match=re.escape(message)):
             validated(ClusterConfig, {"yarn_options": {key: "1"}}, prefix=("cluster",))
+
+
+YARN = """#!/bin/sh
+case "$1" in
+  classpath) echo {lib} ;;
+  jar) echo "Submitted application application_17_0001"; exec sleep 600 ;;
+esac
+"""
+
+
+@pytest.mark.slow
+def test_a_run_whose_workers_cannot_be_replaced_ends(
+    conf_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk of the run's files is gone when a worker is lost."""
+    (tmp_path / JAR).touch()
+    yarn = tmp_path / "bin/yarn"
+    yarn.parent.mkdir()
+    yarn.write_text(YARN.format(lib=tmp_path / JAR))
+    yarn.chmod(0o755)
+    monkeypatch.setenv("HADOOP_HOME", str(tmp_path))
+    settings = ClusterConfig(tls="off", num_workers=1, replace_after_s=1)
+    told = queue.SimpleQueue[GraphMillError]()
+    with scheduler_here(settings, None, n_workers=0, processes=False, protocol="inproc://") as here:
+        folder = tmp_path / "run"
+        folder.mkdir()
+        containers = Containers(settings, None, here, folder, told.put)
+        here.worker_spec["graphmill-0-container_17_0001_01_000002"] = here.new_spec
+        here.sync(here._correct_state)
+        containers.start()
+        shutil.rmtree(folder)
+        here.scale(0)
+        with pytest.raises(ClusterError, match="missing workers cannot be replaced: FileNotFoundError"):
+            raise told.get(timeout=300)
+        folder.mkdir()
+        (folder / "client-0.log").write_text("")
+        containers.end(in_order=False)
 
 
 def test_the_application_of_a_container() -> None:

@@ -266,6 +266,9 @@ def test_what_a_run_at_work_has_gone_on_from_stays(root: str, forked: Forks) -> 
     )  # of a killed command
     assert dates.retire(f"{root}/{{date}}", 1) == [f"{root}/{DAYS[1]}", f"{root}/{DAYS[2]}"]
     assert storage.list_hidden(root) == []
+    storage.write_text(f"{root}/{DAYS[3]}/.run.retired-0123/part-0.parquet", "x")  # where dates have folders
+    dates.retire(f"{root}/{{date}}/run", 1)
+    assert storage.list_hidden(f"{root}/{DAYS[3]}") == []
 
 
 def test_what_a_run_begins_to_go_on_from_while_it_is_retired_stays(
