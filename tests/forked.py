@@ -1,12 +1,14 @@
 """Commands in processes of their own that import nothing: forks of a process that has imported all.
 
 The fixture `forked` is a `Forks`; `python -m tests.forked` is the process that forks. The Dask workers of a
-fork are threads of it. A fork may die like a machine without power, at one of its renamings.
+fork are threads of it. A fork may die like a machine without power, at one of its renamings. All forks end
+with the suite, however it ends: its end of a pipe is closed then.
 """
 
 import importlib
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -14,7 +16,7 @@ import tempfile
 import threading
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from fnmatch import fnmatch
 from itertools import count
 from pathlib import Path
@@ -187,6 +189,17 @@ def die_before(change: int) -> None:
                 setattr(module, name, counted(getattr(module, name)))
 
 
+def end_with(pipe: int) -> None:
+    """End this process, and what it has started, when nobody is left that writes to a pipe: the suite."""
+    its_end = select.poll()
+    its_end.register(pipe, 0)
+    its_end.poll()
+    for process in psutil.Process().children(recursive=True):
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
+    os.kill(0, signal.SIGKILL)
+
+
 def start(
     words: list[str],
     kill: list[Any] | None,
@@ -203,6 +216,7 @@ def start(
     code: Any = 1
     try:
         os.setsid()
+        threading.Thread(target=end_with, args=(os.dup(0),), daemon=True).start()
         for descriptor, path in enumerate(("/dev/null", f"{folder}/stdout", f"{folder}/stderr")):
             os.dup2(os.open(path, os.O_RDWR), descriptor)
         os.chdir(cwd)

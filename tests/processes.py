@@ -32,6 +32,14 @@ def heed_sigint() -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
+def alive(pid: int) -> bool:
+    """Tell whether a process runs; an ended one without a parent stays listed."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):  # the latter where it ends while it is read
+        return False
+
+
 @contextmanager
 def running(arguments: Sequence[Any], stderr_path: Path, **options: Any) -> Iterator[subprocess.Popen[bytes]]:
     """A command in a process group of its own, of which nothing is left afterwards."""

@@ -3,6 +3,7 @@
 import ast
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,9 @@ from pathlib import Path
 import pytest
 
 from tests import REPOSITORY
+from tests.forked import Forks
+from tests.processes import alive
+from tests.waiting import wait_until
 
 PACKAGES = ("graphmill", "etl", "train", "remap")
 
@@ -109,6 +113,23 @@ def test_a_class_name_stands_for_one_thing() -> None:
     ]
     names = [name for name, _ in places]
     assert not [each for each in sorted(places) if names.count(each[0]) > 1]
+
+
+ORPHAN = """
+import os, subprocess
+from tests.forked import end_with
+print(subprocess.Popen(["sleep", "600"], start_new_session=True).pid, flush=True)
+pipe, written = os.pipe()
+os.close(written)
+end_with(pipe)
+"""
+
+
+def test_what_a_fork_has_started_ends_with_the_suite(forked: Forks) -> None:
+    """As where the suite is killed, which closes its end of a pipe."""
+    orphan = forked("python", "-c", ORPHAN)
+    assert orphan.code == -signal.SIGKILL, orphan.stderr
+    wait_until(lambda: not alive(int(orphan.stdout)))
 
 
 def test_pytest_xdist_sees_the_groups(request: pytest.FixtureRequest) -> None:

@@ -21,7 +21,7 @@ from graphmill.cli.submit import command
 from graphmill.errors import ConfigError
 from graphmill.storage import hdfs
 from tests.forked import Forks
-from tests.processes import SLEEPER, heed_sigint
+from tests.processes import SLEEPER, alive, heed_sigint
 from tests.waiting import wait_until
 
 DASK_SUBMIT = str(Path(sys.executable).with_name("dask-submit"))
@@ -139,13 +139,6 @@ def test_a_script_that_fails_exits_with_1(
     told = capsys.readouterr().err
     assert message in told
     assert ("Traceback" in told) == ("ZeroDivision" in told)
-
-
-def alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except (FileNotFoundError, ProcessLookupError):  # the latter where it ends while it is read
-        return False
 
 
 @pytest.mark.slow
