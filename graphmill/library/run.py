@@ -18,8 +18,9 @@ from graphmill import config, storage
 from graphmill.ask.neighbors import Neighbor, by_cosine, close_id, nearest
 from graphmill.checkpoints import Floats
 from graphmill.config import no_run, place_now
-from graphmill.errors import BadInputError, ConfigError, FormatError, NotFoundError, suggestion
+from graphmill.errors import BadInputError, ConfigError, NotFoundError, suggestion
 from graphmill.formats import remapped
+from graphmill.run.record import read_record
 from graphmill.vocab import RECORD
 
 if TYPE_CHECKING:
@@ -44,9 +45,10 @@ class Run:
 
     def __init__(self, uri: str, embedding_path: str | None = None, plugins: Sequence[str] = ()) -> None:
         self.uri = storage.parent(uri) if storage.name(uri) == RECORD else uri.rstrip("/")
-        self.record = _read_record(storage.join(self.uri, RECORD))
+        self.record: Mapping[str, Any] = read_record(storage.join(self.uri, RECORD)) or {}
         self._plugins = [f"train.plugins={json.dumps(list(plugins), ensure_ascii=False)}"] if plugins else []
-        self.embedding_path = embedding_path or self._embedding_path()
+        there = place_now(self.config.get("embedding_path"), self.config.get("output"), self.uri)  # if moved
+        self.embedding_path = embedding_path or there or storage.join(self.uri, "embeddings")
         if not self.record and not storage.is_dir(self.embedding_path):
             raise no_run(self.uri)
 
@@ -175,11 +177,11 @@ class Run:
 
     def find(self, entity_type: str, raw_ids: list[str], max_rows: int | None = None) -> dict[str, Floats]:
         """The embeddings, float32 [D], of the given ids that exist (among the first `max_rows` rows)."""
-        wanted, vectors = pa.array(raw_ids, pa.string()), {}
+        wanted, vectors = pa.array(dict.fromkeys(raw_ids), pa.string()), {}
         for ids, vectors_ND in self.iter_vectors(entity_type, max_rows=max_rows):
             for row in np.flatnonzero(pc.is_in(ids, wanted).to_numpy(zero_copy_only=False)).tolist():
                 vectors[ids[row].as_py()] = vectors_ND[row].copy()
-            if len(vectors) == len(raw_ids):
+            if len(vectors) == len(wanted):
                 break
         return vectors
 
@@ -273,21 +275,6 @@ class Run:
                 f"{suggestion(entity_type, self._num_parts, 'types:')}"
             )
         return range(self._num_parts[entity_type])
-
-    def _embedding_path(self) -> str:
-        """The folder of the embeddings, below the run's folder, which may have moved since the run."""
-        there = place_now(self.config.get("embedding_path"), self.config.get("output"), self.uri)
-        return there or storage.join(self.uri, "embeddings")
-
-
-def _read_record(uri: str) -> Mapping[str, Any]:
-    if not storage.exists(uri):
-        return {}
-    record: dict[str, Any] = storage.read_json(uri)
-    for key in ("config", "stages", "metrics"):
-        if not isinstance(record.get(key, {}), dict):
-            raise FormatError(f"{uri}: {key}: expected an object, found {type(record[key]).__name__}")
-    return record
 
 
 def _read_pandas(embedding_path: str, entity_type: str, partition: int) -> "pd.DataFrame":

@@ -128,7 +128,7 @@ class RunRecord:
 
 
 def read_record(uri: str) -> dict[str, Any] | None:
-    """Read a run.json; None if there is no such file."""
+    """Read a run.json, which anybody may have written; None if there is no such file."""
     if not storage.exists(uri):
         return None
     try:
@@ -137,6 +137,10 @@ def read_record(uri: str) -> dict[str, Any] | None:
         return None
     except FormatError as error:
         raise FormatError(f"{error}; move it away") from error
+    for key in ("config", "stages", "metrics"):
+        if not isinstance(content.get(key, {}), dict):
+            kind = type(content[key]).__name__
+            raise FormatError(f"{uri}: {key}: expected an object, found {kind}; move it away")
     return content
 
 
@@ -144,8 +148,7 @@ def run_of(checkpoint_path: str) -> str:
     """Return the folder of a checkpoint's run: the one above, if its run.json says so, or its own."""
     above = storage.parent(checkpoint_path)
     with suppress(GraphMillError):  # the run may be anybody's
-        config = (read_record(storage.join(above, RECORD)) or {}).get("config")
-        if isinstance(config, dict):
+        if config := (read_record(storage.join(above, RECORD)) or {}).get("config"):
             there = place_now(config.get("checkpoint_path"), config.get("output"), above)
             return above if there == checkpoint_path.rstrip("/") else checkpoint_path
     return checkpoint_path
@@ -309,8 +312,7 @@ def _evaluated_before(config: Config) -> dict[str, Any]:
         return {}
     with suppress(GraphMillError):
         record = read_record(storage.join(run_of(config.init_path), RECORD)) or {}
-        stages = record.get("stages")
-        return _kept(stages.get("evaluate") if isinstance(stages, dict) else None)
+        return _kept(record.get("stages", {}).get("evaluate"))
     return {}
 
 

@@ -220,12 +220,13 @@ def test_a_finished_folder_is_told_by_its_content_and_what_made_it_not_by_its_pl
     assert record.differences(config, {}, vectors[1], None) == []  # an earlier release did not record it
 
 
-def test_a_damaged_run_json_is_not_overwritten(folder: Path) -> None:
+@pytest.mark.parametrize("text", ['{"stages": ', '{"stages": []}', '{"stages": {}, "config": 3}'])
+def test_a_damaged_run_json_is_not_overwritten(folder: Path, text: str) -> None:
     (folder / "out").mkdir()
-    (folder / "out" / "run.json").write_text('{"stages": ')
-    with pytest.raises(FormatError, match=r"run\.json"):
+    (folder / "out" / "run.json").write_text(text)
+    with pytest.raises(FormatError, match=r"run\.json: .*; move it away"):
         record.RunRecord(str(folder / "out" / "run.json"), settings_at(folder))
-    assert (folder / "out" / "run.json").read_text() == '{"stages": '
+    assert (folder / "out" / "run.json").read_text() == text
 
 
 def test_what_another_run_deletes_while_it_is_read_is_not_there(
