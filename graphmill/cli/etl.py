@@ -9,7 +9,14 @@ import click
 
 from graphmill import config, storage
 from graphmill.cli import exit_codes
-from graphmill.cli.options import OF_A_RUN, Command, dry_run_option, is_configuration, run_options
+from graphmill.cli.options import (
+    OF_A_RUN,
+    Column,
+    Command,
+    dry_run_option,
+    is_configuration,
+    run_options,
+)
 
 _HELP = f"""Run the stage etl, even if it has finished before.
 
@@ -44,11 +51,9 @@ def _with_files(command: Command) -> Command:
 @_with_files
 @run_options
 @dry_run_option
-@click.option(
-    "--lhs-col", "-l", "lhs", metavar="COLUMN", help="Of FILE: number from 0, or name, of a column."
-)
-@click.option("--rhs-col", "-r", "rhs", metavar="COLUMN", help="Of FILE: the right-hand sides.")
-@click.option("--rel-col", "relation", metavar="COLUMN", help="Of FILE: relations (default: the first one).")
+@click.option("--lhs-col", "-l", "lhs", type=Column(), help="Of FILE: number from 0, or name, of a column.")
+@click.option("--rhs-col", "-r", "rhs", type=Column(), help="Of FILE: the right-hand sides.")
+@click.option("--rel-col", "relation", type=Column(), help="Of FILE: relations (default: the first one).")
 @click.option("--delimiter", metavar="CHARACTER", help="Of FILE, if that is text (default: a tab).")
 def command(
     conf: str | None,
@@ -56,7 +61,7 @@ def command(
     master: str | None,
     dry_run: bool,
     files: Sequence[str],
-    **form: str | None,
+    **form: Any,
 ) -> None:
     """Run the stage, on the tables of the configuration or on `files`."""
     from graphmill.cli.session import run_stage
@@ -73,9 +78,9 @@ def command(
 def _tables(
     settings: config.Config,
     files: Sequence[str],
-    lhs: str | None,
-    rhs: str | None,
-    relation: str | None,
+    lhs: int | str | None,
+    rhs: int | str | None,
+    relation: int | str | None,
     delimiter: str | None,
 ) -> list[dict[str, Any]]:
     if lhs is None or rhs is None:
@@ -87,11 +92,11 @@ def _tables(
             f"FILE...: expected a file for each of edge_paths, which are {len(settings.edge_paths)} "
             f"({', '.join(settings.edge_paths)}), found {len(files)}"
         )
-    columns: dict[str, Any] = {"lhs": _column(lhs), "rhs": _column(rhs)}
+    columns: dict[str, Any] = {"lhs": lhs, "rhs": rhs}
     if relation is None:
         columns["relation"] = settings.relations[0].name
     else:
-        columns["relation_column"] = _column(relation)
+        columns["relation_column"] = relation
     return [
         {"path": storage.absolute(file), "split": split, **columns, **_text_form(file, lhs, delimiter)}
         for file, split in zip(files, settings.edge_path_splits, strict=True)
@@ -104,14 +109,10 @@ def _partitioned(file: str) -> str:
     return f"{stem if stem and '/' not in suffix else file}_partitioned"
 
 
-def _column(text: str) -> int | str:
-    return int(text) if text.isdecimal() else text
-
-
-def _text_form(file: str, lhs: str, delimiter: str | None) -> dict[str, Any]:
+def _text_form(file: str, lhs: int | str, delimiter: str | None) -> dict[str, Any]:
     """Describe a file of PBG's, text without header, unless its name or a log says otherwise."""
     from etl.tables.lake.logs import log_at
 
     if file.endswith((".parquet", ".orc", ".json", ".jsonl", ".ndjson")) or log_at(storage.absolute(file)):
         return {}
-    return {"format": "csv", "header": not lhs.isdecimal(), "delimiter": delimiter or "\t"}
+    return {"format": "csv", "header": isinstance(lhs, str), "delimiter": delimiter or "\t"}

@@ -7,19 +7,7 @@ from typing import Any, Literal
 import click
 
 from graphmill import checkpoints, config
-from graphmill.cli import (
-    etl,
-    exit_codes,
-    export,
-    features,
-    fold_in,
-    init,
-    pipeline,
-    predict,
-    remap,
-    train,
-    tune,
-)
+from graphmill.cli import ask, etl, exit_codes, init, pipeline, remap, train, tune
 from graphmill.cli.options import conf_option, id_map_options, output_options, set_option
 from graphmill.cli.section_options import check_options
 from graphmill.config.plugins import read_plugins
@@ -47,10 +35,10 @@ for subcommand in (
     etl.command,
     train.train,
     train.evaluate,
-    predict.command,
-    export.command,
-    fold_in.command,
-    features.command,
+    ask.predict,
+    ask.export,
+    ask.fold_in,
+    ask.features,
     tune.command,
     remap.remap,
     remap.neighbors,

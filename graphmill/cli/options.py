@@ -84,6 +84,16 @@ date_option = click.option(
 )
 
 
+class Column(click.ParamType[str | int]):
+    """A column of a table: its name, or its number from 0."""
+
+    name = "column"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str | int:
+        """Read a word of a command line."""
+        return int(value) if str(value).isdecimal() else str(value)
+
+
 def load_for(day: datetime | None, conf: str | None, overrides: tuple[str, ...]) -> Config | None:
     """Load the configuration for the date of `date_option`; None, and a line, if it cannot run again."""
     from graphmill.run import dates
