@@ -1,18 +1,22 @@
 """The command `graphmill`, which has all commands."""
 
 import json
+import shlex
 import sys
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import click
+from pydantic import Field
 
-from graphmill import checkpoints, config
-from graphmill.cli import ask, etl, exit_codes, init, pipeline, remap, train, tune
-from graphmill.cli.options import conf_option, id_map_options, output_options, set_option
-from graphmill.cli.section_options import check_options
+from graphmill import checkpoints, config, storage
+from graphmill.cli import ask, etl, exit_codes, pipeline, remap, train
+from graphmill.cli.options import conf_option, id_map_options, output_options, run_options, set_option
+from graphmill.cli.section_options import check_options, section_options
 from graphmill.config.plugins import read_plugins
+from graphmill.config.section import Flag, Section
 from graphmill.config.sections.cluster import ClusterConfig
 from graphmill.display import terminal
+from graphmill.errors import ConfigError
 from graphmill.version import __version__
 
 
@@ -28,8 +32,72 @@ def command() -> None:
     """Turn raw edges with string ids into embeddings under the same ids."""
 
 
+@click.command(
+    "init",
+    context_settings=exit_codes.CONTEXT,
+    epilog="Example: graphmill init ratings.csv --to ratings.yaml",
+)
+@click.argument("tables", metavar="TABLE...", nargs=-1, required=True)
+@click.option("--to", "target", metavar="FILE", help="File to write (default: standard output).")
+@click.option(
+    "--output", metavar="FOLDER", help="Folder of the run's results (default: the first table's name)."
+)
+@click.option("--lhs", metavar="COLUMN", help="Left-hand sides: name of a column, or its number from 0.")
+@click.option("--rhs", metavar="COLUMN", help="Right-hand sides.")
+@click.option("--relation", metavar="COLUMN", help="Relations.")
+def init(tables: tuple[str, ...], target: str | None, output: str | None, **asked: str | None) -> None:
+    """Look at raw tables, and write a configuration that runs.
+
+    TABLE is a file, a folder or a pattern: parquet, CSV, TSV, ORC or JSON lines, or the folder of a table of
+    Delta Lake or Iceberg, local or on HDFS. The beginning of each table is read. Comments in the
+    configuration say what was found, and how sure that is; --lhs, --rhs and --relation name the columns.
+    """
+    from etl.survey.first_configuration import first_configuration  # reads tables, which help does without
+
+    text, graph = first_configuration(tables, output, asked)
+    if target is None:
+        click.echo(text, nl=False)
+    elif storage.exists(target):
+        raise ConfigError(f"{target}: there is a file of that name; remove it, or choose another --to")
+    else:
+        storage.write_text(target, text)
+        click.echo(f"{target}: {len(graph.edges)} tables of edges, entity types {', '.join(graph.types)}")
+    for edges in graph.edges:
+        click.echo(f"{edges.look.path}: {edges.summary_line()}", err=True)
+    if target is not None:
+        click.echo(f"next: graphmill pipeline --conf {shlex.quote(target)}")
+
+
+class TuneOptions(Section):
+    """Limits of a search, and the file to write."""
+
+    minutes: float = Field(gt=0, description="Time of the search.")
+    most: Annotated[int, Flag("--candidates")] = Field(27, ge=2, description="Candidates at most.")
+    target: Annotated[str, Flag("--to", "FILE")] = Field("tuned.yaml", description="Configuration to write.")
+
+
+@click.command(
+    "tune",
+    context_settings=exit_codes.CONTEXT,
+    epilog="Example: graphmill tune --conf shop.yaml --minutes 10 --to tuned.yaml",
+)
+@run_options
+@section_options(TuneOptions)
+def tune(conf: str | None, overrides: tuple[str, ...], master: str | None, **options: Any) -> None:
+    """Try settings of training; write the best configuration.
+
+    Tried are rates, regularization, dimension, negatives and batches, in short trainings on the densest part
+    of the graph, judged by the filtered MRR of validation edges. The tables are read first, if that is not
+    done; this time is not counted. The run's own results stay as they are: all files are in the folder `tune`
+    of its output. A search that was stopped goes on.
+    """
+    from graphmill.cli import tuning
+
+    tuning.tune(conf, overrides, master, **options)
+
+
 for subcommand in (
-    init.command,
+    init,
     pipeline.check,
     pipeline.command,
     etl.command,
@@ -39,7 +107,7 @@ for subcommand in (
     ask.export,
     ask.fold_in,
     ask.features,
-    tune.command,
+    tune,
     remap.remap,
     remap.neighbors,
 ):
@@ -69,22 +137,6 @@ _index_base_option = click.option(
     show_default=True,
     help="First number in a legacy source; auto: the names of its files decide.",
 )
-
-
-def _with_id_maps(
-    *,
-    id_maps: tuple[str, ...],
-    id_map_columns: str | None,
-    leave_out: bool | None,
-    num_partitions: int,
-    seed: int,
-    **options: Any,
-) -> dict[str, Any]:
-    """Options of a conversion, with those of maps of ids as one."""
-    from graphmill.checkpoints.id_maps import IdMaps, parse_id_maps
-
-    maps = parse_id_maps(id_maps, id_map_columns)
-    return options | {"id_maps": IdMaps(maps, num_partitions, seed, bool(leave_out)) if maps else None}
 
 
 @command.command()
@@ -122,20 +174,31 @@ def _with_id_maps(
 @click.option("--allow-non-finite", is_flag=True, help="Write NaN and infinity too, else an error.")
 @click.option("--plugins", multiple=True, metavar="FILE", help="File of the operators that are plug-ins.")
 def convert(
-    source_uri: str, target_uri: str, target_format: str, plugins: tuple[str, ...], **options: Any
+    source_uri: str,
+    target_uri: str,
+    target_format: str,
+    plugins: tuple[str, ...],
+    id_maps: tuple[str, ...],
+    id_map_columns: str | None,
+    leave_out: bool | None,
+    num_partitions: int,
+    seed: int,
+    **options: Any,
 ) -> None:
     """Write a checkpoint in another format.
 
     Reads SOURCE_URI, and writes TARGET_URI.
     """
     from graphmill import convert as conversion
+    from graphmill.checkpoints.id_maps import IdMaps, parse_id_maps
     from graphmill.run import lock
 
     of_maps = ("--id-map-columns", "--leave-out", "--partitions", "--seed")
     check_options({}, dict.fromkeys(of_maps, "--id-map") | {"--shards": "--format recis"})
     read_plugins(plugins)
     with lock.held(whole=[target_uri]) as claim:
-        options = _with_id_maps(**options)
+        maps = parse_id_maps(id_maps, id_map_columns)
+        options["id_maps"] = IdMaps(maps, num_partitions, seed, bool(leave_out)) if maps else None
         done = conversion.convert(source_uri, target_uri, target_format, **options, claim=claim)
     click.echo(f"source  {done.source.format:<10} {conversion.described(done.source)}")
     click.echo(f"target  {done.target.format:<10} {conversion.described(done.target)}")

@@ -19,7 +19,7 @@ from deltalake import write_deltalake
 
 from etl.survey import outlook
 from graphmill import config
-from graphmill.cli.init import command
+from graphmill.cli.main import init as command
 from graphmill.config import defaults, yaml_text
 from graphmill.errors import GraphMillError
 from tests import REPOSITORY

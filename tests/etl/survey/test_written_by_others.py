@@ -25,7 +25,7 @@ from etl.tables.data_file import plain_file
 from etl.tables.files import find_files
 from etl.tables.ranges import find_ranges
 from etl.tables.read import read_blocks
-from graphmill.cli.init import command
+from graphmill.cli.main import init as command
 from graphmill.config import Config, defaults, from_mapping, yaml_text
 from graphmill.config.sections.etl import EtlConfig, TableConfig
 from graphmill.errors import GraphMillError, RawTableError

@@ -10,8 +10,8 @@ from click.testing import CliRunner
 from etl.tables.files import table_roots
 from graphmill import config as configuration
 from graphmill.cli import etl
+from graphmill.cli.main import tune as command
 from graphmill.cli.stages import ETL, TRAIN
-from graphmill.cli.tune import command
 from graphmill.errors import ConfigError, LockedError
 from graphmill.run.lock import NO_CLAIM
 from graphmill.run.output_checks import check_outputs
