@@ -51,7 +51,7 @@ def command(
     from graphmill.run import dates
     from graphmill.run.auto_values import resolve_auto_values
     from graphmill.run.output_checks import check_storage
-    from graphmill.run.summaries import summary
+    from graphmill.run.reading import summary
 
     settings = load_for(day, conf, overrides)
     if settings is None:

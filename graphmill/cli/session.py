@@ -22,8 +22,7 @@ from graphmill.run import lock, record
 from graphmill.run.auto_values import resolve_auto_values
 from graphmill.run.job import Stage
 from graphmill.run.output_checks import check_outputs, check_storage
-from graphmill.run.summaries import summary
-from graphmill.run.verdict import verdict
+from graphmill.run.reading import summary, verdict
 from graphmill.vocab import RECORD
 
 log = logging.getLogger("graphmill")

@@ -14,8 +14,7 @@ from graphmill.report.charts import bars
 from graphmill.report.page import Block, Note, Page, PageSection, PageTable, PageTile, Tiles
 from graphmill.report.results import band_name
 from graphmill.report.stages import CURVE, SPEED, epoch_chart, epoch_series, speed, value_of
-from graphmill.run.reading import flattened, mapping, records, total
-from graphmill.run.verdict import verdict
+from graphmill.run.reading import flattened, mapping, records, total, verdict
 from graphmill.storage.redaction import redacted
 
 SHOWN_CHARS = 300

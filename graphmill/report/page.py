@@ -17,7 +17,7 @@ from markupsafe import Markup
 
 from graphmill.display.readable import number
 from graphmill.report.charts import Chart, to_json
-from graphmill.run.verdict import Level
+from graphmill.run.reading import Level
 
 log = logging.getLogger("graphmill")
 

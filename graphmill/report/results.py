@@ -6,8 +6,7 @@ from typing import Any
 from graphmill.display.readable import duration, number, size
 from graphmill.report.charts import Series, bars, curves
 from graphmill.report.page import Block, Note, PageTable, PageTile, Tiles
-from graphmill.run.reading import mapping, records, total
-from graphmill.run.verdict import same_edges, verdict
+from graphmill.run.reading import mapping, records, same_edges, total, verdict
 from graphmill.storage.redaction import redacted
 
 Entry = Mapping[str, Any]

@@ -14,7 +14,7 @@ from distributed import Client
 from etl import job
 from graphmill.config import Config
 from graphmill.errors import ConfigError, RawTableError
-from graphmill.run.summaries import summary
+from graphmill.run.reading import summary
 from tests.etl.graphs import RawEdge, all_edges, config_of, write_parquet
 
 NAMED = {"lhs": "l", "rhs": "t", "relation_column": "r", "weight": "w"}

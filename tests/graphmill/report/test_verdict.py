@@ -10,7 +10,7 @@ from graphmill import storage
 from graphmill.cli import session
 from graphmill.report.stages import loss_note
 from graphmill.run import record
-from graphmill.run.verdict import verdict
+from graphmill.run.reading import verdict
 from tests.train.graphs import make_config
 
 
