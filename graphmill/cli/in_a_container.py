@@ -41,6 +41,7 @@ _SUFFIXES = (".py", ".zip", ".egg", ".whl")
 _PATHS = ("input", "output", "path", "paths")
 _PATHS_BY_NAME = "train.init_embeddings."
 _UPLOADED = ("train.plugins", "cluster.")
+_OUTPUT_FLAGS = {"--debug": "debug", "--json-logs": "json_lines", "--quiet": "quiet"}
 
 
 class _Files:
@@ -73,7 +74,8 @@ def run_command(conf: str | None, overrides: Sequence[str], options: Mapping[str
     check_master(options.get("master"), cluster)
     check_paths(settings)
     files = _Files()
-    words = ["-m", "graphmill", str(context.command.name), *_output_words()]
+    words = ["-m", "graphmill", str(context.command.name)]
+    words += [flag for flag, name in _OUTPUT_FLAGS.items() if getattr(terminal.options, name)]
     is_of_run = "run" in options  # a word of its own then
     words += ["--conf", files.place(conf)] if conf and not is_of_run else []
     words += [f"--set={override}" for override in overrides]
@@ -155,11 +157,6 @@ def _uploaded(settings: Config, files: _Files) -> Iterator[tuple[str, str]]:
             yield key, f"[{', '.join(placed)}]"
     if cluster.archive and storage.is_local(cluster.archive):
         yield "cluster.archive", storage.name(cluster.archive)
-
-
-def _output_words() -> list[str]:
-    flags = {"--debug": "debug", "--json-logs": "json_lines", "--quiet": "quiet"}
-    return [flag for flag, name in flags.items() if getattr(terminal.options, name)]
 
 
 def _words_again(context: click.Context, options: Mapping[str, Any]) -> list[str]:

@@ -11,8 +11,8 @@ from graphmill.ask.evaluate.inputs import obstacle_to_ranking
 from graphmill.cli.session import session
 from graphmill.cli.stages import ETL, TRAIN
 from graphmill.config import Config
-from graphmill.config.reading import place, resolved
-from graphmill.config.yaml_edit import edited
+from graphmill.config.reading import resolved
+from graphmill.config.yaml_text import edited, place
 from graphmill.convert.legacy import import_legacy_inputs
 from graphmill.display import terminal
 from graphmill.errors import ConfigError

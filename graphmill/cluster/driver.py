@@ -20,7 +20,7 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import FrameType
-from typing import IO, BinaryIO
+from typing import IO
 
 from graphmill import storage
 from graphmill.cluster import hadoop
@@ -103,15 +103,10 @@ class Reader:
         """Write what is new to the streams of this process, and tell whether there was anything."""
         is_any = False
         for stream, target in zip(STREAMS, (sys.stdout.buffer, sys.stderr.buffer), strict=True):
-            is_any |= self._show_stream(stream, target)
-        return is_any
-
-    def _show_stream(self, stream: str, target: BinaryIO) -> bool:
-        is_any = False
-        for text in self._new(stream):
-            target.write(text)
-            target.flush()
-            is_any = True
+            for text in self._new(stream):
+                target.write(text)
+                target.flush()
+                is_any = True
         return is_any
 
     def _new(self, stream: str) -> Iterator[bytes]:
@@ -151,7 +146,10 @@ def run(root: str, words: Sequence[str]) -> int:
     for pump in pumps:
         pump.start()
     while process.poll() is None:
-        _flush(writer)
+        try:
+            writer.flush()
+        except StorageError as error:  # the run goes on without its log
+            sys.stderr.write(f"the log of the driver is written later: {error}\n")
         time.sleep(FLUSH_S)
     for pump in pumps:
         pump.join(FLUSH_S)  # a process that it has left behind may keep the streams open
@@ -165,13 +163,6 @@ def _pump(name: str, source: IO[bytes], writer: Writer) -> None:
         writer.add(name, line)
         own.write(line)
         own.flush()
-
-
-def _flush(writer: Writer) -> None:
-    try:
-        writer.flush()
-    except StorageError as error:  # the run goes on without its log
-        sys.stderr.write(f"the log of the driver is written later: {error}\n")
 
 
 def _finish(writer: Writer, code: int) -> int:

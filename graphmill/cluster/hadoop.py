@@ -276,12 +276,8 @@ class Application:
             finally:
                 self._client.kill()
                 self._client.wait()
-        self._delete_files()
-
-    def _delete_files(self) -> None:
-        """Delete the files that YARN's client uploaded: a killed application master leaves them."""
         with suppress(GraphMillError, KeyError, OSError):  # remaining files harm nobody
-            if self.id:
+            if self.id:  # a killed application master leaves the files that YARN's client uploaded
                 storage.delete(storage.join(home_uri(), self.name, self.id))
 
     def _wait_for_id(self) -> None:

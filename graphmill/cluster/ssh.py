@@ -34,6 +34,7 @@ from graphmill.config.sections.cluster import LOOPBACK, ClusterConfig
 from graphmill.errors import ConfigError
 
 PREFIX = "ssh://"
+_PASSED_ON = ("HADOOP_CONF_DIR", "HADOOP_USER_NAME", "KRB5_CONFIG")
 
 _HOST = re.compile(r"(?:(?P<username>[\w.-]+)@)?(?P<host>[\w.-]+)(?::(?P<port>\d+))?")
 
@@ -133,8 +134,10 @@ def ssh_cluster(master: str, settings: ClusterConfig, keys: Keys | None) -> Iter
         "local_directory": settings.scratch_path,
         "dashboard_address": f"{LOOPBACK}:0",
     }
+    environment = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
+    environment[CORES_VARIABLE] = str(settings.worker_cores)
     with (
-        dask.config.set(_environment(settings)),
+        dask.config.set(pre_spawn_environment(environment)),
         SpecCluster(
             scheduler={
                 "cls": Scheduler,
@@ -162,9 +165,3 @@ def parse(master: str) -> Iterator[tuple[str, dict[str, Any]]]:
         if "port" in options:
             options["port"] = int(options["port"])
         yield options.pop("host"), options
-
-
-def _environment(settings: ClusterConfig) -> dict[str, str]:
-    names = ("HADOOP_CONF_DIR", "HADOOP_USER_NAME", "KRB5_CONFIG")
-    passed = {name: os.environ[name] for name in names if name in os.environ}
-    return pre_spawn_environment(passed | {CORES_VARIABLE: str(settings.worker_cores)})

@@ -6,7 +6,6 @@ from graphmill.config.consent import check_cluster
 from graphmill.config.pbg_values import as_override, bare, from_python
 from graphmill.config.plugins import NO_PLUGINS, PluginList, Plugins
 from graphmill.config.reading import (
-    apply_override,
     from_mapping,
     load,
     no_run,
@@ -18,4 +17,5 @@ from graphmill.config.reading import (
 from graphmill.config.schema import Config, EntityConfig, PbgConfig, RelationConfig
 from graphmill.config.section import Effect, Fixed, Neutral, Section, Tunable, check_known, validated
 from graphmill.config.values import Count, Fraction, Name, Positive, RelationName, Strings, TypeName
+from graphmill.config.yaml_text import apply_override
 from graphmill.config.yaml_text import parsed as parsed_yaml

@@ -53,7 +53,8 @@ def read_plugins(names: Iterable[str]) -> Plugins:
 
 def plugins_of(raw: Any) -> Plugins:
     """Read and offer the files and modules that the section `train` of a mapping names."""
-    given = _named_by(raw)
+    train = raw.get("train") if isinstance(raw, Mapping) else None
+    given = train.get("plugins") if isinstance(train, Mapping) else None
     return _read(given) if isinstance(given, list | tuple) else NO_PLUGINS
 
 
@@ -71,11 +72,6 @@ def _read(given: Any) -> Any:
         else:
             sources.append(PlugInSource(name))
     return offered(tuple(sources))
-
-
-def _named_by(raw: Any) -> Any:
-    train = raw.get("train") if isinstance(raw, Mapping) else None
-    return train.get("plugins") if isinstance(train, Mapping) else None
 
 
 def _text(uri: str) -> str:

@@ -1,7 +1,6 @@
 """YAML or a PBG Python config -> `Config`: overrides applied, paths filled in and made absolute."""
 
 import importlib.resources
-import re
 import runpy
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -13,11 +12,11 @@ from graphmill.config.plugins import plugins_of
 from graphmill.config.schema import Config
 from graphmill.config.section import validated
 from graphmill.config.sections.etl import EtlConfig
+from graphmill.config.yaml_text import apply_override, place
 from graphmill.errors import ConfigError, NotFoundError, suggestion
 from graphmill.model.registry import has_registered, running
 from graphmill.vocab import RECORD, TRAIN_SPLIT
 
-_MAX_DEPTH = 50
 _SHOWN = 5
 _MAX_SHOWN = 200  # characters of an override
 _EXAMPLE = "graphmill:"
@@ -143,7 +142,7 @@ def _with_lines(message: str, conf_uri: str | None, overrides: Sequence[str]) ->
 
     def located(text: str) -> str:
         path, _, problem = text.partition(": ")
-        keys = _place(path)
+        keys = place(path)
         for length in range(len(keys), 0, -1):
             if override := overridden.get(keys[:length]):
                 return f"--set {override}: {text}"
@@ -152,15 +151,6 @@ def _with_lines(message: str, conf_uri: str | None, overrides: Sequence[str]) ->
         return f"{conf_uri}:{line}: {text}" if line else text
 
     return "\n".join(map(located, message.splitlines()))
-
-
-def place(override: str) -> yaml_text.Place:
-    """Split the key of `etl.tables[0].lhs=value`, or of `etl.tables.0.lhs=value`."""
-    return _place(override.partition("=")[0])
-
-
-def _place(path: str) -> yaml_text.Place:
-    return tuple(re.sub(r"\[(\d+)\]", r".\1", path.strip()).split("."))
 
 
 # Names of folders under `output`.
@@ -292,22 +282,3 @@ def _read_pbg_python(conf_uri: str) -> dict[str, Any]:
         if has_registered(path):  # its plug-ins, which every process needs
             raw["train"]["plugins"] = [path, *raw["train"].get("plugins", [])]
     return raw
-
-
-def apply_override(raw: dict[str, Any], override: str) -> None:
-    """Set one `key.path=value`; a number in the path (`relations[0].operator`) is a position in a list."""
-    path, equals, text = override.partition("=")
-    keys = _place(path)
-    if not equals or not all(keys) or len(keys) > _MAX_DEPTH:
-        raise ConfigError(f"--set {override}: expected key.path=value")
-    value = yaml_text.parsed(text, f"--set {override}")
-    node: Any = raw
-    types: Any = raw.get("entities") or None
-    try:
-        for key in keys[:-1]:
-            if node is types and key not in types:
-                raise LookupError  # not a new type, but a wrong name
-            node = node[int(key)] if isinstance(node, list) else node.setdefault(key, {})
-        node[int(keys[-1]) if isinstance(node, list) else keys[-1]] = value
-    except (AttributeError, LookupError, TypeError, ValueError) as error:
-        raise ConfigError(f"--set {override}: the configuration has no such place") from error

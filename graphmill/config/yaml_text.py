@@ -1,10 +1,12 @@
-"""Parses YAML safely, refuses a key that occurs twice, and finds the lines of keys.
+"""Texts of YAML: parsed safely, a key that occurs twice refused, lines of keys found, values changed.
 
 A text means no more than its own length: aliases, which a few hundred bytes can nest to billions of values,
 stand for at most `_MAX_REPEATED` of them, and never for what holds them.
 """
 
+import json
 import re
+from collections.abc import Mapping
 from typing import Any
 
 import yaml
@@ -14,6 +16,7 @@ from graphmill.errors import ConfigError
 _INTEGER = "tag:yaml.org,2002:int"
 _MAX_INTEGER_BITS = 128
 _MAX_REPEATED = 10_000
+_MAX_DEPTH = 50
 
 
 class _Yaml(yaml.SafeLoader):
@@ -124,3 +127,78 @@ def lines(text: str) -> dict[Place, int]:
 def compose(text: str) -> yaml.Node | None:
     """Parse YAML to nodes, which know their places in the text."""
     return yaml.compose(text, _Yaml)
+
+
+def place(override: str) -> Place:
+    """Split the key of `etl.tables[0].lhs=value`, or of `etl.tables.0.lhs`."""
+    return tuple(re.sub(r"\[(\d+)\]", r".\1", override.partition("=")[0].strip()).split("."))
+
+
+def apply_override(raw: dict[str, Any], override: str) -> None:
+    """Set one `key.path=value`; a number in the path (`relations[0].operator`) is a position in a list."""
+    path, equals, text = override.partition("=")
+    keys = place(path)
+    if not equals or not all(keys) or len(keys) > _MAX_DEPTH:
+        raise ConfigError(f"--set {override}: expected key.path=value")
+    value = parsed(text, f"--set {override}")
+    node: Any = raw
+    types: Any = raw.get("entities") or None
+    try:
+        for key in keys[:-1]:
+            if node is types and key not in types:
+                raise LookupError  # not a new type, but a wrong name
+            node = node[int(key)] if isinstance(node, list) else node.setdefault(key, {})
+        node[int(keys[-1]) if isinstance(node, list) else keys[-1]] = value
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
+        raise ConfigError(f"--set {override}: the configuration has no such place") from error
+
+
+def edited(text: str, changes: Mapping[str, Any], where: str) -> str:
+    """Set each `key.path` of `changes` to its value; add the keys that are missing.
+
+    A text that cannot be edited in place, as one with aliases, is written anew, without its comments.
+    """
+    wanted = parsed(text, where)
+    changed = text
+    for path, value in changes.items():
+        apply_override(wanted, f"{path}={json.dumps(value)}")
+        changed = _with(changed, tuple(path.split(".")), value)
+    try:
+        if parsed(changed, where) == wanted:
+            return changed
+    except ValueError:  # not YAML any more
+        pass
+    return yaml.safe_dump(wanted, sort_keys=False, allow_unicode=True)
+
+
+def _with(text: str, place: Place, value: Any) -> str:
+    node, rest = compose(text), place
+    while rest and (inner := _child(node, rest[0])) is not None:
+        node, rest = inner, rest[1:]
+    if node is None:
+        return text
+    start, end = node.start_mark.index, node.end_mark.index
+    if not rest:
+        gap = " " if start == end else ""  # a key without a value
+        return f"{text[:start]}{gap}{json.dumps(value)}{text[end:]}"
+    if not isinstance(node, yaml.MappingNode) or not node.value:
+        return text[:start] + f"{{{_entry(rest, value)}}}" + text[end:]
+    if len(rest) == len(place) and not node.flow_style:
+        return f"{text.rstrip()}\n{_entry(rest, value)}\n"
+    first = node.value[0][0].start_mark
+    after = ", " if node.flow_style else "\n" + " " * first.column
+    return text[: first.index] + _entry(rest, value) + after + text[first.index :]
+
+
+def _child(node: yaml.Node | None, name: str) -> yaml.Node | None:
+    if isinstance(node, yaml.MappingNode):
+        return next((value for key, value in node.value if key.value == name), None)
+    if isinstance(node, yaml.SequenceNode) and name.isdecimal() and int(name) < len(node.value):
+        item: yaml.Node = node.value[int(name)]
+        return item
+    return None
+
+
+def _entry(place: Place, value: Any) -> str:
+    key, *rest = place
+    return f"{key}: {f'{{{_entry(tuple(rest), value)}}}' if rest else json.dumps(value)}"

@@ -22,6 +22,7 @@ from graphmill.storage.redaction import redacted
 
 FIELDS = "fields"  # fields of a log record beside its message: `log.info(..., extra={FIELDS: {...}})`
 
+_DEFECT = "this is a defect, not something in your input; --debug shows the whole traceback"
 _LEVELS = {logging.WARNING: "yellow", logging.ERROR: "bold red"}
 
 log = logging.getLogger("graphmill")
@@ -88,7 +89,9 @@ def show_error(error: BaseException | str, *, defect: bool = False) -> None:
     if isinstance(error, BaseException):
         fields["type"] = type(error).__name__
         if defect:
-            message = f"{fields['type']}: {message}{_origin(error)}"
+            frames = traceback.extract_tb(error.__traceback__)
+            place = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
+            message = f"{fields['type']}: {message}{place}\n{_DEFECT}"
         if options.debug:
             fields["traceback"] = trace = redacted("".join(traceback.format_exception(error)))
     if options.json_lines:
@@ -126,9 +129,3 @@ def _show_result(message: str, fields: Mapping[str, str], shown: RenderableType)
 def _json_line(level: str, message: str, fields: Mapping[str, Any]) -> str:
     line = {"time": datetime.now(UTC).isoformat(timespec="milliseconds"), "level": level, "message": message}
     return redacted(json.dumps(line | dict(fields), default=str)) + "\n"
-
-
-def _origin(error: BaseException) -> str:
-    frames = traceback.extract_tb(error.__traceback__)
-    place = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
-    return f"{place}\nthis is a defect, not something in your input; --debug shows the whole traceback"

@@ -155,6 +155,7 @@ class Lineage:
 
     def _tell(self, stage: str, kind: str, content: Mapping[str, Any]) -> None:
         run_id = self._run_ids.setdefault(stage, str(uuid.uuid4()))
+        job = {"processingType": "BATCH", "integration": "GRAPHMILL", "jobType": "STAGE" if stage else "RUN"}
         inputs, outputs = self._datasets(stage)
         event = {
             "eventType": kind,
@@ -165,7 +166,7 @@ class Lineage:
             "job": {
                 "namespace": self.namespace,
                 "name": f"{self.name}.{stage}" if stage else self.name,
-                "facets": _job_facets(stage),
+                "facets": {"jobType": _facet("facets/2-0-4/JobTypeJobFacet", job)},
             },
             "inputs": inputs,
             "outputs": outputs,
@@ -216,11 +217,6 @@ def dataset(place: str) -> Json:
     path = path.rstrip("/")
     is_in_bucket = uri.scheme(place) in _BUCKETS
     return {"namespace": root.rstrip("/"), "name": path.lstrip("/") if is_in_bucket else path or "/"}
-
-
-def _job_facets(stage: str) -> Json:
-    kind = {"processingType": "BATCH", "integration": "GRAPHMILL", "jobType": "STAGE" if stage else "RUN"}
-    return {"jobType": _facet("facets/2-0-4/JobTypeJobFacet", kind)}
 
 
 def _facet(path: str, content: Json) -> Json:

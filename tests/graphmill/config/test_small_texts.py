@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from graphmill import storage
 from graphmill.cli import exit_codes, main
 from graphmill.config import load, parsed_yaml
-from graphmill.config.yaml_edit import edited
-from graphmill.config.yaml_text import lines
+from graphmill.config.yaml_text import edited, lines
 from graphmill.errors import ConfigError, FormatError
 from graphmill.storage import hadoop_conf
 from tests import REPOSITORY
