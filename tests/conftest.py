@@ -14,13 +14,13 @@ from graphmill import cluster
 from graphmill.cli import main, remap
 from graphmill.cluster.settings import NO_PROFILER
 from graphmill.display import terminal
-from tests.commands import Command, on_cluster
+from tests.commands import Command, on_cluster, submit
 from tests.finished import finished_run, once, triples, wheel
 from tests.forked import Forks
 from tests.hadoop.fixture import hdfs, hdfs_uri, yarn
 from tests.workers import cluster_of
 
-__all__ = ["finished_run", "hdfs", "hdfs_uri", "once", "triples", "wheel", "yarn"]
+__all__ = ["finished_run", "hdfs", "hdfs_uri", "once", "submit", "triples", "wheel", "yarn"]
 
 # The first example of a test may compile, start or import something; slow machines run the suite too.
 hypothesis.settings.register_profile(

@@ -17,11 +17,11 @@ import psutil
 import pytest
 
 from graphmill import config, storage
-from graphmill.cli import etl, exit_codes, main, pipeline, remap, train
+from graphmill.cli import etl, main, pipeline, remap, train
 from graphmill.errors import StorageError
 from graphmill.machine import processes
 from graphmill.run import lock
-from tests.commands import Command
+from tests.commands import Command, code_of
 from tests.etl.run.test_kill import graph_config
 from tests.forked import Fork, Forks
 from tests.train.graphs import make_config, random_triples, write_graph
@@ -51,8 +51,7 @@ def conf(tmp_path: Path) -> Path:
 def run(name: str, conf: Path, *settings: str, master: str = "tls://without-keys:1") -> int:
     """The exit code of a command; with that master it gets as far as its locks."""
     sets = [part for each in settings for part in ("--set", each)]
-    arguments = ["--conf", str(conf), "--master", master, *sets]
-    return exit_codes.exit_code(lambda: COMMANDS[name].main(arguments, standalone_mode=False))
+    return code_of(COMMANDS[name], "--conf", conf, "--master", master, *sets)
 
 
 @pytest.mark.parametrize(
@@ -84,14 +83,10 @@ def test_every_folder_that_a_run_writes_is_its_own(
 
 
 def test_only_one_run_writes_a_converted_checkpoint(tmp_path: Path) -> None:
-    words = ["convert", "none", str(tmp_path / "x" / "target"), "--format", "pbg"]
-
-    def code() -> int:
-        return exit_codes.exit_code(lambda: main.command.main(words, standalone_mode=False))
-
+    words = ("convert", "none", tmp_path / "x" / "target", "--format", "pbg")
     with lock.held(whole=[str(tmp_path / "x")]):
-        assert code() == LOCKED
-    assert code() == WRONG
+        assert code_of(main.command, *words) == LOCKED
+    assert code_of(main.command, *words) == WRONG
 
 
 def stopped(forked: Forks, name: str, conf: Path, evidence: Callable[[], bool]) -> Fork:

@@ -22,7 +22,8 @@ from graphmill.run import record
 from graphmill.run.dates import retire
 from remap.graphstorm.commit import JOURNAL, read_journal, work_uri
 from remap.graphstorm.options import make_options
-from tests.graphmill.cli.test_submit import GRAPH, submit_here
+from tests.commands import Submit, code_of
+from tests.graphmill.cli.test_submit import GRAPH
 
 DEEP = "[" * 200_000
 
@@ -33,9 +34,9 @@ def test_the_end_of_a_stream_is_not_ctrl_c(capsys: pytest.CaptureFixture[str]) -
     def command(interrupted: bool) -> None:
         raise KeyboardInterrupt if interrupted else EOFError("a file was cut short")
 
-    assert exit_codes.exit_code(lambda: command.main([], standalone_mode=False)) == 1
+    assert code_of(command) == 1
     assert "a file was cut short" in capsys.readouterr().err
-    assert exit_codes.exit_code(lambda: command.main(["--interrupted"], standalone_mode=False)) == 130
+    assert code_of(command, "--interrupted") == 130
     assert "stopped by Ctrl-C" in capsys.readouterr().err
 
 
@@ -183,16 +184,12 @@ def test_files_and_folders_in_the_place_of_others(tmp_path: Path) -> None:
         config.load(str(tmp_path))
 
 
-def test_commands_end_with_2(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_commands_end_with_2(tmp_path: Path, submit: Submit) -> None:
     (tmp_path / "file").write_text("mine")
     (tmp_path / "t.csv").write_text("x,y\n1,2\n")
     (tmp_path / "c.yaml").write_text(GRAPH + "etl: {tables: [{path: t.csv, lhs: 0, rhs: 1, relation: r}]}}")
     for setting in ("output=file", "output=file/below", r'output="a\0b"', "output=" + "n" * 300):
-        assert submit_here(monkeypatch, tmp_path, "etl.py", "--conf", "c.yaml", f"--set={setting}") == 2
-        told = capsys.readouterr()
-        assert told.out == ""
-        assert "defect" not in told.err
+        said = submit("etl.py", "--conf", "c.yaml", f"--set={setting}")
+        assert (said.code, said.out, "defect" in said.err) == (2, "", False), said.err
     assert sorted(path.name for path in tmp_path.iterdir()) == ["c.yaml", "file", "t.csv"]
-    assert submit_here(monkeypatch, tmp_path, "n" * 300 + ".py") == 2
+    assert submit("n" * 300 + ".py").code == 2

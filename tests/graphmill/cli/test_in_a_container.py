@@ -3,15 +3,14 @@
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from graphmill.cli import exit_codes
 from graphmill.cli.main import command as graphmill
 from graphmill.cli.submit import command as dask_submit
 from graphmill.cluster import deploy
 from graphmill.config.sections.cluster import ClusterConfig
+from tests.commands import code_of
 
 GRAPH = {
     "input": "hdfs:///in",
@@ -48,10 +47,6 @@ def deployed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Deployed:
     there = Deployed()
     monkeypatch.setattr(deploy, "run", there)
     return there
-
-
-def code_of(command: Any, *words: str) -> int:
-    return exit_codes.exit_code(lambda: command.main(list(words), standalone_mode=False))
 
 
 def test_a_stage_gets_its_files_and_options(deployed: Deployed, tmp_path: Path) -> None:

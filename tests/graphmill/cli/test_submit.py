@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
@@ -15,11 +14,10 @@ import psutil
 import pytest
 
 from graphmill.checkpoints import pbg
-from graphmill.cli import exit_codes
 from graphmill.cli.options import CONF_VARIABLE, MASTER_VARIABLE
-from graphmill.cli.submit import command
 from graphmill.errors import ConfigError
 from graphmill.storage import hdfs
+from tests.commands import Command, Submit
 from tests.forked import Forks
 from tests.processes import SLEEPER, alive, heed_sigint
 from tests.waiting import wait_until
@@ -40,16 +38,6 @@ SCRIPT = """
 """
 
 
-def submit_here(monkeypatch: pytest.MonkeyPatch, cwd: Path, *arguments: str) -> int:
-    """Exit code of the command, run in this process; a test that needs a cluster has `graphmill_command`."""
-    monkeypatch.chdir(cwd)
-    for name, value in (("argv", ["dask-submit"]), ("path", [*sys.path])):
-        monkeypatch.setattr(sys, name, value)
-    for variable, default in ((MASTER_VARIABLE, "local[1]"), (CONF_VARIABLE, "")):  # it sets them
-        monkeypatch.setenv(variable, os.environ.get(variable, default))
-    return exit_codes.exit_code(lambda: command.main(list(arguments), standalone_mode=False))
-
-
 @pytest.mark.slow
 def test_a_script_gets_its_arguments_the_cluster_and_its_exit_code(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(textwrap.dedent(SCRIPT))
@@ -62,33 +50,28 @@ def test_a_script_gets_its_arguments_the_cluster_and_its_exit_code(tmp_path: Pat
 
 
 def test_the_environment_names_a_script_s_cluster_too(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, submit: Submit
 ) -> None:
     (tmp_path / "mine.py").write_text("print('ran')")
     (tmp_path / "c.yaml").write_text(GRAPH + "cluster: {master: 'spark://y'}}")
     for master, conf in (("spark://x", ""), ("", "c.yaml")):
         monkeypatch.setenv(MASTER_VARIABLE, master)
         monkeypatch.setenv(CONF_VARIABLE, conf)
-        assert submit_here(monkeypatch, tmp_path, "mine.py") == 2
-        told = capsys.readouterr()
-        assert f"--master {master or 'spark://y'}: expected local" in told.err
-        assert told.out == ""
+        said = submit("mine.py")
+        assert f"--master {master or 'spark://y'}: expected local" in said.err
+        assert (said.code, said.out) == (2, "")
 
 
 @pytest.mark.usefixtures("graphmill_command")
 def test_a_bundled_job_goes_before_a_file_that_is_not_named_as_one(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    caplog: pytest.LogCaptureFixture,
+    tmp_path: Path, submit: Submit, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "etl.py").write_text("print('my own etl')")
-    assert submit_here(monkeypatch, tmp_path, "etl.py", "--help") == 0
-    assert "Usage: etl.py" in capsys.readouterr().out
+    helped = submit("etl.py", "--help")
+    assert (helped.code, "Usage: etl.py" in helped.out) == (0, True)
     assert "the file etl.py here is meant by ./etl.py" in caplog.text
     caplog.clear()
-    assert submit_here(monkeypatch, tmp_path, "./etl.py") == 0
-    assert capsys.readouterr().out == "my own etl\n"
+    assert submit("./etl.py")[:2] == (0, "my own etl\n")
     assert "bundled" not in caplog.text
 
 
@@ -105,18 +88,12 @@ def test_a_bundled_job_goes_before_a_file_that_is_not_named_as_one(
     ],
 )
 def test_bad_input_exits_with_2_and_one_clear_message(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    arguments: list[str],
-    message: str,
+    tmp_path: Path, submit: Submit, arguments: list[str], message: str
 ) -> None:
     (tmp_path / "c.yaml").write_text(GRAPH + "etl: {tables: [{path: ./x.csv, lhs: 0, rhs: 1, relation: r}]}}")
     (tmp_path / "x.csv").write_text("a,b\n1,2\n")
-    assert submit_here(monkeypatch, tmp_path, *arguments) == 2
-    error = capsys.readouterr().err
-    assert message in error
-    assert "Traceback" not in error
+    said = submit(*arguments)
+    assert (said.code, message in said.err, "Traceback" in said.err) == (2, True, False), said.err
 
 
 @pytest.mark.usefixtures("graphmill_command")
@@ -127,17 +104,10 @@ def test_bad_input_exits_with_2_and_one_clear_message(
         ("import sys; sys.exit('no [input]: give a folder')", "no [input]: give"),
     ],
 )
-def test_a_script_that_fails_exits_with_1(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    script: str,
-    message: str,
-) -> None:
+def test_a_script_that_fails_exits_with_1(tmp_path: Path, submit: Submit, script: str, message: str) -> None:
     (tmp_path / "bad.py").write_text(script)
-    assert submit_here(monkeypatch, tmp_path, "bad.py") == 1
-    told = capsys.readouterr().err
-    assert message in told
+    code, _, told = submit("bad.py")
+    assert (code, message in told) == (1, True), told
     assert ("Traceback" in told) == ("ZeroDivision" in told)
 
 
@@ -214,18 +184,17 @@ def test_ctrl_c_says_how_to_go_on_and_that_is_true(tmp_path: Path, forked: Forks
 
 
 @pytest.mark.parametrize("script", ["pipeline.py", "train.py"])
-def test_a_missing_conf_is_told(
-    script: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_missing_conf_is_told(script: str, monkeypatch: pytest.MonkeyPatch, submit: Submit) -> None:
     monkeypatch.delenv(CONF_VARIABLE, raising=False)
     for options in ([], ["--set", "output=o"]):
-        assert submit_here(monkeypatch, tmp_path, script, *options) == 2
-        assert re.match(r"error: --conf: missing; .*--conf graphmill:triples\.yaml", capsys.readouterr().err)
+        said = submit(script, *options)
+        assert re.match(r"error: --conf: missing; .*--conf graphmill:triples\.yaml", said.err)
+        assert said.code == 2
 
 
 @pytest.mark.parametrize("words", [["remap.py"], ["pipeline.py"], ["pipeline.py", "--date", "2026-11-20"]])
 def test_the_driver_of_the_configuration_opens_the_first_path_on_hdfs(
-    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, submit: Submit
 ) -> None:
     def connect(uri: str) -> NoReturn:
         raise ConfigError(f"connected with {os.environ.get(hdfs.DRIVER_VARIABLE)}")
@@ -239,8 +208,8 @@ def test_the_driver_of_the_configuration_opens_the_first_path_on_hdfs(
     (tmp_path / "c.yaml").write_text(conf + "etl: {tables: [{path: t.csv, lhs: 0, rhs: 1, relation: r}]}}")
     (tmp_path / "t.csv").write_text("x,y\n1,2\n")
     options = ["--conf", "c.yaml", "--set", "cluster.hdfs_driver=libhdfs"]
-    assert submit_here(monkeypatch, tmp_path, *words, *options) == 2
-    assert "connected with libhdfs" in capsys.readouterr().err
+    said = submit(*words, *options)
+    assert (said.code, "connected with libhdfs" in said.err) == (2, True), said.err
     assert hdfs.DRIVER_VARIABLE not in os.environ
 
 
@@ -248,7 +217,7 @@ def test_a_failed_run_says_so_in_run_json(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
-    graphmill_command: Callable[..., int],
+    graphmill_command: Command,
 ) -> None:
     table = "etl: {tables: [{path: missing.csv, lhs: 0, rhs: 1, relation: r}]}}"
     (tmp_path / "c.yaml").write_text(GRAPH + table)

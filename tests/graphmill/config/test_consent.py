@@ -9,10 +9,11 @@ import pytest
 
 import graphmill
 from graphmill import config
-from graphmill.cli import exit_codes, main, options
+from graphmill.cli import main, options
 from graphmill.config.sections.cluster import ClusterConfig
 from graphmill.errors import ConfigError
 from graphmill.library.run import Run
+from tests.commands import code_of
 
 COMPARATOR = """
 from graphmill.plugins import COMPARATORS, AbstractComparator
@@ -57,11 +58,6 @@ def record(folder: Path, **settings: Any) -> str:
     }
     (folder / "run.json").write_text(json.dumps({"config": content, "stages": {}}))
     return str(folder / "run.json")
-
-
-def code_of(command: Any, *words: object) -> int:
-    """Exit code of a command in this process."""
-    return exit_codes.exit_code(lambda: command.main([str(word) for word in words], standalone_mode=False))
 
 
 @pytest.mark.parametrize("words", COMMANDS, ids=lambda words: "-".join(words[:2]))

@@ -10,12 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from graphmill import storage
-from graphmill.cli import exit_codes, main
+from graphmill.cli import main
 from graphmill.config import load, parsed_yaml
 from graphmill.config.yaml_text import edited, lines
 from graphmill.errors import ConfigError, FormatError
 from graphmill.storage import hadoop_conf
 from tests import REPOSITORY
+from tests.commands import code_of
 
 
 def nested_aliases(depth: int, width: int) -> str:
@@ -44,7 +45,7 @@ def test_aliases_mean_little_or_are_refused(depth: int, width: int) -> None:
 def test_a_command_ends_at_once(tmp_path: Path, text: str, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "c.yaml"
     path.write_text(text)
-    assert exit_codes.exit_code(lambda: main.command.main(["check", str(path)], standalone_mode=False)) == 2
+    assert code_of(main.command, "check", path) == 2
     assert "cannot be parsed as YAML" in capsys.readouterr().err
     with pytest.raises(ConfigError, match="cannot be parsed as YAML"):
         load(None, [f"a={text}"])

@@ -15,7 +15,7 @@ from graphmill.config import Config
 from graphmill.errors import ConfigError, PathError
 from graphmill.run import lock, output_checks
 from graphmill.run.job import Stage
-from tests.graphmill.cli.test_submit import submit_here
+from tests.commands import Submit
 
 GRAPH: dict[str, Any] = {
     "dimension": 2,
@@ -97,15 +97,16 @@ def test_an_output_beside_or_below_tables_is_accepted(folder: Path, output: str)
     ("key", "place"), [*zip(("output", "entity_path", "embedding_path"), STORES, strict=True)]
 )
 def test_an_output_that_no_stage_can_write_is_refused(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], key: str, place: str
+    folder: Path, submit: Submit, key: str, place: str
 ) -> None:
     """Also that of the last stage, before the first one starts; no service is asked."""
     (folder / "c.yaml").write_text(CONFIGURATION)
     before = tree(folder)
     words = ["pipeline.py", "--conf=c.yaml", f"--set={key}={place}"]
     for more in ([], ["--dry-run"]):
-        assert submit_here(monkeypatch, folder, *words, *more) == 2
-        assert re.search(NO_PLACE, capsys.readouterr().err)
+        said = submit(*words, *more)
+        assert re.search(NO_PLACE, said.err)
+        assert said.code == 2
     assert tree(folder) == before
 
 
@@ -218,18 +219,15 @@ def test_a_stage_looks_at_its_own_places_only(folder: Path) -> None:
         check_outputs(settings("out"), [TRAIN])
 
 
-def test_refused_commands_write_nothing(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_refused_commands_write_nothing(folder: Path, submit: Submit) -> None:
     (folder / "c.yaml").write_text(CONFIGURATION)
     (folder / "etc").mkdir()
     (folder / "etc" / "passwd").write_text("root")
     os.utime(folder / "etc", (1, 1))
     before = tree(folder)
     for job, output in (("etl.py", "."), ("train.py", "tables"), ("pipeline.py", "etc"), ("remap.py", "etc")):
-        assert submit_here(monkeypatch, folder, job, "--conf", "c.yaml", f"--set=output={output}") == 2
-        told = capsys.readouterr()
-        assert told.out == ""
-        assert "another folder" in told.err or "of their own" in told.err
+        said = submit(job, "--conf", "c.yaml", f"--set=output={output}")
+        assert (said.code, said.out) == (2, "")
+        assert "another folder" in said.err or "of their own" in said.err
     assert tree(folder) == before
     assert (folder / "etc").stat().st_mtime == 1, "something was there for a while"
