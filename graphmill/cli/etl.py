@@ -9,14 +9,7 @@ import click
 
 from graphmill import config, storage
 from graphmill.cli import exit_codes
-from graphmill.cli.options import (
-    OF_A_RUN,
-    Column,
-    Command,
-    dry_run_option,
-    is_configuration,
-    run_options,
-)
+from graphmill.cli.options import OF_A_RUN, Column, Command, dry_run_option, is_configuration, run_options
 
 _HELP = f"""Run the stage etl, even if it has finished before.
 

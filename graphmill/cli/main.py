@@ -246,11 +246,7 @@ def convert_input(
 @command.command(epilog="Examples: graphmill report output/fb15k237, graphmill report monday tuesday")
 @click.argument("uris", metavar="URI...", nargs=-1, required=True)
 @click.option(
-    "--output",
-    metavar="FILE",
-    default="comparison.html",
-    show_default=True,
-    help="File of the comparison.",
+    "--output", metavar="FILE", default="comparison.html", show_default=True, help="File of the comparison."
 )
 @click.option("--labels", metavar="FILE", help="Colour the map by a column of this file (parquet or CSV).")
 @click.option(

@@ -47,6 +47,5 @@ def _finished_size(settings: Config) -> GraphSize | None:
     if "num_edges" not in figures:
         return None
     return GraphSize(
-        figures["num_edges"],
-        {name: sum(counts) for name, counts in figures.get("num_entities", {}).items()},
+        figures["num_edges"], {name: sum(counts) for name, counts in figures.get("num_entities", {}).items()}
     )

@@ -255,10 +255,7 @@ def neighbors(run: str | None, conf: str | None, overrides: tuple[str, ...], **o
     """Print the nearest neighbours of an id. RUN: the output of a run, instead of --conf."""
     from graphmill.ask import neighbors
 
-    check_options(
-        {"--relation": ("--type",)},
-        {"--inverse": "--relation", "--with-itself": "--relation"},
-    )
+    check_options({"--relation": ("--type",)}, {"--inverse": "--relation", "--with-itself": "--relation"})
     asked = NeighborsOptions(**options)
     conf = conf_of(run, conf)
     settings = config.load(conf, overrides) if conf or overrides else None

@@ -139,10 +139,7 @@ def ssh_cluster(master: str, settings: ClusterConfig, keys: Keys | None) -> Iter
     with (
         dask.config.set(pre_spawn_environment(environment)),
         SpecCluster(
-            scheduler={
-                "cls": Scheduler,
-                "options": {**ends[0], "kwargs": scheduler_options | {"port": 0}},
-            },
+            scheduler={"cls": Scheduler, "options": {**ends[0], "kwargs": scheduler_options | {"port": 0}}},
             workers={
                 number: {"cls": SshWorker, "options": {**end, "kwargs": worker_options}}
                 for number, end in enumerate(ends)

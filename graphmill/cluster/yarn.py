@@ -64,8 +64,7 @@ class ContainerEvents:
             if self._unreplaced:
                 before = self._unreplaced.pop(0)
                 log.info(
-                    "yarn: %s on %s replaces %s on %s",
-                    *(name, hosts[name], before, self._hosts.pop(before)),
+                    "yarn: %s on %s replaces %s on %s", *(name, hosts[name], before, self._hosts.pop(before))
                 )
         self._hosts |= hosts
 

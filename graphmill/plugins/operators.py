@@ -68,9 +68,7 @@ def static_operator(make: partial[Any], reference: Any, dimension: int, draw: to
     yield from _unused(parameters, apply(vectors, *own))
     if reference is not None:
         yield from same(
-            f"the operator {reference}",
-            apply(vectors, *own),
-            operator_of(reference).apply(vectors, own),
+            f"the operator {reference}", apply(vectors, *own), operator_of(reference).apply(vectors, own)
         )
 
 

@@ -63,8 +63,7 @@ class ClusterConfig(Section):
     queue: str | None = Field(None, description="YARN queue; null: YARN's default.")
     name: str = Field("graphmill", pattern=r"^[\w.-]+$", description="Name of the YARN application.")
     deploy: Literal["client", "cluster"] = Field(
-        "client",
-        description="Where scheduler and driver run on YARN: in this process, or in a container.",
+        "client", description="Where scheduler and driver run on YARN: in this process, or in a container."
     )
     driver_memory: str = Field("2GiB", description="Memory of the driver's container (deploy: cluster).")
     yarn_options: YarnOptions = Field(

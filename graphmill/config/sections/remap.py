@@ -22,12 +22,10 @@ class RemapConfig(Section):
         65536, description="Rows per batch in memory, and per row group of a parquet file."
     )
     compression: Fixed[Compression] = Field(
-        "none",
-        description="Compression of parquet files; zstd saves about 13 % and takes six times as long.",
+        "none", description="Compression of parquet files; zstd saves about 13 % and takes six times as long."
     )
     ids_path: Fixed[str | None] = Field(
-        None,
-        description="File of the raw ids to remap: parquet, CSV, or lines, as for `predict`; null: all.",
+        None, description="File of the raw ids to remap: parquet, CSV, or lines, as for `predict`; null: all."
     )
     output_format: Fixed[Literal["parquet", "csv"]] = Field(
         "parquet", description="Format of the files; csv writes vectors as a;b;c."
