@@ -89,8 +89,11 @@ def test_a_finished_stage_is_skipped_until_something_changes(
     folder: Path, near_client: Client, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", "graphmill")
-    stage = Counting()
+    stage, settings = Counting(), settings_at(folder)
+    assert not record.is_finished("etl", stage, settings)
     first = run(stage, folder, near_client)
+    assert record.is_finished("etl", stage, settings)
+    assert not record.is_finished("etl", stage, settings_at(folder, dimension=5))
     content = json.loads((folder / "out" / "run.json").read_text())
     assert (content["status"], content["config"]["dimension"]) == ("done", 4)
     assert content["versions"].keys() == {"graphmill", *record.LIBRARIES}
@@ -113,18 +116,8 @@ def test_a_finished_stage_is_skipped_until_something_changes(
     assert stage.runs == 4
     run(stage, folder, near_client, dimension=5, resume=False)
     assert stage.runs == 5
-
-
-def test_a_stage_is_finished_until_something_changes(folder: Path, near_client: Client) -> None:
-    stage, settings = Counting(), settings_at(folder)
-    assert not record.is_finished("etl", stage, settings)
-    run(stage, folder, near_client)
-    assert record.is_finished("etl", stage, settings)
+    storage.write_marker(settings.entity_path, {"made": "by another run"})
     assert not record.is_finished("etl", stage, settings_at(folder, dimension=5))
-    storage.write_marker(settings.entity_path, stage.fingerprint(settings_at(folder, dimension=5)))
-    assert not record.is_finished("etl", stage, settings)  # it is what another run has finished there
-    storage.delete_marker(settings.entity_path)
-    assert not record.is_finished("etl", stage, settings)
 
 
 def test_a_failed_stage_is_recorded_and_runs_again(folder: Path, near_client: Client) -> None:
