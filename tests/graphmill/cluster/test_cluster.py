@@ -14,7 +14,7 @@ import pytest
 from distributed import Client, Future, LocalCluster
 
 from graphmill import cluster, storage
-from graphmill.cluster import dashboard, tasks
+from graphmill.cluster import dashboard, described_workers, tasks
 from graphmill.config.sections.cluster import ClusterConfig
 from graphmill.display import progress
 from graphmill.errors import (
@@ -214,7 +214,7 @@ def test_the_dashboard_says_what_a_worker_works_on(local_run: Client) -> None:
 
 
 def metric_of(client: Client) -> Any:
-    (worker,) = client.scheduler_info(n_workers=-1)["workers"].values()
+    (worker,) = described_workers(client).values()
     return worker["metrics"].get("working on", "")
 
 
