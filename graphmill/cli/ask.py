@@ -12,7 +12,7 @@ from graphmill.ask.features.settings import FeaturesOptions
 from graphmill.ask.fold_in.settings import FoldInOptions
 from graphmill.ask.predict.settings import PredictOptions
 from graphmill.cli import exit_codes
-from graphmill.cli.options import Column, result_options
+from graphmill.cli.options import ColumnOption, result_options
 from graphmill.cli.section_options import check_options, section_options
 from graphmill.config import Config
 from graphmill.config.sections.etl import FileFormat, Table
@@ -251,11 +251,11 @@ def _features_summary(figures: dict[str, Any]) -> dict[str, str]:
     default=None,
     help="Whether --edges, if they are text, have a row of column names.",
 )
-@click.option("--lhs", type=Column(), help="Column of left-hand sides: name, or number from 0.")
-@click.option("--rhs", type=Column(), help="Column of right-hand sides.")
+@click.option("--lhs", type=ColumnOption(), help="Column of left-hand sides: name, or number from 0.")
+@click.option("--rhs", type=ColumnOption(), help="Column of right-hand sides.")
 @click.option("--relation", metavar="NAME", help="Relation of every row.")
-@click.option("--relation-column", type=Column(), help="Column of each row's relation.")
-@click.option("--weight", type=Column(), help="Column of weights.")
+@click.option("--relation-column", type=ColumnOption(), help="Column of each row's relation.")
+@click.option("--weight", type=ColumnOption(), help="Column of weights.")
 @click.option("--no-weight", is_flag=True, help="All edges weigh 1, though the run's tables have weights.")
 @section_options(FoldInOptions, without=["num_known_edges"])
 @result_options

@@ -9,7 +9,14 @@ import click
 
 from graphmill import config, storage
 from graphmill.cli import exit_codes
-from graphmill.cli.options import OF_A_RUN, Column, Command, dry_run_option, is_configuration, run_options
+from graphmill.cli.options import (
+    OF_A_RUN,
+    ColumnOption,
+    Command,
+    dry_run_option,
+    is_configuration,
+    run_options,
+)
 
 _HELP = f"""Run the stage etl, even if it has finished before.
 
@@ -44,9 +51,13 @@ def _with_files(command: Command) -> Command:
 @_with_files
 @run_options
 @dry_run_option
-@click.option("--lhs-col", "-l", "lhs", type=Column(), help="Of FILE: number from 0, or name, of a column.")
-@click.option("--rhs-col", "-r", "rhs", type=Column(), help="Of FILE: the right-hand sides.")
-@click.option("--rel-col", "relation", type=Column(), help="Of FILE: relations (default: the first one).")
+@click.option(
+    "--lhs-col", "-l", "lhs", type=ColumnOption(), help="Of FILE: number from 0, or name, of a column."
+)
+@click.option("--rhs-col", "-r", "rhs", type=ColumnOption(), help="Of FILE: the right-hand sides.")
+@click.option(
+    "--rel-col", "relation", type=ColumnOption(), help="Of FILE: relations (default: the first one)."
+)
 @click.option("--delimiter", metavar="CHARACTER", help="Of FILE, if that is text (default: a tab).")
 def command(
     conf: str | None,

@@ -84,7 +84,7 @@ date_option = click.option(
 )
 
 
-class Column(click.ParamType[str | int]):
+class ColumnOption(click.ParamType[str | int]):
     """A column of a table: its name, or its number from 0."""
 
     name = "column"
