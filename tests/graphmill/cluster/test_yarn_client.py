@@ -230,7 +230,8 @@ def test_a_run_whose_workers_cannot_be_replaced_ends(
     monkeypatch.setenv("HADOOP_HOME", str(tmp_path))
     settings = ClusterConfig(tls="off", num_workers=1, replace_after_s=1)
     told = queue.SimpleQueue[GraphMillError]()
-    with scheduler_here(settings, None, n_workers=0, processes=False, protocol="inproc://") as here:
+    inproc = {"host": None, "processes": False, "protocol": "inproc://"}
+    with scheduler_here(settings, None, n_workers=0, **inproc) as here:
         folder = tmp_path / "run"
         folder.mkdir()
         containers = Containers(settings, None, here, folder, told.put)
@@ -242,7 +243,7 @@ def test_a_run_whose_workers_cannot_be_replaced_ends(
         with pytest.raises(ClusterError, match="missing workers cannot be replaced: FileNotFoundError"):
             raise told.get(timeout=300)
         folder.mkdir()
-        (folder / "client-0.log").write_text("")
+        (folder / "client-0.log").write_text("Submitted application application_17_0001")
         containers.end(in_order=False)
 
 
