@@ -24,6 +24,7 @@ from train.pbg_api import (
     ConfigFileLoader,
     ConfigSchema,
     DeepTypeError,
+    EdgelistReader,
     EntitySchema,
     FilteredRankingEvaluator,
     Operator,
@@ -474,6 +475,25 @@ def imported_edges(data, config, folder):
             for edge in zip(hdf5["lhs"], hdf5["rel"], hdf5["rhs"], strict=True):
                 found.add((ids[lhs][edge[0]], config.relations[edge[1]].name, ids[rhs][edge[2]]))
     return found
+
+
+class Some(EdgelistReader):
+    """Reads edges of which some have no relation; a file without a name has none."""
+
+    def read(self, path):
+        return [("a", "b", None), ("b", "c", "knows"), ("c", "a", None)] if path.name else []
+
+
+def test_edges_without_a_relation_have_the_first(tmp_path, base, imports):
+    relations = [RelationSchema(name=name, lhs="e", rhs="e") for name in ("likes", "knows")]
+    entities = {"e": EntitySchema(num_partitions=2)}
+    config = evolve(base, relations=relations, entities=entities)
+    outputs = [str(tmp_path / "out"), str(tmp_path / "none")]
+    given = entities, relations, str(tmp_path / "data"), outputs, [Path("some"), Path()]
+    convert_input_data(*given, Some())
+    expected = {("a", "likes", "b"), ("b", "knows", "c"), ("c", "likes", "a")}
+    assert imported_edges(tmp_path / "data", config, outputs[0]) == expected
+    assert not imported_edges(tmp_path / "data", config, outputs[1])
 
 
 def test_wrong_imports_are_refused(tmp_path, base, imports):

@@ -46,7 +46,7 @@ _COMPARATORS = {"dot": 0, "cos": 0, "l2": 1, "squared_l2": 2}
 _LOSSES = {"ranking": 0, "logistic": 1, "softmax": 2}
 
 
-# The structures below are those of native/interface.h. Array types are made once, since making them is slow.
+# The structures below are those of graphmill/kernels/interface.h. Array types are made once, since making them is slow.
 class _Table(ctypes.Structure):
     _fields_ = (
         ("embeddings", c_void_p),

@@ -177,6 +177,7 @@ class Coordinator(TrainingRun):
                 self._give_back(task, assignment)
                 self._wait(task)
             case "trained" if bucket is not None:
+                self._lacking_since_s.pop(bucket, None)
                 task.visit = Visit(bucket, worker=task.address, **message["visit"])
                 self._publishing.wait(task)
             case "published" if bucket is not None and task.visit is not None:
@@ -203,7 +204,6 @@ class Coordinator(TrainingRun):
     def _note_published(self, task: WorkerTask, bucket: Bucket, visit: Visit, message: Message) -> None:
         self._publishing.forget(task)
         self._done[task.grant] = bucket
-        self._lacking_since_s.pop(bucket, None)
         self.locations.publish(task.grant, self._own[bucket], task.holder, task.address)
         self._note_files(message)
         self.metrics.add(visit)
@@ -292,10 +292,13 @@ class Coordinator(TrainingRun):
             self._give_back(task, assignment)
         grants = self.locations.lose(loss.holder) & self._done.keys()
         undone = [self._done.pop(grant) for grant in sorted(grants)]
-        for grant in undone:
-            assignment.give_back(grant)
-            self.metrics.forget(grant)
+        for done in undone:
+            assignment.give_back(done)
+            self.metrics.forget(done)
+        if undone:  # they will change the shared state that is in a file, or on its way to one
             self.locations.shared_folder = None
+            for other in self.pool.tasks.values():
+                other.writes_shared = False
         again = [*([] if bucket is None else [bucket]), *undone]
         text = "training: worker %s was lost; buckets that are trained again: %s"
         log.info(text, loss.address, ", ".join(map(str, again)) or "none")

@@ -209,7 +209,7 @@ def popularity(index_E: Tensor, num_rows: int, num_outside: int, power: float) -
     """
     counts = torch.bincount(index_E.cpu(), minlength=num_rows)
     odds = (1 + counts.double()).pow_(power)
-    if num_outside:
+    if 0 < num_outside < num_rows:
         odds[-num_outside:] = odds[:-num_outside].mean()
     return odds.cumsum(0)
 

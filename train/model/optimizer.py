@@ -220,9 +220,9 @@ class Adagrad:
         """Load the states of some parameters; with `grown`, a state may cover the first rows alone."""
         for key, state in by_key.items():
             try:
-                accumulated, steps = state["sum"], float(state["step"])
+                accumulated, steps = state["sum"], int(float(state["step"]))
                 shape = tuple(accumulated.shape)
-            except (KeyError, TypeError, AttributeError, ValueError) as error:
+            except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
                 raise FormatError(
                     f"{uri}: optimizer/state_dict: expected 'sum' and 'step' of parameter {key!r}"
                 ) from error
@@ -236,4 +236,4 @@ class Adagrad:
             of_sums = f"{uri}: optimizer sums of parameter {key!r}"
             check_finite(accumulated.detach().cpu().float().numpy(), of_sums)
             self.sums[key][: len(accumulated)].copy_(accumulated)
-            self.steps[key] = int(steps)
+            self.steps[key] = steps

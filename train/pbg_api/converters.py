@@ -28,7 +28,7 @@ from graphmill.run import lock
 from graphmill.vocab import Bucket
 
 _BATCH_ROWS = 1 << 18
-_COLUMNS = ("lhs", "rhs", "relation")
+_SCHEMA = pa.schema([(name, pa.string()) for name in ("lhs", "rhs", "relation")])
 
 log = logging.getLogger("graphmill")
 
@@ -184,25 +184,12 @@ def _write_raw(
     tables = []
     for number, (path, split) in enumerate(zip(inputs, settings.edge_path_splits, strict=True)):
         raw = storage.join(folder, f"{number}.parquet")
-        has_relation = _write_parquet(reader.read(Path(path)), raw)
-        relation = (
-            {"relation_column": "relation"} if has_relation else {"relation": settings.relations[0].name}
-        )
-        tables.append({"path": raw, "lhs": "lhs", "rhs": "rhs", "split": split, **relation})
+        rows = iter(reader.read(Path(path)))
+        with storage.atomic_output(raw) as stream, pq.ParquetWriter(stream, _SCHEMA) as parquet:
+            while batch := list(islice(rows, _BATCH_ROWS)):
+                lhs, rhs, names = (pa.array(column, pa.string()) for column in zip(*batch, strict=True))
+                relation = names.fill_null(settings.relations[0].name)
+                parquet.write_batch(pa.record_batch([lhs, rhs, relation], schema=_SCHEMA))
+        table = {"path": raw, "lhs": "lhs", "rhs": "rhs", "relation_column": "relation", "split": split}
+        tables.append(table)
     return tables
-
-
-def _write_parquet(edges: Iterable[Row], uri: str) -> bool:
-    """Write edges as parquet; returns whether they have relations."""
-    rows = iter(edges)
-    batch = list(islice(rows, _BATCH_ROWS))
-    has_relation = bool(batch) and batch[0][2] is not None
-    columns = _COLUMNS if has_relation else _COLUMNS[:2]
-    schema = pa.schema([(name, pa.string()) for name in columns])
-    with storage.atomic_output(uri) as stream, pq.ParquetWriter(stream, schema) as parquet:
-        while batch:
-            values = list(zip(*batch, strict=True))[: len(columns)]
-            arrays = [pa.array(value, pa.string()) for value in values]
-            parquet.write_batch(pa.record_batch(arrays, schema=schema))
-            batch = list(islice(rows, _BATCH_ROWS))
-    return has_relation

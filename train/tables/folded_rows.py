@@ -6,8 +6,8 @@
         checksums.xxh128
 
 The earlier run is that of init_path, with the entities and edges of etl.previous_entity_path and
-etl.previous_edge_path. The solution is that of `graphmill fold-in` (graphmill/fold_in). Memory takes the new
-edges of one partition.
+etl.previous_edge_path. The solution is that of `graphmill fold-in` (graphmill/ask/fold_in). Memory takes the
+new edges of one partition.
 
 No import of torch: the client of a run needs this module; tasks use train/tables/folding.py.
 """

@@ -101,7 +101,8 @@ class PartitionFiles:
         if delta is not None and key[0] in delta.first_new and num_kept < len(embeddings_ND):
             for index, _, rows_ND in self.folded.of(*key):
                 embeddings_ND.numpy()[index] = rows_ND
-            sums[num_kept:] = saved_sums.mean(0)  # as if they had been trained as long as others
+            if len(saved_sums):  # as if they had been trained as long as others
+                sums[num_kept:] = saved_sums.mean(0)
         return embeddings_ND, sums
 
     def _read(self, key: PartitionKey, version: int, path: str) -> tuple[Tensor, Tensor]:

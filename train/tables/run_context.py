@@ -1,7 +1,4 @@
-"""The context of a run: configuration, counts, schedule, device, and the model of a checkpoint.
-
-Training, evaluation, predictions and PBG's `do_eval` all load their model here.
-"""
+"""The context of a run: configuration, counts, schedule, device, and the model that training goes on with."""
 
 import copy
 from typing import Any, NamedTuple, Self

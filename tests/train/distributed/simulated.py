@@ -39,12 +39,14 @@ class SimulatedPool:
     Attributes:
         waited_s: virtual seconds that workers waited for partitions or for a bucket.
         trained_s: virtual seconds that they trained.
+        num_published: buckets that they have published, which a file of the shared state notes.
     """
 
     def __init__(self, num_workers, *, fetch_s=0.3, write_s=0.5, progress_s=None, num_losses=0, seed=0):
         self.tasks, self.topic, self.shards = {}, "simulated", NoShards()
         self.fetch_s, self.write_s, self.progress_s = fetch_s, write_s, progress_s
         self.waited_s = self.trained_s = self.now_s = 0.0
+        self.num_published = 0
         self._num_workers, self._num_losses = num_workers, num_losses
         self._random, self._numbers = random.Random(seed), count()
         self._events, self._memory, self._ahead, self._idle_since_s = [], {}, {}, {}
@@ -55,8 +57,9 @@ class SimulatedPool:
             return None
         self.now_s, _, message = heapq.heappop(self._events)
         for uri in message.pop("write", ()):
-            storage.write_text(uri, "")
+            storage.write_text(uri, message.get("text", ""))
         if self._num_losses and self._random.random() < 0.02:
+            self._num_losses -= 1
             self._lose(self.tasks[self._random.choice(list(self.tasks))])
         return message
 
@@ -86,7 +89,6 @@ class SimulatedPool:
         heapq.heappush(self._events, (self.now_s + after_s, next(self._numbers), message))
 
     def _lose(self, task):
-        self._num_losses -= 1
         del self.tasks[task.name]
         del self._memory[task.holder]
         self._losses.append(WorkerLoss(task.address, task.holder, task))
@@ -123,6 +125,7 @@ class SimulatedPool:
 
     def _publish(self, task, **_):
         keys, grant, written = task.sim
+        self.num_published += 1
         self._memory[task.holder] |= {(key, grant) for key in keys}
         self._idle_since_s[task.name] = self.now_s
         self._say(task, 0.0, "published", grant=grant, **written)
@@ -133,6 +136,7 @@ class SimulatedPool:
             files.append([name, part, list(SavedFile(source[0], folder, version + 1, "sum", True))])
             uris.append(pbg.embeddings_uri(folder, name, part, version + 1))
         content = {"moved": {"partitions_written": len(files)}, "checksums": {}, "folder": folder}
+        content["text"] = str(self.num_published)
         self._say(task, self.write_s, "written", files=files, write=uris, **content)
 
 

@@ -12,6 +12,7 @@ from graphmill.config.partitions import all_buckets
 from graphmill.vocab import Bucket
 from tests.train.distributed.simulated import SimulatedPool, coordinator_of, lines_of
 from tests.train.graphs import make_config
+from train.distributed import coordinator
 from train.distributed.bucket_assignment import Dynamic, Tournament, rounds_of
 from train.edges.bucket_order import num_passes, ordered_buckets, ordered_pairs
 
@@ -268,3 +269,47 @@ def test_lost_workers_cost_buckets_only(tmp_path_factory, assignment, has_blocks
     stems = pbg.versions_of(config.checkpoint_path)[2]
     assert stems == {"model"} | {f"embeddings_node_{part}" for part in range(num_partitions)}
     assert not storage.fs.list_hidden(config.checkpoint_path)
+
+
+class LosesWhileWriting(SimulatedPool):
+    """A worker is lost with partitions that only it has, while another one writes the shared state."""
+
+    def _write(self, task, *, shared, **content):
+        super()._write(task, shared=shared, **content)
+        others = [each for each in self.tasks.values() if each is not task and self._memory[each.holder]]
+        if shared and self.num_published == 6:
+            self._lose(others[0])
+
+
+def test_a_version_has_the_shared_state_after_all_its_buckets(tmp_path):
+    config, pool = config_of(tmp_path, 3, 2, num_epochs=1), LosesWhileWriting(2)
+    coordinator_of(config, pool, 3).run()
+    assert pool.num_published > 6
+    assert storage.read_text(pbg.model_uri(config.checkpoint_path, 1)) == str(pool.num_published)
+
+
+class LacksTwice(SimulatedPool):
+    """Of the first bucket a partition is nowhere, then it is trained, its worker is lost, and all again."""
+
+    def __init__(self, num_workers):
+        super().__init__(num_workers)
+        self._troubles = iter(["lacking", "lost"] * 2)
+
+    def _train(self, task, **content):
+        self._trouble = next(self._troubles, None)
+        if self._trouble == "lacking":
+            self._say(task, 1.0, "lacking", grant=content["grant"])
+        else:
+            super()._train(task, **content)
+
+    def _publish(self, task, **content):
+        if self._trouble == "lost":
+            self._lose(task)
+        else:
+            super()._publish(task, **content)
+
+
+def test_a_partition_that_has_been_there_is_not_lacking_since(tmp_path, monkeypatch):
+    monkeypatch.setattr(coordinator, "LACKING_S", 0.0)
+    config = config_of(tmp_path, 2, 1, num_epochs=1)
+    assert coordinator_of(config, LacksTwice(1)).run()["version"] == 1

@@ -151,6 +151,7 @@ def test_running_sums_of_popularity():
     assert popularity(torch.tensor([0, 0, 2]), 3, 0, 1.0).tolist() == [3, 4, 6]
     assert popularity(torch.tensor([], dtype=torch.int64), 2, 0, 0.5).tolist() == [1, 2]
     assert popularity(torch.tensor([0, 0, 1]), 4, 2, 1.0).tolist() == [3, 5, 7.5, 10]
+    assert popularity(torch.tensor([], dtype=torch.int64), 2, 2, 1.0).tolist() == [1, 2]  # no others
 
 
 class TestLearningRate:

@@ -1,5 +1,7 @@
 """Featurized entities, relation prediction and the state of optimizers: steps and runs as autograd says."""
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -247,6 +249,13 @@ def test_states_of_other_shapes_are_refused(sums):
     for kind in ("row_adagrad", "adagrad"):
         with pytest.raises(FormatError, match="here: optimizer state: expected"):
             optimizer.sums_of_table_state(state, kind, SHAPE, "here")
+
+
+@pytest.mark.parametrize("step", [math.nan, math.inf, "many", None])
+def test_steps_that_are_no_number_are_refused(step):
+    adagrad = optimizer.Adagrad({"key": torch.zeros(3)}, 0.1)
+    with pytest.raises(FormatError, match=r"here: .* expected 'sum' and 'step' of parameter 'key'"):
+        adagrad.load_states({"key": {"sum": torch.zeros(3), "step": step}}, "here")
 
 
 WEIGHT = 0.7

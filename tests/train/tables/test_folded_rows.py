@@ -107,6 +107,21 @@ def test_no_new_ids(tmp_path: Path, near_client: distributed.Client) -> None:
 
 
 @pytest.mark.slow
+def test_new_ids_of_partitions_that_were_empty(tmp_path: Path, near_client: distributed.Client) -> None:
+    """Two items in four partitions; the next day all partitions have some."""
+    first = [edge for edge in old_edges() if edge[1] != "saw"]
+    first += [(f"u{n}", "saw", f"i{n % 2}") for n in range(60)]
+    second = [(f"u{n}", "saw", f"j{n}") for n in range(30)]
+    days = TwoDays(tmp_path, near_client, partitions=4, first=first, second=second)
+    days.train_first()
+    job.run(days.second(), near_client)
+    after = state_of(days.second())
+    assert len(after) > 60 + 2 + 30
+    for key, numbers in after.items():
+        assert all(np.isfinite(each).all() for each in numbers), key
+
+
+@pytest.mark.slow
 def test_types_with_given_vectors_are_trained(
     tmp_path: Path, near_client: distributed.Client, rng: np.random.Generator
 ) -> None:

@@ -135,11 +135,11 @@ def test_entities_that_moved_are_refused(first, tmp_path):
         tables(second)
 
 
-def name_entities(config, entity_path):
-    """Have the checkpoint say that it was trained with other entities."""
+def say(config, **settings):
+    """Have the checkpoint say that it was trained with other settings."""
     config_json = Path(config.checkpoint_path, "config.json")
     former = json.loads(config_json.read_text())
-    config_json.write_text(json.dumps(former | {"entity_path": entity_path}))
+    config_json.write_text(json.dumps(former | settings))
     for manifest in config_json.parent.glob("checksums.*"):  # which whoever has written this would not bring
         manifest.unlink()
 
@@ -151,7 +151,7 @@ def test_entities_elsewhere_are_opened_only_if_a_setting_names_them(first, tmp_p
     second = day(tmp_path / "second", AFTER, init_path=first.checkpoint_path)
     write_ids(changed(first, entity_path=str(elsewhere)), list("vwxyz"))
     write_ids(second, list("abcdef"))
-    name_entities(first, str(elsewhere))
+    say(first, entity_path=str(elsewhere))
     with caplog.at_level(logging.INFO, "graphmill"):
         tables(second)
     assert "elsewhere; they are not beside it, and not opened" in caplog.text
@@ -166,10 +166,18 @@ def test_entities_elsewhere_are_opened_only_if_a_setting_names_them(first, tmp_p
 def test_no_host_is_asked_that_a_checkpoint_names(first, tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as listening:
         listening.setblocking(False)
-        name_entities(first, f"hdfs://127.0.0.1:{listening.getsockname()[1]}/entities")
+        say(first, entity_path=f"hdfs://127.0.0.1:{listening.getsockname()[1]}/entities")
         tables(day(tmp_path / "second", AFTER, init_path=first.checkpoint_path))
         with pytest.raises(BlockingIOError):  # nobody has called
             listening.accept()
+
+
+def test_a_configuration_that_is_none_is_refused(first, tmp_path):
+    second = day(tmp_path / "second", AFTER, init_path=first.checkpoint_path)
+    for wrong in ({"relations": 5}, {"relations": ["knows"]}, {"relations": RELATIONS, "entities": 7}):
+        say(first, **wrong)
+        with pytest.raises(FormatError, match=r"config\.json: expected .* entities and relations"):
+            Trainer(second)
 
 
 NO_NAMES = "3 relations, 4 today, and no names tell which are the same"
