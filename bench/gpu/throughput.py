@@ -15,7 +15,7 @@ from train.gpu.fused_pass import FusedPass
 from train.gpu.fused_step import FusedStep, NegativeGroup
 from train.gpu.reference import KernelEdges
 from train.model.optimizer import Adagrad
-from train.step.table import Table
+from train.step.step import Table
 
 WARM_UP_STEPS = 64  # enough to capture a CUDA graph
 

@@ -24,8 +24,7 @@ from graphmill.vocab import Side
 from train.edges.negative_sampling import Batch, Block, Sampling
 from train.model import regularizers
 from train.model.optimizer import Adagrad
-from train.step.step import Step, StepFigures
-from train.step.table import Table
+from train.step.step import Step, StepFigures, Table
 
 SOURCE = native.KERNELS / "step.cpp"
 # Result and arguments.
@@ -46,7 +45,7 @@ _COMPARATORS = {"dot": 0, "cos": 0, "l2": 1, "squared_l2": 2}
 _LOSSES = {"ranking": 0, "logistic": 1, "softmax": 2}
 
 
-# The structures below are those of graphmill/kernels/interface.h. Array types are made once, since making them is slow.
+# The structures of graphmill/kernels/interface.h. Array types are made once, since making them is slow.
 class _Table(ctypes.Structure):
     _fields_ = (
         ("embeddings", c_void_p),

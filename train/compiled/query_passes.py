@@ -16,7 +16,7 @@ from graphmill.errors import TrainingError
 from graphmill.machine import native
 from train.model.optimizer import Rate
 from train.step.queries import Passes, SoftmaxOfScores
-from train.step.table import Table
+from train.step.step import Table
 
 SOURCE = native.KERNELS / "query_step.cpp"
 # Result and arguments.

@@ -28,7 +28,7 @@ from train.distributed.messages import RowSource, SavedFile, call_actor
 from train.distributed.partition_holder import Entry, PartitionHolder, Resting, bytes_of
 from train.gpu.copies import on_device
 from train.run.run_metrics import BYTES, PARTITIONS
-from train.step.table import Table
+from train.step.step import Table
 from train.tables.background import Background
 from train.tables.partition_files import PartitionFiles
 from train.tables.run_context import CPU

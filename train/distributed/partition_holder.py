@@ -22,7 +22,7 @@ from graphmill.config.partitions import PartitionKey
 from train.edges.schedule import Schedule
 
 if TYPE_CHECKING:
-    from train.step.table import Table
+    from train.step.step import Table
 
 Floats = npt.NDArray[np.float32]
 Entry = tuple[PartitionKey, int]  # a partition and its revision

@@ -41,7 +41,7 @@ from train.distributed.shards import Array, Holder, Name, ShardLostError, ShardR
 from train.model.frozen import Frozen
 from train.model.optimizer import Adagrad
 from train.plan.plan import Plan
-from train.step.table import Table
+from train.step.step import Table
 from train.tables.partition_files import PartitionFiles
 from train.tables.run_context import RunContext, SavedModel
 

@@ -36,7 +36,7 @@ from train.edges.batches import EdgeTensors
 from train.plan.decide import decide
 from train.run.bucket import BucketTrainer
 from train.run.run_metrics import peak_bytes
-from train.step.table import Table, joined
+from train.step.step import Table, joined
 from train.tables import memory
 from train.tables.background import Background
 from train.tables.partition_files import PartitionFiles

@@ -26,7 +26,7 @@ from torch import Tensor
 
 from graphmill.formats.edge_buckets import NewArray
 from train.edges.batches import EdgeTensors
-from train.step.table import Table
+from train.step.step import Table
 
 _of_thread = threading.local()
 _ALIGNED_BYTES = 64

@@ -36,8 +36,7 @@ from train.gpu.reference import (
 )
 from train.model.frozen import Frozen
 from train.model.optimizer import Adagrad
-from train.step.step import StepFigures
-from train.step.table import Table
+from train.step.step import StepFigures, Table
 
 Sides = tuple[Table, Table]  # the tables of lhs and rhs
 

@@ -11,6 +11,16 @@ One side of a step, for edges in chunks that share their candidates:
     runs                  rows that a step touches, sorted
     update_rows           Adagrad, row-wise or element-wise
 
+Random numbers have no state: a key and a counter give a number. Any number of threads can repeat any step,
+and a shuffled epoch takes no memory: `permute` maps a position of the epoch to an edge.
+
+    mix         murmur3's 32-bit finalizer over (key, counter)
+    permute     a Feistel network over the smallest 2^b >= n, applied again while its result is not below n
+    draw        (mix x n) >> 32: uniform over [0, n) but for a share of n / 2^32
+
+They are 32 bits wide, held in int64. Source: Black and Rogaway, Ciphers with arbitrary finite domains (CT-RSA
+2002), for the walk.
+
 Operators are those of graphmill/model, losses and Adagrad those of train/model; the comparator is the dot
 product.
 
@@ -24,13 +34,54 @@ import torch
 from torch import Tensor
 
 from graphmill.model import losses, operators
-from train.gpu import counter
 from train.model import optimizer
 from train.step.plain import gradient_of
 
 # What the kernels know, by the numbers that they give it.
 OPERATORS = {"none": 0, "diagonal": 1, "translation": 2, "complex_diagonal": 3}
 LOSSES = {"softmax": 0, "logistic": 1, "ranking": 2}
+
+ROUNDS = 4
+_MASK = 0xFFFFFFFF
+
+
+def mix(key: Tensor | int, counter: Tensor) -> Tensor:
+    """Draw 32 random bits for each counter, int64 in and out."""
+    bits = (counter * 0x9E3779B1 + key) & _MASK
+    bits = ((bits ^ (bits >> 16)) * 0x85EBCA6B) & _MASK
+    bits = ((bits ^ (bits >> 13)) * 0xC2B2AE35) & _MASK
+    bits = bits ^ (bits >> 16)
+    # A second pass: keys that differ in one bit must not correlate.
+    bits = ((bits + key) * 0x85EBCA6B) & _MASK
+    bits = ((bits ^ (bits >> 15)) * 0xC2B2AE35) & _MASK
+    return bits ^ (bits >> 16)
+
+
+def half_bits(num_items: int) -> int:
+    """Bits of each half of the network that permutes `num_items`."""
+    return max(1, ((num_items - 1).bit_length() + 1) // 2)
+
+
+def permute(key: Tensor | int, position: Tensor, num_items: int) -> Tensor:
+    """Find the item at each position of a random order of `num_items`: int64 in and out."""
+    bits = half_bits(num_items)
+    item = _network(key, position, bits)
+    while bool((outside := item >= num_items).any()):
+        item = torch.where(outside, _network(key, item, bits), item)
+    return item
+
+
+def draw(key: Tensor | int, counter: Tensor, num_items: int) -> Tensor:
+    """Draw an item of [0, num_items) for each counter, num_items < 2^31."""
+    return (mix(key, counter) * num_items) >> 32
+
+
+def _network(key: Tensor | int, value: Tensor, bits: int) -> Tensor:
+    mask = (1 << bits) - 1
+    left, right = value >> bits, value & mask
+    for number in range(ROUNDS):
+        left, right = right, left ^ (mix(key, right + (number << 26)) & mask)
+    return (left << bits) | right
 
 
 class KernelEdges(NamedTuple):
@@ -49,7 +100,7 @@ class KernelClock(NamedTuple):
     position: int  # of the step's first edge, in the random order of its group
     first: int  # edge of the group
     size: int  # of the group
-    half_bits: int  # of the size: counter.half_bits
+    half_bits: int  # of the size: half_bits
     num_lhs: int  # rows of the tables
     num_rhs: int
 
@@ -121,13 +172,13 @@ def sample(edges: KernelEdges, clock_F: Tensor, shape: tuple[int, int, int, int]
     key, position = clock_F[:2]
     clock = KernelClock(*clock_F.tolist())
     place_CP = position + torch.arange(chunks * positives, device=clock_F.device).view(chunks, positives)
-    edge_CP = clock.first + counter.permute(key, place_CP, clock.size)
+    edge_CP = clock.first + permute(key, place_CP, clock.size)
     counter_CM = torch.arange(chunks * drawn, device=clock_F.device).view(chunks, drawn)
     num_rows = clock.num_lhs, clock.num_rhs
     rows = []
     for side, (column, num) in enumerate(zip((edges.lhs, edges.rhs), num_rows, strict=True)):
-        side_key = counter.mix(key ^ (side + 1), position)
-        drawn_CM = counter.draw(side_key, counter_CM, num).to(torch.int32)
+        side_key = mix(key ^ (side + 1), position)
+        drawn_CM = draw(side_key, counter_CM, num).to(torch.int32)
         rows.append(torch.cat([column[edge_CP], column[edge_CP[:, :again]], drawn_CM], dim=1))
     weight_CP = torch.ones(edge_CP.shape, device=clock_F.device)
     if edges.weight is not None:

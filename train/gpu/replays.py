@@ -20,8 +20,7 @@ from train.edges.one_vs_all import QueryBatch
 from train.gpu.capture import Capture, Captured
 from train.model.optimizer import Adagrad
 from train.step.queries import Move, Moved
-from train.step.step import StepFigures
-from train.step.table import Table
+from train.step.step import StepFigures, Table
 
 MOST_GRAPHS = 1024  # what has not been used for longest goes first
 

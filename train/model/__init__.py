@@ -1,3 +1,3 @@
-"""Parts of a model for training alone: Adagrad (`optimizer`), learning rates, regularizers, relation
-prediction, featurized entities, frozen parameters.
+"""Parts of a model for training alone: Adagrad (`optimizer`), costs beside the loss (`regularizers`),
+featurized entities, frozen parameters.
 """

@@ -1,14 +1,25 @@
-"""Regularizers of users, and N3 on operators of users: autograd carries their gradients.
+"""Costs beside the loss of edges: regularizers and relation prediction.
 
-A penalty is that of edges, as at PBG's HEAD: once with the operator of each side that has one.
-N3 on built-in operators has a closed form.
+A penalty is that of edges, as at PBG's HEAD: once with the operator of each side that has one. Autograd
+carries the gradients of users' regularizers, and of N3 on users' operators. N3 on built-in operators has a
+closed form.
+
+Relation prediction is the cross entropy of an edge's relation among all relations, once for each operator of
+an edge (`train.relation_prediction`, arXiv:2110.02834):
+
+    loss   weight x (log Z - score(lhs, relation, rhs))
+    Z      sum over all relations r of exp score(lhs, r, rhs)
+
+The score of a diagonal operator is linear in its parameters, and vectors of one operator act like operators:
+
+    entity r . answer = conj(entity) answer . r
 
 Shapes: E edges, D dimension, P edges, R relations.
 """
 
 from collections.abc import Sequence
 from functools import cache, reduce
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -24,6 +35,8 @@ from graphmill.model.plug_ins import PlugInOperator, made, with_parameters
 from graphmill.model.registry import REGULARIZERS
 from graphmill.vocab import Side
 from train.model.optimizer import add_rows
+
+EDGES_AT_A_TIME = 1 << 14  # whose relations are predicted
 
 
 class N3(AbstractRegularizer):
@@ -166,3 +179,40 @@ def _modulus(parts: tuple[Tensor, ...]) -> Tensor:
         return parts[0].abs()
     square = reduce(torch.add, [part.square() for part in parts])
     return square.clamp_min(1e-30).sqrt()  # a finite gradient at zero
+
+
+class Prediction(NamedTuple):
+    """The loss of edges, and its gradients with respect to their vectors."""
+
+    loss: Tensor
+    entity_ED: Tensor
+    answer_ED: Tensor
+
+
+@torch.no_grad()
+def predict_relations(
+    operator: str,
+    entity_ED: Tensor,
+    answer_ED: Tensor,
+    leaves: Sequence[Tensor],
+    rel_E: Tensor,
+    weight_E: Tensor,
+) -> Prediction:
+    """Compute the loss, and add its gradient to `leaves`, the parameters of the operator of `entity_ED`."""
+    product, operator_RD = OPERATORS[operator], torch.cat(list(leaves), dim=-1)
+    feature_ED = product.slopes(answer_ED, split(entity_ED, product.parts))
+    log_odds_ER = torch.log_softmax(feature_ED @ operator_RD.T, dim=1)
+    own_E1 = rel_E.unsqueeze(1)
+    loss = -(log_odds_ER.gather(1, own_E1).squeeze(1) * weight_E).sum()
+    slope_ER = log_odds_ER.exp().scatter_add(1, own_E1, -torch.ones_like(log_odds_ER[:, :1]))
+    slope_ER *= weight_E.unsqueeze(1)
+    slope_ED = slope_ER @ operator_RD
+    for leaf, part in zip(leaves, (slope_ER.T @ feature_ED).chunk(len(leaves), dim=-1), strict=True):
+        leaf.grad = part.contiguous() if leaf.grad is None else leaf.grad + part
+    slopes = split(slope_ED, product.parts)
+    return Prediction(loss, product.slopes(answer_ED, slopes), product.apply(entity_ED, slopes))
+
+
+def parts_to_predict(num_edges: int) -> list[slice]:
+    """Cut edges into parts whose vectors fit in memory."""
+    return [slice(start, start + EDGES_AT_A_TIME) for start in range(0, num_edges, EDGES_AT_A_TIME)]

@@ -10,9 +10,8 @@ A program for PBG needs other import lines only: all names are here. Keys, defau
 those of PBG's schema. Dask replaces machines, ranks and partition servers.
 
     schema       ConfigSchema, EntitySchema, RelationSchema, enums
-    loading      ConfigFileLoader, `-p`, log lines
     converters   text -> buckets, by etl; downloads
-    training     train, run_partition_server
+    training     train, run_partition_server; ConfigFileLoader, `-p`, log lines
     evaluation   do_eval, evaluators, Stats
 """
 
@@ -51,16 +50,6 @@ from train.pbg_api.evaluation import (
     do_eval,
     do_eval_and_report_stats,
 )
-from train.pbg_api.loading import (
-    ConfigFileLoader,
-    SubprocessInitializer,
-    add_to_sys_path,
-    call_one_after_the_other,
-    override_config_dict,
-    parse_config,
-    set_logging_verbosity,
-    setup_logging,
-)
 from train.pbg_api.schema import (
     BucketOrder,
     Comparator,
@@ -72,7 +61,18 @@ from train.pbg_api.schema import (
     RelationSchema,
     Schema,
 )
-from train.pbg_api.training import run_partition_server, train
+from train.pbg_api.training import (
+    ConfigFileLoader,
+    SubprocessInitializer,
+    add_to_sys_path,
+    call_one_after_the_other,
+    override_config_dict,
+    parse_config,
+    run_partition_server,
+    set_logging_verbosity,
+    setup_logging,
+    train,
+)
 
 __all__ = [
     "COMPARATORS",

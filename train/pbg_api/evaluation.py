@@ -30,7 +30,7 @@ from train.pbg_api.schema import settings_of
 from train.run.reading import read_edges
 from train.step import plain
 from train.step.held_out import RandomPairs
-from train.step.table import Table, with_tables
+from train.step.step import Table, with_tables
 from train.tables.partition_files import PartitionFiles
 from train.tables.run_context import RunContext
 

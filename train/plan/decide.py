@@ -13,7 +13,7 @@ from train.edges.blocks import Blocks
 from train.edges.candidates import has_sample
 from train.edges.negative_sampling import sides_with_negatives
 from train.edges.one_vs_all import sorts_of
-from train.gpu import supported
+from train.gpu import fused_pass
 from train.plan.plan import Placement, Plan, Sort, StepName
 from train.tables import memory
 from train.tables.outside_rows import outside_share
@@ -65,7 +65,7 @@ def steps_for(config: Config, device: torch.device, reasons: list[str]) -> dict[
     """Choose the step of each sort of batch; adds to `reasons` the obstacles to faster ones."""
     choice, sorts = config.train.engine, set(sorts_of(config))
     if choice == "fused" or (choice == "auto" and device.type == "cuda"):
-        obstacle = supported.obstacle(config) or supported.obstacle_of_device(config, device)
+        obstacle = fused_pass.obstacle(config) or fused_pass.obstacle_of_device(config, device)
         if obstacle is None:
             return {"edges": "fused"}
         if choice == "fused":
@@ -249,7 +249,7 @@ def _ignored_by_workers(config: Config, workers: int, blocks: int) -> list[str]:
 def _obstacle_of_joining(context: RunContext) -> str | None:
     """Name the part of the configuration that needs partitions; on a GPU, that the kernels cannot train."""
     if context.device.type == "cuda":
-        return supported.obstacle(context.config)
+        return fused_pass.obstacle(context.config)
     is_featurized = any(entity.featurized for entity in context.config.entities.values())
     return "featurized entities" if is_featurized else None
 

@@ -38,8 +38,7 @@ from train.step import held_out
 from train.step.delta import removing_step
 from train.step.plain import PlainStep
 from train.step.queries import TORCH, QueryStep
-from train.step.step import Step, StepFigures
-from train.step.table import Table, num_rows_of, with_tables
+from train.step.step import Step, StepFigures, Table, num_rows_of, with_tables
 from train.tables.run_context import RunContext
 
 CHECK_BATCHES = 50  # between two checks that the loss is finite

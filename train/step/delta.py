@@ -45,7 +45,7 @@ from train.edges.negative_sampling import Block
 from train.edges.one_vs_all import has_queries
 from train.model import optimizer
 from train.step.plain import PlainStep, StepScores
-from train.step.table import Table
+from train.step.step import Table
 
 NUM_CANDIDATES = 1000  # that a removed edge is compared with
 

@@ -22,7 +22,7 @@ from graphmill.model import losses
 from graphmill.vocab import Side
 from train.edges.negative_sampling import Batch, Sampling
 from train.step.plain import gather, scores
-from train.step.table import Table
+from train.step.step import Table
 
 NAMES = ("loss", "pos_rank", "mrr", "r1", "r10", "r50", "auc")
 

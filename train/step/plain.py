@@ -20,9 +20,8 @@ from graphmill.errors import TrainingError
 from graphmill.model import losses, operators
 from graphmill.vocab import Side
 from train.edges.negative_sampling import Batch, Block, Sampling, sides_with_negatives
-from train.model import optimizer, regularizers, relation_prediction
-from train.step.step import Step, StepFigures
-from train.step.table import Table
+from train.model import optimizer, regularizers
+from train.step.step import Step, StepFigures, Table
 
 RowGradients = dict[Side, list[tuple[Tensor, Tensor]]]  # rows [K] with repetitions, gradients [K, D]
 
@@ -111,7 +110,8 @@ class PlainStep(Step[Batch]):
             leaves = [model.parameters[key] for key in model.operator_keys(block.relation, side)]
             weight_E = block.weight_CP.flatten() * self.relation_weight
             ends = own[side], own[side.other]
-            predicted = relation_prediction.predict(operator, *ends, leaves, block.rel_CP.flatten(), weight_E)
+            rel_E = block.rel_CP.flatten()
+            predicted = regularizers.predict_relations(operator, *ends, leaves, rel_E, weight_E)
             total += predicted.loss
             for place, gradient_ED in ((side, predicted.entity_ED), (side.other, predicted.answer_ED)):
                 gradient_CKD = gradient_of(embeddings[place])

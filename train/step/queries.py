@@ -31,11 +31,10 @@ from graphmill.vocab import Side
 from train.edges.candidates import CandidateSampler
 from train.edges.negative_sampling import sides_with_negatives
 from train.edges.one_vs_all import QueryBatch
-from train.model import optimizer, regularizers, relation_prediction
+from train.model import optimizer, regularizers
 from train.model.optimizer import Rate, add_rows
 from train.step.plain import gradient_of, touched_parameters
-from train.step.step import Step, StepFigures
-from train.step.table import Table
+from train.step.step import Step, StepFigures, Table
 
 _NEVER = -1e30  # a score that leaves nothing of its candidate; finite in bfloat16, so that it adds up
 SCORE_BYTES = {"cpu": 256 << 20, "cuda": 2 << 30}  # by the type of the device
@@ -244,11 +243,11 @@ class QueryStep(Step[QueryBatch]):
         leaves = [local.parameters[key] for key in local.operator_keys(batch.relation, batch.side.other)]
         loss: list[Tensor] = []
         with torch.no_grad():
-            for part in relation_prediction.parts_of(len(batch.answer_A)):
+            for part in regularizers.parts_to_predict(len(batch.answer_A)):
                 query_A, answer_A = batch.query_A[part], batch.answer_A[part]
                 weight_A = batch.weight_A[part] * self.relation_weight
                 ends, rel_A = (entity_QD[query_A], rows_ND[answer_A]), batch.rel_Q[query_A]
-                predicted = relation_prediction.predict(operator, *ends, leaves, rel_A, weight_A)
+                predicted = regularizers.predict_relations(operator, *ends, leaves, rel_A, weight_A)
                 loss.append(predicted.loss)
                 add_rows(gradient_of(entity_QD), query_A, predicted.entity_ED)
                 add_rows(gradient_of(rows_ND), answer_A, predicted.answer_ED)

@@ -25,7 +25,7 @@ from graphmill.config import Config
 from graphmill.config.partitions import PartitionKey, all_keys, is_shared, keys_of
 from graphmill.vocab import Bucket
 from train.gpu.copies import Copies, Slot, num_floats_of
-from train.step.table import Table
+from train.step.step import Table
 from train.tables import memory
 from train.tables.background import Background
 from train.tables.partition_store import Store

@@ -25,7 +25,7 @@ from torch import Tensor
 from graphmill.config import Config
 from graphmill.config.partitions import PartitionKey
 from graphmill.run import seeds
-from train.step.table import Table
+from train.step.step import Table
 
 _MOST_ALONE = 5
 """Blocks, of which a visit has two: with so few, rows of a sample cost more quality than they bring."""

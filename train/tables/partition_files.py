@@ -20,7 +20,7 @@ from graphmill.run import seeds
 from train.gpu.copies import on_device
 from train.model import optimizer
 from train.model.frozen import Frozen
-from train.step.table import Table
+from train.step.step import Table
 from train.tables.folded_rows import folder_of
 from train.tables.given_rows import GivenRows
 from train.tables.run_context import CPU, RunContext

@@ -20,7 +20,7 @@ from graphmill.config.partitions import PartitionKey, all_keys, is_shared, keys_
 from graphmill.vocab import Bucket, Partition
 from train.edges.blocks import Blocks
 from train.edges.bucket_order import Uses
-from train.step.table import Table, joined
+from train.step.step import Table, joined
 from train.tables import memory
 from train.tables.background import Background
 from train.tables.outside_rows import OutsideRows, outside_share

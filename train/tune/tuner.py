@@ -32,9 +32,8 @@ from graphmill.run.lock import Claim
 from graphmill.run.record import describe_inputs
 from graphmill.vocab import TRAIN_SPLIT
 from train import job
-from train.tune.halving import Changes, Trial, judged, search
 from train.tune.sample import UNSEEN_SPLIT, VALID_SPLIT, Sample, write_sample
-from train.tune.space import candidates
+from train.tune.search import Changes, Trial, candidates, judged, search
 
 FILE = "tune.json"
 EDGES_PER_MINUTE = 20_000

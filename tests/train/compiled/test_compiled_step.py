@@ -20,7 +20,7 @@ from train.compiled.query_passes import CompiledPasses
 from train.plan.decide import steps_for
 from train.step.plain import PlainStep
 from train.step.queries import TORCH
-from train.step.table import Table
+from train.step.step import Table
 
 pytestmark = pytest.mark.skipif(compiled_step.library() is None, reason="no C++ compiler")
 

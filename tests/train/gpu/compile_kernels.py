@@ -21,7 +21,7 @@ from train.gpu import fused_pass, kernels
 from train.gpu.fused_step import FusedStep, NegativeGroup, Shape
 from train.gpu.reference import KernelEdges
 from train.model.optimizer import Adagrad
-from train.step.table import Table
+from train.step.step import Table
 
 CHUNK = 1024
 SCORES = ("query_gradients", "candidate_gradients")

@@ -18,7 +18,7 @@ from train.gpu.fused_pass import FusedPass
 from train.gpu.fused_step import FusedStep
 from train.gpu.reference import KernelEdges
 from train.model.optimizer import Adagrad
-from train.step.table import Table
+from train.step.step import Table
 
 NUM_SLOTS, NUM_EPOCHS = 2, 2
 BUCKETS = [(0, 0), (1, 0), (1, 0), (1, 1)]  # slots of lhs and rhs

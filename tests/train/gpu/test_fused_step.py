@@ -11,10 +11,10 @@ from graphmill.config import Config, from_mapping
 from graphmill.vocab import Side
 from tests.train.step.test_plain import Scene
 from train.edges.negative_sampling import Batch, Block, in_batch_negatives
-from train.gpu import counter, reference
+from train.gpu import reference
+from train.gpu.fused_pass import obstacle
 from train.gpu.fused_step import FusedStep, NegativeGroup, Shape
 from train.gpu.reference import KernelClock
-from train.gpu.supported import obstacle
 from train.step.plain import PlainStep
 
 NUM_ROWS = {"a": 40, "b": 30}
@@ -118,7 +118,7 @@ def test_a_step_is_that_of_the_plain_trainer(
     fused = FusedStep(config, ours.model, ours.adagrad, torch.device("cpu"), torch.float64)
     sides = ours.side_tables
     num_rows = [len(sides[side]) for side in Side]
-    clock = KernelClock(77, 5, group.first, group.size, counter.half_bits(group.size), *num_rows)
+    clock = KernelClock(77, 5, group.first, group.size, reference.half_bits(group.size), *num_rows)
     fused.clock_F.copy_(torch.tensor(clock))
     first, again = in_batch_negatives(config.num_batch_negs, positives)
     sample = reference.sample(edges, fused.clock_F, (2, positives, again, config.num_uniform_negs))

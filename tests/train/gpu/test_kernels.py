@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from graphmill.model.operators import operator_of
-from train.gpu import counter, reference
+from train.gpu import reference
 from train.gpu.reference import LOSSES, OPERATORS, KernelClock, KernelComparison, KernelSource, Positive
 
 pytest.importorskip("triton", reason="triton comes with torch's builds for CUDA")
@@ -223,7 +223,7 @@ def test_samples_are_the_same_numbers(first: int, size: int, weighted: bool) -> 
     columns = [torch.randint(30, (1000,), generator=generator, dtype=torch.int32) for _ in range(3)]
     weight = torch.rand(1000, generator=generator).to(DEVICE) if weighted else None
     edges = reference.KernelEdges(*(column.to(DEVICE) for column in columns), weight)
-    clock = KernelClock(0xDEADBEEF, size // 3, first, size, counter.half_bits(size), 30, 20)
+    clock = KernelClock(0xDEADBEEF, size // 3, first, size, reference.half_bits(size), 30, 20)
     clock_F = torch.tensor(clock, device=DEVICE)
     positives = min(size // 4 + 1, 37)
     shape = (2, positives, positives // 2, 11)

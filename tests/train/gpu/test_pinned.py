@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from graphmill.config.partitions import all_keys
 from tests.train.graphs import make_config, random_triples, write_graph
 from train.gpu.copies import Copies, Staging, num_floats_of, pinned
-from train.step.table import Table
+from train.step.step import Table
 from train.tables import memory
 from train.tables.run_context import RunContext
 

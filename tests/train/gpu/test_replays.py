@@ -19,7 +19,7 @@ from train.edges import batches, candidates
 from train.edges.candidates import CandidateSampler
 from train.gpu.replays import Replays
 from train.step.queries import QueryStep
-from train.step.table import Table
+from train.step.step import Table
 
 CPU = torch.device("cpu")
 MOST_OPERATIONS = {"one type": 130, "two types": 145, "predicting": 175, "sample": 230}

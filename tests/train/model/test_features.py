@@ -23,11 +23,11 @@ from tests.train.step.test_queries import all_negs, check_same_as_step
 from train import job
 from train.compiled import compiled_step
 from train.edges import batches
-from train.gpu import supported
-from train.model import optimizer, relation_prediction
+from train.gpu import fused_pass
+from train.model import optimizer, regularizers
 from train.model.features import distinct
 from train.step.plain import PlainStep
-from train.step.table import Table
+from train.step.step import Table
 
 DEVICE = torch.device("cpu")
 TYPES = {"doc": {"num_partitions": 1, "featurized": True}, "user": {"num_partitions": 1}}
@@ -294,7 +294,7 @@ def test_plain_step_predicts_relations(operator):
 @pytest.mark.parametrize("side", list(Side))
 @pytest.mark.parametrize("operator", PRODUCTS)
 def test_grouped_step_predicts_relations(operator, side, monkeypatch):
-    monkeypatch.setattr(relation_prediction, "EDGES_AT_A_TIME", 10)  # 25 edges: three parts
+    monkeypatch.setattr(regularizers, "EDGES_AT_A_TIME", 10)  # 25 edges: three parts
     more = predicting() | {f"disable_{side}_negs": True}
     check_same_as_step(all_negs(operator, "dot", True, **more))
 
@@ -304,7 +304,7 @@ def test_other_engines_leave_it_to_torch():
         settings("diagonal", "dot", "softmax", True, train={"relation_prediction": weight})
         for weight in (WEIGHT, 0.0)
     )
-    for engine in (compiled_step, supported):
+    for engine in (compiled_step, fused_pass):
         assert engine.obstacle(with_it) == "train.relation_prediction"
         assert engine.obstacle(without) is None
 

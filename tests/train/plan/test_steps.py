@@ -15,7 +15,7 @@ from train.compiled.compiled_step import CompiledStep
 from train.compiled.query_passes import CompiledPasses
 from train.edges import batches
 from train.edges.one_vs_all import QueryBatch, sorts_of
-from train.gpu import supported
+from train.gpu import fused_pass
 from train.plan.decide import decide, steps_for
 from train.run.bucket import BucketTrainer
 from train.run.reading import BucketReader
@@ -62,7 +62,7 @@ def test_steps_are_those_of_the_plan(tmp_path, rng, operator, sorts, engine):
     ]
     config = make_config(tmp_path, relations=relations, global_emb=False, train={"engine": engine})
     write_graph(config, {"node": 20}, random_triples(rng, 20, len(relations), 20, 60))
-    if engine == "fused" and (obstacle := supported.obstacle(config)):
+    if engine == "fused" and (obstacle := fused_pass.obstacle(config)):
         with pytest.raises(ConfigError, match="fused cannot train"):
             decide(RunContext(config))
         assert sorts != "edges" or operator in obstacle or operator == "translation"

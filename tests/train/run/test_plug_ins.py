@@ -29,6 +29,7 @@ from tests import REPOSITORY
 from tests.train.graphs import differing, embeddings, make_config, saved, write_graph
 from tests.train.run.test_trainer import COUNTS, RELATIONS, TYPES, write_mixed
 from train import job
+from train.gpu import fused_pass
 from train.plan import decide
 
 PLAIN = {"engine": "plain", "resident": "never"}
@@ -302,7 +303,7 @@ def test_the_plan_says_why_the_plain_step_trains(tmp_path):
         assert reasons == [f"the compiled step cannot train {reason}"]
     sampled = make_config(tmp_path, train={"negative_sampler": "my_uniform"})
     assert decide.steps_for(sampled, torch.device("cpu"), []) == {"edges": "compiled"}
-    assert decide.supported.obstacle(sampled) == "train.negative_sampler 'my_uniform'"
+    assert fused_pass.obstacle(sampled) == "train.negative_sampler 'my_uniform'"
 
 
 @pytest.mark.slow

@@ -19,7 +19,7 @@ from train.edges.negative_sampling import Batch, Sampling
 from train.model import optimizer
 from train.step.held_out import RandomPairs
 from train.step.plain import PlainStep, gather, scores
-from train.step.table import Table
+from train.step.step import Table
 
 COMPARATORS, LOSSES = [*built_in.COMPARATORS], [*built_in.LOSSES]
 NUM_RELATIONS = 4

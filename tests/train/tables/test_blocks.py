@@ -20,7 +20,7 @@ from train import job
 from train.edges.blocks import Blocks
 from train.plan.decide import decide
 from train.run.reading import BlockReader
-from train.step.table import Table
+from train.step.step import Table
 from train.tables.outside_rows import OutsideRows
 from train.tables.run_context import CPU, RunContext
 

@@ -15,9 +15,8 @@ from graphmill.formats import edge_buckets, entity_counts
 from graphmill.vocab import Bucket
 from tests.train.graphs import make_config, random_triples, write_graph
 from train import job
-from train.tune.halving import FIRST_EPOCHS, Trial, judged, search
 from train.tune.sample import densest, peeled, write_sample
-from train.tune.space import MOST_ENTITIES, candidates
+from train.tune.search import FIRST_EPOCHS, MOST_ENTITIES, Trial, candidates, judged, search
 from train.tune.tuner import changed
 
 NUM = 12
