@@ -37,7 +37,7 @@ from train.run import ensemble
 from train.run.claim import check_claim, claim_checkpoint, end_training, inputs_of, moved_aside, trained_with
 from train.run.ignored_keys import log_ignored_keys
 from train.run.run_metrics import warn_of_growing_loss
-from train.tables import folded_rows, given_vectors
+from train.tables import folded_rows, given_rows, given_vectors
 
 # Names of files that only checkpoints have, ours or PBG's, even before version 1.
 _CHECKPOINT_FILES = (
@@ -166,9 +166,9 @@ def _end(config: Config, claim: Claim) -> dict[str, Any]:
         end_training(path)
     if given := given_vectors.finish(config, claim):
         figures["init_embeddings"] = given
-    new_ids = folded_rows.figures(members[0])
+    new_ids = given_rows.figures_of(folded_rows.folder_of(members[0]))
     for member in members:
-        folded_rows.finish(member, claim)
+        given_rows.delete(folded_rows.folder_of(member), claim)
     why = why_whole(config)
     if why:
         figures |= {"delta": None, "delta_reason": why}

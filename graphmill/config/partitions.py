@@ -5,7 +5,7 @@ No import of torch: the client of a distributed run needs this module.
 
 from collections.abc import Mapping, Sequence
 from itertools import product
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from graphmill.config import PbgConfig
 from graphmill.vocab import Bucket, Partition, Side
@@ -13,14 +13,6 @@ from graphmill.vocab import Bucket, Partition, Side
 Held = TypeVar("Held")
 
 PartitionKey = tuple[str, Partition]  # an entity type, and one of its partitions
-
-
-class Location(NamedTuple):
-    """Folder and version of a file. Equal revisions are equal files; version 0 means no file yet."""
-
-    revision: int
-    path: str
-    version: int
 
 
 def all_buckets(config: PbgConfig) -> list[Bucket]:

@@ -100,7 +100,7 @@ class Coordinator(TrainingRun):
         """Have the workers train all buckets, and commit; after an epoch the tasks end."""
         self.metrics.start_iteration(iteration)
         assignment = self._assignment(iteration)
-        while not self._is_complete(assignment):
+        while not (assignment.finished and self.locations.is_complete()):
             for loss in self.pool.poll(start_tasks=True):
                 self._lose(loss, assignment)
             self._answer(assignment)
@@ -155,11 +155,6 @@ class Coordinator(TrainingRun):
                 for buckets in rounds_of(order, own, num_workers, from_one=from_one and not number)
             ]
         )
-
-    def _is_complete(self, assignment: Assignment) -> bool:
-        """Whether all buckets are done, and all that they changed is in files of the next version."""
-        is_shared_saved = self.locations.shared_folder is not None
-        return assignment.finished and is_shared_saved and next(self.locations.unsaved(), None) is None
 
     def _handle(self, message: Message, assignment: Assignment) -> None:
         task = self.pool.tasks.get(message["task"])
@@ -303,15 +298,12 @@ class Coordinator(TrainingRun):
         text = "training: worker %s was lost; buckets that are trained again: %s"
         log.info(text, loss.address, ", ".join(map(str, again)) or "none")
         if bucket is not None:
-            self._count_loss(bucket, loss.address)
-
-    def _count_loss(self, bucket: Bucket, address: str) -> None:
-        self.losses[bucket] += 1
-        if self.losses[bucket] > MAX_LOSSES:
-            raise ClusterError(
-                f"training: bucket {bucket} took {self.losses[bucket]} workers down with it, the last on "
-                f"{address}; {shortage.of_killed_workers()}"
-            )
+            self.losses[bucket] += 1
+            if self.losses[bucket] > MAX_LOSSES:
+                raise ClusterError(
+                    f"training: bucket {bucket} took {self.losses[bucket]} workers down with it, the last on "
+                    f"{loss.address}; {shortage.of_killed_workers()}"
+                )
 
     def _note_lacking(self, bucket: Bucket) -> None:
         now = time.monotonic()

@@ -57,7 +57,12 @@ class RowSource(NamedTuple):
 
 
 class SavedFile(NamedTuple):
-    """A file that a worker has written: one revision of a partition, as of `version`."""
+    """A file that a worker has written: one revision of a partition, as of `version`.
+
+    Attributes:
+        checksum: "" in a committed version, whose manifest has it.
+        is_replicated: whether the file has all the copies that HDFS makes by default.
+    """
 
     revision: int
     folder: str

@@ -113,7 +113,8 @@ class PartitionExchange:
 
         `version` is the committed one: of a table that should have become a file of it, there is a newer one.
         """
-        self._settle()
+        for entry in [entry for entry, future in self._writing.items() if future.done()]:
+            self._await_file(entry)  # raises the error of a write that has failed
         for entry, resting in self.holder.resting():
             if not resting.is_safe and resting.version <= version:
                 self.holder.take(entry)
@@ -233,11 +234,6 @@ class PartitionExchange:
         future = self._writing.pop(entry, None)
         if future is not None and not (cancel and future.cancel()):
             self._behind.result(future)
-
-    def _settle(self) -> None:
-        """Raise the error of a write that has failed."""
-        for entry in [entry for entry, future in self._writing.items() if future.done()]:
-            self._await_file(entry)
 
     def _on_device(self, table: Table) -> Table:
         return on_device(table, self.files.context.device)

@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 from graphmill import storage
 from graphmill.checkpoints import pbg
 from graphmill.config import Config
-from graphmill.config.partitions import Location, PartitionKey, all_keys, is_shared
+from graphmill.config.partitions import PartitionKey, all_keys, is_shared
 from graphmill.storage import Checksums
 from train.distributed.messages import RowSource, SavedFile
 
@@ -37,21 +37,17 @@ class PartitionCopies:
     Attributes:
         holder: the worker's PartitionHolder; "" where there is none.
         address: its address.
-        file: location of the file; None where there is none yet.
-        checksum: checksum of the file, where it is one of the next version.
-        is_replicated: whether the file has all the copies that HDFS makes by default.
+        file: None where there is none yet.
     """
 
     revision: int
     holder: str = ""
     address: str = ""
-    file: Location | None = None
-    checksum: str = ""
-    is_replicated: bool = True
+    file: SavedFile | None = None
 
     def source(self) -> RowSource:
         """The places to get the partition from, for a message."""
-        path, version = (self.file.path, self.file.version) if self.file else ("", -1)
+        path, version = (self.file.folder, self.file.version) if self.file else ("", -1)
         return RowSource(self.revision, self.holder, self.address, path, version)
 
 
@@ -67,7 +63,7 @@ class PartitionLocations:
         self._shared_keys = [key for key in all_keys(config) if is_shared(config, key)]
         self._folder = storage.join(self.checkpoint_path, f".spread.tmp-{uuid.uuid4().hex[:12]}")
         self.shared_folder: str | None = None
-        committed = Location(0, self.checkpoint_path, version)
+        committed = SavedFile(0, self.checkpoint_path, version, "", is_replicated=True)
         # Of every partition, from the newest revision that is in a file to the newest revision.
         self._copies: dict[PartitionKey, list[PartitionCopies]] = {
             key: [PartitionCopies(0, file=committed)]
@@ -95,18 +91,15 @@ class PartitionLocations:
         """Note that a revision is in a file; older copies are of no use any more."""
         copies = self._copies[key]
         number = next((n for n, copy in enumerate(copies) if copy.revision == saved.revision), None)
-        file = Location(saved.revision, saved.folder, saved.version)
         if number is None:  # a newer one is in a file already, or the revision was given up
-            self._delete_file(key, file)
+            self._delete_file(key, saved)
             return
         for old in copies[:number]:
             self._delete_file(key, old.file)
-        if (before := copies[number].file) != file:
+        before = copies[number].file
+        if before and (before.folder, before.version) != (saved.folder, saved.version):
             self._delete_file(key, before)
-        copies[number] = replace(
-            copies[number], file=file, checksum=saved.checksum, is_replicated=saved.is_replicated
-        )
-        del copies[:number]
+        copies[: number + 1] = [replace(copies[number], file=saved)]
 
     def lose(self, holder: str) -> set[int]:
         """Forget the memory of a lost worker; return revisions that were newer than all that is left."""
@@ -128,32 +121,33 @@ class PartitionLocations:
         """
         replicates = storage.replicates(self.checkpoint_path)
         for key, copies in self._copies.items():
-            newest = copies[-1]
-            is_next = newest.file is not None and newest.file.version > self.version
-            if not is_next or (replicates and newest.holder and not newest.is_replicated):
+            newest, file = copies[-1], copies[-1].file
+            is_next = file is not None and file.version > self.version
+            if not is_next or (replicates and newest.holder and file and not file.is_replicated):
                 yield key, newest.source()
+
+    def is_complete(self) -> bool:
+        """Whether the shared state and all newest revisions are in files of the next version."""
+        return self.shared_folder is not None and next(self.unsaved(), None) is None
 
     def complete(self) -> Checksums:
         """Rename the newest files to the next version, not committed yet; return checksums by name."""
         version, target = self.version + 1, self.checkpoint_path
-        files = {key: copies[-1] for key, copies in self._copies.items()}
+        files = {key: file for key, copies in self._copies.items() if (file := copies[-1].file)}
         names = {key: storage.name(pbg.embeddings_uri("", *key, version)) for key in files}
         checksums = {name: files[key].checksum for key, name in names.items()}
-        shared = PartitionCopies(0, file=Location(0, self.shared_folder or target, version))
+        shared = SavedFile(0, self.shared_folder or target, version, "", is_replicated=True)
         files |= dict.fromkeys(self._shared_keys, shared)
         list(self._storage.map(self._rename, files.items()))
-        source = pbg.model_uri(self.shared_folder or target, version)
-        storage.move(source, pbg.model_uri(target, version))
+        storage.move(pbg.model_uri(shared.folder, version), pbg.model_uri(target, version))
         return checksums
 
-    def _rename(self, entry: tuple[PartitionKey, PartitionCopies]) -> None:
-        key, copies = entry
-        if copies.file is not None:
-            source = pbg.embeddings_uri(copies.file.path, *key, self.version + 1)
-            target = pbg.embeddings_uri(self.checkpoint_path, *key, self.version + 1)
-            storage.move(source, target)
-            if not copies.is_replicated:
-                storage.replicate(target)
+    def _rename(self, entry: tuple[PartitionKey, SavedFile]) -> None:
+        key, file = entry
+        target = pbg.embeddings_uri(self.checkpoint_path, *key, self.version + 1)
+        storage.move(pbg.embeddings_uri(file.folder, *key, self.version + 1), target)
+        if not file.is_replicated:
+            storage.replicate(target)
 
     def committed(self) -> None:
         """Note that the next version is committed."""
@@ -161,8 +155,8 @@ class PartitionLocations:
         self.version += 1
         for copies in self._copies.values():
             newest = copies[-1]
-            file = Location(newest.revision, self.checkpoint_path, self.version)
-            copies[:] = [replace(newest, file=file, checksum="", is_replicated=True)]
+            file = SavedFile(newest.revision, self.checkpoint_path, self.version, "", is_replicated=True)
+            copies[:] = [replace(newest, file=file)]
         self.shared_folder = None
 
     def close(self) -> None:
@@ -170,8 +164,8 @@ class PartitionLocations:
         self._storage.shutdown(wait=True)
         storage.delete(self._folder)
 
-    def _delete_file(self, key: PartitionKey, file: Location | None) -> None:
+    def _delete_file(self, key: PartitionKey, file: SavedFile | None) -> None:
         """Delete a file in the background, unless it is one of the committed version."""
-        if file is not None and file.path != self.checkpoint_path:
-            uri = pbg.embeddings_uri(file.path, *key, file.version)
+        if file is not None and file.folder != self.checkpoint_path:
+            uri = pbg.embeddings_uri(file.folder, *key, file.version)
             self._storage.submit(storage.delete, uri)

@@ -12,7 +12,7 @@ from contextlib import suppress
 from itertools import count
 from typing import Any
 
-from distributed import Client, Future
+from distributed import Actor, Client, Future
 
 from graphmill.vocab import Bucket
 from train.distributed import shards
@@ -61,9 +61,12 @@ class ShardPlacement:
         if address not in self._servers or address in self._ready:
             return
         with self._client.as_current():
-            self._ready[address] = shards.proxy(Holder(0, address, self._servers[address].key, 0))
+            self._ready[address] = Actor(ShardServer, address, self._servers[address].key)
         if not self.holders:
-            self._place_first(address)
+            with suppress(ShardLostError):  # all are the first worker's; they are spread as others come
+                num_bytes = shards.call(self._ready[address], "num_bytes")
+                self.holders = [None] * min(self._num_workers, max(1, num_bytes // SHARD_BYTES))
+                self._find_holders(is_first=True)
         elif self._in_rounds:
             self._tell_holders()
         else:
@@ -99,13 +102,6 @@ class ShardPlacement:
         """Free the servers."""
         self._client.cancel(list(self._servers.values()))
         self._servers, self._ready = {}, {}
-
-    def _place_first(self, address: str) -> None:
-        """Give all shards to the first worker; they are spread as others come."""
-        with suppress(ShardLostError):
-            num_bytes = shards.call(self._ready[address], "num_bytes")
-            self.holders = [None] * min(self._num_workers, max(1, num_bytes // SHARD_BYTES))
-            self._find_holders(is_first=True)
 
     def _lose(self, address: str) -> None:
         self._client.cancel([self._servers.pop(address)])

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
-from distributed import Actor, Worker, get_worker
+from distributed import Worker, get_worker
 
 from train.distributed.messages import call_actor
 
@@ -292,11 +292,6 @@ class ShardServer:
         if shard is None or (shard.is_leaving and not is_leaving):
             raise ShardLostError(f"shard {number} is not here")
         return shard
-
-
-def proxy(holder: Holder) -> Any:
-    """The server of a holder, to be called from the client."""
-    return Actor(ShardServer, holder.address, holder.server)
 
 
 def _copy_shard(source: Holder, shard: _Shard) -> None:

@@ -90,7 +90,13 @@ class TrainingWorker:
         """Train until no bucket is left; returns the plan and the number of parameters."""
         files = PartitionFiles(self.context)
         self.channel = channel
-        self.exchange = PartitionExchange(files, self.holder, get_worker(), self._saved, self.budget_bytes)
+        self.exchange = PartitionExchange(
+            files,
+            self.holder,
+            get_worker(),
+            lambda key, saved: channel.send("saved", files=_listed([(key, saved)])),
+            self.budget_bytes,
+        )
         self._ahead = Background()
         try:
             message = channel.ask("ready")
@@ -116,7 +122,11 @@ class TrainingWorker:
             time.sleep(LACKING_S)
             return self.channel.ask("lacking", grant=grant)
         self.shared.begin()
-        edges = self._edges_of(bucket, iteration)
+        ahead, self._edges = self._edges, None
+        if ahead is not None and ahead[0] == (bucket, iteration):
+            edges = self._ahead.result(ahead[1])
+        else:
+            edges = self.bucket.reader.read(bucket, iteration)
         self._begin_moving(message, iteration)
         tables = self._joined(own, bucket, iteration) | self.shared.tables
         wait_s = time.monotonic() - begun
@@ -166,12 +176,6 @@ class TrainingWorker:
             self._edges = (bucket, iteration), self._ahead.submit(self.bucket.reader.read, bucket, iteration)
         self.exchange.write_behind(message["version"], iteration)
 
-    def _edges_of(self, bucket: Bucket, iteration: Iteration) -> EdgeTensors:
-        ahead, self._edges = self._edges, None
-        if ahead is not None and ahead[0] == (bucket, iteration):
-            return self._ahead.result(ahead[1])
-        return self.bucket.reader.read(bucket, iteration)
-
     def _write(self, message: Message) -> Message:
         """Write partitions and the shared state for the commit; returns the coordinator's next message."""
         iteration = self.context.schedule.iteration(message["version"])
@@ -189,9 +193,6 @@ class TrainingWorker:
             checksums = {uri: written.pop(uri) for uri in list(written) if storage.parent(uri) == folder}
         moved = self.exchange.moved() | self.shared.moved()
         return self.channel.ask("written", files=files, checksums=checksums, folder=folder, moved=moved)
-
-    def _saved(self, key: PartitionKey, saved: SavedFile) -> None:
-        self.channel.send("saved", files=_listed([(key, saved)]))
 
 
 def _budget_bytes(context: RunContext, num_on_host: int, num_blocks: int) -> int:

@@ -247,12 +247,9 @@ class Publishing:
             if len(group) < len(assignment.publish_group) and len(waiting) < len(self._pool.tasks):
                 return
         for task in group:
-            self._publish(task)
-
-    def _publish(self, task: WorkerTask) -> None:
-        task.waits_for = None
-        del self._turns[task.name]
-        self._publishing.add(task.name)
-        if task.bucket is not None:
-            self._pool.shards.publish(task.bucket, task.grant)
-        self._pool.send(task, "publish")
+            task.waits_for = None
+            del self._turns[task.name]
+            self._publishing.add(task.name)
+            if task.bucket is not None:
+                self._pool.shards.publish(task.bucket, task.grant)
+            self._pool.send(task, "publish")

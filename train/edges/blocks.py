@@ -64,7 +64,9 @@ class Blocks:
         return [
             (name, partition)
             for name in self.types
-            for partition, block in enumerate(self._blocks(self._num_partitions(name), visit, iteration))
+            for partition, block in enumerate(
+                self._blocks(self.config.entities[name].num_partitions, visit, iteration)
+            )
             if block in (None, *visit)
         ]
 
@@ -112,6 +114,3 @@ class Blocks:
         places = list(range(num_partitions))
         random.Random(seeds.derived(self.config.seed, "blocks", *purpose)).shuffle(places)
         return tuple(place * self.num // num_partitions for place in places)
-
-    def _num_partitions(self, name: str) -> int:
-        return self.config.entities[name].num_partitions

@@ -11,7 +11,6 @@ No import of torch: the client of a distributed run needs this module.
 """
 
 import math
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -129,12 +128,9 @@ def plan(config: PbgConfig) -> Schedule:
     }
     shares: list[float] = []
     if isinstance(config, Config) and is_delta(config):
-        totals = Counter[int]()
-        for (number, _), count in num_edges.items():
-            totals[number] += count
-        shares = [
-            trained_share(config, path, totals[number]) for number, path in enumerate(config.edge_paths)
-        ]
+        for number, path in enumerate(config.edge_paths):
+            total = sum(count for (of_path, _), count in num_edges.items() if of_path == number)
+            shares.append(trained_share(config, path, total))
     chunks = config.num_edge_chunks or math.ceil(max(num_edges.values()) / config.max_edges_per_chunk)
     return Schedule(config.num_epochs, config.edge_paths, max(1, chunks), num_edges, shares)
 

@@ -153,11 +153,10 @@ def read_beside_steps(device: torch.device, read: Callable[[], EdgeTensors]) -> 
         edges = read()
     if device.type != "cuda":
         return edges
-    bags = [part for bag in edges.bags.values() for part in (bag.start_G, bag.count_G, bag.row_F)]
-    columns = [edges.lhs, edges.rel, edges.rhs, *([] if edges.weight is None else [edges.weight])]
-    for tensor in (*columns, *bags):
-        # The memory returns to this stream after the last step that reads it.
-        tensor.record_stream(torch.cuda.default_stream(device))
+    held = [*vars(edges).values(), *(part for bag in edges.bags.values() for part in vars(bag).values())]
+    for tensor in held:
+        if isinstance(tensor, Tensor):  # its memory returns to this stream after the last step that reads it
+            tensor.record_stream(torch.cuda.default_stream(device))
     return edges
 
 

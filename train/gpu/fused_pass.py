@@ -30,9 +30,7 @@ MAX_DIMENSION = 1024  # of which a tile of rows and its sums fit in the register
 MAX_GRAPHS = 256  # each takes about a megabyte
 KEPT_EDGES = 1 << 25  # more of them make so many steps that a pass pays for its own captures
 REPORT_STEPS = 64
-Piece = tuple[
-    NegativeGroup, Shape, int
-]  # of a step: its group, its shape, and its position in the group's order
+Piece = tuple[NegativeGroup, Shape, int]  # a step's group, its shape, and its position in the group's order
 Report = Callable[[int, Tensor], None]  # takes the number of edges done, and the sums of StepFigures so far
 
 
@@ -130,7 +128,10 @@ class FusedPass:
         if self.capture is not None:
             edges = self._in_place(edges)
         clock_SF = _clocks(pieces, sides, seed).to(step.device)
-        rates_S2 = self._rates(pieces, lr_scale).to(step.device)
+        begun = list(accumulate((shape.num_edges for _, shape, _ in pieces), initial=0))
+        scales = [lr_scale(share / max(begun[-1], 1)) for share in begun[:-1]]
+        rates_2 = torch.tensor([step.config.lr, step.adagrad.lr], dtype=torch.float64)
+        rates_S2 = (torch.tensor(scales, dtype=torch.float64).unsqueeze(1) * rates_2).to(step.device)
         taken = Counter(group.relation for group, *_ in pieces)
         for relation in taken:
             step.operators[relation].load(relation)
@@ -145,12 +146,6 @@ class FusedPass:
         for relation, count in taken.items():
             step.operators[relation].write_back(relation, count)
         return step.sums
-
-    def _rates(self, pieces: list[Piece], lr_scale: Callable[[float], float]) -> Tensor:
-        begun = list(accumulate((shape.num_edges for _, shape, _ in pieces), initial=0))
-        scales = [lr_scale(done / max(begun[-1], 1)) for done in begun[:-1]]
-        rates_2 = torch.tensor([self.step.config.lr, self.step.adagrad.lr], dtype=torch.float64)
-        return torch.tensor(scales, dtype=torch.float64).unsqueeze(1) * rates_2
 
     def _take(self, edges: KernelEdges, shape: Shape, tables: Sides) -> None:
         """Take one step: launch by launch at first, then by its graph."""

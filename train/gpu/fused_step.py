@@ -12,7 +12,6 @@ Shapes: as in reference.py.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from types import ModuleType
 from typing import NamedTuple
 
 import torch
@@ -183,7 +182,11 @@ class FusedStep:
         self.config, self.model, self.adagrad, self.device = config, model, adagrad, device
         self.dtype = torch.bfloat16 if config.half_precision else dtype
         self.exact = settings.exact_products
-        self.kernels = _kernels_of(device)
+        self.kernels = reference
+        if device.type == "cuda":
+            from train.gpu import kernels  # Triton comes with torch's builds for CUDA
+
+            self.kernels = kernels
         self.is_deterministic = settings.deterministic
         self.clock_F = torch.zeros(len(KernelClock._fields), dtype=torch.int64, device=device)
         self.operators = operator_rows(config, model, adagrad)
@@ -205,7 +208,9 @@ class FusedStep:
         rows_SCK, like = sample.rows_SCK, tables[0].embeddings_ND
         with self.branch.forked():
             touched = self._touched(shape, rows_SCK, tables)
-            related = self._related(shape, parameters, sample)
+            related: Runs | None = None  # the rows of relations that move, if any do
+            if parameters.values_SRD is not None and shape.relation not in self.frozen.relations:
+                related = self.kernels.runs(parameters.rows(sample.rel_CP.flatten()))
         gradient_SCKD = like.new_empty(*rows_SCK.shape, like.shape[1])
         related_SCPD = like.new_empty(2, shape.chunks, shape.positives, like.shape[1], dtype=self.dtype)
         sources = [self._source(side, shape, sample, parameters, tables) for side in range(2)]
@@ -250,13 +255,6 @@ class FusedStep:
                 runs = self.kernels.runs(rows_T) if self.is_deterministic else None
                 touched.append(_Touched(table, part, rows_T, runs))
         return touched
-
-    def _related(self, shape: Shape, parameters: OperatorRows, sample: KernelSample) -> Runs | None:
-        """Sort the rows of relations that move, if any do."""
-        if parameters.values_SRD is None or shape.relation in self.frozen.relations:
-            return None
-        related: Runs = self.kernels.runs(parameters.rows(sample.rel_CP.flatten()))
-        return related
 
     def _source(
         self, side: int, shape: Shape, sample: KernelSample, own: OperatorRows, tables: Sides
@@ -324,12 +322,3 @@ class FusedStep:
             gradient_TD = (gradient_SCPD[0] + gradient_SCPD[1]).flatten(0, 1)
         tables = (own.values_SRD.flatten(0, 1), own.sums_SRD.flatten(0, 1))
         self.kernels.update_rows(*tables, related, gradient_TD, self.rates_2[1])
-
-
-def _kernels_of(device: torch.device) -> ModuleType:
-    """Choose the kernels on a GPU, and their reference elsewhere."""
-    if device.type != "cuda":
-        return reference
-    from train.gpu import kernels
-
-    return kernels

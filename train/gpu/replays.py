@@ -61,7 +61,9 @@ class Replays:
         shape = self._shapes.pop(key, None)
         if shape is None:
             figures_4 = batch.weight_A.new_zeros(4, dtype=torch.float64)
-            shape = _Shape(_room(batch, sizes), figures_4, [], Captured(self._capture))
+            tensors = batch.tensors().items()
+            room: dict[str, Any] = {name: value.new_empty(sizes[name]) for name, value in tensors}
+            shape = _Shape(replace(batch, **room), figures_4, [], Captured(self._capture))
         _fill(shape.batch, batch)
         shape.captured(partial(self._move, move, shape, tables))
         if batch.mass_C is not None and shape.batch.mass_C is not None:
@@ -88,11 +90,6 @@ class Replays:
         for key in self._model.keys_of(relation):
             own += self._model.parameters[key], self._adagrad.sums[key]
         return [number for tensor in own for number in (tensor.data_ptr(), *tensor.shape)]
-
-
-def _room(batch: QueryBatch, sizes: Mapping[str, int]) -> QueryBatch:
-    room = {name: value.new_empty(sizes[name]) for name, value in batch.tensors().items()}
-    return replace(batch, **room)  # type: ignore[arg-type]  # only tensors
 
 
 def _fill(room: QueryBatch, batch: QueryBatch) -> None:

@@ -53,12 +53,12 @@ class Frozen:
 
     def keys(self, parameters: Iterable[str]) -> frozenset[str]:
         """The keys among those of `parameters` that do not move."""
-        return frozenset(key for key in parameters if self._has(key))
-
-    def _has(self, key: str) -> bool:
-        if parsed := parse_operator_key(key):
-            return parsed.relation in self.relations
-        return parse_global_key(key) in self.types
+        return frozenset(
+            key
+            for key in parameters
+            if ((parsed := parse_operator_key(key)) and parsed.relation in self.relations)
+            or parse_global_key(key) in self.types
+        )
 
     def _check_rest(self, config: Config) -> None:
         used = {relation.entity_type(side) for relation in config.relations for side in Side}

@@ -18,7 +18,7 @@ Shapes: E edges, D dimension, P edges, R relations.
 """
 
 from collections.abc import Sequence
-from functools import cache, reduce
+from functools import cache, partial, reduce
 from typing import Any, NamedTuple
 
 import torch
@@ -108,34 +108,24 @@ def penalty(
 ) -> Tensor:
     """Compute the penalty of edges, whose entities have the vectors [E, D] of each side."""
     total = vectors[Side.LHS].new_zeros(())
-    for side in Side:
-        if side is Side.RHS or model.two_sided:
-            total = total + _of_side(regularizer, model, relation, side, vectors, rel_E)
+    name = model.config.relations[relation].operator
+    for side in Side if model.two_sided else (Side.RHS,):
+        keys = model.operator_keys(relation, side)
+        own = {parsed.parameter: model.parameters[key] for key in keys if (parsed := parse_operator_key(key))}
+        src, dst = vectors[side.other], vectors[side]
+        num_relations = None if rel_E is None else max((len(value) for value in own.values()), default=1)
+        module = _module(name, src.shape[1], num_relations, src.device)
+        compute = partial(_compute, regularizer, src, dst, rel_E)
+        total = total + with_parameters(module, own, compute)
     return total
 
 
-def _of_side(
-    regularizer: AbstractRegularizer,
-    model: Model,
-    relation: int,
-    side: Side,
-    vectors: dict[Side, Tensor],
-    rel_E: Tensor | None,
+def _compute(
+    regularizer: AbstractRegularizer, src: Tensor, dst: Tensor, rel_E: Tensor | None, operator: Any
 ) -> Tensor:
-    parameters = {key: model.parameters[key] for key in model.operator_keys(relation, side)}
-    names = {key: parsed.parameter for key in parameters if (parsed := parse_operator_key(key))}
-    own = {names[key]: value for key, value in parameters.items()}
-    src, dst = vectors[side.other], vectors[side]
-    name, dimension = model.config.relations[relation].operator, src.shape[1]
-    num_relations = None if rel_E is None else max((len(value) for value in own.values()), default=1)
-    module = _module(name, dimension, num_relations, src.device)
-
-    def compute(operator: Any) -> Tensor:
-        if rel_E is None:
-            return regularizer.forward(src, dst, operator)
-        return regularizer.forward_dynamic(src, dst, operator, rel_E)
-
-    return with_parameters(module, own, compute)
+    if rel_E is None:
+        return regularizer.forward(src, dst, operator)
+    return regularizer.forward_dynamic(src, dst, operator, rel_E)
 
 
 def _module(name: str, dimension: int, num_relations: int | None, device: torch.device) -> torch.nn.Module:

@@ -248,17 +248,13 @@ def _of_bucket(
     stats = []
     for span, sides in with_tables(config, batches.cut(config, edges, generator), bucket, tables):
         scorer = _Scorer(config, model, sides, generator)
-        listed = _edge_list(span, config.dynamic_relations)
+        lhs, rhs = (EntityList(span.index[side], span.bags.get(side)) for side in Side)
+        rel = torch.tensor(span.relation) if span.rel_B is None else span.rel_B
+        listed = EdgeList(lhs, rhs, rel, span.weight_B)
         size = len(span) // span.num_steps
         for start in range(0, len(span), max(size, 1)):
             stats.append(evaluator.process_one_batch(scorer, listed[start : start + size]))
     return Stats.sum(stats)
-
-
-def _edge_list(batch: Batch, is_dynamic: bool) -> EdgeList:
-    sides = {side: EntityList(batch.index[side], batch.bags.get(side)) for side in Side}
-    rel = batch.rel_B if is_dynamic and batch.rel_B is not None else torch.tensor(batch.relation)
-    return EdgeList(sides[Side.LHS], sides[Side.RHS], rel, batch.weight_B)
 
 
 @dataclass(frozen=True)

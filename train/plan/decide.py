@@ -197,7 +197,9 @@ def _rows(
         settings.resident == "always"
         or (is_cuda and settings.resident == "auto" and fits(context, free, total, reasons))
     ):
-        return PlannedRows("device", blocks=1, writes_beside=is_cuda or _has_room_to_copy(context))
+        with_copy = memory.whole_bytes(context, writes_beside=True)
+        has_room = with_copy <= memory.WORKER_SHARE * memory.worker_bytes()
+        return PlannedRows("device", blocks=1, writes_beside=is_cuda or has_room)
     slots = settings.device_partitions
     if slots is None:
         slots = slots_of(context, free, memory.host_free_bytes(), reasons) if is_cuda else 0
@@ -213,10 +215,6 @@ def _rows(
         blocks = blocks_for(context.config, settings.memory_partitions or 2)
         return PlannedRows("files", blocks=blocks, prefetch=prefetch)
     return rows_in(context, memory.worker_bytes(), reasons)
-
-
-def _has_room_to_copy(context: RunContext) -> bool:
-    return memory.whole_bytes(context, writes_beside=True) <= memory.WORKER_SHARE * memory.worker_bytes()
 
 
 def blocks_of_workers(context: RunContext, workers: int, worker_bytes: int) -> int:

@@ -206,15 +206,11 @@ def _start_anew(path: str, reason: str) -> None:
     log.info("training: it is moved to %s; starting anew", pbg.move_aside(path))
 
 
-def _history(former: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the history of the checkpoint's settings; a checkpoint without one has never changed."""
-    parts = {part: former[part] for part in ("settings", "train") if part in former}
-    return list(former.get("history", [{"from_version": 0} | parts]))
-
-
 def _write(config: Config, ours: dict[str, Any], former: Mapping[str, Any], version: int) -> None:
+    # A checkpoint without a history has never changed.
+    only = {"from_version": 0} | {part: former[part] for part in ("settings", "train") if part in former}
     # Entries from `version` on are of versions that no longer exist.
-    entries = [entry for entry in _history(former) if entry["from_version"] < version]
+    entries = [entry for entry in former.get("history", [only]) if entry["from_version"] < version]
     entries.append({"from_version": version, "settings": ours["settings"], "train": ours["train"]})
     kept = {key: former[key] for key in ("ended",) if key in former}
     _save(

@@ -63,16 +63,12 @@ def peak_bytes() -> int:
 
 @dataclass(frozen=True)
 class Visit:
-    """The result of training on a bucket.
+    """The result of training on a bucket; with several workers also what it has moved, maybe of earlier ones.
 
     Attributes:
         stats: `stats`, `eval_stats_before`, `eval_stats_after` as in training_stats.json; `seconds`.
         wait_s: seconds that the worker waited for partitions and edges.
-        worker: the worker, where there are several; then also:
-        fetched_bytes: bytes of partitions that came from other workers' memory.
-        read_bytes: bytes of partitions that were read from files.
-        written_bytes: bytes of partitions that were written to files, of this bucket or earlier ones.
-        shared_bytes: bytes of rows of the shared state that were pushed and pulled.
+        worker: the worker, where there are several.
     """
 
     bucket: Bucket

@@ -59,7 +59,10 @@ class Trainer(TrainingRun):
 
     def iterate(self, iteration: Iteration) -> None:
         """Train on the buckets one after the other, and begin to write and commit the version."""
-        order = self._order(iteration)
+        if self.blocks is None:
+            order = order_of(self.config, iteration, self.order_slots)
+        else:
+            order = self.blocks.order(iteration)
         following = [*order[1:], None] if self.plan.prefetch else [None] * len(order)
         self.metrics.start_iteration(iteration)
         self.store.begin(order, iteration)
@@ -141,11 +144,6 @@ class Trainer(TrainingRun):
         if self.plan.placement == "device":
             return ResidentStore(self.context, writes_beside=self.plan.writes_beside)
         return BlockStore(self.context, self.blocks, self.background)
-
-    def _order(self, iteration: Iteration) -> list[Bucket]:
-        if self.blocks is not None:
-            return self.blocks.order(iteration)
-        return order_of(self.config, iteration, self.order_slots)
 
     def _visit(self, bucket: Bucket, then: Bucket | None, iteration: Iteration) -> Visit:
         """Train on a bucket, while what `then` needs is read."""

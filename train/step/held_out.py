@@ -73,14 +73,11 @@ class RandomPairs:
         if not self._pos:
             return 0
         pos_SB, neg_SN = torch.cat(self._pos, 1), torch.cat(self._neg, 1)
-        drawn = (
-            score_SK.gather(1, self._drawn(score_SK.shape[1], pos_SB.shape).to(score_SK.device))
-            for score_SK in (pos_SB, neg_SN)
-        )
+        drawn = []
+        for score_SK in (pos_SB, neg_SN):
+            at_SB = torch.randint(score_SK.shape[1], pos_SB.shape, generator=self._generator)
+            drawn.append(score_SK.gather(1, at_SB.to(score_SK.device)))
         return int(torch.gt(*drawn).sum())
-
-    def _drawn(self, below: int, shape_SB: torch.Size) -> Tensor:
-        return torch.randint(below, shape_SB, generator=self._generator)
 
 
 def _sums(config: PbgConfig, pos_CP: Tensor, neg_CPM: Tensor, weight_CP: Tensor) -> Tensor:

@@ -73,7 +73,8 @@ class PlainStep(Step[Batch]):
         for block in blocks:
             embeddings = {side: rows.requires_grad_() for side, rows in gather(batch, block, tables).items()}
             scored = scores(model, block, embeddings)
-            violators = [_num_violators(scored[side]) for side in Side]
+            detached = [[score.detach() for score in scored[side]] for side in Side]
+            violators = [torch.count_nonzero(neg_CPM > pos_CP.unsqueeze(-1)) for pos_CP, neg_CPM in detached]
             loss, score_gradients = self.loss(self.config, scored, block, batch.num_entities(tables))
             backward([score for side in Side for score in scored[side]], score_gradients)
             loss += self._predict_relations(model, block, embeddings)
@@ -251,10 +252,6 @@ def _relations_of(blocks: Iterable[Block]) -> Tensor | None:
     """Return each edge's relation, [B]; None with static relations."""
     rel = [block.rel_CP.flatten() for block in blocks if block.rel_CP is not None]
     return torch.cat(rel) if rel else None
-
-
-def _num_violators(scored: StepScores) -> Tensor:
-    return torch.count_nonzero(scored.neg_CPM.detach() > scored.pos_CP.detach().unsqueeze(-1))
 
 
 def _summed(figures: Sequence[StepFigures]) -> StepFigures:

@@ -26,7 +26,7 @@ from graphmill.run.lock import NO_CLAIM, Claim
 from graphmill.storage import Checksums
 from graphmill.vocab import TRAIN_SPLIT, Side
 from train.edges.schedule import is_delta
-from train.tables.given_rows import EarlierRows, Given, delete, figures_of, is_made, write_content
+from train.tables.given_rows import EarlierRows, Given, is_made, write_content
 
 FOLDER = "folded"
 
@@ -85,7 +85,8 @@ def make(config: Config, client: Client, claim: Claim = NO_CLAIM) -> None:
         for part, first in enumerate(firsts)
         if counts[name][part] > first
     ]
-    made_from = _made_from(config, starts)
+    inputs = record.describe_inputs([config.entity_path, *config.edge_paths, config.init_path or ""])
+    made_from = {"starts": starts, "seed": config.seed, "inputs": inputs}
     if is_made(folder_of(config), made_from):
         return
     checksums: Checksums = {}
@@ -111,16 +112,6 @@ def make(config: Config, client: Client, claim: Claim = NO_CLAIM) -> None:
         claim.check()
 
 
-def figures(config: Config) -> dict[str, Any]:
-    """Counts of the new rows by type, for run.json; empty where no rows have been made."""
-    return figures_of(folder_of(config))
-
-
-def finish(config: Config, claim: Claim = NO_CLAIM) -> None:
-    """Delete the rows, which the versions of the run hold."""
-    delete(folder_of(config), claim)
-
-
 def _earlier(config: Config) -> Config | None:
     """Read the settings of a delta's earlier run; None if the configuration does not name its graph."""
     entity_path = getattr(config.etl, "previous_entity_path", None)  # of the section of another stage
@@ -136,11 +127,6 @@ def _earlier(config: Config) -> Config | None:
             )
     places = {"entity_path": entity_path, "edge_root": edge_path, "edge_paths": (edges,)}
     return config.model_copy(update={**places, "checkpoint_path": config.init_path})
-
-
-def _made_from(config: Config, starts: dict[str, list[int]]) -> dict[str, Any]:
-    inputs = [config.entity_path, *config.edge_paths, config.init_path or ""]
-    return {"starts": starts, "seed": config.seed, "inputs": record.describe_inputs(inputs)}
 
 
 def _read_model(*settings: Config) -> Any:

@@ -53,7 +53,6 @@ WRITE_BYTES = 32 << 20
 
 log = logging.getLogger("graphmill")
 
-Floats = npt.NDArray[np.float32]
 Numbers = npt.NDArray[np.int64]
 
 
@@ -232,7 +231,9 @@ class _Maker:
         num_rows = sum(self.files.num_rows)
         share = min(1.0, SAMPLE / num_rows)
         batches = (
-            batch.vectors_nL if share == 1 else batch.vectors_nL[_is_sampled(batch.ids, share)]
+            batch.vectors_nL
+            if share == 1
+            else batch.vectors_nL[mix(hash_strings(batch.ids, 0)) < np.uint64(share * 2**64)]
             for batch in self.files.batches()
         )
         moments = moments_of(batches)
@@ -269,7 +270,8 @@ class _Maker:
                 self.num_known += len(rows)
                 is_new = rows >= first_new
                 rows, at = rows[is_new], at[is_new]
-                vectors_nW = _values(batch["vector"], self.width)[at]
+                values = batch["vector"].combine_chunks().flatten().to_numpy()
+                vectors_nW = values.reshape(-1, self.width)[at]
                 self.num_taken += len(rows)
                 self.sum_of_squares += float(np.square(vectors_nW, dtype=np.float64).sum())
                 table.append([pa.array(rows), vectors_nW])
@@ -304,10 +306,6 @@ class _Maker:
         read_at[rows] = numbers
 
 
-def _is_sampled(ids: pa.Array, share: float) -> npt.NDArray[np.bool_]:
-    return mix(hash_strings(ids, 0)) < np.uint64(share * 2**64)
-
-
 def _larger(divided: Files, number: int, row_bytes: int) -> Iterator[pa.Table]:
     """The rows of a file in tables of about `WRITE_BYTES`, so that a part has few row groups."""
     held: list[pa.RecordBatch] = []
@@ -320,11 +318,6 @@ def _larger(divided: Files, number: int, row_bytes: int) -> Iterator[pa.Table]:
             held, num_rows = [], 0
     if held:
         yield pa.Table.from_batches(held)
-
-
-def _values(vectors: pa.ChunkedArray, width: int) -> Floats:
-    values: Floats = vectors.combine_chunks().flatten().to_numpy().reshape(-1, width)
-    return values
 
 
 def _told(entity_type: str, entry: dict[str, Any]) -> str:

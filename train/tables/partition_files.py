@@ -42,8 +42,15 @@ class PartitionFiles:
     def load(self, key: PartitionKey, version: int, path: str | None = None) -> Table:
         """The table in the files of `version` in the folder `path`; with version 0 a new table."""
         if version:
-            embeddings_ND, sums = self._read(key, version, path or self.config.checkpoint_path)
-            self._check_shape(embeddings_ND, key, version, path)
+            folder, advice = (
+                path or self.config.checkpoint_path,
+                "set entity_path and dimension as in its training",
+            )
+            if self.context.trains:
+                advice = "if entities were added, train into a new checkpoint_path with this one as init_path"
+            embeddings_ND, sums = self._read(key, version, folder)
+            uri = pbg.embeddings_uri(folder, *key, version)
+            check_shape(embeddings_ND.numpy(), self._shape(key), uri, advice)
         elif (warm := self.context.warm_start) is not None and warm.has_type(key[0]):
             embeddings_ND, sums = self._take_over(key, warm)
         else:
@@ -130,12 +137,3 @@ class PartitionFiles:
 
     def _shape(self, key: PartitionKey) -> tuple[int, int]:
         return self.context.num_rows[key[0]][key[1]], self.config.entity_dimension(key[0])
-
-    def _check_shape(
-        self, embeddings_ND: Tensor, key: PartitionKey, version: int, path: str | None = None
-    ) -> None:
-        advice = "set entity_path and dimension as in its training"
-        if self.context.trains:
-            advice = "if entities were added, train into a new checkpoint_path with this one as init_path"
-        uri = pbg.embeddings_uri(path or self.config.checkpoint_path, *key, version)
-        check_shape(embeddings_ND.numpy(), self._shape(key), uri, advice)

@@ -104,8 +104,9 @@ class PartitionStore(Store):
         """The tables of `bucket`; reading of the tables of `then`, if given, has begun."""
         needed = self.needed(bucket, iteration)
         ahead = self.needed(then, iteration) if then is not None else set()
-        for key in self._leaving_for(needed, ahead):
-            self._let_go(key, iteration)
+        for key in sorted(self._tables.keys() - needed - ahead):
+            if not is_shared(self.config, key):
+                self._let_go(key, iteration)
         if needed - self._tables.keys() - self._coming.keys():  # nothing was read ahead
             self._make_room()
         self.uses.advance()
@@ -135,11 +136,6 @@ class PartitionStore(Store):
     def _given(self, bucket: Bucket, iteration: Iteration) -> Mapping[PartitionKey, Table]:
         """The tables for the steps; the bucket's partitions are in memory."""
         return self._tables
-
-    def _leaving_for(self, needed: set[PartitionKey], ahead: set[PartitionKey]) -> list[PartitionKey]:
-        """Partitions that must leave the memory for those that are needed."""
-        free = self._tables.keys() - needed - ahead
-        return sorted(key for key in free if not is_shared(self.config, key))
 
     def _let_go(self, key: PartitionKey, iteration: Iteration) -> None:
         self._settle(wait=False)

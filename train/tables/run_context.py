@@ -103,11 +103,9 @@ class RunContext:
         other.device = CPU
         return other
 
-    def load_model(self, path: str | None = None, version: int | None = None) -> tuple[Model, Adagrad]:
-        """Load the model and Adagrad: of `version` in `path`, else of init_path, else new."""
+    def load_model(self) -> tuple[Model, Adagrad]:
+        """Load the model and Adagrad: of the version, else of init_path, else new."""
         config = self.config
-        path = path or config.checkpoint_path
-        version = self.version if version is None else version
         model = Model(
             config,
             self.num_dynamic,
@@ -115,14 +113,14 @@ class RunContext:
             seed=seeds.derived(config.seed, "relations"),
         )
         lr = config.lr if config.relation_lr is None else config.relation_lr
-        if self.warm_start and not version:
+        if self.warm_start:
             return model.to(self.device), self.warm_start.load_model(model, lr)
         optimizer_state = None
-        if version:
-            uri = pbg.model_uri(path, version)
-            state, optimizer_state, ended = pbg.read_model(path, version)
+        if self.version:
+            uri = pbg.model_uri(config.checkpoint_path, self.version)
+            state, optimizer_state, ended = pbg.read_model(config.checkpoint_path, self.version)
             model.load_state(state, uri)
-            self.schedule.check_resumed(ended, version)
+            self.schedule.check_resumed(ended, self.version)
         frozen = Frozen.of(config).keys(model.parameters)
         adagrad = Adagrad(model.to(self.device).parameters, lr, frozen)
         if optimizer_state:
