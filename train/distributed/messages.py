@@ -41,34 +41,23 @@ _CANCEL_POLL_S = 2.0  # between two checks whether a waiting task is cancelled
 
 
 class RowSource(NamedTuple):
-    """The places to get a revision of a partition from: a worker's memory, a file, or both.
-
-    Attributes:
-        holder: the worker's PartitionHolder, at `address`; "" where there is none.
-        path: folder of the file.
-        version: version of the file; 0 where the first revision is still to be drawn, -1 without a file.
-    """
+    """The places to get a revision of a partition from: a worker's memory, a file, or both."""
 
     revision: int
-    holder: str
+    holder: str  # the worker's PartitionHolder, at `address`; "" where there is none
     address: str
-    path: str
-    version: int
+    path: str  # folder of the file
+    version: int  # of the file; 0 where the first revision is still to be drawn, -1 without a file
 
 
 class SavedFile(NamedTuple):
-    """A file that a worker has written: one revision of a partition, as of `version`.
-
-    Attributes:
-        checksum: "" in a committed version, whose manifest has it.
-        is_replicated: whether the file has all the copies that HDFS makes by default.
-    """
+    """A file that a worker has written: one revision of a partition, as of `version`."""
 
     revision: int
     folder: str
     version: int
-    checksum: str
-    is_replicated: bool
+    checksum: str  # "" in a committed version, whose manifest has it
+    is_replicated: bool  # whether the file has all the copies that HDFS makes by default
 
 
 class WorkerChannel:

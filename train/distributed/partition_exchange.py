@@ -78,7 +78,7 @@ class PartitionExchange:
             self._await_file(entry, cancel=True)
             if (resting := self.holder.take(entry)) is not None:
                 own[entry] = resting
-                tables[key] = self._on_device(resting.table)
+                tables[key] = on_device(resting.table, self.files.context.device)
             elif entry in coming and coming[entry].exception() is None:
                 tables[key] = coming[entry].result()
             else:
@@ -171,7 +171,7 @@ class PartitionExchange:
     def _obtain(self, key: PartitionKey, source: RowSource) -> Table:
         if source.holder and (table := self._fetch(key, source)) is not None:
             self._count(fetched_bytes=bytes_of(table))
-            return self._on_device(table)
+            return on_device(table, self.files.context.device)
         if source.version < 0:
             raise PartitionLostError(f"{key[0]!r}, partition {key[1]}: {source.address} has it no more")
         table = self.files.load(key, source.version, source.path)
@@ -234,6 +234,3 @@ class PartitionExchange:
         future = self._writing.pop(entry, None)
         if future is not None and not (cancel and future.cancel()):
             self._behind.result(future)
-
-    def _on_device(self, table: Table) -> Table:
-        return on_device(table, self.files.context.device)

@@ -30,19 +30,13 @@ Entry = tuple[PartitionKey, int]  # a partition and its revision
 
 @dataclass
 class Resting:
-    """A table that nobody trains.
-
-    Attributes:
-        folder: folder for its file, of the next `version`.
-        is_safe: whether its revision is in a file.
-        is_fetched: whether another worker has it, who will train a newer revision.
-    """
+    """A table that nobody trains."""
 
     table: Table
-    folder: str
+    folder: str  # for its file, of the next `version`
     version: int
-    is_safe: bool
-    is_fetched: bool = False
+    is_safe: bool  # its revision is in a file
+    is_fetched: bool = False  # another worker has it, who will train a newer revision
 
     @property
     def num_bytes(self) -> int:
@@ -56,17 +50,12 @@ def bytes_of(table: Table) -> int:
 
 
 class PartitionHolder:
-    """A worker's resting partitions.
-
-    Attributes:
-        schedule: the run's schedule, sent once to each worker.
-        num_blocks: blocks that partitions are joined to; 0: buckets are trained one by one.
-        worker: what one task of the run leaves for the next one.
-    """
+    """A worker's resting partitions."""
 
     def __init__(self, schedule: Schedule, num_blocks: int = 0) -> None:
+        """The run's schedule, and its number of blocks (0: buckets train one by one), for all its tasks."""
         self.schedule, self.num_blocks = schedule, num_blocks
-        self.worker: Any = None
+        self.worker: Any = None  # what one task of the run leaves for the next one
         self._resting: dict[Entry, Resting] = {}  # the oldest first
         self._lock = threading.Lock()  # the event loop serves, the task takes and puts
 

@@ -32,18 +32,12 @@ NUM_RENAMES = 8  # at a time
 
 @dataclass(frozen=True)
 class PartitionCopies:
-    """Copies of one revision of a partition: in a worker's memory, in a file, or both.
-
-    Attributes:
-        holder: the worker's PartitionHolder; "" where there is none.
-        address: its address.
-        file: None where there is none yet.
-    """
+    """Copies of one revision of a partition: in a worker's memory, in a file, or both."""
 
     revision: int
-    holder: str = ""
+    holder: str = ""  # the worker's PartitionHolder, at `address`; "" where there is none
     address: str = ""
-    file: SavedFile | None = None
+    file: SavedFile | None = None  # None: there is none yet
 
     def source(self) -> RowSource:
         """The places to get the partition from, for a message."""
@@ -52,17 +46,13 @@ class PartitionCopies:
 
 
 class PartitionLocations:
-    """The copies of one run's partitions.
-
-    Attributes:
-        shared_folder: folder of the shared state's files of the next version, once they are written.
-    """
+    """The copies of one run's partitions."""
 
     def __init__(self, config: Config, version: int) -> None:
         self.checkpoint_path, self.version = config.checkpoint_path, version
         self._shared_keys = [key for key in all_keys(config) if is_shared(config, key)]
         self._folder = storage.join(self.checkpoint_path, f".spread.tmp-{uuid.uuid4().hex[:12]}")
-        self.shared_folder: str | None = None
+        self.shared_folder: str | None = None  # of the shared state's files of the next version, once written
         committed = SavedFile(0, self.checkpoint_path, version, "", is_replicated=True)
         # Of every partition, from the newest revision that is in a file to the newest revision.
         self._copies: dict[PartitionKey, list[PartitionCopies]] = {

@@ -24,15 +24,11 @@ log = logging.getLogger("graphmill")
 
 
 class ShardPlacement:
-    """Starts a ShardServer on each worker, and spreads the shards evenly.
-
-    Attributes:
-        holders: the holder of every shard; empty until a worker has a copy of the state.
-    """
+    """Starts a ShardServer on each worker, and spreads the shards evenly."""
 
     def __init__(self, client: Client, num_workers: int, *, in_rounds: bool) -> None:
         """`in_rounds`: shards change and move at the end of a round only."""
-        self.holders: list[Holder | None] = []
+        self.holders: list[Holder | None] = []  # of every shard; none until a worker has a copy of the state
         self._client, self._num_workers, self._in_rounds = client, num_workers, in_rounds
         self._servers: dict[str, Future] = {}  # by address
         self._ready: dict[str, Any] = {}  # actors with a copy of the state, by address

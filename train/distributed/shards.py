@@ -38,18 +38,12 @@ class ShardLostError(Exception):
 
 
 class Holder(NamedTuple):
-    """The server that holds a shard.
+    """The server that holds a shard."""
 
-    Attributes:
-        number: number of this holder; a shard that moves gets another one.
-        server: key of the actor.
-        origin: number of the holder whose revisions these are; another one after a loss.
-    """
-
-    number: int
+    number: int  # of this holder; a shard that moves gets another one
     address: str
-    server: str
-    origin: int
+    server: str  # key of the actor
+    origin: int  # number of the holder whose revisions these are; another one after a loss
 
 
 class ShardRows(NamedTuple):
@@ -163,18 +157,13 @@ class _Part:
 
 
 class _Shard:
-    """Ranges of rows of all names, with a clock of revisions.
-
-    Attributes:
-        index: number of the shard among all shards.
-        pending: pushes that wait for the end of the round, by grant and piece.
-        is_leaving: whether another server is about to read it, so that nothing may change.
-    """
+    """Ranges of rows of all names, with a clock of revisions; the shard `index` of all."""
 
     def __init__(self, index: int, parts: dict[Name, _Part], revision: int) -> None:
         self.index, self.parts, self.revision = index, parts, revision
+        # Pushes that wait for the end of the round, by grant and piece.
         self.pending: defaultdict[int, dict[int, Sequence[ShardRows]]] = defaultdict(dict)
-        self.is_leaving = False
+        self.is_leaving = False  # another server is about to read it, so nothing may change
 
     def merge(self, pushed: Sequence[ShardRows]) -> int:
         revision = self.revision + 1
@@ -185,16 +174,11 @@ class _Shard:
 
 
 class ShardServer:
-    """The shards that one worker holds: an actor, whose methods run one at a time.
-
-    Attributes:
-        holders: the holder of every shard, None while it has none; the coordinator sends it.
-        copy: the worker's own copy of the state, once it has one.
-    """
+    """The shards that one worker holds: an actor, whose methods run one at a time."""
 
     def __init__(self) -> None:
-        self.holders: Sequence[Holder | None] = ()
-        self.copy: LocalCopy | None = None
+        self.holders: Sequence[Holder | None] = ()  # of every shard; the coordinator sends them
+        self.copy: LocalCopy | None = None  # the worker's own copy of the state, once it has one
         self._shards: dict[int, _Shard] = {}
 
     def num_bytes(self) -> int:

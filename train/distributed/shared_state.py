@@ -58,17 +58,14 @@ STEPS: Name = ("", -1)  # numbers of steps of the parameters, as sums of rows wi
 class SharedRows:
     """Rows that the steps move, and their sums when this copy and the shard's were last equal.
 
-    Attributes:
-        in_rounds: the rows change only between two rounds, and then become those of the shards; else both
-            copies are merged at any time.
-        at_rest: steps keep copies of these rows: they move only between two buckets.
-        base: values and sums as the shards have them; without `in_rounds` no values.
+    With `in_rounds` the rows change only between two rounds, and then become those of the shards; else both
+    copies are merged at any time.
     """
 
     table: Table
     in_rounds: bool
-    at_rest: bool = False
-    base: Table = field(init=False)
+    at_rest: bool = False  # steps keep copies of these rows: they move only between two buckets
+    base: Table = field(init=False)  # values and sums as the shards have them; without `in_rounds` no values
 
     def __post_init__(self) -> None:
         values = self.table.embeddings_ND
@@ -156,11 +153,7 @@ def _tensor(array: Array, device: torch.device) -> Tensor:
 
 
 class SharedState:
-    """A worker's copy of the shared state.
-
-    Attributes:
-        tables: the types with one partition.
-    """
+    """A worker's copy of the shared state."""
 
     def __init__(
         self, context: RunContext, model: Model, adagrad: Adagrad, plan: Plan, server: ShardServer

@@ -83,7 +83,10 @@ class TrainingWorker:
         self.blocks = self.bucket.blocks
         self.shared = SharedState(self.context, model, adagrad, self.plan, shards)
         self.holder = holder
-        self.budget_bytes = _budget_bytes(self.context, num_on_host, self.plan.blocks)
+        self.budget_bytes = config.train.exchange_bytes  # for resting partitions
+        if self.budget_bytes is None:
+            limit_bytes = get_worker().memory_manager.memory_limit or memory.host_free_bytes() // num_on_host
+            self.budget_bytes = memory.resting_bytes(self.context, limit_bytes, self.plan.blocks)
         self._edges: tuple[Visited, Future[EdgeTensors]] | None = None  # of the bucket that follows
 
     def run(self, channel: WorkerChannel) -> dict[str, Any]:
@@ -193,15 +196,6 @@ class TrainingWorker:
             checksums = {uri: written.pop(uri) for uri in list(written) if storage.parent(uri) == folder}
         moved = self.exchange.moved() | self.shared.moved()
         return self.channel.ask("written", files=files, checksums=checksums, folder=folder, moved=moved)
-
-
-def _budget_bytes(context: RunContext, num_on_host: int, num_blocks: int) -> int:
-    """Memory for resting partitions: as chosen, or what the worker's memory leaves."""
-    chosen = context.config.train.exchange_bytes
-    if chosen is not None:
-        return chosen
-    limit_bytes = get_worker().memory_manager.memory_limit or memory.host_free_bytes() // num_on_host
-    return memory.resting_bytes(context, limit_bytes, num_blocks)
 
 
 def _sources(listed: Iterable[Any]) -> dict[PartitionKey, RowSource]:

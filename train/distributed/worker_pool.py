@@ -30,32 +30,21 @@ log = logging.getLogger("graphmill")
 
 @dataclass(eq=False)
 class WorkerTask:
-    """A worker's task, and the bucket that it has.
-
-    Attributes:
-        holder: the worker's PartitionHolder.
-        bucket: bucket that it trains under the permission number `grant`.
-        then: bucket that it has been promised next.
-        likely: bucket that it probably trains next, whose edges it reads, without a promise.
-        held: partitions of its last bucket, each with the grant that brought it here.
-        visit: figures of the bucket, once it is trained.
-        waits_for: "bucket", "turn" (to publish), or None.
-        writes: partitions that it writes for the commit.
-        writes_shared: whether it writes the shared state for the commit.
-    """
+    """A worker's task, and the bucket that it has."""
 
     name: str
     address: str
-    holder: str
-    bucket: Bucket | None = None
+    holder: str  # the worker's PartitionHolder
+    bucket: Bucket | None = None  # that it trains under the permission number `grant`
     grant: int = 0
-    then: Bucket | None = None
-    likely: Bucket | None = None
+    then: Bucket | None = None  # that it has been promised next
+    likely: Bucket | None = None  # that it probably trains next, whose edges it reads, without a promise
+    # Partitions of its last bucket, each with the grant that brought it.
     held: dict[PartitionKey, int] = field(default_factory=dict)
-    visit: Visit | None = None
-    waits_for: Literal["bucket", "turn"] | None = None
-    writes: tuple[PartitionKey, ...] = ()
-    writes_shared: bool = False
+    visit: Visit | None = None  # figures of the bucket, once it is trained
+    waits_for: Literal["bucket", "turn"] | None = None  # "turn": to publish
+    writes: tuple[PartitionKey, ...] = ()  # for the commit
+    writes_shared: bool = False  # it writes the shared state for the commit
 
     def drop_bucket(self) -> None:
         """Forget the bucket, which is published or goes back."""
@@ -71,17 +60,11 @@ class WorkerLoss(NamedTuple):
 
 
 class WorkerPool:
-    """Runs at most train.num_workers tasks at a time, one per worker.
-
-    Attributes:
-        tasks: the tasks by name.
-        topic: topic of the workers' messages.
-        shards: where the shards of the shared state are.
-    """
+    """Runs at most train.num_workers tasks at a time, one per worker."""
 
     def __init__(self, client: Client, config: Config, schedule: Schedule, num_blocks: int = 0) -> None:
-        self.tasks: dict[str, WorkerTask] = {}
-        self.topic = f"graphmill-train-{uuid.uuid4().hex[:12]}"
+        self.tasks: dict[str, WorkerTask] = {}  # by name
+        self.topic = f"graphmill-train-{uuid.uuid4().hex[:12]}"  # of the workers' messages
         self._client, self._config = client, config
         self._of_holder = schedule, num_blocks
         settings = config.train

@@ -31,15 +31,10 @@ WHOLE = Bucket(0, 0)  # the only visit where there is one block
 
 
 class Blocks:
-    """Groups of the partitions of a run.
-
-    Attributes:
-        num: number of blocks; never 2, for one visit would have both.
-        passes: passes over all pairs in an iteration.
-        types: types of relations.
-    """
+    """Groups of the partitions of a run, with some passes over all pairs in an iteration."""
 
     def __init__(self, config: Config, schedule: Schedule, num: int) -> None:
+        """`num` is the number of blocks; never 2, for one visit would have both."""
         self.num, self.config, self.schedule = num, config, schedule
         self.passes = 1 if any(relation.all_negs for relation in config.relations) else num_passes(num)
         self.types = sorted({relation.entity_type(side) for relation in config.relations for side in Side})

@@ -114,12 +114,9 @@ def elimination_order(num_lhs: int, num_rhs: int, slots: int, seed: int) -> list
     return list(met)
 
 
-def _shuffled(buckets: Sequence[Bucket], generator: random.Random) -> list[Bucket]:
-    return generator.sample(buckets, len(buckets))
-
-
 def _random(num_lhs: int, num_rhs: int, generator: random.Random) -> list[Bucket]:
-    return _shuffled([Bucket(*pair) for pair in product(range(num_lhs), range(num_rhs))], generator)
+    buckets = [Bucket(*pair) for pair in product(range(num_lhs), range(num_rhs))]
+    return generator.sample(buckets, len(buckets))
 
 
 def _affinity(num_lhs: int, num_rhs: int, generator: random.Random) -> list[Bucket]:
@@ -146,6 +143,6 @@ def _layers(num_lhs: int, num_rhs: int, generator: random.Random) -> list[list[B
         groups = [[Bucket(layer, layer)]]
         for part in range(layer + 1, max(num_lhs, num_rhs)):
             pair = [Bucket(part, layer)] * (part < num_lhs) + [Bucket(layer, part)] * (part < num_rhs)
-            groups.append(_shuffled(pair, generator))
+            groups.append(generator.sample(pair, len(pair)))
         layers.append([bucket for group in generator.sample(groups, len(groups)) for bucket in group])
     return layers

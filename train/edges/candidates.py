@@ -40,18 +40,12 @@ def has_sample(num_candidates: int, num_rows: int) -> bool:
 
 @dataclass(eq=False)
 class _Odds:
-    """The odds of the rows of a table.
+    """The odds of the rows of a table."""
 
-    Attributes:
-        mass_N: share of the softmax, as it was when the row was drawn.
-        sums_N: running sums of the odds.
-        draws: rows that were drawn since the odds were computed.
-    """
-
-    mass_N: Tensor
+    mass_N: Tensor  # share of the softmax, as it was when the row was drawn
     odds_N: Tensor
-    sums_N: Tensor
-    draws: int = 0
+    sums_N: Tensor  # running sums of the odds
+    draws: int = 0  # rows that were drawn since the odds were computed
 
 
 class CandidateSampler:

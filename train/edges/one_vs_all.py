@@ -223,15 +223,11 @@ class QueryPart:
 
 @dataclass(frozen=True, eq=False)
 class _Lists:
-    """Lists of all queries of a group, one after the other.
-
-    Attributes:
-        sizes: entries of the queries of each batch.
-    """
+    """Lists of all queries of a group, one after the other."""
 
     count_Q: Tensor
     first_Q: Tensor
-    sizes: list[int]
+    sizes: list[int]  # entries of the queries of each batch
 
     @classmethod
     def of(cls, count_Q: Tensor, order_Q: Tensor, size: int) -> "_Lists":

@@ -34,15 +34,11 @@ _ALIGNED = 64  # numbers; the kernels load 16 bytes at a time where an address a
 
 
 class Slot:
-    """Room on the device for one partition, of any shape.
-
-    Attributes:
-        left: event after the copy of the slot's last partition to the host.
-    """
+    """Room on the device for one partition, of any shape."""
 
     def __init__(self, num_floats: int, device: torch.device) -> None:
         self.numbers = torch.empty(num_floats, device=device)
-        self.left: Any = None  # torch.cuda.Event
+        self.left: Any = None  # torch.cuda.Event after the copy of the last partition to the host
 
     def table(self, like: Table) -> Table:
         """Make a table of the same shape in this slot; sums are last, so that addresses stay the same."""

@@ -27,15 +27,11 @@ MOST_GRAPHS = 1024  # what has not been used for longest goes first
 
 @dataclass(eq=False)
 class _Shape:
-    """A shape of batches, its buffers, and its move.
-
-    Attributes:
-        moved: keys of the parameters that have moved.
-    """
+    """A shape of batches, its buffers, and its move."""
 
     batch: QueryBatch
     figures_4: Tensor
-    moved: list[str]
+    moved: list[str]  # keys of the parameters that have moved
     captured: Captured
 
 

@@ -18,15 +18,10 @@ from graphmill.vocab import Side
 
 @dataclass(frozen=True)
 class Frozen:
-    """Types and relations that do not move.
-
-    Attributes:
-        types: names of entity types.
-        relations: positions in the configuration's list.
-    """
+    """Types and relations that do not move."""
 
     types: frozenset[str] = frozenset()
-    relations: frozenset[int] = frozenset()
+    relations: frozenset[int] = frozenset()  # positions in the configuration's list
 
     @classmethod
     def of(cls, config: Config) -> Self:

@@ -114,7 +114,10 @@ def penalty(
         own = {parsed.parameter: model.parameters[key] for key in keys if (parsed := parse_operator_key(key))}
         src, dst = vectors[side.other], vectors[side]
         num_relations = None if rel_E is None else max((len(value) for value in own.values()), default=1)
-        module = _module(name, src.shape[1], num_relations, src.device)
+        if isinstance(operator := operator_of(name), PlugInOperator):
+            module = operator.module(src.shape[1], num_relations, src.device)
+        else:
+            module = _built_in(name, src.shape[1], None if rel_E is None else 1)
         compute = partial(_compute, regularizer, src, dst, rel_E)
         total = total + with_parameters(module, own, compute)
     return total
@@ -126,13 +129,6 @@ def _compute(
     if rel_E is None:
         return regularizer.forward(src, dst, operator)
     return regularizer.forward_dynamic(src, dst, operator, rel_E)
-
-
-def _module(name: str, dimension: int, num_relations: int | None, device: torch.device) -> torch.nn.Module:
-    operator = operator_of(name)
-    if isinstance(operator, PlugInOperator):
-        return operator.module(dimension, num_relations, device)
-    return _built_in(name, dimension, None if num_relations is None else 1)
 
 
 class BuiltIn(torch.nn.Module):

@@ -121,7 +121,12 @@ def convert_input_data(
     with lock.held(whole=[temporary]):
         tables = _write_raw(reader, edge_paths_in, settings, temporary)
         etl = {"tables": tables, "entity_names": True}
-        _run_etl(from_mapping(raw | {"checkpoint_path": temporary, "etl": etl}))
+        settings = from_mapping(raw | {"checkpoint_path": temporary, "etl": etl})
+        with (
+            lock.held(whole=ETL.job.written_uris(settings)) as claim,
+            cluster.connect(None, settings.cluster) as client,
+        ):
+            ETL.job.run(settings, client, claim)
         storage.delete(temporary)
 
 
@@ -167,14 +172,6 @@ def _is_there(settings: Config) -> bool:
         for partition in range(entity.num_partitions)
     ]
     return all(map(storage.exists, uris))
-
-
-def _run_etl(settings: Config) -> None:
-    with (
-        lock.held(whole=ETL.job.written_uris(settings)) as claim,
-        cluster.connect(None, settings.cluster) as client,
-    ):
-        ETL.job.run(settings, client, claim)
 
 
 def _write_raw(

@@ -34,37 +34,22 @@ log = logging.getLogger("graphmill")
 
 @dataclass(frozen=True)
 class Plan:
-    """The way in which a process trains.
-
-    Attributes:
-        steps: the step that trains each sort of batch; removed edges have the plain step.
-        slots: partitions on the device at a time; 0 unless `placement` is buffer.
-        blocks: blocks that the partitions of a type are joined to; 0: buckets are trained one by one.
-        prefetch: whether the next bucket's partitions are read during training.
-        writes_beside: whether a copy of all rows is written while the next iteration trains (`device`).
-        threads: threads of the process.
-        batches_at_once: batches that train at the same time (Hogwild); 1: all threads work on one batch.
-        workers: number of workers.
-        num_partitions: of the type that has most; the rows of one partition stay in memory.
-        reasons: sizes and obstacles that decided.
-        ignored: settings that have no effect, and why.
-        varying: settings by which the same seed gives other bytes in the next run; none: it gives the same.
-    """
+    """The way in which a process trains."""
 
     device: str
-    steps: Mapping[Sort, StepName]
+    steps: Mapping[Sort, StepName]  # of each sort of batch; removed edges have the plain step
     placement: Placement
-    slots: int
-    blocks: int
-    prefetch: bool
-    writes_beside: bool
-    threads: int
-    batches_at_once: int
+    slots: int  # partitions on the device at a time; 0 unless `placement` is buffer
+    blocks: int  # that the partitions of a type are joined to; 0: buckets are trained one by one
+    prefetch: bool  # the next bucket's partitions are read during training
+    writes_beside: bool  # a copy of all rows is written while the next iteration trains (`device`)
+    threads: int  # of the process
+    batches_at_once: int  # that train at the same time (Hogwild); 1: all threads work on one batch
     workers: int
-    num_partitions: int
-    reasons: tuple[str, ...] = ()
-    ignored: tuple[str, ...] = ()
-    varying: tuple[str, ...] = ()
+    num_partitions: int  # of the type that has most; the rows of one partition stay in memory
+    reasons: tuple[str, ...] = ()  # sizes and obstacles that decided
+    ignored: tuple[str, ...] = ()  # settings that have no effect, and why
+    varying: tuple[str, ...] = ()  # settings by which the same seed gives other bytes in the next run
 
     def __str__(self) -> str:
         threads = f"{self.threads} thread{'s' if self.threads > 1 else ''}"

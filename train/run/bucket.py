@@ -49,13 +49,7 @@ Check = Callable[[int, Tensor], None]  # takes the number of edges done, and the
 
 
 class BucketTrainer:
-    """Trains on one bucket after another, with the tables that it is given.
-
-    Attributes:
-        blocks: the blocks that are trained instead of buckets, if any.
-        reader: reads the edges, also in other threads.
-        part: shares of the iteration that are done before and after the bucket, for the learning rates.
-    """
+    """Trains on one bucket after another, or on visits of blocks, with the tables that it is given."""
 
     def __init__(self, context: RunContext, model: Model, adagrad: Adagrad, plan: Plan) -> None:
         self.blocks = Blocks(context.config, context.schedule, plan.blocks) if plan.blocks else None
@@ -64,7 +58,7 @@ class BucketTrainer:
         self.config, self.model, self.plan = self.context.config, model, plan
         self.steps = make_steps(plan, self.context, model, adagrad)
         self.removing = removing_step(self.config, model, adagrad)
-        self.part = 0.0, 1.0
+        self.part = 0.0, 1.0  # shares of the iteration that are done before and after the bucket
         self.fused: FusedPass | None = None
         if "fused" in plan.steps.values():
             self.fused = FusedPass(FusedStep(self.config, model, adagrad, context.device))

@@ -63,17 +63,11 @@ def peak_bytes() -> int:
 
 @dataclass(frozen=True)
 class Visit:
-    """The result of training on a bucket; with several workers also what it has moved, maybe of earlier ones.
-
-    Attributes:
-        stats: `stats`, `eval_stats_before`, `eval_stats_after` as in training_stats.json; `seconds`.
-        wait_s: seconds that the worker waited for partitions and edges.
-        worker: the worker, where there are several.
-    """
+    """The result of training on a bucket; only several workers count bytes, maybe of earlier buckets."""
 
     bucket: Bucket
-    stats: Mapping[str, Any]
-    wait_s: float
+    stats: Mapping[str, Any]  # `stats`, `eval_stats_before`, `..._after` of training_stats.json; `seconds`
+    wait_s: float  # that the worker waited for partitions and edges
     partitions_read: int
     partitions_written: int
     peak_bytes: int

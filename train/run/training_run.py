@@ -16,8 +16,7 @@ from train.run.validation import Rank, Validation
 class TrainingRun(ABC):
     """One run of training, resumed where its checkpoint ends.
 
-    Attributes:
-        version: version of the checkpoint that the last iteration has made; it may be on its way to files.
+    `version` is that of the checkpoint which the last iteration has made; it may be on its way to files.
     """
 
     def __init__(

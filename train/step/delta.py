@@ -52,14 +52,10 @@ NUM_CANDIDATES = 1000  # that a removed edge is compared with
 
 @dataclass(frozen=True)
 class Delta:
-    """Chooses the edges of a delta.
-
-    Attributes:
-        first_new: of each folded type, the first new row of each partition.
-    """
+    """Chooses the edges of a delta."""
 
     config: Config
-    first_new: Mapping[str, Sequence[int]]
+    first_new: Mapping[str, Sequence[int]]  # of each folded type, the first new row of each partition
 
     def chosen(
         self, edges: EdgeTensors, iteration: Iteration, bucket: Bucket, rows: tuple[int, int]
@@ -159,8 +155,19 @@ def _touched(
 
 
 def removing_step(config: Config, model: Model, adagrad: optimizer.Adagrad) -> PlainStep:
-    """Make the step for removed edges; it moves nothing where the loss is a plug-in."""
-    return PlainStep(_config_of(config), model, adagrad, _slopes)
+    """Make the step for removed edges: drawn candidates, and no cost but that of the edges.
+
+    It moves nothing where the loss is a plug-in.
+    """
+    update = {
+        "relations": tuple(relation.model_copy(update={"all_negs": False}) for relation in config.relations),
+        "num_batch_negs": 0,
+        "num_uniform_negs": NUM_CANDIDATES,
+        "regularization_coef": 0.0,
+    }
+    neutral = {"negative_sampler": None, "relation_prediction": 0.0, "negative_power": 0.0}
+    own = config.model_copy(update=update).with_section(config.train.model_copy(update=neutral))
+    return PlainStep(own, model, adagrad, _slopes)
 
 
 def _slopes(
@@ -185,16 +192,3 @@ def _slope(config: Config, pos_CP: Tensor, neg_CPM: Tensor, num_entities: int) -
     )
     most = num_candidates if config.loss_fn == "ranking" else 1
     return (weight * (1 + gradient.pos_CP / most)).clamp_max(1)
-
-
-def _config_of(config: Config) -> Config:
-    """The configuration of the step: drawn candidates, and no cost but that of the edges."""
-    relations = tuple(relation.model_copy(update={"all_negs": False}) for relation in config.relations)
-    neutral = {"negative_sampler": None, "relation_prediction": 0.0, "negative_power": 0.0}
-    update = {
-        "relations": relations,
-        "num_batch_negs": 0,
-        "num_uniform_negs": NUM_CANDIDATES,
-        "regularization_coef": 0.0,
-    }
-    return config.model_copy(update=update).with_section(config.train.model_copy(update=neutral))

@@ -83,11 +83,7 @@ Launch = Callable[[Move, QueryBatch, Mapping[Side, Table], float], Moved]
 
 
 class QueryStep(Step[QueryBatch]):
-    """Trains on one batch of queries after another.
-
-    Attributes:
-        launch: replays what a GPU has captured of `move`, if there is such a thing.
-    """
+    """Trains on one batch of queries after another."""
 
     def __init__(
         self,
@@ -97,6 +93,7 @@ class QueryStep(Step[QueryBatch]):
         passes: Passes = TORCH,
         launch: Launch | None = None,
     ) -> None:
+        """`launch` replays what a GPU has captured of `move`, if there is such a thing."""
         super().__init__(config, model, adagrad)
         self.passes, self.launch = passes, launch
         self.candidates = CandidateSampler(config)

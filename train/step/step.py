@@ -32,16 +32,11 @@ Key = TypeVar("Key", bound=Hashable)
 
 @dataclass(eq=False)
 class Table:
-    """The embeddings of one partition and the state of their optimizer.
-
-    Attributes:
-        embeddings_ND: rows; the last `num_outside` are of other partitions (train/tables/outside_rows.py).
-        sums: squared gradients: [N] with row-wise Adagrad, [N, D] with element-wise.
-    """
+    """The embeddings of one partition and the state of their optimizer."""
 
     embeddings_ND: Tensor
-    sums: Tensor
-    num_outside: int = 0
+    sums: Tensor  # of squared gradients: [N] with row-wise Adagrad, [N, D] with element-wise
+    num_outside: int = 0  # the last rows, of other partitions (train/tables/outside_rows.py)
 
     def __len__(self) -> int:
         return len(self.embeddings_ND)
@@ -81,17 +76,13 @@ class StepFigures(NamedTuple):
 
 
 class Step(ABC, Generic[AnyBatch]):
-    """Trains on a batch: score, loss, gradient, update.
-
-    Attributes:
-        lr_scale: multiplies `lr` and `relation_lr`.
-    """
+    """Trains on a batch: score, loss, gradient, update."""
 
     def __init__(self, config: Config, model: Model, adagrad: Adagrad) -> None:
         self.config, self.model, self.adagrad = config, model, adagrad
         self.frozen = Frozen.of(config)
         self.relation_weight = config.train.relation_prediction
-        self.lr_scale = 1.0
+        self.lr_scale = 1.0  # multiplies `lr` and `relation_lr`
 
     @abstractmethod
     def __call__(

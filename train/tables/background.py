@@ -14,15 +14,11 @@ Result = TypeVar("Result")
 
 
 class Background:
-    """One thread beside the training thread.
-
-    Attributes:
-        wait_s: seconds that the caller has waited for tasks.
-    """
+    """One thread beside the training thread."""
 
     def __init__(self, name: str = "swap") -> None:
         self._thread = ThreadPoolExecutor(1, name)
-        self.wait_s = 0.0
+        self.wait_s = 0.0  # that the caller has waited for tasks
 
     def submit(
         self, function: Callable[Arguments, Result], *args: Arguments.args, **kwargs: Arguments.kwargs

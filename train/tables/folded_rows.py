@@ -36,30 +36,23 @@ def folder_of(config: Config) -> str:
     return storage.join(config.checkpoint_path, FOLDER)
 
 
-def types_of(config: Config) -> tuple[str, ...]:
-    """List the types of a delta whose new ids are folded in; not those with `train.init_embeddings`."""
-    if not is_delta(config) or _earlier(config) is None:
-        return ()
-    path = config.init_path or ""
-    known = pbg.num_partitions(path, pbg.read_version(path))
-    used = {relation.entity_type(side) for relation in config.relations for side in Side}
-    given = config.train.init_embeddings
-    return tuple(
-        name
-        for name, entity in config.entities.items()
-        if name in used and known.get(name) == entity.num_partitions and not given.get(name)
-    )
-
-
 def first_new(config: Config) -> dict[str, list[int]]:
-    """The first new row of each partition of the types whose new ids are folded in."""
-    names = types_of(config)
-    earlier = _earlier(config) if names else None
+    """The first new row of each partition of the types of a delta whose new ids are folded in.
+
+    Those with `train.init_embeddings` are not.
+    """
+    earlier = _earlier(config) if is_delta(config) else None
     if earlier is None:
         return {}
-    counts = entity_counts.read_counts(
-        earlier.entity_path, {name: config.entities[name].num_partitions for name in names}
-    )
+    known = pbg.num_partitions(earlier.checkpoint_path, pbg.read_version(earlier.checkpoint_path))
+    used = {relation.entity_type(side) for relation in config.relations for side in Side}
+    given = config.train.init_embeddings
+    num_partitions = {
+        name: entity.num_partitions
+        for name, entity in config.entities.items()
+        if name in used and known.get(name) == entity.num_partitions and not given.get(name)
+    }
+    counts = entity_counts.read_counts(earlier.entity_path, num_partitions)
     rows = EarlierRows(config.entity_path)
     return {
         name: [

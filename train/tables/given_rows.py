@@ -42,17 +42,11 @@ Numbers = npt.NDArray[np.int64]
 
 
 class Given(NamedTuple):
-    """Rows of a type that are given.
+    """Rows of a type that are given."""
 
-    Attributes:
-        first: First element of a row that is given: 1 where element 0 is a bias.
-        width: Number of elements that are given.
-        factor: Factor of their numbers.
-    """
-
-    first: int
-    width: int
-    factor: float
+    first: int  # element of a row that is given: 1 where element 0 is a bias
+    width: int  # number of elements that are given
+    factor: float  # of their numbers
 
 
 def schema(width: int) -> pa.Schema:

@@ -146,6 +146,7 @@ class _Maker:
         self.earlier_rows = EarlierRows(config.entity_path)
         self._check_index()
         self.files = VectorFiles(path)
+        self.is_frozen = entity_type in Frozen.of(config).types
         self.first = int(config.bias)
         room = config.entity_dimension(entity_type) - self.first
         self.width = min(self.files.length, room)
@@ -194,7 +195,7 @@ class _Maker:
             )
 
     def _check_frozen(self, room: int) -> None:
-        if self.width < room and self.entity_type in Frozen.of(self.config).types and self.files.length:
+        if self.width < room and self.is_frozen and self.files.length:
             raise ConfigError(
                 f"train.init_embeddings.{self.entity_type}: vectors of length {self.files.length} are "
                 f"shorter than the rows ({room}), and train.freeze would keep what is drawn for the rest; "
@@ -203,18 +204,17 @@ class _Maker:
 
     def _check_known(self) -> None:
         num_vectors, num_ids = sum(self.files.num_rows), self._num_ids()
-        is_frozen = self.entity_type in Frozen.of(self.config).types
         key = f"train.init_embeddings.{self.entity_type}"
-        if num_ids and not self.num_known and (num_vectors or is_frozen):
+        if num_ids and not self.num_known and (num_vectors or self.is_frozen):
             message = (
                 f"{key}: expected vectors of the {num_ids:,} ids of the graph, found none of them among "
                 f"{num_vectors:,}; ids are compared as text: is this file of another type, or are its ids "
                 "written in another way?"
             )
-            if is_frozen:
+            if self.is_frozen:
                 raise ConfigError(f"{message} train.freeze would keep random rows")
             log.warning(message)
-        elif is_frozen and (num_drawn := num_ids - self.num_known):
+        elif self.is_frozen and (num_drawn := num_ids - self.num_known):
             log.warning(
                 "%s: %d of %d ids have no vector and keep a random one, as train.freeze says",
                 key,

@@ -42,13 +42,11 @@ class PartitionFiles:
     def load(self, key: PartitionKey, version: int, path: str | None = None) -> Table:
         """The table in the files of `version` in the folder `path`; with version 0 a new table."""
         if version:
-            folder, advice = (
-                path or self.config.checkpoint_path,
-                "set entity_path and dimension as in its training",
-            )
+            folder = path or self.config.checkpoint_path
+            embeddings_ND, sums = self._read(key, version, folder)
+            advice = "set entity_path and dimension as in its training"
             if self.context.trains:
                 advice = "if entities were added, train into a new checkpoint_path with this one as init_path"
-            embeddings_ND, sums = self._read(key, version, folder)
             uri = pbg.embeddings_uri(folder, *key, version)
             check_shape(embeddings_ND.numpy(), self._shape(key), uri, advice)
         elif (warm := self.context.warm_start) is not None and warm.has_type(key[0]):

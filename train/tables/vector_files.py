@@ -41,12 +41,7 @@ class VectorBatch(NamedTuple):
 
 
 class VectorFiles:
-    """The files at a path.
-
-    Attributes:
-        uris: The files, in the order of their names.
-        num_rows: Rows of each file.
-    """
+    """The files at a path, in the order of their names."""
 
     def __init__(self, path: str) -> None:
         """Expand `path`, a file, a folder or a glob pattern, and read the footers."""

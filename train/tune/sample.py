@@ -57,14 +57,16 @@ def write_sample(
     if len(edges) < FEW_VALID_EDGES:
         raise ConfigError(f"{config.edge_paths[0]}: {len(edges)} edges are too few to tune with")
     is_chosen_N = densest(edges.lhs, edges.rhs, graph.size, most_edges, config.seed)
-    edges = edges[is_chosen_N[edges.lhs] & is_chosen_N[edges.rhs]]
+
+    def inside(some: Triples) -> Triples:
+        return some[is_chosen_N[some.lhs] & is_chosen_N[some.rhs]]
+
+    edges = inside(edges)
     path = config.split_path(split)
-    valid = graph.read_all([path] if storage.is_dir(path) else [], buckets)
-    valid = valid[is_chosen_N[valid.lhs] & is_chosen_N[valid.rhs]]
+    valid = inside(graph.read_all([path] if storage.is_dir(path) else [], buckets))
     trained = {path.rstrip("/") for path in config.edge_paths}
     others = [folder for folder in known_paths(config) if folder not in trained and storage.is_dir(folder)]
-    known = graph.read_all(others, buckets)
-    known = known[is_chosen_N[known.lhs] & is_chosen_N[known.rhs]]
+    known = inside(graph.read_all(others, buckets))
     seed = derived(config.seed, "tune", "valid")
     is_held_out = len(valid) < FEW_VALID_EDGES
     if is_held_out:

@@ -139,19 +139,14 @@ def _at(content: Any, path: str) -> Any:
 
 @dataclass(frozen=True)
 class Trial:
-    """One short training: what it changed, and how long it took.
-
-    Attributes:
-        mrr: of the validation edges, by which candidates go on.
-        unseen: MRR of edges that decide nothing but whether the search has been of use.
-    """
+    """One short training: what it changed, and how long it took."""
 
     changes: dict[str, Any]
     rung: int
     epochs: int
     seconds: float
-    mrr: float
-    unseen: float
+    mrr: float  # of the validation edges, by which candidates go on
+    unseen: float  # MRR of edges that decide nothing but whether the search has been of use
 
     @property
     def epoch_s(self) -> float:

@@ -137,6 +137,7 @@ class Tuner:
     ) -> None:
         """`config` has entities and edges, and is settled; at most `most` candidates are tried."""
         self._config, self._folder, self._minutes = config, folder, minutes
+        self._uri = storage.join(folder, FILE)
         self._client, self._claim, self._most = client, claim, most
         hosts = cluster.workers_by_host(client)
         self._slots = 1 if config.num_gpus else max(1, hosts.total())
@@ -146,10 +147,6 @@ class Tuner:
         self._sample = Sample({}, 0, 0, 0, False)
         self._trials: list[Trial] = []
         self._made_from: dict[str, Any] = {}
-
-    @property
-    def _uri(self) -> str:
-        return storage.join(self._folder, FILE)
 
     def run(self) -> TuningResult:
         """Search until the time is spent."""
