@@ -66,7 +66,6 @@ def check(config: Config, coming: Collection[str] = ()) -> str:
     if config.train.on_change != "resume" or not pbg.read_version(config.checkpoint_path):
         given_vectors.check(config)
     _check_needs(config)
-    ensemble.check(config)
     check_claim(config, coming)
     if config.train.ensemble > 1:
         for member in ensemble.members_of(config):
@@ -108,6 +107,11 @@ def _check_needs(config: Config) -> None:
         needed = {"dynamic_relations": not config.dynamic_relations} | dot
         needed |= {f"operator {' or '.join(products)} (found {operators[0]!r})": is_other}
         _require(needed, "train.relation_prediction needs", "set it to 0")
+    if settings.ensemble > 1:
+        plug_ins = [name for name in operators if name not in OPERATORS]
+        needed = dot | {f"built-in operators (found {', '.join(plug_ins)})": bool(plug_ins)}
+        adds = f"train.ensemble: {settings.ensemble} adds up the scores of its members and needs"
+        _require(needed, adds, "set it to 1")
 
 
 def _require(needed: Mapping[str, bool], needs: str, otherwise: str) -> None:

@@ -120,14 +120,14 @@ class PartitionExchange:
                 self.holder.take(entry)
             elif not resting.is_safe and entry not in self._writing:
                 self._writing[entry] = self._behind.submit(self._write_resting, entry, resting, iteration)
-        resting_bytes = sum(resting.num_bytes for _, resting in self.holder.resting())
+        resting_bytes = sum(bytes_of(resting.table) for _, resting in self.holder.resting())
         for entry, resting in self.holder.resting():
             if resting_bytes <= self._budget_bytes and not (resting.is_safe and resting.is_fetched):
                 continue
             if entry not in self._wanted:
                 self._await_file(entry)
                 self.holder.take(entry)
-                resting_bytes -= resting.num_bytes
+                resting_bytes -= bytes_of(resting.table)
 
     def save(
         self,

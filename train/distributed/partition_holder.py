@@ -38,11 +38,6 @@ class Resting:
     is_safe: bool  # its revision is in a file
     is_fetched: bool = False  # another worker has it, who will train a newer revision
 
-    @property
-    def num_bytes(self) -> int:
-        """Memory of the rows and sums."""
-        return bytes_of(self.table)
-
 
 def bytes_of(table: Table) -> int:
     """Memory of the rows and sums of a table."""

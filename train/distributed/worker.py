@@ -83,10 +83,11 @@ class TrainingWorker:
         self.blocks = self.bucket.blocks
         self.shared = SharedState(self.context, model, adagrad, self.plan, shards)
         self.holder = holder
-        self.budget_bytes = config.train.exchange_bytes  # for resting partitions
-        if self.budget_bytes is None:
+        budget_bytes = config.train.exchange_bytes
+        if budget_bytes is None:
             limit_bytes = get_worker().memory_manager.memory_limit or memory.host_free_bytes() // num_on_host
-            self.budget_bytes = memory.resting_bytes(self.context, limit_bytes, self.plan.blocks)
+            budget_bytes = memory.resting_bytes(self.context, limit_bytes, self.plan.blocks)
+        self.budget_bytes = budget_bytes  # for resting partitions
         self._edges: tuple[Visited, Future[EdgeTensors]] | None = None  # of the bucket that follows
 
     def run(self, channel: WorkerChannel) -> dict[str, Any]:

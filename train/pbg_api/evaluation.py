@@ -29,7 +29,7 @@ from train.model.features import Bags
 from train.pbg_api.schema import settings_of
 from train.run.reading import read_edges
 from train.step import plain
-from train.step.held_out import RandomPairs
+from train.step.held_out import NAMES, RandomPairs, rank_sums
 from train.step.step import Table, with_tables
 from train.tables.partition_files import PartitionFiles
 from train.tables.run_context import RunContext
@@ -299,9 +299,7 @@ def _joined(parts: Sequence[plain.StepScores]) -> tuple[Tensor, Tensor]:
 
 def _sums(pos_B: Tensor, neg_BM: Tensor) -> dict[str, float]:
     """Sum the metrics of one side; auc counts pairs of an edge and a negative that are in order."""
-    rank_B = 1 + (neg_BM >= pos_B.unsqueeze(1)).sum(1)
     pairs = RandomPairs(1, torch.Generator().manual_seed(0))
     pairs.add(pos_B, neg_BM)
-    sums = {"pos_rank": rank_B.sum(), "mrr": (1 / rank_B).sum()}
-    sums |= {f"r{limit}": (rank_B <= limit).sum() for limit in (1, 10, 50)}
-    return {name: float(value) for name, value in sums.items()} | {"auc": float(pairs.num_in_order())}
+    sums = [*rank_sums(pos_B, neg_BM), pairs.num_in_order()]
+    return {name: float(value) for name, value in zip(NAMES[1:], sums, strict=True)}

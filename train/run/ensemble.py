@@ -15,8 +15,6 @@ from typing import Any
 from graphmill import storage
 from graphmill.checkpoints import pbg
 from graphmill.config import Config
-from graphmill.errors import ConfigError
-from graphmill.model.operators import OPERATORS
 from graphmill.run import seeds
 from train.tables.given_rows import folder_of
 
@@ -25,23 +23,6 @@ RECORD = "joined.json"
 
 _SUMS = ("num_edges", "num_parameters", "step_seconds")
 _OF_MEMBER = ("version", "num_edges", "loss", "total_seconds", "best_epoch")
-
-
-def check(config: Config) -> None:
-    """Refuse an ensemble whose scores are not the sums of its members' scores."""
-    if config.train.ensemble == 1:
-        return
-    plug_ins = sorted({relation.operator for relation in config.relations} - OPERATORS.keys())
-    is_needed = {
-        f"comparator dot (found {config.comparator!r})": config.comparator != "dot",
-        "bias: false": config.bias,
-        f"built-in operators (found {', '.join(plug_ins)})": bool(plug_ins),
-    }
-    if needed := [setting for setting, is_missing in is_needed.items() if is_missing]:
-        raise ConfigError(
-            f"train.ensemble: {config.train.ensemble} adds up the scores of its members and needs "
-            f"{', '.join(needed)}; or set it to 1"
-        )
 
 
 def members_of(config: Config) -> list[Config]:
@@ -83,10 +64,11 @@ def record(config: Config, version: int) -> None:
 
 def figures(config: Config, first_version: int, trained: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Figures of the run: sums, a line for each member, and else those of the first member."""
-    members = [
-        {"seed": member.seed} | {key: own[key] for key in _OF_MEMBER if key in own} | _best(own)
-        for member, own in zip(members_of(config), trained, strict=True)
-    ]
+    members = []
+    for member, own in zip(members_of(config), trained, strict=True):
+        ranked = {ranking["epoch"]: ranking["mrr"] for ranking in own.get("validation", ())}
+        best = {"validation_mrr": ranked[own["best_epoch"]]} if ranked else {}
+        members.append({"seed": member.seed} | {key: own[key] for key in _OF_MEMBER if key in own} | best)
     version = pbg.read_version(config.checkpoint_path)
     return {
         **trained[0],
@@ -95,11 +77,6 @@ def figures(config: Config, first_version: int, trained: Sequence[Mapping[str, A
         "version": version,
         "members": members,
     }
-
-
-def _best(trained: Mapping[str, Any]) -> dict[str, float]:
-    ranked = {ranking["epoch"]: ranking["mrr"] for ranking in trained.get("validation", ())}
-    return {"validation_mrr": ranked[trained["best_epoch"]]} if ranked else {}
 
 
 def _state(config: Config, version: int) -> dict[str, Any]:

@@ -44,7 +44,11 @@ def rank(
             with torch.no_grad():
                 for side, (pos_CP, neg_CPM) in scores(model, block, gather(batch, block, tables)).items():
                     if neg_CPM.numel():
-                        totals[:-1] += _sums(config, pos_CP, neg_CPM, block.weight_CP).cpu()
+                        loss = losses.loss_gradient(
+                            config.loss_fn, config.margin, pos_CP, neg_CPM, block.weight_CP
+                        ).loss_CP.sum()
+                        sums = [loss, *rank_sums(pos_CP, neg_CPM)]
+                        totals[:-1] += torch.stack([figure.double() for figure in sums]).cpu()
                         pairs[side].add(pos_CP, neg_CPM)
         totals[-1] += sum(pair.num_in_order() for pair in pairs.values())
         count += len(batch)
@@ -80,8 +84,7 @@ class RandomPairs:
         return int(torch.gt(*drawn).sum())
 
 
-def _sums(config: PbgConfig, pos_CP: Tensor, neg_CPM: Tensor, weight_CP: Tensor) -> Tensor:
-    rank_CP = 1 + (neg_CPM >= pos_CP.unsqueeze(-1)).sum(-1)
-    hits = [(rank_CP <= limit).sum() for limit in (1, 10, 50)]
-    loss = losses.loss_gradient(config.loss_fn, config.margin, pos_CP, neg_CPM, weight_CP).loss_CP.sum()
-    return torch.stack([figure.double() for figure in (loss, rank_CP.sum(), (1 / rank_CP).sum(), *hits)])
+def rank_sums(pos: Tensor, neg: Tensor) -> list[Tensor]:
+    """Sum up ranks [...] of edges among their negatives [..., M], reciprocal ranks, and hits: NAMES[1:-1]."""
+    rank = 1 + (neg >= pos.unsqueeze(-1)).sum(-1)
+    return [rank.sum(), (1 / rank).sum(), *((rank <= limit).sum() for limit in (1, 10, 50))]
