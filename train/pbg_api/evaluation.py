@@ -301,5 +301,5 @@ def _sums(pos_B: Tensor, neg_BM: Tensor) -> dict[str, float]:
     """Sum the metrics of one side; auc counts pairs of an edge and a negative that are in order."""
     pairs = RandomPairs(1, torch.Generator().manual_seed(0))
     pairs.add(pos_B, neg_BM)
-    sums = [*rank_sums(pos_B, neg_BM), pairs.num_in_order()]
+    sums: list[Tensor | int] = [*rank_sums(pos_B, neg_BM), pairs.num_in_order()]
     return {name: float(value) for name, value in zip(NAMES[1:], sums, strict=True)}

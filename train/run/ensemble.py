@@ -64,7 +64,7 @@ def record(config: Config, version: int) -> None:
 
 def figures(config: Config, first_version: int, trained: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Figures of the run: sums, a line for each member, and else those of the first member."""
-    members = []
+    members: list[dict[str, Any]] = []
     for member, own in zip(members_of(config), trained, strict=True):
         ranked = {ranking["epoch"]: ranking["mrr"] for ranking in own.get("validation", ())}
         best = {"validation_mrr": ranked[own["best_epoch"]]} if ranked else {}
