@@ -10,14 +10,12 @@ import torch
 from hypothesis import given
 
 from graphmill.cluster.runtime import cpu_threads
-from graphmill.config.sections.train import TrainConfig
 from graphmill.machine import variants
 from tests.pairs import pairs
 from tests.train.step.test_plain import COMPARATORS, LOSSES, Scene, settings
 from train.compiled import compiled_step, query_passes
 from train.compiled.compiled_step import CompiledStep, obstacle
 from train.compiled.query_passes import CompiledPasses
-from train.plan.decide import steps_for
 from train.step.plain import PlainStep
 from train.step.queries import TORCH
 from train.step.step import Table
@@ -122,23 +120,6 @@ def test_without_a_compiler_torch_does_the_steps(monkeypatch, caplog):
     with caplog.at_level("INFO", "graphmill"):
         assert compiled_step.library.__wrapped__() is None
     assert "no C++ compiler" in caplog.text
-
-
-@pytest.mark.parametrize(
-    "change",
-    [{"bias": True}, {"relations": ["linear"]}, {"train": TrainConfig(engine="plain")}],
-    ids=["bias", "linear", "plain"],
-)
-def test_what_the_compiled_step_cannot_train_is_left_to_torch(change):
-    config, cpu = wide(False), torch.device("cpu")
-    if "relations" in change:
-        change = {"relations": [config.relations[0].model_copy(update={"operator": "linear"})]}
-    assert steps_for(config, cpu, []) == {"edges": "compiled"}
-    changed = config.model_copy(update=change)
-    reasons = []
-    assert steps_for(changed, cpu, reasons) == {"edges": "plain"}
-    if "train" not in change:
-        assert reasons == [f"the compiled step cannot train {obstacle(changed)}"]
 
 
 @pytest.fixture

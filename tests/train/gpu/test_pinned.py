@@ -2,6 +2,7 @@
 
 import gc
 import mmap
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
@@ -43,12 +44,19 @@ class Registry:
 
 
 @pytest.fixture
-def registry(monkeypatch):
+def registry():
+    with played() as own:
+        yield own
+
+
+@contextmanager
+def played():
     own = Registry()
-    monkeypatch.setattr(torch.cuda, "cudart", lambda: own)
-    monkeypatch.setattr(torch.cuda, "check_error", lambda result: None)
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: own)
-    return own
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.cuda, "cudart", lambda: own)
+        patch.setattr(torch.cuda, "check_error", lambda result: None)
+        patch.setattr(torch.cuda, "current_stream", lambda device: own)
+        yield own
 
 
 @pytest.mark.slow
@@ -70,7 +78,7 @@ def test_memory_takes_whole_pages_and_is_given_back(registry):
     assert not registry.registered
 
 
-def test_a_pinned_table_holds_the_same_rows(registry, monkeypatch):
+def test_a_pinned_table_holds_the_same_rows(registry):
     copies = Copies(torch.device("cpu"))
     copies.is_cuda = True
     table = Table(torch.randn(1001, 7), torch.rand(1001))
@@ -84,11 +92,7 @@ def test_a_pinned_table_holds_the_same_rows(registry, monkeypatch):
 
 @given(lengths=st.lists(st.integers(0, 3000), max_size=6), room=st.integers(0, 20_000))
 def test_arrays_of_the_area_do_not_meet(lengths, room):
-    with pytest.MonkeyPatch.context() as patch:
-        own = Registry()
-        patch.setattr(torch.cuda, "cudart", lambda: own)
-        patch.setattr(torch.cuda, "check_error", lambda result: None)
-        patch.setattr(torch.cuda, "current_stream", lambda device: own)
+    with played() as own:
         staging = Staging(room, CUDA)
         for _ in range(2):
             waits = own.num_waits
@@ -106,11 +110,6 @@ def test_arrays_of_the_area_do_not_meet(lengths, room):
             inside = [begin <= each.ctypes.data < begin + room for each in arrays if len(each)]
             if sum(4 * length + 60 for length in lengths) <= room:
                 assert all(inside)
-
-
-def test_without_a_gpu_arrays_are_ordinary():
-    with Staging(10**6, torch.device("cpu")).arrays() as new:
-        assert new is np.empty
 
 
 def test_the_area_holds_the_largest_bucket(registry, tmp_path):

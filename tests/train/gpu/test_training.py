@@ -170,9 +170,11 @@ def decided(root, workers=1, **settings):
     return decide.decide(RunContext(config, device=device_of(config.num_gpus)), workers)
 
 
-def test_a_buffer_smaller_than_a_bucket_is_refused(tmp_path):
+def test_what_cannot_be_is_refused(tmp_path):
     with pytest.raises(ConfigError, match="a bucket needs 2"):
         decided(tmp_path, train={"device_partitions": 1})
+    with pytest.raises(ConfigError, match="comparator 'cos'"):
+        decided(tmp_path, comparator="cos", train={"engine": "fused"})
 
 
 @pytest.mark.parametrize("resident", ["always", "never"])
@@ -203,11 +205,6 @@ def test_a_checkpoint_moves_between_engines_and_modes(tmp_path):
         assert job.train(config)["first_version"] == number - 1
         assert pbg.read_version(config.checkpoint_path) == number
     assert len(contents(tmp_path / "checkpoint"))
-
-
-def test_what_the_kernels_do_not_know_is_refused(tmp_path):
-    with pytest.raises(ConfigError, match="comparator 'cos'"):
-        decided(tmp_path, comparator="cos", train={"engine": "fused"})
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from graphmill.ask.model import Model
 from graphmill.checkpoints import pbg
-from graphmill.errors import ConfigError, FormatError
+from graphmill.errors import FormatError
 from graphmill.formats import edge_buckets, entity_counts
 from graphmill.formats.edge_buckets import Edges
 from graphmill.formats.edge_buckets.features import Features
@@ -307,18 +307,6 @@ def test_other_engines_leave_it_to_torch():
     for engine in (compiled_step, fused_pass):
         assert engine.obstacle(with_it) == "train.relation_prediction"
         assert engine.obstacle(without) is None
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [{"dynamic_relations": False}, {"comparator": "cos"}, {"bias": True}, {"operator": "translation"}],
-)
-def test_what_it_needs(tmp_path, changes):
-    relation = {"name": "r", "lhs": "node", "rhs": "node", "operator": changes.pop("operator", "diagonal")}
-    usual = {"dynamic_relations": True, "global_emb": False, "relations": [relation], **predicting()}
-    job.check(make_config(tmp_path, **usual | {"relations": [relation | {"operator": "diagonal"}]}))
-    with pytest.raises(ConfigError, match=r"train\.relation_prediction needs "):
-        job.check(make_config(tmp_path, **usual | changes))
 
 
 def test_training_learns_the_relations(tmp_path, rng):

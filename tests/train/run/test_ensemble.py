@@ -247,17 +247,9 @@ def test_without_an_ensemble(config):
     assert job.one_worker_per_gpu(members) == members
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"comparator": "cos"}, r"train\.ensemble: 3 adds up .* needs comparator dot \(found 'cos'\)"),
-        ({"bias": True}, r"train\.ensemble: 3 adds up .* needs bias: false; or set it to 1"),
-        ({"dimension": 5}, "needs an even dimension, found 5"),
-    ],
-)
-def test_scores_that_do_not_add_are_refused(config, settings, message):
-    with pytest.raises(ConfigError, match=message):
-        job.check(changed(config, **settings))
+def test_halves_need_an_even_dimension(config):
+    with pytest.raises(ConfigError, match="needs an even dimension, found 5"):
+        changed(config, dimension=5)
 
 
 @pytest.mark.slow

@@ -12,6 +12,8 @@ import pytest
 import torch
 
 from graphmill.checkpoints import pbg
+from graphmill.config import Effect, PbgConfig
+from graphmill.errors import ConfigError
 from tests.logged import messages_of
 from tests.train.graphs import changed, embeddings, make_config, random_triples, write_graph
 from tests.train.kill_driver import kill_anywhere
@@ -74,13 +76,48 @@ def test_worker_that_dies_is_replaced_and_resumes(tmp_path, rng):
 
 def test_fingerprint_holds_what_changes_the_result(config, rng):
     before = job.fingerprint(config)
+    kept = {key for key, effect in PbgConfig.effects().items() if effect is not Effect.NEUTRAL}
+    assert before["settings"].keys() == kept | {"seed"}
     neutral = {"workers": 7, "verbose": 3, "num_gpus": 1, "background_io": True}
-    for settings in (neutral, {"train": {"prefetch": False}}):
+    for settings in (neutral, {"train": {"prefetch": False}}, {"train": {"on_change": "refuse"}}):
         assert job.fingerprint(changed(config, **settings)) == before
     for settings in ({"num_epochs": 9}, {"seed": 1}, {"train": {"relation_init": "identity"}}):
         assert job.fingerprint(changed(config, **settings)) != before
     write_graph(config, {"node": 20}, random_triples(rng, 20, 1, 20, 61))
     assert job.fingerprint(config) != before
+
+
+def asked(operator, **more):
+    return [{"name": "r", "lhs": "node", "rhs": "node", "operator": operator, "all_negs": True} | more]
+
+
+NO_DOT = {"comparator": "cos", "bias": True}
+POPULAR = {"relations": asked("none"), "train": {"popularity": True}}
+SAMPLED = {"relations": asked("diagonal"), "train": {"candidates": 100}}
+JOINED = {"train": {"ensemble": 3}}
+PREDICTING = {"relations": asked("diagonal"), "dynamic_relations": True, "global_emb": False,
+              "train": {"relation_prediction": 0.7}}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("usual", "changes", "message"),
+    [
+        (POPULAR, {"relations": asked("none", all_negs=False)}, "needs all_negs for all relations; or"),
+        (POPULAR, {"loss_fn": "logistic"}, r"popularity needs loss_fn softmax \(found 'logistic'\)"),
+        (POPULAR, NO_DOT, r"needs comparator dot \(found 'cos'\), bias: false; or set it to false"),
+        (POPULAR, {"relations": asked("translation")}, r"operator none \(found translation\)"),
+        (PREDICTING, {"dynamic_relations": False}, "relation_prediction needs dynamic_relations; or"),
+        (PREDICTING, NO_DOT, "needs comparator dot .*, bias: false; or set it to 0"),
+        (PREDICTING, {"relations": asked("translation")}, r"operator diagonal or .* \(found 'translation'\)"),
+        (SAMPLED, {"relations": asked("none", all_negs=False)}, "needs a relation with all_negs; or"),
+        (SAMPLED, NO_DOT | {"comparator": "l2"}, r"dot or cos \(found 'l2'\), bias: false; or leave it out"),
+        (JOINED, NO_DOT, "3 adds up .* needs comparator dot .*, bias: false; or set it to 1"),
+    ],
+)
+def test_settings_that_lack_others_are_refused(tmp_path, usual, changes, message):
+    job.check(make_config(tmp_path, **usual))
+    with pytest.raises(ConfigError, match=rf"train\..*{message}"):
+        job.check(make_config(tmp_path, **usual | changes))
 
 
 def test_a_rate_that_is_too_large_is_told_at_the_end_of_training(tmp_path, rng, near_client, caplog):

@@ -13,7 +13,6 @@ import pytest
 from graphmill import config as configuration
 from graphmill import storage
 from graphmill.cli import exit_codes
-from graphmill.config import Effect, PbgConfig
 from graphmill.errors import ConfigError, FormatError
 from tests.train.graphs import contents, make_config, random_triples, write_graph
 from train import job
@@ -280,10 +279,3 @@ def test_an_ended_run_continues_from_its_best_version(config, rng):
     of_dev = trained(changed(ended, "resume", num_epochs=14, train=valid | {"validate_split": "dev"}))
     assert of_dev["first_version"] == figures["version"]
     assert min(entry["version"] for entry in of_dev["validation"]) >= figures["version"]
-
-
-def test_kinds_decide_what_is_recorded(config):
-    told = job.fingerprint(config)
-    assert job.fingerprint(changed(config, "refuse")) == told  # a finished stage stays finished
-    kept = {key for key, effect in PbgConfig.effects().items() if effect is not Effect.NEUTRAL}
-    assert told["settings"].keys() == kept | {"seed"}

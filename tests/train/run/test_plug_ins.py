@@ -293,6 +293,7 @@ def test_a_python_configuration_with_decorators(tmp_path, monkeypatch):
 
 def test_the_plan_says_why_the_plain_step_trains(tmp_path):
     for setting, reason in (
+        ({"bias": True}, "bias"),
         ({"loss_fn": "my_softmax"}, "loss_fn 'my_softmax'"),
         ({"comparator": "my_dot"}, "comparator 'my_dot'"),
         ({"regularizer": "my_N3", "regularization_coef": 0.1}, "regularizer 'my_N3'"),

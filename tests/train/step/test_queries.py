@@ -8,7 +8,6 @@ from functools import partial
 import pytest
 import torch
 
-from graphmill.errors import ConfigError
 from graphmill.machine.variants import LIMIT_VARIABLE, has_bfloat16_products
 from graphmill.vocab import Side
 from tests.pairs import pairs
@@ -175,23 +174,6 @@ def test_popularity_is_left_out_of_the_regularizer():
 
 
 POPULAR = {"name": "r", "lhs": "node", "rhs": "node", "operator": "none", "all_negs": True}
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"relations": [POPULAR | {"all_negs": False}]}, "all_negs"),
-        ({"loss_fn": "logistic"}, "loss_fn softmax"),
-        ({"comparator": "cos"}, "comparator dot"),
-        ({"bias": True}, "bias: false"),
-        ({"relations": [POPULAR | {"operator": "translation"}]}, r"operator none [(]found translation"),
-    ],
-    ids=str,
-)
-def test_popularity_needs_dot_and_no_operator(tmp_path, changes, message):
-    usual = {"relations": [POPULAR], "loss_fn": "softmax", "train": {"popularity": True}}
-    with pytest.raises(ConfigError, match=f"train.popularity needs .*{message}"):
-        job.check(make_config(tmp_path, **(usual | changes)))
 
 
 def test_popularity_starts_at_one(tmp_path, rng):

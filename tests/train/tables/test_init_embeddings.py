@@ -119,21 +119,20 @@ class TestJoin:
     @given(
         num_partitions=st.integers(1, 4),
         length=st.integers(1, DIMENSION),
-        is_integer=st.booleans(),
+        id_type=st.sampled_from([pa.int64(), pa.string(), pa.dictionary(pa.int32(), pa.string())]),
         list_type=st.sampled_from([*LISTS, None]),
         has_bias=st.booleans(),
         seed=st.integers(0, 2**32 - 1),
     )
     @example(
-        num_partitions=1, length=1, is_integer=False, list_type=LISTS[0], has_bias=False, seed=7075
+        num_partitions=1, length=1, id_type=pa.string(), list_type=LISTS[0], has_bias=False, seed=7075
     )  # no rows
-    def test_rows_are_those_of_a_dictionary(
-        self, num_partitions, length, is_integer, list_type, has_bias, seed
-    ):
+    def test_rows_are_those_of_a_dictionary(self, num_partitions, length, id_type, list_type, has_bias, seed):
         rng = np.random.default_rng(seed)
         length = min(length, DIMENSION - has_bias)
         with tempfile.TemporaryDirectory() as root:
             config = configured(root, f"{root}/v", num_partitions, bias=has_bias, comparator="dot", lr=0.2)
+            is_integer = id_type == pa.int64()
             ids = list(raw_ids(NUM, num_partitions, is_integer))
             write_index(config, {"node": ids})
             known = rng.random(NUM) < rng.random()
@@ -145,7 +144,6 @@ class TestJoin:
             kind = list_type or pa.list_(pa.float32(), length)
             for number, part in enumerate((slice(None, cut), slice(cut, None))):
                 given_ids = [int(each) for each in names[part]] if is_integer else names[part]
-                id_type = pa.int64() if is_integer else pa.string()
                 file = f"{root}/v/{number}.parquet"
                 write_vectors(file, given_ids, vectors[part], list_type=kind, id_type=id_type)
             given_vectors.make(config)
@@ -189,12 +187,6 @@ class TestJoin:
                     writer.append(pa.array(ids[part::2]), vectors[part::2])
             (tmp_path / "given/node/_SUCCESS").write_text("{}")
             check_taken(config, vectors)
-
-    def test_categories_of_pandas_are_ids(self, tmp_path):
-        config, ids = written(tmp_path, tmp_path / "v.parquet")
-        categories = pa.dictionary(pa.int32(), pa.string())
-        write_vectors(tmp_path / "v.parquet", ids, vectors_of(NUM), id_type=categories)
-        check_taken(config, vectors_of(NUM))
 
     @pytest.mark.hdfs
     def test_on_hdfs(self, hdfs_uri, client):
