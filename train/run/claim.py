@@ -124,7 +124,16 @@ def _former(config: Config) -> Former:
     path = config.checkpoint_path
     uri = storage.join(path, FILE)
     if storage.exists(uri):
-        return Former(True, storage.read_json(uri))
+        content = storage.read_json(uri)
+        kinds = {"settings": dict, "train": dict, "inputs": list, "num_edge_paths": int, "history": list}
+        wrong = [key for key, kind in kinds.items() if not isinstance(content.get(key, kind()), kind)]
+        entries = [] if wrong else content.get("history", [])
+        if wrong or not all(isinstance(entry, dict) and "from_version" in entry for entry in entries):
+            raise FormatError(
+                f"{uri}: {(wrong or ['history'])[0]}: expected what a training writes, found something else; "
+                "correct it, or name another checkpoint_path"
+            )
+        return Former(True, content)
     theirs = saved_settings(path)
     return Former(False, {"settings": _known_to_pbg(theirs)} if theirs else {})
 

@@ -137,9 +137,8 @@ PLACEMENTS = {
     "buffer": {"device_partitions": 3},
     "vectors": {"ensemble": 2},
 }
-IN_KERNELS = [
-    {**relation, "operator": "complex_diagonal"} for relation in RELATIONS
-]  # else not on the device
+ASKED = [RELATIONS[0] | {"all_negs": True}, *RELATIONS[1:]]  # queries, and edges
+IN_KERNELS = [relation | {"operator": "complex_diagonal"} for relation in RELATIONS]  # else not on the device
 
 
 def with_vectors(config, path, rng):
@@ -165,7 +164,7 @@ def test_kill_anywhere_and_run_again(tmp_path, rng, placement, every):
         num_batch_negs=10,
         bucket_order="random",
         train=PLACEMENTS[placement],
-        **({} if in_files else {"relations": IN_KERNELS, "global_emb": False}),
+        **({"relations": ASKED} if in_files else {"relations": IN_KERNELS, "global_emb": False}),
     )
     write_mixed(config, rng)
     if placement == "vectors":

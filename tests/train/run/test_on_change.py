@@ -166,7 +166,7 @@ def test_a_wrong_shape_names_the_setting_that_changed(config, near_client, rng):
     Path(config.checkpoint_path, "graphmill.json").unlink()
     settings = {"train": {"on_change": "resume"}, "num_epochs": 2}
     write_graph(config, {"node": 25}, random_triples(rng, 25, 1, 25, 60))
-    with pytest.raises(FormatError, match=r"embeddings have shape \(20, 8\); .* ask for \(25, 8\)") as error:
+    with pytest.raises(FormatError, match=r"shape \(20, 8\); .* ask for \(25, 8\).*as init_path") as error:
         job.run(changed(config, **settings), near_client)
     assert "changed since" not in str(error.value)  # no setting did
     wide = changed(config, dimension=10, **settings)
@@ -227,6 +227,17 @@ def test_a_record_of_an_earlier_release_goes_on(config, tmp_path):
     assert contents(tmp_path) == before
     assert trained(changed(config, "resume", lr=0.02, num_epochs=2))["first_version"] == 1
     assert [entry["settings"]["lr"] for entry in record_of(config)["history"]] == [0.1, 0.02]
+
+
+@pytest.mark.parametrize(
+    "damage", [{"settings": 5}, {"inputs": {}}, {"num_edge_paths": "1"}, {"history": [7]}, {"history": [{}]}]
+)
+def test_a_damaged_record_is_refused(config, damage):
+    trained(config)
+    Path(config.checkpoint_path, "graphmill.json").write_text(json.dumps(record_of(config) | damage))
+    for claim in (job.claim_checkpoint, job.check):
+        with pytest.raises(FormatError, match=rf"graphmill\.json: {[*damage][0]}: expected what a training"):
+            claim(changed(config, "resume", lr=0.02))
 
 
 def test_pbgs_own_checkpoint_goes_on_with_another_rate_and_not_with_another_model(config, tmp_path):

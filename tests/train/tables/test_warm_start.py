@@ -106,12 +106,6 @@ def test_another_dimension_is_refused(tmp_path):
         job.train(config)
 
 
-def test_resuming_with_other_counts_names_init_path(first):
-    entity_counts.write_count(first.entity_path, "city", 0, 6)
-    with pytest.raises(FormatError, match=r"embeddings_city_0.*\(5, 8\).*\(6, 8\).*as init_path"):
-        job.train(changed(first, num_epochs=3))
-
-
 def test_init_path_that_is_checkpoint_path(first, near_client):
     with pytest.raises(ConfigError, match=r"init_path: .* is also checkpoint_path"):
         job.run(changed(first, init_path=first.checkpoint_path), near_client)
