@@ -127,11 +127,13 @@ def _former(config: Config) -> Former:
         content = storage.read_json(uri)
         kinds = {"settings": dict, "train": dict, "inputs": list, "num_edge_paths": int, "history": list}
         wrong = [key for key, kind in kinds.items() if not isinstance(content.get(key, kind()), kind)]
-        entries = [] if wrong else content.get("history", [])
-        if wrong or not all(isinstance(entry, dict) and "from_version" in entry for entry in entries):
+        for entry in [] if wrong else content.get("history", []):
+            if not (isinstance(entry, dict) and isinstance(entry.get("from_version"), int)):
+                wrong = ["history"]
+        if wrong:
             raise FormatError(
-                f"{uri}: {(wrong or ['history'])[0]}: expected what a training writes, found something else; "
-                "correct it, or name another checkpoint_path"
+                f"{uri}: {wrong[0]}: expected what a training writes, found something else; correct it, or "
+                "name another checkpoint_path"
             )
         return Former(True, content)
     theirs = saved_settings(path)

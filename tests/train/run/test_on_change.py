@@ -230,13 +230,14 @@ def test_a_record_of_an_earlier_release_goes_on(config, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "damage", [{"settings": 5}, {"inputs": {}}, {"num_edge_paths": "1"}, {"history": [7]}, {"history": [{}]}]
+    ("key", "value"),
+    [("settings", 5), ("inputs", {}), ("num_edge_paths", "1"), ("history", [7]), ("history", [{}])],
 )
-def test_a_damaged_record_is_refused(config, damage):
+def test_a_damaged_record_is_refused(config, key, value):
     trained(config)
-    Path(config.checkpoint_path, "graphmill.json").write_text(json.dumps(record_of(config) | damage))
+    Path(config.checkpoint_path, "graphmill.json").write_text(json.dumps(record_of(config) | {key: value}))
     for claim in (job.claim_checkpoint, job.check):
-        with pytest.raises(FormatError, match=rf"graphmill\.json: {[*damage][0]}: expected what a training"):
+        with pytest.raises(FormatError, match=rf"graphmill\.json: {key}: expected what a training writes"):
             claim(changed(config, "resume", lr=0.02))
 
 
