@@ -70,13 +70,6 @@ class _Touched(NamedTuple):
     runs: Runs | None  # where gradients of a row are summed
 
 
-class _Compared(NamedTuple):
-    """The result of one side, and its positives."""
-
-    compared: Compared
-    positive: Positive
-
-
 class OperatorRows:
     """A copy of operators' parameters in the layout of the kernels, at an address that never changes.
 
@@ -220,25 +213,40 @@ class FusedStep:
         ]
         # A query for one side is made of the other side's entities.
         queries = [self.kernels.query(source, staged[1 - side]) for side, source in enumerate(sources)]
-        sides = [
-            self._compare(side, first, sample, queries[side], staged[side], gradient_SCKD[side])
-            for side in range(2)
-        ]
+        compared: list[Compared] = []
+        for side, query_CPD in enumerate(queries):
+            comparison = KernelComparison(
+                loss=self.config.loss_fn,
+                margin=self.config.margin,
+                query_CPD=query_CPD,
+                candidate_CKD=staged[side],
+                rows_CK=rows_SCK[side],
+                first=first,
+                weight_CP=sample.weight_CP,
+                exact=self.exact,
+            )
+            compared.append(self.kernels.query_gradients(comparison))
+            # The gradients of negatives are written; those of positives are added by `backward`.
+            self.kernels.candidate_gradients(comparison, compared[side].saved, gradient_SCKD[side])
         costs = []
         for side, source in enumerate(sources):
-            gradient_CKD, positive = gradient_SCKD[1 - side], sides[1 - side].positive
+            other = 1 - side
+            positive = Positive(queries[other], compared[other].pull_CP, is_negative=not first)
             cost_CP = self.kernels.backward(
                 source,
-                sides[side].compared.gradient_CPD,
+                compared[side].gradient_CPD,
                 positive,
                 self._regularization(side),
-                gradient_CKD,
+                gradient_SCKD[other],
                 related_SCPD[side],
             )
             costs.append(cost_CP)
         self.branch.join()
         with self.branch.forked():
-            self._add_figures(sides, costs)
+            lhs, rhs = compared
+            parts = [lhs.loss_CP, rhs.loss_CP, *costs, lhs.violators_CP, rhs.violators_CP]
+            # As a product, which adds in the same order every time.
+            self.sums.addmv_(self._figure_of, torch.stack(parts).sum((1, 2), dtype=torch.float64))
             if related is not None:
                 self._update_relations(parameters, related, related_SCPD)
         for of_table in touched:
@@ -268,36 +276,6 @@ class FusedStep:
             parameters_RD=own.of_queries(side),
             rel_CP=sample.rel_CP,
         )
-
-    def _compare(
-        self,
-        side: int,
-        first: int,
-        sample: KernelSample,
-        query_CPD: Tensor,
-        candidate_CKD: Tensor,
-        gradient_CKD: Tensor,
-    ) -> _Compared:
-        """Compare queries with the candidates of one side; the gradients of its negatives are written."""
-        comparison = KernelComparison(
-            loss=self.config.loss_fn,
-            margin=self.config.margin,
-            query_CPD=query_CPD,
-            candidate_CKD=candidate_CKD,
-            rows_CK=sample.rows_SCK[side],
-            first=first,
-            weight_CP=sample.weight_CP,
-            exact=self.exact,
-        )
-        compared = self.kernels.query_gradients(comparison)
-        self.kernels.candidate_gradients(comparison, compared.saved, gradient_CKD)
-        return _Compared(compared, Positive(query_CPD, compared.pull_CP, is_negative=not first))
-
-    def _add_figures(self, sides: list[_Compared], costs: list[Tensor]) -> None:
-        lhs, rhs = (side.compared for side in sides)
-        parts = [lhs.loss_CP, rhs.loss_CP, *costs, lhs.violators_CP, rhs.violators_CP]
-        # As a product, which adds in the same order every time.
-        self.sums.addmv_(self._figure_of, torch.stack(parts).sum((1, 2), dtype=torch.float64))
 
     def _regularization(self, side: int) -> tuple[float, float]:
         """Coefficients of N3 on the query's entity and on its relation; as in train/step/plain.py."""
