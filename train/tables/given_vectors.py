@@ -107,7 +107,18 @@ def figures(config: Config) -> dict[str, Any]:
 
 def told(config: Config) -> list[str]:
     """Tell, one line for each type, what has become of the vectors."""
-    return [_told(name, of_type) for name, of_type in figures(config).items()]
+    lines = []
+    for name, entry in figures(config).items():
+        kept = entry["num_of_init_path"]
+        share = entry.get("explained_variance")
+        lines.append(
+            f"{entry['num_taken']:,} ids of {name!r} take a vector of {entry['num_vectors']:,} "
+            f"(length {entry['length']}){f', {kept:,} keep the rows of init_path' if kept else ''}; "
+            f"{entry['num_drawn']:,} are without one, "
+            f"{entry['num_not_in_graph']:,} vectors are not in the graph"
+            + ("" if share is None else f"; their principal components explain {share:.1%} of the variance")
+        )
+    return lines
 
 
 def _paths(config: Config) -> dict[str, str]:
@@ -318,15 +329,3 @@ def _larger(divided: Files, number: int, row_bytes: int) -> Iterator[pa.Table]:
             held, num_rows = [], 0
     if held:
         yield pa.Table.from_batches(held)
-
-
-def _told(entity_type: str, entry: dict[str, Any]) -> str:
-    kept = f", {entry['num_of_init_path']:,} keep the rows of init_path" if entry["num_of_init_path"] else ""
-    reduced = ""
-    if "explained_variance" in entry:
-        reduced = f"; their principal components explain {entry['explained_variance']:.1%} of the variance"
-    return (
-        f"{entry['num_taken']:,} ids of {entity_type!r} take a vector of {entry['num_vectors']:,} "
-        f"(length {entry['length']}){kept}; {entry['num_drawn']:,} are without one, "
-        f"{entry['num_not_in_graph']:,} vectors are not in the graph{reduced}"
-    )
