@@ -12,6 +12,7 @@ Shapes: as in reference.py.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from types import ModuleType
 from typing import NamedTuple
 
 import torch
@@ -175,7 +176,7 @@ class FusedStep:
         self.config, self.model, self.adagrad, self.device = config, model, adagrad, device
         self.dtype = torch.bfloat16 if config.half_precision else dtype
         self.exact = settings.exact_products
-        self.kernels = reference
+        self.kernels: ModuleType = reference
         if device.type == "cuda":
             from train.gpu import kernels  # Triton comes with torch's builds for CUDA
 
