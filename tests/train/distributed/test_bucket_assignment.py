@@ -1,5 +1,6 @@
 """No two buckets that are trained at a time share a partition; the coordinator with simulated workers."""
 
+from collections import defaultdict
 from itertools import combinations, product
 
 import pytest
@@ -276,6 +277,7 @@ class LosesWhileWriting(SimulatedPool):
 
     def _write(self, task, *, shared, **content):
         super()._write(task, shared=shared, **content)
+        self._say(task, 0.0, "progress", edges=0, loss=0.0)  # the loss is noticed before the file is there
         others = [each for each in self.tasks.values() if each is not task and self._memory[each.holder]]
         if shared and self.num_published == 6:
             self._lose(others[0])
@@ -289,18 +291,18 @@ def test_a_version_has_the_shared_state_after_all_its_buckets(tmp_path):
 
 
 class LacksTwice(SimulatedPool):
-    """Of the first bucket a partition is nowhere, then it is trained, its worker is lost, and all again."""
+    """Of each bucket a partition is nowhere, then it is trained, its worker is lost, and all again."""
 
     def __init__(self, num_workers):
         super().__init__(num_workers)
-        self._troubles = iter(["lacking", "lost"] * 2)
+        self._troubles = defaultdict(lambda: iter(["lacking", "lost"] * 2))  # by bucket
 
-    def _train(self, task, **content):
-        self._trouble = next(self._troubles, None)
+    def _train(self, task, *, bucket, grant, **content):
+        self._trouble = next(self._troubles[tuple(bucket)], None)
         if self._trouble == "lacking":
-            self._say(task, 1.0, "lacking", grant=content["grant"])
+            self._say(task, 1.0, "lacking", grant=grant)
         else:
-            super()._train(task, **content)
+            super()._train(task, bucket=bucket, grant=grant, **content)
 
     def _publish(self, task, **content):
         if self._trouble == "lost":
