@@ -44,10 +44,9 @@ def rank(
             with torch.no_grad():
                 for side, (pos_CP, neg_CPM) in scores(model, block, gather(batch, block, tables)).items():
                     if neg_CPM.numel():
-                        loss = losses.loss_gradient(
-                            config.loss_fn, config.margin, pos_CP, neg_CPM, block.weight_CP
-                        ).loss_CP.sum()
-                        sums = [loss, *rank_sums(pos_CP, neg_CPM)]
+                        own = pos_CP, neg_CPM.clone(), block.weight_CP  # which the loss overwrites
+                        loss_CP, *_ = losses.loss_gradient(config.loss_fn, config.margin, *own)
+                        sums = [loss_CP.sum(), *rank_sums(pos_CP, neg_CPM)]
                         totals[:-1] += torch.stack([figure.double() for figure in sums]).cpu()
                         pairs[side].add(pos_CP, neg_CPM)
         totals[-1] += sum(pair.num_in_order() for pair in pairs.values())

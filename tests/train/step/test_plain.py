@@ -300,7 +300,7 @@ def test_a_side_without_negatives_is_left_out_of_the_means(tmp_path, rng, side):
     """Each edge has one negative on the other side: ranks are 1 or 2, and their means between."""
     config = make_config(
         tmp_path, **{f"disable_{side}_negs": True}, num_epochs=1, eval_fraction=0.5,
-        eval_num_batch_negs=0, eval_num_uniform_negs=1,
+        eval_num_batch_negs=0, eval_num_uniform_negs=1, comparator="squared_l2",
     )  # fmt: skip
     write_graph(config, {"node": 20}, random_triples(rng, 20, 1, 20, 200))
     job.train(config)
@@ -310,6 +310,7 @@ def test_a_side_without_negatives_is_left_out_of_the_means(tmp_path, rng, side):
     assert 1 < metrics["pos_rank"] < 2
     assert metrics["r1"] == pytest.approx(2 - metrics["pos_rank"])
     assert metrics["mrr"] == pytest.approx(0.5 + metrics["r1"] / 2)
+    assert 0.2 < metrics["auc"] < 0.8  # of scores, which are below 0, and not of slopes
     assert np.isfinite(metrics["loss"])
     trained = line["stats"]["metrics"]
     assert trained[f"violators_{side}"] == 0 < trained[f"violators_{side.other}"]
