@@ -158,8 +158,14 @@ def moved_of_part(
 
 
 def cosines(now_ND: Floats, then_ND: Floats) -> Cosines:
-    """The cosine of each row's two vectors, [N]: of two zero vectors 1, of a zero vector and another 0."""
-    now, then = now_ND.astype(np.float64), then_ND.astype(np.float64)
+    """The cosine of each row's two vectors, [N]: of two zero vectors 1, of a zero vector and another 0.
+
+    A vector that is not finite counts as zero: it has moved from a finite one, and is no new id.
+    """
+    now, then = (
+        np.where(np.isfinite(rows_ND).all(1, keepdims=True), rows_ND, 0).astype(np.float64)
+        for rows_ND in (now_ND, then_ND)
+    )
     lengths_N = np.sqrt(np.einsum("nd,nd->n", now, now) * np.einsum("nd,nd->n", then, then))
     are_zero_N = ~now.any(1) & ~then.any(1)
     cosine_N: Cosines = np.einsum("nd,nd->n", now, then) / np.where(lengths_N > 0, lengths_N, 1)

@@ -165,10 +165,11 @@ def test_parts_add_up_to_the_whole(seed, num, power, cuts):
         assert band["num_ids"] == ((band["first"] <= degree_N) & (degree_N <= band["last"])).sum()
 
 
-def test_cosines_of_zero_vectors():
-    now = np.array([[0, 0], [0, 0], [1, 1], [3, 4], [1e-30, 0]], np.float32)
-    then = np.array([[0, 0], [1, 0], [0, 0], [-6, -8], [5, 0]], np.float32)
-    np.testing.assert_allclose(cosines(now, then), [1, 0, 0, -1, 1])
+def test_cosines_of_zero_vectors_and_of_others_without_a_direction():
+    nan, inf = np.nan, np.inf
+    now = np.array([[0, 0], [0, 0], [1, 1], [3, 4], [1e-30, 0], [nan, 1], [inf, 1]], np.float32)
+    then = np.array([[0, 0], [1, 0], [0, 0], [-6, -8], [5, 0], [1, 1], [nan, 0]], np.float32)
+    np.testing.assert_allclose(cosines(now, then), [1, 0, 0, -1, 1, 0, 1])
 
 
 @pytest.mark.parametrize("num_before", [1, 3])
