@@ -142,7 +142,7 @@ def find_best(
 
     A drawn `share` of the edges favours queries with many edges. A second draw, of queries, corrects this.
     """
-    run, config = part.run, part.config
+    run, config = part.run, part.graph.config
     queries = part.queries(side, part.edges())
     relation = relation_of(run, read_parameters(run), int(queries.rel[rows.start]))
     name = relation.types[side]

@@ -244,7 +244,7 @@ def _rank(
     plain = {}
     if sample is not None:
         own = sample[(sample >= place[0]) & (sample < place[0] + len(edges))] - place[0]
-        numbers, trained = [file.number for file in known], trained_paths(part.config)
+        numbers, trained = [file.number for file in known], trained_paths(part.graph.config)
         asked = [(part, side, numbers, trained, own) for side in Side]
         simple = execution.run(tasks.rank_plainly, asked, "evaluate: simple rankings")
         plain = dict(zip(Side, simple, strict=True))

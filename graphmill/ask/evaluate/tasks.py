@@ -34,7 +34,6 @@ from graphmill.ask.evaluate.baselines import Baselines, Neighbors
 from graphmill.ask.evaluate.queries import BlockSize, Queries
 from graphmill.ask.run import TrainedRun
 from graphmill.cluster import num_cores
-from graphmill.config import Config
 from graphmill.config.partitions import PartitionKey, all_buckets
 from graphmill.display import progress
 from graphmill.errors import FormatError
@@ -89,11 +88,6 @@ class Part:
     sharers: int
     loopless: tuple[int, ...] = ()
 
-    @property
-    def config(self) -> Config:
-        """The configuration."""
-        return self.graph.config
-
     def edges(self) -> Triples:
         """The edges."""
         lhs, rel, rhs = load(self.folder, "edges", np.int64).reshape(3, -1)
@@ -105,7 +99,7 @@ class Part:
 
     def vectors(self, side: Side, start: int, stop: int) -> npt.NDArray[np.float32]:
         """The vectors of some queries: [Q, D]."""
-        dimension = max(self.config.entity_dimension(name) for name in self.graph.counts)
+        dimension = max(self.graph.config.entity_dimension(name) for name in self.graph.counts)
         return load(self.folder, f"queries-{side}", np.float32, dimension, start, stop)
 
 
@@ -210,7 +204,7 @@ def make_queries(part: Part, side: Side) -> None:
     rows = part.graph.rows_of(edges)
 
     def take(entity_type: str, partition: Partition, index: Numbers) -> Tensor:
-        dimension = part.config.entity_dimension(entity_type)
+        dimension = part.graph.config.entity_dimension(entity_type)
         table = load(part.folder, _rows_name(entity_type, partition), np.float32, dimension)
         return from_numpy(table[np.searchsorted(rows[entity_type, partition], index)])
 
@@ -268,7 +262,7 @@ def rank_plainly(
     simple = baselines.rank(queries, edges, known, trained_paths)
     if not len(sample):
         return simple
-    pieces = (Piece(path, bucket) for path in trained_paths for bucket in all_buckets(part.config))
+    pieces = (Piece(path, bucket) for path in trained_paths for bucket in all_buckets(part.graph.config))
     trained = Triples.concatenated([some for piece in pieces for some in part.graph.read(piece)])
     return replace(simple, near=Neighbors(part.graph, trained).rank(queries, edges[sample], known))
 
@@ -312,7 +306,7 @@ def ranker_of(part: Part) -> Ranker:
     from graphmill.ask.evaluate import ranking
     from graphmill.gpu.device import device_of
 
-    device = device_of(part.config.num_gpus)
-    num_threads = max(1, (part.config.workers or num_cores()) // part.sharers)
-    fused = ranking.can_rank(part.config, device)
+    device = device_of(part.graph.config.num_gpus)
+    num_threads = max(1, (part.graph.config.workers or num_cores()) // part.sharers)
+    fused = ranking.can_rank(part.graph.config, device)
     return ranking.Ranker(part.run.load_model().to(device), device, num_threads=num_threads, fused=fused)

@@ -92,9 +92,12 @@ def open_lists(folder: str, made_from: Mapping[str, Any]) -> Lists | None:
         return None
     content = storage.read_json(uri)
     try:
-        return Lists(folder, tuple(content["block_first"]), tuple(content["part_first"]))
-    except (KeyError, TypeError) as error:
+        block_first, part_first = (tuple(map(int, content[key])) for key in ("block_first", "part_first"))
+    except (LookupError, TypeError, ValueError) as error:
         raise FormatError(f"{uri}: expected block_first and part_first, found others; delete it") from error
+    if any(sorted({0, *firsts}) != list(firsts) for firsts in (block_first, part_first)):
+        raise FormatError(f"{uri}: expected numbers from 0 on, ascending, found others; delete it")
+    return Lists(folder, block_first, part_first)
 
 
 @contextmanager

@@ -40,11 +40,7 @@ COMBINATIONS = [
 ]
 
 
-class Worlds(dict[str, tuple[World, FrozenModel]]):
-    """Worlds by kind; hypothesis prints its arguments."""
-
-    def __repr__(self) -> str:
-        return "worlds"
+Worlds = dict[str, tuple[World, FrozenModel]]
 
 
 def model_of(world: World, **options: Any) -> FrozenModel:
@@ -211,7 +207,7 @@ def test_objective_and_gradient(
 
 @pytest.fixture(scope="module")
 def worlds(tmp_path_factory: pytest.TempPathFactory) -> Worlds:
-    found = Worlds()
+    found: Worlds = {}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(remap_world, "DIMENSION", WIDE)
         for kind, settings_of in KINDS.items():

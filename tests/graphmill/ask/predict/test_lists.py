@@ -256,6 +256,14 @@ def test_damaged_lists_are_refused(tmp_path: Path, near_client: Client) -> None:
             with pytest.raises(FormatError, match=rf"{name}\.h5.*(damaged|part)"):
                 search_lists(what, made, np.arange(3))
         path.write_bytes(whole)
+    for text in (
+        "{}",
+        '{"block_first": [0, 30], "part_first": []}',
+        '{"block_first": 1, "part_first": [0]}',
+    ):
+        (tmp_path / "lists" / lists.LISTS).write_text(text)
+        with pytest.raises(FormatError, match=r"lists\.json: expected .*; delete it"):
+            lists.open_lists(made.folder, {"of": "the test"})
 
 
 def test_sizes_are_kept_small() -> None:
