@@ -367,11 +367,8 @@ def test_files_of_recis_itself_are_read(tmp_path: Path) -> None:
     (tmp_path / "tensorkey.json").write_text(json.dumps(slots, indent=4))
     table = HashTable.empty({"embedding": ("float32", 1)})
     Loader(str(tmp_path), {"t": table}).load()
-    assert dict(zip(table.ids.tolist(), table.slots["embedding"][:, 0].tolist(), strict=True)) == {
-        0: 0,
-        1: 10,
-        2: 20,
-    }
+    rows = zip(table.ids.tolist(), table.slots["embedding"][:, 0].tolist(), strict=True)
+    assert dict(rows) == {0: 0, 1: 10, 2: 20}
     found = open_checkpoint(str(tmp_path))
     assert (found.version, found.config, found.counts) == (0, None, {"t": [3]})
     np.testing.assert_array_equal(found.read_embeddings("t", 0), [[0], [10], [20]])
