@@ -43,7 +43,8 @@ def check_folder(config: Config, key: str, path: str) -> None:
 
 def obstacle_to_ranking(config: Config, path: str) -> str:
     """Return the reason why the edges of a folder cannot be ranked, or ""."""
-    if types := featurized_types(config):
+    names = {relation.entity_type(side) for relation in config.relations for side in Side}
+    if types := sorted(name for name in names if config.entities[name].featurized):
         return f"{', '.join(types)}: a featurized type has no list of all its entities to rank"
     if not storage.is_dir(path):
         return f"there is no folder {path} of edges held out; {_existing_splits(config)}"
@@ -102,12 +103,6 @@ def score_settings(config: dict[str, Any]) -> dict[str, Any]:
 def has_edges(config: PbgConfig, path: str) -> bool:
     """Whether any bucket of a folder holds an edge."""
     return any(edge_buckets.count_all(path, all_buckets(config)).values())
-
-
-def featurized_types(config: PbgConfig) -> list[str]:
-    """Featurized types of relations: without a list of all their entities, nothing can rank them."""
-    names = {relation.entity_type(side) for relation in config.relations for side in Side}
-    return sorted(name for name in names if config.entities[name].featurized)
 
 
 @dataclass(frozen=True)

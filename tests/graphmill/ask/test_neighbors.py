@@ -166,9 +166,17 @@ def test_relations_that_cannot_be_asked(tmp_path: Path, rows: np.ndarray) -> Non
     config, _ = write_model(tmp_path, rows, "diagonal", "dot", dynamic=False)
     with pytest.raises(ConfigError, match="--relation r7: expected one of r0, r1"):
         along_relation(config, config.embedding_path, "n4", 3, "r7", False)
-    biased = configuration.from_mapping(config.model_dump() | {"bias": True})
-    with pytest.raises(ConfigError, match="a model with bias"):
-        along_relation(biased, config.embedding_path, "n4", 3, "r1", False)
+    relations = [each.model_dump() | {"operator": "translation"} for each in config.relations]
+    for changes, message in (
+        ({"bias": True}, "a model with bias"),
+        ({"relations": relations}, r"no parameter 'rhs_operators\.1\.translation' of the operator trans"),
+    ):
+        other = configuration.from_mapping(config.model_dump() | changes)
+        with pytest.raises(ConfigError, match=message):
+            along_relation(other, config.embedding_path, "n4", 3, "r1", False)
+    write_ours(tmp_path / "other", rows[:, :4])
+    with pytest.raises(ConfigError, match="other: expected vectors of length 6, found 4"):
+        along_relation(config, str(tmp_path / "other"), "n4", 3, "r1", False)
 
 
 def test_what_is_not_there(tmp_path: Path, rows: np.ndarray) -> None:
@@ -212,13 +220,6 @@ def test_the_command(tmp_path: Path, rows: np.ndarray, cli: Cli, capsys: pytest.
     assert exit_codes.exit_code(lambda: command.main(["neighbors"], standalone_mode=False)) == 2
 
 
-def test_vectors_of_another_run(tmp_path: Path, rows: np.ndarray) -> None:
-    config, _ = write_model(tmp_path, rows, "none", "dot", dynamic=False)
-    write_ours(tmp_path / "other", rows[:, :4])
-    with pytest.raises(ConfigError, match="other: expected vectors of length 6, found 4"):
-        along_relation(config, str(tmp_path / "other"), "n4", 3, "r1", False)
-
-
 @pytest.mark.parametrize("command", [["neighbors", "--id", "x"], ["remap"]])
 def test_what_is_no_run(
     tmp_path: Path, cli: Cli, capsys: pytest.CaptureFixture[str], command: list[str]
@@ -236,13 +237,3 @@ def test_what_is_no_run(
     (tmp_path / "runs/monday/run.json").write_text("{}")
     assert cli(command[0], tmp_path / "runs", *command[1:]) == NotFoundError.exit_code
     assert "without run.json, with runs in it: monday;" in capsys.readouterr().err
-
-
-def test_an_operator_that_was_not_trained(tmp_path: Path, rows: np.ndarray) -> None:
-    config, _ = write_model(tmp_path, rows, "diagonal", "dot", dynamic=False)
-    relations = [each.model_dump() | {"operator": "translation"} for each in config.relations]
-    other = configuration.from_mapping(config.model_dump() | {"relations": relations})
-    with pytest.raises(
-        ConfigError, match=r"no parameter 'rhs_operators\.1\.translation' of the operator trans"
-    ):
-        along_relation(other, config.embedding_path, "n4", 3, "r1", False)
