@@ -16,7 +16,6 @@ import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import cached_property
 from typing import Any
 from urllib.parse import unquote
 
@@ -75,11 +74,6 @@ class DeltaSnapshot:
         """Version, with the time and size of its commit: a new table in the same place has others."""
         written = datetime.fromtimestamp(self.newest.mtime_ns / 1e9, UTC).isoformat(" ", "milliseconds")
         return f"version {self.version}, written {written}, {self.newest.size_bytes} bytes"
-
-    @cached_property
-    def schema(self) -> pa.Schema:
-        """Columns of the table; a field's metadata has the name or number of its column in files."""
-        return self._replayed()[0]
 
     def _replayed(self) -> tuple[pa.Schema, pa.Table, Mapping[str, Any]]:
         """Return the schema, the files of the version with their statistics, and their deletion vectors."""

@@ -63,10 +63,6 @@ class Snapshot(Protocol):
     def name(self) -> str:
         """Words for the snapshot, other ones for another state: `version 12, ...`."""
 
-    @property
-    def schema(self) -> pa.Schema:
-        """Columns of the table; metadata of the fields says which column of a file each is."""
-
     def files(self, filters: Filters) -> list[DataFile]:
         """List the files that may have rows that pass the filters."""
 
