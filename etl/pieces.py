@@ -206,8 +206,12 @@ def whole_table(config: Config, paths: Sequence[str], given: Mapping[str, Any]) 
     names, schema = _columns(files, named)
     table = named.model_copy(update={"names": names})
     pieces = _groups((table, file) for file in files)
-    for piece in pieces:
-        _check_width(piece, len(names))
+    for file_range in (file_range for piece in pieces for file_range in piece if not file_range.snapshot):
+        if file_range.num_columns > len(names):  # they would be lost
+            raise RawTableError(
+                f"{file_range.uri}: expected {len(names)} columns as in the first file, found "
+                f"{file_range.num_columns}; give files of one kind"
+            )
     described = [inputs.describe(), [[file.uri, file.size_bytes, file.mtime_ns] for file in files]]
     made_from = hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()[:16]
     return TableToRead(paths, schema, pieces, read_rows, made_from)
@@ -245,16 +249,6 @@ def _columns(files: Sequence[DataFile], table: WholeTableConfig) -> tuple[tuple[
         kinds = [WITHOUT_VIEWS.get(kind := types.get(name, pa.string()), kind) for name in names]
         return tuple(names), pa.schema(list(zip(names, kinds, strict=True)))
     raise RawTableError(f"{', '.join(table.path)}: expected a table, found files without columns")
-
-
-def _check_width(piece: Sequence[FileRange], num_columns: int) -> None:
-    """Refuse a file with more columns than the first: they would be lost."""
-    for file_range in piece:
-        if not file_range.snapshot and file_range.num_columns > num_columns:
-            raise RawTableError(
-                f"{file_range.uri}: expected {num_columns} columns as in the first file, found "
-                f"{file_range.num_columns}; give files of one kind"
-            )
 
 
 def _as(kind: pa.DataType, column: pa.ChunkedArray, name: str, at: BlockPosition) -> pa.ChunkedArray:

@@ -151,7 +151,9 @@ def _write_chunk(
     columns = dict(rows.columns)
     draws = bool(settings.etl.holdout) and table.split == TRAIN_SPLIT
     if draws or settings.spreads:
-        edge_hash_N = _edge_hashes(settings, rows)
+        rel_hashes = native.hash_strings(pa.array(rows.relations, pa.string()), settings.seed)
+        lhs_N, rhs_N = (_end_hashes(rows, side) for side in Side)
+        edge_hash_N = hash_edges(lhs_N, rel_hashes[rel_N], rhs_N)
         if draws:
             split_N = _draw_splits(settings, edge_hash_N)
         if settings.spreads:
@@ -197,12 +199,6 @@ def read_features(uri: str, side: Side, num_features: int) -> Int32:
 
 def _features_uri(uri: str, side: Side) -> str:
     return f"{uri}.{side}_features.i32"
-
-
-def _edge_hashes(settings: TaskSettings, rows: EncodedRows) -> Hashes:
-    rel_hashes = native.hash_strings(pa.array(rows.relations, pa.string()), settings.seed)
-    lhs_N, rhs_N = (_end_hashes(rows, side) for side in Side)
-    return hash_edges(lhs_N, rel_hashes[rows.columns["rel"]], rhs_N)
 
 
 def _end_hashes(rows: EncodedRows, side: Side) -> Hashes:
