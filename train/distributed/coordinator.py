@@ -7,7 +7,7 @@
             rename the newest files to be the next version; write the stats; commit
 
 A worker has a bucket, and often the promise of the bucket that follows: nobody else gets its partitions.
-With two or more partitions per worker, buckets are pairs of blocks of partitions (train/edges/blocks.py).
+With two or more partitions per worker, buckets are pairs of blocks of partitions (train/edges/visits.py).
 
 A lost worker costs the bucket that it was training, and the buckets before it whose partitions only this
 worker had (`partition_locations`); other workers train them again. When Dask brings a worker back, the worker
@@ -40,9 +40,8 @@ from train.distributed.messages import Message, SavedFile
 from train.distributed.partition_locations import PartitionLocations
 from train.distributed.worker_pool import Publishing, WorkerLoss, WorkerPool, WorkerTask
 from train.edges import schedule
-from train.edges.blocks import Blocks
-from train.edges.bucket_order import order_of
 from train.edges.schedule import Schedule
+from train.edges.visits import Blocks, order_of
 from train.run.run_metrics import Visit
 from train.run.training_run import TrainingRun
 from train.run.validation import Rank

@@ -9,10 +9,10 @@ from graphmill.config import Config
 from graphmill.config.partitions import all_buckets, all_keys, is_shared
 from graphmill.errors import ConfigError
 from train.compiled import compiled_step, query_passes
-from train.edges.blocks import Blocks
 from train.edges.candidates import has_sample
 from train.edges.negative_sampling import sides_with_negatives
 from train.edges.one_vs_all import sorts_of
+from train.edges.visits import Blocks
 from train.gpu import fused_pass
 from train.plan.plan import Placement, Plan, Sort, StepName
 from train.tables import memory

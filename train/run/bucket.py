@@ -25,8 +25,8 @@ from train.compiled.compiled_step import CompiledStep
 from train.compiled.query_passes import CompiledPasses
 from train.edges import batches
 from train.edges.batches import TRAINED, EdgeTensors, Role
-from train.edges.blocks import Blocks
 from train.edges.one_vs_all import sorts_of
+from train.edges.visits import Blocks
 from train.gpu.capture import capture_on
 from train.gpu.fused_pass import FusedPass
 from train.gpu.fused_step import FusedStep

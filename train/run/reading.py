@@ -1,4 +1,4 @@
-"""Edges of a bucket, or of a visit of blocks (train/edges/blocks.py), from their files to the device.
+"""Edges of a bucket, or of a visit of blocks (train/edges/visits.py), from their files to the device.
 
 Blocks take 12 bytes per edge, 16 with weights. Their rows are counted from the first of the visit's tables,
 so that training sees a graph of one partition.
@@ -19,8 +19,8 @@ from graphmill.formats.edge_buckets.files import EDGES, REMOVED
 from graphmill.vocab import Bucket, Side
 from train.edges import batches
 from train.edges.batches import EdgeTensors, Role
-from train.edges.blocks import Blocks
 from train.edges.schedule import ChunkShare
+from train.edges.visits import Blocks
 from train.gpu.copies import Staging, read_beside_steps
 from train.tables import memory
 from train.tables.run_context import RunContext

@@ -17,7 +17,7 @@ In run.json, under stages.train:
                    fetched_bytes?, read_bytes?, written_bytes?, shared_bytes?}]}]
 
 An epoch has one entry in `buckets` for each edge path, chunk and bucket, in the order of training; for each
-pair of blocks where partitions are joined (train/edges/blocks.py). Old epochs
+pair of blocks where partitions are joined (train/edges/visits.py). Old epochs
 have no `buckets`, so that there are at most MAX_BUCKETS entries; training_stats.json has them all. Epochs of
 an earlier run of the same checkpoint come from training_stats.json, which has no seconds.
 """

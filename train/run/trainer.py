@@ -25,7 +25,7 @@ from graphmill.gpu.device import device_of
 from graphmill.run.lock import NO_CLAIM, Claim
 from graphmill.vocab import Bucket
 from train.edges.batches import EdgeTensors
-from train.edges.bucket_order import order_of
+from train.edges.visits import order_of
 from train.plan.decide import decide
 from train.run.bucket import BucketTrainer
 from train.run.run_metrics import Visit, peak_bytes

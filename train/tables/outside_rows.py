@@ -1,4 +1,4 @@
-"""Rows of other partitions beside those of a visit (train/edges/blocks.py), as further negatives.
+"""Rows of other partitions beside those of a visit (train/edges/visits.py), as further negatives.
 
 A step compares edges with rows that are in memory. A query has edges in few buckets, so it would never meet
 most partitions, and nothing would teach it that their entities are no answers. Therefore, where few rows are

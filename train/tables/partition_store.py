@@ -18,8 +18,7 @@ import torch
 from graphmill.checkpoints.pbg import Iteration
 from graphmill.config.partitions import PartitionKey, all_keys, is_shared, keys_of
 from graphmill.vocab import Bucket, Partition
-from train.edges.blocks import Blocks
-from train.edges.bucket_order import Uses
+from train.edges.visits import Blocks, Uses
 from train.step.step import Table, joined
 from train.tables import memory
 from train.tables.background import Background

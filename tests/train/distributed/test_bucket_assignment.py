@@ -15,7 +15,7 @@ from tests.train.distributed.simulated import SimulatedPool, coordinator_of, lin
 from tests.train.graphs import make_config
 from train.distributed import coordinator
 from train.distributed.bucket_assignment import Dynamic, Tournament, rounds_of
-from train.edges.bucket_order import num_passes, ordered_buckets, ordered_pairs
+from train.edges.visits import num_passes, ordered_buckets, ordered_pairs
 
 partitions = st.integers(1, 7)
 seeds = st.integers(0, 2**63 - 1)

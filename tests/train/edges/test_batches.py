@@ -14,7 +14,7 @@ from graphmill.vocab import Bucket, Side
 from tests.train.graphs import make_config
 from train.edges import batches
 from train.edges.batches import EdgeTensors
-from train.edges.bucket_order import elimination_order, ordered_buckets
+from train.edges.visits import elimination_order, ordered_buckets
 
 RELATIONS = [{"name": f"r{i}", "lhs": "node", "rhs": "node"} for i in range(4)]
 

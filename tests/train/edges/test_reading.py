@@ -14,9 +14,9 @@ from tests.train.graphs import make_config, random_triples, write_graph
 from tests.train.step.test_queries import all_negs
 from train.edges import batches, candidates
 from train.edges.batches import EdgeTensors
-from train.edges.blocks import Blocks
 from train.edges.candidates import CandidateSampler, exact
 from train.edges.one_vs_all import QueryGroup
+from train.edges.visits import Blocks
 from train.run.reading import BlockReader
 from train.tables.run_context import RunContext
 

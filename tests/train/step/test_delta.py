@@ -16,7 +16,7 @@ from tests.train.deltas import RELATIONS, TwoDays, is_old
 from train import job
 from train.edges import batches
 from train.edges.batches import TRAINED, Role
-from train.edges.blocks import Blocks
+from train.edges.visits import Blocks
 from train.run.reading import BlockReader, BucketReader
 from train.tables.run_context import RunContext
 

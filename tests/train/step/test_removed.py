@@ -16,7 +16,7 @@ from tests.train.graphs import mean_reciprocal_rank
 from tests.train.step.test_plain import Scene, settings
 from train import job
 from train.edges.batches import Role
-from train.edges.blocks import Blocks
+from train.edges.visits import Blocks
 from train.run.reading import BlockReader, BucketReader
 from train.step.delta import removing_step
 from train.step.plain import PlainStep

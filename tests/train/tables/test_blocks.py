@@ -17,7 +17,7 @@ from graphmill.vocab import Side
 from tests.train.graphs import differing, embeddings, make_config, random_triples, saved, write_graph
 from tests.workers import apart
 from train import job
-from train.edges.blocks import Blocks
+from train.edges.visits import Blocks
 from train.plan.decide import decide
 from train.run.reading import BlockReader
 from train.step.step import Table
