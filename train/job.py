@@ -31,8 +31,8 @@ from graphmill.storage import Checksums
 from train.distributed.coordinator import Coordinator
 from train.edges.schedule import why_whole
 from train.model.frozen import Frozen
-from train.plan.outlook import estimate as estimate
 from train.plan.plan import announced
+from train.plan.plan import estimate as estimate
 from train.run import ensemble
 from train.run.claim import check_claim, claim_checkpoint, end_training, inputs_of, moved_aside, trained_with
 from train.run.ignored_keys import log_ignored_keys
