@@ -58,13 +58,6 @@ class WarmStart:
             self.former: Mapping[str, Any] = pbg.read_config(init_path)
         except NotFoundError:
             self.former = {}
-        relations, entities = self.former.get("relations", []), self.former.get("entities", {})
-        are_named = isinstance(relations, list) and all(isinstance(entry, dict) for entry in relations)
-        if not (are_named and isinstance(entities, dict)):
-            raise FormatError(
-                f"{init_path}: config.json: expected PyTorch-BigGraph's entities and relations, found "
-                "something else; correct the file, or start without init_path"
-            )
         self.former_entity_path = self._find_former_entities()
         self._num_partitions = pbg.num_partitions(init_path, self.version)
 
