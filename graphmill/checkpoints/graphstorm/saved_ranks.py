@@ -84,7 +84,7 @@ def list_ranks(
     `values_stem` and `nids_stems` begin the names of the files of values and of ids. With `optional`, the
     files of ids may be missing for all ranks. Without `world_size`, any number of ranks is accepted.
     """
-    files_of = _numbered_files(folder, {values_stem, *nids_stems})
+    files_of = _numbered_files(folder, (values_stem, *nids_stems))
     if optional and not any(files_of[stem] for stem in nids_stems):
         nids_stems = ()
     stems = (values_stem, *nids_stems)
@@ -107,7 +107,7 @@ def list_ranks(
     return [_measure(rank, *(files_of[stem][rank] for stem in stems)) for rank in ranks]
 
 
-def _numbered_files(folder: str, stems: set[str]) -> dict[str, dict[int, str]]:
+def _numbered_files(folder: str, stems: Sequence[str]) -> dict[str, dict[int, str]]:
     uris: dict[str, dict[int, str]] = {stem: {} for stem in stems}
     for entry in storage.list_dir(folder):
         match = _NUMBERED.match(storage.name(entry.uri))
