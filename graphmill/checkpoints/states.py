@@ -131,7 +131,7 @@ class RecordedState:
 
 
 def without_sums(state: Mapping[str, Any]) -> RecordedState:
-    """What can be recorded of a state_dict()."""
+    """Return the parts of a state_dict() that can be recorded."""
     plain = {
         number: {name: _plain(value, name) for name, value in entry.items() if name != "sum"}
         for number, entry in state.get("state", {}).items()

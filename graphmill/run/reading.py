@@ -1,4 +1,4 @@
-"""What run.json says to people, whichever version has written it.
+"""Figures and verdict of a run.json for people, whichever version has written it.
 
 Parts of any content; main figures of each stage, for the table at the end of a command; the verdict on a
 ranking, against simple rankings and the run before.

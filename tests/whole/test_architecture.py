@@ -126,7 +126,7 @@ end_with(pipe)
 
 
 def test_what_a_fork_has_started_ends_with_the_suite(forked: Forks) -> None:
-    """As where the suite is killed, which closes its end of a pipe."""
+    """A killed suite closes its end of a pipe."""
     orphan = forked("python", "-c", ORPHAN)
     assert orphan.code == -signal.SIGKILL, orphan.stderr
     wait_until(lambda: not alive(int(orphan.stdout)))

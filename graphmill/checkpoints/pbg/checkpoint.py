@@ -77,7 +77,7 @@ class PbgCheckpoint(PartitionFilesCheckpoint):
 
 
 def _found(read: Callable[..., Content], *place: Any) -> Content | None:
-    """What is read from a file; None where there is no such file."""
+    """Return the result of a read; None where there is no such file."""
     try:
         return read(*place)
     except NotFoundError:

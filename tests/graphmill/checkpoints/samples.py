@@ -29,7 +29,7 @@ GROUP = {"lr": 0.1, "lr_decay": 0, "weight_decay": 0, "params": [0]}
 
 
 class Trap:
-    """What makes a folder where it is unpickled."""
+    """Makes a folder where it is unpickled."""
 
     def __reduce__(self) -> tuple[Any, tuple[str]]:
         return os.mkdir, ("sprung",)

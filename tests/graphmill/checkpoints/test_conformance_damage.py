@@ -203,7 +203,7 @@ def _set_json(uri: str, **values: Any) -> None:
 
 
 def test_unknown_versions_are_refused(tmp_path: Path) -> None:
-    """Of GraphStorm and of legacy files: test_graphstorm_saved.py, test_pbg_legacy.py."""
+    """Others: test_graphstorm_saved.py, test_pbg_legacy.py."""
     for target_format in ("pbg", "recis"):
         WRITERS[target_format](sample(), str(tmp_path / target_format))
     with h5py.File(tmp_path / "pbg" / "embeddings_user_0.v7.h5", "a") as hdf5:

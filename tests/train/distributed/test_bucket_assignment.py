@@ -291,7 +291,7 @@ def test_a_version_has_the_shared_state_after_all_its_buckets(tmp_path):
 
 
 class LacksTwice(SimulatedPool):
-    """Of each bucket a partition is nowhere, then it is trained, its worker is lost, and all again."""
+    """A partition of each bucket is nowhere, then it is trained, its worker is lost, and all again."""
 
     def __init__(self, num_workers):
         super().__init__(num_workers)
