@@ -37,7 +37,7 @@ Observer = Callable[[str, Mapping[str, Any]], None]
 """Gets the name of a stage and its entry whenever that is written; at the end of a run "", and run.json."""
 
 Kept = Literal["nothing", "cluster", "all"]
-"""What stays of the configuration that an earlier run recorded."""
+"""Parts of the configuration that an earlier run recorded, which stay."""
 
 _ABSENT = object()
 
