@@ -12,7 +12,11 @@ import distributed
 from distributed.utils import get_mp_context
 
 Result = TypeVar("Result")
-FORKING = {"distributed.worker.multiprocessing-method": "forkserver"}
+FORKING = {
+    "distributed.worker.multiprocessing-method": "forkserver",
+    # Dask may lose a worker for good that dies at its start.
+    "distributed.scheduler.no-workers-timeout": "20s",
+}
 IMPORTED = ["pytest", "tests.conftest", "etl.job", "remap.job", "train.job", "train.run.trainer"]
 
 

@@ -138,6 +138,7 @@ class Containers:
                 waited = f"within {timeout_s} s" if late else "before the application ended"
                 raise application.failure(f"no worker came {waited}")
             time.sleep(_POLL_S)
+        application.was_complete = present >= wanted
         application.announce()
         self._keeper.start()
 

@@ -29,9 +29,14 @@ from train.tables import given_vectors
 def count_events(on_event, step_s):
     """Call `on_event` at every event of this process from now on; each step takes `step_s` seconds more."""
     move, delete = fs.move, fs.delete
+    stepped, first_beside = threading.Event(), iter([True])
 
     def on_file():
-        on_event("c" if threading.current_thread().name.startswith("commit") else ".")
+        is_beside = threading.current_thread().name.startswith("commit")
+        on_event("c" if is_beside else ".")
+        if is_beside and next(first_beside, False):  # a step follows, if there is one more
+            stepped.clear()
+            stepped.wait(0.5)
 
     def watched_move(*arguments):
         on_file()
@@ -45,6 +50,7 @@ def count_events(on_event, step_s):
     def watched(step):
         def watched_step(*arguments):
             on_event("s")
+            stepped.set()
             time.sleep(step_s)
             return step(*arguments)
 
