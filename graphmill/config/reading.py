@@ -243,12 +243,15 @@ def place_now(path: Any, output: Any, folder: str) -> str | None:
 def _relocated(raw: Any, folder: str) -> Any:
     """Return the settings of a run whose output was moved to `folder`, with adapted paths."""
     output = raw.get("output") if isinstance(raw, dict) else None
-    if output is None:
-        return raw
-    moved = raw | {key: place_now(raw.get(key), output, folder) or raw.get(key) for key in _DEFAULT_FOLDERS}
-    if isinstance(raw.get("edge_paths"), list):
-        moved["edge_paths"] = [place_now(path, output, folder) or path for path in raw["edge_paths"]]
-    return {key: value for key, value in moved.items() if key in raw} | {"output": folder}
+    return raw if output is None else _with_moved_paths(raw, output, folder) | {"output": folder}
+
+
+def _with_moved_paths(value: Any, output: Any, folder: str) -> Any:
+    if isinstance(value, dict):
+        return {key: _with_moved_paths(inner, output, folder) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_with_moved_paths(item, output, folder) for item in value]
+    return place_now(value, output, folder) or value
 
 
 def _with_output_of(overrides: Sequence[str], raw: dict[str, Any]) -> dict[str, Any]:

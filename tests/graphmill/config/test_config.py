@@ -261,6 +261,8 @@ def test_paths_in_a_run_that_has_moved(tmp_path: Path) -> None:
         "edge_root": "/elsewhere/edges",
         "edge_paths": [f"{before}/edges/train", "/elsewhere/edges/train"],
         "checkpoint_path": f"{before}/../theirs",
+        "evaluate": {"filter_paths": [f"{before}/edges/valid", "/elsewhere/edges/valid"]},
+        "train": {"save_embed_path": f"{before}/for_graphstorm", "save_model_path": "/elsewhere/model"},
     }
     (tmp_path / "run.json").write_text(json.dumps({"config": settings}))
     found = config.load(str(tmp_path / "run.json"))
@@ -269,6 +271,9 @@ def test_paths_in_a_run_that_has_moved(tmp_path: Path) -> None:
     assert found.edge_root == "/elsewhere/edges"
     assert found.edge_paths == (f"{tmp_path}/edges/train", "/elsewhere/edges/train")
     assert found.checkpoint_path == f"{before}/../theirs"
+    assert found.evaluate.filter_paths == (f"{tmp_path}/edges/valid", "/elsewhere/edges/valid")
+    assert found.train.save_embed_path == f"{tmp_path}/for_graphstorm"  # not what the first run has written
+    assert found.train.save_model_path == "/elsewhere/model"
     (tmp_path / "run.json").write_text("{}")
     with pytest.raises(ConfigError, match=r"run\.json: expected a mapping"):
         config.load(str(tmp_path / "run.json"))
