@@ -21,6 +21,7 @@ import json
 import logging
 import re
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from datetime import date, datetime, timedelta
 from typing import Any
 
@@ -36,6 +37,7 @@ _PLACE = re.compile(rf"\{{({_DAY}|{_DAY}\.\.{_DAY}|previous_date)(?::([^{{}}]*))
 _DATE = re.compile(r"\{date(?::([^{}]*))?\}")
 _ISO = "%Y-%m-%d"
 _MAX_DAYS = 10_000
+_SAMPLE = date(2026, 12, 31)
 _STAGE_FOLDERS = ("entities", "checkpoint", "embeddings")
 
 log = logging.getLogger("graphmill")
@@ -220,32 +222,46 @@ def _text(raw: Mapping[str, Any]) -> str:
 
 
 def _split(output_template: str) -> tuple[str, str, str]:
-    parts = output_template.split("/")
-    numbers = [number for number, part in enumerate(parts) if "{" in part]
-    if len(numbers) != 1 or len(_DATE.findall(parts[numbers[0]])) != 1:
+    """Return the folder above the date, the form of the folders that show the date, and the path below."""
+    places = list(_DATE.finditer(output_template))
+    if len(places) != 1 or output_template.count("{") != 1:
         raise ConfigError(
             "output: expected {date} once, so that every date has a folder of its own; "
             f"found {output_template!r}"
         )
-    at = numbers[0]
-    before, form, after = _DATE.split(parts[at])
+    above, form, below = _DATE.split(output_template)
+    before, (after, _, rest) = above.rpartition("/")[2], below.partition("/")
     date_format = f"{before.replace('%', '%%')}{form or _ISO}{after.replace('%', '%%')}"
-    return storage.parent("/".join(parts[: at + 1])), date_format, "/".join(parts[at + 1 :])
+    if _parsed(_SAMPLE.strftime(date_format), date_format) != _SAMPLE:
+        raise ConfigError(
+            f"output: expected a form of the date that shows year, month and day, as %Y/%m/%d; found {form!r}"
+        )
+    return storage.parent(f"{above}_"), date_format, rest
 
 
 def _dated_outputs(output_template: str) -> dict[date, str]:
     base, date_format, rest = _split(output_template)
-    folders = [entry.uri for entry in storage.list_dir(base) if entry.is_dir]
-    days = ((_parsed(storage.name(uri), date_format), uri) for uri in folders)
+    paths = {"": base}
+    for _ in date_format.split("/"):
+        paths = {
+            f"{path}/{storage.name(entry.uri)}": entry.uri
+            for path, folder in paths.items()
+            for entry in storage.list_dir(folder)
+            if entry.is_dir
+        }
+    days = ((_parsed(path[1:], date_format), uri) for path, uri in paths.items())
     return {day: storage.join(uri, rest) if rest else uri for day, uri in days if day}
 
 
-def _parsed(text: str, date_format: str) -> date | None:
-    try:
-        day = datetime.strptime(text, date_format).date()
-        return day if day.strftime(date_format) == text else None
-    except ValueError:
-        return None
+def _parsed(path: str, date_format: str) -> date | None:
+    """Return the date of a path; of a form that repeats itself, as %Y/%m/%Y-%m-%d, by its last folders."""
+    for above in range(date_format.count("/") + 1):
+        with suppress(ValueError, re.error):  # strptime refuses a form that repeats itself by an re.error
+            text, form = (whole.split("/", above)[-1] for whole in (path, date_format))
+            day = datetime.strptime(text, form).date()
+            if day.strftime(date_format) == path:
+                return day
+    return None
 
 
 def _recorded_schedule(output: str) -> dict[str, Any]:

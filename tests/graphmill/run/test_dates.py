@@ -141,6 +141,11 @@ def test_a_rerun_goes_on_from_where_the_first_run_did(root: str, tmp_path: Path)
         ({"entity_path": "e"}, "output: --date needs it"),
         ({"output": "out/{date-1}"}, r"output: expected \{date\} once"),
         ({"output": "out/{previous_date}"}, r"output: expected \{date\} once"),
+        (
+            {"output": "out/{date:%Y/%m}"},
+            "output: expected a form of the date that shows year, month and day",
+        ),
+        ({"output": "out/{date:%-d}"}, "output: expected a form of the date that shows year, month and day"),
         ({"output": "out/{date}", "schedule": [14]}, "schedule: input should be a valid dictionary"),
     ],
 )
@@ -232,6 +237,18 @@ def test_the_newest_dates_stay(root: str) -> None:
     assert [storage.name(each.uri) for each in storage.list_dir(root)] == DAYS[7:]
     assert storage.list_hidden(root) == []
     assert dates.retire(f"{root}/{{date}}", 3) == []
+
+
+@pytest.mark.parametrize("form", ["%Y/%m/%d", "%Y/%m/%Y-%m-%d", "%Y/%Y-%m/%d"])
+def test_a_date_of_several_folders(root: str, form: str, tmp_path: Path) -> None:
+    template = f"{root}/run-{{date:{form}}}-v1/shop"
+    days = [DAY - timedelta(number) for number in (60, 2, 1)]
+    outputs = [dates._filled(template, day, None) for day in days]
+    for output, before in zip(outputs, [None, *map(str, days)], strict=False):
+        finish(output, before)
+    assert dates.load(conf(tmp_path, output=template), (), DAY).schedule.previous_date == "2026-11-19"
+    assert dates.retire(template, 1) == outputs[:2]
+    assert storage.exists(outputs[2])
 
 
 def test_a_date_without_enough_complete_successors_stays(root: str) -> None:
