@@ -1,7 +1,10 @@
 """Environment of worker processes, and how many cores they have."""
 
 import os
+import re
 from collections.abc import Mapping
+
+from graphmill.errors import ConfigError
 
 CORES_VARIABLE = "GRAPHMILL_NUM_CORES"
 DRIVER_VARIABLE = "GRAPHMILL_DRIVER"  # set in the container of a driver (`cluster.deploy: cluster`)
@@ -37,4 +40,7 @@ def pre_spawn_environment(variables: Mapping[str, str]) -> dict[str, str]:
 def num_cores() -> int:
     """Count the cores that this process may use: its CPU affinity, and at most its container's share."""
     bound = len(os.sched_getaffinity(0))
-    return min(bound, int(os.environ.get(CORES_VARIABLE) or bound))
+    chosen = os.environ.get(CORES_VARIABLE) or str(bound)
+    if not re.fullmatch("0*[1-9][0-9]*", chosen):
+        raise ConfigError(f"{CORES_VARIABLE}: expected a number of cores, 1 or more, found {chosen!r}")
+    return min(bound, int(chosen))

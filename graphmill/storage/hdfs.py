@@ -5,6 +5,7 @@ target unless told to overwrite; the namenode then replaces it atomically. Its w
 """
 
 import os
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -136,6 +137,8 @@ def _probe(client: Any) -> None:
     chosen = os.environ.get(TIMEOUT_VARIABLE) or str(DEFAULT_TIMEOUT_S)
     try:
         timeout_s = float(chosen)
+        if not 0 < timeout_s <= threading.TIMEOUT_MAX:
+            raise ValueError("no limit of a wait")
     except ValueError as error:
         raise ConfigError(f"{TIMEOUT_VARIABLE}: expected seconds, found {chosen!r}") from error
     try:

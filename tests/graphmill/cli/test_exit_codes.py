@@ -15,6 +15,7 @@ from graphmill.checkpoints import pbg
 from graphmill.checkpoints.recis import checkpoint as recis
 from graphmill.checkpoints.recis.safetensors import SafetensorsFile
 from graphmill.cli import exit_codes
+from graphmill.cluster import num_cores
 from graphmill.errors import ConfigError, FormatError, PathError
 from graphmill.formats import entity_counts, entity_index
 from graphmill.machine import shortage
@@ -81,10 +82,14 @@ def test_hdfs_that_no_configuration_names(
         storage.exists(uri)
 
 
-def test_a_limit_that_is_no_number(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("GRAPHMILL_HDFS_TIMEOUT_S", "soon")
-    with pytest.raises(ConfigError, match="GRAPHMILL_HDFS_TIMEOUT_S: expected seconds, found 'soon'"):
+@pytest.mark.parametrize("limit", ["soon", "0", "-1", "nan", "inf"])
+def test_variables_that_are_no_numbers(monkeypatch: pytest.MonkeyPatch, limit: str) -> None:
+    monkeypatch.setenv("GRAPHMILL_HDFS_TIMEOUT_S", limit)
+    with pytest.raises(ConfigError, match=f"GRAPHMILL_HDFS_TIMEOUT_S: expected seconds, found '{limit}'"):
         storage.exists("hdfs://127.0.0.1:1/x")
+    monkeypatch.setenv("GRAPHMILL_NUM_CORES", limit)
+    with pytest.raises(ConfigError, match=f"GRAPHMILL_NUM_CORES: .* 1 or more, found '{limit}'"):
+        num_cores()
 
 
 YAML = {
