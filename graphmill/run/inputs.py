@@ -3,7 +3,7 @@
 import hashlib
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from graphmill import storage
@@ -48,6 +48,25 @@ def describe(uri: str) -> dict[str, Any]:
     files = [entry for entry in entries if not entry.is_dir and not storage.name(entry.uri).startswith("_")]
     sizes = {file.uri.removeprefix(uri): [file.size_bytes, file.mtime_ns] for file in files}
     return {"uri": uri, "files": sizes, **described}
+
+
+def places(inputs: Any) -> Any:
+    """Return the place of each described input, or what is there instead."""
+    if not isinstance(inputs, list) or not all(isinstance(of_table, Mapping) for of_table in inputs):
+        return inputs
+    places = [str(of_table.get("uri") or of_table.get("name")) for of_table in inputs]
+    has_files = [isinstance(of_table.get("files"), Mapping) for of_table in inputs]
+    return [f"{place} (files)" if files else place for place, files in zip(places, has_files, strict=True)]
+
+
+def moves(was_at: Any, now_at: Any) -> str:
+    """Tell the places that only one of two lists has; all where only the order differs."""
+    if not isinstance(was_at, list) or not isinstance(now_at, list):
+        return f"{json.dumps(was_at)} -> {json.dumps(now_at)}"
+    gone = [place for place in was_at if place not in now_at]
+    new = [place for place in now_at if place not in was_at]
+    told = (gone, new) if gone or new else (was_at, now_at)
+    return " -> ".join(", ".join(map(str, places)) or "nothing" for places in told)
 
 
 def are_small(uris: Iterable[str]) -> bool:

@@ -24,7 +24,7 @@ from graphmill.config import Config, place_now
 from graphmill.config.sections.cluster import ClusterConfig
 from graphmill.display.readable import moment
 from graphmill.errors import ConfigError, FormatError, GraphMillError, LockedError, NotFoundError
-from graphmill.run.inputs import VECTORS, describe
+from graphmill.run.inputs import VECTORS, describe, moves, places
 from graphmill.run.job import Job
 from graphmill.run.lock import NO_CLAIM, Claim
 from graphmill.storage.redaction import redacted
@@ -244,8 +244,9 @@ def differences(
     told: dict[str, Any] = {"inputs": [], VECTORS: None}
     lines = changes({**before, **told}, {**after, **told})
     before_inputs, after_inputs = before.get("inputs", []), after.get("inputs", [])
-    if places(before_inputs) != places(after_inputs):
-        return [*lines, *changes(before_inputs, after_inputs, "inputs")]
+    was_at, now_at = places(before_inputs), places(after_inputs)
+    if was_at != now_at:
+        return [*lines, f"inputs: {moves(was_at, now_at)}"]
     for was, now in zip(before_inputs, after_inputs, strict=True):
         if "files" in now:
             names = sorted({*was["files"], *now["files"]})
@@ -259,16 +260,6 @@ def differences(
     if not lines and None not in vectors and vectors[0] != vectors[1]:
         lines.append("the checkpoint has other vectors")
     return lines
-
-
-def places(inputs: Any) -> Any:
-    """Return the place of each described input, or what is there instead."""
-    if not isinstance(inputs, list) or not all(isinstance(of_table, Mapping) for of_table in inputs):
-        return inputs
-    return [
-        (of_table.get("uri"), of_table.get("name"), isinstance(of_table.get("files"), Mapping))
-        for of_table in inputs
-    ]
 
 
 def _age(config: Config, name: str, made_s: float | None) -> str:

@@ -14,7 +14,7 @@ from graphmill.config import Config, Effect, PbgConfig, RelationConfig, from_map
 from graphmill.config.sections import SECTIONS
 from graphmill.errors import ConfigError, FormatError, GraphMillError, NotFoundError
 from graphmill.run import record
-from graphmill.run.inputs import content_of
+from graphmill.run.inputs import content_of, places
 
 FILE = "graphmill.json"
 
@@ -97,7 +97,7 @@ def _changed_entities(config: Config) -> list[str]:
         return []
     inputs = storage.read_json(uri).get("inputs")
     now = record.describe_inputs([config.entity_path])
-    if not isinstance(inputs, list) or record.places(inputs[:1]) != record.places(now):
+    if not isinstance(inputs, list) or places(inputs[:1]) != places(now):
         return []
     return record.differences(
         config, {"inputs": inputs[:1]}, {"inputs": now}, trained_s(config.checkpoint_path)

@@ -21,7 +21,7 @@ import numpy as np
 from distributed import get_worker
 
 from graphmill import storage
-from graphmill.ask.edges import Graph, Numbers, Piece, Triples, loopless
+from graphmill.ask.edges import Graph, Numbers, Piece, Triples, known_paths, loopless
 from graphmill.ask.evaluate import baselines, metrics, tasks
 from graphmill.ask.evaluate.baselines import Baselines
 from graphmill.ask.evaluate.execution import COUNTING, Execution
@@ -44,6 +44,7 @@ from graphmill.errors import FormatError
 from graphmill.model import comparators
 from graphmill.run import seeds
 from graphmill.run.auto_values import num_edges
+from graphmill.run.trained_with import saved_settings
 from graphmill.vocab import Side
 
 TOPIC = "graphmill-evaluate"
@@ -130,8 +131,14 @@ def tell(text: str) -> None:
 
 
 def trained_paths(config: Config) -> list[str]:
-    """Folders of the edges that were trained on, as far as they are there."""
-    return [path.rstrip("/") for path in config.edge_paths if storage.is_dir(path)]
+    """Folders of the edges that were trained on, as far as they are there.
+
+    The checkpoint names them: users of PBG give the edges to rank as `edge_paths`. If it names no folder of
+    this run, they are `edge_paths`.
+    """
+    saved = {path.rstrip("/") for path in saved_settings(config.checkpoint_path).get("edge_paths", ())}
+    named = [path for path in known_paths(config) if path in saved]
+    return [path.rstrip("/") for path in named or config.edge_paths if storage.is_dir(path)]
 
 
 def blocks(config: Config, run: TrainedRun) -> tuple[Graph, BlockSize]:

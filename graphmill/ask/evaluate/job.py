@@ -61,7 +61,7 @@ def run(config: Config, client: Client, claim: Claim = NO_CLAIM) -> dict[str, An
     if fitted is not None:
         claim.check()
         calibration.write(calibration.uri_beside(config.record_uri(config.checkpoint_path)), fitted)
-    if (path := config.split_path(config.evaluate.split)) in config.edge_paths:
+    if (path := config.split_path(config.evaluate.split)).rstrip("/") in evaluation.trained_paths(config):
         log.warning(
             f"evaluate: {path} is one of edge_paths: if the checkpoint was trained on these edges, the "
             "metrics do not tell how it does on others; train with the other edge_paths"

@@ -141,7 +141,7 @@ def test_other_inputs_never_resume(config, tmp_path, rng):
     more = changed(config, "resume", edge_paths=[*config.edge_paths, str(tmp_path / "edges" / "more")])
     write_graph(config, {"node": 20}, random_triples(rng, 20, 1, 20, 9), path=more.edge_paths[1])
     trained(more)
-    with pytest.raises(ConfigError, match=r"train\.on_change: resume: .*inputs"):
+    with pytest.raises(ConfigError, match=r"resume: .*: inputs: \S+/more \(files\) -> nothing\. Set"):
         job.claim_checkpoint(changed(config, "resume"))
     write_graph(config, {"node": 20}, random_triples(rng, 20, 1, 20, 61))
     job.check(more)  # before etl has run nobody can say

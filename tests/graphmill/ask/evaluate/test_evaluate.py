@@ -215,6 +215,23 @@ def test_as_a_job(tmp_path: Path, near_client: distributed.Client) -> None:
     assert job.output_uris(world.config) == []
 
 
+def test_edges_to_rank_that_are_given_as_those_to_train(
+    tmp_path: Path, near_client: distributed.Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    """`-p edge_paths=data/test_partitioned`, as users of PBG evaluate: the checkpoint knows better."""
+    config = _small(tmp_path).config
+    pbg.write_config(config.checkpoint_path, config.pbg())
+    of_pbg = configuration.from_mapping(config.model_dump() | {"edge_paths": [config.split_path("test")]})
+    figures, expected = (job.run(each, near_client) for each in (of_pbg, config))
+    assert [figures[key] for key in ("metrics", "baselines")] == [
+        expected[key] for key in ("metrics", "baselines")
+    ]
+    assert "is one of edge_paths" not in caplog.text
+    pbg.write_config(config.checkpoint_path, of_pbg.pbg())
+    job.run(of_pbg, near_client)
+    assert "is one of edge_paths" in caplog.text
+
+
 def test_fingerprint_tells_what_matters(tmp_path: Path) -> None:
     world = _small(tmp_path)
     before = job.fingerprint(world.config)
