@@ -18,6 +18,8 @@ FORKING = {
     "distributed.scheduler.no-workers-timeout": "20s",
 }
 IMPORTED = ["pytest", "tests.conftest", "etl.job", "remap.job", "train.job", "train.run.trainer"]
+# What training imports when it needs it: to fold in, and torch itself for the first gradient.
+IMPORTED += ["train.tables.folding", "torch.fx.experimental.symbolic_shapes"]
 
 
 def forking() -> ForkServerContext:
