@@ -19,7 +19,7 @@ struct Shape {
 struct ChunkNegatives {
     Negatives of_loss;
     const Real* vectors;  // [M, D]
-    Real* pulls;          // out: [M rounded up to SHORT, D]
+    Real* pulls;          // out: [M rounded up to ROWS, D]
 };
 
 struct Strip {
@@ -36,16 +36,16 @@ struct Strip {
 template <class P>
 class Products {
     using Unit = typename P::Unit;
-    static constexpr bool HALF = P::DEPTH == 2;
+    static constexpr bool HALF = P::DEPTH == 2, TILED = P::TILED;
 
   public:
     // The negatives of a side, for the strips to come.
     void begin(int side, const Shape& shape, const ChunkNegatives& negatives) {
         shape_ = shape;
-        depth_ = (shape.dimension + P::DEPTH - 1) / P::DEPTH;
         units_ = (shape.columns / P::DEPTH + LANES - 1) / LANES * LANES;
+        depth_ = TILED ? units_ : (shape.dimension + P::DEPTH - 1) / P::DEPTH;
         packed_[side].negatives = negatives;
-        packed_[side].rows = (negatives.of_loss.count + SHORT - 1) / SHORT * SHORT;
+        packed_[side].rows = (negatives.of_loss.count + ROWS<P> - 1) / ROWS<P> * ROWS<P>;
         pack_negatives(packed_[side]);
     }
 
@@ -70,23 +70,24 @@ class Products {
         Buffer<Unit> tiles, pairs;
     };
 
-    // Tiles of `height` rows, each [depth_, height].
+    // Tiles of `height` rows, each [depth_, height], or transposed.
     void pack_negatives(Packed& packed) {
         const ChunkNegatives& negatives = packed.negatives;
         Unit* to = packed.tiles.of(size_t(packed.rows) * depth_);
         Unit* row = row_.of(units_);
         for (int m = 0; m < packed.rows;) {
-            const int height = tile_height(packed.rows - m);
+            const int height = tile_height<P>(packed.rows - m);
             for (int i = 0; i < height; i++, m++) {
+                if (TILED) row = to + size_t(i) * depth_;
                 if (m < negatives.of_loss.count)
                     units_of_row(negatives.vectors + size_t(m) * shape_.stride, shape_.columns, row);
                 else
                     std::fill(row, row + units_, Unit());
-                for (int k = 0; k < depth_; k++) to[k * height + i] = row[k];
+                for (int k = 0; k < depth_ && !TILED; k++) to[k * height + i] = row[k];
             }
             to += size_t(height) * depth_;
         }
-        if constexpr (HALF) pairs_of_rows(negatives.vectors, negatives.of_loss.count, packed.pairs);
+        if constexpr (HALF) pairs_of_rows(negatives.vectors, negatives.of_loss.count, packed.rows, packed.pairs);
     }
 
     // Panels [units_, WIDTH].
@@ -104,7 +105,7 @@ class Products {
                 for (int i = 0; i < LANES; i++) store(panel + (k + i) * WIDTH, block[i]);
             }
         }
-        if constexpr (HALF) pairs_of_rows(strip.queries, strip.num_panels * WIDTH, query_pairs_);
+        if constexpr (HALF) pairs_of_rows(strip.queries, strip.num_panels * WIDTH, strip.num_panels * WIDTH, query_pairs_);
     }
 
     static void units_of_row(const Real* from, int columns, Unit* to) {
@@ -127,15 +128,15 @@ class Products {
 #endif
     }
 
-    // [rows / 2, stride] units of two rows each.
-    void pairs_of_rows(const Real* from, int rows, Buffer<Unit>& buffer) {
+    // [padded / 2, stride] units of two rows each; zeros follow the last row.
+    void pairs_of_rows(const Real* from, int rows, int padded, Buffer<Unit>& buffer) {
         const int stride = shape_.stride;
-        Unit* to = buffer.of(size_t(rows + 1) / 2 * stride);
-        for (int i = 0; i < rows; i += 2)
+        Unit* to = buffer.of(size_t(padded) / 2 * stride);
+        for (int i = 0; i < padded; i += 2)
             for (int k = 0; k < shape_.columns; k += LANES) {
                 const Real* at = from + size_t(i) * stride + k;
-                const Vec second = i + 1 < rows ? load(at + stride) : Vec{};
-                store(to + size_t(i / 2) * stride + k, bfloat16_pairs(load(at), second));
+                const Vec first = i < rows ? load(at) : Vec{}, second = i + 1 < rows ? load(at + stride) : Vec{};
+                store(to + size_t(i / 2) * stride + k, bfloat16_pairs(first, second));
             }
     }
 
@@ -143,10 +144,10 @@ class Products {
         const Unit* negatives = packed.tiles.at();
         const Unit* queries = packed_queries_.at();
         for (int m = 0; m < packed.rows;) {
-            const int height = tile_height(packed.rows - m);
+            const int height = tile_height<P>(packed.rows - m);
             const Depth depth = {1, depth_, 0, height, 0, WIDTH};
             for (int j = 0; j < strip.num_panels; j++)
-                tile_of<P, 2>(height, depth, negatives + size_t(m) * depth_, 1, queries + size_t(j) * units_ * WIDTH,
+                tile_of<P, 2>(height, depth, negatives + size_t(m) * depth_, TILED ? depth_ : 1, queries + size_t(j) * units_ * WIDTH,
                               scores + (size_t(j) * packed.rows + m) * WIDTH, WIDTH, false);
             m += height;
         }
@@ -170,6 +171,7 @@ class Products {
                     Unit* pairs = by_negatives + j * panel + size_t(m) / 2 * WIDTH;
                     store(pairs, bfloat16_pairs(a0, b0));
                     store(pairs + LANES, bfloat16_pairs(a1, b1));
+                    if (TILED && m % ROWS<P> == ROWS<P> - 2) turn(pairs - (ROWS<P> / 2 - 1) * WIDTH);
                     Unit* row = by_positives + j * panel + size_t(m) * WIDTH / 2;
                     store(row, in_order(a0, a1));
                     store(row + LANES, in_order(b0, b1));
@@ -177,6 +179,17 @@ class Products {
             by_negatives_ = by_negatives;
             by_positives_ = by_positives;
         }
+    }
+
+    // Pairs of ROWS negatives, in place: from [ROWS / 2, WIDTH] to [WIDTH, ROWS / 2].
+    static void turn(Unit* block) {
+        IntVec halves[2][LANES];
+        for (int v = 0; v < 2; v++) {
+            for (int i = 0; i < LANES; i++) halves[v][i] = load<IntVec>(block + i * WIDTH + v * LANES);
+            transpose(halves[v]);
+        }
+        for (int v = 0; v < 2; v++)
+            for (int i = 0; i < LANES; i++) store(block + (v * LANES + i) * LANES, halves[v][i]);
     }
 
     template <class F>
@@ -189,16 +202,17 @@ class Products {
         const Unit* negatives;
         if constexpr (HALF) negatives = packed.pairs.at();
         else negatives = packed.negatives.vectors;
-        const ptrdiff_t stride = shape_.stride;
-        const Depth depth = {1, pairs, 0, WIDTH, 0, stride};
+        const ptrdiff_t stride = shape_.stride, a_row = TILED ? LANES : 1;
+        const Depth depth = TILED ? Depth{packed.rows / ROWS<P>, LANES, LANES * WIDTH, 1, LANES * stride, stride}
+                                  : Depth{1, pairs, 0, WIDTH, 0, stride};
         for_columns([&](int n, bool two) {
             for (int j = 0; j < strip.num_panels; j++)
                 for (int p = 0; p < WIDTH;) {
-                    const int height = tile_height(WIDTH - p);
-                    const Unit* a = by_negatives_ + size_t(j) * packed.rows * WIDTH / P::DEPTH + p;
+                    const int height = tile_height<P>(WIDTH - p);
+                    const Unit* a = by_negatives_ + size_t(j) * packed.rows * WIDTH / P::DEPTH + p * a_row;
                     Real* c = strip.query_pulls + (size_t(j) * WIDTH + p) * stride + n;
-                    if (two) tile_of<P, 2>(height, depth, a, 1, negatives + n, c, stride, false);
-                    else tile_of<P, 1>(height, depth, a, 1, negatives + n, c, stride, false);
+                    if (two) tile_of<P, 2>(height, depth, a, a_row, negatives + n, c, stride, false);
+                    else tile_of<P, 1>(height, depth, a, a_row, negatives + n, c, stride, false);
                     p += height;
                 }
         });
@@ -213,7 +227,7 @@ class Products {
         const Depth depth = {strip.num_panels, K, ptrdiff_t(packed.rows) * K, 1, K * stride, stride};
         for_columns([&](int n, bool two) {
             for (int m = 0; m < packed.rows;) {
-                const int height = tile_height(packed.rows - m);
+                const int height = tile_height<P>(packed.rows - m);
                 const Unit* a = by_positives_ + size_t(m) * K;
                 Real* c = packed.negatives.pulls + size_t(m) * stride + n;
                 if (two) tile_of<P, 2>(height, depth, a, K, queries + n, c, stride, !strip.is_first);

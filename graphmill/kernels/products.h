@@ -3,6 +3,7 @@
 // A *unit* is what one lane multiplies at once: a Real, or (Half) a pair of bfloat16 whose products are
 // summed in float32. A is read unit by unit and spread over the lanes, B in vectors of units. The
 // strides of A and B, in units, say how they lie; k may be cut in `num_outer` pieces that lie apart.
+// Where the processor has tiles (AMX), Half takes them: then the units of a row of A lie side by side.
 #pragma once
 
 #include "vec.h"
@@ -10,10 +11,16 @@
 #define HAS_HALF
 #include <immintrin.h>
 #endif
+#if defined(HAS_HALF) && defined(__AMX_BF16__)
+#define HAS_TILES
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
 
 struct Full {
     using Unit = Real;
     static constexpr int DEPTH = 1;  // numbers in a unit
+    static constexpr bool TILED = false;
     using Units = Vec;
     static inline Vec multiply_add(Unit a, Units b, Vec c) { return c + a * b; }
 };
@@ -22,6 +29,11 @@ struct Full {
 struct Half {
     using Unit = uint32_t;
     static constexpr int DEPTH = 2;
+#ifdef HAS_TILES
+    static constexpr bool TILED = true;
+#else
+    static constexpr bool TILED = false;
+#endif
     using Units = WordVec;
     static inline Vec multiply_add(Unit a, Units b, Vec c) {
         return (Vec)_mm512_dpbf16_ps((__m512)c, (__m512bh)_mm512_set1_epi32(a), (__m512bh)b);
@@ -78,12 +90,94 @@ constexpr int TALL = 4;  // 8 sums in 16 registers
 #endif
 constexpr int SHORT = 4;  // rows are padded to a multiple of it
 
-// Height of the next tile when `left` rows are left: a multiple of SHORT, at most TALL.
-inline int tile_height(int left) { return left >= TALL ? TALL : left > 4 && TALL > 4 ? 8 : SHORT; }
+#ifdef HAS_TILES
+constexpr int SIDE = 16;  // of a tile: rows, units in a row of A or B, sums in a row of C
+
+// The tiles of this thread for a block; then they are again as another library wants them.
+class TileRegisters {
+  public:
+    TileRegisters() {
+        _tile_storeconfig(&before_);
+        _tile_loadconfig(&OURS);
+    }
+    ~TileRegisters() { _tile_loadconfig(&before_); }
+
+    // Whether Linux lets this process use tiles, from now on.
+    static bool are_allowed() {
+        constexpr int REQUEST = 0x1023, TILE_DATA = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
+        return syscall(SYS_arch_prctl, REQUEST, TILE_DATA) == 0;
+    }
+
+  private:
+    struct alignas(64) Configuration {
+        uint8_t palette, start_row, reserved[14];
+        uint16_t bytes[16];  // of a row
+        uint8_t rows[16];
+    } before_;
+    // Static: GCC takes ldtilecfg to read eight bytes, and leaves out stores to the rest of a local one.
+    static constexpr Configuration OURS = {
+        1, 0, {}, {64, 64, 64, 64, 64, 64, 64, 64}, {SIDE, SIDE, SIDE, SIDE, SIDE, SIDE, SIDE, SIDE}};
+};
+
+// Two by NUM_VECS tiles of C; k in whole tiles.
+template <int NUM_VECS>
+inline void tiles(const Depth& depth, const uint32_t* a, ptrdiff_t a_row, const uint32_t* b, Real* c, ptrdiff_t c_row,
+                  bool add) {
+    const size_t a_bytes = a_row * sizeof(*a), b_bytes = depth.b_inner * sizeof(*b), c_bytes = c_row * sizeof(*c);
+    Real* second = c + SIDE * c_row;
+    if (add) {
+        _tile_loadd(0, c, c_bytes);
+        _tile_loadd(1, second, c_bytes);
+        if constexpr (NUM_VECS == 2) {
+            _tile_loadd(2, c + SIDE, c_bytes);
+            _tile_loadd(3, second + SIDE, c_bytes);
+        }
+    } else {
+        _tile_zero(0);
+        _tile_zero(1);
+        _tile_zero(2);
+        _tile_zero(3);
+    }
+    for (int outer = 0; outer < depth.num_outer; outer++)
+        for (int k = 0; k < depth.num_inner; k += SIDE) {
+            const uint32_t* a_k = a + outer * depth.a_outer + k;
+            const uint32_t* b_k = b + outer * depth.b_outer + k * depth.b_inner;
+            _tile_loadd(4, a_k, a_bytes);
+            _tile_loadd(5, a_k + SIDE * a_row, a_bytes);
+            _tile_loadd(6, b_k, b_bytes);
+            _tile_dpbf16ps(0, 4, 6);
+            _tile_dpbf16ps(1, 5, 6);
+            if constexpr (NUM_VECS == 2) {
+                _tile_loadd(7, b_k + SIDE, b_bytes);
+                _tile_dpbf16ps(2, 4, 7);
+                _tile_dpbf16ps(3, 5, 7);
+            }
+        }
+    _tile_stored(0, c, c_bytes);
+    _tile_stored(1, second, c_bytes);
+    if constexpr (NUM_VECS == 2) {
+        _tile_stored(2, c + SIDE, c_bytes);
+        _tile_stored(3, second + SIDE, c_bytes);
+    }
+}
+#endif
+
+constexpr int MOST_ROWS = 32;
+template <class P>
+constexpr int ROWS = P::TILED ? MOST_ROWS : SHORT;  // numbers of rows of A are padded to a multiple of it
+
+// Height of the next tile when `left` rows are left.
+template <class P>
+inline int tile_height(int left) {
+    return P::TILED ? ROWS<P> : left >= TALL ? TALL : left > 4 && TALL > 4 ? 8 : SHORT;
+}
 
 template <class P, int NUM_VECS>
 inline __attribute__((always_inline)) void tile_of(int height, const Depth& depth, const typename P::Unit* a, ptrdiff_t a_row,
                     const typename P::Unit* b, Real* c, ptrdiff_t c_row, bool add) {
+#ifdef HAS_TILES
+    if constexpr (P::TILED) return tiles<NUM_VECS>(depth, a, a_row, b, c, c_row, add);
+#endif
     switch (height) {
         case TALL: return tile<P, TALL, NUM_VECS>(depth, a, a_row, b, c, c_row, add);
         case SHORT * 2: return tile<P, SHORT * 2, NUM_VECS>(depth, a, a_row, b, c, c_row, add);

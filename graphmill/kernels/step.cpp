@@ -7,6 +7,8 @@
 // Shapes: C chunks of P positives, K candidates of a chunk (its positives, then the drawn ones), of which
 // those from `first` on are negatives; D dimension; rows have D numbers in tables, `stride` here.
 
+#include <optional>
+
 #include "chunk.h"
 #include "update.h"
 
@@ -19,6 +21,10 @@ class Workspace {
     Figures run(const Settings& settings, const Table* tables, const Relations* relations, const Block* blocks,
                 int num_blocks, int num_steps) {
         s_ = &settings;
+#ifdef HAS_TILES
+        std::optional<TileRegisters> registers;
+        if (settings.half) registers.emplace();
+#endif
         tables_ = tables;
         relations_ = relations;
         columns_ = (s_->dimension + LANES - 1) / LANES * LANES;
@@ -91,7 +97,7 @@ class Workspace {
             }
         const ChunkNegatives negatives = {{int(count), int(count), to.ids.at(), squares, sums},
                                           to.vectors,
-                                          negative_pulls_[side].of((count + SHORT) * stride_)};
+                                          negative_pulls_[side].of((count + MOST_ROWS) * stride_)};
         with_products([&](auto& products) { products.begin(side, {s_->dimension, columns_, stride_}, negatives); });
     }
 
@@ -330,7 +336,9 @@ int graphmill_bytes_of_real() { return sizeof(Real); }
 
 // Whether products can take their operands in bfloat16.
 int graphmill_has_half() {
-#ifdef HAS_HALF
+#if defined(HAS_TILES)
+    return TileRegisters::are_allowed();
+#elif defined(HAS_HALF)
     return 1;
 #else
     return 0;

@@ -2,10 +2,11 @@
 
     x86-64-v3        AVX2                        Intel from Haswell on, AMD Zen
     x86-64-v4        AVX-512                     Intel Xeon from Skylake on, AMD from Zen 4 on
-    x86-64-v4-bf16   and products of bfloat16    Intel Xeon from Sapphire Rapids on, AMD from Zen 4 on
+    x86-64-v4-bf16   and products of bfloat16    AMD from Zen 4 on
+    x86-64-v4-amx    and tiles of them           Intel Xeon from Sapphire Rapids on
     native           -march=native: other processors, and compilers that do not know these levels
 
-hatch_build.py compiles the first three into the wheel, before any dependency is installed: this module needs
+hatch_build.py compiles the first four into the wheel, before any dependency is installed: this module needs
 the standard library alone. What one compiler makes of a variant gives the same bits on every processor.
 """
 
@@ -26,6 +27,10 @@ _V4 = _V3 | {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}
 _BFLOAT16 = "x86-64-v4-bf16"
 # By name, the best first: the processor's features as Linux names them, and the compiler's options.
 _VARIANTS = {
+    "x86-64-v4-amx": (
+        _V4 | {"avx512_bf16", "amx_tile", "amx_bf16"},
+        ("-march=x86-64-v4", "-mavx512bf16", "-mamx-tile", "-mamx-bf16"),
+    ),
     _BFLOAT16: (_V4 | {"avx512_bf16"}, ("-march=x86-64-v4", "-mavx512bf16")),
     "x86-64-v4": (_V4, ("-march=x86-64-v4",)),
     "x86-64-v3": (_V3, ("-march=x86-64-v3",)),
@@ -44,11 +49,6 @@ def variants_here() -> list[str]:
 def has_bfloat16_products() -> bool:
     """Whether this processor multiplies bfloat16 numbers, and $ATEN_CPU_CAPABILITY allows it."""
     return _BFLOAT16 in variants_here()
-
-
-def has_fast_bfloat16_lanes() -> bool:
-    """Whether AVX512-BF16 is faster than float32: on Intel's processors, which have AMX for it, it is not."""
-    return has_bfloat16_products() and "amx_bf16" not in _features()
 
 
 def command(compiler: str, variant: str) -> list[str]:

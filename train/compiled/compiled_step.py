@@ -17,7 +17,6 @@ from graphmill.ask.model import Model
 from graphmill.config import Config
 from graphmill.errors import TrainingError
 from graphmill.machine import native
-from graphmill.machine.variants import has_fast_bfloat16_lanes
 from graphmill.model.built_in import COMPARATORS
 from graphmill.model.parameters import global_key
 from graphmill.vocab import Side
@@ -110,7 +109,7 @@ class CompiledStep(Step[Batch]):
         super().__init__(config, model, adagrad)
         self.library = library
         self.sampling = Sampling.of_training(config)
-        self.half = config.half_precision and bool(library.graphmill_has_half()) and has_fast_bfloat16_lanes()
+        self.half = config.half_precision and bool(library.graphmill_has_half())
         self._itemsize: int = library.graphmill_bytes_of_real()
         self._threads = threading.local()
 

@@ -77,25 +77,45 @@ def test_equals_the_torch_step(case):
     torch.testing.assert_close(found, moved(Scene(**case)), rtol=1e-7, atol=1e-7)
 
 
-def wide(half):
-    """Two chunks of 64 edges and 140 negatives, softmax of ComplEx: what the kernel is made for."""
-    more = {"dimension": 100, "num_batch_negs": 20, "num_uniform_negs": 120, "half_precision": half}
-    return settings("complex_diagonal", "dot", "softmax", True, **more, train={"chunk_edges": 64})
-
-
 def wide_scene(half, **more):
-    return Scene(wide(half), 0, 3, 128, True, {"user": 500, "item": 500}, **more)
+    """Two chunks of 64 edges and 140 negatives, softmax of ComplEx: what the kernel is made for."""
+    wide = {"dimension": 100, "num_batch_negs": 20, "num_uniform_negs": 120, "half_precision": half}
+    config = settings("complex_diagonal", "dot", "softmax", True, **wide, train={"chunk_edges": 64})
+    return Scene(config, 0, 3, 128, True, {"user": 500, "item": 500}, **more)
 
 
-@pytest.mark.slow
+SHAPES = [  # dimension, uniform negatives, edges of a chunk
+    ("complex_diagonal", "dot", "softmax", 100, 140, 64),
+    ("diagonal", "dot", "softmax", 18, 1, 5),
+    ("translation", "cos", "ranking", 34, 45, 33),
+    ("translation", "l2", "softmax", 130, 31, 77),
+    ("complex_diagonal", "dot", "logistic", 400, 63, 100),
+]
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: "-".join(map(str, shape)))
 @pytest.mark.parametrize("half", [False, True], ids=["float32", "bfloat16"])
-def test_single_precision(half):
-    """The distance from float64 is within the precision of the products' operands."""
-    exact, scene = wide_scene(False), wide_scene(half, dtype=torch.float32)
+def test_single_precision(half, shape):
+    """The distance from float64 is within the precision of what is multiplied; PyTorch's products stay."""
+
+    def scene(half, dtype):
+        more = {
+            "dimension": shape[3],
+            "num_uniform_negs": shape[4],
+            "num_batch_negs": 0,
+            "half_precision": half,
+        }
+        config = settings(*shape[:3], True, **more, train={"chunk_edges": shape[5]})
+        return Scene(config, 0, 3, 128, True, {"user": 500, "item": 500}, dtype=dtype)
+
+    exact, rounded = scene(False, torch.float64), scene(half, torch.float32)
     moved(exact)
-    moved(scene, CompiledStep, compiled_step.library())
-    rough = half and variants.has_fast_bfloat16_lanes() and compiled_step.library().graphmill_has_half()
-    error = (scene.tables["user"].embeddings_ND.double() - exact.tables["user"].embeddings_ND).abs()
+    matrix = torch.randn(64, 64).bfloat16()  # by the registers of the step where it takes tiles
+    before = matrix @ matrix
+    moved(rounded, CompiledStep, compiled_step.library())
+    torch.testing.assert_close(matrix @ matrix, before, rtol=0, atol=0)
+    rough = half and compiled_step.library().graphmill_has_half()
+    error = (rounded.tables["user"].embeddings_ND.double() - exact.tables["user"].embeddings_ND).abs()
     assert error.max() < (0.05 if rough else 5e-5)
     assert error.mean() < (1e-3 if rough else 5e-7)
     assert not rough or error.max() > 1e-5  # bfloat16 was really used
