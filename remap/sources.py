@@ -8,7 +8,6 @@ come from a map of ids: the tables are first sorted by raw id, beside the output
     entities/                    raw ids of its rows
 """
 
-import json
 import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -20,6 +19,7 @@ from graphmill.checkpoints import open_checkpoint, recognise
 from graphmill.checkpoints.id_maps import MOST_FILES, IdMap, IdMaps, parse_id_maps
 from graphmill.config import Config
 from graphmill.config.sections.remap import RemapConfig
+from graphmill.config.yaml_text import as_yaml
 from graphmill.errors import ConfigError
 from graphmill.run.record import run_of
 
@@ -45,12 +45,12 @@ def load_settings(conf: str | None, overrides: Sequence[str], given: dict[str, A
     """Load the configuration, and override settings by the `given` flags."""
     chosen = [f"{_SETTINGS[name]}={_yaml(name, value)}" for name, value in given.items() if name in _SETTINGS]
     names = dict(pair.partition(",")[::2] for pair in given.get("column_names", ()))
-    chosen += [f"remap.column_names={json.dumps(names, ensure_ascii=False)}"] if names else []
+    chosen += [f"remap.column_names={as_yaml(names)}"] if names else []
     if "id_maps" in given:
         columns = given.get("id_map_columns")
         uris = {name: map_.uri for name, map_ in parse_id_maps(given["id_maps"], columns).items()}
         keys = {"id_maps": uris} | ({"id_map_columns": columns.split(",")} if columns else {})
-        chosen += [f"remap.{key}={json.dumps(keys[key], ensure_ascii=False)}" for key in keys]
+        chosen += [f"remap.{key}={as_yaml(keys[key])}" for key in keys]
     foreign = set(given) - {*_SETTINGS, *_IGNORED, "column_names", "id_maps", "id_map_columns"}
     if foreign:
         flags = ", ".join(f"--{name.replace('_', '-')}" for name in sorted(foreign))
@@ -61,8 +61,7 @@ def load_settings(conf: str | None, overrides: Sequence[str], given: dict[str, A
 
 
 def _yaml(name: str, value: Any) -> str:
-    given = storage.absolute(value) if name.endswith(("_path", "_dir")) else value
-    return json.dumps(given, ensure_ascii=False)  # YAML cannot read JSON's surrogate pairs
+    return as_yaml(storage.absolute(value) if name.endswith(("_path", "_dir")) else value)
 
 
 def _from_checkpoint(given: dict[str, Any], overrides: Sequence[str]) -> Config:

@@ -3,7 +3,6 @@
 Writes the configuration of a guessed graph as YAML with comments.
 """
 
-import json
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -18,7 +17,7 @@ from etl.survey.sample import SAMPLE_ROWS
 from graphmill import storage
 from graphmill.config import Config, from_mapping
 from graphmill.config.defaults import applied
-from graphmill.config.yaml_text import parsed
+from graphmill.config.yaml_text import as_yaml, parsed
 from graphmill.run.auto_values import with_sizes
 from graphmill.vocab import TRAIN_SPLIT
 
@@ -133,7 +132,7 @@ def _notes(edges: GuessedEdges) -> Iterator[str]:
         yield f"      # weight: {_quoted(edges.weight.name)}  # weights of the edges' losses"
     for column in edges.look.columns:
         if column.is_of_path and column is not edges.relation and len(column.distinct):
-            condition = json.dumps([column.name, "==", column.distinct[0].as_py()], ensure_ascii=False)
+            condition = as_yaml([column.name, "==", column.distinct[0].as_py()])
             yield "      " + _remark(f"filters: [{condition}]  # rows to read; other files are not opened")
             break
     if edges.time and edges.look.split is None:
@@ -176,10 +175,9 @@ def _item(fields: dict[str, object]) -> Iterator[str]:
 
 
 def _quoted(value: object) -> str:
-    """A scalar of YAML: JSON's form, without quotes where a word needs none."""
-    text = json.dumps(value, ensure_ascii=False)
+    """Return a value of YAML, without quotes where a word needs none."""
     is_plain = isinstance(value, str) and value.isidentifier() and value.lower() not in _WORDS
-    return str(value) if is_plain else text
+    return str(value) if is_plain else as_yaml(value)
 
 
 _WORDS = {"true", "false", "null", "yes", "no", "on", "off", "y", "n"}

@@ -1,7 +1,6 @@
 """`graphmill etl`, `python -m etl`: tables of raw edges become edges of numbers."""
 
 import functools
-import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,6 +16,7 @@ from graphmill.cli.options import (
     is_configuration,
     run_options,
 )
+from graphmill.config.yaml_text import as_yaml
 
 _HELP = f"""Run the stage etl, even if it has finished before.
 
@@ -73,8 +73,8 @@ def command(
 
     if form["lhs"] is not None or form["rhs"] is not None:
         if config.read_raw(conf, overrides).get("edge_paths") == []:
-            overrides = (*overrides, f"edge_paths={json.dumps([*map(_partitioned, files)])}")
-        tables = json.dumps(_tables(config.load(conf, overrides), files, **form), ensure_ascii=False)
+            overrides = (*overrides, f"edge_paths={as_yaml([*map(_partitioned, files)])}")
+        tables = as_yaml(_tables(config.load(conf, overrides), files, **form))
         overrides = ("etl.entity_names=true", *overrides, f"etl.tables={tables}")  # PBG's import writes names
     run_stage(ETL, conf, overrides, master, dry_run=dry_run)
 

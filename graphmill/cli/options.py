@@ -1,7 +1,6 @@
 """Options that several commands share."""
 
 import functools
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
@@ -14,6 +13,7 @@ from graphmill import config, storage
 from graphmill.config import Config
 from graphmill.config.masters import FORMS
 from graphmill.config.sections.cluster import ClusterConfig
+from graphmill.config.yaml_text import as_yaml
 from graphmill.display import terminal
 from graphmill.storage import hdfs
 from graphmill.version import __version__
@@ -218,7 +218,7 @@ def as_overrides(settings: Mapping[str, Any]) -> tuple[str, ...]:
     given = {key: value for key, value in settings.items() if value is not None}
     options = given.pop("yarn_options", {})  # each on its own: the configuration may have others
     given |= {f"yarn_options.{key}": value for key, value in options.items()}
-    return tuple(f"cluster.{key}={json.dumps(value, ensure_ascii=False)}" for key, value in given.items())
+    return tuple(f"cluster.{key}={as_yaml(value)}" for key, value in given.items())
 
 
 def run_options(command: Command) -> Command:
@@ -238,7 +238,7 @@ def run_options(command: Command) -> Command:
     ) -> Any:
         overrides = _with_cluster(overrides, others)
         if output is not None:
-            overrides = (*overrides, f"output={json.dumps(output, ensure_ascii=False)}")
+            overrides = (*overrides, f"output={as_yaml(output)}")
         conf = conf_of(run, conf)
         with _chosen_driver(conf, overrides, others):
             return command(conf=conf, overrides=overrides, **others)

@@ -4,13 +4,13 @@ They count only where the user of a command names them again: by an option, or i
 own. All other settings of the run count as they are.
 """
 
-import json
 import logging
 import shlex
 from collections.abc import Mapping
 from typing import Any
 
 from graphmill.config.sections import SECTIONS
+from graphmill.config.yaml_text import as_yaml
 from graphmill.errors import ConfigError
 
 _PLUGINS, _MASTER = "train.plugins", "cluster.master"
@@ -63,8 +63,8 @@ def _has(raw: Mapping[str, Any], section: str, key: str) -> bool:
 
 
 def _text(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return value if isinstance(value, str) else as_yaml(value)
 
 
 def _option(key: str, value: Any) -> str:
-    return f"--set {shlex.quote(f'{key}={json.dumps(value, ensure_ascii=False)}')}"
+    return f"--set {shlex.quote(f'{key}={as_yaml(value)}')}"

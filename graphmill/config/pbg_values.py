@@ -5,7 +5,6 @@ from_python     the same, and values of Python: members of enums, INSIDE_OUT, 0 
 as_override     `-p key=value`, whose text the type of the key explains -> the same for --set
 """
 
-import json
 import logging
 import re
 from collections.abc import Mapping, Sequence
@@ -15,6 +14,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from graphmill.config.schema import PbgConfig
 from graphmill.config.section import Section
+from graphmill.config.yaml_text import as_yaml
 from graphmill.errors import ConfigError, closest
 
 _OLD_KEYS = {
@@ -69,7 +69,7 @@ def as_override(given: str) -> str:
         raise ConfigError(f"-p {given}: PyTorch-BigGraph has no such key; {hint}") from error
     except ValueError as error:
         raise ConfigError(f"-p {given}: {error}") from error
-    return f"{'.'.join(keys)}={json.dumps(value, ensure_ascii=False)}"
+    return f"{'.'.join(keys)}={as_yaml(value)}"
 
 
 def bare(kind: Any) -> Any:

@@ -153,6 +153,12 @@ def apply_override(raw: dict[str, Any], override: str) -> None:
         raise ConfigError(f"--set {override}: the configuration has no such place") from error
 
 
+def as_yaml(value: Any) -> str:
+    """Write a value as JSON that YAML reads, which has fewer characters and no surrogate pairs."""
+    text = json.dumps(value, ensure_ascii=False)
+    return "".join(sign if sign.isprintable() or sign > "\uffff" else f"\\u{ord(sign):04x}" for sign in text)
+
+
 def edited(text: str, changes: Mapping[str, Any], where: str) -> str:
     """Set each `key.path` of `changes` to its value; add the keys that are missing.
 
@@ -161,7 +167,7 @@ def edited(text: str, changes: Mapping[str, Any], where: str) -> str:
     wanted = parsed(text, where)
     changed = text
     for path, value in changes.items():
-        apply_override(wanted, f"{path}={json.dumps(value)}")
+        apply_override(wanted, f"{path}={as_yaml(value)}")
         changed = _with(changed, tuple(path.split(".")), value)
     try:
         if parsed(changed, where) == wanted:
@@ -180,7 +186,7 @@ def _with(text: str, place: Place, value: Any) -> str:
     start, end = node.start_mark.index, node.end_mark.index
     if not rest:
         gap = " " if start == end else ""  # a key without a value
-        return f"{text[:start]}{gap}{json.dumps(value)}{text[end:]}"
+        return f"{text[:start]}{gap}{as_yaml(value)}{text[end:]}"
     if not isinstance(node, yaml.MappingNode) or not node.value:
         return text[:start] + f"{{{_entry(rest, value)}}}" + text[end:]
     if len(rest) == len(place) and not node.flow_style:
@@ -201,4 +207,4 @@ def _child(node: yaml.Node | None, name: str) -> yaml.Node | None:
 
 def _entry(place: Place, value: Any) -> str:
     key, *rest = place
-    return f"{key}: {f'{{{_entry(tuple(rest), value)}}}' if rest else json.dumps(value)}"
+    return f"{key}: {f'{{{_entry(tuple(rest), value)}}}' if rest else as_yaml(value)}"

@@ -4,7 +4,6 @@ The object reads run.json and the embeddings, and writes nothing. Outside the ru
 the caller names.
 """
 
-import json
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
@@ -18,6 +17,7 @@ from graphmill import config, storage
 from graphmill.ask.neighbors import Neighbor, by_cosine, close_id, nearest
 from graphmill.checkpoints import Floats
 from graphmill.config import no_run, place_now
+from graphmill.config.yaml_text import as_yaml
 from graphmill.errors import BadInputError, ConfigError, NotFoundError, suggestion
 from graphmill.formats import remapped
 from graphmill.run.record import read_record
@@ -46,7 +46,7 @@ class Run:
     def __init__(self, uri: str, embedding_path: str | None = None, plugins: Sequence[str] = ()) -> None:
         self.uri = storage.parent(uri) if storage.name(uri) == RECORD else uri.rstrip("/")
         self.record: Mapping[str, Any] = read_record(storage.join(self.uri, RECORD)) or {}
-        self._plugins = [f"train.plugins={json.dumps(list(plugins), ensure_ascii=False)}"] if plugins else []
+        self._plugins = [f"train.plugins={as_yaml(list(plugins))}"] if plugins else []
         there = place_now(self.config.get("embedding_path"), self.config.get("output"), self.uri)  # if moved
         self.embedding_path = embedding_path or there or storage.join(self.uri, "embeddings")
         if not self.record and not storage.is_dir(self.embedding_path):

@@ -161,6 +161,9 @@ def test_names_that_yaml_would_change(tmp_path: Path) -> None:
     rows[0] = ["user\n  on_bad_row: x", "timestamp"]  # which are in comments too
     (table,) = written(write(tmp_path / "lines.csv", rows))["etl"]["tables"]
     assert (table["lhs"], table["rhs"]) == tuple(rows[0])
+    rows[0] = ["user\x7f", "item\u2028\x85\ufeff"]  # which YAML refuses, or takes for the ends of lines
+    (table,) = written(write(tmp_path / "odd\x7f.csv", rows))["etl"]["tables"]
+    assert (table["lhs"], table["rhs"]) == tuple(rows[0])
 
 
 @pytest.mark.parametrize("scale", [1, 4, 25])

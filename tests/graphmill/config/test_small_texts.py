@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from graphmill import storage
 from graphmill.cli import main
 from graphmill.config import load, parsed_yaml
-from graphmill.config.yaml_text import edited, lines
+from graphmill.config.yaml_text import as_yaml, edited, lines
 from graphmill.errors import ConfigError, FormatError
 from graphmill.storage import hadoop_conf
 from tests import REPOSITORY
@@ -126,6 +126,12 @@ def test_values_change_and_comments_stay(name, changes):
 )
 def test_places(text, changes, expected):
     assert edited(text, changes, "conf") == expected
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"])))
+def test_every_text_can_be_a_value(text):
+    assert parsed_yaml(f"x: {as_yaml({'a': text})}", "conf") == {"x": {"a": text}}
+    assert parsed_yaml(edited("x: 1  # one", {"x": text, "y.z": text}, "conf"), "conf")["y"] == {"z": text}
 
 
 def test_a_text_that_shares_values_is_written_anew_and_a_place_that_cannot_be_is_an_error():
