@@ -92,6 +92,8 @@ def cuda_cluster(master: str, settings: ClusterConfig, keys: Keys | None) -> _Bl
 def scheduler_here(settings: ClusterConfig, keys: Keys | None, **options: Any) -> LocalCluster:
     """Start a scheduler in this process, with the workers that `options` ask for."""
     dashboard.check(settings.dashboard_address)
+    # Of connections that close after the end of the cluster, and of `silence_logs`, it logs a traceback.
+    logging.getLogger("distributed.batched").setLevel(logging.CRITICAL)
     cluster = LocalCluster(
         scheduler_kwargs={"dashboard": False},
         silence_logs=logging.CRITICAL,
