@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from graphmill import __version__
 
-_RUNS = ("pipeline", "etl", "train", "evaluate", "predict", "export", "tune", "remap")
+_RUNS = ("pipeline", "etl", "train", "evaluate", "predict", "export", "features", "fold-in", "tune", "remap")
 _WITHOUT_LINE = {"-h", "--help", "--version", "--quiet", "--json-logs", "--json", "--dry-run"}
 _INTERRUPTED = 130
 

@@ -35,7 +35,8 @@ _EXIT = "exit"
 
 
 def _parts(folder: str, stream: str) -> list[storage.FileStatus]:
-    return [entry for entry in storage.list_dir(folder) if storage.name(entry.uri).startswith(f"{stream}-")]
+    parts = [entry for entry in storage.list_dir(folder) if storage.name(entry.uri).startswith(f"{stream}-")]
+    return sorted(parts, key=lambda part: int(part.uri.rpartition("-")[2]))  # part 10000 comes after 9999
 
 
 class Writer:

@@ -159,6 +159,7 @@ def test_the_first_line_comes_before_the_imports(entry: str, arguments: list[str
     [
         ("etl", ["etl", "--conf", "a.yaml"], f"graphmill {__version__}: etl, configuration a.yaml"),
         ("train", ["train"], f"graphmill {__version__}: train"),
+        ("fold-in", ["fold-in", "output/shop"], f"graphmill {__version__}: fold-in"),
         ("train", ["train", "--help"], ""),
         ("etl", ["etl", "--quiet"], ""),
         ("etl", ["etl", "--json-logs"], ""),

@@ -70,6 +70,15 @@ def test_a_write_that_fails_is_made_good_by_the_next(
     assert capfdbinary.readouterr().out == b"first\nsecond\n"
 
 
+def test_the_parts_are_in_the_order_of_their_numbers(
+    tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    for number in (9_998, 9_999, 10_000):
+        (tmp_path / f"stdout-{number}").write_text(f"{number}\n")
+    driver.Reader(str(tmp_path)).show()
+    assert capfdbinary.readouterr().out == b"9998\n9999\n10000\n"
+
+
 KILLED = "import os, sys; print('out'); print('err', file=sys.stderr, flush=True); os.abort()"
 
 
