@@ -85,7 +85,7 @@ def _lock(path: Path) -> int:
 
 def _remove_unused(folder: Path) -> None:
     with suppress(OSError):
-        descriptor = os.open(folder / _ALIVE, os.O_RDWR)
+        descriptor = os.open(folder / _ALIVE, os.O_RDWR | os.O_CREAT, 0o600)  # a kill may come before a lock
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             shutil.rmtree(folder, ignore_errors=True)

@@ -104,6 +104,7 @@ def test_folders_of_the_dead_are_removed_and_of_the_living_are_not(tmp_path: Pat
         run_folder.use_folder(str(tmp_path), "test", "first")
         assert theirs.is_dir()
         process.kill()
+    (theirs.parent / "never locked").mkdir()
     mine = run_folder.use_folder(str(tmp_path), "test", "second")
     assert not theirs.exists()
     assert Path(mine).is_dir()
