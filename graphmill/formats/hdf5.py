@@ -69,10 +69,15 @@ def find_dataset(hdf5: h5py.File, name: str, uri: str) -> h5py.Dataset | None:
         node = node[part]
     if not isinstance(node, h5py.Dataset):
         return None
-    if node.is_virtual or node.external:
-        raise FormatError(f"{uri}: expected a dataset {name!r} in the file, found one in other files")
-    _check_stored(node, uri)
+    check_dataset(node, name, uri)
     return node
+
+
+def check_dataset(dataset: h5py.Dataset, name: str, uri: str) -> None:
+    """Refuse a dataset in other files, or one that claims more than the file stores."""
+    if dataset.is_virtual or dataset.external:
+        raise FormatError(f"{uri}: expected a dataset {name!r} in the file, found one in other files")
+    _check_stored(dataset, uri)
 
 
 def checked_dataset(hdf5: h5py.File, name: str, kinds: str, uri: str, num_dims: int = 1) -> h5py.Dataset:

@@ -63,7 +63,8 @@ class PbgCheckpoint(PartitionFilesCheckpoint):
 
     def global_embedding(self, entity_type: str) -> Floats | None:
         """The vector in the version's model file, read without torch."""
-        return pbg.read_parameters(self.uri, self.version).get(global_key(entity_type))
+        key = global_key(entity_type)
+        return pbg.read_parameters(self.uri, self.version, key).get(key)
 
     @cached_property
     def config(self) -> dict[str, Any] | None:

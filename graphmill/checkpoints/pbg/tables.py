@@ -33,6 +33,7 @@ from graphmill.errors import FormatError
 from graphmill.formats.hdf5 import (
     FORMAT_VERSION,
     DatasetWriter,
+    check_dataset,
     checked_dataset,
     described,
     find_dataset,
@@ -158,11 +159,14 @@ def read_model(
         return parameters, _read_optimizer(hdf5, uri), _read_iteration(hdf5, uri)
 
 
-def read_parameters(checkpoint_path: str, version: int) -> dict[str, Floats]:
-    """The parameters by `state_dict_key`, float32; read without torch."""
+def read_parameters(checkpoint_path: str, version: int, key: str | None = None) -> dict[str, Floats]:
+    """The parameters by `state_dict_key`, float32, or that of one key; read without torch."""
     uri = model_uri(checkpoint_path, version)
     with open_checked(uri, manifest_of(checkpoint_path, version)) as hdf5:
-        return _read_parameters(hdf5, uri)
+        if key is None:
+            return _read_parameters(hdf5, uri)
+        dataset = find_dataset(hdf5, _place(key, uri), uri)
+        return {} if dataset is None else dict([_parameter(dataset, uri)])
 
 
 def read_model_iteration(checkpoint_path: str, version: int) -> Iteration | None:
@@ -225,21 +229,24 @@ def _read_parameters(hdf5: h5py.File, uri: str) -> dict[str, Floats]:
     """The parameters, float32, by state_dict_key; none without the group."""
     state: dict[str, Floats] = {}
 
-    def visit(name: str, _: h5py.HLObject) -> None:
-        dataset = find_dataset(hdf5, f"{MODEL}/{name}", uri)
-        if dataset is None:
-            return
-        key = dataset.attrs.get(_KEY)
-        if not isinstance(key, str) or dataset.dtype.kind != "f":
-            raise FormatError(
-                f"{uri}: dataset {dataset.name!r}: expected floats with an attribute {_KEY!r}, "
-                f"found {described(dataset)} and {key}"
-            )
-        state[key] = np.asarray(dataset[...], np.float32)
+    def visit(name: str, node: h5py.HLObject) -> None:
+        if isinstance(node, h5py.Dataset):
+            check_dataset(node, f"{MODEL}/{name}", uri)
+            state.update([_parameter(node, uri)])
 
     if isinstance(hdf5.get(MODEL, getlink=True), h5py.HardLink):
         hdf5[MODEL].visititems(visit)  # follows no link that leads out of the file
     return state
+
+
+def _parameter(dataset: h5py.Dataset, uri: str) -> tuple[str, Floats]:
+    key = dataset.attrs.get(_KEY)
+    if not isinstance(key, str) or dataset.dtype.kind != "f":
+        raise FormatError(
+            f"{uri}: dataset {dataset.name!r}: expected floats with an attribute {_KEY!r}, "
+            f"found {described(dataset)} and {key}"
+        )
+    return key, np.asarray(dataset[...], np.float32)
 
 
 def _place(key: str, uri: str) -> str:
