@@ -1,12 +1,13 @@
 """Joins of raw ids and int64 ids that may be larger than memory: both sides are divided into files first.
 
-    {folder}/{name}-{number}.arrow      rows whose keys have one hash, on the local disk
+    {folder}/{name}-{number}.arrow      rows whose keys have hashes of one range, on the local disk
 
 Every pair of files is joined in memory. Ids that lack a partner are counted; the caller decides.
 """
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -30,36 +31,60 @@ _NAMES = pa.schema([("raw", pa.string()), ("row", pa.int64())])
 
 
 class Files:
-    """Rows divided into Arrow files by number; to be filled, then read."""
+    """Rows divided into Arrow files by number; to be filled, then read in the order of the numbers.
+
+    Of more than `MOST_FILES` numbers, a file holds several; the first that is read divides it.
+    """
 
     def __init__(self, folder: str, name: str, num: int, schema: pa.Schema) -> None:
-        self._uris = [storage.join(folder, f"{name}-{number}.arrow") for number in range(num)]
+        self._folder, self._name, self._num = folder, name, num
         self._schema, self._stack = schema, ExitStack()
+        self._share = -(-num // MOST_FILES)  # numbers of a file
+        self._parts: tuple[int, Files] | None = None  # the file that was divided last
+        self._uris = [storage.join(folder, f"{name}-{file}.arrow") for file in range(-(-num // self._share))]
+        self._stored = schema if self._share == 1 else schema.append(pa.field("number", pa.int64()))
         streams = [self._stack.enter_context(storage.open_output(uri)) for uri in self._uris]
-        self._writers = [self._stack.enter_context(pa.ipc.new_stream(stream, schema)) for stream in streams]
+        self._writers = [self._stack.enter_context(pa.ipc.new_stream(out, self._stored)) for out in streams]
 
     def __len__(self) -> int:
-        return len(self._uris)
+        return self._num
 
     def add(self, columns: list[Any], numbers: Numbers) -> None:
         """Append each row to the file of its number."""
-        batch = pa.record_batch([pa.array(column) for column in columns], schema=self._schema)
-        batch = batch.take(pa.array(np.argsort(numbers, kind="stable")))
-        ends = np.cumsum(np.bincount(numbers, minlength=len(self)))
-        for number in np.unique(numbers):
-            start = ends[number - 1] if number else 0
-            self._writers[number].write_batch(batch.slice(start, ends[number] - start))
+        files, within = np.divmod(numbers, self._share)
+        arrays = [pa.array(column) for column in ([*columns, within] if self._share > 1 else columns)]
+        batch = pa.record_batch(arrays, schema=self._stored)
+        batch = batch.take(pa.array(np.argsort(files, kind="stable")))
+        ends = np.cumsum(np.bincount(files, minlength=len(self._writers)))
+        for file in np.unique(files):
+            start = ends[file - 1] if file else 0
+            self._writers[file].write_batch(batch.slice(start, ends[file] - start))
 
     def close(self) -> None:
         """End the writing."""
         self._stack.close()
 
     def read(self, number: int) -> pa.Table:
-        """The rows of one file; it is deleted."""
+        """The rows of one number, which are deleted."""
+        if self._share > 1:
+            file, within = divmod(number, self._share)
+            if self._parts is None or self._parts[0] != file:
+                self._parts = file, self._divided(file)
+            return self._parts[1].read(within)
         with storage.open_input(self._uris[number]) as stream, pa.ipc.open_stream(stream) as reader:
             table = reader.read_all().combine_chunks()
         storage.delete(self._uris[number])
         return table
+
+    def _divided(self, file: int) -> "Files":
+        parts = Files(self._folder, f"{self._name}-{file}", self._share, self._schema)
+        batches = self.batches(file)
+        while some := list(islice(batches, MOST_FILES)):  # each batch has been cut into as many
+            (batch,) = pa.Table.from_batches(some).combine_chunks().to_batches()
+            parts.add(batch.columns[:-1], batch.column(len(self._schema)).to_numpy())
+        parts.close()
+        storage.delete(self._uris[file])
+        return parts
 
     def batches(self, number: int) -> Iterator[pa.RecordBatch]:
         """The rows of one file, batch by batch."""
@@ -69,7 +94,7 @@ class Files:
 
 def num_files(num_bytes: int) -> int:
     """Files into which so many bytes are divided, so that each fits `PIECE_BYTES`."""
-    return min(MOST_FILES, max(1, -(-num_bytes // PIECE_BYTES)))
+    return max(1, -(-num_bytes // PIECE_BYTES))
 
 
 def _numbered(files: Files, batches: Iterable[Any], place: Callable[[Any, int], Numbers]) -> Files:

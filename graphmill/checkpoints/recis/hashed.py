@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from graphmill import storage
 from graphmill.checkpoints.checkpoint import Checkpoint
 from graphmill.checkpoints.id_join import Files, ids_of, num_files, raw_ids_of
-from graphmill.checkpoints.id_maps import MOST_FILES, IdMaps, Misses, Numbers
+from graphmill.checkpoints.id_maps import IdMaps, Misses, Numbers
 from graphmill.checkpoints.recis import CheckpointReader, hash_slot, slice_of
 from graphmill.checkpoints.recis.layout import ID_SLOT, tensor_name
 from graphmill.checkpoints.whole_tables import mapped_array
@@ -50,7 +50,7 @@ class TranslatedIds:
         num_rows = reader.tensor_shape(name)[0]
         where, id_map, misses = f"{reader.path}: {name}", maps.maps[table], Misses()
         num_bytes = 24 * num_rows + (64 * num_rows if id_map.is_integers else id_map.estimate_bytes())
-        ranges = max(1, min(MOST_FILES, num_files(num_bytes)) // num)  # ranges of hashes in a partition
+        ranges = max(1, num_files(num_bytes) // num)  # ranges of hashes in a partition
         ordered = Files(folder, "ordered", num * ranges, _ORDERED)
         for raw, row in raw_ids_of(_iter_ids(reader, name), num_rows, id_map, folder, misses, where):
             hashes = hash_strings(raw, maps.seed)

@@ -47,6 +47,7 @@ def _write_map(path: Path, raw: list[str], ids: Any, **columns: Any) -> str:
     partitions=st.integers(1, 4),
     shards=st.integers(1, 4),
     piece_bytes=st.sampled_from([500, 3000, 256 << 20]),
+    most_files=st.sampled_from([2, 256]),
     seed=st.integers(0, 3),
 )
 def test_a_map_gives_rows_to_raw_ids_and_back(
@@ -55,6 +56,7 @@ def test_a_map_gives_rows_to_raw_ids_and_back(
     partitions: int,
     shards: int,
     piece_bytes: int,
+    most_files: int,
     seed: int,
 ) -> None:
     """RecIS to PBG and back: partitions and indices are those of etl, rows and sums are the same bits."""
@@ -67,6 +69,7 @@ def test_a_map_gives_rows_to_raw_ids_and_back(
     }
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(id_join, "PIECE_BYTES", piece_bytes)
+        patch.setattr(id_join, "MOST_FILES", max(most_files, partitions))
         id_maps = IdMaps(maps, partitions, seed)
         done = convert(str(root / "recis"), str(root / "pbg"), "pbg", id_maps=id_maps)
         entities = str(root / "pbg" / "entities")
@@ -266,7 +269,7 @@ from graphmill.checkpoints import id_join
 from graphmill.checkpoints.id_maps import IdMap, IdMaps
 from graphmill.convert import convert
 from tests.graphmill.formats.memory import anonymous_bytes
-id_join.PIECE_BYTES = 4 << 20
+id_join.PIECE_BYTES, id_join.MOST_FILES = 4 << 20, 8
 def there_and_back(root):
     maps = IdMaps({"user": IdMap(root + "/map.parquet")}, 2)
     convert(root + "/recis", root + "/pbg", "pbg", id_maps=maps)
