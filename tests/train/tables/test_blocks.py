@@ -2,7 +2,6 @@
 
 import ctypes
 import re
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -84,12 +83,11 @@ def test_an_epoch_has_every_edge_once_between_its_own_rows(tmp_path, num, chunks
 
 @pytest.mark.slow
 def test_types_may_have_other_numbers_of_partitions(tmp_path):
-    config = graph(tmp_path, num_epochs=3, train={"memory_partitions": 2, "outside_rows": 0.3})
+    config = graph(tmp_path, train={"memory_partitions": 2, "outside_rows": 0.3})
     assert decide(RunContext(config)).blocks == 6
-    figures = job.train(config)
-    assert [epoch["edges"] for epoch in figures["epochs"]] == [400] * 3
-    losses = [epoch["loss"] for epoch in figures["epochs"]]
-    assert all(before > after for before, after in pairwise(losses))
+    first, second = job.train(config)["epochs"]
+    assert first["edges"] == second["edges"] == 400
+    assert first["loss"] > second["loss"]
     for name, count in COUNTS.items():
         assert embeddings(config, name, count).isfinite().all()
 
@@ -122,16 +120,14 @@ def test_blocks_are_written_as_the_partitions_that_were_read(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("order", "prefetch", "chunks"), [("inside_out", True, 1), ("affinity", False, 2)])
-def test_a_stopped_run_ends_with_the_same_bytes(tmp_path, order, prefetch, chunks):
+def test_a_stopped_run_ends_with_the_same_bytes(tmp_path):
     """The sample of rows is read from files, or kept from the iteration before: it is the same."""
-    own = {"outside_rows": 0.5, "memory_partitions": 2, "prefetch": prefetch}
-    settings = {"bucket_order": order, "num_edge_chunks": chunks}
-    once = graph(tmp_path / "once", num_epochs=2, train=own, **settings)
+    own = {"outside_rows": 0.5, "memory_partitions": 2}
+    settings = {"bucket_order": "inside_out", "num_edge_chunks": 2}
+    once = graph(tmp_path / "once", train=own | {"prefetch": False}, **settings)
     job.train(once)
-    own = own | {"prefetch": True}
     for epochs in (1, 2):
-        again = graph(tmp_path / "again", num_epochs=epochs, train=own, **settings)
+        again = graph(tmp_path / "again", num_epochs=epochs, train=own | {"prefetch": True}, **settings)
         job.train(again)
     assert not differing(saved(once), saved(again))
 
@@ -207,11 +203,12 @@ def test_training_takes_the_memory_that_is_planned(tmp_path, limit_mib, train, e
         dimension=DIMENSION,
         batch_size=200,
         bucket_order="affinity",
+        num_epochs=1 if expected["blocks"] > 1 else 2,  # blocks come from files in the first one too
         train={"resident": "auto", "outside_rows": 0.1, **train},
     )
     lhs, rhs = np.random.default_rng(1).integers(NUM_ROWS, size=(2, 4000))
     write_graph(config, {"node": NUM_ROWS}, np.stack([lhs, 0 * lhs, rhs], 1))
     figures = apart(trained_with, config, 2 * limit_mib << 20)
-    assert [epoch["edges"] for epoch in figures["epochs"]] == [4000, 4000]
+    assert [epoch["edges"] for epoch in figures["epochs"]] == [4000] * config.num_epochs
     assert figures["plan"].items() >= expected.items()
     assert figures["grown_bytes"] <= (limit_mib << 20) + MORE_BYTES
