@@ -36,7 +36,7 @@ from tests.etl.graphs import config_of, write_parquet
 from tests.etl.run.test_go_on import figures_of
 from tests.hadoop.cluster import MiniHdfs
 
-READ = 2  # getFileInfo, getBlockLocations
+READ = 1  # getBlockLocations
 WRITE = 4  # create, addBlock, complete, rename
 DELETE = 1
 OF_AN_INPUT = 12  # its size for the fingerprint, its columns, its rows
@@ -207,7 +207,7 @@ def test_a_large_run_takes_few_calls_and_small_arguments(tmp_path: Path) -> None
     size = Size(
         num_files, len(groups), len(shards), len(runs), len(settings.partitions), num_buckets, processes=800
     )
-    assert sum(planned_calls(size).values()) < 2_000_000, planned_calls(size)
+    assert sum(planned_calls(size).values()) < 1_700_000, planned_calls(size)
     assert all(shard.num_passes == 1 for shard in shards)
 
     chunk = EdgeChunk("000000-000000", 2_000_000)
