@@ -122,7 +122,8 @@ def _followed(
 ) -> int:
     """Show the output until there is an exit code; without output, call `is_over` every `patience_s`."""
     reader = Reader(_log_uri(application_id))
-    begun = next_question = time.monotonic()
+    begun = time.monotonic()
+    next_question = begun + min(_POLL_S, patience_s)  # where there is output, the question is not needed
     is_told = False
     while True:
         now = time.monotonic()

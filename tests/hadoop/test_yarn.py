@@ -129,36 +129,27 @@ def test_the_demo_in_containers_ends_well_although_workers_and_its_client_are_ki
     assert re.search(rf"{first[0]} on \S+: exit status 137: ", followed.stderr)
     assert re.search(rf"container_\w+ on \S+ replaces {first[0]} on ", followed.stderr)
     assert rm.is_over(yarn, "demo")
-    # A run.json brings no options of a cluster. The driver looks at the question before it asks for workers.
-    question = ["predict", f"{root}/out", "--relation", "nothing", "--k", "2", "--to", f"{root}/answers"]
-    deployment = ["--master", "yarn", "--num-workers", "1", *deployed]
-    asked = forked("graphmill", *question, *deployment, **environment)
-    assert (asked.code, asked.stdout) == (2, "")
-    assert "nothing" in asked.stderr.partition("error: ")[2]
-    assert re.search(r"the driver is application_\w+", asked.stderr)
     for name in ("demo", "demo-driver", ".graphmill"):
         rm.wait_until(lambda name=name: left_on_hdfs(yarn, name) == [], f"{name}: its files are deleted")
 
 
-def test_every_way_to_end_ends_the_application_from_which_other_users_are_kept_out(
+def test_every_signal_ends_the_application_from_which_other_users_are_kept_out(
     yarn: MiniHdfs, tmp_path: Path, forked: Forks
 ) -> None:
     stranger.open_to_all(tmp_path)
     (tmp_path / "sleeper.py").write_text(textwrap.dedent(SLEEPER))
-    (tmp_path / "failing.py").write_text("raise SystemExit(7)")
     conf = conf_of(tmp_path)
     ways = {
         "ctrl-c": (signal.SIGINT, 130),
         "sigterm": (signal.SIGTERM, 143),
         "sigkill": (signal.SIGKILL, -9),
-        "failing": (None, 7),
     }
     runs: dict[str, Fork] = {}
-    for way, (number, _) in ways.items():
-        words = arguments(way, "--conf", conf, "sleeper.py" if number else "failing.py")
+    for way in ways:
+        words = arguments(way, "--conf", conf, "sleeper.py")
         (tmp_path / way).mkdir()  # a killed one leaves its folder there
         runs[way] = forked.start(*words, cwd=tmp_path, TMPDIR=str(tmp_path / way))
-    waiting = {way: number for way, (number, _) in ways.items() if number is not None}
+    waiting = {way: number for way, (number, _) in ways.items()}
     workers: list[int] = []
 
     def all_have_their_signal() -> bool:

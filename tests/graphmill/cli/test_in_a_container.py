@@ -11,6 +11,7 @@ from graphmill.cli.submit import command as dask_submit
 from graphmill.cluster import deploy
 from graphmill.config.sections.cluster import ClusterConfig
 from tests.commands import code_of
+from tests.graphmill.ask.predict.world import write_world
 
 GRAPH = {
     "input": "hdfs:///in",
@@ -159,6 +160,27 @@ def test_a_container_does_not_deploy_again(
     monkeypatch.setenv("GRAPHMILL_DRIVER", "1")
     code_of(graphmill, "pipeline", "--conf", "c.yaml", "--master", "spark://x", "--set", "dimension=none")
     assert "dimension: input should be a valid integer" in capsys.readouterr().err
+    assert not deployed.words
+
+
+def test_a_driver_looks_at_a_question_before_it_asks_for_workers(
+    deployed: Deployed, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A run.json brings no options of a cluster; YARN, which is not there, would be another error."""
+    write_world(tmp_path / "run")
+    monkeypatch.setenv("GRAPHMILL_DRIVER", "1")
+    words = [
+        "predict",
+        str(tmp_path / "run"),
+        "--relation",
+        "nothing",
+        "--k",
+        "2",
+        "--to",
+        str(tmp_path / "to"),
+    ]
+    assert code_of(graphmill, *words, "--master", "yarn", "--num-workers", "1") == 2
+    assert "--relation nothing: expected one of likes, follows" in capsys.readouterr().err
     assert not deployed.words
 
 
