@@ -8,12 +8,21 @@ with `-m MODULE` or with a script. The answer is the exit code.
 
 import importlib
 import json
+import multiprocessing
 import os
 import runpy
 import sys
 import traceback
+from multiprocessing.context import BaseContext
 from pathlib import Path
 from typing import Any
+
+spawning = multiprocessing.get_context
+
+
+def forking(method: str | None = None) -> BaseContext:
+    """Return the context of a program's own processes: forks, which import nothing, not spawned ones."""
+    return spawning("fork" if method == "spawn" else method)
 
 
 def run(folder: str, output: str, words: list[str]) -> int:
@@ -45,6 +54,7 @@ def run(folder: str, output: str, words: list[str]) -> int:
 
 
 if __name__ == "__main__":
+    multiprocessing.get_context = forking
     for module in sys.argv[1:]:
         importlib.import_module(module)
     for line in sys.stdin:
