@@ -286,8 +286,8 @@ def test_one_type_and_many_relations_in_all_buckets(tmp_path, client, monkeypatc
                 for number in range(NUM_RELATIONS)
             ],
             dimension=16,
-            num_epochs=10,
-            batch_size=200,
+            num_epochs=8,
+            batch_size=400,
             num_uniform_negs=50,
             regularization_coef=0.01,
             train={"num_workers": num, "shared_interval_s": 0.05},

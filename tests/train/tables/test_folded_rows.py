@@ -52,7 +52,7 @@ def new_ids(config: Config, edges: list[Edge]) -> Counter[tuple[str, str]]:
 @pytest.mark.slow
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_rows_are_those_of_a_fold_in(tmp_path: Path, near_client: distributed.Client, dynamic: bool) -> None:
-    own = {"more": NEW_RELATIONS, **ONE_TYPE} if dynamic else {"partitions": 3}
+    own = {"more": NEW_RELATIONS, **ONE_TYPE} if dynamic else {"partitions": 2}
     days = TwoDays(tmp_path, near_client, **own)
     first, second = days.train_first(), days.second()
     figures = job.run(second, near_client)
@@ -198,7 +198,7 @@ class Days(TwoDays):
 
 @pytest.fixture(scope="module")
 def days(tmp_path_factory: pytest.TempPathFactory, near_client: distributed.Client) -> Days:
-    found = Days(tmp_path_factory.mktemp("days"), near_client, partitions=3)
+    found = Days(tmp_path_factory.mktemp("days"), near_client, partitions=2)
     job.run(found.third, near_client)
     return found
 
