@@ -137,10 +137,12 @@ def read_record(uri: str) -> dict[str, Any] | None:
         return None
     except FormatError as error:
         raise FormatError(f"{error}; move it away") from error
-    for key in ("config", "stages", "metrics"):
-        if not isinstance(content.get(key, {}), dict):
-            kind = type(content[key]).__name__
-            raise FormatError(f"{uri}: {key}: expected an object, found {kind}; move it away")
+    parts = {key: content.get(key, {}) for key in ("config", "stages", "metrics")}
+    if isinstance(stages := parts["stages"], dict):
+        parts |= {f"stages.{name}": entry for name, entry in stages.items()}
+    for key, part in parts.items():
+        if not isinstance(part, dict):
+            raise FormatError(f"{uri}: {key}: expected an object, found {type(part).__name__}; move it away")
     return content
 
 
@@ -318,7 +320,7 @@ def _staleness(
     config: Config, entry: Mapping[str, Any], outputs: Iterable[str], fingerprint: Mapping[str, Any]
 ) -> str:
     recorded = entry.get("fingerprint")
-    if recorded is None:
+    if not isinstance(recorded, Mapping):
         status = entry.get("status")
         return f"starting; the last run {status}" if status in ("failed", "running") else "starting"
     if changed := differences(config, recorded, fingerprint, _finished_s(entry)):
