@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from graphmill.machine.variants import command, variants_here
 from tests import REPOSITORY
 from tests.forked import Forks
 
@@ -84,9 +85,20 @@ def finished_run(once: Once, triples: Path, forked: Forks) -> Path:
 
 @pytest.fixture(scope="session")
 def wheel(once: Once) -> Path:
-    """The wheel, with its compiled code."""
+    """The wheel, with its compiled code; the variants that no test loads here are compiled in haste."""
     build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d"]
-    folder = once("wheel", lambda to: subprocess.run([*build, str(to)], cwd=REPOSITORY, check=True))
+
+    def make(to: Path) -> None:
+        compiler = to / "compiler"
+        options = " ".join(command("", variants_here()[0])[1:])
+        compiler.write_text(
+            f'#!/bin/sh\ncase "$*" in "{options} "*) exec g++ "$@" ;; *) exec g++ "$@" -O0 ;; esac\n'
+        )
+        compiler.chmod(0o755)
+        in_haste = {"CXX": str(compiler)} if shutil.which("g++") else {}
+        subprocess.run([*build, str(to)], cwd=REPOSITORY, check=True, env=os.environ | in_haste)
+
+    folder = once("wheel", make)
     (found,) = folder.glob("*.whl")
     return found
 

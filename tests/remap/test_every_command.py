@@ -106,7 +106,6 @@ WRITTEN = [
     ("lists", "places-*.h5", 0, 0),
     ("lists", "part-*.parquet", 0, 0),
     ("lists", "part-*.json", 0, 1),
-    ("export", "user-*.json", 0, 1),
     ("export", "user-*.json", 2, 3),
     ("features", "part-*.parquet", 0, 0),
     ("features", "done/part-0000?.json", 1, 2),
@@ -114,7 +113,6 @@ WRITTEN = [
     ("fold-in", "sorted-*.arrow", 0, 0),
     ("fold-in", "part-*.parquet", 0, 0),
     ("fold-in", "solved-*.json", 0, 1),
-    ("remap", "part-*.parquet", 2, 0),
     ("remap", "part-*.parquet", 0, 0),
     ("remap", "part-*.parquet", 4, 0),
 ]

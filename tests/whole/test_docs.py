@@ -161,7 +161,7 @@ def write_densest(folder: Path, num_packages: int) -> None:
 
 @pytest.mark.slow
 def test_the_notebook_of_debian_runs(tmp_path: Path) -> None:
-    write_densest(tmp_path, 2000)
+    write_densest(tmp_path, 600)
     for cells in (
         execute("debian.ipynb", tmp_path, DEBIAN_TABLES=str(tmp_path), DEBIAN_EPOCHS="2"),
         json.loads((REPOSITORY / "examples/debian.ipynb").read_text())["cells"],  # as it is stored

@@ -81,7 +81,7 @@ def test_every_command_knows_it(tmp_path: Path, triples: Path, graphmill_command
         "regularization_coef=0.01",
         "lr=0.3",
     )
-    options = of_triples(triples, run, *settings, "num_epochs=12")
+    options = of_triples(triples, run, *settings, "num_epochs=5")
     assert graphmill_command("pipeline", *options) == 0
     record = json.loads((run / "run.json").read_text())["stages"]
     assert f"cannot train operator '{NAME}'" in record["train"]["plan"]["reasons"][0]  # no kernel knows it

@@ -108,6 +108,7 @@ entities: {entity: {num_partitions: 1}}
 relations: [{name: any, lhs: entity, rhs: entity, operator: complex_diagonal}]
 dynamic_relations: true
 dimension: 8
+num_epochs: 2
 etl:
   tables: [{path: train.txt, format: csv, delimiter: "\t", header: false, lhs: 0, relation_column: 1, rhs: 2}]
 """
