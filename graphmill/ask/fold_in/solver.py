@@ -213,8 +213,8 @@ class Solver:
     def _tiles(
         self, edges: NewEdges, mentions: Mentions, num_ids: int
     ) -> Iterator[tuple[NewEdges, Mentions, int]]:
-        """Cut the edges at ids into tiles; yield each with its mentions and its number of ids."""
-        first_B = np.searchsorted(edges.id_E, np.arange(num_ids + 1))
+        """Cut the edges and mentions at ids into tiles; yield each with its number of ids."""
+        first_B = sum(np.searchsorted(id_K, np.arange(num_ids + 1)) for id_K in (edges.id_E, mentions.id_K))
         start = 0
         while start < num_ids:
             by_edges = int(np.searchsorted(first_B, first_B[start] + self._sizes.edges, side="right")) - 1

@@ -72,11 +72,10 @@ def read_batch(sorting: Sorting, uri: str, entity_type: str, group: int) -> pa.R
 
 
 def first_edges(rows: pa.Table, max_edges: int) -> pa.Table:
-    """Sort rows by id, and leave out edges of an id beyond the first `max_edges`."""
+    """Sort rows by id, and keep the first `max_edges` of an id; those with a known end come first."""
     rows = rows.sort_by(_ORDER).combine_chunks()
     id_K = rows["id"].combine_chunks().dictionary_encode().indices.to_numpy()  # ascending
-    is_early_K = np.arange(len(id_K)) - np.searchsorted(id_K, id_K) < max_edges
-    return rows.filter(pa.array(is_early_K | (rows["known"].to_numpy() == NONE)))
+    return rows.filter(pa.array(np.arange(len(id_K)) - np.searchsorted(id_K, id_K) < max_edges))
 
 
 def sort_piece(sorting: Sorting, piece_uri: str, entity_type: str | None, uri: str) -> dict[str, int]:

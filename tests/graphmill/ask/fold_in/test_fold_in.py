@@ -220,8 +220,9 @@ def test_weights_count_and_at_most_so_many_edges(tmp_path: Path, world: World, f
 
 def test_a_piece_keeps_the_edges_that_count(tmp_path: Path, world: World) -> None:
     """One id with very many edges fits in memory: a piece holds no more of them than its vector takes."""
-    names, ones = [world.name("item", number) for number in range(30)], np.ones(30, np.float32)
-    piece = {"lhs": ["hub"] * 30, "relation": np.zeros(30, np.int32), "rhs": names, "weight": ones}
+    names = [world.name("item", number) for number in range(30)] + [f"new-{number}" for number in range(60)]
+    lhs, ones = ["hub"] * 60 + ["hub between new ids"] * 30, np.ones(90, np.float32)
+    piece = {"lhs": lhs, "relation": np.zeros(90, np.int32), "rhs": names, "weight": ones}
     pq.write_table(pa.table(piece), tmp_path / "piece.parquet")
     rows = []
     for most in (30, 7):
@@ -229,8 +230,9 @@ def test_a_piece_keeps_the_edges_that_count(tmp_path: Path, world: World) -> Non
         counts = sort_piece(sorting, str(tmp_path / "piece.parquet"), None, str(tmp_path / "sorted.arrow"))
         assert counts["num_usable"] == 30
         batch = read_batch(sorting, str(tmp_path / "sorted.arrow"), "user", 0)
+        assert batch["id"].value_counts().field("counts").to_pylist() == [most, most]
         rows.append(sorted(zip(batch["order"].to_pylist(), batch["known"].to_pylist(), strict=True)))
-    assert rows[1] == rows[0][:7]
+    assert rows[1][:7] == rows[0][:7] and rows[1][7] == rows[0][30]  # an edge between new ids comes last
 
 
 def test_featurized_types_are_refused(
