@@ -138,20 +138,25 @@ def _random(num_lhs: int, num_rhs: int, generator: random.Random) -> list[Bucket
 
 def _affinity(num_lhs: int, num_rhs: int, generator: random.Random) -> list[Bucket]:
     left = _random(num_lhs, num_rhs, generator)
-    # dicts as ordered sets: the same seed gives the same order
-    by_partition: dict[int, dict[Bucket, None]] = {part: {} for part in range(max(num_lhs, num_rhs))}
-    for bucket in left:
-        for part in bucket:
-            by_partition[part][bucket] = None
-    visited: dict[Bucket, None] = {}
+    of_partition: list[list[int]] = [[] for _ in range(max(num_lhs, num_rhs))]
+    for position, bucket in enumerate(left):
+        for part in set(bucket):
+            of_partition[part].append(position)
+    visited: dict[int, None] = {}
+    rest = (position for position in range(len(left)) if position not in visited)
+    one: list[int] = []
+    two: list[int] = []  # buckets that share a partition with the last one
     while len(visited) < len(left):
-        last = next(reversed(visited), None)
-        neighbours = [neighbour for part in last or () for neighbour in by_partition[part]]
-        bucket = generator.choice(neighbours) if neighbours else next(b for b in left if b not in visited)
-        visited[bucket] = None
-        for part in bucket:
-            by_partition[part].pop(bucket, None)
-    return list(visited)
+        if num := len(one) + len(two):
+            number = generator.randrange(num)
+            position = one[number] if number < len(one) else two[number - len(one)]
+        else:
+            position = next(rest)
+        visited[position] = None
+        for part in set(left[position]):
+            of_partition[part].pop(bisect_left(of_partition[part], position))
+        one, two = (of_partition[part] for part in left[position])
+    return [left[position] for position in visited]
 
 
 def _layers(num_lhs: int, num_rhs: int, generator: random.Random) -> list[list[Bucket]]:
