@@ -1,10 +1,10 @@
 """PBG v1 checkpoints as `Checkpoint`."""
 
-from collections.abc import Callable
 from contextlib import AbstractContextManager
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any
 
+from graphmill import storage
 from graphmill.checkpoints import pbg, states
 from graphmill.checkpoints.checkpoint import (
     Checkpoint,
@@ -14,23 +14,30 @@ from graphmill.checkpoints.checkpoint import (
     PartitionFilesCheckpoint,
     Rows,
 )
-from graphmill.errors import FormatError, NotFoundError
+from graphmill.errors import FormatError
 from graphmill.model.parameters import global_key
 from graphmill.vocab import Partition
-
-Content = TypeVar("Content")
 
 
 class PbgCheckpoint(PartitionFilesCheckpoint):
     """A version of a PBG v1 checkpoint."""
 
     def __init__(self, uri: str, version: int | None = None, **_: object) -> None:
-        """Raises FormatError if there is no such version. Version 0 holds the user's initial values."""
+        """Raises FormatError if there is no such version, or a file of it is lost.
+
+        Version 0 holds the user's initial values, of parameters or of none.
+        """
         super().__init__(uri, pbg.read_version(uri) if version is None else version)
         self._num_partitions = pbg.num_partitions(uri, self.version)
         if not self._num_partitions:
             raise FormatError(f"{uri}: version {self.version} has no embeddings")
         states.check_complete(self._num_partitions, self.config, f"{uri}: version {self.version}")
+        self._has_model = storage.exists(self.model_uri)
+        if self.version and not self._has_model:
+            raise FormatError(
+                f"{self.model_uri}: expected the parameters of relations, found no such file; bring it back, "
+                "go back to a preserved epoch, or train again"
+            )
 
     def open_rows(
         self, entity_type: str, partition: Partition, *, whole: bool = False
@@ -42,15 +49,17 @@ class PbgCheckpoint(PartitionFilesCheckpoint):
         return pbg.read_optimizer_state(self.uri, entity_type, partition, self.version)
 
     def _read_model(self) -> ModelState | None:
-        if (model := _found(pbg.read_model, self.uri, self.version)) is None:
+        if not self._has_model:
             return None
-        parameters, optimizer_state, _ = model
+        parameters, optimizer_state, _ = pbg.read_model(self.uri, self.version)
         # HDF5 sorts parameters by name.
         return ModelState({key: parameters[key] for key in self._in_order(parameters)}, optimizer_state)
 
     def _read_parameters(self) -> dict[str, Floats] | None:
-        parameters = _found(pbg.read_parameters, self.uri, self.version)
-        return parameters and {key: parameters[key] for key in self._in_order(parameters)}
+        if not self._has_model:
+            return None
+        parameters = pbg.read_parameters(self.uri, self.version)
+        return {key: parameters[key] for key in self._in_order(parameters)}
 
     @property
     def model_uri(self) -> str:
@@ -64,25 +73,18 @@ class PbgCheckpoint(PartitionFilesCheckpoint):
     def global_embedding(self, entity_type: str) -> Floats | None:
         """The vector in the version's model file, read without torch."""
         key = global_key(entity_type)
-        return pbg.read_parameters(self.uri, self.version, key).get(key)
+        return pbg.read_parameters(self.uri, self.version, key).get(key) if self._has_model else None
 
     @cached_property
     def config(self) -> dict[str, Any] | None:
         """Content of config.json."""
-        return _found(pbg.read_config, self.uri)
+        has_config = storage.exists(storage.join(self.uri, pbg.CONFIG_FILE))
+        return pbg.read_config(self.uri) if has_config else None
 
     @cached_property
     def iteration(self) -> Iteration | None:
         """The iteration in the version's model file."""
-        return _found(pbg.read_model_iteration, self.uri, self.version)
-
-
-def _found(read: Callable[..., Content], *place: Any) -> Content | None:
-    """Return the result of a read; None where there is no such file."""
-    try:
-        return read(*place)
-    except NotFoundError:
-        return None
+        return pbg.read_model_iteration(self.uri, self.version) if self._has_model else None
 
 
 def write(source: Checkpoint, target_uri: str, **_: object) -> list[str]:

@@ -122,9 +122,14 @@ def test_files_one_folder_up_and_layers_of_a_network(tmp_path: Path) -> None:
 
 
 def test_initial_values_without_a_model(tmp_path: Path) -> None:
-    """A user makes files of embeddings alone, as version 0."""
+    """A user makes files of embeddings alone, as version 0; of a later one the model was lost."""
     writer_of("pbg")(source_of(), str(tmp_path / "pbg"))
     (tmp_path / "pbg/model.v7.h5").unlink()
+    with pytest.raises(FormatError, match=r"model\.v7\.h5: expected the parameters of relations, found no"):
+        convert(str(tmp_path / "pbg"), str(tmp_path / "model"), "graphstorm-model")
+    for path in (tmp_path / "pbg").glob("embeddings_*"):
+        path.rename(path.with_name(path.name.replace(".v7.", ".v0.")))
+    (tmp_path / "pbg/checkpoint_version.txt").write_text("0")
     done = convert(str(tmp_path / "pbg"), str(tmp_path / "model"), "graphstorm-model")
     assert "a decoder: the checkpoint lacks rhs_operators.1.diagonal" in done.not_kept
     assert done.target.counts == {"item": [5], "user": [7]}
