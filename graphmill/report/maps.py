@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
+from itertools import compress
 from typing import NamedTuple
 
 import numpy as np
@@ -165,14 +166,16 @@ def _map(
 
 
 def sampled(run: Run, entity_type: str, num_rows: int) -> tuple[list[str], Floats]:
-    """Raw ids [N] and vectors [N, D] of about so many rows, from all partitions alike.
+    """Raw ids [N] and vectors [N, D] of about so many rows, from all partitions alike; the finite ones.
 
     Rows lie in the order of a hash of their ids, so the first rows of every partition are a random sample.
     """
     none = np.empty((0, run.dimension(entity_type)), np.float32)
     parts = list(run.iter_vectors(entity_type, max_rows=num_rows))
-    ids = [raw_id for names, _ in parts for raw_id in names.to_pylist()]
-    return ids[:num_rows], np.concatenate([none, *(part_ND for _, part_ND in parts)])[:num_rows]
+    ids = [raw_id for names, _ in parts for raw_id in names.to_pylist()][:num_rows]
+    vectors_ND = np.concatenate([none, *(part_ND for _, part_ND in parts)])[:num_rows]
+    is_finite_N = np.isfinite(vectors_ND).all(1)
+    return [*compress(ids, is_finite_N)], vectors_ND[is_finite_N]
 
 
 class Layout(NamedTuple):

@@ -139,6 +139,7 @@ def cosines(run: Run, before: Run, entity_type: str) -> Cosines:
     """The cosine of each sampled id's two vectors, of the ids that both runs have: [N]."""
     ids, now_ND = sampled(run, entity_type, SAMPLE_ROWS)
     then = before.find(entity_type, ids, max(1, MAX_FLOATS // before.dimension(entity_type)))
+    then = {raw_id: vector_D for raw_id, vector_D in then.items() if np.isfinite(vector_D).all()}
     rows = [row for row, raw_id in enumerate(ids) if raw_id in then]
     if not rows:
         return np.empty(0)

@@ -168,6 +168,16 @@ def test_drift_is_the_cosine_of_the_same_ids(tmp_path: Path, run: Run, vectors_N
     assert table.note.startswith("Bad, if you use vectors of both runs together: movie moved much.")
 
 
+def test_vectors_that_are_not_finite_are_left_out(tmp_path: Path, run: Run, vectors_ND: Floats) -> None:
+    vectors_ND[3, 1], vectors_ND[10] = np.nan, np.inf
+    (tmp_path / "damaged").mkdir()
+    damaged = run_with(tmp_path / "damaged", vectors_ND)
+    (chart,) = maps(damaged, None)
+    assert isinstance(chart, Chart)
+    assert chart.title == "A map of 58 embeddings"
+    assert len(cosines(run, damaged, "movie")) == len(cosines(damaged, run, "movie")) == 58
+
+
 def test_runs_that_share_nothing_have_no_drift(tmp_path: Path, run: Run, vectors_ND: Floats) -> None:
     for name, vectors, ids in (
         ("ids", vectors_ND, [f"x{each}" for each in IDS]),
