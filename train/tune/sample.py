@@ -50,10 +50,13 @@ class Sample:
 def write_sample(
     config: Config, target: str, split: str, most_edges: int, most_read: int = MOST_READ
 ) -> Sample:
-    """Write the tuner's graph into `target`; above `most_read` edges, from the first partitions alone."""
+    """Write the tuner's graph into `target`; above `most_read` edges, from the first partitions alone.
+
+    Where even those have more, from a part of their entities, drawn at random.
+    """
     buckets = _first_buckets(config, most_read)
     graph = _Graph(config, buckets)
-    edges = graph.read_all(config.edge_paths, buckets)
+    edges = graph.read_all(config.edge_paths, buckets, most_read)
     if len(edges) < FEW_VALID_EDGES:
         raise ConfigError(f"{config.edge_paths[0]}: {len(edges)} edges are too few to tune with")
     is_chosen_N = densest(edges.lhs, edges.rhs, graph.size, most_edges, config.seed)
@@ -152,10 +155,11 @@ class _Graph(Graph):
         for name, part in keys:
             counts[name][part] = entity_counts.read_count(config.entity_path, name, part)
         super().__init__(config, counts)
-        self.size = 0
+        self.size, self._share = 0, 1.0
         for name, first in self.first.items():
             self.first[name] = first + self.size
             self.size += int(first[-1])
+        self._draw_N = np.random.default_rng(derived(config.seed, "tune", "entities")).random(self.size)
 
     def chosen_rows(self, is_chosen_N: npt.NDArray[np.bool_]) -> tuple[Numbers, dict[str, int]]:
         """Number the chosen entities of each type, and count them. [N]"""
@@ -167,10 +171,22 @@ class _Graph(Graph):
             counts[name] = int(is_chosen_N[own].sum())
         return row_N, counts
 
-    def read_all(self, paths: Sequence[str], buckets: Sequence[Bucket]) -> Triples:
-        """Read the edges of some buckets."""
-        pieces = starmap(Piece, product(paths, buckets))
-        return Triples.concatenated([edges for piece in pieces for edges in self.read(piece)])
+    def read_all(self, paths: Sequence[str], buckets: Sequence[Bucket], most: int | None = None) -> Triples:
+        """Read the edges of some buckets; of more than `most`, those of fewer entities, now and later."""
+        parts: list[Triples] = []
+        for piece in starmap(Piece, product(paths, buckets)):
+            for edges in self.read(piece):
+                parts.append(self._drawn(edges))
+                while most is not None and sum(map(len, parts)) > most:
+                    self._share *= 0.7  # and half of the edges
+                    parts = [self._drawn(Triples.concatenated(parts))]
+        return Triples.concatenated(parts)
+
+    def _drawn(self, edges: Triples) -> Triples:
+        """The edges between entities of the share that is drawn."""
+        if self._share == 1:
+            return edges
+        return edges[(self._draw_N[edges.lhs] < self._share) & (self._draw_N[edges.rhs] < self._share)]
 
 
 def _first_buckets(config: Config, most_read: int) -> list[Bucket]:

@@ -135,11 +135,24 @@ def test_a_part_of_the_graph_has_edges_between_its_entities_only(config, tmp_pat
 
 
 def test_of_a_large_graph_the_first_partitions_are_read(config, tmp_path):
-    found = write_sample(config, str(tmp_path / "sample"), "valid", 10_000, most_read=1000)
+    found = write_sample(config, str(tmp_path / "sample"), "valid", 10_000, most_read=1200)
     assert found.num_entities == {"a": 30, "b": 30}
     first = edge_buckets.read_bucket(config.edge_paths[0], Bucket(0, 0))
     whole = np.concatenate([read(str(tmp_path / "sample"), split) for split in SPLITS], axis=1)
     assert sorted(whole.T.tolist()) == sorted(np.stack([first.lhs, first.rel, first.rhs]).T.tolist())
+
+
+def test_of_a_large_partition_the_edges_between_a_part_of_its_entities_are_read(config, tmp_path, rng):
+    """They are in memory together, and rankings know all other edges between these entities."""
+    counts, most = {"a": 200, "b": 100}, 5000
+    write_graph(config, counts, random_triples(rng, 200, 2, 100, 20_000))
+    write_graph(config, counts, random_triples(rng, 200, 2, 100, 20_000), path=config.split_path("test"))
+    assert edge_buckets.count_edges(config.edge_paths[0], Bucket(0, 0)) > most
+    write_sample(config, str(tmp_path / "sample"), "valid", 10_000, most_read=most)
+    kept = np.concatenate([read(str(tmp_path / "sample"), split) for split in SPLITS], axis=1)
+    assert most / 3 < kept.shape[1] <= most
+    assert len(set(kept[0].tolist())) < 90  # of 100
+    assert set(read(str(tmp_path / "sample"), "known")[0].tolist()) == set(kept[0].tolist())
 
 
 def test_copies_of_an_edge_are_held_out_together(config, tmp_path, rng):
