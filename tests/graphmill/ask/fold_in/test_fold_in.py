@@ -232,7 +232,8 @@ def test_a_piece_keeps_the_edges_that_count(tmp_path: Path, world: World) -> Non
         batch = read_batch(sorting, str(tmp_path / "sorted.arrow"), "user", 0)
         assert batch["id"].value_counts().field("counts").to_pylist() == [most, most]
         rows.append(sorted(zip(batch["order"].to_pylist(), batch["known"].to_pylist(), strict=True)))
-    assert rows[1][:7] == rows[0][:7] and rows[1][7] == rows[0][30]  # an edge between new ids comes last
+    assert rows[1][:7] == rows[0][:7]
+    assert rows[1][7] == rows[0][30]  # an edge between new ids comes last
 
 
 def test_featurized_types_are_refused(
