@@ -214,7 +214,8 @@ class Solver:
         self, edges: NewEdges, mentions: Mentions, num_ids: int
     ) -> Iterator[tuple[NewEdges, Mentions, int]]:
         """Cut the edges and mentions at ids into tiles; yield each with its number of ids."""
-        first_B = sum(np.searchsorted(id_K, np.arange(num_ids + 1)) for id_K in (edges.id_E, mentions.id_K))
+        ids_B = np.arange(num_ids + 1)
+        first_B = np.searchsorted(edges.id_E, ids_B) + np.searchsorted(mentions.id_K, ids_B)
         start = 0
         while start < num_ids:
             by_edges = int(np.searchsorted(first_B, first_B[start] + self._sizes.edges, side="right")) - 1
