@@ -134,6 +134,7 @@ def _made_from(config: Config) -> dict[str, Any]:
         "inputs": record.describe_inputs([config.entity_path, *more, *inputs_of(config)]),
         "dimensions": {name: config.entity_dimension(name) for name in _paths(config)},
         "bias": config.bias,
+        "popularity": config.train.popularity,
         "scale": _scale(config),
     }
 
@@ -158,8 +159,10 @@ class _Maker:
         self._check_index()
         self.files = VectorFiles(path)
         self.is_frozen = entity_type in Frozen.of(config).types
-        self.first = int(config.bias)
-        room = config.entity_dimension(entity_type) - self.first
+        dimension = config.entity_dimension(entity_type)
+        has_popularity = config.train.popularity and self.files.length != dimension
+        self.first = int(config.bias or has_popularity)
+        room = dimension - self.first
         self.width = min(self.files.length, room)
         self._check_frozen(room)
         self.projection = self._fitted() if self.files.length > room else None

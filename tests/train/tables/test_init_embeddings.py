@@ -121,17 +121,20 @@ class TestJoin:
         length=st.integers(1, DIMENSION),
         id_type=st.sampled_from([pa.int64(), pa.string(), pa.dictionary(pa.int32(), pa.string())]),
         list_type=st.sampled_from([*LISTS, None]),
-        has_bias=st.booleans(),
+        first=st.sampled_from([None, "bias", "popularity"]),
         seed=st.integers(0, 2**32 - 1),
     )
     @example(
-        num_partitions=1, length=1, id_type=pa.string(), list_type=LISTS[0], has_bias=False, seed=7075
+        num_partitions=1, length=1, id_type=pa.string(), list_type=LISTS[0], first=None, seed=7075
     )  # no rows
-    def test_rows_are_those_of_a_dictionary(self, num_partitions, length, id_type, list_type, has_bias, seed):
+    def test_rows_are_those_of_a_dictionary(self, num_partitions, length, id_type, list_type, first, seed):
         rng = np.random.default_rng(seed)
-        length = min(length, DIMENSION - has_bias)
+        start = int(first is not None)
+        length = min(length, DIMENSION - start)
         with tempfile.TemporaryDirectory() as root:
-            config = configured(root, f"{root}/v", num_partitions, bias=has_bias, comparator="dot", lr=0.2)
+            more = {"bias": first == "bias", "comparator": "dot", "lr": 0.2}
+            train = {"popularity": first == "popularity"}
+            config = configured(root, f"{root}/v", num_partitions, train=train, **more)
             is_integer = id_type == pa.int64()
             ids = list(raw_ids(NUM, num_partitions, is_integer))
             write_index(config, {"node": ids})
@@ -150,7 +153,6 @@ class TestJoin:
             by_id = dict(zip(names, vectors, strict=True))
             taken = np.array([by_id[name] for name in ids if name in by_id], np.float32)
             rows, fresh = first_rows(config), drawn(config)
-            start = int(has_bias)
             for row, name in enumerate(ids):
                 if name in by_id:
                     expected = by_id[name] * np.float32(config.lr / rms(taken))
