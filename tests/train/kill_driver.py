@@ -26,15 +26,18 @@ from train.step.step import Step
 from train.tables import given_vectors
 
 
-def count_events(on_event, step_s):
-    """Call `on_event` at every event of this process from now on; each step takes `step_s` seconds more."""
+def count_events(on_event, step_s, is_beside_steps):
+    """Call `on_event` at every event of this process from now on; each step takes `step_s` seconds more.
+
+    `is_beside_steps`: the first commit waits half a second for a step after its first event.
+    """
     move, delete = fs.move, fs.delete
-    stepped, first_beside = threading.Event(), iter([True])
+    stepped, first_beside = threading.Event(), iter([is_beside_steps])
 
     def on_file():
         is_beside = threading.current_thread().name.startswith("commit")
         on_event("c" if is_beside else ".")
-        if is_beside and next(first_beside, False):  # a step follows, if there is one more
+        if is_beside and next(first_beside, False):
             stepped.clear()
             stepped.wait(0.5)
 
@@ -82,7 +85,7 @@ def in_child(config, step_s, kill_at=None) -> tuple[int, str]:
             seen += 1
             os.write(writer, kind.encode())
 
-    count_events(on_event, step_s)
+    count_events(on_event, step_s, step_s > 0 and not pbg.read_version(config.checkpoint_path))
     if is_delta(config):  # folds in by tasks
         with distributed.Client(processes=False, threads_per_worker=1, dashboard_address=None) as client:
             job.run(config, client)
