@@ -130,11 +130,7 @@ def test_small_runs_take_no_more_calls_than_planned(
         with storage.atomic_output(f"{hdfs_uri}/raw/{number}.parquet") as stream:
             stream.write(Path(table).read_bytes())
     with Counting(processes=False, n_workers=1, threads_per_worker=4, dashboard_address=":0") as client:
-        for chunk_rows, index_bytes, max_opens in (
-            (300, 1 << 20, 10**6),
-            (300, 15_000, 10**6),
-            (30, 15_000, 300),
-        ):
+        for chunk_rows, index_bytes, max_opens in ((300, 1 << 20, 10**6), (30, 15_000, 300)):
             config = config_of(
                 f"{hdfs_uri}/out-{chunk_rows}-{index_bytes}",
                 f"{hdfs_uri}/raw",

@@ -14,7 +14,7 @@ from tests.etl.run.test_delta import check_day, config_for, write_window
 from tests.etl.run.test_go_on import figures_of, finished_steps
 from tests.forked import Forks, Kill
 
-SHAPE = {"drops": True, "weights": True, "splits": True, "chunk_rows": 40}
+SHAPE = {"drops": True, "weights": True, "splits": True, "items": 3, "chunk_rows": 40}
 
 
 @pytest.fixture(scope="module")

@@ -39,7 +39,7 @@ TYPES = {name: (lhs, rhs) for name, lhs, rhs in RELATIONS}
 RAW_IDS = st.one_of(
     st.sampled_from(["a", "b", "c", "007", "7"]), st.text('aé\t"\n ,€😀', min_size=1, max_size=3)
 )
-ROWS = st.lists(st.tuples(RAW_IDS, st.sampled_from(sorted(TYPES)), RAW_IDS), min_size=1, max_size=60)
+ROWS = st.lists(st.tuples(RAW_IDS, st.sampled_from(sorted(TYPES)), RAW_IDS), min_size=1, max_size=30)
 NAMED = {"lhs": "l", "relation_column": "r", "rhs": "t"}
 
 
@@ -89,8 +89,8 @@ def test_every_edge_is_in_one_bucket_and_every_entity_has_one_index(
 @pytest.mark.slow
 @given(
     rows=ROWS,
-    cuts=st.lists(st.integers(0, 60), max_size=3),
-    chunk_rows=st.integers(1, 70),
+    cuts=st.lists(st.integers(0, 30), max_size=3),
+    chunk_rows=st.integers(1, 35),
     tight=st.booleans(),
     max_opens=st.sampled_from([1, 40, 100_000]),
 )

@@ -56,7 +56,7 @@ def test_filters(
     config = config_of(
         tmp_path / "out",
         [{"path": path, **NAMED}],
-        entities={"user": 3, "item": 3},
+        entities={"user": 2, "item": 2},
         relations=[(name, *types) for name, types in TYPES.items()],
         min_entity_count={"user": entity_count, "item": 1},
         min_relation_count=relation_count,
@@ -136,7 +136,7 @@ def test_half_of_all_edges_have_one_id(
         config = config_of(
             tmp_path / f"out{chunk_rows}",
             path,
-            entities={"n": 8},
+            entities={"n": 4},
             chunk_rows=chunk_rows,
             index_bytes=tight,
             merge_bytes=tight,

@@ -144,8 +144,8 @@ ANYTHING = (
 
 
 @pytest.mark.slow
-@settings(max_examples=8)
-@given(st.lists(st.tuples(st.sampled_from(PATHS), ANYTHING), min_size=1, max_size=6))
+@settings(max_examples=4)
+@given(st.lists(st.tuples(st.sampled_from(PATHS), ANYTHING), min_size=1, max_size=12))
 def test_any_content_of_run_json_gives_a_report(
     tmp_path_factory: pytest.TempPathFactory, changes: list[tuple[tuple[Any, ...], Any]]
 ) -> None:
