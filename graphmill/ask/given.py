@@ -34,7 +34,9 @@ def iter_ids(uri: str) -> Iterator[pa.Table]:
         strings = [field.name for field in fields if is_text(field.type)]
         column = "id" if "id" in fields.names else next(iter(strings), None)
         if column is None:
-            raise FormatError(f"{file}: expected a column of strings, found {', '.join(fields.names)}")
+            raise FormatError(
+                f"{file}: expected a column of strings, found {', '.join(fields.names) or 'none'}"
+            )
         for table in _columns(file, fields, [column]):
             yield table.rename_columns(["id"])
 
@@ -52,7 +54,9 @@ def iter_pairs(uri: str) -> Iterator[pa.Table]:
             raise FormatError(f"{file}: expected pairs in FILE.parquet or FILE.csv")
         fields = _fields(file)
         if not {"lhs", "rhs"} <= set(fields.names):
-            raise FormatError(f"{file}: expected the columns lhs and rhs, found {', '.join(fields.names)}")
+            raise FormatError(
+                f"{file}: expected the columns lhs and rhs, found {', '.join(fields.names) or 'none'}"
+            )
         chosen = [name for name in ("lhs", "relation", "rhs") if name in fields.names]
         expected = expected or chosen
         if chosen != expected:

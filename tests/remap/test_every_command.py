@@ -236,6 +236,8 @@ WITH_WRONG = {
 }
 TEXTS = {
     "unknown": "x\ny\n",
+    "empty": "",
+    "empty.csv": "",
     "plain.csv": "lhs,rhs\na,b\n",
     "eats.csv": "lhs,relation,rhs\na,eats,b\n",
     "names.csv": "lhs,relation,rhs\na,likes,b\n",
@@ -253,6 +255,9 @@ WRONG = {
         "--relation likes --calibrated": "--calibrated: has no effect without --exclude-known",
         "--relation likes --ids absent.txt": "absent.txt: there is no such file",
         "--relation likes --ids {place}/unknown": "expected ids of 'user', found 2 others, such as 'x', 'y'",
+        "--relation likes --ids {place}/empty": "expected ids of 'user', found none",
+        "--relation likes --ids {place}/empty.csv": "expected a column of strings, found none",
+        "--pairs {place}/empty.csv --relation likes": "expected the columns lhs and rhs, found none",
         "--relation likes --ids {place}/twice.csv": "expected one column 'id', found 2",
         "--relation likes --ids {place}/nulls.parquet": "row 1: column 'name': expected no nulls",
         "--pairs x.csv --recall 0.5 --k 3": "--pairs: cannot be used with --k, --recall",

@@ -186,7 +186,8 @@ def _find(asked: Asked, ids_uri: str, work: Work, client: Client) -> tuple[list[
     kind = asked.queries.entity_type
     if num_unknown == num_ids:
         like = f", such as {', '.join(map(repr, shown))}" if shown else ""
-        raise ConfigError(f"--ids {ids_uri}: expected ids of {kind!r}, found {num_ids} others{like}")
+        found = f"{num_ids} others{like}" if num_ids else "none"
+        raise ConfigError(f"--ids {ids_uri}: expected ids of {kind!r}, found {found}")
     if num_unknown:
         log.warning(
             "predict: %d of %d ids are no %s of the run and get no answers: %s%s",
