@@ -74,6 +74,9 @@ def test_checkpoints(tmp_path: Path) -> None:
             shape = (1 << 31, 0) if how == "no columns" else (1 << 31, 16)
             more: dict[str, Any] = {"chunks": (1 << 16, 16)} if how == "never written" else {}
             hdf5.create_dataset("embeddings", shape=shape, dtype=np.float32, **more)
+        with h5py.File(folder / "model.v1.h5", "w") as hdf5:
+            hdf5.attrs["format_version"] = 1
+            hdf5.create_group("model")
         (folder / "checkpoint_version.txt").write_text("1")
     message = "embeddings_user_0.v1.h5: '/embeddings': expected"
     check_refused(_READ_TABLE, *map(str, folders.values()), message=message)
