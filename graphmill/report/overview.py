@@ -186,18 +186,15 @@ def _settings(runs: Named) -> Iterator[Block]:
     }
     versions = {name: mapping(run.record, "versions") for name, run in runs.items()}
     for title, kind in (("Settings", configs), ("Versions", versions)):
-        rows = list(_differing(kind))
-        if rows:
+        keys = dict.fromkeys(key for of_run in kind.values() for key in of_run)
+        rows = [
+            [key, *(shown(of_run[key]) if key in of_run else ABSENT for of_run in kind.values())]
+            for key in keys
+        ]
+        if rows := [row for row in rows if len(set(row[1:])) > 1]:
             yield PageTable(title, ["key", *runs], rows, len(runs) + 1, note=DIFFER)
         else:
             yield Note(f"{title}: no difference.")
-
-
-def _differing(kind: Mapping[str, Mapping[str, Any]]) -> Iterator[list[str]]:
-    for key in dict.fromkeys(key for settings in kind.values() for key in settings):
-        values = [shown(settings[key]) if key in settings else ABSENT for settings in kind.values()]
-        if len(set(values)) > 1:
-            yield [key, *values]
 
 
 def _curves(runs: Named) -> Iterator[Block]:

@@ -83,10 +83,14 @@ def render(page: Page) -> str:
     """Make the whole file, without what has no content; equal pages give equal files."""
     sections, charts = [], list[str]()
     for section in page.sections:
-        blocks = [block for block in section.blocks if _has_content(block, section.name, charts)]
-        sections += [section._replace(blocks=blocks)] if blocks else []
+        if blocks := [block for block in section.blocks if _has_content(block, section.name, charts)]:
+            sections.append(section._replace(blocks=blocks))
     bokeh_js = _text("bokeh", "server/static/js/bokeh.min.js").replace("</script", "<\\/script")
     scripts = {"library": bokeh_js, "own": _text("graphmill.report", "page.js")}
+    digests = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in scripts.values()]
+    hashes = " ".join(f"'sha256-{digest}'" for digest in digests)
+    drawn = f"[{','.join(charts)}]"  # `</script>` within a string would end the element
+    drawn = drawn.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
     environment = Environment(
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
@@ -95,8 +99,8 @@ def render(page: Page) -> str:
         page=page._replace(sections=sections),
         style=Markup(_text("graphmill.report", "page.css")),
         scripts={name: Markup(text) for name, text in scripts.items()},
-        charts=_as_script("[" + ",".join(charts) + "]"),
-        policy=_policy(list(scripts.values())),
+        charts=Markup(drawn),
+        policy=f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data:",
     )
 
 
@@ -114,17 +118,6 @@ def _has_content(block: Block, section: str, charts: list[str]) -> bool:
                 log.warning("report: %s was not drawn: %s", block.title, error)
                 return False
     return True
-
-
-def _as_script(text: str) -> Markup:
-    """The JSON as content of an element: `</script>` within a string would end it."""
-    return Markup(text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"))
-
-
-def _policy(scripts: list[str]) -> str:
-    digests = [base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts]
-    hashes = " ".join(f"'sha256-{digest}'" for digest in digests)
-    return f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data:"
 
 
 def _text(package: str, path: str) -> str:

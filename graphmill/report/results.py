@@ -6,10 +6,8 @@ from typing import Any
 from graphmill.display.readable import duration, number, size
 from graphmill.report.charts import Series, bars, curves
 from graphmill.report.page import Block, Note, PageTable, PageTile, Tiles
-from graphmill.run.reading import mapping, records, same_edges, total, verdict
+from graphmill.run.reading import Entry, mapping, records, same_edges, total, verdict
 from graphmill.storage.redaction import redacted
-
-Entry = Mapping[str, Any]
 
 SIDES = {"lhs": "lhs asked for", "rhs": "rhs asked for"}
 MAX_RELATIONS = 25
@@ -198,11 +196,9 @@ def _answer(note: Entry) -> list[Any]:
     if note.get("method") == "approximate":
         recall = f"{_fraction(note.get('recall'), 1)} ± {_fraction(note.get('recall_error'), 2)}"
         lists = f"{note.get('num_probed')} of {note.get('num_lists')}"
-    to, relation, method, finished = (
-        str(note.get(key, "")) for key in ("to", "relation", "method", "finished")
-    )
+    to, *about, finished = (str(note.get(key, "")) for key in ("to", "relation", "method", "finished"))
     counts = map(note.get, ("num_ids", "num_candidates", "k"))
-    return [redacted(to), relation, method, *counts, recall, lists, finished]
+    return [redacted(to), *about, *counts, recall, lists, finished]
 
 
 def _fraction(value: Any, factor: int) -> str:
@@ -240,22 +236,12 @@ def features(notes: Sequence[Entry]) -> Iterator[Block]:
         "num_missing": "id not in the run",
         "num_without_id": "no id",
     }
-    rows = [
-        [
-            redacted(str(note.get("to"))),
-            name,
-            note.get("num_rows"),
-            *map(counted.get, counts),
-            note.get("finished"),
-        ]
-        for note in notes
-        for name, counted in mapping(note, "columns").items()
-    ]
+    rows = []
+    for note in notes:
+        to = redacted(str(note.get("to")))
+        for name, counted in mapping(note, "columns").items():
+            found = map(counted.get, counts)
+            rows.append([to, name, note.get("num_rows"), *found, note.get("finished")])
     heads = ["folder", "column", "rows", *counts.values(), "finished"]
-    yield PageTable(
-        "Tables with vectors",
-        heads,
-        rows,
-        2,
-        note="Rows by column of ids. Good: few ids that are not in the run.",
-    )
+    said = "Rows by column of ids. Good: few ids that are not in the run."
+    yield PageTable("Tables with vectors", heads, rows, 2, note=said)

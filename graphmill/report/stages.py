@@ -1,14 +1,12 @@
 """The stages etl and train: rows, entities, relations, buckets, degrees; curves by epoch and bucket."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
 
 from graphmill.display.readable import duration, number, size
 from graphmill.report.charts import Scale, Series, bars, curves, heat_map
 from graphmill.report.page import Block, Note, PageTable, PageTile, Tiles
-from graphmill.run.reading import mapping, records, total
+from graphmill.run.reading import Entry, mapping, records, total
 
-Entry = Mapping[str, Any]
 Value = Callable[[Entry], float | None]
 
 MAX_RELATIONS = 30

@@ -3,9 +3,8 @@
 Shapes: N rows, D dimension, Q queries.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +15,7 @@ from graphmill.library.run import Run
 from graphmill.report.charts import bars
 from graphmill.report.maps import MAX_TYPES, SAMPLE_ROWS, Labels, maps, sampled
 from graphmill.report.page import Block, Note, PageTable, PageTile, Tiles
-from graphmill.run.reading import mapping, records
+from graphmill.run.reading import Entry, mapping, records
 
 MAX_FLOATS = 1 << 26
 """Numbers of a type that are read to find ids and their neighbours."""
@@ -26,7 +25,6 @@ NUM_NEIGHBORS = 5
 STEADY = 0.9
 PERCENTILES = {"p50": "median cosine", "p10": "10th percentile", "p1": "1st"}
 
-Entry = Mapping[str, Any]
 Cosines = npt.NDArray[np.float64]
 
 
@@ -44,7 +42,9 @@ def vectors(
     version = PageTile("checkpoint", f"version {entry.get('checkpoint_version', '-')}")
     time = PageTile("time", duration(entry.get("seconds")))
     yield Tiles([embeddings, PageTile("size", size(sum(sizes.values()))), version, time])
-    if _are_of_earlier_model(entry, mapping(run.stages, "train")):
+    train = mapping(run.stages, "train")
+    is_open = train.get("status") in ("running", "failed")
+    if is_open or str(train.get("finished", "")) > str(entry.get("finished", "~")):
         text = "These are vectors of an earlier model: training has begun since, and remap has not run."
         yield Note(text, "warning")
     yield from maps(run, labels)
@@ -56,12 +56,6 @@ def vectors(
     rows = [[name, count, run.dimension(name), size(sizes[name])] for name, count in run.num_entities.items()]
     note = "Good: as many rows as you know entities. A type that is missing here has no train edge."
     yield PageTable("Types", ["type", "rows", "dimension", "size"], rows, note=note)
-
-
-def _are_of_earlier_model(entry: Entry, train: Entry) -> bool:
-    """Whether run.json says that the checkpoint has changed since the embeddings were written."""
-    is_open = train.get("status") in ("running", "failed")
-    return is_open or str(train.get("finished", "")) > str(entry.get("finished", "~"))
 
 
 def _neighbors(run: Run, highest: Entry) -> Iterator[Block]:

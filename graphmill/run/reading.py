@@ -4,7 +4,7 @@ Parts of any content; main figures of each stage, for the table at the end of a 
 ranking, against simple rankings and the run before.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Literal, NamedTuple
 
 from graphmill.display import readable
@@ -97,10 +97,8 @@ def evaluate(entry: Entry) -> Iterator[tuple[str, str]]:
     intervals = entry.get("intervals", {})
     for name, value in entry.get("metrics", {}).items():
         if name in intervals:
-            yield (
-                name,
-                f"{number(value)} (95 %: {number(intervals[name][0])} to {number(intervals[name][1])})",
-            )
+            low, high = map(number, intervals[name])
+            yield name, f"{number(value)} (95 %: {low} to {high})"
         elif not name.endswith("_pessimistic") and name not in ("of_edges", "sampled"):
             yield name, number(value)
     if measured := entry.get("calibration", {}).get("top_10"):
@@ -119,19 +117,11 @@ def drift(entry: Entry) -> Iterator[tuple[str, str]]:
     """Yield the figures of drift."""
     for name, kind in entry.get("types", {}).items():
         if "p50" in kind:
-            yield (
-                f"cosine since the run before, {name}",
-                f"{number(kind['p50'])}, 10th percentile {number(kind['p10'])}",
-            )
+            middle, low = number(kind["p50"]), number(kind["p10"])
+            yield f"cosine since the run before, {name}", f"{middle}, 10th percentile {low}"
 
 
-_OF_STAGE: Mapping[str, Callable[[Entry], Iterator[tuple[str, str]]]] = {
-    "etl": etl,
-    "train": train,
-    "evaluate": evaluate,
-    "remap": remap,
-    "drift": drift,
-}
+_OF_STAGE = {"etl": etl, "train": train, "evaluate": evaluate, "remap": remap, "drift": drift}
 
 
 class Verdict(NamedTuple):
