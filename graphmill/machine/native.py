@@ -40,13 +40,9 @@ log = logging.getLogger("graphmill")
 
 
 class Library(ctypes.CDLL):
-    """A loaded shared object.
+    """A loaded shared object."""
 
-    Attributes:
-        origin: its variant, and where it was compiled; for the log.
-    """
-
-    origin = ""
+    origin = ""  # its variant, and where it was compiled; for the log
 
 
 def loader(

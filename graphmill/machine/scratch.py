@@ -48,11 +48,7 @@ def _locked(path: Path, wait: bool) -> Iterator[bool]:
 
 
 def _opened(path: str) -> BinaryIO:
-
-    def create(name: str, flags: int) -> int:
-        return os.open(name, flags | os.O_CREAT, 0o600)
-
-    return open(path, "r+b", opener=create)
+    return open(path, "r+b", opener=lambda name, flags: os.open(name, flags | os.O_CREAT, 0o600))
 
 
 def reserve(path: str, num_bytes: int) -> None:

@@ -12,7 +12,6 @@ the standard library alone. What one compiler makes of a variant gives the same 
 
 import os
 import platform
-from collections.abc import Sequence
 from pathlib import Path
 
 # No -ffast-math: sums keep their order, so that the same input gives the same output.
@@ -66,5 +65,5 @@ def _features() -> set[str]:
     cpuinfo = Path("/proc/cpuinfo")
     if platform.machine() != MACHINE or not cpuinfo.exists():
         return set()
-    lines: Sequence[str] = cpuinfo.read_text().splitlines()
+    lines = cpuinfo.read_text().splitlines()
     return set(next((line for line in lines if line.startswith("flags")), "").split())

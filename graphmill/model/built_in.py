@@ -157,14 +157,11 @@ class Operator:
         return dict(zip(self.parameter_names(num_relations is not None), values, strict=True))
 
 
-def _rows(parameter: Array, rel: Any) -> Array:
+def _rows(parameter: Any, rel: Any) -> Any:
     """Gather a parameter's row of each vector's relation: [R, ...] and [*E] -> [*E, ...]."""
     import torch.nn.functional as F
 
-    whole: Any = parameter
-    rows: Any = F.embedding(rel, whole.flatten(1)).view(*rel.shape, *whole.shape[1:])
-    gathered: Array = rows
-    return gathered
+    return F.embedding(rel, parameter.flatten(1)).view(*rel.shape, *parameter.shape[1:])
 
 
 def _product(x: Array, diagonal: Array) -> Array:
@@ -275,17 +272,10 @@ COMPARATORS: dict[str, Comparator] = {
 
 @dataclass(frozen=True)
 class Loss:
-    """The loss of an edge's score against those of its negatives; its gradient is a function of `losses`.
-
-    Attributes:
-        needs_negatives: whether it is zero without them.
-    """
+    """The loss of an edge's score against those of its negatives; its gradient is a function of `losses`."""
 
     needs_negatives: bool = True
+    """Whether it is zero without them."""
 
 
-LOSSES: dict[str, Loss] = {
-    "ranking": Loss(),
-    "logistic": Loss(needs_negatives=False),
-    "softmax": Loss(),
-}
+LOSSES = {"ranking": Loss(), "logistic": Loss(needs_negatives=False), "softmax": Loss()}

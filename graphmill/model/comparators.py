@@ -30,7 +30,7 @@ def prepare(comparator: str, bias: bool, vectors: Array) -> Array:
         prepared: Array = library(vectors).concatenate([vectors[..., :1], compared], -1)
         return prepared
     if built_in:
-        return vectors / _root(_sum(_square(vectors)))[..., None]
+        return vectors / _root(_square_length(vectors))[..., None]
     made: Array = _plug_ins().prepare(comparator, vectors)
     return made
 
@@ -44,8 +44,9 @@ def edge_scores(comparator: str, bias: bool, a: Array, b: Array, *, candidates_a
         scores: Array = _plug_ins().edge_scores(comparator, a, b, **roles)
         return scores
     if COMPARATORS[comparator].is_product:
-        return _sum(a * b)
-    return _negative_distance(comparator, _sum(_square(a - b)))
+        product: Array = (a * b).sum(-1)
+        return product
+    return _negative_distance(comparator, _square_length(a - b))
 
 
 def matrix_scores(
@@ -72,8 +73,7 @@ def matrix_scores(
     product = _half_product(queries, candidates) if half else queries @ candidates.mT
     if COMPARATORS[comparator].is_product:
         return product
-    query_squares = _sum(_square(queries))[..., None]
-    square = query_squares + _sum(_square(candidates))[..., None, :] - 2 * product
+    square = _square_length(queries)[..., None] + _square_length(candidates)[..., None, :] - 2 * product
     return _negative_distance(comparator, square)
 
 
@@ -91,13 +91,8 @@ def _negative_distance(comparator: str, square: Array) -> Array:
     return -_root(square) if COMPARATORS[comparator].is_root else -square
 
 
-def _sum(x: Array) -> Array:
-    total: Array = x.sum(-1)
-    return total
-
-
-def _square(x: Array) -> Array:
-    square: Array = library(x).square(x)
+def _square_length(x: Array) -> Array:
+    square: Array = library(x).square(x).sum(-1)
     return square
 
 

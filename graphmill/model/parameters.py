@@ -9,7 +9,9 @@ a plug-in with several parameters is known where its class is. Source: docs/form
 """
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from graphmill.errors import ConfigError
@@ -51,11 +53,6 @@ def parse_global_key(key: str) -> str | None:
     return match[1] if match else None
 
 
-def is_parameter_key(key: str) -> bool:
-    """Whether the key names an operator's parameter or a global embedding."""
-    return bool(_OPERATOR_KEY.match(key) or _GLOBAL_KEY.match(key))
-
-
 def in_order(
     keys: Iterable[str], entity_types: Sequence[str], config: Mapping[str, Any] | None = None
 ) -> list[str]:
@@ -76,18 +73,11 @@ def in_order(
 
 def relations_without_order(keys: Iterable[str], config: Mapping[str, Any] | None) -> list[str]:
     """Operators of several parameters among the keys, whose order needs a class that is not there."""
-    known = _orders(config or {})
-    num_parameters: dict[tuple[Side, int], int] = {}
-    for key in keys:
-        if (parsed := parse_operator_key(key)) and _position(parsed.parameter) == _UNKNOWN:
-            num_parameters[parsed[:2]] = num_parameters.get(parsed[:2], 0) + 1
-    return sorted(
-        {
-            str(_operator(config or {}, number))
-            for (_, number), count in num_parameters.items()
-            if count > 1 and number not in known
-        }
-    )
+    known, operators = _orders(config or {}), _operators(config or {})
+    parsed = filter(None, map(parse_operator_key, keys))
+    num_parameters = Counter(key[:2] for key in parsed if _position(key.parameter) == _UNKNOWN)
+    several = {number for (_, number), count in num_parameters.items() if count > 1}
+    return sorted({str(operators.get(number)) for number in several - known.keys()})
 
 
 def _position(parameter: str) -> int:
@@ -98,22 +88,16 @@ def _position(parameter: str) -> int:
 
 def _orders(config: Mapping[str, Any]) -> dict[int, tuple[str, ...]]:
     """Parameters of each relation whose operator is there, in their order."""
-    relations = config.get("relations")
-    numbers = range(len(relations)) if isinstance(relations, list | tuple) else range(0)
     dimension, dynamic = config.get("dimension"), bool(config.get("dynamic_relations"))
     orders: dict[int, tuple[str, ...]] = {}
-    for number in numbers:
-        name = _operator(config, number)
+    for number, name in _operators(config).items():
         if isinstance(name, str) and isinstance(dimension, int):
-            try:
+            with suppress(ConfigError):  # the plug-in is not there
                 orders[number] = operator_of(name).parameter_names(dynamic, dimension)
-            except ConfigError:  # the plug-in is not there
-                continue
     return orders
 
 
-def _operator(config: Mapping[str, Any], number: int) -> Any:
+def _operators(config: Mapping[str, Any]) -> dict[int, Any]:
     relations = config.get("relations")
-    is_known = isinstance(relations, list | tuple) and number < len(relations)
-    relation = relations[number] if is_known and relations else None
-    return relation.get("operator") if isinstance(relation, Mapping) else None
+    numbered = enumerate(relations if isinstance(relations, list | tuple) else ())
+    return {number: own.get("operator") for number, own in numbered if isinstance(own, Mapping)}

@@ -196,9 +196,8 @@ def matrix_scores(name: str, queries: Array, candidates: Array, *, candidates_ar
 
 def _scores(name: str, *vectors: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     lhs_pos, _, lhs_neg, rhs_neg = vectors
-    scores: tuple[Tensor, Tensor, Tensor] = _comparator(
-        COMPARATORS.get_class(name), name, str(lhs_pos.device)
-    )(*vectors)
+    module = _comparator(COMPARATORS.get_class(name), name, str(lhs_pos.device))
+    scores: tuple[Tensor, Tensor, Tensor] = module(*vectors)
     expected = [lhs_pos.shape[:2], *((*lhs_pos.shape[:2], neg.shape[1]) for neg in (lhs_neg, rhs_neg))]
     shapes = [[tuple(shape) for shape in shapes] for shapes in (expected, [score.shape for score in scores])]
     if shapes[0] != shapes[1]:

@@ -106,10 +106,9 @@ class Registry:
 
     def get_class(self, name: str) -> type:
         """Look up a plug-in."""
-        plug_in = self.find(name)
-        if plug_in is None:
-            raise ConfigError(self.unknown(name))
-        return plug_in
+        if plug_in := self.find(name):
+            return plug_in
+        raise ConfigError(self.unknown(name))
 
     def check(self, name: str) -> str:
         """Return the name, that of a plug-in or built in; else raise a ValueError."""
@@ -231,7 +230,12 @@ def _run_once(source: PlugInSource) -> None:
             importlib.import_module(source.name)
         else:
             with running(source.name):
-                _run_file(source.name, source.text)
+                # a module of its own, which the methods of its classes find by its name
+                digest = hashlib.blake2b(source.name.encode()).hexdigest()[:16]
+                module = ModuleType(f"graphmill_plugin_{digest}")
+                module.__file__ = source.name
+                sys.modules[module.__name__] = module
+                exec(compile(source.text, source.name, "exec"), module.__dict__)
     except GraphMillError as error:
         _failures[source.name] = error if isinstance(error, ConfigError) else ConfigError(str(error))
     except Exception as error:  # of the user's own code
@@ -242,14 +246,6 @@ def _run_once(source: PlugInSource) -> None:
         _failures[source.name].__cause__ = error
     _running.discard(source.name)
     _run[source.name] = source.checksum
-
-
-def _run_file(name: str, text: str) -> None:
-    """Run a file as a module of its own, which the methods of its classes find by its name."""
-    module = ModuleType(f"graphmill_plugin_{hashlib.blake2b(name.encode()).hexdigest()[:16]}")
-    module.__file__ = name
-    sys.modules[module.__name__] = module
-    exec(compile(text, name, "exec"), module.__dict__)
 
 
 def _absolute(name: str) -> str:

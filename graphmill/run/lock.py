@@ -115,10 +115,9 @@ def _advice(uri: str) -> str:
 
 def read_text(uri: str) -> str | None:
     """Read any text of a lock file; None if there is no file."""
-    try:
+    with suppress(NotFoundError):
         return storage.read_text(uri)
-    except NotFoundError:
-        return None
+    return None
 
 
 def is_fresh(link: Link, near: str) -> bool:

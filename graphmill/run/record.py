@@ -171,10 +171,9 @@ def run_stage(
     if resume:
         stale = _staleness(config, record.stage(name), outputs, fingerprint)
         if not stale:
-            log.info(
-                "%s: skipped, unchanged since %s%s", name, _since(record.stage(name)), _compared(fingerprint)
-            )
-            return record.stage(name) | {"skipped": f"unchanged since {_since(record.stage(name))}"}
+            since = f"unchanged since {_since(record.stage(name))}"
+            log.info("%s: skipped, %s%s", name, since, _compared(fingerprint))
+            return record.stage(name) | {"skipped": since}
         log.info("%s: %s", name, stale)
     if nothing := job.check(config):
         if not resume:
@@ -301,11 +300,10 @@ def _since(entry: Mapping[str, Any]) -> str:
 
 def _evaluated_before(config: Config) -> dict[str, Any]:
     """The metrics of the run that `init_path` is the checkpoint of, if it has a readable run.json."""
-    if config.init_path is None:
-        return {}
     with suppress(GraphMillError):
-        record = read_record(storage.join(run_of(config.init_path), RECORD)) or {}
-        return _kept(record.get("stages", {}).get("evaluate"))
+        if config.init_path is not None:
+            record = read_record(storage.join(run_of(config.init_path), RECORD)) or {}
+            return _kept(record.get("stages", {}).get("evaluate"))
     return {}
 
 

@@ -37,7 +37,7 @@ from graphmill.checkpoints.whole_tables import (
     sliced,
 )
 from graphmill.errors import ConfigError, FormatError
-from graphmill.model.parameters import is_parameter_key
+from graphmill.model.parameters import parse_global_key, parse_operator_key
 
 SIDE_FILE = "graphmill_checkpoint.json"
 FORMAT_VERSION = 1
@@ -69,7 +69,7 @@ def parse_names(dense_names: Iterable[str]) -> tuple[dict[str, str], dict[str, s
     for name in dense_names:
         without_sum = name.removeprefix(_SUM).removesuffix(_OLD_SUM_END)
         key = without_sum.removesuffix(_END)
-        if is_parameter_key(key):
+        if parse_operator_key(key) or parse_global_key(key):
             (parameters if name == without_sum else sums)[key] = name
     return parameters, sums
 
