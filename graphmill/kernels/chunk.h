@@ -164,10 +164,9 @@ class Products {
             for (int j = 0; j < strip.num_panels; j++)
                 for (int m = 0; m < packed.rows; m += 2) {
                     Real* at = scores + (size_t(j) * packed.rows + m) * WIDTH;
-                    const Vec zero = {};
                     const Vec a0 = load(at), a1 = load(at + LANES);
                     const bool second = m + 1 < packed.negatives.of_loss.count;
-                    const Vec b0 = second ? load(at + WIDTH) : zero, b1 = second ? load(at + WIDTH + LANES) : zero;
+                    const Vec b0 = second ? load(at + WIDTH) : Vec{}, b1 = second ? load(at + WIDTH + LANES) : Vec{};
                     Unit* pairs = by_negatives + j * panel + size_t(m) / 2 * WIDTH;
                     store(pairs, bfloat16_pairs(a0, b0));
                     store(pairs + LANES, bfloat16_pairs(a1, b1));

@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <cstring>
 
-#include "vec.h"
+#include "rows.h"
 
 constexpr int64_t STRETCH = 64;  // columns whose flags are one word; of few pairs most words are 0
 
@@ -77,12 +77,6 @@ inline uint64_t between_limits(const Number* numbers, int64_t size, float low, f
     return found;
 }
 
-inline float dot(const float* one, const float* other, int64_t dimension) {
-    Vec sum = {};
-    for (int64_t begin = 0; begin < dimension; begin += LANES) sum += load(one + begin) * load(other + begin);
-    return lane_sum(sum);
-}
-
 // The pairs that `count` finds between the limits, edge after edge: edge and column of each. With factors, a
 // product of theirs decides where it can, is added to `above`, and the others are listed. Returns their number.
 template <class Number>
@@ -101,7 +95,7 @@ int64_t list(const Number* products, int64_t width, int64_t stride, const Edges&
                 if (column == edges.own_column[edge]) continue;
                 if (query) {
                     const float* candidate = factors.candidates + column * factors.dimension;
-                    const float product = dot(query, candidate, factors.dimension);
+                    const float product = dot(int(factors.dimension), query, candidate);
                     above[edge] += product > factors.high[edge];
                     if (product > factors.high[edge] || product < factors.low[edge]) continue;
                 }

@@ -12,9 +12,11 @@
 #include <immintrin.h>
 #endif
 #if defined(HAS_HALF) && defined(__AMX_BF16__)
-#define HAS_TILES
+#define HAS_TILES 1
 #include <sys/syscall.h>
 #include <unistd.h>
+#else
+#define HAS_TILES 0
 #endif
 
 struct Full {
@@ -29,11 +31,7 @@ struct Full {
 struct Half {
     using Unit = uint32_t;
     static constexpr int DEPTH = 2;
-#ifdef HAS_TILES
-    static constexpr bool TILED = true;
-#else
-    static constexpr bool TILED = false;
-#endif
+    static constexpr bool TILED = HAS_TILES;
     using Units = WordVec;
     static inline Vec multiply_add(Unit a, Units b, Vec c) {
         return (Vec)_mm512_dpbf16_ps((__m512)c, (__m512bh)_mm512_set1_epi32(a), (__m512bh)b);
@@ -90,7 +88,7 @@ constexpr int TALL = 4;  // 8 sums in 16 registers
 #endif
 constexpr int SHORT = 4;  // rows are padded to a multiple of it
 
-#ifdef HAS_TILES
+#if HAS_TILES
 constexpr int SIDE = 16;  // of a tile: rows, units in a row of A or B, sums in a row of C
 
 // The tiles of this thread for a block; then they are again as another library wants them.
@@ -175,7 +173,7 @@ inline int tile_height(int left) {
 template <class P, int NUM_VECS>
 inline __attribute__((always_inline)) void tile_of(int height, const Depth& depth, const typename P::Unit* a, ptrdiff_t a_row,
                     const typename P::Unit* b, Real* c, ptrdiff_t c_row, bool add) {
-#ifdef HAS_TILES
+#if HAS_TILES
     if constexpr (P::TILED) return tiles<NUM_VECS>(depth, a, a_row, b, c, c_row, add);
 #endif
     switch (height) {

@@ -21,7 +21,7 @@ class Workspace {
     Figures run(const Settings& settings, const Table* tables, const Relations* relations, const Block* blocks,
                 int num_blocks, int num_steps) {
         s_ = &settings;
-#ifdef HAS_TILES
+#if HAS_TILES
         std::optional<TileRegisters> registers;
         if (settings.half) registers.emplace();
 #endif
@@ -336,7 +336,7 @@ int graphmill_bytes_of_real() { return sizeof(Real); }
 
 // Whether products can take their operands in bfloat16.
 int graphmill_has_half() {
-#if defined(HAS_TILES)
+#if HAS_TILES
     return TileRegisters::are_allowed();
 #elif defined(HAS_HALF)
     return 1;

@@ -44,12 +44,7 @@ class _Rows(ctypes.Structure):
 
 
 class _Touched(ctypes.Structure):
-    _fields_ = (
-        ("count", c_int64),
-        ("rows", c_void_p),
-        ("order", c_void_p),
-        ("gradients", c_void_p),
-    )
+    _fields_ = (("count", c_int64), ("rows", c_void_p), ("order", c_void_p), ("gradients", c_void_p))
 
 
 class CompiledPasses(Passes):

@@ -304,12 +304,8 @@ class Curves:
                 for name in (name for name in _EPOCH if name in epoch):
                     writer.add_scalar(f"epoch/{name}", epoch[name], epoch["epoch"])
             for file in Path(folder).iterdir():
-                target = storage.join(self.uri, _in_order(file.name, epoch["epoch"]))
+                # in the order of names, by which TensorBoard reads; the writer's end in seconds and a number
+                *event, rest = file.name.split(".", 4)
+                target = storage.join(self.uri, ".".join([*event, f"{epoch['epoch']:08d}", rest]))
                 with file.open("rb") as source, storage.atomic_output(target) as stream:
                     shutil.copyfileobj(source, stream)
-
-
-def _in_order(name: str, epoch: int) -> str:
-    """TensorBoard reads files in the order of their names, and the writer's end in seconds and a number."""
-    events, out, kind, seconds, rest = name.split(".", 4)
-    return ".".join([events, out, kind, seconds, f"{epoch:08d}", rest])
