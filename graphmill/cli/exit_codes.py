@@ -13,7 +13,6 @@ import re
 import signal
 import sys
 from collections.abc import Callable, Iterable
-from types import FrameType
 from typing import Any, NoReturn
 
 import click
@@ -31,7 +30,8 @@ _UNDECODED = re.compile("[\udc80-\udcff]")  # bytes that are no text in the loca
 def main(command: click.Command, arguments: list[str] | None = None) -> NoReturn:
     """Run a command and end the process with its exit code."""
     terminal.start_logging()
-    signal.signal(signal.SIGTERM, _terminate)
+    # An exception lets every `with` block clean up.
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper) and not codecs.lookup(stream.encoding).name.startswith("utf"):
             stream.reconfigure(encoding="utf-8")
@@ -79,8 +79,3 @@ def exit_code(action: Callable[[], Any]) -> int:
         terminal.show_error(error, defect=not isinstance(error, GraphMillError | OSError))
         return error.exit_code if isinstance(error, GraphMillError) else 1
     return 0
-
-
-def _terminate(number: int, frame: FrameType | None) -> NoReturn:
-    # An exception lets every `with` block clean up.
-    raise SystemExit(128 + number)

@@ -38,8 +38,8 @@ _COMMANDS = ("pipeline", "etl", "train", "evaluate", "remap", "predict", "export
 
 # Keys whose local paths all processes must reach, and those that are uploaded in place.
 _SUFFIXES = (".py", ".zip", ".egg", ".whl")
-_PATHS = ("input", "output", "path", "paths")
-_PATHS_BY_NAME = "train.init_embeddings."
+# Such as `etl.tables[0].path[1]` and `init_path`.
+_PATH_KEY = re.compile(r"(.*[._])?(input|output|paths?)(\[\d+\])?|train\.init_embeddings\..*", re.DOTALL)
 _UPLOADED = ("train.plugins", "cluster.")
 _OUTPUT_FLAGS = {"--debug": "debug", "--json-logs": "json_lines", "--quiet": "quiet"}
 
@@ -135,23 +135,14 @@ def _paths_of(key: str, node: Any) -> Iterator[tuple[str, str]]:
     elif isinstance(node, list):
         for number, inner in enumerate(node):
             yield from _paths_of(f"{key}[{number}]", inner)
-    elif isinstance(node, str) and _is_path_key(key) and storage.is_absolute(node):
+    elif isinstance(node, str) and _PATH_KEY.fullmatch(key) and storage.is_absolute(node):
         yield key, node
-
-
-def _is_path_key(key: str) -> bool:
-    """Tell apart `etl.tables[0].path[1]` and `init_path` from other keys."""
-    if key.startswith(_PATHS_BY_NAME):
-        return True
-    return re.sub(r"\[\d+\]$", "", key).rpartition(".")[2].rpartition("_")[2] in _PATHS
 
 
 def _uploaded(settings: Config, files: _Files) -> Iterator[tuple[str, str]]:
     cluster = settings.cluster
-    for key, names in (
-        ("train.plugins", tuple(settings.train.plugins)),
-        ("cluster.py_files", cluster.py_files),
-    ):
+    named = {"train.plugins": tuple(settings.train.plugins), "cluster.py_files": cluster.py_files}
+    for key, names in named.items():
         placed = [files.place(name) if name.endswith(_SUFFIXES) or "/" in name else name for name in names]
         if placed != list(names):
             yield key, f"[{', '.join(placed)}]"

@@ -1,7 +1,7 @@
 """A command that makes a result of a finished run: its locks, its cluster, and a note for the report."""
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -20,15 +20,15 @@ log = logging.getLogger("graphmill")
 
 @contextmanager
 def result_session(
-    settings: Config, master: str | None, job: str, written: Sequence[str], read: Iterable[str] = ()
+    settings: Config, master: str | None, job: str, written: Sequence[str]
 ) -> Iterator[tuple[Client, lock.Claim]]:
-    """Lock the folders to write, start a cluster and show progress; `read` are other paths of the user."""
+    """Lock the folders to write, start a cluster and show progress."""
     options = settings.cluster
     of_run = [settings.entity_path, settings.checkpoint_path, *settings.edge_paths]
     with (
         lock.held(whole=written) as claim,
         progress.displayed(),
-        cluster.connect(master, options, [job], is_small=are_small([*of_run, *read])) as client,
+        cluster.connect(master, options, [job], is_small=are_small(of_run)) as client,
     ):
         yield client, claim
 

@@ -9,11 +9,10 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
+from graphmill.cli.options import Command
 from graphmill.config.section import SIZE, Flag, Section
 
 LEAST_BYTES = 16 << 20
-
-Command = Callable[..., Any]
 
 
 class _Size(click.ParamType[int]):

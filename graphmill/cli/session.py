@@ -59,13 +59,8 @@ def session(
 ) -> Iterator[Session]:
     """Lock the folders that `stages` write, open run.json, start a cluster and show progress.
 
-    Args:
-        settings: Configuration of the run.
-        master: Dask cluster; default `cluster.master`.
-        stages: The stages that the block runs.
-        kept: What stays of the configuration in run.json; see `kept_of`.
-        is_chosen: The user has chosen `output`; see `check_outputs`.
-        is_long: Take worker processes, however little the stages read.
+    `kept`: see `kept_of`; `is_chosen`: see `check_outputs`. A run that `is_long` takes worker processes,
+    however little the stages read.
     """
     options = settings.cluster
     is_small = not is_long and are_small_stages(settings, stages)
