@@ -13,7 +13,7 @@ from distributed import Client, Security
 from distributed.comm import connect as open_connection
 
 from graphmill.cluster import dashboard, local, yarn
-from graphmill.cluster.keys import Keys, keys_of
+from graphmill.cluster.keys import Keys, keys_in_files, new_keys
 from graphmill.cluster.resources import check_memory
 from graphmill.cluster.settings import ENVIRONMENT, NO_PROFILER, pre_spawn_environment
 from graphmill.cluster.workers import Environment, prepare, worker_addresses
@@ -60,7 +60,7 @@ def connect(
     check_memory(master, settings)
     with ExitStack() as stack:
         stack.enter_context(hdfs.use_driver(settings.hdfs_driver))
-        with _starting(master):
+        try:
             keys = stack.enter_context(_in_a_file(_keys(master, kind, settings)))
             preload = {"distributed.worker.preload": list(imports)} if kind.has_own_workers else {}
             pages = dashboard.tls(settings.dashboard_address, keys)
@@ -80,16 +80,12 @@ def connect(
                 variables = {hdfs.DRIVER_VARIABLE: hdfs.chosen_driver()}
                 client.register_plugin(Environment(variables))
             _announce(client, master, keys)
+        except (ClusterError, OSError, RuntimeError) as error:  # a TimeoutError is an OSError
+            place = (
+                "" if isinstance(error, ClusterError) else f"--master {master}: the cluster does not answer: "
+            )
+            raise NoClusterError(f"{place}{error}; nothing was changed: try again") from error
         yield client
-
-
-@contextmanager
-def _starting(master: str) -> Iterator[None]:
-    try:
-        yield
-    except (ClusterError, OSError, RuntimeError) as error:  # a TimeoutError is an OSError
-        place = "" if isinstance(error, ClusterError) else f"--master {master}: the cluster does not answer: "
-        raise NoClusterError(f"{place}{error}; nothing was changed: try again") from error
 
 
 def _check_answers(address: str, security: Security, timeout_s: float) -> None:
@@ -112,11 +108,13 @@ def _keys(master: str, kind: Kind, settings: ClusterConfig) -> Keys | None:
     """Choose the keys of the cluster; None without TLS, or if Dask's own configuration names the keys."""
     if kind.is_this_process:
         return None
-    if kind.name in STARTERS or isinstance(settings.tls, TlsConfig):
-        if settings.tls == "off":
-            log.warning("cluster.tls: off: whoever reaches the ports of this run can run code as you")
-        return keys_of(settings)
-    if master.startswith("tcp://"):
+    if isinstance(settings.tls, TlsConfig):
+        return keys_in_files(settings.tls)
+    if kind.name in STARTERS:
+        if settings.tls == "auto":
+            return new_keys()
+        log.warning("cluster.tls: off: whoever reaches the ports of this run can run code as you")
+    elif master.startswith("tcp://"):
         log.warning("cluster: %s is not encrypted: whoever reaches its ports can run code there", master)
     elif not dask.config.get("distributed.comm.tls.ca-file"):
         raise ConfigError(
@@ -134,7 +132,7 @@ def _in_a_file(keys: Keys | None) -> Iterator[Keys | None]:
     with tempfile.NamedTemporaryFile("w", suffix=".pem", dir=run_folder.path()) as file:
         file.write(keys.text)
         file.flush()
-        yield Keys.of_file(file.name, keys.text)
+        yield Keys(file.name, file.name, file.name, keys.text)
 
 
 def _announce(client: Client, master: str, keys: Keys | None) -> None:

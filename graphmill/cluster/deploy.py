@@ -65,10 +65,7 @@ def is_driver() -> bool:
 def run(words: Sequence[str], files: Mapping[str, str], settings: ClusterConfig) -> int:
     """Run `python WORDS` in a container, show its output, and return its exit code.
 
-    Args:
-        words: Arguments of the interpreter; they name files as `job/NAME`.
-        files: Local paths by NAME.
-        settings: The section `cluster`.
+    The words name local files as `job/NAME`; `files` has their paths by NAME.
     """
     if hadoop_conf.uses_kerberos():
         raise ConfigError(

@@ -19,7 +19,6 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from types import FrameType
 from typing import IO
 
 from graphmill import storage
@@ -127,13 +126,8 @@ def run(root: str, words: Sequence[str]) -> int:
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        env=dict(os.environ),
     )
-
-    def terminate(number: int, frame: FrameType | None) -> None:
-        process.terminate()
-
-    signal.signal(signal.SIGTERM, terminate)
+    signal.signal(signal.SIGTERM, lambda number, frame: process.terminate())
     # Only the user may read the log.
     os.environ[hadoop.CONF_VARIABLE] = hadoop.private_conf(
         Path(os.environ[hadoop.CONF_VARIABLE]), Path.cwd() / "tmp"

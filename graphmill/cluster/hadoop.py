@@ -48,37 +48,32 @@ class YarnClient:
         """Environment of the commands."""
         return {**os.environ, CONF_VARIABLE: self.conf_dir}
 
-    @property
-    def by_java(self) -> bool:
-        """Whether java runs the classes, without Hadoop's scripts."""
-        return len(self.prefix) > 1
-
     def shell_command(self, arguments: Sequence[str]) -> list[str]:
         """Return the command that submits an application of the distributed shell and waits for its end."""
-        start = [SHELL_CLIENT] if self.by_java else ["jar", self.shell_jar_path, SHELL_CLIENT]
-        return [*self.prefix, *start, "-jar", self.shell_jar_path, *arguments]
+        start = self._start(SHELL_CLIENT, "jar", self.shell_jar_path, SHELL_CLIENT)
+        return [*start, "-jar", self.shell_jar_path, *arguments]
 
     def is_over(self, application_id: str) -> bool:
         """Tell whether the application has ended."""
-        output = _output([*self._command("application", "-status"), application_id], f"{application_id}:")
+        command = [*self._start(APPLICATION_CLI), "application", "-status", application_id]
+        output = _output(command, f"{application_id}:")
         state = re.search(r"^\s*State : (\w+)", output, re.MULTILINE)
         return state is not None and state[1] in ("FINISHED", "FAILED", "KILLED")
 
     def master_logs(self, application_id: str) -> str:
         """Return the logs of all attempts of the application master."""
-        start = [LOGS_CLI] if self.by_java else ["logs"]
         options = ["-applicationId", application_id, "-am", "ALL", "-log_files", "AppMaster.stderr"]
-        command = [*self.prefix, *start, *options]
+        command = [*self._start(LOGS_CLI, "logs"), *options]
         return _output(command, f"yarn logs: {application_id}:", timeout_s=_LOGS_TIMEOUT_S)
 
     def kill(self, application_id: str) -> None:
         """Kill the application if it still runs."""
-        command = [*self._command("application", "-kill"), application_id]
+        command = [*self._start(APPLICATION_CLI), "application", "-kill", application_id]
         _output(command, f"{application_id} may still be running: `yarn application -kill`")
 
-    def _command(self, *words: str) -> list[str]:
-        start = [APPLICATION_CLI] if self.by_java else []
-        return [*self.prefix, *start, *words]
+    def _start(self, java_class: str, *words: str) -> list[str]:
+        """Begin a command: java takes the class, Hadoop's script `yarn` the words for it."""
+        return [*self.prefix, *([java_class] if len(self.prefix) > 1 else words)]
 
 
 def application_of(container: str) -> tuple[str, int]:

@@ -12,7 +12,7 @@ from typing import Any
 from distributed.security import Security
 
 from graphmill import storage
-from graphmill.config.sections.cluster import ClusterConfig, TlsConfig
+from graphmill.config.sections.cluster import TlsConfig
 from graphmill.errors import ConfigError
 
 _NAME = "graphmill"
@@ -25,19 +25,14 @@ _ROLES = ("client", "scheduler", "worker")
 class Keys:
     """Certificates of the authorities, the certificate of a process, and its private key.
 
-    Each field is a text (PEM) or the path of a file. `text` is the content of the file of a run's own keys;
-    None for keys in files that exist on every host.
+    Each field is a text (PEM) or the path of a file, which may hold all three. `text` is the content of the
+    file of a run's own keys; None for keys in files that exist on every host.
     """
 
     ca: str
     cert: str
     key: str
     text: str | None = None
-
-    @classmethod
-    def of_file(cls, path: str, text: str | None = None) -> "Keys":
-        """Return the keys in a file with the text of `new_keys`."""
-        return cls(path, path, path, text)
 
     def options(self) -> dict[str, Any]:
         """Return the keyword arguments of Dask's Security, for every kind of process."""
@@ -48,13 +43,6 @@ class Keys:
     def security(self) -> Security:
         """Return Dask's Security of these keys."""
         return Security(**self.options())
-
-
-def keys_of(settings: ClusterConfig) -> Keys | None:
-    """Return the keys of a cluster that starts here; None without TLS."""
-    if isinstance(settings.tls, TlsConfig):
-        return keys_in_files(settings.tls)
-    return new_keys() if settings.tls == "auto" else None
 
 
 def keys_in_files(tls: TlsConfig) -> Keys:

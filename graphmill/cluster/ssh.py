@@ -4,8 +4,6 @@ Users, ports and SSH keys come from ~/.ssh/config, or from `ssh://user@host:port
 from ~/.ssh/known_hosts are refused. The interpreter and HADOOP_CONF_DIR have the same path on all hosts. Keys
 of the run travel over the connections, and are deleted when the connections end.
 
-Processes of Dask on ssh hosts, with the keys of the run.
-
     here                                 host
     connection --- keys (stdin) ------>  a shell: writes the keys to a private folder, prints the path, waits
     connection --- command line ------>  the scheduler or the workers, which read the keys at that path
@@ -33,7 +31,6 @@ from graphmill.cluster.settings import CORES_VARIABLE, FACING, pre_spawn_environ
 from graphmill.config.sections.cluster import LOOPBACK, ClusterConfig
 from graphmill.errors import ConfigError
 
-PREFIX = "ssh://"
 _PASSED_ON = ("HADOOP_CONF_DIR", "HADOOP_USER_NAME", "KRB5_CONFIG")
 
 _HOST = re.compile(r"(?:(?P<username>[\w.-]+)@)?(?P<host>[\w.-]+)(?::(?P<port>\d+))?")
@@ -84,13 +81,13 @@ class _Keyed(ssh.Process):  # type: ignore[misc]  # distributed is untyped here
         if self._keys is not None:
             keys = await self._copied(self._keys, connection)
             self.kwargs = {**self.kwargs, "security": keys.options()}
-        command = [self._python, "-c", *self._address_command()]
-        done = await connection.run(shlex.join(command))
+        asked = [_ANNOUNCED]
+        if isinstance(self, ssh.Worker):
+            scheduler = urlsplit(self.scheduler)
+            asked = [FACING, str(scheduler.hostname), str(scheduler.port)]
+        done = await connection.run(shlex.join([self._python, "-c", *asked]))
         with suppress(IndexError):  # the start of the process reports an interpreter that does not work
             self.kwargs = {**self.kwargs, "host": str(done.stdout).split()[-1]}
-
-    def _address_command(self) -> list[str]:
-        raise NotImplementedError
 
     async def _copied(self, keys: Keys, connection: asyncssh.SSHClientConnection) -> Keys:
         if keys.text is None:
@@ -101,22 +98,15 @@ class _Keyed(ssh.Process):  # type: ignore[misc]  # distributed is untyped here
         path = (await holder.stdout.readline()).strip()
         if not path:
             raise OSError(f"{self.address}: no folder for the keys: {await holder.stderr.read()}")
-        return Keys.of_file(path)
+        return Keys(path, path, path)
 
 
 class Scheduler(_Keyed, ssh.Scheduler):  # type: ignore[misc]
     """The scheduler, which listens on one address of the host."""
 
-    def _address_command(self) -> list[str]:
-        return [_ANNOUNCED]
-
 
 class SshWorker(_Keyed, ssh.Worker):  # type: ignore[misc]
     """The workers of a host, started by one command."""
-
-    def _address_command(self) -> list[str]:
-        scheduler = urlsplit(self.scheduler)
-        return [FACING, str(scheduler.hostname), str(scheduler.port)]
 
 
 @contextmanager
@@ -154,7 +144,7 @@ def ssh_cluster(master: str, settings: ClusterConfig, keys: Keys | None) -> Iter
 
 def parse(master: str) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield each host, with its options for asyncssh."""
-    for text in master.removeprefix(PREFIX).split(","):
+    for text in master.removeprefix("ssh://").split(","):
         match = _HOST.fullmatch(text)
         if match is None:
             raise ConfigError(f"--master {master}: expected ssh://[USER@]HOST[:PORT],..., found {text!r}")

@@ -3,7 +3,7 @@
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -60,7 +60,8 @@ def run_tasks(
             try:
                 result = _result(future, description)
             except StorageError as error:
-                delay_s = next(delays[number], None) if _may_pass(error) else None
+                may_pass = error.exit_code == StorageError.exit_code and not isinstance(error, DiskFullError)
+                delay_s = next(delays[number], None) if may_pass else None
                 if delay_s is None:
                     raise
                 log.warning("%s: trying again in %g s: %s", description, delay_s, error)
@@ -105,10 +106,6 @@ def listening(client: Client, topic: str, handler: Callable[[tuple[Any, Any]], N
             client.unsubscribe_topic(topic)
 
 
-def _may_pass(error: StorageError) -> bool:
-    return error.exit_code == StorageError.exit_code and not isinstance(error, DiskFullError)
-
-
 def _later(delay_s: float, function: Callable[..., Result], *arguments: Any) -> Result:
     time.sleep(delay_s)
     return function(*arguments)
@@ -136,8 +133,7 @@ def _told(content: dict[str, Any]) -> progress.Tick:
     return progress.Tick(**{key: field for key, field in content.items() if key != "worker"})  # Dask adds it
 
 
-@contextmanager
-def shown_by_worker(client: Client) -> Iterator[None]:
+def shown_by_worker(client: Client) -> AbstractContextManager[None]:
     """Show the progress of long tasks that run side by side during the block, each worker's by itself."""
     numbers: dict[str, int] = {}
 
@@ -146,8 +142,7 @@ def shown_by_worker(client: Client) -> Iterator[None]:
         number = numbers.setdefault(event[1]["worker"], len(numbers) + 1)
         progress.show(replace(tick, description=f"{tick.description}, worker {number}"))
 
-    with listening(client, progress.TOPIC, show):
-        yield
+    return listening(client, progress.TOPIC, show)
 
 
 def _result(future: Future, description: str) -> Any:
@@ -180,11 +175,9 @@ class Losses:
         self.num_workers = 0
         self._num_missing = 0
 
-    @contextmanager
-    def counted(self, client: Client) -> Iterator[None]:
+    def counted(self, client: Client) -> AbstractContextManager[None]:
         """Count the workers that leave unexpectedly during the block."""
-        with listening(client, _SCHEDULER_TOPIC, self._count):
-            yield
+        return listening(client, _SCHEDULER_TOPIC, self._count)
 
     def _count(self, event: tuple[Any, Any]) -> None:
         message = event[1] if isinstance(event[1], dict) else {}

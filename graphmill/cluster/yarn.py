@@ -8,8 +8,6 @@
 Dask restarts a worker process that dies. YARN restarts a container that ends with an error, on the same node.
 YARN does not restart a container that is killed, preempted or out of memory: a further application replaces
 all containers that are missing.
-
-News of the containers of a run, for its log: which are gone and why, and what replaces them.
 """
 
 import logging
@@ -56,11 +54,14 @@ class ContainerEvents:
         self._attempts: dict[str, int] = {}  # of application masters, by application
 
     def see(self, hosts: Mapping[str, str]) -> None:
-        """Log which containers, given with their hosts, replace others."""
+        """Log which containers, given with their hosts, replace others, and new attempts of masters."""
         gone = [host for host in self._hosts if host not in hosts and host not in self._unreplaced]
         self._unreplaced = [name for name in [*self._unreplaced, *gone] if name not in hosts]
         for name in sorted(hosts.keys() - self._hosts.keys()):
-            self._see_attempt(name)
+            application, attempt = hadoop.application_of(name)
+            if attempt > self._attempts.get(application, 1):
+                log.warning("yarn: attempt %d of the application master of %s began", attempt, application)
+                self._attempts[application] = attempt
             if self._unreplaced:
                 before = self._unreplaced.pop(0)
                 log.info(
@@ -76,13 +77,6 @@ class ContainerEvents:
             f"{name} on {self._hosts[name]}: {_end_of(name, logs[hadoop.application_of(name)[0]])}"
             for name in self._unreplaced
         )
-
-    def _see_attempt(self, container: str) -> None:
-        """Tell that an application master has started again: the ids of its containers name its attempt."""
-        application, attempt = hadoop.application_of(container)
-        if attempt > self._attempts.get(application, 1):
-            log.warning("yarn: attempt %d of the application master of %s began", attempt, application)
-            self._attempts[application] = attempt
 
     def _log_of(self, application: str) -> str:
         """Return the log of an application's masters: YARN tells the ends of containers nowhere else."""
