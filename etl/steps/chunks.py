@@ -110,7 +110,7 @@ def cut_types(
         return settings.num_partitions
     num_ids = {name: estimate([smallest.get(name, [])]) for name in uncut}
     table_bytes = {
-        name: defaults.embedding_bytes(count, config.entity_dimension(name))
+        name: count * config.entity_dimension(name) * defaults.BYTES_PER_ELEMENT
         for name, count in num_ids.items()
     }
     num_workers = config.train.num_workers

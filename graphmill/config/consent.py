@@ -32,7 +32,9 @@ def take_out(raw: dict[str, Any]) -> dict[str, Any]:
 
 def unnamed(taken: Mapping[str, Any], raw: Mapping[str, Any]) -> dict[str, Any]:
     """Select the settings that need consent and that the user has not given again in `raw`."""
-    return {key: value for key, value in taken.items() if not _has(raw, *key.split(".", 1))}
+    sections = ((name, section) for name, section in raw.items() if isinstance(section, Mapping))
+    given = {f"{name}.{key}" for name, section in sections for key in section}
+    return {key: value for key, value in taken.items() if key not in given}
 
 
 def check_plugins(missing: Mapping[str, Any], record_uri: str) -> None:
@@ -55,11 +57,6 @@ def check_cluster(missing: Mapping[str, Any], record_uri: str | None, master: st
         )
     if options:
         log.warning("cluster: %s: it does not count here unless you name it: %s", record_uri, options)
-
-
-def _has(raw: Mapping[str, Any], section: str, key: str) -> bool:
-    content = raw.get(section)
-    return isinstance(content, Mapping) and key in content
 
 
 def _text(value: Any) -> str:

@@ -70,9 +70,8 @@ _DRAWN: Mapping[str, Any] = {
 }
 _COEF_OF_SPARSE = 0.1
 _SPARSE_DEGREE = 10  # edges per entity, below which single edges are learned by heart
-_USUAL_DEGREE = (
-    19  # edges per entity, from which vectors are regularized less: more edges, less chance in them
-)
+# Edges per entity, from which vectors are regularized less: more edges, less chance in them.
+_USUAL_DEGREE = 19
 _LEAST_SHARE = 1 / 4  # of the usual coefficient
 _MOST_EDGES_OF_ONE_VS_ALL = 1 << 24  # beyond, drawn negatives: an epoch takes a third of the time
 # Keys that mean drawn negatives, or that 1-vs-all does not know.
@@ -95,7 +94,7 @@ _DENSE_DEGREE = 8  # edges per entity, from which vectors that are regularized m
 
 _MEMORY_SHARE = 1 / 2
 _TABLES = 3  # a bucket has two partitions of a type in memory, while a third one is read or written
-_BYTES_PER_ELEMENT = 8  # a float32, and the optimizer's sum of its squares
+BYTES_PER_ELEMENT = 8  # a float32, and the optimizer's sum of its squares
 
 
 def applied(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -212,7 +211,9 @@ def decided(
         if all_negs and is_delta:
             recipe = {**recipe, "lr": recipe["lr"] * _LR_OF_DELTA}
     if all_negs:
-        num_queries = _num_queries(num_entities, num_edges, ends)
+        of_entities = sum(sum(num_entities.get(name, ())) for both in ends for name in both)
+        # The most that edges can have: two each, or one per relation, side and entity.
+        num_queries = min(2 * num_edges, of_entities) if ends else 2 * num_edges
         takes_longer = _POPULARITY in chosen and num_edges >= _DENSE_DEGREE * num_ids
         num_epochs, batch_size = _sizes_of_queries(
             num_queries, num_edges, is_one=is_one, takes_longer=takes_longer
@@ -257,14 +258,6 @@ def _drawn_sizes(num_edges: int, *, has_operators: bool) -> tuple[int, int]:
     return num_epochs, _within(_BATCH, _power_of_two(num_edges / _STEPS))
 
 
-def _num_queries(
-    num_entities: Mapping[str, Sequence[int]], num_edges: int, ends: Sequence[tuple[str, str]]
-) -> int:
-    """Count the most queries that edges can have: two each, or one per relation, side and entity."""
-    of_entities = sum(sum(num_entities.get(name, ())) for both in ends for name in both)
-    return min(2 * num_edges, of_entities) if ends else 2 * num_edges
-
-
 def decided_partitions(
     table_bytes: Mapping[str, int], memory_bytes: int, *, given: int = 1, least: int = 1, most: int = 1024
 ) -> dict[str, int]:
@@ -291,11 +284,6 @@ def decided_partitions(
     return {name: count if name in large else 1 for name in table_bytes}
 
 
-def embedding_bytes(num_entities: int, dimension: int) -> int:
-    """Memory of the embeddings and sums of a type."""
-    return num_entities * dimension * _BYTES_PER_ELEMENT
-
-
 def summary_line(chosen: Mapping[str, Any], num_entities: Mapping[str, Sequence[int]], num_edges: int) -> str:
     """Say in one line what was chosen, and why."""
     types = ", ".join(f"{sum(counts):,} {name}" for name, counts in num_entities.items())
@@ -319,11 +307,8 @@ def _operator(filled: Mapping[str, Any], relations: Sequence[Mapping[str, Any]])
     if len(relations) == 1 and not filled.get("dynamic_relations"):
         return "none"
     entities = filled.get("entities")
-    own = (
-        [entity.get("dimension") for entity in entities.values() if isinstance(entity, Mapping)]
-        if isinstance(entities, Mapping)
-        else []
-    )
+    types = entities.values() if isinstance(entities, Mapping) else ()
+    own = [entity.get("dimension") for entity in types if isinstance(entity, Mapping)]
     dimensions = [filled["dimension"], *(dimension for dimension in own if dimension is not None)]
     is_even = all(isinstance(dimension, int) and dimension % 2 == 0 for dimension in dimensions)
     return "complex_diagonal" if is_even else "diagonal"

@@ -13,23 +13,14 @@ from graphmill.errors import ConfigError
 
 @dataclass(frozen=True)
 class Kind:
-    """One kind of cluster.
-
-    Attributes:
-        name: The word for it.
-        forms: Values of `--master`, as help texts show them.
-        pattern: Regular expression that matches the whole `--master`.
-        has_own_scheduler: The scheduler runs in this process.
-        has_own_workers: The workers are of this machine and this installation.
-        is_this_process: The workers are threads of this process.
-    """
+    """One kind of cluster."""
 
     name: str
-    forms: tuple[str, ...]
-    pattern: str
-    has_own_scheduler: bool = False
-    has_own_workers: bool = False
-    is_this_process: bool = False
+    forms: tuple[str, ...]  # values of `--master`, as help texts show them
+    pattern: str  # regular expression that matches the whole `--master`
+    has_own_scheduler: bool = False  # the scheduler runs in this process
+    has_own_workers: bool = False  # the workers are of this machine and this installation
+    is_this_process: bool = False  # the workers are threads of this process
 
 
 _LOCAL = {"has_own_scheduler": True, "has_own_workers": True}

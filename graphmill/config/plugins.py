@@ -4,7 +4,7 @@ Their text is read once, by the command. It travels with the settings to every p
 to the registries (`graphmill.model.registry`). Results are compared by the checksums of the texts.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -45,21 +45,15 @@ def offered(sources: tuple[PlugInSource, ...]) -> Plugins:
     return Plugins(sources)
 
 
-def read_plugins(names: Iterable[str]) -> Plugins:
-    """Read and offer files and modules by their names."""
-    plugins: Plugins = _read(list(names))
-    return plugins
-
-
 def plugins_of(raw: Any) -> Plugins:
     """Read and offer the files and modules that the section `train` of a mapping names."""
     train = raw.get("train") if isinstance(raw, Mapping) else None
     given = train.get("plugins") if isinstance(train, Mapping) else None
-    return _read(given) if isinstance(given, list | tuple) else NO_PLUGINS
+    return read_plugins(given) if isinstance(given, list | tuple) else NO_PLUGINS
 
 
-def _read(given: Any) -> Any:
-    """Read what a configuration names: a name that ends in .py, or has a slash, is a file."""
+def read_plugins(given: Any) -> Plugins:
+    """Read and offer files and modules: a name that ends in .py, or has a slash, is a file."""
     if not isinstance(given, list | tuple) or not all(isinstance(name, str) and name for name in given):
         if isinstance(given, Plugins):
             return given
@@ -83,7 +77,7 @@ def _text(uri: str) -> str:
 
 PluginList = Annotated[
     InstanceOf[Plugins],
-    BeforeValidator(_read),
+    BeforeValidator(read_plugins),
     PlainSerializer(list),
     WithJsonSchema({"type": "array", "items": {"type": "string"}}),
 ]

@@ -136,9 +136,8 @@ def _with_lines(message: str, conf_uri: str | None, overrides: Sequence[str]) ->
     has_lines = conf_uri is not None and not conf_uri.endswith(".py")
     lines = yaml_text.lines(storage.read_text(resolved(str(conf_uri)))) if has_lines else {}
     root = ("config",) if conf_uri is not None and storage.name(conf_uri) == RECORD else ()
-    overridden = {
-        place(override): override[:_MAX_SHOWN] for override in overrides
-    }  # the last of equal keys counts
+    # The last of equal keys counts.
+    overridden = {place(override): override[:_MAX_SHOWN] for override in overrides}
 
     def located(text: str) -> str:
         path, _, problem = text.partition(": ")

@@ -148,10 +148,6 @@ def _type(schema: Schema) -> str:
             return f"mapping of names to {_type(next(iter(values.values())))}"
         case {"type": "object"}:
             return "mapping"
-    return str(schema["type"]) + _bounds(schema)
-
-
-def _bounds(schema: Schema) -> str:
     signs = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
     bounds = [f"{sign} {schema[key]}" for key, sign in signs.items() if schema.get(key, 2**63) < 2**63]
-    return f" {', '.join(bounds)}" if bounds else ""
+    return f"{schema['type']} {', '.join(bounds)}".rstrip()

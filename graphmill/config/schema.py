@@ -210,10 +210,9 @@ class PbgConfig(Section):
 
     def _check_partitions(self, side: Side) -> None:
         types = {relation.entity_type(side) for relation in self.relations}
-        partitioned = {n: e.num_partitions for n, e in self.entities.items() if n in types}
-        partitioned = {name: count for name, count in partitioned.items() if count > 1}
-        if len(set(partitioned.values())) > 1:
-            counts = ", ".join(f"{n} has {p}" for n, p in partitioned.items())
+        cut = {n: e.num_partitions for n, e in self.entities.items() if n in types and e.num_partitions > 1}
+        if len(set(cut.values())) > 1:
+            counts = ", ".join(f"{name} has {count}" for name, count in cut.items())
             raise ValueError(
                 f"entities: {counts}, on the {side} side: partition counts that differ cannot broadcast; "
                 "give every partitioned type of a side the same num_partitions, or 1"

@@ -57,11 +57,8 @@ class Section(BaseModel):
     @cache
     def effects(cls) -> dict[str, Effect]:
         """Effect of each key that states one; sections inside a section state their own."""
-        marks = {
-            name: [mark for mark in field.metadata if isinstance(mark, Effect)]
-            for name, field in cls.model_fields.items()
-        }
-        return {name: effects[0] for name, effects in marks.items() if effects}
+        fields = cls.model_fields.items()
+        return {name: mark for name, field in fields for mark in field.metadata if isinstance(mark, Effect)}
 
     @classmethod
     def needs_consent(cls, key: str, value: Any) -> bool:

@@ -7,13 +7,13 @@ stand for at most `_MAX_REPEATED` of them, and never for what holds them.
 import json
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 import yaml
 
 from graphmill.errors import ConfigError
 
-_INTEGER = "tag:yaml.org,2002:int"
 _MAX_INTEGER_BITS = 128
 _MAX_REPEATED = 10_000
 _MAX_DEPTH = 50
@@ -79,7 +79,7 @@ def _num_nodes(node: yaml.Node, sizes: dict[yaml.Node, int]) -> int:
     return sizes[node]
 
 
-_Yaml.add_constructor(_INTEGER, _Yaml.construct_integer)
+_Yaml.add_constructor("tag:yaml.org,2002:int", _Yaml.construct_integer)
 _Yaml.add_implicit_resolver(
     "tag:yaml.org,2002:float",
     re.compile(r"^[-+]?[0-9][0-9_]*(\.[0-9_]*)?[eE][-+]?[0-9]+$"),
@@ -119,14 +119,9 @@ def lines(text: str) -> dict[Place, int]:
                 numbers[*place, name] = start.start_mark.line + 1
                 visit(value, (*place, name))
 
-    if root := compose(text):
+    if root := yaml.compose(text, _Yaml):
         visit(root, ())
     return numbers
-
-
-def compose(text: str) -> yaml.Node | None:
-    """Parse YAML to nodes, which know their places in the text."""
-    return yaml.compose(text, _Yaml)
 
 
 def place(override: str) -> Place:
@@ -169,16 +164,14 @@ def edited(text: str, changes: Mapping[str, Any], where: str) -> str:
     for path, value in changes.items():
         apply_override(wanted, f"{path}={as_yaml(value)}")
         changed = _with(changed, tuple(path.split(".")), value)
-    try:
+    with suppress(ValueError):  # not YAML any more
         if parsed(changed, where) == wanted:
             return changed
-    except ValueError:  # not YAML any more
-        pass
     return yaml.safe_dump(wanted, sort_keys=False, allow_unicode=True)
 
 
 def _with(text: str, place: Place, value: Any) -> str:
-    node, rest = compose(text), place
+    node, rest = yaml.compose(text, _Yaml), place
     while rest and (inner := _child(node, rest[0])) is not None:
         node, rest = inner, rest[1:]
     if node is None:

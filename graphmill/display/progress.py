@@ -33,17 +33,13 @@ log = logging.getLogger("graphmill")
 
 @dataclass(frozen=True)
 class Tick:
-    """Progress of one piece of work: `done` of `total` units.
-
-    Attributes:
-        fields: texts for people, and numbers, which are metrics too.
-    """
+    """Progress of one piece of work: `done` of `total` units."""
 
     description: str
     done: float
     total: float
     unit: str
-    fields: dict[str, str | float] = field(default_factory=dict)
+    fields: dict[str, str | float] = field(default_factory=dict)  # texts for people; numbers: metrics too
 
     @property
     def finished(self) -> bool:

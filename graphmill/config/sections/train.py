@@ -11,9 +11,8 @@ from graphmill.config.values import Fraction, Positive, Strings
 from graphmill.model import registry
 
 SamplerName = Annotated[str, AfterValidator(registry.NEGATIVE_SAMPLERS.check)]
-VectorPath = Annotated[
-    str, Field(min_length=1), AfterValidator(storage.absolute)
-]  # workers have other folders
+# Absolute, as workers have other folders.
+VectorPath = Annotated[str, Field(min_length=1), AfterValidator(storage.absolute)]
 # Keys that are not written where they have these values: older checkpoints lack them.
 _UNUSED: dict[str, Any] = {
     "freeze": [],
