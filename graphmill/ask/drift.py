@@ -109,7 +109,7 @@ class Moved:
         if not num:
             return counts
         bands = [
-            {"first": _first_of(band), "last": max(0, 2 * _first_of(band) - 1), **_quantiles(counts_B)}
+            {"first": 1 << band >> 1, "last": (1 << band) - 1, **_quantiles(counts_B)}
             for band, counts_B in enumerate(self.counts_GB)
             if counts_B.any()
         ]
@@ -170,10 +170,6 @@ def cosines(now_ND: Floats, then_ND: Floats) -> Cosines:
     are_zero_N = ~now.any(1) & ~then.any(1)
     cosine_N: Cosines = np.einsum("nd,nd->n", now, then) / np.where(lengths_N > 0, lengths_N, 1)
     return np.where(are_zero_N, 1.0, np.clip(cosine_N, -1, 1))
-
-
-def _first_of(band: int) -> int:
-    return 1 << band >> 1
 
 
 def _quantiles(counts_B: Numbers) -> dict[str, Any]:
@@ -287,8 +283,7 @@ def _num_rows(embedding_path: str, entity_type: str, parts: list[int]) -> list[i
 
 def input_uris(config: Config) -> list[str]:
     """The embeddings of both runs, and the edges of this one."""
-    before = _before(config)
-    return [config.embedding_path, *([] if before is None else [before]), *config.edge_paths]
+    return [config.embedding_path, *filter(None, [_before(config)]), *config.edge_paths]
 
 
 def fingerprint(config: Config) -> dict[str, Any]:

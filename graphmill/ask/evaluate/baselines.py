@@ -23,16 +23,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from graphmill.ask.edges import READ_EDGES, Graph, Numbers, Piece, Triples
-from graphmill.ask.evaluate.metrics import HITS, PESSIMISTIC, Ranks, concatenated
+from graphmill.ask.evaluate.metrics import HITS, PESSIMISTIC, Floats, Ranks, concatenated
 from graphmill.ask.evaluate.queries import Queries
 from graphmill.config.partitions import all_buckets
 from graphmill.sorted_arrays import contains, distinct, positions, ranges
 from graphmill.vocab import Side
-
-Floats = npt.NDArray[np.float64]
 
 MAX_TABLE = 1 << 25  # pairs of a relation and an entity that a table counts
 _MAX_DEGREE = 1 << 36  # a relation or a query times this, plus a degree, is one number

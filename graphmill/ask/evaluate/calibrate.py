@@ -186,11 +186,11 @@ def fit(answers: CalibrationAnswers) -> Fit:
     share_M, true_M = share_QK[is_there], answers.is_true[is_there]
     query_M = np.nonzero(is_there)[0]
     groups, number_Q = np.unique(answers.group, return_inverse=True)
-    first = _Prior(np.array([1.0, 0.0]), np.eye(2))  # the softmax itself
+    mean_2, precision_22 = np.array([1.0, 0.0]), np.eye(2)  # the softmax itself
     none = np.zeros(len(share_M), np.int64)
-    pooled, information = _lines(share_M, true_M, none, 1, first)
-    one_query = _Prior(pooled[0], (information[0] + first.precision) / max(len(answers.group), 1))
-    lines, _ = _lines(share_M, true_M, number_Q[query_M], len(groups), one_query)
+    pooled, information = _lines(share_M, true_M, none, 1, mean_2, precision_22)
+    precision_22 = (information[0] + precision_22) / max(len(answers.group), 1)  # counts as one query
+    lines, _ = _lines(share_M, true_M, number_Q[query_M], len(groups), pooled[0], precision_22)
     return Fit(temperature, Line(*pooled[0].tolist()), groups, lines)
 
 
@@ -257,39 +257,32 @@ def _temperature(answers: CalibrationAnswers) -> float:
     return float(np.exp((low + high) / 2))
 
 
-class _Prior(NamedTuple):
-    """A normal prior of a line: mean [2] and precision [2, 2]."""
-
-    mean: Floats
-    precision: Floats
-
-
 def _lines(
-    share_M: Floats, true_M: Bools, group_M: Numbers, num_groups: int, prior: _Prior
+    share_M: Floats, true_M: Bools, group_M: Numbers, num_groups: int, mean_2: Floats, precision_22: Floats
 ) -> tuple[Floats, Floats]:
-    """Likeliest lines [G, 2] of no negative slope, by Newton's steps; and their information [G, 2, 2]."""
+    """Likeliest lines [G, 2] of no negative slope, under a normal prior; their information [G, 2, 2]."""
 
     def sums(values_M: Floats) -> Floats:
         return np.bincount(group_M, values_M, num_groups).astype(np.float64)
 
     def loss(line_G2: Floats) -> Floats:
         odds_M = line_G2[group_M, 0] * share_M + line_G2[group_M, 1]
-        away_G2 = line_G2 - prior.mean
-        of_prior_G = ((away_G2 @ prior.precision) * away_G2).sum(1) / 2
+        away_G2 = line_G2 - mean_2
+        of_prior_G = ((away_G2 @ precision_22) * away_G2).sum(1) / 2
         losses: Floats = sums(np.logaddexp(0, odds_M) - true_M * odds_M) + of_prior_G
         return losses
 
-    line_G2 = np.tile(prior.mean, (num_groups, 1))
+    line_G2 = np.tile(mean_2, (num_groups, 1))
     loss_G, length_G1 = loss(line_G2), np.ones((num_groups, 1))
-    for _ in range(_STEPS):
+    for _ in range(_STEPS):  # Newton's
         probability_M = probabilities(share_M, line_G2[group_M, 0], line_G2[group_M, 1])
         error_M, weight_M = probability_M - true_M, probability_M * (1 - probability_M)
         slope_G2 = np.stack([sums(error_M * share_M), sums(error_M)], 1)
-        slope_G2 += (line_G2 - prior.mean) @ prior.precision
+        slope_G2 += (line_G2 - mean_2) @ precision_22
         cross_G = sums(weight_M * share_M)
         flat = [sums(weight_M * share_M**2), cross_G, cross_G, sums(weight_M)]
         information_G22 = np.stack(flat, 1).reshape(-1, 2, 2)
-        curvature_G22 = information_G22 + prior.precision
+        curvature_G22 = information_G22 + precision_22
         is_bound_G = (line_G2[:, 0] <= 0) & (slope_G2[:, 0] > 0)  # the slope stays 0
         slope_G2[is_bound_G, 0] = 0
         curvature_G22[is_bound_G, 0, 1] = curvature_G22[is_bound_G, 1, 0] = 0

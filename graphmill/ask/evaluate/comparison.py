@@ -191,29 +191,24 @@ class Comparison:
             factors = counts.Factors(*rows, *self._limits(edges, queries, candidates, torch.float32)[:2])
         equal_C = torch.zeros_like(higher_C)
         for edge_T, column_T in counter.pairs(doubt_C, higher_C, factors):
-            score_T = self._pair_scores(queries, candidates, side, edges.row_C[edge_T], column_T)
+            row_T = edges.row_C[edge_T]
+            score_T = self._pair_scores(queries.vectors, candidates.vectors, side, row_T, column_T)
             own_T = edges.own_C[edge_T]
             higher_C.index_add_(0, edge_T, (score_T > own_T).long())
             equal_C.index_add_(0, edge_T, (score_T == own_T).long())
         return torch.stack([higher_C, equal_C])
 
     def _pair_scores(
-        self,
-        queries: ComparedFactors,
-        candidates: ComparedFactors,
-        side: Side,
-        row_T: Tensor,
-        column_T: Tensor,
+        self, query_PD: Tensor, candidate_ND: Tensor, side: Side, row_T: Tensor, column_T: Tensor
     ) -> Tensor:
         """Scores that decide, of pairs: [T]."""
-        step = max(1, _PAIRS // queries.vectors.shape[1])
+        step = max(1, _PAIRS // query_PD.shape[1])
         parts = zip(torch.split(row_T, step), torch.split(column_T, step), strict=True)
-        query_PD, candidate_ND = queries.vectors, candidates.vectors
         scores = [
             self._scores(query_PD.index_select(0, rows), candidate_ND.index_select(0, columns), side)
             for rows, columns in parts
         ]
-        return torch.cat([candidates.vectors.new_empty(0, dtype=torch.float64), *scores])
+        return torch.cat([candidate_ND.new_empty(0, dtype=torch.float64), *scores])
 
     def _scores(self, query_TD: Tensor, candidate_TD: Tensor, side: Side) -> Tensor:
         return self._model.edge_scores(query_TD.double(), candidate_TD.double(), side)

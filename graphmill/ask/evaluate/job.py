@@ -172,13 +172,11 @@ def fingerprint(config: Config) -> dict[str, Any]:
 
 
 def output_uris(config: Config) -> list[str]:
-    """No folders: the metrics go to run.json."""
+    """No folders: the metrics go to run.json. So a checkpoint can be evaluated while it is trained."""
     return []
 
 
-def written_uris(config: Config) -> list[str]:
-    """No folders, so a checkpoint can be evaluated while it is trained."""
-    return []
+written_uris = output_uris
 
 
 def check_outputs(config: Config) -> None:

@@ -29,7 +29,7 @@ from graphmill.ask.scan import pairs_within
 from graphmill.config import Config
 from graphmill.errors import FormatError
 from graphmill.gpu.device import copied, kernels_of
-from graphmill.machine.threads import Task, Threads
+from graphmill.machine.threads import Threads
 from graphmill.model import comparators
 from graphmill.model.operators import operator_of
 from graphmill.sorted_arrays import distinct, positions, ranges
@@ -69,10 +69,6 @@ class Ranker:
         self.lock = threading.Lock()
         self.comparison = Comparison(model, device)
         self.kernels = kernels_of(device) if fused else None
-
-    def run(self, tasks: Iterator[Task], report: Report) -> None:
-        """Run tasks on all threads."""
-        Threads(self.num_threads, report).run(tasks)
 
     def candidates(self, queries: Queries, group: Group, embeddings: Tensor) -> Tensor:
         """Candidates of one block, padded with zeros to the width of a block: [<= N, D] -> [N, D].
@@ -145,11 +141,6 @@ class _Block(NamedTuple):
     queries: slice
     edges: slice
 
-    @property
-    def num_queries(self) -> int:
-        """Queries of the block."""
-        return int(self.queries.stop) - int(self.queries.start)
-
 
 class _Tile(NamedTuple):
     """Neighbouring candidates, and known cells of them: queries of the range, which ascend, and columns."""
@@ -208,7 +199,7 @@ class Counting:
             for whole in [list(self._blocks(group))]
             for blocks in (whole[some] for some in chunks(slice(0, len(whole)), BLOCKS_PER_TASK))
         )
-        self.ranker.run(tasks, report)
+        Threads(self.ranker.num_threads, report).run(tasks)
 
     def _tile(self, vectors_ND: Tensor, start: int) -> _Tile:
         stop = start + len(vectors_ND)
@@ -244,7 +235,7 @@ class Counting:
             candidates = ranker.comparison.candidates(candidate_ND)
             for block in blocks:
                 self._compare(group, block, candidates, tile)
-        return sum(block.num_queries for block in blocks) * len(tile.number_N)
+        return sum(block.queries.stop - block.queries.start for block in blocks) * len(tile.number_N)
 
     def _compare(self, group: Group, block: _Block, candidates: ComparedFactors, tile: _Tile) -> None:
         """Count for a block of queries."""

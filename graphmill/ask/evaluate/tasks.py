@@ -190,7 +190,7 @@ def find_known(part: Part, pieces: Sequence[Piece], number: int) -> KnownFile:
 def take_rows(part: Part, key: PartitionKey) -> None:
     """Write the ranked edges' vectors of one partition."""
     rows = part.graph.rows_of(part.edges())[key]
-    save(part.folder, _rows_name(*key), table_of(part, key).numpy()[rows])
+    save(part.folder, _rows_name(*key), part.run.read_embeddings(key)[rows])
 
 
 def make_queries(part: Part, side: Side) -> None:
@@ -223,7 +223,7 @@ def count(
     from graphmill.ask.evaluate.ranking import Counting
     from graphmill.cluster.runtime import cpu_threads
 
-    edges, ranker, table = part.edges(), ranker_of(part), table_of(part, key)
+    edges, ranker, table = part.edges(), ranker_of(part), from_numpy(part.run.read_embeddings(key))
     queries = {side: part.queries(side, edges) for side, _, _ in ranges}
     num_queries = sum(stop - start for _, start, stop in ranges)
     counted, num_done = [], 0
@@ -292,13 +292,6 @@ def _read(graph: Graph, path: str, bucket: Bucket, rows: Numbers | None) -> Iter
 
 def _rows_name(entity_type: str, partition: Partition) -> str:
     return f"rows-{file_name(entity_type)}-{partition}"
-
-
-def table_of(part: Part, key: PartitionKey) -> Tensor:
-    """The embeddings of a partition."""
-    from torch import from_numpy
-
-    return from_numpy(part.run.read_embeddings(key))
 
 
 def ranker_of(part: Part) -> Ranker:

@@ -16,8 +16,7 @@ from graphmill import storage
 from graphmill.ask.export.codecs import Codec, PqCodec
 from graphmill.ask.export.fitting import Source
 from graphmill.ask.relation import RELATIONS, write_relation_parameters
-from graphmill.ask.run import TrainedRun, relation_names
-from graphmill.config import Config
+from graphmill.ask.run import TrainedRun
 from graphmill.model.built_in import COMPARATORS, OPERATORS, Comparator, Operator
 from graphmill.storage import Checksums
 from graphmill.vocab import Side
@@ -71,7 +70,7 @@ def write(
         "bias": config.bias,
         **({"note": "vectors have length 1"} if is_unit else {}),
         "types": types,
-        "relations": _relations(config),
+        "relations": _relations(trained),
         "parameters": "_relations.parquet",
         "operators": {
             name: _words(OPERATORS.get(name))
@@ -95,10 +94,10 @@ def _of_codec(codec: Codec) -> dict[str, Any]:
     return {"precision": codec.precision, "decode": decoded}
 
 
-def _relations(config: Config) -> list[dict[str, str]]:
+def _relations(trained: TrainedRun) -> list[dict[str, str]]:
     """The first relations; all of them are in the table of parameters."""
-    names = relation_names(config)[:MOST_LISTED]
-    entries = [config.entry(number) for number in range(len(names))]
+    names = trained.relation_names[:MOST_LISTED]
+    entries = [trained.config.entry(number) for number in range(len(names))]
     return [
         {"name": name, **{str(side): entry.entity_type(side) for side in Side}, "operator": entry.operator}
         for name, entry in zip(names, entries, strict=True)
