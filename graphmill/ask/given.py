@@ -31,12 +31,11 @@ def iter_ids(uri: str) -> Iterator[pa.Table]:
             for firsts in iter_strings(file, [0], LINES if is_lines else CSV, has_header=False):
                 yield pa.table(firsts, ["id"])
             continue
+        listed = ", ".join(fields.names) or "none"
         strings = [field.name for field in fields if is_text(field.type)]
         column = "id" if "id" in fields.names else next(iter(strings), None)
         if column is None:
-            raise FormatError(
-                f"{file}: expected a column of strings, found {', '.join(fields.names) or 'none'}"
-            )
+            raise FormatError(f"{file}: expected a column of strings, found {listed}")
         for table in _columns(file, fields, [column]):
             yield table.rename_columns(["id"])
 
@@ -53,10 +52,9 @@ def iter_pairs(uri: str) -> Iterator[pa.Table]:
         if not file.endswith((".parquet", ".csv")):
             raise FormatError(f"{file}: expected pairs in FILE.parquet or FILE.csv")
         fields = _fields(file)
+        listed = ", ".join(fields.names) or "none"
         if not {"lhs", "rhs"} <= set(fields.names):
-            raise FormatError(
-                f"{file}: expected the columns lhs and rhs, found {', '.join(fields.names) or 'none'}"
-            )
+            raise FormatError(f"{file}: expected the columns lhs and rhs, found {listed}")
         chosen = [name for name in ("lhs", "relation", "rhs") if name in fields.names]
         expected = expected or chosen
         if chosen != expected:

@@ -13,16 +13,14 @@ from functools import partial
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-from graphmill.ask.entities import EntityTable
+from graphmill.ask.entities import EntityTable, Numbers
 from graphmill.ask.relation import Relation, check_magnitude
 from graphmill.checkpoints import Floats
 from graphmill.display import progress
 from graphmill.sorted_arrays import distinct
 from graphmill.vocab import Side
 
-Numbers = npt.NDArray[np.int64]
 Pairs = Iterator[tuple[Numbers, Numbers]]  # queries, and rows of candidates of a partition: [L] each
 
 HEIGHT = 128

@@ -10,7 +10,6 @@
     _SUCCESS
 """
 
-import json
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -165,13 +164,11 @@ def _made_from(trained: TrainedRun, options: ExportOptions) -> dict[str, Any]:
         uris += config.edge_paths
     if _is_measured(options):
         uris += evaluation.input_uris(config)
-    described = {
-        "export": options.model_dump() | {"checkpoint_version": trained.version},
+    return {
+        "export": options.model_dump(mode="json") | {"checkpoint_version": trained.version},
         "inputs": record.describe_inputs(dict.fromkeys(uris)),
         **({"evaluate": config.evaluate.result_settings()} if _is_measured(options) else {}),
     }
-    plain: dict[str, Any] = json.loads(json.dumps(described))
-    return plain
 
 
 def _make(

@@ -21,7 +21,7 @@ from urllib.parse import quote
 import numpy as np
 
 from graphmill import storage
-from graphmill.ask.edges import Graph, Numbers, Piece, degrees_of
+from graphmill.ask.edges import Graph, Piece, degrees_of
 from graphmill.ask.export.codecs import Array
 from graphmill.ask.export.fitting import Source
 from graphmill.config.partitions import all_buckets
@@ -63,16 +63,19 @@ def write_projector(source: Source, _: int, folder: str) -> Checksums:
     """Write a type; return the checksums of its files."""
     checksums: Checksums = {}
     stem = storage.join(folder, source.entity_type)
-    degree_N = _degrees(source)
+    config, table = source.config, source.table
+    pieces = [Piece(path, bucket) for path in config.edge_paths for bucket in all_buckets(config)]
+    graph = Graph(config, {table.entity_type: table.num_rows})
+    degree_N = degrees_of(graph, table.rows_of(np.arange(table.num_entities)), pieces)
     chosen = np.argsort(-degree_N, kind="stable")[: source.limit]
     vectors_uri, labels_uri = storage.join(stem, "vectors.tsv"), storage.join(stem, "metadata.tsv")
     with storage.atomic_output(vectors_uri, checksums=checksums) as stream:
         for start in range(0, len(chosen), _BLOCK):
-            vectors_ND = source.prepare(source.table.gather(chosen[start : start + _BLOCK]))
+            vectors_ND = source.prepare(table.gather(chosen[start : start + _BLOCK]))
             for line in _lines(source.codec.encode(vectors_ND).values_NW, "\t"):
                 stream.write(f"{line}\n".encode())
     ascending = np.sort(chosen)
-    name_of = dict(zip(ascending.tolist(), source.table.names(ascending).to_pylist(), strict=True))
+    name_of = dict(zip(ascending.tolist(), table.names(ascending).to_pylist(), strict=True))
     with storage.atomic_output(labels_uri, checksums=checksums) as stream:
         stream.write(b"id\tedges\n")
         for number, degree in zip(chosen.tolist(), degree_N[chosen].tolist(), strict=True):
@@ -105,14 +108,6 @@ def finish_projector(folder: str, sources: Sequence[Source]) -> Checksums:
     storage.write_text(uris[0], listed_json, checksums)
     storage.write_text(uris[1], text, checksums)
     return checksums
-
-
-def _degrees(source: Source) -> Numbers:
-    """Number of training edges of each entity of the type; 0 where the buckets are not there any more."""
-    config, table = source.config, source.table
-    rows = table.rows_of(np.arange(table.num_entities))
-    pieces = [Piece(path, bucket) for path in config.edge_paths for bucket in all_buckets(config)]
-    return degrees_of(Graph(config, {table.entity_type: table.num_rows}), rows, pieces)
 
 
 def _lines(values_ND: Array, separator: str) -> Iterator[str]:

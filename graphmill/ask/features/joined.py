@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from graphmill import storage
-from graphmill.ask.entities import UNKNOWN, EntityTable
+from graphmill.ask.entities import UNKNOWN, EntityTable, Numbers
 from graphmill.ask.principal import Components, product
 from graphmill.ask.relation import check_magnitude
 from graphmill.checkpoints import Floats
@@ -31,8 +31,6 @@ from graphmill.storage import Checksums
 
 ReadRows = Callable[[pa.Schema, Sequence[str], Any], Iterable[tuple[pa.Table, list[pa.Array]]]]
 """Reads a piece as etl/pieces.py does: blocks of rows, and the raw ids of some columns."""
-
-Numbers = npt.NDArray[np.int64]
 
 HAS_VECTOR, CONFIDENCE = "has_vector", "confidence"
 COUNTS = ("num_found", "num_folded_in", "num_missing", "num_without_id")

@@ -70,8 +70,7 @@ def weighted_softplus(
         loss_BQ, slope_BQ = softplus(score_BQ.sub_(offset_Q).div_(temperature))
         return loss_BQ @ weight_Q, slope_BQ.mul_(weight_Q)
     loss_B = score_BQ.new_empty(len(score_BQ))
-    tensors = (score_BQ, offset_Q, weight_Q)
-    pointers = [tensor.data_ptr() for tensor in tensors]
+    pointers = [tensor.data_ptr() for tensor in (score_BQ, offset_Q, weight_Q)]
     compiled.graphmill_softplus(*pointers, 1 / temperature, *score_BQ.shape, loss_B.data_ptr())
     return loss_B, score_BQ
 

@@ -11,14 +11,12 @@ the entities there, drawn towards that of the type as if `SHRINKAGE` edges were 
 Shapes: D dimension, M entities of a sample, N rows, E edges.
 """
 
-import hashlib
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -32,6 +30,7 @@ from graphmill.checkpoints import Floats
 from graphmill.config import Config
 from graphmill.formats import edge_buckets
 from graphmill.model.parameters import global_key
+from graphmill.run import seeds
 from graphmill.run.auto_values import num_edges
 from graphmill.vocab import TRAIN_SPLIT, Bucket, Side
 
@@ -132,7 +131,7 @@ def _by_types(
     return by_pair
 
 
-def spread(num_rows: int, count: int, seed: int) -> npt.NDArray[np.int64]:
+def spread(num_rows: int, count: int, seed: int) -> Numbers:
     """Choose `count` evenly spaced numbers below `num_rows`, or all; the seed says where they begin."""
     if num_rows <= count:
         return np.arange(num_rows)
@@ -287,20 +286,16 @@ def read_model(trained: TrainedRun, tables: Mapping[str, EntityTable], options: 
     """Read the model, and the rows of its samples; `tables` are those of `solvable_types`."""
     config = trained.config
     parameters = read_parameters(trained, allow_non_finite=trained.allow_non_finite)
+    seed_of = partial(seeds.derived, config.seed, "fold-in")
     samples, priors = {}, {}
     for name, table in tables.items():
-        chosen = spread(table.num_entities, PRIOR_ROWS, _seed(config.seed, name))
+        chosen = spread(table.num_entities, PRIOR_ROWS, seed_of(name))
         vectors_ND = table.gather(chosen)
         priors[name] = TypePrior.of(vectors_ND)
-        few = spread(len(chosen), options.num_candidates, _seed(config.seed, name, "candidates"))
+        few = spread(len(chosen), options.num_candidates, seed_of(name, "candidates"))
         rows = torch.from_numpy(vectors_ND)
         samples[name] = EntitySample(torch.from_numpy(chosen[few]), rows[few], rows, table.num_entities)
     edges = sample_edges(config, tables, trained.num_relations)
     of_relations = relation_priors(edges, priors)
-    few_edges = thinned(edges, options.num_known_edges, _seed(config.seed, "edges"))
+    few_edges = thinned(edges, options.num_known_edges, seed_of("edges"))
     return FrozenModel(trained, options, parameters, samples, priors, of_relations, few_edges)
-
-
-def _seed(seed: int, *purpose: str) -> int:
-    digest = hashlib.blake2b(repr((seed, "fold-in", *purpose)).encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "big") >> 1

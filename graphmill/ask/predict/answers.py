@@ -21,15 +21,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from graphmill import storage
-from graphmill.ask.entities import UNKNOWN
+from graphmill.ask.entities import UNKNOWN, Numbers
 from graphmill.ask.predict.search import Asked, search_lists
 from graphmill.ask.scan import Answers
 from graphmill.formats.parquet import iter_columns, open_parquet
 from graphmill.model.calibration import NUM_BEST, Scale, probabilities, shares
 from graphmill.sorted_arrays import distinct
 from graphmill.storage import Checksums
-
-Numbers = npt.NDArray[np.int64]
 
 SCHEMA = pa.schema(
     [

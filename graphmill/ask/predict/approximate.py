@@ -197,7 +197,9 @@ def _figures(question: PredictOptions, cost: Cost, lists: Lists, recall: Recall)
 
 
 def _sample(asked: Asked, chunks: list[IdChunk]) -> Numbers:
-    place = np.sort(sample_of(sum(chunk.stop - chunk.start for chunk in chunks)))
+    num_queries = sum(chunk.stop - chunk.start for chunk in chunks)
+    drawn = np.random.default_rng(SEED).choice(num_queries, min(SAMPLE, num_queries), replace=False)
+    place = np.sort(drawn)
     parts, first = [np.empty(0, np.int64)], 0
     for chunk in chunks:
         start, stop = np.searchsorted(place, [first, first + chunk.stop - chunk.start])
@@ -214,13 +216,6 @@ def _sample(asked: Asked, chunks: list[IdChunk]) -> Numbers:
     return known
 
 
-def sample_of(num_queries: int) -> Numbers:
-    """Draw queries by their number; the same ones each time."""
-    size = min(SAMPLE, num_queries)
-    queries: Numbers = np.random.default_rng(SEED).choice(num_queries, size, replace=False)
-    return queries
-
-
 def tuned(
     asked: Asked, lists: Lists, numbers: Numbers, wanted: float, client: Client
 ) -> tuple[Lists, Recall]:
@@ -233,26 +228,13 @@ def tuned(
         measuring = choosing
     parts = [(asked, own) for half in (choosing, measuring) for own in _cut(half)]
     exact = run_tasks(client, exact_answers, parts, description="exact answers of a sample")
+    answered = [(own, answers) for (_, own), answers in zip(parts, exact, strict=True)]
     num_choosing = len(_cut(choosing))
-    ranks = run_tasks(
-        client,
-        ranks_of_lists,
-        [
-            (asked, lists, own, answers)
-            for (_, own), answers in zip(parts, exact[:num_choosing], strict=False)
-        ],
-        description="choosing the number of lists",
-    )
+    arguments = [(asked, lists, *part) for part in answered[:num_choosing]]
+    ranks = run_tasks(client, ranks_of_lists, arguments, description="choosing the number of lists")
     lists = replace(lists, num_probed=_fewest(ranks, lists.num_lists, wanted))
-    shares = run_tasks(
-        client,
-        shares_of_lists,
-        [
-            (asked, lists, own, answers)
-            for (_, own), answers in zip(parts[num_choosing:], exact[num_choosing:], strict=True)
-        ],
-        description="measuring the recall",
-    )
+    arguments = [(asked, lists, *part) for part in answered[num_choosing:]]
+    shares = run_tasks(client, shares_of_lists, arguments, description="measuring the recall")
     return lists, Recall.of(np.concatenate(shares))
 
 
@@ -263,20 +245,13 @@ def _cut(numbers: Numbers) -> list[Numbers]:
 def _fewest(ranks: list[tuple[Numbers, Numbers]], num_lists: int, wanted: float) -> int:
     if wanted >= 1:  # no sample can promise it
         return num_lists
-    for probed in _steps(num_lists):
-        share_U = np.concatenate([_share(rank < probed, query) for query, rank in ranks])
-        recall = Recall.of(share_U)
+    probed = 1
+    while probed < num_lists:  # 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, ...
+        recall = Recall.of(np.concatenate([_share(rank < probed, query) for query, rank in ranks]))
         if recall.mean - 2 * recall.error >= wanted:
             return probed
+        probed += max(1, probed // 5)
     return num_lists
-
-
-def _steps(num_lists: int) -> list[int]:
-    """Numbers of lists to try: 1, 2, 3, 4, 5, 6, 7, 8, 10, 12, ..."""
-    steps = [1]
-    while steps[-1] < num_lists:
-        steps.append(min(num_lists, steps[-1] + max(1, steps[-1] // 5)))
-    return steps
 
 
 def _share(is_hit_M: npt.NDArray[np.bool_], query_M: Numbers) -> npt.NDArray[np.float64]:

@@ -59,13 +59,11 @@ class Lists:
 
     def centers(self) -> Floats:
         """The centers, [L, D]."""
-        center_LD: Floats = read(uri_of(self.folder, CENTERS), "centers")
-        return center_LD
+        return read(uri_of(self.folder, CENTERS), "centers")
 
     def first(self) -> Numbers:
         """Place of the first candidate of each list, and the number of candidates, [L + 1]."""
-        first_L1: Numbers = read(uri_of(self.folder, SIZES), "first")
-        return first_L1
+        return read(uri_of(self.folder, SIZES), "first")
 
     def windows(self, part: int, rows: int) -> Iterator[tuple[int, Floats, Numbers]]:
         """Read a part, at most `rows` at a time: the first row, vectors [N, D] and numbers [N]."""
@@ -112,10 +110,10 @@ def opened(uri: str) -> Iterator[h5py.File]:
             ) from error
 
 
-def read(uri: str, name: str) -> Any:
+def read(uri: str, name: str) -> npt.NDArray[Any]:
     """Read a whole dataset of a small file."""
     with opened(uri) as hdf5:
-        return hdf5[name][:]
+        return np.asarray(hdf5[name][:])
 
 
 def write(hdf5: h5py.File, **arrays: npt.NDArray[Any]) -> None:

@@ -140,8 +140,7 @@ def write_block(asked: Asked, folder: str, block: int, start: int, stop: int) ->
     """Write the candidates start..stop by list; return how many each list has, [L]. A Dask task."""
     uri = lists.uri_of(folder, lists.BLOCK, block)
     if storage.exists(uri):
-        counts_L: Numbers = np.diff(lists.read(uri, "first"))
-        return counts_L
+        return np.diff(lists.read(uri, "first"))
     centers_LD = lists.read(lists.uri_of(folder, lists.CENTERS), "centers")
     index = check_faiss().IndexFlatL2(centers_LD.shape[1])
     index.add(centers_LD)

@@ -171,9 +171,8 @@ def search_lists(asked: Asked, lists: Lists, number_U: Numbers) -> tuple[Answers
     middle = len(number_U) // 2
     first, num_known = search_lists(asked, lists, number_U[:middle])
     second, more = search_lists(asked, lists, number_U[middle:])
-    query = np.concatenate([first.query, second.query + middle])
-    score = np.concatenate([first.score, second.score])
-    return Answers(query, score, np.concatenate([first.candidate, second.candidate])), num_known + more
+    halves = [first, second._replace(query=second.query + middle)]
+    return Answers(*(np.concatenate(columns) for columns in zip(*halves, strict=True))), num_known + more
 
 
 def _known_cells(asked: Asked, lists: Lists, number_U: Numbers) -> Numbers | None:
@@ -202,7 +201,10 @@ class _ListSearch:
     def answers(self) -> Answers:
         """All answers, by the positions of the queries."""
         lists, first_L1 = self._lists, self._lists.first()
-        bounds_L1, query = by_list(nearest_lists(self._asked, lists, self._query_UD), lists.num_lists)
+        list_UP = nearest_lists(self._asked, lists, self._query_UD)
+        order = np.argsort(list_UP.ravel(), kind="stable")
+        bounds_L1 = np.searchsorted(list_UP.ravel()[order], np.arange(lists.num_lists + 1))
+        query = order // max(list_UP.shape[1], 1)  # by list, ascending in each
         for part, start_list in enumerate(lists.part_first[:-1]):
             stop_list = lists.part_first[part + 1]
             if bounds_L1[start_list] == bounds_L1[stop_list]:
@@ -248,10 +250,3 @@ def nearest_lists(asked: Asked, lists: Lists, query_UD: Floats) -> Numbers:
         best.add(np.arange(len(score_PL)), score_PL, np.arange(len(centers_LD)))
         list_UP[start : start + step] = best.result().candidate.reshape(-1, probed)
     return list_UP
-
-
-def by_list(list_UP: Numbers, num_lists: int) -> tuple[Numbers, Numbers]:
-    """Queries by list: where each list's queries begin [L + 1], and queries, ascending in each list."""
-    order = np.argsort(list_UP.ravel(), kind="stable")
-    bounds_L1 = np.searchsorted(list_UP.ravel()[order], np.arange(num_lists + 1))
-    return bounds_L1, order // max(list_UP.shape[1], 1)
