@@ -10,7 +10,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from graphmill.ask.features.joined import MOST_SIMILAR, Form, Numbers, Similar
+from graphmill.ask.entities import Numbers
+from graphmill.ask.features.joined import MOST_SIMILAR, Form, Similar
 from graphmill.ask.principal import Components, moments_of
 from graphmill.checkpoints import Floats
 from graphmill.errors import BadInputError

@@ -235,7 +235,7 @@ class Counting:
             candidates = ranker.comparison.candidates(candidate_ND)
             for block in blocks:
                 self._compare(group, block, candidates, tile)
-        return sum(block.queries.stop - block.queries.start for block in blocks) * len(tile.number_N)
+        return sum(int(block.queries.stop - block.queries.start) for block in blocks) * len(tile.number_N)
 
     def _compare(self, group: Group, block: _Block, candidates: ComparedFactors, tile: _Tile) -> None:
         """Count for a block of queries."""
