@@ -167,7 +167,12 @@ def ids_of(
         known = ids.drop_null().to_numpy()
         translated.add([known, row[is_known]], _by_id(known, num))
     translated.close()
-    yield from _without_shared(translated, misses)
+    for number in range(num):
+        table = translated.read(number).sort_by("id")
+        known, row = table["id"].to_numpy(), table["row"].to_numpy()
+        is_shared = _has_equal_neighbour(known)
+        misses.shared.add(pa.array(known[is_shared]))
+        yield known[~is_shared], row[~is_shared]
 
 
 def _join_by_raw_id(pairs: pa.Table, raw: pa.Array, misses: Misses, where: str) -> pa.Array:
@@ -182,16 +187,6 @@ def _join_by_raw_id(pairs: pa.Table, raw: pa.Array, misses: Misses, where: str) 
         )
     misses.without_row.add(values.filter(pc.invert(pc.is_in(values, value_set=raw))))
     return ids.take(pc.index_in(raw, value_set=values))
-
-
-def _without_shared(translated: Files, misses: Misses) -> Iterator[tuple[Numbers, Numbers]]:
-    """Leave out rows with one int64 id."""
-    for number in range(len(translated)):
-        table = translated.read(number).sort_by("id")
-        ids, row = table["id"].to_numpy(), table["row"].to_numpy()
-        is_shared = _has_equal_neighbour(ids)
-        misses.shared.add(pa.array(ids[is_shared]))
-        yield ids[~is_shared], row[~is_shared]
 
 
 def _distinct_pairs(pairs: pa.Table) -> pa.Table:

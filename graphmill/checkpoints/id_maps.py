@@ -33,11 +33,9 @@ Numbers = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class IdMap:
-    """Raw ids and int64 ids; `uri` is a file, a folder, or `INTEGERS`.
+    """Raw ids and int64 ids; `uri` is a parquet file, a folder of such files, or `INTEGERS`.
 
-    Attributes:
-        uri: parquet file or folder.
-        columns: names of the columns of raw ids and of int64 ids; None: found by their types.
+    `columns` has the names of the columns of raw ids and of int64 ids; None: found by their types.
     """
 
     uri: str

@@ -130,16 +130,17 @@ class RecordedState:
     param_groups: list[dict[str, Any]]
 
 
-def without_sums(state: Mapping[str, Any]) -> RecordedState:
-    """Return the parts of a state_dict() that can be recorded."""
+def without_sums(state: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """Return the parts of a state_dict() that can be recorded, as a `RecordedState` in JSON types."""
+    if state is None:
+        return None
     plain = {
         number: {name: _plain(value, name) for name, value in entry.items() if name != "sum"}
         for number, entry in state.get("state", {}).items()
     }
     groups = state.get("param_groups", [])
-    return RecordedState(
-        plain, [{name: _plain(value, name) for name, value in each.items()} for each in groups]
-    )
+    plain_groups = [{name: _plain(value, name) for name, value in each.items()} for each in groups]
+    return {"state": plain, "param_groups": plain_groups}
 
 
 def with_sums(recorded: RecordedState, sums: Mapping[int, "Tensor"], where: str) -> dict[str, Any]:

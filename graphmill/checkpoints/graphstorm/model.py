@@ -236,10 +236,8 @@ class GraphStormModelCheckpoint(WholeTablesCheckpoint):
             return None
         decoder, comparator = self._decoder
         relations, _ = relations_of(decoder)
-        if (
-            unknown := {relation[side] for relation in relations for side in ("lhs", "rhs")}
-            - self.dimensions.keys()
-        ):
+        types = {entity_type for lhs, _, rhs in decoder.edge_types for entity_type in (lhs, rhs)}
+        if unknown := types - self.dimensions.keys():
             raise FormatError(f"{self.uri}: an edge type has {min(unknown)!r}, which has no embeddings")
         entities = {name: {"num_partitions": num} for name, num in self.num_partitions.items()}
         return {
@@ -285,17 +283,15 @@ def write(source: Checkpoint, target_uri: str, **_: object) -> list[str]:
             lost = lost_operators(sorted(parameters.keys() - used_keys(config)))
         if decoder.name == "rotate":
             lost.append("the score: rotate adds moduli, the comparator l2 takes the root of their squares")
-    for name, counts in source.counts.items():
-        _write_rows(source, target_uri, name, len(counts), parameters.get(global_key(name)))
+    for name in source.counts:
+        _write_rows(source, target_uri, name, parameters.get(global_key(name)))
     saved_models.write(target_uri, states, settings, edge_types)
     return not_kept(source, lost)
 
 
-def _write_rows(
-    source: Checkpoint, target_uri: str, name: str, num_ranks: int, added_D: "Tensor | None"
-) -> None:
-    total, dimension = sum(source.counts[name]), source.dimensions[name]
-    share = -(-total // num_ranks)
+def _write_rows(source: Checkpoint, target_uri: str, name: str, added_D: "Tensor | None") -> None:
+    counts, dimension = source.counts[name], source.dimensions[name]
+    total, share = sum(counts), -(-sum(counts) // len(counts))
 
     def batches(first: int, last: int) -> Iterator[Any]:
         step = rows_of_batch(dimension)
@@ -304,7 +300,7 @@ def _write_rows(
             yield piece if added_D is None else piece + added_D.numpy()
 
     with JoinedRows(source, name) as rows:
-        for rank in range(num_ranks):
+        for rank in range(len(counts)):
             first, last = (min(number * share, total) for number in (rank, rank + 1))
             tensor = NewTorchTensor((last - first, dimension), batches(first, last))
             save(saved_models.sparse_emb_uri(target_uri, name, rank), tensor)

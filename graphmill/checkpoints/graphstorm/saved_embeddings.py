@@ -122,7 +122,7 @@ def write_rank(embed_path: str, entity_type: str, rank: int, nids: Numbers, embe
     for stem, rows in columns.items():
         uri = saved_ranks.file_uri(storage.join(embed_path, entity_type), stem, rank)
         with storage.atomic_output(uri) as stream:
-            torch.save(torch.from_numpy(np.ascontiguousarray(rows)), stream)
+            torch.save(torch.from_numpy(np.require(rows, requirements=["C", "W"])), stream)
 
 
 def _numbered_by_rank(ranks: list[RankRows]) -> list[RankRows]:
@@ -167,9 +167,7 @@ def write(source: Checkpoint, target_uri: str, **_: object) -> list[str]:
                 first = min(rank * rank_rows[name], total)
                 last = min(first + rank_rows[name], total)
                 ids = np.arange(first, last)
-                # torch warns about read-only buffers.
-                writable = np.require(rows.read(first, last), requirements="W")
-                write_rank(target_uri, name, rank, ids, writable)
+                write_rank(target_uri, name, rank, ids, rows.read(first, last))
     info = EmbInfo(tuple(totals), world_size, dict(source.dimensions))
     write_emb_info(target_uri, info)
     model = _allowing_all(source).read_model()
@@ -217,6 +215,6 @@ def _open_pieces(ranks: Sequence[RankRows]) -> Iterator[list[OrderedPiece]]:
         for rank in ranks:
             if rank.num_rows:
                 (ids,) = stack.enter_context(saved_ranks.open_nids(rank))
-                values = stack.enter_context(saved_ranks.open_values(rank)).read
+                values = stack.enter_context(saved_ranks.open_values(rank))
                 pieces.append(OrderedPiece(rank.num_rows, ids, values))
         yield pieces

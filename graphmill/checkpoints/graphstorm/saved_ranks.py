@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -142,10 +142,10 @@ def iter_rows(
     n is at most `batch_rows`; bfloat16 comes as float32, all else as it is stored.
     """
     end = ranked.num_rows if stop is None else min(stop, ranked.num_rows)
-    with open_values(ranked) as values, open_nids(ranked) as nids:
+    with open_values(ranked) as read_values, open_nids(ranked) as nids:
         for first in range(start, end, batch_rows):
             last = min(first + batch_rows, end)
-            yield tuple(read(first, last) for read in nids), values.read(first, last)
+            yield tuple(read(first, last) for read in nids), read_values(first, last)
 
 
 def iter_ids(ranked: RankRows) -> Iterator[tuple[int, Numbers]]:
@@ -169,28 +169,18 @@ def _read_nids(file: TensorRows, start: int, stop: int) -> Numbers:
     return np.asarray(file.read(start, stop).reshape(-1), np.int64)
 
 
-class Hdf5Rows(NamedTuple):
-    """Rows of a dataset."""
-
-    dataset: Any
-
-    def read(self, start: int, stop: int) -> Array:
-        """Rows [start, stop)."""
-        return np.asarray(self.dataset[start:stop])
-
-
 @contextmanager
-def open_values(ranked: RankRows) -> Iterator[TensorRows | Hdf5Rows]:
-    """The values of a rank, to be read within the block."""
+def open_values(ranked: RankRows) -> Iterator[Callable[[int, int], Array]]:
+    """A function that reads the values of rows [start, stop), within the block."""
     if ranked.dataset is None:
         with open_tensor(ranked.values_uri) as values:
-            yield values
+            yield values.read
         return
     with open_checked(ranked.values_uri, versioned=False) as hdf5:
         dataset = find_dataset(hdf5, ranked.dataset, ranked.values_uri)
         if dataset is None or dataset.shape != ranked.shape:
             raise FormatError(f"{ranked.values_uri}: expected {ranked.dataset!r} of shape {ranked.shape}")
-        yield Hdf5Rows(dataset)
+        yield lambda start, stop: np.asarray(dataset[start:stop])
 
 
 def measure_hdf5(uri: str, entity_type: str) -> RankRows:

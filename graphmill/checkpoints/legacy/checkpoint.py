@@ -5,7 +5,7 @@ version. Metadata of older versions stay, as with PBG; embeddings of older versi
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,7 +18,6 @@ from graphmill import storage
 from graphmill.checkpoints import states
 from graphmill.checkpoints.checkpoint import (
     Checkpoint,
-    Floats,
     Iteration,
     ModelState,
     PartitionFilesCheckpoint,
@@ -117,28 +116,6 @@ def read_metadata(checkpoint_path: str, version: int) -> Metadata | None:
             return Metadata(config, edge_path_count, edge_chunk, *v1_parameters(floats, state, uri))
     kinds = ", ".join(type(part).__name__ for part in content)
     raise FormatError(f"{uri}: expected (dict, int, int, dict of tensors, dict), found ({kinds})")
-
-
-def write_embeddings(
-    checkpoint_path: str,
-    entity_type: str,
-    number: int,
-    version: int,
-    shape: tuple[int, int],
-    batches: Iterable[Floats],
-    optimizer_state: Mapping[str, Any] | None,
-) -> None:
-    """Write one partition: embeddings of `shape` (count, D), in batches [n, D]."""
-    uri = embeddings_uri(checkpoint_path, entity_type, number, version)
-    save(uri, (NewTorchTensor(shape, batches), optimizer_state))
-
-
-def write_metadata(checkpoint_path: str, version: int, metadata: Metadata) -> None:
-    """Write the metadata."""
-    config = legacy_config(metadata.config)
-    model = legacy_parameters(metadata.parameters or {}, metadata.optimizer_state)
-    content = (config, metadata.edge_path_count or 0, metadata.edge_chunk or 0, *model)
-    save(_metadata_uri(checkpoint_path, version), content)
 
 
 def commit(checkpoint_path: str, version: int) -> None:
@@ -255,24 +232,17 @@ def write(source: Checkpoint, target_uri: str, **_: object) -> list[str]:
     """Write `source` as a legacy outdir, numbered from 1, and return the lost content: nothing."""
     version = max(source.version, 1)
     for entity_type, partition, shape in source.partitions():
-        write_embeddings(
-            target_uri,
-            entity_type,
-            partition + WRITTEN_BASE,
-            version,
-            shape,
-            source.iter_embeddings(entity_type, partition),
-            source.read_optimizer_state(entity_type, partition),
-        )
+        rows = NewTorchTensor(shape, source.iter_embeddings(entity_type, partition))
+        state = source.read_optimizer_state(entity_type, partition)
+        save(embeddings_uri(target_uri, entity_type, partition + WRITTEN_BASE, version), (rows, state))
     model = source.read_model() or ModelState({}, None)
     iteration = source.iteration
-    metadata = Metadata(
-        source.described_config(),
-        iteration.epoch_idx * iteration.num_edge_paths + iteration.edge_path_idx if iteration else None,
-        iteration.edge_chunk_idx if iteration else None,
-        model.parameters,
-        model.optimizer_state,
+    metadata = (
+        legacy_config(source.described_config()),
+        iteration.epoch_idx * iteration.num_edge_paths + iteration.edge_path_idx if iteration else 0,
+        iteration.edge_chunk_idx if iteration else 0,
+        *legacy_parameters(model.parameters, model.optimizer_state),
     )
-    write_metadata(target_uri, version, metadata)
+    save(_metadata_uri(target_uri, version), metadata)
     commit(target_uri, version)
     return []

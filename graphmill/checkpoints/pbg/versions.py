@@ -29,6 +29,7 @@ from graphmill.checkpoints.pbg.files import (
     versions_of,
 )
 from graphmill.errors import FormatError
+from graphmill.storage.checksums import of_file
 
 _COPY_BYTES = 8 << 20
 
@@ -123,26 +124,16 @@ def move_aside(checkpoint_path: str) -> str:
 
 
 def _has_same(checkpoint_path: str, version: int, other_path: str) -> bool:
-    """Whether a folder holds exactly that version, byte for byte."""
+    """Whether a folder holds exactly that version, by the checksums of its files."""
     stems = versions_of(checkpoint_path).get(version, set())
     version_uri = storage.join(other_path, VERSION_FILE)
     if versions_of(other_path) != {version: stems} or not storage.exists(version_uri):
         return False
     files = [f"{stem}.v{version}.h5" for stem in stems]
     return storage.read_text(version_uri).strip() == str(version) and all(
-        _same_bytes(storage.join(checkpoint_path, file), storage.join(other_path, file)) for file in files
+        of_file(storage.join(checkpoint_path, file)) == of_file(storage.join(other_path, file))
+        for file in files
     )
-
-
-def _same_bytes(one_uri: str, two_uri: str) -> bool:
-    sizes = {status.size_bytes for status in map(storage.status, (one_uri, two_uri)) if status}
-    if len(sizes) > 1:
-        return False
-    with storage.open_input(one_uri) as one, storage.open_input(two_uri) as two:
-        while chunk := one.read(_COPY_BYTES):
-            if chunk != two.read(_COPY_BYTES):
-                return False
-    return True
 
 
 def _write_checksums(checkpoint_path: str, version: int, checksums: Mapping[str, str]) -> None:

@@ -88,9 +88,9 @@ class RecisCheckpoint(WholeTablesCheckpoint):
         if newest_uri != uri:
             log.info("%s: the newest checkpoint is %s", uri, newest_uri)
         uri = newest_uri
-        self._reader = CheckpointReader(uri)
+        self.reader = CheckpointReader(uri)
         self._recorded = read_recorded(storage.join(uri, SIDE_FILE))
-        self._slots = self._reader.table_slots()
+        self._slots = self.reader.table_slots()
         for name, slots in self._slots.items():
             if EMBEDDING_SLOT not in slots:
                 raise FormatError(f"{uri}: table {name!r} has no slot {EMBEDDING_SLOT!r}, only {slots}")
@@ -98,7 +98,7 @@ class RecisCheckpoint(WholeTablesCheckpoint):
         self.entity_path: str | None = None  # where the raw ids of translated tables will be
         if id_maps is not None:
             id_maps.check_types(list(self._slots), uri)
-            self.translated = {name: TranslatedIds(self._reader, name, id_maps) for name in id_maps.maps}
+            self.translated = {name: TranslatedIds(self.reader, name, id_maps) for name in id_maps.maps}
         names = list(self.translated or self._slots)
         tables = {name: self._ordered_table(name, EMBEDDING_SLOT) for name in names}
         counts = {name: table.counts for name, table in self.translated.items()} or self._recorded.counts
@@ -125,26 +125,21 @@ class RecisCheckpoint(WholeTablesCheckpoint):
         return states.with_sums(recorded, sums, self.uri)
 
     def _read_model(self) -> ModelState | None:
-        names, sum_names = parse_names(self._reader.dense_names())
+        names, sum_names = parse_names(self.reader.dense_names())
         if not names and self._recorded.table_states is None:
             return None
         keys = self._in_order(names)
-        parameters = {key: self._reader.read_tensor(names[key]).float() for key in keys}
+        parameters = {key: self.reader.read_tensor(names[key]).float() for key in keys}
         recorded = self._recorded.model_state
         if recorded is None:
             return ModelState(parameters, None)
         sums = {
-            number: self._reader.read_tensor(sum_names[key])
+            number: self.reader.read_tensor(sum_names[key])
             for number, key in enumerate(keys)
             if key in sum_names
         }
         state = states.with_sums(recorded, sums, self.uri) if recorded.param_groups else {}
         return ModelState(parameters, state)
-
-    @property
-    def reader(self) -> CheckpointReader:
-        """The reader of the files."""
-        return self._reader
 
     @property
     def config(self) -> dict[str, Any] | None:
@@ -172,8 +167,8 @@ class RecisCheckpoint(WholeTablesCheckpoint):
     @property
     def unread(self) -> list[str]:
         """Names of tensors that are no embeddings, sums or parameters."""
-        known_names = {name for names in parse_names(self._reader.dense_names()) for name in names.values()}
-        dense = [name for name in self._reader.dense_names() if name not in known_names]
+        known_names = {name for names in parse_names(self.reader.dense_names()) for name in names.values()}
+        dense = [name for name in self.reader.dense_names() if name not in known_names]
         known = (EMBEDDING_SLOT, ROW_SUMS, ELEMENT_SUMS)
         slots = [f"{name}@{slot}" for name in self.counts for slot in self._slots[name] if slot not in known]
         return dense + slots
@@ -187,14 +182,14 @@ class RecisCheckpoint(WholeTablesCheckpoint):
 
     def _ordered_table(self, entity_type: str, slot: str) -> OrderedTable:
         name = tensor_name(entity_type, slot)
-        shape, uri = self._reader.tensor_shape(name), self._reader.path
-        if len(shape) > 2 or not self._reader.tensor_dtype(name).is_floating_point:
+        shape, uri = self.reader.tensor_shape(name), self.reader.path
+        if len(shape) > 2 or not self.reader.tensor_dtype(name).is_floating_point:
             raise FormatError(f"{uri}: {name!r}: expected floats (rows, dimension), found {shape}")
         translated = self.translated.get(entity_type)
         num_rows = shape[0] if translated is None else sum(translated.counts)
         new_ids = None if translated is None else translated.new_ids
         return OrderedTable(
-            partial(_open_pieces, self._reader, entity_type, slot, new_ids),
+            partial(_open_pieces, self.reader, entity_type, slot, new_ids),
             (num_rows, shape[1] if len(shape) == 2 else 1),
             f"{uri}: {name}",
             leaves_out=translated is not None,

@@ -213,18 +213,15 @@ class Saver:
         for part in written:
             merged.append(part)
         for before, after in merged.number_files().items():
-            self._rename(storage.join(self._path, before), storage.join(self._path, after))
+            after_uri = storage.join(self._path, after)
+            try:
+                storage.move(storage.join(self._path, before), after_uri)
+            except NotFoundError:  # another shard does it now, or did it before it was killed
+                if not storage.exists(after_uri):
+                    raise
         layout.write_index(self._path, merged)
         for note in notes:
             storage.delete(note)
-
-    def _rename(self, before: str, after: str) -> None:
-        """Rename a file, unless another shard does it now, or did it before it was killed."""
-        try:
-            storage.move(before, after)
-        except NotFoundError:
-            if not storage.exists(after):
-                raise
 
     def _unnumbered(self, writer: int) -> str:
         return f"shard-{self._shard_index:06d}-of-{self._shard_num:06d}-{writer:06d}.safetensors"

@@ -140,16 +140,14 @@ def write(
         if name not in names:
             continue
         state = source.read_optimizer_state(name, partition)
-        table_states[name].append(None if state is None else asdict(states.without_sums(state)))
+        table_states[name].append(states.without_sums(state))
         sums = states.table_sums(state or {}, shape, f"{source.uri}: {name}_{partition}")
         if sums is not None:
             sums_dims[name] = max(sums_dims[name], sums.dim())
         del state, sums
-    model = source.read_model()
-    tensors = _dense_tensors(model) if model else {}
-    model_state = None
-    if model is not None and model.optimizer_state is not None:
-        model_state = asdict(states.without_sums(model.optimizer_state))
+    model = source.read_model() or ModelState({}, None)
+    tensors = _dense_tensors(model)
+    model_state = states.without_sums(model.optimizer_state)
     slots = {name: _slots(source, name, sums_dims[name]) for name in names}
     ordered = {
         name: _ordered(slots[name], ids, f"{source.uri}: {name!r}") for name, ids in (keyed or {}).items()

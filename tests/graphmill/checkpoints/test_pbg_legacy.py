@@ -20,6 +20,7 @@ from graphmill.cli.main import command
 from graphmill.convert import legacy as conversion
 from graphmill.errors import ConfigError, FormatError, NotFoundError
 from graphmill.formats import edge_buckets, entity_counts
+from graphmill.formats.torch_files.write import NewTorchTensor, save
 from graphmill.vocab import Bucket
 from tests.graphmill.checkpoints.samples import Trap
 
@@ -200,21 +201,21 @@ def test_views_and_strides_are_read(tmp_path: Path) -> None:
 
 def test_written_files_open_in_a_torch_of_2019(tmp_path: Path) -> None:
     """The three pickles at the front, of protocol 2, as torch wrote them before it wrote zips."""
-    legacy.write_embeddings(str(tmp_path), "user", 1, 1, (6, 2), [ROWS[:4], ROWS[4:]], None)
+    save(str(tmp_path / "user_1.pt.1"), (NewTorchTensor((6, 2), [ROWS[:4], ROWS[4:]]), None))
     stream = io.BytesIO((tmp_path / "user_1.pt.1").read_bytes())
     assert stream.getvalue()[:2] == b"\x80\x02"
     assert pickle.load(stream) == torch.serialization.MAGIC_NUMBER
     assert pickle.load(stream) == 1001
     assert pickle.load(stream)["little_endian"] is True
     with pytest.raises(FormatError, match="expected 14 elements, found 12"):
-        legacy.write_embeddings(str(tmp_path), "user", 1, 2, (7, 2), [ROWS], None)
+        save(str(tmp_path / "user_1.pt.2"), (NewTorchTensor((7, 2), [ROWS]), None))
     assert not (tmp_path / "user_1.pt.2").exists()
 
 
 def test_commit_deletes_older_embeddings_and_keeps_metadata(tmp_path: Path) -> None:
     for version in (1, 2):
-        legacy.write_embeddings(str(tmp_path), "user", 1, version, (6, 2), [ROWS], None)
-        legacy.write_metadata(str(tmp_path), version, legacy.Metadata({}, 0, 0))
+        for name in ("user_1", "METADATA_1"):
+            (tmp_path / f"{name}.pt.{version}").touch()
         legacy.commit(str(tmp_path), version)
     names = {each.name for each in tmp_path.iterdir()}
     assert names == {"CHECKPOINT_VERSION", "user_1.pt.2", "METADATA_1.pt.1", "METADATA_1.pt.2"}
