@@ -213,7 +213,7 @@ def _write(
                 check_indices(rel, plan.num_relations, "rel", writer.uri)
                 add_counts(rel, relation_counts)
             start = stop
-        writer.set_origins(_origins(*rows.files(), is_edge_N))
+        writer.origins = _origins(*rows.files(), is_edge_N)
     if removed is not None:
         _write_removed(settings.folders.splits[split], bucket, removed.removed(), checksums)
     return num_rows, num_edges, relation_counts

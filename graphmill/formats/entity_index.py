@@ -173,8 +173,7 @@ def read_gone_since(
 ) -> npt.NDArray[np.int32] | None:
     """The day [num_ids] since which each id of a part is gone, or `HERE`; None: the part has no history."""
     uri = part_uri(entity_path, entity_type, partition)
-    manifest = storage.manifest_of(entity_path)
-    return _read_history(uri, manifest, _GONE_SINCE, pa.date32(), np.full(num_ids, HERE, np.int32))
+    return _read_history(entity_path, uri, _GONE_SINCE, pa.date32(), np.full(num_ids, HERE, np.int32))
 
 
 def read_previous_index(
@@ -182,8 +181,7 @@ def read_previous_index(
 ) -> npt.NDArray[np.int64]:
     """The rows [K] of the earlier index that the first K ids of a part had there; the other ids are new."""
     uri = part_uri(entity_path, entity_type, partition)
-    manifest = storage.manifest_of(entity_path)
-    index = _read_history(uri, manifest, _PREVIOUS_INDEX, pa.int64(), np.full(num_ids, -1, np.int64))
+    index = _read_history(entity_path, uri, _PREVIOUS_INDEX, pa.int64(), np.full(num_ids, -1, np.int64))
     if index is None:
         raise FormatError(f"{uri}: expected a column {_PREVIOUS_INDEX!r}, as {MANIFEST} says, found none")
     num_known = int((index >= 0).sum())
@@ -196,10 +194,10 @@ def read_previous_index(
 
 
 def _read_history(
-    uri: str, manifest: storage.ChecksumManifest, column: str, kind: pa.DataType, values_N: npt.NDArray[Any]
+    entity_path: str, uri: str, column: str, kind: pa.DataType, values_N: npt.NDArray[Any]
 ) -> npt.NDArray[Any] | None:
     """Put the values of a column that are not null into `values_N`; None if there is no such column."""
-    with open_parquet(uri, manifest) as parquet:
+    with open_parquet(uri, storage.manifest_of(entity_path)) as parquet:
         if parquet.metadata.num_rows != len(values_N):
             raise FormatError(f"{uri}: expected {len(values_N)} ids, found {parquet.metadata.num_rows}")
         if column not in parquet.schema_arrow.names:

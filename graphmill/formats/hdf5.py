@@ -77,7 +77,26 @@ def check_dataset(dataset: h5py.Dataset, name: str, uri: str) -> None:
     """Refuse a dataset in other files, or one that claims more than the file stores."""
     if dataset.is_virtual or dataset.external:
         raise FormatError(f"{uri}: expected a dataset {name!r} in the file, found one in other files")
-    _check_stored(dataset, uri)
+    if not dataset.nbytes:
+        if dataset.ndim and dataset.shape[0]:
+            raise FormatError(f"{uri}: {dataset.name!r}: expected elements, found the shape {dataset.shape}")
+        return
+    stored = min(dataset.id.get_storage_size(), dataset.file.id.get_filesize())
+    if not stored and dataset.nbytes <= _HARMLESS_BYTES:  # a writer may leave out zeros
+        return
+    expected, most = dataset.nbytes, stored
+    if dataset.chunks is not None:
+        grid = zip(dataset.shape, dataset.chunks, strict=True)
+        num_chunks = math.prod(-(-size // chunk) for size, chunk in grid)
+        expected = num_chunks * math.prod(dataset.chunks) * dataset.dtype.itemsize
+        most = stored * _MAX_RATIO if _is_packed(dataset, uri) else stored
+        if dataset.id.get_num_chunks() < num_chunks:
+            most = 0
+    if expected > most:
+        raise FormatError(
+            f"{uri}: {dataset.name!r}: expected {expected} bytes of {described(dataset)}, found {stored} in "
+            "the file: parts of it were never written, or are packed beyond measure"
+        )
 
 
 def checked_dataset(hdf5: h5py.File, name: str, kinds: str, uri: str, num_dims: int = 1) -> h5py.Dataset:
@@ -179,29 +198,6 @@ class DatasetWriter:
         for columns in batches:
             self.append(columns)
         self.check_full()
-
-
-def _check_stored(dataset: h5py.Dataset, uri: str) -> None:
-    if not dataset.nbytes:
-        if dataset.ndim and dataset.shape[0]:
-            raise FormatError(f"{uri}: {dataset.name!r}: expected elements, found the shape {dataset.shape}")
-        return
-    stored = min(dataset.id.get_storage_size(), dataset.file.id.get_filesize())
-    if not stored and dataset.nbytes <= _HARMLESS_BYTES:  # a writer may leave out zeros
-        return
-    expected, most = dataset.nbytes, stored
-    if dataset.chunks is not None:
-        grid = zip(dataset.shape, dataset.chunks, strict=True)
-        num_chunks = math.prod(-(-size // chunk) for size, chunk in grid)
-        expected = num_chunks * math.prod(dataset.chunks) * dataset.dtype.itemsize
-        most = stored * _MAX_RATIO if _is_packed(dataset, uri) else stored
-        if dataset.id.get_num_chunks() < num_chunks:
-            most = 0
-    if expected > most:
-        raise FormatError(
-            f"{uri}: {dataset.name!r}: expected {expected} bytes of {described(dataset)}, found {stored} in "
-            "the file: parts of it were never written, or are packed beyond measure"
-        )
 
 
 def _is_packed(dataset: h5py.Dataset, uri: str) -> bool:

@@ -111,7 +111,7 @@ class BucketWriter:
         left_out: DatasetWriter | None = None,
     ) -> None:
         self.uri, self._columns, self._features, self._left_out = uri, columns, features, left_out
-        self._origins: BucketOrigins | None = None
+        self.origins: BucketOrigins | None = None  # the raw files of the rows, to be written at the end
         self._loops: set[int] = set()
 
     def append(self, edges: Edges) -> None:
@@ -145,18 +145,14 @@ class BucketWriter:
         columns = {left_out_name(name): getattr(edges, name) for name in self._columns.datasets}
         self._left_out.append({**columns, LEFT_OUT_ROW: rows})
 
-    def set_origins(self, origins: BucketOrigins) -> None:
-        """Say which raw files the rows come from; written when the block ends."""
-        self._origins = origins
-
     def finish(self, hdf5: h5py.File) -> None:
         """Check that all announced rows are there, and write what is told of them."""
         parts = [self._columns, *(feature.indices for feature in self._features.values()), self._left_out]
         for part in filter(None, parts):
             part.check_full()
         write_loops(hdf5, self._loops)
-        if self._origins is not None:
-            write_bucket_origins(hdf5, self._origins, has_left_out=self._left_out is not None)
+        if self.origins is not None:
+            write_bucket_origins(hdf5, self.origins, has_left_out=self._left_out is not None)
 
 
 @contextmanager

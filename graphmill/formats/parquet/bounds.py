@@ -56,14 +56,9 @@ def batch_rows(
 ) -> int:
     """Number of rows for a batch of these columns, at most `most_rows`.
 
-    Args:
-        parquet: the file, open.
-        uri: its place.
-        columns: names of columns, or dotted paths of fields in structs.
-        most_rows: the wanted number.
-        groups: the row groups to read; None: all.
-        dictionary_column: the column that is read as a dictionary, without repeated values.
-        most_bytes: limit of the strings of a column.
+    `columns` are names, or dotted paths of fields in structs. `groups` are the row groups to read; None: all.
+    The `dictionary_column` is read as a dictionary, without repeated values. `most_bytes` limits the strings
+    of a column.
     """
     wanted, schema, metadata = set(columns), parquet.schema, parquet.metadata
     rows = most_rows

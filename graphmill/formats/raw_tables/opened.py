@@ -62,11 +62,7 @@ def encoding_by_bytes(content: bytes) -> str | None:
 
 
 class Utf8Stream:
-    """A stream of bytes of an encoding as UTF-8.
-
-    Args:
-        is_start: whether the stream begins where the file does, and may have a byte-order mark.
-    """
+    """A stream of bytes of an encoding as UTF-8; at the file's start, it may have a byte-order mark."""
 
     def __init__(self, stream: pa.NativeFile, uri: str, encoding: str, *, is_start: bool) -> None:
         self._stream, self._uri, self._encoding, self._is_start = stream, uri, encoding, is_start

@@ -49,7 +49,7 @@ def write(folder: Path, rows: list[tuple[int, bool]], added: list[int] | None) -
     ) as writer:
         writer.append(edges(kept))
         writer.append_left_out(edges(~kept), np.flatnonzero(~kept))
-        writer.set_origins(origins)
+        writer.origins = origins
     sources = [SourceFile(uri=f"file{n}", size_bytes=n, digest=f"{n}") for n in range(5)]
     (folder / ORIGINS).unlink(missing_ok=True)
     write_origins(str(folder), Origins(settings={"seed": 1}, entities="e", files=sources, added=added), {})
