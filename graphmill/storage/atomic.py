@@ -60,10 +60,7 @@ def atomic_output(
 ) -> Iterator[pa.NativeFile]:
     """Yield a stream whose bytes become the file at `uri` when the block ends without an error.
 
-    Args:
-        uri: Name of the finished file.
-        is_large: Write to the disk continuously, instead of everything in the final sync.
-        checksums: Gets the checksum of the file.
+    `is_large`: write to the disk continuously, not all in the final sync. `checksums` gets the checksum.
     """
     temporary = temporary_sibling(uri)
     path = local_path(temporary)

@@ -68,12 +68,9 @@ _NO_FILES = (
 
 
 def open_output(uri: str, *, replication: int | None = None, make_parents: bool = True) -> pa.NativeFile:
-    """Open a new file for writing. Not atomic: see `atomic.atomic_output`.
+    """Open a new file for writing, in folders that are made if wanted. Not atomic: see `atomic_output`.
 
-    Args:
-        uri: Name of the file.
-        replication: Number of copies on HDFS (None: its default); other storage ignores it.
-        make_parents: Make the folders above the file, where they are missing.
+    `replication` is the number of copies on HDFS (None: its default); other storage ignores it.
     """
     file_system, path = filesystem(uri)
     metadata = {hdfs.REPLICATION: str(replication)} if replication else {}

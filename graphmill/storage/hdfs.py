@@ -62,20 +62,16 @@ def connect(uri: str) -> pafs.FileSystem:
         # No instance cache: a client must not outlive the test or process that it was made for.
         native = HdfsFileSystem(host, port, skip_instance_cache=True, **hadoop_conf.client_defaults())
     except RuntimeError as error:  # wrong configuration: no namenode has been asked yet
-        raise ConfigError(_unknown(uri, str(error))) from error
+        conf_dir = os.environ.get(hadoop_conf.VARIABLE)
+        state = f"which is {conf_dir}, and does not name it" if conf_dir else "which is not set"
+        raise ConfigError(
+            f"{uri}: no namenode is known for it ({error}); set {hadoop_conf.VARIABLE}, {state}, to the "
+            "folder of core-site.xml and hdfs-site.xml, or name host and port: hdfs://HOST:PORT/..."
+        ) from error
     # fsspec's own function cuts a path at `?` or `#`, and so names another file.
     native._strip_protocol = str
     _probe(native.client)
     return pafs.PyFileSystem(_Handler(native))
-
-
-def _unknown(uri: str, reason: str) -> str:
-    conf_dir = os.environ.get(hadoop_conf.VARIABLE)
-    state = f"which is {conf_dir}, and does not name it" if conf_dir else "which is not set"
-    return (
-        f"{uri}: no namenode is known for it ({reason}); set {hadoop_conf.VARIABLE}, {state}, to the folder "
-        "of core-site.xml and hdfs-site.xml, or name host and port: hdfs://HOST:PORT/..."
-    )
 
 
 def reason_of(error: RuntimeError) -> str:

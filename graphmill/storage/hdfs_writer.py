@@ -94,17 +94,8 @@ class Cluster:
     def __init__(self, client: Any) -> None:
         """`client` is hdfs-native's."""
         self.client = client
-        self._short_until = 0.0
+        self.short_until = 0.0  # until then, new files ask for one copy less
         self._usual_copies = 1
-
-    @property
-    def is_short_of_datanodes(self) -> bool:
-        """Whether a recent file found too few datanodes for all its copies."""
-        return time.monotonic() < self._short_until
-
-    def note_shortage(self) -> None:
-        """Make new files ask for one copy less, for a while."""
-        self._short_until = time.monotonic() + _SHORT_OF_DATANODES_S
 
     def num_copies(self, path: str, options: Any) -> int:
         """The number of copies that the file `path` should have; `options` is a WriteOptions."""
@@ -132,7 +123,7 @@ class _ReplayingWriter(io.RawIOBase):
         self._file: Any = None
         self._failure: Exception | None = None
         self._written: IO[bytes] = tempfile.SpooledTemporaryFile(_IN_MEMORY_BYTES)  # noqa: SIM115
-        if cluster.is_short_of_datanodes:
+        if time.monotonic() < cluster.short_until:
             self._ask_for_one_copy_less()
         self._file = patiently(lambda: cluster.client.create(path, options))
 
@@ -188,7 +179,7 @@ class _ReplayingWriter(io.RawIOBase):
             try:
                 if num_failures > _NUM_FULL_ATTEMPTS and self._num_copies is None:
                     self._ask_for_one_copy_less()
-                    self._cluster.note_shortage()
+                    self._cluster.short_until = time.monotonic() + _SHORT_OF_DATANODES_S
                 create = partial(self._cluster.client.create, self._name, self._options)
                 self._file = within(STALL_S, create)
                 self._written.seek(0)

@@ -15,7 +15,8 @@ from graphmill.storage.checksums import CHECKSUMS
 from graphmill.storage.fs import FileStatus, exists, list_dir, status
 from graphmill.storage.uri import absolute, is_absolute, join, name, parent
 
-_ENCODED = frozenset("/\\:%")  # folders; folders elsewhere; refused by HDFS; the escape itself
+# A first dot; folders; folders elsewhere; refused by HDFS; the escape itself; control characters.
+_ENCODED = re.compile(r"^\.|[/\\:%\x00-\x1f\x7f]")
 MAX_BYTES = 100
 
 
@@ -26,19 +27,11 @@ def file_name(text: str) -> str:
     UTF-8; `urllib.parse.unquote` gives the text back. Of a name of more than `MAX_BYTES` bytes the beginning
     remains, before `%~` and a hash of the text. Different texts have different names.
     """
-    encoded = "".join(map(_encoded, text))
-    if encoded.startswith("."):
-        encoded = "%2E" + encoded[1:]
+    encoded = _ENCODED.sub(lambda match: f"%{ord(match[0]):02X}", text)
     if len(encoded.encode()) <= MAX_BYTES:
         return encoded
     end = "%~" + hashlib.sha256(text.encode()).hexdigest()[:16]
     return encoded.encode()[: MAX_BYTES - len(end)].decode(errors="ignore") + end
-
-
-def _encoded(character: str) -> str:
-    if character in _ENCODED or ord(character) < 0x20 or character == "\x7f":
-        return f"%{ord(character):02X}"
-    return character
 
 
 _UNFINISHED = re.compile(
