@@ -91,7 +91,7 @@ def test_no_string_names_code_of_ours() -> None:
 
 
 # The most lines of Python and C++ in each package; they only fall. A change that adds lines replaces others.
-LINES = {"etl": 10_240, "train": 14_320, "remap": 1_770, "graphmill/ask": 10_700, "graphmill": 40_160}
+LINES = {"etl": 10_230, "train": 14_320, "remap": 1_765, "graphmill/ask": 10_610, "graphmill": 39_990}
 
 
 def sources_of(package: str) -> list[Path]:
