@@ -27,7 +27,6 @@ LOGS_CLI = "org.apache.hadoop.yarn.client.cli.LogsCLI"
 
 _SHELL_JAR = "hadoop-yarn-applications-distributedshell*.jar"
 _COMMAND_TIMEOUT_S = 120
-_LOGS_TIMEOUT_S = 30
 _CORE_SITE = "core-site.xml"
 _POLL_S = 0.5
 _ID_TIMEOUT_S = 20
@@ -64,7 +63,7 @@ class YarnClient:
         """Return the logs of all attempts of the application master."""
         options = ["-applicationId", application_id, "-am", "ALL", "-log_files", "AppMaster.stderr"]
         command = [*self._start(LOGS_CLI, "logs"), *options]
-        return _output(command, f"yarn logs: {application_id}:", timeout_s=_LOGS_TIMEOUT_S)
+        return _output(command, f"yarn logs: {application_id}:")
 
     def kill(self, application_id: str) -> None:
         """Kill the application if it still runs."""
@@ -151,13 +150,13 @@ def _shell_jar(classpath: str) -> str:
     raise ConfigError(f"--master yarn: no {_SHELL_JAR} on YARN's class path: {classpath.strip()[:500]}")
 
 
-def _output(command: Sequence[str], description: str, *, timeout_s: float = _COMMAND_TIMEOUT_S) -> str:
+def _output(command: Sequence[str], description: str) -> str:
     try:
         done = subprocess.run(
             command,
             capture_output=True,
             text=True,
-            timeout=timeout_s,
+            timeout=_COMMAND_TIMEOUT_S,
             check=False,
             start_new_session=True,  # a terminal sends Ctrl-C to this command alone
         )

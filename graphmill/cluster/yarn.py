@@ -41,7 +41,11 @@ _MAX_IN_VAIN = 3
 _MAX_RETRIES = 10
 _RETRIES_WITHIN_MS = 600_000
 
+_LOOKS_AT_LOGS = 4
+_LOOK_S = 5
+
 _ENDED = r"got container status for containerID={id}, state=COMPLETE, exitStatus=(-?\d+), diagnostics=(.*)"
+_UNTOLD = "see yarn logs"
 
 
 class ContainerEvents:
@@ -69,8 +73,19 @@ class ContainerEvents:
                 )
         self._hosts |= hosts
 
-    def missing(self) -> str:
-        """Describe the containers that are gone, with what YARN says of their ends."""
+    def missing(self, ending: threading.Event) -> str:
+        """Describe the containers that are gone, with what YARN says of their ends.
+
+        A master logs the end of a container a little later, and its log moves when it ends itself: this looks
+        again until all ends are there, or the run is `ending`.
+        """
+        for _ in range(_LOOKS_AT_LOGS):
+            text = self._missing()
+            if _UNTOLD not in text or ending.wait(_LOOK_S):
+                break
+        return text
+
+    def _missing(self) -> str:
         applications = {hadoop.application_of(name)[0] for name in self._unreplaced}
         logs = {application: self._log_of(application) for application in applications}
         return "; ".join(
@@ -89,7 +104,7 @@ class ContainerEvents:
 def _end_of(container: str, text: str) -> str:
     if ended := re.search(_ENDED.format(id=container), text):
         return f"exit status {ended[1]}: {ended[2].strip()}"
-    return f"see yarn logs -applicationId {hadoop.application_of(container)[0]} -am ALL"
+    return f"{_UNTOLD} -applicationId {hadoop.application_of(container)[0]} -am ALL"
 
 
 class _Place(NamedTuple):
@@ -237,7 +252,7 @@ class Containers:
         text = "yarn: %d of %d workers are missing, asking for others; %s"
         log.warning(text, num_missing, self.settings.num_workers, self._applications[-1].diagnosis())
         self._submit(num_missing)
-        if missing := self._events.missing():
+        if missing := self._events.missing(self._ending):
             log.warning("yarn: missing are %s", missing)
 
 

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -127,9 +128,12 @@ def events(
     """Told by a `yarn` that has logs of the first application alone."""
     monkeypatch.setattr(logging.getLogger("graphmill"), "propagate", True)
     caplog.set_level(logging.INFO, "graphmill")
-    (tmp_path / "log").write_text(LOG)
+    monkeypatch.setattr("graphmill.cluster.yarn._LOOK_S", 0)
+    (tmp_path / "late").write_text(LOG)
     yarn = tmp_path / "yarn"
-    yarn.write_text(f'#!/bin/sh\n[ "$3" = application_1795403766182_0001 ] && cat {tmp_path}/log\n')
+    yarn.write_text(  # the end of a container is in the log when YARN is asked again
+        f'#!/bin/sh\ncd {tmp_path}\n[ "$3" = application_1795403766182_0001 ] && cat log\nmv late log; true\n'
+    )
     yarn.chmod(0o755)
     return ContainerEvents(YarnClient((str(yarn),), "", str(tmp_path)))
 
@@ -140,10 +144,9 @@ def test_containers_that_are_gone_are_told_with_their_ends(events: ContainerEven
     memory = (
         "exit status -104: [2026-11-23 03:27:02.034]Container is running beyond the 'PHYSICAL' memory limit."
     )
-    assert f"{FIRST} on node1: {memory}" in events.missing()
-    assert (
-        f"{OTHER} on node3: see yarn logs -applicationId application_1795403766182_0002" in events.missing()
-    )
+    missing = events.missing(threading.Event())
+    assert f"{FIRST} on node1: {memory}" in missing
+    assert f"{OTHER} on node3: see yarn logs -applicationId application_1795403766182_0002" in missing
 
 
 def test_replacements_and_new_attempts_of_application_masters_are_told(
@@ -159,4 +162,4 @@ def test_replacements_and_new_attempts_of_application_masters_are_told(
         "yarn: attempt 2 of the application master of application_1795403766182_0001 began",
         f"yarn: {LATER} on node3 replaces {FIRST} on node1",
     ]
-    assert not events.missing()
+    assert not events.missing(threading.Event())
