@@ -3,14 +3,14 @@
 import io
 import shutil
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 import h5py
 import pyarrow as pa
 
-from graphmill.errors import DiskFullError, FormatError
+from graphmill.errors import FormatError
 from graphmill.storage import atomic, fs, run_folder
 from graphmill.storage import checksums as hashing
 from graphmill.storage.checksums import ChecksumManifest, Checksums
@@ -50,18 +50,44 @@ def create_hdf5(
     `checksums` gets the checksum of the file. `replication` is the number of copies on HDFS (None: its
     default); other storage ignores it.
     """
-    with _staged_output(uri, checksums, replication) as path:
-        hdf5 = h5py.File(path, "w")
+    with _staged_output(uri, checksums, replication) as path, _Sink(path, "w+") as sink:
         try:
-            yield hdf5
-        except BaseException:
-            with suppress(RuntimeError, OSError):  # the first error matters
-                hdf5.close()
-            raise
+            with h5py.File(sink, "w") as hdf5:
+                yield hdf5
+        finally:
+            if sink.error is not None:
+                raise sink.error
+
+
+class _Sink(io.FileIO):
+    """A local file that HDF5 writes, and that keeps the first error for itself.
+
+    HDF5 would keep a file open that it cannot write, and crash the process at its end.
+    """
+
+    error: OSError | None = None
+
+    def write(self, buffer: Any) -> int:
+        """Write all bytes."""
+        view = memoryview(buffer).cast("B")
+        size = len(view)
+        with self._kept_error():
+            while view and self.error is None:
+                view = view[super().write(view) :]
+        return size
+
+    def truncate(self, size: int | None = None) -> int:
+        """Cut the file off, or make it longer."""
+        with self._kept_error():
+            super().truncate(size)
+        return self.tell()
+
+    @contextmanager
+    def _kept_error(self) -> Iterator[None]:
         try:
-            hdf5.close()
-        except RuntimeError as error:  # h5py's error if the disk is full when HDF5 flushes
-            raise DiskFullError(f"{uri}: cannot write: {error}") from error
+            yield
+        except OSError as error:
+            self.error = self.error or error
 
 
 class _ReadAhead(io.RawIOBase):

@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from graphmill import storage
-from graphmill.errors import ConfigError, FormatError, NotFoundError, PathError, StorageError
+from graphmill.errors import ConfigError, DiskFullError, FormatError, NotFoundError, PathError, StorageError
 from graphmill.storage import atomic, fs, hdfs
 from graphmill.storage.filesystems import explained
 from tests import REPOSITORY
@@ -329,8 +329,15 @@ def test_a_full_disk_is_an_error_that_leaves_the_old_file(tmp_path: Path) -> Non
     with full_disk(100_000):
         with pytest.raises(StorageError, match="x: cannot write"), storage.atomic_output(uri) as stream:
             stream.write(b"n" * 1_000_000)
-        with pytest.raises(StorageError, match=r"x\.h5"), storage.create_hdf5(f"{uri}.h5") as hdf5:
-            hdf5["numbers"] = np.arange(1_000_000)
+        for size in (1_000_000, 12_000, 10):  # HDF5 writes at once, or when a dataset or the file ends
+            with (
+                pytest.raises(DiskFullError, match=r"x\.h5: cannot write: File too large$"),
+                storage.create_hdf5(f"{uri}.h5") as hdf5,
+            ):
+                hdf5["numbers"] = np.arange(size)
+                hdf5.create_dataset("more", (13_000, 2), "f4", chunks=True, fletcher32=True)[:] = 1.5
+    kept = [each.resolve() for each in Path("/proc/self/fd").iterdir()]  # HDF5 would crash the process
+    assert not [each for each in kept if each.is_relative_to(tmp_path)]
     assert storage.read_text(uri) == "old"
     assert names(str(tmp_path)) == ["x"]
 
