@@ -15,7 +15,7 @@ from graphmill.cli.stages import are_small_stages
 from graphmill.cluster.resources import check_memory
 from graphmill.config import Config
 from graphmill.display import progress, terminal
-from graphmill.errors import ConfigError, LockedError, NoClusterError
+from graphmill.errors import ConfigError, GraphMillError, LockedError, NoClusterError
 from graphmill.monitoring import lineage
 from graphmill.monitoring import server as metrics
 from graphmill.run import lock, record
@@ -116,6 +116,9 @@ def _record_failure(run: record.RunRecord, error: BaseException, num_lost: int) 
     try:
         run.finish("failed", f"{type(error).__name__}: {error}", workers_lost=num_lost)
     except LockedError:
+        return False
+    except GraphMillError as failure:  # the first error matters
+        log.warning("%s", failure)
         return False
     return True
 

@@ -23,7 +23,7 @@ from graphmill import storage
 from graphmill.config import Config, place_now
 from graphmill.config.sections.cluster import ClusterConfig
 from graphmill.display.readable import moment
-from graphmill.errors import ConfigError, FormatError, GraphMillError, LockedError, NotFoundError
+from graphmill.errors import ConfigError, FormatError, GraphMillError, NotFoundError
 from graphmill.run.inputs import VECTORS, describe, moves, places
 from graphmill.run.job import Job
 from graphmill.run.lock import NO_CLAIM, Claim
@@ -196,7 +196,7 @@ def run_stage(
         entry |= getattr(error, "figures", {})
         if isinstance(error, Exception) and not isinstance(error, GraphMillError):
             entry["traceback"] = traceback.format_exc()  # a defect
-        with suppress(LockedError):  # run.json now belongs to another run
+        with suppress(GraphMillError):  # the first error matters
             record.write_stage(name, entry)
         raise
     for uri in outputs:

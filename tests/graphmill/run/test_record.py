@@ -4,6 +4,7 @@ import json
 import os
 import re
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from graphmill import config, storage
+from graphmill.cli.session import session
 from graphmill.config import Config
-from graphmill.errors import ConfigError, FormatError, LockedError
+from graphmill.errors import ConfigError, DiskFullError, FormatError, LockedError
 from graphmill.run import record
+from graphmill.run.job import Stage
 from graphmill.run.lock import NO_CLAIM, Claim
 from graphmill.storage import fs
+from tests.processes import full_disk
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text("ab", max_size=2),
@@ -31,6 +35,8 @@ JSON = st.recursive(
 
 class Counting:
     """A stage that writes one file and counts how often it ran."""
+
+    __name__ = "counting"
 
     def __init__(self) -> None:
         self.runs = 0
@@ -54,6 +60,9 @@ class Counting:
         return [config.entity_path]
 
     written_uris = output_uris
+
+    def check_outputs(self, config: Config) -> None:
+        """Refuse nothing."""
 
 
 def settings_at(folder: Path, dimension: int = 4) -> Config:
@@ -133,6 +142,26 @@ def test_a_failed_stage_is_recorded_and_runs_again(folder: Path, near_client: Cl
     stage.fails = False
     assert run(stage, folder, near_client)["rows"] == 7
     assert stage.runs == 3
+
+
+@pytest.mark.usefixtures("graphmill_command")
+def test_a_stage_and_run_json_on_a_full_disk(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings, disk = settings_at(folder), ExitStack()
+
+    def run(*_: object) -> dict[str, Any]:
+        disk.enter_context(full_disk(10))
+        storage.write_text(str(folder / "vectors"), "long enough")
+        return {}
+
+    stage = Stage("etl", Counting())
+    monkeypatch.setattr(stage.job, "run", run)
+    error = pytest.raises(DiskFullError, match="vectors: cannot write")
+    with disk, error, session(settings, None, [stage], is_long=True) as run_stage:
+        run_stage(stage, resume=False)
+    assert "run.json: cannot write" in caplog.text
+    assert json.loads((folder / "out" / "run.json").read_text())["status"] == "running"
 
 
 def test_a_refused_stage_and_a_run_without_its_lock_change_nothing(folder: Path, near_client: Client) -> None:
