@@ -13,17 +13,3 @@ from graphmill.checkpoints.recis.layout import Slice, UnknownTensorError, hash_s
 from graphmill.checkpoints.recis.reader import CheckpointReader, Loader
 from graphmill.checkpoints.recis.safetensors import StoredRows
 from graphmill.checkpoints.recis.saver import HashTable, Saver, WriteBlock
-
-__all__ = [
-    "CheckpointReader",
-    "HashTable",
-    "Loader",
-    "Saver",
-    "Slice",
-    "StoredRows",
-    "UnknownTensorError",
-    "WriteBlock",
-    "hash_slot",
-    "newest",
-    "slice_of",
-]
