@@ -1,6 +1,6 @@
 """Vectors for new ids by a call, in the process that has opened a run: for services.
 
-All vectors and raw ids of the run are in memory, in float32, with a table of hashes for the ids.
+All vectors and raw ids of the run are in memory, in float32, with hashes of the ids.
 
 Shapes: N entities of a type, E edges, Q ids, D dimension.
 """
@@ -11,16 +11,16 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from graphmill.ask.entities import ID_ROWS, UNKNOWN, EntityTable, Numbers, iter_ids, iter_vectors, read_tables
+from graphmill.ask.entities import ID_ROWS, UNKNOWN, EntityTable, Numbers, iter_ids, read_tables
 from graphmill.ask.fold_in.frozen import FrozenModel, read_model
 from graphmill.ask.fold_in.new_edges import parted, side_of
 from graphmill.ask.fold_in.settings import FoldInOptions, solvable_types
 from graphmill.ask.fold_in.solver import OF_CALL, Solver
+from graphmill.ask.ids import IdSearch
 from graphmill.ask.run import TrainedRun, find_model
 from graphmill.checkpoints import Floats
 from graphmill.config import Config
 from graphmill.errors import BadInputError
-from graphmill.formats import murmur
 from graphmill.vocab import Side
 
 Edge = tuple[str, str, str] | tuple[str, str, str, float]
@@ -38,32 +38,22 @@ class FoldedId(NamedTuple):
 
 
 class _Entities:
-    def __init__(self, table: EntityTable, seed: int) -> None:
-        parts = [list(iter_ids(table.trained, part, ID_ROWS)) for part in table.parts]
-        self._ids = pa.chunked_array([batch for part in parts for batch in part], pa.string())
-        hashes = [murmur.hash_strings(chunk, seed) for chunk in self._ids.chunks]
-        hash_N = np.concatenate([np.empty(0, np.uint64), *hashes])
-        self._order_N = np.argsort(hash_N, kind="stable")
-        self._hash_N = hash_N[self._order_N]
-        self._seed = seed
+    def __init__(self, table: EntityTable) -> None:
         self.vectors_ND = np.empty((table.num_entities, table.dimension), np.float32)
-        start = 0
-        for part in table.parts:
-            for rows_ND in iter_vectors(table.trained, part, ID_ROWS):
-                self.vectors_ND[start : start + len(rows_ND)] = rows_ND
-                start += len(rows_ND)
+        self._ids: list[tuple[int, IdSearch]] = []
+        for partition, first in enumerate(table.first[:-1].tolist()):
+            batches = iter_ids(table.trained, table.parts[partition], ID_ROWS)
+            self._ids.append((first, IdSearch(pa.concat_arrays([pa.array([], pa.string()), *batches]))))
+            for row, rows_ND in table.blocks(partition, ID_ROWS):
+                self.vectors_ND[first + row : first + row + len(rows_ND)] = rows_ND
 
     def find(self, names: Sequence[str]) -> list[int]:
         """Numbers of raw ids; UNKNOWN for those that the run does not know."""
-        hashes = murmur.hash_strings(pa.array(names, pa.string()), self._seed)
-        first, stop = (np.searchsorted(self._hash_N, hashes, side=side) for side in ("left", "right"))
-        numbers_of = []
-        for name, here in zip(names, zip(first.tolist(), stop.tolist(), strict=True), strict=True):
-            numbers = self._order_N[slice(*here)].tolist()
-            numbers_of.append(
-                next((number for number in numbers if self._ids[number].as_py() == name), UNKNOWN)
-            )
-        return numbers_of
+        wanted, numbers = pa.array(names, pa.string()), np.full(len(names), UNKNOWN)
+        for first, search in self._ids:
+            places, rows = search.among(wanted)
+            numbers[rows] = first + places
+        return list(map(int, numbers))
 
 
 class FoldIn:
@@ -82,7 +72,7 @@ class FoldIn:
         trained = TrainedRun.with_ids(config, version)
         tables = read_tables(trained, solvable_types(config))
         self._model: FrozenModel = read_model(trained, tables, options or FoldInOptions())
-        self._entities = {name: _Entities(table, config.seed) for name, table in tables.items()}
+        self._entities = {name: _Entities(table) for name, table in tables.items()}
         self._solvers = {name: Solver(self._model, name, OF_CALL) for name in tables}
         self._numbers: Mapping[str, int] = {
             name: place for place, name in enumerate(self._model.run.relation_names)

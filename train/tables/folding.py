@@ -12,7 +12,7 @@ import pyarrow as pa
 from graphmill.ask.edges import Graph, Numbers, RowEdges, edges_of, pieces_of
 from graphmill.ask.entities import EntityTable, read_tables
 from graphmill.ask.fold_in.frozen import FrozenModel, read_model
-from graphmill.ask.fold_in.new_edges import Mentions, NewEdges, parted
+from graphmill.ask.fold_in.new_edges import NewEdges, parted
 from graphmill.ask.fold_in.settings import FoldInOptions, solvable_types
 from graphmill.ask.fold_in.solver import solutions
 from graphmill.ask.fold_in.sorting import NONE
@@ -73,7 +73,7 @@ def solve_partition(
     return {"num_new": num_new, "num_edges": len(edges.id_E), "num_without_edges": num_without}, checksums
 
 
-def _edges_of(earlier: EarlierRun, key: PartitionKey, rows: Numbers) -> tuple[NewEdges, Mentions]:
+def _edges_of(earlier: EarlierRun, key: PartitionKey, rows: Numbers) -> tuple[NewEdges, NewEdges]:
     """Read the added edges of new rows: those with known ends, without vectors, and the others."""
     graph = earlier.graph
     pieces = (

@@ -160,26 +160,8 @@ class TypePrior:
         )
 
 
-@dataclass(frozen=True, eq=False)
-class RelationPriors:
-    """Means of the entities on the sides of relations, less the mean of their type.
-
-    Attributes:
-        offsets: by number of the relation and side, [D]; a side without edges in the sample is not there.
-    """
-
-    offsets: Mapping[tuple[int, Side], Floats]
-
-    def means(self, relation_E: Numbers, is_rhs_E: Numbers, prior: TypePrior) -> Floats:
-        """The means [E, D] of sides of relations, whose type has this prior."""
-        keys, inverse = np.unique(relation_E * 2 + is_rhs_E, return_inverse=True)
-        means = np.repeat(prior.mean_D[None], len(keys), 0)
-        for place, key in enumerate(keys.tolist()):
-            offset_D = self.offsets.get((key // 2, Side.RHS if key % 2 else Side.LHS))
-            if offset_D is not None:
-                means[place] += offset_D
-        mean_ED: Floats = means[inverse]
-        return mean_ED
+RelationPriors = Mapping[tuple[int, Side], Floats]
+"""Mean [D] of the entities on a side of a relation, less the mean of their type; not of all sides."""
 
 
 def relation_priors(sample: EdgeSample, priors: Mapping[str, TypePrior]) -> RelationPriors:
@@ -197,7 +179,7 @@ def relation_priors(sample: EdgeSample, priors: Mapping[str, TypePrior]) -> Rela
                 (number, side): offset_D.astype(np.float32)
                 for number, offset_D in zip(numbers.tolist(), mean_RD, strict=True)
             }
-    return RelationPriors(offsets)
+    return offsets
 
 
 @dataclass(frozen=True, eq=False)
@@ -224,7 +206,6 @@ class FrozenModel:
         parameters: those of the checkpoint, by key.
         samples: by type, of the types that have vectors.
         priors: likewise.
-        relation_priors: means of the entities on each side of the relations.
         edges: some known edges, whose queries should not find new ids.
     """
 
@@ -250,6 +231,17 @@ class FrozenModel:
         if number not in self._relations:
             self._relations[number] = relation_of(self.run, self.parameters, number).with_tensors()
         return self._relations[number]
+
+    def prior_means(self, entity_type: str, relation_E: Numbers, is_rhs_E: Numbers) -> Floats:
+        """The prior means [E, D] of sides of relations, on which entities of this type are."""
+        keys, inverse = np.unique(relation_E * 2 + is_rhs_E, return_inverse=True)
+        means = np.repeat(self.priors[entity_type].mean_D[None], len(keys), 0)
+        for place, key in enumerate(keys.tolist()):
+            offset_D = self.relation_priors.get((key // 2, Side.RHS if key % 2 else Side.LHS))
+            if offset_D is not None:
+                means[place] += offset_D
+        mean_ED: Floats = means[inverse]
+        return mean_ED
 
     def type_of(self, number: int, side: Side) -> str:
         """Type of the entities on a side of a relation."""

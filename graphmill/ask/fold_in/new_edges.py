@@ -1,6 +1,6 @@
 """Edges of new ids, and the calls that can score them together.
 
-Shapes: E edges, D dimension, K mentions.
+Shapes: E edges, D dimension, K rows.
 """
 
 from dataclasses import replace
@@ -49,37 +49,15 @@ class NewEdges(NamedTuple):
         return some._replace(id_E=some.id_E - start)
 
 
-class Mentions(NamedTuple):
-    """Sides of relations on which ids stand, for the priors of ids without edges: [K] each.
-
-    Attributes:
-        id_K: positions of the ids, ascending.
-        relation_K: numbers of the relations.
-        is_rhs_K: whether the id is the right-hand side.
-    """
-
-    id_K: Numbers
-    relation_K: Numbers
-    is_rhs_K: Numbers
-
-    def of_ids(self, start: int, stop: int) -> "Mentions":
-        """Select the mentions of the ids start..stop, whose positions then count from `start`."""
-        own = slice(*np.searchsorted(self.id_K, [start, stop]).tolist())
-        return Mentions(self.id_K[own] - start, self.relation_K[own], self.is_rhs_K[own])
-
-
-NO_MENTIONS = Mentions(*(np.empty(0, np.int64) for _ in Mentions._fields))
-
-
 def parted(
     id_K: Numbers, relation_K: Numbers, is_rhs_K: Numbers, known_K: Numbers, weight_K: Floats
-) -> tuple[NewEdges, Mentions]:
-    """Part rows, by ascending id, into edges with a known end, without its vector, and mentions."""
-    kept, named = np.flatnonzero(known_K != NONE), np.flatnonzero((known_K == NONE) & (relation_K != NONE))
-    none_ED = np.empty((len(kept), 0), np.float32)
-    ends = id_K[kept], relation_K[kept], is_rhs_K[kept], known_K[kept]
-    edges = NewEdges(*ends, none_ED, weight_K[kept])
-    return edges, Mentions(id_K[named], relation_K[named], is_rhs_K[named])
+) -> tuple[NewEdges, NewEdges]:
+    """Part rows, by ascending id, into edges with a known end, and mentions; neither has vectors.
+
+    A mention says on which side of a relation an id stands, for the prior of an id without edges.
+    """
+    rows = NewEdges(id_K, relation_K, is_rhs_K, known_K, np.empty((len(id_K), 0), np.float32), weight_K)
+    return rows.take(known_K != NONE), rows.take((known_K == NONE) & (relation_K != NONE))
 
 
 def side_of(is_rhs: int) -> Side:

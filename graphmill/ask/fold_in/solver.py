@@ -30,7 +30,7 @@ from torch import Tensor
 from graphmill.ask.entities import EntityTable, Numbers
 from graphmill.ask.fold_in.comparison import beaten_shares, chunks, loss_and_gradient
 from graphmill.ask.fold_in.frozen import FrozenModel
-from graphmill.ask.fold_in.new_edges import NO_MENTIONS, Mentions, NewEdges, parted, side_of
+from graphmill.ask.fold_in.new_edges import NewEdges, parted, side_of
 from graphmill.ask.fold_in.others import ROWS, OtherQueries, loss_as_others, other_queries
 from graphmill.ask.fold_in.settings import ignores_regularizer
 from graphmill.ask.fold_in.sorting import SCHEMA, Sorting, first_edges, read_batch
@@ -90,7 +90,7 @@ class Objective:
         model: FrozenModel,
         entity_type: str,
         edges: NewEdges,
-        mentions: Mentions,
+        mentions: NewEdges,
         sizes: TileSizes,
         others: Sequence[OtherQueries],
     ) -> None:
@@ -102,12 +102,11 @@ class Objective:
         self.spread_D = torch.from_numpy(prior.spread_D)
         self.mean_BD = torch.from_numpy(prior.mean_D).repeat(sizes.ids, 1)
         self._has_edges_B1 = torch.zeros(sizes.ids, 1)
-        of_edges = Mentions(edges.id_E, edges.relation_E, edges.is_rhs_E)
-        for stands in (mentions, of_edges):  # edges win
-            id_K = torch.from_numpy(stands.id_K)
-            count_B1 = torch.bincount(id_K, minlength=sizes.ids).float()[:, None]
-            means_KD = model.relation_priors.means(stands.relation_K, stands.is_rhs_K, prior)
-            sum_BD = torch.zeros_like(self.mean_BD).index_add_(0, id_K, torch.from_numpy(means_KD))
+        for stands in (mentions, edges):  # edges win
+            id_E = torch.from_numpy(stands.id_E)
+            count_B1 = torch.bincount(id_E, minlength=sizes.ids).float()[:, None]
+            means_ED = model.prior_means(entity_type, stands.relation_E, stands.is_rhs_E)
+            sum_BD = torch.zeros_like(self.mean_BD).index_add_(0, id_E, torch.from_numpy(means_ED))
             self._has_edges_B1 = (count_B1 > 0).float()
             self.mean_BD = torch.where(count_B1 > 0, sum_BD / count_B1.clamp_min(1), self.mean_BD)
         self._regularized = self._regularizer_weights(edges)
@@ -203,19 +202,20 @@ class Solver:
     def _others(self) -> list[OtherQueries]:
         return other_queries(self._model, self._type)
 
-    def solve(self, edges: NewEdges, num_ids: int, mentions: Mentions = NO_MENTIONS) -> Solution:
+    def solve(self, edges: NewEdges, num_ids: int, mentions: NewEdges | None = None) -> Solution:
         """Solve ids; one without edges has the prior of its mentions, else of the type, and confidence 0."""
+        mentions = edges.take(slice(0)) if mentions is None else mentions
         parts = [self._tile(*tile) for tile in self._tiles(edges, mentions, num_ids)]
         if not parts:
             return Solution(np.empty((0, self._dimension), np.float32), np.empty(0, np.float32))
         return Solution(*(np.concatenate(column) for column in zip(*parts, strict=True)))
 
     def _tiles(
-        self, edges: NewEdges, mentions: Mentions, num_ids: int
-    ) -> Iterator[tuple[NewEdges, Mentions, int]]:
+        self, edges: NewEdges, mentions: NewEdges, num_ids: int
+    ) -> Iterator[tuple[NewEdges, NewEdges, int]]:
         """Cut the edges and mentions at ids into tiles; yield each with its number of ids."""
         ids_B = np.arange(num_ids + 1)
-        first_B = np.searchsorted(edges.id_E, ids_B) + np.searchsorted(mentions.id_K, ids_B)
+        first_B = np.searchsorted(edges.id_E, ids_B) + np.searchsorted(mentions.id_E, ids_B)
         start = 0
         while start < num_ids:
             by_edges = int(np.searchsorted(first_B, first_B[start] + self._sizes.edges, side="right")) - 1
@@ -223,7 +223,7 @@ class Solver:
             yield edges.of_ids(start, stop), mentions.of_ids(start, stop), stop - start
             start = stop
 
-    def _tile(self, edges: NewEdges, mentions: Mentions, num_ids: int) -> Solution:
+    def _tile(self, edges: NewEdges, mentions: NewEdges, num_ids: int) -> Solution:
         objective = Objective(self._model, self._type, edges, mentions, self._sizes, self._others)
         with torch.inference_mode(objective.has_slopes):  # a sixth of the time
             vectors_BD = minimised(objective, self._model.options.num_steps)
@@ -294,7 +294,7 @@ def solutions(
     tables: Mapping[str, EntityTable],
     entity_type: str,
     edges: NewEdges,
-    mentions: Mentions,
+    mentions: NewEdges,
     num_ids: int,
 ) -> Iterator[tuple[int, Solution]]:
     """Solve ids in blocks; yield the first id of a block with the solution. `edges` have no vectors yet."""

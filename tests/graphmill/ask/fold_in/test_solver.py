@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from graphmill import config as configuration
 from graphmill.ask.fold_in import solver
 from graphmill.ask.fold_in.frozen import FrozenModel, read_model, spread
-from graphmill.ask.fold_in.new_edges import NO_MENTIONS, Mentions, NewEdges
+from graphmill.ask.fold_in.new_edges import NewEdges
 from graphmill.ask.fold_in.others import other_queries
 from graphmill.ask.fold_in.settings import FoldInOptions
 from graphmill.ask.fold_in.solver import OF_CALL, Objective, Solver, TileSizes
@@ -65,6 +65,10 @@ def random_edges(world: World, rng: np.random.Generator, num_ids: int, most: int
         len(rows), world.vectors["user"].shape[1]
     )
     return NewEdges(*columns, vectors, rng.uniform(0.5, 2, len(rows)).astype(np.float32))
+
+
+def objective_of(model: FrozenModel, edges: NewEdges) -> Objective:
+    return Objective(model, "user", edges, edges.take(slice(0)), SMALL, other_queries(model, "user"))
 
 
 class Oracle:
@@ -189,7 +193,7 @@ def test_objective_and_gradient(
     )
     model = model_of(world, num_known_edges=12)
     edges = random_edges(world, rng, 3)
-    objective = Objective(model, "user", edges, NO_MENTIONS, SMALL, other_queries(model, "user"))
+    objective = objective_of(model, edges)
     point = objective.mean_BD + objective.spread_D * torch.from_numpy(
         rng.normal(size=objective.mean_BD.shape).astype(np.float32)
     )
@@ -257,7 +261,7 @@ def test_edges_are_read_for_a_few_ids_at_a_time(
     expected = Solver(model, "user").solve(edges, 12)
     monkeypatch.setattr(solver, "MOST_FLOATS", 6 * WIDE)
     tables = tables_of(world.config)[1]
-    blocks = solver.solutions(model, tables, "user", edges, NO_MENTIONS, 12)
+    blocks = solver.solutions(model, tables, "user", edges, edges.take(slice(0)), 12)
     for start, solution in blocks:
         own = slice(start, start + len(solution.vectors_BD))
         assert np.isin(edges.id_E, np.arange(12)[own]).sum() <= 6
@@ -272,7 +276,7 @@ def test_solutions_are_better_than_their_priors(
     model = model_of(world)
     edges = random_edges(world, rng, SMALL.ids)
     solution = Solver(model, "user", SMALL).solve(edges, SMALL.ids)
-    objective = Objective(model, "user", edges, NO_MENTIONS, SMALL, other_queries(model, "user"))
+    objective = objective_of(model, edges)
     before_B, _ = objective(objective.mean_BD)
     after_B, _ = objective(torch.from_numpy(solution.vectors_BD))
     has_edges_B = np.bincount(edges.id_E, minlength=SMALL.ids) > 0
@@ -299,7 +303,8 @@ def test_priors_of_mentions(worlds: Worlds) -> None:
     """An id without edges has the prior of the sides on which it is mentioned, else that of its type."""
     world, model = worlds["dynamic"]
     none = random_edges(world, np.random.default_rng(0), 0)
-    mentions = Mentions(np.array([1]), np.array([2]), np.array([0]))
+    one = [np.array([number]) for number in (1, 2, 0, -1)]
+    mentions = NewEdges(*one, np.empty((1, 0), np.float32), np.ones(1, np.float32))
     solution = Solver(model, "user", SMALL).solve(none, 2, mentions)
     numbers = [lhs for lhs, rel, _ in world.edges["train"] if rel == 2]
     mean = model.priors["user"].mean_D.astype(float)
@@ -350,9 +355,7 @@ def test_plug_ins_solve_as_built_ins(
     assert np.isfinite(moved.vectors_BD).all()
     assert (moved.confidence_B[has_edges_B] > 0).any()
     assert (np.abs(moved.vectors_BD - expected.vectors_BD).max(1)[~has_edges_B] == 0).all()
-    start = Objective(
-        model_of(with_loss), "user", edges, NO_MENTIONS, SMALL, other_queries(model_of(with_loss), "user")
-    )
+    start = objective_of(model_of(with_loss), edges)
     _, slope_BD = start(start.mean_BD)
     _, at_end_BD = start(torch.cat([torch.from_numpy(moved.vectors_BD), start.mean_BD[6:]]))
     assert at_end_BD[:6].norm() < slope_BD[:6].norm()
