@@ -59,7 +59,7 @@ def uri_beside(record_uri: str) -> str:
 def write(uri: str, calibration: Calibration) -> None:
     """Write the file."""
     content = {"format_version": FORMAT_VERSION} | asdict(calibration)
-    storage.write_text(uri, json.dumps(content | {"checksum": _checksum(content)}, indent=1) + "\n")
+    storage.write_json(uri, content | {"checksum": _checksum(content)}, indent=1)
 
 
 def read(uri: str, checkpoint_version: int, checkpoint: str | None) -> Calibration:

@@ -217,7 +217,7 @@ def write_manifest(entity_path: str, manifest: Manifest, checksums: Checksums | 
     content = {"format_version": FORMAT_VERSION, **asdict(manifest)}
     if manifest.num_previous is None:
         del content["num_previous"]
-    storage.write_text(_manifest_uri(entity_path), json.dumps(content, indent=1) + "\n", checksums)
+    storage.write_json(_manifest_uri(entity_path), content, checksums, indent=1)
 
 
 def read_manifest(entity_path: str) -> Manifest:

@@ -10,7 +10,6 @@ mean little.
 Shapes: N vectors, D dimension.
 """
 
-import json
 import logging
 from collections import Counter
 from collections.abc import Iterator
@@ -202,7 +201,7 @@ def kept_layout(uri: str, vectors_ND: Floats) -> Layout:
     made = layout(vectors_ND)
     content = {"of": of, "axes": made.axes, "meaning": made.meaning, "places": made.places.tolist()}
     try:
-        storage.write_text(uri, json.dumps(content) + "\n")
+        storage.write_json(uri, content)
     except GraphMillError as error:
         log.debug("report: the places of the map are not kept: %s", error)
     return made

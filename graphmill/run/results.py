@@ -7,7 +7,6 @@ each result has a file of its own.
 """
 
 import hashlib
-import json
 import re
 from collections.abc import Mapping
 from contextlib import suppress
@@ -25,7 +24,7 @@ def note(record_uri: str, kind: str, to: str, figures: Mapping[str, Any]) -> Non
     digest = hashlib.sha256(to.encode()).hexdigest()[:12]
     uri = storage.join(storage.parent(record_uri), FOLDER, f"{kind}-{digest}.json")
     content = {"to": to, "finished": datetime.now(UTC).isoformat(timespec="seconds"), **figures}
-    storage.write_text(uri, json.dumps(content, indent=1) + "\n")
+    storage.write_json(uri, content, indent=1)
 
 
 def notes_of(run_uri: str, kind: str) -> list[dict[str, Any]]:

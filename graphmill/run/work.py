@@ -132,7 +132,7 @@ def make_result(
     with kept_unless_wrong(command, folder, lambda: storage.delete(folder), claim):
         if storage.read_marker(folder) is None:
             figures, checksums = make(work)
-            storage.write_text(storage.join(folder, record), json.dumps(figures, indent=1) + "\n")
+            storage.write_json(storage.join(folder, record), figures, indent=1)
             complete(folder, checksums, record, work.uri())
             storage.write_marker(folder, made_from)
         else:  # killed before it got its name
@@ -149,5 +149,5 @@ def _noted(uri: str, function: Callable[..., Result], *arguments: Any) -> Result
         noted: Result = storage.read_json(uri)["result"]
         return noted
     result = function(*arguments)
-    storage.write_text(uri, json.dumps({"result": result}) + "\n")
+    storage.write_json(uri, {"result": result})
     return result

@@ -19,6 +19,7 @@ from graphmill.storage.atomic import (
     sweep,
     temporary_sibling,
     write_checksums,
+    write_json,
     write_marker,
     write_text,
 )

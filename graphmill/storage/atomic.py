@@ -117,6 +117,11 @@ def write_text(uri: str, text: str, checksums: Checksums | None = None) -> None:
         stream.write(text.encode())
 
 
+def write_json(uri: str, content: Any, checksums: Checksums | None = None, **style: Any) -> None:
+    """Write a small JSON file as `write_text`; `style` as for `json.dumps`."""
+    write_text(uri, json.dumps(content, **style) + "\n", checksums)
+
+
 def write_checksums(manifest_uri: str, checksums: Mapping[str, str]) -> None:
     """Write a manifest of `checksums` by URI, or by path below the manifest's folder."""
     write_text(manifest_uri, hashing.as_text(manifest_uri, checksums))
@@ -204,7 +209,7 @@ def sweep(directory: str) -> None:
 
 def write_marker(directory: str, fingerprint: Mapping[str, Any]) -> None:
     """Mark the folder as finished; `fingerprint` (JSON types) describes its settings and inputs."""
-    write_text(join(directory, MARKER), json.dumps(fingerprint, indent=1, sort_keys=True) + "\n")
+    write_json(join(directory, MARKER), fingerprint, indent=1, sort_keys=True)
 
 
 def read_marker(directory: str) -> dict[str, Any] | None:

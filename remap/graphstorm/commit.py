@@ -12,7 +12,6 @@ next command on the same folder finishes the job from the journal: every step ma
 A folder without `_SUCCESS` is incomplete.
 """
 
-import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -110,7 +109,7 @@ def write_journal(journal: Journal) -> None:
     """Write the journal, once all tables are verified."""
     content = {"format_version": FORMAT_VERSION} | asdict(journal)
     for root in journal.roots:  # in each root: the next command may name one root alone
-        storage.write_text(work_uri(root, JOURNAL), json.dumps(content, indent=1) + "\n")
+        storage.write_json(work_uri(root, JOURNAL), content, indent=1)
 
 
 def finish(journal: Journal, count_rows: CountRows, claim: Claim = NO_CLAIM) -> bool:

@@ -8,7 +8,6 @@
 Members stay: more epochs continue them, and they are joined again as the next version.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -59,7 +58,7 @@ def is_joined(config: Config) -> bool:
 def record(config: Config, version: int) -> None:
     """Record what `version` will hold, before it is committed."""
     uri = storage.join(config.checkpoint_path, FOLDER, RECORD)
-    storage.write_text(uri, json.dumps(_state(config, version)) + "\n")
+    storage.write_json(uri, _state(config, version))
 
 
 def figures(config: Config, first_version: int, trained: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -10,7 +10,6 @@ ends, by `patience` or by num_epochs, the best version is committed again. A kil
 next run skips the steps that validation.json records.
 """
 
-import json
 import logging
 from collections.abc import Callable, Collection
 from typing import Any
@@ -139,7 +138,7 @@ class Validation:
 
 
 def _write(uri: str, state: dict[str, Any]) -> None:
-    storage.write_text(uri, json.dumps(state, indent=1) + "\n")
+    storage.write_json(uri, state, indent=1)
 
 
 def _parsed(uri: str) -> dict[str, Any]:

@@ -12,7 +12,6 @@ of an ensemble share those of the joined checkpoint. Versions hold all rows: the
 No import of torch: the client looks at the folder.
 """
 
-import json
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
@@ -107,7 +106,7 @@ def write_content(folder: str, made_from: Any, types: Mapping[str, Any], checksu
     """Write given.json and the checksums of all parts, after these."""
     storage.write_checksums(storage.manifest_of(folder).uri, checksums)
     content = {"made_from": made_from, "types": types}
-    storage.write_text(storage.join(folder, CONTENT), json.dumps(content, indent=1, sort_keys=True) + "\n")
+    storage.write_json(storage.join(folder, CONTENT), content, indent=1, sort_keys=True)
 
 
 class EarlierRows:

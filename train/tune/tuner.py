@@ -267,7 +267,7 @@ class Tuner:
             "sample": asdict(self._sample),
             "trials": [asdict(trial) for trial in self._trials],
         }
-        storage.write_text(self._uri, json.dumps(content, indent=1) + "\n")
+        storage.write_json(self._uri, content, indent=1)
 
 
 def described(changes: Changes) -> str:

@@ -5,7 +5,6 @@ centers by k-means of a sample  ->  blocks of candidates, each sorted by list  -
 Shapes: L lists, B blocks, N candidates of a block or a part, D dimension.
 """
 
-import json
 import logging
 from collections.abc import Mapping
 from itertools import pairwise
@@ -75,7 +74,7 @@ def make_lists(
     with storage.create_hdf5(lists.uri_of(folder, lists.SIZES)) as hdf5:
         lists.write(hdf5, first=first_L1)
     content = {"block_first": first, "part_first": parts}
-    storage.write_text(storage.join(folder, lists.LISTS), json.dumps(content) + "\n")
+    storage.write_json(storage.join(folder, lists.LISTS), content)
     storage.delete(storage.join(folder, lists.BLOCKS))
     return Lists(folder, tuple(first), tuple(parts))
 
@@ -104,7 +103,7 @@ def _begin(folder: str, made_from: Mapping[str, Any]) -> None:
         log.warning("predict: the lists in %s are of something else (%s), and are made anew", folder, some)
     storage.delete(folder)  # the caller has checked that it holds lists alone
     storage.make_dir(folder)
-    storage.write_text(uri, json.dumps(made_from) + "\n")
+    storage.write_json(uri, made_from)
 
 
 def _part_first(first_L1: Numbers, rows: int) -> list[int]:

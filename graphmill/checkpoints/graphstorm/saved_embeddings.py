@@ -12,7 +12,6 @@ As a `Checkpoint` the layout holds only embeddings by integer id.
 Source: docs/formats/graphstorm_embeddings.md.
 """
 
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from copy import copy
@@ -86,7 +85,7 @@ def write_emb_info(embed_path: str, emb_info: EmbInfo) -> None:
         "world_size": emb_info.world_size,
         "emb_dim": dict(emb_info.dimensions),
     }
-    storage.write_text(emb_info_uri(embed_path), json.dumps(content, indent=4) + "\n")
+    storage.write_json(emb_info_uri(embed_path), content, indent=4)
 
 
 def list_ranks(

@@ -12,7 +12,6 @@ RecIS' reader looks for the blocks of a tensor by the beginning of their names. 
 1.0.0 also finds `K.more`, and returns `K` twice. Source: docs/formats/recis.md.
 """
 
-import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
@@ -172,7 +171,7 @@ def write(
         "table_states": table_states,
         "model_state": model_state,
     }
-    storage.write_text(storage.join(target_uri, SIDE_FILE), json.dumps(content, indent=1) + "\n")
+    storage.write_json(storage.join(target_uri, SIDE_FILE), content, indent=1)
     if keyed is None:
         return []
     without = [
