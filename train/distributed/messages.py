@@ -40,24 +40,23 @@ _MANY_WORKERS = 8  # more of them send fewer messages each
 _CANCEL_POLL_S = 2.0  # between two checks whether a waiting task is cancelled
 
 
-class RowSource(NamedTuple):
-    """The places to get a revision of a partition from: a worker's memory, a file, or both."""
-
-    revision: int
-    holder: str  # the worker's PartitionHolder, at `address`; "" where there is none
-    address: str
-    path: str  # folder of the file
-    version: int  # of the file; 0 where the first revision is still to be drawn, -1 without a file
-
-
 class SavedFile(NamedTuple):
     """A file that a worker has written: one revision of a partition, as of `version`."""
 
     revision: int
     folder: str
-    version: int
+    version: int  # 0 where the first revision is still to be drawn
     checksum: str  # "" in a committed version, whose manifest has it
     is_replicated: bool  # whether the file has all the copies that HDFS makes by default
+
+
+class PartitionCopies(NamedTuple):
+    """Copies of one revision of a partition: in a worker's memory, in a file, or both."""
+
+    revision: int
+    holder: str = ""  # the worker's PartitionHolder, at `address`; "" where there is none
+    address: str = ""
+    file: SavedFile | None = None  # None: there is none yet
 
 
 class WorkerChannel:

@@ -24,7 +24,7 @@ from graphmill.checkpoints import pbg
 from graphmill.checkpoints.pbg import Iteration
 from graphmill.config.partitions import PartitionKey
 from graphmill.errors import NotFoundError
-from train.distributed.messages import RowSource, SavedFile, call_actor
+from train.distributed.messages import PartitionCopies, SavedFile, call_actor
 from train.distributed.partition_holder import Entry, PartitionHolder, Resting, bytes_of
 from train.gpu.copies import on_device
 from train.run.run_metrics import BYTES, PARTITIONS
@@ -65,7 +65,7 @@ class PartitionExchange:
         self._wanted: set[Entry] = set()  # of the bucket that follows
         self._writing: dict[Entry, Future[None]] = {}
 
-    def take(self, sources: Mapping[PartitionKey, RowSource]) -> dict[PartitionKey, Table]:
+    def take(self, sources: Mapping[PartitionKey, PartitionCopies]) -> dict[PartitionKey, Table]:
         """The tables of a bucket, which nobody else gets until they are put back."""
         entries = {(key, source.revision): source for key, source in sources.items()}
         coming, self._coming, self._wanted = self._coming, {}, set()
@@ -90,7 +90,7 @@ class PartitionExchange:
                     raise
         return tables
 
-    def read_ahead(self, sources: Mapping[PartitionKey, RowSource]) -> None:
+    def read_ahead(self, sources: Mapping[PartitionKey, PartitionCopies]) -> None:
         """Begin to get the partitions that the following bucket adds, beside the training."""
         for key, source in sorted(sources.items()):
             entry = key, source.revision
@@ -131,7 +131,7 @@ class PartitionExchange:
 
     def save(
         self,
-        sources: Mapping[PartitionKey, RowSource],
+        sources: Mapping[PartitionKey, PartitionCopies],
         folder: str,
         version: int,
         iteration: Iteration,
@@ -168,17 +168,17 @@ class PartitionExchange:
         self._ahead.close()
         self._behind.close()
 
-    def _obtain(self, key: PartitionKey, source: RowSource) -> Table:
+    def _obtain(self, key: PartitionKey, source: PartitionCopies) -> Table:
         if source.holder and (table := self._fetch(key, source)) is not None:
             self._count(fetched_bytes=bytes_of(table))
             return on_device(table, self.files.context.device)
-        if source.version < 0:
+        if source.file is None:
             raise PartitionLostError(f"{key[0]!r}, partition {key[1]}: {source.address} has it no more")
-        table = self.files.load(key, source.version, source.path)
-        self._count(partitions_read=1, read_bytes=bytes_of(table) if source.version else 0)
+        table = self.files.load(key, source.file.version, source.file.folder)
+        self._count(partitions_read=1, read_bytes=bytes_of(table) if source.file.version else 0)
         return table
 
-    def _fetch(self, key: PartitionKey, source: RowSource) -> Table | None:
+    def _fetch(self, key: PartitionKey, source: PartitionCopies) -> Table | None:
         """The table from another worker, piece by piece; None if that worker does not have it any more."""
         rows = partial(call_actor, self._worker, source.address, source.holder, "rows", key, source.revision)
         table: Table | None = None

@@ -18,31 +18,15 @@ be the next version.
 import uuid
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
 
 from graphmill import storage
 from graphmill.checkpoints import pbg
 from graphmill.config import Config
 from graphmill.config.partitions import PartitionKey, all_keys, is_shared
 from graphmill.storage import Checksums
-from train.distributed.messages import RowSource, SavedFile
+from train.distributed.messages import PartitionCopies, SavedFile
 
 NUM_RENAMES = 8  # at a time
-
-
-@dataclass(frozen=True)
-class PartitionCopies:
-    """Copies of one revision of a partition: in a worker's memory, in a file, or both."""
-
-    revision: int
-    holder: str = ""  # the worker's PartitionHolder, at `address`; "" where there is none
-    address: str = ""
-    file: SavedFile | None = None  # None: there is none yet
-
-    def source(self) -> RowSource:
-        """The places to get the partition from, for a message."""
-        path, version = (self.file.folder, self.file.version) if self.file else ("", -1)
-        return RowSource(self.revision, self.holder, self.address, path, version)
 
 
 class PartitionLocations:
@@ -63,9 +47,9 @@ class PartitionLocations:
         self._held: dict[str, set[PartitionKey]] = {}  # partitions that a holder may have
         self._storage = ThreadPoolExecutor(NUM_RENAMES, "checkpoint")
 
-    def source(self, key: PartitionKey) -> RowSource:
-        """The places to get the newest revision of a partition from."""
-        return self._copies[key][-1].source()
+    def source(self, key: PartitionKey) -> PartitionCopies:
+        """The copies of the newest revision of a partition."""
+        return self._copies[key][-1]
 
     def folder(self, grant: int) -> str:
         """The folder that a grant's files are written to."""
@@ -89,7 +73,7 @@ class PartitionLocations:
         before = copies[number].file
         if before and (before.folder, before.version) != (saved.folder, saved.version):
             self._delete_file(key, before)
-        copies[: number + 1] = [replace(copies[number], file=saved)]
+        copies[: number + 1] = [copies[number]._replace(file=saved)]
 
     def lose(self, holder: str) -> set[int]:
         """Forget the memory of a lost worker; return revisions that were newer than all that is left."""
@@ -98,12 +82,12 @@ class PartitionLocations:
             copies = self._copies[key]
             revisions = {copy.revision for copy in copies}
             kept = (copy for copy in copies if copy.holder != holder or copy.file is not None)
-            left = [replace(copy, holder="", address="") if copy.holder == holder else copy for copy in kept]
+            left = [copy._replace(holder="", address="") if copy.holder == holder else copy for copy in kept]
             self._copies[key] = left
             lost |= {revision for revision in revisions if revision > left[-1].revision}
         return lost
 
-    def unsaved(self) -> Iterator[tuple[PartitionKey, RowSource]]:
+    def unsaved(self) -> Iterator[tuple[PartitionKey, PartitionCopies]]:
         """The partitions whose newest revision is in no file of the next version, with all its copies.
 
         A file with one copy is enough where no worker has the revision in memory any more, or where storage
@@ -114,7 +98,7 @@ class PartitionLocations:
             newest, file = copies[-1], copies[-1].file
             is_next = file is not None and file.version > self.version
             if not is_next or (replicates and newest.holder and file and not file.is_replicated):
-                yield key, newest.source()
+                yield key, newest
 
     def is_complete(self) -> bool:
         """Whether the shared state and all newest revisions are in files of the next version."""
@@ -146,7 +130,7 @@ class PartitionLocations:
         for copies in self._copies.values():
             newest = copies[-1]
             file = SavedFile(newest.revision, self.checkpoint_path, self.version, "", is_replicated=True)
-            copies[:] = [replace(newest, file=file)]
+            copies[:] = [newest._replace(file=file)]
         self.shared_folder = None
 
     def close(self) -> None:

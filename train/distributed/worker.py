@@ -27,7 +27,7 @@ from graphmill.display import progress
 from graphmill.gpu.device import device_of
 from graphmill.storage import Checksums
 from graphmill.vocab import Bucket
-from train.distributed.messages import Message, RowSource, SavedFile, WorkerChannel
+from train.distributed.messages import Message, PartitionCopies, SavedFile, WorkerChannel
 from train.distributed.partition_exchange import ONE_COPY, PartitionExchange, PartitionLostError
 from train.distributed.partition_holder import PartitionHolder
 from train.distributed.shards import ShardServer
@@ -144,7 +144,7 @@ class TrainingWorker:
         self.exchange.put(own, grant, folder, version)
         files: list[Any] = []
         if message["needs_files"]:
-            sources = dict.fromkeys(own, RowSource(grant, "", "", "", -1))
+            sources = dict.fromkeys(own, PartitionCopies(grant))
             saved = self.exchange.save(sources, folder, version, iteration, replication=ONE_COPY)
             files = _listed(saved)
         wait_s += time.monotonic() - begun
@@ -199,8 +199,11 @@ class TrainingWorker:
         return self.channel.ask("written", files=files, checksums=checksums, folder=folder, moved=moved)
 
 
-def _sources(listed: Iterable[Any]) -> dict[PartitionKey, RowSource]:
-    return {(name, partition): RowSource(*source) for name, partition, source in listed}
+def _sources(listed: Iterable[Any]) -> dict[PartitionKey, PartitionCopies]:
+    return {
+        (name, partition): PartitionCopies(revision, holder, address, file and SavedFile(*file))
+        for name, partition, (revision, holder, address, file) in listed
+    }
 
 
 def _listed(saved: Iterable[tuple[PartitionKey, SavedFile]]) -> list[Any]:

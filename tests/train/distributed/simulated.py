@@ -9,7 +9,7 @@ from graphmill.checkpoints import pbg
 from graphmill.config.partitions import all_buckets
 from graphmill.vocab import Bucket
 from train.distributed.coordinator import Coordinator
-from train.distributed.messages import RowSource, SavedFile
+from train.distributed.messages import PartitionCopies, SavedFile
 from train.distributed.worker_pool import WorkerLoss, WorkerTask
 from train.edges.schedule import Schedule
 
@@ -94,7 +94,7 @@ class SimulatedPool:
         self._losses.append(WorkerLoss(task.address, task.holder, task))
 
     def _train(self, task, *, bucket, grant, folder, version, partitions, then, needs_files, part):
-        entries = {(name, part): RowSource(*source) for name, part, source in partitions}
+        entries = {(name, part): PartitionCopies(*source) for name, part, source in partitions}
         held = self._memory[task.holder]
         wanted = {(key, source.revision): source for key, source in entries.items()}
         if any(self._is_nowhere(entry, source) for entry, source in wanted.items()):
@@ -121,7 +121,7 @@ class SimulatedPool:
         self._say(task, fetch_s + seconds, "trained", grant=grant, visit=visit)
 
     def _is_nowhere(self, entry, source):
-        return source.version < 0 and entry not in self._memory.get(source.holder, ())
+        return source.file is None and entry not in self._memory.get(source.holder, ())
 
     def _publish(self, task, **_):
         keys, grant, written = task.sim

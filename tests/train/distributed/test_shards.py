@@ -16,7 +16,7 @@ from graphmill.storage import fs
 from tests.train.graphs import make_config, mean_reciprocal_rank, random_triples, write_graph
 from train import job
 from train.distributed import shard_placement, shards
-from train.distributed.messages import RowSource
+from train.distributed.messages import PartitionCopies, SavedFile
 from train.distributed.partition_exchange import PartitionExchange
 from train.distributed.partition_holder import PartitionHolder
 from train.distributed.shards import Holder, ShardLostError, ShardRows, ShardServer, merged
@@ -245,7 +245,7 @@ def test_a_commit_may_delete_the_folder_of_a_file_that_is_being_written(tmp_path
         1 << 30,
     )
     key = ("node", 0)
-    tables = exchange.take({key: RowSource(0, "", "", config.checkpoint_path, 0)})
+    tables = exchange.take({key: PartitionCopies(0, file=SavedFile(0, config.checkpoint_path, 0, "", True))})
     exchange.put(tables, 1, folder, 1)
     monkeypatch.setattr(fs, "move", move)
     exchange.write_behind(0, schedule.plan(config).iteration(0))
