@@ -23,6 +23,7 @@ A message names what was expected, what was found, the place, and the remedy.
 
 import difflib
 from collections.abc import Iterable, Mapping
+from importlib import import_module
 from typing import Any
 
 _ALIKE = 0.75  # of difflib: "version" and "dimension" have 0.625
@@ -44,6 +45,14 @@ def suggestion(word: str, known: Iterable[str], others: str = "there are") -> st
     return (
         f"did you mean {close!r}?" if close else f"{others} {', '.join(known[:_MAX_SHOWN]) or 'none'}{more}"
     )
+
+
+def optional(module: str, missing: str) -> Any:
+    """Import a module of an optional package; a ConfigError says `missing` where it is not installed."""
+    try:
+        return import_module(module)
+    except ImportError as error:
+        raise ConfigError(missing) from error
 
 
 class GraphMillError(Exception):

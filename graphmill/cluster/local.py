@@ -19,7 +19,7 @@ from graphmill.cluster import dashboard
 from graphmill.cluster.keys import Keys
 from graphmill.cluster.settings import num_cores
 from graphmill.config.sections.cluster import LOOPBACK, ClusterConfig
-from graphmill.errors import ConfigError
+from graphmill.errors import optional
 from graphmill.machine import interrupt
 
 # Dask may lose a worker for good if the worker dies during a restart. Tasks would then wait for ever.
@@ -80,13 +80,9 @@ def num_workers_of(master: str) -> int:
 
 def cuda_cluster(master: str, settings: ClusterConfig, keys: Keys | None) -> _Block:
     """Run a scheduler in this process, and one worker per GPU, during the block."""
-    try:
-        from dask_cuda import LocalCUDACluster
-    except ImportError as error:
-        raise ConfigError(
-            f"--master {master}: dask-cuda is not installed; pip install 'graphmill[cuda]'"
-        ) from error
-    return _cluster_here(settings, partial(LocalCUDACluster, **_connection(settings, keys)))
+    missing = f"--master {master}: dask-cuda is not installed; pip install 'graphmill[cuda]'"
+    made = optional("dask_cuda", missing).LocalCUDACluster
+    return _cluster_here(settings, partial(made, **_connection(settings, keys)))
 
 
 def scheduler_here(settings: ClusterConfig, keys: Keys | None, **options: Any) -> LocalCluster:

@@ -18,7 +18,7 @@ from graphmill.ask.neighbors import Neighbor, by_cosine, close_id, nearest
 from graphmill.checkpoints import Floats
 from graphmill.config import no_run, place_now
 from graphmill.config.yaml_text import as_yaml
-from graphmill.errors import BadInputError, ConfigError, NotFoundError, suggestion
+from graphmill.errors import BadInputError, NotFoundError, optional, suggestion
 from graphmill.formats import remapped
 from graphmill.run.record import read_record
 from graphmill.vocab import RECORD
@@ -126,13 +126,12 @@ class Run:
         Raises:
             ConfigError: pandas is not installed.
         """
-        try:
-            import dask.dataframe as dd
-        except ImportError as error:
-            raise ConfigError("lazy_embeddings: needs pandas; pip install 'graphmill[notebook]'") from error
+        missing = "lazy_embeddings: needs pandas; pip install 'graphmill[notebook]'"
+        dataframe = optional("dask.dataframe", missing)
         meta = _to_pandas(remapped.schema(self.dimension(entity_type)).empty_table())
         read = partial(_read_pandas, self.embedding_path, entity_type)
-        return dd.from_map(read, self._parts_of(entity_type), meta=meta)
+        lazy: dd.DataFrame = dataframe.from_map(read, self._parts_of(entity_type), meta=meta)
+        return lazy
 
     def vectors(self, entity_type: str) -> tuple[list[str], Floats]:
         """Raw ids [N], and their embeddings, float32 [N, D], in the same order."""

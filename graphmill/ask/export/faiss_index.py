@@ -19,7 +19,7 @@ from graphmill import storage
 from graphmill.ask.export.codecs import Array, Codec, EncodedVectors, Int8Codec, PqCodec, piece_of
 from graphmill.ask.export.fitting import Source
 from graphmill.ask.export.tables import IDS
-from graphmill.errors import ConfigError
+from graphmill.errors import optional
 from graphmill.model.comparators import is_dot
 from graphmill.storage import Checksums
 
@@ -48,14 +48,11 @@ def write(source: Source, _: int, folder: str) -> Checksums:
 
 def import_faiss() -> Any:
     """Import faiss; a ConfigError tells how to install it."""
-    try:
-        import faiss
-    except ImportError as error:
-        raise ConfigError(
-            "--format faiss: needs faiss, which is not installed: pip install 'graphmill[neighbors]', on the "
-            "workers too"
-        ) from error
-    return faiss
+    return optional(
+        "faiss",
+        "--format faiss: needs faiss, which is not installed: pip install 'graphmill[neighbors]', on the "
+        "workers too",
+    )
 
 
 def _new_index(faiss: Any, codec: Codec, metric: int) -> tuple[Any, Any]:

@@ -18,7 +18,7 @@ from graphmill.ask.predict import lists
 from graphmill.ask.predict.lists import Lists, Numbers
 from graphmill.ask.predict.search import Asked
 from graphmill.cluster import run_tasks
-from graphmill.errors import ConfigError
+from graphmill.errors import optional
 from graphmill.run.record import changes
 from graphmill.sorted_arrays import distinct
 
@@ -81,14 +81,11 @@ def make_lists(
 
 def check_faiss() -> Any:
     """Import faiss."""
-    try:
-        import faiss
-    except ImportError as error:
-        raise ConfigError(
-            "predict: approximate answers need faiss, which is not installed: pip install "
-            "'graphmill[neighbors]', or say --exact"
-        ) from error
-    return faiss
+    return optional(
+        "faiss",
+        "predict: approximate answers need faiss, which is not installed: pip install "
+        "'graphmill[neighbors]', or say --exact",
+    )
 
 
 def _begin(folder: str, made_from: Mapping[str, Any]) -> None:

@@ -92,17 +92,17 @@ class OwnedIds:
 
 
 class OwnedRows:
-    """Rows of the ids that a shard owns, read in runs of neighbours."""
+    """Rows of a shard, by their places in a table, read in runs of neighbours."""
 
     dtype = np.dtype(np.float32)
 
-    def __init__(self, rows: Rows, owned: Slice) -> None:
-        self._rows, self._ids = rows, OwnedIds(rows.shape[0], owned)
-        self.shape = len(self._ids), rows.shape[1]
+    def __init__(self, rows: Rows, places: OwnedIds | range) -> None:
+        self._rows, self._places = rows, places
+        self.shape = len(places), rows.shape[1]
 
     def __getitem__(self, rows: slice) -> Floats:
-        ids = self._ids[rows]
-        runs = np.split(ids, np.flatnonzero(np.diff(ids) != 1) + 1)
+        places = np.asarray(self._places[rows])
+        runs = np.split(places, np.flatnonzero(np.diff(places) != 1) + 1)
         pieces = [self._rows.read(int(run[0]), int(run[-1]) + 1) for run in runs if len(run)]
         if len(pieces) == 1:
             return pieces[0]
@@ -200,9 +200,9 @@ def _slots(source: Checkpoint, name: str, sums_dim: int) -> Slots:
 
 
 def _owned_table(count: int, slots: Slots, shard: int, shard_num: int, stack: ExitStack) -> HashTable:
-    owned = slice_of(shard, shard_num)
-    rows = {slot: OwnedRows(stack.enter_context(join()), owned) for slot, join in slots.items()}
-    return HashTable(OwnedIds(count, owned), rows, shard, shard_num)
+    ids = OwnedIds(count, slice_of(shard, shard_num))
+    rows = {slot: OwnedRows(stack.enter_context(join()), ids) for slot, join in slots.items()}
+    return HashTable(ids, rows, shard, shard_num)
 
 
 def _ordered(slots: Slots, keyed: Keyed, where: str) -> dict[str, OrderedTable]:
@@ -226,19 +226,6 @@ def _keyed_table(
     keyed: Keyed, slots: dict[str, OrderedTable], shard: int, shard_num: int, stack: ExitStack
 ) -> HashTable:
     start, stop = keyed.starts[shard : shard + 2]
-    rows = {
-        slot: _RowsBetween(stack.enter_context(table.open()), start, stop) for slot, table in slots.items()
-    }
+    places = range(start, stop)
+    rows = {slot: OwnedRows(stack.enter_context(table.open()), places) for slot, table in slots.items()}
     return HashTable(keyed.ids[start:stop], rows, shard, shard_num)
-
-
-class _RowsBetween:
-    dtype = np.dtype(np.float32)
-
-    def __init__(self, rows: Rows, start: int, stop: int) -> None:
-        self._rows, self._start = rows, start
-        self.shape = stop - start, rows.shape[1]
-
-    def __getitem__(self, rows: slice) -> Floats:
-        start, stop, _ = rows.indices(self.shape[0])
-        return self._rows.read(self._start + start, self._start + stop)
