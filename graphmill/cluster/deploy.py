@@ -18,6 +18,7 @@ their node manager. A Kerberos cluster takes applications only from who has a ti
 
 import json
 import logging
+import math
 import os
 import re
 import shlex
@@ -36,13 +37,14 @@ from graphmill.config.sections.cluster import ClusterConfig, YarnOptions
 from graphmill.errors import ClusterError, ConfigError, GraphMillError, StorageError
 from graphmill.storage import hadoop_conf, run_folder
 
+QUIET_S = 30.0
+UNREAD_S = 300.0  # a namenode may fail over meanwhile
 JOB = "job"  # the folder of the command's local files, in the container's folder
 
 _LOGS = ".graphmill"
 _ARCHIVE = "job.tar"
 _CONF = "hadoop-conf"
 _POLL_S = 1.0
-_QUIET_S = 30.0
 _END_TIMEOUT_S = 30.0
 
 _TEMPLATE = """\
@@ -105,7 +107,7 @@ def follow(application_id: str, settings: ClusterConfig) -> int:
                 application_id,
                 lambda: yarn.is_over(application_id),
                 lambda: f"see `yarn logs -applicationId {application_id}`",
-                patience_s=_QUIET_S,
+                patience_s=QUIET_S,
             )
         except (KeyboardInterrupt, SystemExit):
             log.warning("%s", _goes_on(application_id, settings))
@@ -121,11 +123,13 @@ def _followed(
     reader = Reader(_log_uri(application_id))
     begun = time.monotonic()
     next_question = begun + min(_POLL_S, patience_s)  # where there is output, the question is not needed
+    unread_until = math.inf
     is_told = False
     while True:
         now = time.monotonic()
         is_last = now >= next_question and is_over()  # asked first: nothing is written later
         next_question = now + patience_s if now >= next_question else next_question
+        unread_until = min(unread_until, now + UNREAD_S) if is_last else unread_until
         try:
             code = reader.exit_code()
             if reader.show():
@@ -133,6 +137,10 @@ def _followed(
             if code is not None:
                 return code
         except StorageError as error:
+            if now > unread_until:
+                raise ClusterError(
+                    f"{application_id}: the driver has ended, and its output cannot be read: {error}"
+                ) from error
             log.warning("yarn: the output of the driver cannot be read now: %s", error)
             is_last = False
         if is_last:
@@ -140,7 +148,7 @@ def _followed(
                 f"{application_id}: the driver has ended without an exit code, unless another command has "
                 f"shown its output; {diagnosis()}\nrun the same command to go on"
             )
-        if not is_told and now - begun > _QUIET_S:
+        if not is_told and now - begun > QUIET_S:
             is_told = True
             log.info("yarn: the driver has not begun: %s", diagnosis())
         time.sleep(_POLL_S)

@@ -25,8 +25,9 @@ SHELL_CLIENT = "org.apache.hadoop.yarn.applications.distributedshell.Client"
 APPLICATION_CLI = "org.apache.hadoop.yarn.client.cli.ApplicationCLI"
 LOGS_CLI = "org.apache.hadoop.yarn.client.cli.LogsCLI"
 
+COMMAND_TIMEOUT_S = 120
+
 _SHELL_JAR = "hadoop-yarn-applications-distributedshell*.jar"
-_COMMAND_TIMEOUT_S = 120
 _CORE_SITE = "core-site.xml"
 _POLL_S = 0.5
 _ID_TIMEOUT_S = 20
@@ -53,9 +54,15 @@ class YarnClient:
         return [*start, "-jar", self.shell_jar_path, *arguments]
 
     def is_over(self, application_id: str) -> bool:
-        """Tell whether the application has ended."""
+        """Tell whether the application has ended; False if YARN is too slow to say so now."""
         command = [*self._start(APPLICATION_CLI), "application", "-status", application_id]
-        output = _output(command, f"{application_id}:")
+        try:
+            output = _output(command, f"{application_id}:")
+        except ClusterError as error:
+            if not isinstance(error.__cause__, subprocess.TimeoutExpired):
+                raise
+            log.warning("%s", error)
+            return False
         state = re.search(r"^\s*State : (\w+)", output, re.MULTILINE)
         return state is not None and state[1] in ("FINISHED", "FAILED", "KILLED")
 
@@ -156,7 +163,7 @@ def _output(command: Sequence[str], description: str) -> str:
             command,
             capture_output=True,
             text=True,
-            timeout=_COMMAND_TIMEOUT_S,
+            timeout=COMMAND_TIMEOUT_S,
             check=False,
             start_new_session=True,  # a terminal sends Ctrl-C to this command alone
         )

@@ -247,6 +247,36 @@ def test_a_run_whose_workers_cannot_be_replaced_ends(
         containers.end(in_order=False)
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("conf_dir")
+def test_a_driver_is_followed_while_yarn_is_slow_and_not_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / JAR).touch()
+    monkeypatch.setattr(deploy, "home_uri", lambda: str(tmp_path))
+    monkeypatch.setattr(deploy, "QUIET_S", 0)
+    monkeypatch.setattr(deploy, "UNREAD_S", 0)
+    monkeypatch.setattr(hadoop, "COMMAND_TIMEOUT_S", 5)
+    exit_code = tmp_path / ".graphmill" / "application_17_0001" / "exit"
+    exit_code.mkdir(parents=True)  # which cannot be read
+    java = tmp_path / "bin" / "java"
+    java.parent.mkdir()
+    java.write_text(
+        f"#!/bin/sh\n[ -e {tmp_path}/slow ] || {{ touch {tmp_path}/slow; exec sleep 600; }}\n"
+        'echo "State : FINISHED"\n'
+    )
+    java.chmod(0o755)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    settings = ClusterConfig(yarn_classpath=f"{tmp_path}/*")
+    with pytest.raises(ClusterError, match=r"has ended, and its output cannot be read: .*/exit"):
+        deploy.follow("application_17_0001", settings)
+    assert "timed out after 5 seconds" in caplog.text
+    assert "cannot be read now" in caplog.text
+    exit_code.rmdir()
+    exit_code.write_text("3")
+    assert deploy.follow("application_17_0001", settings) == 3
+
+
 def test_the_application_of_a_container() -> None:
     for name in ("container_1795176752464_0001_02_000003", "container_e17_1795176752464_0001_02_000003"):
         assert hadoop.application_of(name) == ("application_1795176752464_0001", 2)
