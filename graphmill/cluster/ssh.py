@@ -12,6 +12,7 @@ When the connections end, even by kill -9, the shell deletes the folder, and the
 sends no signal then; it only closes the input of its commands.
 """
 
+import asyncio
 import os
 import re
 import shlex
@@ -55,20 +56,25 @@ class _Keyed(ssh.Process):  # type: ignore[misc]  # distributed is untyped here
 
     kwargs: dict[str, Any]
 
-    def __init__(self, *arguments: Any, keys: Keys | None, remote_python: str | None, **options: Any) -> None:
-        self._python = remote_python or sys.executable
+    def __init__(self, *arguments: Any, keys: Keys | None, settings: ClusterConfig, **options: Any) -> None:
+        self._python, self._timeout_s = settings.python or sys.executable, settings.start_timeout_s
         tied = shlex.join(["sh", "-c", _TIED, "sh", self._python])
         super().__init__(*arguments, remote_python=tied, **options)
         self._keys = keys
         self._held: asyncssh.SSHClientConnection | None = None
 
     async def start(self) -> None:
-        self._held = await asyncssh.connect(self.address, **self.connect_options)
         try:
-            await self._prepare(self._held)
-            await super().start()
-        except BaseException:
-            self._held.close()
+            async with asyncio.timeout(self._timeout_s):
+                self._held = await asyncssh.connect(self.address, **self.connect_options)
+                await self._prepare(self._held)
+                await super().start()
+        except BaseException as error:
+            if self._held is not None:
+                self._held.close()
+            if isinstance(error, TimeoutError):
+                reason = f"nothing has started within {self._timeout_s} s (cluster.start_timeout_s)"
+                raise TimeoutError(f"{self.address}: {reason}") from error
             raise
 
     async def close(self) -> None:
@@ -113,7 +119,7 @@ class SshWorker(_Keyed, ssh.Worker):  # type: ignore[misc]
 def ssh_cluster(master: str, settings: ClusterConfig, keys: Keys | None) -> Iterator[Any]:
     """Run a Dask cluster with `num_workers` workers on each host during the block."""
     ends = [
-        {"address": host, "connect_options": options, "remote_python": settings.python, "keys": keys}
+        {"address": host, "connect_options": options, "settings": settings, "keys": keys}
         for host, options in parse(master)
     ]
     scheduler_options = {"protocol": settings.protocol, "dashboard_address": settings.dashboard_address}

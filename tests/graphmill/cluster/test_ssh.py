@@ -126,10 +126,15 @@ def test_neither_other_users_nor_other_keys_can_connect(
     wait_until(lambda: stranger.tree(server) == [server])
 
 
-def test_an_interpreter_that_is_missing_there_and_a_host_whose_key_is_not_known(
+def test_an_interpreter_that_hangs_or_is_missing_there_and_a_host_whose_key_is_not_known(
     ssh_server: tuple[str, int], tmp_path: Path
 ) -> None:
     host, server = ssh_server
+    (hanging := tmp_path / "python").write_text("#!/bin/sh\nexec cat\n")
+    hanging.chmod(0o755)
+    settings = ClusterConfig(num_workers=1, python=str(hanging), start_timeout_s=2)
+    with pytest.raises(ClusterError, match="within 2"), cluster.connect(f"ssh://{host}", settings):
+        pass
     settings = ClusterConfig(num_workers=1, python="/no/python")
     with pytest.raises(ClusterError, match="failed to start"), cluster.connect(f"ssh://{host}", settings):
         pass
