@@ -5,7 +5,7 @@ In run.json, under stages.train:
     epochs: [                          one per finished epoch
       {epoch,                          from 1
        edges, seconds, edges_per_s,    trained, by the clock; a commit beside steps counts in the next epoch
-       loss, reg,                      means per edge
+       loss?, reg?,                    means per edge, if there is any
        mrr?,                           of the held-out edges, after training on their bucket (eval_fraction)
        swap_wait_s,                    seconds that workers waited for partitions and edges
        partitions_read, partitions_written,   from and to files (device memory)
@@ -13,7 +13,7 @@ In run.json, under stages.train:
        read_bytes?, written_bytes?,    of partitions, from and to files, where there are several workers
        shared_bytes?,                  of rows of the state that all buckets change, pushed and pulled
        peak_bytes,                     resident memory of the largest worker's process so far
-       buckets?: [{lhs, rhs, edges, seconds, wait_s, loss, reg, mrr?, worker?,
+       buckets?: [{lhs, rhs, edges, seconds, wait_s, loss?, reg?, mrr?, worker?,
                    fetched_bytes?, read_bytes?, written_bytes?, shared_bytes?}]}]
 
 An epoch has one entry in `buckets` for each edge path, chunk and bucket, in the order of training; for each
@@ -132,7 +132,7 @@ class RunMetrics:
             self.total_edges,
             "edges",
             epoch=f"{self._current.epoch_idx + 1}/{self._current.num_epochs}",
-            loss=lost / max(done, 1),
+            **({"loss": lost / done} if done else {}),
             **({} if mrr is None else {"mrr": mrr}),
             **({"wait_share": self._wait_s / self._visit_s} if self._visit_s else {}),
             bucket=f"{bucket.lhs},{bucket.rhs}",
@@ -194,7 +194,7 @@ class RunMetrics:
         return {
             "num_epochs": self.version // self.schedule.per_epoch,
             "num_edges": self.num_edges,
-            "loss": self._epochs[-1]["loss"] if self._epochs else None,
+            "loss": self._epochs[-1].get("loss") if self._epochs else None,
             "edges_per_s": round(self.num_edges / self.step_s) if self.step_s else None,
             "step_seconds": round(self.step_s, 3),
             "total_seconds": round(time.monotonic() - self._start_s, 3),
@@ -240,7 +240,7 @@ class RunMetrics:
 
 def warn_of_growing_loss(config: Config, epochs: Sequence[Mapping[str, Any]]) -> None:
     """Warn if the last epoch had a higher loss than an earlier one, by more than noise."""
-    losses = [float(epoch["loss"]) for epoch in epochs]
+    losses = [float(epoch["loss"]) for epoch in epochs if "loss" in epoch]
     if losses and losses[-1] > (1 + LOSS_NOISE) * min(losses):
         best = losses.index(min(losses))
         log.warning(
@@ -257,8 +257,9 @@ def _means(visits: Sequence[Mapping[str, Any]]) -> Entry:
     """The number of edges of some lines of training_stats.json, and means over these edges."""
     num_edges = sum(visit["stats"]["count"] for visit in visits)
     means = {
-        name: sum(visit["stats"]["count"] * _metric(visit, name) for visit in visits) / max(num_edges, 1)
+        name: sum(visit["stats"]["count"] * _metric(visit, name) for visit in visits) / num_edges
         for name in ("loss", "reg")
+        if num_edges
     }
     held = [visit["eval_stats_after"] for visit in visits if visit.get("eval_stats_after")]
     count = sum(stats["count"] for stats in held)

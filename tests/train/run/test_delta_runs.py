@@ -167,6 +167,16 @@ def test_another_replay_is_another_training(days: TwoDays) -> None:
     assert not storage.exists(folded_rows.folder_of(changed))
 
 
+@pytest.mark.slow
+def test_a_run_without_edges_has_no_loss(days: TwoDays) -> None:
+    job.run(days.second(num_epochs=1), days.client)
+    config = days.config("three", "two", train={"replay": 1.0})
+    etl_job.run(config, days.client)
+    figures = job.run(config, days.client)
+    assert (figures["num_edges"], figures["loss"]) == (0, None)
+    assert all("loss" not in epoch for epoch in figures["epochs"])
+
+
 ALL_NEGS = [RELATIONS[0], RELATIONS[1] | {"all_negs": True}, RELATIONS[2]]
 KERNELS = [each | {"operator": "complex_diagonal"} for each in RELATIONS]
 
