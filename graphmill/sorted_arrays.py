@@ -36,6 +36,12 @@ def ranges(first: npt.NDArray[np.int64], count: npt.NDArray[np.int64]) -> npt.ND
     return np.repeat(first - (np.cumsum(count) - count), count) + np.arange(count.sum())
 
 
+def joined_ranges(first: npt.NDArray[np.int64], past: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Join those of K ascending ranges first..past that touch: [J, 2]."""
+    begins = np.append(True, first[1:] != past[:-1])[: len(first)]
+    return np.stack([first[begins], past[np.append(begins[1:], True)[: len(past)]]], axis=1)
+
+
 def contains(ascending: npt.NDArray[Any], wanted: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
     """Tell which wanted numbers [K] are among sorted ones [N]."""
     return positions(ascending, wanted) >= 0

@@ -17,6 +17,7 @@ import numpy as np
 
 from etl.strings.native import NOWHERE, count
 from graphmill.formats.edge_buckets.origins import AllRows
+from graphmill.sorted_arrays import joined_ranges
 from graphmill.storage.as_json import Int32, Int64
 
 Records = list[Int32]
@@ -81,14 +82,9 @@ class KeptRows:
 
     def read(self, start: int, stop: int) -> Iterator["RowsOfBucket"]:
         """Read the rows of the chosen files [start, stop), as records of `fields`."""
-        if start == stop:
-            return
-        first, past = self.first[start:stop], self.past[start:stop]
-        apart = np.flatnonzero(first[1:] != past[:-1])
-        ends = zip(first[np.append(0, apart + 1)], past[np.append(apart, len(past) - 1)], strict=True)
-        for begin, end in ends:
-            for at in range(int(begin), int(end), _PIECE_ROWS):
-                past_piece = min(at + _PIECE_ROWS, int(end))
+        for begin, end in joined_ranges(self.first[start:stop], self.past[start:stop]).tolist():
+            for at in range(begin, end, _PIECE_ROWS):
+                past_piece = min(at + _PIECE_ROWS, end)
                 yield RowsOfBucket(self._records(at, past_piece), [], earlier_row=at)
 
     def read_gone(self, max_rows: int) -> Iterator[Int32]:

@@ -33,7 +33,7 @@ from graphmill.config.sections.remap import DriftConfig
 from graphmill.errors import ConfigError, DriftError
 from graphmill.formats import remapped
 from graphmill.run import record
-from graphmill.run.job import Estimate, GraphSize
+from graphmill.run.job import Estimate, GraphSize, no_folders, refuse_nothing
 from graphmill.run.lock import NO_CLAIM, Claim
 
 Floats = npt.NDArray[np.float32]
@@ -299,13 +299,5 @@ def estimate(config: Config, size: GraphSize | None) -> Estimate:
     return Estimate({}, size)
 
 
-def output_uris(config: Config) -> list[str]:
-    """No folders: the figures go to run.json."""
-    return []
-
-
-written_uris = output_uris
-
-
-def check_outputs(config: Config) -> None:
-    """Refuse nothing."""
+output_uris = written_uris = no_folders
+check_outputs = refuse_nothing

@@ -31,7 +31,7 @@ from graphmill.display.readable import number
 from graphmill.formats import calibration, entity_counts
 from graphmill.formats.calibration import Calibration
 from graphmill.run.auto_values import num_edges
-from graphmill.run.job import Estimate, GraphSize
+from graphmill.run.job import Estimate, GraphSize, no_folders, refuse_nothing
 from graphmill.run.lock import NO_CLAIM, Claim
 from graphmill.run.record import describe_inputs
 from graphmill.run.trained_with import changes_in_errors, check_entities
@@ -171,13 +171,5 @@ def fingerprint(config: Config) -> dict[str, Any]:
     }
 
 
-def output_uris(config: Config) -> list[str]:
-    """No folders: the metrics go to run.json. So a checkpoint can be evaluated while it is trained."""
-    return []
-
-
-written_uris = output_uris
-
-
-def check_outputs(config: Config) -> None:
-    """Refuse nothing."""
+output_uris = written_uris = no_folders
+check_outputs = refuse_nothing

@@ -35,6 +35,7 @@ from graphmill.machine import native
 from graphmill.model import comparators
 from graphmill.model.losses import loss_gradient
 from graphmill.model.plug_ins import MASKED
+from graphmill.sorted_arrays import positions
 from graphmill.vocab import Side
 
 SOURCE = Path(__file__).with_name("softplus.cpp")
@@ -233,9 +234,8 @@ def _chunk(model: FrozenModel, entity_type: str, edges: NewEdges, rows: int) -> 
         math.log(model.num_negatives(number, end) / max(len(of_side.numbers), 1))
         for end, of_side in ((other, known), (side, sample))
     )
-    numbers, own = known.numbers.numpy(), edges.known_E[:num]
-    place_E = np.minimum(np.searchsorted(numbers, own), len(numbers) - 1)
-    own_E = np.flatnonzero(numbers[place_E] == own)
+    place_E = positions(known.numbers.numpy(), edges.known_E[:num])
+    own_E = np.flatnonzero(place_E >= 0)
     return QueryChunk(
         relation=relation,
         side=side,

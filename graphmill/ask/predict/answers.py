@@ -26,7 +26,7 @@ from graphmill.ask.predict.search import Asked, search_lists
 from graphmill.ask.scan import Answers
 from graphmill.formats.parquet import iter_columns, open_parquet
 from graphmill.model.calibration import NUM_BEST, Scale, probabilities, shares
-from graphmill.sorted_arrays import distinct
+from graphmill.sorted_arrays import distinct, ranges
 from graphmill.storage import Checksums
 
 SCHEMA = pa.schema(
@@ -121,8 +121,7 @@ def _write(
             first = np.searchsorted(answers.query, place_Q[part][query])
             count = np.searchsorted(answers.query, place_Q[part][query], side="right") - first
             count = np.minimum(count, asked.k)
-            rank = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count)
-            taken = np.repeat(first, count) + rank
+            rank, taken = ranges(np.zeros_like(count), count), ranges(first, count)
             columns = [
                 ids[part].take(pa.array(np.repeat(query, count))),
                 pa.repeat(asked.relation.name, len(taken)),

@@ -26,6 +26,7 @@ from graphmill.checkpoints.whole_tables import mapped_array
 from graphmill.errors import FormatError
 from graphmill.formats import entity_counts, entity_index
 from graphmill.formats.murmur import HASH_NAME, Hashes, hash_strings, scale
+from graphmill.sorted_arrays import ranges
 from graphmill.storage import Checksums, run_folder
 
 LEFT_OUT = -1
@@ -159,9 +160,8 @@ def _next_places(shards: Numbers, free: Numbers) -> Numbers:
     """Give each row the next place of its shard; `free` moves on."""
     order = np.argsort(shards, kind="stable")
     counts = np.bincount(shards, minlength=len(free))
-    within = np.arange(len(shards)) - np.repeat(np.cumsum(counts) - counts, counts)
     places = np.empty(len(shards), np.int64)
-    places[order] = free[shards[order]] + within
+    places[order] = ranges(free, counts)
     free += counts
     return places
 

@@ -30,6 +30,7 @@ from graphmill import storage
 from graphmill.errors import FormatError, NotFoundError
 from graphmill.formats.edge_buckets.files import bucket_uri
 from graphmill.formats.hdf5 import checked_dataset, new_dataset, open_checked, read_rows
+from graphmill.sorted_arrays import joined_ranges
 from graphmill.storage import Checksums, FileStatus
 from graphmill.storage.as_json import Int32, Int64, read_as
 from graphmill.vocab import Bucket
@@ -122,19 +123,14 @@ def added_rows(edge_path: str, bucket: Bucket) -> Int64:
     The ranges are ascending and do not touch. There are none if the run had no earlier edges.
     """
     added = _added(edge_path)
-    none = np.zeros((0, 2), np.int64)
     if not added:
-        return none
+        return np.zeros((0, 2), np.int64)
     with open_checked(bucket_uri(edge_path, bucket)) as hdf5:
         origins = read_bucket_origins(hdf5, bucket_uri(edge_path, bucket))
     if origins is None:
         raise FormatError(f"{bucket_uri(edge_path, bucket)}: expected a dataset {ORIGIN!r}, found none")
     is_added = np.isin(origins.origin, added) & (np.diff(origins.starts) > 0)
-    first, last = origins.starts[:-1][is_added], origins.starts[1:][is_added]
-    if not len(first):
-        return none
-    apart = np.flatnonzero(first[1:] != last[:-1])
-    return np.stack([first[np.append(0, apart + 1)], last[np.append(apart, len(last) - 1)]], axis=1)
+    return joined_ranges(origins.starts[:-1][is_added], origins.starts[1:][is_added])
 
 
 def read_bucket_origins(hdf5: h5py.File, uri: str) -> BucketOrigins | None:
