@@ -21,7 +21,6 @@ import pyarrow.parquet as pq
 from distributed import Client
 
 from etl.run.checks import refuse_ignored, warn_of_left_out
-from etl.tables.blocks import cut
 from etl.tables.check_rows import WITHOUT_VIEWS, BlockPosition, Rules, ids_or_null
 from etl.tables.data_file import DataFile
 from etl.tables.files import find_files
@@ -42,6 +41,7 @@ from graphmill.config.sections.etl import (
     WholeTableConfig,
 )
 from graphmill.errors import ConfigError, RawTableError
+from graphmill.formats.raw_tables import cut
 from graphmill.storage.as_json import Int32
 from graphmill.vocab import Side
 

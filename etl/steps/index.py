@@ -24,11 +24,12 @@ from etl.steps.index_previous import history_of, history_within, previous_ids, p
 from etl.steps.index_shard import LEFT_OUT, ROW_GROUP_ROWS, IndexedShard, Shard, new_ids_uri, num_passes
 from etl.steps.task_settings import ID_OVERHEAD_BYTES, Partition, TaskSettings
 from etl.strings.table import distinct
-from etl.tables.blocks import cut, ranges_within
+from etl.tables.blocks import ranges_within
 from graphmill import storage
 from graphmill.checkpoints.graphstorm import id_maps
 from graphmill.errors import RawTableError
 from graphmill.formats import entity_counts, entity_index
+from graphmill.formats.raw_tables import cut
 from graphmill.storage import Checksums
 from graphmill.storage.as_json import Int64
 

@@ -24,7 +24,6 @@ from etl.steps.degrees import are_own, buckets_of, check_indices, own_relations
 from etl.steps.task_settings import Partition, TaskSettings
 from etl.strings import native
 from etl.strings.native import NOWHERE, take
-from etl.tables.blocks import cut
 from graphmill import storage
 from graphmill.config import Config
 from graphmill.config.defaults import ENTITIES
@@ -34,6 +33,7 @@ from graphmill.formats import entity_counts, entity_index
 from graphmill.formats.edge_buckets.origins import open_all_rows
 from graphmill.formats.entity_index import HERE, History
 from graphmill.formats.murmur import HASH_NAME
+from graphmill.formats.raw_tables import cut
 from graphmill.storage.as_json import Int32, Int64
 from graphmill.vocab import Bucket, Side
 

@@ -21,7 +21,7 @@ from etl.tables.formats.base import OnBadLine
 from etl.tables.lake.deletes import DeletedRows
 from graphmill.display.readable import shortened
 from graphmill.errors import RawTableError
-from graphmill.formats.raw_tables import reading
+from graphmill.formats.raw_tables import cut, reading
 from graphmill.storage.as_json import Int64
 
 _SHOWN = 80
@@ -122,7 +122,7 @@ def _read(
         return num_skipped >= blocks.BLOCK_ROWS
 
     rows = (fields_of(file_range, pa.table(batch)) for batch in file_format.read(file_range, skip))
-    for block in blocks.cut(rows, block_rows, blocks.BLOCK_BYTES, is_over):
+    for block in cut(rows, block_rows, blocks.BLOCK_BYTES, is_over):
         num_skipped = 0
         yield first_row, *_kept(file_range, with_true_types(block), first_row, deleted)
         first_row += block.num_rows

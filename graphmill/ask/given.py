@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 
 from graphmill import storage
 from graphmill.errors import FormatError, NotFoundError
+from graphmill.formats import raw_tables
 from graphmill.formats.parquet import iter_columns, open_parquet
 from graphmill.formats.raw_ids import is_text, may_be_ids, strings_of
 from graphmill.formats.raw_tables.columns import CSV, LINES, column_names, iter_strings
@@ -67,22 +68,10 @@ def iter_pairs(uri: str) -> Iterator[pa.Table]:
 def cut(tables: Iterable[pa.Table], folder: str, rows: int, most_bytes: int) -> list[str]:
     """Write tables of one schema into files of at most so many rows; return the files."""
     uris: list[str] = []
-    pending: list[pa.Table] = []
-
-    def write(table: pa.Table) -> None:
+    for piece in raw_tables.cut(tables, rows, most_bytes):
         uris.append(storage.join(folder, f"piece-{len(uris):05d}.parquet"))
         with storage.atomic_output(uris[-1]) as stream:
-            pq.write_table(table, stream, compression="zstd")
-
-    for table in tables:
-        for start in range(0, len(table), rows):
-            pending.append(table[start : start + rows])
-            if sum(map(len, pending)) >= rows or sum(part.nbytes for part in pending) >= most_bytes:
-                whole = pa.concat_tables(pending)
-                write(whole[:rows])
-                pending = [whole[rows:]]
-    if any(map(len, pending)):
-        write(pa.concat_tables(pending))
+            pq.write_table(piece, stream, compression="zstd")
     return uris
 
 
