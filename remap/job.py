@@ -19,7 +19,7 @@ from distributed import Client
 from graphmill import storage
 from graphmill.ask import given
 from graphmill.ask.earlier import parts_of
-from graphmill.ask.entities import MeasuredPartition, check_partitions, checked_rows, measure_partition
+from graphmill.ask.entities import MeasuredPartition, checked_rows, measured
 from graphmill.ask.relation import RELATIONS, write_relation_parameters
 from graphmill.ask.run import TrainedRun, vectors_digest
 from graphmill.checkpoints import Floats
@@ -100,16 +100,8 @@ def _run(
     config: Config, trained: TrainedRun, num_partitions: dict[str, int], client: Client, claim: Claim
 ) -> dict[str, Any]:
     settings = config.remap
-    partitions = [
-        (trained, entity_type, partition, config.entity_dimension(entity_type))
-        for entity_type, num in num_partitions.items()
-        for partition in range(num)
-    ]
     with changes_in_errors(config):
-        check_partitions(trained, num_partitions)
-        parts: list[MeasuredPartition] = run_tasks(
-            client, measure_partition, partitions, description="measuring", unit="partitions"
-        )
+        parts = measured(trained, num_partitions, client)
     matrices: dict[int, Floats] = {}
     aligned: dict[str, Any] = {}
     if settings.align_to is not None:

@@ -59,7 +59,7 @@ class MeasuredPartition:
             )
 
 
-def check_partitions(trained: TrainedRun, num_partitions: dict[str, int]) -> None:
+def check_partitions(trained: TrainedRun, num_partitions: Mapping[str, int]) -> None:
     """Check that checkpoint and entity index have the partitions of the configuration."""
     indexed = num_partitions
     if trained.id_source == "entity_index":
@@ -164,22 +164,26 @@ def _global_embedding(trained: TrainedRun, part: MeasuredPartition, checkpoint: 
     return global_D
 
 
-def read_tables(
-    trained: TrainedRun, types: Sequence[str], client: Client | None = None
-) -> dict[str, "EntityTable"]:
+def measured(
+    trained: TrainedRun, num_partitions: Mapping[str, int], client: Client | None = None
+) -> list[MeasuredPartition]:
     """Measure all partitions of some types; tasks of a `client` measure several at a time."""
-    config = trained.config
-    num_partitions = {name: config.entities[name].num_partitions for name in types}
     check_partitions(trained, num_partitions)
     keys = [
-        (trained, name, partition, config.entity_dimension(name))
+        (trained, name, partition, trained.config.entity_dimension(name))
         for name, num in num_partitions.items()
         for partition in range(num)
     ]
     if client is None:
-        parts = [measure_partition(*key) for key in keys]
-    else:
-        parts = run_tasks(client, measure_partition, keys, description="measuring", unit="partitions")
+        return [measure_partition(*key) for key in keys]
+    return run_tasks(client, measure_partition, keys, description="measuring", unit="partitions")
+
+
+def read_tables(
+    trained: TrainedRun, types: Sequence[str], client: Client | None = None
+) -> dict[str, "EntityTable"]:
+    """Measure the tables of some types."""
+    parts = measured(trained, {name: trained.config.entities[name].num_partitions for name in types}, client)
     return {
         name: EntityTable(trained, tuple(part for part in parts if part.entity_type == name))
         for name in types
