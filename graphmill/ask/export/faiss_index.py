@@ -30,7 +30,8 @@ def write(source: Source, _: int, folder: str) -> Checksums:
     faiss = import_faiss()
     stem = storage.join(folder, source.entity_type)
     uri, ids_uri = storage.join(stem, "vectors.faiss"), storage.join(stem, "ids.parquet")
-    metric = faiss.METRIC_INNER_PRODUCT if is_dot(source.config.comparator, bias=False) else faiss.METRIC_L2
+    is_product = is_dot(source.table.trained.config.comparator, bias=False)
+    metric = faiss.METRIC_INNER_PRODUCT if is_product else faiss.METRIC_L2
     index, codes = _new_index(faiss, source.codec, metric)
     with (
         storage.atomic_output(ids_uri, is_large=True, checksums=checksums) as stream,

@@ -34,7 +34,6 @@ from graphmill.ask.export.codecs import (
 from graphmill.ask.export.settings import Precision
 from graphmill.checkpoints import Floats
 from graphmill.cluster import run_tasks
-from graphmill.config import Config
 from graphmill.errors import FormatError
 
 SAMPLE_ROWS = 64 * NUM_CENTROIDS
@@ -58,7 +57,6 @@ class Source:
 
     Attributes:
         prepare: what is done to vectors before they are encoded.
-        config: the run.
         limit: rows at most, the most frequent first (tensorboard-projector).
         escape_ids: write white space in ids as %20 (word2vec).
     """
@@ -66,7 +64,6 @@ class Source:
     table: EntityTable
     codec: Codec
     prepare: Prepare
-    config: Config
     limit: int
     escape_ids: bool
 

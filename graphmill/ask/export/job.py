@@ -229,7 +229,7 @@ def _source(
         has_scale=FORMATS[options.format].holds_scales,
     )
     limit = options.limit if options.format == "tensorboard-projector" else table.num_entities
-    return fitting.Source(table, codec, prepare, config, limit, options.escape_ids)
+    return fitting.Source(table, codec, prepare, limit, options.escape_ids)
 
 
 def _sizes(

@@ -63,7 +63,7 @@ def write_projector(source: Source, _: int, folder: str) -> Checksums:
     """Write a type; return the checksums of its files."""
     checksums: Checksums = {}
     stem = storage.join(folder, source.entity_type)
-    config, table = source.config, source.table
+    config, table = source.table.trained.config, source.table
     pieces = [Piece(path, bucket) for path in config.edge_paths for bucket in all_buckets(config)]
     graph = Graph(config, {table.entity_type: table.num_rows})
     degree_N = degrees_of(graph, table.rows_of(np.arange(table.num_entities)), pieces)
