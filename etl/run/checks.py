@@ -111,8 +111,13 @@ def warn_of_null_words(encoded: Iterable[Encoded]) -> None:
 
 
 def warn_of_counts(numbers: dict[str, Any]) -> None:
-    """Warn of doubtful figures of the stage: more partitions than ids need, ids that occur only once."""
+    """Warn of doubtful figures of the stage: no edges to train on, many partitions, ids of one edge each."""
     num_edges = numbers["num_edges"][TRAIN_SPLIT]
+    if not num_edges:
+        log.warning(
+            f"etl: no edge is in {TRAIN_SPLIT}, so training learns nothing; look at etl.holdout, and at "
+            "the split of each of etl.tables"
+        )
     for name, counts in numbers["num_entities"].items():
         num_ids = sum(counts)
         if len(counts) >= MANY_PARTITIONS and num_ids < IDS_OF_PARTITION * len(counts):

@@ -133,9 +133,13 @@ def _with_true_type(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def _replaced(kind: pa.DataType, by: dict[pa.DataType, pa.DataType]) -> pa.DataType:
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+    if _is_list(kind):
         return pa.list_(_replaced(kind.value_type, by))
     return by.get(kind, kind)
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    return isinstance(kind, pa.ListType | pa.LargeListType | pa.FixedSizeListType)
 
 
 def ids_or_null(column: pa.ChunkedArray, field: str, at: BlockPosition) -> pa.Array:
@@ -234,7 +238,7 @@ def _features(column: pa.ChunkedArray, field: str, at: BlockPosition, delimiter:
     """Convert to lists of feature names; empty text is an empty list."""
     if column.null_count:
         _refuse(field, column.is_null(), "null", "null; a row without features has an empty list")
-    if not (pa.types.is_list(column.type) or pa.types.is_large_list(column.type)):
+    if not _is_list(column.type):
         texts = _strings(column, field, at, takes_empty=True)
         parts = pc.split_pattern(texts, delimiter)
         column = pc.if_else(pc.equal(texts, ""), pa.scalar([], parts.type), parts)

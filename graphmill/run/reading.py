@@ -142,6 +142,9 @@ def verdict(entry: Entry, before: Entry) -> Verdict:
     level: Level = "error"
     if popular is None or chance is None:
         level, text = "plain", f"MRR {number(mrr)}; evaluate again to see what simple rankings would get"
+    elif CLEARLY * chance > 1:
+        said = f"chance itself has {number(chance)}, as hardly any query has a wrong answer to rank"
+        level, text = "plain", f"The MRR of {number(mrr)} tells nothing: {said}"
     elif mrr < CLEARLY * chance:
         text = f"Bad: the MRR of {number(mrr)} is that of chance ({number(chance)})"
     elif near and own and own < (1 - SAME) * near:

@@ -76,7 +76,9 @@ def find_version(checkpoint_path: str) -> int:
     if 0 in versions or len(versions) == 1:
         return 0 if 0 in versions else versions.pop()
     known = f"versions {sorted(versions)}" if versions else "no embeddings"
-    raise FormatError(f"{checkpoint_path}: no {VERSION_FILE} and {known}; say which version is meant")
+    if versions:
+        known += f"; write the one that is meant into {VERSION_FILE}"
+    raise FormatError(f"{checkpoint_path}: no {VERSION_FILE} and {known}")
 
 
 def versions_of(checkpoint_path: str) -> dict[int, dict[str, set[int]]]:

@@ -100,6 +100,17 @@ def test_the_same_bytes_whatever_the_cut(
     assert made[0] == made[1]
 
 
+def test_lists_of_one_length_are_lists(near_client: Client, tmp_path: Path) -> None:
+    rows: Rows = [(["a", "b"], "x"), (["b", "ü"], "y")]
+    config = config_for(tmp_path, "out", rows, 1)
+    job.run(config, near_client)
+    expected = raw_edges(config, 1)
+    lists = pa.array([features for features, _ in rows], pa.list_(pa.string(), 2))
+    write_parquet(tmp_path / "looks.parquet", f=lists, t=["x", "y"])
+    job.run(config, near_client)
+    assert raw_edges(config, 1) == expected
+
+
 def test_rows_without_a_list_of_features(near_client: Client, tmp_path: Path) -> None:
     config = config_for(tmp_path, "out", [(["a"], "b")], 1)
     cases: list[tuple[list[Any], str]] = [

@@ -122,6 +122,7 @@ WARNINGS: dict[str, tuple[list[tuple[str, str]], int, list[str]]] = {
         1,
         [r"first row looks like column names \(user_id, Item\).*etl\.tables\[0\]\.header: true"],
     ),
+    "nothing to train on": (ROWS, 1, [r"no edge is in train.*etl\.holdout"]),
     "more partitions than ids need": (
         ROWS,
         8,
@@ -147,6 +148,7 @@ def test_what_is_legal_and_cannot_be_meant(
     rows, num_partitions, expected = WARNINGS[name]
     (tmp_path / "t.csv").write_text("".join(f"{lhs},{rhs}\n" for lhs, rhs in rows))
     table = {"path": str(tmp_path / "t.csv"), "header": False, "lhs": 0, "rhs": 1, "relation": "r"}
+    table["split"] = "test" if name == "nothing to train on" else "train"
     entities = {"user": num_partitions, "item": num_partitions}
     job.run(
         config_of(tmp_path / "o", [table], entities=entities, relations=[("r", "user", "item")]), near_client

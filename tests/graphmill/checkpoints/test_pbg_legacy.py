@@ -103,7 +103,7 @@ def test_load_path_needs_nothing_but_embeddings(tmp_path: Path) -> None:
     (tmp_path / "user_1.pt").rename(tmp_path / "user_1.pt.5")
     assert open_checkpoint(str(tmp_path)).version == 5
     torch.save((torch.from_numpy(ROWS), None), tmp_path / "user_1.pt.6")
-    with pytest.raises(FormatError, match=r"no CHECKPOINT_VERSION and versions \[5, 6\]; say which"):
+    with pytest.raises(FormatError, match=r"no CHECKPOINT_VERSION and versions \[5, 6\]; write the one"):
         open_checkpoint(str(tmp_path))
     assert open_checkpoint(str(tmp_path), version=6).version == 6
     (tmp_path / "CHECKPOINT_VERSION").write_text("5")

@@ -39,6 +39,12 @@ def test_the_verdict_compares_with_simple_rankings(mrr: float, level: str, text:
     assert (found.level, found.text) == (level, text)
 
 
+def test_a_ranking_without_wrong_answers_tells_nothing() -> None:
+    simple = {name: {"mrr": 1.0} for name in ("most_popular", "random", "neighbors")}
+    found = verdict(entry(1.0, baselines=simple), {})
+    assert (found.level, "tells nothing: chance itself has 1," in found.text) == ("plain", True)
+
+
 @pytest.mark.parametrize(
     ("own", "level", "text"),
     [
