@@ -28,6 +28,7 @@ from graphmill.model.operators import Init, operator_of
 from graphmill.model.parameters import global_key, operator_key
 from graphmill.vocab import Side
 
+_CHANGED = "; set dimension and operator as they were, or start without this checkpoint"
 _RELATIONS_ADDED = (
     ". If relations were added, train into another checkpoint_path, with this checkpoint as init_path"
 )
@@ -79,7 +80,8 @@ class Model:
             own = self.parameters.get(key)
             if own is None:
                 raise FormatError(
-                    f"{uri}: unknown parameter {key!r}; the configuration has {', '.join(self.parameters)}"
+                    f"{uri}: unknown parameter {key!r}; the configuration has "
+                    f"{', '.join(self.parameters)}{_CHANGED}"
                 )
             check_finite(value.detach().cpu().numpy(), f"{uri}: parameter {key!r}")
             if value.shape == own.shape:
@@ -90,7 +92,7 @@ class Model:
                 raise FormatError(
                     f"{uri}: parameter {key!r} has shape {tuple(value.shape)}; "
                     f"the configuration asks for {tuple(own.shape)}"
-                    f"{'' if self.num_relations is None else _RELATIONS_ADDED}"
+                    f"{_CHANGED if self.num_relations is None else _RELATIONS_ADDED}"
                 )
 
     def to(self, device: torch.device | str, dtype: torch.dtype = torch.float32) -> "Model":

@@ -95,14 +95,22 @@ def test_more_rows_than_today_are_refused(first, tmp_path):
     assert pbg.read_version(fewer.checkpoint_path) == 0
 
 
-def test_another_dimension_is_refused(tmp_path):
-    bare = {"global_emb": False, "relations": [{"name": "r", "lhs": "node", "rhs": "node"}]}
+@pytest.mark.parametrize(
+    ("operator", "message"),
+    [
+        ("none", "embeddings have dimension 8, the configuration asks for 10; set dimension as it was"),
+        ("diagonal", r"has shape \(8,\); the configuration asks for \(10,\); set dimension and operator as"),
+    ],
+)
+def test_another_dimension_is_refused(tmp_path, operator, message):
+    relation = {"name": "r", "lhs": "node", "rhs": "node", "operator": operator}
+    bare = {"global_emb": False, "relations": [relation]}
     for name, dimension, init_path in (("a", 8, None), ("b", 10, str(tmp_path / "a/checkpoint"))):
         config = make_config(tmp_path / name, dimension=dimension, init_path=init_path, **bare)
         write_graph(config, {"node": 20}, random_triples(np.random.default_rng(1), 20, 1, 20, 50))
         if init_path is None:
             job.train(config)
-    with pytest.raises(FormatError, match="embeddings have dimension 8, the configuration asks for 10"):
+    with pytest.raises(FormatError, match=message):
         job.train(config)
 
 
