@@ -130,9 +130,17 @@ def _has_same(checkpoint_path: str, version: int, other_path: str) -> bool:
     if versions_of(other_path) != {version: stems} or not storage.exists(version_uri):
         return False
     files = [f"{stem}.v{version}.h5" for stem in stems]
-    return storage.read_text(version_uri).strip() == str(version) and all(
-        of_file(storage.join(checkpoint_path, file)) == of_file(storage.join(other_path, file))
-        for file in files
+    one, other = (
+        {storage.name(entry.uri): entry.size_bytes for entry in storage.list_dir(path)}
+        for path in (checkpoint_path, other_path)
+    )
+    return (
+        storage.read_text(version_uri).strip() == str(version)
+        and all(one[file] == other[file] for file in files)
+        and all(
+            of_file(storage.join(checkpoint_path, file)) == of_file(storage.join(other_path, file))
+            for file in files
+        )
     )
 
 
