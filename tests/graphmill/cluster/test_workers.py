@@ -39,11 +39,12 @@ def bare(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     # What a .pth names is on the path, but its own .pth files, such as that of this checkout, are not read.
     (site / "borrowed.pth").write_text("\n".join(path for path in sys.path if path.endswith("site-packages")))
     python = str(folder / "environment" / "bin" / "python")
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
     with ExitStack() as stack:
 
         def start(*words: str) -> subprocess.Popen[str]:
             process = subprocess.Popen(
-                [python, "-m", "dask", *words], cwd=folder, stderr=subprocess.PIPE, text=True
+                [python, "-m", "dask", *words], cwd=folder, env=environment, stderr=subprocess.PIPE, text=True
             )
             stack.callback(process.communicate)
             stack.callback(process.terminate)
