@@ -66,12 +66,13 @@ def check_previous(config: Config, previous_uri: str) -> None:
         if name in manifest.num_partitions and name not in config.uncut_types
     ]
     changes += [("seed", manifest.seed, config.seed), ("the hash", manifest.hash_name, HASH_NAME)]
-    for what, before, now in changes:
-        if before != now:
-            raise ConfigError(
-                f"etl.previous_entity_path: {previous_uri} has {before!r} for {what}, this configuration "
-                f"{now!r}: every id would move; set it back, or start anew without previous_entity_path"
-            )
+    if told := [
+        f"{before!r} for {what}, this configuration {now!r}" for what, before, now in changes if before != now
+    ]:
+        raise ConfigError(
+            f"etl.previous_entity_path: {previous_uri} has {'; '.join(told)}: every id would move; "
+            "set it back, or start anew without previous_entity_path"
+        )
 
 
 def as_before(config: Config) -> Config:

@@ -68,11 +68,18 @@ class WarmStart:
         if former is None:
             log.info("training: %s has no embeddings of %r: they are drawn", self.path, entity_type)
         elif former != current:
-            raise FormatError(
-                f"{self.path}: {entity_type!r} has {former} partitions there, the configuration says "
-                f"{current}; set entities.{entity_type}.num_partitions as it was, or start without init_path"
-            )
+            raise FormatError(f"{self.path}: {self._other_partitions()}, or start without init_path")
         return former is not None
+
+    def _other_partitions(self) -> str:
+        now = {name: entity.num_partitions for name, entity in self.config.entities.items()}
+        others = [name for name in now if self._num_partitions.get(name, now[name]) != now[name]]
+        told = [
+            f"{name!r} has {self._num_partitions[name]} partitions there, the configuration says {now[name]}"
+            for name in others
+        ]
+        keys = ", ".join(f"entities.{name}.num_partitions" for name in others)
+        return f"{'; '.join(told)}; set {keys} as it was"
 
     def load_model(self, model: Model, lr: float) -> Adagrad:
         """Load the checkpoint's parameters into `model`, by name; return their optimizer."""

@@ -116,8 +116,9 @@ def test_changes_that_move_ids_are_refused(near_client: Client, tmp_path: Path) 
     job.run(config_for(tmp_path, 1, pairs), near_client)
     with pytest.raises(ConfigError, match=r"previous_entity_path: .* has 0 for seed, this configuration 1"):
         job.run(config_for(tmp_path, 2, pairs, top={"seed": 1}), near_client)
-    other = {"entities": {"user": {"num_partitions": 2}, "shop": {"num_partitions": 1}}}
-    with pytest.raises(ConfigError, match=r"has 3 for entities\.user\.num_partitions, this configuration 2"):
+    other = {"entities": {"user": {"num_partitions": 2}, "shop": {"num_partitions": 4}}}
+    told = r"has 3 for entities\.user\.num_partitions, this configuration 2; \d for entities\.shop\.num_part"
+    with pytest.raises(ConfigError, match=told):
         job.run(config_for(tmp_path, 2, pairs, top=other), near_client)
     for same in (f"{tmp_path}/out1/entities", f"{tmp_path}/out1/entities/"):
         with pytest.raises(ConfigError, match="where this run's entities go"):

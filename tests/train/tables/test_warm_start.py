@@ -334,8 +334,10 @@ class TestAddedTypesAndRelations:
             Trainer(config)
 
     def test_other_partitions_are_refused(self, first, tmp_path):
-        config = self.day_two(tmp_path / "second", first, RELATIONS, TYPES | {"user": {"num_partitions": 2}})
-        with pytest.raises(FormatError, match=r"'user' has 3 partitions there, the configuration says 2"):
+        types = TYPES | {name: {"num_partitions": 2} for name in ("user", "city")}
+        config = self.day_two(tmp_path / "second", first, RELATIONS, types)
+        told = r"'user' has 3 partitions there, the configuration says 2; 'city' has 1 .* says 2; set enti"
+        with pytest.raises(FormatError, match=told):
             job.train(config)
 
     def test_values_put_there_by_hand(self, tmp_path):
