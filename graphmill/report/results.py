@@ -6,7 +6,7 @@ from typing import Any
 from graphmill.display.readable import duration, number, size
 from graphmill.report.charts import Series, bars, curves
 from graphmill.report.page import Block, Note, PageTable, PageTile, Tiles
-from graphmill.run.reading import Entry, mapping, records, same_edges, total, verdict
+from graphmill.run.reading import Entry, interval, mapping, records, same_edges, total, verdict
 from graphmill.storage.redaction import redacted
 
 SIDES = {"lhs": "lhs asked for", "rhs": "rhs asked for"}
@@ -44,7 +44,7 @@ def ranking(entry: Entry, before: Entry) -> Iterator[Block]:
     )
     title = "MRR by the degree of the entity asked for"
     yield from bars("degrees", title, "MRR", labels, _sides(list(bands.values())), note=note)
-    yield _metrics(columns, same_edges(entry, before), mapping(entry, "intervals"))
+    yield _metrics(columns, same_edges(entry, before), entry)
     note = (
         "High figures are good, and bad where the MRR is not above those of the most popular and of random "
         "candidates. A relation with few ranked edges says little."
@@ -85,11 +85,12 @@ def _columns(entry: Entry, before: Entry) -> dict[str, Entry]:
     return {name: metrics for name, metrics in columns.items() if metrics}
 
 
-def _metrics(columns: Mapping[str, Entry], is_same: bool, intervals: Entry) -> Block:
+def _metrics(columns: Mapping[str, Entry], is_same: bool, entry: Entry) -> Block:
     metrics = columns.get("this run", {})
+    intervals = {name: text for name in metrics if (text := interval(entry, name))}
     rows = [
         [name, *(column.get(name) for column in columns.values()), metrics[name + PESSIMISTIC]]
-        + ([" to ".join(map(number, intervals.get(name, ())))] if intervals else [])
+        + ([intervals.get(name, "")] if intervals else [])
         for name in metrics
         if name + PESSIMISTIC in metrics
     ]

@@ -33,6 +33,14 @@ def records(content: Mapping[str, Any], key: str) -> list[Mapping[str, Any]]:
     return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
 
 
+def interval(entry: Entry, metric: str) -> str:
+    """The interval of a metric as text; empty without two numbers."""
+    match mapping(entry, "intervals").get(metric):
+        case [int() | float() as low, int() | float() as high]:
+            return f"{number(low)} to {number(high)}"
+    return ""
+
+
 def total(counts: Any) -> int:
     """The sum of all numbers in nested objects and lists."""
     if isinstance(counts, dict):
@@ -94,11 +102,9 @@ def train(entry: Entry) -> Iterator[tuple[str, str]]:
 
 def evaluate(entry: Entry) -> Iterator[tuple[str, str]]:
     """Yield the figures of evaluate."""
-    intervals = entry.get("intervals", {})
     for name, value in entry.get("metrics", {}).items():
-        if name in intervals:
-            low, high = map(number, intervals[name])
-            yield name, f"{number(value)} (95 %: {low} to {high})"
+        if bounds := interval(entry, name):
+            yield name, f"{number(value)} (95 %: {bounds})"
         elif not name.endswith("_pessimistic") and name not in ("of_edges", "sampled"):
             yield name, number(value)
     if measured := entry.get("calibration", {}).get("top_10"):

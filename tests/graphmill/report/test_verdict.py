@@ -8,9 +8,11 @@ import pytest
 
 from graphmill import storage
 from graphmill.cli import session
+from graphmill.report.page import PageTable
+from graphmill.report.results import ranking
 from graphmill.report.stages import loss_note
 from graphmill.run import record
-from graphmill.run.reading import verdict
+from graphmill.run.reading import evaluate, verdict
 from tests.train.graphs import make_config
 
 
@@ -43,6 +45,16 @@ def test_a_ranking_without_wrong_answers_tells_nothing() -> None:
     simple = {name: {"mrr": 1.0} for name in ("most_popular", "random", "neighbors")}
     found = verdict(entry(1.0, baselines=simple), {})
     assert (found.level, "tells nothing: chance itself has 1," in found.text) == ("plain", True)
+
+
+@pytest.mark.parametrize("bounds", [0.1, [], [0.1], [0.1, 0.2, 0.3], ["low", "high"], {"low": 1, "high": 2}])
+def test_an_interval_has_two_numbers(bounds: Any) -> None:
+    assert dict(evaluate(entry(0.4, intervals={"mrr": [0.1, 0.5]})))["mrr"] == "0.4 (95 %: 0.1 to 0.5)"
+    wrong = entry(0.4, mrr_pessimistic=0.3, intervals={"mrr": bounds})
+    assert dict(evaluate(wrong))["mrr"] == "0.4"
+    assert not any(
+        "95 % interval" in block.columns for block in ranking(wrong, {}) if isinstance(block, PageTable)
+    )
 
 
 @pytest.mark.parametrize(
