@@ -23,7 +23,7 @@ from distributed import Client
 from etl.run.checks import refuse_ignored, warn_of_left_out
 from etl.tables.check_rows import WITHOUT_VIEWS, BlockPosition, Rules, ids_or_null
 from etl.tables.data_file import DataFile
-from etl.tables.files import find_files
+from etl.tables.files import TableFiles, find_files
 from etl.tables.formats import FileRange, format_of
 from etl.tables.ranges import grouped, ranges_of_files
 from etl.tables.read import read_blocks, read_whole
@@ -40,7 +40,7 @@ from graphmill.config.sections.etl import (
     TableConfig,
     WholeTableConfig,
 )
-from graphmill.errors import ConfigError, RawTableError
+from graphmill.errors import ConfigError, NotFoundError, RawTableError
 from graphmill.formats.raw_tables import cut
 from graphmill.storage.as_json import Int32
 from graphmill.vocab import Side
@@ -89,14 +89,23 @@ def edge_table(config: Config, paths: Sequence[str], given: Mapping[str, Any]) -
         like |= {"relation": None, "relation_column": None}
     content = like | dict(given) | {"path": [storage.absolute(path) for path in paths]}
     table: TableConfig = validated(TableConfig, content, prefix=("--edges",))
-    refuse_ignored(find_files(config, table), given)
+    refuse_ignored(_files_of(config, table, "--edges"), given)
     return table
 
 
-def id_table(paths: Sequence[str], entity_type: str, given: Mapping[str, Any]) -> EntityTableConfig:
+def id_table(config: Config, path: str, entity_type: str) -> EntityTableConfig:
     """Describe a table of ids of one type."""
-    content = {"id": "id", "type": entity_type, "path": [storage.absolute(path) for path in paths]}
-    return validated(EntityTableConfig, content | dict(given), prefix=("--ids",))
+    content = {"id": "id", "type": entity_type, "path": [storage.absolute(path)]}
+    table: EntityTableConfig = validated(EntityTableConfig, content, prefix=("--ids",))
+    _files_of(config, table, "--ids")
+    return table
+
+
+def _files_of(config: Config, table: Table, option: str) -> TableFiles:
+    try:
+        return find_files(config, table)
+    except NotFoundError as error:
+        raise NotFoundError(f"{option}: {error}") from error
 
 
 def relations_of(settings: Config) -> Relations:

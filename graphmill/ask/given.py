@@ -1,7 +1,7 @@
 """Files of ids and of pairs that the user gives, read in parts and cut into pieces for the tasks.
 
     FILE.parquet, a folder of them      ids: the column `id`, else the first column of strings
-    FILE.csv                            the same, with a header row; without a column `id` the first line is
+    FILE.csv, FILE.csv.gz, ...          the same, with a header row; without a column `id` the first line is
                                         read as an id too: who knows the ids tells (`may_have_header`)
     any other name                      ids alone: one on each line
 
@@ -19,6 +19,7 @@ from graphmill.formats import raw_tables
 from graphmill.formats.parquet import iter_columns, open_parquet
 from graphmill.formats.raw_ids import is_text, may_be_ids, strings_of
 from graphmill.formats.raw_tables.columns import CSV, LINES, column_names, iter_strings
+from graphmill.formats.raw_tables.opened import suffixes_of
 
 READ_ROWS = 1 << 16
 
@@ -26,7 +27,7 @@ READ_ROWS = 1 << 16
 def iter_ids(uri: str) -> Iterator[pa.Table]:
     """Read ids: tables of one column `id`, string. The first may be a header: see `may_have_header`."""
     for file in files(uri):
-        is_lines = not file.endswith((".parquet", ".csv"))
+        is_lines = not (file.endswith(".parquet") or _is_csv(file))
         fields = pa.schema([]) if is_lines else _fields(file)
         if is_lines or (may_have_header(file) and fields.names):
             for firsts in iter_strings(file, [0], LINES if is_lines else CSV, has_header=False):
@@ -43,14 +44,14 @@ def iter_ids(uri: str) -> Iterator[pa.Table]:
 
 def may_have_header(uri: str) -> bool:
     """Tell whether the first of the ids may be the name of their column: in CSV without a column `id`."""
-    return uri.endswith(".csv") and "id" not in _fields(uri).names
+    return _is_csv(uri) and "id" not in _fields(uri).names
 
 
 def iter_pairs(uri: str) -> Iterator[pa.Table]:
     """Read pairs: tables of the columns lhs, rhs and, where the file has it, relation; all are strings."""
     expected: list[str] = []
     for file in files(uri):
-        if not file.endswith((".parquet", ".csv")):
+        if not (file.endswith(".parquet") or _is_csv(file)):
             raise FormatError(f"{file}: expected pairs in FILE.parquet or FILE.csv")
         fields = _fields(file)
         listed = ", ".join(fields.names) or "none"
@@ -81,16 +82,21 @@ def read_piece(uri: str) -> pa.Table:
         return parquet.read()
 
 
-def files(uri: str) -> list[str]:
+def files(uri: str, option: str = "") -> list[str]:
     """List the files that a path of the user names, which must be there; of a folder, its parquet files."""
+    place = f"{option} {uri}".lstrip()
     if storage.is_dir(uri):
         uris = [entry.uri for entry in storage.list_dir(uri) if entry.uri.endswith(".parquet")]
         if not uris:
-            raise NotFoundError(f"{uri}: expected a file, or a folder with *.parquet, found no such file")
+            raise NotFoundError(f"{place}: expected a file, or a folder with *.parquet, found no such file")
         return sorted(uris)
     if not storage.exists(uri):
-        raise NotFoundError(f"{uri}: there is no such file")
+        raise NotFoundError(f"{place}: there is no such file")
     return [uri]
+
+
+def _is_csv(uri: str) -> bool:
+    return suffixes_of(uri)[0] == ".csv"
 
 
 def _fields(uri: str) -> pa.Schema:
@@ -108,7 +114,7 @@ def _columns(uri: str, fields: pa.Schema, columns: Sequence[str]) -> Iterator[pa
         if not may_be_ids(kind) or pa.types.is_null(kind):
             raise FormatError(f"{uri}: column {name!r}: expected strings or integers, found {kind}")
     as_strings = pa.schema([(name, pa.string()) for name in columns])
-    if uri.endswith(".csv"):
+    if _is_csv(uri):
         for texts in iter_strings(uri, [fields.names.index(name) for name in columns]):
             yield pa.table(texts, schema=as_strings)
         return

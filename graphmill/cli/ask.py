@@ -286,7 +286,7 @@ def fold_in(
         entity_type, equals, path = text.partition("=")
         if not equals or entity_type not in settings.entities:
             raise click.UsageError(f"--ids {text}: expected TYPE=FILE, types: {', '.join(settings.entities)}")
-        tables.append(id_table([path], entity_type, {}))
+        tables.append(id_table(settings, path, entity_type))
     described = {"edges": list(edges), "ids": list(ids)}
     uris = [storage.absolute(path) for path in (*edges, *(text.partition("=")[2] for text in ids))]
     request = job.Request(described, uris, options)

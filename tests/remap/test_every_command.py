@@ -253,7 +253,7 @@ WRONG = {
         "--relation likes --checkpoint-version 9": "has no complete version 9; complete versions: 1",
         "--relation likes --task-memory 7": "'--task-memory': expected a size of 16MiB or more",
         "--relation likes --calibrated": "--calibrated: has no effect without --exclude-known",
-        "--relation likes --ids absent.txt": "absent.txt: there is no such file",
+        "--relation likes --ids /absent.txt": "error: --ids /absent.txt: there is no such file",
         "--relation likes --ids {place}/unknown": "expected ids of 'user', found 2 others, such as 'x', 'y'",
         "--relation likes --ids {place}/empty": "expected ids of 'user', found none",
         "--relation likes --ids {place}/empty.csv": "expected a column of strings, found none",
@@ -297,6 +297,7 @@ WRONG = {
         "{place}/names.csv --no-weight --weight w": "--no-weight: cannot be used with --weight",
         "{place}/names.csv --format json --delimiter ;": "names.csv, which is read as json",
         "{place}/known.parquet --delimiter ; --encoding latin-1": "--delimiter, --encoding: no effect on",
+        "{place}/names.csv --ids user=/absent.txt": "error: --ids: /absent.txt: no file there",
         "{place}/names.csv --ids thing=x": "--ids thing=x: expected TYPE=FILE, types: user, item",
         "{place}/names.csv --relation likes --relation-column relation": (
             "expected one of relation (the same for every row) and relation_column"

@@ -85,7 +85,7 @@ def check(config: Config, request: FeaturesOptions, to: str) -> TrainedRun:
     if request.similar_to is not None:
         if len(set(request.columns.values())) > 1:
             raise ConfigError("--similar-to: expected columns of one type, as its ids are of that type")
-        given.files(request.similar_to)
+        given.files(request.similar_to, "--similar-to")
     return TrainedRun.chosen(config)
 
 

@@ -84,8 +84,9 @@ def check(config: Config, question: PredictOptions, to: str) -> None:
             f"{option}: {', '.join(featurized)}: a featurized type has no list of all its entities to "
             "choose from"
         )
-    for uri in filter(None, (question.ids, question.pairs)):
-        given.files(uri)
+    for option, uri in (("--ids", question.ids), ("--pairs", question.pairs)):
+        if uri is not None:
+            given.files(uri, option)
     if question.pairs is not None and len(names) > 1:
         _check_one_names_relations(question.pairs, question.relation)
     if question.pairs is None:

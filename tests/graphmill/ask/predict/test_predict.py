@@ -1,5 +1,6 @@
 """`graphmill predict` on a finished run: all ids, some ids, pairs, wrong questions, what is left behind."""
 
+import gzip
 import json
 import shutil
 from pathlib import Path
@@ -47,6 +48,10 @@ def write_ids(kind: str, path: Path, ids: list[str]) -> Path:
                 as_dictionary = pa.array(part).dictionary_encode()
                 pq.write_table(pa.table({"z": part, "id": as_dictionary}), path / f"part-{number}.parquet")
             return path
+        case "csv.gz":
+            content = "\n".join(["x,id", *(f'1,"{each}"' for each in ids)])
+            path.with_suffix(".csv.gz").write_bytes(gzip.compress(content.encode()))
+            return path.with_suffix(".csv.gz")
         case "csv":
             lines = ["x,id", *(f'1,"{each}"' for each in ids)]
             path.with_suffix(".csv").write_text("\n".join(lines) + "\n", encoding="utf-8-sig")
@@ -55,7 +60,7 @@ def write_ids(kind: str, path: Path, ids: list[str]) -> Path:
     return path.with_suffix(".txt")
 
 
-@pytest.mark.parametrize("kind", ["parquet", "folder", "csv", "lines"])
+@pytest.mark.parametrize("kind", ["parquet", "folder", "csv", "csv.gz", "lines"])
 def test_given_ids(
     tmp_path: Path, world: World, predict: Command, kind: str, caplog: pytest.LogCaptureFixture
 ) -> None:
