@@ -26,7 +26,7 @@ from pydantic import Field, TypeAdapter
 
 from graphmill import storage
 from graphmill.errors import FormatError
-from graphmill.formats.parquet import bounds, check_schema, iter_columns, open_parquet
+from graphmill.formats.parquet import bounds, check_schema, iter_columns, new_file, open_parquet
 from graphmill.storage import Checksums
 from graphmill.storage.as_json import read_as
 from graphmill.storage.checksums import of_bytes
@@ -116,18 +116,17 @@ def new_part(
 ) -> Iterator[IndexPartWriter]:
     """Open a new part, for appending within the block; atomic. Adds its checksum to `checksums`."""
     uri = part_uri(entity_path, entity_type, partition)
-    with (
-        storage.atomic_output(uri, checksums=checksums) as stream,
-        pq.ParquetWriter(
-            stream,
-            _WITH_HISTORY if has_history else SCHEMA,
-            compression="zstd",
-            # All raw ids differ: pyarrow would build a dictionary and then discard it.
-            use_dictionary=[_GONE_SINCE] if has_history else False,
-            column_encoding={"id": "PLAIN", "index": "DELTA_BINARY_PACKED"}
-            | ({_PREVIOUS_INDEX: "DELTA_BINARY_PACKED"} if has_history else {}),
-        ) as parquet,
-    ):
+    with new_file(
+        uri,
+        _WITH_HISTORY if has_history else SCHEMA,
+        checksums,
+        compression="zstd",
+        write_page_checksum=False,
+        # All raw ids differ: pyarrow would build a dictionary and then discard it.
+        use_dictionary=[_GONE_SINCE] if has_history else False,
+        column_encoding={"id": "PLAIN", "index": "DELTA_BINARY_PACKED"}
+        | ({_PREVIOUS_INDEX: "DELTA_BINARY_PACKED"} if has_history else {}),
+    ) as parquet:
         yield IndexPartWriter(parquet, uri)
 
 

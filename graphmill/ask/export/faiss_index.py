@@ -13,13 +13,13 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from graphmill import storage
 from graphmill.ask.export.codecs import Array, Codec, EncodedVectors, Int8Codec, PqCodec, piece_of
 from graphmill.ask.export.fitting import Source
 from graphmill.ask.export.tables import IDS
 from graphmill.errors import optional
+from graphmill.formats.parquet import new_file
 from graphmill.model.comparators import is_dot
 from graphmill.storage import Checksums
 
@@ -33,10 +33,7 @@ def write(source: Source, _: int, folder: str) -> Checksums:
     is_product = is_dot(source.table.trained.config.comparator, bias=False)
     metric = faiss.METRIC_INNER_PRODUCT if is_product else faiss.METRIC_L2
     index, codes = _new_index(faiss, source.codec, metric)
-    with (
-        storage.atomic_output(ids_uri, is_large=True, checksums=checksums) as stream,
-        pq.ParquetWriter(stream, IDS, compression="zstd", write_page_checksum=True) as table,
-    ):
+    with new_file(ids_uri, IDS, checksums, is_large=True, compression="zstd") as table:
         for ids, encoded in source.all_batches():
             table.write_table(pa.table([ids.cast(pa.string())], schema=IDS))
             codes.add_sa_codes(_bytes_of(source.codec, encoded))

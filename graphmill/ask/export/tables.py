@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from graphmill import storage
 from graphmill.ask.export.codecs import Array, Codec, EncodedVectors
 from graphmill.ask.export.fitting import Source
+from graphmill.formats.parquet import new_file
 from graphmill.formats.parquet.vectors import new_table
 from graphmill.storage import Checksums
 
@@ -91,10 +91,8 @@ def write_npy(source: Source, partition: int, folder: str) -> Checksums:
         for stream, (dtype, shape) in zip(streams, arrays.values(), strict=True):
             header = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
             np.lib.format.write_array_header_1_0(stream, header)
-        ids_file = stack.enter_context(storage.atomic_output(ids_uri, is_large=True, checksums=checksums))
-        ids_table = stack.enter_context(
-            pq.ParquetWriter(ids_file, IDS, compression="zstd", write_page_checksum=True)
-        )
+        ids_file = new_file(ids_uri, IDS, checksums, is_large=True, compression="zstd")
+        ids_table = stack.enter_context(ids_file)
         for ids, encoded in source.batches(partition):
             ids_table.write_table(pa.table([ids.cast(pa.string())], schema=IDS))
             for stream, values in zip(streams, (encoded.values_NW, encoded.scale_N), strict=False):

@@ -17,7 +17,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from graphmill import storage
 from graphmill.ask.entities import UNKNOWN, EntityTable, Numbers
@@ -25,7 +24,7 @@ from graphmill.ask.principal import Components, product
 from graphmill.ask.relation import check_magnitude
 from graphmill.checkpoints import Floats
 from graphmill.display import progress
-from graphmill.formats.parquet import iter_columns, open_parquet
+from graphmill.formats.parquet import iter_columns, new_file, open_parquet
 from graphmill.sorted_arrays import distinct
 from graphmill.storage import Checksums
 
@@ -175,12 +174,8 @@ def write_part(joining: Joining, read: ReadRows, group: Any, uri: str) -> dict[s
     counts["columns"] = [dict.fromkeys(COUNTS, 0) | {"missing": []} for _ in joining.columns]
     names = joining.schema.names
     options: dict[str, Any] = {"compression": "zstd", "use_dictionary": names, "write_statistics": names}
-    options["write_page_checksum"] = True
     checksums: Checksums = {}
-    with (
-        storage.atomic_output(uri, is_large=True, checksums=checksums) as stream,
-        pq.ParquetWriter(stream, joining.result, **options) as parquet,
-    ):
+    with new_file(uri, joining.result, checksums, is_large=True, **options) as parquet:
         blocks = read(joining.schema, [column.name for column in joining.columns], group)
         for rows, ids in _chunks(blocks, joining.memory_bytes // 4):
             added = [_LookedUpIds(column, own) for column, own in zip(joining.columns, ids, strict=True)]

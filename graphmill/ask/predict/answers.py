@@ -18,13 +18,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.parquet as pq
 
-from graphmill import storage
 from graphmill.ask.entities import UNKNOWN, Numbers
 from graphmill.ask.predict.search import Asked, search_lists
 from graphmill.ask.scan import Answers
-from graphmill.formats.parquet import iter_columns, open_parquet
+from graphmill.formats.parquet import iter_columns, new_file, open_parquet
 from graphmill.model.calibration import NUM_BEST, Scale, probabilities, shares
 from graphmill.sorted_arrays import distinct, ranges
 from graphmill.storage import Checksums
@@ -110,10 +108,7 @@ def _write(
     num_rows = 0
     checksums: Checksums = {}
     options: dict[str, Any] = {"compression": "zstd", "use_dictionary": ["id", "relation", "candidate"]}
-    with (
-        storage.atomic_output(uri, is_large=True, checksums=checksums) as stream,
-        pq.ParquetWriter(stream, schema, write_page_checksum=True, **options) as parquet,
-    ):
+    with new_file(uri, schema, checksums, is_large=True, **options) as parquet:
         step = max(1, _ROWS_OF_A_GROUP // asked.k)
         for start in range(0, len(ids), step):
             part = slice(start, start + step)

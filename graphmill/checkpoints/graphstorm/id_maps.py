@@ -15,11 +15,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from graphmill import storage
 from graphmill.errors import FormatError, NotFoundError
-from graphmill.formats.parquet import bounds, files_below, iter_columns, open_parquet
+from graphmill.formats.parquet import bounds, files_below, iter_columns, new_file, open_parquet
 from graphmill.formats.raw_ids import is_text
 from graphmill.storage import Checksums
 
@@ -99,8 +98,7 @@ def write_raw_id_map(
     `first_id` is the integer id of the first entity; `checksums` gets the checksum of the file.
     """
     uri = storage.join(root, FOLDER, entity_type, f"part-{partition:05d}.parquet")
-    output = storage.atomic_output(uri, checksums=checksums)
-    with output as stream, pq.ParquetWriter(stream, SCHEMA, write_page_checksum=True) as parquet:
+    with new_file(uri, SCHEMA, checksums) as parquet:
         for ids in batches:
             new = pa.array(np.arange(first_id, first_id + len(ids)))
             parquet.write_table(pa.Table.from_arrays([ids, new], schema=SCHEMA))

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -10,7 +11,7 @@ import pyarrow.parquet as pq
 from graphmill import storage
 from graphmill.errors import FormatError
 from graphmill.formats.parquet import bounds
-from graphmill.storage import ChecksumManifest
+from graphmill.storage import ChecksumManifest, Checksums
 
 
 @contextmanager
@@ -26,6 +27,18 @@ def open_parquet(uri: str, manifest: ChecksumManifest | None = None) -> Iterator
                 yield parquet
         except (pa.ArrowException, OSError, UnicodeDecodeError) as error:  # pyarrow raises all for damage
             raise FormatError(f"{uri}: expected a parquet file, found damage or a part: {error}") from error
+
+
+@contextmanager
+def new_file(
+    uri: str, schema: pa.Schema, checksums: Checksums | None, *, is_large: bool = False, **options: Any
+) -> Iterator[pq.ParquetWriter]:
+    """Open a new file for writing within the block; atomic. `options` are pyarrow's; pages have checksums."""
+    with (
+        storage.atomic_output(uri, is_large=is_large, checksums=checksums) as stream,
+        pq.ParquetWriter(stream, schema, **{"write_page_checksum": True, **options}) as parquet,
+    ):
+        yield parquet
 
 
 def files_below(folder: str) -> list[str]:
