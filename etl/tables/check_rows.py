@@ -23,9 +23,8 @@ from graphmill.storage.as_json import Int64
 _FIRST_NOT_ASCII = 0x80
 WITHOUT_VIEWS = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
 UNKNOWN_RELATION = "relation: unknown relation"
-QUARANTINE = (
-    "correct the table, or set etl.on_bad_row: quarantine to leave such rows out and write them to a table"
-)
+CORRECT = "correct the table"
+QUARANTINE = f"{CORRECT}, or set etl.on_bad_row: quarantine to leave such rows out and write them to a table"
 _OTHER_ENCODING = "; set the table's encoding, if its text has another, such as latin-1"
 NULL_WORDS = pa.array(
     [
@@ -49,6 +48,8 @@ class Rules:
     """Fields that hold lists of features."""
     feature_delimiter: str = " "
     quarantines: bool = False
+    remedy: str = CORRECT
+    """What to do about a bad row that is refused."""
 
 
 @dataclass(frozen=True)
@@ -106,7 +107,7 @@ def checked(
             return pa.table(columns), bad
         except _BadRowsError as error:
             if not rules.quarantines:
-                detail = f"{error.detail}; {QUARANTINE}"
+                detail = f"{error.detail}; {rules.remedy}"
                 raise at.error(error.field, detail, int(row_N[error.rows[0]])) from None
             reason = f"{error.field}: {error.reason}"
             bad.append(BadRows(at, reason, at.first_row + row_N[error.rows] + 1, block.take(error.rows)))

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from etl.tables import blocks
-from etl.tables.check_rows import QUARANTINE, BadRows, BlockPosition, Rules, checked, with_true_types
+from etl.tables.check_rows import CORRECT, BadRows, BlockPosition, Rules, checked, with_true_types
 from etl.tables.filters import columns_of, filter_field, rows_that_pass
 from etl.tables.formats import BadLine, FileRange, format_of
 from etl.tables.formats.base import OnBadLine
@@ -76,7 +76,7 @@ def read_blocks(file_range: FileRange, chunk_rows: int, rules: Rules) -> Iterato
     Blocks are of one size; some of them make `chunk_rows` rows, or a few more.
     """
     at, skipped = _position(file_range), _Skipped()
-    on_bad_line = skipped.skip if rules.quarantines else partial(_refuse, at)
+    on_bad_line = skipped.skip if rules.quarantines else partial(_refuse, at, rules.remedy)
     block_rows = -(-chunk_rows // -(-chunk_rows // blocks.BLOCK_ROWS))
     with reading(file_range.uri):
         for first_row, block, row_N in _read(file_range, block_rows, on_bad_line):
@@ -92,7 +92,7 @@ def read_whole(file_range: FileRange, on_bad_line: OnBadLine | None = None) -> I
 
     `on_bad_line` takes lines that are no rows; None: they are errors.
     """
-    on_bad_line = on_bad_line or partial(_refuse, _position(file_range))
+    on_bad_line = on_bad_line or partial(_refuse, _position(file_range), CORRECT)
     with reading(file_range.uri):
         for first_row, block, _ in _read(file_range, blocks.BLOCK_ROWS, on_bad_line):
             yield first_row, block
@@ -128,9 +128,9 @@ def _read(
         first_row += block.num_rows
 
 
-def _refuse(at: BlockPosition, line: BadLine) -> NoReturn:
+def _refuse(at: BlockPosition, remedy: str, line: BadLine) -> NoReturn:
     raise RawTableError(
-        f"{at.uri}: {at.place(line.row)}: {line.detail}: {shortened(line.text, _SHOWN)!r}; {QUARANTINE}"
+        f"{at.uri}: {at.place(line.row)}: {line.detail}: {shortened(line.text, _SHOWN)!r}; {remedy}"
     )
 
 

@@ -114,7 +114,7 @@ def test_lists_of_one_length_are_lists(near_client: Client, tmp_path: Path) -> N
 def test_rows_without_a_list_of_features(near_client: Client, tmp_path: Path) -> None:
     config = config_for(tmp_path, "out", [(["a"], "b")], 1)
     cases: list[tuple[list[Any], str]] = [
-        ([["a"], None], r"row 2 .*'f' \(lhs\): null"),
+        ([["a"], None], r"row 2 .*'f' \(lhs\): null.*set etl\.on_bad_row"),
         ([["a"], ["b", ""]], r"row 2 .*'f' \(lhs\): a feature is empty"),
         ([["a"], [None]], r"row 2 .*'f' \(lhs\): a feature is null"),
     ]
