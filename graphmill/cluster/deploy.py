@@ -38,6 +38,7 @@ from graphmill.errors import ClusterError, ConfigError, GraphMillError, StorageE
 from graphmill.storage import hadoop_conf, run_folder
 
 QUIET_S = 30.0
+END_TIMEOUT_S = 30.0
 UNREAD_S = 300.0  # a namenode may fail over meanwhile
 JOB = "job"  # the folder of the command's local files, in the container's folder
 
@@ -45,7 +46,6 @@ _LOGS = ".graphmill"
 _ARCHIVE = "job.tar"
 _CONF = "hadoop-conf"
 _POLL_S = 1.0
-_END_TIMEOUT_S = 30.0
 
 _TEMPLATE = """\
 #!/bin/bash
@@ -85,13 +85,13 @@ def run(words: Sequence[str], files: Mapping[str, str], settings: ClusterConfig)
             log.info(text, application.id, follow_command(application.id, settings))
             code = _followed(application.id, lambda: application.ended, application.diagnosis)
         except (ClusterError, ConfigError):
-            application.end(_END_TIMEOUT_S)
+            _end(application)
             raise
         except BaseException:
             application.leave()
             log.warning("%s", _goes_on(application.id, settings))
             raise
-        application.end(_END_TIMEOUT_S)
+        _end(application)
         _forget_log(application.id)
         return code
 
@@ -152,6 +152,13 @@ def _followed(
             is_told = True
             log.info("yarn: the driver has not begun: %s", diagnosis())
         time.sleep(_POLL_S)
+
+
+def _end(application: Application) -> None:
+    try:
+        application.end(END_TIMEOUT_S)
+    except ClusterError as error:  # the driver's end is known
+        log.error("yarn: %s", error)
 
 
 def _forget_log(application_id: str) -> None:

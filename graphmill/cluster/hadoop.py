@@ -61,7 +61,7 @@ class YarnClient:
         except ClusterError as error:
             if not isinstance(error.__cause__, subprocess.TimeoutExpired):
                 raise
-            log.warning("%s", error)
+            log.warning("yarn: %s", error)
             return False
         state = re.search(r"^\s*State : (\w+)", output, re.MULTILINE)
         return state is not None and state[1] in ("FINISHED", "FAILED", "KILLED")

@@ -277,6 +277,26 @@ def test_a_driver_is_followed_while_yarn_is_slow_and_not_for_ever(
     assert deploy.follow("application_17_0001", settings) == 3
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("conf_dir")
+def test_a_driver_that_has_ended_well_but_cannot_be_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / JAR).touch()
+    yarn = tmp_path / "bin" / "yarn"
+    yarn.parent.mkdir()
+    yarn.write_text(YARN.format(lib=tmp_path / JAR).replace("esac", "  application) exit 1 ;;\nesac"))
+    yarn.chmod(0o755)
+    monkeypatch.setenv("HADOOP_HOME", str(tmp_path))
+    monkeypatch.setattr(deploy, "home_uri", lambda: str(tmp_path))
+    monkeypatch.setattr(deploy, "END_TIMEOUT_S", 0)
+    log = tmp_path / ".graphmill" / "application_17_0001"
+    log.mkdir(parents=True)
+    (log / "exit").write_text("3")
+    assert deploy.run(["-m", "graphmill", "train"], {}, ClusterConfig()) == 3
+    assert "application_17_0001 may still be running" in caplog.text
+
+
 def test_the_application_of_a_container() -> None:
     for name in ("container_1795176752464_0001_02_000003", "container_e17_1795176752464_0001_02_000003"):
         assert hadoop.application_of(name) == ("application_1795176752464_0001", 2)
