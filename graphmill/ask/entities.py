@@ -66,6 +66,11 @@ def check_partitions(trained: TrainedRun, num_partitions: Mapping[str, int]) -> 
         indexed = entity_index.read_manifest(trained.entity_path).num_partitions
     checkpoint = trained.open_checkpoint(allow_non_finite=True)
     for entity_type, num in num_partitions.items():
+        if trained.id_source == "entity_names" and storage.exists(uri := trained.ids_uri(entity_type, num)):
+            raise FormatError(
+                f"{uri}: expected raw ids of {num} partitions of {entity_type!r}, as the configuration or "
+                "the checkpoint has, found more: is a file of the checkpoint missing?"
+            )
         if indexed.get(entity_type) != num:
             raise FormatError(
                 f"{trained.entity_path}: the configuration has {num} partitions of {entity_type!r}, "

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 
 from graphmill import storage
-from graphmill.errors import GraphMillError
+from graphmill.errors import FormatError, GraphMillError
 from graphmill.library.run import Run
 from graphmill.report.maps import Labels
 from graphmill.report.overview import overview, page_of_runs, settings
@@ -35,6 +35,8 @@ def write(run: Run, labels: Labels | None = None, before: Run | None = None) -> 
         before: a run with earlier embeddings, to tell how far vectors have moved.
     """
     uri = storage.join(run.uri, NAME)
+    if storage.exists(uri) and b" - GraphMill</title>" not in storage.read_bytes(uri):
+        raise FormatError(f"{uri}: expected the report of a run, found another's file; move it away")
     log.info("report: drawing the charts, and the map of the vectors")
     storage.write_text(uri, render(page_of(run, labels, before)))
     return uri

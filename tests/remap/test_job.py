@@ -206,6 +206,13 @@ def test_a_raw_id_that_comes_twice(near_client: Client, output: str, as_pbg: boo
         entity_counts.write_entity_names(config.entity_path, "user", 0, ids[:2])
         with pytest.raises(FormatError, match=r"user_0\.json has 2 raw ids, but .*user_0\.v1\.h5 has 5 rows"):
             job.run(config, near_client)
+        beyond = entity_counts.names_uri(config.entity_path, "item", len(COUNTS["item"]))
+        entity_counts.write_entity_names(config.entity_path, "item", len(COUNTS["item"]), ["lost"])
+        with pytest.raises(
+            FormatError, match=rf"{beyond}: .* found more: is a file of the checkpoint missing"
+        ):
+            job.run(config, near_client)
+        storage.delete(beyond)
         storage.delete(entity_counts.names_uri(config.entity_path, "user", 0))
         with pytest.raises(NotFoundError, match=r"entity_names_user_0\.json"):
             job.run(config, near_client)

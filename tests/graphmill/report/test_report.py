@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 import graphmill
 from graphmill import config, report
 from graphmill.cli.session import write_report
+from graphmill.errors import FormatError
 from graphmill.formats import remapped
 from graphmill.report.charts import COLOURS, REST, Chart, to_json
 from graphmill.report.page import PageTable, render
@@ -174,6 +175,12 @@ def test_a_failing_report_fails_no_run(tmp_path: Path, caplog: pytest.LogCapture
     write_report(str(tmp_path / "run.json"), chosen)
     assert "report: none was written: FormatError" in caplog.text
     assert not (tmp_path / "report.html").exists()
+
+
+def test_a_page_of_another_stays(folder: Path) -> None:
+    (folder / "report.html").write_text("of another")
+    with pytest.raises(FormatError, match=r"report\.html: .* found another's file; move it away"):
+        report.write(graphmill.open(str(folder)))
 
 
 def test_blocks_say_what_is_good_and_axes_are_linear_or_say_so(folder: Path) -> None:
