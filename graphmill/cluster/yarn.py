@@ -42,7 +42,7 @@ _MAX_RETRIES = 10
 _RETRIES_WITHIN_MS = 600_000
 
 _LOOKS_AT_LOGS = 4
-_LOOK_S = 5
+LOOK_S = 5
 
 _ENDED = r"got container status for containerID={id}, state=COMPLETE, exitStatus=(-?\d+), diagnostics=(.*)"
 _UNTOLD = "see yarn logs"
@@ -81,7 +81,7 @@ class ContainerEvents:
         """
         for _ in range(_LOOKS_AT_LOGS):
             text = self._missing()
-            if _UNTOLD not in text or ending.wait(_LOOK_S):
+            if _UNTOLD not in text or ending.wait(LOOK_S):
                 break
         return text
 

@@ -128,7 +128,7 @@ def events(
     """Told by a `yarn` that has logs of the first application alone."""
     monkeypatch.setattr(logging.getLogger("graphmill"), "propagate", True)
     caplog.set_level(logging.INFO, "graphmill")
-    monkeypatch.setattr("graphmill.cluster.yarn._LOOK_S", 0)
+    monkeypatch.setattr("graphmill.cluster.yarn.LOOK_S", 0)
     (tmp_path / "late").write_text(LOG)
     yarn = tmp_path / "yarn"
     yarn.write_text(  # the end of a container is in the log when YARN is asked again
