@@ -104,8 +104,11 @@ def _predictions(options: GraphStormOptions, root: str, task: str) -> Iterator[O
     edge_types = options.pred_etypes
     is_named = bool(entity_types or edge_types)
     info = ResultInfo()
-    if _has_results(place) or not is_named:
+    if _has_results(place):
         info = saved_ranks.read_result_info(place)
+    elif not is_named:
+        uri = saved_ranks.result_info_uri(place)
+        raise NotFoundError(f"{uri}: there is no such file; give the types: --pred-ntypes, --pred-etypes")
     if not is_named:
         entity_types, edge_types = info.entity_types, info.edge_types
     types: list[tuple[str, tuple[str, ...], Ids]] = [

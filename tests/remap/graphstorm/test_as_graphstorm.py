@@ -193,13 +193,16 @@ def test_tasks_of_the_yaml(users: Tree, cli: Cli) -> None:
     ]
 
 
-def test_a_task_without_its_json_is_refused(users: Tree, cli: Cli) -> None:
+def test_a_task_without_its_json_is_refused(
+    users: Tree, cli: Cli, capsys: pytest.CaptureFixture[str]
+) -> None:
     """On a machine of its own, a rank has no result_info.json, and no task tells its types."""
     write_predictions(users, "nc/user")
     (users.pred / "result_info.json").unlink()
     tasks = [{"node_classification": {"target_ntype": "user"}}]
     flags = ["--cf", write_yaml(users, output={"save_prediction_path": str(users.pred)})]
     assert cli(*flags, "--with-shared-fs", "false") == 2
+    assert "no such file; give the types: --pred-ntypes, --pred-etypes" in capsys.readouterr().err
     assert cli("--cf", write_yaml(users, multi_task_learning=tasks), "--with-shared-fs", "false") == 2
     assert users.tables() == []
 
