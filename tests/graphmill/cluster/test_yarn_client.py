@@ -213,21 +213,27 @@ YARN = """#!/bin/sh
 case "$1" in
   classpath) echo {lib} ;;
   jar) echo "Submitted application application_17_0001"; exec sleep 600 ;;
+  application) {application} ;;
 esac
 """
 
 
-@pytest.mark.slow
-def test_a_run_whose_workers_cannot_be_replaced_ends(
-    conf_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The disk of the run's files is gone when a worker is lost."""
-    (tmp_path / JAR).touch()
-    yarn = tmp_path / "bin/yarn"
+def install_yarn(folder: Path, monkeypatch: pytest.MonkeyPatch, application: str = "exit 1") -> None:
+    """A command `yarn` whose applications never end; `application` is what it does with their states."""
+    (folder / JAR).touch()
+    yarn = folder / "bin/yarn"
     yarn.parent.mkdir()
-    yarn.write_text(YARN.format(lib=tmp_path / JAR))
+    yarn.write_text(YARN.format(lib=folder / JAR, application=application))
     yarn.chmod(0o755)
-    monkeypatch.setenv("HADOOP_HOME", str(tmp_path))
+    monkeypatch.setenv("HADOOP_HOME", str(folder))
+    monkeypatch.setattr(deploy, "home_uri", lambda: str(folder))
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("conf_dir")
+def test_a_run_whose_workers_cannot_be_replaced_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The disk of the run's files is gone when a worker is lost."""
+    install_yarn(tmp_path, monkeypatch)
     settings = ClusterConfig(tls="off", num_workers=1, replace_after_s=1)
     told = queue.SimpleQueue[GraphMillError]()
     inproc = {"host": None, "processes": False, "protocol": "inproc://"}
@@ -252,29 +258,21 @@ def test_a_run_whose_workers_cannot_be_replaced_ends(
 def test_a_driver_is_followed_while_yarn_is_slow_and_not_for_ever(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    (tmp_path / JAR).touch()
-    monkeypatch.setattr(deploy, "home_uri", lambda: str(tmp_path))
+    slow = tmp_path / "slow"
+    status = f'[ -e {slow} ] || {{ touch {slow}; exec sleep 600; }}; echo "State : FINISHED"'
+    install_yarn(tmp_path, monkeypatch, status)
     monkeypatch.setattr(deploy, "QUIET_S", 0)
     monkeypatch.setattr(deploy, "UNREAD_S", 0)
     monkeypatch.setattr(hadoop, "COMMAND_TIMEOUT_S", 5)
     exit_code = tmp_path / ".graphmill" / "application_17_0001" / "exit"
     exit_code.mkdir(parents=True)  # which cannot be read
-    java = tmp_path / "bin" / "java"
-    java.parent.mkdir()
-    java.write_text(
-        f"#!/bin/sh\n[ -e {tmp_path}/slow ] || {{ touch {tmp_path}/slow; exec sleep 600; }}\n"
-        'echo "State : FINISHED"\n'
-    )
-    java.chmod(0o755)
-    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    settings = ClusterConfig(yarn_classpath=f"{tmp_path}/*")
     with pytest.raises(ClusterError, match=r"has ended, and its output cannot be read: .*/exit"):
-        deploy.follow("application_17_0001", settings)
+        deploy.follow("application_17_0001", ClusterConfig())
     assert "timed out after 5 seconds" in caplog.text
     assert "cannot be read now" in caplog.text
     exit_code.rmdir()
     exit_code.write_text("3")
-    assert deploy.follow("application_17_0001", settings) == 3
+    assert deploy.follow("application_17_0001", ClusterConfig()) == 3
 
 
 @pytest.mark.slow
@@ -282,13 +280,7 @@ def test_a_driver_is_followed_while_yarn_is_slow_and_not_for_ever(
 def test_a_driver_that_has_ended_well_but_cannot_be_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    (tmp_path / JAR).touch()
-    yarn = tmp_path / "bin" / "yarn"
-    yarn.parent.mkdir()
-    yarn.write_text(YARN.format(lib=tmp_path / JAR).replace("esac", "  application) exit 1 ;;\nesac"))
-    yarn.chmod(0o755)
-    monkeypatch.setenv("HADOOP_HOME", str(tmp_path))
-    monkeypatch.setattr(deploy, "home_uri", lambda: str(tmp_path))
+    install_yarn(tmp_path, monkeypatch)
     monkeypatch.setattr(deploy, "END_TIMEOUT_S", 0)
     log = tmp_path / ".graphmill" / "application_17_0001"
     log.mkdir(parents=True)
