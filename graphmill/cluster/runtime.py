@@ -1,12 +1,13 @@
 """The process that trains: its threads, an allocator that keeps freed memory."""
 
 import ctypes
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
 
-from graphmill.cluster import num_cores
+from graphmill.cluster.settings import ENVIRONMENT, HUGE_PAGES, num_cores
 
 _M_TRIM_THRESHOLD = -1  # of glibc's mallopt
 _M_MMAP_THRESHOLD = -3
@@ -26,9 +27,10 @@ def cpu_threads(num_threads: int | None) -> Iterator[None]:
 def keep_freed_memory() -> None:
     """Let glibc keep the buffers that a step frees: otherwise every step faults all its pages in again.
 
-    Our clusters start workers with this setting (`cluster.ENVIRONMENT`). On other clusters, steps become two
-    to ten times as fast.
+    Also lets torch ask for huge pages, if it has no tensor yet. Our clusters start workers with these
+    settings (`cluster.ENVIRONMENT`). On other clusters, steps become two to ten times as fast.
     """
+    os.environ.setdefault(HUGE_PAGES, ENVIRONMENT[HUGE_PAGES])
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (OSError, AttributeError):  # not glibc

@@ -64,10 +64,11 @@ _DRAWN: Mapping[str, Any] = {
     _CANDIDATES: None,
     "train.relation_init": "random",
     _POPULARITY: False,
-    "half_precision": False,
+    "half_precision": True,
     "lr": OWN["lr"],
     "regularization_coef": OWN["regularization_coef"],
 }
+_DRAWN_WITH_OPERATORS: Mapping[str, Any] = {**_DRAWN, "lr": 0.2}
 _COEF_OF_SPARSE = 0.1
 _SPARSE_DEGREE = 10  # edges per entity, below which single edges are learned by heart
 # Edges per entity, from which vectors are regularized less: more edges, less chance in them.
@@ -85,7 +86,7 @@ _EPOCHS_WITHOUT_OPERATORS = 8  # such a model has little to learn, and begins to
 _FEW_TRAINED_EDGES = 1 << 17  # small graphs have more epochs, so that they get enough steps
 _MOST_EPOCHS = 64
 _STEPS = 512  # of an epoch
-_BATCH = (64, 1024)
+_BATCH = (64, 1000)  # at most one chunk, whose edges share their negatives
 _QUERIES_OF_BATCH = (128, 512)
 _QUERIES_OF_BATCH_OF_ONE_RELATION = (16, 512)  # where a query has many answers
 _EPOCHS_OF_QUERIES = 1 << 13  # divided by the root of the number of edges
@@ -205,7 +206,9 @@ def decided(
     is_one, num_ids = len(ends) == 1, sum(map(sum, num_entities.values()))
     if ALL_NEGS in chosen:
         all_negs = num_edges <= _MOST_EDGES_OF_ONE_VS_ALL
-        recipe = _recipe(is_one=is_one, with_popularity=_POPULARITY in chosen) if all_negs else _DRAWN
+        recipe = _DRAWN_WITH_OPERATORS if has_operators else _DRAWN
+        if all_negs:
+            recipe = _recipe(is_one=is_one, with_popularity=_POPULARITY in chosen)
         if recipe is ONE_VS_ALL:
             recipe = {**recipe, "regularization_coef": _regularization(num_edges / max(num_ids, 1))}
         if all_negs and is_delta:

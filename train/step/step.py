@@ -12,7 +12,6 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, MutableMappin
 from dataclasses import dataclass
 from typing import Generic, NamedTuple, Self, TypeVar
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -57,12 +56,7 @@ class Table:
     def like(self, num_rows: int, device: torch.device) -> Self:
         """Make an empty table of `num_rows` such rows."""
         shapes = [(num_rows, *tensor.shape[1:]) for tensor in (self.embeddings_ND, self.sums)]
-        if (
-            device.type == "cpu"
-        ):  # numpy asks for huge pages, which random reads of rows want, and torch does not
-            embeddings_ND, sums = (torch.from_numpy(np.empty(shape, np.float32)) for shape in shapes)
-        else:
-            embeddings_ND, sums = (torch.empty(shape, device=device) for shape in shapes)
+        embeddings_ND, sums = (torch.empty(shape, device=device) for shape in shapes)
         return type(self)(embeddings_ND, sums)
 
 

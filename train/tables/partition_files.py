@@ -6,7 +6,6 @@ Rows that `init_path` lacks are drawn too. Rows of `train.init_embeddings` take 
 Shapes: R rows in the checkpoint of `init_path`, N rows of the partition, D dimension.
 """
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -123,8 +122,7 @@ class PartitionFiles:
 
     def _draw(self, key: PartitionKey) -> Tensor:
         generator = seeds.generator(self.config.seed, "embeddings", *key)
-        # numpy asks for huge pages, which random reads of rows want, and torch does not
-        rows = torch.from_numpy(np.empty(self._shape(key), np.float32))
+        rows = torch.empty(self._shape(key))
         # in place: a partition may fill most of the memory
         rows.normal_(generator=generator).mul_(self.config.init_scale)
         if self.config.train.popularity:
