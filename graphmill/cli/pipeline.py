@@ -80,7 +80,7 @@ def command(
             schedule = settings.schedule
             storage.write_marker(settings.output, schedule.model_dump(include={"date", "previous_date"}))
             if day and schedule.keep:  # the output of one date names no others
-                dates.retire(template, schedule.keep)
+                dates.retire(template, schedule.keep, schedule.date)
     terminal.show_table("pipeline", summary(entries))
     tell_verdict(run.record)
     terminal.say(f"embeddings: {settings.embedding_path}")

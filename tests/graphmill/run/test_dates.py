@@ -258,7 +258,8 @@ def test_a_date_without_enough_complete_successors_stays(root: str) -> None:
     finish(f"{root}/{DAYS[4]}", DAYS[1], done=False)  # is to continue from the second
     finish(f"{root}/{DAYS[5]}")
     with lock.held(f"{root}/{DAYS[3]}"):  # somebody works on that one
-        assert dates.retire(f"{root}/{{date}}", 1) == [f"{root}/{DAYS[0]}", f"{root}/{DAYS[2]}"]
+        assert dates.retire(f"{root}/{{date}}", 1, own=DAYS[0]) == [f"{root}/{DAYS[2]}"]
+        assert dates.retire(f"{root}/{{date}}", 1) == [f"{root}/{DAYS[0]}"]
 
 
 def test_a_date_that_holds_what_was_moved_aside_stays(root: str, caplog: pytest.LogCaptureFixture) -> None:
