@@ -80,18 +80,15 @@ class ContainerEvents:
         again until all ends are there, or the run is `ending`.
         """
         for _ in range(_LOOKS_AT_LOGS):
-            text = self._missing()
+            applications = {hadoop.application_of(name)[0] for name in self._unreplaced}
+            logs = {application: self._log_of(application) for application in applications}
+            text = "; ".join(
+                f"{name} on {self._hosts[name]}: {_end_of(name, logs[hadoop.application_of(name)[0]])}"
+                for name in self._unreplaced
+            )
             if _UNTOLD not in text or ending.wait(LOOK_S):
                 break
         return text
-
-    def _missing(self) -> str:
-        applications = {hadoop.application_of(name)[0] for name in self._unreplaced}
-        logs = {application: self._log_of(application) for application in applications}
-        return "; ".join(
-            f"{name} on {self._hosts[name]}: {_end_of(name, logs[hadoop.application_of(name)[0]])}"
-            for name in self._unreplaced
-        )
 
     def _log_of(self, application: str) -> str:
         """Return the log of an application's masters: YARN tells the ends of containers nowhere else."""

@@ -22,26 +22,6 @@ HEAD_BYTES = 16 << 10
 
 
 @contextmanager
-def _staged_output(uri: str, checksums: Checksums | None, replication: int | None) -> Iterator[str]:
-    """A local path; the file written there becomes the file at `uri`, atomically, when the block ends."""
-    temporary = atomic.temporary_sibling(uri)
-    final_path = local_path(temporary)
-    with ExitStack() as stack, atomic.discarded_on_error(temporary):
-        folder = "" if final_path else stack.enter_context(run_folder.temporary())
-        path = final_path or str(Path(folder, name(uri)))
-        with explained("write" if final_path else "stage", uri):
-            Path(path).parent.mkdir(parents=True, exist_ok=True)
-            yield path
-        if checksums is not None:  # HDF5 writes in any order; reading the page cache again is fast
-            checksums[uri] = hashing.of_file(path)
-        if not final_path:
-            with explained("upload", uri), Path(path).open("rb") as source:  # noqa: SIM117
-                with fs.open_output(temporary, replication=replication) as target:
-                    shutil.copyfileobj(source, target, COPY_BYTES)
-        atomic.replace_file(temporary, uri)
-
-
-@contextmanager
 def create_hdf5(
     uri: str, checksums: Checksums | None = None, *, replication: int | None = None
 ) -> Iterator[h5py.File]:
@@ -50,13 +30,27 @@ def create_hdf5(
     `checksums` gets the checksum of the file. `replication` is the number of copies on HDFS (None: its
     default); other storage ignores it.
     """
-    with _staged_output(uri, checksums, replication) as path, _Sink(path, "w+") as sink:
-        try:
-            with h5py.File(sink, "w") as hdf5:
-                yield hdf5
-        finally:
-            if sink.error is not None:
-                raise sink.error
+    temporary = atomic.temporary_sibling(uri)
+    final_path = local_path(temporary)
+    with ExitStack() as stack, atomic.discarded_on_error(temporary):
+        folder = "" if final_path else stack.enter_context(run_folder.temporary())
+        path = final_path or str(Path(folder, name(uri)))
+        with explained("write" if final_path else "stage", uri):
+            Path(path).parent.mkdir(parents=True, exist_ok=True)
+            with _Sink(path, "w+") as sink:
+                try:
+                    with h5py.File(sink, "w") as hdf5:
+                        yield hdf5
+                finally:
+                    if sink.error is not None:
+                        raise sink.error
+        if checksums is not None:  # HDF5 writes in any order; reading the page cache again is fast
+            checksums[uri] = hashing.of_file(path)
+        if not final_path:
+            with explained("upload", uri), Path(path).open("rb") as source:  # noqa: SIM117
+                with fs.open_output(temporary, replication=replication) as target:
+                    shutil.copyfileobj(source, target, COPY_BYTES)
+        atomic.replace_file(temporary, uri)
 
 
 class _Sink(io.FileIO):
