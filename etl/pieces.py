@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 from distributed import Client
 
 from etl.run.checks import refuse_ignored, warn_of_left_out
-from etl.tables.check_rows import WITHOUT_VIEWS, BlockPosition, Rules, ids_or_null
+from etl.tables.check_rows import CORRECT, WITHOUT_VIEWS, BlockPosition, Rules, ids_or_null
 from etl.tables.data_file import DataFile
 from etl.tables.files import TableFiles, find_files
 from etl.tables.formats import FileRange, format_of
@@ -153,7 +153,7 @@ def write_group(
     rows = (
         _edges(block, file_range, relations) if kind == "edges" else block.cast(IDS)
         for file_range in ranges
-        for block, _ in read_blocks(file_range, PIECE_ROWS, Rules())
+        for block, _ in read_blocks(file_range, PIECE_ROWS, Rules(remedy=CORRECT))
         if block.num_rows
     )
     pieces = []

@@ -32,7 +32,7 @@ from etl.steps.task_settings import TaskSettings
 from etl.strings import native
 from etl.strings.native import count, take
 from etl.tables import quarantine
-from etl.tables.check_rows import NULL_WORDS, QUARANTINE, BadRows, Rules
+from etl.tables.check_rows import NULL_WORDS, BadRows, Rules
 from etl.tables.formats import FileRange
 from etl.tables.read import Block, read_blocks
 from graphmill import storage
@@ -128,13 +128,12 @@ def _chunk_numbers(chunk_rows: int) -> Callable[[tuple[int, Block]], int]:
 def _rules(settings: TaskSettings, table: Table) -> Rules:
     quarantines = settings.etl.on_bad_row == "quarantine"
     if not isinstance(table, TableConfig):
-        return Rules(quarantines=quarantines, remedy=QUARANTINE)
+        return Rules(quarantines=quarantines)
     return Rules(
         None if settings.dynamic else tuple(relation.name for relation in settings.relations),
         frozenset(settings.feature_types(table)),
         table.feature_delimiter,
         quarantines,
-        QUARANTINE,
     )
 
 

@@ -48,7 +48,7 @@ class Rules:
     """Fields that hold lists of features."""
     feature_delimiter: str = " "
     quarantines: bool = False
-    remedy: str = CORRECT
+    remedy: str = QUARANTINE
     """What to do about a bad row that is refused."""
 
 

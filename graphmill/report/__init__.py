@@ -35,7 +35,8 @@ def write(run: Run, labels: Labels | None = None, before: Run | None = None) -> 
         before: a run with earlier embeddings, to tell how far vectors have moved.
     """
     uri = storage.join(run.uri, NAME)
-    if storage.exists(uri) and b" - GraphMill</title>" not in storage.read_bytes(uri):
+    there = storage.read_bytes(uri) if storage.exists(uri) else b""
+    if there and b" - GraphMill</title>" not in there:
         raise FormatError(f"{uri}: expected the report of a run, found another's file; move it away")
     log.info("report: drawing the charts, and the map of the vectors")
     storage.write_text(uri, render(page_of(run, labels, before)))

@@ -1,9 +1,10 @@
 """HDF5 files on any storage; HDF5 needs a local path to write to."""
 
 import io
+import os
 import shutil
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -37,13 +38,8 @@ def create_hdf5(
         path = final_path or str(Path(folder, name(uri)))
         with explained("write" if final_path else "stage", uri):
             Path(path).parent.mkdir(parents=True, exist_ok=True)
-            with _Sink(path, "w+") as sink:
-                try:
-                    with h5py.File(sink, "w") as hdf5:
-                        yield hdf5
-                finally:
-                    if sink.error is not None:
-                        raise sink.error
+            with _new_hdf5(path) as hdf5:
+                yield hdf5
         if checksums is not None:  # HDF5 writes in any order; reading the page cache again is fast
             checksums[uri] = hashing.of_file(path)
         if not final_path:
@@ -53,35 +49,28 @@ def create_hdf5(
         atomic.replace_file(temporary, uri)
 
 
-class _Sink(io.FileIO):
-    """A local file that HDF5 writes, and that keeps the first error for itself.
+@contextmanager
+def _new_hdf5(path: str) -> Iterator[h5py.File]:
+    """Create a local file, which closes after any error.
 
-    HDF5 would keep a file open that it cannot write, and crash the process at its end.
+    HDF5 keeps a file open that it cannot write when it closes it, and crashes the process at its end. So no
+    rows wait in buffers until then, and after an error the rest is written to memory, for nobody.
     """
-
-    error: OSError | None = None
-
-    def write(self, buffer: Any) -> int:
-        """Write all bytes."""
-        view = memoryview(buffer).cast("B")
-        size = len(view)
-        with self._kept_error():
-            while view and self.error is None:
-                view = view[super().write(view) :]
-        return size
-
-    def truncate(self, size: int | None = None) -> int:
-        """Cut the file off, or make it longer."""
-        with self._kept_error():
-            super().truncate(size)
-        return self.tell()
-
-    @contextmanager
-    def _kept_error(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            self.error = self.error or error
+    with h5py.File(path, "w", rdcc_nbytes=0) as usual:
+        access = usual.id.get_access_plist()
+    access.set_sieve_buf_size(0)
+    hdf5 = h5py.File(h5py.h5f.create(os.fsencode(path), h5py.h5f.ACC_TRUNC, fapl=access))
+    try:
+        yield hdf5
+        hdf5.flush()
+    except BaseException:
+        memory = os.memfd_create("discarded")
+        os.dup2(memory, hdf5.id.get_vfd_handle())
+        os.close(memory)
+        with suppress(RuntimeError, OSError):  # of a limit for files (ulimit -f), which memory has too
+            hdf5.close()
+        raise
+    hdf5.close()
 
 
 class _ReadAhead(io.RawIOBase):

@@ -29,7 +29,7 @@ from train.tables import given_vectors
 def count_events(on_event, step_s, is_beside_steps):
     """Call `on_event` at every event of this process from now on; each step takes `step_s` seconds more.
 
-    `is_beside_steps`: the first commit waits half a second for a step after its first event.
+    `is_beside_steps`: the first commit waits for a step after its first event, 5 s at most.
     """
     move, delete = fs.move, fs.delete
     stepped, first_beside = threading.Event(), iter([is_beside_steps])
@@ -39,7 +39,7 @@ def count_events(on_event, step_s, is_beside_steps):
         on_event("c" if is_beside else ".")
         if is_beside and next(first_beside, False):
             stepped.clear()
-            stepped.wait(0.5)
+            stepped.wait(5)
 
     def watched_move(*arguments):
         on_file()
