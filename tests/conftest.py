@@ -12,7 +12,7 @@ import pytest
 
 from graphmill import cluster
 from graphmill.cli import main, remap
-from graphmill.cluster.settings import NO_PROFILER
+from graphmill.cluster.settings import QUIET
 from graphmill.display import terminal
 from tests.commands import Command, on_cluster, submit
 from tests.finished import finished_run, once, triples, wheel
@@ -35,7 +35,7 @@ hypothesis.settings.register_profile(
 hypothesis.settings.register_profile("nightly", hypothesis.settings.get_profile("suite"), max_examples=2500)
 hypothesis.settings.load_profile("suite")
 
-dask.config.set(NO_PROFILER)  # for clusters in this process too
+dask.config.set(QUIET)  # for clusters in this process too
 
 OF_NANNIES = {*dask.config.get("distributed.nanny.pre-spawn-environ"), *cluster.ENVIRONMENT}
 _HADOOP = "hadoop"

@@ -15,7 +15,7 @@ from distributed.comm import connect as open_connection
 from graphmill.cluster import dashboard, local, yarn
 from graphmill.cluster.keys import Keys, keys_in_files, new_keys
 from graphmill.cluster.resources import check_memory
-from graphmill.cluster.settings import ENVIRONMENT, NO_PROFILER, pre_spawn_environment
+from graphmill.cluster.settings import ENVIRONMENT, QUIET, pre_spawn_environment
 from graphmill.cluster.workers import Environment, prepare, worker_addresses
 from graphmill.config.masters import Kind, kind_of
 from graphmill.config.sections.cluster import ClusterConfig, TlsConfig
@@ -64,9 +64,7 @@ def connect(
             keys = stack.enter_context(_in_a_file(_keys(master, kind, settings)))
             preload = {"distributed.worker.preload": list(imports)} if kind.has_own_workers else {}
             pages = dashboard.tls(settings.dashboard_address, keys)
-            stack.enter_context(
-                dask.config.set(pre_spawn_environment(ENVIRONMENT) | NO_PROFILER | preload | pages)
-            )
+            stack.enter_context(dask.config.set(pre_spawn_environment(ENVIRONMENT) | QUIET | preload | pages))
             start = STARTERS.get(kind.name)
             cluster = stack.enter_context(start(master, settings, keys)) if start else master
             security = keys and keys.security()

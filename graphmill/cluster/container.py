@@ -22,7 +22,7 @@ from dask.utils import parse_bytes
 
 from graphmill import storage
 from graphmill.cluster.keys import Keys
-from graphmill.cluster.settings import CORES_VARIABLE, DRIVER_VARIABLE, ENVIRONMENT, FACING, NO_PROFILER
+from graphmill.cluster.settings import CORES_VARIABLE, DRIVER_VARIABLE, ENVIRONMENT, FACING, QUIET
 from graphmill.config.sections.cluster import LOOPBACK, ClusterConfig
 from graphmill.errors import ConfigError
 
@@ -183,7 +183,7 @@ def _environment(settings: ClusterConfig) -> dict[str, str]:
     }
     # A nanny gives this environment to its worker, not its own environment.
     inherited = {"distributed": {"nanny": {"pre-spawn-environ": ENVIRONMENT}}}
-    dask.config.set(NO_PROFILER, config=inherited)
+    dask.config.set(QUIET, config=inherited)
     return {
         **own,
         **ENVIRONMENT,
