@@ -21,6 +21,7 @@ from tests.train.graphs import contents
 from tests.workers import apart
 from train import job
 from train.edges.schedule import is_delta
+from train.run import bucket  # noqa: F401  # has all steps
 from train.run.ensemble import is_joined, members_of
 from train.step.step import Step
 from train.tables import given_vectors
