@@ -49,7 +49,7 @@ class Rules:
     feature_delimiter: str = " "
     quarantines: bool = False
     remedy: str = QUARANTINE
-    """What to do about a bad row that is refused."""
+    """Advice about a bad row that is refused."""
 
 
 @dataclass(frozen=True)

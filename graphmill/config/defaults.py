@@ -5,8 +5,8 @@ configurations always have PBG's, and `defaults: pbg` asks for them.
 
 Some values depend on the data. `etl` chooses the number of partitions of a type when it has counted ids. When
 the edges are counted, `decided` chooses epochs, batches, and one of two recipes: queries that are compared
-with all entities or a sample of them (1-vs-all), or, for large graphs, edges with drawn negatives. Sizes and
-epochs are powers of two, so that a graph that grows a little keeps them.
+with all entities or a sample of them (1-vs-all), or, for large graphs, edges with drawn negatives. Sizes (up
+to 1,000 edges) and epochs are powers of two, so that a graph that grows a little keeps them.
 """
 
 import json
