@@ -9,7 +9,7 @@
 
 #include <algorithm>
 
-#include "losses.h"
+#include "products.h"
 #include "rows.h"
 
 struct Shape {
@@ -17,20 +17,16 @@ struct Shape {
 };
 
 struct ChunkNegatives {
-    Negatives of_loss;
+    int count;
     const Real* vectors;  // [M, D]
     Real* pulls;          // out: [M rounded up to ROWS, D]
 };
 
 struct Strip {
-    Comparator comparator;
-    Loss loss;
-    Real margin;
     int num_panels;
     const Real* queries;
-    Positives* positives;  // [num_panels]
-    Real* query_pulls;     // out
-    bool is_first;         // of its chunk
+    Real* query_pulls;  // out
+    bool is_first;      // of its chunk
 };
 
 template <class P>
@@ -39,25 +35,25 @@ class Products {
     static constexpr bool HALF = P::DEPTH == 2, TILED = P::TILED;
 
   public:
-    // The negatives of a side, for the strips to come.
+    // Take the negatives of a side, for the strips to come.
     void begin(int side, const Shape& shape, const ChunkNegatives& negatives) {
         shape_ = shape;
         units_ = (shape.columns / P::DEPTH + LANES - 1) / LANES * LANES;
         depth_ = TILED ? units_ : (shape.dimension + P::DEPTH - 1) / P::DEPTH;
         packed_[side].negatives = negatives;
-        packed_[side].rows = (negatives.of_loss.count + ROWS<P> - 1) / ROWS<P> * ROWS<P>;
+        packed_[side].rows = (negatives.count + ROWS<P> - 1) / ROWS<P> * ROWS<P>;
         pack_negatives(packed_[side]);
     }
 
-    void run(int side, const Strip& strip) {
+    // `loss` takes the number of a panel and its scores [M, WIDTH], which become its gradients.
+    template <class F>
+    void run(int side, const Strip& strip, F&& loss) {
         const Packed& packed = packed_[side];
         const size_t panel = size_t(packed.rows) * WIDTH;
         pack_queries(strip);
         Real* scores = scores_.of(strip.num_panels * panel);
         score(packed, strip, scores);
-        for (int j = 0; j < strip.num_panels; j++)
-            panel_loss(strip.comparator, strip.loss, strip.margin, scores + j * panel, strip.positives[j],
-                       packed.negatives.of_loss);
+        for (int j = 0; j < strip.num_panels; j++) loss(j, scores + j * panel);
         gradients_of(packed, strip, scores);
         pull_queries(packed, strip);
         pull_negatives(packed, strip);
@@ -79,7 +75,7 @@ class Products {
             const int height = tile_height<P>(packed.rows - m);
             for (int i = 0; i < height; i++, m++) {
                 if (TILED) row = to + size_t(i) * depth_;
-                if (m < negatives.of_loss.count)
+                if (m < negatives.count)
                     units_of_row(negatives.vectors + size_t(m) * shape_.stride, shape_.columns, row);
                 else
                     std::fill(row, row + units_, Unit());
@@ -87,7 +83,7 @@ class Products {
             }
             to += size_t(height) * depth_;
         }
-        if constexpr (HALF) pairs_of_rows(negatives.vectors, negatives.of_loss.count, packed.rows, packed.pairs);
+        if constexpr (HALF) pairs_of_rows(negatives.vectors, negatives.count, packed.rows, packed.pairs);
     }
 
     // Panels [units_, WIDTH].
@@ -165,7 +161,7 @@ class Products {
                 for (int m = 0; m < packed.rows; m += 2) {
                     Real* at = scores + (size_t(j) * packed.rows + m) * WIDTH;
                     const Vec a0 = load(at), a1 = load(at + LANES);
-                    const bool second = m + 1 < packed.negatives.of_loss.count;
+                    const bool second = m + 1 < packed.negatives.count;
                     const Vec b0 = second ? load(at + WIDTH) : Vec{}, b1 = second ? load(at + WIDTH + LANES) : Vec{};
                     Unit* pairs = by_negatives + j * panel + size_t(m) / 2 * WIDTH;
                     store(pairs, bfloat16_pairs(a0, b0));
@@ -197,7 +193,7 @@ class Products {
     }
 
     void pull_queries(const Packed& packed, const Strip& strip) {
-        const int pairs = (packed.negatives.of_loss.count + P::DEPTH - 1) / P::DEPTH;
+        const int pairs = (packed.negatives.count + P::DEPTH - 1) / P::DEPTH;
         const Unit* negatives;
         if constexpr (HALF) negatives = packed.pairs.at();
         else negatives = packed.negatives.vectors;

@@ -25,9 +25,23 @@ struct Block {
     const Real* weights;                // [C, P]
 };
 
+struct Queries {  // and their answers, in the order of their queries
+    int64_t side, num_queries, num_answers, num_others, num_candidates;
+    const int64_t *entities, *relations;        // [Q]; relations or null with static ones
+    const Real *counts, *weights;               // [Q], of the answers
+    const int64_t *query_of_answer, *answers;   // [A]
+    const Real* weight_of_answer;               // [A]
+    const int64_t *query_of_other, *others;     // [O] known answers that are not trained
+    const int64_t* candidates;                  // [C], ascending
+    const Real* log_weights;                    // [C]
+    Real* mass;                                 // [C], out
+};
+
 struct Settings {
     int32_t dimension, op, comparator, cosine, loss, two_sided, half, same_table;
-    double margin, lr, relation_lr, max_norm, regularization;  // max_norm 0: none
+    int64_t unregularized;                                     // the first elements of entities
+    double margin, lr, relation_lr, max_norm;                  // max_norm 0: none
+    double regularization, entity_regularization;
 };
 
 struct Figures {

@@ -1,35 +1,19 @@
 // Gradient steps on a batch, as train/step/plain.py defines them, in one thread.
 //
 // A chunk's negatives are gathered once; its positives come in strips, so short that what is made of them stays
-// in the cache from the gather to the sums of the gradients. Vectors are what the relation's operator and the
-// comparator make of rows; pulls are gradients.
+// in the cache from the gather to the sums of the gradients.
 //
 // Shapes: C chunks of P positives, K candidates of a chunk (its positives, then the drawn ones), of which
-// those from `first` on are negatives; D dimension; rows have D numbers in tables, `stride` here.
+// those from `first` on are negatives; D dimension.
 
-#include <optional>
+#include "losses.h"
+#include "query_step.h"
 
-#include "chunk.h"
-#include "update.h"
-
-// Each strip passes over all negatives: where these are many, it is to be worth it.
-constexpr int64_t SHORTEST_STRIP = 64, LONGEST_STRIP = 256, NEGATIVES_PER_ROW = 4;
-constexpr size_t STRIP_BYTES = 4 << 20;  // of scores: fewer rows where there are so many negatives
-
-class Workspace {
+class EdgeStep : Vectors {
   public:
     Figures run(const Settings& settings, const Table* tables, const Relations* relations, const Block* blocks,
                 int num_blocks, int num_steps) {
-        s_ = &settings;
-#if HAS_TILES
-        std::optional<TileRegisters> registers;
-        if (settings.half) registers.emplace();
-#endif
-        tables_ = tables;
-        relations_ = relations;
-        columns_ = (s_->dimension + LANES - 1) / LANES * LANES;
-        stride_ = columns_ / LANES % 2 ? columns_ : columns_ + LANES;  // rows a power of two apart share cache sets
-        figures_ = {};
+        Vectors::begin(settings, tables, relations);
         Update update(settings, tables, relations, figures_);
         for (int step = 0; step < num_steps; step++) {
             begin(blocks, num_blocks, num_steps);
@@ -43,19 +27,6 @@ class Workspace {
     }
 
   private:
-    // Rows of a table, and what they are compared as.
-    struct Gathered {
-        Buffer<Real> entities, prepared, lengths;
-        Buffer<Int> ids;
-        Buffer<int> slot;
-        const Real* vectors = nullptr;  // the entities themselves where nothing is prepared
-    };
-
-    Operator op() const { return Operator(s_->op); }
-    Slots& slots(int side) { return slots_[s_->same_table ? 0 : side]; }
-    bool operated(int side) const { return !s_->two_sided && side == 1 && op() != NONE; }
-    bool prepared(int side) const { return s_->cosine || operated(side); }
-
     void begin(const Block* blocks, int num_blocks, int num_steps) {
         size_t most[2] = {}, edges = 0;
         for (int i = 0; i < num_blocks; i++) {
@@ -63,11 +34,7 @@ class Workspace {
             for (int side = 0; side < 2; side++) most[side] += num_chunks * blocks[i].num_candidates[side];
             edges += num_chunks * blocks[i].num_positives;
         }
-        if (s_->same_table) most[0] += most[1];
-        for (int side = 0; side < 2; side++) {
-            if (side == 0 || !s_->same_table) slots(side).begin(most[side], columns_, stride_);
-            relation_slots_[side].begin(blocks[0].relations ? edges : 1, columns_, stride_);
-        }
+        begin_slots(most[0], most[1], blocks[0].relations ? edges : 1);
     }
 
     void chunk(const Block& block, int64_t c) {
@@ -76,9 +43,7 @@ class Workspace {
             begin_negatives(block, c, side);
             most = std::max(most, block.num_candidates[side] - block.first_negative[side]);
         }
-        const int64_t fit = int64_t(STRIP_BYTES / sizeof(Real)) / most;
-        const int64_t wanted = std::clamp(most / NEGATIVES_PER_ROW, SHORTEST_STRIP, LONGEST_STRIP);
-        const int64_t size = std::max<int64_t>(1, std::min(wanted, fit) / WIDTH) * WIDTH;
+        const int64_t size = strip_size(most);
         for (int64_t first = 0; first < block.num_positives; first += size)
             strip(block, c, first, std::min(size, block.num_positives - first));
         for (int side = 0; side < 2; side++) end_negatives(block.num_candidates[side] - block.first_negative[side], side);
@@ -95,10 +60,8 @@ class Workspace {
                 squares[m] = dot(columns_, to.vectors + m * stride_, to.vectors + m * stride_);
                 sums[m] = 0;
             }
-        const ChunkNegatives negatives = {{int(count), int(count), to.ids.at(), squares, sums},
-                                          to.vectors,
-                                          negative_pulls_[side].of((count + MOST_ROWS) * stride_)};
-        with_products([&](auto& products) { products.begin(side, {s_->dimension, columns_, stride_}, negatives); });
+        of_loss_[side] = {int(count), int(count), to.ids.at(), squares, sums};
+        begin_products(count, side);
     }
 
     void end_negatives(int64_t count, int side) {
@@ -114,7 +77,7 @@ class Workspace {
         for (int side = 0; side < 2; side++) {
             gather(block.rows[side] + c * block.num_candidates[side] + first, count, side, positives_[side]);
             for (int64_t p = 0; p < count; p++) slots(side).counts[positives_[side].slot.at()[p]]++;
-            if (prepared(side)) std::memset(pulls_[side].of(count * stride_), 0, count * stride_ * sizeof(Real));
+            begin_pulls(side, count);
             find_relations(block, c * block.num_positives + first, count, side);
         }
         const int num_panels = int((count + WIDTH - 1) / WIDTH);
@@ -124,9 +87,9 @@ class Workspace {
             Positives* panels = panels_.of(num_panels);
             for (int j = 0; j < num_panels; j++)
                 fill_panel(block.weights + c * block.num_positives + first, count, j * WIDTH, side, queries, panels[j]);
-            const Strip strip = {Comparator(s_->comparator), Loss(s_->loss), Real(s_->margin), num_panels,
-                                 queries, panels, query_pulls, first == 0};
-            with_products([&](auto& products) { products.run(side, strip); });
+            run_products(side, {num_panels, queries, query_pulls, first == 0}, [&](int j, Real* scores) {
+                panel_loss(Comparator(s_->comparator), Loss(s_->loss), Real(s_->margin), scores, panels[j], of_loss_[side]);
+            });
             pull_edges(count, side, queries, query_pulls);
             for (int64_t p = 0; p < count; p++) pull_back_query(p, side, queries + p * stride_, query_pulls + p * stride_);
             for (int j = 0; j < num_panels; j++) {
@@ -134,60 +97,7 @@ class Workspace {
                 figures_.violators[side] += panels[j].violators;
             }
         }
-        for (int side = 0; side < 2; side++)
-            if (prepared(side))
-                for (int64_t p = 0; p < count; p++) pull_back(positives_[side], p, side, pull_of(p, side));
-    }
-
-    template <class F>
-    void with_products(F&& f) {
-#ifdef HAS_HALF
-        if (s_->half) return f(half_);
-#endif
-        f(full_);
-    }
-
-    // The parameters of a relation of `side`, and the sums of their gradients.
-    struct Parameters {
-        const Real *a, *b;
-        Real *da, *db;
-    };
-
-    Parameters parameters(int side, int slot) {
-        if (op() == NONE) return {};
-        Slots& slots = relation_slots_[side];
-        const int width = parameter_width(*s_);
-        const size_t at = size_t(slots.rows[slot]) * width;
-        const bool two = op() == COMPLEX_DIAGONAL;
-        return {relations_[side].values[0] + at, two ? relations_[side].values[1] + at : nullptr, slots.gradient(slot),
-                two ? slots.gradient(slot) + width : nullptr};
-    }
-
-    void gather(const int64_t* rows, int64_t count, int side, Gathered& to) {
-        const int64_t dimension = s_->dimension;
-        const Table& table = tables_[side];
-        Real* row = to.entities.of(count * stride_);
-        Int* ids = to.ids.of(count);
-        int* slot = to.slot.of(count);
-        for (int64_t k = 0; k < count; k++, row += stride_) {
-            if (k + AHEAD < count) prefetch(table.embeddings + rows[k + AHEAD] * dimension, dimension);
-            std::memcpy(row, table.embeddings + rows[k] * dimension, dimension * sizeof(Real));
-            std::memset(row + dimension, 0, (columns_ - dimension) * sizeof(Real));
-            if (table.global_value)
-                for (int64_t i = 0; i < dimension; i++) row[i] += table.global_value[i];
-            ids[k] = Int(rows[k]);
-            slot[k] = slots(side).find(rows[k]);
-        }
-        to.vectors = prepared(side) ? prepare(count, side, to) : to.entities.at();
-    }
-
-    const Real* prepare(int64_t count, int side, Gathered& to) {
-        Real* vectors = to.prepared.of(count * stride_);
-        const Parameters of = operated(side) ? parameters(1, relation_slots_[1].find(0)) : Parameters{};
-        for (int64_t k = 0; k < count; k++)
-            make_vector(operated(side) ? op() : NONE, to.entities.at() + k * stride_, of, vectors + k * stride_);
-        if (s_->cosine) normalise(count, vectors, to.lengths);
-        return vectors;
+        for (int side = 0; side < 2; side++) end_pulls(side, count);
     }
 
     // Every edge's relation on the side whose operator is applied.
@@ -198,37 +108,6 @@ class Workspace {
             slot[p] = relation_slots_[side].find(block.relations ? block.relations[first + p] : 0);
             relation_slots_[side].counts[slot[p]]++;
         }
-    }
-
-    void make_vector(Operator op, const Real* from, const Parameters& of, Real* to) {
-        operate(op, s_->dimension, from, of.a, of.b, to);
-        std::memset(to + s_->dimension, 0, (columns_ - s_->dimension) * sizeof(Real));
-    }
-
-    void normalise(int64_t count, Real* rows, Buffer<Real>& lengths) {
-        Real* length = lengths.of(count);
-        for (int64_t k = 0; k < count; k++) {
-            Real* row = rows + k * stride_;
-            const Real square = dot(columns_, row, row);
-            length[k] = std::sqrt(std::max(square, SMALLEST_SQUARE));
-            scale(columns_, row, 1 / length[k]);
-        }
-    }
-
-    // What negatives of `side` are compared with: the other side's positives, padded with zeros.
-    const Real* make_queries(int64_t count, int64_t padded, int side) {
-        const int other = 1 - side;
-        Real* to = queries_.of(padded * stride_);
-        if (s_->two_sided) {
-            for (int64_t p = 0; p < count; p++)
-                make_vector(op(), positives_[other].entities.at() + p * stride_,
-                            parameters(other, relation_of_[other].at()[p]), to + p * stride_);
-            if (s_->cosine) normalise(count, to, query_lengths_);
-        } else {
-            std::memcpy(to, positives_[other].vectors, count * stride_ * sizeof(Real));
-        }
-        std::memset(to + count * stride_, 0, (padded - count) * stride_ * sizeof(Real));
-        return to;
     }
 
     void fill_panel(const Real* weights, int64_t count, int64_t first, int side, const Real* queries, Positives& to) {
@@ -279,52 +158,30 @@ class Workspace {
         return score * score > SMALLEST_SQUARE * Real(1.0001) ? gradient / -score : 0;
     }
 
-    // Where the pull of a positive's vector is added up: it is the entity's own where nothing is prepared.
-    Real* pull_of(int64_t p, int side) {
-        if (prepared(side)) return pulls_[side].at() + p * stride_;
-        return slots(side).gradient(positives_[side].slot.at()[p]);
-    }
-
-    void pull_back_query(int64_t p, int side, const Real* query, Real* pull) {
-        const int other = 1 - side;
-        if (!s_->two_sided) return add(columns_, pull_of(p, other), pull, 1);
-        if (s_->cosine) pull_back_length(query, query_lengths_.at()[p], pull);
-        const Parameters of = parameters(other, relation_of_[other].at()[p]);
-        operate_back(op(), s_->dimension, positives_[other].entities.at() + p * stride_, of.a, of.b, pull,
-                     slots(other).gradient(positives_[other].slot.at()[p]), of.da, of.db);
-    }
-
-    // From a vector to the entity that it was made of, and to the relation.
-    void pull_back(const Gathered& from, int64_t k, int side, Real* pull) {
-        if (s_->cosine) pull_back_length(from.vectors + k * stride_, from.lengths.at()[k], pull);
-        Real* to = slots(side).gradient(from.slot.at()[k]);
-        if (!operated(side)) return add(columns_, to, pull, 1);
-        const Parameters of = parameters(1, 0);
-        operate_back(op(), s_->dimension, from.entities.at() + k * stride_, of.a, of.b, pull, to, of.da, of.db);
-    }
-
-    // Turns a pull of a vector of length 1 into one of the vector it was made of.
-    void pull_back_length(const Real* row, Real length, Real* pull) {
-        if (length * length > SMALLEST_SQUARE * Real(1.0001)) add(columns_, pull, row, -dot(columns_, row, pull));
-        scale(columns_, pull, 1 / length);
-    }
-
-    const Settings* s_ = nullptr;
-    const Table* tables_ = nullptr;
-    const Relations* relations_ = nullptr;
-    int columns_ = 0, stride_ = 0;
-    Figures figures_ = {};
-    Slots slots_[2], relation_slots_[2];
-    Gathered positives_[2], negatives_[2];
-    Buffer<Real> pulls_[2], negative_pulls_[2], squares_[2], sums_[2];
-    Buffer<Real> queries_, query_pulls_, query_lengths_;
-    Buffer<int> relation_of_[2];
+    Negatives of_loss_[2] = {};
+    Buffer<Real> squares_[2], sums_[2];
     Buffer<Positives> panels_;
-    Products<Full> full_;
-#ifdef HAS_HALF
-    Products<Half> half_;
-#endif
 };
+
+struct Workspace {
+    EdgeStep edges;
+    QueryStep queries;
+};
+
+// 0, or 1 where memory does not suffice.
+template <class F>
+int in_registers(const Settings& settings, F&& step) {
+    try {
+#if HAS_TILES
+        std::optional<TileRegisters> registers;
+        if (settings.half) registers.emplace();
+#endif
+        step();
+        return 0;
+    } catch (const std::bad_alloc&) {
+        return 1;
+    }
+}
 
 extern "C" {
 
@@ -348,12 +205,23 @@ int graphmill_has_half() {
 // 0, or 1 where memory does not suffice.
 int graphmill_step(void* workspace, const Settings* settings, const Table* tables, const Relations* relations,
                    const Block* blocks, int num_blocks, int num_steps, Figures* figures) {
-    try {
-        *figures =
-            static_cast<Workspace*>(workspace)->run(*settings, tables, relations, blocks, num_blocks, num_steps);
-        return 0;
-    } catch (const std::bad_alloc&) {
-        return 1;
-    }
+    return in_registers(*settings, [&] {
+        *figures = static_cast<Workspace*>(workspace)->edges.run(*settings, tables, relations, blocks, num_blocks, num_steps);
+    });
+}
+
+// 0, or 1 where memory does not suffice.
+int graphmill_queries(void* workspace, const Settings* settings, const Table* tables, const Relations* relations,
+                      const Queries* queries, Figures* figures) {
+    return in_registers(*settings, [&] {
+        *figures = static_cast<Workspace*>(workspace)->queries.run(*settings, tables, relations, *queries);
+    });
+}
+// 0, or 1 where memory does not suffice. Rows of the first table may repeat: their gradients [K, D] add up.
+int graphmill_move_rows(void* workspace, const Settings* settings, const Table* tables, int64_t count,
+                        const int64_t* rows, const Real* gradients) {
+    return in_registers(*settings, [&] {
+        static_cast<Workspace*>(workspace)->queries.move(*settings, tables, count, rows, gradients);
+    });
 }
 }

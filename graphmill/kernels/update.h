@@ -24,23 +24,11 @@ class Update {
         for (int side = 0; side < 2; side++) move_relations(relations_[side], relation_slots[side]);
     }
 
-  private:
-    // The gradient of what is added to all rows of a type is the sum of theirs.
-    void move_global(int side, Slots& touched) {
-        const Table& table = tables_[side];
-        if (!table.global_sum) return;
-        const bool shared = !s_.same_table && tables_[0].global_value == tables_[1].global_value;
-        if (!shared || side == 0) global_pull_.assign(s_.dimension, 0);
-        for (size_t u = 0; u < touched.rows.size(); u++)
-            for (int i = 0; i < s_.dimension; i++) global_pull_[i] += touched.gradient(int(u))[i];
-        if (!shared || side == 1)
-            adagrad(s_.dimension, table.global_value, table.global_sum, global_pull_.data(), Real(s_.relation_lr));
-    }
-
+    // A step of Adagrad on each touched row, after the regularizer.
     void move_rows(const Table& table, Slots& touched) {
         const int64_t dimension = s_.dimension, num_sums = table.element_wise ? dimension : 1;
-        // with an operator for each side an edge is scored in two ways, each an example of its own
-        const Real coefficient = Real(s_.regularization * (s_.two_sided ? 2 : 1));
+        const Real coefficient = Real(s_.entity_regularization);
+        const int64_t first = s_.unregularized;
         for (size_t u = 0; u < touched.rows.size(); u++) {
             if (u + AHEAD < touched.rows.size()) {
                 const int64_t next = touched.rows[u + AHEAD];
@@ -53,7 +41,8 @@ class Update {
                 figures_.reg += s_.op == COMPLEX_DIAGONAL
                                     ? n3(dimension / 2, value, value + dimension / 2, coefficient * touched.counts[u],
                                          gradient, gradient + dimension / 2)
-                                    : n3(dimension, value, nullptr, coefficient * touched.counts[u], gradient, nullptr);
+                                    : n3(dimension - first, value + first, nullptr, coefficient * touched.counts[u],
+                                         gradient + first, nullptr);
             if (!table.sums) continue;
             Real* sums = table.sums + touched.rows[u] * num_sums;
             if (table.element_wise)
@@ -62,6 +51,19 @@ class Update {
                 row_adagrad(dimension, value, sums, gradient, dot(touched.columns(), gradient, gradient), Real(s_.lr));
             if (s_.max_norm > 0) shorten(dimension, value, Real(s_.max_norm));
         }
+    }
+
+  private:
+    // The gradient of what is added to all rows of a type is the sum of theirs.
+    void move_global(int side, Slots& touched) {
+        const Table& table = tables_[side];
+        if (!table.global_sum) return;
+        const bool shared = !s_.same_table && tables_[0].global_value == tables_[1].global_value;
+        if (!shared || side == 0) global_pull_.assign(s_.dimension, 0);
+        for (size_t u = 0; u < touched.rows.size(); u++)
+            for (int i = 0; i < s_.dimension; i++) global_pull_[i] += touched.gradient(int(u))[i];
+        if (!shared || side == 1)
+            adagrad(s_.dimension, table.global_value, table.global_sum, global_pull_.data(), Real(s_.relation_lr));
     }
 
     void move_relations(const Relations& relations, Slots& touched) {

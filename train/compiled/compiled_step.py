@@ -7,8 +7,9 @@ A call releases the GIL, and each thread has its own workspace: threads may step
 import ctypes
 import threading
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from ctypes import c_double, c_int, c_int32, c_int64, c_void_p
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -22,6 +23,7 @@ from graphmill.model.parameters import global_key
 from graphmill.vocab import Side
 from train.edges.negative_sampling import Batch, Block, Sampling
 from train.model import regularizers
+from train.model.frozen import Frozen
 from train.model.optimizer import Adagrad
 from train.step.step import Step, StepFigures, Table
 
@@ -35,6 +37,8 @@ library = native.loader(
         "bytes_of_real": (c_int, []),
         "has_half": (c_int, []),
         "step": (c_int, [*[c_void_p] * 5, c_int, c_int, c_void_p]),
+        "queries": (c_int, [c_void_p] * 6),
+        "move_rows": (c_int, [*[c_void_p] * 3, c_int64, *[c_void_p] * 2]),
     },
     name="training",
     instead="torch does the steps",
@@ -78,7 +82,9 @@ class _Settings(ctypes.Structure):
     _fields_ = (
         *((name, c_int32) for name in ("dimension", "op", "comparator", "cosine", "loss", "two_sided")),
         *((name, c_int32) for name in ("half", "same_table")),
-        *((name, c_double) for name in ("margin", "lr", "relation_lr", "max_norm", "regularization")),
+        ("unregularized", c_int64),
+        *((name, c_double) for name in ("margin", "lr", "relation_lr", "max_norm")),
+        *((name, c_double) for name in ("regularization", "entity_regularization")),
     )
 
 
@@ -102,46 +108,47 @@ def obstacle(config: Config) -> str | None:
     return "bias" if config.bias else None
 
 
-class CompiledStep(Step[Batch]):
-    """Trains on one batch of edges after another, with the results of train.step.plain.PlainStep."""
+class Kernel:
+    """The compiled code, and what it takes of a run."""
 
     def __init__(self, config: Config, model: Model, adagrad: Adagrad, library: ctypes.CDLL) -> None:
-        super().__init__(config, model, adagrad)
-        self.library = library
-        self.sampling = Sampling.of_training(config)
-        self.half = config.half_precision and bool(library.graphmill_has_half())
-        self._itemsize: int = library.graphmill_bytes_of_real()
+        self.config, self.model, self.adagrad, self.library = config, model, adagrad, library
+        self.dtype = torch.float64 if library.graphmill_bytes_of_real() == 8 else torch.float32
+        self._half = config.half_precision and bool(library.graphmill_has_half())
+        self._frozen = Frozen.of(config)
         self._threads = threading.local()
 
-    def __call__(self, batch: Batch, tables: Mapping[Side, Table], generator: torch.Generator) -> StepFigures:
-        """Draw negatives, and move the rows and parameters that the batch touches."""
-        all_negs = self.config.relations[batch.relation].all_negs
-        dtype = tables[Side.LHS].embeddings_ND.dtype
-        keep: list[Tensor] = []  # tensors whose addresses go into the blocks
-        drawn = self.sampling.blocks(batch, batch.num_entities(tables), all_negs, generator)
-        blocks = [_block(block, dtype, keep) for block in drawn]
+    def run(
+        self,
+        function: Callable[..., int],
+        relation: int,
+        tables: Mapping[Side, Table],
+        lr_scale: float,
+        *batch: Any,
+        **settings: float,
+    ) -> _Figures:
+        """Call a function of the compiled code for a batch of the relation; `settings` replace the run's."""
         figures = _Figures()
-        failed = self.library.graphmill_step(
+        failed = function(
             self._workspace(),
-            ctypes.byref(self._settings(batch.relation, tables)),
-            _Tables(*(self._table(batch.relation, side, tables[side]) for side in Side)),
-            _BothRelations(*(self._relations(batch.relation, side) for side in Side)),
-            _Blocks(*blocks),
-            len(blocks),
-            batch.num_steps,
+            ctypes.byref(self._settings(relation, tables, lr_scale, settings)),
+            _Tables(*(self._table(relation, side, tables[side]) for side in Side)),
+            _BothRelations(*(self._relations(relation, side) for side in Side)),
+            *batch,
             ctypes.byref(figures),
         )
-        if failed:
-            raise TrainingError(
-                f"out of memory for a batch of {len(batch)} edges and its negatives; lower batch_size, "
-                "num_batch_negs or num_uniform_negs"
-            )
-        for key in self.model.keys_of(batch.relation):
-            if key not in self.adagrad.frozen:
-                self.adagrad.steps[key] += batch.num_steps
-        return StepFigures(
-            *torch.tensor([figures.loss, figures.reg, *figures.violators], dtype=torch.float64).unbind()
-        )
+        _check(failed)
+        return figures
+
+    def move_rows(
+        self, table: Table, rows_K: Tensor, gradient_KD: Tensor, lr: float, max_norm: float
+    ) -> None:
+        """Take one Adagrad step on rows, int64, which may repeat: their gradients add up."""
+        own = _Tables(_Table(_address(table.embeddings_ND), _address(table.sums), table.sums.dim() == 2))
+        settings = _Settings(dimension=gradient_KD.shape[1], lr=lr, max_norm=max_norm)
+        place = self._workspace(), ctypes.byref(settings), own
+        given = _address(rows_K), _address(gradient_KD)
+        _check(self.library.graphmill_move_rows(*place, len(rows_K), *given))
 
     def _workspace(self) -> int:
         """The workspace of this thread, freed when the thread or the step ends."""
@@ -155,9 +162,16 @@ class CompiledStep(Step[Batch]):
             weakref.finalize(self._threads.end, self.library.graphmill_free, workspace)
         return workspace
 
-    def _settings(self, relation: int, tables: Mapping[Side, Table]) -> _Settings:
+    def _settings(
+        self, relation: int, tables: Mapping[Side, Table], lr_scale: float, more: Mapping[str, float]
+    ) -> _Settings:
         config = self.config
         lhs, rhs = tables[Side.LHS], tables[Side.RHS]
+        usual = {
+            "regularization": config.regularization_coef,
+            # With an operator for each side an edge is scored in two ways, each an example of its own.
+            "entity_regularization": config.regularization_coef * (2 if self.model.two_sided else 1),
+        }
         return _Settings(
             dimension=lhs.embeddings_ND.shape[1],
             op=_OPERATORS[config.relations[relation].operator],
@@ -165,22 +179,20 @@ class CompiledStep(Step[Batch]):
             cosine=COMPARATORS[config.comparator].is_unit,
             loss=_LOSSES[config.loss_fn],
             two_sided=self.model.two_sided,
-            half=self.half,
+            half=self._half,
             same_table=lhs is rhs,
             margin=config.margin,
-            lr=config.lr * self.lr_scale,
-            relation_lr=self.adagrad.lr * self.lr_scale,
+            lr=config.lr * lr_scale,
+            relation_lr=self.adagrad.lr * lr_scale,
             max_norm=config.max_norm or 0.0,
-            regularization=config.regularization_coef,
+            **{**usual, **more},
         )
 
     def _table(self, relation: int, side: Side, table: Table) -> _Table:
-        if table.embeddings_ND.itemsize != self._itemsize:
-            raise TrainingError(
-                f"the compiled step takes {self._itemsize * 8}-bit numbers, the table has others"
-            )
+        if table.embeddings_ND.dtype is not self.dtype:
+            raise TrainingError(f"the compiled step takes {self.dtype}, the table has others")
         entity_type = self.config.relations[relation].entity_type(side)
-        is_frozen, key = entity_type in self.frozen.types, global_key(entity_type)
+        is_frozen, key = entity_type in self._frozen.types, global_key(entity_type)
         value, sums = self.model.parameters.get(key), self.adagrad.sums.get(key)
         return _Table(
             embeddings=_address(table.embeddings_ND),
@@ -199,6 +211,43 @@ class CompiledStep(Step[Batch]):
         return relations
 
 
+class CompiledStep(Step[Batch]):
+    """Trains on one batch of edges after another, with the results of train.step.plain.PlainStep."""
+
+    def __init__(self, config: Config, model: Model, adagrad: Adagrad, library: ctypes.CDLL) -> None:
+        super().__init__(config, model, adagrad)
+        self.kernel = Kernel(config, model, adagrad, library)
+        self.sampling = Sampling.of_training(config)
+
+    def __call__(self, batch: Batch, tables: Mapping[Side, Table], generator: torch.Generator) -> StepFigures:
+        """Draw negatives, and move the rows and parameters that the batch touches."""
+        all_negs = self.config.relations[batch.relation].all_negs
+        keep: list[Tensor] = []  # tensors whose addresses go into the blocks
+        drawn = self.sampling.blocks(batch, batch.num_entities(tables), all_negs, generator)
+        blocks = [_block(block, self.kernel.dtype, keep) for block in drawn]
+        step = self.kernel.library.graphmill_step
+        place = batch.relation, tables, self.lr_scale
+        figures = self.kernel.run(step, *place, _Blocks(*blocks), len(blocks), batch.num_steps)
+        for key in self.model.keys_of(batch.relation):
+            if key not in self.adagrad.frozen:
+                self.adagrad.steps[key] += batch.num_steps
+        return figures_of(figures)
+
+
+def figures_of(figures: _Figures) -> StepFigures:
+    """Take over the figures of the compiled code."""
+    sums = [figures.loss, figures.reg, *figures.violators]
+    return StepFigures(*torch.tensor(sums, dtype=torch.float64).unbind())
+
+
+def _check(failed: int) -> None:
+    if failed:
+        raise TrainingError(
+            "out of memory for a batch and its negatives; lower batch_size, num_batch_negs or "
+            "num_uniform_negs"
+        )
+
+
 class _End:
     """An object that ends with its thread."""
 
@@ -208,16 +257,17 @@ def _block(block: Block, dtype: torch.dtype, keep: list[Tensor]) -> _Block:
     # The edges of a whole graph (train/run/reading.py) come in 32 bits, compiled code reads 64.
     for number, side in enumerate(Side):
         rows_CK = block.rows[side]
-        fields.rows[number] = _kept(rows_CK.long().contiguous(), keep)
+        fields.rows[number] = kept(rows_CK.long().contiguous(), keep)
         fields.num_candidates[number] = rows_CK.shape[1]
         fields.first_negative[number] = block.first_negative[side]
     if block.rel_CP is not None:
-        fields.relations = _kept(block.rel_CP.long().contiguous(), keep)
-    fields.weights = _kept(block.weight_CP.to(dtype).contiguous(), keep)
+        fields.relations = kept(block.rel_CP.long().contiguous(), keep)
+    fields.weights = kept(block.weight_CP.to(dtype).contiguous(), keep)
     return fields
 
 
-def _kept(tensor: Tensor, keep: list[Tensor]) -> int:
+def kept(tensor: Tensor, keep: list[Tensor]) -> int:
+    """Return the address of a tensor, which stays as long as `keep`."""
     keep.append(tensor)
     return tensor.data_ptr()
 

@@ -8,7 +8,7 @@ import torch
 from graphmill.config import Config
 from graphmill.config.partitions import all_buckets, all_keys, is_shared
 from graphmill.errors import ConfigError
-from train.compiled import compiled_step, query_passes
+from train.compiled import compiled_queries, compiled_step
 from train.edges.candidates import has_sample
 from train.edges.negative_sampling import sides_with_negatives
 from train.edges.one_vs_all import sorts_of
@@ -82,10 +82,9 @@ def steps_for(config: Config, device: torch.device, reasons: list[str]) -> dict[
     obstacles: dict[Sort, str | None] = {"edges": compiled_step.obstacle(config), "features": "features"}
     of_steps: list[str] = []
     for sort in steps:
-        library = query_passes.library if sort == "queries" else compiled_step.library
         if obstacle := obstacles.get(sort):
             of_steps.append(f"the compiled step cannot train {obstacle}")
-        elif (loaded := library()) is None:
+        elif (loaded := compiled_step.library()) is None:
             of_steps.append("the compiled step cannot be built here")
         else:
             of_steps.append(f"the compiled step is for {loaded.origin}")
@@ -99,15 +98,15 @@ def _batches_at_once(
 ) -> int:
     """Count the batches of a bucket that train at the same time; those of queries share torch's threads.
 
-    Parallel batches do not see each other's updates. At most 4 batches of queries train at once, and 1 if a
-    table is too small for a sample: it moves as a whole.
+    Parallel batches do not see each other's updates. At most 4 batches of queries train at once, and 1 if
+    PyTorch moves a table as a whole.
     """
     config, threads = context.config, torch.get_num_threads()
     if threads == 1 or set(steps.values()) != {"compiled"}:
         return 1
     if "queries" not in steps:
         return threads
-    if obstacle := _obstacle_of_samples(context, blocks):
+    if obstacle := _obstacle_of_samples(context, steps, blocks):
         reasons.append(f"batches of queries train one after the other: {obstacle}")
         return 1
     schedule = context.schedule
@@ -127,27 +126,31 @@ def _threads(context: RunContext, steps: dict[Sort, StepName], blocks: int, reas
     threads, config = torch.get_num_threads(), context.config
     if threads == 1 or context.device.type != "cpu" or set(steps) != {"queries"}:
         return threads
-    num = config.train.candidates
-    compared = max(
+    num, most = config.train.candidates, _most_rows(config, steps)
+    shared = [
         (num if num and has_sample(num, rows) else rows) * config.entity_dimension(name)
         for name, rows in _rows_of_queries(context, blocks).items()
-    )
-    if config.batch_size * compared >= LEAST_PRODUCTS:
+        if not most or (rows > most and not (num and has_sample(num, rows)))
+    ]
+    if config.batch_size * max(shared, default=0) >= LEAST_PRODUCTS:
         return threads
-    reasons.append(
-        f"one thread trains: batches of {config.batch_size} queries are too small to be shared by {threads}"
-    )
+    reasons.append(f"one thread trains: a batch of {config.batch_size} queries is not shared by {threads}")
     return 1
 
 
-def _obstacle_of_samples(context: RunContext, blocks: int) -> str | None:
-    """Tell why some queries are compared with all rows, but for a few (train/edges/candidates.py)."""
-    num = context.config.train.candidates
-    if num is None:
-        return "without train.candidates they move all rows"
+def _most_rows(config: Config, steps: dict[Sort, StepName]) -> int:
+    return compiled_queries.most_rows(config) if steps["queries"] == "compiled" else 0
+
+
+def _obstacle_of_samples(context: RunContext, steps: dict[Sort, StepName], blocks: int) -> str | None:
+    """Tell why most queries are compared with all rows of a large table (train/edges/candidates.py)."""
+    num, most = context.config.train.candidates, _most_rows(context.config, steps)
     for name, rows in _rows_of_queries(context, blocks).items():
-        if not has_sample(num, rows):
-            return f"they move all {rows} rows of {name}, which are too few for train.candidates: {num}"
+        if rows <= most or (num and has_sample(num, rows)):
+            continue
+        if num is None:
+            return "without train.candidates they move all rows"
+        return f"they move all {rows} rows of {name}, which are too few for train.candidates: {num}"
     return None
 
 

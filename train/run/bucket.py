@@ -20,9 +20,9 @@ from graphmill.errors import DivergenceError
 from graphmill.machine.threads import Task, Threads
 from graphmill.run import seeds
 from graphmill.vocab import Bucket, Side
-from train.compiled import compiled_step, query_passes
+from train.compiled import compiled_step
+from train.compiled.compiled_queries import CompiledQueryStep
 from train.compiled.compiled_step import CompiledStep
-from train.compiled.query_passes import CompiledPasses
 from train.edges import batches
 from train.edges.batches import TRAINED, EdgeTensors, Role
 from train.edges.one_vs_all import sorts_of
@@ -37,7 +37,7 @@ from train.run.reading import BlockReader, BucketReader
 from train.step import held_out
 from train.step.delta import removing_step
 from train.step.plain import PlainStep
-from train.step.queries import TORCH, QueryStep
+from train.step.queries import QueryStep
 from train.step.step import Step, StepFigures, Table, num_rows_of, with_tables
 from train.tables.run_context import RunContext
 
@@ -231,13 +231,12 @@ def make_steps(plan: Plan, context: RunContext, model: Model, adagrad: Adagrad) 
     made: dict[Sort, Step[Any]] = {}
     own, capture = (context.config, model, adagrad), capture_on(context.device)
     for sort, name in plan.steps.items():
-        module = query_passes if sort == "queries" else compiled_step
-        library = module.library() if name == "compiled" else None
-        if sort == "queries":
+        library = compiled_step.library() if name == "compiled" else None
+        if library is not None:
+            made[sort] = (CompiledQueryStep if sort == "queries" else CompiledStep)(*own, library)
+        elif sort == "queries":
             launch = None if capture is None else Replays(*own, capture, context.device)
-            made[sort] = QueryStep(*own, TORCH if library is None else CompiledPasses(library), launch)
-        elif library is not None:
-            made[sort] = CompiledStep(*own, library)
+            made[sort] = QueryStep(*own, launch)
         elif name == "plain":
             made[sort] = PlainStep(*own)
     return made

@@ -49,34 +49,6 @@ class Gradients(NamedTuple):
     candidate_ND: Tensor
 
 
-class SoftmaxOfScores(NamedTuple):
-    """The best score, log of the sum of exp(scores), and softmax(scores), of the queries of a step."""
-
-    best_Q: Tensor
-    total_Q: Tensor
-    odds_QN: Tensor
-
-
-class Passes:
-    """Passes over much memory in torch, which compiled code has faster (train/compiled/query_passes.py)."""
-
-    def softmax(self, score_QN: Tensor) -> SoftmaxOfScores:
-        """Compute the softmax of the scores, which are not needed any more."""
-        wide = torch.promote_types(score_QN.dtype, torch.float32)
-        best_Q = score_QN.amax(1).to(wide)
-        odds_QN = torch.softmax(score_QN, dim=1)
-        # The greatest of the odds is 1 / Z, which never underflows.
-        return SoftmaxOfScores(best_Q, best_Q - odds_QN.amax(1).to(wide).log(), odds_QN)
-
-    def update_rows(
-        self, table: Table, rows_K: Tensor, gradient_KD: Tensor, lr: Rate, max_norm: float | None
-    ) -> None:
-        """Take one Adagrad step on rows, which may repeat; their gradients add up."""
-        sum_KD = optimizer.sum_at_duplicates(rows_K, gradient_KD)
-        optimizer.update_rows(table.embeddings_ND, table.sums, rows_K, sum_KD, lr, max_norm)
-
-
-TORCH = Passes()
 Moved = tuple[StepFigures, list[str]]  # with the keys of the parameters that have moved
 Move = Callable[[QueryBatch, Mapping[Side, Table], Rate], Moved]
 Launch = Callable[[Move, QueryBatch, Mapping[Side, Table], float], Moved]
@@ -90,12 +62,11 @@ class QueryStep(Step[QueryBatch]):
         config: Config,
         model: Model,
         adagrad: optimizer.Adagrad,
-        passes: Passes = TORCH,
         launch: Launch | None = None,
     ) -> None:
         """`launch` replays what a GPU has captured of `move`, if there is such a thing."""
         super().__init__(config, model, adagrad)
-        self.passes, self.launch = passes, launch
+        self.launch = launch
         self.candidates = CandidateSampler(config)
         self._moves_all_rows = Lock()
         # Without an operator for each side the edge is one example, and both its queries regularise it.
@@ -108,17 +79,20 @@ class QueryStep(Step[QueryBatch]):
     def __call__(
         self, batch: QueryBatch, tables: Mapping[Side, Table], generator: torch.Generator
     ) -> StepFigures:
-        """Draw candidates, and move rows; threads step side by side, unless a step moves all rows."""
+        """Draw candidates, and move rows and parameters; threads may step side by side."""
         batch = self.candidates.draw(batch, len(tables[batch.side]), generator)
-        with self._moves_all_rows if batch.candidate_C is None else nullcontext():
-            move = partial(self.launch, self.move) if self.launch else self.move
-            figures, moved = move(batch, tables, self.lr_scale)
-            self.adagrad.count(moved)
+        move = partial(self.launch, self.move) if self.launch else self.move
+        figures, moved = move(batch, tables, self.lr_scale)
+        self.adagrad.count(moved)
         self.candidates.learn(batch)
         return figures
 
     def move(self, batch: QueryBatch, tables: Mapping[Side, Table], lr_scale: Rate) -> Moved:
         """Score, loss, gradient, update: the part of a step that a captured graph repeats."""
+        with self._moves_all_rows if batch.candidate_C is None else nullcontext():
+            return self._move(batch, tables, lr_scale)
+
+    def _move(self, batch: QueryBatch, tables: Mapping[Side, Table], lr_scale: Rate) -> Moved:
         local, _, _ = touched_parameters(self.model, batch.relation, None)
         entity_QD = tables[batch.side.other].embeddings_ND.index_select(0, batch.entity_Q)
         entity_QD.requires_grad_()
@@ -176,7 +150,7 @@ class QueryStep(Step[QueryBatch]):
         """Compute scores as a matrix product, and gradients as two more products."""
         dtype = self._operands(query_QD)
         left_QD, right_ND = query_QD.to(dtype), candidate_ND.to(dtype)
-        loss, violators, odds_QN = _cross_entropy(left_QD @ right_ND.T, batch, self.passes)
+        loss, violators, odds_QN = _cross_entropy(left_QD @ right_ND.T, batch)
         weight_Q1, minus_A1 = batch.weight_Q.unsqueeze(1), -batch.weight_A.unsqueeze(1)
         gradient_QD = (odds_QN @ right_ND).to(query_QD.dtype) * weight_Q1
         gradient_ND = (odds_QN.T @ (query_QD * weight_Q1).to(dtype)).to(query_QD.dtype)
@@ -198,7 +172,7 @@ class QueryStep(Step[QueryBatch]):
         _mask_candidates(score_QC, batch.candidate_C, batch.query_A, batch.answer_A, batch.weight_A != 0)
         if batch.others is not None:
             _mask_candidates(score_QC, batch.candidate_C, *batch.others)
-        best_Q, total_Q, odds_QC = self.passes.softmax(score_QC)
+        best_Q, total_Q, odds_QC = _softmax(score_QC)
         asking_AD = query_QD.index_select(0, batch.query_A)
         own_A = (asking_AD * answer_AD).sum(1)
         best_Q, total_Q = best_Q.to(own_A), total_Q.to(own_A)
@@ -224,7 +198,7 @@ class QueryStep(Step[QueryBatch]):
         seen_QN = score_QN.detach()
         if batch.others is not None:  # autograd needs the scores as they are
             seen_QN = seen_QN.clone()
-        loss, violators, odds_QN = _cross_entropy(seen_QN, batch, TORCH)
+        loss, violators, odds_QN = _cross_entropy(seen_QN, batch)
         gradient_QN = odds_QN * batch.weight_Q.unsqueeze(1)
         place_A = batch.query_A * score_QN.shape[1] + batch.answer_A
         add_rows(gradient_QN.view(-1), place_A, -batch.weight_A.to(gradient_QN.dtype))
@@ -290,22 +264,38 @@ class QueryStep(Step[QueryBatch]):
                 rows_K = torch.cat([rows_K, batch.entity_Q])
                 gradient_ND = torch.cat([gradient_ND, gradient_QD])
         elif batch.side.other not in frozen:
-            self.passes.update_rows(query_table, batch.entity_Q, gradient_QD, *settings)
+            self._update_rows(query_table, batch.entity_Q, gradient_QD, *settings)
         if batch.side in frozen:
             return
         if rows_K is None:
             optimizer.update_table(answer_table.embeddings_ND, answer_table.sums, gradient_ND, *settings)
         else:
-            self.passes.update_rows(answer_table, rows_K, gradient_ND, *settings)
+            self._update_rows(answer_table, rows_K, gradient_ND, *settings)
+
+    def _update_rows(
+        self, table: Table, rows_K: Tensor, gradient_KD: Tensor, lr: Rate, max_norm: float | None
+    ) -> None:
+        """Take one Adagrad step on rows, which may repeat; their gradients add up."""
+        sum_KD = optimizer.sum_at_duplicates(rows_K, gradient_KD)
+        optimizer.update_rows(table.embeddings_ND, table.sums, rows_K, sum_KD, lr, max_norm)
 
 
-def _cross_entropy(score_QN: Tensor, batch: QueryBatch, passes: Passes) -> tuple[Tensor, Tensor, Tensor]:
+def _softmax(score_QN: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the best score of each query, the log of the sum of exp(scores), and softmax(scores)."""
+    wide = torch.promote_types(score_QN.dtype, torch.float32)
+    best_Q = score_QN.amax(1).to(wide)
+    odds_QN = torch.softmax(score_QN, dim=1)
+    # The greatest of the odds is 1 / Z, which never underflows.
+    return best_Q, best_Q - odds_QN.amax(1).to(wide).log(), odds_QN
+
+
+def _cross_entropy(score_QN: Tensor, batch: QueryBatch) -> tuple[Tensor, Tensor, Tensor]:
     """Return the loss, the number of answers below another entity, and softmax [Q, N], maybe in `scores`."""
     own_A = score_QN[batch.query_A, batch.answer_A]
     if batch.others is not None:
         query_O, answer_O, mask_O = batch.others
         add_rows(score_QN.view(-1), query_O * score_QN.shape[1] + answer_O, mask_O.to(score_QN) * _NEVER)
-    best_Q, total_Q, odds_QN = passes.softmax(score_QN)
+    best_Q, total_Q, odds_QN = _softmax(score_QN)
     own_A = own_A.to(best_Q)
     loss = ((total_Q[batch.query_A] - own_A) * batch.weight_A).sum()
     is_beaten_A = (own_A < best_Q[batch.query_A]) & (batch.weight_A != 0)

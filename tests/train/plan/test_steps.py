@@ -10,9 +10,9 @@ from graphmill.vocab import Bucket, Side
 from tests.pairs import pairs
 from tests.train.graphs import make_config, random_triples, write_graph
 from tests.train.model import test_features as featurized
-from train.compiled import compiled_step, query_passes
+from train.compiled import compiled_step
+from train.compiled.compiled_queries import CompiledQueryStep
 from train.compiled.compiled_step import CompiledStep
-from train.compiled.query_passes import CompiledPasses
 from train.edges import batches
 from train.edges.one_vs_all import QueryBatch, sorts_of
 from train.gpu import fused_pass
@@ -20,7 +20,7 @@ from train.plan.decide import decide, steps_for
 from train.run.bucket import BucketTrainer
 from train.run.reading import BucketReader
 from train.step.plain import PlainStep
-from train.step.queries import Passes, QueryStep
+from train.step.queries import QueryStep
 from train.tables.run_context import RunContext
 
 SORTS = {"queries": (True,), "edges": (False,), "edges and queries": (True, False)}
@@ -36,11 +36,11 @@ def check(config, expected):
     trainer = BucketTrainer(context, *context.load_model(), plan)
     found = {}
     for sort, step in trainer.steps.items():
-        if isinstance(step, QueryStep):
-            found[sort] = {Passes: "plain", CompiledPasses: "compiled"}[type(step.passes)]
-            assert step.launch is None
-        else:
-            found[sort] = {PlainStep: "plain", CompiledStep: "compiled"}[type(step)]
+        found[sort] = "plain" if type(step) in (PlainStep, QueryStep) else "compiled"
+        assert type(step) in (
+            (QueryStep, CompiledQueryStep) if sort == "queries" else (PlainStep, CompiledStep)
+        )
+        assert getattr(step, "launch", None) is None
     if trainer.fused is not None:
         found["edges"] = "fused"
     assert found == expected
@@ -87,8 +87,7 @@ def test_edges_with_features_have_plain_steps(tmp_path):
 
 
 def test_without_compiled_code_steps_are_plain(tmp_path, rng, monkeypatch):
-    for module in (compiled_step, query_passes):
-        monkeypatch.setattr(module, "library", lambda: None)
+    monkeypatch.setattr(compiled_step, "library", lambda: None)
     relation = {"name": "r", "lhs": "node", "rhs": "node", "operator": "rotation", "all_negs": True}
     config = make_config(tmp_path, relations=[relation])
     write_graph(config, {"node": 20}, random_triples(rng, 20, 1, 20, 60))

@@ -10,6 +10,7 @@ import torch
 from graphmill.cluster.runtime import cpu_threads
 from tests.train.graphs import make_config, mean_reciprocal_rank, write_graph
 from train import job
+from train.compiled.compiled_step import Kernel
 from train.plan.decide import decide
 from train.run import bucket
 from train.run.run_metrics import RunMetrics
@@ -28,8 +29,9 @@ def settings(operator="none", **train):
 
 @pytest.fixture
 def few_products(monkeypatch):
-    """Batches are as large as those of graphs that fill two threads."""
+    """Batches are as large as those of graphs that fill two threads, and tables are not small."""
     monkeypatch.setattr("train.plan.decide.LEAST_PRODUCTS", 20 * 40 * 8)
+    monkeypatch.setattr("train.compiled.compiled_queries.MOST_ROWS", 20)
 
 
 NEVER = {"entities": {"node": {"num_partitions": 4}}, "train": {"candidates": 40, "resident": "never"}}
@@ -41,7 +43,7 @@ NEVER = {"entities": {"node": {"num_partitions": 4}}, "train": {"candidates": 40
         ("none", {}, 20 * 64 * 4, 80, 4, "at most 4"),
         ("linear", {}, 20 * 64 * 8, 80, 4, "at most 4"),  # more cost quality
         ("rotation", {}, 20 * 64 * 3 - 1, 80, 2, "one for each 64 batches of a bucket, which has 191"),
-        ("none", {}, 1, 80, 1, "which has 0"),
+        ("linear", {}, 1, 80, 1, "which has 0"),
         ("linear", {}, 20 * 64 * 4, 79, 1, "all 79 rows of node"),  # too small for a sample
         ("rotation", {"train": {"candidates": None}}, 20 * 64 * 4, 80, 1, "without train.candidates"),
         ("none", NEVER, 20 * 64 * 24, 159, 1, "all 79 rows of node"),  # of two of four blocks
@@ -69,7 +71,7 @@ def test_number_at_once(
     [
         ("auto", None, 8, 6),
         ("plain", None, 6, 1),
-        ("auto", 20, 8, 1),
+        ("auto", 20, 8, 1),  # compiled
         ("plain", 40, 8, 6),  # 40 rows: sampled with 20, not with 40
     ],
 )
@@ -82,7 +84,7 @@ def test_small_batches_of_queries_have_one_thread(
     with cpu_threads(6):
         plan = decide(RunContext(config))
     assert (plan.threads, plan.threads_of_batch, plan.batches_at_once) == (expected, expected, 1)
-    told = "one thread trains: batches of 20 queries are too small to be shared by 6" in plan.reasons
+    told = "one thread trains: a batch of 20 queries is not shared by 6" in plan.reasons
     assert told == (plan.varying == ()) == (expected == 1)
 
 
@@ -105,21 +107,26 @@ def test_threads_train_as_well_as_one(tmp_path, rng, monkeypatch, few_products, 
     # enough queries that some are compared with all rows (train/edges/candidates.py)
     triples = np.unique(np.stack([lhs, rng.integers(0, 30, 6000), rhs], axis=1), axis=0)
     lock, running, most, threads = threading.Lock(), Counter(), Counter(), set()
-    move = QueryStep.move
 
-    def watched(self, batch, *rest):
-        kind = "all rows" if batch.candidate_C is None else "sample"
-        with lock:
-            running[kind] += 1
-            most[kind] = max(most[kind], running[kind])
-            threads.add(torch.get_num_threads())
-        try:
-            return move(self, batch, *rest)
-        finally:
+    def watch(owner, name, kind_of):
+        original = getattr(owner, name)
+
+        def watched(self, batch, *rest, **more):
+            kind = kind_of(batch)
             with lock:
-                running[kind] -= 1
+                running[kind] += 1
+                most[kind] = max(most[kind], running[kind])
+                threads.add(torch.get_num_threads())
+            try:
+                return original(self, batch, *rest, **more)
+            finally:
+                with lock:
+                    running[kind] -= 1
 
-    monkeypatch.setattr(QueryStep, "move", watched)
+        monkeypatch.setattr(owner, name, watched)
+
+    watch(QueryStep, "_move", lambda batch: "all rows" if batch.candidate_C is None else "sample")
+    watch(Kernel, "run", lambda _: "sample")
     config = make_config(
         tmp_path,
         num_epochs=4,
@@ -154,5 +161,5 @@ def test_the_live_loss_is_that_of_the_edges_beside_it(tmp_path, rng, monkeypatch
     )
     loss = job.train(config)["loss"]
     assert told[-1][0] == 4000
-    assert len(told) > 2
+    assert len(told) > 1
     assert [total / num_edges for num_edges, total in told] == pytest.approx([loss] * len(told), rel=0.2)

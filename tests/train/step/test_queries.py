@@ -3,7 +3,6 @@
 import sys
 from collections import defaultdict
 from dataclasses import replace
-from functools import partial
 
 import pytest
 import torch
@@ -21,27 +20,31 @@ from tests.train.graphs import (
 from tests.train.oracle import adagrad
 from tests.train.step.test_plain import COMPARATORS, COUNTS, OPERATORS, Scene, settings
 from train import job
-from train.compiled import query_passes
-from train.compiled.query_passes import CompiledPasses
+from train.compiled import compiled_step
+from train.compiled.compiled_queries import CompiledQueryStep
 from train.edges import batches
 from train.edges.batches import EdgeTensors
 from train.edges.one_vs_all import QueryBatch
 from train.step import queries as query_module
 from train.step.plain import PlainStep
-from train.step.queries import TORCH, Passes, QueryStep
+from train.step.queries import QueryStep
 
 ENGINES = ["torch", "compiled"]
+MADE = QueryStep  # what `engine` makes
 
 
 @pytest.fixture(params=ENGINES)
 def engine(request, monkeypatch):
-    """Let the tests' steps be PyTorch's, or have compiled passes."""
+    """Let the tests' steps be PyTorch's, or compiled."""
     if request.param == "compiled":
-        library = query_passes.library(double=True)
+        library = compiled_step.library(double=True)
         if library is None:
             pytest.skip("no C++ compiler")
-        step = partial(QueryStep, passes=CompiledPasses(library))
-        monkeypatch.setattr(sys.modules[__name__], "QueryStep", step)
+
+        def made(config, *own):
+            return CompiledQueryStep(config, *own, library)
+
+        monkeypatch.setattr(sys.modules[__name__], "MADE", made)
 
 
 def all_negs(operator, comparator, dynamic, **more):
@@ -81,8 +84,9 @@ def queries_of(scene, known=None):
 
 
 def step(scene, batch, kind=None):
-    kind = kind or QueryStep
-    return kind(scene.config, scene.model, scene.adagrad)(batch, scene.side_tables, torch.Generator())
+    return (kind or MADE)(scene.config, scene.model, scene.adagrad)(
+        batch, scene.side_tables, torch.Generator()
+    )
 
 
 def violators(scene, queries):
@@ -204,26 +208,26 @@ def test_every_edge_is_asked_about_on_both_sides(dynamic):
     assert sum(queries.num_edges for queries in found) == 40
 
 
-class Racing(Passes):
-    """Passes during which another thread moves all rows and parameters."""
+class Raced(QueryStep):
+    """A step during which another thread moves all rows and parameters."""
 
-    def __init__(self, scene):
-        self._moved = [*scene.model.parameters.values(), *(t.embeddings_ND for t in scene.tables.values())]
+    def move(self, batch, tables, lr_scale):
+        self._moved = [*self.model.parameters.values(), *(table.embeddings_ND for table in tables.values())]
+        return super().move(batch, tables, lr_scale)
 
-    def softmax(self, score_QN):
+    def _compare(self, *given):
         for tensor in self._moved:
             tensor.add_(0.0)
-        return super().softmax(score_QN)
+        return super()._compare(*given)
 
 
 @pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
 @pytest.mark.parametrize("operator", OPERATORS)
 def test_another_thread_may_move_what_a_step_reads(operator, dynamic):
     moved = []
-    for is_raced in (False, True):
+    for kind in (QueryStep, Raced):
         scene = Scene(all_negs(operator, "dot", dynamic), num_edges=25)
-        passes = Racing(scene) if is_raced else TORCH
-        step = QueryStep(scene.config, scene.model, scene.adagrad, passes)
+        step = kind(scene.config, scene.model, scene.adagrad)
         for queries in queries_of(scene):
             step(queries, scene.side_tables, torch.Generator())
         moved.append([*scene.model.parameters.values(), *(t.embeddings_ND for t in scene.tables.values())])
@@ -315,7 +319,7 @@ def test_a_sample_of_all_entities_equals_all_entities(monkeypatch, more, relatio
     scenes = [Scene(config, 0 if dynamic else relation, num_edges=25, elementwise=True) for _ in range(2)]
     figures = []
     for scene, cut in zip(scenes, (queries_of, with_candidates), strict=True):
-        step = QueryStep(config, scene.model, scene.adagrad)
+        step = MADE(config, scene.model, scene.adagrad)
         known = known_of(scene) if has_known else None
         figures.append([step.move(each, scene.side_tables, 1.0)[0] for each in cut(scene, known)])
     close = {"rtol": 1e-9, "atol": 1e-9}
@@ -386,7 +390,7 @@ def test_a_sample_by_autograd(monkeypatch, dynamic, sample, side, height, has_kn
         other, queries, {s: embeddings[entry.entity_type(s)] for s in Side}, known_answers
     )
     loss.backward()
-    figures, _ = QueryStep(config, scene.model, scene.adagrad).move(queries, scene.side_tables, 1.0)
+    figures, _ = MADE(config, scene.model, scene.adagrad).move(queries, scene.side_tables, 1.0)
     torch.testing.assert_close(figures.loss, loss.detach())
     torch.testing.assert_close(queries.mass_C, torch.tensor(mass, dtype=torch.float64))
     for name, leaf in embeddings.items():
