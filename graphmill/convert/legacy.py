@@ -11,7 +11,7 @@ commits them.
 """
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 import numpy as np
@@ -23,12 +23,10 @@ from graphmill.checkpoints.legacy.inputs import IndexBase
 from graphmill.config import Config
 from graphmill.errors import ConfigError, FormatError
 from graphmill.formats import edge_buckets, entity_counts
-from graphmill.formats.edge_buckets import Edges
 from graphmill.run import lock, record
 from graphmill.run.lock import NO_CLAIM, Claim
 from graphmill.run.output_checks import check_folder
 from graphmill.storage import Checksums
-from graphmill.vocab import Bucket
 
 ENTITIES = "entities"
 EDGES = "edges"
@@ -54,7 +52,8 @@ def import_legacy_inputs(config: Config) -> Config:
         beside = [entry.uri for entry in storage.list_dir(config.edge_root) if entry.is_dir]
         others = [uri for uri in beside if uri not in config.edge_paths and _has_files(uri, "edges_")]
         edge_paths = [*config.edge_paths, *others]
-        entity_path, edges = import_inputs(entity_path, edge_paths, target, index_base)
+        with lock.held(whole=[target]) as claim:
+            entity_path, edges = convert_inputs(entity_path, edge_paths, target, index_base, claim)
         changed["entity_path"] = entity_path
         changed["edge_paths"] = edges[: len(config.edge_paths)]
         changed["edge_root"] = storage.parent(edges[0])
@@ -71,16 +70,6 @@ def is_legacy_input(entity_path: str) -> bool:
 def _has_files(uri: str, beginning: str, end: str = "") -> bool:
     names = (storage.name(entry.uri) for entry in storage.list_dir(uri))
     return any(name.startswith(beginning) and name.endswith(end) for name in names)
-
-
-def import_inputs(
-    entity_path: str, edge_paths: Sequence[str], target_uri: str, index_base: IndexBase = "auto"
-) -> tuple[str, tuple[str, ...]]:
-    """Import legacy input; return the entity path and edge paths of v1. Input of v1 keeps its paths."""
-    if not is_legacy_input(entity_path):
-        return entity_path, tuple(edge_paths)
-    with lock.held(whole=[target_uri]) as claim:
-        return convert_inputs(entity_path, edge_paths, target_uri, index_base, claim)
 
 
 def import_init(init_path: str, target_uri: str, entity_path: str, index_base: IndexBase = "auto") -> str:
@@ -168,17 +157,16 @@ def _write_buckets(edge_path: str, base: int, counts: Counts, target_path: str, 
         # The entity types of a relation are in the configuration: training checks against them.
         lhs_limit, rhs_limit = (_largest(counts, number) for number in bucket)
         dtype = np.int32 if max(lhs_limit, rhs_limit) <= np.iinfo(np.int32).max else np.int64
-        uri = legacy.bucket_uri(edge_path, bucket, base)
+        uri = edge_buckets.bucket_uri(edge_path, legacy.named(bucket, base))
         num_edges = legacy.count_edges(edge_path, bucket, base)
         with edge_buckets.new_bucket(
             target_path, bucket, num_edges, index_dtype=dtype, checksums=checksums
         ) as writer:
             row = 0
-            for columns in legacy.iter_edges(edge_path, bucket, base, _BATCH_EDGES):
-                edges = Edges(*columns)
+            for edges in legacy.iter_edges(edge_path, bucket, base, _BATCH_EDGES):
                 edge_buckets.check_indices(edges, uri, lhs_limit, rhs_limit, np.iinfo(dtype).max, row)
                 writer.append(edges)
-                row += len(columns[0])
+                row += len(edges)
 
 
 def _largest(counts: Counts, partition: int) -> int:
@@ -191,13 +179,16 @@ def export_inputs(
     entity_path: str, edge_paths: Sequence[str], target_uri: str, claim: Claim = NO_CLAIM
 ) -> list[str]:
     """Write v1's input in the legacy layout, numbered from 1, and return the lost content."""
+    from graphmill.formats.torch_files.write import save  # imports torch
+
     _check_target(entity_path, edge_paths, target_uri)
     with storage.atomic_directory(storage.join(target_uri, ENTITIES)) as temporary:
         for entity_type, counts in entity_counts.list_counts(entity_path).items():
             for partition, count in enumerate(counts):
-                legacy.write_count(temporary, entity_type, partition + 1, count)
+                save(legacy.count_uri(temporary, entity_type, partition + 1), count)
         if storage.exists(storage.join(entity_path, entity_counts.RELATION_COUNT)):
-            legacy.write_relation_count(temporary, entity_counts.read_relation_count(entity_path))
+            num_relations = entity_counts.read_relation_count(entity_path)
+            save(storage.join(temporary, legacy.RELATION_COUNT), num_relations)
         claim.check()
     weighted = False
     for edge_path, edges in zip(edge_paths, edge_targets(edge_paths, target_uri), strict=True):
@@ -205,7 +196,10 @@ def export_inputs(
             for bucket in legacy.list_buckets(edge_path, 0):
                 num_edges = edge_buckets.count_edges(edge_path, bucket)
                 weighted = weighted or edge_buckets.has_weights(edge_path, bucket)
-                batches = _columns(edge_path, bucket, num_edges)
+                batches = (
+                    edge_buckets.read_bucket(edge_path, bucket, start, start + _BATCH_EDGES)
+                    for start in range(0, num_edges, _BATCH_EDGES)
+                )
                 legacy.write_bucket(temporary, bucket, 1, num_edges, batches)
             claim.check()
     return ["weights of edges"] if weighted else []
@@ -231,11 +225,3 @@ def edge_targets(edge_paths: Sequence[str], target_uri: str) -> list[str]:
             target = f"{target}-{number}"
         targets.append(target)
     return targets
-
-
-def _columns(
-    edge_path: str, bucket: Bucket, num_edges: int
-) -> Iterator[tuple[legacy.Indices, legacy.Indices, legacy.Indices]]:
-    for start in range(0, num_edges, _BATCH_EDGES):
-        edges = edge_buckets.read_bucket(edge_path, bucket, start, start + _BATCH_EDGES)
-        yield edges.lhs.astype(np.int64), edges.rel.astype(np.int64), edges.rhs.astype(np.int64)

@@ -8,19 +8,18 @@ indices from 0. An index below the index base is an error: it shows that the bas
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
-from contextlib import contextmanager
 from functools import partial
 from itertools import islice
 from typing import Literal
 
-import h5py
 import numpy as np
-import numpy.typing as npt
 
 from graphmill import storage
 from graphmill.errors import FormatError
+from graphmill.formats import edge_buckets
+from graphmill.formats.edge_buckets import COLUMNS, Edges
 from graphmill.formats.entity_counts import numbers_by_type
-from graphmill.formats.hdf5 import DatasetWriter, check_least, checked_dataset, open_checked, read_rows
+from graphmill.formats.hdf5 import DatasetWriter, check_least
 from graphmill.vocab import Bucket
 
 IndexBase = Literal["auto", 0, 1]
@@ -29,13 +28,9 @@ _SHOWN = 3
 _REMEDY = "set index_base to 0 or 1"
 
 RELATION_COUNT = "dynamic_rel_count.pt"
-COLUMNS = ("lhs", "rel", "rhs")
 
 _COUNT = re.compile(r"^entity_count_(?P<type>.+)_(?P<partition>0|[1-9]\d*)\.pt$")
 _BUCKET = re.compile(r"^edges_(?P<lhs>0|[1-9]\d*)_(?P<rhs>0|[1-9]\d*)\.h5$")
-_NOT_READ = ("lhsd_offsets", "rhsd_offsets", "weight")
-
-Indices = npt.NDArray[np.int64]
 
 
 def of_partitions(
@@ -51,33 +46,32 @@ def of_partitions(
     each type, where known; by default all files count.
     """
     counts = dict(num_partitions or {name: len(files) for name, files in numbers.items()})
-    fits = {
+    bases = (0, 1) if index_base == "auto" else (index_base,)
+    fits = [
         base
-        for base in (0, 1)
+        for base in bases
         if all(_has_all(numbers.get(name, set()), base, num) for name, num in counts.items())
-    }
-    if not fits & ({0, 1} if index_base == "auto" else {index_base}):
-        _check_none_is_lost(numbers, index_base, file_of, num_partitions)
+    ]
+    if len(fits) == 1:
+        return fits[0]
+    if not fits:
+        _check_none_is_lost(numbers, bases, file_of, num_partitions)
     shown = "; ".join(f"{name}: {', '.join(map(str, sorted(number)))}" for name, number in numbers.items())
     if index_base != "auto":
-        if index_base not in fits:
-            raise FormatError(f"{where}: partitions from {index_base} on are not complete; found {shown}")
-        return index_base
-    if len(fits) != 1:
-        fit = "fits numbering from 0 and from 1" if fits else "fits neither numbering from 0 nor from 1"
-        raise FormatError(f"{where}: cannot tell the index base: {fit}; found partitions {shown}; {_REMEDY}")
-    return fits.pop()
+        raise FormatError(f"{where}: partitions from {index_base} on are not complete; found {shown}")
+    fit = "fits numbering from 0 and from 1" if fits else "fits neither numbering from 0 nor from 1"
+    raise FormatError(f"{where}: cannot tell the index base: {fit}; found partitions {shown}; {_REMEDY}")
 
 
 def _check_none_is_lost(
     numbers: Mapping[str, Set[int]],
-    index_base: IndexBase,
+    bases: Iterable[int],
     file_of: Callable[[str, int], str],
     num_partitions: Mapping[str, int] | None,
 ) -> None:
     """Refuse names that lack a partition, by each base that they may have."""
     lost: list[str] = []
-    for base in (0, 1) if index_base == "auto" else (index_base,):
+    for base in bases:
         files = (
             f"{file_of(name, number)} (partition {number - base + 1} of {wanted.stop - base} of {name!r})"
             for name, wanted in _wanted(numbers, base, num_partitions).items()
@@ -130,9 +124,9 @@ def count_uri(entity_path: str, entity_type: str, number: int) -> str:
     return storage.join(entity_path, f"entity_count_{entity_type}_{number}.pt")
 
 
-def bucket_uri(edge_path: str, bucket: Bucket, index_base: int) -> str:
-    """Place of a bucket, which is counted from 0."""
-    return storage.join(edge_path, f"edges_{bucket.lhs + index_base}_{bucket.rhs + index_base}.h5")
+def named(bucket: Bucket, index_base: int) -> Bucket:
+    """A bucket, which is counted from 0, as the name of its file counts it."""
+    return Bucket(bucket.lhs + index_base, bucket.rhs + index_base)
 
 
 def find_index_base(entity_path: str, edge_paths: Sequence[str], index_base: IndexBase) -> int:
@@ -173,63 +167,30 @@ def list_buckets(edge_path: str, index_base: int) -> list[Bucket]:
 
 def count_edges(edge_path: str, bucket: Bucket, index_base: int) -> int:
     """Number of edges in the bucket."""
-    with _open_bucket(bucket_uri(edge_path, bucket, index_base)) as datasets:
-        return len(datasets[0])
+    return edge_buckets.count_edges(edge_path, named(bucket, index_base), versioned=False)
 
 
-def iter_edges(
-    edge_path: str, bucket: Bucket, index_base: int, batch_edges: int
-) -> Iterator[tuple[Indices, Indices, Indices]]:
-    """lhs, rel, rhs of the bucket's edges, counted from 0, int64 [<= batch_edges] at a time."""
-    uri = bucket_uri(edge_path, bucket, index_base)
-    with _open_bucket(uri) as datasets:
-        num_edges, remark = len(datasets[0]), f": is index_base {index_base} right?"
-        for start in range(0, num_edges, batch_edges):
-            stop = min(start + batch_edges, num_edges)
-            batch = [read_rows(dataset, start, stop, np.int64) for dataset in datasets]
-            for column, values in zip(COLUMNS, batch, strict=True):
-                check_least(values, index_base, column, uri, start, remark)
-            lhs, rel, rhs = (values - index_base for values in batch)
-            yield lhs, rel, rhs
-
-
-def write_count(entity_path: str, entity_type: str, number: int, count: int) -> None:
-    """Write the number of rows of a partition."""
-    _write_integer(count_uri(entity_path, entity_type, number), count)
-
-
-def write_relation_count(entity_path: str, count: int) -> None:
-    """Write the number of dynamic relations."""
-    _write_integer(storage.join(entity_path, RELATION_COUNT), count)
+def iter_edges(edge_path: str, bucket: Bucket, index_base: int, batch_edges: int) -> Iterator[Edges]:
+    """The bucket's edges, counted from 0, at most `batch_edges` at a time."""
+    stored, remark = named(bucket, index_base), f": is index_base {index_base} right?"
+    uri = edge_buckets.bucket_uri(edge_path, stored)
+    for start in range(0, count_edges(edge_path, bucket, index_base), batch_edges):
+        edges = edge_buckets.read_bucket(edge_path, stored, start, start + batch_edges, versioned=False)
+        if edges.weight is not None:
+            raise FormatError(f"{uri}: expected lhs, rel and rhs alone, found weight too")
+        for column in COLUMNS:
+            check_least(getattr(edges, column), index_base, column, uri, start, remark)
+        yield Edges(edges.lhs - index_base, edges.rel - index_base, edges.rhs - index_base)
 
 
 def write_bucket(
-    edge_path: str,
-    bucket: Bucket,
-    index_base: int,
-    num_edges: int,
-    batches: Iterable[tuple[Indices, Indices, Indices]],
+    edge_path: str, bucket: Bucket, index_base: int, num_edges: int, batches: Iterable[Edges]
 ) -> None:
-    """Write a bucket of `num_edges` edges, from batches of lhs, rel, rhs, counted from 0."""
-    uri = bucket_uri(edge_path, bucket, index_base)
+    """Write a bucket of `num_edges` edges, which are counted from 0, from batches of them."""
+    uri = edge_buckets.bucket_uri(edge_path, named(bucket, index_base))
     with storage.create_hdf5(uri) as hdf5:
         writer = DatasetWriter(hdf5, uri, num_edges, dict.fromkeys(COLUMNS, np.int64), rows="edges")
-        writer.fill(
-            {name: values + index_base for name, values in zip(COLUMNS, batch, strict=True)}
-            for batch in batches
-        )
-
-
-@contextmanager
-def _open_bucket(uri: str) -> Iterator[list[h5py.Dataset]]:
-    """lhs, rel, rhs of the file, checked."""
-    with open_checked(uri, versioned=False) as hdf5:
-        if others := [name for name in _NOT_READ if name in hdf5]:
-            raise FormatError(f"{uri}: expected lhs, rel and rhs alone, found {', '.join(others)} too")
-        datasets = [checked_dataset(hdf5, column, "iu", uri) for column in COLUMNS]
-        if len({len(dataset) for dataset in datasets}) > 1:
-            raise FormatError(f"{uri}: expected datasets of one length, found {list(map(len, datasets))}")
-        yield datasets
+        writer.fill({name: getattr(edges, name) + index_base for name in COLUMNS} for edges in batches)
 
 
 def _partition_numbers(entity_path: str) -> dict[str, set[int]]:
@@ -242,12 +203,6 @@ def _partition_numbers(entity_path: str) -> dict[str, set[int]]:
 def _bucket_numbers(edge_path: str) -> set[tuple[int, int]]:
     matches = (_BUCKET.match(storage.name(entry.uri)) for entry in storage.list_dir(edge_path))
     return {(int(match["lhs"]), int(match["rhs"])) for match in matches if match}
-
-
-def _write_integer(uri: str, number: int) -> None:
-    from graphmill.formats.torch_files.write import save  # imports torch, which takes a second
-
-    save(uri, number)
 
 
 def _read_integer(uri: str) -> int:

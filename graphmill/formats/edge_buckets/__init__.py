@@ -210,9 +210,9 @@ def write_bucket(edge_path: str, bucket: Bucket, edges: Edges) -> None:
         writer.append(edges)
 
 
-def count_edges(edge_path: str, bucket: Bucket, kind: str = EDGES) -> int:
+def count_edges(edge_path: str, bucket: Bucket, kind: str = EDGES, *, versioned: bool = True) -> int:
     """Number of edges in the bucket."""
-    with _open_bucket(bucket_uri(edge_path, bucket, kind)) as datasets:
+    with _open_bucket(bucket_uri(edge_path, bucket, kind), versioned=versioned) as datasets:
         return len(datasets["lhs"])
 
 
@@ -243,14 +243,16 @@ def read_bucket(
     index_dtype: npt.DTypeLike = np.int64,
     new: NewArray = np.empty,
     kind: str = EDGES,
+    versioned: bool = True,
 ) -> Edges:
     """The edges [start, stop) of the bucket (weights float32); cut like a Python slice.
 
     Without `takes_features`, lists of features are refused: the caller would take -1 for an index. An index
     beyond `index_dtype` becomes its largest number. `new` makes the columns. `kind` begins the file's name.
+    Unless `versioned` is False, the file must have the known format version.
     """
     uri = bucket_uri(edge_path, bucket, kind)
-    with _open_bucket(uri, storage.manifest_of(edge_path)) as datasets:
+    with _open_bucket(uri, storage.manifest_of(edge_path), versioned=versioned) as datasets:
         for side in Side:
             if offsets_name(side) in datasets and not takes_features:
                 raise FormatError(
@@ -314,10 +316,12 @@ def check_indices(
 
 
 @contextmanager
-def _open_bucket(uri: str, manifest: ChecksumManifest | None = None) -> Iterator[dict[str, h5py.Dataset]]:
+def _open_bucket(
+    uri: str, manifest: ChecksumManifest | None = None, *, versioned: bool = True
+) -> Iterator[dict[str, h5py.Dataset]]:
     """The datasets of the bucket file by name, checked; `weight` only where there is one."""
     try:
-        with open_checked(uri, manifest) as hdf5:
+        with open_checked(uri, manifest, versioned=versioned) as hdf5:
             datasets = {column: checked_dataset(hdf5, column, "iu", uri) for column in COLUMNS}
             if WEIGHT in hdf5:
                 datasets[WEIGHT] = checked_dataset(hdf5, WEIGHT, "iuf", uri)

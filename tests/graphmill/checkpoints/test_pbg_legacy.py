@@ -276,8 +276,8 @@ def _write_input(root: Path, base: int, counts: dict[str, list[int]]) -> list[tu
     rng = np.random.default_rng(base)
     for name, each in counts.items():
         for partition, count in enumerate(each):
-            inputs.write_count(str(root / "entities"), name, partition + base, count)
-    inputs.write_relation_count(str(root / "entities"), 3)
+            save(inputs.count_uri(str(root / "entities"), name, partition + base), count)
+    save(str(root / "entities" / inputs.RELATION_COUNT), 3)
     edges = []
     for lhs in range(2):
         for rhs in range(2):
@@ -285,7 +285,9 @@ def _write_input(root: Path, base: int, counts: dict[str, list[int]]) -> list[tu
                 rng.integers(0, limit, 50) for limit in (counts["user"][lhs], 3, counts["user"][rhs])
             )
             edges.append(columns)
-            inputs.write_bucket(str(root / "edges"), Bucket(lhs, rhs), base, 50, [columns])
+            inputs.write_bucket(
+                str(root / "edges"), Bucket(lhs, rhs), base, 50, [edge_buckets.Edges(*columns)]
+            )
     return edges
 
 
@@ -329,8 +331,8 @@ def test_input_of_base_0_becomes_v1s(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "edges" / "edges_0_1.h5") as hdf5:
         assert "format_version" not in hdf5.attrs
         np.testing.assert_array_equal(hdf5["lhs"][...], expected[1][0])
-    arguments = (str(tmp_path / "entities"), [str(tmp_path / "edges")], str(tmp_path / "adopted"))
-    entities, (edges,) = conversion.import_inputs(*arguments)
+    arguments = (str(tmp_path / "entities"), [str(tmp_path / "edges")], str(tmp_path / "adopted"), "auto")
+    entities, (edges,) = conversion.convert_inputs(*arguments)
     assert entity_counts.list_counts(entities) == counts
     assert entity_counts.read_relation_count(entities) == 3
     for number, columns in enumerate(expected):
@@ -338,9 +340,9 @@ def test_input_of_base_0_becomes_v1s(tmp_path: Path) -> None:
         for values, wanted in zip((read.lhs, read.rel, read.rhs), columns, strict=True):
             np.testing.assert_array_equal(values, wanted)
     inputs.write_bucket(str(tmp_path / "edges"), Bucket(0, 0), 0, 0, [])
-    conversion.import_inputs(*arguments)
+    conversion.convert_inputs(*arguments)
     assert edge_buckets.count_edges(edges, Bucket(0, 0)) == 0
-    assert conversion.import_inputs(entities, [edges], "elsewhere") == (entities, (edges,))
+    assert not conversion.is_legacy_input(entities)
 
 
 def test_a_wrong_base_shows(tmp_path: Path) -> None:
@@ -348,23 +350,23 @@ def test_a_wrong_base_shows(tmp_path: Path) -> None:
     _write_input(tmp_path, 1, {"user": [7, 9]})
     entities, edges = str(tmp_path / "entities"), str(tmp_path / "edges")
     with pytest.raises(FormatError, match="partitions from 0 on are not complete"):
-        conversion.import_inputs(entities, [edges], str(tmp_path / "a"), 0)
+        conversion.convert_inputs(entities, [edges], str(tmp_path / "a"), 0)
     with h5py.File(tmp_path / "edges" / "edges_1_1.h5", "a") as hdf5:
         hdf5["lhs"][3] = 0
     with pytest.raises(FormatError, match=r"lhs\[3\] is 0; expected 1 or more: is index_base 1 right"):
-        conversion.import_inputs(entities, [edges], str(tmp_path / "b"))
+        conversion.convert_inputs(entities, [edges], str(tmp_path / "b"), "auto")
     with h5py.File(tmp_path / "edges" / "edges_1_1.h5", "a") as hdf5:
         hdf5["lhs"][3] = 8  # of 7 rows, from 1
     with pytest.raises(FormatError, match=r"edges_1_1\.h5: lhs\[3\] is 7; expected less than 7"):
-        conversion.import_inputs(entities, [edges], str(tmp_path / "c"))
+        conversion.convert_inputs(entities, [edges], str(tmp_path / "c"), "auto")
     assert not (tmp_path / "c" / "edges").exists() or not any((tmp_path / "c" / "edges").iterdir())
 
     (tmp_path / "edges" / "edges_1_1.h5").rename(tmp_path / "edges" / "edges_0_0.h5")
     with pytest.raises(FormatError, match=r"numbers start differently: .*entities from 1; .*edges from 0"):
-        conversion.import_inputs(entities, [edges], str(tmp_path / "d"))
+        conversion.convert_inputs(entities, [edges], str(tmp_path / "d"), "auto")
     (tmp_path / "edges" / "edges_0_0.h5").unlink()
     with pytest.raises(FormatError, match=r"expected edges_0_0\.h5 or edges_1_1\.h5, found neither"):
-        conversion.import_inputs(entities, [edges], str(tmp_path / "e"))
+        conversion.convert_inputs(entities, [edges], str(tmp_path / "e"), "auto")
 
 
 def test_damaged_and_lost_counts(tmp_path: Path) -> None:
@@ -373,7 +375,7 @@ def test_damaged_and_lost_counts(tmp_path: Path) -> None:
         inputs.read_counts(str(tmp_path), 1)
     with pytest.raises(FormatError, match=r"expected entity_count_.*found none"):
         inputs.read_counts(str(tmp_path / "nowhere"), 1)
-    with pytest.raises(NotFoundError):
+    with pytest.raises(FormatError, match="no such bucket"):
         list(inputs.iter_edges(str(tmp_path), Bucket(0, 0), 1, 10))
     for number in (1, 3):
         torch.save(2, tmp_path / f"entity_count_user_{number}.pt")

@@ -17,6 +17,7 @@ from graphmill.config import Config, from_mapping
 from graphmill.convert import convert, legacy
 from graphmill.errors import FormatError
 from graphmill.formats import edge_buckets, entity_counts, entity_index
+from graphmill.formats.torch_files.write import save
 from graphmill.model.parameters import global_key
 from graphmill.vocab import Bucket
 from tests.train.graphs import changed, make_config, random_triples, write_graph
@@ -44,12 +45,11 @@ def _legacy_twin(config: Config, root: Path) -> dict[str, Any]:
     """The same input in the legacy layout, and a legacy configuration that names it."""
     entities, edges = str(root / "entities"), str(root / "edges")
     for partition, count in enumerate(entity_counts.list_counts(config.entity_path)["node"]):
-        inputs.write_count(entities, "node", partition + 1, count)
+        save(inputs.count_uri(entities, "node", partition + 1), count)
     for lhs in range(NUM_PARTITIONS):
         for rhs in range(NUM_PARTITIONS):
             read = edge_buckets.read_bucket(config.edge_paths[0], Bucket(lhs, rhs))
-            columns = (read.lhs, read.rel, read.rhs)
-            inputs.write_bucket(edges, Bucket(lhs, rhs), 1, len(read), [columns])
+            inputs.write_bucket(edges, Bucket(lhs, rhs), 1, len(read), [read])
     paths = {"entity_path": entities, "edge_paths": [edges], "checkpoint_path": str(root / "out")}
     return names.legacy_config(config.pbg() | paths)
 
