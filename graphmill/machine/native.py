@@ -29,6 +29,7 @@ from typing import Any
 import numpy.typing as npt
 
 from graphmill.machine.variants import command, installed_path, variants_here
+from graphmill.storage.atomic import replace_file
 from graphmill.storage.run_folder import make_private
 
 TIME_LIMIT_S = 300
@@ -176,18 +177,8 @@ def _compile(words: list[str], folder: Path, stem: str) -> Path:
         )
         made.chmod(0o700)
         path = folder / name_of(stem, made)
-        _sync(made)
-        made.rename(path)
-    _sync(folder)
+        replace_file(str(made), str(path))
     return path
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _digest() -> "hashlib.blake2b":

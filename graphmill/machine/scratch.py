@@ -18,10 +18,12 @@ from graphmill.storage.filesystems import explained
 
 
 def make_together(folder: str, names: Sequence[str], make: Callable[[str], None]) -> None:
-    """Call `make(name)` for each name, once per machine; several processes may share the names.
+    """Make the folder, and call `make(name)` for each name, once per machine; processes may share the names.
 
     `make` may be repeated after a kill. Returns when all names are done, by this process or another.
     """
+    with explained("make a scratch folder", folder):
+        Path(folder).mkdir(mode=0o700, parents=True, exist_ok=True)
     for wait in (False, True):  # first the names that no process works on, then those of killed processes
         for name in names:
             done = Path(folder, f"{name}.done")
@@ -81,9 +83,3 @@ def allot(path: str, amounts: Sequence[int]) -> list[int]:
         stream.seek(0)
         stream.write((counters + np.array(amounts, np.int64)).tobytes())
     return [int(counter) for counter in counters]
-
-
-def make_folder(path: str) -> None:
-    """Make a folder inside a private folder."""
-    with explained("make a scratch folder", path):
-        Path(path).mkdir(mode=0o700, parents=True, exist_ok=True)

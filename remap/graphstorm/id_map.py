@@ -26,6 +26,7 @@ from graphmill import storage
 from graphmill.ask.ids import Texts, hashes_of, repeated, suspected
 from graphmill.checkpoints.graphstorm import id_maps
 from graphmill.checkpoints.graphstorm.id_maps import MapFile
+from graphmill.checkpoints.id_maps import Numbers
 from graphmill.display import progress
 from graphmill.errors import FormatError
 from graphmill.machine import scratch
@@ -34,8 +35,6 @@ from remap.graphstorm.unique_ids import Ids, first_repeated
 PART_ROWS = 1 << 20
 DISTINCT_ROWS = 1 << 24  # 128 MiB of hashes
 
-Numbers = npt.NDArray[np.int64]
-
 
 @dataclass(frozen=True)
 class MapPart:
@@ -43,15 +42,11 @@ class MapPart:
 
     file: MapFile
     groups: tuple[int, ...]
-    first_row: int
     num_rows: int
 
     def rows(self) -> Iterator[tuple[int, pa.Array, Numbers]]:
         """Read batches of the part: first row in the file, raw ids [n], integer ids [n]."""
-        row = self.first_row
-        for orig, new in id_maps.iter_raw_id_map(self.file, self.groups):
-            yield row, orig, new
-            row += len(new)
+        return id_maps.iter_raw_id_map(self.file, self.groups)
 
 
 @dataclass(frozen=True)
@@ -75,13 +70,13 @@ def plan_map(mapping_path: str, entity_type: str, folder: str) -> MapPlan:
     files = id_maps.list_raw_id_map(mapping_path, entity_type)
     parts: list[MapPart] = []
     for file in files:
-        first_row, num_rows, groups = 0, 0, list[int]()
+        num_rows, groups = 0, list[int]()
         for group, group_rows in enumerate(file.group_rows):
             groups.append(group)
             num_rows += group_rows
             if num_rows >= PART_ROWS or group == len(file.group_rows) - 1:
-                parts.append(MapPart(file, tuple(groups), first_row, num_rows))
-                first_row, num_rows, groups = first_row + num_rows, 0, []
+                parts.append(MapPart(file, tuple(groups), num_rows))
+                num_rows, groups = 0, []
     num_ids = sum(part.num_rows for part in parts)
     return MapPlan(entity_type, folder, files[0].is_integer, num_ids, tuple(parts))
 
@@ -131,7 +126,6 @@ class _TableWriter:
         self.plan, self.folder = plan, folder
 
     def write(self) -> None:
-        scratch.make_folder(self.folder)
         scratch.make_together(self.folder, ["reserved"], self._reserve)
         parts = [f"part-{number}" for number in range(len(self.plan.parts))]
         scratch.make_together(self.folder, parts, self._read_part)

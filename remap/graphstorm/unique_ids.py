@@ -8,18 +8,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 from distributed import Client
 
 from graphmill import cluster, storage
-from graphmill.checkpoints.graphstorm.saved_ranks import RankRows, iter_ids
+from graphmill.checkpoints.graphstorm.saved_ranks import Numbers, RankRows, iter_ids
 from graphmill.display import progress
 from graphmill.errors import FormatError
 from remap.graphstorm.discover import OutputFile
 
 SHARE_IDS = 1 << 27  # ids that a task looks for: a byte each
-
-Numbers = npt.NDArray[np.int64]
 
 log = logging.getLogger("graphmill")
 

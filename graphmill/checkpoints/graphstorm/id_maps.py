@@ -13,10 +13,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from graphmill import storage
+from graphmill.checkpoints.id_maps import Numbers
 from graphmill.errors import FormatError, NotFoundError
 from graphmill.formats.parquet import bounds, files_below, iter_columns, new_file, open_parquet
 from graphmill.formats.raw_ids import is_text
@@ -58,12 +58,12 @@ def list_raw_id_map(mapping_path: str, entity_type: str) -> list[MapFile]:
     return files
 
 
-def iter_raw_id_map(file: MapFile, groups: Iterable[int]) -> Iterator[tuple[pa.Array, npt.NDArray[np.int64]]]:
-    """Raw ids (string or int64 [n]) and integer ids (int64 [n]) of consecutive row groups."""
+def iter_raw_id_map(file: MapFile, groups: Iterable[int]) -> Iterator[tuple[int, pa.Array, Numbers]]:
+    """The first row in the file, raw ids (string or int64 [n]) and integer ids of consecutive row groups."""
     kind = pa.int64() if file.is_integer else pa.string()
     with open_parquet(file.uri) as parquet:
-        for _, (orig, new) in iter_columns(parquet, file.uri, [file.orig, file.new], _BATCH_ROWS, groups):
-            yield orig.cast(kind), new.cast(pa.int64()).to_numpy()
+        for row, (orig, new) in iter_columns(parquet, file.uri, [file.orig, file.new], _BATCH_ROWS, groups):
+            yield row, orig.cast(kind), new.cast(pa.int64()).to_numpy()
 
 
 def _measure(uri: str) -> MapFile:

@@ -71,18 +71,12 @@ def sparse_emb_uri(model_path: str, entity_type: str, rank: int) -> str:
 
 def read_states(model_path: str) -> States:
     """The parameters in model.bin, by part of the model and name."""
-    import torch
-
     from graphmill.formats.torch_files.read import load
 
     uri = storage.join(model_path, MODEL)
     content: Any = load(uri)
-    parts = content.values() if isinstance(content, Mapping) else [None]
-    for part in parts:
-        if not isinstance(part, Mapping) or not all(
-            isinstance(tensor, torch.Tensor) for tensor in part.values()
-        ):
-            raise FormatError(f"{uri}: expected parameters by part and name, found other content")
+    if not isinstance(content, Mapping) or not all(map(_are_tensors, content.values())):
+        raise FormatError(f"{uri}: expected parameters by part and name, found other content")
     return dict(content)
 
 
@@ -116,19 +110,22 @@ def read_edge_types(model_path: str) -> list[EdgeType] | None:
 
 def read_node_mapping(model_path: str) -> "Mapping[str, Tensor]":
     """The node id of each row, int64 [N], by type; empty without a file of them."""
-    import torch
-
     from graphmill.formats.torch_files.read import load
 
     for uri in _beside(model_path, NODE_MAPPING):
-        content = load(uri)
-        tensors: dict[str, Any] = dict(content) if isinstance(content, Mapping) else {"": None}
-        if not all(
-            isinstance(tensor, torch.Tensor) and tensor.dtype == torch.int64 for tensor in tensors.values()
-        ):
+        content: Any = load(uri)
+        if not _are_tensors(content, "torch.int64"):
             raise FormatError(f"{uri}: expected int64 [N] by type, found other content")
-        return tensors
+        return dict(content)
     return {}
+
+
+def _are_tensors(content: Any, dtype: str = "") -> bool:
+    """Whether these are tensors by name, maybe of one dtype."""
+    import torch
+
+    tensors = content.values() if isinstance(content, Mapping) else [None]
+    return all(isinstance(each, torch.Tensor) and str(each.dtype).startswith(dtype) for each in tensors)
 
 
 def write(

@@ -126,21 +126,12 @@ def move_aside(checkpoint_path: str) -> str:
 def _has_same(checkpoint_path: str, version: int, other_path: str) -> bool:
     """Whether a folder holds exactly that version, by the checksums of its files."""
     stems = versions_of(checkpoint_path).get(version, set())
-    version_uri = storage.join(other_path, VERSION_FILE)
-    if versions_of(other_path) != {version: stems} or not storage.exists(version_uri):
+    if read_version(other_path) != version or versions_of(other_path) != {version: stems}:
         return False
     files = [f"{stem}.v{version}.h5" for stem in stems]
-    one, other = (
-        {storage.name(entry.uri): entry.size_bytes for entry in storage.list_dir(path)}
-        for path in (checkpoint_path, other_path)
-    )
-    return (
-        storage.read_text(version_uri).strip() == str(version)
-        and all(one[file] == other[file] for file in files)
-        and all(
-            of_file(storage.join(checkpoint_path, file)) == of_file(storage.join(other_path, file))
-            for file in files
-        )
+    return all(
+        of_file(storage.join(checkpoint_path, file)) == of_file(storage.join(other_path, file))
+        for file in files
     )
 
 

@@ -150,6 +150,11 @@ class Keyed:
             self.places[batch][is_known] = places
             self.ids[places] = known
 
+    def owned(self, shard: int) -> tuple[Numbers, range]:
+        """The ids of a shard, and their places."""
+        start, stop = self.starts[shard : shard + 2]
+        return self.ids[start:stop], range(start, stop)
+
 
 def _shards(ids: Numbers, ends: Hashes) -> Numbers:
     """The shard that owns each id; shards end at the hash slots `ends`."""

@@ -13,7 +13,7 @@ RecIS' reader looks for the blocks of a tensor by the beginning of their names. 
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import asdict
 from functools import partial
 from typing import Any
@@ -147,18 +147,21 @@ def write(
     model = source.read_model() or ModelState({}, None)
     tensors = _dense_tensors(model)
     model_state = states.without_sums(model.optimizer_state)
-    slots = {name: _slots(source, name, sums_dims[name]) for name in names}
-    ordered = {
-        name: _ordered(slots[name], ids, f"{source.uri}: {name!r}") for name, ids in (keyed or {}).items()
-    }
+    slots: dict[str, Mapping[str, OpenRows]] = {}
+    for name in names:
+        joined = _joined_slots(source, name, sums_dims[name])
+        slots[name] = joined if keyed is None else _ordered(joined, keyed[name], f"{source.uri}: {name!r}")
     for shard in range(shard_num):
         with ExitStack() as stack:
-            tables = {
-                name: _owned_table(sum(source.counts[name]), slots[name], shard, shard_num, stack)
-                if keyed is None
-                else _keyed_table(keyed[name], ordered[name], shard, shard_num, stack)
-                for name in names
-            }
+            tables = {}
+            for name in names:
+                ids: Any = OwnedIds(sum(source.counts[name]), slice_of(shard, shard_num))
+                ids, places = (ids, ids) if keyed is None else keyed[name].owned(shard)
+                rows = {
+                    slot: OwnedRows(stack.enter_context(open_rows()), places)
+                    for slot, open_rows in slots[name].items()
+                }
+                tables[name] = HashTable(ids, rows, shard, shard_num)
             Saver(shard, shard_num, NUM_WRITERS, target_uri, tables, tensors).save()
     content = {
         "format_version": FORMAT_VERSION,
@@ -187,10 +190,10 @@ def _dense_tensors(model: ModelState) -> dict[str, Any]:
     return tensors | {sum_name(names[key]): sums[n] for n, key in enumerate(model.parameters) if n in sums}
 
 
-Slots = Mapping[str, Callable[[], JoinedRows]]
+OpenRows = Callable[[], AbstractContextManager[Rows]]
 
 
-def _slots(source: Checkpoint, name: str, sums_dim: int) -> Slots:
+def _joined_slots(source: Checkpoint, name: str, sums_dim: int) -> dict[str, Callable[[], JoinedRows]]:
     """The rows of each slot of a table: embeddings, and Adagrad sums of one dimension, two or none."""
     slots: dict[str, Callable[[], JoinedRows]] = {EMBEDDING_SLOT: partial(JoinedRows, source, name)}
     if sums_dim:
@@ -199,19 +202,13 @@ def _slots(source: Checkpoint, name: str, sums_dim: int) -> Slots:
     return slots
 
 
-def _owned_table(count: int, slots: Slots, shard: int, shard_num: int, stack: ExitStack) -> HashTable:
-    ids = OwnedIds(count, slice_of(shard, shard_num))
-    rows = {slot: OwnedRows(stack.enter_context(join()), ids) for slot, join in slots.items()}
-    return HashTable(ids, rows, shard, shard_num)
-
-
-def _ordered(slots: Slots, keyed: Keyed, where: str) -> dict[str, OrderedTable]:
+def _ordered(slots: Mapping[str, Callable[[], JoinedRows]], keyed: Keyed, where: str) -> dict[str, OpenRows]:
     """The slots of a table, with rows in the order of the shards; sorted once, in a temporary file."""
     count, leaves_out = len(keyed.ids), len(keyed.ids) < len(keyed.places)
     return {
         slot: OrderedTable(
             partial(_open_piece, join, keyed.places), (count, join().shape[1]), where, leaves_out=leaves_out
-        )
+        ).open
         for slot, join in slots.items()
     }
 
@@ -220,12 +217,3 @@ def _ordered(slots: Slots, keyed: Keyed, where: str) -> dict[str, OrderedTable]:
 def _open_piece(join: Callable[[], JoinedRows], places: Numbers) -> Iterator[list[OrderedPiece]]:
     with join() as rows:
         yield [OrderedPiece(len(places), partial(sliced, places), rows.read)]
-
-
-def _keyed_table(
-    keyed: Keyed, slots: dict[str, OrderedTable], shard: int, shard_num: int, stack: ExitStack
-) -> HashTable:
-    start, stop = keyed.starts[shard : shard + 2]
-    places = range(start, stop)
-    rows = {slot: OwnedRows(stack.enter_context(table.open()), places) for slot, table in slots.items()}
-    return HashTable(keyed.ids[start:stop], rows, shard, shard_num)

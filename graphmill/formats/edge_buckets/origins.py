@@ -126,17 +126,15 @@ def added_rows(edge_path: str, bucket: Bucket) -> Int64:
     if not added:
         return np.zeros((0, 2), np.int64)
     with open_checked(bucket_uri(edge_path, bucket)) as hdf5:
-        origins = read_bucket_origins(hdf5, bucket_uri(edge_path, bucket))
-    if origins is None:
-        raise FormatError(f"{bucket_uri(edge_path, bucket)}: expected a dataset {ORIGIN!r}, found none")
+        origins = _read_bucket_origins(hdf5, bucket_uri(edge_path, bucket))
     is_added = np.isin(origins.origin, added) & (np.diff(origins.starts) > 0)
     return joined_ranges(origins.starts[:-1][is_added], origins.starts[1:][is_added])
 
 
-def read_bucket_origins(hdf5: h5py.File, uri: str) -> BucketOrigins | None:
-    """Read the origins of an open bucket; None if it says none."""
+def _read_bucket_origins(hdf5: h5py.File, uri: str) -> BucketOrigins:
+    """Read the origins of an open bucket."""
     if ORIGIN not in hdf5:
-        return None
+        raise FormatError(f"{uri}: expected a dataset {ORIGIN!r}, which says the rows' raw files, found none")
     origin = _all(hdf5, ORIGIN, np.int32, uri)
     starts = _all(hdf5, STARTS, np.int64, uri)
     num_edges = len(checked_dataset(hdf5, "lhs", "iu", uri))
@@ -211,10 +209,7 @@ class AllRows:
 
     def __init__(self, hdf5: h5py.File, uri: str, columns: Sequence[str]) -> None:
         self.uri = uri
-        origins = read_bucket_origins(hdf5, uri)
-        if origins is None:
-            raise FormatError(f"{uri}: expected a dataset {ORIGIN!r}, which says the rows' raw files")
-        self.origins: BucketOrigins = origins
+        self.origins = origins = _read_bucket_origins(hdf5, uri)
         self.starts = origins.starts + origins.left_out_starts
         kinds = {name: "iuf" if name == "weight" else "iu" for name in columns}
         self._edges = {name: checked_dataset(hdf5, name, kind, uri) for name, kind in kinds.items()}

@@ -18,7 +18,7 @@ from graphmill.checkpoints.legacy import checkpoint as legacy
 from graphmill.checkpoints.legacy import inputs
 from graphmill.cli.main import command
 from graphmill.convert import legacy as conversion
-from graphmill.errors import ConfigError, FormatError, NotFoundError
+from graphmill.errors import ConfigError, FormatError
 from graphmill.formats import edge_buckets, entity_counts
 from graphmill.formats.torch_files.write import NewTorchTensor, save
 from graphmill.vocab import Bucket
