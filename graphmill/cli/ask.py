@@ -11,7 +11,6 @@ from graphmill.ask.export.settings import ExportOptions
 from graphmill.ask.features.settings import FeaturesOptions
 from graphmill.ask.fold_in.settings import FoldInOptions
 from graphmill.ask.predict.settings import PredictOptions
-from graphmill.cli import exit_codes
 from graphmill.cli.options import ColumnOption, result_options
 from graphmill.cli.section_options import check_options, section_options
 from graphmill.config import Config
@@ -32,11 +31,7 @@ _TOLD = ("relation", "id_type", "candidate_type", "k", "num_ids", "num_candidate
 _OF_METHOD = ("method", "recall", "recall_error", "recall_ids", "num_lists", "num_probed")
 
 
-@click.command(
-    "predict",
-    context_settings=exit_codes.CONTEXT,
-    epilog="Example: graphmill predict output/shop --relation bought --to answers",
-)
+@click.command("predict", epilog="Example: graphmill predict output/shop --relation bought --to answers")
 @click.argument("run")
 @section_options(PredictOptions)
 @result_options
@@ -86,11 +81,7 @@ _NEEDED_BY_EXPORT = {
 }
 
 
-@click.command(
-    "export",
-    context_settings=exit_codes.CONTEXT,
-    epilog="Example: graphmill export output/shop --precision int8 --to vectors",
-)
+@click.command("export", epilog="Example: graphmill export output/shop --precision int8 --to vectors")
 @click.argument("run")
 @section_options(ExportOptions)
 @result_options
@@ -128,7 +119,6 @@ def _export_summary(figures: dict[str, Any]) -> dict[str, str]:
 
 @click.command(
     "features",
-    context_settings=exit_codes.CONTEXT,
     epilog="Example: graphmill features output/shop orders.parquet --column customer_id --type customer "
     "--to orders-with-vectors",
 )
@@ -230,7 +220,6 @@ def _features_summary(figures: dict[str, Any]) -> dict[str, str]:
 
 @click.command(
     "fold-in",
-    context_settings=exit_codes.CONTEXT,
     epilog="Example: graphmill fold-in output/shop --edges today.parquet --to new-vectors",
 )
 @click.argument("run")

@@ -21,8 +21,7 @@ from graphmill.display import terminal
 from graphmill.errors import BadInputError, GraphMillError, ShortageError
 from graphmill.machine import shortage
 
-CONTEXT = {"help_option_names": ["-h", "--help"]}  # of every command
-
+CONTEXT = {"help_option_names": ["-h", "--help"]}  # of every command: those of a group have it from there
 
 _UNDECODED = re.compile("[\udc80-\udcff]")  # bytes that are no text in the locale's encoding
 

@@ -32,11 +32,7 @@ def command() -> None:
     """Turn raw edges with string ids into embeddings under the same ids."""
 
 
-@click.command(
-    "init",
-    context_settings=exit_codes.CONTEXT,
-    epilog="Example: graphmill init ratings.csv --to ratings.yaml",
-)
+@click.command("init", epilog="Example: graphmill init ratings.csv --to ratings.yaml")
 @click.argument("tables", metavar="TABLE...", nargs=-1, required=True)
 @click.option("--to", "target", metavar="FILE", help="File to write (default: standard output).")
 @click.option(
@@ -76,11 +72,7 @@ class TuneOptions(Section):
     target: Annotated[str, Flag("--to", "FILE")] = Field("tuned.yaml", description="Configuration to write.")
 
 
-@click.command(
-    "tune",
-    context_settings=exit_codes.CONTEXT,
-    epilog="Example: graphmill tune --conf shop.yaml --minutes 10 --to tuned.yaml",
-)
+@click.command("tune", epilog="Example: graphmill tune --conf shop.yaml --minutes 10 --to tuned.yaml")
 @run_options
 @section_options(TuneOptions)
 def tune(conf: str | None, overrides: tuple[str, ...], master: str | None, **options: Any) -> None:

@@ -10,9 +10,7 @@ from graphmill.cli.options import date_option, dry_run_option, load_for, run_arg
 from graphmill.display import terminal
 
 
-@click.command(
-    "check", context_settings=exit_codes.CONTEXT, epilog="Example: graphmill check --conf conf/demo.yaml"
-)
+@click.command("check", epilog="Example: graphmill check --conf conf/demo.yaml")
 @date_option
 @run_argument
 @run_options

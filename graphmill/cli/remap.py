@@ -103,12 +103,7 @@ def command() -> None:
     """Write embeddings and predictions under their raw ids, or look up neighbours."""
 
 
-@command.command(
-    "remap",
-    cls=_AsGraphStorm,
-    context_settings=exit_codes.CONTEXT,
-    epilog="Example: graphmill remap demo-output",
-)
+@command.command("remap", cls=_AsGraphStorm, epilog="Example: graphmill remap demo-output")
 @run_argument
 @run_options
 @dry_run_option
@@ -244,9 +239,7 @@ class NeighborsOptions(Section):
     as_json: Annotated[bool, Flag("--json")] = Field(False, description="Print JSON.")
 
 
-@command.command(
-    context_settings=exit_codes.CONTEXT, epilog="Example: graphmill neighbors demo-output --id bash"
-)
+@command.command(epilog="Example: graphmill neighbors demo-output --id bash")
 @run_argument
 @conf_option
 @set_option

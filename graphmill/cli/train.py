@@ -27,7 +27,6 @@ def command() -> None:
 
 
 @command.command(
-    context_settings=exit_codes.CONTEXT,
     help=f"Run the stage train, even if it has finished before.\n\n{OF_A_RUN}",
     epilog="Example: graphmill train --conf conf/demo.yaml --output demo-output",
 )
@@ -42,9 +41,7 @@ def train(conf: str | None, overrides: tuple[str, ...], master: str | None, dry_
     run_stage(TRAIN, conf, overrides, master, dry_run=dry_run)
 
 
-@command.command(
-    context_settings=exit_codes.CONTEXT, epilog="Example: graphmill evaluate demo-output --split test"
-)
+@command.command(epilog="Example: graphmill evaluate demo-output --split test")
 @run_argument
 @run_options
 @dry_run_option
