@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from functools import partial
-from typing import Any, get_args
+from typing import Any
 
 import click
 
@@ -14,10 +14,12 @@ from graphmill.ask.predict.settings import PredictOptions
 from graphmill.cli.options import ColumnOption, result_options
 from graphmill.cli.section_options import check_options, section_options
 from graphmill.config import Config
-from graphmill.config.sections.etl import FileFormat, Table
+from graphmill.config.sections.etl import FilesConfig, Table
 from graphmill.display import terminal
 from graphmill.display.readable import number, size
+from graphmill.run.reading import OF_FEATURES
 
+_OF_FILES = ("format", "delimiter", "header", "encoding")
 _OF_ALL_CANDIDATES = ("--k", "--exact", "--approximate", "--recall", "--index")
 _EXCLUDED_BY_PREDICT = {
     "--pairs": ("--ids", "--exclude-known", "--with-itself", "--calibrated", *_OF_ALL_CANDIDATES),
@@ -140,10 +142,7 @@ def _export_summary(figures: dict[str, Any]) -> dict[str, str]:
     help="Entity type of the column; one for all columns, or one for each (default: the only type).",
 )
 @section_options(FeaturesOptions, without=["columns"])
-@click.option("--format", type=click.Choice(["auto", *get_args(FileFormat)]), help="Of the table.")
-@click.option("--delimiter", metavar="CHARACTER", help="Delimiter of text.")
-@click.option("--encoding", metavar="NAME", help="Encoding of text and JSON, as Python names it.")
-@click.option("--header/--no-header", default=None, help="Whether text has a row of column names.")
+@section_options(FilesConfig, overriding=_OF_FILES)
 @result_options
 def features(
     settings: Config,
@@ -164,7 +163,7 @@ def features(
     from graphmill.cli.result_session import result_session, tell_run
 
     check_options({"--components": ["--similar-to"]}, {})
-    of_table = {key: options.pop(key) for key in ("format", "delimiter", "encoding", "header")}
+    of_table = {key: options.pop(key) for key in _OF_FILES}
     given = {key: value for key, value in of_table.items() if value is not None}
     request = FeaturesOptions(columns=_typed(columns, types, list(settings.entities)), **options)
     job.check(settings, request, to)
@@ -206,15 +205,11 @@ def _fold_in(settings: Config, request: FeaturesOptions) -> partial[dict[str, An
 
 
 def _features_summary(figures: dict[str, Any]) -> dict[str, str]:
-    rows = {
-        "with a vector": "num_found",
-        "folded in": "num_folded_in",
-        "id not in the run": "num_missing",
-        "no id": "num_without_id",
-    }
     shown = {"rows": number(figures["num_rows"])}
     for column, counts in figures["columns"].items():
-        shown |= {f"{column}: {text}": number(counts[key]) for text, key in rows.items() if counts[key]}
+        shown |= {
+            f"{column}: {text}": number(counts[key]) for key, text in OF_FEATURES.items() if counts[key]
+        }
     return shown | {"seconds": f"{figures['seconds']:.1f}"}
 
 
@@ -232,14 +227,7 @@ def _features_summary(figures: dict[str, Any]) -> dict[str, str]:
     metavar="TYPE=FILE",
     help="More new ids, which may have no edges: a table with the column `id`; repeatable.",
 )
-@click.option("--format", type=click.Choice(["auto", *get_args(FileFormat)]), help="Of --edges.")
-@click.option("--delimiter", metavar="CHARACTER", help="Delimiter of --edges, if they are text.")
-@click.option("--encoding", metavar="NAME", help="Encoding of --edges, text or JSON, as Python names it.")
-@click.option(
-    "--header/--no-header",
-    default=None,
-    help="Whether --edges, if they are text, have a row of column names.",
-)
+@section_options(FilesConfig, overriding=_OF_FILES)
 @click.option("--lhs", type=ColumnOption(), help="Column of left-hand sides: name, or number from 0.")
 @click.option("--rhs", type=ColumnOption(), help="Column of right-hand sides.")
 @click.option("--relation", metavar="NAME", help="Relation of every row.")

@@ -8,13 +8,13 @@ from typing import Annotated, Any, Literal
 import click
 from pydantic import Field
 
-from graphmill import checkpoints, config, storage
+from graphmill import checkpoints, storage
 from graphmill.cli import ask, etl, exit_codes, pipeline, remap, train
-from graphmill.cli.options import conf_option, id_map_options, output_options, run_options, set_option
+from graphmill.cli.options import cluster_settings, conf_option, output_options, run_options, set_option
 from graphmill.cli.section_options import check_options, section_options
 from graphmill.config.plugins import read_plugins
 from graphmill.config.section import Flag, Section
-from graphmill.config.sections.cluster import ClusterConfig
+from graphmill.config.values import Strings
 from graphmill.display import terminal
 from graphmill.errors import ConfigError
 from graphmill.version import __version__
@@ -118,8 +118,7 @@ def follow(application: str, conf: str | None, overrides: tuple[str, ...]) -> No
     """
     from graphmill.cluster import deploy
 
-    raw = config.read_raw(conf, overrides).get("cluster", {})
-    sys.exit(deploy.follow(application, config.validated(ClusterConfig, raw, prefix=("cluster",))))
+    sys.exit(deploy.follow(application, cluster_settings(conf, overrides)))
 
 
 _index_base_option = click.option(
@@ -129,6 +128,29 @@ _index_base_option = click.option(
     show_default=True,
     help="First number in a legacy source; auto: the names of its files decide.",
 )
+
+
+class ConvertOptions(Section):
+    """What to read of a checkpoint, and how to write it."""
+
+    num_partitions: Annotated[int, Flag("--partitions")] = Field(
+        1, ge=1, description="With --id-map: partitions of each entity type."
+    )
+    seed: int = Field(
+        0,
+        ge=0,
+        le=2**63 - 1,
+        description="With --id-map: seed of the hash that places raw ids, the key seed of later runs.",
+    )
+    version: int | None = Field(None, ge=0, description="Version to read (default: the committed one).")
+    entity_path: Annotated[str | None, Flag(metavar="URI")] = Field(
+        None, description="Entity counts, if the source has no partitions."
+    )
+    shard_num: Annotated[int, Flag("--shards")] = Field(1, ge=1, description="Shards of a RecIS target.")
+    allow_non_finite: bool = Field(False, description="Write NaN and infinity too, else an error.")
+    plugins: Annotated[Strings, Flag(metavar="FILE")] = Field(
+        (), description="File of the operators that are plug-ins."
+    )
 
 
 @command.command()
@@ -141,30 +163,9 @@ _index_base_option = click.option(
     type=click.Choice(checkpoints.FORMATS),
     help="Format to write; GraphMill recognises the format of SOURCE_URI.",
 )
-@id_map_options
-@click.option(
-    "--partitions",
-    "num_partitions",
-    type=click.IntRange(min=1),
-    default=1,
-    show_default=True,
-    help="With --id-map: partitions of each entity type.",
-)
-@click.option(
-    "--seed",
-    type=click.IntRange(0, 2**63 - 1),
-    default=0,
-    show_default=True,
-    help="With --id-map: seed of the hash that places raw ids, the key seed of later runs.",
-)
-@click.option("--version", type=click.IntRange(min=0), help="Version to read (default: the committed one).")
-@click.option("--entity-path", metavar="URI", help="Entity counts, if the source has no partitions.")
+@section_options(remap.IdMapOptions)
+@section_options(ConvertOptions)
 @_index_base_option
-@click.option(
-    "--shards", "shard_num", type=click.IntRange(min=1), default=1, help="Shards of a RecIS target."
-)
-@click.option("--allow-non-finite", is_flag=True, help="Write NaN and infinity too, else an error.")
-@click.option("--plugins", multiple=True, metavar="FILE", help="File of the operators that are plug-ins.")
 def convert(
     source_uri: str,
     target_uri: str,

@@ -1,7 +1,7 @@
 """Options that several commands share."""
 
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from typing import Any
@@ -10,6 +10,7 @@ import click
 from click.core import ParameterSource
 
 from graphmill import config, storage
+from graphmill.cli.section_options import Command, section_options
 from graphmill.config import Config
 from graphmill.config.masters import FORMS
 from graphmill.config.sections.cluster import ClusterConfig
@@ -22,23 +23,12 @@ from graphmill.vocab import RECORD
 MASTER_VARIABLE = "GRAPHMILL_MASTER"
 CONF_VARIABLE = "GRAPHMILL_CONF"
 
-Command = Callable[..., Any]
-
 # Settings of the section `cluster` that are options of the commands.
 _CLUSTER = (
-    "num_workers",
-    "worker_cores",
-    "worker_memory",
-    "worker_gpus",
-    "queue",
-    "name",
-    "archive",
-    "python",
-    "metrics_port",
-    "driver_memory",
+    *("num_workers", "worker_cores", "worker_memory", "worker_gpus", "queue", "name", "deploy"),
+    *("driver_memory", "archive", "python", "metrics_port"),
 )
-
-OF_A_CLUSTER = (*_CLUSTER, "py_files", "yarn_options", "deploy")
+_OF_CLUSTER = (*_CLUSTER, "py_files", "yarn_options")
 
 # Options of spark-submit, and what they are called here.
 _OF_SPARK = {
@@ -92,6 +82,15 @@ class ColumnOption(click.ParamType[str | int]):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str | int:
         """Read a word of a command line."""
         return int(value) if str(value).isdecimal() else str(value)
+
+
+class StageGroup(click.Group):
+    """Commands of a stage, whose own command need not be named: `python -m train --conf FILE`."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Read the words of a command line."""
+        is_named = bool(args) and args[0] in (*self.commands, *ctx.help_option_names)
+        return super().parse_args(ctx, args if is_named else [str(self.name), *args])
 
 
 def load_for(day: datetime | None, conf: str | None, overrides: tuple[str, ...]) -> Config | None:
@@ -178,18 +177,7 @@ def cluster_options(command: Command) -> Command:
         callback=lambda context, option, given: _yarn_options(given) or None,
         help="Option of the distributed shell's client, as node_label_expression=gpu; repeatable.",
     )(command)
-    command = click.option(
-        "--deploy-mode",
-        "deploy",
-        type=click.Choice(["client", "cluster"]),
-        help=ClusterConfig.model_fields["deploy"].description,
-    )(command)
-    for key in reversed(_CLUSTER):
-        field = ClusterConfig.model_fields[key]
-        kind = int if field.annotation in (int, int | None) else str
-        option = f"--{key.replace('_', '-')}"
-        command = click.option(option, type=kind, help=field.description)(command)
-    return command
+    return section_options(ClusterConfig, overriding=_CLUSTER)(command)
 
 
 def _refuse(context: click.Context, option: click.Parameter, given: Any, ours: str) -> None:
@@ -213,12 +201,12 @@ def _yarn_options(given: Sequence[str]) -> dict[str, str | bool | list[str]]:
     return options
 
 
-def as_overrides(settings: Mapping[str, Any]) -> tuple[str, ...]:
-    """Settings of the section `cluster` that are given, as for --set."""
+def as_overrides(section: str, settings: Mapping[str, Any]) -> tuple[str, ...]:
+    """Settings of a section that are given, as for --set."""
     given = {key: value for key, value in settings.items() if value is not None}
     options = given.pop("yarn_options", {})  # each on its own: the configuration may have others
     given |= {f"yarn_options.{key}": value for key, value in options.items()}
-    return tuple(f"cluster.{key}={as_yaml(value)}" for key, value in given.items())
+    return tuple(f"{section}.{key}={as_yaml(value)}" for key, value in given.items())
 
 
 def run_options(command: Command) -> Command:
@@ -271,7 +259,7 @@ def result_options(command: Command) -> Command:
 
 
 def _with_cluster(overrides: tuple[str, ...], options: dict[str, Any]) -> tuple[str, ...]:
-    return (*overrides, *as_overrides({key: options.pop(key) for key in OF_A_CLUSTER}))
+    return (*overrides, *as_overrides("cluster", {key: options.pop(key) for key in _OF_CLUSTER}))
 
 
 @contextmanager
@@ -295,6 +283,12 @@ def cluster_of(conf: str | None, overrides: Sequence[str], master: str | None) -
     return section if isinstance(section, Mapping) else {}
 
 
+def cluster_settings(conf: str | None, overrides: Sequence[str]) -> ClusterConfig:
+    """Read the section `cluster`, of a configuration that may have no other."""
+    raw = config.read_raw(conf, overrides).get(ClusterConfig.key, {})
+    return config.validated(ClusterConfig, raw, prefix=(ClusterConfig.key,))
+
+
 def conf_of(run: str | None, conf: str | None) -> str | None:
     """Find the configuration: `run`, the file or the output of a run; else `conf`."""
     if run is None:
@@ -308,29 +302,3 @@ def conf_of(run: str | None, conf: str | None) -> str | None:
 def is_configuration(word: str) -> bool:
     """Whether a word of a command line names the file of a configuration, by its suffix."""
     return word.endswith(_SUFFIXES)
-
-
-def id_map_options(command: Command) -> Command:
-    """Add the options of a map from raw ids to int64 ids."""
-    for option in (
-        click.option(
-            "--leave-out",
-            is_flag=True,
-            default=None,
-            help="Leave out ids that the maps cannot translate, else an error.",
-        ),
-        click.option(
-            "--id-map-columns",
-            metavar="RAW,ID",
-            help="Columns of raw ids and int64 ids in the maps (default: by their types).",
-        ),
-        click.option(
-            "--id-map",
-            "id_maps",
-            multiple=True,
-            metavar="TYPE=FILE",
-            help="Raw ids of a RecIS table's ids: parquet, or int64 for the ids themselves; repeatable.",
-        ),
-    ):
-        command = option(command)
-    return command

@@ -7,11 +7,10 @@ from graphmill.cli.stages import are_small_stages
 from graphmill.cluster.resources import asked_of_yarn, check_memory
 from graphmill.config import Config
 from graphmill.display import terminal
-from graphmill.errors import NotFoundError
 from graphmill.run.auto_values import with_sizes
 from graphmill.run.job import GraphSize, Stage
 from graphmill.run.output_checks import check_outputs, check_storage
-from graphmill.run.record import read_record
+from graphmill.run.record import recorded_stage
 from graphmill.vocab import TRAIN_SPLIT
 
 
@@ -39,11 +38,7 @@ def show_plan(settings: Config, stages: Sequence[Stage], master: str | None) -> 
 
 def _finished_size(settings: Config) -> GraphSize | None:
     """Size of the graph as a finished ETL has counted it."""
-    try:
-        record = read_record(settings.record_uri(settings.checkpoint_path)) or {}
-    except NotFoundError:
-        return None
-    figures = record.get("stages", {}).get("etl", {})
+    figures = recorded_stage("etl", settings)
     if "num_edges" not in figures:
         return None
     return GraphSize(

@@ -12,17 +12,18 @@ from pydantic import Field
 from graphmill import config, storage
 from graphmill.cli import exit_codes
 from graphmill.cli.options import (
+    StageGroup,
+    cluster_settings,
     conf_of,
     conf_option,
     dry_run_option,
-    id_map_options,
     run_argument,
     run_options,
     set_option,
 )
 from graphmill.cli.section_options import check_options, section_options
 from graphmill.config.section import Flag, Section
-from graphmill.config.sections.cluster import ClusterConfig
+from graphmill.config.values import Strings
 from graphmill.errors import ConfigError
 
 # GraphStorm's flags that take several values: `--pred-ntypes user item`.
@@ -30,12 +31,6 @@ _LISTS = ("--column-names", "--pred-etypes", "--pred-ntypes", "--target-etype", 
 _CODEC = click.Choice(["none", "snappy", "lz4", "zstd"])
 _LEVEL = click.Choice(["debug", "info", "warning", "error"], case_sensitive=False)
 _SAVED = ("node_id_mapping", "node_emb_dir", "prediction_dir", "yaml_config_file")
-
-
-class _RemapByDefault(click.Group):
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        is_named = bool(args) and args[0] in self.commands
-        return super().parse_args(ctx, args if is_named else ["remap", *args])
 
 
 class _AsGraphStorm(click.Command):
@@ -90,6 +85,21 @@ class _Truth(click.ParamType[bool]):
         return truth
 
 
+class IdMapOptions(Section):
+    """A map from raw ids to int64 ids."""
+
+    id_maps: Annotated[Strings, Flag("--id-map", "TYPE=FILE")] = Field(
+        (),
+        description="Raw ids of a RecIS table's ids: parquet, or int64 for the ids themselves; repeatable.",
+    )
+    id_map_columns: Annotated[str | None, Flag(metavar="RAW,ID")] = Field(
+        None, description="Columns of raw ids and int64 ids in the maps (default: by their types)."
+    )
+    leave_out: bool | None = Field(
+        None, description="Leave out ids that the maps cannot translate, else an error."
+    )
+
+
 def _of_training(command: Callable[..., None]) -> Callable[..., None]:
     for name in ("part-config", "save-embed-path", "save-prediction-path"):
         command = click.option(f"--{name}", hidden=True)(command)
@@ -98,7 +108,7 @@ def _of_training(command: Callable[..., None]) -> Callable[..., None]:
     return command
 
 
-@click.group(cls=_RemapByDefault, context_settings=exit_codes.CONTEXT)
+@click.group("remap", cls=StageGroup, context_settings=exit_codes.CONTEXT)
 def command() -> None:
     """Write embeddings and predictions under their raw ids, or look up neighbours."""
 
@@ -129,7 +139,7 @@ def command() -> None:
     "--checkpoint-path", metavar="FOLDER", help="A checkpoint: ours, PBG's (v1, legacy), or RecIS'."
 )
 @click.option("--entity-path", metavar="FOLDER", help="Raw ids of its rows: entity counts and index.")
-@id_map_options
+@section_options(IdMapOptions)
 @click.option("--compression", type=_CODEC, help="Codec of ids (snappy).")
 @click.option("--value-compression", type=_CODEC, help="Codec of vectors (none).")
 @click.option("--fixed-size-list", is_flag=True, default=None, help="Vectors as fixed_size_list, not list.")
@@ -197,8 +207,7 @@ def _remap_saved(
             "--checkpoint-path, --entity-path, --id-map, --set (but of cluster): they are for a run of ours, "
             "and cannot be used with GraphStorm's flags"
         )
-    section = config.read_raw(conf, overrides).get("cluster", {})
-    settings = config.validated(ClusterConfig, section, prefix=("cluster",))
+    settings = cluster_settings(conf, overrides)
     is_idle = _is_idle(given.pop("rank"), given.pop("world_size"), given.get("with_shared_fs", True))
     given.pop("num_processes", None)
     yaml_uri = given.pop("yaml_config_file", None)

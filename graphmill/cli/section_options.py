@@ -9,10 +9,11 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from graphmill.cli.options import Command
 from graphmill.config.section import SIZE, Flag, Section
 
 LEAST_BYTES = 16 << 20
+
+Command = Callable[..., Any]
 
 
 class _Size(click.ParamType[int]):
@@ -30,15 +31,21 @@ class _Size(click.ParamType[int]):
         return size_bytes
 
 
-def section_options(model: type[Section], *, without: Collection[str] = ()) -> Callable[[Command], Command]:
-    """Add an option for each key of a section, but some; the command gets the values under their keys."""
+def section_options(
+    model: type[Section], *, without: Collection[str] = (), overriding: Collection[str] = ()
+) -> Callable[[Command], Command]:
+    """Add an option for each key of a section, but some; the command gets the values under their keys.
+
+    The keys `overriding` alone override a configuration: what is not given is None.
+    """
     schema = model.model_json_schema()
 
     def with_options(command: Command) -> Command:
         for key, field in reversed(model.model_fields.items()):
-            if key not in without:
+            if key not in without and (key in overriding or not overriding):
                 flag = next((mark for mark in field.metadata if isinstance(mark, Flag)), Flag())
-                command = _option(key, flag, schema["properties"][key], schema.get("$defs", {}))(command)
+                form = schema["properties"][key] | ({"default": None} if overriding else {})
+                command = _option(key, flag, form, schema.get("$defs", {}))(command)
         return command
 
     return with_options
@@ -58,7 +65,7 @@ def _option(key: str, flag: Flag, schema: Any, definitions: Any) -> Callable[[Co
     elif kind.get("type") == "boolean" and "/" not in flag.names:
         form |= {"is_flag": True, "flag_value": not default}
     else:
-        form |= {"show_default": default not in (None, "", False)}
+        form |= {"show_default": default not in (None, "") and default is not False}
     names = flag.names or f"--{key.replace('_', '-')}"
     return click.option(names, key, metavar=flag.metavar, help=schema["description"], **form)
 

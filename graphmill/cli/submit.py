@@ -77,7 +77,7 @@ def command(
         if os.path.isfile(script):  # noqa: PTH113 (which raises nothing)
             log.warning("%s: the bundled job runs; the file %s here is meant by ./%s", script, script, script)
         sys.argv = [script, *arguments]
-        overrides = [f"--set={override}" for override in as_overrides(chosen)]
+        overrides = [f"--set={override}" for override in as_overrides("cluster", chosen)]
         BUNDLED[script].main([*overrides, *arguments], prog_name=script, standalone_mode=False)
     elif os.path.isfile(script):  # noqa: PTH113
         _run_script(script, arguments, master, conf, chosen)

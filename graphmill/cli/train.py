@@ -9,19 +9,19 @@ from rich.table import Table
 
 from graphmill import config
 from graphmill.cli import exit_codes
-from graphmill.cli.options import OF_A_RUN, dry_run_option, run_argument, run_options
+from graphmill.cli.options import (
+    OF_A_RUN,
+    StageGroup,
+    as_overrides,
+    dry_run_option,
+    run_argument,
+    run_options,
+)
+from graphmill.cli.section_options import section_options
+from graphmill.config.sections.evaluate import EvaluateConfig
 
 
-class _TrainByDefault(click.Group):
-    """A group whose command `train` need not be named: `python -m train --conf FILE`."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        if not args or args[0] not in (*self.commands, *ctx.help_option_names):
-            args = ["train", *args]
-        return super().parse_args(ctx, args)
-
-
-@click.group(cls=_TrainByDefault, context_settings=exit_codes.CONTEXT)
+@click.group("train", cls=StageGroup, context_settings=exit_codes.CONTEXT)
 def command() -> None:
     """Train embeddings (the default), or evaluate a checkpoint."""
 
@@ -45,17 +45,15 @@ def train(conf: str | None, overrides: tuple[str, ...], master: str | None, dry_
 @run_argument
 @run_options
 @dry_run_option
-@click.option("--split", metavar="NAME", help="Edges to rank (default: evaluate.split, test).")
-@click.option("--filtered/--unfiltered", default=None, help="Leave other known edges out of the ranking.")
+@section_options(EvaluateConfig, overriding=("split", "filtered"))
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of a table.")
 def evaluate(
     conf: str | None,
     overrides: tuple[str, ...],
     master: str | None,
     dry_run: bool,
-    split: str | None,
-    filtered: bool | None,
     as_json: bool,
+    **chosen: Any,
 ) -> None:
     """Rank the edges of a split against all entities.
 
@@ -65,9 +63,7 @@ def evaluate(
     from graphmill.cli.session import kept_of, session, tell_verdict
     from graphmill.cli.stages import EVALUATE
 
-    chosen = ["evaluate.enabled=true", *([f"evaluate.split={split}"] if split is not None else [])]
-    chosen += [f"evaluate.filtered={str(filtered).lower()}"] if filtered is not None else []
-    settings = config.load(conf, (*overrides, *chosen))
+    settings = config.load(conf, (*overrides, *as_overrides("evaluate", {"enabled": True, **chosen})))
     if dry_run:
         show_plan(settings, [EVALUATE], master)
         return

@@ -20,18 +20,15 @@ from graphmill.cluster.workers import Environment, prepare, worker_addresses
 from graphmill.config.masters import Kind, kind_of
 from graphmill.config.sections.cluster import ClusterConfig, TlsConfig
 from graphmill.display import progress
-from graphmill.errors import ClusterError, ConfigError, NoClusterError
+from graphmill.errors import ClusterError, ConfigError, NoClusterError, optional
 from graphmill.storage import hdfs, run_folder
 
 Starter = Callable[[str, ClusterConfig, Keys | None], AbstractContextManager[Any]]
 
 
-def _ssh_cluster(master: str, settings: ClusterConfig, keys: Keys | None) -> AbstractContextManager[Any]:
-    try:
-        from graphmill.cluster.ssh import ssh_cluster
-    except ModuleNotFoundError as error:
-        raise ConfigError(f"--master {master}: asyncssh is missing; pip install 'graphmill[ssh]'") from error
-    return ssh_cluster(master, settings, keys)
+def _ssh_cluster(master: str, settings: ClusterConfig, keys: Keys | None) -> Any:
+    missing = f"--master {master}: asyncssh is missing; pip install 'graphmill[ssh]'"
+    return optional("graphmill.cluster.ssh", missing).ssh_cluster(master, settings, keys)
 
 
 STARTERS: Mapping[str, Starter] = {
@@ -77,7 +74,7 @@ def connect(
             if not kind.is_this_process:
                 variables = {hdfs.DRIVER_VARIABLE: hdfs.chosen_driver()}
                 client.register_plugin(Environment(variables))
-            _announce(client, master, keys)
+            _announce(client, master, kind, keys)
         except (ClusterError, OSError, RuntimeError) as error:  # a TimeoutError is an OSError
             place = (
                 "" if isinstance(error, ClusterError) else f"--master {master}: the cluster does not answer: "
@@ -133,8 +130,7 @@ def _in_a_file(keys: Keys | None) -> Iterator[Keys | None]:
         yield Keys(file.name, file.name, file.name, keys.text)
 
 
-def _announce(client: Client, master: str, keys: Keys | None) -> None:
-    kind = kind_of(master)
+def _announce(client: Client, master: str, kind: Kind, keys: Keys | None) -> None:
     workers = "in this process" if kind.is_this_process else f"{len(worker_addresses(client))} workers"
     log.info("cluster: %s, %s", master, workers)
     place = dashboard.described(client, kind, keys)

@@ -14,6 +14,7 @@ import os
 import shlex
 import shutil
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -21,9 +22,10 @@ import dask
 from dask.utils import parse_bytes
 
 from graphmill import storage
+from graphmill.cluster.hadoop import shell_words
 from graphmill.cluster.keys import Keys
-from graphmill.cluster.settings import CORES_VARIABLE, DRIVER_VARIABLE, ENVIRONMENT, FACING, QUIET
-from graphmill.config.sections.cluster import LOOPBACK, ClusterConfig
+from graphmill.cluster.settings import CORES_VARIABLE, DRIVER_VARIABLE, ENVIRONMENT, FACING, NEVER_MS, QUIET
+from graphmill.config.sections.cluster import LOOPBACK, ClusterConfig, YarnOptions
 from graphmill.errors import ConfigError
 
 DEFAULT_MEMORY = "4GiB"
@@ -135,6 +137,28 @@ def localized_files(settings: ClusterConfig, folder: Path, keys: Keys | None) ->
         Path(path).write_text(keys.text)
         files.append(path)
     return files
+
+
+def shell_arguments(
+    settings: ClusterConfig, name: str, num: int, script_path: Path, files: Sequence[str], own: YarnOptions
+) -> list[str]:
+    """Return the words for the distributed shell's client: an application of `num` containers with a script.
+
+    `files` are local paths, `own` are options of this sort of container; the user's own options come last.
+    """
+    options: YarnOptions = {
+        "appname": name,
+        "num_containers": num,
+        "master_memory": MASTER_MIB,
+        "master_vcores": 1,
+        "shell_script": str(script_path),
+        "timeout": NEVER_MS,
+    }
+    if files:
+        options["localize_files"] = ",".join(files)
+    if settings.queue:
+        options["queue"] = settings.queue
+    return shell_words(options | own | settings.yarn_options)
 
 
 def script(settings: ClusterConfig, scheduler: str, name: str, keys: Keys | None) -> str:

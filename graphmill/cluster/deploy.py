@@ -31,8 +31,8 @@ from pathlib import Path
 from graphmill import storage
 from graphmill.cluster import container, hadoop
 from graphmill.cluster.driver import Reader
-from graphmill.cluster.hadoop import Application, home_uri, shell_words
-from graphmill.cluster.settings import DRIVER_VARIABLE, NEVER_MS
+from graphmill.cluster.hadoop import Application, home_uri
+from graphmill.cluster.settings import DRIVER_VARIABLE
 from graphmill.config.sections.cluster import ClusterConfig, YarnOptions
 from graphmill.errors import ClusterError, ConfigError, GraphMillError, StorageError
 from graphmill.storage import hadoop_conf, run_folder
@@ -172,31 +172,21 @@ def _submit(
     yarn = hadoop.find(settings.yarn_classpath, folder)
     archive_path, script_path = folder / _ARCHIVE, folder / "driver.sh"
     _pack(archive_path, files)
-    arguments = [storage.join(home_uri(), _LOGS), *words]
     script_path.write_text(
         _TEMPLATE.format(
             start=container.start_of(settings),
             archive=_ARCHIVE,
             conf=_CONF,
             variable=DRIVER_VARIABLE,
-            words=shlex.join(arguments),
+            words=shlex.join([storage.join(home_uri(), _LOGS), *words]),
         )
     )
     name = f"{settings.name}-driver"
-    options: YarnOptions = {
-        "appname": name,
-        "num_containers": 1,
-        "container_memory": container.mib("driver_memory", settings.driver_memory),
-        "container_vcores": 1,
-        "master_memory": container.MASTER_MIB,
-        "master_vcores": 1,
-        "shell_script": str(script_path),
-        "timeout": NEVER_MS,
-        "localize_files": ",".join([str(archive_path), *container.localized_files(settings, folder, None)]),
-    }
-    if settings.queue:
-        options["queue"] = settings.queue
-    return Application(yarn, name, 1, shell_words(options | settings.yarn_options), folder / "client.log")
+    paths = [str(archive_path), *container.localized_files(settings, folder, None)]
+    memory = container.mib("driver_memory", settings.driver_memory)
+    own: YarnOptions = {"container_memory": memory, "container_vcores": 1}
+    arguments = container.shell_arguments(settings, name, 1, script_path, paths, own)
+    return Application(yarn, name, 1, arguments, folder / "client.log")
 
 
 def _pack(archive_path: Path, files: Mapping[str, str]) -> None:

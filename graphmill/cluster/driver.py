@@ -122,10 +122,7 @@ class Reader:
 def run(root: str, words: Sequence[str]) -> int:
     """Run `python WORDS`, and return its exit code; its output goes to a folder in `root` too."""
     process = subprocess.Popen(
-        [sys.executable, *words],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+        [sys.executable, *words], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
     signal.signal(signal.SIGTERM, lambda number, frame: process.terminate())
     # Only the user may read the log.

@@ -24,10 +24,10 @@ from typing import Any, NamedTuple
 from distributed.utils import get_ip
 
 from graphmill.cluster import container, hadoop
-from graphmill.cluster.hadoop import Application, shell_words
+from graphmill.cluster.hadoop import Application
 from graphmill.cluster.keys import Keys
 from graphmill.cluster.local import scheduler_here
-from graphmill.cluster.settings import DRIVER_VARIABLE, NEVER_MS
+from graphmill.cluster.settings import DRIVER_VARIABLE
 from graphmill.config.sections.cluster import ClusterConfig, YarnOptions
 from graphmill.errors import ClusterError, GraphMillError
 from graphmill.machine.interrupt import interruptible
@@ -174,27 +174,19 @@ class Containers:
 
     def _shell_arguments(self, num_containers: int, script_path: Path) -> list[str]:
         settings = self.settings
-        options: YarnOptions = {
-            "appname": settings.name,
-            "num_containers": num_containers,
+        own: YarnOptions = {
             "container_memory": container.memory_mib(settings)[1],
             "container_vcores": settings.worker_cores,
-            "master_memory": container.MASTER_MIB,
-            "master_vcores": 1,
-            "shell_script": str(script_path),
-            "timeout": NEVER_MS,
             "container_retry_policy": 1,  # RETRY_ON_ALL_ERRORS; the option takes the number only
             "container_max_retries": _MAX_RETRIES,
             "container_retry_interval": 1000,
             "container_failures_validity_interval": _RETRIES_WITHIN_MS,
         }
-        if self._localized:
-            options["localize_files"] = ",".join(self._localized)
-        if settings.queue:
-            options["queue"] = settings.queue
         if settings.worker_gpus:
-            options["container_resources"] = f"yarn.io/gpu={settings.worker_gpus}"
-        return shell_words(options | settings.yarn_options)
+            own["container_resources"] = f"yarn.io/gpu={settings.worker_gpus}"
+        return container.shell_arguments(
+            settings, settings.name, num_containers, script_path, self._localized, own
+        )
 
     def _present(self) -> dict[str, _Place]:
         name = re.compile(rf"{re.escape(self.settings.name)}-(\d+)-(container_\w+)")

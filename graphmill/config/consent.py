@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from graphmill.config.sections import SECTIONS
-from graphmill.config.yaml_text import as_yaml
+from graphmill.config.yaml_text import as_yaml, shown
 from graphmill.errors import ConfigError
 
 _PLUGINS, _MASTER = "train.plugins", "cluster.master"
@@ -41,7 +41,7 @@ def check_plugins(missing: Mapping[str, Any], record_uri: str) -> None:
     """Raise ConfigError for plug-ins of a run.json that the user has not named."""
     if _PLUGINS in missing:
         raise ConfigError(
-            f"{_PLUGINS}: {record_uri} names {_text(missing[_PLUGINS])}. A run may come from anybody, so its "
+            f"{_PLUGINS}: {record_uri} names {shown(missing[_PLUGINS])}. A run may come from anybody, so its "
             f"plug-ins run only if you name them: {_option(_PLUGINS, missing[_PLUGINS])}, or plugins=[...] "
             "of graphmill.open()"
         )
@@ -52,15 +52,11 @@ def check_cluster(missing: Mapping[str, Any], record_uri: str | None, master: st
     options = " ".join(_option(key, value) for key, value in missing.items() if key.startswith("cluster."))
     if _MASTER in missing and master is None:
         raise ConfigError(
-            f"{_MASTER}: {record_uri} names {_text(missing[_MASTER])}. A run may come from anybody, so its "
+            f"{_MASTER}: {record_uri} names {shown(missing[_MASTER])}. A run may come from anybody, so its "
             f"cluster is used only if you name it: {options}; or work here: --master local"
         )
     if options:
         log.warning("cluster: %s: it does not count here unless you name it: %s", record_uri, options)
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else as_yaml(value)
 
 
 def _option(key: str, value: Any) -> str:

@@ -9,10 +9,11 @@ with all entities or a sample of them (1-vs-all), or, for large graphs, edges wi
 to 1,000 edges) and epochs are powers of two, so that a graph that grows a little keeps them.
 """
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
+
+from graphmill.config.yaml_text import shown
 
 AUTO = "auto"
 PBG = "pbg"
@@ -291,14 +292,10 @@ def summary_line(chosen: Mapping[str, Any], num_entities: Mapping[str, Sequence[
     """Say in one line what was chosen, and why."""
     types = ", ".join(f"{sum(counts):,} {name}" for name, counts in num_entities.items())
     names = {key: f"{key}.num_partitions" if key.startswith(ENTITIES) else key for key in chosen}
-    fixed = ", ".join(f"{names[key]} {_shown(value)}" for key, value in chosen.items() if key not in _BY_SIZE)
+    fixed = ", ".join(f"{names[key]} {shown(value)}" for key, value in chosen.items() if key not in _BY_SIZE)
     of_size = ", ".join(f"{key} {chosen[key]}" for key in _BY_SIZE if key in chosen)
     parts = [f"{of_size} for {num_edges:,} edges of {types}"] * bool(of_size) + [fixed] * bool(fixed)
     return f"keys that the configuration leaves out: {'; '.join(parts)} (defaults: pbg asks for PBG's)"
-
-
-def _shown(value: Any) -> str:
-    return json.dumps(value) if value is None or isinstance(value, bool) else str(value)
 
 
 def _is_uncut(entity: Any) -> bool:

@@ -154,6 +154,11 @@ def as_yaml(value: Any) -> str:
     return "".join(sign if sign.isprintable() or sign > "\uffff" else f"\\u{ord(sign):04x}" for sign in text)
 
 
+def shown(value: Any) -> str:
+    """Write a value for a message: a string as it is."""
+    return value if isinstance(value, str) else as_yaml(value)
+
+
 def edited(text: str, changes: Mapping[str, Any], where: str) -> str:
     """Set each `key.path` of `changes` to its value; add the keys that are missing.
 

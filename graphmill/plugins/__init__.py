@@ -22,3 +22,21 @@ from graphmill.model.registry import (
 )
 from graphmill.plugins.checks import check
 from graphmill.vocab import Side
+
+__all__ = [
+    "COMPARATORS",
+    "DYNAMIC_OPERATORS",
+    "LOSS_FUNCTIONS",
+    "NEGATIVE_SAMPLERS",
+    "OPERATORS",
+    "REGULARIZERS",
+    "AbstractComparator",
+    "AbstractDynamicOperator",
+    "AbstractLossFunction",
+    "AbstractNegativeSampler",
+    "AbstractOperator",
+    "AbstractRegularizer",
+    "ChunkedEdges",
+    "Side",
+    "check",
+]

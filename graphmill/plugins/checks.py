@@ -172,12 +172,8 @@ def negative_sampler(make: partial[Any], reference: Any, dimension: int, draw: t
             drawn, again = (
                 sampler.sample(edges, side, num_rows, torch.Generator().manual_seed(7)) for _ in range(2)
             )
-            if (
-                not isinstance(drawn, Tensor)
-                or drawn.dtype != torch.int64
-                or drawn.dim() != 2
-                or len(drawn) != 3
-            ):
+            is_matrix = isinstance(drawn, Tensor) and drawn.dtype == torch.int64 and drawn.dim() == 2
+            if not is_matrix or len(drawn) != 3:
                 yield f"sample: expected rows of torch.int64 and shape (3, K), found {described(drawn)}"
                 return
             if drawn.numel() and not 0 <= int(drawn.min()) <= int(drawn.max()) < num_rows:
@@ -190,8 +186,8 @@ def negative_sampler(make: partial[Any], reference: Any, dimension: int, draw: t
 
 
 _CHECKS: dict[type, Callable[..., Failures]] = {
-    AbstractOperator: operators.static_operator,
-    AbstractDynamicOperator: operators.dynamic_operator,
+    AbstractOperator: partial(operators.operator, is_dynamic=False),
+    AbstractDynamicOperator: partial(operators.operator, is_dynamic=True),
     AbstractComparator: comparator,
     AbstractLossFunction: loss,
     AbstractRegularizer: regularizer,

@@ -53,30 +53,13 @@ def described(value: Any) -> str:
     return f"{value.dtype} {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
 
 
-def static_operator(make: partial[Any], reference: Any, dimension: int, draw: torch.Generator) -> Failures:
-    """Check an operator of static relations."""
-    module = make(dimension).double()
+def operator(
+    make: partial[Any], reference: Any, dimension: int, draw: torch.Generator, *, is_dynamic: bool
+) -> Failures:
+    """Check an operator of static relations, or of dynamic ones."""
+    module = make(dimension, *([RELATIONS] if is_dynamic else [])).double()
     parameters = yield from _drawn(module, draw)
-    vectors = normal(draw, 2, 3, dimension)
-
-    def apply(vectors: Tensor, *own: Tensor) -> Tensor:
-        return _called(module, parameters, own, vectors)
-
-    own = tuple(parameters.values())
-    yield from vector_wise(apply, vectors, own)
-    yield from differentiable(apply, vectors, *own)
-    yield from _unused(parameters, apply(vectors, *own))
-    if reference is not None:
-        yield from same(
-            f"the operator {reference}", apply(vectors, *own), operator_of(reference).apply(vectors, own)
-        )
-
-
-def dynamic_operator(make: partial[Any], reference: Any, dimension: int, draw: torch.Generator) -> Failures:
-    """Check an operator of dynamic relations."""
-    module = make(dimension, RELATIONS).double()
-    parameters = yield from _drawn(module, draw)
-    for name, value in parameters.items():
+    for name, value in parameters.items() if is_dynamic else ():
         if not value.dim() or len(value) != RELATIONS:
             rows = f"a row for each of {RELATIONS} relations"
             yield f"parameter {name!r}: expected {rows}, found {shape(value)}"
@@ -85,16 +68,21 @@ def dynamic_operator(make: partial[Any], reference: Any, dimension: int, draw: t
     rel = torch.tensor([[0, 2, 2], [3, 0, 2]])  # relation 1 has no edge
 
     def apply(vectors: Tensor, *own: Tensor) -> Tensor:
-        return _called(module, parameters, own, vectors, rel)
+        return _called(module, parameters, own, vectors, *([rel] if is_dynamic else []))
 
     own = tuple(parameters.values())
-    moved = apply(vectors, *own)
+    moved = apply(vectors.clone(), *own)
     if moved.shape != vectors.shape:
         yield f"forward: expected the shape {shape(vectors)} of the vectors, found {shape(moved)}"
         return
+    if not is_dynamic:
+        yield from vector_wise(apply, vectors, own)
     yield from differentiable(apply, vectors, *own)
     yield from _unused(parameters, moved)
-    yield from _rows_of_relations(make, module, reference, vectors, rel, moved)
+    if is_dynamic:
+        yield from _rows_of_relations(make, module, reference, vectors, rel, moved)
+    elif reference is not None:
+        yield from same(f"the operator {reference}", moved, operator_of(reference).apply(vectors, own))
 
 
 def _rows_of_relations(

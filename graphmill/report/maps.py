@@ -210,25 +210,23 @@ def kept_layout(uri: str, vectors_ND: Floats) -> Layout:
 def layout(vectors_ND: Floats) -> Layout:
     """Place the vectors; equal vectors give an equal map."""
     unit_ND = unit(vectors_ND)
-    if len(unit_ND) >= MIN_VECTORS and (places_N2 := tsne(unit_ND)) is not None:
+    has_tsne = find_spec("openTSNE") is not None
+    if has_tsne and len(unit_ND) >= MIN_VECTORS and (places_N2 := tsne(unit_ND)) is not None:
         said = "Vectors with a high cosine are near each other (t-SNE); distances between groups mean little."
         return Layout(places_N2, ("t-SNE 1", "t-SNE 2"), said)
     places_N2, share = project(unit_ND)
     said = f"The two directions in which vectors differ most hold {share:.0%} of the differences"
-    if not find_spec("openTSNE"):
+    if not has_tsne:
         said += "; pip install 'graphmill[map]' gives a map that shows groups better, of many vectors"
     return Layout(places_N2, ("first principal component", "second principal component"), f"{said}.")
 
 
 def tsne(unit_ND: Floats) -> Places | None:
-    """t-SNE in one thread with a fixed seed: [N, 2]; None without openTSNE, and of vectors all equal."""
+    """t-SNE in one thread with a fixed seed: [N, 2]; None of vectors all equal."""
+    import openTSNE
+
     start_N2, _ = project(unit_ND)
-    spread = start_N2[:, 0].std()
-    try:
-        import openTSNE
-    except ImportError:
-        return None
-    if not spread:
+    if not (spread := start_N2[:, 0].std()):
         return None
     method = openTSNE.TSNE(
         perplexity=PERPLEXITY,

@@ -2,12 +2,12 @@
 or more side by side: metrics, settings that differ, curves in common charts.
 """
 
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from graphmill import storage
 from graphmill.config.sections import SECTIONS
+from graphmill.config.yaml_text import shown
 from graphmill.display.readable import duration, number, shortened
 from graphmill.library.run import Run
 from graphmill.report.charts import bars
@@ -100,15 +100,12 @@ def settings(record: Mapping[str, Any]) -> Iterator[Block]:
     ]
     note = "Good: all are done. What failed or is still running has no results that count."
     yield PageTable("Stages", ["stage", "status", "started", "time"], rows, 3, note=note)
-    config = [[key, shown(value)] for key, value in flattened(mapping(record, "config")).items()]
+    config = [
+        [key, shortened(shown(value), SHOWN_CHARS)]
+        for key, value in flattened(mapping(record, "config")).items()
+    ]
     note = "Good: what you meant. Keys that you have not set have their default here."
     yield PageTable("Settings", ["key", "value"], config, 2, folded=True, note=note)
-
-
-def shown(value: Any) -> str:
-    """A setting as in YAML; a very long setting is cut."""
-    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    return shortened(text, SHOWN_CHARS)
 
 
 def page_of_runs(runs: Sequence[Run]) -> Page:
@@ -188,7 +185,13 @@ def _settings(runs: Named) -> Iterator[Block]:
     for title, kind in (("Settings", configs), ("Versions", versions)):
         keys = dict.fromkeys(key for of_run in kind.values() for key in of_run)
         rows = [
-            [key, *(shown(of_run[key]) if key in of_run else ABSENT for of_run in kind.values())]
+            [
+                key,
+                *(
+                    shortened(shown(of_run[key]), SHOWN_CHARS) if key in of_run else ABSENT
+                    for of_run in kind.values()
+                ),
+            ]
             for key in keys
         ]
         if rows := [row for row in rows if len(set(row[1:])) > 1]:

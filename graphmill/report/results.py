@@ -6,7 +6,7 @@ from typing import Any
 from graphmill.display.readable import duration, number, size
 from graphmill.report.charts import Series, bars, curves
 from graphmill.report.page import Block, Note, PageTable, PageTile, Tiles
-from graphmill.run.reading import Entry, interval, mapping, records, same_edges, total, verdict
+from graphmill.run.reading import OF_FEATURES, Entry, interval, mapping, records, same_edges, total, verdict
 from graphmill.storage.redaction import redacted
 
 SIDES = {"lhs": "lhs asked for", "rhs": "rhs asked for"}
@@ -231,18 +231,12 @@ def _export(note: Entry) -> list[Any]:
 
 def features(notes: Sequence[Entry]) -> Iterator[Block]:
     """A table of what `graphmill features` has written, with a row for each column of ids."""
-    counts = {
-        "num_found": "with a vector",
-        "num_folded_in": "folded in",
-        "num_missing": "id not in the run",
-        "num_without_id": "no id",
-    }
     rows = []
     for note in notes:
         to = redacted(str(note.get("to")))
         for name, counted in mapping(note, "columns").items():
-            found = map(counted.get, counts)
+            found = map(counted.get, OF_FEATURES)
             rows.append([to, name, note.get("num_rows"), *found, note.get("finished")])
-    heads = ["folder", "column", "rows", *counts.values(), "finished"]
+    heads = ["folder", "column", "rows", *OF_FEATURES.values(), "finished"]
     said = "Rows by column of ids. Good: few ids that are not in the run."
     yield PageTable("Tables with vectors", heads, rows, 2, note=said)

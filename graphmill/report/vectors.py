@@ -15,6 +15,7 @@ from graphmill.library.run import Run
 from graphmill.report.charts import bars
 from graphmill.report.maps import MAX_TYPES, SAMPLE_ROWS, Labels, maps, sampled
 from graphmill.report.page import Block, Note, PageTable, PageTile, Tiles
+from graphmill.report.results import band_name
 from graphmill.run.reading import Entry, mapping, records
 
 MAX_FLOATS = 1 << 26
@@ -93,7 +94,7 @@ def _measured(entry: Entry) -> Iterator[Block]:
     heads = ["type", "ids of both runs", "new", "gone", *PERCENTILES.values()]
     yield PageTable("Vectors against the run before", heads, rows, note=note)
     bands = [(name, band) for name, kind in kinds.items() for band in records(kind, "by_degree")]
-    rows = [[name, _degrees(band), *map(band.get, ("num_ids", *PERCENTILES))] for name, band in bands]
+    rows = [[name, band_name(band), *map(band.get, ("num_ids", *PERCENTILES))] for name, band in bands]
     note = "Good: only ids with few edges, which a new edge moves most, are below the others."
     yield PageTable(
         "Drift by number of edges", ["type", "edges", "ids", *PERCENTILES.values()], rows, note=note
@@ -102,11 +103,6 @@ def _measured(entry: Entry) -> Iterator[Block]:
     rows = [[name, str(row.get("id")), row.get("cosine"), row.get("degree")] for name, row in moved]
     note = "Look here first: new edges explain a move, a cosine far below the others without them does not."
     yield PageTable("The ids that moved most", ["type", "id", "cosine", "edges"], rows, note=note)
-
-
-def _degrees(band: Entry) -> str:
-    first, last = band.get("first"), band.get("last")
-    return number(first) if first == last else f"{number(first)} to {number(last)}"
 
 
 def drift(run: Run, before: Run) -> Iterator[Block]:

@@ -62,9 +62,7 @@ def check_outputs(
             )
     has_record = _has_our_record(config.record_uri(config.checkpoint_path))
     if config.output is not None and is_chosen and not has_record:
-        status = storage.status(config.output)
-        if status and not status.is_dir:
-            raise ConfigError(f"output: expected a folder, or none yet, found the file {config.output}")
+        _refuse_file(config.output, "output")
         if not _has_our_files(config.output):
             check_folder(config.output, _OF_OUTPUT, "output", "which no run of ours wrote")
     for stage in stages:
@@ -95,15 +93,19 @@ def check_result_folder(to: str, record: str, names: str = PARTS, setting: str =
     An earlier result has files of the pattern `names`, the file `record`, and no others but marks.
     """
     storage.check_moves_folders(to)
-    status = storage.status(to)
-    if status and not status.is_dir:
-        raise ConfigError(f"{setting}: expected a folder, or none yet, found the file {to}")
+    _refuse_file(to, setting)
     ours = f"{names}|{storage.MARKER}|{storage.PUBLISHED}|{record}"
     check_folder(to, ours, setting, "and is replaced as a whole", below=True)
     if storage.list_dir(to) and not storage.exists(storage.join(to, record)):
         raise ConfigError(
             f"{setting}: {to} holds files, and no {record}, as an earlier result has; choose another folder"
         )
+
+
+def _refuse_file(uri: str, setting: str) -> None:
+    status = storage.status(uri)
+    if status and not status.is_dir:
+        raise ConfigError(f"{setting}: expected a folder, or none yet, found the file {uri}")
 
 
 def _has_our_files(output: str) -> bool:

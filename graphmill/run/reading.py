@@ -18,6 +18,14 @@ CLEARLY = 1.5
 SAME = 0.02
 """Relative differences of the MRR that repeated runs have too."""
 
+OF_FEATURES = {
+    "num_found": "with a vector",
+    "num_folded_in": "folded in",
+    "num_missing": "id not in the run",
+    "num_without_id": "no id",
+}
+"""What `graphmill features` counts in a column of ids, by key."""
+
 Level = Literal["plain", "good", "warning", "error"]
 
 

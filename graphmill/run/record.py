@@ -210,8 +210,14 @@ def run_stage(
 
 def is_finished(name: str, job: Job, config: Config) -> bool:
     """Tell whether a run has finished the stage `name` with the same settings and inputs."""
-    entry = (read_record(config.record_uri(config.checkpoint_path)) or {}).get("stages", {}).get(name, {})
+    entry = recorded_stage(name, config)
     return not _staleness(config, entry, job.output_uris(config), job.fingerprint(config))
+
+
+def recorded_stage(name: str, config: Config) -> dict[str, Any]:
+    """Read the entry of the stage `name` in the run.json of a run; empty if there is none."""
+    record = read_record(config.record_uri(config.checkpoint_path)) or {}
+    return dict(record.get("stages", {}).get(name, {}))
 
 
 def describe_inputs(uris: Iterable[str]) -> list[dict[str, Any]]:

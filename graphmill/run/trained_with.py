@@ -65,19 +65,21 @@ def check_entities(checkpoint_path: str, entity_path: str) -> None:
 
 def entities_of(checkpoint_path: str) -> str | None:
     """The digest of the raw ids that a checkpoint, or the one that it is preserved in, was trained with."""
-    uris = (storage.join(folder, FILE) for folder in (checkpoint_path, storage.parent(checkpoint_path)))
-    uri = next(filter(storage.exists, uris), None)
-    inputs = [] if uri is None else storage.read_json(uri).get("inputs")
+    inputs = (_said_by(checkpoint_path) or _said_by(storage.parent(checkpoint_path))).get("inputs")
     entities = inputs[0] if isinstance(inputs, list) and inputs else None
     return entities.get("content") if isinstance(entities, dict) else None
 
 
 def is_ended(checkpoint_path: str, version: int) -> bool:
     """Whether training has ended with this version; so has that of a preserved epoch, and of others."""
+    said = _said_by(checkpoint_path)
+    return not said or storage.read_marker(checkpoint_path) is not None or said.get("ended") == version
+
+
+def _said_by(checkpoint_path: str) -> dict[str, Any]:
+    """Read the file of a checkpoint; empty if others wrote the checkpoint."""
     uri = storage.join(checkpoint_path, FILE)
-    if not storage.exists(uri) or storage.read_marker(checkpoint_path) is not None:
-        return True
-    return bool(storage.read_json(uri).get("ended") == version)
+    return storage.read_json(uri) if storage.exists(uri) else {}
 
 
 def _shaping(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -92,10 +94,7 @@ def _shaping(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _changed_entities(config: Config) -> list[str]:
-    uri = storage.join(config.checkpoint_path, FILE)
-    if not storage.exists(uri):
-        return []
-    inputs = storage.read_json(uri).get("inputs")
+    inputs = _said_by(config.checkpoint_path).get("inputs")
     now = record.describe_inputs([config.entity_path])
     if not isinstance(inputs, list) or places(inputs[:1]) != places(now):
         return []

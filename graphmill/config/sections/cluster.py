@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, ValidationInfo, field_validator
 
 from graphmill.config.masters import FORMS, is_of_this_machine
-from graphmill.config.section import Section, validated
+from graphmill.config.section import Flag, Section, validated
 from graphmill.config.values import Positive, Strings
 
 LOOPBACK = "127.0.0.1"
@@ -62,7 +62,7 @@ class ClusterConfig(Section):
     worker_gpus: Annotated[int, Field(ge=0)] = Field(0, description="GPUs (yarn.io/gpu) per YARN container.")
     queue: str | None = Field(None, description="YARN queue; null: YARN's default.")
     name: str = Field("graphmill", pattern=r"^[\w.-]+$", description="Name of the YARN application.")
-    deploy: Literal["client", "cluster"] = Field(
+    deploy: Annotated[Literal["client", "cluster"], Flag("--deploy-mode")] = Field(
         "client", description="Where scheduler and driver run on YARN: in this process, or in a container."
     )
     driver_memory: str = Field("2GiB", description="Memory of the driver's container (deploy: cluster).")

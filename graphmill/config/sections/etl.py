@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from graphmill.config.section import Fixed, Neutral, Section
+from graphmill.config.section import Fixed, Flag, Neutral, Section
 from graphmill.config.values import Count, Fraction, Name, Positive, RelationName, TypeName
 from graphmill.vocab import TRAIN_SPLIT
 
@@ -84,10 +84,12 @@ class FilesConfig(Section):
         "fail",
         description="fail: a path without files stops the run; skip: a warning, if other paths have files.",
     )
-    delimiter: Fixed[str | None] = Field(
+    delimiter: Fixed[Annotated[str | None, Flag(metavar="CHARACTER")]] = Field(
         None, description="Delimiter of text; null: a tab for .tsv, .tab and .txt, else a comma."
     )
-    header: Fixed[bool] = Field(True, description="Whether text starts with a row of column names.")
+    header: Fixed[Annotated[bool, Flag("--header/--no-header")]] = Field(
+        True, description="Whether text starts with a row of column names."
+    )
     quoting: Fixed[bool | None] = Field(
         None, description='Whether text has "quoted" fields; null: yes, unless the delimiter is a tab.'
     )
@@ -100,7 +102,7 @@ class FilesConfig(Section):
     comment: Fixed[Annotated[str, Field(min_length=1)] | None] = Field(
         None, description='Beginning of lines of text and JSON to leave out: `"#"`; null: there are none.'
     )
-    encoding: Fixed[str] = Field(
+    encoding: Fixed[Annotated[str, Flag(metavar="NAME")]] = Field(
         "utf-8",
         description="Encoding of text and JSON, as Python names it: utf-8, utf-16, latin-1, cp1252, ...",
     )

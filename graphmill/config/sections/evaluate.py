@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from graphmill.config.section import Fixed, Neutral, Section
+from graphmill.config.section import Fixed, Flag, Neutral, Section
 from graphmill.config.values import Positive, Strings
 
 Share = Annotated[float, Field(gt=0)]
@@ -18,10 +18,12 @@ class EvaluateConfig(Section):
     enabled: Neutral[bool] = Field(
         True, description="Evaluate in a run of all stages; false leaves the stage out."
     )
-    split: Fixed[str] = Field(
+    split: Fixed[Annotated[str, Flag(metavar="NAME")]] = Field(
         "test", description="Split whose edges are ranked: one of edge_paths, or under edge_root."
     )
-    filtered: Fixed[bool] = Field(True, description="Leave other known edges out of the ranking of an edge.")
+    filtered: Fixed[Annotated[bool, Flag("--filtered/--unfiltered")]] = Field(
+        True, description="Leave other known edges out of the ranking of an edge."
+    )
     leave_out_itself: Fixed[bool] = Field(
         False,
         description="Leave an entity out of its own candidates where no training edge of the relation is a "
