@@ -11,15 +11,16 @@ from graphmill.ask.export.settings import ExportOptions
 from graphmill.ask.features.settings import FeaturesOptions
 from graphmill.ask.fold_in.settings import FoldInOptions
 from graphmill.ask.predict.settings import PredictOptions
-from graphmill.cli.options import ColumnOption, result_options
+from graphmill.cli.options import result_options
 from graphmill.cli.section_options import check_options, section_options
 from graphmill.config import Config
-from graphmill.config.sections.etl import FilesConfig, Table
+from graphmill.config.sections.etl import FilesConfig, Table, TableConfig
 from graphmill.display import terminal
 from graphmill.display.readable import number, size
 from graphmill.run.reading import OF_FEATURES
 
 _OF_FILES = ("format", "delimiter", "header", "encoding")
+_OF_EDGES = ("lhs", "rhs", "relation", "relation_column", "weight")
 _OF_ALL_CANDIDATES = ("--k", "--exact", "--approximate", "--recall", "--index")
 _EXCLUDED_BY_PREDICT = {
     "--pairs": ("--ids", "--exclude-known", "--with-itself", "--calibrated", *_OF_ALL_CANDIDATES),
@@ -227,12 +228,7 @@ def _features_summary(figures: dict[str, Any]) -> dict[str, str]:
     metavar="TYPE=FILE",
     help="More new ids, which may have no edges: a table with the column `id`; repeatable.",
 )
-@section_options(FilesConfig, overriding=_OF_FILES)
-@click.option("--lhs", type=ColumnOption(), help="Column of left-hand sides: name, or number from 0.")
-@click.option("--rhs", type=ColumnOption(), help="Column of right-hand sides.")
-@click.option("--relation", metavar="NAME", help="Relation of every row.")
-@click.option("--relation-column", type=ColumnOption(), help="Column of each row's relation.")
-@click.option("--weight", type=ColumnOption(), help="Column of weights.")
+@section_options(TableConfig, overriding=(*_OF_FILES, *_OF_EDGES))
 @click.option("--no-weight", is_flag=True, help="All edges weigh 1, though the run's tables have weights.")
 @section_options(FoldInOptions, without=["num_known_edges"])
 @result_options

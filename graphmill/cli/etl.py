@@ -10,12 +10,11 @@ from graphmill import config, storage
 from graphmill.cli import exit_codes
 from graphmill.cli.options import (
     OF_A_RUN,
-    ColumnOption,
     dry_run_option,
     is_configuration,
     run_options,
 )
-from graphmill.cli.section_options import Command
+from graphmill.cli.section_options import ColumnOption, Command
 from graphmill.config.yaml_text import as_yaml
 
 _HELP = f"""Run the stage etl, even if it has finished before.

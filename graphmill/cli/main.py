@@ -121,18 +121,20 @@ def follow(application: str, conf: str | None, overrides: tuple[str, ...]) -> No
     sys.exit(deploy.follow(application, cluster_settings(conf, overrides)))
 
 
-_index_base_option = click.option(
-    "--index-base",
-    type=click.Choice(["auto", 0, 1]),
-    default="auto",
-    show_default=True,
-    help="First number in a legacy source; auto: the names of its files decide.",
-)
+class LegacyOptions(Section):
+    """How a legacy source is read."""
+
+    index_base: Literal["auto", 0, 1] = Field(
+        "auto", description="First number in a legacy source; auto: the names of its files decide."
+    )
 
 
-class ConvertOptions(Section):
+class ConvertOptions(LegacyOptions):
     """What to read of a checkpoint, and how to write it."""
 
+    target_format: Annotated[Literal[*checkpoints.FORMATS], Flag("--format")] = Field(  # type: ignore[valid-type]
+        description="Format to write; GraphMill recognises the format of SOURCE_URI."
+    )
     num_partitions: Annotated[int, Flag("--partitions")] = Field(
         1, ge=1, description="With --id-map: partitions of each entity type."
     )
@@ -156,16 +158,8 @@ class ConvertOptions(Section):
 @command.command()
 @click.argument("source_uri")
 @click.argument("target_uri")
-@click.option(
-    "--format",
-    "target_format",
-    required=True,
-    type=click.Choice(checkpoints.FORMATS),
-    help="Format to write; GraphMill recognises the format of SOURCE_URI.",
-)
-@section_options(remap.IdMapOptions)
 @section_options(ConvertOptions)
-@_index_base_option
+@section_options(remap.IdMapOptions)
 def convert(
     source_uri: str,
     target_uri: str,
@@ -201,18 +195,21 @@ def convert(
     click.echo(f"{done.num_bytes / 1e6:.1f} MB of embeddings in {done.elapsed_s:.1f} s, {rate:.0f} MB/s")
 
 
+class ConvertInputOptions(LegacyOptions):
+    """What to read of PBG's input, and how to write it."""
+
+    entity_path: Annotated[str, Flag(metavar="URI")] = Field(description="Entity counts.")
+    edge_paths: Annotated[Strings, Flag("--edge-path", "URI")] = Field(
+        (), description="Bucket files; repeatable."
+    )
+    target_format: Annotated[Literal["pbg", "pbg-legacy"], Flag("--format")] = Field(
+        description="Format to write."
+    )
+
+
 @command.command("convert-input")
 @click.argument("target_uri")
-@click.option("--entity-path", required=True, metavar="URI", help="Entity counts.")
-@click.option("--edge-path", "edge_paths", multiple=True, metavar="URI", help="Bucket files; repeatable.")
-@click.option(
-    "--format",
-    "target_format",
-    required=True,
-    type=click.Choice(["pbg", "pbg-legacy"]),
-    help="Format to write.",
-)
-@_index_base_option
+@section_options(ConvertInputOptions)
 def convert_input(
     target_uri: str,
     entity_path: str,

@@ -74,16 +74,6 @@ date_option = click.option(
 )
 
 
-class ColumnOption(click.ParamType[str | int]):
-    """A column of a table: its name, or its number from 0."""
-
-    name = "column"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str | int:
-        """Read a word of a command line."""
-        return int(value) if str(value).isdecimal() else str(value)
-
-
 class StageGroup(click.Group):
     """Commands of a stage, whose own command need not be named: `python -m train --conf FILE`."""
 

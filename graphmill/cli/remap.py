@@ -3,7 +3,7 @@
 import contextlib
 import json
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Annotated, Any
 
 import click
@@ -100,14 +100,6 @@ class IdMapOptions(Section):
     )
 
 
-def _of_training(command: Callable[..., None]) -> Callable[..., None]:
-    for name in ("part-config", "save-embed-path", "save-prediction-path"):
-        command = click.option(f"--{name}", hidden=True)(command)
-    for name in ("target-etype", "target-ntype"):
-        command = click.option(f"--{name}", multiple=True, hidden=True)(command)
-    return command
-
-
 @click.group("remap", cls=StageGroup, context_settings=exit_codes.CONTEXT)
 def command() -> None:
     """Write embeddings and predictions under their raw ids, or look up neighbours."""
@@ -145,7 +137,11 @@ def command() -> None:
 @click.option("--fixed-size-list", is_flag=True, default=None, help="Vectors as fixed_size_list, not list.")
 @click.option("--allow-non-finite", is_flag=True, default=None, help="Write NaN and infinity too.")
 @click.option("--logging-level", type=_LEVEL)
-@_of_training
+@click.option("--part-config", hidden=True)
+@click.option("--save-embed-path", hidden=True)
+@click.option("--save-prediction-path", hidden=True)
+@click.option("--target-etype", multiple=True, hidden=True)
+@click.option("--target-ntype", multiple=True, hidden=True)
 def remap(
     conf: str | None,
     overrides: tuple[str, ...],

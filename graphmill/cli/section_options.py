@@ -31,6 +31,16 @@ class _Size(click.ParamType[int]):
         return size_bytes
 
 
+class ColumnOption(click.ParamType[str | int]):
+    """A column of a table: its name, or its number from 0."""
+
+    name = "column"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str | int:
+        """Read a word of a command line."""
+        return int(value) if str(value).isdecimal() else str(value)
+
+
 def section_options(
     model: type[Section], *, without: Collection[str] = (), overriding: Collection[str] = ()
 ) -> Callable[[Command], Command]:
@@ -53,9 +63,9 @@ def section_options(
 
 def _option(key: str, flag: Flag, schema: Any, definitions: Any) -> Callable[[Command], Command]:
     default = schema.get("default")
-    (kind,) = [choice for choice in schema.get("anyOf", [schema]) if choice.get("type") != "null"]
+    kind, *others = [choice for choice in schema.get("anyOf", [schema]) if choice.get("type") != "null"]
     kind = definitions[kind["$ref"].rpartition("/")[2]] if "$ref" in kind else kind
-    form: dict[str, Any] = {"type": _type(kind), "default": default}
+    form: dict[str, Any] = {"type": ColumnOption() if others else _type(kind), "default": default}
     if "default" not in schema:
         form = {"type": _type(kind), "required": True}
     elif kind.get("type") == "array":

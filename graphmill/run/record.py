@@ -22,7 +22,7 @@ from distributed import Client
 from graphmill import storage
 from graphmill.config import Config, place_now
 from graphmill.config.sections.cluster import ClusterConfig
-from graphmill.display.readable import moment
+from graphmill.display.readable import moment, shortened
 from graphmill.errors import ConfigError, FormatError, GraphMillError, NotFoundError
 from graphmill.run.inputs import VECTORS, describe, moves, places
 from graphmill.run.job import Job
@@ -338,8 +338,7 @@ def _staleness(
 
 
 def _brief(value: Any) -> str:
-    text = "nothing" if value is _ABSENT else json.dumps(value)
-    return text if len(text) <= 80 else text[:77] + "..."
+    return "nothing" if value is _ABSENT else shortened(json.dumps(value), 80)
 
 
 def _now() -> str:
