@@ -128,10 +128,9 @@ def _none_there(
             f"{', '.join(unfinished[:10])}: wait for them, or correct the path"
         )
     if len(table.path) == 1:
-        return NotFoundError(
-            f"{missing[0]}: no file there to read rows from; relative paths start at input, which is "
-            f"{config.input or 'not set'}"
-        )
+        start = f"relative paths start at input, which is {config.input or 'not set'}"
+        hint = "correct the path" if storage.is_absolute(table.path[0]) else start
+        return NotFoundError(f"{missing[0]}: no file there to read rows from; {hint}")
     more = f" and {len(missing) - 10} more" if len(missing) > 10 else ""
     return NotFoundError(
         f"{', '.join(missing[:10])}{more}: no file there to read rows from; write them, or set the table's "

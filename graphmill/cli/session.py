@@ -118,7 +118,7 @@ def _record_failure(run: record.RunRecord, error: BaseException, num_lost: int) 
     except LockedError:
         return False
     except GraphMillError as failure:  # the first error matters
-        log.warning("%s", failure)
+        log.warning("%s; what is there does not tell how this run has ended", failure)
         return False
     return True
 

@@ -124,7 +124,7 @@ def _followed(
     begun = time.monotonic()
     next_question = begun + min(_POLL_S, patience_s)  # where there is output, the question is not needed
     unread_until = math.inf
-    is_told = False
+    is_told, told_error = False, ""
     while True:
         now = time.monotonic()
         is_last = now >= next_question and is_over()  # asked first: nothing is written later
@@ -141,8 +141,11 @@ def _followed(
                 raise ClusterError(
                     f"{application_id}: the driver has ended, and its output cannot be read: {error}"
                 ) from error
-            log.warning("yarn: the output of the driver cannot be read now: %s", error)
-            is_last = False
+            if str(error) != told_error:
+                log.warning("yarn: the output of the driver cannot be read now: %s", error)
+            told_error, is_last = str(error), False
+        else:
+            told_error = ""
         if is_last:
             raise ClusterError(
                 f"{application_id}: the driver has ended without an exit code, unless another command has "

@@ -350,6 +350,10 @@ def test_days_that_are_missing(tmp_path: Path) -> None:
     assert [file.uri for file in found.files()] == [f"{tmp_path}/day={day}/a.parquet" for day in (1, 3)]
     with pytest.raises(NotFoundError, match="no file there to read rows from"):
         found_in([paths[1], paths[3]], missing_paths="skip")
+    with pytest.raises(NotFoundError, match=r"no file there to read rows from; correct the path$"):
+        found_in([paths[1]])
+    with pytest.raises(NotFoundError, match=r"relative paths start at input, which is not set$"):
+        found_in(["day=2"])
 
 
 def test_statistics_of_text_columns_are_not_those_of_numbers(tmp_path: Path) -> None:

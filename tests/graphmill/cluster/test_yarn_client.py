@@ -8,6 +8,7 @@ import shutil
 import socket
 import subprocess
 from pathlib import Path
+from typing import ClassVar
 from xml.etree import ElementTree
 
 import pytest
@@ -19,7 +20,7 @@ from graphmill.cluster.local import scheduler_here
 from graphmill.cluster.yarn import Containers
 from graphmill.config import validated
 from graphmill.config.sections.cluster import ClusterConfig
-from graphmill.errors import ClusterError, ConfigError, GraphMillError
+from graphmill.errors import ClusterError, ConfigError, GraphMillError, StorageError
 
 JAR = "hadoop-yarn-applications-distributedshell-3.4.2.jar"
 
@@ -273,6 +274,31 @@ def test_a_driver_is_followed_while_yarn_is_slow_and_not_for_ever(
     exit_code.rmdir()
     exit_code.write_text("3")
     assert deploy.follow("application_17_0001", ClusterConfig()) == 3
+
+
+def test_an_unreadable_output_of_a_driver_is_told_once_until_that_changes(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Flaky:
+        answers: ClassVar = [
+            *map(StorageError, ("slow", "slow", "gone", "gone")),
+            None,
+            StorageError("gone"),
+            3,
+        ]
+
+        def exit_code(self) -> int | None:
+            if isinstance(answer := self.answers.pop(0), StorageError):
+                raise answer
+            return answer
+
+        def show(self) -> bool:
+            return False
+
+    monkeypatch.setattr(deploy, "Reader", lambda folder: Flaky())
+    monkeypatch.setattr(deploy, "_POLL_S", 0)
+    assert deploy._followed("application_17_0001", lambda: False, str) == 3
+    assert [record.getMessage().rpartition(" ")[2] for record in caplog.records] == ["slow", "gone", "gone"]
 
 
 @pytest.mark.slow

@@ -161,6 +161,7 @@ def test_a_stage_and_run_json_on_a_full_disk(
     with disk, error, session(settings, None, [stage], is_long=True) as run_stage:
         run_stage(stage, resume=False)
     assert "run.json: cannot write" in caplog.text
+    assert "what is there does not tell how this run has ended" in caplog.text
     assert json.loads((folder / "out" / "run.json").read_text())["status"] == "running"
 
 
