@@ -63,12 +63,6 @@ scheduler_answers || exit 0
 exit 1  # never the exit code of a signal: YARN does not restart those
 """
 
-_START = """\
-set -u
-{exports}
-mkdir -p {folders}
-{unpack}"""
-
 # Folders of each container on the disks of YARN: a container has no home, and may not fill /tmp of its node.
 _FOLDERS = {
     "TMPDIR": "tmp",
@@ -183,7 +177,7 @@ def start_of(settings: ClusterConfig) -> str:
     unpack = f"python={shlex.quote(settings.python or sys.executable)}"
     if settings.archive:
         unpack = _UNPACK.format(name=shlex.quote(storage.name(settings.archive)))
-    return _START.format(exports="\n".join(exports), folders=" ".join(_FOLDERS.values()), unpack=unpack)
+    return "\n".join(["set -u", *exports, f"mkdir -p {' '.join(_FOLDERS.values())}", unpack])
 
 
 def _worker_command(settings: ClusterConfig, scheduler: str, name: str, keys: Keys | None) -> str:

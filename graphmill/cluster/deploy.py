@@ -85,13 +85,13 @@ def run(words: Sequence[str], files: Mapping[str, str], settings: ClusterConfig)
             log.info(text, application.id, follow_command(application.id, settings))
             code = _followed(application.id, lambda: application.ended, application.diagnosis)
         except (ClusterError, ConfigError):
-            _end(application)
+            application.end(END_TIMEOUT_S)
             raise
         except BaseException:
             application.leave()
             log.warning("%s", _goes_on(application.id, settings))
             raise
-        _end(application)
+        application.end(END_TIMEOUT_S)
         _forget_log(application.id)
         return code
 
@@ -155,13 +155,6 @@ def _followed(
             is_told = True
             log.info("yarn: the driver has not begun: %s", diagnosis())
         time.sleep(_POLL_S)
-
-
-def _end(application: Application) -> None:
-    try:
-        application.end(END_TIMEOUT_S)
-    except ClusterError as error:  # the driver's end is known
-        log.error("yarn: %s", error)
 
 
 def _forget_log(application_id: str) -> None:

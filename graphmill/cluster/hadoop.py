@@ -274,6 +274,8 @@ class Application:
             try:
                 if self.id:
                     self.yarn.kill(self.id)
+            except ClusterError as error:  # what else the run has to end must end too
+                log.error("yarn: %s", error)
             finally:
                 self._client.kill()
                 self._client.wait()

@@ -155,10 +155,7 @@ class Containers:
             self._keeper.join()
         wait_s = _END_TIMEOUT_S if in_order else 0
         for application in self._applications:
-            try:
-                application.end(wait_s)
-            except ClusterError as error:  # the other applications must end too
-                log.error("yarn: %s", error)
+            application.end(wait_s)
             wait_s = 5 if in_order else 0
 
     def _submit(self, num_containers: int) -> Application:

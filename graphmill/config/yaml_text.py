@@ -19,6 +19,10 @@ _MAX_REPEATED = 10_000
 _MAX_DEPTH = 50
 
 
+def _wrong(node: yaml.Node, problem: str) -> yaml.MarkedYAMLError:
+    return yaml.MarkedYAMLError(problem=problem, problem_mark=node.start_mark)
+
+
 class _Yaml(yaml.SafeLoader):
     """Safe YAML in which 1e-3 is a number, as YAML 1.2 has it (PyYAML asks for a dot)."""
 
@@ -29,11 +33,8 @@ class _Yaml(yaml.SafeLoader):
             sizes: dict[yaml.Node, int] = {}
             repeated = _num_nodes(root, sizes) - len(sizes)
             if repeated > _MAX_REPEATED:
-                raise yaml.MarkedYAMLError(
-                    problem=f"expected aliases (*name) that repeat at most {_MAX_REPEATED:,} keys and "
-                    f"values, found {repeated:,}",
-                    problem_mark=root.start_mark,
-                )
+                most = f"at most {_MAX_REPEATED:,} keys and values"
+                raise _wrong(root, f"expected aliases (*name) that repeat {most}, found {repeated:,}")
         return root
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
@@ -57,10 +58,8 @@ class _Yaml(yaml.SafeLoader):
         except ValueError:
             number = 1 << _MAX_INTEGER_BITS
         if number.bit_length() > _MAX_INTEGER_BITS:
-            raise yaml.MarkedYAMLError(
-                problem=f"expected at most {_MAX_INTEGER_BITS} bits, found {len(node.value)} digits",
-                problem_mark=node.start_mark,
-            )
+            found = f"{len(node.value)} digits"
+            raise _wrong(node, f"expected at most {_MAX_INTEGER_BITS} bits, found {found}")
         return number
 
 
@@ -73,9 +72,7 @@ def _num_nodes(node: yaml.Node, sizes: dict[yaml.Node, int]) -> int:
             items = node.value
         sizes[node] = 1 + sum(_num_nodes(item, sizes) for item in items)
     if not sizes[node]:
-        raise yaml.MarkedYAMLError(
-            problem="expected no alias inside of what it stands for", problem_mark=node.start_mark
-        )
+        raise _wrong(node, "expected no alias inside of what it stands for")
     return sizes[node]
 
 

@@ -17,6 +17,13 @@ BASELINES = {"neighbors": "neighbors", "most_popular": "most popular", "random":
 FIRST = "top_"
 SHOWN = f"{FIRST}10"
 ERRORS = {"ece": "calibration error", "brier": "Brier score", "brier_base_rate": "Brier of the base rate"}
+OF_ANSWERS = {
+    "relation": "relation",
+    "method": "method",
+    "num_ids": "ids",
+    "num_candidates": "candidates",
+    "k": "k",
+}
 
 
 def ranking(entry: Entry, before: Entry) -> Iterator[Block]:
@@ -174,17 +181,7 @@ def calibration(entry: Entry) -> Iterator[Block]:
 
 def answers(notes: Sequence[Entry]) -> Iterator[Block]:
     """A table of what `graphmill predict` has written, from the notes that `graphmill.run.results` keeps."""
-    heads = [
-        "answers",
-        "relation",
-        "method",
-        "ids",
-        "candidates",
-        "k",
-        "recall",
-        "lists compared",
-        "finished",
-    ]
+    heads = ["answers", *OF_ANSWERS.values(), "recall", "lists compared", "finished"]
     note = (
         "The recall is the share of the exact answers that were found, for a sample of ids, with two "
         "standard errors. Good: 1, or what --recall asks for."
@@ -197,9 +194,8 @@ def _answer(note: Entry) -> list[Any]:
     if note.get("method") == "approximate":
         recall = f"{_fraction(note.get('recall'), 1)} ± {_fraction(note.get('recall_error'), 2)}"
         lists = f"{note.get('num_probed')} of {note.get('num_lists')}"
-    to, *about, finished = (str(note.get(key, "")) for key in ("to", "relation", "method", "finished"))
-    counts = map(note.get, ("num_ids", "num_candidates", "k"))
-    return [redacted(to), *about, *counts, recall, lists, finished]
+    to, *about, finished = (note.get(key, "") for key in ("to", *OF_ANSWERS, "finished"))
+    return [redacted(str(to)), *about, recall, lists, finished]
 
 
 def _fraction(value: Any, factor: int) -> str:

@@ -171,7 +171,8 @@ def run_stage(
     if resume:
         stale = _staleness(config, record.stage(name), outputs, fingerprint)
         if not stale:
-            since = f"unchanged since {_since(record.stage(name))}"
+            finished_s = _finished_s(record.stage(name))
+            since = f"unchanged since {'an earlier run' if finished_s is None else moment(finished_s)}"
             log.info("%s: skipped, %s%s", name, since, _compared(fingerprint))
             return record.stage(name) | {"skipped": since}
         log.info("%s: %s", name, stale)
@@ -297,11 +298,6 @@ def _compared(fingerprint: Mapping[str, Any]) -> str:
         return ""
     by_content = all(isinstance(state[1], str) for state in states)
     return f"; input files by size and {'checksum' if by_content else 'time of change'}"
-
-
-def _since(entry: Mapping[str, Any]) -> str:
-    finished_s = _finished_s(entry)
-    return "an earlier run" if finished_s is None else moment(finished_s)
 
 
 def _evaluated_before(config: Config) -> dict[str, Any]:
