@@ -255,14 +255,15 @@ def fold_in(
     given = {key: value for key, value in others.items() if value is not None}
     given |= {"weight": None} if no_weight else {}
     tables: list[Table] = [edge_table(settings, edges, given)]
+    paths = list(edges)
     for text in ids:
         entity_type, equals, path = text.partition("=")
+        paths.append(path)
         if not equals or entity_type not in settings.entities:
             raise click.UsageError(f"--ids {text}: expected TYPE=FILE, types: {', '.join(settings.entities)}")
         tables.append(id_table(settings, path, entity_type))
-    described = {"edges": list(edges), "ids": list(ids)}
-    uris = [storage.absolute(path) for path in (*edges, *(text.partition("=")[2] for text in ids))]
-    request = job.Request(described, uris, options)
+    uris = list(map(storage.absolute, paths))
+    request = job.Request({"edges": list(edges), "ids": list(ids)}, uris, options)
     job.check(settings, request, to)
     read = partial(write_pieces, settings, tables, relations_of(settings))
     with result_session(settings, master, job.__name__, [to]) as (client, claim):

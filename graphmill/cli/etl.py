@@ -29,11 +29,11 @@ def _with_files(command: Command) -> Command:
 
     @functools.wraps(command)
     def with_files(words: Sequence[str], **others: Any) -> Any:
-        has_files = others["lhs"] is not None or others["rhs"] is not None
-        run = words[0] if words and (is_configuration(words[0]) or not has_files) else None
+        has_columns = [others[side] is not None for side in ("lhs", "rhs")]
+        run = words[0] if words and (is_configuration(words[0]) or not any(has_columns)) else None
         files = words[run is not None :]
-        if files and not has_files:
-            raise click.UsageError("FILE...: the options --lhs-col and --rhs-col are missing")
+        if (files or any(has_columns)) and not all(has_columns):
+            raise click.UsageError("FILE...: expected both --lhs-col and --rhs-col")
         return command(run=run, files=files, **others)
 
     return with_files
@@ -70,7 +70,7 @@ def command(
     from graphmill.cli.session import run_stage
     from graphmill.cli.stages import ETL
 
-    if form["lhs"] is not None or form["rhs"] is not None:
+    if form["lhs"] is not None:
         if config.read_raw(conf, overrides).get("edge_paths") == []:
             overrides = (*overrides, f"edge_paths={as_yaml([*map(_partitioned, files)])}")
         tables = as_yaml(_tables(config.load(conf, overrides), files, **form))
@@ -81,13 +81,11 @@ def command(
 def _tables(
     settings: config.Config,
     files: Sequence[str],
-    lhs: int | str | None,
-    rhs: int | str | None,
+    lhs: int | str,
+    rhs: int | str,
     relation: int | str | None,
     delimiter: str | None,
 ) -> list[dict[str, Any]]:
-    if lhs is None or rhs is None:
-        raise click.UsageError("FILE...: expected both --lhs-col and --rhs-col")
     if relation is None and settings.dynamic_relations:
         raise click.UsageError("--rel-col: dynamic relations are those of a column; name it")
     if len(files) != len(settings.edge_paths):

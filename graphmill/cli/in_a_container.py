@@ -12,6 +12,7 @@ from click.core import ParameterSource
 
 from graphmill import config, storage
 from graphmill.cluster import deploy
+from graphmill.cluster.settings import is_driver
 from graphmill.config import Config
 from graphmill.config.masters import kind_of
 from graphmill.config.sections.cluster import ClusterConfig
@@ -63,7 +64,7 @@ class _Files:
 def is_deployed(options: Mapping[str, Any]) -> bool:
     """Tell whether the command of this context, with these options, is to run in a container."""
     is_known = click.get_current_context().command.name in _COMMANDS
-    return is_known and not options.get("dry_run") and not deploy.is_driver()
+    return is_known and not options.get("dry_run") and not is_driver()
 
 
 def run_command(conf: str | None, overrides: Sequence[str], options: Mapping[str, Any]) -> int:

@@ -102,7 +102,7 @@ def _run_script(
 ) -> None:
     from graphmill import cluster
     from graphmill.cli import in_a_container
-    from graphmill.cluster import deploy
+    from graphmill.cluster.settings import is_driver
     from graphmill.display import progress
     from graphmill.monitoring import server as metrics
 
@@ -110,7 +110,7 @@ def _run_script(
     given = config.load(conf).model_dump()["cluster"] if conf else {}
     options = {"yarn_options": given.get("yarn_options", {}) | chosen.get("yarn_options", {})}
     settings = config.validated(ClusterConfig, given | chosen | options, prefix=("cluster",))
-    if settings.deploy == "cluster" and not deploy.is_driver():
+    if settings.deploy == "cluster" and not is_driver():
         sys.exit(in_a_container.run_script(script, arguments, master, conf, chosen, settings))
     sys.argv = [script, *arguments]
     sys.path.insert(0, str(Path(script).resolve().parent))

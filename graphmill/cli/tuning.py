@@ -97,9 +97,8 @@ def _judgement(result: TuningResult) -> str:
 
 
 def _show(result: TuningResult) -> None:
-    rows = sorted(result.trials, key=lambda trial: (-trial.rung, -trial.mrr))
     table = Table("rung", "epochs", "seconds", "MRR", "change", title="tune")
-    for trial in rows:
+    for trial in sorted(result.trials, key=lambda trial: (-trial.rung, -trial.mrr)):
         numbers = (str(trial.rung + 1), str(trial.epochs), f"{trial.seconds:.1f}", f"{trial.mrr:.4f}")
         table.add_row(*numbers, described(trial.changes))
     if not terminal.options.quiet and not terminal.options.json_lines:

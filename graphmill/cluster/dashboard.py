@@ -5,7 +5,6 @@ The dashboard needs Bokeh, and the import of Bokeh takes longer than a short run
 
 import hashlib
 import importlib.util
-import os
 import socket
 import ssl
 from contextlib import suppress
@@ -17,7 +16,7 @@ from distributed.node import clean_dashboard_address
 from tornado import web
 
 from graphmill.cluster.keys import Keys
-from graphmill.cluster.settings import DRIVER_VARIABLE
+from graphmill.cluster.settings import is_driver
 from graphmill.config.masters import Kind
 from graphmill.config.sections.cluster import LOOPBACK
 from graphmill.errors import ConfigError
@@ -63,7 +62,7 @@ def described(client: Client, kind: Kind, keys: Keys | None) -> str | None:
     way is through ssh, but not into a container.
     """
     is_open = address(client, is_here=kind.has_own_workers)
-    if is_open or not kind.has_own_scheduler or DRIVER_VARIABLE in os.environ:
+    if is_open or not kind.has_own_scheduler or is_driver():
         is_own = is_open and is_open.startswith("https:") and keys and keys.text
         return f"{is_open} (certificate: SHA-256 {_fingerprint(keys)})" if is_own and keys else is_open
     if (link := address(client, is_here=True)) is None:

@@ -59,11 +59,6 @@ exec "$python" -m graphmill.cluster.driver {words}
 log = logging.getLogger("graphmill")
 
 
-def is_driver() -> bool:
-    """Tell whether this process runs in the container of a driver."""
-    return DRIVER_VARIABLE in os.environ
-
-
 def run(words: Sequence[str], files: Mapping[str, str], settings: ClusterConfig) -> int:
     """Run `python WORDS` in a container, show its output, and return its exit code.
 

@@ -36,6 +36,11 @@ ENVIRONMENT = {
 QUIET = {"distributed.worker.profile.enabled": False, "distributed.admin.tick.interval": "500ms"}
 
 
+def is_driver() -> bool:
+    """Tell whether this process runs in the container of a driver."""
+    return DRIVER_VARIABLE in os.environ
+
+
 def pre_spawn_environment(variables: Mapping[str, str]) -> dict[str, str]:
     """Return the settings of Dask with which nannies start their workers with these variables."""
     return {f"distributed.nanny.pre-spawn-environ.{key}": value for key, value in variables.items()}

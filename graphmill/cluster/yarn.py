@@ -11,7 +11,6 @@ all containers that are missing.
 """
 
 import logging
-import os
 import re
 import threading
 import time
@@ -27,7 +26,7 @@ from graphmill.cluster import container, hadoop
 from graphmill.cluster.hadoop import Application
 from graphmill.cluster.keys import Keys
 from graphmill.cluster.local import scheduler_here
-from graphmill.cluster.settings import DRIVER_VARIABLE
+from graphmill.cluster.settings import is_driver
 from graphmill.config.sections.cluster import ClusterConfig, YarnOptions
 from graphmill.errors import ClusterError, GraphMillError
 from graphmill.machine.interrupt import interruptible
@@ -246,7 +245,7 @@ class Containers:
 def yarn_cluster(master: str, settings: ClusterConfig, keys: Keys | None) -> Iterator[Any]:
     """Run a scheduler in this process, and workers in YARN containers, during the block."""
     # In a container, cluster.host would be that of the machine that has submitted the driver.
-    host = get_ip() if DRIVER_VARIABLE in os.environ else settings.host or get_ip()
+    host = get_ip() if is_driver() else settings.host or get_ip()
     with (
         interruptible() as interrupt,
         run_folder.temporary() as folder,

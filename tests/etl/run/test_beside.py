@@ -291,7 +291,7 @@ def test_wrong_files_on_the_command_line_are_refused(
         ("-l 0 -r 2 --rel-col 1 x.txt", "expected a file for each of edge_paths, which are 3"),
         ("-l 0 --rel-col 1 x.txt", "expected both --lhs-col and --rhs-col"),
         ("-l 0 -r 2 a b c", "--rel-col: dynamic relations"),
-        ("a b c", "the options --lhs-col and --rhs-col are missing"),
+        ("a b c", "expected both --lhs-col and --rhs-col"),
     ):
         assert run("config.py", *words.split()) == 2
         assert message in capsys.readouterr().err

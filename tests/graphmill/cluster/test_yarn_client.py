@@ -8,6 +8,7 @@ import shutil
 import socket
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 from typing import ClassVar
 from xml.etree import ElementTree
 
@@ -277,7 +278,7 @@ def test_a_driver_is_followed_while_yarn_is_slow_and_not_for_ever(
 
 
 def test_an_unreadable_output_of_a_driver_is_told_once_until_that_changes(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Flaky:
         answers: ClassVar = [
@@ -296,8 +297,10 @@ def test_an_unreadable_output_of_a_driver_is_told_once_until_that_changes(
             return False
 
     monkeypatch.setattr(deploy, "Reader", lambda folder: Flaky())
-    monkeypatch.setattr(deploy, "_POLL_S", 0)
-    assert deploy._followed("application_17_0001", lambda: False, str) == 3
+    monkeypatch.setattr(deploy, "home_uri", lambda: str(tmp_path))
+    monkeypatch.setattr(deploy.time, "sleep", lambda seconds: None)
+    monkeypatch.setattr(hadoop, "find", lambda *_: SimpleNamespace(is_over=lambda application: False))
+    assert deploy.follow("application_17_0001", ClusterConfig()) == 3
     assert [record.getMessage().rpartition(" ")[2] for record in caplog.records] == ["slow", "gone", "gone"]
 
 
