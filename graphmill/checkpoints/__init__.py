@@ -98,7 +98,7 @@ class Options(TypedDict, total=False):
     version: int | None
     """Number of the version, for formats with several; by default the committed version."""
     entity_path: str | None
-    """Entity counts, for formats without partitions; by default one partition per type."""
+    """Entity counts, for formats that do not tell all partitions; by default one partition per type."""
     index_base: IndexBase
     """Number of the first partition in legacy names: 0, 1, or "auto" (default): from the names."""
     id_maps: IdMaps | None

@@ -146,7 +146,7 @@ class ConvertOptions(LegacyOptions):
     )
     version: int | None = Field(None, ge=0, description="Version to read (default: the committed one).")
     entity_path: Annotated[str | None, Flag(metavar="URI")] = Field(
-        None, description="Entity counts, if the source has no partitions."
+        None, description="Entity counts: the partitions of the source."
     )
     shard_num: Annotated[int, Flag("--shards")] = Field(1, ge=1, description="Shards of a RecIS target.")
     allow_non_finite: bool = Field(False, description="Write NaN and infinity too, else an error.")

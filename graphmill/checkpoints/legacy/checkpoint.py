@@ -24,7 +24,7 @@ from graphmill.checkpoints.checkpoint import (
     ReadRows,
     Rows,
 )
-from graphmill.checkpoints.legacy.inputs import IndexBase, of_partitions
+from graphmill.checkpoints.legacy.inputs import IndexBase, of_partitions, partitions_of_ids
 from graphmill.checkpoints.legacy.names import (
     legacy_config,
     legacy_parameters,
@@ -152,20 +152,30 @@ class LegacyCheckpoint(PartitionFilesCheckpoint):
     """A version of a legacy outdir, or a loadPath."""
 
     def __init__(
-        self, uri: str, version: int | None = None, index_base: IndexBase = "auto", **_: object
+        self,
+        uri: str,
+        version: int | None = None,
+        index_base: IndexBase = "auto",
+        entity_path: str | None = None,
+        **_: object,
     ) -> None:
-        """Raises FormatError if there is no such version, or if the names fit no index base."""
+        """Raises FormatError if there is no such version, or if the names fit no index base.
+
+        Of types that the metadata do not have, counts and names in `entity_path` tell the least partitions.
+        """
         super().__init__(uri, find_version(uri) if version is None else version)
         numbers = versions_of(uri).get(self.version)
         if not numbers:
             raise FormatError(f"{uri}: version {self.version} has no embeddings")
         declared = states.declared_partitions(self.config, set(numbers))
+        told = partitions_of_ids(entity_path) if entity_path else {}
+        wanted = {name: max(len(files), told.get(name, 0)) for name, files in numbers.items()} | declared
         self.index_base = of_partitions(
             numbers,
             index_base,
             uri,
             lambda name, number: embeddings_uri(uri, name, number, self.version),
-            declared if declared.keys() >= numbers.keys() else None,
+            wanted if told or declared.keys() >= numbers.keys() else None,
         )
         states.check_complete({name: len(files) for name, files in numbers.items()}, self.config, uri)
         self._num_partitions = {name: declared.get(name, len(numbers[name])) for name in numbers}

@@ -29,7 +29,10 @@ _REMEDY = "set index_base to 0 or 1"
 
 RELATION_COUNT = "dynamic_rel_count.pt"
 
-_COUNT = re.compile(r"^entity_count_(?P<type>.+)_(?P<partition>0|[1-9]\d*)\.pt$")
+_COUNT, *_OF_V1 = (
+    re.compile(rf"^entity_{kind}_(?P<type>.+)_(?P<partition>0|[1-9]\d*)\.{end}$")
+    for kind, end in (("count", "pt"), ("count", "txt"), ("names", "json"))
+)
 _BUCKET = re.compile(r"^edges_(?P<lhs>0|[1-9]\d*)_(?P<rhs>0|[1-9]\d*)\.h5$")
 
 
@@ -117,6 +120,16 @@ def of_buckets(buckets: Set[tuple[int, int]], index_base: IndexBase, where: str)
         f"{where}: cannot tell the index base: expected edges_0_0.h5 or edges_1_1.h5, found neither "
         f"among {len(buckets)} buckets; {_REMEDY}"
     )
+
+
+def partitions_of_ids(entity_path: str) -> dict[str, int]:
+    """Number of partitions of each type, as the files of counts and of names in a folder tell."""
+    names = [storage.name(entry.uri) for entry in storage.list_dir(entity_path)]
+    told: dict[str, int] = {}
+    for pattern in (_COUNT, *_OF_V1):
+        for name, numbers in numbers_by_type(names, pattern).items():
+            told[name] = max(told.get(name, 0), len(numbers))
+    return told
 
 
 def count_uri(entity_path: str, entity_type: str, number: int) -> str:

@@ -2,6 +2,7 @@
 
 import io
 import pickle
+import re
 from collections import OrderedDict
 from pathlib import Path
 from typing import Any
@@ -89,6 +90,28 @@ def test_a_lost_partition_is_called_so(
         torch.save((config, 0), tmp_path / "METADATA_1.pt.7")
     with pytest.raises(FormatError, match=f"{message}.*: this partition is lost, there is no such file"):
         open_checkpoint(str(tmp_path))
+
+
+@pytest.mark.parametrize("name", ["entity_count_{}_2.txt", "entity_names_{}_2.json", "entity_count_{}_3.pt"])
+def test_counts_and_names_tell_that_the_last_partition_is_lost(tmp_path: Path, name: str) -> None:
+    """Without METADATA; those of other types, or of fewer partitions, tell nothing."""
+    loaded, entities = tmp_path / "loaded", tmp_path / "entities"
+    loaded.mkdir()
+    entities.mkdir()
+    for number in (1, 2):
+        torch.save((torch.zeros(2, 2), None), loaded / f"user_{number}.pt")
+        for entity_type in ("user", "item"):
+            (entities / re.sub(r"\d", str(number - ("pt" not in name)), name.format(entity_type))).touch()
+    arguments = [str(loaded), "--format", "pbg", "--entity-path", str(entities)]
+    (entities / name.format("item")).touch()
+    command.main(["convert", str(loaded), str(tmp_path / "whole"), *arguments[1:]], standalone_mode=False)
+    (entities / name.format("user")).touch()
+    with pytest.raises(
+        FormatError, match=r"user_3\.pt \(partition 3 of 3 of 'user'\): this partition is lost"
+    ):
+        command.main(
+            ["convert", *arguments[:1], str(tmp_path / "new"), *arguments[1:]], standalone_mode=False
+        )
 
 
 def test_load_path_needs_nothing_but_embeddings(tmp_path: Path) -> None:
