@@ -120,20 +120,29 @@ def read_config(checkpoint_path: str) -> dict[str, Any]:
 
 def append_stats(checkpoint_path: str, lines: Iterable[Mapping[str, Any]]) -> None:
     """Add JSON lines; a line replaces the line of the same bucket and iteration from an interrupted run."""
-    added = [dict(line) for line in lines]
-    again = {_bucket_visit(line) for line in added} - {None}
-    kept = [line for line in read_stats(checkpoint_path) if _bucket_visit(line) not in again]
-    text = "".join(json.dumps(line) + "\n" for line in kept + added)
-    storage.write_text(storage.join(checkpoint_path, STATS_FILE), text)
+    uri, added = storage.join(checkpoint_path, STATS_FILE), [dict(line) for line in lines]
+    again = {visit for visit in map(_bucket_visit, added) if visit is not None}
+    epochs = {f'"epoch_idx": {visit[0]}'.encode() for visit in again}
+
+    def is_replaced(line: bytes) -> bool:  # lines of other epochs are not parsed
+        of_epoch = any(epoch in line for epoch in epochs)
+        return of_epoch and _bucket_visit(storage.json_in(line, uri)) in again
+
+    kept = [line for line in _stored_lines(uri) if not is_replaced(line)]
+    with storage.atomic_output(uri) as stream:
+        stream.writelines(line + b"\n" for line in [*kept, *(json.dumps(line).encode() for line in added)])
 
 
 def read_stats(checkpoint_path: str) -> list[dict[str, Any]]:
     """The lines of training_stats.json; none where there is no such file."""
     uri = storage.join(checkpoint_path, STATS_FILE)
-    if not storage.exists(uri):
-        return []
-    lines = storage.read_bytes(uri).splitlines()  # as many as training takes, which `read_text` would not
-    return [storage.json_in(line, f"{uri}: line {number}") for number, line in enumerate(lines, 1) if line]
+    lines = enumerate(_stored_lines(uri), 1)
+    return [storage.json_in(line, f"{uri}: line {number}") for number, line in lines if line]
+
+
+def _stored_lines(uri: str) -> list[bytes]:
+    """All lines, as many as training takes, which `read_text` would not."""
+    return storage.read_bytes(uri).splitlines() if storage.exists(uri) else []
 
 
 def _bucket_visit(line: Mapping[str, Any]) -> tuple[Any, ...] | None:

@@ -231,6 +231,11 @@ def test_config_and_stats(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert [each["stats"]["loss"] for each in checkpoint.read_stats(root)] == [1, 2, 4, 5]
     assert len((tmp_path / "training_stats.json").read_text().splitlines()) == 4
 
+    others = '{"epoch_idx":0,  "of":"another writer"}\n{"no": "iteration"}\n'
+    (tmp_path / "training_stats.json").write_text(others)
+    checkpoint.append_stats(root, [line(1, 0, 4.0)])
+    assert (tmp_path / "training_stats.json").read_text().startswith(others), "as they are: not parsed again"
+
     (tmp_path / "training_stats.json").write_text('{"a": 1}\n{"b":')
     with pytest.raises(FormatError, match=r"training_stats\.json: line 2: expected a JSON object"):
         checkpoint.read_stats(root)
