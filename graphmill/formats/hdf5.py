@@ -180,18 +180,17 @@ class DatasetWriter:
         for name, values in columns.items():
             stop = self.num_written + len(values)
             if stop > self._num_rows:
-                raise FormatError(
-                    f"{self._uri}: expected {self._num_rows} {self._rows}, found at least {stop}"
-                )
+                raise self._wrong_number(f"at least {stop}")
             write_rows(self.datasets[name], self.num_written, values)
         self.num_written = stop
 
     def check_full(self) -> None:
         """Refuse to end with fewer rows than announced."""
         if self.num_written != self._num_rows:
-            raise FormatError(
-                f"{self._uri}: expected {self._num_rows} {self._rows}, found {self.num_written}"
-            )
+            raise self._wrong_number(str(self.num_written))
+
+    def _wrong_number(self, found: str) -> FormatError:
+        return FormatError(f"{self._uri}: expected {self._num_rows} {self._rows}, found {found}")
 
     def fill(self, batches: Iterable[Mapping[str, Array]]) -> None:
         """Write all rows."""

@@ -227,8 +227,5 @@ class _Handler(pafs.FSSpecHandler):  # type: ignore[misc]  # pyarrow ships no ty
     def delete_file(self, path: str) -> None:
         patiently(lambda: self.fs.client.delete(path))
 
-    def open_append_stream(self, path: str, metadata: dict[str, str] | None) -> pa.NativeFile:
-        raise NotImplementedError("no file is appended to")
-
     def move(self, src: str, dest: str) -> None:
         patiently(lambda: self.fs.mv(src, dest, overwrite=True))

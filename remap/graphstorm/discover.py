@@ -79,21 +79,19 @@ def find_outputs(options: GraphStormOptions) -> tuple[list[OutputFile], list[str
 
 
 def _embeddings(options: GraphStormOptions, root: str) -> Iterator[OutputFile]:
-    if not options.with_shared_fs and not storage.exists(saved_embeddings.emb_info_uri(root)):
-        # Rank 0 alone writes the JSON, on its own machine.
-        types, world_size, dimensions, is_hdf5 = tuple(_folders(root)), None, {}, False
-    else:
-        emb_info = saved_embeddings.read_emb_info(root)
-        types, dimensions, is_hdf5 = emb_info.entity_types, dict(emb_info.dimensions), emb_info.is_hdf5
-        world_size = emb_info.world_size if options.with_shared_fs else None
+    if options.with_shared_fs or storage.exists(saved_embeddings.emb_info_uri(root)):
+        info = saved_embeddings.read_emb_info(root)
+    else:  # rank 0 alone writes the JSON, on its own machine
+        info = saved_embeddings.EmbInfo(tuple(_folders(root)), None, {})
+    types, world_size = info.entity_types, info.world_size if options.with_shared_fs else None
     places = [("", name) for name in types]
     for task in _folders(root):
         if task not in types:
             places += [(task, name) for name in types if _has_embeddings(storage.join(root, task, name))]
     for task, entity_type in places:
-        dimension = None if task else dimensions.get(entity_type)
+        dimension = None if task else info.dimensions.get(entity_type)
         ranks = saved_embeddings.list_ranks(
-            _join(root, task), entity_type, world_size, dimension, is_hdf5=is_hdf5 and not task
+            _join(root, task), entity_type, world_size, dimension, is_hdf5=info.is_hdf5 and not task
         )
         yield from _tables(options, root, _join(task, entity_type), "emb", (("nid", entity_type),), ranks)
 

@@ -61,10 +61,8 @@ def read_emb_info(embed_path: str) -> EmbInfo:
     is_hdf5 = content.get("format") == "hdf5"
     key = "emb_dim" if is_hdf5 else "emb_name"
     names = content.get(key)
-    if is_hdf5 and isinstance(names, dict):
-        names = [*names]
-    listed = [names] if isinstance(names, str) else names
-    if not isinstance(listed, list) or not listed:
+    listed = [names] if isinstance(names, str) else [*names] if isinstance(names, dict | list) else []
+    if not listed:
         raise FormatError(f"{uri}: {key}: expected a type's name or a list of them, found {names!r}")
     types = tuple(checked_name(name, f"{uri}: emb_name") for name in listed)
     if len(set(types)) < len(types):
