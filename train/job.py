@@ -34,7 +34,8 @@ from train.model.frozen import Frozen
 from train.plan.plan import announced
 from train.plan.plan import estimate as estimate
 from train.run import ensemble
-from train.run.claim import check_claim, claim_checkpoint, end_training, inputs_of, moved_aside, trained_with
+from train.run.claim import check_claim, claim_checkpoint, end_training, moved_aside, trained_with
+from train.run.claim import input_uris as input_uris
 from train.run.ignored_keys import log_ignored_keys
 from train.run.run_metrics import warn_of_growing_loss
 from train.tables import folded_rows, given_rows, given_vectors
@@ -168,11 +169,11 @@ def _end(config: Config, claim: Claim) -> dict[str, Any]:
     paths = dict.fromkeys(model.checkpoint_path for model in (*members, config))
     for path in paths:
         end_training(path)
-    if given := given_vectors.finish(config, claim):
+    if given := given_vectors.figures(config):
         figures["init_embeddings"] = given
     new_ids = given_rows.figures_of(folded_rows.folder_of(members[0]))
-    for member in members:
-        given_rows.delete(folded_rows.folder_of(member), claim)
+    for folder in (given_rows.folder_of(config), *map(folded_rows.folder_of, members)):
+        given_rows.delete(folder, claim)  # maybe of a run that was killed and had other settings
     why = why_whole(config)
     if why:
         figures |= {"delta": None, "delta_reason": why}
@@ -249,7 +250,7 @@ def warn_of_drawn(config: Config) -> None:
     if not types or pbg.read_version(config.checkpoint_path):
         return
     path = config.init_path
-    known = {name for name, given in config.train.init_embeddings.items() if given}
+    known = {*given_rows.given_paths(config)}
     if path:
         known |= set(pbg.num_partitions(path, pbg.read_version(path)))
     if drawn := sorted(types - known):
@@ -267,11 +268,6 @@ def one_worker_per_gpu(config: Config) -> Config:
     if config.num_gpus > 1 and config.train.ensemble == 1 and not is_set:
         return config.with_section(settings.model_copy(update={"num_workers": config.num_gpus}))
     return config
-
-
-def input_uris(config: Config) -> list[str]:
-    """The files and folders that the stage reads."""
-    return inputs_of(config)
 
 
 def fingerprint(config: Config) -> dict[str, Any]:

@@ -109,8 +109,7 @@ class TrainingWorker:
         finally:
             self._ahead.close()
             self.exchange.close()
-        num_parameters = self.context.num_parameters(self.shared.model)
-        return {"device": self.plan.device, "plan": self.plan.figures(), "num_parameters": num_parameters}
+        return self.bucket.figures()
 
     def _train(self, message: Message) -> Message:
         """Train one bucket and publish it; returns the coordinator's next message."""

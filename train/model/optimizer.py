@@ -211,14 +211,15 @@ class Adagrad:
         }
         return {"state": state, "param_groups": [_group(self.lr, len(self.parameters))]}
 
-    def load_state_dict(self, saved: Mapping[str, Any], uri: str) -> None:
-        """Load a saved state of these parameters; another one is a FormatError."""
-        by_number = saved.get("state", {})
-        self.load_states({key: by_number.get(number) for number, key in enumerate(self.parameters)}, uri)
+    def load_state_dict(
+        self, saved: Mapping[str, Any], keys: Iterable[str | None], uri: str, *, grown: bool = False
+    ) -> None:
+        """Load a saved state; another one is a FormatError. With `grown`, it may cover first rows alone.
 
-    def load_states(self, by_key: Mapping[str, Any], uri: str, *, grown: bool = False) -> None:
-        """Load the states of some parameters; with `grown`, a state may cover the first rows alone."""
-        for key, state in by_key.items():
+        `keys` are those of the parameters in the order in which they were saved; None: not loaded.
+        """
+        by_number = saved.get("state", {})
+        for key, state in ((key, by_number.get(number)) for number, key in enumerate(keys) if key):
             try:
                 accumulated, steps = state["sum"], int(float(state["step"]))
                 shape = tuple(accumulated.shape)

@@ -22,6 +22,7 @@ import pyarrow.parquet as pq
 from graphmill import cluster, storage
 from graphmill.cli.stages import ETL
 from graphmill.config import Config, from_mapping
+from graphmill.config.partitions import all_keys
 from graphmill.errors import ConfigError, RawTableError
 from graphmill.formats import edge_buckets, entity_counts
 from graphmill.run import lock
@@ -166,11 +167,7 @@ def extract_gzip(gzip_path: Path, remove_finished: bool = False) -> Path:
 def _is_there(settings: Config) -> bool:
     """Whether the graph is there: counts of all types, and the first bucket of each edge path."""
     uris = [edge_buckets.bucket_uri(path, Bucket(0, 0)) for path in settings.edge_paths]
-    uris += [
-        entity_counts.count_uri(settings.entity_path, name, partition)
-        for name, entity in settings.entities.items()
-        for partition in range(entity.num_partitions)
-    ]
+    uris += [entity_counts.count_uri(settings.entity_path, *key) for key in all_keys(settings)]
     return all(map(storage.exists, uris))
 
 

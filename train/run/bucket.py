@@ -63,6 +63,13 @@ class BucketTrainer:
         if "fused" in plan.steps.values():
             self.fused = FusedPass(FusedStep(self.config, model, adagrad, context.device))
 
+    def figures(self) -> dict[str, Any]:
+        """Figures of the plan, and the number of trained parameters: all embeddings, and the model's."""
+        counts = self.context.num_rows.items()
+        num_parameters = sum(sum(rows) * self.config.entity_dimension(name) for name, rows in counts)
+        num_parameters += sum(value.numel() for value in self.model.parameters.values())
+        return {"device": self.plan.device, "plan": self.plan.figures(), "num_parameters": num_parameters}
+
     def train(
         self, bucket: Bucket, iteration: Iteration, edges: EdgeTensors, tables: Tables, report: ReportProgress
     ) -> dict[str, Any]:

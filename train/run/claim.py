@@ -11,7 +11,6 @@ settings is never deleted: it is moved aside under a name of its own. A checkpoi
 PBG's own: it is resumed, as PBG does, unless `train.on_change` is set.
 """
 
-import json
 import logging
 from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
@@ -40,7 +39,7 @@ class Former(NamedTuple):
     """Content of graphmill.json; for PBG's own checkpoint the `settings` of config.json."""
 
 
-def inputs_of(config: Config) -> list[str]:
+def input_uris(config: Config) -> list[str]:
     """Return the files and folders that the checkpoint of `config` is trained with."""
     inputs = [config.entity_path, *config.edge_paths, *([config.init_path] if config.init_path else [])]
     inputs += given_vectors.inputs_of(config)
@@ -51,7 +50,7 @@ def inputs_of(config: Config) -> list[str]:
 
 def trained_with(config: Config) -> dict[str, Any]:
     """Settings and inputs that the checkpoint of `config` is trained with."""
-    return _settings(config) | {"inputs": record.describe_inputs(inputs_of(config))}
+    return _settings(config) | {"inputs": record.describe_inputs(input_uris(config))}
 
 
 def check_claim(config: Config, coming: Collection[str] = ()) -> None:
@@ -230,5 +229,4 @@ def _write(config: Config, ours: dict[str, Any], former: Mapping[str, Any], vers
 
 
 def _save(checkpoint_path: str, content: Mapping[str, Any]) -> None:
-    text = json.dumps(content, indent=1, sort_keys=True)
-    storage.write_text(storage.join(checkpoint_path, FILE), text + "\n")
+    storage.write_json(storage.join(checkpoint_path, FILE), content, indent=1, sort_keys=True)

@@ -94,8 +94,7 @@ class Trainer(TrainingRun):
 
     def own_figures(self) -> dict[str, Any]:
         """The plan and the size of the model."""
-        num_parameters = self.context.num_parameters(self.model)
-        return {"device": self.plan.device, "plan": self.plan.figures(), "num_parameters": num_parameters}
+        return self.bucket.figures()
 
     def _is_committed(self, version: int) -> bool:
         """Commit every version; of rows in memory not those within `train.commit_interval_s`."""

@@ -31,7 +31,7 @@ def reopen(config: Config) -> None:
     """Let a run that has ended continue from its best version: settings have changed since."""
     uri = storage.join(config.checkpoint_path, FILE)
     if storage.exists(uri):
-        _write(uri, _parsed(uri) | {"ended": None})
+        storage.write_json(uri, _parsed(uri) | {"ended": None}, indent=1)
 
 
 def check_split(config: Config, coming: Collection[str] = ()) -> None:
@@ -126,7 +126,7 @@ class Validation:
 
     def _save(self) -> None:
         state = {"split": self.settings.validate_split, "epochs": self._epochs, "best": self._best["epoch"]}
-        _write(self._uri, state | {"ended": self._ended})
+        storage.write_json(self._uri, state | {"ended": self._ended}, indent=1)
 
     def _read(self, version: int) -> None:
         state = _parsed(self._uri)
@@ -135,10 +135,6 @@ class Validation:
         self._epochs, self._ended = state["epochs"], state["ended"]
         if not self.ended:  # later epochs are lost: the run continues from `version`
             self._epochs = [entry for entry in self._epochs if entry["version"] <= version]
-
-
-def _write(uri: str, state: dict[str, Any]) -> None:
-    storage.write_json(uri, state, indent=1)
 
 
 def _parsed(uri: str) -> dict[str, Any]:

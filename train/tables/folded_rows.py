@@ -26,7 +26,7 @@ from graphmill.run.lock import NO_CLAIM, Claim
 from graphmill.storage import Checksums
 from graphmill.vocab import TRAIN_SPLIT, Side
 from train.edges.schedule import is_delta
-from train.tables.given_rows import EarlierRows, Given, is_made, write_content
+from train.tables.given_rows import EarlierRows, Given, given_paths, is_made, write_content
 
 FOLDER = "folded"
 
@@ -46,11 +46,11 @@ def first_new(config: Config) -> dict[str, list[int]]:
         return {}
     known = pbg.num_partitions(earlier.checkpoint_path, pbg.read_version(earlier.checkpoint_path))
     used = {relation.entity_type(side) for relation in config.relations for side in Side}
-    given = config.train.init_embeddings
+    given = given_paths(config)
     num_partitions = {
         name: entity.num_partitions
         for name, entity in config.entities.items()
-        if name in used and known.get(name) == entity.num_partitions and not given.get(name)
+        if name in used and known.get(name) == entity.num_partitions and name not in given
     }
     counts = entity_counts.read_counts(earlier.entity_path, num_partitions)
     rows = EarlierRows(config.entity_path)

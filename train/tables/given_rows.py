@@ -15,7 +15,7 @@ No import of torch: the client looks at the folder.
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -52,6 +52,11 @@ def schema(width: int) -> pa.Schema:
     """Columns of a part whose rows are given `width` elements."""
     fields = [pa.field(INDEX, pa.int64(), nullable=False)]
     return pa.schema([*fields, pa.field(VALUES, pa.list_(pa.float32(), width), nullable=False)])
+
+
+def given_paths(config: Config) -> dict[str, str]:
+    """The path of the vectors that users give, by type (`train.init_embeddings`)."""
+    return {name: path for name, path in sorted(config.train.init_embeddings.items()) if path}
 
 
 def folder_of(config: Config) -> str:
@@ -145,12 +150,6 @@ class GivenRows:
     def __init__(self, folder: str, names: Iterable[str]) -> None:
         self._names = frozenset(names)
         self.folder = folder
-
-    @classmethod
-    def of_users(cls, config: Config) -> Self:
-        """Read the rows that `train.init_embeddings` gives."""
-        paths = config.train.init_embeddings
-        return cls(folder_of(config), [name for name, path in paths.items() if path])
 
     def of(self, entity_type: str, partition: int) -> Iterator[tuple[Numbers, slice, Floats]]:
         """Batches of given rows: their numbers [n], the elements that they are given, and these [n, W]."""

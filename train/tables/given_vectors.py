@@ -12,7 +12,7 @@ Shapes: n vectors of a batch, L their length, W elements that a row takes of the
 
 import logging
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -30,6 +30,7 @@ from graphmill.config import Config
 from graphmill.errors import ConfigError, FormatError, NotFoundError
 from graphmill.formats import entity_counts, entity_index
 from graphmill.formats.murmur import HASH_NAME, hash_strings, mix, scale
+from graphmill.formats.raw_tables import cut
 from graphmill.run import record
 from graphmill.run.lock import NO_CLAIM, Claim
 from graphmill.storage import Checksums, run_folder
@@ -37,9 +38,9 @@ from train.model.frozen import Frozen
 from train.tables.given_rows import (
     EarlierRows,
     Given,
-    delete,
     figures_of,
     folder_of,
+    given_paths,
     is_made,
     new_part,
     write_content,
@@ -58,12 +59,12 @@ Numbers = npt.NDArray[np.int64]
 
 def inputs_of(config: Config) -> list[str]:
     """List the files and folders of all vectors, for a fingerprint."""
-    return [uri for path in _paths(config).values() for uri in (paths_of(path) or [path])]
+    return [uri for path in given_paths(config).values() for uri in (paths_of(path) or [path])]
 
 
 def check(config: Config) -> None:
     """Refuse vectors of types that do not exist, and paths where nothing is."""
-    for name, path in _paths(config).items():
+    for name, path in given_paths(config).items():
         if name not in config.entities:
             known = ", ".join(config.entities)
             raise ConfigError(f"train.init_embeddings.{name}: no such entity type; there are {known}")
@@ -76,7 +77,7 @@ def check(config: Config) -> None:
 
 def is_needed(config: Config, models: Sequence[Config]) -> bool:
     """Whether rows have yet to be made: a model has no version, and no run that was killed has made them."""
-    if not _paths(config) or all(pbg.read_version(model.checkpoint_path) for model in models):
+    if not given_paths(config) or all(pbg.read_version(model.checkpoint_path) for model in models):
         return False
     return not is_made(folder_of(config), _made_from(config))
 
@@ -87,22 +88,15 @@ def make(config: Config, claim: Claim = NO_CLAIM) -> None:
     checksums: Checksums = {}
     made_from = _made_from(config)
     with storage.atomic_directory(folder_of(config)) as folder:
-        for name, path in _paths(config).items():
+        for name, path in given_paths(config).items():
             types[name] = _Maker(config, name, path).make(folder, checksums)
         write_content(folder, made_from, types, checksums)
         claim.check()
 
 
-def finish(config: Config, claim: Claim = NO_CLAIM) -> dict[str, Any]:
-    """Delete the rows, which the versions of the run hold; return their figures by type."""
-    taken = figures(config)
-    delete(folder_of(config), claim)  # maybe of a run that was killed and had other settings
-    return taken
-
-
 def figures(config: Config) -> dict[str, Any]:
     """Figures of each type for run.json; empty where no rows have been made, or training has ended."""
-    return figures_of(folder_of(config)) if _paths(config) else {}
+    return figures_of(folder_of(config)) if given_paths(config) else {}
 
 
 def told(config: Config) -> list[str]:
@@ -121,18 +115,13 @@ def told(config: Config) -> list[str]:
     return lines
 
 
-def _paths(config: Config) -> dict[str, str]:
-    given = config.train.init_embeddings
-    return {name: path for name, path in sorted(given.items()) if path}
-
-
 def _made_from(config: Config) -> dict[str, Any]:
     """All that the rows depend on, as JSON types."""
     more = [config.init_path] if config.init_path else []
     return {
-        "paths": _paths(config),
+        "paths": given_paths(config),
         "inputs": record.describe_inputs([config.entity_path, *more, *inputs_of(config)]),
-        "dimensions": {name: config.entity_dimension(name) for name in _paths(config)},
+        "dimensions": {name: config.entity_dimension(name) for name in given_paths(config)},
         "bias": config.bias,
         "popularity": config.train.popularity,
         "scale": _scale(config),
@@ -277,7 +266,8 @@ class _Maker:
         first_new = self._num_saved(partition)
         read_at = np.full(len(index), -1, np.int64)  # the row of the files that an id was found in
         with new_part(folder, self.entity_type, partition, self.width, checksums) as table:
-            for batch in _larger(divided, partition % len(divided), 4 * self.width):
+            batches = (pa.Table.from_batches([batch]) for batch in divided.batches(partition % len(divided)))
+            for batch in cut(batches, WRITE_BYTES // (4 * max(self.width, 1))):  # few row groups
                 batch = batch.filter(pc.equal(batch["partition"], partition))
                 rows, at = index.among(batch["id"].combine_chunks())
                 self._refuse_twice(batch, rows, at, read_at)
@@ -318,17 +308,3 @@ class _Maker:
                 "the rows out"
             )
         read_at[rows] = numbers
-
-
-def _larger(divided: Files, number: int, row_bytes: int) -> Iterator[pa.Table]:
-    """The rows of a file in tables of about `WRITE_BYTES`, so that a part has few row groups."""
-    held: list[pa.RecordBatch] = []
-    num_rows = 0
-    for batch in divided.batches(number):
-        held.append(batch)
-        num_rows += len(batch)
-        if num_rows * row_bytes >= WRITE_BYTES:
-            yield pa.Table.from_batches(held)
-            held, num_rows = [], 0
-    if held:
-        yield pa.Table.from_batches(held)

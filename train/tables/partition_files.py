@@ -20,7 +20,7 @@ from train.gpu.copies import on_device
 from train.model import optimizer
 from train.model.frozen import Frozen
 from train.step.step import Table
-from train.tables.folded_rows import folder_of
+from train.tables import folded_rows, given_rows
 from train.tables.given_rows import GivenRows
 from train.tables.run_context import CPU, RunContext
 from train.tables.warm_start import WarmStart
@@ -35,8 +35,10 @@ class PartitionFiles:
         self.context, self.config = context, context.config
         self.optimizer = self.config.train.optimizer
         self.frozen = Frozen.of(context.config).types
-        self.given = GivenRows.of_users(context.config)
-        self.folded = GivenRows(folder_of(context.config), context.delta.first_new if context.delta else ())
+        self.given = GivenRows(given_rows.folder_of(context.config), given_rows.given_paths(context.config))
+        self.folded = GivenRows(
+            folded_rows.folder_of(context.config), context.delta.first_new if context.delta else ()
+        )
 
     def load(self, key: PartitionKey, version: int, path: str | None = None) -> Table:
         """The table in the files of `version` in the folder `path`; with version 0 a new table."""

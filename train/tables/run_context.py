@@ -124,7 +124,7 @@ class RunContext:
         frozen = Frozen.of(config).keys(model.parameters)
         adagrad = Adagrad(model.to(self.device).parameters, lr, frozen)
         if optimizer_state:
-            adagrad.load_state_dict(optimizer_state, uri)
+            adagrad.load_state_dict(optimizer_state, model.parameters, uri)
         return model, adagrad
 
     def write_model(
@@ -140,8 +140,3 @@ class RunContext:
             iteration,
             self.checksums,
         )
-
-    def num_parameters(self, model: Model) -> int:
-        """Number of trained parameters: all embeddings and all parameters of the model."""
-        rows = sum(sum(counts) * self.config.entity_dimension(name) for name, counts in self.num_rows.items())
-        return rows + sum(value.numel() for value in model.parameters.values())

@@ -91,15 +91,11 @@ class WarmStart:
         current = self._current_keys(state)
         model.load_state({current[key]: state[key] for key in state if key in current}, uri, grown=grown)
         adagrad = Adagrad(model.parameters, lr, Frozen.of(self.config).keys(model.parameters))
-        saved = (optimizer_state or {}).get("state", {})
-        if saved:
+        if optimizer_state and optimizer_state.get("state"):
             # the optimizer numbers the parameters: both sides' operators, then global embeddings
-            former_keys = in_order(
-                state, list(self.former.get("entities", self.config.entities)), self.former
-            )
-            numbered = {key: saved.get(number) for number, key in enumerate(former_keys)}
-            states = {current[key]: of_key for key, of_key in numbered.items() if key in current}
-            adagrad.load_states(states, uri, grown=grown)
+            types = list(self.former.get("entities", self.config.entities))
+            former_keys = in_order(state, types, self.former)
+            adagrad.load_state_dict(optimizer_state, map(current.get, former_keys), uri, grown=grown)
         return adagrad
 
     def _current_keys(self, state: Mapping[str, Tensor]) -> dict[str, str]:

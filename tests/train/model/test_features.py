@@ -255,7 +255,7 @@ def test_states_of_other_shapes_are_refused(sums):
 def test_steps_that_are_no_number_are_refused(step):
     adagrad = optimizer.Adagrad({"key": torch.zeros(3)}, 0.1)
     with pytest.raises(FormatError, match=r"here: .* expected 'sum' and 'step' of parameter 'key'"):
-        adagrad.load_states({"key": {"sum": torch.zeros(3), "step": step}}, "here")
+        adagrad.load_state_dict({"state": {0: {"sum": torch.zeros(3), "step": step}}}, ["key"], "here")
 
 
 WEIGHT = 0.7
