@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 from distributed import Client
 
 from etl.run.checks import refuse_ignored, warn_of_left_out
+from etl.strings.table import number_names
 from etl.tables.check_rows import CORRECT, WITHOUT_VIEWS, BlockPosition, Rules, ids_or_null
 from etl.tables.data_file import DataFile
 from etl.tables.files import TableFiles, find_files
@@ -171,21 +172,9 @@ def _edges(block: pa.Table, at: FileRange, relations: Relations) -> pa.Table:
     if constant is not None:
         number_N: Int32 = np.full(num_rows, relations.numbers[constant], np.int32)
     else:
-        number_N = _numbered(block["relation"], at.uri, relations)
+        number_N = number_names(block["relation"], lambda name: _number(name, at.uri, relations))
     weights = block["weight"] if "weight" in block.column_names else pa.array(np.ones(num_rows, np.float32))
     return pa.table([block["lhs"], block["rhs"], pa.array(number_N), weights], schema=EDGES)
-
-
-def _numbered(column: pa.ChunkedArray, uri: str, relations: Relations) -> Int32:
-    """Number the relations of rows, which `check_rows` has encoded."""
-    encoded = column.unify_dictionaries()
-    code_N = np.concatenate([chunk.indices.to_numpy() for chunk in encoded.chunks])
-    names = encoded.chunk(0).dictionary.to_pylist()
-    number_of = np.zeros(len(names), np.int32)
-    for code in np.unique(code_N).tolist():
-        number_of[code] = _number(names[code], uri, relations)
-    numbered: Int32 = number_of[code_N]
-    return numbered
 
 
 def _number(name: str, where: str, relations: Relations) -> int:

@@ -1,5 +1,6 @@
 """Step 2 of the stage: runs the tasks of etl/steps/index.py and etl/steps/index_shard.py."""
 
+from collections import Counter
 from typing import Any
 
 from etl.run.work import EtlWork
@@ -45,7 +46,8 @@ def index_ids(
     own: list[list[int]] = [[] for _ in num_entities]
     for place, shard in enumerate(shards):
         own[shard.partition_number].append(place)
-    first_ids = index.first_ids(settings, num_entities)
+    types = [entity_type for entity_type, _ in settings.partitions]
+    first_ids = index.counts_before(types, num_entities, Counter())  # of a type, in its earlier partitions
     forgets = settings.today is not None
     tasks = [
         (

@@ -7,7 +7,7 @@ Source: Bar-Yossef et al., Counting distinct elements in a data stream (RANDOM 2
 
 import logging
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -89,13 +89,11 @@ class Encoded:
     """Ids of each type that other systems write for null."""
 
 
-def estimate(parts: Iterable[Sequence[int] | UInt64]) -> int:
-    """Estimate the number of distinct ids from the smallest hashes of each part; few ids are counted."""
-    hashes = [np.asarray(part, np.uint64) for part in parts]
-    first = np.unique(np.concatenate([np.zeros(0, np.uint64), *hashes]))[:NUM_SMALLEST]
-    if len(first) < NUM_SMALLEST:
-        return len(first)
-    return int((NUM_SMALLEST - 1) / (int(first[-1]) / 2**64))
+def estimate(smallest: UInt64) -> int:
+    """Estimate the number of distinct ids from the smallest hashes, ascending; few ids are counted."""
+    if len(smallest) < NUM_SMALLEST:
+        return len(smallest)
+    return int((NUM_SMALLEST - 1) / (int(smallest[-1]) / 2**64))
 
 
 def cut_types(
@@ -108,7 +106,7 @@ def cut_types(
     uncut = [name for name in settings.uncut if name not in settings.featurized]
     if not uncut:
         return settings.num_partitions
-    num_ids = {name: estimate([smallest.get(name, [])]) for name in uncut}
+    num_ids = {name: estimate(smallest[name]) if name in smallest else 0 for name in uncut}
     table_bytes = {
         name: count * config.entity_dimension(name) * defaults.BYTES_PER_ELEMENT
         for name, count in num_ids.items()

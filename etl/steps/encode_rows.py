@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from etl.steps.task_settings import TaskSettings
 from etl.strings.native import take
-from etl.strings.table import Distinct, new_table, number_column
+from etl.strings.table import Distinct, new_table, number_column, number_names
 from graphmill.config.sections.etl import EntityTableConfig, TableConfig
 from graphmill.storage.as_json import Int32
 from graphmill.vocab import Side
@@ -106,13 +106,7 @@ class ChunkRows:
     def _number_relations(self, block: pa.Table) -> Int32:
         if self._table.relation is not None:
             return np.full(block.num_rows, self._number_relation(self._table.relation), np.int32)
-        code_N = np.concatenate([chunk.indices.to_numpy() for chunk in block["relation"].chunks])
-        names: pa.Array = block["relation"].chunk(0).dictionary
-        # A dictionary may have names that are in no row of this block.
-        used = np.flatnonzero(np.bincount(code_N, minlength=len(names)))
-        number_of = np.zeros(len(names), np.int32)
-        number_of[used] = [self._number_relation(names[at].as_py()) for at in used.tolist()]
-        return take(number_of, code_N)
+        return number_names(block["relation"], self._number_relation)
 
     def _number_relation(self, name: str) -> int:
         return self._relations.setdefault(name, len(self._relations))

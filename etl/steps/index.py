@@ -107,15 +107,10 @@ def first_indices(index: IndexedEntities) -> list[int]:
     """Return the index of the first new id of each shard."""
     ends = Counter(dict(enumerate(index.num_previous)))
     partition_numbers = [shard.partition_number for shard in index.shards]
-    return _counts_before(partition_numbers, [shard.num_new for shard in index.indexed], ends)
+    return counts_before(partition_numbers, [shard.num_new for shard in index.indexed], ends)
 
 
-def first_ids(settings: TaskSettings, num_entities: list[int]) -> list[int]:
-    """Count, for each partition, the entities of its type in earlier partitions."""
-    return _counts_before([entity_type for entity_type, _ in settings.partitions], num_entities, Counter())
-
-
-def _counts_before(groups: Sequence[Group], counts: list[int], ends: Counter[Group]) -> list[int]:
+def counts_before(groups: Sequence[Group], counts: list[int], ends: Counter[Group]) -> list[int]:
     """Return, for each item, the sum of the counts of earlier items of its group, from `ends` on."""
     before = []
     for group, count in zip(groups, counts, strict=True):

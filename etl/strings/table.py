@@ -12,6 +12,7 @@ Shapes: N strings of a block, D distinct strings.
 import ctypes
 import secrets
 import weakref
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -140,6 +141,17 @@ def number_column(table: StringTable, column: pa.ChunkedArray, kind_N: Int32) ->
         codes.append(table.number(chunk, kind_N[start : start + len(chunk)]))
         start += len(chunk)
     return np.concatenate(codes)
+
+
+def number_names(column: pa.ChunkedArray, number_of: Callable[[str], int]) -> Int32:
+    """Return the number of each name of a column that is not empty, whose chunks have one dictionary."""
+    code_N = np.concatenate([chunk.indices.to_numpy() for chunk in column.chunks])
+    names: pa.Array = column.chunk(0).dictionary
+    # A dictionary may have names that are in no row.
+    used = np.flatnonzero(np.bincount(code_N, minlength=len(names)))
+    numbers = np.zeros(len(names), np.int32)
+    numbers[used] = [number_of(names[at].as_py()) for at in used.tolist()]
+    return take(numbers, code_N)
 
 
 def distinct(column: pa.ChunkedArray, seed: int) -> tuple[Distinct, Int32]:

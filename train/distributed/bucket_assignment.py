@@ -27,7 +27,6 @@ Held = Mapping[PartitionKey, int]  # partitions that a worker has; a larger numb
 
 Numbers = npt.NDArray[np.int64]
 
-NOTHING: Held = {}
 NONE: Numbers = np.empty(0, np.int64)
 
 

@@ -163,13 +163,13 @@ class Coordinator(TrainingRun):
         match message["kind"]:
             case "ready":
                 self.pool.shards.add(task.address)
-                self._wait(task)
+                self._idle[task.name] = task
             case "progress" if bucket is not None:
                 self.metrics.report(bucket, message["edges"], message["loss"])
             case "lacking" if bucket is not None:
                 self._note_lacking(bucket)
                 self._give_back(task, assignment)
-                self._wait(task)
+                self._idle[task.name] = task
             case "trained" if bucket is not None:
                 self._lacking_since_s.pop(bucket, None)
                 task.visit = Visit(bucket, worker=task.address, **message["visit"])
@@ -179,7 +179,7 @@ class Coordinator(TrainingRun):
                 if assignment.commit(bucket):
                     self.pool.shards.end_round()
                 task.drop_bucket()
-                self._wait(task)
+                self._idle[task.name] = task
             case "saved":
                 self._note_files(message)
             case "written":
@@ -189,11 +189,7 @@ class Coordinator(TrainingRun):
                     self._checksums |= {storage.name(uri): text for uri, text in message["checksums"].items()}
                     self.locations.shared_folder = message["folder"]
                 task.writes, task.writes_shared = (), False
-                self._wait(task)
-
-    def _wait(self, task: WorkerTask) -> None:
-        task.waits_for = "bucket"
-        self._idle[task.name] = task
+                self._idle[task.name] = task
 
     def _note_published(self, task: WorkerTask, bucket: Bucket, visit: Visit, message: Message) -> None:
         self._publishing.forget(task)
@@ -219,7 +215,7 @@ class Coordinator(TrainingRun):
 
     def _grant(self, task: WorkerTask, bucket: Bucket, assignment: Assignment) -> None:
         """Have a worker train a bucket, and promise it the next one if no other worker is idle."""
-        self._forget_waiting(task)
+        self._idle.pop(task.name, None)
         self._grants += 1
         task.bucket, task.grant, task.then, task.likely = bucket, self._grants, None, None
         task.held = {key: task.held.get(key, self._grants) for key in self._own[bucket]}
@@ -265,7 +261,7 @@ class Coordinator(TrainingRun):
             next(others).writes_shared |= not is_written
         for task in idle.values():
             if task.writes or task.writes_shared:
-                self._forget_waiting(task)
+                self._idle.pop(task.name, None)
                 self._grants += 1
                 self.pool.send(
                     task,
@@ -281,7 +277,7 @@ class Coordinator(TrainingRun):
         task = loss.task
         bucket = None if task is None else task.bucket
         if task is not None:
-            self._forget_waiting(task)
+            self._idle.pop(task.name, None)
             self._publishing.forget(task)
             self._give_back(task, assignment)
         grants = self.locations.lose(loss.holder) & self._done.keys()
@@ -321,10 +317,6 @@ class Coordinator(TrainingRun):
                 self.metrics.forget(bucket)
         task.then = None
         task.drop_bucket()
-
-    def _forget_waiting(self, task: WorkerTask) -> None:
-        task.waits_for = None
-        self._idle.pop(task.name, None)
 
 
 def _count_blocks(config: Config, schedule: Schedule, worker_bytes: int) -> int:

@@ -5,7 +5,7 @@ import queue
 import time
 import uuid
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from distributed import Client, Future, Queue
 
@@ -42,7 +42,6 @@ class WorkerTask:
     # Partitions of its last bucket, each with the grant that brought it.
     held: dict[PartitionKey, int] = field(default_factory=dict)
     visit: Visit | None = None  # figures of the bucket, once it is trained
-    waits_for: Literal["bucket", "turn"] | None = None  # "turn": to publish
     writes: tuple[PartitionKey, ...] = ()  # for the commit
     writes_shared: bool = False  # it writes the shared state for the commit
 
@@ -210,7 +209,6 @@ class Publishing:
 
     def wait(self, task: WorkerTask) -> None:
         """Let a task that has trained its bucket wait for its turn."""
-        task.waits_for = "turn"
         self._turns[task.name] = task
 
     def forget(self, task: WorkerTask) -> None:
@@ -230,7 +228,6 @@ class Publishing:
             if len(group) < len(assignment.publish_group) and len(waiting) < len(self._pool.tasks):
                 return
         for task in group:
-            task.waits_for = None
             del self._turns[task.name]
             self._publishing.add(task.name)
             if task.bucket is not None:

@@ -38,9 +38,6 @@ class Frozen:
             frozen._check_rest(config)
         return frozen
 
-    def __bool__(self) -> bool:
-        return bool(self.types or self.relations)
-
     def sides(self, config: Config, relation: int) -> frozenset[Side]:
         """The sides of a relation whose entities do not move."""
         entry = config.relations[relation]

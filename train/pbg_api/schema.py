@@ -82,17 +82,7 @@ class Schema:
         return [*lines, "", ""]
 
 
-class _WithDimensions(Schema):
-    """The methods of ConfigSchema."""
-
-    __slots__ = ()
-
-    def entity_dimension(self: Any, entity_type: str) -> int:
-        """Length of the embeddings of a type."""
-        return int(self.entities[entity_type].dimension or self.dimension)
-
-
-def _made(name: str, section: type[Section], base: type[Schema] = Schema) -> Any:
+def _made(name: str, section: type[Section]) -> Any:
     """Make the attrs class `name` with the keys and defaults of `section`."""
     attributes = {}
     for key, field in section.model_fields.items():
@@ -101,7 +91,7 @@ def _made(name: str, section: type[Section], base: type[Schema] = Schema) -> Any
         attributes[key] = attr.ib(
             default=default, converter=_converter(key, field.annotation), metadata=help_text
         )
-    made: Any = attr.make_class(name, attributes, bases=(base,), kw_only=True, slots=True, frozen=True)
+    made: Any = attr.make_class(name, attributes, bases=(Schema,), kw_only=True, slots=True, frozen=True)
     made.__module__ = __name__  # for pickles
     made.NAME, made.section = name.removesuffix("Schema").lower(), section
     return made
@@ -176,7 +166,8 @@ def _type(annotation: Any) -> str:
 _SCHEMAS: dict[Any, Any] = {}
 EntitySchema = _SCHEMAS[EntityConfig] = _made("EntitySchema", EntityConfig)
 RelationSchema = _SCHEMAS[RelationConfig] = _made("RelationSchema", RelationConfig)
-ConfigSchema = _made("ConfigSchema", PbgConfig, _WithDimensions)
+ConfigSchema = _made("ConfigSchema", PbgConfig)
+ConfigSchema.entity_dimension = PbgConfig.entity_dimension
 
 
 class _AsGiven(Config):

@@ -49,7 +49,6 @@ LOSS_NOISE = 0.05
 # Figures of what a bucket moves.
 PARTITIONS = ("partitions_read", "partitions_written")
 BYTES = ("fetched_bytes", "read_bytes", "written_bytes", "shared_bytes")
-NOTHING: Mapping[str, int] = {}
 
 Entry = dict[str, Any]
 
@@ -171,19 +170,16 @@ class RunMetrics:
         for bucket in order:
             self._iteration[bucket] = self._iteration.pop(bucket)
 
-    def end_iteration(
-        self, *, wait_s: float, partitions_written: int = 0, moved: Mapping[str, int] = NOTHING
-    ) -> None:
+    def end_iteration(self, *, wait_s: float, moved: Mapping[str, int]) -> None:
         """End an iteration: the files of its version, if it has any, took `wait_s` seconds of waiting.
 
-        `moved` has what several workers moved for the commit, by the names of the figures of a visit.
+        `moved` has what was moved for the commit, by the names of the figures of a visit.
         """
         self.version += 1
         self.num_edges += self._done_edges
         self.step_s += sum(visit.stats["seconds"] for visit in self._iteration.values())
         self._epoch += self._iteration.values()
         self._commit_wait_s += wait_s
-        self._commit_moved.update({"partitions_written": partitions_written})
         self._commit_moved.update(moved)
         epoch, rest = divmod(self.version, self.schedule.per_epoch)
         if not rest:

@@ -77,9 +77,8 @@ class Trainer(TrainingRun):
         if self._is_committed(version):
             self._begin_commit(version, iteration)
         self.version = version
-        self.metrics.end_iteration(
-            wait_s=self._wait_s - before[0], partitions_written=self.store.num_written - before[1]
-        )
+        moved = {"partitions_written": self.store.num_written - before[1]}
+        self.metrics.end_iteration(wait_s=self._wait_s - before[0], moved=moved)
 
     def wait_for_commit(self) -> None:
         """Wait until the version is committed; raises the error of a write."""

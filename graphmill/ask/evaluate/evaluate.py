@@ -41,6 +41,7 @@ from graphmill.ask.run import TrainedRun
 from graphmill.config import Config
 from graphmill.config.partitions import PartitionKey, all_buckets
 from graphmill.errors import FormatError
+from graphmill.formats.edge_buckets import count_all
 from graphmill.model import comparators
 from graphmill.run import seeds
 from graphmill.run.auto_values import num_edges
@@ -157,8 +158,9 @@ def edges_to_rank(
     """The edges of a split, or a sample of them; at most `most`, and then a quarter of a larger sample."""
     config = graph.config
     groups = grouped(all_buckets(config), _FEW_BUCKETS)
-    counts = execution.run(tasks.count_edges, [(path, group) for group in groups], "evaluate: counting edges")
-    total = sum(map(sum, counts))
+    counted = execution.run(count_all, [(path, group) for group in groups], "evaluate: counting edges")
+    counts = [count for group in counted for count in group.values()]
+    total = sum(counts)
     if not total:
         raise FormatError(f"{path}: expected edges to rank, found none")
     num_entities = {name: sum(rows) for name, rows in graph.counts.items()}
@@ -169,7 +171,7 @@ def edges_to_rank(
     rows: list[Numbers | None] = [None] * len(all_buckets(config))
     if extent.is_sampled:
         seed = seeds.derived(config.seed, "evaluate")
-        rows = list(drawn_rows(seed, [count for group in counts for count in group], extent.num_edges))
+        rows = list(drawn_rows(seed, counts, extent.num_edges))
     chosen = dict(zip(all_buckets(config), rows, strict=True))
     arguments = [(graph, path, [(bucket, chosen[bucket]) for bucket in group]) for group in groups]
     return Triples.concatenated(execution.run(tasks.read_edges, arguments, "evaluate: reading edges")), extent
@@ -186,11 +188,11 @@ def pieces(
             [Piece(*file, 0, None, file[0] in known, file[0] in trained) for file in group]
             for group in groups
         ]
-    counts = execution.run(tasks.count_edges, [(path, buckets) for path in paths], "evaluate: known edges")
+    counts = execution.run(count_all, [(path, buckets) for path in paths], "evaluate: known edges")
     of_tasks: list[list[Piece]] = [[]]
     size = 0
     for (path, bucket), count in zip(
-        product(paths, buckets), (n for of_path in counts for n in of_path), strict=True
+        product(paths, buckets), (n for of_path in counts for n in of_path.values()), strict=True
     ):
         for start in range(0, max(count, 1), _PIECE_EDGES):
             stop = min(start + _PIECE_EDGES, count)

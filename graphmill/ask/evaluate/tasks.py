@@ -1,6 +1,6 @@
 """The tasks of an evaluation. Each reads one partition at most; a task whose worker is lost runs again.
 
-    count_edges     edges of bucket files             read_edges   the edges to rank
+    read_edges      the edges to rank
     find_known      known edges and degrees, from pieces of bucket files
     take_rows       the ranked edges' vectors in one partition
     make_queries    queries of one side, and the edges' own scores
@@ -37,7 +37,6 @@ from graphmill.cluster import num_cores
 from graphmill.config.partitions import PartitionKey, all_buckets
 from graphmill.display import progress
 from graphmill.errors import FormatError
-from graphmill.formats import edge_buckets
 from graphmill.sorted_arrays import contains, distinct
 from graphmill.storage import file_name
 from graphmill.vocab import Bucket, Partition, Side
@@ -148,11 +147,6 @@ class Counted(NamedTuple):
     side: Side
     start: int
     counts: npt.NDArray[np.int32]
-
-
-def count_edges(path: str, buckets: Sequence[Bucket]) -> list[int]:
-    """Number of edges in each bucket file of a folder."""
-    return list(edge_buckets.count_all(path, buckets).values())
 
 
 def read_edges(graph: Graph, path: str, chosen: Sequence[tuple[Bucket, Numbers | None]]) -> Triples:

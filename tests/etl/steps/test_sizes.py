@@ -9,23 +9,30 @@ import pytest
 from distributed import Client
 
 from etl import job
-from etl.steps.chunks import NUM_SMALLEST, estimate
+from etl.steps.chunks import NUM_SMALLEST, IdCounts, estimate
 from etl.steps.index import plan_shards
 from etl.steps.task_settings import ID_OVERHEAD_BYTES, Folders, TaskSettings
 from graphmill import config
 from graphmill.config import Config
 from graphmill.config.sections.etl import EtlConfig
 from graphmill.formats import entity_counts
+from graphmill.storage.as_json import UInt64
 from tests.etl.graphs import config_of, files_under
 
 
 def test_few_ids_are_counted_and_many_estimated_whatever_the_chunks(rng: np.random.Generator) -> None:
-    ids = rng.integers(2**64, size=100_000, dtype=np.uint64).tolist()
-    assert estimate([ids[:300], ids[200:500], []]) == 500
-    assert estimate([]) == 0
-    chunks = [sorted(ids[start : start + 40_000])[:NUM_SMALLEST] for start in range(0, 100_000, 20_000)]
-    assert estimate(chunks) == pytest.approx(100_000, rel=0.15)
-    assert estimate(chunks) == estimate([sorted(ids)[:NUM_SMALLEST]])
+    ids = rng.integers(2**64, size=100_000, dtype=np.uint64)
+    assert estimate(smallest_of(ids[:300], ids[200:500], ids[:0])) == 500
+    assert estimate(smallest_of(ids[:0])) == 0
+    chunks = [np.sort(ids[start : start + 40_000])[:NUM_SMALLEST] for start in range(0, 100_000, 20_000)]
+    assert estimate(smallest_of(*chunks)) == pytest.approx(100_000, rel=0.15)
+    assert estimate(smallest_of(*chunks)) == estimate(np.sort(ids)[:NUM_SMALLEST])
+
+
+def smallest_of(*chunks: UInt64) -> UInt64:
+    none = np.zeros(0, np.int64)
+    counts = [IdCounts(none, none, none, {"user": hashes}) for hashes in chunks]
+    return sum(counts, IdCounts(none, none, none, {})).smallest["user"]
 
 
 def settings_of(folder: Path, name: str, entities: object, **changes: object) -> Config:

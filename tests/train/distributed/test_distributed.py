@@ -106,7 +106,7 @@ def test_blocks_of_several_workers_keep_every_row(tmp_path, client):
 
 def is_in_mid_bucket(task):
     """Its next message says that the bucket is trained, not that it is published."""
-    return task.bucket is not None and task.waits_for is None and task.visit is None
+    return task.bucket is not None and task.visit is None
 
 
 def kill_one(run, pids):
