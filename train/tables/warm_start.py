@@ -73,13 +73,14 @@ class WarmStart:
 
     def _other_partitions(self) -> str:
         now = {name: entity.num_partitions for name, entity in self.config.entities.items()}
-        others = [name for name in now if self._num_partitions.get(name, now[name]) != now[name]]
+        then = self._num_partitions
+        others = {name: then[name] for name in now if then.get(name, now[name]) != now[name]}
         told = [
-            f"{name!r} has {self._num_partitions[name]} partitions there, the configuration says {now[name]}"
-            for name in others
+            f"{name!r} has {num} partitions there, the configuration says {now[name]}"
+            for name, num in others.items()
         ]
-        keys = ", ".join(f"entities.{name}.num_partitions" for name in others)
-        return f"{'; '.join(told)}; set {keys} as it was"
+        keys = " and ".join(f"entities.{name}.num_partitions to {num}" for name, num in others.items())
+        return f"{'; '.join(told)}; set {keys}"
 
     def load_model(self, model: Model, lr: float) -> Adagrad:
         """Load the checkpoint's parameters into `model`, by name; return their optimizer."""

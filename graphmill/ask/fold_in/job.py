@@ -18,7 +18,7 @@ from distributed import Client
 from graphmill import storage
 from graphmill.ask.entities import read_tables
 from graphmill.ask.fold_in.settings import FoldInOptions, ignores_regularizer, solvable_types
-from graphmill.ask.fold_in.sorting import Sorting, sort_piece
+from graphmill.ask.fold_in.sorting import COUNTS, Sorting, sort_piece
 from graphmill.ask.run import TrainedRun
 from graphmill.config import Config
 from graphmill.errors import ConfigError
@@ -114,8 +114,12 @@ def _solve(
         storage.name(uri): (sorting, piece["uri"], piece["type"], uri)
         for piece, uri in zip(pieces, uris, strict=True)
     }
-    counts = _added(work.run_tasks(client, sort_piece, tasks, description="finding new ids", unit="pieces"))
+    parts = work.run_tasks(client, sort_piece, tasks, description="finding new ids", unit="pieces")
+    counts = _added([dict.fromkeys(COUNTS, 0), *parts])
     new_types = [name for name in tables if counts.pop(f"type:{name}", 0)]
+    if not num_rows:
+        log.warning("fold-in: the tables have no rows: neither has the result")
+        new_types = list(tables)
     if not new_types:
         raise NothingNewError(
             f"--edges: expected ids that the run does not know, found none in {num_rows:,} rows; the run has "

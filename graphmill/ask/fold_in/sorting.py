@@ -37,6 +37,7 @@ SCHEMA = pa.schema(
         ("order", pa.uint64()),
     ]
 )
+COUNTS = ("num_between_known", "num_between_new", "num_usable", "num_known_ids")
 NONE = -1
 _ORDER = [(name, "ascending") for name in ("id", "order", "relation", "is_rhs", "known", "weight")]
 _LAST = np.uint64(2**64 - 1)
@@ -82,7 +83,7 @@ def sort_piece(sorting: Sorting, piece_uri: str, entity_type: str | None, uri: s
     """Sort a piece of edges, or of ids of one type; return counts of edges, and of new ids' rows by type."""
     with storage.open_input(piece_uri) as stream:
         piece = pq.read_table(stream)
-    counts = {"num_between_known": 0, "num_between_new": 0, "num_usable": 0, "num_known_ids": 0}
+    counts = dict.fromkeys(COUNTS, 0)
     if entity_type is None:
         rows = _of_edges(sorting, piece, counts)
     else:

@@ -336,7 +336,10 @@ class TestAddedTypesAndRelations:
     def test_other_partitions_are_refused(self, first, tmp_path):
         types = TYPES | {name: {"num_partitions": 2} for name in ("user", "city")}
         config = self.day_two(tmp_path / "second", first, RELATIONS, types)
-        told = r"'user' has 3 partitions there, the configuration says 2; 'city' has 1 .* says 2; set enti"
+        told = (
+            r"'user' has 3 partitions there, the configuration says 2; 'city' has 1 .* says 2; "
+            r"set entities\.user\.num_partitions to 3 and entities\.city\.num_partitions to 1, or start without"
+        )
         with pytest.raises(FormatError, match=told):
             job.train(config)
 

@@ -178,6 +178,22 @@ def test_ids_without_edges(tmp_path: Path, world: World, fold_in: Command) -> No
     assert json.loads((tmp_path / "out/_fold_in.json").read_text())["num_known_ids"] == 1
 
 
+def test_tables_without_rows(
+    tmp_path: Path, world: World, fold_in: Command, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As of `features`: the result has the types and columns, and no rows."""
+    (tmp_path / "new.csv").write_text("lhs,relation,rhs\n")
+    assert fold_in(tmp_path / "run", "--edges", tmp_path / "new.csv", "--to", tmp_path / "out") == 0
+    assert "fold-in: the tables have no rows" in caplog.text
+    found = {path.parent.name: pq.read_table(path) for path in (tmp_path / "out").glob("*/part-*.parquet")}
+    assert sorted(found) == ["item", "user"]
+    for table in found.values():
+        assert table.column_names == ["id", "type", "embedding", "confidence", "num_edges"]
+        assert not len(table)
+    figures = json.loads((tmp_path / "out/_fold_in.json").read_text())
+    assert [figures[name] for name in ("num_rows", "num_ids", "num_edges", "num_over_limit")] == [0] * 4
+
+
 @pytest.mark.slow
 def test_tables_of_other_forms(tmp_path: Path, world: World, fold_in: Command) -> None:
     user, item = world.name("user", 1), world.name("item", 2)
