@@ -13,6 +13,7 @@ the previous output or the new one. The next run continues after the last finish
 """
 
 import json
+from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any
@@ -110,6 +111,8 @@ def run(config: Config, client: Client, claim: Claim = NO_CLAIM) -> dict[str, An
             "index", index.IndexedEntities, lambda: index_ids(work, settings, chunks, counts, plan.earlier)
         )
         figures.warn_if_crowded(settings, indexed)
+        if plan.earlier is None:
+            figures.warn_if_apart(settings, indexed)
         rare = index.rare_relations(settings, counts.relation_counts)
         translated = work.step(
             "translate", Translated, lambda: _translate(work, settings, chunks, indexed, rare)
@@ -253,10 +256,11 @@ def _translate(
 ) -> Translated:
     names = [rows_name(settings, shard) for shard in indexed.shards]
     rows = exchange.planned(settings, "rows", names, np.arange(len(chunks) + 1))
-    partition_numbers = np.array([shard.partition_number for shard in indexed.shards])
-    first = np.array(index.first_indices(indexed))
+    numbers = [shard.partition_number for shard in indexed.shards]
+    ends = Counter(dict(enumerate(indexed.num_previous)))
+    first = index.counts_before(numbers, [shard.num_new for shard in indexed.indexed], ends)
     num_relations = indexed.relations.num_relations
-    plan = TranslatePlan(settings, rows, partition_numbers, first, num_relations, rare)
+    plan = TranslatePlan(settings, rows, np.array(numbers), np.array(first), num_relations, rare)
     shared = work.share("translate", plan, len(chunks))
     tasks = []
     first_relation = 0

@@ -155,12 +155,31 @@ def _announce(config: Config) -> None:
 
 
 def _train(config: Config, client: Client, claim: Claim) -> dict[str, Any]:
-    if config.train.ensemble > 1:
-        return _train_ensemble(config, client, claim)
-    in_task = claim.of(config.checkpoint_path)
-    _give_rows(config, client, in_task)
-    folded_rows.make(config, client, claim)
-    return _train_one(config, client, claim, in_task)
+    """Train the model, or the members of an ensemble, which are joined unless the committed version is so."""
+    members, in_task = ensemble.members_of(config), claim.of(config.checkpoint_path)
+    for member in members:
+        if member is not config:
+            claim_checkpoint(member)
+        folded_rows.make(member, client, claim)
+    if given_vectors.is_needed(members[0], members):
+        cluster.run_task(client, given_vectors.make, members[0], in_task, description="vectors")
+    for line in given_vectors.told(members[0]):
+        log.info("training: %s", line)
+    trained = _train_members(members, client, claim, in_task)
+    if members == [config]:
+        return trained[0]
+    claim.check()
+    before = pbg.read_version(config.checkpoint_path)
+    if not ensemble.is_joined(config):
+        pbg.delete_uncommitted(config.checkpoint_path)
+        first = members[0].checkpoint_path
+        counts = pbg.num_partitions(first, pbg.read_version(first))
+        keys = [(name, partition) for name, count in counts.items() for partition in range(count)]
+        tasks = [(config, key, before + 1, in_task) for key in keys]
+        written = cluster.run_tasks(client, join_partition, tasks, description="joining", unit="partitions")
+        checksums = {uri: text for of_partition in written for uri, text in of_partition.items()}
+        cluster.run_task(client, join_model, config, before + 1, checksums, in_task, description="joining")
+    return ensemble.figures(config, before, trained)
 
 
 def _end(config: Config, claim: Claim) -> dict[str, Any]:
@@ -184,56 +203,25 @@ def _end(config: Config, claim: Claim) -> dict[str, Any]:
     return figures
 
 
-def _train_one(config: Config, client: Client, claim: Claim, in_task: Claim) -> dict[str, Any]:
-    """Train one model; `in_task` is the part of `claim` that tasks check."""
-    if config.train.num_workers > 1:
-        return Coordinator.on(client, config, claim).run()
-    return cluster.run_task(client, train, config, in_task, description="training")
-
-
-def _give_rows(config: Config, client: Client, in_task: Claim, models: Sequence[Config] = ()) -> None:
-    """Make the first rows of `train.init_embeddings`, unless all models of the run have a version."""
-    if given_vectors.is_needed(config, models or [config]):
-        cluster.run_task(client, given_vectors.make, config, in_task, description="vectors")
-    for line in given_vectors.told(config):
-        log.info("training: %s", line)
-
-
-def _train_ensemble(config: Config, client: Client, claim: Claim) -> dict[str, Any]:
-    """Train the members, and join their checkpoints unless the committed version holds them."""
-    members = ensemble.members_of(config)
-    for member in members:
-        claim_checkpoint(member)
-        folded_rows.make(member, client, claim)
-    in_task = claim.of(config.checkpoint_path)
-    _give_rows(members[0], client, in_task, members)
-    trained = _train_members(members, client, claim, in_task)
-    claim.check()
-    before = pbg.read_version(config.checkpoint_path)
-    if not ensemble.is_joined(config):
-        pbg.delete_uncommitted(config.checkpoint_path)
-        first = members[0].checkpoint_path
-        counts = pbg.num_partitions(first, pbg.read_version(first))
-        keys = [(name, partition) for name, count in counts.items() for partition in range(count)]
-        tasks = [(config, key, before + 1, in_task) for key in keys]
-        written = cluster.run_tasks(client, join_partition, tasks, description="joining", unit="partitions")
-        checksums = {uri: text for of_partition in written for uri, text in of_partition.items()}
-        cluster.run_task(client, join_model, config, before + 1, checksums, in_task, description="joining")
-    return ensemble.figures(config, before, trained)
-
-
 def _train_members(
     members: Sequence[Config], client: Client, claim: Claim, in_task: Claim
 ) -> list[dict[str, Any]]:
-    """Train members side by side, one on a worker, or one after the other where each takes all workers."""
+    """Train models side by side, one on a worker, or one after the other where each takes all workers.
+
+    `in_task` is the part of `claim` that tasks check.
+    """
     hosts = cluster.workers_by_host(client)
     at_once = min(len(members), hosts.total())
-    is_one_worker = members[0].train.num_workers == 1 and members[0].num_gpus != 1
+    is_one_worker = members[0].train.num_workers == 1
     trained: list[dict[str, Any]] = []
-    if at_once < 2 or not is_one_worker:
+    if at_once < 2 or not is_one_worker or members[0].num_gpus == 1:
         for number, member in enumerate(members, start=1):
-            log.info("training: model %d of %d, in %s", number, len(members), member.checkpoint_path)
-            trained.append(_train_one(member, client, claim, in_task))
+            if len(members) > 1:
+                log.info("training: model %d of %d, in %s", number, len(members), member.checkpoint_path)
+            if is_one_worker:
+                trained.append(cluster.run_task(client, train, member, in_task, description="training"))
+            else:
+                trained.append(Coordinator.on(client, member, claim).run())
         return trained
     num_on_host = min(at_once, max(hosts.values()))
     tasks = [(member, in_task, num_on_host) for member in members]

@@ -106,6 +106,17 @@ def warn_if_crowded(settings: TaskSettings, index: IndexedEntities) -> None:
             )
 
 
+def warn_if_apart(settings: TaskSettings, index: IndexedEntities) -> None:
+    """Warn of types whose tables of entities have no id of an edge; all edges are in the chunks."""
+    for name, counts in _indexed(settings, index).items():
+        if counts.num_listed and not counts.num_met and counts.edge_id:
+            log.warning(
+                f"etl: entities.{name}: none of {counts.num_listed:,} ids of its tables of entities, such as "
+                f"{counts.listed_id!r}, is among the ids of edges, such as {counts.edge_id!r}; ids are "
+                "compared as text: are they written in another way, or of another type?"
+            )
+
+
 def figures(
     settings: TaskSettings,
     plan: SourcePlan,
@@ -178,11 +189,7 @@ def _delta(plan: SourcePlan, files: Sequence[SourceFile]) -> dict[str, Any]:
 
 
 def _entities(settings: TaskSettings, index: IndexedEntities, merged: Merged) -> dict[str, Any]:
-    indexed: dict[str, list[IndexedShard]] = {name: [] for name in settings.entity_types}
-    partitions = settings.partitions
-    for shard, of_shard in zip(index.shards, index.indexed, strict=True):
-        indexed[partitions[shard.partition_number].entity_type].append(of_shard)
-    counts = {name: sum_counts(parts, np.zeros(0, np.int64)) for name, parts in indexed.items()}
+    counts = _indexed(settings, index)
     if merged.degrees is not None:
         for name, parts in _by_type(settings, merged.degrees).items():
             counts[name] = replace(
@@ -207,6 +214,15 @@ def _entities(settings: TaskSettings, index: IndexedEntities, merged: Merged) ->
         "degree_histogram": {name: degrees.histogram(count.degrees) for name, count in counts.items()},
         "highest_degrees": {name: [list(pair) for pair in count.highest] for name, count in counts.items()},
     }
+
+
+def _indexed(settings: TaskSettings, index: IndexedEntities) -> dict[str, IndexedShard]:
+    """Add up the counts of the shards of each type."""
+    indexed: dict[str, list[IndexedShard]] = {name: [] for name in settings.entity_types}
+    partitions = settings.partitions
+    for shard, of_shard in zip(index.shards, index.indexed, strict=True):
+        indexed[partitions[shard.partition_number].entity_type].append(of_shard)
+    return {name: sum_counts(parts, np.zeros(0, np.int64)) for name, parts in indexed.items()}
 
 
 def _by_type(settings: TaskSettings, by_partition: Sequence[Count]) -> dict[str, list[Count]]:

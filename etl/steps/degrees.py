@@ -7,6 +7,7 @@ low.
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
 import numpy.typing as npt
@@ -113,16 +114,12 @@ def count_partition(settings: TaskSettings, partition: Partition, num_entities: 
     Duplicates that were left out count too, unless tables take out edges: edges alone count then.
     """
     counts = np.zeros(num_entities, np.int64)
-    for side in Side:
-        is_own = own_relations(settings, partition.entity_type, side)
-        if is_own is not None and not is_own.any():
-            continue
-        for bucket in buckets_of(settings, partition, side):
-            columns = [side] if is_own is None else ["rel", side]
-            with open_all_rows(settings.folders.splits[TRAIN_SPLIT], bucket, columns) as rows:
-                for at in _indices(rows, side, is_own, edges_only=settings.removes):
-                    check_indices(at, num_entities, side, rows.uri)
-                    add_counts(at, counts)
+    for side, is_own, bucket in buckets_of(settings, partition):
+        columns = [side] if is_own is None else ["rel", side]
+        with open_all_rows(settings.folders.splits[TRAIN_SPLIT], bucket, columns) as rows:
+            for at in _indices(rows, side, is_own, edges_only=settings.removes):
+                check_indices(at, num_entities, side, rows.uri)
+                add_counts(at, counts)
     return PartitionDegrees(
         int((counts == 0).sum()), count_degrees(counts), _highest(settings, partition, counts)
     )
@@ -156,14 +153,20 @@ def own_relations(settings: TaskSettings, entity_type: str, side: Side) -> Int32
     return None if all(types) else np.array(types, np.int32)
 
 
-def buckets_of(settings: TaskSettings, partition: Partition, side: Side) -> Iterator[Bucket]:
-    """List the buckets that have ids of the partition on a side; a type with one partition is in all."""
-    slices = range(settings.grid[side is Side.RHS])
-    if settings.num_partitions[partition.entity_type] == len(slices):
-        slices = range(partition.number, partition.number + 1)
-    for own in slices:
-        for other in range(settings.grid[side is Side.LHS]):
-            yield Bucket(own, other) if side is Side.LHS else Bucket(other, own)
+def buckets_of(settings: TaskSettings, partition: Partition) -> Iterator[tuple[Side, Int32 | None, Bucket]]:
+    """Yield each side and bucket that may have ids of the partition, with the side's `own_relations`.
+
+    A type with one partition is in all buckets.
+    """
+    for side in Side:
+        is_own = own_relations(settings, partition.entity_type, side)
+        if is_own is not None and not is_own.any():
+            continue
+        slices = range(settings.grid[side is Side.RHS])
+        if settings.num_partitions[partition.entity_type] == len(slices):
+            slices = range(partition.number, partition.number + 1)
+        for own, other in product(slices, range(settings.grid[side is Side.LHS])):
+            yield side, is_own, Bucket(own, other) if side is Side.LHS else Bucket(other, own)
 
 
 def are_own(rel: Int32, is_own: Int32, uri: str) -> npt.NDArray[np.bool_]:

@@ -103,13 +103,6 @@ def count_entities(shards: list[Shard], indexed: list[IndexedShard], num_previou
     return counts
 
 
-def first_indices(index: IndexedEntities) -> list[int]:
-    """Return the index of the first new id of each shard."""
-    ends = Counter(dict(enumerate(index.num_previous)))
-    partition_numbers = [shard.partition_number for shard in index.shards]
-    return counts_before(partition_numbers, [shard.num_new for shard in index.indexed], ends)
-
-
 def counts_before(groups: Sequence[Group], counts: list[int], ends: Counter[Group]) -> list[int]:
     """Return, for each item, the sum of the counts of earlier items of its group, from `ends` on."""
     before = []

@@ -13,6 +13,7 @@ Shapes: P ids of a partition of the earlier index, K of them that are not forgot
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
 import numpy.typing as npt
@@ -238,21 +239,16 @@ def _named_by_kept_rows(
 ) -> Bools:
     """Return a mask [P] of the ids in rows of the earlier buckets whose files this run has too."""
     is_named = np.zeros(num_ids, bool)
-    for side in Side:
-        is_own = own_relations(settings, partition.entity_type, side)
-        if is_own is not None and not is_own.any():
-            continue
+    for split, (side, is_own, bucket) in product(settings.splits, buckets_of(settings, partition)):
         columns = ["rel", side]
-        for split in settings.splits:
-            for bucket in buckets_of(settings, partition, side):
-                with open_all_rows(storage.join(earlier.edge_root, split), bucket, columns) as rows:
-                    kept = KeptRows.of(rows, earlier.numbers, columns)
-                    for piece in kept.read(0, len(kept.numbers)):
-                        rel, at = np.ascontiguousarray(piece.records.T)
-                        if is_own is not None:
-                            at = at[are_own(rel, is_own, rows.uri)]
-                        check_indices(at, num_ids, side, rows.uri)
-                        is_named[at] = True
+        with open_all_rows(storage.join(earlier.edge_root, split), bucket, columns) as rows:
+            kept = KeptRows.of(rows, earlier.numbers, columns)
+            for piece in kept.read(0, len(kept.numbers)):
+                rel, at = np.ascontiguousarray(piece.records.T)
+                if is_own is not None:
+                    at = at[are_own(rel, is_own, rows.uri)]
+                check_indices(at, num_ids, side, rows.uri)
+                is_named[at] = True
     return is_named
 
 

@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 
 from etl.steps import exchange, spill
 from etl.steps.degrees import DegreeCounts, count_degrees, highest_degrees, merge_counts, top_degrees
-from etl.steps.encode import IDS_SCHEMA, LISTED, REMOVES
+from etl.steps.encode import IDS_SCHEMA, LISTED
 from etl.steps.exchange import Exchange
 from etl.steps.index_previous import SCHEMA as PREVIOUS_SCHEMA
 from etl.steps.spill import Shared
@@ -109,6 +109,14 @@ class IndexedShard:
     """[slots of the shard] distinct ids."""
     num_named: int = 0
     """Ids of the earlier index that chunks name."""
+    num_listed: int = 0
+    """Ids of tables of entities."""
+    num_met: int = 0
+    """Those of them that edges have."""
+    listed_id: str = ""
+    """One of them; empty: there is none."""
+    edge_id: str = ""
+    """An id that edges have; empty: there is none."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -228,10 +236,11 @@ def _order(
     train_counts = ids["train_count"].to_numpy()
     degrees = np.bincount(codes, np.maximum(train_counts, 0), minlength=len(known_ids)).astype(np.int64)
     kept = degrees >= settings.etl.min_count(entity_type)
-    kept[codes[train_counts == LISTED]] = True
-    is_named = np.zeros(len(known_ids), bool)  # not only by rows that take out edges
-    is_named[codes[train_counts != REMOVES]] = True
-    kept &= is_named
+    is_listed, is_met = np.zeros(len(known_ids), bool), np.zeros(len(known_ids), bool)
+    is_listed[codes[train_counts == LISTED]] = True
+    is_met[codes[train_counts > LISTED]] = True
+    is_named = is_listed | is_met  # not only by rows that take out edges
+    kept = (kept | is_listed) & is_named
     known = np.full(len(known_ids), LEFT_OUT, np.int32)
     known[old_codes] = old["index"].to_numpy()
     is_new = (known < 0) & kept
@@ -249,8 +258,15 @@ def _order(
         highest_degrees(known_ids.strings, np.where(indexed, degrees, 0)),
         np.bincount(slots, minlength=len(shard.slots)),
         len(named_old),
+        int(is_listed.sum()),
+        int((is_listed & is_met).sum()),
+        *(_first(known_ids.strings, mask) for mask in (is_listed, is_met)),
     )
     return counts, known_ids.strings.filter(pa.array(is_new)), take(row_of.astype(np.int32), codes), named_old
+
+
+def _first(strings: pa.Array, mask: npt.NDArray[np.bool_]) -> str:
+    return str(strings[int(mask.argmax())]) if mask.any() else ""
 
 
 def sum_counts(parts: Sequence[IndexedShard], num_by_slot: Int64) -> IndexedShard:
@@ -263,4 +279,8 @@ def sum_counts(parts: Sequence[IndexedShard], num_by_slot: Int64) -> IndexedShar
         top_degrees(pair for part in parts for pair in part.highest),
         num_by_slot,
         sum(part.num_named for part in parts),
+        sum(part.num_listed for part in parts),
+        sum(part.num_met for part in parts),
+        max(part.listed_id for part in parts),
+        max(part.edge_id for part in parts),
     )

@@ -16,6 +16,7 @@ import distributed
 from graphmill import storage
 from graphmill.checkpoints import pbg
 from graphmill.config.partitions import all_keys
+from graphmill.run.lock import NO_CLAIM
 from graphmill.storage import fs
 from tests.train.graphs import contents
 from tests.workers import apart
@@ -24,7 +25,7 @@ from train.edges.schedule import is_delta
 from train.run import bucket  # noqa: F401  # has all steps
 from train.run.ensemble import is_joined, members_of
 from train.step.step import Step
-from train.tables import given_vectors
+from train.tables import given_rows, given_vectors
 
 
 def count_events(on_event, step_s, is_beside_steps):
@@ -101,7 +102,7 @@ def in_child(config, step_s, kill_at=None) -> tuple[int, str]:
         job.train(member)
     if len(members) > 1 and not is_joined(config):
         join(config)
-    given_vectors.finish(config)
+    given_rows.delete(given_rows.folder_of(config), NO_CLAIM)
     os._exit(0)
 
 

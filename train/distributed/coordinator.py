@@ -175,7 +175,11 @@ class Coordinator(TrainingRun):
                 task.visit = Visit(bucket, worker=task.address, **message["visit"])
                 self._publishing.wait(task)
             case "published" if bucket is not None and task.visit is not None:
-                self._note_published(task, bucket, task.visit, message)
+                self._publishing.forget(task)
+                self._done[task.grant] = bucket
+                self.locations.publish(task.grant, self._own[bucket], task.holder, task.address)
+                self._note_files(message)
+                self.metrics.add(task.visit)
                 if assignment.commit(bucket):
                     self.pool.shards.end_round()
                 task.drop_bucket()
@@ -190,13 +194,6 @@ class Coordinator(TrainingRun):
                     self.locations.shared_folder = message["folder"]
                 task.writes, task.writes_shared = (), False
                 self._idle[task.name] = task
-
-    def _note_published(self, task: WorkerTask, bucket: Bucket, visit: Visit, message: Message) -> None:
-        self._publishing.forget(task)
-        self._done[task.grant] = bucket
-        self.locations.publish(task.grant, self._own[bucket], task.holder, task.address)
-        self._note_files(message)
-        self.metrics.add(visit)
 
     def _note_files(self, message: Message) -> None:
         for name, partition, saved in message["files"]:

@@ -12,7 +12,7 @@ the worker waits for the file of one that is in none yet.
 import logging
 import threading
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from functools import partial
 
@@ -102,11 +102,6 @@ class PartitionExchange:
         """Leave the trained tables of a bucket, as of the next `version`; others may fetch them."""
         for key, table in tables.items():
             self.holder.put((key, revision), Resting(table, folder, version, is_safe=False))
-
-    def drop(self, keys: Collection[PartitionKey], revision: int) -> None:
-        """Forget a revision that does not count."""
-        for key in keys:
-            self.holder.take((key, revision))
 
     def write_behind(self, version: int, iteration: Iteration) -> None:
         """Begin to write the resting tables that are in no file, and keep within the budget.

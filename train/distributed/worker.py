@@ -156,8 +156,9 @@ class TrainingWorker:
         }
         answer = self.channel.ask("trained", grant=grant, visit=visit)
         if answer["kind"] != "publish":
-            self.exchange.drop(own, grant)
-            return answer  # this bucket goes to another worker
+            for key in own:  # this bucket goes to another worker
+                self.holder.take((key, grant))
+            return answer
         self.shared.push(grant)
         return self.channel.ask("published", grant=grant, files=files)
 

@@ -192,8 +192,7 @@ class Tuner:
             cluster.run_tasks(
                 self._client, run_trial, arguments, description=description, unit="trials", keep=self._add
             )
-        trials = [self._known(changes, epochs, rung) for changes in wave]
-        return [trial for trial in trials if trial is not None]
+        return [trial for changes in wave if (trial := self._known(changes, epochs, rung)) is not None]
 
     def _known(self, changes: Changes, epochs: int, rung: int) -> Trial | None:
         wanted = (changes, epochs, rung)

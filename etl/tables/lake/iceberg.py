@@ -180,7 +180,7 @@ def at_metadata(uri: str, snapshot: int | str | None, allowed: Iterable[str]) ->
 
     with _explained(uri):
         metadata = TableMetadataUtil.parse_raw(_text_of(uri))
-    return _opened(metadata, root, snapshot, allowed)
+    return IcebergSnapshot(metadata, Places(root, metadata.location, tuple(allowed)), snapshot)
 
 
 def in_catalog(
@@ -201,11 +201,7 @@ def in_catalog(
         metadata = (
             loading.load_catalog(catalog, **settings, **{"py-io-impl": _STORAGE}).load_table(table).metadata
         )
-    return _opened(metadata, plain_uri(metadata.location), snapshot, allowed)
-
-
-def _opened(metadata: Any, root: str, snapshot: int | str | None, allowed: Iterable[str]) -> IcebergSnapshot:
-    places = Places(root, metadata.location, tuple(allowed))
+    places = Places(plain_uri(metadata.location), metadata.location, tuple(allowed))
     return IcebergSnapshot(metadata, places, snapshot)
 
 

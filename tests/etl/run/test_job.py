@@ -1,6 +1,7 @@
 """The whole stage on small graphs: the edges that go in come out, however the work is cut."""
 
 import json
+import re
 import shutil
 from collections import Counter
 from pathlib import Path
@@ -290,6 +291,35 @@ def test_holdout_is_drawn_by_content(near_client: Client, tmp_path: Path, rng: n
     assert all(not first[split] - second[split] for split in first)
     other = split_of("other", rows, 1, 2)
     assert set(other["test"]) != set(first["test"])
+
+
+@pytest.mark.parametrize("split", ["train", "test"])
+def test_tables_of_entities_whose_ids_no_edge_has(
+    near_client: Client, tmp_path: Path, caplog: pytest.LogCaptureFixture, split: str
+) -> None:
+    edges = write_parquet(tmp_path / "edges.parquet", l=[7, 8, 9] * 40, t=["x", "y", "z"] * 40)
+    tables = [{"path": edges, "lhs": "l", "rhs": "t", "relation": "bought"}]
+    tables += [tables[0] | {"split": split}] if split != "train" else []
+    for name, ids in (("apart", ["user-7", "user-8", "user-11"]), ("one", ["user-7", "8"])):
+        caplog.clear()
+        listed = [
+            {"path": write_parquet(tmp_path / f"{name}.parquet", n=ids), "id": "n", "type": "user"},
+            {"path": write_parquet(tmp_path / "items.parquet", n=["y", "w"]), "id": "n", "type": "item"},
+        ]
+        config = config_of(
+            tmp_path / name,
+            tables,
+            entities={"user": 2, "item": 1, "shop": 1},
+            relations=RELATIONS,
+            listed=listed,
+        )
+        job.run(config, near_client)
+        told = [record.message for record in caplog.records if "tables of entities" in record.message]
+        assert len(told) == (name == "apart")
+        for message in told:
+            assert re.search(
+                r"entities\.user: none of 3 ids .*'user-\d+'.* of edges, such as '[789]'", message
+            )
 
 
 def test_types_and_splits_without_rows_are_written_too(near_client: Client, tmp_path: Path) -> None:

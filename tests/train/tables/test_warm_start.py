@@ -338,7 +338,7 @@ class TestAddedTypesAndRelations:
         config = self.day_two(tmp_path / "second", first, RELATIONS, types)
         told = (
             r"'user' has 3 partitions there, the configuration says 2; 'city' has 1 .* says 2; "
-            r"set entities\.user\.num_partitions to 3 and entities\.city\.num_partitions to 1, or start without"
+            r"set entities\.user\.num_partitions to 3 and entities\.city\.num_partitions to 1, or start"
         )
         with pytest.raises(FormatError, match=told):
             job.train(config)
