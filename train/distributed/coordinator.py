@@ -100,7 +100,7 @@ class Coordinator(TrainingRun):
         self.metrics.start_iteration(iteration)
         assignment = self._assignment(iteration)
         while not (assignment.finished and self.locations.is_complete()):
-            for loss in self.pool.poll(start_tasks=True):
+            for loss in self.pool.poll():
                 self._lose(loss, assignment)
             self._answer(assignment)
             message = self.pool.receive()

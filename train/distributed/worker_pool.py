@@ -97,9 +97,9 @@ class WorkerPool:
         except queue.Empty:
             return None
 
-    def poll(self, *, start_tasks: bool) -> list[WorkerLoss]:
-        """Return the workers that were lost; with `start_tasks`, give each free worker a task."""
-        self._look(start_tasks=start_tasks)
+    def poll(self) -> list[WorkerLoss]:
+        """Give each free worker a task, and return the workers that were lost."""
+        self._look(start_tasks=True)
         lost, self._lost = self._lost, []
         return lost
 

@@ -15,7 +15,7 @@ from typing import Any
 from graphmill import storage
 from graphmill.ask.export.codecs import Codec, PqCodec
 from graphmill.ask.export.fitting import Source
-from graphmill.ask.relation import RELATIONS, write_relation_parameters
+from graphmill.ask.relation import RELATIONS, read_parameters, write_relation_parameters
 from graphmill.ask.run import TrainedRun
 from graphmill.model.built_in import COMPARATORS, OPERATORS, Comparator, Operator
 from graphmill.storage import Checksums
@@ -44,7 +44,7 @@ def write(
     """Write the model and its relations' parameters; `of_codecs` has the files of each type's tables."""
     config = trained.config
     write_relation_parameters(trained, storage.join(folder, RELATIONS), checksums)
-    parameters = trained.open_checkpoint(allow_non_finite=True).read_parameters() or {}
+    parameters = read_parameters(trained)
     is_two_sided = config.dynamic_relations or any(f"{Side.LHS}_operators" in key for key in parameters)
     types = {
         source.entity_type: {

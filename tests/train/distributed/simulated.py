@@ -63,8 +63,8 @@ class SimulatedPool:
             self._lose(self.tasks[self._random.choice(list(self.tasks))])
         return message
 
-    def poll(self, *, start_tasks):
-        while start_tasks and len(self.tasks) < self._num_workers:
+    def poll(self):
+        while len(self.tasks) < self._num_workers:
             number = next(self._numbers)
             task = WorkerTask(f"task-{number}", f"tcp://{number}", f"holder-{number}")
             self.tasks[task.name] = task
