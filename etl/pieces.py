@@ -111,14 +111,12 @@ def _files_of(config: Config, table: Table, option: str) -> TableFiles:
 
 def relations_of(settings: Config) -> Relations:
     """Numbers of the run's relations, and those with featurized ends."""
-    names = relation_names(settings)
-    position = {name: 0 if settings.dynamic_relations else place for place, name in enumerate(names)}
+    numbers = {name: number for number, name in enumerate(relation_names(settings))}
     featurized = frozenset(
         name
-        for name, place in position.items()
-        if any(settings.entities[settings.relations[place].entity_type(side)].featurized for side in Side)
+        for name, number in numbers.items()
+        if any(settings.entities[settings.entry(number).entity_type(side)].featurized for side in Side)
     )
-    numbers = {name: place for place, name in enumerate(names)}
     return Relations(numbers, featurized)
 
 
