@@ -56,7 +56,7 @@ def asked_of(trained: TrainedRun, question: PredictOptions, tables: Mapping[str,
         itself = queries.entity_type == candidates.entity_type
     else:
         itself = not question.with_itself and bool(loopless(config, [relation.number]))
-    return Asked(relation, side, k, queries, candidates, folders, itself, sizes, num_gpus, scale)
+    return Asked(relation, side, k, num_best, queries, candidates, folders, itself, sizes, num_gpus, scale)
 
 
 def relation_asked(trained: TrainedRun, question: PredictOptions) -> Relation:

@@ -21,7 +21,7 @@ from graphmill.ask.scan import HEIGHT, WIDTH, Answers, Codes, Pairs, Scan, TopK,
 from graphmill.checkpoints import Floats
 from graphmill.display import progress
 from graphmill.errors import ConfigError
-from graphmill.model.calibration import NUM_BEST, Scale
+from graphmill.model.calibration import Scale
 from graphmill.sorted_arrays import positions
 from graphmill.vocab import Side
 
@@ -85,6 +85,7 @@ class Asked:
 
     Attributes:
         side: side of the answers.
+        num_best: candidates to find for a query, K or more: a probability compares an answer with NUM_BEST.
         known_paths: folders of known edges that are no answers; none where they are answers too.
         is_itself_left_out: an id is no answer to itself; both tables are of one type.
         scale: adds probabilities to the answers.
@@ -95,6 +96,7 @@ class Asked:
     relation: Relation
     side: Side
     k: int
+    num_best: int
     queries: EntityTable
     candidates: EntityTable
     known_paths: tuple[str, ...]
@@ -103,11 +105,6 @@ class Asked:
     num_gpus: int = 0
     scale: Scale | None = None
     lists: Lists | None = None
-
-    @property
-    def num_best(self) -> int:
-        """Candidates to find for a query: a probability compares an answer with NUM_BEST of them."""
-        return self.k if self.scale is None else max(self.k, NUM_BEST)
 
     def made_queries(self, number_U: Numbers) -> Floats:
         """Queries as scores take them, [U, D], and padding."""
