@@ -26,7 +26,7 @@ CONTEXT = {"help_option_names": ["-h", "--help"]}  # of every command: those of 
 _UNDECODED = re.compile("[\udc80-\udcff]")  # bytes that are no text in the locale's encoding
 
 
-def main(command: click.Command, arguments: list[str] | None = None) -> NoReturn:
+def main(command: click.Command) -> NoReturn:
     """Run a command and end the process with its exit code."""
     terminal.start_logging()
     # An exception lets every `with` block clean up.
@@ -34,8 +34,7 @@ def main(command: click.Command, arguments: list[str] | None = None) -> NoReturn
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper) and not codecs.lookup(stream.encoding).name.startswith("utf"):
             stream.reconfigure(encoding="utf-8")
-    words = sys.argv[1:] if arguments is None else arguments
-    code = exit_code(lambda: command.main(decoded(words), standalone_mode=False))
+    code = exit_code(lambda: command.main(decoded(sys.argv[1:]), standalone_mode=False))
     gc.freeze()  # Python would search all imported modules for garbage before it exits: half a second
     sys.exit(code)
 

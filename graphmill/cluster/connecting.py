@@ -79,9 +79,8 @@ def connect(
                 client.register_plugin(Environment(variables))
             _announce(client, master, kind, keys)
         except (ClusterError, OSError, RuntimeError) as error:  # a TimeoutError is an OSError
-            place = (
-                "" if isinstance(error, ClusterError) else f"--master {master}: the cluster does not answer: "
-            )
+            is_told = isinstance(error, ClusterError)
+            place = "" if is_told else f"--master {master}: the cluster does not answer: "
             raise NoClusterError(f"{place}{error}; nothing was changed: try again") from error
         yield client
 

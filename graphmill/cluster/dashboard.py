@@ -7,7 +7,7 @@ import hashlib
 import importlib.util
 import socket
 import ssl
-from contextlib import suppress
+from contextlib import closing, suppress
 from http.client import HTTPConnection, HTTPException
 from urllib.parse import urlsplit
 
@@ -103,12 +103,9 @@ def _answers(scheme: str, host: str, port: int) -> bool:
         if scheme == "https":
             socket.create_connection((host, port), _TIMEOUT_S).close()
             return True
-        connection = HTTPConnection(host, port, timeout=_TIMEOUT_S)
-        try:
+        with closing(HTTPConnection(host, port, timeout=_TIMEOUT_S)) as connection:
             connection.request("HEAD", "/status")
             return connection.getresponse().status != _NO_PAGE
-        finally:
-            connection.close()
     except (OSError, HTTPException):
         return False
 

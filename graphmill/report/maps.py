@@ -135,9 +135,8 @@ def _labelled(run: Run, filled: list[str], labels: Labels) -> Iterator[Block]:
     tips = [f"{raw_id}: {label}" for raw_id, label in zip(ids, groups, strict=True)]
     column = labels.columns[1]
     said = f"Good: each {column} has a place of its own. Bad: all colours are mixed."
-    yield from _map(
-        run, sample_ND, groups, tips, f"A map of {len(ids):,} {name} embeddings by {column}", said
-    )
+    title = f"A map of {len(ids):,} {name} embeddings by {column}"
+    yield from _map(run, sample_ND, groups, tips, title, said)
 
 
 def _map(

@@ -68,9 +68,8 @@ def _entities(types: Mapping[str, list[int]]) -> Iterator[Block]:
     totals = {"entities": [total(counts) for counts in types.values()]}
     scale = _scale(totals["entities"])
     note = "Good: as many as you know there are. Far more are often one id in several spellings."
-    yield from bars(
-        "entities", "Entities of each type", "entities", list(types), totals, scale=scale, note=note
-    )
+    title = "Entities of each type"
+    yield from bars("entities", title, "entities", list(types), totals, scale=scale, note=note)
     series = [Series(name, range(len(counts)), counts) for name, counts in types.items() if len(counts) > 1]
     labels = "Entities of each partition", "partition", "entities"
     note = "Good: level lines, since then all workers have as much to do."

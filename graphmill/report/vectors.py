@@ -96,9 +96,8 @@ def _measured(entry: Entry) -> Iterator[Block]:
     bands = [(name, band) for name, kind in kinds.items() for band in records(kind, "by_degree")]
     rows = [[name, band_name(band), *map(band.get, ("num_ids", *PERCENTILES))] for name, band in bands]
     note = "Good: only ids with few edges, which a new edge moves most, are below the others."
-    yield PageTable(
-        "Drift by number of edges", ["type", "edges", "ids", *PERCENTILES.values()], rows, note=note
-    )
+    heads = ["type", "edges", "ids", *PERCENTILES.values()]
+    yield PageTable("Drift by number of edges", heads, rows, note=note)
     moved = [(name, row) for name, kind in kinds.items() for row in records(kind, "moved_most")]
     rows = [[name, str(row.get("id")), row.get("cosine"), row.get("degree")] for name, row in moved]
     note = "Look here first: new edges explain a move, a cosine far below the others without them does not."

@@ -112,7 +112,8 @@ from graphmill.cli import exit_codes
 from graphmill.cli.etl import command
 def broken(config, client, claim): return 1 / 0
 etl.job.run = broken
-exit_codes.main(command, ["--conf", {str(conf)!r}, "--quiet"])
+sys.argv[1:] = ["--conf", {str(conf)!r}, "--quiet"]
+exit_codes.main(command)
 """
     done = forked("python", "-c", program, has_report=True)
     assert done.code == 1
