@@ -1,22 +1,4 @@
-"""The exceptions that GraphMill raises, and the exit code each one ends a command with.
-
-    GraphMillError            1   a failure that the user did not cause
-    |- StorageError           1   a path cannot be read or written
-    |  |- NotFoundError       2   a path does not exist
-    |  |- AccessError         2   a permission is missing
-    |  |- PathError           2   a path is invalid, or a file stands for a folder
-    |  '- DiskFullError       1   a disk, a quota or a limit leaves no room
-    |- ClusterError           1   a lost cluster
-    |  '- NoClusterError     69   no cluster has started or answers: nothing was changed
-    |- ShortageError          1   memory, address space or threads do not suffice
-    |- LockedError          75   another run has the output; trying again later will help
-    |- TrainingError          1   training cannot go on
-    |  '- DivergenceError     2   a loss or a row is not finite; running it again will not help
-    |- DriftError             3   vectors have moved farther than the configuration allows
-    '- BadInputError          2   the input is wrong; running it again will not help
-       |- ConfigError         2   the configuration
-       |- RawTableError       2   a raw table: its columns, its rows
-       '- FormatError         2   a file does not follow its format
+"""The exceptions that GraphMill raises, each with the exit code that it ends a command with.
 
 A message names what was expected, what was found, the place, and the remedy.
 """
@@ -56,7 +38,7 @@ def optional(module: str, missing: str) -> Any:
 
 
 class GraphMillError(Exception):
-    """Base of all errors that GraphMill raises on purpose."""
+    """Base of all errors that GraphMill raises on purpose; most are failures that the user did not cause."""
 
     exit_code = 1
     figures: Mapping[str, Any] = {}

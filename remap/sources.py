@@ -81,11 +81,8 @@ def _from_checkpoint(given: dict[str, Any], overrides: Sequence[str]) -> Config:
         IdMaps(maps).check_types(list(checkpoint.counts), checkpoint.uri)
         size = max(sum(checkpoint.counts[name]) * 4 * checkpoint.dimensions[name] for name in maps)
         num_partitions = dict.fromkeys(maps, min(MOST_FILES, max(-(-size // _PARTITION_BYTES), 1)))
-    model = (
-        {}
-        if is_mapped
-        else {key: value for key, value in (checkpoint.config or {}).items() if key in _MODEL_KEYS}
-    )
+    trained_with = {} if is_mapped else checkpoint.config or {}
+    model = {key: value for key, value in trained_with.items() if key in _MODEL_KEYS}
     first = next(iter(num_partitions))
     embeddings = storage.absolute(given.get("output_dir", storage.join(run_of(path), "embeddings")))
     settings: dict[str, Any] = {

@@ -64,6 +64,7 @@ def convert(
     if storage.list_dir(target_uri) or storage.list_hidden(target_uri):
         raise ConfigError(f"{target_uri}: expected a folder that is empty or does not exist; name another")
     started = time.monotonic()
+    to_hashed_ids = None
     if (id_maps := options.get("id_maps")) is not None:  # for reading the source, or for writing the target
         formats = checkpoints.recognise(source_uri), target_format
         if formats.count("recis") != 1:
@@ -72,12 +73,13 @@ def convert(
                 f"{' to '.join(formats)}"
             )
         if target_format == "recis":
-            options["id_maps"] = None
+            to_hashed_ids, options["id_maps"] = id_maps, None
     source = checkpoints.open_checkpoint(source_uri, **options)
     log.info("convert: %s is %s, %s", source_uri, source.format, described(source))
     _check_order(source)
     storage.delete(target_uri)
-    route = _Route(source, target_format, id_maps, options.get("entity_path"))
+    to_raw_ids = options.get("id_maps")
+    route = _Route(source, target_format, to_raw_ids, to_hashed_ids, options.get("entity_path"))
     with storage.atomic_directory(target_uri) as temporary:
         not_kept = route.write(temporary, storage.absolute(target_uri), shard_num)
         claim.check()
@@ -91,29 +93,22 @@ class _Route:
 
     source: Checkpoint
     target_format: str
-    id_maps: checkpoints.IdMaps | None
+    to_raw_ids: checkpoints.IdMaps | None
+    to_hashed_ids: checkpoints.IdMaps | None
     entity_path: str | None
-
-    @property
-    def to_raw_ids(self) -> bool:
-        return self.id_maps is not None and self.target_format != "recis"
-
-    @property
-    def to_hashed_ids(self) -> bool:
-        return self.id_maps is not None and self.target_format == "recis"
 
     def write(self, folder: str, target_uri: str, shard_num: int) -> list[str]:
         """Write into a temporary folder, which will be `target_uri`, and compare; return what is lost."""
         source, write = self.source, checkpoints.writer_of(self.target_format)
-        if self.id_maps is not None and self.to_raw_ids:
+        if self.to_raw_ids:
             from graphmill.checkpoints.recis.checkpoint import RecisCheckpoint
             from graphmill.checkpoints.recis.hashed import write_entities
 
             if isinstance(source, RecisCheckpoint):
-                write_entities(storage.join(folder, ENTITIES), source.translated, self.id_maps)
+                write_entities(storage.join(folder, ENTITIES), source.translated, self.to_raw_ids)
                 source.entity_path = storage.join(target_uri, ENTITIES)
-        maps = {"id_maps": self.id_maps, "entity_path": self.entity_path} if self.to_hashed_ids else {}
-        not_kept = [*source.left_out, *write(source, self._checkpoint(folder), shard_num=shard_num, **maps)]
+        options = {"id_maps": self.to_hashed_ids, "entity_path": self.entity_path, "shard_num": shard_num}
+        not_kept = [*source.left_out, *write(source, self._checkpoint(folder), **options)]
         keeps_all = source.format == self.target_format == "recis"
         if not keeps_all:
             not_kept += [f"{name}, of which nothing is known here" for name in source.unread]

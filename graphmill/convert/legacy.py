@@ -28,7 +28,6 @@ from graphmill.run.lock import NO_CLAIM, Claim
 from graphmill.run.output_checks import check_folder
 from graphmill.storage import Checksums
 
-ENTITIES = "entities"
 EDGES = "edges"
 
 _OURS = (
@@ -135,7 +134,7 @@ def convert_inputs(
                 storage.write_marker(temporary, made_from)
                 claim.check()
 
-    entities = storage.join(target_uri, ENTITIES)
+    entities = storage.join(target_uri, convert.ENTITIES)
     import_folder(entities, [entity_path], partial(_write_counts, entity_path, counts))
     imported = edge_targets(edge_paths, target_uri)
     for edge_path, edges in zip(edge_paths, imported, strict=True):
@@ -157,8 +156,9 @@ def _write_buckets(edge_path: str, base: int, counts: Counts, target_path: str, 
         # The entity types of a relation are in the configuration: training checks against them.
         lhs_limit, rhs_limit = (_largest(counts, number) for number in bucket)
         dtype = np.int32 if max(lhs_limit, rhs_limit) <= np.iinfo(np.int32).max else np.int64
-        uri = edge_buckets.bucket_uri(edge_path, legacy.named(bucket, base))
-        num_edges = legacy.count_edges(edge_path, bucket, base)
+        stored = legacy.named(bucket, base)
+        uri = edge_buckets.bucket_uri(edge_path, stored)
+        num_edges = edge_buckets.count_edges(edge_path, stored, versioned=False)
         with edge_buckets.new_bucket(
             target_path, bucket, num_edges, index_dtype=dtype, checksums=checksums
         ) as writer:
@@ -182,7 +182,7 @@ def export_inputs(
     from graphmill.formats.torch_files.write import save  # imports torch
 
     _check_target(entity_path, edge_paths, target_uri)
-    with storage.atomic_directory(storage.join(target_uri, ENTITIES)) as temporary:
+    with storage.atomic_directory(storage.join(target_uri, convert.ENTITIES)) as temporary:
         for entity_type, counts in entity_counts.list_counts(entity_path).items():
             for partition, count in enumerate(counts):
                 save(legacy.count_uri(temporary, entity_type, partition + 1), count)
@@ -207,7 +207,7 @@ def export_inputs(
 
 def _check_target(entity_path: str, edge_paths: Sequence[str], target_uri: str) -> None:
     """Refuse a target that holds other files than PBG's input, or contains the source."""
-    for folder in (storage.join(target_uri, ENTITIES), *edge_targets(edge_paths, target_uri)):
+    for folder in (storage.join(target_uri, convert.ENTITIES), *edge_targets(edge_paths, target_uri)):
         source = next((uri for uri in (entity_path, *edge_paths) if storage.contains(folder, uri)), None)
         if source is not None:
             raise ConfigError(

@@ -11,7 +11,7 @@ import math
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, cast
 
 import numpy as np
@@ -58,10 +58,8 @@ class PlugInOperator:
     def apply(self, vectors: Array, parameters: Sequence[Array], rel: Any = None) -> Array:
         """Transform vectors [..., D] by the parameters; `rel` [...] numbers their dynamic relations."""
         if isinstance(vectors, np.ndarray):
-            given, *tensors = _tensors(vectors, *parameters)
             rows = None if rel is None else torch.from_numpy(rel)
-            with torch.no_grad():
-                return cast(Array, self.apply(given, tensors, rows).numpy())
+            return _by_torch(lambda given, *own: self.apply(given, own, rows), vectors, *parameters)
         names = self.parameter_names(rel is not None, vectors.shape[-1])
         own = dict(zip(names, parameters, strict=True))
         arguments = (vectors,) if rel is None else (vectors, rel)
@@ -157,8 +155,7 @@ def _comparator(class_: type, name: str, device: str) -> AbstractComparator:
 def prepare(name: str, vectors: Array) -> Array:
     """Make vectors [..., D] ready for the scores below."""
     if isinstance(vectors, np.ndarray):
-        with torch.no_grad():
-            return cast(Array, prepare(name, *_tensors(vectors)).numpy())
+        return _by_torch(partial(prepare, name), vectors)
     module = _comparator(COMPARATORS.get_class(name), name, str(vectors.device))
     return module.prepare(vectors)
 
@@ -166,9 +163,8 @@ def prepare(name: str, vectors: Array) -> Array:
 def edge_scores(name: str, queries: Array, candidates: Array, *, candidates_are_lhs: bool) -> Array:
     """Score pairs of prepared vectors: [..., D] and [..., D] -> [...]."""
     if isinstance(queries, np.ndarray):
-        with torch.no_grad():
-            score = edge_scores(name, *_tensors(queries, candidates), candidates_are_lhs=candidates_are_lhs)
-            return cast(Array, score.numpy())
+        score = partial(edge_scores, name, candidates_are_lhs=candidates_are_lhs)
+        return _by_torch(score, queries, candidates)
     queries, candidates = torch.broadcast_tensors(queries, candidates)  # type: ignore[no-untyped-call]
     query_1PD, candidate_1PD = (rows.reshape(1, -1, rows.shape[-1]) for rows in (queries, candidates))
     lhs, rhs = (candidate_1PD, query_1PD) if candidates_are_lhs else (query_1PD, candidate_1PD)
@@ -179,9 +175,8 @@ def edge_scores(name: str, queries: Array, candidates: Array, *, candidates_are_
 def matrix_scores(name: str, queries: Array, candidates: Array, *, candidates_are_lhs: bool) -> Array:
     """Score every query against every candidate: [..., P, D] and [..., N, D] -> [..., P, N]."""
     if isinstance(queries, np.ndarray):
-        with torch.no_grad():
-            score = matrix_scores(name, *_tensors(queries, candidates), candidates_are_lhs=candidates_are_lhs)
-            return cast(Array, score.numpy())
+        score = partial(matrix_scores, name, candidates_are_lhs=candidates_are_lhs)
+        return _by_torch(score, queries, candidates)
     query_CPD, candidate_CND = (  # not -1, which torch refuses where there are no candidates
         rows.reshape(math.prod(rows.shape[:-2]), *rows.shape[-2:]) for rows in (queries, candidates)
     )
@@ -205,8 +200,11 @@ def _scores(name: str, *vectors: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return scores
 
 
-def _tensors(*arrays: Any) -> list[Any]:
-    return [torch.from_numpy(np.require(array, requirements=["C", "W"])) for array in arrays]
+def _by_torch(compute: Callable[..., Any], *arrays: Array) -> Array:
+    """Compute an array from arrays by a function of tensors."""
+    with torch.no_grad():
+        tensors = [torch.from_numpy(np.require(array, requirements=["C", "W"])) for array in arrays]
+        return cast(Array, compute(*tensors).numpy())
 
 
 def takes_weights(loss: nn.Module) -> bool:

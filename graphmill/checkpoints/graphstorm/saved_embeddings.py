@@ -19,7 +19,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
-import numpy.typing as npt
 
 from graphmill import storage
 from graphmill.checkpoints.checkpoint import Checkpoint
@@ -35,8 +34,6 @@ NIDS = "embed_nids"
 HDF5 = "embed_dict.hdf5"
 
 _RANK_BYTES = 32 << 20
-
-Floats = npt.NDArray[np.floating]
 
 
 @dataclass(frozen=True)
@@ -111,7 +108,7 @@ def list_ranks(
     return ranks if ranks[0].nids_uris else _numbered_by_rank(ranks)
 
 
-def write_rank(embed_path: str, entity_type: str, rank: int, nids: Numbers, embeddings: Floats) -> None:
+def write_rank(embed_path: str, entity_type: str, rank: int, nids: Numbers, embeddings: Array) -> None:
     """Write one rank's rows: ids int64 [n] and float32 [n, D], each as one plain tensor."""
     import torch
 

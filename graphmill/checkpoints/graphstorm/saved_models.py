@@ -17,12 +17,14 @@ import ast
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from graphmill import storage
 from graphmill.checkpoints.graphstorm.saved_ranks import EdgeType
 from graphmill.config import parsed_yaml
 from graphmill.errors import FormatError
+from graphmill.formats.entity_counts import count_partitions, numbers_by_type
 from graphmill.formats.torch_files.tensor import open_tensor
 
 if TYPE_CHECKING:
@@ -36,24 +38,17 @@ NODE_MAPPING = "node_mapping.pt"
 WEIGHT = "_w_relation.weight"
 """The parameters of the relations in GraphStorm's decoders DistMult, TransE and RotatE."""
 
-_RANK_FILE = re.compile(r"sparse_emb_(?P<number>[0-9]{1,9})\.pt")
+_RANK_FILE = re.compile(r".*/(?P<type>[^/]+)/sparse_emb_(?P<partition>[0-9]{5,9})\.pt$")
 States = Mapping[str, Mapping[str, "Tensor"]]
 
 
 def list_tables(model_path: str) -> dict[str, list[tuple[str, tuple[int, int]]]]:
     """The files of each type's embeddings in the order of their ranks, with their shapes (n, D)."""
-    tables = {}
-    for entry in storage.list_dir(model_path):
-        numbered = {}
-        for file in storage.list_dir(entry.uri) if entry.is_dir else ():
-            if match := _RANK_FILE.fullmatch(storage.name(file.uri)):
-                numbered[int(match["number"])] = file.uri
-        for rank in range(len(numbered)):  # not up to the largest: a name has any number
-            if rank not in numbered:
-                raise FormatError(f"{sparse_emb_uri(model_path, storage.name(entry.uri), rank)}: missing")
-        if numbered:
-            tables[storage.name(entry.uri)] = [_measured(numbered[rank]) for rank in sorted(numbered)]
-    return tables
+    folders = [storage.name(entry.uri) for entry in storage.list_dir(model_path) if entry.is_dir]
+    files = [file.uri for name in folders for file in storage.list_dir(storage.join(model_path, name))]
+    uri_of = partial(sparse_emb_uri, model_path)
+    num_ranks = count_partitions(numbers_by_type(files, _RANK_FILE), uri_of)
+    return {name: [_measured(uri_of(name, rank)) for rank in range(num)] for name, num in num_ranks.items()}
 
 
 def _measured(uri: str) -> tuple[str, tuple[int, int]]:

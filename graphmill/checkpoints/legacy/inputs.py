@@ -147,13 +147,13 @@ def find_index_base(entity_path: str, edge_paths: Sequence[str], index_base: Ind
     base = of_partitions(
         _partition_numbers(entity_path), index_base, entity_path, partial(count_uri, entity_path)
     )
-    bases_by_uri = {entity_path: base}
-    for edge_path in edge_paths:
-        bases_by_uri[edge_path] = of_buckets(_bucket_numbers(edge_path), index_base, edge_path)
+    bases_by_uri = {entity_path: base} | {
+        edge_path: of_buckets(_bucket_numbers(edge_path), index_base, edge_path) for edge_path in edge_paths
+    }
     if len(set(bases_by_uri.values())) > 1:
         described = "; ".join(f"{uri} from {base}" for uri, base in bases_by_uri.items())
         raise FormatError(f"numbers start differently: {described}; set index_base to 0 or 1")
-    return bases_by_uri[entity_path]
+    return base
 
 
 def read_counts(entity_path: str, index_base: int) -> dict[str, list[int]]:
@@ -178,16 +178,12 @@ def list_buckets(edge_path: str, index_base: int) -> list[Bucket]:
     return [Bucket(lhs - index_base, rhs - index_base) for lhs, rhs in sorted(_bucket_numbers(edge_path))]
 
 
-def count_edges(edge_path: str, bucket: Bucket, index_base: int) -> int:
-    """Number of edges in the bucket."""
-    return edge_buckets.count_edges(edge_path, named(bucket, index_base), versioned=False)
-
-
 def iter_edges(edge_path: str, bucket: Bucket, index_base: int, batch_edges: int) -> Iterator[Edges]:
     """The bucket's edges, counted from 0, at most `batch_edges` at a time."""
     stored, remark = named(bucket, index_base), f": is index_base {index_base} right?"
     uri = edge_buckets.bucket_uri(edge_path, stored)
-    for start in range(0, count_edges(edge_path, bucket, index_base), batch_edges):
+    num_edges = edge_buckets.count_edges(edge_path, stored, versioned=False)
+    for start in range(0, num_edges, batch_edges):
         edges = edge_buckets.read_bucket(edge_path, stored, start, start + batch_edges, versioned=False)
         if edges.weight is not None:
             raise FormatError(f"{uri}: expected lhs, rel and rhs alone, found weight too")

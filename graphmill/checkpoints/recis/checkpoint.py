@@ -109,10 +109,13 @@ class RecisCheckpoint(WholeTablesCheckpoint):
         import torch
 
         slot = next((name for name in (ROW_SUMS, ELEMENT_SUMS) if name in self._slots[entity_type]), None)
-        if self._recorded.table_states is not None:
-            recorded = self._recorded_state(entity_type, partition)
-        else:
+        if (table_states := self._recorded.table_states) is None:
             recorded = None if slot is None else _UNKNOWN_STATE
+        elif of_type := table_states.get(entity_type):
+            # entity_path may have other partitions: all but the sums is the same for all rows.
+            recorded = of_type[partition if len(of_type) == len(self.counts[entity_type]) else 0]
+        else:
+            raise FormatError(f"{self.uri}: {SIDE_FILE}: table_states: expected a list for {entity_type!r}")
         if recorded is None:
             return None
         sums = {}
@@ -195,13 +198,6 @@ class RecisCheckpoint(WholeTablesCheckpoint):
             leaves_out=translated is not None,
             hint=_HINT,
         )
-
-    def _recorded_state(self, entity_type: str, partition: Partition) -> states.RecordedState | None:
-        recorded = (self._recorded.table_states or {}).get(entity_type)
-        if not recorded:
-            raise FormatError(f"{self.uri}: {SIDE_FILE}: table_states: expected a list for {entity_type!r}")
-        # entity_path may have other partitions: all but the sums is the same for all rows.
-        return recorded[partition if len(recorded) == len(self.counts[entity_type]) else 0]
 
 
 # A checkpoint of RecIS itself records the sums alone.

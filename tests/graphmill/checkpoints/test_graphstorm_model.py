@@ -158,7 +158,7 @@ def edit_settings(folder: Path, **task: Any) -> None:
         (lambda at: torch.save({"decoder": 1}, at / "model.bin"), "parameters by part and name"),
         (
             lambda at: (at / "user/sparse_emb_00001.pt").rename(at / "user/sparse_emb_999999999.pt"),
-            r"sparse_emb_00001\.pt: missing",
+            r"sparse_emb_00001\.pt: expected the file of this partition",
         ),
         (
             lambda at: torch.save({"user": torch.arange(3)}, at / saved_models.NODE_MAPPING),
