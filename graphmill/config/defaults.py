@@ -41,10 +41,12 @@ OWN_TRAIN: Mapping[str, Any] = {"optimizer": "adagrad", "lr_schedule": "linear"}
 # The recipe of 1-vs-all: a key of every relation, keys of the top level and of the section `train`.
 ALL_NEGS = "all_negs"
 _CANDIDATES = "train.candidates"
+_FIRST = "train.first_negatives"
 _POPULARITY = "train.popularity"
 ONE_VS_ALL: Mapping[str, Any] = {
     ALL_NEGS: True,
     _CANDIDATES: 4000,
+    _FIRST: 1.0,
     "train.relation_init": "small",
     "half_precision": True,
     "lr": 0.5,
@@ -63,13 +65,14 @@ _LR_OF_DELTA = 0.2
 _DRAWN: Mapping[str, Any] = {
     ALL_NEGS: False,
     _CANDIDATES: None,
+    _FIRST: 1 / 8,  # an epoch takes half of the time
     "train.relation_init": "random",
     _POPULARITY: False,
     "half_precision": True,
     "lr": OWN["lr"],
     "regularization_coef": OWN["regularization_coef"],
 }
-_DRAWN_WITH_OPERATORS: Mapping[str, Any] = {**_DRAWN, "lr": 0.2}
+_DRAWN_WITH_OPERATORS: Mapping[str, Any] = {**_DRAWN, "lr": 0.14}
 _COEF_OF_SPARSE = 0.1
 _SPARSE_DEGREE = 10  # edges per entity, below which single edges are learned by heart
 # Edges per entity, from which vectors are regularized less: more edges, less chance in them.
@@ -82,6 +85,7 @@ _OF_DRAWN_TRAIN = frozenset({"negative_power", "negative_sampler", "chunk_edges"
 
 _TRAINED_EDGES = 1 << 22  # of all epochs together
 _LEAST_EPOCHS = 4
+_LONGER = 3 / 2  # epochs of drawn negatives that are few at first: better, in less time
 _EPOCHS = 16
 _EPOCHS_WITHOUT_OPERATORS = 8  # such a model has little to learn, and begins to learn single edges by heart
 _FEW_TRAINED_EDGES = 1 << 17  # small graphs have more epochs, so that they get enough steps
@@ -224,6 +228,7 @@ def decided(
         )
     else:
         num_epochs, batch_size = _drawn_sizes(num_edges, has_operators=has_operators)
+        num_epochs = int(num_epochs * (_LONGER if _FIRST in recipe else 1))
     by_size: dict[str, Any] = {
         **recipe,
         "num_epochs": num_epochs,

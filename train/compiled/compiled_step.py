@@ -223,7 +223,8 @@ class CompiledStep(Step[Batch]):
         """Draw negatives, and move the rows and parameters that the batch touches."""
         all_negs = self.config.relations[batch.relation].all_negs
         keep: list[Tensor] = []  # tensors whose addresses go into the blocks
-        drawn = self.sampling.blocks(batch, batch.num_entities(tables), all_negs, generator)
+        sampling = self.sampling.drawing(self.share_of_negatives)
+        drawn = sampling.blocks(batch, batch.num_entities(tables), all_negs, generator)
         blocks = [_block(block, self.kernel.dtype, keep) for block in drawn]
         step = self.kernel.library.graphmill_step
         place = batch.relation, tables, self.lr_scale

@@ -22,6 +22,7 @@ from torch import Tensor
 
 from graphmill.config import Config
 from graphmill.vocab import Side
+from train.edges.negative_sampling import share_of
 from train.edges.one_vs_all import QueryBatch, QueryGroup, QueryPart
 
 _MEMORY = 0.7  # of a row's mass that stays when the row is drawn again
@@ -59,11 +60,14 @@ class CandidateSampler:
         self.num = config.train.candidates
         self._odds: dict[tuple[Side, str], _Odds] = {}
 
-    def draw(self, batch: QueryBatch, num_rows: int, generator: torch.Generator) -> QueryBatch:
-        """Give a batch candidates, ascending; none if it takes none, or the table has less than 2 C rows.
+    def draw(
+        self, batch: QueryBatch, num_rows: int, generator: torch.Generator, share: float = 1.0
+    ) -> QueryBatch:
+        """Give a batch a share of the candidates, ascending.
 
-        The range of odds is cut into C parts, and one row is drawn from each. No row has odds above 1 / C,
-        so a row comes twice at most.
+        It has none if it takes none, or if the table has less than twice as many rows as all candidates. The
+        range of odds is cut into C parts, and one row is drawn from each. No row has odds above 1 / C, so a
+        row comes twice at most.
         """
         if self.num is None or not batch.takes_sample or not has_sample(self.num, num_rows):
             return batch
@@ -74,12 +78,13 @@ class CandidateSampler:
         own = self._odds[key]
         if own.draws > _DRAWS_PER_ROW * num_rows:
             own = self._odds[key] = _odds(own.mass_N, self.num)
-        own.draws += self.num
-        at_C = torch.arange(self.num) + torch.rand(self.num, generator=generator, dtype=torch.float64)
-        at_C = at_C.to(device) * (own.sums_N[-1] / self.num)
+        num = share_of(self.num, share)
+        own.draws += num
+        at_C = torch.arange(num) + torch.rand(num, generator=generator, dtype=torch.float64)
+        at_C = at_C.to(device) * (own.sums_N[-1] / num)
         rows_C = torch.searchsorted(own.sums_N, at_C, right=True).clamp_max_(num_rows - 1)
-        weight_C = -(own.odds_N[rows_C] * self.num).log()
-        return replace(batch, candidate_C=rows_C, log_weight_C=weight_C, mass_C=weight_C.new_zeros(self.num))
+        weight_C = -(own.odds_N[rows_C] * num).log()
+        return replace(batch, candidate_C=rows_C, log_weight_C=weight_C, mass_C=torch.zeros_like(weight_C))
 
     def learn(self, batch: QueryBatch) -> None:
         """Take the mass of a batch's candidates from its step."""

@@ -12,7 +12,7 @@ Shapes: B edges of a batch, S steps, C chunks of all steps, P positives per chun
 """
 
 from collections.abc import Iterator, Mapping, Sized
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -112,6 +112,12 @@ class Sampling:
         size = self.num_batch_negs or self.num_uniform_negs or num_edges
         return max(1, min(max(size, self.chunk_edges), num_edges))
 
+    def drawing(self, share: float) -> "Sampling":
+        """Draw a share of the uniform negatives, at least one; a plug-in draws as it does."""
+        if share == 1 or not self.num_uniform_negs:
+            return self
+        return replace(self, num_uniform_negs=share_of(self.num_uniform_negs, share))
+
     def blocks(
         self, batch: Batch, num_rows: Mapping[Side, int], all_negs: bool, generator: torch.Generator
     ) -> Iterator[Block]:
@@ -182,6 +188,11 @@ def sample(
             f"found {int(drawn_CK.min())} to {int(drawn_CK.max())}"
         )
     return drawn_CK
+
+
+def share_of(num: int, share: float) -> int:
+    """Take a share of a number, at least 1."""
+    return max(1, round(num * share))
 
 
 def in_batch_negatives(num_batch_negs: int, chunk: int) -> tuple[int, int]:

@@ -33,6 +33,8 @@ def decide(context: RunContext, workers: int = 1, *, blocks_of_all: int = 0) -> 
     reasons: list[str] = []
     ignored: list[str] = []
     steps = steps_for(config, context.device, reasons)
+    if "fused" in steps.values() and config.train.first_negatives < 1:
+        ignored.append("train.first_negatives has no effect: the fused step draws all negatives")
     rows = _rows(context, workers, blocks_of_all, reasons, ignored)
     at_once = _batches_at_once(context, steps, rows.blocks, reasons)
     threads = torch.get_num_threads() if at_once > 1 else _threads(context, steps, rows.blocks, reasons)

@@ -115,7 +115,6 @@ class BucketTrainer:
                 )
             report(count, float(total[0]))
 
-        lr_scale = partial(self._lr_scale, iteration)
         if self.fused is None:
             total = self._by_batches(edges, known, bucket, iteration, tables, check)
         else:
@@ -124,7 +123,7 @@ class BucketTrainer:
                 by_side(self.config, number, bucket, tables) for number in range(len(self.config.relations))
             )
             pairs = {number: (side[Side.LHS], side[Side.RHS]) for number, side in enumerate(sides)}
-            total = self.fused.train(edges, pairs, seed, check, lr_scale)
+            total = self.fused.train(edges, pairs, seed, check, partial(self._lr_scale, iteration))
         means = (total / max(len(edges), 1)).tolist()
         return {"count": len(edges), "metrics": dict(zip(StepFigures._fields, means, strict=True))}
 
@@ -152,7 +151,9 @@ class BucketTrainer:
             begun = 0.0
             for number, (batch, sides) in enumerate(with_tables(self.config, cut, bucket, tables)):
                 step = self.steps[sorts[batch.relation]]
-                step.lr_scale = self._lr_scale(iteration, begun / len(edges))
+                done = self._done(iteration, begun / len(edges))
+                step.lr_scale = lr_scale(self.config.train, done)
+                step.share_of_negatives = share_of_negatives(self.config.train, done)
                 begun += batch.num_edges
                 own = (
                     generator if at_once == 1 else seeds.generator(self.config.seed, "batch", *place, number)
@@ -177,9 +178,12 @@ class BucketTrainer:
 
     def _lr_scale(self, iteration: Iteration, share: float) -> float:
         """Factor of the learning rates when `share` of a bucket is done."""
+        return lr_scale(self.config.train, self._done(iteration, share))
+
+    def _done(self, iteration: Iteration, share: float) -> float:
+        """Share of the run that is done when `share` of a bucket is."""
         before, after = self.part
-        progress = share_done(iteration, before + share * (after - before))
-        return lr_scale(self.config.train, progress)
+        return share_done(iteration, before + share * (after - before))
 
     def _rank(
         self, held: EdgeTensors, bucket: Bucket, tables: Tables, place: tuple[int, ...]
@@ -231,6 +235,15 @@ def lr_scale(settings: TrainConfig, done: float) -> float:
         case _:
             return 1.0
     return 1 - (1 - settings.lr_final) * fallen
+
+
+def share_of_negatives(settings: TrainConfig, done: float) -> float:
+    """Share of the negatives that is drawn when the share `done` (0 to 1) of the run is done.
+
+    It doubles, and has few values: a captured step is for one number of candidates.
+    """
+    first = settings.first_negatives
+    return float(max(first, 2 ** round(math.log2(first) * (1 - done))))
 
 
 def make_steps(plan: Plan, context: RunContext, model: Model, adagrad: Adagrad) -> dict[Sort, Step[Any]]:

@@ -80,7 +80,8 @@ class QueryStep(Step[QueryBatch]):
         self, batch: QueryBatch, tables: Mapping[Side, Table], generator: torch.Generator
     ) -> StepFigures:
         """Draw candidates, and move rows and parameters; threads may step side by side."""
-        batch = self.candidates.draw(batch, len(tables[batch.side]), generator)
+        num_rows = len(tables[batch.side])
+        batch = self.candidates.draw(batch, num_rows, generator, self.share_of_negatives)
         move = partial(self.launch, self.move) if self.launch else self.move
         figures, moved = move(batch, tables, self.lr_scale)
         self.adagrad.count(moved)

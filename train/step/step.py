@@ -78,6 +78,7 @@ class Step(ABC, Generic[AnyBatch]):
         self.frozen = Frozen.of(config)
         self.relation_weight = config.train.relation_prediction
         self.lr_scale = 1.0  # multiplies `lr` and `relation_lr`
+        self.share_of_negatives = 1.0  # that are drawn
 
     @abstractmethod
     def __call__(

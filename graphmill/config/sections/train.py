@@ -22,6 +22,7 @@ _UNUSED: dict[str, Any] = {
     "ensemble": 1,
     "outside_rows": 0.25,
     "candidates": None,
+    "first_negatives": 1.0,
     "popularity": False,
     "replay": None,
 }
@@ -75,6 +76,14 @@ class TrainConfig(Section):
         description="Entities that the queries of a batch of all_negs are compared with, drawn anew for each "
         "batch, beside the answers of each query; null: all of the partition. Needs softmax, and comparator "
         "dot or cos without bias.",
+    )
+    first_negatives: Tunable[float] = Field(
+        1.0,
+        gt=0,
+        le=1,
+        description="Share of num_uniform_negs, or of candidates, that the first steps draw, which need few. "
+        "It doubles from time to time, until the last steps draw all. A negative_sampler and the fused step "
+        "on GPUs draw all from the start.",
     )
     popularity: Tunable[bool] = Field(
         False,

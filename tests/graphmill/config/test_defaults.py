@@ -192,7 +192,9 @@ def test_the_recipe_of_large_graphs_and_parts_of_it_that_are_set(tmp_path: Path)
     assert (small.train.popularity, large.train.popularity) == (True, False)
     assert (large.lr, large.regularization_coef, large.num_uniform_negs) == (0.1, 0.03, 1000)
     assert large.half_precision
-    assert sized(2**25, relations=SEVERAL).lr == 0.2
+    assert (small.train.first_negatives, large.train.first_negatives) == (1, 1 / 8)
+    assert large.num_epochs == 6
+    assert sized(2**25, relations=SEVERAL).lr == 0.14
     every = sized(2**25, relations=[each | {"all_negs": True} for each in SEVERAL], lr=0.3)
     assert every.relations[0].all_negs
     assert every.train.candidates is None

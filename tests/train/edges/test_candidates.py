@@ -12,7 +12,7 @@ from graphmill.checkpoints.pbg import Iteration
 from graphmill.config.sections.train import TrainConfig
 from graphmill.errors import ConfigError
 from graphmill.vocab import Side
-from tests.train.graphs import make_config, write_graph
+from tests.train.graphs import make_config, random_triples, write_graph
 from tests.train.step.test_plain import Scene
 from tests.train.step.test_queries import all_negs
 from train import job
@@ -21,7 +21,7 @@ from train.edges.batches import EdgeTensors
 from train.edges.candidates import CandidateSampler
 from train.edges.negative_sampling import Sampling, popularity
 from train.edges.one_vs_all import QueryBatch
-from train.run.bucket import lr_scale, share_done
+from train.run.bucket import lr_scale, share_done, share_of_negatives
 from train.step.queries import QueryStep
 
 
@@ -63,14 +63,40 @@ def test_rows_come_twice_at_most(num, more, seed, share):
         own.learn(drawn)
 
 
+@pytest.mark.parametrize("all_negs", [False, True])
+def test_the_first_steps_of_a_run_draw_few(tmp_path, rng, monkeypatch, all_negs):
+    """Negatives of edges, and candidates of queries."""
+    relation = {"name": "r", "lhs": "node", "rhs": "node", "operator": "none", "all_negs": all_negs}
+    train = {"candidates": 40 if all_negs else None, "first_negatives": 0.25, "engine": "plain"}
+    numbers = {"num_batch_negs": 0, "num_uniform_negs": 40, "num_epochs": 4, "batch_size": 100, "workers": 1}
+    config = make_config(tmp_path, relations=[relation], train=train, loss_fn="softmax", **numbers)
+    write_graph(config, {"node": 200}, random_triples(rng, 200, 1, 200, 400))
+    drawn = []
+    draw, blocks = CandidateSampler.draw, Sampling.blocks
+    monkeypatch.setattr(
+        CandidateSampler,
+        "draw",
+        lambda *given: drawn.append(len((found := draw(*given)).candidate_C)) or found,
+    )
+    monkeypatch.setattr(
+        Sampling, "blocks", lambda self, *given: drawn.append(self.num_uniform_negs) or blocks(self, *given)
+    )
+    job.train(config)
+    assert drawn == sorted(drawn)
+    assert set(drawn) == {10, 20, 40}
+    assert drawn.count(20) == pytest.approx(len(drawn) / 2, abs=2)
+
+
 @pytest.mark.slow
-def test_weighted_sums_are_those_of_all_rows():
+@pytest.mark.parametrize("share", [1.0, 0.25])
+def test_weighted_sums_are_those_of_all_rows(share):
     """With mass on a few rows; and the rows with mass come more often."""
     own, draw = sampler(20), drawing()
     values = torch.rand(100, generator=draw, dtype=torch.float64)
     sums, counts = [], torch.zeros(100)
     for number in range(4000):
-        drawn = own.draw(batch(), 100, draw)
+        drawn = own.draw(batch(), 100, draw, share)
+        assert len(drawn.candidate_C) == 20 * share
         drawn.mass_C.copy_((drawn.candidate_C < 10) * 1.0)
         own.learn(drawn)
         if number >= 1000:
@@ -169,6 +195,16 @@ class TestLearningRate:
         settings = TrainConfig(lr_schedule=schedule, lr_final=0.2)
         found = [lr_scale(settings, done) for done in (0.0, 0.1, 0.5, 1.0)]
         assert found == pytest.approx(expected)
+
+    def test_negatives_double(self):
+        for first, expected in (
+            (1, [1, 1, 1, 1]),
+            (0.125, [1 / 8, 1 / 4, 1 / 2, 1]),
+            (0.3, [0.3, 0.5, 0.5, 1]),
+        ):
+            settings = TrainConfig(first_negatives=first)
+            found = [share_of_negatives(settings, done) for done in (0.0, 0.3, 0.6, 1.0)]
+            assert found == expected
 
     def test_progress_counts_epochs_paths_and_chunks(self):
         seen = [

@@ -33,6 +33,9 @@ def check(config, expected):
     context = RunContext(config)
     plan = decide(context)
     assert plan.steps == expected
+    first = config.train.first_negatives
+    is_told = any("train.first_negatives" in each for each in plan.ignored)
+    assert is_told == (first < 1 and "fused" in expected.values())
     trainer = BucketTrainer(context, *context.load_model(), plan)
     found = {}
     for sort, step in trainer.steps.items():
@@ -60,7 +63,9 @@ def test_steps_are_those_of_the_plan(tmp_path, rng, operator, sorts, engine):
         {"name": f"r{number}", "lhs": "node", "rhs": "node", "operator": operator, "all_negs": all_negs}
         for number, all_negs in enumerate(SORTS[sorts])
     ]
-    config = make_config(tmp_path, relations=relations, global_emb=False, train={"engine": engine})
+    config = make_config(
+        tmp_path, relations=relations, global_emb=False, train={"engine": engine, "first_negatives": 0.5}
+    )
     write_graph(config, {"node": 20}, random_triples(rng, 20, len(relations), 20, 60))
     if engine == "fused" and (obstacle := fused_pass.obstacle(config)):
         with pytest.raises(ConfigError, match="fused cannot train"):
