@@ -3,7 +3,7 @@
 // A query is compared with the drawn candidates, less its own answers, and with these. Queries come in strips:
 // their scores stay in the cache from the products to the gradients.
 //
-// Shapes: Q queries, A answers, C candidates; M = C; WIDTH queries are a panel.
+// Shapes: Q queries, A answers, C candidates; a panel has WIDTH queries.
 #pragma once
 
 #include "vectors.h"
@@ -110,7 +110,7 @@ class QueryStep : Vectors {
     // Softmax of `count` queries over the candidates and their own answers, which begin at `answer`.
     void panel(int64_t first, int count, int64_t& answer, Real* scores) {
         Answers own[WIDTH];
-        alignas(64) Real top[WIDTH], total[WIDTH] = {}, scale[WIDTH] = {};
+        alignas(64) Real top[WIDTH], scale[WIDTH] = {};
         for (int i = 0; i < count; i++) {
             own[i] = next(q_->query_of_answer, q_->num_answers, answer, first + i + 1);
             for (int64_t a = own[i].begin; a < own[i].end; a++)
@@ -142,8 +142,8 @@ class QueryStep : Vectors {
             sum.v[v] += each;
         });
         for (int i = 0; i < count; i++) {
-            total[i] = answers_of(first + i, own[i], top[i], sum.v[i / LANES][i % LANES]);
-            scale[i] = q_->weights[first + i] / total[i];
+            const Real total = answers_of(first + i, own[i], top[i], sum.v[i / LANES][i % LANES]);
+            scale[i] = q_->weights[first + i] / total;
         }
         for (int64_t m = 0; m < num; m++) {
             Pair odds;

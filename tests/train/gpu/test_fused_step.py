@@ -1,7 +1,7 @@
 """The fused step is the step of train/step/plain.py, on the edges and candidates that it drew itself."""
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Self
 
 import pytest
 import torch
@@ -61,6 +61,9 @@ class Drawn:
             rows={side: sample.rows_SCK[number].long() for number, side in enumerate(Side)},
             first_negative=dict.fromkeys(Side, first),
         )
+
+    def drawing(self, _: float) -> Self:
+        return self
 
     def blocks(self, batch: Batch, num_rows: Mapping[Side, int], *_: Any) -> Iterator[Block]:
         yield self.block
