@@ -122,7 +122,7 @@ def follow(application: str, conf: str | None, overrides: tuple[str, ...]) -> No
 
 
 class LegacyOptions(Section):
-    """How a legacy source is read."""
+    """Keys of the reading of a legacy source."""
 
     index_base: Literal["auto", 0, 1] = Field(
         "auto", description="First number in a legacy source; auto: the names of its files decide."
@@ -130,7 +130,7 @@ class LegacyOptions(Section):
 
 
 class ConvertOptions(LegacyOptions):
-    """What to read of a checkpoint, and how to write it."""
+    """Keys of the reading of a checkpoint, and of its writing."""
 
     target_format: Annotated[Literal[*checkpoints.FORMATS], Flag("--format")] = Field(  # type: ignore[valid-type]
         description="Format to write; GraphMill recognises the format of SOURCE_URI."
@@ -196,7 +196,7 @@ def convert(
 
 
 class ConvertInputOptions(LegacyOptions):
-    """What to read of PBG's input, and how to write it."""
+    """Keys of the reading of PBG's input, and of its writing."""
 
     entity_path: Annotated[str, Flag(metavar="URI")] = Field(description="Entity counts.")
     edge_paths: Annotated[Strings, Flag("--edge-path", "URI")] = Field(

@@ -24,7 +24,7 @@ OF_FEATURES = {
     "num_missing": "id not in the run",
     "num_without_id": "no id",
 }
-"""What `graphmill features` counts in a column of ids, by key."""
+"""Counts of `graphmill features` in a column of ids, by key."""
 
 Level = Literal["plain", "good", "warning", "error"]
 

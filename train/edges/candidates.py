@@ -34,9 +34,12 @@ SHARE_OF_SCORES = 1 / 2  # of the scores of the samples, that exact queries may 
 QUERIES_OF_AN_UPDATE = 128  # whose scores take as long as an update of all rows
 
 
-def has_sample(num_candidates: int, num_rows: int) -> bool:
-    """Whether a table is large enough for a sample; a smaller one is compared as a whole."""
-    return num_rows >= 2 * num_candidates
+def has_sample(num_candidates: int | None, num_rows: int) -> bool:
+    """Whether candidates are drawn from a table that is large enough; another is compared as a whole."""
+    return num_candidates is not None and num_rows >= 2 * num_candidates
+
+
+NumRows = Mapping[Side, Sequence[tuple[int, int]]]  # of each relation's table, and how many are outside
 
 
 @dataclass(eq=False)
@@ -106,25 +109,21 @@ def _odds(mass_N: Tensor, num: int) -> _Odds:
     return _Odds(mass_N, odds_N.float(), odds_N.cumsum(0))
 
 
-def by_sample(
-    config: Config, groups: Sequence[QueryGroup], num_rows: Mapping[Side, Sequence[tuple[int, int]]]
-) -> Iterator[QueryPart]:
+def by_sample(config: Config, groups: Sequence[QueryGroup], num_rows: NumRows) -> Iterator[QueryPart]:
     """Yield the queries of each group of one relation that take a sample, and then those that are exact."""
     num = config.train.candidates
-    rows = [0 if num is None else _rows_to_compare(config, group, num, num_rows) for group in groups]
+    rows = [_rows_to_compare(config, group, num_rows) for group in groups]
     for group, is_exact_Q in zip(groups, exact(groups, rows, num or 0), strict=True):
         for takes_sample, chosen_Q in ((True, ~is_exact_Q), (False, is_exact_Q)):
             if len(numbers := chosen_Q.nonzero()[:, 0]):
                 yield QueryPart(group, numbers, takes_sample)
 
 
-def _rows_to_compare(
-    config: Config, group: QueryGroup, num: int, num_rows: Mapping[Side, Sequence[tuple[int, int]]]
-) -> int:
+def _rows_to_compare(config: Config, group: QueryGroup, num_rows: NumRows) -> int:
     """Count the rows of a group's table; 0 if it has no sample, or is too large for exact queries."""
     rows, _ = num_rows[group.side][group.relation]
     dimension = config.entity_dimension(config.relations[group.relation].entity_type(group.side))
-    return rows if has_sample(num, rows) and rows * dimension <= MOST_ELEMENTS else 0
+    return rows if has_sample(config.train.candidates, rows) and rows * dimension <= MOST_ELEMENTS else 0
 
 
 def exact(groups: Sequence[QueryGroup], num_rows: Sequence[int], num_candidates: int) -> list[Tensor]:

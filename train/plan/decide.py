@@ -124,17 +124,15 @@ def _batches_at_once(
 
 
 def _threads(context: RunContext, steps: dict[Sort, StepName], blocks: int, reasons: list[str]) -> int:
-    """Count the threads of a batch: one where batches of queries are too small to be shared."""
+    """Count the threads of a batch: one where batches of queries are compiled, or too small to be shared."""
     threads, config = torch.get_num_threads(), context.config
     if threads == 1 or context.device.type != "cpu" or set(steps) != {"queries"}:
         return threads
-    num, most = config.train.candidates, _most_rows(config, steps)
-    shared = [
-        (num if num and has_sample(num, rows) else rows) * config.entity_dimension(name)
-        for name, rows in _rows_of_queries(context, blocks).items()
-        if not most or (rows > most and not (num and has_sample(num, rows)))
-    ]
-    if config.batch_size * max(shared, default=0) >= LEAST_PRODUCTS:
+    whole = _whole_rows(context, steps, blocks)
+    sampled = 0 if _most_rows(config, steps) else config.train.candidates or 0
+    names = _rows_of_queries(context, blocks)
+    compared = max([whole.get(name, sampled) * config.entity_dimension(name) for name in names], default=0)
+    if config.batch_size * compared >= LEAST_PRODUCTS:
         return threads
     reasons.append(f"one thread trains: a batch of {config.batch_size} queries is not shared by {threads}")
     return 1
@@ -146,14 +144,19 @@ def _most_rows(config: Config, steps: dict[Sort, StepName]) -> int:
 
 def _obstacle_of_samples(context: RunContext, steps: dict[Sort, StepName], blocks: int) -> str | None:
     """Tell why most queries are compared with all rows of a large table (train/edges/candidates.py)."""
-    num, most = context.config.train.candidates, _most_rows(context.config, steps)
-    for name, rows in _rows_of_queries(context, blocks).items():
-        if rows <= most or (num and has_sample(num, rows)):
-            continue
+    num = context.config.train.candidates
+    for name, rows in _whole_rows(context, steps, blocks).items():
         if num is None:
             return "without train.candidates they move all rows"
         return f"they move all {rows} rows of {name}, which are too few for train.candidates: {num}"
     return None
+
+
+def _whole_rows(context: RunContext, steps: dict[Sort, StepName], blocks: int) -> dict[str, int]:
+    """Count the rows of the types that PyTorch moves as a whole, as no sample is drawn."""
+    num, most = context.config.train.candidates, _most_rows(context.config, steps)
+    every = _rows_of_queries(context, blocks).items()
+    return {name: rows for name, rows in every if rows > most and not has_sample(num, rows)}
 
 
 def _rows_of_queries(context: RunContext, blocks: int) -> dict[str, int]:

@@ -181,7 +181,7 @@ def test_ids_without_edges(tmp_path: Path, world: World, fold_in: Command) -> No
 def test_tables_without_rows(
     tmp_path: Path, world: World, fold_in: Command, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """As of `features`: the result has the types and columns, and no rows."""
+    """The result has the types and columns, and no rows, as that of `features` has."""
     (tmp_path / "new.csv").write_text("lhs,relation,rhs\n")
     assert fold_in(tmp_path / "run", "--edges", tmp_path / "new.csv", "--to", tmp_path / "out") == 0
     assert "fold-in: the tables have no rows" in caplog.text
