@@ -12,7 +12,7 @@ import distributed
 import pytest
 
 from graphmill import cluster
-from graphmill.cli import exit_codes, session
+from graphmill.cli import exit_codes, main, session
 from graphmill.cli.options import CONF_VARIABLE, MASTER_VARIABLE
 from graphmill.cli.submit import command as dask_submit
 
@@ -22,6 +22,11 @@ Command = Callable[..., int]
 def code_of(command: click.Command, *words: object) -> int:
     """The exit code of a command."""
     return exit_codes.exit_code(lambda: command.main(list(map(str, words)), standalone_mode=False))
+
+
+def run_command(*words: object) -> None:
+    """`graphmill WORDS` in this process; its errors are raised."""
+    main.command.main([str(word) for word in words], standalone_mode=False)
 
 
 def on_cluster(

@@ -4,6 +4,7 @@ import os
 import resource
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -11,11 +12,13 @@ from typing import Any
 
 import psutil
 
+from tests import REPOSITORY
 from tests.waiting import wait_until
 
 # What is removed in the end is not waited for: a killed process's workers notice by themselves.
 DEADLINE_S = 240  # a machine may be busy
 
+DASK_SUBMIT = str(Path(sys.executable).with_name("dask-submit"))
 # A script for dask-submit. Python sleeps on where a signal comes just before a sleep: sleeps are short.
 SLEEPER = """
     import os, time
@@ -25,6 +28,14 @@ SLEEPER = """
     while True:
         time.sleep(0.1)
 """
+
+
+def executable(path: Path, text: str) -> Path:
+    """A shell script."""
+    path.parent.mkdir(exist_ok=True, parents=True)
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+    return path
 
 
 def heed_sigint() -> None:
@@ -54,6 +65,14 @@ def running(arguments: Sequence[Any], stderr_path: Path, **options: Any) -> Iter
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
+
+
+@contextmanager
+def speaking(*words: object, **options: Any) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """A process with pipes, and the first line that it writes; its input ends with the block."""
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "cwd": REPOSITORY}
+    with subprocess.Popen([*map(str, words)], **(pipes | options)) as process:
+        yield process, process.stdout.readline().strip()
 
 
 def _group_lives(group: int) -> bool:

@@ -6,10 +6,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from graphmill.ask.neighbors import close_id
-from graphmill.cli import exit_codes, main
+from graphmill.cli import main
 from graphmill.config import load
 from graphmill.config.schema import Config
 from graphmill.errors import ConfigError, closest, suggestion
+from tests.commands import code_of
 
 WORDS = st.lists(st.sampled_from("abcdefghijkl_"), min_size=5, max_size=12, unique=True).map("".join)
 
@@ -40,8 +41,7 @@ def test_words_that_are_only_a_little_alike_are_not_suggested() -> None:
     [("neighbours", "neighbors"), ("predct", "predict"), ("fold_in", "fold-in"), ("evaluat", "evaluate")],
 )
 def test_a_misspelt_command(typed: str, meant: str, capsys: pytest.CaptureFixture[str]) -> None:
-    code = exit_codes.exit_code(lambda: main.command.main([typed, "x"], standalone_mode=False))
-    assert code == 2
+    assert code_of(main.command, typed, "x") == 2
     assert f"Did you mean {meant!r}?" in capsys.readouterr().err
 
 

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from safetensors.torch import load_file
 
-from graphmill.checkpoints.recis import HashTable, Saver, slice_of
+from graphmill.checkpoints.recis import HashTable, Loader, Saver, slice_of
 
 CARET, SLOTS = "^", 65536
 Tables = Mapping[str, tuple[np.ndarray, dict[str, Any]]]
@@ -27,20 +27,33 @@ def rows_of(ids: np.ndarray, dimension: int = 2) -> np.ndarray:
     return (ids[:, None] % 10007 + np.arange(dimension) / 16).astype(np.float32)
 
 
-def save_shards(
-    path: Path,
-    tables: Mapping[str, tuple[np.ndarray, dict[str, Any]]],
-    shard_num: int = 1,
-    **dense: torch.Tensor,
-) -> None:
+def table_of(ids: Any, rows: Any = None) -> Tables:
+    """A table `t` without sums; default rows that tell their ids."""
+    ids = np.asarray(ids)
+    return {"t": (ids, {"embedding": rows_of(ids) if rows is None else rows})}
+
+
+def saver(path: Path, tables: Tables, shard: int, shard_num: int, parallel: int = 1, **dense: Any) -> Saver:
+    """The saver of a shard, which has the ids that it owns."""
+    content = {}
+    for name, (ids, slots) in tables.items():
+        owned = slice_of(shard, shard_num).owns(ids)
+        own = {slot: rows[owned] for slot, rows in slots.items()}
+        content[name] = HashTable(ids[owned], own, shard, shard_num)
+    return Saver(shard, shard_num, parallel, str(path), content, dense)
+
+
+def save_shards(path: Path, tables: Tables, shard_num: int = 1, **dense: Any) -> None:
     """Save tables, each id by the shard that owns it."""
     for shard in range(shard_num):
-        content = {}
-        for name, (ids, slots) in tables.items():
-            owned = slice_of(shard, shard_num).owns(ids)
-            own = {slot: rows[owned] for slot, rows in slots.items()}
-            content[name] = HashTable(ids[owned], own, shard, shard_num)
-        Saver(shard, shard_num, 1, str(path), content, dense).save()
+        saver(path, tables, shard, shard_num, **dense).save()
+
+
+def load(path: Path, dimension: int = 2) -> HashTable:
+    """All rows of the table `t`."""
+    table = HashTable.empty({"embedding": ("float32", dimension)})
+    Loader(str(path), {"t": table}).load()
+    return table
 
 
 class RecisReader:
@@ -56,16 +69,14 @@ class RecisReader:
         self._file_of = {renamed.get(key, key): number for key, number in index["block_index"].items()}
 
     def names(self) -> list[str]:
-        found = set()
-        for block in self._file_of:
-            name, _ = block.split(CARET)  # RecIS refuses another number of carets
-            found.add(name)
-        return sorted(found)
+        # RecIS refuses another number of carets
+        return sorted({name for name, _ in (block.split(CARET) for block in self._file_of)})
 
     def read(self, name: str, prefix: str = "") -> torch.Tensor:
         """RecIS 1.0.0 looks for the name alone, since 1.2 with the prefix `^` of slices."""
         slices = sorted(block.split(CARET)[1] for block in self._file_of if block.startswith(name + prefix))
-        pieces = [self._block(f"{name}{CARET}{each}") for each in slices]
+        blocks = [f"{name}{CARET}{each}" for each in slices]
+        pieces = [self._files[self._file_of[block]][block] for block in blocks]
         return pieces[0] if len(pieces) == 1 else torch.cat(pieces)
 
     def table(self, table: str, slot: str = "embedding") -> dict[int, Any]:
@@ -80,8 +91,3 @@ class RecisReader:
         begin = rank * share + min(rank, rest)
         end = begin + share + (rank < rest)
         return {each for each in self.table(table) if begin <= each % SLOTS < end}
-
-    def _block(self, block: str) -> torch.Tensor:
-        file = self._files[self._file_of[block]]
-        assert file is not None
-        return file[block]

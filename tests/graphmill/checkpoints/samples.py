@@ -1,7 +1,7 @@
 """Checkpoints in memory, for the conformance suite to write in every format; comparison of checkpoints."""
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -14,6 +14,7 @@ from graphmill.checkpoints import FORMATS, Checkpoint, Iteration, ModelState, Ro
 from graphmill.checkpoints.checkpoint import ReadRows
 
 Partition = tuple[np.ndarray, dict[str, Any] | None]
+Tables = Mapping[str, list[Partition]]
 
 ITERATION = Iteration(
     num_epochs=4,
@@ -38,27 +39,16 @@ class Trap:
 class MemoryCheckpoint(Checkpoint):
     """A checkpoint whose tables are arrays."""
 
-    format = "memory"
-    allow_non_finite = True
+    format, allow_non_finite = "memory", True
+    counts = dimensions = config = iteration = None  # of the class: each checkpoint has its own
 
     def __init__(
-        self,
-        tables: Mapping[str, list[Partition]],
-        model: ModelState | None,
-        config: dict[str, Any] | None,
-        iteration: Iteration | None = ITERATION,
-        version: int = VERSION,
+        self, tables: Tables, model: Any, config: Any, iteration: Any = ITERATION, version: int = VERSION
     ) -> None:
         super().__init__("memory", version)
-        self.tables, self._model, self._config, self._iteration = tables, model, config, iteration
-
-    @property
-    def counts(self) -> Mapping[str, Sequence[int]]:
-        return {name: [len(rows) for rows, _ in parts] for name, parts in self.tables.items()}
-
-    @property
-    def dimensions(self) -> Mapping[str, int]:
-        return {name: parts[0][0].shape[1] for name, parts in self.tables.items()}
+        self.tables, self._model, self.config, self.iteration = tables, model, config, iteration
+        self.counts = {name: [len(rows) for rows, _ in parts] for name, parts in tables.items()}
+        self.dimensions = {name: parts[0][0].shape[1] for name, parts in tables.items()}
 
     @contextmanager
     def open_rows(self, entity_type: str, partition: int, *, whole: bool = False) -> Iterator[Rows]:
@@ -70,14 +60,6 @@ class MemoryCheckpoint(Checkpoint):
 
     def _read_model(self) -> ModelState | None:
         return self._model
-
-    @property
-    def config(self) -> dict[str, Any] | None:
-        return self._config
-
-    @property
-    def iteration(self) -> Iteration | None:
-        return self._iteration
 
 
 def sample(seed: int = 0, num_rows: int = 9, dimension: int = 4) -> MemoryCheckpoint:
@@ -133,23 +115,15 @@ def _model(shapes: Mapping[str, tuple[int, ...]], generator: torch.Generator) ->
     return ModelState(parameters, {"state": state, "param_groups": [group]})
 
 
-def config_of(tables: Mapping[str, list[Partition]]) -> dict[str, Any]:
+def config_of(tables: Tables) -> dict[str, Any]:
     """The part of PBG's configuration that these tests need."""
+    undivided = {"featurized": False, "dimension": None}
     return {
-        "entities": {
-            name: {"num_partitions": len(parts), "featurized": False, "dimension": None}
-            for name, parts in tables.items()
-        },
+        "entities": {name: {"num_partitions": len(parts)} | undivided for name, parts in tables.items()},
         "relations": [{"name": "likes", "lhs": "user", "rhs": "item", "all_negs": True}],
-        "dimension": 4,
-        "init_scale": 0.001,
-        "entity_path": "entities",
-        "edge_paths": ["edges/a", "edges/b"],
-        "checkpoint_path": "checkpoint",
-        "init_path": None,
-        "num_epochs": 4,
-        "num_edge_chunks": 2,
-        "num_batch_negs": 50,
+        **{"dimension": 4, "init_scale": 0.001, "num_epochs": 4, "num_edge_chunks": 2, "num_batch_negs": 50},
+        **{"entity_path": "entities", "edge_paths": ["edges/a", "edges/b"]},
+        **{"checkpoint_path": "checkpoint", "init_path": None},
     }
 
 
@@ -187,9 +161,8 @@ def _table_state(optimizer: str, rows: np.ndarray) -> dict[str, Any] | None:
         case "row":
             state = {0: {"step": 0, "sum": torch.arange(count, dtype=torch.float32)}}
         case "element":
-            state = {
-                0: {"step": torch.tensor(3.0), "sum": torch.ones(rows.shape) * torch.arange(count)[:, None]}
-            }
+            sums = torch.ones(rows.shape) * torch.arange(count)[:, None]
+            state = {0: {"step": torch.tensor(3.0), "sum": sums}}
         case "fresh":
             state = {}
         case _:
@@ -206,12 +179,10 @@ def check_same(found: Checkpoint, expected: Checkpoint) -> None:
     for name, partition, _ in expected.partitions():
         rows = found.read_embeddings(name, partition)
         assert rows.dtype == np.float32
-        np.testing.assert_array_equal(
-            rows.view(np.uint32), expected.read_embeddings(name, partition).view(np.uint32)
-        )
-        check_equal(
-            found.read_optimizer_state(name, partition), expected.read_optimizer_state(name, partition)
-        )
+        expected_rows = expected.read_embeddings(name, partition)
+        np.testing.assert_array_equal(rows.view(np.uint32), expected_rows.view(np.uint32))
+        state, expected_state = (each.read_optimizer_state(name, partition) for each in (found, expected))
+        check_equal(state, expected_state)
     model, expected_model = found.read_model(), expected.read_model()
     assert (model is None) == (expected_model is None)
     if model is not None and expected_model is not None:

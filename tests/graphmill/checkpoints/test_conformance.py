@@ -15,23 +15,14 @@ from hypothesis import given, settings
 
 from graphmill import checkpoints, storage
 from graphmill.checkpoints import open_checkpoint, recognise
-from graphmill.cli import exit_codes
 from graphmill.cli.main import command
 from graphmill.convert import convert
 from graphmill.errors import FormatError
 from graphmill.formats import entity_counts
 from tests import DATA
-from tests.graphmill.checkpoints.samples import (
-    FULL,
-    WRITERS,
-    MemoryCheckpoint,
-    check_equal,
-    check_same,
-    embeddings_only,
-    held_by,
-    sample,
-)
-from tests.graphmill.checkpoints.samples import checkpoints as any_checkpoints
+from tests.commands import code_of
+from tests.graphmill.checkpoints import samples
+from tests.graphmill.checkpoints.samples import sample
 from tests.remap.graph import snapshot
 
 # Rows of GraphStorm's models include global embeddings: test_graphstorm_model.py.
@@ -41,14 +32,12 @@ FORMATS = [each for each in checkpoints.FORMATS if each != "graphstorm-model"]
 @pytest.mark.slow
 @pytest.mark.parametrize("target_format", FORMATS)
 @settings(max_examples=15)
-@given(checkpoint=any_checkpoints())
-def test_write_read_is_identity_for_any_shape(
-    tmp_path_factory: pytest.TempPathFactory, target_format: str, checkpoint: MemoryCheckpoint
-) -> None:
+@given(checkpoint=samples.checkpoints())
+def test_write_read_is_identity_for_any_shape(tmp_path_factory, target_format, checkpoint):
     uri = str(tmp_path_factory.mktemp("any") / "checkpoint")
-    WRITERS[target_format](checkpoint, uri)
+    samples.WRITERS[target_format](checkpoint, uri)
     found = open_checkpoint(uri, allow_non_finite=True)
-    check_same(found, held_by(target_format, checkpoint))
+    samples.check_same(found, samples.held_by(target_format, checkpoint))
     for name, partition, (count, _) in found.partitions():
         batches = list(found.iter_embeddings(name, partition, 2))
         assert all(len(batch) <= 2 for batch in batches)
@@ -59,7 +48,7 @@ def test_write_read_is_identity_for_any_shape(
 def test_same_content_same_bytes(tmp_path: Path) -> None:
     for name in ("a", "b"):
         for target_format in FORMATS:
-            WRITERS[target_format](sample(), str(tmp_path / name / target_format))
+            samples.WRITERS[target_format](sample(), str(tmp_path / name / target_format))
         time.sleep(1.1)  # HDF5 stamps whole seconds where it stamps
     first, second = (snapshot(tmp_path / name) for name in ("a", "b"))
     assert first == second
@@ -83,10 +72,8 @@ def _read_graphstorm(uri: str) -> dict[str, Any]:
     assert info["emb_dim"] == {"item": 4, "user": 4}
 
     def load(stem: str) -> torch.Tensor:
-        pieces = [
-            storage.read_bytes(storage.join(uri, "item", f"{stem}-{rank:05d}.pt"))
-            for rank in range(info["world_size"])
-        ]
+        names = [f"{stem}-{rank:05d}.pt" for rank in range(info["world_size"])]
+        pieces = [storage.read_bytes(storage.join(uri, "item", name)) for name in names]
         return torch.cat([torch.load(io.BytesIO(each), weights_only=True) for each in pieces])
 
     rows = torch.empty(19, 4)
@@ -98,18 +85,12 @@ def _read_graphstorm(uri: str) -> dict[str, Any]:
 def test_write_read_is_identity(root: str, target_format: str) -> None:
     """Torch finds the second partition of `item`; in other formats: bytes of PBG, and rules of RecIS."""
     uri = storage.join(root, "checkpoint")
-    WRITERS[target_format](sample(), uri)
+    samples.WRITERS[target_format](sample(), uri)
     assert recognise(uri) == target_format
-    check_same(open_checkpoint(uri), held_by(target_format, sample()))
+    samples.check_same(open_checkpoint(uri), samples.held_by(target_format, sample()))
     rows, state = sample().tables["item"][1]
-    model = sample().read_model()
-    assert state is not None
-    assert model is not None
-    expected = {
-        "rows": rows,
-        "sum": state["state"][0]["sum"].numpy(),
-        "linear": model.parameters["rhs_operators.1.linear_transformation"].numpy(),
-    }
+    linear = sample().read_model().parameters["rhs_operators.1.linear_transformation"]
+    expected = {"rows": rows, "sum": state["state"][0]["sum"].numpy(), "linear": linear.numpy()}
     readers = {"pbg-legacy": _read_legacy, "graphstorm": _read_graphstorm}
     found = readers[target_format](uri) if target_format in readers else {}
     for name, value in found.items():
@@ -129,7 +110,7 @@ def test_write_read_is_identity(root: str, target_format: str) -> None:
 def test_there_and_back_is_identity(root: str, source_format: str, between: str) -> None:
     """a -> b -> a keeps all content that b can hold; `not_kept` names the rest."""
     first, second, third = (storage.join(root, name) for name in "abc")
-    WRITERS[source_format](sample(), first)
+    samples.WRITERS[source_format](sample(), first)
     entities = storage.join(root, "entities")
     for name, counts in sample().counts.items():
         for partition, count in enumerate(counts):
@@ -137,7 +118,7 @@ def test_there_and_back_is_identity(root: str, source_format: str, between: str)
     there = convert(first, second, between)
     back = convert(second, third, source_format, entity_path=entities)
     assert (there.source.format, back.source.format) == (source_format, between)
-    if source_format in FULL and between not in FULL:
+    if source_format in samples.FULL and between not in samples.FULL:
         assert [each.partition(":")[0] for each in there.not_kept] == [
             "optimizer state of the embeddings",
             "6 parameters of relations",
@@ -149,7 +130,7 @@ def test_there_and_back_is_identity(root: str, source_format: str, between: str)
         ]
     else:
         assert there.not_kept == []
-    if source_format in FULL and between in FULL:
+    if source_format in samples.FULL and between in samples.FULL:
         for name in storage.list_dir(first, recursive=True):
             relative = name.uri[len(first) :]
             assert storage.read_bytes(name.uri) == storage.read_bytes(third + relative), relative
@@ -158,7 +139,7 @@ def test_there_and_back_is_identity(root: str, source_format: str, between: str)
             rows = back.target.read_embeddings(name, partition)
             np.testing.assert_array_equal(rows, sample().tables[name][partition][0])
     if source_format == "graphstorm":
-        check_same(open_checkpoint(third), embeddings_only(sample()))
+        samples.check_same(open_checkpoint(third), samples.embeddings_only(sample()))
 
 
 def _convert(*arguments: str) -> list[str]:
@@ -167,7 +148,7 @@ def _convert(*arguments: str) -> list[str]:
 
 
 def test_convert_prints_the_source_and_the_lost_content(tmp_path: Path) -> None:
-    WRITERS["pbg"](sample(), str(tmp_path / "source"))
+    samples.WRITERS["pbg"](sample(), str(tmp_path / "source"))
     said = _convert(str(tmp_path / "source"), str(tmp_path / "target"), "--format", "graphstorm")
     rows = "item: 19 rows of 4 in 2 partition(s); user: 9 rows of 4 in 1 partition(s)"
     assert said[0] == f"source  pbg        version 7, {rows}"
@@ -176,8 +157,7 @@ def test_convert_prints_the_source_and_the_lost_content(tmp_path: Path) -> None:
 
 
 def test_convert_refuses_bad_arguments(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The exit code is 2, and one line says what was expected and found."""
-    WRITERS["pbg"](sample(), str(tmp_path / "source"))
+    samples.WRITERS["pbg"](sample(), str(tmp_path / "source"))
     (tmp_path / "home/.ssh").mkdir(parents=True)
     for arguments, message in (
         (["source", "source", "--format", "recis"], "expected a folder that is empty or does not exist"),
@@ -186,11 +166,8 @@ def test_convert_refuses_bad_arguments(tmp_path: Path, capsys: pytest.CaptureFix
         (["source", "target", "--format", "hdf5"], "is not one of"),
         (["source", "target", "--format", "pbg", "--version", "3"], "version 3 has no embeddings"),
     ):
-        places = [str(tmp_path / each) for each in arguments[:2]]
-        code = exit_codes.exit_code(
-            lambda given=[*places, *arguments[2:]]: command.main(["convert", *given], standalone_mode=False)
-        )
-        assert code == 2
+        places = [tmp_path / each for each in arguments[:2]]
+        assert code_of(command, "convert", *places, *arguments[2:]) == 2
         assert message in capsys.readouterr().err
     assert {each.name for each in tmp_path.iterdir()} == {"source", "home"}
     assert (tmp_path / "home/.ssh").is_dir()
@@ -211,9 +188,7 @@ def test_a_round_trip_returns_the_files_of_pbg(tmp_path: Path, golden: str) -> N
         for path in source.glob("embeddings_*.h5"):
             assert (back / path.name).read_bytes() == path.read_bytes()
         found, wanted = open_checkpoint(str(back)).read_model(), expected.read_model()
-        assert found is not None
-        assert wanted is not None
-        check_equal(vars(found), vars(wanted))
+        samples.check_equal(vars(found), vars(wanted))
         assert (back / "config.json").read_text() == (source / "config.json").read_text()
 
 

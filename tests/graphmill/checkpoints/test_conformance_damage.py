@@ -5,6 +5,7 @@ import multiprocessing
 import os
 import re
 import signal
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from graphmill import checkpoints, storage
 from graphmill.checkpoints import open_checkpoint, recognise
 from graphmill.convert import convert
 from graphmill.errors import FormatError, GraphMillError
-from tests.forked import Forks, die_before
+from tests.forked import die_before
 from tests.graphmill.checkpoints.samples import WRITERS, MemoryCheckpoint, check_same, held_by, sample
 
 
@@ -64,7 +65,6 @@ _NOT_NEEDED = (
 @pytest.mark.slow
 @LOCAL_AND_ON_HDFS
 def test_a_file_that_is_missing_or_without_its_end_is_refused(root: str, target_format: str) -> None:
-    """The message names the file."""
     uri = storage.join(root, "checkpoint")
     WRITERS[target_format](sample(), uri)
     for file_uri in _files_of(uri):
@@ -123,19 +123,16 @@ def test_one_wrong_bit_is_found_by_the_checksum(hdfs_uri: str) -> None:
 @pytest.mark.parametrize(
     ("target_format", "shape"), [("pbg", (8,)), ("pbg", ()), ("pbg-legacy", (9, 3)), ("pbg-legacy", (1, 9))]
 )
-def test_sums_of_another_shape_than_the_rows_are_refused(
-    tmp_path: Path, target_format: str, shape: tuple[int, ...]
-) -> None:
+def test_sums_of_another_shape_than_the_rows_are_refused(tmp_path, target_format, shape):
     """Convert would write such sums, and training would add to the wrong rows."""
     uri = str(tmp_path / "checkpoint")
     held = sample()
     state = held.tables["user"][0][1]
-    assert state is not None
     WRITERS[target_format](held, uri)
     _read_all(uri)
     state["state"][0]["sum"] = torch.ones(shape)
     bad = MemoryCheckpoint(held.tables, None, held.config)
-    bad.read_optimizer_state = lambda name, partition: held.tables[name][partition][1]  # type: ignore[method-assign]
+    bad.read_optimizer_state = lambda name, partition: held.tables[name][partition][1]
     WRITERS[target_format](bad, str(tmp_path / "bad"))
     with pytest.raises(FormatError, match=r"user_0: optimizer state: expected sums of shape \(9,\)"):
         convert(str(tmp_path / "bad"), str(tmp_path / "target"), "recis")
@@ -146,48 +143,49 @@ def test_sums_of_another_shape_than_the_rows_are_refused(
 def test_sums_of_another_shape_than_the_parameters_are_refused(tmp_path: Path, target_format: str) -> None:
     held = sample()
     model = held.read_model()
-    assert model is not None
-    assert model.optimizer_state is not None
     model.optimizer_state["state"][1]["sum"] = torch.ones(3)
-    held.read_model = lambda: model  # type: ignore[method-assign]
+    held.read_model = lambda: model
     WRITERS[target_format](held, str(tmp_path / "bad"))
     with pytest.raises(FormatError, match=r"optimizer state of '\S+': expected sums of shape"):
         convert(str(tmp_path / "bad"), str(tmp_path / "target"), "pbg")
 
 
-def test_counts_that_differ_from_the_rows_are_refused(tmp_path: Path) -> None:
-    """The RecIS layout has the counts beside the table."""
-    uri = str(tmp_path / "checkpoint")
-    WRITERS["recis"](sample(), uri)
-    side = str(tmp_path / "checkpoint" / "graphmill_checkpoint.json")
-    before = json.loads(storage.read_bytes(side))["counts"]
-    assert before == {"item": [9, 10], "user": [9]}
-    for counts in ([19, -1], [18], ["9", "9"], [9.0, 9.0], 18, None, [True, 17]):
-        _set_json(side, counts=before | {"item": counts})
-        with pytest.raises(FormatError, match="item"):
-            _read_all(uri)
-    _set_json(side, counts=before | {"other": [3]})
-    with pytest.raises(FormatError, match=r"counts of 'other', of which there are no rows"):
-        _read_all(uri)
-
-
+COUNTS = {"item": [9, 10], "user": [9]}
 STATE = {"state": {"0": {"step": {"tensor": "load", "value": 1}}}, "param_groups": [{}]}
 
 
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
+        *(
+            ({"counts": COUNTS | {"item": counts}}, "item")
+            for counts in ([19, -1], [18], ["9", "9"], [9.0, 9.0], 18, None, [True, 17])
+        ),
+        ({"counts": COUNTS | {"other": [3]}}, r"counts of 'other', of which there are no rows"),
         ({"table_states": {"user": [5]}}, "table_states: user: 0: "),
         ({"table_states": {"user": [{"state": {}}]}}, "param_groups: Field required"),
         ({"model_state": STATE}, "expected a number and its type, found {'tensor': 'load'"),
         ({"config": {"entities": {"user": 5}}}, "config: expected PyTorch-BigGraph's .* entities: user: "),
         ({"config": {"relations": [{"lhs": "user", "rhs": "user"}]}}, "relations: .*name: Field required"),
+        ({"format_version": 9}, r"format_version is 9; this reader knows 1"),
     ],
 )
 def test_a_damaged_record_beside_a_checkpoint_is_refused(tmp_path: Path, damage: Any, message: str) -> None:
     WRITERS["recis"](sample(), str(tmp_path))
-    _set_json(str(tmp_path / "graphmill_checkpoint.json"), **damage)
+    record = tmp_path / "graphmill_checkpoint.json"
+    before = json.loads(record.read_text())
+    assert before["counts"] == COUNTS
+    record.write_text(json.dumps(before | damage))
     with pytest.raises(FormatError, match=message):
+        _read_all(str(tmp_path))
+
+
+def test_an_unknown_version_is_refused(tmp_path: Path) -> None:
+    """Others: test_graphstorm_saved.py, test_pbg_legacy.py."""
+    WRITERS["pbg"](sample(), str(tmp_path))
+    with h5py.File(tmp_path / "embeddings_user_0.v7.h5", "a") as hdf5:
+        hdf5.attrs["format_version"] = 2
+    with pytest.raises(FormatError, match=r"'format_version' is 2; this reader knows 1"):
         _read_all(str(tmp_path))
 
 
@@ -196,23 +194,6 @@ def test_a_state_without_any_content_is_converted(tmp_path: Path) -> None:
     WRITERS["pbg"](MemoryCheckpoint({"user": [(rows, {})]}, None, None), str(tmp_path / "pbg"))
     done = convert(str(tmp_path / "pbg"), str(tmp_path / "recis"), "recis")
     assert done.target.read_optimizer_state("user", 0) == {"state": {}, "param_groups": []}
-
-
-def _set_json(uri: str, **values: Any) -> None:
-    storage.write_text(uri, json.dumps(json.loads(storage.read_bytes(uri)) | values))
-
-
-def test_unknown_versions_are_refused(tmp_path: Path) -> None:
-    """Others: test_graphstorm_saved.py, test_pbg_legacy.py."""
-    for target_format in ("pbg", "recis"):
-        WRITERS[target_format](sample(), str(tmp_path / target_format))
-    with h5py.File(tmp_path / "pbg" / "embeddings_user_0.v7.h5", "a") as hdf5:
-        hdf5.attrs["format_version"] = 2
-    with pytest.raises(FormatError, match=r"'format_version' is 2; this reader knows 1"):
-        _read_all(str(tmp_path / "pbg"))
-    _set_json(str(tmp_path / "recis" / "graphmill_checkpoint.json"), format_version=9)
-    with pytest.raises(FormatError, match=r"format_version is 9; this reader knows 1"):
-        _read_all(str(tmp_path / "recis"))
 
 
 def test_a_folder_without_checkpoint_is_refused(tmp_path: Path) -> None:
@@ -225,58 +206,44 @@ def test_a_folder_without_checkpoint_is_refused(tmp_path: Path) -> None:
 # of a few threads included, on a machine with any number of cores. The client of HDFS ends the process where
 # memory is refused: there it is watched, on a table of 256 MB.
 _BOUNDED = """
-import resource, sys, threading
+import resource, sys
 import numpy as np
 import pyarrow as pa
 import torch
-from graphmill import checkpoints
 from graphmill import convert
-from tests.graphmill.formats.memory import anonymous_bytes, data_bytes
+from tests.graphmill.formats.bounded import data_bytes, watched
 source, target, *formats = sys.argv[1:]
 for set_number in (torch.set_num_threads, pa.set_cpu_count, pa.set_io_thread_count):
     set_number(4)
 for each in formats:  # warm up
     convert.convert(source + "_small", f"{target}_{each}_small", each, shard_num=3)
-before, peak = anonymous_bytes(), 0
+with watched() as most:
+    if not target.startswith("hdfs"):
+        limit = data_bytes() + (128 << 20)
+        resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+        try:
+            np.ones(40 << 20, np.float32)
+        except MemoryError:
+            print("bounded", flush=True)
+    for each in formats:
+        convert.convert(source, f"{target}_{each}", each, shard_num=3)
 if target.startswith("hdfs"):
-    def watch():
-        global peak
-        while not done.wait(0.01):
-            peak = max(peak, anonymous_bytes() - before)
-    done = threading.Event()
-    threading.Thread(target=watch, daemon=True).start()
-else:
-    limit = data_bytes() + (128 << 20)
-    resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
-    try:
-        np.ones(40 << 20, np.float32)
-    except MemoryError:
-        print("bounded", flush=True)
-for each in formats:
-    convert.convert(source, f"{target}_{each}", each, shard_num=3)
-if target.startswith("hdfs"):
-    done.set()
-    print("bounded" if 0 < peak < 256 << 20 else peak)
+    print("bounded" if 0 < most[0] < 256 << 20 else most)
 """
 
-AROUND = (*checkpoints.FORMATS, checkpoints.FORMATS[0])
+AROUND = pairwise((*checkpoints.FORMATS, checkpoints.FORMATS[0]))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("root", "source_format", "target_formats"),
     [
-        *(
-            ("local", source, AROUND[number : number + 2])
-            for number, source in enumerate(checkpoints.FORMATS)
-        ),
+        *(("local", source, (source, following)) for source, following in AROUND),
         pytest.param("hdfs", "recis", ("pbg", "recis"), marks=pytest.mark.hdfs),
     ],
     indirect=["root"],
 )
-def test_memory_is_bounded(
-    root: str, source_format: str, target_formats: tuple[str, ...], forked: Forks
-) -> None:
+def test_memory_is_bounded(root, source_format, target_formats, forked):
     """A table larger than the limit is converted from every format to two, and to every format from two."""
     num_rows = 1 << 19 if storage.is_local(root) else 1 << 20
     rows = np.random.default_rng(0).standard_normal((num_rows, 80), np.float32)

@@ -23,9 +23,8 @@ def save(path: Path, rows: Any) -> None:
 
 def test_golden_json() -> None:
     """The files beside are remapped by tests/remap/graphstorm/test_graphstorm.py."""
-    emb, pred_node, pred_edge = (
-        str(DATA / "graphstorm" / name) for name in ("emb", "pred_node", "pred_edge")
-    )
+    names = ("emb", "pred_node", "pred_edge")
+    emb, pred_node, pred_edge = (str(DATA / "graphstorm" / name) for name in names)
     assert saved_embeddings.read_emb_info(emb) == EmbInfo(("user", "item"), 2, {"user": 4, "item": 4})
     assert saved_ranks.read_result_info(pred_node) == ResultInfo(("user", "item"), (), 2)
     edges = (("user", "rated-by", "item"), ("item", "also_viewed", "item"))
@@ -41,14 +40,14 @@ def test_omitted_ids_count_up(tmp_path: Path) -> None:
     with pytest.raises(NotFoundError, match=r"embed-00003\.pt: there is no such file"):
         saved_embeddings.list_ranks(str(tmp_path), "user", 10**15)
     save(tmp_path / "user/embed-00001.pt", np.ones((4, 2), np.float32))
-    with pytest.raises(
-        FormatError, match=r"embed-00000.pt: there are no embed_nids.*expected 4 rows, found 3"
-    ):
+    message = r"embed-00000.pt: there are no embed_nids.*expected 4 rows, found 3"
+    with pytest.raises(FormatError, match=message):
         saved_embeddings.list_ranks(str(tmp_path), "user", 3)
 
 
 EMBED = {"embed-00000.pt": 4, "embed-00001.pt": 4}
 BOTH = EMBED | {"embed_nids-00001.pt": 4}
+THREE = {f"embed{nids}-{rank:05d}.pt": 4 for rank in range(3) for nids in ("", "_nids")}
 
 
 @pytest.mark.parametrize(
@@ -58,10 +57,7 @@ BOTH = EMBED | {"embed_nids-00001.pt": 4}
         ({**BOTH, "embed_nids-00000.pt": 5}, r"embed_nids-00000.pt: expected 4 integers"),
         ({**EMBED, "embed_nids-00000.pt": 4}, r"embed_nids-00001.pt: there is no"),
         ({"embed-00000.pt": 4, "embed_nids-00000.pt": 4}, r"embed-00001.pt: there is no"),
-        (
-            {f"embed{nids}-{rank:05d}.pt": 4 for rank in range(3) for nids in ("", "_nids")},
-            r"embed-00002.pt: expected files of 2 ranks",
-        ),
+        (THREE, r"embed-00002.pt: expected files of 2 ranks"),
         ({"embed-00000.pt": 4, "embed-0.pt": 4}, r"expected one file of that number"),
         ({}, r"embed-00000.pt: there is no such file"),
     ],
@@ -75,57 +71,49 @@ def test_files_that_contradict_each_other(tmp_path: Path, files: dict[str, int],
 
 
 def test_dimensions_and_types_are_checked(tmp_path: Path) -> None:
-    save(tmp_path / "user/embed-00000.pt", np.ones((2, 3), np.float32))
-    with pytest.raises(FormatError, match="expected dimension 4, found shape"):
-        saved_embeddings.list_ranks(str(tmp_path), "user", 1, 4)
-    save(tmp_path / "user/embed-00001.pt", np.ones((2, 5), np.float32))
-    with pytest.raises(FormatError, match=r"embed-00001.pt: expected dimension 3, found shape \(2, 5\)"):
-        saved_embeddings.list_ranks(str(tmp_path), "user", 2)
-    save(tmp_path / "user/embed-00000.pt", np.ones((2, 3, 1), np.float32))
-    with pytest.raises(FormatError, match=r"expected a tensor \[n, D\]"):
-        saved_embeddings.list_ranks(str(tmp_path), "user")
-    save(tmp_path / "user/embed-00000.pt", np.ones(2, np.float32))
-    with pytest.raises(FormatError, match=r"embed-00001.pt: expected dimension 1, found shape \(2, 5\)"):
-        saved_embeddings.list_ranks(str(tmp_path), "user")
+    for rank, shape, asked, message in (
+        (0, (2, 3), (1, 4), "expected dimension 4, found shape"),
+        (1, (2, 5), (2,), r"embed-00001.pt: expected dimension 3, found shape \(2, 5\)"),
+        (0, (2, 3, 1), (), r"expected a tensor \[n, D\]"),
+        (0, (2,), (), r"embed-00001.pt: expected dimension 1, found shape \(2, 5\)"),
+    ):
+        save(tmp_path / f"user/embed-{rank:05d}.pt", np.ones(shape, np.float32))
+        with pytest.raises(FormatError, match=message):
+            saved_embeddings.list_ranks(str(tmp_path), "user", *asked)
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        ('{"format": "wholegraph-binary", "emb_name": "a"}', "'wholegraph-binary', which cannot be read"),
-        ('{"format": "hdf5", "emb_name": ["a"]}', "emb_dim: expected a type's name"),
-        ('{"format": "hdf5", "emb_dim": 7}', "emb_dim: expected a type's name or a list of them, found 7"),
-        ('{"emb_name": ["../x"]}', r"emb_name: expected a name that can be a folder's, found '\.\./x'"),
-        ('{"emb_name": [""]}', "expected a name that can be a folder's"),
-        ('{"emb_name": [3]}', "expected a name that can be a folder's"),
-        ('{"emb_name": []}', "expected a type's name or a list"),
-        ('{"emb_name": ["a", "a"]}', "expected each type once"),
-        ('{"emb_name": "a", "emb_dim": {"a": -1}}', "emb_dim: expected the dimension of each type"),
-        ('{"emb_name": "a", "world_size": 0}', "world_size: expected an integer from 1 on, found 0"),
-        ("{", "expected a JSON object"),
-        ("[" * 100_000, "expected a JSON object"),
-    ],
-)
-def test_hostile_emb_info(tmp_path: Path, content: str, message: str) -> None:
-    (tmp_path / "emb_info.json").write_text(content)
-    with pytest.raises(FormatError, match=message):
-        saved_embeddings.read_emb_info(str(tmp_path))
+EMB_INFO = [
+    ('{"format": "wholegraph-binary", "emb_name": "a"}', "'wholegraph-binary', which cannot be read"),
+    ('{"format": "hdf5", "emb_name": ["a"]}', "emb_dim: expected a type's name"),
+    ('{"format": "hdf5", "emb_dim": 7}', "emb_dim: expected a type's name or a list of them, found 7"),
+    ('{"emb_name": ["../x"]}', r"emb_name: expected a name that can be a folder's, found '\.\./x'"),
+    ('{"emb_name": [""]}', "expected a name that can be a folder's"),
+    ('{"emb_name": [3]}', "expected a name that can be a folder's"),
+    ('{"emb_name": []}', "expected a type's name or a list"),
+    ('{"emb_name": ["a", "a"]}', "expected each type once"),
+    ('{"emb_name": "a", "emb_dim": {"a": -1}}', "emb_dim: expected the dimension of each type"),
+    ('{"emb_name": "a", "world_size": 0}', "world_size: expected an integer from 1 on, found 0"),
+    ("{", "expected a JSON object"),
+    ("[" * 100_000, "expected a JSON object"),
+]
+RESULT_INFO = [
+    ('{"etypes": [["a", "b"]]}', "expected .source type, relation, target type."),
+    ('{"etypes": [["a", "../b", "c"]]}', "expected a name that can be a folder's"),
+    ('{"etypes": ["abc"]}', "expected .source type"),
+    ('{"ntypes": ["a/b"]}', "expected a name"),
+    ('{"world_size": 2}', "expected lists ntypes or etypes"),
+]
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        ('{"etypes": [["a", "b"]]}', "expected .source type, relation, target type."),
-        ('{"etypes": [["a", "../b", "c"]]}', "expected a name that can be a folder's"),
-        ('{"etypes": ["abc"]}', "expected .source type"),
-        ('{"ntypes": ["a/b"]}', "expected a name"),
-        ('{"world_size": 2}', "expected lists ntypes or etypes"),
-    ],
-)
-def test_hostile_result_info(tmp_path: Path, content: str, message: str) -> None:
-    (tmp_path / "result_info.json").write_text(content)
-    with pytest.raises(FormatError, match=message):
-        saved_ranks.read_result_info(str(tmp_path))
+def test_hostile_json(tmp_path: Path) -> None:
+    for name, read, contents in (
+        ("emb_info.json", saved_embeddings.read_emb_info, EMB_INFO),
+        ("result_info.json", saved_ranks.read_result_info, RESULT_INFO),
+    ):
+        for content, message in contents:
+            (tmp_path / name).write_text(content)
+            with pytest.raises(FormatError, match=message):
+                read(str(tmp_path))
 
 
 def test_other_spellings(tmp_path: Path) -> None:

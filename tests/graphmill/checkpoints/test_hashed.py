@@ -13,15 +13,14 @@ from hypothesis import strategies as st
 
 from graphmill.checkpoints import id_join
 from graphmill.checkpoints.id_maps import IdMap, IdMaps, Misses
-from graphmill.checkpoints.recis import HashTable, Saver
-from graphmill.cli import exit_codes
-from graphmill.cli.main import command
+from graphmill.cli import main
 from graphmill.convert import convert
 from graphmill.errors import ConfigError, FormatError
 from graphmill.formats import entity_counts, entity_index
+from tests.commands import code_of
 from tests.etl.graphs import hash_of
 from tests.forked import Forks
-from tests.graphmill.checkpoints.recis_rules import RecisReader, Tables, rows_of, save_shards
+from tests.graphmill.checkpoints.recis_rules import RecisReader, Tables, rows_of, save_shards, table_of
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
 
@@ -63,26 +62,16 @@ def test_a_map_gives_rows_to_raw_ids_and_back(
     root = tmp_path_factory.mktemp("map")
     raw = [f"id-{number}-é" for number in range(len(ids))]
     save_shards(root / "recis", _tables(user=ids, item=ids), 3)
-    maps = {
-        "user": IdMap(_write_map(root / "map.parquet", raw, ids)),
-        "item": IdMap("int64"),
-    }
+    maps = {"user": IdMap(_write_map(root / "map.parquet", raw, ids)), "item": IdMap("int64")}
+    there, back_again, entities = (str(root / each) for each in ("pbg/checkpoint", "back", "pbg/entities"))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(id_join, "PIECE_BYTES", piece_bytes)
         patch.setattr(id_join, "MOST_FILES", max(most_files, partitions))
         id_maps = IdMaps(maps, partitions, seed)
         done = convert(str(root / "recis"), str(root / "pbg"), "pbg", id_maps=id_maps)
-        entities = str(root / "pbg" / "entities")
-        back = convert(
-            str(root / "pbg" / "checkpoint"),
-            str(root / "back"),
-            "recis",
-            shard_num=shards,
-            id_maps=id_maps,
-            entity_path=entities,
-        )
+        options = {"shard_num": shards, "id_maps": id_maps, "entity_path": entities}
+        back = convert(there, back_again, "recis", **options)
     assert done.not_kept == back.not_kept == []
-    assert done.target.config is not None
     assert done.target.config["entity_path"] == entities
     assert done.target.num_partitions == {"item": partitions, "user": partitions}
     names = {"user": dict(zip(raw, ids, strict=True)), "item": {str(each): each for each in ids}}
@@ -98,7 +87,6 @@ def test_a_map_gives_rows_to_raw_ids_and_back(
             own = np.array([id_of[each] for each in found], np.int64)
             np.testing.assert_array_equal(done.target.read_embeddings(name, partition), rows_of(own, 3))
             state = done.target.read_optimizer_state(name, partition)
-            assert state is not None
             np.testing.assert_array_equal(state["state"][0]["sum"], rows_of(own, 1)[:, 0])
             num_found += len(found)
         assert num_found == len(ids)
@@ -134,10 +122,9 @@ def test_tables_without_a_map_are_left_out(tmp_path: Path) -> None:
         "sparse_adam_step, of which nothing is known here",
     ]
     assert done.target.counts == {"user": [3]}
+    buyers = IdMaps({"buyer": IdMap("int64")})
     with pytest.raises(ConfigError, match=r"--id-map buyer=\.\.\.: .* has no 'buyer', only query, user"):
-        convert(
-            str(tmp_path / "recis"), str(tmp_path / "x"), "pbg", id_maps=IdMaps({"buyer": IdMap("int64")})
-        )
+        convert(str(tmp_path / "recis"), str(tmp_path / "x"), "pbg", id_maps=buyers)
 
 
 @pytest.mark.parametrize(
@@ -148,7 +135,6 @@ def test_tables_without_a_map_are_left_out(tmp_path: Path) -> None:
     ],
 )
 def test_ids_that_cannot_be_translated(tmp_path: Path, raw: list[str], ids: list[int], message: str) -> None:
-    """An error with their number and examples, or left out and told."""
     save_shards(tmp_path / "recis", _tables(user=[1, 2, 3]))
     uri = _write_map(tmp_path / "map.parquet", [*raw, "seen nowhere"], [*ids, 9])
 
@@ -161,9 +147,8 @@ def test_ids_that_cannot_be_translated(tmp_path: Path, raw: list[str], ids: list
     assert not (tmp_path / "pbg").exists()
     done = run(leave_out=True)
     assert done.target.counts == {"user": [2]}
-    np.testing.assert_array_equal(
-        np.sort(done.target.read_embeddings("user", 0), axis=0), rows_of(np.array([1, 2]), 3)
-    )
+    rows = np.sort(done.target.read_embeddings("user", 0), axis=0)
+    np.testing.assert_array_equal(rows, rows_of(np.array([1, 2]), 3))
     kept = entity_index.read_part(str(tmp_path / "pbg/entities"), "user", 0).to_pylist()
     assert sorted(kept) == ["a", "b"]
     assert any("raw ids of the map of 'user', which have no row" in line for line in done.not_kept)
@@ -200,8 +185,7 @@ def test_a_raw_id_with_two_ids_and_an_id_in_two_rows_are_refused(tmp_path: Path)
     twice = IdMaps({"user": IdMap(_write_map(tmp_path / "map.parquet", ["a", "a", "a"], [1, 2, 2]))})
     with pytest.raises(FormatError, match="raw id 'a' has two ids in the map"):
         convert(str(tmp_path / "recis"), str(tmp_path / "x"), "pbg", id_maps=twice)
-    rows = np.zeros((3, 2), np.float32)
-    Saver(0, 1, 1, str(tmp_path / "again"), {"t": HashTable(np.array([4, 7, 4]), {"embedding": rows})}).save()
+    save_shards(tmp_path / "again", table_of([4, 7, 4], np.zeros((3, 2), np.float32)))
     with pytest.raises(FormatError, match="id 4 stands in two rows"):
         convert(str(tmp_path / "again"), str(tmp_path / "x"), "pbg", id_maps=IdMaps({"t": IdMap("int64")}))
 
@@ -217,10 +201,8 @@ def test_columns_of_a_map_are_found_by_type_or_named(tmp_path: Path) -> None:
     with pytest.raises(FormatError, match=r"expected a column 'other' of integers, found number, hash"):
         list(IdMap(uri, ("name", "other")).batches())
     (tmp_path / "folder" / "part").mkdir(parents=True)
-    for number, kind in enumerate((pa.uint64(), pa.int32())):
-        table = {"raw": pa.array([f"r{number}"]).dictionary_encode(), "id": pa.array([7], kind)}
-        if kind == pa.uint64():
-            table["id"] = pa.array([2**64 - 3], kind)
+    for number, ids in enumerate((pa.array([2**64 - 3], pa.uint64()), pa.array([7], pa.int32()))):
+        table = {"raw": pa.array([f"r{number}"]).dictionary_encode(), "id": ids}
         pq.write_table(pa.table(table), tmp_path / "folder" / "part" / f"{number}.parquet")
     found = list(IdMap(str(tmp_path / "folder")).batches())
     assert [(raw.to_pylist(), ids.tolist()) for raw, ids in found] == [(["r0"], [-3]), (["r1"], [7])]
@@ -238,8 +220,8 @@ def test_options_of_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[st
         (["--id-map", f"user={tmp_path}/none.parquet"], "none.parquet"),
         (["--id-map", "user=int64", "--format", "recis"], "as the source or as the target, found recis to"),
     ):
-        words = ["convert", str(tmp_path / "run"), str(tmp_path / "new"), "--format", "pbg", *wrong]
-        assert exit_codes.exit_code(lambda given=words: command.main(given, standalone_mode=False)) == 2
+        words = ["convert", tmp_path / "run", tmp_path / "new", "--format", "pbg", *wrong]
+        assert code_of(main.command, *words) == 2
         assert message in capsys.readouterr().err
     assert not (tmp_path / "new").exists()
 
@@ -248,15 +230,14 @@ def test_embeddings_of_half_precision_or_several_dimensions(tmp_path: Path) -> N
     """The first become float32, the second are refused."""
     ids, maps = np.array([3, -4]), IdMaps({"t": IdMap("int64")})
     half = torch.tensor([[1.5, -2.0], [0.25, 4.0]], dtype=torch.bfloat16)
-    Saver(0, 1, 1, str(tmp_path / "half"), {"t": HashTable(ids, {"embedding": half})}).save()
+    save_shards(tmp_path / "half", table_of(ids, half))
     convert(str(tmp_path / "half"), str(tmp_path / "pbg"), "pbg", id_maps=maps)
     there, entities = str(tmp_path / "pbg/checkpoint"), str(tmp_path / "pbg/entities")
     convert(there, str(tmp_path / "back"), "recis", id_maps=maps, entity_path=entities)
     found = RecisReader(tmp_path / "back").table("t")
     assert {each: row.dtype for each, row in found.items()} == {3: torch.float32, -4: torch.float32}
     assert (found[3].tolist(), found[-4].tolist()) == ([1.5, -2.0], [0.25, 4.0])
-    deep = HashTable(ids, {"embedding": np.zeros((2, 3, 4), np.float32)})
-    Saver(0, 1, 1, str(tmp_path / "deep"), {"t": deep}).save()
+    save_shards(tmp_path / "deep", table_of(ids, np.zeros((2, 3, 4), np.float32)))
     with pytest.raises(FormatError, match=r"'t@embedding': expected floats .*, found \(2, 3, 4\)"):
         convert(str(tmp_path / "deep"), str(tmp_path / "x"), "pbg", id_maps=maps)
 
@@ -264,27 +245,21 @@ def test_embeddings_of_half_precision_or_several_dimensions(tmp_path: Path) -> N
 # Raw ids of 50 MB and a table of 50 MB, there and back, in pieces of 4 MB; only memory of no file counts.
 # Copies of both would take more than 150 MB.
 _BOUNDED = """
-import sys, threading
+import sys
 from graphmill.checkpoints import id_join
 from graphmill.checkpoints.id_maps import IdMap, IdMaps
 from graphmill.convert import convert
-from tests.graphmill.formats.memory import anonymous_bytes
+from tests.graphmill.formats.bounded import watched
 id_join.PIECE_BYTES, id_join.MOST_FILES = 4 << 20, 8
 def there_and_back(root):
     maps = IdMaps({"user": IdMap(root + "/map.parquet")}, 2)
     convert(root + "/recis", root + "/pbg", "pbg", id_maps=maps)
     source, target, entities = (root + each for each in ("/pbg/checkpoint", "/back", "/pbg/entities"))
     convert(source, target, "recis", shard_num=2, id_maps=maps, entity_path=entities)
-def watch():
-    global peak
-    while not done.wait(0.01):
-        peak = max(peak, anonymous_bytes() - before)
 there_and_back(sys.argv[1] + "/small")  # warm up
-before, peak, done = anonymous_bytes(), 0, threading.Event()
-threading.Thread(target=watch, daemon=True).start()
-there_and_back(sys.argv[1] + "/large")
-done.set()
-print(peak)
+with watched() as most:
+    there_and_back(sys.argv[1] + "/large")
+print(*most)
 """
 
 
@@ -294,8 +269,7 @@ def test_maps_and_tables_may_be_larger_than_memory(tmp_path: Path, forked: Forks
         ids = np.arange(count) * 6364136223846793005
         raw = [f"https://example.org/an/id/of/sixty/characters/{each:020d}" for each in ids.tolist()]
         rows = np.broadcast_to(np.float32(1), (count, 16))
-        table = HashTable(ids, {"embedding": rows})
-        Saver(0, 1, 1, str(tmp_path / name / "recis"), {"user": table}).save()
+        save_shards(tmp_path / name / "recis", {"user": (ids, {"embedding": rows})})
         _write_map(tmp_path / name / "map.parquet", raw, ids)
     done = forked("python", "-c", _BOUNDED, tmp_path)
     assert done.code == 0, done.stderr

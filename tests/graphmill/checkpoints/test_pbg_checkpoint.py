@@ -4,9 +4,7 @@ import io
 import multiprocessing
 import os
 import signal
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,53 +18,8 @@ from graphmill.errors import FormatError, NotFoundError
 from graphmill.formats import hdf5 as hdf5_files
 from tests import DATA
 from tests.forked import die_before
-from tests.graphmill.checkpoints.samples import Trap
-
-CONFIG = {"dimension": 4, "entities": {"user": {"num_partitions": 2}}}
-ITERATION = checkpoint.Iteration(
-    num_epochs=3,
-    epoch_idx=1,
-    num_edge_paths=1,
-    edge_path_idx=0,
-    edge_path="edges",
-    num_edge_chunks=2,
-    edge_chunk_idx=1,
-)
-MODEL = {
-    "rhs_operators.0.real": torch.arange(6, dtype=torch.float32).reshape(3, 2),
-    "lhs_operators.0.imag": torch.ones(3, 2),
-    "rhs_operators.11.linear_transformation": torch.eye(4),
-    "global_embs.emb_user": torch.arange(4.0),
-}
-
-
-def _optimizer_state(count: int) -> dict[str, Any]:
-    return {
-        "state": {0: {"sum": torch.arange(count, dtype=torch.float32)}},
-        "param_groups": [{"lr": 0.1, "lr_decay": 0, "weight_decay": 0, "params": [0]}],
-    }
-
-
-def _write_partition(root: str, version: int, partition: int = 0, fill: float = 0.5) -> None:
-    rows = np.full((5, 4), fill, np.float32)
-    checkpoint.write_embeddings(
-        root, "user", partition, version, rows, _optimizer_state(5), CONFIG, ITERATION
-    )
-
-
-def _write_version(root: str, version: int) -> None:
-    for partition in range(2):
-        _write_partition(root, version, partition, fill=version)
-    checkpoint.write_model(root, version, MODEL, {}, CONFIG, ITERATION)
-
-
-def _check_whole(root: str, version: int) -> None:
-    assert checkpoint.read_version(root) == version
-    for partition in range(2):
-        rows, state = checkpoint.read_embeddings(root, "user", partition, version)
-        assert (rows == version).all()
-        assert state is not None
-    assert checkpoint.read_model(root, version)[0].keys() == MODEL.keys()
+from tests.graphmill.checkpoints.samples import ITERATION, Trap
+from tests.graphmill.checkpoints.versions import CONFIG, check_whole, state_of, write_partition, write_version
 
 
 def _names(root: str) -> set[str]:
@@ -74,8 +27,8 @@ def _names(root: str) -> set[str]:
 
 
 def test_a_view_of_a_bigger_table_is_written_alone(tmp_path: Path) -> None:
-    rows, state = np.arange(20, dtype=np.float32).reshape(5, 4), _optimizer_state(5)
-    state["state"][0]["sum"] = torch.arange(100_000, dtype=torch.float32)[:5]
+    rows = np.arange(20, dtype=np.float32).reshape(5, 4)
+    state = state_of(torch.arange(100_000, dtype=torch.float32)[:5])
     checkpoint.write_embeddings(str(tmp_path), "user", 0, 1, rows, state, CONFIG, ITERATION)
     path = tmp_path / "embeddings_user_0.v1.h5"
     assert path.stat().st_size < 20_000
@@ -123,17 +76,12 @@ def tree(path: Path) -> dict[str, Any]:
     ("folder", "version", "counts", "num_parameters"),
     [("pbg_v1_dyn", 3, [135], 4), ("pbg_v1_static", 2, [68, 67], 8)],
 )
-def test_files_of_pbg_are_read_and_written_alike(
-    tmp_path: Path, folder: str, version: int, counts: list[int], num_parameters: int
-) -> None:
-    """Files that are written again have the same tree, types and attributes."""
+def test_files_of_pbg_are_read_and_written_alike(tmp_path, folder, version, counts, num_parameters):
     golden = DATA / folder / "checkpoint"
     root, config = str(golden), checkpoint.read_config(str(golden))
     assert (checkpoint.read_version(root), config["dimension"]) == (version, 8)
     model, optimizer, iteration = checkpoint.read_model(root, version)
-    assert optimizer is not None
     assert len(optimizer["state"]) == len(model) == num_parameters
-    assert iteration is not None
     assert (iteration.num_epochs, iteration.edge_path) == (version, "edges")
     assert {line["epoch_idx"] for line in checkpoint.read_stats(root)} == set(range(version))
     checkpoint.write_model(str(tmp_path), version, model, optimizer, config, iteration)
@@ -141,7 +89,6 @@ def test_files_of_pbg_are_read_and_written_alike(
         rows, state = checkpoint.read_embeddings(root, "concept", partition, version)
         assert rows.shape == (count, 8)
         assert np.isfinite(rows).all()
-        assert state is not None
         assert state["state"][0]["sum"].shape == (count,)
         place = str(tmp_path), "concept", partition, version
         checkpoint.write_embeddings(*place, rows, state, config, iteration)
@@ -172,42 +119,33 @@ def _saved(content: Any) -> bytes:
     return stream.getvalue()
 
 
-def _put(hdf5: h5py.File, name: str, data: Any) -> None:
-    """A dataset or a link in the place of another; bytes are opaque, as those of the optimizer are."""
-    del hdf5[name]
-    hdf5[name] = np.frombuffer(data, np.dtype("V1")) if isinstance(data, bytes) else data
+LINK = "expected a dataset 'embeddings' in the file, found a link"
+STATE = "optimizer/state_dict"
+NOT_STATES = [
+    *map(_saved, ({"state": Trap()}, {"state": 5}, {"param_groups": [{"params": 3}]})),
+    *(b"", b"not a pickle", b"\x80\x02N.", bytes(100)),
+]
 
 
 # Files that no reader of HDF5 takes: tests/graphmill/formats/test_edge_buckets.py.
-_STATE = "optimizer/state_dict"
-DAMAGE: dict[str, tuple[Callable[[h5py.File], Any], str]] = {
-    "link": (
-        partial(_put, name="embeddings", data=h5py.ExternalLink("other.h5", "/secret")),
-        "expected a dataset 'embeddings' in the file, found a link",
-    ),
-    "integers": (partial(_put, name="embeddings", data=np.ones((2, 2), np.int64)), "dataset 'embeddings'"),
-    "one axis": (partial(_put, name="embeddings", data=np.ones(4, np.float32)), "dataset 'embeddings'"),
-} | {
-    f"state {content[:9]!r} {len(content)}": (
-        partial(_put, name=_STATE, data=content),
-        f"dataset '{_STATE}': expected",
-    )
-    for content in (
-        *map(_saved, ({"state": Trap()}, {"state": 5}, {"param_groups": [{"params": 3}]})),
-        *(b"", b"not a pickle", b"\x80\x02N.", bytes(100)),
-    )
-}
-
-
-@pytest.mark.parametrize("name", DAMAGE)
-def test_damaged_embeddings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "data", "message"),
+    [
+        ("embeddings", h5py.ExternalLink("other.h5", "/secret"), LINK),
+        ("embeddings", np.ones((2, 2), np.int64), "dataset 'embeddings'"),
+        ("embeddings", np.ones(4, np.float32), "dataset 'embeddings'"),
+        *((STATE, content, f"dataset '{STATE}': expected") for content in NOT_STATES),
+    ],
+    ids=lambda each: type(each).__name__,
+)
+def test_damaged_embeddings(tmp_path: Path, monkeypatch: Any, name: str, data: Any, message: str) -> None:
     monkeypatch.chdir(tmp_path)
     with h5py.File(tmp_path / "other.h5", "w") as hdf5:
         hdf5["secret"] = np.ones((2, 2), np.float32)
-    _write_partition(str(tmp_path), 1)
-    damage, message = DAMAGE[name]
+    write_partition(tmp_path, 1)
     with h5py.File(tmp_path / "embeddings_user_0.v1.h5", "a") as hdf5:
-        damage(hdf5)
+        del hdf5[name]
+        hdf5[name] = np.frombuffer(data, np.dtype("V1")) if isinstance(data, bytes) else data
     with pytest.raises(FormatError, match=rf"embeddings_user_0\.v1\.h5: {message}"):
         checkpoint.read_embeddings(str(tmp_path), "user", 0, 1)
     assert "sprung" not in _names(str(tmp_path))
@@ -254,24 +192,24 @@ def test_a_commit_deletes_older_versions_and_keeps_preserved_epochs(tmp_path: Pa
     root = str(tmp_path)
     checkpoint.write_config(root, CONFIG)
     for version, epoch in ((1, 0), (2, None), (3, 2)):
-        _write_version(root, version)
+        write_version(root, version)
         checkpoint.commit(root, version, preserve_epoch=epoch)
-        _check_whole(root, version)
+        check_whole(root, version)
     files = {"embeddings_user_0.v3.h5", "embeddings_user_1.v3.h5", "model.v3.h5"}
     assert _names(root) == {"checkpoint_version.txt", "config.json", "epoch_0", "epoch_2", *files}
-    _check_whole(checkpoint.epoch_path(root, 0), 1)
-    _check_whole(checkpoint.epoch_path(root, 2), 3)
+    check_whole(checkpoint.epoch_path(root, 0), 1)
+    check_whole(checkpoint.epoch_path(root, 2), 3)
     assert checkpoint.read_config(str(tmp_path / "epoch_0")) == CONFIG
-    _write_partition(root, 4)
+    write_partition(root, 4)
     with pytest.raises(FormatError, match="version 4 cannot be committed: it lacks embeddings_user_1, model"):
         checkpoint.commit(root, 4, preserve_epoch=None)
-    _check_whole(root, 3)
+    check_whole(root, 3)
 
 
 def test_deletes_only_what_a_kill_leaves(tmp_path: Path) -> None:
     root = str(tmp_path)
     for version in (1, 2, 3, 20):
-        _write_version(root, version)
+        write_version(root, version)
     (tmp_path / "checkpoint_version.txt").write_text("2\n")
     (tmp_path / ".model.v3.h5.tmp-0123456789ab").touch()
     (tmp_path / "notes.txt").touch()
@@ -279,13 +217,13 @@ def test_deletes_only_what_a_kill_leaves(tmp_path: Path) -> None:
     stems = ("embeddings_user_0", "embeddings_user_1", "model")
     kept = {f"{stem}.v{version}.h5" for stem in stems for version in (2, 20)}
     assert _names(root) == kept | {"checkpoint_version.txt", "notes.txt"}
-    _check_whole(root, 2)
+    check_whole(root, 2)
 
 
 def _die_at(root: str, change: int) -> None:
     """Write and commit version 2, and be killed right before the given change of the folder."""
     die_before(change)
-    _write_version(root, 2)
+    write_version(root, 2)
     checkpoint.append_stats(root, [{"epoch_idx": 1}])
     checkpoint.commit(root, 2, preserve_epoch=1)
 
@@ -299,23 +237,23 @@ def test_kill_at_every_point_leaves_one_version_whole(tmp_path: Path) -> None:
     seen: list[int] = []
     for change in range(100):
         root = str(tmp_path / str(change))
-        _write_version(root, 1)
+        write_version(root, 1)
         checkpoint.commit(root, 1, preserve_epoch=None)
         child = server.Process(target=_die_at, args=(root, change))
         child.start()
         child.join()
         version = checkpoint.read_version(root)
         seen.append(version)
-        _check_whole(root, version)
+        check_whole(root, version)
         checkpoint.delete_uncommitted(root)
-        _check_whole(root, version)
+        check_whole(root, version)
         assert not any(".v" in name and f".v{version}." not in name for name in _names(root))
         if version == 2:
-            _check_whole(checkpoint.epoch_path(root, 1), 2)
-        _write_version(root, 2)
+            check_whole(checkpoint.epoch_path(root, 1), 2)
+        write_version(root, 2)
         checkpoint.commit(root, 2, preserve_epoch=1)
-        _check_whole(root, 2)
-        _check_whole(checkpoint.epoch_path(root, 1), 2)
+        check_whole(root, 2)
+        check_whole(checkpoint.epoch_path(root, 1), 2)
         if child.exitcode == 0:
             break
         assert child.exitcode == -signal.SIGKILL
@@ -325,9 +263,7 @@ def test_kill_at_every_point_leaves_one_version_whole(tmp_path: Path) -> None:
     assert seen.count(2) >= 4  # three deletions, and the run that nothing killed
 
 
-def test_other_files_are_read_while_a_large_one_is_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_other_files_are_read_while_a_large_one_is_written(tmp_path, monkeypatch):
     """h5py has one lock for all files: a writer that kept it would hold up whoever reads edges."""
     monkeypatch.setattr(hdf5_files, "PIECE_BYTES", 1 << 10)
     small = tmp_path / "small.h5"

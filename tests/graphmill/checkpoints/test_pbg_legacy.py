@@ -4,6 +4,7 @@ import io
 import pickle
 import re
 from collections import OrderedDict
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +18,12 @@ from graphmill.checkpoints import open_checkpoint
 from graphmill.checkpoints import pbg as v1
 from graphmill.checkpoints.legacy import checkpoint as legacy
 from graphmill.checkpoints.legacy import inputs
-from graphmill.cli.main import command
 from graphmill.convert import legacy as conversion
 from graphmill.errors import ConfigError, FormatError
 from graphmill.formats import edge_buckets, entity_counts
 from graphmill.formats.torch_files.write import NewTorchTensor, save
 from graphmill.vocab import Bucket
+from tests.commands import run_command
 from tests.graphmill.checkpoints.samples import Trap
 
 ROWS = np.arange(12, dtype=np.float32).reshape(6, 2)
@@ -48,9 +49,8 @@ def test_index_base_is_not_guessed(tmp_path: Path) -> None:
     """Types that disagree, gaps, and files of both eras in one folder are refused; who knows may say."""
     for name in ("user_0", "user_1", "item_1", "item_2"):
         torch.save((torch.full((2, 2), float(name[-1])), None), tmp_path / f"{name}.pt")
-    with pytest.raises(
-        FormatError, match=r"cannot tell the index base: fits neither.*set index_base to 0 or 1"
-    ):
+    neither = r"cannot tell the index base: fits neither.*set index_base to 0 or 1"
+    with pytest.raises(FormatError, match=neither):
         _rows(tmp_path, "user", 0)
     with pytest.raises(FormatError, match="partitions from 1 on are not complete"):
         _rows(tmp_path, "user", 0, index_base=1)
@@ -76,18 +76,14 @@ def test_index_base_is_not_guessed(tmp_path: Path) -> None:
         ({"user": (1, 3)}, {"user": 10**30}, r"user_2\.pt\.7 \(partition 2 of 10{30} of 'user'\)"),
     ],
 )
-def test_a_lost_partition_is_called_so(
-    tmp_path: Path, numbers: dict[str, tuple[int, ...]], declared: dict[str, int] | None, message: str
-) -> None:
+def test_a_lost_partition_is_called_so(tmp_path, numbers, declared, message):
     for entity_type, found in numbers.items():
         for number in found:
             torch.save((torch.zeros(2, 2), None), tmp_path / f"{entity_type}_{number}.pt.7")
     if declared:
-        config = {
-            "entities": {each: {"numPartitions": count} for each, count in declared.items()},
-            "relations": [{"name": each, "lhs": "user", "rhs": each} for each in declared],
-        }
-        torch.save((config, 0), tmp_path / "METADATA_1.pt.7")
+        entities = {each: {"numPartitions": count} for each, count in declared.items()}
+        relations = [{"name": each, "lhs": "user", "rhs": each} for each in declared]
+        torch.save(({"entities": entities, "relations": relations}, 0), tmp_path / "METADATA_1.pt.7")
     with pytest.raises(FormatError, match=f"{message}.*: this partition is lost, there is no such file"):
         open_checkpoint(str(tmp_path))
 
@@ -102,16 +98,13 @@ def test_counts_and_names_tell_that_the_last_partition_is_lost(tmp_path: Path, n
         torch.save((torch.zeros(2, 2), None), loaded / f"user_{number}.pt")
         for entity_type in ("user", "item"):
             (entities / re.sub(r"\d", str(number - ("pt" not in name)), name.format(entity_type))).touch()
-    arguments = [str(loaded), "--format", "pbg", "--entity-path", str(entities)]
+    options = "--format", "pbg", "--entity-path", entities
     (entities / name.format("item")).touch()
-    command.main(["convert", str(loaded), str(tmp_path / "whole"), *arguments[1:]], standalone_mode=False)
+    run_command("convert", loaded, tmp_path / "whole", *options)
     (entities / name.format("user")).touch()
-    with pytest.raises(
-        FormatError, match=r"user_3\.pt \(partition 3 of 3 of 'user'\): this partition is lost"
-    ):
-        command.main(
-            ["convert", *arguments[:1], str(tmp_path / "new"), *arguments[1:]], standalone_mode=False
-        )
+    lost = r"user_3\.pt \(partition 3 of 3 of 'user'\): this partition is lost"
+    with pytest.raises(FormatError, match=lost):
+        run_command("convert", loaded, tmp_path / "new", *options)
 
 
 def test_load_path_needs_nothing_but_embeddings(tmp_path: Path) -> None:
@@ -132,52 +125,38 @@ def test_load_path_needs_nothing_but_embeddings(tmp_path: Path) -> None:
     (tmp_path / "CHECKPOINT_VERSION").write_text("5")
     assert open_checkpoint(str(tmp_path)).version == 5
     (tmp_path / "CHECKPOINT_VERSION").write_text("five")
-    with pytest.raises(
-        FormatError, match="CHECKPOINT_VERSION: expected the number of a version, found 'five'"
-    ):
+    message = "CHECKPOINT_VERSION: expected the number of a version, found 'five'"
+    with pytest.raises(FormatError, match=message):
         open_checkpoint(str(tmp_path))
 
 
 def test_as_pbg_of_2019_wrote_it(tmp_path: Path) -> None:
     """Pickles of before torch 1.6, parameters numbered by address, rotations that multiply from the right."""
     address = 140_234_567_890
-    state = {
-        "state": {address: {"sum": torch.arange(6.0)}},
-        "param_groups": [{"lr": 0.1, "params": [address]}],
-    }
+    group = {"lr": 0.1, "params": [address]}
+    state = {"state": {address: {"sum": torch.arange(6.0)}}, "param_groups": [group]}
     _save_as_2019((torch.nn.Parameter(torch.from_numpy(ROWS)), state), tmp_path / "user_1.pt.3")
-    rotation = torch.arange(4.0).reshape(2, 2)
-    model = OrderedDict(
-        [
-            ("rhs_operators.0.rotation", rotation),
-            ("rhs_operators.0.translation", torch.ones(2)),
-            ("global_embs.emb_user", torch.zeros(2)),
-        ]
-    )
+    rotation, translation = torch.arange(4.0).reshape(2, 2), torch.ones(2)
+    parameters = {"rhs_operators.0.rotation": rotation, "rhs_operators.0.translation": translation}
+    model = OrderedDict(parameters | {"global_embs.emb_user": torch.zeros(2)})
     addresses = [address + number for number in range(3)]
-    sums = {
-        each: {"step": 4, "sum": 10 * value} for each, value in zip(addresses, model.values(), strict=True)
-    }
-    optimizer = {"state": sums, "param_groups": [{"lr": 0.1, "params": addresses}]}
+    sums = ({"step": 4, "sum": 10 * value} for value in model.values())
+    states = dict(zip(addresses, sums, strict=True))
+    optimizer = {"state": states, "param_groups": [{"lr": 0.1, "params": addresses}]}
     config = {"entities": {"user": {"numPartitions": 1}}, "edgePaths": ["a", "b"], "numEpochs": 4}
     _save_as_2019((config, 2, 0, model, optimizer), tmp_path / "METADATA_1.pt.3")
     (tmp_path / "CHECKPOINT_VERSION").write_text("3")
 
     found = open_checkpoint(str(tmp_path))
     np.testing.assert_array_equal(found.read_embeddings("user", 0), ROWS)
-    state = found.read_optimizer_state("user", 0)
-    assert state is not None
-    np.testing.assert_array_equal(state["state"][0]["sum"], np.arange(6))
+    found_sums = found.read_optimizer_state("user", 0)["state"][0]["sum"]
+    np.testing.assert_array_equal(found_sums, np.arange(6))
     read = found.read_model()
-    assert read is not None
     assert torch.equal(read.parameters["rhs_operators.0.linear_transformation"], rotation.T)
-    assert read.optimizer_state is not None
     by_key = dict(zip(read.parameters, read.optimizer_state["state"].values(), strict=True))
     assert torch.equal(by_key["rhs_operators.0.linear_transformation"]["sum"], 10 * rotation.T)
     assert torch.equal(by_key["rhs_operators.0.translation"]["sum"], torch.full((2,), 10.0))
-    assert found.config is not None
     assert found.config["edge_paths"] == ["a", "b"]
-    assert found.iteration is not None
     assert (found.iteration.epoch_idx, found.iteration.edge_path_idx) == (1, 0)
     assert found.iteration.edge_path == "a"
 
@@ -185,9 +164,7 @@ def test_as_pbg_of_2019_wrote_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("place", "as_zip"), [("user_1.pt", True), ("METADATA_1.pt", False), ("entity_count_user_1.pt", True)]
 )
-def test_hostile_pickles_are_refused_by_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str, as_zip: bool
-) -> None:
+def test_hostile_pickles_are_refused_by_name(tmp_path, monkeypatch, place, as_zip):
     monkeypatch.chdir(tmp_path)
     torch.save((torch.ones(2, 2), None), tmp_path / "user_1.pt")
     torch.save((torch.ones(2, 2), Trap()), tmp_path / place, _use_new_zipfile_serialization=as_zip)
@@ -246,13 +223,9 @@ def test_commit_deletes_older_embeddings_and_keeps_metadata(tmp_path: Path) -> N
 
 
 JANUARY = {
-    "model": "f2_model",
-    "metric": "dot",
-    "partitionOrder": "inside_out",
-    "bias": 1,
+    **{"model": "f2_model", "metric": "dot", "partitionOrder": "inside_out", "bias": 1, "numDynamicRels": 0},
     "entities": {"user": {"numPartitions": 1, "featurized": 0}},
     "relations": [{"name": "r", "lhs": "user", "rhs": "user", "operator": "affine_rhs", "all_rhs_negs": 1}],
-    "numDynamicRels": 0,
 }
 
 
@@ -263,18 +236,15 @@ def _convert_with(config: dict[str, Any], folder: Path) -> None:
     _save_as_2019((torch.from_numpy(ROWS), None), old / "user_1.pt.3")
     _save_as_2019((config, 3, 0, {}, None), old / "METADATA_1.pt.3")
     (old / "CHECKPOINT_VERSION").write_text("3")
-    command.main(["convert", str(old), str(folder / "new"), "--format", "pbg"], standalone_mode=False)
+    run_command("convert", old, folder / "new", "--format", "pbg")
 
 
 def test_the_configuration_of_january_is_converted_to_keys_of_today(tmp_path: Path) -> None:
     _convert_with(JANUARY, tmp_path)
     assert v1.read_config(str(tmp_path / "new")) == {
-        "comparator": "dot",
-        "bucket_order": "inside_out",
-        "bias": True,
+        **{"comparator": "dot", "bucket_order": "inside_out", "bias": True, "disable_lhs_negs": True},
         "entities": {"user": {"num_partitions": 1, "featurized": False}},
         "relations": [{"name": "r", "lhs": "user", "rhs": "user", "operator": "affine", "all_negs": True}],
-        "disable_lhs_negs": True,
     }
 
 
@@ -286,9 +256,7 @@ def test_the_configuration_of_january_is_converted_to_keys_of_today(tmp_path: Pa
         ({"entities": {"user": {"numPartitions": 1, "colour": 3}}}, "entities.user.colour: unknown key"),
     ],
 )
-def test_a_configuration_without_a_counterpart_is_not_converted(
-    tmp_path: Path, changes: dict[str, Any], message: str
-) -> None:
+def test_a_configuration_without_a_counterpart_is_not_converted(tmp_path, changes, message):
     with pytest.raises(FormatError, match=rf"METADATA_1\.pt\.3: .*version 1; change it(?s:.*){message}"):
         _convert_with(JANUARY | changes, tmp_path)
     assert not (tmp_path / "new").exists()
@@ -302,21 +270,17 @@ def _write_input(root: Path, base: int, counts: dict[str, list[int]]) -> list[tu
             save(inputs.count_uri(str(root / "entities"), name, partition + base), count)
     save(str(root / "entities" / inputs.RELATION_COUNT), 3)
     edges = []
-    for lhs in range(2):
-        for rhs in range(2):
-            columns = tuple(
-                rng.integers(0, limit, 50) for limit in (counts["user"][lhs], 3, counts["user"][rhs])
-            )
-            edges.append(columns)
-            inputs.write_bucket(
-                str(root / "edges"), Bucket(lhs, rhs), base, 50, [edge_buckets.Edges(*columns)]
-            )
+    for lhs, rhs in product(range(2), repeat=2):
+        limits = (counts["user"][lhs], 3, counts["user"][rhs])
+        edges.append(tuple(rng.integers(0, limit, 50) for limit in limits))
+        content = [edge_buckets.Edges(*edges[-1])]
+        inputs.write_bucket(str(root / "edges"), Bucket(lhs, rhs), base, 50, content)
     return edges
 
 
 def _convert_input(target: Path, entities: Path, edges: Path, target_format: str) -> None:
-    given = [str(target), "--entity-path", str(entities), "--edge-path", str(edges)]
-    command.main(["convert-input", *given, "--format", target_format], standalone_mode=False)
+    places = "--entity-path", entities, "--edge-path", edges
+    run_command("convert-input", target, *places, "--format", target_format)
 
 
 def test_input_goes_there_and_back(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

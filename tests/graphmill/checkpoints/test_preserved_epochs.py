@@ -3,19 +3,10 @@
 import shutil
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from graphmill.checkpoints import pbg as checkpoint
-
-CONFIG = {"dimension": 4, "entities": {"user": {"num_partitions": 2}}}
-
-
-def write_version(root: Path, version: int, fill: float | None = None) -> None:
-    rows = np.full((5, 4), version if fill is None else fill, np.float32)
-    for partition in range(2):
-        checkpoint.write_embeddings(str(root), "user", partition, version, rows, None, CONFIG, None)
-    checkpoint.write_model(str(root), version, {}, None, CONFIG, None)
+from tests.graphmill.checkpoints.versions import vectors, write_version
 
 
 def preserve_as_pbg(root: Path, version: int, epoch: int, *, relative: bool = False) -> Path:
@@ -26,15 +17,6 @@ def preserve_as_pbg(root: Path, version: int, epoch: int, *, relative: bool = Fa
         (folder / file.name).symlink_to(Path("..", file.name) if relative else file.resolve())
     (folder / "checkpoint_version.txt").write_text(f"{version}\n")
     return folder
-
-
-def vectors(folder: Path, version: int) -> list[float]:
-    """The one value that each partition is filled with."""
-    assert checkpoint.read_version(str(folder)) == version
-    checkpoint.read_model(str(folder), version)
-    tables = [checkpoint.read_embeddings(str(folder), "user", part, version)[0] for part in range(2)]
-    assert all((table == table[0, 0]).all() for table in tables)
-    return [float(table[0, 0]) for table in tables]
 
 
 @pytest.fixture

@@ -12,28 +12,18 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
 from graphmill.checkpoints import ModelState, open_checkpoint, recognise
-from graphmill.checkpoints.recis import HashTable, Loader, Saver
 from graphmill.checkpoints.recis.checkpoint import write
 from graphmill.convert import convert
 from graphmill.errors import FormatError, NotFoundError
 from graphmill.model.parameters import in_order
-from tests.graphmill.checkpoints.recis_rules import RecisReader, save_shards
-from tests.graphmill.checkpoints.samples import (
-    GROUP,
-    MemoryCheckpoint,
-    check_same,
-    config_of,
-    sample,
-)
+from tests.graphmill.checkpoints.recis_rules import RecisReader, load, save_shards, table_of
+from tests.graphmill.checkpoints.samples import GROUP, MemoryCheckpoint, check_same, config_of, sample
 
 TYPES = st.sampled_from(["user", "user_id", "user2", "use", "id", "embedding", "item", "a b"])
 KEYS = st.sampled_from(
     [
-        "rhs_operators.1.real",
-        "rhs_operators.11.real",
-        "rhs_operators.1.imag",
-        "lhs_operators.0.linear_transformation",
-        "lhs_operators.0.linear_transformations",
+        *("rhs_operators.1.real", "rhs_operators.11.real", "rhs_operators.1.imag"),
+        *("lhs_operators.0.linear_transformation", "lhs_operators.0.linear_transformations"),
     ]
 )
 
@@ -56,9 +46,7 @@ def _checkpoint(types: list[str], keys: list[str]) -> MemoryCheckpoint:
     keys=st.lists(KEYS, max_size=4, unique=True),
     shards=st.integers(1, 3),
 )
-def test_no_name_begins_another(
-    tmp_path_factory: pytest.TempPathFactory, types: list[str], keys: list[str], shards: int
-) -> None:
+def test_no_name_begins_another(tmp_path_factory, types, keys, shards):
     """Asked for a name, RecIS 1.0.0 returns all tensors whose names begin with it, one after the other."""
     path = tmp_path_factory.mktemp("names") / "checkpoint"
     checkpoint = _checkpoint(types, keys)
@@ -105,9 +93,7 @@ def test_a_type_that_recis_would_take_apart_is_refused(tmp_path: Path, name: str
     assert not list(tmp_path.iterdir())
 
 
-def test_the_newest_checkpoint_of_a_training_run_is_taken(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_the_newest_checkpoint_of_a_training_run_is_taken(tmp_path, caplog):
     """RecIS adds a line to `checkpoint` after each save; a folder that is not listed is unfinished."""
     for number, name in enumerate(("ckpt_100", "ckpt_90")):
         write(sample(seed=number), str(tmp_path / name))
@@ -122,9 +108,8 @@ def test_the_newest_checkpoint_of_a_training_run_is_taken(
     check_same(found, sample(seed=1))
 
     (tmp_path / "ckpt_90" / "index").unlink()  # RecIS does not go back to an older one either
-    with pytest.raises(
-        NotFoundError, match=r"ckpt_90: .* has no 'index'.*or name another: ckpt_80, ckpt_100"
-    ):
+    message = r"ckpt_90: .* has no 'index'.*or name another: ckpt_80, ckpt_100"
+    with pytest.raises(NotFoundError, match=message):
         open_checkpoint(str(tmp_path))
     check_same(open_checkpoint(str(tmp_path / "ckpt_100")), sample(seed=0))
 
@@ -149,11 +134,9 @@ def _save_adam(path: Path, shards: int, ids: np.ndarray) -> None:
         "half": torch.from_numpy(rows).to(torch.bfloat16),
         "last_seen": torch.from_numpy(ids // 7),
     }
-    dense = {
-        "sparse_adam_step": torch.tensor([12]),
-        "sparse_adam_beta1": torch.tensor([0.25], dtype=torch.float64),
-        "sparse_adam_beta2": torch.tensor(0.5),
-    }
+    betas = torch.tensor([0.25], dtype=torch.float64), torch.tensor(0.5)
+    dense = dict(zip(("sparse_adam_beta1", "sparse_adam_beta2"), betas, strict=True))
+    dense["sparse_adam_step"] = torch.tensor([12])
     save_shards(path, dict.fromkeys(("user", "user.embedding"), (ids, slots)), shards, **dense)
     (path / "model.pt").write_bytes(b"the dense model")
     (path / "extra.pt").write_bytes(b"its optimizer")
@@ -168,9 +151,7 @@ def _save_adam(path: Path, shards: int, ids: np.ndarray) -> None:
     before=st.integers(1, 4),
     after=st.integers(1, 4),
 )
-def test_other_shards_keep_every_tensor_bit_for_bit(
-    tmp_path_factory: pytest.TempPathFactory, ids: list[int], before: int, after: int
-) -> None:
+def test_other_shards_keep_every_tensor_bit_for_bit(tmp_path_factory, ids, before, after):
     """Adam's slots, steps and betas, hashed ids, and the files of the dense model."""
     root = tmp_path_factory.mktemp("adam")
     numbers = np.array(ids, np.int64)
@@ -191,19 +172,17 @@ def test_other_shards_keep_every_tensor_bit_for_bit(
             assert all(found[each].dtype == expected[each].dtype for each in ids)
     for name in ("model.pt", "extra.pt"):
         assert (root / "after" / name).read_bytes() == (root / "ckpt_7" / name).read_bytes()
-    assert json.loads((root / "after" / "index").read_text())["file_index"].keys() == {
-        each.name for each in (root / "after").glob("*.safetensors")
-    }
+    index = json.loads((root / "after" / "index").read_text())
+    assert index["file_index"].keys() == {each.name for each in (root / "after").glob("*.safetensors")}
 
 
 def test_large_blocks_are_cut_in_batches(tmp_path: Path) -> None:
     ids = np.arange(200_000) * 7919 - 10**9
     rows = (ids[:, None] % 10007).astype(np.float32)
-    Saver(0, 1, 1, str(tmp_path / "one"), {"t": HashTable(ids, {"embedding": rows})}).save()
+    save_shards(tmp_path / "one", table_of(ids, rows))
     convert(str(tmp_path / "one"), str(tmp_path / "three"), "recis", shard_num=3)
     convert(str(tmp_path / "three"), str(tmp_path / "two"), "recis", shard_num=2)
-    table = HashTable.empty({"embedding": ("float32", 1)})
-    Loader(str(tmp_path / "two"), {"t": table}).load()
+    table = load(tmp_path / "two", 1)
     assert len(table) == len(ids)
     np.testing.assert_array_equal(table.slots["embedding"][:, 0], table.ids % 10007)
 
@@ -230,7 +209,7 @@ def test_other_shards_have_finite_numbers(tmp_path: Path, name: str) -> None:
     rows = {slot: np.ones((3, 2), np.float32) for slot in ("embedding", "sparse_adam_exp_avg_sq")}
     dense = torch.ones(2)
     (dense if name == "dense" else rows[name])[1] = np.nan
-    Saver(0, 1, 1, str(tmp_path / "nan"), {"t": HashTable(np.arange(3), rows)}, {"dense": dense}).save()
+    save_shards(tmp_path / "nan", {"t": (np.arange(3), rows)}, dense=dense)
     with pytest.raises(FormatError, match=rf"{name}.*: row 1: expected finite numbers, found nan"):
         convert(str(tmp_path / "nan"), str(tmp_path / "target"), "recis", shard_num=2)
     assert not (tmp_path / "target").exists()

@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 from graphmill.checkpoints import open_checkpoint
 from graphmill.checkpoints.recis import CheckpointReader, HashTable, Loader, Saver, hash_slot, slice_of
 from graphmill.errors import FormatError, NotFoundError
-from tests.graphmill.checkpoints.recis_rules import RecisReader, rows_of, save_shards
+from tests.graphmill.checkpoints.recis_rules import RecisReader, load, rows_of, save_shards, saver, table_of
 
 DTYPES = [
     *(torch.float64, torch.float32, torch.float16, torch.bfloat16),
@@ -26,19 +26,14 @@ DTYPES = [
 
 
 def test_worked_example(tmp_path: Path) -> None:
-    """The page's example, byte for byte where the page is explicit."""
     ids = np.array([7, 65543, 40000, 123456789, -3])
     assert hash_slot(ids).tolist() == [7, 7, 40000, 52501, 65533]
     fc = {"fc.weight": torch.ones(1, 2)}
     save_shards(tmp_path, {"user_id": (ids, {"embedding": rows_of(ids)})}, 2, **fc)
 
-    assert {each.name for each in tmp_path.iterdir()} == {
-        "index",
-        "tensorkey.json",
-        "torch_rank_weights_embs_table_multi_shard.json",
-        "model-000000-of-000002.safetensors",
-        "model-000001-of-000002.safetensors",
-    }
+    jsons = {"index", "tensorkey.json", "torch_rank_weights_embs_table_multi_shard.json"}
+    blocks = {f"model-{number:06d}-of-000002.safetensors" for number in range(2)}
+    assert {each.name for each in tmp_path.iterdir()} == jsons | blocks
     assert (tmp_path / "index").read_text() == (
         '{"block_index": {"fc.weight^ ": 0, "user_id.embedding/part_0_2": 0, "user_id.id/part_0_2": 0, '
         '"user_id.embedding/part_1_2": 1, "user_id.id/part_1_2": 1}, "file_index": '
@@ -63,20 +58,12 @@ def test_worked_example(tmp_path: Path) -> None:
     described = json.loads((tmp_path / "torch_rank_weights_embs_table_multi_shard.json").read_text())
     dense = {"dense": True, "dimension": 0, "dtype": "float32", "shape": [1, 2], "is_hashmap": False}
     assert described.pop("fc.weight^ ") == {"name": "fc.weight^ ", **dense}
-    assert described == {
-        f"user_id.embedding/part_{part}_2": {
-            "name": f"user_id.embedding/part_{part}_2",
-            "dense": False,
-            "dimension": 2,
-            "dtype": "float32",
-            "hashmap_key": f"user_id.id/part_{part}_2",
-            "hashmap_key_dtype": "int64",
-            "hashmap_value": f"user_id.embedding/part_{part}_2",
-            "shape": [rows, 2],
-            "is_hashmap": True,
-        }
-        for part, rows in ((0, 2), (1, 3))
-    }
+    for part, rows in ((0, 2), (1, 3)):
+        name, ids_name = f"user_id.embedding/part_{part}_2", f"user_id.id/part_{part}_2"
+        keys = {"hashmap_key": ids_name, "hashmap_key_dtype": "int64", "hashmap_value": name}
+        sparse = {"dense": False, "dimension": 2, "dtype": "float32", "shape": [rows, 2], "is_hashmap": True}
+        assert described.pop(name) == {"name": name, **keys, **sparse}
+    assert described == {}
 
 
 @given(count=st.integers(1, 300))
@@ -136,28 +123,26 @@ def test_any_number_of_shards_to_any_other(
     """Files are the same, whichever shard comes last, and numbered without gaps, as RecIS' reader has one
     place for each; every id is loaded by the shard that owns it, with its own rows, once."""
     all_ids = np.array(ids, np.int64)
+    slots = {"embedding": rows_of(all_ids, 3), "sums": rows_of(all_ids, 1)}
+    tables = {f"t{number}": (all_ids, slots) for number in range(num_tables)}
     tensors = {f"dense_{number}": torch.full((number + 1,), 1.0 + number) for number in range(num_tensors)}
     folders = [tmp_path_factory.mktemp("recis"), tmp_path_factory.mktemp("again")]
     for folder in folders:
         numbers = list(range(shards))
         order.shuffle(numbers)
         for shard in numbers:
-            owned = all_ids[slice_of(shard, shards).owns(all_ids)]
-            slots = {"embedding": rows_of(owned, 3), "sums": rows_of(owned, 1)}
-            tables = {f"t{number}": HashTable(owned, slots, shard, shards) for number in range(num_tables)}
-            Saver(shard, shards, parallel, str(folder), tables, tensors).save()
-    first, second = ({each.name: each.read_bytes() for each in folder.iterdir()} for folder in folders)
+            saver(folder, tables, shard, shards, parallel, **tensors).save()
+    first, second = map(_contents, folders)
     assert first == second
     index = json.loads(first["index"])
     total = len(index["file_index"])
-    assert index["file_index"] == {
-        f"model-{number:06d}-of-{total:06d}.safetensors": number for number in range(total)
-    }
+    names = [f"model-{number:06d}-of-{total:06d}.safetensors" for number in range(total)]
+    assert index["file_index"] == dict(zip(names, range(total), strict=True))
     assert len(first) == total + 3
     reader = RecisReader(folders[0])
     for name, value in tensors.items():
         assert torch.equal(reader.read(name), value)
-    for name in (f"t{number}" for number in range(num_tables)):
+    for name in tables:
         assert sorted(reader.table(name)) == sorted(ids)
         found: list[int] = []
         for shard in range(loaded):
@@ -170,38 +155,35 @@ def test_any_number_of_shards_to_any_other(
         assert sorted(found) == sorted(ids)
 
 
+def _contents(folder: Path) -> dict[str, bytes]:
+    return {each.name: each.read_bytes() for each in folder.iterdir()}
+
+
 def test_a_save_that_was_killed_while_it_named_files_is_finished_by_the_next(tmp_path: Path) -> None:
     """Every shard has written; some files have their names already, and `index` is missing."""
-    ids = np.array([7, 40000])
-    save_shards(tmp_path / "saved", {"t": (ids, {"embedding": rows_of(ids)})}, 2)
-    killed = tmp_path / "killed"
-    for shard in range(2):
-        owned = ids[slice_of(shard, 2).owns(ids)]
-        table = HashTable(owned, {"embedding": rows_of(owned)}, shard, 2)
-        saver = Saver(shard, 2, 1, str(killed), {"t": table})
-        if shard == 0:
-            saver.save()
+    saved, killed, tables = tmp_path / "saved", tmp_path / "killed", table_of([7, 40000])
+    save_shards(saved, tables, 2)
+    saver(killed, tables, 0, 2).save()
+    last = saver(killed, tables, 1, 2)
     named = killed / "model-000000-of-000002.safetensors"
     (killed / "shard-000000-of-000002-000000.safetensors").rename(named)
-    saver.save()
-    for each in (tmp_path / "saved").iterdir():
-        assert (killed / each.name).read_bytes() == each.read_bytes()
-    assert len(list(killed.iterdir())) == len(list((tmp_path / "saved").iterdir()))
+    last.save()
+    assert _contents(killed) == _contents(saved)
 
 
 def test_names_are_matched_whole(tmp_path: Path) -> None:
     """A slot whose name begins another's, a table that is called as a slot, a tensor with the sign in it."""
     ids = np.arange(4)
     slots = {"embedding": rows_of(ids), "exp_avg": 2 * rows_of(ids), "exp_avg_sq": 3 * rows_of(ids)}
+    factors = {"user": 1, "user.embedding": 10, "user@id": 100}
     tables = {
         name: HashTable(ids, {slot: factor * rows for slot, rows in slots.items()})
-        for name, factor in (("user", 1), ("user.embedding", 10), ("user@id", 100))
+        for name, factor in factors.items()
     }
-    Saver(
-        path=str(tmp_path), hashtables=tables, tensors={"user": torch.ones(1), "a@b": torch.zeros(1)}
-    ).save()
+    dense = {"user": torch.ones(1), "a@b": torch.zeros(1)}
+    Saver(path=str(tmp_path), hashtables=tables, tensors=dense).save()
     reader = CheckpointReader(str(tmp_path))
-    for name, factor in (("user", 1), ("user.embedding", 10), ("user@id", 100)):
+    for name, factor in factors.items():
         for slot, rows in slots.items():
             np.testing.assert_array_equal(reader.read_tensor(f"{name}@{slot}"), factor * rows)
     for unknown in ("user@exp", "use", "user@exp_avg_s", "user.embedding", "fc"):
@@ -215,8 +197,7 @@ def test_names_are_matched_whole(tmp_path: Path) -> None:
 
 
 def test_a_missing_name_is_an_error_unless_allowed(tmp_path: Path) -> None:
-    ids, fc = np.arange(4), {"fc.weight": torch.ones(1, 2)}
-    save_shards(tmp_path, {"t": (ids, {"embedding": rows_of(ids)})}, **fc)
+    save_shards(tmp_path, table_of(np.arange(4)), **{"fc.weight": torch.ones(1, 2)})
     table = HashTable.empty({"embedding": ("float32", 2), "sums": ("float32", 1)})
     tensors = {"fc.weight": torch.zeros(1, 2), "fc.bias": torch.full((1,), 7.0)}
     with pytest.raises(KeyError, match=r"no tensors fc\.bias, t@sums"):
@@ -243,18 +224,17 @@ def test_a_missing_name_is_an_error_unless_allowed(tmp_path: Path) -> None:
     Loader(str(tmp_path), {"t": table}, filter_func=lambda _: {}).load()
     with pytest.raises(FormatError, match=r"'fc\.weight' has shape \(1, 2\), expected \(2, 2\)"):
         Loader(str(tmp_path), None, {"fc.weight": torch.zeros(2, 2)}).load()
-    wide = HashTable.empty({"embedding": ("float32", 3)})
     with pytest.raises(FormatError, match=r"expected rows of shape \(3,\), found \(2,\)"):
-        Loader(str(tmp_path), {"t": wide}).load()
+        load(tmp_path, 3)
 
 
 def test_only_filtered_blocks_are_written(tmp_path: Path) -> None:
     tables = {"t": HashTable(np.arange(3), {"embedding": np.ones((3, 1), np.float32), "sums": np.ones(3)})}
-    Saver(
-        path=str(tmp_path),
-        hashtables=tables,
-        filter_func=lambda blocks: [each for each in blocks if each.name != "t@sums"],
-    ).save()
+
+    def without_sums(blocks: list[Any]) -> list[Any]:
+        return [each for each in blocks if each.name != "t@sums"]
+
+    Saver(path=str(tmp_path), hashtables=tables, filter_func=without_sums).save()
     assert CheckpointReader(str(tmp_path)).tensor_names() == ["t@embedding", "t@id"]
 
 
@@ -266,37 +246,27 @@ def test_an_id_of_another_shard_or_one_that_comes_twice_is_refused(tmp_path: Pat
     with pytest.raises(FormatError, match="table 't' is of the slice"):
         Saver(1, 2, 1, path, {"t": table})
     assert not (tmp_path / "index").exists()
-    Saver(path=path, hashtables={"t": HashTable(np.array([4, 4]), {"embedding": rows})}).save()
+    save_shards(tmp_path, table_of([4, 4], rows))
     with pytest.raises(FormatError, match=r"table 't': expected each id once, found 4 again"):
-        Loader(path, {"t": HashTable.empty({"embedding": ("float32", 1)})}).load()
+        load(tmp_path, 1)
 
 
 def test_index_comes_last_and_a_folder_holds_one_checkpoint(tmp_path: Path) -> None:
-    """Until every shard has saved there is no checkpoint; then there is no room for another."""
-    path = str(tmp_path)
     for shard in range(3):
         with pytest.raises(NotFoundError, match="index"):
-            CheckpointReader(path)
-        table = HashTable.empty({"embedding": ("float32", 2)}, shard, 3)
-        Saver(shard, 3, 1, path, {"t": table}).save()
-    assert CheckpointReader(path).tensor_shape("t@embedding") == (0, 2)
+            CheckpointReader(str(tmp_path))
+        saver(tmp_path, table_of(np.arange(0)), shard, 3).save()
+    assert CheckpointReader(str(tmp_path)).tensor_shape("t@embedding") == (0, 2)
     assert not [each.name for each in tmp_path.iterdir() if each.name.startswith(("shard", "."))]
     with pytest.raises(FormatError, match="holds a checkpoint already"):
-        Saver(0, 1, 1, path, tensors={"a": torch.ones(1)}).save()
+        Saver(0, 1, 1, str(tmp_path), tensors={"a": torch.ones(1)}).save()
 
 
 def test_shards_that_save_at_the_same_time(tmp_path: Path) -> None:
     ids = np.arange(5000) * 7919
-
-    def save(shard: int) -> None:
-        owned = ids[slice_of(shard, 6).owns(ids)]
-        table = HashTable(owned, {"embedding": rows_of(owned)}, shard, 6)
-        Saver(shard, 6, 2, str(tmp_path), {"t": table}).save()
-
     with ThreadPoolExecutor(6) as pool:
-        list(pool.map(save, range(6)))
-    table = HashTable.empty({"embedding": ("float32", 2)})
-    Loader(str(tmp_path), {"t": table}).load()
+        list(pool.map(lambda shard: saver(tmp_path, table_of(ids), shard, 6, 2).save(), range(6)))
+    table = load(tmp_path)
     assert sorted(table.ids) == sorted(ids)
     np.testing.assert_array_equal(table.slots["embedding"], rows_of(table.ids))
 
@@ -304,11 +274,7 @@ def test_shards_that_save_at_the_same_time(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "change", "message"),
     [
-        (
-            "index",
-            lambda it: it["file_index"].update({"../../etc/x": 0}),
-            "names of files in the same folder",
-        ),
+        ("index", lambda it: it["file_index"].update({"../../etc/x": 0}), "names of files in the same fold"),
         ("index", lambda it: it["block_index"].update({"t.id/part_0_2": 9}), "lies in file 9"),
         ("index", lambda it: it["block_index"].pop("t.id/part_0_2"), "has no ids of the hash slots 0"),
         ("index", lambda it: it.pop("file_index"), "file_index: expected numbers by name"),
@@ -324,13 +290,12 @@ def test_shards_that_save_at_the_same_time(tmp_path: Path) -> None:
     ],
 )
 def test_indexes_that_contradict(tmp_path: Path, name: str, change: Any, message: str) -> None:
-    ids = np.array([7, 40000])
-    save_shards(tmp_path, {"t": (ids, {"embedding": rows_of(ids)})}, 2)
+    save_shards(tmp_path, table_of([7, 40000]), 2)
     content = json.loads((tmp_path / name).read_text())
     change(content)
     (tmp_path / name).write_text(json.dumps(content))
     with pytest.raises(FormatError, match=message):
-        Loader(str(tmp_path), {"t": HashTable.empty({"embedding": ("float32", 2)})}).load()
+        load(tmp_path)
 
 
 def test_slots_are_read_as_they_are_written(tmp_path: Path) -> None:
@@ -365,8 +330,7 @@ def test_files_of_recis_itself_are_read(tmp_path: Path) -> None:
     (tmp_path / "index").write_text(json.dumps({"block_index": blocks, "file_index": files}))
     slots = {f"t.{slot}/part_0_1": f"t@{slot}^00000@65536@65536" for slot in ("id", "embedding")}
     (tmp_path / "tensorkey.json").write_text(json.dumps(slots, indent=4))
-    table = HashTable.empty({"embedding": ("float32", 1)})
-    Loader(str(tmp_path), {"t": table}).load()
+    table = load(tmp_path, 1)
     rows = zip(table.ids.tolist(), table.slots["embedding"][:, 0].tolist(), strict=True)
     assert dict(rows) == {0: 0, 1: 10, 2: 20}
     found = open_checkpoint(str(tmp_path))

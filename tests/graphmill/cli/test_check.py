@@ -16,21 +16,17 @@ DAY = ("--date", "2026-11-20")
 def conf(tmp_path: Path) -> Path:
     """A daily configuration; there is a table for the 20th of November, and the 19th is finished."""
     (tmp_path / "day=2026-11-20.csv").write_text("user,film\na,x\nb,y\n")
+    before = f"{tmp_path}/out/{{previous_date}}"
+    table = {"path": "day={date}.csv", "lhs": "user", "rhs": "film", "relation": "seen"}
     content = {
-        "input": str(tmp_path),
-        "output": f"{tmp_path}/out/{{date}}",
-        "init_path": f"{tmp_path}/out/{{previous_date}}/checkpoint",
+        **{"input": str(tmp_path), "output": f"{tmp_path}/out/{{date}}", "init_path": f"{before}/checkpoint"},
         "entities": {"user": {}, "film": {}},
         "relations": [{"name": "seen", "lhs": "user", "rhs": "film"}],
-        "etl": {
-            "tables": [{"path": "day={date}.csv", "lhs": "user", "rhs": "film", "relation": "seen"}],
-            "previous_entity_path": f"{tmp_path}/out/{{previous_date}}/entities",
-        },
+        "etl": {"tables": [table], "previous_entity_path": f"{before}/entities"},
         "evaluate": {"enabled": False},
     }
-    path = tmp_path / "daily.yaml"
-    path.write_text(json.dumps(content))
-    return path
+    (tmp_path / "daily.yaml").write_text(json.dumps(content))
+    return tmp_path / "daily.yaml"
 
 
 def check(*words: str | Path) -> Result:

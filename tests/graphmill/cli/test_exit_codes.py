@@ -24,7 +24,7 @@ from graphmill.run.dates import retire
 from remap.graphstorm.commit import JOURNAL, read_journal, work_uri
 from remap.graphstorm.options import make_options
 from tests.commands import Submit, code_of
-from tests.graphmill.cli.test_submit import GRAPH
+from tests.graphmill.smallest import GRAPH, write_conf
 
 DEEP = "[" * 200_000
 
@@ -53,9 +53,7 @@ def test_the_end_of_a_stream_is_not_ctrl_c(capsys: pytest.CaptureFixture[str]) -
         RuntimeError("CUDA out of memory. Tried to allocate 9 GiB"),
     ],
 )
-def test_too_little_memory_is_no_defect(
-    error: Exception, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_too_little_memory_is_no_defect(error, monkeypatch, capsys):
     def fail() -> None:
         raise error
 
@@ -70,9 +68,7 @@ def test_too_little_memory_is_no_defect(
 
 
 @pytest.mark.parametrize(("uri", "has_folder"), [("hdfs://shop/x", False), ("hdfs:///x", True)])
-def test_hdfs_that_no_configuration_names(
-    uri: str, has_folder: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_hdfs_that_no_configuration_names(uri, has_folder, tmp_path, monkeypatch):
     monkeypatch.delenv("HADOOP_CONF_DIR", raising=False)
     monkeypatch.delenv("HADOOP_HOME", raising=False)
     if has_folder:
@@ -128,7 +124,7 @@ def test_a_key_may_replace_one_that_is_merged_in(tmp_path: Path) -> None:
 
 
 READERS: dict[str, tuple[str, Callable[[str], Any]]] = {
-    "run.json of a run": ("run.json", lambda folder: record.RunRecord(f"{folder}/run.json", None)),  # type: ignore[arg-type]
+    "run.json of a run": ("run.json", lambda folder: record.RunRecord(f"{folder}/run.json", None)),
     "run.json of a date": ("2026-01-01/run.json", lambda folder: retire(f"{folder}/{{date}}", 1)),
     "a marker": ("_SUCCESS", storage.read_marker),
     "entity names": ("entity_names_a_0.json", lambda f: entity_counts.read_entity_names(f, "a", 0)),
@@ -161,12 +157,8 @@ def test_json_of_a_header(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["n" * 300, "é" * 120, "a\0b", "a\nb"])
 def test_a_name_that_no_file_can_have(name: str) -> None:
-    graph = {
-        "output": "o",
-        "dimension": 2,
-        "entities": {name: {"num_partitions": 1}},
-        "relations": [{"name": "any\n/name", "lhs": name, "rhs": name}],
-    }
+    relations = [{"name": "any\n/name", "lhs": name, "rhs": name}]
+    graph = GRAPH | {"output": "o", "entities": {name: {"num_partitions": 1}}, "relations": relations}
     with pytest.raises(ConfigError, match=r"entities\..*\n?.*\nrelations\[0\]\.lhs"):
         config.from_mapping(graph)
 
@@ -192,7 +184,7 @@ def test_files_and_folders_in_the_place_of_others(tmp_path: Path) -> None:
 def test_commands_end_with_2(tmp_path: Path, submit: Submit) -> None:
     (tmp_path / "file").write_text("mine")
     (tmp_path / "t.csv").write_text("x,y\n1,2\n")
-    (tmp_path / "c.yaml").write_text(GRAPH + "etl: {tables: [{path: t.csv, lhs: 0, rhs: 1, relation: r}]}}")
+    write_conf(tmp_path)
     for setting in ("output=file", "output=file/below", r'output="a\0b"', "output=" + "n" * 300):
         said = submit("etl.py", "--conf", "c.yaml", f"--set={setting}")
         assert (said.code, said.out, "defect" in said.err) == (2, "", False), said.err

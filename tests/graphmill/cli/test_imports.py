@@ -89,13 +89,11 @@ NEED_MORE = {
 @pytest.mark.slow
 def test_a_run_needs_no_optional_package(tmp_path: Path) -> None:
     extras = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    names = {
-        re.split(r"[\[<>=,]", text)[0] for extra, texts in extras.items() if extra != "dev" for text in texts
-    }
+    texts = [text for extra, texts in extras.items() if extra != "dev" for text in texts]
+    names = {re.split(r"[\[<>=,]", text)[0] for text in texts}
     names -= {"attrs", "setuptools", "pandas"}  # other packages of a plain installation bring these
-    missing = [
-        module for module, of in packages_distributions().items() if names & {name.lower() for name in of}
-    ]
+    packages = packages_distributions().items()
+    missing = [module for module, of in packages if names & {name.lower() for name in of}]
     assert {"asyncssh", "deltalake", "faiss", "openTSNE", "prometheus_client", "pyiceberg"} <= {*missing}
     (tmp_path / "edges.tsv").write_text("".join(f"{n}\tlikes\t{n % 7}\n" for n in range(99)))
     (tmp_path / "run.yaml").write_text(
@@ -113,10 +111,8 @@ def test_a_run_needs_no_optional_package(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_modules_that_checks_and_small_jobs_do_without() -> None:
     """The workers alone need torch, for training and for an evaluation."""
-    modules = (
-        "train.__main__, train.job, graphmill.ask.evaluate.job, remap.graphstorm.job, graphmill.cli.remap"
-    )
-    program = f"import sys, {modules}; print(*sys.modules)"
+    modules = "train.__main__, train.job, graphmill.ask.evaluate.job, remap.graphstorm.job"
+    program = f"import sys, {modules}, graphmill.cli.remap; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     imported = done.stdout.split()
     assert "pyarrow" in imported
@@ -147,9 +143,8 @@ entry.{entry}()
 )
 def test_the_first_line_comes_before_the_imports(entry: str, arguments: list[str]) -> None:
     program = SHOWS_IMPORTS.replace("{entry}", entry)
-    done = subprocess.run(
-        [sys.executable, "-c", program, *arguments], capture_output=True, text=True, timeout=120
-    )
+    command = [sys.executable, "-c", program, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.stdout == f"graphmill {__version__}: pipeline, configuration shop.yaml\n", done.stderr
 
 
@@ -165,9 +160,7 @@ def test_the_first_line_comes_before_the_imports(entry: str, arguments: list[str
         ("", ["--version"], ""),
     ],
 )
-def test_only_runs_say_what_they_run(
-    name: str, arguments: list[str], expected: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_runs_say_what_they_run(name, arguments, expected, monkeypatch):
     monkeypatch.delenv("GRAPHMILL_CONF", raising=False)
     assert first_line(name, ["graphmill", *arguments]) == expected
     if expected:

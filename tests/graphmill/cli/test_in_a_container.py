@@ -11,15 +11,13 @@ from graphmill.cli.submit import command as dask_submit
 from graphmill.cluster import deploy
 from graphmill.config.sections.cluster import ClusterConfig
 from tests.commands import code_of
+from tests.graphmill import smallest
 from tests.graphmill.ask.predict.world import write_world
 
-GRAPH = {
+GRAPH = smallest.GRAPH | {
     "input": "hdfs:///in",
     "output": "hdfs:///out",
-    "dimension": 2,
-    "entities": {"a": {"num_partitions": 1}},
-    "relations": [{"name": "r", "lhs": "a", "rhs": "a"}],
-    "etl": {"tables": [{"path": ["x.parquet", "hdfs:///y"], "lhs": 0, "rhs": 1, "relation": "r"}]},
+    "etl": smallest.etl_of(["x.parquet", "hdfs:///y"]),
     "cluster": {"master": "yarn", "deploy": "cluster", "yarn_options": {"priority": 5}},
 }
 
@@ -87,30 +85,11 @@ def test_a_question_about_a_finished_run_gets_its_words(deployed: Deployed, tmp_
     "words",
     [["evaluate"], ["predict", "--to", "/dev/shm/to"], ["predict", "--deploy-mode", "client", "--to", "/t"]],
 )
-def test_a_finished_run_does_not_decide_for_the_commands_after_it(
-    deployed: Deployed, tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str]
-) -> None:
+def test_a_finished_run_does_not_decide_for_the_commands_after_it(deployed, tmp_path, capsys, words):
     graph = GRAPH | {"output": str(tmp_path)}
     (tmp_path / "run.json").write_text(json.dumps({"config": graph, "stages": {}}))
     assert code_of(graphmill, words[0], str(tmp_path), *words[1:], "--master", "local[1]") in (2, 4)
     assert "there is no" in capsys.readouterr().err  # the command begins here, and finds no files
-    assert not deployed.words
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["--to", "answers"], "--to: "),
-        (["--to", "hdfs:///to", "--index", "new"], "--index: "),
-        (["--to", "hdfs:///to", "--ids", "ids.txt"], "--ids: "),
-    ],
-)
-def test_local_files_of_a_question_are_refused(
-    deployed: Deployed, tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], message: str
-) -> None:
-    (tmp_path / "ids.txt").write_text("a")
-    assert code_of(graphmill, "predict", "c.yaml", *words) == 2
-    assert message in capsys.readouterr().err
     assert not deployed.words
 
 
@@ -133,60 +112,55 @@ def test_a_script_gets_its_arguments_and_files(deployed: Deployed, tmp_path: Pat
     assert deployed.settings.yarn_options == {"priority": 5, "shell_env": ("A=b", "C=d")}
 
 
+OF_A_RUN = [
+    ("--set output=/dev/shm/out", "output: /dev/shm/out is on a disk of this machine"),
+    ("--set etl.tables[0].path[1]=/dev/shm/y", "etl.tables[0].path[1]: /dev/shm/y is on a disk"),
+    ("--set etl.quarantine_path=/dev/shm/bad", "etl.quarantine_path: /dev/shm/bad is on a disk"),
+    ("--set train.init_embeddings.a=/dev/shm/v", "train.init_embeddings.a: /dev/shm/v is on a disk"),
+    ("--master local", "cluster.deploy: cluster is for --master yarn, found local"),
+    ("--py-files none.py", "none.py: there is no such file"),
+    ("--yarn-option queue=q", "queue: GraphMill sets this option; use cluster.queue"),
+    ("--driver-memory much", "cluster.driver_memory: expected a size as 4GiB, found 'much'"),
+]
+OF_A_QUESTION = [
+    ("--to answers", "--to: "),
+    ("--to hdfs:///to --index new", "--index: "),
+    ("--to hdfs:///to --ids ids.txt", "--ids: "),
+]
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--set", "output=/dev/shm/out"], "output: /dev/shm/out is on a disk of this machine"),
-        (["--set", "etl.tables[0].path[1]=/dev/shm/y"], "etl.tables[0].path[1]: /dev/shm/y is on a disk"),
-        (["--set", "etl.quarantine_path=/dev/shm/bad"], "etl.quarantine_path: /dev/shm/bad is on a disk"),
-        (["--set", "train.init_embeddings.a=/dev/shm/v"], "train.init_embeddings.a: /dev/shm/v is on a disk"),
-        (["--master", "local"], "cluster.deploy: cluster is for --master yarn, found local"),
-        (["--py-files", "none.py"], "none.py: there is no such file"),
-        (["--yarn-option", "queue=q"], "queue: GraphMill sets this option; use cluster.queue"),
-        (["--driver-memory", "much"], "cluster.driver_memory: expected a size as 4GiB, found 'much'"),
+        *((f"pipeline --conf c.yaml {words}", message) for words, message in OF_A_RUN),
+        *((f"predict c.yaml {words}", message) for words, message in OF_A_QUESTION),
     ],
 )
-def test_what_no_container_reaches_is_refused(
-    deployed: Deployed, capsys: pytest.CaptureFixture[str], words: list[str], message: str
-) -> None:
-    assert code_of(graphmill, "pipeline", "--conf", "c.yaml", *words) == 2
+def test_what_no_container_reaches_is_refused(deployed, tmp_path, capsys, words, message):
+    (tmp_path / "ids.txt").write_text("a")
+    assert code_of(graphmill, *words.split()) == 2
     assert message in capsys.readouterr().err
     assert not deployed.words
 
 
-def test_a_container_does_not_deploy_again(
-    deployed: Deployed, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_container_does_not_deploy_again(deployed, monkeypatch, capsys):
     monkeypatch.setenv("GRAPHMILL_DRIVER", "1")
     code_of(graphmill, "pipeline", "--conf", "c.yaml", "--master", "spark://x", "--set", "dimension=none")
     assert "dimension: input should be a valid integer" in capsys.readouterr().err
     assert not deployed.words
 
 
-def test_a_driver_looks_at_a_question_before_it_asks_for_workers(
-    deployed: Deployed, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_driver_looks_at_a_question_before_it_asks_for_workers(deployed, monkeypatch, tmp_path, capsys):
     """A run.json brings no options of a cluster; YARN, which is not there, would be another error."""
     write_world(tmp_path / "run")
     monkeypatch.setenv("GRAPHMILL_DRIVER", "1")
-    words = [
-        "predict",
-        str(tmp_path / "run"),
-        "--relation",
-        "nothing",
-        "--k",
-        "2",
-        "--to",
-        str(tmp_path / "to"),
-    ]
+    words = ["predict", tmp_path / "run", "--relation", "nothing", "--k", "2", "--to", tmp_path / "to"]
     assert code_of(graphmill, *words, "--master", "yarn", "--num-workers", "1") == 2
     assert "--relation nothing: expected one of likes, follows" in capsys.readouterr().err
     assert not deployed.words
 
 
-def test_a_cluster_with_kerberos_is_refused(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_cluster_with_kerberos_is_refused(monkeypatch, tmp_path, capsys):
     name, value = "<name>hadoop.security.authentication</name>", "<value>kerberos</value>"
     site = f"<configuration><property>{name}{value}</property></configuration>"
     (tmp_path / "core-site.xml").write_text(site)

@@ -5,10 +5,9 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import textwrap
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import psutil
 import pytest
@@ -17,17 +16,11 @@ from graphmill.checkpoints import pbg
 from graphmill.cli.options import CONF_VARIABLE, MASTER_VARIABLE
 from graphmill.errors import ConfigError
 from graphmill.storage import hdfs
-from tests.commands import Command, Submit
+from tests.commands import Submit
 from tests.forked import Forks
-from tests.processes import SLEEPER, alive, heed_sigint
+from tests.graphmill.smallest import write_conf
+from tests.processes import DASK_SUBMIT, SLEEPER, alive, heed_sigint
 from tests.waiting import wait_until
-
-DASK_SUBMIT = str(Path(sys.executable).with_name("dask-submit"))
-
-GRAPH = (
-    "{input: ., output: o, dimension: 2, entities: {a: {num_partitions: 1}},"
-    " relations: [{name: r, lhs: a, rhs: a}], "
-)
 
 SCRIPT = """
     import os, sys
@@ -41,19 +34,17 @@ SCRIPT = """
 @pytest.mark.slow
 def test_a_script_gets_its_arguments_the_cluster_and_its_exit_code(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(textwrap.dedent(SCRIPT))
-    conf = tmp_path / "c.yaml"
-    conf.write_text(GRAPH + "cluster: {master: 'local[1]'}}")
-    words = [DASK_SUBMIT, "--conf", str(conf), "mine.py", "7", "--flag"]
+    write_conf(tmp_path, cluster={"master": "local[1]"})
+    conf = str(tmp_path / "c.yaml")
+    words = [DASK_SUBMIT, "--conf", conf, "mine.py", "7", "--flag"]
     done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=600, check=False)
-    assert done.stdout.split() == ["sum", "6", "['7',", "'--flag']", str(conf)]
+    assert done.stdout.split() == ["sum", "6", "['7',", "'--flag']", conf]
     assert done.returncode == 7
 
 
-def test_the_environment_names_a_script_s_cluster_too(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, submit: Submit
-) -> None:
+def test_the_environment_names_a_script_s_cluster_too(tmp_path, monkeypatch, submit):
     (tmp_path / "mine.py").write_text("print('ran')")
-    (tmp_path / "c.yaml").write_text(GRAPH + "cluster: {master: 'spark://y'}}")
+    write_conf(tmp_path, cluster={"master": "spark://y"})
     for master, conf in (("spark://x", ""), ("", "c.yaml")):
         monkeypatch.setenv(MASTER_VARIABLE, master)
         monkeypatch.setenv(CONF_VARIABLE, conf)
@@ -63,9 +54,7 @@ def test_the_environment_names_a_script_s_cluster_too(
 
 
 @pytest.mark.usefixtures("graphmill_command")
-def test_a_bundled_job_goes_before_a_file_that_is_not_named_as_one(
-    tmp_path: Path, submit: Submit, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_bundled_job_goes_before_a_file_that_is_not_named_as_one(tmp_path, submit, caplog):
     (tmp_path / "etl.py").write_text("print('my own etl')")
     helped = submit("etl.py", "--help")
     assert (helped.code, "Usage: etl.py" in helped.out) == (0, True)
@@ -87,11 +76,9 @@ def test_a_bundled_job_goes_before_a_file_that_is_not_named_as_one(
         (["--master", "spark://x", "etl.py", "--conf", "c.yaml"], "--master spark://x: expected local"),
     ],
 )
-def test_bad_input_exits_with_2_and_one_clear_message(
-    tmp_path: Path, submit: Submit, arguments: list[str], message: str
-) -> None:
-    (tmp_path / "c.yaml").write_text(GRAPH + "etl: {tables: [{path: ./x.csv, lhs: 0, rhs: 1, relation: r}]}}")
-    (tmp_path / "x.csv").write_text("a,b\n1,2\n")
+def test_bad_input_exits_with_2_and_one_clear_message(tmp_path, submit, arguments, message):
+    write_conf(tmp_path)
+    (tmp_path / "t.csv").write_text("a,b\n1,2\n")
     said = submit(*arguments)
     assert (said.code, message in said.err, "Traceback" in said.err) == (2, True, False), said.err
 
@@ -111,28 +98,28 @@ def test_a_script_that_fails_exits_with_1(tmp_path: Path, submit: Submit, script
     assert ("Traceback" in told) == ("ZeroDivision" in told)
 
 
+def submitted(folder: Path, script: str, **options: Any) -> subprocess.Popen[str]:
+    """A script with two workers, in a process group of its own."""
+    words = [DASK_SUBMIT, "--master", "local[2]", script]
+    of_its_own = {"start_new_session": True, "preexec_fn": heed_sigint}
+    return subprocess.Popen(words, cwd=folder, text=True, **of_its_own, **options)
+
+
+def send(process: subprocess.Popen[str], number: signal.Signals) -> None:
+    """A terminal sends SIGINT to the whole group."""
+    (os.killpg if number == signal.SIGINT else os.kill)(process.pid, number)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)]
 )
 def test_a_signal_ends_everything_that_was_started(tmp_path: Path, number: signal.Signals, code: int) -> None:
     (tmp_path / "sleeper.py").write_text(textwrap.dedent(SLEEPER))
-    process = subprocess.Popen(
-        [DASK_SUBMIT, "--master", "local[2]", "sleeper.py"],
-        cwd=tmp_path,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-        start_new_session=True,
-        preexec_fn=heed_sigint,
-    )
-    assert process.stdout is not None
+    process = submitted(tmp_path, "sleeper.py", stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
     workers = [int(word) for word in process.stdout.readline().split()[1:]]
     assert len(workers) == 2
-    if number == signal.SIGINT:  # a terminal sends it to the whole group
-        os.killpg(process.pid, number)
-    else:
-        process.send_signal(number)
+    send(process, number)
     process.communicate(timeout=600)
     assert process.returncode == code
     wait_until(lambda: not any(alive(pid) for pid in workers))
@@ -143,21 +130,12 @@ def test_a_signal_ends_everything_that_was_started(tmp_path: Path, number: signa
     ("number", "code", "expected"),
     [(signal.SIGINT, 130, "\nerror: stopped by Ctrl-C\n"), (signal.SIGTERM, 143, "")],
 )
-def test_a_signal_while_workers_start_is_told_in_one_line(
-    tmp_path: Path, number: signal.Signals, code: int, expected: str
-) -> None:
+def test_a_signal_while_workers_start_is_told_in_one_line(tmp_path, number, code, expected):
     (tmp_path / "idle.py").touch()
-    process = subprocess.Popen(
-        [DASK_SUBMIT, "--master", "local[2]", "idle.py"],
-        cwd=tmp_path,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-        preexec_fn=heed_sigint,
-    )
+    process = submitted(tmp_path, "idle.py", stderr=subprocess.PIPE)
     started = psutil.Process(process.pid).children
     wait_until(lambda: len(started()) > 1)  # the first helps Python's multiprocessing
-    os.killpg(process.pid, number) if number == signal.SIGINT else process.send_signal(number)
+    send(process, number)
     _, told = process.communicate(timeout=600)
     assert (process.returncode, told) == (code, expected)
 
@@ -165,7 +143,7 @@ def test_a_signal_while_workers_start_is_told_in_one_line(
 @pytest.mark.slow
 def test_ctrl_c_says_how_to_go_on_and_that_is_true(tmp_path: Path, forked: Forks) -> None:
     (tmp_path / "t.csv").write_text("x,y\n" + "".join(f"{n},{n + 1}\n" for n in range(500)))
-    (tmp_path / "c.yaml").write_text(GRAPH + "etl: {tables: [{path: t.csv, lhs: 0, rhs: 1, relation: r}]}}")
+    write_conf(tmp_path)
     words = ["dask-submit", "pipeline.py", "--conf", "c.yaml", "--set", f"input={tmp_path}"]
     words += ["--set", "evaluate.split=train", "--set", "train.commit_interval_s=0"]
     process = forked.start(*words, "--set", "num_epochs=100000", cwd=tmp_path)
@@ -193,37 +171,23 @@ def test_a_missing_conf_is_told(script: str, monkeypatch: pytest.MonkeyPatch, su
 
 
 @pytest.mark.parametrize("words", [["remap.py"], ["pipeline.py"], ["pipeline.py", "--date", "2026-11-20"]])
-def test_the_driver_of_the_configuration_opens_the_first_path_on_hdfs(
-    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, submit: Submit
-) -> None:
+def test_the_driver_of_the_configuration_opens_the_first_path_on_hdfs(words, tmp_path, monkeypatch, submit):
     def connect(uri: str) -> NoReturn:
         raise ConfigError(f"connected with {os.environ.get(hdfs.DRIVER_VARIABLE)}")
 
     monkeypatch.setattr(hdfs, "connect", connect)
     monkeypatch.delenv(hdfs.DRIVER_VARIABLE, raising=False)
-    conf = GRAPH.replace(
-        "output: o",
-        "output: 'hdfs://nowhere:1/{date}'" if "--date" in words else "output: 'hdfs://nowhere:1/o'",
-    )
-    (tmp_path / "c.yaml").write_text(conf + "etl: {tables: [{path: t.csv, lhs: 0, rhs: 1, relation: r}]}}")
+    write_conf(tmp_path, output=f"hdfs://nowhere:1/{'{date}' if '--date' in words else 'o'}")
     (tmp_path / "t.csv").write_text("x,y\n1,2\n")
-    options = ["--conf", "c.yaml", "--set", "cluster.hdfs_driver=libhdfs"]
-    said = submit(*words, *options)
+    said = submit(*words, "--conf", "c.yaml", "--set", "cluster.hdfs_driver=libhdfs")
     assert (said.code, "connected with libhdfs" in said.err) == (2, True), said.err
     assert hdfs.DRIVER_VARIABLE not in os.environ
 
 
-def test_a_failed_run_says_so_in_run_json(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    graphmill_command: Command,
-) -> None:
-    table = "etl: {tables: [{path: missing.csv, lhs: 0, rhs: 1, relation: r}]}}"
-    (tmp_path / "c.yaml").write_text(GRAPH + table)
-    monkeypatch.chdir(tmp_path)
-    assert graphmill_command("etl", "--conf", "c.yaml") == 2
-    assert "missing.csv" in capsys.readouterr().err
+@pytest.mark.usefixtures("graphmill_command")
+def test_a_failed_run_says_so_in_run_json(tmp_path: Path, submit: Submit) -> None:
+    write_conf(tmp_path, "missing.csv")
+    said = submit("etl.py", "--conf", "c.yaml")
+    assert (said.code, "missing.csv" in said.err) == (2, True)
     content = json.loads((tmp_path / "o" / "run.json").read_text())
-    assert content["status"] == "failed"
-    assert "missing.csv" in content["error"]
+    assert (content["status"], "missing.csv" in content["error"]) == ("failed", True)

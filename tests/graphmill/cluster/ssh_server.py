@@ -12,12 +12,8 @@ import asyncssh
 
 async def run_by_shell(process: Any) -> None:
     """Run a command as sshd does: pass its output on, and close its input when the client is gone."""
-    child = await asyncio.create_subprocess_shell(
-        process.command,
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )
+    pipe = asyncio.subprocess.PIPE
+    child = await asyncio.create_subprocess_shell(process.command, stdin=pipe, stdout=pipe, stderr=pipe)
     await process.redirect(stdin=child.stdin, stdout=child.stdout, stderr=child.stderr)
     closed, ended = asyncio.ensure_future(process.wait_closed()), asyncio.ensure_future(child.wait())
     await asyncio.wait([closed, ended], return_when=asyncio.FIRST_COMPLETED)
@@ -27,14 +23,8 @@ async def run_by_shell(process: Any) -> None:
 
 
 async def serve(host_key: str, authorized_keys: str) -> None:
-    server = await asyncssh.listen(
-        "127.0.0.1",
-        0,
-        server_host_keys=[host_key],
-        authorized_client_keys=authorized_keys,
-        process_factory=run_by_shell,
-        encoding=None,
-    )
+    keys = {"server_host_keys": [host_key], "authorized_client_keys": authorized_keys}
+    server = await asyncssh.listen("127.0.0.1", 0, process_factory=run_by_shell, encoding=None, **keys)
     print(server.sockets[0].getsockname()[1], flush=True)  # noqa: T201 (what the parent waits for)
     await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
     server.close()

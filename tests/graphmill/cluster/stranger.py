@@ -42,14 +42,8 @@ def tree(pid: int) -> list[int]:
 
 def listening(pids: Iterable[int]) -> list[tuple[str, int]]:
     """Addresses and ports that these processes listen on."""
-    return sorted(
-        {
-            (each.laddr.ip, each.laddr.port)
-            for pid in pids
-            for each in psutil.Process(pid).net_connections("inet")
-            if each.status == psutil.CONN_LISTEN
-        }
-    )
+    found = (each for pid in pids for each in psutil.Process(pid).net_connections("inet"))
+    return sorted({(each.laddr.ip, each.laddr.port) for each in found if each.status == psutil.CONN_LISTEN})
 
 
 def unix_sockets(pids: Iterable[int]) -> set[str]:
@@ -84,9 +78,8 @@ def attack(folder: Path, pids: list[int]) -> list[str]:
             client.connect(path.replace("@", "\0", 1))
             done.append(f"{path} lets me in")
     ways = (("tcp", Security(require_encryption=False)), ("tls", own))
-    return done + asyncio.run(
-        who_answers([(f"{scheme}://{ip}:{port}", each) for ip, port in ports for scheme, each in ways])
-    )
+    asked = [(f"{scheme}://{ip}:{port}", each) for ip, port in ports for scheme, each in ways]
+    return done + asyncio.run(who_answers(asked))
 
 
 def readable(folder: Path) -> Iterator[Path]:

@@ -7,28 +7,18 @@ import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import dask
 import pytest
 from distributed import Client, Future, LocalCluster
 
-from graphmill import cluster, storage
+from graphmill import cluster, errors, storage
 from graphmill.cluster import dashboard, described_workers, tasks
 from graphmill.config.sections.cluster import ClusterConfig
 from graphmill.display import progress
-from graphmill.errors import (
-    ClusterError,
-    ConfigError,
-    FormatError,
-    GraphMillError,
-    NoClusterError,
-    NotFoundError,
-    RawTableError,
-    StorageError,
-)
 from graphmill.storage import hdfs
-from tests.forked import Forks
 from tests.logged import messages_of
 from tests.waiting import wait_until
 from tests.workers import FORKING, forking
@@ -50,7 +40,7 @@ def refuse_or_write(place: str, number: int) -> None:
     if number == 0:
         while not storage.exists(f"{place}/1"):
             time.sleep(0.01)
-        raise FormatError("the first is bad")
+        raise errors.FormatError("the first is bad")
     storage.write_text(f"{place}/{number}", "")
     time.sleep(1)
     storage.write_text(f"{place}/{number}", "done")
@@ -67,7 +57,7 @@ def count_up(steps: int) -> int:
     return steps
 
 
-def fail_at_first(path: str, num_failures: int, error: type[GraphMillError]) -> int:
+def fail_at_first(path: str, num_failures: int, error: type[errors.GraphMillError]) -> int:
     """Number of attempts it took."""
     with Path(path).open("a") as attempts:
         attempts.write("x")
@@ -77,23 +67,9 @@ def fail_at_first(path: str, num_failures: int, error: type[GraphMillError]) -> 
     return attempt
 
 
-def environment(name: str) -> str | None:
-    return os.environ.get(name)
-
-
-class Seen:
-    """A display that remembers."""
-
-    def __init__(self) -> None:
-        self.ticks: list[progress.Tick] = []
-
-    def show(self, tick: progress.Tick) -> None:
-        self.ticks.append(tick)
-
-
 def test_after_an_error_nothing_runs_any_more(client: Client, tmp_path: Path) -> None:
     arguments = [(str(tmp_path), number) for number in range(5)]
-    with pytest.raises(FormatError, match="the first is bad"):
+    with pytest.raises(errors.FormatError, match="the first is bad"):
         cluster.run_tasks(client, refuse_or_write, arguments, description="writing")
     begun = {path.name: path.read_text() for path in tmp_path.iterdir()}
     assert "1" in begun
@@ -108,16 +84,14 @@ def test_results_come_in_order(client: Client) -> None:
     assert cluster.run_tasks(client, square, [], description="nothing") == []
 
 
-def test_a_task_that_storage_failed_is_run_again(
-    client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_task_that_storage_failed_is_run_again(client, tmp_path, monkeypatch, caplog):
     monkeypatch.setattr(tasks, "RETRY_DELAYS_S", (0.0, 0.1, 0.1))
-    seen = Seen()
-    arguments = [(str(tmp_path / f"task-{number}"), number, StorageError) for number in range(4)]
-    with progress.shown_by(seen), caplog.at_level("WARNING", "graphmill"):
+    seen: list[progress.Tick] = []
+    arguments = [(str(tmp_path / f"task-{number}"), number, errors.StorageError) for number in range(4)]
+    with progress.shown_by(SimpleNamespace(show=seen.append)), caplog.at_level("WARNING", "graphmill"):
         results = cluster.run_tasks(client, fail_at_first, arguments, description="reading")
     assert results == [1, 2, 3, 4]
-    assert [tick.done for tick in seen.ticks] == [0, 1, 2, 3, 4]
+    assert [tick.done for tick in seen] == [0, 1, 2, 3, 4]
     told = messages_of(caplog)
     assert len(told) == 6
     assert "reading: trying again in 0.1 s: attempt 2 of 3 failed" in told
@@ -127,8 +101,9 @@ def test_a_task_with_bad_input_is_not_run_again_and_one_that_storage_fails_for_g
     client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tasks, "RETRY_DELAYS_S", (0.0, 0.0))
-    for error in (FormatError, RawTableError, ConfigError, NotFoundError, StorageError):
-        message = f"attempt {3 if error is StorageError else 1} of 9 failed"
+    of_input = (errors.FormatError, errors.RawTableError, errors.ConfigError, errors.NotFoundError)
+    for error in (*of_input, errors.StorageError):
+        message = f"attempt {3 if error is errors.StorageError else 1} of 9 failed"
         with pytest.raises(error, match=message):
             arguments = (str(tmp_path / error.__name__), 9, error)
             cluster.run_tasks(client, fail_at_first, [arguments], description="reading")
@@ -148,7 +123,7 @@ def test_a_killed_worker_costs_its_tasks_only(tmp_path: Path, caplog: pytest.Log
         caplog.handler.setLevel(0)  # the cluster has silenced all handlers of distributed's log
         assert cluster.run_task(client, die_once, str(tmp_path / "died"), description="dying") == "survived"
         assert losses.num_workers == 1
-        with pytest.raises(ClusterError, match="dying: the task's worker died 2 times"):
+        with pytest.raises(errors.ClusterError, match="dying: the task's worker died 2 times"):
             cluster.run_task(client, always_die, description="dying")
     assert losses.num_workers == 3, "those that close in the end are not lost"
     assert len(re.findall(r"lost the worker tls://127\.0\.0\.1:\d+, number \d of this run", caplog.text)) == 3
@@ -157,13 +132,12 @@ def test_a_killed_worker_costs_its_tasks_only(tmp_path: Path, caplog: pytest.Log
 
 def test_progress_of_tasks_is_shown_here(client: Client) -> None:
     """Long tasks side by side have a bar each."""
-    seen = Seen()
-    with progress.shown_by(seen), cluster.shown_by_worker(client):
+    seen: list[progress.Tick] = []
+    with progress.shown_by(SimpleNamespace(show=seen.append)), cluster.shown_by_worker(client):
         assert cluster.run_tasks(client, count_up, [(10,), (10,)], description="all") == [10, 10]
-        wait_until(
-            lambda: {"counting, worker 1", "counting, worker 2"} <= {each.description for each in seen.ticks}
-        )
-    of_workers = [each for each in seen.ticks if each.description != "all"]
+        both = {"counting, worker 1", "counting, worker 2"}
+        wait_until(lambda: both <= {each.description for each in seen})
+    of_workers = [each for each in seen if each.description != "all"]
     assert {each.total for each in of_workers} == {10}
     assert of_workers[-1].fields == {"loss": "0.5"}
 
@@ -187,10 +161,10 @@ def test_the_environment_reaches_every_worker(monkeypatch: pytest.MonkeyPatch, v
         if name != hdfs.DRIVER_VARIABLE or variable is None:
             monkeypatch.delenv(name)
     with cluster.connect("local[1]", ClusterConfig(hdfs_driver="libhdfs")) as client:
-        assert client.submit(environment, hdfs.DRIVER_VARIABLE).result() == (variable or "libhdfs")
+        assert client.submit(os.getenv, hdfs.DRIVER_VARIABLE).result() == (variable or "libhdfs")
         for name, value in cluster.ENVIRONMENT.items():
-            assert client.submit(environment, name).result() == value
-    assert environment(hdfs.DRIVER_VARIABLE) == variable
+            assert client.submit(os.getenv, name).result() == value
+    assert os.getenv(hdfs.DRIVER_VARIABLE) == variable
 
 
 @pytest.mark.slow
@@ -233,28 +207,27 @@ def test_no_scheduler_answers_at_the_address(is_stopped: bool) -> None:
         port = listening.getsockname()[1]
         if not is_stopped:
             listening.close()
-        with (
-            pytest.raises(NoClusterError, match=r"answer: .*; nothing was changed: try again") as error,
-            cluster.connect(f"tcp://127.0.0.1:{port}", ClusterConfig(connect_timeout_s=1)),
-        ):
-            pass
+        no_answer = pytest.raises(errors.NoClusterError, match=r"answer: .*; nothing was changed: try again")
+        with no_answer as error:
+            cluster.connect(f"tcp://127.0.0.1:{port}", ClusterConfig(connect_timeout_s=1)).__enter__()
     assert error.value.exit_code == 69
 
 
 def test_a_dashboard_where_this_machine_cannot_listen_is_a_wrong_option() -> None:
     for address in ("no-such-host.invalid:0", "192.0.2.1:0", "::1:0", ":65536"):
         message = f"cluster.dashboard_address: .* found '{address}'"
-        with pytest.raises(ConfigError, match=message):
+        with pytest.raises(errors.ConfigError, match=message):
             cluster.connect("local[1]", ClusterConfig(dashboard_address=address)).__enter__()
 
 
 @pytest.mark.slow
 def test_tasks_do_not_wait_for_ever_where_all_workers_are_lost() -> None:
+    gone = "counting: all workers died, and none has come back within 1 s"
     with (
         dask.config.set({"distributed.scheduler.no-workers-timeout": "1s"}),
         LocalCluster(n_workers=0, dashboard_address=":0") as lost,
         Client(lost) as client,
-        pytest.raises(ClusterError, match="counting: all workers died, and none has come back within 1 s"),
+        pytest.raises(errors.ClusterError, match=gone),
     ):
         cluster.run_tasks(client, square, [(1,), (2,)], description="counting")
 
@@ -269,22 +242,15 @@ def test_tasks_do_not_wait_for_ever_where_the_memory_of_all_workers_is_full() ->
         Client(full) as client,
     ):
         wait_until(lambda: not full.scheduler.running)
-        with pytest.raises(
-            ClusterError, match=r"no worker has taken a task for 0\.1 s.*cluster.worker_memory"
-        ):
+        full_memory = r"no worker has taken a task for 0\.1 s.*cluster.worker_memory"
+        with pytest.raises(errors.ClusterError, match=full_memory):
             cluster.run_tasks(client, square, [(1,)], description="counting")
-
-
-def rest() -> None:
-    time.sleep(60)
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
 @pytest.mark.parametrize("has_closed", [False, True])
-def test_a_lost_scheduler_is_a_cluster_error(
-    forked: Forks, monkeypatch: pytest.MonkeyPatch, has_closed: bool
-) -> None:
+def test_a_lost_scheduler_is_a_cluster_error(forked, monkeypatch, has_closed):
     """Whether or not the client has given up and closed by then."""
     program = "from distributed.cli.dask_scheduler import main; main()"
     words = ("--port=0", "--no-dashboard", "--host=127.0.0.1")
@@ -303,12 +269,11 @@ def test_a_lost_scheduler_is_a_cluster_error(
                 return result_of(future)
 
             monkeypatch.setattr(Future, "result", late)
-        asked = pool.submit(cluster.run_tasks, client, rest, [()], description="resting")
+        asked = pool.submit(cluster.run_tasks, client, time.sleep, [(60,)], description="resting")
         wait_until(lambda: bool(client.futures))
-        with (
-            pytest.raises(ClusterError, match="resting: the cluster went away: Client lost the connec"),
-            cluster.Losses().counted(client),
-        ):
+        message = "resting: the cluster went away: Client lost the connec"
+        away = pytest.raises(errors.ClusterError, match=message)
+        with away, cluster.Losses().counted(client):
             scheduler.send(signal.SIGKILL)
             asked.result()
     scheduler.wait()

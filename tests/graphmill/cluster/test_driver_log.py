@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import threading
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -18,18 +17,14 @@ from graphmill.cluster.hadoop import YarnClient
 from graphmill.cluster.yarn import ContainerEvents
 from graphmill.errors import StorageError
 from tests.logged import messages_of
+from tests.processes import executable
 
 pieces = st.lists(st.tuples(st.sampled_from(driver.STREAMS), st.binary(max_size=30), st.booleans()))
 
 
 @settings(max_examples=30)
 @given(attempts=st.lists(pieces, min_size=1, max_size=2))
-def test_each_byte_is_shown_once(
-    attempts: list[list[tuple[str, bytes, bool]]],
-    tmp_path_factory: pytest.TempPathFactory,
-    monkeypatch: pytest.MonkeyPatch,
-    capfdbinary: pytest.CaptureFixture[bytes],
-) -> None:
+def test_each_byte_is_shown_once(attempts, tmp_path_factory, monkeypatch, capfdbinary):
     """Also of a driver that has begun again, and of a reader that comes late."""
     monkeypatch.setattr(driver, "PART_BYTES", 16)
     folder = str(tmp_path_factory.mktemp("log"))
@@ -55,9 +50,7 @@ def test_each_byte_is_shown_once(
     assert tuple(capfdbinary.readouterr()) == tuple(expected.values())
 
 
-def test_a_write_that_fails_is_made_good_by_the_next(
-    tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
-) -> None:
+def test_a_write_that_fails_is_made_good_by_the_next(tmp_path, capfdbinary):
     folder = tmp_path / "log"
     folder.write_text("in the way")
     writer = driver.Writer(str(tmp_path / "log"))
@@ -71,9 +64,7 @@ def test_a_write_that_fails_is_made_good_by_the_next(
     assert capfdbinary.readouterr().out == b"first\nsecond\n"
 
 
-def test_the_parts_are_in_the_order_of_their_numbers(
-    tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
-) -> None:
+def test_the_parts_are_in_the_order_of_their_numbers(tmp_path, capfdbinary):
     for number in (9_998, 9_999, 10_000):
         (tmp_path / f"stdout-{number}").write_text(f"{number}\n")
     driver.Reader(str(tmp_path)).show()
@@ -84,20 +75,13 @@ KILLED = "import os, sys; print('out'); print('err', file=sys.stderr, flush=True
 
 
 @pytest.mark.slow
-def test_a_command_that_a_signal_ends_is_told_to_the_client(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_command_that_a_signal_ends_is_told_to_the_client(tmp_path, capfd):
     (tmp_path / "tmp").mkdir()
     (tmp_path / "conf").mkdir()
-    done = subprocess.run(
-        [sys.executable, "-m", "graphmill.cluster.driver", str(tmp_path / "logs"), "-c", KILLED],
-        cwd=tmp_path,
-        env=os.environ
-        | {"CONTAINER_ID": "container_17_0001_01_000002", "HADOOP_CONF_DIR": str(tmp_path / "conf")},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    command = [sys.executable, "-m", "graphmill.cluster.driver", str(tmp_path / "logs"), "-c", KILLED]
+    of_yarn = {"CONTAINER_ID": "container_17_0001_01_000002", "HADOOP_CONF_DIR": str(tmp_path / "conf")}
+    options = {"cwd": tmp_path, "env": os.environ | of_yarn, "timeout": 300}
+    done = subprocess.run(command, capture_output=True, text=True, **options)
     assert done.returncode == 128 + signal.SIGABRT
     reader = Reader(str(tmp_path / "logs" / "application_17_0001"))
     assert reader.exit_code() == done.returncode
@@ -122,36 +106,29 @@ Container id: {FIRST}
 
 
 @pytest.fixture
-def events(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> ContainerEvents:
+def events(tmp_path, caplog, monkeypatch):
     """Told by a `yarn` that has logs of the first application alone."""
     monkeypatch.setattr(logging.getLogger("graphmill"), "propagate", True)
     caplog.set_level(logging.INFO, "graphmill")
     monkeypatch.setattr("graphmill.cluster.yarn.LOOK_S", 0)
     (tmp_path / "late").write_text(LOG)
-    yarn = tmp_path / "yarn"
-    yarn.write_text(  # the end of a container is in the log when YARN is asked again
-        f'#!/bin/sh\ncd {tmp_path}\n[ "$3" = application_1795403766182_0001 ] && cat log\nmv late log; true\n'
-    )
-    yarn.chmod(0o755)
+    # the end of a container is in the log when YARN is asked again
+    text = f'cd {tmp_path}\n[ "$3" = application_1795403766182_0001 ] && cat log\nmv late log; true'
+    yarn = executable(tmp_path / "yarn", text)
     return ContainerEvents(YarnClient((str(yarn),), "", str(tmp_path)))
 
 
 def test_containers_that_are_gone_are_told_with_their_ends(events: ContainerEvents) -> None:
     events.see({FIRST: "node1", SECOND: "node2", OTHER: "node3"})
     events.see({SECOND: "node2"})
-    memory = (
-        "exit status -104: [2026-11-23 03:27:02.034]Container is running beyond the 'PHYSICAL' memory limit."
-    )
+    beyond = "Container is running beyond the 'PHYSICAL' memory limit."
+    memory = f"exit status -104: [2026-11-23 03:27:02.034]{beyond}"
     missing = events.missing(threading.Event())
     assert f"{FIRST} on node1: {memory}" in missing
     assert f"{OTHER} on node3: see yarn logs -applicationId application_1795403766182_0002" in missing
 
 
-def test_replacements_and_new_attempts_of_application_masters_are_told(
-    events: ContainerEvents, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_replacements_and_new_attempts_of_application_masters_are_told(events, caplog):
     events.see({FIRST: "node1", SECOND: "node2"})
     events.see({SECOND: "node2"})
     events.see({SECOND: "node2", FIRST: "node1"})  # its worker has started again in the same container

@@ -3,7 +3,6 @@
 import asyncio
 import os
 import signal
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,9 +16,8 @@ from graphmill.cluster.keys import new_keys
 from graphmill.cluster.ssh import parse
 from graphmill.config.sections.cluster import ClusterConfig
 from graphmill.errors import ClusterError, ConfigError
-from tests import REPOSITORY
-from tests.forked import Forks
 from tests.graphmill.cluster import stranger
+from tests.processes import executable, speaking
 from tests.waiting import found_in, wait_until
 
 asyncssh = pytest.importorskip("asyncssh", reason="asyncssh is not installed: pip install 'graphmill[ssh]'")
@@ -38,31 +36,17 @@ def ssh_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tupl
         key.write_public_key(folder / f"{name}.pub")
     for name in (*cluster.ENVIRONMENT, "HADOOP_CONF_DIR"):  # a host's own would count
         monkeypatch.delenv(name, raising=False)
-    command = [sys.executable, "-m", "tests.graphmill.cluster.ssh_server"]
-    with subprocess.Popen(
-        [*command, folder / "host", folder / "id_ed25519.pub"],
-        cwd=REPOSITORY,
-        env={**os.environ, "TMPDIR": str(remote_tmp(tmp_path))},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as server:
-        assert server.stdout is not None
-        port = server.stdout.readline().strip()
+    server = (sys.executable, "-m", "tests.graphmill.cluster.ssh_server")
+    environment = {**os.environ, "TMPDIR": str(remote_tmp(tmp_path))}
+    with speaking(*server, folder / "host", folder / "id_ed25519.pub", env=environment) as (process, port):
         (folder / "known_hosts").write_text(f"[127.0.0.1]:{port} {(folder / 'host.pub').read_text()}")
         monkeypatch.setenv("HOME", str(tmp_path / "home"))
-        yield f"tester@127.0.0.1:{port}", server.pid
-        assert server.stdin is not None
-        server.stdin.close()
+        yield f"tester@127.0.0.1:{port}", process.pid
 
 
 def remote_tmp(folder: Path) -> Path:
     """TMPDIR of the host."""
     return folder / "remote-tmp"
-
-
-def environment(name: str) -> str | None:
-    return os.environ.get(name)
 
 
 # A worker logs its address, then this line, then joins the cluster.
@@ -73,20 +57,16 @@ SLOW_TO_JOIN = (
 
 
 @pytest.mark.slow
-def test_workers_come_by_ssh_and_are_waited_for(
-    ssh_server: tuple[str, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_workers_come_by_ssh_and_are_waited_for(ssh_server, tmp_path, monkeypatch):
     monkeypatch.setenv("HADOOP_CONF_DIR", "/etc/hadoop/of-this-test")
-    with (
-        dask.config.set({"distributed.worker.preload": [SLOW_TO_JOIN]}),
-        cluster.connect(f"ssh://{ssh_server[0]}", ClusterConfig(num_workers=1)) as client,
-    ):
+    slow = dask.config.set({"distributed.worker.preload": [SLOW_TO_JOIN]})
+    with slow, cluster.connect(f"ssh://{ssh_server[0]}", ClusterConfig(num_workers=1)) as client:
         assert len(cluster.worker_addresses(client)) == 1
         pids = client.run(os.getpid).values()
         assert os.getpid() not in pids
         for variable, value in cluster.ENVIRONMENT.items():
-            assert client.submit(environment, variable).result() == value
-        assert client.submit(environment, "HADOOP_CONF_DIR").result() == "/etc/hadoop/of-this-test"
+            assert client.submit(os.getenv, variable).result() == value
+        assert client.submit(os.getenv, "HADOOP_CONF_DIR").result() == "/etc/hadoop/of-this-test"
     wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids))
     wait_until(lambda: not found_in(remote_tmp(tmp_path), "**/*.pem"))
 
@@ -102,9 +82,7 @@ with cluster.connect(sys.argv[1], ClusterConfig(num_workers=1)) as client:
 
 
 @pytest.mark.slow
-def test_neither_other_users_nor_other_keys_can_connect(
-    ssh_server: tuple[str, int], tmp_path: Path, forked: Forks
-) -> None:
+def test_neither_other_users_nor_other_keys_can_connect(ssh_server, tmp_path, forked):
     """Neither another user of the host nor a client without the key; a killed run leaves nothing there."""
     host, server = ssh_server
     run = forked.start("python", "-c", RUN, f"ssh://{host}")
@@ -130,8 +108,7 @@ def test_an_interpreter_that_hangs_or_is_missing_there_and_a_host_whose_key_is_n
     ssh_server: tuple[str, int], tmp_path: Path
 ) -> None:
     host, server = ssh_server
-    (hanging := tmp_path / "python").write_text("#!/bin/sh\nexec cat\n")
-    hanging.chmod(0o755)
+    hanging = executable(tmp_path / "python", "exec cat")
     settings = ClusterConfig(num_workers=1, python=str(hanging), start_timeout_s=2)
     with pytest.raises(ClusterError, match="within 2"), cluster.connect(f"ssh://{host}", settings):
         pass

@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,6 +18,7 @@ from graphmill.errors import ConfigError
 from graphmill.storage import run_folder
 from tests.forked import Forks
 from tests.graphmill.cluster import stranger
+from tests.processes import speaking
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.slow
@@ -38,47 +38,31 @@ if __name__ == "__main__":
 @contextmanager
 def run_in(folder: Path, tls: str) -> Iterator[list[int]]:
     """The processes of a run that has its temporary files in `folder`."""
-    script = folder / "run.py"
-    script.write_text(RUN)
-    with subprocess.Popen(
-        [sys.executable, str(script), tls],
-        env={**os.environ, "TMPDIR": str(folder)},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as run:
-        assert run.stdout is not None
-        assert run.stdout.readline() == "ready\n"
+    stranger.open_to_all(folder)
+    (folder / "run.py").write_text(RUN)
+    environment = {**os.environ, "TMPDIR": str(folder)}
+    with speaking(sys.executable, folder / "run.py", tls, env=environment) as (run, told):
+        assert told == "ready"
         yield stranger.tree(run.pid)
-        run.communicate(timeout=600)
 
 
-@pytest.fixture
-def public_folder(tmp_path: Path) -> Path:
-    """A folder that other users may look into."""
-    stranger.open_to_all(tmp_path)
-    return tmp_path
-
-
-def test_a_local_run_listens_on_loopback_only_and_lets_no_other_user_in(
-    public_folder: Path, forked: Forks
-) -> None:
-    with run_in(public_folder, "auto") as processes:
+def test_a_local_run_listens_on_loopback_only_and_lets_no_other_user_in(tmp_path, forked):
+    with run_in(tmp_path, "auto") as processes:
         found = stranger.listening(processes)
         assert len(found) >= 3  # the scheduler, a nanny, a worker
         assert {address for address, _ in found} == {"127.0.0.1"}
         assert not [name for name in stranger.unix_sockets(processes) if name.startswith("@")]
         if os.geteuid() == 0:  # only root can become another user
-            assert stranger.attempts(forked, public_folder, processes) == []
+            assert stranger.attempts(forked, tmp_path, processes) == []
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
-def test_another_user_can_connect_with_tls_off(public_folder: Path, forked: Forks) -> None:
+def test_another_user_can_connect_with_tls_off(tmp_path: Path, forked: Forks) -> None:
     expected = ["Nanny", "Scheduler", "Worker"]
-    with run_in(public_folder, "off") as processes:
+    with run_in(tmp_path, "off") as processes:
 
         def who_answers() -> list[str]:
-            return sorted(each.split()[0] for each in stranger.attempts(forked, public_folder, processes))
+            return sorted(each.split()[0] for each in stranger.attempts(forked, tmp_path, processes))
 
         wait_until(lambda: who_answers() == expected)  # a slow machine answers too late at first
 
@@ -103,10 +87,8 @@ def test_without_the_key_no_one_is_answered(local_run: Client) -> None:
     refused = [(address, security) for address in addresses + plain for security in (none, other)]
     assert asyncio.run(stranger.who_answers(refused)) == []
     with_key = [(address, local_run.security) for address in addresses]
-    assert asyncio.run(stranger.who_answers(with_key, timeout_s=300)) == [
-        f"Scheduler at {scheduler} answers",
-        f"Worker at {worker} answers",
-    ]
+    answers = [f"Scheduler at {scheduler} answers", f"Worker at {worker} answers"]
+    assert asyncio.run(stranger.who_answers(with_key, timeout_s=300)) == answers
     assert local_run.submit(sum, [1, 2]).result() == 3
 
 
@@ -118,9 +100,7 @@ def test_tls_off_accepts_every_client_and_warns(caplog: pytest.LogCaptureFixture
         assert [text for text in caplog.messages if "cluster.tls: off: whoever reaches" in text]
 
 
-def test_a_running_cluster_without_encryption_gets_a_warning(
-    client: Client, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_running_cluster_without_encryption_gets_a_warning(client, caplog):
     with cluster.connect(client.scheduler_info()["address"], ClusterConfig()):
         pass
     with pytest.raises(ConfigError, match=r"tls://h:1: set cluster\.tls to the ca_file"):

@@ -57,11 +57,8 @@ def test_keys_that_are_none_are_refused(tmp_path: Path) -> None:
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     files = certificates(tmp_path) | {"key_file": str(tmp_path / "none.pem")}
-    with (
-        pytest.raises(ConfigError, match=r"cluster\.tls\.key_file: .*none\.pem: there is no such file"),
-        cluster.connect("local[1]", ClusterConfig(tls=TlsConfig(**files))),
-    ):
-        pass
+    with pytest.raises(ConfigError, match=r"cluster\.tls\.key_file: .*none\.pem: there is no such file"):
+        cluster.connect("local[1]", ClusterConfig(tls=TlsConfig(**files))).__enter__()
 
 
 @pytest.mark.slow
@@ -79,10 +76,8 @@ def test_the_dashboard_is_on_loopback_and_made_when_somebody_looks(local_run: Cl
 
 def test_the_address_of_a_dashboard_can_be_reached(monkeypatch: pytest.MonkeyPatch) -> None:
     """The case of --master yarn: the scheduler has one address, and its dashboard listens at another."""
-    with (
-        scheduler_here(ClusterConfig(tls="off"), None, host="127.0.0.2", n_workers=0) as here,
-        Client(here) as client,
-    ):
+    starting = scheduler_here(ClusterConfig(tls="off"), None, host="127.0.0.2", n_workers=0)
+    with starting as here, Client(here) as client:
         assert client.dashboard_link.startswith("http://127.0.0.2:")
         assert dashboard.address(client, is_here=False) is None
         address = dashboard.address(client, is_here=True)
@@ -110,9 +105,8 @@ def test_a_dashboard_for_the_network_has_the_certificate_of_the_run(monkeypatch:
     with cluster.connect("local[1]", ClusterConfig(dashboard_address=":0")) as client:
         lines = [told.get().getMessage() for _ in range(told.qsize())]
         (line,) = (line for line in lines if line.startswith("dashboard:"))
-        address, fingerprint = re.fullmatch(
-            r"dashboard: (https:\S+) \(certificate: SHA-256 (\w+)\)", line
-        ).groups()  # type: ignore[union-attr]
+        certified = r"dashboard: (https:\S+) \(certificate: SHA-256 (\w+)\)"
+        address, fingerprint = re.fullmatch(certified, line).groups()
         place = urlsplit(address)
         pem = ssl.get_server_certificate((place.hostname or "", place.port or 0))
         assert hashlib.sha256(ssl.PEM_cert_to_DER_cert(pem)).hexdigest() == fingerprint

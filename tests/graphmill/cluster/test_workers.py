@@ -51,7 +51,6 @@ def bare(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
             return process
 
         scheduler = start("scheduler", "--host", "127.0.0.1", "--port", "0", "--no-dashboard")
-        assert scheduler.stderr is not None
         line = next(line for line in scheduler.stderr if "Scheduler at:" in line)
         address = line.split("Scheduler at:")[1].strip()
         start("worker", address, "--nthreads", "1", "--no-dashboard", "--local-directory", str(folder))
@@ -85,14 +84,10 @@ def test_the_package_may_have_files_of_1970(tmp_path: Path, monkeypatch: pytest.
 @pytest.mark.slow
 def test_versions_that_differ_are_named_with_the_worker(bare: str, monkeypatch: pytest.MonkeyPatch) -> None:
     true_version = importlib.metadata.version
-    monkeypatch.setattr(
-        importlib.metadata, "version", lambda name: "1999.1" if name == "dask" else true_version(name)
-    )
-    with (
-        pytest.raises(ConfigError, match=rf"tcp://.*: dask is {true_version('dask')} there and 1999.1 here"),
-        cluster.connect(bare, ClusterConfig()),
-    ):
-        pass
+    false_version = {"dask": "1999.1"}.get
+    monkeypatch.setattr(importlib.metadata, "version", lambda of: false_version(of) or true_version(of))
+    with pytest.raises(ConfigError, match=rf"tcp://.*: dask is {true_version('dask')} there and 1999.1 here"):
+        cluster.connect(bare, ClusterConfig()).__enter__()
 
 
 @pytest.mark.usefixtures("forking_workers")
@@ -123,9 +118,7 @@ def test_a_scratch_folder_that_cannot_be_one(tmp_path: Path) -> None:
     assert refused.value.exit_code == 2
 
 
-def test_addresses_of_workers_however_late_the_answer_is_read(
-    client: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_addresses_of_workers_however_late_the_answer_is_read(client, monkeypatch):
     """Every two seconds, Dask's client replaces what it knows of the cluster by what names no worker."""
     sync = client.sync
 
@@ -146,12 +139,8 @@ MASTERS = ("local", "local[3]", "local[*]", "ssh://a,b", "yarn")
 def test_less_than_the_least_of_any_stage_is_refused(master: str, stages: list[str], mib: int) -> None:
     settings = ClusterConfig(worker_memory=f"{mib}MiB")
     least = 768 if {"train", "evaluate"} & set(stages) else 256  # with PyTorch
-    expected: Any = nullcontext()
-    if mib < least:
-        expected = pytest.raises(
-            ConfigError, match=f"worker_memory: expected at least {least}MiB.*found {mib}MiB"
-        )
-    with expected:
+    message = f"worker_memory: expected at least {least}MiB.*found {mib}MiB"
+    with pytest.raises(ConfigError, match=message) if mib < least else nullcontext():
         resources.check_memory(master, settings, stages)
 
 
@@ -168,9 +157,8 @@ def test_workers_have_an_equal_share_of_the_memory(monkeypatch: pytest.MonkeyPat
     assert resources.memory_of("local[1]", ClusterConfig()) == 2 << 30
     assert resources.memory_of("local[4]", ClusterConfig()) == 512 << 20
     resources.check_memory("local[4]", ClusterConfig(), ["etl"])
-    with pytest.raises(
-        ConfigError, match=r"local\[4\]: expected at least 768MiB for train, found 512MiB.*fewer"
-    ):
+    too_little = r"local\[4\]: expected at least 768MiB for train, found 512MiB.*fewer"
+    with pytest.raises(ConfigError, match=too_little):
         resources.check_memory("local[4]", ClusterConfig(), ["etl", "train"])
 
 
@@ -201,7 +189,5 @@ def test_another_form_is_refused_with_all_forms() -> None:
         ("local[3]", True, {}, "local[3]"),
     ],
 )
-def test_small_work_that_needs_no_processes_is_done_here(
-    master: str, is_small: bool, settings: dict[str, Any], expected: str
-) -> None:
+def test_small_work_that_needs_no_processes_is_done_here(master, is_small, settings, expected):
     assert place_of(master, ClusterConfig(**settings), is_small=is_small) == expected

@@ -9,7 +9,6 @@ import socket
 import subprocess
 from pathlib import Path
 from types import SimpleNamespace
-from typing import ClassVar
 from xml.etree import ElementTree
 
 import pytest
@@ -22,7 +21,9 @@ from graphmill.cluster.yarn import Containers
 from graphmill.config import validated
 from graphmill.config.sections.cluster import ClusterConfig
 from graphmill.errors import ClusterError, ConfigError, GraphMillError, StorageError
+from tests.processes import executable
 
+pytestmark = pytest.mark.usefixtures("conf_dir")
 JAR = "hadoop-yarn-applications-distributedshell-3.4.2.jar"
 
 
@@ -56,22 +57,18 @@ def test_by_hadoop_home(conf_dir: Path, tmp_path: Path, monkeypatch: pytest.Monk
     jars = home / "share" / "hadoop" / "yarn"
     jars.mkdir(parents=True)
     (jars / JAR).touch()
-    (home / "bin").mkdir()
-    yarn = home / "bin" / "yarn"
-    yarn.write_text(f"#!/bin/sh\necho '{conf_dir}:{home}/share/hadoop/common/*:{jars}/*'\n")
-    yarn.chmod(0o755)
+    class_path = f"{conf_dir}:{home}/share/hadoop/common/*:{jars}/*"
+    yarn = executable(home / "bin" / "yarn", f"echo '{class_path}'")
     monkeypatch.setenv("HADOOP_HOME", str(home))
     client = hadoop.find(None, tmp_path)
     jar = str(jars / JAR)
     assert client.shell_command(["x"]) == [str(yarn), "jar", jar, hadoop.SHELL_CLIENT, "-jar", jar, "x"]
-    yarn.write_text("#!/bin/sh\necho 'ERROR: JAVA_HOME is not set and could not be found.' >&2\nexit 1\n")
+    executable(yarn, "echo 'ERROR: JAVA_HOME is not set and could not be found.' >&2\nexit 1")
     with pytest.raises(ClusterError, match="classpath` ended with exit code 1: ERROR: JAVA_HOME is not set"):
         hadoop.find(None, tmp_path)
 
 
-def test_missing_parts_of_the_client_are_named(
-    conf_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_parts_of_the_client_are_named(conf_dir, tmp_path, monkeypatch):
     with pytest.raises(ConfigError, match=r"no command `yarn`.*set HADOOP_HOME, or cluster\.yarn_classpath"):
         hadoop.find(None, tmp_path)
     with pytest.raises(ConfigError, match="no hadoop-yarn-applications-distributedshell"):
@@ -109,26 +106,18 @@ def test_the_command_that_follows_a_driver_has_the_class_path() -> None:
 def run_script(settings: ClusterConfig, port: int, folder: Path) -> subprocess.Popen[str]:
     script = folder / "ExecScript.sh"
     script.write_text(container.script(settings, f"tcp://127.0.0.1:{port}", "app-0", None))
-    return subprocess.Popen(
-        ["bash", script],
-        cwd=folder,
-        env={**os.environ, "CONTAINER_ID": "container_1"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    environment = {**os.environ, "CONTAINER_ID": "container_1"}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return subprocess.Popen(["bash", script], cwd=folder, env=environment, **pipes)
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("conf_dir")
 def test_the_script_s_exit_codes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """YARN starts again what ends with 1: a failure, but not the end of a worker without a scheduler."""
     monkeypatch.setattr(container, "SCHEDULER_GONE_S", 1)
     monkeypatch.setattr(container, "SETTLE_S", 0)
     monkeypatch.setenv("GRAPHMILL_TEST", "it's")
-    failing = tmp_path / "python"
-    failing.write_text('#!/bin/sh\necho "$GRAPHMILL_TEST $HADOOP_CONF_DIR $*"\nkill -9 $$\n')
-    failing.chmod(0o755)
+    failing = executable(tmp_path / "python", 'echo "$GRAPHMILL_TEST $HADOOP_CONF_DIR $*"\nkill -9 $$')
     settings = ClusterConfig(python=str(failing), worker_cores=3)
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
@@ -145,22 +134,16 @@ def test_the_script_s_exit_codes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert "nothing to do" in errors
 
 
-@pytest.mark.usefixtures("conf_dir")
 def test_a_worker_with_gpus_is_dask_cuda_s() -> None:
     text = container.script(ClusterConfig(worker_gpus=2, worker_cores=8), "tls://h:1", "app-0", None)
     assert '"$python" -m dask cuda worker tls://h:1 --nthreads 1' in text
 
 
-@pytest.mark.usefixtures("conf_dir")
 def test_an_archive_is_unpacked_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of containers that start at the same time on a node, one unpacks and all wait for it."""
     monkeypatch.setattr(container, "SETTLE_S", 0)
-    environment = tmp_path / "environment" / "bin"
-    environment.mkdir(parents=True)
-    (environment / "python").write_text("#!/bin/sh\necho $0\n")
-    (environment / "python").chmod(0o755)
-    unpacker = environment / "conda-unpack"
-    unpacker.write_text("")
+    executable(tmp_path / "environment/bin/python", "echo $0")
+    (tmp_path / "environment/bin/conda-unpack").write_text("")
     localized = tmp_path / "filecache"
     localized.mkdir()
     subprocess.run(["tar", "-czf", localized / "env.tar.gz", "-C", tmp_path / "environment", "."], check=True)
@@ -178,9 +161,7 @@ def test_an_archive_is_unpacked_once(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert sum(len(output) for output in outputs) == 4  # conda-unpack ran once
 
 
-def test_what_the_client_uploads_is_private_whatever_the_configuration_says(
-    conf_dir: Path, tmp_path: Path
-) -> None:
+def test_what_the_client_uploads_is_private_whatever_the_configuration_says(conf_dir, tmp_path):
     """Its configuration is the submitter's, with a umask that no other line changes."""
     own = "<property><name>fs.permissions.umask-mode</name><value>022</value><final>true</final></property>"
     other = "<property><name>fs.defaultFS</name><value>hdfs://shop</value></property>"
@@ -211,7 +192,7 @@ def test_further_options_become_words_of_the_client_unless_they_follow_from_sett
             validated(ClusterConfig, {"yarn_options": {key: "1"}}, prefix=("cluster",))
 
 
-YARN = """#!/bin/sh
+YARN = """
 case "$1" in
   classpath) echo {lib} ;;
   jar) echo "Submitted application application_17_0001"; exec sleep 600 ;;
@@ -223,16 +204,12 @@ esac
 def install_yarn(folder: Path, monkeypatch: pytest.MonkeyPatch, application: str = "exit 1") -> None:
     """A command `yarn` whose applications never end; `application` is what it does with their states."""
     (folder / JAR).touch()
-    yarn = folder / "bin/yarn"
-    yarn.parent.mkdir()
-    yarn.write_text(YARN.format(lib=folder / JAR, application=application))
-    yarn.chmod(0o755)
+    executable(folder / "bin/yarn", YARN.format(lib=folder / JAR, application=application))
     monkeypatch.setenv("HADOOP_HOME", str(folder))
     monkeypatch.setattr(deploy, "home_uri", lambda: str(folder))
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("conf_dir")
 def test_a_run_whose_workers_cannot_be_replaced_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The disk of the run's files is gone when a worker is lost."""
     install_yarn(tmp_path, monkeypatch)
@@ -256,10 +233,7 @@ def test_a_run_whose_workers_cannot_be_replaced_ends(tmp_path: Path, monkeypatch
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("conf_dir")
-def test_a_driver_is_followed_while_yarn_is_slow_and_not_for_ever(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_driver_is_followed_while_yarn_is_slow_and_not_for_ever(tmp_path, monkeypatch, caplog):
     slow = tmp_path / "slow"
     status = f'[ -e {slow} ] || {{ touch {slow}; exec sleep 600; }}; echo "State : FINISHED"'
     install_yarn(tmp_path, monkeypatch, status)
@@ -277,26 +251,16 @@ def test_a_driver_is_followed_while_yarn_is_slow_and_not_for_ever(
     assert deploy.follow("application_17_0001", ClusterConfig()) == 3
 
 
-def test_an_unreadable_output_of_a_driver_is_told_once_until_that_changes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    class Flaky:
-        answers: ClassVar = [
-            *map(StorageError, ("slow", "slow", "gone", "gone")),
-            None,
-            StorageError("gone"),
-            3,
-        ]
+def test_an_unreadable_output_of_a_driver_is_told_once_until_that_changes(tmp_path, monkeypatch, caplog):
+    answers = iter([*map(StorageError, ("slow", "slow", "gone", "gone")), None, StorageError("gone"), 3])
 
-        def exit_code(self) -> int | None:
-            if isinstance(answer := self.answers.pop(0), StorageError):
-                raise answer
-            return answer
+    def exit_code() -> int | None:
+        if isinstance(answer := next(answers), StorageError):
+            raise answer
+        return answer
 
-        def show(self) -> bool:
-            return False
-
-    monkeypatch.setattr(deploy, "Reader", lambda folder: Flaky())
+    reader = SimpleNamespace(exit_code=exit_code, show=lambda: False)
+    monkeypatch.setattr(deploy, "Reader", lambda folder: reader)
     monkeypatch.setattr(deploy, "home_uri", lambda: str(tmp_path))
     monkeypatch.setattr(deploy.time, "sleep", lambda seconds: None)
     monkeypatch.setattr(hadoop, "find", lambda *_: SimpleNamespace(is_over=lambda application: False))
@@ -305,10 +269,7 @@ def test_an_unreadable_output_of_a_driver_is_told_once_until_that_changes(
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("conf_dir")
-def test_a_driver_that_has_ended_well_but_cannot_be_removed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_driver_that_has_ended_well_but_cannot_be_removed(tmp_path, monkeypatch, caplog):
     install_yarn(tmp_path, monkeypatch)
     monkeypatch.setattr(deploy, "END_TIMEOUT_S", 0)
     log = tmp_path / ".graphmill" / "application_17_0001"

@@ -23,16 +23,13 @@ from tests import DATA
 
 ONE = {"num_partitions": 1}
 BUYS = {"name": "buys", "lhs": "user", "rhs": "item"}
+FEATURIZED = {"entities": {"user": ONE, "item": ONE | {"featurized": True}}}
+DYNAMIC = {"dynamic_relations": True}
 
 
 def raw(**changes: Any) -> dict[str, Any]:
-    return {
-        "output": "/out",
-        "entities": {"user": {"num_partitions": 4}, "item": ONE},
-        "relations": [BUYS],
-        "dimension": 8,
-        **changes,
-    }
+    entities = {"user": {"num_partitions": 4}, "item": ONE}
+    return {"output": "/out", "entities": entities, "relations": [BUYS], "dimension": 8, **changes}
 
 
 def test_output_is_the_root_of_every_path_that_is_not_set() -> None:
@@ -76,26 +73,14 @@ def test_pbg_python_config_gives_what_pbg_wrote() -> None:
         ({"relations": [BUYS | {"lhs": "usr"}]}, r"relations\[0\].lhs: 'usr' is not among"),
         ({"relations": [BUYS | {"operator": "x"}]}, r"relations\[0\].operator"),
         ({"relations": [BUYS] * 2}, "two relations are named 'buys'"),
-        (
-            {
-                "entities": {"user": ONE, "item": ONE | {"featurized": True}},
-                "relations": [BUYS | {"all_negs": True}],
-            },
-            r"relations\[0\].all_negs: a featurized type",
-        ),
-        (
-            {"dynamic_relations": True, "global_emb": True},
-            "global_emb: cannot be used with dynamic_relations",
-        ),
+        (FEATURIZED | {"relations": [BUYS | {"all_negs": True}]}, r"\[0\].all_negs: a featurized type"),
+        (DYNAMIC | {"global_emb": True}, "global_emb: cannot be used with dynamic_relations"),
         ({"entities": {"user": ONE | {"dimension": 4}, "item": ONE}}, "dimension 4"),
-        (
-            {"dynamic_relations": True, "relations": [BUYS, BUYS | {"name": "b"}]},
-            "exactly one entry, found 2",
-        ),
+        (DYNAMIC | {"relations": [BUYS, BUYS | {"name": "b"}]}, "exactly one entry, found 2"),
         ({"output": ""}, "output: expected a folder's URI, found an empty string"),
-        (
+        (  # nor a list too short
             {"etl": {"tables": [{"path": "x", "lhs": 0, "rhs": 1, "relaton": "r"}]}},
-            r"^etl\.tables\[0\]\.relaton: unknown key; did you mean 'relation'\?$",  # nor a list too short
+            r"^etl\.tables\[0\]\.relaton: unknown key; did you mean 'relation'\?$",
         ),
         ({"etl": {"tables": []}}, "at least 1 item"),
         ({"train": 3}, r"train: .*valid dictionary.*found 3"),
@@ -123,18 +108,19 @@ def test_a_file_that_is_no_configuration(tmp_path: Path, name: str, text: str, m
         config.load(str(tmp_path / name))
 
 
+def written(folder: Path, **changes: Any) -> str:
+    """Write a configuration as `c.yaml`."""
+    (folder / "c.yaml").write_text(json.dumps(raw(**changes), indent=1))
+    return str(folder / "c.yaml")
+
+
 def test_overrides_reach_everywhere(tmp_path: Path) -> None:
-    conf = tmp_path / "c.yaml"
-    conf.write_text(json.dumps(raw()))
-    settings = config.load(
-        str(conf),
-        ["relations[0].operator=translation", "lr=1e-3", "train.patience=2", "init_path=null"],
-    )
-    assert settings.relations[0].operator == "translation"
-    assert settings.lr == 1e-3
+    conf = written(tmp_path)
+    changes = ["relations[0].operator=translation", "lr=1e-3", "train.patience=2", "init_path=null"]
+    settings = config.load(conf, changes)
+    assert (settings.relations[0].operator, settings.lr) == ("translation", 1e-3)
     assert settings.train.patience == 2
-    raw_settings = config.read_raw(str(conf), ["etl.tables.more=[1, 2]"])
-    assert raw_settings["etl"] == {"tables": {"more": [1, 2]}}
+    assert config.read_raw(conf, ["etl.tables.more=[1, 2]"])["etl"] == {"tables": {"more": [1, 2]}}
 
 
 def test_an_error_names_the_line_in_the_file(tmp_path: Path) -> None:
@@ -161,11 +147,10 @@ def test_an_error_names_the_line_in_the_file(tmp_path: Path) -> None:
         f"{conf}:10: relations[1].lhss: unknown key; did you mean 'lhs'?",
     ]
 
-    conf.write_text(json.dumps(raw(disable_lhs_negs=True, disable_rhs_negs=True), indent=1))
+    written(tmp_path, disable_lhs_negs=True, disable_rhs_negs=True)
     line = next(at for at, text in enumerate(conf.read_text().splitlines(), 1) if "disable_rhs" in text)
-    with pytest.raises(
-        ConfigError, match=rf"^{re.escape(str(conf))}:{line}: disable_rhs_negs: cannot be used"
-    ):
+    message = rf"^{re.escape(str(conf))}:{line}: disable_rhs_negs: cannot be used"
+    with pytest.raises(ConfigError, match=message):
         config.load(str(conf))
 
 
@@ -174,10 +159,8 @@ def test_an_error_names_the_line_in_the_file(tmp_path: Path) -> None:
     ["lr", "=3", "a..b=1", "relations[7].name=x", "lr.deep=3", "lr=[1", "entities.usr.num_partitions=2"],
 )
 def test_an_override_that_fits_nowhere_is_refused(tmp_path: Path, override: str) -> None:
-    conf = tmp_path / "c.yaml"
-    conf.write_text(json.dumps(raw(lr=0.5)))
     with pytest.raises(ConfigError, match="--set"):
-        config.load(str(conf), [override])
+        config.load(written(tmp_path, lr=0.5), [override])
 
 
 def test_a_section_that_is_absent_has_its_defaults() -> None:
@@ -211,11 +194,8 @@ def sections_of(model: type[BaseModel]) -> set[type[Section]]:
 
 
 def test_every_key_says_its_effect_on_the_result() -> None:
-    stages = {
-        model
-        for each in (EtlConfig, TrainConfig, EvaluateConfig, RemapConfig, DriftConfig)
-        for model in sections_of(each)
-    }
+    sections = (EtlConfig, TrainConfig, EvaluateConfig, RemapConfig, DriftConfig)
+    stages = set().union(*map(sections_of, sections))
     for model in sections_of(PbgConfig) | stages:
         assert model.effects().keys() == model.model_fields.keys(), model
     unsaid = config.Config.model_fields.keys() - config.Config.effects().keys()
@@ -251,28 +231,27 @@ def test_paths_of_a_run_follow_an_output_that_is_named(tmp_path: Path) -> None:
 
 
 def test_paths_in_a_run_that_has_moved(tmp_path: Path) -> None:
-    before = "/was/here"
-    settings = {
-        "output": before,
-        "entities": {"node": {"num_partitions": 1}},
-        "relations": [{"name": "r", "lhs": "node", "rhs": "node"}],
-        "dimension": 4,
-        "entity_path": f"{before}/entities",
-        "edge_root": "/elsewhere/edges",
-        "edge_paths": [f"{before}/edges/train", "/elsewhere/edges/train"],
-        "checkpoint_path": f"{before}/../theirs",
-        "evaluate": {"filter_paths": [f"{before}/edges/valid", "/elsewhere/edges/valid"]},
-        "train": {"save_embed_path": f"{before}/for_graphstorm", "save_model_path": "/elsewhere/model"},
-    }
+    before, here = "/was/here", str(tmp_path)
+    settings = raw(
+        output=before,
+        entity_path=f"{before}/entities",
+        edge_root="/elsewhere/edges",
+        edge_paths=[f"{before}/edges/train", "/elsewhere/edges/train"],
+        checkpoint_path=f"{before}/../theirs",
+        evaluate={"filter_paths": [f"{before}/edges/valid", "/elsewhere/edges/valid"]},
+        train={"save_embed_path": f"{before}/for_graphstorm", "save_model_path": "/elsewhere/model"},
+    )
     (tmp_path / "run.json").write_text(json.dumps({"config": settings}))
     found = config.load(str(tmp_path / "run.json"))
-    assert found.output == str(tmp_path)
-    assert found.entity_path == f"{tmp_path}/entities"
-    assert found.edge_root == "/elsewhere/edges"
-    assert found.edge_paths == (f"{tmp_path}/edges/train", "/elsewhere/edges/train")
+    assert (found.output, found.entity_path, found.edge_root) == (
+        here,
+        f"{here}/entities",
+        "/elsewhere/edges",
+    )
+    assert found.edge_paths == (f"{here}/edges/train", "/elsewhere/edges/train")
     assert found.checkpoint_path == f"{before}/../theirs"
-    assert found.evaluate.filter_paths == (f"{tmp_path}/edges/valid", "/elsewhere/edges/valid")
-    assert found.train.save_embed_path == f"{tmp_path}/for_graphstorm"  # not what the first run has written
+    assert found.evaluate.filter_paths == (f"{here}/edges/valid", "/elsewhere/edges/valid")
+    assert found.train.save_embed_path == f"{here}/for_graphstorm"  # not what the first run has written
     assert found.train.save_model_path == "/elsewhere/model"
     (tmp_path / "run.json").write_text("{}")
     with pytest.raises(ConfigError, match=r"run\.json: expected a mapping"):

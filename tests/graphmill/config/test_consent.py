@@ -14,6 +14,7 @@ from graphmill.config.sections.cluster import ClusterConfig
 from graphmill.errors import ConfigError
 from graphmill.library.run import Run
 from tests.commands import code_of
+from tests.graphmill.smallest import GRAPH
 
 COMPARATOR = """
 from graphmill.plugins import COMPARATORS, AbstractComparator
@@ -49,21 +50,13 @@ def theirs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def record(folder: Path, **settings: Any) -> str:
     """Write a run.json with these settings."""
-    content = {
-        "output": str(folder),
-        "entities": {"node": {"num_partitions": 1}},
-        "relations": [{"name": "r", "lhs": "node", "rhs": "node", "operator": "none"}],
-        "dimension": 4,
-        **settings,
-    }
+    content = {**GRAPH, "output": str(folder), **settings}
     (folder / "run.json").write_text(json.dumps({"config": content, "stages": {}}))
     return str(folder / "run.json")
 
 
 @pytest.mark.parametrize("words", COMMANDS, ids=lambda words: "-".join(words[:2]))
-def test_no_command_runs_the_code_of_a_run(
-    theirs: Path, words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_no_command_runs_the_code_of_a_run(theirs, words, capsys):
     record(theirs, comparator=theirs.parent.name, train={"plugins": ["evil.py"]})
     assert code_of(main.command, *(word.replace("RUN", str(theirs)) for word in words)) == 2
     printed = capsys.readouterr().err
@@ -78,9 +71,8 @@ def test_no_command_runs_the_code_of_a_run(
 def test_the_user_names_what_runs(theirs: Path, name: str) -> None:
     """A file or a module, wherever it lies; the name of one is no consent to another."""
     name = name.format(theirs.parent)
-    uri = record(
-        theirs, comparator=theirs.parent.name, train={"plugins": [name, "other.py"], "on_change": "resume"}
-    )
+    train = {"plugins": [name, "other.py"], "on_change": "resume"}
+    uri = record(theirs, comparator=theirs.parent.name, train=train)
     for overrides in ([], ["train.on_change=refuse"], ["dimension=8"]):
         with pytest.raises(ConfigError, match=r"train\.plugins: .*run only if you name them"):
             config.load(uri, overrides)
@@ -111,13 +103,7 @@ def test_a_library_call_takes_plug_ins_of_the_caller(theirs: Path) -> None:
         ({"master": "ssh://elsewhere", "python": "./evil"}, "cluster.python=./evil"),
     ],
 )
-def test_a_run_chooses_no_cluster(
-    theirs: Path,
-    cluster: dict[str, str],
-    option: str,
-    capsys: pytest.CaptureFixture[str],
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_a_run_chooses_no_cluster(theirs, cluster, option, capsys, caplog):
     uri = record(theirs, cluster={**cluster, "num_workers": 3, "deploy": "cluster"})
     assert code_of(main.command, "predict", theirs, "--to", "to") == 2
     printed = capsys.readouterr().err.replace('"', "").replace("'", "")

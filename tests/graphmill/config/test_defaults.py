@@ -3,6 +3,7 @@
 import json
 import pickle
 from contextlib import suppress
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -56,40 +57,24 @@ WRONG = st.recursive(
 
 
 @given(key=st.sampled_from([*Config.model_fields]), value=WRONG)
-def test_a_wrong_value_is_refused_whatever_depends_on_it(
-    tmp_path_factory: pytest.TempPathFactory, key: str, value: Any
-) -> None:
+def test_a_wrong_value_is_refused_whatever_depends_on_it(tmp_path: Path, key: str, value: Any) -> None:
     with suppress(ConfigError):
-        loaded(tmp_path_factory.getbasetemp(), **{key: value})
+        loaded(tmp_path, **{key: value})
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"relations": []}, "relations: expected at least one, found none"),
-        ({"entities": {"user": "auto", "movie": {}}}, r"entities\.user: .* found 'auto'"),
-    ],
-)
-def test_wrong_entities_and_relations_are_named(
-    tmp_path: Path, changes: dict[str, Any], message: str
-) -> None:
-    with pytest.raises(ConfigError, match=message):
-        loaded(tmp_path, **changes)
+def test_wrong_entities_and_relations_are_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="relations: expected at least one, found none"):
+        loaded(tmp_path, relations=[])
+    with pytest.raises(ConfigError, match=r"entities\.user: .* found 'auto'"):
+        loaded(tmp_path, entities={"user": "auto", "movie": {}})
 
 
 def test_mappings_have_the_defaults_of_pbg_and_yaml_may_ask_for_them(tmp_path: Path) -> None:
     given = {"dimension": 8, "entities": ONE_EACH}
     asked = loaded(tmp_path, defaults="pbg", **given)
+    keys = ("comparator", "loss_fn", "lr", "num_epochs", "batch_size", "num_batch_negs", "global_emb")
     for settings in (asked, config.from_mapping(SMALLEST | given)):
-        for key in (
-            "comparator",
-            "loss_fn",
-            "lr",
-            "num_epochs",
-            "batch_size",
-            "num_batch_negs",
-            "global_emb",
-        ):
+        for key in keys:
             assert getattr(settings, key) == PbgConfig.model_fields[key].default
         assert not settings.chosen
     content = asked.model_dump(mode="json")
@@ -98,38 +83,41 @@ def test_mappings_have_the_defaults_of_pbg_and_yaml_may_ask_for_them(tmp_path: P
     assert config.load(str(tmp_path / "run.json")).lr == 0.01
 
 
+SEVERAL = {"relations": [RATED, RATED | {"name": "saw"}]}
+DYNAMIC = {"dynamic_relations": True}
+TRANSLATED = {"relations": [RATED | {"operator": "translation"}]}
+DRAWN = {"num_uniform_negs": 1000, "num_batch_negs": 100, "comparator": "cos", "loss_fn": "logistic"}
+DRAWN |= {"bias": True, "num_gpus": 1}
+POPULAR = {"train.popularity": True, "regularization_coef": 0.5, "num_epochs": 16}
+UNPOPULAR = {"train.popularity": False, "regularization_coef": 0.2, "num_epochs": 8}
+
+
 @pytest.mark.parametrize(
     ("changes", "operator"),
     [
         ({}, "none"),
-        ({"relations": [RATED, RATED | {"name": "saw"}]}, "complex_diagonal"),
-        ({"dynamic_relations": True}, "complex_diagonal"),
-        ({"dynamic_relations": True, "dimension": 5}, "diagonal"),
-        ({"relations": [RATED | {"operator": "translation"}]}, "translation"),
+        (SEVERAL, "complex_diagonal"),
+        (DYNAMIC, "complex_diagonal"),
+        (DYNAMIC | {"dimension": 5}, "diagonal"),
+        (TRANSLATED, "translation"),
     ],
 )
-def test_relations_are_told_apart_if_there_are_many(
-    tmp_path: Path, changes: dict[str, Any], operator: str
-) -> None:
+def test_relations_are_told_apart_if_there_are_many(tmp_path, changes, operator):
     assert {relation.operator for relation in loaded(tmp_path, **changes).relations} == {operator}
 
 
-SEVERAL = [RATED, RATED | {"name": "saw"}]
+def sized(tmp_path: Path, counts: tuple[int, ...], num_edges: int, **changes: Any) -> Config:
+    """What a configuration becomes with so many users and movies."""
+    num = {name: [count] for name, count in zip(("user", "movie"), counts, strict=False)}
+    return with_sizes(loaded(tmp_path, **changes), num, num_edges)
 
 
-@pytest.mark.parametrize(
-    ("changes", "lr", "regularization"),
-    [({}, 0.05, 0.5), ({"relations": SEVERAL}, 0.5, 0.0125), ({"dynamic_relations": True}, 0.5, 0.0125)],
-    ids=["one relation", "several", "dynamic"],
-)
-def test_queries_are_compared_with_all_entities_or_a_sample(
-    tmp_path: Path, changes: dict[str, Any], lr: float, regularization: float
-) -> None:
-    settings = with_sizes(loaded(tmp_path, **changes), {"user": [900], "movie": [100]}, 100_000)
+@pytest.mark.parametrize("changes", [{}, SEVERAL, DYNAMIC], ids=["one relation", "several", "dynamic"])
+def test_queries_are_compared_with_all_entities_or_a_sample(tmp_path: Path, changes: dict[str, Any]) -> None:
+    settings = sized(tmp_path, (900, 100), 100_000, **changes)
     train = settings.train
     assert all(relation.all_negs for relation in settings.relations)
     assert (train.candidates, train.relation_init, settings.half_precision) == (4000, "small", True)
-    assert (settings.lr, settings.regularization_coef) == (lr, regularization)
     assert "all_negs true" in defaults.summary_line(settings.chosen, {}, 1)
     assert "num_uniform_negs" not in settings.chosen
 
@@ -137,16 +125,10 @@ def test_queries_are_compared_with_all_entities_or_a_sample(
 @pytest.mark.parametrize(
     "changes",
     [
-        {"num_uniform_negs": 1000},
-        {"num_batch_negs": 100},
+        *({key: value} for key, value in DRAWN.items()),
         {"relations": [RATED | {"all_negs": False}]},
         {"relations": [RATED | {"all_negs": True}, RATED | {"name": "saw", "all_negs": False}]},
-        {"train": {"negative_power": 0.5}},
-        {"train": {"negative_sampler": "mine"}},
-        {"comparator": "cos"},
-        {"loss_fn": "logistic"},
-        {"bias": True},
-        {"num_gpus": 1},
+        *({"train": {"negative_power": 0.5}}, {"train": {"negative_sampler": "mine"}}),
         {"entities": {"user": {"featurized": True, "num_partitions": 1}, "movie": {}}},
     ],
     ids=str,
@@ -154,9 +136,8 @@ def test_queries_are_compared_with_all_entities_or_a_sample(
 def test_negatives_are_drawn_for_what_asks_for_them(tmp_path: Path, changes: dict[str, Any]) -> None:
     given = SMALLEST | changes
     filled, chosen = defaults.applied(given)
-    assert [each.get("all_negs", False) for each in filled["relations"]] == [
-        each.get("all_negs", False) for each in given["relations"]
-    ]
+    asked, found = ([each.get("all_negs", False) for each in raw["relations"]] for raw in (given, filled))
+    assert found == asked
     assert "all_negs" not in chosen
     assert "candidates" not in filled["train"]
     assert "half_precision" not in filled
@@ -164,29 +145,37 @@ def test_negatives_are_drawn_for_what_asks_for_them(tmp_path: Path, changes: dic
 
 
 @pytest.mark.parametrize(
-    ("relations", "degree", "regularization"),
+    ("changes", "counts", "num_edges", "expected"),
     [
-        (SEVERAL, 9, 0.1),
-        (SEVERAL, 11, 0.05),
-        (SEVERAL, 28, 0.025),
-        (SEVERAL, 1000, 0.0125),
-        ([RATED], 2, 0.5),
-        ([RATED], 100, 0.5),
+        # the regularization follows from the edges of an entity
+        ({}, (900, 100), 100_000, {"lr": 0.05, "regularization_coef": 0.5}),
+        (SEVERAL, (900, 100), 100_000, {"lr": 0.5, "regularization_coef": 0.0125}),
+        (DYNAMIC, (900, 100), 100_000, {"lr": 0.5, "regularization_coef": 0.0125}),
+        (SEVERAL, (600, 400), 9_000, {"regularization_coef": 0.1}),
+        (SEVERAL, (600, 400), 11_000, {"regularization_coef": 0.05}),
+        (SEVERAL, (600, 400), 28_000, {"regularization_coef": 0.025}),
+        (SEVERAL, (600, 400), 1_000_000, {"regularization_coef": 0.0125}),
+        ({}, (600, 400), 2_000, {"regularization_coef": 0.5}),
+        # popularity is learned apart where one relation has no operator
+        ({}, (900, 2000), 80_000, POPULAR),
+        ({"train": {"popularity": False}}, (900, 2000), 80_000, UNPOPULAR),
+        (TRANSLATED, (900, 2000), 80_000, UNPOPULAR),
+        (SEVERAL, (900, 2000), 80_000, UNPOPULAR | {"regularization_coef": 0.025, "num_epochs": 32}),
+        (DYNAMIC, (900, 2000), 80_000, UNPOPULAR | {"regularization_coef": 0.025, "num_epochs": 32}),
+        # batches and epochs follow from queries and edges: the first are few queries with many answers
+        ({}, (8000, 3000), 102_047, {"num_epochs": 16, "batch_size": 16}),
+        (DYNAMIC, (39_000,), 54_072, {"num_epochs": 32, "batch_size": 256}),
+        (DYNAMIC, (90,), 100, {"num_epochs": 64, "batch_size": 128}),
+        (DYNAMIC, (10**6,), 10**7, {"num_epochs": 4, "batch_size": 512}),
     ],
 )
-def test_graphs_are_regularized_by_the_edges_of_an_entity(
-    tmp_path: Path, relations: list[dict[str, Any]], degree: int, regularization: float
-) -> None:
-    settings = loaded(tmp_path, relations=relations)
-    found = with_sizes(settings, {"user": [600], "movie": [400]}, degree * 1000)
-    assert found.regularization_coef == regularization
+def test_numbers_follow_from_the_data(tmp_path, changes, counts, num_edges, expected):
+    found = sized(tmp_path, counts, num_edges, **changes)
+    assert {key: attrgetter(key)(found) for key in expected} == expected
 
 
 def test_the_recipe_of_large_graphs_and_parts_of_it_that_are_set(tmp_path: Path) -> None:
-    def sized(num_edges: int, **changes: Any) -> Config:
-        return with_sizes(loaded(tmp_path, **changes), {"user": [9], "movie": [9]}, num_edges)
-
-    small, large = sized(2**24), sized(2**24 + 1)
+    small, large = (sized(tmp_path, (9, 9), num_edges) for num_edges in (2**24, 2**24 + 1))
     assert (small.relations[0].all_negs, large.relations[0].all_negs) == (True, False)
     assert large.train.candidates is None
     assert (small.train.popularity, large.train.popularity) == (True, False)
@@ -194,53 +183,14 @@ def test_the_recipe_of_large_graphs_and_parts_of_it_that_are_set(tmp_path: Path)
     assert large.half_precision
     assert (small.train.first_negatives, large.train.first_negatives) == (1, 1 / 8)
     assert large.num_epochs == 6
-    assert sized(2**25, relations=SEVERAL).lr == 0.14
-    every = sized(2**25, relations=[each | {"all_negs": True} for each in SEVERAL], lr=0.3)
+    assert sized(tmp_path, (9, 9), 2**25, **SEVERAL).lr == 0.14
+    all_negs = [each | {"all_negs": True} for each in SEVERAL["relations"]]
+    every = sized(tmp_path, (9, 9), 2**25, relations=all_negs, lr=0.3)
     assert every.relations[0].all_negs
     assert every.train.candidates is None
     assert (every.lr, every.regularization_coef) == (0.3, 0.05)
-    part = sized(1000, train={"candidates": 99}, regularization_coef=0.7)
+    part = sized(tmp_path, (9, 9), 1000, train={"candidates": 99}, regularization_coef=0.7)
     assert (part.train.candidates, part.lr, part.regularization_coef) == (99, 0.05, 0.7)
-
-
-@pytest.mark.parametrize(
-    ("changes", "popularity", "regularization", "epochs"),
-    [
-        ({}, True, 0.5, 16),
-        ({"train": {"popularity": False}}, False, 0.2, 8),
-        ({"relations": [RATED | {"operator": "translation"}]}, False, 0.2, 8),
-        ({"relations": SEVERAL}, False, 0.025, 32),
-        ({"dynamic_relations": True}, False, 0.025, 32),
-    ],
-    ids=str,
-)
-def test_popularity_is_learned_apart_where_one_relation_has_no_operator(
-    tmp_path: Path, changes: dict[str, Any], popularity: bool, regularization: float, epochs: int
-) -> None:
-    settings = with_sizes(loaded(tmp_path, **changes), {"user": [900], "movie": [2000]}, 80_000)
-    assert settings.train.popularity is popularity
-    assert (settings.regularization_coef, settings.num_epochs) == (regularization, epochs)
-
-
-@pytest.mark.parametrize(
-    ("changes", "num_entities", "num_edges", "epochs", "batch"),
-    [
-        ({}, {"user": [8000], "movie": [3000]}, 102_047, 16, 16),  # few queries with many answers
-        ({"dynamic_relations": True}, {"user": [39_000]}, 54_072, 32, 256),
-        ({"dynamic_relations": True}, {"user": [90]}, 100, 64, 128),
-        ({"dynamic_relations": True}, {"user": [10**6]}, 10**7, 4, 512),
-    ],
-)
-def test_batches_and_epochs_follow_from_queries_and_edges(
-    tmp_path: Path,
-    changes: dict[str, Any],
-    num_entities: dict[str, list[int]],
-    num_edges: int,
-    epochs: int,
-    batch: int,
-) -> None:
-    found = with_sizes(loaded(tmp_path, **changes), num_entities, num_edges)
-    assert (found.num_epochs, found.batch_size) == (epochs, batch)
 
 
 def test_what_the_data_have_still_to_decide_is_not_recorded(tmp_path: Path) -> None:
@@ -262,9 +212,7 @@ def test_a_configuration_written_with_its_choice_is_complete(tmp_path: Path) -> 
 
 
 @given(num_edges=st.integers(0, 10**11), more=st.floats(1, 1.3), all_negs=st.booleans())
-def test_a_graph_that_grows_a_little_changes_a_number_by_a_factor_of_two_at_most(
-    num_edges: int, more: float, all_negs: bool
-) -> None:
+def test_a_graph_that_grows_a_little_changes_a_number_by_a_factor_of_two_at_most(num_edges, more, all_negs):
     chosen = {"num_epochs": 1, "batch_size": 1, "lr": 0.1}
     before, after = (
         defaults.decided(chosen, {}, each, all_negs=all_negs) for each in (num_edges, int(num_edges * more))

@@ -6,8 +6,8 @@ import os
 import pty
 import re
 import subprocess
-import sys
 import time
+from contextlib import suppress
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -17,25 +17,16 @@ from rich.console import Console
 from graphmill.display import readable, terminal
 from graphmill.display.progress import MIN_BAR, Bars, Clock, Tick, displayed, end, show, shown_by
 from tests.forked import Forks
+from tests.graphmill.smallest import write_conf
 from tests.logged import messages_of
-
-DASK_SUBMIT = str(Path(sys.executable).with_name("dask-submit"))
-CONF = """
-input: {input}
-output: {output}
-dimension: 2
-entities: {{user: {{num_partitions: 1}}}}
-relations: [{{name: knows, lhs: user, rhs: user}}]
-etl: {{tables: [{{path: edges.csv, lhs: a, rhs: b, relation: knows}}]}}
-cluster: {{master: "local[1]"}}
-"""
+from tests.processes import DASK_SUBMIT
 
 
 @pytest.fixture
 def conf(tmp_path: Path) -> Path:
-    (tmp_path / "edges.csv").write_text("a,b\n" + "".join(f"x{n},x{n + 1}\n" for n in range(50)))
-    (tmp_path / "conf.yaml").write_text(CONF.format(input=tmp_path, output=tmp_path / "out"))
-    return tmp_path / "conf.yaml"
+    (tmp_path / "t.csv").write_text("a,b\n" + "".join(f"x{n},x{n + 1}\n" for n in range(50)))
+    write_conf(tmp_path, input=str(tmp_path), output=str(tmp_path / "out"), cluster={"master": "local[1]"})
+    return tmp_path / "c.yaml"
 
 
 def test_a_batch_gets_lines_and_a_table(conf: Path, forked: Forks) -> None:
@@ -60,19 +51,14 @@ def test_json_logs_are_json_to_the_last_line(conf: Path, forked: Forks) -> None:
 @pytest.mark.slow
 def test_a_terminal_gets_bars_and_the_dashboard(conf: Path) -> None:
     ours, theirs = pty.openpty()
-    process = subprocess.Popen(
-        [DASK_SUBMIT, "etl.py", "--conf", str(conf)],
-        stdout=theirs,
-        stderr=theirs,
-        env={**os.environ, "TERM": "xterm-256color", "COLUMNS": "80", "LINES": "40"},
-    )
+    environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "80", "LINES": "40"}
+    command = [DASK_SUBMIT, "etl.py", "--conf", str(conf)]
+    process = subprocess.Popen(command, stdout=theirs, stderr=theirs, env=environment)
     os.close(theirs)
     shown = b""
-    try:
+    with suppress(OSError):  # how Linux says that the other end is closed
         while chunk := os.read(ours, 65536):
             shown += chunk
-    except OSError:  # how Linux says that the other end is closed
-        pass
     os.close(ours)
     assert process.wait(timeout=600) == 0
     text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown.decode())
@@ -92,9 +78,7 @@ def test_a_terminal_gets_bars_and_the_dashboard(conf: Path) -> None:
         (["--json-logs"], r'^\{.*"level": "error".*"type": "ConfigError"\}$', False),
     ],
 )
-def test_an_error_is_one_block(
-    conf: Path, forked: Forks, options: list[str], expected: str, trace: bool
-) -> None:
+def test_an_error_is_one_block(conf, forked, options, expected, trace):
     done = forked("dask-submit", "etl.py", "--conf", conf, "--set", "dimension=none", *options)
     assert done.code == 2
     assert re.search(expected, done.stderr, re.M)
@@ -103,9 +87,7 @@ def test_an_error_is_one_block(
     assert trace or len(lines) == 1
 
 
-def test_a_defect_says_that_it_is_one_and_where_and_the_record_has_the_trace(
-    conf: Path, forked: Forks
-) -> None:
+def test_a_defect_says_that_it_is_one_and_where_and_the_record_has_the_trace(conf, forked):
     program = f"""
 import etl.job, sys
 from graphmill.cli import exit_codes
@@ -149,15 +131,10 @@ def test_quiet_prints_nothing_and_the_command_report(conf: Path, tmp_path: Path,
     assert "2 runs side by side" in (tmp_path / "both.html").read_text()
 
 
+FIGURES = {"epoch": "3/10", "loss": "0.1234", "mrr": "0.345", "bucket": "12,7"}
 TICKS = [
     Tick("remapping a type of entities with a long name 17", 3e5, 1e6, "rows"),
-    Tick(
-        "training",
-        4.56e7,
-        1e8,
-        "edges",
-        {"epoch": "3/10", "loss": "0.1234", "mrr": "0.345", "bucket": "12,7"},
-    ),
+    Tick("training", 4.56e7, 1e8, "edges", FIGURES),
 ]
 STEPS = ["look at tables", "encode", "index entities", "write the entity index", "translate", "write buckets"]
 
@@ -230,9 +207,7 @@ def test_work_that_begins_again_has_a_rate_of_its_own(monkeypatch: pytest.Monkey
     assert rates == [0, 10, 0, 100]
 
 
-def test_lines_of_a_log_leave_out_work_that_ends_at_once(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_lines_of_a_log_leave_out_work_that_ends_at_once(monkeypatch, caplog):
     """A step of half a second; one of 25; two of one tick each, after half a second and after three."""
     work = [("short", 0, 0), ("short", 2, 0.5), ("long", 0, 0.5), ("long", 1, 15), ("long", 2, 25.5)]
     work += [("at once", 2, 26), ("late", 2, 29)]

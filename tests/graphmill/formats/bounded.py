@@ -1,19 +1,46 @@
-"""Code on hostile files runs in its own process, to measure its memory."""
+"""Memory of this process; code on hostile files runs in a process of its own, to measure its memory."""
 
 import resource
 import subprocess
 import sys
 import tempfile
-from dataclasses import dataclass
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 LIMIT_BYTES = 1 << 30
 """Limit of memory for hostile files of a few kilobytes, including 600 MB of libraries."""
 _CEILING_BYTES = 6 << 30  # so that a test that fails does not take the machine along
 
 
-@dataclass(frozen=True)
-class Done:
+def data_bytes() -> int:
+    """Bytes that count against RLIMIT_DATA: what malloc and anonymous mappings have reserved."""
+    return _bytes("VmData", Path("/proc/self/status"))
+
+
+@contextmanager
+def watched() -> Iterator[list[int]]:
+    """The most bytes in memory that are of no file, beyond those at the start: the list's only number."""
+    own, most, done = Path("/proc/self/status"), [0], threading.Event()
+    before = _bytes("RssAnon", own)
+
+    def watch() -> None:
+        while not done.wait(0.01):
+            most[0] = max(most[0], _bytes("RssAnon", own) - before)
+
+    threading.Thread(target=watch, daemon=True).start()
+    yield most
+    done.set()
+
+
+def _bytes(name: str, status: Path, default: int = 0) -> int:
+    lines = status.read_text().splitlines()
+    return next((int(line.split()[1]) << 10 for line in lines if line.startswith(f"{name}:")), default)
+
+
+class Done(NamedTuple):
     """How a process has ended: its exit code, what it told, the most memory that it had."""
 
     code: int
@@ -36,17 +63,9 @@ def run(arguments: list[str]) -> Done:
     with tempfile.NamedTemporaryFile() as status:
         if arguments[0] == "-c":  # what the system tells of a child counts the memory of its parent too
             arguments = ["-c", _TELL_PEAK.format(status.name) + arguments[1], *arguments[2:]]
-        done = subprocess.run(
-            [sys.executable, *arguments],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            check=False,
-            preexec_fn=bound,
-        )
-        lines = Path(status.name).read_text().splitlines()
-    peaks = [int(line.split()[1]) << 10 for line in lines if line.startswith("VmHWM:")]
-    return Done(done.returncode, done.stdout, peaks[0] if peaks else _CEILING_BYTES)
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+        done = subprocess.run([sys.executable, *arguments], check=False, preexec_fn=bound, **pipes)
+        return Done(done.returncode, done.stdout, _bytes("VmHWM", Path(status.name), _CEILING_BYTES))
 
 
 def check_refused(statement: str, *arguments: str, message: str) -> None:

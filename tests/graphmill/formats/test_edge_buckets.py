@@ -41,47 +41,37 @@ def assert_equal(found: Edges, expected: Edges) -> None:
     if expected.weight is None:
         assert found.weight is None
     else:
-        assert found.weight is not None
         assert found.weight.dtype == np.float32
         np.testing.assert_array_equal(found.weight, expected.weight)
 
 
-@pytest.mark.slow
-@given(edges=edges_of_a_bucket(), start=st.integers(0, 50), stop=st.none() | st.integers(0, 50))
-def test_edges_come_back(
-    tmp_path_factory: pytest.TempPathFactory, edges: Edges, start: int, stop: int | None
-) -> None:
-    folder = str(tmp_path_factory.getbasetemp() / "edges")
-    edge_buckets.write_bucket(folder, BUCKET, edges)
-    assert edge_buckets.count_edges(folder, BUCKET) == len(edges)
-    assert edge_buckets.has_weights(folder, BUCKET) == (edges.weight is not None)
-    assert_equal(edge_buckets.read_bucket(folder, BUCKET), edges)
+def piece(edges: Edges, start: int, stop: int | None) -> Edges:
     columns = (edges.lhs, edges.rel, edges.rhs, edges.weight)
-    part = Edges(*(None if each is None else each[start:stop] for each in columns))
-    assert_equal(edge_buckets.read_bucket(folder, BUCKET, start, stop), part)
+    return Edges(*(None if each is None else each[start:stop] for each in columns))
 
 
 @pytest.mark.slow
-@given(edges=edges_of_a_bucket(), cuts=st.lists(st.integers(0, 40), max_size=4))
-def test_bytes_do_not_depend_on_the_appends(
-    tmp_path_factory: pytest.TempPathFactory, edges: Edges, cuts: list[int]
-) -> None:
-    folder = tmp_path_factory.getbasetemp() / "appends"
-    edge_buckets.write_bucket(str(folder / "once"), BUCKET, edges)
+@given(
+    edges=edges_of_a_bucket(),
+    start=st.integers(0, 50),
+    stop=st.none() | st.integers(0, 50),
+    cuts=st.lists(st.integers(0, 40), max_size=4),
+)
+def test_edges_come_back_and_bytes_do_not_depend_on_the_appends(tmp_path, edges, start, stop, cuts):
+    once, parts = str(tmp_path / "once"), str(tmp_path / "parts")
+    edge_buckets.write_bucket(once, BUCKET, edges)
+    assert edge_buckets.count_edges(once, BUCKET) == len(edges)
+    assert edge_buckets.has_weights(once, BUCKET) == (edges.weight is not None)
+    assert_equal(edge_buckets.read_bucket(once, BUCKET), edges)
+    assert_equal(edge_buckets.read_bucket(once, BUCKET, start, stop), piece(edges, start, stop))
     largest = max(int(getattr(edges, column).max(initial=0)) for column in edge_buckets.COLUMNS)
-    with edge_buckets.new_bucket(
-        str(folder / "parts"),
-        BUCKET,
-        len(edges),
-        index_dtype=np.int64 if largest >= 2**31 else np.int32,
-        weighted=edges.weight is not None,
-    ) as writer:
+    index_dtype, weighted = np.int64 if largest >= 2**31 else np.int32, edges.weight is not None
+    options = {"index_dtype": index_dtype, "weighted": weighted}
+    with edge_buckets.new_bucket(parts, BUCKET, len(edges), **options) as writer:
         bounds = [0, *sorted(min(cut, len(edges)) for cut in cuts), len(edges)]
         for first, end in itertools.pairwise(bounds):
-            weight = None if edges.weight is None else edges.weight[first:end]
-            columns = (getattr(edges, column)[first:end] for column in edge_buckets.COLUMNS)
-            writer.append(Edges(*columns, weight=weight))
-    assert (folder / "parts" / URI).read_bytes() == (folder / "once" / URI).read_bytes()
+            writer.append(piece(edges, first, end))
+    assert Path(parts, URI).read_bytes() == Path(once, URI).read_bytes()
 
 
 def test_h5py_reads_the_datasets(tmp_path: Path) -> None:
@@ -178,11 +168,8 @@ def test_missing_truncated_and_damaged_files(tmp_path: Path) -> None:
         offset = hdf5["lhs"].id.get_chunk_info(0).byte_offset
     whole = (tmp_path / URI).read_bytes()
     damaged = whole[:offset] + bytes([whole[offset] ^ 1]) + whole[offset + 1 :]
-    cases = [
-        (damaged, "the file is damaged"),
-        *((whole[:cut], "expected an HDF5 file") for cut in (0, 100, 2000)),
-    ]
-    for content, message in cases:
+    cuts = [(whole[:cut], "expected an HDF5 file") for cut in (0, 100, 2000)]
+    for content, message in ((damaged, "the file is damaged"), *cuts):
         (tmp_path / URI).write_bytes(content)
         with pytest.raises(FormatError, match=rf"edges_1_2\.h5: {message}"):
             edge_buckets.read_bucket(folder, BUCKET)
@@ -197,9 +184,8 @@ def test_missing_truncated_and_damaged_files(tmp_path: Path) -> None:
 def test_indices_out_of_range(limits: tuple[int, int, int], column: str) -> None:
     edge_buckets.check_indices(some_edges(), URI, 10, 28, 19)
     limit = dict(zip(("lhs", "rhs", "rel"), limits, strict=True))[column]
-    with pytest.raises(
-        FormatError, match=rf"edges_1_2\.h5: {column}\[109\] is {limit}; expected less than {limit}"
-    ):
+    message = rf"edges_1_2\.h5: {column}\[109\] is {limit}; expected less than {limit}"
+    with pytest.raises(FormatError, match=message):
         edge_buckets.check_indices(some_edges(), URI, *limits, first_row=100)
 
 

@@ -1,6 +1,8 @@
 """Origins of edges: written, read back, and asked for the rows that a run has added."""
 
+import json
 from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
@@ -11,18 +13,7 @@ from hypothesis import strategies as st
 from graphmill import storage
 from graphmill.errors import FormatError
 from graphmill.formats import edge_buckets
-from graphmill.formats.edge_buckets import Edges
-from graphmill.formats.edge_buckets.origins import (
-    ORIGINS,
-    BucketOrigins,
-    Origins,
-    SourceFile,
-    added_rows,
-    has_added,
-    open_all_rows,
-    read_origins,
-    write_origins,
-)
+from graphmill.formats.edge_buckets import Edges, origins
 from graphmill.vocab import Bucket
 
 BUCKET = Bucket(0, 0)
@@ -39,7 +30,7 @@ def write(folder: Path, rows: list[tuple[int, bool]], added: list[int] | None) -
     bounds = np.append(np.searchsorted(files, origin), len(files))
     num_kept = np.concatenate([[0], np.cumsum(kept)])
     starts = num_kept[bounds]
-    origins = BucketOrigins(origin, starts, bounds - starts)
+    of_bucket = origins.BucketOrigins(origin, starts, bounds - starts)
 
     def edges(mask: np.ndarray) -> Edges:
         return Edges(at[mask], at[mask] * 0, at[mask] * 2, at[mask].astype(np.float32))
@@ -49,25 +40,24 @@ def write(folder: Path, rows: list[tuple[int, bool]], added: list[int] | None) -
     ) as writer:
         writer.append(edges(kept))
         writer.append_left_out(edges(~kept), np.flatnonzero(~kept))
-        writer.origins = origins
-    sources = [SourceFile(uri=f"file{n}", size_bytes=n, digest=f"{n}") for n in range(5)]
-    (folder / ORIGINS).unlink(missing_ok=True)
-    write_origins(str(folder), Origins(settings={"seed": 1}, entities="e", files=sources, added=added), {})
+        writer.origins = of_bucket
+    sources = [origins.SourceFile(uri=f"file{n}", size_bytes=n, digest=f"{n}") for n in range(5)]
+    (folder / origins.ORIGINS).unlink(missing_ok=True)
+    written = origins.Origins(settings={"seed": 1}, entities="e", files=sources, added=added)
+    origins.write_origins(str(folder), written, {})
     found: list[int] = files[kept].tolist()
     return found
 
 
 @given(rows=ROWS, added=st.none() | st.lists(st.integers(0, 4), unique=True))
-def test_added_rows_are_those_of_the_added_files(
-    tmp_path: Path, rows: list[tuple[int, bool]], added: list[int] | None
-) -> None:
+def test_added_rows_are_those_of_the_added_files(tmp_path, rows, added):
     files = write(tmp_path, rows, added)
-    found = added_rows(str(tmp_path), BUCKET)
+    found = origins.added_rows(str(tmp_path), BUCKET)
     assert found.dtype == np.int64
     inside = [row for first, last in found.tolist() for row in range(first, last)]
     assert inside == [row for row, file in enumerate(files) if file in (added or [])]
     assert (found[1:, 0] > found[:-1, 1]).all()  # joined
-    assert has_added(str(tmp_path)) == (added is not None)
+    assert origins.has_added(str(tmp_path)) == (added is not None)
 
 
 @pytest.mark.slow
@@ -75,7 +65,7 @@ def test_added_rows_are_those_of_the_added_files(
 def test_all_rows_in_their_order(tmp_path: Path, rows: list[tuple[int, bool]], cut: int) -> None:
     write(tmp_path, rows, None)
     cut = min(cut, len(rows))
-    with open_all_rows(str(tmp_path), BUCKET, ("lhs", "rhs", "weight")) as found:
+    with origins.open_all_rows(str(tmp_path), BUCKET, ("lhs", "rhs", "weight")) as found:
         assert found.starts[-1] == len(rows)
         for column, factor in (("lhs", 1), ("rhs", 2), ("weight", 1)):
             read = [found.read(*part, column, np.float32) for part in ((0, cut), (cut, len(rows)))]
@@ -85,16 +75,16 @@ def test_all_rows_in_their_order(tmp_path: Path, rows: list[tuple[int, bool]], c
 def test_buckets_without_origins_have_no_added_rows(tmp_path: Path) -> None:
     ones = np.ones(3, np.int32)
     edge_buckets.write_bucket(str(tmp_path), BUCKET, Edges(ones, ones, ones))
-    assert read_origins(str(tmp_path)) is None
-    assert not has_added(str(tmp_path))
-    assert added_rows(str(tmp_path), BUCKET).shape == (0, 2)
+    assert origins.read_origins(str(tmp_path)) is None
+    assert not origins.has_added(str(tmp_path))
+    assert origins.added_rows(str(tmp_path), BUCKET).shape == (0, 2)
     write(tmp_path, [(0, True), (0, False), (3, True)], [0])
     found = edge_buckets.read_bucket(str(tmp_path), BUCKET).lhs.tolist()
     assert found == [0, 2], "other readers see the edges"
     assert edge_buckets.count_edges(str(tmp_path), BUCKET) == 2
     edge_buckets.write_bucket(str(tmp_path), BUCKET, Edges(ones, ones, ones))
     with pytest.raises(FormatError, match="expected a dataset 'origin'"):
-        added_rows(str(tmp_path), BUCKET)
+        origins.added_rows(str(tmp_path), BUCKET)
 
 
 @pytest.mark.parametrize(
@@ -111,21 +101,21 @@ def test_damaged_origins_are_refused(tmp_path: Path, name: str, value: list[int]
     with h5py.File(tmp_path / "edges_0_0.h5", "r+") as hdf5:
         hdf5[name][...] = value
     with pytest.raises(FormatError, match=message):
-        added_rows(str(tmp_path), BUCKET)
+        origins.added_rows(str(tmp_path), BUCKET)
+
+
+WHOLE = {"format_version": 1, "settings": {}, "entities": "", "files": []}
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ('{"format_version": 1}', "expected the raw files of a run; settings: Field required"),
-        ('{"format_version": 2, "settings": {}, "entities": "", "files": []}', "this reader knows 1"),
-        (
-            '{"format_version": 1, "settings": {}, "entities": "", "files": [], "added": [0]}',
-            "of the 0 files",
-        ),
+        ({"format_version": 1}, "expected the raw files of a run; settings: Field required"),
+        (WHOLE | {"format_version": 2}, "this reader knows 1"),
+        (WHOLE | {"added": [0]}, "of the 0 files"),
     ],
 )
-def test_a_damaged_list_of_files_is_refused(tmp_path: Path, content: str, message: str) -> None:
-    storage.write_text(str(tmp_path / ORIGINS), content)
+def test_a_damaged_list_of_files_is_refused(tmp_path: Path, content: dict[str, Any], message: str) -> None:
+    storage.write_text(str(tmp_path / origins.ORIGINS), json.dumps(content))
     with pytest.raises(FormatError, match=message):
-        read_origins(str(tmp_path))
+        origins.read_origins(str(tmp_path))

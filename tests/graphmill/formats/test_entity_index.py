@@ -25,10 +25,8 @@ def _write(folder: str, *appends: list[str | None]) -> None:
 
 
 @given(appends=st.lists(IDS, max_size=4), batch_rows=st.integers(1, 70))
-def test_ids_come_back(
-    tmp_path_factory: pytest.TempPathFactory, appends: list[list[str]], batch_rows: int
-) -> None:
-    folder = str(tmp_path_factory.getbasetemp() / "index")
+def test_ids_come_back(tmp_path: Path, appends: list[list[str]], batch_rows: int) -> None:
+    folder = str(tmp_path)
     ids = [each for some in appends for each in some]
     _write(folder, *appends)
     batches = list(entity_index.iter_part(folder, "user", 2, batch_rows))
@@ -140,11 +138,10 @@ TEXT = st.text(st.characters(exclude_categories=["Cs"]))
 
 
 @given(count=st.integers(0, 2**40))
-def test_count_comes_back(tmp_path_factory: pytest.TempPathFactory, count: int) -> None:
-    folder = str(tmp_path_factory.getbasetemp() / "counts")
-    entity_counts.write_count(folder, "user", 3, count)
-    assert entity_counts.read_count(folder, "user", 3) == count
-    assert int((Path(folder) / "entity_count_user_3.txt").read_text()) == count
+def test_count_comes_back(tmp_path: Path, count: int) -> None:
+    entity_counts.write_count(str(tmp_path), "user", 3, count)
+    assert entity_counts.read_count(str(tmp_path), "user", 3) == count
+    assert int((tmp_path / "entity_count_user_3.txt").read_text()) == count
 
 
 def test_counts_of_all_types(tmp_path: Path) -> None:
@@ -165,29 +162,18 @@ def test_spellings_of_counts(tmp_path: Path) -> None:
     for content in (b"12", b"12\n", b" 12 \r\n", b"+12"):
         path.write_bytes(content)
         assert entity_counts.read_count(str(tmp_path), "user", 0) == 12
-    for content in (
-        b"",
-        b"\n",
-        b"twelve",
-        b"-1",
-        b"1.5",
-        b"1_000",
-        b"1 2",
-        b"\xff",
-        "١٢".encode(),
-        b"9" * 5000,
-    ):
+    bad = (b"", b"\n", b"twelve", b"-1", b"1.5", b"1_000", b"1 2", b"\xff", "١٢".encode(), b"9" * 5000)
+    for content in bad:
         path.write_bytes(content)
         with pytest.raises(FormatError, match=r"entity_count_user_0\.txt: expected one integer"):
             entity_counts.read_count(str(tmp_path), "user", 0)
 
 
 @given(names=st.lists(TEXT))
-def test_names_come_back(tmp_path_factory: pytest.TempPathFactory, names: list[str]) -> None:
-    folder = str(tmp_path_factory.getbasetemp() / "names")
-    entity_counts.write_entity_names(folder, "user", 0, iter(names))
-    assert entity_counts.read_entity_names(folder, "user", 0) == names
-    written = (Path(folder) / "entity_names_user_0.json").read_text()
+def test_names_come_back(tmp_path: Path, names: list[str]) -> None:
+    entity_counts.write_entity_names(str(tmp_path), "user", 0, iter(names))
+    assert entity_counts.read_entity_names(str(tmp_path), "user", 0) == names
+    written = (tmp_path / "entity_names_user_0.json").read_text()
     assert written == json.dumps(names)  # PBG's reader is json.load
 
 

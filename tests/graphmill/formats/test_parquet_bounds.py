@@ -133,9 +133,8 @@ def test_usual_tables_are_read_in_full_batches(tmp_path: Path, options: dict[str
     path = str(tmp_path / "table.parquet")
     num_rows = 1 << 20
     ids = pa.array(np.arange(num_rows).astype(str))
-    table = pa.table(
-        {"id": ids, "number": np.arange(num_rows), "rel": pa.repeat(pa.scalar("likes"), num_rows)}
-    )
+    likes = pa.repeat(pa.scalar("likes"), num_rows)
+    table = pa.table({"id": ids, "number": np.arange(num_rows), "rel": likes})
     pq.write_table(table, path, compression="zstd", **options)
     with pq.ParquetFile(path) as parquet:
         assert bounds.batch_rows(parquet, path, table.column_names, 1 << 16) == 1 << 16

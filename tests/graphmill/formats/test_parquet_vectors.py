@@ -1,6 +1,5 @@
 """Tables with vectors written directly from memory, and read in the memory of a few row groups."""
 
-import errno
 import io
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +15,7 @@ from hypothesis import strategies as st
 from graphmill.errors import FormatError
 from graphmill.formats.parquet import iter_columns, open_parquet, thrift, vectors
 from graphmill.formats.parquet.vectors import new_table
+from tests.processes import full_disk
 from train.tables.vector_files import VectorFiles
 
 DTYPES = {"int32": pa.int32(), "int64": pa.int64(), "float32": pa.float32(), "float64": pa.float64()}
@@ -31,7 +31,7 @@ DTYPES = {"int32": pa.int32(), "int64": pa.int64(), "float32": pa.float32(), "fl
     page_bytes=st.sampled_from([1, 1000, 1 << 20]),
 )
 def test_tables_equal_those_of_pyarrow(
-    tmp_path_factory: pytest.TempPathFactory,
+    tmp_path: Path,
     dtype: str,
     width: int,
     is_fixed: bool,
@@ -40,7 +40,7 @@ def test_tables_equal_those_of_pyarrow(
     sizes: list[int],
     page_bytes: int,
 ) -> None:
-    path = tmp_path_factory.mktemp("table") / "t.parquet"
+    path = tmp_path / "t.parquet"
     kind = pa.list_(DTYPES[dtype], width) if is_fixed else pa.list_(pa.field("element", DTYPES[dtype]))
     fields = [pa.field("id", pa.string(), nullable=False), pa.field("n", pa.int64())]
     fields.insert(place, pa.field("vector", kind, nullable=is_nullable))
@@ -65,9 +65,8 @@ def test_tables_equal_those_of_pyarrow(
     found.validate(full=True)
     assert found.equals(expected, check_metadata=True)
     metadata = pq.read_metadata(path)
-    assert [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)] == [
-        size for size in sizes if size
-    ]
+    groups = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
+    assert groups == [size for size in sizes if size]
     assert thrift.encode(thrift.read(io.BytesIO(_thrift_bytes(metadata)))) == _thrift_bytes(metadata)
 
 
@@ -100,36 +99,24 @@ def test_vectors_of_another_length_are_refused() -> None:
                 table.append([np.zeros((1, width), np.float32), pa.array([1])])
 
 
-class _FullDisk(io.BytesIO):
-    """Takes so many bytes and no more."""
-
-    def __init__(self, room: int) -> None:
-        super().__init__()
-        self.room = room
-
-    def write(self, content: Any) -> int:
-        if self.tell() + len(content) > self.room:
-            raise OSError(errno.ENOSPC, "No space left on device")
-        return super().write(content)
-
-
 @pytest.mark.parametrize("place", [0, 1])
-def test_a_full_disk_is_reported_at_every_write(place: int) -> None:
+def test_a_full_disk_is_reported_at_every_write(tmp_path: Path, place: int) -> None:
     fields = [pa.field("id", pa.int64())]
     fields.insert(place, pa.field("vector", pa.list_(pa.float32(), 4)))
+    path = str(tmp_path / "t.parquet")
 
-    def write(stream: io.BytesIO) -> None:
-        with new_table(pa.PythonFile(stream, "w"), pa.schema(fields), is_plain=True) as table:
+    def write() -> None:
+        with pa.OSFile(path, "wb") as stream, new_table(stream, pa.schema(fields), is_plain=True) as table:
             for _ in range(3):
                 columns: list[Any] = [pa.array(range(500))]
                 columns.insert(place, np.ones((500, 4), np.float32))
                 table.append(columns)
 
-    whole = io.BytesIO()
-    write(whole)
+    write()
+    num_bytes = Path(path).stat().st_size
     for share in (0.001, 0.05, 0.3, 0.9, 0.999):
-        with pytest.raises(OSError, match="No space left"):
-            write(_FullDisk(int(whole.getbuffer().nbytes * share)))
+        with pytest.raises(OSError, match="File too large"), full_disk(int(num_bytes * share)):
+            write()
 
 
 NUM_GROUPS, ROWS, LENGTH = 30, 1000, 256
@@ -153,18 +140,15 @@ def uri(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 def _columns(uri: str) -> Iterator[int]:
     with open_parquet(uri) as parquet:
-        for _, (ids, _) in iter_columns(parquet, uri, ["id", "embedding"], ROWS):
-            yield len(ids)
+        yield from (len(ids) for _, (ids, _) in iter_columns(parquet, uri, ["id", "embedding"], ROWS))
 
 
 def _vectors(uri: str) -> Iterator[int]:
-    for batch in VectorFiles(uri).batches():
-        yield len(batch.ids)
+    yield from (len(batch.ids) for batch in VectorFiles(uri).batches())
 
 
 @pytest.mark.parametrize("read", [_columns, _vectors])
-def test_row_groups_that_were_read_are_freed(uri: str, read: object, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert callable(read)
+def test_row_groups_that_were_read_are_freed(uri: str, read: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("train.tables.vector_files.BATCH_BYTES", GROUP_BYTES)
     before, most, num_rows = pa.total_allocated_bytes(), 0, 0
     for num in read(uri):

@@ -85,14 +85,8 @@ def test_text_that_is_no_csv_is_refused(tmp_path: Path) -> None:
     st.integers(1, 40),
     st.sampled_from(["rows.csv", "rows.csv.gz"]),
 )
-def test_any_rows_come_back_from_blocks_of_any_size(
-    tmp_path_factory: pytest.TempPathFactory,
-    rows: list[tuple[str, str]],
-    end: str,
-    chunk_bytes: int,
-    name: str,
-) -> None:
-    path = tmp_path_factory.getbasetemp() / name
+def test_any_rows_come_back_from_blocks_of_any_size(tmp_path, rows, end, chunk_bytes, name):
+    path = tmp_path / name
     opened = gzip.open if name.endswith("gz") else open
     with opened(path, "wt", encoding="utf-8-sig", newline="") as file:
         csv.writer(file, lineterminator=end, quoting=csv.QUOTE_ALL).writerows([("id", "x"), *rows])

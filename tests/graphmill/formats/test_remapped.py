@@ -42,29 +42,20 @@ def _write(folder: str, ids: list[str], embeddings_ND: Floats, step: int, compre
     batch_rows=st.integers(1, 31),
     compression=st.sampled_from(["none", "zstd"]),
 )
-def test_rows_come_back(
-    tmp_path_factory: pytest.TempPathFactory,
-    rows: tuple[list[str], Floats],
-    step: int,
-    batch_rows: int,
-    compression: Compression,
-) -> None:
-    folder = str(tmp_path_factory.getbasetemp() / "remapped")
+def test_rows_come_back(tmp_path, rows, step, batch_rows, compression):
+    folder = str(tmp_path)
     ids, embeddings_ND = rows
     _write(folder, ids, embeddings_ND, step, compression)
     assert remapped.shape_of(folder, "user", 3) == embeddings_ND.shape
     batches = list(remapped.iter_part(folder, "user", 3, batch_rows))
     assert [each for batch, _ in batches for each in batch.to_pylist()] == ids
-    found = np.concatenate(
-        [np.empty((0, embeddings_ND.shape[1]), np.float32), *(each for _, each in batches)]
-    )
+    none = np.empty((0, embeddings_ND.shape[1]), np.float32)
+    found = np.concatenate([none, *(each for _, each in batches)])
     np.testing.assert_array_equal(found, embeddings_ND)
 
 
 @pytest.mark.parametrize(("compression", "encoding"), [("none", "PLAIN"), ("zstd", "BYTE_STREAM_SPLIT")])
-def test_pyarrow_reads_the_file(
-    tmp_path: Path, rng: np.random.Generator, compression: Compression, encoding: str
-) -> None:
+def test_pyarrow_reads_the_file(tmp_path, rng, compression, encoding):
     embeddings_ND = rng.standard_normal((5, 4), np.float32)
     _write(str(tmp_path), ["a", "b", "ß", "", "e"], embeddings_ND, 2, compression)
     table = pq.read_table(tmp_path / PART)
@@ -82,10 +73,9 @@ def test_pyarrow_reads_the_file(
 
 
 def test_writer_refuses_other_shapes(tmp_path: Path) -> None:
+    message = r"part-00003\.parquet: expected embeddings of shape \(2, 4\)"
     for shape in ((3, 4), (2, 3), (2,)):
-        refused = pytest.raises(
-            FormatError, match=r"part-00003\.parquet: expected embeddings of shape \(2, 4\)"
-        )
+        refused = pytest.raises(FormatError, match=message)
         with refused, remapped.new_part(str(tmp_path), "user", 3, 4) as writer:
             writer.append(pa.array(["a", "b"]), np.zeros(shape, np.float32))
         assert [path for path in tmp_path.rglob("*") if path.is_file()] == []

@@ -23,11 +23,8 @@ HUGE = 1 << 29
 
 _BUCKET = "from graphmill.vocab import Bucket; "
 _READ_BUCKET = _BUCKET + "from graphmill.formats import edge_buckets as e; e.read_bucket(each, Bucket(0, 0))"
-_READ_LEGACY = (
-    _BUCKET
-    + "from graphmill.checkpoints.legacy.inputs import iter_edges; "
-    + "list(iter_edges(each, Bucket(0, 0), 0, 1 << 40))"
-)
+_EDGES = "list(i.iter_edges(each, Bucket(0, 0), 0, 1 << 40))"
+_READ_LEGACY = _BUCKET + "from graphmill.checkpoints.legacy import inputs as i; " + _EDGES
 _READ_TABLE = "from graphmill.checkpoints import pbg as p; p.read_embeddings(each, 'user', 0, 1)"
 
 # Ways to make a dataset of 2 GiB in a kilobyte.
@@ -128,41 +125,28 @@ def _nested() -> Any:
     return value
 
 
-_HUGE_BYTES = b"\x80\x02cbuiltins\nbytearray\nJ" + struct.pack("<i", 2**31 - 1) + b"\x85R."
+def _huge(kind: bytes) -> bytes:
+    """A pickle of so many of them."""
+    return b"\x80\x02c" + kind + b"\nJ" + struct.pack("<i", 2**31 - 1) + b"\x85R."
 
 
-def _old_form() -> bytes:
-    """The beginning of a file in the form before zip."""
-    return b"".join(pickle.dumps(each, 2) for each in (0x1950A86A20F9469CFC6C, 1001, {}))
-
-
+_HUGE_BYTES = _huge(b"builtins\nbytearray")
+_CHECKSUM = struct.pack("<I", zlib.crc32(_HUGE_BYTES))
+# The beginning of a file in the form before zip.
+_OLD_FORM = b"".join(pickle.dumps(each, 2) for each in (0x1950A86A20F9469CFC6C, 1001, {}))
+BYTES, SPARSE = "found the type builtins.bytearray", "found the type torch._utils._rebuild_sparse_tensor"
 _TENSORS = {
     "repeats itself": (lambda: _saved(torch.zeros(1).expand(1 << 31, 16)), "repeats itself"),
     "has no elements": (lambda: _saved(torch.zeros(1 << 31, 16, device="meta")), "found a shape alone"),
-    "is sparse": (
-        lambda: _saved(torch.zeros(4).to_sparse()),
-        "found the type torch._utils._rebuild_sparse_tensor",
-    ),
+    "is sparse": (lambda: _saved(torch.zeros(4).to_sparse()), SPARSE),
     "is packed": (_packed, "found packed ones"),
-    "is made by its length": (lambda: _zipped(_HUGE_BYTES), "found the type builtins.bytearray"),
-    "is not even written": (
-        lambda: _zipped(b"\x80\x02ctorch\nFloatTensor\nJ" + struct.pack("<i", 2**31 - 1) + b"\x85R."),
-        "found the type torch.FloatTensor",
-    ),
+    "is made by its length": (lambda: _zipped(_HUGE_BYTES), BYTES),
+    "is not even written": (lambda: _zipped(_huge(b"torch\nFloatTensor")), "the type torch.FloatTensor"),
     "holds itself many times": (lambda: _saved(_nested()), "hold each other endlessly"),
-    "in the old form": (lambda: _old_form() + _HUGE_BYTES, "found the type builtins.bytearray"),
-    "in the old form, as its keys": (
-        lambda: _old_form() + pickle.dumps(0, 2) + _HUGE_BYTES,
-        "found the type builtins.bytearray",
-    ),
-    "in the old form, with a zip behind": (
-        lambda: _old_form() + _HUGE_BYTES + _saved(torch.zeros(1)),
-        "found the type builtins.bytearray",
-    ),
-    "without its checksum": (
-        lambda: _zipped(_HUGE_BYTES).replace(struct.pack("<I", zlib.crc32(_HUGE_BYTES)), bytes(4)),
-        "found the type builtins.bytearray",
-    ),
+    "in the old form": (lambda: _OLD_FORM + _HUGE_BYTES, BYTES),
+    "in the old form, as its keys": (lambda: _OLD_FORM + pickle.dumps(0, 2) + _HUGE_BYTES, BYTES),
+    "in the old form, with a zip behind": (lambda: _OLD_FORM + _HUGE_BYTES + _saved(torch.zeros(1)), BYTES),
+    "without its checksum": (lambda: _zipped(_HUGE_BYTES).replace(_CHECKSUM, bytes(4)), BYTES),
 }
 _LOAD_ALL = """
 import sys
@@ -188,9 +172,8 @@ def test_files_for_torch(tmp_path: Path) -> None:
     assert done.code == 0, done.told
     lines = done.told.splitlines()
     assert len(lines) == 2 * len(paths), done.told
-    for path, first, second, (how, (_, message)) in zip(
-        paths, lines[::2], lines[1::2], _TENSORS.items(), strict=True
-    ):
+    told = zip(paths, lines[::2], lines[1::2], _TENSORS.items(), strict=True)
+    for path, first, second, (how, (_, message)) in told:
         assert str(path) in first
         assert str(path) in second
         assert message in first, how

@@ -33,10 +33,8 @@ def read(path: Path, start: int = 0, stop: int = 1 << 30) -> tuple[str, tuple[in
     start=st.integers(0, 6),
     stop=st.integers(0, 6),
 )
-def test_tensors_from_torch_save_are_read(
-    tmp_path_factory: pytest.TempPathFactory, rows: np.ndarray, start: int, stop: int
-) -> None:
-    path = tmp_path_factory.mktemp("pt") / "rows.pt"
+def test_tensors_from_torch_save_are_read(tmp_path: Path, rows: np.ndarray, start: int, stop: int) -> None:
+    path = tmp_path / "rows.pt"
     torch.save(torch.from_numpy(rows), path)
     start, stop = sorted(min(each, len(rows)) for each in (start, stop))
     dtype, shape, found = read(path, start, stop)

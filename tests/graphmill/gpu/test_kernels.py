@@ -33,17 +33,16 @@ def numbers(generator: torch.Generator, below: int, count: int) -> Tensor:
 
 @FEW
 @given(**SHAPES)
-def test_counts(dimension: int, num_queries: int, num_rows: int, seed: int) -> None:
-    check_counts(dimension, num_queries, num_rows, seed)
+def test_counts_and_tiles(dimension: int, num_queries: int, num_rows: int, seed: int) -> None:
+    check(dimension, num_queries, num_rows, seed)
 
 
 def test_several_programs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernels, "SPAN", 2)
-    check_counts(20, 140, 3 * TILE + 100, seed=1)
-    check_tiles(20, 140, 3 * TILE + 100, seed=1)
+    check(20, 140, 3 * TILE + 100, seed=1)
 
 
-def check_counts(dimension: int, num_queries: int, num_rows: int, seed: int) -> None:
+def check(dimension: int, num_queries: int, num_rows: int, seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)
     query_QD, table_ND = (whole_numbers(generator, rows, dimension) for rows in (num_queries, num_rows))
     row_Q, query_Q = numbers(generator, num_rows, num_queries), torch.arange(num_queries, device=DEVICE)
@@ -52,17 +51,6 @@ def check_counts(dimension: int, num_queries: int, num_rows: int, seed: int) -> 
     found = kernels.count_above(query_QD, table_ND, score_Q)
     for each, wanted in zip(found, reference.count_above(query_QD, table_ND, score_Q), strict=True):
         assert torch.equal(each, wanted)
-
-
-@FEW
-@given(**SHAPES)
-def test_tiles(dimension: int, num_queries: int, num_rows: int, seed: int) -> None:
-    check_tiles(dimension, num_queries, num_rows, seed)
-
-
-def check_tiles(dimension: int, num_queries: int, num_rows: int, seed: int) -> None:
-    generator = torch.Generator().manual_seed(seed)
-    query_QD, table_ND = (whole_numbers(generator, rows, dimension) for rows in (num_queries, num_rows))
     maxima_QT = kernels.tile_maxima(query_QD, table_ND)
     assert torch.equal(maxima_QT, reference.tile_maxima(query_QD, table_ND))
     pairs = numbers(generator, num_queries, 9), numbers(generator, maxima_QT.shape[1], 9)

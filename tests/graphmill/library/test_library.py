@@ -43,16 +43,10 @@ def output(tmp_path: Path, vectors: np.ndarray, rng: np.random.Generator) -> Pat
             part.append(pa.array(ids), vectors[rows])
     with remapped.new_part(str(folder), "item", 0, 4) as part:
         part.append(pa.array(["i0", "i1"]), rng.normal(size=(2, 4)).astype(np.float32))
-    record = {
-        "status": "done",
-        "config": {
-            "output": "/was/here",
-            "embedding_path": "/was/here/vectors",
-            "entities": {"user": {"num_partitions": 2}, "item": {"num_partitions": 1}},
-        },
-        "stages": {"etl": {"num_rows": 7}},
-        "metrics": {"mrr": 0.25},
-    }
+    entities = {"user": {"num_partitions": 2}, "item": {"num_partitions": 1}}
+    config = {"output": "/was/here", "embedding_path": "/was/here/vectors", "entities": entities}
+    stages, metrics = {"etl": {"num_rows": 7}}, {"mrr": 0.25}
+    record = {"status": "done", "config": config, "stages": stages, "metrics": metrics}
     (tmp_path / "out" / "run.json").write_text(json.dumps(record))
     return tmp_path / "out"
 
@@ -229,17 +223,15 @@ def test_moments_add_up_to_those_of_all_rows(counts: list[int], offset: float, n
     rows = np.concatenate(blocks).astype(np.float64)
     found = moments_of(blocks)
     assert isinstance(found, Moments)
+    centred = rows - rows.mean(0)
     np.testing.assert_allclose(found.mean_D, rows.mean(0), rtol=1e-9)
-    np.testing.assert_allclose(
-        found.products_DD, (rows - rows.mean(0)).T @ (rows - rows.mean(0)), rtol=1e-7, atol=1e-7
-    )
+    np.testing.assert_allclose(found.products_DD, centred.T @ centred, rtol=1e-7, atol=1e-7)
     components = Components.of(found, num)
     axes = components.axes_DK
     np.testing.assert_allclose(axes.T @ axes, np.eye(num), atol=1e-9)
     assert (axes[np.abs(axes).argmax(0), np.arange(num)] > 0).all()
     assert (np.diff(components.share_K) <= 1e-12).all()
-    projected = (rows - rows.mean(0)) @ axes
-    np.testing.assert_allclose(components(np.concatenate(blocks)), projected, atol=1e-3)
+    np.testing.assert_allclose(components(np.concatenate(blocks)), centred @ axes, atol=1e-3)
 
 
 SCORES = st.sampled_from([0.0, -0.0, 1.0, 1.5, -2.0, float("nan"), float("inf"), float("-inf")])
@@ -264,8 +256,7 @@ def test_equal_rows_stand_in_their_order(rows, cuts, k, own) -> None:
     found = nearest(iter(parts), lambda vectors_ND: vectors_ND, leave_out, k)
     for query, neighbors in enumerate(found):
         order = np.argsort(-score_NQ[:, query], kind="stable")
-        allowed = [
-            row for row in order if np.isfinite(score_NQ[row, query]) and names[row] != leave_out[query]
-        ]
+        finite = [row for row in order if np.isfinite(score_NQ[row, query])]
+        allowed = [row for row in finite if names[row] != leave_out[query]]
         assert [each.id for each in neighbors] == [names[row] for row in allowed[:k]]
         assert [each.similarity for each in neighbors] == score_NQ[allowed[:k], query].tolist()

@@ -15,6 +15,7 @@ import pytest
 
 from graphmill.machine import native
 from graphmill.machine.variants import command, installed_path, variants_here
+from tests.processes import executable
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
 STRANGER = 12345
@@ -36,7 +37,6 @@ class Machine:
         """Load it as a process of the user does: from a copy, since a library is loaded once a process."""
         functions = {"answer": (ctypes.c_int, [])}
         library = native.loader(self.source, functions, name="answer", instead="nothing")()
-        assert library is not None
         self.origin = library.origin
         return int(library.graphmill_answer())
 
@@ -104,9 +104,7 @@ CHANGES: dict[str, Callable[[Path], Any]] = {
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_a_file_that_may_be_another_s_is_compiled_anew(
-    machine: Machine, change: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_file_that_may_be_another_s_is_compiled_anew(machine, change, caplog):
     CHANGES[change](machine.plant())
     with caplog.at_level("WARNING", "graphmill"):
         assert machine.answer() == 42
@@ -117,9 +115,7 @@ def test_a_file_that_may_be_another_s_is_compiled_anew(
 
 
 @pytest.mark.parametrize("change", [of_a_stranger, a_link, lambda folder: folder.chmod(0o777)])
-def test_a_folder_that_may_be_another_s_is_not_looked_into(
-    machine: Machine, change: Callable[[Path], None]
-) -> None:
+def test_a_folder_that_may_be_another_s_is_not_looked_into(machine, change):
     planted = machine.plant()
     change(machine.cache)
     assert machine.answer() == 42
@@ -166,9 +162,7 @@ def test_the_installation_s_code_needs_no_compiler(machine: Machine, monkeypatch
     assert not machine.cache.exists()
 
 
-def test_an_installation_s_code_that_does_not_load_is_compiled_here(
-    machine: Machine, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_installation_s_code_that_does_not_load_is_compiled_here(machine, caplog):
     installed_path(machine.source, variants_here()[0]).write_bytes(b"for another C library")
     assert machine.answer() == 42
     assert machine.origin == f"{variants_here()[0]}, compiled on this machine"
@@ -180,9 +174,7 @@ def no_home(path: Path) -> Path:
 
 
 @pytest.mark.parametrize("cache", ["a file", "no home"])
-def test_compiled_where_nobody_has_a_home(
-    machine: Machine, cache: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_compiled_where_nobody_has_a_home(machine, cache, monkeypatch):
     (machine.root / "a file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", "" if cache == "no home" else str(machine.root / "a file"))
     monkeypatch.setattr(Path, "expanduser", no_home)  # of a user without a name, where HOME is not set
@@ -198,12 +190,9 @@ def test_a_compiler_that_fails_is_told_of(machine: Machine, caplog: pytest.LogCa
     assert not list(machine.cache.iterdir())  # nothing half done is left
 
 
-def test_an_old_compiler_compiles_for_this_processor_alone(
-    machine: Machine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    compiler = machine.root / "old-g++"
-    compiler.write_text('#!/bin/sh\ncase "$*" in *x86-64-v*) exit 1;; esac\nexec g++ "$@"\n')
-    compiler.chmod(0o700)
+def test_an_old_compiler_compiles_for_this_processor_alone(machine, monkeypatch):
+    refuses = 'case "$*" in *x86-64-v*) exit 1;; esac\nexec g++ "$@"'
+    compiler = executable(machine.root / "old-g++", refuses)
     monkeypatch.setenv("CXX", str(compiler))
     assert machine.answer() == 42
     assert machine.origin == "native, compiled on this machine"

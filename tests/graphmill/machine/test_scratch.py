@@ -1,7 +1,7 @@
 """Tables that the processes of a machine share, and folders that other machines see."""
 
-import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -22,13 +22,9 @@ def test_work_is_shared_out_and_done_once(tmp_path: Path) -> None:
         made.append(name)
 
     names = [str(number) for number in range(20)]
-    threads = [
-        threading.Thread(target=scratch.make_together, args=(str(tmp_path), names, make)) for _ in range(3)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(3) as pool:
+        done = [pool.submit(scratch.make_together, str(tmp_path), names, make) for _ in range(3)]
+    assert not any(each.result() for each in done)
     assert sorted(made) == sorted(names)
 
 

@@ -11,18 +11,9 @@ from pathlib import Path
 import pytest
 
 OPTIONS = (
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--enable-logging=stderr",
-    "--v=0",
-    "--virtual-time-budget=30000",
-    "--dump-dom",
+    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync"),
+    *("--disable-background-networking", "--disable-component-update", "--enable-logging=stderr", "--v=0"),
+    *("--virtual-time-budget=30000", "--dump-dom"),
 )
 
 # Tells which boxes scroll, and in which charts something was drawn on a canvas.

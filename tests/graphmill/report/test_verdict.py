@@ -1,7 +1,6 @@
 """The sentence that says whether a ranking is good."""
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,22 +22,29 @@ def entry(mrr: float, num_edges: int = 88, **more: Any) -> dict[str, Any]:
 SIMPLE = {"baselines": {"most_popular": {"mrr": 0.1}, "random": {"mrr": 0.01}}}
 
 
-@pytest.mark.parametrize(
-    ("mrr", "level", "text"),
-    [
-        (
-            0.4,
-            "good",
-            "Good: the MRR of 0.4 is 4 times that of the most popular, and 40 times that of chance.",
-        ),
-        (0.12, "warning", "Fair: the MRR of 0.12 is little more than that of the most popular (0.1)."),
-        (0.1, "error", "Bad: with an MRR of 0.1, the most popular candidates (0.1) do better."),
-        (0.011, "error", "Bad: the MRR of 0.011 is that of chance (0.01)."),
-    ],
-)
-def test_the_verdict_compares_with_simple_rankings(mrr: float, level: str, text: str) -> None:
-    found = verdict(entry(mrr, **SIMPLE), {})
-    assert (found.level, found.text) == (level, text)
+LEVELS = {"Good": "good", "Fair": "warning", "Bad": "error"}
+BY_MRR = {
+    0.4: "Good: the MRR of 0.4 is 4 times that of the most popular, and 40 times that of chance.",
+    0.12: "Fair: the MRR of 0.12 is little more than that of the most popular (0.1).",
+    0.1: "Bad: with an MRR of 0.1, the most popular candidates (0.1) do better.",
+    0.011: "Bad: the MRR of 0.011 is that of chance (0.01).",
+}
+BY_MRR_OF_VECTORS = {  # the first is less than half above the most popular, but learned
+    0.12: "Good: the MRR of 0.13 is 1.2 times that of neighbors, 1.3 times that of the most popular, and "
+    "13 times that of chance.",
+    0.101: "Fair: the MRR of 0.101 is about that of neighbors (0.1), which need no training.",
+    0.09: "Bad: with an MRR of 0.09, neighbors (0.1), which need no training, do better.",
+}
+
+
+def test_the_verdict_compares_with_simple_rankings_and_with_neighbors_on_the_same_edges() -> None:
+    verdicts = [(entry(mrr, **SIMPLE), text) for mrr, text in BY_MRR.items()]
+    for own, text in BY_MRR_OF_VECTORS.items():
+        near = {"mrr": 0.1, "mrr_vectors": own, "num_edges": 20}
+        verdicts.append((entry(0.13, baselines=SIMPLE["baselines"] | {"neighbors": near}), text))
+    for evaluated, text in verdicts:
+        found = verdict(evaluated, {})
+        assert (found.level, found.text) == (LEVELS[text.partition(":")[0]], text)
 
 
 def test_a_ranking_without_wrong_answers_tells_nothing() -> None:
@@ -52,32 +58,8 @@ def test_an_interval_has_two_numbers(bounds: Any) -> None:
     assert dict(evaluate(entry(0.4, intervals={"mrr": [0.1, 0.5]})))["mrr"] == "0.4 (95 %: 0.1 to 0.5)"
     wrong = entry(0.4, mrr_pessimistic=0.3, intervals={"mrr": bounds})
     assert dict(evaluate(wrong))["mrr"] == "0.4"
-    assert not any(
-        "95 % interval" in block.columns for block in ranking(wrong, {}) if isinstance(block, PageTable)
-    )
-
-
-@pytest.mark.parametrize(
-    ("own", "level", "text"),
-    [
-        (
-            0.12,  # less than half above the most popular, but learned
-            "good",
-            "Good: the MRR of 0.13 is 1.2 times that of neighbors, 1.3 times that of the most popular, and "
-            "13 times that of chance.",
-        ),
-        (
-            0.101,
-            "warning",
-            "Fair: the MRR of 0.101 is about that of neighbors (0.1), which need no training.",
-        ),
-        (0.09, "error", "Bad: with an MRR of 0.09, neighbors (0.1), which need no training, do better."),
-    ],
-)
-def test_the_verdict_compares_with_neighbors_on_the_same_edges(own: float, level: str, text: str) -> None:
-    near = {"mrr": 0.1, "mrr_vectors": own, "num_edges": 20}
-    found = verdict(entry(0.13, baselines=SIMPLE["baselines"] | {"neighbors": near}), {})
-    assert (found.level, found.text) == (level, text)
+    tables = [each for each in ranking(wrong, {}) if isinstance(each, PageTable)]
+    assert not any("95 % interval" in each.columns for each in tables)
 
 
 @pytest.mark.parametrize(
@@ -96,16 +78,13 @@ def test_the_verdict_compares_with_the_run_before(before: dict[str, Any], text: 
 
 
 @pytest.mark.parametrize("status", ["done", "left out"])
-def test_commands_say_the_verdict_in_a_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], status: str
-) -> None:
+def test_commands_say_the_verdict_in_a_line(tmp_path, capsys, status):
     content = {"stages": {"evaluate": entry(0.1, status=status, **SIMPLE)}, "before": entry(0.5)}
     storage.write_text(uri := f"{tmp_path}/run.json", json.dumps(content))
     session.tell_verdict(record.RunRecord(uri, make_config(tmp_path)))
     said = capsys.readouterr().out
-    assert said == (
-        f"{verdict(content['stages']['evaluate'], entry(0.5)).text}\n" if status == "done" else ""
-    )
+    text = verdict(content["stages"]["evaluate"], entry(0.5)).text
+    assert said == (f"{text}\n" if status == "done" else "")
 
 
 @pytest.mark.parametrize(

@@ -23,11 +23,8 @@ from graphmill.vocab import Bucket
 
 
 def settings_of(folder: Path, **changes: object) -> Config:
-    content = {
-        "output": str(folder / "out"),
-        "entities": {"user": {}},
-        "relations": [{"name": "r", "lhs": "user", "rhs": "user"}],
-    }
+    relations = [{"name": "r", "lhs": "user", "rhs": "user"}]
+    content = {"output": str(folder / "out"), "entities": {"user": {}}, "relations": relations}
     (folder / "c.yaml").write_text(json.dumps(content | changes))
     return config.load(str(folder / "c.yaml"))
 
@@ -60,9 +57,7 @@ def test_what_is_set_is_not_decided(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("added", [None, []])
-def test_the_rate_of_a_delta_is_for_runs_that_train_added_edges_only(
-    tmp_path: Path, added: list[int] | None
-) -> None:
+def test_the_rate_of_a_delta_is_for_runs_that_train_added_edges_only(tmp_path, added):
     rates = []
     for replay in (None, 1.0):
         folder = tmp_path / str(replay)
@@ -135,9 +130,8 @@ def test_other_entities(tmp_path: Path) -> None:
     storage.write_text(storage.join(config.checkpoint_path, "checkpoint_version.txt"), "1")
     assert message(config, FormatError("x")) == "x"
     storage.write_marker(config.entity_path, {"run": 2})
-    assert re.search(
-        r"entities is newer \(.*\) than what was made from it \(.*\); set", message(config, FormatError("x"))
-    )
+    told = message(config, FormatError("x"))
+    assert re.search(r"entities is newer \(.*\) than what was made from it \(.*\); set", told)
 
 
 @pytest.mark.parametrize("content", ["{", "[]", '{"relations": 7}', '{"inputs": 7}'])

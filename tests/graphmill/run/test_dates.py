@@ -19,16 +19,13 @@ from graphmill.errors import ConfigError, LockedError
 from graphmill.run import dates, lock
 from tests.forked import Forks
 from tests.graphmill.run.test_lock import HOLDER
+from tests.graphmill.smallest import GRAPH
 from tests.waiting import wait_until
 
 TABLE = {"lhs": "l", "rhs": "r", "relation": "buys"}
 DAY = date(2026, 11, 20)
 
-GRAPH = {
-    "dimension": 2,
-    "entities": {"a": {"num_partitions": 1}},
-    "relations": [{"name": "r", "lhs": "a", "rhs": "a"}],
-}
+NO_DAY = "output: expected a form of the date that shows year, month and day"
 
 
 def conf(folder: Path, **settings: Any) -> str:
@@ -71,12 +68,10 @@ def filled(folder: Path, **table: Any) -> TableConfig:
 
 
 @given(back=st.integers(0, 40), length=st.integers(0, 40))
-def test_a_window_of_days_is_one_path_a_day(
-    tmp_path_factory: pytest.TempPathFactory, back: int, length: int
-) -> None:
+def test_a_window_of_days_is_one_path_a_day(tmp_path: Path, back: int, length: int) -> None:
     first, last = back + length, back
     path = f"in/{{date-{first}..date-{last}:%Y/%m}}/day={{date-{first}..date-{last}}}/*.csv"
-    found = filled(tmp_path_factory.mktemp("window"), path=path)
+    found = filled(tmp_path, path=path)
     days = [DAY - timedelta(number) for number in range(first, last - 1, -1)]
     assert list(found.path) == [f"in/{day:%Y/%m}/day={day}/*.csv" for day in days]
 
@@ -141,11 +136,8 @@ def test_a_rerun_goes_on_from_where_the_first_run_did(root: str, tmp_path: Path)
         ({"entity_path": "e"}, "output: --date needs it"),
         ({"output": "out/{date-1}"}, r"output: expected \{date\} once"),
         ({"output": "out/{previous_date}"}, r"output: expected \{date\} once"),
-        (
-            {"output": "out/{date:%Y/%m}"},
-            "output: expected a form of the date that shows year, month and day",
-        ),
-        ({"output": "out/{date:%-d}"}, "output: expected a form of the date that shows year, month and day"),
+        ({"output": "out/{date:%Y/%m}"}, NO_DAY),
+        ({"output": "out/{date:%-d}"}, NO_DAY),
         ({"output": "out/{date}", "schedule": [14]}, "schedule: input should be a valid dictionary"),
     ],
 )
@@ -176,9 +168,7 @@ def previous(path: str) -> Any:
 
 
 @pytest.mark.slow
-def test_a_date_does_not_start_before_an_earlier_one_that_is_at_work(
-    root: str, tmp_path: Path, caplog: pytest.LogCaptureFixture, forked: Forks
-) -> None:
+def test_a_date_does_not_start_before_an_earlier_one_that_is_at_work(root, tmp_path, caplog, forked):
     caplog.set_level("INFO", "graphmill")
     path = chain(tmp_path, root)
     finish(f"{root}/2026-11-17")
@@ -197,9 +187,7 @@ def test_a_date_does_not_start_before_an_earlier_one_that_is_at_work(
         previous(path)
 
 
-def test_a_rerun_does_not_wait_for_what_it_does_not_go_on_from(
-    root: str, tmp_path: Path, forked: Forks
-) -> None:
+def test_a_rerun_does_not_wait_for_what_it_does_not_go_on_from(root, tmp_path, forked):
     path = chain(tmp_path, root)
     finish(f"{root}/2026-11-17")
     finish(f"{root}/2026-11-20", "2026-11-17", done=False)
@@ -279,9 +267,8 @@ def test_what_a_run_at_work_has_gone_on_from_stays(root: str, forked: Forks) -> 
         finish(f"{root}/{day}", before)
     with at_work(forked, f"{root}/{DAYS[2]}"):  # a rerun of one that is finished
         assert dates.retire(f"{root}/{{date}}", 1) == [f"{root}/{DAYS[0]}"]
-    storage.write_text(
-        f"{root}/.2026-11-01.retired-0123/embeddings/part-0.parquet", "x"
-    )  # of a killed command
+    of_a_killed_command = f"{root}/.2026-11-01.retired-0123/embeddings/part-0.parquet"
+    storage.write_text(of_a_killed_command, "x")
     assert dates.retire(f"{root}/{{date}}", 1) == [f"{root}/{DAYS[1]}", f"{root}/{DAYS[2]}"]
     assert storage.list_hidden(root) == []
     storage.write_text(f"{root}/{DAYS[3]}/.run.retired-0123/part-0.parquet", "x")  # where dates have folders
@@ -289,9 +276,7 @@ def test_what_a_run_at_work_has_gone_on_from_stays(root: str, forked: Forks) -> 
     assert storage.list_hidden(f"{root}/{DAYS[3]}") == []
 
 
-def test_what_a_run_begins_to_go_on_from_while_it_is_retired_stays(
-    root: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_a_run_begins_to_go_on_from_while_it_is_retired_stays(root, monkeypatch):
     for day in DAYS[:2]:
         finish(f"{root}/{day}")
     delete_marker = storage.delete_marker

@@ -4,7 +4,6 @@ import os
 import pickle
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import threading
@@ -23,7 +22,7 @@ from graphmill import storage
 from graphmill.errors import FormatError, LockedError, StorageError
 from graphmill.machine import processes
 from graphmill.run import lock
-from tests import REPOSITORY
+from tests.processes import speaking
 from tests.waiting import wait_until
 
 NOBODY = 65534
@@ -110,22 +109,16 @@ def test_what_killed_runs_left_is_removed(root: str, monkeypatch: pytest.MonkeyP
 
 def test_a_lock_is_free_after_its_block(root: str) -> None:
     for _ in range(2):
-        with (
-            lock.held(root),
-            pytest.raises(LockedError, match=r"process \d+ on .* has it since .* try again later"),
-            lock.held(root),
-        ):
+        refused = pytest.raises(LockedError, match=r"process \d+ on .* has it since .* try again later")
+        with lock.held(root), refused, lock.held(root):
             pass
     assert storage.list_hidden(root) == []
     assert LockedError.exit_code == 75
 
 
 def test_a_process_of_this_machine_keeps_its_lock_until_it_is_gone(tmp_path: Path) -> None:
-    with subprocess.Popen(
-        [sys.executable, "-c", HOLDER, str(tmp_path)], cwd=REPOSITORY, stdout=subprocess.PIPE, text=True
-    ) as holder:
-        assert holder.stdout is not None
-        assert holder.stdout.readline() == "held\n"
+    with speaking(sys.executable, "-c", HOLDER, tmp_path) as (holder, told):
+        assert told == "held"
         holder.send_signal(signal.SIGSTOP)
         for mtime_s in (0, 4_000_000_000):  # whatever age the lock seems to have
             os.utime(tmp_path / lock.NAME, (mtime_s, mtime_s))
@@ -170,9 +163,7 @@ def test_an_owner_that_shows_life_keeps_its_lock(root: str, monkeypatch: pytest.
 
 @pytest.mark.usefixtures("elsewhere")
 @pytest.mark.parametrize("jump_s", [-3600.0, 3600.0])
-def test_a_jump_of_the_storage_s_clock_takes_it_from_nobody_that_lives(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, jump_s: float
-) -> None:
+def test_a_jump_of_the_storage_s_clock_takes_it_from_nobody_that_lives(tmp_path, monkeypatch, jump_s):
     now_ns = lock.now_ns
     monkeypatch.setattr(lock, "now_ns", lambda uri: now_ns(uri) + int(jump_s * 1e9))
 
@@ -237,7 +228,6 @@ def test_a_slow_rival_does_not_take_over_what_has_been_taken_over(tmp_path: Path
     uri = f"{root}/{lock.NAME}"
     storage.write_text(uri, dead.claim.text)
     seen = lock.last_of(uri)
-    assert seen is not None
     storage.write_text(uri, acquired(f"{root}/another").claim.text)
     storage.create_text(lock.after(uri, seen), slow.claim.text)
     assert not slow._succeeds(uri, seen)
@@ -283,11 +273,8 @@ def test_a_lock_that_may_not_be_read_is_reported(own_folder: Path) -> None:
 
 def test_one_lock_that_cannot_be_had_gives_all_back(root: str) -> None:
     with lock.held(f"{root}/b"):
-        with (
-            pytest.raises(LockedError),
-            lock.held(f"{root}/a", f"{root}/b", whole=[f"{root}/0", f"{root}/c"]),
-        ):
-            pass
+        with pytest.raises(LockedError):
+            lock.held(f"{root}/a", f"{root}/b", whole=[f"{root}/0", f"{root}/c"]).__enter__()
         with lock.held(f"{root}/a", whole=[f"{root}/0", f"{root}/c"]):
             pass
     assert [uri for uri in storage.list_hidden(root, recursive=True) if "lock" in uri] == []
@@ -308,16 +295,12 @@ def test_one_lock_that_cannot_be_had_gives_all_back(root: str) -> None:
         ({"folders": ["out"]}, {"folders": ["out/in"]}, False),
     ],
 )
-def test_which_folders_exclude_each_other(
-    tmp_path: Path, first: dict[str, list[str]], second: dict[str, list[str]], is_refused: bool
-) -> None:
+def test_which_folders_exclude_each_other(tmp_path, first, second, is_refused):
     (tmp_path / "link").symlink_to(tmp_path)
 
     def held(side: dict[str, list[str]]) -> AbstractContextManager[lock.Claim]:
-        folders, whole = (
-            [f"{tmp_path}/{each}" for each in side.get(key, [])] for key in ("folders", "whole")
-        )
-        return lock.held(*folders, whole=whole)
+        paths = {key: [f"{tmp_path}/{name}" for name in names] for key, names in side.items()}
+        return lock.held(*paths.get("folders", []), whole=paths.get("whole", []))
 
     for one, other in ((first, second), (second, first)):
         with held(one), pytest.raises(LockedError) if is_refused else nullcontext(), held(other):

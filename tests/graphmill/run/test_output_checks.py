@@ -16,27 +16,18 @@ from graphmill.errors import ConfigError, PathError
 from graphmill.run import lock, output_checks
 from graphmill.run.job import Stage
 from tests.commands import Submit
+from tests.graphmill.smallest import GRAPH, etl_of, write_conf
 
-GRAPH: dict[str, Any] = {
-    "dimension": 2,
-    "entities": {"a": {"num_partitions": 1}},
-    "relations": [{"name": "r", "lhs": "a", "rhs": "a"}],
-}
 ALL = STAGES[:4]
 HEX = "0123456789ab"
 STORES = ("s3://bucket/x", "gs://bucket/x", "gopher://host/x")
+PLACES = ("output", "entity_path", "embedding_path")
 NO_PLACE = "put outputs on HDFS|no file system is known"
-CONFIGURATION = (
-    "{input: tables, output: out, dimension: 2, entities: {a: {num_partitions: 1}}, "
-    "relations: [{name: r, lhs: a, rhs: a}], "
-    "etl: {tables: [{path: day.csv, lhs: 0, rhs: 1, relation: r}]}}"
-)
 
 
-def settings(output: str | None, paths: Any = ("tables/day.csv",), **more: Any) -> Config:
-    tables = [{"path": path, "lhs": 0, "rhs": 1, "relation": "r"} for path in paths]
-    places = {} if output is None else {"output": output}
-    return config.from_mapping({**GRAPH, **places, "etl": {"tables": tables, **more.pop("etl", {})}, **more})
+def settings(output: str, paths: Any = ("tables/day.csv",), **more: Any) -> Config:
+    etl = etl_of(*paths) | more.pop("etl", {})
+    return config.from_mapping({**GRAPH, "output": output, "etl": etl, **more})
 
 
 def check_outputs(config: Config, stages: Sequence[Stage]) -> None:
@@ -93,14 +84,10 @@ def test_an_output_beside_or_below_tables_is_accepted(folder: Path, output: str)
         check_outputs(settings(output, [path]), ALL)
 
 
-@pytest.mark.parametrize(
-    ("key", "place"), [*zip(("output", "entity_path", "embedding_path"), STORES, strict=True)]
-)
-def test_an_output_that_no_stage_can_write_is_refused(
-    folder: Path, submit: Submit, key: str, place: str
-) -> None:
+@pytest.mark.parametrize(("key", "place"), [*zip(PLACES, STORES, strict=True)])
+def test_an_output_that_no_stage_can_write_is_refused(folder, submit, key, place):
     """Also that of the last stage, before the first one starts; no service is asked."""
-    (folder / "c.yaml").write_text(CONFIGURATION)
+    write_conf(folder, "day.csv", input="tables")
     before = tree(folder)
     words = ["pipeline.py", "--conf=c.yaml", f"--set={key}={place}"]
     for more in ([], ["--dry-run"]):
@@ -127,20 +114,26 @@ def test_hdfs_by_any_name() -> None:
     assert not storage.contains("/x", "hdfs://ns/x/t.csv")
 
 
+def fill(folder: Path, paths: str, text: str = "") -> None:
+    """Make files below a folder."""
+    folder.mkdir(exist_ok=True)
+    for path in paths.split():
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_text(text)
+
+
 FOREIGN = {
-    "notes": ["notes.txt"],
-    "hidden": [".bashrc"],
-    "own names among others": ["edges/train/roads.h5", "entities/people.txt", "thesis.tex"],
-    "another program's embeddings": ["embeddings/model.safetensors"],
-    "another program's checkpoint": ["checkpoint/config.json", "checkpoint/pytorch_model.bin"],
+    "notes": "notes.txt",
+    "hidden": ".bashrc",
+    "own names among others": "edges/train/roads.h5 entities/people.txt thesis.tex",
+    "another program's embeddings": "embeddings/model.safetensors",
+    "another program's checkpoint": "checkpoint/config.json checkpoint/pytorch_model.bin",
 }
 
 
 @pytest.mark.parametrize("name", FOREIGN)
 def test_folders_with_other_files_are_refused(folder: Path, name: str) -> None:
-    for path in FOREIGN[name]:
-        (folder / "out" / path).parent.mkdir(parents=True, exist_ok=True)
-        (folder / "out" / path).write_text("mine")
+    fill(folder / "out", FOREIGN[name], "mine")
     before = tree(folder)
     with pytest.raises(ConfigError, match="choose another folder, or move that away"):
         check_outputs(settings("out"), ALL)
@@ -148,62 +141,47 @@ def test_folders_with_other_files_are_refused(folder: Path, name: str) -> None:
 
 
 OURS = {
-    "nothing": [],
-    "a run that was killed before it wrote run.json": [
-        *(".graphmill.lock", ".graphmill.lock.after-0123456789abcdef", f".run.json.tmp-{HEX}")
-    ],
-    "the run's configuration": ["conf.yaml", "config.yml"],
-    "a killed ETL": [f".entities.tmp-{HEX}/x", f".etl-work-{HEX}.tmp-{HEX}/y", f".edges.old-{HEX}/z"],
-    "entities and edges that PBG wrote": [
-        *(
-            "entities/entity_count_a_0.txt",
-            "entities/dynamic_rel_count.txt",
-            "entities/entity_names_a_0.json",
-        ),
-        "edges/train/edges_0_0.h5",
-    ],
-    "notes beside what a stage wrote": ["entities/entity_count_a_0.txt", "notes.txt", "conf.yaml"],
-    "PBG's checkpoint": [
-        *("checkpoint/config.json", "checkpoint/checkpoint_version.txt", "checkpoint/model.v5.h5"),
-        *("checkpoint/embeddings_a_0.v5.h5", "checkpoint/training_stats.json", "checkpoint/notes.txt"),
-    ],
-    "PBG's checkpoint before its first version": ["checkpoint/config.json"],
-    "what ETL leaves there without output": ["checkpoint/report.html", "checkpoint/.graphmill.lock"],
-    "a legacy checkpoint": [
-        "checkpoint/CHECKPOINT_VERSION",
-        "checkpoint/a_1.pt.3",
-        "checkpoint/METADATA_1.pt.3",
-    ],
-    "a finished run": [
-        *("_SUCCESS", "report.html", "entities/_SUCCESS", "entities/entity_index/manifest.json"),
-        *("entities/entity_count_a_0.txt", "edges/train/edges_0_0.h5"),
-        *("edges/train/_SUCCESS", "checkpoint/graphmill.json", "checkpoint.stale/config.json"),
-        *("checkpoint.stale-2/config.json", "checkpoint.adopted/init/_SUCCESS", "tensorboard/events"),
-        *("embeddings/a/part-00000.parquet", "embeddings/_relations.parquet", "embeddings/_SUCCESS"),
-        "embeddings/_checksums.xxh128",
-        *("embeddings.faiss/a.json", "quarantine/part-00000-00000.parquet", "entities/raw_id_mappings/a/x"),
-    ],
+    "nothing": "",
+    "a run that was killed before it wrote run.json": f"""
+        .graphmill.lock .graphmill.lock.after-0123456789abcdef .run.json.tmp-{HEX}""",
+    "the run's configuration": "conf.yaml config.yml",
+    "a killed ETL": f".entities.tmp-{HEX}/x .etl-work-{HEX}.tmp-{HEX}/y .edges.old-{HEX}/z",
+    "entities and edges that PBG wrote": """
+        entities/entity_count_a_0.txt entities/dynamic_rel_count.txt entities/entity_names_a_0.json
+        edges/train/edges_0_0.h5""",
+    "notes beside what a stage wrote": "entities/entity_count_a_0.txt notes.txt conf.yaml",
+    "PBG's checkpoint": """
+        checkpoint/config.json checkpoint/checkpoint_version.txt checkpoint/model.v5.h5
+        checkpoint/embeddings_a_0.v5.h5 checkpoint/training_stats.json checkpoint/notes.txt""",
+    "PBG's checkpoint before its first version": "checkpoint/config.json",
+    "what ETL leaves there without output": "checkpoint/report.html checkpoint/.graphmill.lock",
+    "a legacy checkpoint": "checkpoint/CHECKPOINT_VERSION checkpoint/a_1.pt.3 checkpoint/METADATA_1.pt.3",
+    "a finished run": """
+        _SUCCESS report.html entities/_SUCCESS entities/entity_index/manifest.json
+        entities/entity_count_a_0.txt edges/train/edges_0_0.h5 edges/train/_SUCCESS checkpoint/graphmill.json
+        checkpoint.stale/config.json checkpoint.stale-2/config.json checkpoint.adopted/init/_SUCCESS
+        tensorboard/events embeddings/a/part-00000.parquet embeddings/_relations.parquet embeddings/_SUCCESS
+        embeddings/_checksums.xxh128 embeddings.faiss/a.json quarantine/part-00000-00000.parquet
+        entities/raw_id_mappings/a/x""",
 }
 
 
 @pytest.mark.parametrize("name", OURS)
 def test_outputs_of_earlier_runs_are_accepted(folder: Path, name: str) -> None:
-    (folder / "out").mkdir()
-    for path in OURS[name]:
-        (folder / "out" / path).parent.mkdir(parents=True, exist_ok=True)
-        (folder / "out" / path).write_text("")
+    fill(folder / "out", OURS[name])
     check_outputs(settings("out"), ALL[1:])
     for place in ("entities", "edges/train"):
-        files = [path.removeprefix(f"{place}/") for path in OURS[name] if path.startswith(f"{place}/")]
-        if files:
-            storage.write_checksums(f"out/{place}/checksums.xxh128", dict.fromkeys(files, "0" * 32))
+        paths = [
+            path.removeprefix(f"{place}/") for path in OURS[name].split() if path.startswith(f"{place}/")
+        ]
+        if paths:
+            storage.write_checksums(f"out/{place}/checksums.xxh128", dict.fromkeys(paths, "0" * 32))
     check_outputs(settings("out"), ALL)
 
 
 def test_other_files_beside_our_run_json_are_accepted(folder: Path) -> None:
-    (folder / "out").mkdir()
+    fill(folder / "out", "notes.txt")
     (folder / "out" / "run.json").write_text('{"stages": {}}')
-    (folder / "out" / "notes.txt").write_text("mine")
     check_outputs(settings("out"), ALL)
     (folder / "out" / "run.json").write_text('{"dbt": 1}')
     with pytest.raises(ConfigError, match="found another's file"):
@@ -211,8 +189,7 @@ def test_other_files_beside_our_run_json_are_accepted(folder: Path) -> None:
 
 
 def test_a_stage_looks_at_its_own_places_only(folder: Path) -> None:
-    (folder / "out" / "checkpoint").mkdir(parents=True)
-    (folder / "out" / "checkpoint" / "pytorch_model.bin").write_text("mine")
+    fill(folder / "out", "checkpoint/pytorch_model.bin")
     for stage in (ETL, EVALUATE, REMAP):
         check_outputs(settings("out", checkpoint_path="out/checkpoint"), [stage])
     with pytest.raises(ConfigError, match="pytorch_model"):
@@ -220,9 +197,8 @@ def test_a_stage_looks_at_its_own_places_only(folder: Path) -> None:
 
 
 def test_refused_commands_write_nothing(folder: Path, submit: Submit) -> None:
-    (folder / "c.yaml").write_text(CONFIGURATION)
-    (folder / "etc").mkdir()
-    (folder / "etc" / "passwd").write_text("root")
+    write_conf(folder, "day.csv", input="tables")
+    fill(folder / "etc", "passwd")
     os.utime(folder / "etc", (1, 1))
     before = tree(folder)
     for job, output in (("etl.py", "."), ("train.py", "tables"), ("pipeline.py", "etc"), ("remap.py", "etc")):

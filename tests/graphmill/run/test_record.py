@@ -21,14 +21,13 @@ from graphmill.run import record
 from graphmill.run.job import Stage
 from graphmill.run.lock import NO_CLAIM, Claim
 from graphmill.storage import fs
+from tests.graphmill.smallest import GRAPH
 from tests.processes import full_disk
 
+KEYS = st.text("abc", min_size=1, max_size=2)
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text("ab", max_size=2),
-    lambda inner: (
-        st.lists(inner, max_size=3)
-        | st.dictionaries(st.text("abc", min_size=1, max_size=2), inner, max_size=3)
-    ),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=3),
     max_leaves=8,
 )
 
@@ -36,11 +35,7 @@ JSON = st.recursive(
 class Counting:
     """A stage that writes one file and counts how often it ran."""
 
-    __name__ = "counting"
-
-    def __init__(self) -> None:
-        self.runs = 0
-        self.fails = False
+    __name__, runs, fails = "counting", 0, False
 
     def check(self, config: Config) -> None:
         if config.dimension == 7:
@@ -66,20 +61,11 @@ class Counting:
 
 
 def settings_at(folder: Path, dimension: int = 4) -> Config:
-    return config.from_mapping(
-        {
-            "output": str(folder / "out"),
-            "input": str(folder / "in"),
-            "entities": {"a": {"num_partitions": 1}},
-            "relations": [{"name": "r", "lhs": "a", "rhs": "a"}],
-            "dimension": dimension,
-        }
-    )
+    places = {"output": str(folder / "out"), "input": str(folder / "in")}
+    return config.from_mapping({**GRAPH, **places, "dimension": dimension})
 
 
-def run(
-    stage: Counting, folder: Path, client: Client, dimension: int = 4, resume: bool = True
-) -> dict[str, Any]:
+def run(stage: Counting, folder: Path, client: Client, dimension: int = 4, resume: bool = True) -> Any:
     settings = settings_at(folder, dimension)
     run_record = record.RunRecord(settings.record_uri(""), settings)
     entry = record.run_stage("etl", stage, settings, client, run_record, resume=resume)
@@ -94,9 +80,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_finished_stage_is_skipped_until_something_changes(
-    folder: Path, near_client: Client, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_finished_stage_is_skipped_until_something_changes(folder, near_client, caplog):
     caplog.set_level("INFO", "graphmill")
     stage, settings = Counting(), settings_at(folder)
     assert not record.is_finished("etl", stage, settings)
@@ -145,9 +129,7 @@ def test_a_failed_stage_is_recorded_and_runs_again(folder: Path, near_client: Cl
 
 
 @pytest.mark.usefixtures("graphmill_command")
-def test_a_stage_and_run_json_on_a_full_disk(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_stage_and_run_json_on_a_full_disk(folder, monkeypatch, caplog):
     settings, disk = settings_at(folder), ExitStack()
 
     def run(*_: object) -> dict[str, Any]:
@@ -254,9 +236,7 @@ def test_a_damaged_run_json_is_not_overwritten(folder: Path, text: str) -> None:
     assert (folder / "out" / "run.json").read_text() == text
 
 
-def test_what_another_run_deletes_while_it_is_read_is_not_there(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_another_run_deletes_while_it_is_read_is_not_there(folder, monkeypatch):
     """A date that is retired loses its marker and its run.json while others look at all dates."""
     open_input = fs.open_input
 
@@ -272,21 +252,18 @@ def test_what_another_run_deletes_while_it_is_read_is_not_there(
 
 
 @pytest.mark.parametrize(("ago_s", "age"), [(-7200, "newer"), (7200, "another one, and older")])
-def test_a_finished_folder_is_told_by_its_age(
-    folder: Path, near_client: Client, caplog: pytest.LogCaptureFixture, ago_s: float, age: str
-) -> None:
+def test_a_finished_folder_is_told_by_its_age(folder, near_client, caplog, ago_s, age):
     """Nobody can tell two hashes apart."""
     stage, edges = Counting(), folder / "out" / "edges" / "in"
-    stage.fingerprint = lambda config: {"inputs": record.describe_inputs([str(edges)])}  # type: ignore[method-assign]
+    stage.fingerprint = lambda config: {"inputs": record.describe_inputs([str(edges)])}
     storage.write_marker(str(edges), {"made": "first"})
     run(stage, folder, near_client)
     storage.write_marker(str(edges), {"made": "then"})
     os.utime(edges / "_SUCCESS", (time.time() - ago_s,) * 2)
     caplog.set_level("INFO", "graphmill")
     run(stage, folder, near_client)
-    assert re.search(
-        rf"since this changed: in is {age} \(.*\d\d:\d\d\) than what .* \(\d\d:\d\d\)$", caplog.text, re.M
-    )
+    told = rf"since this changed: in is {age} \(.*\d\d:\d\d\) than what .* \(\d\d:\d\d\)$"
+    assert re.search(told, caplog.text, re.M)
     assert "made_from" not in caplog.text
 
 

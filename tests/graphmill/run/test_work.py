@@ -79,47 +79,40 @@ def is_noted(part: Path) -> bool:
     return (part.parent / f"_work/done/{number}.json").exists() or (part.parent / storage.MARKER).exists()
 
 
-def test_errors(tmp_path: Path) -> None:
-    """Bad input leaves nothing, other errors leave the work; the earlier result stays."""
-    to = str(tmp_path / "out")
-    make_result("toy", to, "_toy.json", {"toy": "old"}, lambda _: ({}, {}), NO_CLAIM)
-    before = contents(tmp_path)
+def note(to: Path, word: str, asked: list[str], error: Exception | None = None) -> None:
+    """Make a result by a step that notes the word, after which the work fails with the error, if any."""
 
-    def fails(error: Exception) -> Any:
-        def make(work: Work) -> tuple[dict[str, Any], Checksums]:
-            work.once("first", lambda: 1)
+    def make(work: Work) -> tuple[dict[str, Any], Checksums]:
+        work.once("first", lambda: asked.append(word))
+        if error:
             raise error
-
-        return make
-
-    with pytest.raises(ConfigError):
-        make_result("toy", to, "_toy.json", {"toy": "new"}, fails(ConfigError("wrong")), NO_CLAIM)
-    assert contents(tmp_path) == before
-    with pytest.raises(LockedError):
-        make_result("toy", to, "_toy.json", {"toy": "new"}, fails(LockedError("held")), NO_CLAIM)
-    assert {f"out/{name}": each for name, each in contents(tmp_path / "out").items()} == before
-    (left,) = tmp_path.glob(".out.tmp-*/_work/done/first.json")
-    asked: list[int] = []
-
-    def goes_on(work: Work) -> tuple[dict[str, Any], Checksums]:
-        work.once("first", lambda: asked.append(1))
         return {}, {}
 
-    make_result("toy", to, "_toy.json", {"toy": "new"}, goes_on, NO_CLAIM)
-    assert asked == []
+    make_result("toy", str(to), "_toy.json", {"toy": word}, make, NO_CLAIM)
+
+
+def test_errors(tmp_path: Path) -> None:
+    """Bad input leaves nothing, other errors leave the work; the earlier result stays."""
+    to, asked = tmp_path / "out", []
+    note(to, "old", asked)
+    before = contents(tmp_path)
+    with pytest.raises(ConfigError):
+        note(to, "new", asked, ConfigError("wrong"))
+    assert contents(tmp_path) == before
+    with pytest.raises(LockedError):
+        note(to, "new", asked, LockedError("held"))
+    assert {f"out/{name}": each for name, each in contents(to).items()} == before
+    (left,) = tmp_path.glob(".out.tmp-*/_work/done/first.json")
+    note(to, "new", asked)
+    assert asked == ["old", "new", "new"], "not asked again"
     assert not left.exists()
 
 
 def test_the_work_of_another_request_is_not_gone_on_with(tmp_path: Path) -> None:
     asked: list[str] = []
-    for request in ("one", "one", "other"):
-
-        def make(work: Work, request: str = request) -> tuple[dict[str, Any], Checksums]:
-            work.once("first", lambda: asked.append(request))
-            raise LockedError("held")
-
+    for word in ("one", "one", "other"):
         with pytest.raises(LockedError):
-            make_result("toy", str(tmp_path / "out"), "_toy.json", {"toy": request}, make, NO_CLAIM)
+            note(tmp_path / "out", word, asked, LockedError("held"))
     assert asked == ["one", "other"]
 
 

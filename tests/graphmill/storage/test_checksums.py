@@ -57,7 +57,7 @@ def test_reading_in_order_reads_each_byte_once() -> None:
     class Counted(io.BytesIO):
         num_read = 0
 
-        def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
+        def readinto(self, buffer: memoryview) -> int:
             size = super().readinto(buffer)
             self.num_read += size
             return size
@@ -83,10 +83,8 @@ def test_reading_in_order_reads_each_byte_once() -> None:
         min_size=1,
     )
 )
-def test_a_manifest_is_read_as_written(
-    tmp_path_factory: pytest.TempPathFactory, found: dict[str, str]
-) -> None:
-    uri = str(tmp_path_factory.mktemp("any") / storage.CHECKSUMS)
+def test_a_manifest_is_read_as_written(tmp_path: Path, found: dict[str, str]) -> None:
+    uri = str(tmp_path / storage.CHECKSUMS)
     storage.write_checksums(uri, found)
     assert storage.read_checksums(uri) == found
 
@@ -126,9 +124,8 @@ def test_a_changed_file_is_compared_again(tmp_path: Path) -> None:
     before = (tmp_path / "file").stat().st_mtime_ns
     (tmp_path / "file").write_text("wrong")
     os.utime(tmp_path / "file", ns=(before + 1, before + 1))  # a kernel's clock may tick more slowly
-    with pytest.raises(
-        FormatError, match=r"file: expected the checksum .* run the stage that wrote it again"
-    ):
+    again = r"file: expected the checksum .* run the stage that wrote it again"
+    with pytest.raises(FormatError, match=again):
         checksums.read_bytes(uri, manifest)
     (tmp_path / "other").write_text("unknown")
     assert checksums.read_bytes(str(tmp_path / "other"), manifest) == b"unknown"
@@ -160,9 +157,7 @@ def test_the_next_process_removes_what_a_killed_one_has_staged(tmp_path: Path, h
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_large_file_goes_to_the_disk_while_it_is_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_large_file_goes_to_the_disk_while_it_is_written(tmp_path, monkeypatch):
     begun: list[tuple[int, int]] = []
     advise = os.posix_fadvise
 
@@ -187,9 +182,7 @@ def test_a_large_file_goes_to_the_disk_while_it_is_written(
     assert not writing.is_alive()
 
 
-def test_a_file_that_vanishes_is_an_error_of_its_writer(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_that_vanishes_is_an_error_of_its_writer(tmp_path, monkeypatch):
     """Not of a thread, whose error nobody sees."""
     opened = fs.open_output
 
@@ -199,9 +192,7 @@ def test_a_file_that_vanishes_is_an_error_of_its_writer(
         return stream
 
     monkeypatch.setattr(fs, "open_output", open_and_lose)
-    with (
-        pytest.raises(StorageError, match="cannot write: there is no such file"),
-        storage.atomic_output(str(tmp_path / "a"), is_large=True),
-    ):
+    lost = pytest.raises(StorageError, match="cannot write: there is no such file")
+    with lost, storage.atomic_output(str(tmp_path / "a"), is_large=True):
         pass
     assert not list(tmp_path.iterdir())

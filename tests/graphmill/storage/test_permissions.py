@@ -20,9 +20,9 @@ from graphmill.errors import AccessError, StorageError
 from graphmill.run import lock
 from graphmill.storage import run_folder
 from graphmill.storage.named import MAX_BYTES
-from tests import REPOSITORY
 from tests.forked import Forks
-from tests.graphmill.cli.test_submit import DASK_SUBMIT, GRAPH, SLEEPER
+from tests.graphmill.smallest import write_conf
+from tests.processes import DASK_SUBMIT, SLEEPER, speaking
 from tests.waiting import found_in
 
 NOBODY = 65534
@@ -60,29 +60,23 @@ def write_below(uri: str) -> None:
         stream.write(b"x")
 
 
-@pytest.mark.parametrize("act", [take_lock, write_below, lambda uri: storage.make_dir(f"{uri}/x")])
-def test_a_folder_that_may_not_be_written(folder: Path, act: Callable[[str], None]) -> None:
-    with pytest.raises(AccessError) as caught:
-        act(str(folder))
-    assert str(caught.value).startswith(
-        f"{folder}: no permission to write into the folder {folder} (dr-xr-xr-x, of "
-    )
+WRITE = r"^FOLDER: no permission to write into the folder FOLDER \(dr-xr-xr-x, of "
+ENTER = r"kept/x: cannot .*: no permission to enter the folder .*/kept \(d"
+READ = r"file: cannot open: no permission to do that with .*/file \(-------"
+
+
+@pytest.mark.parametrize(
+    ("act", "path", "message"),
+    [
+        *((act, "", WRITE) for act in (take_lock, write_below, lambda uri: storage.make_dir(f"{uri}/x"))),
+        *((act, "/kept/x", ENTER) for act in (storage.read_text, storage.exists, storage.list_dir)),
+        (lambda path: storage.read_text(f"file://{path}"), "/file", READ),
+    ],
+)
+def test_what_permissions_forbid(folder: Path, act: Callable[[str], object], path: str, message: str) -> None:
+    with pytest.raises(AccessError, match=message.replace("FOLDER", str(folder))) as caught:
+        act(f"{folder}{path}")
     assert caught.value.exit_code == 2
-
-
-@pytest.mark.parametrize("act", [storage.read_text, storage.exists, storage.list_dir])
-def test_a_folder_that_may_not_be_entered(folder: Path, act: Callable[[str], object]) -> None:
-    with pytest.raises(
-        AccessError, match=r"kept/x: cannot .*: no permission to enter the folder .*/kept \(d"
-    ):
-        act(f"{folder}/kept/x")
-
-
-def test_a_file_that_may_not_be_read(folder: Path) -> None:
-    with pytest.raises(
-        AccessError, match=r"file: cannot open: no permission to do that with .*/file \(-------"
-    ):
-        storage.read_text(f"file://{folder}/file")
 
 
 HOLD = """
@@ -94,13 +88,8 @@ sys.stdin.read()
 
 
 def test_folders_of_the_dead_are_removed_and_of_the_living_are_not(tmp_path: Path) -> None:
-    environment = os.environ | {"PYTHONPATH": str(REPOSITORY)}
-    command = [sys.executable, "-c", HOLD, str(tmp_path)]
-    with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
-    ) as process:
-        assert process.stdout
-        theirs = Path(process.stdout.readline().strip())
+    with speaking(sys.executable, "-c", HOLD, tmp_path) as (process, told):
+        theirs = Path(told)
         run_folder.use_folder(str(tmp_path), "test", "first")
         assert theirs.is_dir()
         process.kill()
@@ -114,9 +103,7 @@ def test_folders_of_the_dead_are_removed_and_of_the_living_are_not(tmp_path: Pat
 
 
 @pytest.mark.parametrize("depth", [0, 1])
-def test_a_folder_that_another_process_removes_at_that_moment_is_made_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, depth: int
-) -> None:
+def test_a_folder_that_another_process_removes_at_that_moment_is_made_again(tmp_path, monkeypatch, depth):
     """A run that ends removes the folder of all runs if it was the last."""
     paths = [tmp_path / f"test-{os.getuid()}", tmp_path / f"test-{os.getuid()}" / "mine"]
     vanishing = {str(paths[depth])}
@@ -152,20 +139,12 @@ def test_a_killed_run_is_cleared_away_by_the_next(tmp_path: Path, forked: Forks)
     temporary = tmp_path / "t"
     (temporary / "pymp-of-others").mkdir(parents=True)
     (tmp_path / "t.csv").write_text("x,y\n1,2\n")
-    conf = GRAPH + "etl: {tables: [{path: t.csv, lhs: 0, rhs: 1, relation: r}]}}"
-    (tmp_path / "c.yaml").write_text(conf)
+    write_conf(tmp_path)
     (tmp_path / "sleeper.py").write_text(textwrap.dedent(SLEEPER))
-
-    with subprocess.Popen(
-        [DASK_SUBMIT, "--master", "local[1]", "sleeper.py"],
-        cwd=tmp_path,
-        env={**os.environ, "TMPDIR": str(temporary)},
-        start_new_session=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-    ) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline().startswith(b"workers ")
+    place = {"cwd": tmp_path, "env": {**os.environ, "TMPDIR": str(temporary)}, "start_new_session": True}
+    words = [DASK_SUBMIT, "--master", "local[1]", "sleeper.py"]
+    with speaking(*words, stderr=subprocess.DEVNULL, **place) as (process, told):
+        assert told.startswith("workers ")
         left = found_in(temporary, f"{run_folder.NAME}-*/*")
         os.killpg(process.pid, signal.SIGKILL)
     assert left

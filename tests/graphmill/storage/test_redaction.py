@@ -14,7 +14,7 @@ from graphmill import storage
 from graphmill.errors import PathError, StorageError
 from graphmill.storage.redaction import redacted
 from tests.forked import Forks
-from tests.graphmill.cli.test_submit import GRAPH
+from tests.graphmill.smallest import write_conf
 
 SECRET = "wJalrXUtnFEMI"
 
@@ -138,9 +138,7 @@ class Denying(BaseHTTPRequestHandler):
 
 @pytest.mark.slow
 def test_a_run_logs_and_records_no_secret(tmp_path: Path, forked: Forks) -> None:
-    (tmp_path / "c.yaml").write_text(
-        GRAPH + "etl: {tables: [{path: missing.csv, lhs: 0, rhs: 1, relation: r}]}}"
-    )
+    write_conf(tmp_path, "missing.csv")
     words = ["--master", "local[1]", "etl.py", "--conf", "c.yaml"]
     with ThreadingHTTPServer(("127.0.0.1", 0), Denying) as server:
         Thread(target=server.serve_forever, daemon=True).start()

@@ -22,13 +22,12 @@ from graphmill.errors import ConfigError, DiskFullError, FormatError, NotFoundEr
 from graphmill.storage import atomic, fs, hdfs
 from graphmill.storage.filesystems import explained
 from tests import REPOSITORY
-from tests.processes import DEADLINE_S, full_disk
+from tests.processes import DEADLINE_S, full_disk, speaking
 
 
 def names(uri: str) -> list[str]:
-    return [storage.name(each.uri) for each in storage.list_dir(uri)] + [
-        storage.name(each) for each in fs.list_hidden(uri)
-    ]
+    uris = [each.uri for each in storage.list_dir(uri)]
+    return [storage.name(each) for each in (*uris, *fs.list_hidden(uri))]
 
 
 # ---- URIs
@@ -77,14 +76,8 @@ def test_within_a_folder(tmp_path: Path) -> None:
     (tmp_path / "run" / "out").symlink_to("/etc")
     (tmp_path / "alias").symlink_to("run")
     inside = [root, f"{root}/x", f"file://{root}/x", f"{root}/./a/../b", str(tmp_path / "alias" / "real")]
-    outside = [
-        f"{root}/../x",
-        f"{root}x",
-        f"{root}/out/x",
-        "/",
-        f"hdfs://host{root}/x",
-        f"file://{root}/%2e%2e",
-    ]
+    outside = [f"{root}/../x", f"{root}x", f"{root}/out/x", "/", f"hdfs://host{root}/x"]
+    outside.append(f"file://{root}/%2e%2e")
     for remote in ("hdfs://host:9/a/run", "hdfs://host:9/a/run/"):
         assert all(storage.within(remote, f"hdfs://host:9{each}") for each in ("/a/run", "/a//run/x"))
         for each in ("host:9/a/run/../x", "host:9/a/runs", "other:9/a/run", "/a/run", "host:9"):
@@ -109,9 +102,7 @@ for uri in sys.argv[1:]:
 """
 
 
-def test_pipes_devices_and_sockets_are_refused_at_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pipes_devices_and_sockets_are_refused_at_once(tmp_path, monkeypatch):
     """A reader of a pipe without a writer would wait without end."""
     monkeypatch.chdir(tmp_path)  # a socket's address has a hundred characters at most
     fifo, linked, unix = (str(tmp_path / name) for name in ("fifo", "linked", "unix"))
@@ -119,16 +110,10 @@ def test_pipes_devices_and_sockets_are_refused_at_once(
     Path(linked).symlink_to(fifo)
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind("unix")
-        done = subprocess.run(
-            [sys.executable, "-c", _OPEN_ALL, fifo, linked, unix, "/dev/zero"],
-            cwd=REPOSITORY,
-            capture_output=True,
-            text=True,
-            timeout=DEADLINE_S,
-            check=True,
-        )
+        command = [sys.executable, "-c", _OPEN_ALL, fifo, linked, unix, "/dev/zero"]
+        output = subprocess.check_output(command, cwd=REPOSITORY, text=True, timeout=DEADLINE_S)
     found = ["a named pipe (FIFO)"] * 4 + ["a socket"] * 2 + ["a device"] * 2
-    told = done.stdout.splitlines()
+    told = output.splitlines()
     assert len(told) == len(found)
     assert all(f"expected a file, found {kind}" in line for kind, line in zip(found, told, strict=True))
 
@@ -142,11 +127,9 @@ def test_a_file_is_written_listed_read_and_deleted(root: str) -> None:
         stream.seek(4)
         assert (stream.read(3), stream.size()) == (b"ser", 7)
     found = storage.status(uri)
-    assert found is not None
     assert found.size_bytes == 7
     (listed,) = storage.list_dir(storage.parent(uri))
-    for mtime_ns in (found.mtime_ns, listed.mtime_ns):
-        assert before - 1 < mtime_ns / 1e9 < time.time() + 1
+    assert all(before - 1 < each.mtime_ns / 1e9 < time.time() + 1 for each in (found, listed))
     assert [each.uri for each in storage.list_dir(root, recursive=True) if not each.is_dir] == [uri]
     storage.write_text(uri, "again")
     assert storage.read_text(uri) == "again"
@@ -212,10 +195,10 @@ def test_a_concurrent_delete_is_no_error(root: str, monkeypatch: pytest.MonkeyPa
 
     storage.write_text(f"{root}/file", "x")
     storage.write_text(f"{root}/folder/file", "x")
-    monkeypatch.setattr(fs, "status", seen_and_then_gone)
-    storage.delete(f"{root}/file")
-    storage.delete(f"{root}/folder")
-    monkeypatch.undo()
+    with monkeypatch.context() as patch:
+        patch.setattr(fs, "status", seen_and_then_gone)
+        storage.delete(f"{root}/file")
+        storage.delete(f"{root}/folder")
     assert names(root) == []
 
 
@@ -237,8 +220,8 @@ def test_a_folder_is_deleted_while_others_delete_files_in_it(tmp_path: Path) -> 
         other = pool.submit(delete_half)
         begun.wait()
         storage.delete(str(folder))
-        assert not folder.exists()
         other.result()
+    assert not folder.exists()
 
 
 # ---- whole or not at all
@@ -307,15 +290,10 @@ WRITER = """
 def test_a_killed_writer_never_leaves_a_part(tmp_path: Path) -> None:
     uri = str(tmp_path / "x")
     for delay_s in (0.0, 0.005, 0.03):
-        child = subprocess.Popen(
-            [sys.executable, "-c", textwrap.dedent(WRITER), uri], stdout=subprocess.PIPE, cwd=REPOSITORY
-        )
-        assert child.stdout is not None
-        child.stdout.readline()
-        child.stdout.readline()
-        time.sleep(delay_s)
-        child.send_signal(signal.SIGKILL)
-        child.communicate()
+        with speaking(sys.executable, "-c", textwrap.dedent(WRITER), uri) as (child, _):
+            child.stdout.readline()
+            time.sleep(delay_s)
+            child.send_signal(signal.SIGKILL)
         content = storage.read_bytes(uri)
         assert len(content) in (10, 3_000_000)
         assert content == bytes([len(content) % 251]) * len(content)
@@ -326,18 +304,12 @@ def test_a_killed_writer_never_leaves_a_part(tmp_path: Path) -> None:
 def test_a_full_disk_is_an_error_that_leaves_the_old_file(tmp_path: Path) -> None:
     uri = str(tmp_path / "x")
     storage.write_text(uri, "old")
-    with (
-        full_disk(100_000),
-        pytest.raises(StorageError, match="x: cannot write"),
-        storage.atomic_output(uri) as stream,
-    ):
+    failed = pytest.raises(StorageError, match="x: cannot write")
+    with full_disk(100_000), failed, storage.atomic_output(uri) as stream:
         stream.write(b"n" * 1_000_000)
     for size in (1_000_000, 12_000, 10):  # HDF5 writes at once, or when a dataset or the file ends
-        with (
-            pytest.raises(DiskFullError, match=r"x\.h5: cannot write: .*File too large"),
-            storage.create_hdf5(f"{uri}.h5") as hdf5,
-            full_disk(100_000),
-        ):
+        failed = pytest.raises(DiskFullError, match=r"x\.h5: cannot write: .*File too large")
+        with failed, storage.create_hdf5(f"{uri}.h5") as hdf5, full_disk(100_000):
             hdf5["numbers"] = np.arange(size)
             hdf5.create_dataset("more", (13_000, 2), "f4", chunks=True, fletcher32=True)[:] = 1.5
             hdf5.flush()
@@ -356,11 +328,8 @@ def test_hdf5_that_is_cut_short_or_something_else_is_refused(root: str) -> None:
         hdf5["numbers"] = np.arange(10_000)
     with storage.open_hdf5(whole) as hdf5:
         assert hdf5["numbers"][9_990:].tolist() == list(range(9_990, 10_000))
-    for name, content in (
-        ("cut.h5", storage.read_bytes(whole)[:-1000]),
-        ("text.h5", b"no hdf5"),
-        ("empty.h5", b""),
-    ):
+    cut = storage.read_bytes(whole)[:-1000]
+    for name, content in (("cut.h5", cut), ("text.h5", b"no hdf5"), ("empty.h5", b"")):
         with storage.atomic_output(storage.join(root, name)) as stream:
             stream.write(content)
         with pytest.raises(FormatError, match=name), storage.open_hdf5(storage.join(root, name)):
@@ -373,20 +342,17 @@ def test_hdf5_that_is_cut_short_or_something_else_is_refused(root: str) -> None:
 
 
 def test_a_read_only_disk_is_no_reason_to_try_again() -> None:
-    with (
-        pytest.raises(PathError, match="x: cannot write: Read-only") as refused,
-        explained("write", "x"),
-    ):
+    refused = pytest.raises(PathError, match="x: cannot write: Read-only")
+    with refused as error, explained("write", "x"):
         raise OSError(errno.EROFS, os.strerror(errno.EROFS))
-    assert refused.value.exit_code == 2
+    assert error.value.exit_code == 2
 
 
 def test_buckets_and_what_is_no_storage(monkeypatch: pytest.MonkeyPatch) -> None:
     for uri, path in (("/a/b#c", "/a/b#c"), ("/a/", "/a/"), ("/", "/"), ("", "")):
         assert storage.filesystem(f"gs://anonymous@bucket{uri}")[1] == f"bucket{path}"
-    with pytest.raises(StorageError, match="s3://bucket/x: an output folder gets its name by a rename"):  # noqa: SIM117
-        with storage.atomic_directory("s3://bucket/x"):
-            pytest.fail("nobody asks before")
+    with pytest.raises(StorageError, match="s3://bucket/x: an output folder gets its name by a rename"):
+        storage.atomic_directory("s3://bucket/x").__enter__()
     with pytest.raises(StorageError, match="gopher"):
         storage.read_bytes("gopher://host/x")
     monkeypatch.setenv(hdfs.DRIVER_VARIABLE, "java")
