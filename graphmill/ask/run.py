@@ -56,16 +56,16 @@ class TrainedRun:
 
     @classmethod
     def committed(cls, config: Config, purpose: str, version: int | None = None) -> Self:
-        """Find a version of PBG's format that is not preserved, by default the committed one.
+        """Find a version of PBG's format, the committed one if None, whether its training has ended or not.
 
         The message of an error names the `purpose`.
         """
         path = config.checkpoint_path
         check_entities(path, config.entity_path)
-        version = version or pbg.read_version(path)
-        if not version:
+        number = version or pbg.read_version(path)
+        if not number:
             raise NotFoundError(f"{path}: there is no checkpoint to {purpose}; train first")
-        return cls(config, path, version)
+        return cls(config, *find_version(path, number, "evaluate.checkpoint_version"))
 
     @classmethod
     def with_ids(cls, config: Config, version: int | None = None, *, allow_non_finite: bool = False) -> Self:
@@ -170,8 +170,11 @@ def _digests(checkpoint_path: str, version: int, entity_path: str) -> tuple[str 
     return pbg.version_checksum(checkpoint_path, version), content_of(entity_path)
 
 
-def find_version(path: str, wanted: int | None) -> tuple[str, int]:
-    """Find the folder and the number of the version; only PBG's format has preserved versions."""
+def find_version(path: str, wanted: int | None, key: str = "remap.checkpoint_version") -> tuple[str, int]:
+    """Find the folder and the number of a version, the one that training has ended with if None.
+
+    Only PBG's format has several: the committed one, preserved ones, and others that have all their files.
+    """
     latest = pbg.read_version(path)
     is_open = wanted is None and not (latest and is_ended(path, latest))
     if is_open and (holder := lock.holder(path, whole=True)):
@@ -179,7 +182,7 @@ def find_version(path: str, wanted: int | None) -> tuple[str, int]:
     is_ours = storage.exists(storage.join(path, FILE))
     if not (latest or is_ours) and storage.is_dir(path) and (kind := recognise(path)) != "pbg":
         if wanted is not None:
-            raise ConfigError(f"remap.checkpoint_version: {path} is of the format {kind}: it has one version")
+            raise ConfigError(f"{key}: {path} is of the format {kind}: it has one version")
         return path, 0
     if wanted is None or wanted == latest:
         if latest == 0:
@@ -190,14 +193,13 @@ def find_version(path: str, wanted: int | None) -> tuple[str, int]:
                 f"train to its end, or ask for this version: --set remap.checkpoint_version={latest}"
             )
         return path, latest
-    preserved = pbg.preserved_versions(path)
-    if wanted not in preserved:
-        complete = ", ".join(map(str, sorted({*preserved, latest} - {0})))
+    complete = pbg.complete_versions(path)
+    if wanted not in complete:
+        there = ", ".join(map(str, sorted({*complete, latest} - {0})))
         raise ConfigError(
-            f"remap.checkpoint_version: {path} has no complete version {wanted}; "
-            f"complete versions: {complete or 'none'}"
+            f"{key}: {path} has no complete version {wanted}; complete versions: {there or 'none'}"
         )
-    return preserved[wanted], wanted
+    return complete[wanted], wanted
 
 
 def _find_ids(config: Config) -> IdSource:

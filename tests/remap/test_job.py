@@ -82,6 +82,21 @@ def test_a_preserved_version_of_selected_types(near_client: Client, output: str)
     assert found == {key: vector for key, vector in expected.items() if key[0] == "item"}
 
 
+def test_a_version_that_the_user_keeps_by_links(near_client: Client, output: str) -> None:
+    """A checkpoint keeps the files that links below it name, whatever their folder is called."""
+    root = Path(graph.configured(output).checkpoint_path)
+    (root / "of_may").mkdir()
+    for file in root.glob("*.v1.h5"):
+        (root / "of_may" / file.name).symlink_to(file)
+    graph.write_checkpoint(output, version=2)
+    config = graph.configured(output, checkpoint_version=1)
+    assert job.run(config, near_client)["checkpoint_version"] == 1
+    assert graph.read_rows(config.embedding_path) == graph.expected_rows(version=1)
+    (root / "embeddings_user_2.v1.h5").unlink()
+    with pytest.raises(ConfigError, match="no complete version 1; complete versions: 2"):
+        job.run(config, near_client)
+
+
 def test_a_changed_dimension_is_told(near_client: Client, output: str) -> None:
     config = graph.configured(output)
     pbg.write_config(config.checkpoint_path, config.pbg())

@@ -95,7 +95,7 @@ def calibrate(config: Config, execution: Execution) -> tuple[Calibration, dict[s
     fitted = fit(ask(path, [folder for folder in known if folder not in (path, ranked)]))
     figures = measure(fitted, ask(ranked, [folder for folder in known if folder != ranked]))
     split = str(settings.calibrate)
-    checksum = pbg.version_checksum(config.checkpoint_path, run.version)
+    checksum = pbg.version_checksum(run.checkpoint_path, run.version)
     lines: dict[str, dict[Side, Line]] = {}
     for group, line in zip(fitted.groups.tolist(), fitted.lines.tolist(), strict=True):
         name = run.relation_names[group // len(Side)]

@@ -57,10 +57,14 @@ def epoch_path(checkpoint_path: str, epoch: int) -> str:
     return storage.join(checkpoint_path, f"epoch_{epoch}")
 
 
-def preserved_versions(checkpoint_path: str) -> dict[int, str]:
-    """The folder of each version that an epoch is preserved as."""
+def complete_versions(checkpoint_path: str) -> dict[int, str]:
+    """The folder of each version that an epoch preserves, or that has all files a version has."""
     folders = [entry.uri for entry in storage.list_dir(checkpoint_path) if entry.is_dir]
-    return {read_version(uri): uri for uri in folders if _PRESERVED.match(storage.name(uri))}
+    preserved = {read_version(uri): uri for uri in folders if _PRESERVED.match(storage.name(uri))}
+    versions = versions_of(checkpoint_path)
+    needed = versions.get(read_version(checkpoint_path), set()) | {MODEL}
+    whole = (version for version, stems in versions.items() if version and stems >= needed)
+    return dict.fromkeys(whole, checkpoint_path) | preserved
 
 
 def version_in(name: str) -> int:

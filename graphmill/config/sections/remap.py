@@ -50,7 +50,7 @@ class RemapConfig(Section):
     )
     checkpoint_version: Fixed[Positive | None] = Field(
         None,
-        description="Committed version of the checkpoint to read; null: the one that training ended with.",
+        description="Version of the checkpoint to read; null: the one that training ended with.",
     )
 
     align_to: Neutral[str | None] = Field(

@@ -185,6 +185,7 @@ def test_a_chosen_version(tmp_path: Path) -> None:
     world = _small(tmp_path)
     expected = evaluate.evaluate(world.config)["metrics"]
     root = world.config.checkpoint_path
+    pbg.keep(root, 1, "epoch_1")
     _write_rows(world, _rows(1.0), 2)
     pbg.write_model(root, 2, {}, {}, {}, ITERATION)
     storage.write_text(storage.join(root, "checkpoint_version.txt"), "2")
@@ -192,6 +193,11 @@ def test_a_chosen_version(tmp_path: Path) -> None:
     assert tied["hits@1"] == 0
     assert tied["mean_rank_pessimistic"] > 2 * tied["mean_rank"] - 2
     assert evaluate.evaluate(_with(world, checkpoint_version=1))["metrics"] == expected
+    pbg.commit(root, 2, preserve_epoch=None)  # leaves version 1 in its epoch alone
+    assert evaluate.evaluate(_with(world, checkpoint_version=1))["metrics"] == expected
+    told = r"evaluate\.checkpoint_version: .* has no complete version 3; complete versions: 1, 2"
+    with pytest.raises(ConfigError, match=told):
+        evaluate.evaluate(_with(world, checkpoint_version=3))
 
 
 def test_as_a_job(tmp_path: Path, near_client: distributed.Client) -> None:
