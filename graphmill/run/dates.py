@@ -96,8 +96,8 @@ def retire(output_template: str, keep: int, own: str | None = None) -> list[str]
     """Delete all finished dates but the newest `keep`; return the URIs of the deleted outputs.
 
     A date stays if fewer than `keep` complete dates follow, if the date is unfinished, if a run works on it,
-    if such a date continues from it, if it is the caller's own date, or if its output holds a folder that was
-    moved aside.
+    if such a date continues from it, or if its output holds a folder that was moved aside. All stay if the
+    caller has caught up on its `own` date, which is older than the newest `keep`.
     """
     outputs = _dated_outputs(output_template)
     for folder in {storage.parent(uri) for uri in outputs.values()}:
@@ -110,8 +110,12 @@ def retire(output_template: str, keep: int, own: str | None = None) -> list[str]
         for day in finished
         if None not in (storage.read_marker(storage.join(outputs[day], name)) for name in _STAGE_FOLDERS)
     ]
-    needed = _needed(outputs) | {own}
     oldest_kept = complete[-keep] if len(complete) >= keep else date.min
+    if own and date.fromisoformat(own) < oldest_kept:
+        told = "schedule: %s is older than the %d dates to keep: no date is deleted until a newer one has run"
+        log.warning(told, own, keep)
+        return []
+    needed = _needed(outputs)
     victims = [day for day in finished if day < oldest_kept and str(day) not in needed]
     return [
         outputs[day]

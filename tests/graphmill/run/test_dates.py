@@ -246,8 +246,19 @@ def test_a_date_without_enough_complete_successors_stays(root: str) -> None:
     finish(f"{root}/{DAYS[4]}", DAYS[1], done=False)  # is to continue from the second
     finish(f"{root}/{DAYS[5]}")
     with lock.held(f"{root}/{DAYS[3]}"):  # somebody works on that one
-        assert dates.retire(f"{root}/{{date}}", 1, own=DAYS[0]) == [f"{root}/{DAYS[2]}"]
-        assert dates.retire(f"{root}/{{date}}", 1) == [f"{root}/{DAYS[0]}"]
+        assert dates.retire(f"{root}/{{date}}", 1) == [f"{root}/{DAYS[0]}", f"{root}/{DAYS[2]}"]
+
+
+def test_dates_that_were_caught_up_on_stay_until_a_newer_one_has_run(
+    root: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Two old dates are asked for, one after the other: the second run does not delete the first."""
+    for day in (*DAYS[:2], *DAYS[4:6]):
+        finish(f"{root}/{day}")
+    with caplog.at_level("WARNING", "graphmill"):
+        assert dates.retire(f"{root}/{{date}}", 2, own=DAYS[1]) == []
+    assert f"{DAYS[1]} is older than the 2 dates to keep: no date is deleted until" in caplog.text
+    assert dates.retire(f"{root}/{{date}}", 2, own=DAYS[5]) == [f"{root}/{day}" for day in DAYS[:2]]
 
 
 def test_a_date_that_holds_what_was_moved_aside_stays(root: str, caplog: pytest.LogCaptureFixture) -> None:
