@@ -20,7 +20,7 @@ from graphmill.config import no_run, place_now
 from graphmill.config.yaml_text import as_yaml
 from graphmill.errors import BadInputError, NotFoundError, optional, suggestion
 from graphmill.formats import remapped
-from graphmill.run.record import read_record
+from graphmill.run.record import read_run
 from graphmill.vocab import RECORD
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class Run:
 
     def __init__(self, uri: str, embedding_path: str | None = None, plugins: Sequence[str] = ()) -> None:
         self.uri = storage.parent(uri) if storage.name(uri) == RECORD else uri.rstrip("/")
-        self.record: Mapping[str, Any] = read_record(storage.join(self.uri, RECORD)) or {}
+        self.record: Mapping[str, Any] = read_run(storage.join(self.uri, RECORD))
         self._plugins = [f"train.plugins={as_yaml(list(plugins))}"] if plugins else []
         there = place_now(self.config.get("embedding_path"), self.config.get("output"), self.uri)  # if moved
         self.embedding_path = embedding_path or there or storage.join(self.uri, "embeddings")
@@ -58,7 +58,7 @@ class Run:
 
     @property
     def status(self) -> str | None:
-        """`done`, `failed`, `running`, or None without run.json."""
+        """`done`, `failed`, `running`; `died` without a last word, as by a kill; or None without run.json."""
         return self.record.get("status")
 
     @property

@@ -54,6 +54,8 @@ def _errors(record: Mapping[str, Any], stages: Mapping[str, Any]) -> Iterator[Bl
         yield Note(f"The run failed{where}.", "error", "\n\n".join([str(record["error"]), *traces]))
     elif record.get("status") == "running":
         yield Note("The run had not ended when this was written.", "warning")
+    elif record.get("status") == "died":
+        yield Note("The run was killed, or had no room to write how it ended.", "error")
     for name, entry in stages.items():
         if entry.get("status") == "left out":
             yield Note(f"The stage {name} was left out: {entry.get('reason')}.")
@@ -98,7 +100,7 @@ def settings(record: Mapping[str, Any]) -> Iterator[Block]:
         [name, str(stage.get("status", "-")), str(stage.get("started", "-")), duration(stage.get("seconds"))]
         for name, stage in mapping(record, "stages").items()
     ]
-    note = "Good: all are done. What failed or is still running has no results that count."
+    note = "Good: all are done. What failed, died or is still running has no results that count."
     yield PageTable("Stages", ["stage", "status", "started", "time"], rows, 3, note=note)
     config = [
         [key, shortened(shown(value), SHOWN_CHARS)]

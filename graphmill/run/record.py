@@ -26,7 +26,7 @@ from graphmill.display.readable import moment, shortened
 from graphmill.errors import ConfigError, FormatError, GraphMillError, NotFoundError
 from graphmill.run.inputs import VECTORS, describe, moves, places
 from graphmill.run.job import Job
-from graphmill.run.lock import NO_CLAIM, Claim
+from graphmill.run.lock import NO_CLAIM, Claim, is_abandoned
 from graphmill.storage.redaction import redacted
 from graphmill.version import __version__
 from graphmill.vocab import RECORD
@@ -70,7 +70,7 @@ class RunRecord:
         self.claim = claim
         self.is_begun = False
         storage.recover(uri)
-        earlier = read_record(uri) or {}
+        earlier = _with_deaths(read_record(uri) or {})
         self.has_earlier = bool(earlier)
         self._kept, self._config_before = kept, earlier.get("config", {})
         self.content: dict[str, Any] = {
@@ -144,6 +144,25 @@ def read_record(uri: str) -> dict[str, Any] | None:
         if not isinstance(part, dict):
             raise FormatError(f"{uri}: {key}: expected an object, found {type(part).__name__}; move it away")
     return content
+
+
+def read_run(uri: str) -> dict[str, Any]:
+    """Read a run.json; empty if there is none. A run that ended without a last word has `died`."""
+    content = read_record(uri) or {}
+    with suppress(GraphMillError):  # a lock that cannot be read
+        if content.get("status") == "running" and is_abandoned(storage.parent(uri)):
+            return _with_deaths(read_record(uri) or {})  # which may have its last word by now
+    return content
+
+
+def _with_deaths(content: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the content of a run.json that nobody works on: whatever is `running` in it has died."""
+    stages = {name: _dead(entry) for name, entry in content.get("stages", {}).items()}
+    return _dead(content) | ({"stages": stages} if stages else {})
+
+
+def _dead(entry: Mapping[str, Any]) -> dict[str, Any]:
+    return {**entry, "status": "died"} if entry.get("status") == "running" else {**entry}
 
 
 def run_of(checkpoint_path: str) -> str:
@@ -322,7 +341,7 @@ def _staleness(
     recorded = entry.get("fingerprint")
     if not isinstance(recorded, Mapping):
         status = entry.get("status")
-        return f"starting; the last run {status}" if status in ("failed", "running") else "starting"
+        return f"starting; the last run {status}" if status in ("failed", "died") else "starting"
     if changed := differences(config, recorded, fingerprint, _finished_s(entry)):
         more = f" (and {len(changed) - 5} more)" if len(changed) > 5 else ""
         return "running again, since this changed: " + "; ".join(changed[:5]) + more

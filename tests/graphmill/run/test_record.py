@@ -17,7 +17,8 @@ from graphmill import config, storage
 from graphmill.cli.session import session
 from graphmill.config import Config
 from graphmill.errors import ConfigError, DiskFullError, FormatError, LockedError
-from graphmill.run import record
+from graphmill.library.run import Run
+from graphmill.run import lock, record
 from graphmill.run.job import Stage
 from graphmill.run.lock import NO_CLAIM, Claim
 from graphmill.storage import fs
@@ -145,6 +146,21 @@ def test_a_stage_and_run_json_on_a_full_disk(folder, monkeypatch, caplog):
     assert "run.json: cannot write" in caplog.text
     assert "what is there does not tell how this run has ended" in caplog.text
     assert json.loads((folder / "out" / "run.json").read_text())["status"] == "running"
+    run_record = Run(str(folder / "out"))
+    assert (run_record.status, run_record.stages["etl"]["status"]) == ("died", "died")
+
+
+def test_a_run_without_a_last_word_has_died_once_its_lock_is_free(folder: Path) -> None:
+    settings = settings_at(folder)
+    uri = settings.record_uri("")
+    with lock.held(str(folder / "out")) as claim:
+        record.RunRecord(uri, settings, claim).write_stage("etl", {"status": "running"})
+        assert record.read_run(uri)["status"] == "running"
+    left = record.read_run(uri)
+    assert (left["status"], left["stages"]["etl"]["status"]) == ("died", "died")
+    again = record.RunRecord(uri, settings)
+    again.finish("done")  # of another stage
+    assert record.read_run(uri)["stages"]["etl"]["status"] == "died"
 
 
 def test_a_refused_stage_and_a_run_without_its_lock_change_nothing(folder: Path, near_client: Client) -> None:
