@@ -166,8 +166,7 @@ def _fingerprint(config: Config, tables: Sequence[TableFiles]) -> dict[str, Any]
     return {
         "etl": etl.result_settings(),
         "entities": {
-            name: AUTO if name in config.uncut_types else entity.num_partitions
-            for name, entity in config.entities.items()
+            name: AUTO if name in config.uncut_types else num for name, num in config.num_partitions.items()
         },
         "featurized": sorted(name for name, entity in config.entities.items() if entity.featurized),
         "relations": [[relation.name, relation.lhs, relation.rhs] for relation in config.relations],

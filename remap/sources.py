@@ -175,7 +175,7 @@ def select_types(config: Config, settings: RemapConfig) -> dict[str, int]:
                 f"{', '.join(config.entities)}"
             )
     return {
-        entity_type: entity.num_partitions
-        for entity_type, entity in config.entities.items()
+        entity_type: num
+        for entity_type, num in config.num_partitions.items()
         if settings.entity_types is None or entity_type in settings.entity_types
     }

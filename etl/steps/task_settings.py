@@ -93,7 +93,6 @@ class TaskSettings:
         previous = etl.previous_entity_path and storage.absolute(etl.previous_entity_path)
         worst_bytes = num_ids * (ID_OVERHEAD_BYTES + 3 * _TYPICAL_ID_BYTES)
         num_slots = 2 * worst_bytes // etl.index_bytes
-        counts = {name: entity.num_partitions for name, entity in config.entities.items()}
         relations = tuple(
             TaskRelation(relation.name, relation.lhs, relation.rhs) for relation in config.relations
         )
@@ -101,17 +100,17 @@ class TaskSettings:
             etl=etl.model_copy(
                 update={"tables": etl.tables[:1], "entities": (), "previous_entity_path": previous}
             ),
-            num_partitions=counts,
+            num_partitions=config.num_partitions,
             num_slots={
                 name: _uncut_slots(num_ids, num_slots)
                 if name in config.uncut_types
                 else min(max(num_slots // n, MIN_SLOTS), MAX_SLOTS)
-                for name, n in counts.items()
+                for name, n in config.num_partitions.items()
             },
             relations=relations,
             dynamic=config.dynamic_relations,
             featurized=frozenset(name for name, entity in config.entities.items() if entity.featurized),
-            grid=_grid(relations, counts),
+            grid=_grid(relations, config.num_partitions),
             weighted=any(table.weight is not None for table in etl.tables),
             seed=config.seed,
             folders=folders,

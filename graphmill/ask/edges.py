@@ -113,8 +113,7 @@ class Graph:
         most = _MOST if config.dynamic_relations else len(config.relations)
         self.num_relations = most if num_relations is None else num_relations
         self._limits = {
-            name: counts.get(name, [_MOST] * entity.num_partitions)
-            for name, entity in config.entities.items()
+            name: counts.get(name, [_MOST] * num) for name, num in config.num_partitions.items()
         }
         self.first = {name: np.cumsum([0, *rows]) for name, rows in counts.items()}
         self.end = max(int(first[-1]) for first in self.first.values())

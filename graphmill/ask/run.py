@@ -88,8 +88,7 @@ class TrainedRun:
     @cached_property
     def num_rows(self) -> dict[str, list[int]]:
         """Rows of each partition of each entity type."""
-        partitions = {name: entity.num_partitions for name, entity in self.config.entities.items()}
-        return entity_counts.read_counts(self.entity_path, partitions)
+        return entity_counts.read_counts(self.entity_path, self.config.num_partitions)
 
     @cached_property
     def relation_names(self) -> list[str]:

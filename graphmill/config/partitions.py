@@ -25,8 +25,8 @@ def all_keys(config: PbgConfig) -> list[PartitionKey]:
     """Every partition of every entity type."""
     return [
         (name, partition)
-        for name, entity in config.entities.items()
-        for partition in range(entity.num_partitions)
+        for name, num in config.num_partitions.items()
+        for partition in range(num)
     ]
 
 

@@ -171,6 +171,11 @@ class PbgConfig(Section):
         description="Compute score products from bfloat16 operands, where the processor has such products.",
     )
 
+    @property
+    def num_partitions(self) -> dict[str, int]:
+        """Partitions of each entity type."""
+        return {name: entity.num_partitions for name, entity in self.entities.items()}
+
     def entity_dimension(self, entity_type: str) -> int:
         """Length of the embeddings of `entity_type`."""
         return self.entities[entity_type].dimension or self.dimension
@@ -210,7 +215,7 @@ class PbgConfig(Section):
 
     def _check_partitions(self, side: Side) -> None:
         types = {relation.entity_type(side) for relation in self.relations}
-        cut = {n: e.num_partitions for n, e in self.entities.items() if n in types and e.num_partitions > 1}
+        cut = {name: num for name, num in self.num_partitions.items() if name in types and num > 1}
         if len(set(cut.values())) > 1:
             counts = ", ".join(f"{name} has {count}" for name, count in cut.items())
             raise ValueError(

@@ -48,8 +48,7 @@ def with_sizes(
 
 def describe(config: Config) -> str:
     """Tell in one line what was chosen for the keys that the configuration leaves out, and why."""
-    partitions = {name: entity.num_partitions for name, entity in config.entities.items()}
-    num_entities = entity_counts.read_counts(config.entity_path, partitions)
+    num_entities = entity_counts.read_counts(config.entity_path, config.num_partitions)
     return defaults.summary_line(config.chosen, num_entities, sum(map(num_edges, config.edge_paths)))
 
 

@@ -45,7 +45,7 @@ def decide(context: RunContext, workers: int = 1, *, blocks_of_all: int = 0) -> 
         threads=threads,
         batches_at_once=at_once,
         workers=workers,
-        num_partitions=max((entity.num_partitions for entity in config.entities.values()), default=1),
+        num_partitions=max(config.num_partitions.values(), default=1),
         reasons=tuple(reasons),
         ignored=tuple(ignored),
         varying=tuple(_varying(config, workers, threads, is_gpu=context.device.type == "cuda")),
@@ -193,7 +193,7 @@ def _rows(
         return PlannedRows("files", blocks=blocks_of_all, prefetch=prefetch)
     is_cuda = context.device.type == "cuda"
     free, total = torch.cuda.mem_get_info(context.device) if is_cuda else (0, 0)
-    has_partitions = any(entity.num_partitions > 1 for entity in context.config.entities.values())
+    has_partitions = any(num > 1 for num in context.config.num_partitions.values())
     obstacle = _obstacle_of_joining(context)
     is_asked = settings.resident == "always" or (settings.resident == "auto" and (is_cuda or has_partitions))
     if obstacle and is_asked:
@@ -296,8 +296,7 @@ def rows_in(context: RunContext, worker_bytes: int, reasons: list[str]) -> Plann
 
 
 def _least_partitions(config: Config) -> int:
-    counts = (entity.num_partitions for entity in config.entities.values())
-    return min((count for count in counts if count > 1), default=1)
+    return min((num for num in config.num_partitions.values() if num > 1), default=1)
 
 
 def fits(context: RunContext, free: int, total: int, reasons: list[str]) -> bool:

@@ -44,7 +44,7 @@ def save(config: Config, embed_path: str | None, model_path: str | None, claim: 
 def _save_embeddings(config: Config, checkpoint: PbgCheckpoint, embed_path: str, claim: Claim) -> None:
     claim.check()
     storage.delete(saved_embeddings.emb_info_uri(embed_path))
-    world_size = max(entity.num_partitions for entity in config.entities.values())
+    world_size = max(config.num_partitions.values())
     for name, entity in config.entities.items():
         for earlier in storage.list_dir(storage.join(embed_path, name)):
             if _RANK_FILE.fullmatch(storage.name(earlier.uri)):  # of an earlier run, perhaps with more ranks

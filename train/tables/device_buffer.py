@@ -34,7 +34,7 @@ from train.tables.run_context import RunContext
 
 def order_slots(config: Config, capacity: int) -> int | None:
     """Slots per partitioned type; None if they are too few to gain by another order of buckets."""
-    num_types = sum(entity.num_partitions > 1 for entity in config.entities.values())
+    num_types = sum(num > 1 for num in config.num_partitions.values())
     slots = capacity // max(num_types, 1)
     return slots if slots >= 2 else None
 

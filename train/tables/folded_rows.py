@@ -48,9 +48,9 @@ def first_new(config: Config) -> dict[str, list[int]]:
     used = {relation.entity_type(side) for relation in config.relations for side in Side}
     given = given_paths(config)
     num_partitions = {
-        name: entity.num_partitions
-        for name, entity in config.entities.items()
-        if name in used and known.get(name) == entity.num_partitions and name not in given
+        name: num
+        for name, num in config.num_partitions.items()
+        if name in used and known.get(name) == num and name not in given
     }
     counts = entity_counts.read_counts(earlier.entity_path, num_partitions)
     rows = EarlierRows(config.entity_path)

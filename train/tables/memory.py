@@ -130,8 +130,8 @@ def block_bytes(context: RunContext, num_blocks: int) -> int:
 
 def _of_blocks(config: Config, num_blocks: int) -> dict[tuple[str, int], int]:
     """Count the partitions of a block, by type and its partitions."""
-    counts = {name: entity.num_partitions for name, entity in config.entities.items()}
-    return {(name, count): -(-count // num_blocks) for name, count in counts.items() if count > 1}
+    counts = config.num_partitions.items()
+    return {(name, count): -(-count // num_blocks) for name, count in counts if count > 1}
 
 
 def staying_bytes(context: RunContext) -> int:

@@ -65,8 +65,7 @@ class RunContext:
     ) -> None:
         """Read the schedule and the committed version, unless they are given, and the counts."""
         self.config, self.claim, self.device = config, claim, device
-        partitions = {name: entity.num_partitions for name, entity in config.entities.items()}
-        self.num_rows = entity_counts.read_counts(config.entity_path, partitions)
+        self.num_rows = entity_counts.read_counts(config.entity_path, config.num_partitions)
         self.num_dynamic = (
             entity_counts.read_relation_count(config.entity_path) if config.dynamic_relations else None
         )

@@ -72,7 +72,7 @@ class WarmStart:
         return former is not None
 
     def _other_partitions(self) -> str:
-        now = {name: entity.num_partitions for name, entity in self.config.entities.items()}
+        now = self.config.num_partitions
         then = self._num_partitions
         others = {name: then[name] for name in now if then.get(name, now[name]) != now[name]}
         told = [
