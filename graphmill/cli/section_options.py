@@ -10,6 +10,7 @@ import click
 from click.core import ParameterSource
 
 from graphmill.config.section import SIZE, Flag, Section
+from graphmill.config.values import bytes_of
 
 LEAST_BYTES = 16 << 20
 
@@ -20,11 +21,9 @@ class _Size(click.ParamType[int]):
     name = "size"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        from dask.utils import parse_bytes  # a tenth of a second that most commands do without
-
         try:
-            size_bytes = value if isinstance(value, int) else int(parse_bytes(value))
-        except (ValueError, OverflowError):  # 1e999GiB
+            size_bytes = value if isinstance(value, int) else bytes_of(value)
+        except ValueError:
             size_bytes = 0
         if size_bytes < LEAST_BYTES:
             self.fail(f"expected a size of 16MiB or more, such as 512MiB, found {value!r}", param, ctx)

@@ -19,13 +19,13 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import dask
-from dask.utils import parse_bytes
 
 from graphmill import storage
 from graphmill.cluster.hadoop import shell_words
 from graphmill.cluster.keys import Keys
 from graphmill.cluster.settings import CORES_VARIABLE, DRIVER_VARIABLE, ENVIRONMENT, FACING, NEVER_MS, QUIET
 from graphmill.config.sections.cluster import LOOPBACK, ClusterConfig, YarnOptions
+from graphmill.config.values import bytes_of
 from graphmill.errors import ConfigError
 
 DEFAULT_MEMORY = "4GiB"
@@ -103,7 +103,7 @@ def memory_mib(settings: ClusterConfig) -> tuple[int, int]:
 
 def mib(key: str, asked: str) -> int:
     """Return the memory that the setting `key` asks for, in MiB."""
-    size = int(parse_bytes(asked)) // _MIB
+    size = bytes_of(asked) // _MIB
     if size < 1:
         raise ConfigError(f"cluster.{key}: expected at least 1 MiB, found {asked!r}")
     return size

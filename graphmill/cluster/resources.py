@@ -2,13 +2,13 @@
 
 from collections.abc import Iterator, Sequence
 
-from dask.utils import parse_bytes
 from distributed import system
 
 from graphmill.cluster.container import MASTER_MIB, memory_mib, mib
 from graphmill.cluster.local import num_workers_of, place_of
 from graphmill.config.masters import kind_of
 from graphmill.config.sections.cluster import ClusterConfig
+from graphmill.config.values import bytes_of
 from graphmill.display.readable import number
 from graphmill.errors import ConfigError
 
@@ -24,7 +24,7 @@ def memory_of(master: str, settings: ClusterConfig) -> int | None:
     if kind.name == "yarn":
         return memory_mib(settings)[0] << 20
     if settings.worker_memory != "auto":
-        return int(parse_bytes(settings.worker_memory)) or None
+        return bytes_of(settings.worker_memory) or None
     return int(system.MEMORY_LIMIT) // num_workers_of(master) if kind.name == "local" else None
 
 

@@ -18,6 +18,16 @@ def _fits_file_name(name: str) -> str:
     return name
 
 
+def bytes_of(size: str) -> int:
+    """Read a size such as 4GiB; a ValueError says what was expected."""
+    from dask.utils import parse_bytes  # a tenth of a second that most commands do without
+
+    try:
+        return int(parse_bytes(size))
+    except (ValueError, OverflowError) as error:  # 1e999GiB
+        raise ValueError(f"expected a size as 4GiB, found {size!r}") from error
+
+
 Name = Annotated[
     str,
     Field(

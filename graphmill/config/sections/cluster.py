@@ -7,7 +7,7 @@ from pydantic import Field, ValidationInfo, field_validator
 
 from graphmill.config.masters import FORMS, is_of_this_machine
 from graphmill.config.section import Flag, Section, validated
-from graphmill.config.values import Positive, Strings
+from graphmill.config.values import Positive, Strings, bytes_of
 
 LOOPBACK = "127.0.0.1"
 
@@ -126,13 +126,7 @@ class ClusterConfig(Section):
     def _check_memory(cls, asked: str, info: ValidationInfo) -> str:
         if asked == "auto" and info.field_name == "worker_memory":
             return asked
-        from dask.utils import parse_bytes  # a tenth of a second that most commands do without
-
-        try:
-            size_bytes = parse_bytes(asked)
-        except (ValueError, OverflowError) as error:  # 1e999GiB
-            raise ValueError(f"expected a size as 4GiB, found {asked!r}") from error
-        if size_bytes < _MIN_MEMORY_BYTES and size_bytes != 0:  # 0: no limit in Dask
+        if (size_bytes := bytes_of(asked)) < _MIN_MEMORY_BYTES and size_bytes:  # 0: no limit in Dask
             raise ValueError(f"expected at least 1 MiB, found {asked!r}; a size has a unit, as 4GiB")
         return asked
 
