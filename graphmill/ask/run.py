@@ -178,8 +178,8 @@ def find_version(path: str, wanted: int | None, key: str = "remap.checkpoint_ver
     is_open = wanted is None and not (latest and is_ended(path, latest))
     if is_open and (holder := lock.holder(path, whole=True)):
         raise LockedError(f"{path}: there is no finished version now: {holder} trains; try again later")
-    is_ours = storage.exists(storage.join(path, FILE))
-    if not (latest or is_ours) and storage.is_dir(path) and (kind := recognise(path)) != "pbg":
+    has_none = not latest and not storage.exists(storage.join(path, FILE)) and storage.is_dir(path)
+    if has_none and (kind := recognise(path)) != "pbg":
         if wanted is not None:
             raise ConfigError(f"{key}: {path} is of the format {kind}: it has one version")
         return path, 0

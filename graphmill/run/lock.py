@@ -113,13 +113,6 @@ def _advice(uri: str) -> str:
     return f"GraphMill cannot tell whether a run works there; if none does, delete {uri}"
 
 
-def read_text(uri: str) -> str | None:
-    """Read any text of a lock file; None if there is no file."""
-    with suppress(NotFoundError):
-        return storage.read_text(uri)
-    return None
-
-
 def is_fresh(link: Link, near: str) -> bool:
     """Tell whether the owner showed life recently, by the clock of the storage at `near`."""
     shown_ns = life_ns(link)
@@ -157,7 +150,7 @@ class Claim:
     def check(self) -> None:
         """Check that this run still holds all locks. Call this right before a commit."""
         for uri in self.uris:
-            if read_text(uri) != self.text:
+            if storage.read_if_there(uri) != self.text.encode():
                 link = read(uri)
                 now = processes.describe(link.owner) if link else "nobody has it"
                 raise LockedError(
@@ -259,7 +252,7 @@ class Locks:
         """Delete the locks that this run still holds."""
         for uri in reversed(list(self.claim.uris)):
             with suppress(StorageError):  # the lock expires
-                if read_text(uri) == self.claim.text:
+                if storage.read_if_there(uri) == self.claim.text.encode():
                     storage.delete(uri)
         for folder in self._folders():
             with suppress(StorageError):

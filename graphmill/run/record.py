@@ -23,7 +23,7 @@ from graphmill import storage
 from graphmill.config import Config, place_now
 from graphmill.config.sections.cluster import ClusterConfig
 from graphmill.display.readable import moment, shortened
-from graphmill.errors import ConfigError, FormatError, GraphMillError, NotFoundError
+from graphmill.errors import ConfigError, FormatError, GraphMillError
 from graphmill.run.inputs import VECTORS, describe, moves, places
 from graphmill.run.job import Job
 from graphmill.run.lock import NO_CLAIM, Claim, is_abandoned
@@ -129,12 +129,10 @@ class RunRecord:
 
 def read_record(uri: str) -> dict[str, Any] | None:
     """Read a run.json, which anybody may have written; None if there is no such file."""
-    if not storage.exists(uri):
-        return None
     try:
-        content: dict[str, Any] = storage.read_json(uri)
-    except NotFoundError:  # another run has just deleted it
-        return None
+        if (text := storage.read_if_there(uri)) is None:
+            return None
+        content: dict[str, Any] = storage.json_in(text, uri)
     except FormatError as error:
         raise FormatError(f"{error}; move it away") from error
     parts = {key: content.get(key, {}) for key in ("config", "stages", "metrics")}

@@ -79,7 +79,8 @@ def is_ended(checkpoint_path: str, version: int) -> bool:
 def _said_by(checkpoint_path: str) -> dict[str, Any]:
     """Read the file of a checkpoint; empty if others wrote the checkpoint."""
     uri = storage.join(checkpoint_path, FILE)
-    return storage.read_json(uri) if storage.exists(uri) else {}
+    content = storage.read_if_there(uri)
+    return {} if content is None else storage.json_in(content, uri)
 
 
 def _shaping(settings: Mapping[str, Any]) -> dict[str, Any]:

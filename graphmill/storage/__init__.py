@@ -54,6 +54,7 @@ from graphmill.storage.fs import (
     open_input,
     open_output,
     read_bytes,
+    read_if_there,
     read_json,
     read_text,
     replicate,

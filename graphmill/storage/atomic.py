@@ -24,7 +24,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from graphmill.errors import FormatError, NotFoundError, StorageError
+from graphmill.errors import FormatError, StorageError
 from graphmill.storage import checksums as hashing
 from graphmill.storage import fs
 from graphmill.storage.checksums import Checksums
@@ -215,12 +215,10 @@ def write_marker(directory: str, fingerprint: Mapping[str, Any]) -> None:
 def read_marker(directory: str) -> dict[str, Any] | None:
     """Read the fingerprint of a finished folder; None if the folder is not finished."""
     uri = join(directory, MARKER)
-    if not fs.exists(uri):
-        return None
     try:
-        fingerprint = json_in(fs.read_text(uri) or "{}", uri, object)
-    except NotFoundError:  # another run has just deleted it
-        return None
+        if (content := fs.read_if_there(uri)) is None:
+            return None
+        fingerprint = json_in(content or b"{}", uri, object)
     except FormatError as error:
         raise FormatError(f"{error}; delete it to redo") from error
     return fingerprint if isinstance(fingerprint, dict) else {}

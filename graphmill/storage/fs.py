@@ -104,6 +104,13 @@ def read_bytes(uri: str, max_bytes: int = sys.maxsize) -> bytes:
         return content
 
 
+def read_if_there(uri: str) -> bytes | None:
+    """The whole file, a text; None if there is none, or none any more."""
+    with suppress(NotFoundError):
+        return read_bytes(uri, MAX_TEXT_BYTES)
+    return None
+
+
 def read_text(uri: str) -> str:
     """The whole file, as UTF-8."""
     try:

@@ -3,11 +3,12 @@
 import json
 import re
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import Any
 
 from graphmill import storage
 from graphmill.checkpoints.states import checked_config
-from graphmill.errors import FormatError
+from graphmill.errors import FormatError, NotFoundError
 from graphmill.formats.entity_counts import count_partitions, numbers_by_type
 from graphmill.storage import Checksums, checksums
 from graphmill.vocab import Partition
@@ -91,9 +92,10 @@ def num_partitions(checkpoint_path: str, version: int) -> dict[str, int]:
 def read_version(checkpoint_path: str) -> int:
     """The committed version; 0 where there is no checkpoint."""
     uri = storage.join(checkpoint_path, VERSION_FILE)
-    if not storage.exists(uri):
+    try:
+        text = storage.read_text(uri).strip()
+    except NotFoundError:
         return 0
-    text = storage.read_text(uri).strip()
     if not re.fullmatch(r"[0-9]{1,18}", text):
         raise FormatError(
             f"{uri}: expected the number of a version, found {text[:40]!r}; write the version of the "
@@ -146,7 +148,9 @@ def read_stats(checkpoint_path: str) -> list[dict[str, Any]]:
 
 def _stored_lines(uri: str) -> list[bytes]:
     """All lines, as many as training takes, which `read_text` would not."""
-    return storage.read_bytes(uri).splitlines() if storage.exists(uri) else []
+    with suppress(NotFoundError):
+        return storage.read_bytes(uri).splitlines()
+    return []
 
 
 def _bucket_visit(line: Mapping[str, Any]) -> tuple[Any, ...] | None:
