@@ -112,9 +112,7 @@ class Graph:
         self.config, self.counts = config, counts
         most = _MOST if config.dynamic_relations else len(config.relations)
         self.num_relations = most if num_relations is None else num_relations
-        self._limits = {
-            name: counts.get(name, [_MOST] * num) for name, num in config.num_partitions.items()
-        }
+        self._limits = {name: counts.get(name, [_MOST] * num) for name, num in config.num_partitions.items()}
         self.first = {name: np.cumsum([0, *rows]) for name, rows in counts.items()}
         self.end = max(int(first[-1]) for first in self.first.values())
 
@@ -148,13 +146,15 @@ class Graph:
         path, bucket, start, stop, *_ = piece
         uri = edge_buckets.bucket_uri(path, bucket)
         limits = rows_of(self.config, self._limits, bucket)
-        stop = edge_buckets.count_edges(path, bucket) if stop is None else stop
+        own = limits[Side.LHS], limits[Side.RHS], self.num_relations
+        stop = _MOST if stop is None else stop
         for first in range(start, stop, READ_EDGES):
             last = min(first + READ_EDGES, stop)
             edges = edge_buckets.read_bucket(path, bucket, first, last, takes_features=takes_features)
-            own = limits[Side.LHS], limits[Side.RHS], self.num_relations
             edge_buckets.check_indices(edges, uri, *own, first, partial(type_there, self.config))
             yield edges
+            if len(edges) < READ_EDGES:
+                return
 
     def visits(
         self, side: Side, rel: Numbers, numbers: Numbers

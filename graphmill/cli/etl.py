@@ -8,12 +8,7 @@ import click
 
 from graphmill import config, storage
 from graphmill.cli import exit_codes
-from graphmill.cli.options import (
-    OF_A_RUN,
-    dry_run_option,
-    is_configuration,
-    run_options,
-)
+from graphmill.cli.options import OF_A_RUN, dry_run_option, is_configuration, run_options
 from graphmill.cli.section_options import ColumnOption, Command
 from graphmill.config.yaml_text import as_yaml
 

@@ -147,20 +147,17 @@ def read_record(uri: str) -> dict[str, Any] | None:
 def read_run(uri: str) -> dict[str, Any]:
     """Read a run.json; empty if there is none. A run that ended without a last word has `died`."""
     content = read_record(uri) or {}
-    with suppress(GraphMillError):  # a lock that cannot be read
-        if content.get("status") == "running" and is_abandoned(storage.parent(uri)):
-            return _with_deaths(read_record(uri) or {})  # which may have its last word by now
+    if content.get("status") == "running" and is_abandoned(storage.parent(uri)):
+        return _with_deaths(read_record(uri) or {})  # which may have its last word by now
     return content
 
 
-def _with_deaths(content: Mapping[str, Any]) -> dict[str, Any]:
+def _with_deaths(content: dict[str, Any]) -> dict[str, Any]:
     """Return the content of a run.json that nobody works on: whatever is `running` in it has died."""
-    stages = {name: _dead(entry) for name, entry in content.get("stages", {}).items()}
-    return _dead(content) | ({"stages": stages} if stages else {})
-
-
-def _dead(entry: Mapping[str, Any]) -> dict[str, Any]:
-    return {**entry, "status": "died"} if entry.get("status") == "running" else {**entry}
+    for entry in (content, *content.get("stages", {}).values()):
+        if entry.get("status") == "running":
+            entry["status"] = "died"
+    return content
 
 
 def run_of(checkpoint_path: str) -> str:

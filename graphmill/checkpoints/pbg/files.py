@@ -3,7 +3,6 @@
 import json
 import re
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from typing import Any
 
 from graphmill import storage
@@ -148,9 +147,7 @@ def read_stats(checkpoint_path: str) -> list[dict[str, Any]]:
 
 def _stored_lines(uri: str) -> list[bytes]:
     """All lines, as many as training takes, which `read_text` would not."""
-    with suppress(NotFoundError):
-        return storage.read_bytes(uri).splitlines()
-    return []
+    return storage.read_bytes(uri).splitlines() if storage.exists(uri) else []
 
 
 def _bucket_visit(line: Mapping[str, Any]) -> tuple[Any, ...] | None:
