@@ -159,7 +159,7 @@ def remap(
     given = {name: value for name, value in flags.items() if value not in (None, ())}
     master = master or (f"local[{given['num_processes']}]" if "num_processes" in given else None)
     if any(name in given for name in _SAVED):
-        _remap_saved(conf, overrides, master, given)
+        _remap_saved(conf, overrides, master, given | ({"dry_run": True} if dry_run else {}))
         return
     from graphmill.cli.plan import show_plan
     from graphmill.cli.session import kept_of, session
@@ -197,11 +197,11 @@ def _remap_saved(
     from graphmill.display import progress
     from remap.graphstorm import job, options
 
-    ours = [override for override in overrides if not override.startswith("cluster.")]
-    if ours or {"checkpoint_path", "entity_path", "id_maps", "id_map_columns", "leave_out"} & set(given):
+    foreign = {"checkpoint_path", "entity_path", "id_maps", "id_map_columns", "leave_out", "dry_run"}
+    if not foreign.isdisjoint(given) or not all(override.startswith("cluster.") for override in overrides):
         raise ConfigError(
-            "--checkpoint-path, --entity-path, --id-map, --set (but of cluster): they are for a run of ours, "
-            "and cannot be used with GraphStorm's flags"
+            "--checkpoint-path, --entity-path, --id-map, --dry-run, --set (but of cluster): they are for a run of "
+            "ours, and cannot be used with GraphStorm's flags"
         )
     settings = cluster_settings(conf, overrides)
     is_idle = _is_idle(given.pop("rank"), given.pop("world_size"), given.get("with_shared_fs", True))
