@@ -71,11 +71,12 @@ def new_file(uri: str, etl: EtlConfig) -> Iterator[pa.NativeFile]:
     except NotFoundError as error:
         gone = f"{storage.parent(uri)}: the work folder is gone: the run that made it has ended"
         raise StorageError(gone) from error
-    with explained("write", temporary), stream:
-        hashed = HashedOutput(stream)
-        with pa.BufferedOutputStream(pa.PythonFile(hashed, "w"), _BLOCK_BYTES) as buffered:
-            yield buffered
-    storage.move(temporary, uri)
+    with storage.discarded_on_error(temporary):
+        with explained("write", temporary), stream:
+            hashed = HashedOutput(stream)
+            with pa.BufferedOutputStream(pa.PythonFile(hashed, "w"), _BLOCK_BYTES) as buffered:
+                yield buffered
+        storage.move(temporary, uri)
     _written.get({})[uri] = hashed.checksum()
 
 

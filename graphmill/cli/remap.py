@@ -200,8 +200,8 @@ def _remap_saved(
     foreign = {"checkpoint_path", "entity_path", "id_maps", "id_map_columns", "leave_out", "dry_run"}
     if not foreign.isdisjoint(given) or not all(override.startswith("cluster.") for override in overrides):
         raise ConfigError(
-            "--checkpoint-path, --entity-path, --id-map, --dry-run, --set (but of cluster): they are for a run of "
-            "ours, and cannot be used with GraphStorm's flags"
+            "--checkpoint-path, --entity-path, --id-map, --dry-run, --set (but of cluster): they are for a "
+            "run of ours, and cannot be used with GraphStorm's flags"
         )
     settings = cluster_settings(conf, overrides)
     is_idle = _is_idle(given.pop("rank"), given.pop("world_size"), given.get("with_shared_fs", True))

@@ -206,6 +206,8 @@ def run_stage(
     try:
         figures = job.run(config, client, record.claim)
         record.claim.check()
+        for uri in outputs:
+            storage.write_marker(uri, fingerprint)
     except BaseException as error:
         entry |= {"status": "failed", "error": f"{type(error).__name__}: {error}"}
         entry |= getattr(error, "figures", {})
@@ -214,8 +216,6 @@ def run_stage(
         with suppress(GraphMillError):  # the first error matters
             record.write_stage(name, entry)
         raise
-    for uri in outputs:
-        storage.write_marker(uri, fingerprint)
     seconds = round(time.monotonic() - start, 3)
     entry |= {"status": "done", "finished": _now(), "seconds": seconds, "fingerprint": fingerprint} | figures
     record.write_stage(name, entry)

@@ -13,7 +13,8 @@ from etl.steps import exchange, spill
 from etl.steps.exchange import MAX_OPEN_FILES, Exchange
 from etl.steps.spill import share
 from graphmill.config.sections.etl import Compression, EtlConfig
-from graphmill.errors import StorageError
+from graphmill.errors import DiskFullError, StorageError
+from tests.processes import full_disk
 
 LENGTHS = st.lists(st.lists(st.integers(0, 5), min_size=7, max_size=7), min_size=1, max_size=9)
 CUTS = st.sets(st.integers(1, 6))
@@ -105,3 +106,11 @@ def test_slots_come_back_and_compressed_files_are_smaller(tmp_path: Path) -> Non
         ):
             assert spill.read_slots(str(path), schema, slots, 3)["id"].to_pylist() == rows
     assert sizes["zstd"] < sizes["lz4"] < sizes["none"] / 3
+
+
+def test_a_file_without_room_leaves_no_part(tmp_path: Path) -> None:
+    """What a full disk has taken of a file is free again for the next run, which goes on in the folder."""
+    uri = str(tmp_path / "x")
+    with pytest.raises(DiskFullError), full_disk(1000), spill.new_file(uri, config_of(1)) as file:
+        file.write(bytes(1 << 22))
+    assert list(tmp_path.iterdir()) == []

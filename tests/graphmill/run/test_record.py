@@ -129,6 +129,19 @@ def test_a_failed_stage_is_recorded_and_runs_again(folder: Path, near_client: Cl
     assert stage.runs == 3
 
 
+def test_a_stage_whose_marker_cannot_be_written_has_failed(
+    folder: Path, near_client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(uri: str, fingerprint: object) -> None:
+        raise DiskFullError(f"{uri}: no room")
+
+    monkeypatch.setattr(storage, "write_marker", refuse)
+    with pytest.raises(DiskFullError):
+        run(Counting(), folder, near_client)
+    entry = json.loads((folder / "out" / "run.json").read_text())["stages"]["etl"]
+    assert (entry["status"], "no room" in entry["error"]) == ("failed", True)
+
+
 @pytest.mark.usefixtures("graphmill_command")
 def test_a_stage_and_run_json_on_a_full_disk(folder, monkeypatch, caplog):
     settings, disk = settings_at(folder), ExitStack()
