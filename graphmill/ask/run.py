@@ -170,10 +170,7 @@ def _digests(checkpoint_path: str, version: int, entity_path: str) -> tuple[str 
 
 
 def find_version(path: str, wanted: int | None, key: str = "remap.checkpoint_version") -> tuple[str, int]:
-    """Find the folder and the number of a version, the one that training has ended with if None.
-
-    Only PBG's format has several: the committed one, preserved ones, and others that have all their files.
-    """
+    """Find the folder and the number of a version, by default the one that training has ended with."""
     latest = pbg.read_version(path)
     is_open = wanted is None and not (latest and is_ended(path, latest))
     if is_open and (holder := lock.holder(path, whole=True)):

@@ -1,6 +1,8 @@
 """Commands that make something of a finished run: `graphmill predict`, `export`, `features` and `fold-in`."""
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -17,7 +19,11 @@ from graphmill.config import Config
 from graphmill.config.sections.etl import FilesConfig, Table, TableConfig
 from graphmill.display import terminal
 from graphmill.display.readable import number, size
+from graphmill.errors import GraphMillError
+from graphmill.run import results
+from graphmill.run.lock import Claim, held
 from graphmill.run.reading import OF_FEATURES
+from graphmill.storage.redaction import redacted
 
 _OF_FILES = ("format", "delimiter", "header", "encoding")
 _OF_EDGES = ("lhs", "rhs", "relation", "relation_column", "weight")
@@ -33,6 +39,35 @@ _NEEDED_BY_PREDICT = {"--calibrated": "--exclude-known", "--type": "--cosine", "
 _TOLD = ("relation", "id_type", "candidate_type", "k", "num_ids", "num_candidates", "checkpoint_version")
 _OF_METHOD = ("method", "recall", "recall_error", "recall_ids", "num_lists", "num_probed")
 
+log = logging.getLogger("graphmill")
+
+
+@contextmanager
+def _session(settings: Config, master: str | None, job: str, *written: str) -> Iterator[tuple[Any, Claim]]:
+    """Lock the folders to write, start a cluster and show progress."""
+    from graphmill import cluster
+    from graphmill.display import progress
+    from graphmill.run.inputs import are_small
+
+    of_run = [settings.entity_path, settings.checkpoint_path, *settings.edge_paths]
+    with (
+        held(whole=written) as claim,
+        progress.displayed(),
+        cluster.connect(master, settings.cluster, [job], is_small=are_small(of_run)) as client,
+    ):
+        yield client, claim
+
+
+def _tell_run(settings: Config, command: str, to: str, figures: Mapping[str, Any]) -> None:
+    """Note a result that a command has made of a run, for the run's next report; an error is only logged."""
+    uri = settings.record_uri(settings.checkpoint_path)
+    try:
+        results.note(uri, command, to, figures)
+    except GraphMillError as error:  # such as that of a run of others
+        log.warning("%s: report.html of the run will not name it: %s", command, error)
+    else:
+        log.info("report: `graphmill report %s` shows this result too", redacted(storage.parent(uri)))
+
 
 @click.command("predict", epilog="Example: graphmill predict output/shop --relation bought --to answers")
 @click.argument("run")
@@ -44,19 +79,17 @@ def predict(settings: Config, to: str, master: str | None, **options: Any) -> No
     RUN is the output folder of a run, or its run.json.
     """
     from graphmill.ask.predict import job
-    from graphmill.cli.result_session import result_session, tell_run
 
     check_options(_EXCLUDED_BY_PREDICT, _NEEDED_BY_PREDICT)
     question = PredictOptions(**options)
     job.check(settings, question, to)
-    written = [to, *filter(None, [question.index])]
-    with result_session(settings, master, job.__name__, written) as (client, claim):
+    with _session(settings, master, job.__name__, to, *filter(None, [question.index])) as (client, claim):
         figures = job.run(settings, question, to, client, claim)
     terminal.show_table("predict", _predict_summary(figures))
     terminal.say(f"answers: {to}")
     if question.pairs is None:
         told = {key: figures[key] for key in (*_TOLD, *_OF_METHOD) if key in figures}
-        tell_run(settings, "predict", to, told)
+        _tell_run(settings, "predict", to, told)
 
 
 def _predict_summary(figures: dict[str, Any]) -> dict[str, str]:
@@ -95,16 +128,15 @@ def export(settings: Config, to: str, master: str | None, **chosen: Any) -> None
     that `graphmill evaluate` ranks.
     """
     from graphmill.ask.export import job
-    from graphmill.cli.result_session import result_session, tell_run
 
     check_options({}, _NEEDED_BY_EXPORT)
     options = ExportOptions(**chosen)
     job.check(settings, options, to)
-    with result_session(settings, master, job.__name__, [to]) as (client, claim):
+    with _session(settings, master, job.__name__, to) as (client, claim):
         figures = job.run(settings, options, to, client, claim)
     terminal.show_table("export", _export_summary(figures))
     terminal.say(f"vectors: {to}")
-    tell_run(settings, "export", to, figures)
+    _tell_run(settings, "export", to, figures)
 
 
 def _export_summary(figures: dict[str, Any]) -> dict[str, str]:
@@ -161,7 +193,6 @@ def features(
     """
     from etl.pieces import whole_table
     from graphmill.ask.features import job
-    from graphmill.cli.result_session import result_session, tell_run
 
     check_options({"--components": ["--similar-to"]}, {})
     of_table = {key: options.pop(key) for key in _OF_FILES}
@@ -170,11 +201,11 @@ def features(
     job.check(settings, request, to)
     fold_ids_in = _fold_in(settings, request)
     read = whole_table(settings, table, given)
-    with result_session(settings, master, job.__name__, [to]) as (client, claim):
+    with _session(settings, master, job.__name__, to) as (client, claim):
         figures = job.run(settings, request, read, to, client, claim, fold_ids_in)
     terminal.show_table("features", _features_summary(figures))
     terminal.say(f"table: {to}")
-    tell_run(settings, "features", to, figures)
+    _tell_run(settings, "features", to, figures)
 
 
 def _typed(columns: tuple[str, ...], types: tuple[str, ...], known: list[str]) -> dict[str, str]:
@@ -248,7 +279,6 @@ def fold_in(
     """
     from etl.pieces import edge_table, id_table, relations_of, write_pieces
     from graphmill.ask.fold_in import job
-    from graphmill.cli.result_session import result_session
 
     check_options({"--no-weight": ["--weight"]}, {})
     options = FoldInOptions(**{key: others.pop(key) for key in FoldInOptions.model_fields if key in others})
@@ -266,7 +296,7 @@ def fold_in(
     request = job.Request({"edges": list(edges), "ids": list(ids)}, uris, options)
     job.check(settings, request, to)
     read = partial(write_pieces, settings, tables, relations_of(settings))
-    with result_session(settings, master, job.__name__, [to]) as (client, claim):
+    with _session(settings, master, job.__name__, to) as (client, claim):
         figures = job.run(settings, request, read, to, client, claim)
     terminal.show_table("fold-in", _fold_in_summary(figures))
     terminal.say(f"vectors: {to}")

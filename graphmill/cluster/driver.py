@@ -23,7 +23,7 @@ from typing import IO
 
 from graphmill import storage
 from graphmill.cluster import hadoop
-from graphmill.errors import NotFoundError, StorageError
+from graphmill.errors import StorageError
 
 FLUSH_S = 2.0
 _RETRIES = 60  # of the last write, while a namenode fails over or starts again
@@ -94,10 +94,8 @@ class Reader:
 
     def exit_code(self) -> int | None:
         """Return the exit code, or None while it runs. Read the output after it: then nothing is missing."""
-        try:
-            return int(storage.read_text(storage.join(self.folder, _EXIT)))
-        except NotFoundError:
-            return None
+        text = storage.read_if_there(storage.join(self.folder, _EXIT))
+        return None if text is None else int(text)
 
     def show(self) -> bool:
         """Write what is new to the streams of this process, and tell whether there was anything."""

@@ -23,11 +23,7 @@ def all_buckets(config: PbgConfig) -> list[Bucket]:
 
 def all_keys(config: PbgConfig) -> list[PartitionKey]:
     """Every partition of every entity type."""
-    return [
-        (name, partition)
-        for name, num in config.num_partitions.items()
-        for partition in range(num)
-    ]
+    return [(name, partition) for name, num in config.num_partitions.items() for partition in range(num)]
 
 
 def is_shared(config: PbgConfig, key: PartitionKey) -> bool:

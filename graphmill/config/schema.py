@@ -15,11 +15,10 @@ from graphmill import storage
 from graphmill.config import defaults, splits
 from graphmill.config.section import AnySection, AnyType, Fixed, Neutral, Section, Tunable, validated
 from graphmill.config.sections import SECTIONS
-from graphmill.config.sections.cluster import ClusterConfig
+from graphmill.config.sections.cluster import ClusterConfig, ScheduleConfig
 from graphmill.config.sections.etl import EtlConfig
 from graphmill.config.sections.evaluate import EvaluateConfig
 from graphmill.config.sections.remap import DriftConfig, RemapConfig
-from graphmill.config.sections.schedule import ScheduleConfig
 from graphmill.config.sections.train import TrainConfig
 from graphmill.config.values import (
     ComparatorName,

@@ -22,10 +22,7 @@ _PRODUCTS = [c_void_p, c_int, c_int64, c_int64, c_void_p]
 # Result and arguments.
 library = native.loader(
     SOURCE,
-    {
-        "count": (None, [*_PRODUCTS, c_void_p, c_void_p]),
-        "list": (c_int64, [*_PRODUCTS, *5 * [c_void_p]]),
-    },
+    {"count": (None, [*_PRODUCTS, c_void_p, c_void_p]), "list": (c_int64, [*_PRODUCTS, *5 * [c_void_p]])},
     name="ranking",
     instead="torch counts",
 )

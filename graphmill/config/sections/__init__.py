@@ -3,11 +3,10 @@
 from collections.abc import Mapping
 
 from graphmill.config.section import Section
-from graphmill.config.sections.cluster import ClusterConfig
+from graphmill.config.sections.cluster import ClusterConfig, ScheduleConfig
 from graphmill.config.sections.etl import EtlConfig
 from graphmill.config.sections.evaluate import EvaluateConfig
 from graphmill.config.sections.remap import DriftConfig, RemapConfig
-from graphmill.config.sections.schedule import ScheduleConfig
 from graphmill.config.sections.train import TrainConfig
 
 _CLASSES: tuple[type[Section], ...] = (

@@ -1,4 +1,4 @@
-"""The section `cluster`."""
+"""The sections `cluster` and `schedule`."""
 
 import re
 from typing import Annotated, Any, Literal
@@ -147,3 +147,14 @@ class ClusterConfig(Section):
     def protocol(self) -> str:
         """Protocol between Dask's processes."""
         return "tcp://" if self.tls == "off" else "tls://"
+
+
+class ScheduleConfig(Section):
+    """The section `schedule`."""
+
+    key = "schedule"
+    keep: Positive | None = Field(
+        None, description="Finished dates to keep; older ones are deleted after a run. null: keep all."
+    )
+    date: str | None = Field(None, description="Date of the run, set by --date.")
+    previous_date: str | None = Field(None, description="Date that the run continues from, set by --date.")
