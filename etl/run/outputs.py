@@ -111,9 +111,7 @@ def _check_names(uri: str) -> None:
 
 def _files_of_last_run(uri: str) -> list[str]:
     """List what the stage wrote in a folder, as paths below it, by the folder's manifest."""
-    if not storage.exists(manifest := storage.manifest_of(uri).uri):
-        return []
-    return [path for path in storage.read_checksums(manifest) if _is_ours(uri, path)]
+    return [path for path in storage.read_checksums(storage.manifest_of(uri).uri) if _is_ours(uri, path)]
 
 
 def _is_ours(uri: str, path: str) -> bool:

@@ -210,6 +210,8 @@ class EtlWork:
         for name in STEPS:
             if name not in self._steps:
                 storage.delete(self._step_uri(name))
+        if "encode" not in self._steps and self.folders.quarantine is not None:
+            storage.delete(self.folders.quarantine)  # other workers would name its files otherwise
         last = next(reversed(self._steps), None)
         return (last, f"{self._steps[last].finished.astimezone():%H:%M}") if last else None
 

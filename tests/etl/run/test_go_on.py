@@ -14,7 +14,7 @@ import pytest
 from distributed import Client
 
 from etl import job
-from etl.run.work import EtlStep
+from etl.run.work import EtlStep, EtlWork
 from graphmill import storage
 from graphmill.cluster import tasks
 from graphmill.config import Config
@@ -148,6 +148,27 @@ def test_there_are_no_more_renames(near_client: Client, tmp_path: Path, undistur
     with failing_renames(range(NUM_RENAMES, NUM_RENAMES + 1)):
         job.run(graph_config(tmp_path), near_client)
     assert output(tmp_path) == undisturbed[0]
+
+
+@pytest.mark.usefixtures("without_retries")
+def test_bad_rows_come_once_though_other_workers_go_on(
+    near_client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tasks, and so the files of bad rows, are cut for the workers that are there."""
+    for number in range(20):
+        (tmp_path / f"{number:02}.csv").write_text(f"l,t\nu{number},u0\nu{number},\n")
+    config = config_of(
+        tmp_path / "out", "*.csv", entities={"user": 1}, top={"input": str(tmp_path)},
+        on_bad_row="quarantine", max_bad_fraction=0.5,
+    )  # fmt: skip
+    monkeypatch.setattr(EtlWork, "num_threads", 100)
+    with failing_renames(range(1, 2), "encode.json"), pytest.raises(StorageError, match="no rename today"):
+        job.run(config, near_client)
+    monkeypatch.setattr(EtlWork, "num_threads", 1)
+    figures, num_tasks = figures_of(config, near_client)
+    bad_rows = [pq.read_table(path) for path in (tmp_path / "out/quarantine").glob("*")]
+    assert num_tasks["etl: encode"] < 20
+    assert sum(map(len, bad_rows)) == figures["num_rows_quarantined"] == 20
 
 
 def stopped_before(step: str, client: Client, config: Config) -> None:
