@@ -61,11 +61,7 @@ class KeptRows:
 
     @classmethod
     def of(
-        cls,
-        rows: AllRows,
-        number_of: Int32,
-        fields: list[str],
-        renumber: Renumber | None = None,
+        cls, rows: AllRows, number_of: Int32, fields: list[str], renumber: Renumber | None = None
     ) -> "KeptRows":
         """Choose rows; `number_of` gives the present number of each of the earlier run's files, or -1."""
         number_R = number_of[rows.origins.origin]

@@ -79,9 +79,9 @@ def recognise(uri: str) -> str:
         NotFoundError: there is no such folder.
         FormatError: no format is recognised.
     """
-    if not storage.is_dir(uri):
-        raise NotFoundError(f"{uri}: expected the folder of a checkpoint, found none")
     names = [storage.name(entry.uri) for entry in storage.list_dir(uri)]
+    if not (names or storage.is_dir(uri)):
+        raise NotFoundError(f"{uri}: expected the folder of a checkpoint, found none")
     for format_name, kind in _TABLE.items():
         if all(any(re.fullmatch(pattern, name) for name in names) for pattern in kind.patterns):
             return format_name

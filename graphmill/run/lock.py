@@ -204,10 +204,8 @@ def holder(folder: str, *, whole: bool = False) -> str | None:
 def is_abandoned(folder: str) -> bool:
     """Tell, without a write, that no process works on the run at `folder`; False if that cannot be seen."""
     folder = _resolved(folder)
-    with suppress(FormatError, StorageError):
-        links = last_of(storage.join(folder, NAME)), last_of(_beside(folder))
-        return not any(link and processes.is_alive(link.owner) is not False for link in links)
-    return False
+    links = last_of(storage.join(folder, NAME)), last_of(_beside(folder))
+    return not any(link and processes.is_alive(link.owner) is not False for link in links)
 
 
 class Locks:

@@ -49,7 +49,10 @@ def open_input(uri: str) -> pa.NativeFile:
 
 
 def _check_regular(path: str, uri: str) -> None:
-    mode = Path(path).stat().st_mode
+    try:
+        mode = Path(path).stat().st_mode
+    except NotADirectoryError as error:  # below a file there is none, as HDFS says
+        raise FileNotFoundError(path) from error
     if stat.S_ISDIR(mode):
         raise PathError(f"{uri}: expected a file, found a folder")
     if not stat.S_ISREG(mode):

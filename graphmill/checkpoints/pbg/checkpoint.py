@@ -1,6 +1,6 @@
 """PBG v1 checkpoints as `Checkpoint`."""
 
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from functools import cached_property
 from typing import Any
 
@@ -14,7 +14,7 @@ from graphmill.checkpoints.checkpoint import (
     PartitionFilesCheckpoint,
     Rows,
 )
-from graphmill.errors import FormatError
+from graphmill.errors import FormatError, NotFoundError
 from graphmill.model.parameters import global_key
 from graphmill.vocab import Partition
 
@@ -78,8 +78,9 @@ class PbgCheckpoint(PartitionFilesCheckpoint):
     @cached_property
     def config(self) -> dict[str, Any] | None:
         """Content of config.json."""
-        has_config = storage.exists(storage.join(self.uri, pbg.CONFIG_FILE))
-        return pbg.read_config(self.uri) if has_config else None
+        with suppress(NotFoundError):
+            return pbg.read_config(self.uri)
+        return None
 
     @cached_property
     def iteration(self) -> Iteration | None:
