@@ -19,8 +19,8 @@ from tests.graphmill.ask.evaluate.test_baselines import (
     settings,
     triples,
     type_of,
-    write,
 )
+from tests.graphmill.ask.predict.world import write_edges
 
 
 @pytest.mark.parametrize(
@@ -40,7 +40,7 @@ def test_finds_what_a_search_finds(
     config = settings(tmp_path, relations)
     graph = Graph(config, COUNTS, 3)
     every, test = drawn(config, rng, 400), triples(drawn(config, rng, 12))
-    write(graph, triples(every), str(tmp_path / "train"))
+    write_edges(config, COUNTS, every, str(tmp_path / "train"))
     rows = graph.rows_of(test)
     buckets = all_buckets(config)
     pieces = [
@@ -75,7 +75,7 @@ def test_finds_what_a_search_finds(
 def test_degrees_of_a_partition(tmp_path: Path, rng: np.random.Generator) -> None:
     config = settings(tmp_path, STATIC)
     graph, every = Graph(config, COUNTS), drawn(settings(tmp_path, STATIC), rng, 300)
-    write(graph, triples(every), str(tmp_path / "train"))
+    write_edges(config, COUNTS, every, str(tmp_path / "train"))
     key = "user", 1
     paths = [str(tmp_path / "train"), str(tmp_path / "gone")]
     found = degrees_of(graph, {key: np.arange(COUNTS["user"][1])}, pieces_of(config, paths, key))
@@ -90,7 +90,7 @@ def test_degrees_of_a_partition(tmp_path: Path, rng: np.random.Generator) -> Non
 
 def test_rows_beyond_the_counts_are_refused(tmp_path: Path, rng: np.random.Generator) -> None:
     config = settings(tmp_path, STATIC)
-    write(Graph(config, COUNTS), triples(drawn(config, rng, 300)), str(tmp_path / "train"))
+    write_edges(config, COUNTS, drawn(config, rng, 300), str(tmp_path / "train"))
     fewer = Graph(config, {"user": [9, 3, 7]})  # items have no numbers, and are not checked
     with pytest.raises(FormatError, match=r"\[\d+\] is 3; expected less than 3, rows of"):
         for piece in pieces_of(config, [str(tmp_path / "train")], ("user", 1)):

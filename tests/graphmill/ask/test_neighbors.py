@@ -2,31 +2,28 @@
 
 import json
 import re
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import torch
 from distributed import Client
 
 import graphmill
 from graphmill import config as configuration
-from graphmill.ask.model import Model
 from graphmill.ask.neighbors import along_relation, find_types, neighbors
-from graphmill.checkpoints import pbg
-from graphmill.checkpoints.pbg import Iteration
 from graphmill.cli import exit_codes
 from graphmill.cli.remap import command
-from graphmill.config import Config
 from graphmill.errors import ConfigError, FormatError, NotFoundError
-from graphmill.formats import edge_buckets, entity_counts, remapped
-from graphmill.formats.edge_buckets import Edges
+from graphmill.formats import remapped
 from graphmill.model.operators import OPERATORS
-from graphmill.vocab import Bucket, Side
+from graphmill.vocab import Side
 from remap import job
+from tests.graphmill.ask.predict.world import World, write_world
 from tests.pairs import pairs
 from tests.remap import graph
 from tests.remap.saved import Cli
@@ -97,34 +94,16 @@ def test_tables_of_ours_in_another_shape(near_client: Client, tmp_path: Path, na
     assert {each.id for each in found} == {i for t, i in graph.expected_rows() if t == "user"} - {mine}
 
 
-def write_model(
-    root: Path, rows: np.ndarray, operator: str, comparator: str, *, dynamic: bool
-) -> tuple[Config, Model]:
-    """A trained run with random relations of one operator; vectors are as remap leaves them."""
-    config = configuration.from_mapping(
-        {
-            "output": str(root),
-            "entities": {"node": {"num_partitions": 1}},
-            "relations": [
-                {"name": name, "lhs": "node", "rhs": "node", "operator": operator}
-                for name in (["all"] if dynamic else ["r0", "r1"])
-            ],
-            "dynamic_relations": dynamic,
-            "global_emb": False,
-            "dimension": DIMENSION,
-            "comparator": comparator,
-        }
-    )
-    model = Model(config, 2 if dynamic else None, relation_init="random", seed=3)
-    at = Iteration(1, 0, 1, 0, "edges", 1, 0)
-    pbg.write_embeddings(config.checkpoint_path, "node", 0, 1, rows, None, {}, at)
-    pbg.write_model(config.checkpoint_path, 1, model.state_dict(), None, {}, at)
-    pbg.commit(config.checkpoint_path, 1, preserve_epoch=None)
-    if dynamic:
-        entity_counts.write_relation_count(config.entity_path, 2)
-        entity_counts.write_relation_names(config.entity_path, ["r0", "r1"])
-    write_ours(Path(config.embedding_path), rows)
-    return config, model
+@pytest.fixture
+def published(tmp_path: Path) -> Callable[..., World]:
+    """A trained run with vectors as remap leaves them."""
+
+    def write(**settings: Any) -> World:
+        world = write_world(tmp_path, **settings)
+        world.publish(world.config.embedding_path)
+        return world
+
+    return write
 
 
 @pytest.mark.parametrize(
@@ -132,40 +111,40 @@ def write_model(
     pairs(["dot", "cos", "l2", "squared_l2"], [*OPERATORS], [False, True], list(Side)),
 )
 def test_relations_are_asked_as_the_model_would(
-    tmp_path: Path, rows: np.ndarray, operator: str, comparator: str, dynamic: bool, side: Side
+    published: Callable[..., World], operator: str, comparator: str, dynamic: bool, side: Side
 ) -> None:
-    config, model = write_model(tmp_path, rows, operator, comparator, dynamic=dynamic)
-    rel = torch.ones(1, dtype=torch.int64) if dynamic else None
-    number = 0 if dynamic else 1
-    query = model.query(number, side, torch.from_numpy(rows[4:5]), rel)
-    score = model.matrix_scores(query, model.candidates(number, side, torch.from_numpy(rows)))[0]
-    score[4] = -torch.inf
-    best = score.topk(3)
-    entity_type, found = along_relation(
-        config, config.embedding_path, "n4", 3, "r1", inverse=side is Side.LHS
-    )
-    assert entity_type == "node"
-    assert [each.id for each in found] == [f"n{k}" for k in best.indices.tolist()]
-    assert [each.similarity for each in found] == pytest.approx(best.values.tolist(), rel=1e-3, abs=1e-4)
+    world = published(operator=operator, comparator=comparator, dynamic=dynamic, loops=False)
+    relation, name = (2, "buys") if dynamic else (1, "follows")
+    types, path = world.types(relation), world.config.embedding_path
+    asked, best = world.name(types[side.other], 4), world.best(relation, side, 3)
+    entity_type, found = along_relation(world.config, path, asked, 3, name, inverse=side is Side.LHS)
+    assert entity_type == types[side]
+    expected = [best[asked, rank] for rank in (1, 2, 3)]
+    assert [each.id for each in found] == [candidate for candidate, _ in expected]
+    assert [each.similarity for each in found] == [
+        pytest.approx(score, rel=1e-3, abs=1e-4) for _, score in expected
+    ]
 
 
 @pytest.mark.parametrize("has_loop", [False, True])
 def test_an_id_is_its_own_neighbour_where_training_has_a_loop(
-    tmp_path: Path, rows: np.ndarray, has_loop: bool
+    published: Callable[..., World], has_loop: bool
 ) -> None:
-    config, _ = write_model(tmp_path, rows, "none", "cos", dynamic=False)
-    lhs, rel, rhs = np.array([[4, 1, 4 if has_loop else 5], [3, 0, 3]]).T
-    edge_buckets.write_bucket(config.edge_paths[0], Bucket(0, 0), Edges(lhs, rel, rhs))
-    ask = partial(along_relation, config, config.embedding_path, "n4", 3, inverse=False)
-    assert (ask("r1")[1][0].id == "n4") == has_loop
-    assert ask("r0")[1][0].id == "n4"
-    assert ask("r1", with_itself=True)[1][0].id == "n4"
+    world = published(operator="none", comparator="cos", loops=has_loop)
+    asked = world.name("user", 4)
+    ask = partial(
+        along_relation, world.config, world.config.embedding_path, asked, 3, "follows", inverse=False
+    )
+    assert world.may_be_itself(1) == has_loop
+    assert (ask()[1][0].id == asked) == has_loop
+    assert ask(with_itself=True)[1][0].id == asked
 
 
-def test_relations_that_cannot_be_asked(tmp_path: Path, rows: np.ndarray) -> None:
-    config, _ = write_model(tmp_path, rows, "diagonal", "dot", dynamic=False)
-    with pytest.raises(ConfigError, match="--relation r7: expected one of r0, r1"):
-        along_relation(config, config.embedding_path, "n4", 3, "r7", False)
+def test_relations_that_cannot_be_asked(tmp_path: Path, published: Callable[..., World]) -> None:
+    world = published()
+    config, asked = world.config, world.name("user", 4)
+    with pytest.raises(ConfigError, match="--relation r7: expected one of likes, follows"):
+        along_relation(config, config.embedding_path, asked, 3, "r7", False)
     relations = [each.model_dump() | {"operator": "translation"} for each in config.relations]
     for changes, message in (
         ({"bias": True}, "a model with bias"),
@@ -173,10 +152,10 @@ def test_relations_that_cannot_be_asked(tmp_path: Path, rows: np.ndarray) -> Non
     ):
         other = configuration.from_mapping(config.model_dump() | changes)
         with pytest.raises(ConfigError, match=message):
-            along_relation(other, config.embedding_path, "n4", 3, "r1", False)
-    write_ours(tmp_path / "other", rows[:, :4])
+            along_relation(other, config.embedding_path, asked, 3, "follows", False)
+    world.publish(str(tmp_path / "other"), {name: rows[:, :4] for name, rows in world.vectors.items()})
     with pytest.raises(ConfigError, match="other: expected vectors of length 6, found 4"):
-        along_relation(config, str(tmp_path / "other"), "n4", 3, "r1", False)
+        along_relation(config, str(tmp_path / "other"), asked, 3, "follows", False)
 
 
 def test_what_is_not_there(tmp_path: Path, rows: np.ndarray) -> None:
@@ -205,14 +184,18 @@ def test_what_is_not_there(tmp_path: Path, rows: np.ndarray) -> None:
         neighbors(str(tmp_path), "x0", 5, "odd")
 
 
-def test_the_command(tmp_path: Path, rows: np.ndarray, cli: Cli, capsys: pytest.CaptureFixture[str]) -> None:
-    config, _ = write_model(tmp_path, rows, "diagonal", "dot", dynamic=False)
-    assert cli("neighbors", "--embeddings", config.embedding_path, "--id", "n7", "--k", 2, "--json") == 0
+def test_the_command(
+    tmp_path: Path, published: Callable[..., World], cli: Cli, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world = published()
+    config, asked = world.config, world.name("user", 7)
+    assert cli("neighbors", "--embeddings", config.embedding_path, "--id", asked, "--k", 2, "--json") == 0
     printed = json.loads(capsys.readouterr().out)
-    assert [each["id"] for each in printed["neighbors"]] == [name for name, _ in cosines(rows, 7)[:2]]
+    best = world.cosines("user", "user", 2)
+    assert [each["id"] for each in printed["neighbors"]] == [best[asked, rank][0] for rank in (1, 2)]
     (tmp_path / "conf.yaml").write_text(json.dumps(config.model_dump(mode="json")))
     conf = ["--conf", tmp_path / "conf.yaml"]
-    assert cli("neighbors", *conf, "--id", "n7", "--relation", "r1", "--k", 3) == 0
+    assert cli("neighbors", *conf, "--id", asked, "--relation", "follows", "--k", 3) == 0
     assert len(capsys.readouterr().out.splitlines()) == 3
     assert cli("neighbors", "--id", "n7") == 2
     assert "--conf: missing" in capsys.readouterr().err

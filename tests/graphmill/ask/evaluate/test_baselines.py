@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.random import Generator
 
 from graphmill import config as configuration
 from graphmill.ask.edges import Graph, Numbers, Triples
@@ -15,10 +16,8 @@ from graphmill.ask.evaluate import baselines
 from graphmill.ask.evaluate.baselines import Neighbors, num_ranked
 from graphmill.ask.evaluate.queries import BlockSize, Queries
 from graphmill.config import Config
-from graphmill.config.partitions import all_buckets
-from graphmill.formats import edge_buckets
-from graphmill.formats.edge_buckets import Edges
 from graphmill.vocab import Side
+from tests.graphmill.ask.predict.world import write_edges
 
 COUNTS = {"user": [9, 4, 7], "item": [13]}
 STATIC = {
@@ -44,7 +43,7 @@ def type_of(config: Config, relation: int, side: Side) -> str:
     return config.relations[0 if config.dynamic_relations else relation].entity_type(side)
 
 
-def drawn(config: Config, rng: np.random.Generator, count: int) -> list[Edge]:
+def drawn(config: Config, rng: Generator, count: int) -> list[Edge]:
     """Edges of which few entities have many."""
     edges = []
     for relation in rng.integers(3, size=count).tolist():
@@ -57,21 +56,6 @@ def drawn(config: Config, rng: np.random.Generator, count: int) -> list[Edge]:
 def triples(edges: list[Edge]) -> Triples:
     columns: list[Numbers] = [np.array([edge[place] for edge in edges], np.int64) for place in range(3)]
     return Triples(*columns)
-
-
-def write(graph: Graph, edges: Triples, path: str) -> None:
-    """Write the edges in bucket files; edges of types without partitions lie in any bucket of their row."""
-    place = {}
-    for side in Side:
-        place[side] = np.empty((2, len(edges)), np.int64)
-        for name, partition, chosen, index in graph.visits(side, edges.rel, edges.ends(side)):
-            num = graph.config.num_side_partitions(side)
-            place[side][0, chosen] = partition if len(COUNTS[name]) > 1 else chosen % num
-            place[side][1, chosen] = index
-    for bucket in all_buckets(graph.config):
-        own = (place[Side.LHS][0] == bucket.lhs) & (place[Side.RHS][0] == bucket.rhs)
-        with edge_buckets.new_bucket(path, bucket, int(own.sum()), index_dtype=np.int64) as writer:
-            writer.append(Edges(place[Side.LHS][1, own], edges.rel[own], place[Side.RHS][1, own]))
 
 
 def by_hand(config: Config, ranked: list[Edge], known: set[Edge], trained: list[Edge]) -> dict[str, Any]:
@@ -94,31 +78,31 @@ def by_hand(config: Config, ranked: list[Edge], known: set[Edge], trained: list[
     return found
 
 
+def asked(graph: Graph, side: Side, ranked: Triples, known: Triples) -> tuple[Queries, Triples, Numbers]:
+    """The queries of edges, the edges, and the pairs of queries and known answers."""
+    queries = Queries(graph, side, ranked, BlockSize(1, 64))
+    query_K = queries.find(known.rel, known.ends(side.other))
+    return queries, ranked, np.unique((query_K * graph.end + known.ends(side))[query_K >= 0])
+
+
 @pytest.mark.parametrize(
     ("relations", "filtered"),
     [(STATIC, True), (STATIC, False), (DYNAMIC, True)],
     ids=["static", "all", "dynamic"],
 )
 def test_baselines_are_those_of_counting(
-    tmp_path: Path,
-    rng: np.random.Generator,
-    relations: dict[str, Any],
-    filtered: bool,
+    tmp_path: Path, rng: Generator, relations: dict[str, Any], filtered: bool
 ) -> None:
     config = settings(tmp_path, relations)
     graph = Graph(config, COUNTS, 3)
     train, test = drawn(config, rng, 150), drawn(config, rng, 40)
     test += test[:3] + train[:3]
     for name, edges in (("one", train[:60]), ("two", train[60:])):
-        write(graph, triples(edges), str(tmp_path / name))
+        write_edges(config, COUNTS, edges, str(tmp_path / name))
     known = triples([*train, *test] if filtered else [])
     paths = [str(tmp_path / name) for name in ("one", "two")]
-    ranked, found = triples(test), {}
-    for side in Side:
-        queries = Queries(graph, side, ranked, BlockSize(1, 64))
-        query_K = queries.find(known.rel, known.ends(side.other))
-        pairs = np.unique((query_K * graph.end + known.ends(side))[query_K >= 0])
-        found[side] = baselines.rank(queries, ranked, pairs, paths)
+    ranked = triples(test)
+    found = {side: baselines.rank(*asked(graph, side, ranked, known), paths) for side in Side}
     expected = by_hand(config, test, {*train, *test} if filtered else set(), train)
     assert np.concatenate([found[side].num_candidates for side in Side]).tolist() == expected["left"]
     middle = np.concatenate([found[side].popular.middle for side in Side])
@@ -159,27 +143,19 @@ def scores_by_hand(config: Config, side: Side, edge: Edge, train: list[Edge]) ->
 
 
 @pytest.mark.parametrize("relations", [STATIC, DYNAMIC], ids=["static", "dynamic"])
-def test_neighbors_are_those_of_counting(
-    tmp_path: Path, rng: np.random.Generator, relations: dict[str, Any]
-) -> None:
+def test_neighbors_are_those_of_counting(tmp_path: Path, rng: Generator, relations: dict[str, Any]) -> None:
     config = settings(tmp_path, relations)
     graph = Graph(config, COUNTS, 3)
     train, test = sorted(set(drawn(config, rng, 150))), drawn(config, rng, 40)
-    ranked, trained, left_out = triples(test), triples(train), {*train, *test}
+    trained, left_out = triples(train), {*train, *test}
     for side in Side:
-        queries = Queries(graph, side, ranked, BlockSize(1, 64))
-        known = triples([*train, *test])
-        query_K = queries.find(known.rel, known.ends(side.other))
-        pairs = np.unique((query_K * graph.end + known.ends(side))[query_K >= 0])
-        middle = Neighbors(graph, trained).rank(queries, ranked, pairs).middle
+        of_side = asked(graph, side, triples(test), triples([*train, *test]))
+        middle = Neighbors(graph, trained).rank(*of_side).middle
         place = 0 if side is Side.LHS else 2
         for edge, rank in zip(test, middle.tolist(), strict=True):
             scores, own = scores_by_hand(config, side, edge, train), edge[place]
-            left = [
-                each
-                for each in range(len(scores))
-                if (*edge[:place], each, *edge[place + 1 :]) not in left_out
-            ]
+            others = [(*edge[:place], each, *edge[place + 1 :]) for each in range(len(scores))]
+            left = [each for each, other in enumerate(others) if other not in left_out]
             higher = sum(scores[each] > scores[own] + 1e-12 for each in left)
             equal = sum(abs(scores[each] - scores[own]) <= 1e-12 for each in left)
             assert rank == 1 + higher + equal / 2
@@ -200,9 +176,7 @@ def test_a_large_graph_has_fewer_edges_that_neighbors_rank(
     assert num_ranked(num_trained, num_entities, num_edges) == expected
 
 
-def test_counts_are_the_same_however_edges_come_in_parts(
-    rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_counts_of_any_parts_are_the_same(rng: Generator, monkeypatch: pytest.MonkeyPatch) -> None:
     keys, none = rng.integers(1000, size=5000), np.empty(0, np.int64)
     expected = np.unique(keys, return_counts=True)
     sizes, splits = ((1, 0), (1 << 20, 0), (1 << 20, 1000)), ([keys], np.array_split(keys, 70), [none, keys])

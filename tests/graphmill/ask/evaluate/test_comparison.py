@@ -20,17 +20,11 @@ from graphmill.vocab import Side
 CPU = torch.device("cpu")
 
 
-def model_of(comparator: str, bias: bool, dimension: int, precision: str) -> Model:
-    raw = {
-        "output": ".",
-        "entities": {"user": {"num_partitions": 1}},
-        "relations": [{"name": "r", "lhs": "user", "rhs": "user"}],
-        "dimension": dimension,
-        "comparator": comparator,
-        "bias": bias,
-        "evaluate": {"precision": precision},
-    }
-    return Model(configuration.from_mapping(raw))
+def model_of(comparator: str, bias: bool, dimension: int, precision: str, operator: str = "none") -> Model:
+    relations = [{"name": "r", "lhs": "user", "rhs": "user", "operator": operator}]
+    raw = {"output": ".", "entities": {"user": {"num_partitions": 1}}, "relations": relations}
+    raw |= {"dimension": dimension, "comparator": comparator, "bias": bias}
+    return Model(configuration.from_mapping(raw | {"evaluate": {"precision": precision}}))
 
 
 def near_misses(generator: torch.Generator, num: int, dimension: int, scale: float, varied: bool) -> Tensor:

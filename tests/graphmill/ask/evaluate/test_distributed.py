@@ -1,6 +1,5 @@
 """The tasks of an evaluation on a cluster: the same ranks as in one process, also when a worker dies."""
 
-import logging
 import os
 import signal
 from collections.abc import Callable, Mapping, Sequence
@@ -84,7 +83,7 @@ def test_the_stage_spreads_what_is_not_small(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    caplog.set_level(logging.INFO, "graphmill")
+    caplog.set_level("INFO", "graphmill")
     config = small_world(tmp_path, 2, evaluate={"sample": 50})
     told = "ranking 50 of 125 edges of test, drawn at random: evaluate.sample is 50; evaluate.sample: null"
     figures = {}

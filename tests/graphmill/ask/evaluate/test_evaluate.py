@@ -1,7 +1,7 @@
 """Ranking, held against an oracle that knows neither blocks nor matrix products, and against PBG."""
 
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +24,11 @@ from graphmill.gpu import device
 from graphmill.model.built_in import COMPARATORS, OPERATORS
 from graphmill.vocab import Bucket, Side
 from tests import DATA
-from tests.graphmill.ask.predict.world import DIMENSION, Triple, World, write_world
+from tests.graphmill.ask.evaluate.test_comparison import model_of
+from tests.graphmill.ask.predict.world import DIMENSION, KINDS, Triple, World, write_edges, write_world
 from tests.pairs import pairs
+from tests.remap.graph import ITERATION
 
-ITERATION = pbg.Iteration(1, 0, 1, 0, "train", 1, 0)
 TIE = 1e-9  # copies tie exactly, in float64 too
 SMALL = {"user": [70, 1], "item": [30]}  # rows by type and partition
 
@@ -76,7 +77,7 @@ def missing_loops(world: World) -> set[Triple]:
     pairs(
         [*OPERATORS],
         [*COMPARATORS],
-        ["static", "dynamic", "reciprocal"],
+        [*KINDS],
         [SMALL, {"user": [5, 0, 70], "item": [30, 5, 1]}],
         [True, False],
         [True, False],
@@ -97,18 +98,8 @@ def test_equals_the_oracle(
     section: dict[str, Any],
 ) -> None:
     """Many vectors are copies of others, in other partitions too."""
-    world = write_world(
-        tmp_path,
-        operator=operator,
-        comparator=comparator,
-        dynamic=kind == "dynamic",
-        reciprocal=kind == "reciprocal",
-        counts=counts,
-        loops=loops,
-        num_distinct=9,
-        bias=bias,
-        workers=3 if loops else 1,
-    )
+    own = {"counts": counts, "loops": loops, "num_distinct": 9, "bias": bias, "workers": 3 if loops else 1}
+    world = write_world(tmp_path, operator=operator, comparator=comparator, **own, **KINDS[kind])
     everything = {edge for edges in world.edges.values() for edge in edges}
     expected = ranked_by_hand(world, "test", everything, set(), everything | missing_loops(world))
     ways = [{"filtered": True}, {"filtered": False}, {"leave_out_itself": True}]
@@ -119,14 +110,8 @@ def test_equals_the_oracle(
 
 
 def _small(root: Path, **settings: Any) -> World:
-    return write_world(
-        root,
-        operator="linear",
-        counts=SMALL,
-        num_distinct=9,
-        evaluate={"block_bytes": 40 * 64 * 4},
-        **settings,
-    )
+    evaluated = {"block_bytes": 40 * 64 * 4}
+    return write_world(root, operator="linear", counts=SMALL, num_distinct=9, evaluate=evaluated, **settings)
 
 
 def _with(world: World, **section: Any) -> Config:
@@ -145,22 +130,21 @@ def test_filter_paths_name_the_known_edges(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("dynamic", [False, True])
-def test_a_gpu_ranks_as_the_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dynamic: bool) -> None:
-    """The reference stands for the kernels where there is no GPU."""
+def test_a_gpu_ranks_as_the_cpu(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gpus: list[int], dynamic: bool
+) -> None:
     world = _small(tmp_path, dynamic=dynamic)
     config = world.config.model_copy(update={"num_gpus": 1, "evaluate": EvaluateConfig()})
     expected = evaluate.evaluate(world.config)["metrics"]
-    here = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    shapes = []
+    kernels = device.kernels_of(device.device_of(1))
+    shapes, kernels_count = [], kernels.count_above
 
     def count_above(query_QD: torch.Tensor, table_ND: torch.Tensor, score_Q: torch.Tensor) -> Any:
         shapes.append((len(query_QD), len(table_ND)))
         return kernels_count(query_QD, table_ND, score_Q)
 
-    monkeypatch.setattr(device, "device_of", lambda num_gpus: here)
     monkeypatch.setattr(ranking, "can_rank", lambda config, device: True)
-    kernels_count = device.kernels_of(here).count_above
-    monkeypatch.setattr(device.kernels_of(here), "count_above", count_above)
+    monkeypatch.setattr(kernels, "count_above", count_above)
     assert evaluate.evaluate(config)["metrics"] == pytest.approx(expected)
     assert {num_rows for _, num_rows in shapes} == {70, 1, 30}  # whole partitions, not blocks of scores
 
@@ -186,7 +170,7 @@ def test_a_chosen_version(tmp_path: Path) -> None:
     expected = evaluate.evaluate(world.config)["metrics"]
     root = world.config.checkpoint_path
     pbg.keep(root, 1, "epoch_1")
-    _write_rows(world, _rows(1.0), 2)
+    _write_rows(world, 1.0, version=2)
     pbg.write_model(root, 2, {}, {}, {}, ITERATION)
     storage.write_text(storage.join(root, "checkpoint_version.txt"), "2")
     tied = evaluate.evaluate(_with(world, filtered=False))["metrics"]
@@ -253,16 +237,8 @@ def test_fingerprint_tells_what_matters(tmp_path: Path) -> None:
 def test_copies_tie_to_the_last_bit(dimension: int, operator: str) -> None:
     """Copies score the same at every position in a block of candidates, laid out as the ranking does."""
     generator = torch.Generator().manual_seed(0)
-    relation = {"name": "r", "lhs": "user", "rhs": "user", "operator": operator}
     for comparator, num_queries, side in itertools.product(COMPARATORS, (1, 3, 64), Side):
-        raw = {
-            "output": ".",
-            "entities": {"user": {"num_partitions": 1}},
-            "relations": [relation],
-            "dimension": dimension,
-            "comparator": comparator,
-        }
-        model = Model(configuration.from_mapping(raw))
+        model = model_of(comparator, False, dimension, "auto", operator)
         for key, initial in model.state_dict().items():
             model.parameters[key] = torch.randn(initial.shape, generator=generator)
         columns_DN = torch.randn(dimension, 128, generator=generator)
@@ -285,10 +261,8 @@ def test_pbg_dynamic_checkpoint() -> None:
         "edge_root": str(root),
         "evaluate": {"split": "edges", "filtered": False},
     }
-    fields = [
-        field.split(":") for field in (root / "eval.txt").read_text().removeprefix("Stats: ").split(",")
-    ]
-    by_pbg = {name.strip(): float(value) for name, value in fields}
+    fields = (root / "eval.txt").read_text().removeprefix("Stats: ").split(",")
+    by_pbg = {name.strip(): float(value) for name, value in (field.split(":") for field in fields)}
     found = evaluate.evaluate(configuration.from_mapping(settings))["metrics"]
     names = {"mrr": "mrr", "pos_rank": "mean_rank", "r1": "hits@1", "r10": "hits@10", "r50": "hits@50"}
     for theirs, ours in names.items():
@@ -306,9 +280,7 @@ def test_checks_before_an_evaluation(tmp_path: Path) -> None:
     assert job.check(implicit) == ""
     assert job.check(_with(world, enabled=False)) == "evaluate.enabled is false"
     empty = config.split_path("none")
-    for bucket in (Bucket(lhs, rhs) for lhs in range(2) for rhs in range(2)):
-        nothing = Edges(*(np.zeros(0, np.int64) for _ in range(3)))
-        edge_buckets.write_bucket(empty, bucket, nothing)
+    write_edges(config, SMALL, [], empty)
     assert job.check(_with(world, split="none")) == f"{empty} holds no edges"
     with pytest.raises(FormatError, match="expected edges to rank, found none"):
         evaluate.evaluate(_with(world, split="none"))
@@ -329,24 +301,15 @@ def test_checks_before_an_evaluation(tmp_path: Path) -> None:
         evaluate.evaluate(config)
 
 
-def _rows(number: float) -> dict[tuple[str, int], np.ndarray]:
+def _write_rows(world: World, number: float, *types: str, version: int = 1) -> None:
     """Vectors of nothing but one number."""
-    return {
-        (name, part): np.full((count, DIMENSION), number, np.float32)
-        for name, counts in SMALL.items()
-        for part, count in enumerate(counts)
-    }
+    for name in types or SMALL:
+        world.write_rows(name, np.full((sum(SMALL[name]), DIMENSION), number, np.float32), version)
 
 
-def _write_rows(world: World, rows: Mapping[tuple[str, int], np.ndarray], version: int = 1) -> None:
-    path = world.config.checkpoint_path
-    for key, table in rows.items():
-        pbg.write_embeddings(path, *key, version, table, None, {}, ITERATION)
-
-
-def _out_of_range(world: World, lhs: int, rel: int, rhs: int) -> None:
+def _out_of_range(world: World, *edge: int) -> None:
     """30 items: within the range of the users on the same side, but not of this relation."""
-    edges = Edges(*(np.array([0, value], np.int64) for value in (lhs, rel, rhs)))
+    edges = Edges(*(np.array([0, value], np.int64) for value in edge))
     edge_buckets.write_bucket(world.config.split_path("test"), Bucket(0, 0), edges)
 
 
@@ -364,13 +327,10 @@ DAMAGE: dict[str, tuple[Callable[[World], object], str]] = {
         r"embeddings_item_0\.v1\.h5: embeddings have shape \(30, 6\).*; set entity_path and dimension as in",
     ),
     "no number": (
-        lambda world: _write_rows(world, {("item", 0): _rows(np.nan)["item", 0]}),
+        lambda world: _write_rows(world, np.nan, "item"),
         r"embeddings_item_0\.v1\.h5.*: expected finite numbers",
     ),
-    "too large a score": (
-        lambda world: _write_rows(world, _rows(1e30)),
-        "an edge's score is not a finite number",
-    ),
+    "too large a score": (lambda world: _write_rows(world, 1e30), "an edge's score is not a finite number"),
 }
 
 

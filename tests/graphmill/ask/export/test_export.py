@@ -15,7 +15,6 @@ from graphmill import report, storage
 from graphmill.ask.evaluate.evaluate import evaluate
 from graphmill.ask.export import job, model
 from graphmill.ask.export.settings import ExportOptions
-from graphmill.checkpoints import pbg
 from graphmill.formats import entity_index
 from graphmill.formats.edge_buckets import bucket_uri
 from graphmill.library.run import Run
@@ -23,11 +22,6 @@ from graphmill.vocab import Bucket, Side
 from tests.commands import Command
 from tests.graphmill.ask.export.readers import read
 from tests.graphmill.ask.predict.world import World, write_world
-from tests.remap.graph import ITERATION
-
-
-def expected(world: World, entity_type: str) -> dict[str, np.ndarray]:
-    return {world.name(entity_type, number): row for number, row in enumerate(world.vectors[entity_type])}
 
 
 def assert_close(found: dict[str, np.ndarray], wanted: dict[str, np.ndarray], precision: str) -> None:
@@ -54,11 +48,11 @@ def assert_close(found: dict[str, np.ndarray], wanted: dict[str, np.ndarray], pr
 )
 def test_tables(tmp_path: Path, world: World, export: Command, precision: str, file_format: str) -> None:
     to = tmp_path / "out"
-    arguments = ["--precision", precision, "--format", file_format, "--to", to]
+    arguments = ["--precision", precision, "--format", file_format]
     measured = precision in ("float32", "float16") and file_format == "parquet"
-    assert export(tmp_path / "run", *arguments, *([] if measured else ["--no-loss"])) == 0
+    assert export(*arguments, *([] if measured else ["--no-loss"])) == 0
     for entity_type in ("user", "item"):
-        assert_close(read(to, entity_type), expected(world, entity_type), precision)
+        assert_close(read(to, entity_type), world.by_id(entity_type), precision)
     figures = json.loads((to / "_export.json").read_text())
     assert figures["types"]["user"]["float32_bytes"] == 16 * 6 * 4
     assert not [path for path in tmp_path.rglob("*") if "tmp-" in path.name or path.name == "_work"]
@@ -77,14 +71,14 @@ def test_tables(tmp_path: Path, world: World, export: Command, precision: str, f
 def test_the_report_names_exports(tmp_path: Path, world: World, export: Command) -> None:
     (tmp_path / "run/report.html").touch()
     for wish in (["--precision", "int8"], ["--precision", "int8", "--no-loss", "--format", "npy"]):
-        assert export(tmp_path / "run", *wish, "--to", tmp_path / wish[-1]) == 0
+        assert export(*wish, to=wish[-1]) == 0
     assert not (tmp_path / "run/report.html").read_text()  # which `graphmill report` renews
     page = Path(report.write(Run(str(tmp_path / "run")))).read_text()
     loss = json.loads((tmp_path / "int8/_export.json").read_text())["loss"]
     assert all(str(tmp_path / each) in page for each in ("int8", "npy"))
     assert f"{loss['mrr_loss']:.4f}" in page
     assert "--no-loss" in page
-    assert export(tmp_path / "run", "--precision", "int8", "--to", tmp_path / "int8") == 0  # is there
+    assert export("--precision", "int8", to="int8") == 0  # is there
     assert len(list((tmp_path / "run/results").iterdir())) == 2
 
 
@@ -92,7 +86,7 @@ def test_a_run_that_cannot_be_written(
     tmp_path: Path, world: World, export: Command, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "run/results").write_text("in the way")
-    assert export(tmp_path / "run", "--to", tmp_path / "out") == 0
+    assert export() == 0
     assert "report.html of the run will not name it" in caplog.text
 
 
@@ -106,7 +100,7 @@ def test_hostile_notes_do_not_spoil_a_report(tmp_path: Path, world: World, expor
     for kind in ("export", "predict", "features"):
         for number, text in enumerate(("no JSON", "[]", HOSTILE)):
             (tmp_path / f"run/results/{kind}-{number}.json").write_text(text)
-    assert export(tmp_path / "run", "--to", tmp_path / "<b>out") == 0
+    assert export(to="<b>out") == 0
     page = Path(report.write(Run(str(tmp_path / "run")))).read_text()
     assert "<b>out" not in page
     assert "Exports" in page
@@ -114,9 +108,7 @@ def test_hostile_notes_do_not_spoil_a_report(tmp_path: Path, world: World, expor
 
 @pytest.mark.slow
 @pytest.mark.parametrize("precision", ["int8", "pq"])
-def test_the_loss_is_that_of_the_files(
-    tmp_path: Path, world: World, near_client: Client, precision: Any
-) -> None:
+def test_the_loss_is_of_the_files(tmp_path: Path, world: World, near_client: Client, precision: Any) -> None:
     """The vectors that a reader gets, in a checkpoint of their own: `evaluate` says the same of them."""
     wish = ExportOptions(
         precision=precision, format="npy", types=("item",), num_bytes=3 if precision == "pq" else None
@@ -126,14 +118,9 @@ def test_the_loss_is_that_of_the_files(
     assert {key: exact[key] for key in loss["exact"]} == loss["exact"]
     assert {each.name for each in (tmp_path / "out").iterdir() if each.is_dir()} == {"item"}
     assert not (tmp_path / "run/calibration.json").exists()
-    path, first = world.config.checkpoint_path, 0
     rows = np.stack(list(read(tmp_path / "out", "item").values()))
-    rows -= world.model.parameters["global_embs.emb_item"].numpy()
-    for partition, count in enumerate(world.counts["item"]):
-        own = rows[first : first + count]
-        pbg.write_embeddings(path, "item", partition, 1, own, None, {}, ITERATION)
-        first += count
-    for checksums in Path(path).glob("checksums*"):
+    world.write_rows("item", rows - world.model.parameters["global_embs.emb_item"].numpy())
+    for checksums in Path(world.config.checkpoint_path).glob("checksums*"):
         checksums.unlink()
     decoded = evaluate(world.config)["metrics"]
     assert {key: decoded[key] for key in loss["decoded"]} == loss["decoded"]
@@ -161,9 +148,9 @@ def test_other_edges_to_rank_are_another_export(tmp_path: Path, world: World, ne
 )
 def test_faiss(tmp_path: Path, export: Command, precision: str, comparator: str) -> None:
     world = write_world(tmp_path / "run", comparator=comparator, num_partitions=3)
-    arguments = ["--precision", precision, "--format", "faiss", "--to", tmp_path / "out"]
+    arguments = ["--precision", precision, "--format", "faiss"]
     measured = comparator == "cos" and precision == "int8"
-    assert export(tmp_path / "run", *arguments, *([] if measured else ["--no-loss"])) == 0
+    assert export(*arguments, *([] if measured else ["--no-loss"])) == 0
     if measured:  # lengths do not count
         loss = json.loads((tmp_path / "out/_export.json").read_text())["loss"]
         assert abs(loss["mrr_loss"]) < 0.02
@@ -171,7 +158,7 @@ def test_faiss(tmp_path: Path, export: Command, precision: str, comparator: str)
     ids = pq.read_table(tmp_path / "out/item/ids.parquet")["id"].to_pylist()
     is_inner = comparator in ("dot", "cos")
     assert index.metric_type == (faiss.METRIC_INNER_PRODUCT if is_inner else faiss.METRIC_L2)
-    wanted = expected(world, "item")
+    wanted = world.by_id("item")
     if comparator == "cos":
         wanted = {key: row / np.linalg.norm(row) for key, row in wanted.items()}
     found = dict(zip(ids, index.reconstruct_n(0, len(ids)), strict=True))
@@ -203,8 +190,7 @@ def test_faiss_decodes_as_the_codec_does(tmp_path: Path, near_client: Client) ->
 
 
 def test_projector(tmp_path: Path, world: World, export: Command) -> None:
-    arguments = ["--format", "tensorboard-projector", "--limit", 5, "--to", tmp_path / "out"]
-    assert export(tmp_path / "run", *arguments) == 0
+    assert export("--format", "tensorboard-projector", "--limit", 5) == 0
     config = json.loads((tmp_path / "out/projector_config.json").read_text())["embeddings"]
     assert [each["tensorShape"] for each in config] == [[5, 6], [5, 6]]
     degrees = dict.fromkeys(range(sum(world.counts["item"])), 0)
@@ -271,7 +257,7 @@ def test_ids_with_white_space(tmp_path: Path, export: Command, raw_id: str, caps
     world = write_world(tmp_path / "run")
     with entity_index.new_part(world.config.entity_path, "user", 0) as writer:
         writer.append(pa.array([raw_id, *(f"u{number}" for number in range(1, 16))]))
-    arguments = [tmp_path / "run", "--format", "word2vec", "--to", tmp_path / "out"]
+    arguments = ["--format", "word2vec"]
     is_plain = raw_id == "100%"
     assert export(*arguments) == (0 if is_plain else 2)
     if not is_plain:
@@ -279,22 +265,22 @@ def test_ids_with_white_space(tmp_path: Path, export: Command, raw_id: str, caps
         assert not [each for each in tmp_path.iterdir() if each.name != "run"]
     assert export(*arguments, "--escape-ids") == 0
     assert next(iter(read(tmp_path / "out", "user"))) == raw_id
-    assert export(tmp_path / "run", "--to", tmp_path / "tables") == 0
+    assert export(to="tables") == 0
     assert next(iter(read(tmp_path / "tables", "user"))) == raw_id
 
 
 def test_cos_with_lengths_that_matter(tmp_path: Path, export: Command, capsys: Any) -> None:
     write_world(tmp_path / "run", comparator="cos", operator="translation")
-    assert export(tmp_path / "run", "--format", "faiss", "--to", tmp_path / "out") == 2
+    assert export("--format", "faiss") == 2
     assert "the operator translation needs their lengths" in capsys.readouterr().err
 
 
 def test_no_loss_where_there_is_nothing_to_rank(tmp_path: Path, export: Command) -> None:
     write_world(tmp_path / "run", splits=["train"])
-    assert export(tmp_path / "run", "--precision", "int8", "--to", tmp_path / "out") == 0
+    assert export("--precision", "int8") == 0
     loss = json.loads((tmp_path / "out/_export.json").read_text())["loss"]
     assert "there is no folder" in loss["not_measured"]
-    assert export(tmp_path / "run", "--precision", "int8", "--no-loss", "--to", tmp_path / "out") == 0
+    assert export("--precision", "int8", "--no-loss") == 0
     loss = json.loads((tmp_path / "out/_export.json").read_text())["loss"]
     assert loss == {"not_measured": "--no-loss"}
 
@@ -312,9 +298,7 @@ def test_a_finished_export_is_not_made_again(tmp_path: Path, world: World, near_
 
 
 @pytest.mark.hdfs
-def test_goes_on_where_it_was_stopped(
-    near_client: Client, monkeypatch: pytest.MonkeyPatch, hdfs_uri: str
-) -> None:
+def test_goes_on_where_stopped(near_client: Client, monkeypatch: pytest.MonkeyPatch, hdfs_uri: str) -> None:
     """Ctrl-C after the pieces: the next run has the same files, with the times of the first."""
     world = write_world(f"{hdfs_uri}/run", num_partitions=3)
     wish = ExportOptions(precision="pq", is_measured=False)

@@ -22,14 +22,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from graphmill.ask.export import job
-from graphmill.ask.export.codecs import (
-    FloatCodec,
-    Int8Codec,
-    PqCodec,
-    bounds_of,
-    num_codes_of,
-    piece_of,
-)
+from graphmill.ask.export.codecs import FloatCodec, Int8Codec, PqCodec, bounds_of, num_codes_of, piece_of
 from graphmill.ask.export.fitting import codec_of, k_means
 from graphmill.ask.export.settings import ExportOptions
 from graphmill.errors import FormatError

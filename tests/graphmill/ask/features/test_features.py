@@ -13,6 +13,7 @@ import pyarrow.orc as paorc
 import pyarrow.parquet as pq
 import pytest
 from distributed import Client
+from numpy.random import Generator
 
 from etl import pieces
 from graphmill.ask.features import job
@@ -24,7 +25,7 @@ from tests.graphmill.ask.predict.world import DIMENSION, World, write_world
 from tests.remap.graph import snapshot
 
 
-def orders(world: World, rng: np.random.Generator, num: int = 200) -> pa.Table:
+def orders(world: World, rng: Generator, num: int = 200) -> pa.Table:
     """Rows with known ids, many of them twice, unknown ids, empty ones and nulls."""
     ids: list[str | None] = [world.name("user", number) for number in range(16)]
     ids += ["nobody", "", None, world.name("item", 3)]
@@ -39,13 +40,9 @@ def orders(world: World, rng: np.random.Generator, num: int = 200) -> pa.Table:
     )
 
 
-def vectors_of(world: World, kind: str) -> dict[str, np.ndarray]:
-    return {world.name(kind, number): each for number, each in enumerate(world.vectors[kind])}
-
-
 def expected(world: World, ids: Sequence[str | None], kind: str = "user") -> list[Any]:
     """The vectors by a left join of pandas."""
-    known = pd.DataFrame({"id": list(found := vectors_of(world, kind)), "vector": list(found.values())})
+    known = pd.DataFrame({"id": list(found := world.by_id(kind)), "vector": list(found.values())})
     merged = pd.DataFrame({"id": pd.Series(ids, dtype=object)}).merge(known, how="left", on="id")
     return [each.tolist() if isinstance(each, np.ndarray) else None for each in merged["vector"]]
 
@@ -60,17 +57,19 @@ def figures(folder: Path) -> dict[str, Any]:
     return found
 
 
+@pytest.fixture
+def table(tmp_path: Path, world: World, rng: Generator) -> pa.Table:
+    """Orders, in `orders.parquet`."""
+    made = orders(world, rng)
+    pq.write_table(made, tmp_path / "orders.parquet", row_group_size=70)
+    return made
+
+
 def test_like_a_left_join(
-    tmp_path: Path,
-    world: World,
-    features: Command,
-    rng: np.random.Generator,
-    caplog: pytest.LogCaptureFixture,
+    tmp_path: Path, world: World, features: Command, table: pa.Table, caplog: pytest.LogCaptureFixture
 ) -> None:
-    table = orders(world, rng)
-    pq.write_table(table, tmp_path / "orders.parquet", row_group_size=70)
-    ask = [tmp_path / "run", tmp_path / "orders.parquet", "--column", "customer", "--type", "user"]
-    assert features(*ask, "--to", tmp_path / "out") == 0
+    ask = [tmp_path / "orders.parquet", "--column", "customer", "--type", "user"]
+    assert features(*ask) == 0
     found = read(tmp_path / "out")
     assert found.select(table.column_names).to_pylist() == table.to_pylist()
     assert found.schema.types[:5] == table.schema.types
@@ -92,12 +91,13 @@ def test_like_a_left_join(
         "_SUCCESS",
         "_checksums.xxh128",
     }
-    before = snapshot(tmp_path / "out")
-    assert features(*ask, "--to", tmp_path / "out") == 0  # replaces the first, with the same bytes
-    after = snapshot(tmp_path / "out")
-    assert {name: each for name, each in before.items() if "_features" not in name} == {
-        name: each for name, each in after.items() if "_features" not in name
-    }
+
+    def written() -> dict[str, bytes]:
+        return {name: each for name, each in snapshot(tmp_path / "out").items() if "_features" not in name}
+
+    before = written()
+    assert features(*ask) == 0  # replaces the first, with the same bytes
+    assert written() == before
 
 
 def write(kind: str, table: pa.Table, folder: Path) -> Path:
@@ -119,22 +119,16 @@ def write(kind: str, table: pa.Table, folder: Path) -> Path:
 
 
 @pytest.mark.parametrize("kind", ["orc", "csv", "json"])
-def test_forms_of_tables(
-    tmp_path: Path, world: World, features: Command, rng: np.random.Generator, kind: str
-) -> None:
-    table = orders(world, rng)
+def test_forms_of_tables(tmp_path: Path, world: World, features: Command, table: pa.Table, kind: str) -> None:
     given = write(kind, table, tmp_path / "orders")
-    ask = [tmp_path / "run", given, "--column", "customer", "--type", "user", "--to", tmp_path / "out"]
-    assert features(*ask) == 0
+    assert features(given, "--column", "customer", "--type", "user") == 0
     found = read(tmp_path / "out")
     assert [int(each) for each in found["order"].to_pylist()] == table["order"].to_pylist()
     assert found["vector"].to_pylist() == expected(world, table["customer"].to_pylist())
 
 
 @pytest.mark.slow
-def test_rows_do_not_depend_on_the_memory(
-    tmp_path: Path, world: World, near_client: Client, rng: np.random.Generator
-) -> None:
+def test_memory_changes_no_row(tmp_path: Path, world: World, near_client: Client, rng: Generator) -> None:
     path = tmp_path / "orders.parquet"
     pq.write_table(orders(world, rng, 150), path, row_group_size=30)
     table = pieces.whole_table(world.config, [str(path)], {})
@@ -149,97 +143,79 @@ def test_integers_are_ids(tmp_path: Path, features: Command) -> None:
     world = write_world(tmp_path / "run", num_partitions=1)
     world_ids = pa.array([5, None, 2], pa.int64())
     pq.write_table(pa.table({"c": world_ids}), tmp_path / "t.parquet")
-    ask = [tmp_path / "run", tmp_path / "t.parquet", "--column", "c", "--type", "user"]
-    assert features(*ask, "--to", tmp_path / "out") == 2  # no id of the run is a number
+    ask = [tmp_path / "t.parquet", "--column", "c", "--type", "user"]
+    assert features(*ask) == 2  # no id of the run is a number
     (tmp_path / "edges.csv").write_text(f"lhs,relation,rhs\n5,likes,{world.name('item', 1)}\n")
-    assert features(*ask, "--to", tmp_path / "out", "--fold-in", tmp_path / "edges.csv") == 0
+    assert features(*ask, "--fold-in", tmp_path / "edges.csv") == 0
     found = read(tmp_path / "out")
     assert found["c"].to_pylist() == [5, None, 2]
     assert found["has_vector"].to_pylist() == [True, False, False]
 
 
-def test_principal_components(
-    tmp_path: Path, world: World, features: Command, rng: np.random.Generator
-) -> None:
-    table = orders(world, rng)
-    pq.write_table(table, tmp_path / "orders.parquet")
-    ask = [tmp_path / "run", tmp_path / "orders.parquet", "--column", "customer", "--type", "user"]
-    assert features(*ask, "--components", 4, "--as-columns", "--to", tmp_path / "out") == 0
-    assert features(*ask, "--components", 4, "--to", tmp_path / "lists") == 0
+def test_principal_components(tmp_path: Path, world: World, features: Command, table: pa.Table) -> None:
+    ask = [tmp_path / "orders.parquet", "--column", "customer", "--type", "user"]
+    assert features(*ask, "--components", 4, "--as-columns") == 0
+    assert features(*ask, "--components", 4, to="lists") == 0
     vectors = world.vectors["user"].astype(np.float64)
     centred = vectors - vectors.mean(0)
     _, spread, axes = np.linalg.svd(centred, full_matrices=False)
     axes *= np.sign(axes[np.arange(len(axes)), np.abs(axes).argmax(1)])[:, None]
-    projected = dict(zip(vectors_of(world, "user"), centred @ axes[:4].T, strict=True))
+    projected = dict(zip(world.by_id("user"), centred @ axes[:4].T, strict=True))
     found = read(tmp_path / "out")
     assert found.column_names[5:] == [*(f"component_{number}" for number in range(4)), "has_vector"]
     rows = np.array([found[f"component_{number}"].to_numpy() for number in range(4)]).T
-    for name, row, as_list in zip(
-        table["customer"].to_pylist(), rows, read(tmp_path / "lists")["components"].to_pylist(), strict=True
-    ):
+    lists = read(tmp_path / "lists")["components"].to_pylist()
+    for name, row, as_list in zip(table["customer"].to_pylist(), rows, lists, strict=True):
         if name in projected:
             np.testing.assert_allclose(row, projected[name], atol=1e-5)
-            assert as_list == row.tolist()
-        else:
-            assert np.isnan(row).all()
-            assert as_list is None
+        assert np.isnan(row).all() == (name not in projected)
+        assert as_list == (row.tolist() if name in projected else None)
     shares = figures(tmp_path / "out")["explained_variance"]["user"]
     np.testing.assert_allclose(shares, (spread**2 / (spread**2).sum())[:4], atol=1e-5)
 
 
-def test_similarity(tmp_path: Path, world: World, features: Command, rng: np.random.Generator) -> None:
-    table = orders(world, rng)
-    pq.write_table(table, tmp_path / "orders.parquet")
+def test_similarity(tmp_path: Path, world: World, features: Command, table: pa.Table) -> None:
     names = [world.name("user", number) for number in (2, 11)]
     (tmp_path / "ids.txt").write_text("\n".join([*names, names[0]]) + "\n")
-    ask = [tmp_path / "run", tmp_path / "orders.parquet", "--column", "customer", "--type", "user"]
-    assert features(*ask, "--similar-to", tmp_path / "ids.txt", "--to", tmp_path / "out") == 0
+    ask = [tmp_path / "orders.parquet", "--column", "customer", "--type", "user"]
+    assert features(*ask, "--similar-to", tmp_path / "ids.txt") == 0
     found = read(tmp_path / "out")
     assert found.column_names[5:] == [*(f"similarity_{name}" for name in names), "has_vector"]
-    vectors = vectors_of(world, "user")
+    unit = {raw_id: row / np.linalg.norm(row) for raw_id, row in world.by_id("user").items()}
     for name in names:
-        for raw_id, similarity in zip(
-            found["customer"].to_pylist(), found[f"similarity_{name}"].to_pylist(), strict=True
-        ):
-            if raw_id in vectors:
-                a, b = vectors[raw_id].astype(float), vectors[name].astype(float)
-                assert similarity == pytest.approx(a @ b / np.linalg.norm(a) / np.linalg.norm(b), abs=1e-6)
-            else:
-                assert similarity is None
+        expected = [
+            pytest.approx(unit[each] @ unit[name], abs=1e-6) if each in unit else None
+            for each in found["customer"].to_pylist()
+        ]
+        assert found[f"similarity_{name}"].to_pylist() == expected
 
 
 def test_several_columns(tmp_path: Path, world: World, features: Command) -> None:
-    users, items = (
-        [world.name(kind, number) for number in numbers]
-        for kind, numbers in (("user", (1, 15)), ("item", (29, 0)))
-    )
+    users = [world.name("user", number) for number in (1, 15)]
+    items = [world.name("item", number) for number in (29, 0)]
     pq.write_table(pa.table({"user": users, "item": items}), tmp_path / "t.parquet")
-    ask = [tmp_path / "run", tmp_path / "t.parquet", "--column", "user", "--type", "user"]
-    ask += ["--column", "item", "--type", "item", "--as-columns", "--prefix", "g_", "--to", tmp_path / "out"]
+    ask = [tmp_path / "t.parquet", "--column", "user", "--type", "user"]
+    ask += ["--column", "item", "--type", "item", "--as-columns", "--prefix", "g_"]
     assert features(*ask) == 0
     found = read(tmp_path / "out")
     stems = [f"g_{each}_" for each in ("user", "item")]
     numbers = [f"vector_{number}" for number in range(DIMENSION)]
-    assert found.column_names == [
-        *("user", "item"),
-        *(f"{stem}{name}" for stem in stems for name in [*numbers, "has_vector"]),
-    ]
+    made = [f"{stem}{name}" for stem in stems for name in [*numbers, "has_vector"]]
+    assert found.column_names == ["user", "item", *made]
     for kind, ids in (("user", users), ("item", items)):
         rows = np.array([found[f"g_{kind}_{name}"].to_numpy() for name in numbers]).T
         assert rows.tolist() == expected(world, ids, kind)
 
 
 @pytest.mark.slow
-def test_ids_are_folded_in(
-    tmp_path: Path, world: World, features: Command, graphmill_command: Command
-) -> None:
+def test_folded_ids(tmp_path: Path, world: World, features: Command, graphmill_command: Command) -> None:
     known = world.name("user", 3)
     pq.write_table(pa.table({"c": ["new", known, "nobody", "new"]}), tmp_path / "t.parquet")
     edges = write_edges(
         tmp_path / "edges.parquet", [("new", "likes", world.name("item", n)) for n in (1, 4, 9)]
     )
-    ask = [tmp_path / "run", tmp_path / "t.parquet", "--column", "c", "--type", "user"]
-    assert features(*ask, "--fold-in", edges, "--to", tmp_path / "out") == 0
+    ask = [tmp_path / "t.parquet", "--column", "c", "--type", "user"]
+    assert features(*ask, "--fold-in", edges) == 0
     assert graphmill_command("fold-in", tmp_path / "run", "--edges", edges, "--to", tmp_path / "new") == 0
     folded = remapped.read_part(str(tmp_path / "new"), "user", 0)
     found = read(tmp_path / "out")
@@ -250,17 +226,16 @@ def test_ids_are_folded_in(
     assert found["confidence"].to_pylist() == [confidence, None, None, confidence]
     counts = figures(tmp_path / "out")["columns"]["c"]
     assert (counts["num_found"], counts["num_folded_in"], counts["num_missing"]) == (1, 2, 1)
-    assert features(*ask, "--fold-in", tmp_path / "new", "--to", tmp_path / "again") == 0
+    assert features(*ask, "--fold-in", tmp_path / "new", to="again") == 0
     assert read(tmp_path / "again").equals(found)
     old = write_edges(tmp_path / "old.parquet", [(known, "likes", world.name("item", 1))])
-    assert features(*ask, "--fold-in", old, "--to", tmp_path / "none") == 0  # nothing is new
+    assert features(*ask, "--fold-in", old, to="none") == 0  # nothing is new
     assert read(tmp_path / "none")["has_vector"].to_pylist() == [False, True, False, False]
 
 
 def test_an_empty_table(tmp_path: Path, world: World, features: Command) -> None:
     (tmp_path / "t.csv").write_text("a,c\n")
-    ask = [tmp_path / "run", tmp_path / "t.csv", "--column", "c", "--type", "user"]
-    assert features(*ask, "--to", tmp_path / "out") == 0
+    assert features(tmp_path / "t.csv", "--column", "c", "--type", "user") == 0
     found = read(tmp_path / "out")
     assert found.column_names == ["a", "c", "vector", "has_vector"]
     assert found.schema.types[:2] == [pa.string(), pa.string()]
@@ -271,8 +246,7 @@ def test_columns_that_folders_name(tmp_path: Path, world: World, features: Comma
     for day in ("01", "02"):
         (tmp_path / f"t/day={day}").mkdir(parents=True)
         pq.write_table(pa.table({"c": [world.name("user", int(day))]}), tmp_path / f"t/day={day}/x.parquet")
-    ask = [tmp_path / "run", tmp_path / "t", "--column", "c", "--type", "user", "--to", tmp_path / "out"]
-    assert features(*ask) == 0
+    assert features(tmp_path / "t", "--column", "c", "--type", "user") == 0
     assert read(tmp_path / "out")["day"].to_pylist() == ["01", "02"]
 
 
@@ -282,7 +256,7 @@ def test_wrong_files(
 ) -> None:
     (tmp_path / "t").mkdir()
     pq.write_table(pa.table({"c": [world.name("user", 1)]}), tmp_path / "t/a.parquet")
-    ask = [tmp_path / "run", tmp_path / "t", "--column", "c", "--type", "user", "--to", tmp_path / "out"]
+    ask = [tmp_path / "t", "--column", "c", "--type", "user"]
     (tmp_path / "ids").write_text("nobody\n")
     assert features(*ask, "--similar-to", tmp_path / "ids") == 2
     assert "expected ids of 'user', found 1 others: 'nobody'" in capsys.readouterr().err
@@ -298,7 +272,7 @@ def test_wrong_files(
     assert "column 'c' (c): expected string, as in the first file" in capsys.readouterr().err
     known = world.name("user", 1)
     (tmp_path / "é.csv").write_bytes(f"c\né\n{known}\n".encode("latin-1"))
-    latin = [ask[0], tmp_path / "é.csv", *ask[2:-1], tmp_path / "latin"]
-    assert features(*latin) == 2
-    assert features(*latin, "--encoding", "latin-1") == 0
+    latin = [tmp_path / "é.csv", *ask[1:]]
+    assert features(*latin, to="latin") == 2
+    assert features(*latin, "--encoding", "latin-1", to="latin") == 0
     assert read(tmp_path / "latin")["c"].to_pylist() == ["é", known]

@@ -2,13 +2,13 @@
 
 import json
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
+from numpy.random import Generator
 from pyiceberg.manifest import DataFileContent
 from pyiceberg.types import StringType
 
@@ -60,7 +60,13 @@ def iceberg(folder: Path, rows: pa.Table) -> Path:
 GEO = pa.struct([("lat", pa.float64()), ("name", pa.string())])
 
 
-def nested_rows(rows: pa.Table) -> pa.Table:
+@pytest.fixture
+def rows(world: World, rng: Generator) -> pa.Table:
+    return orders(world, rng).select(["customer", "day"]).append_column("n", pa.array(np.arange(200)))
+
+
+@pytest.fixture
+def nested(rows: pa.Table) -> pa.Table:
     """The rows with columns of structs, of lists of structs, and of maps of structs."""
     geo = [None if n % 7 == 0 else {"lat": n / 2, "name": f"place {n}"} for n in range(len(rows))]
     parts = [[{"k": n, "v": {"deep": str(n)}}] * (n % 3) for n in range(len(rows))]
@@ -73,24 +79,17 @@ def nested_rows(rows: pa.Table) -> pa.Table:
     )
 
 
-def test_columns_of_structs_of_delta_lake(
-    tmp_path: Path, world: World, features: Command, rng: np.random.Generator
-) -> None:
-    rows = nested_rows(orders(world, rng).select(["customer"]).append_column("n", pa.array(np.arange(200))))
-    write_deltalake(tmp_path / "lake", rows)
-    ask = partial(features, tmp_path / "run", tmp_path / "lake", "--column", "customer", "--type", "user")
-    assert ask("--to", tmp_path / "out") == 0
+def test_columns_of_structs_of_delta_lake(tmp_path: Path, features: Command, nested: pa.Table) -> None:
+    write_deltalake(tmp_path / "lake", nested)
+    assert features(tmp_path / "lake", "--column", "customer", "--type", "user") == 0
     found = read(tmp_path / "out").sort_by("n")
-    assert found.select(rows.column_names).to_pylist() == rows.to_pylist()
+    assert found.select(nested.column_names).to_pylist() == nested.to_pylist()
 
 
-def test_fields_of_structs_that_were_renamed(
-    tmp_path: Path, world: World, features: Command, rng: np.random.Generator
-) -> None:
+def test_fields_of_structs_that_were_renamed(tmp_path: Path, features: Command, nested: pa.Table) -> None:
     """Files from before the change have other names in them; a field may have the name of a dropped one."""
-    rows = nested_rows(orders(world, rng).select(["customer"]).append_column("n", pa.array(np.arange(200))))
-    made = catalog_at(tmp_path).create_table("sales.orders", schema=rows.schema)
-    made.append(rows)
+    made = catalog_at(tmp_path).create_table("sales.orders", schema=nested.schema)
+    made.append(nested)
     with made.update_schema() as change:
         change.rename_column("geo.name", "label")
         change.rename_column("parts.element.k", "key")
@@ -99,28 +98,21 @@ def test_fields_of_structs_that_were_renamed(
         change.delete_column("geo.lat")
     with made.update_schema() as change:
         change.add_column(("geo", "lat"), StringType())
-    ask = partial(features, tmp_path / "run", made.location(), "--column", "customer", "--type", "user")
-    assert ask("--to", tmp_path / "out") == 0
+    assert features(made.location(), "--column", "customer", "--type", "user") == 0
     found = read(tmp_path / "out").sort_by("n")
     expected_rows = made.scan().to_arrow().sort_by("n").to_pylist()
     assert expected_rows[5]["geo"] == {"label": "place 5", "lat": None}
     assert expected_rows[5]["parts"] == [{"key": 5, "v": {"deeper": "5"}}] * 2
-    assert found.select(rows.column_names).to_pylist() == expected_rows
+    assert found.select(nested.column_names).to_pylist() == expected_rows
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("write", [delta, delta_with_vectors, iceberg])
 def test_rows_of_the_snapshot(
-    tmp_path: Path,
-    world: World,
-    features: Command,
-    rng: np.random.Generator,
-    write: Callable[[Path, pa.Table], Path],
+    tmp_path: Path, world: World, features: Command, rows: pa.Table, write: Callable[[Path, pa.Table], Path]
 ) -> None:
-    rows = orders(world, rng).select(["customer", "day"]).append_column("n", pa.array(np.arange(200)))
     given = write(tmp_path / "lake", rows)
-    ask = partial(features, tmp_path / "run", given, "--column", "customer", "--type", "user", "--to")
-    assert ask(tmp_path / "out") == 0
+    assert features(given, "--column", "customer", "--type", "user") == 0
     found = read(tmp_path / "out").sort_by("n")
     kept = [number for number in range(200) if number not in LEFT_OUT]
     assert found["vector"].to_pylist() == expected(world, found["customer"].to_pylist())

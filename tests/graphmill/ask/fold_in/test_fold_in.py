@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from numpy.random import Generator
 
 import graphmill
 from graphmill import storage
@@ -17,7 +18,6 @@ from graphmill.ask.neighbors import neighbors
 from graphmill.errors import BadInputError
 from graphmill.formats import remapped
 from tests.commands import Command
-from tests.graphmill.ask.predict import world as remap_world
 from tests.graphmill.ask.predict.world import World, tables_of, write_world
 from tests.remap.graph import snapshot
 
@@ -25,27 +25,28 @@ NUM_NEW = 40
 
 
 @pytest.fixture
-def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
-    monkeypatch.setattr(remap_world, "DIMENSION", 16)
-    return write_world(tmp_path / "run", num_partitions=3)
+def world(tmp_path: Path) -> World:
+    return write_world(tmp_path / "run", num_partitions=3, dimension=16)
 
 
-def new_edges(world: World, rng: np.random.Generator) -> list[tuple[str, str, str]]:
+@pytest.fixture
+def rows(tmp_path: Path, world: World, rng: Generator) -> list[tuple[str, str, str]]:
     """Edges of new users and items, in any order; some between known ids, some between new ones."""
-    rows = [(world.name("user", 3), "likes", world.name("item", 4)), ("new-0", "follows", "new-1")]
+    made = [(world.name("user", 3), "likes", world.name("item", 4)), ("new-0", "follows", "new-1")]
     for number in range(NUM_NEW):
         for _ in range(int(rng.integers(1, 6))):
             user, item = (world.name(name, int(rng.integers(16))) for name in ("user", "item"))
-            rows.append(
-                [
-                    (f"new-{number}", "likes", item),
-                    (f"new-{number}", "follows", user),
-                    (user, "follows", f"new-{number}"),
-                    (user, "likes", f"thing-{number}"),
-                ][int(rng.integers(4))]
-            )
-    rows.append(("stranger", "likes", "thing-of-nobody"))
-    return [rows[place] for place in rng.permutation(len(rows))]
+            choices = [
+                (f"new-{number}", "likes", item),
+                (f"new-{number}", "follows", user),
+                (user, "follows", f"new-{number}"),
+                (user, "likes", f"thing-{number}"),
+            ]
+            made.append(choices[int(rng.integers(4))])
+    made.append(("stranger", "likes", "thing-of-nobody"))
+    made = [made[place] for place in rng.permutation(len(made))]
+    write_edges(tmp_path / "new.parquet", made)
+    return made
 
 
 def write_edges(path: Path, rows: list[tuple[str, str, str]], **more: Any) -> Path:
@@ -61,23 +62,14 @@ def read_all(folder: Path) -> dict[tuple[str, str], dict[str, Any]]:
 
 
 def test_new_ids_get_vectors(
-    tmp_path: Path,
-    world: World,
-    fold_in: Command,
-    rng: np.random.Generator,
-    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path, world: World, fold_in: Command, rows: list[Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    rows = new_edges(world, rng)
-    edges = write_edges(tmp_path / "new.parquet", rows)
     before = snapshot(tmp_path / "run")
-    assert fold_in(tmp_path / "run", "--edges", edges, "--to", tmp_path / "out") == 0
+    assert fold_in("--edges", tmp_path / "new.parquet") == 0
     assert snapshot(tmp_path / "run") == before
-    known = {
-        world.name(name, number) for name, count in (("user", 16), ("item", 30)) for number in range(count)
-    }
-    ends = {("user", lhs) for lhs, _, _ in rows} | {
-        ("item" if relation == "likes" else "user", rhs) for _, relation, rhs in rows
-    }
+    known = {*world.by_id("user"), *world.by_id("item")}
+    ends = {("user", lhs) for lhs, *_ in rows}
+    ends |= {("item" if relation == "likes" else "user", rhs) for _, relation, rhs in rows}
     found = read_all(tmp_path / "out")
     assert set(found) == {each for each in ends if each[1] not in known}
     for (name, raw_id), row in found.items():
@@ -92,20 +84,11 @@ def test_new_ids_get_vectors(
     assert (figures["num_between_known"], figures["num_between_new"]) == (1, 2)
     assert figures["num_edges"] == figures["num_usable"] == len(rows) - 3
     assert storage.read_marker(str(tmp_path / "out")) is not None
-    assert {path.name for path in (tmp_path / "out").iterdir()} == {
-        "user",
-        "item",
-        "_fold_in.json",
-        "_SUCCESS",
-        "_checksums.xxh128",
-    }
+    written = {"user", "item", "_fold_in.json", "_SUCCESS", "_checksums.xxh128"}
+    assert {path.name for path in (tmp_path / "out").iterdir()} == written
     assert "edges between new ids, ignored" in capsys.readouterr().out
-    assert [
-        each.id
-        for each in graphmill.open(str(tmp_path / "run"), embedding_path=str(tmp_path / "out")).neighbors(
-            "user", "new-3", 2
-        )
-    ]
+    run = graphmill.open(str(tmp_path / "run"), embedding_path=str(tmp_path / "out"))
+    assert run.neighbors("user", "new-3", 2)
     assert neighbors(str(tmp_path / "out"), "new-3", 5, None)[0] == "user"
     ids, vectors = next(remapped.iter_part(str(tmp_path / "out"), "user", 0))  # as embeddings are read
     assert vectors.shape == (len(ids), 16)
@@ -114,36 +97,26 @@ def test_new_ids_get_vectors(
 
 @pytest.mark.slow
 def test_the_same_bytes_from_any_files_and_groups(
-    tmp_path: Path, world: World, fold_in: Command, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, fold_in: Command, rows: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rows = new_edges(world, rng)
-    write_edges(tmp_path / "new.parquet", rows)
-    assert fold_in(tmp_path / "run", "--edges", tmp_path / "new.parquet", "--to", tmp_path / "one") == 0
+    assert fold_in("--edges", tmp_path / "new.parquet", to="one") == 0
     (tmp_path / "parts").mkdir()
     for number in range(5):
         write_edges(tmp_path / f"parts/{number}.parquet", rows[::-1][number::5])
     monkeypatch.setattr(job, "GROUP_ROWS", 20)
     monkeypatch.setattr(solver, "OF_JOB", solver.OF_JOB._replace(ids=4))
     monkeypatch.setattr(solver, "MOST_FLOATS", 5 * 16)  # known ends of a few ids are read together
-    assert fold_in(tmp_path / "run", "--edges", tmp_path / "parts", "--to", tmp_path / "many") == 0
+    assert fold_in("--edges", tmp_path / "parts", to="many") == 0
     assert len(list((tmp_path / "many/user").iterdir())) > 3
     assert read_all(tmp_path / "many") == read_all(tmp_path / "one")
 
 
 @pytest.mark.slow
-def test_a_call_gives_the_same(
-    tmp_path: Path, world: World, fold_in: Command, rng: np.random.Generator
-) -> None:
-    rows = new_edges(world, rng)
-    assert (
-        fold_in(
-            tmp_path / "run", "--edges", write_edges(tmp_path / "a.parquet", rows), "--to", tmp_path / "out"
-        )
-        == 0
-    )
+def test_a_call_gives_the_same(tmp_path: Path, world: World, fold_in: Command, rows: list[Any]) -> None:
+    assert fold_in("--edges", tmp_path / "new.parquet") == 0
     run = graphmill.open(str(tmp_path / "run"))
     expected = read_all(tmp_path / "out")
-    for edges in (rows, pq.read_table(tmp_path / "a.parquet")):
+    for edges in (rows, pq.read_table(tmp_path / "new.parquet")):
         found = run.fold_in(edges)
         assert {(each.type, each.id) for each in found} == set(expected)
         for each in found:
@@ -152,21 +125,21 @@ def test_a_call_gives_the_same(
             assert each.embedding == pytest.approx(row["embedding"], abs=1e-2)
     assert [each.id for each in run.fold_in([("new-1", "likes", world.name("item", 2))])] == ["new-1"]
     assert run.fold_in([]) == []
-    with pytest.raises(BadInputError, match="relation 'eats': the run was trained without it"):
-        run.fold_in([("a", "eats", "b")])
-    with pytest.raises(BadInputError, match="row 0: expected three texts"):
-        run.fold_in([("a", "likes", "")])
-    with pytest.raises(BadInputError, match=r"row 1: expected \(lhs, relation, rhs\)"):
-        run.fold_in([("a", "likes", "b"), ("a", "b")])  # type: ignore[list-item]
-    with pytest.raises(BadInputError, match="not 'rhs'"):
-        run.fold_in(pa.table({"lhs": ["a"], "relation": ["likes"]}))
+    wrong: list[tuple[str, Any]] = [
+        ("relation 'eats': the run was trained without it", [("a", "eats", "b")]),
+        ("row 0: expected three texts", [("a", "likes", "")]),
+        (r"row 1: expected \(lhs, relation, rhs\)", [("a", "likes", "b"), ("a", "b")]),
+        ("not 'rhs'", pa.table({"lhs": ["a"], "relation": ["likes"]})),
+    ]
+    for message, edges in wrong:
+        with pytest.raises(BadInputError, match=message):
+            run.fold_in(edges)
 
 
 def test_ids_without_edges(tmp_path: Path, world: World, fold_in: Command) -> None:
     edges = write_edges(tmp_path / "new.parquet", [("new-0", "likes", world.name("item", 1))])
     pq.write_table(pa.table({"id": ["new-0", "silent", world.name("user", 2)]}), tmp_path / "ids.parquet")
-    ask = ["--edges", edges, "--ids", f"user={tmp_path / 'ids.parquet'}", "--to", tmp_path / "out"]
-    assert fold_in(tmp_path / "run", *ask) == 0
+    assert fold_in("--edges", edges, "--ids", f"user={tmp_path / 'ids.parquet'}") == 0
     found = read_all(tmp_path / "out")
     assert {each: row["num_edges"] for each, row in found.items()} == {
         ("user", "new-0"): 1,
@@ -183,7 +156,7 @@ def test_tables_without_rows(
 ) -> None:
     """The result has the types and columns, and no rows, as that of `features` has."""
     (tmp_path / "new.csv").write_text("lhs,relation,rhs\n")
-    assert fold_in(tmp_path / "run", "--edges", tmp_path / "new.csv", "--to", tmp_path / "out") == 0
+    assert fold_in("--edges", tmp_path / "new.csv") == 0
     assert "fold-in: the tables have no rows" in caplog.text
     found = {path.parent.name: pq.read_table(path) for path in (tmp_path / "out").glob("*/part-*.parquet")}
     assert sorted(found) == ["item", "user"]
@@ -210,11 +183,12 @@ def test_tables_of_other_forms(tmp_path: Path, world: World, fold_in: Command) -
     }
     found = []
     for name, more in options.items():
-        assert fold_in(tmp_path / "run", "--edges", tmp_path / name, *more, "--to", tmp_path / "out") == 0
+        assert fold_in("--edges", tmp_path / name, *more) == 0
         found.append(read_all(tmp_path / "out"))
     assert found[0] == found[1] == found[2]
-    ask = ["--edges", tmp_path / "a.parquet", "--relation", "likes", "--lhs", "lhs", "--rhs", "rhs"]
-    assert fold_in(tmp_path / "run", *ask, "--to", tmp_path / "out") == 0  # all rows are likes now
+    assert (
+        fold_in("--edges", tmp_path / "a.parquet", "--relation", "likes", "--lhs", "lhs", "--rhs", "rhs") == 0
+    )  # all rows are likes now
     assert set(read_all(tmp_path / "out")) == {("user", "new-0"), ("user", "new-1"), ("item", user)}
 
 
@@ -225,8 +199,7 @@ def test_weights_count_and_at_most_so_many_edges(tmp_path: Path, world: World, f
     for weights in (np.ones(30), np.ones(30), np.linspace(0.5, 1.5, 30)):
         rows.reverse()
         edges = write_edges(tmp_path / "a.parquet", rows, w=weights)
-        ask = ["--edges", edges, "--max-edges", 7, "--weight", "w", "--to", tmp_path / "out"]
-        assert fold_in(tmp_path / "run", *ask) == 0
+        assert fold_in("--edges", edges, "--max-edges", 7, "--weight", "w") == 0
         found.append(read_all(tmp_path / "out")["user", "hub"])
     assert found[0] == found[1]
     assert found[0]["embedding"] != found[2]["embedding"]
@@ -259,7 +232,7 @@ def test_featurized_types_are_refused(
     record["config"]["entities"]["item"]["featurized"] = True
     (tmp_path / "run/run.json").write_text(json.dumps(record))
     edges = write_edges(tmp_path / "a.parquet", [("new", "likes", world.name("item", 1))])
-    assert fold_in(tmp_path / "run", "--edges", edges, "--to", tmp_path / "out") == 2
+    assert fold_in("--edges", edges) == 2
     assert "relation 'likes' joins a featurized type" in capsys.readouterr().err
     edges = write_edges(tmp_path / "a.parquet", [("new", "follows", world.name("user", 1))])
-    assert fold_in(tmp_path / "run", "--edges", edges, "--to", tmp_path / "out") == 0
+    assert fold_in("--edges", edges) == 0

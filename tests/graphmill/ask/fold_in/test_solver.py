@@ -11,9 +11,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.random import Generator
 
 from graphmill import config as configuration
-from graphmill.ask.fold_in import solver
+from graphmill.ask.fold_in import comparison, solver
 from graphmill.ask.fold_in.frozen import FrozenModel, read_model, spread
 from graphmill.ask.fold_in.new_edges import NewEdges
 from graphmill.ask.fold_in.others import other_queries
@@ -22,17 +23,11 @@ from graphmill.ask.fold_in.solver import OF_CALL, Objective, Solver, TileSizes
 from graphmill.model.built_in import COMPARATORS, LOSSES, OPERATORS
 from graphmill.model.plug_ins import MASKED
 from graphmill.vocab import Side
-from tests.graphmill.ask.predict import world as remap_world
-from tests.graphmill.ask.predict.world import World, tables_of, write_world
+from tests.graphmill.ask.predict.world import KINDS, World, tables_of, write_world
 from tests.train import oracle, plug_ins
 
 SMALL = TileSizes(32, 64, 32)
 WIDE = 16  # products whose results have fewer than 12 columns are rounded by the place of a row
-KINDS: dict[str, dict[str, Any]] = {
-    "static": {},
-    "dynamic": {"dynamic": True},
-    "reciprocal": {"reciprocal": True},
-}
 COMBINATIONS = [
     (kind, operator, [*COMPARATORS][(i + j) % 4], [*LOSSES][(i + 2 * j) % 3], (i + j) % 3 == 1)
     for i, operator in enumerate(OPERATORS)
@@ -48,7 +43,7 @@ def model_of(world: World, **options: Any) -> FrozenModel:
     return read_model(trained, tables, FoldInOptions(**{"num_candidates": 7, **options}))
 
 
-def random_edges(world: World, rng: np.random.Generator, num_ids: int, most: int = 5) -> NewEdges:
+def random_edges(world: World, rng: Generator, num_ids: int, most: int = 5) -> NewEdges:
     """Edges of new users, of all relations and sides that users have."""
     rows = []
     num_relations = 3 if world.config.dynamic_relations else 2
@@ -169,28 +164,14 @@ class Oracle:
 @pytest.mark.slow
 @pytest.mark.parametrize(("kind", "operator", "comparator", "loss_fn", "bias"), COMBINATIONS)
 def test_objective_and_gradient(
-    tmp_path: Path,
-    kind: str,
-    operator: str,
-    comparator: str,
-    loss_fn: str,
-    bias: bool,
-    rng: np.random.Generator,
+    tmp_path: Path, kind: str, operator: str, comparator: str, loss_fn: str, bias: bool, rng: Generator
 ) -> None:
     """All operators with all kinds, each with one loss and one comparator, which come in turns."""
-    world = write_world(
-        tmp_path,
-        operator=operator,
-        comparator=comparator,
-        loss_fn=loss_fn,
-        margin=0.3,
-        regularization_coef=0.05,
-        num_uniform_negs=20,
-        num_batch_negs=0,
-        bias=bias,
-        **KINDS[kind],
-        train={"reciprocal_relations": kind == "reciprocal", "popularity": operator == "none"},
-    )
+    own = {"loss_fn": loss_fn, "margin": 0.3, "regularization_coef": 0.05, "bias": bias}
+    own |= {"num_uniform_negs": 20, "num_batch_negs": 0}
+    train = {"reciprocal_relations": kind == "reciprocal", "popularity": operator == "none"}
+    names = {"operator": operator, "comparator": comparator}
+    world = write_world(tmp_path, **names, **own, **KINDS[kind], train=train)
     model = model_of(world, num_known_edges=12)
     edges = random_edges(world, rng, 3)
     objective = objective_of(model, edges)
@@ -212,22 +193,17 @@ def test_objective_and_gradient(
 @pytest.fixture(scope="module")
 def worlds(tmp_path_factory: pytest.TempPathFactory) -> Worlds:
     found: Worlds = {}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(remap_world, "DIMENSION", WIDE)
-        for kind, settings_of in KINDS.items():
-            operator = "linear" if kind == "static" else "complex_diagonal"
-            folder = tmp_path_factory.mktemp(kind)
-            world = write_world(folder, operator=operator, loss_fn="softmax", **settings_of)
-            found[kind] = world, model_of(world, num_candidates=16)
+    for kind, own in KINDS.items():
+        operator, folder = "linear" if kind == "static" else "complex_diagonal", tmp_path_factory.mktemp(kind)
+        world = write_world(folder, operator=operator, loss_fn="softmax", dimension=WIDE, **own)
+        found[kind] = world, model_of(world, num_candidates=16)
     return found
 
 
 @pytest.mark.slow
 @given(kind=st.sampled_from(list(KINDS)), seed=st.integers(0, 2**32), num_ids=st.integers(1, 80))
 @settings(max_examples=12)
-def test_an_id_has_the_same_bytes_beside_any_others(
-    worlds: Worlds, kind: str, seed: int, num_ids: int
-) -> None:
+def test_an_id_has_the_same_bytes_beside_others(worlds: Worlds, kind: str, seed: int, num_ids: int) -> None:
     world, model = worlds[kind]
     rng = np.random.default_rng(seed)
     edges = random_edges(world, rng, num_ids)
@@ -243,7 +219,7 @@ def test_an_id_has_the_same_bytes_beside_any_others(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_call_solves_as_a_job(worlds: Worlds, kind: str, rng: np.random.Generator) -> None:
+def test_a_call_solves_as_a_job(worlds: Worlds, kind: str, rng: Generator) -> None:
     world, model = worlds[kind]
     edges = random_edges(world, rng, 12)
     jobs = Solver(model, "user").solve(edges, 12)
@@ -253,7 +229,7 @@ def test_a_call_solves_as_a_job(worlds: Worlds, kind: str, rng: np.random.Genera
 
 
 def test_edges_are_read_for_a_few_ids_at_a_time(
-    worlds: Worlds, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+    worlds: Worlds, rng: Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The known ends of a block take limited memory, even if those of one tile do not."""
     world, model = worlds["static"]
@@ -269,9 +245,7 @@ def test_edges_are_read_for_a_few_ids_at_a_time(
 
 
 @pytest.mark.parametrize(("kind", "comparator"), [*zip(cycle(KINDS), COMPARATORS)])
-def test_solutions_are_better_than_their_priors(
-    tmp_path: Path, kind: str, comparator: str, rng: np.random.Generator
-) -> None:
+def test_solutions_beat_their_priors(tmp_path: Path, kind: str, comparator: str, rng: Generator) -> None:
     world = write_world(tmp_path, operator="translation", comparator=comparator, **KINDS[kind])
     model = model_of(world)
     edges = random_edges(world, rng, SMALL.ids)
@@ -286,7 +260,7 @@ def test_solutions_are_better_than_their_priors(
     assert ((solution.confidence_B >= 0) & (solution.confidence_B < 1)).all()
 
 
-def test_max_norm_holds(tmp_path: Path, rng: np.random.Generator) -> None:
+def test_max_norm_holds(tmp_path: Path, rng: Generator) -> None:
     world = write_world(tmp_path, max_norm=0.5)
     model = model_of(world)
     edges = random_edges(world, rng, 8)
@@ -334,9 +308,7 @@ def test_spread(num_rows: int, count: int, seed: int) -> None:
 @pytest.mark.parametrize(
     ("kind", "operator"), [*zip(KINDS, ("linear", "diagonal", "complex_diagonal"), strict=True)]
 )
-def test_plug_ins_solve_as_built_ins(
-    tmp_path: Path, kind: str, operator: str, rng: np.random.Generator
-) -> None:
+def test_plug_ins_solve_as_built_ins(tmp_path: Path, kind: str, operator: str, rng: Generator) -> None:
     assert plug_ins.Diagonal  # the import registers the built-ins, written again
     world = write_world(tmp_path, operator=operator, comparator="l2", loss_fn="softmax", **KINDS[kind])
     raw = world.config.model_dump(mode="json")
@@ -359,3 +331,37 @@ def test_plug_ins_solve_as_built_ins(
     _, slope_BD = start(start.mean_BD)
     _, at_end_BD = start(torch.cat([torch.from_numpy(moved.vectors_BD), start.mean_BD[6:]]))
     assert at_end_BD[:6].norm() < slope_BD[:6].norm()
+
+
+@pytest.mark.parametrize("is_compiled", [True, False])
+@given(
+    num_ids=st.integers(1, 5),
+    num_queries=st.integers(1, 70),
+    shift=st.sampled_from([-1000.0, -90.0, -15.0, 0.0, 15.0, 79.0, 1000.0]),
+    temperature=st.sampled_from([1.0, 3.0]),
+    seed=st.integers(0, 2**32),
+)
+def test_sums_of_log_1_plus_exp_and_their_slopes(
+    is_compiled: bool, num_ids: int, num_queries: int, shift: float, temperature: float, seed: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    offset, weight = rng.normal(size=num_queries), rng.uniform(0, 100, num_queries)
+    score = temperature * (shift + 4 * rng.normal(size=(num_ids, num_queries)))
+    score_BQ, offset_Q, weight_Q = (
+        torch.from_numpy(each.astype(np.float32)) for each in (score, offset, weight)
+    )
+    gap = ((score_BQ.double() - offset_Q.double()) / temperature).clamp_max(80)
+    odds = gap.exp()
+    expected_B, slope_BQ = torch.log1p(odds) @ weight_Q.double(), odds / (1 + odds) * weight_Q
+    with pytest.MonkeyPatch.context() as patch:
+        if not is_compiled:
+            patch.setattr(comparison, "library", lambda: None)
+        elif comparison.library() is None:
+            pytest.skip("no compiler")
+        loss_B, found_BQ = comparison.weighted_softplus(score_BQ.clone(), offset_Q, weight_Q, temperature)
+        apart_B, _ = comparison.weighted_softplus(score_BQ[-1:].clone(), offset_Q, weight_Q, temperature)
+    # A gap of 80 has an error of 4e-6, which its exp has too; below -87 all is 0.
+    assert torch.allclose(loss_B.double(), expected_B, rtol=2e-5, atol=1e-30)
+    assert torch.allclose(found_BQ.double(), slope_BQ.double(), rtol=2e-5, atol=1e-30)
+    if is_compiled:
+        assert apart_B[0] == loss_B[-1]

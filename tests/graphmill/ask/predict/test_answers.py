@@ -10,21 +10,19 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-import torch
+from numpy.random import Generator
 
 from graphmill.ask.predict.answers import IdChunk, write_answers
 from graphmill.ask.predict.search import Sizes, sizes_for
 from graphmill.ask.predict.settings import PredictOptions
 from graphmill.ask.scan import WIDTH, TopK
-from graphmill.checkpoints import pbg
-from graphmill.checkpoints.pbg import Iteration
 from graphmill.errors import ConfigError, FormatError
-from graphmill.gpu import device
 from graphmill.model.operators import OPERATORS
 from graphmill.vocab import Side
 from tests.graphmill.ask.predict.world import (
     COUNTS,
     DIMENSION,
+    KINDS,
     World,
     asked,
     assert_equal,
@@ -35,19 +33,6 @@ from tests.pairs import pairs
 
 SMALL = Sizes(queries=3, candidate_rows=WIDTH, known_edges=4, pairs=5)
 MIXED = {"user": [7, 0, 9], "item": [30]}  # a type with one partition beside one with several
-
-
-@pytest.fixture
-def gpus(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Numbers of GPUs that were asked for; the device is a GPU only where there is one."""
-    found: list[int] = []
-
-    def device_of(num_gpus: int) -> torch.device:
-        found.append(num_gpus)
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-
-    monkeypatch.setattr(device, "device_of", device_of)
-    return found
 
 
 def answers(
@@ -66,12 +51,10 @@ def answers(
 
 
 @pytest.mark.parametrize("operator", OPERATORS)
-@pytest.mark.parametrize("kind", ["static", "dynamic", "reciprocal"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_answers_are_the_best_of_all_scores(tmp_path: Path, kind: str, operator: str) -> None:
     """The comparators come in turns."""
-    world = write_world(
-        tmp_path / "run", operator=operator, dynamic=kind == "dynamic", reciprocal=kind == "reciprocal"
-    )
+    world = write_world(tmp_path / "run", operator=operator, **KINDS[kind])
     relation, name = (2, "buys") if kind == "dynamic" else (0, "likes")
     comparators = ("dot", "cos", "l2", "squared_l2") * 2
     for side, comparator in zip(Side, comparators[list(OPERATORS).index(operator) % 4 :], strict=False):
@@ -100,8 +83,7 @@ def test_known_edges_are_no_answers(
 ) -> None:
     world = write_world(tmp_path / "run", counts=counts, loops=loops, comparator=comparator)
     relation = ["likes", "follows"].index(name)
-    edges = {edge for split in world.edges.values() for edge in split if edge[1] == relation}
-    known = frozenset((lhs, rhs) if side is Side.RHS else (rhs, lhs) for lhs, _, rhs in edges)
+    known = world.pairs(relation, side)
     question = PredictOptions(relation=name, side=side, k=1000, exclude_known=True)
     expected = world.best(relation, side, 1000, known)
     sizes = SMALL if len(counts["user"]) > 1 else None
@@ -161,7 +143,7 @@ def test_many_known_edges_are_read_in_several_passes(tmp_path: Path, gpus: list[
     question = PredictOptions(relation="likes", side=Side.RHS, k=4200, exclude_known=True)
     sizes = Sizes(queries=4, candidate_rows=WIDTH * (1 if num_gpus else 3), known_edges=2, pairs=1)
     found, figures = answers(world, tmp_path / "out", question, sizes, num_gpus)
-    known = {(lhs, rhs) for each in world.edges.values() for lhs, rel, rhs in each if rel == 0}
+    known = world.pairs(0, Side.RHS)
     assert figures["num_known_left_out"] == len(known) > sizes.known_edges
     assert {(key[0], name) for key, (name, _) in found.items()} == {
         (world.name("user", user), world.name("item", item))
@@ -172,7 +154,7 @@ def test_many_known_edges_are_read_in_several_passes(tmp_path: Path, gpus: list[
 
 
 @pytest.mark.parametrize(("distinct_scores", "k"), [(1, 1), (18, 25), (1000, 690), (1, 690), (1000, 25)])
-def test_best_of_candidates_in_any_order(rng: np.random.Generator, distinct_scores: int, k: int) -> None:
+def test_best_of_candidates_in_any_order(rng: Generator, distinct_scores: int, k: int) -> None:
     score_PN = (rng.integers(0, distinct_scores, (6, 700)) - distinct_scores // 2).astype(np.float32) / 8
     score_PN[score_PN == 0] *= rng.choice([-1.0, 1.0], (score_PN == 0).sum())  # 0 and -0 are equal
     score_PN[rng.random(score_PN.shape) < 0.1] = -np.inf
@@ -192,11 +174,10 @@ def test_best_of_candidates_in_any_order(rng: np.random.Generator, distinct_scor
 
 def test_numbers_that_are_not_finite_are_refused(tmp_path: Path) -> None:
     world = write_world(tmp_path / "run")
-    at = Iteration(1, 0, 1, 0, "edges", 1, 0)
     for wrong in (np.nan, np.inf, 1e30):
         rows = np.zeros((30, DIMENSION), np.float32)
         rows[17, 2] = wrong
-        pbg.write_embeddings(world.config.checkpoint_path, "item", 0, 1, rows, None, {}, at)
+        world.write_rows("item", rows)
         with pytest.raises(FormatError, match="'item', partition 0: vectors or parameters are not finite"):
             answers(world, tmp_path / f"{wrong}", PredictOptions(relation="likes", side=Side.RHS, k=3))
 
@@ -214,7 +195,7 @@ def test_sizes_follow_the_memory() -> None:
 
 
 @pytest.mark.parametrize(("comparator", "bias"), [("l2", False), ("squared_l2", False), ("dot", True)])
-def test_scores_that_are_no_dot_products_stay_on_the_cpu(
+def test_other_scores_than_products_stay_on_the_cpu(
     tmp_path: Path, gpus: list[int], comparator: str, bias: bool
 ) -> None:
     world = write_world(tmp_path / "run", comparator=comparator, bias=bias)

@@ -1,7 +1,6 @@
 """From the validation edges of a run to the probabilities of `graphmill predict --calibrated`."""
 
 import json
-from collections import defaultdict
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,7 +8,6 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-import torch
 from distributed import Client
 
 from graphmill.ask.evaluate import calibrate, ranking
@@ -21,7 +19,6 @@ from graphmill.ask.predict.settings import PredictOptions
 from graphmill.config.sections.evaluate import EvaluateConfig
 from graphmill.errors import BadInputError, ConfigError, FormatError, NotFoundError
 from graphmill.formats import calibration as files
-from graphmill.gpu import device
 from graphmill.model.calibration import NUM_BEST, probabilities, shares
 from graphmill.vocab import Side
 from tests.graphmill.ask.predict.world import World, write_world
@@ -29,36 +26,19 @@ from tests.graphmill.ask.predict.world import World, write_world
 SPLITS = ("train", "valid", "test")
 
 
-def ended(world: World, relation: int, side: Side, split: str) -> dict[int, set[int]]:
-    """The edges of a split: ends on `side` by the entity on the other side."""
-    found: dict[int, set[int]] = defaultdict(set)
-    for lhs, rel, rhs in world.edges[split]:
-        if rel == relation:
-            query, candidate = (lhs, rhs) if side is Side.RHS else (rhs, lhs)
-            found[query].add(candidate)
-    return found
-
-
-def ranked(world: World, relation: int, side: Side, query: int, *known: str) -> list[int]:
-    """Candidates that no edge of the splits `known` has, best first."""
-    left_out = {each for split in known for each in ended(world, relation, side, split)[query]}
-    left_out |= set() if world.may_be_itself(relation) else {query}
-    row = world.scores(relation, side)[query]
-    return [each for each in np.argsort(-row, kind="stable").tolist() if each not in left_out]
-
-
 def by_hand(world: World, split: str, *known: str) -> CalibrationAnswers:
     """The answers to the queries of a split, from all scores."""
     scores, true, groups = [], [], []
     for relation in sorted({rel for _, rel, _ in world.edges[split]}):
         for number, side in enumerate(Side):
-            of_relation = world.scores(relation, side)
-            for query, ends in ended(world, relation, side, split).items():
-                order = ranked(world, relation, side, query, *known)
+            of_relation, true_pairs = world.scores(relation, side), world.pairs(relation, side, split)
+            orders = world.orders(relation, side, world.pairs(relation, side, *known))
+            for query in sorted({query for query, _ in true_pairs}):
+                order = orders[query]
                 row = np.full(NUM_BEST, -np.inf, np.float32)
                 row[: len(order)] = of_relation[query][order]
                 scores.append(row)
-                places = [order.index(each) for each in ends.intersection(order)]
+                places = [place for place, each in enumerate(order) if (query, each) in true_pairs]
                 true.append(np.isin(np.arange(NUM_BEST), places))
                 groups.append(2 * relation + number)
     return CalibrationAnswers(np.stack(scores), np.stack(true), np.array(groups))
@@ -94,11 +74,8 @@ def test_the_fit_is_that_of_all_scores(tmp_path: Path, settings: dict[str, Any])
             assert figures[name][key] == pytest.approx(measured[name][key], abs=2e-3)
 
 
-def test_a_gpu_calibrates_as_the_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The reference stands for the kernels where there is no GPU."""
+def test_a_gpu_calibrates_as_a_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gpus: list[int]) -> None:
     expected = calibrate.calibrate(write_world(tmp_path / "one", splits=SPLITS).config, Execution())
-    here = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    monkeypatch.setattr(device, "device_of", lambda num_gpus: here)
     monkeypatch.setattr(ranking, "can_rank", lambda config, device: True)
     config = write_world(tmp_path / "two", splits=SPLITS, num_gpus=1).config
     found = calibrate.calibrate(config, Execution())
@@ -135,9 +112,9 @@ def test_answers_have_their_probabilities(tmp_path: Path, near_client: Client) -
         predict_job.run(world.config, asked, to, near_client)
         table = pq.read_table(to).to_pydict()
         scores, kind = world.scores(0, side), world.types(0)[side.other]
-        expected = []
+        expected, orders = [], world.orders(0, side, world.pairs(0, side, *SPLITS))
         for query in range(len(scores)):
-            best = scores[query][ranked(world, 0, side, query, *SPLITS)]
+            best = scores[query][orders[query]]
             expected += probabilities(shares(best[None], temperature), *line)[0, :4].tolist()
         assert table["probability"] == pytest.approx(expected, rel=1e-3)
         assert table["id"] == [world.name(kind, query) for query in range(len(scores)) for _ in range(4)]

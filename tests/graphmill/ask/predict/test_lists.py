@@ -9,6 +9,7 @@ import h5py
 import numpy as np
 import pytest
 from distributed import Client
+from numpy.random import Generator
 
 from graphmill import report, storage
 from graphmill.ask import given
@@ -19,8 +20,6 @@ from graphmill.ask.predict.make_lists import make_lists as make
 from graphmill.ask.predict.search import Asked, search_lists
 from graphmill.ask.predict.settings import PredictOptions
 from graphmill.ask.scan import WIDTH
-from graphmill.checkpoints import pbg
-from graphmill.checkpoints.pbg import Iteration
 from graphmill.errors import FormatError
 from graphmill.library.run import Run
 from graphmill.run import work
@@ -97,31 +96,17 @@ def test_lists_hold_every_candidate_once(tmp_path: Path, near_client: Client) ->
     assert not storage.exists(storage.join(made.folder, lists.BLOCKS))
 
 
-def cosines(world: World, own: str, other: str, k: int) -> dict[tuple[str, int], tuple[str, float]]:
-    """(id, rank) -> (candidate, cosine), by sorting all cosines."""
-    a, b = (world.vectors[each].astype(np.float64) for each in (own, other))
-    found = a @ b.T / np.linalg.norm(a, axis=1)[:, None] / np.linalg.norm(b, axis=1)
-    if own == other:
-        np.fill_diagonal(found, -np.inf)
-    return {
-        (world.name(own, query), rank): (world.name(other, int(each)), float(row[each]))
-        for query, row in enumerate(found)
-        for rank, each in enumerate(np.argsort(-row, kind="stable")[:k], start=1)
-        if row[each] > -np.inf
-    }
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(("num_partitions", "method"), [(1, "--exact"), (3, "--approximate")])
 def test_cosines(tmp_path: Path, predict: Command, num_partitions: int, method: str) -> None:
     world = write_world(tmp_path / "run", num_partitions=num_partitions)
     out = tmp_path / "out"
     recall = ["--recall", 1] if method == "--approximate" else []
-    run = [tmp_path / "run", "--cosine", method, *recall, "--to", out]
+    run = ["--cosine", method, *recall]
     assert predict(*run, "--type", "user", "--k", 1000) == 0
-    assert_equal(read_answers(out), cosines(world, "user", "user", 1000))  # the id itself is left out
+    assert_equal(read_answers(out), world.cosines("user", "user", 1000))  # the id itself is left out
     assert predict(*run, "--type", "user", "--candidates", "item", "--k", 4) == 0
-    assert_equal(read_answers(out), cosines(world, "user", "item", 4))
+    assert_equal(read_answers(out), world.cosines("user", "item", 4))
     figures = json.loads((out / "_predict.json").read_text())
     assert (figures["cosine"], figures["candidate_type"]) == (True, "item")
     assert figures["method"] == method.removeprefix("--")
@@ -129,23 +114,20 @@ def test_cosines(tmp_path: Path, predict: Command, num_partitions: int, method: 
     chosen = [world.name("item", number) for number in (7, 2)]
     (tmp_path / "ids").write_text("\n".join(chosen))
     assert predict(*run, "--type", "item", "--k", 3, "--ids", tmp_path / "ids") == 0
-    every = cosines(world, "item", "item", 3)
+    every = world.cosines("item", "item", 3)
     assert_equal(
         read_answers(out), {(each, rank): every[each, rank] for each in chosen for rank in (1, 2, 3)}
     )
     assert not list(tmp_path.glob(".out*"))
 
 
-def clustered(world: World, rng: np.random.Generator) -> None:
+def clustered(world: World, rng: Generator) -> None:
     """Give the run vectors in a hundred groups."""
     means = 3 * rng.standard_normal((100, 6))
-    at = Iteration(1, 0, 1, 0, "edges", 1, 0)
     for name, counts in world.counts.items():
-        for partition, count in enumerate(counts):
-            rows = means[rng.integers(0, 100, count)] + rng.standard_normal((count, 6))
-            path = world.config.checkpoint_path
-            rows = rows.astype(np.float32)
-            pbg.write_embeddings(path, name, partition, 1, rows, None, {}, at)
+        num = sum(counts)
+        rows = means[rng.integers(0, 100, num)] + rng.standard_normal((num, 6))
+        world.write_rows(name, rows.astype(np.float32))
 
 
 @pytest.mark.slow
@@ -153,16 +135,16 @@ def clustered(world: World, rng: np.random.Generator) -> None:
 def test_the_recall_is_as_wanted(
     tmp_path: Path,
     predict: Command,
-    rng: np.random.Generator,
+    rng: Generator,
     wanted: float,
     comparator: str,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     world = write_world(tmp_path / "run", counts={"user": [900], "item": [20_000]}, comparator=comparator)
     clustered(world, rng)
-    ask = [tmp_path / "run", "--relation", "likes", "--k", 10, "--exclude-known", "--to"]
-    assert predict(*ask, tmp_path / "exact", "--exact") == 0
-    assert predict(*ask, tmp_path / "lists", "--approximate", "--recall", wanted) == 0
+    ask = ["--relation", "likes", "--k", 10, "--exclude-known"]
+    assert predict(*ask, "--exact", to="exact") == 0
+    assert predict(*ask, "--approximate", "--recall", wanted, to="lists") == 0
     exact, found = read_answers(tmp_path / "exact"), read_answers(tmp_path / "lists")
     assert exact.keys() == found.keys()
     pairs = [{(key[0], name) for key, (name, _) in each.items()} for each in (exact, found)]
@@ -183,9 +165,8 @@ def test_the_recall_is_as_wanted(
 
 def test_exact_where_that_is_faster(tmp_path: Path, predict: Command, caplog: Any) -> None:
     write_world(tmp_path / "run")
-    ask = [tmp_path / "run", "--relation", "likes", "--to", tmp_path / "out"]
     caplog.set_level("INFO")
-    assert predict(*ask) == 0
+    assert predict("--relation", "likes") == 0
     assert "exact: approximate answers would take longer" in caplog.text
     assert json.loads((tmp_path / "out/_predict.json").read_text())["method"] == "exact"
 
@@ -194,14 +175,14 @@ def test_exact_where_that_is_faster(tmp_path: Path, predict: Command, caplog: An
 def test_an_index_is_used_again(tmp_path: Path, predict: Command, caplog: Any) -> None:
     write_world(tmp_path / "run", num_partitions=3)
     caplog.set_level("INFO")
-    ask = [tmp_path / "run", "--cosine", "--type", "item", "--approximate", "--index", tmp_path / "index"]
-    assert predict(*ask, "--k", 3, "--to", tmp_path / "one") == 0
+    ask = ["--cosine", "--type", "item", "--approximate", "--index", tmp_path / "index"]
+    assert predict(*ask, "--k", 3, to="one") == 0
     before = snapshot(tmp_path / "index")
-    assert predict(*ask, "--k", 5, "--to", tmp_path / "two") == 0
+    assert predict(*ask, "--k", 5, to="two") == 0
     assert "are used again" in caplog.text
     assert snapshot(tmp_path / "index") == before
-    ask[3] = "user"
-    assert predict(*ask, "--k", 5, "--to", tmp_path / "three") == 0  # lists of something else: made anew
+    ask[2] = "user"
+    assert predict(*ask, "--k", 5, to="three") == 0  # lists of something else: made anew
     assert snapshot(tmp_path / "index") != before
     assert """index are of something else (type: "item" -> "user"), and are made anew""" in caplog.text
 
@@ -209,11 +190,11 @@ def test_an_index_is_used_again(tmp_path: Path, predict: Command, caplog: Any) -
 @pytest.mark.slow
 def test_an_index_with_another_bias_is_not_used(tmp_path: Path, predict: Command) -> None:
     write_world(tmp_path / "run", comparator="cos")
-    ask = [tmp_path / "run", "--relation", "likes", "--k", 5]
+    ask = ["--relation", "likes", "--k", 5]
     lists = ["--approximate", "--recall", 1, "--index", tmp_path / "index"]
-    assert predict(*ask, *lists, "--to", tmp_path / "without") == 0
-    assert predict(*ask, *lists, "--set", "bias=true", "--to", tmp_path / "with") == 0
-    assert predict(*ask, "--exact", "--set", "bias=true", "--to", tmp_path / "exact") == 0
+    assert predict(*ask, *lists, to="without") == 0
+    assert predict(*ask, *lists, "--set", "bias=true", to="with") == 0
+    assert predict(*ask, "--exact", "--set", "bias=true", to="exact") == 0
     assert_equal(read_answers(tmp_path / "with"), read_answers(tmp_path / "exact"))
 
 
@@ -256,11 +237,7 @@ def test_damaged_lists_are_refused(tmp_path: Path, near_client: Client) -> None:
             with pytest.raises(FormatError, match=rf"{name}\.h5.*(damaged|part)"):
                 search_lists(what, made, np.arange(3))
         path.write_bytes(whole)
-    for text in (
-        "{}",
-        '{"block_first": [0, 30], "part_first": []}',
-        '{"block_first": 1, "part_first": [0]}',
-    ):
+    for text in ("{}", '{"block_first": [0, 30], "part_first": []}', '{"block_first": 1, "part_first": [0]}'):
         (tmp_path / "lists" / lists.LISTS).write_text(text)
         with pytest.raises(FormatError, match=r"lists\.json: expected .*; delete it"):
             lists.open_lists(made.folder, {"of": "the test"})

@@ -18,10 +18,9 @@ from tests.graphmill.ask.predict.world import World, assert_equal, read_answers,
 
 
 def test_all_ids(tmp_path: Path, world: World, predict: Command) -> None:
-    arguments = ["--relation", "likes", "--k", 4, "--exclude-known", "--to", tmp_path / "out"]
-    assert predict(tmp_path / "run", *arguments) == 0
-    known = frozenset((lhs, rhs) for each in world.edges.values() for lhs, rel, rhs in each if rel == 0)
-    assert_equal(read_answers(tmp_path / "out"), world.best(0, Side.RHS, 4, known))
+    arguments = ["--relation", "likes", "--k", 4, "--exclude-known"]
+    assert predict(*arguments) == 0
+    assert_equal(read_answers(tmp_path / "out"), world.best(0, Side.RHS, 4, world.pairs(0, Side.RHS)))
     names = {path.name for path in (tmp_path / "out").iterdir()}
     assert names == {"part-00000.parquet", "_predict.json", "_checksums.xxh128", "_SUCCESS"}
     figures = json.loads((tmp_path / "out/_predict.json").read_text())
@@ -33,41 +32,37 @@ def test_all_ids(tmp_path: Path, world: World, predict: Command) -> None:
     assert table.schema.names == ["id", "relation", "rank", "candidate", "score"]
     assert table.schema.types == types
     assert set(table["relation"].to_pylist()) == {"likes"}
-    assert predict(tmp_path / "run/run.json", *arguments) == 0  # replaces an earlier answer
+    assert predict(*arguments, of="run/run.json") == 0  # replaces an earlier answer
 
 
 def write_ids(kind: str, path: Path, ids: list[str]) -> Path:
     """The ids in one of the forms that users have."""
+    if kind == "folder":
+        path.mkdir()
+        for number, part in enumerate((ids[:2], ids[2:])):
+            as_dictionary = pa.array(part).dictionary_encode()
+            pq.write_table(pa.table({"z": part, "id": as_dictionary}), path / f"part-{number}.parquet")
+        return path
+    path, csv = path.with_suffix(f".{kind}"), "\n".join(["x,id", *(f'1,"{each}"' for each in ids)])
     match kind:
         case "parquet":
-            pq.write_table(pa.table({"n": range(len(ids)), "name": ids}), path.with_suffix(".parquet"))
-            return path.with_suffix(".parquet")
-        case "folder":
-            path.mkdir()
-            for number, part in enumerate((ids[:2], ids[2:])):
-                as_dictionary = pa.array(part).dictionary_encode()
-                pq.write_table(pa.table({"z": part, "id": as_dictionary}), path / f"part-{number}.parquet")
-            return path
+            pq.write_table(pa.table({"n": range(len(ids)), "name": ids}), path)
         case "csv.gz":
-            content = "\n".join(["x,id", *(f'1,"{each}"' for each in ids)])
-            path.with_suffix(".csv.gz").write_bytes(gzip.compress(content.encode()))
-            return path.with_suffix(".csv.gz")
+            path.write_bytes(gzip.compress(csv.encode()))
         case "csv":
-            lines = ["x,id", *(f'1,"{each}"' for each in ids)]
-            path.with_suffix(".csv").write_text("\n".join(lines) + "\n", encoding="utf-8-sig")
-            return path.with_suffix(".csv")
-    path.with_suffix(".txt").write_text("\r\n".join(ids) + "\r\n\r\n")
-    return path.with_suffix(".txt")
+            path.write_text(f"{csv}\n", encoding="utf-8-sig")
+        case "txt":
+            path.write_text("\r\n".join(ids) + "\r\n\r\n")
+    return path
 
 
-@pytest.mark.parametrize("kind", ["parquet", "folder", "csv", "csv.gz", "lines"])
+@pytest.mark.parametrize("kind", ["parquet", "folder", "csv", "csv.gz", "txt"])
 def test_given_ids(
     tmp_path: Path, world: World, predict: Command, kind: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     chosen = [world.name("user", number) for number in (15, 3, 8)]
     given = write_ids(kind, tmp_path / "ids", [chosen[0], "nobody,1", *chosen[1:], "nobody 2"])
-    arguments = ["--relation", "follows", "--side", "lhs", "--k", 3, "--ids", given, "--to", tmp_path / "out"]
-    assert predict(tmp_path / "run", *arguments) == 0
+    assert predict("--relation", "follows", "--side", "lhs", "--k", 3, "--ids", given) == 0
     best = world.best(1, Side.LHS, 3)
     expected = {(name, rank): best[name, rank] for name in chosen for rank in (1, 2, 3)}
     assert_equal(read_answers(tmp_path / "out"), expected)
@@ -95,8 +90,7 @@ def test_ids_in_csv_with_and_without_header(
     ages = ",7" if header == "name,age" else ""
     lines = [*([header] if header else []), *(f'"{name}"{ages}' for name in names)]
     (tmp_path / "ids.csv").write_text("\n".join(lines), encoding=encoding)
-    arguments = ["--relation", "likes", "--k", 1, "--ids", tmp_path / "ids.csv", "--to", tmp_path / "out"]
-    assert predict(tmp_path / "run", *arguments) == 0
+    assert predict("--relation", "likes", "--k", 1, "--ids", tmp_path / "ids.csv") == 0
     answers = pq.read_table(tmp_path / "out").to_pydict()
     assert (answers["id"], answers["rank"]) == (names, [1] * 4)
     figures = json.loads((tmp_path / "out/_predict.json").read_text())
@@ -119,8 +113,7 @@ def test_pairs_have_the_scores_of_the_oracle(tmp_path: Path, predict: Command, s
     rows.insert(1, ("nobody", names[0], rows[0][2]))
     columns = dict(zip(("lhs", "relation", "rhs"), map(list, zip(*rows, strict=True)), strict=True))
     pq.write_table(pa.table(columns), tmp_path / "pairs.parquet")
-    arguments = ["--pairs", tmp_path / "pairs.parquet", "--side", side, "--to", tmp_path / "out"]
-    assert predict(tmp_path / "run", *arguments) == 0
+    assert predict("--pairs", tmp_path / "pairs.parquet", "--side", side) == 0
     table = pq.read_table(tmp_path / "out").to_pydict()
     assert {name: table[name] for name in columns} == columns  # the same rows, in the same order
     assert table["score"].pop(1) is None
@@ -152,8 +145,7 @@ def test_raw_ids_are_searched_once_for_all_relations(
 def test_pairs_of_one_relation_in_csv(tmp_path: Path, world: World, predict: Command) -> None:
     lhs, rhs = world.name("user", 12), world.name("item", 29)
     (tmp_path / "pairs.csv").write_text(f"rhs,day,lhs\n{rhs},monday,{lhs}\n{rhs},friday,nobody\n")
-    arguments = ["--pairs", tmp_path / "pairs.csv", "--to", tmp_path / "out"]
-    assert predict(tmp_path / "run", *arguments, "--relation", "likes") == 0
+    assert predict("--pairs", tmp_path / "pairs.csv", "--relation", "likes") == 0
     table = pq.read_table(tmp_path / "out").to_pydict()
     assert (table["lhs"], table["relation"]) == ([lhs, "nobody"], ["likes", "likes"])
     assert table["score"] == [pytest.approx(world.scores(0, Side.RHS)[12, 29], abs=1e-4), None]
@@ -161,9 +153,9 @@ def test_pairs_of_one_relation_in_csv(tmp_path: Path, world: World, predict: Com
 
 def test_a_run_that_has_moved(tmp_path: Path, world: World, predict: Command) -> None:
     shutil.move(tmp_path / "run", tmp_path / "elsewhere")
-    arguments = ["--relation", "likes", "--k", 2, "--exclude-known", "--to", tmp_path / "elsewhere/answers"]
-    assert predict(tmp_path / "elsewhere", *arguments) == 0
-    assert len(read_answers(tmp_path / "elsewhere/answers")) == 32
+    answers = tmp_path / "elsewhere/answers"
+    assert predict("--relation", "likes", "--k", 2, "--exclude-known", of="elsewhere", to=answers) == 0
+    assert len(read_answers(answers)) == 32
 
 
 def test_a_relation_that_was_added_after_the_training(
@@ -173,8 +165,7 @@ def test_a_relation_that_was_added_after_the_training(
     storage.write_text(
         storage.join(world.config.entity_path, "dynamic_rel_names.json"), '["likes", "sees", "buys", "eats"]'
     )
-    ask = ["--relation", "eats", "--to", tmp_path / "out"]
-    assert predict(tmp_path / "run", *ask) == 2
+    assert predict("--relation", "eats") == 2
     assert "was trained before this relation was added" in capsys.readouterr().err
 
 
@@ -184,6 +175,6 @@ def test_featurized_types_are_refused(
     record = json.loads((tmp_path / "run/run.json").read_text())
     record["config"]["entities"]["item"]["featurized"] = True
     (tmp_path / "run/run.json").write_text(json.dumps(record))
-    assert predict(tmp_path / "run", "--relation", "likes", "--to", tmp_path / "out") == 2
+    assert predict("--relation", "likes") == 2
     assert "item: a featurized type has no list of all its entities" in capsys.readouterr().err
-    assert predict(tmp_path / "run", "--relation", "follows", "--k", 1, "--to", tmp_path / "out") == 0
+    assert predict("--relation", "follows", "--k", 1) == 0
