@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -18,7 +18,6 @@ from typing import Any, NamedTuple
 
 import torch
 import triton
-import triton.language as tl
 from triton.backends.compiler import GPUTarget
 from triton.backends.driver import DriverBase
 from triton.runtime import driver
@@ -56,7 +55,6 @@ class Kernel:
 
     name: str
     machine_code: bytes
-    num_warps: int
     shared_bytes: int
 
     @cached_property
@@ -121,43 +119,30 @@ class Kernel:
             return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
-class Launch(NamedTuple):
-    """A launch of a kernel."""
-
-    kernel: Kernel
-    num_programs: int
-    arguments: Mapping[str, Any]  # sizes that were compiled in among them
-
-
 class Compiler(DriverBase):  # type: ignore[misc]
     """A driver whose launches compute nothing.
 
     Attributes:
-        launches: so far, in their order.
+        launched: the kernels of all launches, in their order.
     """
 
     def __init__(self, architecture: int = 90) -> None:
         self.architecture = architecture
-        self.launches: list[Launch] = []
+        self.launched: list[Kernel] = []
         self.utils = self  # Triton asks it for the device's properties, and to load kernels
-        self._metadata: Any = None
         driver.set_active(self)
 
     def launcher_cls(self, source: Any, metadata: Any) -> Callable[..., None]:
         """Make the function that launches a kernel."""
-        self._metadata = metadata  # the kernel is loaded next
-        names = [parameter.name for parameter in source.fn.params]
 
         def launch(x: int, y: int, z: int, stream: int, kernel: Kernel, *rest: Any) -> None:
-            _packed, _metadata, _enter, _leave, *values = rest
-            plain = (each.value if isinstance(each, tl.constexpr) else each for each in values)
-            self.launches.append(Launch(kernel, x * y * z, dict(zip(names, plain, strict=True))))
+            self.launched.append(kernel)
 
         return launch
 
     def load_binary(self, name: str, machine_code: bytes, shared_bytes: int, device: int) -> tuple[Any, ...]:
         """Load nothing: the handle of a kernel is its description."""
-        kernel = Kernel(name.strip("_"), machine_code, self._metadata.num_warps, shared_bytes)
+        kernel = Kernel(name.strip("_"), machine_code, shared_bytes)
         return None, kernel, 0, 0, 1024
 
     def get_device_properties(self, device: int) -> dict[str, int]:

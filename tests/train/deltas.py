@@ -84,15 +84,9 @@ class TwoDays:
         **settings: Any,
     ) -> None:
         self.root, self.client, self.weights = root, client, weights
-        self.settings = {
-            "entities": {
-                "user": {"num_partitions": partitions},
-                "item": {"num_partitions": partitions},
-                "city": {"num_partitions": 1},
-            },
-            "relations": RELATIONS,
-            **USUAL,
-        } | settings
+        entities = {name: {"num_partitions": partitions} for name in ("user", "item")}
+        entities["city"] = {"num_partitions": 1}
+        self.settings = {"entities": entities, "relations": RELATIONS, **USUAL} | settings
         self.old = list(old_edges() if first is None else first)
         self.new = [*(new_edges() if second is None else second), *more]
         for number in range(num_files):
@@ -115,28 +109,17 @@ class TwoDays:
 
     def config(self, day: str, after: str | None = None, name: str | None = None, **settings: Any) -> Config:
         """The configuration of a day, which trains into checkpoint `name`, after the training of `after`."""
-        etl: dict[str, Any] = {
-            "tables": [
-                {"path": "edges/*.parquet", "lhs": "l", "rhs": "t", "relation_column": "r"}
-                | ({"weight": "w"} if self.weights else {})
-            ]
-        }
+        table = {"path": "edges/*.parquet", "lhs": "l", "rhs": "t", "relation_column": "r"}
+        etl: dict[str, Any] = {"tables": [table | ({"weight": "w"} if self.weights else {})]}
         if after:
             for key, folder in (("previous_entity_path", "entities"), ("previous_edge_path", "edges")):
                 etl[key] = str(self.root / after / folder)
         train = {"resident": "never", "commit_interval_s": 0} | settings.pop("train", {})
-        return from_mapping(
-            self.settings
-            | {
-                "input": str(self.root / "raw"),
-                "output": str(self.root / day),
-                "checkpoint_path": str(self.root / (name or f"{day}-checkpoint")),
-                "etl": etl | settings.pop("etl", {}),
-                "train": train,
-            }
-            | ({"init_path": str(self.root / f"{after}-checkpoint")} if after else {})
-            | settings
-        )
+        own = {"input": str(self.root / "raw"), "output": str(self.root / day)}
+        own |= {"checkpoint_path": str(self.root / (name or f"{day}-checkpoint"))}
+        own |= {"init_path": str(self.root / f"{after}-checkpoint")} if after else {}
+        own |= {"etl": etl | settings.pop("etl", {}), "train": train}
+        return from_mapping(self.settings | own | settings)
 
     def train_first(self, **settings: Any) -> Config:
         """Train the first day."""

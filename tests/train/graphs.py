@@ -1,23 +1,26 @@
 """Small graphs as the trainer's input, and how well a checkpoint ranks them."""
 
-import operator
-from collections import defaultdict
-from itertools import product
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 import torch
 import xxhash
 
 from graphmill import storage
-from graphmill.ask.model import Model
+from graphmill.ask.evaluate.evaluate import evaluate
 from graphmill.checkpoints import pbg
 from graphmill.config import Config, from_mapping
-from graphmill.config.partitions import all_keys
+from graphmill.config.partitions import all_buckets, all_keys
+from graphmill.config.sections.evaluate import EvaluateConfig
 from graphmill.formats import edge_buckets, entity_counts
 from graphmill.formats.edge_buckets import Edges
-from graphmill.vocab import Bucket, Side
+from graphmill.formats.edge_buckets.features import Features
+from graphmill.vocab import Side
+from train.edges.visits import Blocks
+from train.run.reading import BlockReader, BucketReader
+from train.tables.run_context import RunContext
 
 USUAL: dict[str, Any] = {
     "dimension": 8,
@@ -33,19 +36,31 @@ USUAL: dict[str, Any] = {
 }
 
 
-def make_config(root, **settings) -> Config:
+def relation(operator="diagonal", **more) -> dict[str, Any]:
+    """A relation of the type `node` with itself."""
+    return {"name": "r", "lhs": "node", "rhs": "node", "operator": operator} | more
+
+
+def make_config(root, num_partitions=1, **settings) -> Config:
     """A configuration with one type and one static relation, unless `settings` say otherwise."""
     return from_mapping(
         {
             "output": str(root),
-            "entities": {"node": {"num_partitions": 1}},
-            "relations": [{"name": "r", "lhs": "node", "rhs": "node", "operator": "diagonal"}],
+            "entities": {"node": {"num_partitions": num_partitions}},
+            "relations": [relation()],
         }
         | USUAL
         | settings
         # Otherwise no small graph has partitions, and no small run a second version.
         | {"train": {"resident": "never", "commit_interval_s": 0, **settings.get("train", {})}}
     )
+
+
+def node_graph(root, rng, num=20, num_edges=60, num_relations=1, **settings) -> Config:
+    """A configuration of one type, whose graph of random edges is written."""
+    config = make_config(root, **settings)
+    write_graph(config, {"node": num}, random_triples(rng, num, num_relations, num, num_edges))
+    return config
 
 
 def changed(config: Config, **settings) -> Config:
@@ -55,31 +70,33 @@ def changed(config: Config, **settings) -> Config:
 
 def write_graph(config: Config, counts, triples, weight=None, path=None) -> None:
     """Counts and bucket files of triples [E, 3] of global ids: id i is row i // P of partition i % P."""
-    num = {name: entity.num_partitions for name, entity in config.entities.items()}
     for name, count in counts.items():
-        for part in range(num[name]):
-            rows = len(range(part, count, num[name]))
-            entity_counts.write_count(config.entity_path, name, part, rows)
+        num = config.entities[name].num_partitions
+        for part in range(num):
+            entity_counts.write_count(config.entity_path, name, part, len(range(part, count, num)))
     if config.dynamic_relations:
         entity_counts.write_relation_count(config.entity_path, int(triples[:, 1].max()) + 1)
-    types = {
-        side: [
-            config.relations[0 if config.dynamic_relations else r].entity_type(side) for r in triples[:, 1]
-        ]
-        for side in Side
-    }
-    parts = {side: np.array([num[name] for name in types[side]]) for side in Side}
-    lhs, rhs = triples[:, 0], triples[:, 2]
-    for i in range(config.num_side_partitions(Side.LHS)):
-        for j in range(config.num_side_partitions(Side.RHS)):
-            mine = (lhs % parts[Side.LHS] == i) & (rhs % parts[Side.RHS] == j)
-            edges = Edges(
-                lhs[mine] // parts[Side.LHS][mine],
-                triples[mine, 1],
-                rhs[mine] // parts[Side.RHS][mine],
-                None if weight is None else weight[mine],
-            )
-            edge_buckets.write_bucket(path or config.edge_paths[0], Bucket(i, j), edges)
+    write_edges(config, triples, path or config.edge_paths[0], weight)
+
+
+def write_edges(config: Config, triples, path, weight=None) -> None:
+    """Bucket files of triples, as `write_graph` places them; a featurized entity has one feature, its row."""
+    entries = [config.relations[0 if config.dynamic_relations else r] for r in triples[:, 1]]
+    part_and_row, is_listed = {}, {}
+    for side, column in ((Side.LHS, 0), (Side.RHS, 2)):
+        entities = [config.entities[each.entity_type(side)] for each in entries]
+        row, part = np.divmod(triples[:, column], [each.num_partitions for each in entities])
+        part_and_row[side], is_listed[side] = (part, row), np.array([each.featurized for each in entities])
+    for bucket in all_buckets(config):
+        mine = (part_and_row[Side.LHS][0] == bucket.lhs) & (part_and_row[Side.RHS][0] == bucket.rhs)
+        ends, features = [], []
+        for side in Side:
+            row, listed = part_and_row[side][1][mine], is_listed[side][mine]
+            offsets = np.concatenate([[0], np.cumsum(listed)]).astype(np.int64)
+            ends.append(np.where(listed, -1, row))
+            features.append(Features(offsets, row[listed]) if is_listed[side].any() else None)
+        own = None if weight is None else weight[mine]
+        edge_buckets.write_bucket(path, bucket, Edges(ends[0], triples[mine, 1], ends[1], own, *features))
 
 
 def embeddings(config: Config, entity_type: str, count: int) -> torch.Tensor:
@@ -110,42 +127,27 @@ def saved(config: Config, path: str | None = None) -> dict[Any, Any]:
 
 def differing(first: dict[Any, Any], second: dict[Any, Any]) -> list[Any]:
     """Names of what two checkpoints do not both hold, to the last bit."""
-    return [
-        name
-        for name in first.keys() | second.keys()
-        if name not in first
-        or name not in second
-        or not (torch.equal if isinstance(first[name], torch.Tensor) else operator.eq)(
-            first[name], second[name]
-        )
-    ]
+
+    def is_same(one, other):
+        return torch.equal(one, other) if isinstance(one, torch.Tensor) else one == other
+
+    both = first.keys() & second.keys()
+    return [*(first.keys() ^ second.keys()), *(n for n in both if not is_same(first[n], second[n]))]
 
 
-def mean_reciprocal_rank(config: Config, counts, known, queries) -> float:
+def mean_reciprocal_rank(config: Config, known, queries) -> float:
     """Filtered MRR over both sides; ties count half."""
-    version = pbg.read_version(config.checkpoint_path)
-    state, _, _ = pbg.read_model(config.checkpoint_path, version)
-    model = Model(config, int(known[:, 1].max()) + 1 if config.dynamic_relations else None)
-    model.load_state(state)
-    tables = {name: embeddings(config, name, count) for name, count in counts.items()}
-    positives = defaultdict(set)
-    for lhs, rel, rhs in known.tolist():
-        positives[Side.LHS, rel, rhs].add(lhs)
-        positives[Side.RHS, rel, lhs].add(rhs)
-    total = 0.0
-    for rel, side in product(np.unique(queries[:, 1]).tolist(), Side):
-        asked = queries[queries[:, 1] == rel]
-        own_Q, other_Q = (asked[:, column] for column in ((0, 2) if side is Side.LHS else (2, 0)))
-        relation = 0 if config.dynamic_relations else rel
-        entry = config.relations[relation]
-        rel_Q = torch.full((len(asked),), rel) if config.dynamic_relations else None
-        query_QD = model.query(relation, side, tables[entry.entity_type(side.other)][other_Q], rel_Q)
-        candidates = model.candidates(relation, side, tables[entry.entity_type(side)])
-        for own, other, scores in zip(own_Q, other_Q, model.matrix_scores(query_QD, candidates), strict=True):
-            scores[[x for x in positives[side, rel, other] if x != own]] = -np.inf
-            better, equal = int((scores > scores[own]).sum()), int((scores == scores[own]).sum())
-            total += 1 / (better + (equal + 1) / 2)
-    return total / (2 * len(queries))
+    for split, triples in (("known", known), ("queries", queries)):
+        write_edges(config, triples, config.split_path(split))
+    section = EvaluateConfig(split="queries", filter_paths=[config.split_path("known")])
+    return evaluate(config.with_section(section))["metrics"]["mrr"]
+
+
+def random_edges(config: Config, counts, rng, num_edges):
+    """Edges of all relations between entities of their types, in any order."""
+    rel = rng.integers(len(config.relations), size=num_edges)
+    most = np.array([[counts[each.lhs], counts[each.rhs]] for each in config.relations])[rel]
+    return np.stack([rng.integers(most[:, 0]), rel, rng.integers(most[:, 1])], axis=1)
 
 
 def random_triples(rng, num_lhs, num_rel, num_rhs, num_edges):
@@ -154,6 +156,16 @@ def random_triples(rng, num_lhs, num_rel, num_rhs, num_edges):
     rest, rhs = np.divmod(codes, num_rhs)
     lhs, rel = np.divmod(rest, num_rel)
     return np.stack([lhs, rel, rhs], axis=1).astype(np.int64)
+
+
+def read_visits(config: Config, num_blocks: int | None = None):
+    """Each visit of a run, to buckets or to pairs of so many blocks, with the edges that it reads."""
+    context = RunContext(config)
+    blocks = None if num_blocks is None else Blocks(config, context.schedule, num_blocks)
+    reader = BucketReader(context) if blocks is None else BlockReader(context, blocks)
+    for iteration in map(context.schedule.iteration, range(context.schedule.num_iterations)):
+        for visit in all_buckets(config) if blocks is None else blocks.order(iteration):
+            yield iteration, visit, reader.read(visit, iteration)
 
 
 def assert_checksums(checkpoint_path: str) -> None:
@@ -171,3 +183,15 @@ def contents(folder) -> dict[str, bytes]:
     """All files under a folder, hidden ones included."""
     path = Path(storage.local_path(str(folder)))
     return {str(f.relative_to(path)): f.read_bytes() for f in sorted(path.rglob("*")) if f.is_file()}
+
+
+def write_bare_checkpoint(path: Path, version: int, rows) -> None:
+    """A checkpoint without optimizer, model or configuration, as PBG takes it: rows by type and partition."""
+    path.mkdir()
+    (path / "checkpoint_version.txt").write_text(str(version))
+    stems = {"model": None} | {f"embeddings_{name}_{part}": own for (name, part), own in rows.items()}
+    for stem, own in stems.items():
+        with h5py.File(path / f"{stem}.v{version}.h5", "x") as hdf5:
+            hdf5.attrs["format_version"] = 1
+            if own is not None:
+                hdf5["embeddings"] = own

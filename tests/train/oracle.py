@@ -7,8 +7,6 @@ import math
 
 import torch
 
-EDGE = tuple[int, int, int]  # lhs, relation, rhs
-
 
 def operate(operator, values, x):
     d = len(x)

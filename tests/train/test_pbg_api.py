@@ -18,6 +18,7 @@ from graphmill.errors import ConfigError, NotFoundError, RawTableError
 from tests import DATA
 from tests.commands import on_cluster
 from tests.etl.graphs import same_bytes
+from tests.train.graphs import random_edges, write_bare_checkpoint, write_graph
 from tests.workers import forking
 from train.pbg_api import (
     BucketOrder,
@@ -48,51 +49,22 @@ from train.pbg_api import (
 
 ITERATION = {"num_epochs", "epoch_idx", "num_edge_paths", "edge_path_idx", "edge_path", "num_edge_chunks",
              "edge_chunk_idx"}  # fmt: skip
-NUM_ENTITIES = 60
+NUM_ENTITIES, ONE = 60, {"num_partitions": 1}
 
 
 class Graph:
-    """Random edges of a few rows, more on the diagonal, as raw HDF5; a share of them at each edge path."""
+    """Random edges of a few rows, a share of them at each edge path."""
 
-    def __init__(self, folder, config, shares, num_relations=None):
+    def __init__(self, folder, schema, shares, num_relations=1):
         rng = np.random.default_rng(7)
         self.entity_path = folder / "entities"
-        self.entity_path.mkdir()
         self.edge_paths = [str(folder / f"edges{number}") for number in range(len(shares))]
-        counts = {
-            name: rng.multinomial(NUM_ENTITIES, [1 / entity.num_partitions] * entity.num_partitions)
-            for name, entity in config.entities.items()
-        }
-        for name, parts in counts.items():
-            for part, count in enumerate(parts):
-                (self.entity_path / f"entity_count_{name}_{part}.txt").write_text(str(count))
-        relations = config.relations * (num_relations or 1)
-        sides = [max(len(counts[getattr(each, side)]) for each in relations) for side in ("lhs", "rhs")]
+        config = from_mapping(on(self, schema, *range(len(shares))).to_dict())
+        counts = dict.fromkeys(schema.entities, NUM_ENTITIES)
         for path, share in zip(self.edge_paths, shares, strict=True):
-            (folder / path).mkdir()
-            for bucket in np.ndindex(*sides):
-                columns = []
-                for number, relation in enumerate(relations):
-                    ends = [counts[getattr(relation, side)] for side in ("lhs", "rhs")]
-                    own = [each[part % len(each)] for each, part in zip(ends, bucket, strict=True)]
-                    num = int(share * own[0] * own[1] / 3)
-                    lhs = rng.integers(own[0], size=num)
-                    rhs = (lhs * own[1] // own[0] + rng.integers(own[1] // 4 + 1, size=num)) % own[1]
-                    columns.append(np.stack([lhs, np.full(num, number), rhs]))
-                edges = np.concatenate(columns, axis=1)
-                self._write(f"{path}/edges_{bucket[0]}_{bucket[1]}.h5", config, relations, edges)
-
-    def _write(self, path, config, relations, edges):
-        with h5py.File(path, "x") as hdf5:
-            hdf5.attrs["format_version"] = 1
-            hdf5["rel"] = edges[1]
-            for row, side in ((0, "lhs"), (2, "rhs")):
-                types = [config.entities[getattr(each, side)] for each in relations]
-                listed = np.array([each.featurized for each in types])[edges[1]]
-                if any(each.featurized for each in types):
-                    hdf5[f"{side}d_data"] = edges[row][listed]
-                    hdf5[f"{side}d_offsets"] = np.concatenate([[0], np.cumsum(listed)]).astype(np.int64)
-                hdf5[side] = np.where(listed, -1, edges[row])
+            edges = random_edges(config, counts, rng, int(1200 * share) * len(schema.relations))
+            edges[:, 1] += rng.integers(num_relations, size=len(edges))
+            write_graph(config, counts, edges, path=path)
 
 
 @pytest.fixture
@@ -148,17 +120,12 @@ def check_attributes(hdf5, config):
 
 
 def write_initial(folder, config, counts_path, version):
-    folder.mkdir()
-    (folder / "checkpoint_version.txt").write_text(str(version))
-    rng = np.random.default_rng(1)
+    rng, rows = np.random.default_rng(1), {}
     for name, entity in config.entities.items():
         for part in range(entity.num_partitions):
             count = int((counts_path / f"entity_count_{name}_{part}.txt").read_text())
-            with h5py.File(folder / f"embeddings_{name}_{part}.v{version}.h5", "x") as hdf5:
-                hdf5.attrs["format_version"] = 1
-                hdf5["embeddings"] = rng.normal(size=(count, config.dimension))
-    with h5py.File(folder / f"model.v{version}.h5", "x") as hdf5:
-        hdf5.attrs["format_version"] = 1
+            rows[name, part] = rng.normal(size=(count, config.dimension))
+    write_bare_checkpoint(folder, version, rows)
 
 
 def test_default(tmp_path, base):
@@ -202,23 +169,15 @@ def test_resume_from_checkpoint(tmp_path, base):
 @pytest.mark.parametrize(
     ("entities", "ends", "num_relations"),
     [
-        (
-            {"e1": {"num_partitions": 1, "featurized": True}, "e2": {"num_partitions": 1}},
-            ["e1 e2", "e2 e1"],
-            None,
-        ),
+        ({"e1": ONE | {"featurized": True}, "e2": ONE}, ["e1 e2", "e2 e1"], 1),
         # three partitions on one side, two on the other, one type without
-        (
-            {f"e{number}": {"num_partitions": number} for number in (1, 2, 3)},
-            ["e1 e3", "e2 e3", "e2 e1"],
-            None,
-        ),
-        ({"el": {"num_partitions": 1}, "er": {"num_partitions": 1}}, ["el er"], 10),
+        ({f"e{n}": {"num_partitions": n} for n in (1, 2, 3)}, ["e1 e3", "e2 e3", "e2 e1"], 1),
+        ({"el": ONE, "er": ONE}, ["el er"], 10),
     ],
     ids=["featurized", "partitioned", "dynamic"],
 )
 def test_types_of_several_kinds(tmp_path, base, entities, ends, num_relations):
-    is_dynamic = num_relations is not None
+    is_dynamic = num_relations > 1
     sides = [dict(zip(("lhs", "rhs"), pair.split(), strict=True)) for pair in ends]
     base = evolve(
         base,
@@ -228,8 +187,6 @@ def test_types_of_several_kinds(tmp_path, base, entities, ends, num_relations):
         global_emb=not is_dynamic,
     )
     graph = Graph(tmp_path, base, [0.4, 0.2], num_relations)
-    if is_dynamic:
-        (graph.entity_path / "dynamic_rel_count.txt").write_text(str(num_relations))
     config = on(graph, base, 0)
     train(config, rank=0)
     check_checkpoint(config, 1)

@@ -23,7 +23,7 @@ def main(capability: int) -> None:
     kernels.count_above(query_QD, table_ND, kernels.pair_scores(query_QD, table_ND, row_P, row_P))
     kernels.tile_maxima(query_QD, table_ND)
     kernels.tile_scores(query_QD, table_ND, row_P, row_P)
-    for kernel in dict.fromkeys(launch.kernel for launch in compiler.launches):
+    for kernel in dict.fromkeys(compiler.launched):
         names = "+".join(sorted(kernel.matrix_instructions)) or "none"
         words = kernel.name, kernel.product, kernel.shared_bytes, kernel.stack_bytes, names
         sys.stdout.write(" ".join(map(str, words)) + "\n")

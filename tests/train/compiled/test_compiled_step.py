@@ -12,15 +12,12 @@ import torch
 from hypothesis import given
 
 from graphmill.machine import variants
-from graphmill.vocab import Side
 from tests.pairs import pairs
 from tests.train.step.test_plain import COMPARATORS, LOSSES, Scene, settings
-from tests.train.step.test_queries import all_negs
+from tests.train.step.test_queries import all_negs, queries_of
 from train.compiled import compiled_step
 from train.compiled.compiled_queries import CompiledQueryStep
 from train.compiled.compiled_step import CompiledStep, obstacle
-from train.edges import batches
-from train.edges.batches import EdgeTensors
 from train.step.plain import PlainStep
 from train.step.queries import QueryStep
 from train.step.step import Table
@@ -82,15 +79,9 @@ def test_equals_the_torch_step(case):
     torch.testing.assert_close(found, moved(Scene(**case)), rtol=1e-7, atol=1e-7)
 
 
-def wide_scene(half, **more):
-    """Two chunks of 64 edges and 140 negatives, softmax of ComplEx: what the kernel is made for."""
-    wide = {"dimension": 100, "num_batch_negs": 20, "num_uniform_negs": 120, "half_precision": half}
-    config = settings("complex_diagonal", "dot", "softmax", True, **wide, train={"chunk_edges": 64})
-    return Scene(config, 0, 3, 128, True, {"user": 500, "item": 500}, **more)
-
-
+MANY = {"user": 500, "item": 500}
 SHAPES = [  # dimension, uniform negatives, edges of a chunk
-    ("complex_diagonal", "dot", "softmax", 100, 140, 64),
+    ("complex_diagonal", "dot", "softmax", 100, 140, 64),  # what the kernel is made for
     ("diagonal", "dot", "softmax", 18, 1, 5),
     ("translation", "cos", "ranking", 34, 45, 33),
     ("translation", "l2", "softmax", 130, 31, 77),
@@ -98,22 +89,18 @@ SHAPES = [  # dimension, uniform negatives, edges of a chunk
 ]
 
 
+def wide_scene(shape, dtype, *, half=False, num_batch_negs=0):
+    names, (dimension, num_negs, chunk_edges) = shape[:3], shape[3:]
+    negatives = {"num_uniform_negs": num_negs, "num_batch_negs": num_batch_negs}
+    more = {"dimension": dimension, "half_precision": half, "train": {"chunk_edges": chunk_edges}}
+    return Scene(settings(*names, True, **negatives, **more), 0, 3, 128, True, MANY, dtype=dtype)
+
+
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: "-".join(map(str, shape)))
 @pytest.mark.parametrize("half", [False, True], ids=["float32", "bfloat16"])
 def test_single_precision(half, shape):
     """The distance from float64 is within the precision of what is multiplied; PyTorch's products stay."""
-
-    def scene(half, dtype):
-        more = {
-            "dimension": shape[3],
-            "num_uniform_negs": shape[4],
-            "num_batch_negs": 0,
-            "half_precision": half,
-        }
-        config = settings(*shape[:3], True, **more, train={"chunk_edges": shape[5]})
-        return Scene(config, 0, 3, 128, True, {"user": 500, "item": 500}, dtype=dtype)
-
-    exact, rounded = scene(False, torch.float64), scene(half, torch.float32)
+    exact, rounded = wide_scene(shape, torch.float64), wide_scene(shape, torch.float32, half=half)
     moved(exact)
     matrix = torch.randn(64, 64).bfloat16()  # by the registers of the step where it takes tiles
     before = matrix @ matrix
@@ -133,7 +120,7 @@ def test_processors_of_another_level_differ_by_rounding_alone(monkeypatch):
     narrow = compiled_step.library.__wrapped__()
     assert "v4" not in narrow.origin
     there, here, again = (
-        moved(wide_scene(False, dtype=torch.float32), CompiledStep, library)
+        moved(wide_scene(SHAPES[0], torch.float32, num_batch_negs=20), CompiledStep, library)
         for library in (narrow, compiled_step.library(), compiled_step.library())
     )
     torch.testing.assert_close(there, here, rtol=1e-4, atol=1e-5)
@@ -142,18 +129,15 @@ def test_processors_of_another_level_differ_by_rounding_alone(monkeypatch):
 
 def test_without_a_compiler_torch_does_the_steps(monkeypatch, caplog):
     monkeypatch.setattr(shutil, "which", lambda name: None)
-    with caplog.at_level("INFO", "graphmill"):
-        assert compiled_step.library.__wrapped__() is None
+    caplog.set_level("INFO", "graphmill")
+    assert compiled_step.library.__wrapped__() is None
     assert "no C++ compiler" in caplog.text
 
 
-def queries_of(scene):
+def sampled_queries_of(scene):
     """Queries of many edges, and 40 candidates, some of them answers."""
-    ends = scene.batch.index
-    edges = EdgeTensors(ends[Side.LHS], scene.batch.rel_B, ends[Side.RHS], scene.batch.weight_B)
-    rows = {side: [(len(table), 0)] for side, table in scene.side_tables.items()}
     draw = torch.Generator().manual_seed(1)
-    for each in batches.cut_for_training(scene.config, edges, draw, rows):
+    for each in queries_of(scene):
         rows_C = torch.cat([torch.randint(0, 500, (35,), generator=draw), each.answer_A[:5]]).sort().values
         weight_C = torch.rand(len(rows_C), generator=draw)
         yield replace(each, candidate_C=rows_C, log_weight_C=weight_C, mass_C=torch.zeros(len(rows_C)))
@@ -161,15 +145,13 @@ def queries_of(scene):
 
 @pytest.mark.parametrize("half", [False, True], ids=["float32", "bfloat16"])
 def test_queries_in_single_precision(half):
-    """The distance from float64 is within the precision of what is multiplied."""
-
     def result(half, dtype, *library):
         more = {"dimension": 100, "half_precision": half, "batch_size": 70, "regularization_coef": 0.03}
         config = all_negs("complex_diagonal", "dot", True, **more)
-        scene = Scene(config, 0, 3, 300, True, {"user": 500, "item": 500}, dtype=dtype)
+        scene = Scene(config, 0, 3, 300, True, MANY, dtype=dtype)
         make = CompiledQueryStep if library else QueryStep
         step = make(config, scene.model, scene.adagrad, *library)
-        cut = list(queries_of(scene))
+        cut = list(sampled_queries_of(scene))
         loss = sum(float(step.move(each, scene.side_tables, 0.7)[0].loss) for each in cut)
         mass = torch.cat([each.mass_C for each in cut]).double()
         return loss, mass, scene.tables["user"].embeddings_ND.double()
@@ -190,7 +172,7 @@ def test_what_is_not_a_number_does_not_get_lost(number):
     """In a candidate, which answers no query."""
     scene = Scene(all_negs("none", "dot", True, disable_lhs_negs=True), 0, 3, 30, True, dtype=torch.float32)
     scene.tables["item"].embeddings_ND[6, 0] = number
-    each = next(iter(queries_of(scene)))
+    each = next(sampled_queries_of(scene))
     own = each.answer_A != 6
     each = replace(each, **{name: getattr(each, name)[own] for name in ("query_A", "answer_A", "weight_A")})
     one = {"candidate_C": torch.tensor([6]), "log_weight_C": torch.zeros(1), "mass_C": torch.zeros(1)}

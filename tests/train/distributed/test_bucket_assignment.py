@@ -12,7 +12,7 @@ from graphmill.checkpoints import pbg
 from graphmill.config.partitions import all_buckets
 from graphmill.vocab import Bucket
 from tests.train.distributed.simulated import SimulatedPool, coordinator_of, lines_of
-from tests.train.graphs import make_config
+from tests.train.graphs import make_config, relation
 from train.distributed import coordinator
 from train.distributed.bucket_assignment import Dynamic, Tournament, rounds_of
 from train.edges.visits import num_passes, ordered_buckets, ordered_pairs
@@ -227,13 +227,10 @@ def test_buckets_of_a_worker_form_a_path():
 
 
 def config_of(root, num_partitions, num_workers, bucket_assignment="dynamic", **settings):
-    relations = [
-        {"name": f"r{number}", "lhs": "node", "rhs": "node", "operator": "none"} for number in range(20)
-    ]
     return make_config(
         root,
-        entities={"node": {"num_partitions": num_partitions}},
-        relations=relations,
+        num_partitions,
+        relations=[relation("none", name=f"r{number}") for number in range(20)],
         train={"num_workers": num_workers, "bucket_assignment": bucket_assignment},
         **settings,
     )

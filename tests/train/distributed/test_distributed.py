@@ -27,7 +27,7 @@ from tests.train.graphs import (
     write_graph,
 )
 from tests.train.run.test_pbg_keys import planted
-from tests.train.run.test_trainer import COUNTS, mixed, write_mixed
+from tests.train.run.test_trainer import COUNTS, DIVERGING, TYPES, mixed, write_mixed
 from tests.train.tables import test_blocks
 from tests.waiting import wait_until
 from tests.workers import forking, workers
@@ -35,30 +35,28 @@ from train import job
 from train.distributed import coordinator
 from train.distributed.coordinator import Coordinator
 
-SIX_PARTITIONS = {"entities": {"node": {"num_partitions": 6}}}
+COUNT, TRAIN, TEST = planted(np.random.default_rng(5))
+KNOWN = np.concatenate([TRAIN, TEST])
 
 
 def several_workers(root, num_workers, assignment="dynamic", **settings):
     train = {"num_workers": num_workers, "bucket_assignment": assignment}
-    return make_config(root, **({"entities": {"node": {"num_partitions": 4}}, "train": train} | settings))
+    return make_config(root, **{"num_partitions": 4, "train": train} | settings)
+
+
+def planted_graph(root, *workers, **settings):
+    """The same, and the graph of hidden groups is written."""
+    config = several_workers(root, *workers, **settings)
+    write_graph(config, {"node": COUNT}, TRAIN)
+    return config
 
 
 @pytest.mark.slow
 def test_checkpoint_of_a_heterogeneous_graph(tmp_path, client):
     """Types with three partitions and with one, chunks, held-out edges, copies of epochs."""
-    config = mixed(
-        tmp_path,
-        eval_fraction=0.1,
-        num_edge_chunks=2,
-        checkpoint_preservation_interval=1,
-        train={"num_workers": 2},
-        entities={
-            "user": {"num_partitions": 3},
-            "item": {"num_partitions": 3},
-            "city": {"num_partitions": 1},
-            "idle": {"num_partitions": 2},  # in no relation
-        },
-    )
+    entities = TYPES | {"idle": {"num_partitions": 2}}  # in no relation
+    more = {"eval_fraction": 0.1, "num_edge_chunks": 2, "checkpoint_preservation_interval": 1}
+    config = mixed(tmp_path, entities=entities, train={"num_workers": 2}, **more)
     write_mixed(config, np.random.default_rng(3), COUNTS | {"idle": 7})
     figures = json.loads(json.dumps(job.run(config, client)))
     assert figures["version"] == 4
@@ -99,9 +97,8 @@ def test_blocks_of_several_workers_keep_every_row(tmp_path, client):
     for epoch in figures["epochs"]:
         assert epoch["edges"] == 400
         assert len(epoch["buckets"]) == 12
-    for name, count in test_blocks.COUNTS.items():
-        found, drawn = (embeddings(each, name, count) for each in (config, whole))
-        torch.testing.assert_close(found, drawn, rtol=0, atol=1e-12)
+    found, drawn = map(test_blocks.rows_of, (config, whole))
+    torch.testing.assert_close(found, drawn, rtol=0, atol=1e-12)
 
 
 def is_in_mid_bucket(task):
@@ -128,11 +125,9 @@ def test_worker_that_dies_costs_a_bucket(tmp_path, caplog):
 
     In a tournament it ends with the same bytes, unless the log says that changes were lost with its shard.
     """
-    count, train, test = planted(np.random.default_rng(5))
-    settings = {"dimension": 32, "num_epochs": 3, "regularization_coef": 0.01, **SIX_PARTITIONS}
-    configs = [several_workers(tmp_path / name, 3, "tournament", **settings) for name in ("a", "b")]
+    settings = {"dimension": 32, "num_epochs": 3, "regularization_coef": 0.01, "num_partitions": 6}
+    configs = [planted_graph(tmp_path / name, 3, "tournament", **settings) for name in ("a", "b")]
     for config in configs:
-        write_graph(config, {"node": count}, train)
         job.claim_checkpoint(config)
     with workers(3) as client, ThreadPoolExecutor(1) as pool:
         Coordinator.on(client, configs[0]).run()
@@ -145,8 +140,7 @@ def test_worker_that_dies_costs_a_bucket(tmp_path, caplog):
         assert sum(run.losses.values()) == 1  # it was in the middle of a bucket
     if "does not repeat to the last byte" not in caplog.text:
         assert not differing(*map(saved, configs))
-    known = np.concatenate([train, test])
-    mrr = [mean_reciprocal_rank(config, {"node": count}, known, test) for config in configs]
+    mrr = [mean_reciprocal_rank(config, KNOWN, TEST) for config in configs]
     assert mrr[0] > 0.05  # a blind guess scores .025
     assert mrr[1] > 0.65 * mrr[0], mrr
 
@@ -161,11 +155,8 @@ def train_apart(config):
 @pytest.mark.slow
 def test_everything_is_killed_and_resumes(tmp_path, client):
     """SIGKILL to client, scheduler and workers in mid-epoch: the next run ends with the same bytes."""
-    count, train, _ = planted(np.random.default_rng(5))
     # of many epochs: however late this process looks, some are left
-    configs = [several_workers(tmp_path / name, 2, "tournament", num_epochs=1000) for name in ("a", "b")]
-    for config in configs:
-        write_graph(config, {"node": count}, train)
+    configs = [planted_graph(tmp_path / name, 2, "tournament", num_epochs=1000) for name in ("a", "b")]
     checkpoint = configs[0].checkpoint_path
     child = forking().Process(target=train_apart, args=(configs[0],))
     child.start()
@@ -188,9 +179,7 @@ def test_everything_is_killed_and_resumes(tmp_path, client):
 
 
 def test_an_error_of_a_worker_ends_the_run(tmp_path, client):
-    config = several_workers(tmp_path, 2, lr=1e30, comparator="squared_l2", loss_fn="ranking")
-    count, train, _ = planted(np.random.default_rng(5))
-    write_graph(config, {"node": count}, train)
+    config = planted_graph(tmp_path, 2, **DIVERGING)
     with pytest.raises(TrainingError, match="not finite"):
         job.run(config, client)
     assert pbg.read_version(config.checkpoint_path) == 0
@@ -231,9 +220,7 @@ class DiesTwice(WorkerPlugin):
 @pytest.mark.slow
 def test_workers_that_die_with_partitions_cost_their_buckets(tmp_path):
     """SIGKILL to a worker that sends a partition, and to one whose partitions are in no file yet."""
-    count, train, test = planted(np.random.default_rng(5))
-    config = several_workers(tmp_path / "run", 3, **SIX_PARTITIONS, dimension=32, num_epochs=3)
-    write_graph(config, {"node": count}, train)
+    config = planted_graph(tmp_path / "run", 3, num_partitions=6, dimension=32, num_epochs=3)
     with workers(3) as client:
         client.register_plugin(DiesTwice(str(tmp_path)))
         assert job.run(config, client)["version"] == 3
@@ -247,8 +234,7 @@ def test_workers_that_die_with_partitions_cost_their_buckets(tmp_path):
         assert len(buckets) == len(set(buckets)) == 30  # pairs of six blocks, in two passes
     assert_checksums(config.checkpoint_path)
     assert not storage.fs.list_hidden(config.checkpoint_path)
-    known = np.concatenate([train, test])
-    assert mean_reciprocal_rank(config, {"node": count}, known, test) > 0.05  # a blind guess scores .025
+    assert mean_reciprocal_rank(config, KNOWN, TEST) > 0.05  # a blind guess scores .025
 
 
 class Deadly(WorkerPlugin):
@@ -272,9 +258,7 @@ class Deadly(WorkerPlugin):
 @pytest.mark.slow
 def test_a_bucket_that_kills_its_workers_ends_the_run(tmp_path, monkeypatch):
     monkeypatch.setattr(coordinator, "MAX_LOSSES", 1)
-    config = several_workers(tmp_path, 2, num_epochs=1)
-    count, train, _ = planted(np.random.default_rng(5))
-    write_graph(config, {"node": count}, train)
+    config = planted_graph(tmp_path, 2, num_epochs=1)
     with workers(2) as client:
         client.register_plugin(Deadly())
         with pytest.raises(ClusterError, match=r"bucket \(1, 2\) took 2 workers down"):

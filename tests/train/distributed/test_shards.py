@@ -13,7 +13,7 @@ from hypothesis.extra.numpy import arrays
 
 from graphmill import storage
 from graphmill.storage import fs
-from tests.train.graphs import make_config, mean_reciprocal_rank, random_triples, write_graph
+from tests.train.graphs import make_config, mean_reciprocal_rank, node_graph, relation, write_graph
 from train import job
 from train.distributed import shard_placement, shards
 from train.distributed.messages import PartitionCopies, SavedFile
@@ -227,8 +227,7 @@ def test_a_shard_moves_with_all_that_was_pushed(servers, monkeypatch):
 @pytest.mark.parametrize("is_deleted", [False, True])
 def test_a_commit_may_delete_the_folder_of_a_file_that_is_being_written(tmp_path, monkeypatch, is_deleted):
     """The coordinator commits newer copies; the worker goes on."""
-    config = make_config(tmp_path, entities={"node": {"num_partitions": 2}})
-    write_graph(config, {"node": 20}, random_triples(np.random.default_rng(3), 20, 1, 20, 50))
+    config = node_graph(tmp_path, np.random.default_rng(3), num_edges=50, num_partitions=2)
     saved, folder = [], storage.join(config.checkpoint_path, ".spread.tmp-0/v1/1")
     really_move = fs.move
 
@@ -277,24 +276,20 @@ def test_one_type_and_many_relations_in_all_buckets(tmp_path, client, monkeypatc
     monkeypatch.setattr(shard_placement, "SHARD_BYTES", 1 << 12)  # one on each worker
     counts, train, test = planted_cities(np.random.default_rng(5))
     known, found, moved = np.concatenate([train, test]), {}, {}
+    settings = {"dimension": 16, "num_epochs": 8, "batch_size": 400, "num_uniform_negs": 50}
+    relations = [relation("translation", name=f"r{number}", rhs="city") for number in range(NUM_RELATIONS)]
     for num in (1, 2):
         config = make_config(
             tmp_path / str(num),
             entities={"node": {"num_partitions": 4}, "city": {"num_partitions": 1}},
-            relations=[
-                {"name": f"r{number}", "lhs": "node", "rhs": "city", "operator": "translation"}
-                for number in range(NUM_RELATIONS)
-            ],
-            dimension=16,
-            num_epochs=8,
-            batch_size=400,
-            num_uniform_negs=50,
+            relations=relations,
             regularization_coef=0.01,
             train={"num_workers": num, "shared_interval_s": 0.05},
+            **settings,
         )
         write_graph(config, counts, train)
         figures = job.run(config, client)
-        found[num] = mean_reciprocal_rank(config, counts, known, test)
+        found[num] = mean_reciprocal_rank(config, known, test)
         moved[num] = sum(each.get("shared_bytes", 0) for each in figures["epochs"])
     assert found[1] > 0.08  # a blind guess scores .015
     assert found[2] > found[1] - 0.005, found

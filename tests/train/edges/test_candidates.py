@@ -12,7 +12,7 @@ from graphmill.checkpoints.pbg import Iteration
 from graphmill.config.sections.train import TrainConfig
 from graphmill.errors import ConfigError
 from graphmill.vocab import Side
-from tests.train.graphs import make_config, random_triples, write_graph
+from tests.train.graphs import make_config, node_graph, relation, write_graph
 from tests.train.step.test_plain import Scene
 from tests.train.step.test_queries import all_negs
 from train import job
@@ -66,11 +66,10 @@ def test_rows_come_twice_at_most(num, more, seed, share):
 @pytest.mark.parametrize("all_negs", [False, True])
 def test_the_first_steps_of_a_run_draw_few(tmp_path, rng, monkeypatch, all_negs):
     """Negatives of edges, and candidates of queries."""
-    relation = {"name": "r", "lhs": "node", "rhs": "node", "operator": "none", "all_negs": all_negs}
     train = {"candidates": 40 if all_negs else None, "first_negatives": 0.25, "engine": "plain"}
-    numbers = {"num_batch_negs": 0, "num_uniform_negs": 40, "num_epochs": 4, "batch_size": 100, "workers": 1}
-    config = make_config(tmp_path, relations=[relation], train=train, loss_fn="softmax", **numbers)
-    write_graph(config, {"node": 200}, random_triples(rng, 200, 1, 200, 400))
+    settings = {"num_batch_negs": 0, "num_uniform_negs": 40, "num_epochs": 4, "batch_size": 100}
+    relations = [relation("none", all_negs=all_negs)]
+    config = node_graph(tmp_path, rng, 200, 400, relations=relations, train=train, **settings)
     drawn = []
     draw, blocks = CandidateSampler.draw, Sampling.blocks
     monkeypatch.setattr(

@@ -1,5 +1,7 @@
 """Edges from a bucket file, every index checked; exact queries are those of the greatest weight."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -10,15 +12,12 @@ from graphmill.errors import FormatError
 from graphmill.formats import edge_buckets
 from graphmill.formats.edge_buckets import Edges
 from graphmill.vocab import Bucket, Side
-from tests.train.graphs import make_config, random_triples, write_graph
+from tests.train.graphs import make_config, random_triples, read_visits, relation, write_graph
 from tests.train.step.test_queries import all_negs
 from train.edges import batches, candidates
 from train.edges.batches import EdgeTensors
 from train.edges.candidates import CandidateSampler, exact
 from train.edges.one_vs_all import QueryGroup
-from train.edges.visits import Blocks
-from train.run.reading import BlockReader
-from train.tables.run_context import RunContext
 
 CPU = torch.device("cpu")
 BUCKET = Bucket(0, 0)
@@ -27,11 +26,10 @@ WEIGHTS = st.sampled_from([1.0, 1.0, 0.5])
 
 
 def config_of(root, relation_weights=(1.0,)):
-    relations = [
-        {"name": f"r{number}", "lhs": "node", "rhs": "node", "weight": weight}
-        for number, weight in enumerate(relation_weights)
-    ]
-    return make_config(root, relations=relations)
+    weights = enumerate(relation_weights)
+    return make_config(
+        root, relations=[relation("none", name=f"r{n}", weight=weight) for n, weight in weights]
+    )
 
 
 def read(config) -> EdgeTensors:
@@ -76,28 +74,19 @@ def test_a_number_beyond_32_bits_is_refused(tmp_path, column, value):
 
 @pytest.mark.parametrize("weighted", [[], [0], [1]])
 def test_a_whole_graph_of_buckets_with_and_without_weights(tmp_path, weighted):
-    relation = {"name": "r", "lhs": "user", "rhs": "item", "operator": "diagonal"}
     types = {"user": {"num_partitions": 2}, "item": {"num_partitions": 1}}
+    relations, train = [relation(lhs="user", rhs="item")], {"resident": "always"}
     config = make_config(
-        tmp_path,
-        entities=types,
-        relations=[relation],
-        global_emb=False,
-        train={"resident": "always"},
+        tmp_path, entities=types, relations=relations, global_emb=False, num_epochs=1, train=train
     )
     write_graph(config, {"user": 6, "item": 4}, np.array([[0, 0, 1], [2, 0, 2], [1, 0, 3], [5, 0, 0]]))
     expected = []
-    for part in (0, 1):
-        rows = edge_buckets.read_bucket(config.edge_paths[0], Bucket(part, 0))
-        weight = np.array([0.5, 1], np.float32) if part in weighted else None
-        edge_buckets.write_bucket(
-            config.edge_paths[0], Bucket(part, 0), Edges(rows.lhs, rows.rel, rows.rhs, weight)
-        )
+    for bucket in (Bucket(0, 0), Bucket(1, 0)):
+        rows = edge_buckets.read_bucket(config.edge_paths[0], bucket)
+        weight = np.array([0.5, 1], np.float32) if bucket.lhs in weighted else None
+        edge_buckets.write_bucket(config.edge_paths[0], bucket, replace(rows, weight=weight))
         expected += [1.0, 1.0] if weight is None else weight.tolist()
-    context = RunContext(config)
-    blocks = Blocks(config, context.schedule, 1)
-    whole = BlockReader(context, blocks)
-    edges = whole.read(BUCKET, context.schedule.iteration(0))
+    ((*_, edges),) = read_visits(config, 1)
     assert edges.lhs.tolist() == [0, 1, 3, 5]  # users 0, 2, 4 are the first three rows, then 1, 3, 5
     assert edges.rhs.tolist() == [1, 2, 3, 0]
     assert {each.dtype for each in (edges.lhs, edges.rel, edges.rhs)} == {torch.int32}
@@ -132,29 +121,15 @@ def test_batches_do_not_depend_on_the_width_of_columns(dynamic):
 @pytest.mark.parametrize("num_blocks", [1, 3])
 def test_copies_are_held_out_together_in_all_chunks_passes_and_epochs(tmp_path, rng, num_blocks):
     """Whatever rows a visit numbers its edges by: the weight of an edge tells which edge it is."""
-    relation = {"name": "r", "lhs": "node", "rhs": "node"}
-    config = make_config(
-        tmp_path,
-        entities={"node": {"num_partitions": 4}},
-        relations=[relation],
-        global_emb=False,
-        eval_fraction=0.3,
-        num_edge_chunks=2,
-        train={"resident": "always"} if num_blocks == 1 else {},
-    )
+    settings = {"num_partitions": 4, "global_emb": False, "eval_fraction": 0.3, "num_edge_chunks": 2}
+    config = make_config(tmp_path, **settings, train={"resident": "always" if num_blocks == 1 else "never"})
     edges = random_triples(rng, 40, 1, 40, 150)
     chosen = rng.permutation(np.concatenate([np.arange(150), np.arange(0, 150, 2)]))
     write_graph(config, {"node": 40}, edges[chosen], weight=(chosen + 2).astype(np.float32))
-    context = RunContext(config)
-    blocks = Blocks(config, context.schedule, num_blocks)
-    reader = BlockReader(context, blocks)
     kept, held = [], []
-    for number in range(4):
-        iteration = context.schedule.iteration(number)
-        for visit in blocks.order(iteration):
-            parts = batches.split(reader.read(visit, iteration), torch.Generator())
-            for found, part in zip((kept, held), parts, strict=True):
-                found += part.weights.tolist()
+    for *_, read in read_visits(config, num_blocks):
+        for found, part in zip((kept, held), batches.split(read, torch.Generator()), strict=True):
+            found += part.weights.tolist()
     assert not set(kept) & set(held)
     assert sorted(kept + held) == sorted(2 * (chosen + 2).tolist())
     assert 20 < len(set(held)) < 70

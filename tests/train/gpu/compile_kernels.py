@@ -15,8 +15,8 @@ from collections import Counter
 import torch
 
 from graphmill.ask.model import Model
-from graphmill.config import from_mapping
 from tests.compiled_kernels import Compiler
+from tests.train.gpu.test_fused_step import config_of
 from train.gpu import fused_pass, kernels
 from train.gpu.fused_step import FusedStep, NegativeGroup, Shape
 from train.gpu.reference import KernelEdges
@@ -29,22 +29,17 @@ SCORES = ("query_gradients", "candidate_gradients")
 
 def fused_step(dimension: int, num_negatives: int, loss: str, operands: str) -> FusedStep:
     """A step whose kernels are compiled."""
-    config = from_mapping(
-        {
-            "output": "unused",
-            "entities": {"node": {"num_partitions": 1}},
-            "relations": [{"name": "r", "lhs": "node", "rhs": "node", "operator": "complex_diagonal"}],
-            "dynamic_relations": True,
-            "global_emb": False,
-            "comparator": "dot",
-            "loss_fn": loss,
-            "regularization_coef": 0.01,
-            "dimension": dimension,
-            "num_batch_negs": 0,
-            "num_uniform_negs": num_negatives,
-            "half_precision": operands == "bfloat16",
-            "train": {"exact_products": operands == "float32"},
-        }
+    config = config_of(
+        dynamic=True,
+        same_type=True,
+        operator="complex_diagonal",
+        loss_fn=loss,
+        regularization_coef=0.01,
+        dimension=dimension,
+        num_batch_negs=0,
+        num_uniform_negs=num_negatives,
+        half_precision=operands == "bfloat16",
+        train={"exact_products": operands == "float32"},
     )
     model = Model(config, 10)
     fused = FusedStep(config, model, Adagrad(model.parameters, 0.1), torch.device("cpu"))
@@ -79,7 +74,7 @@ def main(words: list[str]) -> None:
         if words[0] == "sizes":
             compiler = Compiler()
             passes([int(each) for each in words[1:]])
-            names = Counter(kernel.name for kernel in {launch.kernel for launch in compiler.launches})
+            names = Counter(kernel.name for kernel in set(compiler.launched))
             sys.stdout.write("# sizes\n" + "".join(f"{name} {count}\n" for name, count in names.items()))
             return
         architecture, dimension, num_negatives, loss, operands, *words = words
@@ -88,7 +83,7 @@ def main(words: list[str]) -> None:
         step(int(dimension), int(num_negatives), loss, operands)
         dtype = torch.bfloat16 if operands == "bfloat16" else torch.float32
         counted = kernels.shared_bytes(int(dimension), dtype, exact=operands == "float32")
-        for kernel in dict.fromkeys(launch.kernel for launch in compiler.launches):
+        for kernel in dict.fromkeys(compiler.launched):
             # machine code is slow to read: of kernels without a stack it has no spills to tell
             spills = sum(loop.spills for loop in kernel.loops) if kernel.stack_bytes else 0
             product = kernel.product if kernel.name in SCORES else "-"

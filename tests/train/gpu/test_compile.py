@@ -19,10 +19,11 @@ CASES = (
     "90 100 1000 softmax float32",
 )
 SIZES = "sizes 2003 2101 2205 93 205"
+Told = dict[str, list[list[str]]]  # words of each line, by case
 
 
 @pytest.fixture(scope="module")
-def told() -> dict[str, list[list[str]]]:
+def told() -> Told:
     """The lines that compile_kernels prints of each case, in words."""
     found = compiled_by("tests.train.gpu.compile_kernels", *" ".join((*CASES, SIZES)).split())
     assert found.keys() == {*CASES, "sizes"}
@@ -30,7 +31,7 @@ def told() -> dict[str, list[list[str]]]:
 
 
 @pytest.mark.slow
-def test_what_is_left_of_many_groups_compiles_nothing_anew(told: dict[str, list[list[str]]]) -> None:
+def test_what_is_left_of_many_groups_compiles_nothing_anew(told: Told) -> None:
     counts = {name: int(count) for name, count in told["sizes"]}
     assert max(counts[name] for name in SCORES) <= 3
     assert counts["sample"] <= 2  # by the alignment of the rows of rhs
@@ -41,9 +42,7 @@ def test_what_is_left_of_many_groups_compiles_nothing_anew(told: dict[str, list[
     ("case", "products"),
     list(zip(CASES, ("mma.sync", "tcgen05", "wgmma", "wgmma mma.sync", "none"), strict=True)),
 )
-def test_all_gpus_losses_widths_and_operands(
-    told: dict[str, list[list[str]]], case: str, products: str
-) -> None:
+def test_all_gpus_losses_widths_and_operands(told: Told, case: str, products: str) -> None:
     """A kernel that takes more shared memory than the architecture has does not compile."""
     most_spills = MOST_SPILLS[int(case.split()[1])]
     assert {name for name, *_ in told[case]} == STEP

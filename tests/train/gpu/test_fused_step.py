@@ -7,8 +7,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from graphmill.config import Config, from_mapping
+from graphmill.config import Config
 from graphmill.vocab import Side
+from tests.train.graphs import make_config, relation
 from tests.train.step.test_plain import Scene
 from train.edges.negative_sampling import Batch, Block, in_batch_negatives
 from train.gpu import reference
@@ -23,31 +24,18 @@ NUM_RELATIONS = 3
 
 def config_of(*, dynamic: bool, same_type: bool, operator: str, **settings: Any) -> Config:
     right = "a" if same_type else "b"
-    relations = [
-        {"name": f"r{number}", "lhs": "a", "rhs": right, "operator": operator}
-        for number in range(1 if dynamic else NUM_RELATIONS)
-    ]
-    return from_mapping(
-        {
-            "entities": {name: {"num_partitions": 1} for name in ({"a"} | {right})},
-            "relations": relations,
-            "dimension": 12,
-            "comparator": "dot",
-            "global_emb": False,
-            "dynamic_relations": dynamic,
-            "entity_path": "e",
-            "edge_paths": ["t"],
-            "edge_root": "t",
-            "embedding_path": "v",
-            "checkpoint_path": "c",
-            "lr": 0.1,
-            "relation_lr": 0.05,
-            "batch_size": 24,
-            "num_batch_negs": 12,
-            "num_uniform_negs": 5,
-            **settings,
-        }
-    )
+    num_relations = 1 if dynamic else NUM_RELATIONS
+    relations = [relation(operator, name=f"r{n}", lhs="a", rhs=right) for n in range(num_relations)]
+    usual = {
+        "dimension": 12,
+        "relation_lr": 0.05,
+        "batch_size": 24,
+        "num_batch_negs": 12,
+        "num_uniform_negs": 5,
+    }
+    usual |= {"dynamic_relations": dynamic, "global_emb": False}
+    entities = {name: {"num_partitions": 1} for name in ({"a"} | {right})}
+    return make_config("unused", entities=entities, relations=relations, **usual | settings)
 
 
 class Drawn:
@@ -75,11 +63,11 @@ def edges_of(
     def column(limit: int) -> Tensor:
         return torch.randint(limit, (num_edges,), generator=generator, dtype=torch.int32)
 
-    relation = config.relations[0]
+    entry = config.relations[0]
     return reference.KernelEdges(
-        column(NUM_ROWS[relation.lhs]),
+        column(NUM_ROWS[entry.lhs]),
         column(NUM_RELATIONS).sort().values,
-        column(NUM_ROWS[relation.rhs]),
+        column(NUM_ROWS[entry.rhs]),
         torch.rand(num_edges, generator=generator) + 0.5 if weighted else None,
     )
 

@@ -20,6 +20,7 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 NUM_ROWS, NUM_RELATIONS = 40, 5
 SOME = 40  # gradients: every row is moved, in one program or two
 LR = torch.tensor(0.1, dtype=torch.float64, device=DEVICE)
+Results = dict[str, Tensor]  # by name
 
 
 class Problem:
@@ -49,14 +50,8 @@ class Problem:
 
 
 def side_of_a_step(
-    module: Any,
-    problem: Problem,
-    operator: str,
-    loss: str,
-    adjoint: bool,
-    first: int,
-    operand: torch.dtype,
-) -> dict[str, Tensor]:
+    module: Any, problem: Problem, operator: str, loss: str, adjoint: bool, first: int, operand: torch.dtype
+) -> Results:
     """Return the results of all functions, in the order of a step."""
     parameters_RD = None if operator == "none" else problem.parameters_RD
     num_positives = problem.rel_CP.shape[1]
@@ -87,7 +82,7 @@ def side_of_a_step(
     return results | {"related": related_CPD}
 
 
-def updates(module: Any, problem: Problem, results: dict[str, Tensor]) -> dict[str, Tensor]:
+def updates(module: Any, problem: Problem, results: Results) -> Results:
     """Return what some of the gradients make of rows and parameters; `test_runs_` takes many."""
     rows_T, gradient_TD = (
         each[:SOME] for each in (problem.rows_CK.flatten(), results["candidate gradients"].flatten(0, 1))
@@ -100,9 +95,7 @@ def updates(module: Any, problem: Problem, results: dict[str, Tensor]) -> dict[s
     return moved
 
 
-def assert_alike(
-    found: dict[str, Tensor], wanted: dict[str, Tensor], tolerance: float, *skipped: str
-) -> None:
+def assert_alike(found: Results, wanted: Results, tolerance: float, *skipped: str) -> None:
     assert found.keys() == wanted.keys()
     for name, expected in wanted.items():
         if name not in skipped:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from graphmill.config.partitions import all_keys
-from tests.train.graphs import make_config, random_triples, write_graph
+from tests.train.graphs import node_graph
 from train.gpu.copies import Copies, Staging, num_floats_of, pinned
 from train.step.step import Table
 from train.tables import memory
@@ -113,8 +113,7 @@ def test_arrays_of_the_area_do_not_meet(lengths, room):
 
 
 def test_the_area_holds_the_largest_bucket(registry, tmp_path):
-    config = make_config(tmp_path, entities={"node": {"num_partitions": 2}}, num_edge_chunks=3)
-    write_graph(config, {"node": 60}, random_triples(np.random.default_rng(1), 60, 1, 60, 400))
+    config = node_graph(tmp_path, np.random.default_rng(1), 60, 400, num_partitions=2, num_edge_chunks=3)
     context = RunContext(config)
     schedule = context.schedule
     staging = Staging(memory.staging_bytes(context), CUDA)

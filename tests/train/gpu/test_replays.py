@@ -14,8 +14,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from graphmill.vocab import Side
 from tests.pairs import pairs
 from tests.train.step.test_plain import Scene
-from tests.train.step.test_queries import all_negs, edge_tensors, known_of, queries_of
-from train.edges import batches, candidates
+from tests.train.step.test_queries import all_negs, known_of, queries_of
+from train.edges import candidates
 from train.edges.candidates import CandidateSampler
 from train.gpu.replays import Replays
 from train.step.queries import QueryStep
@@ -55,14 +55,8 @@ def buckets(config, elementwise, has_known):
         name: Table(each.embeddings_ND.flip(0), each.sums.clone()) for name, each in scene.tables.items()
     }
     tables = [scene.side_tables, {side: others[config.relations[0].entity_type(side)] for side in Side}]
-    rows = {side: [(len(table), 0)] * len(config.relations) for side, table in scene.side_tables.items()}
     known = known_of(scene) if has_known else None
-    cut = [
-        batches.cut_for_training(
-            config, edge_tensors(scene), torch.Generator().manual_seed(seed), rows, known
-        )
-        for seed in range(8)
-    ]
+    cut = [queries_of(scene, known, seed) for seed in range(8)]
     steps = [(batch, tables[number % 2]) for number, each in enumerate(cut) for batch in each]
     return scene, tables, steps
 

@@ -1,6 +1,5 @@
 """Training by the fused step: whole graphs and buckets, by the reference on a CPU, by kernels on a GPU."""
 
-import logging
 from importlib.util import find_spec
 from types import SimpleNamespace
 
@@ -17,10 +16,12 @@ from tests.train.graphs import (
     contents,
     embeddings,
     make_config,
-    mean_reciprocal_rank,
+    node_graph,
     random_triples,
+    relation,
     write_graph,
 )
+from tests.train.run.test_pbg_keys import FITTING, fitted
 from train import job
 from train.plan import decide
 from train.tables import memory
@@ -28,28 +29,21 @@ from train.tables.partition_store import copy_device
 from train.tables.run_context import RunContext
 
 NUM_GPUS = 1 if torch.cuda.is_available() else 0
-RELATIONS = [
-    {"name": f"r{number}", "lhs": "user", "rhs": "item", "operator": "complex_diagonal"}
-    for number in range(2)
-]
 COUNTS = {"user": 25, "item": 20}
 
 
 def two_types(root, *, dynamic: bool, num_partitions: int = 1, **settings):
-    return make_config(
-        root,
-        entities={name: {"num_partitions": num_partitions} for name in COUNTS},
-        relations=RELATIONS[:1] if dynamic else RELATIONS,
-        dynamic_relations=dynamic,
-        global_emb=False,
-        dimension=32,
-        num_epochs=10,
-        num_batch_negs=20,
-        num_uniform_negs=20,
-        init_scale=0.1,
-        num_gpus=NUM_GPUS,
-        **settings,
-    )
+    ends = {"lhs": "user", "rhs": "item"}
+    own = {
+        "entities": {name: {"num_partitions": num_partitions} for name in COUNTS},
+        "relations": [relation("complex_diagonal", name=name, **ends) for name in ("r0", "r1")][
+            : 2 - dynamic
+        ],
+        "dynamic_relations": dynamic,
+        "global_emb": False,
+        "num_gpus": NUM_GPUS,
+    }
+    return make_config(root, **FITTING | own | settings)
 
 
 @pytest.mark.slow
@@ -62,13 +56,10 @@ def two_types(root, *, dynamic: bool, num_partitions: int = 1, **settings):
     ],
 )
 def test_the_engine_fits_a_small_graph(tmp_path, dynamic, num_partitions, resident, own):
-    settings = {"engine": "fused", "resident": resident, **own}
-    config = two_types(tmp_path, dynamic=dynamic, num_partitions=num_partitions, train=settings)
-    triples = random_triples(np.random.default_rng(1), 25, 2, 20, 60)
-    write_graph(config, COUNTS, np.tile(triples, (6, 1)))  # a commit takes longer than an epoch of so few
-    figures = job.train(config)
-    assert figures["num_edges"] == 60 * 60
-    assert mean_reciprocal_rank(config, COUNTS, triples, triples) > 0.9
+    entities = {name: {"num_partitions": num_partitions} for name in COUNTS}
+    train = {"engine": "fused", "resident": resident, **own}
+    more = {"entities": entities, "dynamic_relations": dynamic, "num_gpus": NUM_GPUS, "train": train}
+    assert fitted(tmp_path, "complex_diagonal", 2, **more) > 0.9
 
 
 @pytest.mark.slow
@@ -90,10 +81,8 @@ def test_the_size_of_a_buffer_changes_no_byte(tmp_path, capacity):
 
 
 def test_sizes_decide_what_stays_on_the_device(tmp_path):
-    config = make_config(
-        tmp_path, entities={"node": {"num_partitions": 8}}, dimension=100, batch_size=10, global_emb=False
-    )
-    write_graph(config, {"node": 80_000}, random_triples(np.random.default_rng(1), 80_000, 1, 80_000, 1000))
+    settings = {"num_partitions": 8, "dimension": 100, "batch_size": 10, "global_emb": False}
+    config = node_graph(tmp_path, np.random.default_rng(1), 80_000, 1000, **settings)
     context = RunContext(config, device=device_of(config.num_gpus))
     rows = 80_000 * 4 * 101
     needed = memory.resident_bytes(context)
@@ -114,8 +103,8 @@ def test_sizes_decide_what_stays_on_the_device(tmp_path):
 
 
 def test_a_version_is_copied_on_the_device_if_there_is_room(tmp_path, monkeypatch):
-    config = make_config(tmp_path, dimension=100, batch_size=10, global_emb=False)
-    write_graph(config, {"node": 20_000}, random_triples(np.random.default_rng(1), 20_000, 1, 20_000, 1000))
+    settings = {"dimension": 100, "batch_size": 10, "global_emb": False}
+    config = node_graph(tmp_path, np.random.default_rng(1), 20_000, 1000, **settings)
     device = torch.device("cuda", 0)
     context = RunContext(config, device=device)
     twice = memory.resident_bytes(context) + 20_000 * 4 * 101
@@ -154,8 +143,8 @@ def test_a_setting_without_effect_is_told_with_its_reason(tmp_path, caplog):
     for former, is_named in (("shards", False), ("files", False), ("nccl", True), ("gloo", True)):
         told = decided(tmp_path / former, 2, train={"all_reduce": former}).ignored
         assert [text.split(":")[1] for text in told] == [f" {former} has no effect"] * is_named
-    with caplog.at_level(logging.INFO, "graphmill"):
-        several.log()
+    caplog.set_level("INFO", "graphmill")
+    several.log()
     assert f"training on cpu with the {several.steps['edges']} step for edges" in caplog.text
     assert {record.levelname for record in caplog.records} == {"INFO", "WARNING"}
 

@@ -8,7 +8,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphmill.ask.model import Model
 from graphmill.checkpoints import pbg
 from graphmill.errors import FormatError
 from graphmill.formats import edge_buckets, entity_counts
@@ -16,7 +15,7 @@ from graphmill.formats.edge_buckets import Edges
 from graphmill.formats.edge_buckets.features import Features
 from graphmill.model.operators import OPERATORS, operator_of
 from graphmill.vocab import Bucket, Side
-from tests.train.graphs import make_config, random_triples, write_graph
+from tests.train.graphs import make_config, node_graph, relation
 from tests.train.oracle import Oracle, row_adagrad
 from tests.train.step.test_plain import NUM_RELATIONS, Scene, check_step, settings
 from tests.train.step.test_queries import all_negs, check_same_as_step
@@ -27,7 +26,6 @@ from train.gpu import fused_pass
 from train.model import optimizer, regularizers
 from train.model.features import distinct
 from train.step.plain import PlainStep
-from train.step.step import Table
 
 DEVICE = torch.device("cpu")
 TYPES = {"doc": {"num_partitions": 1, "featurized": True}, "user": {"num_partitions": 1}}
@@ -46,21 +44,11 @@ def features(lists) -> Features:
 
 def write(config, edges) -> None:
     """Edges (lhs, relation, rhs), where an entity is a number or a list of features."""
-    columns = {side: [edge[place] for edge in edges] for side, place in ((Side.LHS, 0), (Side.RHS, 2))}
-    lists = {side: [each if isinstance(each, list) else [] for each in columns[side]] for side in Side}
-    numbers = {side: [-1 if isinstance(each, list) else each for each in columns[side]] for side in Side}
-    edge_buckets.write_bucket(
-        config.edge_paths[0],
-        Bucket(0, 0),
-        Edges(
-            np.array(numbers[Side.LHS], np.int64),
-            np.array([edge[1] for edge in edges], np.int64),
-            np.array(numbers[Side.RHS], np.int64),
-            None,
-            features(lists[Side.LHS]),
-            features(lists[Side.RHS]),
-        ),
-    )
+    lhs, rel, rhs = zip(*edges, strict=True)
+    numbers = [[-1 if isinstance(each, list) else each for each in ends] for ends in (lhs, rhs)]
+    lists = [features([each if isinstance(each, list) else [] for each in ends]) for ends in (lhs, rhs)]
+    columns = (np.array(each, np.int64) for each in (numbers[0], rel, numbers[1]))
+    edge_buckets.write_bucket(config.edge_paths[0], Bucket(0, 0), Edges(*columns, None, *lists))
     for name, count in COUNTS.items():
         entity_counts.write_count(config.entity_path, name, 0, count)
 
@@ -107,20 +95,12 @@ def test_step_on_features_equals_the_oracle(tmp_path, relation):
     (batch,) = (
         each for each in batches.cut(config, read(config), torch.Generator()) if each.relation == relation
     )
-    draw = torch.Generator().manual_seed(1)
-    model = Model(config, relation_init="random").to("cpu", torch.float64)
-    tables = {
-        name: Table(
-            torch.randn(count, 4, generator=draw, dtype=torch.float64),
-            torch.rand(count, generator=draw, dtype=torch.float64),
-        )
-        for name, count in COUNTS.items()
-    }
+    scene = Scene(config, relation, counts=COUNTS)
+    tables, sides = scene.tables, scene.side_tables
     before = {name: (table.embeddings_ND.clone(), table.sums.clone()) for name, table in tables.items()}
-    sides = {side: tables[config.relations[relation].entity_type(side)] for side in Side}
-    step = PlainStep(config, model, optimizer.Adagrad(model.parameters, 0.0))
-    leaves = {name: rows.clone().requires_grad_() for name, (rows, _) in before.items()}
-    values = [model.parameters[f"rhs_operators.{relation}.diagonal"].clone()]
+    step = PlainStep(config, scene.model, scene.adagrad)
+    leaves, _ = scene.leaves()
+    values = [scene.model.parameters[f"rhs_operators.{relation}.diagonal"].clone()]
 
     def entities(side, numbers):
         bags = batch.bags.get(side)
@@ -310,12 +290,8 @@ def test_other_engines_leave_it_to_torch():
 
 
 def test_training_learns_the_relations(tmp_path, rng):
-    """The loss falls, also of what is predicted."""
-    relation = {"name": "r", "lhs": "node", "rhs": "node", "operator": "complex_diagonal", "all_negs": True}
-    config = make_config(
-        tmp_path, relations=[relation], dynamic_relations=True, global_emb=False, num_epochs=10,
-        dimension=16, init_scale=0.1, **predicting(),
-    )  # fmt: skip
-    write_graph(config, {"node": 30}, random_triples(rng, 30, 3, 30, 90))
+    settings = {"relations": [relation("complex_diagonal", all_negs=True)], "dynamic_relations": True}
+    settings |= {"dimension": 16, "num_epochs": 10, "init_scale": 0.1, "global_emb": False}
+    config = node_graph(tmp_path, rng, 30, 90, 3, **settings, **predicting())
     losses = [epoch["loss"] for epoch in job.train(config)["epochs"]]
     assert losses[-1] < losses[0] / 2

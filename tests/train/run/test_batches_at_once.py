@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from graphmill.cluster.runtime import cpu_threads
-from tests.train.graphs import make_config, mean_reciprocal_rank, write_graph
+from tests.train.graphs import make_config, mean_reciprocal_rank, relation, write_graph
 from train import job
 from train.compiled.compiled_step import Kernel
 from train.plan.decide import decide
@@ -18,12 +18,8 @@ from train.step.queries import QueryStep
 from train.tables.run_context import RunContext
 
 
-def relation(operator="none", all_negs=True):
-    return {"name": "r", "lhs": "node", "rhs": "node", "operator": operator, "all_negs": all_negs}
-
-
 def settings(operator="none", **train):
-    relations = [relation(operator)]
+    relations = [relation(operator, all_negs=True)]
     return {"relations": relations, "batch_size": 20, "dimension": 8, "train": {"candidates": 40, **train}}
 
 
@@ -38,7 +34,7 @@ NEVER = {"entities": {"node": {"num_partitions": 4}}, "train": {"candidates": 40
 
 
 @pytest.mark.parametrize(
-    ("operator", "changed", "num_edges", "num_rows", "expected", "reason"),
+    ("operator", "more", "num_edges", "num_rows", "expected", "reason"),
     [
         ("none", {}, 20 * 64 * 4, 80, 4, "at most 4"),
         ("linear", {}, 20 * 64 * 8, 80, 4, "at most 4"),  # more cost quality
@@ -51,10 +47,8 @@ NEVER = {"entities": {"node": {"num_partitions": 4}}, "train": {"candidates": 40
         ("none", {"train": {"candidates": 40, "engine": "plain"}}, 20 * 64 * 4, 80, 1, None),
     ],
 )
-def test_number_at_once(
-    tmp_path, rng, few_products, operator, changed, num_edges, num_rows, expected, reason
-):
-    config = make_config(tmp_path, **(settings(operator) | changed))
+def test_number_at_once(tmp_path, rng, few_products, operator, more, num_edges, num_rows, expected, reason):
+    config = make_config(tmp_path, **(settings(operator) | more))
     triples = np.stack([rng.integers(0, num_rows, num_edges) for _ in range(3)], axis=1)
     triples[:, 1] = 0
     write_graph(config, {"node": num_rows}, triples)
@@ -75,9 +69,7 @@ def test_number_at_once(
         ("plain", 40, 8, 6),  # 40 rows: sampled with 20, not with 40
     ],
 )
-def test_small_batches_of_queries_have_one_thread(
-    tmp_path, few_products, engine, candidates, dimension, expected
-):
+def test_small_batches_have_one_thread(tmp_path, few_products, engine, candidates, dimension, expected):
     train = {"candidates": candidates, "engine": engine}
     config = make_config(tmp_path, **settings(**train) | {"dimension": dimension})
     write_graph(config, {"node": 40}, np.array([[0, 0, 1]]))
@@ -89,7 +81,7 @@ def test_small_batches_of_queries_have_one_thread(
 
 
 def test_edges_take_all_threads(tmp_path):
-    config = make_config(tmp_path, relations=[relation(all_negs=False)])
+    config = make_config(tmp_path, relations=[relation("none")])
     write_graph(config, {"node": 5}, np.zeros((1, 3), int))
     with cpu_threads(6):
         plan = decide(RunContext(config))
@@ -127,19 +119,14 @@ def test_threads_train_as_well_as_one(tmp_path, rng, monkeypatch, few_products, 
 
     watch(QueryStep, "_move", lambda batch: "all rows" if batch.candidate_C is None else "sample")
     watch(Kernel, "run", lambda _: "sample")
-    config = make_config(
-        tmp_path,
-        num_epochs=4,
-        workers=3,
-        dynamic_relations=True,
-        **settings(operator, candidates=candidates),
-    )
+    own = settings(operator, candidates=candidates)
+    config = make_config(tmp_path, num_epochs=4, workers=3, dynamic_relations=True, **own)
     write_graph(config, {"node": 200}, triples)
     plan = job.train(config)["plan"]
     is_compiled = plan["steps"] == {"queries": "compiled"}
     assert (plan["batches_at_once"] > 1) == (candidates is not None and is_compiled)
     # by chance .03
-    assert mean_reciprocal_rank(config, {"node": 200}, triples, triples[:300]) > 0.15
+    assert mean_reciprocal_rank(config, triples, triples[:300]) > 0.15
     assert most["all rows"] == 1
     if plan["batches_at_once"] > 1:
         assert most["sample"] > 1

@@ -9,7 +9,7 @@ import torch
 from graphmill.checkpoints import pbg
 from graphmill.cluster import runtime
 from graphmill.errors import StorageError, TrainingError
-from tests.train.graphs import differing, make_config, random_triples, saved, write_graph
+from tests.train.graphs import differing, node_graph, relation, saved
 from train.run.trainer import Trainer
 from train.tables import memory
 from train.tables.partition_files import PartitionFiles
@@ -19,17 +19,10 @@ IN_MEMORY = [{"resident": "always"}, {"device_partitions": 2}]
 
 
 def graph(root, own, **settings):
-    config = make_config(
-        root,
-        entities={"node": {"num_partitions": 4}},
-        relations=[{"name": "r", "lhs": "node", "rhs": "node", "operator": "complex_diagonal"}],
-        global_emb=False,
-        checkpoint_preservation_interval=1,
-        train=own,
-        **settings,
-    )
-    write_graph(config, {"node": 60}, random_triples(np.random.default_rng(1), 60, 1, 60, 400))
-    return config
+    return node_graph(
+        root, np.random.default_rng(1), 60, 400, num_partitions=4, relations=[relation("complex_diagonal")],
+        global_emb=False, checkpoint_preservation_interval=1, train=own, **settings,
+    )  # fmt: skip
 
 
 @pytest.fixture(autouse=True)

@@ -26,8 +26,10 @@ from tests.train.graphs import (
     contents,
     embeddings,
     make_config,
+    node_graph,
     random_triples,
-    write_graph,
+    relation,
+    write_edges,
 )
 from train import job
 from train.run import ensemble, joined
@@ -42,14 +44,8 @@ def with_train(config, **settings):
 
 @pytest.fixture
 def config(tmp_path, rng):
-    config = make_config(
-        tmp_path,
-        entities={"node": {"num_partitions": 2}},
-        relations=[{"name": "r", "lhs": "node", "rhs": "node", "operator": "complex_diagonal"}],
-        train={"ensemble": 3},
-    )
-    write_graph(config, {"node": NUM_NODES}, random_triples(rng, NUM_NODES, 1, NUM_NODES, 200))
-    return config
+    relations, train = [relation("complex_diagonal")], {"ensemble": 3}
+    return node_graph(tmp_path, rng, NUM_NODES, 200, num_partitions=2, relations=relations, train=train)
 
 
 @st.composite
@@ -62,10 +58,7 @@ def ensembles(draw):
     return make_config(
         "unused",
         entities={"user": {"num_partitions": 1}, "film": {"num_partitions": 1, "dimension": dimension}},
-        relations=[
-            {"name": f"r{number}", "lhs": "user", "rhs": "film", "operator": name}
-            for number, name in enumerate(operators)
-        ],
+        relations=[relation(each, name=f"r{n}", lhs="user", rhs="film") for n, each in enumerate(operators)],
         dimension=dimension,
         dynamic_relations=dynamic,
         global_emb=not dynamic and draw(st.booleans()),
@@ -79,6 +72,12 @@ def filled(config, num_relations, generator):
     drawn = {key: torch.randn(each.shape, generator=generator) for key, each in model.parameters.items()}
     model.load_state(drawn)
     return model
+
+
+def sums_of_rows(config, width):
+    """The optimizer's sums of the nodes of partition 1."""
+    state = PbgCheckpoint(config.checkpoint_path).read_optimizer_state("node", 1)
+    return table_sums(state, (20, width), "")
 
 
 def scores(model, side, users, films, rel):
@@ -148,11 +147,8 @@ def test_run_trains_the_members_and_joins_them(config, near_client, tmp_path):
     # sums follow what they belong to
     checkpoint = PbgCheckpoint(config.checkpoint_path)
     assert list(map(len, sums_of(checkpoint.read_model().optimizer_state).values())) == [12, 12, 24]
-    sums, *of_members = (
-        table_sums(PbgCheckpoint(each.checkpoint_path).read_optimizer_state("node", 1), (20, width), "")
-        for each, width in zip((config, *members), (24, 8, 8, 8), strict=True)
-    )
-    torch.testing.assert_close(sums, sum(of_members) / 3)
+    of_members = [sums_of_rows(each, 8) for each in members]
+    torch.testing.assert_close(sums_of_rows(config, 24), sum(of_members) / 3)
 
     before = contents(config.checkpoint_path)
     assert job.run(config, near_client)["num_edges"] == 0
@@ -178,11 +174,8 @@ def test_run_trains_the_members_and_joins_them(config, near_client, tmp_path):
 def test_sums_of_elements_are_joined_as_the_elements_are(config, near_client):
     config = with_train(changed(config, num_epochs=1), optimizer="adagrad", ensemble=2)
     job.run(config, near_client)
-    sums, _, second = (
-        table_sums(PbgCheckpoint(each.checkpoint_path).read_optimizer_state("node", 1), (20, width), "")
-        for each, width in zip((config, *members_of(config)), (16, 8, 8), strict=True)
-    )
-    assert torch.equal(sums[:, 4:8], second[:, :4])
+    _, second = (sums_of_rows(each, 8) for each in members_of(config))
+    assert torch.equal(sums_of_rows(config, 16)[:, 4:8], second[:, :4])
 
 
 @pytest.mark.slow
@@ -214,19 +207,14 @@ def test_what_a_kill_leaves_is_trained_and_joined_to_the_same_bytes(config, clie
 def test_members_keep_their_best_version_and_start_from_members(config, near_client, rng, tmp_path):
     valid = random_triples(rng, NUM_NODES, 1, NUM_NODES, 40)
     config = with_train(changed(config, num_epochs=6), validate_split="valid", patience=1)
-    write_graph(config, {"node": NUM_NODES}, valid, path=config.split_path("valid"))
+    write_edges(config, valid, config.split_path("valid"))
     members = job.run(config, near_client)["members"]
     for member, figures in zip(members_of(config), members, strict=True):
         found = json.loads(Path(member.checkpoint_path, "validation.json").read_text())
         assert figures["version"] == figures["best_epoch"] == found["best"]
         assert figures["validation_mrr"] == max(each["mrr"] for each in found["epochs"])
-    later = changed(
-        config,
-        checkpoint_path=str(tmp_path / "later"),
-        init_path=config.checkpoint_path,
-        num_epochs=1,
-        train={"ensemble": 3},
-    )
+    more = {"init_path": config.checkpoint_path, "num_epochs": 1, "train": {"ensemble": 3}}
+    later = changed(config, checkpoint_path=str(tmp_path / "later"), **more)
     job.run(changed(later, lr=0.0), near_client)
     assert torch.equal(embeddings(later, "node", NUM_NODES), embeddings(config, "node", NUM_NODES))
     too_many = with_train(changed(later, checkpoint_path=str(tmp_path / "more")), ensemble=4)
@@ -263,24 +251,21 @@ def test_several_workers_share_each_member(config, client):
 
 @pytest.mark.slow
 def test_pipeline_remaps_and_predicts_with_the_joined_checkpoint(tmp_path, rng, graphmill_command):
-    table = tmp_path / "edges.csv"
+    table, conf = tmp_path / "edges.csv", tmp_path / "conf.yaml"
     triples = random_triples(rng, 30, 2, 30, 300)
     table.write_text("".join(f"n{lhs},r{rel},n{rhs}\n" for lhs, rel, rhs in triples.tolist()))
-    conf = tmp_path / "conf.yaml"
+    columns = {"path": str(table), "header": False, "lhs": 0, "relation_column": 1, "rhs": 2}
     settings = {
         "output": str(tmp_path / "out"),
         "entities": {"node": {"num_partitions": 2}},
         "dynamic_relations": True,
-        "relations": [{"name": "all", "lhs": "node", "rhs": "node", "operator": "complex_diagonal"}],
+        "relations": [relation("complex_diagonal")],
         "dimension": 4,
         "num_epochs": 1,
         "workers": 1,
         "eval_fraction": 0,
-        "etl": {
-            "tables": [{"path": str(table), "header": False, "lhs": 0, "relation_column": 1, "rhs": 2}],
-            "holdout": {"test": 0.1},
-        },
         "train": {"ensemble": 2},
+        "etl": {"tables": [columns], "holdout": {"test": 0.1}},
     }
     conf.write_text(json.dumps(settings))
     assert graphmill_command("pipeline", "--conf", conf) == 0

@@ -1,16 +1,14 @@
 """`train.freeze`: types and relations that do not move, to the last bit, with every engine."""
 
-import logging
 import shutil
 
-import numpy as np
 import pytest
 import torch
 
 from graphmill.checkpoints import pbg
 from graphmill.config.sections.train import TrainConfig
 from graphmill.errors import ConfigError
-from tests.train.graphs import make_config, write_graph
+from tests.train.graphs import make_config, random_edges, relation, saved, write_graph
 from train import job
 
 TYPES = {"user": {"num_partitions": 1}, "item": {"num_partitions": 1}}
@@ -32,9 +30,7 @@ def configured(root, engine, freeze=(), **more):
     train, settings = ENGINES[engine]
     settings = dict(settings)
     all_negs = settings.pop("all_negs", False)
-    relations = [
-        {"name": "likes", "lhs": "user", "rhs": "item", "operator": "diagonal", "all_negs": all_negs}
-    ]
+    relations = [relation(name="likes", lhs="user", rhs="item", all_negs=all_negs)]
     return make_config(
         root,
         **{"entities": TYPES, "relations": relations, "num_epochs": 1, "batch_size": 1000, "init_scale": 1.0},
@@ -43,29 +39,24 @@ def configured(root, engine, freeze=(), **more):
     )
 
 
-def write(config, rng):
-    rel = rng.integers(2, size=200) if config.dynamic_relations else np.zeros(200, np.int64)
-    triples = np.stack([rng.integers(30, size=200), rel, rng.integers(20, size=200)], 1)
-    write_graph(config, {"user": 30, "item": 20}, triples)
+def write(config, rng, **counts):
+    edges = random_edges(config, counts, rng, 300)
+    if config.dynamic_relations:
+        edges[:, 1] = rng.integers(2, size=300)
+    write_graph(config, counts, edges)
 
 
-def state_of(config, version=None):
+def state_of(config):
     """All rows, sums, parameters, and their optimizer's states, by type and by relation."""
-    version = version or pbg.read_version(config.checkpoint_path)
-    parameters, states, _ = pbg.read_model(config.checkpoint_path, version)
-    assert len(parameters) == len(states["state"])
-    keys = [key for key in parameters if "operators" in key]
-    keys += [key for name in config.entities if (key := f"global_embs.emb_{name}") in parameters]
-    found = {name: [] for name in (*config.entities, "likes")}
-    for name, entity in config.entities.items():
-        for part in range(entity.num_partitions):
-            rows, state = pbg.read_embeddings(config.checkpoint_path, name, part, version)
-            found[name] += [torch.from_numpy(rows), state["state"][0]["sum"]]
+    every = saved(config)
+    found = {name: [every[key] for key in every if key[0] == name] for name in config.entities}
+    keys = [key for key in every if "operators" in key]
+    keys += [key for name in config.entities if (key := f"global_embs.emb_{name}") in every]
+    found["likes"] = []
     for number, key in enumerate(keys):
-        state = states["state"][number]
-        found[key.removeprefix("global_embs.emb_") if "global" in key else "likes"] += [
-            parameters[key], state["sum"], torch.tensor(float(state["step"])),
-        ]  # fmt: skip
+        owner = key.removeprefix("global_embs.emb_") if "global" in key else "likes"
+        found[owner] += [every[key], every[number, "sum"], torch.tensor(float(every[number, "step"]))]
+    assert (len(keys), "sum") not in every
     return found
 
 
@@ -77,7 +68,7 @@ def same(ours, theirs):
 def test_what_is_frozen_stays_and_the_rest_moves_as_ever(tmp_path, rng, engine):
     """One step from a trained checkpoint: parts that are not frozen move as without `freeze`."""
     first = configured(tmp_path / "first", engine)
-    write(first, rng)
+    write(first, rng, user=30, item=20)
     job.train(first)
     before = state_of(first)
 
@@ -104,26 +95,17 @@ def test_what_is_frozen_stays_and_the_rest_moves_as_ever(tmp_path, rng, engine):
 @pytest.mark.parametrize("engine", ["compiled", "plain"])
 def test_with_partitions_and_types_on_both_sides(tmp_path, rng, engine):
     """A frozen type may be on both sides of one relation; a lower max_norm does not shorten its rows."""
+    types = {name: {"num_partitions": 2} for name in ("user", "item")}
     relations = [
-        {"name": "knows", "lhs": "user", "rhs": "user", "operator": "translation"},
-        {"name": "likes", "lhs": "user", "rhs": "item", "operator": "diagonal"},
+        relation("translation", name="knows", lhs="user", rhs="user"),
+        relation(name="likes", lhs="user", rhs="item"),
     ]
-    first = make_config(
-        tmp_path / "first",
-        entities={"user": {"num_partitions": 2}, "item": {"num_partitions": 2}},
-        relations=relations,
-        init_scale=1.0,
-    )
-    triples = np.stack([rng.integers(20, size=300), rng.integers(2, size=300), rng.integers(20, size=300)], 1)
-    write_graph(first, {"user": 20, "item": 20}, triples)
+    first = make_config(tmp_path / "first", entities=types, relations=relations, init_scale=1.0)
+    write(first, rng, user=20, item=20)
     job.train(first)
-    config = first.model_copy(
-        update={
-            "checkpoint_path": str(tmp_path / "then"),
-            "init_path": first.checkpoint_path,
-            "max_norm": 0.1,
-        }
-    ).with_section(TrainConfig(freeze=["user", "knows"], engine="auto" if engine == "compiled" else "plain"))
+    update = {"checkpoint_path": str(tmp_path / "then"), "init_path": first.checkpoint_path, "max_norm": 0.1}
+    section = TrainConfig(freeze=["user", "knows"], engine="auto" if engine == "compiled" else "plain")
+    config = first.model_copy(update=update).with_section(section)
     job.train(config)
     for part in range(2):
         rows = [pbg.read_embeddings(each.checkpoint_path, "user", part, 2)[0] for each in (first, config)]
@@ -144,9 +126,7 @@ def test_several_workers_average_nothing_that_is_frozen(tmp_path, rng, client):
         {"name": "lives", "lhs": "user", "rhs": "city", "operator": "diagonal"},
     ]
     first = make_config(tmp_path / "first", entities=types, relations=relations, global_emb=True)
-    triples = np.stack([rng.integers(40, size=300), rng.integers(2, size=300), rng.integers(40, size=300)], 1)
-    triples[triples[:, 1] == 1, 2] %= 4
-    write_graph(first, {"user": 40, "city": 4}, triples)
+    write(first, rng, user=40, city=4)
     job.train(first)
     rows, state = pbg.read_embeddings(first.checkpoint_path, "city", 0, 2)
     rows[0] = -0.0
@@ -182,9 +162,9 @@ def test_names_are_checked_before_anything_starts(tmp_path, freeze, message):
 
 def test_a_type_from_nowhere_is_told_of(tmp_path, rng, caplog):
     config = configured(tmp_path, "plain", ["item"])
-    write(config, rng)
-    with caplog.at_level(logging.WARNING, "graphmill"):
-        job.warn_of_drawn(config)
+    write(config, rng, user=30, item=20)
+    caplog.set_level("WARNING", "graphmill")
+    job.warn_of_drawn(config)
     assert "train.freeze: item: there is no init_path, so the vectors stay as they are drawn" in caplog.text
     assert config.train.result_settings()["freeze"] == ["item"]
     assert "freeze" not in configured(tmp_path, "plain").train.result_settings()  # as in older checkpoints

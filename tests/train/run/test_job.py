@@ -1,7 +1,6 @@
 """The stage's door, a Dask task; and kill -9 at any moment: the next run ends with the same bytes."""
 
 import json
-import logging
 import os
 import re
 import signal
@@ -15,7 +14,15 @@ from graphmill.checkpoints import pbg
 from graphmill.config import Effect, PbgConfig
 from graphmill.errors import ConfigError
 from tests.logged import messages_of
-from tests.train.graphs import changed, embeddings, make_config, random_triples, write_graph
+from tests.train.graphs import (
+    changed,
+    embeddings,
+    make_config,
+    node_graph,
+    random_triples,
+    relation,
+    write_graph,
+)
 from tests.train.kill_driver import kill_anywhere
 from tests.train.run.test_trainer import COUNTS, RELATIONS, mixed, write_mixed
 from tests.train.vectors import raw_ids, write_index, write_vectors
@@ -26,14 +33,12 @@ from train.run.run_metrics import warn_of_growing_loss
 
 @pytest.fixture
 def config(tmp_path, rng):
-    config = make_config(tmp_path, num_epochs=1)
-    write_graph(config, {"node": 20}, random_triples(rng, 20, 1, 20, 60))
-    return config
+    return node_graph(tmp_path, rng, num_epochs=1)
 
 
 def test_run_trains_in_a_dask_task_and_more_epochs_resume_it(config, client, tmp_path, caplog):
-    with caplog.at_level(logging.INFO, "graphmill"):
-        figures = job.run(changed(config, num_machines=2, num_partition_servers=1), client)
+    caplog.set_level("INFO", "graphmill")
+    figures = job.run(changed(config, num_machines=2, num_partition_servers=1), client)
     assert figures["num_epochs"] == figures["version"] == 1
     assert figures["num_parameters"] == 20 * 8 + 8 + 8  # rows, one diagonal, one global embedding
     assert figures["edges_per_s"] > 0
@@ -87,8 +92,8 @@ def test_fingerprint_holds_what_changes_the_result(config, rng):
     assert job.fingerprint(config) != before
 
 
-def asked(operator, **more):
-    return [{"name": "r", "lhs": "node", "rhs": "node", "operator": operator, "all_negs": True} | more]
+def asked(operator, all_negs=True):
+    return [relation(operator, all_negs=all_negs)]
 
 
 NO_DOT = {"comparator": "cos", "bias": True}
@@ -121,24 +126,17 @@ def test_settings_that_lack_others_are_refused(tmp_path, usual, changes, message
 
 
 def test_a_rate_that_is_too_large_is_told_at_the_end_of_training(tmp_path, rng, near_client, caplog):
-    config = make_config(tmp_path, num_epochs=6, lr=50.0, max_norm=100.0)
+    config = node_graph(tmp_path, rng, num_epochs=6, lr=50.0, max_norm=100.0)
     for losses in ([5.0, 4.0, 4.1], []):
         warn_of_growing_loss(config, [{"epoch": 1, "loss": loss} for loss in losses])
     assert not messages_of(caplog)
-    write_graph(config, {"node": 20}, random_triples(rng, 20, 1, 20, 60))
     job.run(config, near_client)
     assert "the loss has grown from " in caplog.text
     assert "set lr lower than 50" in caplog.text
 
 
-PLACEMENTS = {
-    "files": {},
-    "device": {"resident": "always"},
-    "buffer": {"device_partitions": 3},
-    "vectors": {"ensemble": 2},
-}
 ASKED = [RELATIONS[0] | {"all_negs": True}, *RELATIONS[1:]]  # queries, and edges
-IN_KERNELS = [relation | {"operator": "complex_diagonal"} for relation in RELATIONS]  # else not on the device
+IN_KERNELS = [each | {"operator": "complex_diagonal"} for each in RELATIONS]  # else not on the device
 
 
 def with_vectors(config, path, rng):
@@ -152,26 +150,23 @@ def with_vectors(config, path, rng):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("placement", "every"), [("files", 11), ("device", 13), ("buffer", 17), ("vectors", 31)]
+    ("placement", "train", "every"),
+    [
+        ("files", {}, 11),
+        ("device", {"resident": "always"}, 13),
+        ("buffer", {"device_partitions": 3}, 17),
+        ("vectors", {"ensemble": 2}, 31),
+    ],
 )
-def test_kill_anywhere_and_run_again(tmp_path, rng, placement, every):
+def test_kill_anywhere_and_run_again(tmp_path, rng, placement, train, every):
     in_files = placement in ("files", "vectors")
-    config = mixed(
-        tmp_path,
-        eval_fraction=0.1,
-        checkpoint_preservation_interval=1,
-        batch_size=20,
-        num_batch_negs=10,
-        bucket_order="random",
-        train=PLACEMENTS[placement],
-        **({"relations": ASKED} if in_files else {"relations": IN_KERNELS, "global_emb": False}),
-    )
+    settings = {"eval_fraction": 0.1, "checkpoint_preservation_interval": 1, "batch_size": 20}
+    settings |= {"relations": ASKED} if in_files else {"relations": IN_KERNELS, "global_emb": False}
+    config = mixed(tmp_path, num_batch_negs=10, bucket_order="random", train=train, **settings)
     write_mixed(config, rng)
     if placement == "vectors":
         config = with_vectors(config, tmp_path / "vectors.parquet", rng)
-    order = kill_anywhere(
-        config, every, 0 if in_files else 0.005
-    )  # for files that are written beside the steps
+    order = kill_anywhere(config, every, 0 if in_files else 0.005)  # files are written beside such steps
     # two epochs of nine buckets, each with several steps and renames: a sample of all the moments
     assert len(order) > 80
     # two versions of each model: where all rows stay in memory, steps come between the files of the first

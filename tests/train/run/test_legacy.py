@@ -14,13 +14,13 @@ from graphmill import storage
 from graphmill.checkpoints import open_checkpoint, pbg
 from graphmill.checkpoints.legacy import inputs, names
 from graphmill.config import Config, from_mapping
+from graphmill.config.partitions import all_buckets
 from graphmill.convert import convert, legacy
 from graphmill.errors import FormatError
 from graphmill.formats import edge_buckets, entity_counts, entity_index
 from graphmill.formats.torch_files.write import save
 from graphmill.model.parameters import global_key
-from graphmill.vocab import Bucket
-from tests.train.graphs import changed, make_config, random_triples, write_graph
+from tests.train.graphs import changed, make_config, node_graph, random_edges, relation, write_graph
 from train import job
 from train.run import graphstorm_output
 
@@ -30,15 +30,8 @@ NUM_PARTITIONS = 2
 @pytest.fixture
 def graph(tmp_path: Path, rng: np.random.Generator) -> Config:
     """v1 input in two partitions, and an operator that legacy files hold turned round."""
-    config = make_config(
-        tmp_path / "v1",
-        entities={"node": {"num_partitions": NUM_PARTITIONS}},
-        relations=[{"name": "r", "lhs": "node", "rhs": "node", "operator": "affine"}],
-        num_epochs=1,
-    )
-    triples = np.stack([rng.integers(0, 40, 300), np.zeros(300, int), rng.integers(0, 40, 300)], 1)
-    write_graph(config, {"node": 40}, triples)
-    return config
+    settings = {"relations": [relation("affine")], "num_epochs": 1}
+    return node_graph(tmp_path / "v1", rng, 40, 300, num_partitions=NUM_PARTITIONS, **settings)
 
 
 def _legacy_twin(config: Config, root: Path) -> dict[str, Any]:
@@ -46,10 +39,9 @@ def _legacy_twin(config: Config, root: Path) -> dict[str, Any]:
     entities, edges = str(root / "entities"), str(root / "edges")
     for partition, count in enumerate(entity_counts.list_counts(config.entity_path)["node"]):
         save(inputs.count_uri(entities, "node", partition + 1), count)
-    for lhs in range(NUM_PARTITIONS):
-        for rhs in range(NUM_PARTITIONS):
-            read = edge_buckets.read_bucket(config.edge_paths[0], Bucket(lhs, rhs))
-            inputs.write_bucket(edges, Bucket(lhs, rhs), 1, len(read), [read])
+    for bucket in all_buckets(config):
+        read = edge_buckets.read_bucket(config.edge_paths[0], bucket)
+        inputs.write_bucket(edges, bucket, 1, len(read), [read])
     paths = {"entity_path": entities, "edge_paths": [edges], "checkpoint_path": str(root / "out")}
     return names.legacy_config(config.pbg() | paths)
 
@@ -104,11 +96,8 @@ def test_warm_start_from_any_format(graph: Config, tmp_path: Path, near_client: 
             storage.delete(storage.join(init_path, "CHECKPOINT_VERSION"))
             for entry in storage.list_dir(init_path):
                 storage.move(entry.uri, entry.uri.removesuffix(".1"))
-        still = {
-            "init_path": init_path,
-            "lr": 1e-30,
-            "checkpoint_path": str(tmp_path / f"to-{source_format}"),
-        }
+        checkpoint_path = str(tmp_path / f"to-{source_format}")
+        still = {"init_path": init_path, "lr": 1e-30, "checkpoint_path": checkpoint_path}
         started = graph.model_copy(update=still)
         job.run(started, near_client)
         np.testing.assert_allclose(_rows(started.checkpoint_path), expected, rtol=1e-6, atol=1e-12)
@@ -124,14 +113,11 @@ def config(tmp_path, rng):
         num_epochs=1,
         entities={"user": {"num_partitions": 3}, "item": {"num_partitions": 1}},
         relations=[
-            {"name": "likes_it", "lhs": "user", "rhs": "item", "operator": "translation"},
-            {"name": "knows", "lhs": "user", "rhs": "user", "operator": "diagonal"},
+            relation("translation", name="likes_it", lhs="user", rhs="item"),
+            relation(name="knows", lhs="user", rhs="user"),
         ],
     )
-    liked, known = random_triples(rng, 23, 1, 9, 60), random_triples(rng, 23, 1, 23, 60)
-    known[:, 1] = 1
-    triples = np.concatenate([liked, known])
-    write_graph(config, COUNTS, triples)
+    write_graph(config, COUNTS, random_edges(config, COUNTS, rng, 120))
     for name, entity in config.entities.items():
         for part in range(entity.num_partitions):
             ids = [f"{name}:{number}" for number in range(part, COUNTS[name], entity.num_partitions)]
@@ -159,12 +145,9 @@ def test_embeddings_and_model_after_training(config, near_client, tmp_path):
     paths = {"save_embed_path": str(tmp_path / "emb"), "save_model_path": str(tmp_path / "model")}
     saving = changed(config, train=paths)
     job.run(saving, near_client)
-    assert json.loads((tmp_path / "emb/emb_info.json").read_text()) == {
-        "format": "pytorch",
-        "emb_name": ["user", "item"],
-        "world_size": 3,
-        "emb_dim": {"user": 8, "item": 8},
-    }
+    dimensions = {"user": 8, "item": 8}
+    expected = {"format": "pytorch", "emb_name": [*dimensions], "world_size": 3, "emb_dim": dimensions}
+    assert json.loads((tmp_path / "emb/emb_info.json").read_text()) == expected
     for name, count in COUNTS.items():
         embed = torch.cat([load(tmp_path / f"emb/{name}/embed-{rank:05d}.pt") for rank in range(3)])
         nids = torch.cat([load(tmp_path / f"emb/{name}/embed_nids-{rank:05d}.pt") for rank in range(3)])
@@ -185,13 +168,9 @@ def test_embeddings_and_model_after_training(config, near_client, tmp_path):
 
 
 def test_a_decoder_of_graphstorm(config, near_client, tmp_path):
-    relations = [{**each.model_dump(), "operator": "diagonal"} for each in config.relations]
-    model = {
-        "relations": relations,
-        "comparator": "dot",
-        "train": {"save_model_path": str(tmp_path / "model")},
-    }
-    job.run(changed(config, **model), near_client)
+    relations = [each.model_dump() | {"operator": "diagonal"} for each in config.relations]
+    train = {"save_model_path": str(tmp_path / "model")}
+    job.run(changed(config, relations=relations, comparator="dot", train=train), near_client)
     folder = tmp_path / "model/epoch-0"
     state = pbg.read_model(config.checkpoint_path, pbg.read_version(config.checkpoint_path))[0]
     expected = torch.stack([state[f"rhs_operators.{number}.diagonal"] for number in (1, 0)])
@@ -204,7 +183,7 @@ def test_a_decoder_of_graphstorm(config, near_client, tmp_path):
 
 @pytest.mark.parametrize(("count", "num_partitions"), [(7, 3), (2, 3), (0, 2)])
 def test_shares_of_a_saved_model(tmp_path, rng, count, num_partitions):
-    config = make_config(tmp_path, entities={"node": {"num_partitions": num_partitions}})
+    config = make_config(tmp_path, num_partitions)
     rows = rng.standard_normal((count, 8), np.float32)
     write_checkpoint(config, np.array_split(rows, num_partitions))
     graphstorm_output.save(config, None, str(tmp_path / "model"))

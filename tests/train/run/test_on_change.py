@@ -1,7 +1,6 @@
 """What becomes of a checkpoint when the configuration changes: `train.on_change`."""
 
 import json
-import logging
 import os
 import shutil
 import time
@@ -14,15 +13,13 @@ from graphmill import config as configuration
 from graphmill import storage
 from graphmill.cli import exit_codes
 from graphmill.errors import ConfigError, FormatError
-from tests.train.graphs import contents, make_config, random_triples, write_graph
+from tests.train.graphs import contents, node_graph, random_triples, write_graph
 from train import job
 
 
 @pytest.fixture
 def config(tmp_path, rng):
-    config = make_config(tmp_path, num_epochs=1)
-    write_graph(config, {"node": 20}, random_triples(rng, 20, 1, 20, 60))
-    return config
+    return node_graph(tmp_path, rng, num_epochs=1)
 
 
 def changed(config, on_change=None, **settings):
@@ -49,8 +46,8 @@ def test_two_changes_in_a_row_keep_both_checkpoints(config, near_client, tmp_pat
     """YAML restarts: whatever was trained otherwise keeps a name of its own, and is told of."""
     job.run(config, near_client)
     first = contents(config.checkpoint_path)
-    with caplog.at_level(logging.INFO, "graphmill"):
-        figures = job.run(changed(config, lr=0.2), near_client)
+    caplog.set_level("INFO", "graphmill")
+    figures = job.run(changed(config, lr=0.2), near_client)
     assert figures["first_version"] == 0
     assert "settings.lr: 0.1 -> 0.2" in caplog.text
     assert f"it is moved to {stale(tmp_path, 1)}" in caplog.text
@@ -260,8 +257,8 @@ def test_a_checkpoint_that_lost_its_version_file_is_moved_aside(config, tmp_path
     trained(changed(config, num_epochs=2))
     Path(config.checkpoint_path, "checkpoint_version.txt").unlink()
     before = contents(config.checkpoint_path)
-    with caplog.at_level(logging.INFO, "graphmill"):
-        assert trained(changed(config, num_epochs=2))["first_version"] == 0
+    caplog.set_level("INFO", "graphmill")
+    assert trained(changed(config, num_epochs=2))["first_version"] == 0
     assert "holds version 2, and no checkpoint_version.txt" in caplog.text
     assert contents(stale(tmp_path, 1)) == before
 

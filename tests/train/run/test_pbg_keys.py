@@ -11,7 +11,17 @@ from graphmill.checkpoints import pbg
 from graphmill.errors import ConfigError
 from graphmill.model.operators import OPERATORS
 from tests.logged import messages_of
-from tests.train.graphs import embeddings, make_config, mean_reciprocal_rank, random_triples, write_graph
+from tests.train.graphs import (
+    embeddings,
+    make_config,
+    mean_reciprocal_rank,
+    node_graph,
+    random_edges,
+    random_triples,
+    relation,
+    write_edges,
+    write_graph,
+)
 from train import job
 from train.run.ignored_keys import log_ignored_keys
 
@@ -22,8 +32,8 @@ def two_types(root, **more):
         root,
         entities={"a": {"num_partitions": 2, "dimension": 4}, "b": {"num_partitions": 1, "dimension": 12}},
         relations=[
-            {"name": "aa", "lhs": "a", "rhs": "a", "operator": "complex_diagonal"},
-            {"name": "bb", "lhs": "b", "rhs": "b", "operator": "affine"},
+            relation("complex_diagonal", name="aa", lhs="a", rhs="a"),
+            relation("affine", name="bb", lhs="b", rhs="b"),
         ],
         **more,
     )
@@ -31,11 +41,10 @@ def two_types(root, **more):
 
 def test_dimensions_of_types(tmp_path, rng):
     config = two_types(tmp_path, eval_fraction=0.2)
-    triples = np.concatenate(
-        [random_triples(rng, 30, 1, 30, 90), random_triples(rng, 20, 1, 20, 90) + np.array([0, 1, 0])]
-    )
-    write_graph(config, {"a": 30, "b": 20}, triples)
-    write_graph(config, {"a": 30, "b": 20}, triples[::9], path=config.split_path("test"))
+    counts = {"a": 30, "b": 20}
+    triples = random_edges(config, counts, rng, 180)
+    write_graph(config, counts, triples)
+    write_edges(config, triples[::9], config.split_path("test"))
     job.train(config)
     version = pbg.read_version(config.checkpoint_path)
     assert pbg.read_embeddings(config.checkpoint_path, "a", 1, version)[0].shape == (15, 4)
@@ -59,8 +68,8 @@ def test_weights_of_edges_are_numbers_not_integers(tmp_path, rng):
     """An edge that weighs a half counts as one of a relation that does; with 0 it does not count at all."""
     triples = random_triples(rng, 20, 1, 20, 60)
     halves = trained(tmp_path / "edges", triples, np.full(60, 0.5, np.float32))
-    relation = {"name": "r", "lhs": "node", "rhs": "node", "operator": "diagonal", "weight": 0.5}
-    assert torch.equal(halves, trained(tmp_path / "relation", triples, relations=[relation]))
+    half = [relation(weight=0.5)]
+    assert torch.equal(halves, trained(tmp_path / "relation", triples, relations=half))
     assert not torch.equal(halves, trained(tmp_path / "ones", triples))
     nothing = trained(tmp_path / "nothing", triples, np.zeros(60, np.float32))
     start = trained(tmp_path / "start", triples, lr=0.0)
@@ -69,11 +78,9 @@ def test_weights_of_edges_are_numbers_not_integers(tmp_path, rng):
 
 def test_evaluation_takes_the_negatives_of_training_where_it_has_none_of_its_own(tmp_path, rng):
     """With one candidate the rank is 1 or 2."""
-    config = make_config(
-        tmp_path, eval_num_batch_negs=None, eval_num_uniform_negs=None, eval_fraction=0.5, num_epochs=1,
-        num_batch_negs=0, num_uniform_negs=1,
-    )  # fmt: skip
-    write_graph(config, {"node": 20}, random_triples(rng, 20, 1, 20, 60))
+    numbers = {"num_epochs": 1, "num_batch_negs": 0, "num_uniform_negs": 1, "eval_fraction": 0.5}
+    own = {"eval_num_batch_negs": None, "eval_num_uniform_negs": None}
+    config = node_graph(tmp_path, rng, **numbers, **own)
     job.train(config)
     (line,) = pbg.read_stats(config.checkpoint_path)
     assert line["eval_stats_before"]["metrics"]["pos_rank"] <= 2
@@ -83,33 +90,29 @@ def test_evaluation_takes_the_negatives_of_training_where_it_has_none_of_its_own
 @pytest.mark.slow
 def test_all_negatives_of_partitions(tmp_path, rng):
     """With several partitions an edge is compared with all of its bucket's."""
-    relation = {"name": "r", "lhs": "node", "rhs": "node", "operator": "complex_diagonal", "all_negs": True}
     config = make_config(
-        tmp_path, entities={"node": {"num_partitions": 3}}, relations=[relation], num_epochs=5,
+        tmp_path, num_partitions=3, relations=[relation("complex_diagonal", all_negs=True)], num_epochs=5,
         batch_size=20, global_emb=False, dimension=32, init_scale=0.1,
     )  # fmt: skip
     triples = random_triples(rng, 30, 1, 30, 90)
     write_graph(config, {"node": 30}, np.tile(triples, (6, 1)))
-    write_graph(config, {"node": 30}, triples, path=config.split_path("test"))
     assert job.train(config)["num_edges"] == 30 * 90
-    assert evaluate.evaluate(config)["metrics"]["mrr"] > 0.6
+    assert mean_reciprocal_rank(config, triples, triples) > 0.6
 
 
 @pytest.mark.slow
 def test_reciprocal_relations_are_evaluated_as_they_were_trained(tmp_path, rng):
     """Each side is asked for through an operator of its own, in training and in ranking."""
-    relations = [{"name": f"r{i}", "lhs": "node", "rhs": "node", "operator": "diagonal"} for i in range(2)]
     config = make_config(
-        tmp_path, relations=relations, num_epochs=80, global_emb=False, dimension=32, init_scale=0.1,
-        train={"reciprocal_relations": True},
+        tmp_path, relations=[relation(name=name) for name in ("r0", "r1")], num_epochs=80, global_emb=False,
+        dimension=32, init_scale=0.1, train={"reciprocal_relations": True},
     )  # fmt: skip
     # no edge has one the other way round: a single symmetric operator cannot tell the ends apart
     triples = random_triples(rng, 30, 2, 30, 300)
     triples = triples[triples[:, 0] < triples[:, 2]]
     write_graph(config, {"node": 30}, triples)
-    write_graph(config, {"node": 30}, triples, path=config.split_path("test"))
     job.train(config)
-    assert evaluate.evaluate(config)["metrics"]["mrr"] > 0.85
+    assert mean_reciprocal_rank(config, triples, triples) > 0.85
 
 
 def test_edges_without_negatives(tmp_path, rng):
@@ -117,11 +120,10 @@ def test_edges_without_negatives(tmp_path, rng):
     none = {"num_epochs": 1, "num_batch_negs": 0, "num_uniform_negs": 0}
     with pytest.raises(ConfigError, match=r"found 0 for both, and no relation with all_negs"):
         job.check(make_config(tmp_path, loss_fn="ranking", **none))
-    everyone = [{"name": "r", "lhs": "node", "rhs": "node", "all_negs": True}]
+    everyone = [relation("none", all_negs=True)]
     for settings in ({"loss_fn": "logistic"}, {"loss_fn": "softmax", "relations": everyone}):
-        config = make_config(tmp_path / settings["loss_fn"], **none, **settings)
+        config = node_graph(tmp_path / settings["loss_fn"], rng, **none, **settings)
         job.check(config)
-        write_graph(config, {"node": 20}, random_triples(rng, 20, 1, 20, 60))
         job.train(config)
         rows, _ = pbg.read_embeddings(config.checkpoint_path, "node", 0, 1)
         assert np.linalg.norm(rows) > 0.5  # of the first rows: 0.01
@@ -149,17 +151,14 @@ FITTING = {
 
 def fitted(root, operator, num_rel=1, seed=1, repeats=6, **settings):
     """The MRR of sixty random edges between two types after training on them."""
-    relations = [
-        {"name": f"r{i}", "lhs": "user", "rhs": "item", "operator": operator} for i in range(num_rel)
-    ]
-    if settings.get("dynamic_relations"):
-        relations = relations[:1]
+    num = 1 if settings.get("dynamic_relations") else num_rel
+    relations = [relation(operator, name=f"r{i}", lhs="user", rhs="item") for i in range(num)]
     config = make_config(root, **FITTING | {"global_emb": False, "relations": relations} | settings)
     counts = {"user": 25, "item": 20}
     triples = random_triples(np.random.default_rng(seed), 25, num_rel, 20, 60)
     write_graph(config, counts, np.tile(triples, (repeats, 1)))
-    job.train(config)
-    return mean_reciprocal_rank(config, counts, triples, triples)
+    assert job.train(config)["num_edges"] == config.num_epochs * repeats * 60
+    return mean_reciprocal_rank(config, triples, triples)
 
 
 @pytest.mark.slow
@@ -207,17 +206,12 @@ def test_four_partitions_are_as_good_as_one(tmp_path):
     known = np.concatenate([train, test])
     found = {}
     for num_partitions, bucket_order in ((1, "affinity"), (4, "affinity"), (4, "inside_out")):
-        config = make_config(
-            tmp_path / f"{num_partitions}{bucket_order}",
-            entities={"node": {"num_partitions": num_partitions}},
-            bucket_order=bucket_order,
-            dimension=32,
-            num_epochs=5,
-            regularization_coef=0.01,
-        )
+        settings = {"bucket_order": bucket_order, "dimension": 32, "num_epochs": 5}
+        root = tmp_path / f"{num_partitions}{bucket_order}"
+        config = make_config(root, num_partitions, regularization_coef=0.01, **settings)
         write_graph(config, {"node": count}, np.tile(train, (3, 1)))
         job.train(config)
-        found[num_partitions, bucket_order] = mean_reciprocal_rank(config, {"node": count}, known, test)
+        found[num_partitions, bucket_order] = mean_reciprocal_rank(config, known, test)
     # a blind guess scores .025; one that knows the groups, about .25
     assert found[1, "affinity"] > 0.15
     assert min(found.values()) > found[1, "affinity"] - 0.06

@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -26,7 +25,7 @@ from graphmill.model.registry import OPERATORS, PlugInSource, offer
 from graphmill.run.trained_with import saved_settings
 from graphmill.vocab import Side
 from tests import REPOSITORY
-from tests.train.graphs import differing, embeddings, make_config, saved, write_graph
+from tests.train.graphs import differing, embeddings, make_config, node_graph, relation, saved
 from tests.train.run.test_trainer import COUNTS, RELATIONS, TYPES, write_mixed
 from train import job
 from train.gpu import fused_pass
@@ -68,32 +67,29 @@ def plug_in_file(folder: Path, name: str, factor: float = 1.0) -> str:
 
 
 @pytest.mark.slow
-def test_a_run_with_plug_ins_ends_as_one_with_built_ins(tmp_path, rng):
+def test_a_run_with_plug_ins_ends_as_one_with_built_ins(tmp_path):
     """Static relations, partitions, global embeddings, max_norm, a regularizer, held-out edges."""
     common = {
         "entities": TYPES, "eval_fraction": 0.1, "global_emb": True, "max_norm": 1.5,
         "regularization_coef": 0.01, "init_scale": 0.3,
     }  # fmt: skip
-    built_in = make_config(
-        tmp_path / "built-in",
-        relations=RELATIONS,
-        comparator="l2",
-        loss_fn="ranking",
-        train=PLAIN | {"relation_init": "identity"},
-        **common,
+    built_in, plug_ins = (
+        make_config(
+            tmp_path / name,
+            relations=[each | {"operator": f"{my}{each['operator']}"} for each in RELATIONS],
+            comparator=f"{my}cos",
+            loss_fn=f"{my}ranking",
+            regularizer=f"{my}N3",
+            train=PLAIN | own,
+            **common,
+        )
+        for name, my, own in (
+            ("built-in", "", {"relation_init": "identity"}),
+            ("plug-ins", "my_", {"negative_sampler": "my_uniform"}),
+        )
     )
-    plug_ins = make_config(
-        tmp_path / "plug-ins",
-        relations=[each | {"operator": f"my_{each['operator']}"} for each in RELATIONS],
-        comparator="my_l2",
-        loss_fn="my_ranking",
-        regularizer="my_N3",
-        train=PLAIN | {"negative_sampler": "my_uniform"},
-        **common,
-    )
-    write_mixed(built_in, rng)
-    for part in ("entities", "edges"):
-        shutil.copytree(tmp_path / "built-in" / part, tmp_path / "plug-ins" / part)
+    for config in (built_in, plug_ins):
+        write_mixed(config, np.random.default_rng(3))
     theirs, ours = job.train(built_in), job.train(plug_ins)
     assert ours["epochs"][-1]["loss"] == pytest.approx(theirs["epochs"][-1]["loss"], rel=1e-4)
     for name, count in COUNTS.items():
@@ -114,20 +110,10 @@ def test_a_run_with_plug_ins_ends_as_one_with_built_ins(tmp_path, rng):
 
 def small(tmp_path, rng, operator="shift_and_scale", dynamic=False, **more):
     """A graph of one type and three relations, whose operator is in a file."""
-    names = ["all"] if dynamic else ["a", "b", "c"]
     train = {"plugins": [plug_in_file(tmp_path, operator)]} | more.pop("train", {})
-    config = make_config(
-        tmp_path / "run",
-        entities={"node": {"num_partitions": 2}},
-        relations=[{"name": name, "lhs": "node", "rhs": "node", "operator": operator} for name in names],
-        dynamic_relations=dynamic,
-        global_emb=False,
-        train=train,
-        **more,
-    )
-    triples = np.stack([rng.integers(40, size=200), rng.integers(3, size=200), rng.integers(40, size=200)], 1)
-    write_graph(config, {"node": 40}, triples)
-    return config
+    relations = [relation(operator, name=name) for name in (["all"] if dynamic else ["a", "b", "c"])]
+    settings = {"num_partitions": 2, "dynamic_relations": dynamic, "global_emb": False, **more}
+    return node_graph(tmp_path / "run", rng, 40, 200, 3, relations=relations, train=train, **settings)
 
 
 @pytest.mark.slow
@@ -222,8 +208,7 @@ def test_a_checkpoint_of_an_operator_that_is_not_there(tmp_path, rng):
 
 
 def with_operator(root, name, *files, **more):
-    relations = [{"name": "r", "lhs": "node", "rhs": "node", "operator": name}]
-    return make_config(root, relations=relations, train={"plugins": [*map(str, files)]}, **more)
+    return make_config(root, relations=[relation(name)], train={"plugins": [*map(str, files)]}, **more)
 
 
 def test_names_and_files_that_are_not_there(tmp_path):
@@ -280,8 +265,7 @@ def test_a_name_is_of_one_class_and_of_two_where_relations_are_dynamic(tmp_path)
 
 def test_a_python_configuration_with_decorators(tmp_path, monkeypatch):
     conf = tmp_path / "conf.py"
-    relations = [{"name": "r", "lhs": "node", "rhs": "node", "operator": "in_conf"}]
-    raw = make_config("out").pbg() | {"output": "out", "relations": relations}
+    raw = make_config("out").pbg() | {"output": "out", "relations": [relation("in_conf")]}
     text = OPERATOR.format(name="in_conf", factor=1.0)
     text += f"\n\ndef get_torchbiggraph_config():\n    return {raw!r}\n"
     conf.write_text(text)

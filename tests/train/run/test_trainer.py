@@ -23,6 +23,8 @@ from tests.train.graphs import (
     differing,
     embeddings,
     make_config,
+    node_graph,
+    random_edges,
     random_triples,
     saved,
     write_graph,
@@ -48,11 +50,8 @@ def mixed(root, **more):
 
 
 def write_mixed(config, rng, counts=COUNTS):
-    limits = np.array([[41, 30], [41, 41], [41, 5]])
-    rel = rng.integers(3, size=300)
-    lhs, rhs = (rng.integers(limits[rel, side]) for side in (0, 1))
-    triples = np.stack([lhs, rel, rhs], axis=1)
-    write_graph(config, counts, triples, weight=rng.random(300, dtype=np.float32) + 0.5)
+    weight = rng.random(300, dtype=np.float32) + 0.5
+    write_graph(config, counts, random_edges(config, counts, rng, 300), weight)
 
 
 def test_checkpoint_of_a_heterogeneous_graph(tmp_path, rng):
@@ -90,15 +89,18 @@ def test_checkpoint_of_a_heterogeneous_graph(tmp_path, rng):
 
 @pytest.mark.slow
 def test_a_stopped_run_ends_with_the_same_bytes_and_figures_of_all_epochs(tmp_path, monkeypatch):
-    """Old epochs have no buckets; TensorBoard's own reader reads the curves of both runs."""
+    """Old epochs have no buckets; TensorBoard's own reader reads the curves of both runs.
+
+    Only one of them has the thread that reads ahead.
+    """
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     monkeypatch.setattr(run_metrics, "MAX_BUCKETS", 14)
+    settings = {"num_epochs": 3, "num_edge_chunks": 2, "eval_fraction": 0.1, "max_norm": 1.0}
+    settings |= {"bucket_order": "random"}
     whole, parts = (
-        mixed(
-            tmp_path / name, num_epochs=3, num_edge_chunks=2, eval_fraction=0.1, train={"tensorboard": True}
-        )
-        for name in ("whole", "parts")
+        mixed(tmp_path / name, train={"tensorboard": True, "prefetch": reads_ahead}, **settings)
+        for name, reads_ahead in (("whole", False), ("parts", True))
     )
     for config in (whole, parts):
         write_mixed(config, np.random.default_rng(3))
@@ -107,7 +109,6 @@ def test_a_stopped_run_ends_with_the_same_bytes_and_figures_of_all_epochs(tmp_pa
     figures = json.loads(json.dumps(job.train(parts)))
     assert saved(whole)["version"] == 3 * 2
     assert not differing(saved(whole), saved(parts))
-
     first, *later = figures["epochs"]
     assert set(first) == {"epoch", "edges", "loss", "reg", "mrr"}  # of an earlier run
     assert [len(entry.get("buckets", ())) for entry in figures["epochs"]] == [0, 0, 12]
@@ -205,6 +206,10 @@ def with_edge(*ends):
     return lambda root, config: edge_buckets.write_bucket(config.edge_paths[0], Bucket(0, 0), edges)
 
 
+DIVERGING = {"lr": 1e30, "comparator": "squared_l2", "loss_fn": "ranking"}
+DYNAMIC = {"dynamic_relations": True, "relations": RELATIONS[:1], "global_emb": False}
+
+
 @pytest.mark.parametrize(
     ("damage", "settings", "error", "message"),
     [
@@ -213,21 +218,11 @@ def with_edge(*ends):
         # row 13 exists among the users of partition 0, but not among its cities
         (with_edge(0, 2, 13), {}, FormatError, r"edges_0_0\.h5: .*rhs\[1\] is 13.*'city'.*'lives'"),
         (with_edge(0, 3, 0), {}, FormatError, r"rel\[1\] is 3"),
-        (
-            None,
-            {"lr": 1e30, "comparator": "squared_l2", "loss_fn": "ranking"},
-            DivergenceError,
-            "not finite.*lower lr",
-        ),
+        (None, DIVERGING, DivergenceError, "not finite.*lower lr"),
         (lambda _, config: job.train(config), {"num_edge_chunks": 3}, ConfigError, "num_edge_chunks"),
         (None, {"init_path": "/nowhere"}, FormatError, "/nowhere.*init_path"),
         (None, {"num_gpus": 1, "num_epochs": 1}, ConfigError, "num_gpus"),
-        (
-            None,
-            {"dynamic_relations": True, "relations": RELATIONS[:1], "global_emb": False},
-            NotFoundError,
-            r"dynamic_rel_count\.txt",
-        ),
+        (None, DYNAMIC, NotFoundError, r"dynamic_rel_count\.txt"),
     ],
 )
 def test_what_cannot_be_trained_is_refused(tmp_path, rng, damage, settings, error, message):
@@ -269,16 +264,10 @@ def test_two_partitions_are_in_memory_and_some_rows_of_the_others(tmp_path, rng)
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_gpu_trains_like_the_cpu(tmp_path, rng, dynamic):
     """Plain steps draw on the CPU, so both draw alike and differ by rounding only."""
-    triples = random_triples(rng, 20, 1, 20, 60)
-    rows = []
+    triples, rows = random_triples(rng, 20, 1, 20, 60), []
     for num_gpus in (0, 1):
-        config = make_config(
-            tmp_path / str(num_gpus),
-            dynamic_relations=dynamic,
-            num_gpus=num_gpus,
-            num_epochs=1,
-            train={"engine": "plain"},
-        )
+        settings = {"num_gpus": num_gpus, "num_epochs": 1, "train": {"engine": "plain"}}
+        config = make_config(tmp_path / str(num_gpus), dynamic_relations=dynamic, **settings)
         write_graph(config, {"node": 20}, triples)
         job.train(config)
         rows.append(embeddings(config, "node", 20))
@@ -286,27 +275,9 @@ def test_gpu_trains_like_the_cpu(tmp_path, rng, dynamic):
 
 
 @pytest.mark.slow
-def test_reading_ahead_changes_no_byte(tmp_path):
-    """With the thread that swaps and without it, the checkpoints are the same."""
-    configs = []
-    for prefetch in (False, True):
-        config = mixed(
-            tmp_path / str(prefetch), bucket_order="random", eval_fraction=0.1, max_norm=1.0,
-            num_edge_chunks=2, train={"prefetch": prefetch},
-        )  # fmt: skip
-        write_mixed(config, np.random.default_rng(3))
-        job.train(config)
-        configs.append(config)
-    assert not differing(*map(saved, configs))
-
-
-@pytest.mark.slow
 def test_memory_holds_the_bucket_and_what_the_next_one_adds(tmp_path, rng):
     """Tables from files that are alive at any time: two that are joined next, and one ahead of them."""
-    config = make_config(
-        tmp_path, entities={"node": {"num_partitions": 8}}, num_epochs=1, bucket_order="random"
-    )
-    write_graph(config, {"node": 80}, random_triples(rng, 80, 1, 80, 300))
+    config = node_graph(tmp_path, rng, 80, 300, num_partitions=8, num_epochs=1, bucket_order="random")
     trainer = Trainer(config)
     alive, most = weakref.WeakSet(), 0
     load = trainer.store.files.load
@@ -325,7 +296,6 @@ def test_memory_holds_the_bucket_and_what_the_next_one_adds(tmp_path, rng):
 
 @pytest.mark.parametrize("broken", ["load", "write", "read", "write that ends between two looks"])
 def test_an_error_of_the_swap_thread_ends_training(tmp_path, rng, broken):
-    """An error of the thread that swaps comes out, and the thread is gone."""
     config = mixed(tmp_path)
     write_mixed(config, rng)
     trainer = Trainer(config)
@@ -371,12 +341,8 @@ def test_more_partitions_in_memory_are_read_less_often(tmp_path, rng):
     """Two and eight of twelve partitions: pairs of few blocks are visited twice."""
     triples, reads = random_triples(rng, 80, 1, 80, 300), []
     for held, visits in ((2, 12 * 11 // 2), (8, 3 * 2)):
-        config = make_config(
-            tmp_path / str(held),
-            entities={"node": {"num_partitions": 12}},
-            num_epochs=1,
-            train={"memory_partitions": held, "outside_rows": 0},
-        )
+        train = {"memory_partitions": held, "outside_rows": 0}
+        config = make_config(tmp_path / str(held), num_partitions=12, num_epochs=1, train=train)
         write_graph(config, {"node": 80}, triples)
         (epoch,) = job.train(config)["epochs"]
         assert (len(epoch["buckets"]), epoch["edges"]) == (visits, 300)

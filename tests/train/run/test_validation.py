@@ -13,9 +13,9 @@ from tests.train.graphs import (
     changed,
     contents,
     embeddings,
-    make_config,
+    node_graph,
     random_triples,
-    write_graph,
+    write_edges,
 )
 from train import job
 from train.run.trainer import Trainer
@@ -25,11 +25,9 @@ from train.run.validation import Validation
 @pytest.fixture
 def config(tmp_path, rng):
     """A graph that cannot be learnt, so that validation gets worse sooner or later."""
-    config = make_config(
-        tmp_path, num_epochs=12, eval_fraction=0.0, lr=0.3, train={"validate_split": "valid", "patience": 3}
-    )
-    write_graph(config, {"node": 30}, random_triples(rng, 30, 1, 30, 150))
-    write_graph(config, {"node": 30}, random_triples(rng, 30, 1, 30, 40), path=config.split_path("valid"))
+    train = {"validate_split": "valid", "patience": 3}
+    config = node_graph(tmp_path, rng, 30, 150, num_epochs=12, lr=0.3, train=train)
+    write_edges(config, random_triples(rng, 30, 1, 30, 40), config.split_path("valid"))
     return config
 
 
@@ -91,7 +89,6 @@ def test_a_missing_copy_of_the_best_version_is_an_error(config, monkeypatch):
 @pytest.mark.slow
 @pytest.mark.parametrize("killed_in", ["keep", "restore", "delete"])
 def test_a_killed_run_ends_with_the_same_checkpoint(config, tmp_path, monkeypatch, killed_in):
-    """Whatever was done of the end, the next run ends with the same checkpoint."""
     other = changed(config, checkpoint_path=str(tmp_path / "other"))
     job.train(other)
 

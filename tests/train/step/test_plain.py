@@ -6,13 +6,12 @@ import torch
 
 from graphmill.ask.model import Model
 from graphmill.checkpoints import pbg
-from graphmill.config import from_mapping
 from graphmill.model import built_in
 from graphmill.model.built_in import OPERATORS
 from graphmill.model.parameters import global_key
 from graphmill.vocab import Side
 from tests.pairs import pairs
-from tests.train.graphs import make_config, random_triples, write_graph
+from tests.train.graphs import make_config, node_graph, relation
 from tests.train.oracle import Oracle, adagrad, row_adagrad
 from train import job
 from train.edges.negative_sampling import Batch, Sampling
@@ -27,28 +26,13 @@ COUNTS = {"user": 9, "item": 7}
 
 
 def settings(operator, comparator, loss_fn, dynamic, **more):
-    return from_mapping(
-        {
-            "entities": {"user": {"num_partitions": 1}, "item": {"num_partitions": 1}},
-            "relations": [
-                {"name": "likes", "lhs": "user", "rhs": "item", "operator": operator, "weight": 1.5},
-                *([] if dynamic else [{"name": "knows", "lhs": "user", "rhs": "user", "operator": operator}]),
-            ],
-            "dimension": 4,
-            "comparator": comparator,
-            "loss_fn": loss_fn,
-            "dynamic_relations": dynamic,
-            "output": "unused",
-            "batch_size": 6,
-            "num_batch_negs": 4,
-            "num_uniform_negs": 3,
-            "lr": 0.1,
-            "relation_lr": 0.05,
-            "global_emb": not dynamic,
-            "train": {"chunk_edges": 1, "engine": "plain"},
-        }
-        | more
-    )
+    relations = [relation(operator, name="likes", lhs="user", rhs="item", weight=1.5)]
+    relations += [] if dynamic else [relation(operator, name="knows", lhs="user", rhs="user")]
+    entities = {"user": {"num_partitions": 1}, "item": {"num_partitions": 1}}
+    usual = {"comparator": comparator, "loss_fn": loss_fn, "dynamic_relations": dynamic, "dimension": 4}
+    usual |= {"batch_size": 6, "num_batch_negs": 4, "num_uniform_negs": 3, "relation_lr": 0.05}
+    usual |= {"entities": entities, "relations": relations, "global_emb": not dynamic}
+    return make_config("unused", **usual | {"train": {"chunk_edges": 1, "engine": "plain"}} | more)
 
 
 class Scene:
@@ -124,6 +108,11 @@ class Scene:
         all_negs = self.config.relations[self.relation].all_negs
         return list(Sampling.of_training(self.config).blocks(self.batch, num_rows, all_negs, generator))
 
+    def step(self, seed=5):
+        """Take a step on the batch; its figures."""
+        step = PlainStep(self.config, self.model, self.adagrad)
+        return step(self.batch, self.side_tables, torch.Generator().manual_seed(seed))
+
     def expected_loss(self, embeddings, parameters):
         """The oracle's loss of the batch, chunk by chunk, with the same drawn negatives."""
         oracle = self.oracle(embeddings, parameters)
@@ -156,9 +145,7 @@ def check_step(scene):
     adagrad_of_all = {"lr": scene.config.relation_lr, "initial_accumulator_value": 0.1}
     expected = torch.optim.Adagrad([*parameters.values(), unused], **adagrad_of_all)
     expected.step()
-    figures = PlainStep(scene.config, scene.model, scene.adagrad)(
-        scene.batch, scene.side_tables, torch.Generator().manual_seed(5)
-    )
+    figures = scene.step()
 
     close = {"rtol": 1e-9, "atol": 1e-9}
     torch.testing.assert_close(figures.loss, loss.detach(), **close)
@@ -221,7 +208,7 @@ def test_all_negs_are_all_others():
     oracle = scene.oracle(embeddings, parameters)
     everyone = {"lhs": range(COUNTS["user"]), "rhs": range(COUNTS["item"])}
     loss = oracle.chunk_loss(scene.edges, everyone, in_batch=False, weights=scene.edge_weights)
-    figures = PlainStep(config, scene.model, scene.adagrad)(scene.batch, scene.side_tables, torch.Generator())
+    figures = scene.step()
     torch.testing.assert_close(figures.loss, loss.detach())
 
 
@@ -251,18 +238,14 @@ def test_violators_are_negatives_above_their_positive():
                 for x in (x for x in columns if x != edge[own]):
                     neg = (x, *edge[1:]) if side is Side.LHS else (*edge[:2], x)
                     expected[side] += int(oracle.score(str(side), neg) > pos)
-    figures = PlainStep(scene.config, scene.model, scene.adagrad)(
-        scene.batch, scene.side_tables, torch.Generator().manual_seed(5)
-    )
+    figures = scene.step()
     assert (int(figures.violators_lhs), int(figures.violators_rhs)) == tuple(expected.values())
 
 
 def test_max_norm_holds_after_every_step():
     scene = Scene(settings("diagonal", "dot", "softmax", False, max_norm=0.5))
     touched = {name: set() for name in COUNTS}
-    PlainStep(scene.config, scene.model, scene.adagrad)(
-        scene.batch, scene.side_tables, torch.Generator().manual_seed(5)
-    )
+    scene.step()
     for block in scene.blocks():
         for side in Side:
             touched[scene.config.relations[0].entity_type(side)] |= set(block.rows[side].flatten().tolist())
@@ -298,11 +281,10 @@ def test_auc_is_over_pairs_of_any_edge_and_any_negative_of_a_batch():
 @pytest.mark.parametrize("side", list(Side))
 def test_a_side_without_negatives_is_left_out_of_the_means(tmp_path, rng, side):
     """Each edge has one negative on the other side: ranks are 1 or 2, and their means between."""
-    config = make_config(
-        tmp_path, **{f"disable_{side}_negs": True}, num_epochs=1, eval_fraction=0.5,
+    config = node_graph(
+        tmp_path, rng, num_edges=200, **{f"disable_{side}_negs": True}, num_epochs=1, eval_fraction=0.5,
         eval_num_batch_negs=0, eval_num_uniform_negs=1, comparator="squared_l2",
     )  # fmt: skip
-    write_graph(config, {"node": 20}, random_triples(rng, 20, 1, 20, 200))
     job.train(config)
     (line,) = pbg.read_stats(config.checkpoint_path)
     metrics = line["eval_stats_before"]["metrics"]

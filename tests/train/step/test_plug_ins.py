@@ -10,7 +10,6 @@ from graphmill.vocab import Side
 from tests.pairs import pairs
 from tests.train.step.test_plain import COMPARATORS, LOSSES, OPERATORS, Scene, settings
 from train.edges.negative_sampling import Batch
-from train.step.plain import PlainStep
 
 CLOSE = {"rtol": 1e-5, "atol": 1e-5}
 
@@ -18,8 +17,7 @@ CLOSE = {"rtol": 1e-5, "atol": 1e-5}
 def trained(operator, comparator, loss_fn, dynamic, *, relation=0, **more):
     """Figures of a step, and all rows, sums and parameters after it."""
     scene = Scene(settings(operator, comparator, loss_fn, dynamic, **more), relation)
-    step = PlainStep(scene.config, scene.model, scene.adagrad)
-    figures = step(scene.batch, scene.side_tables, torch.Generator().manual_seed(5))
+    figures = scene.step()
     rows, parameters, sums = scene.state()
     return [*figures, *rows, *parameters.values(), *sums.values()]
 
@@ -84,18 +82,12 @@ def test_a_comparator_that_tells_the_sides_apart():
 def test_a_loss_of_release_1_has_the_weight_of_its_relation():
     scene = Scene(settings("none", "dot", "of_release_1", False))
     with pytest.raises(ConfigError, match=r"of_release_1.*the edges have weights.*third argument"):
-        step(scene, scene.batch)
+        scene.step()
     ours, theirs = (Scene(settings("none", "dot", loss, False)) for loss in ("of_release_1", "logistic"))
     for each in (ours, theirs):
-        even = Batch(0, each.batch.index, None, torch.full_like(each.batch.weight_B, 1.5))
-        step(each, even)
+        each.batch = Batch(0, each.batch.index, None, torch.full_like(each.batch.weight_B, 1.5))
+        each.step()
     torch.testing.assert_close(ours.tables["user"].embeddings_ND, theirs.tables["user"].embeddings_ND)
-
-
-def step(scene, batch):
-    PlainStep(scene.config, scene.model, scene.adagrad)(
-        batch, scene.side_tables, torch.Generator().manual_seed(1)
-    )
 
 
 class Wrong(written.Uniform):

@@ -13,7 +13,9 @@ from tests.pairs import pairs
 from tests.train.graphs import (
     make_config,
     mean_reciprocal_rank,
+    node_graph,
     random_triples,
+    relation,
     saved,
     write_graph,
 )
@@ -26,7 +28,6 @@ from train.edges import batches
 from train.edges.batches import EdgeTensors
 from train.edges.one_vs_all import QueryBatch
 from train.step import queries as query_module
-from train.step.plain import PlainStep
 from train.step.queries import QueryStep
 
 ENGINES = ["torch", "compiled"]
@@ -57,13 +58,8 @@ def all_negs(operator, comparator, dynamic, **more):
 
 
 def edge_tensors(scene):
-    rel = (
-        scene.batch.rel_B
-        if scene.batch.rel_B is not None
-        else torch.full((len(scene.edges),), scene.relation)
-    )
-    index = scene.batch.index
-    return EdgeTensors(index[Side.LHS], rel, index[Side.RHS], scene.batch.weight_B)
+    lhs, rel, rhs = map(torch.tensor, zip(*scene.edges, strict=True))
+    return EdgeTensors(lhs, rel, rhs, scene.batch.weight_B)
 
 
 def known_of(scene):
@@ -75,18 +71,14 @@ def known_of(scene):
     return EdgeTensors(lhs, rel, rhs, None)
 
 
-def queries_of(scene, known=None):
-    generator = torch.Generator().manual_seed(1)
-    rows = {
-        side: [(len(table), 0)] * len(scene.config.relations) for side, table in scene.side_tables.items()
-    }
+def queries_of(scene, known=None, seed=1):
+    generator, num = torch.Generator().manual_seed(seed), len(scene.config.relations)
+    rows = {side: [(len(table), 0)] * num for side, table in scene.side_tables.items()}
     return list(batches.cut_for_training(scene.config, edge_tensors(scene), generator, rows, known))
 
 
-def step(scene, batch, kind=None):
-    return (kind or MADE)(scene.config, scene.model, scene.adagrad)(
-        batch, scene.side_tables, torch.Generator()
-    )
+def step(scene, batch):
+    return MADE(scene.config, scene.model, scene.adagrad)(batch, scene.side_tables, torch.Generator())
 
 
 def violators(scene, queries):
@@ -102,7 +94,7 @@ def violators(scene, queries):
 def check_same_as_step(config, relation=0, elementwise=False, num_edges=25):
     """One side's queries move everything as a step on their edges with all_negs does."""
     scenes = [Scene(config, relation, num_edges=num_edges, elementwise=elementwise) for _ in range(2)]
-    expected = step(scenes[0], scenes[0].batch, PlainStep)
+    expected = scenes[0].step()
     (queries,) = queries_of(scenes[1])
     assert isinstance(queries, QueryBatch)
     assert queries.num_edges == num_edges
@@ -154,7 +146,7 @@ def test_both_directions_regularise_as_often_as_the_edges():
         config = all_negs("complex_diagonal", "dot", dynamic, regularization_coef=0.03)
         scene = Scene(config, num_edges=25)
         cut = queries_of(scene)
-        expected = step(scene, scene.batch, PlainStep).reg
+        expected = scene.step().reg
         # each from the state before the first of them
         found = [step(Scene(config, num_edges=25), queries).reg for queries in cut]
         assert len(found) == 2
@@ -175,13 +167,9 @@ def test_popularity_is_left_out_of_the_regularizer():
     assert not torch.equal(usual[:, 0], free[:, 0])
 
 
-POPULAR = {"name": "r", "lhs": "node", "rhs": "node", "operator": "none", "all_negs": True}
-
-
 def test_popularity_starts_at_one(tmp_path, rng):
-    more = {"loss_fn": "softmax", "lr": 1e-9, "num_epochs": 1, "train": {"popularity": True}}
-    config = make_config(tmp_path, relations=[POPULAR], **more)
-    write_graph(config, {"node": 30}, random_triples(rng, 30, 1, 30, 90))
+    settings = {"relations": [relation("none", all_negs=True)], "train": {"popularity": True}}
+    config = node_graph(tmp_path, rng, 30, 90, lr=1e-9, num_epochs=1, **settings)
     job.train(config)
     vectors = saved(config)["node", 0]
     torch.testing.assert_close(vectors[:, 0], torch.ones(30))
@@ -195,14 +183,12 @@ def test_every_edge_is_asked_about_on_both_sides(dynamic):
     found = queries_of(scene)
     for queries in found:
         assert len(queries.entity_Q) <= 4
-        numbers = queries.query_A.tolist()
-        for number, answer, weight in zip(
-            numbers, queries.answer_A.tolist(), queries.weight_A.tolist(), strict=True
-        ):
-            entity = int(queries.entity_Q[number])
-            ends = (entity, answer) if queries.side is Side.RHS else (answer, entity)
-            rel = scene.relation if queries.rel_Q is None else int(queries.rel_Q[number])
-            asked[queries.side].append((ends[0], rel, ends[1], weight))
+        place_A = queries.query_A
+        rel_A = torch.full_like(place_A, scene.relation) if queries.rel_Q is None else queries.rel_Q[place_A]
+        ends = queries.entity_Q[place_A], queries.answer_A
+        lhs, rhs = ends if queries.side is Side.RHS else ends[::-1]
+        columns = (each.tolist() for each in (lhs, rel_A, rhs, queries.weight_A))
+        asked[queries.side] += zip(*columns, strict=True)
     edges = sorted((*edge, w) for edge, w in zip(scene.edges, scene.batch.weight_B.tolist(), strict=True))
     assert sorted(asked[Side.LHS]) == sorted(asked[Side.RHS]) == edges
     assert sum(queries.num_edges for queries in found) == 40
@@ -255,10 +241,7 @@ def test_half_precision_is_close(monkeypatch, has_products):
 @pytest.mark.slow
 def test_training_on_questions(tmp_path, rng):
     """A graph with two kinds of relation: one is asked about, the other sampled."""
-    relations = [
-        {"name": name, "lhs": "node", "rhs": "node", "operator": "complex_diagonal", "all_negs": name == "a"}
-        for name in ("a", "b")
-    ]
+    relations = [relation("complex_diagonal", name=name, all_negs=name == "a") for name in ("a", "b")]
     config = make_config(
         tmp_path, relations=relations, num_epochs=20, lr=0.3, dimension=32, init_scale=0.1, global_emb=False,
         num_batch_negs=0, num_uniform_negs=20, train={"optimizer": "adagrad"}, eval_fraction=0.05,
@@ -267,7 +250,7 @@ def test_training_on_questions(tmp_path, rng):
     write_graph(config, {"node": 30}, triples)
     figures = job.train(config)
     assert figures["num_edges"] == 20 * 57
-    assert mean_reciprocal_rank(config, {"node": 30}, triples, triples) > 0.85
+    assert mean_reciprocal_rank(config, triples, triples) > 0.85
 
 
 @pytest.mark.usefixtures("engine")

@@ -1,5 +1,7 @@
 """Removed edges: their ends move apart until they score like other pairs; other rows stay."""
 
+from collections import Counter
+
 import distributed
 import numpy as np
 import pytest
@@ -10,17 +12,14 @@ from graphmill.config import Config
 from graphmill.config.partitions import all_buckets
 from graphmill.formats import edge_buckets, entity_index
 from graphmill.formats.edge_buckets.files import REMOVED
-from graphmill.vocab import Bucket, Side
+from graphmill.vocab import Side
 from tests.train.deltas import KINDS, RELATIONS, Edge, TwoDays, new_edges, old_edges
-from tests.train.graphs import mean_reciprocal_rank
+from tests.train.graphs import mean_reciprocal_rank, read_visits
 from tests.train.step.test_plain import Scene, settings
 from train import job
 from train.edges.batches import Role
-from train.edges.visits import Blocks
-from train.run.reading import BlockReader, BucketReader
 from train.step.delta import removing_step
 from train.step.plain import PlainStep
-from train.tables.run_context import RunContext
 
 NAMES = list(KINDS)
 
@@ -84,39 +83,27 @@ def test_softmax_pushes_by_the_probability(weight: float) -> None:
 def mrr(config: Config, edges: list[Edge], known: list[Edge]) -> float:
     """Filtered MRR of edges by raw id."""
     rows = {
-        name: {
-            each: row
-            for row, each in enumerate(entity_index.read_part(config.entity_path, name, 0).to_pylist())
-        }
+        (name, each): row
         for name in config.entities
+        for row, each in enumerate(entity_index.read_part(config.entity_path, name, 0).to_pylist())
     }
 
     def numbers(of: list[Edge]) -> np.ndarray:
-        named = [(KINDS[rel], lhs, rel, rhs) for lhs, rel, rhs in of]
-        return np.array([(rows[a][lhs], NAMES.index(rel), rows[b][rhs]) for (a, b), lhs, rel, rhs in named])
+        named = [(*KINDS[rel], lhs, rel, rhs) for lhs, rel, rhs in of]
+        return np.array([(rows[a, lhs], NAMES.index(rel), rows[b, rhs]) for a, b, lhs, rel, rhs in named])
 
-    counts = {name: len(each) for name, each in rows.items()}
-    return mean_reciprocal_rank(config, counts, numbers(known), numbers(edges))
+    return mean_reciprocal_rank(config, numbers(known), numbers(edges))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("chunks", "num_blocks"), [(1, None), (3, None), (1, 1), (2, 2)])
 def test_an_epoch_trains_each_removed_edge_once(parted: TwoDays, chunks: int, num_blocks: int | None) -> None:
     config = parted.second(num_epochs=2, num_edge_chunks=chunks)
-    context = RunContext(config)
-    order = [Bucket(lhs, rhs) for lhs in range(4) for rhs in range(4)]
-    reader, blocks = BucketReader(context), None
-    if num_blocks is not None:
-        blocks = Blocks(config, context.schedule, num_blocks)
-        reader = BlockReader(context, blocks)
-    for epoch in range(2):
-        count = 0
-        for chunk in range(chunks):
-            iteration = context.schedule.iteration(epoch * chunks + chunk)
-            for visit in blocks.order(iteration) if blocks is not None else order:
-                edges = reader.read(visit, iteration)
-                count += len(edges.of_role(Role.REMOVED))
-        assert count == len(parted.removed) > 20
+    counts = Counter[int]()
+    for iteration, _, edges in read_visits(config, num_blocks):
+        counts[iteration.epoch_idx] += len(edges.of_role(Role.REMOVED))
+    assert len(parted.removed) > 20
+    assert counts == dict.fromkeys(range(2), len(parted.removed))
 
 
 @pytest.fixture(scope="module")
@@ -163,7 +150,6 @@ def days(tmp_path_factory: pytest.TempPathFactory, near_client: distributed.Clie
 @pytest.mark.slow
 @pytest.mark.parametrize("all_negs", [False, True])
 def test_a_delta_forgets_edges_that_have_gone(days: TwoDays, all_negs: bool) -> None:
-    """And does not forget the others."""
     relations = [each | {"operator": "complex_diagonal", "all_negs": all_negs} for each in RELATIONS]
     kept = sorted(set(days.old) - set(days.removed))
     ranks = {}

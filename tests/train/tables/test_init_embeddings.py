@@ -1,6 +1,5 @@
 """`train.init_embeddings`: rows that start from vectors which users bring, joined by raw id."""
 
-import logging
 import os
 import re
 import shutil
@@ -22,13 +21,7 @@ from graphmill.checkpoints import pbg
 from graphmill.errors import ConfigError, FormatError, NotFoundError
 from graphmill.formats import remapped
 from graphmill.run import dates
-from tests.train.graphs import (
-    changed,
-    embeddings,
-    make_config,
-    random_triples,
-    write_graph,
-)
+from tests.train.graphs import changed, embeddings, make_config, random_triples, relation, write_graph
 from tests.train.vectors import raw_ids, write_index, write_vectors
 from train import job
 from train.tables import given_rows, given_vectors
@@ -37,27 +30,20 @@ from train.tables.run_context import RunContext
 from train.tables.vector_files import VectorFiles
 
 NUM, DIMENSION = 41, 8
-LISTS = [
-    pa.list_(pa.float32()),
-    pa.list_(pa.float64()),
-    pa.large_list(pa.float32()),
-    pa.list_(pa.float16()),
-]
+LISTS = [pa.list_(pa.float32()), pa.list_(pa.float64()), pa.large_list(pa.float32()), pa.list_(pa.float16())]
 
 
 def configured(root, paths=None, num_partitions=1, **more):
     """A graph of `node`, whose vectors are at `paths`; nothing is written."""
     train = {"init_embeddings": {"node": str(paths)} if paths else {}} | more.pop("train", {})
-    entities = {"node": {"num_partitions": num_partitions}}
-    return make_config(root, entities=entities, train=train, **more)
+    return make_config(root, num_partitions, train=train, **more)
 
 
-def written(root, paths=None, num_partitions=1, num=NUM, seed=1, **more):
+def written(root, paths=None, num_partitions=1, num=NUM, **more):
     """A configuration, with its graph and its raw ids."""
     config = configured(root, paths, num_partitions, **more)
     ids = list(raw_ids(num, num_partitions))
-    triples = random_triples(np.random.default_rng(seed), num, 1, num, 200)
-    write_graph(config, {"node": num}, triples)
+    write_graph(config, {"node": num}, random_triples(np.random.default_rng(1), num, 1, num, 200))
     write_index(config, {"node": ids})
     return config, ids
 
@@ -74,14 +60,15 @@ def two_types(root, num_partitions=1, train=None, **more):
     config = make_config(
         root,
         entities={name: {"num_partitions": num_partitions} for name in ("user", "node")},
-        relations=[{"name": "likes", "lhs": "user", "rhs": "node"}],
+        relations=[relation("none", name="likes", lhs="user")],
         train={"init_embeddings": {"node": f"{root}/v.parquet"}, **(train or {})},
         **more,
     )
-    ids = list(raw_ids(NUM, num_partitions))
-    write_graph(config, {"user": 20, "node": NUM}, random_triples(np.random.default_rng(1), 20, 1, NUM, 200))
-    write_index(config, {"user": list(raw_ids(20, num_partitions)), "node": ids})
-    return config, ids
+    counts = {"user": 20, "node": NUM}
+    ids = {name: list(raw_ids(count, num_partitions)) for name, count in counts.items()}
+    write_graph(config, counts, random_triples(np.random.default_rng(1), 20, 1, NUM, 200))
+    write_index(config, ids)
+    return config, ids["node"]
 
 
 def first_rows(config, num=NUM):
@@ -304,8 +291,8 @@ class TestRun:
         config, ids = two_types(tmp_path, 4, num_epochs=1, train={**train, "freeze": ["node"]})
         vectors = vectors_of(NUM)
         write_vectors(tmp_path / "v.parquet", [*ids[:30], "another"], vectors[:31])
-        with caplog.at_level(logging.INFO, "graphmill"):
-            figures = job.run(config, client)
+        caplog.set_level("INFO", "graphmill")
+        figures = job.run(config, client)
         expected = vectors[:30] * config.lr / rms(vectors[:30])
         rows = embeddings(config, "node", NUM).numpy()
         for member in np.split(rows, config.train.ensemble, axis=1):
@@ -401,8 +388,8 @@ class TestFrozen:
         write_vectors(tmp_path / "v.parquet", ids, vectors_of(NUM, 20))
         given_vectors.make(config)
         before = first_rows(config)
-        with caplog.at_level(logging.INFO, "graphmill"):
-            job.run(config, near_client)
+        caplog.set_level("INFO", "graphmill")
+        job.run(config, near_client)
         assert np.array_equal(embeddings(config, "node", NUM).numpy(), before)
         assert "stay as they are drawn" not in caplog.text
 

@@ -1,7 +1,6 @@
 """init_path where entities or relations have been added: old rows stay, new ones are as in a fresh start."""
 
 import json
-import logging
 import shutil
 import socket
 from pathlib import Path
@@ -14,7 +13,18 @@ import torch
 from graphmill.checkpoints import pbg
 from graphmill.errors import ConfigError, FormatError
 from graphmill.formats import entity_counts, entity_index
-from tests.train.graphs import changed, differing, embeddings, make_config, random_triples, saved, write_graph
+from tests.train.graphs import (
+    changed,
+    differing,
+    embeddings,
+    make_config,
+    node_graph,
+    random_edges,
+    relation,
+    saved,
+    write_bare_checkpoint,
+    write_graph,
+)
 from train import job
 from train.run.trainer import Trainer
 
@@ -30,12 +40,9 @@ KEYS = [("user", 0), ("user", 1), ("user", 2), ("city", 0)]
 
 def day(root, counts, num_edges=200, **more):
     """A graph of the given counts, written."""
-    config = make_config(root, entities=TYPES, relations=RELATIONS, **more)
-    rng = np.random.default_rng(num_edges)
-    rel = rng.integers(2, size=num_edges)
-    lhs = rng.integers(counts["user"], size=num_edges)
-    rhs = rng.integers(np.array([counts["user"], counts["city"]])[rel])
-    write_graph(config, counts, np.stack([lhs, rel, rhs], axis=1))
+    config = make_config(root, **{"entities": TYPES, "relations": RELATIONS} | more)
+    counts = {name: count for name, count in counts.items() if name in config.entities}
+    write_graph(config, counts, random_edges(config, counts, np.random.default_rng(num_edges), num_edges))
     return config
 
 
@@ -103,13 +110,12 @@ def test_more_rows_than_today_are_refused(first, tmp_path):
     ],
 )
 def test_another_dimension_is_refused(tmp_path, operator, message):
-    relation = {"name": "r", "lhs": "node", "rhs": "node", "operator": operator}
-    bare = {"global_emb": False, "relations": [relation]}
-    for name, dimension, init_path in (("a", 8, None), ("b", 10, str(tmp_path / "a/checkpoint"))):
-        config = make_config(tmp_path / name, dimension=dimension, init_path=init_path, **bare)
-        write_graph(config, {"node": 20}, random_triples(np.random.default_rng(1), 20, 1, 20, 50))
-        if init_path is None:
-            job.train(config)
+    bare = {"global_emb": False, "relations": [relation(operator)]}
+    first = node_graph(tmp_path / "a", np.random.default_rng(1), **bare)
+    job.train(first)
+    config = node_graph(
+        tmp_path / "b", np.random.default_rng(1), dimension=10, init_path=first.checkpoint_path, **bare
+    )
     with pytest.raises(FormatError, match=message):
         job.train(config)
 
@@ -154,8 +160,8 @@ def test_entities_elsewhere_are_opened_only_if_a_setting_names_them(first, tmp_p
     write_ids(changed(first, entity_path=str(elsewhere)), list("vwxyz"))
     write_ids(second, list("abcdef"))
     say(first, entity_path=str(elsewhere))
-    with caplog.at_level(logging.INFO, "graphmill"):
-        tables(second)
+    caplog.set_level("INFO", "graphmill")
+    tables(second)
     assert "elsewhere; they are not beside it, and not opened" in caplog.text
     assert "set etl.previous_entity_path" in caplog.text
     with pytest.raises(FormatError, match=r"row 0 is raw id 'a', which was 'v' "):
@@ -189,11 +195,9 @@ class TestRelations:
     """Dynamic relations: the first rows of one table."""
 
     def day(self, root, num_relations, names=None, **more):
-        config = make_config(
-            root, dynamic_relations=True, **{"num_epochs": 1, "train": {"relation_init": "random"}} | more
-        )
+        usual = {"num_epochs": 1, "train": {"relation_init": "random"}, "dynamic_relations": True}
         rng = np.random.default_rng(num_relations)
-        write_graph(config, {"node": 20}, random_triples(rng, 20, num_relations, 20, 200))
+        config = node_graph(root, rng, 20, 200, num_relations, **usual | more)
         if names:
             entity_counts.write_relation_names(config.entity_path, names)
         return config
@@ -216,7 +220,7 @@ class TestRelations:
 
     @pytest.mark.parametrize("operator", ["complex_diagonal", "affine"])
     def test_new_relations_are_fresh(self, tmp_path, operator):
-        relations = [{"name": "any", "lhs": "node", "rhs": "node", "operator": operator}]
+        relations = [relation(operator)]
         first = self.day(tmp_path / "first", 3, ["m", "z", "q"], relations=relations)
         job.train(first)
         names = ["m", "z", "q", "a", "b"]
@@ -252,8 +256,8 @@ class TestRelations:
         first = self.day(tmp_path / "first", 3)
         job.train(first)
         second = self.day(tmp_path / "second", 3, ["a", "b", "c"], init_path=first.checkpoint_path)
-        with caplog.at_level(logging.INFO, "graphmill"):
-            self.check_grown(second, first)
+        caplog.set_level("INFO", "graphmill")
+        self.check_grown(second, first)
         assert "relations of" in caplog.text
         assert "taken by position" in caplog.text
 
@@ -272,17 +276,9 @@ SELLS = {"name": "sells", "lhs": "shop", "rhs": "city", "operator": "complex_dia
 class TestAddedTypesAndRelations:
     """Static relations and entity types go by their names."""
 
-    def day_two(self, root, first, relations, entities, **more):
-        counts = AFTER | {"shop": 7}
-        config = make_config(
-            root, entities=entities, relations=relations, init_path=first.checkpoint_path, **more
-        )
-        rng = np.random.default_rng(3)
-        rel = rng.integers(len(relations), size=200)
-        limits = np.array([[counts[each["lhs"]], counts[each["rhs"]]] for each in relations])[rel]
-        triples = np.stack([rng.integers(limits[:, 0]), rel, rng.integers(limits[:, 1])], axis=1)
-        write_graph(config, {name: counts[name] for name in entities}, triples)
-        return config
+    def day_two(self, root, first, relations, entities):
+        counts, own = AFTER | {"shop": 7}, {"relations": relations, "entities": entities}
+        return day(root, counts, init_path=first.checkpoint_path, **own)
 
     def saved(self, config):
         state, optimizer_state, _ = pbg.read_model(config.checkpoint_path, 2)
@@ -318,9 +314,9 @@ class TestAddedTypesAndRelations:
 
     @pytest.mark.slow
     def test_what_is_gone_is_left_out(self, first, tmp_path, caplog):
-        with caplog.at_level(logging.INFO, "graphmill"):
-            config = self.day_two(tmp_path / "second", first, RELATIONS[:1], {"user": TYPES["user"]})
-            trainer = Trainer(config)
+        caplog.set_level("INFO", "graphmill")
+        config = self.day_two(tmp_path / "second", first, RELATIONS[:1], {"user": TYPES["user"]})
+        trainer = Trainer(config)
         assert torch.equal(
             trainer.model.parameters["rhs_operators.0.real"], self.saved(first)["rhs_operators.0.real"][0]
         )
@@ -345,20 +341,11 @@ class TestAddedTypesAndRelations:
 
     def test_values_put_there_by_hand(self, tmp_path):
         """Version 0, without optimizer, model or configuration, in float64: PBG takes them."""
-        import h5py
-
         config = day(tmp_path / "run", BEFORE, init_path=str(tmp_path / "init"))
-        (tmp_path / "init").mkdir()
-        (tmp_path / "init/checkpoint_version.txt").write_text("0")
-        given = {}
-        for name, part in KEYS:
-            count = entity_counts.read_count(config.entity_path, name, part)
-            given[name, part] = np.random.default_rng(part).normal(size=(count, 8))
-            with h5py.File(tmp_path / f"init/embeddings_{name}_{part}.v0.h5", "w") as hdf5:
-                hdf5.attrs["format_version"] = 1
-                hdf5["embeddings"] = given[name, part]
-        with h5py.File(tmp_path / "init/model.v0.h5", "w") as hdf5:
-            hdf5.attrs["format_version"] = 1
+        rng = np.random.default_rng(1)
+        counts = {key: entity_counts.read_count(config.entity_path, *key) for key in KEYS}
+        given = {key: rng.normal(size=(count, 8)) for key, count in counts.items()}
+        write_bare_checkpoint(tmp_path / "init", 0, given)
         for key, (rows, sums) in tables(config).items():
             assert np.array_equal(rows, given[key].astype(np.float32))
             assert not sums.any()

@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from graphmill import storage
+from graphmill.config.partitions import all_buckets
 from graphmill.errors import ConfigError
 from graphmill.formats import edge_buckets, entity_counts
 from graphmill.vocab import Bucket
-from tests.train.graphs import make_config, random_triples, write_graph
+from tests.train.graphs import make_config, node_graph, random_triples, relation, write_edges, write_graph
 from train import job
 from train.tune.sample import densest, peeled, write_sample
 from train.tune.search import FIRST_EPOCHS, MOST_ENTITIES, Trial, candidates, judged, search
@@ -69,10 +70,7 @@ def config(tmp_path, rng):
     config = make_config(
         tmp_path,
         entities={"a": {"num_partitions": 2}, "b": {"num_partitions": 1}},
-        relations=[
-            {"name": "r", "lhs": "a", "rhs": "a", "operator": "diagonal"},
-            {"name": "s", "lhs": "a", "rhs": "b", "operator": "diagonal"},
-        ],
+        relations=[relation(lhs="a", rhs="a"), relation(name="s", lhs="a", rhs="b")],
     )
     write_graph(config, {"a": 60, "b": 30}, triples(rng, 3000))
     return config
@@ -84,14 +82,21 @@ def triples(rng, num_edges):
     return found
 
 
-def read(folder, split):
-    edges = edge_buckets.read_bucket(storage.join(folder, "edges", split), Bucket(0, 0))
-    return np.stack([edges.lhs, edges.rel, edges.rhs])
+@pytest.fixture
+def sample(tmp_path):
+    return str(tmp_path / "sample")
 
 
-def test_a_small_graph_is_taken_whole(config, tmp_path):
+def read(folder, *splits):
+    """The edges of these splits, one after another: [3, E]."""
+    paths = [storage.join(folder, "edges", split) for split in splits]
+    found = [edge_buckets.read_bucket(path, Bucket(0, 0)) for path in paths]
+    return np.concatenate([[each.lhs, each.rel, each.rhs] for each in found], axis=1)
+
+
+def test_a_small_graph_is_taken_whole(config, sample, tmp_path):
     """The same seed writes the same bytes."""
-    for folder in (str(tmp_path / "sample"), str(tmp_path / "again")):
+    for folder in (sample, str(tmp_path / "again")):
         found = write_sample(config, folder, "valid", 10_000)
         assert found.num_entities == {"a": 60, "b": 30}
         assert found.is_held_out
@@ -99,82 +104,78 @@ def test_a_small_graph_is_taken_whole(config, tmp_path):
         assert 200 < found.num_valid < 300  # 250, by the edges' hashes
         assert 200 < found.num_unseen < 300
         assert entity_counts.list_counts(storage.join(folder, "entities")) == {"a": [60], "b": [30]}
-    whole, again = (
-        np.concatenate([read(str(tmp_path / name), split) for split in SPLITS], axis=1)
-        for name in ("sample", "again")
-    )
+    whole, again = (read(folder, *SPLITS) for folder in (sample, str(tmp_path / "again")))
     assert (whole == again).all()
     assert len({tuple(each) for each in whole.T.tolist()}) == 3000
     degree_R = [np.bincount(whole[0, whole[1] == r], minlength=60) for r in (0, 1)]
-    parts = [edge_buckets.read_bucket(config.edge_paths[0], Bucket(i, j)) for i in (0, 1) for j in (0, 1)]
+    parts = [edge_buckets.read_bucket(config.edge_paths[0], bucket) for bucket in all_buckets(config)]
     expected = sum(np.bincount(each.lhs[each.rel == 1], minlength=30) for each in parts)
     assert (degree_R[1][:30] + degree_R[1][30:] == expected).all()  # partition after partition
 
 
-def test_validation_edges_are_those_of_the_split(config, tmp_path, rng):
-    counts, test = {"a": 60, "b": 30}, triples(rng, 40)
-    write_graph(config, counts, triples(rng, 600), path=config.split_path("dev"))
-    write_graph(config, counts, test, path=config.split_path("test"))
-    found = write_sample(config, str(tmp_path / "sample"), "dev", 10_000)
+def test_validation_edges_are_those_of_the_split(config, sample, rng):
+    test = triples(rng, 40)
+    write_edges(config, triples(rng, 600), config.split_path("dev"))
+    write_edges(config, test, config.split_path("test"))
+    found = write_sample(config, sample, "dev", 10_000)
     assert (found.num_edges, found.num_valid + found.num_unseen, found.is_held_out) == (3000, 600, False)
     assert 250 < found.num_valid < 350
-    known = read(str(tmp_path / "sample"), "known")  # filters rankings, and judges nothing
-    dev = np.concatenate([read(str(tmp_path / "sample"), split) for split in SPLITS[1:]], axis=1)
+    known = read(sample, "known")  # filters rankings, and judges nothing
+    dev = read(sample, *SPLITS[1:])
     others = Counter(map(tuple, known.T.tolist())) - Counter(map(tuple, dev.T.tolist()))
     assert sorted(rel for _, rel, _ in others.elements()) == sorted(test[:, 1].tolist())
 
 
-def test_a_part_of_the_graph_has_edges_between_its_entities_only(config, tmp_path):
-    found = write_sample(config, str(tmp_path / "sample"), "valid", 1500)
+def test_a_part_of_the_graph_has_edges_between_its_entities_only(config, sample):
+    found = write_sample(config, sample, "valid", 1500)
     assert found.num_edges + found.num_valid + found.num_unseen <= 1500
     for split in SPLITS:
-        lhs, rel, rhs = read(str(tmp_path / "sample"), split)
+        lhs, rel, rhs = read(sample, split)
         assert lhs.max() < found.num_entities["a"]
-        for relation, name in enumerate("ab"):
-            assert rhs[rel == relation].max() < found.num_entities[name]
+        for number, name in enumerate("ab"):
+            assert rhs[rel == number].max() < found.num_entities[name]
 
 
-def test_of_a_large_graph_the_first_partitions_are_read(config, tmp_path):
-    found = write_sample(config, str(tmp_path / "sample"), "valid", 10_000, most_read=1200)
+def test_of_a_large_graph_the_first_partitions_are_read(config, sample):
+    found = write_sample(config, sample, "valid", 10_000, most_read=1200)
     assert found.num_entities == {"a": 30, "b": 30}
     first = edge_buckets.read_bucket(config.edge_paths[0], Bucket(0, 0))
-    whole = np.concatenate([read(str(tmp_path / "sample"), split) for split in SPLITS], axis=1)
+    whole = read(sample, *SPLITS)
     assert sorted(whole.T.tolist()) == sorted(np.stack([first.lhs, first.rel, first.rhs]).T.tolist())
 
 
-def test_of_a_large_partition_the_edges_between_a_part_of_its_entities_are_read(config, tmp_path, rng):
+def test_of_a_large_partition_the_edges_between_a_part_of_its_entities_are_read(config, sample, rng):
     """They are in memory together, and rankings know all other edges between these entities."""
     counts, most = {"a": 200, "b": 100}, 5000
     write_graph(config, counts, random_triples(rng, 200, 2, 100, 20_000))
     write_graph(config, counts, random_triples(rng, 200, 2, 100, 20_000), path=config.split_path("test"))
     assert edge_buckets.count_edges(config.edge_paths[0], Bucket(0, 0)) > most
-    write_sample(config, str(tmp_path / "sample"), "valid", 10_000, most_read=most)
-    kept = np.concatenate([read(str(tmp_path / "sample"), split) for split in SPLITS], axis=1)
+    write_sample(config, sample, "valid", 10_000, most_read=most)
+    kept = read(sample, *SPLITS)
     assert most / 3 < kept.shape[1] <= most
     assert len(set(kept[0].tolist())) < 90  # of 100
-    assert set(read(str(tmp_path / "sample"), "known")[0].tolist()) == set(kept[0].tolist())
+    assert set(read(sample, "known")[0].tolist()) == set(kept[0].tolist())
 
 
-def test_copies_of_an_edge_are_held_out_together(config, tmp_path, rng):
+def test_copies_of_an_edge_are_held_out_together(config, sample, rng):
     edges = triples(rng, 1000)
     write_graph(config, {"a": 60, "b": 30}, np.concatenate([edges, edges[::2], edges[::3], edges[::3]]))
-    found = write_sample(config, str(tmp_path / "sample"), "valid", 10_000)
+    found = write_sample(config, sample, "valid", 10_000)
     assert found.is_held_out
-    parts = [read(str(tmp_path / "sample"), split).T.tolist() for split in SPLITS]
+    parts = [read(sample, split).T.tolist() for split in SPLITS]
     train, valid, unseen = (set(map(tuple, part)) for part in parts)
     assert sum(map(len, parts)) == 2168
     assert not train & valid | train & unseen | valid & unseen
     assert 300 < len(valid | unseen) < 700
 
 
-def test_few_edges_are_refused(tmp_path, rng):
-    config = make_config(tmp_path)
-    write_graph(config, {"node": 30}, random_triples(rng, 30, 1, 30, 100))
+def test_few_edges_are_refused(tmp_path, sample, rng):
+    config = node_graph(tmp_path, rng, 30, 100)
     with pytest.raises(ConfigError, match="100 edges are too few"):
-        write_sample(config, str(tmp_path / "sample"), "valid", 1000)
+        write_sample(config, sample, "valid", 1000)
     write_graph(config, {"node": 30}, np.repeat(random_triples(rng, 30, 1, 30, 1), 800, axis=0))
     with pytest.raises(ConfigError, match="1 different edges are too few"):
-        write_sample(config, str(tmp_path / "sample"), "valid", 1000)
+        write_sample(config, sample, "valid", 1000)
 
 
 @dataclass
@@ -193,18 +194,13 @@ class Simulated:
         return 3 * self.epoch_s[changes["lr"]]
 
     def run(self, wave, epochs, rung):
-        numbers = [each["lr"] for each in wave]
-        self.begun += [(rung, number, epochs) for number in numbers]
-        return [
-            Trial(
-                dict(each),
-                rung,
-                epochs,
-                epochs * self.epoch_s[n],
-                *[self.quality[n] * epochs / (epochs + 1)] * 2,
-            )
-            for each, n in zip(wave, numbers, strict=True)
-        ]
+        found = []
+        for each in wave:
+            number = each["lr"]
+            self.begun.append((rung, number, epochs))
+            mrr = self.quality[number] * epochs / (epochs + 1)
+            found.append(Trial(dict(each), rung, epochs, epochs * self.epoch_s[number], mrr, mrr))
+        return found
 
 
 searches = st.integers(1, 30).flatmap(
@@ -238,9 +234,7 @@ def test_the_best_of_a_rung_gets_to_the_next(simulated, budget_s, slots):
 
 
 @given(searches, st.floats(1, 2000), st.integers(1, 4), st.integers(1, 64))
-def test_within_the_budget_rungs_have_fewer_candidates_and_more_epochs(
-    simulated, budget_s, slots, most_epochs
-):
+def test_in_the_budget_rungs_have_fewer_candidates_and_more_epochs(simulated, budget_s, slots, most_epochs):
     trials = simulated.search(budget_s, slots, most_epochs)
     begun = list(simulated.begun)
     assert simulated.search(budget_s, slots, most_epochs) == trials
@@ -285,7 +279,7 @@ def test_what_is_not_better_on_unseen_edges_changes_nothing(unseen, winner):
         {},
         {"comparator": "l2", "loss_fn": "logistic"},
         {"dimension": 9},
-        {"relations": [{"name": "r", "lhs": "node", "rhs": "node"}]},
+        {"relations": [relation("none")]},
         {"dynamic_relations": True},
     ],
 )
@@ -320,9 +314,8 @@ def test_one_vs_all_is_for_softmax_and_small_types_or_samples(tmp_path, settings
 
 
 def test_the_second_candidate_of_a_configuration_with_all_negatives_is_its_recipe(tmp_path):
-    relation = {"name": "r", "lhs": "node", "rhs": "node", "operator": "diagonal", "all_negs": True}
     train = {"relation_init": "small", "lr_schedule": "linear"}
-    config = make_config(tmp_path, relations=[relation], lr=0.5, train=train)
+    config = make_config(tmp_path, relations=[relation(all_negs=True)], lr=0.5, train=train)
     assert candidates(config, 100, 2)[1] == {
         "lr": 0.05, "regularization_coef": 0.2, "batch_size": 64, "train.candidates": 4000,
     }  # fmt: skip
