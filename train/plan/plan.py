@@ -3,7 +3,7 @@
 `decide` makes a plan: one log line of the run, and `plan` under `stages.train` in run.json.
 
     steps       of each sort of batch that training has: edges, edges with features, queries (1-vs-all)
-                compiled   C++ on a CPU; for queries, products in torch        train/compiled
+                compiled   C++ on a CPU                                        train/compiled
                 plain      torch, on any device                                train/step
                 replayed   torch, captured on a GPU, for queries               train/gpu/replays.py
                 fused      kernels on a GPU, or their reference on a CPU       train/gpu
