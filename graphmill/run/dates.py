@@ -112,8 +112,7 @@ def retire(output_template: str, keep: int, own: str | None = None) -> list[str]
     ]
     oldest_kept = complete[-keep] if len(complete) >= keep else date.min
     if own and date.fromisoformat(own) < oldest_kept:
-        told = "schedule: %s is older than the %d dates to keep: no date is deleted until a newer one has run"
-        log.warning(told, own, keep)
+        log.warning("schedule: %s is older than the %d dates to keep: a newer run will delete it", own, keep)
         return []
     needed = _needed(outputs)
     victims = [day for day in finished if day < oldest_kept and str(day) not in needed]

@@ -17,14 +17,14 @@ import os
 import re
 import threading
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
-from graphmill.errors import FormatError, StorageError
+from graphmill.errors import FormatError, GraphMillError
 from graphmill.storage import checksums as hashing
 from graphmill.storage import fs
 from graphmill.storage.checksums import Checksums
@@ -43,12 +43,13 @@ def temporary_sibling(uri: str, kind: str = "tmp") -> str:
 
 
 @contextmanager
-def discarded_on_error(*temporary: str) -> Iterator[None]:
-    """Remove unfinished files or folders when the block ends with an error."""
+def discarded_on_error(*temporary: str, check: Callable[[], None] = lambda: None) -> Iterator[None]:
+    """Remove unfinished files or folders when the block ends with an error, and if `check` raises none."""
     try:
         yield
     except BaseException:
-        with suppress(StorageError):  # the first error matters
+        with suppress(GraphMillError):  # the first error matters
+            check()
             for uri in temporary:
                 fs.delete(uri)
         raise

@@ -72,7 +72,7 @@ def _run(options: GraphStormOptions, connect: Connect, claim: lock.Claim) -> dic
         storage.delete(work)
     with connect() as client:
         mapped = time.monotonic()
-        with storage.discarded_on_error(*works):
+        with storage.discarded_on_error(*works, check=claim.check):
             moves, are_all_there = _write_all(client, options, outputs, plans)
             keeps_input = options.preserve_input or (options.with_shared_fs and not are_all_there)
             if keeps_input and not options.preserve_input:

@@ -257,7 +257,7 @@ def test_dates_that_were_caught_up_on_stay_until_a_newer_one_has_run(
         finish(f"{root}/{day}")
     with caplog.at_level("WARNING", "graphmill"):
         assert dates.retire(f"{root}/{{date}}", 2, own=DAYS[1]) == []
-    assert f"{DAYS[1]} is older than the 2 dates to keep: no date is deleted until" in caplog.text
+    assert f"{DAYS[1]} is older than the 2 dates to keep: a newer run will delete it" in caplog.text
     assert dates.retire(f"{root}/{{date}}", 2, own=DAYS[5]) == [f"{root}/{day}" for day in DAYS[:2]]
 
 

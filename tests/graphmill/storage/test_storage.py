@@ -384,3 +384,10 @@ def test_the_default_file_system_and_an_error_of_the_namenode(hdfs_uri: str) -> 
         storage.write_text(storage.join(hdfs_uri, "x", "below a file"), "")
     assert "\tat " not in str(refused.value)
     assert len(str(refused.value).splitlines()) == 1  # of the many that Java has
+
+
+def test_a_file_that_may_be_there(root: str) -> None:
+    storage.write_text(f"{root}/file", "text")
+    assert storage.read_if_there(f"{root}/file") == b"text"
+    assert storage.read_if_there(f"{root}/other") is None
+    assert storage.read_if_there(f"{root}/file/below") is None

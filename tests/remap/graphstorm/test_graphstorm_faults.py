@@ -23,7 +23,7 @@ from graphmill import storage
 from graphmill.errors import LockedError, StorageError
 from graphmill.run import lock
 from remap import tables
-from remap.graphstorm import commit
+from remap.graphstorm import commit, job
 from remap.graphstorm.unique_ids import Ids, first_repeated
 from tests.remap.saved import Cli, Tree, save, snapshot
 
@@ -301,6 +301,23 @@ def test_inputs_of_another_job(tree: Tree, cli: Cli) -> None:
     assert tree.embeddings() == expected
     assert tree.inputs() == {}
     assert not (tree.emb / lock.NAME).exists()
+
+
+def test_a_job_that_has_lost_its_lock_leaves_the_work_of_the_next(
+    tree: Tree, cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_tree(tree)
+    of_next = tree.emb / commit.WORK / "files/user.parquet"
+
+    def lose(*_: object) -> None:
+        (tree.emb / lock.NAME).write_text(lock.Locks().claim.text)
+        of_next.parent.mkdir(parents=True, exist_ok=True)
+        of_next.touch()
+        raise StorageError("gone")
+
+    monkeypatch.setattr(job, "check_ranks", lose)
+    assert cli(*tree.arguments()) == StorageError.exit_code
+    assert of_next.exists()
 
 
 def test_a_table_that_lost_rows_after_it_was_written(
