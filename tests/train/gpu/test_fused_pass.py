@@ -112,6 +112,20 @@ def test_later_epochs_capture_nothing() -> None:
     assert len(run.recorder.captured) == num_captures
 
 
+def test_learning_rates_go_by_the_edges_that_are_done() -> None:
+    run = Run(config_of(dynamic=True, same_type=True, operator="diagonal", batch_size=48), captured=False)
+    really_run, done = run.fused.run, list[float]()
+
+    def watched(*given: Any, lr_scale: Any) -> Tensor:
+        return really_run(*given, lr_scale=lambda share: done.append(share) or lr_scale(share))
+
+    run.fused.run = watched  # type: ignore[method-assign]
+    run.bucket(0, 0)
+    assert len(set(done)) == len(done) > 2
+    assert done == sorted(done)
+    assert 0 == done[0] < done[-1] < 1
+
+
 class HostNumbers(TorchDispatchMode):
     """Counts tensors made of Python's numbers outside kernels: what a device gets from its host."""
 
