@@ -46,10 +46,7 @@ def _read_all(uri: str) -> None:
 
 LOCAL_AND_ON_HDFS = pytest.mark.parametrize(
     ("root", "target_format"),
-    [
-        *(("local", each) for each in checkpoints.FORMATS),
-        pytest.param("hdfs", "pbg", marks=pytest.mark.hdfs),
-    ],
+    [*(("local", each) for each in checkpoints.FORMATS), pytest.param("hdfs", "pbg", marks=pytest.mark.hdfs)],
     indirect=["root"],
 )
 # Files for other readers alone, and YAML, whose beginning is YAML too.

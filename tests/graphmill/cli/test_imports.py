@@ -79,11 +79,7 @@ for package in map(importlib.import_module, ("graphmill", "etl", "train", "remap
 from graphmill.cli.entry import graphmill
 graphmill()
 """
-NEED_MORE = {
-    "graphmill.cluster.ssh",
-    "graphmill.monitoring.metrics",
-    "etl.tables.lake.iceberg_scan",
-}
+NEED_MORE = {"graphmill.cluster.ssh", "graphmill.monitoring.metrics", "etl.tables.lake.iceberg_scan"}
 
 
 @pytest.mark.slow
