@@ -3,7 +3,8 @@
 import pickle
 import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,6 +22,9 @@ from graphmill.formats.edge_buckets.files import EDGES, bucket_uri
 from graphmill.vocab import Bucket, Side
 
 
+Index = dict[tuple[str, int], list[str]]
+
+
 class RawEdge(NamedTuple):
     """An edge as its table has it, with the types that its relation says."""
 
@@ -36,8 +40,9 @@ def config_of(
     output: Path | str,
     tables: str | Sequence[Mapping[str, Any]],
     *,
-    entities: Mapping[str, int],
+    entities: Mapping[str, int] | None = None,
     relations: Sequence[tuple[str, str, str]] = (),
+    dynamic: bool = False,
     top: Mapping[str, Any] | None = None,
     listed: Sequence[Mapping[str, Any]] = (),
     featurized: str | None = None,
@@ -45,27 +50,31 @@ def config_of(
 ) -> Config:
     """A configuration with `entities` (type -> partitions) and `relations` (name, lhs type, rhs type).
 
-    `tables` may be the path of one, with edges `to` from l to t. Without `relations` there is `to`, between
-    entities of the first type. `listed` are the tables of entities; `featurized` is a type.
+    `tables` may be the path of one; a table that says nothing else has edges `to` from l to t. Without
+    `relations` there is `to`, between entities of the first type; without `entities` there are n, in one
+    partition. `listed` are the tables of entities; `featurized` is a type.
     """
-    if isinstance(tables, str):
-        tables = [{"path": tables, "lhs": "l", "rhs": "t", "relation": "to"}]
-    return from_mapping(
-        {
-            "output": str(output),
-            "dimension": 4,
-            "entities": {
-                name: {"num_partitions": count, "featurized": name == featurized}
-                for name, count in entities.items()
-            },
-            "relations": [
-                {"name": name, "lhs": lhs, "rhs": rhs}
-                for name, lhs, rhs in relations or [("to", *[next(iter(entities))] * 2)]
-            ],
-            "etl": {"tables": list(tables), "entities": list(listed), **etl},
-            **(top or {}),
-        }
-    )
+    entities = entities or {"n": 1}
+    relations = relations or [("to", *[next(iter(entities))] * 2)]
+    of_types = {
+        name: {"num_partitions": count, "featurized": name == featurized} for name, count in entities.items()
+    }
+    tables = [{"path": tables}] if isinstance(tables, str) else tables
+    raw = {
+        "output": str(output),
+        "dimension": 4,
+        "dynamic_relations": dynamic,
+        "entities": of_types,
+        "relations": [{"name": name, "lhs": lhs, "rhs": rhs} for name, lhs, rhs in relations],
+        "etl": {"tables": list(map(_complete, tables)), "entities": list(listed), **etl},
+    }
+    return from_mapping(raw | dict(top or {}))
+
+
+def _complete(table: Mapping[str, Any]) -> dict[str, Any]:
+    default = {} if {"relation", "relation_column"} & set(table) else {"relation": "to"}
+    path = table["path"]
+    return {"lhs": "l", "rhs": "t"} | default | table | {"path": str(path) if isinstance(path, Path) else path}
 
 
 def saved(config: Config, path: Path) -> tuple[str, Path]:
@@ -87,41 +96,44 @@ def write_parquet(path: Path, row_group_rows: int = 1 << 20, **columns: Any) -> 
     return str(path)
 
 
+def index_of(config: Config) -> Index:
+    """Raw ids by type and partition."""
+    return {
+        (name, part): entity_index.read_part(config.entity_path, name, part).to_pylist()
+        for name, entity in config.entities.items()
+        for part in range(entity.num_partitions)
+    }
+
+
 def read_raw_edges(config: Config, split: str, kind: str = EDGES) -> dict[Bucket, list[RawEdge]]:
     """Every edge of the split, mapped back to raw ids by the entity index, bucket by bucket.
 
     Of `removed` edges, some buckets have no file.
     """
-    grid = Bucket(*(config.num_side_partitions(side) for side in Side))
-    ids = {
-        name: [
-            entity_index.read_part(config.entity_path, name, p).to_pylist() for p in range(e.num_partitions)
-        ]
-        for name, e in config.entities.items()
-    }
     names = [relation.name for relation in config.relations]
     if config.dynamic_relations:
         names = entity_counts.read_relation_names(config.entity_path) or []
-    buckets = (Bucket(lhs, rhs) for lhs in range(grid.lhs) for rhs in range(grid.rhs))
+    ids = index_of(config)
+    buckets = [Bucket(*each) for each in product(*(range(config.num_side_partitions(side)) for side in Side))]
     return {bucket: list(_raw_edges(config, split, bucket, kind, names, ids)) for bucket in buckets}
 
 
 def _raw_edges(
-    config: Config, split: str, bucket: Bucket, kind: str, names: list[str], ids: dict[str, list[list[str]]]
-) -> Any:
+    config: Config, split: str, bucket: Bucket, kind: str, names: list[str], ids: Index
+) -> Iterator[RawEdge]:
     if kind != EDGES and not Path(bucket_uri(config.split_path(split), bucket, kind)).exists():
         return
     edges = edge_buckets.read_bucket(config.split_path(split), bucket, kind=kind)
     for row, (lhs, rel, rhs) in enumerate(zip(edges.lhs, edges.rel, edges.rhs, strict=True)):
         entry = config.relations[0 if config.dynamic_relations else rel]
-        lhs_parts, rhs_parts = ids[entry.lhs], ids[entry.rhs]
+        lhs_part, rhs_part = (
+            part if config.entities[name].num_partitions > 1 else 0
+            for name, part in zip((entry.lhs, entry.rhs), bucket, strict=True)
+        )
+        weight = None if edges.weight is None else float(edges.weight[row])
         yield RawEdge(
-            entry.lhs,
-            lhs_parts[bucket.lhs if len(lhs_parts) > 1 else 0][lhs],
-            names[rel],
-            entry.rhs,
-            rhs_parts[bucket.rhs if len(rhs_parts) > 1 else 0][rhs],
-            None if edges.weight is None else float(edges.weight[row]),
+            *(entry.lhs, ids[entry.lhs, lhs_part][lhs], names[rel]),
+            *(entry.rhs, ids[entry.rhs, rhs_part][rhs], weight),
         )
 
 

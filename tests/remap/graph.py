@@ -116,17 +116,3 @@ def snapshot(folder: str | Path) -> dict[str, bytes]:
     """Every file under `folder` with its bytes, hidden ones included."""
     root = Path(folder)
     return {str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()}
-
-
-def upload(folder: Path, uri: str) -> None:
-    for name, content in snapshot(folder).items():
-        with storage.open_output(storage.join(uri, name)) as stream:
-            stream.write(content)
-
-
-def download(uri: str, folder: Path) -> None:
-    for each in storage.list_dir(uri, recursive=True):
-        if not each.is_dir:
-            path = folder / each.uri.removeprefix(f"{uri}/")
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(storage.read_bytes(each.uri))

@@ -13,13 +13,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import yaml
-from pyarrow.fs import FileSelector, FileType
 
 from graphmill import storage
 from tests.etl.graphs import same_bytes
 from tests.finished import Once
 from tests.forked import Forks, Kill
 from tests.hadoop.cluster import MiniHdfs
+from tests.hadoop.files import files_at, upload
 
 pytestmark = pytest.mark.slow
 
@@ -101,14 +101,8 @@ class Chain(NamedTuple):
 
     def results(self, day: str) -> dict[str, bytes]:
         """All files of a day's entities, edges and embeddings, without what names the raw files."""
-        found: dict[str, bytes] = {}
-        for folder in RESULTS:
-            root = f"{self.root}/out/{day}/{folder}"
-            file_system, path = storage.filesystem(root)
-            for each in file_system.get_file_info(FileSelector(path, recursive=True)):
-                if each.type == FileType.File:
-                    name = each.path.removeprefix(path + "/")
-                    found[f"{folder}/{name}"] = storage.read_bytes(storage.join(root, name))
+        folders = {folder: files_at(f"{self.root}/out/{day}/{folder}") for folder in RESULTS}
+        found = {f"{folder}/{name}": each for folder, own in folders.items() for name, each in own.items()}
         return {name: content for name, content in same_bytes(found).items() if "_SUCCESS" not in name}
 
     def record(self, day: str) -> dict[str, Any]:
@@ -184,10 +178,7 @@ def test_killed_on_hdfs(
     forked: Forks, undisturbed: tuple[Chain, list[int]], hdfs: MiniHdfs, hdfs_uri: str, tmp_path: Path
 ) -> None:
     once, renamings = undisturbed
-    raw = once.notes.parent / "raw"
-    for path in sorted(raw.rglob("*.parquet")):
-        with storage.atomic_output(f"{hdfs_uri}/raw/{path.relative_to(raw)}") as stream:
-            stream.write(path.read_bytes())
+    upload(once.notes.parent / "raw", f"{hdfs_uri}/raw")
     chain, draw = Chain(hdfs_uri, tmp_path), random.Random(5)
     # some local files are renamed, and on HDFS are not
     kills = {day: [draw.randrange(2 * number // 5)] for day, number in zip(DAYS, renamings, strict=True)}

@@ -59,10 +59,8 @@ def settings_of(layout: str, number: int = 0, **more: Any) -> Config:
         file = Path(raw["entity_path"], f"{number}-{split}.txt")
         if not file.exists():
             file.parent.mkdir(parents=True, exist_ok=True)
-            ids = np.random.default_rng(number).integers(0, 40, (60, 2))
-            file.write_text(
-                "".join(f"{number}/{a}\t/people/r{a % 3}\t{number}/{b}\n" for a, b in ids.tolist())
-            )
+            ids = np.random.default_rng(number).integers(0, 40, (60, 2)).tolist()
+            file.write_text("".join(f"{number}/{a}\t/people/r{a % 3}\t{number}/{b}\n" for a, b in ids))
         form = {"header": False, "lhs": 0, "relation_column": 1, "rhs": 2}
         tables.append({"path": str(file.absolute()), "split": split, **form})
     Path("config.py").write_text(f"def get_torchbiggraph_config():\n    return {raw | more!r}\n")
@@ -78,22 +76,16 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def own(folder: Path) -> dict[str, bytes]:
     """Files of the user in and beside all folders that a run writes."""
+    train = "FB15k/freebase-train_partitioned"
     for place in (
-        "data/FB15k/fb15k.tgz",
-        "data/FB15k/entity_index.md",
-        "data/FB15k/.hidden",
-        "data/FB15k/freebase-train_partitioned/notes.txt",
-        "data/FB15k/freebase-train_partitioned/deep/er/notes.txt",
-        "data/FB15k/thesis/edges_0_0.h5",
-        "data/soc-LiveJournal1.txt.gz",
-        "data/train_partitioned/README",
-        "data/livejournal/README",
-        "data/other_partitioned/edges_0_0.h5",
-        "data/other_partitioned/_SUCCESS",
-        "data/all/export.sql",
+        *("FB15k/fb15k.tgz", "FB15k/entity_index.md", "FB15k/.hidden", "FB15k/thesis/edges_0_0.h5"),
+        *(f"{train}/notes.txt", f"{train}/deep/er/notes.txt"),
+        *("soc-LiveJournal1.txt.gz", "train_partitioned/README", "livejournal/README"),
+        *("other_partitioned/edges_0_0.h5", "other_partitioned/_SUCCESS", "all/export.sql"),
     ):
-        Path(place).parent.mkdir(parents=True, exist_ok=True)
-        Path(place).write_text("mine" if not place.endswith("_SUCCESS") else '{"mine": 1}')
+        path = Path("data", place)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("mine" if path.name != "_SUCCESS" else '{"mine": 1}')
     for layout in LAYOUTS:
         settings_of(layout, 0), settings_of(layout, 1)
     return files_under("data")
@@ -189,14 +181,10 @@ def test_files_of_an_import_by_pbg_are_not_replaced(
 def test_a_manifest_of_others_deletes_nothing(near_client: Client, own: dict[str, bytes]) -> None:
     config = settings_of("fb15k")
     job.run(config, near_client)
-    lines = (
-        "thesis/edges_0_0.h5",
-        "entity_index/../fb15k.tgz",
-        "../other_partitioned/edges_0_0.h5",
-        "entity_index.md",
-    )
+    paths = ["thesis/edges_0_0.h5", "entity_index/../fb15k.tgz", "entity_index.md"]
+    paths += ["../other_partitioned/edges_0_0.h5"]
     manifest = Path(config.entity_path, "checksums.xxh128")
-    manifest.write_text(manifest.read_text() + "".join(f"{'0' * 32}  {path}\n" for path in lines))
+    manifest.write_text(manifest.read_text() + "".join(f"{'0' * 32}  {path}\n" for path in paths))
     job.run(config, near_client)
     assert len(written(own)) > 5
 
@@ -212,11 +200,12 @@ def test_a_folder_that_holds_our_files_alone_is_replaced_at_once(near_client: Cl
 def test_files_put_among_ours_later_stay(near_client: Client, folder: Path) -> None:
     config = settings_of("sql")
     job.run(config, near_client)
-    for name in ("notes.txt", ".notes", "entity_index/notes.txt", "entity_index/all/.notes"):
-        Path(config.entity_path, name).write_text(name)
+    names = ("notes.txt", ".notes", "entity_index/notes.txt", "entity_index/all/.notes")
+    paths = [Path(config.entity_path, name) for name in names]
+    for path in paths:
+        path.write_text("mine")
     job.run(config, near_client)
-    for name in ("notes.txt", ".notes", "entity_index/notes.txt", "entity_index/all/.notes"):
-        assert Path(config.entity_path, name).read_text() == name
+    assert [path.read_text() for path in paths] == ["mine"] * 4
 
 
 @pytest.mark.slow
@@ -242,16 +231,17 @@ def test_ids_that_a_checkpoint_needs_stay(near_client: Client, own: dict[str, by
 
 def test_tables_among_the_outputs_and_two_splits_in_one_folder_are_refused(folder: Path) -> None:
     columns = {"lhs": 0, "relation_column": 1, "rhs": 2}
-    settings_of("fb15k", edge_paths=["data/edges"])
-    tables = [{"path": "x.tsv", "split": split, **columns} for split in ("train", "edges")]
-    config = configuration.load("config.py", [f"etl.tables={json.dumps(tables)}"])
-    with pytest.raises(ConfigError, match="the splits train and edges would both be"):
-        output_checks.check_outputs(config, [ETL], table_roots(config))
-    settings_of("fb15k")
-    tables = [{"path": f"{folder}/data/FB15k/*.txt", **columns}]
-    config = configuration.load("config.py", [f"etl.tables={json.dumps(tables)}"])
-    with pytest.raises(ConfigError, match="name its files one by one"):
-        output_checks.check_outputs(config, [ETL], table_roots(config))
+    of_splits = [{"path": "x.tsv", "split": split, **columns} for split in ("train", "edges")]
+    of_a_folder = [{"path": f"{folder}/data/FB15k/*.txt", **columns}]
+    cases: list[tuple[dict[str, Any], list[Any], str]] = [
+        ({"edge_paths": ["data/edges"]}, of_splits, "the splits train and edges would both be"),
+        ({}, of_a_folder, "name its files one by one"),
+    ]
+    for changes, tables, message in cases:
+        settings_of("fb15k", **changes)
+        config = configuration.load("config.py", [f"etl.tables={json.dumps(tables)}"])
+        with pytest.raises(ConfigError, match=message):
+            output_checks.check_outputs(config, [ETL], table_roots(config))
 
 
 @pytest.fixture

@@ -35,6 +35,7 @@ from graphmill.config.sections.etl import EtlConfig
 from tests.etl.graphs import config_of, write_parquet
 from tests.etl.run.test_go_on import figures_of
 from tests.hadoop.cluster import MiniHdfs
+from tests.hadoop.files import upload
 
 READ = 1  # getBlockLocations
 WRITE = 4  # create, addBlock, complete, rename
@@ -96,9 +97,8 @@ class Counting(Client):
     num_bytes: Counter[str]
 
     def submit(self, function: Any, *args: Any, **options: Any) -> Any:
-        self.num_bytes[function.__name__] = max(
-            self.num_bytes[function.__name__], task_bytes(function, *args)
-        )
+        name = function.__name__
+        self.num_bytes[name] = max(self.num_bytes[name], task_bytes(function, *args))
         return super().submit(function, *args, **options)
 
 
@@ -125,19 +125,14 @@ def test_small_runs_take_no_more_calls_than_planned(
     hdfs: MiniHdfs, tmp_path: Path, hdfs_uri: str, rng: np.random.Generator
 ) -> None:
     for number in range(8):
-        ids = rng.integers(0, 400, (2, 300))
-        table = write_parquet(tmp_path / "t", 300, l=[f"u{n}" for n in ids[0]], t=[f"u{n}" for n in ids[1]])
-        with storage.atomic_output(f"{hdfs_uri}/raw/{number}.parquet") as stream:
-            stream.write(Path(table).read_bytes())
+        lhs, rhs = ([f"u{n}" for n in ids] for ids in rng.integers(0, 400, (2, 300)))
+        write_parquet(tmp_path / f"{number}.parquet", 300, l=lhs, t=rhs)
+    upload(tmp_path, f"{hdfs_uri}/raw")
     with Counting(processes=False, n_workers=1, threads_per_worker=4, dashboard_address=":0") as client:
         for chunk_rows, index_bytes, max_opens in ((300, 1 << 20, 10**6), (30, 15_000, 300)):
-            config = config_of(
-                f"{hdfs_uri}/out-{chunk_rows}-{index_bytes}",
-                f"{hdfs_uri}/raw",
-                entities={"n": 4},
-                **{"chunk_rows": chunk_rows, "index_bytes": index_bytes, "max_opens": max_opens},
-                merge_bytes=1_000,
-            )
+            etl = {"chunk_rows": chunk_rows, "index_bytes": index_bytes, "max_opens": max_opens}
+            place = f"{hdfs_uri}/out-{chunk_rows}"
+            config = config_of(place, f"{hdfs_uri}/raw", entities={"n": 4}, **etl, merge_bytes=1_000)
             client.num_bytes = Counter()
             before = namenode_calls(hdfs)
             figures, num_tasks = figures_of(config, client)
@@ -179,16 +174,10 @@ def test_a_large_run_takes_few_calls_and_small_arguments(tmp_path: Path) -> None
     config = configuration.load(str(tmp_path / "config.yaml"))
     etl = config.section(EtlConfig)
     num_edges, num_files, num_ids = 10**10, 10_000, 10**9
-    of_file = {"columns": {"lhs": "l", "rhs": "r"}, "types": {"l": pa.string(), "r": pa.string()}}
+    of_file: dict[str, Any] = {"columns": {"lhs": "l", "rhs": "r"}, "types": dict.fromkeys("lr", pa.string())}
+    of_file |= {"cut": (0, 1), "num_rows": num_edges // num_files, "num_bytes": 24 * num_edges // num_files}
     ranges = [
-        FileRange(
-            etl.tables[0],
-            f"hdfs://namenode/edges/part-{number:06d}.parquet",
-            cut=(0, 1),
-            num_rows=num_edges // num_files,
-            num_bytes=24 * num_edges // num_files,
-            **of_file,
-        )
+        FileRange(etl.tables[0], f"hdfs://namenode/edges/part-{number:06d}.parquet", **of_file)
         for number in range(num_files)
     ]
     groups = grouped(ranges, 800, etl.chunk_rows)

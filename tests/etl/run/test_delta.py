@@ -1,7 +1,11 @@
-"""A run that takes edges from an earlier run writes the same bytes as one that reads all files anew."""
+"""A run that takes edges from an earlier run writes the same bytes as one that reads all files anew.
+
+So does one that goes on after a kill.
+"""
 
 import json
 import logging
+import signal
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -10,7 +14,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from deltalake import write_deltalake
 from distributed import Client
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -28,12 +31,14 @@ from tests.etl.graphs import (
     as_anew,
     config_of,
     files_under,
+    index_of,
     read_raw_edges,
+    saved,
     write_parquet,
 )
+from tests.etl.run.test_go_on import figures_of, finished_steps
 from tests.etl.run.test_lakes import WRITERS, graph, some_rows
-from tests.etl.steps.test_incremental import index_of
-from tests.etl.tables.lakes import catalog_at
+from tests.forked import Forks, Kill
 
 File = list[tuple[int, str, int, float]]  # lhs, relation, rhs, weight
 # of figures that tell what a run has read
@@ -72,9 +77,7 @@ def write_files(folder: Path, files: Mapping[str, File]) -> None:
 
 
 def config_for(root: Path, day: int, name: str, shape: Mapping[str, Any], *, delta: bool) -> Config:
-    columns = {"lhs": "l", "rhs": "t", "relation_column": "r"} | (
-        {"weight": "w"} if shape.get("weights") else {}
-    )
+    columns = {"relation_column": "r"} | ({"weight": "w"} if shape.get("weights") else {})
     etl: dict[str, Any] = {"duplicates": "drop" if shape.get("drops") else "keep"}
     if shape.get("forget"):
         etl["forget_after"] = shape["forget"]
@@ -93,11 +96,8 @@ def config_for(root: Path, day: int, name: str, shape: Mapping[str, Any], *, del
         ],
         entities={"user": shape.get("users", 2), "item": shape.get("items", 2), "shop": 1},
         relations=kinds[:1] if dynamic else kinds,
-        top={
-            "input": str(root / "raw"),
-            "dynamic_relations": dynamic,
-            "schedule": {"date": f"2026-03-{day + 1:02}"},
-        },
+        dynamic=dynamic,
+        top={"input": str(root / "raw"), "schedule": {"date": f"2026-03-{day + 1:02}"}},
         holdout={"test": 0.3} if shape.get("splits") else {},
         chunk_rows=shape.get("chunk_rows", 60),  # several chunks of a file
         merge_bytes=shape.get("merge_bytes", 1 << 28),
@@ -156,11 +156,7 @@ def check_removed(root: Path, day: int, shape: Mapping[str, Any]) -> None:
 
 SHAPES = st.fixed_dictionaries(
     {
-        "weights": st.booleans(),
-        "drops": st.booleans(),
-        "dynamic": st.booleans(),
-        "splits": st.booleans(),
-        "removes": st.booleans(),
+        **dict.fromkeys(("weights", "drops", "dynamic", "splits", "removes"), st.booleans()),
         "users": st.sampled_from([1, 2]),
         "items": st.sampled_from([1, 3]),
         "forget": st.sampled_from([None, 1, 2]),
@@ -174,10 +170,7 @@ SHAPES = st.fixed_dictionaries(
 @given(days=DAYS, shape=SHAPES)
 @settings(max_examples=6)
 def test_the_same_bytes_as_anew(
-    near_client: Client,
-    tmp_path_factory: pytest.TempPathFactory,
-    days: list[tuple[dict[str, File], dict[str, File], dict[str, File]]],
-    shape: dict[str, Any],
+    near_client: Client, tmp_path_factory: pytest.TempPathFactory, days: list[Any], shape: dict[str, Any]
 ) -> None:
     root = tmp_path_factory.mktemp("delta")
     for day, (first, second, gone) in enumerate(days):
@@ -330,13 +323,13 @@ def two_days(near_client: Client, tmp_path_factory: pytest.TempPathFactory) -> P
 
 
 @contextmanager
-def without(path: Path | None) -> Iterator[None]:
-    """During the block there is no such file."""
-    content = path and path.read_bytes()
-    if path:
+def without(paths: Sequence[Path]) -> Iterator[None]:
+    """During the block there are no such files."""
+    contents = [path.read_bytes() for path in paths]
+    for path in paths:
         path.unlink()
     yield
-    if path and content:
+    for path, content in zip(paths, contents, strict=True):
         path.write_bytes(content)
 
 
@@ -352,15 +345,10 @@ def without(path: Path | None) -> Iterator[None]:
     ],
 )
 def test_where_a_delta_would_not_be_exact(
-    near_client: Client,
-    two_days: Path,
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
-    change: Any,
-    reason: str,
+    near_client: Client, two_days: Path, tmp_path: Path, caplog: Any, change: Any, reason: str
 ) -> None:
     config = config_for(two_days, 1, "other1", TWO_DAYS, delta=True)
-    lost = two_days / f"out0/edges/{change}/origins.json" if change in ("train", "test") else None
+    lost = [two_days / f"out0/edges/{change}/origins.json"] if change in ("train", "test") else []
     if change == "entities":
         write_window(tmp_path, range(3), 30)
         job.run(config_for(tmp_path, 0, "other", TWO_DAYS, delta=False), near_client)
@@ -401,10 +389,11 @@ def test_what_the_key_needs(two_days: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["delta", "iceberg"])
+@pytest.mark.parametrize("kind", WRITERS)
 def test_a_lake_gets_rows(near_client: Client, tmp_path: Path, kind: str) -> None:
     """Files that both snapshots have are kept; one whose rows were deleted since is another file."""
-    path = WRITERS[kind](tmp_path / "lake")
+    write, append = WRITERS[kind]
+    path = write(tmp_path / "lake")
     filters = [["day", ">=", "2026-11-02"], ["n", "<", 300]]
 
     def run(name: str, before: str | None, *, delta: bool, least: str = "2026-11-02") -> dict[str, Any]:
@@ -421,12 +410,48 @@ def test_a_lake_gets_rows(near_client: Client, tmp_path: Path, kind: str) -> Non
     moved = run("moved", "first", delta=True, least="2026-11-03")
     assert moved["delta"]["files_kept"] > 0 == moved["delta"]["files_added"]
     assert as_anew(files_under(tmp_path / "moved")) == files_under(tmp_path / "moved-anew")
-    if kind == "delta":
-        write_deltalake(tmp_path / "lake", some_rows(3), mode="append")
-    else:
-        catalog_at(tmp_path).load_table("sales.orders").append(some_rows(3))
+    append(tmp_path / "lake", some_rows(3))
     run("anew", "first", delta=False)
     found = run("out", "first", delta=True)
     assert found["delta"]["files_kept"] == num_files
     assert found["delta"]["files_added"] > 0 == found["delta"]["files_gone"]
     assert as_anew(files_under(tmp_path / "out")) == files_under(tmp_path / "anew")
+
+
+TO_BE_KILLED = {"drops": True, "weights": True, "splits": True, "items": 3, "chunk_rows": 40}
+
+
+@pytest.fixture(scope="module")
+def first_day(near_client: Client, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Output of the first day, and of the second read anew; the tables are the second day's."""
+    root = tmp_path_factory.mktemp("days")
+    write_window(root, range(3))
+    check_day(root, 0, TO_BE_KILLED, near_client)
+    write_window(root, range(1, 4))
+    job.run(config_for(root, 1, "anew1", TO_BE_KILLED, delta=False), near_client)
+    return root
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "kill",
+    [
+        *map(Kill, (0, 2, 7, 14, 24, 39, 49, 54, 59)),
+        *(Kill(0, name, is_after=True) for name in ("*.codes.arrow", "edges_*.h5")),
+    ],
+    ids=str,
+)
+def test_killed_at_a_rename(
+    near_client: Client, forked: Forks, first_day: Path, tmp_path: Path, kill: Kill
+) -> None:
+    before = files_under(first_day / "out0")
+    config = config_for(first_day, 1, f"out-{len(list(first_day.iterdir()))}", TO_BE_KILLED, delta=True)
+    killed = forked(*saved(config, tmp_path / "saved"), kill=kill)
+    assert killed.code == -signal.SIGKILL, killed.stderr
+    done = finished_steps(Path(config.output or ""))
+    figures, num_tasks = figures_of(config, near_client)
+    assert figures["delta"]["files_added"] == 1
+    if "merge" not in done:
+        assert ("etl: encode" in num_tasks) == ("encode" not in done)
+    assert as_anew(files_under(config.output or "")) == files_under(first_day / "anew1")
+    assert files_under(first_day / "out0") == before

@@ -15,9 +15,9 @@ from etl import job
 from graphmill.config import Config
 from graphmill.config.sections.etl import EtlConfig
 from graphmill.errors import ConfigError, RawTableError
-from graphmill.formats import edge_buckets, entity_index
+from graphmill.formats import edge_buckets
 from graphmill.vocab import Bucket, Side
-from tests.etl.graphs import config_of, files_under, write_parquet
+from tests.etl.graphs import config_of, files_under, index_of, write_parquet
 
 Rows = list[tuple[list[str], str]]
 LISTS = st.lists(st.sampled_from(["red", "blue", "ü", "x"]), max_size=4)
@@ -28,16 +28,16 @@ def config_for(root: Path, name: str, rows: Rows, num_partitions: int, **etl: An
     """Looks (featurized) at items; users buy items; items resemble looks."""
     lists = pa.array([features for features, _ in rows], pa.list_(pa.string()))
     items = [item for _, item in rows]
-    write_parquet(root / "looks.parquet", 7, f=lists, t=items)
-    (root / "alike.csv").write_text("".join(f"{item},{'|'.join(features)}\n" for features, item in rows))
-    write_parquet(root / "bought.parquet", 7, l=[f"u{item}" for item in items], t=items)
+    looks = write_parquet(root / "looks.parquet", 7, f=lists, t=items)
+    alike = root / "alike.csv"
+    alike.write_text("".join(f"{item},{'|'.join(features)}\n" for features, item in rows))
+    bought = write_parquet(root / "bought.parquet", 7, l=[f"u{item}" for item in items], t=items)
     return config_of(
         root / name,
         [
-            {"path": str(root / "looks.parquet"), "lhs": "f", "rhs": "t", "relation": "looks"},
-            {"path": str(root / "alike.csv"), "header": False, "lhs": 0, "rhs": 1, "relation": "alike"}
-            | {"feature_delimiter": "|"},
-            {"path": str(root / "bought.parquet"), "lhs": "l", "rhs": "t", "relation": "bought"},
+            {"path": looks, "lhs": "f", "relation": "looks"},
+            {"path": alike, "header": False, "lhs": 0, "rhs": 1, "relation": "alike", "feature_delimiter": "|"},
+            {"path": bought, "relation": "bought"},
         ],
         entities={"look": 1, "item": num_partitions, "user": num_partitions},
         relations=[("looks", "look", "item"), ("alike", "item", "look"), ("bought", "user", "item")],
@@ -48,24 +48,21 @@ def config_for(root: Path, name: str, rows: Rows, num_partitions: int, **etl: An
 
 def raw_edges(config: Config, num_partitions: int) -> Counter[Any]:
     """(relation, lhs, rhs); a list of features as a tuple."""
-    names = [relation.name for relation in config.relations]
-    types = [(relation.lhs, relation.rhs) for relation in config.relations]
+    index = index_of(config)
     found: Counter[Any] = Counter()
     for bucket in (Bucket(a, b) for a in range(num_partitions) for b in range(num_partitions)):
         edges = edge_buckets.read_bucket(config.split_path("train"), bucket, takes_features=True)
         for row, rel in enumerate(edges.rel):
             ends = []
             for at, side in enumerate(Side):
-                features, name = edges.features(side), types[rel][at]
+                features, name = edges.features(side), getattr(config.relations[rel], side)
                 assert features is not None
                 listed = features.indices[features.offsets[row] : features.offsets[row + 1]]
-                index = getattr(edges, side)[row]
-                assert (index == -1) == (name == "look")
-                ids = entity_index.read_part(config.entity_path, name, 0 if name == "look" else bucket[at])
-                ends.append(
-                    tuple(ids[int(f)].as_py() for f in listed) if index == -1 else ids[int(index)].as_py()
-                )
-            found[(names[rel], *ends)] += 1
+                number = getattr(edges, side)[row]
+                assert (number == -1) == (name == "look")
+                ids = index[name, 0 if name == "look" else bucket[at]]
+                ends.append(tuple(ids[feature] for feature in listed) if number == -1 else ids[number])
+            found[(config.relations[rel].name, *ends)] += 1
     return found
 
 

@@ -19,9 +19,8 @@ from graphmill.config import Config
 from graphmill.errors import ConfigError, FormatError
 from graphmill.formats import entity_index
 from graphmill.vocab import Bucket
-from tests.etl.graphs import config_of, read_raw_edges, write_parquet
+from tests.etl.graphs import all_edges, config_of, index_of, write_parquet
 from tests.etl.run.test_delta import check_day, config_for, rows_of, write_files
-from tests.etl.steps.test_incremental import index_of
 
 FIRST = date(2026, 3, 1)
 
@@ -76,12 +75,7 @@ def test_days(near_client: Client, tmp_path: Path, shape: dict[str, Any], forget
     assert histories(config, "item") == expected(items, forget_after)
     assert figures["num_entities_gone"]["user"] == sum(map(bool, histories(config, "user").values())) > 0
     assert figures["num_entities_forgotten"]["user"] > 0
-    edges = [
-        edge
-        for split in ("train", "test", "extra")
-        for each in read_raw_edges(config, split).values()
-        for edge in each
-    ]
+    edges = [edge for split in ("train", "test", "extra") for edge in all_edges(config, split)]
     assert {(each.lhs, each.relation, each.rhs) for each in edges} == {
         (f"u{a}", r, f"i{b}") for a, r, b, _ in rows
     }
@@ -92,9 +86,8 @@ def check_previous_index(config: Config, earlier: Config) -> None:
     """Each part says which row of the earlier index an id had."""
     before, now = index_of(earlier), index_of(config)
     known = entity_index.read_manifest(config.entity_path).num_previous
-    assert known == {
-        name: [len(before[name, part]) for part in range(entity.num_partitions)]
-        for name, entity in config.entities.items()
+    assert {(name, part): num for name, each in known.items() for part, num in enumerate(each)} == {
+        key: len(ids) for key, ids in before.items()
     }
     for (name, part), ids in now.items():
         place = (config.entity_path, name, part, len(ids), len(before[name, part]))
@@ -106,21 +99,15 @@ def check_previous_index(config: Config, earlier: Config) -> None:
 
 
 def small(tmp_path: Path, day: int | None, **etl: Any) -> Config:
-    top = {"input": str(tmp_path)} | (
-        {} if day is None else {"schedule": {"date": str(FIRST + timedelta(day))}}
-    )
-    return config_of(
-        tmp_path / f"out{day}",
-        [{"path": f"edges{day or 0}.parquet", "lhs": "l", "rhs": "r", "relation": "saw"}],
-        entities={"user": 1},
-        relations=[("saw", "user", "user")],
-        top=top,
-        **etl,
-    )
+    """The run of a day, after one without a history."""
+    top = {} if day is None else {"schedule": {"date": str(FIRST + timedelta(day))}}
+    etl = ({"previous_entity_path": str(tmp_path / "out0/entities")} if day else {}) | etl
+    path = str(tmp_path / f"edges{day or 0}.parquet")
+    return config_of(tmp_path / f"out{day}", path, entities={"user": 1}, top=top, **etl)
 
 
 def test_needs_a_date_which_is_in_the_fingerprint(near_client: Client, tmp_path: Path) -> None:
-    write_parquet(tmp_path / "edges0.parquet", l=["a"], r=["b"])
+    write_parquet(tmp_path / "edges0.parquet", l=["a"], t=["b"])
     with pytest.raises(ConfigError, match=r"etl.forget_after: expected a date.*--date"):
         job.run(small(tmp_path, None, forget_after=3), near_client)
     config = small(tmp_path, 0, forget_after=3)
@@ -130,10 +117,10 @@ def test_needs_a_date_which_is_in_the_fingerprint(near_client: Client, tmp_path:
 
 
 def test_an_index_without_history_begins_one(near_client: Client, tmp_path: Path) -> None:
-    write_parquet(tmp_path / "edges0.parquet", l=["a", "c"], r=["b", "d"])
-    write_parquet(tmp_path / "edges9.parquet", l=["a"], r=["b"])
+    write_parquet(tmp_path / "edges0.parquet", l=["a", "c"], t=["b", "d"])
+    write_parquet(tmp_path / "edges9.parquet", l=["a"], t=["b"])
     job.run(small(tmp_path, 0), near_client)
-    config = small(tmp_path, 9, forget_after=1, previous_entity_path=str(tmp_path / "out0/entities"))
+    config = small(tmp_path, 9, forget_after=1)
     job.run(config, near_client)
     day = FIRST + timedelta(9)
     assert histories(config, "user") == {"a": None, "b": None, "c": day, "d": day}
@@ -141,7 +128,7 @@ def test_an_index_without_history_begins_one(near_client: Client, tmp_path: Path
 
 def test_rows_of_forgotten_ids_are_refused(near_client: Client, tmp_path: Path) -> None:
     """The earlier index may not call ids gone that its edges name."""
-    write_parquet(tmp_path / "edges0.parquet", l=["a"], r=["b"])
+    write_parquet(tmp_path / "edges0.parquet", l=["a"], t=["b"])
     job.run(small(tmp_path, 0, forget_after=1), near_client)
     part = entity_index.part_uri(str(tmp_path / "out0/entities"), "user", 0)
     table = pq.read_table(part)
@@ -149,7 +136,7 @@ def test_rows_of_forgotten_ids_are_refused(near_client: Client, tmp_path: Path) 
     column = pa.array([None, FIRST], pa.date32())
     pq.write_table(table.set_column(gone, table.schema.field(gone), column), part)
     (tmp_path / "out0/entities" / storage.CHECKSUMS).unlink()  # as if etl had written the wrong column
-    later = small(tmp_path, 1, forget_after=1, previous_entity_path=str(tmp_path / "out0/entities"))
+    later = small(tmp_path, 1, forget_after=1)
     renumbering = Renumbering(TaskSettings.of(later, Folders("", "", {}), 10))
     kept, forgotten = np.zeros((1, 3), np.int32), np.array([[0, 0, 1]], np.int32)
     assert renumbering.apply(kept, Bucket(0, 0), "here").tolist() == [[0, 0, 0]]

@@ -7,7 +7,6 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from distributed import Client
-from pyarrow.fs import FileSelector, FileType
 
 from etl import job
 from etl.steps import spill
@@ -18,6 +17,7 @@ from graphmill.errors import NotFoundError, RawTableError
 from graphmill.storage import checksums
 from tests.etl.graphs import config_of, files_under, read_raw_edges, same_bytes, write_parquet
 from tests.hadoop.cluster import MiniHdfs
+from tests.hadoop.files import files_at, upload
 from tests.workers import workers
 
 pytestmark = pytest.mark.hdfs
@@ -30,15 +30,6 @@ def hdfs_client(hdfs: MiniHdfs) -> object:
         yield client
 
 
-def files_at(root: str) -> dict[str, bytes]:
-    """Relative path -> content of all files, hidden ones too."""
-    file_system, path = storage.filesystem(root)
-    found = file_system.get_file_info(FileSelector(path, recursive=True))
-    files = [each.path for each in found if each.type == FileType.File]
-    below = [each.removeprefix(path + "/") for each in files]
-    return same_bytes({each: storage.read_bytes(storage.join(root, each)) for each in below})
-
-
 @pytest.mark.slow
 def test_the_same_bytes_as_on_local_disk(
     hdfs_client: Client, hdfs_uri: str, tmp_path: Path, rng: np.random.Generator
@@ -48,15 +39,13 @@ def test_the_same_bytes_as_on_local_disk(
     write_parquet(tmp_path / "raw/a.parquet", 1_000, l=[f"u{n}" for n in ids[0]], t=[f"i{n}" for n in ids[1]])
     write_parquet(tmp_path / "raw/c.parquet", l=["u1", "u9"], t=["i7", "new"])
     (tmp_path / "raw/b.tsv").write_text("".join(f"u{n}\tseen\ti{n + 1}\n" for n in range(500)))
-    for name in ("a.parquet", "b.tsv", "c.parquet"):
-        with storage.atomic_output(f"{hdfs_uri}/raw/{name}") as stream:
-            stream.write((tmp_path / "raw" / name).read_bytes())
+    upload(tmp_path / "raw", f"{hdfs_uri}/raw")
 
     def run(root: str, name: str, paths: list[str], **etl: object) -> dict[str, Any]:
         config = config_of(
             f"{root}/{name}",
             [
-                {"path": paths, "lhs": "l", "rhs": "t", "relation": "bought"},
+                {"path": paths, "relation": "bought"},
                 {"path": "b.tsv", "header": False, "lhs": 0, "relation_column": 1, "rhs": 2},
             ],
             entities={"user": 2, "item": 2},
@@ -75,10 +64,10 @@ def test_the_same_bytes_as_on_local_disk(
         earlier = {name: f"{root}/out/{name}" for name in ("entities", "edges")}
         day = {"previous_entity_path": earlier["entities"], "previous_edge_path": earlier["edges"]}
         assert run(root, "later", ["a.parquet"], **day)["delta"]["files_gone"] == 1
-    on_hdfs = files_at(f"{hdfs_uri}/out")
+    on_hdfs = same_bytes(files_at(f"{hdfs_uri}/out"))
     assert on_hdfs == files_under(tmp_path / "out")
     assert len(on_hdfs) == 2 * 4 + 3 * 4 + 1 + 1 + 3 + 2  # the last: names of relations, checksums, counts
-    later = files_at(f"{hdfs_uri}/later")
+    later = same_bytes(files_at(f"{hdfs_uri}/later"))
     assert later == files_under(tmp_path / "later")
     uri = f"{hdfs_uri}/out/edges/train/edges_1_1.h5"
     content = bytearray(storage.read_bytes(uri))
@@ -87,29 +76,19 @@ def test_the_same_bytes_as_on_local_disk(
         stream.write(bytes(content))
     with pytest.raises(Exception, match=r"edges_1_1\.h5: expected the checksum"):
         run(hdfs_uri, "later", ["a.parquet"], **day)
-    assert files_at(f"{hdfs_uri}/later") == later
+    assert same_bytes(files_at(f"{hdfs_uri}/later")) == later
 
 
 def test_names_on_hdfs(hdfs_uri: str, tmp_path: Path) -> None:
     """A file that is being copied is left out, a name with brackets is no pattern, content is compared."""
-    for name in (
-        "run[1]/000000_0",
-        "run[1]/000001_0._COPYING_",
-        "run1/000000_0",
-        "orders/delta_0000001_0000001/x",
-    ):
-        with storage.atomic_output(f"{hdfs_uri}/{name}") as stream:
-            stream.write(b"a,b\n")
+    names = ["run[1]/000000_0", "run[1]/000001_0._COPYING_", "run1/000000_0"]
+    for name in [*names, "orders/delta_0000001_0000001/x"]:
+        storage.write_text(f"{hdfs_uri}/{name}", "a,b\n")
     table = {"path": "*", "lhs": 0, "rhs": 1, "relation": "to", "header": False, "format": "csv"}
 
     def found(**top: str) -> TableFiles:
-        config = config_of(
-            tmp_path / "out",
-            [table | {"path": top.pop("path", "*")}],
-            entities={"n": 1},
-            top=top,
-            compare_files="content",
-        )
+        tables = [table | {"path": top.pop("path", "*")}]
+        config = config_of(tmp_path / "out", tables, top=top, compare_files="content")
         return find_all(config)[0]
 
     listing = found(input=f"{hdfs_uri}/run[1]")
@@ -124,12 +103,10 @@ def test_names_on_hdfs(hdfs_uri: str, tmp_path: Path) -> None:
 def test_beside_files_of_the_user(hdfs_client: Client, hdfs_uri: str) -> None:
     """Edges in a folder of the entities, then in the same folder, as PBG's examples have them."""
     for name in ("graph/t.tsv", "graph/train/notes.txt"):
-        with storage.atomic_output(f"{hdfs_uri}/{name}") as stream:
-            stream.write(b"l\tt\na\tb\n")
-    table = {"path": f"{hdfs_uri}/graph/t.tsv", "lhs": "l", "rhs": "t", "relation": "to"}
+        storage.write_text(f"{hdfs_uri}/{name}", "l\tt\na\tb\n")
     for entity_path in ("graph", "graph/train"):
         places = {"entity_path": f"{hdfs_uri}/{entity_path}", "edge_root": f"{hdfs_uri}/graph"}
-        config = config_of(f"{hdfs_uri}/out", [table], entities={"n": 1}, top=places)
+        config = config_of(f"{hdfs_uri}/out", f"{hdfs_uri}/graph/t.tsv", top=places)
         for _ in range(2):
             job.run(config, hdfs_client)
         files = files_at(f"{hdfs_uri}/graph")
@@ -157,14 +134,11 @@ def test_intermediate_files_are_compressed_and_replicated(hdfs_uri: str) -> None
 
 
 def test_errors_name_the_file_on_hdfs(hdfs_client: Client, hdfs_uri: str) -> None:
-    with storage.atomic_output(f"{hdfs_uri}/raw/t.tsv") as stream:
-        stream.write(b"l\tt\na\t\n")
-    shape = {"entities": {"n": 1}, "relations": [("to", "n", "n")], "top": {"input": f"{hdfs_uri}/raw"}}
-    table = {"lhs": "l", "rhs": "t", "relation": "to"}
+    storage.write_text(f"{hdfs_uri}/raw/t.tsv", "l\tt\na\t\n")
     for path, error, message in (
         ("t.tsv", RawTableError, r"raw/t\.tsv: row 1 .*'t' \(rhs\): empty"),
         ("u.tsv", NotFoundError, r"raw/u\.tsv: no file there"),
     ):
-        config = config_of(f"{hdfs_uri}/out", [table | {"path": path}], **shape)  # type: ignore[arg-type]
+        config = config_of(f"{hdfs_uri}/out", path, top={"input": f"{hdfs_uri}/raw"})
         with pytest.raises(error, match=message):
             job.run(config, hdfs_client)

@@ -37,19 +37,20 @@ RELATIONS = [
     ("near", "shop", "shop"),
 ]
 TYPES = {name: (lhs, rhs) for name, lhs, rhs in RELATIONS}
+SHAPE: Any = {"entities": {"user": 2, "item": 2, "shop": 1}, "relations": RELATIONS}
+Row = tuple[str, str, str]
 RAW_IDS = st.one_of(
     st.sampled_from(["a", "b", "c", "007", "7"]), st.text('aé\t"\n ,€😀', min_size=1, max_size=3)
 )
 ROWS = st.lists(st.tuples(RAW_IDS, st.sampled_from(sorted(TYPES)), RAW_IDS), min_size=1, max_size=30)
-NAMED = {"lhs": "l", "relation_column": "r", "rhs": "t"}
 
 
-def parquet_of(path: Path, rows: list[tuple[str, str, str]], row_group_rows: int = 7) -> str:
+def parquet_of(path: Path, rows: list[Row]) -> str:
     lhs, relation, rhs = zip(*rows, strict=True)
-    return write_parquet(path, row_group_rows, l=list(lhs), r=list(relation), t=list(rhs))
+    return write_parquet(path, 7, l=list(lhs), r=list(relation), t=list(rhs))
 
 
-def edge_of(row: tuple[str, str, str]) -> RawEdge:
+def edge_of(row: Row) -> RawEdge:
     lhs, relation, rhs = row
     return RawEdge(TYPES[relation][0], lhs, relation, TYPES[relation][1], rhs)
 
@@ -58,21 +59,12 @@ def edge_of(row: tuple[str, str, str]) -> RawEdge:
 @given(rows=ROWS, num_partitions=st.integers(1, 4), one_shop=st.booleans(), seed=st.integers(0, 3))
 @IN_A_WHILE
 def test_every_edge_is_in_one_bucket_and_every_entity_has_one_index(
-    near_client: Client,
-    tmp_path: Path,
-    rows: list[tuple[str, str, str]],
-    num_partitions: int,
-    one_shop: bool,
-    seed: int,
+    near_client: Client, tmp_path: Path, rows: list[Row], num_partitions: int, one_shop: bool, seed: int
 ) -> None:
-    config = config_of(
-        tmp_path / "out",
-        [{"path": parquet_of(tmp_path / "edges.parquet", rows), **NAMED}],
-        entities={"user": num_partitions, "item": num_partitions, "shop": 1 if one_shop else num_partitions},
-        relations=RELATIONS,
-        top={"seed": seed},
-        chunk_rows=10,
-    )
+    table = {"path": parquet_of(tmp_path / "edges.parquet", rows), "relation_column": "r"}
+    entities = dict.fromkeys(("user", "item", "shop"), num_partitions) | ({"shop": 1} if one_shop else {})
+    shape: Any = {"entities": entities, "relations": RELATIONS}
+    config = config_of(tmp_path / "out", [table], **shape, top={"seed": seed}, chunk_rows=10)
     figures = job.run(config, near_client)
     assert all_edges(config) == Counter(map(edge_of, rows))
     expected: dict[str, set[str]] = {}
@@ -91,65 +83,46 @@ def test_every_edge_is_in_one_bucket_and_every_entity_has_one_index(
 @given(
     rows=ROWS,
     cuts=st.lists(st.integers(0, 30), max_size=3),
-    chunk_rows=st.integers(1, 35),
     tight=st.booleans(),
-    max_opens=st.sampled_from([1, 40, 100_000]),
+    work=st.fixed_dictionaries(
+        {"chunk_rows": st.integers(1, 35), "max_opens": st.sampled_from([1, 40, 100_000])}
+    ),
 )
 @IN_A_WHILE
 def test_the_graph_does_not_depend_on_how_rows_are_cut(
-    near_client: Client,
-    tmp_path: Path,
-    rows: list[tuple[str, str, str]],
-    cuts: list[int],
-    chunk_rows: int,
-    tight: bool,
-    max_opens: int,
+    near_client: Client, tmp_path: Path, rows: list[Row], cuts: list[int], tight: bool, work: dict[str, int]
 ) -> None:
-    def made(name: str, files: list[list[tuple[str, str, str]]], **settings: Any) -> dict[str, Any]:
+    def made(name: str, files: list[list[Row]], **settings: Any) -> dict[str, Any]:
         folder = tmp_path / name
         shutil.rmtree(folder, ignore_errors=True)
         for number, each in enumerate(files):
             parquet_of(folder / "raw" / f"{number}.parquet", each)
-        config = config_of(
-            folder / "out",
-            [{"path": str(folder / "raw"), **NAMED}],
-            entities={"user": 3, "item": 3, "shop": 1},
-            relations=RELATIONS,
-            holdout={"valid": 0.2},
-            **settings,
-        )
+        table = {"path": folder / "raw", "relation_column": "r"}
+        shape: Any = {"entities": {"user": 3, "item": 3, "shop": 1}, "relations": RELATIONS}
+        config = config_of(folder / "out", [table], **shape, holdout={"valid": 0.2}, **settings)
         job.run(config, near_client)
         return content_under(folder / "out")
 
     ends = [*sorted(min(cut, len(rows)) for cut in cuts), len(rows)]
     parts = [rows[start:end] for start, end in zip([0, *ends], ends, strict=False)]
     memory = {"index_bytes": 500, "merge_bytes": 1} if tight else {}
-    cut = {"chunk_rows": chunk_rows, "max_opens": max_opens, **memory}
-    assert made("whole", [rows]) == made("cut", [part for part in parts if part], **cut)
+    assert made("whole", [rows]) == made("cut", [part for part in parts if part], **work, **memory)
 
 
 @pytest.mark.slow
 def test_the_same_bytes_of_two_processes_and_without_a_compiler(
-    client: Client,
-    near_client: Client,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    rng: np.random.Generator,
+    client: Client, near_client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    columns = {name: [f"{name}{n}é" for n in rng.zipf(1.3, 10_000) % 3_000] for name in ("l", "t")}
+    rng = np.random.default_rng(0)
+    columns = {name: [f"{name}{n}é" for n in rng.zipf(1.3, 10_000) % 3_000] for name in "lt"}
     path = write_parquet(tmp_path / "edges.parquet", 1500, **columns)
+    shape: Any = {"entities": {"node": 4}, "holdout": {"test": 0.1}}
     made = []
-    for name, each, chunk_rows in (
-        ("far", client, 2_000),
-        ("near", near_client, 100_000),
-        ("plain", near_client, 2_000),
-    ):
+    for name, each in (("far", client), ("near", near_client), ("plain", near_client)):
         if name == "plain":
             monkeypatch.setattr(native, "library", lambda: None)
-        config = config_of(
-            tmp_path / name, path, entities={"node": 4}, holdout={"test": 0.1}, chunk_rows=chunk_rows
-        )
-        job.run(config, each)
+        chunk_rows = 100_000 if name == "near" else 2_000
+        job.run(config_of(tmp_path / name, path, **shape, chunk_rows=chunk_rows), each)
         made.append(files_under(tmp_path / name))
     assert made[0] == made[1] == made[2]
 
@@ -161,20 +134,13 @@ def test_tables_of_many_kinds_make_one_graph(near_client: Client, tmp_path: Path
     write_parquet(raw / "bought.parquet", user=[7, 8, 7], item=["x", "y", "x"], stars=[0.5, 2.0, 1.0])
     (raw / "more.tsv").write_text("who\twhat\trel\nu1\tu2\tfollows\n7\tu1\tfollows\n007\tx\tbought\n")
     (raw / "later.csv").write_text("new,x\n7,x\n")
-    config = config_of(
-        tmp_path / "out",
-        [
-            {"path": "bought.parquet", "lhs": "user", "rhs": "item", "relation": "bought", "weight": "stars"},
-            {"path": "more.tsv", "lhs": "who", "rhs": 1, "relation_column": "rel"},
-            {"path": "later.csv", "lhs": 0, "rhs": 1, "header": False}
-            | {"relation": "bought", "split": "valid"},
-        ],
-        entities={"user": 2, "item": 2, "shop": 1},
-        relations=RELATIONS,
-        top={"input": str(raw)},
-        entity_names=True,
-        graphstorm_maps=True,
-    )
+    tables: list[dict[str, Any]] = [
+        {"path": "bought.parquet", "lhs": "user", "rhs": "item", "relation": "bought", "weight": "stars"},
+        {"path": "more.tsv", "lhs": "who", "rhs": 1, "relation_column": "rel"},
+        {"path": "later.csv", "lhs": 0, "rhs": 1, "header": False, "relation": "bought", "split": "valid"},
+    ]
+    shape = SHAPE | {"top": {"input": str(raw)}, "entity_names": True, "graphstorm_maps": True}
+    config = config_of(tmp_path / "out", tables, **shape)
     figures = job.run(config, near_client)
     assert all_edges(config) == Counter(
         {
@@ -187,10 +153,7 @@ def test_tables_of_many_kinds_make_one_graph(near_client: Client, tmp_path: Path
         }
     )
     assert all_edges(config, "valid") == Counter(
-        {
-            RawEdge("user", "new", "bought", "item", "x", 1.0): 1,
-            RawEdge("user", "7", "bought", "item", "x", 1.0): 1,
-        }
+        RawEdge("user", user, "bought", "item", "x", 1.0) for user in ("new", "7")
     )
     check_entities(config, {"user": {"7", "8", "u1", "u2", "007", "new"}, "item": {"x", "y"}})
     assert figures["num_entities_outside_train"] == {"user": 1, "item": 0, "shop": 0}
@@ -209,19 +172,13 @@ def test_tables_of_many_kinds_make_one_graph(near_client: Client, tmp_path: Path
 
 
 def test_dynamic_relations_are_numbered_by_name(near_client: Client, tmp_path: Path) -> None:
-    write_parquet(tmp_path / "a.parquet", 2, l=["x", "y", "z"], r=["zeta", "éa", "alpha"], t=["y", "z", "x"])
-    write_parquet(tmp_path / "b.parquet", l=["x"], t=["q"])
-    config = config_of(
-        tmp_path / "out",
-        [
-            {"path": str(tmp_path / "a.parquet"), **NAMED},
-            {"path": str(tmp_path / "b.parquet"), "lhs": "l", "rhs": "t", "relation": "middle"},
-        ],
-        entities={"node": 2},
-        relations=[("any", "node", "node")],
-        top={"dynamic_relations": True},
-        chunk_rows=1,
-    )
+    names = ["zeta", "éa", "alpha"]
+    named = write_parquet(tmp_path / "a.parquet", 2, l=["x", "y", "z"], r=names, t=["y", "z", "x"])
+    tables = [
+        {"path": named, "relation_column": "r"},
+        {"path": write_parquet(tmp_path / "b.parquet", l=["x"], t=["q"]), "relation": "middle"},
+    ]
+    config = config_of(tmp_path / "out", tables, entities={"node": 2}, dynamic=True, chunk_rows=1)
     figures = job.run(config, near_client)
     assert entity_counts.read_relation_names(config.entity_path) == ["alpha", "middle", "zeta", "éa"]
     assert entity_counts.read_relation_count(config.entity_path) == figures["num_relations"] == 4
@@ -230,23 +187,17 @@ def test_dynamic_relations_are_numbered_by_name(near_client: Client, tmp_path: P
 
 
 def test_unpartitioned_types_spread_evenly(near_client: Client, tmp_path: Path) -> None:
-    pairs = [(f"u{n % 997}", f"s{n % 10}") for n in range(20_000)]
-    write_parquet(tmp_path / "in.parquet", l=[f"i{n}" for n in range(20_000)], t=[s for _, s in pairs])
-    write_parquet(
-        tmp_path / "near.parquet",
-        l=[f"s{n % 100}" for n in range(5_000)],
-        t=[f"s{n // 50}" for n in range(5_000)],
-    )
-    write_parquet(tmp_path / "follows.parquet", l=["u1"], t=["u2"])
-    config = config_of(
-        tmp_path / "out",
-        [
-            {"path": str(tmp_path / f"{name}.parquet"), "lhs": "l", "rhs": "t", "relation": name}
-            for name in ("in", "near", "follows")
-        ],
-        entities={"user": 4, "item": 4, "shop": 1},
-        relations=RELATIONS,
-    )
+    edges = {
+        "in": ([f"i{n}" for n in range(20_000)], [f"s{n % 10}" for n in range(20_000)]),
+        "near": ([f"s{n % 100}" for n in range(5_000)], [f"s{n // 50}" for n in range(5_000)]),
+        "follows": (["u1"], ["u2"]),
+    }
+    tables = [
+        {"path": write_parquet(tmp_path / f"{name}.parquet", l=lhs, t=rhs), "relation": name}
+        for name, (lhs, rhs) in edges.items()
+    ]
+    entities = {"user": 4, "item": 4, "shop": 1}
+    config = config_of(tmp_path / "out", tables, entities=entities, relations=RELATIONS)
     job.run(config, near_client)
     placed = read_raw_edges(config, "train")
     for relation, num_edges in (("in", 20_000), ("near", 5_000)):
@@ -267,10 +218,7 @@ def test_holdout_is_drawn_by_content(near_client: Client, tmp_path: Path, rng: n
         path = write_parquet(tmp_path / f"{name}.parquet", l=[a for a, _ in table], t=[b for _, b in table])
         config = config_of(
             tmp_path / name,
-            [
-                {"path": path, "lhs": "l", "rhs": "t", "relation": "to"},
-                {"path": given_path, "lhs": "l", "rhs": "t", "relation": "to", "split": "valid"},
-            ],
+            [{"path": path}, {"path": given_path, "split": "valid"}],
             entities={"node": partitions},
             top={"seed": seed},
             holdout={"valid": 0.1, "test": 0.2},
@@ -298,7 +246,7 @@ def test_tables_of_entities_whose_ids_no_edge_has(
     near_client: Client, tmp_path: Path, caplog: pytest.LogCaptureFixture, split: str
 ) -> None:
     edges = write_parquet(tmp_path / "edges.parquet", l=[7, 8, 9] * 40, t=["x", "y", "z"] * 40)
-    tables = [{"path": edges, "lhs": "l", "rhs": "t", "relation": "bought"}]
+    tables = [{"path": edges, "relation": "bought"}]
     tables += [tables[0] | {"split": split}] if split != "train" else []
     for name, ids in (("apart", ["user-7", "user-8", "user-11"]), ("one", ["user-7", "8"])):
         caplog.clear()
@@ -306,34 +254,20 @@ def test_tables_of_entities_whose_ids_no_edge_has(
             {"path": write_parquet(tmp_path / f"{name}.parquet", n=ids), "id": "n", "type": "user"},
             {"path": write_parquet(tmp_path / "items.parquet", n=["y", "w"]), "id": "n", "type": "item"},
         ]
-        config = config_of(
-            tmp_path / name,
-            tables,
-            entities={"user": 2, "item": 1, "shop": 1},
-            relations=RELATIONS,
-            listed=listed,
-        )
-        job.run(config, near_client)
+        job.run(config_of(tmp_path / name, tables, **SHAPE, listed=listed), near_client)
         told = [record.message for record in caplog.records if "tables of entities" in record.message]
         assert len(told) == (name == "apart")
-        for message in told:
-            assert re.search(
-                r"entities\.user: none of 3 ids .*'user-\d+'.* of edges, such as '[789]'", message
-            )
+        message = r"entities\.user: none of 3 ids .*'user-\d+'.* of edges, such as '[789]'"
+        assert all(re.search(message, each) for each in told)
 
 
 def test_types_and_splits_without_rows_are_written_too(near_client: Client, tmp_path: Path) -> None:
     (tmp_path / "none.tsv").write_text("l\tt\n")
-    write_parquet(tmp_path / "some.parquet", l=["a"], t=["b"])
-    config = config_of(
-        tmp_path / "out",
-        [
-            {"path": str(tmp_path / "none.tsv"), "lhs": "l", "rhs": "t", "relation": "in", "split": "test"},
-            {"path": str(tmp_path / "some.parquet"), "lhs": "l", "rhs": "t", "relation": "follows"},
-        ],
-        entities={"user": 2, "item": 2, "shop": 1},
-        relations=RELATIONS,
-    )
+    tables = [
+        {"path": tmp_path / "none.tsv", "relation": "in", "split": "test"},
+        {"path": write_parquet(tmp_path / "some.parquet", l=["a"], t=["b"]), "relation": "follows"},
+    ]
+    config = config_of(tmp_path / "out", tables, **SHAPE)
     figures = job.run(config, near_client)
     assert figures["num_edges"] == {"train": 1, "test": 0}
     sizes = {"num_buckets": 4, "num_empty": 3, "min_edges": 0, "mean_edges": 0.25, "max_edges": 1}
@@ -344,16 +278,12 @@ def test_types_and_splits_without_rows_are_written_too(near_client: Client, tmp_
 
 
 def test_nothing_is_left_behind(near_client: Client, tmp_path: Path) -> None:
-    path = write_parquet(tmp_path / "some.parquet", l=["a"], t=["b"])
-    table = {"path": path, "lhs": "l", "rhs": "t", "relation": "follows"}
-    shape: Any = {"entities": {"user": 2, "item": 2, "shop": 1}, "relations": RELATIONS}
-    config = config_of(tmp_path / "out", [table], work_path=str(tmp_path / "work"), **shape)
-    job.run(config, near_client)
+    table = {"path": write_parquet(tmp_path / "t.parquet", l=["a"], t=["b"]), "relation": "follows"}
+    shape = SHAPE | {"work_path": str(tmp_path / "work")}
+    job.run(config_of(tmp_path / "out", [table], **shape), near_client)
     assert not list((tmp_path / "work").iterdir())
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["edges", "entities"]
-    failing = config_of(
-        tmp_path / "out", [table | {"rhs": "nowhere"}], work_path=str(tmp_path / "work"), **shape
-    )
+    failing = config_of(tmp_path / "out", [table | {"rhs": "nowhere"}], **shape)
     before = files_under(tmp_path / "out")
     with pytest.raises(Exception, match="nowhere"):
         job.run(failing, near_client)

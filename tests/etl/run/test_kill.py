@@ -77,18 +77,26 @@ def new_output(near_client: Client, tmp_path_factory: pytest.TempPathFactory) ->
 # The journal; the plan; 4 x 2 files of chunks; 2 x 2 of shards, 2 x 2 of partitions; 4 x sorted edges; 8
 # buckets; each step's note in the journal; the manifest; 2 x raw files, 2 x edges by bucket; 3 x
 # checksums; 3 x 2 commits.
-@pytest.mark.parametrize("rename", [1, 2, 9, 11, 14, 20, 21, 24, 34, 35, 36, 38, 40, *range(42, 49)])
-def test_killed_at_a_rename(
-    near_client: Client, forked: Forks, rename: int, old: Path, new_output: dict[str, Any]
+RENAMES = [1, 2, 9, 11, 14, 20, 21, 24, 34, 35, 36, 38, 40, *range(42, 49)]
+FILES = ["*.codes.arrow", "*.edges.i32", "edges_*.h5"]
+
+
+@pytest.mark.parametrize(
+    "kill",
+    [*(Kill(rename - 1) for rename in RENAMES), *(Kill(0, file, is_after=True) for file in FILES)],
+    ids=str,
+)
+def test_killed_at_a_rename_or_where_a_file_has_got_its_name(
+    near_client: Client, forked: Forks, kill: Kill, old: Path, new_output: dict[str, Any]
 ) -> None:
     old_output = folders(old)
-    words = saved(graph_config(old, 1), old / "saved")
-    killed = forked(*words, kill=Kill(rename - 1))
+    killed = forked(*saved(graph_config(old, 1), old / "saved"), kill=kill)
     assert killed.code == -signal.SIGKILL, killed.stderr
     left = folders(old)
     assert hidden(old)
     done = finished_steps(old)
     if left != old_output:  # the commits had begun: every folder is whole, and none passes for finished
+        assert not kill.is_after
         for name, files in left.items():
             assert files in (new_output[name], without_marker(old_output[name]))
     _, num_tasks = figures_of(graph_config(old, 1), near_client)
@@ -104,55 +112,39 @@ def without_marker(files: dict[str, bytes]) -> dict[str, bytes]:
     return {name: content for name, content in files.items() if name != "_SUCCESS"}
 
 
-def unmarked(root: Path) -> dict[str, dict[str, bytes]]:
-    return {name: without_marker(files) for name, files in folders(root).items()}
-
-
-@pytest.mark.parametrize("file", ["*.codes.arrow", "*.edges.i32", "edges_*.h5"])
-def test_killed_where_a_file_has_got_its_name(
-    near_client: Client, forked: Forks, file: str, old: Path, new_output: dict[str, Any]
-) -> None:
-    old_output = folders(old)
-    config = graph_config(old, 1)
-    ended = forked(*saved(config, old / "saved"), kill=Kill(0, file, is_after=True))
-    assert ended.code == -signal.SIGKILL, ended.stderr
-    assert folders(old) == old_output
-    assert hidden(old)
-    job.run(config, near_client)
-    assert folders(old) == new_output
-    assert not hidden(old)
-
-
 def test_the_command_killed_with_its_workers_and_then_one_of_them(
     old: Path, new_output: dict[str, Any]
 ) -> None:
     """The next run goes on; Dask starts another worker in the place of one that was killed."""
-    config, old_output = graph_config(old, 1), unmarked(old)
     conf, sign, log = old / "conf.yaml", old / "held", old / "stderr.txt"
-    settings = config.model_dump(mode="json", exclude_defaults=True)
+    settings = graph_config(old, 1).model_dump(mode="json", exclude_defaults=True)
     conf.write_text(yaml.safe_dump({"defaults": "pbg"} | settings))
-    words = [sign, DASK_SUBMIT, "--master", "local[2]", "etl.py", "--conf", conf]
-    with running(
-        [sys.executable, "-m", "tests.held", "*.codes.arrow", 1, *words], log, cwd=REPOSITORY
-    ) as process:
+
+    def unmarked() -> dict[str, dict[str, bytes]]:
+        return {name: without_marker(files) for name, files in folders(old).items()}
+
+    def held(file: str) -> Any:
+        words = [sign, DASK_SUBMIT, "--master", "local[2]", "etl.py", "--conf", conf]
+        return running([sys.executable, "-m", "tests.held", file, 1, *words], log, cwd=REPOSITORY)
+
+    old_output = unmarked()
+    with held("*.codes.arrow") as process:
         wait_until(sign.exists, DEADLINE_S)
         os.killpg(process.pid, signal.SIGKILL)
         assert process.wait() == -signal.SIGKILL
-    assert unmarked(old) == old_output
+    assert unmarked() == old_output
     assert hidden(old)
     sign.unlink()
-    with running(
-        [sys.executable, "-m", "tests.held", "edges_*.h5", 1, *words], log, cwd=REPOSITORY
-    ) as process:
+    with held("edges_*.h5") as process:
         wait_until(sign.exists, DEADLINE_S)
         children = psutil.Process(process.pid).children()
         workers = [each for each in children if "spawn_main" in " ".join(each.cmdline())]
         assert len(workers) == 2
-        (held,) = (each for each in workers if each.pid == int(sign.read_text()))
-        held.kill()
+        (one,) = (each for each in workers if each.pid == int(sign.read_text()))
+        one.kill()
         assert process.wait(DEADLINE_S) == 0, log.read_text()
     assert json.loads((old / "out" / "run.json").read_text())["workers_lost"] == 1
-    assert unmarked(old) == new_output
+    assert unmarked() == new_output
     assert not hidden(old)
     _, alive = psutil.wait_procs(children, DEADLINE_S)  # multiprocessing's tracker ends after the command
     assert not alive
@@ -174,10 +166,10 @@ def test_a_full_disk(near_client: Client, forked: Forks, old: Path, new_output: 
     config = graph_config(old, 1)
     _, path = saved(config, old / "saved")
     before = folders(old)
-    for limit, names in (
-        (1_000, [".json"]),
-        (6_000, [".ids"]),
-        (9_000, [".ids", "rows.i32", "codes.arrow", "parquet"]),
+    for limit, *names in (
+        (1_000, ".json"),
+        (6_000, ".ids"),
+        (9_000, ".ids", "rows.i32", "codes.arrow", "parquet"),
     ):
         ended = forked("tests.etl.run.test_kill:run_with_limit", path, limit)
         assert ended.code == 1

@@ -4,7 +4,7 @@ import datetime
 import json
 import logging
 import re
-from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +28,9 @@ from graphmill.errors import FormatError
 from graphmill.run import record
 from tests.etl.graphs import all_edges, config_of, files_under
 from tests.etl.run.test_go_on import stopped_before
-from tests.etl.tables.lakes import catalog_at, deletion_vector, write_mapped_delta
+from tests.etl.tables.lakes import catalog_at, deletion_vector, iceberg_table, root_of, write_mapped_delta
 from tests.hadoop.cluster import MiniHdfs
+from tests.hadoop.files import upload
 
 DAYS = [datetime.date(2026, 11, day) for day in (1, 2, 3)]
 FILTERS = [["day", ">=", "2026-11-02"], ["n", "<", 300]]
@@ -38,14 +39,9 @@ FILTERS = [["day", ">=", "2026-11-02"], ["n", "<", 300]]
 def some_rows(seed: int, num_rows: int = 400) -> pa.Table:
     rng = np.random.default_rng(seed)
     users, items = rng.integers(0, 80, (2, num_rows))
-    return pa.table(
-        {
-            "u": [f"u{n}" for n in users],
-            "i": [f"i{n}" for n in items],
-            "n": rng.integers(0, 400, num_rows),
-            "day": [DAYS[n] for n in rng.integers(0, 3, num_rows)],
-        }
-    )
+    columns = {"u": [f"u{n}" for n in users], "i": [f"i{n}" for n in items]}
+    columns |= {"n": rng.integers(0, 400, num_rows), "day": [DAYS[n] for n in rng.integers(0, 3, num_rows)]}
+    return pa.table(columns)
 
 
 def write_delta(folder: Path) -> str:
@@ -56,27 +52,27 @@ def write_delta(folder: Path) -> str:
 
 
 def write_iceberg(folder: Path) -> str:
-    made = catalog_at(folder.parent).create_table("sales.orders", schema=some_rows(1).schema)
-    with made.update_spec() as spec:
-        spec.add_identity("day")
-    made.append(some_rows(1))
+    made = iceberg_table(folder.parent, some_rows(1), ("day", "identity"))
     made.append(some_rows(2))
     made.delete("u == 'u7'")
-    return str(made.location()).removeprefix("file://")
+    return str(root_of(made))
 
 
-WRITERS = {"delta": write_delta, "iceberg": write_iceberg}
+def append_to_iceberg(folder: Path, rows: pa.Table) -> None:
+    catalog_at(folder.parent).load_table("sales.orders").append(rows)
+
+
+# What writes a table of two snapshots, and what appends rows to it.
+WRITERS: dict[str, Any] = {
+    "delta": (write_delta, partial(write_deltalake, mode="append")),
+    "iceberg": (write_iceberg, append_to_iceberg),
+}
 
 
 def graph(output: Path | str, path: str, **entry: Any) -> Config:
     table = {"path": path, "lhs": "u", "rhs": "i", "weight": "n", "relation": "bought"} | entry
-    return config_of(
-        output,
-        [table],
-        entities={"user": 2, "item": 1},
-        relations=[("bought", "user", "item")],
-        chunk_rows=50,
-    )
+    shape: Any = {"entities": {"user": 2, "item": 1}, "relations": [("bought", "user", "item")]}
+    return config_of(output, [table], **shape, chunk_rows=50)
 
 
 def skipped(config: Config, client: Client) -> bool:
@@ -90,7 +86,8 @@ def skipped(config: Config, client: Client) -> bool:
 def test_a_new_snapshot_runs_again(
     near_client: Client, tmp_path: Path, kind: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    path = WRITERS[kind](tmp_path / "lake")
+    write, append = WRITERS[kind]
+    path = write(tmp_path / "lake")
     config = graph(tmp_path / "out", path, filters=FILTERS)
     with caplog.at_level(logging.INFO, "graphmill"):
         assert not skipped(config, near_client)
@@ -103,10 +100,7 @@ def test_a_new_snapshot_runs_again(
         before = record.describe_inputs([])  # nothing else is an input
         assert [*before, *find_all(config)[0].describe()] == job.fingerprint(config)["inputs"]
         assert skipped(config, near_client)
-        if kind == "delta":
-            write_deltalake(path, some_rows(3), mode="append")
-        else:
-            catalog_at(tmp_path).load_table("sales.orders").append(some_rows(3))
+        append(tmp_path / "lake", some_rows(3))
         assert not skipped(config, near_client)
     words = {
         "delta": r"version 2, written .* -> version 3, ",
@@ -130,11 +124,19 @@ def test_files_that_filters_leave_out_are_no_inputs(near_client: Client, tmp_pat
     assert not skipped(config, near_client)
 
 
-def test_a_plan_survives_as_json(tmp_path: Path) -> None:
+@pytest.fixture
+def with_deletes(tmp_path: Path) -> str:
+    """A table of Delta Lake with mapped columns, one of whose rows is deleted."""
+    path = tmp_path / "lake"
+    path.mkdir()
     rows = pa.table({"c1": list("abcde"), "c2": [{"c3": "x"}] * 5, "c4": range(5)})
-    write_mapped_delta(tmp_path, {"one.parquet": rows}, {"one.parquet": deletion_vector(tmp_path, [1], "u")})
+    write_mapped_delta(path, {"one.parquet": rows}, {"one.parquet": deletion_vector(path, [1], "u")})
+    return str(path)
+
+
+def test_a_plan_survives_as_json(with_deletes: str) -> None:
     entry = {"rhs": "ev.item", "filters": [["n", ">", 1]]}
-    config = graph("/nowhere", str(tmp_path), **entry)
+    config = graph("/nowhere", with_deletes, **entry)
     (found,) = find_all(config)
     ranges = ranges_of_files([(0, found.label, found.table, file) for file in found.files()], 2)
     adapter = TypeAdapter(list[FileRange])
@@ -144,12 +146,10 @@ def test_a_plan_survives_as_json(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("field", ["uri", "place"])
-def test_a_journal_that_names_other_files(near_client: Client, tmp_path: Path, field: str) -> None:
-    rows = pa.table({"c1": list("abcde"), "c2": [{"c3": "x"}] * 5, "c4": range(5)})
-    path = tmp_path / "lake"
-    path.mkdir()
-    write_mapped_delta(path, {"one.parquet": rows}, {"one.parquet": deletion_vector(path, [1], "u")})
-    config = graph(tmp_path / "out", str(path), rhs="ev.item")
+def test_a_journal_that_names_other_files(
+    near_client: Client, tmp_path: Path, with_deletes: str, field: str
+) -> None:
+    config = graph(tmp_path / "out", with_deletes, rhs="ev.item")
     stopped_before("index", near_client, config)
     secret = str(tmp_path / "secret.parquet")
     (journal,) = tmp_path.glob("out/.etl-work-*/files-*/plan.json")
@@ -163,19 +163,11 @@ def test_a_journal_that_names_other_files(near_client: Client, tmp_path: Path, f
         job.run(config, near_client)
 
 
-def copied(folder: Path, uri: str) -> str:
-    """A folder on HDFS with the same files."""
-    files: Iterable[Path] = (path for path in folder.rglob("*") if path.is_file())
-    for path in files:
-        storage.copy_file(str(path), f"{uri}/{path.relative_to(folder)}")
-    return uri
-
-
 @pytest.mark.hdfs
 @pytest.mark.parametrize("kind", WRITERS)
 def test_on_hdfs(near_client: Client, hdfs: MiniHdfs, hdfs_uri: str, tmp_path: Path, kind: str) -> None:
-    path = WRITERS[kind](tmp_path / "lake")
-    remote = copied(Path(path), f"{hdfs_uri}/lake")
+    path, remote = WRITERS[kind][0](tmp_path / "lake"), f"{hdfs_uri}/lake"
+    upload(Path(path), remote)
     for root, place in ((str(tmp_path), path), (f"{hdfs_uri}/graph", remote)):
         config = graph(f"{root}/out", place, filters=FILTERS)
         job.run(config, near_client)

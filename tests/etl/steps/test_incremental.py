@@ -15,7 +15,7 @@ from graphmill import storage
 from graphmill.config import Config
 from graphmill.errors import ConfigError, FormatError
 from graphmill.formats import entity_counts, entity_index
-from tests.etl.graphs import RawEdge, all_edges, config_of, hash_of, write_parquet
+from tests.etl.graphs import RawEdge, all_edges, config_of, hash_of, index_of, write_parquet
 
 Pairs = list[tuple[str, str]]
 IDS = st.text("abc€", min_size=1, max_size=3)
@@ -26,23 +26,8 @@ def config_for(root: Path, day: int, pairs: Pairs, top: Any = None, **etl: Any) 
     path = write_parquet(root / f"day{day}.parquet", 5, l=lhs, t=rhs)
     if day > 1:
         etl = {"previous_entity_path": str(root / f"out{day - 1}/entities")} | etl
-    return config_of(
-        root / f"out{day}",
-        path,
-        entities={"user": 3, "shop": 1},
-        relations=[("to", "user", "shop")],
-        top=top,
-        chunk_rows=4,
-        **etl,
-    )
-
-
-def index_of(config: Config) -> dict[tuple[str, int], list[str]]:
-    return {
-        (name, part): entity_index.read_part(config.entity_path, name, part).to_pylist()
-        for name, entity in config.entities.items()
-        for part in range(entity.num_partitions)
-    }
+    shape: Any = {"entities": {"user": 3, "shop": 1}, "relations": [("to", "user", "shop")]}
+    return config_of(root / f"out{day}", path, **shape, top=top, chunk_rows=4, **etl)
 
 
 @pytest.mark.slow
@@ -100,10 +85,9 @@ def test_dynamic_relations_keep_their_numbers(near_client: Client, tmp_path: Pat
         path = write_parquet(tmp_path / f"{day}.parquet", l=["x"] * len(names), r=names, t=["y"] * len(names))
         config = config_of(
             tmp_path / f"out{day}",
-            [{"path": path, "lhs": "l", "relation_column": "r", "rhs": "t"}],
+            [{"path": path, "relation_column": "r"}],
             entities={"n": 2},
-            relations=[("any", "n", "n")],
-            top={"dynamic_relations": True},
+            dynamic=True,
             previous_entity_path=str(tmp_path / "out1/entities") if day == 2 else None,
         )
         job.run(config, near_client)

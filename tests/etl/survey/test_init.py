@@ -24,16 +24,15 @@ from graphmill.config import defaults, yaml_text
 from graphmill.errors import GraphMillError
 from tests import REPOSITORY
 from tests.etl.graphs import config_of
-from tests.etl.tables.lakes import catalog_at
+from tests.etl.survey.test_written_by_others import text_of
+from tests.etl.tables.lakes import iceberg_table, root_of
 
 DEBIAN = REPOSITORY / "demo" / "debian"
 
 
-def written(*tables: Path | str, options: tuple[str, ...] = ()) -> dict[str, Any]:
+def written(*tables: Path) -> dict[str, Any]:
     """The configuration for the tables, parsed."""
-    result = CliRunner().invoke(command, [*map(str, tables), *options], catch_exceptions=False)
-    assert result.exit_code == 0, result.output
-    content = yaml_text.parsed(result.stdout, "init")
+    content = yaml_text.parsed(text_of(*tables)[0], "init")
     config.from_mapping(defaults.applied(content)[0])
     return dict(content)
 
@@ -58,11 +57,7 @@ def test_a_ratings_table_becomes_users_and_films(tmp_path: Path, rng: np.random.
     assert list(found["entities"]) == ["user", "film"]
     assert found["relations"] == [{"name": "ratings", "lhs": "user", "rhs": "film", "operator": "none"}]
     (table,) = found["etl"]["tables"]
-    assert {key: table[key] for key in ("lhs", "rhs", "relation")} == {
-        "lhs": "userId",
-        "rhs": "film",
-        "relation": "ratings",
-    }
+    assert (table["lhs"], table["rhs"], table["relation"]) == ("userId", "film", "ratings")
     assert found["output"] == "output/ratings"
 
 
@@ -112,27 +107,22 @@ def test_a_table_about_entities_is_no_table_of_edges(tmp_path: Path, rng: np.ran
 
 def test_row_keys_floats_times_and_nested_columns_are_no_ids(tmp_path: Path) -> None:
     rows = 200
-    table = pd.DataFrame(
-        {
-            "order_id": range(rows),
-            "when": pd.date_range("2026-01-01", periods=rows),
-            "price": np.linspace(0, 1, rows),
-            "tags": [["a"]] * rows,
-            "customer_id": [f"c{at % 40}" for at in range(rows)],
-            "product_id": [at % 7 for at in range(rows)],
-        }
-    )
-    table.to_parquet(tmp_path / "orders.parquet")
+    columns = {
+        "order_id": range(rows),
+        "when": pd.date_range("2026-01-01", periods=rows),
+        "price": np.linspace(0, 1, rows),
+        "tags": [["a"]] * rows,
+        "customer_id": [f"c{at % 40}" for at in range(rows)],
+        "product_id": [at % 7 for at in range(rows)],
+    }
+    pd.DataFrame(columns).to_parquet(tmp_path / "orders.parquet")
     (found,) = written(tmp_path / "orders.parquet")["etl"]["tables"]
     assert (found["lhs"], found["rhs"]) == ("customer_id", "product_id")
 
 
 def test_ends_with_common_values_are_of_one_type(tmp_path: Path, rng: np.random.Generator) -> None:
-    edges = [
-        ["source", "target", "weight"],
-        *([f"n{a}", f"n{b}", 0.5] for a, b in rng.integers(0, 50, (300, 2))),
-    ]
-    found = written(write(tmp_path / "links.csv", edges))
+    edges = [[f"n{a}", f"n{b}", 0.5] for a, b in rng.integers(0, 50, (300, 2))]
+    found = written(write(tmp_path / "links.csv", [["source", "target", "weight"], *edges]))
     assert list(found["entities"]) == ["entity"]
     assert found["relations"][0]["operator"] == "complex_diagonal"  # the direction counts
 
@@ -154,16 +144,15 @@ def test_tables_that_are_no_graph(tmp_path: Path) -> None:
 
 
 def test_names_that_yaml_would_change(tmp_path: Path) -> None:
-    rows = [["yes", "no: really"], *([f"a{at % 9}", f"b{at % 8}"] for at in range(50))]
-    found = written(write(tmp_path / "on.csv", rows))
-    (table,) = found["etl"]["tables"]
-    assert (table["lhs"], table["rhs"], table["relation"]) == ("yes", "no: really", "on")
-    rows[0] = ["user\n  on_bad_row: x", "timestamp"]  # which are in comments too
-    (table,) = written(write(tmp_path / "lines.csv", rows))["etl"]["tables"]
-    assert (table["lhs"], table["rhs"]) == tuple(rows[0])
-    rows[0] = ["user\x7f", "item\u2028\x85\ufeff"]  # which YAML refuses, or takes for the ends of lines
-    (table,) = written(write(tmp_path / "odd\x7f.csv", rows))["etl"]["tables"]
-    assert (table["lhs"], table["rhs"]) == tuple(rows[0])
+    rows = [[f"a{at % 9}", f"b{at % 8}"] for at in range(50)]
+    for name, ends in (
+        ("on", ["yes", "no: really"]),
+        ("lines", ["user\n  on_bad_row: x", "timestamp"]),  # which are in comments too
+        ("odd\x7f", ["user\x7f", "item\u2028\x85\ufeff"]),  # YAML refuses them, or takes them for line ends
+    ):
+        (table,) = written(write(tmp_path / f"{name}.csv", [ends, *rows]))["etl"]["tables"]
+        assert [table["lhs"], table["rhs"]] == ends
+        assert table["relation"] == "on" or name != "on"
 
 
 @pytest.mark.parametrize("scale", [1, 4, 25])
@@ -200,45 +189,31 @@ def write_delta(folder: Path) -> Path:
 
 
 def write_iceberg(folder: Path) -> Path:
-    made = catalog_at(folder).create_table("sales.orders", schema=SHOP.schema)
-    made.append(SHOP)
-    return Path(made.location().removeprefix("file://"))
+    return root_of(iceberg_table(folder, SHOP))
 
 
 @pytest.mark.parametrize("write_shop", [write_hive, write_delta, write_iceberg])
 def test_tables_as_sites_keep_them(tmp_path: Path, write_shop: Callable[[Path], Path]) -> None:
     path = write_shop(tmp_path)
-    result = CliRunner().invoke(command, [str(path)], catch_exceptions=False)
-    found = yaml_text.parsed(result.stdout, "init")
+    text, _ = text_of(path)
+    found = yaml_text.parsed(text, "init")
     assert found["entities"] == {"user": {}, "sku": {}}
     (table,) = found["etl"]["tables"]
     assert table == {"path": str(path), "lhs": "user_id", "rhs": "sku", "relation_column": "relation"}
     settings = config.from_mapping(defaults.applied(found)[0])
     rows = outlook.estimate(settings).rows
     assert rows[f"table {path}"].startswith("about 6,000 rows")
-    assert {name: rows[f"entities, {name}"] for name in ("user", "sku")} == {
-        "user": "about 90",
-        "sku": "about 70",
-    }
-    with_filter = re.sub("# filters", "filters", result.stdout)
-    assert ("filters" in yaml_text.parsed(with_filter, "init")["etl"]["tables"][0]) == (
-        write_shop is not write_iceberg
-    )
-    if write_shop is not write_iceberg:
-        assert yaml_text.parsed(with_filter, "init")["etl"]["tables"][0]["filters"] == [
-            ["day", "==", "2026-11-01"]
-        ]
+    assert (rows["entities, user"], rows["entities, sku"]) == ("about 90", "about 70")
+    (with_filter,) = yaml_text.parsed(re.sub("# filters", "filters", text), "init")["etl"]["tables"]
+    filters = None if write_shop is write_iceberg else [["day", "==", "2026-11-01"]]
+    assert with_filter.get("filters") == filters
 
 
 def test_an_estimate_of_columns_in_structs_and_folders(tmp_path: Path) -> None:
     path = tmp_path / "kind=a/t.parquet"
     path.parent.mkdir()
     pq.write_table(pa.table({"e": [{"user": "u1"}, {"user": "u2"}]}), path)
-    settings = config_of(
-        "/nowhere",
-        [{"path": str(tmp_path), "lhs": "e.user", "rhs": "kind", "relation": "of"}],
-        entities={"user": 1, "kind": 1},
-        relations=[("of", "user", "kind")],
-    )
+    shape: Any = {"entities": {"user": 1, "kind": 1}, "relations": [("to", "user", "kind")]}
+    settings = config_of("/nowhere", [{"path": tmp_path, "lhs": "e.user", "rhs": "kind"}], **shape)
     rows = outlook.estimate(settings).rows
     assert (rows["entities, user"], rows["entities, kind"]) == ("about 2", "about 1")

@@ -1,6 +1,5 @@
 """`graphmill init` on tables as other systems write them: the stage, run as it says, reads their edges."""
 
-import csv
 import json
 import re
 import uuid
@@ -12,7 +11,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 from hypothesis import given, settings
@@ -30,6 +28,7 @@ from graphmill.config import Config, defaults, from_mapping, yaml_text
 from graphmill.config.sections.etl import EtlConfig, TableConfig
 from graphmill.errors import GraphMillError, RawTableError
 from graphmill.run.auto_values import with_sizes
+from tests.etl.graphs import write_parquet
 
 Edge = tuple[str, str, str]
 
@@ -74,16 +73,19 @@ def pairs(rng: np.random.Generator, num: int = 300, most: int = 40) -> list[tupl
     return [(f"a{a}", f"b{b}") for a, b in rng.integers(0, most, (num, 2)).tolist()]
 
 
+def write_csv(path: Path, head: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    path.write_text("".join(",".join(map(str, row)) + "\n" for row in [head, *rows]))
+
+
 def test_a_header_that_is_a_field_too_short_is_refused(tmp_path: Path) -> None:
     """A first line with row names, which R writes, or a count, which OpenKE writes."""
-    (tmp_path / "links.tsv").write_text('"from"\t"to"\n' + '"1"\t"a"\t"b"\n' * 20)
-    with pytest.raises(
-        RawTableError, match=r"expected 3 fields in its first row.*found 2.*row\.names = FALSE"
+    for text, message in (
+        ('"from"\t"to"\n' + '"1"\t"a"\t"b"\n' * 20, r"found 2.*row\.names = FALSE"),
+        ("40\n" + "1 2 0\n3 4 1\n" * 20, "found 1.*remove a count of rows"),
     ):
-        text_of(tmp_path / "links.tsv")
-    (tmp_path / "train2id.txt").write_text("40\n" + "1 2 0\n3 4 1\n" * 20)
-    with pytest.raises(RawTableError, match=r"3 fields in its first row.*found 1.*remove a count of rows"):
-        text_of(tmp_path / "train2id.txt")
+        (tmp_path / "links.tsv").write_text(text)
+        with pytest.raises(RawTableError, match=f"expected 3 fields in its first row.*{message}"):
+            text_of(tmp_path / "links.tsv")
 
 
 def test_ids_that_begin_like_comments_are_ids(tmp_path: Path) -> None:
@@ -94,25 +96,15 @@ def test_ids_that_begin_like_comments_are_ids(tmp_path: Path) -> None:
 
 
 def test_json_of_apoc(tmp_path: Path, rng: np.random.Generator) -> None:
-    triples = [
-        (str(a), "KNOWS" if a % 3 else "LIKES", str(b)) for a, b in rng.integers(0, 30, (200, 2)).tolist()
-    ]
-    nodes = [
-        {"type": "node", "id": str(n), "labels": ["User"], "properties": {"name": f"n{n}"}} for n in range(30)
-    ]
-    relationships = [
-        {
-            "id": str(at),
-            "type": "relationship",
-            "label": r,
-            "properties": {"since": 1993},
-            "start": {"id": a, "labels": ["User"]},
-            "end": {"id": b, "labels": ["User"]},
-        }
-        for at, (a, r, b) in enumerate(triples)
-    ]
+    ids = rng.integers(0, 30, (200, 2)).tolist()
+    triples = [(str(a), "KNOWS" if a % 3 else "LIKES", str(b)) for a, b in ids]
+    user: dict[str, Any] = {"labels": ["User"]}
+    rows = [user | {"type": "node", "id": str(n), "properties": {"name": f"n{n}"}} for n in range(30)]
+    for at, (a, r, b) in enumerate(triples):
+        about = {"id": str(at), "type": "relationship", "label": r, "properties": {"since": 1993}}
+        rows.append(about | {"start": user | {"id": a}, "end": user | {"id": b}})
     path = tmp_path / "all.json"
-    path.write_text("".join(json.dumps(each) + "\n" for each in [*nodes, *relationships]))
+    path.write_text("".join(json.dumps(each) + "\n" for each in rows))
     text, told = check(path, triples)
     assert 'filters: [["type", "==", "relationship"]]' in text
     assert "start.id -> end.id, relations: label" in told
@@ -125,8 +117,7 @@ def test_types_beside_the_ends(tmp_path: Path, rng: np.random.Generator, is_told
     ids = rng.integers(0, 30, (300, 2)).tolist()
     rows = [(a, kinds[at % 2][0], kinds[at % 2][1], b, "gene") for at, (a, b) in enumerate(ids)]
     path = tmp_path / "primekg.csv"
-    with path.open("w", newline="") as file:
-        csv.writer(file).writerows([("x_id", "x_type", "relation", "y_id", "y_type"), *rows])
+    write_csv(path, ["x_id", "x_type", "relation", "y_id", "y_type"], rows)
     name = "{r}" if is_told else "{lt}-{r}-{rt}"
     edges = [(str(a), name.format(lt=lt, r=r, rt=rt), str(b)) for a, lt, r, b, rt in rows]
     text, told = check(path, edges)
@@ -145,8 +136,7 @@ def test_folders_that_name_relations_or_an_end(tmp_path: Path, rng: np.random.Ge
         folder = tmp_path / f"graph/relation={relation}"
         folder.mkdir(parents=True)
         rows = [(a, ("gene", "drug")[a % 2], b, "gene") for a, b in rng.integers(0, 30, (300, 2)).tolist()]
-        columns = ["x_id", "x_type", "y_id", "y_type"]
-        pd.DataFrame(rows, columns=columns).to_csv(folder / "a.csv", index=False)
+        write_csv(folder / "a.csv", ["x_id", "x_type", "y_id", "y_type"], rows)
         edges += [(str(a), kind, relation, str(b)) for a, kind, b, _ in rows]
     check(tmp_path / "graph", [(a, f"{kind}-{relation}-gene", b) for a, kind, relation, b in edges])
     ends = ("--lhs", "x_id", "--rhs", "relation")
@@ -156,11 +146,9 @@ def test_folders_that_name_relations_or_an_end(tmp_path: Path, rng: np.random.Ge
 def test_types_that_ids_do_without_are_told(tmp_path: Path, rng: np.random.Generator) -> None:
     rows = [(f"g{a}", "gene", f"d{b}", "disease") for a, b in rng.integers(0, 30, (300, 2)).tolist()]
     path = tmp_path / "links.csv"
-    pd.DataFrame(rows, columns=["source", "source_type", "target", "target_type"]).to_csv(path, index=False)
-    assert (
-        "source_type, target_type: types of ids, which are left out"
-        in check(path, [(a, "links", b) for a, _, b, _ in rows])[1]
-    )
+    write_csv(path, ["source", "source_type", "target", "target_type"], rows)
+    _, told = check(path, [(a, "links", b) for a, _, b, _ in rows])
+    assert "source_type, target_type: types of ids, which are left out" in told
 
 
 @pytest.mark.slow
@@ -199,11 +187,9 @@ def test_decimals_and_uuids_are_ids(tmp_path: Path, rng: np.random.Generator) ->
     rows = rng.integers(0, 30, (200, 2)).tolist()
     users = pa.array([a for a, _ in rows]).cast(pa.decimal128(38, 0))
     films = [uuid.UUID(int=b) for _, b in rows]
-    table = pa.table({"user": users, "film": pa.array([each.bytes for each in films], pa.uuid())})
-    pq.write_table(table, tmp_path / "seen.parquet")
-    check(
-        tmp_path / "seen.parquet", [(str(a), "seen", str(b)) for (a, _), b in zip(rows, films, strict=True)]
-    )
+    columns = {"user": users, "film": pa.array([each.bytes for each in films], pa.uuid())}
+    path = Path(write_parquet(tmp_path / "seen.parquet", **columns))
+    check(path, [(str(a), "seen", str(b)) for (a, _), b in zip(rows, films, strict=True)])
 
 
 def test_one_column_stays_one_column(tmp_path: Path) -> None:
@@ -252,23 +238,20 @@ def test_what_the_dialect_says_is_what_etl_reads(
     rows = [*rows, rows[0]]
     path = tmp_path_factory.mktemp("dialect") / "t.txt"
     lines = [("source_id", "target_id")] * has_header + rows
-    with path.open("w", newline="") as file:
-        csv.writer(file, delimiter=delimiter, lineterminator="\n").writerows(lines)
+    path.write_text("".join(f"{a}{delimiter}{b}\n" for a, b in lines))
     options = dialect_of(str(path), plain_file(str(path))).options
     assert (options.delimiter or "\t") == delimiter
     columns = {"lhs": "source_id", "rhs": "target_id"} if has_header else {"lhs": 0, "rhs": 1}
     assert options.header == has_header
     table = TableConfig(**dict(options) | columns | {"relation": "r"})
     (file_range,) = find_ranges("", table, plain_file(str(path)), 1000)
-    read = [
-        edge for good, _ in read_blocks(file_range, 1000, Rules()) for edge in _edges(table, good.to_pydict())
-    ]
-    assert read == [(a, "r", b) for a, b in rows]
+    blocks = [good.to_pydict() for good, _ in read_blocks(file_range, 1000, Rules())]
+    assert [edge for each in blocks for edge in _edges(table, each)] == [(a, "r", b) for a, b in rows]
 
 
 def test_comments_show_the_values_that_run(tmp_path: Path, rng: np.random.Generator) -> None:
     path = tmp_path / "ratings.csv"
-    pd.DataFrame(pairs(rng, 3000), columns=["user", "film"]).to_csv(path, index=False)
+    write_csv(path, ["user", "film"], pairs(rng, 3000))
     text, _ = text_of(path)
     settings = settings_of(text)
     size = estimate(settings).size
@@ -367,12 +350,10 @@ def test_the_encoding_is_found(tmp_path: Path, rng: np.random.Generator, encodin
 
 def test_named_columns_beside_a_table_of_entities(tmp_path: Path, rng: np.random.Generator) -> None:
     rows = pairs(rng)
-    pd.DataFrame(rows, columns=["film_id", "user_id"]).to_csv(tmp_path / "seen.csv", index=False)
-    films = pd.DataFrame({"film_id": [f"a{n}" for n in range(40)], "title": "T", "year": 1999})
-    films.to_csv(tmp_path / "films.csv", index=False)
-    text, _ = text_of(
-        tmp_path / "films.csv", tmp_path / "seen.csv", options=["--lhs", "user_id", "--rhs", "film_id"]
-    )
+    films, seen = tmp_path / "films.csv", tmp_path / "seen.csv"
+    write_csv(seen, ["film_id", "user_id"], rows)
+    write_csv(films, ["film_id", "title", "year"], [(f"a{n}", "T", 1999) for n in range(40)])
+    text, _ = text_of(films, seen, options=["--lhs", "user_id", "--rhs", "film_id"])
     settings = settings_of(text)
     assert edges_read(settings) == Counter((user, "seen", film) for film, user in rows)
     assert [each.type for each in settings.section(EtlConfig).entities] == ["film"]

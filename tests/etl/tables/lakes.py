@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.table import Table
 from pyroaring import BitMap64
 
 from etl.tables.check_rows import Rules
@@ -76,9 +77,10 @@ def filters_on(column: str) -> Iterator[tuple[Any, list[str]]]:
 
 
 def found_in(path: Any, **entry: Any) -> TableFiles:
-    """Files that an entry of the configuration names."""
+    """Files that an entry of the configuration names; `path` may be a table of Iceberg."""
+    path = root_of(path) if isinstance(path, Table) else path
     table = EDGES | {"path": path if isinstance(path, list) else str(path)} | entry
-    config = config_of("/nowhere", [table], entities={"n": 1}, relations=[("bought", "n", "n")])
+    config = config_of("/nowhere", [table], relations=[("bought", "n", "n")])
     return find_files(config, TableConfig(**table), "tables[0]")
 
 
@@ -115,6 +117,31 @@ def opened_files(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     with monkeypatch.context() as patched:
         patched.setattr(storage, "open_input", counting)
         yield opened
+
+
+def check_pruning(path: Any, cases: Sequence[tuple[Any, int, list[str]]], patch: pytest.MonkeyPatch) -> None:
+    """Of a table, filters leave so many files, which alone are opened, and rows with these u."""
+    for filters, num_files, rows in cases:
+        assert len(found_in(path, filters=filters).files()) == num_files
+        with opened_files(patch) as opened:
+            assert [row[0] for row in rows_of(path, filters=filters)] == rows
+        assert len({name for name in opened if name.endswith(".parquet")}) == num_files
+
+
+def root_of(table: Table) -> Path:
+    """The folder of a table of Iceberg."""
+    return Path(table.location().removeprefix("file://"))
+
+
+def iceberg_table(folder: Path, rows: pa.Table, *fields: Any) -> Table:
+    """The table `sales.orders` of the catalog in a folder, with rows, partitioned by fields."""
+    made = catalog_at(folder).create_table("sales.orders", schema=rows.schema)
+    if fields:
+        with made.update_spec() as spec:
+            for each in fields:
+                spec.add_field(*each)
+    made.append(rows)
+    return made
 
 
 def catalog_at(folder: Path, name: str = "shop") -> SqlCatalog:
@@ -168,47 +195,31 @@ def write_mapped_delta(
     """
     string = {"type": "string"}
     item = _field("item", string["type"], 3)
-    fields = [
-        _field("u", "string", 1),
-        _field("ev", {"type": "struct", "fields": [item]}, 2),
-        _field("n", "long", 4),
-        _field("day", "date", 5),
-    ]
+    kinds = {"u": ("string", 1), "ev": ({"type": "struct", "fields": [item]}, 2), "n": ("long", 4)}
+    fields = [_field(name, *each) for name, each in (kinds | {"day": ("date", 5)}).items()]
     features = ["columnMapping", "deletionVectors"]
+    protocol = {"minReaderVersion": 3, "minWriterVersion": 7}
+    settings = {"delta.columnMapping.mode": mode, "delta.columnMapping.maxColumnId": "5"}
+    about = {
+        "id": str(uuid.uuid4()),
+        "format": {"provider": "parquet", "options": {}},
+        "schemaString": json.dumps({"type": "struct", "fields": fields}),
+        "partitionColumns": ["day"],
+        "createdTime": 1,
+        "configuration": settings | {"delta.enableDeletionVectors": "true"},
+    }
     actions: list[dict[str, Any]] = [
-        {
-            "protocol": {
-                **{"minReaderVersion": 3, "minWriterVersion": 7},
-                **{"readerFeatures": features, "writerFeatures": features},
-            }
-        },
-        {
-            "metaData": {
-                "id": str(uuid.uuid4()),
-                "format": {"provider": "parquet", "options": {}},
-                "schemaString": json.dumps({"type": "struct", "fields": fields}),
-                "partitionColumns": ["day"],
-                "createdTime": 1,
-                "configuration": {
-                    **{"delta.columnMapping.mode": mode, "delta.columnMapping.maxColumnId": "5"},
-                    "delta.enableDeletionVectors": "true",
-                },
-            }
-        },
+        {"protocol": protocol | {"readerFeatures": features, "writerFeatures": features}},
+        {"metaData": about},
     ]
     (folder / "_delta_log").mkdir(parents=True, exist_ok=True)
     for name, rows in files.items():
         pq.write_table(rows, folder / name, row_group_size=2)
-        size = (folder / name).stat().st_size
-        add = {
-            "path": quote(name),
-            "partitionValues": {"c5": "2026-11-01"},
-            "size": size,
-            "modificationTime": 1,
-        }
+        add = {"path": quote(name), "partitionValues": {"c5": "2026-11-01"}, "modificationTime": 1}
+        add |= {"size": (folder / name).stat().st_size, "dataChange": True}
         own = {"deletionVector": vectors[name]} if name in vectors else {}
         statistics = json.dumps({"numRecords": rows.num_rows})
-        actions.append({"add": add | {"dataChange": True, "stats": statistics} | own})
+        actions.append({"add": add | {"stats": statistics} | own})
     text = "\n".join(map(json.dumps, actions))
     (folder / "_delta_log/00000000000000000000.json").write_text(text)
 

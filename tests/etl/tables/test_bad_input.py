@@ -13,8 +13,8 @@ from graphmill.errors import ConfigError, NotFoundError, RawTableError
 from tests.etl.graphs import config_of, files_under, read_raw_edges, write_parquet
 from tests.logged import messages_of
 
-TABLE = {"path": "t.parquet", "lhs": "l", "rhs": "t", "relation": "to"}
-SHAPE: Any = {"entities": {"node": 2}, "relations": [("to", "node", "node")]}
+TABLE: dict[str, Any] = {"path": "t.parquet", "lhs": "l", "rhs": "t", "relation": "to"}
+SHAPE: Any = {"entities": {"node": 2}}
 
 
 # Keys of the entry, or of etl; the message.
@@ -60,41 +60,35 @@ def test_keys_that_do_not_fit() -> None:
             job.check(from_mapping(raw | {"etl": {"tables": [TABLE], **etl}}))
 
 
+# Keys of the entry; columns; the error, and its message.
+BAD_TABLES: list[tuple[dict[str, Any], dict[str, Any], type[Exception], str]] = [
+    ({"relation": "into"}, {}, ConfigError, r"etl\.tables\[0\]\.relation: 'into' is not among .*: to"),
+    ({"path": "other.parquet"}, {}, NotFoundError, r"other\.parquet: no file there"),
+    ({}, {"l": [], "t": []}, RawTableError, r"the tables hold no rows"),
+    (
+        *({"relation": None, "relation_column": "r"}, {"r": ["to", "from"]}, RawTableError),
+        r"t\.parquet: row 2 .*'r' \(relation\): 'from' is not a relation .*to; add it to relations",
+    ),
+]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("table", "columns", "error", "message"),
-    [
-        ({"relation": "into"}, {}, ConfigError, r"etl\.tables\[0\]\.relation: 'into' is not among .*: to"),
-        ({"path": "other.parquet"}, {}, NotFoundError, r"other\.parquet: no file there"),
-        ({}, {"l": [], "t": []}, RawTableError, r"the tables hold no rows"),
-        (
-            *({"relation": None, "relation_column": "r"}, {"r": ["to", "from"]}, RawTableError),
-            r"t\.parquet: row 2 .*'r' \(relation\): 'from' is not a relation .*to; add it to relations",
-        ),
-    ],
-)
-def test_tables_that_cannot_become_a_graph(
-    near_client: Client,
-    tmp_path: Path,
-    table: dict[str, Any],
-    columns: dict[str, Any],
-    error: type[Exception],
-    message: str,
-) -> None:
-    write_parquet(tmp_path / "t.parquet", 1, **({"l": ["a", "b"], "t": ["c", "d"]} | columns))
-    config = config_of(tmp_path / "out", [TABLE | table], top={"input": str(tmp_path)}, **SHAPE)
-    with pytest.raises(error, match=message):
-        job.run(config, near_client)
-    assert files_under(tmp_path) == {"t.parquet": (tmp_path / "t.parquet").read_bytes()}
+def test_tables_that_cannot_become_a_graph(near_client: Client, tmp_path: Path) -> None:
+    for table, columns, error, message in BAD_TABLES:
+        write_parquet(tmp_path / "t.parquet", 1, **({"l": ["a", "b"], "t": ["c", "d"]} | columns))
+        config = config_of(tmp_path / "out", [TABLE | table], top={"input": str(tmp_path)}, **SHAPE)
+        with pytest.raises(error, match=message):
+            job.run(config, near_client)
+        assert files_under(tmp_path) == {"t.parquet": (tmp_path / "t.parquet").read_bytes()}
 
 
 @pytest.mark.slow
 def test_folders_in_one_another_and_one_folder_by_two_names(near_client: Client, tmp_path: Path) -> None:
-    table = TABLE | {"path": write_parquet(tmp_path / "t.parquet", l=["a"], t=["b"])}
+    path = write_parquet(tmp_path / "t.parquet", l=["a"], t=["b"])
     (tmp_path / "graph" / "other").mkdir(parents=True)
     for entity_path in ("graph", "graph/other/../train/"):
         places = {"edge_root": f"{tmp_path}/graph/", "entity_path": f"{tmp_path}/{entity_path}"}
-        config = config_of(f"{tmp_path}/out/", [table], top=places, **SHAPE)
+        config = config_of(f"{tmp_path}/out/", path, top=places, **SHAPE)
         for _ in range(2):
             job.run(config, near_client)
         assert sum(map(len, read_raw_edges(config, "train").values())) == 1
@@ -103,12 +97,11 @@ def test_folders_in_one_another_and_one_folder_by_two_names(near_client: Client,
 
 def test_splits_of_an_earlier_run_lose_their_markers(near_client: Client, tmp_path: Path) -> None:
     path = write_parquet(tmp_path / "t.parquet", l=["a"] * 9, t=list("bcdefghij"))
-    table = TABLE | {"path": path}
-    job.run(config_of(tmp_path / "out", [table], holdout={"test": 0.5}, **SHAPE), near_client)
+    job.run(config_of(tmp_path / "out", path, holdout={"test": 0.5}, **SHAPE), near_client)
     (tmp_path / "out/edges/test/_SUCCESS").write_text("{}")
     (tmp_path / "out/edges/notes").mkdir()
     (tmp_path / "out/edges/notes/_SUCCESS").write_text("{}")
-    job.run(config_of(tmp_path / "out", [table], **SHAPE), near_client)
+    job.run(config_of(tmp_path / "out", path, **SHAPE), near_client)
     assert (tmp_path / "out/edges/test/edges_0_0.h5").exists()
     assert not (tmp_path / "out/edges/test/_SUCCESS").exists()
     assert (tmp_path / "out/edges/notes/_SUCCESS").exists()
@@ -123,11 +116,7 @@ WARNINGS: dict[str, tuple[list[tuple[str, str]], int, list[str]]] = {
         [r"first row looks like column names \(user_id, Item\).*etl\.tables\[0\]\.header: true"],
     ),
     "nothing to train on": (ROWS, 1, [r"no edge is in train.*etl\.holdout"]),
-    "more partitions than ids need": (
-        ROWS,
-        8,
-        ["user: 8 partitions for 50 ids", "item: 8 partitions for 30"],
-    ),
+    "more partitions than ids": (ROWS, 8, ["user: 8 partitions for 50 ids", "item: 8 partitions for 30"]),
     "ids that occur once": (
         [(f"order-{number}", f"i{number % 30}") for number in range(150)],
         1,
@@ -147,12 +136,11 @@ def test_what_is_legal_and_cannot_be_meant(
 ) -> None:
     rows, num_partitions, expected = WARNINGS[name]
     (tmp_path / "t.csv").write_text("".join(f"{lhs},{rhs}\n" for lhs, rhs in rows))
-    table = {"path": str(tmp_path / "t.csv"), "header": False, "lhs": 0, "rhs": 1, "relation": "r"}
+    table = {"path": tmp_path / "t.csv", "header": False, "lhs": 0, "rhs": 1}
     table["split"] = "test" if name == "nothing to train on" else "train"
     entities = {"user": num_partitions, "item": num_partitions}
-    job.run(
-        config_of(tmp_path / "o", [table], entities=entities, relations=[("r", "user", "item")]), near_client
-    )
+    shape: Any = {"entities": entities, "relations": [("to", "user", "item")]}
+    job.run(config_of(tmp_path / "o", [table], **shape), near_client)
     found = messages_of(caplog, "WARNING")
     assert len(found) == len(expected)
     assert all(re.search(message, line) for message, line in zip(expected, found, strict=True)), found

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,7 +23,6 @@ ROWS = st.lists(
     min_size=1,
     max_size=40,
 )
-NAMED = {"lhs": "l", "relation_column": "r", "rhs": "t"}
 TYPES = {"r": ("user", "user"), "s": ("user", "item"), "t": ("item", "item")}
 
 
@@ -34,47 +34,42 @@ def edge_of(row: tuple[str, str, str]) -> RawEdge:
 @given(
     rows=ROWS,
     entity_count=st.integers(0, 3),
-    relation_count=st.integers(0, 12),
-    loops=st.sampled_from(["keep", "drop"]),
-    duplicates=st.sampled_from(["keep", "drop"]),
-    merge_bytes=st.sampled_from([1, 100, 1 << 20]),
+    etl=st.fixed_dictionaries(
+        {
+            "min_relation_count": st.integers(0, 12),
+            "self_loops": st.sampled_from(["keep", "drop"]),
+            "duplicates": st.sampled_from(["keep", "drop"]),
+            "merge_bytes": st.sampled_from([1, 100, 1 << 20]),
+        }
+    ),
 )
 @settings(max_examples=12)
 def test_filters(
-    near_client: Client,
-    tmp_path: Path,
-    rows: list[tuple[str, str, str]],
-    entity_count: int,
-    relation_count: int,
-    loops: str,
-    duplicates: str,
-    merge_bytes: int,
+    near_client: Client, tmp_path: Path, rows: list[tuple[str, str, str]], entity_count: int, etl: Any
 ) -> None:
     lhs, relation, rhs = zip(*rows, strict=True)
     path = write_parquet(tmp_path / "t.parquet", 7, l=list(lhs), r=list(relation), t=list(rhs))
     listed = write_parquet(tmp_path / "listed.parquet", n=["a", "isolated", "a"])
     config = config_of(
         tmp_path / "out",
-        [{"path": path, **NAMED}],
+        [{"path": path, "relation_column": "r"}],
         entities={"user": 2, "item": 2},
         relations=[(name, *types) for name, types in TYPES.items()],
         min_entity_count={"user": entity_count, "item": 1},
-        min_relation_count=relation_count,
-        self_loops=loops,
-        duplicates=duplicates,
-        merge_bytes=merge_bytes,
         chunk_rows=10,
         listed=[{"type": "user", "path": listed, "id": "n"}],
+        **etl,
     )
     edges = [edge_of(row) for row in rows]
-    without_loops = [e for e in edges if loops == "keep" or (e.lhs_type, e.lhs) != (e.rhs_type, e.rhs)]
+    keeps = etl["self_loops"] == "keep"
+    without_loops = [e for e in edges if keeps or (e.lhs_type, e.lhs) != (e.rhs_type, e.rhs)]
     degrees = Counter(end for e in without_loops for end in ((e.lhs_type, e.lhs), (e.rhs_type, e.rhs)))
     of_relation = Counter(e.relation for e in without_loops)
-    common = [e for e in without_loops if of_relation[e.relation] >= relation_count]
+    common = [e for e in without_loops if of_relation[e.relation] >= etl["min_relation_count"]]
     entities = {end for end, degree in degrees.items() if degree >= (entity_count if end[0] == "user" else 1)}
     entities |= {("user", "a"), ("user", "isolated")}
     kept = [e for e in common if {(e.lhs_type, e.lhs), (e.rhs_type, e.rhs)} <= entities]
-    expected = Counter(kept) if duplicates == "keep" else Counter(set(kept))
+    expected = Counter(kept if etl["duplicates"] == "keep" else set(kept))
 
     if not without_loops:
         with pytest.raises(RawTableError, match="no rows that become edges"):
@@ -82,9 +77,7 @@ def test_filters(
         return
     figures = job.run(config, near_client)
     assert all_edges(config) == expected
-    check_entities(
-        config, {kind: {raw for name, raw in entities if name == kind} for kind in ("user", "item")}
-    )
+    check_entities(config, {kind: {raw for name, raw in entities if name == kind} for kind in ("user", "item")})
     assert figures["num_edges_left_out"] == {
         "self_loops": len(edges) - len(without_loops),
         "min_relation_count": len(without_loops) - len(common),
@@ -101,30 +94,17 @@ def test_filters(
 
 def test_rare_dynamic_relations_have_no_number(near_client: Client, tmp_path: Path) -> None:
     path = write_parquet(tmp_path / "t.parquet", 2, l=list("abcd"), r=["x", "y", "x", "z"], t=list("bcde"))
-    config = config_of(
-        tmp_path / "out",
-        [{"path": path, **NAMED}],
-        entities={"n": 2},
-        relations=[("any", "n", "n")],
-        top={"dynamic_relations": True},
-        min_relation_count=2,
-        chunk_rows=2,
-    )
+    shape: Any = {"entities": {"n": 2}, "dynamic": True, "min_relation_count": 2, "chunk_rows": 2}
+    config = config_of(tmp_path / "out", [{"path": path, "relation_column": "r"}], **shape)
     figures = job.run(config, near_client)
     assert entity_counts.read_relation_names(config.entity_path) == ["x"]
-    assert all_edges(config) == Counter(
-        {RawEdge("n", "a", "x", "n", "b"): 1, RawEdge("n", "c", "x", "n", "d"): 1}
-    )
+    assert all_edges(config) == Counter(RawEdge("n", lhs, "x", "n", rhs) for lhs, rhs in ("ab", "cd"))
     assert (figures["num_relations"], figures["num_relations_left_out"]) == (1, 2)
 
 
 @pytest.mark.slow
 def test_half_of_all_edges_have_one_id(
-    near_client: Client,
-    tmp_path: Path,
-    rng: np.random.Generator,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+    near_client: Client, tmp_path: Path, rng: np.random.Generator, monkeypatch: Any, caplog: Any
 ) -> None:
     monkeypatch.setattr(figures, "UNEVEN_EDGES", figures.UNEVEN_EDGES // 4)
     num_edges = 15_000
@@ -133,14 +113,8 @@ def test_half_of_all_edges_have_one_id(
     path = write_parquet(tmp_path / "t.parquet", 1_800, l=lhs.tolist(), t=rhs.tolist())
     made = []
     for chunk_rows, tight in ((100_000, 1 << 29), (2_000, 10_000)):
-        config = config_of(
-            tmp_path / f"out{chunk_rows}",
-            path,
-            entities={"n": 4},
-            chunk_rows=chunk_rows,
-            index_bytes=tight,
-            merge_bytes=tight,
-        )
+        memory = {"index_bytes": tight, "merge_bytes": tight, "chunk_rows": chunk_rows}
+        config = config_of(tmp_path / f"out{chunk_rows}", path, entities={"n": 4}, **memory)
         found = job.run(config, near_client)
         made.append(files_under(config.output or ""))
     assert made[0] == made[1]

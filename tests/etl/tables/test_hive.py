@@ -40,12 +40,8 @@ def folder(tmp_path: Path) -> Path:
 
 def test_columns_of_folders(folder: Path) -> None:
     rows, bad = read(folder, rhs="c", weight="n")
-    expected = [
-        (f"{n:02d}", value, float(n))
-        for n, value in enumerate(VALUES * 2)
-        if value != "__HIVE_DEFAULT_PARTITION__"
-    ]
-    assert rows == expected
+    every = [(f"{n:02d}", value, float(n)) for n, value in enumerate(VALUES * 2)]
+    assert rows == [row for row in every if row[1] != "__HIVE_DEFAULT_PARTITION__"]
     assert bad == [("rhs: null", 1)] * 2
 
 
@@ -133,10 +129,8 @@ def test_row_groups_without_such_rows_are_not_read(tmp_path: Path) -> None:
 def test_rows_keep_their_numbers(tmp_path: Path) -> None:
     columns = {"u": ["a", "b", None, "d", None], "i": ["x"] * 5, "n": [1, 2, 3, 4, 5]}
     path = write_parquet(tmp_path / "t.parquet", 2, **columns)
-    assert read(path, filters=[["n", ">", 1], ["n", "<", 5]]) == (
-        [("b", "x"), ("d", "x")],
-        [("lhs: null", 3)],
-    )
+    rows, bad = read(path, filters=[["n", ">", 1], ["n", "<", 5]])
+    assert (rows, bad) == ([("b", "x"), ("d", "x")], [("lhs: null", 3)])
     text = tmp_path / "t.csv"
     text.write_text("u,i,n\na,x,1\nb,x\n,x,3\nd,x,4\n")
     rows, bad = read(text, filters=[["n", "!=", 1]])
@@ -217,25 +211,16 @@ _OPERATORS = {"==": eq, "!=": ne, "<": lt, "<=": le, ">": gt, ">=": ge}
 
 def _columns() -> Iterator[pa.Array]:
     day, time = datetime.date(2026, 11, 1), datetime.datetime(2026, 11, 1, 1)
-    numbers = [
-        pa.int8(),
-        pa.int64(),
-        pa.uint8(),
-        pa.uint64(),
-        pa.float32(),
-        pa.float64(),
-        pa.decimal128(9, 2),
+    of_kinds: list[tuple[list[Any], list[pa.DataType]]] = [
+        ([1, 2, None], [pa.int8(), pa.int64(), pa.uint8(), pa.uint64()]),
+        ([1, 2, None], [pa.float32(), pa.float64(), pa.decimal128(9, 2)]),
+        (["1", "b", None], [pa.string(), pa.large_string(), pa.string_view()]),
+        ([b"1", b"\xff", None], [pa.binary(), pa.large_binary()]),
+        ([time, None, time], [pa.timestamp("ns"), pa.timestamp("us", "Europe/Berlin")]),
     ]
-    yield from (pa.array([1, 2, None], kind) for kind in numbers)
-    yield from (
-        pa.array(["1", "b", None], kind) for kind in (pa.string(), pa.large_string(), pa.string_view())
-    )
-    yield from (pa.array([b"1", b"\xff", None], kind) for kind in (pa.binary(), pa.large_binary()))
+    yield from (pa.array(values, kind) for values, kinds in of_kinds for kind in kinds)
     yield from (pa.array(each).dictionary_encode() for each in (["1", "b", None], [1, 2, None]))
     yield from (pa.array(each) for each in ([True, False, None], [day, day, None], [[1], None, [2]]))
-    yield from (
-        pa.array([time, None, time], pa.timestamp(*each)) for each in (("ns",), ("us", "Europe/Berlin"))
-    )
     yield from (pa.array([datetime.time(1), None, None]), pa.nulls(3), pa.array([{"a": 1}, None, {"a": 2}]))
 
 
@@ -310,54 +295,52 @@ def test_bounds_that_are_nan_leave_no_file_out() -> None:
         assert None not in left_for_rows(filters, {}, {"w": (low, high)}, 2)
 
 
-def test_times_of_hive_reach_beyond_nanoseconds(tmp_path: Path) -> None:
-    times = [datetime.datetime(9999, 12, 31), datetime.datetime(2026, 1, 1), datetime.datetime(1, 1, 1)]
-    table = pa.table({"u": list("abc"), "i": ["x"] * 3, "t": pa.array(times, pa.timestamp("us"))})
-    pq.write_table(table, tmp_path / "t.parquet", use_deprecated_int96_timestamps=True, row_group_size=1)
-    for operator, names in ((">", "a"), ("<=", "bc"), ("==", "")):
-        rows = rows_of(tmp_path / "t.parquet", filters=[["t", operator, "2026-11-01"]])
-        assert [row[0] for row in rows] == list(names)
+TIMES = [datetime.datetime(9999, 12, 31), datetime.datetime(2026, 1, 1), datetime.datetime(1, 1, 1)]
+UUIDS = [uuid.UUID(int=number) for number in range(4)]
+DAY = "2026-11-01"
+# A column; the names, among a, b, c, d, of the rows that pass each condition.
+ODD_COLUMNS: dict[str, tuple[pa.Array, list[tuple[str, Any, str]]]] = {
+    "times of Hive beyond nanoseconds": (
+        pa.array(TIMES, pa.timestamp("us")),
+        [(">", DAY, "a"), ("<=", DAY, "bc"), ("==", DAY, "")],
+    ),
+    "uuids": (
+        pa.array([each.bytes for each in UUIDS], pa.uuid()),
+        [("==", str(UUIDS[1]), "b"), ("in", [str(UUIDS[0]), str(UUIDS[3])], "ad"), ("!=", None, "abcd")],
+    ),
+    "bytes of a fixed size": (pa.array([b"a", b"b"] * 2, pa.binary(1)), [("!=", "a", "bd")]),
+    "text, whose statistics are not those of numbers": (
+        pa.array(["9", "10"]),
+        [(">", 9, "b"), (">", "10", "a")],
+    ),
+}
 
 
-def test_conditions_on_uuids_and_bytes_of_a_fixed_size(tmp_path: Path) -> None:
-    ids = [uuid.UUID(int=number) for number in range(4)]
-    columns = {
-        "k": pa.array([each.bytes for each in ids], pa.uuid()),
-        "b": pa.array([b"a", b"b"] * 2, pa.binary(1)),
-    }
-    pq.write_table(
-        pa.table({"u": list("wxyz"), "i": ["x"] * 4} | columns), tmp_path / "t.parquet", row_group_size=2
-    )
-    for condition, names in (
-        (["k", "==", str(ids[1])], "x"),
-        (["k", "in", [str(ids[0]), str(ids[3])]], "wz"),
-        (["k", "!=", None], "wxyz"),
-        (["b", "!=", "a"], "xz"),
-    ):
-        assert [row[0] for row in rows_of(tmp_path / "t.parquet", filters=[condition])] == list(names)
+@pytest.mark.parametrize("name", ODD_COLUMNS)
+@pytest.mark.parametrize("row_group_size", [1, 2])
+def test_conditions_on_odd_columns(tmp_path: Path, name: str, row_group_size: int) -> None:
+    column, conditions = ODD_COLUMNS[name]
+    table = pa.table({"u": list("abcd")[: len(column)], "i": ["x"] * len(column), "c": column})
+    as_hive = {"use_deprecated_int96_timestamps": True, "row_group_size": row_group_size}
+    pq.write_table(table, tmp_path / "t.parquet", **as_hive)
+    for operator, value, names in conditions:
+        rows = rows_of(tmp_path / "t.parquet", filters=[["c", operator, value]])
+        assert "".join(row[0] for row in rows) == names
 
 
 def test_days_that_are_missing(tmp_path: Path) -> None:
     for day in (1, 3):
         write_parquet(tmp_path / f"day={day}/a.parquet", u=[str(day)], i=["x"])
     paths = [f"{tmp_path}/day={day}/*.parquet" for day in range(1, 5)]
-    with pytest.raises(
-        NotFoundError, match=r"day=2/\*\.parquet, .*day=4/.*: no file there .*missing_paths: skip"
+    message = r"day=2/\*\.parquet, .*day=4/.*: no file there .*missing_paths: skip"
+    for wrong, missing_paths, told in (
+        (paths, "fail", message),
+        ([paths[1], paths[3]], "skip", "no file there to read rows from"),
+        ([paths[1]], "fail", r"no file there to read rows from; correct the path$"),
+        (["day=2"], "fail", r"relative paths start at input, which is not set$"),
     ):
-        found_in(paths)
+        with pytest.raises(NotFoundError, match=told):
+            found_in(wrong, missing_paths=missing_paths)
     found = found_in(paths, missing_paths="skip")
     assert found.missing == (paths[1], paths[3])
     assert [file.uri for file in found.files()] == [f"{tmp_path}/day={day}/a.parquet" for day in (1, 3)]
-    with pytest.raises(NotFoundError, match="no file there to read rows from"):
-        found_in([paths[1], paths[3]], missing_paths="skip")
-    with pytest.raises(NotFoundError, match=r"no file there to read rows from; correct the path$"):
-        found_in([paths[1]])
-    with pytest.raises(NotFoundError, match=r"relative paths start at input, which is not set$"):
-        found_in(["day=2"])
-
-
-def test_statistics_of_text_columns_are_not_those_of_numbers(tmp_path: Path) -> None:
-    table = pa.table({"u": ["a", "b"], "i": ["x", "y"], "n": ["9", "10"]})
-    pq.write_table(table, tmp_path / "t.parquet", row_group_size=1)
-    assert rows_of(tmp_path / "t.parquet", filters=[["n", ">", 9]]) == [("b", "y")]
-    assert rows_of(tmp_path / "t.parquet", filters=[["n", ">", "10"]]) == [("a", "x")]

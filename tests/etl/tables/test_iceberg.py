@@ -11,7 +11,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.manifest import (
     DataFile,
     DataFileContent,
@@ -38,17 +37,16 @@ from tests.etl.tables.lakes import (
     TYPED,
     VALUES,
     catalog_at,
+    check_pruning,
     filters_on,
     found_in,
+    iceberg_table,
     opened_files,
     puffin,
     read,
+    root_of,
     rows_of,
 )
-
-
-def root_of(table: Table) -> Path:
-    return Path(table.location().removeprefix("file://"))
 
 
 def foreign_rows(table: Table, columns: list[str], snapshot: int | None = None) -> list[tuple[Any, ...]]:
@@ -58,33 +56,25 @@ def foreign_rows(table: Table, columns: list[str], snapshot: int | None = None) 
 
 
 @pytest.fixture
-def catalog(tmp_path: Path) -> SqlCatalog:
-    return catalog_at(tmp_path)
-
-
-@pytest.fixture
-def table(catalog: SqlCatalog) -> Table:
+def table(tmp_path: Path) -> Table:
     """Snapshots: three rows; two more; without b."""
-    made = catalog.create_table("sales.orders", schema=ROWS.schema)
-    with made.update_spec() as spec:
-        spec.add_identity("day")
-    made.append(ROWS)
+    made = iceberg_table(tmp_path, ROWS, ("day", "identity"))
     made.append(ROWS.slice(1))
     made.delete("u == 'b'")
     return made
 
 
 def test_the_rows_of_each_snapshot(table: Table) -> None:
-    assert rows_of(root_of(table)) == foreign_rows(table, ["u", "i"])
+    assert rows_of(table) == foreign_rows(table, ["u", "i"])
     for each in table.snapshots():
         expected = foreign_rows(table, ["u", "i"], each.snapshot_id)
-        assert rows_of(root_of(table), snapshot=each.snapshot_id) == expected
+        assert rows_of(table, snapshot=each.snapshot_id) == expected
     first = table.snapshots()[0].snapshot_id
     table.manage_snapshots().create_tag(first, "monthly").commit()
     for name in (str(first), "monthly"):
-        assert rows_of(root_of(table), snapshot=name) == foreign_rows(table, ["u", "i"], first)
+        assert rows_of(table, snapshot=name) == foreign_rows(table, ["u", "i"], first)
     with pytest.raises(RawTableError, match=r"expected a snapshot weekly, found .*main.*monthly"):
-        found_in(root_of(table), snapshot="weekly")
+        found_in(table, snapshot="weekly")
 
 
 def test_a_catalog_says_which_state_counts(
@@ -97,7 +87,7 @@ def test_a_catalog_says_which_state_counts(
     newest = max(root_of(table).glob("metadata/*.metadata.json"))
     shutil.copy(newest, newest.with_name(newest.name.replace("-", "-aborted-", 1)))
     with pytest.raises(RawTableError, match=r"expected one newest file metadata/.*name it as `catalog`"):
-        found_in(root_of(table))
+        found_in(table)
     expected = foreign_rows(table, ["u", "i"])
     assert rows_of("sales.orders", catalog="shop") == expected
     assert rows_of(newest) == expected
@@ -117,26 +107,22 @@ def test_columns_that_are_renamed_dropped_and_added(table: Table) -> None:
     table.append(new.select(table.schema().column_names))
     with table.update_schema() as change:
         change.add_column("n", IntegerType())
-    assert rows_of(root_of(table), rhs="item") == foreign_rows(table, ["u", "item"])
-    assert read(root_of(table)) == ([("d", "new")], [("rhs: null", 1)] * 3)
-    assert read(root_of(table), rhs="item", weight="n") == ([], [("weight: null", 1)] * 4)
+    assert rows_of(table, rhs="item") == foreign_rows(table, ["u", "item"])
+    assert read(table) == ([("d", "new")], [("rhs: null", 1)] * 3)
+    assert read(table, rhs="item", weight="n") == ([], [("weight: null", 1)] * 4)
     first = table.snapshots()[0].snapshot_id
-    assert rows_of(root_of(table), snapshot=first) == foreign_rows(table, ["u", "i"], first)
+    assert rows_of(table, snapshot=first) == foreign_rows(table, ["u", "i"], first)
 
 
 def test_filters_prune_files_and_rows(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
-    cases: list[tuple[Any, int, list[str]]] = [
+    cases = [
         ([["day", ">", "2026-11-01"]], 2, ["c", "c"]),
         ([["u", "in", ["a", "z"]], ["day", "!=", None]], 1, ["a"]),
         ([[["day", "<", "2026-11-02"]], [["u", "==", "c"]]], 3, ["a", "c", "c"]),
         ([["n", "not in", [1, 2]], ["i", "!=", "x"]], 3, ["c", "c"]),
         ([["u", "==", "nobody"]], 0, []),
     ]
-    for filters, num_files, rows in cases:
-        assert len(found_in(root_of(table), filters=filters).files()) == num_files
-        with opened_files(monkeypatch) as opened:
-            assert [row[0] for row in rows_of(root_of(table), filters=filters)] == rows
-        assert len({name for name in opened if name.endswith(".parquet")}) == num_files
+    check_pruning(table, cases, monkeypatch)
 
 
 @pytest.mark.parametrize(
@@ -149,36 +135,30 @@ def test_filters_prune_files_and_rows(table: Table, monkeypatch: pytest.MonkeyPa
     ],
     ids=str,
 )
-def test_partitions_by_columns_of_all_types(catalog: SqlCatalog, column: str, transform: Any) -> None:
-    made = catalog.create_table("sales.typed", schema=TYPED.schema)
-    with made.update_spec() as spec:
-        spec.add_field(column, transform, "part")
-        if isinstance(transform, DayTransform):
-            spec.add_identity("bytes")
-    made.append(TYPED)
+def test_partitions_by_columns_of_all_types(tmp_path: Path, column: str, transform: Any) -> None:
+    more = [("bytes", "identity")] if isinstance(transform, DayTransform) else []
+    made = iceberg_table(tmp_path, TYPED, (column, transform, "part"), *more)
     for filters, expected in filters_on(column):
-        assert [row[0] for row in rows_of(root_of(made), filters=filters)] == expected
+        assert [row[0] for row in rows_of(made, filters=filters)] == expected
     if isinstance(transform, IdentityTransform):
-        assert len(found_in(root_of(made), filters=[[column, "==", VALUES[column]]]).files()) == 1
-    assert [row[0] for row in rows_of(root_of(made), filters=[["bytes", "==", "c"]])] == ["3"]
+        assert len(found_in(made, filters=[[column, "==", VALUES[column]]]).files()) == 1
+    assert [row[0] for row in rows_of(made, filters=[["bytes", "==", "c"]])] == ["3"]
 
 
-def test_files_that_were_added_as_they_are(tmp_path: Path, catalog: SqlCatalog) -> None:
+def test_files_that_were_added_as_they_are(tmp_path: Path) -> None:
     """Files of a Hive table: without numbers of columns, without the columns of their folders."""
-    made = catalog.create_table("sales.hive", schema=ROWS.schema)
-    with made.update_spec() as spec:
-        spec.add_identity("day")
+    made = iceberg_table(tmp_path, ROWS.schema.empty_table(), ("day", "identity"))
     path = root_of(made) / "data/day=2026-11-01/000000_0"
-    path.parent.mkdir(parents=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
     pq.write_table(ROWS.slice(0, 2), path)
     made.add_files([str(path)])
-    assert rows_of(root_of(made)) == foreign_rows(made, ["u", "i"])
+    assert rows_of(made) == foreign_rows(made, ["u", "i"])
     pq.write_table(ROWS.slice(0, 2).drop_columns("day"), path)
-    assert rows_of(root_of(made), rhs="day") == [("a", "2026-11-01"), ("b", "2026-11-01")]
+    assert rows_of(made, rhs="day") == [("a", "2026-11-01"), ("b", "2026-11-01")]
     with made.transaction() as change:
         change.remove_properties("schema.name-mapping.default")
     with pytest.raises(RawTableError, match="expected numbers of columns"):
-        rows_of(root_of(made))
+        rows_of(made)
 
 
 def write_parquet(table: Table, rows: pa.Table) -> Path:
@@ -234,47 +214,39 @@ def delete_rows(table: Table, content: DataFileContent, path: Path, equality_ids
     return changed
 
 
-def test_deletes_by_position(catalog: SqlCatalog) -> None:
-    made = catalog.create_table("sales.deleted", schema=ROWS.schema)
-    made.append(pa.concat_tables([ROWS] * 3))
+def test_deletes_by_position(tmp_path: Path) -> None:
+    made = iceberg_table(tmp_path, pa.concat_tables([ROWS] * 3))
     (file,) = (task.file.file_path for task in made.scan().plan_files())
     positions = pa.table({"file_path": [file, file, "other"], "pos": [1, 5, 0]})
     changed = delete_rows(made, DataFileContent.POSITION_DELETES, write_parquet(made, positions), [])
     expected = foreign_rows(StaticTable.from_metadata(str(changed)), ["u", "i", "n"])
     assert len(expected) == 7
     for chunk_rows in (1, 2, 1000):
-        assert rows_of(root_of(made), chunk_rows, weight="n") == expected
-    assert rows_of(root_of(made), filters=[["n", "==", 3]]) == [("c", "z")] * 2
+        assert rows_of(made, chunk_rows, weight="n") == expected
+    assert rows_of(made, filters=[["n", "==", 3]]) == [("c", "z")] * 2
     (root_of(made) / "data/deletes.parquet").unlink()
     with pytest.raises(NotFoundError, match=r"deletes\.parquet"):
-        rows_of(root_of(made))
+        rows_of(made)
 
 
-def test_deletion_vectors(catalog: SqlCatalog) -> None:
-    made = catalog.create_table("sales.deleted", schema=ROWS.schema)
-    made.append(pa.concat_tables([ROWS] * 3))
+def test_deletion_vectors(tmp_path: Path) -> None:
+    made = iceberg_table(tmp_path, pa.concat_tables([ROWS] * 3))
+    (other,) = (task.file.file_path for task in made.scan().plan_files())
     made.append(ROWS)
-    file, other = sorted(
-        (task.file.file_path for task in made.scan().plan_files()),
-        key=lambda name: pq.read_metadata(name.removeprefix("file://")).num_rows,
-    )
     path = root_of(made) / "data/deletes.puffin"
-    path.write_bytes(
-        puffin({name: BitMap64(rows).serialize() for name, rows in ((other, [0, 8]), ("else", [1]))})
-    )
+    vectors = {name: BitMap64(rows).serialize() for name, rows in ((other, [0, 8]), ("else", [1]))}
+    path.write_bytes(puffin(vectors))
     changed = delete_rows(made, DataFileContent.POSITION_DELETES, path, [])
     expected = foreign_rows(StaticTable.from_metadata(str(changed)), ["u", "i"])
     assert len(expected) == 10
     assert rows_of(changed) == rows_of(changed, 2) == expected
-    assert file != other
     path.write_bytes(path.read_bytes()[:-2])
     with pytest.raises(FormatError, match=r"puffin: expected deletion vectors in Puffin"):
         rows_of(changed)
 
 
-def test_deletes_by_equality_are_refused(catalog: SqlCatalog) -> None:
-    made = catalog.create_table("sales.deleted", schema=ROWS.schema)
-    made.append(ROWS)
+def test_deletes_by_equality_are_refused(tmp_path: Path) -> None:
+    made = iceberg_table(tmp_path, ROWS)
     path = write_parquet(made, pa.table({"u": ["b"]}))
     changed = delete_rows(made, DataFileContent.EQUALITY_DELETES, path, [1])
     with pytest.raises(RawTableError, match=r"equality deletes.*compact the table first.*rewrite_data_files"):
@@ -285,19 +257,19 @@ def test_deletes_by_equality_are_refused(catalog: SqlCatalog) -> None:
 
 def test_metadata_in_gzip(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     """By its bytes: both names that writers have used; and a small file that unpacks to a large one."""
-    expected = rows_of(root_of(table))
+    expected = rows_of(table)
     (*_, newest) = sorted((root_of(table) / "metadata").glob("*.metadata.json"))
     for name in ("00099-a.gz.metadata.json", "00100-a.metadata.json.gz"):
         (newest.parent / name).write_bytes(gzip.compress(newest.read_bytes()))
-        assert rows_of(root_of(table)) == rows_of(newest.parent / name) == expected
+        assert rows_of(table) == rows_of(newest.parent / name) == expected
     monkeypatch.setattr(storage, "MAX_TEXT_BYTES", 10 << 10)
     (newest.parent / "00101-a.gz.metadata.json").write_bytes(gzip.compress(b" " * (11 << 10)))
     with pytest.raises(FormatError, match="expected at most 10,240 bytes of text, found more"):
-        rows_of(root_of(table))
+        rows_of(table)
 
 
 def test_a_table_that_was_moved(tmp_path: Path, table: Table) -> None:
-    expected = rows_of(root_of(table))
+    expected = rows_of(table)
     moved = tmp_path / "elsewhere/orders"
     shutil.copytree(root_of(table), moved)
     shutil.rmtree(root_of(table))
@@ -308,12 +280,12 @@ def test_files_that_are_gone(table: Table) -> None:
     for path in root_of(table).rglob("*.parquet"):
         path.unlink()
     with pytest.raises(NotFoundError, match=r"snapshot \d+ of the table names this file, which is not there"):
-        rows_of(root_of(table))
+        rows_of(table)
     next(root_of(table).glob("metadata/snap-*.avro")).unlink()
     for path in root_of(table).glob("metadata/*.avro"):
         path.unlink()
     with pytest.raises(NotFoundError, match=r"avro: cannot open"):
-        rows_of(root_of(table))
+        rows_of(table)
 
 
 @pytest.mark.parametrize("name", ["manifest-list", "manifest", "data"])
@@ -342,36 +314,36 @@ def test_damaged_metadata(table: Table) -> None:
     for text in ("{", "[]", '{"format-version": 9}', "[" * 100_000):
         newest.write_text(text)
         with pytest.raises(RawTableError, match=r"metadata\.json: cannot be read as a table of Iceberg"):
-            found_in(root_of(table))
+            found_in(table)
     newest.write_text(whole)
     for path in root_of(table).glob("metadata/*-m0.avro"):
         path.write_bytes(path.read_bytes()[:100])
     with pytest.raises(RawTableError, match=r"cannot be read as a table of Iceberg"):
-        found_in(root_of(table)).files()
+        found_in(table).files()
 
 
-def test_an_empty_table(catalog: SqlCatalog) -> None:
-    made = catalog.create_table("sales.empty", schema=ROWS.schema)
-    assert found_in(root_of(made)).files() == []
-    assert "snapshot none, schema 0" in found_in(root_of(made)).describe()[0]["snapshot"]
+def test_an_empty_table(tmp_path: Path) -> None:
+    made = catalog_at(tmp_path).create_table("sales.empty", schema=ROWS.schema)
+    assert found_in(made).files() == []
+    assert "snapshot none, schema 0" in found_in(made).describe()[0]["snapshot"]
 
 
 def test_a_missing_package(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "pyiceberg.table", None)
     with pytest.raises(RawTableError, match=r"pip install 'graphmill\[iceberg\]'"):
-        found_in(root_of(table))
+        found_in(table)
 
 
 def test_the_snapshot_is_known_without_a_look_at_files(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     with opened_files(monkeypatch) as opened:
-        (described,) = found_in(root_of(table)).describe()
+        (described,) = found_in(table).describe()
     assert [name.endswith(".metadata.json") for name in opened] == [True]
     snapshot = table.current_snapshot()
     assert snapshot is not None
     assert described["snapshot"].startswith(f"snapshot {snapshot.snapshot_id}, schema 0 of table")
     table.append(ROWS)
-    assert found_in(root_of(table)).describe() != [described]
-    assert found_in(root_of(table), snapshot=snapshot.snapshot_id).describe() == [described]
+    assert found_in(table).describe() != [described]
+    assert found_in(table, snapshot=snapshot.snapshot_id).describe() == [described]
 
 
 def deletes_in(folder: Path, bitmap: bytes, **described: Any) -> Deletes:

@@ -17,7 +17,7 @@ from graphmill.errors import ConfigError, RawTableError
 from graphmill.run.reading import summary
 from tests.etl.graphs import RawEdge, all_edges, config_of, write_parquet
 
-NAMED = {"lhs": "l", "rhs": "t", "relation_column": "r", "weight": "w"}
+TABLE = {"path": "t.parquet", "relation_column": "r", "weight": "w"}
 GOOD = {"l": ["a"] * 40, "t": ["b"] * 40, "r": ["to"] * 40, "w": ["1"] * 40}
 
 
@@ -27,10 +27,8 @@ def config_with(root: Path, table: dict[str, Any], **etl: Any) -> Config:
 
 
 def quarantined(root: Path) -> list[dict[str, Any]]:
-    rows = [
-        row for path in (root / "out/quarantine").glob("*.parquet") for row in pq.read_table(path).to_pylist()
-    ]
-    return sorted(rows, key=lambda row: (row["start"], row["row"]))
+    tables = map(pq.read_table, (root / "out/quarantine").glob("*.parquet"))
+    return sorted((row for table in tables for row in table.to_pylist()), key=lambda row: (row["start"], row["row"]))
 
 
 def test_parquet(near_client: Client, tmp_path: Path) -> None:
@@ -44,7 +42,8 @@ def test_parquet(near_client: Client, tmp_path: Path) -> None:
         [each if each is None or isinstance(each, bytes) else each.encode() for each in columns["l"]]
     )
     write_parquet(tmp_path / "t.parquet", 11, **columns)
-    figures = job.run(config_with(tmp_path, {"path": "t.parquet", **NAMED}), near_client)
+    config = config_with(tmp_path, TABLE)
+    figures = job.run(config, near_client)
     found = quarantined(tmp_path)
     assert [(row["row"], row["reason"]) for row in found] == [
         (4, "lhs: null"), (5, "lhs: empty"), (13, "lhs: not UTF-8"), (14, "weight: not a number"),
@@ -52,21 +51,12 @@ def test_parquet(near_client: Client, tmp_path: Path) -> None:
     ]  # fmt: skip
     assert {row["file"] for row in found} == {str(tmp_path / "t.parquet")}
     assert found[2]["lhs"] == "\\xff"
-    assert found[3] == found[3] | {
-        "lhs": "a",
-        "rhs": "b",
-        "relation": "to",
-        "weight": "x",
-        "id": None,
-        "start": 0,
-    }
-    assert figures["num_rows"] == 40
-    assert figures["num_rows_quarantined"] == 6
+    assert found[3].items() >= {"lhs": "a", "rhs": "b", "relation": "to", "weight": "x"}.items()
+    assert (found[3]["id"], found[3]["start"]) == (None, 0)
+    assert (figures["num_rows"], figures["num_rows_quarantined"]) == (40, 6)
     assert figures["quarantined"] == {row["reason"].removesuffix(" 'from'"): 1 for row in found}
     assert figures["unknown_relations"] == {"from": 1}
-    assert all_edges(config_with(tmp_path, {"path": "t.parquet", **NAMED})) == Counter(
-        {RawEdge("n", "a", "to", "n", "b", 1.0): 34}
-    )
+    assert all_edges(config) == Counter({RawEdge("n", "a", "to", "n", "b", 1.0): 34})
 
 
 def test_the_most_frequent_unknown_relations_are_told(
@@ -74,19 +64,16 @@ def test_the_most_frequent_unknown_relations_are_told(
 ) -> None:
     names = ["to"] * 30 + ["of", "in"] * 4 + ["in", "x" * 200]
     write_parquet(tmp_path / "t.parquet", 7, l=["a"] * 40, t=["b"] * 40, r=names, w=["1"] * 40)
-    config = config_with(tmp_path, {"path": "t.parquet", **NAMED})
     with caplog.at_level(logging.WARNING, "graphmill"):
-        figures = job.run(config, near_client)
+        figures = job.run(config_with(tmp_path, TABLE), near_client)
     assert list(figures["unknown_relations"].items()) == [("in", 5), ("of", 4), ("x" * 79 + "…", 1)]
-    assert re.search(
-        r"10 of 40 rows cannot .*10 relation: unknown relation; .*'in' 5, 'of' 4, .*out/quarantine",
-        caplog.text,
-    )
+    told = r"10 of 40 rows cannot .*10 relation: unknown relation; .*'in' 5, 'of' 4, .*out/quarantine"
+    assert re.search(told, caplog.text)
     assert summary({"etl": figures})["unknown relation 'in'"] == "5"
     reasons = Counter(row["reason"] for row in quarantined(tmp_path))
     assert reasons["relation: unknown relation 'in'"] == 5
     with pytest.raises(RawTableError, match=r"unknown relations: 'in' 5, 'of' 4.*max_bad_fraction 0\.1 "):
-        job.run(config_with(tmp_path, {"path": "t.parquet", **NAMED}, max_bad_fraction=0.1), near_client)
+        job.run(config_with(tmp_path, TABLE, max_bad_fraction=0.1), near_client)
 
 
 @pytest.mark.parametrize(("num_blank", "chunk_rows"), [(0, 1), (2, 3), (0, 1000)])
@@ -95,8 +82,8 @@ def test_text_with_missing_and_surplus_fields(
 ) -> None:
     lines = ["a,b", "a", "c,d", ",e", "a,b,c", "x,y", ",z"]
     (tmp_path / "t.csv").write_text("\n" * num_blank + "\n".join(["l,t", *lines]) + "\n")
-    table = {"path": "t.csv", "lhs": "l", "rhs": "t", "relation": "to"}
-    figures = job.run(config_with(tmp_path, table, max_bad_fraction=0.6, chunk_rows=chunk_rows), near_client)
+    config = config_with(tmp_path, {"path": "t.csv"}, max_bad_fraction=0.6, chunk_rows=chunk_rows)
+    figures = job.run(config, near_client)
     found = quarantined(tmp_path)
     assert [(row["row"], row["reason"], row["text"]) for row in found] == [
         (2, "number of fields", "a"),
@@ -111,27 +98,20 @@ def test_text_with_missing_and_surplus_fields(
 def test_a_block_without_a_good_list_of_features(near_client: Client, tmp_path: Path) -> None:
     write_parquet(tmp_path / "in/bad.parquet", l=pa.array([None], pa.list_(pa.string())), t=["x"])
     write_parquet(tmp_path / "in/good.parquet", l=[["a", "b"]], t=["x"])
-    config = config_of(
-        tmp_path / "out",
-        str(tmp_path / "in"),
-        entities={"words": 1, "n": 1},
-        relations=[("to", "words", "n")],
-        featurized="words",
-        on_bad_row="quarantine",
-        max_bad_fraction=0.5,
-    )
+    shape: Any = {"entities": {"words": 1, "n": 1}, "relations": [("to", "words", "n")]}
+    shape |= {"featurized": "words", "on_bad_row": "quarantine", "max_bad_fraction": 0.5}
+    config = config_of(tmp_path / "out", str(tmp_path / "in"), **shape)
     assert job.run(config, near_client)["num_edges"] == {"train": 1}
     assert [row["reason"] for row in quarantined(tmp_path)] == ["lhs: null"]
 
 
 def test_too_many_bad_rows(near_client: Client, tmp_path: Path) -> None:
     write_parquet(tmp_path / "t.parquet", l=["a"] * 9 + [None], t=["b"] * 10)
-    table = {"path": "t.parquet", "lhs": "l", "rhs": "t", "relation": "to"}
+    table = {"path": "t.parquet"}
     job.run(config_with(tmp_path, table, max_bad_fraction=0.1), near_client)
     edges = (tmp_path / "out/edges/train/edges_0_0.h5").read_bytes()
-    with pytest.raises(
-        RawTableError, match=r"1 of 10 rows .*1 lhs: null.*max_bad_fraction 0\.09 .*out/quarantine"
-    ):
+    message = r"1 of 10 rows .*1 lhs: null.*max_bad_fraction 0\.09 .*out/quarantine"
+    with pytest.raises(RawTableError, match=message):
         job.run(config_with(tmp_path, table, max_bad_fraction=0.09), near_client)
     assert len(quarantined(tmp_path)) == 1  # to be looked at
     assert (tmp_path / "out/edges/train/edges_0_0.h5").read_bytes() == edges
@@ -139,9 +119,8 @@ def test_too_many_bad_rows(near_client: Client, tmp_path: Path) -> None:
 
 
 def test_quarantine_needs_a_folder(tmp_path: Path) -> None:
-    assert str(tmp_path / "out/quarantine") in job.output_uris(config_with(tmp_path, {"path": "t", **NAMED}))
+    assert str(tmp_path / "out/quarantine") in job.output_uris(config_with(tmp_path, TABLE))
     top = {"entity_path": "/x/entities", "edge_paths": ["/x/edges/train"], "checkpoint_path": "/x/c"}
-    tables = [{"path": "t.parquet", **NAMED}]
-    etl: Any = {"entities": {"n": 1}, "top": top | {"output": None}, "on_bad_row": "quarantine"}
+    config = config_of("", [TABLE], top=top | {"output": None}, on_bad_row="quarantine")
     with pytest.raises(ConfigError, match=r"etl\.quarantine_path"):
-        job.output_uris(config_of("", tables, **etl))
+        job.output_uris(config)

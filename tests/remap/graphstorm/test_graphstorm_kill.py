@@ -15,7 +15,7 @@ from remap.graphstorm import commit, job
 from tests.commands import on_cluster
 from tests.forked import Forks, Kill
 from tests.processes import full_disk
-from tests.remap.graph import upload
+from tests.hadoop.files import upload
 from tests.remap.saved import Cli, Tree, save, snapshot
 from tests.workers import workers
 

@@ -1,0 +1,18 @@
+"""Folders of files, on HDFS or here."""
+
+from pathlib import Path
+
+from graphmill import storage
+
+
+def files_at(uri: str) -> dict[str, bytes]:
+    """Relative path -> content of all files, hidden ones too."""
+    found = storage.list_dir(uri, recursive=True, hidden=True)
+    return {each.uri.removeprefix(f"{uri}/"): storage.read_bytes(each.uri) for each in found if not each.is_dir}
+
+
+def upload(folder: Path, uri: str) -> None:
+    """Copy all files of a folder."""
+    for path in folder.rglob("*"):
+        if path.is_file():
+            storage.copy_file(str(path), f"{uri}/{path.relative_to(folder)}")
