@@ -1,12 +1,14 @@
 """Fixtures of remap's tests."""
 
+import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from tests.remap import graph
-from tests.remap.saved import Tree
+from tests.remap.saved import Cli, Refused, Tree
 
 
 @pytest.fixture
@@ -22,3 +24,15 @@ def output(tmp_path: Path) -> str:
     graph.write_entities(output)
     graph.write_checkpoint(output)
     return output
+
+
+@pytest.fixture
+def refused(cli: Cli, capsys: pytest.CaptureFixture[str]) -> Refused:
+    """`refused(message, *flags)`: the command ends with 2, or another code, and its error matches."""
+
+    def check(message: str, *flags: Any, code: int = 2) -> None:
+        assert cli(*flags) == code
+        told = " ".join(capsys.readouterr().err.split())
+        assert re.search(message, told), told
+
+    return check

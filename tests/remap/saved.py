@@ -1,7 +1,7 @@
 """Small trees of maps, embeddings and predictions in GraphStorm's formats, with their content."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,8 @@ from tests.commands import Command as Cli
 from tests.remap.graph import snapshot
 
 __all__ = ["Cli", "save", "snapshot"]
+
+Refused = Callable[..., None]
 
 
 def save(path: Path, rows: Any) -> None:
@@ -33,18 +35,11 @@ class Tree:
         self.root, self.rng = root, rng
         self.maps, self.emb, self.pred = root / "raw_id_mappings", root / "emb", root / "pred"
 
-    def write_map(
-        self, entity_type: str, num_ids: int, num_files: int = 2, *, as_integers: bool = False
-    ) -> None:
-        """A shuffled map over several files; integers as raw ids are 1000 - nid."""
+    def write_map(self, entity_type: str, num_ids: int, num_files: int = 2) -> None:
+        """A shuffled map over several files."""
         new = self.rng.permutation(num_ids)
         for number, part in enumerate(np.array_split(new, num_files)):
-            orig = (
-                [1000 - int(nid) for nid in part]
-                if as_integers
-                else [raw_id(entity_type, nid) for nid in part]
-            )
-            self.write_map_file(entity_type, number, orig, part.tolist())
+            self.write_map_file(entity_type, number, [raw_id(entity_type, nid) for nid in part], part.tolist())
 
     def write_map_file(self, entity_type: str, number: int, orig: Sequence[Any], new: Sequence[int]) -> Path:
         path = self.maps / entity_type / f"part-{number:05d}.parquet"
@@ -53,24 +48,20 @@ class Tree:
         return path
 
     def write_embeddings(
-        self,
-        entity_type: str,
-        rows_of_ranks: Sequence[int],
-        *,
-        dtype: torch.dtype = torch.float32,
-        folder: str = "",
+        self, entity_type: str, rows_of_ranks: Sequence[int], *, folder: str = ""
     ) -> dict[str, list[float]]:
         """Random vectors for shuffled ids; what each raw id should get."""
         nids = self.rng.permutation(sum(rows_of_ranks))
         expected: dict[str, list[float]] = {}
         start = 0
         for rank, num_rows in enumerate(rows_of_ranks):
-            vectors = torch.from_numpy(self.rng.standard_normal((num_rows, 4), np.float32)).to(dtype)
+            vectors = self.rng.standard_normal((num_rows, 4), np.float32)
             part = nids[start : start + num_rows]
             save(self.emb / folder / entity_type / f"embed-{rank:05d}.pt", vectors)
             save(self.emb / folder / entity_type / f"embed_nids-{rank:05d}.pt", part)
-            rows = vectors.double().tolist()
-            expected |= {raw_id(entity_type, nid): row for nid, row in zip(part, rows, strict=True)}
+            expected |= {
+                raw_id(entity_type, nid): row for nid, row in zip(part, vectors.tolist(), strict=True)
+            }
             start += num_rows
         return expected
 
@@ -78,6 +69,17 @@ class Tree:
         self.emb.mkdir(parents=True, exist_ok=True)
         content = {"format": "pytorch", "emb_name": types, "world_size": world_size}
         (self.emb / "emb_info.json").write_text(json.dumps(content))
+
+    def write_predictions(
+        self, place: str, rows: Any = 4, *, nids: Any = None, types: Sequence[str] | None = None
+    ) -> None:
+        """Predictions of nodes below `pred`, or so many halves; with `types`, the JSON that lists them."""
+        rows = torch.arange(rows) * 0.5 if isinstance(rows, int) else rows
+        save(self.pred / place / "predict-00000.pt", rows)
+        save(self.pred / place / "predict_nids-00000.pt", torch.arange(len(rows)) if nids is None else nids)
+        if types is not None:
+            listed = (self.pred / place).parent / "result_info.json"
+            listed.write_text(json.dumps({"world_size": 1, "ntypes": types}))
 
     def write_users(
         self, rows_of_ranks: Sequence[int], num_ids: int | None = None, num_files: int = 2

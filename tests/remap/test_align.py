@@ -36,57 +36,52 @@ def test_the_matrix_of_a_turn_is_found(seed, dimension, noise):
     assert (singular >= 0).all()
 
 
-COUNTS = {"user": (9, 11), "item": (7,)}
+COUNTS = {"item": (7,), "user": (9, 11)}
 
 
 def write_earlier(folder: Path, turn, num_parts=2) -> str:
     """Vectors of version 1 of `graph`, turned; of other lengths too, and in other partitions."""
     for name, counts in COUNTS.items():
-        rows = [
-            (graph.raw_id(name, part, row), vector)
-            for part, count in enumerate(counts)
-            for row, vector in enumerate(graph.vectors(name, part, count, 1) @ turn)
-        ]
+        rows = [(raw, vector @ turn) for (kind, raw), vector in graph.expected_rows(COUNTS).items() if kind == name]
         num = num_parts if name == "user" else 1
+        parts = [rows[part::num] for part in range(num)]
         if num == len(counts):
             cut = np.cumsum([0, *counts])
             parts = [rows[start:stop] for start, stop in pairwise(cut)]
-        else:
-            parts = [rows[part::num] for part in range(num)]
         for part, own in enumerate(parts):
             with remapped.new_part(str(folder), name, part, DIMENSION) as writer:
                 writer.append(pa.array([raw for raw, _ in own]), np.float32([vector for _, vector in own]))
     return str(folder)
 
 
+@pytest.fixture
+def output(tmp_path: Path) -> str:
+    """A finished run of these counts."""
+    graph.write_entities(str(tmp_path / "run"), COUNTS)
+    graph.write_checkpoint(str(tmp_path / "run"), COUNTS)
+    return str(tmp_path / "run")
+
+
 @pytest.mark.parametrize("num_parts", [2, 3])
-def test_embeddings_are_in_the_space_of_the_earlier_run(tmp_path, near_client, num_parts):
+def test_embeddings_are_in_the_space_of_the_earlier_run(output, tmp_path, near_client, num_parts):
     turn = orthogonal(np.random.default_rng(3), DIMENSION)
     earlier = write_earlier(tmp_path / "earlier", turn, num_parts)
-    output = str(tmp_path / "run")
     config = graph.configured(output, COUNTS, align_to=earlier, batch_rows=4)
-    graph.write_entities(output, COUNTS)
-    graph.write_checkpoint(output, COUNTS)
     assert remap.job.check(config) == ""
     figures = json.loads(json.dumps(remap.job.run(config, near_client)))
     found = figures["aligned"][f"length_{DIMENSION}"]
     assert found["num_ids"] == 27
     assert found["mean_cosine"] == pytest.approx(1, abs=1e-5)
     assert found["mean_cosine_before"] < 0.9
-    for name, counts in COUNTS.items():
-        for part, count in enumerate(counts):
-            ids, vectors = next(iter(remapped.iter_part(config.embedding_path, name, part)))
-            assert ids.to_pylist() == [graph.raw_id(name, part, row) for row in range(count)]
-            np.testing.assert_allclose(vectors, graph.vectors(name, part, count, 1) @ turn, atol=1e-5)
+    rows, expected = graph.read_rows(config.embedding_path), graph.expected_rows(COUNTS)
+    assert list(rows) == list(expected)
+    np.testing.assert_allclose(list(rows.values()), np.array(list(expected.values())) @ turn, atol=1e-5)
 
 
-def test_what_cannot_be_aligned_is_refused(tmp_path, near_client):
-    output = str(tmp_path / "run")
-    graph.write_entities(output, COUNTS)
-    graph.write_checkpoint(output, COUNTS)
+def test_what_cannot_be_aligned_is_refused(output, tmp_path, near_client):
     earlier = write_earlier(tmp_path / "earlier", np.eye(DIMENSION))
     for settings_of_remap, message in (
-        ({"align_to": str(tmp_path / "nothing")}, "has no embeddings of user, item"),
+        ({"align_to": str(tmp_path / "nothing")}, "has no embeddings of item, user"),
         ({"align_to": earlier, "relations": True}, "parameters of relations would not fit"),
         ({"align_to": f"{output}/embeddings"}, "is also embedding_path"),
     ):

@@ -112,9 +112,8 @@ def _write_rows(config: Config, partition: int, dimension: int) -> None:
 
 
 def _write_ids(config: Config, ids: list[str], index: list[int]) -> None:
-    pq.write_table(
-        pa.table({"id": ids, "index": index}), entity_index.part_uri(config.entity_path, "item", 0)
-    )
+    table = pa.table({"id": ids, "index": index})
+    pq.write_table(table, entity_index.part_uri(config.entity_path, "item", 0))
 
 
 def _write_globals(config: Config, row: torch.Tensor) -> None:
@@ -130,10 +129,7 @@ def _of_entities(config: Config, name: str) -> Path:
 
 
 DAMAGE: dict[str, tuple[Callable[[Config], Any], str]] = {
-    "no checkpoint": (
-        lambda c: storage.delete(c.checkpoint_path),
-        "no checkpoint; run the stage train",
-    ),
+    "no checkpoint": (lambda c: storage.delete(c.checkpoint_path), "no checkpoint; run the stage train"),
     "no version": (
         lambda c: Path(c.checkpoint_path, "checkpoint_version.txt").write_text(""),
         r"checkpoint_version\.txt: expected the number of a version",
@@ -223,9 +219,8 @@ def test_a_raw_id_that_comes_twice(near_client: Client, output: str, as_pbg: boo
             job.run(config, near_client)
         beyond = entity_counts.names_uri(config.entity_path, "item", len(COUNTS["item"]))
         entity_counts.write_entity_names(config.entity_path, "item", len(COUNTS["item"]), ["lost"])
-        with pytest.raises(
-            FormatError, match=rf"{beyond}: .* found more: is a file of the checkpoint missing"
-        ):
+        message = rf"{beyond}: .* found more: is a file of the checkpoint missing"
+        with pytest.raises(FormatError, match=message):
             job.run(config, near_client)
         storage.delete(beyond)
         storage.delete(entity_counts.names_uri(config.entity_path, "user", 0))
@@ -277,10 +272,7 @@ def test_fingerprint_tells_what_matters(output: str) -> None:
 def test_what_pbg_exports(near_client: Client, tmp_path: Path, name: str) -> None:
     golden = DATA / name
     trained = json.loads((golden / "checkpoint" / "config.json").read_text())
-    places = {
-        key: str(golden / folder)
-        for key, folder in (("entity_path", "entities"), ("checkpoint_path", "checkpoint"))
-    }
+    places = {"entity_path": str(golden / "entities"), "checkpoint_path": str(golden / "checkpoint")}
     raw = trained | places | {"embedding_path": str(tmp_path / "embeddings")}
     figures = job.run(configuration.from_mapping(raw), near_client)
     assert figures["raw_ids_from"] == "entity_names"

@@ -48,20 +48,14 @@ def test_ids_of_several_types(tmp_path: Path, chunk_bytes: int, monkeypatch: pyt
 
 def test_types_that_the_first_rows_tell(tmp_path: Path) -> None:
     path = tmp_path / "t.jsonl"
-    row = {
-        "i": 2**63 - 1,
-        "h": 2**63,
-        "f": 0.5,
-        "s": {"b": True, "n": None, "l": [2**70, 1]},
-        "t": "2026-01-01",
-    }
+    row = {"i": 2**63 - 1, "h": 2**63, "f": 0.5, "t": "2026-01-01"}
+    row |= {"s": {"b": True, "n": None, "l": [2**70, 1]}}
+    text = pa.string()
+    nested = pa.struct([("b", pa.bool_()), ("n", text), ("l", pa.list_(text))])
+    kinds = {"i": pa.int64(), "h": text, "f": pa.float64(), "s": nested, "t": text, "x": text}
     for others in ({}, {"x": 1}):
         path.write_bytes(lines_of(row, row | others, {"x": "y"}))
-        types = FORMATS["json"].read_head(str(path), table_of(path), 10).types
-        text = pa.string()
-        nested = pa.struct([("b", pa.bool_()), ("n", text), ("l", pa.list_(text))])
-        kinds = {"i": pa.int64(), "h": text, "f": pa.float64(), "s": nested, "t": text, "x": text}
-        assert types == kinds
+        assert FORMATS["json"].read_head(str(path), table_of(path), 10).types == kinds
 
 
 @pytest.mark.parametrize(
@@ -102,16 +96,12 @@ def test_weights_and_filters_of_several_types(tmp_path: Path) -> None:
         {"l": 1, "r": 1, "w": "2", "k": 3},
     ]
     path = tmp_path / "t.jsonl"
-    assert read(path, lines_of(*rows), **ENDS, weight="w") == [
-        ("1", "a", 1.0),
-        ("b", "2", 0.5),
-        ("1", "1", 2.0),
-    ]
+    weighted = read(path, lines_of(*rows), **ENDS, weight="w")
+    assert weighted == [("1", "a", 1.0), ("b", "2", 0.5), ("1", "1", 2.0)]
     for chosen, expected in (("u", ["1"]), ("true", ["b"]), ("3", ["1"])):
         file = replace(plain_file(str(path)), filters=((("k", "==", chosen),),))
-        assert [
-            lhs for lhs, _ in rows_of_ranges(find_ranges("t", table_of(path, **ENDS), file, 10))
-        ] == expected
+        found = rows_of_ranges(find_ranges("t", table_of(path, **ENDS), file, 10))
+        assert [lhs for lhs, _ in found] == expected
 
 
 IDS = st.integers() | st.text('ab"\\\n\r€', min_size=1, max_size=5)
@@ -152,32 +142,25 @@ EVENTS: list[dict[str, Any]] = [
 PATHS = {"lhs": "event.user", "rhs": "event.item.id", "relation_column": "event.kind", "weight": "event.w"}
 
 
-def write_parquet(rows: list[dict[str, Any]], path: Path) -> None:
-    pq.write_table(pa.Table.from_pylist(rows), path, row_group_size=2)
-
-
-def write_orc(rows: list[dict[str, Any]], path: Path) -> None:
-    paorc.write_table(pa.Table.from_pylist(rows), path)
-
-
-def write_json(rows: list[dict[str, Any]], path: Path) -> None:
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-
-
-WRITERS = {"parquet": write_parquet, "orc": write_orc, "jsonl": write_json}
+WRITERS: dict[str, Callable[[pa.Table, Path], object]] = {
+    "parquet": lambda table, path: pq.write_table(table, path, row_group_size=2),
+    "orc": paorc.write_table,
+    "jsonl": lambda table, path: path.write_bytes(lines_of(*table.to_pylist())),
+}
+Write = Callable[[list[dict[str, Any]]], str]
 
 
 @pytest.fixture(params=WRITERS)
-def write(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[list[dict[str, Any]]], str]:
+def write(request: pytest.FixtureRequest, tmp_path: Path) -> Write:
     def write_rows(rows: list[dict[str, Any]]) -> str:
         path = tmp_path / f"t.{request.param}"
-        WRITERS[request.param](rows, path)
+        WRITERS[request.param](pa.Table.from_pylist(rows), path)
         return str(path)
 
     return write_rows
 
 
-def test_fields_of_structs(write: Callable[[list[dict[str, Any]]], str]) -> None:
+def test_fields_of_structs(write: Write) -> None:
     uri = write([*EVENTS, {"event": None, "at": 9}])
     with pytest.raises(RawTableError, match=r"row 6 .*column 'event\.user' \(lhs\): null"):
         rows_of(table_of(uri, lhs="event.user", rhs="at"), uri)
@@ -192,7 +175,7 @@ def test_fields_of_structs(write: Callable[[list[dict[str, Any]]], str]) -> None
             rows_of(table_of(uri, lhs=missing, rhs="at"), uri)
 
 
-def test_a_column_with_a_dot_in_its_name_comes_first(write: Callable[[list[dict[str, Any]]], str]) -> None:
+def test_a_column_with_a_dot_in_its_name_comes_first(write: Write) -> None:
     uri = write([{"a.b": "column", "a": {"b": "field", "c": "c"}, "c.d": {"e": "deep"}}])
     assert rows_of(table_of(uri, lhs="a.b", rhs="a.c"), uri) == [("column", "c")]
     assert rows_of(table_of(uri, lhs="c.d.e", rhs="a.c"), uri) == [("deep", "c")]

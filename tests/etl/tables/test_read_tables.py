@@ -51,13 +51,9 @@ def text(delimiter: str, header: bool = True) -> bytes:
     return "\n".join([delimiter.join(COLUMNS)] * header + lines).encode() + b"\n"
 
 
-def write_orc(path: Path) -> None:
-    paorc.write_table(pa.table(COLUMNS), path)
-
-
 WRITERS: dict[str, Callable[[Path], object]] = {
     "t.parquet": lambda path: pq.write_table(pa.table(COLUMNS), path, row_group_size=2),
-    "t.orc": write_orc,
+    "t.orc": lambda path: paorc.write_table(pa.table(COLUMNS), path),
     "t.csv": lambda path: path.write_bytes(text(",")),
     "t.tsv": lambda path: path.write_bytes(text("\t")),
     "t.txt": lambda path: path.write_bytes(b"\xef\xbb\xbf" + text("\t").replace(b"\n", b"\r\n")),
@@ -75,9 +71,8 @@ def test_every_format_gives_the_same_rows(tmp_path: Path, name: str) -> None:
     for columns, chunk_rows in ((by_name, 1), (by_number, 2), (by_name, 1000)):
         assert rows_of(table_of(path, **columns), str(path), chunk_rows) == expected
     for column in ("nowhere", 4):
-        with pytest.raises(
-            RawTableError, match=rf"{name}: expected a column {column!r} \(rhs\).*'lhs', 'rel', 'rhs', 'w'"
-        ):
+        message = rf"{name}: expected a column {column!r} \(rhs\).*'lhs', 'rel', 'rhs', 'w'"
+        with pytest.raises(RawTableError, match=message):
             rows_of(table_of(path, rhs=column), str(path))
 
 
@@ -98,16 +93,15 @@ def test_blank_lines_before_the_header(tmp_path: Path, name: str) -> None:
 
 
 def test_quoting(tmp_path: Path) -> None:
-    path = tmp_path / "t.csv"
-    path.write_text('l,r\n"a, or ""b""\nc",x\n')
-    assert rows_of(table_of(path), str(path)) == [('a, or "b"\nc', "x")]
-    path.write_text('l,r\n"a,x"\nb",y\n')
-    assert rows_of(table_of(path, quoting=False), str(path)) == [('"a', 'x"'), ('b"', "y")]
-    path.with_suffix(".tsv").write_text('l\tr\n5" disk\tx\n"y"\tz\n')
-    assert rows_of(table_of(path), str(path.with_suffix(".tsv"))) == [('5" disk', "x"), ('"y"', "z")]
-    quoted = table_of(path, quoting=True, delimiter="\t")
-    path.write_text('l\tr\n"a\tb"\tx\n')
-    assert rows_of(quoted, str(path)) == [("a\tb", "x")]
+    for name, content, settings, rows in (
+        ("t.csv", 'l,r\n"a, or ""b""\nc",x\n', {}, [('a, or "b"\nc', "x")]),
+        ("t.csv", 'l,r\n"a,x"\nb",y\n', {"quoting": False}, [('"a', 'x"'), ('b"', "y")]),
+        ("t.tsv", 'l\tr\n5" disk\tx\n"y"\tz\n', {}, [('5" disk', "x"), ('"y"', "z")]),
+        ("t.csv", 'l\tr\n"a\tb"\tx\n', {"quoting": True, "delimiter": "\t"}, [("a\tb", "x")]),
+    ):
+        path = tmp_path / name
+        path.write_text(content)
+        assert rows_of(table_of(path, **settings), str(path)) == rows
 
 
 @pytest.mark.parametrize(
@@ -146,15 +140,12 @@ def test_uuids_have_their_usual_text(values: list[uuid.UUID | None], start: int)
 
 def test_ids_of_a_fixed_size(tmp_path: Path) -> None:
     ids = [uuid.UUID(int=number) for number in range(3)]
-    table = pa.table(
-        {
-            "l": pa.array([each.bytes for each in ids], pa.uuid()),
-            "r": pa.array([b"ab1", "é2".encode(), b"a c"], pa.binary(3)),
-        }
-    )
-    for name, settings in (("own", {}), ("plain", {"store_schema": False})):
-        pq.write_table(table, tmp_path / f"{name}.parquet", **settings)
-        rows = rows_of(table_of(tmp_path / f"{name}.parquet"), str(tmp_path / f"{name}.parquet"), 2)
+    lhs = pa.array([each.bytes for each in ids], pa.uuid())
+    rhs = pa.array([b"ab1", "é2".encode(), b"a c"], pa.binary(3))
+    path = tmp_path / "t.parquet"
+    for store_schema in (True, False):
+        pq.write_table(pa.table({"l": lhs, "r": rhs}), path, store_schema=store_schema)
+        rows = rows_of(table_of(path), str(path), 2)
         assert rows == list(zip(map(str, ids), ["ab1", "é2", "a c"], strict=True))
 
 

@@ -43,11 +43,7 @@ def quarantined(path: Path, content: bytes, **settings: Any) -> tuple[list[Any],
         for block, found in read_blocks(source, 1000, Rules(quarantines=True)):
             good += [tuple(row.values()) for row in block.to_pylist()]
             for rows in found:
-                texts = (
-                    rows.block["text"].to_pylist()
-                    if "text" in rows.block.column_names
-                    else [None] * len(rows.rows)
-                )
+                texts = rows.block.to_pydict().get("text", [None] * len(rows.rows))
                 bad += [(int(row), rows.reason, text) for row, text in zip(rows.rows, texts, strict=True)]
     return good, bad
 
@@ -60,16 +56,15 @@ def test_encodings(
 ) -> None:
     monkeypatch.setattr(line_files, "MIN_RANGE_BYTES", range_bytes)
     monkeypatch.setattr(text_rows, "CHUNK_BYTES", 3 if range_bytes == 1 else 1 << 20)
-    path = tmp_path / f"t.csv{compression}"
-    text = "l,r\n" + "".join(f'"{lhs}","{rhs}"\n' for lhs, rhs in PAIRS)
-    assert read(path, COMPRESS[compression](text.encode(encoding)), encoding=encoding) == PAIRS
-    path = tmp_path / f"t.tsv{compression}"
-    content = COMPRESS[compression](UNQUOTED.encode(encoding))
-    assert read(path, content, encoding=encoding) == [("é", "x"), ("ü", "y")]
-    path = tmp_path / f"t.jsonl{compression}"
-    lines = '{"l": "é", "r": "x"}\n{"l": "ü", "r": "y"}\n'
-    rows = read(path, COMPRESS[compression](lines.encode(encoding)), encoding=encoding, lhs="l", rhs="r")
-    assert rows == [("é", "x"), ("ü", "y")]
+    quoted = "l,r\n" + "".join(f'"{lhs}","{rhs}"\n' for lhs, rhs in PAIRS)
+    for suffix, text, expected in (
+        ("csv", quoted, PAIRS),
+        ("tsv", UNQUOTED, [("é", "x"), ("ü", "y")]),
+        ("jsonl", '{"l": "é", "r": "x"}\n{"l": "ü", "r": "y"}\n', [("é", "x"), ("ü", "y")]),
+    ):
+        content = COMPRESS[compression](text.encode(encoding))
+        path = tmp_path / f"t.{suffix}{compression}"
+        assert read(path, content, encoding=encoding, lhs="l", rhs="r") == expected
 
 
 def test_text_of_one_byte_a_character_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,12 +119,10 @@ def test_comments(
         content = f'l,r{end}#"{end}"a{end}#b","c""{end}#"{end}#d,"{end}//,e{end}'.encode()
         rows = read(tmp_path / f"t.csv{compression}", COMPRESS[compression](content), comment="#")
         assert rows == [(f"a{end}#b", f'c"{end}#'), ("//", "e")]
-    content = b'//x\n{"l": "a", "r": "//"}\n// {\n{"l": 1, "r": "c"}\n'
+    content = COMPRESS[compression](b'//x\n{"l": "a", "r": "//"}\n// {\n{"l": "1", "r": "c"}\n')
     path = tmp_path / f"t.jsonl{compression}"
     monkeypatch.setattr(text_rows, "CHUNK_BYTES", 1 << 20)
-    content = content.replace(b"1", b'"1"')
-    rows = read(path, COMPRESS[compression](content), comment="//", lhs="l", rhs="r")
-    assert rows == [("a", "//"), ("1", "c")]
+    assert read(path, content, comment="//", lhs="l", rhs="r") == [("a", "//"), ("1", "c")]
 
 
 @pytest.mark.parametrize("suffix", [".deflate", ".SNAPPY", ".lzo", ".lzo_deflate", ".xz", ".zip", ".lz4"])
@@ -205,12 +198,7 @@ def test_fields_that_stand_for_null(tmp_path: Path, name: str) -> None:
 
 def test_characters_that_mean_nothing(tmp_path: Path) -> None:
     """Null bytes, blanks around fields, backslashes and control characters are text."""
-    rows = [
-        ("a\0b", " c "),
-        ("\t", "\\,".replace(",", "")),
-        ("\x1a", "\u2028\x85\x0b\x0c"),
-        ("\ufeff", "NaN"),
-    ]
+    rows = [("a\0b", " c "), ("\t", "\\"), ("\x1a", "\u2028\x85\x0b\x0c"), ("\ufeff", "NaN")]
     for name, sep in (("t.csv", ","), ("t.tsv", ";")):
         content = f"l{sep}r\n" + "".join(f"{lhs}{sep}{rhs}\n" for lhs, rhs in rows)
         assert read(tmp_path / name, content.encode(), delimiter=sep) == rows

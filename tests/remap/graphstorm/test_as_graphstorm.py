@@ -3,6 +3,7 @@
 import json
 import logging
 from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
@@ -17,9 +18,10 @@ from hypothesis import strategies as st
 from graphmill.ask import ids as strings
 from graphmill.errors import FormatError
 from remap.graphstorm import id_map
-from tests.remap.saved import Cli, Tree, raw_id, save
+from tests.remap.saved import Cli, Refused, Tree, raw_id, save
 
 IDS = [raw_id("user", nid) for nid in range(4)]
+PREDICTED = "pred/user/pred.predict-00000_00000.parquet"
 
 
 @pytest.fixture
@@ -38,13 +40,6 @@ def write_yaml(tree: Tree, **sections: object) -> Path:
     path = tree.root / "gs.yaml"
     path.write_text(yaml.safe_dump({"gsf": {"basic": basic, "output": output, **sections}}))
     return path
-
-
-def write_predictions(tree: Tree, *types: str) -> None:
-    for name in types:
-        save(tree.pred / name / "predict-00000.pt", torch.arange(4) * 0.5)
-        save(tree.pred / name / "predict_nids-00000.pt", torch.arange(4))
-    (tree.pred / "result_info.json").write_text(json.dumps({"world_size": 1, "ntypes": list(types)}))
 
 
 def table(tree: Tree, place: str = "emb/user/embed-00000_00000.parquet") -> pa.Table:
@@ -119,12 +114,9 @@ def test_the_yaml_comes_before_the_flags(users: Tree, cli: Cli, tmp_path: Path) 
     save(users.emb / "user/embed-00000.pt", torch.ones(4, 2))
     absent = tmp_path / "absent"
     flags = ["--node-id-mapping", absent, "--node-emb-dir", absent, "--prediction-dir", absent]
-    write_predictions(users, "user")
+    users.write_predictions("user", types=["user"])
     assert cli("--cf", write_yaml(users), *flags, "--pred-ntypes", "nobody") == 0
-    assert users.tables() == [
-        "emb/user/embed-00000_00000.parquet",
-        "pred/user/pred.predict-00000_00000.parquet",
-    ]
+    assert users.tables() == ["emb/user/embed-00000_00000.parquet", PREDICTED]
 
 
 def test_a_launcher_s_other_flags(users: Tree, cli: Cli, caplog: pytest.LogCaptureFixture) -> None:
@@ -132,8 +124,7 @@ def test_a_launcher_s_other_flags(users: Tree, cli: Cli, caplog: pytest.LogCaptu
     save(users.emb / "user/embed-00000.pt", torch.ones(4, 2))
     moved = users.emb.rename(users.root / "elsewhere")
     flags = ["--ip-config", "ips.txt", "--part-config", users.root / "graph.json", "--num-epochs", 3]
-    users.pred.mkdir()
-    write_predictions(users, "user")
+    users.write_predictions("user", types=["user"])
     yaml_path = write_yaml(users, basic={"part_config": "/absent/graph.json"})
     more = ["--save-embed-path", moved, "--use-mini-batch-infer", "false", "--fanout", "5,5"]
     with caplog.at_level(logging.INFO, logger="graphmill"):
@@ -155,19 +146,18 @@ def test_a_run_that_saved_nothing(tree: Tree, cli: Cli, caplog: pytest.LogCaptur
 def test_types_without_predictions_are_skipped(
     users: Tree, cli: Cli, caplog: pytest.LogCaptureFixture
 ) -> None:
-    write_predictions(users, "user")
+    users.write_predictions("user", types=["user"])
+    flags = users.prediction_arguments("--pred-ntypes", "user", "item", "--pred-etypes", "a,b,c")
     with caplog.at_level(logging.WARNING, logger="graphmill"):
-        code = cli(*users.prediction_arguments("--pred-ntypes", "user", "item", "--pred-etypes", "a,b,c"))
-    assert code == 0
-    assert users.tables() == ["pred/user/pred.predict-00000_00000.parquet"]
-    assert f"{users.pred}/item: there is no such folder; the type is skipped" in caplog.text
-    assert f"{users.pred}/a_b_c: there is no such folder; the type is skipped" in caplog.text
+        assert cli(*flags) == 0
+    assert users.tables() == [PREDICTED]
+    for name in ("item", "a_b_c"):
+        assert f"{users.pred}/{name}: there is no such folder; the type is skipped" in caplog.text
 
 
 def test_what_is_not_there_is_refused(users: Tree, cli: Cli) -> None:
     """A type of the JSON without a folder; and flags of others without the YAML."""
-    write_predictions(users, "user")
-    (users.pred / "result_info.json").write_text(json.dumps({"world_size": 1, "ntypes": ["user", "item"]}))
+    users.write_predictions("user", types=["user", "item"])
     assert cli(*users.prediction_arguments()) == 2
     save(users.emb / "user/embed-00000.pt", torch.ones(4, 2))
     assert cli(*users.arguments("--num-epochs", 3)) == 2
@@ -181,10 +171,7 @@ def test_tasks_of_the_yaml(users: Tree, cli: Cli) -> None:
         {"node_regression": {"target_ntype": "user", "label_field": "b"}},
         {"link_prediction": {}},
     ]
-    task = "node_classification-user-a"
-    write_predictions(users, f"{task}/user")
-    (users.pred / "result_info.json").unlink()
-    (users.pred / task / "result_info.json").write_text(json.dumps({"world_size": 1, "ntypes": ["user"]}))
+    users.write_predictions("node_classification-user-a/user", types=["user"])
     save(users.emb / "user/embed-00000.pt", torch.ones(4, 2))
     assert cli("--cf", write_yaml(users, multi_task_learning=tasks)) == 0
     assert users.tables() == [
@@ -193,16 +180,13 @@ def test_tasks_of_the_yaml(users: Tree, cli: Cli) -> None:
     ]
 
 
-def test_a_task_without_its_json_is_refused(
-    users: Tree, cli: Cli, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_task_without_its_json_is_refused(users: Tree, cli: Cli, refused: Refused) -> None:
     """On a machine of its own, a rank has no result_info.json, and no task tells its types."""
-    write_predictions(users, "nc/user")
-    (users.pred / "result_info.json").unlink()
+    users.write_predictions("nc/user")
     tasks = [{"node_classification": {"target_ntype": "user"}}]
     flags = ["--cf", write_yaml(users, output={"save_prediction_path": str(users.pred)})]
-    assert cli(*flags, "--with-shared-fs", "false") == 2
-    assert "no such file; give the types: --pred-ntypes, --pred-etypes" in capsys.readouterr().err
+    message = "no such file; give the types: --pred-ntypes, --pred-etypes"
+    refused(message, *flags, "--with-shared-fs", "false")
     assert cli("--cf", write_yaml(users, multi_task_learning=tasks), "--with-shared-fs", "false") == 2
     assert users.tables() == []
 
@@ -216,12 +200,7 @@ def test_a_task_without_its_json_is_refused(
     seed=st.integers(0, 1000),
 )
 def test_any_map_is_looked_up_right(
-    tmp_path_factory: pytest.TempPathFactory,
-    ids: list[str],
-    num_files: int,
-    group_rows: int,
-    part_rows: int,
-    seed: int,
+    tmp_path_factory: Any, ids: list[str], num_files: int, group_rows: int, part_rows: int, seed: int
 ) -> None:
     root = tmp_path_factory.mktemp("map")
     new = np.random.default_rng(seed).permutation(len(ids))

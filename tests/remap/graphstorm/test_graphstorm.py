@@ -1,7 +1,6 @@
 """Remapping what GraphStorm saved: the same tables as its own command writes, and the odd forms of input."""
 
 import csv
-import json
 import shutil
 from pathlib import Path
 
@@ -36,12 +35,8 @@ def test_golden_embeddings(golden: Path, cli: Cli) -> None:
     assert cli(*arguments, "--output-chunk-size", 40, "--num-processes", 2) == 0
     check_tables(golden / "emb", golden / "output/emb")
     assert not list((golden / "emb").rglob("*.pt"))
-    assert sorted(path.name for path in (golden / "emb").iterdir()) == [
-        "_SUCCESS",
-        "emb_info.json",
-        "item",
-        "user",
-    ]
+    names = {path.name for path in (golden / "emb").iterdir()}
+    assert names == {"_SUCCESS", "emb_info.json", "item", "user"}
 
 
 @pytest.mark.parametrize("kind", ["pred_node", "pred_edge"])
@@ -73,40 +68,34 @@ def test_both_at_once_and_types_by_flags(golden: Path, cli: Cli) -> None:
 def test_every_form_of_map(tree: Tree, cli: Cli, form: str) -> None:
     expected = tree.write_users([4, 6])
     files = sorted((tree.maps / "user").iterdir())
-    if form == "nested":
+    tables = [pq.read_table(path) for path in files]
+    if form == "one file":
+        shutil.rmtree(tree.maps / "user")
+        pq.write_table(pa.concat_tables(tables), tree.maps / "user_id_remap.parquet")
+    elif form == "nested":
         (tree.maps / "user/parquet").mkdir()
         for number, path in enumerate(files):
             path.rename(tree.maps / f"user/parquet/part-0000{number}-c0ffee.c000.snappy.parquet")
         (tree.maps / "user/parquet/_SUCCESS").touch()
-    elif form == "older columns":
-        for path in files:
-            table = pq.read_table(path).rename_columns(["node_str_id", "node_int_id"])
-            pq.write_table(table, path)
-    elif form == "one file":
-        table = pa.concat_tables(map(pq.read_table, files))
-        shutil.rmtree(tree.maps / "user")
-        pq.write_table(table, tree.maps / "user_id_remap.parquet")
-    else:
-        for path in files:
-            table = pq.read_table(path)
-            large = table.set_column(0, "orig", table["orig"].cast(pa.large_string()).dictionary_encode())
-            pq.write_table(large.set_column(1, "new", table["new"].cast(pa.int32())), path)
+    for path, table in zip(files, tables, strict=True):
+        orig, new = table["orig"], table["new"]
+        if form == "older columns":
+            pq.write_table(pa.table({"node_str_id": orig, "node_int_id": new}), path)
+        elif form == "integers as text":
+            encoded = orig.cast(pa.large_string()).dictionary_encode()
+            pq.write_table(pa.table({"orig": encoded, "new": new.cast(pa.int32())}), path)
     assert cli(*tree.arguments()) == 0
     assert tree.embeddings() == expected
 
 
 def test_integer_raw_ids_stay_integers(tree: Tree, cli: Cli) -> None:
-    tree.write_map("user", 10, as_integers=True)
-    expected = tree.write_embeddings("user", [10])
-    tree.write_emb_info(["user"], 1)
+    expected = tree.write_users([10], num_files=1)
+    tree.write_map_file("user", 0, range(1000, 1010), range(10))
     assert cli(*tree.arguments()) == 0
     table = pq.read_table(tree.emb / "user/embed-00000_00000.parquet")
     assert table.schema.field("nid").type == pa.int64()
-    found = {
-        raw_id("user", 1000 - nid): row
-        for nid, row in zip(*table.select(["nid", "emb"]).to_pydict().values(), strict=True)
-    }
-    assert found == expected
+    found = zip(table["nid"].to_pylist(), table["emb"].to_pylist(), strict=True)
+    assert {raw_id("user", nid - 1000): row for nid, row in found} == expected
 
 
 def test_empty_ranks_write_no_table_and_are_no_fault(tree: Tree, cli: Cli) -> None:
@@ -133,12 +122,8 @@ def test_tasks_of_a_multi_task_run(tree: Tree, cli: Cli) -> None:
     tree.write_embeddings("user", [6])
     tree.write_embeddings("user", [6], folder="link_prediction-all")
     tree.write_emb_info(["user"], 1)
-    for task, entity_type, num_rows in (("nc-user", "user", 6), ("nr-item", "item", 3)):
-        save(tree.pred / task / entity_type / "predict-00000.pt", torch.arange(num_rows) * 0.5)
-        save(tree.pred / task / entity_type / "predict_nids-00000.pt", torch.arange(num_rows))
-        (tree.pred / task / "result_info.json").write_text(
-            json.dumps({"ntypes": [entity_type], "world_size": 1})
-        )
+    tree.write_predictions("nc-user/user", 6, types=["user"])
+    tree.write_predictions("nr-item/item", 3, types=["item"])
     assert cli(*tree.arguments("--prediction-dir", tree.pred)) == 0
     assert tree.tables() == [
         "emb/link_prediction-all/user/embed-00000_00000.parquet",
@@ -154,19 +139,14 @@ def test_tasks_of_a_multi_task_run(tree: Tree, cli: Cli) -> None:
 def test_other_folders_of_types_among_the_embeddings(tree: Tree, cli: Cli) -> None:
     """Predictions, a model and an earlier output below the embeddings are not tasks of theirs."""
     tree.write_users([3, 5])
-    predictions = tree.emb / "predictions"
-    save(predictions / "user/predict-00000.pt", torch.arange(8) * 0.5)
-    save(predictions / "user/predict_nids-00000.pt", torch.arange(8))
-    (predictions / "result_info.json").write_text(json.dumps({"world_size": 1, "ntypes": ["user"]}))
+    tree.pred = tree.emb / "predictions"
+    tree.write_predictions("user", 8, types=["user"])
     save(tree.emb / "epoch-0/user/sparse_emb_00000.pt", torch.ones(8, 4))
     arguments = tree.arguments("--output-dir", tree.emb / "out", "--preserve-input", "true")
+    tables = ["embed-00000_00000", "embed-00001_00000", "pred.predict-00000_00000"]
     for _ in range(2):
-        assert cli(*arguments, "--prediction-dir", predictions) == 0
-        assert tree.tables() == [
-            "emb/out/user/embed-00000_00000.parquet",
-            "emb/out/user/embed-00001_00000.parquet",
-            "emb/out/user/pred.predict-00000_00000.parquet",
-        ]
+        assert cli(*arguments, "--prediction-dir", tree.pred) == 0
+        assert tree.tables() == [f"emb/out/user/{name}.parquet" for name in tables]
 
 
 def test_csv(tree: Tree, cli: Cli) -> None:
@@ -183,8 +163,7 @@ def test_csv(tree: Tree, cli: Cli) -> None:
     assert [row["~id"] for row in rows] == odd
     found = [[float(text) for text in row["vector:Float[]"].split(";")] for row in rows]
     assert found == vectors.double().tolist()
-    save(tree.pred / "user/predict-00000.pt", torch.tensor([5, -1, 0]))
-    save(tree.pred / "user/predict_nids-00000.pt", torch.tensor([2, 0, 1]))
+    tree.write_predictions("user", torch.tensor([5, -1, 0]), nids=torch.tensor([2, 0, 1]))
     arguments = tree.prediction_arguments("--pred-ntypes", "user", "--output-format", "csv")
     assert cli(*arguments, "--output-delimiter", "\t") == 0
     text = (tree.pred / "user/pred.predict-00000_00000.csv").read_text()

@@ -16,7 +16,7 @@ from tests.commands import on_cluster
 from tests.forked import Forks, Kill
 from tests.processes import full_disk
 from tests.hadoop.files import upload
-from tests.remap.saved import Cli, Tree, save, snapshot
+from tests.remap.saved import Cli, Refused, Tree, save, snapshot
 from tests.workers import workers
 
 pytestmark = pytest.mark.slow
@@ -64,10 +64,7 @@ def test_killed_while_writing(
 
 
 def test_a_killed_worker(
-    tree: Tree,
-    monkeypatch: pytest.MonkeyPatch,
-    expected: dict[str, list[float]],
-    capsys: pytest.CaptureFixture[str],
+    tree: Tree, monkeypatch: pytest.MonkeyPatch, expected: dict[str, list[float]], capsys: Any
 ) -> None:
     """One death is made good; after a hundred the input is as it was."""
     monkeypatch.setattr(job, "write_table", write_or_die)
@@ -86,12 +83,11 @@ def test_a_killed_worker(
 
 
 def test_disk_full(
-    tree: Tree, cli: Cli, expected: dict[str, list[float]], capsys: pytest.CaptureFixture[str]
+    tree: Tree, cli: Cli, expected: dict[str, list[float]], refused: Refused
 ) -> None:
     before = snapshot(tree.emb)
     with full_disk(900):  # less than one table takes
-        assert cli(*words(tree)) == 1
-    assert "File too large" in capsys.readouterr().err
+        refused("File too large", *words(tree), code=1)
     assert snapshot(tree.emb) == before
     check_next_run(tree, cli, expected)
 
