@@ -43,6 +43,7 @@ def config_of(
     entities: Mapping[str, int] | None = None,
     relations: Sequence[tuple[str, str, str]] = (),
     dynamic: bool = False,
+    operator: str = "none",
     top: Mapping[str, Any] | None = None,
     listed: Sequence[Mapping[str, Any]] = (),
     featurized: str | None = None,
@@ -65,7 +66,9 @@ def config_of(
         "dimension": 4,
         "dynamic_relations": dynamic,
         "entities": of_types,
-        "relations": [{"name": name, "lhs": lhs, "rhs": rhs} for name, lhs, rhs in relations],
+        "relations": [
+            {"name": name, "lhs": lhs, "rhs": rhs, "operator": operator} for name, lhs, rhs in relations
+        ],
         "etl": {"tables": list(map(_complete, tables)), "entities": list(listed), **etl},
     }
     return from_mapping(raw | dict(top or {}))

@@ -4,8 +4,7 @@ import os
 import re
 import subprocess
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 
 from tests.hadoop.jars import ensure_jars, java_home
@@ -20,7 +19,7 @@ QUICK_START = "-XX:+UseSerialGC -XX:-UsePerfData -XX:TieredStopAtLevel=1"
 
 
 class MiniHdfs:
-    """One namenode and some datanodes on loopback, alive until `stop` or until this process dies.
+    """One namenode and some datanodes on loopback, alive until `close` or until this process dies.
 
     The user who runs it is HDFS's superuser. Its files lie under `base_path`:
 
@@ -62,7 +61,7 @@ class MiniHdfs:
         try:
             self.uri = self._wait_until_ready()
         except BaseException:
-            self.stop()
+            self.close()
             raise
 
     def tell(self, command: str) -> list[str]:
@@ -80,7 +79,7 @@ class MiniHdfs:
             time.sleep(0.05)
         raise RuntimeError(f"{command}: no answer in {COMMAND_TIMEOUT_S:.0f} s:\n{_tail(log)}")
 
-    def stop(self) -> None:
+    def close(self) -> None:
         """End the process and wait for its end."""
         assert self.process.stdin is not None
         self.process.stdin.close()
@@ -98,23 +97,9 @@ class MiniHdfs:
             if ready := re.search(r"^READY (hdfs://\S+)\n", log, re.MULTILINE):
                 return ready[1]
             if exit_code is not None:
-                raise RuntimeError(
-                    f"HDFS ended with exit code {exit_code} instead of starting:\n{_tail(log)}"
-                )
+                raise RuntimeError(f"HDFS ended with exit code {exit_code} instead of starting:\n{_tail(log)}")
             time.sleep(0.05)
         raise RuntimeError(f"HDFS was not ready after {START_TIMEOUT_S:.0f} s:\n{_tail(log)}")
-
-
-@contextmanager
-def mini_hdfs(
-    base_path: Path, *, num_datanodes: int = 1, settings: Mapping[str, str] | None = None
-) -> Iterator[MiniHdfs]:
-    """A `MiniHdfs` that is stopped at the block's end; raises what it raises."""
-    hdfs = MiniHdfs(base_path, num_datanodes=num_datanodes, settings=settings)
-    try:
-        yield hdfs
-    finally:
-        hdfs.stop()
 
 
 def _tail(log: str) -> str:

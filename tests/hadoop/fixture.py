@@ -4,29 +4,38 @@ import itertools
 import re
 import tempfile
 from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import Any
 
 import hdfs_native
 import pytest
 
-from tests.hadoop.cluster import QUICK_START, MiniHdfs, mini_hdfs
+from tests.hadoop.cluster import QUICK_START, MiniHdfs
 from tests.hadoop.jars import why_not
 
 _folder_numbers = itertools.count()
 
 
-@pytest.fixture(scope="session")
-def yarn() -> Iterator[MiniHdfs]:
-    """A running HDFS, and a YARN of two nodes; HADOOP_CONF_DIR names them while the session lasts."""
+@contextmanager
+def hadoop(**options: Any) -> Iterator[MiniHdfs]:
+    """A running HDFS, which HADOOP_CONF_DIR names during the block; skips a test where there is none."""
     if reason := why_not():
         pytest.skip(f"no Hadoop: {reason}")
     # Not pytest's own temporary folder: that one is kept for three sessions, with every block in it.
     with (
         tempfile.TemporaryDirectory(prefix="graphmill-hadoop-", ignore_cleanup_errors=True) as base,
-        mini_hdfs(Path(base), settings={"mini.nodemanagers": "2"}) as cluster,
+        closing(MiniHdfs(Path(base), **options)) as cluster,
         pytest.MonkeyPatch.context() as environment,
     ):
         environment.setenv("HADOOP_CONF_DIR", str(cluster.conf_dir))
+        yield cluster
+
+
+@pytest.fixture(scope="session")
+def yarn() -> Iterator[MiniHdfs]:
+    """A running HDFS, and a YARN of two nodes."""
+    with hadoop(settings={"mini.nodemanagers": "2"}) as cluster, pytest.MonkeyPatch.context() as environment:
         environment.setenv("JAVA_TOOL_OPTIONS", QUICK_START)  # clients of YARN, and through them its masters
         yield cluster
 

@@ -3,7 +3,6 @@
 import gc
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -24,10 +23,12 @@ from graphmill.storage import hdfs_writer
 from tests import REPOSITORY
 from tests.etl.graphs import same_bytes, write_parquet
 from tests.etl.run.test_go_on import figures_of, graph_config, stopped_before
-from tests.hadoop.cluster import MiniHdfs, mini_hdfs
-from tests.hadoop.jars import why_not
-from tests.hadoop.yarn import environment_of, wait_until
+from tests.hadoop import yarn as rm
+from tests.hadoop.cluster import MiniHdfs
+from tests.hadoop.files import files_at
+from tests.hadoop.fixture import hadoop
 from tests.processes import running
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.hdfs, pytest.mark.slow]
 
@@ -64,15 +65,8 @@ SETTINGS = {
 
 @pytest.fixture
 def available() -> Iterator[MiniHdfs]:
-    """An HDFS with a name service; HADOOP_CONF_DIR names it while the test lasts."""
-    if reason := why_not():
-        pytest.skip(f"no HDFS: {reason}")
-    with (
-        tempfile.TemporaryDirectory(prefix="graphmill-ha-", ignore_cleanup_errors=True) as base,
-        mini_hdfs(Path(base), num_datanodes=3, settings=SETTINGS) as cluster,
-        pytest.MonkeyPatch.context() as environment,
-    ):
-        environment.setenv("HADOOP_CONF_DIR", str(cluster.conf_dir))
+    """An HDFS with a name service."""
+    with hadoop(num_datanodes=3, settings=SETTINGS) as cluster:
         yield cluster
 
 
@@ -92,7 +86,7 @@ def pipeline(
     conf.write_text(CONF)
     overrides = ["--set", f"input={root}", "--set", f"output={root}/out"]
     command = [*before, DASK_SUBMIT, "--master", "local[2]", "pipeline.py", "--conf", str(conf), *overrides]
-    options = {"cwd": REPOSITORY, "env": environment_of(cluster), "stdout": subprocess.DEVNULL}
+    options = {"cwd": REPOSITORY, "env": rm.environment_of(cluster), "stdout": subprocess.DEVNULL}
     return running(command, log, **options)
 
 
@@ -111,25 +105,20 @@ def test_a_run_survives_a_rolling_restart_of_datanodes_and_a_failover_of_the_nam
     held = [sys.executable, "-m", "tests.held", "checkpoint_version.txt", "12", str(sign)]
     trained = f"{roots['hdfs']}/out/checkpoint/checkpoint_version.txt"
     with pipeline(available, tmp_path, roots["hdfs"], log, held) as disturbed:
-        wait_until(lambda: b"etl: starting" in log.read_bytes(), "the etl")
+        wait_until(lambda: b"etl: starting" in log.read_bytes(), rm.WAIT_S)
         for has_begun in (lambda: True, lambda: storage.exists(trained)):
-            wait_until(has_begun, "the first epoch")
+            wait_until(has_begun, rm.WAIT_S)
             for _ in range(3):  # each of the three: the first is the one that has run for the longest time
                 available.tell("restart-datanode 0")
-        wait_until(sign.exists, "epoch 12")
+        wait_until(sign.exists, rm.WAIT_S)
         available.tell("failover")
         assert b"train: done" not in log.read_bytes()
         sign.unlink()
         assert disturbed.wait(400) == 0, log.read_text()
     for folder in ("edges/train", "entities/entity_index/node", "embeddings/node"):
-        written = {
-            name: {
-                storage.name(each.uri): storage.read_bytes(each.uri)
-                for each in storage.list_dir(f"{root}/out/{folder}")
-                if storage.name(each.uri) != storage.MARKER
-            }
-            for name, root in roots.items()
-        }
+        written = {name: files_at(f"{root}/out/{folder}") for name, root in roots.items()}
+        for files in written.values():
+            files.pop(storage.MARKER, None)
         assert same_bytes(written["hdfs"]) == same_bytes(written["local"])
         assert written["hdfs"]
 

@@ -1,16 +1,14 @@
 """A secured HDFS: Kerberos by keytab and by ticket cache, everything on the wire encrypted."""
 
 import re
-import tempfile
 from collections.abc import Iterator
 from ctypes.util import find_library
-from pathlib import Path
 
 import pytest
 
 from tests.forked import Ended, Forks
-from tests.hadoop.cluster import MiniHdfs, mini_hdfs
-from tests.hadoop.jars import why_not
+from tests.hadoop.cluster import MiniHdfs
+from tests.hadoop.fixture import hadoop
 
 pytestmark = [pytest.mark.hdfs, pytest.mark.slow]
 
@@ -34,14 +32,9 @@ print(storage.read_text(uri), storage.status(uri).size_bytes)
 @pytest.fixture(scope="module")
 def secured() -> Iterator[MiniHdfs]:
     """An HDFS that nobody enters without a ticket."""
-    if reason := why_not():
-        pytest.skip(f"no HDFS: {reason}")
     if find_library("gssapi_krb5") is None:
         pytest.skip("no libgssapi_krb5, which hdfs-native loads for Kerberos; install libgssapi-krb5-2")
-    with (
-        tempfile.TemporaryDirectory(prefix="graphmill-kerberos-", ignore_cleanup_errors=True) as base,
-        mini_hdfs(Path(base), settings=SETTINGS) as cluster,
-    ):
+    with hadoop(settings=SETTINGS) as cluster:
         yield cluster
 
 
@@ -57,12 +50,11 @@ def attempt(forked: Forks, cluster: MiniHdfs, uri: str, **variables: str) -> End
 
 def test_a_keytab_lets_in_and_so_does_its_ticket(secured: MiniHdfs, forked: Forks) -> None:
     base = secured.conf_dir.parent
-    cache = f"FILE:{base}/tickets"
-    keytab = str(base / "hdfs.keytab")
-    by_keytab = attempt(forked, secured, f"{secured.uri}/a", KRB5_CLIENT_KTNAME=keytab, KRB5CCNAME=cache)
-    assert by_keytab.stdout == "secret of somebody 18\n", by_keytab.stderr
-    by_ticket = attempt(forked, secured, f"{secured.uri}/b", KRB5CCNAME=cache)
-    assert by_ticket.stdout == "secret of somebody 18\n", by_ticket.stderr
+    ticket = {"KRB5CCNAME": f"FILE:{base}/tickets"}
+    keytab = {"KRB5_CLIENT_KTNAME": str(base / "hdfs.keytab")}
+    for name, variables in (("a", keytab | ticket), ("b", ticket)):
+        ended = attempt(forked, secured, f"{secured.uri}/{name}", **variables)
+        assert ended.stdout == "secret of somebody 18\n", ended.stderr
 
 
 @pytest.mark.hadoop_full

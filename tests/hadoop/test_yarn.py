@@ -31,7 +31,7 @@ from tests.hadoop import yarn as rm
 from tests.hadoop.cluster import MiniHdfs
 from tests.hadoop.jars import ensure_jars
 from tests.processes import SLEEPER
-from tests.waiting import found_in
+from tests.waiting import found_in, wait_until
 
 pytestmark = [pytest.mark.yarn, pytest.mark.slow]
 
@@ -95,7 +95,7 @@ def test_the_demo_in_containers_ends_well_although_workers_and_its_client_are_ki
     command += ["pipeline.py", "--conf", str(REPOSITORY / "conf" / "demo.yaml"), *overrides]
     run = forked.start(*command, **environment)
     trained = f"{root}/out/checkpoint/checkpoint_version.txt"
-    rm.wait_until(lambda: storage.exists(trained) or not run.is_running(), "the first epoch")
+    wait_until(lambda: storage.exists(trained) or not run.is_running(), rm.WAIT_S)
     run.send(signal.SIGKILL)
     left = run.wait()
     assert left.code == -signal.SIGKILL, left.stderr
@@ -107,7 +107,7 @@ def test_the_demo_in_containers_ends_well_although_workers_and_its_client_are_ki
                 os.kill(pid, signal.SIGKILL)
     (driver,) = re.findall(r"the driver is (application_\w+)", left.stderr)
     first_try = forked.start("graphmill", "follow", driver, **environment)
-    rm.wait_until(lambda: first_try.read("stderr"), "the log from its beginning")
+    wait_until(lambda: first_try.read("stderr"), rm.WAIT_S)
     first_try.send(signal.SIGINT)
     ended = first_try.wait()
     assert ended.code == 130
@@ -130,7 +130,7 @@ def test_the_demo_in_containers_ends_well_although_workers_and_its_client_are_ki
     assert re.search(rf"container_\w+ on \S+ replaces {first[0]} on ", followed.stderr)
     assert rm.is_over(yarn, "demo")
     for name in ("demo", "demo-driver", ".graphmill"):
-        rm.wait_until(lambda name=name: left_on_hdfs(yarn, name) == [], f"{name}: its files are deleted")
+        wait_until(lambda name=name: left_on_hdfs(yarn, name) == [], rm.WAIT_S)
 
 
 def test_every_signal_ends_the_application_from_which_other_users_are_kept_out(
@@ -161,7 +161,7 @@ def test_every_signal_ends_the_application_from_which_other_users_are_kept_out(
             runs[way].send(waiting.pop(way))
         return not waiting
 
-    rm.wait_until(all_have_their_signal, "workers of all")
+    wait_until(all_have_their_signal, rm.WAIT_S)
     assert len(workers) == 3
     for way, (_, code) in ways.items():
         ended = runs[way].wait()
@@ -170,9 +170,9 @@ def test_every_signal_ends_the_application_from_which_other_users_are_kept_out(
             assert rm.is_over(yarn, way), ended.stderr
             assert left_on_hdfs(yarn, way) == []
             assert not found_in(tmp_path, f"{way}/**/keys.pem")
-    rm.wait_until(lambda: rm.is_over(yarn, "sigkill"), "the application without its command")
+    wait_until(lambda: rm.is_over(yarn, "sigkill"), rm.WAIT_S)
     # YARN calls an application killed before its nodes have ended the containers.
-    rm.wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in workers), "the workers' end")
+    wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in workers), rm.WAIT_S)
 
 
 def left_on_hdfs(cluster: MiniHdfs, name: str) -> list[str]:

@@ -1,8 +1,6 @@
 """What YARN itself says of its applications, and the processes of its containers."""
 
 import os
-import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -70,15 +68,6 @@ def processes(container: str) -> list[int]:
         except OSError:
             continue
     return sorted(found)
-
-
-def wait_until(condition: Callable[[], Any], what: str, timeout_s: float = WAIT_S) -> Any:
-    """What `condition` returns once it is true."""
-    deadline = time.monotonic() + timeout_s
-    while not (value := condition()):
-        assert time.monotonic() < deadline, f"{what}: not within {timeout_s} s"
-        time.sleep(0.2)
-    return value
 
 
 def environment_of(cluster: MiniHdfs, **variables: str) -> dict[str, str]:

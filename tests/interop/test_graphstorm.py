@@ -20,6 +20,7 @@ from graphmill.convert import convert
 from graphmill.model import comparators
 from graphmill.model.operators import operator_of
 from remap import job as remap_job
+from tests.finished import QUICK
 from tests.graphmill.checkpoints.samples import MemoryCheckpoint
 from tests.interop import environments
 from tests.remap.saved import Cli
@@ -118,13 +119,10 @@ def compare(ours: Path, theirs: Path, kept: Collection[Path]) -> None:
             assert found.schema.remove_metadata() == expected.schema.remove_metadata()
             assert found.to_pydict() == expected.to_pydict()
         elif name.suffix == ".csv":
-            found_rows, expected_rows = (
-                [line.replace(";", ",").split(",") for line in (each / name).read_text().splitlines()]
-                for each in (ours, theirs)
-            )
-            assert [list(map(value_of, row)) for row in found_rows] == [
-                list(map(value_of, row)) for row in expected_rows
-            ]
+            texts = [(each / name).read_text().replace(";", ",") for each in (ours, theirs)]
+            lines, others = ([line.split(",") for line in text.splitlines()] for text in texts)
+            for line, other in zip(lines, others, strict=True):
+                assert list(map(value_of, line)) == list(map(value_of, other))
 
 
 def value_of(text: str) -> float | str:
@@ -142,10 +140,8 @@ def trained(operator: str, comparator: str) -> MemoryCheckpoint:
         for name, counts in COUNTS.items()
     }
     used = [operator, operator, "none"]
-    relations = [
-        {"name": name, "lhs": lhs, "rhs": rhs, "operator": each}
-        for (lhs, name, rhs), each in zip(RELATIONS, used, strict=True)
-    ]
+    ends = [{"name": name, "lhs": lhs, "rhs": rhs} for lhs, name, rhs in RELATIONS]
+    relations = [own | {"operator": each} for own, each in zip(ends, used, strict=True)]
     generator = torch.Generator().manual_seed(0)
     parameters = {
         f"rhs_operators.{number}.{name}": value
@@ -156,7 +152,7 @@ def trained(operator: str, comparator: str) -> MemoryCheckpoint:
     config = {
         "entities": {name: {"num_partitions": len(counts)} for name, counts in COUNTS.items()},
         "relations": relations,
-        "dimension": D,
+        **{"dimension": D, "global_emb": True},
         "comparator": comparator,
         "global_emb": True,
     }
@@ -301,53 +297,33 @@ def test_a_user_of_graphstorm_moves_here_and_back(
 def moved_here(folder: Path) -> dict[str, Any]:
     """Our configuration of the graph."""
     relations = [("user", "likes", "item", "what"), ("user", "knows", "user", "whom")]
-    return {
+    tables = [
+        {"path": str(folder / f"{name}.parquet"), "lhs": "who", "rhs": column, "relation": name}
+        for _, name, _, column in relations
+    ]
+    return QUICK | {
         "output": str(folder / "run"),
         "entities": {"user": {"num_partitions": 2}, "item": {"num_partitions": 1}},
         "relations": [
             {"name": name, "lhs": lhs, "rhs": rhs, "operator": "diagonal"} for lhs, name, rhs, _ in relations
         ],
-        "etl": {
-            "tables": [
-                {"path": str(folder / f"{name}.parquet"), "lhs": "who", "rhs": column, "relation": name}
-                for _, name, _, column in relations
-            ]
-        },
-        "dimension": D,
-        "comparator": "dot",
-        "num_epochs": 2,
-        "batch_size": 50,
-        "num_batch_negs": 10,
-        "num_uniform_negs": 10,
-        "workers": 1,
+        "etl": {"tables": tables},
+        **{"dimension": D, "global_emb": True},
         "train": {"save_model_path": str(folder / "model")},
     }
 
 
 def gconstruct_config(folder: Path) -> dict[str, Any]:
     """GraphStorm's configuration of the same edges; nodes and features come from our tables."""
-    form = {"name": "parquet"}
-    feature = [{"feature_col": "embedding", "feature_name": "embedding"}]
-    return {
-        "version": "gconstruct-v0.1",
-        "nodes": [
-            {
-                "node_type": name,
-                "node_id_col": "id",
-                "format": form,
-                "files": f"{folder}/run/embeddings/{name}/*.parquet",
-                "features": feature,
-            }
-            for name in ("user", "item")
-        ],
-        "edges": [
-            {
-                "source_id_col": "who",
-                "dest_id_col": column,
-                "relation": relation,
-                "format": form,
-                "files": f"{folder}/{relation[1]}.parquet",
-            }
-            for relation, column in ((["user", "likes", "item"], "what"), (["user", "knows", "user"], "whom"))
-        ],
-    }
+    feature = {"feature_col": "embedding", "feature_name": "embedding"}
+    of_nodes = {"node_id_col": "id", "format": {"name": "parquet"}, "features": [feature]}
+    of_edges = {"source_id_col": "who", "format": {"name": "parquet"}}
+    nodes = [
+        of_nodes | {"node_type": name, "files": f"{folder}/run/embeddings/{name}/*.parquet"}
+        for name in ("user", "item")
+    ]
+    edges = [
+        of_edges | {"dest_id_col": column, "relation": relation, "files": f"{folder}/{relation[1]}.parquet"}
+        for relation, column in ((["user", "likes", "item"], "what"), (["user", "knows", "user"], "whom"))
+    ]
+    return {"version": "gconstruct-v0.1", "nodes": nodes, "edges": edges}

@@ -9,16 +9,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import distributed
+from distributed import Client
 import h5py
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 import torch
 
 from etl import job as etl_job
-from graphmill import config as configuration
 from graphmill import convert, storage
 from graphmill.ask.evaluate import job as evaluate_job
 from graphmill.checkpoints import pbg
@@ -28,7 +25,8 @@ from graphmill.config.sections.etl import EtlConfig
 from graphmill.errors import FormatError
 from graphmill.formats import entity_index
 from remap import job as remap_job
-from tests.finished import copy_of
+from tests.etl.graphs import config_of, write_parquet
+from tests.finished import QUICK, copy_of
 from tests.remap.graph import snapshot
 from train import job as train_job
 
@@ -36,34 +34,19 @@ NUM_EDGES = 300
 
 
 def configured(root: Path, **changes: Any) -> Config:
-    table = {"path": str(root / "raw.parquet"), "lhs": "l", "relation_column": "r", "rhs": "t"}
-    return configuration.from_mapping(
-        {
-            "output": str(root),
-            "entities": {"node": {"num_partitions": 2}},
-            "relations": [{"name": "any", "lhs": "node", "rhs": "node", "operator": "diagonal"}],
-            "dynamic_relations": True,
-            "global_emb": False,
-            "dimension": 4,
-            "num_epochs": 1,
-            "batch_size": 50,
-            "num_batch_negs": 10,
-            "num_uniform_negs": 10,
-            "workers": 1,
-            "checkpoint_preservation_interval": 1,
-            "etl": {"tables": [table], "entity_names": True, "holdout": {"test": 0.2}},
-        }
-        | changes
-    )
+    table = {"path": root / "raw.parquet", "relation_column": "r"}
+    graph: Any = {"entities": {"node": 2}, "dynamic": True, "operator": "diagonal"}
+    top = QUICK | {"num_epochs": 1, "checkpoint_preservation_interval": 1} | changes
+    return config_of(root, [table], **graph, top=top, entity_names=True, holdout={"test": 0.2})
 
 
 @pytest.fixture(scope="module")
-def finished(near_client: distributed.Client, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def finished(near_client: Client, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A small run, trained for an epoch and remapped."""
     root = tmp_path_factory.mktemp("finished")
     ids = np.random.default_rng(0).integers(0, 60, (2, NUM_EDGES))
     columns = {key: [f"n{n}" for n in each] for key, each in zip("lt", ids, strict=True)}
-    pq.write_table(pa.table(columns | {"r": ["ab"[n % 2] for n in ids[0]]}), root / "raw.parquet")
+    write_parquet(root / "raw.parquet", **columns, r=["ab"[n % 2] for n in ids[0]])
     config = configured(root)
     etl_job.run(config, near_client)
     for folder in etl_job.output_uris(config):  # by which a copy is the same input
@@ -73,40 +56,46 @@ def finished(near_client: distributed.Client, tmp_path_factory: pytest.TempPathF
     return root
 
 
-def do_remap(root: Path, client: distributed.Client) -> None:
+@pytest.fixture
+def root(finished: Path, tmp_path: Path) -> Path:
+    """A copy of the run."""
+    return copy_of(finished, tmp_path / "run")
+
+
+def do_remap(root: Path, client: Client) -> None:
     remap_job.run(configured(root), client)
 
 
-def do_remap_names(root: Path, client: distributed.Client) -> None:
+def do_remap_names(root: Path, client: Client) -> None:
     (root / "entities/entity_index/manifest.json").unlink()
     remap_job.run(configured(root), client)
 
 
-def do_convert(root: Path, client: distributed.Client) -> None:
+def do_convert(root: Path, client: Client) -> None:
     convert.convert(str(root / "checkpoint"), str(root / "converted"), "recis", shard_num=2)
 
 
-def do_train(root: Path, client: distributed.Client) -> None:
+def do_train(root: Path, client: Client) -> None:
     train_job.run(configured(root, num_epochs=2), client)
 
 
-def do_warm_start(root: Path, client: distributed.Client) -> None:
+def do_warm_start(root: Path, client: Client) -> None:
     warm = {"init_path": str(root / "checkpoint"), "checkpoint_path": str(root / "second")}
     train_job.run(configured(root, **warm), client)
 
 
-def do_evaluate(root: Path, client: distributed.Client) -> None:
+def do_evaluate(root: Path, client: Client) -> None:
     evaluate_job.run(configured(root), client)
 
 
-def do_etl(root: Path, client: distributed.Client) -> None:
+def do_etl(root: Path, client: Client) -> None:
     config = configured(root, output=str(root / "next"))
     previous = {"previous_entity_path": str(root / "entities")}
     section = config.section(EtlConfig).model_copy(update=previous)
     etl_job.run(config.with_section(section), client)
 
 
-Do = Callable[[Path, distributed.Client], None]
+Do = Callable[[Path, Client], None]
 
 VECTORS = ("checkpoint/embeddings_*", "checkpoint/model*")
 INDEX = ("entities/entity_count_*", "entities/entity_index/*/*", "entities/entity_index/manifest.json")
@@ -171,13 +160,10 @@ def committed(root: Path) -> dict[str, bytes]:
 @pytest.mark.parametrize(
     ("what", "pattern"), [(what, pattern) for what, (_, patterns) in READ.items() for pattern in patterns]
 )
-def test_a_wrong_bit_is_refused_and_its_file_named(
-    what: str, pattern: str, finished: Path, near_client: distributed.Client, tmp_path: Path
-) -> None:
+def test_a_wrong_bit_is_refused_and_its_file_named(what: str, pattern: str, root: Path, near_client: Client) -> None:
     do, _ = READ[what]
     draw = random.Random(f"{what} {pattern}")
-    name = draw.choice([each for each in listed(finished) if fnmatch.fnmatch(each, pattern)])
-    root = copy_of(finished, tmp_path / "run")
+    name = draw.choice([each for each in listed(root) if fnmatch.fnmatch(each, pattern)])
     content = bytearray((root / name).read_bytes())
     content[draw.randrange(len(content))] ^= 1 << draw.randrange(8)
     (root / name).write_bytes(content)
@@ -192,14 +178,11 @@ def test_a_wrong_bit_is_refused_and_its_file_named(
 
 
 @pytest.mark.parametrize("what", READ)
-def test_without_damage_every_command_passes(
-    what: str, finished: Path, near_client: distributed.Client, tmp_path: Path
-) -> None:
-    READ[what][0](copy_of(finished, tmp_path / "run"), near_client)
+def test_without_damage_every_command_passes(what: str, root: Path, near_client: Client) -> None:
+    READ[what][0](root, near_client)
 
 
-def test_the_error_says_what_to_do(finished: Path, near_client: distributed.Client, tmp_path: Path) -> None:
-    root = copy_of(finished, tmp_path / "run")
+def test_the_error_says_what_to_do(root: Path, near_client: Client) -> None:
     path = root / "checkpoint/embeddings_node_1.v1.h5"
     path.write_bytes(path.read_bytes()[:-1] + b"?")
     expected = (
@@ -212,11 +195,8 @@ def test_the_error_says_what_to_do(finished: Path, near_client: distributed.Clie
         do_remap(root, near_client)
 
 
-def test_preserved_epochs_have_checksums_of_their_own(
-    finished: Path, near_client: distributed.Client, tmp_path: Path
-) -> None:
+def test_preserved_epochs_have_checksums_of_their_own(root: Path, near_client: Client) -> None:
     """Training goes on, with another configuration, beside what was preserved before."""
-    root = copy_of(finished, tmp_path / "run")
     train_job.run(configured(root, num_epochs=2), near_client)
     assert [each.name for each in (root / "checkpoint").glob("checksums.*")] == ["checksums.v2.xxh128"]
     for epoch in ("epoch_1", "epoch_2"):
@@ -230,11 +210,8 @@ def test_preserved_epochs_have_checksums_of_their_own(
 
 
 @pytest.mark.slow
-def test_a_version_of_another_program_needs_no_checksums(
-    finished: Path, near_client: distributed.Client, tmp_path: Path
-) -> None:
+def test_a_version_of_another_program_needs_no_checksums(root: Path, near_client: Client) -> None:
     """As PyTorch-BigGraph does: it rewrites config.json, and its versions have no checksums."""
-    root = copy_of(finished, tmp_path / "run")
     checkpoint = root / "checkpoint"
     for path in checkpoint.glob("*.v1.h5"):
         with h5py.File(path, "a") as hdf5:
@@ -249,11 +226,8 @@ def test_a_version_of_another_program_needs_no_checksums(
     assert [each.name for each in checkpoint.glob("checksums.*")] == ["checksums.v3.xxh128"]
 
 
-def test_a_configuration_that_was_written_by_half(
-    finished: Path, near_client: distributed.Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_configuration_that_was_written_by_half(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A kill between config.json and its checksum leaves it without one."""
-    root = copy_of(finished, tmp_path / "run")
 
     def kill(*_: Any) -> None:
         raise KeyboardInterrupt
@@ -283,9 +257,8 @@ def spoil(root: Path, partition: int, row: int, value: float = NAN) -> str:
 
 @pytest.mark.parametrize(("value", "changes"), [(NAN, {}), (float("-inf"), {"output_format": "csv"})])
 def test_a_vector_that_is_not_finite_is_named(
-    finished: Path, near_client: distributed.Client, tmp_path: Path, value: float, changes: dict[str, Any]
+    root: Path, near_client: Client, value: float, changes: dict[str, Any]
 ) -> None:
-    root = copy_of(finished, tmp_path / "run")
     raw_id = spoil(root, 1, 3, value)
     before = committed(root)
     message = rf"'node', partition 1, row 3: the vector of the raw id '{raw_id}' is not finite"
@@ -299,10 +272,7 @@ def test_a_vector_that_is_not_finite_is_named(
     ("source", "target"),
     [("pbg", "graphstorm"), ("pbg-legacy", "pbg"), ("recis", "graphstorm"), ("graphstorm", "pbg")],
 )
-def test_convert_and_remap_name_what_is_not_finite(
-    finished: Path, near_client: distributed.Client, tmp_path: Path, source: Any, target: Any
-) -> None:
-    root = copy_of(finished, tmp_path / "run")
+def test_convert_and_remap_name_what_is_not_finite(root: Path, near_client: Client, source: Any, target: Any) -> None:
     raw_id = spoil(root, 1, 3)
     there, entities = str(root / "checkpoint"), str(root / "entities")
     if source != "pbg":
@@ -318,10 +288,7 @@ def test_convert_and_remap_name_what_is_not_finite(
             remap_job.run(configured(root, checkpoint_path=there), near_client)
 
 
-def test_training_and_evaluation_refuse_vectors_that_are_not_finite(
-    finished: Path, near_client: distributed.Client, tmp_path: Path
-) -> None:
-    root = copy_of(finished, tmp_path / "run")
+def test_training_and_evaluation_refuse_vectors_that_are_not_finite(root: Path, near_client: Client) -> None:
     spoil(root, 1, 3)
     message = r"_1\.v1\.h5: 'node', partition 1: row 3: expected finite numbers"
     for do in (do_train, do_warm_start, do_evaluate):
@@ -345,10 +312,7 @@ def spoil_model(root: Path, *, sums: bool) -> None:
 
 
 @pytest.mark.parametrize("sums", [False, True])
-def test_relations_that_are_not_finite_are_named(
-    finished: Path, near_client: distributed.Client, tmp_path: Path, sums: bool
-) -> None:
-    root = copy_of(finished, tmp_path / "run")
+def test_relations_that_are_not_finite_are_named(root: Path, near_client: Client, sums: bool) -> None:
     spoil_model(root, sums=sums)
     message = r"[lr]hs_operators\.0\.diagonals': row 1: expected finite numbers, found inf"
     for do in (do_train, do_warm_start, do_convert, *(() if sums else (do_evaluate,))):
@@ -361,10 +325,7 @@ def test_relations_that_are_not_finite_are_named(
         remap_job.run(configured(root, remap=both), near_client)
 
 
-def test_optimizer_sums_that_are_not_finite_are_refused(
-    finished: Path, near_client: distributed.Client, tmp_path: Path
-) -> None:
-    root = copy_of(finished, tmp_path / "run")
+def test_optimizer_sums_that_are_not_finite_are_refused(root: Path, near_client: Client) -> None:
     path = str(root / "checkpoint")
     rows, state = pbg.read_embeddings(path, "node", 1, 1)
     assert state is not None

@@ -75,13 +75,8 @@ def rotate3d(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.slow
 def test_every_command_knows_it(tmp_path: Path, triples: Path, graphmill_command: Command) -> None:
     run = tmp_path / "run"
-    settings = (
-        f"relations.0.operator={NAME}",
-        f"dimension={DIMENSION}",
-        "regularization_coef=0.01",
-        "lr=0.3",
-    )
-    options = of_triples(triples, run, *settings, "num_epochs=5")
+    operator, training = f"relations.0.operator={NAME}", ("regularization_coef=0.01", "lr=0.3", "num_epochs=5")
+    options = of_triples(triples, run, operator, f"dimension={DIMENSION}", *training)
     assert graphmill_command("pipeline", *options) == 0
     record = json.loads((run / "run.json").read_text())["stages"]
     assert f"cannot train operator '{NAME}'" in record["train"]["plan"]["reasons"][0]  # no kernel knows it
@@ -98,7 +93,7 @@ def test_every_command_knows_it(tmp_path: Path, triples: Path, graphmill_command
     new.write_text("new\tr0\tn001\nnew\tr1\tn008\n")
     assert graphmill_command("fold-in", run, "--edges", new, "--to", tmp_path / "folded") == 0
 
-    wrong = of_triples(triples, tmp_path / "wrong", settings[0], "dimension=16")
+    wrong = of_triples(triples, tmp_path / "wrong", operator, "dimension=16")
     assert graphmill_command("pipeline", *wrong) == 2
 
 
@@ -120,13 +115,8 @@ def test_n3_takes_the_lengths_of_points() -> None:
 
 
 NAMES = (
-    "/people/person/nationality",
-    "http://www.wikidata.org/prop/direct/P31",
-    "..",
-    ".hidden: [a]",
-    "../../up",
-    "x" * 400,
-    "a.b%2Fc, 'd'",
+    *("/people/person/nationality", "http://www.wikidata.org/prop/direct/P31", "..", ".hidden: [a]"),
+    *("../../up", "x" * 400, "a.b%2Fc, 'd'"),
 )
 
 
@@ -138,10 +128,7 @@ def settings(tmp_path: Path, dynamic: bool) -> Config:
         "entities": {"e": {"num_partitions": 1}},
         "relations": [{**relations[0], "name": "/all/of:them"}] if dynamic else relations,
         "dynamic_relations": dynamic,
-        "dimension": 4,
-        "comparator": "dot",
-        "global_emb": False,
-        "num_epochs": 1,
+        **{"dimension": 4, "comparator": "dot", "global_emb": False, "num_epochs": 1},
         "etl": {"tables": [table], "holdout": {"test": 0.2}, "graphstorm_maps": True},
         "train": {"save_embed_path": str(tmp_path / "emb")},
         "remap": {"relations": True},

@@ -6,8 +6,6 @@ import signal
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 import graphmill
@@ -18,6 +16,8 @@ from graphmill.config import Config, from_mapping
 from graphmill.errors import ConfigError, FormatError, LockedError, NotFoundError
 from graphmill.formats import entity_index
 from tests.commands import Command
+from tests.etl.graphs import write_parquet
+from tests.finished import QUICK
 from tests.forked import Forks
 from tests.waiting import wait_until
 from train import job as train_job
@@ -32,34 +32,23 @@ def write_tables(folder: Path, swapped: str = "") -> None:
     """A ring of ids; with `swapped`, that id in the place of n7."""
     names = [swapped if swapped and n == 7 else f"n{n}" for n in range(NUM_IDS)]
     rows = [(names[n], names[(n + step) % NUM_IDS]) for n in range(NUM_IDS) for step in (1, 2, 3)]
-    folder.mkdir(parents=True, exist_ok=True)
     for split, own in (("train", rows[:-10]), ("test", rows[-10:])):
         columns = {"l": [lhs for lhs, _ in own], "r": ["next"] * len(own), "t": [rhs for _, rhs in own]}
-        pq.write_table(pa.table(columns), folder / f"{split}.parquet")
+        write_parquet(folder / f"{split}.parquet", **columns)
 
 
 def settings(root: Path, **changes: Any) -> dict[str, Any]:
-    tables = [
-        {"path": str(root / "raw" / f"{split}.parquet"), "lhs": "l", "relation_column": "r", "rhs": "t"}
-        | {"split": split}
-        for split in ("train", "test")
-    ]
-    return {
+    columns = {"lhs": "l", "relation_column": "r", "rhs": "t"}
+    tables = [columns | {"path": f"{root}/raw/{split}.parquet", "split": split} for split in ("train", "test")]
+    graph = {
         "output": str(root / "run"),
         "entities": {"node": {"num_partitions": 1}},
         "relations": [{"name": "any", "lhs": "node", "rhs": "node", "operator": "diagonal"}],
         "dynamic_relations": True,
-        "global_emb": False,
-        "dimension": 4,
-        "comparator": "dot",
-        "num_epochs": 2,
-        "batch_size": 50,
-        "num_batch_negs": 10,
-        "num_uniform_negs": 10,
-        "workers": 1,
         "etl": {"tables": tables},
         "train": {"commit_interval_s": 0},  # short epochs have no version of their own otherwise
-    } | changes
+    }
+    return QUICK | graph | changes
 
 
 def conf(root: Path, **changes: Any) -> str:
@@ -140,10 +129,8 @@ def test_ids_of_other_tables_get_no_vectors(
     assert graphmill_command("train", "--conf", conf(root)) == 0
     assert graphmill_command("remap", root / "run") == 0
     assert published(root) != before
-    assert {each.name for each in (root / "run").glob("*.stale-*")} == {
-        "checkpoint.stale-1",
-        "entities.stale-1",
-    }
+    stale_ones = {each.name for each in (root / "run").glob("*.stale-*")}
+    assert stale_ones == {"checkpoint.stale-1", "entities.stale-1"}
     stale = {"checkpoint_path": f"{root}/run/checkpoint.stale-1", "entity_path": str(kept)}
     trained = TrainedRun.with_ids(from_mapping(settings(root, **stale)))
     assert trained.version == 2  # a finished model, as before
@@ -199,10 +186,7 @@ def kill_in_training(root: Path, monkeypatch: pytest.MonkeyPatch, **changes: Any
 
 @pytest.mark.slow
 def test_an_unfinished_model_answers_only_by_name(
-    root: Path,
-    graphmill_command: Command,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    root: Path, graphmill_command: Command, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kill_in_training(root, monkeypatch)
     assert set(ask(graphmill_command, root).values()) == {2}

@@ -50,15 +50,8 @@ class Chain(NamedTuple):
                 {"name": "knows", "lhs": "user", "rhs": "user", "operator": "complex_diagonal"},
                 {"name": "saw", "lhs": "user", "rhs": "item", "operator": "diagonal"},
             ],
-            "dimension": 8,
-            "comparator": "dot",
-            "loss_fn": "softmax",
-            "num_epochs": 2,
-            "lr": 0.1,
-            "batch_size": 100,
-            "workers": 1,
-            "global_emb": False,
-            "eval_fraction": 0,
+            **{"dimension": 8, "comparator": "dot", "loss_fn": "softmax", "global_emb": False},
+            **{"num_epochs": 2, "lr": 0.1, "batch_size": 100, "workers": 1, "eval_fraction": 0},
             "etl": {
                 "tables": [
                     {"path": f"edges/{window}"} | columns,
