@@ -10,6 +10,7 @@ import signal
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import click
 import numpy as np
@@ -18,6 +19,7 @@ import pytest
 
 from graphmill import config, storage
 from graphmill.cli import etl, main, pipeline, remap, train
+from graphmill.config import Config
 from graphmill.errors import StorageError
 from graphmill.machine import processes
 from graphmill.run import lock
@@ -34,21 +36,21 @@ COMMANDS: dict[str, click.Command] = {
     "pipeline": pipeline.command,
 }
 LOCKED, WRONG = 75, 2
+NO_MASTER = "tls://without-keys:1"
+
+
+def write_conf(path: Path, settings: Config) -> Path:
+    path.write_text(json.dumps({"defaults": "pbg"} | settings.model_dump(mode="json", exclude_unset=True)))
+    return path
 
 
 @pytest.fixture
 def conf(tmp_path: Path) -> Path:
     """A configuration whose `output` is tmp_path/out."""
-    path = tmp_path / "conf.json"
-    path.write_text(
-        json.dumps(
-            {"defaults": "pbg"} | graph_config(tmp_path, 0).model_dump(mode="json", exclude_unset=True)
-        )
-    )
-    return path
+    return write_conf(tmp_path / "conf.json", graph_config(tmp_path, 0))
 
 
-def run(name: str, conf: Path, *settings: str, master: str = "tls://without-keys:1") -> int:
+def run(name: str, conf: Path, *settings: str, master: str = NO_MASTER) -> int:
     """The exit code of a command; with that master it gets as far as its locks."""
     sets = [part for each in settings for part in ("--set", each)]
     return code_of(COMMANDS[name], "--conf", conf, "--master", master, *sets)
@@ -130,18 +132,16 @@ def overtaken(
 def test_an_etl_that_was_overtaken_commits_nothing(
     tmp_path: Path, forked: Forks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    out, conf = tmp_path / "out", tmp_path / "conf.json"
-    settings = graph_config(tmp_path, 0, 20_000)  # in many tasks: the first of them is long before the last
-    conf.write_text(json.dumps({"defaults": "pbg"} | settings.model_dump(mode="json", exclude_unset=True)))
+    out = tmp_path / "out"
+    # in many tasks: the first of them is long before the last
+    conf = write_conf(tmp_path / "conf.json", graph_config(tmp_path, 0, 20_000))
     process = stopped(forked, "etl", conf, lambda: found_in(out, "**/*.codes.arrow") != [])
     message, before, after = overtaken(process, out, monkeypatch, out / "entities")
     assert "lost, as this run showed no life" in message
     assert after == before
     assert list(after) == ["run.json"]
     left = {path.relative_to(out).parts[0] for path in out.rglob(".*")} - {"edges"}
-    assert all(re.match(r"\.(etl-work-|entities\.tmp-)", name) for name in left), (
-        "for the next run to go on with"
-    )
+    assert all(re.match(r"\.(etl-work-|entities\.tmp-)", name) for name in left)  # for the next run
 
 
 def test_a_training_that_was_overtaken_commits_nothing(
@@ -149,8 +149,7 @@ def test_a_training_that_was_overtaken_commits_nothing(
 ) -> None:
     settings = make_config(tmp_path / "out", num_epochs=1, batch_size=10)
     write_graph(settings, {"node": 2000}, random_triples(rng, 2000, 1, 2000, 200_000))
-    conf = tmp_path / "conf.json"
-    conf.write_text(json.dumps({"defaults": "pbg"} | settings.model_dump(mode="json", exclude_unset=True)))
+    conf = write_conf(tmp_path / "conf.json", settings)
     checkpoint = tmp_path / "out" / "checkpoint"
     # written when the worker begins; the one bucket then takes seconds
     process = stopped(forked, "train", conf, (checkpoint / "config.json").exists)
@@ -165,9 +164,7 @@ def finished(tmp_path: Path, conf: Path) -> dict[str, bytes]:
     """What an earlier run has left, by its looks."""
     settings = config.load(str(conf))
     output = str(tmp_path / "out")
-    storage.write_text(
-        f"{output}/run.json", json.dumps({"status": "done", "config": {"seed": 5}, "stages": {}})
-    )
+    storage.write_text(f"{output}/run.json", '{"status": "done", "config": {"seed": 5}, "stages": {}}')
     storage.write_text(f"{output}/report.html", "<html>")
     for folder in (output, settings.entity_path, *settings.edge_paths, settings.checkpoint_path):
         storage.write_marker(folder, {})
@@ -176,20 +173,31 @@ def finished(tmp_path: Path, conf: Path) -> dict[str, bytes]:
     return files_of(tmp_path)
 
 
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "settings"),
+    ("name", "settings", "master", "code"),
     [
-        *((name, []) for name in COMMANDS),  # but for the master
-        ("etl", ["cluster.mastre=local"]),
-        ("train", ["remap.no_key=1"]),
-        ("remap", ["schedule.no_key=1"]),
-        ("pipeline", ["dimension=many"]),
+        *((name, [], NO_MASTER, WRONG) for name in COMMANDS),
+        ("etl", ["cluster.mastre=local"], NO_MASTER, WRONG),
+        ("train", ["remap.no_key=1"], NO_MASTER, WRONG),
+        ("remap", ["schedule.no_key=1"], NO_MASTER, WRONG),
+        ("pipeline", ["dimension=many"], NO_MASTER, WRONG),
+        ("etl", ["cluster.connect_timeout_s=1"], "tcp://127.0.0.1:1", 69),
+        ("etl", ["cluster.connect_timeout_s=1"], "ssh://no-such-host.invalid", 69),
+        ("etl", ["cluster.tls=off"], "cuda", WRONG),
+        ("etl", ["cluster.worker_memory=255MiB"], "local[1]", WRONG),
+        ("etl", ["cluster.worker_memory=100MiB"], "yarn", WRONG),
     ],
 )
-def test_a_wrong_option_leaves_a_finished_run_as_it_is(
-    tmp_path: Path, conf: Path, finished: dict[str, bytes], name: str, settings: list[str]
-) -> None:
-    assert run(name, conf, *settings) == WRONG
+def test_a_wrong_option_and_a_cluster_that_does_not_start_leave_a_finished_run_as_it_is(
+    tmp_path: Path, conf: Path, finished: dict[str, bytes], name: str, settings: list[str], master: str,
+    code: int,
+) -> None:  # fmt: skip
+    if master == "cuda" and find_spec("dask_cuda") is not None:
+        pytest.skip("dask-cuda is there")
+    assert run(name, conf, *settings, master=master) == code
     assert files_of(tmp_path) == finished
 
 
@@ -207,44 +215,15 @@ def test_a_wrong_option_leaves_a_finished_run_as_it_is(
     ],
 )
 def test_what_a_stage_refuses_leaves_a_finished_run_as_it_is(
-    tmp_path: Path,
-    conf: Path,
-    finished: dict[str, bytes],
-    graphmill_command: Command,
-    name: str,
-    words: list[str],
+    tmp_path: Path, conf: Path, finished: dict[str, bytes], graphmill_command: Command, name: str, words: Any
 ) -> None:
     chosen = [each.replace("{out}", str(tmp_path / "out")) for each in words]
     assert graphmill_command(name, "--conf", conf, *chosen) == WRONG
     assert files_of(tmp_path) == finished
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("master", "setting", "code"),
-    [
-        ("tcp://127.0.0.1:1", "cluster.connect_timeout_s=1", 69),
-        ("ssh://no-such-host.invalid", "cluster.connect_timeout_s=1", 69),
-        ("cuda", "cluster.tls=off", WRONG),
-        ("local[1]", "cluster.worker_memory=255MiB", WRONG),
-        ("yarn", "cluster.worker_memory=100MiB", WRONG),
-    ],
-)
-def test_a_cluster_that_does_not_start_changes_nothing(
-    tmp_path: Path, conf: Path, finished: dict[str, bytes], master: str, setting: str, code: int
-) -> None:
-    if master == "cuda" and find_spec("dask_cuda") is not None:
-        pytest.skip("dask-cuda is there")
-    assert run("etl", conf, setting, master=master) == code
-    assert files_of(tmp_path) == finished
-
-
 def test_a_run_that_fails_by_itself_is_recorded(
-    tmp_path: Path,
-    conf: Path,
-    finished: dict[str, bytes],
-    graphmill_command: Command,
-    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path, conf: Path, graphmill_command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object) -> None:
         raise StorageError("the disk is gone")
