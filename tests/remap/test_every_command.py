@@ -3,6 +3,7 @@
 import signal
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import distributed
 import pyarrow as pa
@@ -18,34 +19,25 @@ from tests.graphmill.ask.predict.world import write_world
 from tests.hadoop.files import files_at, upload
 from tests.remap.graph import snapshot
 
-# Each writes the folder {out}; {root} is the fixture.
+# Each with options with which it writes something else; {root} is the fixture.
 COMMANDS = {
-    "predict": "predict {root}/run --relation likes --k 4 --exclude-known --exact --to {out}",
-    "pairs": "predict {root}/run --pairs {root}/edges.parquet --to {out}",
-    "ids": "predict {root}/run --cosine --type user --ids {root}/ids --k 3 --approximate --to {out}",
-    "lists": "predict {root}/run --relation likes --k 20 --approximate --task-memory 16MiB --to {out}",
-    "export": "export {root}/run --precision int8 --to {out}",
-    "features": "features {root}/run {root}/table --column c --type user --to {out}",
-    "fold-in": "fold-in {root}/run --edges {root}/edges.parquet --to {out}",
-    "remap": "remap {root}/run --output-chunk-size 99 --output-dir {out}",
-}
-# Options with which a command writes something else.
-OTHERWISE = {
-    "predict": "--k 2",
-    "pairs": "--side lhs",
-    "ids": "--k 2",
-    "lists": "--k 2",
-    "export": "--precision float16",
-    "features": "--components 2",
-    "fold-in": "--max-edges 1",
-    "remap": "--output-chunk-size 2",
+    "predict": ("predict {root}/run --relation likes --k 4 --exclude-known --exact", "--k 2"),
+    "pairs": ("predict {root}/run --pairs {root}/edges.parquet", "--side lhs"),
+    "ids": ("predict {root}/run --cosine --type user --ids {root}/ids --k 3 --approximate", "--k 2"),
+    "lists": ("predict {root}/run --relation likes --k 20 --approximate --task-memory 16MiB", "--k 2"),
+    "export": ("export {root}/run --precision int8", "--precision float16"),
+    "features": ("features {root}/run {root}/table --column c --type user", "--components 2"),
+    "fold-in": ("fold-in {root}/run --edges {root}/edges.parquet", "--max-edges 1"),
+    "remap": ("remap {root}/run --output-chunk-size 99", "--output-chunk-size 2"),
 }
 RECORDS = ("_features.json", "_fold_in.json", "_SUCCESS")  # with times, or with the places of the inputs
+Result = Callable[..., Path]
 
 
 def words(command: str, root: str | Path, out: str | Path, more: str = "") -> list[str]:
-    """The arguments of `graphmill`."""
-    return [*COMMANDS[command].format(root=root, out=out).split(), *more.split()]
+    """The arguments of `graphmill` that write the folder `out`."""
+    to = "--output-dir" if command == "remap" else "--to"
+    return [*COMMANDS[command][0].format(root=root).split(), to, str(out), *more.split()]
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +61,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def result(root: Path, client: distributed.Client, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
+def result(root: Path, client: distributed.Client, monkeypatch: pytest.MonkeyPatch) -> Result:
     """The result of a command with these options, made once, by workers in processes of their own."""
 
     def made(command: str, more: str = "") -> Path:
@@ -81,6 +73,12 @@ def result(root: Path, client: distributed.Client, monkeypatch: pytest.MonkeyPat
         return folder
 
     return made
+
+
+@pytest.fixture
+def out(tmp_path: Path, result: Result, command: str) -> Path:
+    """What the command has written with other options."""
+    return copy_of(result(command, COMMANDS[command][1]), tmp_path / "out")
 
 
 def results_of(folder: Path | str) -> dict[str, bytes]:
@@ -123,21 +121,11 @@ COMMITS = [(command, at, 0, 0) for command in ("fold-in", "remap") for at in (".
 
 @pytest.mark.parametrize(("command", "pattern", "number", "num_kept"), [*WRITTEN, *COMMITS])
 def test_a_killed_command_goes_on(
-    tmp_path: Path,
-    root: Path,
-    result: Callable[..., Path],
-    graphmill_command: Command,
-    forked: Forks,
-    command: str,
-    pattern: str,
-    number: int,
-    num_kept: int,
-) -> None:
+    tmp_path: Path, root: Path, result: Result, out: Path, graphmill_command: Command, forked: Forks,
+    command: str, pattern: str, number: int, num_kept: int,
+) -> None:  # fmt: skip
     """The earlier result stays, finished pieces are not written again, and the bytes are those of one run."""
-    out = tmp_path / "out"
-    copy_of(result(command, OTHERWISE[command]), out)
-    before = results_of(out)
-    asked = words(command, root, out)
+    before, asked = results_of(out), words(command, root, out)
     ended = forked("graphmill", *asked, kill=Kill(number, pattern, is_after="out" not in pattern))
     assert ended.code == -signal.SIGKILL, ended.stderr
     aside = [results_of(path) for path in tmp_path.glob(".out.old-*")]
@@ -158,18 +146,9 @@ INDEX, ROWS = "entities/entity_index/user/part-00000.parquet", "checkpoint/embed
     [*((each, INDEX) for each in ("predict", "export", "fold-in")), *((each, ROWS) for each in COMMANDS)],
 )
 def test_an_error_leaves_the_earlier_result(
-    tmp_path: Path,
-    root: Path,
-    result: Callable[..., Path],
-    graphmill_command: Command,
-    command: str,
-    damage: str,
-    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path, root: Path, out: Path, graphmill_command: Command, command: str, damage: str, capsys: Any
 ) -> None:
-    out = tmp_path / "out"
-    copy_of(result(command, OTHERWISE[command]), out)
-    before = results_of(tmp_path)
-    path = root / "run" / damage
+    before, path = results_of(tmp_path), root / "run" / damage
     whole = path.read_bytes()
     path.write_bytes(whole[: len(whole) // 2])
     try:
@@ -212,14 +191,14 @@ ON_HDFS = (
 @pytest.mark.hdfs
 @pytest.mark.slow
 def test_on_hdfs_the_same_bytes(
-    root: Path, result: Callable[..., Path], graphmill_command: Command, hdfs_uri: str
+    root: Path, result: Result, graphmill_command: Command, hdfs_uri: str
 ) -> None:
     upload(root, hdfs_uri)
     there, here = hdfs_uri.encode(), str(root).encode()
     for number, (command, more) in enumerate(ON_HDFS):
         # The first replaces what it wrote with other options, and an export in one format that in another.
         if number == 0:
-            upload(result(command, OTHERWISE[command]), f"{hdfs_uri}/out-{command}")
+            upload(result(command, COMMANDS[command][1]), f"{hdfs_uri}/out-{command}")
         assert graphmill_command(*words(command, hdfs_uri, f"{hdfs_uri}/out-{command}", more)) == 0
         found = results_of(f"{hdfs_uri}/out-{command}")
         found = {name: content.replace(there, here) for name, content in found.items()}
@@ -336,12 +315,7 @@ def before(place: Path) -> dict[str, bytes]:
 
 @pytest.mark.parametrize(("command", "wrong"), [(name, each) for name in WRONG for each in WRONG[name]])
 def test_wrong_questions(
-    place: Path,
-    before: dict[str, bytes],
-    graphmill_command: Command,
-    command: str,
-    wrong: str,
-    capsys: pytest.CaptureFixture[str],
+    place: Path, before: dict[str, bytes], graphmill_command: Command, command: str, wrong: str, capsys: Any
 ) -> None:
     words = WITH_WRONG[command].replace("WRONG", wrong).format(place=place).split()
     assert graphmill_command(*words) == 2
