@@ -10,7 +10,6 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
 
 from tests import REPOSITORY
@@ -30,18 +29,15 @@ class HadoopUnavailableError(Exception):
 def why_not() -> str | None:
     """The reason why no Hadoop can run here, or None once its jars are in the cache."""
     try:
-        check_tools()
+        _check_tools()
         ensure_jars()
     except HadoopUnavailableError as unavailable:
         return str(unavailable)
     return None
 
 
-def check_tools() -> None:
-    """Look for a fitting JDK and Maven.
-
-    Raises: HadoopUnavailableError.
-    """
+def _check_tools() -> None:
+    """Look for a fitting JDK and Maven."""
     for tool in ("java", "mvn"):
         if shutil.which(tool) is None:
             raise HadoopUnavailableError(f"expected {tool} on PATH, found none; install a JDK and Maven")
@@ -51,9 +47,8 @@ def check_tools() -> None:
     version = re.search(r"^jdk\.compiler@(\d+)", modules.stdout, re.MULTILINE)
     if version is None or int(version[1]) not in JAVA_VERSIONS:
         found = f"Java {version[1]}" if version else "a Java without a compiler"
-        raise HadoopUnavailableError(
-            f"expected a JDK from {JAVA_VERSIONS[0]} to {JAVA_VERSIONS[-1]} on PATH, found {found}"
-        )
+        wanted = f"a JDK from {JAVA_VERSIONS[0]} to {JAVA_VERSIONS[-1]}"
+        raise HadoopUnavailableError(f"expected {wanted} on PATH, found {found}")
 
 
 def java_home() -> str:
@@ -63,20 +58,20 @@ def java_home() -> str:
     return str(Path(java).resolve().parents[1])
 
 
-def ensure_jars(cache_path: Path = CACHE_PATH, mvn_options: Sequence[str] = ()) -> Path:
+def ensure_jars() -> Path:
     """The folder of jars, fetched first if the cache lacks it.
 
     The folder appears by rename, so it is whole whenever it is there, whoever else fetches.
 
     Raises: HadoopUnavailableError, quoting Maven, when they cannot be fetched.
     """
-    jars_path = cache_path / f"jars-{hashlib.sha256(POM_PATH.read_bytes()).hexdigest()[:16]}"
+    jars_path = CACHE_PATH / f"jars-{hashlib.sha256(POM_PATH.read_bytes()).hexdigest()[:16]}"
     if jars_path.is_dir():
         return jars_path
-    cache_path.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="fetching-", dir=cache_path) as temporary:
+    CACHE_PATH.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="fetching-", dir=CACHE_PATH) as temporary:
         fetched_path = Path(temporary, "jars")
-        _fetch(fetched_path, mvn_options)
+        _fetch(fetched_path)
         try:
             fetched_path.rename(jars_path)
         except OSError:
@@ -85,21 +80,17 @@ def ensure_jars(cache_path: Path = CACHE_PATH, mvn_options: Sequence[str] = ()) 
     return jars_path
 
 
-def _fetch(jars_path: Path, mvn_options: Sequence[str]) -> None:
+def _fetch(jars_path: Path) -> None:
     command = ["mvn", "-B", "-q", "-f", str(POM_PATH), f"-DoutputDirectory={jars_path}"]
     # In full, so that the version is the pom's and not the newest one on the day.
-    command += [*mvn_options, "org.apache.maven.plugins:maven-dependency-plugin:copy-dependencies"]
+    command += ["org.apache.maven.plugins:maven-dependency-plugin:copy-dependencies"]
     try:
         mvn = subprocess.run(command, capture_output=True, text=True, timeout=FETCH_TIMEOUT_S)
     except subprocess.TimeoutExpired as expired:
-        raise HadoopUnavailableError(
-            f"mvn did not fetch Hadoop's jars in {FETCH_TIMEOUT_S:.0f} s"
-        ) from expired
+        raise HadoopUnavailableError(f"mvn did not fetch jars in {FETCH_TIMEOUT_S:.0f} s") from expired
     if mvn.returncode != 0:
         output = mvn.stdout + mvn.stderr
         # Maven's first error is the cause; its last lines only tell where to read about errors.
         error = re.search(r"\[ERROR\] (\S.*)", output)
         cause = error[1] if error else output[-1000:]
-        raise HadoopUnavailableError(
-            f"mvn could not fetch Hadoop's jars (exit code {mvn.returncode}): {cause}"
-        )
+        raise HadoopUnavailableError(f"mvn could not fetch jars (exit code {mvn.returncode}): {cause}")

@@ -152,10 +152,6 @@ NUM_GROUPS, GROUP_ROWS, LENGTH = 3, 400, 16
 NUM_ROWS = NUM_GROUPS * GROUP_ROWS
 
 
-def ids_of(rows: range) -> pa.Array:
-    return pa.array([f"id {row} é" for row in rows])
-
-
 def vectors_of(rows: range) -> np.ndarray:
     return (np.array(rows)[:, None] / 4 + np.arange(LENGTH)).astype(np.float32)
 
@@ -164,35 +160,37 @@ def groups() -> list[range]:
     return [range(start, start + GROUP_ROWS) for start in range(0, NUM_ROWS, GROUP_ROWS)]
 
 
+def columns_of(rows: range) -> dict[str, Column]:
+    """Ids, vectors and numbers."""
+    vectors = vectors_of(rows)
+    return {"i": pa.array([f"id {row} é" for row in rows]), "v": vectors, "n": vectors[:, 0]}
+
+
 def write_part(folder: Path, compression: remapped.Compression) -> Path:
     root = str(folder / compression)
     with remapped.new_part(root, "user", 0, LENGTH, compression) as part:
         for rows in groups():
-            part.append(ids_of(rows), vectors_of(rows))
+            part.append(columns_of(rows)["i"], vectors_of(rows))
     return Path(remapped.part_uri(root, "user", 0))
 
 
 def write_table(path: Path, names: str, options: TableOptions) -> Path:
     """`names` are columns: i ids, v vectors, n numbers."""
-    kinds = {
-        "i": pa.string(),
-        "v": values_type("float32", (NUM_ROWS, LENGTH), options),
-        "n": values_type("float32", (NUM_ROWS,), options),
-    }
+    vectors, numbers = (values_type("float32", shape, options) for shape in ((NUM_ROWS, LENGTH), (NUM_ROWS,)))
+    kinds = {"i": pa.string(), "v": vectors, "n": numbers}
     schema = pa.schema([(f"{name}{place}", kinds[name]) for place, name in enumerate(names)])
     with open_table(str(path), schema, options) as table:
         for rows in groups():
-            of: dict[str, Column] = {"i": ids_of(rows), "v": vectors_of(rows), "n": vectors_of(rows)[:, 0]}
-            table.append([of[name] for name in names])
+            columns = columns_of(rows)
+            table.append([columns[name] for name in names])
     return path
 
 
 def expected(names: str) -> list[list[str]]:
-    rows = range(NUM_ROWS)
-    vectors = [",".join(map(str, vector)) for vector in vectors_of(rows).tolist()]
-    numbers = list(map(str, vectors_of(rows)[:, 0].tolist()))
-    of = {"i": ids_of(rows).to_pylist(), "v": vectors, "n": numbers, "t": ["user"] * NUM_ROWS}
-    return [list(row) for row in zip(*(of[name] for name in names), strict=True)]
+    columns = {name: column.tolist() for name, column in columns_of(range(NUM_ROWS)).items()}
+    texts = {"i": columns["i"], "n": list(map(str, columns["n"])), "t": ["user"] * NUM_ROWS}
+    texts["v"] = [",".join(map(str, vector)) for vector in columns["v"]]
+    return [list(row) for row in zip(*(texts[name] for name in names), strict=True)]
 
 
 @pytest.mark.slow

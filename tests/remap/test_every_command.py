@@ -91,30 +91,21 @@ def left_in(folder: Path) -> list[str]:
     return [path.name for path in folder.iterdir() if path.name.startswith(".out")]
 
 
-# Where a command dies: right after the file of this number has got its name, with files that stay.
-WRITTEN = [
-    ("predict", "part-*.json", 0, 1),
-    ("predict", "part-*.parquet", 0, 0),
-    ("pairs", "part-*.parquet", 0, 0),
-    ("pairs", "part-*.json", 0, 1),
-    ("ids", "part-*.json", 0, 1),
-    ("ids", "part-*.parquet", 0, 0),
-    ("lists", "centers.h5", 0, 0),
-    ("lists", "block-*.h5", 0, 0),
-    ("lists", "part-*.h5", 0, 0),
-    ("lists", "places-*.h5", 0, 0),
-    ("lists", "part-*.parquet", 0, 0),
-    ("lists", "part-*.json", 0, 1),
-    ("export", "user-*.json", 2, 3),
-    ("features", "part-*.parquet", 0, 0),
-    ("features", "done/part-0000?.json", 1, 2),
-    ("fold-in", "edges-*.parquet", 0, 0),
-    ("fold-in", "sorted-*.arrow", 0, 0),
-    ("fold-in", "part-*.parquet", 0, 0),
-    ("fold-in", "solved-*.json", 0, 1),
-    ("remap", "part-*.parquet", 0, 0),
-    ("remap", "part-*.parquet", 4, 0),
-]
+# Where commands die: right after the file of this number has got its name, with files that stay.
+PART, DONE = ("part-*.parquet", 0, 0), ("part-*.json", 0, 1)
+OF_A_LIST = [(f"{name}.h5", 0, 0) for name in ("centers", "block-*", "part-*", "places-*")]
+OF_A_FOLD = [("edges-*.parquet", 0, 0), ("sorted-*.arrow", 0, 0), ("solved-*.json", 0, 1)]
+DEATHS = {
+    "predict": [PART, DONE],
+    "pairs": [PART, DONE],
+    "ids": [PART, DONE],
+    "lists": [*OF_A_LIST, PART, DONE],
+    "export": [("user-*.json", 2, 3)],
+    "features": [PART, ("done/part-0000?.json", 1, 2)],
+    "fold-in": [PART, *OF_A_FOLD],
+    "remap": [PART, ("part-*.parquet", 4, 0)],
+}
+WRITTEN = [(command, *each) for command, deaths in DEATHS.items() for each in deaths]
 # Before the old folder goes aside, and before the new one has its name.
 COMMITS = [(command, at, 0, 0) for command in ("fold-in", "remap") for at in (".out.old-*", "out")]
 

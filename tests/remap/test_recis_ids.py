@@ -13,6 +13,7 @@ from graphmill.checkpoints.recis import HashTable, Saver, slice_of
 from graphmill.config.sections.remap import RemapConfig
 from graphmill.errors import ConfigError
 from remap.sources import check_maps, load_settings
+from tests.remap.graph import read_rows
 from tests.remap.saved import Cli, Refused
 
 IDS = np.array([2**62 + 1, -5, 17, 40000, -(2**63)])
@@ -34,11 +35,6 @@ def _map(root: Path) -> str:
     return str(root / "user.parquet")
 
 
-def _read(folder: Path, name: str) -> dict[str, list[float]]:
-    table = pa.concat_tables(pq.read_table(each) for each in sorted((folder / name).glob("*.parquet")))
-    return dict(zip(table["id"].to_pylist(), table["embedding"].to_pylist(), strict=True))
-
-
 def test_hashed_ids_become_raw_ids(tmp_path: Path, cli: Cli, refused: Refused) -> None:
     """An id without a raw id is an error that keeps the old output, or left out, with a word in run.json."""
     checkpoint, out = _run(tmp_path, np.append(IDS, 99)), tmp_path / "out" / "embeddings"
@@ -49,8 +45,9 @@ def test_hashed_ids_become_raw_ids(tmp_path: Path, cli: Cli, refused: Refused) -
     assert not out.exists()
     assert cli(*call, "--leave-out") == 0
     vectors = {int(each): [int(each % 10007) + n / 16 for n in range(3)] for each in (*IDS, 99)}
-    assert _read(out, "user") == {f"u{n}": vectors[int(each)] for n, each in enumerate(IDS)}
-    assert _read(out, "item") == {str(each): vector for each, vector in vectors.items()}
+    expected = {("user", f"u{n}"): vectors[int(each)] for n, each in enumerate(IDS)}
+    expected |= {("item", str(each)): vector for each, vector in vectors.items()}
+    assert read_rows(out) == expected
     assert {each.name for each in out.iterdir()} == {"user", "item", "_checksums.xxh128", "_SUCCESS"}
     assert not [each.name for each in out.parent.iterdir() if "by_raw_id" in each.name]
     stage = json.dumps(json.loads((out.parent / "run.json").read_text())["stages"]["remap"])

@@ -5,7 +5,6 @@ RecIS itself installs from no registry: a reader by the rules of its C++ reader 
 
 from pathlib import Path
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 
@@ -13,14 +12,10 @@ import graphmill
 from tests import REPOSITORY
 from tests.forked import Forks
 from tests.graphmill.checkpoints.recis_rules import RecisReader
+from tests.remap.graph import read_rows
 from tests.whole.test_docs import run_page
 
 PAGE = REPOSITORY / "docs/how_to/coming_from_recis.md"
-
-
-def _by_raw_id(folder: Path, name: str) -> dict[str, list[float]]:
-    table = pa.concat_tables(pq.read_table(each) for each in sorted((folder / name).glob("*.parquet")))
-    return dict(zip(table["id"].to_pylist(), table["embedding"].to_pylist(), strict=True))
 
 
 def test_a_user_of_recis_gets_vectors_and_returns(tmp_path: Path, forked: Forks) -> None:
@@ -31,12 +26,10 @@ def test_a_user_of_recis_gets_vectors_and_returns(tmp_path: Path, forked: Forks)
     products = [9001, 9002, -9003, 9004]
 
     before = RecisReader(tmp_path / "recis-run" / "ckpt_200")
-    found = _by_raw_id(tmp_path / "by-raw-id" / "embeddings", "customer")
-    assert {name: torch.tensor(each).tolist() for name, each in found.items()} == {
-        name: before.table("customer")[id_of[name]].tolist() for name in id_of if name != "donald"
-    }
-    found = _by_raw_id(tmp_path / "by-raw-id" / "embeddings", "product")
-    assert found == {str(each): before.table("product")[each].tolist() for each in products}
+    known = {("customer", name): number for name, number in id_of.items() if name != "donald"}
+    known |= {("product", str(number)): number for number in products}
+    found = read_rows(tmp_path / "by-raw-id" / "embeddings")
+    assert found == {(kind, name): before.table(kind)[each].tolist() for (kind, name), each in known.items()}
 
     run = graphmill.open(str(tmp_path / "bought"))
     after = RecisReader(tmp_path / "for-recis")

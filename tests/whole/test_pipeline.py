@@ -23,6 +23,7 @@ from tests.finished import NUM_ENTITIES, copy_of, of_triples
 from tests.forked import Ended, Forks, Kill
 from tests.graphmill.report.browser import show
 from tests.hadoop.cluster import MiniHdfs
+from tests.hadoop.files import files_at, upload
 
 pytestmark = pytest.mark.slow
 
@@ -61,11 +62,8 @@ def test_every_raw_id_comes_out_once_with_its_vector_and_the_record_has_metrics(
 def test_every_chart_of_the_report_is_drawn(finished_run: Path) -> None:
     shown = show(finished_run / "report.html")
     assert shown.console == []
-    assert (
-        shown.num_charts
-        == len(re.findall(r'id="chart-[^"]*"', (finished_run / "report.html").read_text()))
-        > 10
-    )
+    charts = re.findall(r'id="chart-[^"]*"', (finished_run / "report.html").read_text())
+    assert shown.num_charts == len(charts) > 10
     assert "could not be made" not in shown.dom
 
 
@@ -177,14 +175,9 @@ def test_a_configuration_with_buckets_and_no_tables_runs_the_other_stages(
 
 def files(output_uri: str) -> dict[str, bytes]:
     """Contents by path, but for run.json and markers, which hold times and places, and without the report."""
-    entries = (each.uri for each in storage.list_dir(output_uri, recursive=True) if not each.is_dir)
-    named = {uri.removeprefix(output_uri).lstrip("/"): uri for uri in entries}
-    kept = {
-        name: uri
-        for name, uri in named.items()
-        if storage.name(uri) not in UNLIKE and not name.startswith("results/")
-    }
-    return {name: storage.read_bytes(uri) for name, uri in kept.items()}
+    found = files_at(output_uri)
+    is_alike = {name: storage.name(name) not in UNLIKE and not name.startswith("results/") for name in found}
+    return {name: content for name, content in found.items() if is_alike[name] and "/." not in f"/{name}"}
 
 
 def checkpoint_arrays(content: bytes, tmp_path: Path) -> dict[str, bytes]:
@@ -256,9 +249,7 @@ def test_the_same_seed_gives_the_same_bytes_whatever_the_workers_and_wherever_co
 def test_on_hdfs_the_bytes_are_the_same(
     finished_run: Path, triples: Path, hdfs: MiniHdfs, hdfs_uri: str, tmp_path: Path, forked: Forks
 ) -> None:
-    for split in ("train", "valid", "test"):
-        with storage.atomic_output(f"{hdfs_uri}/in/{split}.txt") as stream:
-            stream.write((triples / f"{split}.txt").read_bytes())
+    upload(triples, f"{hdfs_uri}/in")
     run(forked, *of_triples(f"{hdfs_uri}/in", f"{hdfs_uri}/out"))
     assert json.loads(storage.read_text(f"{hdfs_uri}/out/run.json"))["status"] == "done"
     assert_same_output(str(finished_run), f"{hdfs_uri}/out", tmp_path)

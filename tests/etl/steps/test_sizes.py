@@ -19,6 +19,8 @@ from graphmill.formats import entity_counts
 from graphmill.storage.as_json import UInt64
 from tests.etl.graphs import config_of, files_under
 
+TABLE = {"lhs": "l", "relation_column": "r", "rhs": "t"}
+
 
 def test_few_ids_are_counted_and_many_estimated_whatever_the_chunks(rng: np.random.Generator) -> None:
     ids = rng.integers(2**64, size=100_000, dtype=np.uint64)
@@ -37,17 +39,16 @@ def smallest_of(*chunks: UInt64) -> UInt64:
 
 def settings_of(folder: Path, name: str, entities: object, **changes: object) -> Config:
     """Two types on the right-hand side, one of them small."""
-    (folder / "t.csv").write_text(
-        "l,r,t\n" + "".join(f"u{n % 999},{'knows' if n % 2 else 'in'},u{n % 77}\n" for n in range(5000))
-    )
-    content = {
+    rows = (f"u{n % 999},{'knows' if n % 2 else 'in'},u{n % 77}\n" for n in range(5000))
+    (folder / "t.csv").write_text("l,r,t\n" + "".join(rows))
+    content: dict[str, object] = {
         "output": str(folder / name),
         "entities": entities,
         "relations": [
             {"name": "knows", "lhs": "user", "rhs": "user"},
             {"name": "in", "lhs": "user", "rhs": "place"},
         ],
-        "etl": {"tables": [{"path": str(folder / "t.csv"), "lhs": "l", "relation_column": "r", "rhs": "t"}]},
+        "etl": {"tables": [TABLE | {"path": str(folder / "t.csv")}]},
     }
     (folder / f"{name}.yaml").write_text(json.dumps(content | changes))
     return config.load(str(folder / f"{name}.yaml"))
@@ -78,8 +79,7 @@ def test_the_partitions_of_an_earlier_index_stay(near_client: Client, tmp_path: 
     entities = {"user": {"num_partitions": 3}, "place": {"num_partitions": 1}}
     before = settings_of(tmp_path, "before", entities)
     job.run(before, near_client)
-    table = {"path": str(tmp_path / "t.csv"), "lhs": "l", "relation_column": "r", "rhs": "t"}
-    etl = {"tables": [table], "previous_entity_path": before.entity_path}
+    etl = {"tables": [TABLE | {"path": f"{tmp_path}/t.csv"}], "previous_entity_path": before.entity_path}
     after = settings_of(tmp_path, "after", {"user": {}, "place": {}}, etl=etl)
     job.run(after, near_client)
     assert len(entity_counts.list_counts(after.entity_path)["user"]) == 3
@@ -102,8 +102,7 @@ ID_BYTES = 20
 
 @pytest.mark.parametrize(("num_partitions", "num_ids"), [(1, 1_000), (1, 10**8), (8, 10**10), (64, 10**10)])
 def test_every_task_fits_the_memory(num_partitions: int, num_ids: int) -> None:
-    table = {"path": "t.parquet", "lhs": 0, "rhs": 1, "relation": "to"}
-    config = config_of("out", [table], entities={"n": num_partitions}, index_bytes=2 << 30)
+    config = config_of("out", "t.parquet", entities={"n": num_partitions}, index_bytes=2 << 30)
     etl = config.section(EtlConfig)
     settings = TaskSettings.of(config, Folders("w", "e", {"train": "t"}), num_ids)
     num_slots = num_partitions * settings.num_slots["n"]

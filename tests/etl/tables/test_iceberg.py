@@ -11,16 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from pyiceberg.manifest import (
-    DataFile,
-    DataFileContent,
-    FileFormat,
-    ManifestContent,
-    ManifestEntry,
-    ManifestEntryStatus,
-    ManifestWriterV2,
-    write_manifest_list,
-)
+from pyiceberg import manifest
 from pyiceberg.table import StaticTable, Table
 from pyiceberg.transforms import BucketTransform, DayTransform, IdentityTransform, TruncateTransform
 from pyiceberg.typedef import Record
@@ -167,49 +158,46 @@ def write_parquet(table: Table, rows: pa.Table) -> Path:
     return path
 
 
-def delete_rows(table: Table, content: DataFileContent, path: Path, equality_ids: list[int]) -> Path:
+class DeletesWriter(manifest.ManifestWriterV2):
+    """Writes a manifest of files of deletes."""
+
+    def content(self) -> manifest.ManifestContent:
+        return manifest.ManifestContent.DELETES
+
+    @property
+    def _meta(self) -> dict[str, str]:
+        return super()._meta | {"content": "deletes"}
+
+
+def delete_rows(table: Table, content: manifest.DataFileContent, path: Path, equality_ids: list[int]) -> Path:
     """Add a file of deletes to the newest snapshot; return the metadata.json that has it."""
     snapshot = table.current_snapshot()
     assert snapshot is not None
-    root = root_of(table)
+    folder, number = root_of(table) / "metadata", snapshot.snapshot_id
     partition = next(iter(table.scan().plan_files())).file.partition
-    deletes = DataFile.from_args(
+    deletes = manifest.DataFile.from_args(
         content=content,
         file_path=str(path),
-        file_format=FileFormat.PUFFIN if path.suffix == ".puffin" else FileFormat.PARQUET,
+        file_format=manifest.FileFormat[path.suffix[1:].upper()],
         partition=partition or Record(),
         record_count=1,
         file_size_in_bytes=path.stat().st_size,
         equality_ids=equality_ids or None,
     )
     deletes.spec_id = table.spec().spec_id
-
-    class DeletesWriter(ManifestWriterV2):
-        def content(self) -> ManifestContent:
-            return ManifestContent.DELETES
-
-        @property
-        def _meta(self) -> dict[str, str]:
-            return super()._meta | {"content": "deletes"}
-
-    number = snapshot.sequence_number
-    output = table.io.new_output(str(root / "metadata/deletes.avro"))
-    with DeletesWriter(table.spec(), table.schema(), output, snapshot.snapshot_id, "null") as writer:
-        entry = ManifestEntry.from_args(
-            status=ManifestEntryStatus.ADDED, snapshot_id=snapshot.snapshot_id, data_file=deletes
-        )
-        writer.add_entry(entry)
-    manifest = writer.to_manifest_file()
-    listed = str(root / "metadata/snap-deletes.avro")
-    with write_manifest_list(
-        2, table.io.new_output(listed), snapshot.snapshot_id, None, number, "null"
-    ) as lists:
-        lists.add_manifests([*snapshot.manifests(table.io), manifest])
+    output = table.io.new_output(str(folder / "deletes.avro"))
+    with DeletesWriter(table.spec(), table.schema(), output, number, "null") as writer:
+        added = {"status": manifest.ManifestEntryStatus.ADDED, "snapshot_id": number, "data_file": deletes}
+        writer.add_entry(manifest.ManifestEntry.from_args(**added))
+    listed = str(folder / "snap-deletes.avro")
+    place = (2, table.io.new_output(listed), number, None, snapshot.sequence_number, "null")
+    with manifest.write_manifest_list(*place) as lists:
+        lists.add_manifests([*snapshot.manifests(table.io), writer.to_manifest_file()])
     metadata = json.loads(Path(table.metadata_location.removeprefix("file://")).read_text())
     for each in metadata["snapshots"]:
-        if each["snapshot-id"] == snapshot.snapshot_id:
+        if each["snapshot-id"] == number:
             each["manifest-list"] = listed
-    changed = root / "metadata/00099-deletes.metadata.json"
+    changed = folder / "00099-deletes.metadata.json"
     changed.write_text(json.dumps(metadata))
     return changed
 
@@ -218,7 +206,7 @@ def test_deletes_by_position(tmp_path: Path) -> None:
     made = iceberg_table(tmp_path, pa.concat_tables([ROWS] * 3))
     (file,) = (task.file.file_path for task in made.scan().plan_files())
     positions = pa.table({"file_path": [file, file, "other"], "pos": [1, 5, 0]})
-    changed = delete_rows(made, DataFileContent.POSITION_DELETES, write_parquet(made, positions), [])
+    changed = delete_rows(made, manifest.DataFileContent.POSITION_DELETES, write_parquet(made, positions), [])
     expected = foreign_rows(StaticTable.from_metadata(str(changed)), ["u", "i", "n"])
     assert len(expected) == 7
     for chunk_rows in (1, 2, 1000):
@@ -236,7 +224,7 @@ def test_deletion_vectors(tmp_path: Path) -> None:
     path = root_of(made) / "data/deletes.puffin"
     vectors = {name: BitMap64(rows).serialize() for name, rows in ((other, [0, 8]), ("else", [1]))}
     path.write_bytes(puffin(vectors))
-    changed = delete_rows(made, DataFileContent.POSITION_DELETES, path, [])
+    changed = delete_rows(made, manifest.DataFileContent.POSITION_DELETES, path, [])
     expected = foreign_rows(StaticTable.from_metadata(str(changed)), ["u", "i"])
     assert len(expected) == 10
     assert rows_of(changed) == rows_of(changed, 2) == expected
@@ -248,7 +236,7 @@ def test_deletion_vectors(tmp_path: Path) -> None:
 def test_deletes_by_equality_are_refused(tmp_path: Path) -> None:
     made = iceberg_table(tmp_path, ROWS)
     path = write_parquet(made, pa.table({"u": ["b"]}))
-    changed = delete_rows(made, DataFileContent.EQUALITY_DELETES, path, [1])
+    changed = delete_rows(made, manifest.DataFileContent.EQUALITY_DELETES, path, [1])
     with pytest.raises(RawTableError, match=r"equality deletes.*compact the table first.*rewrite_data_files"):
         found_in(changed).files()
     with pytest.raises(RawTableError, match=r"equality deletes"):

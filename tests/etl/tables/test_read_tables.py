@@ -239,7 +239,11 @@ def test_columns_that_are_ambiguous(tmp_path: Path) -> None:
 ENDS = {"lhs": "l", "rhs": "r"}
 AB = '{"l": "a", "r": "b"}\n'
 OTHER = {"l": [1.5], "r": ["x"], "s": ["y"], "w": [[1]]}
-FRACTIONS = pa.array([Decimal("1.00")], pa.decimal128(38, 2))
+FRACTIONS = {"l": pa.array([Decimal("1.00")], pa.decimal128(38, 2)), "r": ["x"]}
+HALF = {"l": [Decimal("0.5")], "r": ["x"]}
+DOUBLES = {"l": [None, 12.0], "r": ["x", "y"]}
+AS_FRACTIONS = r"(?!.*(pandas|BIGINT)).*decimal128\(38, 2\).*CAST\(l AS DECIMAL\(36, 0\)\)"
+AS_DOUBLES = r"'l' \(lhs\): .* found double, first 12\.0: .*astype\(\"Int64\"\).*CAST\(l AS BIGINT\)"
 NO_TABLE = "cannot be read as a table"
 
 # A file's name; its bytes or columns; keys of its entry; the message after the name.
@@ -263,24 +267,9 @@ BAD_TABLES: list[tuple[str, Any, dict[str, Any], str]] = [
     ("t.csv.gz", gzip.compress(text(",") * 1000, mtime=0)[:60], {}, NO_TABLE),
     ("t.csv", b"a,b\nx,y\nz\n", {}, "row 2 .*expected 2 columns, found 1.*: 'z'; correct the table"),
     ("t.xlsx", b"", {}, "set the table's format"),
-    (
-        "t.parquet",
-        {"l": FRACTIONS, "r": ["x"]},
-        {"lhs": "l"},
-        r"(?!.*(pandas|BIGINT)).*decimal128\(38, 2\).*CAST\(l AS DECIMAL\(36, 0\)\)",
-    ),
-    (
-        "t.parquet",
-        {"l": [None, 12.0], "r": ["x", "y"]},
-        ENDS,
-        r"'l' \(lhs\): .* found double, first 12\.0: .*astype\(\"Int64\"\).*CAST\(l AS BIGINT\)",
-    ),
-    (
-        "t.parquet",
-        {"l": [Decimal("0.5")], "r": ["x"]},
-        ENDS,
-        r"first Decimal\('0\.5'\), .*CAST\(l AS STRING\)",
-    ),
+    ("t.parquet", FRACTIONS, {"lhs": "l"}, AS_FRACTIONS),
+    ("t.parquet", DOUBLES, ENDS, AS_DOUBLES),
+    ("t.parquet", HALF, ENDS, r"first Decimal\('0\.5'\), .*CAST\(l AS STRING\)"),
     ("t.parquet", {"l": [{"id": "a", "n": 1}], "r": ["x"]}, ENDS, r"name the field to read: l\.id or l\.n"),
 ]
 
