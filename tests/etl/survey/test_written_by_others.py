@@ -1,36 +1,43 @@
 """`graphmill init` on tables as other systems write them: the stage, run as it says, reads their edges."""
 
+import csv
+import datetime
 import json
 import re
 import uuid
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.dataset as ds
 import pytest
 from click.testing import CliRunner
+from deltalake import write_deltalake
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from etl.survey.dialect import dialect_of
-from etl.survey.outlook import estimate
+from etl.survey.outlook import estimate, estimate_distinct
 from etl.tables.check_rows import Rules
 from etl.tables.data_file import plain_file
 from etl.tables.files import find_files
 from etl.tables.ranges import find_ranges
 from etl.tables.read import read_blocks
 from graphmill.cli.main import init as command
-from graphmill.config import Config, defaults, from_mapping, yaml_text
+from graphmill.config import Config, defaults, from_mapping, load, yaml_text
 from graphmill.config.sections.etl import EtlConfig, TableConfig
 from graphmill.errors import GraphMillError, RawTableError
 from graphmill.run.auto_values import with_sizes
-from tests.etl.graphs import write_parquet
+from tests import REPOSITORY
+from tests.etl.graphs import config_of, write_parquet
+from tests.etl.tables.lakes import iceberg_table, root_of
 
 Edge = tuple[str, str, str]
+DEBIAN = REPOSITORY / "demo" / "debian"
 
 
 def text_of(*tables: Path, options: Sequence[str] = ()) -> tuple[str, str]:
@@ -43,6 +50,21 @@ def text_of(*tables: Path, options: Sequence[str] = ()) -> tuple[str, str]:
 def settings_of(text: str) -> Config:
     filled, chosen = defaults.applied(yaml_text.parsed(text, "init"))
     return from_mapping(filled).with_chosen(chosen)
+
+
+def written(*tables: Path) -> dict[str, Any]:
+    """The configuration for the tables, parsed."""
+    text, _ = text_of(*tables)
+    settings_of(text)
+    return dict(yaml_text.parsed(text, "init"))
+
+
+def write(path: Path, head: Sequence[str], rows: Iterable[Sequence[object]], delimiter: str = ",") -> Path:
+    """A file of csv; without names of columns where `head` is empty."""
+    with path.open("w", newline="", encoding="utf-8") as file:
+        lines = csv.writer(file, delimiter=delimiter)
+        lines.writerows([head, *rows] if head else rows)
+    return path
 
 
 def edges_read(settings: Config) -> Counter[Edge]:
@@ -71,10 +93,6 @@ def check(path: Path, expected: Iterable[Edge], *options: str) -> tuple[str, str
 
 def pairs(rng: np.random.Generator, num: int = 300, most: int = 40) -> list[tuple[str, str]]:
     return [(f"a{a}", f"b{b}") for a, b in rng.integers(0, most, (num, 2)).tolist()]
-
-
-def write_csv(path: Path, head: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    path.write_text("".join(",".join(map(str, row)) + "\n" for row in [head, *rows]))
 
 
 def test_a_header_that_is_a_field_too_short_is_refused(tmp_path: Path) -> None:
@@ -117,7 +135,7 @@ def test_types_beside_the_ends(tmp_path: Path, rng: np.random.Generator, is_told
     ids = rng.integers(0, 30, (300, 2)).tolist()
     rows = [(a, kinds[at % 2][0], kinds[at % 2][1], b, "gene") for at, (a, b) in enumerate(ids)]
     path = tmp_path / "primekg.csv"
-    write_csv(path, ["x_id", "x_type", "relation", "y_id", "y_type"], rows)
+    write(path, ["x_id", "x_type", "relation", "y_id", "y_type"], rows)
     name = "{r}" if is_told else "{lt}-{r}-{rt}"
     edges = [(str(a), name.format(lt=lt, r=r, rt=rt), str(b)) for a, lt, r, b, rt in rows]
     text, told = check(path, edges)
@@ -136,7 +154,7 @@ def test_folders_that_name_relations_or_an_end(tmp_path: Path, rng: np.random.Ge
         folder = tmp_path / f"graph/relation={relation}"
         folder.mkdir(parents=True)
         rows = [(a, ("gene", "drug")[a % 2], b, "gene") for a, b in rng.integers(0, 30, (300, 2)).tolist()]
-        write_csv(folder / "a.csv", ["x_id", "x_type", "y_id", "y_type"], rows)
+        write(folder / "a.csv", ["x_id", "x_type", "y_id", "y_type"], rows)
         edges += [(str(a), kind, relation, str(b)) for a, kind, b, _ in rows]
     check(tmp_path / "graph", [(a, f"{kind}-{relation}-gene", b) for a, kind, relation, b in edges])
     ends = ("--lhs", "x_id", "--rhs", "relation")
@@ -146,7 +164,7 @@ def test_folders_that_name_relations_or_an_end(tmp_path: Path, rng: np.random.Ge
 def test_types_that_ids_do_without_are_told(tmp_path: Path, rng: np.random.Generator) -> None:
     rows = [(f"g{a}", "gene", f"d{b}", "disease") for a, b in rng.integers(0, 30, (300, 2)).tolist()]
     path = tmp_path / "links.csv"
-    write_csv(path, ["source", "source_type", "target", "target_type"], rows)
+    write(path, ["source", "source_type", "target", "target_type"], rows)
     _, told = check(path, [(a, "links", b) for a, _, b, _ in rows])
     assert "source_type, target_type: types of ids, which are left out" in told
 
@@ -251,7 +269,7 @@ def test_what_the_dialect_says_is_what_etl_reads(
 
 def test_comments_show_the_values_that_run(tmp_path: Path, rng: np.random.Generator) -> None:
     path = tmp_path / "ratings.csv"
-    write_csv(path, ["user", "film"], pairs(rng, 3000))
+    write(path, ["user", "film"], pairs(rng, 3000))
     text, _ = text_of(path)
     settings = settings_of(text)
     size = estimate(settings).size
@@ -351,9 +369,180 @@ def test_the_encoding_is_found(tmp_path: Path, rng: np.random.Generator, encodin
 def test_named_columns_beside_a_table_of_entities(tmp_path: Path, rng: np.random.Generator) -> None:
     rows = pairs(rng)
     films, seen = tmp_path / "films.csv", tmp_path / "seen.csv"
-    write_csv(seen, ["film_id", "user_id"], rows)
-    write_csv(films, ["film_id", "title", "year"], [(f"a{n}", "T", 1999) for n in range(40)])
+    write(seen, ["film_id", "user_id"], rows)
+    write(films, ["film_id", "title", "year"], [(f"a{n}", "T", 1999) for n in range(40)])
     text, _ = text_of(films, seen, options=["--lhs", "user_id", "--rhs", "film_id"])
     settings = settings_of(text)
     assert edges_read(settings) == Counter((user, "seen", film) for film, user in rows)
     assert [each.type for each in settings.section(EtlConfig).entities] == ["film"]
+
+
+def test_a_ratings_table_becomes_users_and_films(tmp_path: Path, rng: np.random.Generator) -> None:
+    users, films = rng.integers(0, 300, 2000), rng.integers(0, 80, 2000)
+    rows = [
+        [f"u{user}" if at % 500 else "", f'Möbius, "{film}"', at % 5 + 1, 1_700_000_000 + at]
+        for at, (user, film) in enumerate(zip(users, films, strict=True))
+    ]
+    found = written(write(tmp_path / "ratings.csv", ["userId", "film", "rating", "timestamp"], rows))
+    assert list(found["entities"]) == ["user", "film"]
+    assert found["relations"] == [{"name": "ratings", "lhs": "user", "rhs": "film", "operator": "none"}]
+    (table,) = found["etl"]["tables"]
+    assert (table["lhs"], table["rhs"], table["relation"]) == ("userId", "film", "ratings")
+    assert found["output"] == "output/ratings"
+
+
+@pytest.mark.parametrize(
+    ("suffix", "delimiter"), [(".csv", ","), (".csv", "\t"), (".tsv", ";"), (".txt", "|"), (".txt", " ")]
+)
+def test_triples_without_a_header(
+    tmp_path: Path, rng: np.random.Generator, suffix: str, delimiter: str
+) -> None:
+    folder = tmp_path / "graph"
+    folder.mkdir()
+    for split in ("train", "valid", "test"):
+        heads, tails = rng.integers(0, 100, (2, 500))
+        rows = [[f"/m/{h}", f"/is/{h % 7}", f"/m/{t}"] for h, t in zip(heads, tails, strict=True)]
+        write(folder / f"{split}{suffix}", [], rows, delimiter)
+    found = written(folder)
+    assert found["dynamic_relations"] is True
+    assert list(found["entities"]) == ["entity"]
+    assert "holdout" not in found["etl"]
+    tables = {table.get("split", "train"): table for table in found["etl"]["tables"]}
+    assert tables.keys() == {"train", "valid", "test"}
+    for table in tables.values():
+        assert (table["lhs"], table["relation_column"], table["rhs"]) == (0, 1, 2)
+        assert table["header"] is False
+        default = "," if suffix == ".csv" else "\t"
+        assert table.get("delimiter", default) == delimiter
+
+
+@pytest.mark.slow
+def test_the_demo_graph_is_found_as_people_have_configured_it() -> None:
+    found = written(*sorted(DEBIAN.glob("*.parquet")))
+    by_hand = load(str(REPOSITORY / "conf" / "demo.yaml"), ["output=x"])
+    assert set(found["entities"]) == set(by_hand.entities)
+    ends = {(each["name"], each["lhs"], each["rhs"]) for each in found["relations"]}
+    expected = {(each.name, each.lhs, each.rhs) for each in by_hand.relations}
+    assert ends == expected
+
+
+def test_a_table_about_entities_is_no_table_of_edges(tmp_path: Path, rng: np.random.Generator) -> None:
+    rows = ([at, f"Film {at % 70}", 1950 + at % 60] for at in range(80))
+    films = write(tmp_path / "films.csv", ["film_id", "title", "year"], rows)
+    edges = zip(*rng.integers(0, 80, (2, 900)).tolist(), strict=True)
+    found = written(films, write(tmp_path / "seen.csv", ["user_id", "film_id"], edges))
+    assert list(found["entities"]) == ["user", "film"]  # numbers of users and of films are alike
+    (table,) = found["etl"]["entities"]
+    assert (table["type"], table["id"]) == ("film", "film_id")
+
+
+def test_row_keys_floats_times_and_nested_columns_are_no_ids(tmp_path: Path) -> None:
+    rows = 200
+    columns = {
+        "order_id": range(rows),
+        "when": pd.date_range("2026-01-01", periods=rows),
+        "price": np.linspace(0, 1, rows),
+        "tags": [["a"]] * rows,
+        "customer_id": [f"c{at % 40}" for at in range(rows)],
+        "product_id": [at % 7 for at in range(rows)],
+    }
+    pd.DataFrame(columns).to_parquet(tmp_path / "orders.parquet")
+    (found,) = written(tmp_path / "orders.parquet")["etl"]["tables"]
+    assert (found["lhs"], found["rhs"]) == ("customer_id", "product_id")
+
+
+def test_ends_with_common_values_are_of_one_type(tmp_path: Path, rng: np.random.Generator) -> None:
+    edges = [[f"n{a}", f"n{b}", 0.5] for a, b in rng.integers(0, 50, (300, 2))]
+    found = written(write(tmp_path / "links.csv", ["source", "target", "weight"], edges))
+    assert list(found["entities"]) == ["entity"]
+    assert found["relations"][0]["operator"] == "complex_diagonal"  # the direction counts
+
+
+def test_tables_that_are_no_graph(tmp_path: Path) -> None:
+    table, mine = tmp_path / "table.csv", tmp_path / "mine.yaml"
+    write(table, ["name", "price"], [["a", 0.5], ["b", 1.5]])
+    mine.write_text("mine")
+    (tmp_path / "empty.csv").touch()
+    for words, message in (
+        ([table], "expected two columns of ids, found the columns name"),
+        ([tmp_path / "empty.csv"], "expected rows, found an empty file"),
+        ([tmp_path / "none.csv"], "no file there"),
+        ([DEBIAN / "in_section.parquet", "--to", mine], r"mine\.yaml: there is a file"),
+    ):
+        with pytest.raises(GraphMillError, match=message):
+            CliRunner().invoke(command, [str(each) for each in words], catch_exceptions=False)
+    assert mine.read_text() == "mine"
+
+
+def test_names_that_yaml_would_change(tmp_path: Path) -> None:
+    rows = [[f"a{at % 9}", f"b{at % 8}"] for at in range(50)]
+    for name, ends in (
+        ("on", ["yes", "no: really"]),
+        ("lines", ["user\n  on_bad_row: x", "timestamp"]),  # which are in comments too
+        ("odd\x7f", ["user\x7f", "item\u2028\x85\ufeff"]),  # YAML refuses them, or takes them for line ends
+    ):
+        (table,) = written(write(tmp_path / f"{name}.csv", ends, rows))["etl"]["tables"]
+        assert [table["lhs"], table["rhs"]] == ends
+        assert table["relation"] == "on" or name != "on"
+
+
+@pytest.mark.parametrize("scale", [1, 4, 25])
+def test_the_estimate_of_distinct_values(rng: np.random.Generator, scale: int) -> None:
+    """The estimator's error is at most a factor of sqrt(scale)."""
+    values = rng.zipf(1.3, 50_000)
+    sample = Counter(map(str, rng.choice(values, len(values) // scale, replace=False)))
+    exact = len(set(values.tolist()))
+    assert exact / scale**0.5 * 0.9 <= estimate_distinct(sample, scale) <= exact * scale**0.5 * 1.1
+    if scale == 1:
+        assert estimate_distinct(sample, scale) == exact
+
+
+USERS, ITEMS, DAYS = np.random.default_rng(1).integers(0, [[90], [70], [3]], (3, 6000)).tolist()
+SHOP = pa.table(
+    {
+        "user_id": [f"u{n}" for n in USERS],
+        "sku": [f"i{n}" for n in ITEMS],
+        "relation": ["bought", "viewed"] * 3000,
+        "day": [datetime.date(2026, 11, 1 + n) for n in DAYS],
+    }
+)
+
+
+def write_hive(folder: Path) -> Path:
+    parts = ds.partitioning(pa.schema([("day", pa.date32()), ("relation", pa.string())]), flavor="hive")
+    ds.write_dataset(SHOP, folder / "orders", format="parquet", partitioning=parts)
+    return folder / "orders"
+
+
+def write_delta(folder: Path) -> Path:
+    write_deltalake(folder / "orders", SHOP, partition_by=["day", "relation"])
+    return folder / "orders"
+
+
+def write_iceberg(folder: Path) -> Path:
+    return root_of(iceberg_table(folder, SHOP))
+
+
+@pytest.mark.parametrize("write_shop", [write_hive, write_delta, write_iceberg])
+def test_tables_as_sites_keep_them(tmp_path: Path, write_shop: Callable[[Path], Path]) -> None:
+    path = write_shop(tmp_path)
+    text, _ = text_of(path)
+    found = yaml_text.parsed(text, "init")
+    assert found["entities"] == {"user": {}, "sku": {}}
+    (table,) = found["etl"]["tables"]
+    assert table == {"path": str(path), "lhs": "user_id", "rhs": "sku", "relation_column": "relation"}
+    settings = settings_of(text)
+    rows = estimate(settings).rows
+    assert rows[f"table {path}"].startswith("about 6,000 rows")
+    assert (rows["entities, user"], rows["entities, sku"]) == ("about 90", "about 70")
+    (with_filter,) = yaml_text.parsed(re.sub("# filters", "filters", text), "init")["etl"]["tables"]
+    filters = None if write_shop is write_iceberg else [["day", "==", "2026-11-01"]]
+    assert with_filter.get("filters") == filters
+
+
+def test_an_estimate_of_columns_in_structs_and_folders(tmp_path: Path) -> None:
+    write_parquet(tmp_path / "kind=a/t.parquet", e=[{"user": "u1"}, {"user": "u2"}])
+    shape: Any = {"entities": {"user": 1, "kind": 1}, "relations": [("to", "user", "kind")]}
+    settings = config_of("/nowhere", [{"path": tmp_path, "lhs": "e.user", "rhs": "kind"}], **shape)
+    rows = estimate(settings).rows
+    assert (rows["entities, user"], rows["entities, kind"]) == ("about 2", "about 1")
