@@ -10,6 +10,7 @@ from pathlib import Path
 from tests.hadoop.jars import ensure_jars, java_home
 
 MAIN_PATH = Path(__file__).with_name("MiniCluster.java")
+WAIT_S = 600.0  # in tests, for what is to come
 START_TIMEOUT_S = 600.0
 STOP_TIMEOUT_S = 10.0
 COMMAND_TIMEOUT_S = 300.0
@@ -104,3 +105,9 @@ class MiniHdfs:
 
 def _tail(log: str) -> str:
     return "\n".join(log.splitlines()[-LOG_TAIL_LINES:])
+
+
+def environment_of(cluster: MiniHdfs, **variables: str) -> dict[str, str]:
+    """This process's environment, with `cluster` as Hadoop."""
+    kept = {key: value for key, value in os.environ.items() if not key.startswith("GRAPHMILL_")}
+    return {**kept, "HADOOP_CONF_DIR": str(cluster.conf_dir), **variables}

@@ -23,8 +23,8 @@ from graphmill.storage import hdfs_writer
 from tests import REPOSITORY
 from tests.etl.graphs import same_bytes, write_parquet
 from tests.etl.run.test_go_on import figures_of, graph_config, stopped_before
-from tests.hadoop import yarn as rm
-from tests.hadoop.cluster import MiniHdfs
+
+from tests.hadoop.cluster import WAIT_S, MiniHdfs, environment_of
 from tests.hadoop.files import files_at
 from tests.hadoop.fixture import hadoop
 from tests.processes import running
@@ -86,7 +86,7 @@ def pipeline(
     conf.write_text(CONF)
     overrides = ["--set", f"input={root}", "--set", f"output={root}/out"]
     command = [*before, DASK_SUBMIT, "--master", "local[2]", "pipeline.py", "--conf", str(conf), *overrides]
-    options = {"cwd": REPOSITORY, "env": rm.environment_of(cluster), "stdout": subprocess.DEVNULL}
+    options = {"cwd": REPOSITORY, "env": environment_of(cluster), "stdout": subprocess.DEVNULL}
     return running(command, log, **options)
 
 
@@ -105,12 +105,12 @@ def test_a_run_survives_a_rolling_restart_of_datanodes_and_a_failover_of_the_nam
     held = [sys.executable, "-m", "tests.held", "checkpoint_version.txt", "12", str(sign)]
     trained = f"{roots['hdfs']}/out/checkpoint/checkpoint_version.txt"
     with pipeline(available, tmp_path, roots["hdfs"], log, held) as disturbed:
-        wait_until(lambda: b"etl: starting" in log.read_bytes(), rm.WAIT_S)
+        wait_until(lambda: b"etl: starting" in log.read_bytes(), WAIT_S)
         for has_begun in (lambda: True, lambda: storage.exists(trained)):
-            wait_until(has_begun, rm.WAIT_S)
+            wait_until(has_begun, WAIT_S)
             for _ in range(3):  # each of the three: the first is the one that has run for the longest time
                 available.tell("restart-datanode 0")
-        wait_until(sign.exists, rm.WAIT_S)
+        wait_until(sign.exists, WAIT_S)
         available.tell("failover")
         assert b"train: done" not in log.read_bytes()
         sign.unlink()

@@ -11,9 +11,10 @@ import sys
 import tarfile
 import textwrap
 import venv
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 import hdfs_native
@@ -27,13 +28,64 @@ from tests import REPOSITORY
 from tests.forked import Fork, Forks
 from tests.graphmill.cluster import stranger
 from tests.graphmill.cluster.certificates import certificates
-from tests.hadoop import yarn as rm
-from tests.hadoop.cluster import MiniHdfs
+
+from tests.hadoop.cluster import WAIT_S, MiniHdfs, environment_of
 from tests.hadoop.jars import ensure_jars
 from tests.processes import SLEEPER
 from tests.waiting import found_in, wait_until
 
 pytestmark = [pytest.mark.yarn, pytest.mark.slow]
+
+
+FINAL_STATES = {"FINISHED", "FAILED", "KILLED"}
+
+
+class Application(NamedTuple):
+    """One line of the resource manager's list."""
+
+    id: str
+    name: str
+    queue: str
+    state: str
+    final_status: str
+
+
+def named(cluster: MiniHdfs, name: str) -> list[Application]:
+    """The applications of one name that the resource manager knows."""
+    lines = [line.split() for line in cluster.tell("applications")]
+    found = [Application(*words) for words in lines if len(words) == 5 and words[0].startswith("application_")]
+    return [each for each in found if each.name == name]
+
+
+def is_over(cluster: MiniHdfs, name: str) -> bool:
+    """Whether there were applications of that name, and none is left."""
+    found = named(cluster, name)
+    return bool(found) and all(each.state in FINAL_STATES for each in found)
+
+
+def in_containers() -> Iterator[tuple[int, bytes, str]]:
+    """Process ids, command lines and containers of what runs on the nodes."""
+    for process in Path("/proc").iterdir():
+        if process.name.isdigit():
+            with suppress(OSError):  # it has ended meanwhile
+                command, environment = ((process / name).read_bytes() for name in ("cmdline", "environ"))
+                variables = dict(each.partition(b"=")[::2] for each in environment.split(b"\0"))
+                if container := variables.get(b"CONTAINER_ID", b"").decode():
+                    yield int(process.name), command, container
+
+
+def containers(name: str) -> set[str]:
+    """Running containers whose workers belong to the application `name`."""
+    return {
+        container
+        for _, command, container in in_containers()
+        if f"-{container}".encode() in command and f"{name}-".encode() in command
+    }
+
+
+def processes(container: str) -> list[int]:
+    """Process ids of everything that runs in a container, those first that started the others."""
+    return sorted(pid for pid, _, own in in_containers() if own == container)
 
 
 def arguments(name: str, *more: str, num_workers: int = 1) -> list[str]:
@@ -95,19 +147,19 @@ def test_the_demo_in_containers_ends_well_although_workers_and_its_client_are_ki
     command += ["pipeline.py", "--conf", str(REPOSITORY / "conf" / "demo.yaml"), *overrides]
     run = forked.start(*command, **environment)
     trained = f"{root}/out/checkpoint/checkpoint_version.txt"
-    wait_until(lambda: storage.exists(trained) or not run.is_running(), rm.WAIT_S)
+    wait_until(lambda: storage.exists(trained) or not run.is_running(), WAIT_S)
     run.send(signal.SIGKILL)
     left = run.wait()
     assert left.code == -signal.SIGKILL, left.stderr
-    first = sorted(rm.containers("demo"))
+    first = sorted(containers("demo"))
     assert len(first) == 2, left.stderr
     for container in first:  # one of them is training
-        for pid in rm.processes(container):
+        for pid in processes(container):
             with suppress(ProcessLookupError):  # it ended with its parent
                 os.kill(pid, signal.SIGKILL)
     (driver,) = re.findall(r"the driver is (application_\w+)", left.stderr)
     first_try = forked.start("graphmill", "follow", driver, **environment)
-    wait_until(lambda: first_try.read("stderr"), rm.WAIT_S)
+    wait_until(lambda: first_try.read("stderr"), WAIT_S)
     first_try.send(signal.SIGINT)
     ended = first_try.wait()
     assert ended.code == 130
@@ -124,13 +176,13 @@ def test_the_demo_in_containers_ends_well_although_workers_and_its_client_are_ki
     tables = [pq.read_table(pa.BufferReader(storage.read_bytes(each.uri))) for each in parts]
     ids = {each for table in tables for each in table["id"].to_pylist()}
     assert ids == set(packages)
-    assert len(rm.named(yarn, "demo")) >= 2  # the containers came back by a further application
+    assert len(named(yarn, "demo")) >= 2  # the containers came back by a further application
     assert "missing, asking for others" in followed.stderr
     assert re.search(rf"{first[0]} on \S+: exit status 137: ", followed.stderr)
     assert re.search(rf"container_\w+ on \S+ replaces {first[0]} on ", followed.stderr)
-    assert rm.is_over(yarn, "demo")
+    assert is_over(yarn, "demo")
     for name in ("demo", "demo-driver", ".graphmill"):
-        wait_until(lambda name=name: left_on_hdfs(yarn, name) == [], rm.WAIT_S)
+        wait_until(lambda name=name: left_on_hdfs(yarn, name) == [], WAIT_S)
 
 
 def test_every_signal_ends_the_application_from_which_other_users_are_kept_out(
@@ -161,18 +213,18 @@ def test_every_signal_ends_the_application_from_which_other_users_are_kept_out(
             runs[way].send(waiting.pop(way))
         return not waiting
 
-    wait_until(all_have_their_signal, rm.WAIT_S)
+    wait_until(all_have_their_signal, WAIT_S)
     assert len(workers) == 3
     for way, (_, code) in ways.items():
         ended = runs[way].wait()
         assert ended.code == code, ended.stderr
         if way != "sigkill":  # nobody was left to see to that one: it ends by itself
-            assert rm.is_over(yarn, way), ended.stderr
+            assert is_over(yarn, way), ended.stderr
             assert left_on_hdfs(yarn, way) == []
             assert not found_in(tmp_path, f"{way}/**/keys.pem")
-    wait_until(lambda: rm.is_over(yarn, "sigkill"), rm.WAIT_S)
+    wait_until(lambda: is_over(yarn, "sigkill"), WAIT_S)
     # YARN calls an application killed before its nodes have ended the containers.
-    wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in workers), rm.WAIT_S)
+    wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in workers), WAIT_S)
 
 
 def left_on_hdfs(cluster: MiniHdfs, name: str) -> list[str]:
@@ -201,7 +253,7 @@ def test_missing_workers_end_the_run_with_yarn_s_reason(
         assert (ended.code, ended.stdout) == (code, "")
         assert code == 2 or "error: --master yarn: no worker came" in ended.stderr
         assert message in ended.stderr
-    assert {each.state for each in rm.named(yarn, "late")} <= rm.FINAL_STATES
+    assert {each.state for each in named(yarn, "late")} <= FINAL_STATES
 
 
 def check_private(forked: Forks, yarn: MiniHdfs, name: str, run: Fork, folder: Path) -> None:
@@ -213,8 +265,8 @@ def check_private(forked: Forks, yarn: MiniHdfs, name: str, run: Fork, folder: P
         with pytest.MonkeyPatch.context() as environment, pytest.raises(Exception, match="Permission denied"):
             environment.setenv("HADOOP_USER_NAME", "mallory")
             hdfs_native.Client(yarn.uri).read(urlsplit(uri).path).read()
-    (container,) = rm.containers(name)
-    pids = rm.processes(container)
+    (container,) = containers(name)
+    pids = processes(container)
     key = Path(f"/proc/{pids[0]}/cwd/keys.pem").resolve()
     assert key.stat().st_mode & 0o077 == 0
     script = Path(f"/proc/{pids[0]}/cwd/ExecScript.sh").resolve().read_text()
@@ -269,7 +321,7 @@ def test_a_packed_environment_and_the_command_yarn(yarn: MiniHdfs, tmp_path: Pat
         ),
         executable=Path(sys.executable).with_name("dask-submit"),
         cwd=tmp_path,
-        env=rm.environment_of(
+        env=environment_of(
             yarn, HADOOP_HOME=str(home), GRAPHMILL_HDFS_TIMEOUT_S="17", HADOOP_USER_NAME="alice"
         ),
         capture_output=True,
@@ -294,7 +346,7 @@ def test_a_packed_environment_and_the_command_yarn(yarn: MiniHdfs, tmp_path: Pat
         assert environment[variable].startswith(f"{own}cache")
     assert worker["scratch"].startswith(own)
     assert worker["address"].startswith("tls://")
-    application = rm.named(yarn, "packed")[0]
+    application = named(yarn, "packed")[0]
     assert application.queue.endswith("nightly")
     assert application.final_status == "SUCCEEDED"
     assert f"logs: yarn logs -applicationId {application.id}" in done.stderr

@@ -1,17 +1,27 @@
-"""Remapping what GraphStorm saved: the same tables as its own command writes, and the odd forms of input."""
+"""Remapping what GraphStorm saved: the same tables as its own command writes, and every form of input."""
 
 import csv
+import json
+import logging
 import shutil
 from pathlib import Path
+from typing import Any
 
+import h5py
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
 
+from graphmill.ask import ids as strings
+from graphmill.errors import FormatError
+from remap.graphstorm import id_map
 from tests import DATA
-from tests.remap.saved import Cli, Tree, raw_id, save, snapshot
+from tests.remap.saved import Cli, Refused, Tree, raw_id, save, snapshot
 
 
 @pytest.fixture
@@ -189,21 +199,14 @@ def test_tables_of_an_earlier_job_are_replaced(tree: Tree, cli: Cli) -> None:
     assert tree.embeddings() == expected
 
 
-def test_the_launchers_yaml(tree: Tree, cli: Cli, tmp_path: Path) -> None:
+def test_the_launchers_yaml(tree: Tree, cli: Cli) -> None:
     tree.write_map("item", 4)
     tree.write_users([4])
     folder = tree.pred / "user_likes_a_lot_item"
     for stem in ("predict", "src_nids", "dst_nids"):
         save(folder / f"{stem}-00000.pt", torch.arange(4))
-    (tree.root / "gs.yaml").write_text(
-        f"""
-gsf:
-  basic: {{part_config: {tree.root}/graph.json, num_layers: 1}}
-  output: {{save_embed_path: {tree.emb}, save_prediction_path: {tree.pred}}}
-  edge_classification: {{target_etype: ["user,likes_a_lot,item"], task_type: edge_classification}}
-"""
-    )
-    assert cli("--cf", tree.root / "gs.yaml", "--logging-level", "warning") == 0
+    task = {"target_etype": ["user,likes_a_lot,item"], "task_type": "edge_classification"}
+    assert cli("--cf", write_yaml(tree, edge_classification=task), "--logging-level", "warning") == 0
     assert tree.tables() == [
         "emb/user/embed-00000_00000.parquet",
         "pred/user_likes_a_lot_item/pred.predict-00000_00000.parquet",
@@ -225,3 +228,225 @@ def test_ranks(tree: Tree, cli: Cli) -> None:
     assert cli(*tree.arguments("--rank", 1, "--world-size", 2, "--with-shared-fs", "false")) == 0
     assert tree.tables() == ["emb/user/embed-00001_00000.parquet"]
     assert tree.inputs() == {}
+
+
+# Inputs that GraphStorm's own command takes, and tables of ids.
+
+IDS = [raw_id("user", nid) for nid in range(4)]
+PREDICTED = "pred/user/pred.predict-00000_00000.parquet"
+
+
+@pytest.fixture
+def users(tree: Tree) -> Tree:
+    """A map of 4 users, and the JSON of embeddings of one rank; the embeddings come from the test."""
+    tree.write_map("user", 4)
+    save(tree.emb / "user/embed_nids-00000.pt", torch.arange(4))
+    tree.write_emb_info(["user"], 1)
+    return tree
+
+
+def write_yaml(tree: Tree, **sections: object) -> Path:
+    output = {"save_embed_path": str(tree.emb), "save_prediction_path": str(tree.pred)}
+    basic = {"part_config": str(tree.root / "graph.json")}
+    tree.root.mkdir(exist_ok=True)
+    path = tree.root / "gs.yaml"
+    path.write_text(yaml.safe_dump({"gsf": {"basic": basic, "output": output, **sections}}))
+    return path
+
+
+def table(tree: Tree, place: str = "emb/user/embed-00000_00000.parquet") -> pa.Table:
+    return pq.read_table(tree.root / place)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "arrow", "width"),
+    [
+        (torch.int64, pa.int64(), 2),
+        (torch.int32, pa.int32(), None),
+        (torch.uint8, pa.uint8(), 2),
+        (torch.bool, pa.bool_(), None),
+        (torch.float16, pa.float16(), None),
+        (torch.bfloat16, pa.float32(), 2),  # parquet has none
+        (torch.float64, pa.float64(), 2),
+    ],
+)
+def test_every_type_of_number(
+    users: Tree, cli: Cli, dtype: torch.dtype, arrow: pa.DataType, width: int | None
+) -> None:
+    rows = torch.tensor([[1, 0], [0, 1], [1, 1], [0, 0]], dtype=dtype)
+    rows = rows if width else rows[:, 0].clone()
+    save(users.emb / "user/embed-00000.pt", rows)
+    assert cli(*users.arguments()) == 0
+    found = table(users)
+    kind = found.schema.field("emb").type
+    assert (kind.value_type if width else kind) == arrow
+    assert found.to_pydict() == {"emb": rows.tolist(), "nid": IDS}
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.int64])
+def test_numbers_in_other_tables(users: Tree, cli: Cli, dtype: torch.dtype) -> None:
+    rows = torch.tensor([[1, -2], [3, 0]] * 2, dtype=dtype)
+    save(users.emb / "user/embed-00000.pt", rows)
+    flags = users.arguments("--preserve-input", "true")
+    assert cli(*flags, "--fixed-size-list", "--value-compression", "zstd") == 0
+    assert table(users).to_pydict()["emb"] == rows.tolist()
+    assert cli(*flags, "--output-format", "csv") == 0
+    lines = (users.emb / "user/embed-00000_00000.csv").read_text().splitlines()
+    found = [[float(text) for text in line.split(",")[0].split(";")] for line in lines[1:]]
+    assert found == rows.tolist()
+
+
+def test_one_number_per_node_has_the_length_as_its_dimension(users: Tree, cli: Cli) -> None:
+    """GraphStorm's emb_dim of a 1-D tensor is its number of rows, of rank 0."""
+    save(users.emb / "user/embed-00000.pt", torch.arange(4) * 0.5)
+    content = {"format": "pytorch", "emb_name": ["user"], "world_size": 1, "emb_dim": {"user": 4}}
+    (users.emb / "emb_info.json").write_text(json.dumps(content))
+    assert cli(*users.arguments()) == 0
+    assert table(users).to_pydict() == {"emb": [0.0, 0.5, 1.0, 1.5], "nid": IDS}
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.int64])
+def test_hdf5(tree: Tree, cli: Cli, dtype: type) -> None:
+    """`save_embeddings` with the format hdf5: one file, rows in the order of the ids."""
+    tree.write_map("user", 4)
+    rows = np.arange(8).reshape(4, 2).astype(dtype)
+    tree.emb.mkdir(parents=True)
+    with h5py.File(tree.emb / "embed_dict.hdf5", "w") as hdf5:
+        hdf5["user"] = rows
+    content = {"format": "hdf5", "emb_dim": {"user": 2}, "world_size": 0}
+    (tree.emb / "emb_info.json").write_text(json.dumps(content))
+    assert cli(*tree.arguments("--output-chunk-size", 3)) == 0
+    tables = [table(tree, f"emb/user/embed-00000_0000{number}.parquet") for number in (0, 1)]
+    assert pa.concat_tables(tables).to_pydict() == {"emb": rows.tolist(), "nid": IDS}
+    assert not (tree.emb / "embed_dict.hdf5").exists()
+
+
+def test_the_yaml_comes_before_the_flags(users: Tree, cli: Cli, tmp_path: Path) -> None:
+    """GraphStorm's own script passes a folder of maps that is not there beside --cf."""
+    save(users.emb / "user/embed-00000.pt", torch.ones(4, 2))
+    absent = tmp_path / "absent"
+    flags = ["--node-id-mapping", absent, "--node-emb-dir", absent, "--prediction-dir", absent]
+    users.write_predictions("user", types=["user"])
+    assert cli("--cf", write_yaml(users), *flags, "--pred-ntypes", "nobody") == 0
+    assert users.tables() == ["emb/user/embed-00000_00000.parquet", PREDICTED]
+
+
+def test_a_launcher_s_other_flags(users: Tree, cli: Cli, caplog: pytest.LogCaptureFixture) -> None:
+    """GraphStorm's launchers pass all flags of the training; those that name folders win over the YAML."""
+    save(users.emb / "user/embed-00000.pt", torch.ones(4, 2))
+    moved = users.emb.rename(users.root / "elsewhere")
+    flags = ["--ip-config", "ips.txt", "--part-config", users.root / "graph.json", "--num-epochs", 3]
+    users.write_predictions("user", types=["user"])
+    yaml_path = write_yaml(users, basic={"part_config": "/absent/graph.json"})
+    more = ["--save-embed-path", moved, "--use-mini-batch-infer", "false", "--fanout", "5,5"]
+    with caplog.at_level(logging.INFO, logger="graphmill"):
+        assert cli("--cf", yaml_path, *flags, *more, "--rank", 0, "--world-size", 1) == 0
+    assert "elsewhere/user/embed-00000_00000.parquet" in users.tables()
+    assert "--ip-config, --num-epochs, --use-mini-batch-infer, --fanout: not of this command" in caplog.text
+
+
+def test_a_run_that_saved_nothing(tree: Tree, cli: Cli, caplog: pytest.LogCaptureFixture) -> None:
+    """A launcher calls the command after every training."""
+    path = write_yaml(tree, output={})
+    with caplog.at_level(logging.WARNING, logger="graphmill"):
+        assert cli("--cf", path) == 0
+        assert cli("--cf", write_yaml(tree, output={"save_embed_path": str(tree.emb)})) == 0
+    assert caplog.text.count("nothing to remap") == 2
+    assert not tree.emb.exists()
+
+
+def test_types_without_predictions_are_skipped(
+    users: Tree, cli: Cli, caplog: pytest.LogCaptureFixture
+) -> None:
+    users.write_predictions("user", types=["user"])
+    flags = users.prediction_arguments("--pred-ntypes", "user", "item", "--pred-etypes", "a,b,c")
+    with caplog.at_level(logging.WARNING, logger="graphmill"):
+        assert cli(*flags) == 0
+    assert users.tables() == [PREDICTED]
+    for name in ("item", "a_b_c"):
+        assert f"{users.pred}/{name}: there is no such folder; the type is skipped" in caplog.text
+
+
+def test_what_is_not_there_is_refused(users: Tree, cli: Cli) -> None:
+    """A type of the JSON without a folder; and flags of others without the YAML."""
+    users.write_predictions("user", types=["user", "item"])
+    assert cli(*users.prediction_arguments()) == 2
+    save(users.emb / "user/embed-00000.pt", torch.ones(4, 2))
+    assert cli(*users.arguments("--num-epochs", 3)) == 2
+    assert users.tables() == []
+
+
+def test_tasks_of_the_yaml(users: Tree, cli: Cli) -> None:
+    """Multi-task: each task's predictions in a folder of its own; a task that predicted nothing has none."""
+    tasks = [
+        {"node_classification": {"target_ntype": "user", "label_field": "a"}},
+        {"node_regression": {"target_ntype": "user", "label_field": "b"}},
+        {"link_prediction": {}},
+    ]
+    users.write_predictions("node_classification-user-a/user", types=["user"])
+    save(users.emb / "user/embed-00000.pt", torch.ones(4, 2))
+    assert cli("--cf", write_yaml(users, multi_task_learning=tasks)) == 0
+    assert users.tables() == [
+        "emb/user/embed-00000_00000.parquet",
+        "pred/node_classification-user-a/user/pred.predict-00000_00000.parquet",
+    ]
+
+
+def test_a_task_without_its_json_is_refused(users: Tree, cli: Cli, refused: Refused) -> None:
+    """On a machine of its own, a rank has no result_info.json, and no task tells its types."""
+    users.write_predictions("nc/user")
+    tasks = [{"node_classification": {"target_ntype": "user"}}]
+    flags = ["--cf", write_yaml(users, output={"save_prediction_path": str(users.pred)})]
+    message = "no such file; give the types: --pred-ntypes, --pred-etypes"
+    refused(message, *flags, "--with-shared-fs", "false")
+    assert cli("--cf", write_yaml(users, multi_task_learning=tasks), "--with-shared-fs", "false") == 2
+    assert users.tables() == []
+
+
+@pytest.mark.slow
+@given(
+    ids=st.lists(st.text(max_size=8), min_size=1, max_size=40, unique=True),
+    num_files=st.integers(1, 4),
+    group_rows=st.integers(1, 9),
+    part_rows=st.integers(1, 12),
+    seed=st.integers(0, 1000),
+)
+def test_any_map_is_looked_up_right(
+    tmp_path_factory: Any, ids: list[str], num_files: int, group_rows: int, part_rows: int, seed: int
+) -> None:
+    root = tmp_path_factory.mktemp("map")
+    new = np.random.default_rng(seed).permutation(len(ids))
+    (root / "t").mkdir()
+    for number, part in enumerate(np.array_split(new, num_files)):
+        table = pa.table({"orig": pa.array([ids[n] for n in part], pa.string()), "new": part})
+        pq.write_table(table, root / f"t/part-{number}.parquet", row_group_size=group_rows)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(id_map, "PART_ROWS", part_rows)
+        plan = id_map.plan_map(str(root), "t", "0")
+    assert sum(part.num_rows for part in plan.parts) == len(ids)
+    table = id_map.open_table(plan, str(root))
+    nids = np.random.default_rng(seed + 1).integers(0, len(ids), 100)
+    assert table.take(nids, "x", 0).to_pylist() == [ids[n] for n in nids]
+    with pytest.raises(FormatError, match=rf"x: row 7: the id is {len(ids)}"):
+        table.take(np.array([0, len(ids)]), "x", 6)
+
+
+@given(
+    texts=st.lists(st.text(max_size=20), max_size=50),
+    first=st.integers(0, 3),
+    is_compiled=st.booleans(),
+)
+def test_what_comes_twice_is_found(texts: list[str], first: int, is_compiled: bool) -> None:
+    ids = pa.array(["x"] * first + texts, pa.string())[first:]
+    with pytest.MonkeyPatch.context() as patch:
+        if not is_compiled:
+            patch.setattr(strings, "library", lambda: None)
+        hashes = strings.hashes_of(ids)
+        suspects = strings.repeated(hashes.copy())
+        assert len(suspects) == len({each for each in texts if texts.count(each) > 1})
+        found = strings.first_repeated([ids[:7], ids[7:]], suspects)
+    if len(set(texts)) == len(texts):
+        assert found is None
+    else:
+        second = next(row for row, each in enumerate(texts) if each in texts[:row])
+        assert found == (texts[second], texts.index(texts[second]), second)
