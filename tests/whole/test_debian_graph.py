@@ -1,7 +1,6 @@
 """The demo's graph: the script that makes it, and the tables that ship."""
 
-import importlib.util
-import sys
+import importlib
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -64,14 +63,9 @@ Section: misc
 @pytest.fixture(scope="module")
 def script() -> Iterator[ModuleType]:
     """The script as a module: demo/ is no package."""
-    spec = importlib.util.spec_from_file_location("debian_graph", DEMO / "debian_graph.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look their module up here
-    spec.loader.exec_module(module)
-    yield module
-    del sys.modules[spec.name]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(DEMO)
+        yield importlib.import_module("debian_graph")
 
 
 @pytest.mark.parametrize(

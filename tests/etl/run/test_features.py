@@ -110,12 +110,11 @@ def test_lists_of_one_length_are_lists(near_client: Client, tmp_path: Path) -> N
 
 def test_rows_without_a_list_of_features(near_client: Client, tmp_path: Path) -> None:
     config = config_for(tmp_path, "out", [(["a"], "b")], 1)
-    cases: list[tuple[list[Any], str]] = [
+    for features, message in (
         ([["a"], None], r"row 2 .*'f' \(lhs\): null.*set etl\.on_bad_row"),
         ([["a"], ["b", ""]], r"row 2 .*'f' \(lhs\): a feature is empty"),
         ([["a"], [None]], r"row 2 .*'f' \(lhs\): a feature is null"),
-    ]
-    for features, message in cases:
+    ):
         write_parquet(tmp_path / "looks.parquet", f=pa.array(features, pa.list_(pa.string())), t=["x", "y"])
         with pytest.raises(RawTableError, match=message):
             job.run(config, near_client)
@@ -123,19 +122,19 @@ def test_rows_without_a_list_of_features(near_client: Client, tmp_path: Path) ->
 
 def test_settings_that_features_exclude(near_client: Client, tmp_path: Path) -> None:
     rows: Rows = [(["a"], "b")]
-    for etl, message in (
-        ({"duplicates": "drop"}, r"etl\.duplicates"),
-        ({"min_entity_count": 1}, r"etl\.min_entity_count: look is featurized"),
-    ):
-        with pytest.raises(ConfigError, match=message):
-            job.run(config_for(tmp_path, "out", rows, 1, **etl), near_client)
     config = config_for(tmp_path, "out", rows, 1)
     parted = {name: each.model_copy(update={"num_partitions": 2}) for name, each in config.entities.items()}
-    with pytest.raises(
-        ConfigError, match=r"entities\.look\.num_partitions: a featurized type has one partition"
-    ):
-        job.run(config.model_copy(update={"entities": parted}), near_client)
     etl = config.section(EtlConfig)
     table = etl.tables[0].model_copy(update={"relation": None, "relation_column": "r"})
-    with pytest.raises(ConfigError, match=r"tables\[0\]\.lhs: rows of types item, look, user"):
-        job.run(config.with_section(etl.model_copy(update={"tables": [table]})), near_client)
+    partitions = r"entities\.look\.num_partitions: a featurized type has one partition"
+    for wrong, message in (
+        (config_for(tmp_path, "out", rows, 1, duplicates="drop"), r"etl\.duplicates"),
+        (config_for(tmp_path, "out", rows, 1, min_entity_count=1), r"etl\.min_entity_count: look is featurized"),
+        (config.model_copy(update={"entities": parted}), partitions),
+        (
+            config.with_section(etl.model_copy(update={"tables": [table]})),
+            r"tables\[0\]\.lhs: rows of types item, look, user",
+        ),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            job.run(wrong, near_client)

@@ -238,8 +238,9 @@ PREDICTED = "pred/user/pred.predict-00000_00000.parquet"
 
 @pytest.fixture
 def users(tree: Tree) -> Tree:
-    """A map of 4 users, and the JSON of embeddings of one rank; the embeddings come from the test."""
+    """A map of 4 users, and embeddings of one rank, which are ones."""
     tree.write_map("user", 4)
+    save(tree.emb / "user/embed-00000.pt", torch.ones(4, 2))
     save(tree.emb / "user/embed_nids-00000.pt", torch.arange(4))
     tree.write_emb_info(["user"], 1)
     return tree
@@ -323,7 +324,6 @@ def test_hdf5(tree: Tree, cli: Cli, dtype: type) -> None:
 
 def test_the_yaml_comes_before_the_flags(users: Tree, cli: Cli, tmp_path: Path) -> None:
     """GraphStorm's own script passes a folder of maps that is not there beside --cf."""
-    save(users.emb / "user/embed-00000.pt", torch.ones(4, 2))
     absent = tmp_path / "absent"
     flags = ["--node-id-mapping", absent, "--node-emb-dir", absent, "--prediction-dir", absent]
     users.write_predictions("user", types=["user"])
@@ -333,7 +333,6 @@ def test_the_yaml_comes_before_the_flags(users: Tree, cli: Cli, tmp_path: Path) 
 
 def test_a_launcher_s_other_flags(users: Tree, cli: Cli, caplog: pytest.LogCaptureFixture) -> None:
     """GraphStorm's launchers pass all flags of the training; those that name folders win over the YAML."""
-    save(users.emb / "user/embed-00000.pt", torch.ones(4, 2))
     moved = users.emb.rename(users.root / "elsewhere")
     flags = ["--ip-config", "ips.txt", "--part-config", users.root / "graph.json", "--num-epochs", 3]
     users.write_predictions("user", types=["user"])
@@ -371,7 +370,6 @@ def test_what_is_not_there_is_refused(users: Tree, cli: Cli) -> None:
     """A type of the JSON without a folder; and flags of others without the YAML."""
     users.write_predictions("user", types=["user", "item"])
     assert cli(*users.prediction_arguments()) == 2
-    save(users.emb / "user/embed-00000.pt", torch.ones(4, 2))
     assert cli(*users.arguments("--num-epochs", 3)) == 2
     assert users.tables() == []
 
@@ -384,7 +382,6 @@ def test_tasks_of_the_yaml(users: Tree, cli: Cli) -> None:
         {"link_prediction": {}},
     ]
     users.write_predictions("node_classification-user-a/user", types=["user"])
-    save(users.emb / "user/embed-00000.pt", torch.ones(4, 2))
     assert cli("--cf", write_yaml(users, multi_task_learning=tasks)) == 0
     assert users.tables() == [
         "emb/user/embed-00000_00000.parquet",
