@@ -4,6 +4,7 @@ import datetime
 import json
 import logging
 import re
+import sys
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,11 +25,19 @@ from etl.tables.ranges import ranges_of_files
 from graphmill import storage
 from graphmill.config import Config
 from graphmill.config.sections.etl import EtlConfig
-from graphmill.errors import FormatError
+from graphmill.errors import FormatError, RawTableError
 from graphmill.run import record
 from tests.etl.graphs import all_edges, config_of, files_under
 from tests.etl.run.test_go_on import stopped_before
-from tests.etl.tables.lakes import catalog_at, deletion_vector, iceberg_table, root_of, write_mapped_delta
+from tests.etl.tables.lakes import (
+    catalog_at,
+    deletion_vector,
+    found_in,
+    iceberg_table,
+    opened_files,
+    root_of,
+    write_mapped_delta,
+)
 from tests.hadoop.cluster import MiniHdfs
 from tests.hadoop.files import upload
 
@@ -122,6 +131,32 @@ def test_files_that_filters_leave_out_are_no_inputs(near_client: Client, tmp_pat
     assert skipped(config, near_client)
     pq.write_table(some_rows(9).drop_columns("day"), tmp_path / "day=2026-11-02/b.parquet")
     assert not skipped(config, near_client)
+
+
+@pytest.mark.parametrize("kind", WRITERS)
+def test_the_snapshot_is_known_without_a_look_at_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    write, append = WRITERS[kind]
+    path = write(tmp_path / "lake")
+    with opened_files(monkeypatch) as opened:
+        (described,) = found_in(path).describe()
+    assert [Path(name).suffixes for name in opened] == ([[".metadata", ".json"]] if kind == "iceberg" else [])
+    assert described["uri"] == path
+    words = {"delta": r"version (2), written 20", "iceberg": r"snapshot (\d+), schema 0 of table"}
+    number = re.match(words[kind], described["snapshot"])
+    assert number
+    append(tmp_path / "lake", some_rows(3))
+    assert found_in(path).describe() != [described]
+    assert found_in(path, snapshot=int(number[1])).describe() == [described]
+
+
+@pytest.mark.parametrize(("kind", "package"), [("delta", "deltalake"), ("iceberg", "pyiceberg.table")])
+def test_a_missing_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, package: str) -> None:
+    path = WRITERS[kind][0](tmp_path / "lake")
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(RawTableError, match=rf"pip install 'graphmill\[{kind}\]'"):
+        found_in(path).files()
 
 
 @pytest.fixture

@@ -23,7 +23,6 @@ from tests.etl.tables.lakes import (
     deletion_vector,
     filters_on,
     found_in,
-    opened_files,
     read,
     rows_of,
     write_mapped_delta,
@@ -342,20 +341,3 @@ def test_raw_files_of_a_table_are_refused(table: Path) -> None:
     with pytest.raises(RawTableError, match="expected a folder with _delta_log, found none"):
         found_in(table.parent, format="delta")
     assert rows_of(table, format="delta") == rows_of(table)
-
-
-def test_a_missing_package(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "deltalake", None)
-    with pytest.raises(RawTableError, match=r"pip install 'graphmill\[delta\]'"):
-        found_in(table).files()
-
-
-def test_the_snapshot_is_known_without_a_look_at_files(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with opened_files(monkeypatch) as opened:
-        (described,) = found_in(table).describe()
-    assert not opened
-    assert described["uri"] == str(table)
-    assert described["snapshot"].startswith("version 3, written 20")
-    write_deltalake(table, ROWS, mode="append")
-    assert found_in(table).describe()[0]["snapshot"].startswith("version 4, written 20")
-    assert found_in(table, snapshot=3).describe() == [described]

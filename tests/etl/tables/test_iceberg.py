@@ -32,7 +32,6 @@ from tests.etl.tables.lakes import (
     filters_on,
     found_in,
     iceberg_table,
-    opened_files,
     puffin,
     read,
     root_of,
@@ -314,24 +313,6 @@ def test_an_empty_table(tmp_path: Path) -> None:
     made = catalog_at(tmp_path).create_table("sales.empty", schema=ROWS.schema)
     assert found_in(made).files() == []
     assert "snapshot none, schema 0" in found_in(made).describe()[0]["snapshot"]
-
-
-def test_a_missing_package(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "pyiceberg.table", None)
-    with pytest.raises(RawTableError, match=r"pip install 'graphmill\[iceberg\]'"):
-        found_in(table)
-
-
-def test_the_snapshot_is_known_without_a_look_at_files(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
-    with opened_files(monkeypatch) as opened:
-        (described,) = found_in(table).describe()
-    assert [name.endswith(".metadata.json") for name in opened] == [True]
-    snapshot = table.current_snapshot()
-    assert snapshot is not None
-    assert described["snapshot"].startswith(f"snapshot {snapshot.snapshot_id}, schema 0 of table")
-    table.append(ROWS)
-    assert found_in(table).describe() != [described]
-    assert found_in(table, snapshot=snapshot.snapshot_id).describe() == [described]
 
 
 def deletes_in(folder: Path, bitmap: bytes, **described: Any) -> Deletes:
