@@ -10,7 +10,7 @@ from tests.forked import Ended, Forks
 from tests.hadoop.cluster import MiniHdfs
 from tests.hadoop.fixture import hadoop
 
-pytestmark = [pytest.mark.hdfs, pytest.mark.slow]
+pytestmark = pytest.mark.hdfs
 
 SETTINGS = {
     "mini.kerberos": "alice,hdfs",

@@ -17,8 +17,6 @@ from tests.etl.graphs import write_parquet
 from tests.forked import Fork, Forks
 from tests.waiting import wait_until
 
-pytestmark = pytest.mark.slow
-
 DAYS = ["2026-11-18", "2026-11-19", "2026-11-20"]
 
 

@@ -5,7 +5,6 @@ import json
 import random
 import shutil
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -62,40 +61,30 @@ def root(finished: Path, tmp_path: Path) -> Path:
     return copy_of(finished, tmp_path / "run")
 
 
-def do_remap(root: Path, client: Client) -> None:
-    remap_job.run(configured(root), client)
+def do(what: str, root: Path, client: Client) -> None:
+    """Run a command on the run."""
+    checkpoint = str(root / "checkpoint")
+    match what:
+        case "remap":
+            remap_job.run(configured(root), client)
+        case "remap by names":
+            (root / "entities/entity_index/manifest.json").unlink()
+            remap_job.run(configured(root), client)
+        case "convert":
+            convert.convert(checkpoint, str(root / "converted"), "recis", shard_num=2)
+        case "train":
+            train_job.run(configured(root, num_epochs=2), client)
+        case "warm start":
+            warm = {"init_path": checkpoint, "checkpoint_path": str(root / "second")}
+            train_job.run(configured(root, **warm), client)
+        case "evaluate":
+            evaluate_job.run(configured(root), client)
+        case "etl":
+            config = configured(root, output=str(root / "next"))
+            previous = {"previous_entity_path": str(root / "entities")}
+            section = config.section(EtlConfig).model_copy(update=previous)
+            etl_job.run(config.with_section(section), client)
 
-
-def do_remap_names(root: Path, client: Client) -> None:
-    (root / "entities/entity_index/manifest.json").unlink()
-    remap_job.run(configured(root), client)
-
-
-def do_convert(root: Path, client: Client) -> None:
-    convert.convert(str(root / "checkpoint"), str(root / "converted"), "recis", shard_num=2)
-
-
-def do_train(root: Path, client: Client) -> None:
-    train_job.run(configured(root, num_epochs=2), client)
-
-
-def do_warm_start(root: Path, client: Client) -> None:
-    warm = {"init_path": str(root / "checkpoint"), "checkpoint_path": str(root / "second")}
-    train_job.run(configured(root, **warm), client)
-
-
-def do_evaluate(root: Path, client: Client) -> None:
-    evaluate_job.run(configured(root), client)
-
-
-def do_etl(root: Path, client: Client) -> None:
-    config = configured(root, output=str(root / "next"))
-    previous = {"previous_entity_path": str(root / "entities")}
-    section = config.section(EtlConfig).model_copy(update=previous)
-    etl_job.run(config.with_section(section), client)
-
-
-Do = Callable[[Path, Client], None]
 
 VECTORS = ("checkpoint/embeddings_*", "checkpoint/model*")
 INDEX = ("entities/entity_count_*", "entities/entity_index/*/*", "entities/entity_index/manifest.json")
@@ -103,14 +92,14 @@ EDGES = ("edges/train/edges_*", "edges/train/num_edges.json", "entities/dynamic_
 NAMES = "entities/dynamic_rel_names.json"
 CONFIG = "checkpoint/config.json"
 
-READ: dict[str, tuple[Do, tuple[str, ...]]] = {
-    "remap": (do_remap, (*VECTORS, *INDEX)),
-    "remap by names": (do_remap_names, ("entities/entity_names_*",)),
-    "convert": (do_convert, (*VECTORS, CONFIG)),
-    "train": (do_train, (*VECTORS, *EDGES, "entities/entity_count_*")),
-    "warm start": (do_warm_start, (*VECTORS, CONFIG)),
-    "evaluate": (do_evaluate, (*VECTORS, CONFIG, "edges/*/edges_*", "entities/dynamic_rel_count.txt", NAMES)),
-    "etl": (do_etl, (*INDEX, NAMES)),
+READ: dict[str, tuple[str, ...]] = {
+    "remap": (*VECTORS, *INDEX),
+    "remap by names": ("entities/entity_names_*",),
+    "convert": (*VECTORS, CONFIG),
+    "train": (*VECTORS, *EDGES, "entities/entity_count_*"),
+    "warm start": (*VECTORS, CONFIG),
+    "evaluate": (*VECTORS, CONFIG, "edges/*/edges_*", "entities/dynamic_rel_count.txt", NAMES),
+    "etl": (*INDEX, NAMES),
 }
 
 
@@ -136,7 +125,7 @@ def test_every_file_has_a_checksum(finished: Path) -> None:
             if path.is_file() and path != manifests[0] and path.name not in extra
         }
         assert {name for name in there if not name.startswith("epoch_1/")} == set(known)
-    patterns = [pattern for _, each in READ.values() for pattern in each]
+    patterns = [pattern for each in READ.values() for pattern in each]
     patterns += ["edges/test/num_edges.json"]  # read only where a plan needs the edges of the split
     patterns += ["edges/*/origins.json"]  # read by etl with previous_edge_path: tests/etl/run/test_delta.py
     assert all(any(fnmatch.fnmatch(name, each) for each in patterns) for name in listed(finished))
@@ -158,10 +147,9 @@ def committed(root: Path) -> dict[str, bytes]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("what", "pattern"), [(what, pattern) for what, (_, patterns) in READ.items() for pattern in patterns]
+    ("what", "pattern"), [(what, pattern) for what, patterns in READ.items() for pattern in patterns]
 )
 def test_a_wrong_bit_is_refused_and_its_file_named(what: str, pattern: str, root: Path, near_client: Client) -> None:
-    do, _ = READ[what]
     draw = random.Random(f"{what} {pattern}")
     name = draw.choice([each for each in listed(root) if fnmatch.fnmatch(each, pattern)])
     content = bytearray((root / name).read_bytes())
@@ -169,7 +157,7 @@ def test_a_wrong_bit_is_refused_and_its_file_named(what: str, pattern: str, root
     (root / name).write_bytes(content)
     before = committed(root)
     with pytest.raises(FormatError) as caught:
-        do(root, near_client)
+        do(what, root, near_client)
     assert caught.value.exit_code == 2
     assert committed(root) == before
     assert not any((root / each).exists() for each in ("converted", "next/entities", "next/edges/train"))
@@ -179,7 +167,7 @@ def test_a_wrong_bit_is_refused_and_its_file_named(what: str, pattern: str, root
 
 @pytest.mark.parametrize("what", READ)
 def test_without_damage_every_command_passes(what: str, root: Path, near_client: Client) -> None:
-    READ[what][0](root, near_client)
+    do(what, root, near_client)
 
 
 def test_the_error_says_what_to_do(root: Path, near_client: Client) -> None:
@@ -189,10 +177,10 @@ def test_the_error_says_what_to_do(root: Path, near_client: Client) -> None:
         r"_1\.v1\.h5: expected the checksum [0-9a-f]{32}, as .*checksums\.v1.* found [0-9a-f]{32}.*epoch"
     )
     with pytest.raises(FormatError, match=expected):
-        do_remap(root, near_client)
+        do("remap", root, near_client)
     (root / "checkpoint/checksums.v1.xxh128").write_text("not one\n")
     with pytest.raises(FormatError, match=r"checksums\.v1\.xxh128: line 1: expected a checksum"):
-        do_remap(root, near_client)
+        do("remap", root, near_client)
 
 
 def test_preserved_epochs_have_checksums_of_their_own(root: Path, near_client: Client) -> None:
@@ -291,9 +279,9 @@ def test_convert_and_remap_name_what_is_not_finite(root: Path, near_client: Clie
 def test_training_and_evaluation_refuse_vectors_that_are_not_finite(root: Path, near_client: Client) -> None:
     spoil(root, 1, 3)
     message = r"_1\.v1\.h5: 'node', partition 1: row 3: expected finite numbers"
-    for do in (do_train, do_warm_start, do_evaluate):
+    for what in ("train", "warm start", "evaluate"):
         with pytest.raises(FormatError, match=message):
-            do(root, near_client)
+            do(what, root, near_client)
 
 
 def spoil_model(root: Path, *, sums: bool) -> None:
@@ -315,9 +303,9 @@ def spoil_model(root: Path, *, sums: bool) -> None:
 def test_relations_that_are_not_finite_are_named(root: Path, near_client: Client, sums: bool) -> None:
     spoil_model(root, sums=sums)
     message = r"[lr]hs_operators\.0\.diagonals': row 1: expected finite numbers, found inf"
-    for do in (do_train, do_warm_start, do_convert, *(() if sums else (do_evaluate,))):
+    for what in ("train", "warm start", "convert", *(() if sums else ("evaluate",))):
         with pytest.raises(FormatError, match=message):
-            do(root, near_client)
+            do(what, root, near_client)
     if not sums:
         with pytest.raises(FormatError, match=message):
             remap_job.run(configured(root, remap={"relations": True}), near_client)
@@ -334,10 +322,10 @@ def test_optimizer_sums_that_are_not_finite_are_refused(root: Path, near_client:
     assert iteration is not None
     (root / "checkpoint/checksums.v1.xxh128").unlink()
     pbg.write_embeddings(path, "node", 1, 1, rows, state, {}, iteration)
-    for do in (do_train, do_convert):
+    for what in ("train", "convert"):
         with pytest.raises(FormatError, match=r"partition 1: optimizer sums: row 4: expected finite numbers"):
-            do(root, near_client)
-    do_remap(root, near_client)
+            do(what, root, near_client)
+    do("remap", root, near_client)
 
 
 def test_large_finite_rows_count_as_finite() -> None:

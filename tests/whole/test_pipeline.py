@@ -25,8 +25,6 @@ from tests.graphmill.report.browser import show
 from tests.hadoop.cluster import MiniHdfs
 from tests.hadoop.files import files_at, upload
 
-pytestmark = pytest.mark.slow
-
 METRICS = ("mrr", "mean_rank", "hits@1", "hits@3", "hits@10", "hits@50")
 UNLIKE = ("run.json", "report.html", "_SUCCESS")
 

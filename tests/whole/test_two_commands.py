@@ -61,9 +61,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory, forked: Forks) -> Path:
     return folder
 
 
-pytestmark = pytest.mark.slow
-
-
 @pytest.fixture
 def output(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(folder)

@@ -21,8 +21,6 @@ from tests.forked import Forks, Kill
 from tests.hadoop.cluster import MiniHdfs
 from tests.hadoop.files import files_at, upload
 
-pytestmark = pytest.mark.slow
-
 FIRST = date(2026, 11, 16)
 DAYS = [str(FIRST + timedelta(number)) for number in range(5)]
 WINDOW = 2  # days, of which the week's first has only its own

@@ -125,7 +125,6 @@ def test_files_and_their_checksums_go_where_the_configuration_names_them_and_non
     assert not [name for name in first if name.rpartition("/")[2].startswith(".")]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("layout", "kill", "number"),  # after the kill the same settings, or others
     [

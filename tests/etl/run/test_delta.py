@@ -432,7 +432,6 @@ def first_day(near_client: Client, tmp_path_factory: pytest.TempPathFactory) -> 
     return root
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "kill",
     [

@@ -109,7 +109,6 @@ def test_the_graph_does_not_depend_on_how_rows_are_cut(
     assert made("whole", [rows]) == made("cut", [part for part in parts if part], **work, **memory)
 
 
-@pytest.mark.slow
 def test_the_same_bytes_of_two_processes_and_without_a_compiler(
     client: Client, near_client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

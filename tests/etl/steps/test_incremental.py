@@ -62,7 +62,6 @@ def test_each_day_keeps_old_ids_and_adds_new_ids(
         before = now
 
 
-@pytest.mark.slow
 def test_a_relative_path_starts_at_the_folder_of_the_command(
     client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
